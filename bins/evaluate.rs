@@ -181,7 +181,7 @@ EXAMPLES
     $ train-stage codec -c codec.yaml --run codec
     $ latent-cache make codec --data data/split.json -o latents
     $ printf '%s\\n' 'data: {train: latents/train, validation: latents/validation}' \\
-    >   'model: {backbone: {kind: pdet_stack, hidden: 16, depth: 2, filter: 5}}' \\
+    >   'model: {backbone: {kind: pdet_stack, hidden: 16, depth: 2, kernel_size: 5}}' \\
     >   'loss: {horizons: [2], validation_steps: 4}' 'training: {updates: 20, batch_size: 8}' \\
     >   'optimizer: {method: {kind: adamw}, learning_rate: 1e-3}' > operator.yaml
     $ train-stage operator -c operator.yaml --run operator
@@ -202,8 +202,8 @@ EXAMPLES
     $ ds-prep gen darcy --parameter 1 --samples 20 --grid 16 --seed 1 -o rock
     $ ds-prep split rock/*.hdf5 --seed 1 -o rock/split.json
     $ ds-prep stats rock/split.json
-    $ printf '%s\\n' 'data: {split: rock/split.json, stats: rock/stats.json, turn: true}' \\
-    >   'model: {patch: 2, backbone: {kind: pdet_unet, hidden: 16, depths: [1, 1], filter: 3}}' \\
+    $ printf '%s\\n' 'data: {split: rock/split.json, stats: rock/stats.json, random_rotation: true}' \\
+    >   'model: {patch: 2, backbone: {kind: pdet_unet, hidden: 16, depths: [1, 1], kernel_size: 3}}' \\
     >   'loss: {}' 'training: {updates: 20, batch_size: 8}' \\
     >   'optimizer: {method: {kind: adamw}, learning_rate: 1e-3}' > darcy.yaml
     $ train-stage regression -c darcy.yaml --run darcy

@@ -27,13 +27,13 @@ optimizer: {method: {kind: sgd, momentum: 0.9}, learning_rate: 1e-2}
     );
     write(
         "operator.yaml",
-        "data: {train: latents/train, validation: latents/validation, roll: true}
+        "data: {train: latents/train, validation: latents/validation, random_shift: true}
 model:
-  backbone: {kind: pdet_stack, hidden: 12, depth: 2, filter: 3, attention: {kind: multi_head, heads: 2}}
+  backbone: {kind: pdet_stack, hidden: 12, depth: 2, kernel_size: 3, attention: {kind: multi_head, heads: 2}}
   condition_width: 5
 loss: {horizons: [1, 2], validation_steps: 3, spectrum: 0.1}
 training: {updates: 20, batch_size: 3, log_every: 1, validate_every: 10, validation_samples: 4, ema: 0.9,
-  clip: 1.0}
+  clip_grad_norm: 1.0}
 optimizer: {method: {kind: adamw}, learning_rate: 2e-3}
 checkpoint: {every: 5, keep_last: 9}
 ",
@@ -255,7 +255,7 @@ fn captured_passes_accumulate_like_others() {
 fn a_run_in_half_precision_resumes_exactly() {
     let folder = prepare();
     let folder = folder.path();
-    let words = &format!("{HALF} -s optimizer.learning_rate=0.05 -s training.clip=null");
+    let words = &format!("{HALF} -s optimizer.learning_rate=0.05 -s training.clip_grad_norm=null");
     train(folder, "whole", words);
     let cut = 5 * (1 + Random(seed()).below(3));
     train(folder, "parts", &format!("{words} --resume whole/ckpt/step-{cut:08}"));

@@ -181,14 +181,14 @@ const CASES: &[Case] = &[
         &["data.train: latents/train contains latents of the validation split"]),
     case("validation on trajectories that another source is trained on",
         "ds-prep split raw/* --seed 2 -o b.json; ds-prep stats b.json -o b.stats.json",
-        "train-stage codec -c codec.yaml -s 'data.others=[{split: b.json, stats: b.stats.json}]' \
-         --run new", 78, 1, &["data.others[0].split", "both contain trajectory"]),
+        "train-stage codec -c codec.yaml -s 'data.additional=[{split: b.json, stats: b.stats.json}]' \
+         --run new", 78, 1, &["data.additional[0].split", "both contain trajectory"]),
     case("latents of trajectories that another source is trained on",
         "$make_latents; ds-prep split raw/* --seed 2 -o b.json
         latent-cache make run --data b.json -o b",
         "train-stage operator -c operator.yaml \
-         -s 'data.others=[{train: b/train, validation: b/validation}]' --run new", 78, 1,
-        &["data.others[0]", "both contain trajectory"]),
+         -s 'data.additional=[{train: b/train, validation: b/validation}]' --run new", 78, 1,
+        &["data.additional[0]", "both contain trajectory"]),
     case("rollouts longer than the trajectories", "$make_latents",
         "train-stage operator -c operator.yaml -s loss.validation_steps=9 --run new", 78, 1,
         &["9 steps of 1 frames do not fit into the 9 frames of latents/validation"]),
@@ -238,7 +238,7 @@ checkpoint: {every: 2}
     fs::write(folder.path().join("codec.yaml"), yaml).unwrap();
     let yaml = "\
 data: {train: latents/train, validation: latents/validation}
-model: {backbone: {kind: pdet_stack, hidden: 8, depth: 1, filter: 3}}
+model: {backbone: {kind: pdet_stack, hidden: 8, depth: 1, kernel_size: 3}}
 loss: {validation_steps: 2}
 training: {updates: 4, batch_size: 4}
 optimizer: {method: {kind: sgd}, learning_rate: 1e-3}

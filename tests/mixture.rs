@@ -11,7 +11,7 @@ const CODEC: &str = "seed: 3
 data:
   split: a.json
   stats: a.stats.json
-  others: [{split: b.json, stats: b.stats.json, weight: 3}]
+  additional: [{split: b.json, stats: b.stats.json, weight: 3}]
 model: {patch: 8, latent: 4, hidden: 16, encoder_depth: 1, decoder_depth: 1}
 loss: {}
 training: {updates: 300, batch_size: 8, log_every: 1, validate_every: 100, deterministic: true}
@@ -23,8 +23,8 @@ const OPERATOR: &str = "seed: 3
 data:
   train: latents-a/train
   validation: latents-a/validation
-  others: [{train: latents-b/train, validation: latents-b/validation}]
-model: {backbone: {kind: pdet_stack, hidden: 16, depth: 1, filter: 3}}
+  additional: [{train: latents-b/train, validation: latents-b/validation}]
+model: {backbone: {kind: pdet_stack, hidden: 16, depth: 1, kernel_size: 3}}
 loss: {validation_steps: 2}
 training: {updates: 6, batch_size: 4}
 optimizer: {method: {kind: adamw}, learning_rate: 3e-3}
@@ -92,11 +92,11 @@ fn several_data_sets_are_read_as_one() {
 
     // Weights matter, and so does a set with weight 0, although its statistics do not.
     for (run, more, same) in [
-        ("equal", "-s 'data.others=[{split: b.json, stats: b.stats.json}]'", false),
-        ("alone", "-s data.others=[]", false),
+        ("equal", "-s 'data.additional=[{split: b.json, stats: b.stats.json}]'", false),
+        ("alone", "-s data.additional=[]", false),
         (
             "scaled",
-            "-s data.weight=0.5 -s 'data.others=[{split: b.json, stats: b.stats.json, weight: 1.5}]'",
+            "-s data.weight=0.5 -s 'data.additional=[{split: b.json, stats: b.stats.json, weight: 1.5}]'",
             true,
         ),
     ] {
@@ -140,10 +140,11 @@ fn incompatible_data_sets_are_refused() {
         ("[{split: c.json, stats: c.stats.json}]", 65, "all data sets must have the same"),
         ("[{split: b.json, stats: a.stats.json}]", 65, "a.stats.json"),
         ("[{split: d.json, stats: a.stats.json}]", 66, "d.json"),
-        ("[{split: b.json, stats: b.stats.json, weight: -1}]", 78, "data.others[0].weight"),
+        ("[{split: b.json, stats: b.stats.json, weight: -1}]", 78, "data.additional[0].weight"),
     ] {
-        let script =
-            format!("train-stage codec -c codec.yaml -s 'data.others={others}' --run x --check");
+        let script = format!(
+            "train-stage codec -c codec.yaml -s 'data.additional={others}' --run x --check"
+        );
         let output = shell(folder, &script);
         assert_eq!(output.status, Some(status), "{others}: {}", output.stderr);
         assert!(output.stderr.contains(words), "{others}: {}", output.stderr);

@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use test_support::{Random, logged};
 
-const CODEC: &str = "data: {split: DATA/split.json, stats: DATA/stats.json, shift: true}
+const CODEC: &str = "data: {split: DATA/split.json, stats: DATA/stats.json, random_shift: true}
 model: {patch: 8, latent: 4, hidden: 8, encoder_depth: 1, decoder_depth: 1}
 loss: {}
 training: {updates: 40, batch_size: 4, log_every: 1, validate_every: 3, ema: 0.9, threads: 1}

@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use test_support::{Random, logged, seed};
 
 const OPERATOR: &str = "seed: 3
-data: {train: latents/train, validation: latents/validation, strides: [1, 2], roll: true, noise: 0.01, early: 1.5}
+data: {train: latents/train, validation: latents/validation, strides: [1, 2], random_shift: true, noise: 0.01, start_bias: 1.5}
 model:
-  backbone: {kind: pdet_stack, hidden: 24, depth: 2, filter: 3, attention: {kind: multi_head, heads: 2}}
+  backbone: {kind: pdet_stack, hidden: 24, depth: 2, kernel_size: 3, attention: {kind: multi_head, heads: 2}}
 loss: {horizons: [1, 2], validation_steps: 3, spectral_energy: 0.01}
-training: {updates: 240, batch_size: 4, accumulation: 2, clip: 0.5, ema: 0.95, validate_every: 16,
+training: {updates: 240, batch_size: 4, accumulation: 2, clip_grad_norm: 0.5, ema: 0.95, validate_every: 16,
   validation_samples: 8, log_every: 1, attempts_without_progress: 20}
 optimizer: {method: {kind: adamw, betas: [0.9, 0.95]}, learning_rate: 3e-3, weight_decay: 0.01}
 schedule:
@@ -32,7 +32,7 @@ fn prepare(folder: &Path) {
          ds-prep split data/*.hdf5 --seed 5 -o split.json
          ds-prep stats split.json -o stats.json
          cat > codec.yaml <<'END'
-         data: {split: split.json, stats: stats.json, shift: true, reflect: true}
+         data: {split: split.json, stats: stats.json, random_shift: true, random_reflection: true}
          model: {patch: 8, latent: 4, hidden: 16, encoder_depth: 1, decoder_depth: 1}
          loss: {reencoding: 0.1}
          training: {updates: 60, batch_size: 8, log_every: 1, validate_every: 20, ema: 0.9}

@@ -10,8 +10,14 @@ use tensor::Tensor;
 use test_support::{Random, seed};
 
 /// 20 updates, keeping every checkpoint. Early stopping is enabled but not reached.
-const MORE: &[&str] =
-    &["-s", "training.updates=20", "-s", "training.patience=30", "-s", "checkpoint.keep_last=99"];
+const MORE: &[&str] = &[
+    "-s",
+    "training.updates=20",
+    "-s",
+    "training.early_stopping_patience=30",
+    "-s",
+    "checkpoint.keep_last=99",
+];
 
 /// Completes a run, and returns its state after 10 updates.
 fn whole(folder: &Path) -> State {

@@ -27,8 +27,8 @@ ds-prep split data/*.h5 --train 8 --validation 2 --test 2 -o split.json
 ds-prep stats split.json
 ds-prep check split.json
 cat > codec.yaml <<'END'
-data: {split: split.json, stats: stats.json, shift: true, reflect: true}
-model: {patch: 4, latent: 8, hidden: 8, encoder_depth: 1, decoder_depth: 1, filter: 3}
+data: {split: split.json, stats: stats.json, random_shift: true, random_reflection: true}
+model: {patch: 4, latent: 8, hidden: 8, encoder_depth: 1, decoder_depth: 1, kernel_size: 3}
 loss: {reencoding: 0.1}
 training: {updates: 100, batch_size: 8}
 optimizer: {method: {kind: adamw}, learning_rate: 2e-3}
@@ -36,8 +36,8 @@ END
 train-stage codec -c codec.yaml --run codec
 latent-cache make codec --data split.json -o latents
 cat > operator.yaml <<'END'
-data: {train: latents/train, validation: latents/validation, roll: true}
-model: {backbone: {kind: pdet_unet, hidden: 16, depths: [1, 1], filter: 3}}
+data: {train: latents/train, validation: latents/validation, random_shift: true}
+model: {backbone: {kind: pdet_unet, hidden: 16, depths: [1, 1], kernel_size: 3}}
 loss: {validation_steps: 2, horizons: [2]}
 training: {updates: 400, batch_size: 8, validate_every: 100}
 optimizer: {method: {kind: adamw}, learning_rate: 4e-3}
@@ -89,7 +89,7 @@ ds-prep split data/*.h5 -o split.json
 ds-prep stats split.json
 cat > codec.yaml <<'END'
 data: {split: split.json, stats: stats.json}
-model: {patch: 4, latent: 20, hidden: 8, encoder_depth: 1, decoder_depth: 1, filter: 3, border: zero}
+model: {patch: 4, latent: 20, hidden: 8, encoder_depth: 1, decoder_depth: 1, kernel_size: 3, padding_mode: zeros}
 loss: {}
 training: {updates: 60, batch_size: 8}
 optimizer: {method: {kind: adamw}, learning_rate: 1e-3}
@@ -98,7 +98,8 @@ train-stage codec -c codec.yaml --run codec
 evaluate score codec --data split.json --steps 3 --stride 1 --json -o result";
     let all = rows(&done(folder, made)).pop().unwrap();
     assert!(all["codec"].as_f64().unwrap() < 0.7, "{all}");
-    let shifted = shell(folder, "train-stage codec -c codec.yaml -s data.shift=true --run x");
+    let shifted =
+        shell(folder, "train-stage codec -c codec.yaml -s data.random_shift=true --run x");
     assert_eq!(shifted.status, Some(78), "{}", shifted.stderr);
     assert!(shifted.stderr.contains("periodic domains only"), "{}", shifted.stderr);
 }
@@ -108,8 +109,8 @@ ds-prep gen darcy --parameter 1,2 --samples 60 --grid 16 --seed 2 -o data
 ds-prep split data/*.hdf5 --train 40 --validation 10 --test 10 -o split.json
 ds-prep stats split.json
 cat > steady.yaml <<'END'
-data: {split: split.json, stats: stats.json, turn: true}
-model: {patch: 2, backbone: {kind: pdet_unet, hidden: 16, depths: [1, 1, 1], filter: 3, positions: true}}
+data: {split: split.json, stats: stats.json, random_rotation: true}
+model: {patch: 2, backbone: {kind: pdet_unet, hidden: 16, depths: [1, 1, 1], kernel_size: 3, positions: true}}
 loss: {}
 training: {updates: 150, batch_size: 16, validate_every: 50}
 optimizer: {method: {kind: adamw}, learning_rate: 5e-3}

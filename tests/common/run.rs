@@ -14,7 +14,7 @@ use test_support::torture;
 
 /// `updates` is the length of the whole run; it saves and validates often.
 pub const CONFIG: &str = "seed: 3
-data: {split: split.json, stats: stats.json, shift: true, reflect: true}
+data: {split: split.json, stats: stats.json, random_shift: true, random_reflection: true}
 model: {patch: 8, latent: 2, hidden: 8, encoder_depth: 1, decoder_depth: 1}
 loss: {reencoding: 0.1}
 training: {updates: 400, batch_size: 8, log_every: 1, validate_every: 11, validation_samples: 8, ema: 0.9,

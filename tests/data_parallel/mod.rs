@@ -15,7 +15,8 @@ fn any_number_of_ranks_gives_the_same_bits() {
     if !can_start() {
         return;
     }
-    let folder = prepare(&[("batch_size: 8", "batch_size: 8, accumulation: 2, clip: 0.5")]);
+    let folder =
+        prepare(&[("batch_size: 8", "batch_size: 8, accumulation: 2, clip_grad_norm: 0.5")]);
     let folder = folder.path();
     assert_eq!(run::train(folder, "one", &[]).0, Some(0));
     let expected = outcome(&folder.join("one"), 400);

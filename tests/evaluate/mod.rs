@@ -32,7 +32,7 @@ train-stage codec -c codec.yaml -s seed=5 --run other-codec
 latent-cache make codec --data data/split.json -o latents
 cat > operator.yaml <<'END'
 data: {train: latents/train, validation: latents/validation, strides: [1, 2]}
-model: {backbone: {kind: pdet_stack, hidden: 8, depth: 1, filter: 3}}
+model: {backbone: {kind: pdet_stack, hidden: 8, depth: 1, kernel_size: 3}}
 loss: {validation_steps: 4}
 training: {updates: 2, batch_size: 8}
 optimizer: {method: {kind: adamw}, learning_rate: 1e-30}

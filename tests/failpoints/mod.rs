@@ -14,7 +14,7 @@ use std::sync::OnceLock;
 use test_support::{Random, logged, seed, torture};
 use unix::fail::POINTS;
 
-const CODEC: &str = "data: {split: ../split.json, stats: ../stats.json, shift: true}
+const CODEC: &str = "data: {split: ../split.json, stats: ../stats.json, random_shift: true}
 model: {patch: 8, latent: 4, hidden: 8, encoder_depth: 1, decoder_depth: 1}
 loss: {}
 training: {updates: 8, batch_size: 4, log_every: 1, validate_every: 3, ema: 0.9, threads: 1}

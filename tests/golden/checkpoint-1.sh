@@ -12,7 +12,7 @@ ds-prep split data/*.hdf5 --seed 5 -o split.json
 ds-prep stats split.json -o stats.json
 cat > codec.yaml <<'END'
 seed: 3
-data: {split: split.json, stats: stats.json, shift: true, reflect: true}
+data: {split: split.json, stats: stats.json, random_shift: true, random_reflection: true}
 model: {patch: 8, latent: 2, hidden: 8, encoder_depth: 1, decoder_depth: 1}
 loss: {reencoding: 0.1}
 training: {updates: 20, batch_size: 8, validate_every: 5, validation_samples: 8, ema: 0.9}

@@ -33,7 +33,7 @@ checkpoint: {every: 2, keep_last: 9}
 ";
     let operator = "\
 data: {train: latents/train, validation: latents/validation}
-model: {backbone: {kind: pdet_stack, hidden: 8, depth: 1, filter: 3}}
+model: {backbone: {kind: pdet_stack, hidden: 8, depth: 1, kernel_size: 3}}
 loss: {validation_steps: 2}
 training: {updates: 2, batch_size: 4}
 optimizer: {method: {kind: sgd}, learning_rate: 1e-3}

@@ -71,7 +71,7 @@ fn absurd_numbers_are_refused_or_harmless() {
     let folder = temporary.path();
     let operator = "\
 data: {train: latents/train, validation: latents/validation}
-model: {backbone: {kind: pdet_stack, hidden: 8, depth: 1, filter: 3}}
+model: {backbone: {kind: pdet_stack, hidden: 8, depth: 1, kernel_size: 3}}
 loss: {validation_steps: 2}
 training: {updates: 4, batch_size: 4, validation_samples: 4}
 optimizer: {method: {kind: sgd}, learning_rate: 1e-3}

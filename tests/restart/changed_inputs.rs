@@ -195,7 +195,7 @@ fn a_flipped_bit_in_latents_is_refused() {
     let folder = temporary.path();
     let operator = "\
 data: {train: latents/train, validation: latents/validation}
-model: {backbone: {kind: pdet_stack, hidden: 8, depth: 1, filter: 3}}
+model: {backbone: {kind: pdet_stack, hidden: 8, depth: 1, kernel_size: 3}}
 loss: {validation_steps: 2}
 training: {updates: 4, batch_size: 4}
 optimizer: {method: {kind: sgd}, learning_rate: 1e-3}

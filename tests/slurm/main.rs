@@ -45,7 +45,7 @@ const SCENARIOS: [Scenario; 17] = [
 
 /// A codec whose updates take a second with [`SLOW`] set, and almost no time otherwise.
 const CONFIG: &str = "seed: 3
-data: {split: split.json, stats: stats.json, shift: true, reflect: true}
+data: {split: split.json, stats: stats.json, random_shift: true, random_reflection: true}
 model: {patch: 8, latent: 2, hidden: 8, encoder_depth: 1, decoder_depth: 1}
 loss: {reencoding: 0.1}
 training: {updates: 20, batch_size: 8, log_every: 1, validate_every: 9, validation_samples: 8, ema: 0.9,

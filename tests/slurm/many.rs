@@ -56,7 +56,7 @@ pub fn array(cluster: &Cluster, folder: &Path) {
 pub fn chain(cluster: &Cluster, folder: &Path) {
     let operator = "seed: 4
 data: {train: elsewhere/train, validation: elsewhere/validation}
-model: {backbone: {kind: pdet_stack, hidden: 8, depth: 1, filter: 3}}
+model: {backbone: {kind: pdet_stack, hidden: 8, depth: 1, kernel_size: 3}}
 loss: {horizons: [1, 2], validation_steps: 4}
 training: {updates: 30, batch_size: 8, log_every: 1, validate_every: 9, validation_samples: 8, threads: 1}
 optimizer: {method: {kind: adamw}, learning_rate: 1e-3}

@@ -42,7 +42,7 @@ fn measure() -> unix::Result<()> {
         [("hidden", 256), ("depth", 8), ("heads", 8)].map(|(n, d)| argument(n, d));
     let [tokens, dim, batch] =
         [("tokens", 128), ("dim", 128), ("batch", 64)].map(|(n, d)| argument(n, d));
-    let [filter, every, ratio] =
+    let [kernel_size, every, ratio] =
         [("filter", 7), ("attention-every", 1), ("mlp-ratio", 4)].map(|(n, d)| argument(n, d));
     let [horizon, repeats] = [("horizon", 1), ("repeats", 9)].map(|(n, d)| argument(n, d));
     let attention = match heads {
@@ -55,7 +55,7 @@ fn measure() -> unix::Result<()> {
             depth,
             attention,
             attention_every: every,
-            filter,
+            kernel_size,
             mlp_ratio: ratio,
             branch_scale: 0.1,
             positions: false,

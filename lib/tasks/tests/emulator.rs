@@ -74,7 +74,7 @@ fn operator(
     (Model::Operator(operator), b.finish())
 }
 
-fn stack(attention: Attention, filter: usize) -> BackboneConfig {
+fn stack(attention: Attention, kernel_size: usize) -> BackboneConfig {
     let (hidden, branch_scale) = (15, 0.5);
     let (depth, attention_every, mlp_ratio) = (2, 1, 2);
     BackboneConfig::PdetStack(PdetStack {
@@ -82,22 +82,22 @@ fn stack(attention: Attention, filter: usize) -> BackboneConfig {
         depth,
         attention,
         attention_every,
-        filter,
+        kernel_size,
         mlp_ratio,
         branch_scale,
         positions: false,
     })
 }
 
-fn unet(filter: usize) -> BackboneConfig {
+fn unet(kernel_size: usize) -> BackboneConfig {
     let attention = Attention::ChannelSeparated { group: 9, heads: 3 };
     // Models with filters get the positions of the tokens.
-    let (depths, positions) = (vec![1, 1], filter > 0);
+    let (depths, positions) = (vec![1, 1], kernel_size > 0);
     BackboneConfig::PdetUnet(PdetUnet {
         hidden: 18,
         depths,
         attention,
-        filter,
+        kernel_size,
         mlp_ratio: 1,
         positions,
     })
@@ -110,9 +110,9 @@ fn codec() -> (Model, ParamSet) {
         hidden: 7,
         encoder_depth: 1,
         decoder_depth: 1,
-        filter: 3,
+        kernel_size: 3,
         mlp_ratio: 3,
-        border: Default::default(),
+        padding_mode: Default::default(),
     };
     let mut b = Builder::new(1);
     let patches = model.patches(&[TOKENS * PATCH], 1).unwrap();
@@ -122,14 +122,14 @@ fn codec() -> (Model, ParamSet) {
 
 /// Every kind of model, with its parameters moved away from their neutral initial values.
 fn models() -> Vec<(&'static str, Model, ParamSet)> {
-    use ConditionPath::{Adaptive, Added};
+    use ConditionPath::{Adaptive, Additive};
     let heads = |qk_norm| Attention::MultiHead { heads: 3, qk_norm };
     [
         ("codec", codec()),
         ("stack, convolution", operator(stack(Attention::None, 5), Adaptive, Output::Scale)),
-        ("stack, qk_norm", operator(stack(heads(true), 0), Added, Output::LayerNorm)),
+        ("stack, qk_norm", operator(stack(heads(true), 0), Additive, Output::LayerNorm)),
         ("stack, both", operator(stack(heads(false), 3), Adaptive, Output::LayerNorm)),
-        ("unet, added", operator(unet(0), Added, Output::Scale)),
+        ("unet, added", operator(unet(0), Additive, Output::Scale)),
         ("unet, adaptive", operator(unet(3), Adaptive, Output::LayerNorm)),
     ]
     .into_iter()

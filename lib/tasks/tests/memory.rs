@@ -16,7 +16,7 @@ fn later_updates_allocate_nothing_from_the_system() {
         depth: 2,
         attention: Attention::MultiHead { heads: 2, qk_norm: true },
         attention_every: 1,
-        filter: 3,
+        kernel_size: 3,
         mlp_ratio: 2,
         branch_scale: 0.1,
         positions: false,

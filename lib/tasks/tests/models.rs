@@ -18,24 +18,24 @@ fn unet(hidden: usize, group: usize, heads: usize) -> OperatorModel {
             hidden,
             depths: vec![1, 1, 1],
             attention: Attention::ChannelSeparated { group, heads },
-            filter: 0,
+            kernel_size: 0,
             mlp_ratio: 2,
             positions: false,
         }),
-        condition: ConditionPath::Added,
+        condition: ConditionPath::Additive,
         condition_width: 1,
         output: Output::LayerNorm,
     }
 }
 
-fn stack(filter: usize, attention: Attention) -> OperatorModel {
+fn stack(kernel_size: usize, attention: Attention) -> OperatorModel {
     OperatorModel {
         backbone: BackboneConfig::PdetStack(PdetStack {
             hidden: 12,
             depth: 2,
             attention,
             attention_every: 1,
-            filter,
+            kernel_size,
             mlp_ratio: 2,
             branch_scale: 0.1,
             positions: false,
@@ -144,7 +144,7 @@ fn gradients_of_whole_models_are_right_and_reach_every_parameter() {
     let attention = |qk_norm| Attention::MultiHead { heads: 3, qk_norm };
     let mut small_unet = unet(12, 6, 3);
     if let BackboneConfig::PdetUnet(backbone) = &mut small_unet.backbone {
-        backbone.filter = 3;
+        backbone.kernel_size = 3;
     }
     let conditioned_unet = OperatorModel {
         condition: ConditionPath::Adaptive,
@@ -175,9 +175,9 @@ fn gradients_of_whole_models_are_right_and_reach_every_parameter() {
         hidden: 6,
         encoder_depth: 1,
         decoder_depth: 2,
-        filter: 3,
+        kernel_size: 3,
         mlp_ratio: 2,
-        border: Default::default(),
+        padding_mode: Default::default(),
     };
     let mut b = Builder::new(1);
     let codec = Codec::new(&mut b, &model, &model.patches(&[20], 1).unwrap());
@@ -209,9 +209,9 @@ fn the_codec_is_shift_equivariant() {
         hidden: 8,
         encoder_depth: 2,
         decoder_depth: 1,
-        filter: 5,
+        kernel_size: 5,
         mlp_ratio: 2,
-        border: Default::default(),
+        padding_mode: Default::default(),
     };
     let mut b = Builder::new(seed());
     let codec = Codec::new(&mut b, &model, &model.patches(&[28], 1).unwrap());
@@ -234,7 +234,7 @@ fn placed_unet() -> OperatorModel {
             hidden: 8,
             depths: vec![1, 1, 1],
             attention: Attention::None,
-            filter: 3,
+            kernel_size: 3,
             mlp_ratio: 2,
             positions: true,
         }),
@@ -265,9 +265,9 @@ fn models_on_a_grid_have_a_gradient_for_every_parameter() {
         hidden: 6,
         encoder_depth: 1,
         decoder_depth: 1,
-        filter: 3,
+        kernel_size: 3,
         mlp_ratio: 2,
-        border: Default::default(),
+        padding_mode: Default::default(),
     };
     let patches = model.patches(&[6, 4], 2).unwrap();
     let mut b = Builder::new(1);

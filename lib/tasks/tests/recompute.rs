@@ -23,7 +23,7 @@ fn models() -> [OperatorModel; 2] {
         depth: 4,
         attention: Attention::MultiHead { heads: 2, qk_norm: true },
         attention_every: 2,
-        filter: 3,
+        kernel_size: 3,
         mlp_ratio: 2,
         branch_scale: 0.1,
         positions: false,
@@ -32,7 +32,7 @@ fn models() -> [OperatorModel; 2] {
         hidden: 12,
         depths: vec![1, 2],
         attention: Attention::ChannelSeparated { group: 6, heads: 2 },
-        filter: 0,
+        kernel_size: 0,
         mlp_ratio: 2,
         positions: false,
     };
@@ -44,7 +44,7 @@ fn models() -> [OperatorModel; 2] {
     };
     [
         model(BackboneConfig::PdetStack(stack), ConditionPath::Adaptive, Output::Scale),
-        model(BackboneConfig::PdetUnet(unet), ConditionPath::Added, Output::LayerNorm),
+        model(BackboneConfig::PdetUnet(unet), ConditionPath::Additive, Output::LayerNorm),
     ]
 }
 

@@ -36,7 +36,7 @@ pub struct Training {
     /// backward pass. The blocks that are cheapest to recompute are recomputed until the rest fits. 1: keep everything.
     pub mem_budget: f64,
     /// Clip the global gradient norm to this value. Null: no clipping.
-    pub clip: Option<f64>,
+    pub clip_grad_norm: Option<f64>,
     /// Decay of an exponential moving average (EMA) of the parameters, which validation and evaluation then use instead
     /// of the parameters. Null: no average.
     pub ema: Option<f64>,
@@ -55,7 +55,7 @@ pub struct Training {
     /// With amp, also run validation in 16-bit floats. False: validation runs in f32.
     pub validation_amp: bool,
     /// Early stopping: stop after this many consecutive validations without improvement. Null: never.
-    pub patience: Option<u64>,
+    pub early_stopping_patience: Option<u64>,
     /// An update whose loss or gradient is not finite is skipped. After this many in a row, or 10 of the last 1000
     /// updates, the run ends as diverged.
     #[schemars(range(min = 1))]
@@ -115,14 +115,14 @@ impl Default for Training {
             tf32: false,
             compile: true,
             mem_budget: 1.0,
-            clip: None,
+            clip_grad_norm: None,
             ema: None,
             ema_warmup: true,
             validate_every: 100,
             validation_samples: 256,
             validation_batch_size: 64,
             validation_amp: false,
-            patience: None,
+            early_stopping_patience: None,
             non_finite_limit: 8,
             attempts_without_progress: 3,
             on_spike: OnSpike::default(),
@@ -150,8 +150,8 @@ impl Training {
         if !(0.0..=1.0).contains(&self.mem_budget) {
             violation("mem_budget", "must lie in [0, 1]".into());
         }
-        if self.clip.is_some_and(|c| !(c > 0.0 && c.is_finite())) {
-            violation("clip", "must be a positive number, or null".into());
+        if self.clip_grad_norm.is_some_and(|c| !(c > 0.0 && c.is_finite())) {
+            violation("clip_grad_norm", "must be a positive number, or null".into());
         }
         if self.ema.is_some_and(|d| !(0.0..1.0).contains(&d)) {
             violation("ema", "must lie in [0, 1), or be null".into());

@@ -81,8 +81,11 @@ impl Session<'_> {
         if self.progress.update == training.updates {
             return Err(End::Finished("all updates are done").into());
         }
-        if training.patience.is_some_and(|p| self.progress.validations_since_best > p) {
-            let why = "no improvement for as long as training.patience allows";
+        if training
+            .early_stopping_patience
+            .is_some_and(|p| self.progress.validations_since_best > p)
+        {
+            let why = "no improvement for as long as training.early_stopping_patience allows";
             return Err(End::Finished(why).into());
         }
         let mut requests = self.requests()?;
@@ -193,7 +196,7 @@ impl Session<'_> {
         };
         Some(format!(
             "diverged: loss or gradient not finite in {often} up to update {}; \
-             try a lower optimizer.learning_rate or training.clip",
+             try a lower optimizer.learning_rate or training.clip_grad_norm",
             progress.update
         ))
     }

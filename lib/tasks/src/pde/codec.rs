@@ -9,7 +9,7 @@ use super::sources::{
     FieldSource, Fields, Sources, joined, normalisation, not_negative, one, positive,
     weight_violations,
 };
-use crate::pde::models::codec::Border;
+use crate::pde::models::codec::PaddingMode;
 use crate::pde::models::{Codec, CodecModel};
 use crate::pde::tokens::FieldTokens;
 use data::fields::split_set::TrajectorySet;
@@ -42,14 +42,14 @@ pub struct FieldData {
     pub weight: f64,
     /// Additional data sets with the same grid and channels, sampled in proportion to their weights.
     #[serde(default)]
-    pub others: Vec<FieldSource>,
+    pub additional: Vec<FieldSource>,
     /// Data augmentation: shift each field cyclically by a random number of grid points. Only for periodic domains.
     #[serde(default)]
-    pub shift: bool,
+    pub random_shift: bool,
     /// Data augmentation: replace u(x) by -u(-x) along the first axis for half of the samples. Only for equations with
     /// this symmetry.
     #[serde(default)]
-    pub reflect: bool,
+    pub random_reflection: bool,
 }
 
 /// The loss function.
@@ -99,14 +99,14 @@ impl CodecTask {
         let random = self.augmentation.at_update(micro_batch);
         let grid = self.tokens.patches.grid();
         let row = u.len() / grid[0];
-        if self.data.shift {
+        if self.data.random_shift {
             u.rotate_left(row * random.below(place, 0, grid[0] as u64) as usize);
             if let [_, columns] = grid {
                 let turn = random.below(place, 2, *columns as u64) as usize;
                 u.chunks_exact_mut(row).for_each(|u| u.rotate_left(turn * (row / columns)));
             }
         }
-        if self.data.reflect && random.below(place, 1, 2) == 1 {
+        if self.data.random_reflection && random.below(place, 1, 2) == 1 {
             for i in 0..grid[0] / 2 {
                 let (front, back) = u.split_at_mut((grid[0] - 1 - i) * row);
                 front[i * row..][..row].swap_with_slice(&mut back[..row]);
@@ -124,10 +124,13 @@ impl Define for CodecTask {
 
     fn violations(config: &CodecConfig) -> Violations {
         let mut violations: Violations = within("model", config.model.violations()).collect();
-        let weights = config.data.others.iter().map(|o| o.weight);
+        let weights = config.data.additional.iter().map(|o| o.weight);
         violations.extend(weight_violations(config.data.weight, weights));
-        if config.data.shift && config.model.border != Border::Periodic {
-            violations.push(("data.shift".into(), "is a symmetry of periodic domains only".into()));
+        if config.data.random_shift && config.model.padding_mode != PaddingMode::Circular {
+            violations.push((
+                "data.random_shift".into(),
+                "is a symmetry of periodic domains only".into(),
+            ));
         }
         violations.extend(positive("loss.floor", config.loss.floor));
         violations.extend(not_negative("loss.reencoding", config.loss.reencoding));
@@ -135,8 +138,8 @@ impl Define for CodecTask {
     }
 
     fn open(config: &ConfigOf<Self>) -> Result<(Self, ParamSet)> {
-        let FieldData { split, stats, weight, others, .. } = &config.data;
-        let fields = Fields::open(split, stats, *weight, others)?;
+        let FieldData { split, stats, weight, additional, .. } = &config.data;
+        let fields = Fields::open(split, stats, *weight, additional)?;
         let normalisation = normalisation(&fields.stats, 0..usize::MAX);
         let frames = |set: &TrajectorySet| (set.len() * set.shape().frames) as u64;
         let sources = Sources::new(fields.train, frames);

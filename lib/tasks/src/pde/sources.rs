@@ -33,7 +33,7 @@ pub(crate) fn one() -> f64 {
 /// Violations in the weights of the first source and of the others.
 pub(crate) fn weight_violations(first: f64, others: impl Iterator<Item = f64>) -> Violations {
     let keys = std::iter::once("data.weight".to_string())
-        .chain((0..).map(|i| format!("data.others[{i}].weight")));
+        .chain((0..).map(|i| format!("data.additional[{i}].weight")));
     let weights: Vec<f64> = std::iter::once(first).chain(others).collect();
     let alone = weights.len() == 1;
     let wrong = |weight: &f64| !weight.is_finite() || *weight < 0.0;
@@ -173,11 +173,11 @@ pub(crate) fn normalisation(mixture: &[(Stats, f64)], channels: Range<usize>) ->
     Normalisation::mixed(&mixture.iter().map(moments).collect::<Vec<_>>())
 }
 
-/// The configuration key of a source; all but the first are in `data.others`.
+/// The configuration key of a source; all but the first are in `data.additional`.
 pub(crate) fn source_key(source: usize, key: &str) -> String {
     match source {
         0 => format!("data.{key}"),
-        n => format!("data.others[{}].{key}", n - 1),
+        n => format!("data.additional[{}].{key}", n - 1),
     }
 }
 
@@ -242,6 +242,6 @@ mod tests {
         };
         assert!(keys(1.0, &[]).is_empty() && keys(0.0, &[0.5]).is_empty());
         assert_eq!(keys(0.0, &[0.0]), ["data.weight"]);
-        assert_eq!(keys(-1.0, &[1.0, f64::NAN]), ["data.weight", "data.others[1].weight"]);
+        assert_eq!(keys(-1.0, &[1.0, f64::NAN]), ["data.weight", "data.additional[1].weight"]);
     }
 }

@@ -6,7 +6,7 @@
 use crate::pde::latents;
 use crate::pde::models::Patches;
 use crate::pde::models::backbone::{Backbone, BackboneConfig, BackboneShape};
-use crate::pde::models::codec::Border;
+use crate::pde::models::codec::PaddingMode;
 use learn::forward::Forward;
 use learn::nn::{Condition, Linear};
 use learn::params::Builder;
@@ -29,17 +29,17 @@ pub struct RegressionModel {
     #[serde(default = "condition_width")]
     #[schemars(range(min = 1, max = 65536))]
     pub condition_width: usize,
-    /// Boundary condition: padding of the convolutions at the border of the domain.
+    /// Padding of the convolutions: circular for a periodic domain, else zeros.
     #[serde(default = "zero")]
-    pub border: Border,
+    pub padding_mode: PaddingMode,
 }
 
 fn condition_width() -> usize {
     32
 }
 
-fn zero() -> Border {
-    Border::Zero
+fn zero() -> PaddingMode {
+    PaddingMode::Zeros
 }
 
 /// The layers of the regression model.
@@ -59,7 +59,7 @@ impl Regression {
             dim: input.patch_len(),
             output: output.patch_len(),
             grid: input.tokens(),
-            padding: config.border.into(),
+            padding: config.padding_mode.into(),
             condition: Condition::Adaptive(width),
         };
         Self {

@@ -40,11 +40,11 @@ pub struct RegressionData {
     pub weight: f64,
     /// Additional data sets with the same grid and channels, sampled in proportion to their weights.
     #[serde(default)]
-    pub others: Vec<FieldSource>,
+    pub additional: Vec<FieldSource>,
     /// Data augmentation: apply a random rotation or reflection of the square to input and solution alike. Only for
     /// problems without a preferred direction.
     #[serde(default)]
-    pub turn: bool,
+    pub random_rotation: bool,
 }
 
 /// The loss function.
@@ -132,7 +132,7 @@ impl RegressionTask {
     /// One of the eight symmetries of the square, applied at random.
     fn augment(&self, micro_batch: u64, place: u64, field: &mut [f32]) {
         let &[side, other] = self.preparation.tokens[0].patches.grid() else { return };
-        if !self.data.turn || side != other {
+        if !self.data.random_rotation || side != other {
             return;
         }
         let symmetry = self.augmentation.at_update(micro_batch).below(place, 0, 8);
@@ -158,15 +158,15 @@ impl Define for RegressionTask {
     fn violations(config: &RegressionConfig) -> Violations {
         let mut violations: Violations =
             within("model", config.model.backbone.violations()).collect();
-        let weights = config.data.others.iter().map(|o| o.weight);
+        let weights = config.data.additional.iter().map(|o| o.weight);
         violations.extend(weight_violations(config.data.weight, weights));
         violations.extend(positive("loss.floor", config.loss.floor));
         violations
     }
 
     fn open(config: &ConfigOf<Self>) -> Result<(Self, ParamSet)> {
-        let RegressionData { split, stats, weight, others, .. } = &config.data;
-        let fields = Fields::open(split, stats, *weight, others)?;
+        let RegressionData { split, stats, weight, additional, .. } = &config.data;
+        let fields = Fields::open(split, stats, *weight, additional)?;
         let count = |set: &TrajectorySet| set.len() as u64;
         let sources = Sources::new(fields.train, count);
         let train = sources.first();

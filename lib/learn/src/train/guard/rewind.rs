@@ -33,7 +33,7 @@ impl Session<'_> {
         if self.progress.rewinds >= rule.rewinds {
             let why = format!(
                 "{what}, and training.spike.rewinds allows {} rewinds; \
-                 try a lower optimizer.learning_rate or training.clip",
+                 try a lower optimizer.learning_rate or training.clip_grad_norm",
                 rule.rewinds
             );
             return Err(End::Failed(why).into());

@@ -159,7 +159,7 @@ impl Learner {
         let scaled = numerics::dtype(training, trained.device()) == Dtype::F16;
         let samples = MicroBatches::new(training, ranks.rank(), ranks.size())?.samples;
         let rule = StepPolicy {
-            clip: training.clip.unwrap_or(f64::INFINITY),
+            clip: training.clip_grad_norm.unwrap_or(f64::INFINITY),
             betas: optimizer.corrected(),
             decay: training.ema.unwrap_or(0.0),
             warmup: training.ema_warmup,

@@ -25,18 +25,18 @@ pub enum BackboneConfig {
 impl BackboneConfig {
     /// Violations in the values; keys are relative to `model`.
     pub fn violations(&self) -> Vec<(String, String)> {
-        let (hidden, attention, filter) = match self {
-            BackboneConfig::PdetStack(c) => (c.hidden, &c.attention, c.filter),
-            BackboneConfig::PdetUnet(c) => (c.hidden, &c.attention, c.filter),
+        let (hidden, attention, kernel_size) = match self {
+            BackboneConfig::PdetStack(c) => (c.hidden, &c.attention, c.kernel_size),
+            BackboneConfig::PdetUnet(c) => (c.hidden, &c.attention, c.kernel_size),
         };
         let mut violations = Vec::new();
         if let Some(problem) = attention.violation(hidden) {
             violations.push(("backbone.attention".into(), problem));
         }
-        if filter != 0 && filter.is_multiple_of(2) {
+        if kernel_size != 0 && kernel_size.is_multiple_of(2) {
             violations.push((
-                "backbone.filter".into(),
-                format!("{filter} is even: use an odd side, or 0"),
+                "backbone.kernel_size".into(),
+                format!("{kernel_size} is even: use an odd side, or 0"),
             ));
         }
         if let BackboneConfig::PdetUnet(PdetUnet { depths, .. }) = self

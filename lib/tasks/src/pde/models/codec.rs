@@ -38,14 +38,14 @@ pub struct CodecModel {
     /// Side of the depthwise convolution filters, in tokens.
     #[serde(default = "five")]
     #[schemars(range(min = 1, max = 1023))]
-    pub filter: usize,
+    pub kernel_size: usize,
     /// Hidden width of the feed-forward parts, as a multiple of `hidden`.
     #[serde(default = "two")]
     #[schemars(range(min = 1, max = 256))]
     pub mlp_ratio: usize,
-    /// Boundary condition: padding of the convolutions at the border of the domain.
+    /// Padding of the convolutions: circular for a periodic domain, else zeros.
     #[serde(default)]
-    pub border: Border,
+    pub padding_mode: PaddingMode,
 }
 
 fn five() -> usize {
@@ -56,22 +56,22 @@ fn two() -> usize {
     2
 }
 
-/// Padding of the convolutions at the border of the domain.
+/// Padding of the convolutions at the boundary of the domain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Border {
-    /// Periodic (circular) padding.
+pub enum PaddingMode {
+    /// Circular (circular) padding.
     #[default]
-    Periodic,
-    /// Zero padding.
-    Zero,
+    Circular,
+    /// Zeros padding.
+    Zeros,
 }
 
-impl From<Border> for Padding {
-    fn from(border: Border) -> Padding {
-        match border {
-            Border::Periodic => Padding::Periodic,
-            Border::Zero => Padding::Zero,
+impl From<PaddingMode> for Padding {
+    fn from(padding_mode: PaddingMode) -> Padding {
+        match padding_mode {
+            PaddingMode::Circular => Padding::Periodic,
+            PaddingMode::Zeros => Padding::Zero,
         }
     }
 }
@@ -93,8 +93,11 @@ impl CodecModel {
     /// Violations in the values; keys are relative to `model`.
     pub fn violations(&self) -> Vec<(String, String)> {
         let mut violations = Vec::new();
-        if self.filter.is_multiple_of(2) {
-            violations.push(("filter".into(), format!("{} is even: use an odd side", self.filter)));
+        if self.kernel_size.is_multiple_of(2) {
+            violations.push((
+                "kernel_size".into(),
+                format!("{} is even: use an odd side", self.kernel_size),
+            ));
         }
         violations
     }
@@ -138,7 +141,7 @@ impl Codec {
                 width: c.hidden,
                 mlp_ratio: c.mlp_ratio,
                 mixing: Mixing::None,
-                filter: Some((c.filter, c.border.into())),
+                filter: Some((c.kernel_size, c.padding_mode.into())),
                 grid: patches.tokens(),
                 condition: Condition::Fixed,
                 branch_scale: Some(0.1),

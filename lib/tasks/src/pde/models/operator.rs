@@ -23,7 +23,7 @@ pub struct OperatorModel {
     /// How the model is conditioned on Δt and the parameter of the equation.
     #[serde(default)]
     pub condition: ConditionPath,
-    /// Width of the conditioning vector; ignored with `condition: added`, which uses the latent width.
+    /// Width of the conditioning vector; ignored with `condition: additive`, which uses the latent width.
     #[serde(default = "condition_width")]
     #[schemars(range(min = 1, max = 65536))]
     pub condition_width: usize,
@@ -44,7 +44,7 @@ pub enum ConditionPath {
     #[default]
     Adaptive,
     /// A vector that is added to every input token.
-    Added,
+    Additive,
 }
 
 /// How the output of the backbone is added to the state.
@@ -75,7 +75,7 @@ enum Join {
 #[derive(Clone, Debug)]
 pub struct Operator {
     embed: [Linear; 2],
-    /// From the condition to the tokens; only with [`ConditionPath::Added`].
+    /// From the condition to the tokens; only with [`ConditionPath::Additive`].
     added: Option<Linear>,
     backbone: Backbone,
     join: Join,
@@ -91,7 +91,7 @@ impl Operator {
         padding: Padding,
         features: usize,
     ) -> Self {
-        let added = config.condition == ConditionPath::Added;
+        let added = config.condition == ConditionPath::Additive;
         let width = if added { dim } else { config.condition_width };
         let condition = if added { Condition::Fixed } else { Condition::Adaptive(width) };
         let shape = BackboneShape { dim, output: dim, grid, padding, condition };

@@ -27,7 +27,7 @@ pub struct PdetStack {
     /// Side of the depthwise convolution filter in each block, in tokens; 0 for none.
     #[serde(default)]
     #[schemars(range(min = 0, max = 1023))]
-    pub filter: usize,
+    pub kernel_size: usize,
     /// Hidden width of the feed-forward parts, as a multiple of `hidden`.
     #[serde(default = "four")]
     #[schemars(range(min = 1, max = 256))]
@@ -71,7 +71,7 @@ impl Stack {
                 width: c.hidden,
                 mlp_ratio: c.mlp_ratio,
                 mixing: if attends { c.attention.mixing() } else { learn::nn::Mixing::None },
-                filter: shape.filter(c.filter),
+                filter: shape.filter(c.kernel_size),
                 grid: shape.grid,
                 condition: shape.condition,
                 branch_scale: Some(c.branch_scale),

@@ -24,7 +24,7 @@ pub struct PdetUnet {
     /// Side of the depthwise convolution filter in each block, in tokens; 0 for none.
     #[serde(default)]
     #[schemars(range(min = 0, max = 1023))]
-    pub filter: usize,
+    pub kernel_size: usize,
     /// Hidden width of the feed-forward parts, as a multiple of `hidden`.
     #[serde(default = "two")]
     #[schemars(range(min = 1, max = 256))]
@@ -68,7 +68,7 @@ impl Unet {
                 width: c.hidden,
                 mlp_ratio: c.mlp_ratio,
                 mixing: c.attention.mixing(),
-                filter: shape.filter(c.filter),
+                filter: shape.filter(c.kernel_size),
                 grid,
                 condition: shape.condition,
                 branch_scale: None,

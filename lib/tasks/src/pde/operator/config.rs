@@ -1,7 +1,7 @@
 //! The configuration of task `operator`.
 
 use crate::pde::models::OperatorModel;
-use crate::pde::models::codec::Border;
+use crate::pde::models::codec::PaddingMode;
 use crate::pde::sources::{not_negative, one, positive, weight_violations};
 use learn::config::Config;
 use schemars::JsonSchema;
@@ -22,24 +22,24 @@ pub struct LatentData {
     pub weight: f64,
     /// Additional latents made by the same codec, sampled in proportion to their weights.
     #[serde(default)]
-    pub others: Vec<LatentSource>,
+    pub additional: Vec<LatentSource>,
     /// Frames per time step. With several strides, each sample draws one at random, and the model receives its Δt.
     #[serde(default = "strides")]
     pub strides: Vec<usize>,
     /// Data augmentation: shift the token grid cyclically by a random number of tokens along each axis. Only for
     /// periodic domains and translation-invariant equations, for which this is an exact symmetry.
     #[serde(default)]
-    pub roll: bool,
-    /// Bias of the start frame towards early times, where fields change fastest: it is drawn as the fraction u^early of
+    pub random_shift: bool,
+    /// Bias of the start frame towards early times, where fields change fastest: it is drawn as the fraction u^start_bias of
     /// the trajectory, with u uniform in [0, 1). 1 draws all start frames equally often.
     #[serde(default = "even")]
-    pub early: f64,
+    pub start_bias: f64,
     /// Standard deviation of the Gaussian noise added to the initial state, relative to that of each channel.
     #[serde(default)]
     pub noise: f64,
-    /// Boundary condition: padding of the convolutions at the border of the domain.
+    /// Padding of the convolutions: circular for a periodic domain, else zeros.
     #[serde(default)]
-    pub border: Border,
+    pub padding_mode: PaddingMode,
 }
 
 /// Additional latents of a mixture.
@@ -106,7 +106,7 @@ pub type OperatorConfig = Config<LatentData, OperatorModel, OperatorLoss>;
 pub(super) fn violations(config: &OperatorConfig) -> Violations {
     let OperatorConfig { data, model, loss, .. } = config;
     let mut violations: Violations = within("model", model.violations()).collect();
-    violations.extend(weight_violations(data.weight, data.others.iter().map(|o| o.weight)));
+    violations.extend(weight_violations(data.weight, data.additional.iter().map(|o| o.weight)));
     let mut violation = |key: &str, text: &str| violations.push((key.into(), text.into()));
     let are_bad = |steps: &[usize]| {
         steps.is_empty() || steps.iter().any(|steps| !(1..=MAX_STEPS).contains(steps))
@@ -114,11 +114,11 @@ pub(super) fn violations(config: &OperatorConfig) -> Violations {
     if are_bad(&data.strides) {
         violation("data.strides", "needs strides from 1 to 65536");
     }
-    if data.roll && data.border != Border::Periodic {
-        violation("data.roll", "is a symmetry of periodic domains only");
+    if data.random_shift && data.padding_mode != PaddingMode::Circular {
+        violation("data.random_shift", "is a symmetry of periodic domains only");
     }
-    if data.early.is_nan() || data.early < 1.0 {
-        violation("data.early", "must be at least 1");
+    if data.start_bias.is_nan() || data.start_bias < 1.0 {
+        violation("data.start_bias", "must be at least 1");
     }
     if are_bad(&loss.horizons) {
         violation("loss.horizons", "needs horizons from 1 to 65536");

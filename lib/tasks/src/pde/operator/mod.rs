@@ -78,7 +78,7 @@ impl OperatorTask {
     /// The start frame of a rollout, from a uniform index `place` below `starts`.
     fn start(&self, place: u64, starts: u64) -> usize {
         let way = (place as f64 + 0.5) / starts as f64;
-        ((way.powf(self.data.early) * starts as f64) as u64).min(starts - 1) as usize
+        ((way.powf(self.data.start_bias) * starts as f64) as u64).min(starts - 1) as usize
     }
 
     /// Weight of a rollout, from the energy of its initial latents relative to the mean energy of all.
@@ -135,7 +135,7 @@ impl Define for OperatorTask {
             &config.model,
             layout.dim,
             layout.token_grid(),
-            config.data.border.into(),
+            config.data.padding_mode.into(),
             Condition::FEATURES,
         );
         let task = Self {
@@ -189,7 +189,7 @@ impl Task for OperatorTask {
             let strides = &self.data.strides;
             let stride = strides[draw.below(place, 0, strides.len() as u64) as usize];
             let [rows, columns] = layout.token_grid();
-            let turn = |element: u64, tokens: usize| match self.data.roll {
+            let turn = |element: u64, tokens: usize| match self.data.random_shift {
                 true => draw.below(place, element, tokens as u64) as usize,
                 false => 0,
             };

@@ -17,7 +17,9 @@ pub(super) fn open_all(data: &LatentData) -> Result<[Vec<(LatentStore, f64)>; 2]
         weight: data.weight,
     };
     let [mut training, mut validating]: [Vec<(LatentStore, f64)>; 2] = Default::default();
-    for LatentSource { train, validation, weight } in std::iter::once(&first).chain(&data.others) {
+    for LatentSource { train, validation, weight } in
+        std::iter::once(&first).chain(&data.additional)
+    {
         let stores = [LatentStore::open(train, None)?, LatentStore::open(validation, None)?];
         let number = training.len();
         require_split(&stores[0], SplitName::Train, &source_key(number, "train"))?;

@@ -51,9 +51,9 @@ impl TrainedOperator {
                 format!("latents with {own} features per token, but its codec produces {other}");
             return Err(Error::data(text));
         }
-        let (dim, grid, border) = (codec.dim(), codec.token_grid(), data.border.into());
+        let (dim, grid, padding_mode) = (codec.dim(), codec.token_grid(), data.padding_mode.into());
         let trained = parts.restore(opener.device, |b| {
-            Ok(Operator::new(b, &model, dim, grid, border, Condition::FEATURES))
+            Ok(Operator::new(b, &model, dim, grid, padding_mode, Condition::FEATURES))
         })?;
         let (condition, strides) = (Condition::restore(parts)?, data.strides);
         Ok(Self { trained, codec, scale, condition, strides })
