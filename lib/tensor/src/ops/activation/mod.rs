@@ -6,7 +6,7 @@
 mod cpu;
 pub(crate) mod cuda;
 
-pub(crate) use cpu::value_and_derivative;
+pub(crate) use cpu::{sigmoid, value_and_derivative};
 
 use crate::op::{Case, Grads, Op, Saved};
 use crate::tensor::Tensor;

@@ -5,7 +5,7 @@ use crate::device::Device;
 use crate::dtype::{Dtype, Float};
 use crate::kernel::table::{Entry, Table};
 use crate::kernel::{ONLY_F32, Source};
-use crate::parallel::{BLOCK_ELEMENTS, Shared, blocks};
+use crate::parallel::{BLOCK_ELEMENTS, row_blocks};
 use crate::tensor::Tensor;
 use crate::updates::decision::{DeviceStepControl, StepControl};
 use crate::vectorize;
@@ -49,13 +49,9 @@ pub fn apply_all<'a>(
 
 fn on_cpu<T: Float>(decay: f64, p: &[T], a: &mut [T]) {
     let (d, c) = (T::of(decay), T::of(1.0 - decay));
-    let a = Shared::new(a);
-    blocks(p.len(), BLOCK_ELEMENTS, |range| {
-        let p = &p[range.clone()];
-        // SAFETY: blocks are disjoint.
-        let a = unsafe { a.slice(range) };
+    row_blocks((a, 1), BLOCK_ELEMENTS, |range, a| {
         vectorize!({
-            for (a, p) in a.iter_mut().zip(p) {
+            for (a, p) in a.iter_mut().zip(&p[range]) {
                 *a = d.mul_add(*a, c * *p);
             }
         });

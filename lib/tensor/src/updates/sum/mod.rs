@@ -5,7 +5,7 @@ use crate::device::Device;
 use crate::dtype::Float;
 use crate::kernel::table::{Entry, Table};
 use crate::kernel::{ALL_DTYPES, Source, flat};
-use crate::parallel::{BLOCK_ELEMENTS, Shared, blocks};
+use crate::parallel::{BLOCK_ELEMENTS, row_blocks};
 use crate::tensor::Tensor;
 use crate::vectorize;
 use crate::with_float;
@@ -43,10 +43,7 @@ pub fn add_all<'a>(pairs: impl IntoIterator<Item = (&'a mut Tensor, &'a Tensor)>
 }
 
 fn on_cpu<T: Float>(a: &mut [T], b: &[T]) {
-    let a = Shared::new(a);
-    blocks(b.len(), BLOCK_ELEMENTS, |range| {
-        // SAFETY: blocks are disjoint.
-        let a = unsafe { a.slice(range.clone()) };
+    row_blocks((a, 1), BLOCK_ELEMENTS, |range, a| {
         vectorize!({
             for (a, b) in a.iter_mut().zip(&b[range]) {
                 *a += *b;
