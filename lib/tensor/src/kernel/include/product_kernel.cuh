@@ -72,20 +72,6 @@ DEVICE Vector<T, 4> read_four(const T* from, int count, bool whole) {
     return four;
 }
 
-template <class T>
-DEVICE void write_four(T* to, Vector<T, 4> four, int count, bool whole) {
-    if (whole) {
-        store_vector(to, four);
-        return;
-    }
-#pragma unroll
-    for (int e = 0; e < 4; e++) {
-        if (e < count) {
-            to[e] = four.at[e];
-        }
-    }
-}
-
 // Applies the epilogue to 4 adjacent sums of a row and writes those that are in range.
 DEVICE void write_result(const Product& p, const Place& at, int row, int column,
                          Vector<float, 4> z) {
@@ -100,7 +86,7 @@ DEVICE void write_result(const Product& p, const Place& at, int row, int column,
     }
     if (p.sums) {
         const long long matrix = static_cast<long long>(at.split) * p.batch + at.batch;
-        write_four(p.sums + (matrix * p.m + row) * p.n + column, z, count, whole);
+        put_four(p.sums + (matrix * p.m + row) * p.n + column, z, count, whole, 0);
         return;
     }
     const long long offset =
@@ -112,16 +98,16 @@ DEVICE void write_result(const Product& p, const Place& at, int row, int column,
             z.at[e] += to_float(bias.at[e]);
         }
     }
-    Vector<element, 4> result;
     if (p.activation != IDENTITY) {
+        Vector<float, 4> slope;
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             const Activated y = activate(p.activation, z.at[e]);
             z.at[e] = y.value;
-            result.at[e] = from_float<element>(y.derivative);
+            slope.at[e] = y.derivative;
         }
         if (p.slope) {
-            write_four(p.slope + offset, result, count, whole);
+            put_four(p.slope + offset, slope, count, whole, 0);
         }
     }
     if (p.addend) {
@@ -131,11 +117,7 @@ DEVICE void write_result(const Product& p, const Place& at, int row, int column,
             z.at[e] += to_float(addend.at[e]);
         }
     }
-#pragma unroll
-    for (int e = 0; e < 4; e++) {
-        result.at[e] = from_float<element>(z.at[e]);
-    }
-    write_four(p.out + offset, result, count, whole);
+    put_four(p.out + offset, z, count, whole, 0);
 }
 
 // One operand's tile at `k`; `matrix` points to the first element of the operand that the block needs or, if aligned,
@@ -191,3 +173,16 @@ DEVICE void make_product(const Product& p, unsigned char* shared) {
         write_result(p, at, at.row + row, at.column + column, values);
     });
 }
+
+template <bool LHS, bool RHS>
+using Small = Shape<64, 64, 32, 32, 4, LHS, RHS>;
+
+// A kernel whose blocks compute `Tile` with `Warp`, for operands that are transposed or not. The last letters of its
+// name say how A and B are stored: n like op(), t transposed.
+#define PRODUCT(name, Warp, Tile, LHS, RHS, threads, blocks, odd)                                \
+    KERNEL(name, threads, blocks)(PRODUCT_PARAMETERS) {                                          \
+        DYNAMIC_SHARED(shared);                                                                  \
+        const Product p = PRODUCT_ARGUMENTS;                                                     \
+        using S = Tile<LHS, RHS>;                                                                \
+        make_product<S, Warp<S>, odd>(p, shared);                                                \
+    }

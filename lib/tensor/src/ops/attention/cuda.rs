@@ -197,9 +197,10 @@ impl<'a> Call<'a> {
         ]
         .to_vec();
         args.extend_from_slice(rest);
-        if let Some((op, counter)) = self.dropped {
-            args.extend_from_slice(args![counter, op.site, op.threshold(), op.scale() as f32]);
-        }
+        let (op, counter) = self.dropped.unzip();
+        let numbers = op.map(|op| (op.site, op.threshold(), op.scale() as f32));
+        let (site, threshold, scale) = numbers.unwrap_or_default();
+        args.extend_from_slice(args![counter, site, threshold, scale]);
         let source = SOURCES[pass as usize][usize::from(!half)];
         let blocks = length.div_ceil(rows) * heads * s.batch;
         source.launch(self.element, name, Grid::new(blocks, 32 * warps).shared(shared), &args);

@@ -20,7 +20,7 @@ impl Launch for Normalization {
         let (kind, grid) = forward_grid(rows, width);
         SOURCE.launch(
             x.dtype(),
-            ["normalization_forward", "normalization_forward", "normalization_forward_wide"][kind],
+            "normalization_forward",
             grid,
             args![
                 x,
@@ -37,7 +37,7 @@ impl Launch for Normalization {
                 affine.offset as f32,
                 self.epsilon as f32,
                 self.is_centred(),
-                kind == 1,
+                kind,
             ],
         );
         vec![x.clone(), inputs[1].clone(), stats]
@@ -65,8 +65,7 @@ impl Launch for Normalization {
         let add = dx.as_ref().is_some_and(|grad| grad.accumulate);
         SOURCE.launch(
             x.dtype(),
-            ["normalization_backward", "normalization_backward", "normalization_backward_wide"]
-                [kind],
+            "normalization_backward",
             grid,
             args![
                 x,
@@ -83,7 +82,7 @@ impl Launch for Normalization {
                 affine.offset as f32,
                 parts,
                 self.is_centred(),
-                kind == 1,
+                kind,
             ],
         );
         if let Some(partials) = partials {
