@@ -5,25 +5,25 @@
 #include "activation.cuh"
 #include "product.cuh"
 
-// For each of `batch` products: C = f(alpha Σ_terms op(A) op(B) + bias) + addend, slope = f'(...).
+// For each of `batch` products: C = f(Σ_terms op(A) op(B) + bias) + addend, slope = f'(...).
 // Split s of `splits` computes the sum over its part of the terms and of k.
 //
 // lhs is op(A) [m, k] or, transposed, stored [k, m]; rhs is op(B) [k, n], or stored [n, k]. The strides in elements are
 // *_stride between rows, *_batch between products and *_term between terms. Bits of `aligned`: 0 means that every line
 // of lhs is 16-byte aligned, 1 the same for rhs, 2 that every output line is aligned to 4 elements. If `sums` is given,
-// alpha times the sum goes there in f32, [splits, batch, m, n], without the epilogue. bias [n], addend and slope (laid
+// the sum goes there in f32, [splits, batch, m, n], without the epilogue. bias [n], addend and slope (laid
 // out like out) may be null; out and addend may be the same.
 #define PRODUCT_PARAMETERS                                                                       \
     const element *lhs, const element *rhs, element *out, float *sums, const element *bias,      \
         const element *addend, element *slope, int m, int n, int k, int terms, int batch,        \
         int splits, int lhs_stride, int rhs_stride, int out_stride, long long lhs_batch,         \
         long long rhs_batch, long long out_batch, long long lhs_term, long long rhs_term,        \
-        float alpha, int activation, int aligned
+        int activation, int aligned
 
 #define PRODUCT_ARGUMENTS                                                                        \
     {                                                                                            \
         lhs, rhs, out, sums, bias, addend, slope, m, n, k, terms, batch, splits, lhs_stride,     \
-            rhs_stride, out_stride, lhs_batch, rhs_batch, out_batch, lhs_term, rhs_term, alpha,  \
+            rhs_stride, out_stride, lhs_batch, rhs_batch, out_batch, lhs_term, rhs_term,         \
             activation, aligned                                                                  \
     }
 
@@ -35,7 +35,6 @@ struct Product {
     element* slope;
     int m, n, k, terms, batch, splits, lhs_stride, rhs_stride, out_stride;
     long long lhs_batch, rhs_batch, out_batch, lhs_term, rhs_term;
-    float alpha;
     int activation, aligned;
 };
 
@@ -80,10 +79,6 @@ DEVICE void write_result(const Product& p, const Place& at, int row, int column,
         return;
     }
     const bool whole = (p.aligned & 4) && count >= 4;
-#pragma unroll
-    for (int e = 0; e < 4; e++) {
-        z.at[e] *= p.alpha;
-    }
     if (p.sums) {
         const long long matrix = static_cast<long long>(at.split) * p.batch + at.batch;
         put_four(p.sums + (matrix * p.m + row) * p.n + column, z, count, whole, 0);

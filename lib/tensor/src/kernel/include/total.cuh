@@ -34,8 +34,8 @@ DEVICE double block_total_of(int n, double* scratch, F f) {
   return block_total(sum, scratch);
 }
 
-// What a block handles of samples of n elements, each divided into `chunks` chunks of `chunk` elements: `count` elements
-// of `sample`, from the first-th on, which lie at `start` of the tensor.
+// What a block handles of samples of n elements, each divided into `chunks` chunks of `chunk` elements: `count`
+// elements of `sample`, from the first-th on, which lie at `start` of the tensor.
 struct Chunk {
   long long sample, first, start;
   int count;

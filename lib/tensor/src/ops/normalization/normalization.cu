@@ -283,8 +283,8 @@ DEVICE void norm_backward_wide(Norm norm, NormGradient gradient, float* scratch)
   }
 }
 
-// `kind` (kernel/rows.rs) 0: rows of up to 512 columns, one warp each; 1: of up to COLUMNS columns per thread, one block
-// each; 2: of any width, one block each.
+// `kind` (kernel/rows.rs) 0: rows of up to 512 columns, one warp each; 1: of up to COLUMNS columns per thread, one
+// block each; 2: of any width, one block each.
 KERNEL(normalization_forward, 512, 1)(
     const element* __restrict__ x, const element* __restrict__ w, long long w_start,
     const element* __restrict__ b, long long b_start, float* __restrict__ stats,

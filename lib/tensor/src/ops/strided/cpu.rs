@@ -1,4 +1,4 @@
-use super::{AXES, Function, HALF, Space, Sum};
+use super::{AXES, Binary, HALF, Space, Sum};
 use crate::Scratch;
 use crate::dtype::Float;
 use crate::parallel::{BLOCK_ELEMENTS, Shared, blocks, reduce, row_blocks, rows_per_block};
@@ -71,14 +71,14 @@ pub(super) fn copy<T: Float>(space: &Space<2>, x: &[T], out: &mut [T], scale: f6
 
 pub(super) fn binary<T: Float>(
     space: &Space<3>,
-    function: Function,
+    function: Binary,
     inputs: [&[T]; 2],
     out: &mut [T],
     add: bool,
 ) {
     match function {
-        Function::Add => map(space, inputs, out, add, |a, b| a + b),
-        Function::Multiply => map(space, inputs, out, add, |a, b| a * b),
+        Binary::Add => map(space, inputs, out, add, |a, b| a + b),
+        Binary::Multiply => map(space, inputs, out, add, |a, b| a * b),
     }
 }
 

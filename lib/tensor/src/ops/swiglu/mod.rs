@@ -18,10 +18,6 @@ use crate::with_float;
 pub struct SwiGlu;
 
 impl Op for SwiGlu {
-    fn name(&self) -> &'static str {
-        "swiglu"
-    }
-
     fn shape(&self, inputs: &[&[usize]]) -> Result<Vec<usize>, String> {
         match inputs {
             [[rows @ .., both]] if both % 2 == 0 => Ok([rows, &[both / 2]].concat()),

@@ -59,10 +59,6 @@ impl VectorNorm {
 }
 
 impl Op for VectorNorm {
-    fn name(&self) -> &'static str {
-        "vector_norm"
-    }
-
     fn shape(&self, inputs: &[&[usize]]) -> Result<Vec<usize>, String> {
         match inputs {
             [[rows @ .., _]] if !rows.is_empty() => Ok(rows.to_vec()),

@@ -8,15 +8,14 @@ use crate::args;
 use crate::device::Device;
 use crate::dtype::{Dtype, Float};
 use crate::kernel::table::{Entry, Table};
-use crate::kernel::{ONLY_F32, Source};
+use crate::kernel::{ONLY_F32, Source, source};
 use crate::parallel::{BLOCK_ELEMENTS, row_blocks};
 use crate::tensor::Tensor;
 use crate::vectorize;
 use crate::with_float;
 
 /// The kernel.
-pub(crate) static SOURCE: Source =
-    Source { name: "adamw", text: include_str!("adamw.cu"), dtypes: ONLY_F32 };
+pub(crate) static SOURCE: Source = source!("adamw", ONLY_F32);
 
 /// The constants of one step.
 #[derive(Clone, Copy, Debug)]

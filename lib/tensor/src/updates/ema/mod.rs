@@ -4,7 +4,7 @@ use crate::args;
 use crate::device::Device;
 use crate::dtype::{Dtype, Float};
 use crate::kernel::table::{Entry, Table};
-use crate::kernel::{ONLY_F32, Source};
+use crate::kernel::{ONLY_F32, Source, source};
 use crate::parallel::{BLOCK_ELEMENTS, row_blocks};
 use crate::tensor::Tensor;
 use crate::updates::decision::{DeviceStepControl, StepControl};
@@ -12,8 +12,7 @@ use crate::vectorize;
 use crate::with_float;
 
 /// The kernel.
-pub(crate) static SOURCE: Source =
-    Source { name: "ema", text: include_str!("ema.cu"), dtypes: ONLY_F32 };
+pub(crate) static SOURCE: Source = source!("ema", ONLY_F32);
 
 /// One step of the EMA of one parameter, on the host.
 pub fn apply(decay: f64, parameter: &Tensor, average: &mut Tensor) {

@@ -4,15 +4,14 @@ use crate::args;
 use crate::device::Device;
 use crate::dtype::Float;
 use crate::kernel::table::{Entry, Table};
-use crate::kernel::{ALL_DTYPES, Source, flat};
+use crate::kernel::{ALL_DTYPES, Source, flat, source};
 use crate::parallel::{BLOCK_ELEMENTS, row_blocks};
 use crate::tensor::Tensor;
 use crate::vectorize;
 use crate::with_float;
 
 /// The kernels.
-pub(crate) static SOURCE: Source =
-    Source { name: "sum", text: include_str!("sum.cu"), dtypes: ALL_DTYPES };
+pub(crate) static SOURCE: Source = source!("sum", ALL_DTYPES);
 
 /// a += b, of the same shape and on the same device; if `a` shares its memory, that is copied first.
 pub fn add(a: &mut Tensor, b: &Tensor) {
