@@ -29,8 +29,10 @@ pub type Saved = Vec<Tensor>;
 
 /// A differentiable function of tensors. Every op has a gradient and, through [`Launch`], kernels.
 pub trait Op: Launch {
-    /// Name used in errors and tables: the name of the op's folder.
-    fn name(&self) -> &'static str;
+    /// Name used in errors and tables: by default that of the op's folder, the module of its type.
+    fn name(&self) -> &'static str {
+        std::any::type_name::<Self>().rsplit("::").nth(1).unwrap_or("op")
+    }
 
     /// Shape of the output. Errors: the inputs violate a shape rule, which the message names.
     fn shape(&self, inputs: &[&[usize]]) -> Result<Vec<usize>, String>;

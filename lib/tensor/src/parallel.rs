@@ -3,6 +3,7 @@
 
 use crate::Scratch;
 use crate::dtype::Float;
+use crate::vectorize;
 use rayon::iter::{IndexedParallelIterator, IntoParallelIterator, ParallelIterator};
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -68,16 +69,120 @@ pub fn reduce<T: Float>(
         return;
     }
     let mut partial = Scratch::<T>::zeroed(count * width);
-    let shared = Shared::new(&mut partial);
-    blocks(n, grain, |range| {
-        let i = range.start / grain;
-        // SAFETY: every block has its own slice of `partial`.
-        work(range, unsafe { shared.slice(i * width..(i + 1) * width) });
+    row_blocks((&mut *partial, width), 1, |block, sums| {
+        work(block.start * grain..(block.end * grain).min(n), sums);
     });
     for part in partial.chunks_exact(width) {
         for (t, p) in total.iter_mut().zip(part) {
             *t += *p;
         }
+    }
+}
+
+/// Row-major matrices whose rows are divided among threads: a slice with the width of its rows, or a pair of matrices
+/// with equally many rows.
+pub trait Rows: Send + Sized {
+    /// The elements: a slice of each matrix.
+    type Slice;
+
+    /// Number of rows.
+    fn count(&self) -> usize;
+
+    /// The first `rows` rows, and the others.
+    fn split(self, rows: usize) -> (Self, Self);
+
+    /// The elements of all rows.
+    fn slice(self) -> Self::Slice;
+}
+
+impl<'a, T: Send> Rows for (&'a mut [T], usize) {
+    type Slice = &'a mut [T];
+
+    fn count(&self) -> usize {
+        self.0.len() / self.1.max(1)
+    }
+
+    #[inline(always)]
+    fn split(self, rows: usize) -> (Self, Self) {
+        let (first, others) = self.0.split_at_mut(rows * self.1);
+        ((first, self.1), (others, self.1))
+    }
+
+    #[inline(always)]
+    fn slice(self) -> Self::Slice {
+        self.0
+    }
+}
+
+impl<A: Rows, B: Rows> Rows for (A, B) {
+    type Slice = (A::Slice, B::Slice);
+
+    fn count(&self) -> usize {
+        self.0.count()
+    }
+
+    #[inline(always)]
+    fn split(self, rows: usize) -> (Self, Self) {
+        let ((a, b), (c, d)) = (self.0.split(rows), self.1.split(rows));
+        ((a, c), (b, d))
+    }
+
+    #[inline(always)]
+    fn slice(self) -> Self::Slice {
+        (self.0.slice(), self.1.slice())
+    }
+}
+
+/// [`blocks`] of at most `grain` rows of `out`: calls `work` with their indices and elements.
+pub fn row_blocks<R: Rows>(out: R, grain: usize, work: impl Fn(Range<usize>, R::Slice) + Sync) {
+    divide(0, out, grain.max(1), &|range, block: R| work(range, block.slice()));
+}
+
+/// The implementation of [`for_rows!`](crate::for_rows!): `work` must be `#[inline(always)]`.
+pub fn for_rows<R: Rows>(out: R, cost: usize, work: impl Fn(usize, R::Slice) + Sync) {
+    divide(0, out, rows_per_block(cost), &|range: Range<usize>, mut block: R| {
+        vectorize!({
+            for row in range {
+                let (first, others) = block.split(1);
+                work(row, first.slice());
+                block = others;
+            }
+        });
+    });
+}
+
+/// Calls a closure with the index and the elements of each row of `out` ([`Rows`](crate::parallel::Rows)), on all
+/// threads and compiled like [`vectorize!`](crate::vectorize!). A row touches about `cost` elements.
+#[macro_export]
+macro_rules! for_rows {
+    ($out:expr, $cost:expr, |$row:pat_param, $slice:pat_param| $body:expr $(,)?) => {
+        $crate::parallel::for_rows(
+            $out,
+            $cost,
+            #[inline(always)]
+            |$row, $slice| $body,
+        )
+    };
+}
+
+/// Halves `out`, whose first row has the index `start`, down to blocks of at most `grain` rows.
+fn divide<R: Rows>(start: usize, out: R, grain: usize, work: &(impl Fn(Range<usize>, R) + Sync)) {
+    let rows = out.count();
+    if rows <= grain {
+        if rows > 0 {
+            work(start..start + rows, out);
+        }
+        return;
+    }
+    let half = rows.div_ceil(grain) / 2 * grain;
+    let (low, high) = out.split(half);
+    let low = || divide(start, low, grain, work);
+    let high = || divide(start + half, high, grain, work);
+    if threads() == 1 {
+        low();
+        high();
+    } else {
+        rayon::join(low, high);
     }
 }
 

@@ -102,6 +102,18 @@ pub struct Source {
     pub dtypes: &'static [Dtype],
 }
 
+/// The [`Source`] NAME.cu beside the file that contains the macro.
+macro_rules! source {
+    ($name:literal, $dtypes:expr) => {
+        $crate::kernel::Source {
+            name: $name,
+            text: include_str!(concat!($name, ".cu")),
+            dtypes: $dtypes,
+        }
+    };
+}
+pub(crate) use source;
+
 /// The grid and block dimensions of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grid {
@@ -189,5 +201,5 @@ impl Source {
 /// kernel's parameter types.
 #[macro_export]
 macro_rules! args {
-    ($($arg:expr),* $(,)?) => { &[$($crate::kernel::Arg::from($arg)),*] };
+    ($($arg:expr),* $(,)?) => { &[$($crate::kernel::Arg::from($arg)),*][..] };
 }

@@ -4,15 +4,14 @@
 //! own sums to a row of f32. These rows are added here, in an order that depends only on the sizes. Moves 4 bytes an
 //! element of the partial results.
 
-use super::{ALL_DTYPES, Arg, Grid, Source};
+use super::{ALL_DTYPES, Arg, Grid, Source, source};
 use crate::args;
 use crate::dtype::Dtype;
 use crate::op::GradBuffer;
 use crate::tensor::Tensor;
 
 /// The kernel.
-pub static SOURCE: Source =
-    Source { name: "columns", text: include_str!("columns.cu"), dtypes: ALL_DTYPES };
+pub static SOURCE: Source = source!("columns", ALL_DTYPES);
 
 /// Rows that each warp adds up before the sums of the warps are combined.
 const ROWS_PER_WARP: usize = 8;

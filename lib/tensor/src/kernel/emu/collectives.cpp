@@ -12,7 +12,6 @@ static unsigned source_lane(Collective kind, unsigned lane, unsigned argument, u
     switch (kind) {
         case Collective::SHUFFLE_INDEX: return first | (argument & (width - 1));
         case Collective::SHUFFLE_UP: return lane < first + argument ? lane : lane - argument;
-        case Collective::SHUFFLE_DOWN: return lane + argument > last ? lane : lane + argument;
         default: return (lane ^ argument) > last ? lane : lane ^ argument;
     }
 }

@@ -19,23 +19,21 @@ struct uint3 {
 };
 using dim3 = uint3;
 
-#define VECTOR_TYPES(name, scalar)                                                  \
-    struct alignas(2 * sizeof(scalar)) name##2 {                                    \
-        scalar x, y;                                                                \
-    };                                                                              \
-    struct alignas(16) name##4 {                                                    \
-        scalar x, y, z, w;                                                          \
-    };                                                                              \
-    static inline name##2 make_##name##2(scalar x, scalar y) {                      \
-        return {x, y};                                                              \
-    }                                                                               \
-    static inline name##4 make_##name##4(scalar x, scalar y, scalar z, scalar w) {  \
-        return {x, y, z, w};                                                        \
-    }
-VECTOR_TYPES(float, float)
-VECTOR_TYPES(int, int)
-VECTOR_TYPES(uint, unsigned)
-#undef VECTOR_TYPES
+struct alignas(8) uint2 {
+    unsigned x, y;
+};
+struct alignas(16) uint4 {
+    unsigned x, y, z, w;
+};
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
+static inline uint2 make_uint2(unsigned x, unsigned y) {
+    return {x, y};
+}
+static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) {
+    return {x, y, z, w};
+}
 
 // Sixteen bytes, and eight.
 struct EmulatorWords {
@@ -53,7 +51,7 @@ struct EmulatorPlace {
 #define EMULATOR_HERE EmulatorPlace{file, line}
 #define EMULATOR_PLACE const char *file = __builtin_FILE(), int line = __builtin_LINE()
 
-enum EmulatorShuffle { EMULATOR_INDEX, EMULATOR_UP, EMULATOR_DOWN, EMULATOR_XOR };
+enum EmulatorShuffle { EMULATOR_INDEX, EMULATOR_UP, EMULATOR_XOR };
 enum EmulatorMatrix { EMULATOR_MMA_BF16, EMULATOR_MMA_F16, EMULATOR_MMA_TF32 };
 
 extern "C" {
@@ -85,7 +83,6 @@ EmulatorWords emulator_mma(int kind, EmulatorWords a, EmulatorPair b, EmulatorWo
 #define blockIdx emulator_block_index()
 #define blockDim emulator_block_extent()
 #define gridDim emulator_grid_extent()
-constexpr int warpSize = 32;
 
 // ---- barriers, shuffles, votes
 
@@ -121,12 +118,6 @@ static inline T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width
 }
 
 template <class T>
-static inline T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32,
-                                 EMULATOR_PLACE) {
-    return emulator_shuffle_value(EMULATOR_DOWN, mask, value, delta, width, EMULATOR_HERE);
-}
-
-template <class T>
 static inline T __shfl_xor_sync(unsigned mask, T value, int lane_mask, int width = 32,
                                 EMULATOR_PLACE) {
     return emulator_shuffle_value(EMULATOR_XOR, mask, value, static_cast<unsigned>(lane_mask),
@@ -135,17 +126,4 @@ static inline T __shfl_xor_sync(unsigned mask, T value, int lane_mask, int width
 
 static inline unsigned __ballot_sync(unsigned mask, int vote, EMULATOR_PLACE) {
     return emulator_ballot(mask, vote != 0, EMULATOR_HERE);
-}
-
-static inline int __any_sync(unsigned mask, int vote, EMULATOR_PLACE) {
-    return emulator_ballot(mask, vote != 0, EMULATOR_HERE) != 0;
-}
-
-static inline int __all_sync(unsigned mask, int vote, EMULATOR_PLACE) {
-    return emulator_ballot(mask, vote != 0, EMULATOR_HERE) == mask;
-}
-
-template <class T>
-static inline T __ldg(const T* p) {
-    return *p;
 }

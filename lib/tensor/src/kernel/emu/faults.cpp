@@ -25,7 +25,6 @@ const char* name_of(Collective collective) {
         case Collective::SYNC: return "__syncwarp";
         case Collective::SHUFFLE_INDEX: return "__shfl_sync";
         case Collective::SHUFFLE_UP: return "__shfl_up_sync";
-        case Collective::SHUFFLE_DOWN: return "__shfl_down_sync";
         case Collective::SHUFFLE_XOR: return "__shfl_xor_sync";
         case Collective::VOTE: return "a vote";
         case Collective::LDMATRIX: return "ldmatrix";

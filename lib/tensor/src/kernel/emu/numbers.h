@@ -6,32 +6,15 @@
 extern "C" {
 float expf(float);
 float exp2f(float);
-float expm1f(float);
 float logf(float);
 float log2f(float);
-float log1pf(float);
-float powf(float, float);
 float sqrtf(float);
 double sqrt(double);
-float cbrtf(float);
-float sinf(float);
-float cosf(float);
-float tanf(float);
 float tanhf(float);
-float atan2f(float, float);
 float erff(float);
-float erfcf(float);
-float fmodf(float, float);
 float fmaf(float, float, float);
 float fmaxf(float, float);
 float fminf(float, float);
-float fabsf(float);
-float floorf(float);
-float ceilf(float);
-float truncf(float);
-float rintf(float);
-float roundf(float);
-float copysignf(float, float);
 }
 
 static inline unsigned __float_as_uint(float x) {
@@ -46,69 +29,12 @@ static inline float __uint_as_float(unsigned bits) {
     return x;
 }
 
-static inline int __float_as_int(float x) {
-    return static_cast<int>(__float_as_uint(x));
-}
-
-static inline float __int_as_float(int bits) {
-    return __uint_as_float(static_cast<unsigned>(bits));
-}
-
-static inline unsigned __umulhi(unsigned a, unsigned b) {
-    return static_cast<unsigned>(static_cast<unsigned long long>(a) * b >> 32);
-}
-
 static inline int __popc(unsigned x) {
     return __builtin_popcount(x);
 }
 
-static inline int __ffs(int x) {
-    return __builtin_ffs(x);
-}
-
-static inline int __clz(int x) {
-    return x == 0 ? 32 : __builtin_clz(static_cast<unsigned>(x));
-}
-
-static inline bool isfinite(float x) {
-    return __builtin_isfinite(x);
-}
-
 static inline bool isnan(float x) {
     return __builtin_isnan(x);
-}
-
-static inline bool isinf(float x) {
-    return __builtin_isinf(x);
-}
-
-static inline float rsqrtf(float x) {
-    return 1.0f / sqrtf(x);
-}
-
-// sin(πx) and cos(πx) for small |x|.
-static inline float sinpif(float x) {
-    return static_cast<float>(__builtin_sin(3.14159265358979323846 * x));
-}
-
-static inline float cospif(float x) {
-    return static_cast<float>(__builtin_cos(3.14159265358979323846 * x));
-}
-
-static inline float __expf(float x) {
-    return expf(x);
-}
-
-static inline float __logf(float x) {
-    return logf(x);
-}
-
-static inline float __fdividef(float a, float b) {
-    return a / b;
-}
-
-static inline int __float2int_rn(float x) {
-    return static_cast<int>(rintf(x));
 }
 
 #define MIN_MAX(T)                        \

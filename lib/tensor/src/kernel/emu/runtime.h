@@ -67,7 +67,6 @@ enum class Collective {
     SYNC,
     SHUFFLE_INDEX,
     SHUFFLE_UP,
-    SHUFFLE_DOWN,
     SHUFFLE_XOR,
     VOTE,
     LDMATRIX,

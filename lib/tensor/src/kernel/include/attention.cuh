@@ -66,9 +66,11 @@ struct DropSome {
     }
 };
 
+// The last parameters of every kernel; KEEP_ALL ignores them.
 #define DROPOUT_PARAMETERS \
     const int *__restrict__ counter, unsigned site, unsigned threshold, float keep_scale
-#define DROPOUT \
+#define KEEP_ALL KeepAll{}
+#define DROP_SOME \
     DropSome{dropout_mask(counter, site, threshold), keep_scale, queries, (keys + 3) / 4}
 
 // Rows of a sample and head: row r is at (r < split ? first : second) + r * stride.
@@ -197,3 +199,63 @@ DEVICE Place place_of(int tiles, int heads) {
     const int block = static_cast<int>(blockIdx.x);
     return {block % tiles, block / tiles % heads, block / tiles / heads};
 }
+
+// Where the statistics of a head's queries begin: f32 [B, heads, queries].
+DEVICE long long statistics_of(const Call& c, int sample, int head) {
+    return (static_cast<long long>(sample) * c.heads + head) * c.queries;
+}
+
+// A block's tile of ROWS queries from `first`: the keys that they see are the positions up to `end`.
+struct QueryTile {
+    Place place;
+    int first;
+    Keys keys;
+    int end;
+    Rows<const element> q_rows, k_rows, v_rows;
+    long long statistics;
+};
+
+// With a causal mask, the longest tiles come first.
+template <int ROWS>
+DEVICE QueryTile query_tile(const Call& c) {
+    const int tiles = (c.queries + ROWS - 1) / ROWS;
+    const Place at = place_of(tiles, c.heads);
+    const int first = (c.causal ? tiles - 1 - at.tile : at.tile) * ROWS;
+    const Keys keys = keys_of(c, at.sample);
+    return {at,
+            first,
+            keys,
+            visible(c, keys, min(first + ROWS, c.queries) - 1),
+            query_rows(c, at.sample, at.head),
+            key_rows(c, at.sample, at.head / c.group),
+            value_rows(c, at.sample, at.head / c.group),
+            statistics_of(c, at.sample, at.head)};
+}
+
+// Rows of the gradients of queries, keys and values.
+DEVICE Rows<element> query_rows(const Call& c, const Target& dq, const Place& at) {
+    return rows_of(dq.first, dq.second, at.sample, c.queries, c.query_split, c.q_stride,
+                   c.q_start + at.head * c.dim);
+}
+
+DEVICE Rows<element> key_rows(const Call& c, const Target& dk, const Place& at) {
+    return rows_of(dk.first, dk.second, at.sample, c.keys, c.key_split, c.k_stride,
+                   c.k_start + at.head * c.dim);
+}
+
+DEVICE Rows<element> value_rows(const Call& c, const Target& dv, const Place& at) {
+    return rows_of(dv.first, dv.second, at.sample, c.keys, c.key_split, c.v_stride,
+                   c.v_start + at.head * c.dim);
+}
+
+// Parameters of the gradient kernels, after the common ones.
+#define GIVEN_PARAMETERS                                                                           \
+    const element *__restrict__ dout, const float *__restrict__ lse,                               \
+        const float *__restrict__ delta
+#define QUERY_TARGET_PARAMETERS element *dq, element *dq_second, int add, int add_second
+#define QUERY_TARGET Target{dq, dq_second, add, add_second}
+#define KEY_TARGET_PARAMETERS                                                                      \
+    element *dk, element *dk_second, element *dv, element *dv_second, int k_add, int k_add_second, \
+        int v_add, int v_add_second
+#define KEY_TARGET Target{dk, dk_second, k_add, k_add_second}
+#define VALUE_TARGET Target{dv, dv_second, v_add, v_add_second}

@@ -10,40 +10,26 @@ DEVICE long long flat_index() {
   return ((long long)blockIdx.x * blockDim.x + threadIdx.x) * WIDTH;
 }
 
-// out (+)= f(x), n elements.
-template <class F>
-DEVICE void map_flat(const element* x, element* out, long long n, int add, F f) {
-  long long i = flat_index();
-  if (i + WIDTH <= n) {
-    Vector<element, WIDTH> xs = load_vector<WIDTH>(x + i);
-    float y[WIDTH];
+// y = f(x, ..) for each element of a vector.
+template <class F, class... X>
+DEVICE void map_vector(float (&y)[WIDTH], F f, const X&... x) {
 #pragma unroll
-    for (int v = 0; v < WIDTH; v++) {
-      y[v] = f(to_float(xs.at[v]));
-    }
-    put_vector<WIDTH>(out + i, y, add);
-  } else {
-    for (; i < n; i++) {
-      put(out + i, f(to_float(x[i])), add);
-    }
+  for (int v = 0; v < WIDTH; v++) {
+    y[v] = f(to_float(x.at[v])...);
   }
 }
 
-// out (+)= f(a, b), n elements.
-template <class F>
-DEVICE void map_flat(const element* a, const element* b, element* out, long long n, int add, F f) {
+// out (+)= f(x, ..), n elements.
+template <class F, class... X>
+DEVICE void map_flat(element* out, long long n, int add, F f, const X*... x) {
   long long i = flat_index();
   if (i + WIDTH <= n) {
-    Vector<element, WIDTH> as = load_vector<WIDTH>(a + i), bs = load_vector<WIDTH>(b + i);
     float y[WIDTH];
-#pragma unroll
-    for (int v = 0; v < WIDTH; v++) {
-      y[v] = f(to_float(as.at[v]), to_float(bs.at[v]));
-    }
+    map_vector(y, f, load_vector<WIDTH>(x + i)...);
     put_vector<WIDTH>(out + i, y, add);
   } else {
     for (; i < n; i++) {
-      put(out + i, f(to_float(a[i]), to_float(b[i])), add);
+      put(out + i, f(to_float(x[i])...), add);
     }
   }
 }

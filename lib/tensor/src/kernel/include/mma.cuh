@@ -14,15 +14,13 @@
 // Loads 8x8 matrices of 16-bit values from shared memory: lane 8 i + r passes the address of row r of matrix i, 16
 // bytes; r[i] receives (g, 2t) and (g, 2t+1) of matrix i, or of its transpose.
 #ifdef EMULATOR
-#define LDMATRIX(name, count, transposed)                                                       \
-    DEVICE void name(unsigned (&r)[count], const void* shared_row) {                            \
-        const EmulatorWords words = emulator_ldmatrix(shared_row, count, transposed);           \
+#define LDMATRIX(name, transposed)                                                              \
+    DEVICE void name(unsigned (&r)[4], const void* shared_row) {                                \
+        const EmulatorWords words = emulator_ldmatrix(shared_row, 4, transposed);               \
         __builtin_memcpy(r, &words, sizeof(r));                                                 \
     }
-LDMATRIX(ldmatrix_x4, 4, false)
-LDMATRIX(ldmatrix_x2, 2, false)
-LDMATRIX(ldmatrix_x4_transposed, 4, true)
-LDMATRIX(ldmatrix_x2_transposed, 2, true)
+LDMATRIX(ldmatrix_x4, false)
+LDMATRIX(ldmatrix_x4_transposed, true)
 #undef LDMATRIX
 #else
 DEVICE void ldmatrix_x4(unsigned (&r)[4], const void* shared_row) {
@@ -32,23 +30,9 @@ DEVICE void ldmatrix_x4(unsigned (&r)[4], const void* shared_row) {
                  : "memory");
 }
 
-DEVICE void ldmatrix_x2(unsigned (&r)[2], const void* shared_row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
-                 : "=r"(r[0]), "=r"(r[1])
-                 : "r"(shared_address(shared_row))
-                 : "memory");
-}
-
 DEVICE void ldmatrix_x4_transposed(unsigned (&r)[4], const void* shared_row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(shared_address(shared_row))
-                 : "memory");
-}
-
-DEVICE void ldmatrix_x2_transposed(unsigned (&r)[2], const void* shared_row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
-                 : "=r"(r[0]), "=r"(r[1])
                  : "r"(shared_address(shared_row))
                  : "memory");
 }

@@ -337,3 +337,26 @@ DEVICE void write_sums(const Warp& warp, unsigned char* shared, Write write) {
         }
     }
 }
+
+// Writes, or adds to, the first `count` of 4 adjacent elements; `whole`: all 4 exist, at an aligned address.
+template <class T>
+DEVICE void put_four(T* to, const Vector<float, 4>& values, int count, bool whole, int add) {
+    if (whole) {
+        Vector<T, 4> four;
+        if (add) {
+            four = load_vector<4>(to);
+        }
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            put(&four.at[e], values.at[e], add);
+        }
+        store_vector(to, four);
+        return;
+    }
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+        if (e < count) {
+            put(to + e, values.at[e], add);
+        }
+    }
+}

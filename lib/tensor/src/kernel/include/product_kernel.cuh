@@ -5,25 +5,25 @@
 #include "activation.cuh"
 #include "product.cuh"
 
-// For each of `batch` products: C = f(alpha Σ_terms op(A) op(B) + bias) + addend, slope = f'(...).
+// For each of `batch` products: C = f(Σ_terms op(A) op(B) + bias) + addend, slope = f'(...).
 // Split s of `splits` computes the sum over its part of the terms and of k.
 //
 // lhs is op(A) [m, k] or, transposed, stored [k, m]; rhs is op(B) [k, n], or stored [n, k]. The strides in elements are
 // *_stride between rows, *_batch between products and *_term between terms. Bits of `aligned`: 0 means that every line
 // of lhs is 16-byte aligned, 1 the same for rhs, 2 that every output line is aligned to 4 elements. If `sums` is given,
-// alpha times the sum goes there in f32, [splits, batch, m, n], without the epilogue. bias [n], addend and slope (laid
+// the sum goes there in f32, [splits, batch, m, n], without the epilogue. bias [n], addend and slope (laid
 // out like out) may be null; out and addend may be the same.
 #define PRODUCT_PARAMETERS                                                                       \
     const element *lhs, const element *rhs, element *out, float *sums, const element *bias,      \
         const element *addend, element *slope, int m, int n, int k, int terms, int batch,        \
         int splits, int lhs_stride, int rhs_stride, int out_stride, long long lhs_batch,         \
         long long rhs_batch, long long out_batch, long long lhs_term, long long rhs_term,        \
-        float alpha, int activation, int aligned
+        int activation, int aligned
 
 #define PRODUCT_ARGUMENTS                                                                        \
     {                                                                                            \
         lhs, rhs, out, sums, bias, addend, slope, m, n, k, terms, batch, splits, lhs_stride,     \
-            rhs_stride, out_stride, lhs_batch, rhs_batch, out_batch, lhs_term, rhs_term, alpha,  \
+            rhs_stride, out_stride, lhs_batch, rhs_batch, out_batch, lhs_term, rhs_term,         \
             activation, aligned                                                                  \
     }
 
@@ -35,7 +35,6 @@ struct Product {
     element* slope;
     int m, n, k, terms, batch, splits, lhs_stride, rhs_stride, out_stride;
     long long lhs_batch, rhs_batch, out_batch, lhs_term, rhs_term;
-    float alpha;
     int activation, aligned;
 };
 
@@ -72,20 +71,6 @@ DEVICE Vector<T, 4> read_four(const T* from, int count, bool whole) {
     return four;
 }
 
-template <class T>
-DEVICE void write_four(T* to, Vector<T, 4> four, int count, bool whole) {
-    if (whole) {
-        store_vector(to, four);
-        return;
-    }
-#pragma unroll
-    for (int e = 0; e < 4; e++) {
-        if (e < count) {
-            to[e] = four.at[e];
-        }
-    }
-}
-
 // Applies the epilogue to 4 adjacent sums of a row and writes those that are in range.
 DEVICE void write_result(const Product& p, const Place& at, int row, int column,
                          Vector<float, 4> z) {
@@ -94,13 +79,9 @@ DEVICE void write_result(const Product& p, const Place& at, int row, int column,
         return;
     }
     const bool whole = (p.aligned & 4) && count >= 4;
-#pragma unroll
-    for (int e = 0; e < 4; e++) {
-        z.at[e] *= p.alpha;
-    }
     if (p.sums) {
         const long long matrix = static_cast<long long>(at.split) * p.batch + at.batch;
-        write_four(p.sums + (matrix * p.m + row) * p.n + column, z, count, whole);
+        put_four(p.sums + (matrix * p.m + row) * p.n + column, z, count, whole, 0);
         return;
     }
     const long long offset =
@@ -112,16 +93,16 @@ DEVICE void write_result(const Product& p, const Place& at, int row, int column,
             z.at[e] += to_float(bias.at[e]);
         }
     }
-    Vector<element, 4> result;
     if (p.activation != IDENTITY) {
+        Vector<float, 4> slope;
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             const Activated y = activate(p.activation, z.at[e]);
             z.at[e] = y.value;
-            result.at[e] = from_float<element>(y.derivative);
+            slope.at[e] = y.derivative;
         }
         if (p.slope) {
-            write_four(p.slope + offset, result, count, whole);
+            put_four(p.slope + offset, slope, count, whole, 0);
         }
     }
     if (p.addend) {
@@ -131,11 +112,7 @@ DEVICE void write_result(const Product& p, const Place& at, int row, int column,
             z.at[e] += to_float(addend.at[e]);
         }
     }
-#pragma unroll
-    for (int e = 0; e < 4; e++) {
-        result.at[e] = from_float<element>(z.at[e]);
-    }
-    write_four(p.out + offset, result, count, whole);
+    put_four(p.out + offset, z, count, whole, 0);
 }
 
 // One operand's tile at `k`; `matrix` points to the first element of the operand that the block needs or, if aligned,
@@ -191,3 +168,16 @@ DEVICE void make_product(const Product& p, unsigned char* shared) {
         write_result(p, at, at.row + row, at.column + column, values);
     });
 }
+
+template <bool LHS, bool RHS>
+using Small = Shape<64, 64, 32, 32, 4, LHS, RHS>;
+
+// A kernel whose blocks compute `Tile` with `Warp`, for operands that are transposed or not. The last letters of its
+// name say how A and B are stored: n like op(), t transposed.
+#define PRODUCT(name, Warp, Tile, LHS, RHS, threads, blocks, odd)                                \
+    KERNEL(name, threads, blocks)(PRODUCT_PARAMETERS) {                                          \
+        DYNAMIC_SHARED(shared);                                                                  \
+        const Product p = PRODUCT_ARGUMENTS;                                                     \
+        using S = Tile<LHS, RHS>;                                                                \
+        make_product<S, Warp<S>, odd>(p, shared);                                                \
+    }

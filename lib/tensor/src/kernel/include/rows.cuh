@@ -48,6 +48,47 @@ DEVICE void load_row(Vector<element, V> (&share)[COUNT], const element* row, int
   }
 }
 
+// N as an argument: `n.value` is a constant in the function that receives it.
+template <int N>
+struct Constant {
+  static constexpr int value = N;
+};
+
+// Calls f(N, row, column) for this thread's N adjacent elements of `rows` rows of `width` elements.
+template <int N, class F>
+DEVICE void with_unit_of(Constant<N> n, int rows, int width, F f) {
+  int unit = blockIdx.x * blockDim.x + threadIdx.x;
+  int row = unit / (width / N);
+  if (row < rows) {
+    f(n, row, unit % (width / N) * N);
+  }
+}
+
+// The same with N = WIDTH (16 bytes) if the width is a multiple of it, otherwise 1 (kernel/units.rs).
+template <class F>
+DEVICE void with_unit(int rows, int width, F f) {
+  if (width % WIDTH == 0) {
+    with_unit_of(Constant<WIDTH>(), rows, width, f);
+  } else {
+    with_unit_of(Constant<1>(), rows, width, f);
+  }
+}
+
+// Calls f(N, i) for the groups of N adjacent elements of this thread among the `count` elements of its block: N = 4 if
+// `whole`, otherwise 1.
+template <class F>
+DEVICE void for_units(int count, bool whole, F f) {
+  if (whole) {
+    for (int i = threadIdx.x * 4; i < count; i += blockDim.x * 4) {
+      f(Constant<4>(), i);
+    }
+  } else {
+    for (int i = threadIdx.x; i < count; i += blockDim.x) {
+      f(Constant<1>(), i);
+    }
+  }
+}
+
 // to (+)= values, V of them.
 template <int V>
 DEVICE void put_vector(element* to, const float (&values)[V], int add) {

@@ -26,6 +26,21 @@ DEVICE Piece piece_of_block(const unsigned long long* pieces, const unsigned lon
   return {entry, first, rest < PIECE ? (int)rest : PIECE};
 }
 
+// Calls f(N, i) for the groups of N adjacent elements of this thread: whole vectors of 16 bytes, then the other
+// elements one by one.
+template <int UNROLL, class F>
+DEVICE void for_piece(Piece piece, F f) {
+  int vectors = piece.count / WIDTH * WIDTH;
+#pragma unroll UNROLL
+  for (int i = threadIdx.x * WIDTH; i < vectors; i += blockDim.x * WIDTH) {
+    f(Constant<WIDTH>(), i);
+  }
+  int i = vectors + threadIdx.x;
+  if (i < piece.count) {
+    f(Constant<1>(), i);
+  }
+}
+
 // This block's piece of the i-th tensor of its entry.
 template <class T>
 DEVICE T* tensor_of(Piece piece, int i) {

@@ -2,7 +2,7 @@
 
 #pragma once
 
-#include "warp.cuh"
+#include "rows.cuh"
 
 // Maximum threads of a block that sums.
 constexpr int TOTAL_THREADS = 256;
@@ -22,4 +22,26 @@ DEVICE double block_total(double x, double* scratch) {
   double total = scratch[0];
   __syncthreads();
   return total;
+}
+
+// Σ f(i) for i < n over the block, in every thread.
+template <class F>
+DEVICE double block_total_of(int n, double* scratch, F f) {
+  double sum = 0.0;
+  for (int i = threadIdx.x; i < n; i += blockDim.x) {
+    sum += f(i);
+  }
+  return block_total(sum, scratch);
+}
+
+// What a block handles of samples of n elements, each divided into `chunks` chunks of `chunk` elements: `count`
+// elements of `sample`, from the first-th on, which lie at `start` of the tensor.
+struct Chunk {
+  long long sample, first, start;
+  int count;
+};
+
+DEVICE Chunk chunk_of_block(long long n, int chunk, int chunks) {
+  long long sample = blockIdx.x / chunks, first = (long long)(blockIdx.x % chunks) * chunk;
+  return {sample, first, sample * n + first, (int)min((long long)chunk, n - first)};
 }

@@ -1,4 +1,4 @@
-//! Matrix products on devices: C (+)= alpha·op(A)·op(B), batched and summed over terms.
+//! Matrix products on devices: C (+)= op(A)·op(B), batched and summed over terms.
 //!
 //! Operands are bf16, f16 or f32, sums are f32. Tensor cores multiply 16-bit operands exactly; f32 is multiplied in f32
 //! or, if [`set_tf32`] allows it, by tensor cores after rounding to tf32. Any size is supported; lines that are not
@@ -9,7 +9,7 @@ mod plan;
 #[cfg(all(test, feature = "emu"))]
 mod tests;
 
-use super::{Arg, Grid, Source, columns};
+use super::{Arg, Grid, Source, columns, source};
 use crate::args;
 use crate::dtype::Dtype;
 use crate::op::GradBuffer;
@@ -19,17 +19,11 @@ use plan::{Plan, Sizes, Unit};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// For 16-bit dtypes.
-pub static SOURCE: Source = Source {
-    name: "product",
-    text: include_str!("product.cu"),
-    dtypes: &[Dtype::Bf16, Dtype::F16],
-};
+pub static SOURCE: Source = source!("product", &[Dtype::Bf16, Dtype::F16]);
 /// For f32, in full precision.
-pub static SOURCE_F32: Source =
-    Source { name: "product_f32", text: include_str!("product_f32.cu"), dtypes: &[Dtype::F32] };
+pub static SOURCE_F32: Source = source!("product_f32", &[Dtype::F32]);
 /// For f32 rounded to tf32.
-pub static SOURCE_TF32: Source =
-    Source { name: "product_tf32", text: include_str!("product_tf32.cu"), dtypes: &[Dtype::F32] };
+pub static SOURCE_TF32: Source = source!("product_tf32", &[Dtype::F32]);
 
 static TF32: AtomicBool = AtomicBool::new(false);
 
@@ -126,14 +120,13 @@ pub(crate) struct Epilogue<'a> {
     pub(crate) add: bool,
 }
 
-/// alpha·Σ_terms lhs·rhs for each product of a batch.
+/// Σ_terms lhs·rhs for each product of a batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Product<'a> {
     lhs: Matrix<'a>,
     rhs: Matrix<'a>,
     batch: usize,
     terms: usize,
-    alpha: f32,
     tf32: bool,
     plan: Option<Plan>,
 }
@@ -153,7 +146,7 @@ impl<'a> Product<'a> {
         assert_eq!(lhs.columns, rhs.rows, "inner sizes of a matrix product");
         assert_eq!(lhs.tensor.dtype(), rhs.tensor.dtype(), "element types of a matrix product");
         let tf32 = TF32.load(Ordering::Relaxed);
-        Self { lhs, rhs, batch: 1, terms: 1, alpha: 1.0, tf32, plan: None }
+        Self { lhs, rhs, batch: 1, terms: 1, tf32, plan: None }
     }
 
     /// A batch of products, whose results are stored one after another.
@@ -164,12 +157,6 @@ impl<'a> Product<'a> {
     /// The sum of `terms` products.
     pub(crate) fn terms(self, terms: usize) -> Self {
         Self { terms, ..self }
-    }
-
-    /// Multiplies by `alpha`.
-    #[cfg(all(test, feature = "emu"))]
-    pub(crate) fn times(self, alpha: f32) -> Self {
-        Self { alpha, ..self }
     }
 
     /// Sets whether f32 operands are rounded to tf32, regardless of [`set_tf32`].
@@ -232,7 +219,7 @@ impl<'a> Product<'a> {
     }
 
     fn launch(self, plan: Plan, target: Target<'_>) {
-        let Self { lhs, rhs, batch, terms, alpha, .. } = self;
+        let Self { lhs, rhs, batch, terms, .. } = self;
         lhs.check(batch, terms);
         rhs.check(batch, terms);
         let sizes = self.sizes();
@@ -272,50 +259,17 @@ impl<'a> Product<'a> {
             Unit::Float => (&SOURCE_F32, NAMES_F32),
         };
         let stored = 2 * usize::from(lhs.is_transposed) + usize::from(rhs.is_transposed);
+        let tensors = [lhs.tensor.into(), rhs.tensor.into(), out, sums, bias, addend, slope];
         let grid = Grid::new(plan::blocks(&sizes, plan), plan.tile.threads(unit));
+        let sizes = [m, n, k, terms, batch, plan.splits, lhs.step(), rhs.step(), n].map(Arg::from);
+        let strides = [lhs.batch, rhs.batch, m * n, lhs.term, rhs.term];
+        let strides = strides.map(|elements| Arg::from(elements as i64));
         source.launch(
             lhs.tensor.dtype(),
             names[plan.tile as usize][stored],
             grid.shared(plan.tile.shared(unit)),
-            args![
-                lhs.tensor,
-                rhs.tensor,
-                out,
-                sums,
-                bias,
-                addend,
-                slope,
-                m,
-                n,
-                k,
-                terms,
-                batch,
-                plan.splits,
-                lhs.step(),
-                rhs.step(),
-                n,
-                lhs.batch as i64,
-                rhs.batch as i64,
-                (m * n) as i64,
-                lhs.term as i64,
-                rhs.term as i64,
-                alpha,
-                code(activation),
-                aligned,
-            ],
+            &[&tensors[..], &sizes, &strides, args![activation as i32, aligned]].concat(),
         );
-    }
-}
-
-/// The code of an activation in activation.cuh.
-pub(crate) fn code(activation: Activation) -> i32 {
-    match activation {
-        Activation::Identity => 0,
-        Activation::Gelu => 1,
-        Activation::GeluTanh => 2,
-        Activation::Silu => 3,
-        Activation::Tanh => 4,
-        Activation::Sigmoid => 5,
     }
 }
 

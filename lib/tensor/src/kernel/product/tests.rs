@@ -42,7 +42,7 @@ impl Check {
         };
         let lhs = matrix(&a, m, k, self.transposed[0]);
         let rhs = matrix(&b, k, n, self.transposed[1]);
-        let mut product = Product::new(lhs, rhs).batch(batch).terms(terms).times(0.5);
+        let mut product = Product::new(lhs, rhs).batch(batch).terms(terms);
         product = product.tf32(self.tf32);
         if let Some(plan) = self.plan {
             product = product.plan(plan);
@@ -62,7 +62,7 @@ impl Check {
                         for l in 0..k {
                             let x = if self.transposed[0] { l * m + i } else { i * k + l };
                             let y = if self.transposed[1] { j * k + l } else { l * n + j };
-                            let term = 0.5 * a64[start * m * k + x] * b64[start * k * n + y];
+                            let term = a64[start * m * k + x] * b64[start * k * n + y];
                             sum += term;
                             size += term.abs();
                         }

@@ -4,36 +4,32 @@
 #include "activation.cuh"
 #include "flat.cuh"
 
+// Calls use(f) with f(z), which returns value and derivative.
+template <class Use>
+DEVICE void with_activation(int activation, Use use) {
+  switch (activation) {
+    case GELU: return use([](float z) { return gelu(z); });
+    case GELU_TANH: return use([](float z) { return gelu_tanh(z); });
+    case SILU: return use([](float z) { return silu(z); });
+    case TANH: return use([](float z) { return tanh_of(z); });
+    case SIGMOID: return use([](float z) { return sigmoid_of(z); });
+    default: return use([](float z) { return Activated{z, 1.0f}; });
+  }
+}
+
 // out = f(x).
 KERNEL(activation_forward, 256)(
     const element* __restrict__ x, element* __restrict__ out, long long n, int activation) {
-  switch (activation) {
-    case GELU: return map_flat(x, out, n, 0, [](float z) { return gelu(z).value; });
-    case GELU_TANH: return map_flat(x, out, n, 0, [](float z) { return gelu_tanh(z).value; });
-    case SILU: return map_flat(x, out, n, 0, [](float z) { return silu(z).value; });
-    case TANH: return map_flat(x, out, n, 0, [](float z) { return tanh_of(z).value; });
-    case SIGMOID: return map_flat(x, out, n, 0, [](float z) { return sigmoid_of(z).value; });
-    default: return map_flat(x, out, n, 0, [](float z) { return z; });
-  }
+  with_activation(activation, [&](auto f) {
+    map_flat(out, n, 0, [=](float z) { return f(z).value; }, x);
+  });
 }
 
 // dx (+)= f'(x)·dy.
 KERNEL(activation_backward, 256)(
     const element* __restrict__ x, const element* __restrict__ dy, element* __restrict__ dx,
     int add, long long n, int activation) {
-  switch (activation) {
-    case GELU:
-      return map_flat(x, dy, dx, n, add, [](float z, float dy) { return dy * gelu(z).derivative; });
-    case GELU_TANH:
-      return map_flat(
-          x, dy, dx, n, add, [](float z, float dy) { return dy * gelu_tanh(z).derivative; });
-    case SILU:
-      return map_flat(x, dy, dx, n, add, [](float z, float dy) { return dy * silu(z).derivative; });
-    case TANH:
-      return map_flat(x, dy, dx, n, add, [](float z, float dy) { return dy * tanh_of(z).derivative; });
-    case SIGMOID:
-      return map_flat(
-          x, dy, dx, n, add, [](float z, float dy) { return dy * sigmoid_of(z).derivative; });
-    default: return map_flat(dy, dx, n, add, [](float dy) { return dy; });
-  }
+  with_activation(activation, [&](auto f) {
+    map_flat(dx, n, add, [=](float z, float dy) { return dy * f(z).derivative; }, x, dy);
+  });
 }

@@ -1,87 +1,57 @@
 use super::Activation;
 use crate::dtype::Float;
-use crate::parallel::{BLOCK_ELEMENTS, Shared, blocks};
+use crate::parallel::{BLOCK_ELEMENTS, row_blocks};
 use crate::vectorize;
 
-/// √(2/π) and the cubic coefficient of the tanh form of GELU.
-const TANH: (f64, f64) = (0.797_884_560_802_865_4, 0.044_715);
-
 #[inline(always)]
-fn map<T: Float>(out: &mut [T], x: &[T], f: impl Fn(T, T) -> T) {
-    vectorize!({
-        for (y, x) in out.iter_mut().zip(x) {
-            *y = f(*y, *x);
-        }
-    });
-}
-
-#[inline(always)]
-fn gelu<T: Float>(x: T) -> T {
-    T::of(0.5) * x * (T::ONE + (x * T::of(std::f64::consts::FRAC_1_SQRT_2)).erf())
-}
-
-#[inline(always)]
-fn gelu_derivative<T: Float>(x: T) -> T {
+fn gelu<T: Float>(x: T) -> (T, T) {
     let half = T::of(0.5);
     let cdf = half + half * (x * T::of(std::f64::consts::FRAC_1_SQRT_2)).erf();
     let density = T::of(0.398_942_280_401_432_7) * (-half * x * x).exp();
-    x.mul_add(density, cdf)
+    (x * cdf, x.mul_add(density, cdf))
 }
 
 #[inline(always)]
-fn gelu_tanh<T: Float>(x: T) -> T {
-    let t = (T::of(TANH.0) * x * (T::of(TANH.1) * x).mul_add(x, T::ONE)).tanh();
-    T::of(0.5) * x * (T::ONE + t)
-}
-
-#[inline(always)]
-fn gelu_tanh_derivative<T: Float>(x: T) -> T {
-    let (half, a, b) = (T::of(0.5), T::of(TANH.0), T::of(TANH.1));
+fn gelu_tanh<T: Float>(x: T) -> (T, T) {
+    let (half, a, b) = (T::of(0.5), T::of(0.797_884_560_802_865_4), T::of(0.044_715));
     let t = (a * x * (b * x).mul_add(x, T::ONE)).tanh();
     let inner = a * (T::of(3.0) * b * x).mul_add(x, T::ONE);
-    half * (T::ONE + t) + half * x * (T::ONE - t * t) * inner
+    (half * x * (T::ONE + t), half * (T::ONE + t) + half * x * (T::ONE - t * t) * inner)
 }
 
 #[inline(always)]
-fn sigmoid<T: Float>(x: T) -> T {
+fn silu<T: Float>(x: T) -> (T, T) {
+    let s = sigmoid(x);
+    (x * s, s * x.mul_add(T::ONE - s, T::ONE))
+}
+
+#[inline(always)]
+fn tanh<T: Float>(x: T) -> (T, T) {
+    let t = x.tanh();
+    (t, T::ONE - t * t)
+}
+
+/// σ(x).
+#[inline(always)]
+pub(crate) fn sigmoid<T: Float>(x: T) -> T {
     T::ONE / (T::ONE + (-x).exp())
 }
 
-/// out = f(x), on the calling thread.
-fn value<T: Float>(activation: Activation, x: &[T], out: &mut [T]) {
+/// Calls `put` with f(x) and f'(x) for each x and its item, on the calling thread. A result that `put` ignores is not
+/// computed.
+#[inline(always)]
+fn apply<T: Float, I>(
+    activation: Activation,
+    each: impl Iterator<Item = (T, I)>,
+    put: impl Fn(I, T, T),
+) {
     match activation {
-        Activation::Identity => out.copy_from_slice(x),
-        Activation::Gelu => map(out, x, |_, x| gelu(x)),
-        Activation::GeluTanh => map(out, x, |_, x| gelu_tanh(x)),
-        Activation::Silu => map(out, x, |_, x| x * sigmoid(x)),
-        Activation::Tanh => map(out, x, |_, x| x.tanh()),
-        Activation::Sigmoid => map(out, x, |_, x| sigmoid(x)),
-    }
-}
-
-/// out = f(x) and x ← f'(x) for x in `z`, on the calling thread: the derivative that backward needs replaces its input.
-pub(crate) fn value_and_derivative<T: Float>(activation: Activation, z: &mut [T], out: &mut [T]) {
-    match activation {
-        Activation::Identity => {
-            out.copy_from_slice(z);
-            z.fill(T::ONE);
-        }
-        Activation::Gelu => both(z, out, |x| {
-            let half = T::of(0.5);
-            let cdf = half + half * (x * T::of(std::f64::consts::FRAC_1_SQRT_2)).erf();
-            let density = T::of(0.398_942_280_401_432_7) * (-half * x * x).exp();
-            (x * cdf, x.mul_add(density, cdf))
-        }),
-        Activation::GeluTanh => both(z, out, |x| (gelu_tanh(x), gelu_tanh_derivative(x))),
-        Activation::Silu => both(z, out, |x| {
-            let s = sigmoid(x);
-            (x * s, s * x.mul_add(T::ONE - s, T::ONE))
-        }),
-        Activation::Tanh => both(z, out, |x| {
-            let t = x.tanh();
-            (t, T::ONE - t * t)
-        }),
-        Activation::Sigmoid => both(z, out, |x| {
+        Activation::Identity => run(each, put, |x| (x, T::ONE)),
+        Activation::Gelu => run(each, put, gelu),
+        Activation::GeluTanh => run(each, put, gelu_tanh),
+        Activation::Silu => run(each, put, silu),
+        Activation::Tanh => run(each, put, tanh),
+        Activation::Sigmoid => run(each, put, |x| {
             let s = sigmoid(x);
             (s, s * (T::ONE - s))
         }),
@@ -89,47 +59,35 @@ pub(crate) fn value_and_derivative<T: Float>(activation: Activation, z: &mut [T]
 }
 
 #[inline(always)]
-fn both<T: Float>(z: &mut [T], out: &mut [T], f: impl Fn(T) -> (T, T)) {
+fn run<T: Float, I>(
+    each: impl Iterator<Item = (T, I)>,
+    put: impl Fn(I, T, T),
+    f: impl Fn(T) -> (T, T),
+) {
     vectorize!({
-        for (z, y) in z.iter_mut().zip(out) {
-            (*y, *z) = f(*z);
+        for (x, item) in each {
+            let (value, derivative) = f(x);
+            put(item, value, derivative);
         }
     });
 }
 
-/// dy ← dy·f'(x), on the calling thread.
-fn derivative_times<T: Float>(activation: Activation, x: &[T], dy: &mut [T]) {
-    match activation {
-        Activation::Identity => {}
-        Activation::Gelu => map(dy, x, |dy, x| dy * gelu_derivative(x)),
-        Activation::GeluTanh => map(dy, x, |dy, x| dy * gelu_tanh_derivative(x)),
-        Activation::Silu => map(dy, x, |dy, x| {
-            let s = sigmoid(x);
-            dy * s * x.mul_add(T::ONE - s, T::ONE)
-        }),
-        Activation::Tanh => map(dy, x, |dy, x| {
-            let t = x.tanh();
-            dy * (T::ONE - t * t)
-        }),
-        Activation::Sigmoid => map(dy, x, |dy, x| {
-            let s = sigmoid(x);
-            dy * s * (T::ONE - s)
-        }),
-    }
+/// out = f(x) and x ← f'(x) for x in `z`, on the calling thread: the derivative that backward needs replaces its input.
+pub(crate) fn value_and_derivative<T: Float>(activation: Activation, z: &mut [T], out: &mut [T]) {
+    let each = z.iter_mut().zip(out).map(|(z, y)| (*z, (z, y)));
+    apply(activation, each, |(z, y), value, derivative| (*y, *z) = (value, derivative));
 }
 
 pub(super) fn forward<T: Float>(activation: Activation, x: &[T], out: &mut [T]) {
-    let out = Shared::new(out);
-    blocks(x.len(), BLOCK_ELEMENTS, |range| {
-        // SAFETY: blocks are disjoint.
-        value(activation, &x[range.clone()], unsafe { out.slice(range) });
+    row_blocks((out, 1), BLOCK_ELEMENTS, |range, out| {
+        apply(activation, x[range].iter().copied().zip(out), |y, value, _| *y = value);
     });
 }
 
+/// dy ← dy·f'(x).
 pub(super) fn backward<T: Float>(activation: Activation, x: &[T], dy: &mut [T]) {
-    let dy = Shared::new(dy);
-    blocks(x.len(), BLOCK_ELEMENTS, |range| {
-        // SAFETY: blocks are disjoint.
-        derivative_times(activation, &x[range.clone()], unsafe { dy.slice(range) });
+    row_blocks((dy, 1), BLOCK_ELEMENTS, |range, dy| {
+        let each = x[range].iter().copied().zip(dy);
+        apply(activation, each, |dy, _, derivative| *dy *= derivative);
     });
 }

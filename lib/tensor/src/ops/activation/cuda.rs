@@ -2,19 +2,17 @@
 
 use super::Activation;
 use crate::args;
-use crate::kernel::product::code;
-use crate::kernel::{ALL_DTYPES, Source, flat};
+use crate::kernel::{ALL_DTYPES, Source, flat, source};
 use crate::op::{GradBuffer, Grads, Launch, Saved};
 use crate::tensor::Tensor;
 
 /// The kernels.
-pub static SOURCE: Source =
-    Source { name: "activation", text: include_str!("activation.cu"), dtypes: ALL_DTYPES };
+pub static SOURCE: Source = source!("activation", ALL_DTYPES);
 
 impl Launch for Activation {
     fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
         let x = inputs[0];
-        let args = args![x, out, x.len() as i64, code(*self)];
+        let args = args![x, out, x.len() as i64, *self as i32];
         SOURCE.launch(x.dtype(), "activation_forward", flat::grid(x.len(), x.dtype()), args);
         vec![x.clone()]
     }
@@ -25,7 +23,7 @@ impl Launch for Activation {
         }
         let Some(GradBuffer { tensor: dx, accumulate }) = grads.buffer(0) else { return };
         let x = &saved[0];
-        let args = args![x, &dy, dx, *accumulate, x.len() as i64, code(*self)];
+        let args = args![x, &dy, dx, *accumulate, x.len() as i64, *self as i32];
         SOURCE.launch(x.dtype(), "activation_backward", flat::grid(x.len(), x.dtype()), args);
     }
 }

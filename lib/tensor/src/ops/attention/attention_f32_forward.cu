@@ -12,15 +12,8 @@ DEVICE void forward(const Call& c, const Drop& drop, float* out, float* lse) {
     float* k_tile = q_tile + TILE * PITCH<D>;
     float* v_tile = k_tile + TILE * PITCH<D>;
 
-    const int tiles = (c.queries + TILE - 1) / TILE;
-    const Place place = place_of(tiles, c.heads);
-    // With a causal mask, the longest tiles first.
-    const int first = (c.causal ? tiles - 1 - place.tile : place.tile) * TILE;
-    const Keys keys = keys_of(c, place.sample);
-    const int end = visible(c, keys, min(first + TILE, c.queries) - 1);
-    const auto k_rows = key_rows(c, place.sample, place.head / c.group);
-    const auto v_rows = value_rows(c, place.sample, place.head / c.group);
-    load_tile<D>(q_tile, c, query_rows(c, place.sample, place.head), AsTheyLie{}, first, c.queries);
+    const auto [place, first, keys, end, q_rows, k_rows, v_rows, row] = query_tile<TILE>(c);
+    load_tile<D>(q_tile, c, q_rows, AsTheyLie{}, first, c.queries);
     load_tile<D>(k_tile, c, k_rows, keys, 0, end);
     commit_async();
 
@@ -83,7 +76,6 @@ DEVICE void forward(const Call& c, const Drop& drop, float* out, float* lse) {
     }
     wait_async<0>();
     const auto out_rows = output_rows(c, out, place.sample, place.head);
-    lse += (static_cast<long long>(place.sample) * c.heads + place.head) * c.queries;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
         float total = sum[i];
@@ -96,30 +88,24 @@ DEVICE void forward(const Call& c, const Drop& drop, float* out, float* lse) {
         if (query < c.queries) {
             write_row<D>(row_at(out_rows, query), o[i], 1.0f / total, nothing, c.dim, 0);
             if (thread_column() == 0) {
-                lse[query] = nothing ? infinity() : fmaf(top[i], to_base_2, log2f(total));
+                lse[row + query] = nothing ? infinity() : fmaf(top[i], to_base_2, log2f(total));
             }
         }
     }
 }
 
-#define FORWARD(D)                                                                                 \
-    KERNEL(attention_f32_forward_##D, THREADS, 1)                                                  \
-    (CALL_PARAMETERS, float* __restrict__ out, float* __restrict__ lse) {                          \
-        forward<D>(CALL, KeepAll{}, out, lse);                                                                \
+#define FORWARD(SUFFIX, DROP, D)                                                                   \
+    KERNEL(attention_f32_forward##SUFFIX, THREADS, 1)                                              \
+    (CALL_PARAMETERS, element* __restrict__ out, float* __restrict__ lse, DROPOUT_PARAMETERS) {    \
+        forward<D>(CALL, DROP, out, lse);                                                          \
     }
 
-#define FORWARD_DROPOUT(D)                                                                         \
-    KERNEL(attention_f32_forward_dropout_##D, THREADS, 1)                                          \
-    (CALL_PARAMETERS, float* __restrict__ out, float* __restrict__ lse, DROPOUT_PARAMETERS) {      \
-        forward<D>(CALL, DROPOUT, out, lse);                                                       \
-    }
+FORWARD(_16, KEEP_ALL, 16)
+FORWARD(_32, KEEP_ALL, 32)
+FORWARD(_64, KEEP_ALL, 64)
+FORWARD(_128, KEEP_ALL, 128)
 
-FORWARD(16)
-FORWARD(32)
-FORWARD(64)
-FORWARD(128)
-
-FORWARD_DROPOUT(16)
-FORWARD_DROPOUT(32)
-FORWARD_DROPOUT(64)
-FORWARD_DROPOUT(128)
+FORWARD(_dropout_16, DROP_SOME, 16)
+FORWARD(_dropout_32, DROP_SOME, 32)
+FORWARD(_dropout_64, DROP_SOME, 64)
+FORWARD(_dropout_128, DROP_SOME, 128)

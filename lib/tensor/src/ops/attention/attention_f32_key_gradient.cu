@@ -40,7 +40,7 @@ DEVICE void key_gradient(const Call& c, const Drop& drop, const float* dout, con
         float p[4][4], ds[4][4];
         multiply_rows<D>(p, k_tile, q_tile);
         multiply_rows<D>(ds, v_tile, dout_tile);
-        const long long row = (static_cast<long long>(place.sample) * c.heads + head) * c.queries;
+        const long long row = statistics_of(c, place.sample, head);
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
             const int query = start + thread_column() + j * 16;
@@ -70,10 +70,7 @@ DEVICE void key_gradient(const Call& c, const Drop& drop, const float* dout, con
         __syncthreads();
     }
     wait_async<0>();
-    const auto dk_rows = rows_of(dk.first, dk.second, place.sample, c.keys, c.key_split,
-                                 c.k_stride, c.k_start + place.head * c.dim);
-    const auto dv_rows = rows_of(dv.first, dv.second, place.sample, c.keys, c.key_split,
-                                 c.v_stride, c.v_start + place.head * c.dim);
+    const auto dk_rows = key_rows(c, dk, place), dv_rows = value_rows(c, dv, place);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
         const int key = first + thread_row() + i;
@@ -86,32 +83,18 @@ DEVICE void key_gradient(const Call& c, const Drop& drop, const float* dout, con
     }
 }
 
-#define KEY_GRADIENT(D)                                                                            \
-    KERNEL(attention_f32_key_gradient_##D, THREADS, 1)                                             \
-    (CALL_PARAMETERS, const float* __restrict__ dout, const float* __restrict__ lse,               \
-     const float* __restrict__ delta, float* dk, float* dk_second, float* dv, float* dv_second,    \
-     int k_add, int k_add_second, int v_add, int v_add_second) {                                   \
-        key_gradient<D>(CALL, KeepAll{}, dout, lse, delta,                                         \
-                        Target{dk, dk_second, k_add, k_add_second},                                \
-                        Target{dv, dv_second, v_add, v_add_second});                               \
+#define KEY_GRADIENT(SUFFIX, DROP, D)                                                              \
+    KERNEL(attention_f32_key_gradient##SUFFIX, THREADS, 1)                                         \
+    (CALL_PARAMETERS, GIVEN_PARAMETERS, KEY_TARGET_PARAMETERS, DROPOUT_PARAMETERS) {               \
+        key_gradient<D>(CALL, DROP, dout, lse, delta, KEY_TARGET, VALUE_TARGET);                   \
     }
 
-#define KEY_GRADIENT_DROPOUT(D)                                                                    \
-    KERNEL(attention_f32_key_gradient_dropout_##D, THREADS, 1)                                     \
-    (CALL_PARAMETERS, const float* __restrict__ dout, const float* __restrict__ lse,               \
-     const float* __restrict__ delta, float* dk, float* dk_second, float* dv, float* dv_second,    \
-     int k_add, int k_add_second, int v_add, int v_add_second, DROPOUT_PARAMETERS) {               \
-        key_gradient<D>(CALL, DROPOUT, dout, lse, delta,                                           \
-                        Target{dk, dk_second, k_add, k_add_second},                                \
-                        Target{dv, dv_second, v_add, v_add_second});                               \
-    }
+KEY_GRADIENT(_16, KEEP_ALL, 16)
+KEY_GRADIENT(_32, KEEP_ALL, 32)
+KEY_GRADIENT(_64, KEEP_ALL, 64)
+KEY_GRADIENT(_128, KEEP_ALL, 128)
 
-KEY_GRADIENT(16)
-KEY_GRADIENT(32)
-KEY_GRADIENT(64)
-KEY_GRADIENT(128)
-
-KEY_GRADIENT_DROPOUT(16)
-KEY_GRADIENT_DROPOUT(32)
-KEY_GRADIENT_DROPOUT(64)
-KEY_GRADIENT_DROPOUT(128)
+KEY_GRADIENT(_dropout_16, DROP_SOME, 16)
+KEY_GRADIENT(_dropout_32, DROP_SOME, 32)
+KEY_GRADIENT(_dropout_64, DROP_SOME, 64)
+KEY_GRADIENT(_dropout_128, DROP_SOME, 128)

@@ -14,19 +14,12 @@ DEVICE void query_gradient(const Call& c, const Drop& drop, const float* dout, c
     float* k_tile = dout_tile + TILE * PITCH<D>;
     float* v_tile = k_tile + TILE * PITCH<D>;
 
-    const int tiles = (c.queries + TILE - 1) / TILE;
-    const Place place = place_of(tiles, c.heads);
-    const int first = (c.causal ? tiles - 1 - place.tile : place.tile) * TILE;
-    const Keys keys = keys_of(c, place.sample);
-    const int end = visible(c, keys, min(first + TILE, c.queries) - 1);
-    const auto k_rows = key_rows(c, place.sample, place.head / c.group);
-    const auto v_rows = value_rows(c, place.sample, place.head / c.group);
-    load_tile<D>(q_tile, c, query_rows(c, place.sample, place.head), AsTheyLie{}, first, c.queries);
+    const auto [place, first, keys, end, q_rows, k_rows, v_rows, row] = query_tile<TILE>(c);
+    load_tile<D>(q_tile, c, q_rows, AsTheyLie{}, first, c.queries);
     load_tile<D>(dout_tile, c, output_rows(c, dout, place.sample, place.head), AsTheyLie{}, first,
                  c.queries);
 
     const float to_base_2 = c.scale * LOG2_E;
-    const long long row = (static_cast<long long>(place.sample) * c.heads + place.head) * c.queries;
     float gradient[4][D / 16];
     clear(gradient);
     for (int start = 0; start < end; start += TILE) {
@@ -59,8 +52,7 @@ DEVICE void query_gradient(const Call& c, const Drop& drop, const float* dout, c
         __syncthreads();
     }
     wait_async<0>();
-    const auto rows = rows_of(dq.first, dq.second, place.sample, c.queries, c.query_split,
-                              c.q_stride, c.q_start + place.head * c.dim);
+    const auto rows = query_rows(c, dq, place);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
         const int query = first + thread_row() + i;
@@ -70,29 +62,18 @@ DEVICE void query_gradient(const Call& c, const Drop& drop, const float* dout, c
     }
 }
 
-#define QUERY_GRADIENT(D)                                                                          \
-    KERNEL(attention_f32_query_gradient_##D, THREADS, 1)                                           \
-    (CALL_PARAMETERS, const float* __restrict__ dout, const float* __restrict__ lse,               \
-     const float* __restrict__ delta, float* dq, float* dq_second, int add, int add_second) {      \
-        query_gradient<D>(CALL, KeepAll{}, dout, lse, delta,                                       \
-                          Target{dq, dq_second, add, add_second});                                 \
+#define QUERY_GRADIENT(SUFFIX, DROP, D)                                                            \
+    KERNEL(attention_f32_query_gradient##SUFFIX, THREADS, 1)                                       \
+    (CALL_PARAMETERS, GIVEN_PARAMETERS, QUERY_TARGET_PARAMETERS, DROPOUT_PARAMETERS) {             \
+        query_gradient<D>(CALL, DROP, dout, lse, delta, QUERY_TARGET);                             \
     }
 
-#define QUERY_GRADIENT_DROPOUT(D)                                                                  \
-    KERNEL(attention_f32_query_gradient_dropout_##D, THREADS, 1)                                   \
-    (CALL_PARAMETERS, const float* __restrict__ dout, const float* __restrict__ lse,               \
-     const float* __restrict__ delta, float* dq, float* dq_second, int add, int add_second,        \
-     DROPOUT_PARAMETERS) {                                                                         \
-        query_gradient<D>(CALL, DROPOUT, dout, lse, delta,                                         \
-                          Target{dq, dq_second, add, add_second});                                 \
-    }
+QUERY_GRADIENT(_16, KEEP_ALL, 16)
+QUERY_GRADIENT(_32, KEEP_ALL, 32)
+QUERY_GRADIENT(_64, KEEP_ALL, 64)
+QUERY_GRADIENT(_128, KEEP_ALL, 128)
 
-QUERY_GRADIENT(16)
-QUERY_GRADIENT(32)
-QUERY_GRADIENT(64)
-QUERY_GRADIENT(128)
-
-QUERY_GRADIENT_DROPOUT(16)
-QUERY_GRADIENT_DROPOUT(32)
-QUERY_GRADIENT_DROPOUT(64)
-QUERY_GRADIENT_DROPOUT(128)
+QUERY_GRADIENT(_dropout_16, DROP_SOME, 16)
+QUERY_GRADIENT(_dropout_32, DROP_SOME, 32)
+QUERY_GRADIENT(_dropout_64, DROP_SOME, 64)
+QUERY_GRADIENT(_dropout_128, DROP_SOME, 128)

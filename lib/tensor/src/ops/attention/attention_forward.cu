@@ -14,17 +14,9 @@ DEVICE void forward(const Call& c, const Drop& drop, element* out, float* lse) {
     element* k_tile = q_tile + QUERIES * D;
     element* v_tile = k_tile + KEYS * D;
 
-    const int tiles = (c.queries + QUERIES - 1) / QUERIES;
-    const Place place = place_of(tiles, c.heads);
-    // With a causal mask, the longest tiles first.
-    const int first = (c.causal ? tiles - 1 - place.tile : place.tile) * QUERIES;
-    const Keys keys = keys_of(c, place.sample);
-    const int end = visible(c, keys, min(first + QUERIES, c.queries) - 1);
+    const auto [place, first, keys, end, q_rows, k_rows, v_rows, row] = query_tile<QUERIES>(c);
     const int seen_by_all = visible(c, keys, first);
-    const auto k_rows = key_rows(c, place.sample, place.head / c.group);
-    const auto v_rows = value_rows(c, place.sample, place.head / c.group);
-    load_tile<D, QUERIES, WARPS>(q_tile, c, query_rows(c, place.sample, place.head), AsTheyLie{}, first,
-                          c.queries);
+    load_tile<D, QUERIES, WARPS>(q_tile, c, q_rows, AsTheyLie{}, first, c.queries);
     load_tile<D, KEYS, WARPS>(k_tile, c, k_rows, keys, 0, end);
     commit_async();
 
@@ -100,7 +92,6 @@ DEVICE void forward(const Call& c, const Drop& drop, element* out, float* lse) {
     }
     wait_async<0>();
     const auto out_rows = output_rows(c, out, place.sample, place.head);
-    lse += (static_cast<long long>(place.sample) * c.heads + place.head) * c.queries;
 #pragma unroll
     for (int m = 0; m < M; ++m) {
 #pragma unroll
@@ -113,7 +104,7 @@ DEVICE void forward(const Call& c, const Drop& drop, element* out, float* lse) {
             if (query < c.queries) {
                 write_row(row_at(out_rows, query), o[m], i, 1.0f / total, nothing, c.dim, 0);
                 if (lane % 4 == 0) {
-                    lse[query] =
+                    lse[row + query] =
                         nothing ? infinity() : fmaf(top[m][i], to_base_2, log2f(total));
                 }
             }
@@ -121,24 +112,18 @@ DEVICE void forward(const Call& c, const Drop& drop, element* out, float* lse) {
     }
 }
 
-#define FORWARD(D, M, WARPS, N)                                                                    \
-    KERNEL(attention_forward_##D, 32 * WARPS, 1)                                                   \
-    (CALL_PARAMETERS, element* __restrict__ out, float* __restrict__ lse) {                        \
-        forward<D, M, WARPS, N>(CALL, KeepAll{}, out, lse);                                                   \
-    }
-
-#define FORWARD_DROPOUT(D, WARPS, N)                                                               \
-    KERNEL(attention_forward_dropout_##D, 32 * WARPS, 1)                                           \
+#define FORWARD(SUFFIX, DROP, D, M, WARPS, N)                                                      \
+    KERNEL(attention_forward##SUFFIX, 32 * WARPS, 1)                                               \
     (CALL_PARAMETERS, element* __restrict__ out, float* __restrict__ lse, DROPOUT_PARAMETERS) {    \
-        forward<D, 1, WARPS, N>(CALL, DROPOUT, out, lse);                                          \
+        forward<D, M, WARPS, N>(CALL, DROP, out, lse);                                             \
     }
 
-FORWARD(16, 1, 4, 64)
-FORWARD(32, 1, 4, 64)
-FORWARD(64, 2, 4, 64)
-FORWARD(128, 1, 8, 64)
+FORWARD(_16, KEEP_ALL, 16, 1, 4, 64)
+FORWARD(_32, KEEP_ALL, 32, 1, 4, 64)
+FORWARD(_64, KEEP_ALL, 64, 2, 4, 64)
+FORWARD(_128, KEEP_ALL, 128, 1, 8, 64)
 
-FORWARD_DROPOUT(16, 4, 64)
-FORWARD_DROPOUT(32, 4, 64)
-FORWARD_DROPOUT(64, 4, 64)
-FORWARD_DROPOUT(128, 8, 32)
+FORWARD(_dropout_16, DROP_SOME, 16, 1, 4, 64)
+FORWARD(_dropout_32, DROP_SOME, 32, 1, 4, 64)
+FORWARD(_dropout_64, DROP_SOME, 64, 1, 4, 64)
+FORWARD(_dropout_128, DROP_SOME, 128, 1, 8, 32)

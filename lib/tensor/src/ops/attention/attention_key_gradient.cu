@@ -55,8 +55,7 @@ DEVICE void key_gradient(const Call& c, const Drop& drop, const element* dout, c
         if (thread < 2 * QUERIES) {
             const int query = start + thread % QUERIES;
             const bool valid = query < c.queries;
-            const long long row =
-                (static_cast<long long>(place.sample) * c.heads + head) * c.queries;
+            const long long row = statistics_of(c, place.sample, head);
             copy_async_4(statistics + stage * 2 * QUERIES + thread,
                          (thread < QUERIES ? lse : delta) + row + (valid ? query : 0), valid);
         }
@@ -147,10 +146,7 @@ DEVICE void key_gradient(const Call& c, const Drop& drop, const element* dout, c
         multiply_scores<D, M, QUERIES>(k_gradient, packed, q_tile);
     }
     wait_async<0>();
-    const auto dk_rows = rows_of(dk.first, dk.second, place.sample, c.keys, c.key_split,
-                                 c.k_stride, c.k_start + place.head * c.dim);
-    const auto dv_rows = rows_of(dv.first, dv.second, place.sample, c.keys, c.key_split,
-                                 c.v_stride, c.v_start + place.head * c.dim);
+    const auto dk_rows = key_rows(c, dk, place), dv_rows = value_rows(c, dv, place);
 #pragma unroll
     for (int m = 0; m < M; ++m) {
 #pragma unroll
@@ -166,33 +162,18 @@ DEVICE void key_gradient(const Call& c, const Drop& drop, const element* dout, c
     }
 }
 
-#define KEY_GRADIENT(D, M, WARPS, N)                                                               \
-    KERNEL(attention_key_gradient_##D, 32 * WARPS, 1)                                              \
-    (CALL_PARAMETERS, const element* __restrict__ dout, const float* __restrict__ lse,             \
-     const float* __restrict__ delta, element* dk, element* dk_second, element* dv,                \
-     element* dv_second, int k_add, int k_add_second, int v_add, int v_add_second) {               \
-        key_gradient<D, M, WARPS, N>(CALL, KeepAll{}, dout, lse, delta,                            \
-                                     Target{dk, dk_second, k_add, k_add_second},                   \
-                                     Target{dv, dv_second, v_add, v_add_second});                  \
+#define KEY_GRADIENT(SUFFIX, DROP, D, M, WARPS, N)                                                 \
+    KERNEL(attention_key_gradient##SUFFIX, 32 * WARPS, 1)                                          \
+    (CALL_PARAMETERS, GIVEN_PARAMETERS, KEY_TARGET_PARAMETERS, DROPOUT_PARAMETERS) {               \
+        key_gradient<D, M, WARPS, N>(CALL, DROP, dout, lse, delta, KEY_TARGET, VALUE_TARGET);      \
     }
 
-#define KEY_GRADIENT_DROPOUT(D, WARPS, N)                                                          \
-    KERNEL(attention_key_gradient_dropout_##D, 32 * WARPS, 1)                                      \
-    (CALL_PARAMETERS, const element* __restrict__ dout, const float* __restrict__ lse,             \
-     const float* __restrict__ delta, element* dk, element* dk_second, element* dv,                \
-     element* dv_second, int k_add, int k_add_second, int v_add, int v_add_second,                 \
-     DROPOUT_PARAMETERS) {                                                                         \
-        key_gradient<D, 1, WARPS, N>(CALL, DROPOUT, dout, lse, delta,                              \
-                                     Target{dk, dk_second, k_add, k_add_second},                   \
-                                     Target{dv, dv_second, v_add, v_add_second});                  \
-    }
+KEY_GRADIENT(_16, KEEP_ALL, 16, 1, 4, 64)
+KEY_GRADIENT(_32, KEEP_ALL, 32, 1, 4, 64)
+KEY_GRADIENT(_64, KEEP_ALL, 64, 1, 8, 64)
+KEY_GRADIENT(_128, KEEP_ALL, 128, 1, 8, 64)
 
-KEY_GRADIENT(16, 1, 4, 64)
-KEY_GRADIENT(32, 1, 4, 64)
-KEY_GRADIENT(64, 1, 8, 64)
-KEY_GRADIENT(128, 1, 8, 64)
-
-KEY_GRADIENT_DROPOUT(16, 4, 64)
-KEY_GRADIENT_DROPOUT(32, 4, 64)
-KEY_GRADIENT_DROPOUT(64, 8, 32)
-KEY_GRADIENT_DROPOUT(128, 8, 16)
+KEY_GRADIENT(_dropout_16, DROP_SOME, 16, 1, 4, 64)
+KEY_GRADIENT(_dropout_32, DROP_SOME, 32, 1, 4, 64)
+KEY_GRADIENT(_dropout_64, DROP_SOME, 64, 1, 8, 32)
+KEY_GRADIENT(_dropout_128, DROP_SOME, 128, 1, 8, 16)

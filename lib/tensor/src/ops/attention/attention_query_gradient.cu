@@ -16,16 +16,9 @@ DEVICE void query_gradient(const Call& c, const Drop& drop, const element* dout,
     element* dout_tile = q_tile + QUERIES * D;
     element* stages = dout_tile + QUERIES * D;
 
-    const int tiles = (c.queries + QUERIES - 1) / QUERIES;
-    const Place place = place_of(tiles, c.heads);
-    const int first = (c.causal ? tiles - 1 - place.tile : place.tile) * QUERIES;
-    const Keys keys = keys_of(c, place.sample);
-    const int end = visible(c, keys, min(first + QUERIES, c.queries) - 1);
+    const auto [place, first, keys, end, q_rows, k_rows, v_rows, row] = query_tile<QUERIES>(c);
     const int seen_by_all = visible(c, keys, first);
-    const auto k_rows = key_rows(c, place.sample, place.head / c.group);
-    const auto v_rows = value_rows(c, place.sample, place.head / c.group);
-    load_tile<D, QUERIES, WARPS>(q_tile, c, query_rows(c, place.sample, place.head), AsTheyLie{}, first,
-                          c.queries);
+    load_tile<D, QUERIES, WARPS>(q_tile, c, q_rows, AsTheyLie{}, first, c.queries);
     load_tile<D, QUERIES, WARPS>(dout_tile, c, output_rows(c, dout, place.sample, place.head), AsTheyLie{},
                           first, c.queries);
     load_tile<D, KEYS, WARPS>(stages, c, k_rows, keys, 0, end);
@@ -37,7 +30,6 @@ DEVICE void query_gradient(const Call& c, const Drop& drop, const element* dout,
     const int warp_row = warp_id() * M * 16;
     Left<D, M, KEPT> q{q_tile + warp_row * D, {}};
     Left<D, M, KEPT> d{dout_tile + warp_row * D, {}};
-    const long long row = (static_cast<long long>(place.sample) * c.heads + place.head) * c.queries;
     float log_sum[M][2], dot[M][2];
 #pragma unroll
     for (int m = 0; m < M; ++m) {
@@ -99,8 +91,7 @@ DEVICE void query_gradient(const Call& c, const Drop& drop, const element* dout,
         multiply_scores<D, M, KEYS>(gradient, packed, k_tile);
     }
     wait_async<0>();
-    const auto rows = rows_of(dq.first, dq.second, place.sample, c.queries, c.query_split,
-                              c.q_stride, c.q_start + place.head * c.dim);
+    const auto rows = query_rows(c, dq, place);
 #pragma unroll
     for (int m = 0; m < M; ++m) {
 #pragma unroll
@@ -113,29 +104,18 @@ DEVICE void query_gradient(const Call& c, const Drop& drop, const element* dout,
     }
 }
 
-#define QUERY_GRADIENT(D, M, WARPS, N)                                                             \
-    KERNEL(attention_query_gradient_##D, 32 * WARPS, 1)                                            \
-    (CALL_PARAMETERS, const element* __restrict__ dout, const float* __restrict__ lse,             \
-     const float* __restrict__ delta, element* dq, element* dq_second, int add, int add_second) {  \
-        query_gradient<D, M, WARPS, N>(CALL, KeepAll{}, dout, lse, delta,                          \
-                                       Target{dq, dq_second, add, add_second});                    \
+#define QUERY_GRADIENT(SUFFIX, DROP, D, M, WARPS, N)                                               \
+    KERNEL(attention_query_gradient##SUFFIX, 32 * WARPS, 1)                                        \
+    (CALL_PARAMETERS, GIVEN_PARAMETERS, QUERY_TARGET_PARAMETERS, DROPOUT_PARAMETERS) {             \
+        query_gradient<D, M, WARPS, N>(CALL, DROP, dout, lse, delta, QUERY_TARGET);                \
     }
 
-#define QUERY_GRADIENT_DROPOUT(D, WARPS, N)                                                        \
-    KERNEL(attention_query_gradient_dropout_##D, 32 * WARPS, 1)                                    \
-    (CALL_PARAMETERS, const element* __restrict__ dout, const float* __restrict__ lse,             \
-     const float* __restrict__ delta, element* dq, element* dq_second, int add, int add_second,    \
-     DROPOUT_PARAMETERS) {                                                                         \
-        query_gradient<D, 1, WARPS, N>(CALL, DROPOUT, dout, lse, delta,                            \
-                                       Target{dq, dq_second, add, add_second});                    \
-    }
+QUERY_GRADIENT(_16, KEEP_ALL, 16, 1, 4, 64)
+QUERY_GRADIENT(_32, KEEP_ALL, 32, 1, 4, 64)
+QUERY_GRADIENT(_64, KEEP_ALL, 64, 2, 4, 32)
+QUERY_GRADIENT(_128, KEEP_ALL, 128, 1, 8, 64)
 
-QUERY_GRADIENT(16, 1, 4, 64)
-QUERY_GRADIENT(32, 1, 4, 64)
-QUERY_GRADIENT(64, 2, 4, 32)
-QUERY_GRADIENT(128, 1, 8, 64)
-
-QUERY_GRADIENT_DROPOUT(16, 4, 64)
-QUERY_GRADIENT_DROPOUT(32, 4, 64)
-QUERY_GRADIENT_DROPOUT(64, 4, 32)
-QUERY_GRADIENT_DROPOUT(128, 8, 32)
+QUERY_GRADIENT(_dropout_16, DROP_SOME, 16, 1, 4, 64)
+QUERY_GRADIENT(_dropout_32, DROP_SOME, 32, 1, 4, 64)
+QUERY_GRADIENT(_dropout_64, DROP_SOME, 64, 1, 4, 32)
+QUERY_GRADIENT(_dropout_128, DROP_SOME, 128, 1, 8, 32)

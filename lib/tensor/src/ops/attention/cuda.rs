@@ -10,17 +10,11 @@ use super::{Attention, LARGEST_HEAD};
 use crate::args;
 use crate::device::Device;
 use crate::dtype::Dtype;
-use crate::kernel::{Arg, Grid, ONLY_F32, Source, fail};
+use crate::kernel::{Arg, Grid, ONLY_F32, Source, fail, source};
 use crate::op::{GradBuffer, Grads, Launch, Saved};
 use crate::ops::dropout::Dropout;
 use crate::tensor::Tensor;
 use unix::Error;
-
-macro_rules! source {
-    ($name:literal, $dtypes:expr) => {
-        Source { name: $name, text: include_str!(concat!($name, ".cu")), dtypes: $dtypes }
-    };
-}
 
 const HALF: &[Dtype] = &[Dtype::Bf16, Dtype::F16];
 
@@ -169,37 +163,19 @@ impl<'a> Call<'a> {
             _ => (s.queries, s.heads),
         };
         let [q, k, v] = &self.operands;
-        let sizes = [s.dim, q.start, q.stride, k.start, k.stride, v.start, v.stride];
-        let mut args: Vec<Arg> = args![
-            &q.first,
-            q.second.as_ref(),
-            &k.first,
-            k.second.as_ref(),
-            &v.first,
-            v.second.as_ref(),
-            self.lengths,
-            s.queries,
-            self.splits[0],
-            s.keys,
-            self.splits[1],
-            s.heads,
-            s.group(),
-            s.dim,
-            q.stride,
-            q.start,
-            k.stride,
-            k.start,
-            v.stride,
-            v.start,
-            self.op.mask.causal,
-            aligned(self.element, &sizes),
-            1.0 / (s.dim as f32).sqrt(),
-        ]
-        .to_vec();
+        let tensors = self.operands.iter().flat_map(|x| [Some(&x.first), x.second.as_ref()]);
+        let strides = [q.stride, q.start, k.stride, k.start, v.stride, v.start];
+        let aligned = aligned(self.element, &[&[s.dim], &strides[..]].concat());
+        let [query_split, key_split] = self.splits;
+        let sizes = [s.queries, query_split, s.keys, key_split, s.heads, s.group(), s.dim];
+        let mut args: Vec<Arg> = tensors.chain([self.lengths]).map(Arg::from).collect();
+        args.extend(sizes.into_iter().chain(strides).map(Arg::from));
+        args.extend_from_slice(args![self.op.mask.causal, aligned, 1.0 / (s.dim as f32).sqrt()]);
         args.extend_from_slice(rest);
-        if let Some((op, counter)) = self.dropped {
-            args.extend_from_slice(args![counter, op.site, op.threshold(), op.scale() as f32]);
-        }
+        let (op, counter) = self.dropped.unzip();
+        let numbers = op.map(|op| (op.site, op.threshold(), op.scale() as f32));
+        let (site, threshold, scale) = numbers.unwrap_or_default();
+        args.extend_from_slice(args![counter, site, threshold, scale]);
         let source = SOURCES[pass as usize][usize::from(!half)];
         let blocks = length.div_ceil(rows) * heads * s.batch;
         source.launch(self.element, name, Grid::new(blocks, 32 * warps).shared(shared), &args);

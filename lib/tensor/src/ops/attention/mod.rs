@@ -120,10 +120,6 @@ impl Attention {
 }
 
 impl Op for Attention {
-    fn name(&self) -> &'static str {
-        "attention"
-    }
-
     fn shape(&self, inputs: &[&[usize]]) -> Result<Vec<usize>, String> {
         let s = layout::check(self, inputs)?;
         Ok(vec![s.batch, s.queries, s.heads * s.dim])

@@ -4,13 +4,12 @@ use super::Attention;
 use super::layout::{Segment, Sizes};
 use crate::args;
 use crate::dtype::Dtype;
-use crate::kernel::{ALL_DTYPES, Grid, Source, columns};
+use crate::kernel::{ALL_DTYPES, Arg, Grid, Source, columns, source};
 use crate::op::GradBuffer;
 use crate::tensor::Tensor;
 
 /// Operations on single rows of heads.
-pub static SOURCE: Source =
-    Source { name: "attention_rows", text: include_str!("attention_rows.cu"), dtypes: ALL_DTYPES };
+pub static SOURCE: Source = source!("attention_rows", ALL_DTYPES);
 
 /// Threads of the kernels of [`SOURCE`].
 const ROW_THREADS: usize = 256;
@@ -29,6 +28,22 @@ pub(super) fn aligned(element: Dtype, sizes: &[usize]) -> bool {
     sizes.iter().all(|n| n.is_multiple_of(16 / element.bytes()))
 }
 
+/// The numbers that both kernels of the normalization take.
+fn numbers(
+    op: &Attention,
+    s: Sizes,
+    heads: usize,
+    at: &Segment,
+    lanes: usize,
+    element: Dtype,
+) -> [Arg<'static>; 7] {
+    let aligned = usize::from(aligned(element, &[s.dim, at.stride, at.start]));
+    let epsilon = Arg::from(op.qk_norm.unwrap_or_default() as f32);
+    let [heads, dim, lanes, stride, start, aligned] =
+        [heads, s.dim, lanes, at.stride, at.start, aligned].map(Arg::from);
+    [heads, dim, lanes, stride, start, epsilon, aligned]
+}
+
 /// The normalized queries or keys of one tensor: [B, T, heads·D].
 pub(super) fn normalize(
     op: &Attention,
@@ -41,24 +56,9 @@ pub(super) fn normalize(
     let mut y = Tensor::empty_on(x.device(), &[s.batch, at.rows, heads * s.dim], element);
     let count = s.batch * at.rows * heads;
     let (lanes, blocks) = lanes(s.dim, element, count);
-    SOURCE.launch(
-        element,
-        "attention_rows_normalize",
-        Grid::new(blocks, ROW_THREADS),
-        args![
-            x,
-            w,
-            &mut y,
-            count as i64,
-            heads,
-            s.dim,
-            lanes,
-            at.stride,
-            at.start,
-            op.qk_norm.unwrap_or_default() as f32,
-            aligned(element, &[s.dim, at.stride, at.start]),
-        ],
-    );
+    let args = [args![x, w, &mut y, count as i64], &numbers(op, s, heads, at, lanes, element)];
+    let grid = Grid::new(blocks, ROW_THREADS);
+    SOURCE.launch(element, "attention_rows_normalize", grid, &args.concat());
     y
 }
 
@@ -78,27 +78,11 @@ pub(super) fn normalize_backward(
     let blocks = blocks.div_ceil(4).min(MOST_PARTIALS);
     let mut partial = Tensor::empty_on(x.device(), &[blocks, s.dim], Dtype::F32);
     let add = dx.as_ref().is_some_and(|grad| grad.accumulate);
-    SOURCE.launch(
-        element,
-        "attention_rows_normalize_backward",
-        Grid::new(blocks, ROW_THREADS),
-        args![
-            x,
-            w,
-            dn,
-            dx.map(|grad| &mut grad.tensor),
-            &mut partial,
-            count as i64,
-            heads,
-            s.dim,
-            lanes,
-            at.stride,
-            at.start,
-            op.qk_norm.unwrap_or_default() as f32,
-            aligned(element, &[s.dim, at.stride, at.start]),
-            add,
-        ],
-    );
+    let (dx, count) = (dx.map(|grad| &mut grad.tensor), count as i64);
+    let tensors = args![x, w, dn, dx, &mut partial, count];
+    let args = [tensors, &numbers(op, s, heads, at, lanes, element), args![add]].concat();
+    let grid = Grid::new(blocks, ROW_THREADS);
+    SOURCE.launch(element, "attention_rows_normalize_backward", grid, &args);
     if let Some(dw) = dw {
         columns::sum_rows(&partial, dw);
     }
@@ -110,21 +94,8 @@ pub(super) fn delta(s: Sizes, out: &Tensor, dy: &Tensor, log_sums: &Tensor) -> T
     let mut delta = Tensor::empty_on(dy.device(), log_sums.shape(), Dtype::F32);
     let count = delta.len();
     let (lanes, blocks) = lanes(s.dim, element, count);
-    SOURCE.launch(
-        element,
-        "attention_rows_delta",
-        Grid::new(blocks, ROW_THREADS),
-        args![
-            out,
-            dy,
-            &mut delta,
-            count as i64,
-            s.queries,
-            s.heads,
-            s.dim,
-            lanes,
-            aligned(element, &[s.dim]),
-        ],
-    );
+    let (grid, aligned) = (Grid::new(blocks, ROW_THREADS), aligned(element, &[s.dim]));
+    let args = args![out, dy, &mut delta, count as i64, s.queries, s.heads, s.dim, lanes, aligned];
+    SOURCE.launch(element, "attention_rows_delta", grid, args);
     delta
 }

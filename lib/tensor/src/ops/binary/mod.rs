@@ -3,7 +3,7 @@
 //!
 //! Gradients: da = dy for the sum and da = dy·b for the product, each summed over the axes along which a is repeated.
 
-use super::strided::{self, Function, Space, Strided, Sum, View, checked};
+use super::strided::{self, Space, Strided, Sum, View, checked};
 use crate::op::{Case, GradBuffer, Grads, Op, Saved};
 use crate::tensor::Tensor;
 
@@ -37,7 +37,7 @@ impl Binary {
         match other {
             Some(other) if dx.len() == dy.len() => {
                 let space = checked(output_space(y, other.shape(), y));
-                strided::binary(&space, Function::Multiply, [dy, other], dx, *accumulate);
+                strided::binary(&space, Binary::Multiply, [dy, other], dx, *accumulate);
             }
             _ => {
                 let other_shape = other.map_or(y, Tensor::shape);
@@ -51,10 +51,6 @@ impl Binary {
 impl Strided for Binary {}
 
 impl Op for Binary {
-    fn name(&self) -> &'static str {
-        "binary"
-    }
-
     fn shape(&self, inputs: &[&[usize]]) -> Result<Vec<usize>, String> {
         let [a, b] = inputs else { return Err("takes two inputs".into()) };
         let y = strided::broadcast_shape(a, b)?;
@@ -70,16 +66,8 @@ impl Op for Binary {
     fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
         let [a, b] = [inputs[0], inputs[1]];
         let space = checked(output_space(a.shape(), b.shape(), out.shape()));
-        match self {
-            Binary::Add => {
-                strided::binary(&space, Function::Add, [a, b], out, false);
-                vec![]
-            }
-            Binary::Multiply => {
-                strided::binary(&space, Function::Multiply, [a, b], out, false);
-                vec![a.clone(), b.clone()]
-            }
-        }
+        strided::binary(&space, *self, [a, b], out, false);
+        if *self == Binary::Add { vec![] } else { vec![a.clone(), b.clone()] }
     }
 
     fn backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {

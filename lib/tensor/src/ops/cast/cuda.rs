@@ -3,13 +3,12 @@
 use super::Cast;
 use crate::args;
 use crate::dtype::Dtype;
-use crate::kernel::{ALL_DTYPES, Grid, Source};
+use crate::kernel::{ALL_DTYPES, Grid, Source, source};
 use crate::op::{Grads, Launch, Saved};
 use crate::tensor::Tensor;
 
 /// The kernels.
-pub static SOURCE: Source =
-    Source { name: "cast", text: include_str!("cast.cu"), dtypes: ALL_DTYPES };
+pub static SOURCE: Source = source!("cast", ALL_DTYPES);
 
 impl Launch for Cast {
     fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {

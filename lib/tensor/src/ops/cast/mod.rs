@@ -14,10 +14,6 @@ use crate::tensor::Tensor;
 pub struct Cast(pub Dtype);
 
 impl Op for Cast {
-    fn name(&self) -> &'static str {
-        "cast"
-    }
-
     fn shape(&self, inputs: &[&[usize]]) -> Result<Vec<usize>, String> {
         match inputs {
             [x] => Ok(x.to_vec()),

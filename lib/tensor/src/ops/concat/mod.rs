@@ -15,10 +15,6 @@ pub struct Concat {
 impl Strided for Concat {}
 
 impl Op for Concat {
-    fn name(&self) -> &'static str {
-        "concat"
-    }
-
     fn shape(&self, inputs: &[&[usize]]) -> Result<Vec<usize>, String> {
         let axis = self.axis;
         let Some(mut y) = inputs.first().map(|x| x.to_vec()).filter(|x| axis < x.len()) else {

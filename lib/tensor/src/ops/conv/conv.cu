@@ -60,30 +60,13 @@ DEVICE int first_column(int columns) {
 
 // Writes adjacent elements of a row of `out` [rows, columns] that are in range.
 template <class T>
-DEVICE void write_four(T* out, int rows, int columns, int row, int column, Vector<float, 4> values,
+DEVICE void write_row(T* out, int rows, int columns, int row, int column, Vector<float, 4> values,
                        int add) {
     if (row >= rows || column >= columns) {
         return;
     }
-    T* to = out + static_cast<long long>(row) * columns + column;
-    if (columns % 4 == 0) {
-        Vector<T, 4> four;
-        if (add) {
-            four = load_vector<4>(to);
-        }
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-            put(&four.at[e], values.at[e], add);
-        }
-        store_vector(to, four);
-        return;
-    }
-#pragma unroll
-    for (int e = 0; e < 4; e++) {
-        if (column + e < columns) {
-            put(to + e, values.at[e], add);
-        }
-    }
+    put_four(out + static_cast<long long>(row) * columns + column, values, columns - column,
+             columns % 4 == 0, add);
 }
 
 template <class S, bool ODD>
@@ -99,7 +82,7 @@ DEVICE void forward(const element* x, const element* w, const element* bias, ele
         for (int e = 0; e < 4; e++) {
             values.at[e] += bias && j + e < g.filters ? to_float(bias[j + e]) : 0.0f;
         }
-        write_four(out, cells, g.filters, i, j, values, 0);
+        write_row(out, cells, g.filters, i, j, values, 0);
     });
 }
 
@@ -111,7 +94,7 @@ DEVICE void input(const element* dy, const element* w, element* dx, const Geomet
     const Matrix filters{w, inner, g.channels, taps, g.filters};
     const int row = first_row<S>(g.channels), column = first_column<S>(g.channels);
     multiply<S, ODD>(readers, filters, row, column, 0, inner, [&](int i, int j, auto values) {
-        write_four(dx, cells, g.channels, i, j, values, add);
+        write_row(dx, cells, g.channels, i, j, values, add);
     });
 }
 
@@ -126,42 +109,41 @@ DEVICE void filter(const element* x, const element* dy, float* partials, const G
     float* out = partials + static_cast<long long>(blockIdx.y) * g.filters * width;
     const int row = first_row<S>(width), column = first_column<S>(width);
     multiply<S, ODD>(gradient, seen, row, column, begin, end, [&](int i, int j, auto values) {
-        write_four(out, g.filters, width, i, j, values, 0);
+        write_row(out, g.filters, width, i, j, values, 0);
     });
 }
 
 // out [cells, filters] = what each cell reads of x, times w, plus `bias` unless null.
-#define FORWARD(name, shape, threads, blocks, odd)                                               \
+#define FORWARD(name, Tile, threads, blocks, odd)                                                \
     KERNEL(name, threads, blocks)(const element* __restrict__ x, const element* __restrict__ w,  \
                                   const element* __restrict__ bias, element* __restrict__ out,   \
                                   GEOMETRY) {                                                    \
-        using S = shape;                                                                         \
+        using S = Tile<false, true>;                                                             \
         forward<S, odd>(x, w, bias, out, GEOMETRY_ARGUMENTS);                                    \
     }
 
 // dx [input cells, channels] (+)= the gradient, given dy.
-#define INPUT(name, shape, threads, blocks, odd)                                                 \
+#define INPUT(name, Tile, threads, blocks, odd)                                                  \
     KERNEL(name, threads, blocks)(const element* __restrict__ dy, const element* __restrict__ w, \
                                   element* __restrict__ dx, GEOMETRY, int add) {                 \
-        using S = shape;                                                                         \
+        using S = Tile<false, false>;                                                            \
         input<S, odd>(dy, w, dx, GEOMETRY_ARGUMENTS, add);                                       \
     }
 
 // partials [chunks, filters, taps, channels]: the gradient of w over each chunk of output cells.
-#define FILTER(name, shape, threads, blocks, odd)                                                \
+#define FILTER(name, Tile, threads, blocks, odd)                                                 \
     KERNEL(name, threads, blocks)(const element* __restrict__ x, const element* __restrict__ dy, \
                                   float* __restrict__ partials, GEOMETRY, int chunk_cells) {     \
-        using S = shape;                                                                         \
+        using S = Tile<true, false>;                                                             \
         filter<S, odd>(x, dy, partials, GEOMETRY_ARGUMENTS, chunk_cells);                        \
     }
 
-#define COMMA ,
-FORWARD(conv_forward_small, Small<false COMMA true>, 128, 4, false)
-FORWARD(conv_forward_medium, Medium<false COMMA true>, 128, MEDIUM_BLOCKS, false)
-FORWARD(conv_forward_odd, Small<false COMMA true>, 128, 4, true)
-INPUT(conv_input_small, Small<false COMMA false>, 128, 4, false)
-INPUT(conv_input_medium, Medium<false COMMA false>, 128, MEDIUM_BLOCKS, false)
-INPUT(conv_input_odd, Small<false COMMA false>, 128, 4, true)
-FILTER(conv_filter_small, Small<true COMMA false>, 128, 4, false)
-FILTER(conv_filter_medium, Medium<true COMMA false>, 128, MEDIUM_BLOCKS, false)
-FILTER(conv_filter_odd, Small<true COMMA false>, 128, 4, true)
+FORWARD(conv_forward_small, Small, 128, 4, false)
+FORWARD(conv_forward_medium, Medium, 128, MEDIUM_BLOCKS, false)
+FORWARD(conv_forward_odd, Small, 128, 4, true)
+INPUT(conv_input_small, Small, 128, 4, false)
+INPUT(conv_input_medium, Medium, 128, MEDIUM_BLOCKS, false)
+INPUT(conv_input_odd, Small, 128, 4, true)
+FILTER(conv_filter_small, Small, 128, 4, false)
+FILTER(conv_filter_medium, Medium, 128, MEDIUM_BLOCKS, false)
+FILTER(conv_filter_odd, Small, 128, 4, true)

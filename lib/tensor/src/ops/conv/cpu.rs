@@ -2,7 +2,7 @@ use super::Geometry;
 use crate::Scratch;
 use crate::dtype::Float;
 use crate::op::GradBuffer;
-use crate::parallel::{Shared, blocks, reduce};
+use crate::parallel::{reduce, row_blocks};
 use crate::product::{View, product};
 use crate::vectorize;
 
@@ -30,11 +30,8 @@ fn neighbours<T: Float>(g: &Geometry, x: &[T], first: usize, matrix: &mut [T]) {
 }
 
 pub(super) fn forward<T: Float>(g: &Geometry, x: &[T], w: &[T], bias: Option<&[T]>, out: &mut [T]) {
-    let ([_, cells], k, n) = (g.cells(), g.taps() * g.channels, g.filters);
-    let out = Shared::new(out);
-    blocks(cells, cells_per_block(k), |range| {
-        // SAFETY: blocks are disjoint.
-        let out = unsafe { out.slice(range.start * n..range.end * n) };
+    let (k, n) = (g.taps() * g.channels, g.filters);
+    row_blocks((out, n), cells_per_block(k), |range, out| {
         let mut matrix = Scratch::<T>::uninit(range.len() * k);
         neighbours(g, x, range.start, &mut matrix);
         if let Some(bias) = bias {
@@ -47,12 +44,8 @@ pub(super) fn forward<T: Float>(g: &Geometry, x: &[T], w: &[T], bias: Option<&[T
 
 /// For a block of cells and each tap: the gradients of the outputs that read them, times the weights of the tap.
 pub(super) fn backward_x<T: Float>(g: &Geometry, w: &[T], dy: &[T], grad: &mut GradBuffer) {
-    let ([cells, _], c, n, taps, add) =
-        (g.cells(), g.channels, g.filters, g.taps(), grad.accumulate);
-    let dx = Shared::new(grad.tensor.write::<T>());
-    blocks(cells, cells_per_block(c + n), |range| {
-        // SAFETY: blocks are disjoint.
-        let dx = unsafe { dx.slice(range.start * c..range.end * c) };
+    let (c, n, taps, add) = (g.channels, g.filters, g.taps(), grad.accumulate);
+    row_blocks((grad.tensor.write::<T>(), c), cells_per_block(c + n), |range, dx| {
         if !add {
             dx.fill(T::ZERO);
         }

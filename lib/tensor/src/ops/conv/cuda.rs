@@ -1,14 +1,13 @@
 use super::{Conv, Geometry};
 use crate::args;
 use crate::dtype::Dtype;
-use crate::kernel::{ALL_DTYPES, Arg, Grid, Source, columns};
+use crate::kernel::{ALL_DTYPES, Arg, Grid, Source, columns, source};
 use crate::op::{GradBuffer, Grads, Launch, Saved};
 use crate::ops::linear::multiply_and_sum;
 use crate::tensor::Tensor;
 
 /// The kernels.
-pub static SOURCE: Source =
-    Source { name: "conv", text: include_str!("conv.cu"), dtypes: ALL_DTYPES };
+pub static SOURCE: Source = source!("conv", ALL_DTYPES);
 
 /// Threads per block.
 const THREADS: usize = 128;

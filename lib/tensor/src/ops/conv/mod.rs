@@ -45,10 +45,6 @@ impl Conv {
 }
 
 impl Op for Conv {
-    fn name(&self) -> &'static str {
-        "conv"
-    }
-
     fn shape(&self, inputs: &[&[usize]]) -> Result<Vec<usize>, String> {
         let (x, w) = match (inputs, self.bias) {
             ([x, w], false) => (x, w),

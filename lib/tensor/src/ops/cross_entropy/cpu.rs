@@ -1,10 +1,8 @@
 use super::{CrossEntropy, weights};
 use crate::dtype::Float;
 use crate::op::GradBuffer;
-use crate::parallel::{Shared, blocks, rows_per_block};
 use crate::simd::{max, sum};
-use crate::vectorize;
-use crate::{Scratch, Tensor};
+use crate::{Scratch, Tensor, for_rows};
 
 /// The loss; writes the maximum m and log Σ exp(x - m) of every row to `stats`.
 pub(super) fn forward<T: Float>(op: &CrossEntropy, inputs: &[&Tensor], stats: &mut [T]) -> T {
@@ -12,29 +10,18 @@ pub(super) fn forward<T: Float>(op: &CrossEntropy, inputs: &[&Tensor], stats: &m
     let (x, targets, weights) =
         (inputs[0].read::<T>(), inputs[1].read::<i32>(), weights::<T>(inputs));
     let mut losses = Scratch::<T>::uninit(rows);
-    {
-        let (stats, losses) = (Shared::new(stats), Shared::new(&mut losses));
-        blocks(rows, rows_per_block(v), |range| {
-            // SAFETY: blocks are disjoint.
-            let stats = unsafe { stats.slice(range.start * 2..range.end * 2) };
-            // SAFETY: as above.
-            let losses = unsafe { losses.slice(range.clone()) };
-            vectorize!({
-                for (r, row) in range.enumerate() {
-                    let x = &x[row * v..][..v];
-                    let top = max(x);
-                    let log = T::of(sum([x], |[x]| (x - top).exp()).f64().ln());
-                    (stats[2 * r], stats[2 * r + 1]) = (top, log);
-                    losses[r] = loss(op, x, targets[row], top, log);
-                    if let Some(weights) = weights
-                        && targets[row] != op.ignore
-                    {
-                        losses[r] *= weights[row];
-                    }
-                }
-            });
-        });
-    }
+    for_rows!(((stats, 2), (&mut *losses, 1)), v, |row, (stats, each)| {
+        let x = &x[row * v..][..v];
+        let top = max(x);
+        let log = T::of(sum([x], |[x]| (x - top).exp()).f64().ln());
+        stats.copy_from_slice(&[top, log]);
+        each[0] = loss(op, x, targets[row], top, log);
+        if let Some(weights) = weights
+            && targets[row] != op.ignore
+        {
+            each[0] *= weights[row];
+        }
+    });
     T::of(losses.iter().map(|loss| loss.f64()).sum())
 }
 
@@ -62,32 +49,25 @@ pub(super) fn backward<T: Float>(
     dy: T,
     grad: &mut GradBuffer,
 ) {
-    let (rows, v, add) = (inputs[0].rows(), inputs[0].width(), grad.accumulate);
+    let (v, add) = (inputs[0].width(), grad.accumulate);
     let (x, targets, weights) =
         (inputs[0].read::<T>(), inputs[1].read::<i32>(), weights::<T>(inputs));
     let each = T::of(op.smoothing / v as f64);
-    let dx = Shared::new(grad.tensor.write::<T>());
-    blocks(rows, rows_per_block(v), |range| {
-        // SAFETY: blocks are disjoint.
-        let dx = unsafe { dx.slice(range.start * v..range.end * v) };
-        vectorize!({
-            for (r, row) in range.enumerate() {
-                let (x, dx) = (&x[row * v..][..v], &mut dx[r * v..][..v]);
-                // Ignored rows are also written: their gradient is 0.
-                let scale = match weights {
-                    _ if targets[row] == op.ignore => T::ZERO,
-                    Some(weights) => dy * weights[row],
-                    None => dy,
-                };
-                let (top, log) = (stats[2 * row], stats[2 * row + 1]);
-                for i in 0..v {
-                    let d = scale * ((x[i] - top - log).exp() - each);
-                    dx[i] = if add { dx[i] + d } else { d };
-                }
-                if let Some(hit) = usize::try_from(targets[row]).ok().and_then(|t| dx.get_mut(t)) {
-                    *hit += -(scale * T::of(1.0 - op.smoothing));
-                }
-            }
-        });
+    for_rows!((grad.tensor.write::<T>(), v), v, |row, dx| {
+        let (x, dx) = (&x[row * v..][..v], &mut dx[..v]);
+        // Ignored rows are also written: their gradient is 0.
+        let scale = match weights {
+            _ if targets[row] == op.ignore => T::ZERO,
+            Some(weights) => dy * weights[row],
+            None => dy,
+        };
+        let (top, log) = (stats[2 * row], stats[2 * row + 1]);
+        for i in 0..v {
+            let d = scale * ((x[i] - top - log).exp() - each);
+            dx[i] = if add { dx[i] + d } else { d };
+        }
+        if let Some(hit) = usize::try_from(targets[row]).ok().and_then(|t| dx.get_mut(t)) {
+            *hit += -(scale * T::of(1.0 - op.smoothing));
+        }
     });
 }

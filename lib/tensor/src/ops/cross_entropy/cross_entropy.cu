@@ -5,15 +5,22 @@
 
 #include "rows.cuh"
 
-// The 16-byte aligned part of a row: [begin, end) in elements.
-struct Aligned {
-  int begin, end;
-};
-
-DEVICE Aligned aligned(const element* row, int width) {
+// Calls f(N, i) for the groups of N adjacent elements of this thread in a row: vectors in its 16-byte aligned part,
+// single elements before and after it.
+template <class F>
+DEVICE void for_row(const element* row, int width, F f) {
   unsigned long long past = (unsigned long long)row % 16;
   int begin = min(past == 0 ? 0 : (int)(16 - past) / ELEMENT_BYTES, width);
-  return {begin, begin + (width - begin) / WIDTH * WIDTH};
+  int end = begin + (width - begin) / WIDTH * WIDTH;
+  for (int i = threadIdx.x; i < begin; i += blockDim.x) {
+    f(Constant<1>(), i);
+  }
+  for (int i = begin + threadIdx.x * WIDTH; i < end; i += blockDim.x * WIDTH) {
+    f(Constant<WIDTH>(), i);
+  }
+  for (int i = end + threadIdx.x; i < width; i += blockDim.x) {
+    f(Constant<1>(), i);
+  }
 }
 
 // The largest logit so far, Σ exp(x - top), and Σ x.
@@ -55,17 +62,8 @@ KERNEL(cross_entropy_rows)
   SHARED(float, scratch, [32]);
   int row = blockIdx.x;
   const element* from = x + (long long)row * classes;
-  Aligned part = aligned(from, classes);
   Sums sums{minus_infinity(), 0.0f, 0.0f};
-  for (int i = threadIdx.x; i < part.begin; i += blockDim.x) {
-    take(sums, load_vector<1>(from + i));
-  }
-  for (int i = part.begin + threadIdx.x * WIDTH; i < part.end; i += blockDim.x * WIDTH) {
-    take(sums, load_vector<WIDTH>(from + i));
-  }
-  for (int i = part.end + threadIdx.x; i < classes; i += blockDim.x) {
-    take(sums, load_vector<1>(from + i));
-  }
+  for_row(from, classes, [&](auto n, int i) { take(sums, load_vector<n.value>(from + i)); });
   float top = block_max(sums.top, scratch);
   float scale = sums.top == top ? 1.0f : expf(sums.top - top);
   float total = block_sum(sums.exponentials * scale, scratch);
@@ -115,25 +113,16 @@ KERNEL(cross_entropy_backward)
   float scale = target == ignore ? 0.0f : *dy * (weights != nullptr ? weights[row] : 1.0f);
   float top = stats[2 * row], log = stats[2 * row + 1];
   float each = smoothing / (float)classes;
-  auto gradient = [&](element logit, int i) {
-    float p = expf(to_float(logit) - top - log);
-    return scale * (p - each - (i == target ? kept : 0.0f));
-  };
   // Both rows have the same alignment.
-  Aligned part = aligned(from, classes);
-  for (int i = threadIdx.x; i < part.begin; i += blockDim.x) {
-    put(to + i, gradient(from[i], i), add);
-  }
-  for (int i = part.begin + threadIdx.x * WIDTH; i < part.end; i += blockDim.x * WIDTH) {
-    Vector<element, WIDTH> v = load_vector<WIDTH>(from + i);
-    float out[WIDTH];
+  for_row(from, classes, [&](auto n, int i) {
+    constexpr int N = n.value;
+    Vector<element, N> logits = load_vector<N>(from + i);
+    float out[N];
 #pragma unroll
-    for (int j = 0; j < WIDTH; j++) {
-      out[j] = gradient(v.at[j], i + j);
+    for (int j = 0; j < N; j++) {
+      float p = expf(to_float(logits.at[j]) - top - log);
+      out[j] = scale * (p - each - (i + j == target ? kept : 0.0f));
     }
-    put_vector<WIDTH>(to + i, out, add);
-  }
-  for (int i = part.end + threadIdx.x; i < classes; i += blockDim.x) {
-    put(to + i, gradient(from[i], i), add);
-  }
+    put_vector<N>(to + i, out, add);
+  });
 }

@@ -33,10 +33,6 @@ impl Default for CrossEntropy {
 }
 
 impl Op for CrossEntropy {
-    fn name(&self) -> &'static str {
-        "cross_entropy"
-    }
-
     fn shape(&self, inputs: &[&[usize]]) -> Result<Vec<usize>, String> {
         match inputs {
             [[rows, classes], each @ ..]

@@ -1,10 +1,9 @@
 use super::{DepthwiseConv, Padding};
 use crate::dtype::Float;
 use crate::op::GradBuffer;
-use crate::parallel::{Shared, blocks, reduce, rows_per_block};
+use crate::parallel::{reduce, rows_per_block};
 use crate::simd::LANES;
-use crate::vectorize;
-use crate::{Scratch, Tensor};
+use crate::{Scratch, Tensor, for_rows, vectorize};
 
 /// For every token and tap, the token that is read; `None` in zero padding. `sign` -1 flips the filter.
 fn neighbours(op: &DepthwiseConv, sign: isize) -> Vec<Option<usize>> {
@@ -78,21 +77,14 @@ fn apply<T: Float>(
     out: &mut [T],
     add: bool,
 ) {
-    let (rows, c, tokens) = (x.rows(), x.width(), op.grid[0] * op.grid[1]);
+    let (c, tokens) = (x.width(), op.grid[0] * op.grid[1]);
     let taps = op.filter[0] * op.filter[1];
     let table = neighbours(op, sign);
-    let (x, out) = (x.read::<T>(), Shared::new(out));
-    blocks(rows, rows_per_block(c * taps), |range| {
-        // SAFETY: blocks are disjoint.
-        let out = unsafe { out.slice(range.start * c..range.end * c) };
-        vectorize!({
-            for (r, row) in range.enumerate() {
-                let (sample, t) = (row / tokens, row % tokens);
-                let x = &x[sample * tokens * c..][..tokens * c];
-                let neighbours = &table[t * taps..][..taps];
-                token(x, w, bias, neighbours, &mut out[r * c..][..c], add);
-            }
-        });
+    let x = x.read::<T>();
+    for_rows!((out, c), c * taps, |row, out| {
+        let (sample, t) = (row / tokens, row % tokens);
+        let x = &x[sample * tokens * c..][..tokens * c];
+        token(x, w, bias, &table[t * taps..][..taps], out, add);
     });
 }
 

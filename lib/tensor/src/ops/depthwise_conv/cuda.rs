@@ -1,14 +1,22 @@
 use super::{DepthwiseConv, Padding};
 use crate::args;
 use crate::dtype::Dtype;
-use crate::kernel::{ALL_DTYPES, Source, columns, units};
+use crate::kernel::{ALL_DTYPES, Arg, Source, columns, source, units};
 use crate::op::{Grads, Launch, Saved};
 use crate::ops::linear::multiply_and_sum;
 use crate::tensor::Tensor;
 
 /// The kernels.
-pub static SOURCE: Source =
-    Source { name: "depthwise_conv", text: include_str!("depthwise_conv.cu"), dtypes: ALL_DTYPES };
+pub static SOURCE: Source = source!("depthwise_conv", ALL_DTYPES);
+
+impl DepthwiseConv {
+    /// The arguments that both kernels take: the sizes of the grid and of the filter, the channels, the padding.
+    fn sizes(&self, channels: usize) -> [Arg<'static>; 6] {
+        let ([rows, columns], [p, q]) = (self.grid, self.filter);
+        let periodic = usize::from(self.padding == Padding::Periodic);
+        [rows, columns, p, q, channels, periodic].map(Arg::from)
+    }
+}
 
 /// y (+)= x convolved with the filter, as it is (`sign` 1) or flipped (-1).
 fn apply(
@@ -19,28 +27,8 @@ fn apply(
     sign: i32,
 ) {
     let (element, tokens, c) = (x.dtype(), x.rows(), x.width());
-    let ([rows, columns], [filter_rows, filter_columns]) = (op.grid, op.filter);
-    let periodic = op.padding == Padding::Periodic;
-    SOURCE.launch(
-        element,
-        "depthwise_conv_apply",
-        units::grid(element, tokens, c),
-        args![
-            x,
-            w,
-            bias,
-            y,
-            tokens,
-            rows,
-            columns,
-            filter_rows,
-            filter_columns,
-            c,
-            periodic,
-            sign,
-            add,
-        ],
-    );
+    let args = [args![x, w, bias, y, tokens], &op.sizes(c), args![sign, add]].concat();
+    SOURCE.launch(element, "depthwise_conv_apply", units::grid(element, tokens, c), &args);
 }
 
 impl Launch for DepthwiseConv {
@@ -62,26 +50,9 @@ impl Launch for DepthwiseConv {
         let taps = self.filter[0] * self.filter[1];
         let (chunks, chunk_tokens) = units::chunks(tokens, taps * c);
         let mut partials = Tensor::empty_on(dy.device(), &[chunks, taps * c], Dtype::F32);
-        let ([rows, columns], [filter_rows, filter_columns]) = (self.grid, self.filter);
-        SOURCE.launch(
-            dtype,
-            "depthwise_conv_filter",
-            units::grid(dtype, chunks * taps, c),
-            args![
-                x,
-                &dy,
-                &mut partials,
-                tokens,
-                chunk_tokens,
-                chunks,
-                rows,
-                columns,
-                filter_rows,
-                filter_columns,
-                c,
-                self.padding == Padding::Periodic,
-            ],
-        );
+        let args = args![x, &dy, &mut partials, tokens, chunk_tokens, chunks];
+        let (grid, args) = (units::grid(dtype, chunks * taps, c), [args, &self.sizes(c)].concat());
+        SOURCE.launch(dtype, "depthwise_conv_filter", grid, &args);
         columns::sum_rows(&partials, grad);
     }
 }

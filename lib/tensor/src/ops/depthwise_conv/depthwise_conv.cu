@@ -32,44 +32,6 @@ DEVICE int source(Grid g, int row, int column, int tap, int sign) {
   return from_row < 0 || from_column < 0 ? -1 : from_row * g.columns + from_column;
 }
 
-// N channels of a token: y (+)= bias + Σ_tap w[tap]·x[neighbour].
-template <int N>
-DEVICE void apply(
-    const element* __restrict__ x, const element* __restrict__ w,
-    const element* __restrict__ bias, element* __restrict__ y, int tokens, Grid g, int sign,
-    int add) {
-  int unit = blockIdx.x * blockDim.x + threadIdx.x;
-  int token = unit / (g.channels / N);
-  if (token >= tokens) {
-    return;
-  }
-  int channel = unit % (g.channels / N) * N;
-  int sample = token / (g.rows * g.columns) * (g.rows * g.columns);
-  int row = (token - sample) / g.columns, column = (token - sample) % g.columns;
-  float sum[N] = {};
-  if (bias != nullptr) {
-    Vector<element, N> b = load_vector<N>(bias + channel);
-#pragma unroll
-    for (int i = 0; i < N; i++) {
-      sum[i] = to_float(b.at[i]);
-    }
-  }
-#pragma unroll 4
-  for (int tap = 0; tap < g.filter_rows * g.filter_columns; tap++) {
-    int from = source(g, row, column, tap, sign);
-    if (from < 0) {
-      continue;
-    }
-    Vector<element, N> a = load_vector<N>(x + (long long)(sample + from) * g.channels + channel);
-    Vector<element, N> f = load_vector<N>(w + (long long)tap * g.channels + channel);
-#pragma unroll
-    for (int i = 0; i < N; i++) {
-      sum[i] = fmaf(to_float(f.at[i]), to_float(a.at[i]), sum[i]);
-    }
-  }
-  put_vector<N>(y + (long long)token * g.channels + channel, sum, add);
-}
-
 // N channels of a tap over a chunk of tokens: Σ dy·x[neighbour].
 template <int N>
 DEVICE void filter(
@@ -119,11 +81,33 @@ KERNEL(depthwise_conv_apply)
  element* __restrict__ y, int tokens, int rows, int columns, int filter_rows, int filter_columns,
  int channels, int periodic, int sign, int add) {
   Grid g{rows, columns, filter_rows, filter_columns, channels, periodic};
-  if (channels % WIDTH == 0) {
-    apply<WIDTH>(x, w, bias, y, tokens, g, sign, add);
-  } else {
-    apply<1>(x, w, bias, y, tokens, g, sign, add);
-  }
+  with_unit(tokens, channels, [&](auto n, int token, int channel) {
+    constexpr int N = n.value;
+    int sample = token / (g.rows * g.columns) * (g.rows * g.columns);
+    int row = (token - sample) / g.columns, column = (token - sample) % g.columns;
+    float sum[N] = {};
+    if (bias != nullptr) {
+      Vector<element, N> b = load_vector<N>(bias + channel);
+#pragma unroll
+      for (int i = 0; i < N; i++) {
+        sum[i] = to_float(b.at[i]);
+      }
+    }
+#pragma unroll 4
+    for (int tap = 0; tap < g.filter_rows * g.filter_columns; tap++) {
+      int from = source(g, row, column, tap, sign);
+      if (from < 0) {
+        continue;
+      }
+      Vector<element, N> a = load_vector<N>(x + (long long)(sample + from) * g.channels + channel);
+      Vector<element, N> f = load_vector<N>(w + (long long)tap * g.channels + channel);
+#pragma unroll
+      for (int i = 0; i < N; i++) {
+        sum[i] = fmaf(to_float(f.at[i]), to_float(a.at[i]), sum[i]);
+      }
+    }
+    put_vector<N>(y + (long long)token * g.channels + channel, sum, add);
+  });
 }
 
 // Sums over chunks of tokens: dw [chunks, taps, channels].

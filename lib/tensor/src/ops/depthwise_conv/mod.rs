@@ -35,10 +35,6 @@ pub struct DepthwiseConv {
 }
 
 impl Op for DepthwiseConv {
-    fn name(&self) -> &'static str {
-        "depthwise_conv"
-    }
-
     fn shape(&self, inputs: &[&[usize]]) -> Result<Vec<usize>, String> {
         let [x @ [_, tokens, c], [taps, wc], [bc]] = inputs else {
             return Err("takes x [B, T, C], w [P·Q, C], bias [C]".into());

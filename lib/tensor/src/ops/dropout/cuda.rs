@@ -2,13 +2,12 @@
 
 use super::Dropout;
 use crate::args;
-use crate::kernel::{ALL_DTYPES, Grid, Source};
+use crate::kernel::{ALL_DTYPES, Grid, Source, source};
 use crate::op::{Grads, Launch, Saved};
 use crate::tensor::Tensor;
 
 /// The kernel.
-pub static SOURCE: Source =
-    Source { name: "dropout", text: include_str!("dropout.cu"), dtypes: ALL_DTYPES };
+pub static SOURCE: Source = source!("dropout", ALL_DTYPES);
 
 /// Threads per block.
 const THREADS: usize = 256;

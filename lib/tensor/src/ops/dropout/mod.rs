@@ -68,10 +68,6 @@ impl Mask {
 }
 
 impl Op for Dropout {
-    fn name(&self) -> &'static str {
-        "dropout"
-    }
-
     fn shape(&self, inputs: &[&[usize]]) -> Result<Vec<usize>, String> {
         let [x, [4]] = inputs else { return Err("takes x and a counter [4]".into()) };
         if !(0.0..1.0).contains(&self.p) {

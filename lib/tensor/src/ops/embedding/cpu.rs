@@ -1,7 +1,6 @@
 use crate::dtype::Float;
-use crate::parallel::{Shared, blocks, rows_per_block};
+use crate::for_rows;
 use crate::tensor::Tensor;
-use crate::vectorize;
 
 /// The row of an index; `None` if it is outside 0..`rows`.
 fn row(index: i32, rows: usize) -> Option<usize> {
@@ -17,18 +16,12 @@ pub(crate) fn gather<T: Float>(
     accumulate: bool,
 ) {
     let (v, h, table) = (table.shape()[0], table.width(), table.read::<T>());
-    let out = Shared::new(out);
-    blocks(index.len(), rows_per_block(h), |range| {
-        // SAFETY: blocks are disjoint.
-        let out = unsafe { out.slice(range.start * h..range.end * h) };
-        for (position, index) in index[range].iter().enumerate() {
-            let out = &mut out[position * h..][..h];
-            match row(*index, v).map(|row| &table[row * h..][..h]) {
-                Some(row) if accumulate => out.iter_mut().zip(row).for_each(|(y, x)| *y += *x),
-                Some(row) => out.copy_from_slice(row),
-                None if accumulate => out.iter_mut().for_each(|y| *y += outside),
-                None => out.fill(outside),
-            }
+    for_rows!((out, h), h, |position, out| {
+        match row(index[position], v).map(|row| &table[row * h..][..h]) {
+            Some(row) if accumulate => out.iter_mut().zip(row).for_each(|(y, x)| *y += *x),
+            Some(row) => out.copy_from_slice(row),
+            None if accumulate => out.iter_mut().for_each(|y| *y += outside),
+            None => out.fill(outside),
         }
     });
 }
@@ -58,23 +51,13 @@ fn sorted(index: &[i32], rows: usize) -> (Vec<usize>, Vec<usize>) {
 pub(crate) fn scatter_add<T: Float>(index: &[i32], x: &[T], table: &mut Tensor, accumulate: bool) {
     let (v, h) = (table.shape()[0], table.width());
     let (positions, begin) = sorted(index, v);
-    let table = Shared::new(table.write::<T>());
-    blocks(v, rows_per_block(h), |range| {
-        // SAFETY: blocks are disjoint.
-        let table = unsafe { table.slice(range.start * h..range.end * h) };
+    for_rows!((table.write::<T>(), h), h, |row, sum| {
         if !accumulate {
-            table.fill(T::ZERO);
+            sum.fill(T::ZERO);
         }
-        vectorize!({
-            for (r, row) in range.enumerate() {
-                let sum = &mut table[r * h..][..h];
-                for position in &positions[begin[row]..begin[row + 1]] {
-                    let x = &x[position * h..][..h];
-                    for i in 0..h {
-                        sum[i] += x[i];
-                    }
-                }
-            }
-        });
+        for position in &positions[begin[row]..begin[row + 1]] {
+            let x = &x[position * h..][..h];
+            sum.iter_mut().zip(x).for_each(|(sum, x)| *sum += *x);
+        }
     });
 }

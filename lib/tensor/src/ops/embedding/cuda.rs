@@ -1,13 +1,12 @@
 use super::Embedding;
 use crate::args;
 use crate::dtype::Dtype;
-use crate::kernel::{ALL_DTYPES, Grid, Source, units};
+use crate::kernel::{ALL_DTYPES, Grid, Source, source, units};
 use crate::op::{GradBuffer, Grads, Launch, Saved};
 use crate::tensor::Tensor;
 
 /// The kernels.
-pub static SOURCE: Source =
-    Source { name: "embedding", text: include_str!("embedding.cu"), dtypes: ALL_DTYPES };
+pub static SOURCE: Source = source!("embedding", ALL_DTYPES);
 
 /// Number of values of a radix digit, as in the source; also the threads per block.
 const DIGITS: usize = 256;

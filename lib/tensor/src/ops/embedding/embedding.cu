@@ -142,76 +142,49 @@ KERNEL(embedding_bounds)
   }
 }
 
-template <int N>
-DEVICE void gather(
-    const element* __restrict__ table, const int* __restrict__ index, element* __restrict__ y,
-    int n, int rows, int h, float outside, int add) {
-  int unit = blockIdx.x * blockDim.x + threadIdx.x;
-  int position = unit / (h / N), column = unit % (h / N) * N;
-  if (position >= n) {
-    return;
-  }
-  int row = key_of(index[position], rows);
-  float values[N];
-  if (row < rows) {
-    Vector<element, N> from = load_vector<N>(table + (long long)row * h + column);
-#pragma unroll
-    for (int i = 0; i < N; i++) {
-      values[i] = to_float(from.at[i]);
-    }
-  } else {
-#pragma unroll
-    for (int i = 0; i < N; i++) {
-      values[i] = outside;
-    }
-  }
-  put_vector<N>(y + (long long)position * h + column, values, add);
-}
-
-// N columns of a row of the table.
-template <int N>
-DEVICE void sum(
-    const element* __restrict__ dy, const int* __restrict__ positions,
-    const int* __restrict__ bounds, element* __restrict__ table, int rows, int h, int add) {
-  int unit = blockIdx.x * blockDim.x + threadIdx.x;
-  int row = unit / (h / N), column = unit % (h / N) * N;
-  if (row >= rows) {
-    return;
-  }
-  int begin = bounds[2 * row], end = bounds[2 * row + 1];
-  if (add && begin == end) {
-    return;
-  }
-  float total[N] = {};
-#pragma unroll 4
-  for (int i = begin; i < end; i++) {
-    Vector<element, N> d = load_vector<N>(dy + (long long)positions[i] * h + column);
-#pragma unroll
-    for (int j = 0; j < N; j++) {
-      total[j] += to_float(d.at[j]);
-    }
-  }
-  put_vector<N>(table + (long long)row * h + column, total, add);
-}
-
 // y [n, h] (+)= rows of table [rows, h]; `outside` for an index out of range. A thread moves 16 bytes if h allows it.
 KERNEL(embedding_gather)
 (const element* __restrict__ table, const int* __restrict__ index, element* __restrict__ y, int n,
  int rows, int h, float outside, int add) {
-  if (h % WIDTH == 0) {
-    gather<WIDTH>(table, index, y, n, rows, h, outside, add);
-  } else {
-    gather<1>(table, index, y, n, rows, h, outside, add);
-  }
+  with_unit(n, h, [&](auto width, int position, int column) {
+    constexpr int N = width.value;
+    int row = key_of(index[position], rows);
+    float values[N];
+    if (row < rows) {
+      Vector<element, N> from = load_vector<N>(table + (long long)row * h + column);
+#pragma unroll
+      for (int i = 0; i < N; i++) {
+        values[i] = to_float(from.at[i]);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < N; i++) {
+        values[i] = outside;
+      }
+    }
+    put_vector<N>(y + (long long)position * h + column, values, add);
+  });
 }
 
 // table [rows, h] (+)= for each row, the sum of dy over its positions, in order.
 KERNEL(embedding_sum)
 (const element* __restrict__ dy, const int* __restrict__ positions, const int* __restrict__ bounds,
  element* __restrict__ table, int rows, int h, int add) {
-  if (h % WIDTH == 0) {
-    sum<WIDTH>(dy, positions, bounds, table, rows, h, add);
-  } else {
-    sum<1>(dy, positions, bounds, table, rows, h, add);
-  }
+  with_unit(rows, h, [&](auto width, int row, int column) {
+    constexpr int N = width.value;
+    int begin = bounds[2 * row], end = bounds[2 * row + 1];
+    if (add && begin == end) {
+      return;
+    }
+    float total[N] = {};
+#pragma unroll 4
+    for (int i = begin; i < end; i++) {
+      Vector<element, N> d = load_vector<N>(dy + (long long)positions[i] * h + column);
+#pragma unroll
+      for (int j = 0; j < N; j++) {
+        total[j] += to_float(d.at[j]);
+      }
+    }
+    put_vector<N>(table + (long long)row * h + column, total, add);
+  });
 }

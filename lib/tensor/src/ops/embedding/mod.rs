@@ -19,10 +19,6 @@ use crate::with_float;
 pub struct Embedding;
 
 impl Op for Embedding {
-    fn name(&self) -> &'static str {
-        "embedding"
-    }
-
     fn shape(&self, inputs: &[&[usize]]) -> Result<Vec<usize>, String> {
         match inputs {
             [[_, h], index] => Ok([index, &[*h][..]].concat()),

@@ -1,10 +1,9 @@
 use super::{Interpolate, Interpolation};
 use crate::dtype::Float;
+use crate::for_rows;
 use crate::op::GradBuffer;
 use crate::ops::pool::lengths;
-use crate::parallel::{Shared, blocks, rows_per_block};
 use crate::tensor::Tensor;
-use crate::vectorize;
 
 /// Along one axis, the old cells that each new cell reads, with their weights.
 type Weights<T> = Vec<Vec<(usize, T)>>;
@@ -46,29 +45,22 @@ fn gather<T: Float>(
     to: &mut Tensor,
     add: bool,
 ) {
-    let ([samples, rows, wide, c], cells) = (lengths(to), to.rows());
+    let [samples, rows, wide, c] = lengths(to);
     let sample = from.len() / samples.max(1);
-    let to = Shared::new(to.write::<T>());
-    blocks(cells, rows_per_block(4 * c), |range| {
-        // SAFETY: blocks are disjoint.
-        let to = unsafe { to.slice(range.start * c..range.end * c) };
-        vectorize!({
-            for (r, cell) in range.enumerate() {
-                let y = &mut to[r * c..][..c];
-                if !add {
-                    y.fill(T::ZERO);
-                }
-                let x = &from[cell / (rows * wide) * sample..][..sample];
-                for (row, wr) in &by_row[cell / wide % rows] {
-                    for (column, wc) in &by_column[cell % wide] {
-                        let (weight, x) = (*wr * *wc, &x[(row * columns + column) * c..][..c]);
-                        for i in 0..c {
-                            y[i] = weight.mul_add(x[i], y[i]);
-                        }
-                    }
+    for_rows!((to.write::<T>(), c), 4 * c, |cell, y| {
+        let y = &mut y[..c];
+        if !add {
+            y.fill(T::ZERO);
+        }
+        let x = &from[cell / (rows * wide) * sample..][..sample];
+        for (row, wr) in &by_row[cell / wide % rows] {
+            for (column, wc) in &by_column[cell % wide] {
+                let (weight, x) = (*wr * *wc, &x[(row * columns + column) * c..][..c]);
+                for i in 0..c {
+                    y[i] = weight.mul_add(x[i], y[i]);
                 }
             }
-        });
+        }
     });
 }
 

@@ -1,13 +1,12 @@
 use super::{Interpolate, Interpolation};
 use crate::args;
-use crate::kernel::{ALL_DTYPES, Source, units};
+use crate::kernel::{ALL_DTYPES, Source, source, units};
 use crate::op::{GradBuffer, Grads, Launch, Saved};
 use crate::ops::pool::lengths;
 use crate::tensor::Tensor;
 
 /// The kernels.
-pub static SOURCE: Source =
-    Source { name: "interpolate", text: include_str!("interpolate.cu"), dtypes: ALL_DTYPES };
+pub static SOURCE: Source = source!("interpolate", ALL_DTYPES);
 
 impl Launch for Interpolate {
     fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {

@@ -68,84 +68,54 @@ DEVICE void add_weighted(float (&sum)[N], float weight, const element* from) {
   }
 }
 
-// N channels of a new cell.
-template <int N>
-DEVICE void forward(
-    const element* __restrict__ x, element* __restrict__ y, int cells, int rows, int columns,
-    int to_rows, int to_columns, int channels, int linear) {
-  int unit = blockIdx.x * blockDim.x + threadIdx.x;
-  int cell = unit / (channels / N);
-  if (cell >= cells) {
-    return;
-  }
-  int channel = unit % (channels / N) * N;
-  Pair row = pair(cell / to_columns % to_rows, rows, to_rows, linear);
-  Pair column = pair(cell % to_columns, columns, to_columns, linear);
-  long long sample = (long long)(cell / (to_rows * to_columns)) * rows * columns;
-  const element* from = x + sample * channels + channel;
-  float sum[N] = {};
-#pragma unroll
-  for (int i = 0; i < 4; i++) {
-    float weight = (i < 2 ? 1.0f - row.weight : row.weight) *
-                   (i % 2 == 0 ? 1.0f - column.weight : column.weight);
-    // Elements with weight zero are not read: they may be NaN.
-    if (weight != 0.0f) {
-      long long at = (long long)(i < 2 ? row.low : row.high) * columns;
-      at += i % 2 == 0 ? column.low : column.high;
-      add_weighted(sum, weight, from + at * channels);
-    }
-  }
-  put_vector<N>(y + (long long)cell * channels + channel, sum, 0);
-}
-
-// N channels of an old cell: gradients of the new cells that read it, in order.
-template <int N>
-DEVICE void backward(
-    const element* __restrict__ dy, element* __restrict__ dx, int cells, int rows, int columns,
-    int to_rows, int to_columns, int channels, int linear, int add) {
-  int unit = blockIdx.x * blockDim.x + threadIdx.x;
-  int cell = unit / (channels / N);
-  if (cell >= cells) {
-    return;
-  }
-  int channel = unit % (channels / N) * N;
-  int row = cell / columns % rows, column = cell % columns;
-  long long sample = (long long)(cell / (rows * columns)) * to_rows * to_columns;
-  const element* from = dy + sample * channels + channel;
-  float sum[N] = {};
-  int row_end = end_with(row, rows, to_rows, linear);
-  int column_begin = first_with(column, columns, to_columns, linear);
-  int column_end = end_with(column, columns, to_columns, linear);
-  for (int i = first_with(row, rows, to_rows, linear); i < row_end; i++) {
-    float row_share = share(row, i, rows, to_rows, linear);
-    for (int j = column_begin; j < column_end; j++) {
-      float weight = row_share * share(column, j, columns, to_columns, linear);
-      if (weight != 0.0f) {
-        add_weighted(sum, weight, from + ((long long)i * to_columns + j) * channels);
-      }
-    }
-  }
-  put_vector<N>(dx + (long long)cell * channels + channel, sum, add);
-}
-
 // `cells` cells of y [B, to_rows, to_columns, channels] from x [B, rows, columns, channels].
 KERNEL(interpolate_forward)
 (const element* __restrict__ x, element* __restrict__ y, int cells, int rows, int columns,
  int to_rows, int to_columns, int channels, int linear) {
-  if (channels % WIDTH == 0) {
-    forward<WIDTH>(x, y, cells, rows, columns, to_rows, to_columns, channels, linear);
-  } else {
-    forward<1>(x, y, cells, rows, columns, to_rows, to_columns, channels, linear);
-  }
+  with_unit(cells, channels, [&](auto n, int cell, int channel) {
+    constexpr int N = n.value;
+    Pair row = pair(cell / to_columns % to_rows, rows, to_rows, linear);
+    Pair column = pair(cell % to_columns, columns, to_columns, linear);
+    long long sample = (long long)(cell / (to_rows * to_columns)) * rows * columns;
+    const element* from = x + sample * channels + channel;
+    float sum[N] = {};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      float weight = (i < 2 ? 1.0f - row.weight : row.weight) *
+                     (i % 2 == 0 ? 1.0f - column.weight : column.weight);
+      // Elements with weight zero are not read: they may be NaN.
+      if (weight != 0.0f) {
+        long long at = (long long)(i < 2 ? row.low : row.high) * columns;
+        at += i % 2 == 0 ? column.low : column.high;
+        add_weighted(sum, weight, from + at * channels);
+      }
+    }
+    put_vector<N>(y + (long long)cell * channels + channel, sum, 0);
+  });
 }
 
-// `cells` cells of dx (+)= the gradient, given dy.
+// `cells` cells of dx (+)= the gradients of the new cells that read an old one, in order, given dy.
 KERNEL(interpolate_backward)
 (const element* __restrict__ dy, element* __restrict__ dx, int cells, int rows, int columns,
  int to_rows, int to_columns, int channels, int linear, int add) {
-  if (channels % WIDTH == 0) {
-    backward<WIDTH>(dy, dx, cells, rows, columns, to_rows, to_columns, channels, linear, add);
-  } else {
-    backward<1>(dy, dx, cells, rows, columns, to_rows, to_columns, channels, linear, add);
-  }
+  with_unit(cells, channels, [&](auto n, int cell, int channel) {
+    constexpr int N = n.value;
+    int row = cell / columns % rows, column = cell % columns;
+    long long sample = (long long)(cell / (rows * columns)) * to_rows * to_columns;
+    const element* from = dy + sample * channels + channel;
+    float sum[N] = {};
+    int row_end = end_with(row, rows, to_rows, linear);
+    int column_begin = first_with(column, columns, to_columns, linear);
+    int column_end = end_with(column, columns, to_columns, linear);
+    for (int i = first_with(row, rows, to_rows, linear); i < row_end; i++) {
+      float row_share = share(row, i, rows, to_rows, linear);
+      for (int j = column_begin; j < column_end; j++) {
+        float weight = row_share * share(column, j, columns, to_columns, linear);
+        if (weight != 0.0f) {
+          add_weighted(sum, weight, from + ((long long)i * to_columns + j) * channels);
+        }
+      }
+    }
+    put_vector<N>(dx + (long long)cell * channels + channel, sum, add);
+  });
 }

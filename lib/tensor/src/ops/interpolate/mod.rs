@@ -34,10 +34,6 @@ pub struct Interpolate {
 }
 
 impl Op for Interpolate {
-    fn name(&self) -> &'static str {
-        "interpolate"
-    }
-
     fn shape(&self, inputs: &[&[usize]]) -> Result<Vec<usize>, String> {
         match inputs {
             [[b, rows, columns, c]] if rows * columns > 0 && self.grid[0] * self.grid[1] > 0 => {

@@ -2,10 +2,9 @@ use super::Activation;
 use crate::dtype::Float;
 use crate::op::GradBuffer;
 use crate::ops::activation;
-use crate::parallel::{Shared, blocks};
+use crate::parallel::{BLOCK_ELEMENTS, Shared, blocks, row_blocks};
 use crate::product::{View, product, product_into};
-use crate::vectorize;
-use crate::{Scratch, Tensor};
+use crate::{Scratch, Tensor, for_rows, vectorize};
 
 /// Rows per block: enough to make packing W negligible, few enough that the block stays in the L2 cache until its
 /// activation is done.
@@ -79,16 +78,10 @@ pub(super) fn backward<T: Float>(
     let (rows, k, n) = (x.rows(), x.width(), w.shape()[0]);
     let (x, w) = (x.read::<T>(), w.read::<T>());
     if let Some(slope) = slope {
-        let dy = Shared::new(dy.write::<T>());
-        blocks(rows, ROWS / 4, |r| {
-            let span = r.start * n..r.end * n;
-            // SAFETY: blocks are disjoint.
-            let (dy, slope) = (unsafe { dy.slice(span.clone()) }, &slope[span]);
-            vectorize!({
-                for (d, s) in dy.iter_mut().zip(slope) {
-                    *d *= *s;
-                }
-            });
+        for_rows!((dy.write::<T>(), n), n, |row, dy| {
+            for (d, s) in dy.iter_mut().zip(&slope[row * n..][..n]) {
+                *d *= *s;
+            }
         });
     }
     let dz = dy.read::<T>();
@@ -153,10 +146,7 @@ fn collect<T: Float>(sums: &[T], lanes: usize, grad: &mut GradBuffer) {
     let add = grad.accumulate;
     let total = grad.tensor.write::<T>();
     let width = total.len();
-    let total = Shared::new(total);
-    blocks(width, crate::parallel::BLOCK_ELEMENTS, |range| {
-        // SAFETY: blocks are disjoint.
-        let total = unsafe { total.slice(range.clone()) };
+    row_blocks((total, 1), BLOCK_ELEMENTS, |range, total| {
         if !add {
             total.fill(T::ZERO);
         }

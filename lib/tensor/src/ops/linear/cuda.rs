@@ -5,14 +5,13 @@ use super::Linear;
 use crate::args;
 use crate::dtype::Dtype;
 use crate::kernel::product::{Epilogue, Matrix, Product};
-use crate::kernel::{ALL_DTYPES, Grid, Source, columns};
+use crate::kernel::{ALL_DTYPES, Grid, Source, columns, source};
 use crate::op::{GradBuffer, Grads, Launch, Saved};
 use crate::ops::activation::Activation;
 use crate::tensor::Tensor;
 
 /// The kernel of the activation's slope.
-pub static SOURCE: Source =
-    Source { name: "linear", text: include_str!("linear.cu"), dtypes: ALL_DTYPES };
+pub static SOURCE: Source = source!("linear", ALL_DTYPES);
 
 /// Threads per block.
 const THREADS: usize = 256;

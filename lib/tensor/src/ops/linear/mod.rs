@@ -23,10 +23,6 @@ pub struct Linear {
 }
 
 impl Op for Linear {
-    fn name(&self) -> &'static str {
-        "linear"
-    }
-
     fn shape(&self, inputs: &[&[usize]]) -> Result<Vec<usize>, String> {
         let (x, w) = match (inputs, self.bias) {
             ([x, w], false) => (x, w),

@@ -31,10 +31,6 @@ pub(super) fn part_space(
 impl Strided for Narrow {}
 
 impl Op for Narrow {
-    fn name(&self) -> &'static str {
-        "narrow"
-    }
-
     fn shape(&self, inputs: &[&[usize]]) -> Result<Vec<usize>, String> {
         let [x] = inputs else { return Err("takes one input".into()) };
         let Self { axis, start, length } = *self;

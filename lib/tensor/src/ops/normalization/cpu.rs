@@ -1,10 +1,9 @@
 use super::{Affine, Kind, Normalization};
 use crate::dtype::Float;
 use crate::op::GradBuffer;
-use crate::parallel::{Shared, blocks, reduce, rows_per_block};
+use crate::parallel::{Shared, reduce, row_blocks, rows_per_block};
 use crate::simd::sum;
-use crate::vectorize;
-use crate::{Scratch, Tensor};
+use crate::{Scratch, Tensor, for_rows, vectorize};
 use std::ops::Range;
 
 /// μ and r of a row; μ is 0 unless the normalization is centred.
@@ -55,31 +54,22 @@ pub(super) fn forward<T: Float>(
     let (w, b, offset) =
         (affine.w.read::<T>(), affine.b.map(|b| b.read::<T>()), T::of(affine.offset));
     let group = (rows / affine.groups.max(1)).max(1);
-    let (stats, out) = (Shared::new(stats), Shared::new(out));
-    blocks(rows, rows_per_block(h), |range| {
-        // SAFETY: blocks are disjoint.
-        let out = unsafe { out.slice(range.start * h..range.end * h) };
-        // SAFETY: blocks are disjoint.
-        let stats = unsafe { stats.slice(range.start * 2..range.end * 2) };
-        vectorize!({
-            for (r, row) in range.enumerate() {
-                let start = row / group * affine.stride;
-                let (x, y) = (&x[row * h..][..h], &mut out[r * h..][..h]);
-                let w = &w[start + affine.w_start..][..h];
-                let s = statistics(x, op.is_centred(), T::of(op.epsilon));
-                (stats[2 * r], stats[2 * r + 1]) = s;
-                if let Some(b) = b {
-                    let b = &b[start + affine.b_start..][..h];
-                    for i in 0..h {
-                        y[i] = normalized(x[i], s).mul_add(offset + w[i], b[i]);
-                    }
-                } else {
-                    for i in 0..h {
-                        y[i] = normalized(x[i], s) * (offset + w[i]);
-                    }
-                }
+    for_rows!(((out, h), (stats, 2)), h, |row, (y, stats)| {
+        let start = row / group * affine.stride;
+        let (x, y) = (&x[row * h..][..h], &mut y[..h]);
+        let w = &w[start + affine.w_start..][..h];
+        let s = statistics(x, op.is_centred(), T::of(op.epsilon));
+        stats.copy_from_slice(&[s.0, s.1]);
+        if let Some(b) = b {
+            let b = &b[start + affine.b_start..][..h];
+            for i in 0..h {
+                y[i] = normalized(x[i], s).mul_add(offset + w[i], b[i]);
             }
-        });
+        } else {
+            for i in 0..h {
+                y[i] = normalized(x[i], s) * (offset + w[i]);
+            }
+        }
     });
 }
 
@@ -131,17 +121,16 @@ pub(super) fn backward<T: Float>(
         }
         return;
     };
-    let dm = dw.map(|grad| Shared::new(grad.zeroed::<T>()));
-    blocks(groups, rows_per_block(h * group), |range| {
-        for g in range {
-            let mut sums = Scratch::<T>::zeroed(2 * h);
-            pass(g * group..(g + 1) * group, &mut sums);
-            let Some(dm) = &dm else { continue };
-            // SAFETY: groups are disjoint.
-            let dm = unsafe { dm.slice(g * stride..(g + 1) * stride) };
-            for (vector, sum) in [scale, shift].into_iter().zip(sums.chunks_exact(h)) {
-                dm[vector * h..][..h].iter_mut().zip(sum).for_each(|(d, s)| *d += *s);
-            }
+    let mut sums = Scratch::<T>::zeroed(groups * 2 * h);
+    row_blocks((&mut *sums, 2 * h), rows_per_block(h * group), |range, sums| {
+        for (g, sums) in range.zip(sums.chunks_exact_mut(2 * h)) {
+            pass(g * group..(g + 1) * group, sums);
         }
     });
+    let Some(grad) = dw else { return };
+    for (dm, sums) in grad.zeroed::<T>().chunks_exact_mut(stride).zip(sums.chunks_exact(2 * h)) {
+        for (vector, sum) in [scale, shift].into_iter().zip(sums.chunks_exact(h)) {
+            dm[vector * h..][..h].iter_mut().zip(sum).for_each(|(d, s)| *d += *s);
+        }
+    }
 }

@@ -3,13 +3,12 @@ use crate::args;
 use crate::dtype::Dtype;
 use crate::kernel::columns::{self, Target, zeroed};
 use crate::kernel::rows::{backward_grid, forward_grid};
-use crate::kernel::{ALL_DTYPES, Arg, Source};
+use crate::kernel::{ALL_DTYPES, Arg, Source, source};
 use crate::op::{Grads, Launch, Saved};
 use crate::tensor::Tensor;
 
 /// The kernels.
-pub static SOURCE: Source =
-    Source { name: "normalization", text: include_str!("normalization.cu"), dtypes: ALL_DTYPES };
+pub static SOURCE: Source = source!("normalization", ALL_DTYPES);
 
 impl Launch for Normalization {
     /// Saves x, the weights, and μ and r of each row: f32 [rows, 2].
@@ -18,28 +17,15 @@ impl Launch for Normalization {
         let (rows, width) = (x.rows(), x.width());
         let mut stats = Tensor::empty_on(x.device(), &[rows, 2], Dtype::F32);
         let (kind, grid) = forward_grid(rows, width);
-        SOURCE.launch(
-            x.dtype(),
-            ["normalization_forward", "normalization_forward", "normalization_forward_wide"][kind],
-            grid,
-            args![
-                x,
-                affine.w,
-                affine.w_start as i64,
-                affine.b,
-                affine.b_start as i64,
-                &mut stats,
-                out,
-                rows,
-                (rows / affine.groups.max(1)).max(1),
-                width,
-                affine.stride as i64,
-                affine.offset as f32,
-                self.epsilon as f32,
-                self.is_centred(),
-                kind == 1,
-            ],
-        );
+        let group_rows = (rows / affine.groups.max(1)).max(1);
+        let Affine { w, b, offset, .. } = affine;
+        let [w_start, b_start, stride] =
+            [affine.w_start, affine.b_start, affine.stride].map(|n| n as i64);
+        let [offset, epsilon] = [offset, self.epsilon].map(|x| x as f32);
+        let vectors = args![x, w, w_start, b, b_start, &mut stats, out];
+        let sizes =
+            args![rows, group_rows, width, stride, offset, epsilon, self.is_centred(), kind];
+        SOURCE.launch(x.dtype(), "normalization_forward", grid, &[vectors, sizes].concat());
         vec![x.clone(), inputs[1].clone(), stats]
     }
 
@@ -63,29 +49,11 @@ impl Launch for Normalization {
             .any(Option::is_some)
             .then(|| Tensor::empty_on(x.device(), &[groups, parts, 2, width], Dtype::F32));
         let add = dx.as_ref().is_some_and(|grad| grad.accumulate);
-        SOURCE.launch(
-            x.dtype(),
-            ["normalization_backward", "normalization_backward", "normalization_backward_wide"]
-                [kind],
-            grid,
-            args![
-                x,
-                w,
-                affine.w_start as i64,
-                stats,
-                &dy,
-                dx.map(|grad| &mut grad.tensor),
-                add,
-                partials.as_mut(),
-                rows,
-                width,
-                affine.stride as i64,
-                affine.offset as f32,
-                parts,
-                self.is_centred(),
-                kind == 1,
-            ],
-        );
+        let [w_start, stride] = [affine.w_start, affine.stride].map(|n| n as i64);
+        let (dx, offset) = (dx.map(|grad| &mut grad.tensor), affine.offset as f32);
+        let vectors = args![x, w, w_start, stats, &dy, dx, add, partials.as_mut()];
+        let sizes = args![rows, width, stride, offset, parts, self.is_centred(), kind];
+        SOURCE.launch(x.dtype(), "normalization_backward", grid, &[vectors, sizes].concat());
         if let Some(partials) = partials {
             columns::sum(&partials, x.dtype(), affine.stride, targets);
         }

@@ -283,19 +283,24 @@ DEVICE void norm_backward_wide(Norm norm, NormGradient gradient, float* scratch)
   }
 }
 
-// Rows of up to 512 columns: one warp each; of up to COLUMNS columns per thread: one block each (`by_block`).
+// `kind` (kernel/rows.rs) 0: rows of up to 512 columns, one warp each; 1: of up to COLUMNS columns per thread, one
+// block each; 2: of any width, one block each.
 KERNEL(normalization_forward, 512, 1)(
     const element* __restrict__ x, const element* __restrict__ w, long long w_start,
     const element* __restrict__ b, long long b_start, float* __restrict__ stats,
     element* __restrict__ out, int rows, int group_rows, int width, long long stride, float offset,
-    float epsilon, int centred, int by_block) {
+    float epsilon, int centred, int kind) {
   SHARED(float, scratch, [WARP]);
   const element* bias = b != nullptr ? b + b_start : nullptr;
   Norm norm = {x, w + w_start, bias, stats, group_rows, width, stride, offset, centred != 0};
   bool whole = width % WIDTH == 0;
-  if (by_block && whole) {
+  if (kind == 2 && whole) {
+    norm_forward_wide<WIDTH>(norm, out, epsilon, scratch);
+  } else if (kind == 2) {
+    norm_forward_wide<1>(norm, out, epsilon, scratch);
+  } else if (kind == 1 && whole) {
     norm_forward<true, WIDTH, COLUMNS / WIDTH>(norm, out, rows, epsilon, scratch);
-  } else if (by_block) {
+  } else if (kind == 1) {
     norm_forward<true, 1, COLUMNS>(norm, out, rows, epsilon, scratch);
   } else if (whole) {
     norm_forward<false, WIDTH, COLUMNS / WIDTH>(norm, out, rows, epsilon, scratch);
@@ -304,57 +309,29 @@ KERNEL(normalization_forward, 512, 1)(
   }
 }
 
-// Rows of any width: one block each.
-KERNEL(normalization_forward_wide, 512, 1)(
-    const element* __restrict__ x, const element* __restrict__ w, long long w_start,
-    const element* __restrict__ b, long long b_start, float* __restrict__ stats,
-    element* __restrict__ out, int rows, int group_rows, int width, long long stride, float offset,
-    float epsilon, int centred, int by_block) {
-  SHARED(float, scratch, [WARP]);
-  const element* bias = b != nullptr ? b + b_start : nullptr;
-  Norm norm = {x, w + w_start, bias, stats, group_rows, width, stride, offset, centred != 0};
-  if (width % WIDTH == 0) {
-    norm_forward_wide<WIDTH>(norm, out, epsilon, scratch);
-  } else {
-    norm_forward_wide<1>(norm, out, epsilon, scratch);
-  }
-}
-
-// Rows of up to 256 columns: one warp each; of up to COLUMNS / 2 columns per thread: one block each (`by_block`).
-// Blocks: groups × parts.
+// `kind` 0: rows of up to 256 columns, one warp each; 1: of up to COLUMNS / 2 columns per thread, one block each; 2: of
+// any width, one block each. Blocks: groups × parts.
 KERNEL(normalization_backward, 512, 1)(
     const element* __restrict__ x, const element* __restrict__ w, long long w_start,
     float* __restrict__ stats, const element* __restrict__ dy, element* __restrict__ dx, int add,
     float* __restrict__ partials, int group_rows, int width, long long stride, float offset,
-    int parts, int centred, int by_block) {
+    int parts, int centred, int kind) {
   constexpr int COUNT = COLUMNS / 2;
   SHARED(float, shared, [2 * COUNT * WARP]);
   Norm norm = {x, w + w_start, nullptr, stats, group_rows, width, stride, offset, centred != 0};
   NormGradient gradient = {dy, dx, add, partials, parts};
   bool whole = width % WIDTH == 0;
-  if (by_block && whole) {
+  if (kind == 2 && whole) {
+    norm_backward_wide<WIDTH>(norm, gradient, shared);
+  } else if (kind == 2) {
+    norm_backward_wide<1>(norm, gradient, shared);
+  } else if (kind == 1 && whole) {
     norm_backward<true, WIDTH, COUNT / WIDTH>(norm, gradient, shared, nullptr);
-  } else if (by_block) {
+  } else if (kind == 1) {
     norm_backward<true, 1, COUNT>(norm, gradient, shared, nullptr);
   } else if (whole) {
     norm_backward<false, WIDTH, COUNT / WIDTH>(norm, gradient, nullptr, shared);
   } else {
     norm_backward<false, 1, COUNT>(norm, gradient, nullptr, shared);
-  }
-}
-
-// Rows of any width: one block each.
-KERNEL(normalization_backward_wide, 512, 1)(
-    const element* __restrict__ x, const element* __restrict__ w, long long w_start,
-    float* __restrict__ stats, const element* __restrict__ dy, element* __restrict__ dx, int add,
-    float* __restrict__ partials, int group_rows, int width, long long stride, float offset,
-    int parts, int centred, int by_block) {
-  SHARED(float, scratch, [WARP]);
-  Norm norm = {x, w + w_start, nullptr, stats, group_rows, width, stride, offset, centred != 0};
-  NormGradient gradient = {dy, dx, add, partials, parts};
-  if (width % WIDTH == 0) {
-    norm_backward_wide<WIDTH>(norm, gradient, scratch);
-  } else {
-    norm_backward_wide<1>(norm, gradient, scratch);
   }
 }

@@ -30,10 +30,6 @@ impl Permute {
 impl Strided for Permute {}
 
 impl Op for Permute {
-    fn name(&self) -> &'static str {
-        "permute"
-    }
-
     fn shape(&self, inputs: &[&[usize]]) -> Result<Vec<usize>, String> {
         let [x] = inputs else { return Err("takes one input".into()) };
         let mut sorted = self.0.clone();

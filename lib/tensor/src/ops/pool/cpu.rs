@@ -1,9 +1,8 @@
 use super::{Pool, Pooling};
 use crate::dtype::Float;
+use crate::for_rows;
 use crate::op::GradBuffer;
-use crate::parallel::{Shared, blocks, rows_per_block};
 use crate::tensor::Tensor;
-use crate::vectorize;
 
 /// The shape [B, rows, columns, C] of a grid tensor.
 pub(crate) fn lengths(x: &Tensor) -> [usize; 4] {
@@ -27,51 +26,34 @@ fn split(cell: usize, [_, rows, columns, _]: [usize; 4]) -> (usize, usize, usize
 }
 
 pub(super) fn mean<T: Float>(op: &Pool, x: &Tensor, out: &mut Tensor) {
-    let (from, to, cells) = (lengths(x), lengths(out), out.rows());
+    let (from, to, taps) = (lengths(x), lengths(out), op.window[0] * op.window[1]);
     let (c, x) = (from[3], x.read::<T>());
-    let share = T::of(1.0 / (op.window[0] * op.window[1]) as f64);
-    let out = Shared::new(out.write::<T>());
-    blocks(cells, rows_per_block(c * op.window[0] * op.window[1]), |range| {
-        // SAFETY: blocks are disjoint.
-        let out = unsafe { out.slice(range.start * c..range.end * c) };
-        vectorize!({
-            for (r, cell) in range.enumerate() {
-                let y = &mut out[r * c..][..c];
-                y.fill(T::ZERO);
-                for from in window(op, from, to, cell) {
-                    for (y, x) in y.iter_mut().zip(&x[from * c..][..c]) {
-                        *y += *x;
-                    }
-                }
-                y.iter_mut().for_each(|y| *y *= share);
+    let share = T::of(1.0 / taps as f64);
+    for_rows!((out.write::<T>(), c), c * taps, |cell, y| {
+        y.fill(T::ZERO);
+        for from in window(op, from, to, cell) {
+            for (y, x) in y.iter_mut().zip(&x[from * c..][..c]) {
+                *y += *x;
             }
-        });
+        }
+        y.iter_mut().for_each(|y| *y *= share);
     });
 }
 
 pub(super) fn max<T: Float>(op: &Pool, x: &Tensor, out: &mut Tensor, chosen: &mut [i32]) {
-    let (from, to, cells) = (lengths(x), lengths(out), out.rows());
+    let (from, to, taps) = (lengths(x), lengths(out), op.window[0] * op.window[1]);
     let (c, x) = (from[3], x.read::<T>());
-    let (out, chosen) = (Shared::new(out.write::<T>()), Shared::new(chosen));
-    blocks(cells, rows_per_block(c * op.window[0] * op.window[1]), |range| {
-        // SAFETY: blocks are disjoint.
-        let out = unsafe { out.slice(range.start * c..range.end * c) };
-        // SAFETY: as above.
-        let chosen = unsafe { chosen.slice(range.start * c..range.end * c) };
-        vectorize!({
-            for (r, cell) in range.enumerate() {
-                let (y, chosen) = (&mut out[r * c..][..c], &mut chosen[r * c..][..c]);
-                for (tap, from) in (0..).zip(window(op, from, to, cell)) {
-                    let x = &x[from * c..][..c];
-                    for i in 0..c {
-                        let nan = x[i].partial_cmp(&x[i]).is_none();
-                        let larger = tap == 0 || x[i] > y[i] || nan;
-                        y[i] = if larger { x[i] } else { y[i] };
-                        chosen[i] = if larger { tap } else { chosen[i] };
-                    }
-                }
+    for_rows!(((out.write::<T>(), c), (chosen, c)), c * taps, |cell, (y, chosen)| {
+        let (y, chosen) = (&mut y[..c], &mut chosen[..c]);
+        for (tap, from) in (0..).zip(window(op, from, to, cell)) {
+            let x = &x[from * c..][..c];
+            for i in 0..c {
+                let nan = x[i].partial_cmp(&x[i]).is_none();
+                let larger = tap == 0 || x[i] > y[i] || nan;
+                y[i] = if larger { x[i] } else { y[i] };
+                chosen[i] = if larger { tap } else { chosen[i] };
             }
-        });
+        }
     });
 }
 
@@ -87,8 +69,7 @@ pub(super) fn backward<T: Float>(
     dy: &Tensor,
     grad: &mut GradBuffer,
 ) {
-    let (from, to, cells, add) =
-        (lengths(&grad.tensor), lengths(dy), grad.tensor.rows(), grad.accumulate);
+    let (from, to, add) = (lengths(&grad.tensor), lengths(dy), grad.accumulate);
     let [_, rows, columns, c] = from;
     let windows = |axis: usize, len: usize| -> Vec<_> {
         let count = to[axis + 1];
@@ -100,37 +81,29 @@ pub(super) fn backward<T: Float>(
         Pooling::Max => T::ONE,
     };
     let dy = dy.read::<T>();
-    let dx = Shared::new(grad.tensor.write::<T>());
-    blocks(cells, rows_per_block(c), |range| {
-        // SAFETY: blocks are disjoint.
-        let dx = unsafe { dx.slice(range.start * c..range.end * c) };
-        vectorize!({
-            for (r, cell) in range.enumerate() {
-                let dx = &mut dx[r * c..][..c];
-                if !add {
-                    dx.fill(T::ZERO);
-                }
-                let (sample, i, j) = split(cell, from);
-                for (row, p) in &by_row[i] {
-                    for (column, q) in &by_column[j] {
-                        let at = ((sample * to[1] + row) * to[2] + column) * c;
-                        let (dy, tap) = (&dy[at..][..c], (p * op.window[1] + q) as i32);
-                        match chosen.map(|chosen| &chosen[at..][..c]) {
-                            None => {
-                                for i in 0..c {
-                                    dx[i] = share.mul_add(dy[i], dx[i]);
-                                }
-                            }
-                            Some(chosen) => {
-                                for i in 0..c {
-                                    let own = chosen[i] == tap;
-                                    dx[i] += if own { dy[i] } else { T::ZERO };
-                                }
-                            }
+    for_rows!((grad.tensor.write::<T>(), c), c, |cell, dx| {
+        let dx = &mut dx[..c];
+        if !add {
+            dx.fill(T::ZERO);
+        }
+        let (sample, i, j) = split(cell, from);
+        for (row, p) in &by_row[i] {
+            for (column, q) in &by_column[j] {
+                let at = ((sample * to[1] + row) * to[2] + column) * c;
+                let (dy, tap) = (&dy[at..][..c], (p * op.window[1] + q) as i32);
+                match chosen.map(|chosen| &chosen[at..][..c]) {
+                    None => {
+                        for i in 0..c {
+                            dx[i] = share.mul_add(dy[i], dx[i]);
+                        }
+                    }
+                    Some(chosen) => {
+                        for i in 0..c {
+                            dx[i] += if chosen[i] == tap { dy[i] } else { T::ZERO };
                         }
                     }
                 }
             }
-        });
+        }
     });
 }

@@ -38,10 +38,6 @@ pub struct Pool {
 }
 
 impl Op for Pool {
-    fn name(&self) -> &'static str {
-        "pool"
-    }
-
     fn shape(&self, inputs: &[&[usize]]) -> Result<Vec<usize>, String> {
         let [[b, rows, columns, c]] = inputs else {
             return Err("takes x [B, rows, columns, C]".into());

@@ -39,10 +39,6 @@ fn gradient_space(x: &[usize], y: &[usize]) -> Result<Space<2>, String> {
 impl Strided for Reduce {}
 
 impl Op for Reduce {
-    fn name(&self) -> &'static str {
-        "reduce"
-    }
-
     fn shape(&self, inputs: &[&[usize]]) -> Result<Vec<usize>, String> {
         let [x] = inputs else { return Err("takes one input".into()) };
         let mut y = x.to_vec();

@@ -3,13 +3,12 @@
 use super::RelativeError;
 use crate::args;
 use crate::dtype::Dtype;
-use crate::kernel::{Grid, ONLY_F32, Source, flat};
+use crate::kernel::{Grid, ONLY_F32, Source, flat, source};
 use crate::op::{GradBuffer, Grads, Launch, Saved};
 use crate::tensor::Tensor;
 
 /// The kernels.
-pub static SOURCE: Source =
-    Source { name: "relative_error", text: include_str!("relative_error.cu"), dtypes: ONLY_F32 };
+pub static SOURCE: Source = source!("relative_error", ONLY_F32);
 
 impl Launch for RelativeError {
     /// Saves p, t, and e and D of each sample: f32 [samples, 2].

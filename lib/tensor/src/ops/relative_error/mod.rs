@@ -19,10 +19,6 @@ pub struct RelativeError {
 }
 
 impl Op for RelativeError {
-    fn name(&self) -> &'static str {
-        "relative_error"
-    }
-
     fn shape(&self, inputs: &[&[usize]]) -> Result<Vec<usize>, String> {
         match inputs {
             [p, t] if p == t && p.first().is_some_and(|b| *b > 0) => Ok(vec![1]),

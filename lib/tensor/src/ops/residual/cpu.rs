@@ -1,22 +1,15 @@
 use crate::dtype::Float;
 use crate::op::GradBuffer;
-use crate::parallel::{Shared, blocks, reduce, rows_per_block};
-use crate::{Scratch, vectorize};
+use crate::parallel::{reduce, rows_per_block};
+use crate::{Scratch, for_rows, vectorize};
 
 pub(super) fn forward<T: Float>(x: &[T], y: &[T], s: &[T], out: &mut [T]) {
     let h = s.len();
-    let out = Shared::new(out);
-    blocks(x.len() / h.max(1), rows_per_block(h), |range| {
-        // SAFETY: blocks are disjoint.
-        let out = unsafe { out.slice(range.start * h..range.end * h) };
-        vectorize!({
-            for (r, row) in range.enumerate() {
-                let (x, y, out) = (&x[row * h..][..h], &y[row * h..][..h], &mut out[r * h..][..h]);
-                for i in 0..h {
-                    out[i] = s[i].mul_add(y[i], x[i]);
-                }
-            }
-        });
+    for_rows!((out, h), h, |row, out| {
+        let (x, y, out) = (&x[row * h..][..h], &y[row * h..][..h], &mut out[..h]);
+        for i in 0..h {
+            out[i] = s[i].mul_add(y[i], x[i]);
+        }
     });
 }
 
@@ -29,19 +22,12 @@ pub(super) fn backward<T: Float>(
     let (h, rows) = (s.len(), y.len() / s.len().max(1));
     if let Some(grad) = dbranch {
         let add = grad.accumulate;
-        let out = Shared::new(grad.tensor.write::<T>());
-        blocks(rows, rows_per_block(h), |range| {
-            // SAFETY: blocks are disjoint.
-            let out = unsafe { out.slice(range.start * h..range.end * h) };
-            vectorize!({
-                for (r, row) in range.enumerate() {
-                    let (dy, out) = (&dy[row * h..][..h], &mut out[r * h..][..h]);
-                    for i in 0..h {
-                        let d = s[i] * dy[i];
-                        out[i] = if add { out[i] + d } else { d };
-                    }
-                }
-            });
+        for_rows!((grad.tensor.write::<T>(), h), h, |row, out| {
+            let (dy, out) = (&dy[row * h..][..h], &mut out[..h]);
+            for i in 0..h {
+                let d = s[i] * dy[i];
+                out[i] = if add { out[i] + d } else { d };
+            }
         });
     }
     let Some(grad) = ds else { return };

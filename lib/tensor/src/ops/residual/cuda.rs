@@ -1,13 +1,12 @@
 use super::Residual;
 use crate::args;
-use crate::kernel::{ALL_DTYPES, Source, units};
+use crate::kernel::{ALL_DTYPES, Source, source, units};
 use crate::op::{Grads, Launch, Saved};
 use crate::ops::linear::multiply_and_sum;
 use crate::tensor::Tensor;
 
 /// The kernels.
-pub static SOURCE: Source =
-    Source { name: "residual", text: include_str!("residual.cu"), dtypes: ALL_DTYPES };
+pub static SOURCE: Source = source!("residual", ALL_DTYPES);
 
 /// out (+)= x + s ∘ y.
 fn join(x: Option<&Tensor>, y: &Tensor, s: &Tensor, out: &mut Tensor, add: bool) {

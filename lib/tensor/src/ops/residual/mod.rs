@@ -15,10 +15,6 @@ use crate::with_float;
 pub struct Residual;
 
 impl Op for Residual {
-    fn name(&self) -> &'static str {
-        "residual"
-    }
-
     fn shape(&self, inputs: &[&[usize]]) -> Result<Vec<usize>, String> {
         match inputs {
             [x @ [.., h], y, [s]] if x == y && s == h => Ok(x.to_vec()),

@@ -15,10 +15,6 @@ use crate::with_float;
 pub struct ScatterAdd(pub usize);
 
 impl Op for ScatterAdd {
-    fn name(&self) -> &'static str {
-        "scatter_add"
-    }
-
     fn shape(&self, inputs: &[&[usize]]) -> Result<Vec<usize>, String> {
         match inputs {
             [[n, h], [m]] if n == m => Ok(vec![self.0, *h]),

@@ -3,13 +3,12 @@
 use super::SquaredError;
 use crate::args;
 use crate::dtype::Dtype;
-use crate::kernel::{Grid, ONLY_F32, Source, flat};
+use crate::kernel::{Grid, ONLY_F32, Source, flat, source};
 use crate::op::{GradBuffer, Grads, Launch, Saved};
 use crate::tensor::Tensor;
 
 /// The kernels.
-pub static SOURCE: Source =
-    Source { name: "squared_error", text: include_str!("squared_error.cu"), dtypes: ONLY_F32 };
+pub static SOURCE: Source = source!("squared_error", ONLY_F32);
 
 impl Launch for SquaredError {
     fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {

@@ -18,10 +18,6 @@ use crate::with_float;
 pub struct SquaredError;
 
 impl Op for SquaredError {
-    fn name(&self) -> &'static str {
-        "squared_error"
-    }
-
     fn shape(&self, inputs: &[&[usize]]) -> Result<Vec<usize>, String> {
         match inputs {
             [p, t, [b], [c]] if p == t && p.first() == Some(b) && p.last() == Some(c) => {

@@ -1,7 +1,7 @@
-use super::{AXES, Function, HALF, Space, Sum};
+use super::{AXES, Binary, HALF, Space, Sum};
 use crate::Scratch;
 use crate::dtype::Float;
-use crate::parallel::{BLOCK_ELEMENTS, Shared, blocks, reduce, rows_per_block};
+use crate::parallel::{BLOCK_ELEMENTS, Shared, blocks, reduce, row_blocks, rows_per_block};
 use crate::simd;
 use crate::vectorize;
 
@@ -71,14 +71,14 @@ pub(super) fn copy<T: Float>(space: &Space<2>, x: &[T], out: &mut [T], scale: f6
 
 pub(super) fn binary<T: Float>(
     space: &Space<3>,
-    function: Function,
+    function: Binary,
     inputs: [&[T]; 2],
     out: &mut [T],
     add: bool,
 ) {
     match function {
-        Function::Add => map(space, inputs, out, add, |a, b| a + b),
-        Function::Multiply => map(space, inputs, out, add, |a, b| a * b),
+        Binary::Add => map(space, inputs, out, add, |a, b| a + b),
+        Binary::Multiply => map(space, inputs, out, add, |a, b| a * b),
     }
 }
 
@@ -120,10 +120,9 @@ pub(super) fn sum<T: Float>(
     };
     let stride = space.strides[1][if sum.rows { LAST } else { HALF - 1 }];
     let steps = sum.reduced / inner.max(1);
-    let out = Shared::new(out);
-    blocks(sum.kept / width.max(1), BLOCK_ELEMENTS / (sum.reduced * width).max(1), |range| {
+    row_blocks((out, width), rows_per_block(sum.reduced * width), |range, out| {
         let mut totals = Scratch::<T>::zeroed(width);
-        for row in range {
+        for (row, out) in range.zip(out.chunks_exact_mut(width)) {
             totals.fill(T::ZERO);
             let first = space.positions(kept_axes.clone(), row);
             reduce(steps, BLOCK_ELEMENTS / (width * inner).max(1), &mut totals, |range, totals| {
@@ -139,8 +138,9 @@ pub(super) fn sum<T: Float>(
                     }
                 }
             });
-            // SAFETY: every row belongs to one thread.
-            unsafe { write(&out, (row * width, 1, width), add, |i| scale * totals[i]) };
+            for (y, total) in out.iter_mut().zip(&*totals) {
+                *y = if add { *y + scale * *total } else { scale * *total };
+            }
         }
     });
 }

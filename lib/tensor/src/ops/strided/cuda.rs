@@ -1,15 +1,14 @@
 //! How the kernels are launched.
 
-use super::{AXES, Function, HALF, Space, Sum};
+use super::{AXES, Binary, HALF, Space, Sum};
 use crate::args;
 use crate::dtype::Dtype;
 use crate::kernel::columns::{self, Target};
-use crate::kernel::{ALL_DTYPES, Arg, Grid, Source};
+use crate::kernel::{ALL_DTYPES, Arg, Grid, Source, source};
 use crate::tensor::Tensor;
 
 /// The kernels.
-pub static SOURCE: Source =
-    Source { name: "strided", text: include_str!("strided.cu"), dtypes: ALL_DTYPES };
+pub static SOURCE: Source = source!("strided", ALL_DTYPES);
 
 /// Threads per block.
 const THREADS: usize = 256;
@@ -61,7 +60,7 @@ pub(super) fn copy(space: &Space<2>, x: &Tensor, out: &mut Tensor, scale: f64, a
 
 pub(super) fn binary(
     space: &Space<3>,
-    function: Function,
+    function: Binary,
     [a, b]: [&Tensor; 2],
     out: &mut Tensor,
     add: bool,
@@ -69,12 +68,8 @@ pub(super) fn binary(
     let element = out.dtype();
     let vector = space.vector(element, AXES - 1);
     let units = space.len() / vector;
-    let args = args![a, b, out, units, vector > 1, add];
-    let kernel = match function {
-        Function::Add => "strided_add",
-        Function::Multiply => "strided_multiply",
-    };
-    SOURCE.launch(element, kernel, grid(units), &space.append(args));
+    let args = args![a, b, out, units, vector > 1, function == Binary::Multiply, add];
+    SOURCE.launch(element, "strided_binary", grid(units), &space.append(args));
 }
 
 pub(super) fn sum(
@@ -100,21 +95,10 @@ pub(super) fn sum(
     let chunks = reduced.div_ceil(chunk).max(1);
     let mut partials =
         (chunks > 1).then(|| Tensor::empty_on(x.device(), &[chunks, kept], Dtype::F32));
-    let args = args![
-        x,
-        factor,
-        &mut *out,
-        partials.as_mut(),
-        kept,
-        sum.reduced,
-        chunk,
-        chunks,
-        vector > 1,
-        scale as f32,
-        add,
-    ];
+    let sizes = [kept, sum.reduced, chunk, chunks, usize::from(vector > 1)].map(Arg::from);
+    let args = [args![x, factor, &mut *out, partials.as_mut()], &sizes, args![scale as f32, add]];
     let kernel = if by_warp { "strided_sum_rows" } else { "strided_sum_columns" };
-    SOURCE.launch(element, kernel, grid(chunks * teams * team), &sum.space.append(args));
+    SOURCE.launch(element, kernel, grid(chunks * teams * team), &sum.space.append(&args.concat()));
     if let Some(partials) = partials {
         let partials = partials.reshape(&[1, chunks, 1, kept]);
         let target = Target { out: Arg::from(out), start: 0, add };

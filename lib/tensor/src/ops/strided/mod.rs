@@ -9,6 +9,7 @@
 mod cpu;
 pub(crate) mod cuda;
 
+use super::binary::Binary;
 use crate::device::Device;
 use crate::op::{Grads, Launch, Op, Saved};
 use crate::tensor::{Shape, Tensor};
@@ -151,13 +152,6 @@ pub(crate) fn broadcast_shape(a: &[usize], b: &[usize]) -> Result<Vec<usize>, St
         .collect()
 }
 
-/// An elementwise function of two numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Function {
-    Add,
-    Multiply,
-}
-
 /// out (+)= scale·x; views of x and out.
 pub(crate) fn copy(space: &Space<2>, x: &Tensor, out: &mut Tensor, scale: f64, accumulate: bool) {
     match out.device() {
@@ -171,7 +165,7 @@ pub(crate) fn copy(space: &Space<2>, x: &Tensor, out: &mut Tensor, scale: f64, a
 /// out (+)= f(a, b); views of a, b and out.
 pub(crate) fn binary(
     space: &Space<3>,
-    function: Function,
+    function: Binary,
     [a, b]: [&Tensor; 2],
     out: &mut Tensor,
     accumulate: bool,

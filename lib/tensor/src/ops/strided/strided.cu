@@ -190,23 +190,11 @@ KERNEL(strided_copy, 256)(const element* x, element* out, long long x_start, lon
     }
 }
 
-// out (+)= a + b.
-KERNEL(strided_add, 256)(const element* a, const element* b, element* out, int units, int whole,
-                         int add, SIX(n), SIX(da), SIX(db), SIX(dout)) {
+// out (+)= a + b or, if `multiply`, a·b.
+KERNEL(strided_binary, 256)(const element* a, const element* b, element* out, int units, int whole,
+                            int multiply, int add, SIX(n), SIX(da), SIX(db), SIX(dout)) {
     const Axes sizes = ARRAY(n), strides[3] = {ARRAY(da), ARRAY(db), ARRAY(dout)};
-    const auto f = [](float a, float b) { return a + b; };
-    if (whole) {
-        binary<WIDTH>(a, b, out, units, add, sizes, strides, f);
-    } else {
-        binary<1>(a, b, out, units, add, sizes, strides, f);
-    }
-}
-
-// out (+)= a·b.
-KERNEL(strided_multiply, 256)(const element* a, const element* b, element* out, int units, int whole,
-                              int add, SIX(n), SIX(da), SIX(db), SIX(dout)) {
-    const Axes sizes = ARRAY(n), strides[3] = {ARRAY(da), ARRAY(db), ARRAY(dout)};
-    const auto f = [](float a, float b) { return a * b; };
+    const auto f = [=](float a, float b) { return multiply ? a * b : a + b; };
     if (whole) {
         binary<WIDTH>(a, b, out, units, add, sizes, strides, f);
     } else {

@@ -1,12 +1,11 @@
 use super::SwiGlu;
 use crate::args;
-use crate::kernel::{ALL_DTYPES, Source, units};
+use crate::kernel::{ALL_DTYPES, Source, source, units};
 use crate::op::{GradBuffer, Grads, Launch, Saved};
 use crate::tensor::Tensor;
 
 /// The kernels.
-pub static SOURCE: Source =
-    Source { name: "swiglu", text: include_str!("swiglu.cu"), dtypes: ALL_DTYPES };
+pub static SOURCE: Source = source!("swiglu", ALL_DTYPES);
 
 impl Launch for SwiGlu {
     fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {

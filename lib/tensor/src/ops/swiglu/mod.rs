@@ -18,10 +18,6 @@ use crate::with_float;
 pub struct SwiGlu;
 
 impl Op for SwiGlu {
-    fn name(&self) -> &'static str {
-        "swiglu"
-    }
-
     fn shape(&self, inputs: &[&[usize]]) -> Result<Vec<usize>, String> {
         match inputs {
             [[rows @ .., both]] if both % 2 == 0 => Ok([rows, &[both / 2]].concat()),
@@ -30,16 +26,15 @@ impl Op for SwiGlu {
     }
 
     fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
-        let x = inputs[0];
-        let size = [out.rows(), out.width()];
-        with_float!(out.dtype(), T => cpu::forward::<T>(size, x.read(), out.write()));
+        let (x, h) = (inputs[0], out.width());
+        with_float!(out.dtype(), T => cpu::forward::<T>(h, x.read(), out.write()));
         vec![x.clone()]
     }
 
     fn backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
         if let Some(grad) = grads.buffer(0) {
-            let size = [dy.rows(), dy.width()];
-            with_float!(dy.dtype(), T => cpu::backward::<T>(size, saved[0].read(), dy.read(), grad));
+            let (x, h) = (&saved[0], dy.width());
+            with_float!(dy.dtype(), T => cpu::backward::<T>(h, x.read(), dy.read(), grad));
         }
     }
 }

@@ -1,20 +1,15 @@
 use crate::dtype::Float;
 use crate::op::GradBuffer;
-use crate::parallel::{BLOCK_ELEMENTS, Shared, blocks};
+use crate::parallel::{row_blocks, rows_per_block};
 use crate::product::{View, product};
 use crate::tensor::Tensor;
 
 pub(super) fn forward<T: Float>(m: &Tensor, x: &Tensor, out: &mut [T]) {
     let (s, t, c) = (m.rows(), m.width(), x.width());
-    let (m, x) = (m.read::<T>(), x.read::<T>());
-    let out = Shared::new(out);
-    let batch = x.len() / (t * c).max(1);
-    blocks(batch, BLOCK_ELEMENTS / (s * c).max(1), |range| {
-        for b in range {
-            // SAFETY: samples are disjoint.
-            let out = unsafe { out.slice(b * s * c..(b + 1) * s * c) };
-            let (m, x) = (View::new(m, s, t, t), View::new(&x[b * t * c..], t, c, c));
-            product(out, c, false, T::ONE, m, x);
+    let (m, x) = (View::new(m.read::<T>(), s, t, t), x.read::<T>());
+    row_blocks((out, s * c), rows_per_block(s * c), |range, out| {
+        for (b, out) in range.zip(out.chunks_exact_mut(s * c)) {
+            product(out, c, false, T::ONE, m, View::new(&x[b * t * c..], t, c, c));
         }
     });
 }
@@ -27,27 +22,22 @@ pub(super) fn backward<T: Float>(
     dx: Option<&mut GradBuffer>,
 ) {
     let (s, t, c) = (m.rows(), m.width(), x.width());
-    let (m, x) = (m.read::<T>(), x.read::<T>());
-    let batch = x.len() / (t * c).max(1);
+    let (m, x) = (View::new(m.read::<T>(), s, t, t).transposed(), x.read::<T>());
+    let dy = |b: usize| View::new(&dy[b * s * c..], s, c, c);
     if let Some(grad) = dx {
-        let add = grad.accumulate;
-        let dx = Shared::new(grad.tensor.write::<T>());
-        blocks(batch, BLOCK_ELEMENTS / (t * c).max(1), |range| {
-            for b in range {
-                // SAFETY: samples are disjoint.
-                let dx = unsafe { dx.slice(b * t * c..(b + 1) * t * c) };
-                let dy = View::new(&dy[b * s * c..], s, c, c);
-                product(dx, c, add, T::ONE, View::new(m, s, t, t).transposed(), dy);
+        let (add, dx) = (grad.accumulate, grad.tensor.write::<T>());
+        row_blocks((dx, t * c), rows_per_block(t * c), |range, dx| {
+            for (b, dx) in range.zip(dx.chunks_exact_mut(t * c)) {
+                product(dx, c, add, T::ONE, m, dy(b));
             }
         });
     }
     if let Some(grad) = dm {
         let mut add = grad.accumulate;
         let dm = grad.tensor.write::<T>();
-        for b in 0..batch {
-            let dy = View::new(&dy[b * s * c..], s, c, c);
+        for b in 0..x.len() / (t * c).max(1) {
             let x = View::new(&x[b * t * c..], t, c, c).transposed();
-            product(dm, t, add, T::ONE, dy, x);
+            product(dm, t, add, T::ONE, dy(b), x);
             add = true;
         }
     }

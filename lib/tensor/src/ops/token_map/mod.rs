@@ -15,10 +15,6 @@ use crate::with_float;
 pub struct TokenMap;
 
 impl Op for TokenMap {
-    fn name(&self) -> &'static str {
-        "token_map"
-    }
-
     fn shape(&self, inputs: &[&[usize]]) -> Result<Vec<usize>, String> {
         match inputs {
             [[s, mt], [b, t, c]] if mt == t => Ok(vec![*b, *s, *c]),

@@ -1,13 +1,12 @@
 use super::VectorNorm;
 use crate::args;
 use crate::dtype::Dtype;
-use crate::kernel::{Grid, ONLY_F32, Source};
+use crate::kernel::{Grid, ONLY_F32, Source, source};
 use crate::op::{GradBuffer, Grads, Launch, Saved};
 use crate::tensor::Tensor;
 
 /// The kernels.
-pub static SOURCE: Source =
-    Source { name: "vector_norm", text: include_str!("vector_norm.cu"), dtypes: ONLY_F32 };
+pub static SOURCE: Source = source!("vector_norm", ONLY_F32);
 
 /// One block per row.
 fn grid(x: &Tensor) -> Grid {

@@ -9,10 +9,9 @@ pub use cuda::SOURCE;
 use crate::dtype::{Dtype, Float};
 use crate::kernel::ONLY_F32;
 use crate::op::{Case, GradBuffer, Grads, Op, Saved};
-use crate::parallel::{Shared, blocks, rows_per_block};
 use crate::simd::sum;
 use crate::tensor::Tensor;
-use crate::{vectorize, with_float};
+use crate::{for_rows, with_float};
 
 /// Norm over the last axis.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -36,48 +35,30 @@ impl VectorNorm {
     }
 
     fn forward<T: Float>(&self, n: usize, x: &[T], out: &mut [T]) {
-        let (rows, out) = (out.len(), Shared::new(out));
-        blocks(rows, rows_per_block(n), |range| {
-            // SAFETY: blocks are disjoint.
-            let out = unsafe { out.slice(range.clone()) };
-            vectorize!({
-                for (y, row) in out.iter_mut().zip(range) {
-                    let squares = sum([&x[row * n..][..n]], |[x]| x * x);
-                    *y = match self {
-                        VectorNorm::Squared => squares,
-                        VectorNorm::Root { .. } => (squares + T::of(self.floor())).sqrt(),
-                    };
-                }
-            });
+        for_rows!((out, 1), n, |row, y| {
+            let squares = sum([&x[row * n..][..n]], |[x]| x * x);
+            y[0] = match self {
+                VectorNorm::Squared => squares,
+                VectorNorm::Root { .. } => (squares + T::of(self.floor())).sqrt(),
+            };
         });
     }
 
     fn backward<T: Float>(&self, n: usize, [x, y, dy]: [&[T]; 3], grad: &mut GradBuffer) {
         let add = grad.accumulate;
-        let dx = Shared::new(grad.tensor.write::<T>());
-        blocks(y.len(), rows_per_block(n), |range| {
-            // SAFETY: blocks are disjoint.
-            let dx = unsafe { dx.slice(range.start * n..range.end * n) };
-            vectorize!({
-                for (r, row) in range.enumerate() {
-                    let factor = match self {
-                        VectorNorm::Squared => T::of(2.0) * dy[row],
-                        VectorNorm::Root { .. } => dy[row] / y[row],
-                    };
-                    for (dx, x) in dx[r * n..][..n].iter_mut().zip(&x[row * n..][..n]) {
-                        *dx = if add { *dx + factor * *x } else { factor * *x };
-                    }
-                }
-            });
+        for_rows!((grad.tensor.write::<T>(), n), n, |row, dx| {
+            let factor = match self {
+                VectorNorm::Squared => T::of(2.0) * dy[row],
+                VectorNorm::Root { .. } => dy[row] / y[row],
+            };
+            for (dx, x) in dx.iter_mut().zip(&x[row * n..][..n]) {
+                *dx = if add { *dx + factor * *x } else { factor * *x };
+            }
         });
     }
 }
 
 impl Op for VectorNorm {
-    fn name(&self) -> &'static str {
-        "vector_norm"
-    }
-
     fn shape(&self, inputs: &[&[usize]]) -> Result<Vec<usize>, String> {
         match inputs {
             [[rows @ .., _]] if !rows.is_empty() => Ok(rows.to_vec()),

@@ -3,13 +3,12 @@
 use super::WeightedSum;
 use crate::args;
 use crate::dtype::Dtype;
-use crate::kernel::{Arg, Grid, ONLY_F32, Source};
+use crate::kernel::{Arg, Grid, ONLY_F32, Source, source};
 use crate::op::{Grads, Launch, Saved};
 use crate::tensor::Tensor;
 
 /// The kernels.
-pub static SOURCE: Source =
-    Source { name: "weighted_sum", text: include_str!("weighted_sum.cu"), dtypes: ONLY_F32 };
+pub static SOURCE: Source = source!("weighted_sum", ONLY_F32);
 
 /// Terms per launch.
 const TERMS: usize = 8;

@@ -12,10 +12,6 @@ use crate::tensor::Tensor;
 pub struct WeightedSum(pub Vec<f64>);
 
 impl Op for WeightedSum {
-    fn name(&self) -> &'static str {
-        "weighted_sum"
-    }
-
     fn shape(&self, inputs: &[&[usize]]) -> Result<Vec<usize>, String> {
         if inputs.len() != self.0.len() || inputs.iter().any(|x| **x != [1]) {
             return Err(format!("takes {} scalars", self.0.len()));

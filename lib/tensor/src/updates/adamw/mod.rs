@@ -8,15 +8,14 @@ use crate::args;
 use crate::device::Device;
 use crate::dtype::{Dtype, Float};
 use crate::kernel::table::{Entry, Table};
-use crate::kernel::{ONLY_F32, Source};
-use crate::parallel::{BLOCK_ELEMENTS, Shared, blocks};
+use crate::kernel::{ONLY_F32, Source, source};
+use crate::parallel::{BLOCK_ELEMENTS, row_blocks};
 use crate::tensor::Tensor;
 use crate::vectorize;
 use crate::with_float;
 
 /// The kernel.
-pub(crate) static SOURCE: Source =
-    Source { name: "adamw", text: include_str!("adamw.cu"), dtypes: ONLY_F32 };
+pub(crate) static SOURCE: Source = source!("adamw", ONLY_F32);
 
 /// The constants of one step.
 #[derive(Clone, Copy, Debug)]
@@ -76,19 +75,14 @@ impl AdamW {
         let keep = T::of(1.0 - self.learning_rate * rate * weight_decay);
         let (scale, epsilon) = (T::of(decision.scale), T::of(self.epsilon));
         let ([b1, b2], [c1, c2]) = ([T::of(b1), T::of(b2)], [T::of(1.0 - b1), T::of(1.0 - b2)]);
-        let (p, m, v) = (Shared::new(p), Shared::new(m), Shared::new(v));
-        blocks(g.len(), BLOCK_ELEMENTS, |range| {
-            let g = &g[range.clone()];
-            // SAFETY: blocks are disjoint.
-            let (p, m, v) =
-                unsafe { (p.slice(range.clone()), m.slice(range.clone()), v.slice(range)) };
+        row_blocks(((p, 1), ((m, 1), (v, 1))), BLOCK_ELEMENTS, |range, (p, (m, v))| {
             vectorize!({
-                for i in 0..g.len() {
-                    let g = scale * g[i];
-                    m[i] = b1.mul_add(m[i], c1 * g);
-                    v[i] = b2.mul_add(v[i], c2 * g * g);
-                    let denominator = v[i].sqrt().mul_add(root, epsilon);
-                    p[i] = step.mul_add(m[i] / denominator, keep * p[i]);
+                for (((g, p), m), v) in g[range].iter().zip(p).zip(m).zip(v) {
+                    let g = scale * *g;
+                    *m = b1.mul_add(*m, c1 * g);
+                    *v = b2.mul_add(*v, c2 * g * g);
+                    let denominator = v.sqrt().mul_add(root, epsilon);
+                    *p = step.mul_add(*m / denominator, keep * *p);
                 }
             });
         });

@@ -26,11 +26,7 @@ KERNEL(decision_make, 256)(
     float* __restrict__ next_loss_scale, double learning_rate, double clip, double beta1, double beta2,
     double decay, int warmup, double unit, unsigned long long patience) {
   SHARED(double, scratch, [TOTAL_THREADS]);
-  double squares = 0.0;
-  for (int i = threadIdx.x; i < n; i += blockDim.x) {
-    squares += sums[i];
-  }
-  squares = block_total(squares, scratch);
+  double squares = block_total_of(n, scratch, [&](int i) { return sums[i]; });
   if (threadIdx.x > 0) {
     return;
   }

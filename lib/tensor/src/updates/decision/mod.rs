@@ -17,13 +17,12 @@ use crate::args;
 use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::kernel::table::{Entry, THREADS, Table};
-use crate::kernel::{self, Grid, ONLY_F32, PendingRead, Source};
+use crate::kernel::{self, Grid, ONLY_F32, PendingRead, Source, source};
 use crate::tensor::Tensor;
 use unix::Result;
 
 /// The kernel.
-pub(crate) static SOURCE: Source =
-    Source { name: "decision", text: include_str!("decision.cu"), dtypes: ONLY_F32 };
+pub(crate) static SOURCE: Source = source!("decision", ONLY_F32);
 
 /// The parameters of decisions, constant during a run.
 #[derive(Clone, Copy, Debug)]

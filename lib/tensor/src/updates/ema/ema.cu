@@ -15,18 +15,13 @@ KERNEL(ema_step, 256)(
   Piece piece = piece_of_block<2>(pieces, table);
   const float* p = tensor_of<const float>(piece, 0);
   float* a = tensor_of<float>(piece, 1);
-  int vectors = piece.count / 4 * 4;
-#pragma unroll 4
-  for (int i = threadIdx.x * 4; i < vectors; i += blockDim.x * 4) {
-    Vector<float, 4> ps = load_vector<4>(p + i), as = load_vector<4>(a + i);
+  for_piece<4>(piece, [&](auto n, int i) {
+    constexpr int N = n.value;
+    Vector<float, N> ps = load_vector<N>(p + i), as = load_vector<N>(a + i);
 #pragma unroll
-    for (int j = 0; j < 4; j++) {
+    for (int j = 0; j < N; j++) {
       as.at[j] = fmaf(decay, as.at[j], rest * ps.at[j]);
     }
     store_vector(a + i, as);
-  }
-  int i = vectors + threadIdx.x;
-  if (i < piece.count) {
-    a[i] = fmaf(decay, a[i], rest * p[i]);
-  }
+  });
 }

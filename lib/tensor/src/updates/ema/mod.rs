@@ -4,16 +4,15 @@ use crate::args;
 use crate::device::Device;
 use crate::dtype::{Dtype, Float};
 use crate::kernel::table::{Entry, Table};
-use crate::kernel::{ONLY_F32, Source};
-use crate::parallel::{BLOCK_ELEMENTS, Shared, blocks};
+use crate::kernel::{ONLY_F32, Source, source};
+use crate::parallel::{BLOCK_ELEMENTS, row_blocks};
 use crate::tensor::Tensor;
 use crate::updates::decision::{DeviceStepControl, StepControl};
 use crate::vectorize;
 use crate::with_float;
 
 /// The kernel.
-pub(crate) static SOURCE: Source =
-    Source { name: "ema", text: include_str!("ema.cu"), dtypes: ONLY_F32 };
+pub(crate) static SOURCE: Source = source!("ema", ONLY_F32);
 
 /// One step of the EMA of one parameter, on the host.
 pub fn apply(decay: f64, parameter: &Tensor, average: &mut Tensor) {
@@ -49,13 +48,9 @@ pub fn apply_all<'a>(
 
 fn on_cpu<T: Float>(decay: f64, p: &[T], a: &mut [T]) {
     let (d, c) = (T::of(decay), T::of(1.0 - decay));
-    let a = Shared::new(a);
-    blocks(p.len(), BLOCK_ELEMENTS, |range| {
-        let p = &p[range.clone()];
-        // SAFETY: blocks are disjoint.
-        let a = unsafe { a.slice(range) };
+    row_blocks((a, 1), BLOCK_ELEMENTS, |range, a| {
         vectorize!({
-            for (a, p) in a.iter_mut().zip(p) {
+            for (a, p) in a.iter_mut().zip(&p[range]) {
                 *a = d.mul_add(*a, c * *p);
             }
         });

@@ -4,7 +4,7 @@ use crate::args;
 use crate::device::Device;
 use crate::dtype::{Dtype, Float};
 use crate::kernel::table::{Entry, THREADS, Table};
-use crate::kernel::{Grid, ONLY_F32, Source};
+use crate::kernel::{Grid, ONLY_F32, Source, source};
 use crate::parallel::{BLOCK_ELEMENTS, reduce};
 use crate::simd::{LANES, fold};
 use crate::tensor::Tensor;
@@ -13,8 +13,7 @@ use crate::with_float;
 use unix::Result;
 
 /// The kernels.
-pub(crate) static SOURCE: Source =
-    Source { name: "norm", text: include_str!("norm.cu"), dtypes: ONLY_F32 };
+pub(crate) static SOURCE: Source = source!("norm", ONLY_F32);
 
 /// √Σ x² over all elements of all tensors, summed in f64; not finite if any element is not. Waits for the device of the
 /// tensors. Errors: those of the device.

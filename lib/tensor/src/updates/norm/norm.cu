@@ -11,20 +11,14 @@ KERNEL(norm_squares, 256)(
   SHARED(double, scratch, [TOTAL_THREADS]);
   Piece piece = piece_of_block<1>(pieces, table);
   const float* x = tensor_of<const float>(piece, 0);
-  int vectors = piece.count / 4 * 4;
   double sum = 0.0;
-#pragma unroll 4
-  for (int i = threadIdx.x * 4; i < vectors; i += blockDim.x * 4) {
-    Vector<float, 4> xs = load_vector<4>(x + i);
+  for_piece<4>(piece, [&](auto n, int i) {
+    Vector<float, n.value> xs = load_vector<n.value>(x + i);
 #pragma unroll
-    for (int j = 0; j < 4; j++) {
+    for (int j = 0; j < n.value; j++) {
       sum += (double)xs.at[j] * xs.at[j];
     }
-  }
-  int i = vectors + threadIdx.x;
-  if (i < piece.count) {
-    sum += (double)x[i] * x[i];
-  }
+  });
   sum = block_total(sum, scratch);
   if (threadIdx.x == 0) {
     sums[blockIdx.x] = sum;
@@ -34,11 +28,7 @@ KERNEL(norm_squares, 256)(
 // out = Σ sums. One block.
 KERNEL(norm_total, 256)(const double* __restrict__ sums, double* __restrict__ out, int n) {
   SHARED(double, scratch, [TOTAL_THREADS]);
-  double sum = 0.0;
-  for (int i = threadIdx.x; i < n; i += blockDim.x) {
-    sum += sums[i];
-  }
-  sum = block_total(sum, scratch);
+  double sum = block_total_of(n, scratch, [&](int i) { return sums[i]; });
   if (threadIdx.x == 0) {
     *out = sum;
   }

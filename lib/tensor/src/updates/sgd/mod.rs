@@ -7,15 +7,14 @@ use crate::args;
 use crate::device::Device;
 use crate::dtype::{Dtype, Float};
 use crate::kernel::table::{Entry, Table};
-use crate::kernel::{ONLY_F32, Source};
-use crate::parallel::{BLOCK_ELEMENTS, Shared, blocks};
+use crate::kernel::{ONLY_F32, Source, source};
+use crate::parallel::{BLOCK_ELEMENTS, row_blocks};
 use crate::tensor::Tensor;
 use crate::vectorize;
 use crate::with_float;
 
 /// The kernel.
-pub(crate) static SOURCE: Source =
-    Source { name: "sgd", text: include_str!("sgd.cu"), dtypes: ONLY_F32 };
+pub(crate) static SOURCE: Source = source!("sgd", ONLY_F32);
 
 /// The constants of one step.
 #[derive(Clone, Copy, Debug)]
@@ -67,16 +66,11 @@ impl Sgd {
         let (g, p, b): (&[T], &mut [T], &mut [T]) = (gradient.read(), value.write(), b.write());
         let [step, momentum, decay, scale] =
             [-(self.learning_rate * rate), self.momentum, weight_decay, scale].map(T::of);
-        let (p, b) = (Shared::new(p), Shared::new(b));
-        blocks(g.len(), BLOCK_ELEMENTS, |range| {
-            let g = &g[range.clone()];
-            // SAFETY: blocks are disjoint.
-            let (p, b) = unsafe { (p.slice(range.clone()), b.slice(range)) };
+        row_blocks(((p, 1), (b, 1)), BLOCK_ELEMENTS, |range, (p, b)| {
             vectorize!({
-                for i in 0..g.len() {
-                    let g = decay.mul_add(p[i], scale * g[i]);
-                    b[i] = momentum.mul_add(b[i], g);
-                    p[i] = step.mul_add(b[i], p[i]);
+                for ((g, p), b) in g[range].iter().zip(p).zip(b) {
+                    *b = momentum.mul_add(*b, decay.mul_add(*p, scale * *g));
+                    *p = step.mul_add(*b, *p);
                 }
             });
         });

@@ -4,15 +4,14 @@ use crate::args;
 use crate::device::Device;
 use crate::dtype::Float;
 use crate::kernel::table::{Entry, Table};
-use crate::kernel::{ALL_DTYPES, Source, flat};
-use crate::parallel::{BLOCK_ELEMENTS, Shared, blocks};
+use crate::kernel::{ALL_DTYPES, Source, flat, source};
+use crate::parallel::{BLOCK_ELEMENTS, row_blocks};
 use crate::tensor::Tensor;
 use crate::vectorize;
 use crate::with_float;
 
 /// The kernels.
-pub(crate) static SOURCE: Source =
-    Source { name: "sum", text: include_str!("sum.cu"), dtypes: ALL_DTYPES };
+pub(crate) static SOURCE: Source = source!("sum", ALL_DTYPES);
 
 /// a += b, of the same shape and on the same device; if `a` shares its memory, that is copied first.
 pub fn add(a: &mut Tensor, b: &Tensor) {
@@ -43,10 +42,7 @@ pub fn add_all<'a>(pairs: impl IntoIterator<Item = (&'a mut Tensor, &'a Tensor)>
 }
 
 fn on_cpu<T: Float>(a: &mut [T], b: &[T]) {
-    let a = Shared::new(a);
-    blocks(b.len(), BLOCK_ELEMENTS, |range| {
-        // SAFETY: blocks are disjoint.
-        let a = unsafe { a.slice(range.clone()) };
+    row_blocks((a, 1), BLOCK_ELEMENTS, |range, a| {
         vectorize!({
             for (a, b) in a.iter_mut().zip(&b[range]) {
                 *a += *b;

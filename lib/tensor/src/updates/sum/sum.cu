@@ -6,7 +6,7 @@
 
 // a += b, n elements.
 KERNEL(sum_add, 256)(element* __restrict__ a, const element* __restrict__ b, long long n) {
-  map_flat(b, a, n, 1, [](float x) { return x; });
+  map_flat(a, n, 1, [](float x) { return x; }, b);
 }
 
 // a += b for many tensors. Entries: b, a.
@@ -15,19 +15,14 @@ KERNEL(sum_add_all, 256)(
   Piece piece = piece_of_block<2>(pieces, table);
   const element* b = tensor_of<const element>(piece, 0);
   element* a = tensor_of<element>(piece, 1);
-  int vectors = piece.count / WIDTH * WIDTH;
-#pragma unroll 2
-  for (int i = threadIdx.x * WIDTH; i < vectors; i += blockDim.x * WIDTH) {
-    Vector<element, WIDTH> bs = load_vector<WIDTH>(b + i);
-    float values[WIDTH];
+  for_piece<2>(piece, [&](auto n, int i) {
+    constexpr int N = n.value;
+    Vector<element, N> bs = load_vector<N>(b + i);
+    float values[N];
 #pragma unroll
-    for (int v = 0; v < WIDTH; v++) {
+    for (int v = 0; v < N; v++) {
       values[v] = to_float(bs.at[v]);
     }
-    put_vector<WIDTH>(a + i, values, 1);
-  }
-  int i = vectors + threadIdx.x;
-  if (i < piece.count) {
-    put(a + i, to_float(b[i]), 1);
-  }
+    put_vector<N>(a + i, values, 1);
+  });
 }

@@ -57,7 +57,7 @@ fn shuffles_of_every_form() {
     let lanes = 64;
     let x: Vec<f32> = (0..lanes).map(|i| i as f32).collect();
     for argument in [0usize, 1, 2, 3, 5, 8, 16, 31] {
-        let (from, mut to) = (floats(&x), empty(12 * lanes, Dtype::F32));
+        let (from, mut to) = (floats(&x), empty(9 * lanes, Dtype::F32));
         let args = args![&from, &mut to, argument];
         primitive(Dtype::F32, "primitives_shuffle", Grid::new(1, lanes), args, argument as u64);
         let y = host(&to);
@@ -67,11 +67,10 @@ fn shuffles_of_every_form() {
                 let expected = [
                     first + argument % width,
                     if lane >= first + argument { lane - argument } else { lane },
-                    if lane + argument < first + width { lane + argument } else { lane },
                     if lane ^ argument < first + width { lane ^ argument } else { lane },
                 ];
                 for (form, from) in expected.into_iter().enumerate() {
-                    let got = y[(w * 4 + form) * lanes + i];
+                    let got = y[(w * 3 + form) * lanes + i];
                     let what = format!("form {form}, width {width}, lane {i}, argument {argument}");
                     assert_eq!(got, (i / 32 * 32 + from) as f64, "{what}");
                 }
@@ -83,17 +82,17 @@ fn shuffles_of_every_form() {
 #[test]
 fn votes_of_some_lanes() {
     let x: Vec<i32> = (0..32).map(|i| i32::from(i % 3 == 0)).collect();
-    for (x, any, all) in [(x, 1, 0), (vec![0; 32], 0, 0), (vec![1; 32], 1, 1)] {
-        let (from, mut to) = (device(&Tensor::of(&x, &[32])), empty(128, Dtype::I32));
+    for x in [x, vec![0; 32], vec![1; 32]] {
+        let (from, mut to) = (device(&Tensor::of(&x, &[32])), empty(64, Dtype::I32));
         let args = args![&from, &mut to, 1i64 << 40];
         primitive(Dtype::F32, "primitives_vote", Grid::new(1, 32), args, 3);
         let y = to.to_host().unwrap();
         let ballot = (0..32).step_by(2).map(|i| x[i] << i).sum::<i32>();
-        for (i, four) in y.read::<i32>().chunks(4).enumerate() {
+        for (i, two) in y.read::<i32>().chunks(2).enumerate() {
             if i % 2 == 0 {
-                assert_eq!(four[..3], [ballot, any, all]);
+                assert_eq!(two[0], ballot);
             }
-            assert_eq!(four[3], 1);
+            assert_eq!(two[1], 1);
         }
     }
 }
@@ -193,17 +192,15 @@ fn copies_through_a_pipeline() {
 }
 
 #[test]
-fn random_numbers_match_the_host() {
+fn random_words_match_the_host() {
     let philox = philox();
-    let [a, b] = philox.key();
-    let (mut x, mut y) = (empty(64, Dtype::F32), empty(64, Dtype::F32));
-    for (sample, first) in [(0, 0), (1 << 35, 5), (3, 1 << 36)] {
-        let args = args![&mut x, &mut y, a, b, sample, first];
+    let [key0, key1] = philox.key();
+    let mut x = empty(4 * 64, Dtype::I32);
+    for [first, b, c, d] in [[0u32, 0, 0, 0], [5, 7, 0, 8], [u32::MAX - 70, 16, u32::MAX, 3]] {
+        let args = args![&mut x, key0, key1, first, b, c, d];
         primitive(Dtype::F32, "primitives_philox", Grid::new(1, 64), args, 0);
-        for (i, (uniform, normal)) in host(&x).into_iter().zip(host(&y)).enumerate() {
-            assert_eq!(uniform, f64::from(philox.uniform(sample, first + i as u64)));
-            let expected = f64::from(philox.normal(sample, first + i as u64));
-            assert!((normal - expected).abs() < 4e-6, "{normal} for {expected}");
+        for (i, words) in (first..).zip(x.to_host().unwrap().read::<i32>().chunks(4)) {
+            assert_eq!(words, philox.block([i, b, c, d]).map(|word| word as i32));
         }
     }
 }

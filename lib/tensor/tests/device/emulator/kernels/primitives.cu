@@ -57,9 +57,8 @@ KERNEL(primitives_shuffle)(const float* __restrict__ x, float* __restrict__ y, i
     for (int width : widths) {
         y[at] = __shfl_sync(ALL_LANES, v, argument, width);
         y[at + n] = __shfl_up_sync(ALL_LANES, v, static_cast<unsigned>(argument), width);
-        y[at + 2 * n] = __shfl_down_sync(ALL_LANES, v, static_cast<unsigned>(argument), width);
-        y[at + 3 * n] = __shfl_xor_sync(ALL_LANES, v, argument, width);
-        at += 4 * n;
+        y[at + 2 * n] = __shfl_xor_sync(ALL_LANES, v, argument, width);
+        at += 3 * n;
     }
 }
 
@@ -68,12 +67,10 @@ KERNEL(primitives_vote)(const int* __restrict__ x, int* __restrict__ y, long lon
     const int i = lane_id();
     if (i % 2 == 0) {
         const unsigned even = 0x55555555u;
-        y[4 * i] = static_cast<int>(__ballot_sync(even, x[i] > 0));
-        y[4 * i + 1] = __any_sync(even, x[i] > 0);
-        y[4 * i + 2] = __all_sync(even, x[i] > 0);
+        y[2 * i] = static_cast<int>(__ballot_sync(even, x[i] > 0));
     }
     const long long other = __shfl_xor_sync(ALL_LANES, big + i, 1);
-    y[4 * i + 3] = other == big + (i ^ 1);
+    y[2 * i + 1] = other == big + (i ^ 1);
 }
 
 #if ELEMENT_BYTES == 2
@@ -93,13 +90,14 @@ KERNEL(primitives_mma)(const element* __restrict__ a, const element* __restrict_
         right[i / width][i % width] = b[i];
     }
     __syncwarp();
-    unsigned x[4], y[2];
+    unsigned x[4], r[4];
     ldmatrix_x4(x, &left[lane % 16][lane / 16 * 8]);
     if (transposed) {
-        ldmatrix_x2_transposed(y, &right[lane % 16][0]);
+        ldmatrix_x4_transposed(r, &right[lane % 16][0]);
     } else {
-        ldmatrix_x2(y, &right[lane % 8][lane / 8 % 2 * 8]);
+        ldmatrix_x4(r, &right[lane % 8][lane / 8 % 2 * 8]);
     }
+    const unsigned y[2] = {r[0], r[1]};
     const int row = lane / 4, column = lane % 4 * 2;
     float sum[4] = {c[row * 8 + column], c[row * 8 + column + 1], c[row * 8 + 64 + column],
                     c[row * 8 + 64 + column + 1]};
@@ -142,13 +140,14 @@ KERNEL(primitives_mma)(const float* __restrict__ a, const float* __restrict__ b,
     }
 }
 
-// Random values of elements first .. first + n of a sample: uniform in x, normal in y.
-KERNEL(primitives_philox)(float* __restrict__ x, float* __restrict__ y, unsigned key0, unsigned key1,
-                          unsigned long long sample, unsigned long long first) {
-    const uint2 key = make_uint2(key0, key1);
-    const unsigned long long i = first + threadIdx.x;
-    x[threadIdx.x] = philox_uniform(key, sample, i);
-    y[threadIdx.x] = philox_normal(key, sample, i);
+// The random words of the counters {first + thread, b, c, d}: x [threads, 4].
+KERNEL(primitives_philox)(int* __restrict__ x, unsigned key0, unsigned key1, unsigned first, unsigned b, unsigned c,
+                          unsigned d) {
+    const uint4 words = philox_block(make_uint4(first + threadIdx.x, b, c, d), make_uint2(key0, key1));
+    x[4 * threadIdx.x] = static_cast<int>(words.x);
+    x[4 * threadIdx.x + 1] = static_cast<int>(words.y);
+    x[4 * threadIdx.x + 2] = static_cast<int>(words.z);
+    x[4 * threadIdx.x + 3] = static_cast<int>(words.w);
 }
 
 // Converts each value to tf32.
