@@ -17,7 +17,8 @@ use unix::{Error, Exit, Result, inputs, note};
 ///
 /// A checkpoint is a folder such as RUN/ckpt/step-00001200, with a manifest and safetensors files. ckpt lists the
 /// checkpoints of a run, shows and verifies their content and compares two of them. It removes those that no rule
-/// keeps, averages several, and exchanges weights with other programs.
+/// keeps, averages several, and exchanges weights with other programs. longhaul-files(5) lists the files of a
+/// checkpoint.
 #[derive(Parser)]
 #[command(name = "ckpt", version = env!("LONGHAUL_VERSION"), after_long_help = MANUAL)]
 struct Args {
@@ -91,17 +92,6 @@ enum Verb {
 }
 
 const MANUAL: &str = "\
-FILES
-  RUN/ckpt/step-00001200/manifest.json
-  Format version, update, attempt, hashes of configuration and data, metrics and progress; size and BLAKE3 of
-  each file; offset, size and BLAKE3 of each tensor. Its last line is the BLAKE3 of the lines before.
-
-  RUN/ckpt/step-00001200/model.safetensors, ema.safetensors, optim-0-of-1.safetensors
-  Weights, their moving average, and the optimizer state, which may be in several files.
-
-  RUN/ckpt/latest, RUN/ckpt/best
-  Links for people. Training lists the folders and resumes from the newest good checkpoint.
-
 EXIT STATUS
   0   Done. For verify: all checkpoints are good. For diff: they differ at most in when, where (host, attempt,
       number of ranks, version) and how fast they were made.
@@ -138,7 +128,7 @@ EXAMPLES
     $ ckpt prune runs/codec --keep-last 1 --keep-best 1
 
 SEE ALSO
-  longhaul(7), train-stage(1), evaluate(1)
+  longhaul-files(5), train-stage(1), evaluate(1), longhaul(7), longhaul-recovery(7)
 ";
 
 fn main() -> ExitCode {

@@ -30,7 +30,8 @@ use unix::{Error, Exit, Result, inputs, note};
 ///
 /// ds-prep prepares data sets for training from PDE solvers, PDEBench's HDF5 files or other arrays: files of
 /// trajectories, a split manifest that assigns trajectories to training, validation and test, and the statistics of
-/// the training split. Run `ds-prep check` before training.
+/// the training split. Run `ds-prep check` before training. longhaul-files(5) describes the layouts of these files, the
+/// equations, what audit finds, and the limits of what is read.
 #[derive(Parser)]
 #[command(name = "ds-prep", version = env!("LONGHAUL_VERSION"), after_long_help = MANUAL)]
 struct Args {
@@ -94,7 +95,7 @@ enum Verb {
 #[derive(clap::Args)]
 struct Gen {
     /// Equation: burgers, advection, diffusion-reaction, diffusion-reaction-2d, darcy or navier-stokes;
-    /// see EQUATIONS
+    /// see longhaul-files(5)
     equation: Equation,
     /// Values of the parameter of the equation, e.g. 0.001,0.01,0.1
     #[arg(long, required = true, value_delimiter = ',', value_name = "VALUE")]
@@ -109,7 +110,7 @@ struct Gen {
     /// Seed of the initial states
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Cells along each axis; default: see EQUATIONS
+    /// Cells along each axis; default: see longhaul-files(5)
     #[arg(long)]
     grid: Option<usize>,
     /// Frames, including the initial state
