@@ -24,7 +24,7 @@ use unix::signal::Signals;
 use unix::work::{self, Task, Work};
 use unix::{Context, Error, Exit, Result, note, warn};
 
-/// Score trained models on unseen data next to simple baselines, and predict with them
+/// Score trained models on unseen data, compare them with simple baselines, and predict with them
 ///
 /// RUN is a run directory or a checkpoint of any task. Models it depends on, such as the codec of an operator, are
 /// found by the paths in its checkpoint. An operator is rolled out in latent space from start frames spread over every
@@ -122,8 +122,8 @@ struct Predict {
 struct Check {
     #[command(flatten)]
     data: Data,
-    /// Configuration of an operator that is not trained yet; the rollouts of its training and validation must fit,
-    /// too
+    /// Configuration of an operator that is not trained yet; the rollouts of its training and validation must fit
+    /// as well
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(flatten)]
@@ -141,8 +141,8 @@ EXIT STATUS
       any result is written.
   66  A checkpoint or the data is missing.
   73  The result cannot be written, or already exists.
-  75  Stopped by TERM, INT, HUP or USR1; the same command resumes after the last batch of rollouts or trajectories
-      that was stored.
+  75  Stopped by TERM, INT, HUP or USR1; the same command resumes after the last stored batch of rollouts or
+      trajectories.
 
 EXAMPLES
   A data set, a codec and an operator on its latents:
@@ -161,7 +161,7 @@ EXAMPLES
     $ evaluate score operator --with codec=moved --data split.json --steps 8 -o moved-result
   Check that 8 steps fit before training anything:
     $ evaluate check -c operator.yaml --data split.json --steps 8
-  The codec alone:
+  The errors of the codec alone:
     $ evaluate score codec --data split.json --steps 8 -o codec-result --json
   Rollouts of 20 steps from the first frames of a file:
     $ ds-prep gen burgers --parameter 0.01 --samples 3 --grid 128 --frames 2 --seed 9 -o new
@@ -210,8 +210,8 @@ impl Data {
     }
 }
 
-/// Whether the rollouts of the evaluation, and of the operator's training and validation, fit into the
-/// trajectories. Errors: 2 where they do not, 78 for a bad configuration, 65, 66.
+/// Checks that the rollouts of the evaluation, and of the operator's training and validation, fit into the
+/// trajectories. Errors: 2 if they do not, 78 for a bad configuration, 65, 66.
 fn check(args: &Check) -> Result<Exit> {
     let request = args.data.request();
     let (mut stride, mut needed) = (1, Vec::new());
@@ -329,7 +329,7 @@ fn refuse_earlier<'a>(paths: impl IntoIterator<Item = &'a PathBuf>, force: bool)
     }
 }
 
-/// Writes all files, metrics.json last: it marks a complete result.
+/// Writes all files; metrics.json comes last because it marks a complete result.
 fn write(
     args: &Score,
     result: &Evaluation,

@@ -1,4 +1,4 @@
-//! Encodes a data set with a trained model, once, into latents on disk.
+//! Encodes a data set once, with a trained codec, into latents on disk.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -69,8 +69,8 @@ EXIT STATUS
   0   All shards are complete.
   1   Three consecutive attempts were stopped or killed before they finished a shard. The next attempt
       counts from 0 again.
-  65  The codec is damaged, a data file is not what the split manifest recorded, or verify found a damaged
-      shard. Data files are verified before each shard is written.
+  65  The codec is damaged, a data file differs from what the split manifest recorded, or verify found a
+      damaged shard. Data files are verified before each shard is written.
   66  The data or the codec is missing.
   73  The folder cannot be written.
   75  Stopped by a signal; run the same command again.
@@ -145,7 +145,7 @@ fn encode(args: &Make, signals: Signals, work: &mut Work) -> Result<Exit> {
             work.progress(before + batch.first as u64 + 1, None)?;
             let done = batch.first + 1;
             if done.is_multiple_of(layout.shard_samples) || done == set.len() {
-                // The shard is published next: its inputs must be what the manifest recorded.
+                // The shard is published next, so its inputs must match the manifest by now.
                 verifier.finish(check_stop)?;
             }
             Ok(codec.encode(batch.values)?.read::<f32>().to_vec())

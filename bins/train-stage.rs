@@ -52,7 +52,7 @@ struct Args {
     /// Resume although configuration or data differ from those of the checkpoint; the log records the changes
     #[arg(long)]
     accept_config_change: bool,
-    /// Retry a run that diverged, or made no progress in several attempts
+    /// Retry a run that diverged or made no progress in several attempts
     #[arg(long)]
     retry: bool,
     /// Device: auto (a GPU if there is one, else the CPU), cpu, cuda, cuda:N or emu
@@ -71,8 +71,8 @@ struct Args {
     /// Print the JSON Schema of the task's configuration, for editors and other programs
     #[arg(long, conflicts_with_all = ["example", "config", "run", "check", "dry_run"])]
     schema: bool,
-    /// Compile the kernels for these GPU architectures, e.g. sm_80,sm_90a, into the cache, so that training need
-    /// not; requires no GPU
+    /// Compile the kernels for these GPU architectures, e.g. sm_80,sm_90a, in advance, and store them in the cache;
+    /// requires no GPU
     #[arg(long, value_name = "ARCHITECTURES", value_delimiter = ',')]
     #[arg(conflicts_with_all = ["task", "config", "run"])]
     warm_kernels: Vec<String>,
@@ -93,11 +93,11 @@ EXIT STATUS
   2   The command line is wrong.
   65  An input file is not what its manifest or index recorded, or a checkpoint is damaged.
   66  The data is missing.
-  73  The run directory cannot be written; also when saves keep failing because it became read-only.
+  73  The run directory cannot be written, or saves keep failing because it became read-only.
   74  Reading or writing failed, or too many consecutive saves did (checkpoint.failed_saves). Or the run
       directory was moved, removed or replaced during the run.
   75  Stopped with a checkpoint, or another process holds the run. Run the same command again; if the
-      message blames the machine, on another one.
+      message blames the machine, run it on another one.
   78  The configuration is wrong, or configuration or data differ from those of the checkpoint.
 
 EXAMPLES
@@ -183,15 +183,15 @@ fn warm(args: &Args) -> Result<Exit> {
     let compiled = cache::warm(&args.warm_kernels, step)?;
     drop(progress);
     let cached = all - compiled;
-    let told = serde_json::json!({ "compiled": compiled, "cached": cached });
-    let text = format!("compiled    {compiled}\nin cache    {cached}");
-    Out::stdout(args.output).item(&told, text)?;
+    let record = serde_json::json!({ "compiled": compiled, "cached": cached });
+    let text = format!("compiled  {compiled}\ncached    {cached}");
+    Out::stdout(args.output).item(&record, text)?;
     Ok(Exit::Done)
 }
 
 fn run(args: &Args, task: &Entry, folder: &Path) -> Result<Exit> {
     if !args.check && !args.dry_run {
-        // A signal that arrives while files are read also requests an orderly stop.
+        // From here on a signal requests an orderly stop, even while input files are being read.
         unix::signal::Signals::install()?;
     }
     let environment = |name: &str| std::env::var(name).ok();
@@ -273,7 +273,7 @@ fn recomputed(plan: &Plan) -> String {
     let again = plan.keep.iter().filter(|keep| !**keep).count();
     let ((kept, all), (repeated, operations)) = (plan.bytes(), plan.operations());
     format!(
-        "recomputed  {again} of {} blocks: {} of {} kept, {:.1} % of their forward passes again\n",
+        "recomputed  {again} of {} blocks: {} of {} kept, {:.1} % of their operations repeated\n",
         plan.keep.len(),
         human_bytes(kept as u64),
         human_bytes(all as u64),
@@ -283,9 +283,9 @@ fn recomputed(plan: &Plan) -> String {
 
 fn tell(args: &Args, e: &Estimate) -> Result<()> {
     let text = format!(
-        "task       {}\nparameters  {}\nupdates     {} ({:.1} epochs of {} samples)\n\
+        "task        {}\nparameters  {}\nupdates     {} ({:.1} epochs of {} samples)\n\
          memory      {}\n{}checkpoint  {}\nupdate      {:.1} ms\nvalidation  {:.2} s\n\
-         in all      {} (cost {:.2})",
+         total       {} (cost {:.2})",
         e.task,
         e.parameters,
         e.updates,

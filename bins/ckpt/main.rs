@@ -56,7 +56,7 @@ enum Verb {
         #[command(flatten)]
         output: Output,
     },
-    /// Show how two checkpoints differ; exits 0 if they differ at most in when, where and how fast they were made,
+    /// Show how two checkpoints differ; exit 0 if they differ only in when, where and how fast they were made,
     /// otherwise 1
     Diff {
         /// Checkpoint, or a run directory, whose newest checkpoint is used
@@ -68,8 +68,8 @@ enum Verb {
     },
     /// Remove the checkpoints of a run that no rule keeps
     ///
-    /// The newest is verified first. It is always kept, as is the one that the link best names. Exits 75 while a
-    /// process works on the run.
+    /// The newest is verified first. It is always kept, as is the target of the link best. Exits 75 while another
+    /// process is working on the run.
     Prune(change::Prune),
     /// Recover complete checkpoints that were not renamed before the machine died
     Adopt(change::Adopt),
@@ -93,7 +93,7 @@ enum Verb {
 
 const MANUAL: &str = "\
 EXIT STATUS
-  0   Done. For verify: all checkpoints are good. For diff: they differ at most in when, where (host, attempt,
+  0   Done. For verify: all checkpoints are good. For diff: they differ only in when, where (host, attempt,
       number of ranks, version) and how fast they were made.
   1   For diff: the checkpoints differ.
   2   The command line is wrong.
@@ -101,7 +101,7 @@ EXIT STATUS
   66  There is no checkpoint, or it cannot be read.
   73  The output already exists, or cannot be created.
   74  Reading or writing failed midway.
-  75  Another process works on the run; prune and adopt must wait until it ends.
+  75  Another process is working on the run; repeat prune or adopt after it has ended.
 
 EXAMPLES
   List the checkpoints:
@@ -114,7 +114,7 @@ EXAMPLES
     $ ckpt verify runs/* --json
   How far the last updates changed the weights:
     $ ckpt diff runs/codec/ckpt/best runs/codec --json || test $? = 1
-  The mean of two checkpoints, the second counting double:
+  The mean of two checkpoints, the second with twice the weight:
     $ ckpt average runs/codec/ckpt/best runs/codec/ckpt/latest --weights 1,2 -o mean
   The optimizer state in four files:
     $ ckpt reshard runs/codec --shards 4 -o resharded
@@ -198,7 +198,7 @@ fn head(path: &Path, manifest: &Manifest) -> Map<String, Value> {
     head
 }
 
-/// One line per field, nested ones with their path; the configuration is omitted, because it has its own file.
+/// One line per field, nested ones with their path; omits the configuration, which has its own file.
 fn lines(head: &Map<String, Value>) -> String {
     let mut lines = Vec::new();
     for (name, value) in head.iter().filter(|(name, _)| *name != "config") {

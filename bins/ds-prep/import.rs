@@ -40,7 +40,7 @@ pub struct Import {
     /// Parameters that the files do not state, with any names, e.g. nu=0.01 or nu=0.5,viscosity=2
     #[arg(long, value_name = "NAME=VALUE")]
     parameter: Option<Parameter>,
-    /// Let --parameter replace different values in the files, which is otherwise an error
+    /// Let --parameter replace values that the files state differently, which is otherwise an error
     #[arg(long = "override", requires = "parameter")]
     override_parameter: bool,
     /// Names of the channels, inputs first
@@ -55,15 +55,15 @@ pub struct Import {
     /// Keep every NUMBER-th frame
     #[arg(long, value_name = "NUMBER")]
     stride: Option<usize>,
-    /// Ranges of axes to keep, without the END index, e.g. x=0:512,t=10:110
+    /// Ranges of indices to keep along axes, excluding END, e.g. x=0:512,t=10:110
     #[arg(long, value_delimiter = ',', value_name = "AXIS=FIRST:END")]
     crop: Vec<Crop>,
-    /// Grid to resample to, e.g. 256 or 64x64: block means if the sizes divide, otherwise linear interpolation,
-    /// which is periodic along periodic axes
+    /// Grid to resample to, e.g. 256 or 64x64: block means if the new size divides the old, otherwise linear
+    /// interpolation, which wraps around along periodic axes
     #[arg(long, value_parser = grid)]
     grid: Option<Grid>,
-    /// Periodic space axes, e.g. x,y, or none; default: from the attribute `periodic` of the file, or from PDEBench
-    /// file names
+    /// Periodic space axes, e.g. x,y, or none; default: those in the attribute `periodic` of the file, or implied by
+    /// its PDEBench name
     #[arg(long, value_name = "AXES", value_parser = periodic)]
     periodic: Option<String>,
     /// Layout to write; default: tensor, unless the files are steady or incompressible
@@ -75,8 +75,8 @@ pub struct Import {
     /// Type of the stored numbers: f32, f16 (up to 65504) or bf16 (safetensors only)
     #[arg(long, value_parser = dtype, default_value = "f32")]
     dtype: Dtype,
-    /// Largest number of trajectories per output file; larger files are divided. Default for safetensors: as many
-    /// as fit into 1 GiB
+    /// Largest number of trajectories per output file; larger files are divided into shards. Default for safetensors:
+    /// as many as fit into 1 GiB
     #[arg(long, value_name = "NUMBER")]
     shard: Option<usize>,
     /// Number of threads, at most 1024; default: one per processor

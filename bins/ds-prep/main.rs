@@ -57,12 +57,12 @@ enum Verb {
         #[command(flatten)]
         output: Output,
     },
-    /// Report every problem of files, or of manifests (*.json) and their files
+    /// Report every problem in files, or in manifests (*.json) and their files
     Check {
         /// HDF5 files or manifests; `-` reads their names from stdin
         #[arg(required = true)]
         files: Vec<PathBuf>,
-        /// Largest |u| that is not a problem
+        /// Largest |u| that is not reported as a problem
         #[arg(long, default_value_t = 1e10)]
         limit: f32,
         #[command(flatten)]
@@ -119,7 +119,7 @@ struct Gen {
     /// Time of the last frame
     #[arg(long, value_name = "TIME")]
     end: Option<f64>,
-    /// Index of the first trajectory, to generate further trajectories of the same seed
+    /// Index of the first trajectory, to generate further trajectories with the same seed
     #[arg(long, default_value_t = 0, value_name = "NUMBER")]
     first: u64,
     /// Number of threads, at most 1024; default: one per processor. Results do not depend on it
@@ -146,8 +146,8 @@ struct Divide {
     /// Share of the test split
     #[arg(long, default_value = "10%", value_name = "SHARE")]
     test: Share,
-    /// Unit to split by: trajectory (every parameter value in the same shares), parameter (whole parameter values,
-    /// the largest for the test) or file (whole files)
+    /// Unit to split by: trajectory (every parameter value in the same proportions), parameter (whole parameter
+    /// values, the largest for the test) or file (whole files)
     #[arg(long, default_value = "trajectory", value_name = "UNIT")]
     by: By,
     /// Trajectories that always share a split: state (those with the same initial state, or the same input of a
@@ -208,7 +208,7 @@ fn generate(args: &Gen) -> Result<Exit> {
             return Err(Error::create(&path, cause));
         }
         if files.iter().any(|(other, _)| *other == path) {
-            return Err(Error::usage(format!("parameter {parameter} is given twice")));
+            return Err(Error::usage(format!("--parameter lists {parameter} twice")));
         }
         files.push((path, file));
     }
@@ -239,8 +239,7 @@ fn split(args: &Divide) -> Result<Exit> {
         return finish(out);
     }
     if args.to.exists() && Split::load(&args.to).map_or(true, |(old, _)| old != split) {
-        let cause =
-            "a different manifest exists, which runs may use; move it or choose another name";
+        let cause = "it is a different manifest that runs may use; move it or choose another name";
         return Err(Error::create(&args.to, cause));
     }
     split.save(&args.to)?;
@@ -284,7 +283,7 @@ fn check(files: &[PathBuf], limit: f32, mut out: Out) -> Result<Exit> {
     Ok(if violations.is_empty() { Exit::Done } else { Exit::Data })
 }
 
-/// Files that cannot be read are reported, and the others are listed nevertheless.
+/// Lists files; those that cannot be read are reported and do not prevent the others from being listed.
 fn list(files: &[PathBuf], mut out: Out) -> Result<Exit> {
     let mut first = Exit::Done;
     for path in with_shards(inputs::files(files)?)? {
@@ -347,7 +346,7 @@ fn entries(name: &str, value: &Value) -> Vec<Value> {
     }
 }
 
-/// Runs `work` on this many threads, or on as many as the machine has.
+/// Runs `work` on this many threads; without a number, on one per processor.
 fn in_pool(threads: Option<usize>, work: impl FnOnce() -> Result<()> + Send) -> Result<()> {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads.unwrap_or(0)).build();
     let cannot = |cause| Error::new(Exit::Failure, format!("cannot start threads: {cause}"));

@@ -18,10 +18,11 @@ use unix::{Exit, Result, note};
 
 /// Manage the time limits of jobs: time left, warning, requeueing, status of runs
 ///
-/// A batch job ends at a known time, and a run needs many jobs. timekeep prints the time left, warns a command early
+/// A batch job ends at a known time, and a run may need many jobs. timekeep prints the time left, warns a command early
 /// enough to save its work, waits until it has exited, and has SLURM requeue the job if the command did not finish. It
-/// reports how runs stand, submits those that stopped, and computes the best checkpoint interval. longhaul-slurm(7) is
-/// an introduction, and says which exit statuses requeue a job, which runs cron submits, and how signals are passed on.
+/// reports the state of runs, submits those that stopped, and computes the best checkpoint interval.
+/// longhaul-slurm(7) is an introduction, and says which exit statuses requeue a job, which runs cron submits, and how
+/// signals are passed on.
 #[derive(Parser)]
 #[command(name = "timekeep", version = env!("LONGHAUL_VERSION"), after_long_help = MANUAL)]
 struct Args {
@@ -55,10 +56,10 @@ enum Verb {
         /// What to do when the command exits with 75 in the script of a batch job
         #[arg(long, value_name = "WHEN", default_value = "auto")]
         requeue: Requeue,
-        /// What to do when the command fails in the script of a batch job, or was requeued too often
+        /// What to do when the command fails in the script of a batch job, or has been requeued too often
         #[arg(long, value_name = "WHAT", default_value = "end", env = "LONGHAUL_ON_FAILURE")]
         on_failure: OnFailure,
-        /// Do not requeue a job that SLURM has restarted this often
+        /// Do not requeue a job that SLURM has restarted this many times
         #[arg(long, value_name = "COUNT", default_value_t = 1000, env = "LONGHAUL_MAX_RESTARTS")]
         max_restarts: u32,
         #[command(flatten)]
@@ -138,7 +139,7 @@ enum OnFailure {
     Hold,
 }
 
-/// clap interprets a bare `Option` as an optional argument, hence the newtype.
+/// A newtype, because clap would interpret a bare `Option` as an optional argument.
 #[derive(Clone, Copy)]
 struct Limit(Option<Duration>);
 
@@ -155,17 +156,17 @@ EXIT STATUS
   126    The command cannot be executed.
   2      The command line is wrong.
   66     A run directory is missing.
-  75     SLURM does not answer: submit and cron submitted nothing; for left, the end is unknown.
+  75     SLURM does not answer: submit and cron submitted nothing, and left does not know the end of the job.
   1      For submit and cron: a submission failed.
 
 EXAMPLES
   Show the time left:
     $ timekeep left
-  The same in a script:
+  Test in a script whether any time is left:
     $ test \"$(timekeep left | cut -d ' ' -f 1)\" != 0
   A limit of one day, with USR1 ten minutes before it:
     $ timekeep run --limit 24:00:00 --margin 10m -- sh -c 'echo training'
-  The end of a command as JSON:
+  Report how a command ended, as JSON:
     $ timekeep run --limit 1h --json -- true
   A checkpoint that takes 20 s, on 16 nodes that each fail once in 200 days:
     $ timekeep interval --cost 20s --mtbf 200d --nodes 16
