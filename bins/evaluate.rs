@@ -24,13 +24,14 @@ use unix::signal::Signals;
 use unix::work::{self, Task, Work};
 use unix::{Context, Error, Exit, Result, note, warn};
 
-/// Score trained models on unseen data next to simple baselines, and predict with them
+/// Score trained models on unseen data, compare them with simple baselines, and predict with them
 ///
 /// RUN is a run directory or a checkpoint of any task. Models it depends on, such as the codec of an operator, are
 /// found by the paths in its checkpoint. An operator is rolled out in latent space from start frames spread over every
 /// trajectory, and decoded; the baselines are persistence, the mean of the training data and the codec alone. The
 /// model of a steady problem is compared with the mean of the training solutions and with the solution of the nearest
 /// training sample. Errors are given in physical units and in latent space, by step and by parameter value.
+/// longhaul-files(5) defines every metric and describes the files that score and predict write.
 #[derive(Parser)]
 #[command(name = "evaluate", version = env!("LONGHAUL_VERSION"), after_long_help = MANUAL)]
 struct Args {
@@ -102,7 +103,7 @@ struct Score {
 struct Predict {
     #[command(flatten)]
     model: ModelArgs,
-    /// Field file with the initial states, the inputs or the fields; see ds-prep(1) for formats
+    /// Field file with the initial states, the inputs or the fields; see longhaul-files(5) for formats
     #[arg(long, value_name = "FILE")]
     inputs: PathBuf,
     /// Field file to write, NAME.hdf5 or NAME.safetensors
@@ -121,8 +122,8 @@ struct Predict {
 struct Check {
     #[command(flatten)]
     data: Data,
-    /// Configuration of an operator that is not trained yet; the rollouts of its training and validation must fit,
-    /// too
+    /// Configuration of an operator that is not trained yet; the rollouts of its training and validation must fit
+    /// as well
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(flatten)]
@@ -130,32 +131,6 @@ struct Check {
 }
 
 const MANUAL: &str = "\
-FILES
-  DIR/metrics.json  Protocol, definitions, and every quantity of every model by step and over the rollout.
-  DIR/metrics.csv   The same numbers, one per line: regime, space, quantity, model, step, value.
-  DIR/pictures      NAME-VALUE.png for each parameter value, and summary.png.
-  DIR/partial.json  Intermediate results of an interrupted evaluation; removed when it is complete.
-  DIR/status.json, DIR/lease  State and progress, for timekeep status and cron.
-  FILE of predict   [trajectories, frames, grid, channels] in the layout of ds-prep gen; attributes name the
-                    models and the inputs. For an operator, frame 0 is the initial state, encoded and decoded.
-
-QUANTITIES
-  The table contains the NRMSE of the decoded fields, sqrt(sum of squared errors / sum of squared targets) over
-  all points, steps from 1 on and trajectories of a parameter value. It is computed for each start frame, then
-  averaged over start frames.
-  operator     The rollout; one_step is its first step alone.
-  persistence  The initial state at every step.
-  mean         The mean of the training data.
-  codec        decode(encode(target)): a lower bound for every operator on these latents.
-  ratio        operator / persistence; below 1 the operator is better.
-  For steady problems:
-  regression   The model.
-  mean         The mean of the training solutions with the parameter value, point by point.
-  nearest      The solution of the training sample with the parameter value and the nearest input.
-
-  metrics.json defines the other quantities: PDEBench's nRMSE, RMSE, MAE, largest error, errors of the mean, of
-  the boundary and of bands of wave numbers, and errors in latent space.
-
 EXIT STATUS
   0   Complete.
   1   Three consecutive attempts were stopped or killed before they stored anything: the job needs a longer time
@@ -166,51 +141,43 @@ EXIT STATUS
       any result is written.
   66  A checkpoint or the data is missing.
   73  The result cannot be written, or already exists.
-  75  Stopped by TERM, INT, HUP or USR1; the same command resumes after the last batch of rollouts or trajectories
-      that was stored.
+  75  Stopped by TERM, INT, HUP or USR1; the same command resumes after the last stored batch of rollouts or
+      trajectories.
 
 EXAMPLES
   A data set, a codec and an operator on its latents:
-    $ ds-prep gen burgers --parameter 0.01 --samples 10 --grid 64 --frames 21 --seed 1 -o data
-    $ ds-prep split data/*.hdf5 --seed 1 -o data/split.json
-    $ ds-prep stats data/split.json
-    $ printf '%s\\n' 'data: {split: data/split.json, stats: data/stats.json}' \\
-    >   'model: {patch: 8, latent: 4, hidden: 16, encoder_depth: 1, decoder_depth: 1}' \\
-    >   'loss: {}' 'training: {updates: 20, batch_size: 8}' \\
-    >   'optimizer: {method: {kind: adamw}, learning_rate: 1e-3}' > codec.yaml
-    $ train-stage codec -c codec.yaml --run codec
-    $ latent-cache make codec --data data/split.json -o latents
-    $ printf '%s\\n' 'data: {train: latents/train, validation: latents/validation}' \\
-    >   'model: {backbone: {kind: pdet_stack, hidden: 16, depth: 2, kernel_size: 5}}' \\
-    >   'loss: {horizons: [2], validation_steps: 4}' 'training: {updates: 20, batch_size: 8}' \\
-    >   'optimizer: {method: {kind: adamw}, learning_rate: 1e-3}' > operator.yaml
-    $ train-stage operator -c operator.yaml --run operator
+    $ ds-prep gen burgers --parameter 0.01 --samples 10 --grid 128 --frames 41 --seed 1 -o data
+    $ ds-prep split data/*.hdf5 --seed 1 -o split.json
+    $ ds-prep stats split.json
+    $ train-stage codec --example > codec.yaml
+    $ train-stage codec -c codec.yaml -s training.updates=100 --run codec
+    $ latent-cache make codec --data split.json -o latents
+    $ train-stage operator --example > operator.yaml
+    $ train-stage operator -c operator.yaml -s training.updates=100 --run operator
   Their errors on the test split:
-    $ evaluate score operator --data data/split.json --steps 8 -o result
+    $ evaluate score operator --data split.json --steps 8 -o result
   The same with a codec that was moved:
     $ cp -r codec moved
-    $ evaluate score operator --with codec=moved --data data/split.json --steps 8 -o moved-result
+    $ evaluate score operator --with codec=moved --data split.json --steps 8 -o moved-result
   Check that 8 steps fit before training anything:
-    $ evaluate check -c operator.yaml --data data/split.json --steps 8
-  The codec alone:
-    $ evaluate score codec --data data/split.json --steps 8 -o codec-result --json
+    $ evaluate check -c operator.yaml --data split.json --steps 8
+  The errors of the codec alone:
+    $ evaluate score codec --data split.json --steps 8 -o codec-result --json
   Rollouts of 20 steps from the first frames of a file:
-    $ ds-prep gen burgers --parameter 0.01 --samples 3 --grid 64 --frames 2 --seed 9 -o new
+    $ ds-prep gen burgers --parameter 0.01 --samples 3 --grid 128 --frames 2 --seed 9 -o new
     $ evaluate predict operator --inputs new/*.hdf5 --steps 20 -o predicted.hdf5
     $ ds-prep show predicted.hdf5
   A steady problem, from permeability to pressure:
-    $ ds-prep gen darcy --parameter 1 --samples 20 --grid 16 --seed 1 -o rock
+    $ ds-prep gen darcy --parameter 1 --samples 20 --grid 32 --seed 1 -o rock
     $ ds-prep split rock/*.hdf5 --seed 1 -o rock/split.json
     $ ds-prep stats rock/split.json
-    $ printf '%s\\n' 'data: {split: rock/split.json, stats: rock/stats.json, random_rotation: true}' \\
-    >   'model: {patch: 2, backbone: {kind: pdet_unet, hidden: 16, depths: [1, 1], kernel_size: 3}}' \\
-    >   'loss: {}' 'training: {updates: 20, batch_size: 8}' \\
-    >   'optimizer: {method: {kind: adamw}, learning_rate: 1e-3}' > darcy.yaml
-    $ train-stage regression -c darcy.yaml --run darcy
+    $ train-stage regression --example > darcy.yaml
+    $ train-stage regression -c darcy.yaml -s data.split=rock/split.json \\
+    >   -s data.stats=rock/stats.json -s training.updates=100 --run darcy
     $ evaluate score darcy --data rock/split.json -o rock-result
 
 SEE ALSO
-  longhaul(7), train-stage(1), latent-cache(1), ds-prep(1), ckpt(1), timekeep(1)
+  longhaul-files(5), train-stage(1), latent-cache(1), ds-prep(1), timekeep(1), longhaul(7)
 ";
 
 fn main() -> ExitCode {
@@ -243,8 +210,8 @@ impl Data {
     }
 }
 
-/// Whether the rollouts of the evaluation, and of the operator's training and validation, fit into the
-/// trajectories. Errors: 2 where they do not, 78 for a bad configuration, 65, 66.
+/// Checks that the rollouts of the evaluation, and of the operator's training and validation, fit into the
+/// trajectories. Errors: 2 if they do not, 78 for a bad configuration, 65, 66.
 fn check(args: &Check) -> Result<Exit> {
     let request = args.data.request();
     let (mut stride, mut needed) = (1, Vec::new());
@@ -362,7 +329,7 @@ fn refuse_earlier<'a>(paths: impl IntoIterator<Item = &'a PathBuf>, force: bool)
     }
 }
 
-/// Writes all files, metrics.json last: it marks a complete result.
+/// Writes all files; metrics.json comes last because it marks a complete result.
 fn write(
     args: &Score,
     result: &Evaluation,

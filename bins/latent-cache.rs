@@ -1,4 +1,4 @@
-//! Encodes a data set with a trained model, once, into latents on disk.
+//! Encodes a data set once, with a trained codec, into latents on disk.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -22,7 +22,7 @@ use unix::{Error, Exit, Result};
 ///
 /// Writes the latents of each split to memory-mapped shards, which are valid only for the codec, the normalisation
 /// and the data that they were made from. The same command resumes: complete shards are kept, damaged and stale
-/// ones are replaced.
+/// ones are replaced. longhaul-files(5) lists the files.
 #[derive(Parser)]
 #[command(name = "latent-cache", version = env!("LONGHAUL_VERSION"), after_long_help = MANUAL)]
 struct Args {
@@ -65,38 +65,29 @@ struct Make {
 }
 
 const MANUAL: &str = "\
-FILES
-  DIR/SPLIT/index.json           Hashes of codec, normalisation and data; shapes; statistics.
-  DIR/SPLIT/source.json          Path of the codec; operators trained on the latents record it.
-  DIR/SPLIT/shard-N.safetensors  Latents [trajectories, frames, tokens, features] in f32.
-  DIR/status.json, DIR/lease     State and progress, in trajectories, for timekeep status and cron.
-
 EXIT STATUS
   0   All shards are complete.
   1   Three consecutive attempts were stopped or killed before they finished a shard. The next attempt
       counts from 0 again.
-  65  The codec is damaged, a data file is not what the split manifest recorded, or verify found a damaged
-      shard. Data files are verified before each shard is written.
+  65  The codec is damaged, a data file differs from what the split manifest recorded, or verify found a
+      damaged shard. Data files are verified before each shard is written.
   66  The data or the codec is missing.
   73  The folder cannot be written.
   75  Stopped by a signal; run the same command again.
 
 EXAMPLES
   A data set and a codec for it:
-    $ ds-prep gen burgers --parameter 0.01 --samples 10 --grid 64 --frames 11 --seed 1 -o data
-    $ ds-prep split data/*.hdf5 --seed 1 -o data/split.json
-    $ ds-prep stats data/split.json
-    $ printf '%s\\n' 'data: {split: data/split.json, stats: data/stats.json}' \\
-    >   'model: {patch: 8, latent: 4, hidden: 16, encoder_depth: 1, decoder_depth: 1}' \\
-    >   'loss: {}' 'training: {updates: 20, batch_size: 8}' \\
-    >   'optimizer: {method: {kind: adamw}, learning_rate: 1e-3}' > codec.yaml
-    $ train-stage codec -c codec.yaml --run codec
+    $ ds-prep gen burgers --parameter 0.01 --samples 10 --grid 128 --frames 11 --seed 1 -o data
+    $ ds-prep split data/*.hdf5 --seed 1 -o split.json
+    $ ds-prep stats split.json
+    $ train-stage codec --example > codec.yaml
+    $ train-stage codec -c codec.yaml -s training.updates=100 --run codec
   Make the latents, then verify them:
-    $ latent-cache make codec --data data/split.json -o latents
+    $ latent-cache make codec --data split.json -o latents
     $ latent-cache verify latents/train latents/validation
 
 SEE ALSO
-  longhaul(7), train-stage(1), ds-prep(1), timekeep(1)
+  longhaul-files(5), train-stage(1), ds-prep(1), timekeep(1), longhaul(7)
 ";
 
 fn main() -> ExitCode {
@@ -154,7 +145,7 @@ fn encode(args: &Make, signals: Signals, work: &mut Work) -> Result<Exit> {
             work.progress(before + batch.first as u64 + 1, None)?;
             let done = batch.first + 1;
             if done.is_multiple_of(layout.shard_samples) || done == set.len() {
-                // The shard is published next: its inputs must be what the manifest recorded.
+                // The shard is published next, so its inputs must match the manifest by now.
                 verifier.finish(check_stop)?;
             }
             Ok(codec.encode(batch.values)?.read::<f32>().to_vec())

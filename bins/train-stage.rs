@@ -25,6 +25,9 @@ use unix::{Error, Exit, Result};
 /// Reads a configuration and the data it names, resumes from the newest checkpoint in the run directory if there is
 /// one, and writes checkpoints and a log. When a signal or the time limit stops it, it saves a checkpoint and exits
 /// with 75. The same command resumes, and the result has the same bits as that of a run that was never stopped.
+///
+/// longhaul(7) describes the run directory, signals, devices, ranks and the environment; longhaul-recovery(7) describes
+/// what happens when a run is started again, and how its input files are verified.
 #[derive(Parser)]
 #[command(name = "train-stage", version = env!("LONGHAUL_VERSION"), after_long_help = MANUAL)]
 struct Args {
@@ -49,7 +52,7 @@ struct Args {
     /// Resume although configuration or data differ from those of the checkpoint; the log records the changes
     #[arg(long)]
     accept_config_change: bool,
-    /// Retry a run that diverged, or made no progress in several attempts
+    /// Retry a run that diverged or made no progress in several attempts
     #[arg(long)]
     retry: bool,
     /// Device: auto (a GPU if there is one, else the CPU), cpu, cuda, cuda:N or emu
@@ -68,8 +71,8 @@ struct Args {
     /// Print the JSON Schema of the task's configuration, for editors and other programs
     #[arg(long, conflicts_with_all = ["example", "config", "run", "check", "dry_run"])]
     schema: bool,
-    /// Compile the kernels for these GPU architectures, e.g. sm_80,sm_90a, into the cache, so that training need
-    /// not; requires no GPU
+    /// Compile the kernels for these GPU architectures, e.g. sm_80,sm_90a, in advance, and store them in the cache;
+    /// requires no GPU
     #[arg(long, value_name = "ARCHITECTURES", value_delimiter = ',')]
     #[arg(conflicts_with_all = ["task", "config", "run"])]
     warm_kernels: Vec<String>,
@@ -83,80 +86,6 @@ fn names() -> PossibleValuesParser {
 }
 
 const MANUAL: &str = "\
-FILES
-  RUN/config.yaml  The resolved configuration with all defaults.
-  RUN/env.json     Versions, host and job, one entry per attempt.
-  RUN/log.jsonl    One record per line: start, inputs, update, validation, checkpoint, saved, spike,
-                   warning, refused, stop.
-  RUN/inputs.json  Hashes of the input files verified so far, with inode, size, mtime and ctime.
-  RUN/status.json  State, update, best validation, cost.
-  RUN/ckpt         Checkpoints step-N, and the links latest and best; see ckpt(1).
-  RUN/lease        One file attempt-N.json per attempt, with its owner; the mtime is its last heartbeat.
-
-STARTING AGAIN
-  The same command may be given any number of times, on any host:
-    finished                            reports that, exits 0
-    another process holds the run       names it, exits 75
-    that process is gone                resumes as the next attempt
-    its last heartbeat is 90 s old      watches it for another 30 s, then resumes as the next attempt
-    stopped or killed                   resumes from the newest good checkpoint
-    no checkpoint                       starts at update 0, with the same seed
-    checkpoints, none of them good      exits 65
-    configuration or data differ        shows the differences, exits 78, unless --accept-config-change
-    several attempts without progress   exits 1 until --retry or an accepted change
-    diverged                            the same
-  --resume PATH and --resume never apply until the run has a checkpoint that descends from them. From
-  then on the same command resumes from the newest checkpoint, as with auto, so that it can be requeued.
-  --resume never refuses a run that has other checkpoints (73). To start from PATH a second time, use another
-  run directory or another configuration.
-  A process whose run was taken over by a newer attempt writes nothing more and exits 75. A warning says that
-  bits may differ if the run resumes with another version, processor or device.
-
-INPUT FILES
-  Every file that a run reads (split manifest, data files, stats.json, latent index and shards) must have the
-  BLAKE3 hash that its manifest or index recorded. A background thread hashes the files while training runs.
-  Before each validation and checkpoint, and before the run finishes, rank 0 waits for that thread and compares
-  inode, size, mtime and ctime of every file; a file for which one of them changed is hashed again. Files
-  recorded in RUN/inputs.json are not read again by later attempts. A file with different content stops the
-  run before anything that depends on it is saved: status 65, or 78 if the run already has a checkpoint.
-  --check reads and hashes everything. longhaul-recovery(7) says what this does not detect.
-
-DEVICES
-  auto selects the first visible GPU, or the CPU if there is none, and reports the choice and its reason. cuda
-  is cuda:0. Kernels are compiled for the GPU when they are first used, which takes seconds, and cached;
-  --warm-kernels compiles them in advance, on a machine without a GPU. emu, in builds for tests, runs the same
-  kernels in an emulator on the host, thousands of times slower, and checks every memory access. A checkpoint
-  can be loaded on any device; bits differ between devices. Attention with more than 64 features per head
-  requires a GPU with 160 KiB of shared memory (compute capability 8.0, 9.0 or 10.0). The keys training.amp,
-  precision, tf32, compile and mem_budget control memory and speed on a GPU, see longhaul-config(5).
-
-RANKS
-  Several ranks, started by mpirun or srun --mpi=pmix, train one run. The samples of training.batch_size are
-  divided among them, in the same order and with the same noise as on one rank, and gradients are summed
-  concurrently with the backward pass. Each rank uses the GPU with its number on the host; ranks on one host
-  divide its processors. Rank 0 writes the files of the run and the messages. A signal to any rank stops all
-  ranks after the same update. A run resumes with any number of ranks; the bits are the same with
-  training.deterministic, otherwise only for the same number. optimizer.shard distributes the optimizer state.
-  A rank that dies, is suspended or hangs ends the job within 30 s with a message that names it and its host,
-  and with status 75 if there is a checkpoint (mpirun and srun may report another status, 137). An error of
-  one rank ends all ranks with its status. If it occurs in the middle of an update, the rank calls MPI_Abort:
-  mpirun then exits with that status, srun may exit with 137.
-  mpirun itself reacts to TERM, INT (Ctrl-C) and HUP by killing its ranks, Open MPI's after one second, and
-  exits 1; the run then resumes from its last regular checkpoint. Start it as `timekeep run -- mpirun ...`,
-  which sends mpirun USR1 instead: all ranks stop, save a checkpoint, and the status is 75.
-
-ENVIRONMENT
-  LONGHAUL_START_LIMIT  How long ranks wait for each other at the start, or none; default 10m.
-  LONGHAUL_HEARTBEAT  Seconds between heartbeats, default 10; a lease is stale after nine of them.
-  LONGHAUL_KERNEL_CACHE  Folder of compiled kernels of this user, at most 256 MiB; default in ~/.cache.
-  LONGHAUL_NVRTC  The CUDA compiler libnvrtc.so, or its folder; not needed if all kernels are cached.
-  LONGHAUL_DEVICE_MEMORY  Largest number of bytes to use of a GPU that is shared with other programs.
-  CUDA_VISIBLE_DEVICES  The GPUs that cuda:N counts.
-
-SIGNALS
-  TERM, INT, HUP and USR1 end the run after the current update, with a checkpoint and status 75. A second
-  TERM or INT ends it at once; the last checkpoint remains valid. USR2 requests a checkpoint.
-
 EXIT STATUS
   0   Finished, now or earlier.
   1   Diverged: the loss or gradient was not finite too often, or there were too many spikes. Or several
@@ -164,34 +93,31 @@ EXIT STATUS
   2   The command line is wrong.
   65  An input file is not what its manifest or index recorded, or a checkpoint is damaged.
   66  The data is missing.
-  73  The run directory cannot be written; also when saves keep failing because it became read-only.
+  73  The run directory cannot be written, or saves keep failing because it became read-only.
   74  Reading or writing failed, or too many consecutive saves did (checkpoint.failed_saves). Or the run
       directory was moved, removed or replaced during the run.
   75  Stopped with a checkpoint, or another process holds the run. Run the same command again; if the
-      message blames the machine, on another one.
+      message blames the machine, run it on another one.
   78  The configuration is wrong, or configuration or data differ from those of the checkpoint.
 
 EXAMPLES
-  A data set and a codec for it:
-    $ ds-prep gen burgers --parameter 0.01 --samples 10 --grid 64 --frames 11 --seed 1 -o data
-    $ ds-prep split data/*.hdf5 --seed 1 -o data/split.json
-    $ ds-prep stats data/split.json
-    $ printf '%s\\n' 'data: {split: data/split.json, stats: data/stats.json}' \\
-    >   'model: {patch: 8, latent: 4, hidden: 16, encoder_depth: 1, decoder_depth: 1}' \\
-    >   'loss: {}' 'training: {updates: 20, batch_size: 8}' \\
-    >   'optimizer: {method: {kind: adamw}, learning_rate: 1e-3}' > codec.yaml
+  A data set:
+    $ ds-prep gen burgers --parameter 0.01 --samples 10 --grid 128 --frames 11 --seed 1 -o data
+    $ ds-prep split data/*.hdf5 --seed 1 -o split.json
+    $ ds-prep stats split.json
   A small configuration to start from, and all keys:
-    $ train-stage operator --example > operator.yaml
-    $ train-stage operator --help
+    $ train-stage codec --example > codec.yaml
+    $ train-stage codec --help
   Check for problems, and estimate time and memory:
     $ train-stage codec -c codec.yaml --run codec --check
     $ train-stage codec -c codec.yaml --run codec --dry-run
-  Train with another learning rate; the second command finds the run finished:
-    $ train-stage codec -c codec.yaml -s optimizer.learning_rate=2e-3 --run codec
-    $ train-stage codec -c codec.yaml -s optimizer.learning_rate=2e-3 --run codec
+  Train for 100 updates; the second command finds the run finished:
+    $ train-stage codec -c codec.yaml -s training.updates=100 --run codec
+    $ train-stage codec -c codec.yaml -s training.updates=100 --run codec
 
 SEE ALSO
-  longhaul(7), longhaul-config(5), latent-cache(1), evaluate(1), ckpt(1), timekeep(1)
+  longhaul-config(5), longhaul-files(5), latent-cache(1), evaluate(1), ckpt(1), timekeep(1), longhaul(7),
+  longhaul-recovery(7), longhaul-slurm(7)
 ";
 
 fn main() -> ExitCode {
@@ -257,15 +183,15 @@ fn warm(args: &Args) -> Result<Exit> {
     let compiled = cache::warm(&args.warm_kernels, step)?;
     drop(progress);
     let cached = all - compiled;
-    let told = serde_json::json!({ "compiled": compiled, "cached": cached });
-    let text = format!("compiled    {compiled}\nin cache    {cached}");
-    Out::stdout(args.output).item(&told, text)?;
+    let record = serde_json::json!({ "compiled": compiled, "cached": cached });
+    let text = format!("compiled  {compiled}\ncached    {cached}");
+    Out::stdout(args.output).item(&record, text)?;
     Ok(Exit::Done)
 }
 
 fn run(args: &Args, task: &Entry, folder: &Path) -> Result<Exit> {
     if !args.check && !args.dry_run {
-        // A signal that arrives while files are read also requests an orderly stop.
+        // From here on a signal requests an orderly stop, even while input files are being read.
         unix::signal::Signals::install()?;
     }
     let environment = |name: &str| std::env::var(name).ok();
@@ -347,7 +273,7 @@ fn recomputed(plan: &Plan) -> String {
     let again = plan.keep.iter().filter(|keep| !**keep).count();
     let ((kept, all), (repeated, operations)) = (plan.bytes(), plan.operations());
     format!(
-        "recomputed  {again} of {} blocks: {} of {} kept, {:.1} % of their forward passes again\n",
+        "recomputed  {again} of {} blocks: {} of {} kept, {:.1} % of their operations repeated\n",
         plan.keep.len(),
         human_bytes(kept as u64),
         human_bytes(all as u64),
@@ -357,9 +283,9 @@ fn recomputed(plan: &Plan) -> String {
 
 fn tell(args: &Args, e: &Estimate) -> Result<()> {
     let text = format!(
-        "task       {}\nparameters  {}\nupdates     {} ({:.1} epochs of {} samples)\n\
+        "task        {}\nparameters  {}\nupdates     {} ({:.1} epochs of {} samples)\n\
          memory      {}\n{}checkpoint  {}\nupdate      {:.1} ms\nvalidation  {:.2} s\n\
-         in all      {} (cost {:.2})",
+         total       {} (cost {:.2})",
         e.task,
         e.parameters,
         e.updates,

@@ -64,7 +64,7 @@ fn the_pages_have_no_faults() {
     };
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let pages: Vec<PathBuf> = entries.filter(is_page).collect();
-    assert_eq!(pages.len(), PROGRAMS.len() + 4);
+    assert_eq!(pages.len(), PROGRAMS.len() + 5);
     let lint = Command::new("mandoc").args(["-Tlint", "-W", "warning"]).args(&pages).output();
     assert_eq!(String::from_utf8(lint.unwrap().stdout).unwrap(), "");
 }
@@ -171,8 +171,11 @@ fn longhaul_7_leads_to_every_page() {
     for program in PROGRAMS {
         assert!(page.contains(&format!(".It Xr {program} 1\n")), "{program} is not in the list");
     }
-    assert!(page.contains(".Xr longhaul-config 5"));
-    assert!(page.contains(".Xr longhaul-recovery 7"));
+    for other in
+        ["longhaul-config 5", "longhaul-files 5", "longhaul-recovery 7", "longhaul-slurm 7"]
+    {
+        assert!(page.contains(&format!(".Xr {other}")), "there is no reference to {other}");
+    }
 }
 
 // ---- longhaul-config(5)

@@ -51,7 +51,7 @@ pub struct Average {
     /// Checkpoint to write; must not exist
     #[arg(short = 'o', long = "output", value_name = "OUT")]
     output_folder: PathBuf,
-    /// Weights of the checkpoints, W,W,…; normalised to sum 1
+    /// Weights of the checkpoints, W,W,…; normalised to sum to 1
     #[arg(long, value_name = "WEIGHTS", value_delimiter = ',')]
     weights: Vec<f64>,
     #[command(flatten)]
@@ -96,7 +96,7 @@ pub struct ImportArgs {
     /// Checkpoint or run of the same model, which supplies names, shapes, buffers and configuration
     #[arg(long, value_name = "CHECKPOINT")]
     like: PathBuf,
-    /// Rename tensors, FROM=TO; one * on each side stands for the same characters
+    /// Rename tensors, FROM=TO; a * in FROM matches any characters, and a * in TO stands for the same ones
     #[arg(long, value_name = "FROM=TO")]
     map: Vec<String>,
     /// Ignore tensors whose names in the file match this pattern with * and ?
@@ -142,7 +142,7 @@ pub fn reshard(args: Reshard) -> Result<Exit> {
     let from = checkpoint::one_in(&args.checkpoint)?;
     checkpoint::reshard(&from, args.shards, &args.output_folder)?;
     let path = args.output_folder;
-    let text = format!("{}: {} with {} files", path.display(), from.display(), args.shards);
+    let text = format!("{}: {} in {} files", path.display(), from.display(), args.shards);
     let record = json!({"path": path, "checkpoint": from, "shards": args.shards});
     Out::stdout(args.output).item(&record, text)?;
     Ok(Exit::Done)

@@ -17,7 +17,8 @@ use unix::{Error, Exit, Result, inputs, note};
 ///
 /// A checkpoint is a folder such as RUN/ckpt/step-00001200, with a manifest and safetensors files. ckpt lists the
 /// checkpoints of a run, shows and verifies their content and compares two of them. It removes those that no rule
-/// keeps, averages several, and exchanges weights with other programs.
+/// keeps, averages several, and exchanges weights with other programs. longhaul-files(5) lists the files of a
+/// checkpoint.
 #[derive(Parser)]
 #[command(name = "ckpt", version = env!("LONGHAUL_VERSION"), after_long_help = MANUAL)]
 struct Args {
@@ -55,7 +56,7 @@ enum Verb {
         #[command(flatten)]
         output: Output,
     },
-    /// Show how two checkpoints differ; exits 0 if they differ at most in when, where and how fast they were made,
+    /// Show how two checkpoints differ; exit 0 if they differ only in when, where and how fast they were made,
     /// otherwise 1
     Diff {
         /// Checkpoint, or a run directory, whose newest checkpoint is used
@@ -67,8 +68,8 @@ enum Verb {
     },
     /// Remove the checkpoints of a run that no rule keeps
     ///
-    /// The newest is verified first. It is always kept, as is the one that the link best names. Exits 75 while a
-    /// process works on the run.
+    /// The newest is verified first. It is always kept, as is the target of the link best. Exits 75 while another
+    /// process is working on the run.
     Prune(change::Prune),
     /// Recover complete checkpoints that were not renamed before the machine died
     Adopt(change::Adopt),
@@ -91,19 +92,8 @@ enum Verb {
 }
 
 const MANUAL: &str = "\
-FILES
-  RUN/ckpt/step-00001200/manifest.json
-  Format version, update, attempt, hashes of configuration and data, metrics and progress; size and BLAKE3 of
-  each file; offset, size and BLAKE3 of each tensor. Its last line is the BLAKE3 of the lines before.
-
-  RUN/ckpt/step-00001200/model.safetensors, ema.safetensors, optim-0-of-1.safetensors
-  Weights, their moving average, and the optimizer state, which may be in several files.
-
-  RUN/ckpt/latest, RUN/ckpt/best
-  Links for people. Training lists the folders and resumes from the newest good checkpoint.
-
 EXIT STATUS
-  0   Done. For verify: all checkpoints are good. For diff: they differ at most in when, where (host, attempt,
+  0   Done. For verify: all checkpoints are good. For diff: they differ only in when, where (host, attempt,
       number of ranks, version) and how fast they were made.
   1   For diff: the checkpoints differ.
   2   The command line is wrong.
@@ -111,7 +101,7 @@ EXIT STATUS
   66  There is no checkpoint, or it cannot be read.
   73  The output already exists, or cannot be created.
   74  Reading or writing failed midway.
-  75  Another process works on the run; prune and adopt must wait until it ends.
+  75  Another process is working on the run; repeat prune or adopt after it has ended.
 
 EXAMPLES
   List the checkpoints:
@@ -124,7 +114,7 @@ EXAMPLES
     $ ckpt verify runs/* --json
   How far the last updates changed the weights:
     $ ckpt diff runs/codec/ckpt/best runs/codec --json || test $? = 1
-  The mean of two checkpoints, the second counting double:
+  The mean of two checkpoints, the second with twice the weight:
     $ ckpt average runs/codec/ckpt/best runs/codec/ckpt/latest --weights 1,2 -o mean
   The optimizer state in four files:
     $ ckpt reshard runs/codec --shards 4 -o resharded
@@ -138,7 +128,7 @@ EXAMPLES
     $ ckpt prune runs/codec --keep-last 1 --keep-best 1
 
 SEE ALSO
-  longhaul(7), train-stage(1), evaluate(1)
+  longhaul-files(5), train-stage(1), evaluate(1), longhaul(7), longhaul-recovery(7)
 ";
 
 fn main() -> ExitCode {
@@ -208,7 +198,7 @@ fn head(path: &Path, manifest: &Manifest) -> Map<String, Value> {
     head
 }
 
-/// One line per field, nested ones with their path; the configuration is omitted, because it has its own file.
+/// One line per field, nested ones with their path; omits the configuration, which has its own file.
 fn lines(head: &Map<String, Value>) -> String {
     let mut lines = Vec::new();
     for (name, value) in head.iter().filter(|(name, _)| *name != "config") {

@@ -16,7 +16,7 @@ pub struct Audit {
     /// Manifests to audit together; `-` reads their names from stdin
     #[arg(required = true)]
     manifests: Vec<PathBuf>,
-    /// Relative distance below which first frames are near-duplicates, see AUDIT; 0 for exact copies only
+    /// Relative distance below which first frames are near-duplicates, see longhaul-files(5); 0 for exact copies only
     #[arg(long, default_value_t = 0.01, value_name = "DISTANCE")]
     near: f64,
     #[command(flatten)]

@@ -29,7 +29,8 @@ use unix::{Error, Exit, Result, inputs, note};
 ///
 /// ds-prep prepares data sets for training from PDE solvers, PDEBench's HDF5 files or other arrays: files of
 /// trajectories, a split manifest that assigns trajectories to training, validation and test, and the statistics of
-/// the training split. Run `ds-prep check` before training.
+/// the training split. Run `ds-prep check` before training. longhaul-files(5) describes the layouts of these files, the
+/// equations, what audit finds, and the limits of what is read.
 #[derive(Parser)]
 #[command(name = "ds-prep", version = env!("LONGHAUL_VERSION"), after_long_help = MANUAL)]
 struct Args {
@@ -55,12 +56,12 @@ enum Verb {
         #[command(flatten)]
         output: Output,
     },
-    /// Report every problem of files, or of manifests (*.json) and their files
+    /// Report every problem in files, or in manifests (*.json) and their files
     Check {
         /// HDF5 files or manifests; `-` reads their names from stdin
         #[arg(required = true)]
         files: Vec<PathBuf>,
-        /// Largest |u| that is not a problem
+        /// Largest |u| that is not reported as a problem
         #[arg(long, default_value_t = 1e10)]
         limit: f32,
         #[command(flatten)]
@@ -92,7 +93,7 @@ enum Verb {
 
 #[derive(clap::Args)]
 struct Gen {
-    /// Equation, see EQUATIONS
+    /// Equation, see longhaul-files(5)
     equation: Equation,
     /// Values of the parameter of the equation, e.g. 0.001,0.01,0.1
     #[arg(long, required = true, value_delimiter = ',', value_name = "VALUE")]
@@ -107,7 +108,7 @@ struct Gen {
     /// Seed of the initial states
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Cells along each axis; default: see EQUATIONS
+    /// Cells along each axis; default: see longhaul-files(5)
     #[arg(long)]
     grid: Option<usize>,
     /// Frames, including the initial state
@@ -116,7 +117,7 @@ struct Gen {
     /// Time of the last frame
     #[arg(long, value_name = "TIME")]
     end: Option<f64>,
-    /// Index of the first trajectory, to generate further trajectories of the same seed
+    /// Index of the first trajectory, to generate further trajectories with the same seed
     #[arg(long, default_value_t = 0, value_name = "NUMBER")]
     first: u64,
     /// Number of threads, at most 1024; default: one per processor. Results do not depend on it
@@ -203,7 +204,7 @@ fn generate(args: &Gen) -> Result<Exit> {
             return Err(Error::create(&path, cause));
         }
         if files.iter().any(|(other, _)| *other == path) {
-            return Err(Error::usage(format!("parameter {parameter} is given twice")));
+            return Err(Error::usage(format!("--parameter lists {parameter} twice")));
         }
         files.push((path, file));
     }
@@ -234,8 +235,7 @@ fn split(args: &Divide) -> Result<Exit> {
         return finish(out);
     }
     if args.to.exists() && Split::load(&args.to).map_or(true, |(old, _)| old != split) {
-        let cause =
-            "a different manifest exists, which runs may use; move it or choose another name";
+        let cause = "it is a different manifest that runs may use; move it or choose another name";
         return Err(Error::create(&args.to, cause));
     }
     split.save(&args.to)?;
@@ -277,7 +277,7 @@ fn check(files: &[PathBuf], limit: f32, mut out: Out) -> Result<Exit> {
     Ok(if violations.is_empty() { Exit::Done } else { Exit::Data })
 }
 
-/// Files that cannot be read are reported, and the others are listed nevertheless.
+/// Lists files; those that cannot be read are reported and do not prevent the others from being listed.
 fn list(files: &[PathBuf], mut out: Out) -> Result<Exit> {
     let mut first = Exit::Done;
     for path in inputs::files(files)? {
@@ -339,7 +339,7 @@ fn entries(name: &str, value: &Value) -> Vec<Value> {
     }
 }
 
-/// Runs `work` on this many threads, or on as many as the machine has.
+/// Runs `work` on this many threads; without a number, on one per processor.
 fn in_pool(threads: Option<usize>, work: impl FnOnce() -> Result<()> + Send) -> Result<()> {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads.unwrap_or(0)).build();
     let cannot = |cause| Error::new(Exit::Failure, format!("cannot start threads: {cause}"));

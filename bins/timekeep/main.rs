@@ -18,10 +18,11 @@ use unix::{Exit, Result, note};
 
 /// Manage the time limits of jobs: time left, warning, requeueing, status of runs
 ///
-/// A batch job ends at a known time, and a run needs many jobs. timekeep prints the time left, warns a command early
+/// A batch job ends at a known time, and a run may need many jobs. timekeep prints the time left, warns a command early
 /// enough to save its work, waits until it has exited, and has SLURM requeue the job if the command did not finish. It
-/// reports how runs stand, submits those that stopped, and computes the best checkpoint interval. See
-/// longhaul-slurm(7) for an introduction.
+/// reports the state of runs, submits those that stopped, and computes the best checkpoint interval.
+/// longhaul-slurm(7) is an introduction, and says which exit statuses requeue a job, which runs cron submits, and how
+/// signals are passed on.
 #[derive(Parser)]
 #[command(name = "timekeep", version = env!("LONGHAUL_VERSION"), after_long_help = MANUAL)]
 struct Args {
@@ -55,10 +56,10 @@ enum Verb {
         /// What to do when the command exits with 75 in the script of a batch job
         #[arg(long, value_name = "WHEN", default_value = "auto")]
         requeue: Requeue,
-        /// What to do when the command fails in the script of a batch job, or was requeued too often
+        /// What to do when the command fails in the script of a batch job, or has been requeued too often
         #[arg(long, value_name = "WHAT", default_value = "end", env = "LONGHAUL_ON_FAILURE")]
         on_failure: OnFailure,
-        /// Do not requeue a job that SLURM has restarted this often
+        /// Do not requeue a job that SLURM has restarted this many times
         #[arg(long, value_name = "COUNT", default_value_t = 1000, env = "LONGHAUL_MAX_RESTARTS")]
         max_restarts: u32,
         #[command(flatten)]
@@ -138,7 +139,7 @@ enum OnFailure {
     Hold,
 }
 
-/// clap interprets a bare `Option` as an optional argument, hence the newtype.
+/// A newtype, because clap would interpret a bare `Option` as an optional argument.
 #[derive(Clone, Copy)]
 struct Limit(Option<Duration>);
 
@@ -147,55 +148,6 @@ fn limit(text: &str) -> Result<Limit> {
 }
 
 const MANUAL: &str = "\
-STARTING AGAIN
-  In the script of a batch job, and nowhere else, timekeep acts on the status of the command:
-    0    The job is done.
-    75   `scontrol requeue`: SLURM starts the same job again, and its dependents keep waiting.
-    143, 137  The same: TERM ended a program without a handler, or KILL was sent by a user or by the
-         kernel because memory ran out. The exception is a command that timekeep itself killed after the limit.
-    254  From srun: it could not start a step. timekeep runs srun again, three times in all. If it still
-         fails, the job is requeued and held. If the controller does not answer, or timekeep receives TERM,
-         INT, HUP or USR1 meanwhile, srun is not run again and the job is requeued.
-    any other  The job ends; with --on-failure hold it is requeued and held instead.
-  A held job stays in the queue until `scontrol release` or `scancel`.
-  While the controller does not answer, timekeep repeats the request, even past the time limit, until SLURM
-  ends it. After a successful request it waits for that as well, so that no later line of the script runs. A
-  job that its user cancels is not requeued. There is no scontrol in a container: run timekeep outside of it.
-  A job whose command exits with 75 by itself within 10 s, for example because another job holds the run,
-  starts again after 30 s, doubled each time up to 10 minutes.
-  Programs that make no progress must exit with another status: train-stage(1) exits with 1 after several
-  attempts without a new update, evaluate(1) and latent-cache(1) after three that stored nothing.
-  --max-restarts limits all others.
-
-RUNS AND THEIR JOBS
-  timekeep submit records the command once it has submitted a job; a command that fails or is not needed
-  changes nothing. timekeep cron repeats it for a run that stopped or was killed, and does nothing for
-    runs that are running or in the queue, and runs, latents and evaluations that are finished
-    runs that failed, also at their start: timekeep status says why
-    folders that are not run directories, for `timekeep cron runs/*`
-    runs whose last three jobs made no update
-    runs whose last job was cancelled, as far as SLURM still knows
-  scontrol knows for some minutes which jobs were cancelled, sacct for long if there is accounting; use
-  `timekeep submit --forget RUN` to be sure. timekeep cron, and timekeep status, which also asks SLURM when a
-  job may be waiting, report jobs that are held in the queue. timekeep submit submits all of these but the
-  first. A job that waits for one that will not succeed, or for another one than the command now names
-  (--dependency=), is cancelled and submitted again.
-
-SIGNALS
-  TERM, INT, HUP, USR1, USR2 and CONT are passed on to the process group of the command. srun and mpirun
-  (mpiexec, orterun) kill their tasks when they get TERM, so they are sent the warning signal in place of TERM,
-  INT and HUP; USR1 and USR2 are delayed until ten seconds after their start, when the tasks can handle them.
-
-  If timekeep run is killed, a second process enforces the limit of the command: the warning, TERM and KILL are
-  sent at the same times as otherwise, and the command continues until then.
-
-FILES
-  RUN/status.json, RUN/lease  Read by timekeep status. A run whose status is running but whose last heartbeat
-                              is too old is reported as lost.
-  RUN/submit.json   The command that submitted the jobs, its folder, its site file, the variables of sbatch and
-                    longhaul in its environment, and the jobs; cron needs it.
-  RUN/submit.lease  The process that is submitting the run; only one can at a time, on any host.
-
 EXIT STATUS
   timekeep run exits with the status of the command.
   128+n  The command was ended by signal n.
@@ -204,23 +156,17 @@ EXIT STATUS
   126    The command cannot be executed.
   2      The command line is wrong.
   66     A run directory is missing.
-  75     SLURM does not answer: submit and cron submitted nothing; for left, the end is unknown.
+  75     SLURM does not answer: submit and cron submitted nothing, and left does not know the end of the job.
   1      For submit and cron: a submission failed.
-
-ENVIRONMENT
-  SLURM_JOB_END_TIME  End of the job. If it is not set in a job, squeue is asked once, then scontrol.
-  LONGHAUL_END_TIME   End that an outer timekeep set, in seconds since 1970; set for the command.
-  SLURM_RESTART_COUNT  Compared with --max-restarts.
-  LONGHAUL_MARGIN, LONGHAUL_ON_FAILURE, LONGHAUL_MAX_RESTARTS  Defaults of the options of timekeep run.
 
 EXAMPLES
   Show the time left:
     $ timekeep left
-  The same in a script:
+  Test in a script whether any time is left:
     $ test \"$(timekeep left | cut -d ' ' -f 1)\" != 0
   A limit of one day, with USR1 ten minutes before it:
     $ timekeep run --limit 24:00:00 --margin 10m -- sh -c 'echo training'
-  The end of a command as JSON:
+  Report how a command ended, as JSON:
     $ timekeep run --limit 1h --json -- true
   A checkpoint that takes 20 s, on 16 nodes that each fail once in 200 days:
     $ timekeep interval --cost 20s --mtbf 200d --nodes 16

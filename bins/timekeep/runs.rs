@@ -17,7 +17,7 @@ pub struct IntervalArgs {
     /// Run directory, whose log contains the cost of checkpoints and updates
     #[arg(required_unless_present = "cost")]
     run: Option<PathBuf>,
-    /// Time for which a checkpoint blocks training, instead of that in the log of the run
+    /// Time for which a checkpoint blocks training, instead of the one in the log of the run
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     cost: Option<Duration>,
     /// Mean time between failures of one node, e.g. 200d
@@ -75,7 +75,7 @@ pub fn submit(path: &Path, command: &[String], site: Option<&Path>, output: Outp
     Ok(0)
 }
 
-/// Makes cron ignore a run.
+/// Makes `cron` ignore a run until it is submitted again.
 pub fn forget(path: &Path, output: Output) -> Result<u8> {
     let done = submit::forget(path)?;
     Out::stdout(output).item(&done, format!("{}: {}", done.run, done.why))?;

@@ -246,7 +246,7 @@ fn a_flipped_bit_on_one_rank_is_detected_and_never_saved() {
     }
 }
 
-/// As documented in train-stage(1): mpirun itself kills its ranks when it receives TERM.
+/// As documented in longhaul(7), RANKS: mpirun itself kills its ranks when it receives TERM.
 #[test]
 fn under_timekeep_ranks_save_and_stop_on_request() {
     if !can_start() {

@@ -1,12 +1,12 @@
-//! Lets work other than training report its state in a directory as runs do, with `status.json` and a lease, by which
+//! Lets work other than training report its state in a directory as runs do, with `status.json` and a lease, so that
 //! `timekeep` knows whether it is running, finished or failed.
 //!
 //! The directory is created only once the inputs are known to be valid: a command that fails because of a misspelt name
 //! leaves none behind. If another process already reports in the same directory, this one does not.
 //!
-//! Work that is interrupted every time before it has stored anything would be restarted forever. After [`MAX_FRUITLESS_ATTEMPTS`]
-//! such attempts in a row, stopped or killed, it fails (status 1 instead of 75). The count then restarts, because a
-//! user who starts it again has presumably changed something.
+//! Work that is interrupted every time before it has stored anything would be restarted forever. It therefore fails (with
+//! status 1 instead of 75) after [`MAX_FRUITLESS_ATTEMPTS`] such attempts in a row, stopped or killed. The count then
+//! restarts, because a user who starts it again has presumably changed something.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -45,11 +45,11 @@ pub struct Work {
     writer: StatusWriter,
     /// `None` until the directory exists.
     lease: Option<Lease>,
-    is_told_by_another: bool,
+    reported_by_other: bool,
 }
 
-/// Runs `body` and reports its progress and outcome. Errors: those of `body`; 1 after [`MAX_FRUITLESS_ATTEMPTS`] attempts that
-/// stored nothing; 75 when a signal arrived before it began, 73.
+/// Runs `body` and reports its progress and outcome. Errors: those of `body`; 1 after [`MAX_FRUITLESS_ATTEMPTS`]
+/// attempts that stored nothing; 73; 75 when a signal arrived before it began.
 pub fn run<T>(
     task: Task,
     signals: Signals,
@@ -72,7 +72,7 @@ impl Work {
             began: Instant::now(),
             writer: StatusWriter::new(folder.join("status.json")),
             lease: None,
-            is_told_by_another: false,
+            reported_by_other: false,
         };
         if folder.is_dir() {
             work.enter()?;
@@ -86,7 +86,7 @@ impl Work {
         let stop = || signals.stop_requested().is_some();
         let lease = match Lease::take(&run.lease(), || Ok(1), &stop) {
             Err(error) if error.exit == Exit::Again && !stop() => {
-                self.is_told_by_another = true;
+                self.reported_by_other = true;
                 return Ok(());
             }
             lease => lease?,
@@ -111,7 +111,7 @@ impl Work {
     /// Reports `done` of `all` steps, if the total is known. The first call means that the inputs are valid and creates
     /// the directory. Errors: 73, 75.
     pub fn progress(&mut self, done: u64, all: Option<u64>) -> Result<()> {
-        if self.lease.is_none() && !self.is_told_by_another {
+        if self.lease.is_none() && !self.reported_by_other {
             create_folder(&self.folder)?;
             self.enter()?;
         }
@@ -121,10 +121,10 @@ impl Work {
         Ok(())
     }
 
-    /// Reports that something was stored that a later attempt need not repeat, so this attempt counts as progress.
+    /// Reports that this attempt has stored something that later attempts need not repeat, and so has made progress.
     pub fn stored(&mut self) {
         if std::mem::take(&mut self.status.fruitless_attempts) > 0 {
-            // Write it at once: this attempt may be killed.
+            // Write it at once, because this attempt may be killed.
             self.write_with(StatusWriter::write);
         }
     }
@@ -166,7 +166,7 @@ impl Work {
     }
 
     fn write_with(&mut self, write: impl Fn(&mut StatusWriter, &Status) -> Result<()>) {
-        if self.is_told_by_another || !self.folder.is_dir() {
+        if self.reported_by_other || !self.folder.is_dir() {
             return;
         }
         let hours = self.began.elapsed().as_secs_f64() / 3600.0;
@@ -176,7 +176,7 @@ impl Work {
         };
         if let Err(error) = write(&mut self.writer, &self.status) {
             warn!("{error}");
-            self.is_told_by_another |= error.exit == Exit::Again;
+            self.reported_by_other |= error.exit == Exit::Again;
         }
     }
 }
@@ -189,55 +189,55 @@ mod tests {
         Task { folder, task: "evaluation", advice: "raise the limit" }
     }
 
-    fn told(folder: &Path) -> Option<Status> {
+    fn status_in(folder: &Path) -> Option<Status> {
         status::read(&folder.join("status.json")).unwrap()
     }
 
     #[test]
-    fn how_it_ended_stands_in_its_folder() {
+    fn the_outcome_is_recorded_in_the_folder() {
         let folder = tempfile::tempdir().unwrap();
         let (path, signals) = (folder.path(), Signals::install().unwrap());
         let failed: Result<()> = run(task(path), signals, |work| {
             work.progress(1, Some(4))?;
-            assert_eq!(told(path).unwrap().state, State::Running);
+            assert_eq!(status_in(path).unwrap().state, State::Running);
             Err(Error::data("no good"))
         });
         assert_eq!(failed.unwrap_err().exit, Exit::Data);
-        let status = told(path).unwrap();
+        let status = status_in(path).unwrap();
         assert_eq!((status.state, status.update, status.attempt), (State::Failed, 1, 1));
         assert_eq!((status.reason.as_deref(), status.updates), (Some("no good"), Some(4)));
         let stopped: Result<()> =
             run(task(path), signals, |_| Err(Error::new(Exit::Again, "stopped by TERM")));
-        assert!(stopped.is_err() && told(path).unwrap().state == State::Stopped);
+        assert!(stopped.is_err() && status_in(path).unwrap().state == State::Stopped);
         run(task(path), signals, |work| {
             work.progress(4, None)?;
             Ok(())
         })
         .unwrap();
-        let status = told(path).unwrap();
+        let status = status_in(path).unwrap();
         assert_eq!((status.state, status.updates, status.attempt), (State::Finished, Some(4), 3));
         assert_eq!(status.reason, None);
     }
 
     #[test]
-    fn nothing_is_made_for_what_fails_and_another_is_not_disturbed() {
+    fn failed_work_creates_no_folder_and_another_process_keeps_its_own() {
         let folder = tempfile::tempdir().unwrap();
         let (path, signals) = (folder.path().join("absent"), Signals::install().unwrap());
         assert!(run(task(&path), signals, |_| -> Result<()> { Err(Error::data("")) }).is_err());
         assert!(!path.exists());
         run(task(&path), signals, |_| crate::publish::create_folder(&path)).unwrap();
-        assert_eq!(told(&path).unwrap().state, State::Finished);
+        assert_eq!(status_in(&path).unwrap().state, State::Finished);
         run(task(&path), signals, |_| {
             let second: Result<()> = run(task(&path), signals, |_| Err(Error::data("")));
-            assert!(second.is_err() && told(&path).unwrap().state == State::Running);
+            assert!(second.is_err() && status_in(&path).unwrap().state == State::Running);
             Ok(())
         })
         .unwrap();
-        assert_eq!(told(&path).unwrap().state, State::Finished);
+        assert_eq!(status_in(&path).unwrap().state, State::Finished);
     }
 
     #[test]
-    fn work_that_is_interrupted_each_time_fails_in_the_end() {
+    fn work_that_is_always_interrupted_eventually_fails() {
         let folder = tempfile::tempdir().unwrap();
         let (path, signals) = (folder.path().join("new"), Signals::install().unwrap());
         let stopped = |stores: bool| {
@@ -253,11 +253,11 @@ mod tests {
         let exits = [false, false, true, false, false, false].map(|stores| stopped(stores).exit);
         assert_eq!(exits[..5], [Exit::Again; 5]);
         assert_eq!(exits[5], Exit::Failure, "after three in a row");
-        let status = told(&path).unwrap();
+        let status = status_in(&path).unwrap();
         assert_eq!(status.state, State::Failed);
         let reason = status.reason.unwrap();
         assert!(reason.contains("3 attempts in a row") && reason.contains("raise the limit"));
-        // After another start the count restarts. Two attempts that are killed write nothing at their end.
+        // The count has restarted. Two attempts that are killed write nothing when they end.
         assert_eq!(stopped(false).exit, Exit::Again);
         for fruitless_attempts in [2, 3] {
             let killed = Work::begin(task(&path), signals).unwrap();
@@ -266,7 +266,7 @@ mod tests {
         }
         let refused = Work::begin(task(&path), signals).unwrap_err();
         assert_eq!(refused.exit, Exit::Failure, "{refused}");
-        assert_eq!(told(&path).unwrap().state, State::Failed);
+        assert_eq!(status_in(&path).unwrap().state, State::Failed);
         assert_eq!(stopped(false).exit, Exit::Again);
     }
 }

@@ -15,7 +15,7 @@ use crate::text::quote;
 use crate::time::parse_limit;
 use ask::{Answer, ask};
 pub use queue::{Queued, cancel, queue, submit, was_cancelled};
-pub use requeue::{Asked, Asking, requeue};
+pub use requeue::{Attempts, Request, requeue};
 
 /// Timeout of a query; a busy controller answers within seconds or not at all.
 pub const QUESTION_TIMEOUT: Duration = Duration::from_secs(10);

@@ -2,7 +2,7 @@
 //!
 //! SLURM restarts a job only on request (`scontrol requeue`): a batch script that exits is finished, whatever its
 //! status, and before SLURM 24.05 so is one that saves and exits within the grace time of a preemption. Repeating the
-//! request is harmless, also if SLURM requeues the job by itself.
+//! request is harmless, even if SLURM requeues the job by itself.
 //!
 //! `requeue incomplete` skips a job that SLURM is already ending, and still reports success; this keeps a job that its
 //! user cancelled from coming back. Whether a request took effect is therefore read from the restart count of the job.
@@ -16,24 +16,24 @@ use std::time::Duration;
 use super::ask::ask;
 use super::{Answer, Slurm, is_job_id, word_of};
 
-/// Timeout of one call of scontrol, which gives up by itself only after several times the controller's timeout.
+/// Timeout of one scontrol call; by itself scontrol gives up only after several times the controller's timeout.
 const TRY: Duration = Duration::from_secs(120);
 /// Initial and maximum pause between two requests.
 const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
 /// The kind of request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum Request {
     /// Requeue the job.
-    Again,
+    Requeue,
     /// Requeue the job in held state: it starts when its user releases it.
-    Held,
+    Hold,
 }
 
 /// A request and how to repeat it.
-pub struct Asking<'a> {
+pub struct Attempts<'a> {
     /// The kind of request.
-    pub asked: Asked,
+    pub request: Request,
     /// Whether SLURM is ending the job: it has sent TERM.
     pub is_ending: bool,
     /// Called before each repetition with the problem and the pause to make; returns whether SLURM has begun to end the
@@ -52,32 +52,32 @@ enum Refusal {
 
 /// Asks SLURM to requeue the job of this process, until it answers. On success SLURM is about to end the job: wait for
 /// that. Errors: why the job will not be requeued, as a message for its user.
-pub fn requeue(job: &Slurm, asking: Asking) -> Result<(), String> {
+pub fn requeue(job: &Slurm, attempts: Attempts) -> Result<(), String> {
     let id = job.id();
     if !is_job_id(&id) {
         return Err(format!("SLURM_JOB_ID={id:?} is not a job id"));
     }
-    let (mut is_ending, mut pause) = (asking.is_ending, PAUSE.0);
+    let (mut is_ending, mut pause) = (attempts.is_ending, PAUSE.0);
     loop {
-        match request(job, &id, asking.asked, is_ending) {
+        match try_once(job, &id, attempts.request, is_ending) {
             Ok(()) => return Ok(()),
             Err(Refusal::Final(why)) => return Err(why),
-            Err(Refusal::Later(problem)) => is_ending |= (asking.wait)(&problem, pause),
+            Err(Refusal::Later(problem)) => is_ending |= (attempts.wait)(&problem, pause),
         }
         pause = (2 * pause).min(PAUSE.1);
     }
 }
 
 /// Makes one request and checks whether it took effect.
-fn request(job: &Slurm, id: &str, asked: Asked, is_ending: bool) -> Result<(), Refusal> {
+fn try_once(job: &Slurm, id: &str, request: Request, is_ending: bool) -> Result<(), Refusal> {
     let is_over_time = is_ending && word_of(&show(id)?, "Reason") == Some("TimeLimit");
     let ended = || Refusal::Final("SLURM is ending it for another reason, such as scancel".into());
-    if is_ending && !is_over_time && asked == Asked::Held {
+    if is_ending && !is_over_time && request == Request::Hold {
         return Err(ended());
     }
-    let verb = match asked {
-        Asked::Again => "requeue",
-        Asked::Held => "requeuehold",
+    let verb = match request {
+        Request::Requeue => "requeue",
+        Request::Hold => "requeuehold",
     };
     let words: &[&str] = if is_over_time { &[verb, id] } else { &[verb, "incomplete", id] };
     let answer = scontrol(words)?;

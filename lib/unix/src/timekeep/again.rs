@@ -5,9 +5,9 @@
 //! | 0 | none: the job is complete, and `afterok` dependents start |
 //! | 75 | requeue the job; wait until SLURM ends it, so that no later line of the script runs |
 //! | 143 | the same: TERM ended a program without a handler, as in the grace time of a preemption |
-//! | 137 | the same: someone, or the kernel's OOM killer, killed it. Not if timekeep did, after the limit |
+//! | 137 | the same: a user or the kernel's OOM killer killed it. Not if timekeep killed it after the limit |
 //! | 254 of srun | srun could not start a step: run it again, then requeue the job, or hold it ([`NO_STEP`]) |
-//! | 254 of srun after a signal to stop | as 75 |
+//! | 254 of srun after a signal to stop | as for 75 |
 //! | 75, 143 or 137, restarted too often | as for a failure |
 //! | any other | the job ends with it or, with [`OnFailure::Hold`], stays in the queue: dependents keep waiting |
 //!
@@ -28,7 +28,7 @@ use signal_hook::consts::{SIGKILL, SIGTERM};
 use super::group::NO_STEP;
 use super::monitor::ChildMonitor;
 use super::{Cause, Ended};
-use crate::slurm::{Asked, Asking, Slurm, requeue};
+use crate::slurm::{Attempts, Request, Slurm, requeue};
 use crate::{Exit, note, warn};
 
 /// What to do when the command exits with 75.
@@ -56,7 +56,7 @@ pub struct Then {
     pub requeue: Requeue,
     /// After a failure.
     pub on_failure: OnFailure,
-    /// A job that SLURM has restarted this often is not requeued again.
+    /// A job that SLURM has restarted this many times is not requeued again.
     pub max_restarts: u32,
 }
 
@@ -65,8 +65,8 @@ const ENDED_BY_TERM: u8 = 128 + SIGTERM as u8;
 /// Status of a command that was ended by KILL.
 const ENDED_BY_KILL: u8 = 128 + SIGKILL as u8;
 
-/// An attempt that exits by itself within this many seconds presumably could not start its work yet.
-const AT_ONCE: f64 = 10.0;
+/// An attempt that exits by itself within this many seconds presumably could not start its work.
+const IMMEDIATE: f64 = 10.0;
 /// Initial and maximum delay of the next attempt after that; it doubles with each restart.
 const DELAY: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(600));
 
@@ -100,14 +100,14 @@ impl Outcome {
 
 /// Whether to run srun again now, after `tries` runs: it could not start a step although the controller answers, and no
 /// signal requested a stop, before or during the pause made here.
-pub(super) fn runs_again(outcome: Outcome, tries: u32, monitor: &mut ChildMonitor) -> bool {
+pub(super) fn should_rerun(outcome: Outcome, tries: u32, monitor: &mut ChildMonitor) -> bool {
     let job = Slurm::from_environment().filter(|_| outcome == Outcome::NoStep);
     if tries >= STEP_TRIES || !job.is_some_and(|job| job.controller_answers()) {
         return false;
     }
     let pause = Duration::from_secs(u64::from(tries));
     note!("srun could not start a step; running it again in {} s", pause.as_secs());
-    !monitor.is_told_to_stop(pause)
+    !monitor.stop_requested_within(pause)
 }
 
 /// Whether TERM arrives within this time.
@@ -140,18 +140,18 @@ pub(super) fn follow(
     if outcome == Outcome::NoStep && !job.controller_answers() {
         outcome = Outcome::Again;
     }
-    let Some(asked) = wanted_of(then, outcome, &job) else { return false };
+    let Some(request) = request_for(then, outcome, &job) else { return false };
     let id = job.id();
-    let mut told = String::new();
+    let mut last_warning = String::new();
     let mut wait = |problem: &str, pause: Duration| {
-        if told != problem {
+        if last_warning != problem {
             warn!("{problem}; asking again until SLURM answers or ends the job");
-            told = problem.into();
+            last_warning = problem.into();
         }
         got_term_within(pause, events)
     };
-    match requeue(&job, Asking { asked, is_ending, wait: &mut wait }) {
-        Ok(()) if asked == Asked::Again => {
+    match requeue(&job, Attempts { request, is_ending, wait: &mut wait }) {
+        Ok(()) if request == Request::Requeue => {
             let later = delay(ended, job.restart_count).filter(|delay| {
                 job.start_later(*delay).inspect_err(|problem| warn!("{problem}")).is_ok()
             });
@@ -177,29 +177,29 @@ pub(super) fn follow(
 
 /// How long to delay the next attempt if this one exited with 75 immediately and by itself.
 fn delay(ended: &Ended, restarts: u32) -> Option<Duration> {
-    let is_unasked = ended.cause == Cause::Itself && ended.status == Exit::Again as u8;
+    let unprompted = ended.cause == Cause::Itself && ended.status == Exit::Again as u8;
     let doubled = DELAY.0 * 2u32.pow(restarts.min(10));
-    (is_unasked && ended.seconds < AT_ONCE).then(|| doubled.min(DELAY.1))
+    (unprompted && ended.seconds < IMMEDIATE).then(|| doubled.min(DELAY.1))
 }
 
 /// The request to make to SLURM, if any.
-fn wanted_of(then: &Then, outcome: Outcome, job: &Slurm) -> Option<Asked> {
+fn request_for(then: &Then, outcome: Outcome, job: &Slurm) -> Option<Request> {
     if then.requeue == Requeue::Never && outcome != Outcome::Failed {
         return None;
     }
     match outcome {
         Outcome::Done => return None,
-        Outcome::Again if job.restart_count < then.max_restarts => return Some(Asked::Again),
+        Outcome::Again if job.restart_count < then.max_restarts => return Some(Request::Requeue),
         Outcome::Again => warn!(
             "SLURM has restarted job {} {} times; it is not requeued again (--max-restarts)",
             job.id(),
             job.restart_count
         ),
         // SLURM does the same with a batch script that it cannot launch.
-        Outcome::NoStep => return Some(Asked::Held),
+        Outcome::NoStep => return Some(Request::Hold),
         Outcome::Failed => {}
     }
-    (then.on_failure == OnFailure::Hold).then_some(Asked::Held)
+    (then.on_failure == OnFailure::Hold).then_some(Request::Hold)
 }
 
 /// Returns the exit status: at once or, if SLURM is about to end the job, only when it does.
@@ -244,36 +244,36 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_after_which_status() {
+    fn the_status_determines_the_request_to_slurm() {
         let plain = Then { requeue: Requeue::Auto, on_failure: OnFailure::End, max_restarts: 2 };
         let hold = Then { on_failure: OnFailure::Hold, ..plain };
         let never = Then { requeue: Requeue::Never, ..hold };
         let cases = [
-            (plain, 75, 0, Some(Asked::Again)),
-            (plain, 75, 1, Some(Asked::Again)),
+            (plain, 75, 0, Some(Request::Requeue)),
+            (plain, 75, 1, Some(Request::Requeue)),
             (plain, 75, 2, None),
-            (plain, 143, 0, Some(Asked::Again)),
+            (plain, 143, 0, Some(Request::Requeue)),
             (plain, 138, 0, None),
             (plain, 1, 0, None),
-            (plain, NO_STEP, 5, Some(Asked::Held)),
-            (hold, 75, 1, Some(Asked::Again)),
-            (hold, 75, 2, Some(Asked::Held)),
-            (hold, 1, 0, Some(Asked::Held)),
-            (hold, 139, 0, Some(Asked::Held)),
-            (hold, 137, 0, Some(Asked::Again)),
-            (plain, 137, 0, Some(Asked::Again)),
+            (plain, NO_STEP, 5, Some(Request::Hold)),
+            (hold, 75, 1, Some(Request::Requeue)),
+            (hold, 75, 2, Some(Request::Hold)),
+            (hold, 1, 0, Some(Request::Hold)),
+            (hold, 139, 0, Some(Request::Hold)),
+            (hold, 137, 0, Some(Request::Requeue)),
+            (plain, 137, 0, Some(Request::Requeue)),
             (plain, 137, 2, None),
             (never, 75, 0, None),
-            (never, 78, 0, Some(Asked::Held)),
+            (never, 78, 0, Some(Request::Hold)),
             (never, NO_STEP, 0, None),
         ];
-        for (then, status, restarts, asked) in cases {
+        for (then, status, restarts, request) in cases {
             let outcome = Outcome::of(status, Cause::Itself, true);
-            assert_eq!(wanted_of(&then, outcome, &job(restarts)), asked, "{then:?} {status}");
+            assert_eq!(request_for(&then, outcome, &job(restarts)), request, "{then:?} {status}");
         }
         assert_eq!(Outcome::of(NO_STEP, Cause::Itself, false), Outcome::Failed, "not of srun");
         for cause in [Cause::Signalled, Cause::Warned, Cause::Terminated] {
-            assert_eq!(Outcome::of(NO_STEP, cause, true), Outcome::Again, "told to stop");
+            assert_eq!(Outcome::of(NO_STEP, cause, true), Outcome::Again, "asked to stop");
         }
         assert_eq!(
             Outcome::of(137, Cause::Killed, true),
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attempt_that_ends_at_once_by_itself_is_not_repeated_at_once() {
+    fn the_next_attempt_is_delayed_after_an_immediate_exit() {
         let seconds = |cause, status, seconds, restarts| {
             let (signal, limit_source, command) = (None, None, Vec::new());
             let ended = Ended { cause, status, signal, seconds, limit_source, command };
@@ -294,6 +294,6 @@ mod tests {
         assert_eq!(seconds(Cause::Itself, 75, 1.0, u32::MAX), Some(600));
         assert_eq!(seconds(Cause::Itself, 75, 60.0, 0), None, "it has worked");
         assert_eq!(seconds(Cause::Itself, 137, 1.0, 0), None, "it was killed");
-        assert_eq!(seconds(Cause::Signalled, 75, 1.0, 0), None, "it was told to stop");
+        assert_eq!(seconds(Cause::Signalled, 75, 1.0, 0), None, "it was asked to stop");
     }
 }

@@ -16,15 +16,15 @@ use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use crate::{Error, Exit, Result};
 
 /// Signals that timekeep forwards to the command.
-pub const PASSED_ON: [i32; 6] = [SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGCONT];
+pub const FORWARDED: [i32; 6] = [SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGCONT];
 
 /// Whether this signal asks the command to exit.
-pub fn asks_to_end(number: i32) -> bool {
+pub fn requests_exit(number: i32) -> bool {
     [SIGTERM, SIGINT, SIGHUP, SIGUSR1].contains(&number)
 }
 
 /// Programs that react to TERM, INT and HUP by killing their tasks, immediately or soon after, but forward USR1 and
-/// USR2 to them. The former three are therefore not forwarded; the warning signal is sent instead.
+/// USR2 to them. They are sent the warning signal instead of TERM, INT and HUP.
 const LAUNCHERS: [&str; 7] =
     ["srun", "mpirun", "mpiexec", "mpirun.openmpi", "mpiexec.openmpi", "mpiexec.hydra", "orterun"];
 
@@ -60,9 +60,9 @@ impl Group {
         if io::stdin().is_terminal() {
             command.stdin(Stdio::null());
         }
-        let child = command.spawn()?; // `reap` waits for it
+        let child = command.spawn()?; // reaped by `reap`
         let id = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-        let leader = id.ok_or_else(|| io::Error::other("a process without an id"))?;
+        let leader = id.ok_or_else(|| io::Error::other("the process has no id"))?;
         let is_launcher = LAUNCHERS.iter().any(|launcher| name == Some(OsStr::new(launcher)));
         Ok(Self { leader, is_srun, is_launcher })
     }
@@ -73,7 +73,7 @@ impl Group {
     }
 
     /// Forwards a signal; returns the signal that was sent.
-    pub fn pass_on(&self, number: i32, warn_signal: Signal) -> Option<Signal> {
+    pub fn forward(&self, number: i32, warn_signal: Signal) -> Option<Signal> {
         let mut signal = Signal::from_named_raw(number)?;
         if self.is_launcher && [Signal::TERM, Signal::INT, Signal::HUP].contains(&signal) {
             signal = warn_signal;

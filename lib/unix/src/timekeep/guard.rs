@@ -1,9 +1,9 @@
 //! Enforces the time limit of a command if timekeep itself is killed.
 //!
-//! The guard is a second timekeep process, which is idle while the first one lives: it reads changes of the limit from a
-//! pipe, and end-of-file tells it that the first process is gone. If the command is still running, the guard sends the warning,
-//! TERM and KILL at the times at which timekeep would have. `PR_SET_PDEATHSIG` would reach only the command itself, not
-//! its descendants.
+//! The guard is a second timekeep process, which is idle while the first one is alive: it reads changes of the limit from
+//! a pipe, and end-of-file tells it that the first process is gone. If the command is still running, the guard sends the
+//! warning, TERM and KILL at the times at which timekeep would have sent them. `PR_SET_PDEATHSIG` would reach only the
+//! command itself, not its descendants.
 
 use std::ffi::OsString;
 use std::io::{Write, stdin};
@@ -21,7 +21,7 @@ use crate::{Error, Result, note, warn};
 /// The hidden subcommand of timekeep that calls [`run`].
 pub const VERB: &str = "guard";
 /// How often the guard checks whether the command has exited.
-const LOOK: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The schedule that the guard enforces.
 #[derive(Clone, Copy, Debug)]
@@ -40,13 +40,13 @@ pub(super) struct Guard {
 }
 
 impl Guard {
-    /// Starts the guard of a process group. It knows the limit from its arguments, and so from its first moment on.
+    /// Starts the guard of a process group. It gets the limit as an argument, so it knows it from the start.
     pub fn start(leader: Pid, schedule: Schedule, limit: Option<Instant>) -> Self {
         let Schedule { margin, grace, warn_signal } = schedule;
         let mut words = vec![OsString::from(VERB), leader.as_raw_nonzero().to_string().into()];
         words.extend([margin, grace].map(|time| time.as_secs().to_string().into()));
         words.extend([group::name(warn_signal).into(), end(limit).to_string().into()]);
-        // Not by its path: the file may have been replaced since.
+        // Not by its path, because the file may have been replaced since.
         let mut command = Command::new("/proc/self/exe");
         command.args(words).process_group(0).stdin(Stdio::piped()).stdout(Stdio::null());
         match command.spawn() {
@@ -89,7 +89,7 @@ pub fn run(leader: i32, schedule: Schedule, end: u64) -> Result<()> {
             if !is_alive() {
                 return Ok(());
             }
-            std::thread::sleep(LOOK.min(at.saturating_duration_since(Instant::now())));
+            std::thread::sleep(POLL_INTERVAL.min(at.saturating_duration_since(Instant::now())));
         }
         note!("sending {} to the command that timekeep left behind", group::name(signal));
         let _ = kill_process_group(leader, signal); // the group may be gone

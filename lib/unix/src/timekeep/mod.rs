@@ -71,7 +71,7 @@ pub enum Cause {
     Killed,
 }
 
-/// The end of the command: the record of `timekeep run --json`.
+/// How the command ended: the record of `timekeep run --json`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Ended {
     /// Why it ended.
@@ -142,27 +142,27 @@ pub fn run(plan: &CommandPlan, report: impl FnOnce(&Ended) -> Result<()>) -> Res
     let mut monitor = ChildMonitor::new(plan, events, group, budget);
     let mut tries = 0;
     let (ended, status) = loop {
-        let (status, signal) = monitor.until_child_ended()?;
+        let (status, signal) = monitor.wait_for_child()?;
         let ended = ended(monitor.cause, status, signal);
         note!("{ended}");
-        monitor.until_group_gone()?;
+        monitor.wait_for_group()?;
         let outcome = Outcome::of(status, monitor.cause, monitor.group.is_srun);
         tries += 1;
-        if !again::runs_again(outcome, tries, &mut monitor) {
+        if !again::should_rerun(outcome, tries, &mut monitor) {
             break (ended, status);
         }
-        let group = start_group();
-        monitor.again(group.map_err(|cause| Error::new(Exit::Failure, format!("srun: {cause}")))?);
+        let failed = |cause| Error::new(Exit::Failure, format!("srun: {cause}"));
+        monitor.restart(start_group().map_err(failed)?);
     };
     report(&ended)?;
-    // Take signals into account that arrived after the command ended.
-    monitor.is_told_to_stop(Duration::ZERO);
+    // Also record signals that arrived after the command ended.
+    monitor.stop_requested_within(Duration::ZERO);
     let outcome = Outcome::of(status, monitor.cause, monitor.group.is_srun);
     let follow = again::follow(&plan.then, outcome, &ended, monitor.got_term, &monitor.events);
     Ok(again::end(follow, &ended, &monitor.events, shell))
 }
 
-/// Collects all limits and prints them.
+/// Collects all time limits and prints the one that applies.
 fn plan_budget(plan: &CommandPlan) -> Result<Budget> {
     if plan.command.is_empty() {
         return Err(Error::usage("no command to run"));
@@ -188,8 +188,8 @@ fn plan_budget(plan: &CommandPlan) -> Result<Budget> {
     }
     if let Some(left) = budget.left() {
         let first = left.checked_sub(margin).filter(|time| !time.is_zero());
-        let first = first.unwrap_or(monitor::BEFORE_LISTENING.min(left));
-        if plan.limit.is_none() && first <= monitor::BEFORE_LISTENING {
+        let first = first.unwrap_or(monitor::HANDLER_DELAY.min(left));
+        if plan.limit.is_none() && first <= monitor::HANDLER_DELAY {
             warn!(
                 "{} left, with a margin of {}: the command is told to stop {} after its start \
                  and does little or nothing; request more time (sbatch --time) or reduce \
@@ -203,9 +203,9 @@ fn plan_budget(plan: &CommandPlan) -> Result<Budget> {
     Ok(budget)
 }
 
-/// Delivers signals as messages from a dedicated thread; CHLD means that a child has exited.
+/// Starts a thread that delivers signals as messages; CHLD means that a child has exited.
 fn receive_signals() -> Result<Receiver<i32>> {
-    let mut wanted = group::PASSED_ON.to_vec();
+    let mut wanted = group::FORWARDED.to_vec();
     wanted.retain(|s| !(matches!(*s, SIGINT | SIGHUP) && signal::is_ignored(*s)));
     wanted.push(SIGCHLD);
     let signals = signal_hook::iterator::Signals::new(wanted);

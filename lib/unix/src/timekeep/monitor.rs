@@ -16,13 +16,13 @@ use crate::{Result, note};
 
 /// A command that starts within its margin is warned after this time, and the tasks of srun or mpirun receive no USR1
 /// or USR2 before it: these signals end a program that has not installed its handlers yet.
-pub(super) const BEFORE_LISTENING: Duration = Duration::from_secs(10);
+pub(super) const HANDLER_DELAY: Duration = Duration::from_secs(10);
 /// How often the remaining processes of a group are checked.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// A limit counts as extended if it is later by more than this: two queries may differ by seconds.
-const LATER: Duration = Duration::from_secs(20);
+const EXTENSION_THRESHOLD: Duration = Duration::from_secs(20);
 /// How long to wait for a killed process to disappear.
-const AFTER_KILL: Duration = Duration::from_secs(5);
+const KILL_WAIT: Duration = Duration::from_secs(5);
 
 /// One signal to send at a given time.
 pub(super) struct Step {
@@ -38,10 +38,10 @@ pub(super) fn steps(limit: Instant, schedule: Schedule) -> Vec<Step> {
     let mut warning = limit.checked_sub(margin).unwrap_or(now);
     if warning <= now {
         // A signal that arrives before the command has installed its handler would end it.
-        warning = limit.min(now + BEFORE_LISTENING);
+        warning = limit.min(now + HANDLER_DELAY);
     }
     let mut steps = vec![Step { at: warning, signal: warn_signal, cause: Cause::Warned }];
-    // A grace beyond the range of the clock never ends.
+    // A grace period beyond the range of the clock never ends.
     let after = |grace| limit.checked_add(grace);
     let last = [
         (after(grace), Signal::TERM, Cause::Terminated),
@@ -64,7 +64,7 @@ pub(super) struct ChildMonitor<'a> {
     pub cause: Cause,
     began: Instant,
     /// Signals held back until the command has installed its handlers.
-    early: Vec<i32>,
+    held: Vec<i32>,
     /// Present if there is a limit.
     guard: Option<Guard>,
     /// Whether we received TERM: in a batch job from SLURM, which is ending it.
@@ -73,7 +73,7 @@ pub(super) struct ChildMonitor<'a> {
 
 impl<'a> ChildMonitor<'a> {
     pub fn new(plan: &'a CommandPlan, events: Receiver<i32>, group: Group, budget: Budget) -> Self {
-        let (began, early) = (Instant::now(), Vec::new());
+        let (began, held) = (Instant::now(), Vec::new());
         Self {
             plan,
             group,
@@ -81,31 +81,31 @@ impl<'a> ChildMonitor<'a> {
             budget,
             cause: Cause::Itself,
             began,
-            early,
+            held,
             guard: None,
             got_term: false,
         }
     }
 
-    /// Continues with another run of the same command.
-    pub fn again(&mut self, group: Group) {
+    /// Monitors another run of the same command, started as `group`.
+    pub fn restart(&mut self, group: Group) {
         (self.group, self.began, self.guard) = (group, Instant::now(), None);
-        self.early.clear();
+        self.held.clear();
     }
 
     /// Forwards signals and enforces the time limit until the command itself has ended.
-    pub fn until_child_ended(&mut self) -> Result<(u8, Option<String>)> {
+    pub fn wait_for_child(&mut self) -> Result<(u8, Option<String>)> {
         let mut steps = self.steps();
         loop {
             if let Some(end) = self.group.reap()? {
                 return Ok(end);
             }
-            if self.listens() {
-                std::mem::take(&mut self.early).into_iter().for_each(|signal| self.pass_on(signal));
+            if self.handlers_ready() {
+                std::mem::take(&mut self.held).into_iter().for_each(|signal| self.forward(signal));
             }
             let is_due = |step: &Step| step.at <= Instant::now();
             if steps.peek().is_some_and(|step| is_due(step) && step.cause == Cause::Warned)
-                && self.has_more_time()
+                && self.was_extended()
             {
                 steps = self.steps();
             } else if let Some(step) = steps.next_if(is_due) {
@@ -114,19 +114,19 @@ impl<'a> ChildMonitor<'a> {
                 note!("time limit {}: sending {name}", self.limit_in_words());
                 self.group.send(step.signal);
             } else {
-                let listens = (!self.early.is_empty()).then(|| self.began + BEFORE_LISTENING);
-                self.wait(steps.peek().map(|step| step.at).into_iter().chain(listens).min());
+                let ready = (!self.held.is_empty()).then(|| self.began + HANDLER_DELAY);
+                self.wait(steps.peek().map(|step| step.at).into_iter().chain(ready).min());
             }
         }
     }
 
-    /// Whether SLURM reports a later limit than before. Called when the command is about to be warned, so only once,
-    /// unless the answer postpones that moment.
-    fn has_more_time(&mut self) -> bool {
+    /// Asks SLURM whether the limit is later than before. Called when the command is about to be warned, so only once
+    /// unless the answer postpones the warning.
+    fn was_extended(&mut self) -> bool {
         let was = self.limit();
         self.budget.ask_again();
         let later = match (was, self.limit()) {
-            (Some(was), Some(now)) => now > was + LATER,
+            (Some(was), Some(now)) => now > was + EXTENSION_THRESHOLD,
             (was, now) => was.is_some() && now.is_none(),
         };
         if later {
@@ -150,15 +150,15 @@ impl<'a> ChildMonitor<'a> {
         limit.map_or(Vec::new(), |limit| steps(limit, schedule)).into_iter().peekable()
     }
 
-    /// Waits for the processes that the command left behind: one grace for them to exit, another after TERM, and a few
-    /// seconds after KILL.
-    pub fn until_group_gone(&mut self) -> Result<()> {
+    /// Waits for the processes that the command left behind: one grace period for them to exit, another after TERM, and
+    /// a few seconds after KILL.
+    pub fn wait_for_group(&mut self) -> Result<()> {
         let grace = self.plan.schedule.grace;
         if self.group.is_alive()? {
             note!("waiting up to {} for processes that it left running", format_duration(grace));
         }
         let patience =
-            [(grace, None), (grace, Some(Signal::TERM)), (AFTER_KILL, Some(Signal::KILL))];
+            [(grace, None), (grace, Some(Signal::TERM)), (KILL_WAIT, Some(Signal::KILL))];
         for (time, signal) in patience {
             if let Some(signal) = signal.filter(|_| self.group.is_alive().unwrap_or(false)) {
                 note!("sending {} to the remaining processes", group::name(signal));
@@ -167,7 +167,7 @@ impl<'a> ChildMonitor<'a> {
             let start = Instant::now();
             while self.group.is_alive()? && start.elapsed() < time {
                 // We receive no CHLD for a process whose parent is alive, so check periodically.
-                self.wait(Instant::now().checked_add(LOOK));
+                self.wait(Instant::now().checked_add(POLL_INTERVAL));
             }
         }
         if self.group.is_alive()? {
@@ -176,20 +176,20 @@ impl<'a> ChildMonitor<'a> {
         Ok(())
     }
 
-    /// Whether the command was asked to stop, or is within `time`; returns as soon as it is. For a command that has
-    /// already ended: signals are recorded but not forwarded.
-    pub fn is_told_to_stop(&mut self, time: Duration) -> bool {
+    /// Whether the command has been asked to stop, or is asked within `time`; returns as soon as it is. Called after the
+    /// command has ended, so signals are recorded but not forwarded.
+    pub fn stop_requested_within(&mut self, time: Duration) -> bool {
         let end = Instant::now() + time;
-        std::mem::take(&mut self.early).into_iter().for_each(|number| self.count(number));
+        std::mem::take(&mut self.held).into_iter().for_each(|number| self.record(number));
         loop {
-            let is_told = self.cause != Cause::Itself;
+            let requested = self.cause != Cause::Itself;
             let left = end.saturating_duration_since(Instant::now());
-            match self.events.recv_timeout(if is_told { Duration::ZERO } else { left }) {
+            match self.events.recv_timeout(if requested { Duration::ZERO } else { left }) {
                 Ok(number) => {
                     self.got_term |= number == SIGTERM;
-                    self.count(number);
+                    self.record(number);
                 }
-                Err(_) => return is_told,
+                Err(_) => return requested,
             }
         }
     }
@@ -205,31 +205,31 @@ impl<'a> ChildMonitor<'a> {
             Ok(number) => {
                 self.got_term |= number == SIGTERM;
                 let may_wait = number == SIGUSR1 || number == SIGUSR2;
-                if may_wait && self.group.is_launcher && !self.listens() {
-                    self.early.push(number);
+                if may_wait && self.group.is_launcher && !self.handlers_ready() {
+                    self.held.push(number);
                 } else {
-                    self.pass_on(number);
+                    self.forward(number);
                 }
             }
             // Cannot happen: the sending thread runs as long as we hold its receiver. If it did, poll.
-            Err(RecvTimeoutError::Disconnected) => std::thread::sleep(LOOK),
+            Err(RecvTimeoutError::Disconnected) => std::thread::sleep(POLL_INTERVAL),
         }
     }
 
-    /// Whether the tasks of a launcher have had time to install their handlers.
-    fn listens(&self) -> bool {
-        self.began.elapsed() >= BEFORE_LISTENING
+    /// Whether the tasks of a launcher have had time to install their signal handlers.
+    fn handlers_ready(&self) -> bool {
+        self.began.elapsed() >= HANDLER_DELAY
     }
 
-    fn pass_on(&mut self, number: i32) {
-        if let Some(signal) = self.group.pass_on(number, self.plan.schedule.warn_signal) {
+    fn forward(&mut self, number: i32) {
+        if let Some(signal) = self.group.forward(number, self.plan.schedule.warn_signal) {
             note!("forwarding {}", group::name(signal));
-            self.count(number);
+            self.record(number);
         }
     }
 
-    fn count(&mut self, number: i32) {
-        if group::asks_to_end(number) && self.cause == Cause::Itself {
+    fn record(&mut self, number: i32) {
+        if group::requests_exit(number) && self.cause == Cause::Itself {
             self.cause = Cause::Signalled;
         }
     }

@@ -45,7 +45,7 @@ impl Frames {
 /// Ground truth and predictions in one space.
 #[derive(Clone, Debug)]
 pub struct Space {
-    /// `field`, in physical units; `latent`, as encoded by the codec; `latent_weighted`, see [`super::DEFINITIONS`].
+    /// `field`, in physical units; `latent`, as encoded by the codec; `latent_weighted`, see longhaul-files(5).
     pub name: &'static str,
     /// Ground truth.
     pub truth: Frames,

@@ -1,5 +1,5 @@
 //! Error measures as sums over samples, in f64. Sums can be merged and give the same bits when merged in the same
-//! order. [`super::DEFINITIONS`] defines each quantity.
+//! order. longhaul-files(5) defines each quantity.
 
 use super::spectrum::{BANDS, Spectrum, in_bands};
 use learn::score::{Bits, bits};

@@ -19,7 +19,7 @@ pub use batch::{Batch, Frames, Space};
 pub use errors::{Errors, Quantities};
 pub use partial::Partial;
 pub use plan::{Plan, RegimePlan, Request, Start};
-pub use protocol::{DEFINITIONS, Protocol, Trained};
+pub use protocol::{Protocol, Trained};
 pub use report::{metrics_csv, metrics_json, rows, summary};
 pub use scores::{Model, Scores};
 pub use spectrum::{BANDS, Spectrum, in_bands};

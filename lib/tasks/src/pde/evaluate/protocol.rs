@@ -9,61 +9,6 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
-/// Definitions of the quantities, as written to the report.
-pub const DEFINITIONS: [(&str, &str); 17] = [
-    (
-        "nrmse",
-        "sqrt(sum of squared errors / sum of squared targets), sums over all elements of all rollouts \
-         of the regime; of a rollout as a whole, over its steps from 1 on",
-    ),
-    (
-        "nrmse_of_starts",
-        "nrmse of the rollouts from each start frame by itself, and the mean of these over the start \
-         frames; what the table and the summary show",
-    ),
-    (
-        "nrmse_pdebench",
-        "mean over rollouts and steps of sqrt(mean over the grid of squared error / that of squared \
-         target); the definition of PDEBench's code",
-    ),
-    (
-        "nrmse_task_scale",
-        "rmse of the regime / root mean square of the targets of all regimes at steps from 1 on: one \
-         scale for all regimes",
-    ),
-    ("rmse", "root mean square of the error"),
-    ("mae", "mean absolute error"),
-    ("max_error", "largest absolute error"),
-    (
-        "conserved_rmse",
-        "root mean square over states and channels of the error of the mean over the grid",
-    ),
-    ("boundary_rmse", "root mean square of the error at the cells of the border"),
-    (
-        "fourier_rmse_low",
-        "root mean square of the part of the error with wave numbers 0 to 3 (in two dimensions their \
-         length, rounded); the squares of the three bands add up to that of rmse",
-    ),
-    ("fourier_rmse_middle", "the same for wave numbers 4 to 11"),
-    ("fourier_rmse_high", "the same for wave numbers from 12 on"),
-    ("persistence", "baseline: the initial state at every step"),
-    (
-        "mean",
-        "baseline: the mean of the training data; of steady problems, the mean of the training solutions of the \
-         regime, point by point",
-    ),
-    (
-        "nearest",
-        "baseline of steady problems: the solution of the training sample of the regime with the nearest input",
-    ),
-    ("codec", "decode(encode(target)): a lower bound for every operator on these latents"),
-    (
-        "latent_weighted",
-        "latents normalised by channel, each channel weighted by its variance as in the operator's loss; \
-         `latent` is latents as they are, `field` is the decoded field in physical units",
-    ),
-];
-
 /// A trained model as named in a report.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Trained {

@@ -1,7 +1,7 @@
 //! Writes the result of an evaluation as files and table rows.
 
 use super::errors::{Errors, Quantities};
-use super::protocol::{DEFINITIONS, Protocol};
+use super::protocol::Protocol;
 use super::scores::{Model, Scores, rollout};
 use super::{Evaluation, Regime};
 use serde_json::{Map, Value, json};
@@ -73,11 +73,9 @@ pub fn summary(result: &Evaluation) -> Value {
     Value::Object(summary)
 }
 
-/// `metrics.json`: protocol, definitions, and every quantity of every model over the rollout and by step; step 0 is the
+/// `metrics.json`: protocol, and every quantity of every model over the rollout and by step; step 0 is the
 /// initial state.
 pub fn metrics_json(result: &Evaluation, protocol: &Protocol) -> Value {
-    let definitions: Map<String, Value> =
-        DEFINITIONS.iter().map(|(name, text)| (name.to_string(), json!(text))).collect();
     let of_regime = |regime: &Regime| {
         let mut value = json!({
             "parameter": regime.parameter,
@@ -94,7 +92,6 @@ pub fn metrics_json(result: &Evaluation, protocol: &Protocol) -> Value {
         "format": "longhaul-evaluation",
         "version": 1,
         "protocol": protocol,
-        "definitions": definitions,
         "regimes": result.regimes.iter().map(of_regime).collect::<Vec<_>>(),
         "overall": overall,
     })
