@@ -8,6 +8,7 @@ then rounded to f32. So a value in the file is exact up to half a unit in the la
 An op NAME has NAME/<input>, NAME/out, NAME/dout (the gradient of its output) and NAME/d<input>.
 Constants of an op or update are stored as f64 scalars, so that they are only defined here.
 """
+import inspect
 from pathlib import Path
 
 import torch
@@ -238,12 +239,12 @@ def losses():
     op("weighted_sum", lambda a, b: c["wa"] * a + c["wb"] * b, a=normal(1), b=normal(1))
 
 
-def steps(name, optimiser, n=10, size=33, max_norm=None, **options):
+def steps(name, optimiser, n=10, shape=(33,), max_norm=None, **options):
     """`n` steps of an optimiser: parameters before (p0) and after each (p), the gradients (g)."""
-    parameter = torch.nn.Parameter(normal(size).double())
+    parameter = torch.nn.Parameter(normal(*shape).double())
     keep(f"{name}/p0", parameter)
     update = optimiser([parameter], **options)
-    g, p = normal(n, size), []
+    g, p = normal(n, *shape), []
     for gradient in g:
         parameter.grad = gradient.double()
         if max_norm is not None:
@@ -291,6 +292,18 @@ def updates():
             keep(f"{name}/clipped{i}", parameter.grad)
 
 
+def muon():
+    """PyTorch's Muon, whose Newton-Schulz iteration in bf16 is computed in double instead."""
+    module = torch.optim._muon
+    source = inspect.getsource(module._zeropower_via_newtonschulz)
+    assert "torch.bfloat16" in source
+    exec(source.replace("torch.bfloat16", "torch.double"), module.__dict__)
+    c = constants("muon", lr=0.02, momentum=0.9, weight_decay=0.1)
+    make = lambda p, **c: torch.optim.Muon(p, nesterov=True, **c)
+    for name, shape in (("wide", (6, 13)), ("tall", (11, 5)), ("square", (7, 7))):
+        steps(f"muon_{name}", make, shape=shape, **c)
+
+
 dense_layers()
 normalisations()
 attentions()
@@ -302,6 +315,7 @@ grids()
 tokens()
 arithmetic()
 rearrangements()
+muon()
 path = Path(__file__).with_name("tensor.safetensors")
 save_file(tensors, path, metadata={"torch": torch.__version__})
 path.chmod(0o644)

@@ -3,7 +3,7 @@ use crate::params::Params;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tensor::updates::decision::DeviceStepControl;
-use tensor::updates::{Parameter, adamw, sgd};
+use tensor::updates::{Parameter, adamw, muon, sgd};
 use tensor::{Dtype, Tensor};
 use unix::{Error, Result};
 
@@ -61,12 +61,29 @@ pub enum Method {
         #[serde(default = "epsilon")]
         epsilon: f64,
     },
+    /// Muon (Jordan et al. 2024) for parameters with two axes, AdamW for all others. Muon's step has the same size in
+    /// all directions; the same learning rate suits both.
+    Muon {
+        /// Decay rate of the running average of the gradient of matrices, μ.
+        #[serde(default = "muon_momentum")]
+        momentum: f64,
+        /// β₁ and β₂ of AdamW.
+        #[serde(default = "betas")]
+        betas: [f64; 2],
+        /// ε of AdamW.
+        #[serde(default = "epsilon")]
+        epsilon: f64,
+    },
     /// Stochastic gradient descent with momentum.
     Sgd {
         /// Momentum factor, in [0, 1).
         #[serde(default)]
         momentum: f64,
     },
+}
+
+fn muon_momentum() -> f64 {
+    0.95
 }
 
 fn betas() -> [f64; 2] {
@@ -101,15 +118,14 @@ impl Optimizer {
             check("learning_rate", rate);
             check("weight_decay", decay);
         }
-        match &self.method {
-            Method::AdamW { betas, epsilon } => {
-                let good = betas.iter().all(|b| (0.0..1.0).contains(b));
-                check("method.betas", good, "must lie in [0, 1)");
-                check("method.epsilon", *epsilon > 0.0, "must be positive");
-            }
-            Method::Sgd { momentum } => {
-                check("method.momentum", (0.0..1.0).contains(momentum), "must lie in [0, 1)");
-            }
+        if let Method::AdamW { betas, epsilon } | Method::Muon { betas, epsilon, .. } = &self.method
+        {
+            let good = betas.iter().all(|b| (0.0..1.0).contains(b));
+            check("method.betas", good, "must lie in [0, 1)");
+            check("method.epsilon", *epsilon > 0.0, "must be positive");
+        }
+        if let Method::Sgd { momentum } | Method::Muon { momentum, .. } = &self.method {
+            check("method.momentum", (0.0..1.0).contains(momentum), "must lie in [0, 1)");
         }
         violations
     }
@@ -145,15 +161,16 @@ impl Optimizer {
     /// Decay rates of the averages whose bias is corrected; 0 for rules without such averages.
     pub fn corrected(&self) -> [f64; 2] {
         match self.method {
-            Method::AdamW { betas, .. } => betas,
+            Method::AdamW { betas, .. } | Method::Muon { betas, .. } => betas,
             Method::Sgd { .. } => [0.0, 0.0],
         }
     }
 
-    /// Names of the state tensors kept for each parameter.
-    fn moments(&self) -> &'static [&'static str] {
+    /// Names of the state tensors kept for a parameter.
+    fn moments(&self, value: &Tensor) -> &'static [&'static str] {
         match self.method {
-            Method::AdamW { .. } => &["m", "v"],
+            Method::Muon { .. } if value.shape().len() == 2 => &["momentum"],
+            Method::AdamW { .. } | Method::Muon { .. } => &["m", "v"],
             Method::Sgd { .. } => &["momentum"],
         }
     }
@@ -185,7 +202,7 @@ impl OptimizerState {
     pub fn new(optimizer: &Optimizer, params: &Params, is_ours: impl Fn(usize) -> bool) -> Self {
         let zeros = |t: &Tensor| Tensor::zeros_on(t.device(), t.shape(), Dtype::F32);
         let of = |(i, t)| match is_ours(i) {
-            true => vec![zeros(t); optimizer.moments().len()],
+            true => vec![zeros(t); optimizer.moments(t).len()],
             false => Vec::new(),
         };
         let factors = params.entries().iter().map(|(name, value)| optimizer.of_param(name, value));
@@ -210,6 +227,15 @@ impl OptimizerState {
                 adamw::AdamW { learning_rate, betas, epsilon }
                     .apply_all(decided, tensors.map(parameter));
             }
+            Method::Muon { momentum, betas, epsilon } => {
+                let (momentum, betas, epsilon) = (*momentum, *betas, *epsilon);
+                let (matrices, others): (Vec<_>, Vec<_>) =
+                    tensors.partition(|((_, moments), _)| moments.len() == 1);
+                muon::Muon { learning_rate, momentum }
+                    .apply_all(decided, matrices.into_iter().map(parameter));
+                adamw::AdamW { learning_rate, betas, epsilon }
+                    .apply_all(decided, others.into_iter().map(parameter));
+            }
             Method::Sgd { momentum } => {
                 sgd::Sgd { learning_rate, momentum: *momentum }
                     .apply_all(decided, tensors.map(parameter));
@@ -229,7 +255,7 @@ impl OptimizerState {
         let zeros = || Tensor::zeros_on(value.device(), value.shape(), Dtype::F32);
         let tensor = |at: usize| self.moments[i].get(at).cloned().unwrap_or_else(zeros);
         let entry = |(at, moment): (usize, &&str)| (format!("{name}.{moment}"), tensor(at));
-        optimizer.moments().iter().enumerate().map(entry).collect()
+        optimizer.moments(value).iter().enumerate().map(entry).collect()
     }
 
     /// Restores the output of [`OptimizerState::entries`].
@@ -239,8 +265,8 @@ impl OptimizerState {
         params: &Params,
         values: &[(String, Tensor)],
     ) -> Result<()> {
-        for ((name, _), moments) in params.entries().iter().zip(&mut self.moments) {
-            for (moment, tensor) in optimizer.moments().iter().zip(moments) {
+        for ((name, value), moments) in params.entries().iter().zip(&mut self.moments) {
+            for (moment, tensor) in optimizer.moments(value).iter().zip(moments) {
                 let key = format!("{name}.{moment}");
                 match values.iter().find(|(n, v)| *n == key && v.shape() == tensor.shape()) {
                     Some((_, value)) => {

@@ -21,7 +21,8 @@ use serde_json::{Map, Value, json};
 use tensor::check::{backward, draw, forward, inputs};
 use tensor::op::{Case, Draw};
 use tensor::updates::decision::{DeviceStepControl, StepControl, StepPolicy};
-use tensor::updates::{Parameter, adamw::AdamW, ema, norm::global_norm, sgd::Sgd, sum::add_all};
+use tensor::updates::sum::add_all;
+use tensor::updates::{Parameter, adamw::AdamW, ema, muon::Muon, norm::global_norm, sgd::Sgd};
 use tensor::{Device, DeviceChoice, Dtype, Tensor, kernel, ops, parallel};
 use unix::cli::Output;
 use unix::out::Out;
@@ -164,6 +165,8 @@ struct Update {
 }
 
 const LEARNING_RATE: f64 = 1e-6;
+/// Rows of the parameter that updates are measured with.
+const ROWS: usize = 16;
 const RULE: StepPolicy = StepPolicy {
     clip: 1.0,
     betas: [0.9, 0.999],
@@ -203,6 +206,17 @@ const UPDATES: &[Update] = &[
         },
     },
     Update {
+        name: "muon",
+        moves: 24,
+        step: |Work { value, gradient, moments: [momentum, _], control, .. }| {
+            let muon = Muon { learning_rate: LEARNING_RATE, momentum: 0.95 };
+            let (rate, weight_decay, moments) = (1.0, 0.01, [momentum]);
+            let parameter = Parameter { rate, weight_decay, gradient, value, moments };
+            muon.apply_all(control, [parameter]);
+            Ok(())
+        },
+    },
+    Update {
         name: "norm",
         moves: 1,
         step: |Work { gradient, .. }| global_norm([&*gradient]).map(drop),
@@ -231,12 +245,14 @@ const UPDATES: &[Update] = &[
 fn update_row(update: &Update, machine: &Machine) -> Result<Map<String, Value>> {
     let (device, elements) = (machine.device, machine.update_elements());
     let full = |n, x| Tensor::full(&[n], x, Dtype::F32).to_device(device);
+    // A matrix, for the updates that treat matrices differently.
+    let matrix = |x| full(elements, x).map(|t| t.reshape(&[ROWS, elements / ROWS]));
     let before = StepControl { applied: true, steps: 9, ..StepControl::default() };
     let before = RULE.decide(&before, [0.5, 0.1], 1.0, LEARNING_RATE);
     let mut work = Work {
-        value: full(elements, 0.5)?,
-        gradient: full(elements, 1e-6)?,
-        moments: [full(elements, 0.2)?, full(elements, 0.3)?],
+        value: matrix(0.5)?,
+        gradient: matrix(1e-6)?,
+        moments: [matrix(0.2)?, matrix(0.3)?],
         loss: full(1, 0.5)?,
         weight: full(1, 1.0)?,
         control: DeviceStepControl::of(&before, RULE.unit).to_device(device)?,

@@ -56,6 +56,7 @@ pub const SOURCES: &[&Source] = &[
     &updates::decision::SOURCE,
     &updates::ema::SOURCE,
     &updates::norm::SOURCE,
+    &updates::muon::SOURCE,
     &updates::sgd::SOURCE,
     &updates::sum::SOURCE,
     &ops::attention::cuda::FORWARD,

@@ -5,6 +5,7 @@
 pub mod adamw;
 pub mod decision;
 pub mod ema;
+pub mod muon;
 pub mod norm;
 pub mod sgd;
 pub mod sum;

@@ -21,14 +21,17 @@ pub fn global_norm<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> Result<
     let mut tensors = tensors.into_iter().peekable();
     match tensors.peek().map(|x| x.device()) {
         None | Some(Device::Cpu) => Ok(on_host(tensors)),
-        Some(device) => {
-            let (sums, pieces) = squares_of_pieces(device, tensors);
-            let mut total = Tensor::empty_on(device, &[1], Dtype::F64);
-            let args = args![&sums, &mut total, pieces];
-            SOURCE.launch(Dtype::F32, "norm_total", Grid::new(1, THREADS), args);
-            Ok(total.to_host()?.item().sqrt())
-        }
+        Some(device) => Ok(square(device, tensors).to_host()?.item().sqrt()),
     }
+}
+
+/// Σ x² over all elements of all tensors on a device, f64 [1].
+pub(super) fn square<'a>(device: Device, tensors: impl IntoIterator<Item = &'a Tensor>) -> Tensor {
+    let (sums, pieces) = squares_of_pieces(device, tensors);
+    let mut total = Tensor::empty_on(device, &[1], Dtype::F64);
+    let args = args![&sums, &mut total, pieces];
+    SOURCE.launch(Dtype::F32, "norm_total", Grid::new(1, THREADS), args);
+    total
 }
 
 /// Σ x² over each piece of all tensors on a device, in f64, and the number of pieces.

@@ -3,7 +3,8 @@
 use super::{Golden, agree};
 use tensor::updates::Parameter;
 use tensor::updates::adamw::AdamW;
-use tensor::updates::decision::{StepControl, StepPolicy};
+use tensor::updates::decision::{DeviceStepControl, StepControl, StepPolicy};
+use tensor::updates::muon::Muon;
 use tensor::updates::norm::{clip_scale, global_norm};
 use tensor::updates::{ema, sgd::Sgd};
 use tensor::{Dtype, Tensor};
@@ -90,6 +91,23 @@ fn sgd_with_momentum_and_decay() {
         let moments = [&mut buffer[0]];
         op.apply(1.0, Parameter { rate: 2.0, weight_decay, gradient: g, value: p, moments });
     });
+}
+
+#[test]
+fn muon_of_wide_tall_and_square_matrices() {
+    for name in ["muon_wide", "muon_tall", "muon_square"] {
+        let mut momentum = [Tensor::zeros(&[1], Dtype::F32)];
+        steps(name, |golden, t, g, p| {
+            zero_before_first(t, &mut momentum, p);
+            let learning_rate = golden.number("muon/lr") / 2.0;
+            let op = Muon { learning_rate, momentum: golden.number("muon/momentum") };
+            let weight_decay = golden.number("muon/weight_decay");
+            let moments = [&mut momentum[0]];
+            let control = StepControl { applied: true, scale: 1.0, ..StepControl::default() };
+            let parameter = Parameter { rate: 2.0, weight_decay, gradient: g, value: p, moments };
+            op.apply_all(&DeviceStepControl::of(&control, 1.0), [parameter]);
+        });
+    }
 }
 
 #[test]
