@@ -66,7 +66,7 @@ impl Table {
 /// Uploads the words as 32-bit halves.
 fn upload(device: Device, words: Vec<u64>) -> Tensor {
     let halves: Vec<i32> = words.iter().flat_map(|w| [*w as i32, (*w >> 32) as i32]).collect();
-    super::constant(&Tensor::of(&halves, &[halves.len()]), device).unwrap_or_else(|error| {
+    super::constant(&Tensor::from_slice(&halves, &[halves.len()]), device).unwrap_or_else(|error| {
         super::fail(device, error);
         Tensor::empty_on(device, &[halves.len()], Dtype::I32)
     })

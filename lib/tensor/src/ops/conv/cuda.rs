@@ -1,7 +1,7 @@
 use super::{Conv, Geometry};
 use crate::args;
 use crate::dtype::Dtype;
-use crate::kernel::{ALL_DTYPES, Arg, Grid, Source, columns, source};
+use crate::kernel::{ALL_DTYPES, Arg, Grid, Source, reduce_rows, source};
 use crate::op::{GradBuffer, Grads, Launch, Saved};
 use crate::ops::linear::multiply_and_sum;
 use crate::tensor::Tensor;
@@ -28,7 +28,7 @@ enum Tile {
 }
 
 impl Tile {
-    /// For a result of `rows` × `columns` in `parts` parts, from operands with contiguous groups of `groups` elements.
+    /// For a result of `rows` × `reduce_rows` in `parts` parts, from operands with contiguous groups of `groups` elements.
     /// Depends only on sizes, so that results are bit-identical on every GPU.
     fn pick(element: Dtype, [rows, columns]: [usize; 2], parts: usize, groups: &[usize]) -> Self {
         let vector = 16 / element.bytes();
@@ -139,7 +139,7 @@ fn filter(g: &Geometry, tile: Tile, x: &Tensor, dy: &Tensor, grad: &mut GradBuff
     let grid = tile.grid(element, result, parts);
     let before = args![x, dy, &mut partials];
     launch(g, element, (tile, grid), kernels, before, args![chunk_cells]);
-    columns::sum_rows(&partials, grad);
+    reduce_rows::sum_to(&partials, grad);
 }
 
 #[cfg(all(test, feature = "emu"))]

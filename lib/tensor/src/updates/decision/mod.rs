@@ -202,7 +202,7 @@ impl StepControl {
         let s = loss_scale.scale;
         let numbers =
             [loss, norm, applied, steps, scale, rate, root, decay, overflow, s, growth_tracker];
-        Tensor::of(&numbers, &[numbers.len()])
+        Tensor::from_slice(&numbers, &[numbers.len()])
     }
 }
 
