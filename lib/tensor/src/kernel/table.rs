@@ -25,6 +25,13 @@ pub(crate) struct Entry<const N: usize> {
     pub(crate) numbers: [f32; 2],
 }
 
+impl<const N: usize> Entry<N> {
+    /// Without additional scalars.
+    pub(crate) fn new(len: usize, addresses: [u64; N]) -> Self {
+        Self { addresses, len, numbers: [0.0; 2] }
+    }
+}
+
 /// The first two arguments of a launch (`table.cuh`).
 pub(crate) struct Table {
     pieces: Tensor,

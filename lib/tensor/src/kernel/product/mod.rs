@@ -277,32 +277,11 @@ impl<'a> Product<'a> {
 type Names = [[&'static str; 4]; 3];
 
 macro_rules! names {
-    ($source:literal) => {{
-        const SMALL: [&str; 4] = [
-            concat!($source, "_small_nn"),
-            concat!($source, "_small_nt"),
-            concat!($source, "_small_tn"),
-            concat!($source, "_small_tt"),
-        ];
-        const MEDIUM: [&str; 4] = [
-            concat!($source, "_medium_nn"),
-            concat!($source, "_medium_nt"),
-            concat!($source, "_medium_tn"),
-            "",
-        ];
-        [SMALL, MEDIUM]
-    }};
+    ($tile:literal) => {
+        [concat!($tile, "_nn"), concat!($tile, "_nt"), concat!($tile, "_tn"), concat!($tile, "_tt")]
+    };
 }
 
-const NAMES_F32: Names = {
-    let [small, medium] = names!("product_f32");
-    [small, medium, [""; 4]]
-};
-const NAMES_TF32: Names = {
-    let [small, medium] = names!("product_tf32");
-    [small, medium, [""; 4]]
-};
-const NAMES: Names = {
-    let [small, medium] = names!("product");
-    [small, medium, ["product_large_nn", "product_large_nt", "product_large_tn", ""]]
-};
+const NAMES: Names = [names!("product_small"), names!("product_medium"), names!("product_large")];
+const NAMES_F32: Names = [names!("product_f32_small"), names!("product_f32_medium"), [""; 4]];
+const NAMES_TF32: Names = [names!("product_tf32_small"), names!("product_tf32_medium"), [""; 4]];
