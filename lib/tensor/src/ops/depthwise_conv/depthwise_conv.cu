@@ -75,10 +75,9 @@ KERNEL(depthwise_conv_filter)
  int periodic) {
   Grid g{rows, columns, filter_rows, filter_columns, channels, periodic};
   int taps = filter_rows * filter_columns, cells = rows * columns;
-  with_unit(chunks * taps, channels, [&](auto n, int unit_row, int channel) {
+  with_unit(chunks * taps, channels, [&](auto n, int part, int channel) {
     constexpr int N = n.value;
-    int chunk = unit_row / taps, tap = unit_row % taps;
-    int begin = chunk * chunk_tokens, end = min(begin + chunk_tokens, tokens);
+    int tap = part % taps, begin = part / taps * chunk_tokens, end = min(begin + chunk_tokens, tokens);
     int sample = begin / cells * cells;
     int row = (begin - sample) / g.columns, column = (begin - sample) % g.columns;
     float sum[N] = {};
@@ -103,6 +102,6 @@ KERNEL(depthwise_conv_filter)
         sample += cells;
       }
     }
-    store_floats<N>(dw + ((long long)chunk * taps + tap) * g.channels + channel, sum);
+    store_floats<N>(dw + (long long)part * g.channels + channel, sum);
   });
 }

@@ -93,9 +93,10 @@ impl StepPolicy {
         let applied = loss.is_finite() && norm.is_finite();
         let mut loss_scale = before.loss_scale;
         let divisor = weight * loss_scale.scale * self.unit;
-        let overflow = self.scaled && !applied && loss.is_finite() && loss_scale.is_to_blame();
+        let overflow =
+            self.scaled && !applied && loss.is_finite() && loss_scale.may_have_overflowed();
         if self.scaled {
-            loss_scale.follow(overflow);
+            loss_scale.update(overflow);
         }
         let steps = before.steps + u64::from(applied);
         let power = i32::try_from(steps).unwrap_or(i32::MAX);
