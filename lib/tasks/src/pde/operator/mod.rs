@@ -215,10 +215,10 @@ impl Task for OperatorTask {
                 }
             }
         }
-        let features = Tensor::of(&features, &[samples.len(), Condition::FEATURES]);
+        let features = Tensor::from_slice(&features, &[samples.len(), Condition::FEATURES]);
         let batch = Batch::new(samples.len() as f64)
             .with("features", features)
-            .with("weights", Tensor::of(&weights, &[samples.len()]));
+            .with("weights", Tensor::from_slice(&weights, &[samples.len()]));
         let steps = states.into_iter().enumerate();
         Ok(steps.fold(batch, |batch, (k, state)| batch.with(state_name(k), state)))
     }
@@ -292,7 +292,7 @@ impl Task for OperatorTask {
             features.extend(self.condition.features(&store.parameter(trajectory), time));
         }
         let batch = Batch::new(samples.len() as f64)
-            .with("features", Tensor::of(&features, &[samples.len(), Condition::FEATURES]))
+            .with("features", Tensor::from_slice(&features, &[samples.len(), Condition::FEATURES]))
             .with(state_name(0), first);
         let predictions = self.predict(forward, &batch.to_device(forward.device())?)?;
         for (sample, states) in samples.iter().zip(predictions.rows("states")?) {
