@@ -66,8 +66,8 @@ impl Index {
         folder.join(NAME)
     }
 
-    /// The index of `folder` after `files` were added. Entries of an existing index, for these and other files in the
-    /// folder, are kept if the file was not written since.
+    /// The index of `folder` with `files` added. Entries of an existing index, for these and other files in the folder,
+    /// are kept if the file has not been modified since.
     ///
     /// Errors: as [`Field::open`]; 65 when the existing index is invalid.
     pub fn extended(folder: &Path, files: &[PathBuf]) -> Result<Self> {
@@ -97,7 +97,7 @@ impl Index {
         })
     }
 
-    /// Whether a file is an index, by its member `format`. Errors (66): it cannot be read.
+    /// Whether a file is an index, judging by its member `format`. Errors: 66 when it cannot be read.
     pub fn is_at(path: &Path) -> Result<bool> {
         #[derive(Deserialize)]
         struct Named {
@@ -182,8 +182,8 @@ fn modified(path: &Path) -> Result<SystemTime> {
     time.map_err(|cause| Error::open(path, cause))
 }
 
-/// The file that holds trajectory `sample` of `path`, and its number in that file: an index numbers the trajectories
-/// through all its shards.
+/// The file that contains trajectory `sample` of `path`, and its index in that file. For an `index.json`, trajectories
+/// are counted through all its shards.
 ///
 /// Errors: 2 for a JSON file that is not an index of fields, and for a trajectory that the index does not have; 66, 65
 /// for an index that cannot be read.
@@ -193,7 +193,7 @@ pub fn file_of(path: &Path, sample: usize) -> Result<(PathBuf, usize)> {
     }
     if !Index::is_at(path)? {
         return Err(Error::usage(format!(
-            "{}: holds no field; name a data file, or the index.json of `ds-prep import`",
+            "{}: contains no field; name a data file, or the index.json of `ds-prep import`",
             path.display()
         )));
     }

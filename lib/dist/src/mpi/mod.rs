@@ -155,7 +155,7 @@ impl Collective for Ranks {
     }
 
     fn watch(&self) {
-        self.watch.closely();
+        self.watch.be_strict();
     }
 
     fn busy(&self, at_most: Duration) -> Busy<'_> {

@@ -136,12 +136,12 @@ impl Inside {
         self.window.counter(rank, bucket * LINES + what as usize)
     }
 
-    /// Waits until all ranks have done `what` with a bucket `count` times; `hurry` allows spinning.
-    fn all(&self, bucket: usize, what: Done, count: u64, hurry: bool) {
+    /// Waits until all ranks have done `what` with a bucket `count` times; `may_spin` allows spinning.
+    fn all(&self, bucket: usize, what: Done, count: u64, may_spin: bool) {
         for rank in 0..self.window.ranks() {
-            self.counters
-                .side
-                .until(hurry, || self.counter(rank, bucket, what).load(Ordering::Acquire) >= count);
+            self.counters.side.until(may_spin, || {
+                self.counter(rank, bucket, what).load(Ordering::Acquire) >= count
+            });
         }
     }
 
@@ -150,13 +150,13 @@ impl Inside {
     }
 
     /// Sums this rank's slice of a bucket, unless another thread does.
-    fn sum(&self, number: usize, round: u64, hurry: bool) {
+    fn sum(&self, number: usize, round: u64, may_spin: bool) {
         let bucket = &self.buckets[number];
         let claim = (Ordering::Relaxed, Ordering::Relaxed);
         if bucket.claimed.compare_exchange(round - 1, round, claim.0, claim.1).is_err() {
             return;
         }
-        self.all(number, Done::Given, round, hurry);
+        self.all(number, Done::Given, round, may_spin);
         let since = Instant::now();
         let vector = |rank| self.window.floats(rank, bucket.at, bucket.elements);
         // SAFETY: all ranks have submitted and none reads the sum: this slice of all parts is ours.

@@ -1,7 +1,7 @@
 //! A time limit for the start: MPI blocks inside its own calls for ranks that may never arrive, without a message. A
 //! thread measures the time until all ranks are connected.
 
-use super::watchdog::{Lost, TURN, ticks};
+use super::watchdog::{Lost, TICK, ticks};
 use crate::launch;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
@@ -29,7 +29,7 @@ impl Start {
         let count = move || {
             // Count ticks instead of wall-clock time: a suspended machine does not reach the limit.
             for _ in 0..ticks(limit) {
-                if over.recv_timeout(TURN) != Err(RecvTimeoutError::Timeout) {
+                if over.recv_timeout(TICK) != Err(RecvTimeoutError::Timeout) {
                     return;
                 }
             }

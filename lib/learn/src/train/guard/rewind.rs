@@ -61,7 +61,7 @@ impl Session<'_> {
         progress.device_seconds = self.progress.device_seconds;
         let supersede = |writer: &mut RunWriter| writer.saver.go_back(progress.update);
         let superseded = self.writer.as_mut().map(supersede).transpose().unwrap_or_else(|error| {
-            unix::warn!("checkpoints after update {} stay: {error}", progress.update);
+            unix::warn!("checkpoints after update {} were not removed: {error}", progress.update);
             None
         });
         self.validated = (progress.update, metrics);
