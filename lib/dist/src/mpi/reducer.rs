@@ -45,7 +45,7 @@ struct Uses {
     /// The shapes that were submitted but not yet taken.
     given: Option<Vec<Vec<usize>>>,
     /// How often it was submitted.
-    begun: u64,
+    round: u64,
     /// Alive while tensors refer to our part, or to the sum.
     writing: Weak<Writing>,
     reading: Weak<Reading>,
@@ -211,11 +211,11 @@ impl Reducer for HostReducer {
         }
         self.inside.counters.side.enter();
         let uses = &mut self.buckets[bucket];
-        uses.begun += 1;
+        uses.round += 1;
         uses.given = Some(shapes);
         self.inside.done(bucket, Done::Given);
         let ended = |_| Error::bug("the reducer thread has ended");
-        self.sender.send((bucket, uses.begun)).map_err(ended)
+        self.sender.send((bucket, uses.round)).map_err(ended)
     }
 
     fn wait(&mut self, bucket: usize) -> Result<Vec<Tensor>> {
@@ -259,21 +259,21 @@ impl HostReducer {
         }
         let inside = &self.inside;
         let _waiting = inside.counters.main.wait();
-        inside.all(bucket, Done::Released, self.buckets[bucket].begun, true);
+        inside.all(bucket, Done::Released, self.buckets[bucket].round, true);
         let Bucket { at, elements, .. } = inside.buckets[bucket];
         Ok(inside.window.floats(inside.window.me(), at, elements))
     }
 
     /// Waits for the sum of a bucket over all ranks.
     fn summed(&self, bucket: usize) -> *mut f32 {
-        let (inside, begun) = (&self.inside, self.buckets[bucket].begun);
+        let (inside, round) = (&self.inside, self.buckets[bucket].round);
         let _waiting = inside.counters.main.wait();
         let since = Instant::now();
         // Messages between windows must keep the order in which buckets were submitted, so only the thread may sum.
-        if inside.column.is_none() && begun > 0 {
-            inside.sum(bucket, begun, true);
+        if inside.column.is_none() && round > 0 {
+            inside.sum(bucket, round, true);
         }
-        inside.all(bucket, Done::Summed, begun, true);
+        inside.all(bucket, Done::Summed, round, true);
         add(&inside.clock, |times| &mut times.waited, since);
         inside.window.floats(0, inside.buckets[bucket].at, inside.buckets[bucket].elements)
     }

@@ -46,10 +46,10 @@ unsafe impl Sync for Communicator {}
 /// Initialises MPI. Errors: it is already initialised, or does not support calls from several threads.
 pub fn start() -> Result<Communicator> {
     let _mpi = lock();
-    let mut begun = 0;
+    let mut initialised = 0;
     // SAFETY: may be called at any time; writes to the integer.
-    check(unsafe { ffi::MPI_Initialized(&mut begun) }, "MPI_Initialized")?;
-    if begun != 0 {
+    check(unsafe { ffi::MPI_Initialized(&mut initialised) }, "MPI_Initialized")?;
+    if initialised != 0 {
         return Err(Error::bug("MPI is initialised twice in one process"));
     }
     // SAFETY: constants of the library.

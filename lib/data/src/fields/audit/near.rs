@@ -1,4 +1,4 @@
-//! Finds first frames that are nearly equal to one in another split, also if mirrored, transposed, shifted, cropped, or
+//! Finds first frames that are nearly equal to one in another split, even if mirrored, transposed, shifted, cropped, or
 //! taken from a later frame: candidates are selected by signature or patch, then compared at full resolution.
 
 use super::Place;
