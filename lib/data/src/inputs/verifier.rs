@@ -104,8 +104,8 @@ impl Verifier {
         self.wait(keep_waiting)
     }
 
-    /// Like [`settle`](Self::settle), for programs that may be interrupted: calls `check_stop` while waiting, and returns
-    /// its error.
+    /// Like [`settle`](Self::settle), for programs that may be interrupted: calls `check_stop` while waiting, and
+    /// returns its error.
     pub fn finish(&mut self, mut check_stop: impl FnMut() -> Result<()>) -> Result<()> {
         let mut stop = Ok(());
         self.settle(|| {

@@ -89,8 +89,8 @@ impl Heartbeats {
         self.others.iter().any(|other| other.theirs.contains(&rank))
     }
 
-    /// Sends the heartbeats on the board and stores the received ones there. The caller must hold the MPI lock. A failed
-    /// message counts as one missing heartbeat.
+    /// Sends the heartbeats on the board and stores the received ones there. The caller must hold the MPI lock. A
+    /// failed message counts as one missing heartbeat.
     pub fn exchange(&mut self, board: &mut [[u64; HEARTBEAT]]) {
         let due = self.ticks.is_multiple_of(EVERY);
         self.ticks += 1;

@@ -52,8 +52,8 @@ impl Session<'_> {
         self.writer.as_ref().map_or(Ok(()), RunWriter::check_lease)
     }
 
-    /// The error that ends this process: `error`, unless the run directory has disappeared from its path. Then it is 74,
-    /// because a requeued job (75) would start another run there.
+    /// The error that ends this process: `error`, unless the run directory has disappeared from its path. Then it is
+    /// 74, because a requeued job (75) would start another run there.
     pub fn lost_run(&self, error: Error) -> Error {
         match (&self.writer, self.check_lease()) {
             (Some(writer), Err(lost)) if writer.is_gone() => Error::new(Exit::Io, lost),

@@ -118,8 +118,8 @@ impl Session<'_> {
     }
 }
 
-/// Whether a run keeps waiting for its inputs. `requested`: time since it was asked to stop; `urgent`: time since TERM, INT
-/// or HUP; `left`: time until its limit.
+/// Whether a run keeps waiting for its inputs. `requested`: time since it was asked to stop; `urgent`: time since TERM,
+/// INT or HUP; `left`: time until its limit.
 fn keeps_waiting(
     requested: Option<Duration>,
     urgent: Option<Duration>,

@@ -21,8 +21,8 @@ use std::path::PathBuf;
 use unix::{Context, Error, Result};
 
 impl Session<'_> {
-    /// Rewinds to before the spike at update number `spike_at` (from 1). Halts when there is no checkpoint to rewind to,
-    /// or after too many rewinds.
+    /// Rewinds to before the spike at update number `spike_at` (from 1). Halts when there is no checkpoint to rewind
+    /// to, or after too many rewinds.
     pub fn rewind(&mut self, spike_at: u64, spike: &Spike) -> Result<(), Halt> {
         let config = &self.job.task.config;
         let rule = &config.training.spike;

@@ -48,8 +48,8 @@ impl SaveFailures {
         self.verdict = Some(format!("{what}: {error}"));
     }
 
-    /// The error that ends the run, if it must end now: 73 if `folder`, its directory of checkpoints, is read-only, else
-    /// 74.
+    /// The error that ends the run, if it must end now: 73 if `folder`, its directory of checkpoints, is read-only,
+    /// else 74.
     pub fn error(&self, folder: &Path) -> Option<Error> {
         let why = self.verdict.as_ref()?;
         let exit = if is_read_only(folder) { Exit::CannotCreate } else { Exit::Io };

@@ -50,8 +50,8 @@ enum StartDecision {
     Go { checkpoint: Option<PathBuf>, saved_at: Option<u64> },
 }
 
-/// Starts an attempt. If rank 0 refuses to train, it reports why, and all ranks exit. An error of a single rank ends all
-/// ranks.
+/// Starts an attempt. If rank 0 refuses to train, it reports why, and all ranks exit. An error of a single rank ends
+/// all ranks.
 pub(super) fn start<'a>(job: &'a Job) -> Result<Start<'a>> {
     let signals = Signals::install()?;
     let mut start = match job.ranks.rank() {

@@ -4,8 +4,8 @@
 //! With ẑ_k the k-th state of a rollout from z_0, L = mean over k = 1..=h and samples of Σ_c σ_c²·mean_t(ẑ_k -
 //! z_k)²/(energy of z_0 + floor), with gradients through the whole rollout. States are normalised by channel; σ_c²
 //! gives errors the weight that they have in the unnormalised latents, and dividing by the energy gives decayed fields
-//! the same weight as initial ones. Optional terms for the first step: the relative error of the spectral energy over tokens,
-//! the squared error of the magnitude spectra over features, and the relative error.
+//! the same weight as initial ones. Optional terms for the first step: the relative error of the spectral energy over
+//! tokens, the squared error of the magnitude spectra over features, and the relative error.
 
 mod config;
 mod spectra;
