@@ -188,6 +188,13 @@ impl Drop for Ranks {
     }
 }
 
+/// Starts a thread that runs until the process ends or its work is done.
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
+    let thread = std::thread::Builder::new().name(name.into()).spawn(work);
+    let failed = |why| Error::new(Exit::Failure, format!("cannot start a thread: {why}"));
+    thread.map(drop).map_err(failed)
+}
+
 /// Ends this process, and thereby the job; the message has already been printed.
 fn end(exit: Exit) -> ! {
     let status = i32::from(exit as u8);

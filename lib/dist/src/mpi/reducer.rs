@@ -9,7 +9,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use tensor::{Access, Device, Dtype, Tensor};
-use unix::{Error, Exit, Result};
+use unix::{Error, Result};
 
 /// The counters of the training loop and of the reducer.
 #[derive(Clone)]
@@ -125,8 +125,7 @@ impl HostReducer {
         let work = inside.clone();
         let work =
             move || receiver.iter().for_each(|(bucket, round)| work.sum(bucket, round, false));
-        let begun = std::thread::Builder::new().name("reducer".into()).spawn(work);
-        begun.map_err(|why| Error::new(Exit::Failure, format!("cannot start a thread: {why}")))?;
+        super::spawn("reducer", work)?;
         Ok(Self { inside, device, buckets: vec![Uses::default(); count], sender })
     }
 }

@@ -5,7 +5,7 @@ use super::watchdog::{Lost, TICK, ticks};
 use crate::launch;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
-use unix::{Context, Error, Exit, Result, time};
+use unix::{Context, Exit, Result, time};
 
 /// The time limit until all ranks are connected, or `none`.
 const LIMIT: &str = "LONGHAUL_START_LIMIT";
@@ -35,8 +35,7 @@ impl Start {
             }
             end(limit, lost())
         };
-        let begun = std::thread::Builder::new().name("start".into()).spawn(count);
-        begun.map_err(|why| Error::new(Exit::Failure, format!("cannot start a thread: {why}")))?;
+        super::spawn("start", count)?;
         Ok(Some(Self(sender)))
     }
 }

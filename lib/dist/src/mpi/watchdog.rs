@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use unix::{Error, Exit, Result};
+use unix::{Exit, Result};
 
 /// Returns the exit status for a lost rank.
 pub type Lost = Arc<dyn Fn() -> Exit + Send + Sync>;
@@ -89,8 +89,7 @@ impl Watchdog {
             board,
             own: Own::default(),
         };
-        let begun = std::thread::Builder::new().name("watchdog".into()).spawn(move || thread.run());
-        begun.map_err(|why| Error::new(Exit::Failure, format!("cannot start a thread: {why}")))?;
+        super::spawn("watchdog", move || thread.run())?;
         Ok(Self(shared))
     }
 
