@@ -93,6 +93,9 @@ pub trait Rows: Send + Sized {
 
     /// The elements of all rows.
     fn slice(self) -> Self::Slice;
+
+    /// The elements of each row.
+    fn each(self) -> impl Iterator<Item = Self::Slice>;
 }
 
 impl<'a, T: Send> Rows for (&'a mut [T], usize) {
@@ -111,6 +114,11 @@ impl<'a, T: Send> Rows for (&'a mut [T], usize) {
     #[inline(always)]
     fn slice(self) -> Self::Slice {
         self.0
+    }
+
+    #[inline(always)]
+    fn each(self) -> impl Iterator<Item = Self::Slice> {
+        self.0.chunks_exact_mut(self.1.max(1))
     }
 }
 
@@ -131,6 +139,11 @@ impl<A: Rows, B: Rows> Rows for (A, B) {
     fn slice(self) -> Self::Slice {
         (self.0.slice(), self.1.slice())
     }
+
+    #[inline(always)]
+    fn each(self) -> impl Iterator<Item = Self::Slice> {
+        self.0.each().zip(self.1.each())
+    }
 }
 
 /// [`blocks`] of at most `grain` rows of `out`: calls `work` with their indices and elements.
@@ -140,12 +153,10 @@ pub fn row_blocks<R: Rows>(out: R, grain: usize, work: impl Fn(Range<usize>, R::
 
 /// The implementation of [`for_rows!`](crate::for_rows!): `work` must be `#[inline(always)]`.
 pub fn for_rows<R: Rows>(out: R, cost: usize, work: impl Fn(usize, R::Slice) + Sync) {
-    divide(0, out, rows_per_block(cost), &|range: Range<usize>, mut block: R| {
+    divide(0, out, rows_per_block(cost), &|range: Range<usize>, block: R| {
         vectorize!({
-            for row in range {
-                let (first, others) = block.split(1);
-                work(row, first.slice());
-                block = others;
+            for (row, slice) in range.zip(block.each()) {
+                work(row, slice);
             }
         });
     });
