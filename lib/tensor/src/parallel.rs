@@ -259,6 +259,25 @@ mod tests {
     }
 
     #[test]
+    fn every_row_is_visited_once() {
+        for (rows, width, grain) in [(0, 3, 2), (1, 1, 1), (7, 3, 2), (64, 5, 7), (5, 2, 0)] {
+            let (mut x, mut y) = (vec![0; rows * width], vec![0; rows]);
+            row_blocks(((&mut *x, width), (&mut *y, 1)), grain, |range, (x, y)| {
+                assert!(range.len() <= grain.max(1) && x.len() == range.len() * width);
+                x.iter_mut().for_each(|x| *x += 1);
+                y.iter_mut().zip(range).for_each(|(y, row)| *y += row);
+            });
+            let cost = BLOCK_ELEMENTS / 3;
+            for_rows!(((&mut *x, width), (&mut *y, 1)), cost, |row, (x, y)| {
+                x.iter_mut().for_each(|x| *x += row);
+                y[0] += 1;
+            });
+            assert!(x.iter().enumerate().all(|(i, x)| *x == 1 + i / width), "{rows} {width}");
+            assert!(y.iter().enumerate().all(|(row, y)| *y == row + 1), "{rows} {width}");
+        }
+    }
+
+    #[test]
     fn a_reduction_does_not_depend_on_threads() {
         let x: Vec<f32> = (0..10_007).map(|i| ((i * 7919) % 1000) as f32 * 1e-3).collect();
         let run = |threads: usize| {
