@@ -17,7 +17,7 @@ pub struct View<'a, T> {
 }
 
 impl<'a, T> View<'a, T> {
-    /// `rows` × `reduce_rows` starting at `data[0]`, rows `row_stride` apart.
+    /// `rows` × `columns` starting at `data[0]`, rows `row_stride` apart.
     ///
     /// # Panics
     /// If the matrix does not lie inside `data`.

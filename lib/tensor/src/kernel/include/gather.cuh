@@ -205,8 +205,8 @@ DEVICE G gatherer(const typename G::Operand& operand, int outer) {
     return g;
 }
 
-// Starts to copy the tile that begins at `inner` on the inner axis. UNALIGNED reads one element at a time, for operands whose
-// contiguous groups are not multiples of 16 bytes; these copies are synchronous.
+// Starts to copy the tile that begins at `inner` on the inner axis. UNALIGNED reads one element at a time, for
+// operands whose contiguous groups are not multiples of 16 bytes; these copies are synchronous.
 template <class G>
 DEVICE void gather(G& g, unsigned char* tile, int inner) {
     const int line = threadIdx.x / G::T::CHUNKS, chunk = threadIdx.x % G::T::CHUNKS;

@@ -50,7 +50,7 @@ pub(crate) struct Matrix<'a> {
 }
 
 impl<'a> Matrix<'a> {
-    /// The first `rows` × `reduce_rows` elements of a tensor, row-major.
+    /// The first `rows` × `columns` elements of a tensor, row-major.
     pub(crate) fn new(tensor: &'a Tensor, rows: usize, columns: usize) -> Self {
         let is_transposed = false;
         Self { tensor, rows, columns, is_transposed, stride: columns, batch: 0, term: 0 }

@@ -1,10 +1,10 @@
 // elements: f32 bf16 f16
 // Convolution as matrix products of gathered operands (conv/mod.rs, include/gather.cuh).
 //
-// Forward, out = seen·wᵀ: a row is an output cell, a column of `seen` a tap and a channel. The gradient of x,
-// dx = readers·w: a column of `readers` is a tap and a filter. The gradient of w, dw = dyᵀ·seen, is split over cells
-// into partial sums that kernel/reduce_rows adds up. Each kernel has three variants: small and medium tiles, and small tiles
-// for channel counts that are not a multiple of 16 bytes (`unaligned`).
+// Forward, out = seen·wᵀ: a row is an output cell, a column of `seen` a tap and a channel. The gradient of x, dx =
+// readers·w: a column of `readers` is a tap and a filter. The gradient of w, dw = dyᵀ·seen, is split over cells into
+// partial sums that kernel/reduce_rows adds up. Each kernel has three variants: small and medium tiles, and small
+// tiles for channel counts that are not a multiple of 16 bytes (`unaligned`).
 
 #include "gather.cuh"
 #include "product.cuh"

@@ -28,7 +28,7 @@ enum Tile {
 }
 
 impl Tile {
-    /// For a result of `rows` × `reduce_rows` in `parts` parts, from operands with contiguous groups of `groups` elements.
+    /// For a result of `rows` × `columns` in `parts` parts, from operands with contiguous groups of `groups` elements.
     /// Depends only on sizes, so that results are bit-identical on every GPU.
     fn pick(element: Dtype, [rows, columns]: [usize; 2], parts: usize, groups: &[usize]) -> Self {
         let vector = 16 / element.bytes();

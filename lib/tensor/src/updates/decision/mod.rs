@@ -3,8 +3,8 @@
 //! decision later.
 //!
 //! With the losses L and weights w of the micro-batches, W = Σw, the mean loss l = ΣL/W, the scale s of the gradients
-//! (the loss scale times [`StepPolicy::unit`]), the norm n = √Σg²/(W·s) and t steps including this one: applied if l and n
-//! are finite; scale = min(1, clip/(n + 1e-6))/(W·s); rate = η/(1-β₁ᵗ); root = 1/√(1-β₂ᵗ);
+//! (the loss scale times [`StepPolicy::unit`]), the norm n = √Σg²/(W·s) and t steps including this one: applied if l and
+//! n are finite; scale = min(1, clip/(n + 1e-6))/(W·s); rate = η/(1-β₁ᵗ); root = 1/√(1-β₂ᵗ);
 //! decay = min(d, (1 + t)/(10 + t)) with warm-up, otherwise d. With loss scaling, s is adjusted after each update
 //! ([`LossScale`]): gradients have overflowed if l is finite, n is not, and s > 1.
 
