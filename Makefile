@@ -1,9 +1,9 @@
-# Verbs. A Debian machine with Rust needs two of them: `make demo` and `make test`.
+# Targets. On a Debian machine with Rust, `make demo` and `make test` need no preparation.
 
 PROGRAMS = ds-prep latent-cache train-stage ckpt evaluate timekeep
 PREFIX = /usr/local
 PYTHON = python3
-# Where cargo puts the release build; demo and install use the programs there.
+# Where cargo puts the release build, which demo and install use.
 BIN := $(abspath $(or $(CARGO_TARGET_DIR),target))/release
 
 .PHONY: demo test torture check lines bench gpu gpu-test gpu-bench man install deps nvrtc
@@ -13,13 +13,12 @@ demo: deps
 	cargo build --release --locked --bins
 	sh slurm/demo.sh "$(BIN)"
 
-# In the dev profile, which is optimised a little: all tests together run for some minutes, so that
-# building more slowly for the sake of their speed cannot pay, and overflow checks stay on. With
-# failpoints (lib/unix/src/fail.rs) and the emulator of a GPU in the same build: a second one would take
-# longer than all tests, and without FAIL in the environment a point does nothing.
-# A real SLURM is part of it (tests/slurm). As root and in CI a missing tool fails the test that uses it;
-# elsewhere the test is skipped, and the number of skips is printed at the end (tests/support).
-# TESTS="--test slurm" runs a part. All tests run, also after one has failed.
+# Uses the dev profile, which is slightly optimised and keeps overflow checks: all tests take only some minutes, so a
+# slower build would not pay off. Failpoints (lib/unix/src/fail.rs) and the GPU emulator are in the same build, because
+# a second one would take longer than all tests; without FAIL in the environment a failpoint does nothing.
+# The tests include a real SLURM (tests/slurm). As root and in CI, a missing tool fails the test that uses it; elsewhere
+# the test is skipped, and the number of skips is printed at the end (tests/support).
+# TESTS="--test slurm" selects tests. All tests run, even after one has failed.
 FEATURES = failpoints,emu
 test: deps
 	@skips=$$(mktemp) && trap 'rm -f "$$skips"' EXIT && status=0 && \
@@ -27,11 +26,11 @@ test: deps
 	  || status=$$?; \
 	sort "$$skips"; echo "make: $$(wc -l < "$$skips") skips"; exit $$status
 
-# The long forms of the tests of reliability, about an hour: every fault at every point, on one rank
-# and on the first of two, 500 kills and 100 of a rank of several, 200 signals, ranks that are stopped, 100
-# power cuts (as root), data and latents changed under a run, minutes of fuzzing, 2,000 bit flips in the header
-# of each kind of file under a memory limit, planted secrets, and an outage of the SLURM controller. Seeds are
-# random and printed (SEED=N); the same SEED=N in the environment repeats a run.
+# The long versions of the reliability tests, about an hour: every fault at every failpoint, on a single rank and on the
+# first of two; 500 kills, and 100 of one rank of several; 200 signals; suspended ranks; 100 power cuts (as root); data
+# and latents that change during a run; minutes of fuzzing; 2,000 bit flips in the header of each kind of file under a
+# memory limit; planted secrets; and an outage of the SLURM controller. Seeds are random and printed as SEED=N; set
+# SEED=N in the environment to repeat a run.
 TORTURE = TORTURE=1 cargo test --workspace --locked --features $(FEATURES)
 torture: deps
 	cargo build --workspace --locked --features $(FEATURES) --examples
@@ -40,7 +39,7 @@ torture: deps
 	  hostile::fuzz hostile::flips hostile::planted --nocapture
 	SCENARIO=controller_outage $(TORTURE) --test slurm -- --nocapture
 
-# Lines of source that are neither blank nor comments, by crate, without tests.
+# Lines of source code by crate, without blank lines, comments and tests.
 SOURCES = -name '*.rs' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' -o -name '*.h'
 lines:
 	@find lib/*/src bins -type f \( $(SOURCES) \) ! -name tests.rs ! -path '*/tests/*' -exec awk ' \
@@ -56,12 +55,12 @@ check:
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cargo clippy --workspace --all-targets --locked --features $(FEATURES) -- -D warnings
 
-# Every op against what this machine can do; the loader against positional reads and h5py, on sets of 2 GiB
-# below TMPDIR, of one dimension and of two (PLANE); what a checkpoint costs against memcpy, dd and torch.save;
-# all-reduce of two ranks in pairs, ours and the MPI library's; the demo's operator on two ranks against two
-# runs apart, and what a start costs; training updates in pairs, ours and PyTorch's, of the same operator
-# with the same shapes on two threads, PyTorch's model written by an expert and as most people would; the
-# solvers of ds-prep in pairs with the same schemes in NumPy.
+# Compares every op with the peak rate of this machine; the loader with positional reads and h5py, on data sets of 2 GiB
+# below TMPDIR in one and two dimensions (PLANE); the cost of a checkpoint with memcpy, dd and torch.save; the
+# all-reduce of two ranks with that of the MPI library; the demo's operator on two ranks with two separate runs, and the
+# cost of a start; training updates of the same operator with the same shapes on two threads with PyTorch, with a model
+# written by an expert and one as most people would write it; and the solvers of ds-prep with the same schemes in NumPy.
+# Pairs are measured alternately.
 LARGE = --hidden 256 --depth 8 --heads 8 --tokens 128 --dim 128 --batch 64
 SMALL = --hidden 128 --depth 4 --heads 0 --tokens 32 --dim 8 --batch 16 --horizon 4
 PLANE = --frames 101 --frame 128,128,2 --windows 1,5,20 --batch 16
@@ -73,7 +72,7 @@ bench:
 	cargo build --release --locked -q -p data --example loader_rate
 	@rate=$$(mktemp -d) && trap 'rm -rf "$$rate"' EXIT && python= && \
 	if $(PYTHON) -c 'import h5py' 2>/dev/null; then python="--python $(PYTHON)"; \
-	else echo "bench: $(PYTHON) has no h5py, so there is no comparison with it" >&2; fi; \
+	else echo "bench: $(PYTHON) has no h5py: the loader is not compared with it" >&2; fi; \
 	"$(BIN)/examples/loader_rate" "$$rate" $$python && rm -f "$$rate"/* && \
 	"$(BIN)/examples/loader_rate" "$$rate" $$python $(PLANE)
 	cargo build --release --locked -q --bins
@@ -93,11 +92,11 @@ bench:
 	  $(PYTHON) tests/peers/generators.py "$(BIN)" || exit 1; \
 	else echo "bench: $(PYTHON) has no h5py and scipy: solvers are not compared" >&2; fi; \
 	test -n "$$torch" || \
-	  echo "bench: $(PYTHON) has no torch, so there is no comparison; PYTHON=... names another" >&2
+	  echo "bench: $(PYTHON) has no torch: nothing is compared with it; set PYTHON to use another Python" >&2
 
-# On a machine with a GPU: the tests of kernels and of training on it, without the emulator. Then, where
-# compute-sanitizer is, those of single ops again under it: SANITIZED picks them. It sees the blocks that
-# tensors are cut from; the bounds of tensors themselves are the emulator's to watch.
+# On a machine with a GPU: runs the tests of kernels and of training on it, without the emulator. If compute-sanitizer
+# is installed, the tests of the ops in SANITIZED run again under it. It only sees the blocks from which tensors are
+# allocated; the emulator checks the bounds of the tensors themselves.
 SANITIZED = linear,attention,conv,layernorm,rmsnorm,cross_entropy,embedding,adaln
 ON_GPU = LONGHAUL_TEST_DEVICE=cuda cargo test --locked
 gpu:
@@ -108,7 +107,7 @@ gpu-test: gpu deps
 	$(ON_GPU) -p tensor --test device -- --include-ignored --nocapture
 	$(ON_GPU) --test programs -- device:: --include-ignored
 	@command -v compute-sanitizer >/dev/null || \
-	  { echo "gpu-test: no compute-sanitizer: accesses and races were not watched" >&2; exit 0; }; \
+	  { echo "gpu-test: no compute-sanitizer: accesses and races were not checked" >&2; exit 0; }; \
 	for tool in memcheck racecheck; do \
 	  echo "gpu-test: $$tool"; \
 	  LONGHAUL_TEST_OPS=$(SANITIZED) $(ON_GPU) -p tensor --test device --config \
@@ -116,8 +115,8 @@ gpu-test: gpu deps
 	    kernels_agree -- --include-ignored --nocapture || exit 1; \
 	done
 
-# Every op and update, and training updates of the operator, on a GPU; with torch the same in PyTorch, in
-# turns. Into benches/results/, whose README names the fields.
+# Times every op and update, and training updates of the operator, on a GPU, alternating with PyTorch if it is
+# installed. Writes to benches/results/, whose README describes the fields.
 gpu-bench: gpu deps
 	cargo build --release --locked -q -p tensor --example opcheck
 	cargo build --release --locked -q -p tasks --example operator_update
@@ -130,7 +129,7 @@ man:
 	  mv man/$$p.1.new man/$$p.1; \
 	done
 
-# As root the build of an earlier `make demo` is enough: cargo need not be on root's PATH.
+# Uses the build of an earlier `make demo` if cargo is not on root's PATH.
 SHARE = $(DESTDIR)$(PREFIX)/share
 install:
 	if command -v cargo >/dev/null; then cargo build --release --locked --bins; fi
@@ -148,11 +147,11 @@ install:
 	cp -R configs/. "$(SHARE)/longhaul/configs/"
 	install -m 644 README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT "$(SHARE)/doc/longhaul/"
 
-# What building and testing need beside Rust: a C compiler and linker (for BLAKE3's assembler and
-# every link), HDF5's library and headers where hdf5-metno-sys looks for them, an MPI library with mpicc and
-# libclang, by which its header is read (`--no-default-features --features engine` builds without MPI). Tests start ranks
-# with mpirun. Tests of the manual pages require mandoc, of scripts shellcheck, of system calls strace,
-# of copies rsync, of jobs SLURM. Does nothing, and needs no network, when all is there.
+# What building and testing require in addition to Rust: a C compiler and linker (for BLAKE3's assembly code and for
+# linking), HDF5's library and headers where hdf5-metno-sys looks for them, an MPI library with mpicc, and libclang to
+# read its header (`--no-default-features --features engine` builds without MPI). Tests start ranks with mpirun. The
+# tests of manual pages require mandoc, those of scripts shellcheck, of system calls strace, of copies rsync, and of
+# jobs SLURM. Does nothing, and needs no network, if everything is installed.
 HDF5_HEADER = /usr/include/hdf5/serial/H5pubconf.h
 LIBCLANG = /usr/lib/llvm-*/lib/libclang[.-][s0-9]* /usr/lib/*/libclang[.-][s0-9]* /usr/lib64/libclang.so*
 deps: nvrtc
@@ -161,11 +160,11 @@ deps: nvrtc
 	command -v cargo >/dev/null || { echo "deps: no cargo: get Rust, https://rustup.rs" >&2; exit 1; }; \
 	echo '#include <stdlib.h>' | cc -E - >/dev/null 2>&1 || lacks "gcc libc6-dev" "no C compiler"; \
 	test -n "$$HDF5_DIR" || pkg-config --exists hdf5 2>/dev/null || test -e $(HDF5_HEADER) || \
-	  lacks "libhdf5-dev pkg-config" "no HDF5 library (or say where it is: HDF5_DIR=...)"; \
+	  lacks "libhdf5-dev pkg-config" "no HDF5 library (if it is installed elsewhere, set HDF5_DIR)"; \
 	command -v mpicc >/dev/null && command -v mpirun >/dev/null || \
 	  lacks "libopenmpi-dev openmpi-bin" "no MPI library (mpicc, mpirun)"; \
 	test -n "$$LIBCLANG_PATH" || ls $(LIBCLANG) 2>/dev/null | grep -q . || \
-	  lacks libclang-dev "no libclang (or say in which folder it is: LIBCLANG_PATH=...)"; \
+	  lacks libclang-dev "no libclang (if it is installed elsewhere, set LIBCLANG_PATH to its folder)"; \
 	for tool in mandoc shellcheck strace rsync; do \
 	  command -v $$tool >/dev/null || wanted="$$wanted $$tool"; \
 	done; \
@@ -178,9 +177,9 @@ deps: nvrtc
 	  echo "deps: install:$$missing (on Debian, as root: make deps)" >&2; exit 1; \
 	fi
 
-# NVRTC compiles the CUDA kernels, on machines without a GPU as well; LONGHAUL_NVRTC names another. The
-# version is that of lib/tensor/tests/nvrtc/registers.txt. Nothing but the tests of kernels needs it, and they
-# say so: without a network this is a warning.
+# NVRTC compiles the CUDA kernels, even on machines without a GPU; set LONGHAUL_NVRTC to use another copy. The version
+# is that of lib/tensor/tests/nvrtc/registers.txt. Only the tests of kernels require it and say so if it is missing, so
+# without a network this is only a warning.
 NVRTC = nvidia-cuda-nvrtc==13.5.37
 NVRTC_FOLDER = .deps/nvrtc
 nvrtc:
@@ -194,4 +193,4 @@ nvrtc:
 	$(PYTHON) -m pip install --quiet --no-deps --no-compile --disable-pip-version-check \
 	  --root-user-action=ignore --target $(NVRTC_FOLDER).new "$(NVRTC)"; \
 	test -d $(NVRTC_FOLDER).new/nvidia && mv $(NVRTC_FOLDER).new $(NVRTC_FOLDER) || \
-	  echo "deps: no NVRTC: the tests of kernels need $(NVRTC) (pip), or LONGHAUL_NVRTC=FOLDER" >&2
+	  echo "deps: no NVRTC: the tests of kernels require $(NVRTC) (pip), or LONGHAUL_NVRTC=FOLDER" >&2

@@ -296,8 +296,8 @@ fn measure(args: &Score, signals: Signals, work: &mut Work) -> Result<Vec<Value>
     work.progress(0, all)?;
     signals.check_stop(again)?;
     let partial = Partial::new(args.to.join("partial.json"), &protocol)?;
-    let begun = partial.load();
-    let result = evaluate::evaluate(&evaluator, begun, |result| {
+    let earlier = partial.load();
+    let result = evaluate::evaluate(&evaluator, earlier, |result| {
         partial.save(result)?;
         work.stored();
         unix::fail::point("save.after_shard").map_err(|cause| Error::io(&args.to, cause))?;

@@ -121,8 +121,8 @@ fn saved(folder: &Path, state: &State) -> PathBuf {
 
 /// A state with these weights, and an average of them if `ema` is set.
 fn weights(update: u64, values: &[f32], ema: bool) -> State {
-    let tensor = vec![("w".to_string(), Tensor::of(values, &[values.len()]))];
-    let buffers = vec![("mean".to_string(), Tensor::of(&[0.5_f64], &[1]))];
+    let tensor = vec![("w".to_string(), Tensor::from_slice(values, &[values.len()]))];
+    let buffers = vec![("mean".to_string(), Tensor::from_slice(&[0.5_f64], &[1]))];
     let parts = [("model".to_string(), tensor.clone()), ("buffers".into(), buffers)];
     let mut tensors = learn::checkpoint::Tensors::from(parts);
     if ema {
@@ -138,7 +138,7 @@ fn reshard_divides_the_optimizer_and_changes_nothing_else() {
     let mut state = weights(7, &[1.0, 2.0], true);
     let lengths = [3, 1, 5, 2, 4];
     let optim = (0_u8..).zip(lengths).flat_map(|(i, n)| {
-        let tensor = |at: f32| Tensor::of(&vec![f32::from(i) + at; n], &[n]);
+        let tensor = |at: f32| Tensor::from_slice(&vec![f32::from(i) + at; n], &[n]);
         [(format!("p{i}.m"), tensor(0.0)), (format!("p{i}.v"), tensor(0.5))]
     });
     state.tensors.insert("optim-0-of-1".into(), optim.collect());
@@ -218,7 +218,7 @@ fn average_of_different_models_names_the_differences() {
     let at = |name: &str| folder.path().join(name);
     let a = saved(&at("a"), &weights(1, &[1.0, 2.0], true));
     let mut other = weights(2, &[1.0], true);
-    other.tensors.get_mut("buffers").unwrap()[0].1 = Tensor::of(&[0.25_f64], &[1]);
+    other.tensors.get_mut("buffers").unwrap()[0].1 = Tensor::from_slice(&[0.25_f64], &[1]);
     other.tensors.get_mut("ema").unwrap()[0].0 = "v".into();
     let b = saved(&at("b"), &State { task: "operator".into(), ..other });
     let output = ckpt(&["average", "-o", at("x").to_str().unwrap()], &[&a, &b]);

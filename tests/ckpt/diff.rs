@@ -19,10 +19,11 @@ fn tensors_by_relative_change_and_fields_by_name() {
     let mut other = state(30);
     let model = other.tensors.get_mut("model").unwrap();
     // ‖a‖ ignores the NaN; the bias changes by a tenth.
-    model[0].1 = Tensor::of(&[1.0_f32, -2.0, f32::NAN, 4.0, 5.0, -6.5], &[2, 3]);
-    model[1].1 = Tensor::of(&[0.55_f64], &[1]);
-    model[2] = ("more".into(), Tensor::of(&[1.0_f32], &[1]));
-    other.tensors.get_mut("optim-0-of-1").unwrap()[0].1 = Tensor::of(&[0.0_f32; 6], &[3, 2]);
+    model[0].1 = Tensor::from_slice(&[1.0_f32, -2.0, f32::NAN, 4.0, 5.0, -6.5], &[2, 3]);
+    model[1].1 = Tensor::from_slice(&[0.55_f64], &[1]);
+    model[2] = ("more".into(), Tensor::from_slice(&[1.0_f32], &[1]));
+    other.tensors.get_mut("optim-0-of-1").unwrap()[0].1 =
+        Tensor::from_slice(&[0.0_f32; 6], &[3, 2]);
     other.seed = 18;
     other.config = json!({"training": {"updates": 5}});
     let path = write(folder.path(), &other, 1).unwrap();

@@ -75,7 +75,7 @@ fn like(folder: &Path) -> PathBuf {
         ("norm.weight".to_string(), f32s(&[2])),
         ("norm.bias".to_string(), Tensor::zeros(&[2], Dtype::F64)),
     ];
-    let buffers = vec![("field.mean".to_string(), Tensor::of(&[0.5_f64], &[1]))];
+    let buffers = vec![("field.mean".to_string(), Tensor::from_slice(&[0.5_f64], &[1]))];
     let tensors = [("model".to_string(), model), ("buffers".into(), buffers)].into();
     write(folder, &State { tensors, ..state(9) }, 1).unwrap()
 }

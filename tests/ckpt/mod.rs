@@ -38,13 +38,13 @@ fn ckpt(words: &[&str], paths: &[&Path]) -> Captured {
 }
 
 fn state(update: u64) -> State {
-    let weight = Tensor::of(&[1.0_f32, -2.0, f32::NAN, 4.0, 5.0, -6.0], &[2, 3]);
+    let weight = Tensor::from_slice(&[1.0_f32, -2.0, f32::NAN, 4.0, 5.0, -6.0], &[2, 3]);
     let model = vec![
         ("core.weight".to_string(), weight),
-        ("core.bias".to_string(), Tensor::of(&[0.5_f64], &[1])),
-        ("none".to_string(), Tensor::of(&[0.0_f32; 0], &[0, 4])),
+        ("core.bias".to_string(), Tensor::from_slice(&[0.5_f64], &[1])),
+        ("none".to_string(), Tensor::from_slice(&[0.0_f32; 0], &[0, 4])),
     ];
-    let optim = vec![("core.weight.m".to_string(), Tensor::of(&[0.0_f32; 6], &[2, 3]))];
+    let optim = vec![("core.weight.m".to_string(), Tensor::from_slice(&[0.0_f32; 6], &[2, 3]))];
     State {
         tensors: [("model".to_string(), model), ("optim-0-of-1".to_string(), optim)].into(),
         update,

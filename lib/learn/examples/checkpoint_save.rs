@@ -44,7 +44,7 @@ fn state(bytes: usize, update: u64) -> State {
                 break;
             }
             let values: Vec<f32> = (0..n).map(|i| (i as f32 + update as f32).sin()).collect();
-            tensors.push((format!("tensor.{}", tensors.len()), Tensor::of(&values, &[n])));
+            tensors.push((format!("tensor.{}", tensors.len()), Tensor::from_slice(&values, &[n])));
             left -= n;
         }
         state.tensors.insert(stem.into(), tensors);

@@ -29,7 +29,7 @@ impl Classes {
         let row = |s: &u64| [0, 1, 2, 3, 4, 5, 6].map(|i| self.numbers.normal(*s, i));
         let rows: Vec<[f32; WIDTH]> = samples.iter().map(row).collect();
         let classes = rows.iter().map(|row| largest(&row[..CLASSES])).collect();
-        (Tensor::of(rows.as_flattened(), &[samples.len(), WIDTH]), classes)
+        (Tensor::from_slice(rows.as_flattened(), &[samples.len(), WIDTH]), classes)
     }
 }
 
@@ -69,8 +69,8 @@ impl Task for Classes {
         let weights: Vec<f32> = samples.iter().map(|sample| 1.0 + (sample % 4) as f32).collect();
         Ok(Batch::new(f64::from(weights.iter().sum::<f32>()))
             .with("inputs", inputs)
-            .with("targets", Tensor::of(&targets, &[samples.len(), CLASSES]))
-            .with("weights", Tensor::of(&weights, &[samples.len()])))
+            .with("targets", Tensor::from_slice(&targets, &[samples.len(), CLASSES]))
+            .with("weights", Tensor::from_slice(&weights, &[samples.len()])))
     }
 
     fn loss(&self, forward: &Forward, batch: &Batch) -> Result<Loss> {

@@ -200,9 +200,9 @@ impl<'a> Forward<'a> {
         self.context.counter.is_some()
     }
 
-    /// Zeroes elements of x [samples, ..] with probability `p` and divides the others by 1 - p, in training; the identity in
-    /// evaluation. Masks follow from (seed, micro-batch, sample, number of the dropout in the model), so they depend
-    /// neither on ranks nor on what is recomputed, and a run that resumes draws the same ones.
+    /// In training, zeroes elements of x [samples, ..] with probability `p` and divides the others by 1 - p; in
+    /// evaluation, the identity. Masks are a function of (seed, micro-batch, sample, index of the dropout in the
+    /// model): they depend neither on ranks nor on what is recomputed, and a run that resumes draws the same ones.
     pub fn dropout(&self, x: &Var, p: f64) -> Result<Var> {
         match self.next_dropout(p, x.shape()[0]) {
             Some((op, counter)) => self.apply(op, &[x, &counter]),

@@ -69,7 +69,7 @@ impl Init {
                 }
             }
         }
-        Tensor::of(&values, shape)
+        Tensor::from_slice(&values, shape)
     }
 }
 

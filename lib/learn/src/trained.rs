@@ -211,7 +211,7 @@ fn find(path: &Path) -> Result<Loaded> {
     if let Some(best) = checkpoint::best(&checkpoints)? {
         match checkpoint::load(&best) {
             Ok(found) => return Ok(found),
-            Err(error) => warn!("{error}; taking the newest good checkpoint"),
+            Err(error) => warn!("{error}; using the newest good checkpoint"),
         }
     }
     checkpoint::load_newest(&checkpoints)?

@@ -1,4 +1,4 @@
-//! An axis: maps values to positions and chooses the tick marks.
+//! An axis: maps values to positions and chooses the ticks.
 
 /// An axis with its ticks.
 #[derive(Clone, Debug)]
@@ -29,7 +29,7 @@ impl Axis {
         Self { label: label.into(), start, end, logarithmic: true, quiet: false }
     }
 
-    /// Limits the axis to values from `low` on.
+    /// Raises the lower end of the axis to `low`.
     pub fn from(mut self, low: f64) -> Self {
         self.start = self.start.max(low);
         self
@@ -48,11 +48,11 @@ impl Axis {
     }
 
     /// Whether a value is within the axis; false for NaN.
-    pub fn holds(&self, value: f64) -> bool {
+    pub fn contains(&self, value: f64) -> bool {
         (self.start..=self.end).contains(&value)
     }
 
-    /// Position of a value: 0 at the start, 1 at the end, clamped in between; NaN if it has no position.
+    /// Position of a value: 0 at the start and 1 at the end, clamped to this range; NaN if it has no position.
     pub fn place(&self, value: f64) -> f64 {
         let place = match self.logarithmic {
             true => (value / self.start).ln() / (self.end / self.start).ln(),
@@ -62,25 +62,25 @@ impl Axis {
     }
 
     /// Ticks with a label: value and text.
-    pub fn marks(&self) -> Vec<(f64, String)> {
-        let mut marks =
-            if self.logarithmic { self.logarithmic_marks() } else { self.linear_marks() };
+    pub fn ticks(&self) -> Vec<(f64, String)> {
+        let mut ticks =
+            if self.logarithmic { self.logarithmic_ticks() } else { self.linear_ticks() };
         if self.quiet {
-            marks.iter_mut().for_each(|(_, text)| text.clear());
+            ticks.iter_mut().for_each(|(_, text)| text.clear());
         }
-        marks
+        ticks
     }
 
     /// Minor ticks, without a label.
-    pub fn small_marks(&self) -> Vec<f64> {
+    pub fn minor_ticks(&self) -> Vec<f64> {
         if !self.logarithmic {
             return Vec::new();
         }
         let all = self.decades().flat_map(|d| (2..10).map(move |m| f64::from(m) * power(d)));
-        all.filter(|v| self.holds(*v)).collect()
+        all.filter(|v| self.contains(*v)).collect()
     }
 
-    fn linear_marks(&self) -> Vec<(f64, String)> {
+    fn linear_ticks(&self) -> Vec<(f64, String)> {
         let rough = (self.end - self.start) / 5.0;
         let decade = power(rough.log10().floor() as i32);
         let round = [1.0, 2.0, 5.0, 10.0].map(|m| m * decade);
@@ -90,18 +90,18 @@ impl Axis {
         let count = (last - first).max(0.0) as usize;
         // Long numbers would overlap the label of the axis.
         let long = digits > 5 || self.start.abs().max(self.end.abs()) >= 1e6;
-        let mark = |i: usize| {
+        let tick = |i: usize| {
             let value = (first + i as f64) * step;
             (value, if long { plain(value) } else { number(value, digits) })
         };
-        (0..=count).map(mark).collect()
+        (0..=count).map(tick).collect()
     }
 
-    fn logarithmic_marks(&self) -> Vec<(f64, String)> {
+    fn logarithmic_ticks(&self) -> Vec<(f64, String)> {
         let wide = (self.end / self.start).log10() > 2.0;
         let multiples: &[f64] = if wide { &[1.0] } else { &[1.0, 2.0, 5.0] };
         let stride = ((self.end / self.start).log10() / 6.0).ceil().max(1.0) as i32;
-        let mark = |d: i32, m: f64| {
+        let tick = |d: i32, m: f64| {
             let text = if wide || !(-3..4).contains(&d) {
                 if m == 1.0 { format!("10{}", superscript(d)) } else { String::new() }
             } else {
@@ -111,8 +111,8 @@ impl Axis {
         };
         self.decades()
             .filter(|d| d.rem_euclid(stride) == 0)
-            .flat_map(|d| multiples.iter().map(move |m| mark(d, *m)))
-            .filter(|(v, _)| self.holds(*v))
+            .flat_map(|d| multiples.iter().map(move |m| tick(d, *m)))
+            .filter(|(v, _)| self.contains(*v))
             .collect()
     }
 
@@ -173,11 +173,11 @@ mod tests {
     use super::*;
 
     fn texts(axis: &Axis) -> Vec<String> {
-        axis.marks().into_iter().map(|(_, text)| text).collect()
+        axis.ticks().into_iter().map(|(_, text)| text).collect()
     }
 
     #[test]
-    fn marks_are_round_numbers() {
+    fn ticks_are_round_numbers() {
         assert_eq!(texts(&Axis::linear("", 0.0, 1.0)), ["0.0", "0.2", "0.4", "0.6", "0.8", "1.0"]);
         assert_eq!(texts(&Axis::linear("", -1.3, 2.1)), ["−1", "0", "1", "2"]);
         assert_eq!(texts(&Axis::linear("", 0.0, 16.0)), ["0", "5", "10", "15"]);
@@ -186,12 +186,12 @@ mod tests {
     }
 
     #[test]
-    fn values_have_places_and_nothing_to_show_is_no_fault() {
+    fn axes_without_values_are_valid() {
         let axis = Axis::logarithmic("", [1e-2, 1.0]);
         assert!((axis.place(0.1) - 0.5).abs() < 1e-12);
         assert!(Axis::linear("", 3.0, 3.0).place(0.25) == 0.25);
-        assert!(!Axis::logarithmic("", [0.0, f64::NAN]).marks().is_empty());
-        assert!(!Axis::linear("", f64::NAN, 1.0).marks().is_empty());
+        assert!(!Axis::logarithmic("", [0.0, f64::NAN]).ticks().is_empty());
+        assert!(!Axis::linear("", f64::NAN, 1.0).ticks().is_empty());
     }
 
     #[test]

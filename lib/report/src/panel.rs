@@ -88,17 +88,17 @@ impl<'a, 'b> Panel<'a, 'b> {
         let Area { x, y, width, height } = self.plot;
         self.canvas.text(title, (x, y - 42.0), TITLE)?;
         let faint = Pen { colour: FAINT, width: 1.0, dash: None };
-        for (value, _) in self.x.marks() {
+        for (value, _) in self.x.ticks() {
             let at = self.at(value, f64::NAN).0;
             self.canvas.line(&[(at, y), (at, y + height)], faint)?;
         }
-        for (value, _) in self.y.marks() {
+        for (value, _) in self.y.ticks() {
             let at = self.at(f64::NAN, value).1;
             self.canvas.line(&[(x, at), (x + width, at)], faint)?;
         }
         for curve in curves.iter().rev() {
             // Points outside the axes interrupt the curve.
-            let is_off = |(a, b): &(f64, f64)| !(self.x.holds(*a) && self.y.holds(*b));
+            let is_off = |(a, b): &(f64, f64)| !(self.x.contains(*a) && self.y.contains(*b));
             for piece in curve.points.split(is_off).filter(|piece| piece.len() > 1) {
                 let places: Vec<_> = piece.iter().map(|(a, b)| self.at(*a, *b)).collect();
                 self.canvas.line(&places, curve.pen)?;
@@ -152,7 +152,7 @@ impl<'a, 'b> Panel<'a, 'b> {
     fn x_labels(&self) -> Result<Vec<(String, Area)>> {
         let Area { x, y, width, height } = self.plot;
         let mut labels: Vec<(String, Area)> = Vec::new();
-        for (value, text) in self.x.marks() {
+        for (value, text) in self.x.ticks() {
             let long = self.canvas.text_width(&text, SMALL)?;
             let (first, last) = (x - OUTSIDE, x + width + OUTSIDE - long);
             let left = (self.at(value, f64::NAN).0 - long / 2.0).clamp(first, last.max(first));
@@ -169,7 +169,7 @@ impl<'a, 'b> Panel<'a, 'b> {
     fn y_labels(&self) -> Result<Vec<(String, Area)>> {
         let height = SMALL.size;
         let mut labels: Vec<(String, Area)> = Vec::new();
-        for (value, text) in self.y.marks() {
+        for (value, text) in self.y.ticks() {
             let y = self.at(f64::NAN, value).1 - height / 2.0;
             if labels.last().is_none_or(|(_, below)| y + height <= below.y) {
                 let width = self.canvas.text_width(&text, SMALL)?;
@@ -193,8 +193,8 @@ impl<'a, 'b> Panel<'a, 'b> {
 
 /// All ticks of an axis: value and length in pixels.
 fn ticks(axis: &Axis) -> impl Iterator<Item = (f64, f64)> {
-    let large = axis.marks().into_iter().map(|(value, _)| (value, 5.0));
-    large.chain(axis.small_marks().into_iter().map(|value| (value, 3.0)))
+    let large = axis.ticks().into_iter().map(|(value, _)| (value, 5.0));
+    large.chain(axis.minor_ticks().into_iter().map(|value| (value, 3.0)))
 }
 
 /// Draws the title and the description of a picture in its first two lines.
@@ -210,7 +210,7 @@ pub fn colour_bar(canvas: &Canvas, plot: Area, map: &Map, axis: &Axis) -> Result
     let pen = Pen { colour: GREY, width: 1.0, dash: None };
     let (right, bottom) = (bar.x + bar.width, bar.y + bar.height);
     canvas.frame(bar, pen)?;
-    for (value, text) in axis.marks() {
+    for (value, text) in axis.ticks() {
         let y = bottom - bar.height * axis.place(value);
         canvas.line(&[(right, y), (right + 4.0, y)], pen)?;
         canvas.text(&text, (right + 7.0, y), SMALL)?;

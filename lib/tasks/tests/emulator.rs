@@ -157,7 +157,7 @@ fn gradients(model: &Model, params: &ParamSet, dtype: Dtype) -> (f64, Vec<Tensor
     let gradient = |v: &Var| {
         let g = found.take(v).unwrap().to_host().unwrap().to_dtype(Dtype::F64);
         let plain: Vec<f64> = g.to_f64().iter().map(|x| x / scale).collect();
-        Tensor::of(&plain, g.shape())
+        Tensor::from_slice(&plain, g.shape())
     };
     let gradients = variables.iter().map(gradient).collect();
     (loss.value().to_host().unwrap().item(), gradients)

@@ -114,7 +114,7 @@ fn check(what: &str, params: &ParamSet, loss: impl Fn(&Forward) -> Var) {
         for (p, d) in moved.trained.tensors_mut().zip(direction.trained.tensors()) {
             let values: Vec<f64> =
                 p.to_f64().iter().zip(d.to_f64()).map(|(p, d)| p + step * d).collect();
-            *p = Tensor::of(&values, d.shape());
+            *p = Tensor::from_slice(&values, d.shape());
         }
         let tape = Tape::without_gradients();
         loss(&Forward::evaluation(&tape, &moved)).value().item()
@@ -312,7 +312,7 @@ fn models_on_a_periodic_grid_are_shift_equivariant_without_positions() {
         let next = |z: &[f32]| {
             let tape = Tape::without_gradients();
             let forward = Forward::evaluation(&tape, &params);
-            let z = constant(Tensor::of(z, &[1, 32, dim]));
+            let z = constant(Tensor::from_slice(z, &[1, 32, dim]));
             let next = operator.forward(&forward, &z, &constant(features.clone())).unwrap();
             next.value().read::<f32>().to_vec()
         };
@@ -328,7 +328,7 @@ fn a_stack_on_a_grid_is_local_along_both_axes() {
     let (grid, dim) = ([9, 11], 2);
     let (operator, params) = on_grid(&stack(3, Attention::None), dim, grid, 2);
     let params = ParamSet::from(shaken(&params, seed()).trained.to_dtype(Dtype::F32));
-    let features = Tensor::of(&[0.3_f32, -0.2], &[1, 2]);
+    let features = Tensor::from_slice(&[0.3_f32, -0.2], &[1, 2]);
     let next = |z: &Tensor| {
         let tape = Tape::without_gradients();
         let forward = Forward::evaluation(&tape, &params);

@@ -14,7 +14,7 @@ pub fn draw(shape: &[usize], draw: &Draw, seed: u64, input: u64) -> Tensor {
     if let Draw::RandInt(n) = draw {
         let count = shape.iter().product::<usize>() as u64;
         let values: Vec<i32> = (0..count).map(|i| random.below(input, i, *n) as i32).collect();
-        return Tensor::of(&values, shape);
+        return Tensor::from_slice(&values, shape);
     }
     let n = shape.iter().product::<usize>() as u64;
     let values: Vec<f64> = match draw {
@@ -31,7 +31,7 @@ pub fn draw(shape: &[usize], draw: &Draw, seed: u64, input: u64) -> Tensor {
             (0..n).map(|i| low + (high - low) * f64::from(random.uniform(input, i))).collect()
         }
     };
-    Tensor::of(&values, shape)
+    Tensor::from_slice(&values, shape)
 }
 
 /// The inputs of a case in f64.
@@ -166,7 +166,7 @@ pub fn gradient_error(case: &Case, seed: u64) -> f64 {
                 }
                 let sum: Vec<f64> =
                     x.to_f64().iter().zip(v.to_f64()).map(|(x, v)| x + step * v).collect();
-                Tensor::of(&sum, x.shape())
+                Tensor::from_slice(&sum, x.shape())
             })
             .collect();
         forward(case, &moved).0.to_f64()
@@ -228,7 +228,7 @@ fn nearby(tensors: &[Tensor], dtype: Dtype, seed: u64) -> Vec<Tensor> {
             let share = 2.0 * f64::from(random.uniform(sample, i)) - 1.0;
             x * (1.0 + share * dtype.roundoff())
         });
-        Tensor::of(&values.collect::<Vec<f64>>(), tensor.shape())
+        Tensor::from_slice(&values.collect::<Vec<f64>>(), tensor.shape())
     };
     (0..).zip(tensors).map(|(sample, tensor)| off(sample, tensor)).collect()
 }

@@ -93,6 +93,9 @@ pub trait Rows: Send + Sized {
 
     /// The elements of all rows.
     fn slice(self) -> Self::Slice;
+
+    /// The elements of each row.
+    fn each(self) -> impl Iterator<Item = Self::Slice>;
 }
 
 impl<'a, T: Send> Rows for (&'a mut [T], usize) {
@@ -111,6 +114,11 @@ impl<'a, T: Send> Rows for (&'a mut [T], usize) {
     #[inline(always)]
     fn slice(self) -> Self::Slice {
         self.0
+    }
+
+    #[inline(always)]
+    fn each(self) -> impl Iterator<Item = Self::Slice> {
+        self.0.chunks_exact_mut(self.1.max(1))
     }
 }
 
@@ -131,6 +139,11 @@ impl<A: Rows, B: Rows> Rows for (A, B) {
     fn slice(self) -> Self::Slice {
         (self.0.slice(), self.1.slice())
     }
+
+    #[inline(always)]
+    fn each(self) -> impl Iterator<Item = Self::Slice> {
+        self.0.each().zip(self.1.each())
+    }
 }
 
 /// [`blocks`] of at most `grain` rows of `out`: calls `work` with their indices and elements.
@@ -140,12 +153,10 @@ pub fn row_blocks<R: Rows>(out: R, grain: usize, work: impl Fn(Range<usize>, R::
 
 /// The implementation of [`for_rows!`](crate::for_rows!): `work` must be `#[inline(always)]`.
 pub fn for_rows<R: Rows>(out: R, cost: usize, work: impl Fn(usize, R::Slice) + Sync) {
-    divide(0, out, rows_per_block(cost), &|range: Range<usize>, mut block: R| {
+    divide(0, out, rows_per_block(cost), &|range: Range<usize>, block: R| {
         vectorize!({
-            for row in range {
-                let (first, others) = block.split(1);
-                work(row, first.slice());
-                block = others;
+            for (row, slice) in range.zip(block.each()) {
+                work(row, slice);
             }
         });
     });
@@ -244,6 +255,25 @@ mod tests {
                 }
             });
             assert!(seen.iter().all(|s| s.load(Ordering::Relaxed) == 1), "{n} {grain}");
+        }
+    }
+
+    #[test]
+    fn every_row_is_visited_once() {
+        for (rows, width, grain) in [(0, 3, 2), (1, 1, 1), (7, 3, 2), (64, 5, 7), (5, 2, 0)] {
+            let (mut x, mut y) = (vec![0; rows * width], vec![0; rows]);
+            row_blocks(((&mut *x, width), (&mut *y, 1)), grain, |range, (x, y)| {
+                assert!(range.len() <= grain.max(1) && x.len() == range.len() * width);
+                x.iter_mut().for_each(|x| *x += 1);
+                y.iter_mut().zip(range).for_each(|(y, row)| *y += row);
+            });
+            let cost = BLOCK_ELEMENTS / 3;
+            for_rows!(((&mut *x, width), (&mut *y, 1)), cost, |row, (x, y)| {
+                x.iter_mut().for_each(|x| *x += row);
+                y[0] += 1;
+            });
+            assert!(x.iter().enumerate().all(|(i, x)| *x == 1 + i / width), "{rows} {width}");
+            assert!(y.iter().enumerate().all(|(row, y)| *y == row + 1), "{rows} {width}");
         }
     }
 

@@ -85,7 +85,7 @@ impl Tensor {
     ///
     /// # Panics
     /// If the number of values is not the product of the shape.
-    pub fn of<T: Element>(values: &[T], shape: &[usize]) -> Self {
+    pub fn from_slice<T: Element>(values: &[T], shape: &[usize]) -> Self {
         let mut tensor = Self::empty(shape, T::DTYPE);
         tensor.write::<T>().copy_from_slice(values);
         tensor
@@ -93,7 +93,7 @@ impl Tensor {
 
     /// A tensor of one element, on the host.
     pub fn scalar<T: Element>(value: T) -> Self {
-        Self::of(&[value], &[1])
+        Self::from_slice(&[value], &[1])
     }
 
     /// Length of every axis.
@@ -328,7 +328,7 @@ mod tests {
 
     #[test]
     fn writing_to_shared_memory_copies() {
-        let a = Tensor::of(&[1.0_f32, 2.0, 3.0], &[3]);
+        let a = Tensor::from_slice(&[1.0_f32, 2.0, 3.0], &[3]);
         let mut b = a.clone();
         assert!(!b.is_unique());
         b.write::<f32>()[0] = 9.0;
@@ -374,7 +374,7 @@ mod tests {
 
     #[test]
     fn shapes_and_types_are_values() {
-        let a = Tensor::of(&[1.5_f64; 12], &[3, 4]);
+        let a = Tensor::from_slice(&[1.5_f64; 12], &[3, 4]);
         assert_eq!((a.rows(), a.width(), a.len(), a.dtype()), (3, 4, 12, Dtype::F64));
         let b = a.to_dtype(Dtype::F32).reshape(&[2, 6]);
         assert_eq!(b.read::<f32>(), [1.5; 12]);

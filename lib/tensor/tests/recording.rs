@@ -8,7 +8,7 @@ use tensor::{Device, Tape, Tensor};
 /// x + c by a kernel, where c is a constant of two MiB.
 fn work(x: &Tensor) -> unix::Result<Tensor> {
     let c: Vec<f32> = (0..x.len()).map(|i| i as f32).collect();
-    let c = constant(&Tensor::of(&c, x.shape()), x.device())?;
+    let c = constant(&Tensor::from_slice(&c, x.shape()), x.device())?;
     let [x, c] = [x, &c].map(|t| tensor::constant(t.clone()));
     Ok(Tape::without_gradients().apply(Binary::Add, &[&x, &c])?.value().clone())
 }
@@ -16,8 +16,9 @@ fn work(x: &Tensor) -> unix::Result<Tensor> {
 #[test]
 fn a_recording_keeps_the_constants_it_reads_and_moves_no_values() {
     let device = Device::Emu;
-    let on_device =
-        |value: f32| Tensor::of(&vec![value; 1 << 19], &[1 << 19]).to_device(device).unwrap();
+    let on_device = |value: f32| {
+        Tensor::from_slice(&vec![value; 1 << 19], &[1 << 19]).to_device(device).unwrap()
+    };
     let x = on_device(1.0);
     let plain = work(&x).unwrap().to_host().unwrap();
     assert_eq!(plain.read::<f32>()[7], 8.0);

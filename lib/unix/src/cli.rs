@@ -31,7 +31,7 @@ pub const MAX_THREADS: usize = 1024;
 pub fn threads(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(threads @ 1..=MAX_THREADS) => Ok(threads),
-        _ => Err(format!("a number from 1 to {MAX_THREADS} is needed")),
+        _ => Err(format!("must be a number from 1 to {MAX_THREADS}")),
     }
 }
 

@@ -19,7 +19,7 @@ pub fn files(given: &[PathBuf]) -> Result<Vec<PathBuf>> {
             continue;
         }
         let Some(stdin) = stdin.take() else {
-            return Err(Error::usage("`-` is given twice; stdin can be read once"));
+            return Err(Error::usage("`-` is given twice; stdin can be read only once"));
         };
         files.extend(names(stdin.lock())?);
     }

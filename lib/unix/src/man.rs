@@ -54,14 +54,14 @@ pub fn page(command: &Command) -> Result<String> {
             page += &subsection(subcommand)?;
         }
     }
-    let mut told = command.get_after_long_help().map(|text| text.to_string()).unwrap_or_default();
-    if !has_section(&told, "EXIT STATUS") {
-        told.push_str(EXIT_STATUS);
+    let mut manual = command.get_after_long_help().map(|text| text.to_string()).unwrap_or_default();
+    if !has_section(&manual, "EXIT STATUS") {
+        manual.push_str(EXIT_STATUS);
     }
-    if !has_section(&told, "SEE ALSO") {
-        told.push_str("\nSEE ALSO\n  longhaul(7), longhaul-config(5)\n");
+    if !has_section(&manual, "SEE ALSO") {
+        manual.push_str("\nSEE ALSO\n  longhaul(7), longhaul-config(5)\n");
     }
-    page += &sections(&told);
+    page += &sections(&manual);
     Ok(tidy(&page))
 }
 
@@ -74,9 +74,9 @@ fn subsection(command: &Command) -> Result<String> {
     text += ".PP\n";
     text += &without_head(&piece(|text| man.render_description_section(text))?);
     text += &without_head(&piece(|text| man.render_options_section(text))?);
-    if let Some(told) = command.get_after_long_help() {
+    if let Some(manual) = command.get_after_long_help() {
         text += ".PP\n";
-        text += &sections(&told.to_string());
+        text += &sections(&manual.to_string());
     }
     for nested in shown(command) {
         text += &subsection(nested)?;

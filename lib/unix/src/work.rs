@@ -4,9 +4,9 @@
 //! The directory is created only once the inputs are known to be valid: a command that fails because of a misspelt name
 //! leaves none behind. If another process already reports in the same directory, this one does not.
 //!
-//! Work that is interrupted every time before it has stored anything would be restarted forever. It therefore fails (with
-//! status 1 instead of 75) after [`MAX_FRUITLESS_ATTEMPTS`] such attempts in a row, stopped or killed. The count then
-//! restarts, because a user who starts it again has presumably changed something.
+//! Work that is interrupted every time before it has stored anything would be restarted forever. It therefore fails
+//! (with status 1 instead of 75) after [`MAX_FRUITLESS_ATTEMPTS`] such attempts in a row, stopped or killed. The count
+//! then restarts, because a user who starts it again has presumably changed something.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;

@@ -20,8 +20,8 @@ pub(crate) fn hash_values(hasher: &mut Hasher, values: &[f32]) {
     }
 }
 
-/// Hashes what the solution is computed from: the input of a steady problem, else the first frame. `frame` is the first
-/// frame, [grid…, channels].
+/// Hashes what the solution is computed from: the inputs of a steady problem, or else the first frame. `frame` is the
+/// first frame, [grid…, channels].
 ///
 /// `None` if all its finite values are equal or none is finite: a fluid at rest or a frame of NaN does not identify a
 /// trajectory.
@@ -91,7 +91,7 @@ impl GroupKey {
     }
 }
 
-/// The [`GroupKey`] of each trajectory of a file. Reads only the first frames where these suffice.
+/// The [`GroupKey`] of each trajectory of a file. Reads only first frames if they suffice.
 pub(crate) fn group_keys(field: &Field, by: GroupBy) -> Result<Vec<blake3::Hash>> {
     let shape = field.shape();
     (0..shape.trajectories)

@@ -62,8 +62,8 @@ impl Drop for Running {
 
 impl Verifier {
     /// Starts to verify `inputs` on a background thread. Files that are in the file `cache` and have not changed are
-    /// not read; a cache that is missing or unreadable is empty. It is written through the given [`Disk`]; that of a
-    /// run refuses once another process holds the run.
+    /// not read; a missing or unreadable cache counts as empty. It is written through the given [`Disk`]; the one of a
+    /// run refuses writes once another process holds the run.
     ///
     /// Errors: 66 when a file is missing; 74 when no thread can be started.
     pub fn start(inputs: Vec<InputFile>, cache: Option<(PathBuf, Arc<dyn Disk>)>) -> Result<Self> {
@@ -104,8 +104,8 @@ impl Verifier {
         self.wait(keep_waiting)
     }
 
-    /// Like [`settle`](Self::settle), for programs that may be interrupted: `check_stop` is called while waiting, and its
-    /// error ends the wait.
+    /// Like [`settle`](Self::settle), for programs that may be interrupted: calls `check_stop` while waiting, and
+    /// returns its error.
     pub fn finish(&mut self, mut check_stop: impl FnMut() -> Result<()>) -> Result<()> {
         let mut stop = Ok(());
         self.settle(|| {
@@ -138,7 +138,7 @@ impl Verifier {
         Ok(true)
     }
 
-    /// The inputs that have no valid cache entry.
+    /// The inputs that have no valid entry in the cache.
     fn stale(&mut self) -> Result<Vec<(InputFile, Seen)>> {
         let mut stale = Vec::new();
         for input in &self.inputs {

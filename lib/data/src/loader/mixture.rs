@@ -1,4 +1,4 @@
-//! The order of samples over a whole run, from one source or from several in given proportions.
+//! The order of samples over a whole run, drawn from one source or from several in given proportions.
 
 use super::Order;
 use std::ops::Range;
@@ -11,8 +11,8 @@ const PERIOD: u64 = 1024;
 /// An endless sequence of samples from one source or several.
 ///
 /// A single source is read in its [`Order`]. With several, a keyed permutation assigns the positions of each period of
-/// 1024 to the sources in proportion to their weights; each source is read in an order of its own. The sample at a
-/// position is a function of (seed, position) alone, so nothing needs to be saved, and the number of workers makes no
+/// 1024 to the sources in proportion to their weights; each source has its own order. The sample at a
+/// position is a function of (seed, position) alone, so there is no state to save, and the number of workers makes no
 /// difference.
 ///
 /// Samples are numbered across all sources: those of a source follow those of the sources before it.
@@ -28,7 +28,7 @@ struct Source {
     order: Order,
     /// The number of its first sample.
     first: u64,
-    /// Its positions within a period.
+    /// The positions of a period that belong to it.
     places: Range<u64>,
 }
 
@@ -91,8 +91,8 @@ impl Mixture {
     }
 }
 
-/// Positions of a period for each weight (the weights add up to 1): rounded down, at least 1 for a positive weight. The
-/// remaining positions go to the largest remainders; an excess is taken from the largest counts.
+/// The number of positions of a period for each weight (the weights add up to 1): rounded down, but at least 1 for a
+/// positive weight. Remaining positions go to the largest remainders; excess ones are taken from the largest counts.
 fn counts(weights: &[f64]) -> Vec<u64> {
     let exact = |i: usize| weights[i] * PERIOD as f64;
     let least = |i: usize| if weights[i] > 0.0 { 1 } else { 0 };

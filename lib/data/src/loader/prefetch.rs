@@ -16,14 +16,14 @@ const AWAKE: Duration = Duration::from_micros(200);
 pub struct Ahead {
     /// Minimum number of batches in the queues; each worker holds one more.
     pub batches: usize,
-    /// Number of worker threads; they take turns.
+    /// Number of worker threads; worker i makes every `workers`-th batch.
     pub workers: usize,
 }
 
 /// The batches of consecutive updates, in order, whichever worker makes them.
 #[derive(Debug)]
 pub struct Prefetch<B> {
-    // Cleared after an error, and before the threads are joined: their next send then fails, which ends them.
+    // Cleared after an error, and before the threads are joined, which then exit because their next send fails.
     batches: Vec<Receiver<Result<B>>>,
     threads: Vec<JoinHandle<()>>,
     /// The worker that makes the next batch.

@@ -56,9 +56,9 @@ impl<D: Serialize + DeserializeOwned, S: Serialize + DeserializeOwned + Clone> W
                 Ok(index) if index.layout == layout => {
                     return Ok(Self { kind, folder: folder.into(), index });
                 }
-                Ok(_) => unix::note!("{}: has another layout and is built anew", folder.display()),
+                Ok(_) => unix::note!("{}: has another layout and is rebuilt", folder.display()),
                 Err(error) if error.exit == Exit::Data => {
-                    unix::note!("{error}; the store is built anew")
+                    unix::note!("{error}; the store is rebuilt")
                 }
                 Err(error) => return Err(error),
             }

@@ -16,7 +16,7 @@ fn number(seed: u64, round: usize, rank: usize, tensor: usize, element: usize) -
 fn tensors(seed: u64, round: usize, rank: usize, lengths: &[usize]) -> Vec<Tensor> {
     let of = |(tensor, len): (usize, &usize)| {
         let values: Vec<f32> = (0..*len).map(|i| number(seed, round, rank, tensor, i)).collect();
-        Tensor::of(&values, &[*len])
+        Tensor::from_slice(&values, &[*len])
     };
     lengths.iter().enumerate().map(of).collect()
 }
@@ -58,7 +58,7 @@ pub fn all(ranks: &dyn Collective, seed: u64) -> Result<()> {
     small(ranks)?;
     let mut not_a_number = ranks.reducer(Device::Cpu, &[2])?;
     let last = if rank == size - 1 { f32::NAN } else { 2.0 };
-    not_a_number.submit(0, vec![Tensor::of(&[1.0, last], &[2])])?;
+    not_a_number.submit(0, vec![Tensor::from_slice(&[1.0, last], &[2])])?;
     let sums = not_a_number.wait(0)?[0].copied();
     let sums = sums.read::<f32>();
     expect(sums[0] == size as f32 && sums[1].is_nan(), || format!("NaN: {sums:?}"))?;

@@ -1,4 +1,4 @@
-//! Waiting for other ranks: how a thread waits, and what the watchdog sees of it.
+//! How a thread waits for other ranks, and what the watchdog sees of it.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -13,12 +13,12 @@ pub struct CallCounter {
     /// Number of waiting threads: the calling thread, and those that wait for its result.
     waiting: AtomicUsize,
     /// Whether the thread may spin, because it has no other use for its CPU.
-    hurry: bool,
+    may_spin: bool,
 }
 
 impl CallCounter {
-    pub fn new(hurry: bool) -> Self {
-        Self { hurry, ..Self::default() }
+    pub fn new(may_spin: bool) -> Self {
+        Self { may_spin, ..Self::default() }
     }
 
     /// Records the start of a call.
@@ -45,13 +45,13 @@ impl CallCounter {
         Waiting(self)
     }
 
-    /// Waits until `done`; `hurry` means that the thread has no other use for its CPU and may spin.
-    pub fn until(&self, hurry: bool, done: impl Fn() -> bool) {
+    /// Waits until `done`; with `may_spin`, the thread has no other use for its CPU and may spin.
+    pub fn until(&self, may_spin: bool, done: impl Fn() -> bool) {
         if done() {
             return;
         }
         let _waiting = self.wait();
-        let mut wait = Wait::new(hurry);
+        let mut wait = Wait::new(may_spin);
         while !done() {
             wait.pause();
         }
@@ -59,7 +59,7 @@ impl CallCounter {
 
     /// The pauses for the thread of this counter.
     pub fn pauses(&self) -> Wait {
-        Wait::new(self.hurry)
+        Wait::new(self.may_spin)
     }
 }
 
@@ -73,29 +73,29 @@ impl Drop for Waiting<'_> {
 }
 
 /// Increasing pauses: first spinning for about a microsecond, then yielding, then sleeping. There may be more ranks
-/// than CPUs, and training threads besides.
+/// than CPUs, in addition to training threads.
 #[derive(Debug)]
 pub struct Wait {
-    turns: u32,
+    rounds: u32,
 }
 
 const SPINS: u32 = 200;
 const YIELDS: u32 = 2000;
 
 impl Wait {
-    fn new(hurry: bool) -> Self {
-        Self { turns: if hurry { 0 } else { SPINS + YIELDS } }
+    fn new(may_spin: bool) -> Self {
+        Self { rounds: if may_spin { 0 } else { SPINS + YIELDS } }
     }
 
     pub fn pause(&mut self) {
-        if self.turns < SPINS {
+        if self.rounds < SPINS {
             std::hint::spin_loop();
-        } else if self.turns < SPINS + YIELDS {
+        } else if self.rounds < SPINS + YIELDS {
             std::thread::yield_now();
         } else {
-            let since = u64::from(self.turns - SPINS - YIELDS);
+            let since = u64::from(self.rounds - SPINS - YIELDS);
             std::thread::sleep(Duration::from_micros((20 + since / 4).min(500)));
         }
-        self.turns = self.turns.saturating_add(1);
+        self.rounds = self.rounds.saturating_add(1);
     }
 }

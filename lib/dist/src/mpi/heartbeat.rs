@@ -37,7 +37,7 @@ impl Heartbeat {
 pub struct Heartbeats {
     communicator: Communicator,
     others: Vec<Other>,
-    turns: u64,
+    ticks: u64,
 }
 
 /// Another leader. The buffers stay valid while the library reads or writes them: the watchdog thread runs until the
@@ -53,12 +53,12 @@ struct Other {
     send: Option<ffi::MPI_Request>,
 }
 
-// SAFETY: handles and memory that one thread at a time uses, and only while it holds the right to call MPI.
+// SAFETY: handles and memory that one thread at a time uses, and only while it holds the MPI lock.
 unsafe impl Send for Heartbeats {}
 
 impl Heartbeats {
     /// The messages of this rank, if it is a leader and not the only one.
-    pub fn between(place: &Place, communicator: Communicator) -> Option<Self> {
+    pub fn new(place: &Place, communicator: Communicator) -> Option<Self> {
         let led = |leader: usize| -> Vec<usize> {
             (0..place.ranks.len()).filter(|rank| place.ranks[*rank].leader == leader).collect()
         };
@@ -81,28 +81,28 @@ impl Heartbeats {
                 send: None,
             })
         });
-        Some(Self { communicator, others: others.collect(), turns: 0 })
+        Some(Self { communicator, others: others.collect(), ticks: 0 })
     }
 
     /// Whether heartbeats of `rank` arrive here.
-    pub fn tell_of(&self, rank: usize) -> bool {
+    pub fn receives_from(&self, rank: usize) -> bool {
         self.others.iter().any(|other| other.theirs.contains(&rank))
     }
 
-    /// Sends the heartbeats on the board and stores the received ones there. The caller holds the right to call MPI. A
-    /// failed message is one missing heartbeat.
-    pub fn turn(&mut self, board: &mut [[u64; HEARTBEAT]]) {
-        let due = self.turns.is_multiple_of(EVERY);
-        self.turns += 1;
+    /// Sends the heartbeats on the board and stores the received ones there. The caller must hold the MPI lock. A
+    /// failed message counts as one missing heartbeat.
+    pub fn exchange(&mut self, board: &mut [[u64; HEARTBEAT]]) {
+        let due = self.ticks.is_multiple_of(EVERY);
+        self.ticks += 1;
         for other in &mut self.others {
-            if complete(&mut other.receive) {
+            if is_complete(&mut other.receive) {
                 for (rank, heartbeat) in other.theirs.iter().zip(&other.received) {
                     board[*rank] = *heartbeat;
                 }
                 other.receive = None;
             }
             if other.receive.is_none() {
-                other.receive = begin(|request| {
+                other.receive = start(|request| {
                     let (to, count) = (other.received.as_mut_ptr().cast(), count(&other.received));
                     // SAFETY: the buffer is not accessed before the request completes.
                     unsafe {
@@ -112,11 +112,11 @@ impl Heartbeats {
                     }
                 });
             }
-            if due && (other.send.is_none() || complete(&mut other.send)) {
+            if due && (other.send.is_none() || is_complete(&mut other.send)) {
                 for (heartbeat, rank) in other.sent.iter_mut().zip(&other.ours) {
                     *heartbeat = board[*rank];
                 }
-                other.send = begin(|request| {
+                other.send = start(|request| {
                     let (from, count) = (other.sent.as_ptr().cast(), count(&other.sent));
                     // SAFETY: as above.
                     unsafe {
@@ -134,14 +134,14 @@ fn count(heartbeats: &[[u64; HEARTBEAT]]) -> c_int {
     c_int::try_from(heartbeats.len() * HEARTBEAT).unwrap_or(c_int::MAX)
 }
 
-fn begin(call: impl FnOnce(&mut ffi::MPI_Request) -> c_int) -> Option<ffi::MPI_Request> {
+fn start(call: impl FnOnce(&mut ffi::MPI_Request) -> c_int) -> Option<ffi::MPI_Request> {
     // SAFETY: a constant of the library.
     let mut request = unsafe { ffi::RSMPI_REQUEST_NULL };
     (call(&mut request) == 0).then_some(request)
 }
 
 /// Whether there is a request and it has completed.
-fn complete(request: &mut Option<ffi::MPI_Request>) -> bool {
+fn is_complete(request: &mut Option<ffi::MPI_Request>) -> bool {
     let Some(request) = request else { return false };
     let mut done = 0;
     // SAFETY: a request that was started and has not completed yet.

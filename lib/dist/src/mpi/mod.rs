@@ -155,7 +155,7 @@ impl Collective for Ranks {
     }
 
     fn watch(&self) {
-        self.watch.closely();
+        self.watch.be_strict();
     }
 
     fn busy(&self, at_most: Duration) -> Busy<'_> {
@@ -186,6 +186,13 @@ impl Drop for Ranks {
         // ranks notice. From here on this rank ignores that they end too.
         self.watch.leave();
     }
+}
+
+/// Starts a thread that runs until the process ends or its work is done.
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
+    let thread = std::thread::Builder::new().name(name.into()).spawn(work);
+    let failed = |why| Error::new(Exit::Failure, format!("cannot start a thread: {why}"));
+    thread.map(drop).map_err(failed)
 }
 
 /// Ends this process, and thereby the job; the message has already been printed.

@@ -43,12 +43,12 @@ struct Config {
 pub struct Nccl {
     gpu: u32,
     communicator: Communicator,
-    beside: SideStream,
+    side_stream: SideStream,
     counters: CallCounters,
     buckets: Vec<Bucket>,
     /// Sums in flight, sent to a thread that waits for them: it measures times and tells the watchdog about waiting for
     /// the GPU.
-    under_way: Sender<Sum>,
+    in_flight: Sender<Sum>,
     clock: Clock,
 }
 
@@ -58,7 +58,7 @@ struct Sum {
     begin: Event,
     end: Event,
     /// Set when the sum is requested: the point at which kernels could continue if it were ready.
-    asked: Arc<OnceLock<Event>>,
+    requested: Arc<OnceLock<Event>>,
 }
 
 /// A bucket: its gradients are kept as long as NCCL reads them, together with their sums.
@@ -100,18 +100,17 @@ impl Nccl {
                 ),
             ));
         }
-        let beside = Gpu::open(gpu)?.beside()?;
-        beside.stream()?; // makes the GPU current for this thread
+        let side_stream = Gpu::open(gpu)?.beside()?;
+        side_stream.stream()?; // makes the GPU current for this thread
         let communicator = connect(ranks).context(|| format!("cuda:{gpu}"))?;
-        let (under_way, receiver) = channel::<Sum>();
+        let (in_flight, receiver) = channel::<Sum>();
         let (side, clock) = (counters.side.clone(), Clock::default());
         let kept = clock.clone();
         let wait = move || receiver.iter().for_each(|sum| sum.wait(communicator, &side, &kept));
-        let begun = std::thread::Builder::new().name("nccl".into()).spawn(wait);
-        begun.map_err(|why| Error::new(Exit::Failure, format!("cannot start a thread: {why}")))?;
+        super::spawn("nccl", wait)?;
         let bucket = |&elements: &usize| Bucket { elements, ..Bucket::default() };
         let buckets = buckets.iter().map(bucket).collect();
-        Ok(Self { gpu, communicator, beside, counters, buckets, under_way, clock })
+        Ok(Self { gpu, communicator, side_stream, counters, buckets, in_flight, clock })
     }
 }
 
@@ -119,7 +118,7 @@ impl Sum {
     /// Waits until the sum is complete and adds its times to the clock. An error ends the job: a sum that failed on one
     /// rank never completes on the others.
     fn wait(&self, communicator: Communicator, counter: &CallCounter, clock: &Clock) {
-        let past = |mark: &Event| match communicator.progress().and_then(|_| mark.is_past()) {
+        let past = |event: &Event| match communicator.progress().and_then(|_| event.is_past()) {
             Ok(past) => past,
             Err(error) => {
                 unix::diagnostics::say_error(&error);
@@ -130,7 +129,7 @@ impl Sum {
         let began = Instant::now();
         let wanted = Cell::new(None);
         counter.until(false, || {
-            if wanted.get().is_none() && self.asked.get().is_some_and(past) {
+            if wanted.get().is_none() && self.requested.get().is_some_and(past) {
                 wanted.set(Some(Instant::now()));
             }
             past(&self.end)
@@ -165,14 +164,14 @@ fn connect(ranks: &Ranks) -> Result<Communicator> {
     };
     let number = |n: usize| c_int::try_from(n).map_err(Error::bug);
     let (rank, size) = (number(ranks.rank())?, number(ranks.size())?);
-    let mut made: ncclComm_t = std::ptr::null_mut();
+    let mut handle: ncclComm_t = std::ptr::null_mut();
     // SAFETY: the library is loaded; the configuration starts with its size; the library writes the handle.
     let result = unsafe {
         let config = std::ptr::from_mut(&mut config).cast();
-        sys::ncclCommInitRankConfig(&mut made, size, name, rank, config)
+        sys::ncclCommInitRankConfig(&mut handle, size, name, rank, config)
     };
     check(result, "ncclCommInitRankConfig")?;
-    let communicator = Communicator(made);
+    let communicator = Communicator(handle);
     communicator.settle(ranks)?;
     Ok(communicator)
 }
@@ -227,17 +226,16 @@ impl Reducer for Nccl {
         let (gpu, wanted) = (Device::Cuda(self.gpu), self.buckets[bucket].elements);
         let fits = |t: &Tensor| t.device() == gpu && t.dtype() == tensor::Dtype::F32;
         if elements != wanted || !gradients.iter().all(fits) {
-            let message =
-                format!("bucket {bucket}, of {wanted} f32 on {gpu}, is given {gradients:?}");
+            let message = format!("bucket {bucket}, of {wanted} f32 on {gpu}, got {gradients:?}");
             return Err(Error::bug(message));
         }
         let sums: Vec<Tensor> =
             gradients.iter().map(|t| Tensor::empty_on(gpu, t.shape(), t.dtype())).collect();
         self.counters.side.enter();
         // Also protects the memory of the sums: kernels submitted earlier may still use it.
-        self.beside.follow_kernels()?;
-        let begin = self.beside.mark()?;
-        let stream = self.beside.stream()?.cast();
+        self.side_stream.follow_kernels()?;
+        let begin = self.side_stream.mark()?;
+        let stream = self.side_stream.stream()?.cast();
         // SAFETY: the library is loaded, the handles are ours, the tensors have these lengths and are kept until
         // kernels have waited for the sum.
         unsafe {
@@ -264,10 +262,10 @@ impl Reducer for Nccl {
         while !self.communicator.progress()? {
             pauses.pause();
         }
-        let end = self.beside.mark()?;
-        let sum = Sum { begin, end, asked: Arc::default() };
+        let end = self.side_stream.mark()?;
+        let sum = Sum { begin, end, requested: Arc::default() };
         let gone = |_| Error::bug("the thread that waits for NCCL has ended");
-        self.under_way.send(sum.clone()).map_err(gone)?;
+        self.in_flight.send(sum.clone()).map_err(gone)?;
         self.buckets[bucket] = Bucket { elements, given: gradients, sums, sum: Some(sum) };
         Ok(())
     }
@@ -275,10 +273,10 @@ impl Reducer for Nccl {
     fn wait(&mut self, bucket: usize) -> Result<Vec<Tensor>> {
         let bucket = &mut self.buckets[bucket];
         let Some(sum) = bucket.sum.take() else {
-            return Err(Error::bug("a bucket that was not submitted is waited for"));
+            return Err(Error::bug("wait for a bucket that was not submitted"));
         };
-        let _ = sum.asked.set(self.beside.kernels()?); // set once, because the sum was just taken
-        self.beside.kernels_follow(&sum.end)?;
+        let _ = sum.requested.set(self.side_stream.kernels()?); // set once, because the sum was just taken
+        self.side_stream.kernels_follow(&sum.end)?;
         // From here on the memory is reused in kernel order, after the sum.
         bucket.given.clear();
         Ok(std::mem::take(&mut bucket.sums))

@@ -11,10 +11,10 @@ pub struct Peer {
     pub name: String,
     /// A pidfd, readable when the process has exited; only for processes visible from here.
     pub process: Option<OwnedFd>,
-    /// Whether its heartbeats should arrive here: a rank that stops before its first one is then missed as well.
-    pub is_told: bool,
-    /// The rank that forwards its heartbeats, if not itself.
-    pub teller: Option<usize>,
+    /// Whether its heartbeats should arrive here, so that a rank that stops before its first one is detected as well.
+    pub is_heard: bool,
+    /// The rank that forwards its heartbeats, if it does not send them itself.
+    pub forwarder: Option<usize>,
     pub count: u64,
     pub silent: u64,
     /// Ticks that this rank has waited for it, per counter, excluding those in which it was busy.
@@ -23,15 +23,15 @@ pub struct Peer {
 }
 
 impl Peer {
-    pub fn new(number: usize, rank: &Rank, own: &Rank, is_told: bool) -> Self {
+    pub fn new(number: usize, rank: &Rank, own: &Rank, is_heard: bool) -> Self {
         let pid = i32::try_from(rank.pid).ok().and_then(Pid::from_raw);
         let process = pid.filter(|_| rank.machine == own.machine);
         Self {
             number,
             name: format!("rank {number} on {} (pid {})", rank.host, rank.pid),
             process: process.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()),
-            is_told,
-            teller: (![number, own.leader].contains(&rank.leader)).then_some(rank.leader),
+            is_heard,
+            forwarder: (![number, own.leader].contains(&rank.leader)).then_some(rank.leader),
             count: 0,
             silent: 0,
             late: [0; 2],

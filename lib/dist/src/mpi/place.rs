@@ -93,9 +93,9 @@ impl Place {
     pub fn window(&self, wire: &Wire, bytes: usize) -> Result<Option<Arc<Window>>> {
         let Some(shared) = self.shared else { return Ok(None) };
         let ranks = shared.size()?;
-        let room = room(bytes.saturating_mul(ranks));
-        if !wire.all(room.is_ok())? {
-            if let Err(why) = room {
+        let space = check_space(bytes.saturating_mul(ranks));
+        if !wire.all(space.is_ok())? {
+            if let Err(why) = space {
                 unix::note!("{why}: summing by messages instead of shared memory, which is slower");
             }
             return Ok(None);
@@ -151,8 +151,8 @@ fn agreed_share(wire: &Wire) -> Result<usize> {
     })
 }
 
-/// Whether `bytes` can be shared here: touching a window that exceeds its file system kills the process (SIGBUS).
-fn room(bytes: usize) -> Result<()> {
+/// Checks that `bytes` can be shared here: touching a window that exceeds its file system kills the process (SIGBUS).
+fn check_space(bytes: usize) -> Result<()> {
     let path = Path::new("/dev/shm");
     match rustix::fs::statvfs(path) {
         Ok(system) if (system.f_bavail.saturating_mul(system.f_frsize)) < bytes as u64 => {

@@ -9,7 +9,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use tensor::{Access, Device, Dtype, Tensor};
-use unix::{Error, Exit, Result};
+use unix::{Error, Result};
 
 /// The counters of the training loop and of the reducer.
 #[derive(Clone)]
@@ -45,7 +45,7 @@ struct Uses {
     /// The shapes that were submitted but not yet taken.
     given: Option<Vec<Vec<usize>>>,
     /// How often it was submitted.
-    begun: u64,
+    round: u64,
     /// Alive while tensors refer to our part, or to the sum.
     writing: Weak<Writing>,
     reading: Weak<Reading>,
@@ -125,8 +125,7 @@ impl HostReducer {
         let work = inside.clone();
         let work =
             move || receiver.iter().for_each(|(bucket, round)| work.sum(bucket, round, false));
-        let begun = std::thread::Builder::new().name("reducer".into()).spawn(work);
-        begun.map_err(|why| Error::new(Exit::Failure, format!("cannot start a thread: {why}")))?;
+        super::spawn("reducer", work)?;
         Ok(Self { inside, device, buckets: vec![Uses::default(); count], sender })
     }
 }
@@ -136,12 +135,12 @@ impl Inside {
         self.window.counter(rank, bucket * LINES + what as usize)
     }
 
-    /// Waits until all ranks have done `what` with a bucket `count` times; `hurry` allows spinning.
-    fn all(&self, bucket: usize, what: Done, count: u64, hurry: bool) {
+    /// Waits until all ranks have done `what` with a bucket `count` times; `may_spin` allows spinning.
+    fn all(&self, bucket: usize, what: Done, count: u64, may_spin: bool) {
         for rank in 0..self.window.ranks() {
-            self.counters
-                .side
-                .until(hurry, || self.counter(rank, bucket, what).load(Ordering::Acquire) >= count);
+            self.counters.side.until(may_spin, || {
+                self.counter(rank, bucket, what).load(Ordering::Acquire) >= count
+            });
         }
     }
 
@@ -150,13 +149,13 @@ impl Inside {
     }
 
     /// Sums this rank's slice of a bucket, unless another thread does.
-    fn sum(&self, number: usize, round: u64, hurry: bool) {
+    fn sum(&self, number: usize, round: u64, may_spin: bool) {
         let bucket = &self.buckets[number];
         let claim = (Ordering::Relaxed, Ordering::Relaxed);
         if bucket.claimed.compare_exchange(round - 1, round, claim.0, claim.1).is_err() {
             return;
         }
-        self.all(number, Done::Given, round, hurry);
+        self.all(number, Done::Given, round, may_spin);
         let since = Instant::now();
         let vector = |rank| self.window.floats(rank, bucket.at, bucket.elements);
         // SAFETY: all ranks have submitted and none reads the sum: this slice of all parts is ours.
@@ -211,11 +210,11 @@ impl Reducer for HostReducer {
         }
         self.inside.counters.side.enter();
         let uses = &mut self.buckets[bucket];
-        uses.begun += 1;
+        uses.round += 1;
         uses.given = Some(shapes);
         self.inside.done(bucket, Done::Given);
         let ended = |_| Error::bug("the reducer thread has ended");
-        self.sender.send((bucket, uses.begun)).map_err(ended)
+        self.sender.send((bucket, uses.round)).map_err(ended)
     }
 
     fn wait(&mut self, bucket: usize) -> Result<Vec<Tensor>> {
@@ -259,21 +258,21 @@ impl HostReducer {
         }
         let inside = &self.inside;
         let _waiting = inside.counters.main.wait();
-        inside.all(bucket, Done::Released, self.buckets[bucket].begun, true);
+        inside.all(bucket, Done::Released, self.buckets[bucket].round, true);
         let Bucket { at, elements, .. } = inside.buckets[bucket];
         Ok(inside.window.floats(inside.window.me(), at, elements))
     }
 
     /// Waits for the sum of a bucket over all ranks.
     fn summed(&self, bucket: usize) -> *mut f32 {
-        let (inside, begun) = (&self.inside, self.buckets[bucket].begun);
+        let (inside, round) = (&self.inside, self.buckets[bucket].round);
         let _waiting = inside.counters.main.wait();
         let since = Instant::now();
         // Messages between windows must keep the order in which buckets were submitted, so only the thread may sum.
-        if inside.column.is_none() && begun > 0 {
-            inside.sum(bucket, begun, true);
+        if inside.column.is_none() && round > 0 {
+            inside.sum(bucket, round, true);
         }
-        inside.all(bucket, Done::Summed, begun, true);
+        inside.all(bucket, Done::Summed, round, true);
         add(&inside.clock, |times| &mut times.waited, since);
         inside.window.floats(0, inside.buckets[bucket].at, inside.buckets[bucket].elements)
     }

@@ -1,11 +1,11 @@
 //! A time limit for the start: MPI blocks inside its own calls for ranks that may never arrive, without a message. A
 //! thread measures the time until all ranks are connected.
 
-use super::watchdog::{Lost, TURN, ticks};
+use super::watchdog::{Lost, TICK, ticks};
 use crate::launch;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
-use unix::{Context, Error, Exit, Result, time};
+use unix::{Context, Exit, Result, time};
 
 /// The time limit until all ranks are connected, or `none`.
 const LIMIT: &str = "LONGHAUL_START_LIMIT";
@@ -29,14 +29,13 @@ impl Start {
         let count = move || {
             // Count ticks instead of wall-clock time: a suspended machine does not reach the limit.
             for _ in 0..ticks(limit) {
-                if over.recv_timeout(TURN) != Err(RecvTimeoutError::Timeout) {
+                if over.recv_timeout(TICK) != Err(RecvTimeoutError::Timeout) {
                     return;
                 }
             }
             end(limit, lost())
         };
-        let begun = std::thread::Builder::new().name("start".into()).spawn(count);
-        begun.map_err(|why| Error::new(Exit::Failure, format!("cannot start a thread: {why}")))?;
+        super::spawn("start", count)?;
         Ok(Some(Self(sender)))
     }
 }

@@ -1,5 +1,5 @@
 //! The watchdog: a thread of each rank that publishes heartbeats, and ends the job when another rank has died,
-//! is suspended, or does not come to a collective.
+//! is suspended, or does not reach a collective.
 //!
 //! It counts its own ticks instead of wall-clock time, so that a process that was itself suspended, or a
 //! machine that slept, does not report its peers as dead.
@@ -14,13 +14,13 @@ use rustix::event::{PollFd, PollFlags, poll};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use unix::{Error, Exit, Result};
+use unix::{Exit, Result};
 
 /// Returns the exit status for a lost rank.
 pub type Lost = Arc<dyn Fn() -> Exit + Send + Sync>;
 
 /// The length of a tick.
-pub const TURN: Duration = Duration::from_millis(200);
+pub const TICK: Duration = Duration::from_millis(200);
 /// Maximum number of ticks between two messages with heartbeats.
 const BETWEEN_HEARTBEATS: u64 = 15;
 /// Number of ticks without a heartbeat after which a rank counts as not running.
@@ -30,12 +30,12 @@ const SILENT: u64 = 75;
 const LATE: (u64, u64) = (125, 3000);
 /// A rank may be late by this multiple of our own longest time between two collectives.
 const SLOWER: u64 = 20;
-/// Maximum number of ticks for the regular end.
+/// Maximum number of ticks for a regular shutdown.
 const CLOSING: u64 = 100;
 
 /// `time` in ticks, rounded up.
 pub fn ticks(time: Duration) -> u64 {
-    u64::try_from(time.as_millis().div_ceil(TURN.as_millis())).unwrap_or(u64::MAX)
+    u64::try_from(time.as_millis().div_ceil(TICK.as_millis())).unwrap_or(u64::MAX)
 }
 
 /// The state shared by the thread and the calls.
@@ -71,31 +71,30 @@ impl Watchdog {
         let board = vec![[0; HEARTBEAT]; place.ranks.len()];
         let peers = place.ranks.iter().enumerate().filter(|(number, _)| *number != place.rank);
         let own = &place.ranks[place.rank];
-        let near: Vec<usize> =
+        let same_host: Vec<usize> =
             (0..place.ranks.len()).filter(|n| place.ranks[*n].leader == own.leader).collect();
-        let heartbeats = Heartbeats::between(place, side);
-        let is_told = |number: &usize| {
-            window.is_some() && near.contains(number)
-                || heartbeats.as_ref().is_some_and(|heartbeats| heartbeats.tell_of(*number))
+        let heartbeats = Heartbeats::new(place, side);
+        let is_heard = |number: &usize| {
+            window.is_some() && same_host.contains(number)
+                || heartbeats.as_ref().is_some_and(|heartbeats| heartbeats.receives_from(*number))
         };
-        let peers = peers.map(|(number, rank)| Peer::new(number, rank, own, is_told(&number)));
+        let peers = peers.map(|(number, rank)| Peer::new(number, rank, own, is_heard(&number)));
         let mut thread = Thread {
             shared: shared.clone(),
             rank: place.rank,
             peers: peers.collect(),
-            near,
+            same_host,
             heartbeats,
             window,
             board,
             own: Own::default(),
         };
-        let begun = std::thread::Builder::new().name("watchdog".into()).spawn(move || thread.run());
-        begun.map_err(|why| Error::new(Exit::Failure, format!("cannot start a thread: {why}")))?;
+        super::spawn("watchdog", move || thread.run())?;
         Ok(Self(shared))
     }
 
     /// See [`crate::Collective::watch`].
-    pub fn closely(&self) {
+    pub fn be_strict(&self) {
         self.0.strict.store(true, Ordering::Relaxed);
     }
 
@@ -109,13 +108,13 @@ impl Watchdog {
         &self.0.patience
     }
 
-    /// All ranks have finished: their end is no longer an alarm, and the watchdog stops calling MPI.
+    /// All ranks have finished: their exit no longer raises an alarm, and the watchdog stops calling MPI.
     pub fn close(&self) {
-        let _turn = world::turn();
+        let _mpi = world::lock();
         self.0.closing.store(true, Ordering::Relaxed);
     }
 
-    /// This process is about to exit by itself.
+    /// This process is about to exit: the watchdog stops.
     pub fn leave(&self) {
         self.0.leaving.store(true, Ordering::Relaxed);
     }
@@ -138,8 +137,8 @@ struct Thread {
     shared: Arc<Shared>,
     rank: usize,
     peers: Vec<Peer>,
-    /// Ranks that share the window, by their index in it.
-    near: Vec<usize>,
+    /// The ranks that share the window, in the order of their indices in it.
+    same_host: Vec<usize>,
     window: Option<Arc<Window>>,
     heartbeats: Option<Heartbeats>,
     /// The heartbeats of all ranks, as far as known here.
@@ -151,7 +150,7 @@ impl Thread {
     fn run(&mut self) {
         let mut count = 0;
         loop {
-            let gone = self.pause();
+            let gone = self.wait_tick();
             if self.shared.leaving.load(Ordering::Relaxed) {
                 return;
             }
@@ -160,7 +159,7 @@ impl Thread {
                 // Windows and communicators are being freed.
                 self.own.closing += 1;
                 if self.own.closing > CLOSING {
-                    self.problem("MPI_Finalize does not return although all ranks have finished");
+                    self.end_job("MPI_Finalize does not return although all ranks have finished");
                 }
                 continue;
             }
@@ -168,60 +167,60 @@ impl Thread {
             let calls = [0, 1].map(|counter| self.shared.counters[counter].calls());
             let patience = self.shared.patience.load(Ordering::Relaxed);
             self.board[self.rank] = Heartbeat { count, calls, patience }.write();
-            self.spread();
-            self.remember(calls);
+            self.exchange();
+            self.track(calls);
             let problem = match gone {
                 Some(peer) => Some(format!("{} is gone", self.peers[peer].name)),
                 None => self.silent().or_else(|| self.late()).or_else(|| self.stalled()),
             };
             if let Some(problem) = problem {
-                self.problem(&problem);
+                self.end_job(&problem);
             }
         }
     }
 
     /// Waits for a tick, or until the process of a peer has exited; returns the index of that peer.
-    fn pause(&self) -> Option<usize> {
+    fn wait_tick(&self) -> Option<usize> {
         let with =
             self.peers.iter().enumerate().filter_map(|(i, p)| Some((i, p.process.as_ref()?)));
         let (who, mut fds): (Vec<usize>, Vec<PollFd>) =
             with.map(|(i, fd)| (i, PollFd::new(fd, PollFlags::IN))).unzip();
         if fds.is_empty() || self.shared.closing.load(Ordering::Relaxed) {
-            std::thread::sleep(TURN);
+            std::thread::sleep(TICK);
             return None;
         }
-        let turn = rustix::event::Timespec { tv_sec: 0, tv_nsec: i64::from(TURN.subsec_nanos()) };
-        match poll(&mut fds, Some(&turn)) {
+        let tick = rustix::event::Timespec { tv_sec: 0, tv_nsec: i64::from(TICK.subsec_nanos()) };
+        match poll(&mut fds, Some(&tick)) {
             Ok(0) => None,
             Ok(_) => fds.iter().position(|fd| !fd.revents().is_empty()).map(|i| who[i]),
             Err(_) => {
-                std::thread::sleep(TURN);
+                std::thread::sleep(TICK);
                 None
             }
         }
     }
 
     /// Publishes the heartbeat of this rank and reads those of the others.
-    fn spread(&mut self) {
+    fn exchange(&mut self) {
         if let Some(window) = &self.window {
             for (i, number) in self.board[self.rank].iter().enumerate() {
                 window.counter(window.me(), i).store(*number, Ordering::Relaxed);
             }
-            for (part, rank) in self.near.iter().enumerate() {
+            for (part, rank) in self.same_host.iter().enumerate() {
                 let number = |i| window.counter(part, i).load(Ordering::Relaxed);
                 self.board[*rank] = std::array::from_fn(number);
             }
         }
         if let Some(heartbeats) = &mut self.heartbeats
-            && let Some(_turn) = world::turn_soon()
+            && let Some(_mpi) = world::try_lock()
             && !self.shared.closing.load(Ordering::Relaxed)
         {
-            heartbeats.turn(&mut self.board);
+            heartbeats.exchange(&mut self.board);
         }
     }
 
     /// Updates how long this rank has been computing and waiting.
-    fn remember(&mut self, calls: [u64; 2]) {
+    fn track(&mut self, calls: [u64; 2]) {
         let own = &mut self.own;
         let counters = &self.shared.counters;
         let computing = calls == own.calls && !counters[0].waiting();
@@ -237,7 +236,7 @@ impl Thread {
         own.calls = calls;
     }
 
-    /// Number of ticks that this rank waits for a running one.
+    /// Number of ticks that this rank waits for one that is running.
     fn limit(&self) -> u64 {
         match self.shared.strict.load(Ordering::Relaxed) {
             true => LATE.0.max(SLOWER * self.own.longest),
@@ -256,11 +255,10 @@ impl Thread {
         let speaks = |number| {
             self.peers.iter().all(|peer| peer.number != number || peer.silent <= BETWEEN_HEARTBEATS)
         };
-        let silent = self
-            .peers
-            .iter()
-            .find(|peer| peer.is_told && peer.silent > SILENT && peer.teller.is_none_or(speaks))?;
-        let seconds = SILENT * TURN.as_millis() as u64 / 1000;
+        let silent = self.peers.iter().find(|peer| {
+            peer.is_heard && peer.silent > SILENT && peer.forwarder.is_none_or(speaks)
+        })?;
+        let seconds = SILENT * TICK.as_millis() as u64 / 1000;
         Some(format!(
             "{} has not run for {seconds} s: it is suspended, or its host is down",
             silent.name
@@ -270,7 +268,7 @@ impl Thread {
     /// Finds a rank that is running but has not reached the call in which this one waits.
     fn late(&mut self) -> Option<String> {
         let limit = self.limit();
-        for peer in self.peers.iter_mut().filter(|peer| peer.is_told) {
+        for peer in self.peers.iter_mut().filter(|peer| peer.is_heard) {
             let heartbeat = Heartbeat::read(self.board[peer.number]);
             let behind = [0, 1].map(|counter| {
                 self.own.stalled[counter] > 0 && heartbeat.calls[counter] < self.own.calls[counter]
@@ -282,7 +280,7 @@ impl Thread {
             }
             let late = peer.late[0].max(peer.late[1]);
             if late > limit || peer.busy > heartbeat.patience.max(limit) {
-                let waited = late.max(peer.busy) * TURN.as_millis() as u64 / 1000;
+                let waited = late.max(peer.busy) * TICK.as_millis() as u64 / 1000;
                 return Some(format!(
                     "{} is running but {waited} s late for the collective in which rank {} waits",
                     peer.name, self.rank
@@ -295,9 +293,9 @@ impl Thread {
     /// Detects a call that all ranks have reached but in which messages no longer arrive.
     fn stalled(&self) -> Option<String> {
         let stalled = self.own.stalled[0].max(self.own.stalled[1]);
-        let known = self.peers.iter().all(|peer| peer.is_told && peer.late == [0; 2]);
+        let known = self.peers.iter().all(|peer| peer.is_heard && peer.late == [0; 2]);
         (known && stalled > 2 * self.limit()).then(|| {
-            let seconds = stalled * TURN.as_millis() as u64 / 1000;
+            let seconds = stalled * TICK.as_millis() as u64 / 1000;
             format!(
                 "no message has arrived for {seconds} s although all ranks are in the same call: the network has failed"
             )
@@ -305,8 +303,8 @@ impl Thread {
     }
 
     /// Reports the problem and ends all ranks.
-    fn problem(&self, what: &str) -> ! {
-        // Only the lowest healthy rank reports it at once; the others do so a second later, if they still run.
+    fn end_job(&self, what: &str) -> ! {
+        // Only the lowest healthy rank reports it at once; the others do so a second later, if they are still running.
         let first = (0..self.board.len()).find(|rank| {
             let peer = self.peers.iter().find(|peer| peer.number == *rank);
             peer.is_none_or(|peer| peer.silent == 0 && !what.contains(&peer.name))
@@ -330,13 +328,13 @@ mod tests {
     }
 
     #[test]
-    fn who_stops_before_its_first_beat_is_missed() {
+    fn a_rank_that_stops_before_its_first_heartbeat_is_detected() {
         let own = rank(0, 0);
         let peer =
-            |number, leader, is_told| Peer::new(number, &rank(number, leader), &own, is_told);
+            |number, leader, is_heard| Peer::new(number, &rank(number, leader), &own, is_heard);
         let mut thread = Thread {
             shared: Arc::new(Shared {
-                counters: [true, false].map(|hurry| Arc::new(CallCounter::new(hurry))),
+                counters: [true, false].map(|may_spin| Arc::new(CallCounter::new(may_spin))),
                 patience: AtomicU64::new(0),
                 strict: AtomicBool::new(false),
                 closing: AtomicBool::new(false),
@@ -345,25 +343,25 @@ mod tests {
             }),
             rank: 0,
             peers: vec![peer(1, 1, true), peer(2, 2, false), peer(3, 4, true), peer(4, 4, true)],
-            near: Vec::new(),
+            same_host: Vec::new(),
             window: None,
             heartbeats: None,
             board: vec![[0; HEARTBEAT]; 5],
             own: Own::default(),
         };
         // Rank 4 stops after a first heartbeat that contained nothing yet of rank 3, whose heartbeats it forwards.
-        let heartbeat = |turn| Heartbeat { count: turn, calls: [0; 2], patience: 0 }.write();
-        for turn in 1..=SILENT + 1 {
-            thread.board[1] = heartbeat(turn);
+        let heartbeat = |tick| Heartbeat { count: tick, calls: [0; 2], patience: 0 }.write();
+        for tick in 1..=SILENT + 1 {
+            thread.board[1] = heartbeat(tick);
             thread.board[4] = heartbeat(1);
-            assert_eq!(thread.silent(), None, "turn {turn}");
+            assert_eq!(thread.silent(), None, "tick {tick}");
         }
         let told = thread.silent().unwrap_or_default();
         assert!(
             told.starts_with("rank 4 on n4") && told.contains("has not run for 15 s"),
             "{told}"
         );
-        // Rank 4 runs, but rank 3 never did.
+        // Rank 4 is running, but rank 3 never was.
         thread.board[4] = heartbeat(2);
         let told = thread.silent().unwrap_or_default();
         assert!(told.starts_with("rank 3 on n3"), "{told}");

@@ -2,7 +2,7 @@
 //! [`crate::sum`], which gives broadcast, gather, barrier and sums.
 
 use super::calls::CallCounter;
-use super::world::{Communicator, c_rank, check, turn};
+use super::world::{Communicator, c_rank, check, lock};
 use crate::sum::{self, Step};
 use mpi::ffi;
 use std::ffi::c_int;
@@ -173,7 +173,7 @@ impl Wire {
         let peer = |rank: usize| c_rank(self.members[rank]);
         let peers = sends.iter().map(|(to, _)| peer(*to)).collect::<Result<Vec<c_int>>>()?;
         let from = peer(from)?;
-        let turn = turn();
+        let mpi = lock();
         // SAFETY: both buffers outlive the requests: this function returns only when all have completed.
         unsafe {
             let (comm, kind) = (self.communicator.0, ffi::RSMPI_UINT8_T);
@@ -194,18 +194,18 @@ impl Wire {
                 }
             }
         }
-        drop(turn);
+        drop(mpi);
         let count = c_int::try_from(requests.len()).map_err(Error::bug)?;
         let mut wait = self.counter.pauses();
         loop {
-            let turn = super::world::turn();
+            let mpi = super::world::lock();
             let mut done = 0;
             // SAFETY: requests made above; the library sets those that have completed to null.
             let status = unsafe {
                 let none = ffi::RSMPI_STATUSES_IGNORE;
                 ffi::MPI_Testall(count, requests.as_mut_ptr(), &mut done, none)
             };
-            drop(turn);
+            drop(mpi);
             or_end(check(status, "messages between ranks"));
             if done != 0 {
                 return Ok(());

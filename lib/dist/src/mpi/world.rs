@@ -13,20 +13,20 @@ use unix::{Error, Exit, Result};
 /// MPI is initialised with `MPI_THREAD_SERIALIZED`: a thread must hold this lock to call it.
 static MPI: Mutex<()> = Mutex::new(());
 
-/// The right to call MPI.
-pub type Turn = MutexGuard<'static, ()>;
+/// Held by the thread that may call MPI.
+pub type MpiGuard = MutexGuard<'static, ()>;
 
-/// Waits for the right to call MPI.
-pub fn turn() -> Turn {
+/// Takes the MPI lock.
+pub fn lock() -> MpiGuard {
     MPI.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The right to call MPI, unless another thread holds it for longer than 50 ms. On an oversubscribed machine, the
-/// thread that holds it may have to wait for a CPU.
-pub fn turn_soon() -> Option<Turn> {
+/// Takes the MPI lock, unless another thread holds it for longer than 50 ms. On an oversubscribed machine, the thread
+/// that holds it may have to wait for a CPU.
+pub fn try_lock() -> Option<MpiGuard> {
     for _ in 0..50 {
         match MPI.try_lock() {
-            Ok(turn) => return Some(turn),
+            Ok(guard) => return Some(guard),
             Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
             Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(1)),
         }
@@ -45,11 +45,11 @@ unsafe impl Sync for Communicator {}
 
 /// Initialises MPI. Errors: it is already initialised, or does not support calls from several threads.
 pub fn start() -> Result<Communicator> {
-    let _turn = turn();
-    let mut begun = 0;
+    let _mpi = lock();
+    let mut initialised = 0;
     // SAFETY: may be called at any time; writes to the integer.
-    check(unsafe { ffi::MPI_Initialized(&mut begun) }, "MPI_Initialized")?;
-    if begun != 0 {
+    check(unsafe { ffi::MPI_Initialized(&mut initialised) }, "MPI_Initialized")?;
+    if initialised != 0 {
         return Err(Error::bug("MPI is initialised twice in one process"));
     }
     // SAFETY: constants of the library.
@@ -76,7 +76,7 @@ pub fn start() -> Result<Communicator> {
 
 /// Finalises MPI; called by all ranks.
 pub fn finish() -> Result<()> {
-    let _turn = turn();
+    let _mpi = lock();
     // SAFETY: MPI is initialised, and not called afterwards.
     check(unsafe { ffi::MPI_Finalize() }, "MPI_Finalize")
 }
@@ -91,7 +91,7 @@ pub fn abort(status: c_int) {
 impl Communicator {
     /// Number of this rank.
     pub fn rank(self) -> Result<usize> {
-        let (_turn, mut rank) = (turn(), 0);
+        let (_mpi, mut rank) = (lock(), 0);
         // SAFETY: a valid handle; writes to the integer.
         check(unsafe { ffi::MPI_Comm_rank(self.0, &mut rank) }, "MPI_Comm_rank")?;
         usize::try_from(rank).map_err(|_| Error::bug("MPI gives a negative rank"))
@@ -99,7 +99,7 @@ impl Communicator {
 
     /// Number of ranks.
     pub fn size(self) -> Result<usize> {
-        let (_turn, mut size) = (turn(), 0);
+        let (_mpi, mut size) = (lock(), 0);
         // SAFETY: a valid handle; writes to the integer.
         check(unsafe { ffi::MPI_Comm_size(self.0, &mut size) }, "MPI_Comm_size")?;
         usize::try_from(size).map_err(|_| Error::bug("MPI gives a negative size"))
@@ -132,7 +132,7 @@ impl Communicator {
 
     /// The communicator that `call` writes; its errors are returned to us.
     fn made(what: &str, call: impl FnOnce(&mut ffi::MPI_Comm) -> c_int) -> Result<Self> {
-        let _turn = turn();
+        let _mpi = lock();
         // SAFETY: constants of the library, and the handle that it created.
         unsafe {
             let mut made = ffi::RSMPI_COMM_NULL;
@@ -185,7 +185,7 @@ impl Memory {
     /// allocation failed on any of them.
     pub fn take(host: Communicator, bytes: usize) -> Result<Self> {
         let (size, rank) = (host.size()?, host.rank()?);
-        let _turn = turn();
+        let _mpi = lock();
         // Whole pages plus one, because each rank aligns the start of its own part.
         let taken = bytes.next_multiple_of(4096) + 4096;
         let length = ffi::MPI_Aint::try_from(taken).map_err(|_| Error::bug("size of a window"))?;

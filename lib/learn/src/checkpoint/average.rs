@@ -107,7 +107,8 @@ impl Sums {
         if self.0.first().is_none_or(|(stem, _)| *stem != AVERAGED[0]) {
             return Err(Error::data("at least one checkpoint has no model.safetensors"));
         }
-        let tensor = |sum: Sum| (sum.name, Tensor::of(&sum.values, &sum.shape).to_dtype(sum.dtype));
+        let tensor =
+            |sum: Sum| (sum.name, Tensor::from_slice(&sum.values, &sum.shape).to_dtype(sum.dtype));
         let file = |(stem, sums): (&str, Vec<Sum>)| {
             (stem.to_string(), sums.into_iter().map(tensor).collect())
         };

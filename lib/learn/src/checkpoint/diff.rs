@@ -162,20 +162,20 @@ impl<'a> Side<'a> {
     /// Reads a tensor and verifies it against the hash in the manifest.
     fn read(&self, wanted: &TensorEntry) -> Result<Tensor> {
         let folder = self.folder;
-        let told = |problem: Problem| problem.error().context(folder.display());
+        let error_of = |problem: Problem| problem.error().context(folder.display());
         let Some((file, entry)) = &self.file else {
             return Err(Error::bug(format!("{} is in no file", wanted.name)));
         };
         let damaged = || {
             let what =
                 format!("{}: tensor {} was changed after it was written", entry.name, wanted.name);
-            told(Problem::Damaged(what))
+            error_of(Problem::Damaged(what))
         };
         let mut hasher = blake3::Hasher::new();
         let see = |piece: &[u8]| {
             hasher.update(piece);
         };
-        let tensor = file.tensor(&wanted.name, see).map_err(told)?;
+        let tensor = file.tensor(&wanted.name, see).map_err(error_of)?;
         let same = hasher.finalize().to_hex().as_str() == wanted.blake3;
         if same { Ok(tensor) } else { Err(damaged()) }
     }

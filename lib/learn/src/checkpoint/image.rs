@@ -148,9 +148,9 @@ mod tests {
     #[test]
     fn tensors_lie_where_the_plan_says_at_the_start_of_a_page() {
         let tensors = vec![
-            ("b".to_string(), Tensor::of(&[1.0_f32, 2.0], &[2])),
+            ("b".to_string(), Tensor::from_slice(&[1.0_f32, 2.0], &[2])),
             ("empty".to_string(), Tensor::zeros(&[0, 7], Dtype::F32)),
-            ("c".to_string(), Tensor::of(&[3.0_f64], &[1])),
+            ("c".to_string(), Tensor::from_slice(&[3.0_f64], &[1])),
             ("a".to_string(), Tensor::scalar(4.0_f32)),
         ];
         let image = Image::of(ImagePlan::new("model", &tensors).unwrap(), &tensors).unwrap();

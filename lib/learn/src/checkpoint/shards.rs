@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_of_a_parameter_stays_together() {
-        let t = |n: usize| Tensor::of(&vec![1.0_f32; n], &[n]);
+        let t = |n: usize| Tensor::from_slice(&vec![1.0_f32; n], &[n]);
         let names = ["a.w.m", "a.w.v", "a.b.m", "a.b.v", "c.m", "c.v"];
         let tensors: Vec<_> =
             names.iter().zip([4, 4, 1, 1, 6, 6]).map(|(n, len)| (n.to_string(), t(len))).collect();

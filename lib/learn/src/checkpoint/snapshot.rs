@@ -44,8 +44,8 @@ mod tests {
 
     fn tensors(value: f32, n: usize) -> Tensors {
         let tensors = vec![
-            ("a".to_string(), Tensor::of(&vec![value; n], &[n])),
-            ("b".to_string(), Tensor::of(&[f64::from(value); 3], &[3, 1])),
+            ("a".to_string(), Tensor::from_slice(&vec![value; n], &[n])),
+            ("b".to_string(), Tensor::from_slice(&[f64::from(value); 3], &[3, 1])),
         ];
         [("model".to_string(), tensors)].into()
     }

@@ -35,7 +35,7 @@ pub fn pair_means(tokens: usize) -> Tensor {
         m[s * tokens + 2 * s] += 0.5;
         m[s * tokens + (2 * s + 1).min(tokens - 1)] += 0.5;
     }
-    Tensor::of(&m, &[out, tokens])
+    Tensor::from_slice(&m, &[out, tokens])
 }
 
 /// M [to, from]: linear interpolation between token centres, constant beyond the outermost ones (PyTorch's
@@ -50,7 +50,7 @@ pub fn interpolation(from: usize, to: usize) -> Tensor {
         m[s * from + left as usize] += (1.0 - (at - left)) as f32;
         m[s * from + right] += (at - left) as f32;
     }
-    Tensor::of(&m, &[to, from])
+    Tensor::from_slice(&m, &[to, from])
 }
 
 #[cfg(test)]

@@ -308,7 +308,7 @@ mod tests {
         let mut params = builder.finish().trained;
         for dtype in [Dtype::F64, Dtype::Bf16, Dtype::F16, Dtype::I32] {
             let mut state = OptimizerState::new(&optimizer, &params, |_| true);
-            let stored = Tensor::of(&[2.0_f32, -4.0], &[2]).to_dtype(dtype);
+            let stored = Tensor::from_slice(&[2.0_f32, -4.0], &[2]).to_dtype(dtype);
             state.assign(&optimizer, &params, &[("w.momentum".into(), stored)]).unwrap();
             let kept = state.entries(&optimizer, &params);
             assert_eq!(kept[0].1.read::<f32>(), [2.0, -4.0], "{dtype}");

@@ -17,7 +17,8 @@ pub struct Batch {
 impl Batch {
     /// A batch whose sample weights sum to `weight`: the number of samples, or of their tokens.
     pub fn new(weight: f64) -> Self {
-        let (weight, counter) = (Tensor::of(&[weight as f32], &[1]), Tensor::of(&[0i32; 4], &[4]));
+        let (weight, counter) =
+            (Tensor::from_slice(&[weight as f32], &[1]), Tensor::from_slice(&[0i32; 4], &[4]));
         Self { tensors: Vec::new(), weight, counter }
     }
 
@@ -26,7 +27,7 @@ impl Batch {
     pub(crate) fn with_counter(mut self, seed: u64, micro_batch: u64, first: u64) -> Self {
         let key = Philox::new(seed, Purpose::Dropout).key();
         let counter = [key[0], key[1], micro_batch as u32, first as u32].map(u32::cast_signed);
-        self.counter = Tensor::of(&counter, &[4]);
+        self.counter = Tensor::from_slice(&counter, &[4]);
         self
     }
 

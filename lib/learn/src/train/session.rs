@@ -32,7 +32,7 @@ pub(super) struct Session<'a> {
     pub resumed_from: Option<PathBuf>,
     /// The update of the last validation, and its metrics; they are stored only in a checkpoint of that update.
     pub validated: (u64, Value),
-    /// The update of the run's own checkpoint that holds exactly the current state.
+    /// The update of the checkpoint in this run directory that holds exactly the current state.
     pub saved_at: Option<u64>,
     /// Updates that were submitted to the device, oldest first.
     pub in_flight: VecDeque<InFlight>,
@@ -47,13 +47,13 @@ pub(super) struct Session<'a> {
 }
 
 impl Session<'_> {
-    /// Whether rank 0 still holds the lease of the run. Errors: 75 when it does not.
+    /// Checks that rank 0 still holds the lease of the run. Errors: 75 when it does not.
     pub fn check_lease(&self) -> Result<()> {
         self.writer.as_ref().map_or(Ok(()), RunWriter::check_lease)
     }
 
-    /// The error that ends this process: `error`, unless the run directory has disappeared from its path. That exits
-    /// with 74, because a requeued job (75) would start another run there.
+    /// The error that ends this process: `error`, unless the run directory has disappeared from its path. Then it is
+    /// 74, because a requeued job (75) would start another run there.
     pub fn lost_run(&self, error: Error) -> Error {
         match (&self.writer, self.check_lease()) {
             (Some(writer), Err(lost)) if writer.is_gone() => Error::new(Exit::Io, lost),
@@ -176,19 +176,19 @@ impl Session<'_> {
     pub fn try_save(&mut self) -> Result<()> {
         let started = Instant::now();
         let files = self.files()?;
-        let (tell, condition) = self.comparison.condition(self.job, self.progress.update).unzip();
+        let (sender, condition) = self.comparison.condition(self.job, self.progress.update).unzip();
         let saved = self.save(files, condition).unwrap_or_else(|error| {
             self.reporter.unsaved(&self.progress, &error);
             None
         });
-        if let Some(tell) = tell {
+        if let Some(sender) = sender {
             // The hash of rank 0 comes from the thread that writes the checkpoint.
             let own = match self.writer {
                 Some(_) => String::new(),
                 None => self.trainer.learner.hash()?,
             };
-            // Where no save was started, nobody receives this.
-            drop(tell.send(self.job.ranks.gather(own.as_bytes())?));
+            // If no save was started, there is no receiver.
+            drop(sender.send(self.job.ranks.gather(own.as_bytes())?));
         }
         if let Some(saved) = saved {
             self.reporter.checkpoint(&self.progress, &saved, started.elapsed());

@@ -25,7 +25,7 @@ pub(crate) fn state(seed: u64, update: u64) -> State {
             name.bytes().fold(7, |hash: u64, byte| hash.wrapping_mul(31) + u64::from(byte));
         let mut values = vec![0.0_f32; shape.iter().product()];
         random.fill_normal(sample, &mut values);
-        (name.to_string(), Tensor::of(&values, shape).to_dtype(dtype))
+        (name.to_string(), Tensor::from_slice(&values, shape).to_dtype(dtype))
     };
     let model = vec![
         tensor("core.0.weight", &[13, 7], Dtype::F32),

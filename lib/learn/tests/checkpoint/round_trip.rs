@@ -13,7 +13,7 @@ fn a_state_round_trips_to_the_bit() {
     let mut state = state(seed(), 1200);
     let special = [f32::NAN, f32::INFINITY, -0.0, f32::MIN_POSITIVE / 2.0, f32::MAX];
     let model = state.tensors.get_mut("model").unwrap();
-    model.push(("special".into(), Tensor::of(&special, &[5])));
+    model.push(("special".into(), Tensor::from_slice(&special, &[5])));
     let path = write(folder.path(), &state, 3).unwrap();
     assert_eq!(path, folder.path().join("step-00001200"));
     assert_eq!(names(folder.path()), ["step-00001200"]);

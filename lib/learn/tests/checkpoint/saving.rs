@@ -76,7 +76,7 @@ fn large_files_arrive_to_the_bit() {
             let values: Vec<f32> =
                 (0..megabytes * 250_000 + 1).map(|i| (i as u64 * update) as f32).collect();
             let tensors = vec![
-                ("w".to_string(), Tensor::of(&values, &[values.len()])),
+                ("w".to_string(), Tensor::from_slice(&values, &[values.len()])),
                 ("scale".to_string(), Tensor::full(&[3], update as f64, Dtype::F64)),
             ];
             all.tensors.insert(stem.into(), tensors);

@@ -44,7 +44,7 @@ impl Layers {
         for (row, sample) in values.chunks_exact_mut(WIDTH).zip(samples) {
             self.numbers.fill_normal(*sample, row);
         }
-        Tensor::of(&values, &[samples.len(), WIDTH])
+        Tensor::from_slice(&values, &[samples.len(), WIDTH])
     }
 
     fn run(&self, forward: &Forward, x: &tensor::Var) -> Result<tensor::Var> {

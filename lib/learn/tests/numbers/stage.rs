@@ -148,8 +148,8 @@ impl Task for Mean {
         }
         let total = weights.iter().sum::<f32>();
         Ok(Batch::new(f64::from(total))
-            .with("rows", Tensor::of(&rows, &[samples.len(), WIDTH]))
-            .with("weights", Tensor::of(&weights, &[samples.len()])))
+            .with("rows", Tensor::from_slice(&rows, &[samples.len(), WIDTH]))
+            .with("weights", Tensor::from_slice(&weights, &[samples.len()])))
     }
 
     fn loss(&self, forward: &Forward, batch: &Batch) -> Result<Loss> {

@@ -200,7 +200,7 @@ impl Task for CodecTask {
             weights[place] = (1.0 / (relative + self.loss.floor)) as f32;
             self.tokens.cut(&u, out);
         }
-        let weights = Tensor::of(&weights, &[samples.len()]);
+        let weights = Tensor::from_slice(&weights, &[samples.len()]);
         Ok(Batch::new(samples.len() as f64).with("fields", fields).with("weights", weights))
     }
 

@@ -53,7 +53,7 @@ pub fn mean_square(scale: &Normalisation) -> f64 {
 pub fn channel_weights(scale: &Normalisation) -> Tensor {
     let total = mean_square(scale);
     let weights: Vec<f32> = scale.std.iter().map(|s| (s * s / total) as f32).collect();
-    Tensor::of(&weights, &[weights.len()])
+    Tensor::from_slice(&weights, &[weights.len()])
 }
 
 /// Converts the condition to features: the logarithm of the parameter, standardised over the training data, and the
@@ -97,7 +97,7 @@ impl Condition {
     /// Buffers for a checkpoint.
     pub fn buffers(&self) -> Buffers {
         let values = [self.mean, self.std, self.frame_interval];
-        vec![("condition".into(), Tensor::of(&values, &[3]))]
+        vec![("condition".into(), Tensor::from_slice(&values, &[3]))]
     }
 
     /// Restores the buffers of [`Condition::buffers`].

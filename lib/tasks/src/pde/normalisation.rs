@@ -62,7 +62,7 @@ impl Normalisation {
     pub fn buffers(&self, name: &str) -> Buffers {
         let tensor = |values: &[f64]| match values {
             [one] => Tensor::scalar(*one),
-            _ => Tensor::of(values, &[values.len()]),
+            _ => Tensor::from_slice(values, &[values.len()]),
         };
         vec![
             (format!("{name}.mean"), tensor(&self.mean)),

@@ -54,7 +54,7 @@ impl FieldTokens {
     pub fn buffers(&self, name: &str) -> Buffers {
         let mut buffers = self.normalisation.buffers(name);
         let grid: Vec<f64> = self.patches.grid().iter().map(|n| *n as f64).collect();
-        buffers.push((format!("{name}.grid"), Tensor::of(&grid, &[grid.len()])));
+        buffers.push((format!("{name}.grid"), Tensor::from_slice(&grid, &[grid.len()])));
         buffers
     }
 

@@ -92,7 +92,7 @@ impl Preparation {
         let shape = [parameters.len(), Condition::FEATURES];
         Batch::new(parameters.len() as f64)
             .with("inputs", self.tokens[0].cut_all(inputs))
-            .with("features", Tensor::of(&features, &shape))
+            .with("features", Tensor::from_slice(&features, &shape))
     }
 
     /// Predicts the solutions [n, x.., states] in physical units for a batch on the device of `forward`.
@@ -243,7 +243,7 @@ impl Task for RegressionTask {
         let batch = self.preparation.batch(&inputs, &parameters);
         Ok(batch
             .with("solutions", self.preparation.tokens[1].cut_all(&solutions))
-            .with("weights", Tensor::of(&weights, &[samples.len()])))
+            .with("weights", Tensor::from_slice(&weights, &[samples.len()])))
     }
 
     fn loss(&self, forward: &Forward, batch: &Batch) -> Result<Loss> {

@@ -10,7 +10,6 @@
 mod arg;
 mod backend;
 pub mod cache;
-pub(crate) mod columns;
 pub mod compile;
 mod constants;
 pub mod cuda;
@@ -20,6 +19,7 @@ mod graph;
 pub mod memory;
 mod pending_read;
 pub mod product;
+pub(crate) mod reduce_rows;
 pub(crate) mod rows;
 mod state;
 pub(crate) mod table;
@@ -42,7 +42,7 @@ use unix::{Error, Exit};
 
 /// All sources, to be compiled ahead of time and checked.
 pub const SOURCES: &[&Source] = &[
-    &columns::SOURCE,
+    &reduce_rows::SOURCE,
     &ops::activation::cuda::SOURCE,
     &ops::cast::cuda::SOURCE,
     &ops::dropout::cuda::SOURCE,
@@ -91,7 +91,7 @@ pub const ONLY_F32: &[Dtype] = &[Dtype::F32];
 /// ```compile_fail
 /// use tensor::{Device, Dtype, Tensor, args, kernel::{Grid, SOURCES}};
 /// let x = Tensor::zeros_on(Device::Cuda(0), &[1], Dtype::F32);
-/// SOURCES[0].launch(Dtype::F32, "columns_sum", Grid::new(1 << 20, 1024), args![&x]);
+/// SOURCES[0].launch(Dtype::F32, "reduce_rows_sum", Grid::new(1 << 20, 1024), args![&x]);
 /// ```
 #[derive(Debug)]
 pub struct Source {

@@ -25,6 +25,13 @@ pub(crate) struct Entry<const N: usize> {
     pub(crate) numbers: [f32; 2],
 }
 
+impl<const N: usize> Entry<N> {
+    /// Without additional scalars.
+    pub(crate) fn new(len: usize, addresses: [u64; N]) -> Self {
+        Self { addresses, len, numbers: [0.0; 2] }
+    }
+}
+
 /// The first two arguments of a launch (`table.cuh`).
 pub(crate) struct Table {
     pieces: Tensor,
@@ -66,7 +73,7 @@ impl Table {
 /// Uploads the words as 32-bit halves.
 fn upload(device: Device, words: Vec<u64>) -> Tensor {
     let halves: Vec<i32> = words.iter().flat_map(|w| [*w as i32, (*w >> 32) as i32]).collect();
-    super::constant(&Tensor::of(&halves, &[halves.len()]), device).unwrap_or_else(|error| {
+    super::constant(&Tensor::from_slice(&halves, &[halves.len()]), device).unwrap_or_else(|error| {
         super::fail(device, error);
         Tensor::empty_on(device, &[halves.len()], Dtype::I32)
     })

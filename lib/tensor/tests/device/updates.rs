@@ -201,7 +201,7 @@ fn the_norm_is_exact_to_f64_and_sees_what_is_not_finite() {
     for (wrong, is_nan) in [(f32::INFINITY, false), (f32::NAN, true), (3e38, false)] {
         let mut values = vec![1.0_f32; 5000];
         values[4999] = wrong;
-        let x = [Tensor::of(&[2.0_f32], &[1]), Tensor::of(&values, &[5000])];
+        let x = [Tensor::from_slice(&[2.0_f32], &[1]), Tensor::from_slice(&values, &[5000])];
         let norm = global_norm(&moved(&x, device())).unwrap();
         // The square of 3e38 overflows f32, but not the sum.
         assert_eq!((norm.is_nan(), norm.is_finite()), (is_nan, wrong == 3e38), "{wrong}: {norm}");
@@ -250,7 +250,7 @@ fn a_device_decides_as_the_host_does() {
             let mut there = here.to_device(device()).unwrap();
             for (update, (loss, factor)) in wrong.iter().chain(&wrong).enumerate() {
                 let mut gradients = tensors(&sizes, &Draw::Normal, update as u64);
-                gradients.push(Tensor::of(&[*factor], &[1]));
+                gradients.push(Tensor::from_slice(&[*factor], &[1]));
                 let losses: Vec<Tensor> =
                     [*loss, 3.5, 0.125 * update as f32].map(Tensor::scalar).to_vec();
                 let weights: Vec<Tensor> = [1.5_f32, 0.25, 4.25].map(Tensor::scalar).to_vec();

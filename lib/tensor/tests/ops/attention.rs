@@ -23,7 +23,7 @@ fn random(rows: usize, width: usize, input: u64) -> Tensor {
 /// The first rows of a tensor [1, rows, width].
 fn first(x: &Tensor, rows: usize) -> Tensor {
     let width = x.width();
-    Tensor::of(&x.read::<f64>()[..rows * width], &[1, rows, width])
+    Tensor::from_slice(&x.read::<f64>()[..rows * width], &[1, rows, width])
 }
 
 fn assert_close(a: &[f64], b: &[f64]) {
@@ -51,14 +51,14 @@ fn padded_keys_are_ignored() {
     let op = Attention { mask: PADDED, ..plain };
     let (q, k, v) = (random(3, 4, 0), random(5, 4, 1), random(5, 4, 2));
     for length in 1..=5 {
-        let out = apply(op, &[&q, &k, &v, &Tensor::of(&[length as i32], &[1])]);
+        let out = apply(op, &[&q, &k, &v, &Tensor::from_slice(&[length as i32], &[1])]);
         assert_close(&out, &apply(plain, &[&q, &first(&k, length), &first(&v, length)]));
     }
     for (length, same) in [(-3, 0), (9, 5)] {
-        let out = apply(op, &[&q, &k, &v, &Tensor::of(&[length], &[1])]);
-        assert_eq!(out, apply(op, &[&q, &k, &v, &Tensor::of(&[same], &[1])]));
+        let out = apply(op, &[&q, &k, &v, &Tensor::from_slice(&[length], &[1])]);
+        assert_eq!(out, apply(op, &[&q, &k, &v, &Tensor::from_slice(&[same], &[1])]));
     }
-    let out = apply(op, &[&q, &k, &v, &Tensor::of(&[0], &[1])]);
+    let out = apply(op, &[&q, &k, &v, &Tensor::from_slice(&[0], &[1])]);
     assert_eq!(out, [0.0; 12]);
 }
 
@@ -66,12 +66,12 @@ fn padded_keys_are_ignored() {
 fn joined_sequences_are_one_after_the_other() {
     let (a, b) = (random(3, 12, 0), random(4, 12, 1));
     let both: Vec<f64> = a.to_f64().into_iter().chain(b.to_f64()).collect();
-    let both = Tensor::of(&both, &[1, 7, 12]);
+    let both = Tensor::from_slice(&both, &[1, 7, 12]);
     let out = apply(Attention::new(2, Layout::Joined), &[&a, &b]);
     assert_close(&out, &apply(Attention::new(2, Layout::Packed), &[&both]));
     // The second sequence alone, when no key of the first is visible.
     let op = Attention { mask: PADDED, ..Attention::new(2, Layout::Joined) };
-    let out = apply(op, &[&a, &b, &Tensor::of(&[0, 4], &[1, 2])]);
+    let out = apply(op, &[&a, &b, &Tensor::from_slice(&[0, 4], &[1, 2])]);
     assert_close(&out[12..], &apply(Attention::new(2, Layout::Packed), &[&b]));
 }
 
@@ -82,7 +82,7 @@ fn heads_of_queries_share_those_of_keys() {
         // Heads of 2 features: a, b -> a, a, b, b.
         let rows = x.to_f64();
         let rows = rows.chunks_exact(2).flat_map(|head| [head, head]).flatten().copied();
-        Tensor::of(&rows.collect::<Vec<f64>>(), &[1, 5, 8])
+        Tensor::from_slice(&rows.collect::<Vec<f64>>(), &[1, 5, 8])
     };
     let plain = Attention::new(4, Layout::Separate);
     let out = apply(Attention { kv_heads: 2, ..plain }, &[&q, &k, &v]);
@@ -97,14 +97,14 @@ fn dropout_of_probabilities_is_that_of_a_tensor() {
     let k = draw(&[batch, keys, heads * keys], &Draw::Normal, 7, 1);
     let one = |i: usize| f64::from(i / (heads * keys) % keys == i % keys);
     let v: Vec<f64> = (0..batch * keys * heads * keys).map(one).collect();
-    let v = Tensor::of(&v, k.shape());
-    let counter = Tensor::of(&[1, -2, 3, 40], &[4]);
+    let v = Tensor::from_slice(&v, k.shape());
+    let counter = Tensor::from_slice(&[1, -2, 3, 40], &[4]);
     let dropout = Dropout { p: 0.4, site: 5, samples: batch };
     let plain = Attention::new(heads, Layout::Separate);
     let out = apply(Attention { dropout: Some(dropout), ..plain }, &[&q, &k, &v, &counter]);
 
     let tape = Tape::without_gradients();
-    let p = Tensor::of(&apply(plain, &[&q, &k, &v]), &[batch, queries, heads, keys]);
+    let p = Tensor::from_slice(&apply(plain, &[&q, &k, &v]), &[batch, queries, heads, keys]);
     let p = tape.apply(Permute(vec![0, 2, 1, 3]), &[&constant(p)]).unwrap();
     let p = tape.apply(dropout, &[&p, &constant(counter)]).unwrap();
     let p = tape.apply(Permute(vec![0, 2, 1, 3]), &[&p]).unwrap();

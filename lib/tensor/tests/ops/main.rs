@@ -80,7 +80,7 @@ fn gradients_are_added_to_what_is_there() {
             let (Some(fresh), Some(sum)) = (fresh, sum) else { continue };
             let expected: Vec<f64> =
                 fresh.to_f64().iter().zip(before.to_f64()).map(|(a, b)| a + b).collect();
-            let error = difference(sum, &Tensor::of(&expected, sum.shape()));
+            let error = difference(sum, &Tensor::from_slice(&expected, sum.shape()));
             assert!(error < 1e-12, "{what}: {error:e} (seed {seed})");
         }
     });

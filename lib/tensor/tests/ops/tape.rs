@@ -182,7 +182,7 @@ fn a_variable_that_is_two_inputs_of_an_op_gets_both_gradients() {
 fn a_variable_in_two_shapes_has_one_gradient() {
     let tape = Tape::new();
     let values = [0.5, -1.0, 2.0, 3.0, 0.25, -0.75];
-    let x = tape.leaf(Tensor::of(&values, &[2, 3]));
+    let x = tape.leaf(Tensor::from_slice(&values, &[2, 3]));
     // y[i, j, k] = x[i, k] + x[j, k]
     let y = tape.apply(Binary::Add, &[&x.reshape(&[2, 1, 3]), &x]).unwrap();
     let constant = |shape: &[usize], value| constant(Tensor::full(shape, value, Dtype::F64));

@@ -11,8 +11,8 @@ use super::schema::{Bounds, Schema, Shape};
 impl fmt::Display for Schema {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.shape.fmt(f)?;
-        let said = matches!(self.shape, Shape::Any);
-        if self.nullable && !said { f.write_str(", or null") } else { Ok(()) }
+        let is_any = matches!(self.shape, Shape::Any);
+        if self.nullable && !is_any { f.write_str(", or null") } else { Ok(()) }
     }
 }
 
@@ -61,11 +61,11 @@ impl fmt::Display for Bounds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bounds =
             [("≥", self.minimum), (">", self.above), ("≤", self.maximum), ("<", self.below)];
-        let said: Vec<String> = bounds
+        let parts: Vec<String> = bounds
             .iter()
             .filter_map(|(sign, bound)| bound.map(|bound| format!("{sign} {bound}")))
             .collect();
-        if said.is_empty() { Ok(()) } else { write!(f, " {}", said.join(" and ")) }
+        if parts.is_empty() { Ok(()) } else { write!(f, " {}", parts.join(" and ")) }
     }
 }
 

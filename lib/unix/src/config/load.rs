@@ -81,12 +81,12 @@ where
             Ok(Loaded { config, resolved })
         }
         _ => {
-            let told = |(key, message): (String, String)| Violation {
+            let violation = |(key, message): (String, String)| Violation {
                 source: layers.source(&key),
                 message: secrets::hidden(&message, &key, &substituted.secrets),
                 key,
             };
-            Err(report(&violations.into_iter().map(told).collect::<Vec<_>>()))
+            Err(report(&violations.into_iter().map(violation).collect::<Vec<_>>()))
         }
     }
 }

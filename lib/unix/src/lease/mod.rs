@@ -1,7 +1,7 @@
 //! A lease that gives a run a single writer, with a heartbeat, and a number that fences off older owners.
 //!
 //! `RUN/lease/attempt-00000003.json` describes the owner of the third attempt. The file appears complete under a name
-//! that only one process can get (link(2) is atomic, also over NFS), so each number has one owner; the highest number
+//! that only one process can get (link(2) is atomic, even over NFS), so each number has one owner; the highest number
 //! is the writer. Its owner sets the mtime of the file every ten seconds. A process that finds the heartbeat missing
 //! ([`judge`]) takes the next number, and the older owner, if it is still alive, notices before its next write
 //! ([`Fence`]). No file lock is trusted: correctness depends on unique names, rename and the attempt number in every
@@ -85,8 +85,8 @@ impl Lease {
         stop: &dyn Fn() -> bool,
     ) -> Result<Self> {
         create_folder(folder)?;
-        // The order matters: as long as there is no lease, nobody changes what `first` reads, so all candidates compute
-        // the same number.
+        // The order matters: as long as there is no lease, no process changes what `first` reads, so all candidates
+        // compute the same number.
         let first = first()?;
         let candidate = Candidate::new(folder, &owner)?;
         loop {

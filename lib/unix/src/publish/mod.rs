@@ -48,8 +48,8 @@ pub fn hash_file(path: &Path) -> Result<String> {
     hash_file_while(path, &|| true)
 }
 
-/// As [`hash_file`]. `check_stop` is called for every MiB; when it returns false, the result is the hash of the bytes read
-/// so far. Tells the kernel not to keep the pages, whose memory other processes may need.
+/// Like [`hash_file`], but calls `check_stop` for every MiB; once it returns false, the result is the hash of the bytes
+/// read so far. Tells the kernel not to keep the pages, because other processes may need the memory.
 pub fn hash_file_while(path: &Path, check_stop: &dyn Fn() -> bool) -> Result<String> {
     small::require_file(path)?;
     let mut file = File::open(path).map_err(|cause| Error::open(path, cause))?;

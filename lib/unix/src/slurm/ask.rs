@@ -18,9 +18,9 @@ pub(super) struct Answer {
     program: String,
     status: ExitStatus,
     /// Its stdout.
-    pub said: String,
+    pub stdout: String,
     /// Its stderr.
-    pub complained: String,
+    pub stderr: String,
 }
 
 impl Answer {
@@ -32,13 +32,13 @@ impl Answer {
     /// Its stdout if it succeeded, otherwise its stderr as one line.
     pub fn success(self) -> Result<String, String> {
         if self.is_success() {
-            return Ok(self.said);
+            return Ok(self.stdout);
         }
-        let lines = self.complained.lines().map(str::trim).filter(|line| !line.is_empty());
+        let lines = self.stderr.lines().map(str::trim).filter(|line| !line.is_empty());
         // The first lines of stderr say what is wrong, the last ones where to read more.
-        let complaint = line(&lines.collect::<Vec<_>>().join("; "));
-        let colon = if complaint.is_empty() { "" } else { ": " };
-        Err(format!("{} failed ({}){colon}{complaint}", self.program, self.status))
+        let message = line(&lines.collect::<Vec<_>>().join("; "));
+        let colon = if message.is_empty() { "" } else { ": " };
+        Err(format!("{} failed ({}){colon}{message}", self.program, self.status))
     }
 }
 
@@ -62,21 +62,21 @@ pub(super) fn answer(
         .process_group(0)
         .spawn()
         .map_err(|cause| format!("{program}: {cause}"))?;
-    let said = read_beside(child.stdout.take());
-    let complained = read_beside(child.stderr.take());
+    let stdout = read_in_thread(child.stdout.take());
+    let stderr = read_in_thread(child.stderr.take());
     let deadline = Instant::now() + timeout;
     let left = || deadline.saturating_duration_since(Instant::now());
-    let texts = said.recv_timeout(left()).and_then(|a| Ok((a, complained.recv_timeout(left())?)));
+    let texts = stdout.recv_timeout(left()).and_then(|a| Ok((a, stderr.recv_timeout(left())?)));
     match (wait_until(&mut child, deadline), texts) {
-        (Some(status), Ok((said, complained))) => {
-            Ok(Answer { program: program.into(), status, said, complained })
+        (Some(status), Ok((stdout, stderr))) => {
+            Ok(Answer { program: program.into(), status, stdout, stderr })
         }
         _ => Err(format!("{program} did not answer within {} s", timeout.as_secs_f32())),
     }
 }
 
 /// Reads a pipe in a separate thread, so that a command that fills one pipe does not block on the other.
-fn read_beside(pipe: Option<impl Read + Send + 'static>) -> Receiver<String> {
+fn read_in_thread(pipe: Option<impl Read + Send + 'static>) -> Receiver<String> {
     let (send, receive) = mpsc::channel();
     std::thread::spawn(move || {
         let mut text = Vec::new();
@@ -142,6 +142,6 @@ mod tests {
     fn both_pipes_are_read() {
         let script = "head -c 300000 /dev/zero >&2; head -c 300000 /dev/zero";
         let answer = ask("sh", &["-c", script], LONG).unwrap();
-        assert_eq!((answer.said.len(), answer.complained.len()), (300_000, 300_000));
+        assert_eq!((answer.stdout.len(), answer.stderr.len()), (300_000, 300_000));
     }
 }

@@ -76,16 +76,16 @@ pub fn was_cancelled(id: &str) -> bool {
     if !is_job_id(id) {
         return false;
     }
-    let said = |program, words: &[&str]| {
+    let output_of = |program, words: &[&str]| {
         ask(program, words, QUESTION_TIMEOUT).and_then(Answer::success).unwrap_or_default()
     };
-    let by_controller = said("scontrol", &["show", "job", "-o", id]);
+    let by_controller = output_of("scontrol", &["show", "job", "-o", id]);
     let states: Vec<&str> = words_of(&by_controller, "JobState").collect();
     if !states.is_empty() {
         return all_cancelled(&states);
     }
     // `CANCELLED by 1000`, one line per array task
-    let by_accounting = said("sacct", &["-n", "-X", "-P", "-j", id, "-o", "State"]);
+    let by_accounting = output_of("sacct", &["-n", "-X", "-P", "-j", id, "-o", "State"]);
     all_cancelled(&by_accounting.lines().collect::<Vec<_>>())
 }
 

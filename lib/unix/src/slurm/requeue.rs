@@ -82,7 +82,7 @@ fn try_once(job: &Slurm, id: &str, request: Request, is_ending: bool) -> Result<
     let words: &[&str] = if is_over_time { &[verb, id] } else { &[verb, "incomplete", id] };
     let answer = scontrol(words)?;
     if !answer.is_success() {
-        return match meaning(&answer.complained) {
+        return match meaning(&answer.stderr) {
             Some(Meaning::Requeued) => Ok(()),
             Some(Meaning::Never(why)) => Err(Refusal::Final(why.into())),
             None => Err(Refusal::Later(answer.success().err().unwrap_or_default())),
@@ -137,7 +137,7 @@ enum Meaning {
 
 /// Interprets the stderr of scontrol; `None` if the next request may succeed. The strings are those of slurm_strerror
 /// (SLURM 22.05); any other message leads to a repetition.
-fn meaning(complained: &str) -> Option<Meaning> {
+fn meaning(stderr: &str) -> Option<Meaning> {
     let known = [
         ("pending execution", Meaning::Requeued),
         (
@@ -149,7 +149,7 @@ fn meaning(complained: &str) -> Option<Meaning> {
         ("permission denied", Meaning::Never("the job belongs to another user")),
         ("already finished", Meaning::Never("SLURM considers the job finished")),
     ];
-    known.into_iter().find_map(|(words, meaning)| complained.contains(words).then_some(meaning))
+    known.into_iter().find_map(|(words, meaning)| stderr.contains(words).then_some(meaning))
 }
 
 #[cfg(test)]

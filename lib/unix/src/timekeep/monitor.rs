@@ -176,8 +176,8 @@ impl<'a> ChildMonitor<'a> {
         Ok(())
     }
 
-    /// Whether the command has been asked to stop, or is asked within `time`; returns as soon as it is. Called after the
-    /// command has ended, so signals are recorded but not forwarded.
+    /// Whether the command has been asked to stop, or is asked within `time`; returns as soon as it is. Called after
+    /// the command has ended, so signals are recorded but not forwarded.
     pub fn stop_requested_within(&mut self, time: Duration) -> bool {
         let end = Instant::now() + time;
         std::mem::take(&mut self.held).into_iter().for_each(|number| self.record(number));

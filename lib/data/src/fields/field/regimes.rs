@@ -1,6 +1,6 @@
 //! The regimes of a file: its trajectories may have different parameters.
 //!
-//! Each group may state its own, and a list like `nu` [n] beside the field has one value per trajectory.
+//! Each group may state its own, and a list like `nu` [n] next to the field has one value per trajectory.
 
 use super::source::{self, Source, data_error};
 use super::{Field, Place};

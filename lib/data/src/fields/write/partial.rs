@@ -1,6 +1,6 @@
 //! A file of fields that is written over several attempts.
 //!
-//! Until it is complete, its values are in `.NAME.partial` beside it, and `.NAME.partial.jsonl` records the file's
+//! Until it is complete, its values are in `.NAME.partial` next to it, and `.NAME.partial.jsonl` records the file's
 //! header, the offsets of the values and how many trajectories are synced to disk. An attempt that finds both resumes;
 //! one with a different header starts anew. A lock on the second file excludes other processes; it is released when its
 //! process ends.

@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 use unix::{Error, Exit, Result};
 
-/// How long a run that was told to stop by TERM, INT or HUP waits for its inputs to be verified before it stops without
-/// a checkpoint: schedulers send KILL 30 s after the signal. Before a time limit it waits at least as long; after
-/// that it stops waiting once only this time, or that of the longest save, is left.
+/// How long a run that was stopped by TERM, INT or HUP waits for its inputs to be verified before it exits without a
+/// checkpoint: schedulers send KILL 30 s after the signal. Before a time limit it waits at least as long, and then
+/// until only this time, or that of the longest save, is left.
 const WHEN_STOPPING: Duration = Duration::from_secs(10);
 /// How long the other ranks wait for rank 0, which may have to read a whole data set.
 const PATIENCE: Duration = Duration::from_secs(24 * 3600);
@@ -73,10 +73,10 @@ impl Session<'_> {
         let RunWriter { verifier, budget, longest_save, .. } = writer;
         let reserve = WHEN_STOPPING.max(*longest_save);
         let began = Instant::now();
-        let (mut said, mut asked, mut urgent) = (false, None, None);
+        let (mut reported, mut requested, mut urgent) = (false, None, None);
         let settled = verifier.settle(|| {
-            if !said && began.elapsed() > Duration::from_secs(1) {
-                said = true;
+            if !reported && began.elapsed() > Duration::from_secs(1) {
+                reported = true;
                 unix::note!("waiting until the input files are verified");
             }
             let must_stop = stopping
@@ -86,7 +86,7 @@ impl Session<'_> {
                 flag.then(|| at.get_or_insert_with(Instant::now).elapsed())
             };
             keeps_waiting(
-                since(must_stop, &mut asked),
+                since(must_stop, &mut requested),
                 since(signals.is_urgent(), &mut urgent),
                 budget.left(),
                 reserve,
@@ -118,15 +118,15 @@ impl Session<'_> {
     }
 }
 
-/// Whether a run keeps waiting for its inputs. `asked`: time since it was asked to stop; `urgent`: time since TERM, INT
-/// or HUP; `left`: time until its limit.
+/// Whether a run keeps waiting for its inputs. `requested`: time since it was asked to stop; `urgent`: time since TERM,
+/// INT or HUP; `left`: time until its limit.
 fn keeps_waiting(
-    asked: Option<Duration>,
+    requested: Option<Duration>,
     urgent: Option<Duration>,
     left: Option<Duration>,
     reserve: Duration,
 ) -> bool {
-    match (urgent, asked, left) {
+    match (urgent, requested, left) {
         (Some(since), ..) | (None, Some(since), None) => since < WHEN_STOPPING,
         (None, Some(since), Some(left)) => since < WHEN_STOPPING || left > reserve,
         (None, None, _) => true,
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn a_run_that_has_time_left_waits_for_its_inputs() {
         let [now, soon, long] = [0, 11, 3600].map(Duration::from_secs);
-        let waits = |asked, urgent, left| keeps_waiting(asked, urgent, left, WHEN_STOPPING);
+        let waits = |requested, urgent, left| keeps_waiting(requested, urgent, left, WHEN_STOPPING);
         assert!(waits(None, None, None) && waits(None, None, Some(now)));
         // USR1, or the limit is near: waits at least as long as after TERM.
         assert!(waits(Some(long), None, Some(soon)) && waits(Some(now), None, Some(now)));

@@ -21,13 +21,13 @@ use std::path::PathBuf;
 use unix::{Context, Error, Result};
 
 impl Session<'_> {
-    /// Rewinds to before the spike at update number `spike_at` (from 1). Halts when there is no checkpoint to rewind to
-    /// or too many rewinds were made.
+    /// Rewinds to before the spike at update number `spike_at` (from 1). Halts when there is no checkpoint to rewind
+    /// to, or after too many rewinds.
     pub fn rewind(&mut self, spike_at: u64, spike: &Spike) -> Result<(), Halt> {
         let config = &self.job.task.config;
         let rule = &config.training.spike;
         let what = format!(
-            "{} of {:.4e} at update {spike_at} lies above {:.4e}",
+            "{} of {:.4e} at update {spike_at} exceeds {:.4e}",
             spike.of, spike.value, spike.limit
         );
         if self.progress.rewinds >= rule.rewinds {
@@ -61,7 +61,7 @@ impl Session<'_> {
         progress.device_seconds = self.progress.device_seconds;
         let supersede = |writer: &mut RunWriter| writer.saver.go_back(progress.update);
         let superseded = self.writer.as_mut().map(supersede).transpose().unwrap_or_else(|error| {
-            unix::warn!("checkpoints after update {} stay: {error}", progress.update);
+            unix::warn!("checkpoints after update {} were not removed: {error}", progress.update);
             None
         });
         self.validated = (progress.update, metrics);
@@ -74,7 +74,7 @@ impl Session<'_> {
 
     /// The checkpoint to rewind to, which rank 0 chooses; None for the beginning of the run.
     fn checkpoint_before(&mut self, spike_at: u64) -> Result<Option<Loaded>> {
-        // It may still be being written.
+        // The newest one may still be in the process of being written.
         if let Err(error) = self.finish_save() {
             self.reporter.unsaved(&self.progress, &error);
         }

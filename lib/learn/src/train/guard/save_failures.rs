@@ -1,4 +1,4 @@
-//! When failed saves end a run: training must not continue on a disk that has failed for good.
+//! When failed saves end a run: training must not continue on a disk that has failed permanently.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -48,8 +48,8 @@ impl SaveFailures {
         self.verdict = Some(format!("{what}: {error}"));
     }
 
-    /// The error that ends the run, if it must end now; `folder` is its directory of checkpoints. 73 if no file can be
-    /// created there, else 74.
+    /// The error that ends the run, if it must end now: 73 if `folder`, its directory of checkpoints, is read-only,
+    /// else 74.
     pub fn error(&self, folder: &Path) -> Option<Error> {
         let why = self.verdict.as_ref()?;
         let exit = if is_read_only(folder) { Exit::CannotCreate } else { Exit::Io };

@@ -50,8 +50,8 @@ enum StartDecision {
     Go { checkpoint: Option<PathBuf>, saved_at: Option<u64> },
 }
 
-/// Starts an attempt. When rank 0 refuses to train, it reports why, and all ranks leave. Errors: those of a single
-/// rank, which end all ranks.
+/// Starts an attempt. If rank 0 refuses to train, it reports why, and all ranks exit. An error of a single rank ends
+/// all ranks.
 pub(super) fn start<'a>(job: &'a Job) -> Result<Start<'a>> {
     let signals = Signals::install()?;
     let mut start = match job.ranks.rank() {
@@ -95,7 +95,7 @@ fn start_rank_0<'a>(job: &'a Job, signals: Signals) -> Result<Start<'a>> {
 }
 
 fn start_worker<'a>(job: &'a Job, signals: Signals) -> Result<Start<'a>> {
-    // An error here may also occur on rank 0, which then reports it for all ranks.
+    // The same error probably occurs on rank 0, which then reports it for all ranks.
     let opened = open(job);
     let decision = job.ranks.broadcast(Vec::new())?;
     let (path, saved_at) = match serde_json::from_slice(&decision).map_err(Error::bug)? {
@@ -203,9 +203,9 @@ fn resume_or_init<'a>(
         ..State::default()
     };
     let writer = RunWriter::new(job, run, lease, budget, frame, task.input_files())?;
-    let is_ours =
+    let is_unchanged =
         |found: &&Loaded| accepted.is_empty() && found.path().parent() == Some(&*run.checkpoints());
-    let saved_at = found.as_ref().filter(is_ours).map(|_| progress.update);
+    let saved_at = found.as_ref().filter(is_unchanged).map(|_| progress.update);
     let output = (reporter, Some(writer));
     let mut session = session(job, signals, (task, params), progress, found.as_ref(), output)?;
     session.saved_at = saved_at;
@@ -288,7 +288,7 @@ fn record(
     run.record_start(lease.attempt(), &entry)
 }
 
-/// Errors (78): configuration, data or parameters of a rank differ from those of rank 0.
+/// Checks that configuration, data and parameters are the same on all ranks. Errors: 78 when they are not.
 fn same_on_all_ranks(session: &Session) -> Result<()> {
     let job = session.job;
     if job.ranks.size() == 1 {

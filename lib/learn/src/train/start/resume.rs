@@ -9,10 +9,10 @@
 //! | `--resume PATH` or `never`, and no checkpoint that descends from it | applies it | |
 //! | the same, and the newest checkpoint descends from it | resumes from the newest | |
 //! | no checkpoint | starts at update 0, with the same seed | |
-//! | no checkpoint, but the log records some | refuses, unless told to start again | 66 |
+//! | no checkpoint, but the log records some | refuses, unless `--resume never` | 66 |
 //! | checkpoints, but none good | refuses | 65 |
 //! | different configuration or data | refuses, unless accepted | 78 |
-//! | several attempts without progress, or a divergence | blocked until told otherwise | 1 |
+//! | several attempts without progress, or a divergence | blocked until `--retry` or an accepted change | 1 |
 
 use super::machine;
 use super::origin::{Origin, continues};
@@ -85,8 +85,8 @@ pub(in crate::train) fn find(job: &Job, run: &RunDir) -> Result<Found> {
             return Err(Error::new(
                 Exit::CannotCreate,
                 format!(
-                    "{} has checkpoints and --resume never would leave them behind: \
-                     choose another run directory, or --resume auto",
+                    "{} has checkpoints, which --resume never would ignore: choose another run directory, or \
+                     --resume auto",
                     job.run.display()
                 ),
             ));
@@ -107,7 +107,7 @@ fn descendant(job: &Job, entries: &[Entry]) -> Option<Loaded> {
     None
 }
 
-/// Errors (66): the run has no checkpoints although its log records some.
+/// Refuses a run that has no checkpoints although its log records some. Errors: 66.
 fn refuse_emptied(run: &RunDir) -> Result<()> {
     if !run.log().exists() {
         return Ok(());
@@ -149,8 +149,8 @@ pub(in crate::train) fn progress_of(job: &Job, found: &Loaded) -> Result<Progres
     }
     let configured = manifest.config.get("seed").and_then(Value::as_u64);
     if configured != Some(manifest.seed) {
-        let text = format!("{path}: its seed is {}, that of its configuration", manifest.seed);
-        return Err(Error::data(format!("{text} {configured:?}")));
+        let text = format!("{path}: the seed is {} in the manifest, ", manifest.seed);
+        return Err(Error::data(format!("{text}{configured:?} in its configuration")));
     }
     Ok(progress)
 }
@@ -189,8 +189,8 @@ pub(in crate::train) fn changes(
         return Ok(changes);
     }
     let first = format!(
-        "{} was made with another configuration or other data: start a new run directory for it, or \
-         continue with --accept-config-change",
+        "{} was made with another configuration or other data: use a new run directory, or continue \
+         with --accept-config-change",
         found.path().display()
     );
     Err(Error::list(Exit::Config, first, &changes))
@@ -291,7 +291,7 @@ pub(in crate::train) fn refuse_blocked(
 
 fn blocked_error(job: &Job, reason: &str) -> Error {
     let text = format!(
-        "{}: {reason}; nothing was done. Check its log, fix the cause, then start it with --retry, \
+        "{}: {reason}; nothing was done. Check the log, fix the cause, then start the run with --retry, \
          or with a changed configuration and --accept-config-change",
         job.run.display()
     );

@@ -176,7 +176,7 @@ mod tests {
     /// Values whose sum depends on the order of addition.
     fn term(slice: u32, micro_batch: u32) -> Tensor {
         let n = (slice * 7 + micro_batch * 3 + 1) as f32;
-        Tensor::of(&[1.0 / n, 1e7 / (n + 0.3), -0.1 * n.powi(5)], &[3])
+        Tensor::from_slice(&[1.0 / n, 1e7 / (n + 0.3), -0.1 * n.powi(5)], &[3])
     }
 
     fn sum(slices: std::ops::Range<u32>, piecewise: bool) -> Vec<f32> {

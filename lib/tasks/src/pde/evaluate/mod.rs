@@ -1,4 +1,4 @@
-//! Evaluation: the errors of trained models on trajectories that they were not trained on, next to simple baselines.
+//! Evaluation: the errors of trained models on unseen trajectories, compared with those of simple baselines.
 //!
 //! From every start frame of every trajectory the operator is rolled out in the latent space of its codec, and every
 //! state is decoded and compared with the ground truth in physical units. The baselines are persistence, the mean of
@@ -62,7 +62,7 @@ impl Regime {
         merged(self.by_start.iter())
     }
 
-    /// Number and NRMSE of the rollout at this quantile of the errors: 0.5 for the median, 1 for the worst.
+    /// Index and NRMSE of the rollout at this quantile of the errors: 0.5 for the median, 1 for the worst.
     pub fn at_quantile(&self, quantile: f64) -> (usize, f64) {
         let mut order: Vec<_> = self.nrmse.iter().map(|nrmse| nrmse.0).enumerate().collect();
         order.sort_by(|a, b| a.1.total_cmp(&b.1));
@@ -75,7 +75,7 @@ impl Regime {
 pub struct Evaluation {
     /// Steps per rollout.
     pub steps: usize,
-    /// Results by parameter value, ascending.
+    /// Results by parameter value, in ascending order.
     pub regimes: Vec<Regime>,
 }
 
@@ -116,8 +116,8 @@ impl Evaluator<'_> {
     }
 }
 
-/// Runs an evaluation to the end of its plan, continuing from `result`. `done` is called with the result so far after
-/// each batch of rollouts; if it returns an error, the evaluation stops and can be continued by a later call.
+/// Runs an evaluation to the end of its plan, continuing from `result`. Calls `done` with the result so far after each
+/// batch of rollouts; if it returns an error, the evaluation stops, and a later call can continue it.
 pub fn evaluate(
     evaluator: &Evaluator,
     mut result: Evaluation,

@@ -203,7 +203,7 @@ fn cosine_transform(side: usize, patches: &Patches, d: usize) -> (Tensor, Tensor
     };
     let forward: Vec<f32> = (0..d * p).map(|n| at(n / p, n % p)).collect();
     let backward: Vec<f32> = (0..d * p).map(|n| at(n % d, n / d)).collect();
-    (Tensor::of(&forward, &[d, p]), Tensor::of(&backward, &[p, d]))
+    (Tensor::from_slice(&forward, &[d, p]), Tensor::from_slice(&backward, &[p, d]))
 }
 
 #[cfg(test)]

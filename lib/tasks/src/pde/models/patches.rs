@@ -18,7 +18,7 @@ impl Patches {
     /// does not match.
     pub fn new(grid: &[usize], channels: usize, side: usize) -> Result<Self, String> {
         if !(1..=2).contains(&grid.len()) {
-            return Err(format!("fields on {} axes; models read one or two", grid.len()));
+            return Err(format!("fields with {} axes; models support one or two", grid.len()));
         }
         match grid.iter().find(|n| **n == 0 || side == 0 || !n.is_multiple_of(side)) {
             Some(n) => Err(format!("patch = {side} does not divide the {n} grid points")),

@@ -3,9 +3,9 @@
 //!
 //! With ẑ_k the k-th state of a rollout from z_0, L = mean over k = 1..=h and samples of Σ_c σ_c²·mean_t(ẑ_k -
 //! z_k)²/(energy of z_0 + floor), with gradients through the whole rollout. States are normalised by channel; σ_c²
-//! weights errors as they count in the unnormalised latents, and the division by the energy lets decayed fields count
-//! as much as initial ones. Optional terms for the first step: the relative error of the spectral energy over tokens,
-//! the squared error of the magnitude spectra over features, and the relative error.
+//! gives errors the weight that they have in the unnormalised latents, and dividing by the energy gives decayed fields
+//! the same weight as initial ones. Optional terms for the first step: the relative error of the spectral energy over
+//! tokens, the squared error of the magnitude spectra over features, and the relative error.
 
 mod config;
 mod spectra;
@@ -45,7 +45,7 @@ pub struct OperatorTask {
     validation: Sources<LatentStore>,
     seed: u64,
     /// Total number of micro-batches in training.
-    passes: u64,
+    micro_batches: u64,
 }
 
 /// Name of the batch tensor with the k-th states of the target rollouts, [B, T, D].
@@ -70,15 +70,15 @@ impl OperatorTask {
     /// Rollout length of a micro-batch.
     fn horizon(&self, micro_batch: u64) -> usize {
         let parts = self.loss.horizons.len();
-        let part =
-            (u128::from(micro_batch) * parts as u128 / u128::from(self.passes.max(1))) as usize;
+        let part = (u128::from(micro_batch) * parts as u128 / u128::from(self.micro_batches.max(1)))
+            as usize;
         self.loss.horizons[part.min(parts - 1)]
     }
 
-    /// The start frame of a rollout, from a uniform index `place` below `starts`.
+    /// The start frame of a rollout for a uniformly drawn `place` below `starts`; see the key `data.start_bias`.
     fn start(&self, place: u64, starts: u64) -> usize {
-        let way = (place as f64 + 0.5) / starts as f64;
-        ((way.powf(self.data.start_bias) * starts as f64) as u64).min(starts - 1) as usize
+        let uniform = (place as f64 + 0.5) / starts as f64;
+        ((uniform.powf(self.data.start_bias) * starts as f64) as u64).min(starts - 1) as usize
     }
 
     /// Weight of a rollout, from the energy of its initial latents relative to the mean energy of all.
@@ -147,7 +147,7 @@ impl Define for OperatorTask {
             train,
             validation,
             seed: config.seed,
-            passes: config.training.updates * config.training.accumulation,
+            micro_batches: config.training.updates * config.training.accumulation,
         };
         builder.check()?;
         Ok((task, builder.finish()))
@@ -189,11 +189,11 @@ impl Task for OperatorTask {
             let strides = &self.data.strides;
             let stride = strides[draw.below(place, 0, strides.len() as u64) as usize];
             let [rows, columns] = layout.token_grid();
-            let turn = |element: u64, tokens: usize| match self.data.random_shift {
+            let shift = |element: u64, tokens: usize| match self.data.random_shift {
                 true => draw.below(place, element, tokens as u64) as usize,
                 false => 0,
             };
-            let (down, along) = (turn(2, rows), turn(1, columns));
+            let (down, along) = (shift(2, rows), shift(1, columns));
             let initial = store.frames(trajectory, start..start + 1);
             weights.push(self.weight(initial));
             features.extend(
@@ -215,10 +215,10 @@ impl Task for OperatorTask {
                 }
             }
         }
-        let features = Tensor::of(&features, &[samples.len(), Condition::FEATURES]);
+        let features = Tensor::from_slice(&features, &[samples.len(), Condition::FEATURES]);
         let batch = Batch::new(samples.len() as f64)
             .with("features", features)
-            .with("weights", Tensor::of(&weights, &[samples.len()]));
+            .with("weights", Tensor::from_slice(&weights, &[samples.len()]));
         let steps = states.into_iter().enumerate();
         Ok(steps.fold(batch, |batch, (k, state)| batch.with(state_name(k), state)))
     }
@@ -292,7 +292,7 @@ impl Task for OperatorTask {
             features.extend(self.condition.features(&store.parameter(trajectory), time));
         }
         let batch = Batch::new(samples.len() as f64)
-            .with("features", Tensor::of(&features, &[samples.len(), Condition::FEATURES]))
+            .with("features", Tensor::from_slice(&features, &[samples.len(), Condition::FEATURES]))
             .with(state_name(0), first);
         let predictions = self.predict(forward, &batch.to_device(forward.device())?)?;
         for (sample, states) in samples.iter().zip(predictions.rows("states")?) {

@@ -20,7 +20,7 @@ fn fourier(n: usize) -> Tensor {
         rows.extend((0..n).map(|i| table[k * i % n].1));
         rows.extend((0..n).map(|i| -table[k * i % n].0));
     }
-    Tensor::of(&rows, &[2 * frequencies, n])
+    Tensor::from_slice(&rows, &[2 * frequencies, n])
 }
 
 /// Σ over frequencies and features of |rFFT over tokens|², per sample: [B, T, D] -> [B, 1].

@@ -98,7 +98,7 @@ impl TrainedCodec {
             })?;
             latents.extend_from_slice(z.read::<f32>());
         }
-        Ok(Tensor::of(&latents, &[count, self.tokens(), self.dim]))
+        Ok(Tensor::from_slice(&latents, &[count, self.tokens(), self.dim]))
     }
 
     /// Decodes latents [n, tokens, dim] to fields [n, grid.., channels] in physical units.
@@ -106,7 +106,7 @@ impl TrainedCodec {
         let width = self.tokens() * self.dim;
         let mut fields = Vec::with_capacity(latents.len() / width * self.tokens.field_len());
         for z in latents.chunks(BATCH * width) {
-            let z = Tensor::of(z, &[z.len() / width, self.tokens(), self.dim]);
+            let z = Tensor::from_slice(z, &[z.len() / width, self.tokens(), self.dim]);
             let u = self.trained.run(|forward, codec| {
                 codec.decode(forward, &forward.data(&z)?)?.value().to_host()
             })?;

@@ -85,10 +85,10 @@ impl TrainedOperator {
         {
             let features: Vec<f32> =
                 parameters.iter().flat_map(|p| self.condition.features(p, time)).collect();
-            let features = Tensor::of(&features, &[parameters.len(), Condition::FEATURES]);
+            let features = Tensor::from_slice(&features, &[parameters.len(), Condition::FEATURES]);
             let mut z = vec![0.0; first.len()];
             self.scale.apply(first, &mut z);
-            let z = Tensor::of(&z, &[parameters.len(), tokens, dim]);
+            let z = Tensor::from_slice(&z, &[parameters.len(), tokens, dim]);
             let predicted = self.trained.run(|forward, operator| {
                 let (z, features) = (forward.data(&z)?, forward.data(&features)?);
                 rollout(operator, &self.scale, forward, z, &features, steps)

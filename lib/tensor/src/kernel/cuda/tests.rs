@@ -81,14 +81,14 @@ fn copies_keep_to_the_order_of_launches() {
     // A piece is 4 MiB: test less, exactly one, more than are in flight, and an odd remainder.
     for (round, n) in [1, 1000, 1 << 20, (5 << 20) + 3, 7].into_iter().enumerate() {
         let host = values(n, round);
-        let mut x = Tensor::of(&host, &[n]).to_device(GPU).unwrap();
+        let mut x = Tensor::from_slice(&host, &[n]).to_device(GPU).unwrap();
         add(&mut x, 1.0);
         let before = x.clone();
         add(&mut x, 2.0);
         // Uploaded into memory that kernels still use.
-        let scratch = Tensor::of(&values(n, 99), &[n]).to_device(GPU).unwrap();
+        let scratch = Tensor::from_slice(&values(n, 99), &[n]).to_device(GPU).unwrap();
         drop(scratch);
-        let again = Tensor::of(&host, &[n]).to_device(GPU).unwrap();
+        let again = Tensor::from_slice(&host, &[n]).to_device(GPU).unwrap();
         let expect = |add: f32| host.iter().map(|x| x + add).collect::<Vec<f32>>();
         assert!(before.to_host().unwrap().read::<f32>() == expect(1.0), "{n}: a copy on the GPU");
         assert!(x.to_host().unwrap().read::<f32>() == expect(3.0), "{n}: after two launches");
@@ -104,7 +104,7 @@ fn a_value_that_is_wanted_later_waits_for_no_later_kernel() {
     if !inside("a_value_that_is_wanted_later_waits_for_no_later_kernel", &[]) {
         return;
     }
-    let mut x = Tensor::of(&values(100, 0), &[100]).to_device(GPU).unwrap();
+    let mut x = Tensor::from_slice(&values(100, 0), &[100]).to_device(GPU).unwrap();
     let expect = |add: f32| values(100, 0).iter().map(|x| x + add).collect::<Vec<f32>>();
     // More and more of them at once, read in either order or not at all.
     for round in 1..20 {
@@ -147,7 +147,7 @@ fn threads_share_a_gpu() {
             scope.spawn(move || {
                 for round in 0..8 {
                     let host = values(40_000 + 100 * thread, thread + round);
-                    let mut x = Tensor::of(&host, &[host.len()]).to_device(GPU).unwrap();
+                    let mut x = Tensor::from_slice(&host, &[host.len()]).to_device(GPU).unwrap();
                     add(&mut x, 1.0);
                     let back = x.to_host().unwrap();
                     assert!(back.read::<f32>().iter().zip(&host).all(|(b, h)| *b == h + 1.0));
@@ -163,7 +163,7 @@ fn a_graph_does_again_what_was_recorded() {
         return;
     }
     let gpu = Gpu::open(0).unwrap();
-    let mut x = Tensor::of(&values(100, 0), &[100]).to_device(GPU).unwrap();
+    let mut x = Tensor::from_slice(&values(100, 0), &[100]).to_device(GPU).unwrap();
     add(&mut x, 1.0);
     let graph = gpu
         .capture(|| {

@@ -39,13 +39,13 @@ struct Call {
     }
 
 // No dropout of the probabilities.
-struct KeepAll {
+struct NoDropout {
     static constexpr bool DROPS = false;
 };
 
 // Dropout of the probabilities, as ops/dropout applies it to a tensor [B, heads, queries, keys] with keys rounded up to
 // a multiple of 4.
-struct DropSome {
+struct ProbabilityDropout {
     static constexpr bool DROPS = true;
     DropoutMask mask;
     float scale;  // 1/(1 - p)
@@ -66,12 +66,12 @@ struct DropSome {
     }
 };
 
-// The last parameters of every kernel; KEEP_ALL ignores them.
+// The last parameters of every kernel; NO_DROPOUT ignores them.
 #define DROPOUT_PARAMETERS \
     const int *__restrict__ counter, unsigned site, unsigned threshold, float keep_scale
-#define KEEP_ALL KeepAll{}
-#define DROP_SOME \
-    DropSome{dropout_mask(counter, site, threshold), keep_scale, queries, (keys + 3) / 4}
+#define NO_DROPOUT NoDropout{}
+#define DROPOUT \
+    ProbabilityDropout{dropout_mask(counter, site, threshold), keep_scale, queries, (keys + 3) / 4}
 
 // Rows of a sample and head: row r is at (r < split ? first : second) + r * stride.
 template <class T>
@@ -146,9 +146,9 @@ DEVICE int key_row(const Keys& keys, int position) {
 }
 
 // Queries stay in memory order.
-struct AsTheyLie {};
+struct InOrder {};
 
-DEVICE int key_row(AsTheyLie, int position) {
+DEVICE int key_row(InOrder, int position) {
     return position;
 }
 

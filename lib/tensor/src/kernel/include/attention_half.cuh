@@ -160,7 +160,7 @@ DEVICE void multiply_scores(float (&o)[M][D / 8][4], const unsigned (&p)[M][N / 
 
 // Masks the keys that queries do not see: rows are queries from `query`, columns are keys from `key`.
 template <int M, int N>
-DEVICE void hide(float (&s)[M][N][4], const Call& c, const Keys& keys, int query, int key) {
+DEVICE void mask_keys(float (&s)[M][N][4], const Call& c, const Keys& keys, int query, int key) {
 #pragma unroll
     for (int m = 0; m < M; ++m) {
 #pragma unroll

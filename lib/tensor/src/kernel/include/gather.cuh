@@ -174,11 +174,11 @@ DEVICE const element* address(const Matrix& matrix, int row, int column) {
 // Copies tiles of an operand, whose lines are pieces of its rows: with LINES_INNER the lines follow one another along
 // the inner axis of the product, otherwise they extend along it. Each thread copies equally many chunks of 16 bytes,
 // all in one column of chunks; what does not change from tile to tile is computed once.
-template <class Operand_, class T_, int THREADS, bool LINES_INNER_, bool ODD_>
+template <class Operand_, class T_, int THREADS, bool LINES_INNER_, bool UNALIGNED_>
 struct Gatherer {
     using Operand = Operand_;
     using T = T_;
-    static constexpr bool LINES_INNER = LINES_INNER_, ODD = ODD_;
+    static constexpr bool LINES_INNER = LINES_INNER_, UNALIGNED = UNALIGNED_;
     static constexpr int STEP = THREADS / T::CHUNKS, PIECES = T::LINES / STEP;
     static_assert(T::LINES % STEP == 0, "every thread copies the same chunk of equally many lines");
     Operand operand;
@@ -205,8 +205,8 @@ DEVICE G gatherer(const typename G::Operand& operand, int outer) {
     return g;
 }
 
-// Starts to copy the tile that begins at `inner` on the inner axis. ODD reads one element at a time, for operands whose
-// contiguous groups are not multiples of 16 bytes; these copies are synchronous.
+// Starts to copy the tile that begins at `inner` on the inner axis. UNALIGNED reads one element at a time, for
+// operands whose contiguous groups are not multiples of 16 bytes; these copies are synchronous.
 template <class G>
 DEVICE void gather(G& g, unsigned char* tile, int inner) {
     const int line = threadIdx.x / G::T::CHUNKS, chunk = threadIdx.x % G::T::CHUNKS;
@@ -219,7 +219,7 @@ DEVICE void gather(G& g, unsigned char* tile, int inner) {
             g.rows[i] = find_row(g.operand, inner + line + i * G::STEP);
         }
         unsigned char* to = tile + chunk_at<typename G::T>(line + i * G::STEP, chunk);
-        if constexpr (!G::ODD) {
+        if constexpr (!G::UNALIGNED) {
             const element* from = address(g.operand, g.rows[i], g.column);
             copy_async_16(to, from ? from : g.operand.data, from ? 16 : 0);
         } else {

@@ -117,25 +117,25 @@ DEVICE void write_result(const Product& p, const Place& at, int row, int column,
 
 // One operand's tile at `k`; `matrix` points to the first element of the operand that the block needs or, if aligned,
 // that this thread needs.
-template <class T, int THREADS, bool ALONG_K, bool ODD>
+template <class T, int THREADS, bool ALONG_K, bool UNALIGNED>
 DEVICE void load_operand(unsigned char* to, const element* matrix, long long stride, int k,
                          int span_left, int k_left, bool is_aligned) {
     const element* from = matrix + (ALONG_K ? k : k * stride);
     const int lines = ALONG_K ? span_left : k_left, length = ALONG_K ? k_left : span_left;
-    if (!ODD || is_aligned) {
+    if (!UNALIGNED || is_aligned) {
         load_tile<T, THREADS>(to, from, stride, lines, length);
     } else {
-        load_odd_tile<T, THREADS>(to, from, stride, lines, length);
+        load_unaligned_tile<T, THREADS>(to, from, stride, lines, length);
     }
 }
 
-// A block's part of a product. Lines that are not 16-byte aligned require ODD.
-template <class S, class Warp, bool ODD>
+// A block's part of a product. Lines that are not 16-byte aligned require UNALIGNED.
+template <class S, class Warp, bool UNALIGNED>
 DEVICE void make_product(const Product& p, unsigned char* shared) {
     const Place at = place<S>(p);
     using Lhs = typename S::Lhs;
     using Rhs = typename S::Rhs;
-    const bool lhs_aligned = !ODD || (p.aligned & 1), rhs_aligned = !ODD || (p.aligned & 2);
+    const bool lhs_aligned = !UNALIGNED || (p.aligned & 1), rhs_aligned = !UNALIGNED || (p.aligned & 2);
     const element* lhs = p.lhs + at.batch * p.lhs_batch +
                          at.row * (S::LHS_TRANSPOSED ? 1ll : p.lhs_stride) +
                          (lhs_aligned ? thread_offset<Lhs, S::THREADS>(p.lhs_stride) : 0);
@@ -153,9 +153,9 @@ DEVICE void make_product(const Product& p, unsigned char* shared) {
 
     Warp warp{};
     sum_tiles<S>(warp, shared, end - begin, [&](unsigned char* to) {
-        load_operand<Lhs, S::THREADS, !S::LHS_TRANSPOSED, ODD>(
+        load_operand<Lhs, S::THREADS, !S::LHS_TRANSPOSED, UNALIGNED>(
             to, lhs, p.lhs_stride, k, p.m - at.row, p.k - k, lhs_aligned);
-        load_operand<Rhs, S::THREADS, S::RHS_TRANSPOSED, ODD>(
+        load_operand<Rhs, S::THREADS, S::RHS_TRANSPOSED, UNALIGNED>(
             to + S::Lhs::BYTES, rhs, p.rhs_stride, k, p.n - at.column, p.k - k, rhs_aligned);
         k += DEPTH;
         if (k >= p.k) {
@@ -174,10 +174,10 @@ using Small = Shape<64, 64, 32, 32, 4, LHS, RHS>;
 
 // A kernel whose blocks compute `Tile` with `Warp`, for operands that are transposed or not. The last letters of its
 // name say how A and B are stored: n like op(), t transposed.
-#define PRODUCT(name, Warp, Tile, LHS, RHS, threads, blocks, odd)                                \
+#define PRODUCT(name, Warp, Tile, LHS, RHS, threads, blocks, unaligned)                          \
     KERNEL(name, threads, blocks)(PRODUCT_PARAMETERS) {                                          \
         DYNAMIC_SHARED(shared);                                                                  \
         const Product p = PRODUCT_ARGUMENTS;                                                     \
         using S = Tile<LHS, RHS>;                                                                \
-        make_product<S, Warp<S>, odd>(p, shared);                                                \
+        make_product<S, Warp<S>, unaligned>(p, shared);                                          \
     }

@@ -54,24 +54,28 @@ struct Constant {
   static constexpr int value = N;
 };
 
-// Calls f(N, row, column) for this thread's N adjacent elements of `rows` rows of `width` elements.
-template <int N, class F>
-DEVICE void with_unit_of(Constant<N> n, int rows, int width, F f) {
-  int unit = blockIdx.x * blockDim.x + threadIdx.x;
-  int row = unit / (width / N);
-  if (row < rows) {
-    f(n, row, unit % (width / N) * N);
+// Calls f(N): N = WIDTH if `whole`, otherwise 1.
+template <class F>
+DEVICE void with_width(bool whole, F f) {
+  if (whole) {
+    f(Constant<WIDTH>());
+  } else {
+    f(Constant<1>());
   }
 }
 
-// The same with N = WIDTH (16 bytes) if the width is a multiple of it, otherwise 1 (kernel/units.rs).
+// Calls f(N, row, column) for this thread's N adjacent elements of `rows` rows of `width` elements: N = WIDTH
+// (16 bytes) if the width is a multiple of it, otherwise 1 (kernel/units.rs).
 template <class F>
 DEVICE void with_unit(int rows, int width, F f) {
-  if (width % WIDTH == 0) {
-    with_unit_of(Constant<WIDTH>(), rows, width, f);
-  } else {
-    with_unit_of(Constant<1>(), rows, width, f);
-  }
+  with_width(width % WIDTH == 0, [&](auto n) {
+    constexpr int N = n.value;
+    int unit = blockIdx.x * blockDim.x + threadIdx.x;
+    int row = unit / (width / N);
+    if (row < rows) {
+      f(n, row, unit % (width / N) * N);
+    }
+  });
 }
 
 // Calls f(N, i) for the groups of N adjacent elements of this thread among the `count` elements of its block: N = 4 if

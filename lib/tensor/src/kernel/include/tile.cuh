@@ -54,7 +54,7 @@ DEVICE void load_tile(unsigned char* tile, const element* from, long long stride
 // The same for any alignment, given the tile's first element: copies single floats, or 16-bit elements, whose copies
 // are synchronous.
 template <class T, int THREADS>
-DEVICE void load_odd_tile(unsigned char* tile, const element* from, long long stride, int lines,
+DEVICE void load_unaligned_tile(unsigned char* tile, const element* from, long long stride, int lines,
                           int length) {
 #pragma unroll 1
     for (int i = threadIdx.x; i < T::LINES * T::CHUNKS; i += THREADS) {

@@ -3,13 +3,13 @@
 //! Operands are bf16, f16 or f32, sums are f32. Tensor cores multiply 16-bit operands exactly; f32 is multiplied in f32
 //! or, if [`set_tf32`] allows it, by tensor cores after rounding to tf32. Any size is supported; lines that are not
 //! aligned to 16 bytes are slower. A sum over k runs in order within each of its parts, and parts are added in order
-//! (`columns`); their number depends only on sizes (`plan`). Costs 2·m·n·k operations a product.
+//! (`reduce_rows`); their number depends only on sizes (`plan`). Costs 2·m·n·k operations a product.
 
 mod plan;
 #[cfg(all(test, feature = "emu"))]
 mod tests;
 
-use super::{Arg, Grid, Source, columns, source};
+use super::{Arg, Grid, Source, reduce_rows, source};
 use crate::args;
 use crate::dtype::Dtype;
 use crate::op::GradBuffer;
@@ -181,7 +181,7 @@ impl<'a> Product<'a> {
             let shape = [plan.splits, buffer.tensor.len()];
             let mut sums = Tensor::empty_on(buffer.tensor.device(), &shape, Dtype::F32);
             self.launch(plan, Target::Sums(&mut sums));
-            columns::sum_rows(&sums, buffer);
+            reduce_rows::sum_to(&sums, buffer);
         }
     }
 
@@ -277,32 +277,11 @@ impl<'a> Product<'a> {
 type Names = [[&'static str; 4]; 3];
 
 macro_rules! names {
-    ($source:literal) => {{
-        const SMALL: [&str; 4] = [
-            concat!($source, "_small_nn"),
-            concat!($source, "_small_nt"),
-            concat!($source, "_small_tn"),
-            concat!($source, "_small_tt"),
-        ];
-        const MEDIUM: [&str; 4] = [
-            concat!($source, "_medium_nn"),
-            concat!($source, "_medium_nt"),
-            concat!($source, "_medium_tn"),
-            "",
-        ];
-        [SMALL, MEDIUM]
-    }};
+    ($tile:literal) => {
+        [concat!($tile, "_nn"), concat!($tile, "_nt"), concat!($tile, "_tn"), concat!($tile, "_tt")]
+    };
 }
 
-const NAMES_F32: Names = {
-    let [small, medium] = names!("product_f32");
-    [small, medium, [""; 4]]
-};
-const NAMES_TF32: Names = {
-    let [small, medium] = names!("product_tf32");
-    [small, medium, [""; 4]]
-};
-const NAMES: Names = {
-    let [small, medium] = names!("product");
-    [small, medium, ["product_large_nn", "product_large_nt", "product_large_tn", ""]]
-};
+const NAMES: Names = [names!("product_small"), names!("product_medium"), names!("product_large")];
+const NAMES_F32: Names = [names!("product_f32_small"), names!("product_f32_medium"), [""; 4]];
+const NAMES_TF32: Names = [names!("product_tf32_small"), names!("product_tf32_medium"), [""; 4]];

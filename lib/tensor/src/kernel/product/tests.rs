@@ -9,7 +9,7 @@ use crate::random::{Philox, Purpose};
 fn operand(len: usize, dtype: Dtype, seed: u64) -> (Tensor, Vec<f64>) {
     let random = Philox::new(seed, Purpose::Test);
     let values: Vec<f32> = (0..len as u64).map(|i| random.normal(7, i)).collect();
-    let host = Tensor::of(&values, &[len]).to_dtype(dtype);
+    let host = Tensor::from_slice(&values, &[len]).to_dtype(dtype);
     (host.to_device(Device::Emu).unwrap(), host.to_f64())
 }
 

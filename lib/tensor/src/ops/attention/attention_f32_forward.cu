@@ -13,7 +13,7 @@ DEVICE void forward(const Call& c, const Drop& drop, float* out, float* lse) {
     float* v_tile = k_tile + TILE * PITCH<D>;
 
     const auto [place, first, keys, end, q_rows, k_rows, v_rows, row] = query_tile<TILE>(c);
-    load_tile<D>(q_tile, c, q_rows, AsTheyLie{}, first, c.queries);
+    load_tile<D>(q_tile, c, q_rows, InOrder{}, first, c.queries);
     load_tile<D>(k_tile, c, k_rows, keys, 0, end);
     commit_async();
 
@@ -100,12 +100,12 @@ DEVICE void forward(const Call& c, const Drop& drop, float* out, float* lse) {
         forward<D>(CALL, DROP, out, lse);                                                          \
     }
 
-FORWARD(_16, KEEP_ALL, 16)
-FORWARD(_32, KEEP_ALL, 32)
-FORWARD(_64, KEEP_ALL, 64)
-FORWARD(_128, KEEP_ALL, 128)
+FORWARD(_16, NO_DROPOUT, 16)
+FORWARD(_32, NO_DROPOUT, 32)
+FORWARD(_64, NO_DROPOUT, 64)
+FORWARD(_128, NO_DROPOUT, 128)
 
-FORWARD(_dropout_16, DROP_SOME, 16)
-FORWARD(_dropout_32, DROP_SOME, 32)
-FORWARD(_dropout_64, DROP_SOME, 64)
-FORWARD(_dropout_128, DROP_SOME, 128)
+FORWARD(_dropout_16, DROPOUT, 16)
+FORWARD(_dropout_32, DROPOUT, 32)
+FORWARD(_dropout_64, DROPOUT, 64)
+FORWARD(_dropout_128, DROPOUT, 128)

@@ -31,8 +31,8 @@ DEVICE void key_gradient(const Call& c, const Drop& drop, const float* dout, con
     for (int step = 0; step < tiles * c.group; ++step) {
         const int head = place.head * c.group + step / tiles;
         const int start = from + step % tiles * TILE;
-        load_tile<D>(q_tile, c, query_rows(c, place.sample, head), AsTheyLie{}, start, c.queries);
-        load_tile<D>(dout_tile, c, output_rows(c, dout, place.sample, head), AsTheyLie{}, start,
+        load_tile<D>(q_tile, c, query_rows(c, place.sample, head), InOrder{}, start, c.queries);
+        load_tile<D>(dout_tile, c, output_rows(c, dout, place.sample, head), InOrder{}, start,
                      c.queries);
         commit_async();
         wait_async<0>();
@@ -89,12 +89,12 @@ DEVICE void key_gradient(const Call& c, const Drop& drop, const float* dout, con
         key_gradient<D>(CALL, DROP, dout, lse, delta, KEY_TARGET, VALUE_TARGET);                   \
     }
 
-KEY_GRADIENT(_16, KEEP_ALL, 16)
-KEY_GRADIENT(_32, KEEP_ALL, 32)
-KEY_GRADIENT(_64, KEEP_ALL, 64)
-KEY_GRADIENT(_128, KEEP_ALL, 128)
+KEY_GRADIENT(_16, NO_DROPOUT, 16)
+KEY_GRADIENT(_32, NO_DROPOUT, 32)
+KEY_GRADIENT(_64, NO_DROPOUT, 64)
+KEY_GRADIENT(_128, NO_DROPOUT, 128)
 
-KEY_GRADIENT(_dropout_16, DROP_SOME, 16)
-KEY_GRADIENT(_dropout_32, DROP_SOME, 32)
-KEY_GRADIENT(_dropout_64, DROP_SOME, 64)
-KEY_GRADIENT(_dropout_128, DROP_SOME, 128)
+KEY_GRADIENT(_dropout_16, DROPOUT, 16)
+KEY_GRADIENT(_dropout_32, DROPOUT, 32)
+KEY_GRADIENT(_dropout_64, DROPOUT, 64)
+KEY_GRADIENT(_dropout_128, DROPOUT, 128)

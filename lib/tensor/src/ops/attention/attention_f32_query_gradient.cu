@@ -15,8 +15,8 @@ DEVICE void query_gradient(const Call& c, const Drop& drop, const float* dout, c
     float* v_tile = k_tile + TILE * PITCH<D>;
 
     const auto [place, first, keys, end, q_rows, k_rows, v_rows, row] = query_tile<TILE>(c);
-    load_tile<D>(q_tile, c, q_rows, AsTheyLie{}, first, c.queries);
-    load_tile<D>(dout_tile, c, output_rows(c, dout, place.sample, place.head), AsTheyLie{}, first,
+    load_tile<D>(q_tile, c, q_rows, InOrder{}, first, c.queries);
+    load_tile<D>(dout_tile, c, output_rows(c, dout, place.sample, place.head), InOrder{}, first,
                  c.queries);
 
     const float to_base_2 = c.scale * LOG2_E;
@@ -68,12 +68,12 @@ DEVICE void query_gradient(const Call& c, const Drop& drop, const float* dout, c
         query_gradient<D>(CALL, DROP, dout, lse, delta, QUERY_TARGET);                             \
     }
 
-QUERY_GRADIENT(_16, KEEP_ALL, 16)
-QUERY_GRADIENT(_32, KEEP_ALL, 32)
-QUERY_GRADIENT(_64, KEEP_ALL, 64)
-QUERY_GRADIENT(_128, KEEP_ALL, 128)
+QUERY_GRADIENT(_16, NO_DROPOUT, 16)
+QUERY_GRADIENT(_32, NO_DROPOUT, 32)
+QUERY_GRADIENT(_64, NO_DROPOUT, 64)
+QUERY_GRADIENT(_128, NO_DROPOUT, 128)
 
-QUERY_GRADIENT(_dropout_16, DROP_SOME, 16)
-QUERY_GRADIENT(_dropout_32, DROP_SOME, 32)
-QUERY_GRADIENT(_dropout_64, DROP_SOME, 64)
-QUERY_GRADIENT(_dropout_128, DROP_SOME, 128)
+QUERY_GRADIENT(_dropout_16, DROPOUT, 16)
+QUERY_GRADIENT(_dropout_32, DROPOUT, 32)
+QUERY_GRADIENT(_dropout_64, DROPOUT, 64)
+QUERY_GRADIENT(_dropout_128, DROPOUT, 128)

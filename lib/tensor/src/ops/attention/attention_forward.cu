@@ -16,7 +16,7 @@ DEVICE void forward(const Call& c, const Drop& drop, element* out, float* lse) {
 
     const auto [place, first, keys, end, q_rows, k_rows, v_rows, row] = query_tile<QUERIES>(c);
     const int seen_by_all = visible(c, keys, first);
-    load_tile<D, QUERIES, WARPS>(q_tile, c, q_rows, AsTheyLie{}, first, c.queries);
+    load_tile<D, QUERIES, WARPS>(q_tile, c, q_rows, InOrder{}, first, c.queries);
     load_tile<D, KEYS, WARPS>(k_tile, c, k_rows, keys, 0, end);
     commit_async();
 
@@ -51,7 +51,7 @@ DEVICE void forward(const Call& c, const Drop& drop, element* out, float* lse) {
             commit_async();
         }
         if (start + KEYS > seen_by_all) {
-            hide(s, c, keys, first + warp_row, start);
+            mask_keys(s, c, keys, first + warp_row, start);
         }
 #pragma unroll
         for (int m = 0; m < M; ++m) {
@@ -118,12 +118,12 @@ DEVICE void forward(const Call& c, const Drop& drop, element* out, float* lse) {
         forward<D, M, WARPS, N>(CALL, DROP, out, lse);                                             \
     }
 
-FORWARD(_16, KEEP_ALL, 16, 1, 4, 64)
-FORWARD(_32, KEEP_ALL, 32, 1, 4, 64)
-FORWARD(_64, KEEP_ALL, 64, 2, 4, 64)
-FORWARD(_128, KEEP_ALL, 128, 1, 8, 64)
+FORWARD(_16, NO_DROPOUT, 16, 1, 4, 64)
+FORWARD(_32, NO_DROPOUT, 32, 1, 4, 64)
+FORWARD(_64, NO_DROPOUT, 64, 2, 4, 64)
+FORWARD(_128, NO_DROPOUT, 128, 1, 8, 64)
 
-FORWARD(_dropout_16, DROP_SOME, 16, 1, 4, 64)
-FORWARD(_dropout_32, DROP_SOME, 32, 1, 4, 64)
-FORWARD(_dropout_64, DROP_SOME, 64, 1, 4, 64)
-FORWARD(_dropout_128, DROP_SOME, 128, 1, 8, 32)
+FORWARD(_dropout_16, DROPOUT, 16, 1, 4, 64)
+FORWARD(_dropout_32, DROPOUT, 32, 1, 4, 64)
+FORWARD(_dropout_64, DROPOUT, 64, 1, 4, 64)
+FORWARD(_dropout_128, DROPOUT, 128, 1, 8, 32)

@@ -8,7 +8,7 @@
 // Masks keys, which are rows, for the queries that do not see them. Relative to a lane's first row and column,
 // `last` is the last visible row in that column; each further column sees one row more.
 template <int M, int N>
-DEVICE void hide_from(float (&s)[M][N][4], int last) {
+DEVICE void mask_keys(float (&s)[M][N][4], int last) {
 #pragma unroll
     for (int m = 0; m < M; ++m) {
 #pragma unroll
@@ -46,10 +46,10 @@ DEVICE void key_gradient(const Call& c, const Drop& drop, const element* dout, c
 
     const auto load_queries = [&](int stage, int head, int start) {
         element* q_tile = stages + stage * 2 * QUERIES * D;
-        load_tile<D, QUERIES, WARPS>(q_tile, c, query_rows(c, place.sample, head), AsTheyLie{}, start,
+        load_tile<D, QUERIES, WARPS>(q_tile, c, query_rows(c, place.sample, head), InOrder{}, start,
                               c.queries);
         load_tile<D, QUERIES, WARPS>(q_tile + QUERIES * D, c, output_rows(c, dout, place.sample, head),
-                              AsTheyLie{}, start, c.queries);
+                              InOrder{}, start, c.queries);
         // Past the last query everything is zero and adds nothing.
         const int thread = static_cast<int>(threadIdx.x);
         if (thread < 2 * QUERIES) {
@@ -107,7 +107,7 @@ DEVICE void key_gradient(const Call& c, const Drop& drop, const element* dout, c
         clear(ds);
         multiply_rows<D, M, QUERIES>(p, k, q_tile);
         if (hides) {
-            hide_from(p, last);
+            mask_keys(p, last);
         }
         multiply_rows<D, M, QUERIES>(ds, v, dout_tile);
 #pragma unroll
@@ -168,12 +168,12 @@ DEVICE void key_gradient(const Call& c, const Drop& drop, const element* dout, c
         key_gradient<D, M, WARPS, N>(CALL, DROP, dout, lse, delta, KEY_TARGET, VALUE_TARGET);      \
     }
 
-KEY_GRADIENT(_16, KEEP_ALL, 16, 1, 4, 64)
-KEY_GRADIENT(_32, KEEP_ALL, 32, 1, 4, 64)
-KEY_GRADIENT(_64, KEEP_ALL, 64, 1, 8, 64)
-KEY_GRADIENT(_128, KEEP_ALL, 128, 1, 8, 64)
+KEY_GRADIENT(_16, NO_DROPOUT, 16, 1, 4, 64)
+KEY_GRADIENT(_32, NO_DROPOUT, 32, 1, 4, 64)
+KEY_GRADIENT(_64, NO_DROPOUT, 64, 1, 8, 64)
+KEY_GRADIENT(_128, NO_DROPOUT, 128, 1, 8, 64)
 
-KEY_GRADIENT(_dropout_16, DROP_SOME, 16, 1, 4, 64)
-KEY_GRADIENT(_dropout_32, DROP_SOME, 32, 1, 4, 64)
-KEY_GRADIENT(_dropout_64, DROP_SOME, 64, 1, 8, 32)
-KEY_GRADIENT(_dropout_128, DROP_SOME, 128, 1, 8, 16)
+KEY_GRADIENT(_dropout_16, DROPOUT, 16, 1, 4, 64)
+KEY_GRADIENT(_dropout_32, DROPOUT, 32, 1, 4, 64)
+KEY_GRADIENT(_dropout_64, DROPOUT, 64, 1, 8, 32)
+KEY_GRADIENT(_dropout_128, DROPOUT, 128, 1, 8, 16)

@@ -18,8 +18,8 @@ DEVICE void query_gradient(const Call& c, const Drop& drop, const element* dout,
 
     const auto [place, first, keys, end, q_rows, k_rows, v_rows, row] = query_tile<QUERIES>(c);
     const int seen_by_all = visible(c, keys, first);
-    load_tile<D, QUERIES, WARPS>(q_tile, c, q_rows, AsTheyLie{}, first, c.queries);
-    load_tile<D, QUERIES, WARPS>(dout_tile, c, output_rows(c, dout, place.sample, place.head), AsTheyLie{},
+    load_tile<D, QUERIES, WARPS>(q_tile, c, q_rows, InOrder{}, first, c.queries);
+    load_tile<D, QUERIES, WARPS>(dout_tile, c, output_rows(c, dout, place.sample, place.head), InOrder{},
                           first, c.queries);
     load_tile<D, KEYS, WARPS>(stages, c, k_rows, keys, 0, end);
     load_tile<D, KEYS, WARPS>(stages + KEYS * D, c, v_rows, keys, 0, end);
@@ -66,7 +66,7 @@ DEVICE void query_gradient(const Call& c, const Drop& drop, const element* dout,
         multiply_rows<D, M, KEYS>(s, q, k_tile);
         multiply_rows<D, M, KEYS>(ds, d, v_tile);
         if (start + KEYS > seen_by_all) {
-            hide(s, c, keys, first + warp_row, start);
+            mask_keys(s, c, keys, first + warp_row, start);
         }
 #pragma unroll
         for (int m = 0; m < M; ++m) {
@@ -110,12 +110,12 @@ DEVICE void query_gradient(const Call& c, const Drop& drop, const element* dout,
         query_gradient<D, M, WARPS, N>(CALL, DROP, dout, lse, delta, QUERY_TARGET);                \
     }
 
-QUERY_GRADIENT(_16, KEEP_ALL, 16, 1, 4, 64)
-QUERY_GRADIENT(_32, KEEP_ALL, 32, 1, 4, 64)
-QUERY_GRADIENT(_64, KEEP_ALL, 64, 2, 4, 32)
-QUERY_GRADIENT(_128, KEEP_ALL, 128, 1, 8, 64)
+QUERY_GRADIENT(_16, NO_DROPOUT, 16, 1, 4, 64)
+QUERY_GRADIENT(_32, NO_DROPOUT, 32, 1, 4, 64)
+QUERY_GRADIENT(_64, NO_DROPOUT, 64, 2, 4, 32)
+QUERY_GRADIENT(_128, NO_DROPOUT, 128, 1, 8, 64)
 
-QUERY_GRADIENT(_dropout_16, DROP_SOME, 16, 1, 4, 64)
-QUERY_GRADIENT(_dropout_32, DROP_SOME, 32, 1, 4, 64)
-QUERY_GRADIENT(_dropout_64, DROP_SOME, 64, 1, 4, 32)
-QUERY_GRADIENT(_dropout_128, DROP_SOME, 128, 1, 8, 32)
+QUERY_GRADIENT(_dropout_16, DROPOUT, 16, 1, 4, 64)
+QUERY_GRADIENT(_dropout_32, DROPOUT, 32, 1, 4, 64)
+QUERY_GRADIENT(_dropout_64, DROPOUT, 64, 1, 4, 32)
+QUERY_GRADIENT(_dropout_128, DROPOUT, 128, 1, 8, 32)

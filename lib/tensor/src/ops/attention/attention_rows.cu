@@ -77,6 +77,23 @@ DEVICE float inverse_root_mean_square(const Chunk& x, int dim, float epsilon, in
     return 1.0f / sqrtf(group_sum(dot(x, x), lanes) / static_cast<float>(dim) + epsilon);
 }
 
+// The row and head of an item that a group of lanes handles; the first ones if there is none.
+struct Item {
+    bool valid;
+    long long row;
+    int head;
+};
+
+DEVICE Item item_at(long long index, long long count, int heads) {
+    const bool valid = index < count;
+    return {valid, valid ? index / heads : 0, valid ? static_cast<int>(index % heads) : 0};
+}
+
+// The first item of this warp, of those that all warps handle at once.
+DEVICE long long first_item(int groups) {
+    return (static_cast<long long>(blockIdx.x) * WARPS + warp_id()) * groups;
+}
+
 // y [rows, heads * dim] = x / rms(x) * w in each head; x begins at `start`, rows `stride` apart.
 KERNEL(attention_rows_normalize, 256)
 (const element* __restrict__ x, const element* __restrict__ w, element* __restrict__ y, long long count,
@@ -84,11 +101,7 @@ KERNEL(attention_rows_normalize, 256)
     const int groups = WARP / lanes;
     const int at = lane_id() % lanes * WIDTH;
     const Chunk weight = load_chunk(w, at, dim, aligned);
-    const long long warp = static_cast<long long>(blockIdx.x) * WARPS + warp_id();
-    const long long item = warp * groups + lane_id() / lanes;
-    const bool valid = item < count;
-    const long long row = valid ? item / heads : 0;
-    const int head = valid ? static_cast<int>(item % heads) : 0;
+    const auto [valid, row, head] = item_at(first_item(groups) + lane_id() / lanes, count, heads);
     const Chunk values = load_chunk(x + row * stride + start + head * dim, at, dim, aligned);
     const float r = inverse_root_mean_square(values, dim, epsilon, lanes);
     Chunk out;
@@ -117,12 +130,8 @@ KERNEL(attention_rows_normalize_backward, 256)
         dw.at[i] = 0.0f;
     }
     const long long step = static_cast<long long>(gridDim.x) * WARPS * groups;
-    const long long warp = static_cast<long long>(blockIdx.x) * WARPS + warp_id();
-    for (long long first = warp * groups; first < count; first += step) {
-        const long long item = first + lane_id() / lanes;
-        const bool valid = item < count;
-        const long long row = valid ? item / heads : 0;
-        const int head = valid ? static_cast<int>(item % heads) : 0;
+    for (long long first = first_item(groups); first < count; first += step) {
+        const auto [valid, row, head] = item_at(first + lane_id() / lanes, count, heads);
         const long long from = row * stride + start + head * dim;
         const Chunk values = load_chunk(x + from, at, dim, aligned);
         Chunk g = load_chunk(dn + (row * heads + head) * dim, at, dim, aligned);
@@ -174,16 +183,12 @@ KERNEL(attention_rows_delta, 256)
  long long count, int queries, int heads, int dim, int lanes, int aligned) {
     const int groups = WARP / lanes;
     const int at = lane_id() % lanes * WIDTH;
-    const long long warp = static_cast<long long>(blockIdx.x) * WARPS + warp_id();
-    const long long item = warp * groups + lane_id() / lanes;
-    const bool valid = item < count;
-    const long long from = (valid ? item : 0) * dim;
+    const auto [valid, row, head] = item_at(first_item(groups) + lane_id() / lanes, count, heads);
+    const long long from = (row * heads + head) * dim;
     const float sum = group_sum(dot(load_chunk(out + from, at, dim, aligned),
                                     load_chunk(dout + from, at, dim, aligned)),
                                 lanes);
     if (valid && lane_id() % lanes == 0) {
-        const long long row = item / heads;
-        const long long head = row / queries * heads + item % heads;
-        delta[head * queries + row % queries] = sum;
+        delta[(row / queries * heads + head) * queries + row % queries] = sum;
     }
 }

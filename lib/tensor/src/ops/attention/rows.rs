@@ -4,7 +4,7 @@ use super::Attention;
 use super::layout::{Segment, Sizes};
 use crate::args;
 use crate::dtype::Dtype;
-use crate::kernel::{ALL_DTYPES, Arg, Grid, Source, columns, source};
+use crate::kernel::{ALL_DTYPES, Arg, Grid, Source, reduce_rows, source};
 use crate::op::GradBuffer;
 use crate::tensor::Tensor;
 
@@ -84,7 +84,7 @@ pub(super) fn normalize_backward(
     let grid = Grid::new(blocks, ROW_THREADS);
     SOURCE.launch(element, "attention_rows_normalize_backward", grid, &args);
     if let Some(dw) = dw {
-        columns::sum_rows(&partial, dw);
+        reduce_rows::sum_to(&partial, dw);
     }
 }
 

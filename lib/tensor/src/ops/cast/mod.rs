@@ -51,7 +51,7 @@ mod tests {
 
     #[test]
     fn values_are_rounded_and_gradients_come_back_in_the_type_of_the_input() {
-        let x = Tensor::of(&[1.0_f32, 1.003_906_3, -2.718_75, 65504.0, 1e-8], &[5]);
+        let x = Tensor::from_slice(&[1.0_f32, 1.003_906_3, -2.718_75, 65504.0, 1e-8], &[5]);
         for dtype in [Dtype::Bf16, Dtype::F16] {
             let tape = Tape::new();
             let leaf = tape.leaf(x.clone());
@@ -60,7 +60,7 @@ mod tests {
             assert_eq!(half.value().dtype(), dtype);
             assert_eq!(half.value().to_f64(), x.to_dtype(dtype).to_f64());
             assert_eq!(back.value().to_f64(), half.value().to_f64());
-            let dy = Tensor::of(&[1.0_f32, 2.0, -0.5, 0.25, 3.0], &[5]);
+            let dy = Tensor::from_slice(&[1.0_f32, 2.0, -0.5, 0.25, 3.0], &[5]);
             let gradient = tape.backward_from(&back, dy.clone()).unwrap().take(&leaf).unwrap();
             assert_eq!(gradient.read::<f32>(), dy.read::<f32>(), "{dtype}");
         }

@@ -1,10 +1,10 @@
 // elements: f32 bf16 f16
 // Convolution as matrix products of gathered operands (conv/mod.rs, include/gather.cuh).
 //
-// Forward, out = seen·wᵀ: a row is an output cell, a column of `seen` a tap and a channel. The gradient of x,
-// dx = readers·w: a column of `readers` is a tap and a filter. The gradient of w, dw = dyᵀ·seen, is split over cells
-// into partial sums that kernel/columns adds up. Each kernel has three variants: small and medium tiles, and small tiles
-// for channel counts that are not a multiple of 16 bytes (`odd`).
+// Forward, out = seen·wᵀ: a row is an output cell, a column of `seen` a tap and a channel. The gradient of x, dx =
+// readers·w: a column of `readers` is a tap and a filter. The gradient of w, dw = dyᵀ·seen, is split over cells into
+// partial sums that kernel/reduce_rows adds up. Each kernel has three variants: small and medium tiles, and small
+// tiles for channel counts that are not a multiple of 16 bytes (`unaligned`).
 
 #include "gather.cuh"
 #include "product.cuh"
@@ -27,13 +27,13 @@ constexpr int MEDIUM_BLOCKS = 2;
 
 // The block's part of lhs·rhs over [begin, end) of the inner axis; calls write(row, column, values) for 4 adjacent
 // elements at a time, even if they are out of range.
-template <class S, bool ODD, class Lhs, class Rhs, class Write>
+template <class S, bool UNALIGNED, class Lhs, class Rhs, class Write>
 DEVICE void multiply(const Lhs& lhs, const Rhs& rhs, int row, int column, int begin, int end,
                      Write write) {
     DYNAMIC_SHARED(shared);
-    auto left = gatherer<Gatherer<Lhs, typename S::Lhs, S::THREADS, S::LHS_TRANSPOSED, ODD>>(
+    auto left = gatherer<Gatherer<Lhs, typename S::Lhs, S::THREADS, S::LHS_TRANSPOSED, UNALIGNED>>(
         lhs, row);
-    auto right = gatherer<Gatherer<Rhs, typename S::Rhs, S::THREADS, !S::RHS_TRANSPOSED, ODD>>(
+    auto right = gatherer<Gatherer<Rhs, typename S::Rhs, S::THREADS, !S::RHS_TRANSPOSED, UNALIGNED>>(
         rhs, column);
     int inner = begin;
     Warp<S> warp{};
@@ -69,7 +69,7 @@ DEVICE void write_row(T* out, int rows, int columns, int row, int column, Vector
              columns % 4 == 0, add);
 }
 
-template <class S, bool ODD>
+template <class S, bool UNALIGNED>
 DEVICE void forward(const element* x, const element* w, const element* bias, element* out,
                     const Geometry& g) {
     const int inner = g.rows.taps * g.columns.taps * g.channels;
@@ -77,7 +77,7 @@ DEVICE void forward(const element* x, const element* w, const element* bias, ele
     const Seen seen{x, g, cells, inner};
     const Matrix filters{w, g.filters, inner, 0, 0};
     const int row = first_row<S>(g.filters), column = first_column<S>(g.filters);
-    multiply<S, ODD>(seen, filters, row, column, 0, inner, [&](int i, int j, auto values) {
+    multiply<S, UNALIGNED>(seen, filters, row, column, 0, inner, [&](int i, int j, auto values) {
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             values.at[e] += bias && j + e < g.filters ? to_float(bias[j + e]) : 0.0f;
@@ -86,19 +86,19 @@ DEVICE void forward(const element* x, const element* w, const element* bias, ele
     });
 }
 
-template <class S, bool ODD>
+template <class S, bool UNALIGNED>
 DEVICE void input(const element* dy, const element* w, element* dx, const Geometry& g, int add) {
     const int taps = g.rows.taps * g.columns.taps, inner = taps * g.filters;
     const int cells = g.batch * g.rows.from * g.columns.from;
     const Readers readers{dy, g, cells, inner};
     const Matrix filters{w, inner, g.channels, taps, g.filters};
     const int row = first_row<S>(g.channels), column = first_column<S>(g.channels);
-    multiply<S, ODD>(readers, filters, row, column, 0, inner, [&](int i, int j, auto values) {
+    multiply<S, UNALIGNED>(readers, filters, row, column, 0, inner, [&](int i, int j, auto values) {
         write_row(dx, cells, g.channels, i, j, values, add);
     });
 }
 
-template <class S, bool ODD>
+template <class S, bool UNALIGNED>
 DEVICE void filter(const element* x, const element* dy, float* partials, const Geometry& g,
                    int chunk_cells) {
     const int width = g.rows.taps * g.columns.taps * g.channels;
@@ -108,42 +108,42 @@ DEVICE void filter(const element* x, const element* dy, float* partials, const G
     const Seen seen{x, g, end, width};
     float* out = partials + static_cast<long long>(blockIdx.y) * g.filters * width;
     const int row = first_row<S>(width), column = first_column<S>(width);
-    multiply<S, ODD>(gradient, seen, row, column, begin, end, [&](int i, int j, auto values) {
+    multiply<S, UNALIGNED>(gradient, seen, row, column, begin, end, [&](int i, int j, auto values) {
         write_row(out, g.filters, width, i, j, values, 0);
     });
 }
 
 // out [cells, filters] = what each cell reads of x, times w, plus `bias` unless null.
-#define FORWARD(name, Tile, threads, blocks, odd)                                                \
+#define FORWARD(name, Tile, threads, blocks, unaligned)                                          \
     KERNEL(name, threads, blocks)(const element* __restrict__ x, const element* __restrict__ w,  \
                                   const element* __restrict__ bias, element* __restrict__ out,   \
                                   GEOMETRY) {                                                    \
         using S = Tile<false, true>;                                                             \
-        forward<S, odd>(x, w, bias, out, GEOMETRY_ARGUMENTS);                                    \
+        forward<S, unaligned>(x, w, bias, out, GEOMETRY_ARGUMENTS);                              \
     }
 
 // dx [input cells, channels] (+)= the gradient, given dy.
-#define INPUT(name, Tile, threads, blocks, odd)                                                  \
+#define INPUT(name, Tile, threads, blocks, unaligned)                                            \
     KERNEL(name, threads, blocks)(const element* __restrict__ dy, const element* __restrict__ w, \
                                   element* __restrict__ dx, GEOMETRY, int add) {                 \
         using S = Tile<false, false>;                                                            \
-        input<S, odd>(dy, w, dx, GEOMETRY_ARGUMENTS, add);                                       \
+        input<S, unaligned>(dy, w, dx, GEOMETRY_ARGUMENTS, add);                                 \
     }
 
 // partials [chunks, filters, taps, channels]: the gradient of w over each chunk of output cells.
-#define FILTER(name, Tile, threads, blocks, odd)                                                 \
+#define FILTER(name, Tile, threads, blocks, unaligned)                                           \
     KERNEL(name, threads, blocks)(const element* __restrict__ x, const element* __restrict__ dy, \
                                   float* __restrict__ partials, GEOMETRY, int chunk_cells) {     \
         using S = Tile<true, false>;                                                             \
-        filter<S, odd>(x, dy, partials, GEOMETRY_ARGUMENTS, chunk_cells);                        \
+        filter<S, unaligned>(x, dy, partials, GEOMETRY_ARGUMENTS, chunk_cells);                  \
     }
 
 FORWARD(conv_forward_small, Small, 128, 4, false)
 FORWARD(conv_forward_medium, Medium, 128, MEDIUM_BLOCKS, false)
-FORWARD(conv_forward_odd, Small, 128, 4, true)
+FORWARD(conv_forward_unaligned, Small, 128, 4, true)
 INPUT(conv_input_small, Small, 128, 4, false)
 INPUT(conv_input_medium, Medium, 128, MEDIUM_BLOCKS, false)
-INPUT(conv_input_odd, Small, 128, 4, true)
+INPUT(conv_input_unaligned, Small, 128, 4, true)
 FILTER(conv_filter_small, Small, 128, 4, false)
 FILTER(conv_filter_medium, Medium, 128, MEDIUM_BLOCKS, false)
-FILTER(conv_filter_odd, Small, 128, 4, true)
+FILTER(conv_filter_unaligned, Small, 128, 4, true)

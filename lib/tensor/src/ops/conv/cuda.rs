@@ -1,7 +1,7 @@
 use super::{Conv, Geometry};
 use crate::args;
 use crate::dtype::Dtype;
-use crate::kernel::{ALL_DTYPES, Arg, Grid, Source, columns, source};
+use crate::kernel::{ALL_DTYPES, Arg, Grid, Source, reduce_rows, source};
 use crate::op::{GradBuffer, Grads, Launch, Saved};
 use crate::ops::linear::multiply_and_sum;
 use crate::tensor::Tensor;
@@ -24,7 +24,7 @@ enum Tile {
     /// 128 × 128, or 64 × 128 in f32, which would run out of registers.
     Medium,
     /// 64 × 64, for operands whose rows are not multiples of 16 bytes.
-    Odd,
+    Unaligned,
 }
 
 impl Tile {
@@ -33,7 +33,7 @@ impl Tile {
     fn pick(element: Dtype, [rows, columns]: [usize; 2], parts: usize, groups: &[usize]) -> Self {
         let vector = 16 / element.bytes();
         if groups.iter().any(|group| !group.is_multiple_of(vector)) {
-            Tile::Odd
+            Tile::Unaligned
         } else if Tile::Medium.blocks(element, [rows, columns]) * parts >= BLOCKS && columns > 64 {
             Tile::Medium
         } else {
@@ -44,7 +44,7 @@ impl Tile {
     /// Rows and columns.
     fn size(self, element: Dtype) -> [usize; 2] {
         match self {
-            Tile::Small | Tile::Odd => [64, 64],
+            Tile::Small | Tile::Unaligned => [64, 64],
             Tile::Medium if element == Dtype::F32 => [64, 128],
             Tile::Medium => [128, 128],
         }
@@ -68,7 +68,7 @@ fn launch(
     g: &Geometry,
     element: Dtype,
     (tile, grid): (Tile, Grid),
-    [small, medium, odd]: [&'static str; 3],
+    [small, medium, unaligned]: [&'static str; 3],
     before: &[Arg],
     after: &[Arg],
 ) {
@@ -80,7 +80,7 @@ fn launch(
     let kernel = match tile {
         Tile::Small => small,
         Tile::Medium => medium,
-        Tile::Odd => odd,
+        Tile::Unaligned => unaligned,
     };
     SOURCE.launch(element, kernel, grid, &args);
 }
@@ -114,7 +114,7 @@ impl Launch for Conv {
 /// y.
 fn output(g: &Geometry, tile: Tile, [x, w]: [&Tensor; 2], bias: Option<&Tensor>, out: &mut Tensor) {
     let (element, result) = (x.dtype(), [g.cells()[1], g.filters]);
-    let kernels = ["conv_forward_small", "conv_forward_medium", "conv_forward_odd"];
+    let kernels = ["conv_forward_small", "conv_forward_medium", "conv_forward_unaligned"];
     let grid = tile.grid(element, result, 1);
     launch(g, element, (tile, grid), kernels, args![x, w, bias, out], &[]);
 }
@@ -122,7 +122,7 @@ fn output(g: &Geometry, tile: Tile, [x, w]: [&Tensor; 2], bias: Option<&Tensor>,
 /// dx.
 fn input(g: &Geometry, tile: Tile, w: &Tensor, dy: &Tensor, grad: &mut GradBuffer) {
     let (element, result) = (dy.dtype(), [g.cells()[0], g.channels]);
-    let kernels = ["conv_input_small", "conv_input_medium", "conv_input_odd"];
+    let kernels = ["conv_input_small", "conv_input_medium", "conv_input_unaligned"];
     let (grid, add) = (tile.grid(element, result, 1), grad.accumulate);
     launch(g, element, (tile, grid), kernels, args![dy, w, &mut grad.tensor], args![add]);
 }
@@ -135,11 +135,11 @@ fn filter(g: &Geometry, tile: Tile, x: &Tensor, dy: &Tensor, grad: &mut GradBuff
     let chunk_cells = cells.div_ceil(wanted).next_multiple_of(CHUNK).max(CHUNK);
     let parts = cells.div_ceil(chunk_cells);
     let mut partials = Tensor::empty_on(x.device(), &[parts, g.filters * width], Dtype::F32);
-    let kernels = ["conv_filter_small", "conv_filter_medium", "conv_filter_odd"];
+    let kernels = ["conv_filter_small", "conv_filter_medium", "conv_filter_unaligned"];
     let grid = tile.grid(element, result, parts);
     let before = args![x, dy, &mut partials];
     launch(g, element, (tile, grid), kernels, before, args![chunk_cells]);
-    columns::sum_rows(&partials, grad);
+    reduce_rows::sum_to(&partials, grad);
 }
 
 #[cfg(all(test, feature = "emu"))]
@@ -177,7 +177,7 @@ mod tests {
                 let on_device = |shape: &[usize]| Tensor::empty_on(Device::Emu, shape, dtype);
                 let grad =
                     |shape: &[usize]| GradBuffer { tensor: on_device(shape), accumulate: false };
-                for tile in [Tile::Small, Tile::Medium, Tile::Odd] {
+                for tile in [Tile::Small, Tile::Medium, Tile::Unaligned] {
                     let (mut out, mut dx, mut dw) = (on_device(&g.output()), grad(&x), grad(&w));
                     output(&g, tile, [&given[0], &given[1]], Some(&given[2]), &mut out);
                     input(&g, tile, &given[1], &dy, &mut dx);

@@ -125,8 +125,8 @@ mod tests {
     fn of(op: CrossEntropy, targets: &[i32]) -> (f64, Vec<f64>) {
         let rows = targets.len();
         let tape = Tape::new();
-        let x = tape.leaf(Tensor::of(&[0.0, 1.0, 2.0].repeat(rows), &[rows, 3]));
-        let loss = tape.apply(op, &[&x, &constant(Tensor::of(targets, &[rows]))]).unwrap();
+        let x = tape.leaf(Tensor::from_slice(&[0.0, 1.0, 2.0].repeat(rows), &[rows, 3]));
+        let loss = tape.apply(op, &[&x, &constant(Tensor::from_slice(targets, &[rows]))]).unwrap();
         let dx = tape.backward(&loss).unwrap().take(&x).unwrap();
         (loss.value().item(), dx.to_f64())
     }
@@ -149,10 +149,10 @@ mod tests {
     fn rows_count_as_often_as_their_weights_say() {
         let op = CrossEntropy { smoothing: 0.1, ..CrossEntropy::default() };
         let (loss, dx) = of(op, &[2, 0, 0, 0, 1, -100]);
-        let logits = Tensor::of(&[0.0, 1.0, 2.0].repeat(4), &[4, 3]);
-        let targets = constant(Tensor::of(&[2, 0, 1, -100], &[4]));
+        let logits = Tensor::from_slice(&[0.0, 1.0, 2.0].repeat(4), &[4, 3]);
+        let targets = constant(Tensor::from_slice(&[2, 0, 1, -100], &[4]));
         // An ignored row does not count, regardless of its weight.
-        let weights = constant(Tensor::of(&[1.0, 3.0, 1.0, f64::NAN], &[4]));
+        let weights = constant(Tensor::from_slice(&[1.0, 3.0, 1.0, f64::NAN], &[4]));
         let tape = Tape::new();
         let x = tape.leaf(logits);
         let weighted = tape.apply(op, &[&x, &targets, &weights]).unwrap();
@@ -170,7 +170,7 @@ mod tests {
     fn weights_are_f32_beside_logits_of_16_bits() {
         let tape = Tape::new();
         let x = tape.leaf(Tensor::zeros(&[2, 3], Dtype::Bf16));
-        let targets = constant(Tensor::of(&[0, 1], &[2]));
+        let targets = constant(Tensor::from_slice(&[0, 1], &[2]));
         let half = constant(Tensor::zeros(&[2], Dtype::Bf16));
         let error = tape.apply(CrossEntropy::default(), &[&x, &targets, &half]).unwrap_err();
         assert!(
@@ -181,10 +181,10 @@ mod tests {
         {
             let on_device = |x: Tensor| constant(x.to_device(crate::Device::Emu).unwrap());
             let x = on_device(
-                Tensor::of(&[0.0_f32, 1.0, 2.0].repeat(2), &[2, 3]).to_dtype(Dtype::Bf16),
+                Tensor::from_slice(&[0.0_f32, 1.0, 2.0].repeat(2), &[2, 3]).to_dtype(Dtype::Bf16),
             );
-            let targets = on_device(Tensor::of(&[2, 0], &[2]));
-            let weights = on_device(Tensor::of(&[0.25_f32, 1.003_906_3], &[2]));
+            let targets = on_device(Tensor::from_slice(&[2, 0], &[2]));
+            let weights = on_device(Tensor::from_slice(&[0.25_f32, 1.003_906_3], &[2]));
             let loss = tape.apply(CrossEntropy::default(), &[&x, &targets, &weights]).unwrap();
             let log = (0..3).map(|i| f64::from(i).exp()).sum::<f64>().ln();
             // The second weight lies between two bf16 numbers.

@@ -1,7 +1,7 @@
 use super::{DepthwiseConv, Padding};
 use crate::args;
 use crate::dtype::Dtype;
-use crate::kernel::{ALL_DTYPES, Arg, Source, columns, source, units};
+use crate::kernel::{ALL_DTYPES, Arg, Source, reduce_rows, source, units};
 use crate::op::{Grads, Launch, Saved};
 use crate::ops::linear::multiply_and_sum;
 use crate::tensor::Tensor;
@@ -53,6 +53,6 @@ impl Launch for DepthwiseConv {
         let args = args![x, &dy, &mut partials, tokens, chunk_tokens, chunks];
         let (grid, args) = (units::grid(dtype, chunks * taps, c), [args, &self.sizes(c)].concat());
         SOURCE.launch(dtype, "depthwise_conv_filter", grid, &args);
-        columns::sum_rows(&partials, grad);
+        reduce_rows::sum_to(&partials, grad);
     }
 }

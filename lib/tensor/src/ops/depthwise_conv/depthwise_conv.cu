@@ -32,48 +32,6 @@ DEVICE int source(Grid g, int row, int column, int tap, int sign) {
   return from_row < 0 || from_column < 0 ? -1 : from_row * g.columns + from_column;
 }
 
-// N channels of a tap over a chunk of tokens: Σ dy·x[neighbour].
-template <int N>
-DEVICE void filter(
-    const element* __restrict__ x, const element* __restrict__ dy, float* __restrict__ dw, int tokens,
-    int chunk_tokens, int chunks, Grid g) {
-  int taps = g.filter_rows * g.filter_columns;
-  int units = taps * (g.channels / N);
-  int id = blockIdx.x * blockDim.x + threadIdx.x;
-  int chunk = id / units;
-  if (chunk >= chunks) {
-    return;
-  }
-  int tap = id % units / (g.channels / N), channel = id % (g.channels / N) * N;
-  int begin = chunk * chunk_tokens, end = min(begin + chunk_tokens, tokens);
-  int cells = g.rows * g.columns;
-  int sample = begin / cells * cells;
-  int row = (begin - sample) / g.columns, column = (begin - sample) % g.columns;
-  float sum[N] = {};
-  for (int token = begin; token < end; token++) {
-    int from = source(g, row, column, tap, 1);
-    if (from >= 0) {
-      Vector<element, N> d = load_vector<N>(dy + (long long)token * g.channels + channel);
-      const element* seen = x + (long long)(sample + from) * g.channels + channel;
-      Vector<element, N> a = load_vector<N>(seen);
-#pragma unroll
-      for (int i = 0; i < N; i++) {
-        sum[i] = fmaf(to_float(d.at[i]), to_float(a.at[i]), sum[i]);
-      }
-    }
-    column++;
-    if (column == g.columns) {
-      column = 0;
-      row++;
-    }
-    if (row == g.rows) {
-      row = 0;
-      sample += cells;
-    }
-  }
-  store_floats<N>(dw + ((long long)chunk * taps + tap) * g.channels + channel, sum);
-}
-
 // y [tokens, channels] (+)= x convolved with the filter w [taps, channels], plus `bias` unless null. `sign` -1 flips
 // the filter, which gives the gradient of x from that of y.
 KERNEL(depthwise_conv_apply)
@@ -116,9 +74,34 @@ KERNEL(depthwise_conv_filter)
  int chunk_tokens, int chunks, int rows, int columns, int filter_rows, int filter_columns, int channels,
  int periodic) {
   Grid g{rows, columns, filter_rows, filter_columns, channels, periodic};
-  if (channels % WIDTH == 0) {
-    filter<WIDTH>(x, dy, dw, tokens, chunk_tokens, chunks, g);
-  } else {
-    filter<1>(x, dy, dw, tokens, chunk_tokens, chunks, g);
-  }
+  int taps = filter_rows * filter_columns, cells = rows * columns;
+  with_unit(chunks * taps, channels, [&](auto n, int part, int channel) {
+    constexpr int N = n.value;
+    int tap = part % taps, begin = part / taps * chunk_tokens, end = min(begin + chunk_tokens, tokens);
+    int sample = begin / cells * cells;
+    int row = (begin - sample) / g.columns, column = (begin - sample) % g.columns;
+    float sum[N] = {};
+    for (int token = begin; token < end; token++) {
+      int from = source(g, row, column, tap, 1);
+      if (from >= 0) {
+        Vector<element, N> d = load_vector<N>(dy + (long long)token * g.channels + channel);
+        const element* seen = x + (long long)(sample + from) * g.channels + channel;
+        Vector<element, N> a = load_vector<N>(seen);
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+          sum[i] = fmaf(to_float(d.at[i]), to_float(a.at[i]), sum[i]);
+        }
+      }
+      column++;
+      if (column == g.columns) {
+        column = 0;
+        row++;
+      }
+      if (row == g.rows) {
+        row = 0;
+        sample += cells;
+      }
+    }
+    store_floats<N>(dw + (long long)part * g.channels + channel, sum);
+  });
 }

@@ -5,7 +5,7 @@ use crate::tape::{Tape, constant};
 /// The counter of a micro-batch whose first sample is `first`.
 fn counter(seed: u64, micro_batch: i32, first: i32) -> Tensor {
     let [low, high] = Philox::new(seed, Purpose::Dropout).key();
-    Tensor::of(&[low as i32, high as i32, micro_batch, first], &[4])
+    Tensor::from_slice(&[low as i32, high as i32, micro_batch, first], &[4])
 }
 
 /// Dropout applied to ones [samples, size].
@@ -82,7 +82,7 @@ fn a_probability_of_0_is_the_identity() {
 #[test]
 fn kernels_have_the_masks_of_the_host_to_the_bit() {
     use crate::device::Device;
-    let counter = Tensor::of(&[-7, i32::MIN, -1, -2], &[4]);
+    let counter = Tensor::from_slice(&[-7, i32::MIN, -1, -2], &[4]);
     for (samples, size) in [(5, 1), (5, 7), (5, 8), (3, 37), (2, 1024)] {
         let op = Dropout { p: 0.3, site: u32::MAX, samples };
         let host = ones(op, size, &counter).to_f64();

@@ -102,7 +102,7 @@ mod tests {
         let rows = 300;
         let index: Vec<i32> = (0..2500).map(|i| i * i % 331 - 20).collect();
         let n = index.len();
-        let on_device = Tensor::of(&index, &[n]).to_device(Device::Emu).unwrap();
+        let on_device = Tensor::from_slice(&index, &[n]).to_device(Device::Emu).unwrap();
         let (keys, positions) = sorted(&on_device, rows, Dtype::F32);
         let key = |i: i32| if (0..rows as i32).contains(&i) { i } else { rows as i32 };
         let mut expected: Vec<(i32, i32)> = (0..).zip(index).map(|(p, i)| (key(i), p)).collect();
@@ -116,13 +116,13 @@ mod tests {
     #[test]
     fn an_index_outside_the_table_is_not_a_number_and_has_no_gradient() {
         let on_device = |t: Tensor| t.to_device(Device::Emu).unwrap();
-        let table = on_device(Tensor::of(&[1.0_f32, 2.0, 3.0], &[3, 1]));
-        let index = on_device(Tensor::of(&[2, -1, 0, 3, i32::MIN, 2], &[6]));
+        let table = on_device(Tensor::from_slice(&[1.0_f32, 2.0, 3.0], &[3, 1]));
+        let index = on_device(Tensor::from_slice(&[2, -1, 0, 3, i32::MIN, 2], &[6]));
         let mut y = Tensor::empty_on(Device::Emu, &[6, 1], Dtype::F32);
         let saved = Embedding.launch_forward(&[&table, &index], &mut y);
         let known = y.to_host().unwrap().to_f64().iter().map(|y| !y.is_nan()).collect::<Vec<_>>();
         assert_eq!(known, [true, false, true, false, false, true]);
-        let dy = on_device(Tensor::of(&[1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0], &[6, 1]));
+        let dy = on_device(Tensor::from_slice(&[1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0], &[6, 1]));
         let input =
             |variable, t: &Tensor| Input { variable, shape: t.shape().into(), dtype: t.dtype() };
         let (mut all, inputs) = ([None], [input(Some(0), &table), input(None, &index)]);

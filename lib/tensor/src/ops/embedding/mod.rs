@@ -75,14 +75,14 @@ mod tests {
     #[test]
     fn an_index_outside_the_table_is_not_a_number_and_has_no_gradient() {
         let tape = Tape::new();
-        let table = tape.leaf(Tensor::of(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], &[3, 2]));
-        let index = constant(Tensor::of(&[2, -1, 0, 3, i32::MIN, 2], &[2, 3]));
+        let table = tape.leaf(Tensor::from_slice(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], &[3, 2]));
+        let index = constant(Tensor::from_slice(&[2, -1, 0, 3, i32::MIN, 2], &[2, 3]));
         let y = tape.apply(Embedding, &[&table, &index]).unwrap();
         assert_eq!(y.shape(), [2, 3, 2]);
         let known: Vec<bool> = y.value().read::<f64>().iter().map(|y| !y.is_nan()).collect();
         let expected = [true, false, true, false, false, true];
         assert_eq!(known, expected.map(|k| [k, k]).concat());
-        let dy = Tensor::of(&(1..=12).map(f64::from).collect::<Vec<_>>(), &[2, 3, 2]);
+        let dy = Tensor::from_slice(&(1..=12).map(f64::from).collect::<Vec<_>>(), &[2, 3, 2]);
         let dtable = tape.backward_from(&y, dy).unwrap().take(&table).unwrap();
         assert_eq!(dtable.read::<f64>(), [5.0, 6.0, 0.0, 0.0, 1.0 + 11.0, 2.0 + 12.0]);
     }

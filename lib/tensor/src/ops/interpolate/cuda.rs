@@ -1,6 +1,6 @@
 use super::{Interpolate, Interpolation};
 use crate::args;
-use crate::kernel::{ALL_DTYPES, Source, source, units};
+use crate::kernel::{ALL_DTYPES, Arg, Source, source, units};
 use crate::op::{GradBuffer, Grads, Launch, Saved};
 use crate::ops::pool::lengths;
 use crate::tensor::Tensor;
@@ -8,16 +8,24 @@ use crate::tensor::Tensor;
 /// The kernels.
 pub static SOURCE: Source = source!("interpolate", ALL_DTYPES);
 
+impl Interpolate {
+    /// The arguments that both kernels take: the sizes of x, the new grid, the channels, and the kind.
+    fn sizes(&self, x: &Tensor) -> [Arg<'static>; 6] {
+        let ([_, rows, columns, c], [to_rows, to_columns]) = (lengths(x), self.grid);
+        let linear = usize::from(self.interpolation == Interpolation::Linear);
+        [rows, columns, to_rows, to_columns, c, linear].map(Arg::from)
+    }
+}
+
 impl Launch for Interpolate {
     fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
         let (x, element, cells) = (inputs[0], out.dtype(), out.rows());
-        let ([_, rows, columns, c], [to_rows, to_columns]) = (lengths(x), self.grid);
-        let linear = self.interpolation == Interpolation::Linear;
+        let args = [args![x, out, cells], &self.sizes(x)].concat();
         SOURCE.launch(
             element,
             "interpolate_forward",
-            units::grid(element, cells, c),
-            args![x, out, cells, rows, columns, to_rows, to_columns, c, linear],
+            units::grid(element, cells, x.width()),
+            &args,
         );
         vec![]
     }
@@ -25,13 +33,8 @@ impl Launch for Interpolate {
     fn launch_backward(&self, _saved: &Saved, dy: Tensor, grads: &mut Grads) {
         let Some(GradBuffer { tensor: dx, accumulate }) = grads.buffer(0) else { return };
         let (element, cells) = (dy.dtype(), dx.rows());
-        let ([_, rows, columns, c], [to_rows, to_columns]) = (lengths(dx), self.grid);
-        let linear = self.interpolation == Interpolation::Linear;
-        SOURCE.launch(
-            element,
-            "interpolate_backward",
-            units::grid(element, cells, c),
-            args![&dy, dx, cells, rows, columns, to_rows, to_columns, c, linear, *accumulate],
-        );
+        let (grid, sizes) = (units::grid(element, cells, dx.width()), self.sizes(dx));
+        let args = [args![&dy, dx, cells], &sizes, args![*accumulate]].concat();
+        SOURCE.launch(element, "interpolate_backward", grid, &args);
     }
 }

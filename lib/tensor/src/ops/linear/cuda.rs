@@ -5,7 +5,7 @@ use super::Linear;
 use crate::args;
 use crate::dtype::Dtype;
 use crate::kernel::product::{Epilogue, Matrix, Product};
-use crate::kernel::{ALL_DTYPES, Grid, Source, columns, source};
+use crate::kernel::{ALL_DTYPES, Grid, Source, reduce_rows, source};
 use crate::op::{GradBuffer, Grads, Launch, Saved};
 use crate::ops::activation::Activation;
 use crate::tensor::Tensor;
@@ -78,6 +78,6 @@ pub(crate) fn multiply_and_sum(
         args![dy, slope, dz, partials.as_mut(), rows, n, height, whole],
     );
     if let (Some(grad), Some(partials)) = (sum, &partials) {
-        columns::sum_rows(partials, grad);
+        reduce_rows::sum_to(partials, grad);
     }
 }

@@ -1,8 +1,7 @@
 // elements: f32 bf16 f16
 // The backward pass through a layer's activation, and sums over rows for its bias.
 
-#include "element.cuh"
-#include "warp.cuh"
+#include "rows.cuh"
 
 constexpr int WARPS = 8;
 
@@ -77,9 +76,7 @@ KERNEL(linear_slope, WARPS * WARP)(const element* __restrict__ dy,
     const int across = WARP * (whole ? WIDTH : 1);
     const int first = static_cast<int>(blockIdx.x) / ((n + across - 1) / across) * height;
     const int last = min(first + height, rows);
-    if (whole) {
-        sum_part<WIDTH>(dy, slope, dz, partials, first, last, n);
-    } else {
-        sum_part<1>(dy, slope, dz, partials, first, last, n);
-    }
+    with_width(whole, [&](auto v) {
+        sum_part<v.value>(dy, slope, dz, partials, first, last, n);
+    });
 }

@@ -1,7 +1,7 @@
 use super::{Affine, Kind, Normalization};
 use crate::args;
 use crate::dtype::Dtype;
-use crate::kernel::columns::{self, Target, zeroed};
+use crate::kernel::reduce_rows::{self, Target, zeroed};
 use crate::kernel::rows::{backward_grid, forward_grid};
 use crate::kernel::{ALL_DTYPES, Arg, Source, source};
 use crate::op::{Grads, Launch, Saved};
@@ -55,7 +55,7 @@ impl Launch for Normalization {
         let sizes = args![rows, width, stride, offset, parts, self.is_centred(), kind];
         SOURCE.launch(x.dtype(), "normalization_backward", grid, &[vectors, sizes].concat());
         if let Some(partials) = partials {
-            columns::sum(&partials, x.dtype(), affine.stride, targets);
+            reduce_rows::sum(&partials, x.dtype(), affine.stride, targets);
         }
     }
 }

@@ -293,20 +293,16 @@ KERNEL(normalization_forward, 512, 1)(
   SHARED(float, scratch, [WARP]);
   const element* bias = b != nullptr ? b + b_start : nullptr;
   Norm norm = {x, w + w_start, bias, stats, group_rows, width, stride, offset, centred != 0};
-  bool whole = width % WIDTH == 0;
-  if (kind == 2 && whole) {
-    norm_forward_wide<WIDTH>(norm, out, epsilon, scratch);
-  } else if (kind == 2) {
-    norm_forward_wide<1>(norm, out, epsilon, scratch);
-  } else if (kind == 1 && whole) {
-    norm_forward<true, WIDTH, COLUMNS / WIDTH>(norm, out, rows, epsilon, scratch);
-  } else if (kind == 1) {
-    norm_forward<true, 1, COLUMNS>(norm, out, rows, epsilon, scratch);
-  } else if (whole) {
-    norm_forward<false, WIDTH, COLUMNS / WIDTH>(norm, out, rows, epsilon, scratch);
-  } else {
-    norm_forward<false, 1, COLUMNS>(norm, out, rows, epsilon, scratch);
-  }
+  with_width(width % WIDTH == 0, [&](auto n) {
+    constexpr int V = n.value;
+    if (kind == 2) {
+      norm_forward_wide<V>(norm, out, epsilon, scratch);
+    } else if (kind == 1) {
+      norm_forward<true, V, COLUMNS / V>(norm, out, rows, epsilon, scratch);
+    } else {
+      norm_forward<false, V, COLUMNS / V>(norm, out, rows, epsilon, scratch);
+    }
+  });
 }
 
 // `kind` 0: rows of up to 256 columns, one warp each; 1: of up to COLUMNS / 2 columns per thread, one block each; 2: of
@@ -320,18 +316,14 @@ KERNEL(normalization_backward, 512, 1)(
   SHARED(float, shared, [2 * COUNT * WARP]);
   Norm norm = {x, w + w_start, nullptr, stats, group_rows, width, stride, offset, centred != 0};
   NormGradient gradient = {dy, dx, add, partials, parts};
-  bool whole = width % WIDTH == 0;
-  if (kind == 2 && whole) {
-    norm_backward_wide<WIDTH>(norm, gradient, shared);
-  } else if (kind == 2) {
-    norm_backward_wide<1>(norm, gradient, shared);
-  } else if (kind == 1 && whole) {
-    norm_backward<true, WIDTH, COUNT / WIDTH>(norm, gradient, shared, nullptr);
-  } else if (kind == 1) {
-    norm_backward<true, 1, COUNT>(norm, gradient, shared, nullptr);
-  } else if (whole) {
-    norm_backward<false, WIDTH, COUNT / WIDTH>(norm, gradient, nullptr, shared);
-  } else {
-    norm_backward<false, 1, COUNT>(norm, gradient, nullptr, shared);
-  }
+  with_width(width % WIDTH == 0, [&](auto n) {
+    constexpr int V = n.value;
+    if (kind == 2) {
+      norm_backward_wide<V>(norm, gradient, shared);
+    } else if (kind == 1) {
+      norm_backward<true, V, COUNT / V>(norm, gradient, shared, nullptr);
+    } else {
+      norm_backward<false, V, COUNT / V>(norm, gradient, nullptr, shared);
+    }
+  });
 }

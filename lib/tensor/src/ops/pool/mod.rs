@@ -105,13 +105,13 @@ mod tests {
         for device in devices {
             let tape = Tape::new();
             let x = [1.0, 1.0, 0.0, 2.0, 2.0, 2.0, 3.0, f32::NAN];
-            let x = Tensor::of(&x, &[1, 2, 4, 1]).to_device(*device).unwrap();
+            let x = Tensor::from_slice(&x, &[1, 2, 4, 1]).to_device(*device).unwrap();
             let x = tape.leaf(x);
             let op = Pool { pooling: Pooling::Max, window: [2, 2], stride: [2, 2] };
             let y = tape.apply(op, &[&x]).unwrap();
             let values = y.value().to_host().unwrap().to_f64();
             assert!(values[0] == 2.0 && values[1].is_nan(), "{device}: {values:?}");
-            let dy = Tensor::of(&[5.0_f32, 7.0], &[1, 1, 2, 1]).to_device(*device).unwrap();
+            let dy = Tensor::from_slice(&[5.0_f32, 7.0], &[1, 1, 2, 1]).to_device(*device).unwrap();
             let dx = tape.backward_from(&y, dy).unwrap().take(&x).unwrap();
             let expected = [0.0, 0.0, 0.0, 0.0, 5.0, 0.0, 0.0, 7.0];
             assert_eq!(dx.to_host().unwrap().to_f64(), expected, "{device}");

@@ -1,15 +1,19 @@
 use crate::dtype::Float;
 use crate::op::GradBuffer;
-use crate::parallel::{reduce, rows_per_block};
-use crate::{Scratch, for_rows, vectorize};
+use crate::parallel::{reduce, row_blocks, rows_per_block};
+use crate::{Scratch, vectorize};
 
 pub(super) fn forward<T: Float>(x: &[T], y: &[T], s: &[T], out: &mut [T]) {
     let h = s.len();
-    for_rows!((out, h), h, |row, out| {
-        let (x, y, out) = (&x[row * h..][..h], &y[row * h..][..h], &mut out[..h]);
-        for i in 0..h {
-            out[i] = s[i].mul_add(y[i], x[i]);
-        }
+    row_blocks((out, h), rows_per_block(h), |range, out| {
+        vectorize!({
+            for (r, row) in range.enumerate() {
+                let (x, y, out) = (&x[row * h..][..h], &y[row * h..][..h], &mut out[r * h..][..h]);
+                for i in 0..h {
+                    out[i] = s[i].mul_add(y[i], x[i]);
+                }
+            }
+        });
     });
 }
 
@@ -22,12 +26,16 @@ pub(super) fn backward<T: Float>(
     let (h, rows) = (s.len(), y.len() / s.len().max(1));
     if let Some(grad) = dbranch {
         let add = grad.accumulate;
-        for_rows!((grad.tensor.write::<T>(), h), h, |row, out| {
-            let (dy, out) = (&dy[row * h..][..h], &mut out[..h]);
-            for i in 0..h {
-                let d = s[i] * dy[i];
-                out[i] = if add { out[i] + d } else { d };
-            }
+        row_blocks((grad.tensor.write::<T>(), h), rows_per_block(h), |range, out| {
+            vectorize!({
+                for (r, row) in range.enumerate() {
+                    let (dy, out) = (&dy[row * h..][..h], &mut out[r * h..][..h]);
+                    for i in 0..h {
+                        let d = s[i] * dy[i];
+                        out[i] = if add { out[i] + d } else { d };
+                    }
+                }
+            });
         });
     }
     let Some(grad) = ds else { return };

@@ -3,7 +3,7 @@
 use super::{AXES, Binary, HALF, Space, Sum};
 use crate::args;
 use crate::dtype::Dtype;
-use crate::kernel::columns::{self, Target};
+use crate::kernel::reduce_rows::{self, Target};
 use crate::kernel::{ALL_DTYPES, Arg, Grid, Source, source};
 use crate::tensor::Tensor;
 
@@ -102,6 +102,6 @@ pub(super) fn sum(
     if let Some(partials) = partials {
         let partials = partials.reshape(&[1, chunks, 1, kept]);
         let target = Target { out: Arg::from(out), start: 0, add };
-        columns::sum(&partials, element, kept, [Some(target), None]);
+        reduce_rows::sum(&partials, element, kept, [Some(target), None]);
     }
 }

@@ -183,11 +183,7 @@ KERNEL(strided_copy, 256)(const element* x, element* out, long long x_start, lon
     const Axes sizes = ARRAY(n), strides[2] = {ARRAY(dx), ARRAY(dout)};
     x += x_start;
     out += out_start;
-    if (whole) {
-        copy<WIDTH>(x, out, units, scale, add, sizes, strides);
-    } else {
-        copy<1>(x, out, units, scale, add, sizes, strides);
-    }
+    with_width(whole, [&](auto n) { copy<n.value>(x, out, units, scale, add, sizes, strides); });
 }
 
 // out (+)= a + b or, if `multiply`, a·b.
@@ -195,11 +191,7 @@ KERNEL(strided_binary, 256)(const element* a, const element* b, element* out, in
                             int multiply, int add, SIX(n), SIX(da), SIX(db), SIX(dout)) {
     const Axes sizes = ARRAY(n), strides[3] = {ARRAY(da), ARRAY(db), ARRAY(dout)};
     const auto f = [=](float a, float b) { return multiply ? a * b : a + b; };
-    if (whole) {
-        binary<WIDTH>(a, b, out, units, add, sizes, strides, f);
-    } else {
-        binary<1>(a, b, out, units, add, sizes, strides, f);
-    }
+    with_width(whole, [&](auto n) { binary<n.value>(a, b, out, units, add, sizes, strides, f); });
 }
 
 // Sums over the last three axes: out [kept] (+)= scale·Σ x, or x·factor; or, if `partials` [chunks, kept] is given, the
@@ -207,31 +199,25 @@ KERNEL(strided_binary, 256)(const element* a, const element* b, element* out, in
 #define SUM_PARAMETERS                                                                            \
     const element *x, const element *factor, element *out, float *partials, int kept, int reduced, \
         int chunk, int chunks, int whole, float scale, int add, SIX(n), SIX(dx), SIX(df)
-#define SUM(KIND, V)                                                                              \
-    if (factor) {                                                                                 \
-        KIND<V, true>(x, factor, out, partials, kept, reduced, chunk, chunks, scale, add, sizes,  \
-                      strides);                                                                   \
-    } else {                                                                                      \
-        KIND<V, false>(x, factor, out, partials, kept, reduced, chunk, chunks, scale, add, sizes, \
-                       strides);                                                                  \
-    }
+#define SUM(KIND)                                                                                 \
+    const Axes sizes = ARRAY(n), strides[2] = {ARRAY(dx), ARRAY(df)};                             \
+    with_width(whole, [&](auto n) {                                                               \
+        constexpr int V = n.value;                                                                \
+        if (factor) {                                                                             \
+            KIND<V, true>(x, factor, out, partials, kept, reduced, chunk, chunks, scale, add,     \
+                          sizes, strides);                                                        \
+        } else {                                                                                  \
+            KIND<V, false>(x, factor, out, partials, kept, reduced, chunk, chunks, scale, add,    \
+                           sizes, strides);                                                       \
+        }                                                                                         \
+    });
 
 // One thread per V adjacent results of a chunk.
 KERNEL(strided_sum_columns, 256)(SUM_PARAMETERS) {
-    const Axes sizes = ARRAY(n), strides[2] = {ARRAY(dx), ARRAY(df)};
-    if (whole) {
-        SUM(sum_columns, WIDTH)
-    } else {
-        SUM(sum_columns, 1)
-    }
+    SUM(sum_columns)
 }
 
 // One warp per result of a chunk.
 KERNEL(strided_sum_rows, 256)(SUM_PARAMETERS) {
-    const Axes sizes = ARRAY(n), strides[2] = {ARRAY(dx), ARRAY(df)};
-    if (whole) {
-        SUM(sum_rows, WIDTH)
-    } else {
-        SUM(sum_rows, 1)
-    }
+    SUM(sum_rows)
 }

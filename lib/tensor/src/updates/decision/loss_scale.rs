@@ -21,12 +21,12 @@ impl LossScale {
     pub(super) const PATIENCE: u64 = 2000;
 
     /// Whether non-finite gradients may be caused by the scale.
-    pub fn is_to_blame(&self) -> bool {
+    pub fn may_have_overflowed(&self) -> bool {
         self.scale > 1.0
     }
 
     /// Adjusts the scale after an update.
-    pub fn follow(&mut self, overflow: bool) {
+    pub fn update(&mut self, overflow: bool) {
         self.growth_tracker += 1;
         if overflow {
             *self = Self { scale: (self.scale * 0.5).max(1.0), growth_tracker: 0 };
@@ -50,16 +50,16 @@ mod tests {
     fn the_scale_is_halved_at_an_overflow_and_doubled_after_2000_updates_without() {
         let mut scale = LossScale::FIRST;
         assert_eq!(scale.scale, 65536.0);
-        scale.follow(true);
+        scale.update(true);
         assert_eq!(scale.scale, 32768.0);
-        (0..1999).for_each(|_| scale.follow(false));
+        (0..1999).for_each(|_| scale.update(false));
         assert_eq!(scale.scale, 32768.0);
-        scale.follow(false);
+        scale.update(false);
         assert_eq!(scale, LossScale { scale: 65536.0, growth_tracker: 0 });
         // An overflow restarts the count.
-        (0..1500).for_each(|_| scale.follow(false));
-        scale.follow(true);
-        (0..1999).for_each(|_| scale.follow(false));
+        (0..1500).for_each(|_| scale.update(false));
+        scale.update(true);
+        (0..1999).for_each(|_| scale.update(false));
         assert_eq!(scale.scale, 32768.0);
     }
 
@@ -67,9 +67,9 @@ mod tests {
     fn a_scale_of_one_blames_the_model() {
         let mut scale = LossScale::FIRST;
         for _ in 0..40 {
-            scale.follow(true);
+            scale.update(true);
         }
         assert_eq!(scale.scale, 1.0);
-        assert!(!scale.is_to_blame());
+        assert!(!scale.may_have_overflowed());
     }
 }

@@ -3,8 +3,8 @@
 //! decision later.
 //!
 //! With the losses L and weights w of the micro-batches, W = Σw, the mean loss l = ΣL/W, the scale s of the gradients
-//! (the loss scale times [`StepPolicy::unit`]), the norm n = √Σg²/(W·s) and t steps including this one: applied if l and n
-//! are finite; scale = min(1, clip/(n + 1e-6))/(W·s); rate = η/(1-β₁ᵗ); root = 1/√(1-β₂ᵗ);
+//! (the loss scale times [`StepPolicy::unit`]), the norm n = √Σg²/(W·s) and t steps including this one: applied if l and
+//! n are finite; scale = min(1, clip/(n + 1e-6))/(W·s); rate = η/(1-β₁ᵗ); root = 1/√(1-β₂ᵗ);
 //! decay = min(d, (1 + t)/(10 + t)) with warm-up, otherwise d. With loss scaling, s is adjusted after each update
 //! ([`LossScale`]): gradients have overflowed if l is finite, n is not, and s > 1.
 
@@ -17,7 +17,7 @@ use crate::args;
 use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::kernel::table::{Entry, THREADS, Table};
-use crate::kernel::{self, Grid, ONLY_F32, PendingRead, Source, source};
+use crate::kernel::{self, Arg, Grid, ONLY_F32, PendingRead, Source, source};
 use crate::tensor::Tensor;
 use unix::Result;
 
@@ -93,9 +93,10 @@ impl StepPolicy {
         let applied = loss.is_finite() && norm.is_finite();
         let mut loss_scale = before.loss_scale;
         let divisor = weight * loss_scale.scale * self.unit;
-        let overflow = self.scaled && !applied && loss.is_finite() && loss_scale.is_to_blame();
+        let overflow =
+            self.scaled && !applied && loss.is_finite() && loss_scale.may_have_overflowed();
         if self.scaled {
-            loss_scale.follow(overflow);
+            loss_scale.update(overflow);
         }
         let steps = before.steps + u64::from(applied);
         let power = i32::try_from(steps).unwrap_or(i32::MAX);
@@ -142,29 +143,19 @@ impl StepPolicy {
             device => {
                 let before = &decided.numbers;
                 let (sums, pieces) = norm::squares_of_pieces(device, gradients);
-                let number =
-                    |x: &Tensor| Entry { len: 1, addresses: [x.address()], numbers: [0.0; 2] };
+                let number = |x: &Tensor| Entry::new(1, [x.address()]);
                 let table = Table::new(device, losses.iter().chain(weights).map(number));
                 let mut made = Tensor::empty_on(device, before.shape(), Dtype::F64);
                 let [beta1, beta2] = self.betas;
-                let args = args![
-                    &table.entries,
-                    losses.len(),
-                    &sums,
-                    pieces,
-                    before,
-                    &mut made,
-                    &mut decided.loss_scale,
-                    learning_rate,
-                    self.clip,
-                    beta1,
-                    beta2,
-                    self.decay,
-                    self.warmup,
-                    self.unit,
-                    if self.scaled { LossScale::PATIENCE } else { 0 },
+                let patience = if self.scaled { LossScale::PATIENCE } else { 0 };
+                let scale = &mut decided.loss_scale;
+                let args = [
+                    args![&table.entries, losses.len(), &sums, pieces, before, &mut made, scale],
+                    &[learning_rate, self.clip, beta1, beta2, self.decay].map(Arg::from),
+                    args![self.warmup, self.unit, patience],
                 ];
-                SOURCE.launch(Dtype::F32, "decision_make", Grid::new(1, THREADS), args);
+                let grid = Grid::new(1, THREADS);
+                SOURCE.launch(Dtype::F32, "decision_make", grid, &args.concat());
                 decided.numbers = made;
             }
         }
@@ -173,24 +164,13 @@ impl StepPolicy {
 
 impl StepControl {
     fn read(tensor: &Tensor) -> Self {
-        let [
-            loss,
-            norm,
-            applied,
-            steps,
-            scale,
-            rate,
-            root,
-            decay,
-            overflow,
-            loss_scale,
-            growth_tracker,
-        ] = *tensor.read::<f64>()
+        let [loss, norm, applied, steps, scale, rate, root, decay, overflow, s, growth_tracker] =
+            *tensor.read::<f64>()
         else {
             unreachable!("{tensor:?} was made as a decision")
         };
         let (applied, steps, overflow) = (applied == 1.0, steps as u64, overflow == 1.0);
-        let loss_scale = LossScale { scale: loss_scale, growth_tracker: growth_tracker as u64 };
+        let loss_scale = LossScale { scale: s, growth_tracker: growth_tracker as u64 };
         Self { loss, norm, applied, steps, scale, rate, root, decay, overflow, loss_scale }
     }
 
@@ -202,7 +182,7 @@ impl StepControl {
         let s = loss_scale.scale;
         let numbers =
             [loss, norm, applied, steps, scale, rate, root, decay, overflow, s, growth_tracker];
-        Tensor::of(&numbers, &[numbers.len()])
+        Tensor::from_slice(&numbers, &[numbers.len()])
     }
 }
 

@@ -35,10 +35,8 @@ pub fn apply_all<'a>(
             }
         }
         Some(device) => {
-            let entries = pairs.map(|(parameter, average)| Entry {
-                len: parameter.len(),
-                addresses: [parameter.address(), average.address_mut()],
-                numbers: [0.0; 2],
+            let entries = pairs.map(|(parameter, average)| {
+                Entry::new(parameter.len(), [parameter.address(), average.address_mut()])
             });
             let table = Table::new(device, entries);
             table.launch(&SOURCE, Dtype::F32, "ema_step", args![decided.tensor()]);

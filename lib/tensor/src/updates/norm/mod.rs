@@ -39,7 +39,7 @@ pub(super) fn squares_of_pieces<'a>(
     device: Device,
     tensors: impl IntoIterator<Item = &'a Tensor>,
 ) -> (Tensor, usize) {
-    let entry = |x: &Tensor| Entry { len: x.len(), addresses: [x.address()], numbers: [0.0; 2] };
+    let entry = |x: &Tensor| Entry::new(x.len(), [x.address()]);
     let table = Table::new(device, tensors.into_iter().map(entry));
     let mut sums = Tensor::empty_on(device, &[table.blocks], Dtype::F64);
     table.launch(&SOURCE, Dtype::F32, "norm_squares", args![&mut sums]);

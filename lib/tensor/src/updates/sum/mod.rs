@@ -31,11 +31,7 @@ pub fn add_all<'a>(pairs: impl IntoIterator<Item = (&'a mut Tensor, &'a Tensor)>
         None => {}
         Some((Device::Cpu, _)) => pairs.for_each(|(a, b)| add(a, b)),
         Some((device, dtype)) => {
-            let entries = pairs.map(|(a, b)| Entry {
-                len: a.len(),
-                addresses: [b.address(), a.address_mut()],
-                numbers: [0.0; 2],
-            });
+            let entries = pairs.map(|(a, b)| Entry::new(a.len(), [b.address(), a.address_mut()]));
             Table::new(device, entries).launch(&SOURCE, dtype, "sum_add_all", &[]);
         }
     }

@@ -213,7 +213,7 @@ fn addresses_in_memory() {
     let stranger = empty(5, Dtype::F32);
     let halves = |address: u64| [address as i32, (address >> 32) as i32];
     let mut addresses: Vec<i32> = tensors.iter().flat_map(|t| halves(emu::address(t))).collect();
-    let table = device(&Tensor::of(&addresses, &[addresses.len()]));
+    let table = device(&Tensor::from_slice(&addresses, &[addresses.len()]));
     assert_eq!(fault("faults_table", Grid::new(1, 3), args![&table, 5, 0]), "");
     assert!(tensors.iter().all(|t| host(t)[4] == 3.0));
     let words = fault("faults_table", Grid::new(1, 3), args![&table, 5, 1]);
@@ -225,7 +225,7 @@ fn addresses_in_memory() {
     );
     // A host address.
     addresses[..2].copy_from_slice(&halves(&raw const tensors as u64));
-    let table = device(&Tensor::of(&addresses, &[addresses.len()]));
+    let table = device(&Tensor::from_slice(&addresses, &[addresses.len()]));
     let words = fault("faults_table", Grid::new(1, 1), args![&table, 5, 0]);
     assert_says(&words, &["writes 4 bytes at address 0x", "which is outside of all device memory"]);
     assert!(host(&stranger)[0].is_nan());

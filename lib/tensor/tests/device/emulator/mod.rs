@@ -15,7 +15,7 @@ fn device(x: &Tensor) -> Tensor {
 }
 
 fn floats(values: &[f32]) -> Tensor {
-    device(&Tensor::of(values, &[values.len()]))
+    device(&Tensor::from_slice(values, &[values.len()]))
 }
 
 /// An uninitialized vector.

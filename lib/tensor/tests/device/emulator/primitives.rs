@@ -24,7 +24,7 @@ fn primitive(element: Dtype, kernel: &str, grid: Grid, args: &[Arg], order: u64)
 fn vectors_and_odd_ends() {
     for element in [Dtype::F32, Dtype::Bf16, Dtype::F16] {
         for n in [1, 7, 8, 64, 1000, 1027] {
-            let x = Tensor::of(&normals(n, 1), &[n]).to_dtype(element);
+            let x = Tensor::from_slice(&normals(n, 1), &[n]).to_dtype(element);
             let (from, mut to) = (device(&x), empty(n, element));
             let args = args![&from, &mut to, n];
             primitive(element, "primitives_copy", Grid::new(n.div_ceil(128), 32), args, 0);
@@ -38,7 +38,7 @@ fn reductions_of_a_block() {
     for (order, (width, threads)) in
         ORDERS.into_iter().zip([(1000, 1024), (33, 32), (700, 96), (5, 256)])
     {
-        let x = Tensor::of(&normals(3 * width, 2), &[3, width]).to_dtype(Dtype::Bf16);
+        let x = Tensor::from_slice(&normals(3 * width, 2), &[3, width]).to_dtype(Dtype::Bf16);
         let (from, mut sums, mut maxima) = (device(&x), empty(3, Dtype::F32), empty(3, Dtype::F32));
         let args = args![&from, &mut sums, &mut maxima, width];
         primitive(Dtype::Bf16, "primitives_reduce", Grid::new(3, threads), args, order);
@@ -83,7 +83,7 @@ fn shuffles_of_every_form() {
 fn votes_of_some_lanes() {
     let x: Vec<i32> = (0..32).map(|i| i32::from(i % 3 == 0)).collect();
     for x in [x, vec![0; 32], vec![1; 32]] {
-        let (from, mut to) = (device(&Tensor::of(&x, &[32])), empty(64, Dtype::I32));
+        let (from, mut to) = (device(&Tensor::from_slice(&x, &[32])), empty(64, Dtype::I32));
         let args = args![&from, &mut to, 1i64 << 40];
         primitive(Dtype::F32, "primitives_vote", Grid::new(1, 32), args, 3);
         let y = to.to_host().unwrap();
@@ -116,9 +116,9 @@ fn assert_product(
 fn matrix_products_of_16_bits() {
     for element in [Dtype::Bf16, Dtype::F16] {
         for transposed in [false, true] {
-            let a = Tensor::of(&normals(256, 3), &[256]).to_dtype(element);
-            let b = Tensor::of(&normals(128, 4), &[128]).to_dtype(element);
-            let c = Tensor::of(&normals(128, 5), &[128]);
+            let a = Tensor::from_slice(&normals(256, 3), &[256]).to_dtype(element);
+            let b = Tensor::from_slice(&normals(128, 4), &[128]).to_dtype(element);
+            let c = Tensor::from_slice(&normals(128, 5), &[128]);
             let (x, y, z, mut d) = (device(&a), device(&b), device(&c), empty(128, Dtype::F32));
             let args = args![&x, &y, &z, &mut d, transposed];
             primitive(element, "primitives_mma", Grid::new(1, 32), args, 5);
@@ -158,7 +158,7 @@ fn tf32_is_the_nearest_ties_away() {
 #[test]
 fn ldmatrix_both_ways() {
     let x: Vec<bf16> = (0..256u16).map(bf16::from_bits).collect();
-    let (from, mut to) = (device(&Tensor::of(&x, &[256])), empty(512, Dtype::Bf16));
+    let (from, mut to) = (device(&Tensor::from_slice(&x, &[256])), empty(512, Dtype::Bf16));
     primitive(Dtype::Bf16, "primitives_ldmatrix", Grid::new(1, 32), args![&from, &mut to], 9);
     let y = to.to_host().unwrap();
     for (at, value) in y.read::<bf16>().iter().enumerate() {
@@ -179,7 +179,7 @@ fn copies_through_a_pipeline() {
         {
             // A whole number of pairs if four bytes are two elements.
             let n = if fine { n / 2 * 2 } else { n };
-            let x = Tensor::of(&normals(n, 10), &[n]).to_dtype(element);
+            let x = Tensor::from_slice(&normals(n, 10), &[n]).to_dtype(element);
             let (from, mut to) = (device(&x), empty(all, element));
             let grid = Grid::new(1, threads).shared(2 * threads * 16);
             let args = args![&from, &mut to, n, steps, fine];
@@ -248,7 +248,7 @@ fn conversions_are_the_nearest() {
 #[test]
 fn put_writes_or_adds() {
     let x = [1.0f32, 2.0, 1.0 + 2f32.powi(-8)];
-    let mut y = device(&Tensor::of(&[f32::NAN; 3], &[3]).to_dtype(Dtype::Bf16));
+    let mut y = device(&Tensor::from_slice(&[f32::NAN; 3], &[3]).to_dtype(Dtype::Bf16));
     for (add, expected) in [(false, [1.0, 2.0, 1.0]), (true, [2.0, 4.0, 2.0])] {
         primitive(
             Dtype::Bf16,

@@ -53,15 +53,15 @@ impl Golden {
         match view.dtype() {
             safetensors::Dtype::F32 => {
                 let values = data.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b));
-                Tensor::of(&values.collect::<Vec<_>>(), shape)
+                Tensor::from_slice(&values.collect::<Vec<_>>(), shape)
             }
             safetensors::Dtype::F64 => {
                 let values = data.as_chunks::<8>().0.iter().map(|b| f64::from_le_bytes(*b));
-                Tensor::of(&values.collect::<Vec<_>>(), shape)
+                Tensor::from_slice(&values.collect::<Vec<_>>(), shape)
             }
             safetensors::Dtype::I32 => {
                 let values = data.as_chunks::<4>().0.iter().map(|b| i32::from_le_bytes(*b));
-                Tensor::of(&values.collect::<Vec<_>>(), shape)
+                Tensor::from_slice(&values.collect::<Vec<_>>(), shape)
             }
             other => panic!("{name} is {other:?}"),
         }
@@ -76,7 +76,7 @@ impl Golden {
     fn row(&self, name: &str, i: usize, dtype: Dtype) -> Tensor {
         let matrix = self.tensor(name);
         let n = matrix.width();
-        Tensor::of(&matrix.read::<f32>()[i * n..(i + 1) * n], &[n]).to_dtype(dtype)
+        Tensor::from_slice(&matrix.read::<f32>()[i * n..(i + 1) * n], &[n]).to_dtype(dtype)
     }
 }
 

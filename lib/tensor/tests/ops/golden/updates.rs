@@ -137,7 +137,7 @@ fn clipping_by_global_norm() {
         for (i, g) in g.iter().enumerate() {
             let ours: Vec<f64> = g.to_f64().iter().map(|g| scale * g).collect();
             let name = format!("{name}/clipped{i}");
-            agree(&name, &Tensor::of(&ours, g.shape()), &golden.tensor(&name));
+            agree(&name, &Tensor::from_slice(&ours, g.shape()), &golden.tensor(&name));
         }
     }
 }

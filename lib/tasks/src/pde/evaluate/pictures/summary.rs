@@ -91,7 +91,7 @@ fn by_regime(canvas: &Canvas, result: &Evaluation) -> Result<()> {
     legend(canvas, plot, &models)?;
     let faint = Pen { colour: FAINT, width: 1.0, dash: None };
     let centred = Letters { horizontal: HPos::Center, ..SMALL };
-    for (value, text) in axis.marks() {
+    for (value, text) in axis.ticks() {
         let x = plot.x + plot.width * axis.place(value);
         canvas.line(&[(x, plot.y), (x, plot.y + plot.height)], faint)?;
         canvas.text(&text, (x, plot.y + plot.height + 16.0), centred)?;

@@ -2,7 +2,7 @@
 //! middle plane for three.
 //!
 //! x points right, y up, and the first frame is at the bottom. Points are drawn at their coordinates and frames at
-//! their times, also when these are not evenly spaced. The colours are those of the fields in the pictures of
+//! their times, even if these are not evenly spaced. The colours are those of the fields in the pictures of
 //! `evaluate`: from dark (smallest value) to light (largest). Values that are not finite are grey.
 
 use data::fields::field::{Field, Shape};

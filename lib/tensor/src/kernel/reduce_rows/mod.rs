@@ -1,4 +1,4 @@
-//! Column sums: sums over rows of partial results, in a fixed order.
+//! Sums over the rows of partial results, in a fixed order.
 //!
 //! In a kernel that sums over many rows (the gradient of a bias or of a normalization weight), each block writes its
 //! own sums to a row of f32. These rows are added here, in an order that depends only on the sizes. Moves 4 bytes an
@@ -11,7 +11,7 @@ use crate::op::GradBuffer;
 use crate::tensor::Tensor;
 
 /// The kernel.
-pub static SOURCE: Source = source!("columns", ALL_DTYPES);
+pub static SOURCE: Source = source!("reduce_rows", ALL_DTYPES);
 
 /// Rows that each warp adds up before the sums of the warps are combined.
 const ROWS_PER_WARP: usize = 8;
@@ -51,7 +51,7 @@ pub(crate) fn sum(
     let [first, second] = targets;
     SOURCE.launch(
         element,
-        "columns_sum",
+        "reduce_rows_sum",
         Grid::new(groups * vectors * tiles, 32 * warps),
         args![
             partials,
@@ -79,7 +79,7 @@ pub(crate) fn zeroed(buffer: &mut GradBuffer) -> &mut Tensor {
 }
 
 /// buffer (+)= Σ over rows of f32 `partials` [rows, width], where width is the number of elements of the buffer.
-pub(crate) fn sum_rows(partials: &Tensor, buffer: &mut GradBuffer) {
+pub(crate) fn sum_to(partials: &Tensor, buffer: &mut GradBuffer) {
     let (width, element) = (buffer.tensor.len(), buffer.tensor.dtype());
     let rows = partials.len().checked_div(width).unwrap_or(0);
     let partials = partials.reshape(&[1, rows, 1, width]);
