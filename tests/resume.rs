@@ -16,7 +16,8 @@ model:
 loss: {horizons: [1, 2], validation_steps: 3, spectral_energy: 0.01}
 training: {updates: 240, batch_size: 4, accumulation: 2, clip_grad_norm: 0.5, ema: 0.95, validate_every: 16,
   validation_samples: 8, log_every: 1, attempts_without_progress: 20}
-optimizer: {method: {kind: adamw, betas: [0.9, 0.95]}, learning_rate: 3e-3, weight_decay: 0.01}
+# Muon for matrices, AdamW for all other parameters.
+optimizer: {method: {kind: muon, betas: [0.9, 0.95]}, learning_rate: 3e-3, weight_decay: 0.01}
 schedule:
   - {kind: linear, updates: 20, start_factor: 0.1, end_factor: 1}
   - {kind: cosine, end_factor: 0.1}

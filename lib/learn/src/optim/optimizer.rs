@@ -324,6 +324,39 @@ mod tests {
     }
 
     #[test]
+    fn muon_updates_matrices_and_adamw_the_rest() {
+        let optimizer: Optimizer =
+            serde_json::from_str(r#"{"method": {"kind": "muon"}, "learning_rate": 0.5}"#).unwrap();
+        let mut builder = Builder::new(1);
+        for (name, shape) in [("weight", &[2, 2][..]), ("bias", &[2]), ("conv", &[2, 1, 1, 1])] {
+            builder.param(name, shape, Init::Constant(1.0));
+        }
+        let mut params = builder.finish().trained;
+        let mut state = OptimizerState::new(&optimizer, &params, |_| true);
+        let names: Vec<_> =
+            state.entries(&optimizer, &params).into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, ["weight.momentum", "bias.m", "bias.v", "conv.m", "conv.v"]);
+        let control =
+            StepControl { applied: true, scale: 1.0, rate: 0.5, root: 1.0, ..Default::default() };
+        let gradients = [
+            Tensor::from_slice(&[3.0_f32, 0.0, 0.0, -3.0], &[2, 2]),
+            Tensor::from_slice(&[0.1_f32, -0.2], &[2]),
+            Tensor::from_slice(&[0.1_f32, -0.2], &[2, 1, 1, 1]),
+        ];
+        let decided = DeviceStepControl::of(&control, 1.0);
+        state.step(&optimizer, 1.0, &decided, &mut params, &gradients);
+        let after: Vec<_> = params.tensors().map(Tensor::to_f64).collect();
+        // Both singular values are 1/√2 of the norm; five iterations bring them to 1 within the 0.3 of the method.
+        let [a, b, c, d] = after[0][..] else { panic!("{after:?}") };
+        assert!(
+            ((1.0 - a) / 0.5 - 1.0).abs() < 0.3 && a + d == 2.0 && [b, c] == [1.0; 2],
+            "{after:?}"
+        );
+        assert_eq!(after[1], after[2]);
+        assert!(after[1][0] < 1.0 && after[1][1] > 1.0, "{after:?}");
+    }
+
+    #[test]
     fn groups_have_a_learning_rate_and_weight_decay_of_their_own() {
         let text = r#"{"method": {"kind": "sgd"}, "learning_rate": 0.5, "weight_decay": 0.1, "groups":
             [{"params": ["head.*"], "learning_rate": 4.0}, {"params": ["*.bias"], "weight_decay": 0.2}]}"#;

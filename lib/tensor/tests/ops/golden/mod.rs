@@ -72,11 +72,12 @@ impl Golden {
         self.tensor(name).item()
     }
 
-    /// Row `i` of a matrix.
+    /// Element `i` of the first axis of a tensor.
     fn row(&self, name: &str, i: usize, dtype: Dtype) -> Tensor {
-        let matrix = self.tensor(name);
-        let n = matrix.width();
-        Tensor::from_slice(&matrix.read::<f32>()[i * n..(i + 1) * n], &[n]).to_dtype(dtype)
+        let tensor = self.tensor(name);
+        let shape = &tensor.shape()[1..];
+        let n = shape.iter().product::<usize>();
+        Tensor::from_slice(&tensor.read::<f32>()[i * n..(i + 1) * n], shape).to_dtype(dtype)
     }
 }
 
