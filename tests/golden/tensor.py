@@ -185,8 +185,8 @@ def joints():
     x, y = normal(4, 3, 7), normal(4, 3, 7)
     op("residual_plain", lambda x, y: x + y, x=x, y=y)
     op("residual_scaled", lambda x, y, s: x + s * y, x=x, y=y, s=normal(7))
-    op("token_map", lambda m, x: m @ x, m=normal(9, 5), x=normal(3, 5, 7))
-    op("token_map_constant", lambda m, x: m @ x, constant=("m",), m=normal(4, 8), x=normal(3, 8, 5))
+    op("matmul", lambda m, x: m @ x, m=normal(9, 5), x=normal(3, 5, 7))
+    op("matmul_constant", lambda m, x: m @ x, constant=("m",), m=normal(4, 8), x=normal(3, 8, 5))
 
 
 def arithmetic():
@@ -292,6 +292,32 @@ def updates():
             keep(f"{name}/clipped{i}", parameter.grad)
 
 
+def spectral_convolutions():
+    """neuralop's formula: rfft, a matrix for each of the lowest modes, irfft."""
+
+    def convolution(x, w, grid, modes):
+        (rows, columns), (batch, _, inputs), kept = grid, x.shape, min(modes, grid[0])
+        m = (torch.arange(kept) - kept // 2) % rows
+        k = torch.arange(min(modes, columns) // 2 + 1)
+        z = torch.fft.rfft2(x.reshape(batch, rows, columns, inputs), dim=(1, 2), norm="forward")
+        w = torch.complex(w[:, 0], w[:, 1]).reshape(len(k), len(m), *w.shape[2:])
+        y = torch.zeros(*z.shape[:3], w.shape[-1], dtype=z.dtype)
+        y[:, m[:, None], k] = torch.einsum("bmki,kmio->bmko", z[:, m[:, None], k], w)
+        y = torch.fft.irfft2(y, s=grid, dim=(1, 2), norm="forward")
+        return y.reshape(batch, rows * columns, -1)
+
+    for name, grid, modes, width in (
+        ("line", (1, 9), 4, 3),
+        ("all_of_a_line", (1, 8), 8, 2),
+        ("plane", (6, 10), 5, 4),
+        ("all_of_a_plane", (4, 6), 12, 2),
+    ):
+        count = min(modes, grid[0]) * (min(modes, grid[1]) // 2 + 1)
+        w = normal(count, 2, width, width)
+        f = lambda x, w, grid=grid, modes=modes: convolution(x, w, grid, modes)
+        op(f"spectral_conv_{name}", f, x=normal(2, grid[0] * grid[1], width), w=w)
+
+
 def muon():
     """PyTorch's Muon, whose Newton-Schulz iteration in bf16 is computed in double instead."""
     module = torch.optim._muon
@@ -316,6 +342,7 @@ tokens()
 arithmetic()
 rearrangements()
 muon()
+spectral_convolutions()
 path = Path(__file__).with_name("tensor.safetensors")
 save_file(tensors, path, metadata={"torch": torch.__version__})
 path.chmod(0o644)

@@ -6,6 +6,7 @@ mod conv;
 mod linear;
 mod norm;
 mod resample;
+mod spectral_conv;
 
 pub use attention::{ChannelSeparated, MultiHead};
 pub use block::{Block, BlockConfig, Mixing};
@@ -13,3 +14,4 @@ pub use conv::DepthwiseConv;
 pub use linear::Linear;
 pub use norm::{Condition, Norm};
 pub use resample::{interpolation, map_axes, pair_means};
+pub use spectral_conv::SpectralConv;

@@ -1,14 +1,14 @@
 //! Fixed linear maps along the axes of a token grid: pooling and interpolation.
 
 use crate::forward::Forward;
-use tensor::ops::token_map::TokenMap;
+use tensor::ops::matmul::MatMul;
 use tensor::{Tensor, Var};
 use unix::Result;
 
 /// Applies M [S, T] to the tokens of x [B, T, C].
 fn map_tokens(forward: &Forward, m: &Tensor, x: &Var) -> Result<Var> {
     let m = forward.to_compute_dtype(&forward.constant(m)?)?;
-    forward.apply(TokenMap, &[&m, x])
+    forward.apply(MatMul, &[&m, x])
 }
 
 /// Applies maps along the rows [R', R] and columns [C', C] of the token grid of x [B, R·C, F]. An axis that has one

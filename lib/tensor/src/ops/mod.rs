@@ -13,6 +13,7 @@ pub mod dropout;
 pub mod embedding;
 pub mod interpolate;
 pub mod linear;
+pub mod matmul;
 pub mod narrow;
 pub mod normalization;
 pub mod permute;
@@ -24,7 +25,6 @@ pub mod scatter_add;
 pub mod squared_error;
 pub(crate) mod strided;
 pub mod swiglu;
-pub mod token_map;
 pub mod vector_norm;
 pub mod weighted_sum;
 
@@ -59,7 +59,7 @@ pub const ALL: &[Entry] = &[
     ("scatter_add", scatter_add::cases),
     ("squared_error", squared_error::cases),
     ("swiglu", swiglu::cases),
-    ("token_map", token_map::cases),
+    ("matmul", matmul::cases),
     ("vector_norm", vector_norm::cases),
     ("weighted_sum", weighted_sum::cases),
 ];

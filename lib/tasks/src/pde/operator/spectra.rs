@@ -4,8 +4,8 @@ use learn::forward::Forward;
 use std::f64::consts::TAU;
 use tensor::ops::activation::Activation;
 use tensor::ops::linear::Linear;
+use tensor::ops::matmul::MatMul;
 use tensor::ops::relative_error::RelativeError;
-use tensor::ops::token_map::TokenMap;
 use tensor::ops::vector_norm::VectorNorm;
 use tensor::{Tensor, Var};
 use unix::Result;
@@ -26,7 +26,7 @@ fn fourier(n: usize) -> Tensor {
 /// Σ over frequencies and features of |rFFT over tokens|², per sample: [B, T, D] -> [B, 1].
 fn energies(forward: &Forward, x: &Var) -> Result<Var> {
     let samples = x.shape()[0];
-    let parts = forward.apply(TokenMap, &[&forward.constant(&fourier(x.shape()[1]))?, x])?;
+    let parts = forward.apply(MatMul, &[&forward.constant(&fourier(x.shape()[1]))?, x])?;
     let rows = parts.reshape(&[samples, parts.value().len() / samples]);
     Ok(forward.apply(VectorNorm::Squared, &[&rows])?.reshape(&[samples, 1]))
 }

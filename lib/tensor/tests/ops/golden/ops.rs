@@ -15,6 +15,7 @@ use tensor::ops::embedding::Embedding;
 use tensor::ops::interpolate::Interpolate;
 use tensor::ops::interpolate::Interpolation::{self, Linear as Straight, Nearest};
 use tensor::ops::linear::Linear;
+use tensor::ops::matmul::MatMul;
 use tensor::ops::narrow::Narrow;
 use tensor::ops::normalization::{Kind, Normalization};
 use tensor::ops::permute::Permute;
@@ -25,7 +26,6 @@ use tensor::ops::residual::Residual;
 use tensor::ops::scatter_add::ScatterAdd;
 use tensor::ops::squared_error::SquaredError;
 use tensor::ops::swiglu::SwiGlu;
-use tensor::ops::token_map::TokenMap;
 use tensor::ops::vector_norm::VectorNorm;
 use tensor::ops::weighted_sum::WeightedSum;
 use tensor::{Dtype, Tensor};
@@ -140,8 +140,8 @@ fn rows(golden: &Golden) -> Vec<Row> {
         ("cross_entropy_weighted", Box::new(CrossEntropy::default()), &["x", "target", "w"]),
         ("residual_plain", Box::new(Binary::Add), &["x", "y"]),
         ("residual_scaled", Box::new(Residual), &["x", "y", "s"]),
-        ("token_map", Box::new(TokenMap), &["m", "x"]),
-        ("token_map_constant", Box::new(TokenMap), &["m", "x"]),
+        ("matmul", Box::new(MatMul), &["m", "x"]),
+        ("matmul_constant", Box::new(MatMul), &["m", "x"]),
         ("relative_error", Box::new(relative), &["p", "t"]),
         ("squared_error", Box::new(SquaredError), &["p", "t", "w", "v"]),
         ("mean_squared_error", Box::new(SquaredError), &["p", "t", "w", "v"]),

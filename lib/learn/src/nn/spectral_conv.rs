@@ -1,0 +1,183 @@
+//! The convolution of a Fourier neural operator (Li et al. 2021, section 4): the lowest modes of the discrete Fourier
+//! transform, each multiplied by a matrix of its own.
+//!
+//! The truncated transforms are products with constant matrices, complex numbers are pairs (real, imaginary), and the
+//! product with a complex matrix W is the real one with [[Re W, Im W], [-Im W, Re W]]. As in neuralop, the forward
+//! transform divides by the number of points (`norm="forward"`).
+
+use crate::forward::Forward;
+use crate::params::{Builder, Init, ParamId};
+use std::f64::consts::TAU;
+use tensor::ops::binary::Binary;
+use tensor::ops::concat::Concat;
+use tensor::ops::matmul::MatMul;
+use tensor::ops::narrow::Narrow;
+use tensor::ops::permute::Permute;
+use tensor::{Tensor, Var};
+use unix::Result;
+
+/// A spectral convolution over a grid of tokens.
+#[derive(Clone, Debug)]
+pub struct SpectralConv {
+    /// W, [modes, 2, inputs, outputs].
+    weight: ParamId,
+    grid: [usize; 2],
+    /// Wave numbers along rows (of both signs, ascending) and columns (0 and positive).
+    rows: Vec<f64>,
+    columns: Vec<f64>,
+    width: usize,
+}
+
+impl SpectralConv {
+    /// For tokens with `width` features on a grid of rows and columns; one row is a one-dimensional problem. Of `modes`
+    /// per axis, those with wave numbers from -⌊modes/2⌋ to ⌈modes/2⌉ - 1 along rows and from 0 to ⌊modes/2⌋ along
+    /// columns are kept, at most those that the grid has. Both parts of the weights are initialised from a normal
+    /// distribution with variance 1/(2·width).
+    pub fn new(b: &mut Builder, name: &str, width: usize, grid: [usize; 2], modes: usize) -> Self {
+        let [rows, columns] = grid;
+        let kept = modes.min(rows);
+        let rows = (0..kept).map(|m| m as f64 - (kept / 2) as f64).collect::<Vec<_>>();
+        let columns = (0..=modes.min(columns) / 2).map(|k| k as f64).collect::<Vec<_>>();
+        let init = Init::Normal((2.0 * width as f64).sqrt().recip());
+        let shape = [rows.len() * columns.len(), 2, width, width];
+        let weight = b.scope(name, |b| b.param("weight", &shape, init));
+        Self { weight, grid, rows, columns, width }
+    }
+
+    /// x [B, rows·columns, width] -> the same shape; computed in f32.
+    pub fn forward(&self, forward: &Forward, x: &Var) -> Result<Var> {
+        let dtype = x.value().dtype();
+        let x = forward.to_param_dtype(x)?;
+        let ([rows, columns], width) = (self.grid, self.width);
+        let (m, k, batch) = (self.rows.len(), self.columns.len(), x.shape()[0]);
+        let matmul = |a: Tensor, x: &Var| forward.apply(MatMul, &[&forward.constant(&a)?, x]);
+        let permute = |x: Var, shape: &[usize], axes: &[usize]| {
+            forward.apply(Permute(axes.to_vec()), &[&x.reshape(shape)])
+        };
+        // [B·rows, columns, width] -> [B·rows, 2·k, width] -> [B·k, 2·rows, width] -> [B·k, 2·m, width].
+        let (waves, points) = ([&self.rows, &self.columns], self.grid.map(points));
+        let transform = |axis: usize, is_real: bool| {
+            let n = self.grid[axis];
+            let from = (&points[axis][..], !is_real);
+            exponential((waves[axis], true), from, n, -1.0, |_| 1.0 / n as f64)
+        };
+        let inverse = |axis: usize, is_real: bool| {
+            // In a real transform, modes other than 0 and n/2 stand for their conjugates as well.
+            let n = self.grid[axis];
+            let single = |k: f64| !is_real || k == 0.0 || 2.0 * k == n as f64;
+            let scale = |k| if single(k) { 1.0 } else { 2.0 };
+            exponential((&points[axis], !is_real), (waves[axis], true), n, 1.0, scale)
+        };
+        let z = matmul(transform(1, true), &x.reshape(&[batch * rows, columns, width]))?;
+        let z = permute(z, &[batch, rows, 2, k, width], &[0, 3, 2, 1, 4])?;
+        let z = matmul(transform(0, false), &z.reshape(&[batch * k, 2 * rows, width]))?;
+        // The matrices of all modes: [k·m, B, 2·width] x [k·m, 2·width, 2·width].
+        let z = permute(z, &[batch, k, 2, m, width], &[1, 3, 0, 2, 4])?;
+        let z = z.reshape(&[k * m, batch, 2 * width]);
+        let z = forward.apply(MatMul, &[&z, &self.real_weight(forward)?])?;
+        // And back.
+        let z = permute(z, &[k, m, batch, 2, width], &[2, 0, 3, 1, 4])?;
+        let z = matmul(inverse(0, false), &z.reshape(&[batch * k, 2 * m, width]))?;
+        let z = permute(z, &[batch, k, 2, rows, width], &[0, 3, 2, 1, 4])?;
+        let y = matmul(inverse(1, true), &z.reshape(&[batch * rows, 2 * k, width]))?;
+        let y = y.reshape(&[batch, rows * columns, width]);
+        if dtype == forward.dtype() { forward.to_compute_dtype(&y) } else { Ok(y) }
+    }
+
+    /// [[Re W, Im W], [-Im W, Re W]] of each mode, [modes, 2·width, 2·width].
+    fn real_weight(&self, forward: &Forward) -> Result<Var> {
+        let weight = forward.get_stored(self.weight);
+        let part = |start| {
+            let part = forward.apply(Narrow { axis: 1, start, length: 1 }, &[weight])?;
+            Ok::<_, unix::Error>(part.reshape(&[weight.shape()[0], self.width, self.width]))
+        };
+        let (re, im) = (part(0)?, part(1)?);
+        let minus = forward.apply(Binary::Multiply, &[&im, &forward.full(&[1], -1.0)?])?;
+        let beside = |a: &Var, b: &Var| forward.apply(Concat { axis: 2 }, &[a, b]);
+        forward.apply(Concat { axis: 1 }, &[&beside(&re, &im)?, &beside(&minus, &re)?])
+    }
+}
+
+/// The matrix e^{sign·2πi·a·b/n}·scale(b) in real form, [2·a, 2·b]: real parts, then imaginary parts. Only the real half
+/// of outputs or inputs that are not complex.
+fn exponential(
+    (a, is_complex): (&[f64], bool),
+    (b, of_complex): (&[f64], bool),
+    n: usize,
+    sign: f64,
+    scale: impl Fn(f64) -> f64,
+) -> Tensor {
+    let mut values = Vec::new();
+    for part in 0..1 + usize::from(is_complex) {
+        for a in a {
+            for of in 0..1 + usize::from(of_complex) {
+                for b in b {
+                    // Reduced first, exactly, so that large products lose no digits.
+                    let phase = sign * TAU * ((a * b) % n as f64) / n as f64;
+                    let value = match (part, of) {
+                        (0, 1) => -phase.sin(),
+                        (1, 0) => phase.sin(),
+                        _ => phase.cos(),
+                    };
+                    values.push((scale(*b) * value) as f32);
+                }
+            }
+        }
+    }
+    let columns = b.len() * (1 + usize::from(of_complex));
+    Tensor::from_slice(&values, &[values.len() / columns, columns])
+}
+
+fn points(n: usize) -> Vec<f64> {
+    (0..n).map(|i| i as f64).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+    use tensor::{Dtype, Tape};
+
+    /// Values and gradients of PyTorch's FFT (tests/golden/tensor.py) on lines and planes, with all modes and some.
+    #[test]
+    fn values_and_gradients_are_those_of_the_fft() {
+        let path =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/tensor.safetensors");
+        let bytes = std::fs::read(path).unwrap();
+        let golden = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        let read = |name: &str| {
+            let found = golden.tensor(name).unwrap();
+            let words =
+                found.data().chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap()));
+            Tensor::from_slice(&words.collect::<Vec<f32>>(), found.shape())
+        };
+        for (name, grid, modes) in [
+            ("line", [1, 9], 4),
+            ("all_of_a_line", [1, 8], 8),
+            ("plane", [6, 10], 5),
+            ("all_of_a_plane", [4, 6], 12),
+        ] {
+            let of = |part: &str| read(&format!("spectral_conv_{name}/{part}"));
+            let x = of("x");
+            let mut builder = Builder::new(1);
+            let layer = SpectralConv::new(&mut builder, "conv", x.width(), grid, modes);
+            let mut params = builder.finish();
+            let shape = params.trained.entries()[0].1.shape().to_vec();
+            assert_eq!(shape, of("w").shape(), "{name}");
+            *params.trained.tensors_mut().next().unwrap() = of("w");
+            let tape = Tape::new();
+            let forward = Forward::training(&tape, &params);
+            let x = tape.leaf(x);
+            let y = layer.forward(&forward, &x).unwrap();
+            let weight = forward.variables()[0].clone();
+            let value = y.value().clone();
+            let mut gradients = tape.backward_from(&y, of("dout")).unwrap();
+            let [dx, dw] = [&x, &weight].map(|leaf| gradients.take(leaf).unwrap());
+            for (what, ours) in [("out", value), ("dx", dx), ("dw", dw)] {
+                // Sums of at most 240 products of f32 numbers of order 1.
+                let error = tensor::check::difference(&ours, &of(what).to_dtype(Dtype::F64));
+                assert!(error < 2e-6, "{name}, {what}: {error:e}");
+            }
+        }
+    }
+}
