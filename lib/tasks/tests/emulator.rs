@@ -10,7 +10,7 @@ use learn::forward::Forward;
 use learn::params::{Builder, ParamSet};
 use learn::train::Learner;
 use tasks::pde::models::operator::{Attention, BackboneConfig, ConditionPath, Output};
-use tasks::pde::models::{Codec, CodecModel, Operator, OperatorModel, PdetStack, PdetUnet};
+use tasks::pde::models::{Codec, CodecModel, Fno, Operator, OperatorModel, PdetStack, PdetUnet};
 use tensor::check::{difference, draw};
 use tensor::op::Draw;
 use tensor::ops::depthwise_conv::Padding;
@@ -103,6 +103,10 @@ fn unet(kernel_size: usize) -> BackboneConfig {
     })
 }
 
+fn fno() -> BackboneConfig {
+    BackboneConfig::Fno(Fno { hidden: 10, depth: 2, modes: 5, positions: false })
+}
+
 fn codec() -> (Model, ParamSet) {
     let model = CodecModel {
         patch: PATCH,
@@ -126,6 +130,8 @@ fn models() -> Vec<(&'static str, Model, ParamSet)> {
     let heads = |qk_norm| Attention::MultiHead { heads: 3, qk_norm };
     [
         ("codec", codec()),
+        ("fno, adaptive", operator(fno(), Adaptive, Output::Scale)),
+        ("fno, added", operator(fno(), Additive, Output::Scale)),
         ("stack, convolution", operator(stack(Attention::None, 5), Adaptive, Output::Scale)),
         ("stack, qk_norm", operator(stack(heads(true), 0), Additive, Output::LayerNorm)),
         ("stack, both", operator(stack(heads(false), 3), Adaptive, Output::LayerNorm)),

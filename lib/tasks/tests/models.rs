@@ -4,7 +4,7 @@
 use learn::forward::Forward;
 use learn::params::{Builder, ParamSet};
 use tasks::pde::models::operator::{Attention, BackboneConfig, ConditionPath, Output};
-use tasks::pde::models::{Codec, CodecModel, Operator, OperatorModel, PdetStack, PdetUnet};
+use tasks::pde::models::{Codec, CodecModel, Fno, Operator, OperatorModel, PdetStack, PdetUnet};
 use tensor::check::draw;
 use tensor::op::Draw;
 use tensor::ops::depthwise_conv::Padding;
@@ -151,7 +151,12 @@ fn gradients_of_whole_models_are_right_and_reach_every_parameter() {
         output: Output::Scale,
         ..small_unet.clone()
     };
+    let fno = OperatorModel {
+        backbone: BackboneConfig::Fno(Fno { hidden: 5, depth: 2, modes: 6, positions: true }),
+        ..stack(0, Attention::None)
+    };
     for (what, model) in [
+        ("fno", fno),
         ("stack, convolution", stack(5, Attention::None)),
         ("stack, attention", stack(0, attention(true))),
         ("stack, both", stack(3, attention(false))),

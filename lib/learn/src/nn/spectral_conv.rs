@@ -44,9 +44,8 @@ impl SpectralConv {
         Self { weight, grid, rows, columns, width }
     }
 
-    /// x [B, rows·columns, width] -> the same shape; computed in f32.
+    /// x [B, rows·columns, width] -> the same shape; computed in the dtype of the parameters.
     pub fn forward(&self, forward: &Forward, x: &Var) -> Result<Var> {
-        let dtype = x.value().dtype();
         let x = forward.to_param_dtype(x)?;
         let ([rows, columns], width) = (self.grid, self.width);
         let (m, k, batch) = (self.rows.len(), self.columns.len(), x.shape()[0]);
@@ -80,8 +79,7 @@ impl SpectralConv {
         let z = matmul(inverse(0, false), &z.reshape(&[batch * k, 2 * m, width]))?;
         let z = permute(z, &[batch, k, 2, rows, width], &[0, 3, 2, 1, 4])?;
         let y = matmul(inverse(1, true), &z.reshape(&[batch * rows, 2 * k, width]))?;
-        let y = y.reshape(&[batch, rows * columns, width]);
-        if dtype == forward.dtype() { forward.to_compute_dtype(&y) } else { Ok(y) }
+        forward.to_compute_dtype(&y.reshape(&[batch, rows * columns, width]))
     }
 
     /// [[Re W, Im W], [-Im W, Re W]] of each mode, [modes, 2·width, 2·width].
@@ -119,7 +117,7 @@ fn exponential(
                         (1, 0) => phase.sin(),
                         _ => phase.cos(),
                     };
-                    values.push((scale(*b) * value) as f32);
+                    values.push(scale(*b) * value);
                 }
             }
         }

@@ -1,5 +1,6 @@
 //! The kinds of backbone, the network that processes the tokens.
 
+use super::fno::{Fno, FourierLayers};
 use super::pdet_stack::{PdetStack, Stack};
 use super::pdet_unet::{PdetUnet, Unet};
 use learn::forward::Forward;
@@ -20,6 +21,8 @@ pub enum BackboneConfig {
     PdetStack(PdetStack),
     /// A U-Net of blocks on a pyramid of token grids.
     PdetUnet(PdetUnet),
+    /// A Fourier neural operator.
+    Fno(Fno),
 }
 
 impl BackboneConfig {
@@ -28,6 +31,7 @@ impl BackboneConfig {
         let (hidden, attention, kernel_size) = match self {
             BackboneConfig::PdetStack(c) => (c.hidden, &c.attention, c.kernel_size),
             BackboneConfig::PdetUnet(c) => (c.hidden, &c.attention, c.kernel_size),
+            BackboneConfig::Fno(_) => return Vec::new(),
         };
         let mut violations = Vec::new();
         if let Some(problem) = attention.violation(hidden) {
@@ -131,6 +135,7 @@ impl BackboneShape {
 pub(crate) enum Backbone {
     Stack(Stack),
     Unet(Unet),
+    Fourier(FourierLayers),
 }
 
 impl Backbone {
@@ -138,6 +143,7 @@ impl Backbone {
         match backbone {
             BackboneConfig::PdetStack(c) => Self::Stack(Stack::new(b, c, shape)),
             BackboneConfig::PdetUnet(c) => Self::Unet(Unet::new(b, c, shape)),
+            BackboneConfig::Fno(c) => Self::Fourier(FourierLayers::new(b, c, shape)),
         }
     }
 
@@ -146,6 +152,7 @@ impl Backbone {
         match self {
             Self::Stack(backbone) => backbone.forward(forward, x, condition),
             Self::Unet(backbone) => backbone.forward(forward, x, condition),
+            Self::Fourier(backbone) => backbone.forward(forward, x, condition),
         }
     }
 }

@@ -2,12 +2,14 @@
 
 pub(crate) mod backbone;
 pub mod codec;
+mod fno;
 pub mod operator;
 pub mod patches;
 mod pdet_stack;
 mod pdet_unet;
 
 pub use codec::{Codec, CodecModel};
+pub use fno::Fno;
 pub use operator::{Operator, OperatorModel};
 pub use patches::Patches;
 pub use pdet_stack::PdetStack;
