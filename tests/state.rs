@@ -211,7 +211,7 @@ fn with_another_value_it_is_refused_or_ends_differently() {
     differs("task", State { task: "operator".into(), ..state.clone() });
     differs("data_hash", State { data_hash: "0".into(), ..state.clone() });
     let mut config = state.config.clone();
-    config["training"]["clip"] = json!(0.5);
+    config["training"]["clip_grad_norm"] = json!(0.5);
     differs("config", State { config, ..state });
 }
 
