@@ -39,7 +39,7 @@ use crate::fields::parameter::Parameter;
 use array::Array;
 use recognise::{Recognised, recognise};
 use serde_json::{Map, Value};
-use source::{Source, data_error};
+use source::Source;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -292,10 +292,7 @@ impl Place {
                         .all(|&axis| array.size(axis) == first.size(axis));
                 if !same {
                     let (a, b) = (&names[trajectory], &names[0]);
-                    return Err(data_error(
-                        &**file,
-                        format!("`{a}` and `{b}` have different shapes"),
-                    ));
+                    return Err(file.invalid(format!("`{a}` and `{b}` have different shapes")));
                 }
                 if array.is_direct() {
                     opened.get_or_init(|| array).read(0, frames, out)
@@ -320,9 +317,7 @@ fn shape_of(file: &dyn Source, components: &[Component], channels: usize) -> Res
     let (trajectories, _, grid) = all[0].clone();
     for (n, t, other) in &all {
         if (*n, t.unwrap_or(frames), other) != (trajectories, frames, &grid) {
-            return Err(data_error(
-                file,
-                format!(
+            return Err(file.invalid(format!(
                     "its datasets contradict each other: {n} trajectories of {} frames on {other:?}, and \
                  {trajectories} of {frames} on {grid:?}",
                     t.unwrap_or(frames)
@@ -334,7 +329,7 @@ fn shape_of(file: &dyn Source, components: &[Component], channels: usize) -> Res
     if shape.bytes().is_none() || trajectories > MAX_TRAJECTORIES {
         let what =
             format!("{shape} are too large; at most {MAX_TRAJECTORIES} trajectories are supported");
-        return Err(data_error(file, what));
+        return Err(file.invalid(what));
     }
     // A reader holds at least one frame, and as much again while it is read.
     let what = format!("{}: reading frames of {:?}", file.path().display(), shape.grid);

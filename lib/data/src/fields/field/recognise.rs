@@ -3,7 +3,7 @@
 use super::axes::{Axes, Axis};
 use super::coordinates;
 use super::layout::{Layout, Part};
-use super::source::{self, Source, contents, data_error};
+use super::source::{self, Source, contents};
 use unix::Result;
 
 /// Information from the user that takes precedence over the file. Everything is optional.
@@ -127,16 +127,12 @@ fn guess(file: &dyn Source) -> Result<Layout> {
     match (VARIABLES.iter().any(|name| has(name)), groups) {
         (true, false) => Ok(Layout::Variables),
         (false, true) => Ok(Layout::Groups),
-        (true, true) => Err(data_error(
-            file,
-            format!(
+        (true, true) => Err(file.invalid(format!(
                 "unknown layout: both variables and groups with `data`; found {}; choose one with --layout",
                 contents(file)
             ),
         )),
-        (false, false) => Err(data_error(
-            file,
-            format!(
+        (false, false) => Err(file.invalid(format!(
                 "unknown layout: no dataset `tensor`; found {}; supported are {}; --dataset and --axes name \
              another",
                 contents(file),
@@ -157,9 +153,8 @@ fn parts(
     let part = |name: &str, axes: Axes| Part { name: name.into(), axes, channels: 0..0 };
     let rank = |name: &str| {
         let dims = file.shape(name);
-        dims.map(|dims| dims.len()).ok_or_else(|| {
-            data_error(file, format!("no dataset `{name}`; found {}", contents(file)))
-        })
+        dims.map(|dims| dims.len())
+            .ok_or_else(|| file.invalid(format!("no dataset `{name}`; found {}", contents(file))))
     };
     let wanted = |otherwise: Axes| reading.axes.clone().unwrap_or(otherwise);
     Ok(match layout {
@@ -176,9 +171,7 @@ fn parts(
                     Axes::ordered(true, true, known, rank == known + 3)
                 }
                 _ => {
-                    return Err(data_error(
-                        file,
-                        format!(
+                    return Err(file.invalid(format!(
                             "unknown layout: `{name}` has shape {:?} and the file coordinates of {known} \
                          axes of space; --axes says what its dimensions are, e.g. --axes ntxy",
                             file.shape(name).unwrap_or_default()
@@ -190,10 +183,9 @@ fn parts(
         }
         Layout::Groups => {
             let Some(first) = groups.first() else {
-                return Err(data_error(
-                    file,
-                    format!("no groups with `data`; found {}", contents(file)),
-                ));
+                return Err(
+                    file.invalid(format!("no groups with `data`; found {}", contents(file)))
+                );
             };
             let rank = rank(&format!("{first}/data"))?;
             let space = if known > 0 { known } else { rank.saturating_sub(2).clamp(1, 3) };
@@ -207,10 +199,11 @@ fn parts(
                 parts.push(part(name, wanted(Axes::ordered(true, true, space, false))));
             }
             if parts.is_empty() {
-                return Err(data_error(
-                    file,
-                    format!("none of {}; found {}", VARIABLES.join(", "), contents(file)),
-                ));
+                return Err(file.invalid(format!(
+                    "none of {}; found {}",
+                    VARIABLES.join(", "),
+                    contents(file)
+                )));
             }
             parts
         }
@@ -245,10 +238,9 @@ fn channels(
             part.axes.place(Axis::Channel).and_then(|at| dims.get(at)).copied().unwrap_or(1);
         if count > MAX_CHANNELS {
             let name = &part.name;
-            return Err(data_error(
-                file,
-                format!("`{name}` {dims:?} has more than {MAX_CHANNELS} channels"),
-            ));
+            return Err(
+                file.invalid(format!("`{name}` {dims:?} has more than {MAX_CHANNELS} channels"))
+            );
         }
         part.channels = names.len()..names.len() + count;
         let usual = layout == Layout::Tensor || matches!(part.name.as_str(), "tensor" | "data");
@@ -265,14 +257,11 @@ fn channels(
     if let Some(text) = file.text("channels") {
         let given: Vec<String> = text.split(',').map(|name| name.trim().to_string()).collect();
         if given.len() != names.len() {
-            return Err(data_error(
-                file,
-                format!(
-                    "attribute `channels` names {} channels, but there are {}",
-                    given.len(),
-                    names.len()
-                ),
-            ));
+            return Err(file.invalid(format!(
+                "attribute `channels` names {} channels, but there are {}",
+                given.len(),
+                names.len()
+            )));
         }
         names = given;
     }
