@@ -10,22 +10,15 @@ use crate::fields::parameter::Parameter;
 use crate::seal::SealedFile;
 use crate::split::Share;
 pub use crate::split::SplitName;
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
+use strum::Display;
 use unix::Result;
 
 /// The unit that is divided among the splits.
 #[derive(
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    Serialize,
-    Deserialize,
-    clap::ValueEnum,
-    strum::Display,
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum, Display,
 )]
 #[serde(rename_all = "lowercase")]
 #[value(rename_all = "lower")]
@@ -43,16 +36,7 @@ pub enum By {
 
 /// Which trajectories always share a split.
 #[derive(
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    Serialize,
-    Deserialize,
-    clap::ValueEnum,
-    strum::Display,
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum, Display,
 )]
 #[serde(rename_all = "lowercase")]
 #[value(rename_all = "lower")]

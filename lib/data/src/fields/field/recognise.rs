@@ -4,6 +4,7 @@ use super::axes::{Axes, Axis};
 use super::coordinates;
 use super::layout::{Layout, Part};
 use super::source::{self, Source, contents};
+use clap::ValueEnum;
 use unix::Result;
 
 /// Information from the user that takes precedence over the file. Everything is optional.
@@ -124,6 +125,7 @@ fn guess(file: &dyn Source) -> Result<Layout> {
         return Ok(Layout::Incompressible);
     }
     let groups = !file.groups().is_empty();
+    let supported: Vec<_> = Layout::value_variants().iter().map(|one| one.describe()).collect();
     match (VARIABLES.iter().any(|name| has(name)), groups) {
         (true, false) => Ok(Layout::Variables),
         (false, true) => Ok(Layout::Groups),
@@ -136,7 +138,7 @@ fn guess(file: &dyn Source) -> Result<Layout> {
                 "unknown layout: no dataset `tensor`; found {}; supported are {}; --dataset and --axes name \
              another",
                 contents(file),
-                Layout::ALL.map(Layout::describe).join(", ")
+                supported.join(", ")
             ),
         )),
     }

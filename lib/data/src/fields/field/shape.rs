@@ -59,11 +59,6 @@ impl Shape {
         }
     }
 
-    /// Whether trajectories of both shapes can be in one data set.
-    pub fn has_same_trajectories(&self, other: &Self) -> bool {
-        (self.frames, &self.grid, self.channels) == (other.frames, &other.grid, other.channels)
-    }
-
     /// The frames of a trajectory in blocks of at most 4 Mi values, or of one frame. Programs that process whole files
     /// read them in these blocks, so their memory does not depend on the length of trajectories.
     pub fn frame_blocks(&self) -> impl Iterator<Item = Range<usize>> + use<> {
