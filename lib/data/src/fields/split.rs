@@ -5,7 +5,7 @@
 
 use crate::fields::check::Kind;
 use crate::fields::check::manifest::{error, in_itself};
-use crate::fields::field::Shape;
+use crate::fields::field::{Shape, grouped};
 use crate::fields::parameter::Parameter;
 use crate::seal::SealedFile;
 use crate::split::Share;
@@ -180,6 +180,12 @@ impl Split {
     pub fn file_path(&self, number: usize, manifest: &Path) -> PathBuf {
         folder_of(manifest).join(&self.files[number].path)
     }
+}
+
+/// The files of each regime, in order of first appearance.
+pub(crate) fn regimes(files: &[Source]) -> Vec<Vec<usize>> {
+    let parameters = files.iter().map(|source| Some(source.parameter.clone()));
+    grouped(parameters.enumerate()).into_iter().map(|regime| regime.samples).collect()
 }
 
 pub(crate) fn folder_of(manifest: &Path) -> &Path {

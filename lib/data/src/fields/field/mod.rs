@@ -31,7 +31,7 @@ pub use recognise::Reading;
 pub(crate) use regimes::grouped;
 pub use regimes::{Regime, describe as describe_regimes};
 pub use shape::Shape;
-pub(crate) use shape::coordinates;
+pub(crate) use shape::{coordinates, grid_text};
 pub(crate) use source::PARAMETERS;
 pub(crate) use stated::OF_TRAJECTORIES;
 
@@ -239,19 +239,13 @@ impl Field {
         out: &mut [f32],
     ) -> Result<()> {
         let Shape { trajectories, frames: all, .. } = self.shape;
-        if trajectory >= trajectories || frames.start > frames.end || frames.end > all {
+        let there = trajectory < trajectories && frames.start <= frames.end && frames.end <= all;
+        if !there || out.len() != frames.len() * self.shape.frame_len() {
             return Err(Error::bug(format!(
-                "{}: frames {frames:?} of trajectory {trajectory} requested, but there are {all} of {trajectories}",
-                self.path.display()
-            )));
-        }
-        if out.len() != frames.len() * self.shape.frame_len() {
-            return Err(Error::bug(format!(
-                "{}: a buffer of {} numbers for {} frames of {}",
+                "{}: frames {frames:?} of trajectory {trajectory} into {} numbers; it has {}",
                 self.path.display(),
                 out.len(),
-                frames.len(),
-                self.shape.frame_len()
+                self.shape
             )));
         }
         if frames.is_empty() {
@@ -286,11 +280,8 @@ impl Place {
                     return array.read(0, frames, out);
                 }
                 let array = source::array(&**file, &names[trajectory], axes)?;
-                let same = array.grid() == first.grid()
-                    && [Axis::Time, Axis::Channel]
-                        .iter()
-                        .all(|&axis| array.size(axis) == first.size(axis));
-                if !same {
+                let sizes = |a: &Array| (a.grid(), a.size(Axis::Time), a.size(Axis::Channel));
+                if sizes(&array) != sizes(first) {
                     let (a, b) = (&names[trajectory], &names[0]);
                     return Err(file.invalid(format!("`{a}` and `{b}` have different shapes")));
                 }

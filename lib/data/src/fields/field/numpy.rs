@@ -79,11 +79,9 @@ impl NumpyFile {
             let mut archive = ZipArchive::new(BufReader::new(self.file.file()))?;
             let mut unpacked = tempfile::tempfile()?;
             let packed = archive.by_index(index)?;
-            if most / MAX_PACKED > packed.compressed_size() {
-                return Err(io::Error::other(format!(
-                    "{most} bytes from {}",
-                    packed.compressed_size()
-                )));
+            let size = packed.compressed_size();
+            if most / MAX_PACKED > size {
+                return Err(io::Error::other(format!("{most} bytes from {size}")));
             }
             io::copy(&mut packed.take(most), &mut unpacked)?;
             Ok(unpacked)

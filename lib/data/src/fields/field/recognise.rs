@@ -65,10 +65,7 @@ pub(super) fn recognise(file: &dyn Source, reading: &Reading) -> Result<Recognis
         (Layout::Incompressible, Axis::Time) if file.shape("t").is_some() => "t".into(),
         (_, axis) => format!("{}-coordinate", axis.letter()),
     };
-    let numbers = |axis: Axis| match file.shape(&name(axis)) {
-        Some(_) => source::numbers(file, &name(axis)),
-        None => Ok(Vec::new()),
-    };
+    let numbers = |axis: Axis| source::numbers(file, &name(axis));
     let mut coordinates =
         Axis::SPACE.iter().map(|&axis| numbers(axis)).collect::<Result<Vec<_>>>()?;
     let known = coordinates.iter().take_while(|values| !values.is_empty()).count();
@@ -83,19 +80,11 @@ pub(super) fn recognise(file: &dyn Source, reading: &Reading) -> Result<Recognis
         coordinate_conflict = coordinates::of_rows(&t, rows);
         t.truncate(t.len() / rows);
     }
-    let suspected_axes = match &reading.axes {
-        Some(_) => None,
-        None => {
-            let part = parts.iter().find(|part| part.axes.place(Axis::Time).is_some());
-            let part = part.unwrap_or(&parts[0]);
-            suspect(
-                &file.shape(&full_name(part, &groups)).unwrap_or_default(),
-                &part.axes,
-                &coordinates,
-                &t,
-            )
-        }
-    };
+    let part = parts.iter().find(|part| part.axes.place(Axis::Time).is_some());
+    let part = part.unwrap_or(&parts[0]);
+    let dims = file.shape(&full_name(part, &groups)).unwrap_or_default();
+    let suspected_axes = suspect(&dims, &part.axes, &coordinates, &t);
+    let suspected_axes = suspected_axes.filter(|_| reading.axes.is_none());
     let (channels, inputs) = channels(file, layout, &mut parts, &groups)?;
     Ok(Recognised {
         layout,
@@ -273,17 +262,15 @@ fn channels(
 /// Another order of `axes` that fits the lengths of the coordinates, when this one does not.
 fn suspect(dims: &[usize], axes: &Axes, coordinates: &[Vec<f64>], t: &[f64]) -> Option<Axes> {
     let fits = |axis: Axis, size: usize| {
-        let (values, more) = match axis {
-            Axis::Time => (t.len(), 1),
-            Axis::X | Axis::Y | Axis::Z => {
-                let number = Axis::SPACE.iter().position(|space| *space == axis)?;
-                (coordinates.get(number).map_or(0, Vec::len), 0)
-            }
-            Axis::Sample | Axis::Channel => (0, 0),
+        let number = Axis::SPACE.iter().position(|space| *space == axis);
+        let (values, more) = match number.and_then(|number| coordinates.get(number)) {
+            Some(points) => (points.len(), 0),
+            None if axis == Axis::Time => (t.len(), 1),
+            None => (0, 0),
         };
-        (values == 0 || values == size || size.checked_add(more) == Some(values)).then_some(())
+        values == 0 || values == size || size.checked_add(more) == Some(values)
     };
-    let all_fit = |axes: &[Axis]| axes.iter().zip(dims).all(|(axis, n)| fits(*axis, *n).is_some());
+    let all_fit = |axes: &[Axis]| axes.iter().zip(dims).all(|(axis, n)| fits(*axis, *n));
     let now: Vec<Axis> = axes.iter().collect();
     if now.len() != dims.len() || all_fit(&now) {
         return None;

@@ -131,7 +131,7 @@ impl Field {
     }
 }
 
-/// Groups trajectories by their parameters into regimes, in the order of their first trajectories.
+/// Groups trajectories (or files) by their parameters into regimes, in the order of their first trajectories.
 pub(crate) fn grouped(
     trajectories: impl Iterator<Item = (usize, Option<Parameter>)>,
 ) -> Vec<Regime> {

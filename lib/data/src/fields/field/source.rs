@@ -118,9 +118,9 @@ pub(super) fn open(path: &Path, fill_missing: bool) -> Result<Box<dyn Source>> {
     })
 }
 
-/// The values of a small array. Errors (65): it has more than [`MAX_SMALL`], or cannot be read.
+/// The values of a small array, none if it does not exist. Errors (65): it has more than [`MAX_SMALL`], or cannot be read.
 pub(super) fn numbers(source: &dyn Source, name: &str) -> Result<Vec<f64>> {
-    let shape = source.shape(name).unwrap_or_default();
+    let Some(shape) = source.shape(name) else { return Ok(Vec::new()) };
     let count = shape.iter().try_fold(1usize, |n, dim| n.checked_mul(*dim));
     if count.is_none_or(|count| count > MAX_SMALL) {
         let what =
@@ -226,22 +226,16 @@ fn numbers_of(
         };
         all.extend(number.map(|number| (name.clone(), number)));
     }
-    if let Some(config) = text(attributes, "config") {
-        all.extend(lines(&config));
-    }
+    // Lines `name: number` in YAML, as PDEBench's generators store their configuration.
+    let pair = |line: &str| {
+        let (name, value) = line.split_once(':')?;
+        Some((name.trim().to_string(), value.trim().parse().ok()?))
+    };
+    all.extend(text(attributes, "config").unwrap_or_default().lines().filter_map(pair));
     Ok(all)
 }
 
 /// The parameters in the file name.
 pub(super) fn parameter_of_name(source: &dyn Source) -> Option<Parameter> {
     Parameter::from_file_name(&source.path().file_name()?.to_string_lossy())
-}
-
-/// Lines `name: number` of a configuration in YAML, as PDEBench's generators store it.
-fn lines(config: &str) -> Vec<(String, f64)> {
-    let pair = |line: &str| {
-        let (name, value) = line.split_once(':')?;
-        Some((name.trim().to_string(), value.trim().parse().ok()?))
-    };
-    config.lines().filter_map(pair).collect()
 }

@@ -118,9 +118,7 @@ impl Hdf5File {
         handle.query::<()>(Ask::Open).map_err(|cause| cause.about(not_whole))?;
         Ok(Self { handle: Arc::new(handle), mapped: Arc::new(mapped) })
     }
-}
 
-impl Hdf5File {
     fn failed(&self, name: &str, cause: Failure) -> Error {
         cause.about(format_args!("{}: `{name}`", self.path().display()))
     }
@@ -132,12 +130,8 @@ impl Source for Hdf5File {
     }
 
     fn check(&self) -> Result<()> {
-        match self.handle.died.get() {
-            None => Ok(()),
-            Some((exit, text)) => {
-                Err(Error::new(*exit, format_args!("{}: {text}", self.path().display())))
-            }
-        }
+        let Some((exit, text)) = self.handle.died.get() else { return Ok(()) };
+        Err(Error::new(*exit, format_args!("{}: {text}", self.path().display())))
     }
 
     fn names(&self) -> Vec<String> {
