@@ -8,7 +8,7 @@ use unix::disk::RealDisk;
 use unix::space::human_bytes;
 use unix::{Error, Result};
 
-use super::find::folder_of;
+use super::find::{folder_of, require_folder};
 use super::hold::hold_run_of;
 use super::keep::KeepRules;
 use super::list::{Entry, list};
@@ -39,10 +39,7 @@ pub struct Pruned {
 /// Errors: 66 when there is no checkpoint, 65 when the newest is damaged, 75 while a process trains the run, which
 /// prunes on its own.
 pub fn prune(run: &Path, rules: &KeepRules, dry_run: bool) -> Result<Vec<Pruned>> {
-    if !run.is_dir() {
-        return Err(Error::open(run, "not a directory; expected a run directory or its ckpt"));
-    }
-    let folder = folder_of(run);
+    let folder = require_folder(run)?;
     // A dry run does not need the lease.
     let _lease = if dry_run { None } else { hold_run_of(&folder)? };
     let entries = list(&folder)?;

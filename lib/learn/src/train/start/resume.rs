@@ -163,8 +163,10 @@ pub(in crate::train) fn changes(
     opened: Option<(&dyn Task, &ParamSet)>,
 ) -> Result<Vec<String>> {
     let (was, is) = (identity(&found.manifest.config), identity(&job.task.resolved));
-    let mut changes = Vec::new();
-    difference("", &was, &is, &mut changes);
+    let differences = checkpoint::value_differences("", &was, &is);
+    let change = |(key, was, is)| format!("{key}: was {was}, now {is}");
+    let mut changes: Vec<String> = differences.into_iter().map(change).collect();
+    changes.sort();
     if let Some((task, params)) = opened {
         let (was, is) = (&found.manifest.data_hash, task.data_hash());
         if *was != is {
@@ -218,22 +220,6 @@ fn changed_buffers(saved: &Buffers, ours: &Buffers, found: &Loaded) -> Result<Ve
         }
     }
     Ok(differ)
-}
-
-/// Keys whose values differ, as "key: was, now is".
-fn difference(key: &str, was: &Value, is: &Value, out: &mut Vec<String>) {
-    if let (Value::Object(was), Value::Object(is)) = (was, is) {
-        let mut keys: Vec<&String> = was.keys().chain(is.keys()).collect();
-        keys.sort();
-        keys.dedup();
-        for k in keys {
-            let at = if key.is_empty() { k.clone() } else { format!("{key}.{k}") };
-            let null = &Value::Null;
-            difference(&at, was.get(k).unwrap_or(null), is.get(k).unwrap_or(null), out);
-        }
-    } else if was != is {
-        out.push(format!("{key}: was {was}, now {is}"));
-    }
 }
 
 /// Reports accepted changes, and why the bits may differ from those of an uninterrupted run.
