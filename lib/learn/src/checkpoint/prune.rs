@@ -53,8 +53,8 @@ pub fn prune(run: &Path, rules: &KeepRules, dry_run: bool) -> Result<Vec<Pruned>
             newest.path.display()
         )));
     }
-    let mut kept = rules.kept(&good);
-    kept.extend(anchor(&good));
+    let rules = KeepRules { anchor: anchor(newest).unwrap_or(0), ..rules.clone() };
+    let kept = rules.kept(&good);
     let best = fs::read_link(folder.join("best")).unwrap_or_default();
     let mut pruned = Vec::new();
     for entry in &entries {
@@ -81,13 +81,12 @@ pub fn prune(run: &Path, rules: &KeepRules, dry_run: bool) -> Result<Vec<Pruned>
     Ok(pruned)
 }
 
-/// The checkpoint that a rewind would go back to; training keeps it as well.
-fn anchor<'a>(good: &[&'a Entry]) -> Option<&'a str> {
-    let config = &good.last()?.manifest()?.config;
-    let every = config.pointer("/checkpoint/every")?.as_u64().filter(|every| *every > 0)?;
+/// The newest checkpoint at a multiple of this many updates is the one that a rewind would go back to; training keeps
+/// it as well.
+fn anchor(newest: &Entry) -> Option<u64> {
+    let config = &newest.manifest()?.config;
     let rewinds = config.pointer("/training/on_spike")?.as_str() == Some("rewind");
-    let mut places = good.iter().rev().filter(|entry| rewinds && entry.step.is_multiple_of(every));
-    places.next().map(|entry| entry.name())
+    config.pointer("/checkpoint/every")?.as_u64().filter(|_| rewinds)
 }
 
 /// A one-line summary for users of what was, or would be, removed.
