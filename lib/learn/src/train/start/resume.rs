@@ -22,6 +22,7 @@ use crate::params::{FROZEN, ParamSet};
 use crate::task::{Buffers, Dependencies, Dependency, Task};
 use crate::train::Progress;
 use crate::train::job::{Job, Resume, identity};
+use crate::train::report;
 use serde_json::{Value, json};
 use unix::lease::Lease;
 use unix::log::Log;
@@ -288,20 +289,11 @@ fn blocked_error(job: &Job, reason: &str) -> Error {
 fn block(job: &Job, run: &RunDir, lease: &Lease, progress: &Progress, reason: &str) -> Result<()> {
     let (attempt, fence) = (lease.attempt(), lease.fence().clone());
     let mut log = Log::open(&run.log(), attempt)?.fenced(fence.clone());
-    log.write(
-        "stop",
-        &json!({"update": progress.update, "state": State::Failed, "reason": reason}),
-    )?;
+    let fields = json!({"update": progress.update, "state": State::Failed, "reason": reason});
+    log.write("stop", &fields)?;
     StatusWriter::new(run.status()).fenced(fence).write(&Status {
-        task: job.task.spec.name.into(),
-        state: State::Failed,
-        update: progress.update,
-        updates: Some(job.task.config.training.updates),
-        best: progress.best.clone(),
-        cost: progress.cost(),
-        attempt,
         reason: Some(reason.into()),
         blocked: true,
-        ..Status::default()
+        ..report::status(job, State::Failed, progress, attempt)
     })
 }
