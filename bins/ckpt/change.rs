@@ -114,7 +114,7 @@ pub fn prune(args: Prune) -> Result<Exit> {
         None => Default::default(),
     };
     let (last, every) = (args.keep_last.unwrap_or(1), args.keep_every.unwrap_or(0));
-    let rules = KeepRules { last, best, every, metric, direction };
+    let rules = KeepRules { last, best, every, metric, direction, anchor: 0 };
     let pruned = checkpoint::prune(&args.run, &rules, args.dry_run)?;
     let mut out = Out::stdout(args.output);
     pruned.iter().try_for_each(|one| out.row(one))?;
