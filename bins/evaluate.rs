@@ -231,8 +231,7 @@ fn check(args: &Check) -> Result<Exit> {
             .context(|| format!("{}, {split}", args.data.data.display()))?;
         out.row(&json!({"split": split.to_string(), "rollouts": plan.count()}))?;
     }
-    out.finish()?;
-    Ok(Exit::Done)
+    out.finish()
 }
 
 fn predict(args: &Predict) -> Result<Exit> {
@@ -253,8 +252,8 @@ fn predict(args: &Predict) -> Result<Exit> {
     drop(progress);
     let file = args.to.display().to_string();
     let text = format!("{file}: {trajectories} trajectories");
-    Out::stdout(args.output).item(&json!({"file": file, "trajectories": trajectories}), text)?;
-    Ok(Exit::Done)
+    let record = json!({"file": file, "trajectories": trajectories});
+    Out::stdout(args.output).item(&record, text).map(|()| Exit::Done)
 }
 
 fn score(args: &Score) -> Result<Exit> {
@@ -262,10 +261,7 @@ fn score(args: &Score) -> Result<Exit> {
     refuse_earlier([&metrics(&args.to)].into_iter().chain(&args.summary), args.force)?;
     let task = Task { folder: &args.to, task: "evaluation", advice: ADVICE };
     let rows = work::run(task, signals, |work| measure(args, signals, work))?;
-    let mut out = Out::stdout(args.output);
-    rows.iter().try_for_each(|row| out.row(row))?;
-    out.finish()?;
-    Ok(Exit::Done)
+    Out::stdout(args.output).rows(rows)
 }
 
 /// Evaluates and writes all files; returns the rows of the table.

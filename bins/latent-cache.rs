@@ -167,8 +167,7 @@ fn encode(args: &Make, signals: Signals, work: &mut Work) -> Result<Exit> {
         }))?;
     }
     verifier.finish(check_stop)?;
-    out.finish()?;
-    Ok(Exit::Done)
+    out.finish()
 }
 
 fn verify(folders: &[PathBuf], output: Output) -> Result<Exit> {

@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::{Mutex, PoisonError};
 
 use clap::Parser;
 use clap::builder::{PossibleValue, PossibleValuesParser};
@@ -157,8 +156,7 @@ fn list_keys(args: KeysOf) -> Result<Exit> {
         };
         text += &format!("{path}  {takes}; {absent}\n    {}\n", doc.replace('\n', " "));
     }
-    Out::stdout(Output::default()).raw(text.as_bytes())?;
-    Ok(Exit::Done)
+    Out::stdout(Output::default()).raw(text.as_bytes()).map(|()| Exit::Done)
 }
 
 fn body(args: Args) -> Result<Exit> {
@@ -178,15 +176,13 @@ fn body(args: Args) -> Result<Exit> {
 /// Compiles kernels in advance.
 fn warm(args: &Args) -> Result<Exit> {
     let all = cache::units(&args.warm_kernels).len();
-    let progress = Mutex::new(Progress::new("kernel files", all as u64));
-    let step = || progress.lock().unwrap_or_else(PoisonError::into_inner).advance(1);
-    let compiled = cache::warm(&args.warm_kernels, step)?;
-    drop(progress);
+    let advance = Progress::shared("kernel files", all as u64);
+    let compiled = cache::warm(&args.warm_kernels, || advance(1))?;
+    drop(advance);
     let cached = all - compiled;
     let record = serde_json::json!({ "compiled": compiled, "cached": cached });
     let text = format!("compiled  {compiled}\ncached    {cached}");
-    Out::stdout(args.output).item(&record, text)?;
-    Ok(Exit::Done)
+    Out::stdout(args.output).item(&record, text).map(|()| Exit::Done)
 }
 
 fn run(args: &Args, task: &Entry, folder: &Path) -> Result<Exit> {
@@ -197,7 +193,11 @@ fn run(args: &Args, task: &Entry, folder: &Path) -> Result<Exit> {
     let environment = |name: &str| std::env::var(name).ok();
     let loaded = (task.load)(&args.config, &args.overrides, &environment);
     let alone = args.check || args.dry_run;
-    let ranks = if alone { Box::new(Solo) } else { open_ranks(folder)? };
+    let run = folder.to_path_buf();
+    let ranks = match alone {
+        true => Box::new(Solo),
+        false => dist::open(move || train::lost_a_rank(&run))?,
+    };
     let name = task.spec.name;
     run_on(args, folder, name, loaded, &*ranks).map_err(|error| ranks.abort(error))
 }
@@ -232,9 +232,7 @@ fn run_on(
         return check(args, &task, device, folder);
     }
     if args.dry_run {
-        let estimate = train::dry_run(&task, device)?;
-        tell(args, &estimate)?;
-        return Ok(Exit::Done);
+        return tell(args, &train::dry_run(&task, device)?).map(|()| Exit::Done);
     }
     let exit = train::train(&Job {
         task,
@@ -252,11 +250,6 @@ fn run_on(
     })?;
     ranks.close()?;
     Ok(exit)
-}
-
-fn open_ranks(folder: &Path) -> Result<Box<dyn Collective>> {
-    let folder = folder.to_path_buf();
-    dist::open(move || train::lost_a_rank(&folder))
 }
 
 /// Prints every problem; the exit status is that of the first.

@@ -1,12 +1,12 @@
 //! The subcommands that remove, rename or create checkpoints.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use learn::checkpoint::{self, KeepRules};
 use learn::foreign::NameMap;
 use learn::task::Direction;
-use serde_json::json;
+use serde_json::{Value, json};
 use unix::cli::Output;
 use unix::out::Out;
 use unix::{Exit, Result, note};
@@ -114,56 +114,50 @@ pub fn prune(args: Prune) -> Result<Exit> {
         None => Default::default(),
     };
     let (last, every) = (args.keep_last.unwrap_or(1), args.keep_every.unwrap_or(0));
-    let rules = KeepRules { last, best, every, metric, direction };
+    let rules = KeepRules { last, best, every, metric, direction, anchor: 0 };
     let pruned = checkpoint::prune(&args.run, &rules, args.dry_run)?;
-    let mut out = Out::stdout(args.output);
-    pruned.iter().try_for_each(|one| out.row(one))?;
-    out.finish()?;
+    Out::stdout(args.output).rows(&pruned)?;
     note!("{}", checkpoint::summary(&pruned, args.dry_run));
     Ok(Exit::Done)
 }
 
 pub fn adopt(args: Adopt) -> Result<Exit> {
-    let mut out = Out::stdout(args.output);
-    checkpoint::adopt(&args.run)?.iter().try_for_each(|one| out.row(one))?;
-    out.finish()?;
-    Ok(Exit::Done)
+    Out::stdout(args.output).rows(checkpoint::adopt(&args.run)?)
 }
 
 pub fn average(args: Average) -> Result<Exit> {
     checkpoint::average(&args.checkpoints, &args.weights, &args.output_folder)?;
     let (path, count) = (args.output_folder, args.checkpoints.len());
-    let text = format!("{}: the mean of {count} checkpoints", path.display());
-    Out::stdout(args.output).item(&json!({"path": path, "checkpoints": count}), text)?;
-    Ok(Exit::Done)
+    let record = json!({"path": path, "checkpoints": count});
+    written(args.output, record, &path, &format!("the mean of {count} checkpoints"))
 }
 
 pub fn reshard(args: Reshard) -> Result<Exit> {
     let from = checkpoint::one_in(&args.checkpoint)?;
     checkpoint::reshard(&from, args.shards, &args.output_folder)?;
     let path = args.output_folder;
-    let text = format!("{}: {} in {} files", path.display(), from.display(), args.shards);
     let record = json!({"path": path, "checkpoint": from, "shards": args.shards});
-    Out::stdout(args.output).item(&record, text)?;
-    Ok(Exit::Done)
+    written(args.output, record, &path, &format!("{} in {} files", from.display(), args.shards))
 }
 
 pub fn export(args: Export) -> Result<Exit> {
     let from = checkpoint::one_in(&args.checkpoint)?;
     let bytes = checkpoint::export(&from, &args.what, &args.output_file)?;
     let path = args.output_file;
-    let text = format!("{}: {} of {}", path.display(), args.what, from.display());
     let record = json!({"path": path, "checkpoint": from, "what": args.what, "bytes": bytes});
-    Out::stdout(args.output).item(&record, text)?;
-    Ok(Exit::Done)
+    written(args.output, record, &path, &format!("{} of {}", args.what, from.display()))
 }
 
 pub fn import(args: ImportArgs) -> Result<Exit> {
     let names = NameMap { map: args.map, ignore: args.ignore, keep: Vec::new() };
     let tensors = checkpoint::import(&args.file, &args.like, &names, &args.output_folder)?;
     let path = args.output_folder;
-    let text = format!("{}: {tensors} tensors of {}", path.display(), args.file.display());
     let record = json!({"path": path, "file": args.file, "tensors": tensors});
-    Out::stdout(args.output).item(&record, text)?;
-    Ok(Exit::Done)
+    written(args.output, record, &path, &format!("{tensors} tensors of {}", args.file.display()))
+}
+
+/// Reports a file or checkpoint that was written.
+fn written(output: Output, record: Value, path: &Path, what: &str) -> Result<Exit> {
+    let text = format!("{}: {what}", path.display());
+    Out::stdout(output).item(&record, text).map(|()| Exit::Done)
 }

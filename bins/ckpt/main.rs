@@ -162,8 +162,7 @@ fn ls(run: &Path, output: Output) -> Result<Exit> {
     for listed in checkpoint::listing(run)? {
         if output.json { out.row(&listed)? } else { out.row(&listed.row())? }
     }
-    out.finish()?;
-    Ok(Exit::Done)
+    out.finish()
 }
 
 fn show(path: &Path, wanted: impl Fn(&str) -> bool, output: Output) -> Result<Exit> {

@@ -1,8 +1,7 @@
 //! `ds-prep import`: converts files of any supported layout into contiguous files.
 
-use super::{finish, in_pool};
+use super::in_pool;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
 
 use data::fields::import::{Format, Outcome, Plan, import, targets};
 use data::fields::list::FileRecord;
@@ -46,10 +45,7 @@ pub fn run(args: Import) -> Result<Exit> {
     let targets = targets(&args.plan, &files, &args.to, args.format, args.shard)?;
     let signals = Signals::install()?;
     let total: usize = targets.iter().map(|target| target.samples.len()).sum();
-    let progress = Mutex::new(Progress::new("trajectories", total as u64));
-    let advance = |steps: usize| {
-        progress.lock().unwrap_or_else(PoisonError::into_inner).advance(steps as u64);
-    };
+    let advance = Progress::shared("trajectories", total as u64);
     unix::publish::create_folder(&args.to)?;
     // Files are finished in any order, but listed in the order of the command line.
     let mut records: Vec<Option<FileRecord>> = targets.iter().map(|_| None).collect();
@@ -59,18 +55,16 @@ pub fn run(args: Import) -> Result<Exit> {
                 let name = target.path.display();
                 format!("{name} is incomplete; the same command resumes it")
             })?;
-            advance(more);
+            advance(more as u64);
             Ok(())
         };
         if import(&args.plan, target, done)? == Outcome::Kept {
             note!("{}: already exists", target.path.display());
-            advance(target.samples.len());
+            advance(target.samples.len() as u64);
         }
         *record = Some(FileRecord::of(&target.path)?);
         Ok(())
     };
     let done = in_pool(args.threads, || targets.par_iter().zip(&mut records).try_for_each(one));
-    let mut out = Out::stdout(args.output);
-    records.iter().flatten().try_for_each(|record| out.row(record))?;
-    finish(out).and(done.map(|()| Exit::Done))
+    Out::stdout(args.output).rows(records.iter().flatten()).and_then(|exit| done.map(|()| exit))
 }

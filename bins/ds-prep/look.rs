@@ -1,6 +1,5 @@
 //! `ds-prep audit` and `ds-prep plot`.
 
-use super::finish;
 use std::path::PathBuf;
 
 use data::fields::audit;
@@ -71,14 +70,11 @@ pub fn plot(args: &Plot) -> Result<Exit> {
     let picture = draw(&field, view)?;
     let mut out = Out::stdout(args.output);
     if args.to.as_os_str() == "-" {
-        out.raw(&picture.png)?;
-        return finish(out);
+        return out.raw(&picture.png).map(|()| Exit::Done);
     }
     if args.to.extension().is_none_or(|ending| ending != "png") {
-        return Err(Error::usage(format!(
-            "{}: the name of a picture must end in .png",
-            args.to.display()
-        )));
+        let name = args.to.display();
+        return Err(Error::usage(format!("{name}: the name of a picture must end in .png")));
     }
     unix::publish::publish_bytes(&args.to, &picture.png)?;
     let (name, (low, high)) = (&names[channel], (picture.range.start(), picture.range.end()));
@@ -91,6 +87,5 @@ pub fn plot(args: &Plot) -> Result<Exit> {
         "frames": picture.frames,
     });
     let text = format!("{name} of trajectory {}, colours from {low} to {high}", args.sample);
-    out.item(&record, text)?;
-    finish(out)
+    out.item(&record, text).map(|()| Exit::Done)
 }

@@ -6,7 +6,6 @@ mod manual;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::{Mutex, PoisonError};
 
 use clap::{Parser, Subcommand};
 use data::fields::check::{Report, check_files, check_split};
@@ -210,19 +209,19 @@ fn generate(args: &Gen) -> Result<Exit> {
     }
     let signals = Signals::install()?;
     let total = args.samples.saturating_mul(files.len());
-    let progress = Mutex::new(Progress::new("trajectories", total as u64));
+    let advance = Progress::shared("trajectories", total as u64);
     let mut out = Out::stdout(args.output);
     unix::publish::create_folder(&args.to)?;
     for (path, file) in &files {
         let done = || {
             signals.check_stop(|| format!("{} was not made", path.display()))?;
-            progress.lock().unwrap_or_else(PoisonError::into_inner).advance(1);
+            advance(1);
             Ok(())
         };
         in_pool(args.threads, || file.write(path, done))?;
         out.row(&FileRecord::of(path)?)?;
     }
-    finish(out)
+    out.finish()
 }
 
 fn split(args: &Divide) -> Result<Exit> {
@@ -230,18 +229,15 @@ fn split(args: &Divide) -> Result<Exit> {
     let shares = [args.train, args.validation, args.test];
     let split = divide_by(args.by, args.group_by, &files, shares, args.seed, &args.to)?;
     if args.to.as_os_str() == "-" {
-        let mut out = Out::stdout(args.output);
-        out.raw(split.text()?.as_bytes())?;
-        return finish(out);
+        let text = split.text()?;
+        return Out::stdout(args.output).raw(text.as_bytes()).map(|()| Exit::Done);
     }
     if args.to.exists() && Split::load(&args.to).map_or(true, |(old, _)| old != split) {
         let cause = "it is a different manifest that runs may use; move it or choose another name";
         return Err(Error::create(&args.to, cause));
     }
     split.save(&args.to)?;
-    let mut out = Out::stdout(args.output);
-    parts(&split, &args.to).iter().try_for_each(|part| out.row(part))?;
-    finish(out)
+    Out::stdout(args.output).rows(parts(&split, &args.to))
 }
 
 fn stats(manifest: &Path, to: Option<PathBuf>, mut out: Out) -> Result<Exit> {
@@ -249,12 +245,10 @@ fn stats(manifest: &Path, to: Option<PathBuf>, mut out: Out) -> Result<Exit> {
     let stats = Stats::of(&set)?;
     let to = to.unwrap_or_else(|| manifest.with_file_name("stats.json"));
     if to.as_os_str() == "-" {
-        out.raw(stats.text()?.as_bytes())?;
-        return finish(out);
+        return out.raw(stats.text()?.as_bytes()).map(|()| Exit::Done);
     }
     stats.save(&to)?;
-    stats.records().iter().try_for_each(|record| out.row(record))?;
-    finish(out)
+    out.rows(stats.records())
 }
 
 fn check(files: &[PathBuf], limit: f32, mut out: Out) -> Result<Exit> {
@@ -279,45 +273,25 @@ fn check(files: &[PathBuf], limit: f32, mut out: Out) -> Result<Exit> {
 
 /// Lists files; those that cannot be read are reported and do not prevent the others from being listed.
 fn list(files: &[PathBuf], mut out: Out) -> Result<Exit> {
-    let mut first = Exit::Done;
-    for path in inputs::files(files)? {
-        if let Err(error) = list_one(&path, &mut out) {
-            // A closed or full stdout ends the program.
-            if matches!(error.exit, Exit::Done | Exit::Io) {
-                return Err(error);
-            }
-            unix::diagnostics::say_error(&error);
-            first = if first == Exit::Done { error.exit } else { first };
+    // A closed or full stdout ends the program.
+    let fatal = [Exit::Done, Exit::Io];
+    let exit = inputs::each(files, &fatal, |path| {
+        if !is_manifest(path) {
+            return out.row(&FileRecord::of(path)?);
         }
-    }
+        let (split, _) = Split::load(path)?;
+        parts(&split, path).iter().try_for_each(|part| out.row(part))
+    })?;
     out.finish()?;
-    Ok(first)
+    Ok(exit)
 }
 
-fn list_one(path: &Path, out: &mut Out) -> Result<()> {
-    if !is_manifest(path) {
-        return out.row(&FileRecord::of(path)?);
+fn show(file: &Path, sample: Option<usize>, out: Out) -> Result<Exit> {
+    if let Some(sample) = sample {
+        return out.rows(frames(&Field::open(file)?, sample)?);
     }
-    let (split, _) = Split::load(path)?;
-    parts(&split, path).iter().try_for_each(|part| out.row(part))
-}
-
-fn show(file: &Path, sample: Option<usize>, mut out: Out) -> Result<Exit> {
-    match sample {
-        Some(sample) => {
-            let frames = frames(&Field::open(file)?, sample)?;
-            frames.iter().try_for_each(|frame| out.row(frame))?;
-        }
-        None => {
-            let record = describe(file)?;
-            if out.is_json() {
-                out.row(&record)?;
-            } else {
-                entries("", &record).iter().try_for_each(|entry| out.row(entry))?;
-            }
-        }
-    }
-    finish(out)
+    let record = describe(file)?;
+    if out.is_json() { out.rows([record]) } else { out.rows(entries("", &record)) }
 }
 
 /// The values of a record, one per row of a table, e.g. `attributes.Nu` and its value.
@@ -344,11 +318,6 @@ fn in_pool(threads: Option<usize>, work: impl FnOnce() -> Result<()> + Send) -> 
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads.unwrap_or(0)).build();
     let cannot = |cause| Error::new(Exit::Failure, format!("cannot start threads: {cause}"));
     pool.map_err(cannot)?.install(work)
-}
-
-fn finish(out: Out) -> Result<Exit> {
-    out.finish()?;
-    Ok(Exit::Done)
 }
 
 fn is_manifest(path: &Path) -> bool {

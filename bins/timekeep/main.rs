@@ -7,11 +7,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{Parser, Subcommand};
 use unix::budget::Budget;
 use unix::cli::Output;
 use unix::out::Out;
-use unix::time::{format_duration, parse_duration, parse_limit};
+use unix::time::{format_duration, parse_limit};
 use unix::timekeep::guard::{self, Schedule, VERB};
 use unix::timekeep::{self, CommandPlan, Signal, Then, parse_warn_signal};
 use unix::{Exit, Result, note};
@@ -43,25 +43,10 @@ enum Verb {
         /// Time limit from now, e.g. 24:00:00, 1-12:00:00 or 90m; an earlier end of the job takes precedence
         #[arg(long, value_name = "TIME", default_value = "none", value_parser = limit)]
         limit: Limit,
-        /// Warn the command this long before the limit
-        #[arg(long, value_name = "TIME", default_value = "5m", value_parser = parse_duration)]
-        #[arg(env = "LONGHAUL_MARGIN")]
-        margin: Duration,
-        /// Signal to warn with: USR1, USR2, TERM, INT or HUP
-        #[arg(long, value_name = "SIGNAL", default_value = "USR1", value_parser = parse_warn_signal)]
-        warn_signal: Signal,
-        /// Send TERM this long after the limit, and KILL as long after that
-        #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
-        grace: Duration,
-        /// What to do when the command exits with 75 in the script of a batch job
-        #[arg(long, value_name = "WHEN", default_value = "auto")]
-        requeue: Requeue,
-        /// What to do when the command fails in the script of a batch job, or has been requeued too often
-        #[arg(long, value_name = "WHAT", default_value = "end", env = "LONGHAUL_ON_FAILURE")]
-        on_failure: OnFailure,
-        /// Do not requeue a job that SLURM has restarted this many times
-        #[arg(long, value_name = "COUNT", default_value_t = 1000, env = "LONGHAUL_MAX_RESTARTS")]
-        max_restarts: u32,
+        #[command(flatten)]
+        schedule: Schedule,
+        #[command(flatten)]
+        then: Then,
         #[command(flatten)]
         output: Output,
         /// The command and its arguments
@@ -123,22 +108,6 @@ struct GuardArgs {
     end: u64,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum Requeue {
-    /// Request a requeue from SLURM, and wait until SLURM ends the job
-    Auto,
-    /// Exit with the status of the command
-    Never,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum OnFailure {
-    /// End the job with the status of the command
-    End,
-    /// Requeue and hold the job until it is released; jobs that depend on it keep waiting
-    Hold,
-}
-
 /// A newtype, because clap would interpret a bare `Option` as an optional argument.
 #[derive(Clone, Copy)]
 struct Limit(Option<Duration>);
@@ -198,27 +167,7 @@ fn body(args: Args) -> Result<u8> {
             guard::run(group, Schedule { margin, grace, warn_signal }, end).map(|()| 0)
         }
         Verb::Cron { runs, output } => runs::cron(&runs, output),
-        Verb::Run {
-            limit: Limit(limit),
-            margin,
-            warn_signal,
-            grace,
-            requeue,
-            on_failure,
-            max_restarts,
-            output,
-            command,
-        } => {
-            let requeue = match requeue {
-                Requeue::Auto => timekeep::Requeue::Auto,
-                Requeue::Never => timekeep::Requeue::Never,
-            };
-            let on_failure = match on_failure {
-                OnFailure::End => timekeep::OnFailure::End,
-                OnFailure::Hold => timekeep::OnFailure::Hold,
-            };
-            let then = Then { requeue, on_failure, max_restarts };
-            let schedule = Schedule { margin, grace, warn_signal };
+        Verb::Run { limit: Limit(limit), schedule, then, output, command } => {
             let plan = CommandPlan { limit, schedule, command, then };
             timekeep::run(&plan, |ended| match output.json {
                 true => Out::stdout(output).item(ended, ""),

@@ -35,7 +35,7 @@ pub struct IntervalArgs {
 pub fn status(given: &[PathBuf], output: Output) -> Result<u8> {
     let mut out = Out::stdout(output);
     let queue = OnceCell::new();
-    let exit = each(given, |path| {
+    let exit = inputs::each(given, &[Exit::Done], |path| {
         let mut run = runs::look(path)?;
         if run.may_wait() {
             run.look_into(queue.get_or_init(|| {
@@ -48,16 +48,17 @@ pub fn status(given: &[PathBuf], output: Output) -> Result<u8> {
         if out.is_json() { out.row(&run) } else { out.row(&run.line()) }
     })?;
     out.finish()?;
-    Ok(exit)
+    Ok(exit as u8)
 }
 
 /// Resubmits stopped runs; returns the exit status of the first failure, after all runs.
 pub fn cron(given: &[PathBuf], output: Output) -> Result<u8> {
     let queue = submit::queue()?;
     let mut out = Out::stdout(output);
-    let exit = each(given, |path| out.row(&submit::again(path, &queue)?))?;
+    // A closed stdout ends the program.
+    let exit = inputs::each(given, &[Exit::Done], |path| out.row(&submit::again(path, &queue)?))?;
     out.finish()?;
-    Ok(exit)
+    Ok(exit as u8)
 }
 
 /// Submits one run; prints the id of its job.
@@ -80,23 +81,6 @@ pub fn forget(path: &Path, output: Output) -> Result<u8> {
     let done = submit::forget(path)?;
     Out::stdout(output).item(&done, format!("{}: {}", done.run, done.why))?;
     Ok(0)
-}
-
-/// Calls `what` for every run. A failure is reported and does not prevent the other calls.
-fn each(given: &[PathBuf], mut what: impl FnMut(&Path) -> Result<()>) -> Result<u8> {
-    let mut exit = Exit::Done;
-    for path in inputs::files(given)? {
-        match what(&path) {
-            Ok(()) => {}
-            // The reader of stdout has closed the pipe.
-            Err(error) if error.exit == Exit::Done => return Err(error),
-            Err(error) => {
-                diagnostics::say_error(&error);
-                exit = if exit == Exit::Done { error.exit } else { exit };
-            }
-        }
-    }
-    Ok(exit as u8)
 }
 
 /// Prints the optimal checkpoint interval.

@@ -3,16 +3,16 @@
 //! Records are organized in strata, each of which is divided in the same proportions, and in groups, which are never
 //! split up. The result depends only on the seed and on the records.
 
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::str::FromStr;
+use strum::Display;
 use tensor::random::{Permutation, Philox, Purpose};
 
 /// The name of a split.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum, strum::Display,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ValueEnum, Display)]
 #[serde(rename_all = "lowercase")]
 #[value(rename_all = "lower")]
 #[strum(serialize_all = "lowercase")]

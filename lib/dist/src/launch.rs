@@ -1,7 +1,7 @@
 //! Detects from the environment whether a launcher started this process as one of several tasks: initialising MPI to
 //! find out would cost 0.3 s.
 
-use unix::{Error, Exit};
+use unix::Error;
 
 /// How this process was started.
 #[derive(Debug, PartialEq, Eq)]
@@ -43,27 +43,21 @@ pub fn rank() -> Option<usize> {
 /// Several tasks were started, but MPI sees only one.
 #[cfg(feature = "mpi")]
 pub fn not_connected(tasks: usize) -> Error {
-    Error::new(
-        Exit::Usage,
-        format!(
-            "started as one of {tasks} tasks, but MPI sees only one, and {tasks} runs would overwrite \
-             each other: start it with `srun --mpi=pmix` (`srun --mpi=list` shows what is available) or the \
-             mpirun of the MPI it was built with"
-        ),
-    )
+    Error::usage(format!(
+        "started as one of {tasks} tasks, but MPI sees only one, and {tasks} runs would overwrite \
+         each other: start it with `srun --mpi=pmix` (`srun --mpi=list` shows what is available) or the \
+         mpirun of the MPI it was built with"
+    ))
 }
 
 /// Several tasks were started, but the program has no MPI.
 #[cfg(not(feature = "mpi"))]
 pub fn without_mpi(tasks: Option<usize>) -> Error {
     let tasks = tasks.map_or("several".to_string(), |tasks| tasks.to_string());
-    Error::new(
-        Exit::Usage,
-        format!(
-            "started as one of {tasks} tasks, but this program was built without MPI: start \
-             one task, or build it with the feature `mpi`"
-        ),
-    )
+    Error::usage(format!(
+        "started as one of {tasks} tasks, but this program was built without MPI: start \
+         one task, or build it with the feature `mpi`"
+    ))
 }
 
 #[cfg(test)]

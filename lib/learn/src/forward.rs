@@ -173,10 +173,7 @@ impl<'a> Forward<'a> {
     pub fn get(&self, id: ParamId) -> &Var {
         match id {
             ParamId::Trained(i) => self.trained(Use::Compute(i)),
-            ParamId::Frozen(i) => {
-                let Typed { stored, compute } = &self.context.frozen;
-                &compute.as_ref().unwrap_or(stored)[i]
-            }
+            ParamId::Frozen(i) => self.context.frozen.of_use(Use::Compute(i)),
         }
     }
 

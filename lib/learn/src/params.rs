@@ -52,16 +52,13 @@ impl Init {
                 let bound = bound as f32;
                 values.iter_mut().for_each(|v| *v = bound * (2.0 * *v - 1.0));
             }
-            Self::Normal(deviation) => {
+            Self::Normal(deviation) | Self::TruncatedNormal(deviation) => {
                 random.fill_normal(id, &mut values);
-                values.iter_mut().for_each(|v| *v *= deviation as f32);
-            }
-            Self::TruncatedNormal(deviation) => {
-                random.fill_normal(id, &mut values);
+                let limit = if let Self::Normal(_) = self { f32::INFINITY } else { 2.0 };
                 for (i, value) in values.iter_mut().enumerate() {
                     // Redraws use counter positions beyond those of all elements.
                     let mut again = (i + count) as u64;
-                    while value.abs() > 2.0 {
+                    while value.abs() > limit {
                         *value = random.normal(id, again);
                         again += count as u64;
                     }

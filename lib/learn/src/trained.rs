@@ -27,17 +27,13 @@ use unix::{Error, Result, warn};
     clap::ValueEnum,
     strum::Display,
 )]
-#[value(rename_all = "lower")]
+#[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
 pub enum Weights {
     /// The moving average if the checkpoint has one, else the trained parameters.
     #[default]
-    #[serde(rename = "ema")]
-    #[value(name = "ema")]
-    #[strum(to_string = "ema")]
-    Average,
+    Ema,
     /// The trained parameters.
-    #[serde(rename = "raw")]
     Raw,
 }
 
@@ -102,10 +98,10 @@ impl Parts {
             found.tensors(name).ok_or_else(missing)
         };
         let average = match weights {
-            Weights::Average => found.tensors("ema"),
+            Weights::Ema => found.tensors("ema"),
             Weights::Raw => None,
         };
-        let used = if average.is_some() { Weights::Average } else { Weights::Raw };
+        let used = if average.is_some() { Weights::Ema } else { Weights::Raw };
         Ok(Self {
             weights: average.map_or_else(|| need("model"), Ok)?,
             frozen: found.tensors("frozen"),

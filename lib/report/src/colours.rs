@@ -15,7 +15,7 @@ const DISTINCT: [u32; 7] = [0x0072b2, 0xd55e00, 0x009e73, 0xcc79a7, 0xe69f00, 0x
 
 /// The colour of curve number `i`.
 pub fn distinct(i: usize) -> Colour {
-    split(DISTINCT[i % DISTINCT.len()])
+    [16, 8, 0].map(|shift| (DISTINCT[i % DISTINCT.len()] >> shift) as u8)
 }
 
 /// A colour map over 0..=1.
@@ -44,10 +44,6 @@ impl Map {
         let x = x.clamp(0.0, 1.0);
         self.gradient.eval_continuous(if self.reversed { 1.0 - x } else { x }).as_array()
     }
-}
-
-fn split(colour: u32) -> Colour {
-    [16, 8, 0].map(|shift| (colour >> shift) as u8)
 }
 
 #[cfg(test)]

@@ -60,6 +60,11 @@ impl Error {
     pub fn new(exit: Exit, message: impl fmt::Display) -> Self {
         Self { exit, message: text::line(&message.to_string()) }
     }
+
+    /// Status 1: a failure without a status of its own.
+    pub fn failure(message: impl fmt::Display) -> Self {
+        Self::new(Exit::Failure, message)
+    }
     /// An error with a list below its first line, one item per line.
     pub fn list<T: fmt::Display>(exit: Exit, first: impl fmt::Display, items: &[T]) -> Self {
         let mut error = Self::new(exit, first);

@@ -3,7 +3,7 @@
 use std::io::{self, BufRead, Read};
 use std::path::{Path, PathBuf};
 
-use crate::{Error, Exit, Result};
+use crate::{Error, Exit, Result, diagnostics};
 
 /// Maximum length in bytes of a file name read from stdin, newline included (PATH_MAX on Linux).
 const MAX_NAME: usize = 4096;
@@ -27,6 +27,26 @@ pub fn files(given: &[PathBuf]) -> Result<Vec<PathBuf>> {
         return Err(Error::usage("no files: name them, or give their names on stdin"));
     }
     Ok(files)
+}
+
+/// Calls `what` for each of these [`files`]. A failure is reported and does not prevent the other calls, unless its
+/// status is in `fatal`. Returns the status of the first failure.
+pub fn each(
+    given: &[PathBuf],
+    fatal: &[Exit],
+    mut what: impl FnMut(&Path) -> Result<()>,
+) -> Result<Exit> {
+    let mut first = Exit::Done;
+    for path in files(given)? {
+        if let Err(error) = what(&path) {
+            if fatal.contains(&error.exit) {
+                return Err(error);
+            }
+            diagnostics::say_error(&error);
+            first = if first == Exit::Done { error.exit } else { first };
+        }
+    }
+    Ok(first)
 }
 
 fn names(mut reader: impl BufRead) -> Result<Vec<PathBuf>> {

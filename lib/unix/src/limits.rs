@@ -4,9 +4,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::borrow::Cow;
 use std::cell::Cell;
 use std::io::Write;
-use std::sync::Arc;
-use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
@@ -16,89 +15,45 @@ use signal_hook::low_level;
 use crate::space::human_bytes;
 use crate::{Exit, diagnostics};
 
-/// A limit, the errors it causes, and its name in a shell.
-struct Limit {
-    resource: Resource,
-    errors: &'static [Errno],
-    what: &'static str,
-    name: &'static str,
-    option: &'static str,
-    /// Whether it counts items rather than bytes.
-    counts: bool,
-}
+/// A resource, the errors of calls that exceed its limit, the limit's name after `RLIMIT_`, its option of `ulimit`, and
+/// what it limits.
+type Limit = (Resource, &'static [Errno], &'static str, char, &'static str);
 
 const LIMITS: [Limit; 5] = [
-    Limit {
-        resource: Resource::Fsize,
-        errors: &[Errno::FBIG],
-        what: "the size of a file",
-        name: "RLIMIT_FSIZE",
-        option: "ulimit -f",
-        counts: false,
-    },
-    Limit {
-        resource: Resource::As,
-        errors: &[Errno::NOMEM, Errno::AGAIN],
-        what: "the address space",
-        name: "RLIMIT_AS",
-        option: "ulimit -v",
-        counts: false,
-    },
-    Limit {
-        resource: Resource::Data,
-        errors: &[Errno::NOMEM, Errno::AGAIN],
-        what: "the data segment",
-        name: "RLIMIT_DATA",
-        option: "ulimit -d",
-        counts: false,
-    },
-    Limit {
-        resource: Resource::Nofile,
-        errors: &[Errno::MFILE],
-        what: "the number of open files",
-        name: "RLIMIT_NOFILE",
-        option: "ulimit -n",
-        counts: true,
-    },
-    Limit {
-        resource: Resource::Nproc,
-        errors: &[Errno::AGAIN],
-        what: "the number of processes and threads",
-        name: "RLIMIT_NPROC",
-        option: "ulimit -u",
-        counts: true,
-    },
+    (Resource::Fsize, &[Errno::FBIG], "FSIZE", 'f', "the size of a file"),
+    (Resource::As, &[Errno::NOMEM, Errno::AGAIN], "AS", 'v', "the address space"),
+    (Resource::Data, &[Errno::NOMEM, Errno::AGAIN], "DATA", 'd', "the data segment"),
+    (Resource::Nofile, &[Errno::MFILE], "NOFILE", 'n', "the number of open files"),
+    (Resource::Nproc, &[Errno::AGAIN], "NPROC", 'u', "the number of processes and threads"),
 ];
 
-impl Limit {
-    /// Describes the limit and how to raise it; `None` if there is no limit.
-    fn in_words(&self) -> Option<String> {
-        let found = getrlimit(self.resource);
-        let shown = |bound: u64| if self.counts { bound.to_string() } else { human_bytes(bound) };
-        let current = found.current?;
-        let advice = match found.maximum {
-            None => format!("raise it with `{} unlimited`", self.option),
-            Some(most) if most > current => {
-                format!("raise it with `{}`, up to {}", self.option, shown(most))
-            }
-            Some(_) => format!(
-                "it is a hard limit (`{} -H`): the batch system or an administrator sets it",
-                self.option
-            ),
-        };
-        let shown = shown(current);
-        Some(format!("{} limits {} to {shown}; {advice}", self.name, self.what))
-    }
+/// Describes the limit and how to raise it; `None` if there is no limit.
+fn in_words(&(resource, _, name, option, what): &Limit) -> Option<String> {
+    let found = getrlimit(resource);
+    let counts_items = matches!(resource, Resource::Nofile | Resource::Nproc);
+    let shown = |bound: u64| if counts_items { bound.to_string() } else { human_bytes(bound) };
+    let current = found.current?;
+    let advice = match found.maximum {
+        None => format!("raise it with `ulimit -{option} unlimited`"),
+        Some(most) if most > current => {
+            format!("raise it with `ulimit -{option}`, up to {}", shown(most))
+        }
+        Some(_) => format!(
+            "it is a hard limit (`ulimit -{option} -H`): the batch system or an administrator sets it"
+        ),
+    };
+    Some(format!("RLIMIT_{name} limits {what} to {}; {advice}", shown(current)))
 }
 
 /// Describes the limits behind an error; `None` if none is set.
 fn reason(errno: Errno) -> Option<String> {
-    let words: Vec<String> = LIMITS
-        .iter()
-        .filter(|limit| limit.errors.contains(&errno))
-        .filter_map(Limit::in_words)
-        .collect();
+    let causes = LIMITS.iter().filter(|(_, errors, ..)| errors.contains(&errno));
+    let words: Vec<String> = causes.filter_map(in_words).collect();
     (!words.is_empty()).then(|| words.join("; "))
+}
+
+fn why_no_memory() -> String {
+    reason(Errno::NOMEM).unwrap_or_else(|| "the machine or its job has no more".into())
 }
 
 /// Replaces the error number of a limit with the limit and its value.
@@ -132,12 +87,8 @@ pub(crate) fn explain(text: Cow<'_, str>) -> Cow<'_, str> {
 
 /// Exits because memory for `what` cannot be allocated; used instead of an abort.
 pub fn out_of_memory(bytes: usize, what: &str) -> ! {
-    let reason =
-        reason(Errno::NOMEM).unwrap_or_else(|| "the machine or its job has no more".into());
-    diagnostics::say(format_args!(
-        "cannot allocate {} for {what}: {reason}",
-        human_bytes(bytes as u64)
-    ));
+    let (size, reason) = (human_bytes(bytes as u64), why_no_memory());
+    diagnostics::say(format_args!("cannot allocate {size} for {what}: {reason}"));
     low_level::exit(Exit::Failure as i32)
 }
 
@@ -188,9 +139,7 @@ pub(crate) fn install() {
     // A handler instead of SIG_IGN, which children would inherit. If it cannot be installed, the process ends as
     // before.
     let _ = signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)));
-    let reason =
-        reason(Errno::NOMEM).unwrap_or_else(|| "the machine or its job has no more".into());
-    let _ = WORDS.set((format!("{}: cannot allocate ", diagnostics::speaker()), reason));
+    let _ = WORDS.set((format!("{}: cannot allocate ", diagnostics::speaker()), why_no_memory()));
     // SAFETY: the handler formats a number on its stack, writes, and ends the process with `_exit`: it does not
     // allocate, lock or panic.
     let _ = unsafe { low_level::register(SIGABRT, aborted) };

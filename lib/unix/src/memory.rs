@@ -16,9 +16,8 @@ const SMALL: u64 = 16 << 20;
 /// Bytes that this process can still allocate: what the kernel reports as available without swapping, or less if its
 /// address space is limited (`ulimit -v`). `None` if unknown.
 pub fn available() -> Option<u64> {
-    let addresses = getrlimit(Resource::As)
-        .current
-        .map(|limit| limit.saturating_sub(kilobytes("/proc/self/status", "VmSize:").unwrap_or(0)));
+    let limit = getrlimit(Resource::As).current;
+    let addresses = limit.map(|limit| limit.saturating_sub(held().unwrap_or(0)));
     [addresses, kilobytes("/proc/meminfo", "MemAvailable:")].into_iter().flatten().min()
 }
 

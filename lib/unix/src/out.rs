@@ -65,10 +65,16 @@ impl<W: Write> Out<W> {
         written.map_err(stdout_error)
     }
 
-    /// Writes the table collected by [`row`](Self::row); nothing with `--json`.
-    pub fn finish(mut self) -> Result<()> {
+    /// One row per record, and nothing else.
+    pub fn rows<R: Serialize>(mut self, records: impl IntoIterator<Item = R>) -> Result<Exit> {
+        records.into_iter().try_for_each(|record| self.row(&record))?;
+        self.finish()
+    }
+
+    /// Writes the table collected by [`row`](Self::row); nothing with `--json`. Returns the status of success.
+    pub fn finish(mut self) -> Result<Exit> {
         let text = std::mem::take(&mut self.table).render();
-        self.raw(text.as_bytes())
+        self.raw(text.as_bytes()).map(|()| Exit::Done)
     }
 
     fn json_line(&mut self, value: &Value) -> Result<()> {

@@ -32,6 +32,12 @@ impl Progress {
         Self::with(what, total, std::io::stderr().is_terminal(), interval)
     }
 
+    /// As [`new`](Self::new), as a function that any thread calls with the number of steps made.
+    pub fn shared(what: &str, total: u64) -> impl Fn(u64) + Send + Sync {
+        let progress = Mutex::new(Self::new(what, total));
+        move |steps| progress.lock().unwrap_or_else(PoisonError::into_inner).advance(steps)
+    }
+
     /// As [`new`](Self::new), with an explicit choice of bar and time between lines.
     pub fn with(what: &str, total: u64, on_terminal: bool, interval: Duration) -> Self {
         let bar = on_terminal.then(|| bar(what, total));

@@ -9,6 +9,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use serde::de::DeserializeOwned;
 
 use crate::{Error, Result, memory};
 
@@ -38,6 +39,17 @@ pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>> {
     let read = file.take(limit.saturating_add(1)).read_to_end(&mut content);
     read.map_err(|cause| Error::io(path, cause))?;
     if content.len() as u64 > limit { Err(large(content.len() as u64)) } else { Ok(content) }
+}
+
+/// The value in a JSON file; `None` if there is no such file. Errors: 65 for a damaged file, with the `advice`; those of
+/// [`read`].
+pub fn read_json<T: DeserializeOwned>(path: &Path, limit: u64, advice: &str) -> Result<Option<T>> {
+    if fs::symlink_metadata(path).is_err() {
+        return Ok(None);
+    }
+    serde_json::from_slice(&read(path, limit)?)
+        .map(Some)
+        .map_err(|cause| Error::data(format!("{}: {cause}; {advice}", path.display())))
 }
 
 /// Opens a regular file for reading, without blocking on a pipe. Errors: 66.

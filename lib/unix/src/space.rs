@@ -5,7 +5,7 @@ use std::path::Path;
 use rustix::fs::{Access, access};
 use rustix::io::Errno;
 
-use crate::{Error, Exit, Result};
+use crate::{Error, Result};
 
 /// Refuses (73) if the file system of `path` has less than 1.2 times `bytes` free for this user. A file system that
 /// does not report its size is trusted; quotas only show when writing.
@@ -16,14 +16,9 @@ pub fn ensure_space(path: &Path, bytes: u64) -> Result<()> {
     if found.f_blocks == 0 || wanted <= free {
         return Ok(());
     }
-    let message = format!(
-        "cannot create {}: it takes {} and needs {} free, the file system has {}",
-        path.display(),
-        human_bytes(bytes),
-        human_bytes(wanted),
-        human_bytes(free)
-    );
-    Err(Error::new(Exit::CannotCreate, message))
+    let [bytes, wanted, free] = [bytes, wanted, free].map(human_bytes);
+    let why = format!("it takes {bytes} and needs {wanted} free, the file system has {free}");
+    Err(Error::create(path, why))
 }
 
 /// Refuses (73) if the file system of `path` has fewer than 1.2 times `files` free inodes.
@@ -33,12 +28,8 @@ pub fn ensure_files(path: &Path, files: u64) -> Result<()> {
     if found.f_files == 0 || wanted <= found.f_favail {
         return Ok(());
     }
-    let message = format!(
-        "cannot create {}: it needs {wanted} inodes, the file system has {}",
-        path.display(),
-        found.f_favail
-    );
-    Err(Error::new(Exit::CannotCreate, message))
+    let has = found.f_favail;
+    Err(Error::create(path, format!("it needs {wanted} inodes, the file system has {has}")))
 }
 
 /// Whether files cannot be created in `folder`, for lack of permission or because its file system is mounted read-only.
@@ -86,7 +77,7 @@ mod tests {
         let path = folder.path().join("large");
         ensure_space(&path, 1).unwrap();
         let error = ensure_space(&path, u64::MAX / 2).unwrap_err();
-        assert_eq!(error.exit, Exit::CannotCreate);
+        assert_eq!(error.exit, crate::Exit::CannotCreate);
         assert!(error.to_string().contains("large"), "{error}");
         // The parent directories need not exist yet.
         assert_eq!(nearest(&folder.path().join("a/b/c")), folder.path());

@@ -87,17 +87,7 @@ pub struct Status {
 
 /// Reads a status; `None` if there is none yet. Errors: 65 for a damaged one, 66, 74.
 pub fn read(path: &Path) -> Result<Option<Status>> {
-    if std::fs::symlink_metadata(path).is_err() {
-        return Ok(None);
-    }
-    let text = small::read(path, MAX_BYTES)?;
-    let status = serde_json::from_slice(&text);
-    status.map(Some).map_err(|cause| {
-        Error::data(format!(
-            "{}: {cause}; move the file away to continue without it",
-            path.display()
-        ))
-    })
+    small::read_json(path, MAX_BYTES, "move the file away to continue without it")
 }
 
 /// Replaces `status.json` when the state changes, else every few seconds.

@@ -203,9 +203,23 @@ pub fn write_latents(
     let done = writer.fill(|samples| {
         let mut latents = Vec::with_capacity(samples.len() * layout.sample_len());
         let mut parameters = Vec::with_capacity(samples.len());
+        let mut encode_some = |first: usize, count: usize| {
+            let length = set.shape().trajectory_len();
+            let mut values = vec![0.0; count * length];
+            for (i, values) in (first..).zip(values.chunks_exact_mut(length)) {
+                set.read(i, values)?;
+                parameters.push(set.entry(i).parameter.value);
+            }
+            encode_batch(&TrajectoryBatch {
+                first,
+                values: &values,
+                shape: Shape { trajectories: count, ..set.shape().clone() },
+                parameters: &parameters[parameters.len() - count..],
+            })
+        };
         for first in samples.clone().step_by(batch) {
             let count = batch.min(samples.end - first);
-            let encoded = encode_some(set, first, count, &mut parameters, &mut encode_batch)
+            let encoded = encode_some(first, count)
                 .context(|| format!("latents of trajectory {first} and on"))?;
             require_latents(&encoded, count * layout.sample_len(), first)?;
             latents.extend(encoded);
@@ -222,27 +236,6 @@ pub fn write_latents(
     writer.index.description.channels = channels.iter().map(Moments::statistics).collect();
     writer.save()?;
     Ok(done)
-}
-
-fn encode_some(
-    set: &TrajectorySet,
-    first: usize,
-    count: usize,
-    parameters: &mut Vec<f64>,
-    encode_batch: &mut impl FnMut(&TrajectoryBatch) -> Result<Vec<f32>>,
-) -> Result<Vec<f32>> {
-    let length = set.shape().trajectory_len();
-    let mut values = vec![0.0; count * length];
-    for (i, values) in values.chunks_exact_mut(length).enumerate() {
-        set.read(first + i, values)?;
-        parameters.push(set.entry(first + i).parameter.value);
-    }
-    encode_batch(&TrajectoryBatch {
-        first,
-        values: &values,
-        shape: Shape { trajectories: count, ..set.shape().clone() },
-        parameters: &parameters[parameters.len() - count..],
-    })
 }
 
 fn require_latents(latents: &[f32], expected: usize, first: usize) -> Result<()> {

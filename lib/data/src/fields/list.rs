@@ -2,7 +2,7 @@
 
 use crate::fields::field::{Axis, Field, attributes_of, describe_regimes};
 use crate::fields::split::{Split, SplitName};
-use crate::fields::stats::Statistics;
+use crate::fields::stats::{Moments, Statistics};
 use serde::Serialize;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -131,10 +131,9 @@ pub fn frames(field: &Field, trajectory: usize) -> Result<Vec<FrameRecord>> {
         .map(|frame| {
             field.read_frames(trajectory, frame..frame + 1, &mut values)?;
             let t = field.t().get(frame).copied();
-            let statistics = Statistics::of(&values);
-            Ok(statistics.map(|statistics| FrameRecord { frame, t, statistics }))
+            let statistics = Moments::of(values.iter().copied()).statistics();
+            Ok(FrameRecord { frame, t, statistics })
         })
-        .filter_map(Result::transpose)
         .collect()
 }
 

@@ -5,27 +5,20 @@
 
 use crate::fields::check::Kind;
 use crate::fields::check::manifest::{error, in_itself};
-use crate::fields::field::Shape;
+use crate::fields::field::{Shape, grouped};
 use crate::fields::parameter::Parameter;
 use crate::seal::SealedFile;
 use crate::split::Share;
 pub use crate::split::SplitName;
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
+use strum::Display;
 use unix::Result;
 
 /// The unit that is divided among the splits.
 #[derive(
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    Serialize,
-    Deserialize,
-    clap::ValueEnum,
-    strum::Display,
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum, Display,
 )]
 #[serde(rename_all = "lowercase")]
 #[value(rename_all = "lower")]
@@ -43,16 +36,7 @@ pub enum By {
 
 /// Which trajectories always share a split.
 #[derive(
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    Serialize,
-    Deserialize,
-    clap::ValueEnum,
-    strum::Display,
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum, Display,
 )]
 #[serde(rename_all = "lowercase")]
 #[value(rename_all = "lower")]
@@ -196,6 +180,12 @@ impl Split {
     pub fn file_path(&self, number: usize, manifest: &Path) -> PathBuf {
         folder_of(manifest).join(&self.files[number].path)
     }
+}
+
+/// The files of each regime, in order of first appearance.
+pub(crate) fn regimes(files: &[Source]) -> Vec<Vec<usize>> {
+    let parameters = files.iter().map(|source| Some(source.parameter.clone()));
+    grouped(parameters.enumerate()).into_iter().map(|regime| regime.samples).collect()
 }
 
 pub(crate) fn folder_of(manifest: &Path) -> &Path {

@@ -167,17 +167,11 @@ impl TrajectorySet {
 
     /// The trajectories, identified by the content of their files, in the order of the manifest.
     pub fn provenance(&self) -> Vec<Provenance> {
-        let mut all: Vec<(usize, Vec<usize>)> = Vec::new();
-        for &(file, sample) in &self.entries {
-            match all.last_mut() {
-                Some((last, samples)) if *last == file => samples.push(sample),
-                _ => all.push((file, vec![sample])),
-            }
-        }
-        let hash = |file: usize| self.file_hashes[file].clone();
-        let named =
-            all.into_iter().map(|(file, samples)| Provenance { blake3: hash(file), samples });
-        named.collect()
+        let of_file = |entries: &[(usize, usize)]| Provenance {
+            blake3: self.file_hashes[entries[0].0].clone(),
+            samples: entries.iter().map(|(_, sample)| *sample).collect(),
+        };
+        self.entries.chunk_by(|a, b| a.0 == b.0).map(of_file).collect()
     }
 
     /// Time between frames.
@@ -207,12 +201,11 @@ impl TrajectorySet {
 
     /// Reads frames of trajectory `i`, [frames.len(), grid…, channels].
     pub fn read_frames(&self, i: usize, frames: Range<usize>, out: &mut [f32]) -> Result<()> {
-        let Some(&(file, sample)) = self.entries.get(i) else {
-            return Err(Error::bug(format!("trajectory {i} of {} in {}", self.len(), self.name)));
-        };
-        match &self.files[file].field {
-            Some(field) => field.read_frames(sample, frames, out),
-            None => Err(Error::bug(format!("file {file} is not open for {}", self.name))),
+        let field =
+            |&(file, sample): &(usize, usize)| Some((self.files[file].field.as_ref()?, sample));
+        match self.entries.get(i).and_then(field) {
+            Some((field, sample)) => field.read_frames(sample, frames, out),
+            None => Err(Error::bug(format!("trajectory {i} of {} in {}", self.len(), self.name))),
         }
     }
 }

@@ -4,7 +4,7 @@
 //! deviations from it), and blocks and trajectories are merged in order (Chan, Golub and LeVeque 1979). The result does
 //! not depend on the number of threads, nor the memory on the size of the data.
 
-use crate::fields::field::Shape;
+use crate::fields::field::{Regime, Shape, grouped};
 use crate::fields::parameter::Parameter;
 use crate::fields::split::SplitName;
 use crate::fields::split_set::TrajectorySet;
@@ -102,19 +102,15 @@ impl Stats {
             )));
         }
         let mut of_channel = vec![Moments::default(); channels];
-        let mut regimes: Vec<(&Parameter, Moments)> = Vec::new();
-        for (i, of_trajectory) in moments.iter().enumerate() {
-            let parameter = set.entry(i).parameter;
-            let known = regimes.iter().position(|(p, _)| p.is_same_regime(parameter));
-            let at = known.unwrap_or_else(|| {
-                regimes.push((parameter, Moments::default()));
-                regimes.len() - 1
-            });
-            for (all, one) in of_channel.iter_mut().zip(of_trajectory) {
-                all.merge(one);
-                regimes[at].1.merge(one);
-            }
+        for of_trajectory in &moments {
+            of_channel.iter_mut().zip(of_trajectory).for_each(|(all, one)| all.merge(one));
         }
+        let parameters = (0..set.len()).map(|i| Some(set.entry(i).parameter.clone()));
+        let of_regime = |Regime { parameter, samples }| {
+            let mut all = Moments::default();
+            samples.iter().flat_map(|i: &usize| &moments[*i]).for_each(|one| all.merge(one));
+            Some(RegimeStatistics { parameter: parameter?, statistics: all.statistics() })
+        };
         let mut overall = Moments::default();
         of_channel.iter().for_each(|channel| overall.merge(channel));
         let stats = Self {
@@ -124,13 +120,7 @@ impl Stats {
             overall: overall.statistics(),
             channels: of_channel.iter().map(Moments::statistics).collect(),
             channel_names: set.channels().to_vec(),
-            regimes: regimes
-                .into_iter()
-                .map(|(parameter, moments)| RegimeStatistics {
-                    parameter: parameter.clone(),
-                    statistics: moments.statistics(),
-                })
-                .collect(),
+            regimes: grouped(parameters.enumerate()).into_iter().filter_map(of_regime).collect(),
         };
         stats.require_consistent(set)?;
         Ok(stats)
@@ -211,11 +201,6 @@ impl Stats {
 }
 
 impl Statistics {
-    /// Statistics of a set of values; `None` if it is empty.
-    pub fn of(values: &[f32]) -> Option<Self> {
-        (!values.is_empty()).then(|| Moments::of(values.iter().copied()).statistics())
-    }
-
     /// Errors (65), with the key: a value that is not finite, or a negative standard deviation.
     fn require_finite(&self, key: &str) -> Result<()> {
         let Self { mean, std, min, max, rms, .. } = *self;

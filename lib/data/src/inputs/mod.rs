@@ -52,12 +52,7 @@ struct Verified {
     /// [`identity`] of the file.
     metadata: String,
     /// Whether any later change of the content must change the metadata too.
-    #[serde(skip, default = "yes")]
     settled: bool,
-}
-
-fn yes() -> bool {
-    true
 }
 
 /// Timestamps have a coarser resolution than writes, so a file that was just changed may change again with the same

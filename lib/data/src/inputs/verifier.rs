@@ -1,6 +1,7 @@
 //! Verification on a background thread, and its cache file.
 
 use super::{InputFile, Seen, Verified, key, metadata, verify};
+use crate::seal::SealedFile;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::Duration;
 use unix::disk::Disk;
 use unix::publish::Publisher;
-use unix::{Error, Result, small};
+use unix::{Error, Result};
 
 /// The work that verification has done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -39,15 +40,12 @@ pub struct Verifier {
 /// The cache file.
 #[derive(Serialize, Deserialize)]
 struct Cache {
-    format: String,
-    version: u32,
     files: BTreeMap<String, Verified>,
 }
 
-const FORMAT: &str = "longhaul-inputs";
-const VERSION: u32 = 1;
-/// Largest cache file, in bytes.
-const MAX_BYTES: u64 = 256 << 20;
+const FILE: SealedFile =
+    SealedFile { format: "longhaul-inputs", version: 1, made_by: "longhaul", max_bytes: 256 << 20 };
+
 #[derive(Debug)]
 struct Running {
     results: Receiver<(String, Result<(Verified, u64)>)>,
@@ -181,12 +179,12 @@ impl Verifier {
             let known = self.verified.get_key_value(&key(input))?;
             known.1.settled.then(|| (known.0.clone(), known.1.clone()))
         });
-        let cache = Cache { format: FORMAT.into(), version: VERSION, files: of_inputs.collect() };
+        let cache = Cache { files: of_inputs.collect() };
         if read_cache(path) == cache.files {
             return;
         }
-        let text = serde_json::to_vec_pretty(&cache).map_err(Error::bug);
-        if let Err(error) = text.and_then(|text| Publisher::new(&**disk).bytes(path, &text)) {
+        let publish = |text: String| Publisher::new(&**disk).bytes(path, text.as_bytes());
+        if let Err(error) = FILE.text(&cache).and_then(publish) {
             unix::warn!("{error}; the next start will hash the input files again");
         }
     }
@@ -206,10 +204,7 @@ fn hash_all(
 }
 
 fn read_cache(path: &Path) -> BTreeMap<String, Verified> {
-    let cache = small::read(path, MAX_BYTES).ok();
-    let cache = cache.and_then(|bytes| serde_json::from_slice::<Cache>(&bytes).ok());
-    let ours = cache.filter(|cache| cache.format == FORMAT && cache.version == VERSION);
-    ours.map(|cache| cache.files).unwrap_or_default()
+    FILE.read::<Cache>(path).map(|(cache, _)| cache.files).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -92,7 +92,7 @@ impl Heartbeats {
     /// Sends the heartbeats on the board and stores the received ones there. The caller must hold the MPI lock. A
     /// failed message counts as one missing heartbeat.
     pub fn exchange(&mut self, board: &mut [[u64; HEARTBEAT]]) {
-        let due = self.ticks.is_multiple_of(EVERY);
+        let (due, comm) = (self.ticks.is_multiple_of(EVERY), self.communicator.0);
         self.ticks += 1;
         for other in &mut self.others {
             if is_complete(&mut other.receive) {
@@ -107,7 +107,6 @@ impl Heartbeats {
                     // SAFETY: the buffer is not accessed before the request completes.
                     unsafe {
                         let kind = ffi::RSMPI_UINT64_T;
-                        let comm = self.communicator.0;
                         ffi::MPI_Irecv(to, count, kind, other.leader, 0, comm, request)
                     }
                 });
@@ -121,7 +120,6 @@ impl Heartbeats {
                     // SAFETY: as above.
                     unsafe {
                         let kind = ffi::RSMPI_UINT64_T;
-                        let comm = self.communicator.0;
                         ffi::MPI_Isend(from, count, kind, other.leader, 0, comm, request)
                     }
                 });

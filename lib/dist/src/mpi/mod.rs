@@ -97,10 +97,9 @@ impl Collective for Ranks {
 
     fn all_gather(&self, owned: &mut [(usize, &mut Tensor)]) -> Result<()> {
         if let Some((owner, _)) = owned.iter().find(|(owner, _)| *owner >= self.size()) {
-            return Err(Error::bug(format!(
-                "a tensor belongs to rank {owner}, but there are {} ranks",
-                self.size()
-            )));
+            let ranks = self.size();
+            let message = format!("a tensor belongs to rank {owner}, but there are {ranks} ranks");
+            return Err(Error::bug(message));
         }
         let mut mine = Vec::new();
         for (_, tensor) in owned.iter().filter(|(owner, _)| *owner == self.rank()) {
@@ -134,8 +133,7 @@ impl Collective for Ranks {
         let counters =
             reducer::CallCounters { main: self.counter.clone(), side: self.watch.side() };
         if let (Device::Cuda(gpu), true) = (device, nccl::wanted()) {
-            let nccl = nccl::Nccl::open(gpu, self, counters, buckets)?;
-            return Ok(Box::new(nccl));
+            return Ok(Box::new(nccl::Nccl::open(gpu, self, counters, buckets)?));
         }
         let (side, bytes) = (self.world.copy()?, HostReducer::bytes(buckets));
         let shared = match self.place.sums_in_window() {
@@ -175,8 +173,7 @@ impl Collective for Ranks {
 
     fn abort(&self, error: Error) -> Error {
         self.watch.leave();
-        unix::diagnostics::say_error(&error);
-        end(error.exit)
+        or_end(Err(error))
     }
 }
 
@@ -191,8 +188,17 @@ impl Drop for Ranks {
 /// Starts a thread that runs until the process ends or its work is done.
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
     let thread = std::thread::Builder::new().name(name.into()).spawn(work);
-    let failed = |why| Error::new(Exit::Failure, format!("cannot start a thread: {why}"));
+    let failed = |why| Error::failure(format!("cannot start a thread: {why}"));
     thread.map(drop).map_err(failed)
+}
+
+/// The value; an error ends the job, because after a failed call the library may still write to a buffer of a started
+/// message.
+fn or_end<T>(outcome: Result<T>) -> T {
+    outcome.unwrap_or_else(|error| {
+        unix::diagnostics::say_error(&error);
+        end(error.exit)
+    })
 }
 
 /// Ends this process, and thereby the job; the message has already been printed.

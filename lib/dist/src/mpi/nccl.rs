@@ -15,7 +15,7 @@ use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use tensor::kernel::cuda::{Event, Gpu, SideStream};
 use tensor::{Device, Tensor};
-use unix::{Context, Error, Exit, Result};
+use unix::{Context, Error, Result};
 
 /// `0` sums GPU tensors on the host, in the order of the tree; for ranks that share a GPU.
 const NCCL: &str = "LONGHAUL_NCCL";
@@ -92,13 +92,10 @@ impl Nccl {
         if !ranks.wire.all(here)? {
             let host = unix::host::name();
             let which = if here { "another host of this job" } else { &*host };
-            return Err(Error::new(
-                Exit::Failure,
-                format!(
-                    "{which} has no NCCL (libnccl.so.2), which sums GPU tensors over ranks: install it or \
-                     add its directory to LD_LIBRARY_PATH; {NCCL}=0 sums over the host, slowly"
-                ),
-            ));
+            return Err(Error::failure(format!(
+                "{which} has no NCCL (libnccl.so.2), which sums GPU tensors over ranks: install it or \
+                 add its directory to LD_LIBRARY_PATH; {NCCL}=0 sums over the host, slowly"
+            )));
         }
         let side_stream = Gpu::open(gpu)?.beside()?;
         side_stream.stream()?; // makes the GPU current for this thread
@@ -118,13 +115,8 @@ impl Sum {
     /// Waits until the sum is complete and adds its times to the clock. An error ends the job: a sum that failed on one
     /// rank never completes on the others.
     fn wait(&self, communicator: Communicator, counter: &CallCounter, clock: &Clock) {
-        let past = |event: &Event| match communicator.progress().and_then(|_| event.is_past()) {
-            Ok(past) => past,
-            Err(error) => {
-                unix::diagnostics::say_error(&error);
-                super::end(error.exit)
-            }
-        };
+        let past =
+            |event: &Event| super::or_end(communicator.progress().and_then(|_| event.is_past()));
         counter.until(false, || past(&self.begin));
         let began = Instant::now();
         let wanted = Cell::new(None);
@@ -172,7 +164,7 @@ fn connect(ranks: &Ranks) -> Result<Communicator> {
     };
     check(result, "ncclCommInitRankConfig")?;
     let communicator = Communicator(handle);
-    communicator.settle(ranks)?;
+    communicator.settle(&ranks.counter)?;
     Ok(communicator)
 }
 
@@ -187,9 +179,9 @@ impl Communicator {
     }
 
     /// Waits until the ranks are connected.
-    fn settle(self, ranks: &Ranks) -> Result<()> {
-        let _waiting = ranks.counter.wait();
-        let mut pauses = ranks.counter.pauses();
+    fn settle(self, counter: &CallCounter) -> Result<()> {
+        let _waiting = counter.wait();
+        let mut pauses = counter.pauses();
         while !self.progress()? {
             pauses.pause();
         }
@@ -212,12 +204,9 @@ fn check(result: ncclResult_t, what: &str) -> Result<()> {
     let (error, last) = unsafe {
         (text(sys::ncclGetErrorString(result)), text(sys::ncclGetLastError(std::ptr::null_mut())))
     };
-    Err(Error::new(
-        Exit::Failure,
-        format!(
-            "{what}: {error} {last} (NCCL_DEBUG=WARN prints more; {NCCL}=0 sums over the host)"
-        ),
-    ))
+    Err(Error::failure(format!(
+        "{what}: {error} {last} (NCCL_DEBUG=WARN prints more; {NCCL}=0 sums over the host)"
+    )))
 }
 
 impl Reducer for Nccl {
@@ -243,25 +232,14 @@ impl Reducer for Nccl {
             for (from, to) in gradients.iter().zip(&sums) {
                 let (kind, op) = (sys::ncclDataType_t::ncclFloat32, sys::ncclRedOp_t::ncclSum);
                 let (read, write) = (from.address() as *const _, to.address() as *mut _);
-                let result = sys::ncclAllReduce(
-                    read,
-                    write,
-                    from.len(),
-                    kind,
-                    op,
-                    self.communicator.0,
-                    stream,
-                );
+                let (count, group) = (from.len(), self.communicator.0);
+                let result = sys::ncclAllReduce(read, write, count, kind, op, group, stream);
                 check(result, "ncclAllReduce")?;
             }
             check(sys::ncclGroupEnd(), "ncclGroupEnd")?;
         }
         // Record the end only when the sums are in the stream.
-        let _waiting = self.counters.main.wait();
-        let mut pauses = self.counters.main.pauses();
-        while !self.communicator.progress()? {
-            pauses.pause();
-        }
+        self.communicator.settle(&self.counters.main)?;
         let end = self.side_stream.mark()?;
         let sum = Sum { begin, end, requested: Arc::default() };
         let gone = |_| Error::bug("the thread that waits for NCCL has ended");

@@ -5,7 +5,6 @@ use super::heartbeat::HEARTBEAT;
 use super::window::{LINE, Window};
 use super::wire::Wire;
 use super::world::Communicator;
-use std::path::Path;
 use std::sync::Arc;
 use unix::{Error, Result};
 
@@ -52,12 +51,8 @@ impl Place {
         let leader = match shared {
             None => rank,
             Some(shared) => {
-                let near = Wire::new(
-                    shared,
-                    (0..shared.size()?).collect(),
-                    shared.rank()?,
-                    counter.clone(),
-                );
+                let members = (0..shared.size()?).collect();
+                let near = Wire::new(shared, members, shared.rank()?, counter.clone());
                 let near = near.gather(rank.to_string().as_bytes())?;
                 String::from_utf8_lossy(&near[0]).parse().map_err(Error::bug)?
             }
@@ -67,12 +62,8 @@ impl Place {
         let mut ranks = Vec::new();
         for (number, text) in wire.gather(own.as_bytes())?.into_iter().enumerate() {
             let text = String::from_utf8_lossy(&text);
-            let rank = read(&text);
-            ranks.push(
-                rank.ok_or_else(|| {
-                    Error::bug(format!("rank {number} sent {text:?} as its place"))
-                })?,
-            );
+            let wrong = || Error::bug(format!("rank {number} sent {text:?} as its place"));
+            ranks.push(read(&text).ok_or_else(wrong)?);
         }
         let mut place = Self { rank, ranks, local, shared };
         let window = place.window(wire, HEARTBEAT * LINE)?;
@@ -153,20 +144,14 @@ fn agreed_share(wire: &Wire) -> Result<usize> {
 
 /// Checks that `bytes` can be shared here: touching a window that exceeds its file system kills the process (SIGBUS).
 fn check_space(bytes: usize) -> Result<()> {
-    let path = Path::new("/dev/shm");
-    match rustix::fs::statvfs(path) {
-        Ok(system) if (system.f_bavail.saturating_mul(system.f_frsize)) < bytes as u64 => {
-            let has = system.f_bavail.saturating_mul(system.f_frsize) >> 20;
-            let message = format!(
-                "{} has {has} MiB left, {} MiB needed",
-                path.display(),
-                bytes.div_ceil(1 << 20)
-            );
-            Err(Error::new(unix::Exit::Failure, message))
-        }
-        // Elsewhere only the MPI library knows where such memory comes from.
-        _ => Ok(()),
+    // Elsewhere only the MPI library knows where such memory comes from.
+    let Ok(system) = rustix::fs::statvfs("/dev/shm") else { return Ok(()) };
+    let free = system.f_bavail.saturating_mul(system.f_frsize);
+    if free >= bytes as u64 {
+        return Ok(());
     }
+    let (has, needed) = (free >> 20, bytes.div_ceil(1 << 20));
+    Err(Error::failure(format!("/dev/shm has {has} MiB left, {needed} MiB needed")))
 }
 
 /// Identifies where process ids are comparable: the boot id and the PID namespace.

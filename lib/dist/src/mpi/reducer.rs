@@ -161,9 +161,8 @@ impl Inside {
         // SAFETY: all ranks have submitted and none reads the sum: this slice of all parts is ours.
         let slice =
             unsafe { sum_slice(vector, bucket.elements, self.window.me(), self.window.ranks()) };
-        if let Some(Err(error)) = self.column.as_ref().map(|column| column.all_reduce(slice)) {
-            unix::diagnostics::say_error(&error);
-            super::end(error.exit);
+        if let Some(column) = &self.column {
+            super::or_end(column.all_reduce(slice));
         }
         self.done(number, Done::Summed);
         add(&self.clock, |times| &mut times.busy, since);
@@ -187,9 +186,8 @@ impl Reducer for HostReducer {
         let shapes: Vec<Vec<usize>> = gradients.iter().map(|t| t.shape().to_vec()).collect();
         self.accepts(bucket, &shapes)?;
         if let Some(other) = gradients.iter().find(|t| t.dtype() != Dtype::F32) {
-            return Err(Error::bug(format!(
-                "{other:?} cannot be summed over ranks: only f32 is supported"
-            )));
+            let what = format!("{other:?} cannot be summed over ranks: only f32 is supported");
+            return Err(Error::bug(what));
         }
         let Bucket { at, elements, .. } = self.inside.buckets[bucket];
         let start = self.inside.window.floats(self.inside.window.me(), at, elements);
@@ -252,7 +250,9 @@ impl HostReducer {
     /// Our part of a bucket, once no rank reads the sum of the previous round. Errors: tensors still refer to one of
     /// the two.
     fn free(&mut self, bucket: usize) -> Result<*mut f32> {
-        self.nobody_writes(bucket)?;
+        if self.buckets[bucket].writing.strong_count() > 0 {
+            return Err(Error::bug(format!("a gradient of bucket {bucket} is still held")));
+        }
         if self.buckets[bucket].reading.strong_count() > 0 {
             return Err(Error::bug(format!("a sum of bucket {bucket} is still held")));
         }
@@ -275,14 +275,6 @@ impl HostReducer {
         inside.all(bucket, Done::Summed, round, true);
         add(&inside.clock, |times| &mut times.waited, since);
         inside.window.floats(0, inside.buckets[bucket].at, inside.buckets[bucket].elements)
-    }
-
-    /// Errors: tensors still refer to our part of a bucket.
-    fn nobody_writes(&self, bucket: usize) -> Result<()> {
-        match self.buckets[bucket].writing.strong_count() {
-            0 => Ok(()),
-            _ => Err(Error::bug(format!("a gradient of bucket {bucket} is still held"))),
-        }
     }
 }
 

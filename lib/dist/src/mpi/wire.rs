@@ -182,7 +182,7 @@ impl Wire {
                 let (to, count) = (piece.as_mut_ptr().cast(), piece.len() as c_int);
                 let status = ffi::MPI_Irecv(to, count, kind, from, 0, comm, &mut request);
                 requests.push(request);
-                or_end(check(status, "MPI_Irecv"));
+                super::or_end(check(status, "MPI_Irecv"));
             }
             for (to, (_, sent)) in peers.into_iter().zip(sends) {
                 for piece in sent.chunks(LONGEST) {
@@ -190,7 +190,7 @@ impl Wire {
                     let (from, count) = (piece.as_ptr().cast(), piece.len() as c_int);
                     let status = ffi::MPI_Isend(from, count, kind, to, 0, comm, &mut request);
                     requests.push(request);
-                    or_end(check(status, "MPI_Isend"));
+                    super::or_end(check(status, "MPI_Isend"));
                 }
             }
         }
@@ -198,7 +198,7 @@ impl Wire {
         let count = c_int::try_from(requests.len()).map_err(Error::bug)?;
         let mut wait = self.counter.pauses();
         loop {
-            let mpi = super::world::lock();
+            let mpi = lock();
             let mut done = 0;
             // SAFETY: requests made above; the library sets those that have completed to null.
             let status = unsafe {
@@ -206,20 +206,12 @@ impl Wire {
                 ffi::MPI_Testall(count, requests.as_mut_ptr(), &mut done, none)
             };
             drop(mpi);
-            or_end(check(status, "messages between ranks"));
+            super::or_end(check(status, "messages between ranks"));
             if done != 0 {
                 return Ok(());
             }
             wait.pause();
         }
-    }
-}
-
-/// After a failed call the library may still write to a buffer of a started message, so the process must end.
-fn or_end(outcome: Result<()>) {
-    if let Err(error) = outcome {
-        unix::diagnostics::say_error(&error);
-        super::end(error.exit);
     }
 }
 

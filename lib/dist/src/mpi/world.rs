@@ -8,7 +8,7 @@ use std::alloc::{Layout, alloc_zeroed};
 use std::ffi::{c_int, c_void};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
-use unix::{Error, Exit, Result};
+use unix::{Error, Result};
 
 /// MPI is initialised with `MPI_THREAD_SERIALIZED`: a thread must hold this lock to call it.
 static MPI: Mutex<()> = Mutex::new(());
@@ -60,8 +60,7 @@ pub fn start() -> Result<Communicator> {
     };
     check(status, "MPI_Init_thread")?;
     if given < wanted {
-        return Err(Error::new(
-            Exit::Failure,
+        return Err(Error::failure(
             "this MPI library does not support calls from several threads (MPI_THREAD_SERIALIZED): \
              gradients are summed concurrently with the backward pass; use a library built with threads",
         ));
@@ -159,7 +158,7 @@ pub fn check(status: c_int, what: &str) -> Result<()> {
     let told = unsafe { ffi::MPI_Error_string(status, text.as_mut_ptr().cast(), &mut len) };
     let len = if told == 0 { usize::try_from(len).unwrap_or(0).min(text.len()) } else { 0 };
     let text = String::from_utf8_lossy(&text[..len]);
-    Err(Error::new(Exit::Failure, format!("{what}: {text} (MPI error {status})")))
+    Err(Error::failure(format!("{what}: {text} (MPI error {status})")))
 }
 
 /// Alignment of each rank's part of the memory.
@@ -196,18 +195,15 @@ impl Memory {
             let mut window = ffi::RSMPI_WIN_NULL;
             let to = std::ptr::from_mut(&mut base).cast();
             let info = ffi::RSMPI_INFO_NULL;
-            check(
-                ffi::MPI_Win_allocate_shared(length, 1, info, host.0, to, &mut window),
-                "MPI_Win_allocate_shared",
-            )?;
+            let status = ffi::MPI_Win_allocate_shared(length, 1, info, host.0, to, &mut window);
+            check(status, "MPI_Win_allocate_shared")?;
             for part in 0..size {
                 let (mut length, mut unit) = (0, 0);
                 let mut base: *mut c_void = std::ptr::null_mut();
                 let to = std::ptr::from_mut(&mut base).cast();
-                check(
-                    ffi::MPI_Win_shared_query(window, c_rank(part)?, &mut length, &mut unit, to),
-                    "MPI_Win_shared_query",
-                )?;
+                let (part, length, unit) = (c_rank(part)?, &mut length, &mut unit);
+                let status = ffi::MPI_Win_shared_query(window, part, length, unit, to);
+                check(status, "MPI_Win_shared_query")?;
                 let base = base.cast::<u8>();
                 parts.push(base.add(base.align_offset(ALIGN)));
             }
@@ -224,10 +220,7 @@ impl Memory {
         // SAFETY: the size is not zero.
         let part = unsafe { alloc_zeroed(layout) };
         if part.is_null() {
-            return Err(Error::new(
-                Exit::Failure,
-                format!("cannot allocate {bytes} bytes for gradients"),
-            ));
+            return Err(Error::failure(format!("cannot allocate {bytes} bytes for gradients")));
         }
         Ok(Self { parts: vec![part], bytes })
     }

@@ -8,7 +8,7 @@ use unix::disk::{Disk, RealDisk, Rename};
 use unix::publish::{Publisher, TEMPORARY_PREFIX};
 use unix::{Error, Result};
 
-use super::find::{folder_of, manifest_of};
+use super::find::{manifest_of, require_folder};
 use super::hold::hold_run_of;
 use super::list::folder_name;
 use super::verify::verify;
@@ -29,10 +29,7 @@ pub struct Adopted {
 ///
 /// Errors: 66 when there is no such run, 75 while a process is training it, 74.
 pub fn adopt(run: &Path) -> Result<Vec<Adopted>> {
-    if !run.is_dir() {
-        return Err(Error::open(run, "not a directory; expected a run directory or its ckpt"));
-    }
-    let folder = folder_of(run);
+    let folder = require_folder(run)?;
     let _lease = hold_run_of(&folder)?;
     let mut paths = Vec::new();
     for item in fs::read_dir(&folder).map_err(|cause| Error::open(&folder, cause))? {

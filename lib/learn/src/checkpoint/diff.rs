@@ -94,7 +94,11 @@ impl Difference {
 /// Errors: 66 when one is missing; 65 when one is damaged.
 pub fn diff(a: &Path, b: &Path) -> Result<Difference> {
     let (manifests, mut found) = ((manifest_of(a)?, manifest_of(b)?), Difference::default());
-    fields("", &described(&manifests.0)?, &described(&manifests.1)?, &mut found.fields);
+    for (field, a, b) in value_differences("", &described(&manifests.0)?, &described(&manifests.1)?)
+    {
+        let circumstance = CIRCUMSTANCES.contains(&&*field);
+        found.fields.push(FieldDifference { field, a, b, circumstance });
+    }
     let mut stems: BTreeMap<&str, [Option<&FileEntry>; 2]> = BTreeMap::new();
     for (side, manifest) in [&manifests.0, &manifests.1].into_iter().enumerate() {
         for file in &manifest.files {
@@ -120,23 +124,18 @@ fn described(manifest: &Manifest) -> Result<Value> {
     Ok(value)
 }
 
-fn fields(path: &str, a: &Value, b: &Value, found: &mut Vec<FieldDifference>) {
-    if let (Value::Object(left), Value::Object(right)) = (a, b) {
-        let more = right.keys().filter(|key| !left.contains_key(*key));
-        for key in left.keys().chain(more) {
-            let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
-            let of = |side: &serde_json::Map<String, Value>| side.get(key).cloned();
-            fields(&path, &of(left).unwrap_or_default(), &of(right).unwrap_or_default(), found);
-        }
-    } else if a != b {
-        let circumstance = CIRCUMSTANCES.contains(&path);
-        found.push(FieldDifference {
-            field: path.into(),
-            a: a.clone(),
-            b: b.clone(),
-            circumstance,
-        });
-    }
+/// The fields that differ, by path from `path`, with both values; null if there is none.
+pub(crate) fn value_differences(path: &str, a: &Value, b: &Value) -> Vec<(String, Value, Value)> {
+    let (Value::Object(left), Value::Object(right)) = (a, b) else {
+        let same = a == b;
+        return if same { Vec::new() } else { vec![(path.into(), a.clone(), b.clone())] };
+    };
+    let more = right.keys().filter(|key| !left.contains_key(*key));
+    let field = |key: &String| {
+        let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+        value_differences(&path, &a[key], &b[key])
+    };
+    left.keys().chain(more).flat_map(field).collect()
 }
 
 /// A file of one of the two checkpoints; None if it has no such file.
@@ -149,10 +148,7 @@ impl<'a> Side<'a> {
     fn open(folder: &'a Path, entry: Option<&'a FileEntry>) -> Result<Self> {
         let open = |entry| Ok((TensorFile::open(folder, entry)?, entry));
         let file = entry.map(open).transpose();
-        Ok(Self {
-            folder,
-            file: file.map_err(|problem: Problem| problem.error().context(folder.display()))?,
-        })
+        Ok(Self { folder, file: file.map_err(|problem: Problem| problem.error(folder))? })
     }
 
     fn entries(&self) -> &'a [TensorEntry] {
@@ -161,15 +157,9 @@ impl<'a> Side<'a> {
 
     /// Reads a tensor and verifies it against the hash in the manifest.
     fn read(&self, wanted: &TensorEntry) -> Result<Tensor> {
-        let folder = self.folder;
-        let error_of = |problem: Problem| problem.error().context(folder.display());
+        let error_of = |problem: Problem| problem.error(self.folder);
         let Some((file, entry)) = &self.file else {
             return Err(Error::bug(format!("{} is in no file", wanted.name)));
-        };
-        let damaged = || {
-            let what =
-                format!("{}: tensor {} was changed after it was written", entry.name, wanted.name);
-            error_of(Problem::Damaged(what))
         };
         let mut hasher = blake3::Hasher::new();
         let see = |piece: &[u8]| {
@@ -177,7 +167,8 @@ impl<'a> Side<'a> {
         };
         let tensor = file.tensor(&wanted.name, see).map_err(error_of)?;
         let same = hasher.finalize().to_hex().as_str() == wanted.blake3;
-        if same { Ok(tensor) } else { Err(damaged()) }
+        let changed = || Problem::changed(format!("{}: tensor {}", entry.name, wanted.name));
+        if same { Ok(tensor) } else { Err(error_of(changed())) }
     }
 }
 

@@ -19,7 +19,7 @@ use super::tensor_file::{TensorFile, open_sized};
 /// damaged; 73, 74.
 pub fn export(checkpoint: &Path, what: &str, out: &Path) -> Result<u64> {
     let manifest = manifest_of(checkpoint)?;
-    let error_of = |problem: Problem| problem.error().context(checkpoint.display());
+    let error_of = |problem: Problem| problem.error(checkpoint);
     let Some(entry) = manifest.files.iter().find(|file| file.stem() == what) else {
         let stems: Vec<&str> = manifest.files.iter().map(|file| file.stem()).collect();
         let there = stems.join(", ");
@@ -32,8 +32,7 @@ pub fn export(checkpoint: &Path, what: &str, out: &Path) -> Result<u64> {
         let mut to = File::create_new(temporary).map_err(|cause| Error::create(out, cause))?;
         let hash = copy(&mut from, &mut to, entry.bytes).map_err(|cause| Error::io(out, cause))?;
         if hash.to_hex().as_str() != entry.blake3 {
-            let what = format!("{} was changed after it was written", entry.name);
-            return Err(error_of(Problem::Damaged(what)));
+            return Err(error_of(Problem::changed(&entry.name)));
         }
         Ok(entry.bytes)
     })

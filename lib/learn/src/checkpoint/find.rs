@@ -31,11 +31,19 @@ pub fn all_in(path: &Path) -> Result<Vec<PathBuf>> {
 
 /// The manifest of a checkpoint. Errors: 66 when it is missing, 65 when it is damaged or has a newer format.
 pub fn manifest_of(checkpoint: &Path) -> Result<Manifest> {
-    Manifest::read(checkpoint).map_err(|problem| problem.error().context(checkpoint.display()))
+    Manifest::read(checkpoint).map_err(|problem| problem.error(checkpoint))
 }
 
 /// The directory of checkpoints that `path` refers to: RUN/ckpt, or `path` itself.
 pub(super) fn folder_of(path: &Path) -> PathBuf {
     let inside = path.join("ckpt");
     if inside.is_dir() { inside } else { path.to_path_buf() }
+}
+
+/// Like [`folder_of`]. Errors: 66 when `path` is not a directory.
+pub(super) fn require_folder(path: &Path) -> Result<PathBuf> {
+    if path.is_dir() {
+        return Ok(folder_of(path));
+    }
+    Err(Error::open(path, "not a directory; expected a run directory or its ckpt"))
 }

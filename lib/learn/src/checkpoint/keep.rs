@@ -26,6 +26,8 @@ pub struct KeepRules {
     pub metric: String,
     /// Whether that metric is minimised or maximised.
     pub direction: Direction,
+    /// Keep the newest at a multiple of this many updates, which a rewind goes back to; 0: none.
+    pub anchor: u64,
 }
 
 impl KeepRules {
@@ -36,13 +38,18 @@ impl KeepRules {
         ranked
     }
 
+    pub(super) fn is_anchor(&self, entry: &Entry) -> bool {
+        self.anchor > 0 && entry.step.is_multiple_of(self.anchor)
+    }
+
     /// Names of the checkpoints among `good` that are kept.
     pub(super) fn kept<'a>(&self, good: &[&'a Entry]) -> BTreeSet<&'a str> {
         let last = good.iter().rev().take(self.last.max(1)).copied();
         let best = self.best(good);
         let every =
             good.iter().copied().filter(|e| self.every > 0 && e.step.is_multiple_of(self.every));
-        last.chain(best).chain(every).map(Entry::name).collect()
+        let anchor = good.iter().copied().rev().find(|entry| self.is_anchor(entry));
+        last.chain(best).chain(every).chain(anchor).map(Entry::name).collect()
     }
 }
 
@@ -69,13 +76,11 @@ pub fn best(folder: &Path) -> Result<Option<PathBuf>> {
 }
 
 /// After `new` was written and verified: updates the links, removes the checkpoints that no rule keeps, and returns
-/// their names. Damaged checkpoints are kept for inspection and do not count towards the rules. The newest checkpoint
-/// at a multiple of `anchor` updates is always kept; 0: none.
+/// their names. Damaged checkpoints are kept for inspection and do not count towards the rules.
 pub(super) fn tidy(
     disk: &dyn Disk,
     folder: &Path,
     rules: &KeepRules,
-    anchor: u64,
     new: &Path,
 ) -> Result<Vec<String>> {
     let publisher = Publisher::new(disk);
@@ -96,9 +101,7 @@ pub(super) fn tidy(
         .iter()
         .filter_map(|link| fs::read_link(folder.join(link)).ok())
         .collect();
-    let mut kept = rules.kept(&good);
-    let anchored = |entry: &&&Entry| anchor > 0 && entry.step.is_multiple_of(anchor);
-    kept.extend(good.iter().rev().find(anchored).map(|entry| entry.name()));
+    let kept = rules.kept(&good);
     let mut removed = Vec::new();
     for entry in &good {
         let named = linked.iter().any(|target| target.file_name() == entry.path.file_name());

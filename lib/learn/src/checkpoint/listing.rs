@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde_json::{Map, Value, json};
+use unix::Result;
 use unix::space::human_bytes;
 use unix::time::format_duration;
-use unix::{Error, Result};
 
-use super::find::folder_of;
+use super::find::require_folder;
 use super::list::{Entry, list};
 
 /// One checkpoint.
@@ -40,10 +40,7 @@ pub struct Listing {
 
 /// The checkpoints of a run directory or of its `ckpt`, newest last. Errors: 66.
 pub fn listing(path: &Path) -> Result<Vec<Listing>> {
-    if !path.is_dir() {
-        return Err(Error::open(path, "not a directory; expected a run directory or its ckpt"));
-    }
-    let folder = folder_of(path);
+    let folder = require_folder(path)?;
     let target = |link: &str| std::fs::read_link(folder.join(link)).unwrap_or_default();
     let (best, latest) = (target("best"), target("latest"));
     let of = |entry: &Entry| {

@@ -31,11 +31,8 @@ impl Loaded {
     /// The tensors of the file with this stem (`model`, `ema`, …), in the order in which they were saved; None when
     /// there is no such file.
     pub fn tensors(&self, stem: &str) -> Option<Vec<(String, Tensor)>> {
-        let files = self.manifest.files.iter().zip(&self.files);
-        files
-            .into_iter()
-            .find(|(entry, _)| entry.stem() == stem)
-            .map(|(_, tensors)| tensors.clone())
+        let mut files = self.manifest.files.iter().zip(&self.files);
+        files.find(|(entry, _)| entry.stem() == stem).map(|(_, tensors)| tensors.clone())
     }
 
     /// The optimizer state, merged from all of its files; None when there is none or a file is missing.
@@ -57,7 +54,7 @@ pub fn load(path: &Path) -> Result<Loaded> {
             let text = damage.map_or_else(|| problem.to_string(), |damage| damage.to_string());
             Error::data(format!("{}: {text}", path.display()))
         }
-        problem => problem.error().context(path.display()),
+        problem => problem.error(path),
     })
 }
 
@@ -112,7 +109,7 @@ fn tensors(folder: &Path, entry: &FileEntry) -> Result<Vec<(String, Tensor)>, Pr
         })?;
         read.insert(stored.name.clone(), tensor);
     }
-    let changed = || Problem::Damaged(format!("{} was changed after it was written", entry.name));
+    let changed = || Problem::changed(&entry.name);
     if hasher.finalize().to_hex().as_str() != entry.blake3 {
         return Err(changed());
     }

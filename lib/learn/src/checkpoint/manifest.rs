@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use unix::{Error, Result, small};
 
-use super::problem::Problem;
+use super::problem::{Problem, metadata};
 use crate::task::{Dependencies, Direction};
 
 /// Format version that is written, and the newest that can be read.
@@ -20,7 +20,7 @@ pub(super) const NAME: &str = "manifest.json";
 const MAX_BYTES: u64 = 100_000_000;
 
 /// The manifest of a checkpoint.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
     /// Format version.
     pub format: u64,
@@ -160,13 +160,7 @@ impl Manifest {
     /// Reads the manifest of the checkpoint in `folder`.
     pub(super) fn read(folder: &Path) -> Result<Self, Problem> {
         let path = folder.join(NAME);
-        let found = match std::fs::symlink_metadata(&path) {
-            Ok(found) => found,
-            Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => {
-                return Err(Problem::Missing(format!("{NAME} is missing")));
-            }
-            Err(cause) => return Err(Problem::Damaged(format!("{NAME}: {cause}"))),
-        };
+        let found = metadata(folder, NAME)?;
         if !found.is_file() || found.len() > MAX_BYTES {
             return Err(Problem::Damaged(format!("{NAME} is too large or not a regular file")));
         }

@@ -39,6 +39,7 @@ mod write;
 pub use adopt::{Adopted, adopt};
 pub use average::average;
 pub use condition::Condition;
+pub(crate) use diff::value_differences;
 pub use diff::{Change, Difference, FieldDifference, TensorDifference, diff};
 pub use export::export;
 pub use find::{all_in, manifest_of, one_in};

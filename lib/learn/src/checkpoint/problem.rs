@@ -1,36 +1,42 @@
 //! Why a checkpoint or one of its files cannot be used.
 
-use std::fmt;
+use std::fs::Metadata;
+use std::io::ErrorKind::NotFound;
+use std::path::Path;
 
 use unix::{Error, Exit};
 
 /// What is wrong with a checkpoint.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, strum::Display)]
 pub(super) enum Problem {
     /// Something is missing.
+    #[strum(to_string = "{0}")]
     Missing(String),
     /// Something is present but wrong.
+    #[strum(to_string = "{0}")]
     Damaged(String),
     /// It is intact, but was written by a newer version of this program.
+    #[strum(to_string = "{0}")]
     Newer(String),
 }
 
 impl Problem {
+    /// `what`, a file or a tensor in it, does not match its hash.
+    pub fn changed(what: impl std::fmt::Display) -> Self {
+        Self::Damaged(format!("{what} was changed after it was written"))
+    }
+
     /// The error when the user requested this particular checkpoint.
-    pub fn error(&self) -> Error {
-        match self {
-            Problem::Missing(_) => Error::new(Exit::NoInput, self),
-            Problem::Damaged(_) | Problem::Newer(_) => Error::data(self),
-        }
+    pub fn error(&self, checkpoint: &Path) -> Error {
+        let exit = if matches!(self, Self::Missing(_)) { Exit::NoInput } else { Exit::Data };
+        Error::new(exit, self).context(checkpoint.display())
     }
 }
 
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Problem::Missing(text) | Problem::Damaged(text) | Problem::Newer(text) => {
-                f.write_str(text)
-            }
-        }
-    }
+/// Metadata of the file `name` in a checkpoint, without following links.
+pub(super) fn metadata(checkpoint: &Path, name: &str) -> Result<Metadata, Problem> {
+    std::fs::symlink_metadata(checkpoint.join(name)).map_err(|cause| match cause.kind() {
+        NotFound => Problem::Missing(format!("{name} is missing")),
+        _ => Problem::Damaged(format!("{name}: {cause}")),
+    })
 }

@@ -8,7 +8,7 @@ use unix::disk::RealDisk;
 use unix::space::human_bytes;
 use unix::{Error, Result};
 
-use super::find::folder_of;
+use super::find::{folder_of, require_folder};
 use super::hold::hold_run_of;
 use super::keep::KeepRules;
 use super::list::{Entry, list};
@@ -39,10 +39,7 @@ pub struct Pruned {
 /// Errors: 66 when there is no checkpoint, 65 when the newest is damaged, 75 while a process trains the run, which
 /// prunes on its own.
 pub fn prune(run: &Path, rules: &KeepRules, dry_run: bool) -> Result<Vec<Pruned>> {
-    if !run.is_dir() {
-        return Err(Error::open(run, "not a directory; expected a run directory or its ckpt"));
-    }
-    let folder = folder_of(run);
+    let folder = require_folder(run)?;
     // A dry run does not need the lease.
     let _lease = if dry_run { None } else { hold_run_of(&folder)? };
     let entries = list(&folder)?;
@@ -56,8 +53,8 @@ pub fn prune(run: &Path, rules: &KeepRules, dry_run: bool) -> Result<Vec<Pruned>
             newest.path.display()
         )));
     }
-    let mut kept = rules.kept(&good);
-    kept.extend(anchor(&good));
+    let rules = KeepRules { anchor: anchor(newest).unwrap_or(0), ..rules.clone() };
+    let kept = rules.kept(&good);
     let best = fs::read_link(folder.join("best")).unwrap_or_default();
     let mut pruned = Vec::new();
     for entry in &entries {
@@ -84,13 +81,12 @@ pub fn prune(run: &Path, rules: &KeepRules, dry_run: bool) -> Result<Vec<Pruned>
     Ok(pruned)
 }
 
-/// The checkpoint that a rewind would go back to; training keeps it as well.
-fn anchor<'a>(good: &[&'a Entry]) -> Option<&'a str> {
-    let config = &good.last()?.manifest()?.config;
-    let every = config.pointer("/checkpoint/every")?.as_u64().filter(|every| *every > 0)?;
+/// The newest checkpoint at a multiple of this many updates is the one that a rewind would go back to; training keeps
+/// it as well.
+fn anchor(newest: &Entry) -> Option<u64> {
+    let config = &newest.manifest()?.config;
     let rewinds = config.pointer("/training/on_spike")?.as_str() == Some("rewind");
-    let mut places = good.iter().rev().filter(|entry| rewinds && entry.step.is_multiple_of(every));
-    places.next().map(|entry| entry.name())
+    config.pointer("/checkpoint/every")?.as_u64().filter(|_| rewinds)
 }
 
 /// A one-line summary for users of what was, or would be, removed.

@@ -21,17 +21,21 @@ use super::{State, Tensors, snapshot};
 /// A failed save leaves the older checkpoints unchanged. Dropping the saver waits for the save in progress.
 #[derive(Debug)]
 pub struct Saver {
-    pub(super) disk: Arc<dyn Disk>,
-    pub(super) folder: PathBuf,
-    pub(super) rules: KeepRules,
-    /// The newest checkpoint at a multiple of this many updates is kept; 0: none.
-    pub(super) anchor: u64,
-    attempt: u64,
-    log: Option<PathBuf>,
+    pub(super) to: Destination,
     running: Option<JoinHandle<Ended>>,
     /// The last snapshot, kept to reuse its memory.
     spare: Vec<Image>,
     waits: u64,
+}
+
+/// Where checkpoints are saved, and which are kept there.
+#[derive(Clone, Debug)]
+pub(super) struct Destination {
+    pub disk: Arc<dyn Disk>,
+    pub folder: PathBuf,
+    pub rules: KeepRules,
+    attempt: u64,
+    log: Option<PathBuf>,
 }
 
 /// The memory of the snapshot, and the result of the save; None if the thread only reserved memory.
@@ -91,20 +95,14 @@ impl Saver {
             })?,
             _ => attempt,
         };
-        let (folder, log, running, spare) = (folder.into(), None, None, Vec::new());
-        Ok(Self { disk, folder, rules, anchor: 0, attempt, log, running, spare, waits: 0 })
-    }
-
-    /// Always keeps the newest checkpoint at a multiple of `updates`, which a rewind goes back to.
-    pub fn anchored(mut self, updates: u64) -> Self {
-        self.anchor = updates;
-        self
+        let to = Destination { disk, folder: folder.into(), rules, attempt, log: None };
+        Ok(Self { to, running: None, spare: Vec::new(), waits: 0 })
     }
 
     /// Fsyncs the log of the run before each checkpoint, so that a power cut does not lose records of updates that will
     /// not be repeated.
     pub fn with_log(mut self, log: PathBuf) -> Self {
-        self.log = Some(log);
+        self.to.log = Some(log);
         self
     }
 
@@ -113,7 +111,7 @@ impl Saver {
     ///
     /// Errors: 73 when there is not enough disk space for a checkpoint, and 70.
     pub fn reserve(&mut self, state: &State) -> Result<()> {
-        let target = self.folder.join(folder_name(state.update));
+        let target = self.to.folder.join(folder_name(state.update));
         ensure_room(&target, Files::Tensors(&state.tensors))?;
         self.collect();
         // The thread must not hold the tensors themselves: the next update would then have to copy them.
@@ -140,18 +138,16 @@ impl Saver {
         let images = snapshot::take(&state.tensors, std::mem::take(&mut self.spare));
         state.tensors = Tensors::new(); // shared tensors would force training to copy them
         let snapshot = copied.elapsed();
-        let (disk, folder) = (Arc::clone(&self.disk), self.folder.clone());
-        let (rules, anchor, attempt) = (self.rules.clone(), self.anchor, self.attempt);
-        let log = self.log.clone();
+        let to = self.to.clone();
         self.spawn(move || {
             let images = match images {
                 Ok(images) => images,
                 Err(error) => return (Vec::new(), Some(Err(error))),
             };
-            if let Some(Err(cause)) = log.as_deref().map(|log| disk.sync_file(log)) {
+            if let Some(Err(cause)) = to.log.as_deref().map(|log| to.disk.sync_file(log)) {
                 warn!("cannot fsync the log, which may lose records in a power cut: {cause}");
             }
-            let done = save_now(&*disk, &folder, &rules, anchor, attempt, &state, &images);
+            let done = to.save(&state, &images);
             (images, Some(done))
         })?;
         Ok(Saved { bytes, snapshot, waited, previous })
@@ -174,7 +170,7 @@ impl Saver {
 
     fn spawn(&mut self, work: impl FnOnce() -> Ended + Send + 'static) -> Result<()> {
         let thread = std::thread::Builder::new().name("checkpoint".into()).spawn(work);
-        self.running = Some(thread.map_err(|cause| Error::io(&self.folder, cause))?);
+        self.running = Some(thread.map_err(|cause| Error::io(&self.to.folder, cause))?);
         Ok(())
     }
 
@@ -206,35 +202,30 @@ impl Drop for Saver {
     }
 }
 
-fn save_now(
-    disk: &dyn Disk,
-    folder: &Path,
-    rules: &KeepRules,
-    anchor: u64,
-    attempt: u64,
-    state: &State,
-    images: &[Image],
-) -> Result<Done> {
-    let started = Instant::now();
-    state.may_be_written()?;
-    if !folder.exists() {
-        // Probably removed by mistake; the state in memory can still be saved.
-        warn!(
-            "{} and all checkpoints in it have been removed; creating it again",
-            folder.display()
-        );
-        Publisher::new(disk).create_folder(folder)?;
+impl Destination {
+    fn save(&self, state: &State, images: &[Image]) -> Result<Done> {
+        let started = Instant::now();
+        let (disk, folder) = (&*self.disk, &self.folder);
+        state.may_be_written()?;
+        if !folder.exists() {
+            // Probably removed by mistake; the state in memory can still be saved.
+            warn!(
+                "{} and all checkpoints in it have been removed; creating it again",
+                folder.display()
+            );
+            Publisher::new(disk).create_folder(folder)?;
+        }
+        let files = Files::Images(images);
+        let written = write_on(disk, folder, state, files, self.attempt);
+        state.may_be_written()?; // a lost lease explains other errors; nothing may be removed then
+        let (path, durable) = written?;
+        // The checkpoint is safe. Links and removals can be made up for at the next save.
+        let removed = tidy(disk, folder, &self.rules, &path).unwrap_or_else(|error| {
+            warn!("old checkpoints were not removed: {error}");
+            Vec::new()
+        });
+        step("save.end", folder)?;
+        let (bytes, took) = (files.bytes(), started.elapsed());
+        Ok(Done { path, update: state.update, bytes, durable, took, removed })
     }
-    let files = Files::Images(images);
-    let written = write_on(disk, folder, state, files, attempt);
-    state.may_be_written()?; // a lost lease explains other errors; nothing may be removed then
-    let (path, durable) = written?;
-    // The checkpoint is safe. Links and removals can be made up for at the next save.
-    let removed = tidy(disk, folder, rules, anchor, &path).unwrap_or_else(|error| {
-        warn!("old checkpoints were not removed: {error}");
-        Vec::new()
-    });
-    step("save.end", folder)?;
-    let (bytes, took) = (files.bytes(), started.elapsed());
-    Ok(Done { path, update: state.update, bytes, durable, took, removed })
 }

@@ -3,9 +3,10 @@
 use std::path::Path;
 
 use serde::Serialize;
-use unix::{Error, Result};
+use unix::Result;
 
-use super::manifest::FileEntry;
+use super::manifest::{FileEntry, TensorEntry};
+use super::problem::Problem;
 use super::tensor_file::TensorFile;
 
 /// Dtype, shape and statistics of a tensor. Mean, deviation, bounds and norm are over the finite elements; None if
@@ -46,25 +47,16 @@ pub fn statistics(
     wanted: impl Fn(&str) -> bool,
     mut tell: impl FnMut(Statistics) -> Result<()>,
 ) -> Result<()> {
-    let problem = |problem: super::problem::Problem| -> Error {
-        problem.error().context(checkpoint.display())
-    };
-    let file = TensorFile::open(checkpoint, entry).map_err(problem)?;
+    let error_of = |problem: Problem| problem.error(checkpoint);
+    let file = TensorFile::open(checkpoint, entry).map_err(error_of)?;
     for tensor in entry.tensors.iter().filter(|tensor| wanted(&tensor.name)) {
-        let values = file.tensor(&tensor.name, |_| {}).map_err(problem)?.to_f64();
-        let (stem, name) = (entry.stem().to_string(), tensor.name.clone());
-        tell(of(&values, stem, name, tensor.dtype.clone(), tensor.shape.clone()))?;
+        let values = file.tensor(&tensor.name, |_| {}).map_err(error_of)?.to_f64();
+        tell(of(&values, entry.stem(), tensor))?;
     }
     Ok(())
 }
 
-fn of(
-    values: &[f64],
-    file: String,
-    tensor: String,
-    dtype: String,
-    shape: Vec<usize>,
-) -> Statistics {
+fn of(values: &[f64], file: &str, tensor: &TensorEntry) -> Statistics {
     let nan = values.iter().filter(|x| x.is_nan()).count() as u64;
     let infinite = values.iter().filter(|x| x.is_infinite()).count() as u64;
     let finite = || values.iter().copied().filter(|x| x.is_finite());
@@ -73,10 +65,10 @@ fn of(
     let mean = finite().sum::<f64>() / count as f64;
     let squares: f64 = finite().map(|x| (x - mean) * (x - mean)).sum();
     Statistics {
-        file,
-        tensor,
-        dtype,
-        shape,
+        file: file.into(),
+        tensor: tensor.name.clone(),
+        dtype: tensor.dtype.clone(),
+        shape: tensor.shape.clone(),
         mean: known(mean),
         std: known((squares / count as f64).sqrt()),
         min: known(finite().fold(f64::INFINITY, f64::min)),
@@ -92,7 +84,9 @@ mod tests {
     use super::*;
 
     fn numbers(values: &[f64]) -> Statistics {
-        of(values, "model".into(), "a".into(), "F64".into(), vec![values.len()])
+        let (start, end) = (0, 8 * values.len() as u64);
+        let (dtype, shape, blake3) = ("F64".into(), vec![values.len()], String::new());
+        of(values, "model", &TensorEntry { name: "a".into(), dtype, shape, start, end, blake3 })
     }
 
     #[test]

@@ -7,18 +7,19 @@ use unix::disk::Disk;
 use unix::{Error, Result, warn};
 
 use super::keep::tidy;
+use super::saver::Destination;
 use super::{Loaded, Saver, list, load, trash};
 
 impl Saver {
-    /// The newest good checkpoint at a multiple of the anchor ([`Saver::anchored`]) before update `spike`; damaged ones
+    /// The newest good checkpoint at a multiple of the anchor ([`KeepRules::anchor`](super::KeepRules)) before update `spike`; damaged ones
     /// are skipped with a warning. None when there is none.
     ///
     /// Other checkpoints are not used: they were saved by a stop or a request, at updates that vary between executions,
     /// and the result of the run would vary with them.
     pub fn before(&self, spike: u64) -> Result<Option<Loaded>> {
-        let is_place = |step: u64| self.anchor > 0 && step.is_multiple_of(self.anchor);
-        let mut entries = list(&self.folder)?;
-        entries.retain(|entry| entry.is_good() && is_place(entry.step) && entry.step < spike);
+        let Destination { folder, rules, .. } = &self.to;
+        let mut entries = list(folder)?;
+        entries.retain(|entry| entry.is_good() && rules.is_anchor(entry) && entry.step < spike);
         entries.sort_by_key(|entry| entry.step);
         for entry in entries.iter().rev() {
             match load(&entry.path) {
@@ -35,21 +36,21 @@ impl Saver {
     /// If the process is killed halfway, the next attempt resumes from one of the remaining checkpoints, comes to the
     /// same spike and rewinds again.
     pub fn go_back(&self, update: u64) -> Result<Vec<String>> {
-        let disk = &*self.disk;
+        let Destination { disk, folder, rules, .. } = &self.to;
         let mut removed = Vec::new();
         let mut target = None;
-        for entry in list(&self.folder)?.into_iter().filter(super::Entry::is_good) {
+        for entry in list(folder)?.into_iter().filter(super::Entry::is_good) {
             if entry.step > update {
-                trash::remove(disk, &entry.path)?;
+                trash::remove(&**disk, &entry.path)?;
                 removed.push(entry.name().to_string());
             } else if entry.step == update {
                 target = Some(entry.path);
             }
         }
         if let Some(target) = target {
-            tidy(disk, &self.folder, &self.rules, self.anchor, &target)?;
+            tidy(&**disk, folder, rules, &target)?;
         }
-        unlink(disk, &self.folder)?;
+        unlink(&**disk, folder)?;
         Ok(removed)
     }
 }

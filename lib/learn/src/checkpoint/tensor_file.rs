@@ -9,7 +9,7 @@ use tensor::safetensors::{Entry, Header};
 
 use super::PIECE;
 use super::manifest::{FileEntry, TensorEntry};
-use super::problem::Problem;
+use super::problem::{Problem, metadata};
 
 /// An open file with the expected size and a valid header.
 pub(super) struct TensorFile {
@@ -60,13 +60,7 @@ pub(super) fn open_sized(folder: &Path, entry: &FileEntry) -> Result<File, Probl
 /// Quick check: the file exists, is a regular file and has the right size.
 pub(super) fn check_size(folder: &Path, entry: &FileEntry) -> Result<(), Problem> {
     let name = &entry.name;
-    let found = match std::fs::symlink_metadata(folder.join(name)) {
-        Ok(found) => found,
-        Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => {
-            return Err(Problem::Missing(format!("{name} is missing")));
-        }
-        Err(cause) => return Err(Problem::Damaged(format!("{name}: {cause}"))),
-    };
+    let found = metadata(folder, name)?;
     if !found.is_file() {
         return Err(Problem::Damaged(format!("{name} is not a regular file")));
     }

@@ -13,7 +13,7 @@ use super::problem::Problem;
 use super::tensor_file::{TensorFile, open_sized};
 
 /// Result of verifying a checkpoint.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Report {
     /// Its directory.
     pub path: PathBuf,
@@ -51,14 +51,7 @@ impl fmt::Display for Damage {
 
 /// Reads and verifies a whole checkpoint. Errors: 66 when it does not exist.
 pub fn verify(path: &Path) -> Result<Report> {
-    let mut report = Report {
-        path: path.to_path_buf(),
-        update: None,
-        files: 0,
-        tensors: 0,
-        bytes: 0,
-        damage: Vec::new(),
-    };
+    let mut report = Report { path: path.to_path_buf(), ..Report::default() };
     if !path.is_dir() {
         return Err(unix::Error::open(path, "no such checkpoint"));
     }
@@ -89,8 +82,8 @@ fn file_damage(folder: &Path, entry: &FileEntry, damage: &mut Vec<Damage>) {
     match hash_parts(folder, entry) {
         Ok((same, changed)) => {
             if !same && changed.is_empty() && damage.len() == before {
-                let text = format!("{}: its header was changed after it was written", entry.name);
-                damage.push(whole(&entry.name, &Problem::Damaged(text)));
+                let problem = Problem::changed(format!("{}: its header", entry.name));
+                damage.push(whole(&entry.name, &problem));
             }
             damage.extend(changed.into_iter().map(|(tensor, problem)| Damage {
                 file: entry.name.clone(),

@@ -93,7 +93,8 @@ impl WeightFile {
     pub fn read(&self, stored: &TensorEntry, dtype: Dtype) -> Result<Tensor> {
         self.check(stored).map_err(Error::data)?;
         let count: usize = stored.shape.iter().product();
-        let bytes = span(stored) * stored.dtype.bytes();
+        let span = span(&stored.shape, &stored.strides).unwrap_or(0) as usize; // was checked
+        let bytes = span * stored.dtype.bytes();
         let what = format!("{}: tensor {}", self.path.display(), stored.name);
         unix::memory::ensure(&what, Some((bytes + count * dtype.bytes()) as u64))?;
         let mut bytes = vec![0; bytes];
@@ -103,7 +104,8 @@ impl WeightFile {
         let offsets = Offsets { stored, index: vec![0; stored.shape.len()], at: 0 };
         let value = |at: usize| stored.dtype.read(&bytes[at * stored.dtype.bytes()..]);
         with_element!(dtype, T => {
-            fill(tensor.write::<T>(), offsets.take(count), |at| tensor::Element::of(value(at)));
+            let elements = tensor.write::<T>().iter_mut().zip(offsets.take(count));
+            elements.for_each(|(out, at)| *out = tensor::Element::of(value(at)));
         });
         Ok(tensor)
     }
@@ -118,19 +120,10 @@ impl WeightFile {
             return Err(format!("tensor \"{name}\" of rank {rank}: name or rank is not supported"));
         }
         let count = tensor.shape.iter().try_fold(1u128, |n, axis| n.checked_mul(*axis as u128));
-        let last = tensor.shape.iter().zip(&tensor.strides).try_fold(0u128, |last, (n, stride)| {
-            last.checked_add((*n as u128).saturating_sub(1).checked_mul(*stride as u128)?)
-        });
         let width = tensor.dtype.bytes() as u128;
-        let end = match (count, last) {
-            (Some(0), _) => Some(u128::from(tensor.start)),
-            (Some(_), Some(last)) => last
-                .checked_add(1)
-                .and_then(|n| n.checked_mul(width))
-                .and_then(|n| n.checked_add(u128::from(tensor.start))),
-            _ => None,
-        };
-        if end.is_none_or(|end| end > u128::from(self.bytes)) {
+        let bytes = span(&tensor.shape, &tensor.strides).and_then(|span| span.checked_mul(width));
+        let end = bytes.and_then(|bytes| bytes.checked_add(u128::from(tensor.start)));
+        if count.is_none() || end.is_none_or(|end| end > u128::from(self.bytes)) {
             return Err(format!(
                 "tensor {name} {:?} extends beyond the end of the file",
                 tensor.shape
@@ -164,15 +157,12 @@ fn safetensors(file: &File) -> Result<Vec<TensorEntry>, String> {
     Ok(header.entries.into_iter().map(entry).collect())
 }
 
-/// Number of elements from the first to the last one of a tensor that was checked.
-fn span(stored: &TensorEntry) -> usize {
-    let axes = stored.shape.iter().zip(&stored.strides);
-    let empty = stored.shape.contains(&0);
-    if empty { 0 } else { axes.map(|(n, stride)| (n - 1) * stride).sum::<usize>() + 1 }
-}
-
-fn fill<T>(out: &mut [T], offsets: impl Iterator<Item = usize>, value: impl Fn(usize) -> T) {
-    out.iter_mut().zip(offsets).for_each(|(out, at)| *out = value(at));
+/// Number of elements from the first to the last one of a tensor; None when it overflows.
+fn span(shape: &[usize], strides: &[usize]) -> Option<u128> {
+    let first = u128::from(!shape.contains(&0));
+    shape.iter().zip(strides).filter(|_| first == 1).try_fold(first, |span, (n, stride)| {
+        span.checked_add((*n as u128 - 1).checked_mul(*stride as u128)?)
+    })
 }
 
 /// Offsets of the elements of a tensor in row-major order; endless.

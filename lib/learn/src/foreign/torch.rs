@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::{BufReader, Read};
 
 use super::pickle::{self, Contents, MAX_PICKLE, Value};
-use super::{MAX_TENSORS, TensorEntry};
+use super::{MAX_TENSORS, TensorEntry, span};
 use tensor::safetensors::MAX_NAME;
 use unix::text::quote;
 use zip::{CompressionMethod, ZipArchive};
@@ -138,11 +138,8 @@ impl Walk<'_> {
             ));
         }
         // Index of the last element, in u128 so that it cannot overflow; an empty tensor has none.
-        let axes = view.shape.iter().zip(&view.strides);
-        let last = axes.fold(0u128, |last, (n, stride)| {
-            last.saturating_add((*n as u128).saturating_sub(1).saturating_mul(*stride as u128))
-        });
-        let end = last.saturating_add(u128::from(view.offset) + 1);
+        let end = span(&view.shape, &view.strides)
+            .map_or(u128::MAX, |span| span.saturating_add(u128::from(view.offset)));
         let empty = view.shape.contains(&0);
         if view.shape.len() != view.strides.len() || (!empty && end > u128::from(storage.count)) {
             return Err(format!(

@@ -30,7 +30,7 @@ pub(super) struct RunWriter {
     failures: SaveFailures,
     checkpoints: PathBuf,
     /// Dropped after the saver, whose thread writes until then.
-    lease: Lease,
+    pub lease: Lease,
 }
 
 impl RunWriter {
@@ -51,27 +51,15 @@ impl RunWriter {
             every: rules.keep_every,
             metric: job.task.spec.metric.into(),
             direction: job.task.spec.direction,
+            anchor: match job.task.config.training.on_spike {
+                OnSpike::Record => 0,
+                OnSpike::Rewind => rules.every,
+            },
         };
-        let anchor = match job.task.config.training.on_spike {
-            OnSpike::Record => 0,
-            OnSpike::Rewind => rules.every,
-        };
-        let saver = Saver::on(disk, &run.checkpoints(), keep, lease.attempt())?
-            .anchored(anchor)
-            .with_log(run.log());
+        let saver = Saver::on(disk, &run.checkpoints(), keep, lease.attempt())?.with_log(run.log());
         let failures = SaveFailures::new(rules.failed_saves, Instant::now());
         let (longest_save, checkpoints) = (Duration::ZERO, run.checkpoints());
         Ok(Self { saver, verifier, budget, frame, longest_save, failures, checkpoints, lease })
-    }
-
-    /// Whether this process still holds the lease of the run. Errors: 75 when it does not.
-    pub fn check_lease(&self) -> Result<()> {
-        self.lease.fence().check()
-    }
-
-    /// Whether the run directory is known to have disappeared from its path.
-    pub fn is_gone(&self) -> bool {
-        self.lease.fence().is_gone()
     }
 
     /// The error that ends the run if its checkpoints can no longer be saved.

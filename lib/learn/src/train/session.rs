@@ -49,14 +49,16 @@ pub(super) struct Session<'a> {
 impl Session<'_> {
     /// Checks that rank 0 still holds the lease of the run. Errors: 75 when it does not.
     pub fn check_lease(&self) -> Result<()> {
-        self.writer.as_ref().map_or(Ok(()), RunWriter::check_lease)
+        self.writer.as_ref().map_or(Ok(()), |writer| writer.lease.fence().check())
     }
 
     /// The error that ends this process: `error`, unless the run directory has disappeared from its path. Then it is
     /// 74, because a requeued job (75) would start another run there.
     pub fn lost_run(&self, error: Error) -> Error {
         match (&self.writer, self.check_lease()) {
-            (Some(writer), Err(lost)) if writer.is_gone() => Error::new(Exit::Io, lost),
+            (Some(writer), Err(lost)) if writer.lease.fence().is_gone() => {
+                Error::new(Exit::Io, lost)
+            }
             _ => error,
         }
     }

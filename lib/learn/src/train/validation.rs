@@ -1,6 +1,7 @@
 //! Evaluates a model on the validation split during training.
 
 use super::step::numerics;
+use super::sync::gather;
 use crate::config::Training;
 use crate::forward::Forward;
 use crate::params::ParamSet;
@@ -8,7 +9,7 @@ use crate::score::{Metrics, Scores};
 use crate::task::Task;
 use dist::Collective;
 use tensor::{Dtype, Tape};
-use unix::{Error, Result};
+use unix::Result;
 
 /// Metrics of `params` on `training.validation_samples` samples of the validation split, spread evenly, or on all of
 /// them for 0. Batches are distributed over the ranks and their scores merged in batch order, so any number of ranks
@@ -33,14 +34,7 @@ pub fn validate(
         task.evaluate(&forward, batch, &mut scores)?;
         own.push(scores);
     }
-    let by_rank = match ranks.size() {
-        1 => vec![own],
-        _ => {
-            let all = ranks.gather(&serde_json::to_vec(&own).map_err(Error::bug)?)?;
-            let scores = |bytes: &Vec<u8>| serde_json::from_slice(bytes).map_err(Error::bug);
-            all.iter().map(scores).collect::<Result<Vec<Vec<Scores>>>>()?
-        }
-    };
+    let by_rank = gather(ranks, own)?;
     let mut all = Scores::default();
     for number in 0..batches.len() {
         let of_rank = &by_rank[number % by_rank.len()];

@@ -77,6 +77,7 @@ fn the_last_good_and_the_best_are_never_removed() {
             every: draw(2, 4),
             metric: "error".into(),
             direction: [Direction::Minimize, Direction::Maximize][draw(3, 2) as usize],
+            anchor: 0,
         };
         let direction = rules.direction;
         let mut saver = Saver::new(folder.path(), rules, 1).unwrap();

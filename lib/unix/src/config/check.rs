@@ -58,81 +58,59 @@ impl Walk<'_> {
         if value.is_null() && schema.nullable {
             return;
         }
-        match &schema.shape {
-            Shape::Any => {}
-            Shape::Text => {
-                if !value.is_string() {
-                    let hint = if value.is_number() || value.is_boolean() {
-                        format!("; put it in quotes: \"{value}\"")
-                    } else {
-                        String::new()
-                    };
-                    self.wrong(value, schema, path, &hint);
-                }
-            }
-            Shape::Flag => match scalar::flag(value) {
-                Some(flag) => *value = flag.into(),
-                None => self.wrong(value, schema, path, ""),
-            },
-            Shape::Integer(low, high) => match scalar::integer(value) {
-                Some(number) if (*low..=*high).contains(&exact(&number)) => {
-                    *value = Value::Number(number);
-                }
-                _ => self.wrong(value, schema, path, ""),
-            },
-            Shape::Number(bounds) => match scalar::number(value) {
-                Some(number) if bounds.hold(number.as_f64().unwrap_or(f64::NAN)) => {
-                    *value = Value::Number(number);
-                }
-                _ => self.wrong(value, schema, path, ""),
-            },
-            Shape::Choice(words) => self.choice(value, schema, words, path),
-            Shape::List(items, low, high) => match value {
-                Value::Array(list) if (*low..=*high).contains(&list.len()) => {
-                    for (at, item) in list.iter_mut().enumerate() {
-                        self.value(item, items, &join(path, at));
-                    }
-                }
-                Value::Array(list) => {
-                    let length = list.len();
+        let converted = match &schema.shape {
+            Shape::Flag => scalar::flag(value).map(Value::Bool),
+            Shape::Integer(low, high) => scalar::integer(value)
+                .filter(|number| (*low..=*high).contains(&exact(number)))
+                .map(Value::Number),
+            Shape::Number(bounds) => scalar::number(value)
+                .filter(|number| bounds.hold(number.as_f64().unwrap_or(f64::NAN)))
+                .map(Value::Number),
+            _ => None,
+        };
+        if let Some(converted) = converted {
+            *value = converted;
+            return;
+        }
+        match (&schema.shape, &mut *value) {
+            (Shape::Any, _) | (Shape::Text, Value::String(_)) => {}
+            (Shape::Choice(words), Value::String(word)) if words.contains(word) => {}
+            (Shape::List(items, low, high), Value::Array(list)) => {
+                let length = list.len();
+                if !(*low..=*high).contains(&length) {
                     self.violation(path, format!("expected {schema}; found {length} elements"));
+                    return;
                 }
-                other => self.wrong(other, schema, path, ""),
-            },
-            Shape::Map(items) => match value {
-                Value::Object(map) => {
-                    for (key, item) in map {
-                        self.value(item, items, &join(path, key));
-                    }
+                for (at, item) in list.iter_mut().enumerate() {
+                    self.value(item, items, &join(path, at));
                 }
-                other => self.wrong(other, schema, path, ""),
-            },
-            Shape::Record(record) => match value {
-                Value::Object(map) => self.record(map, record, None, path),
-                other => self.wrong(other, schema, path, ""),
-            },
-            Shape::Tagged { tag, variants } => match value {
-                Value::Object(map) => self.tagged(map, tag, variants, path),
-                other => self.wrong(other, schema, path, ""),
-            },
-            Shape::Either(several) => self.either(value, schema, several, path),
-        }
-    }
-
-    fn wrong(&mut self, value: &Value, schema: &Schema, path: &str, hint: &str) {
-        self.violation(path, format!("expected {schema}; found {}{hint}", found(value)));
-    }
-
-    fn choice(&mut self, value: &Value, schema: &Schema, words: &[String], path: &str) {
-        let known = || words.iter().map(String::as_str);
-        match value {
-            Value::String(word) if words.contains(word) => {}
-            Value::String(word) => {
-                let hint = nearest(word, known()).map(|near| format!("; did you mean {near}?"));
-                self.wrong(value, schema, path, &hint.unwrap_or_default());
             }
-            other => self.wrong(other, schema, path, ""),
+            (Shape::Map(items), Value::Object(map)) => {
+                for (key, item) in map {
+                    self.value(item, items, &join(path, key));
+                }
+            }
+            (Shape::Record(record), Value::Object(map)) => self.record(map, record, None, path),
+            (Shape::Tagged { tag, variants }, Value::Object(map)) => {
+                self.tagged(map, tag, variants, path);
+            }
+            (Shape::Either(several), _) => self.either(value, schema, several, path),
+            _ => self.wrong(value, schema, path),
         }
+    }
+
+    fn wrong(&mut self, value: &Value, schema: &Schema, path: &str) {
+        let hint = match (&schema.shape, value) {
+            (Shape::Text, Value::Number(_) | Value::Bool(_)) => {
+                format!("; put it in quotes: \"{value}\"")
+            }
+            (Shape::Choice(words), Value::String(word)) => {
+                let near = nearest(word, words.iter().map(String::as_str));
+                near.map_or(String::new(), |near| format!("; did you mean {near}?"))
+            }
+            _ => String::new(),
+        };
+        self.violation(path, format!("expected {schema}; found {}{hint}", found(value)));
     }
 
     fn record(
@@ -184,18 +162,14 @@ impl Walk<'_> {
         variants: &[(String, Record)],
         path: &str,
     ) {
-        let words: Vec<String> = variants.iter().map(|(word, _)| word.clone()).collect();
-        let schema =
-            Schema { nullable: false, shape: Shape::Choice(words.clone()), ..Schema::any() };
-        match map.get(tag) {
-            None => self.violation(join(path, tag), format!("missing; it takes {schema}")),
-            Some(value) => {
-                let record = variants.iter().find(|(word, _)| value == word.as_str());
-                match record {
-                    Some((_, record)) => self.record(map, record, Some(tag), path),
-                    None => self.choice(value, &schema, &words, &join(path, tag)),
-                }
-            }
+        let words = variants.iter().map(|(word, _)| word.clone()).collect();
+        let schema = Schema { nullable: false, shape: Shape::Choice(words), ..Schema::any() };
+        let Some(value) = map.get(tag) else {
+            return self.violation(join(path, tag), format!("missing; it takes {schema}"));
+        };
+        match variants.iter().find(|(word, _)| value == word.as_str()) {
+            Some((_, record)) => self.record(map, record, Some(tag), path),
+            None => self.wrong(value, &schema, &join(path, tag)),
         }
     }
 
@@ -217,7 +191,7 @@ impl Walk<'_> {
         let mut close: Vec<Found> = tried.into_iter().filter(deeper).collect();
         match close.len() {
             1 => self.violations.extend(close.remove(0)),
-            _ => self.wrong(value, schema, path, ""),
+            _ => self.wrong(value, schema, path),
         }
     }
 }

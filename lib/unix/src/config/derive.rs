@@ -145,12 +145,11 @@ fn either(mut several: Vec<Schema>) -> Schema {
 
 /// A choice, if all alternatives are choices.
 fn choice(several: &[Schema]) -> Option<Shape> {
-    let mut words = Vec::new();
-    for one in several {
-        let Shape::Choice(more) = &one.shape else { return None };
-        words.extend(more.iter().cloned());
-    }
-    Some(Shape::Choice(words))
+    let words = several.iter().map(|one| match &one.shape {
+        Shape::Choice(words) => Some(words.clone()),
+        _ => None,
+    });
+    Some(Shape::Choice(words.collect::<Option<Vec<_>>>()?.concat()))
 }
 
 /// A tagged union, if all alternatives are records that share a required key with a single, distinct value.
@@ -184,15 +183,12 @@ fn tagged(several: &[Schema]) -> Option<Shape> {
 /// Bounds of an integer: the range of its Rust type, narrowed by the bounds in the schema.
 fn integer(json: &Map<String, Value>) -> Shape {
     let format = json.get("format").and_then(Value::as_str).unwrap_or("int64");
-    let bits = match format.trim_start_matches("uint").trim_start_matches("int") {
-        "8" => 8,
-        "16" => 16,
-        "32" => 32,
-        _ => 64,
+    let bits = format.trim_start_matches("uint").trim_start_matches("int").parse::<u32>();
+    let bits = bits.map_or(64, |bits| bits.min(64));
+    let (lowest, highest) = match format.starts_with('u') {
+        true => (0, (1_i128 << bits) - 1),
+        false => (-(1 << (bits - 1)), (1 << (bits - 1)) - 1),
     };
-    let unsigned = format.starts_with('u');
-    let lowest: i128 = if unsigned { 0 } else { -(1 << (bits - 1)) };
-    let highest: i128 = if unsigned { (1 << bits) - 1 } else { (1 << (bits - 1)) - 1 };
     let bound = |name: &str| {
         let number = json.get(name)?;
         let exact = number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from));

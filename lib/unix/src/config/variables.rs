@@ -108,10 +108,8 @@ fn is_name(text: &str) -> bool {
 pub(super) fn read_env_file(path: &Path) -> Result<BTreeMap<String, String>> {
     let text = match std::fs::metadata(path) {
         Ok(found) if found.len() > MAX_BYTES || !found.is_file() => {
-            return Err(Error::config(format!(
-                "{}: not a regular file, or too large for a file of variables",
-                path.display()
-            )));
+            let what = "not a regular file, or too large for a file of variables";
+            return Err(Error::config(format!("{}: {what}", path.display())));
         }
         Ok(_) => std::fs::read_to_string(path).map_err(|cause| Error::open(path, cause))?,
         Err(_) => return Ok(BTreeMap::new()),

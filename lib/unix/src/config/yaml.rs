@@ -91,9 +91,6 @@ impl<'de> Visitor<'de> for Node<'_> {
     fn visit_none<E>(self) -> Result<Value, E> {
         Ok(Value::Null)
     }
-    fn visit_some<D: de::Deserializer<'de>>(self, reader: D) -> Result<Value, D::Error> {
-        reader.deserialize_any(self)
-    }
     fn visit_enum<A: EnumAccess<'de>>(self, _: A) -> Result<Value, A::Error> {
         Err(de::Error::custom("YAML tags (!name) are not supported"))
     }
@@ -110,10 +107,8 @@ impl<'de> Visitor<'de> for Node<'_> {
             let key = key_of(key)?;
             let value = entries.next_value_seed(self)?;
             if map.contains_key(&key) {
-                return Err(de::Error::custom(format!(
-                    "the key \"{}\" is given twice",
-                    quote(&key)
-                )));
+                let key = quote(&key);
+                return Err(de::Error::custom(format!("the key \"{key}\" is given twice")));
             }
             map.insert(key, value);
         }

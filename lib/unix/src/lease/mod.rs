@@ -184,9 +184,9 @@ fn newest(folder: &Path) -> Result<Option<u64>> {
 fn next(folder: &Path, held: u64) -> Result<u64> {
     held.checked_add(1).ok_or_else(|| {
         let path = path_of(folder, held);
+        let path = path.display();
         Error::data(format!(
-            "{}: no attempt can have a higher number; remove the file if no process is using the run",
-            path.display()
+            "{path}: no attempt can have a higher number; remove the file if no process is using the run"
         ))
     })
 }

@@ -10,7 +10,7 @@ use super::temporary::Temporary;
 use crate::disk::{Disk, DiskFile, Rename};
 use crate::fail::point;
 use crate::space::{self, ensure_space};
-use crate::{Error, Exit, Result, secrets};
+use crate::{Error, Result, secrets};
 
 /// Publishes on a disk; its methods are the functions of [`crate::publish`].
 #[derive(Clone, Copy, Debug)]
@@ -255,13 +255,9 @@ fn write_error(path: &Path, cause: io::Error) -> Error {
     match cause.downcast::<Error>() {
         Ok(ours) => ours,
         Err(cause) => match cause.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Error::new(
-                Exit::Io,
-                format!(
-                    "{}: {cause}; nothing was published, free space and run again",
-                    path.display()
-                ),
-            ),
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                Error::io(path, format!("{cause}; nothing was published, free space and run again"))
+            }
             _ => Error::io(path, cause),
         },
     }

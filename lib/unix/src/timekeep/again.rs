@@ -22,6 +22,7 @@ use std::os::unix::process::parent_id;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use clap::ValueEnum;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use signal_hook::consts::{SIGKILL, SIGTERM};
 
@@ -32,31 +33,34 @@ use crate::slurm::{Attempts, Request, Slurm, requeue};
 use crate::{Exit, note, warn};
 
 /// What to do when the command exits with 75.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Requeue {
-    /// Requeue the job, if this is the script of a batch job.
+    /// Request a requeue from SLURM, and wait until SLURM ends the job
     Auto,
-    /// Only exit with the same status.
+    /// Exit with the status of the command
     Never,
 }
 
 /// What to do when the command fails.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OnFailure {
-    /// The job ends; jobs that depend on it never start.
+    /// End the job with the status of the command
     End,
-    /// The job is held in the queue until its user releases or cancels it.
+    /// Requeue and hold the job until it is released; jobs that depend on it keep waiting
     Hold,
 }
 
-/// What to do when the command has exited.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What to do when the command has exited: options of `timekeep run`.
+#[derive(clap::Args, Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Then {
-    /// After status 75.
+    /// What to do when the command exits with 75 in the script of a batch job
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
     pub requeue: Requeue,
-    /// After a failure.
+    /// What to do when the command fails in the script of a batch job, or has been requeued too often
+    #[arg(long, value_name = "WHAT", default_value = "end", env = "LONGHAUL_ON_FAILURE")]
     pub on_failure: OnFailure,
-    /// A job that SLURM has restarted this many times is not requeued again.
+    /// Do not requeue a job that SLURM has restarted this many times
+    #[arg(long, value_name = "COUNT", default_value_t = 1000, env = "LONGHAUL_MAX_RESTARTS")]
     pub max_restarts: u32,
 }
 

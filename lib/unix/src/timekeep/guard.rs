@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 
 use super::group;
 use super::monitor::{Step, steps};
-use crate::time::{format_duration, unix_seconds};
+use crate::time::{format_duration, parse_duration, unix_seconds};
 use crate::{Error, Result, note, warn};
 
 /// The hidden subcommand of timekeep that calls [`run`].
@@ -23,15 +23,20 @@ pub const VERB: &str = "guard";
 /// How often the guard checks whether the command has exited.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// The schedule that the guard enforces.
-#[derive(Clone, Copy, Debug)]
+/// The schedule that the guard enforces: options of `timekeep run`.
+#[derive(clap::Args, Clone, Copy, Debug)]
 pub struct Schedule {
-    /// The command is warned this long before the limit.
+    /// Warn the command this long before the limit
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = parse_duration)]
+    #[arg(env = "LONGHAUL_MARGIN")]
     pub margin: Duration,
-    /// Time from the limit to TERM, and again from TERM to KILL.
-    pub grace: Duration,
-    /// The warning signal.
+    /// Signal to warn with: USR1, USR2, TERM, INT or HUP
+    #[arg(long, value_name = "SIGNAL", default_value = "USR1")]
+    #[arg(value_parser = group::parse_warn_signal)]
     pub warn_signal: Signal,
+    /// Send TERM this long after the limit, and KILL as long after that
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
+    pub grace: Duration,
 }
 
 /// The guard of a command; it exits once this is dropped and the command is gone.

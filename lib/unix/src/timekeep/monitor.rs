@@ -185,10 +185,7 @@ impl<'a> ChildMonitor<'a> {
             let requested = self.cause != Cause::Itself;
             let left = end.saturating_duration_since(Instant::now());
             match self.events.recv_timeout(if requested { Duration::ZERO } else { left }) {
-                Ok(number) => {
-                    self.got_term |= number == SIGTERM;
-                    self.record(number);
-                }
+                Ok(number) => self.record(number),
                 Err(_) => return requested,
             }
         }
@@ -203,7 +200,6 @@ impl<'a> ChildMonitor<'a> {
         match received {
             Ok(SIGCHLD) | Err(RecvTimeoutError::Timeout) => {}
             Ok(number) => {
-                self.got_term |= number == SIGTERM;
                 let may_wait = number == SIGUSR1 || number == SIGUSR2;
                 if may_wait && self.group.is_launcher && !self.handlers_ready() {
                     self.held.push(number);
@@ -229,6 +225,7 @@ impl<'a> ChildMonitor<'a> {
     }
 
     fn record(&mut self, number: i32) {
+        self.got_term |= number == SIGTERM;
         if group::requests_exit(number) && self.cause == Cause::Itself {
             self.cause = Cause::Signalled;
         }

@@ -48,17 +48,12 @@ pub struct Job {
 
 /// Reads the record of a run; `None` if it was never submitted. Errors: 65, 66, 74.
 pub fn read(run: &RunDir) -> Result<Option<Submission>> {
-    let path = run.submission();
-    if std::fs::symlink_metadata(&path).is_err() {
-        return Ok(None);
+    let advice = "move it away and submit the run again";
+    let found: Option<Submission> = small::read_json(&run.submission(), MAX_BYTES, advice)?;
+    if let Some(found) = &found {
+        secrets::register_words(&found.command);
     }
-    let found = serde_json::from_slice(&small::read(&path, MAX_BYTES)?);
-    let found: Submission = found.map_err(|cause| {
-        let path = path.display();
-        Error::data(format!("{path}: {cause}; move it away and submit the run again"))
-    })?;
-    secrets::register_words(&found.command);
-    Ok(Some(found))
+    Ok(found)
 }
 
 /// Replaces the record. Only its owner may read it, because commands may contain secrets. Errors: 73, 74; 75 when

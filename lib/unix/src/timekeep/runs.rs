@@ -172,15 +172,12 @@ fn stand(
         },
     };
     let is_unsure = matches!(state, RunState::Running | RunState::Lost);
-    let (update, updates, cost) = match &status {
-        Some(status) => (status.update, status.updates, status.cost),
-        None => (0, None, Default::default()),
-    };
+    let task = status.as_ref().map(|status| status.task.clone());
+    let Status { update, updates, cost, attempt, best, reason, .. } = status.unwrap_or_default();
     let has_pace = update > 0 && cost.hours > 0.0 && state != RunState::Finished;
     let eta = updates
         .filter(|_| has_pace)
         .map(|all| 3600.0 * cost.hours / update as f64 * all.saturating_sub(update) as f64);
-    let attempt = status.as_ref().map_or(0, |status| status.attempt);
     let attempt = seen.as_ref().map_or(attempt, |seen| seen.attempt.max(attempt));
     let owner = seen.as_ref().and_then(|seen| seen.owner.as_ref());
     let own_job = owner.and_then(|owner| owner.job.clone());
@@ -196,9 +193,9 @@ fn stand(
         job: if at_work { own_job.or(submitted) } else { submitted.or(own_job) },
         host: owner.map(|owner| owner.host.clone()),
         silent: seen.as_ref().filter(|_| is_unsure).and_then(|seen| Some(seen.age?.as_secs_f64())),
-        best: status.as_ref().and_then(|status| status.best.as_ref()).map(|best| json!(best)),
-        reason: status.as_ref().filter(|_| !at_work).and_then(|status| status.reason.clone()),
-        task: status.map(|status| status.task),
+        best: best.map(|best| json!(best)),
+        reason: reason.filter(|_| !at_work),
+        task,
         queue: None,
         is_held: false,
     }

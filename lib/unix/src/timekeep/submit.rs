@@ -109,13 +109,10 @@ fn cancel_obsolete(
             continue;
         }
         slurm::cancel(&id).map_err(|why| {
-            Error::new(
-                Exit::Failure,
-                format!(
-                    "{path}: job {id} waits for a job that will not succeed, and cannot be cancelled: {why}; \
-                     `scancel {id}`, then repeat this command"
-                ),
-            )
+            Error::failure(format!(
+                "{path}: job {id} waits for a job that will not succeed, and cannot be cancelled: {why}; \
+                 `scancel {id}`, then repeat this command"
+            ))
         })?;
         note!("{path}: cancelled job {id}, which waits for a job that will not succeed");
         queue.retain(|job| !is_of(job, &id));
@@ -135,12 +132,9 @@ fn dependency(command: &[String]) -> Option<&str> {
 pub fn forget(path: &Path) -> Result<Done> {
     let run = RunDir::open(path)?;
     let lease = hold(&run)?;
-    let Some(submission) = read(&run)? else {
-        return Err(Error::open(
-            &run.submission(),
-            "this run was never submitted with timekeep submit",
-        ));
-    };
+    let never =
+        || Error::open(&run.submission(), "this run was never submitted with timekeep submit");
+    let submission = read(&run)?.ok_or_else(never)?;
     write(&run, &Submission { forgotten: true, ..submission }, &lease)?;
     Ok(done(path, LEFT, None, FORGOTTEN))
 }
@@ -182,20 +176,16 @@ pub fn again(path: &Path, queue: &[Queued]) -> Result<Done> {
         return left(None, "its submit.json was removed just now");
     };
     let (queue, found) = (self::queue()?, runs::look(path)?);
-    if submission.jobs.last_mut().is_some_and(is_cancelled_now) {
+    let last = submission.jobs.last_mut();
+    // A job that SLURM has forgotten counts as not cancelled.
+    if let Some(job) = last.filter(|job| !job.cancelled && slurm::was_cancelled(&job.id)) {
+        job.cancelled = true;
         write(&run, &submission, &lease)?;
     }
     match unwanted(&found, &submission, &queue) {
         Some((job, why)) => left(job, &why),
         None => now(path, &run, submission, &found, &lease),
     }
-}
-
-/// Asks SLURM whether a job has been cancelled in the meantime. A job that SLURM has forgotten counts as not cancelled.
-fn is_cancelled_now(job: &mut Job) -> bool {
-    let news = !job.cancelled && slurm::was_cancelled(&job.id);
-    job.cancelled |= news;
-    news
 }
 
 /// The jobs of this user. Errors: 75, because nothing may be submitted without knowing them.
@@ -241,15 +231,12 @@ fn unwanted(
 ) -> Option<(Option<String>, String)> {
     let jobs = &submission.jobs;
     needless(found, jobs, queue).or_else(|| {
-        let last = jobs.last().filter(|last| last.cancelled).map(|last| last.id.clone());
-        match (submission.forgotten, last) {
-            (true, _) => Some((None, FORGOTTEN.into())),
-            (false, None) => None,
-            (false, Some(id)) => {
-                let why = format!("job {id} was cancelled: resume the run with timekeep submit");
-                Some((Some(id), why))
-            }
+        if submission.forgotten {
+            return Some((None, FORGOTTEN.into()));
         }
+        let id = jobs.last().filter(|last| last.cancelled)?.id.clone();
+        let why = format!("job {id} was cancelled: resume the run with timekeep submit");
+        Some((Some(id), why))
     })
 }
 
@@ -278,10 +265,7 @@ fn needless(found: &Run, jobs: &[Job], queue: &[Queued]) -> Option<(Option<Strin
     }
     // A started job is not yet progress: it may fail every time.
     let fruitless_attempts = jobs.iter().rev().take_while(|job| job.update == found.update).count();
-    let last = jobs
-        .last()
-        .map(|job| job.id.clone())
-        .filter(|_| fruitless_attempts >= MAX_FRUITLESS_JOBS)?;
+    let last = jobs.last().filter(|_| fruitless_attempts >= MAX_FRUITLESS_JOBS)?.id.clone();
     let why = format!(
         "{fruitless_attempts} jobs made no progress: read their output (newest: job {last}), then submit it again \
          with timekeep submit"

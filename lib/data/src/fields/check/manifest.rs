@@ -5,7 +5,7 @@ use super::{Kind, Violation};
 use crate::fields::divide::Share;
 use crate::fields::field::{Field, Shape};
 use crate::fields::parameter::Parameter;
-use crate::fields::split::{By, Split, SplitName};
+use crate::fields::split::{By, Split, SplitName, regimes};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use unix::Error;
@@ -86,25 +86,20 @@ fn counts(split: &Split, path: &Path) -> Vec<Violation> {
                 all.push(Violation::new(Kind::Manifest, path, what));
             }
         };
-        // How many files and trajectories of each regime of the manifest are in the split.
-        let mut regimes: Vec<(&Parameter, usize, usize)> = Vec::new();
-        for (number, source) in split.files.iter().enumerate() {
-            let parts = split.parts(name).iter().filter(|part| part.file == number);
-            let found: usize = parts.map(|part| part.samples.len()).sum();
-            let files = usize::from(found > 0);
-            match regimes.iter_mut().find(|(known, ..)| known.is_same_regime(&source.parameter)) {
-                Some((_, all_files, all)) => {
-                    (*all_files, *all) = (*all_files + files, *all + found)
-                }
-                None => regimes.push((&source.parameter, files, found)),
-            }
+        // How many trajectories of each file, and of some files, are in the split.
+        let mut found = vec![0; split.files.len()];
+        for part in split.parts(name) {
+            found.get_mut(part.file).into_iter().for_each(|count| *count += part.samples.len());
         }
+        let sum = |files: &Vec<usize>| files.iter().map(|file| found[*file]).sum::<usize>();
+        let regimes = regimes(&split.files);
         match split.by {
-            By::Trajectory => regimes.iter().for_each(|(parameter, _, found)| {
-                wrong(*found, &format!("trajectories of {parameter}"));
+            By::Trajectory => regimes.iter().for_each(|files| {
+                let parameter = &split.files[files[0]].parameter;
+                wrong(sum(files), &format!("trajectories of {parameter}"));
             }),
-            By::Parameter => wrong(regimes.iter().filter(|(.., n)| *n > 0).count(), "regimes"),
-            By::File => wrong(regimes.iter().map(|(_, files, _)| files).sum(), "files"),
+            By::Parameter => wrong(regimes.iter().filter(|r| sum(r) > 0).count(), "regimes"),
+            By::File => wrong(found.iter().filter(|count| **count > 0).count(), "files"),
         }
     }
     all

@@ -8,6 +8,7 @@ use crate::fields::split::{GroupBy, Split, SplitName};
 use crate::fields::split_set::{Verify, compare};
 use serde::Serialize;
 use std::collections::HashMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use unix::{Error, Exit, Result};
 use values::check_field;
@@ -87,10 +88,18 @@ impl Violation {
         let (file, message) = (file.to_path_buf(), message.to_string());
         Self { kind, file, trajectory, frame, index, message }
     }
+
+    /// The violation that an error about a file means: [`Kind::Missing`], or else `otherwise`.
+    fn of_error(file: &Path, error: &Error, otherwise: Kind) -> Self {
+        let kind = if error.exit == Exit::NoInput { Kind::Missing } else { otherwise };
+        Self::new(kind, file, error)
+    }
 }
 
 impl Report {
-    fn add(&mut self, kind: Kind, file: &Path, message: impl ToString) {
+    /// Adds a violation of a file; its message begins with the path.
+    fn add(&mut self, kind: Kind, file: &Path, what: impl fmt::Display) {
+        let message = format!("{}: {what}", file.display());
         self.violations.push(Violation::new(kind, file, message));
     }
 
@@ -100,11 +109,6 @@ impl Report {
             message: format!("{}: {}", manifest.display(), violation.message),
             ..violation
         }));
-    }
-
-    fn add_error(&mut self, file: &Path, error: &Error, otherwise: Kind) {
-        let kind = if error.exit == Exit::NoInput { Kind::Missing } else { otherwise };
-        self.add(kind, file, error);
     }
 }
 
@@ -117,7 +121,9 @@ pub fn check_files(paths: &[PathBuf], limit: f32) -> Report {
             Ok(field) => {
                 check_field(&field, limit, GroupBy::State, &mut report);
             }
-            Err(error) => report.add_error(path, &error, Kind::Unreadable),
+            Err(error) => {
+                report.violations.push(Violation::of_error(path, &error, Kind::Unreadable));
+            }
         }
     }
     report
@@ -139,13 +145,13 @@ pub fn check_split(manifest: &Path, limit: f32) -> Result<Report> {
                 report.add_of(manifest, violations);
                 keys.push(check_field(&field, limit, split.group_by, &mut report));
                 if let Some(what) = first.as_ref().and_then(|f| f.coordinate_difference(&field)) {
-                    let path = field.path();
-                    report.add(Kind::Coordinates, path, format!("{}: {what}", path.display()));
+                    report.add(Kind::Coordinates, field.path(), what);
                 }
                 first.get_or_insert(field);
             }
             Err(error) => {
-                report.add_error(&split.file_path(number, manifest), &error, Kind::Unreadable);
+                let path = split.file_path(number, manifest);
+                report.violations.push(Violation::of_error(&path, &error, Kind::Unreadable));
                 keys.push(Vec::new());
             }
         }
@@ -161,25 +167,19 @@ fn check_groups(split: &Split, manifest: &Path, keys: &[Vec<blake3::Hash>], repo
         let (first, other_file, other) = *seen.entry(*hash).or_insert((name, file, sample));
         if first != name && (other_file, other) != (file, sample) {
             let path = split.file_path(file, manifest);
-            let (kind, what) = match split.group_by {
+            let (kind, how) = match split.group_by {
                 GroupBy::State => {
                     (Kind::SameInitialState, "has the same initial state or input as")
                 }
                 GroupBy::Content => (Kind::Duplicate, "equals"),
             };
             let message = format!(
-                "{}: trajectory {sample} of {name} {what} trajectory {other} of {} in {first}",
+                "{}: trajectory {sample} of {name} {how} trajectory {other} of {} in {first}",
                 path.display(),
                 split.file_path(other_file, manifest).display()
             );
-            report.add(kind, &path, message);
-            set_trajectory(report, sample);
+            let violation = Violation::new(kind, &path, message);
+            report.violations.push(Violation { trajectory: Some(sample), ..violation });
         }
-    }
-}
-
-fn set_trajectory(report: &mut Report, sample: usize) {
-    if let Some(violation) = report.violations.last_mut() {
-        violation.trajectory = Some(sample);
     }
 }

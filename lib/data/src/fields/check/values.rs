@@ -1,6 +1,6 @@
 //! Checks of a single file: its header and all of its values.
 
-use super::{Kind, Report, Violation, set_trajectory};
+use super::{Kind, Report, Violation};
 use crate::fields::content::GroupKey;
 use crate::fields::field::{Axis, Field, coordinates};
 use crate::fields::split::GroupBy;
@@ -20,12 +20,12 @@ pub(super) fn check_field(
     let path = field.path();
     let shape = field.shape();
     if shape.trajectories == 0 {
-        report.add(Kind::Empty, path, format!("{}: no trajectories", path.display()));
+        report.add(Kind::Empty, path, "no trajectories");
     }
     match field.only_regime() {
-        Err(error) => report.add_error(path, &error, Kind::Parameter),
+        Err(error) => report.violations.push(Violation::of_error(path, &error, Kind::Parameter)),
         Ok(parameter) if parameter.iter().any(|(_, value)| !value.is_finite()) => {
-            report.add(Kind::Parameter, path, format!("{}: {parameter}", path.display()));
+            report.add(Kind::Parameter, path, parameter);
         }
         Ok(_) => {}
     }
@@ -48,10 +48,8 @@ pub(super) fn check_field(
                 match scan.read(trajectory, buffer) {
                     Ok(()) => (scan.violations(trajectory), scan.key.map(|key| key.finish())),
                     Err(error) => {
-                        let mut one = Report::default();
-                        one.add_error(path, &error, Kind::Unreadable);
-                        set_trajectory(&mut one, trajectory);
-                        (one.violations, None)
+                        let violation = Violation::of_error(path, &error, Kind::Unreadable);
+                        (vec![Violation { trajectory: Some(trajectory), ..violation }], None)
                     }
                 }
             },
@@ -70,17 +68,15 @@ pub(super) fn check_field(
 fn check_coordinates(field: &Field, report: &mut Report) {
     let (path, shape) = (field.path(), field.shape());
     if let Some(axes) = field.suspected_axes() {
-        let message = format!(
-            "{}: wrong order of axes: trajectories of {} frames on {:?} contradict the coordinates, \
+        let what = format!(
+            "wrong order of axes: trajectories of {} frames on {:?} contradict the coordinates, \
              which fit {axes}; `ds-prep import --axes {axes}` puts them in order",
-            path.display(),
-            shape.frames,
-            shape.grid
+            shape.frames, shape.grid
         );
-        return report.add(Kind::AxisOrder, path, message);
+        return report.add(Kind::AxisOrder, path, what);
     }
     if let Some(what) = field.coordinate_conflict() {
-        report.add(Kind::Coordinates, path, format!("{}: {what}", path.display()));
+        report.add(Kind::Coordinates, path, what);
     }
     let axes = Axis::SPACE.into_iter().zip(field.coordinates()).zip(&shape.grid);
     for ((axis, values), &points) in axes {
@@ -111,8 +107,8 @@ fn check_coordinate(
     } else {
         return;
     };
-    let message = format!("{}: `{}-coordinate` {problem}", field.path().display(), axis.letter());
-    report.add(Kind::Coordinates, field.path(), message);
+    let what = format!("`{}-coordinate` {problem}", axis.letter());
+    report.add(Kind::Coordinates, field.path(), what);
 }
 
 /// What is recorded of a trajectory while its frames are read.

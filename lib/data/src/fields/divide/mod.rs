@@ -10,7 +10,7 @@ mod units;
 pub use crate::split::Share;
 
 use crate::fields::content::group_keys;
-use crate::fields::field::{Field, Shape};
+use crate::fields::field::{Field, Shape, grid_text};
 use crate::fields::split::{By, GroupBy, Source, Split, folder_of};
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
@@ -104,8 +104,7 @@ pub fn divide_by(
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { frames, grid, channels, inputs } = self;
-        let grid: Vec<String> = grid.iter().map(usize::to_string).collect();
-        let (grid, channels) = (grid.join("x"), quote(&channels.join(",")));
+        let (grid, channels) = (grid_text(grid), quote(&channels.join(",")));
         write!(f, "{frames} frames on {grid} points, channels {channels}, {inputs} of them inputs")
     }
 }
@@ -128,29 +127,27 @@ impl Kind {
 
 fn source(field: &Field, manifest: &Path) -> Result<Source> {
     let path = field.path();
+    let wrong = |what: String| Err(Error::data(format!("{}: {what}", path.display())));
     if let Some(axes) = field.suspected_axes() {
-        return Err(Error::data(format!(
-            "{}: wrong order of axes, the coordinates fit {axes}; see `ds-prep import --axes`",
-            path.display()
-        )));
+        return wrong(format!(
+            "wrong order of axes, the coordinates fit {axes}; see `ds-prep import --axes`"
+        ));
     }
     field.require_shared_coordinates()?;
     if field.trajectories() == 0 {
-        return Err(Error::data(format!("{}: no trajectories", path.display())));
+        return wrong("no trajectories".into());
     }
     let ending = path.extension().unwrap_or_default();
     if ["csv", "zarr"].iter().any(|other| ending.eq_ignore_ascii_case(other)) {
-        return Err(Error::data(format!(
-            "{}: training does not read this format; convert it with `ds-prep import`",
-            path.display()
-        )));
+        return wrong(
+            "training does not read this format; convert it with `ds-prep import`".into(),
+        );
     }
     let parameter = field.only_regime()?;
     if parameter.iter().any(|(_, value)| !value.is_finite()) {
-        return Err(Error::data(format!(
-            "{}: parameter {parameter} is not finite; correct it with `ds-prep import --parameter NAME=V --override`",
-            path.display()
-        )));
+        return wrong(format!(
+            "parameter {parameter} is not finite; correct it with `ds-prep import --parameter NAME=V --override`"
+        ));
     }
     let bytes = std::fs::metadata(path).map_err(|cause| Error::open(path, cause))?.len();
     Ok(Source {

@@ -1,7 +1,6 @@
 //! Assigns trajectories, regimes or files to splits.
 
-use crate::fields::parameter::Parameter;
-use crate::fields::split::{GroupBy, Part, Source, SplitName};
+use crate::fields::split::{GroupBy, Part, Source, SplitName, regimes};
 use crate::split::{Divider, Group, Share, grouped, quotas, shuffled};
 use std::cmp::Ordering;
 use std::path::PathBuf;
@@ -29,23 +28,32 @@ impl Request<'_> {
         sources: &[Source],
         keys: &[Vec<blake3::Hash>],
     ) -> Result<[Vec<Part>; 3]> {
-        let count = |files: &Vec<usize>| files.iter().map(|f| sources[*f].trajectories).sum();
+        let count = |files: &[usize]| files.iter().map(|f| sources[*f].trajectories).sum::<usize>();
+        let of_file = |&file: &usize| {
+            keys[file].iter().enumerate().map(move |(sample, key)| ((file, sample), *key))
+        };
         let mut regimes = regimes(sources);
-        regimes.sort_by_key(|files| -> usize { count(files) });
+        regimes.sort_by_key(|files| count(files));
         let mut divider = Divider::new(self.shares, self.seed);
         for files in &regimes {
-            let regime = Regime::new(files, &sources[files[0]].parameter, keys);
-            let quotas = quotas(self.shares, regime.trajectories).map_err(|what| {
-                let (count, name) = (regime.trajectories, regime.parameter);
+            let (count, parameter) = (count(files), &sources[files[0]].parameter);
+            let groups = grouped(files.iter().flat_map(of_file));
+            let quotas = quotas(self.shares, count).map_err(|what| {
                 Error::usage(format!(
-                    "{}: {count} trajector{} of {name}, {what}; lower the shares, give them as counts, or \
+                    "{}: {count} trajector{} of {parameter}, {what}; lower the shares, give them as counts, or \
                      divide whole regimes with --by parameter",
                     self.names(files),
                     if count == 1 { "y" } else { "ies" }
                 ))
             })?;
-            let placed = divider.stratum(&regime.groups, quotas);
-            self.require(&regime, quotas, placed, files)?;
+            let placed = divider.stratum(&groups, quotas);
+            self.require(
+                &format!("{count} trajectories of {parameter}"),
+                &groups,
+                quotas,
+                placed,
+                files,
+            )?;
         }
         Ok(parts(divider.chosen))
     }
@@ -53,7 +61,8 @@ impl Request<'_> {
     /// Refuses (65) a split that, because of groups, gets nothing or not the requested number.
     fn require(
         &self,
-        regime: &Regime,
+        regime: &str,
+        groups: &[Group<(usize, usize)>],
         quotas: [usize; 3],
         placed: [usize; 3],
         files: &[usize],
@@ -63,14 +72,13 @@ impl Request<'_> {
             Share::Fraction(part) => part > 0.0 && placed[*split] == 0,
         };
         let Some(split) = (0..3).find(wrong) else { return Ok(()) };
-        let Regime { parameter, trajectories, groups } = regime;
         let in_common = self.in_common;
         let reason = match groups.len() {
-            1 => format!("all {trajectories} trajectories of {parameter} share {in_common}"),
+            1 => format!("all {regime} share {in_common}"),
             count => {
                 let largest = groups.iter().map(|group| group.records.len()).max().unwrap_or(0);
                 format!(
-                    "the {trajectories} trajectories of {parameter} form {count} groups that share \
+                    "the {regime} form {count} groups that share \
                      {in_common} (the largest has {largest})"
                 )
             }
@@ -136,35 +144,6 @@ impl Request<'_> {
         }
         Ok(parts(chosen))
     }
-}
-
-/// Trajectories, as (file, sample), with the same parameters.
-struct Regime<'a> {
-    parameter: &'a Parameter,
-    trajectories: usize,
-    groups: Vec<Group<(usize, usize)>>,
-}
-
-impl<'a> Regime<'a> {
-    fn new(files: &[usize], parameter: &'a Parameter, keys: &[Vec<blake3::Hash>]) -> Self {
-        let of_file = |&file: &usize| {
-            keys[file].iter().enumerate().map(move |(sample, key)| ((file, sample), *key))
-        };
-        let trajectories = files.iter().map(|file| keys[*file].len()).sum();
-        Self { parameter, trajectories, groups: grouped(files.iter().flat_map(of_file)) }
-    }
-}
-
-/// The files of each regime, in order of first appearance.
-fn regimes(sources: &[Source]) -> Vec<Vec<usize>> {
-    let mut regimes: Vec<(&Parameter, Vec<usize>)> = Vec::new();
-    for (file, source) in sources.iter().enumerate() {
-        match regimes.iter_mut().find(|(p, _)| p.is_same_regime(&source.parameter)) {
-            Some((_, files)) => files.push(file),
-            None => regimes.push((&source.parameter, vec![file])),
-        }
-    }
-    regimes.into_iter().map(|(_, files)| files).collect()
 }
 
 fn parts(chosen: [Vec<(usize, usize)>; 3]) -> [Vec<Part>; 3] {

@@ -3,7 +3,7 @@
 use super::axes::{Axes, Axis};
 use super::element::{fill, to_f32};
 use super::mapped::MappedFile;
-use super::source::{Source, data_error};
+use super::source::Source;
 use std::fmt;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -71,7 +71,7 @@ impl Array {
         axes: &Axes,
         place: Place,
     ) -> Result<Self> {
-        let data_error = |what: String| data_error(source, format!("`{name}` {what}"));
+        let data_error = |what: String| source.invalid(format!("`{name}` {what}"));
         if dims.len() != axes.rank() {
             return Err(data_error(format!(
                 "has shape {dims:?}, not {} dimensions ({axes}); --axes says what they are",

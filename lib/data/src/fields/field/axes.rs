@@ -29,19 +29,7 @@ impl Axis {
 
     /// The letter that denotes it.
     pub fn letter(self) -> char {
-        match self {
-            Self::Sample => 'n',
-            Self::Time => 't',
-            Self::X => 'x',
-            Self::Y => 'y',
-            Self::Z => 'z',
-            Self::Channel => 'c',
-        }
-    }
-
-    /// Whether it is a spatial axis.
-    pub fn is_space(self) -> bool {
-        Self::SPACE.contains(&self)
+        ['n', 't', 'x', 'y', 'z', 'c'][self as usize]
     }
 }
 
@@ -74,7 +62,7 @@ impl Axes {
 
     /// Number of spatial axes.
     pub fn space(&self) -> usize {
-        self.iter().filter(|axis| axis.is_space()).count()
+        self.iter().filter(|axis| Axis::SPACE.contains(axis)).count()
     }
 
     /// The position of an axis.

@@ -35,11 +35,7 @@ pub(super) fn of_groups(
     for group in groups.iter().skip(1) {
         for (axis, first) in &axes {
             let name = format!("{group}/grid/{}", axis.letter());
-            let found = match file.shape(&name) {
-                Some(_) => numbers(file, &name)?,
-                None => Vec::new(),
-            };
-            if let Some(what) = difference(first, &found) {
+            if let Some(what) = difference(first, &numbers(file, &name)?) {
                 return Ok(Some(format!("`{name}` has {what} as in group {}", groups[0])));
             }
         }

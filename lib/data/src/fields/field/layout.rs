@@ -28,18 +28,10 @@ pub enum Layout {
 }
 
 impl Layout {
-    /// All layouts.
-    pub const ALL: [Self; 5] =
-        [Self::Tensor, Self::Groups, Self::Variables, Self::Steady, Self::Incompressible];
-
     /// The datasets that hold a field of this layout. `channels` are the names; the first `inputs` of them are inputs.
     pub fn datasets(self, shape: &Shape, channels: &[String], inputs: usize) -> Vec<Part> {
         let space = shape.grid.len();
-        let part = |name: &str, axes: Axes, channels: Range<usize>| Part {
-            name: name.into(),
-            axes,
-            channels,
-        };
+        let part = |name: &str, axes, channels| Part { name: name.into(), axes, channels };
         let all = 0..channels.len();
         let axes = |time, channel| Axes::ordered(true, time, space, channel);
         match self {
@@ -66,10 +58,7 @@ impl Layout {
 
     /// Whether files of this layout contain coordinates.
     pub fn has_coordinates(self) -> bool {
-        match self {
-            Self::Tensor | Self::Groups | Self::Variables => true,
-            Self::Steady | Self::Incompressible => false,
-        }
+        !matches!(self, Self::Steady | Self::Incompressible)
     }
 
     /// Describes the datasets.

@@ -31,7 +31,7 @@ pub use recognise::Reading;
 pub(crate) use regimes::grouped;
 pub use regimes::{Regime, describe as describe_regimes};
 pub use shape::Shape;
-pub(crate) use shape::coordinates;
+pub(crate) use shape::{coordinates, grid_text};
 pub(crate) use source::PARAMETERS;
 pub(crate) use stated::OF_TRAJECTORIES;
 
@@ -39,7 +39,7 @@ use crate::fields::parameter::Parameter;
 use array::Array;
 use recognise::{Recognised, recognise};
 use serde_json::{Map, Value};
-use source::{Source, data_error};
+use source::Source;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -239,19 +239,13 @@ impl Field {
         out: &mut [f32],
     ) -> Result<()> {
         let Shape { trajectories, frames: all, .. } = self.shape;
-        if trajectory >= trajectories || frames.start > frames.end || frames.end > all {
+        let there = trajectory < trajectories && frames.start <= frames.end && frames.end <= all;
+        if !there || out.len() != frames.len() * self.shape.frame_len() {
             return Err(Error::bug(format!(
-                "{}: frames {frames:?} of trajectory {trajectory} requested, but there are {all} of {trajectories}",
-                self.path.display()
-            )));
-        }
-        if out.len() != frames.len() * self.shape.frame_len() {
-            return Err(Error::bug(format!(
-                "{}: a buffer of {} numbers for {} frames of {}",
+                "{}: frames {frames:?} of trajectory {trajectory} into {} numbers; it has {}",
                 self.path.display(),
                 out.len(),
-                frames.len(),
-                self.shape.frame_len()
+                self.shape
             )));
         }
         if frames.is_empty() {
@@ -286,16 +280,10 @@ impl Place {
                     return array.read(0, frames, out);
                 }
                 let array = source::array(&**file, &names[trajectory], axes)?;
-                let same = array.grid() == first.grid()
-                    && [Axis::Time, Axis::Channel]
-                        .iter()
-                        .all(|&axis| array.size(axis) == first.size(axis));
-                if !same {
+                let sizes = |a: &Array| (a.grid(), a.size(Axis::Time), a.size(Axis::Channel));
+                if sizes(&array) != sizes(first) {
                     let (a, b) = (&names[trajectory], &names[0]);
-                    return Err(data_error(
-                        &**file,
-                        format!("`{a}` and `{b}` have different shapes"),
-                    ));
+                    return Err(file.invalid(format!("`{a}` and `{b}` have different shapes")));
                 }
                 if array.is_direct() {
                     opened.get_or_init(|| array).read(0, frames, out)
@@ -320,9 +308,7 @@ fn shape_of(file: &dyn Source, components: &[Component], channels: usize) -> Res
     let (trajectories, _, grid) = all[0].clone();
     for (n, t, other) in &all {
         if (*n, t.unwrap_or(frames), other) != (trajectories, frames, &grid) {
-            return Err(data_error(
-                file,
-                format!(
+            return Err(file.invalid(format!(
                     "its datasets contradict each other: {n} trajectories of {} frames on {other:?}, and \
                  {trajectories} of {frames} on {grid:?}",
                     t.unwrap_or(frames)
@@ -334,7 +320,7 @@ fn shape_of(file: &dyn Source, components: &[Component], channels: usize) -> Res
     if shape.bytes().is_none() || trajectories > MAX_TRAJECTORIES {
         let what =
             format!("{shape} are too large; at most {MAX_TRAJECTORIES} trajectories are supported");
-        return Err(data_error(file, what));
+        return Err(file.invalid(what));
     }
     // A reader holds at least one frame, and as much again while it is read.
     let what = format!("{}: reading frames of {:?}", file.path().display(), shape.grid);

@@ -3,7 +3,7 @@
 use super::array::Place;
 use super::element::from_numpy;
 use super::mapped::MappedFile;
-use super::source::{Source, data_error};
+use super::source::Source;
 use crate::fields::parameter::is_known;
 use serde_json::{Map, Value};
 use std::fs::File;
@@ -65,7 +65,7 @@ impl NumpyFile {
     /// Where the values of a member are stored; a compressed member is unpacked into an unnamed temporary file.
     fn place_of(&self, member: &Member) -> Result<Place> {
         let Member { dtype: Some(dtype), fortran, offset, .. } = *member else {
-            return Err(data_error(self, format!("`{}` is not numeric", member.name)));
+            return Err(self.invalid(format!("`{}` is not numeric", member.name)));
         };
         let Some(index) = member.packed else {
             return Ok(Place::File { file: self.file.clone(), offset, dtype, fortran });
@@ -79,11 +79,9 @@ impl NumpyFile {
             let mut archive = ZipArchive::new(BufReader::new(self.file.file()))?;
             let mut unpacked = tempfile::tempfile()?;
             let packed = archive.by_index(index)?;
-            if most / MAX_PACKED > packed.compressed_size() {
-                return Err(io::Error::other(format!(
-                    "{most} bytes from {}",
-                    packed.compressed_size()
-                )));
+            let size = packed.compressed_size();
+            if most / MAX_PACKED > size {
+                return Err(io::Error::other(format!("{most} bytes from {size}")));
             }
             io::copy(&mut packed.take(most), &mut unpacked)?;
             Ok(unpacked)
@@ -94,7 +92,7 @@ impl NumpyFile {
                 member.name,
                 std::env::temp_dir().display()
             );
-            data_error(self, what)
+            self.invalid(what)
         })?;
         let file = Arc::new(MappedFile::of(&self.path, file)?);
         Ok(Place::File { file, offset, dtype, fortran })
@@ -115,7 +113,7 @@ impl Source for NumpyFile {
     }
 
     fn place(&self, name: &str) -> Result<(Vec<usize>, Place)> {
-        let member = self.member(name).ok_or_else(|| data_error(self, format!("no `{name}`")))?;
+        let member = self.member(name).ok_or_else(|| self.invalid(format!("no `{name}`")))?;
         Ok((member.shape.clone(), self.place_of(member)?))
     }
 

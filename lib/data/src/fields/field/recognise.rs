@@ -3,7 +3,8 @@
 use super::axes::{Axes, Axis};
 use super::coordinates;
 use super::layout::{Layout, Part};
-use super::source::{self, Source, contents, data_error};
+use super::source::{self, Source, contents};
+use clap::ValueEnum;
 use unix::Result;
 
 /// Information from the user that takes precedence over the file. Everything is optional.
@@ -64,10 +65,7 @@ pub(super) fn recognise(file: &dyn Source, reading: &Reading) -> Result<Recognis
         (Layout::Incompressible, Axis::Time) if file.shape("t").is_some() => "t".into(),
         (_, axis) => format!("{}-coordinate", axis.letter()),
     };
-    let numbers = |axis: Axis| match file.shape(&name(axis)) {
-        Some(_) => source::numbers(file, &name(axis)),
-        None => Ok(Vec::new()),
-    };
+    let numbers = |axis: Axis| source::numbers(file, &name(axis));
     let mut coordinates =
         Axis::SPACE.iter().map(|&axis| numbers(axis)).collect::<Result<Vec<_>>>()?;
     let known = coordinates.iter().take_while(|values| !values.is_empty()).count();
@@ -82,19 +80,11 @@ pub(super) fn recognise(file: &dyn Source, reading: &Reading) -> Result<Recognis
         coordinate_conflict = coordinates::of_rows(&t, rows);
         t.truncate(t.len() / rows);
     }
-    let suspected_axes = match &reading.axes {
-        Some(_) => None,
-        None => {
-            let part = parts.iter().find(|part| part.axes.place(Axis::Time).is_some());
-            let part = part.unwrap_or(&parts[0]);
-            suspect(
-                &file.shape(&full_name(part, &groups)).unwrap_or_default(),
-                &part.axes,
-                &coordinates,
-                &t,
-            )
-        }
-    };
+    let part = parts.iter().find(|part| part.axes.place(Axis::Time).is_some());
+    let part = part.unwrap_or(&parts[0]);
+    let dims = file.shape(&full_name(part, &groups)).unwrap_or_default();
+    let suspected_axes = suspect(&dims, &part.axes, &coordinates, &t);
+    let suspected_axes = suspected_axes.filter(|_| reading.axes.is_none());
     let (channels, inputs) = channels(file, layout, &mut parts, &groups)?;
     Ok(Recognised {
         layout,
@@ -124,23 +114,20 @@ fn guess(file: &dyn Source) -> Result<Layout> {
         return Ok(Layout::Incompressible);
     }
     let groups = !file.groups().is_empty();
+    let supported: Vec<_> = Layout::value_variants().iter().map(|one| one.describe()).collect();
     match (VARIABLES.iter().any(|name| has(name)), groups) {
         (true, false) => Ok(Layout::Variables),
         (false, true) => Ok(Layout::Groups),
-        (true, true) => Err(data_error(
-            file,
-            format!(
+        (true, true) => Err(file.invalid(format!(
                 "unknown layout: both variables and groups with `data`; found {}; choose one with --layout",
                 contents(file)
             ),
         )),
-        (false, false) => Err(data_error(
-            file,
-            format!(
+        (false, false) => Err(file.invalid(format!(
                 "unknown layout: no dataset `tensor`; found {}; supported are {}; --dataset and --axes name \
              another",
                 contents(file),
-                Layout::ALL.map(Layout::describe).join(", ")
+                supported.join(", ")
             ),
         )),
     }
@@ -157,9 +144,8 @@ fn parts(
     let part = |name: &str, axes: Axes| Part { name: name.into(), axes, channels: 0..0 };
     let rank = |name: &str| {
         let dims = file.shape(name);
-        dims.map(|dims| dims.len()).ok_or_else(|| {
-            data_error(file, format!("no dataset `{name}`; found {}", contents(file)))
-        })
+        dims.map(|dims| dims.len())
+            .ok_or_else(|| file.invalid(format!("no dataset `{name}`; found {}", contents(file))))
     };
     let wanted = |otherwise: Axes| reading.axes.clone().unwrap_or(otherwise);
     Ok(match layout {
@@ -176,9 +162,7 @@ fn parts(
                     Axes::ordered(true, true, known, rank == known + 3)
                 }
                 _ => {
-                    return Err(data_error(
-                        file,
-                        format!(
+                    return Err(file.invalid(format!(
                             "unknown layout: `{name}` has shape {:?} and the file coordinates of {known} \
                          axes of space; --axes says what its dimensions are, e.g. --axes ntxy",
                             file.shape(name).unwrap_or_default()
@@ -190,10 +174,9 @@ fn parts(
         }
         Layout::Groups => {
             let Some(first) = groups.first() else {
-                return Err(data_error(
-                    file,
-                    format!("no groups with `data`; found {}", contents(file)),
-                ));
+                return Err(
+                    file.invalid(format!("no groups with `data`; found {}", contents(file)))
+                );
             };
             let rank = rank(&format!("{first}/data"))?;
             let space = if known > 0 { known } else { rank.saturating_sub(2).clamp(1, 3) };
@@ -207,10 +190,11 @@ fn parts(
                 parts.push(part(name, wanted(Axes::ordered(true, true, space, false))));
             }
             if parts.is_empty() {
-                return Err(data_error(
-                    file,
-                    format!("none of {}; found {}", VARIABLES.join(", "), contents(file)),
-                ));
+                return Err(file.invalid(format!(
+                    "none of {}; found {}",
+                    VARIABLES.join(", "),
+                    contents(file)
+                )));
             }
             parts
         }
@@ -245,10 +229,9 @@ fn channels(
             part.axes.place(Axis::Channel).and_then(|at| dims.get(at)).copied().unwrap_or(1);
         if count > MAX_CHANNELS {
             let name = &part.name;
-            return Err(data_error(
-                file,
-                format!("`{name}` {dims:?} has more than {MAX_CHANNELS} channels"),
-            ));
+            return Err(
+                file.invalid(format!("`{name}` {dims:?} has more than {MAX_CHANNELS} channels"))
+            );
         }
         part.channels = names.len()..names.len() + count;
         let usual = layout == Layout::Tensor || matches!(part.name.as_str(), "tensor" | "data");
@@ -265,14 +248,11 @@ fn channels(
     if let Some(text) = file.text("channels") {
         let given: Vec<String> = text.split(',').map(|name| name.trim().to_string()).collect();
         if given.len() != names.len() {
-            return Err(data_error(
-                file,
-                format!(
-                    "attribute `channels` names {} channels, but there are {}",
-                    given.len(),
-                    names.len()
-                ),
-            ));
+            return Err(file.invalid(format!(
+                "attribute `channels` names {} channels, but there are {}",
+                given.len(),
+                names.len()
+            )));
         }
         names = given;
     }
@@ -282,17 +262,15 @@ fn channels(
 /// Another order of `axes` that fits the lengths of the coordinates, when this one does not.
 fn suspect(dims: &[usize], axes: &Axes, coordinates: &[Vec<f64>], t: &[f64]) -> Option<Axes> {
     let fits = |axis: Axis, size: usize| {
-        let (values, more) = match axis {
-            Axis::Time => (t.len(), 1),
-            Axis::X | Axis::Y | Axis::Z => {
-                let number = Axis::SPACE.iter().position(|space| *space == axis)?;
-                (coordinates.get(number).map_or(0, Vec::len), 0)
-            }
-            Axis::Sample | Axis::Channel => (0, 0),
+        let number = Axis::SPACE.iter().position(|space| *space == axis);
+        let (values, more) = match number.and_then(|number| coordinates.get(number)) {
+            Some(points) => (points.len(), 0),
+            None if axis == Axis::Time => (t.len(), 1),
+            None => (0, 0),
         };
-        (values == 0 || values == size || size.checked_add(more) == Some(values)).then_some(())
+        values == 0 || values == size || size.checked_add(more) == Some(values)
     };
-    let all_fit = |axes: &[Axis]| axes.iter().zip(dims).all(|(axis, n)| fits(*axis, *n).is_some());
+    let all_fit = |axes: &[Axis]| axes.iter().zip(dims).all(|(axis, n)| fits(*axis, *n));
     let now: Vec<Axis> = axes.iter().collect();
     if now.len() != dims.len() || all_fit(&now) {
         return None;

@@ -2,7 +2,7 @@
 //!
 //! Each group may state its own, and a list like `nu` [n] next to the field has one value per trajectory.
 
-use super::source::{self, Source, data_error};
+use super::source::{self, Source};
 use super::{Field, Place};
 use crate::fields::parameter::{Parameter, is_known};
 use std::collections::HashMap;
@@ -43,13 +43,10 @@ pub(super) fn lists(
             if dims.len() > 2 {
                 continue;
             }
-            return Err(data_error(
-                file,
-                format!(
-                    "`{name}` has shape {dims:?}; a parameter is one number, or one for each of the \
+            return Err(file.invalid(format!(
+                "`{name}` has shape {dims:?}; a parameter is one number, or one for each of the \
                      {trajectories} trajectories"
-                ),
-            ));
+            )));
         }
         let mut values = source::numbers(file, &name)?;
         if one {
@@ -134,7 +131,7 @@ impl Field {
     }
 }
 
-/// Groups trajectories by their parameters into regimes, in the order of their first trajectories.
+/// Groups trajectories (or files) by their parameters into regimes, in the order of their first trajectories.
 pub(crate) fn grouped(
     trajectories: impl Iterator<Item = (usize, Option<Parameter>)>,
 ) -> Vec<Regime> {

@@ -2,7 +2,7 @@
 
 use super::array::Place;
 use super::mapped::MappedFile;
-use super::source::{Source, contents, data_error};
+use super::source::{Source, contents};
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -45,7 +45,7 @@ impl Source for SafetensorsFile {
     }
 
     fn place(&self, name: &str) -> Result<(Vec<usize>, Place)> {
-        let missing = || data_error(self, format!("no `{name}`; found {}", contents(self)));
+        let missing = || self.invalid(format!("no `{name}`; found {}", contents(self)));
         let entry = self.header.get(name).ok_or_else(missing)?;
         let (file, dtype) = (self.file.clone(), entry.dtype);
         let place = Place::File { file, offset: entry.start, dtype, fortran: false };

@@ -25,7 +25,7 @@ impl Shape {
 
     /// Points along each spatial axis, e.g. `1024` or `128x128`.
     pub fn grid_text(&self) -> String {
-        self.grid.iter().map(usize::to_string).collect::<Vec<_>>().join("x")
+        grid_text(&self.grid)
     }
 
     /// Values per frame: all points and channels.
@@ -59,11 +59,6 @@ impl Shape {
         }
     }
 
-    /// Whether trajectories of both shapes can be in one data set.
-    pub fn has_same_trajectories(&self, other: &Self) -> bool {
-        (self.frames, &self.grid, self.channels) == (other.frames, &other.grid, other.channels)
-    }
-
     /// The frames of a trajectory in blocks of at most 4 Mi values, or of one frame. Programs that process whole files
     /// read them in these blocks, so their memory does not depend on the length of trajectories.
     pub fn frame_blocks(&self) -> impl Iterator<Item = Range<usize>> + use<> {
@@ -79,6 +74,11 @@ impl Shape {
     fn block_frames(&self) -> usize {
         ((4 << 20) / self.frame_len().max(1)).max(1)
     }
+}
+
+/// The sizes of a grid, e.g. `1024` or `128x128`.
+pub(crate) fn grid_text(grid: &[usize]) -> String {
+    grid.iter().map(usize::to_string).collect::<Vec<_>>().join("x")
 }
 
 /// The multi-dimensional index of point number `point` of a grid.

@@ -23,6 +23,11 @@ pub(super) trait Source: fmt::Debug + Send + Sync {
     /// Its path.
     fn path(&self) -> &Path;
 
+    /// The error (65) for invalid data in it.
+    fn invalid(&self, what: String) -> Error {
+        Error::data(format!("{}: {what}", self.path().display()))
+    }
+
     /// Whether its answers so far can be trusted. Errors (65): reading it failed altogether.
     fn check(&self) -> Result<()> {
         Ok(())
@@ -113,19 +118,14 @@ pub(super) fn open(path: &Path, fill_missing: bool) -> Result<Box<dyn Source>> {
     })
 }
 
-/// The error (65) for invalid data in a source.
-pub(super) fn data_error(source: &dyn Source, what: impl fmt::Display) -> Error {
-    Error::data(format!("{}: {what}", source.path().display()))
-}
-
-/// The values of a small array. Errors (65): it has more than [`MAX_SMALL`], or cannot be read.
+/// The values of a small array, none if it does not exist. Errors (65): it has more than [`MAX_SMALL`], or cannot be read.
 pub(super) fn numbers(source: &dyn Source, name: &str) -> Result<Vec<f64>> {
-    let shape = source.shape(name).unwrap_or_default();
+    let Some(shape) = source.shape(name) else { return Ok(Vec::new()) };
     let count = shape.iter().try_fold(1usize, |n, dim| n.checked_mul(*dim));
     if count.is_none_or(|count| count > MAX_SMALL) {
         let what =
             format!("`{name}` has shape {shape:?}; at most {MAX_SMALL} coordinates are supported");
-        return Err(data_error(source, what));
+        return Err(source.invalid(what));
     }
     source.numbers(name)
 }
@@ -215,9 +215,7 @@ fn numbers_of(
             Value::Array(values) if values.len() == 1 => values[0].as_f64(),
             Value::Array(values) if is_known(name) => {
                 let of = place.map_or("the root".into(), |place| format!("`{place}`"));
-                return Err(data_error(
-                    source,
-                    format!(
+                return Err(source.invalid(format!(
                         "attribute `{name}` of {of} has {} values, and a parameter is one number; store one, \
                          or a dataset `{name}` with a value for each trajectory",
                         values.len()
@@ -228,22 +226,16 @@ fn numbers_of(
         };
         all.extend(number.map(|number| (name.clone(), number)));
     }
-    if let Some(config) = text(attributes, "config") {
-        all.extend(lines(&config));
-    }
+    // Lines `name: number` in YAML, as PDEBench's generators store their configuration.
+    let pair = |line: &str| {
+        let (name, value) = line.split_once(':')?;
+        Some((name.trim().to_string(), value.trim().parse().ok()?))
+    };
+    all.extend(text(attributes, "config").unwrap_or_default().lines().filter_map(pair));
     Ok(all)
 }
 
 /// The parameters in the file name.
 pub(super) fn parameter_of_name(source: &dyn Source) -> Option<Parameter> {
     Parameter::from_file_name(&source.path().file_name()?.to_string_lossy())
-}
-
-/// Lines `name: number` of a configuration in YAML, as PDEBench's generators store it.
-fn lines(config: &str) -> Vec<(String, f64)> {
-    let pair = |line: &str| {
-        let (name, value) = line.split_once(':')?;
-        Some((name.trim().to_string(), value.trim().parse().ok()?))
-    };
-    config.lines().filter_map(pair).collect()
 }

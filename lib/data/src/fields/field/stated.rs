@@ -39,9 +39,8 @@ impl Field {
     /// 65 when the list of an imported file is damaged.
     pub fn trajectory_attributes(&self, samples: &[usize]) -> Result<Vec<Map<String, Value>>> {
         let file = source::open(&self.path, true)?;
-        let data_error = |what: String| {
-            source::data_error(&*file, format!("attribute `{OF_TRAJECTORIES}`: {what}"))
-        };
+        let data_error =
+            |what: String| file.invalid(format!("attribute `{OF_TRAJECTORIES}`: {what}"));
         let all: Vec<Map<String, Value>> = if self.groups().is_empty() {
             let Some(text) = file.text(OF_TRAJECTORIES) else { return Ok(Vec::new()) };
             let listed: Vec<Map<String, Value>> =

@@ -8,7 +8,7 @@
 use super::array::Place;
 use super::axes::{Axes, Axis};
 use super::mapped::MappedFile;
-use super::source::{MAX_SMALL, Source, data_error};
+use super::source::{MAX_SMALL, Source};
 use crate::fields::parameter::is_known;
 use csv::{ByteRecord, Reader, StringRecord};
 use serde_json::{Map, Value};
@@ -155,7 +155,7 @@ impl Source for Table {
 
     fn numbers(&self, name: &str) -> Result<Vec<f64>> {
         let values = self.values(name).map(<[f64]>::to_vec);
-        values.ok_or_else(|| data_error(self, format!("no coordinates `{name}`")))
+        values.ok_or_else(|| self.invalid(format!("no coordinates `{name}`")))
     }
 
     fn place(&self, _: &str) -> Result<(Vec<usize>, Place)> {

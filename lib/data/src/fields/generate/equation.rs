@@ -52,16 +52,6 @@ pub struct Sizes {
 }
 
 impl Equation {
-    /// All equations.
-    pub const ALL: [Self; 6] = [
-        Self::Burgers,
-        Self::Advection,
-        Self::DiffusionReaction,
-        Self::FitzHughNagumo,
-        Self::Darcy,
-        Self::NavierStokes,
-    ];
-
     /// The attribute that holds the parameter in PDEBench's files.
     pub fn attribute(self) -> &'static str {
         match self {
@@ -118,10 +108,7 @@ impl Equation {
 
     /// Whether all spatial axes are periodic.
     pub fn is_periodic(self) -> bool {
-        match self {
-            Self::Burgers | Self::Advection | Self::DiffusionReaction | Self::NavierStokes => true,
-            Self::FitzHughNagumo | Self::Darcy => false,
-        }
+        !matches!(self, Self::FitzHughNagumo | Self::Darcy)
     }
 
     /// Whether the problem is steady (has no time axis).

@@ -147,10 +147,8 @@ impl Conversion {
         }
         let grid = plan.grid.as_ref();
         if grid.is_some_and(|grid| grid.len() != shape.grid.len()) {
-            return Err(Error::usage(format!(
-                "{name}: --grid for fields on {} points",
-                shape.grid_text()
-            )));
+            let points = shape.grid_text();
+            return Err(Error::usage(format!("{name}: --grid for fields on {points} points")));
         }
         let cut = |(i, size): (usize, &usize)| {
             let keep = crop(Axis::SPACE[i], *size);
@@ -189,6 +187,8 @@ impl Conversion {
         let letters: Vec<String> = periodic.map(|(_, axis)| axis.letter().to_string()).collect();
         attributes.retain(|(name, _)| name != PERIODIC);
         attributes.push((PERIODIC.into(), letters.join(",").into()));
+        let coordinates = cuts.iter().zip(field.coordinates()).map(|(cut, x)| cut.coordinates(x));
+        let coordinates = coordinates.collect();
         let header = Header {
             shape: Shape {
                 trajectories: target.samples.len(),
@@ -199,11 +199,7 @@ impl Conversion {
             layout,
             channels,
             inputs: field.inputs(),
-            coordinates: cuts
-                .iter()
-                .zip(field.coordinates())
-                .map(|(c, x)| c.coordinates(x))
-                .collect(),
+            coordinates,
             t,
             attributes,
             dtype: plan.dtype.unwrap_or(Dtype::F32),

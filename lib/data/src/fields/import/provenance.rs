@@ -35,12 +35,7 @@ pub(super) fn attributes(
         parameter.iter().map(|(name, value)| (name.into(), value.into())).collect();
     all.push((PARAMETERS.into(), parameter.to_string().into()));
     let kept = |name: &str| !is_own(name) && parameter.get(name).is_none();
-    all.extend(
-        stated
-            .iter()
-            .filter(|(name, _)| kept(name))
-            .map(|(name, value)| (name.clone(), value.clone())),
-    );
+    all.extend(stated.clone().into_iter().filter(|(name, _)| kept(name)));
     let of_trajectories = field.trajectory_attributes(&target.samples)?;
     if !of_trajectories.is_empty() {
         let text = serde_json::to_string(&of_trajectories).map_err(Error::bug)?;
@@ -60,7 +55,6 @@ pub(super) fn attributes(
 
 /// The options that were given, and the import that made the source, if one did.
 fn request(plan: &Plan, target: &Target, stated: &Map<String, Value>) -> Value {
-    let text = |value: Option<String>| value.map_or(Value::Null, Value::String);
     let reading = &plan.reading;
     let trajectories: Vec<[usize; 2]> =
         runs(&target.samples).into_iter().map(|run| [run.start, run.end]).collect();
@@ -74,18 +68,18 @@ fn request(plan: &Plan, target: &Target, stated: &Map<String, Value>) -> Value {
     let previous: Map<String, Value> = previous.collect();
     let mut all = json!({
         "trajectories": trajectories,
-        "layout": text(reading.layout.map(|layout| layout.to_string())),
-        "axes": text(reading.axes.as_ref().map(ToString::to_string)),
+        "layout": reading.layout.map(|layout| layout.to_string()),
+        "axes": reading.axes.as_ref().map(ToString::to_string),
         "dataset": reading.dataset,
         "fill_missing": reading.fill_missing,
-        "parameter": text(plan.parameter.as_ref().map(ToString::to_string)),
+        "parameter": plan.parameter.as_ref().map(ToString::to_string),
         "override": plan.override_parameter,
         "channels": plan.channels,
         "samples": plan.samples,
         "stride": plan.stride,
         "crop": crop,
         "grid": plan.grid,
-        "dtype": text(plan.dtype.map(|dtype| dtype.to_string())),
+        "dtype": plan.dtype.map(|dtype| dtype.to_string()),
         "previous": previous,
     });
     if let Value::Object(all) = &mut all {

@@ -1,5 +1,6 @@
 //! Resamples fields to another grid.
 
+use crate::fields::field::grid_text;
 use std::ops::Range;
 use unix::{Error, Result};
 
@@ -67,12 +68,6 @@ impl Cut {
     }
 }
 
-/// The new grid, e.g. `64x64`.
-fn sizes(cuts: &[Cut]) -> String {
-    let sizes: Vec<String> = cuts.iter().map(|cut| cut.points.to_string()).collect();
-    sizes.join("x")
-}
-
 /// Resamples frames, one axis at a time.
 #[derive(Clone, Debug)]
 pub(super) struct Resampler {
@@ -102,7 +97,8 @@ impl Resampler {
         let numbers = most.try_fold(2 * channels as u64, |n, size| n.checked_mul(size));
         let bytes =
             numbers.and_then(|n| n.checked_mul(8)?.checked_add(points.checked_mul(WEIGHTS)?));
-        let what = format!("resampling to {} points", sizes(cuts));
+        let new_grid: Vec<usize> = cuts.iter().map(|cut| cut.points).collect();
+        let what = format!("resampling to {} points", grid_text(&new_grid));
         unix::memory::ensure(&what, bytes).map_err(Error::usage)?;
         let of_axis = |(size, cut): (&usize, &Cut)| {
             let of_point = |i| {
@@ -129,10 +125,8 @@ impl Resampler {
                     for (j, weight) in of_point {
                         let from = (block * size + j) * after;
                         let row = &values[from..from + after];
-                        next[to..to + after]
-                            .iter_mut()
-                            .zip(row)
-                            .for_each(|(n, v)| *n += weight * v);
+                        let new = &mut next[to..to + after];
+                        new.iter_mut().zip(row).for_each(|(n, v)| *n += weight * v);
                     }
                 }
             }

@@ -78,25 +78,21 @@ impl Burgers {
         let (step, ratio) = (interval / steps, interval / steps / cell);
         let steps = steps as u64;
         work.damping.prepare(self.nu / PI, &self.diffusion, step);
-        self.diffuse(work, Part::Half);
+        self.diffuse(work, true);
         for left in (0..steps).rev() {
             pulp::Arch::new().dispatch(|| convect(work, self.grid, ratio));
             // Two consecutive half steps of diffusion are merged into one whole step.
-            self.diffuse(work, if left == 0 { Part::Half } else { Part::Whole });
+            self.diffuse(work, left == 0);
         }
         Some(steps)
     }
 
-    fn diffuse(&self, work: &mut Workspace, part: Part) {
-        if self.nu == 0.0 {
-            return;
+    fn diffuse(&self, work: &mut Workspace, is_half: bool) {
+        if self.nu != 0.0 {
+            let factors = if is_half { &work.damping.half } else { &work.damping.whole };
+            let u = &mut work.u[GHOSTS..][..self.grid];
+            self.diffusion.apply(u, factors, &mut work.diffusion);
         }
-        let factors = match part {
-            Part::Half => &work.damping.half,
-            Part::Whole => &work.damping.whole,
-        };
-        let u = &mut work.u[GHOSTS..][..self.grid];
-        self.diffusion.apply(u, factors, &mut work.diffusion);
     }
 }
 
@@ -108,12 +104,6 @@ pub struct Workspace {
     flux: Vec<f64>,
     diffusion: diffusion::Workspace,
     damping: Damping,
-}
-
-#[derive(Clone, Copy)]
-enum Part {
-    Half,
-    Whole,
 }
 
 /// Factors of the diffusion semigroup for half a step and a whole step.

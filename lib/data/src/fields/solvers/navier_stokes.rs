@@ -118,7 +118,8 @@ impl NavierStokes {
 
     /// Advances `work.w` by `interval` in equal steps and returns their number.
     fn advance(&self, interval: f64, work: &mut Workspace) -> Option<u64> {
-        velocity(self, &work.w, &mut work.spectrum, &mut work.u, &mut work.v, &mut work.plane);
+        work.stage.copy_from_slice(&work.w);
+        self.velocity(work);
         let speed = |(u, v): (&f64, &f64)| u.abs() + v.abs();
         let largest = work.u.iter().zip(&work.v).map(speed).fold(0.0, f64::max);
         let finite = work.u.iter().zip(&work.v).all(|uv| speed(uv).is_finite());
@@ -140,39 +141,53 @@ impl NavierStokes {
     /// k₂), k₄ = N(E²w + ΔtE k₃), w' = E²w + Δt/6 (E²k₁ + 2E(k₂ + k₃) + k₄).
     fn step(&self, step: f64, work: &mut Workspace) {
         let waves = 0..work.w.len();
-        self.slope(Of::State, work);
+        work.stage.copy_from_slice(&work.w);
+        self.slope(work);
         let Workspace { w, stage, slope, sum, decay, .. } = work;
         for i in waves.clone() {
             let e = decay[i];
             stage[i] = (w[i] + slope[i] * (0.5 * step)) * e;
             sum[i] = (w[i] + slope[i] * (step / 6.0)) * (e * e);
         }
-        self.slope(Of::Stage, work);
+        self.slope(work);
         let Workspace { w, stage, slope, sum, decay, .. } = work;
         for i in waves.clone() {
             let e = decay[i];
             stage[i] = w[i] * e + slope[i] * (0.5 * step);
             sum[i] += slope[i] * (e * step / 3.0);
         }
-        self.slope(Of::Stage, work);
+        self.slope(work);
         let Workspace { w, stage, slope, sum, decay, .. } = work;
         for i in waves.clone() {
             let e = decay[i];
             stage[i] = (w[i] * e + slope[i] * step) * e;
             sum[i] += slope[i] * (e * step / 3.0);
         }
-        self.slope(Of::Stage, work);
+        self.slope(work);
         let Workspace { w, slope, sum, .. } = work;
         for i in waves {
             w[i] = sum[i] + slope[i] * (step / 6.0);
         }
     }
 
-    /// `work.slope` = f - curl ∇·(u⊗u), in Fourier space (kx² - ky²)(uv)^ + kx ky (v² - u²)^.
-    fn slope(&self, of: Of, work: &mut Workspace) {
-        let Workspace { plane, w, stage, slope, spectrum, u, v, .. } = work;
-        let w = if of == Of::State { w } else { stage };
-        velocity(self, w, spectrum, u, v, plane);
+    /// The velocity `work.u`, `work.v` that belongs to the vorticity `work.stage`.
+    fn velocity(&self, work: &mut Workspace) {
+        let Workspace { plane, stage, spectrum, u, v, .. } = work;
+        let mut component = |factor: fn(&Wave) -> f64, out: &mut [f64]| {
+            for ((s, w), wave) in spectrum.iter_mut().zip(&*stage).zip(&self.waves) {
+                // i times the wave number times the stream function.
+                *s = Complex64::new(-w.im, w.re) * (factor(wave) * wave.inverse);
+            }
+            self.plane.inverse(spectrum, out, plane);
+        };
+        component(|wave| wave.y, u);
+        component(|wave| -wave.x, v);
+    }
+
+    /// `work.slope` = f - curl ∇·(u⊗u) of `work.stage`, in Fourier space (kx² - ky²)(uv)^ + kx ky (v² - u²)^.
+    fn slope(&self, work: &mut Workspace) {
+        self.velocity(work);
+        let Workspace { plane, slope, spectrum, u, v, .. } = work;
         for (u, v) in u.iter_mut().zip(v.iter_mut()) {
             (*u, *v) = (*u * *v, *v * *v - *u * *u);
         }
@@ -186,30 +201,4 @@ impl NavierStokes {
             slope[*at] += force;
         }
     }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Of {
-    State,
-    Stage,
-}
-
-/// The velocity that belongs to a vorticity.
-fn velocity(
-    scheme: &NavierStokes,
-    w: &[Complex64],
-    spectrum: &mut [Complex64],
-    u: &mut [f64],
-    v: &mut [f64],
-    work: &mut plane::Workspace,
-) {
-    let mut component = |factor: fn(&Wave) -> f64, out: &mut [f64]| {
-        for ((s, w), wave) in spectrum.iter_mut().zip(w).zip(&scheme.waves) {
-            // i times the wave number times the stream function.
-            *s = Complex64::new(-w.im, w.re) * (factor(wave) * wave.inverse);
-        }
-        scheme.plane.inverse(spectrum, out, work);
-    };
-    component(|wave| wave.y, u);
-    component(|wave| -wave.x, v);
 }

@@ -2,6 +2,7 @@
 
 use super::{Dataset, Header, Place};
 use crate::fields::field::{Axis, Layout, Part, Shape};
+use hdf5::H5Type;
 use hdf5::types::VarLenUnicode;
 use serde_json::Value;
 use std::path::Path;
@@ -96,36 +97,33 @@ fn write_coordinates(group: &hdf5::Group, header: &Header) -> hdf5::Result<()> {
 }
 
 fn write_attribute(file: &hdf5::Location, name: &str, value: &Value) -> hdf5::Result<()> {
+    fn scalar<T: H5Type>(file: &hdf5::Location, name: &str, value: T) -> hdf5::Result<()> {
+        file.new_attr::<T>().create(name)?.write_scalar(&value)
+    }
     let reals = |values: &Vec<Value>| -> Option<Vec<f64>> {
         let fits = (1..=MAX_REALS).contains(&values.len());
         values.iter().map(Value::as_f64).collect::<Option<_>>().filter(|_| fits)
     };
     let text = match value {
-        Value::Null => return file.new_attr::<f64>().create(name)?.write_scalar(&f64::NAN),
-        Value::Bool(flag) => return file.new_attr::<bool>().create(name)?.write_scalar(flag),
+        Value::Null => return scalar(file, name, f64::NAN),
+        Value::Bool(flag) => return scalar(file, name, *flag),
         Value::Number(number) => {
             return match (number.as_u64(), number.as_i64()) {
-                (Some(value), _) => file.new_attr::<u64>().create(name)?.write_scalar(&value),
-                (_, Some(value)) => file.new_attr::<i64>().create(name)?.write_scalar(&value),
-                _ => {
-                    let value = number.as_f64().unwrap_or(f64::NAN);
-                    file.new_attr::<f64>().create(name)?.write_scalar(&value)
-                }
+                (Some(value), _) => scalar(file, name, value),
+                (_, Some(value)) => scalar(file, name, value),
+                _ => scalar(file, name, number.as_f64().unwrap_or(f64::NAN)),
             };
         }
-        Value::Array(values) => match reals(values) {
-            Some(values) => {
-                return file.new_attr::<f64>().shape(values.len()).create(name)?.write_raw(&values);
-            }
-            None => value.to_string(),
-        },
+        Value::Array(values) if let Some(values) = reals(values) => {
+            return file.new_attr::<f64>().shape(values.len()).create(name)?.write_raw(&values);
+        }
         Value::String(text) => text.clone(),
-        Value::Object(_) => value.to_string(),
+        Value::Array(_) | Value::Object(_) => value.to_string(),
     };
     // A zero byte would terminate the text; none of our texts contains one.
     let text: VarLenUnicode = text
         .replace('\0', " ")
         .parse()
         .map_err(|_| hdf5::Error::from(format!("attribute `{name}` is not text")))?;
-    file.new_attr::<VarLenUnicode>().create(name)?.write_scalar(&text)
+    scalar(file, name, text)
 }

@@ -145,14 +145,6 @@ impl FieldWriter {
 
     /// Writes one trajectory, [frames, grid…, channels]. Errors: as [`write_frames`](Self::write_frames).
     pub fn write(&self, trajectory: usize, values: &[f32]) -> Result<()> {
-        if values.len() != self.shape.trajectory_len() {
-            return Err(Error::bug(format!(
-                "{}: trajectory {trajectory} with {} numbers, not {}",
-                self.path.display(),
-                values.len(),
-                self.shape.trajectory_len()
-            )));
-        }
         self.write_frames(trajectory, 0..self.shape.frames, values)
     }
 

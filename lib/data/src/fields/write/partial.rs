@@ -147,21 +147,14 @@ fn names(path: &Path) -> (PathBuf, PathBuf) {
 
 /// Refuses (75) when another process holds the record, or has just removed it.
 fn lock(record: &File, path: &Path) -> Result<()> {
-    let busy = || {
-        let what = format!(
-            "{}: another process is writing it; wait until it has finished",
-            path.display()
-        );
-        Err(Error::new(Exit::Again, what))
-    };
     // Any other error means that the file system does not support locks.
-    if flock(record, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
-        return busy();
+    let held = flock(record, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK);
+    if held || record.metadata().is_ok_and(|found| found.nlink() == 0) {
+        let path = path.display();
+        let what = format!("{path}: another process is writing it; wait until it has finished");
+        return Err(Error::new(Exit::Again, what));
     }
-    match record.metadata() {
-        Ok(found) if found.nlink() == 0 => busy(),
-        _ => Ok(()),
-    }
+    Ok(())
 }
 
 /// The offsets of the values, the number of complete trajectories, and the length of the valid part of the record (its

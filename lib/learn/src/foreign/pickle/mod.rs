@@ -130,10 +130,10 @@ impl<'a> Machine<'a> {
             b')' => self.push_container(Value::Tuple, Vec::new())?,
             b't' => self.collect(None)?,
             length @ 0x85..=0x87 => self.collect(Some(usize::from(length - 0x84)))?,
-            b'a' => self.append(1)?,
-            b's' => self.append(2)?,
-            b'e' => self.append_marked(1)?,
-            b'u' => self.append_marked(2)?,
+            b'a' => self.append(1, Some(1))?,
+            b's' => self.append(2, Some(2))?,
+            b'e' => self.append(1, None)?,
+            b'u' => self.append(2, None)?,
             b'q' => self.memorise(1)?,
             b'r' => self.memorise(4)?,
             0x94 => self.remember(self.memo.len())?,
@@ -222,38 +222,26 @@ impl<'a> Machine<'a> {
         value.ok_or_else(|| "its pickle pops from an empty stack".into())
     }
 
-    fn since_mark(&mut self) -> Result<Vec<Value>, String> {
-        let mark = self.marks.pop().filter(|mark| *mark <= self.stack.len());
-        Ok(self.stack.split_off(mark.ok_or("its pickle pops from an empty stack")?))
+    /// Pops the last `length` values, or those since the mark.
+    fn pop_items(&mut self, length: Option<usize>) -> Result<Vec<Value>, String> {
+        let (floor, top) = (self.marks.last().copied().unwrap_or(0), self.stack.len());
+        let from = match length {
+            None => self.marks.pop().filter(|mark| *mark <= top),
+            Some(length) => top.checked_sub(length).filter(|from| *from >= floor),
+        };
+        Ok(self.stack.split_off(from.ok_or("its pickle pops from an empty stack")?))
     }
 
     /// Pushes a tuple of the last `length` values, or of those since the mark.
     fn collect(&mut self, length: Option<usize>) -> Result<(), String> {
-        let items = match length {
-            None => self.since_mark()?,
-            Some(length) => {
-                let mut items: Vec<Value> =
-                    (0..length).map(|_| self.pop()).collect::<Result<_, _>>()?;
-                items.reverse();
-                items
-            }
-        };
+        let items = self.pop_items(length)?;
         self.push_container(Value::Tuple, items)
     }
 
-    /// Pops an item (`width` 1) or a key and a value (`width` 2) and appends them to the list or dictionary below.
-    fn append(&mut self, width: usize) -> Result<(), String> {
-        let mut items: Vec<Value> = (0..width).map(|_| self.pop()).collect::<Result<_, _>>()?;
-        items.reverse();
-        self.extend(width, items)
-    }
-
-    fn append_marked(&mut self, width: usize) -> Result<(), String> {
-        let items = self.since_mark()?;
-        self.extend(width, items)
-    }
-
-    fn extend(&mut self, width: usize, items: Vec<Value>) -> Result<(), String> {
+    /// Pops `length` values, or those since the mark, and appends them to the list (`width` 1) or as keys and values to
+    /// the dictionary (`width` 2) below.
+    fn append(&mut self, width: usize, length: Option<usize>) -> Result<(), String> {
+        let items = self.pop_items(length)?;
         let at = match (self.stack.last(), width) {
             (Some(Value::List(at)), 1) => *at,
             (Some(Value::Dict(at)), 2) if items.len().is_multiple_of(2) => *at,

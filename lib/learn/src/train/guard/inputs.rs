@@ -7,6 +7,7 @@
 use crate::train::end::{End, Halt, exit_of, has_checkpoint};
 use crate::train::run_writer::RunWriter;
 use crate::train::session::Session;
+use crate::train::sync::broadcast;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 use unix::{Error, Exit, Result};
@@ -52,14 +53,7 @@ impl Session<'_> {
             let _busy = ranks.busy(PATIENCE);
             self.verdict(stopping)
         };
-        let verdict = match ranks.size() {
-            1 => own,
-            _ => {
-                let of_rank_0 = ranks.broadcast(serde_json::to_vec(&own).map_err(Error::bug)?)?;
-                serde_json::from_slice(&of_rank_0).map_err(Error::bug)?
-            }
-        };
-        match verdict {
+        match broadcast(ranks, own)? {
             Verdict::Verified => Ok(()),
             Verdict::Changed(exit, why) => Err(End::Refused(exit_of(exit), why).into()),
             Verdict::Unfinished => Err(End::Unverified.into()),

@@ -16,9 +16,9 @@ use crate::train::run_writer::RunWriter;
 use crate::train::session::Session;
 use crate::train::start::progress_of;
 use crate::train::step::Learner;
+use crate::train::sync::broadcast;
 use serde_json::Value;
-use std::path::PathBuf;
-use unix::{Context, Error, Result};
+use unix::{Context, Result};
 
 impl Session<'_> {
     /// Rewinds to before the spike at update number `spike_at` (from 1). Halts when there is no checkpoint to rewind
@@ -81,9 +81,7 @@ impl Session<'_> {
         let before = |writer: &RunWriter| writer.saver.before(spike_at);
         let own = self.writer.as_ref().map(before).transpose()?.flatten();
         let path = own.as_ref().map(|found| found.path().to_path_buf());
-        let path = self.job.ranks.broadcast(serde_json::to_vec(&path).map_err(Error::bug)?)?;
-        let path: Option<PathBuf> = serde_json::from_slice(&path).map_err(Error::bug)?;
-        match (own, path) {
+        match (own, broadcast(self.job.ranks, path)?) {
             (None, Some(path)) => checkpoint::load(&path).map(Some),
             (own, _) => Ok(own),
         }

@@ -4,6 +4,7 @@
 use crate::params::Params;
 use crate::train::end::{End, Halt};
 use crate::train::session::Session;
+use crate::train::sync::gather;
 use serde::{Deserialize, Serialize};
 use tensor::Tensor;
 use unix::{Error, Result};
@@ -34,9 +35,7 @@ impl Session<'_> {
         }
         let ranks = self.job.ranks;
         let own = self.mismatch(update)?;
-        let all = ranks.gather(&serde_json::to_vec(&own).map_err(Error::bug)?)?;
-        for (rank, found) in all.iter().enumerate() {
-            let found: Option<Mismatch> = serde_json::from_slice(found).map_err(Error::bug)?;
+        for (rank, found) in gather(ranks, own)?.into_iter().enumerate() {
             let Some(mismatch) = found else { continue };
             self.retire(0)?;
             let (update, host) = (update + 1, ranks.host(rank));

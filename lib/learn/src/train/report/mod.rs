@@ -48,12 +48,26 @@ pub(super) struct Reporter {
 }
 
 /// The fields of two objects.
-fn merged(mut fields: Value, more: impl serde::Serialize) -> Value {
+pub(super) fn merged(mut fields: Value, more: impl serde::Serialize) -> Value {
     if let (Value::Object(all), Ok(Value::Object(more))) = (&mut fields, serde_json::to_value(more))
     {
         all.extend(more);
     }
     fields
+}
+
+/// The status of an attempt at a run.
+pub(super) fn status(job: &Job, state: State, progress: &Progress, attempt: u64) -> Status {
+    Status {
+        task: job.task.spec.name.into(),
+        state,
+        update: progress.update,
+        updates: Some(job.task.config.training.updates),
+        best: progress.best.clone(),
+        cost: progress.cost(),
+        attempt,
+        ..Status::default()
+    }
 }
 
 impl Reporter {
@@ -102,16 +116,7 @@ impl Reporter {
         let mut bar = Bar::new("updates", training.updates);
         bar.resume_at(progress.update);
         let mut writer = StatusWriter::new(run.status()).fenced(fence.clone());
-        let status = Status {
-            task: job.task.spec.name.into(),
-            state: State::Running,
-            update: progress.update,
-            updates: Some(training.updates),
-            best: progress.best.clone(),
-            cost: progress.cost(),
-            attempt,
-            ..Status::default()
-        };
+        let status = status(job, State::Running, progress, attempt);
         writer.update(&status)?;
         Ok(Self {
             files: Some((log, writer)),
@@ -143,9 +148,10 @@ impl Reporter {
     }
 
     /// Writes a record. A log that cannot be written, e.g. because the disk is full, does not end the run.
-    fn record(&mut self, kind: &str, fields: &Value) {
+    fn record(&mut self, kind: &str, update: u64, fields: impl serde::Serialize) {
         if let Some((log, _)) = &mut self.files {
-            self.log_errors.note(&log.write(kind, fields));
+            let fields = merged(json!({"update": update}), fields);
+            self.log_errors.note(&log.write(kind, &fields));
         }
     }
 
@@ -166,15 +172,12 @@ impl Reporter {
         if !self.first_update_seen {
             self.first_update_seen = true;
             let seconds = unix::time::process_start().elapsed().as_secs_f64();
-            self.record(
-                "first_update",
-                &json!({"update": progress.update, "since_exec": seconds, "step": timing.took.as_secs_f64()}),
-            );
+            let fields = json!({"since_exec": seconds, "step": timing.took.as_secs_f64()});
+            self.record("first_update", progress.update, fields);
         }
         let done = progress.update;
         if done.is_multiple_of(self.log_every) || done == self.updates || !step.applied {
             let mut fields = json!({
-                "update": done,
                 "samples": progress.samples,
                 "loss": step.loss,
                 "gradient_norm": step.gradient_norm,
@@ -184,17 +187,12 @@ impl Reporter {
             if !step.terms.is_empty() {
                 fields = merged(fields, json!({"loss_terms": step.terms}));
             }
-            let fields = merged(fields, timing.record(self.ranks));
-            self.record("update", &fields);
+            self.record("update", done, merged(fields, timing.record(self.ranks)));
         }
         if !step.applied {
-            self.warn(
-                done,
-                &format!(
-                    "update {done} skipped: loss {}, gradient norm {}",
-                    step.loss, step.gradient_norm
-                ),
-            );
+            let Step { loss, gradient_norm, .. } = step;
+            let text = format!("update {done} skipped: loss {loss}, gradient norm {gradient_norm}");
+            self.warn(done, &text);
         }
         if let Some(bar) = &mut self.bar {
             bar.message(format!("loss {:.3e}", step.loss));
@@ -207,18 +205,18 @@ impl Reporter {
     pub fn inputs(&mut self, progress: &Progress, summary: Summary) {
         if !self.inputs_recorded {
             self.inputs_recorded = true;
-            self.record("inputs", &merged(json!({"update": progress.update}), summary));
+            self.record("inputs", progress.update, summary);
         }
     }
 
     /// Records a hash of all parameters.
     pub fn hash(&mut self, progress: &Progress, hash: &str) {
-        self.record("hash", &json!({"update": progress.update, "parameters": hash}));
+        self.record("hash", progress.update, json!({"parameters": hash}));
     }
 
     /// Records a spike at update number `update`.
     pub fn spike(&mut self, update: u64, spike: &Spike) {
-        self.record("spike", &merged(json!({"update": update}), spike));
+        self.record("spike", update, spike);
     }
 
     /// Records a rewind. As after a start, it supersedes earlier records of later updates.
@@ -230,17 +228,14 @@ impl Reporter {
         superseded: &[String],
         what: &str,
     ) {
-        self.record(
-            "rewind",
-            &json!({
-                "update": progress.update,
-                "spike_at": spike_at,
-                "spike": spike,
-                "rewinds": progress.rewinds,
-                "skipped_samples": progress.skipped_samples,
-                "superseded": superseded,
-            }),
-        );
+        let fields = json!({
+            "spike_at": spike_at,
+            "spike": spike,
+            "rewinds": progress.rewinds,
+            "skipped_samples": progress.skipped_samples,
+            "superseded": superseded,
+        });
+        self.record("rewind", progress.update, fields);
         self.say(&format!(
             "{what}: rewound to update {}, continuing with later samples (rewind {})",
             progress.update, progress.rewinds
@@ -253,8 +248,7 @@ impl Reporter {
 
     /// Reports that two computations of update number `update` differ.
     pub fn machine(&mut self, update: u64, rank: usize, host: &str, mismatch: &Mismatch) {
-        let place = json!({"update": update, "rank": rank, "host": host});
-        self.record("machine", &merged(place, mismatch));
+        self.record("machine", update, merged(json!({"rank": rank, "host": host}), mismatch));
     }
 
     /// Reports a validation that took `took`.
@@ -265,40 +259,30 @@ impl Reporter {
         best: bool,
         took: Duration,
     ) {
-        let seconds = took.as_secs_f64();
-        let fields = json!({"update": progress.update, "best": best, "seconds": seconds});
-        self.record("validation", &merged(fields, metrics));
+        let fields = json!({"best": best, "seconds": took.as_secs_f64()});
+        self.record("validation", progress.update, merged(fields, metrics));
     }
 
     /// Records that a save was started and blocked training for `blocked`.
     pub fn checkpoint(&mut self, progress: &Progress, saved: &Saved, blocked: Duration) {
         if let Some(Err(error)) = &saved.previous {
             // Already on stderr.
-            self.record("warning", &json!({"update": progress.update, "text": error.to_string()}));
+            self.record("warning", progress.update, json!({"text": error.to_string()}));
         }
-        self.record(
-            "checkpoint",
-            &json!({
-                "update": progress.update,
-                "bytes": saved.bytes,
-                "blocked_s": blocked.as_secs_f64(),
-                "snapshot_s": saved.snapshot.as_secs_f64(),
-                "wait_s": saved.waited.as_secs_f64(),
-            }),
-        );
+        let fields = json!({
+            "bytes": saved.bytes,
+            "blocked_s": blocked.as_secs_f64(),
+            "snapshot_s": saved.snapshot.as_secs_f64(),
+            "wait_s": saved.waited.as_secs_f64(),
+        });
+        self.record("checkpoint", progress.update, fields);
     }
 
     /// Reports that a checkpoint was saved and verified.
     pub fn saved(&mut self, done: &Done) {
-        self.record(
-            "saved",
-            &json!({
-                "update": done.update,
-                "fsync_s": done.durable.as_secs_f64(),
-                "seconds": done.took.as_secs_f64(),
-                "removed": done.removed,
-            }),
-        );
+        let (fsync, seconds) = (done.durable.as_secs_f64(), done.took.as_secs_f64());
+        let fields = json!({"fsync_s": fsync, "seconds": seconds, "removed": done.removed});
+        self.record("saved", done.update, fields);
     }
 
     /// Reports a failed save after which the run continues. A lost lease ends the run, which reports it.
@@ -311,19 +295,18 @@ impl Reporter {
     /// Prints and logs a warning.
     pub fn warn(&mut self, update: u64, text: &str) {
         self.say(text);
-        self.record("warning", &json!({"update": update, "text": text}));
+        self.record("warning", update, json!({"text": text}));
     }
 
     fn end(&mut self, state: State, progress: &Progress, reason: &str) {
         let fields = json!({
-            "update": progress.update,
             "state": state,
             "reason": reason,
             "seconds": self.began.map_or(0.0, |began| began.elapsed().as_secs_f64()),
             "device_waits": tensor::kernel::waits(),
         });
         let fields = merged(fields, self.total.record(self.ranks, self.samples_per_update));
-        self.record("stop", &fields);
+        self.record("stop", progress.update, fields);
         if let Some(Err(error)) = self.files.as_ref().map(|(log, _)| log.sync()) {
             unix::warn!("{error}");
         }
@@ -351,7 +334,7 @@ impl Reporter {
     /// Reports a failure because an input file does not match its record. Such attempts do not count as attempts
     /// without progress.
     pub fn refused(&mut self, progress: &Progress, reason: &str) {
-        self.record("refused", &json!({"update": progress.update}));
+        self.record("refused", progress.update, json!({}));
         self.failed(progress, reason);
         if self.files.is_some() {
             unix::diagnostics::say(reason);

@@ -14,11 +14,11 @@ use super::end::exit_of;
 use super::guard::not_of_checkpoint;
 use super::job::{Job, identity};
 use super::progress::Progress;
-use super::report::Reporter;
+use super::report::{Reporter, merged};
 use super::run_writer::RunWriter;
 use super::session::Session;
 use super::step::Trainer;
-use super::sync::{Comparison, all_ok};
+use super::sync::{Comparison, all_ok, broadcast, gather};
 use crate::checkpoint::{self, Loaded, State};
 use crate::task::Opened;
 use resume::Found;
@@ -80,7 +80,7 @@ fn start_rank_0<'a>(job: &'a Job, signals: Signals) -> Result<Start<'a>> {
         },
         Err(error) => StartDecision::Leave(error.exit as u8),
     };
-    job.ranks.broadcast(serde_json::to_vec(&decision).map_err(Error::bug)?)?;
+    broadcast(job.ranks, decision)?;
     let mut start = start.or_else(|error| {
         unix::diagnostics::say_error(&error);
         Ok::<_, Error>(Start::Leave(error.exit))
@@ -97,8 +97,8 @@ fn start_rank_0<'a>(job: &'a Job, signals: Signals) -> Result<Start<'a>> {
 fn start_worker<'a>(job: &'a Job, signals: Signals) -> Result<Start<'a>> {
     // The same error probably occurs on rank 0, which then reports it for all ranks.
     let opened = open(job);
-    let decision = job.ranks.broadcast(Vec::new())?;
-    let (path, saved_at) = match serde_json::from_slice(&decision).map_err(Error::bug)? {
+    let (path, saved_at) = match broadcast(job.ranks, StartDecision::Leave(0))? {
+        // that of rank 0
         StartDecision::Leave(exit) => return Ok(Start::Leave(exit_of(exit))),
         StartDecision::Go { checkpoint, saved_at } => (checkpoint, saved_at),
     };
@@ -274,7 +274,7 @@ fn record(
     facts: &Value,
 ) -> Result<()> {
     let hosts: Vec<String> = (0..job.ranks.size()).map(|rank| job.ranks.host(rank)).collect();
-    let mut entry = serde_json::json!({
+    let entry = serde_json::json!({
         "task": job.task.spec.name,
         "ranks": job.ranks.size(),
         "hosts": hosts,
@@ -282,10 +282,7 @@ fn record(
         "resumed_from": found.map(|f| f.path().display().to_string()),
         "accepted": accepted,
     });
-    if let (Some(entry), Some(facts)) = (entry.as_object_mut(), facts.as_object()) {
-        entry.extend(facts.clone());
-    }
-    run.record_start(lease.attempt(), &entry)
+    run.record_start(lease.attempt(), &merged(entry, facts))
 }
 
 /// Checks that configuration, data and parameters are the same on all ranks. Errors: 78 when they are not.
@@ -296,12 +293,10 @@ fn same_on_all_ranks(session: &Session) -> Result<()> {
     }
     let config = unix::config::hash(&identity(&job.task.resolved));
     let own = [config, session.trainer.task.data_hash(), session.trainer.learner.hash()?];
-    let all = job.ranks.gather(&serde_json::to_vec(&own).map_err(Error::bug)?)?;
+    let all = gather(job.ranks, own)?;
     let what = ["configuration", "data", "parameters"];
     for (rank, theirs) in all.iter().enumerate() {
-        let theirs: [String; 3] = serde_json::from_slice(theirs).map_err(Error::bug)?;
-        let first: [String; 3] = serde_json::from_slice(&all[0]).map_err(Error::bug)?;
-        if let Some(at) = (0..what.len()).find(|at| theirs[*at] != first[*at]) {
+        if let Some(at) = (0..what.len()).find(|at| theirs[*at] != all[0][*at]) {
             return Err(Error::config(format!(
                 "rank {rank} on {} starts with a different {} than rank 0 on {}",
                 job.ranks.host(rank),

@@ -22,6 +22,7 @@ use crate::params::{FROZEN, ParamSet};
 use crate::task::{Buffers, Dependencies, Dependency, Task};
 use crate::train::Progress;
 use crate::train::job::{Job, Resume, identity};
+use crate::train::report;
 use serde_json::{Value, json};
 use unix::lease::Lease;
 use unix::log::Log;
@@ -163,8 +164,10 @@ pub(in crate::train) fn changes(
     opened: Option<(&dyn Task, &ParamSet)>,
 ) -> Result<Vec<String>> {
     let (was, is) = (identity(&found.manifest.config), identity(&job.task.resolved));
-    let mut changes = Vec::new();
-    difference("", &was, &is, &mut changes);
+    let differences = checkpoint::value_differences("", &was, &is);
+    let change = |(key, was, is)| format!("{key}: was {was}, now {is}");
+    let mut changes: Vec<String> = differences.into_iter().map(change).collect();
+    changes.sort();
     if let Some((task, params)) = opened {
         let (was, is) = (&found.manifest.data_hash, task.data_hash());
         if *was != is {
@@ -218,22 +221,6 @@ fn changed_buffers(saved: &Buffers, ours: &Buffers, found: &Loaded) -> Result<Ve
         }
     }
     Ok(differ)
-}
-
-/// Keys whose values differ, as "key: was, now is".
-fn difference(key: &str, was: &Value, is: &Value, out: &mut Vec<String>) {
-    if let (Value::Object(was), Value::Object(is)) = (was, is) {
-        let mut keys: Vec<&String> = was.keys().chain(is.keys()).collect();
-        keys.sort();
-        keys.dedup();
-        for k in keys {
-            let at = if key.is_empty() { k.clone() } else { format!("{key}.{k}") };
-            let null = &Value::Null;
-            difference(&at, was.get(k).unwrap_or(null), is.get(k).unwrap_or(null), out);
-        }
-    } else if was != is {
-        out.push(format!("{key}: was {was}, now {is}"));
-    }
 }
 
 /// Reports accepted changes, and why the bits may differ from those of an uninterrupted run.
@@ -302,20 +289,11 @@ fn blocked_error(job: &Job, reason: &str) -> Error {
 fn block(job: &Job, run: &RunDir, lease: &Lease, progress: &Progress, reason: &str) -> Result<()> {
     let (attempt, fence) = (lease.attempt(), lease.fence().clone());
     let mut log = Log::open(&run.log(), attempt)?.fenced(fence.clone());
-    log.write(
-        "stop",
-        &json!({"update": progress.update, "state": State::Failed, "reason": reason}),
-    )?;
+    let fields = json!({"update": progress.update, "state": State::Failed, "reason": reason});
+    log.write("stop", &fields)?;
     StatusWriter::new(run.status()).fenced(fence).write(&Status {
-        task: job.task.spec.name.into(),
-        state: State::Failed,
-        update: progress.update,
-        updates: Some(job.task.config.training.updates),
-        best: progress.best.clone(),
-        cost: progress.cost(),
-        attempt,
         reason: Some(reason.into()),
         blocked: true,
-        ..Status::default()
+        ..report::status(job, State::Failed, progress, attempt)
     })
 }

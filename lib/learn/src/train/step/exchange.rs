@@ -1,5 +1,6 @@
 //! Sums of gradients over ranks, computed concurrently with the backward pass.
 
+use crate::train::sync::broadcast;
 use dist::{Collective, Reducer, Times};
 use tensor::{Device, Tensor};
 use unix::{Error, Result};
@@ -37,13 +38,8 @@ impl Exchange {
         order: &[usize],
     ) -> Result<Self> {
         let length = |tensor: usize| shapes[tensor].iter().product::<usize>();
-        let order =
-            ranks.broadcast(order.iter().flat_map(|t| (*t as u64).to_le_bytes()).collect())?;
-        let order = order
-            .chunks_exact(8)
-            .map(|bytes| bytes.iter().rev().fold(0, |n, b| n << 8 | *b as usize));
         let mut groups: Vec<(usize, Vec<usize>)> = Vec::new();
-        for tensor in order {
+        for tensor in broadcast(ranks, order.to_vec())? {
             match groups.last_mut().filter(|(elements, _)| *elements < BUCKET) {
                 Some((elements, tensors)) => {
                     *elements += length(tensor);

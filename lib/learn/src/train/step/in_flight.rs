@@ -14,7 +14,7 @@ pub struct InFlight {
 }
 
 /// Where the time of an update went.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Timing {
     /// Time since its submission or the end of the previous update, whichever is later.
     pub took: Duration,

@@ -117,11 +117,6 @@ impl Pending {
     }
 }
 
-/// sum += terms, tensor by tensor.
-pub fn accumulate(sum: &mut [Tensor], terms: &[Tensor]) {
-    tensor::updates::sum::add_all(sum.iter_mut().zip(terms));
-}
-
 /// The decision before the first update of an attempt.
 fn start(rule: &StepPolicy, progress: &Progress, device: Device) -> Result<DeviceStepControl> {
     let loss_scale = match rule.scaled {

@@ -5,9 +5,9 @@
 //! `training.deterministic` the number of slices does not depend on the number of ranks, so the tree and the resulting
 //! bits are always the same; otherwise each rank has one slice.
 
-use super::learner;
 use crate::config::Training;
 use tensor::Tensor;
+use tensor::updates::sum;
 use unix::{Error, Result};
 
 /// Maximum number of slices with `training.deterministic`, and therefore of ranks that can share the work.
@@ -79,7 +79,7 @@ impl Tree {
     pub fn add(&mut self, gradients: Vec<Tensor>) {
         match &mut self.slice {
             None => self.slice = Some(gradients),
-            Some(sum) => learner::accumulate(sum, &gradients),
+            Some(sum) => sum::add_all(sum.iter_mut().zip(&gradients)),
         }
     }
 
@@ -88,7 +88,7 @@ impl Tree {
         let Some(mut sum) = self.slice.take() else { return };
         let mut level = 0;
         while let Some((_, mut before)) = self.branches.pop_if(|(l, _)| *l == level) {
-            learner::accumulate(&mut before, &sum);
+            sum::add_all(before.iter_mut().zip(&sum));
             (sum, level) = (before, level + 1);
         }
         self.branches.push((level, sum));
@@ -102,7 +102,7 @@ impl Tree {
         for tensors in earlier {
             let empty = Tensor::zeros(&[0], tensor::Dtype::F32);
             let before = std::mem::replace(&mut tensors[parameter], empty);
-            learner::accumulate(std::slice::from_mut(&mut sum), std::slice::from_ref(&before));
+            sum::add_all(std::iter::once((&mut sum, &before)));
         }
         sum
     }

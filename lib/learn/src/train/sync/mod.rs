@@ -5,4 +5,4 @@ mod requests;
 
 pub(super) use comparison::{Comparison, differing_rank, hosts, is_comparing};
 pub use requests::all_ok;
-pub(super) use requests::{Cause, Request, Stop, reduce_requests};
+pub(super) use requests::{Cause, Request, Stop, broadcast, gather, reduce_requests};

@@ -2,8 +2,27 @@
 //! save.
 
 use dist::Collective;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use unix::{Error, Result};
+
+/// The values of all ranks, in rank order. A collective call.
+pub fn gather<T: Serialize + DeserializeOwned>(ranks: &dyn Collective, own: T) -> Result<Vec<T>> {
+    if ranks.size() == 1 {
+        return Ok(vec![own]);
+    }
+    let all = ranks.gather(&serde_json::to_vec(&own).map_err(Error::bug)?)?;
+    all.iter().map(|bytes| serde_json::from_slice(bytes).map_err(Error::bug)).collect()
+}
+
+/// The value of rank 0; those of the other ranks are ignored. A collective call.
+pub fn broadcast<T: Serialize + DeserializeOwned>(ranks: &dyn Collective, own: T) -> Result<T> {
+    if ranks.size() == 1 {
+        return Ok(own);
+    }
+    let value = ranks.broadcast(serde_json::to_vec(&own).map_err(Error::bug)?)?;
+    serde_json::from_slice(&value).map_err(Error::bug)
+}
 
 /// This rank's value if all ranks succeeded; otherwise all ranks get the error of the lowest rank that failed. Rank 0
 /// prints its own error; the others print theirs only if it differs. Errors: those of the communication; with one rank,
@@ -13,10 +32,7 @@ pub fn all_ok<T>(ranks: &dyn Collective, own: Result<T>) -> Result<Result<T, Err
         return own.map(Ok);
     }
     let failed = own.as_ref().err().map(|error| (error.exit as u8, error.to_string()));
-    let all = ranks.gather(&serde_json::to_vec(&failed).map_err(Error::bug)?)?;
-    let all: Result<Vec<Option<(u8, String)>>, _> =
-        all.iter().map(|bytes| serde_json::from_slice(bytes)).collect();
-    let all = all.map_err(Error::bug)?;
+    let all = gather(ranks, failed.clone())?;
     let first = all.iter().enumerate().find_map(|(rank, failed)| Some((rank, failed.as_ref()?)));
     let Some((rank, (exit, text))) = first else { return own.map(Ok) };
     if let Err(error) = own

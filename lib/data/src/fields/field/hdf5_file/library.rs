@@ -152,15 +152,12 @@ fn describe(file: &hdf5::File, dataset: &hdf5::Dataset) -> hdf5::Result<Dataset>
     if !dtype.is::<f32>() && dtype.conv_to::<f32>().is_none() {
         return Err(hdf5::Error::from("it is not numeric"));
     }
-    let number = if dtype.is::<f32>() {
-        Some(FileDtype::F32)
-    } else if dtype.is::<f64>() {
-        Some(FileDtype::F64)
-    } else if dtype.is::<half::f16>() {
-        Some(FileDtype::F16)
-    } else {
-        None
-    };
+    let known = [
+        (dtype.is::<f32>(), FileDtype::F32),
+        (dtype.is::<f64>(), FileDtype::F64),
+        (dtype.is::<half::f16>(), FileDtype::F16),
+    ];
+    let number = known.into_iter().find(|(is_it, _)| *is_it).map(|(_, number)| number);
     let little = dtype.byte_order() == ByteOrder::LittleEndian && file.userblock() == 0;
     Ok(Dataset {
         shape: dataset.shape(),
@@ -229,35 +226,30 @@ fn value_of(attribute: &hdf5::Attribute) -> hdf5::Result<Value> {
     }
     let kind = attribute.dtype()?.to_descriptor()?;
     let described = || json!([format!("{kind} {:?}", attribute.shape())]);
-    Ok(match kind {
+    Ok(match &kind {
         _ if attribute.size() > MAX_ATTRIBUTE => described(),
         TypeDescriptor::Float(_) => list(attribute.read_raw::<f64>()?),
         TypeDescriptor::Integer(_) => list(attribute.read_raw::<i64>()?),
         TypeDescriptor::Unsigned(_) => list(attribute.read_raw::<u64>()?),
         TypeDescriptor::Boolean => list(attribute.read_raw::<bool>()?),
-        _ if attribute.size() == 1 => text_of(attribute).map_or_else(described, Value::String),
+        kind if attribute.size() == 1 => {
+            text_of(attribute, kind).map_or_else(described, Value::String)
+        }
         _ => described(),
     })
 }
 
 /// The value of a text attribute.
-fn text_of(attribute: &hdf5::Attribute) -> Option<String> {
+fn text_of(attribute: &hdf5::Attribute, kind: &TypeDescriptor) -> Option<String> {
     fn first<T: ToString>(values: hdf5::Result<Vec<T>>) -> Option<String> {
         values.ok()?.first().map(ToString::to_string)
     }
-    if attribute.size() > MAX_ATTRIBUTE {
-        return None;
-    }
-    match attribute.dtype().ok()?.to_descriptor().ok()? {
+    match kind {
         TypeDescriptor::VarLenUnicode => first(attribute.read_raw::<VarLenUnicode>()),
         TypeDescriptor::VarLenAscii => first(attribute.read_raw::<VarLenAscii>()),
         // Shorter strings convert to longer ones.
-        TypeDescriptor::FixedUnicode(length) if length <= 1024 => {
-            first(attribute.read_raw::<FixedUnicode<1024>>())
-        }
-        TypeDescriptor::FixedAscii(length) if length <= 1024 => {
-            first(attribute.read_raw::<FixedAscii<1024>>())
-        }
+        TypeDescriptor::FixedUnicode(..=1024) => first(attribute.read_raw::<FixedUnicode<1024>>()),
+        TypeDescriptor::FixedAscii(..=1024) => first(attribute.read_raw::<FixedAscii<1024>>()),
         _ => None,
     }
 }

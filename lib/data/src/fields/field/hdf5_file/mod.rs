@@ -8,7 +8,7 @@ pub use helper::run_helper_if_requested;
 
 use super::array::{Parts, Place};
 use super::mapped::MappedFile;
-use super::source::{Source, contents, data_error};
+use super::source::{Source, contents};
 use bytemuck::Pod;
 use helper::{Failure, ask};
 use message::{Ask, Dataset, Request};
@@ -118,9 +118,7 @@ impl Hdf5File {
         handle.query::<()>(Ask::Open).map_err(|cause| cause.about(not_whole))?;
         Ok(Self { handle: Arc::new(handle), mapped: Arc::new(mapped) })
     }
-}
 
-impl Hdf5File {
     fn failed(&self, name: &str, cause: Failure) -> Error {
         cause.about(format_args!("{}: `{name}`", self.path().display()))
     }
@@ -132,12 +130,8 @@ impl Source for Hdf5File {
     }
 
     fn check(&self) -> Result<()> {
-        match self.handle.died.get() {
-            None => Ok(()),
-            Some((exit, text)) => {
-                Err(Error::new(*exit, format_args!("{}: {text}", self.path().display())))
-            }
-        }
+        let Some((exit, text)) = self.handle.died.get() else { return Ok(()) };
+        Err(Error::new(*exit, format_args!("{}: {text}", self.path().display())))
     }
 
     fn names(&self) -> Vec<String> {
@@ -159,7 +153,7 @@ impl Source for Hdf5File {
 
     fn place(&self, name: &str) -> Result<(Vec<usize>, Place)> {
         if self.shape(name).is_none() {
-            return Err(data_error(self, format!("no `{name}`; found {}", contents(self))));
+            return Err(self.invalid(format!("no `{name}`; found {}", contents(self))));
         }
         let form = self.handle.query::<Dataset>(Ask::Dataset(name.into()));
         let form = form.map_err(|cause| self.failed(name, cause))?;
@@ -170,9 +164,7 @@ impl Source for Hdf5File {
         }
         let chunk = form.chunk.iter().flatten().try_fold(form.size, |n, dim| n.checked_mul(*dim));
         if chunk.is_none_or(|chunk| chunk > MAX_CHUNK) {
-            return Err(data_error(
-                self,
-                format!(
+            return Err(self.invalid(format!(
                     "`{name}` has chunks of more than {}, the largest supported; store it in smaller chunks",
                     human_bytes(MAX_CHUNK as u64)
                 ),
@@ -184,7 +176,7 @@ impl Source for Hdf5File {
             let what = format!(
                 "`{name}` {shape:?} was never completely written: only {bytes} bytes of it are stored"
             );
-            return Err(data_error(self, what));
+            return Err(self.invalid(what));
         }
         let (handle, name) = (self.handle.clone(), name.into());
         Ok((shape, Place::Parts(Box::new(Stored { handle, name, form }))))

@@ -10,7 +10,7 @@ mod compressor;
 use super::array::Place;
 use super::element::from_numpy;
 use super::hdf5_file::MAX_CHUNK;
-use super::source::{Source, data_error};
+use super::source::Source;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 use std::fs;
@@ -98,7 +98,7 @@ impl ZarrGroup {
     }
 
     fn chunks(&self, name: &str) -> Result<(Vec<usize>, Chunks)> {
-        let data_error = |what: String| data_error(self, format!("`{name}`: {what}"));
+        let data_error = |what: String| self.invalid(format!("`{name}`: {what}"));
         let found = self.description(name)?;
         if !found.filters.is_empty() {
             let filters: Vec<&str> =
