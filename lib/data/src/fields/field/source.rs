@@ -117,7 +117,8 @@ pub(super) fn open(path: &Path, fill_missing: bool) -> Result<Box<dyn Source>> {
     })
 }
 
-/// The values of a small array, none if it does not exist. Errors (65): it has more than [`MAX_SMALL`], or cannot be read.
+/// The values of a small array, none if it does not exist. Errors (65): it has more than [`MAX_SMALL`], or cannot be
+/// read.
 pub(super) fn numbers(source: &dyn Source, name: &str) -> Result<Vec<f64>> {
     let Some(shape) = source.shape(name) else { return Ok(Vec::new()) };
     let count = shape.iter().try_fold(1usize, |n, dim| n.checked_mul(*dim));
