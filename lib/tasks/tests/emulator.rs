@@ -220,7 +220,7 @@ fn updates_agree_with_the_cpu() {
     for method in [adamw, sgd] {
         let config = serde_json::json!({
             "data": null, "model": null, "loss": null,
-            "training": {"updates": 2, "batch_size": 1, "clip": 0.01, "ema": 0.9},
+            "training": {"updates": 2, "batch_size": 1, "clip_grad_norm": 0.01, "ema": 0.9},
             "optimizer": {"method": method, "learning_rate": 0.1, "weight_decay": 0.1},
         });
         let config: Config<(), (), ()> = serde_json::from_value(config).unwrap();
