@@ -171,25 +171,23 @@ impl<'a> Forward<'a> {
 
     /// A parameter in the compute dtype.
     pub fn get(&self, id: ParamId) -> &Var {
-        match id {
-            ParamId::Trained(i) => self.trained(Use::Compute(i)),
-            ParamId::Frozen(i) => self.context.frozen.of_use(Use::Compute(i)),
-        }
+        self.variable(id, Use::Compute)
     }
 
     /// A parameter in its stored dtype, for computations outside the model's backbone.
     pub fn get_stored(&self, id: ParamId) -> &Var {
-        match id {
-            ParamId::Trained(i) => self.trained(Use::Stored(i)),
-            ParamId::Frozen(i) => &self.context.frozen.stored[i],
-        }
+        self.variable(id, Use::Stored)
     }
 
-    fn trained(&self, which: Use) -> &Var {
+    fn variable(&self, id: ParamId, as_use: fn(usize) -> Use) -> &Var {
+        let i = match id {
+            ParamId::Frozen(i) => return self.context.frozen.of_use(as_use(i)),
+            ParamId::Trained(i) => i,
+        };
         if let Some(used) = &self.used {
-            used.borrow_mut().insert(which);
+            used.borrow_mut().insert(as_use(i));
         }
-        self.context.trained.of_use(which)
+        self.context.trained.of_use(as_use(i))
     }
 
     /// Whether this run is in training mode, where dropout is active.

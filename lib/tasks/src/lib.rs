@@ -47,24 +47,18 @@ pub type Load = fn(&[PathBuf], &[String], &dyn Fn(&str) -> Option<String>) -> Re
 
 /// All tasks, in the order in which programs list them.
 pub static TASKS: [Entry; 3] = [
-    entry::<CodecTask>("Autoencoder from fields to latent tokens", |parts, opener| {
-        Ok(Box::new(TrainedCodec::restore(parts, opener)?))
-    }),
-    entry::<OperatorTask>("Time stepping in the latent space of a codec", |parts, opener| {
-        Ok(Box::new(TrainedOperator::restore(parts, opener)?))
-    }),
-    entry::<RegressionTask>("Solutions of steady problems from their inputs", |parts, opener| {
-        Ok(Box::new(TrainedRegression::restore(parts, opener)?))
-    }),
+    entry::<CodecTask, TrainedCodec>("Autoencoder from fields to latent tokens"),
+    entry::<OperatorTask, TrainedOperator>("Time stepping in the latent space of a codec"),
+    entry::<RegressionTask, TrainedRegression>("Solutions of steady problems from their inputs"),
 ];
 
-const fn entry<T: Define>(about: &'static str, restore: Restore) -> Entry {
+const fn entry<T: Define, M: TrainedModel + 'static>(about: &'static str) -> Entry {
     Entry {
         spec: &T::SPEC,
         about,
         load: Configured::load::<T>,
         keys: keys::<ConfigOf<T>>,
         schema: || schema_for!(ConfigOf<T>),
-        restore,
+        restore: |parts, opener| Ok(Box::new(M::restore(parts, opener)?)),
     }
 }

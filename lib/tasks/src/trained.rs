@@ -19,6 +19,12 @@ const BATCH: usize = 16;
 
 /// A model with its trained weights, together with the models that it depends on.
 pub trait TrainedModel: Send + Sync {
+    /// Restores the model from its checkpoint. Errors: 65 when its parts do not match, 66 when a model that it depends
+    /// on cannot be found.
+    fn restore(parts: &Parts, opener: &Opener) -> Result<Self>
+    where
+        Self: Sized;
+
     /// Task, origin and number of parameters of every trained model in use, this one first.
     fn models(&self) -> Vec<(&'static str, Origin, usize)>;
 

@@ -141,10 +141,8 @@ fn end_of_parsing(mut error: clap::Error) -> ExitCode {
 fn end_on_panic() {
     std::panic::set_hook(Box::new(|info| {
         let what = info.payload_as_str().unwrap_or("unknown cause");
-        let place = match info.location() {
-            Some(at) => format!(" at {}:{}", at.file(), at.line()),
-            None => String::new(),
-        };
+        let place = info.location().map(|at| format!(" at {}:{}", at.file(), at.line()));
+        let place = place.unwrap_or_default();
         diagnostics::say(format_args!("internal error: {what}{place} (please report)"));
         let trace = std::backtrace::Backtrace::capture();
         if trace.status() == std::backtrace::BacktraceStatus::Captured {

@@ -41,7 +41,7 @@ pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>> {
     if content.len() as u64 > limit { Err(large(content.len() as u64)) } else { Ok(content) }
 }
 
-/// The value in a JSON file; `None` if there is no such file. Errors: 65 for a damaged file, with the `advice`; those of
+/// The value in a JSON file; `None` if there is no such file. Errors: 65 for a damaged file, with `advice`; those of
 /// [`read`].
 pub fn read_json<T: DeserializeOwned>(path: &Path, limit: u64, advice: &str) -> Result<Option<T>> {
     if fs::symlink_metadata(path).is_err() {

@@ -41,17 +41,14 @@ pub fn summary(value: &Value) -> String {
         Value::String(text) => line(text),
         Value::Array(items) if items.len() > LISTED => {
             let first: Vec<String> = items[..3].iter().map(summary).collect();
+            let (first, count) = (first.join(", "), items.len());
             let numbers = || items.iter().filter_map(Value::as_f64);
             let (low, high) = (numbers().reduce(f64::min), numbers().reduce(f64::max));
             match (low, high) {
-                (Some(low), Some(high)) if numbers().count() == items.len() => {
-                    format!(
-                        "[{}, …] ({} numbers from {low} to {high})",
-                        first.join(", "),
-                        items.len()
-                    )
+                (Some(low), Some(high)) if numbers().count() == count => {
+                    format!("[{first}, …] ({count} numbers from {low} to {high})")
                 }
-                _ => format!("[{}, …] ({} elements)", first.join(", "), items.len()),
+                _ => format!("[{first}, …] ({count} elements)"),
             }
         }
         other => quote(&other.to_string()),

@@ -193,11 +193,8 @@ pub fn write_latents(
         description,
         |old: &Description| {
             key.require(&old.key, folder)?;
-            if old.layout == layout {
-                return Ok(());
-            }
-            let folder = folder.display();
-            Err(Error::data(format!("{folder}: {}, not {layout}", old.layout)))
+            let other = format!("{}: {}, not {layout}", folder.display(), old.layout);
+            if old.layout == layout { Ok(()) } else { Err(Error::data(other)) }
         },
     )?;
     let done = writer.fill(|samples| {
@@ -272,10 +269,8 @@ impl LatentStore {
         let Layout { tokens, rows, dim, .. } = layout;
         let arrays = store.0.index().layout == layout.of_store(store.len());
         if !arrays || rows == 0 || !tokens.is_multiple_of(rows) || channels != dim {
-            let folder = folder.display();
-            return Err(Error::data(format!(
-                "{folder}: index.json: its sizes contradict each other"
-            )));
+            let error = Error::data("index.json: its sizes contradict each other");
+            return Err(error.context(folder.display()));
         }
         Ok(store)
     }

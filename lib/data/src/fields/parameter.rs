@@ -33,18 +33,18 @@ impl Parameter {
     }
 
     /// The parameters among the given names and values: those in [`NAMES`]. The first value of a repeated name wins.
-    pub fn of(values: &[(String, f64)]) -> Option<Self> {
-        let known = |(name, _): &&(String, f64)| is_known(name);
-        Self::all_of(&values.iter().filter(known).cloned().collect::<Vec<_>>())
+    pub fn of<S: AsRef<str>>(values: impl IntoIterator<Item = (S, f64)>) -> Option<Self> {
+        Self::all_of(values.into_iter().filter(|(name, _)| is_known(name.as_ref())))
     }
 
     /// All names and values as parameters: those in [`NAMES`], in its order, then all others. The first value of a
     /// repeated name wins.
-    pub fn all_of(values: &[(String, f64)]) -> Option<Self> {
+    pub fn all_of<S: AsRef<str>>(values: impl IntoIterator<Item = (S, f64)>) -> Option<Self> {
         let mut all: Vec<(String, f64)> = Vec::new();
         for (name, value) in values {
-            if !all.iter().any(|(other, _)| other.eq_ignore_ascii_case(name)) {
-                all.push((name.to_ascii_lowercase(), *value));
+            let name = name.as_ref().to_ascii_lowercase();
+            if !all.iter().any(|(other, _)| *other == name) {
+                all.push((name, value));
             }
         }
         let rank = |name: &str| NAMES.iter().position(|known| *known == name);
@@ -62,15 +62,14 @@ impl Parameter {
     /// These parameters, followed by those of `other` whose names are new.
     pub fn with(&self, other: Option<&Self>) -> Self {
         let all = self.iter().chain(other.into_iter().flat_map(Self::iter));
-        let all: Vec<(String, f64)> = all.map(|(name, value)| (name.into(), value)).collect();
-        Self::all_of(&all).unwrap_or_else(|| self.clone())
+        Self::all_of(all).unwrap_or_else(|| self.clone())
     }
 
     /// The parameters in a file name in PDEBench's style: `1D_Burgers_Sols_Nu0.001.hdf5`,
     /// `2D_CFD_Rand_M0.1_Eta0.01_Zeta0.01_periodic_128_Train.hdf5`, `KH_M01_dk1_Re1e3.hdf5`.
     pub fn from_file_name(name: &str) -> Option<Self> {
-        let values = IN_FILE_NAMES.map(|known| Some((known.into(), in_file_name(name, known)?)));
-        Self::of(&values.into_iter().flatten().collect::<Vec<_>>())
+        let value = |known| Some((known, in_file_name(name, known)?));
+        Self::of(IN_FILE_NAMES.into_iter().filter_map(value))
     }
 
     /// All parameters, the main one first.
@@ -81,10 +80,8 @@ impl Parameter {
 
     /// Whether names and values are the same to the bit.
     pub fn is_same_regime(&self, other: &Self) -> bool {
-        let bits = |parameter: &Self| -> Vec<(String, u64)> {
-            parameter.iter().map(|(name, value)| (name.to_string(), value.to_bits())).collect()
-        };
-        bits(self) == bits(other)
+        // The text of a number distinguishes all its bits.
+        self.to_string() == other.to_string()
     }
 }
 
@@ -115,16 +112,15 @@ impl FromStr for Parameter {
     type Err = String;
     /// Parses `nu=0.01`, or `nu=0.5,rho=1`.
     fn from_str(text: &str) -> Result<Self, String> {
-        let pair = |part: &str| {
+        fn pair(part: &str) -> Option<(&str, f64)> {
             let (name, value) = part.split_once('=')?;
             let value: f64 = value.trim().parse().ok()?;
-            (!name.trim().is_empty() && value.is_finite())
-                .then(|| (name.trim().to_ascii_lowercase(), value))
-        };
+            (!name.trim().is_empty() && value.is_finite()).then(|| (name.trim(), value))
+        }
         let pairs: Option<Vec<_>> = text.split(',').map(pair).collect();
-        let pairs = pairs.ok_or_else(|| format!("`{text}` is not name=value"))?;
-        let all = Self::all_of(&pairs).ok_or_else(|| format!("`{text}` is not name=value"))?;
-        if all.iter().count() < pairs.len() {
+        let all = pairs.and_then(|pairs| Some((pairs.len(), Self::all_of(pairs)?)));
+        let (count, all) = all.ok_or_else(|| format!("`{text}` is not name=value"))?;
+        if all.iter().count() < count {
             return Err(format!("`{text}` gives a name two values"));
         }
         Ok(all)

@@ -9,6 +9,7 @@ use crate::fields::split::{Split, SplitName};
 use crate::inputs::InputFile;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use unix::publish::hash_file;
 use unix::{Error, Result};
 
 /// How thoroughly files are compared with the manifest when a set is opened.
@@ -233,9 +234,18 @@ pub(crate) fn compare(
     let source = &split.files[number];
     let path = split.file_path(number, manifest);
     let named = |error: Error| error.context(manifest.display());
-    let recorded = (source.bytes, source.blake3.as_str());
-    let change = change_of(&path, recorded, verify == Verify::Hashes, "when it was split");
-    let change = change.map_err(named)?;
+    // How the content differs from the recorded one; it is only hashed on request.
+    let change = || {
+        let (bytes, blake3) = (source.bytes, &source.blake3);
+        let found = std::fs::metadata(&path).map_err(|cause| Error::open(&path, cause))?.len();
+        if found != bytes {
+            return Ok(Some(format!("{found} bytes, {bytes} when it was split")));
+        }
+        let verify = verify == Verify::Hashes;
+        let found = if verify { hash_file(&path)? } else { blake3.clone() };
+        Ok((found != *blake3).then(|| format!("content {found}, {blake3} when it was split")))
+    };
+    let change = change().map_err(named)?;
     let change =
         change.map(|what| format!("{}: {what}; restore the file or split again", path.display()));
     let field = Field::open(&path).map_err(|cause| match &change {
@@ -247,20 +257,4 @@ pub(crate) fn compare(
         violations.insert(0, Violation::new(Kind::Changed, &path, change));
     }
     Ok((field, violations))
-}
-
-/// Describes how a file differs from the size and BLAKE3 hash that were recorded at a `place`; the content is only
-/// hashed if `hash` is set. Errors: 66, 74 when it cannot be read.
-fn change_of(
-    path: &Path,
-    (bytes, blake3): (u64, &str),
-    hash: bool,
-    place: &str,
-) -> Result<Option<String>> {
-    let found = std::fs::metadata(path).map_err(|cause| Error::open(path, cause))?.len();
-    if found != bytes {
-        return Ok(Some(format!("{found} bytes, {bytes} {place}")));
-    }
-    let found = if hash { unix::publish::hash_file(path)? } else { blake3.into() };
-    Ok((found != blake3).then(|| format!("content {found}, {blake3} {place}")))
 }

@@ -111,12 +111,10 @@ fn verify(input: &InputFile, seen: &Seen, cancel: &AtomicBool) -> Result<(Verifi
             continue;
         }
         if blake3 != input.blake3 {
+            let InputFile { blake3: expected, recorded_in, remedy, .. } = input;
             return Err(Error::data(format!(
-                "{}: the content has changed: its BLAKE3 is {blake3}, but {} has {}; {}",
-                path.display(),
-                input.recorded_in,
-                input.blake3,
-                input.remedy
+                "{}: the content has changed: its BLAKE3 is {blake3}, but {recorded_in} has {expected}; {remedy}",
+                path.display()
             )));
         }
         return Ok((Verified { blake3, metadata: after, settled }, before.size()));

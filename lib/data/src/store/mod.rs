@@ -58,11 +58,10 @@ impl StoreLayout {
             let mut sizes = sizes.into_iter().chain(array.shape.iter().copied());
             sizes.try_fold(1usize, |all, n| all.checked_mul(n)).filter(|all| *all > 0)
         };
-        let mut arrays = self.arrays.iter();
-        arrays.try_for_each(|array| of_array(array).map(drop))?;
-        self.arrays
-            .iter()
-            .try_fold(0, |sum: usize, array| sum.checked_add(array.bytes() * self.records))
+        self.arrays.iter().try_fold(0usize, |sum, array| {
+            of_array(array)?;
+            sum.checked_add(array.bytes() * self.records)
+        })
     }
 
     /// The records in a shard.
@@ -100,11 +99,8 @@ impl<D: Serialize + DeserializeOwned, S: Serialize + DeserializeOwned> Index<D, 
         let (index, hash) = kind.read::<Self>(&index_path(folder))?;
         let StoreLayout { records, shard_records, .. } = index.layout;
         if index.layout.bytes().is_none() || index.shards.len() != records.div_ceil(shard_records) {
-            let path = index_path(folder);
-            return Err(Error::data(format!(
-                "{}: its sizes contradict each other",
-                path.display()
-            )));
+            let error = Error::data("its sizes contradict each other");
+            return Err(error.context(index_path(folder).display()));
         }
         Ok((index, hash))
     }

@@ -11,7 +11,6 @@
 
 mod adopt;
 mod average;
-mod condition;
 mod diff;
 mod export;
 mod find;
@@ -38,7 +37,6 @@ mod write;
 
 pub use adopt::{Adopted, adopt};
 pub use average::average;
-pub use condition::Condition;
 pub(crate) use diff::value_differences;
 pub use diff::{Change, Difference, FieldDifference, TensorDifference, diff};
 pub use export::export;
@@ -60,6 +58,7 @@ pub use verify::{Damage, Report, verify};
 pub use write::write;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::task::{Dependencies, Direction};
 use serde_json::Value;
@@ -74,8 +73,12 @@ const PIECE: usize = 1 << 20;
 /// The tensors of each file by the file's stem (`model`, `ema`, `optim-0-of-1`). Names and order are preserved.
 pub type Tensors = BTreeMap<String, Vec<(String, Tensor)>>;
 
+/// Checked after all files of a checkpoint except the manifest have been written. If it returns an error, no checkpoint
+/// is created. It may block while it waits for other threads.
+pub type Condition = Arc<dyn Fn(&[FileEntry]) -> Result<()> + Send + Sync>;
+
 /// The state that a checkpoint stores.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct State {
     /// The tensors.
     pub tensors: Tensors,

@@ -163,7 +163,7 @@ fn fill(
         step("save.after_shard", folder)
     })?;
     unsynced.into_iter().try_for_each(sync)?;
-    state.condition.as_ref().map_or(Ok(()), |condition| condition.check(&files))?;
+    state.condition.as_ref().map_or(Ok(()), |holds| holds(&files))?;
     let program = cli::program();
     let manifest = Manifest {
         format: FORMAT,

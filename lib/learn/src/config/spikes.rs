@@ -40,10 +40,8 @@ impl Default for Spikes {
 
 impl Spikes {
     pub(super) fn violations(&self) -> Violations {
-        let mut violations = Violations::new();
-        if self.factor.is_nan() || self.factor <= 0.0 {
-            violations.push(("factor".into(), "must be a positive number".into()));
-        }
-        violations
+        let wrong = self.factor.is_nan() || self.factor <= 0.0;
+        let violation = || ("factor".into(), "must be a positive number".into());
+        wrong.then(violation).into_iter().collect()
     }
 }

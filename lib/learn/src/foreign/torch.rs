@@ -100,10 +100,8 @@ impl Walk<'_> {
                 Ok(())
             }
             Value::List(at) | Value::Tuple(at) => {
-                let items = contents.containers[*at].iter().enumerate();
-                items
-                    .into_iter()
-                    .try_for_each(|(i, v)| self.value(v, &join(&i.to_string()), depth + 1))
+                let mut items = contents.containers[*at].iter().enumerate();
+                items.try_for_each(|(i, v)| self.value(v, &join(&i.to_string()), depth + 1))
             }
             Value::Dict(at) => contents.containers[*at].chunks_exact(2).try_for_each(|pair| {
                 let key = match pair[0] {

@@ -110,6 +110,11 @@ impl Block {
         forward.block(&inputs, move |forward, vars| block.layers(forward, &vars[0], vars.get(1)))
     }
 
+    /// Applies `blocks` one after the other.
+    pub fn all(blocks: &[Self], forward: &Forward, x: Var, condition: Option<&Var>) -> Result<Var> {
+        blocks.iter().try_fold(x, |x, block| block.forward(forward, &x, condition))
+    }
+
     fn layers(&self, forward: &Forward, x: &Var, condition: Option<&Var>) -> Result<Var> {
         let mut x = x.clone();
         if let Some((norm, attention, scale)) = &self.attention {

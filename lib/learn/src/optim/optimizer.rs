@@ -142,13 +142,10 @@ impl Optimizer {
 
     /// Errors (78): a pattern of a group matches none of `params`, the trained parameters.
     pub fn check_groups(&self, params: &Params) -> Result<()> {
-        for (i, pattern) in self
-            .groups
-            .iter()
-            .enumerate()
-            .flat_map(|(i, group)| group.params.iter().map(move |p| (i, p)))
-        {
-            if !params.entries().iter().any(|(name, _)| matches(pattern, name)) {
+        let is_unused =
+            |pattern: &&String| !params.entries().iter().any(|(name, _)| matches(pattern, name));
+        for (i, group) in self.groups.iter().enumerate() {
+            if let Some(pattern) = group.params.iter().find(is_unused) {
                 return Err(Error::config(format!(
                     "optimizer.groups[{i}].params: {pattern} matches no trained parameter; `ckpt show` lists the names \
                      of a checkpoint"

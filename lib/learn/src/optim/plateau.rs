@@ -72,16 +72,10 @@ impl PlateauState {
 
 impl Plateau {
     pub(crate) fn violations(&self) -> Violations {
-        let mut violations = Violations::new();
-        let mut check = |key: &str, good: bool, text: &str| {
-            if !good {
-                violations.push((key.to_string(), text.to_string()));
-            }
-        };
-        check("factor", (0.0..1.0).contains(&self.factor), "must lie in [0, 1)");
-        check("threshold", (0.0..1.0).contains(&self.threshold), "must lie in [0, 1)");
-        check("min_factor", (0.0..1.0).contains(&self.min_factor), "must lie in [0, 1)");
-        violations
+        let Self { factor, threshold, min_factor, .. } = *self;
+        let values = [("factor", factor), ("threshold", threshold), ("min_factor", min_factor)];
+        let wrong = values.into_iter().filter(|(_, value)| !(0.0..1.0).contains(value));
+        wrong.map(|(key, _)| (key.into(), "must lie in [0, 1)".into())).collect()
     }
 }
 

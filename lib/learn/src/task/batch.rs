@@ -1,6 +1,7 @@
 //! A micro-batch of named tensors and its weight, and the predictions of a model for it.
 
 use crate::forward::Forward;
+use crate::params::moved;
 use tensor::random::{Philox, Purpose};
 use tensor::{Device, Tensor, Var};
 use unix::{Error, Result};
@@ -68,8 +69,7 @@ impl Batch {
 
     /// The same batch on `device`.
     pub fn to_device(self, device: Device) -> Result<Self> {
-        let moved = |(name, tensor): (String, Tensor)| Ok((name, tensor.to_device(device)?));
-        let tensors = self.tensors.into_iter().map(moved).collect::<Result<_>>()?;
+        let tensors = moved(&self.tensors, device)?;
         let (weight, counter) = (self.weight.to_device(device)?, self.counter.to_device(device)?);
         Ok(Self { tensors, weight, counter })
     }

@@ -77,7 +77,9 @@ impl Session<'_> {
     /// previous update is read back. Only what depends on its own result waits for it.
     fn update(&mut self) -> Result<(), Halt> {
         let training = &self.job.task.config.training;
-        self.poll_save();
+        if let Some(writer) = &mut self.writer {
+            writer.poll(&self.progress, &mut self.reporter);
+        }
         if self.progress.update == training.updates {
             return Err(End::Finished("all updates are done").into());
         }

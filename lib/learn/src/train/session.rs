@@ -198,13 +198,6 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Reports the result of the save in progress, once it has ended.
-    pub fn poll_save(&mut self) {
-        if let Some(writer) = &mut self.writer {
-            writer.poll(&self.progress, &mut self.reporter);
-        }
-    }
-
     /// Waits for the save in progress. Errors: when it failed; the caller reports it.
     pub fn finish_save(&mut self) -> Result<()> {
         let Some(writer) = &mut self.writer else { return Ok(()) };

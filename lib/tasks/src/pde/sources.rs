@@ -109,6 +109,7 @@ impl<T> Sources<T> {
 }
 
 /// The data sets of a task that reads fields.
+#[derive(Default)]
 pub(crate) struct Fields {
     pub train: Vec<(TrajectorySet, f64)>,
     pub validation: Vec<(TrajectorySet, f64)>,
@@ -124,12 +125,7 @@ impl Fields {
     /// split of another.
     pub fn open(split: &Path, stats: &Path, weight: f64, others: &[FieldSource]) -> Result<Self> {
         let first = FieldSource { split: split.into(), stats: stats.into(), weight };
-        let mut all = Self {
-            train: Vec::new(),
-            validation: Vec::new(),
-            stats: Vec::new(),
-            input_files: Vec::new(),
-        };
+        let mut all = Self::default();
         for source in std::iter::once(&first).chain(others) {
             let weight = source.weight;
             let train = open_split(&source.split, SplitName::Train)?;

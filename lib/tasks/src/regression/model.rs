@@ -4,9 +4,9 @@
 //! same place. There is no bottleneck: tokens are as wide as patches.
 
 use crate::pde::latents;
-use crate::pde::models::Patches;
 use crate::pde::models::backbone::{Backbone, BackboneConfig, BackboneShape};
 use crate::pde::models::codec::PaddingMode;
+use crate::pde::models::{Patches, number};
 use learn::forward::Forward;
 use learn::nn::{Condition, Linear};
 use learn::params::Builder;
@@ -26,16 +26,12 @@ pub struct RegressionModel {
     /// The backbone that processes the tokens.
     pub backbone: BackboneConfig,
     /// Width of the conditioning vector, which encodes the parameter of the equation.
-    #[serde(default = "condition_width")]
+    #[serde(default = "number::<32>")]
     #[schemars(range(min = 1, max = 65536))]
     pub condition_width: usize,
     /// Padding of the convolutions: circular for a periodic domain, else zeros.
     #[serde(default = "zero")]
     pub padding_mode: PaddingMode,
-}
-
-fn condition_width() -> usize {
-    32
 }
 
 fn zero() -> PaddingMode {

@@ -33,20 +33,6 @@ pub struct TrainedRegression {
 }
 
 impl TrainedRegression {
-    /// Restores the model from its checkpoint. Errors: 65 when its parts do not match.
-    pub fn restore(parts: &Parts, opener: &Opener) -> Result<Self> {
-        let config: RegressionModel = parts.section("model")?;
-        let cut = |grid: &[usize], channels: usize| Patches::new(grid, channels, config.patch);
-        let output = FieldTokens::restore("field", parts, cut)?;
-        let normalisation = Normalisation::restore("input", parts)?;
-        let patches = cut(output.patches.grid(), normalisation.channels()).map_err(Error::data)?;
-        let tokens = [FieldTokens { patches, normalisation }, output];
-        let patches = tokens.each_ref().map(|tokens| &tokens.patches);
-        let trained = parts.restore(opener.device, |b| Ok(Regression::new(b, &config, patches)))?;
-        let condition = Condition::restore(parts)?;
-        Ok(Self { trained, preparation: Preparation { tokens, condition } })
-    }
-
     /// Predicts solutions [n, x.., states] from inputs [n, x.., inputs] in physical units.
     pub fn solve(&self, inputs: &[f32], parameters: &[&Parameter]) -> Result<Vec<f32>> {
         let length = self.preparation.tokens[0].field_len();
@@ -112,6 +98,20 @@ impl TrainedRegression {
 }
 
 impl TrainedModel for TrainedRegression {
+    /// Restores the model from its checkpoint. Errors: 65 when its parts do not match.
+    fn restore(parts: &Parts, opener: &Opener) -> Result<Self> {
+        let config: RegressionModel = parts.section("model")?;
+        let cut = |grid: &[usize], channels: usize| Patches::new(grid, channels, config.patch);
+        let output = FieldTokens::restore("field", parts, cut)?;
+        let normalisation = Normalisation::restore("input", parts)?;
+        let patches = cut(output.patches.grid(), normalisation.channels()).map_err(Error::data)?;
+        let tokens = [FieldTokens { patches, normalisation }, output];
+        let patches = tokens.each_ref().map(|tokens| &tokens.patches);
+        let trained = parts.restore(opener.device, |b| Ok(Regression::new(b, &config, patches)))?;
+        let condition = Condition::restore(parts)?;
+        Ok(Self { trained, preparation: Preparation { tokens, condition } })
+    }
+
     fn models(&self) -> Vec<(&'static str, Origin, usize)> {
         let Trained { origin, params, .. } = &self.trained;
         vec![(RegressionTask::SPEC.name, origin.clone(), params.count())]

@@ -148,11 +148,9 @@ fn read(file: &Path) -> Result<String> {
         return Err(Error::open(file, "it is a folder"));
     }
     if found.len() > yaml::MAX_BYTES {
-        return Err(Error::config(format!(
-            "{}: larger than {} bytes: this is not a configuration file",
-            file.display(),
-            yaml::MAX_BYTES
-        )));
+        let why =
+            format!("larger than {} bytes: this is not a configuration file", yaml::MAX_BYTES);
+        return Err(Error::config(format!("{}: {why}", file.display())));
     }
     // A pipe (`-c <(...)`) has no size in advance; the parser reports input that is too long.
     let mut bytes = Vec::new();

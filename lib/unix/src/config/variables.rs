@@ -58,20 +58,17 @@ fn expand(
     let mut hidden = Vec::new();
     let mut rest = text;
     while let Some(start) = rest.find("${") {
+        expanded.push_str(&rest[..start]);
         if rest[..start].ends_with('$') {
-            expanded.push_str(&rest[..start]);
             expanded.push('{');
             rest = &rest[start + 2..];
             continue;
         }
-        expanded.push_str(&rest[..start]);
         let Some((inside, after)) = rest[start + 2..].split_once('}') else {
             return Err("a ${ without its }; a literal ${ is written $${".into());
         };
-        let (name, default) = match inside.split_once(":-") {
-            Some((name, default)) => (name, Some(default)),
-            None => (inside, None),
-        };
+        let pair = inside.split_once(":-");
+        let (name, default) = pair.map_or((inside, None), |(name, value)| (name, Some(value)));
         if !is_name(name) {
             return Err(format!(
                 "${{{}}} is not a variable: write ${{NAME}} or ${{NAME:-default}}, \

@@ -64,8 +64,7 @@ pub(super) fn judge(
     let mut watched = Duration::ZERO;
     while watched < wait {
         if stop() {
-            let text = "stopped while waiting for the lease of the run";
-            return Err(Error::new(Exit::Again, text));
+            return Err(Error::new(Exit::Again, "stopped while waiting for the lease of the run"));
         }
         let since = Instant::now();
         std::thread::sleep(pause);

@@ -53,15 +53,10 @@ pub struct Holder {
 
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let age = self.age.as_secs_f64();
-        match &self.owner {
-            Some(owner) => write!(
-                f,
-                "attempt {}, {owner}, since {}, last heartbeat {age:.0} s ago",
-                self.attempt, owner.since
-            ),
-            None => write!(f, "attempt {}, last heartbeat {age:.0} s ago", self.attempt),
-        }
+        let Self { attempt, owner, age } = self;
+        let owner = owner.as_ref().map(|owner| format!(" {owner}, since {},", owner.since));
+        let (owner, age) = (owner.unwrap_or_default(), age.as_secs_f64());
+        write!(f, "attempt {attempt},{owner} last heartbeat {age:.0} s ago")
     }
 }
 

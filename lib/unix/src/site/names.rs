@@ -72,14 +72,11 @@ pub(super) fn problem(name: &str, value: &str) -> Option<String> {
     }
     let likeness = |known: &str| strsim::jaro_winkler(known, name);
     let nearest = known().max_by(|a, b| likeness(a).total_cmp(&likeness(b)))?;
-    let who = ["SBATCH_", "LONGHAUL_"].into_iter().find(|prefix| name.starts_with(prefix));
-    match who {
-        Some("SBATCH_") => Some(format!("sbatch does not read {name}; did you mean {nearest}?")),
-        Some(_) => Some(format!("longhaul does not read {name}; did you mean {nearest}?")),
-        None if strsim::damerau_levenshtein(&nearest, name) <= 2 => {
-            Some(format!("{name}: did you mean {nearest}?"))
-        }
-        None => None,
+    let readers = [("SBATCH_", "sbatch"), ("LONGHAUL_", "longhaul")];
+    match readers.into_iter().find(|(prefix, _)| name.starts_with(prefix)) {
+        Some((_, who)) => Some(format!("{who} does not read {name}; did you mean {nearest}?")),
+        None => (strsim::damerau_levenshtein(&nearest, name) <= 2)
+            .then(|| format!("{name}: did you mean {nearest}?")),
     }
 }
 

@@ -90,12 +90,10 @@ fn try_once(job: &Slurm, id: &str, request: Request, is_ending: bool) -> Result<
     }
     // If the controller does not report the count, trust its answer.
     let restarts = show(id).ok().and_then(|text| word_of(&text, "Restarts")?.parse::<u32>().ok());
-    match restarts {
-        Some(restarts) if restarts <= job.restart_count && is_ending => Err(ended()),
-        Some(restarts) if restarts <= job.restart_count => {
-            Err(Refusal::Later("SLURM did not requeue the job".into()))
-        }
-        _ => Ok(()),
+    match restarts.filter(|restarts| *restarts <= job.restart_count) {
+        None => Ok(()),
+        Some(_) if is_ending => Err(ended()),
+        Some(_) => Err(Refusal::Later("SLURM did not requeue the job".into())),
     }
 }
 

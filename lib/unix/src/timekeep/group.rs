@@ -115,10 +115,8 @@ pub fn name(signal: Signal) -> String {
 }
 
 fn raw_name(signal: i32) -> String {
-    match signal_hook::low_level::signal_name(signal) {
-        Some(name) => name.into(),
-        None => format!("signal {signal}"),
-    }
+    let name = signal_hook::low_level::signal_name(signal);
+    name.map_or_else(|| format!("signal {signal}"), String::from)
 }
 
 /// Parses `USR1`, `SIGUSR1` or `usr1`; only signals that can serve as a warning.

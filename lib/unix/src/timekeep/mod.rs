@@ -169,11 +169,9 @@ fn plan_budget(plan: &CommandPlan) -> Result<Budget> {
     }
     let margin = plan.schedule.margin;
     if let Some(limit) = plan.limit.filter(|limit| *limit <= margin) {
-        return Err(Error::usage(format!(
-            "--margin {} is not shorter than --limit {}",
-            format_duration(margin),
-            format_duration(limit)
-        )));
+        let [margin, limit] = [margin, limit].map(format_duration);
+        let message = format!("--margin {margin} is not shorter than --limit {limit}");
+        return Err(Error::usage(message));
     }
     let mut budget = Budget::from_environment(None);
     if let Some(limit) = plan.limit {

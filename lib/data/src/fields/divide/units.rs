@@ -47,13 +47,8 @@ impl Request<'_> {
                 ))
             })?;
             let placed = divider.stratum(&groups, quotas);
-            self.require(
-                &format!("{count} trajectories of {parameter}"),
-                &groups,
-                quotas,
-                placed,
-                files,
-            )?;
+            let regime = format!("{count} trajectories of {parameter}");
+            self.require(&regime, &groups, quotas, placed, files)?;
         }
         Ok(parts(divider.chosen))
     }
@@ -77,10 +72,8 @@ impl Request<'_> {
             1 => format!("all {regime} share {in_common}"),
             count => {
                 let largest = groups.iter().map(|group| group.records.len()).max().unwrap_or(0);
-                format!(
-                    "the {regime} form {count} groups that share \
-                     {in_common} (the largest has {largest})"
-                )
+                let size = format!("the largest has {largest}");
+                format!("the {regime} form {count} groups that share {in_common} ({size})")
             }
         };
         let advice = match self.group_by {

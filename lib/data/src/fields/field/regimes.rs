@@ -63,9 +63,8 @@ pub(super) fn with_lists(
     sample: usize,
     of_all: Option<Parameter>,
 ) -> Option<Parameter> {
-    let listed = lists.iter().filter_map(|(name, all)| Some((name.clone(), *all.get(sample)?)));
-    let of_all = of_all.iter().flat_map(Parameter::iter).map(|(name, v)| (name.to_string(), v));
-    Parameter::all_of(&listed.chain(of_all.collect::<Vec<_>>()).collect::<Vec<_>>())
+    let listed = lists.iter().filter_map(|(name, all)| Some((name.as_str(), *all.get(sample)?)));
+    Parameter::all_of(listed.chain(of_all.iter().flat_map(Parameter::iter)))
 }
 
 impl Field {

@@ -54,8 +54,7 @@ pub(super) trait Source: fmt::Debug + Send + Sync {
             Place::File { file, offset, dtype, .. } => {
                 let size = shape.iter().product::<usize>() * dtype.bytes();
                 if offset.checked_add(size as u64).is_none_or(|end| end > file.size()) {
-                    let path = self.path().display();
-                    return Err(Error::data(format!("{path}: `{name}` is truncated")));
+                    return Err(self.invalid(format!("`{name}` is truncated")));
                 }
                 let bytes = file.bytes(offset as usize, size)?;
                 Ok(bytes.chunks_exact(dtype.bytes()).map(|one| dtype.read(one)).collect())
@@ -118,7 +117,8 @@ pub(super) fn open(path: &Path, fill_missing: bool) -> Result<Box<dyn Source>> {
     })
 }
 
-/// The values of a small array, none if it does not exist. Errors (65): it has more than [`MAX_SMALL`], or cannot be read.
+/// The values of a small array, none if it does not exist. Errors (65): it has more than [`MAX_SMALL`], or cannot be
+/// read.
 pub(super) fn numbers(source: &dyn Source, name: &str) -> Result<Vec<f64>> {
     let Some(shape) = source.shape(name) else { return Ok(Vec::new()) };
     let count = shape.iter().try_fold(1usize, |n, dim| n.checked_mul(*dim));
@@ -172,7 +172,7 @@ pub(super) fn parameter_at(
         let attributes = source.attributes(*place);
         let known = match listed(&attributes) {
             Some(parameter) => Some(parameter),
-            None => Parameter::of(&numbers_of(source, *place, &attributes)?),
+            None => Parameter::of(numbers_of(source, *place, &attributes)?),
         };
         if known.is_some() {
             return Ok(known);

@@ -46,13 +46,9 @@ impl Field {
             let listed: Vec<Map<String, Value>> =
                 serde_json::from_str(&text).map_err(|cause| data_error(cause.to_string()))?;
             let one = |sample: &usize| listed.get(*sample).cloned();
-            let missing = || {
-                data_error(format!(
-                    "{} entries for {} trajectories",
-                    listed.len(),
-                    self.trajectories()
-                ))
-            };
+            let count = self.trajectories();
+            let missing =
+                || data_error(format!("{} entries for {count} trajectories", listed.len()));
             samples.iter().map(one).collect::<Option<_>>().ok_or_else(missing)?
         } else {
             let groups = self.group_names();

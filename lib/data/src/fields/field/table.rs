@@ -71,10 +71,8 @@ impl Table {
             values.sort_unstable_by(f64::total_cmp);
             values.dedup_by_key(|value| value.to_bits());
             if values.len() > MAX_SMALL {
-                let letter = axis.letter();
-                return Err(data_error(format!(
-                    "column `{letter}` has more than {MAX_SMALL} values"
-                )));
+                let what = format!("column `{}` has more than {MAX_SMALL} values", axis.letter());
+                return Err(data_error(what));
             }
             axes.push((axis, values));
             places.push(at);
@@ -93,10 +91,8 @@ impl Table {
         let others = (0..names.len()).filter(|i| meanings[*i].is_none());
         let (constant, channels): (Vec<usize>, Vec<usize>) = others.partition(is_parameter);
         if channels.is_empty() {
-            return Err(data_error(format!(
-                "no column of values beside {}",
-                quote(&names.join(","))
-            )));
+            let names = names.join(",");
+            return Err(data_error(format!("no column of values beside {}", quote(&names))));
         }
         // Put every value at its index in [n, t, x…, c].
         let mut values = vec![0f32; rows * channels.len()];
@@ -184,10 +180,7 @@ fn meaning(name: &str) -> Option<Axis> {
     match name.to_ascii_lowercase().as_str() {
         "n" | "sample" | "trajectory" => Some(Axis::Sample),
         "t" | "time" => Some(Axis::Time),
-        "x" => Some(Axis::X),
-        "y" => Some(Axis::Y),
-        "z" => Some(Axis::Z),
-        _ => None,
+        other => Axis::SPACE.into_iter().find(|axis| other.chars().eq([axis.letter()])),
     }
 }
 
@@ -206,11 +199,8 @@ fn numbers(path: &Path, mut reader: Reader<Rows>) -> Result<Vec<f64>> {
             numbers.push(number.ok_or_else(|| {
                 let line = record.position().map_or(0, csv::Position::line);
                 let text = StringRecord::from_byte_record_lossy(record.clone());
-                data_error(format!(
-                    "line {line}, column {}: `{}` is not a number",
-                    column + 1,
-                    &text[column]
-                ))
+                let (number, text) = (column + 1, &text[column]);
+                data_error(format!("line {line}, column {number}: `{text}` is not a number"))
             })?);
         }
     }
@@ -245,10 +235,9 @@ impl Read for Rows {
                 _ => {}
             }
             if self.length > MAX_ROW {
-                let text = format!(
-                    "row {} is longer than {MAX_ROW} bytes, the longest supported",
-                    self.row
-                );
+                let row = self.row;
+                let text =
+                    format!("row {row} is longer than {MAX_ROW} bytes, the longest supported");
                 return Err(io::Error::other(text));
             }
         }

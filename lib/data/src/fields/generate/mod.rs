@@ -134,6 +134,7 @@ impl Generation {
             attributes.push((PERIODIC, ["x", "x,y"][equation.axes() - 1].into()));
         }
         let (layout, channels, inputs) = equation.layout();
+        let timed_frames = if equation.is_steady() { 0 } else { self.frames };
         let [from, to] = equation.domain();
         let centres: Vec<f64> =
             cell_centres(self.grid).iter().map(|x| from + (to - from) * x).collect();
@@ -148,10 +149,7 @@ impl Generation {
             channels: channels.iter().map(|name| name.to_string()).collect(),
             inputs,
             coordinates: vec![centres; equation.axes()],
-            t: match equation.is_steady() {
-                true => Vec::new(),
-                false => frame_times(self.frames, self.end),
-            },
+            t: frame_times(timed_frames, self.end),
             attributes: attributes.into_iter().map(|(name, value)| (name.into(), value)).collect(),
             dtype: Dtype::F32,
         }

@@ -113,10 +113,7 @@ fn regimes(plan: &Plan, source: &Path) -> Result<Vec<(String, Regime)>> {
     if count > 0 {
         regimes.retain(|regime| !regime.samples.is_empty());
     }
-    let value = |regime: &Regime, name: &str| {
-        let all = regime.parameter.iter().flat_map(Parameter::iter);
-        all.into_iter().find(|(other, _)| *other == name).map(|(_, value)| value.to_bits())
-    };
+    let value = |regime: &Regime, name: &str| Some(regime.parameter.as_ref()?.get(name)?.to_bits());
     let differs =
         |name: &str| regimes.iter().any(|regime| value(regime, name) != value(&regimes[0], name));
     let suffix = |regime: &Regime| {

@@ -111,9 +111,7 @@ fn unnamed_channels(count: usize) -> Vec<String> {
 pub struct FieldWriter {
     file: fs::File,
     path: PathBuf,
-    shape: Shape,
-    channels: Vec<String>,
-    dtype: Dtype,
+    header: Header,
     datasets: Vec<Dataset>,
 }
 
@@ -139,13 +137,12 @@ impl FieldWriter {
     fn open(from: &Path, path: &Path, header: &Header, datasets: Vec<Dataset>) -> Result<Self> {
         let file = fs::OpenOptions::new().write(true).open(from);
         let file = file.map_err(|cause| Error::create(path, cause))?;
-        let Header { shape, channels, dtype, .. } = header.clone();
-        Ok(Self { file, path: path.to_path_buf(), shape, channels, dtype, datasets })
+        Ok(Self { file, path: path.to_path_buf(), header: header.clone(), datasets })
     }
 
     /// Writes one trajectory, [frames, grid…, channels]. Errors: as [`write_frames`](Self::write_frames).
     pub fn write(&self, trajectory: usize, values: &[f32]) -> Result<()> {
-        self.write_frames(trajectory, 0..self.shape.frames, values)
+        self.write_frames(trajectory, 0..self.header.shape.frames, values)
     }
 
     /// Writes frames of a trajectory, [frames.len(), grid…, channels]. Errors: 65 for a value that is too large for the
@@ -156,27 +153,28 @@ impl FieldWriter {
         frames: Range<usize>,
         values: &[f32],
     ) -> Result<()> {
-        let Shape { trajectories, frames: all, .. } = self.shape;
+        let Header { shape, channels, dtype, .. } = &self.header;
+        let (trajectories, all) = (shape.trajectories, shape.frames);
         if trajectory >= trajectories
             || frames.end > all
-            || values.len() != frames.len() * self.shape.frame_len()
+            || values.len() != frames.len() * shape.frame_len()
         {
             return Err(Error::bug(format!(
                 "{}: frames {frames:?} of trajectory {trajectory} with {} numbers into {}",
                 self.path.display(),
                 values.len(),
-                self.shape
+                shape
             )));
         }
-        let (mut buffer, mut narrow, size) = (Vec::new(), Vec::new(), self.dtype.bytes());
+        let (mut buffer, mut narrow, size) = (Vec::new(), Vec::new(), dtype.bytes());
         for dataset in &self.datasets {
             let width = dataset.channels.len();
-            let whole = width == self.shape.channels;
+            let whole = width == shape.channels;
             if dataset.is_static && frames.start > 0 {
                 continue;
             }
             let stored = if dataset.is_static { 1 } else { frames.len() };
-            let rows = values.chunks_exact(self.shape.channels).take(stored * self.shape.points());
+            let rows = values.chunks_exact(shape.channels).take(stored * shape.points());
             let mine = if whole {
                 values
             } else {
@@ -184,20 +182,20 @@ impl FieldWriter {
                 rows.for_each(|row| buffer.extend_from_slice(&row[dataset.channels.clone()]));
                 &buffer
             };
-            let frame_len = self.shape.points() * width;
+            let frame_len = shape.points() * width;
             let length = if dataset.is_static { 1 } else { all };
             let begin = match &dataset.place {
                 Place::One(offset) => offset + (size * trajectory * length * frame_len) as u64,
                 Place::Each(offsets) => offsets[trajectory],
             };
-            let bytes = narrowed(mine, self.dtype, &mut narrow).map_err(|at| {
+            let bytes = narrowed(mine, *dtype, &mut narrow).map_err(|at| {
                 Error::data(format!(
                     "{}: {:e} in frame {} of trajectory {trajectory}, channel {}, is too large for {}",
                     self.path.display(),
                     mine[at],
                     frames.start + at / frame_len,
-                    self.channels[dataset.channels.start + at % width],
-                    self.dtype
+                    channels[dataset.channels.start + at % width],
+                    dtype
                 ))
             })?;
             self.file

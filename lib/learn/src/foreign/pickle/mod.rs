@@ -65,14 +65,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<(Contents, Value), String> {
     if bytes.len() as u64 > MAX_PICKLE {
         return Err(format!("its pickle has {} bytes, more than {MAX_PICKLE}", bytes.len()));
     }
-    let mut machine = Machine {
-        rest: bytes,
-        stack: Vec::new(),
-        marks: Vec::new(),
-        memo: Vec::new(),
-        made: 0,
-        contents: Contents::default(),
-    };
+    let mut machine = Machine { rest: bytes, ..Machine::default() };
     loop {
         if let Some(value) = machine.step()? {
             return Ok((machine.contents, value));
@@ -80,6 +73,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<(Contents, Value), String> {
     }
 }
 
+#[derive(Default)]
 struct Machine<'a> {
     rest: &'a [u8],
     stack: Vec<Value>,

@@ -98,7 +98,6 @@ fn start_worker<'a>(job: &'a Job, signals: Signals) -> Result<Start<'a>> {
     // The same error probably occurs on rank 0, which then reports it for all ranks.
     let opened = open(job);
     let (path, saved_at) = match broadcast(job.ranks, StartDecision::Leave(0))? {
-        // that of rank 0
         StartDecision::Leave(exit) => return Ok(Start::Leave(exit_of(exit))),
         StartDecision::Go { checkpoint, saved_at } => (checkpoint, saved_at),
     };

@@ -50,7 +50,7 @@ impl Comparison {
         }
         let (sender, hashes) = channel::<Vec<Vec<u8>>>();
         let (hashes, hosts, found) = (Mutex::new(hashes), hosts(job.ranks), Arc::clone(&self.0));
-        let condition = Condition::new(move |files| {
+        let condition: Condition = Arc::new(move |files| {
             let hashes = hashes.lock().unwrap_or_else(PoisonError::into_inner).recv();
             let mut all = hashes
                 .map_err(|_| Error::bug("the hashes of the other ranks were not received"))?;

@@ -17,27 +17,23 @@ pub fn rows(result: &Evaluation) -> Vec<Value> {
                 regimes.iter().map(|r| mean_of_starts(r, value)).collect();
             values.map(|values| values.iter().sum::<f64>() / values.len() as f64)
         };
-        let mut row = Map::new();
-        row.insert("regime".into(), json!(name));
         let rollouts: usize = regimes.iter().map(Regime::rollouts).sum();
-        if result.steps > 0 {
-            row.insert("steps".into(), json!(result.steps));
-            row.insert("rollouts".into(), json!(rollouts));
-        } else {
-            row.insert("samples".into(), json!(rollouts));
-        }
+        let mut row = match result.steps {
+            0 => json!({ "regime": name, "samples": rollouts }),
+            steps => json!({ "regime": name, "steps": steps, "rollouts": rollouts }),
+        };
         if let Some(first) = mean(&|scores| Some(scores.field(Model::Operator)?.get(1)?.nrmse())) {
-            row.insert("one_step".into(), json!(first));
+            row["one_step"] = json!(first);
         }
         let models = regimes[0].by_start[0].models();
         for model in &models {
-            row.insert(model.name().into(), json!(mean(&|scores| scores.nrmse(*model))));
+            row[model.name()] = json!(mean(&|scores| scores.nrmse(*model)));
         }
         let of = |model: Model| mean(&|scores| scores.nrmse(model));
         if let Some((operator, persistence)) = of(Model::Operator).zip(of(Model::Persistence)) {
-            row.insert("ratio".into(), json!(operator / persistence));
+            row["ratio"] = json!(operator / persistence);
         }
-        Value::Object(row)
+        row
     };
     let of_regime = |r: &Regime| row(r.parameter.to_string(), std::slice::from_ref(r));
     let mut rows: Vec<Value> = result.regimes.iter().map(of_regime).collect();

@@ -6,8 +6,9 @@ use super::spectrum::Spectrum;
 use serde::{Deserialize, Serialize};
 
 /// A model or baseline that is compared with the ground truth.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, strum::IntoStaticStr)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum Model {
     /// The operator's rollout, decoded.
     Operator,
@@ -26,14 +27,7 @@ pub enum Model {
 impl Model {
     /// Its name in files.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Operator => "operator",
-            Self::Regression => "regression",
-            Self::Persistence => "persistence",
-            Self::Mean => "mean",
-            Self::Nearest => "nearest",
-            Self::Codec => "codec",
-        }
+        self.into()
     }
 }
 

@@ -5,7 +5,7 @@
 //! convolutional blocks on each side add what is not smooth. Padding is periodic or zero; with periodic padding,
 //! shifting a field by whole patches shifts the tokens, an exact symmetry that the training of the operator uses.
 
-use super::Patches;
+use super::{Patches, number};
 use learn::forward::Forward;
 use learn::nn::{Block, BlockConfig, Condition, Linear, Mixing};
 use learn::params::{Builder, Init};
@@ -36,24 +36,16 @@ pub struct CodecModel {
     #[schemars(range(min = 0, max = 1024))]
     pub decoder_depth: usize,
     /// Side of the depthwise convolution filters, in tokens.
-    #[serde(default = "five")]
+    #[serde(default = "number::<5>")]
     #[schemars(range(min = 1, max = 1023))]
     pub kernel_size: usize,
     /// Hidden width of the feed-forward parts, as a multiple of `hidden`.
-    #[serde(default = "two")]
+    #[serde(default = "number::<2>")]
     #[schemars(range(min = 1, max = 256))]
     pub mlp_ratio: usize,
     /// Padding of the convolutions: circular for a periodic domain, else zeros.
     #[serde(default)]
     pub padding_mode: PaddingMode,
-}
-
-fn five() -> usize {
-    5
-}
-
-fn two() -> usize {
-    2
 }
 
 /// Padding of the convolutions at the boundary of the domain.
@@ -115,10 +107,7 @@ struct Side {
 impl Side {
     fn forward(&self, forward: &Forward, x: &Var) -> Result<Var> {
         let x = &forward.to_compute_dtype(x)?;
-        let mut h = self.input.forward(forward, x)?;
-        for block in &self.blocks {
-            h = block.forward(forward, &h, None)?;
-        }
+        let h = Block::all(&self.blocks, forward, self.input.forward(forward, x)?, None)?;
         let direct = forward.to_param_dtype(&self.direct.forward(forward, x)?)?;
         let rest = forward.to_param_dtype(&self.output.forward(forward, &h)?)?;
         forward.apply(Binary::Add, &[&direct, &rest])

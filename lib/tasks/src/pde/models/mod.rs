@@ -14,3 +14,8 @@ pub use operator::{Operator, OperatorModel};
 pub use patches::Patches;
 pub use pdet_stack::PdetStack;
 pub use pdet_unet::PdetUnet;
+
+/// The default `N` of a configuration key.
+pub(crate) fn number<const N: usize>() -> usize {
+    N
+}

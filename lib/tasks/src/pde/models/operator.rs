@@ -2,6 +2,7 @@
 
 pub use super::backbone::{Attention, BackboneConfig};
 use super::backbone::{Backbone, BackboneShape};
+use super::number;
 use learn::forward::Forward;
 use learn::nn::{Condition, Linear, Norm};
 use learn::params::{Builder, Init, ParamId};
@@ -24,16 +25,12 @@ pub struct OperatorModel {
     #[serde(default)]
     pub condition: ConditionPath,
     /// Width of the conditioning vector; ignored with `condition: additive`, which uses the latent width.
-    #[serde(default = "condition_width")]
+    #[serde(default = "number::<64>")]
     #[schemars(range(min = 1, max = 65536))]
     pub condition_width: usize,
     /// How the output of the backbone is added to the state.
     #[serde(default)]
     pub output: Output,
-}
-
-fn condition_width() -> usize {
-    64
 }
 
 /// How the model is conditioned on Δt and the parameter of the equation.

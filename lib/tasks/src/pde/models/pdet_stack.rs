@@ -1,7 +1,8 @@
 use super::backbone::{Attention, BackboneShape, Input};
+use super::number;
 use learn::forward::Forward;
 use learn::nn::{Block, BlockConfig, Linear, Norm};
-use learn::params::{Builder, Init};
+use learn::params::Builder;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tensor::Var;
@@ -21,7 +22,7 @@ pub struct PdetStack {
     #[serde(default)]
     pub attention: Attention,
     /// Use attention in every n-th block only, counted from the last one.
-    #[serde(default = "one")]
+    #[serde(default = "number::<1>")]
     #[schemars(range(min = 1))]
     pub attention_every: usize,
     /// Side of the depthwise convolution filter in each block, in tokens; 0 for none.
@@ -29,7 +30,7 @@ pub struct PdetStack {
     #[schemars(range(min = 0, max = 1023))]
     pub kernel_size: usize,
     /// Hidden width of the feed-forward parts, as a multiple of `hidden`.
-    #[serde(default = "four")]
+    #[serde(default = "number::<4>")]
     #[schemars(range(min = 1, max = 256))]
     pub mlp_ratio: usize,
     /// Initial value of the learned scale of each residual branch (layer scale).
@@ -40,14 +41,6 @@ pub struct PdetStack {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     #[schemars(extend("default" = false))]
     pub positions: bool,
-}
-
-fn one() -> usize {
-    1
-}
-
-fn four() -> usize {
-    4
 }
 
 fn tenth() -> f64 {
@@ -77,12 +70,11 @@ impl Stack {
                 branch_scale: Some(c.branch_scale),
             }
         };
-        let zero = Init::Constant(0.0);
         Self {
             input: Input::new(b, shape, c.hidden, c.positions),
             blocks: (0..c.depth).map(|i| Block::new(b, format!("blocks.{i}"), &block(i))).collect(),
             norm: Norm::new(b, "norm", c.hidden, learn::nn::Condition::Fixed),
-            output: Linear::with_init(b, "output", c.hidden, shape.output, zero, zero),
+            output: Linear::zeroed(b, "output", c.hidden, shape.output),
         }
     }
 
@@ -92,10 +84,8 @@ impl Stack {
         z: &Var,
         condition: Option<&Var>,
     ) -> Result<Var> {
-        let mut x = self.input.forward(forward, z)?;
-        for block in &self.blocks {
-            x = block.forward(forward, &x, condition)?;
-        }
+        let x = self.input.forward(forward, z)?;
+        let x = Block::all(&self.blocks, forward, x, condition)?;
         let x = self.norm.forward(forward, &x, None)?;
         self.output.forward(forward, &x)
     }

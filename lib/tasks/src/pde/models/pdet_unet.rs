@@ -1,4 +1,5 @@
 use super::backbone::{Attention, BackboneShape, Input};
+use super::number;
 use learn::forward::Forward;
 use learn::nn::{Block, BlockConfig, Condition, Linear, Norm, interpolation, map_axes, pair_means};
 use learn::params::Builder;
@@ -26,7 +27,7 @@ pub struct PdetUnet {
     #[schemars(range(min = 0, max = 1023))]
     pub kernel_size: usize,
     /// Hidden width of the feed-forward parts, as a multiple of `hidden`.
-    #[serde(default = "two")]
+    #[serde(default = "number::<2>")]
     #[schemars(range(min = 1, max = 256))]
     pub mlp_ratio: usize,
     /// Add learned position embeddings to the tokens, one per row and one per column of the token grid.
@@ -34,10 +35,6 @@ pub struct PdetUnet {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     #[schemars(extend("default" = false))]
     pub positions: bool,
-}
-
-fn two() -> usize {
-    2
 }
 
 #[derive(Clone, Debug)]
@@ -106,12 +103,7 @@ impl Unet {
         z: &Var,
         condition: Option<&Var>,
     ) -> Result<Var> {
-        let run = |blocks: &[Block], mut x: Var| -> Result<Var> {
-            for block in blocks {
-                x = block.forward(forward, &x, condition)?;
-            }
-            Ok(x)
-        };
+        let run = |blocks: &[Block], x: Var| Block::all(blocks, forward, x, condition);
         let mut x = self.input.forward(forward, z)?;
         let mut skips = Vec::new();
         for level in &self.levels {

@@ -32,7 +32,7 @@ pub struct LatentData {
     pub random_shift: bool,
     /// Bias of the start frame towards early times, where fields change fastest: it is drawn as the fraction u^start_bias of
     /// the trajectory, with u uniform in [0, 1). 1 draws all start frames equally often.
-    #[serde(default = "even")]
+    #[serde(default = "one")]
     pub start_bias: f64,
     /// Standard deviation of the Gaussian noise added to the initial state, relative to that of each channel.
     #[serde(default)]
@@ -57,10 +57,6 @@ pub struct LatentSource {
 
 fn strides() -> Vec<usize> {
     vec![1]
-}
-
-fn even() -> f64 {
-    1.0
 }
 
 /// The loss function.

@@ -31,22 +31,6 @@ pub struct TrainedCodec {
 }
 
 impl TrainedCodec {
-    /// Restores the codec from its checkpoint. Errors: 65 when that is of another task or its parts do not match.
-    pub fn restore(parts: &Parts, opener: &Opener) -> Result<Self> {
-        let (task, wanted) = (&parts.task, CodecTask::SPEC.name);
-        if task != wanted {
-            return Err(Error::data(format!("{}: task {task}, expected {wanted}", parts.origin)));
-        }
-        let model: CodecModel = parts.section("model")?;
-        let patches = |grid: &[usize], channels| model.patches(grid, channels);
-        let tokens = FieldTokens::restore("field", parts, patches)?;
-        let mut trained =
-            parts.restore(Device::Cpu, |b| Ok(Codec::new(b, &model, &tokens.patches)))?;
-        let hash = hash_of_model(&model, &trained.params.trained)?;
-        trained.params = trained.params.to_device(opener.device)?;
-        Ok(Self { trained, tokens, dim: model.latent, hash })
-    }
-
     /// Rows and columns of the token grid.
     pub fn token_grid(&self) -> [usize; 2] {
         self.tokens.patches.tokens()
@@ -142,6 +126,22 @@ impl TrainedCodec {
 }
 
 impl TrainedModel for TrainedCodec {
+    /// Restores the codec from its checkpoint. Errors: 65 when that is of another task or its parts do not match.
+    fn restore(parts: &Parts, opener: &Opener) -> Result<Self> {
+        let (task, wanted) = (&parts.task, CodecTask::SPEC.name);
+        if task != wanted {
+            return Err(Error::data(format!("{}: task {task}, expected {wanted}", parts.origin)));
+        }
+        let model: CodecModel = parts.section("model")?;
+        let patches = |grid: &[usize], channels| model.patches(grid, channels);
+        let tokens = FieldTokens::restore("field", parts, patches)?;
+        let mut trained =
+            parts.restore(Device::Cpu, |b| Ok(Codec::new(b, &model, &tokens.patches)))?;
+        let hash = hash_of_model(&model, &trained.params.trained)?;
+        trained.params = trained.params.to_device(opener.device)?;
+        Ok(Self { trained, tokens, dim: model.latent, hash })
+    }
+
     fn models(&self) -> Vec<(&'static str, Origin, usize)> {
         vec![(CodecTask::SPEC.name, self.trained.origin.clone(), self.trained.params.count())]
     }

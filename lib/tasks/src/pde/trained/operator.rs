@@ -33,32 +33,6 @@ pub struct TrainedOperator {
 }
 
 impl TrainedOperator {
-    /// Restores the operator from its checkpoint and that of its codec.
-    ///
-    /// Errors: 65 when their parts do not match or the codec is a different one; 66 when the codec cannot be found.
-    pub fn restore(parts: &Parts, opener: &Opener) -> Result<Self> {
-        let (model, data): (OperatorModel, LatentData) =
-            (parts.section("model")?, parts.section("data")?);
-        let codec = opener.dependency(parts, "codec", |parts, opener| {
-            let codec = TrainedCodec::restore(parts, opener)?;
-            let hash = codec.hash();
-            Ok((codec, hash))
-        })?;
-        let scale = Normalisation::restore("latent", parts)?;
-        if scale.channels() != codec.dim() {
-            let (own, other) = (scale.channels(), codec.dim());
-            let text =
-                format!("latents with {own} features per token, but its codec produces {other}");
-            return Err(Error::data(text));
-        }
-        let (dim, grid, padding_mode) = (codec.dim(), codec.token_grid(), data.padding_mode.into());
-        let trained = parts.restore(opener.device, |b| {
-            Ok(Operator::new(b, &model, dim, grid, padding_mode, Condition::FEATURES))
-        })?;
-        let (condition, strides) = (Condition::restore(parts)?, data.strides);
-        Ok(Self { trained, codec, scale, condition, strides })
-    }
-
     /// The requested stride, or the longest one that it was trained with.
     fn stride(&self, request: &Request) -> usize {
         request.stride.unwrap_or(self.strides.iter().copied().max().unwrap_or(1))
@@ -125,6 +99,32 @@ pub(crate) fn rollout(
 }
 
 impl TrainedModel for TrainedOperator {
+    /// Restores the operator from its checkpoint and that of its codec.
+    ///
+    /// Errors: 65 when their parts do not match or the codec is a different one; 66 when the codec cannot be found.
+    fn restore(parts: &Parts, opener: &Opener) -> Result<Self> {
+        let (model, data): (OperatorModel, LatentData) =
+            (parts.section("model")?, parts.section("data")?);
+        let codec = opener.dependency(parts, "codec", |parts, opener| {
+            let codec = TrainedCodec::restore(parts, opener)?;
+            let hash = codec.hash();
+            Ok((codec, hash))
+        })?;
+        let scale = Normalisation::restore("latent", parts)?;
+        if scale.channels() != codec.dim() {
+            let (own, other) = (scale.channels(), codec.dim());
+            let text =
+                format!("latents with {own} features per token, but its codec produces {other}");
+            return Err(Error::data(text));
+        }
+        let (dim, grid, padding_mode) = (codec.dim(), codec.token_grid(), data.padding_mode.into());
+        let trained = parts.restore(opener.device, |b| {
+            Ok(Operator::new(b, &model, dim, grid, padding_mode, Condition::FEATURES))
+        })?;
+        let (condition, strides) = (Condition::restore(parts)?, data.strides);
+        Ok(Self { trained, codec, scale, condition, strides })
+    }
+
     fn models(&self) -> Vec<(&'static str, Origin, usize)> {
         let Trained { origin, params, .. } = &self.trained;
         let own = (OperatorTask::SPEC.name, origin.clone(), params.count());

@@ -101,12 +101,10 @@ impl ZarrGroup {
         let data_error = |what: String| self.invalid(format!("`{name}`: {what}"));
         let found = self.description(name)?;
         if !found.filters.is_empty() {
-            let filters: Vec<&str> =
-                found.filters.iter().map(|filter| filter.id.as_str()).collect();
-            return Err(data_error(format!(
-                "filter {} is not supported; save it without filters",
-                quote(&filters.join(", "))
-            )));
+            let filters: Vec<&str> = found.filters.iter().map(|codec| codec.id.as_str()).collect();
+            let filters = quote(&filters.join(", "));
+            let what = format!("filter {filters} is not supported; save it without filters");
+            return Err(data_error(what));
         }
         let separator = found.dimension_separator.unwrap_or_else(|| ".".into());
         if !matches!(separator.as_str(), "." | "/") {
