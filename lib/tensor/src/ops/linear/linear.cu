@@ -69,7 +69,7 @@ DEVICE void sum_part(const element* dy, const element* slope, element* dz, float
 // dz = dy slope, all [rows, n]; slope may be null (1), and dz too (not written). If `partials` [blocks of rows, n] is
 // given, it receives sums of dz over `height` rows each. `whole` means that n is a multiple of WIDTH. Blocks: blocks of
 // rows x blocks of 32 columns or, if whole, 32 WIDTH columns.
-KERNEL(linear_slope, WARPS * WARP)(const element* __restrict__ dy,
+KERNEL(linear_slope, WARPS * WARP, 4)(const element* __restrict__ dy,
                                    const element* __restrict__ slope, element* __restrict__ dz,
                                    float* __restrict__ partials, int rows, int n, int height,
                                    int whole) {
