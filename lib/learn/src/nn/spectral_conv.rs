@@ -22,10 +22,11 @@ pub struct SpectralConv {
     /// W, [modes, 2, inputs, outputs].
     weight: ParamId,
     grid: [usize; 2],
-    /// Wave numbers along rows (of both signs, ascending) and columns (0 and positive).
-    rows: Vec<f64>,
-    columns: Vec<f64>,
-    width: usize,
+    /// Number of modes along rows and columns.
+    modes: [usize; 2],
+    /// The transforms along rows and columns, and their inverses.
+    transforms: [Tensor; 2],
+    inverses: [Tensor; 2],
 }
 
 impl SpectralConv {
@@ -34,51 +35,52 @@ impl SpectralConv {
     /// columns are kept, at most those that the grid has. Both parts of the weights are initialised from a normal
     /// distribution with variance 1/(2·width).
     pub fn new(b: &mut Builder, name: &str, width: usize, grid: [usize; 2], modes: usize) -> Self {
-        let [rows, columns] = grid;
-        let kept = modes.min(rows);
-        let rows = (0..kept).map(|m| m as f64 - (kept / 2) as f64).collect::<Vec<_>>();
-        let columns = (0..=modes.min(columns) / 2).map(|k| k as f64).collect::<Vec<_>>();
+        let kept = modes.min(grid[0]);
+        let waves = [
+            (0..kept).map(|m| m as f64 - (kept / 2) as f64).collect::<Vec<_>>(),
+            (0..=modes.min(grid[1]) / 2).map(|k| k as f64).collect(),
+        ];
+        let modes = [waves[0].len(), waves[1].len()];
         let init = Init::Normal((2.0 * width as f64).sqrt().recip());
-        let shape = [rows.len() * columns.len(), 2, width, width];
+        let shape = [modes[0] * modes[1], 2, width, width];
         let weight = b.scope(name, |b| b.param("weight", &shape, init));
-        Self { weight, grid, rows, columns, width }
+        // Along columns the tokens are real, along rows they are transforms.
+        let (n, points) = (grid.map(|n| n as f64), grid.map(points));
+        let transforms = [0, 1].map(|axis| {
+            let from = (&points[axis][..], axis == 0);
+            exponential((&waves[axis], true), from, n[axis], -1.0, |_| 1.0 / n[axis])
+        });
+        let inverses = [0, 1].map(|axis| {
+            // Of a real transform, modes other than 0 and n/2 stand for their conjugates as well.
+            let single = |k: f64| axis == 0 || k == 0.0 || 2.0 * k == n[axis];
+            let scale = |k| if single(k) { 1.0 } else { 2.0 };
+            exponential((&points[axis], axis == 0), (&waves[axis], true), n[axis], 1.0, scale)
+        });
+        Self { weight, grid, modes, transforms, inverses }
     }
 
     /// x [B, rows·columns, width] -> the same shape; computed in the dtype of the parameters.
     pub fn forward(&self, forward: &Forward, x: &Var) -> Result<Var> {
         let x = forward.to_param_dtype(x)?;
-        let ([rows, columns], width) = (self.grid, self.width);
-        let (m, k, batch) = (self.rows.len(), self.columns.len(), x.shape()[0]);
-        let matmul = |a: Tensor, x: &Var| forward.apply(MatMul, &[&forward.constant(&a)?, x]);
+        let ([rows, columns], [m, k]) = (self.grid, self.modes);
+        let (batch, width) = (x.shape()[0], x.shape()[2]);
+        let matmul = |a: &Tensor, x: &Var| forward.apply(MatMul, &[&forward.constant(a)?, x]);
         let permute = |x: Var, shape: &[usize], axes: &[usize]| {
             forward.apply(Permute(axes.to_vec()), &[&x.reshape(shape)])
         };
         // [B·rows, columns, width] -> [B·rows, 2·k, width] -> [B·k, 2·rows, width] -> [B·k, 2·m, width].
-        let (waves, points) = ([&self.rows, &self.columns], self.grid.map(points));
-        let transform = |axis: usize, is_real: bool| {
-            let n = self.grid[axis];
-            let from = (&points[axis][..], !is_real);
-            exponential((waves[axis], true), from, n, -1.0, |_| 1.0 / n as f64)
-        };
-        let inverse = |axis: usize, is_real: bool| {
-            // In a real transform, modes other than 0 and n/2 stand for their conjugates as well.
-            let n = self.grid[axis];
-            let single = |k: f64| !is_real || k == 0.0 || 2.0 * k == n as f64;
-            let scale = |k| if single(k) { 1.0 } else { 2.0 };
-            exponential((&points[axis], !is_real), (waves[axis], true), n, 1.0, scale)
-        };
-        let z = matmul(transform(1, true), &x.reshape(&[batch * rows, columns, width]))?;
+        let z = matmul(&self.transforms[1], &x.reshape(&[batch * rows, columns, width]))?;
         let z = permute(z, &[batch, rows, 2, k, width], &[0, 3, 2, 1, 4])?;
-        let z = matmul(transform(0, false), &z.reshape(&[batch * k, 2 * rows, width]))?;
+        let z = matmul(&self.transforms[0], &z.reshape(&[batch * k, 2 * rows, width]))?;
         // The matrices of all modes: [k·m, B, 2·width] x [k·m, 2·width, 2·width].
         let z = permute(z, &[batch, k, 2, m, width], &[1, 3, 0, 2, 4])?;
         let z = z.reshape(&[k * m, batch, 2 * width]);
         let z = forward.apply(MatMul, &[&z, &self.real_weight(forward)?])?;
         // And back.
         let z = permute(z, &[k, m, batch, 2, width], &[2, 0, 3, 1, 4])?;
-        let z = matmul(inverse(0, false), &z.reshape(&[batch * k, 2 * m, width]))?;
+        let z = matmul(&self.inverses[0], &z.reshape(&[batch * k, 2 * m, width]))?;
         let z = permute(z, &[batch, k, 2, rows, width], &[0, 3, 2, 1, 4])?;
-        let y = matmul(inverse(1, true), &z.reshape(&[batch * rows, 2 * k, width]))?;
+        let y = matmul(&self.inverses[1], &z.reshape(&[batch * rows, 2 * k, width]))?;
         forward.to_compute_dtype(&y.reshape(&[batch, rows * columns, width]))
     }
 
@@ -87,7 +89,8 @@ impl SpectralConv {
         let weight = forward.get_stored(self.weight);
         let part = |start| {
             let part = forward.apply(Narrow { axis: 1, start, length: 1 }, &[weight])?;
-            Ok::<_, unix::Error>(part.reshape(&[weight.shape()[0], self.width, self.width]))
+            let &[modes, _, inputs, outputs] = part.shape() else { unreachable!("see `weight`") };
+            Ok::<_, unix::Error>(part.reshape(&[modes, inputs, outputs]))
         };
         let (re, im) = (part(0)?, part(1)?);
         let minus = forward.apply(Binary::Multiply, &[&im, &forward.full(&[1], -1.0)?])?;
@@ -101,7 +104,7 @@ impl SpectralConv {
 fn exponential(
     (a, is_complex): (&[f64], bool),
     (b, of_complex): (&[f64], bool),
-    n: usize,
+    n: f64,
     sign: f64,
     scale: impl Fn(f64) -> f64,
 ) -> Tensor {
@@ -111,7 +114,7 @@ fn exponential(
             for of in 0..1 + usize::from(of_complex) {
                 for b in b {
                     // Reduced first, exactly, so that large products lose no digits.
-                    let phase = sign * TAU * ((a * b) % n as f64) / n as f64;
+                    let phase = sign * TAU * ((a * b) % n) / n;
                     let value = match (part, of) {
                         (0, 1) => -phase.sin(),
                         (1, 0) => phase.sin(),

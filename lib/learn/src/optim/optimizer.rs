@@ -61,8 +61,7 @@ pub enum Method {
         #[serde(default = "epsilon")]
         epsilon: f64,
     },
-    /// Muon (Jordan et al. 2024) for parameters with two axes, AdamW for all others. Muon's step has the same size in
-    /// all directions; the same learning rate suits both.
+    /// Muon (Jordan et al. 2024) for parameters with two axes, AdamW for all others.
     Muon {
         /// Decay rate of the running average of the gradient of matrices, μ.
         #[serde(default = "muon_momentum")]

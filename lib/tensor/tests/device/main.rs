@@ -1,5 +1,5 @@
 //! Every case of every op on a device that runs kernels, in every dtype, compared with the CPU in f64: on the emulator,
-//! or with LONGHAUL_TEST_DEVICE=cuda on a GPU (`make gpu-test`). LONGHAUL_TEST_OPS=linear,softmax selects ops.
+//! or with LONGHAUL_TEST_DEVICE=cuda on a GPU (`make gpu-test`). LONGHAUL_TEST_OPS=linear,conv selects ops.
 
 #[cfg(feature = "emu")]
 mod emulator;
