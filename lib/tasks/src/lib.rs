@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod diffusion;
 mod model_args;
 pub mod pde;
 pub mod regression;

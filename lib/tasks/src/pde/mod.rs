@@ -10,6 +10,7 @@ pub mod operator;
 pub(crate) mod sources;
 pub(crate) mod tokens;
 mod trained;
+mod windows;
 
 pub use sources::{FieldSource, Sources};
 pub use trained::{TrainedCodec, TrainedOperator};

@@ -1,6 +1,7 @@
 //! The kinds of backbone, the network that processes the tokens.
 
 use super::fno::{Fno, FourierLayers};
+use super::mlp::{Mlp, MlpLayers};
 use super::pdet_stack::{PdetStack, Stack};
 use super::pdet_unet::{PdetUnet, Unet};
 use learn::forward::Forward;
@@ -23,6 +24,8 @@ pub enum BackboneConfig {
     PdetUnet(PdetUnet),
     /// A Fourier neural operator.
     Fno(Fno),
+    /// An MLP on each token by itself.
+    Mlp(Mlp),
 }
 
 impl BackboneConfig {
@@ -31,7 +34,7 @@ impl BackboneConfig {
         let (hidden, attention, kernel_size) = match self {
             BackboneConfig::PdetStack(c) => (c.hidden, &c.attention, c.kernel_size),
             BackboneConfig::PdetUnet(c) => (c.hidden, &c.attention, c.kernel_size),
-            BackboneConfig::Fno(_) => return Vec::new(),
+            BackboneConfig::Fno(_) | BackboneConfig::Mlp(_) => return Vec::new(),
         };
         let mut violations = Vec::new();
         if let Some(problem) = attention.violation(hidden) {
@@ -136,6 +139,7 @@ pub(crate) enum Backbone {
     Stack(Stack),
     Unet(Unet),
     Fourier(FourierLayers),
+    Mlp(MlpLayers),
 }
 
 impl Backbone {
@@ -144,6 +148,7 @@ impl Backbone {
             BackboneConfig::PdetStack(c) => Self::Stack(Stack::new(b, c, shape)),
             BackboneConfig::PdetUnet(c) => Self::Unet(Unet::new(b, c, shape)),
             BackboneConfig::Fno(c) => Self::Fourier(FourierLayers::new(b, c, shape)),
+            BackboneConfig::Mlp(c) => Self::Mlp(MlpLayers::new(b, c, shape)),
         }
     }
 
@@ -153,6 +158,7 @@ impl Backbone {
             Self::Stack(backbone) => backbone.forward(forward, x, condition),
             Self::Unet(backbone) => backbone.forward(forward, x, condition),
             Self::Fourier(backbone) => backbone.forward(forward, x, condition),
+            Self::Mlp(backbone) => backbone.forward(forward, x, condition),
         }
     }
 }

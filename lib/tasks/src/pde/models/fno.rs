@@ -88,9 +88,8 @@ impl FourierLayers {
         let mut x = self.input.forward(forward, z)?;
         if let (Some(linear), Some(condition)) = (&self.condition, condition) {
             let vector = linear.forward(forward, condition)?;
-            let [batch, _, hidden] = x.shape() else { unreachable!("tokens have three axes") };
-            let vector = vector.reshape(&[*batch, 1, *hidden]);
-            x = forward.apply(Binary::Add, &[&x, &vector])?;
+            x = forward
+                .apply(Binary::Add, &[&x, &vector.reshape(&[x.shape()[0], 1, x.shape()[2]])])?;
         }
         for (i, layer) in self.layers.iter().enumerate() {
             // The last layer has no activation, as in PDEBench and neuralop.

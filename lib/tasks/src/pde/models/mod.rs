@@ -2,14 +2,20 @@
 
 pub(crate) mod backbone;
 pub mod codec;
+pub mod denoiser;
 mod fno;
+mod mlp;
+mod network;
 pub mod operator;
 pub mod patches;
 mod pdet_stack;
 mod pdet_unet;
 
 pub use codec::{Codec, CodecModel};
+pub use denoiser::{Denoiser, DenoiserModel};
 pub use fno::Fno;
+pub use mlp::Mlp;
+pub use network::{ConditionPath, Network, NetworkShape};
 pub use operator::{Operator, OperatorModel};
 pub use patches::Patches;
 pub use pdet_stack::PdetStack;

@@ -15,6 +15,7 @@ pub use config::{LatentData, LatentSource, OperatorConfig, OperatorLoss};
 
 use super::sources::{Sources, joined};
 use super::trained::rollout;
+use super::windows::{Window, Windows, longest, starts};
 use crate::pde::latents::{Condition, channel_weights, codec_of, mean_square};
 use crate::pde::models::{Operator, OperatorModel};
 use crate::pde::normalisation::Normalisation;
@@ -30,7 +31,7 @@ use tensor::ops::relative_error::RelativeError;
 use tensor::ops::squared_error::SquaredError;
 use tensor::ops::weighted_sum::WeightedSum;
 use tensor::random::{Philox, Purpose};
-use tensor::{Dtype, Tensor, Var};
+use tensor::{Tensor, Var};
 use unix::config::Violations;
 use unix::{Error, Result};
 
@@ -41,8 +42,8 @@ pub struct OperatorTask {
     condition: Condition,
     data: LatentData,
     loss: OperatorLoss,
-    train: Sources<LatentStore>,
-    validation: Sources<LatentStore>,
+    train: Windows,
+    validation: Windows,
     seed: u64,
     /// Total number of micro-batches in training.
     micro_batches: u64,
@@ -54,17 +55,9 @@ fn state_name(k: usize) -> String {
 }
 
 impl OperatorTask {
-    /// Number of start frames from which a rollout fits with this stride.
-    fn starts(store: &LatentStore, steps: usize, stride: usize) -> u64 {
-        (store.layout().frames - steps * stride) as u64
-    }
-
-    fn longest_stride(&self) -> usize {
-        self.data.strides.iter().copied().max().unwrap_or(1)
-    }
-
-    fn longest_horizon(&self) -> usize {
-        self.loss.horizons.iter().copied().max().unwrap_or(1)
+    /// All stores, for training and for validation.
+    fn stores(&self) -> impl Iterator<Item = &LatentStore> {
+        self.train.stores.iter().chain(self.validation.stores.iter())
     }
 
     /// Rollout length of a micro-batch.
@@ -73,12 +66,6 @@ impl OperatorTask {
         let part = (u128::from(micro_batch) * parts as u128 / u128::from(self.micro_batches.max(1)))
             as usize;
         self.loss.horizons[part.min(parts - 1)]
-    }
-
-    /// The start frame of a rollout for a uniformly drawn `place` below `starts`; see the key `data.start_bias`.
-    fn start(&self, place: u64, starts: u64) -> usize {
-        let uniform = (place as f64 + 0.5) / starts as f64;
-        ((uniform.powf(self.data.start_bias) * starts as f64) as u64).min(starts - 1) as usize
     }
 
     /// Weight of a rollout, from the energy of its initial latents relative to the mean energy of all.
@@ -105,14 +92,14 @@ impl Define for OperatorTask {
 
     fn open(config: &ConfigOf<Self>) -> Result<(Self, ParamSet)> {
         let [train, validation] = stores::open_all(&config.data)?;
-        let longest = config.data.strides.iter().copied().max().unwrap_or(1);
-        let horizon = config.loss.horizons.iter().copied().max().unwrap_or(1);
+        let stride = longest(&config.data.strides);
+        let horizon = longest(&config.loss.horizons);
         for (stores, steps) in [(&train, horizon), (&validation, config.loss.validation_steps)] {
             for (store, _) in stores {
                 let frames = store.layout().frames;
-                if steps * longest >= frames {
+                if steps * stride >= frames {
                     return Err(Error::config(format!(
-                        "{steps} steps of {longest} frames do not fit into the {frames} frames of {}",
+                        "{steps} steps of {stride} frames do not fit into the {frames} frames of {}",
                         store.folder().display()
                     )));
                 }
@@ -123,12 +110,20 @@ impl Define for OperatorTask {
         let channels: Vec<_> = train.iter().map(|(s, weight)| (moments(s), *weight)).collect();
         let scale = Normalisation::mixed(&channels);
         let condition = Condition::of(&train.iter().map(|(store, _)| store).collect::<Vec<_>>());
-        let samples = |steps: usize| {
-            move |store: &LatentStore| store.len() as u64 * Self::starts(store, steps, longest)
+        let windows = |stores, steps: usize| {
+            let count = |store: &LatentStore| store.len() as u64 * starts(store, steps, stride);
+            Windows {
+                stores: Sources::new(stores, count),
+                steps,
+                strides: config.data.strides.clone(),
+                start_bias: config.data.start_bias,
+                random_shift: config.data.random_shift,
+                seed: config.seed,
+            }
         };
-        let train = Sources::new(train, samples(horizon));
-        let validation = Sources::new(validation, samples(config.loss.validation_steps));
-        let layout = train.first().layout();
+        let train = windows(train, horizon);
+        let validation = windows(validation, config.loss.validation_steps);
+        let layout = train.stores.first().layout();
         let mut builder = Builder::new(config.seed);
         let operator = Operator::new(
             &mut builder,
@@ -156,68 +151,37 @@ impl Define for OperatorTask {
 
 impl Task for OperatorTask {
     fn sources(&self) -> Vec<(u64, f64)> {
-        self.train.shares()
+        self.train.stores.shares()
     }
 
     fn data_hash(&self) -> String {
         // The hash of an index covers the hashes of its shards.
-        joined(self.train.iter().chain(self.validation.iter()).map(LatentStore::hash))
+        joined(self.stores().map(LatentStore::hash))
     }
 
     fn input_files(&self) -> Vec<InputFile> {
-        let stores = self.train.iter().chain(self.validation.iter());
-        stores.flat_map(LatentStore::input_files).collect()
+        self.stores().flat_map(LatentStore::input_files).collect()
     }
 
     fn batch(&self, micro_batch: u64, first: u64, samples: &[u64]) -> Result<Batch> {
-        let layout = self.train.first().layout();
-        let shape = [samples.len(), layout.tokens, layout.dim];
-        let (horizon, longest) = (self.longest_horizon(), self.longest_stride());
-        let draw = Philox::new(self.seed, Purpose::Augmentation).at_update(micro_batch);
-        let noise = Philox::new(self.seed, Purpose::Noise).at_update(micro_batch);
-        let mut states: Vec<Tensor> =
-            (0..=self.horizon(micro_batch)).map(|_| Tensor::empty(&shape, Dtype::F32)).collect();
-        let mut features = Vec::new();
-        let mut weights = Vec::new();
-        let size = layout.frame_len();
-        for (at, sample) in samples.iter().enumerate() {
-            let place = first + at as u64;
-            let (store, sample) = self.train.find(*sample);
-            let starts = Self::starts(store, horizon, longest);
-            let trajectory = (sample / starts) as usize;
-            let start = self.start(sample % starts, starts);
-            let strides = &self.data.strides;
-            let stride = strides[draw.below(place, 0, strides.len() as u64) as usize];
-            let [rows, columns] = layout.token_grid();
-            let shift = |element: u64, tokens: usize| match self.data.random_shift {
-                true => draw.below(place, element, tokens as u64) as usize,
-                false => 0,
-            };
-            let (down, along) = (shift(2, rows), shift(1, columns));
-            let initial = store.frames(trajectory, start..start + 1);
-            weights.push(self.weight(initial));
-            features.extend(
-                self.condition
-                    .features(&store.parameter(trajectory), stride as f64 * store.frame_interval()),
-            );
-            for (k, state) in states.iter_mut().enumerate() {
-                let frame = start + k * stride;
-                let out = &mut state.write::<f32>()[at * size..][..size];
-                self.scale.apply(store.frames(trajectory, frame..frame + 1), out);
-                let row = columns * layout.dim;
-                out.rotate_left(down * row);
-                out.chunks_exact_mut(row).for_each(|row| row.rotate_left(along * layout.dim));
-            }
-            if self.data.noise > 0.0 {
-                let out = &mut states[0].write::<f32>()[at * size..][..size];
+        let windows: Vec<Window> = (first..)
+            .zip(samples)
+            .map(|(place, sample)| self.train.draw(micro_batch, place, *sample))
+            .collect();
+        let weights: Vec<f32> = windows.iter().map(|window| self.weight(window.frame(0))).collect();
+        let mut states = self.train.states(&windows, 0..=self.horizon(micro_batch), &self.scale);
+        if self.data.noise > 0.0 {
+            let noise = Philox::new(self.seed, Purpose::Noise).at_update(micro_batch);
+            let size = self.train.stores.first().layout().frame_len();
+            let rows = states[0].write::<f32>().chunks_exact_mut(size);
+            for (place, out) in (first..).zip(rows) {
                 for (element, x) in (0..).zip(out) {
                     *x += self.data.noise as f32 * noise.normal(place, element);
                 }
             }
         }
-        let features = Tensor::from_slice(&features, &[samples.len(), Condition::FEATURES]);
         let batch = Batch::new(samples.len() as f64)
-            .with("features", features)
+            .with("features", self.train.features(&windows, &self.condition))
             .with("weights", Tensor::from_slice(&weights, &[samples.len()]));
         let steps = states.into_iter().enumerate();
         Ok(steps.fold(batch, |batch, (k, state)| batch.with(state_name(k), state)))
@@ -269,39 +233,20 @@ impl Task for OperatorTask {
     }
 
     fn validation_samples(&self) -> u64 {
-        self.validation.samples()
+        self.validation.stores.samples()
     }
 
     fn evaluate(&self, forward: &Forward, samples: &[u64], scores: &mut Scores) -> Result<()> {
-        let (layout, steps) = (self.validation.first().layout(), self.loss.validation_steps);
-        let stride = self.longest_stride();
-        let size = layout.frame_len();
-        // Store, trajectory and start frame of a sample.
-        let at = |sample: &u64| {
-            let (store, sample) = self.validation.find(*sample);
-            let starts = Self::starts(store, steps, stride);
-            (store, (sample / starts) as usize, (sample % starts) as usize)
-        };
-        let shape = [samples.len(), layout.tokens, layout.dim];
-        let mut first = Tensor::empty(&shape, Dtype::F32);
-        let mut features = Vec::new();
-        for (sample, out) in samples.iter().zip(first.write::<f32>().chunks_exact_mut(size)) {
-            let (store, trajectory, start) = at(sample);
-            self.scale.apply(store.frames(trajectory, start..start + 1), out);
-            let time = stride as f64 * store.frame_interval();
-            features.extend(self.condition.features(&store.parameter(trajectory), time));
-        }
+        let windows: Vec<Window> = samples.iter().map(|s| self.validation.fixed(*s)).collect();
+        let initial = self.validation.states(&windows, 0..=0, &self.scale);
         let batch = Batch::new(samples.len() as f64)
-            .with("features", Tensor::from_slice(&features, &[samples.len(), Condition::FEATURES]))
-            .with(state_name(0), first);
+            .with("features", self.validation.features(&windows, &self.condition))
+            .with(state_name(0), initial[0].clone());
         let predictions = self.predict(forward, &batch.to_device(forward.device())?)?;
-        for (sample, states) in samples.iter().zip(predictions.rows("states")?) {
-            let (store, trajectory, start) = at(sample);
-            let regime = store.parameter(trajectory).to_string();
+        let size = self.validation.stores.first().layout().frame_len();
+        for (window, states) in windows.iter().zip(predictions.rows("states")?) {
             for (k, state) in (1..).zip(states.chunks_exact(size)) {
-                let frame = start + k * stride;
-                let target = store.frames(trajectory, frame..frame + 1);
-                scores.nrmse(METRIC, &regime, state, target);
+                scores.nrmse(METRIC, &window.regime(), state, window.frame(k));
             }
         }
         Ok(())
@@ -313,7 +258,7 @@ impl Task for OperatorTask {
             (batch.input(forward, &state_name(0))?, batch.input(forward, "features")?);
         let steps = self.loss.validation_steps;
         let states = rollout(&self.operator, &self.scale, forward, z, &features, steps)?;
-        let width = steps * self.validation.first().layout().frame_len();
+        let width = steps * self.validation.stores.first().layout().frame_len();
         Ok(Predictions::default().with("states", width, states))
     }
 
@@ -324,6 +269,6 @@ impl Task for OperatorTask {
     }
 
     fn dependencies(&self) -> Dependencies {
-        [("codec".to_string(), codec_of(self.train.first()))].into()
+        [("codec".to_string(), codec_of(self.train.stores.first()))].into()
     }
 }

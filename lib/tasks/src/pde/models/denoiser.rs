@@ -1,0 +1,98 @@
+//! The denoiser of a corrector: a network that sees the noisy residual of an operator, the operator's output and its
+//! input.
+
+use super::backbone::BackboneConfig;
+use super::network::{ConditionPath, Network, NetworkShape};
+use super::number;
+use crate::diffusion::Coefficients;
+use learn::forward::Forward;
+use learn::params::Builder;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tensor::ops::binary::Binary;
+use tensor::ops::concat::Concat;
+use tensor::ops::depthwise_conv::Padding;
+use tensor::{Tensor, Var};
+use unix::Result;
+
+/// Architecture of the denoiser.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DenoiserModel {
+    /// The backbone that processes the latent tokens.
+    pub backbone: BackboneConfig,
+    /// How the model is conditioned on Δt, the parameter of the equation, the scale of the residual and the noise level.
+    #[serde(default)]
+    pub condition: ConditionPath,
+    /// Width of the conditioning vector of `condition: adaptive`; ignored otherwise.
+    #[serde(default = "number::<64>")]
+    #[schemars(range(min = 1, max = 65536))]
+    pub condition_width: usize,
+}
+
+impl DenoiserModel {
+    /// Violations in the values; keys are relative to `model`.
+    pub fn violations(&self) -> Vec<(String, String)> {
+        self.backbone.violations()
+    }
+}
+
+/// What the denoiser is given besides the noisy residual.
+pub struct Given<'a> {
+    /// The operator's output and its input, normalised: [B, T, D] each.
+    pub states: [&'a Var; 2],
+    /// The condition without the noise level, [B, F].
+    pub features: &'a Var,
+}
+
+/// The layers of the denoiser.
+#[derive(Clone, Debug)]
+pub struct Denoiser(Network);
+
+impl Denoiser {
+    /// For residuals of latent tokens with `dim` features on `grid`, and a condition of `features` numbers in addition
+    /// to the noise level.
+    pub fn new(
+        b: &mut Builder,
+        config: &DenoiserModel,
+        dim: usize,
+        grid: [usize; 2],
+        padding: Padding,
+        features: usize,
+    ) -> Self {
+        let condition = features + 1;
+        let shape = NetworkShape { input: 3 * dim, output: dim, grid, padding, condition };
+        let path = (config.condition, config.condition_width);
+        Self(Network::new(b, &config.backbone, path, &shape))
+    }
+
+    /// The network F(c_in·x, c_noise): x [B, T, D], `input` and `noise` [B, 1] -> [B, T, D].
+    pub fn network(
+        &self,
+        forward: &Forward,
+        x: &Var,
+        given: &Given,
+        [input, noise]: [&Var; 2],
+    ) -> Result<Var> {
+        let input = input.reshape(&[x.shape()[0], 1, 1]);
+        let x = forward.apply(Binary::Multiply, &[x, &input])?;
+        let x = forward.apply(Concat { axis: 2 }, &[&x, given.states[0], given.states[1]])?;
+        let features = forward.apply(Concat { axis: 1 }, &[given.features, noise])?;
+        let [x, features] = [forward.to_compute_dtype(&x)?, forward.to_compute_dtype(&features)?];
+        forward.to_param_dtype(&self.0.forward(forward, &x, &features)?)
+    }
+
+    /// D(x; σ) = c_skip·x + c_out·F for a batch with one noise level.
+    pub fn denoise(
+        &self,
+        forward: &Forward,
+        x: &Var,
+        given: &Given,
+        c: &Coefficients,
+    ) -> Result<Var> {
+        let column =
+            |value: f64| forward.data(&Tensor::full(&[x.shape()[0], 1], value, forward.dtype()));
+        let found = self.network(forward, x, given, [&column(c.input)?, &column(c.noise)?])?;
+        crate::diffusion::combine(forward, &[(c.skip, x), (c.output, &found)])
+    }
+}
