@@ -157,7 +157,12 @@ impl Params {
 
     /// Assigns `values`, which must have the same names and shapes, in any order.
     pub fn assign(&mut self, values: &[(String, Tensor)]) -> Result<()> {
-        for (name, tensor) in &mut self.entries {
+        self.assign_scope("", values)
+    }
+
+    /// [`Params::assign`] for the parameters whose names start with `prefix` only.
+    pub fn assign_scope(&mut self, prefix: &str, values: &[(String, Tensor)]) -> Result<()> {
+        for (name, tensor) in self.entries.iter_mut().filter(|(name, _)| name.starts_with(prefix)) {
             let Some((_, value)) = values.iter().find(|(n, _)| n == name) else {
                 return Err(Error::data(format!("the checkpoint has no parameter {name}")));
             };

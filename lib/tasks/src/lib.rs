@@ -15,8 +15,9 @@ pub use trained::{Opener, TrainedModel, predict_file};
 use learn::task::{ConfigOf, Configured, Define, Spec};
 use learn::trained::Parts;
 use pde::codec::CodecTask;
+use pde::corrector::CorrectorTask;
 use pde::operator::OperatorTask;
-use pde::{TrainedCodec, TrainedOperator};
+use pde::{TrainedCodec, TrainedCorrector, TrainedOperator};
 use regression::{RegressionTask, TrainedRegression};
 
 use schemars::{Schema, schema_for};
@@ -47,9 +48,10 @@ pub type Restore = fn(&Parts, &Opener) -> Result<Box<dyn TrainedModel>>;
 pub type Load = fn(&[PathBuf], &[String], &dyn Fn(&str) -> Option<String>) -> Result<Configured>;
 
 /// All tasks, in the order in which programs list them.
-pub static TASKS: [Entry; 3] = [
+pub static TASKS: [Entry; 4] = [
     entry::<CodecTask, TrainedCodec>("Autoencoder from fields to latent tokens"),
     entry::<OperatorTask, TrainedOperator>("Time stepping in the latent space of a codec"),
+    entry::<CorrectorTask, TrainedCorrector>("Generative model of an operator's error"),
     entry::<RegressionTask, TrainedRegression>("Solutions of steady problems from their inputs"),
 ];
 

@@ -1,16 +1,16 @@
 //! Identifies a codec by a hash over its configuration and weights. Latents record this hash, and so does an operator
 //! trained on them, because neither can be used with another codec.
 
-use learn::params::Params;
 use learn::task::Buffers;
 use serde::Serialize;
+use tensor::Tensor;
 use unix::{Error, Result};
 
 /// BLAKE3 over a model: its configuration, and names, shapes and bits of its parameters.
-pub fn hash_of_model(config: &impl Serialize, params: &Params) -> Result<String> {
+pub fn hash_of_model(config: &impl Serialize, params: &[(String, Tensor)]) -> Result<String> {
     let mut hasher = blake3::Hasher::new();
     hasher.update(serde_json::to_string(config).map_err(Error::bug)?.as_bytes());
-    for (name, tensor) in params.entries() {
+    for (name, tensor) in params {
         hasher.update(format!("\n{name} {:?} {:?}\n", tensor.dtype(), tensor.shape()).as_bytes());
         hasher.update(tensor.as_bytes());
     }
@@ -30,7 +30,7 @@ pub fn hash_of_buffers(buffers: &Buffers) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use learn::params::{Builder, Init};
+    use learn::params::{Builder, Init, Params};
 
     fn params(value: f64) -> Params {
         let mut builder = Builder::new(0);
@@ -40,7 +40,8 @@ mod tests {
 
     #[test]
     fn configuration_names_shapes_and_bits_all_count() {
-        let hash = |config: &str, params: &Params| hash_of_model(&config, params).unwrap();
+        let hash =
+            |config: &str, params: &Params| hash_of_model(&config, params.entries()).unwrap();
         let base = hash("a", &params(1.0));
         assert_eq!(base, hash("a", &params(1.0)));
         assert_ne!(base, hash("b", &params(1.0)));

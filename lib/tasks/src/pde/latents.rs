@@ -88,6 +88,11 @@ impl Condition {
         Self { mean, std, frame_interval }
     }
 
+    /// The same condition without the parameter: its feature is always 0.
+    pub fn without_parameter(self) -> Self {
+        Self { std: f64::INFINITY, ..self }
+    }
+
     /// Features of a sample with this parameter and this time between states.
     pub fn features(&self, parameter: &Parameter, time: f64) -> [f32; 2] {
         let parameter = (log(parameter.value) - self.mean) / self.std;

@@ -1,6 +1,7 @@
 //! PDE surrogates in latent space: a codec from fields to tokens, an operator on its latents, and their evaluation.
 
 pub mod codec;
+pub mod corrector;
 pub mod evaluate;
 pub mod identity;
 pub mod latents;
@@ -10,7 +11,7 @@ pub mod operator;
 pub(crate) mod sources;
 pub(crate) mod tokens;
 mod trained;
-mod windows;
+pub(crate) mod windows;
 
 pub use sources::{FieldSource, Sources};
-pub use trained::{TrainedCodec, TrainedOperator};
+pub use trained::{TrainedCodec, TrainedCorrector, TrainedOperator};

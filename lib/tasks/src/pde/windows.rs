@@ -4,13 +4,86 @@ use super::latents::Condition;
 use super::normalisation::Normalisation;
 use super::sources::Sources;
 use data::fields::latents::LatentStore;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use std::ops::RangeInclusive;
 use tensor::random::{Philox, Purpose};
 use tensor::{Dtype, Tensor};
+use unix::{Error, Result};
+
+/// One of several equal parts of the trajectories.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Fold {
+    /// Number of folds: fold k has the trajectories k, k + folds, ...
+    #[schemars(range(min = 2, max = 1024))]
+    pub folds: usize,
+    /// The fold, counted from 0.
+    pub fold: usize,
+}
+
+impl Fold {
+    /// What is wrong with the values, if anything.
+    pub fn violation(&self) -> Option<String> {
+        let Self { folds, fold } = self;
+        (fold >= folds).then(|| format!("there is no fold {fold} of {folds}: folds count from 0"))
+    }
+}
+
+/// The trajectories of a store that are used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Share {
+    /// All of them.
+    #[default]
+    All,
+    /// Those of all folds but one.
+    Without(Fold),
+    /// Those of one fold.
+    Only(Fold),
+}
+
+impl Share {
+    /// Number of trajectories of `all` that are used.
+    fn count(self, all: usize) -> usize {
+        let of = |Fold { folds, fold }: Fold| (all + folds - 1 - fold) / folds;
+        match self {
+            Self::All => all,
+            Self::Without(fold) => all - of(fold),
+            Self::Only(fold) => of(fold),
+        }
+    }
+
+    /// The n-th trajectory that is used.
+    fn trajectory(self, n: usize) -> usize {
+        match self {
+            Self::All => n,
+            Self::Without(Fold { folds, fold }) => {
+                let (round, rest) = (n / (folds - 1), n % (folds - 1));
+                round * folds + rest + usize::from(rest >= fold)
+            }
+            Self::Only(Fold { folds, fold }) => n * folds + fold,
+        }
+    }
+}
+
+/// Latents of which a share is used.
+pub(super) struct Part {
+    pub store: LatentStore,
+    pub share: Share,
+    /// A number that the task gives to its parts.
+    pub number: usize,
+}
+
+impl Part {
+    /// Number of windows of `steps` steps of `stride` frames.
+    fn windows(&self, steps: usize, stride: usize) -> u64 {
+        self.share.count(self.store.len()) as u64 * starts(&self.store, steps, stride)
+    }
+}
 
 /// The windows of a mixture of latent stores; a sample is a trajectory and a place in it.
 pub(super) struct Windows {
-    pub stores: Sources<LatentStore>,
+    pub parts: Sources<Part>,
     /// Steps of the longest window.
     pub steps: usize,
     pub strides: Vec<usize>,
@@ -25,6 +98,8 @@ pub(super) struct Windows {
 #[derive(Clone, Copy)]
 pub(super) struct Window<'a> {
     pub store: &'a LatentStore,
+    /// [`Part::number`].
+    pub part: usize,
     pub trajectory: usize,
     /// Frame of the first state.
     pub start: usize,
@@ -35,7 +110,7 @@ pub(super) struct Window<'a> {
 }
 
 /// Number of start frames from which `steps` steps of `stride` frames fit.
-pub(super) fn starts(store: &LatentStore, steps: usize, stride: usize) -> u64 {
+fn starts(store: &LatentStore, steps: usize, stride: usize) -> u64 {
     (store.layout().frames - steps * stride) as u64
 }
 
@@ -45,34 +120,78 @@ pub(super) fn longest(strides: &[usize]) -> usize {
 }
 
 impl Windows {
-    /// The store, trajectory and place that sample `sample` stands for.
-    fn find(&self, sample: u64) -> (&LatentStore, usize, u64, u64) {
-        let (store, sample) = self.stores.find(sample);
-        let starts = starts(store, self.steps, longest(&self.strides));
-        (store, (sample / starts) as usize, sample % starts, starts)
+    /// The windows of `steps` steps in parts with their weights.
+    pub fn new(parts: Vec<(Part, f64)>, steps: usize, strides: &[usize], seed: u64) -> Self {
+        let stride = longest(strides);
+        let count = |part: &Part| match steps * stride < part.store.layout().frames {
+            true => part.windows(steps, stride),
+            false => 0,
+        };
+        Self {
+            parts: Sources::new(parts, count),
+            steps,
+            strides: strides.to_vec(),
+            start_bias: 1.0,
+            random_shift: false,
+            seed,
+        }
+    }
+
+    /// Errors (78): the windows do not fit into the trajectories, or there are none. `key` names the latents.
+    pub fn require_steps(&self, key: &str) -> Result<()> {
+        let stride = longest(&self.strides);
+        for store in self.stores() {
+            let (steps, frames) = (self.steps, store.layout().frames);
+            if steps * stride >= frames {
+                return Err(Error::config(format!(
+                    "{key}: {steps} steps of {stride} frames do not fit into the {frames} frames of {}",
+                    store.folder().display()
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// The stores.
+    pub fn stores(&self) -> impl Iterator<Item = &LatentStore> {
+        self.parts.iter().map(|part| &part.store)
+    }
+
+    /// The first store, which determines shapes.
+    pub fn first(&self) -> &LatentStore {
+        &self.parts.first().store
     }
 
     /// The window of a validation sample: with the longest stride, at every start frame equally often.
     pub fn fixed(&self, sample: u64) -> Window<'_> {
-        let (store, trajectory, place, _) = self.find(sample);
-        let (start, stride) = (place as usize, longest(&self.strides));
-        Window { store, trajectory, start, stride, shift: [0, 0] }
+        let (part, sample) = self.parts.find(sample);
+        let stride = longest(&self.strides);
+        let starts = starts(&part.store, self.steps, stride);
+        Window {
+            store: &part.store,
+            part: part.number,
+            trajectory: part.share.trajectory((sample / starts) as usize),
+            start: (sample % starts) as usize,
+            stride,
+            shift: [0, 0],
+        }
     }
 
     /// The window of a training sample, which is number `place` of micro-batch `micro_batch`.
     pub fn draw(&self, micro_batch: u64, place: u64, sample: u64) -> Window<'_> {
         let draw = Philox::new(self.seed, Purpose::Augmentation).at_update(micro_batch);
-        let (store, trajectory, at, starts) = self.find(sample);
-        let uniform = (at as f64 + 0.5) / starts as f64;
+        let window = self.fixed(sample);
+        let starts = starts(window.store, self.steps, longest(&self.strides));
+        let uniform = (window.start as f64 + 0.5) / starts as f64;
         let start = ((uniform.powf(self.start_bias) * starts as f64) as u64).min(starts - 1);
         let stride = self.strides[draw.below(place, 0, self.strides.len() as u64) as usize];
-        let [rows, columns] = store.layout().token_grid();
+        let [rows, columns] = window.store.layout().token_grid();
         let shift = |element: u64, tokens: usize| match self.random_shift {
             true => draw.below(place, element, tokens as u64) as usize,
             false => 0,
         };
         let shift = [shift(2, rows), shift(1, columns)];
-        Window { store, trajectory, start: start as usize, stride, shift }
+        Window { start: start as usize, stride, shift, ..window }
     }
 
     /// Normalised states `steps` of each window, [windows, tokens, dim] by step.
@@ -82,7 +201,7 @@ impl Windows {
         steps: RangeInclusive<usize>,
         scale: &Normalisation,
     ) -> Vec<Tensor> {
-        let layout = self.stores.first().layout();
+        let layout = self.first().layout();
         let of_step = |step: usize| {
             let mut states = Tensor::empty(&[windows.len(), layout.tokens, layout.dim], Dtype::F32);
             let rows = states.write::<f32>().chunks_exact_mut(layout.frame_len());
@@ -123,5 +242,27 @@ impl Window<'_> {
         let (row, [down, along]) = (layout.token_grid()[1] * layout.dim, self.shift);
         state.rotate_left(down * row);
         state.chunks_exact_mut(row).for_each(|row| row.rotate_left(along * layout.dim));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fold_and_its_complement_are_all_trajectories() {
+        for (all, folds) in [(7, 2), (8, 2), (10, 3), (2, 5)] {
+            for fold in 0..folds {
+                let fold = Fold { folds, fold };
+                let members = |share: Share| -> Vec<usize> {
+                    (0..share.count(all)).map(|n| share.trajectory(n)).collect()
+                };
+                let (only, without) = (members(Share::Only(fold)), members(Share::Without(fold)));
+                assert!(only.iter().all(|n| n % folds == fold.fold && *n < all));
+                let mut both = [only, without].concat();
+                both.sort_unstable();
+                assert_eq!(both, members(Share::All), "{all} {fold:?}");
+            }
+        }
     }
 }

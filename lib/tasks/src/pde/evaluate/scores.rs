@@ -12,6 +12,8 @@ use serde::{Deserialize, Serialize};
 pub enum Model {
     /// The operator's rollout, decoded.
     Operator,
+    /// The operator's rollout with a correction after every step, decoded.
+    Corrector,
     /// The regression model.
     Regression,
     /// The initial state at every step.

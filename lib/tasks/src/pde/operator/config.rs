@@ -3,6 +3,7 @@
 use crate::pde::models::OperatorModel;
 use crate::pde::models::codec::PaddingMode;
 use crate::pde::sources::{not_negative, one, positive, weight_violations};
+use crate::pde::windows::Fold;
 use learn::config::Config;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -40,6 +41,15 @@ pub struct LatentData {
     /// Padding of the convolutions: circular for a periodic domain, else zeros.
     #[serde(default)]
     pub padding_mode: PaddingMode,
+    /// Train without one fold of the trajectories, for models that need data which this one has not seen. Null: train on
+    /// all of them.
+    // Keys that are newer than the first checkpoints are not serialised when unset, so that hashes stay the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_out: Option<Fold>,
+    /// Do not tell the model the parameter of the equation, for experiments with an unknown parameter.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[schemars(extend("default" = false))]
+    pub hide_parameter: bool,
 }
 
 /// Additional latents of a mixture.
@@ -109,6 +119,9 @@ pub(super) fn violations(config: &OperatorConfig) -> Violations {
     };
     if are_bad(&data.strides) {
         violation("data.strides", "needs strides from 1 to 65536");
+    }
+    if let Some(text) = data.held_out.and_then(|fold| fold.violation()) {
+        violation("data.held_out", &text);
     }
     if data.random_shift && data.padding_mode != PaddingMode::Circular {
         violation("data.random_shift", "is a symmetry of periodic domains only");

@@ -8,14 +8,17 @@
 //! tokens, the squared error of the magnitude spectra over features, and the relative error.
 
 mod config;
+mod parts;
 mod spectra;
 mod stores;
 
 pub use config::{LatentData, LatentSource, OperatorConfig, OperatorLoss};
+pub use parts::OperatorParts;
+pub(super) use stores::open_split;
 
-use super::sources::{Sources, joined};
+use super::sources::joined;
 use super::trained::rollout;
-use super::windows::{Window, Windows, longest, starts};
+use super::windows::{Part, Share, Window, Windows, longest};
 use crate::pde::latents::{Condition, channel_weights, codec_of, mean_square};
 use crate::pde::models::{Operator, OperatorModel};
 use crate::pde::normalisation::Normalisation;
@@ -32,8 +35,8 @@ use tensor::ops::squared_error::SquaredError;
 use tensor::ops::weighted_sum::WeightedSum;
 use tensor::random::{Philox, Purpose};
 use tensor::{Tensor, Var};
+use unix::Result;
 use unix::config::Violations;
-use unix::{Error, Result};
 
 /// The task.
 pub struct OperatorTask {
@@ -57,7 +60,7 @@ fn state_name(k: usize) -> String {
 impl OperatorTask {
     /// All stores, for training and for validation.
     fn stores(&self) -> impl Iterator<Item = &LatentStore> {
-        self.train.stores.iter().chain(self.validation.stores.iter())
+        self.train.stores().chain(self.validation.stores())
     }
 
     /// Rollout length of a micro-batch.
@@ -92,38 +95,28 @@ impl Define for OperatorTask {
 
     fn open(config: &ConfigOf<Self>) -> Result<(Self, ParamSet)> {
         let [train, validation] = stores::open_all(&config.data)?;
-        let stride = longest(&config.data.strides);
         let horizon = longest(&config.loss.horizons);
-        for (stores, steps) in [(&train, horizon), (&validation, config.loss.validation_steps)] {
-            for (store, _) in stores {
-                let frames = store.layout().frames;
-                if steps * stride >= frames {
-                    return Err(Error::config(format!(
-                        "{steps} steps of {stride} frames do not fit into the {frames} frames of {}",
-                        store.folder().display()
-                    )));
-                }
-            }
-        }
         let moments =
             |store: &LatentStore| store.channels().iter().map(|c| (c.mean, c.std)).collect();
         let channels: Vec<_> = train.iter().map(|(s, weight)| (moments(s), *weight)).collect();
         let scale = Normalisation::mixed(&channels);
-        let condition = Condition::of(&train.iter().map(|(store, _)| store).collect::<Vec<_>>());
-        let windows = |stores, steps: usize| {
-            let count = |store: &LatentStore| store.len() as u64 * starts(store, steps, stride);
-            Windows {
-                stores: Sources::new(stores, count),
-                steps,
-                strides: config.data.strides.clone(),
-                start_bias: config.data.start_bias,
-                random_shift: config.data.random_shift,
-                seed: config.seed,
-            }
+        let mut condition =
+            Condition::of(&train.iter().map(|(store, _)| store).collect::<Vec<_>>());
+        if config.data.hide_parameter {
+            condition = condition.without_parameter();
+        }
+        let windows = |stores: Vec<(LatentStore, f64)>, share: Share, steps: usize| {
+            let part = |(store, weight)| (Part { store, share, number: 0 }, weight);
+            let parts = stores.into_iter().map(part).collect();
+            Windows::new(parts, steps, &config.data.strides, config.seed)
         };
-        let train = windows(train, horizon);
-        let validation = windows(validation, config.loss.validation_steps);
-        let layout = train.stores.first().layout();
+        let share = config.data.held_out.map_or(Share::All, Share::Without);
+        let mut train = windows(train, share, horizon);
+        (train.start_bias, train.random_shift) = (config.data.start_bias, config.data.random_shift);
+        let validation = windows(validation, Share::All, config.loss.validation_steps);
+        train.require_steps("data.train")?;
+        validation.require_steps("data.validation")?;
+        let layout = train.first().layout();
         let mut builder = Builder::new(config.seed);
         let operator = Operator::new(
             &mut builder,
@@ -151,7 +144,7 @@ impl Define for OperatorTask {
 
 impl Task for OperatorTask {
     fn sources(&self) -> Vec<(u64, f64)> {
-        self.train.stores.shares()
+        self.train.parts.shares()
     }
 
     fn data_hash(&self) -> String {
@@ -172,7 +165,7 @@ impl Task for OperatorTask {
         let mut states = self.train.states(&windows, 0..=self.horizon(micro_batch), &self.scale);
         if self.data.noise > 0.0 {
             let noise = Philox::new(self.seed, Purpose::Noise).at_update(micro_batch);
-            let size = self.train.stores.first().layout().frame_len();
+            let size = self.train.first().layout().frame_len();
             let rows = states[0].write::<f32>().chunks_exact_mut(size);
             for (place, out) in (first..).zip(rows) {
                 for (element, x) in (0..).zip(out) {
@@ -233,7 +226,7 @@ impl Task for OperatorTask {
     }
 
     fn validation_samples(&self) -> u64 {
-        self.validation.stores.samples()
+        self.validation.parts.samples()
     }
 
     fn evaluate(&self, forward: &Forward, samples: &[u64], scores: &mut Scores) -> Result<()> {
@@ -243,7 +236,7 @@ impl Task for OperatorTask {
             .with("features", self.validation.features(&windows, &self.condition))
             .with(state_name(0), initial[0].clone());
         let predictions = self.predict(forward, &batch.to_device(forward.device())?)?;
-        let size = self.validation.stores.first().layout().frame_len();
+        let size = self.validation.first().layout().frame_len();
         for (window, states) in windows.iter().zip(predictions.rows("states")?) {
             for (k, state) in (1..).zip(states.chunks_exact(size)) {
                 scores.nrmse(METRIC, &window.regime(), state, window.frame(k));
@@ -258,7 +251,7 @@ impl Task for OperatorTask {
             (batch.input(forward, &state_name(0))?, batch.input(forward, "features")?);
         let steps = self.loss.validation_steps;
         let states = rollout(&self.operator, &self.scale, forward, z, &features, steps)?;
-        let width = steps * self.validation.stores.first().layout().frame_len();
+        let width = steps * self.validation.first().layout().frame_len();
         Ok(Predictions::default().with("states", width, states))
     }
 
@@ -269,6 +262,6 @@ impl Task for OperatorTask {
     }
 
     fn dependencies(&self) -> Dependencies {
-        [("codec".to_string(), codec_of(self.train.stores.first()))].into()
+        [("codec".to_string(), codec_of(self.train.first()))].into()
     }
 }

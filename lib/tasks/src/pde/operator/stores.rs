@@ -4,6 +4,7 @@ use super::{LatentData, LatentSource};
 use crate::pde::sources::{refuse_overlap, source_key};
 use data::fields::latents::LatentStore;
 use data::fields::split::SplitName;
+use std::path::Path;
 use unix::{Error, Result};
 
 /// Opens the latents for training and validation, with their weights.
@@ -20,10 +21,11 @@ pub(super) fn open_all(data: &LatentData) -> Result<[Vec<(LatentStore, f64)>; 2]
     for LatentSource { train, validation, weight } in
         std::iter::once(&first).chain(&data.additional)
     {
-        let stores = [LatentStore::open(train, None)?, LatentStore::open(validation, None)?];
         let number = training.len();
-        require_split(&stores[0], SplitName::Train, &source_key(number, "train"))?;
-        require_split(&stores[1], SplitName::Validation, &source_key(number, "validation"))?;
+        let stores = [
+            open_split(train, SplitName::Train, &source_key(number, "train"))?,
+            open_split(validation, SplitName::Validation, &source_key(number, "validation"))?,
+        ];
         let [a, b] = [0, 1].map(|i| stores[i].key());
         if (&a.codec, &a.normalisation, &a.split) != (&b.codec, &b.normalisation, &b.split) {
             return Err(Error::data(format!(
@@ -53,15 +55,20 @@ pub(super) fn open_all(data: &LatentData) -> Result<[Vec<(LatentStore, f64)>; 2]
     Ok([training, validating])
 }
 
-/// Errors (78): the latents that `key` names belong to another split.
-fn require_split(store: &LatentStore, expected: SplitName, key: &str) -> Result<()> {
+/// Opens the latents that `key` names. Errors: those of [`LatentStore::open`]; 78 when they belong to another split.
+pub(in crate::pde) fn open_split(
+    folder: &Path,
+    expected: SplitName,
+    key: &str,
+) -> Result<LatentStore> {
+    let store = LatentStore::open(folder, None)?;
     let found = store.key().split_name;
     if found == expected {
-        return Ok(());
+        return Ok(store);
     }
     Err(Error::config(format!(
         "{key}: {} contains latents of the {found} split, not of the {expected} split; name the folder that \
          `latent-cache make` wrote for it",
-        store.folder().display()
+        folder.display()
     )))
 }

@@ -137,7 +137,7 @@ impl TrainedModel for TrainedCodec {
         let tokens = FieldTokens::restore("field", parts, patches)?;
         let mut trained =
             parts.restore(Device::Cpu, |b| Ok(Codec::new(b, &model, &tokens.patches)))?;
-        let hash = hash_of_model(&model, &trained.params.trained)?;
+        let hash = hash_of_model(&model, trained.params.trained.entries())?;
         trained.params = trained.params.to_device(opener.device)?;
         Ok(Self { trained, tokens, dim: model.latent, hash })
     }

@@ -1,8 +1,10 @@
 //! Trained codecs and operators, restored from checkpoints.
 
 mod codec;
+mod corrector;
 mod operator;
 
 pub use codec::TrainedCodec;
+pub use corrector::TrainedCorrector;
 pub use operator::TrainedOperator;
 pub(crate) use operator::rollout;

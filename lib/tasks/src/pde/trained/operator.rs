@@ -3,9 +3,9 @@
 use super::TrainedCodec;
 use crate::pde::evaluate::{Batch, Frames, Model, Plan, Request, Space, Start};
 use crate::pde::latents::{Condition, channel_weights};
-use crate::pde::models::{Operator, OperatorModel};
+use crate::pde::models::Operator;
 use crate::pde::normalisation::Normalisation;
-use crate::pde::operator::{LatentData, OperatorTask};
+use crate::pde::operator::{OperatorParts, OperatorTask};
 use crate::trained::{Opener, TrainedModel};
 use data::fields::field::{Field, Shape};
 use data::fields::parameter::Parameter;
@@ -30,9 +30,30 @@ pub struct TrainedOperator {
     condition: Condition,
     /// Strides that it was trained with, in frames.
     strides: Vec<usize>,
+    hash: String,
 }
 
 impl TrainedOperator {
+    /// Hash over the operator and the hash of its codec, by which other models name it.
+    pub(super) fn hash(&self) -> &str {
+        &self.hash
+    }
+
+    /// Scale of its latents.
+    pub(super) fn scale(&self) -> &Normalisation {
+        &self.scale
+    }
+
+    /// Its layers.
+    pub(super) fn layers(&self) -> &Operator {
+        &self.trained.model
+    }
+
+    /// Rows and columns of the token grid, and features per token.
+    pub(super) fn tokens(&self) -> ([usize; 2], usize) {
+        (self.codec.token_grid(), self.codec.dim())
+    }
+
     /// The requested stride, or the longest one that it was trained with.
     fn stride(&self, request: &Request) -> usize {
         request.stride.unwrap_or(self.strides.iter().copied().max().unwrap_or(1))
@@ -44,6 +65,104 @@ impl TrainedOperator {
         }
     }
 
+    /// Ground truth, baselines and the rollouts that `predict` makes of the initial latents, each [n, steps + 1, tokens,
+    /// dim], given their parameters and the time per step.
+    pub(super) fn compare(
+        &self,
+        set: &TrajectorySet,
+        plan: &Plan,
+        starts: &[Start],
+        predict: impl FnOnce(&[f32], &[&Parameter], f64) -> Result<Vec<(Model, Vec<f32>)>>,
+    ) -> Result<Batch> {
+        use Model::{Codec, Mean, Persistence};
+        let ([truth, latents, codec], mean) = self.codec.truth(set, plan, starts)?;
+        let states = plan.steps + 1;
+        let (width, points) = (self.codec.tokens() * self.codec.dim(), truth.at(0, 0).len());
+        let first: Vec<f32> =
+            (0..starts.len()).flat_map(|rollout| latents.at(rollout, 0)).copied().collect();
+        let parameters: Vec<_> = starts.iter().map(|s| set.entry(s.trajectory).parameter).collect();
+        let time = plan.stride as f64 * set.frame_interval();
+        let (mut in_fields, mut in_latents) = (Vec::new(), Vec::new());
+        for (model, predicted) in predict(&first, &parameters, time)? {
+            let decoded = self.codec.decode(&predicted)?;
+            in_fields.push((model, Frames::new(decoded, states, points)));
+            in_latents.push((model, Frames::new(predicted, states, width)));
+        }
+        let mut at_zero = vec![0.0; width];
+        self.scale.invert(&vec![0.0; width], &mut at_zero);
+        in_latents.push((Persistence, latents.persistence()));
+        in_latents.push((Mean, Frames::constant(at_zero)));
+        let latent = Space { name: "latent", models: in_latents, truth: latents };
+        let weights = channel_weights(&self.scale);
+        let roots: Vec<f32> = weights.read::<f32>().iter().map(|w| w.sqrt()).collect();
+        let weigh = |frames: &Frames| {
+            frames.map(|z, out| {
+                self.scale.apply(z, out);
+                out.iter_mut().zip(roots.iter().cycle()).for_each(|(z, weight)| *z *= weight);
+            })
+        };
+        let weighted = Space {
+            name: "latent_weighted",
+            truth: weigh(&latent.truth),
+            models: latent.models.iter().map(|(model, frames)| (*model, weigh(frames))).collect(),
+        };
+        in_fields.push((Persistence, truth.persistence()));
+        in_fields.push((Mean, mean));
+        in_fields.push((Codec, codec));
+        let field = Space { name: "field", truth, models: in_fields };
+        Ok(Batch { spaces: vec![field, latent, weighted] })
+    }
+
+    /// Decoded rollouts from the first frames of some trajectories of a file, as `predict` makes them of the latents.
+    pub(super) fn predict_with(
+        &self,
+        inputs: &Field,
+        which: Range<usize>,
+        request: &Request,
+        predict: impl FnOnce(&[f32], &[&Parameter], f64) -> Result<Vec<f32>>,
+    ) -> Result<Vec<f32>> {
+        let length = inputs.shape().frame_len();
+        let parameter = inputs.only_regime()?;
+        let parameters = vec![&parameter; which.len()];
+        let mut fields = vec![0.0; which.len() * length];
+        for (trajectory, out) in which.zip(fields.chunks_exact_mut(length)) {
+            inputs.read_frames(trajectory, 0..1, out)?;
+        }
+        let time = self.stride(request) as f64 * self.condition.frame_interval();
+        let first = self.codec.encode(&fields)?;
+        self.codec.decode(&predict(first.read(), &parameters, time)?)
+    }
+
+    /// Rolls out unnormalised latents with `step`, which is given the normalised initial states [b, tokens, dim], their
+    /// conditions on the host and the index of the first of them, and returns the unnormalised states of `steps` steps,
+    /// [b, steps, tokens, dim]. The result is [n, steps + 1, tokens, dim], starting with the given states.
+    pub(super) fn rollout_with(
+        &self,
+        first: &[f32],
+        parameters: &[&Parameter],
+        (time, steps): (f64, usize),
+        step: impl Fn(&Forward, Var, &Tensor, usize) -> Result<Vec<f32>>,
+    ) -> Result<Vec<f32>> {
+        let (tokens, dim) = (self.codec.tokens(), self.codec.dim());
+        let width = tokens * dim;
+        let mut states = Vec::with_capacity(first.len() * (steps + 1));
+        let batches = first.chunks(BATCH * width).zip(parameters.chunks(BATCH));
+        for (number, (first, parameters)) in batches.enumerate() {
+            let features: Vec<f32> =
+                parameters.iter().flat_map(|p| self.condition.features(p, time)).collect();
+            let features = Tensor::from_slice(&features, &[parameters.len(), Condition::FEATURES]);
+            let mut z = vec![0.0; first.len()];
+            self.scale.apply(first, &mut z);
+            let z = Tensor::from_slice(&z, &[parameters.len(), tokens, dim]);
+            let predicted = self
+                .trained
+                .run(|forward, _| step(forward, forward.data(&z)?, &features, number * BATCH))?;
+            let rows = first.chunks_exact(width).zip(predicted.chunks_exact(steps * width));
+            rows.for_each(|(first, rest)| states.extend(first.iter().chain(rest)));
+        }
+        Ok(states)
+    }
+
     /// Rolls out unnormalised latents [n, tokens, dim] to [n, steps + 1, tokens, dim], starting with the given states.
     /// `parameters` has one entry per latent state, and `time` is the time per step.
     pub fn rollout(
@@ -53,25 +172,10 @@ impl TrainedOperator {
         time: f64,
         steps: usize,
     ) -> Result<Vec<f32>> {
-        let (tokens, dim) = (self.codec.tokens(), self.codec.dim());
-        let mut states = Vec::with_capacity(first.len() * (steps + 1));
-        for (first, parameters) in first.chunks(BATCH * tokens * dim).zip(parameters.chunks(BATCH))
-        {
-            let features: Vec<f32> =
-                parameters.iter().flat_map(|p| self.condition.features(p, time)).collect();
-            let features = Tensor::from_slice(&features, &[parameters.len(), Condition::FEATURES]);
-            let mut z = vec![0.0; first.len()];
-            self.scale.apply(first, &mut z);
-            let z = Tensor::from_slice(&z, &[parameters.len(), tokens, dim]);
-            let predicted = self.trained.run(|forward, operator| {
-                let (z, features) = (forward.data(&z)?, forward.data(&features)?);
-                rollout(operator, &self.scale, forward, z, &features, steps)
-            })?;
-            let width = tokens * dim;
-            let rows = first.chunks_exact(width).zip(predicted.chunks_exact(steps * width));
-            rows.for_each(|(first, rest)| states.extend(first.iter().chain(rest)));
-        }
-        Ok(states)
+        let operator = &self.trained.model;
+        self.rollout_with(first, parameters, (time, steps), |forward, z, features, _| {
+            rollout(operator, &self.scale, forward, z, &forward.data(features)?, steps)
+        })
     }
 }
 
@@ -103,26 +207,22 @@ impl TrainedModel for TrainedOperator {
     ///
     /// Errors: 65 when their parts do not match or the codec is a different one; 66 when the codec cannot be found.
     fn restore(parts: &Parts, opener: &Opener) -> Result<Self> {
-        let (model, data): (OperatorModel, LatentData) =
-            (parts.section("model")?, parts.section("data")?);
+        let own = OperatorParts::of(parts)?;
         let codec = opener.dependency(parts, "codec", |parts, opener| {
             let codec = TrainedCodec::restore(parts, opener)?;
             let hash = codec.hash();
             Ok((codec, hash))
         })?;
-        let scale = Normalisation::restore("latent", parts)?;
-        if scale.channels() != codec.dim() {
-            let (own, other) = (scale.channels(), codec.dim());
+        if own.scale.channels() != codec.dim() {
+            let (own, other) = (own.scale.channels(), codec.dim());
             let text =
                 format!("latents with {own} features per token, but its codec produces {other}");
             return Err(Error::data(text));
         }
-        let (dim, grid, padding_mode) = (codec.dim(), codec.token_grid(), data.padding_mode.into());
-        let trained = parts.restore(opener.device, |b| {
-            Ok(Operator::new(b, &model, dim, grid, padding_mode, Condition::FEATURES))
-        })?;
-        let (condition, strides) = (Condition::restore(parts)?, data.strides);
-        Ok(Self { trained, codec, scale, condition, strides })
+        let grid = codec.token_grid();
+        let trained = parts.restore(opener.device, |b| Ok(own.build(b, grid)))?;
+        let OperatorParts { scale, condition, hash, data, .. } = own;
+        Ok(Self { trained, codec, scale, condition, hash, strides: data.strides })
     }
 
     fn models(&self) -> Vec<(&'static str, Origin, usize)> {
@@ -152,48 +252,9 @@ impl TrainedModel for TrainedOperator {
         plan: &Plan,
         starts: &[Start],
     ) -> Result<Batch> {
-        use Model::{Codec, Mean, Operator, Persistence};
-        let ([truth, latents, codec], mean) = self.codec.truth(set, plan, starts)?;
-        let states = plan.steps + 1;
-        let width = self.codec.tokens() * self.codec.dim();
-        let first: Vec<f32> =
-            (0..starts.len()).flat_map(|rollout| latents.at(rollout, 0)).copied().collect();
-        let parameters: Vec<_> = starts.iter().map(|s| set.entry(s.trajectory).parameter).collect();
-        let time = plan.stride as f64 * set.frame_interval();
-        let predicted = self.rollout(&first, &parameters, time, plan.steps)?;
-        let decoded = Frames::new(self.codec.decode(&predicted)?, states, truth.at(0, 0).len());
-        let mut at_zero = vec![0.0; width];
-        self.scale.invert(&vec![0.0; width], &mut at_zero);
-        let latent = Space {
-            name: "latent",
-            models: vec![
-                (Operator, Frames::new(predicted, states, width)),
-                (Persistence, latents.persistence()),
-                (Mean, Frames::constant(at_zero)),
-            ],
-            truth: latents,
-        };
-        let weights = channel_weights(&self.scale);
-        let roots: Vec<f32> = weights.read::<f32>().iter().map(|w| w.sqrt()).collect();
-        let weigh = |frames: &Frames| {
-            frames.map(|z, out| {
-                self.scale.apply(z, out);
-                out.iter_mut().zip(roots.iter().cycle()).for_each(|(z, weight)| *z *= weight);
-            })
-        };
-        let weighted = Space {
-            name: "latent_weighted",
-            truth: weigh(&latent.truth),
-            models: latent.models.iter().map(|(model, frames)| (*model, weigh(frames))).collect(),
-        };
-        let models = vec![
-            (Operator, decoded),
-            (Persistence, truth.persistence()),
-            (Mean, mean),
-            (Codec, codec),
-        ];
-        let field = Space { name: "field", truth, models };
-        Ok(Batch { spaces: vec![field, latent, weighted] })
+        self.compare(set, plan, starts, |first, parameters, time| {
+            Ok(vec![(Model::Operator, self.rollout(first, parameters, time, plan.steps)?)])
+        })
     }
 
     /// Predicts the rollout from the first frame of every trajectory; the first predicted frame is that frame
@@ -209,15 +270,8 @@ impl TrainedModel for TrainedOperator {
     }
 
     fn predict(&self, inputs: &Field, which: Range<usize>, request: &Request) -> Result<Vec<f32>> {
-        let length = inputs.shape().frame_len();
-        let parameter = inputs.only_regime()?;
-        let parameters = vec![&parameter; which.len()];
-        let mut fields = vec![0.0; which.len() * length];
-        for (trajectory, out) in which.zip(fields.chunks_exact_mut(length)) {
-            inputs.read_frames(trajectory, 0..1, out)?;
-        }
-        let time = self.stride(request) as f64 * self.condition.frame_interval();
-        let first = self.codec.encode(&fields)?;
-        self.codec.decode(&self.rollout(first.read(), &parameters, time, request.steps)?)
+        self.predict_with(inputs, which, request, |first, parameters, time| {
+            self.rollout(first, parameters, time, request.steps)
+        })
     }
 }

@@ -114,6 +114,7 @@ fn by_regime(canvas: &Canvas, result: &Evaluation) -> Result<()> {
                     Model::Operator | Model::Regression => -18.0,
                     Model::Codec | Model::Persistence | Model::Nearest => 18.0,
                     Model::Mean => 36.0,
+                    Model::Corrector => -36.0,
                 };
                 let letters = Letters { colour: of_model(*model), ..centred };
                 if row > 60.0 {

@@ -1,0 +1,191 @@
+//! One corrected step: z' = operator(z) + s·c ∘ r, with r sampled from a denoiser.
+
+use super::scale::ResidualScale;
+use crate::diffusion::{Preconditioning, Sampler, combine, refine};
+use crate::pde::latents::Condition;
+use crate::pde::models::Denoiser;
+use crate::pde::models::denoiser::Given;
+use crate::pde::normalisation::Normalisation;
+use learn::forward::Forward;
+use tensor::ops::binary::Binary;
+use tensor::ops::concat::Concat;
+use tensor::random::{Philox, Purpose};
+use tensor::{Dtype, Tensor, Var};
+use unix::Result;
+
+/// Numbers that a denoiser is told besides the noise level: the operator's condition and the logarithm of the scale.
+pub(crate) const FEATURES: usize = Condition::FEATURES + 1;
+
+/// The scales s of residuals at a batch of states, on the host.
+pub(crate) struct Scales {
+    /// ln s, [B, 1].
+    pub log: Tensor,
+    /// s, [B, 1, 1].
+    pub scale: Tensor,
+    /// 1/s, [B, 1, 1].
+    pub inverse: Tensor,
+}
+
+impl Scales {
+    /// The scales at normalised states [B, tokens, dim] with their conditions [B, features].
+    pub fn of(scale: &ResidualScale, states: &Tensor, features: &Tensor) -> Self {
+        let batch = states.shape()[0];
+        let rows = states.read::<f32>().chunks_exact(states.len() / batch);
+        let scales: Vec<f32> = rows
+            .zip(features.read::<f32>().chunks_exact(Condition::FEATURES))
+            .map(|(state, features)| scale.of(state, features))
+            .collect();
+        let tensor = |value: fn(f32) -> f32, shape: &[usize]| {
+            Tensor::from_slice(&scales.iter().map(|s| value(*s)).collect::<Vec<_>>(), shape)
+        };
+        Self {
+            log: tensor(f32::ln, &[batch, 1]),
+            scale: tensor(|s| s, &[batch, 1, 1]),
+            inverse: tensor(f32::recip, &[batch, 1, 1]),
+        }
+    }
+}
+
+/// A state and the operator's prediction from it, as a denoiser sees them.
+pub(crate) struct Step {
+    /// The state z, normalised, [B, T, D].
+    pub z: Var,
+    /// The prediction of the operator, normalised, [B, T, D].
+    pub next: Var,
+    /// What the denoiser is told, [B, F].
+    pub features: Var,
+    /// s, [B, 1, 1].
+    pub scale: Var,
+}
+
+impl Step {
+    /// `condition` is the operator's, [B, F - 1]; `log` and `scale` are those of [`Scales`].
+    pub fn new(
+        forward: &Forward,
+        [z, next]: [Var; 2],
+        condition: &Var,
+        [log, scale]: [&Var; 2],
+    ) -> Result<Self> {
+        let features = forward.apply(Concat { axis: 1 }, &[condition, log])?;
+        Ok(Self { z, next, features, scale: scale.clone() })
+    }
+
+    /// The inputs of the denoiser.
+    pub fn given(&self) -> Given<'_> {
+        Given { states: [&self.next, &self.z], features: &self.features }
+    }
+
+    /// The prediction plus a residual r in units of its scale, [B, T, D].
+    pub fn corrected(&self, forward: &Forward, scale: &ResidualScale, r: &Var) -> Result<Var> {
+        let channels =
+            forward.constant(&Tensor::from_slice(&scale.channels, &[scale.channels.len()]))?;
+        let r = forward.apply(Binary::Multiply, &[r, &channels])?;
+        let r = forward.apply(Binary::Multiply, &[&r, &self.scale])?;
+        forward.apply(Binary::Add, &[&self.next, &r])
+    }
+}
+
+/// How residuals are sampled.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Method {
+    /// From a diffusion model.
+    Diffusion(Sampler),
+    /// By adding noise of these levels in turn and removing it: refinement, consistency models, and regression, which has
+    /// one level of 0.
+    Refine(Vec<f64>),
+}
+
+impl Method {
+    /// How often noise is used per step.
+    pub fn noises(&self) -> usize {
+        match self {
+            Self::Diffusion(sampler) if sampler.churn.amount > 0.0 => sampler.steps + 1,
+            Self::Diffusion(_) => 1,
+            Self::Refine(sigmas) => sigmas.len(),
+        }
+    }
+
+    /// Evaluations of the denoiser per step.
+    pub fn evaluations(&self) -> usize {
+        match self {
+            Self::Diffusion(sampler) => sampler.evaluations(),
+            Self::Refine(sigmas) => sigmas.len(),
+        }
+    }
+}
+
+/// A denoiser with its preconditioning and its method of sampling.
+#[derive(Clone, Debug)]
+pub(crate) struct Correction {
+    pub denoiser: Denoiser,
+    pub preconditioning: Preconditioning,
+    pub method: Method,
+    pub scale: ResidualScale,
+}
+
+impl Correction {
+    /// D(x; σ) at a step.
+    pub fn denoise(&self, forward: &Forward, step: &Step, x: &Var, sigma: f64) -> Result<Var> {
+        self.denoiser.denoise(forward, x, &step.given(), &self.preconditioning.at(sigma))
+    }
+
+    /// Rolls out normalised states z [B, T, D] and returns the unnormalised states of `steps` steps, [B, steps, T, D].
+    /// `operate` is the operator; `features` its condition on the host, [B, F]. Each rollout has an id of its own in
+    /// `ids`, on which its noise depends, but not on the batch.
+    pub fn rollout(
+        &self,
+        forward: &Forward,
+        latents: &Normalisation,
+        (mut z, features): (Var, &Tensor),
+        (steps, seed, ids): (usize, u64, &[u64]),
+        operate: impl Fn(&Var, &Var) -> Result<Var>,
+    ) -> Result<Vec<f32>> {
+        let (shape, width) = (z.shape().to_vec(), z.value().len() / ids.len());
+        let condition = forward.data(features)?;
+        let random = Philox::new(seed, Purpose::Sampling);
+        let mut states = vec![0.0; z.value().len() * steps];
+        let mut host = z.value().to_host()?;
+        for step in 0..steps {
+            let scales = Scales::of(&self.scale, &host, features);
+            let [log, scale] = [&scales.log, &scales.scale].map(|t| forward.data(t));
+            let next = operate(&z, &condition)?;
+            let at = Step::new(forward, [z, next], &condition, [&log?, &scale?])?;
+            let noise = |i: usize| {
+                let random = random.at_update(step as u64).at_source(i as u64);
+                let mut noise = Tensor::empty(&shape, Dtype::F32);
+                let rows = noise.write::<f32>().chunks_exact_mut(width);
+                ids.iter().zip(rows).for_each(|(id, out)| random.fill_normal(*id, out));
+                forward.data(&noise)
+            };
+            z = self.apply(forward, &at, noise)?;
+            host = z.value().to_host()?;
+            let rows = states.chunks_exact_mut(steps * width);
+            for (state, out) in host.read::<f32>().chunks_exact(width).zip(rows) {
+                latents.invert(state, &mut out[step * width..][..width]);
+            }
+        }
+        Ok(states)
+    }
+
+    /// The corrected state after a step. `noise(i)` returns standard normal numbers [B, T, D] for use i. Without
+    /// evaluations it is the prediction of the operator, to the bit.
+    pub fn apply(
+        &self,
+        forward: &Forward,
+        step: &Step,
+        noise: impl FnMut(usize) -> Result<Var>,
+    ) -> Result<Var> {
+        if self.method.evaluations() == 0 {
+            return Ok(step.next.clone());
+        }
+        let denoise = |x: &Var, sigma: f64| self.denoise(forward, step, x, sigma);
+        let r = match &self.method {
+            Method::Diffusion(sampler) => sampler.sample(forward, noise, denoise)?,
+            Method::Refine(sigmas) => {
+                let zero = combine(forward, &[(0.0, &step.z)])?;
+                refine(forward, sigmas, zero, noise, denoise)?
+            }
+        };
+        step.corrected(forward, &self.scale, &r)
+    }
+}

@@ -1,0 +1,192 @@
+//! The size of an operator's error, predicted from the state: residuals span decades between strong and decayed fields,
+//! and dividing by their expected size leaves numbers of order one, which is what a diffusion model needs.
+//!
+//! s = exp(β·φ) per sample, with φ the quadratic monomials of three features of the state: the parameter n of the
+//! equation, the logarithm a of the RMS of the state and the logarithm g of that of its differences between neighbouring
+//! tokens; and log Δt. β is the least squares fit to the logarithms of the residuals' RMS. Each channel is then divided
+//! by the RMS of its scaled residuals.
+
+use crate::pde::latents::Condition;
+use learn::task::Buffers;
+use learn::trained::Parts;
+use tensor::Tensor;
+use unix::{Error, Result};
+
+/// Number of monomials: 1, n, n², a, g, a², g², a·g, log Δt.
+const MONOMIALS: usize = 9;
+/// Added to the diagonal of the normal equations, relative to the number of samples: monomials that do not vary get the
+/// coefficient 0.
+const RIDGE: f64 = 1e-6;
+/// Added to mean squares before taking logarithms.
+const FLOOR: f64 = 1e-12;
+
+/// The fitted scale.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ResidualScale {
+    coefficients: Vec<f64>,
+    /// RMS of the scaled residuals of each channel.
+    pub channels: Vec<f64>,
+    /// Columns of the token grid.
+    columns: usize,
+}
+
+/// Logarithm of the root of a mean square.
+fn log_rms(sum: f64, count: usize) -> f64 {
+    0.5 * (sum / count.max(1) as f64 + FLOOR).ln()
+}
+
+fn monomials(z: &[f32], columns: usize, dim: usize, features: &[f32]) -> [f64; MONOMIALS] {
+    let squares = z.iter().map(|x| f64::from(*x).powi(2)).sum();
+    let difference = |a: &[f32], b: &[f32]| -> f64 {
+        a.iter().zip(b).map(|(a, b)| f64::from(a - b).powi(2)).sum()
+    };
+    let row = columns * dim;
+    let along: f64 =
+        z.chunks_exact(row).map(|row| difference(&row[dim..], &row[..row.len() - dim])).sum();
+    let down = difference(&z[row..], &z[..z.len() - row]);
+    let [n, time] = [features[0], features[1]].map(f64::from);
+    let (a, g) = (log_rms(squares, z.len()), log_rms(along + down, z.len()));
+    [1.0, n, n * n, a, g, a * a, g * g, a * g, time]
+}
+
+impl ResidualScale {
+    /// Fits the scale to samples: normalised states z [tokens, dim] with their conditions, and the residuals of the
+    /// operator at them, of the same shape. `columns` are the columns of the token grid.
+    ///
+    /// The numbers are rounded to 12 bits, so that processors that round differently fit the same scale.
+    pub fn fit(
+        columns: usize,
+        dim: usize,
+        samples: &[(Vec<f32>, [f32; Condition::FEATURES])],
+        residuals: &[Vec<f32>],
+    ) -> Result<Self> {
+        let rows: Vec<[f64; MONOMIALS]> =
+            samples.iter().map(|(z, features)| monomials(z, columns, dim, features)).collect();
+        let logs = residuals
+            .iter()
+            .map(|r| log_rms(r.iter().map(|x| f64::from(*x).powi(2)).sum(), r.len()));
+        let mut matrix = [[0.0; MONOMIALS]; MONOMIALS];
+        let mut right = [0.0; MONOMIALS];
+        for (row, log) in rows.iter().zip(logs) {
+            for (i, x) in row.iter().enumerate() {
+                right[i] += x * log;
+                row.iter().enumerate().for_each(|(j, y)| matrix[i][j] += x * y);
+            }
+        }
+        (0..MONOMIALS).for_each(|i| matrix[i][i] += RIDGE * rows.len() as f64);
+        let coefficients: Vec<f64> = solve(matrix, right).into_iter().map(rounded).collect();
+        let mut fitted = Self { coefficients, channels: vec![1.0; dim], columns };
+        let mut sums = vec![0.0; dim];
+        for ((z, features), residual) in samples.iter().zip(residuals) {
+            let scale = f64::from(fitted.of(z, features));
+            for (i, r) in residual.iter().enumerate() {
+                sums[i % dim] += (f64::from(*r) / scale).powi(2);
+            }
+        }
+        let count = (samples.iter().map(|(z, _)| z.len()).sum::<usize>() / dim).max(1);
+        fitted.channels =
+            sums.iter().map(|sum| rounded((sum / count as f64 + FLOOR).sqrt())).collect();
+        if fitted.coefficients.iter().chain(&fitted.channels).all(|x| x.is_finite()) {
+            return Ok(fitted);
+        }
+        Err(Error::data("the residuals of the operator are not finite: is it trained?"))
+    }
+
+    /// The scale s of the residual at the normalised state z [tokens, dim].
+    pub fn of(&self, z: &[f32], features: &[f32]) -> f32 {
+        let row = monomials(z, self.columns, self.channels.len(), features);
+        let log: f64 = row.iter().zip(&self.coefficients).map(|(x, b)| x * b).sum();
+        // Far from the fitted states the parabola must not run away.
+        log.clamp(-20.0, 10.0).exp() as f32
+    }
+
+    /// Buffers for a checkpoint.
+    pub fn buffers(&self) -> Buffers {
+        let tensor = |values: &[f64]| Tensor::from_slice(values, &[values.len()]);
+        vec![
+            ("residual.scale".into(), tensor(&self.coefficients)),
+            ("residual.channels".into(), tensor(&self.channels)),
+        ]
+    }
+
+    /// Restores the buffers of [`ResidualScale::buffers`]. Errors: 65 when they are missing or have another size.
+    pub fn restore(parts: &Parts, columns: usize) -> Result<Self> {
+        let [coefficients, channels] =
+            [parts.buffer("residual.scale")?, parts.buffer("residual.channels")?];
+        if coefficients.len() != MONOMIALS || channels.is_empty() {
+            return Err(Error::data("the checkpoint's buffer `residual.scale` has a wrong size"));
+        }
+        Ok(Self { coefficients, channels, columns })
+    }
+}
+
+/// `x` with 12 significant bits.
+fn rounded(x: f64) -> f64 {
+    if x == 0.0 || !x.is_finite() {
+        return x;
+    }
+    let unit = (x.abs().log2().floor() - 11.0).exp2();
+    (x / unit).round() * unit
+}
+
+/// Solves a positive definite system by Cholesky's decomposition.
+fn solve(mut a: [[f64; MONOMIALS]; MONOMIALS], mut b: [f64; MONOMIALS]) -> [f64; MONOMIALS] {
+    for i in 0..MONOMIALS {
+        for j in 0..=i {
+            let sum = a[i][j] - (0..j).map(|k| a[i][k] * a[j][k]).sum::<f64>();
+            a[i][j] = if i == j { sum.sqrt() } else { sum / a[j][j] };
+        }
+        b[i] = (b[i] - (0..i).map(|k| a[i][k] * b[k]).sum::<f64>()) / a[i][i];
+    }
+    for i in (0..MONOMIALS).rev() {
+        b[i] = (b[i] - (i + 1..MONOMIALS).map(|k| a[k][i] * b[k]).sum::<f64>()) / a[i][i];
+    }
+    b
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tensor::random::{Philox, Purpose};
+
+    /// Residuals whose size is an exponential of the monomials are scaled to unit variance in every channel. 400
+    /// samples of 24 numbers have a standard error of 1/√(2·9600) = 0.7 %; the tolerance is 5 of them.
+    #[test]
+    fn residuals_are_scaled_to_unit_variance() {
+        let (columns, dim, count) = (4, 3, 400);
+        let random = Philox::new(3, Purpose::Test);
+        let number = |sample: u64, element: u64| random.normal(sample, element);
+        let (mut samples, mut residuals) = (Vec::new(), Vec::new());
+        let mut sizes = Vec::new();
+        for sample in 0..count {
+            let amplitude = (2.0 * number(sample, 1000)).exp();
+            let z: Vec<f32> = (0..24).map(|i| amplitude * number(sample, i)).collect();
+            let features = [(sample % 3) as f32 - 1.0, 0.0];
+            let size = 0.01 * amplitude.powf(1.5) * (0.7 * features[0]).exp();
+            sizes.push(size);
+            residuals.push(
+                (0..24u64)
+                    .map(|i| size * [1.0, 2.0, 0.5][i as usize % 3] * number(sample, 2000 + i))
+                    .collect::<Vec<f32>>(),
+            );
+            samples.push((z, features));
+        }
+        let scale = ResidualScale::fit(columns, dim, &samples, &residuals).unwrap();
+        let mut sums = [0.0; 3];
+        for ((z, features), residual) in samples.iter().zip(&residuals) {
+            let s = scale.of(z, features);
+            for (i, r) in residual.iter().enumerate() {
+                sums[i % 3] += f64::from(r / s).powi(2) / scale.channels[i % 3].powi(2);
+            }
+        }
+        for sum in sums {
+            let variance = sum / (count * 8) as f64;
+            assert!((variance - 1.0).abs() < 0.002, "{variance}");
+        }
+        // The fitted size follows the true one over its three decades.
+        for ((z, features), size) in samples.iter().zip(sizes) {
+            let ratio = scale.of(z, features) / size;
+            assert!((0.5..4.0).contains(&ratio), "{ratio}");
+        }
+    }
+}

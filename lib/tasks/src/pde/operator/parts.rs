@@ -1,0 +1,70 @@
+//! A trained operator as read from a checkpoint, without its codec: what a task that builds on it needs.
+
+use super::{LatentData, OperatorTask};
+use crate::pde::identity::{hash_of_buffers, hash_of_model};
+use crate::pde::latents::Condition;
+use crate::pde::models::{Operator, OperatorModel};
+use crate::pde::normalisation::Normalisation;
+use learn::params::Builder;
+use learn::task::{Define, Dependency};
+use learn::trained::{Origin, Parts};
+use tensor::Tensor;
+use tensor::ops::depthwise_conv::Padding;
+use unix::{Error, Result};
+
+/// An operator that was read from a checkpoint.
+#[derive(Clone, Debug)]
+pub struct OperatorParts {
+    /// Its architecture.
+    pub model: OperatorModel,
+    /// The data that it was trained on.
+    pub data: LatentData,
+    /// Scale of the latents.
+    pub scale: Normalisation,
+    /// Its condition.
+    pub condition: Condition,
+    /// The codec of its latents.
+    pub codec: Dependency,
+    /// Its parameters by name.
+    pub weights: Vec<(String, Tensor)>,
+    /// The checkpoint.
+    pub origin: Origin,
+    /// Hash over all of this, by which other models name it.
+    pub hash: String,
+}
+
+impl OperatorParts {
+    /// Errors: 65 when the checkpoint is of another task or parts are missing.
+    pub fn of(parts: &Parts) -> Result<Self> {
+        let (task, wanted) = (&parts.task, OperatorTask::SPEC.name);
+        if task != wanted {
+            return Err(Error::data(format!("{}: task {task}, expected {wanted}", parts.origin)));
+        }
+        let (model, data): (OperatorModel, LatentData) =
+            (parts.section("model")?, parts.section("data")?);
+        let scale = Normalisation::restore("latent", parts)?;
+        let condition = Condition::restore(parts)?;
+        let Some(codec) = parts.dependencies.get("codec").cloned() else {
+            return Err(Error::data(format!("{}: its manifest records no codec", parts.origin)));
+        };
+        let mut weights = parts.weights.clone();
+        weights.sort_by(|a, b| a.0.cmp(&b.0));
+        let mut buffers = scale.buffers("latent");
+        buffers.extend(condition.buffers());
+        let model_hash = hash_of_model(&(&model, data.padding_mode), &weights)?;
+        let hash = format!("{model_hash}+{}+{}", hash_of_buffers(&buffers), codec.hash);
+        let origin = parts.origin.clone();
+        Ok(Self { model, data, scale, condition, codec, weights, origin, hash })
+    }
+
+    /// Padding at the border of the domain.
+    pub fn padding(&self) -> Padding {
+        self.data.padding_mode.into()
+    }
+
+    /// The layers, for tokens on `grid`.
+    pub fn build(&self, b: &mut Builder, grid: [usize; 2]) -> Operator {
+        let dim = self.scale.channels();
+        Operator::new(b, &self.model, dim, grid, self.padding(), Condition::FEATURES)
+    }
+}
