@@ -16,6 +16,7 @@ use learn::task::{ConfigOf, Configured, Define, Spec};
 use learn::trained::Parts;
 use pde::codec::CodecTask;
 use pde::corrector::CorrectorTask;
+use pde::distill::DistillTask;
 use pde::operator::OperatorTask;
 use pde::{TrainedCodec, TrainedCorrector, TrainedOperator};
 use regression::{RegressionTask, TrainedRegression};
@@ -48,10 +49,11 @@ pub type Restore = fn(&Parts, &Opener) -> Result<Box<dyn TrainedModel>>;
 pub type Load = fn(&[PathBuf], &[String], &dyn Fn(&str) -> Option<String>) -> Result<Configured>;
 
 /// All tasks, in the order in which programs list them.
-pub static TASKS: [Entry; 4] = [
+pub static TASKS: [Entry; 5] = [
     entry::<CodecTask, TrainedCodec>("Autoencoder from fields to latent tokens"),
     entry::<OperatorTask, TrainedOperator>("Time stepping in the latent space of a codec"),
     entry::<CorrectorTask, TrainedCorrector>("Generative model of an operator's error"),
+    entry::<DistillTask, TrainedCorrector>("Consistency model of a corrector, for few evaluations"),
     entry::<RegressionTask, TrainedRegression>("Solutions of steady problems from their inputs"),
 ];
 

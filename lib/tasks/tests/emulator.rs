@@ -9,8 +9,12 @@ use learn::config::Config;
 use learn::forward::Forward;
 use learn::params::{Builder, ParamSet};
 use learn::train::Learner;
+use tasks::diffusion::Preconditioning;
+use tasks::pde::models::denoiser::{Denoiser, DenoiserModel, Given};
 use tasks::pde::models::operator::{Attention, BackboneConfig, ConditionPath, Output};
-use tasks::pde::models::{Codec, CodecModel, Fno, Operator, OperatorModel, PdetStack, PdetUnet};
+use tasks::pde::models::{
+    Codec, CodecModel, Fno, Mlp, Operator, OperatorModel, PdetStack, PdetUnet,
+};
 use tensor::check::{difference, draw};
 use tensor::op::Draw;
 use tensor::ops::depthwise_conv::Padding;
@@ -34,6 +38,7 @@ fn device() -> Device {
 enum Model {
     Codec(Codec),
     Operator(Operator),
+    Denoiser(Denoiser),
 }
 
 impl Model {
@@ -52,6 +57,13 @@ impl Model {
                 let (z, features) = (value(&[BATCH, TOKENS, DIM], 1), value(&[BATCH, FEATURES], 2));
                 let next = operator.forward(forward, &z, &features).unwrap();
                 (next, value(&[BATCH, TOKENS, DIM], 3))
+            }
+            Model::Denoiser(denoiser) => {
+                let [x, next, z, target] =
+                    [1, 2, 3, 4].map(|seed| value(&[BATCH, TOKENS, DIM], seed));
+                let given = Given { states: [&next, &z], features: &value(&[BATCH, FEATURES], 5) };
+                let c = Preconditioning::Edm { sigma_data: 1.0 }.at(0.7);
+                (denoiser.denoise(forward, &x, &given, &c).unwrap(), target)
             }
         };
         let (width, elements) = (made.value().width(), made.value().len());
@@ -107,6 +119,18 @@ fn fno() -> BackboneConfig {
     BackboneConfig::Fno(Fno { hidden: 10, depth: 2, modes: 5, positions: false })
 }
 
+fn mlp() -> BackboneConfig {
+    BackboneConfig::Mlp(Mlp { hidden: 13, depth: 2 })
+}
+
+fn denoiser(backbone: BackboneConfig, condition: ConditionPath) -> (Model, ParamSet) {
+    let model = DenoiserModel { backbone, condition, condition_width: 5 };
+    let mut b = Builder::new(1);
+    let grid = [1, TOKENS];
+    let denoiser = Denoiser::new(&mut b, &model, DIM, grid, Padding::Periodic, FEATURES);
+    (Model::Denoiser(denoiser), b.finish())
+}
+
 fn codec() -> (Model, ParamSet) {
     let model = CodecModel {
         patch: PATCH,
@@ -126,10 +150,12 @@ fn codec() -> (Model, ParamSet) {
 
 /// Every kind of model, with its parameters moved away from their neutral initial values.
 fn models() -> Vec<(&'static str, Model, ParamSet)> {
-    use ConditionPath::{Adaptive, Additive};
+    use ConditionPath::{Adaptive, Additive, Concatenated};
     let heads = |qk_norm| Attention::MultiHead { heads: 3, qk_norm };
     [
         ("codec", codec()),
+        ("denoiser, adaptive", denoiser(mlp(), Adaptive)),
+        ("denoiser, concatenated", denoiser(mlp(), Concatenated)),
         ("fno, adaptive", operator(fno(), Adaptive, Output::Scale)),
         ("fno, added", operator(fno(), Additive, Output::Scale)),
         ("stack, convolution", operator(stack(Attention::None, 5), Adaptive, Output::Scale)),

@@ -3,8 +3,13 @@
 
 use learn::forward::Forward;
 use learn::params::{Builder, ParamSet};
+use tasks::diffusion::Preconditioning;
+use tasks::pde::models::denoiser::{Denoiser, DenoiserModel, Given};
 use tasks::pde::models::operator::{Attention, BackboneConfig, ConditionPath, Output};
-use tasks::pde::models::{Codec, CodecModel, Fno, Operator, OperatorModel, PdetStack, PdetUnet};
+use tasks::pde::models::{
+    Codec, CodecModel, Fno, Mlp, Network, NetworkShape, Operator, OperatorModel, PdetStack,
+    PdetUnet,
+};
 use tensor::check::draw;
 use tensor::op::Draw;
 use tensor::ops::depthwise_conv::Padding;
@@ -72,6 +77,47 @@ fn on_grid(
 fn the_published_models_have_their_parameter_counts() {
     assert_eq!(build(&unet(96, 12, 6), 16, 32, 1).1.count(), 232_152);
     assert_eq!(build(&unet(64, 8, 4), 32, 16, 1).1.count(), 108_880);
+}
+
+fn mlp(hidden: usize) -> BackboneConfig {
+    BackboneConfig::Mlp(Mlp { hidden, depth: 2 })
+}
+
+/// The parameter counts of the published correctors, which see one state and one number.
+#[test]
+fn the_published_correctors_have_their_parameter_counts() {
+    for (hidden, dim, count) in [(96, 16, 12_592), (64, 32, 8_416)] {
+        let mut b = Builder::new(1);
+        let (grid, padding) = ([1, 32], Padding::Periodic);
+        let shape = NetworkShape { input: dim, output: dim, grid, padding, condition: 1 };
+        Network::new(&mut b, &mlp(hidden), (ConditionPath::Concatenated, 1), &shape);
+        assert_eq!(b.finish().count(), count);
+    }
+}
+
+/// Through c_skip, c_in, c_noise and c_out of a consistency model, in every kind of condition.
+#[test]
+fn gradients_of_denoisers_are_right_and_reach_every_parameter() {
+    use ConditionPath::{Adaptive, Additive, Concatenated};
+    let backbones = [mlp(7), stack(3, Attention::None).backbone];
+    for (backbone, condition) in
+        [(0, Adaptive), (0, Additive), (0, Concatenated), (1, Adaptive), (1, Concatenated)]
+    {
+        let backbone = backbones[backbone].clone();
+        let model = DenoiserModel { backbone, condition, condition_width: 5 };
+        let mut b = Builder::new(1);
+        let denoiser = Denoiser::new(&mut b, &model, 3, [1, 9], Padding::Periodic, 2);
+        let [x, next, z, target] =
+            [1, 2, 3, 4].map(|seed| draw(&[2, 9, 3], &Draw::Normal, seed, 0));
+        let features = draw(&[2, 2], &Draw::Normal, 5, 0);
+        let c = Preconditioning::Consistency { sigma_data: 1.0, sigma_min: 0.05 }.at(0.7);
+        check(&format!("{condition:?}"), &b.finish(), |forward| {
+            let [x, next, z] = [&x, &next, &z].map(|t| constant(t.clone()));
+            let features = constant(features.clone());
+            let given = Given { states: [&next, &z], features: &features };
+            distance(forward, &denoiser.denoise(forward, &x, &given, &c).unwrap(), &target)
+        });
+    }
 }
 
 /// Randomizes all parameters, so that no gradient is zero because of a neutral initial value.

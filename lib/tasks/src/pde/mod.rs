@@ -2,6 +2,7 @@
 
 pub mod codec;
 pub mod corrector;
+pub mod distill;
 pub mod evaluate;
 pub mod identity;
 pub mod latents;

@@ -8,13 +8,14 @@
 mod config;
 mod correction;
 mod energy;
+mod parts;
 mod residuals;
 mod scale;
 
 pub use config::{CorrectorConfig, CorrectorData, CorrectorLoss, Objective, Sampling};
-pub(crate) use correction::Correction;
-pub(crate) use correction::FEATURES;
+pub(crate) use correction::{Correction, FEATURES, Method, Step};
 pub use energy::energy_score;
+pub use parts::CorrectorParts;
 pub(in crate::pde) use residuals::Residuals;
 pub use scale::ResidualScale;
 
@@ -74,7 +75,7 @@ impl Define for CorrectorTask {
             method: loss.objective.method(&loss.sampling),
             scale: residuals.fit(&params)?,
         };
-        let residual_rms = residuals.seen_and_unseen(&params, &data.train)?;
+        let residual_rms = residuals.seen_and_unseen(&params, data)?;
         let (seed, loss) = (*seed, loss.clone());
         Ok((Self { residuals, correction, loss, residual_rms, seed }, params))
     }
@@ -86,7 +87,7 @@ fn loop_noise(k: usize, i: usize) -> String {
 }
 
 /// Standard normal numbers for samples `first`.. of a micro-batch, in the shape of a batch of states.
-fn normal(random: &Philox, first: u64, shape: &[usize]) -> Tensor {
+pub(super) fn normal(random: &Philox, first: u64, shape: &[usize]) -> Tensor {
     let mut noise = Tensor::empty(shape, Dtype::F32);
     let width = shape[1..].iter().product();
     let rows = noise.write::<f32>().chunks_exact_mut(width);

@@ -20,6 +20,7 @@ use learn::task::{Batch, Dependencies, Dependency, Predictions};
 use learn::trained::{Parts, Weights};
 use std::path::{Path, PathBuf};
 use tensor::ops::binary::Binary;
+use tensor::ops::depthwise_conv::Padding;
 use tensor::ops::narrow::Narrow;
 use tensor::{Tape, Tensor, Var};
 use unix::{Context, Error, Result};
@@ -124,19 +125,21 @@ impl Residuals {
         ResidualScale::fit(layout.token_grid()[1], layout.dim, &samples, &residuals)
     }
 
-    /// RMS of the normalised residuals of the operator on trajectories that it was trained on, and on those of the
-    /// validation split.
-    pub fn seen_and_unseen(&self, params: &ParamSet, train: &Path) -> Result<[f64; 2]> {
-        let store = open_split(train, SplitName::Train, "data.train")?;
-        let share = self.operators[0].data.held_out.map_or(Share::All, Share::Without);
-        let parts = vec![(Part { store, share, number: 0 }, 1.0)];
-        let seen = Windows::new(parts, 1, &self.operators[0].data.strides, 0);
-        let rms = |windows: &Windows| -> Result<f64> {
-            let (_, residuals) = self.sample(params, windows, FIT / 4)?;
+    /// RMS of the normalised one-step residuals of the operator on trajectories that it was trained on, and on those of
+    /// the validation split.
+    pub fn seen_and_unseen(&self, params: &ParamSet, data: &CorrectorData) -> Result<[f64; 2]> {
+        let own = &self.operators[0].data;
+        let rms = |store: LatentStore, share: Share| -> Result<f64> {
+            let parts = vec![(Part { store, share, number: 0 }, 1.0)];
+            let windows = Windows::new(parts, 1, &own.strides, 0);
+            let (_, residuals) = self.sample(params, &windows, FIT / 4)?;
             let squares = residuals.iter().flatten().map(|r| f64::from(*r).powi(2));
             Ok((squares.sum::<f64>() / residuals.iter().map(Vec::len).sum::<usize>() as f64).sqrt())
         };
-        Ok([rms(&seen)?, rms(&self.validation)?])
+        let train = open_split(&data.train, SplitName::Train, "data.train")?;
+        let validation = open_split(&data.validation, SplitName::Validation, "data.validation")?;
+        let seen = rms(train, own.held_out.map_or(Share::All, Share::Without))?;
+        Ok([seen, rms(validation, Share::All)?])
     }
 
     /// Up to `count` normalised states, spread over the windows, with their conditions, and the residuals there.
@@ -169,6 +172,24 @@ impl Residuals {
             samples.extend(rows(z.value()).into_iter().zip(conditions.map(|f| [f[0], f[1]])));
         }
         Ok((samples, residuals))
+    }
+
+    /// Rows and columns of the token grid, and the padding at the border of the domain.
+    pub fn grid(&self) -> ([usize; 2], Padding) {
+        (self.validation.first().layout().token_grid(), self.operators[0].padding())
+    }
+
+    /// Errors (65): the corrector `of` depends on another operator than the one that was opened.
+    pub fn require_operator(&self, recorded: &Dependency, of: &Path) -> Result<()> {
+        let own = &self.operators[0];
+        if recorded.hash == own.hash {
+            return Ok(());
+        }
+        Err(Error::data(format!(
+            "{} corrects another operator than {}, which has changed since",
+            of.display(),
+            own.origin.checkpoint.display()
+        )))
     }
 
     /// The scale of the latents.
@@ -249,8 +270,8 @@ impl Residuals {
 
     /// The layers of a denoiser of the residuals.
     pub fn denoiser(&self, b: &mut Builder, model: &DenoiserModel) -> Denoiser {
-        let (layout, own) = (self.validation.first().layout(), &self.operators[0]);
-        Denoiser::new(b, model, layout.dim, layout.token_grid(), own.padding(), FEATURES)
+        let (grid, padding) = self.grid();
+        Denoiser::new(b, model, self.validation.first().layout().dim, grid, padding, FEATURES)
     }
 
     /// Weight of each channel of the scaled residual: its share of the mean square of the unnormalised residual, so that

@@ -14,6 +14,8 @@ pub enum Model {
     Operator,
     /// The operator's rollout with a correction after every step, decoded.
     Corrector,
+    /// The same with the correction of a student.
+    Student,
     /// The regression model.
     Regression,
     /// The initial state at every step.

@@ -1,9 +1,9 @@
 //! A trained corrector with its operator and codec: rollouts with a correction after every step.
 
 use super::TrainedOperator;
-use crate::pde::corrector::{Correction, CorrectorLoss, CorrectorTask, FEATURES, ResidualScale};
+use crate::pde::corrector::{Correction, CorrectorParts, CorrectorTask};
+use crate::pde::distill::{DistillTask, Student, student_of};
 use crate::pde::evaluate::{Batch, Model, Plan, Request, Start};
-use crate::pde::models::{Denoiser, DenoiserModel};
 use crate::pde::operator::OperatorParts;
 use crate::trained::{Opener, TrainedModel};
 use data::fields::field::Field;
@@ -14,16 +14,27 @@ use learn::task::Define;
 use learn::trained::{Origin, Parts, Trained};
 use std::ops::Range;
 use tensor::Var;
+use tensor::ops::depthwise_conv::Padding;
 use unix::{Error, Result};
 
 /// Seed of the noise of evaluations.
 const SEED: u64 = 0;
 
-/// A corrector with its weights, its operator and the codec of the latents.
+/// A corrector, or a student and its teacher, with the operator and the codec of the latents.
 #[derive(Clone, Debug)]
 pub struct TrainedCorrector {
-    trained: Trained<Correction>,
+    /// The model itself first, then its teacher.
+    stages: Vec<Stage>,
     operator: TrainedOperator,
+    padding: Padding,
+    hash: String,
+}
+
+#[derive(Clone, Debug)]
+struct Stage {
+    task: &'static str,
+    model: Model,
+    trained: Trained<Correction>,
 }
 
 impl TrainedCorrector {
@@ -31,6 +42,7 @@ impl TrainedCorrector {
     /// own, on which its noise depends, but not on the others.
     fn rollout(
         &self,
+        stage: &Stage,
         first: &[f32],
         parameters: &[&Parameter],
         (time, steps): (f64, usize),
@@ -44,22 +56,15 @@ impl TrainedCorrector {
             |frozen, z, features, start| {
                 let operate = |z: &Var, features: &Var| operator.forward(frozen, z, features);
                 let ids = &ids[start..start + z.shape()[0]];
-                self.trained.run(|forward, correction| {
+                stage.trained.run(|forward, correction| {
                     let (from, how) = ((z.clone(), features), (steps, SEED, ids));
                     correction.rollout(forward, self.operator.scale(), from, how, operate)
                 })
             },
         )
     }
-}
 
-impl TrainedModel for TrainedCorrector {
-    /// Restores the corrector from its checkpoint, and its operator and codec from theirs.
-    ///
-    /// Errors: 65 when their parts do not match or the operator is a different one; 66 when a checkpoint cannot be found.
-    fn restore(parts: &Parts, opener: &Opener) -> Result<Self> {
-        let (model, loss): (DenoiserModel, CorrectorLoss) =
-            (parts.section("model")?, parts.section("loss")?);
+    fn restore_corrector(parts: &Parts, opener: &Opener) -> Result<Self> {
         let (operator, padding) = opener.dependency(parts, "operator", |parts, opener| {
             let operator = TrainedOperator::restore(parts, opener)?;
             let (padding, hash) =
@@ -67,28 +72,53 @@ impl TrainedModel for TrainedCorrector {
             Ok(((operator, padding), hash))
         })?;
         let (grid, dim) = operator.tokens();
-        let scale = ResidualScale::restore(parts, grid[1])?;
-        if scale.channels.len() != dim {
-            let channels = scale.channels.len();
+        let own = CorrectorParts::of(parts, grid[1])?;
+        let channels = own.scale.channels.len();
+        if channels != dim {
             return Err(Error::data(format!(
                 "corrects latents with {channels} features per token, but its operator has {dim}"
             )));
         }
-        let trained = parts.restore(opener.device, |b| {
-            Ok(Correction {
-                denoiser: Denoiser::new(b, &model, dim, grid, padding, FEATURES),
-                preconditioning: loss.objective.preconditioning(),
-                method: loss.objective.method(&loss.sampling),
-                scale,
-            })
+        let trained =
+            parts.restore(opener.device, |b| Ok(own.correction(own.build(b, grid, padding))))?;
+        let stage = Stage { task: CorrectorTask::SPEC.name, model: Model::Corrector, trained };
+        Ok(Self { stages: vec![stage], operator, padding, hash: own.hash })
+    }
+
+    fn restore_student(parts: &Parts, opener: &Opener) -> Result<Self> {
+        let (mut all, teacher) = opener.dependency(parts, "corrector", |parts, opener| {
+            let all = Self::restore_corrector(parts, opener)?;
+            let (teacher, hash) =
+                (CorrectorParts::of(parts, all.operator.tokens().0[1])?, all.hash.clone());
+            Ok(((all, teacher), hash))
         })?;
-        Ok(Self { trained, operator })
+        let (student, grid): (Student, _) = (parts.section("model")?, all.operator.tokens().0);
+        let trained = parts.restore(opener.device, |b| {
+            Ok(student_of(&teacher, &student, teacher.build(b, grid, all.padding)))
+        })?;
+        all.stages
+            .insert(0, Stage { task: DistillTask::SPEC.name, model: Model::Student, trained });
+        Ok(all)
+    }
+}
+
+impl TrainedModel for TrainedCorrector {
+    /// Restores a corrector or a student from its checkpoint, and what it depends on from theirs.
+    ///
+    /// Errors: 65 when their parts do not match, or the operator or the teacher is a different one; 66 when a checkpoint
+    /// cannot be found.
+    fn restore(parts: &Parts, opener: &Opener) -> Result<Self> {
+        match parts.task == DistillTask::SPEC.name {
+            true => Self::restore_student(parts, opener),
+            false => Self::restore_corrector(parts, opener),
+        }
     }
 
     fn models(&self) -> Vec<(&'static str, Origin, usize)> {
-        let Trained { origin, params, .. } = &self.trained;
-        let own = (CorrectorTask::SPEC.name, origin.clone(), params.count());
-        std::iter::once(own).chain(self.operator.models()).collect()
+        let of = |Stage { task, trained, .. }: &Stage| {
+            (*task, trained.origin.clone(), trained.params.count())
+        };
+        self.stages.iter().map(of).chain(self.operator.models()).collect()
     }
 
     fn shape(&self) -> (&[usize], usize) {
@@ -114,9 +144,14 @@ impl TrainedModel for TrainedCorrector {
         let id = |start: &Start| start.trajectory as u64 * frames + start.frame as u64;
         let ids: Vec<u64> = starts.iter().map(id).collect();
         self.operator.compare(set, plan, starts, |first, parameters, time| {
-            let corrected = self.rollout(first, parameters, (time, plan.steps), &ids)?;
+            let corrected = |stage: &Stage| {
+                let states = self.rollout(stage, first, parameters, (time, plan.steps), &ids)?;
+                Ok((stage.model, states))
+            };
+            let mut all = self.stages.iter().map(corrected).collect::<Result<Vec<_>>>()?;
             let bare = self.operator.rollout(first, parameters, time, plan.steps)?;
-            Ok(vec![(Model::Corrector, corrected), (Model::Operator, bare)])
+            all.push((Model::Operator, bare));
+            Ok(all)
         })
     }
 
@@ -128,7 +163,7 @@ impl TrainedModel for TrainedCorrector {
     fn predict(&self, inputs: &Field, which: Range<usize>, request: &Request) -> Result<Vec<f32>> {
         let ids: Vec<u64> = which.clone().map(|trajectory| trajectory as u64).collect();
         self.operator.predict_with(inputs, which, request, |first, parameters, time| {
-            self.rollout(first, parameters, (time, request.steps), &ids)
+            self.rollout(&self.stages[0], first, parameters, (time, request.steps), &ids)
         })
     }
 }

@@ -37,6 +37,7 @@ fn of_model(model: Model) -> Colour {
         Model::Persistence | Model::Nearest => distinct(1),
         Model::Codec => distinct(2),
         Model::Corrector => distinct(3),
+        Model::Student => distinct(4),
         Model::Mean => [0x99, 0x99, 0x99],
     }
 }

@@ -1,0 +1,67 @@
+//! A trained corrector as read from a checkpoint, without its operator.
+
+use super::{Correction, CorrectorLoss, CorrectorTask, FEATURES, ResidualScale};
+use crate::pde::identity::{hash_of_buffers, hash_of_model};
+use crate::pde::models::{Denoiser, DenoiserModel};
+use learn::params::Builder;
+use learn::task::{Define, Dependency};
+use learn::trained::{Origin, Parts};
+use tensor::Tensor;
+use tensor::ops::depthwise_conv::Padding;
+use unix::{Error, Result};
+
+/// A corrector that was read from a checkpoint.
+#[derive(Clone, Debug)]
+pub struct CorrectorParts {
+    /// Its architecture.
+    pub model: DenoiserModel,
+    /// What it learned, and how it is sampled.
+    pub loss: CorrectorLoss,
+    /// Scale of the residuals.
+    pub scale: ResidualScale,
+    /// The operator that it corrects.
+    pub operator: Dependency,
+    /// Its parameters by name.
+    pub weights: Vec<(String, Tensor)>,
+    /// The checkpoint.
+    pub origin: Origin,
+    /// Hash over all of this, by which other models name it.
+    pub hash: String,
+}
+
+impl CorrectorParts {
+    /// For tokens with `columns` columns. Errors: 65 when the checkpoint is of another task or parts are missing.
+    pub fn of(parts: &Parts, columns: usize) -> Result<Self> {
+        let (task, wanted) = (&parts.task, CorrectorTask::SPEC.name);
+        if task != wanted {
+            return Err(Error::data(format!("{}: task {task}, expected {wanted}", parts.origin)));
+        }
+        let (model, loss): (DenoiserModel, CorrectorLoss) =
+            (parts.section("model")?, parts.section("loss")?);
+        let scale = ResidualScale::restore(parts, columns)?;
+        let Some(operator) = parts.dependencies.get("operator").cloned() else {
+            return Err(Error::data(format!("{}: its manifest records no operator", parts.origin)));
+        };
+        let mut weights = parts.weights.clone();
+        weights.sort_by(|a, b| a.0.cmp(&b.0));
+        let model_hash = hash_of_model(&(&model, &loss.objective, &loss.sampling), &weights)?;
+        let hash = format!("{model_hash}+{}+{}", hash_of_buffers(&scale.buffers()), operator.hash);
+        let origin = parts.origin.clone();
+        Ok(Self { model, loss, scale, operator, weights, origin, hash })
+    }
+
+    /// The layers, for tokens on `grid`.
+    pub fn build(&self, b: &mut Builder, grid: [usize; 2], padding: Padding) -> Denoiser {
+        Denoiser::new(b, &self.model, self.scale.channels.len(), grid, padding, FEATURES)
+    }
+
+    /// Its correction with the layers `denoiser`.
+    pub(crate) fn correction(&self, denoiser: Denoiser) -> Correction {
+        Correction {
+            denoiser,
+            preconditioning: self.loss.objective.preconditioning(),
+            method: self.loss.objective.method(&self.loss.sampling),
+            scale: self.scale.clone(),
+        }
+    }
+}
