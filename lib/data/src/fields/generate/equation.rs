@@ -102,6 +102,18 @@ impl Equation {
         }
     }
 
+    /// Number of channels that are predicted.
+    pub fn states(self) -> usize {
+        let (_, channels, inputs) = self.layout();
+        channels.len() - inputs
+    }
+
+    /// Whether fields with these numbers of axes and channels, or only its inputs, can be of the equation.
+    pub fn has_shape(self, axes: usize, channels: usize) -> bool {
+        let (_, all, inputs) = self.layout();
+        axes == self.axes() && [all.len(), inputs].contains(&channels)
+    }
+
     /// Number of spatial axes.
     pub fn axes(self) -> usize {
         match self {
