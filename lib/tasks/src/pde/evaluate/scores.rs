@@ -16,6 +16,8 @@ pub enum Model {
     Corrector,
     /// The same with the correction of a student.
     Student,
+    /// The mean of the predictions from exactly transformed copies of the initial state.
+    Views,
     /// The regression model.
     Regression,
     /// The initial state at every step.
@@ -32,6 +34,11 @@ impl Model {
     /// Its name in files.
     pub fn name(self) -> &'static str {
         self.into()
+    }
+
+    /// Whether it only serves as a comparison.
+    pub fn is_baseline(self) -> bool {
+        matches!(self, Self::Persistence | Self::Mean | Self::Nearest | Self::Codec)
     }
 }
 

@@ -1,6 +1,7 @@
 //! A trained corrector with its operator and codec: rollouts with a correction after every step.
 
 use super::TrainedOperator;
+use super::forecast::Forecast;
 use crate::pde::corrector::{Correction, CorrectorParts, CorrectorTask};
 use crate::pde::distill::{DistillTask, Student, student_of};
 use crate::pde::evaluate::{Batch, Model, Plan, Request, Start};
@@ -143,16 +144,20 @@ impl TrainedModel for TrainedCorrector {
         let frames = set.shape().frames as u64;
         let id = |start: &Start| start.trajectory as u64 * frames + start.frame as u64;
         let ids: Vec<u64> = starts.iter().map(id).collect();
-        self.operator.compare(set, plan, starts, |first, parameters, time| {
-            let corrected = |stage: &Stage| {
-                let states = self.rollout(stage, first, parameters, (time, plan.steps), &ids)?;
-                Ok((stage.model, states))
-            };
-            let mut all = self.stages.iter().map(corrected).collect::<Result<Vec<_>>>()?;
-            let bare = self.operator.rollout(first, parameters, time, plan.steps)?;
-            all.push((Model::Operator, bare));
-            Ok(all)
-        })
+        let (parameters, time) = (plan.parameters(set, starts), plan.time_step(set));
+        let operator = |first: &[f32]| self.operator.rollout(first, &parameters, time, plan.steps);
+        let own = |stage| {
+            let (parameters, ids) = (&parameters, &ids);
+            move |first: &[f32]| self.rollout(stage, first, parameters, (time, plan.steps), ids)
+        };
+        let corrected: Vec<_> = self.stages.iter().map(own).collect();
+        let forecasts = self.stages.iter().zip(&corrected).map(|(stage, rollout)| Forecast {
+            model: stage.model,
+            denoisings: stage.trained.model.method.evaluations(),
+            rollout,
+        });
+        let forecasts: Vec<_> = forecasts.chain([Forecast::of_operator(&operator)]).collect();
+        self.operator.compare(set, plan, starts, &forecasts)
     }
 
     fn output(&self, inputs: &Field, request: &Request) -> Result<Header> {
@@ -162,8 +167,10 @@ impl TrainedModel for TrainedCorrector {
     /// One sample of the rollout from the first frame of every trajectory.
     fn predict(&self, inputs: &Field, which: Range<usize>, request: &Request) -> Result<Vec<f32>> {
         let ids: Vec<u64> = which.clone().map(|trajectory| trajectory as u64).collect();
-        self.operator.predict_with(inputs, which, request, |first, parameters, time| {
-            self.rollout(&self.stages[0], first, parameters, (time, request.steps), &ids)
+        let (parameter, time) = (inputs.only_regime()?, self.operator.time_step(request));
+        let parameters = vec![&parameter; which.len()];
+        self.operator.predict_with(inputs, which, request, |first: &[f32]| {
+            self.rollout(&self.stages[0], first, &parameters, (time, request.steps), &ids)
         })
     }
 }

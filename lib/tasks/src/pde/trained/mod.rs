@@ -2,6 +2,7 @@
 
 mod codec;
 mod corrector;
+mod forecast;
 mod operator;
 
 pub use codec::TrainedCodec;

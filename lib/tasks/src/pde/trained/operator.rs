@@ -1,8 +1,9 @@
 //! A trained operator and its codec: rollouts of fields.
 
 use super::TrainedCodec;
-use crate::pde::evaluate::{Batch, Frames, Model, Plan, Request, Space, Start};
-use crate::pde::latents::{Condition, channel_weights};
+use super::forecast::Forecast;
+use crate::pde::evaluate::{Batch, Plan, Request, Start, Views};
+use crate::pde::latents::Condition;
 use crate::pde::models::Operator;
 use crate::pde::normalisation::Normalisation;
 use crate::pde::operator::{OperatorParts, OperatorTask};
@@ -39,6 +40,11 @@ impl TrainedOperator {
         &self.hash
     }
 
+    /// The codec of its latents.
+    pub(super) fn codec(&self) -> &TrainedCodec {
+        &self.codec
+    }
+
     /// Scale of its latents.
     pub(super) fn scale(&self) -> &Normalisation {
         &self.scale
@@ -59,78 +65,15 @@ impl TrainedOperator {
         request.stride.unwrap_or(self.strides.iter().copied().max().unwrap_or(1))
     }
 
+    /// Time per step of a rollout from a file.
+    pub(super) fn time_step(&self, request: &Request) -> f64 {
+        self.stride(request) as f64 * self.condition.frame_interval()
+    }
+
     fn warn_of_stride(&self, request: &Request) {
         if let Some(stride) = request.stride.filter(|stride| !self.strides.contains(stride)) {
             warn!("the operator was trained with strides {:?}, not {stride}", self.strides);
         }
-    }
-
-    /// Ground truth, baselines and the rollouts that `predict` makes of the initial latents, each [n, steps + 1, tokens,
-    /// dim], given their parameters and the time per step.
-    pub(super) fn compare(
-        &self,
-        set: &TrajectorySet,
-        plan: &Plan,
-        starts: &[Start],
-        predict: impl FnOnce(&[f32], &[&Parameter], f64) -> Result<Vec<(Model, Vec<f32>)>>,
-    ) -> Result<Batch> {
-        use Model::{Codec, Mean, Persistence};
-        let ([truth, latents, codec], mean) = self.codec.truth(set, plan, starts)?;
-        let states = plan.steps + 1;
-        let (width, points) = (self.codec.tokens() * self.codec.dim(), truth.at(0, 0).len());
-        let first: Vec<f32> =
-            (0..starts.len()).flat_map(|rollout| latents.at(rollout, 0)).copied().collect();
-        let parameters: Vec<_> = starts.iter().map(|s| set.entry(s.trajectory).parameter).collect();
-        let time = plan.stride as f64 * set.frame_interval();
-        let (mut in_fields, mut in_latents) = (Vec::new(), Vec::new());
-        for (model, predicted) in predict(&first, &parameters, time)? {
-            let decoded = self.codec.decode(&predicted)?;
-            in_fields.push((model, Frames::new(decoded, states, points)));
-            in_latents.push((model, Frames::new(predicted, states, width)));
-        }
-        let mut at_zero = vec![0.0; width];
-        self.scale.invert(&vec![0.0; width], &mut at_zero);
-        in_latents.push((Persistence, latents.persistence()));
-        in_latents.push((Mean, Frames::constant(at_zero)));
-        let latent = Space { name: "latent", models: in_latents, truth: latents };
-        let weights = channel_weights(&self.scale);
-        let roots: Vec<f32> = weights.read::<f32>().iter().map(|w| w.sqrt()).collect();
-        let weigh = |frames: &Frames| {
-            frames.map(|z, out| {
-                self.scale.apply(z, out);
-                out.iter_mut().zip(roots.iter().cycle()).for_each(|(z, weight)| *z *= weight);
-            })
-        };
-        let weighted = Space {
-            name: "latent_weighted",
-            truth: weigh(&latent.truth),
-            models: latent.models.iter().map(|(model, frames)| (*model, weigh(frames))).collect(),
-        };
-        in_fields.push((Persistence, truth.persistence()));
-        in_fields.push((Mean, mean));
-        in_fields.push((Codec, codec));
-        let field = Space { name: "field", truth, models: in_fields };
-        Ok(Batch { spaces: vec![field, latent, weighted] })
-    }
-
-    /// Decoded rollouts from the first frames of some trajectories of a file, as `predict` makes them of the latents.
-    pub(super) fn predict_with(
-        &self,
-        inputs: &Field,
-        which: Range<usize>,
-        request: &Request,
-        predict: impl FnOnce(&[f32], &[&Parameter], f64) -> Result<Vec<f32>>,
-    ) -> Result<Vec<f32>> {
-        let length = inputs.shape().frame_len();
-        let parameter = inputs.only_regime()?;
-        let parameters = vec![&parameter; which.len()];
-        let mut fields = vec![0.0; which.len() * length];
-        for (trajectory, out) in which.zip(fields.chunks_exact_mut(length)) {
-            inputs.read_frames(trajectory, 0..1, out)?;
-        }
-        let time = self.stride(request) as f64 * self.condition.frame_interval();
-        let first = self.codec.encode(&fields)?;
-        self.codec.decode(&predict(first.read(), &parameters, time)?)
     }
 
     /// Rolls out unnormalised latents with `step`, which is given the normalised initial states [b, tokens, dim], their
@@ -242,7 +185,8 @@ impl TrainedModel for TrainedOperator {
     fn plan(&self, set: &TrajectorySet, request: &Request) -> Result<Plan> {
         self.codec.require_fields_of(set.shape(), set.inputs())?;
         self.warn_of_stride(request);
-        Plan::of_rollouts(set, request, self.stride(request))
+        let views = Views::of(set.fields(), request, self.codec.patch())?;
+        Ok(Plan { views, ..Plan::of_rollouts(set, request, self.stride(request))? })
     }
 
     fn rollouts(
@@ -252,26 +196,29 @@ impl TrainedModel for TrainedOperator {
         plan: &Plan,
         starts: &[Start],
     ) -> Result<Batch> {
-        self.compare(set, plan, starts, |first, parameters, time| {
-            Ok(vec![(Model::Operator, self.rollout(first, parameters, time, plan.steps)?)])
-        })
+        let (parameters, time) = (plan.parameters(set, starts), plan.time_step(set));
+        let rollout = |first: &[f32]| self.rollout(first, &parameters, time, plan.steps);
+        self.compare(set, plan, starts, &[Forecast::of_operator(&rollout)])
     }
 
     /// Predicts the rollout from the first frame of every trajectory; the first predicted frame is that frame
     /// reconstructed by the codec.
     fn output(&self, inputs: &Field, request: &Request) -> Result<Header> {
         self.codec.require_fields_of(inputs.shape(), inputs.inputs())?;
+        Views::of([inputs], request, self.codec.patch())?;
         self.warn_of_stride(request);
         let shape = Shape { frames: request.steps + 1, ..inputs.shape().clone() };
-        let time = self.stride(request) as f64 * self.condition.frame_interval();
+        let time = self.time_step(request);
         let start = inputs.t().first().copied().unwrap_or(0.0);
         let t = (0..=request.steps).map(|step| start + step as f64 * time).collect();
         Ok(Header::tensor(shape, inputs.coordinates().to_vec(), t))
     }
 
     fn predict(&self, inputs: &Field, which: Range<usize>, request: &Request) -> Result<Vec<f32>> {
-        self.predict_with(inputs, which, request, |first, parameters, time| {
-            self.rollout(first, parameters, time, request.steps)
+        let (parameter, time) = (inputs.only_regime()?, self.time_step(request));
+        let parameters = vec![&parameter; which.len()];
+        self.predict_with(inputs, which, request, |first: &[f32]| {
+            self.rollout(first, &parameters, time, request.steps)
         })
     }
 }

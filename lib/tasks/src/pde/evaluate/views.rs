@@ -1,0 +1,184 @@
+//! Views: predictions from exactly transformed copies of the initial states.
+//!
+//! A symmetry of the equation maps solutions to solutions, but a model learns it only in part. Predictions from several
+//! transformed copies, transformed back, therefore have different errors. Their mean has a smaller one, and their
+//! spread estimates it, without any training and without knowledge of the solution.
+
+use super::plan::Request;
+use data::fields::field::Field;
+use data::fields::generate::Equation;
+use data::fields::solvers::symmetry::Symmetry;
+use rayon::prelude::*;
+use unix::{Error, Result};
+
+/// The views of an evaluation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Views {
+    /// The equation whose symmetries they are.
+    pub equation: Equation,
+    /// Grid points along each axis.
+    grid: Vec<usize>,
+    /// The identity and the symmetries used.
+    symmetries: Vec<Symmetry>,
+}
+
+/// Predictions averaged over views.
+pub struct Averaged {
+    /// The mean fields [n, states, grid.., channels].
+    pub fields: Vec<f32>,
+    /// For each rollout the variance over views (with the divisor N - 1), averaged over points, channels and the steps
+    /// from 1 on.
+    pub variances: Vec<f64>,
+}
+
+impl Views {
+    /// The views that a request asks for, of states of all `fields`; `None` for a single view. `patch` is the size of
+    /// the model's patches in points.
+    ///
+    /// Errors: 2 when there are fewer, or when the equation is unknown or is not that of a file.
+    pub fn of<'a>(
+        fields: impl IntoIterator<Item = &'a Field>,
+        request: &Request,
+        patch: usize,
+    ) -> Result<Option<Self>> {
+        let mut views: Option<Self> = None;
+        for field in fields.into_iter().take(if request.views > 1 { usize::MAX } else { 0 }) {
+            let own = Self::of_field(field, request, patch)?;
+            let path = field.path().display();
+            if let Some(other) = views.replace(own.clone()).filter(|other| *other != own) {
+                let (a, b) = (own.equation, other.equation);
+                return Err(Error::usage(format!(
+                    "--views: {path} is of {a}, but another file of {b}"
+                )));
+            }
+        }
+        Ok(views)
+    }
+
+    fn of_field(field: &Field, request: &Request, patch: usize) -> Result<Self> {
+        let (path, shape) = (field.path().display(), field.shape());
+        let refused = |what: String| Err(Error::usage(format!("--views: {path}: {what}")));
+        let equation = match (request.equation, field.equation()) {
+            (Some(given), Some(own)) if given != own => {
+                return refused(format!("generated as {own}, but --equation is {given}"));
+            }
+            (Some(given), _) => given,
+            (None, Some(own)) => own,
+            (None, None) => {
+                return refused("it does not name its equation; add --equation".into());
+            }
+        };
+        let symmetries = equation.symmetries();
+        if !equation.has_shape(shape.grid.len(), shape.channels) {
+            return refused(format!("{shape} are not fields of {equation}"));
+        }
+        if equation.is_periodic() && !field.periodic().iter().all(|periodic| *periodic) {
+            return refused(format!(
+                "{equation} is periodic, but the file does not name its axes as periodic; see ds-prep import \
+                 --periodic"
+            ));
+        }
+        if symmetries.centred && !is_centred(field, equation.domain()) {
+            return refused(format!("its points are not centred in the domain of {equation}"));
+        }
+        let mut views = symmetries.views(&shape.grid, patch);
+        if views.len() < request.views {
+            return refused(format!(
+                "{equation} has {} views on {:?} points with patches of {patch}, not {}",
+                views.len(),
+                shape.grid,
+                request.views
+            ));
+        }
+        views.truncate(request.views);
+        Ok(Self { equation, grid: shape.grid.clone(), symmetries: views })
+    }
+
+    /// Number of views, the identity included.
+    pub fn count(&self) -> usize {
+        self.symmetries.len()
+    }
+
+    /// Averages predictions over the views. `first` are the initial states of `n` rollouts [n, grid.., channels], or
+    /// the inputs of steady problems; `single` are the predictions from them [n, states, grid.., channels]. `predict`
+    /// computes predictions for transformed initial states of all rollouts, in the same order and shapes; it is called
+    /// once for each view except the identity. The mean of each conserved channel is that of the initial state.
+    pub fn average(
+        &self,
+        first: &[f32],
+        n: usize,
+        single: &[f32],
+        predict: impl Fn(&[f32]) -> Result<Vec<f32>>,
+    ) -> Result<Averaged> {
+        let points: usize = self.grid.iter().product();
+        let conserved = self.equation.symmetries().conserved;
+        let initial = first.len() / n.max(1);
+        let channels = self.equation.states();
+        let length = points * channels;
+        // Σ over views of each value and of its square.
+        let mut sums: Vec<[f64; 2]> = single.iter().map(|u| with_square(*u)).collect();
+        let mut moved = vec![0.0; first.len()];
+        for symmetry in &self.symmetries[1..] {
+            let copies = first.chunks_exact(initial).zip(moved.chunks_exact_mut(initial));
+            copies.for_each(|(state, out)| symmetry.apply(state, &self.grid, out));
+            let predicted = predict(&moved)?;
+            let states = sums.par_chunks_exact_mut(length).zip(predicted.par_chunks_exact(length));
+            states.for_each_init(
+                || vec![0.0; length],
+                |back, (sums, state)| {
+                    symmetry.undo(state, &self.grid, back);
+                    for (sums, u) in sums.iter_mut().zip(back) {
+                        let [value, square] = with_square(*u);
+                        *sums = [sums[0] + value, sums[1] + square];
+                    }
+                },
+            );
+        }
+        let views = self.count() as f64;
+        let variance = |[sum, squares]: &[f64; 2]| {
+            // Rounding can make the variance of equal values negative.
+            ((squares - sum * sum / views) / (views - 1.0)).max(0.0)
+        };
+        let mut fields: Vec<f32> = sums.par_iter().map(|[sum, _]| (sum / views) as f32).collect();
+        let rollout = sums.len() / n.max(1);
+        let later = if rollout > length { length } else { 0 };
+        let mean_variance = |sums: &[[f64; 2]]| {
+            sums[later..].iter().map(variance).sum::<f64>() / (rollout - later) as f64
+        };
+        let variances = sums.par_chunks_exact(rollout.max(1)).map(mean_variance).collect();
+        for (first, states) in first.chunks_exact(initial).zip(fields.chunks_exact_mut(rollout)) {
+            for state in states.chunks_exact_mut(length) {
+                conserved.iter().for_each(|channel| set_mean(state, first, channels, *channel));
+            }
+        }
+        Ok(Averaged { fields, variances })
+    }
+}
+
+fn with_square(u: f32) -> [f64; 2] {
+    let u = f64::from(u);
+    [u, u * u]
+}
+
+/// Shifts a channel of `state` so that its mean is that of `first`.
+fn set_mean(state: &mut [f32], first: &[f32], channels: usize, channel: usize) {
+    let mean = |values: &[f32]| {
+        let own = values.iter().skip(channel).step_by(channels).map(|u| f64::from(*u));
+        own.sum::<f64>() / (values.len() / channels) as f64
+    };
+    let missing = mean(first) - mean(state);
+    let own = state.iter_mut().skip(channel).step_by(channels);
+    own.for_each(|u| *u = (f64::from(*u) + missing) as f32);
+}
+
+/// Whether the middle of the points along each axis is that of the domain, within a hundredth of their spacing; true for
+/// axes without coordinates.
+fn is_centred(field: &Field, [from, to]: [f64; 2]) -> bool {
+    field.coordinates().iter().all(|points| match points[..] {
+        [first, .., last] => {
+            let spacing = (last - first) / (points.len() - 1) as f64;
+            (first + last - from - to).abs() < 0.01 * spacing.abs()
+        }
+        _ => true,
+    })
+}

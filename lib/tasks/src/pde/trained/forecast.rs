@@ -1,0 +1,123 @@
+//! Forecasts: rollouts in latent space, by an operator alone or with corrections, decoded and compared with the ground
+//! truth and the baselines.
+
+use super::TrainedOperator;
+use crate::pde::evaluate::{Batch, Cost, Frames, Model, Plan, Request, Space, Start, Views};
+use crate::pde::latents::channel_weights;
+use data::fields::field::Field;
+use data::fields::split_set::TrajectorySet;
+use learn::score::Bits;
+use std::ops::Range;
+use std::time::Instant;
+use unix::Result;
+
+/// A way to predict.
+pub(super) struct Forecast<'a> {
+    pub model: Model,
+    /// Evaluations of a denoiser per step.
+    pub denoisings: usize,
+    /// From unnormalised initial latents [n, tokens, dim] to rollouts [n, steps + 1, tokens, dim].
+    pub rollout: &'a dyn Fn(&[f32]) -> Result<Vec<f32>>,
+}
+
+impl<'a> Forecast<'a> {
+    /// The forecast of the operator alone.
+    pub fn of_operator(rollout: &'a dyn Fn(&[f32]) -> Result<Vec<f32>>) -> Self {
+        Self { model: Model::Operator, denoisings: 0, rollout }
+    }
+}
+
+impl TrainedOperator {
+    /// Ground truth, baselines and forecasts of some rollouts. The views are those of the first forecast.
+    pub(super) fn compare(
+        &self,
+        set: &TrajectorySet,
+        plan: &Plan,
+        starts: &[Start],
+        forecasts: &[Forecast],
+    ) -> Result<Batch> {
+        let (codec, count, states) = (self.codec(), starts.len(), plan.steps + 1);
+        let ([truth, latents, reconstruction], mean) = codec.truth(set, plan, starts)?;
+        let (width, points) = (codec.tokens() * codec.dim(), truth.at(0, 0).len());
+        let first: Vec<f32> = (0..count).flat_map(|i| latents.at(i, 0)).copied().collect();
+        let steps = (count * plan.steps) as u64;
+        let (mut in_fields, mut in_latents) = (Vec::new(), Vec::new());
+        let (mut costs, mut variances) = (Vec::new(), Vec::new());
+        for (number, forecast) in forecasts.iter().enumerate() {
+            let began = Instant::now();
+            let cost = |model, views: usize| Cost {
+                model,
+                evaluations: steps * views as u64,
+                denoisings: steps * (views * forecast.denoisings) as u64,
+                seconds: Bits(began.elapsed().as_secs_f64()),
+            };
+            let predicted = (forecast.rollout)(&first)?;
+            let decoded = codec.decode(&predicted)?;
+            costs.push(cost(forecast.model, 1));
+            if let Some(views) = plan.views.as_ref().filter(|_| number == 0) {
+                let first: Vec<f32> = (0..count).flat_map(|i| truth.at(i, 0)).copied().collect();
+                let predict = |first: &[f32]| self.rollout_fields(first, forecast.rollout);
+                let all = views.average(&first, count, &decoded, predict)?;
+                in_fields.push((Model::Views, Frames::new(all.fields, states, points)));
+                variances = all.variances;
+                costs.push(cost(Model::Views, views.count()));
+            }
+            in_fields.insert(number, (forecast.model, Frames::new(decoded, states, points)));
+            in_latents.push((forecast.model, Frames::new(predicted, states, width)));
+        }
+        let mut at_zero = vec![0.0; width];
+        self.scale().invert(&vec![0.0; width], &mut at_zero);
+        in_latents.push((Model::Persistence, latents.persistence()));
+        in_latents.push((Model::Mean, Frames::constant(at_zero)));
+        let latent = Space { name: "latent", models: in_latents, truth: latents };
+        let weights = channel_weights(self.scale());
+        let roots: Vec<f32> = weights.read::<f32>().iter().map(|w| w.sqrt()).collect();
+        let weigh = |frames: &Frames| {
+            frames.map(|z, out| {
+                self.scale().apply(z, out);
+                out.iter_mut().zip(roots.iter().cycle()).for_each(|(z, weight)| *z *= weight);
+            })
+        };
+        let weighted = Space {
+            name: "latent_weighted",
+            truth: weigh(&latent.truth),
+            models: latent.models.iter().map(|(model, frames)| (*model, weigh(frames))).collect(),
+        };
+        in_fields.push((Model::Persistence, truth.persistence()));
+        in_fields.push((Model::Mean, mean));
+        in_fields.push((Model::Codec, reconstruction));
+        let field = Space { name: "field", truth, models: in_fields };
+        Ok(Batch { spaces: vec![field, latent, weighted], costs, variances })
+    }
+
+    /// Encodes initial fields [n, grid.., channels] in physical units, rolls them out and decodes the states: [n, steps +
+    /// 1, grid.., channels].
+    fn rollout_fields(
+        &self,
+        first: &[f32],
+        rollout: impl Fn(&[f32]) -> Result<Vec<f32>>,
+    ) -> Result<Vec<f32>> {
+        self.codec().decode(&rollout(self.codec().encode(first)?.read())?)
+    }
+
+    /// Decoded rollouts from the first frames of some trajectories of a file, averaged over the requested views.
+    pub(super) fn predict_with(
+        &self,
+        inputs: &Field,
+        which: Range<usize>,
+        request: &Request,
+        rollout: impl Fn(&[f32]) -> Result<Vec<f32>>,
+    ) -> Result<Vec<f32>> {
+        let length = inputs.shape().frame_len();
+        let mut fields = vec![0.0; which.len() * length];
+        for (trajectory, out) in which.clone().zip(fields.chunks_exact_mut(length)) {
+            inputs.read_frames(trajectory, 0..1, out)?;
+        }
+        let predict = |first: &[f32]| self.rollout_fields(first, &rollout);
+        let single = predict(&fields)?;
+        match Views::of([inputs], request, self.codec().patch())? {
+            None => Ok(single),
+            Some(views) => Ok(views.average(&fields, which.len(), &single, predict)?.fields),
+        }
+    }
+}
