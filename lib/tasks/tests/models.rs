@@ -205,6 +205,50 @@ fn a_new_operator_changes_nothing_whatever_the_condition() {
     assert_eq!(next.value().read::<f32>(), z.read::<f32>());
 }
 
+/// With patches of one point and a feature per channel, a codec without blocks keeps every bit, and so its gradient is
+/// zero.
+#[test]
+fn a_codec_without_blocks_on_single_points_is_the_identity() {
+    let model = CodecModel {
+        patch: 1,
+        latent: 3,
+        hidden: 0,
+        encoder_depth: 0,
+        decoder_depth: 0,
+        kernel_size: 3,
+        mlp_ratio: 2,
+        padding_mode: Default::default(),
+    };
+    assert_eq!(model.violations(), []);
+    let deeper = CodecModel { decoder_depth: 2, ..model.clone() };
+    assert_eq!(deeper.violations()[0].0, "decoder_depth");
+    let patches = model.patches(&[5, 7], 3).unwrap();
+    let mut b = Builder::new(seed());
+    let codec = Codec::new(&mut b, &model, &patches);
+    let params = b.finish();
+    let names = params.trained.entries().iter().map(|(name, _)| name.as_str());
+    assert_eq!(names.collect::<Vec<_>>(), ["encoder.direct.weight", "decoder.direct.weight"]);
+    let tape = Tape::new();
+    let forward = Forward::training(&tape, &params);
+    let u = draw(&[2, patches.field_len()], &Draw::Normal, seed(), 0).to_dtype(Dtype::F32);
+    let z = codec.encode(&forward, &constant(u.clone())).unwrap();
+    assert_eq!(z.shape(), [2, 35, 3]);
+    assert_eq!(z.value().read::<f32>(), u.read::<f32>());
+    let found = codec.decode(&forward, &z).unwrap();
+    assert_eq!(found.value().read::<f32>(), u.read::<f32>());
+    let ones = |n: usize| constant(Tensor::full(&[n], 1.0, Dtype::F32));
+    let (samples, points) = (ones(2), ones(patches.field_len()));
+    let error = [&found, &constant(u), &samples, &points];
+    let error = forward.apply(SquaredError, &error).unwrap();
+    let variables = forward.variables().to_vec();
+    drop(forward);
+    let mut gradients = tape.backward(&error).unwrap();
+    for variable in &variables {
+        let gradient = gradients.take(variable).unwrap();
+        assert!(gradient.to_f64().iter().all(|g| *g == 0.0), "{gradient:?}");
+    }
+}
+
 /// Shifting a periodic field by one patch shifts the tokens by one, bit for bit.
 #[test]
 fn the_codec_is_shift_equivariant() {
