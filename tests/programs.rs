@@ -2,6 +2,7 @@
 //! runs one of them. Those with a real SLURM are in tests/slurm.
 
 mod ckpt;
+mod codec;
 mod common;
 #[cfg(feature = "failpoints")]
 mod data_parallel;
