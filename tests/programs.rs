@@ -8,6 +8,7 @@ mod common;
 mod data_parallel;
 mod device;
 mod ds_prep;
+mod equations;
 mod errors;
 mod evaluate;
 #[cfg(feature = "failpoints")]

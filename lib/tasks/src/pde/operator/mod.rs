@@ -6,7 +6,10 @@
 //! gives errors the weight that they have in the unnormalised latents, and dividing by the energy gives decayed fields
 //! the same weight as initial ones. Optional terms for the first step: the relative error of the spectral energy over
 //! tokens, the squared error of the magnitude spectra over features, and the relative error.
+//!
+//! An operator of several equations is told which one by its condition ([`Condition`]).
 
+mod by_equation;
 mod config;
 mod spectra;
 mod stores;
@@ -18,13 +21,14 @@ use super::trained::rollout;
 use crate::pde::latents::{Condition, channel_weights, codec_of, mean_square};
 use crate::pde::models::{Operator, OperatorModel};
 use crate::pde::normalisation::Normalisation;
+use by_equation::{ErrorsByEquation, add_weights};
 use data::fields::latents::LatentStore;
 use data::inputs::InputFile;
 use learn::forward::Forward;
 use learn::params::{Builder, ParamSet};
-use learn::score::Scores;
+use learn::score::{Scores, Sums};
 use learn::task::{
-    Batch, Buffers, ConfigOf, Define, Dependencies, Direction, Loss, Predictions, Spec, Task,
+    Batch, Buffers, ConfigOf, Define, Dependencies, Direction, Loss, Predictions, Spec, Task, Term,
 };
 use tensor::ops::relative_error::RelativeError;
 use tensor::ops::squared_error::SquaredError;
@@ -81,6 +85,12 @@ impl OperatorTask {
         ((uniform.powf(self.data.start_bias) * starts as f64) as u64).min(starts - 1) as usize
     }
 
+    /// The condition of a trajectory.
+    fn features(&self, store: &LatentStore, trajectory: usize, stride: usize) -> Result<Vec<f32>> {
+        let time = stride as f64 * store.frame_interval();
+        self.condition.features(store.equation(), store.parameter(trajectory).value, time)
+    }
+
     /// Weight of a rollout, from the energy of its initial latents relative to the mean energy of all.
     fn weight(&self, initial: &[f32]) -> f32 {
         let squares: f64 = initial.iter().map(|x| f64::from(*x).powi(2)).sum();
@@ -91,6 +101,8 @@ impl OperatorTask {
 
 /// Error of rollouts in latent space, over all steps and trajectories of each regime.
 const METRIC: &str = "rollout_nrmse";
+/// The same over all trajectories of each equation, if there are several.
+const METRIC_BY_EQUATION: &str = "rollout_nrmse_by_equation";
 
 impl Define for OperatorTask {
     const SPEC: Spec =
@@ -136,7 +148,7 @@ impl Define for OperatorTask {
             layout.dim,
             layout.token_grid(),
             config.data.padding_mode.into(),
-            Condition::FEATURES,
+            condition.width(),
         );
         let task = Self {
             operator,
@@ -179,6 +191,7 @@ impl Task for OperatorTask {
             (0..=self.horizon(micro_batch)).map(|_| Tensor::empty(&shape, Dtype::F32)).collect();
         let mut features = Vec::new();
         let mut weights = Vec::new();
+        let mut equations = Vec::new();
         let size = layout.frame_len();
         for (at, sample) in samples.iter().enumerate() {
             let place = first + at as u64;
@@ -196,10 +209,8 @@ impl Task for OperatorTask {
             let (down, along) = (shift(2, rows), shift(1, columns));
             let initial = store.frames(trajectory, start..start + 1);
             weights.push(self.weight(initial));
-            features.extend(
-                self.condition
-                    .features(&store.parameter(trajectory), stride as f64 * store.frame_interval()),
-            );
+            equations.push(store.equation());
+            features.extend(self.features(store, trajectory, stride)?);
             for (k, state) in states.iter_mut().enumerate() {
                 let frame = start + k * stride;
                 let out = &mut state.write::<f32>()[at * size..][..size];
@@ -215,10 +226,11 @@ impl Task for OperatorTask {
                 }
             }
         }
-        let features = Tensor::from_slice(&features, &[samples.len(), Condition::FEATURES]);
+        let features = Tensor::from_slice(&features, &[samples.len(), self.condition.width()]);
         let batch = Batch::new(samples.len() as f64)
             .with("features", features)
             .with("weights", Tensor::from_slice(&weights, &[samples.len()]));
+        let batch = add_weights(batch, &self.condition.equations(), &equations, &weights);
         let steps = states.into_iter().enumerate();
         Ok(steps.fold(batch, |batch, (k, state)| batch.with(state_name(k), state)))
     }
@@ -230,17 +242,20 @@ impl Task for OperatorTask {
         let mut z = input(&state_name(0))?;
         let samples = z.shape()[0];
         let steps = batch.names().filter(|name| name.starts_with("states.")).count() - 1;
-        let (mut vars, mut factors, mut terms) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut vars, mut factors) = (Vec::new(), Vec::new());
+        let mut terms: Vec<Term> = Vec::new();
+        let mut errors = ErrorsByEquation::new(forward, batch, &self.condition.equations())?;
         for k in 1..=steps {
             let target = input(&state_name(k))?;
             z = self.operator.forward(forward, &z, &features)?;
             vars.push(forward.apply(SquaredError, &[&z, &target, &weights, &channels])?);
             factors.push(1.0 / steps as f64);
+            errors.add(forward, &z, &target, &channels)?;
             if k > 1 {
                 continue;
             }
             let mut add = |name, term: Var, weight: f64| {
-                terms.push((name, term.value().clone()));
+                terms.push((name, term.value().clone()).into());
                 vars.push(term);
                 factors.push(weight);
             };
@@ -264,6 +279,7 @@ impl Task for OperatorTask {
                 add("relative", term, self.loss.relative);
             }
         }
+        terms.extend(errors.terms(forward)?);
         let sum = forward.apply(WeightedSum(factors), &vars.iter().collect::<Vec<_>>())?;
         Ok(Loss { sum, terms })
     }
@@ -288,21 +304,28 @@ impl Task for OperatorTask {
         for (sample, out) in samples.iter().zip(first.write::<f32>().chunks_exact_mut(size)) {
             let (store, trajectory, start) = at(sample);
             self.scale.apply(store.frames(trajectory, start..start + 1), out);
-            let time = stride as f64 * store.frame_interval();
-            features.extend(self.condition.features(&store.parameter(trajectory), time));
+            features.extend(self.features(store, trajectory, stride)?);
         }
+        let shape = [samples.len(), self.condition.width()];
         let batch = Batch::new(samples.len() as f64)
-            .with("features", Tensor::from_slice(&features, &[samples.len(), Condition::FEATURES]))
+            .with("features", Tensor::from_slice(&features, &shape))
             .with(state_name(0), first);
         let predictions = self.predict(forward, &batch.to_device(forward.device())?)?;
+        let several = !self.condition.equations().is_empty();
         for (sample, states) in samples.iter().zip(predictions.rows("states")?) {
             let (store, trajectory, start) = at(sample);
             let regime = store.parameter(trajectory).to_string();
+            let mut sums = Sums::default();
             for (k, state) in (1..).zip(states.chunks_exact(size)) {
                 let frame = start + k * stride;
                 let target = store.frames(trajectory, frame..frame + 1);
                 scores.nrmse(METRIC, &regime, state, target);
+                if several {
+                    scores.nrmse(METRIC_BY_EQUATION, store.equation(), state, target);
+                }
+                sums.add(state, target);
             }
+            scores.record(METRIC, *sample, sums.nrmse());
         }
         Ok(())
     }

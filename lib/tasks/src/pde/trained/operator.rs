@@ -57,9 +57,7 @@ impl TrainedOperator {
         let mut states = Vec::with_capacity(first.len() * (steps + 1));
         for (first, parameters) in first.chunks(BATCH * tokens * dim).zip(parameters.chunks(BATCH))
         {
-            let features: Vec<f32> =
-                parameters.iter().flat_map(|p| self.condition.features(p, time)).collect();
-            let features = Tensor::from_slice(&features, &[parameters.len(), Condition::FEATURES]);
+            let features = self.condition.features_of(parameters, time)?;
             let mut z = vec![0.0; first.len()];
             self.scale.apply(first, &mut z);
             let z = Tensor::from_slice(&z, &[parameters.len(), tokens, dim]);
@@ -118,10 +116,10 @@ impl TrainedModel for TrainedOperator {
             return Err(Error::data(text));
         }
         let (dim, grid, padding_mode) = (codec.dim(), codec.token_grid(), data.padding_mode.into());
-        let trained = parts.restore(opener.device, |b| {
-            Ok(Operator::new(b, &model, dim, grid, padding_mode, Condition::FEATURES))
-        })?;
         let (condition, strides) = (Condition::restore(parts)?, data.strides);
+        let trained = parts.restore(opener.device, |b| {
+            Ok(Operator::new(b, &model, dim, grid, padding_mode, condition.width()))
+        })?;
         Ok(Self { trained, codec, scale, condition, strides })
     }
 
@@ -141,6 +139,9 @@ impl TrainedModel for TrainedOperator {
 
     fn plan(&self, set: &TrajectorySet, request: &Request) -> Result<Plan> {
         self.codec.require_fields_of(set.shape(), set.inputs())?;
+        for trajectory in 0..set.len() {
+            self.condition.frame_interval(set.entry(trajectory).parameter)?;
+        }
         self.warn_of_stride(request);
         Plan::of_rollouts(set, request, self.stride(request))
     }
@@ -202,7 +203,8 @@ impl TrainedModel for TrainedOperator {
         self.codec.require_fields_of(inputs.shape(), inputs.inputs())?;
         self.warn_of_stride(request);
         let shape = Shape { frames: request.steps + 1, ..inputs.shape().clone() };
-        let time = self.stride(request) as f64 * self.condition.frame_interval();
+        let interval = self.condition.frame_interval(&inputs.only_regime()?)?;
+        let time = self.stride(request) as f64 * interval;
         let start = inputs.t().first().copied().unwrap_or(0.0);
         let t = (0..=request.steps).map(|step| start + step as f64 * time).collect();
         Ok(Header::tensor(shape, inputs.coordinates().to_vec(), t))
@@ -216,7 +218,7 @@ impl TrainedModel for TrainedOperator {
         for (trajectory, out) in which.zip(fields.chunks_exact_mut(length)) {
             inputs.read_frames(trajectory, 0..1, out)?;
         }
-        let time = self.stride(request) as f64 * self.condition.frame_interval();
+        let time = self.stride(request) as f64 * self.condition.frame_interval(&parameter)?;
         let first = self.codec.encode(&fields)?;
         self.codec.decode(&self.rollout(first.read(), &parameters, time, request.steps)?)
     }
