@@ -33,6 +33,7 @@ fn stack(kernel_size: usize, attention: Attention) -> OperatorModel {
         backbone: BackboneConfig::PdetStack(PdetStack {
             hidden: 12,
             depth: 2,
+            iterations: 1,
             attention,
             attention_every: 1,
             kernel_size,
@@ -155,8 +156,16 @@ fn gradients_of_whole_models_are_right_and_reach_every_parameter() {
         backbone: BackboneConfig::Fno(Fno { hidden: 5, depth: 2, modes: 6, positions: true }),
         ..stack(0, Attention::None)
     };
+    let iterated = |condition| {
+        let mut model = OperatorModel { condition, ..stack(3, Attention::None) };
+        let BackboneConfig::PdetStack(backbone) = &mut model.backbone else { panic!() };
+        (backbone.depth, backbone.iterations) = (1, 3);
+        model
+    };
     for (what, model) in [
         ("fno", fno),
+        ("stack, iterated", iterated(ConditionPath::Adaptive)),
+        ("stack, iterated, added", iterated(ConditionPath::Additive)),
         ("stack, convolution", stack(5, Attention::None)),
         ("stack, attention", stack(0, attention(true))),
         ("stack, both", stack(3, attention(false))),
@@ -191,6 +200,44 @@ fn gradients_of_whole_models_are_right_and_reach_every_parameter() {
         let z = codec.encode(forward, &constant(u.clone())).unwrap();
         distance(forward, &codec.decode(forward, &z).unwrap(), &u)
     });
+}
+
+/// If the blocks ignore how far they are, two iterations of one block are two blocks with the same weights.
+#[test]
+fn iterations_share_their_weights() {
+    let mut model = stack(3, Attention::None);
+    let (deep, deep_params) = build(&model, 3, 9, 2);
+    let BackboneConfig::PdetStack(backbone) = &mut model.backbone else { panic!() };
+    (backbone.depth, backbone.iterations) = (1, 2);
+    let (iterated, mut params) = build(&model, 3, 9, 2);
+    params = ParamSet::from(shaken(&params, seed()).trained.to_dtype(Dtype::F32));
+    let names: Vec<String> =
+        params.trained.entries().iter().map(|(name, _)| name.clone()).collect();
+    let of_name = |params: &ParamSet, name: &str| {
+        let at = names.iter().position(|own| own == name).unwrap_or_else(|| panic!("no {name}"));
+        params.trained.tensors().nth(at).unwrap().clone()
+    };
+    let next = |operator: &Operator, params: &ParamSet| {
+        let tape = Tape::without_gradients();
+        let forward = Forward::evaluation(&tape, params);
+        let z = draw(&[2, 9, 3], &Draw::Normal, seed(), 0).to_dtype(Dtype::F32);
+        let features = draw(&[2, 2], &Draw::Normal, seed(), 1).to_dtype(Dtype::F32);
+        let next = operator.forward(&forward, &constant(z), &constant(features)).unwrap();
+        next.value().read::<f32>().to_vec()
+    };
+    let mut same = deep_params.clone();
+    for ((name, _), tensor) in deep_params.trained.entries().iter().zip(same.trained.tensors_mut())
+    {
+        *tensor = of_name(&params, &name.replace("blocks.1", "blocks.0"));
+    }
+    let told = next(&iterated, &params);
+    for (name, tensor) in names.iter().zip(params.trained.tensors_mut()) {
+        if name.contains("progress") {
+            *tensor = Tensor::zeros(tensor.shape(), Dtype::F32);
+        }
+    }
+    assert_eq!(next(&iterated, &params), next(&deep, &same));
+    assert_ne!(next(&iterated, &params), told);
 }
 
 #[test]

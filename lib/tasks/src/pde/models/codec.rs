@@ -5,8 +5,8 @@
 //! convolutional blocks on each side add what is not smooth. Padding is periodic or zero; with periodic padding,
 //! shifting a field by whole patches shifts the tokens, an exact symmetry that the training of the operator uses.
 //!
-//! With `hidden: 0` there are no blocks, and the codec is the linear map. With patches of one point and as many features
-//! as channels this map is the identity: the latents are the normalised fields.
+//! With `hidden: 0` there are no blocks, and the codec is the linear map. With patches of one point and as many
+//! features as channels this map is the identity: the latents are the normalised fields.
 
 use super::{Patches, number};
 use learn::forward::Forward;
