@@ -2,11 +2,13 @@
 //! runs one of them. Those with a real SLURM are in tests/slurm.
 
 mod ckpt;
+mod codec;
 mod common;
 #[cfg(feature = "failpoints")]
 mod data_parallel;
 mod device;
 mod ds_prep;
+mod equations;
 mod errors;
 mod evaluate;
 #[cfg(feature = "failpoints")]

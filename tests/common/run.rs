@@ -16,7 +16,7 @@ use test_support::torture;
 pub const CONFIG: &str = "seed: 3
 data: {split: split.json, stats: stats.json, random_shift: true, random_reflection: true}
 model: {patch: 8, latent: 2, hidden: 8, encoder_depth: 1, decoder_depth: 1}
-loss: {reencoding: 0.1}
+loss: {queries: 40, reencoding: 0.1, reencoding_warmup: 50}
 training: {updates: 400, batch_size: 8, log_every: 1, validate_every: 11, validation_samples: 8, ema: 0.9,
   attempts_without_progress: 1000}
 optimizer: {method: {kind: adamw}, learning_rate: 1e-3}

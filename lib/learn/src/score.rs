@@ -114,6 +114,16 @@ impl Confusion {
     }
 }
 
+/// The quantile `q` of some values, interpolated linearly (NumPy's default); NaN if there are none.
+fn quantile(mut values: Vec<f64>, q: f64) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    let place = q * values.len().saturating_sub(1) as f64;
+    let at = |place: f64| values.get(place as usize).copied().unwrap_or(f64::NAN);
+    let (low, high) = (at(place.floor()), at(place.ceil()));
+    // Not low + share·(high - low), which is NaN for two infinities.
+    if low == high { low } else { low + place.fract() * (high - low) }
+}
+
 /// Levenshtein distance: the least number of insertions, deletions and substitutions that turn `prediction` into
 /// `reference`. It is the numerator of the character error rate (over characters) and of the word error rate (over
 /// words).
@@ -236,6 +246,8 @@ impl Scores {
     }
 
     /// All metrics by name. A metric with groups has one entry `NAME[GROUP]` for each group, and their mean as `NAME`.
+    /// Recorded values have a geometric mean, `NAME_geometric_mean`, and a 95th percentile, `NAME_p95`: a few bad
+    /// samples dominate neither.
     pub fn metrics(&self) -> Metrics {
         let mut metrics = Metrics::new();
         let mut groups: BTreeMap<String, Vec<f64>> = BTreeMap::new();
@@ -252,6 +264,13 @@ impl Scores {
         }
         for (name, values) in groups {
             metrics.insert(name, values.iter().sum::<f64>() / values.len() as f64);
+        }
+        for (name, values) in &self.records {
+            let values: Vec<f64> = values.values().map(|value| value.0).collect();
+            let logs: f64 = values.iter().map(|value| value.ln()).sum();
+            let geometric_mean = (logs / values.len() as f64).exp();
+            metrics.insert(format!("{name}_geometric_mean"), geometric_mean);
+            metrics.insert(format!("{name}_p95"), quantile(values, 0.95));
         }
         metrics
     }
@@ -293,6 +312,8 @@ mod tests {
             ("error", (of_a + of_b) / 2.0),
             ("error[a]", of_a),
             ("error[b]", of_b),
+            ("loss_geometric_mean", f64::INFINITY),
+            ("loss_p95", f64::INFINITY),
             // Of class 0 one of two predictions is right, class 2 is never predicted.
             ("macro_f1", (2.0 / 3.0 + 1.0) / 3.0),
             ("precision", (0.5 + 1.0) / 3.0),
@@ -301,6 +322,18 @@ mod tests {
         ];
         assert_eq!(merged.records("loss"), [(0, f64::INFINITY), (1, 0.25), (2, 0.5)]);
         assert_eq!(metrics.iter().map(|(n, v)| (n.as_str(), *v)).collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn recorded_values_have_a_geometric_mean_and_a_percentile() {
+        let mut scores = Scores::default();
+        let values = [4.0, 0.25, 2.0, 8.0, 1.0];
+        values.iter().enumerate().for_each(|(id, x)| scores.record("e", id as u64, *x));
+        let metrics = scores.metrics();
+        // 2 to the power (2 - 2 + 1 + 3 + 0)/5. The 95th percentile is at place 3.8 of 0.25, 1, 2, 4, 8.
+        assert!((metrics["e_geometric_mean"] - 2.0_f64.powf(0.8)).abs() < 1e-15);
+        assert!((metrics["e_p95"] - 7.2).abs() < 1e-14);
+        assert_eq!(quantile(vec![3.0], 0.95), 3.0);
     }
 
     #[test]

@@ -53,6 +53,7 @@ fn measure() -> unix::Result<()> {
         backbone: BackboneConfig::PdetStack(PdetStack {
             hidden,
             depth,
+            iterations: 1,
             attention,
             attention_every: every,
             kernel_size,

@@ -92,6 +92,7 @@ fn stack(attention: Attention, kernel_size: usize) -> BackboneConfig {
     BackboneConfig::PdetStack(PdetStack {
         hidden,
         depth,
+        iterations: 1,
         attention,
         attention_every,
         kernel_size,

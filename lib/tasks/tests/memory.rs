@@ -14,6 +14,7 @@ fn later_updates_allocate_nothing_from_the_system() {
     let backbone = PdetStack {
         hidden: 24,
         depth: 2,
+        iterations: 1,
         attention: Attention::MultiHead { heads: 2, qk_norm: true },
         attention_every: 1,
         kernel_size: 3,

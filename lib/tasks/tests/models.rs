@@ -38,6 +38,7 @@ fn stack(kernel_size: usize, attention: Attention) -> OperatorModel {
         backbone: BackboneConfig::PdetStack(PdetStack {
             hidden: 12,
             depth: 2,
+            iterations: 1,
             attention,
             attention_every: 1,
             kernel_size,
@@ -201,8 +202,16 @@ fn gradients_of_whole_models_are_right_and_reach_every_parameter() {
         backbone: BackboneConfig::Fno(Fno { hidden: 5, depth: 2, modes: 6, positions: true }),
         ..stack(0, Attention::None)
     };
+    let iterated = |condition| {
+        let mut model = OperatorModel { condition, ..stack(3, Attention::None) };
+        let BackboneConfig::PdetStack(backbone) = &mut model.backbone else { panic!() };
+        (backbone.depth, backbone.iterations) = (1, 3);
+        model
+    };
     for (what, model) in [
         ("fno", fno),
+        ("stack, iterated", iterated(ConditionPath::Adaptive)),
+        ("stack, iterated, added", iterated(ConditionPath::Additive)),
         ("stack, convolution", stack(5, Attention::None)),
         ("stack, attention", stack(0, attention(true))),
         ("stack, both", stack(3, attention(false))),
@@ -239,6 +248,44 @@ fn gradients_of_whole_models_are_right_and_reach_every_parameter() {
     });
 }
 
+/// If the blocks ignore how far they are, two iterations of one block are two blocks with the same weights.
+#[test]
+fn iterations_share_their_weights() {
+    let mut model = stack(3, Attention::None);
+    let (deep, deep_params) = build(&model, 3, 9, 2);
+    let BackboneConfig::PdetStack(backbone) = &mut model.backbone else { panic!() };
+    (backbone.depth, backbone.iterations) = (1, 2);
+    let (iterated, mut params) = build(&model, 3, 9, 2);
+    params = ParamSet::from(shaken(&params, seed()).trained.to_dtype(Dtype::F32));
+    let names: Vec<String> =
+        params.trained.entries().iter().map(|(name, _)| name.clone()).collect();
+    let of_name = |params: &ParamSet, name: &str| {
+        let at = names.iter().position(|own| own == name).unwrap_or_else(|| panic!("no {name}"));
+        params.trained.tensors().nth(at).unwrap().clone()
+    };
+    let next = |operator: &Operator, params: &ParamSet| {
+        let tape = Tape::without_gradients();
+        let forward = Forward::evaluation(&tape, params);
+        let z = draw(&[2, 9, 3], &Draw::Normal, seed(), 0).to_dtype(Dtype::F32);
+        let features = draw(&[2, 2], &Draw::Normal, seed(), 1).to_dtype(Dtype::F32);
+        let next = operator.forward(&forward, &constant(z), &constant(features)).unwrap();
+        next.value().read::<f32>().to_vec()
+    };
+    let mut same = deep_params.clone();
+    for ((name, _), tensor) in deep_params.trained.entries().iter().zip(same.trained.tensors_mut())
+    {
+        *tensor = of_name(&params, &name.replace("blocks.1", "blocks.0"));
+    }
+    let told = next(&iterated, &params);
+    for (name, tensor) in names.iter().zip(params.trained.tensors_mut()) {
+        if name.contains("progress") {
+            *tensor = Tensor::zeros(tensor.shape(), Dtype::F32);
+        }
+    }
+    assert_eq!(next(&iterated, &params), next(&deep, &same));
+    assert_ne!(next(&iterated, &params), told);
+}
+
 #[test]
 fn a_new_operator_changes_nothing_whatever_the_condition() {
     let (operator, params) =
@@ -249,6 +296,50 @@ fn a_new_operator_changes_nothing_whatever_the_condition() {
     let features = draw(&[2, 2], &Draw::Normal, seed(), 1).to_dtype(Dtype::F32);
     let next = operator.forward(&forward, &constant(z.clone()), &constant(features)).unwrap();
     assert_eq!(next.value().read::<f32>(), z.read::<f32>());
+}
+
+/// With patches of one point and a feature per channel, a codec without blocks keeps every bit, and so its gradient is
+/// zero.
+#[test]
+fn a_codec_without_blocks_on_single_points_is_the_identity() {
+    let model = CodecModel {
+        patch: 1,
+        latent: 3,
+        hidden: 0,
+        encoder_depth: 0,
+        decoder_depth: 0,
+        kernel_size: 3,
+        mlp_ratio: 2,
+        padding_mode: Default::default(),
+    };
+    assert_eq!(model.violations(), []);
+    let deeper = CodecModel { decoder_depth: 2, ..model.clone() };
+    assert_eq!(deeper.violations()[0].0, "decoder_depth");
+    let patches = model.patches(&[5, 7], 3).unwrap();
+    let mut b = Builder::new(seed());
+    let codec = Codec::new(&mut b, &model, &patches);
+    let params = b.finish();
+    let names = params.trained.entries().iter().map(|(name, _)| name.as_str());
+    assert_eq!(names.collect::<Vec<_>>(), ["encoder.direct.weight", "decoder.direct.weight"]);
+    let tape = Tape::new();
+    let forward = Forward::training(&tape, &params);
+    let u = draw(&[2, patches.field_len()], &Draw::Normal, seed(), 0).to_dtype(Dtype::F32);
+    let z = codec.encode(&forward, &constant(u.clone())).unwrap();
+    assert_eq!(z.shape(), [2, 35, 3]);
+    assert_eq!(z.value().read::<f32>(), u.read::<f32>());
+    let found = codec.decode(&forward, &z).unwrap();
+    assert_eq!(found.value().read::<f32>(), u.read::<f32>());
+    let ones = |n: usize| constant(Tensor::full(&[n], 1.0, Dtype::F32));
+    let (samples, points) = (ones(2), ones(patches.field_len()));
+    let error = [&found, &constant(u), &samples, &points];
+    let error = forward.apply(SquaredError, &error).unwrap();
+    let variables = forward.variables().to_vec();
+    drop(forward);
+    let mut gradients = tape.backward(&error).unwrap();
+    for variable in &variables {
+        let gradient = gradients.take(variable).unwrap();
+        assert!(gradient.to_f64().iter().all(|g| *g == 0.0), "{gradient:?}");
+    }
 }
 
 /// Shifting a periodic field by one patch shifts the tokens by one, bit for bit.

@@ -21,6 +21,7 @@ fn models() -> [OperatorModel; 2] {
     let stack = PdetStack {
         hidden: 24,
         depth: 4,
+        iterations: 1,
         attention: Attention::MultiHead { heads: 2, qk_norm: true },
         attention_every: 2,
         kernel_size: 3,

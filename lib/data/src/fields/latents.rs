@@ -137,6 +137,9 @@ struct Description {
     layout: Layout,
     /// Name of the parameter of the equation.
     parameter: String,
+    /// Names of all its parameters, if there are several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    equation: Option<String>,
     /// Time between frames.
     frame_interval: f64,
     /// The encoded trajectories, in order.
@@ -178,10 +181,20 @@ pub fn write_latents(
     if set.is_empty() || layout.shard_samples == 0 || layout.sample_len() == 0 || batch == 0 {
         return Err(Error::data(format!("no latents: {} trajectories, {layout}", set.len())));
     }
+    let first = set.entry(0).parameter;
+    let equation = first.names();
+    if let Some(other) = (0..set.len()).find(|i| set.entry(*i).parameter.names() != equation) {
+        return Err(Error::data(format!(
+            "trajectory 0 has the parameters {equation}, but trajectory {other} has {}: make a manifest for each \
+             equation and mix their latents in the configuration",
+            set.entry(other).parameter.names()
+        )));
+    }
     let description = Description {
         key: key.clone(),
         layout,
-        parameter: set.entry(0).parameter.name.clone(),
+        parameter: first.name.clone(),
+        equation: Some(equation).filter(|names| *names != first.name),
         frame_interval: set.frame_interval(),
         trajectories: set.provenance(),
         channels: Vec::new(),
@@ -338,6 +351,12 @@ impl LatentStore {
     /// The parameter of the equation for trajectory `i`.
     pub fn parameter(&self, i: usize) -> Parameter {
         Parameter::new(&self.description().parameter, FileDtype::F64.read(self.0.bytes(1, i)))
+    }
+
+    /// [`Parameter::names`] of the data set.
+    pub fn equation(&self) -> &str {
+        let description = self.description();
+        description.equation.as_deref().unwrap_or(&description.parameter)
     }
 
     /// Time between frames.

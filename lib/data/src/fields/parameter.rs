@@ -78,6 +78,11 @@ impl Parameter {
         std::iter::once((self.name.as_str(), self.value)).chain(further)
     }
 
+    /// The names of all parameters, which tell equations apart: `nu` (Burgers), `nu,rho` (reaction-diffusion).
+    pub fn names(&self) -> String {
+        self.iter().map(|(name, _)| name).collect::<Vec<_>>().join(",")
+    }
+
     /// Whether names and values are the same to the bit.
     pub fn is_same_regime(&self, other: &Self) -> bool {
         // The text of a number distinguishes all its bits.
@@ -186,6 +191,10 @@ mod tests {
         let ordered = "viscosity=3,rho=2,nu=1,a b=4".parse::<Parameter>().unwrap();
         assert_eq!(ordered.to_string(), "nu=1,rho=2,viscosity=3,a b=4");
         assert_eq!(ordered.to_string().parse::<Parameter>().unwrap(), ordered);
+        assert_eq!(
+            [a.names(), c.names(), ordered.names()],
+            ["nu,rho", "nu", "nu,rho,viscosity,a b"]
+        );
         let with = "nu=5".parse::<Parameter>().unwrap().with(Some(&ordered)).to_string();
         assert_eq!(with, "nu=5,rho=2,viscosity=3,a b=4");
         assert!(["", "nu", "nu=x", "=1", "nu=inf"].iter().all(|t| t.parse::<Parameter>().is_err()));

@@ -89,8 +89,26 @@ pub struct Loss {
     /// Weighted sum over the samples, f32 [1]. The engine divides it by the sum of [`Batch::weight`] over all
     /// micro-batches and ranks of the update.
     pub sum: Var,
-    /// Terms of the loss by name, for the log: sums like `sum`, f32 [1]. Every batch must have the same names.
-    pub terms: Vec<(&'static str, Tensor)>,
+    /// Terms of the loss, for the log. Every batch must have the same names.
+    pub terms: Vec<Term>,
+}
+
+/// A term of the loss, for the log.
+pub struct Term {
+    /// Its name.
+    pub name: String,
+    /// Weighted sum over samples, f32 [1].
+    pub sum: Tensor,
+    /// Sum of the weights of these samples, f32 [1], if they are not all samples of the batch: the mean of the term is
+    /// theirs alone. An update without such samples has no such term.
+    pub weight: Option<Tensor>,
+}
+
+impl From<(&str, Tensor)> for Term {
+    /// A term that is a sum over all samples.
+    fn from((name, sum): (&str, Tensor)) -> Self {
+        Self { name: name.into(), sum, weight: None }
+    }
 }
 
 impl From<Var> for Loss {

@@ -3,7 +3,7 @@
 //! The loss is the error of the physical field: L = mean over samples of ‖û - u‖²/(‖u‖² + floor·σ²·n), û =
 //! decode(encode(u)). It is relative to the energy of each sample, so that decayed fields count as much as initial
 //! ones. This is the inverse loss of the encoder (UPT, Alkin et al. 2024, §3.3); the inverse loss of the decoder,
-//! ‖encode(û) - z‖², is optional.
+//! ‖encode(û) - z‖², is optional. The error may be estimated at some grid points, drawn anew in every update.
 
 use super::sources::{
     FieldSource, Fields, Sources, joined, normalisation, not_negative, one, positive,
@@ -22,10 +22,10 @@ use learn::task::{Batch, Buffers, ConfigOf, Define, Direction, Loss, Predictions
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
+use tensor::ops::binary::Binary;
 use tensor::ops::squared_error::SquaredError;
-use tensor::ops::weighted_sum::WeightedSum;
-use tensor::random::{Philox, Purpose};
-use tensor::{Dtype, Tensor};
+use tensor::random::{Permutation, Philox, Purpose};
+use tensor::{Dtype, Tensor, Var};
 use unix::config::{Violations, within};
 use unix::{Error, Result};
 
@@ -59,13 +59,42 @@ pub struct CodecLoss {
     /// Added to the relative energy of a field, in units of the variance of the data; prevents division by very small
     /// energies.
     pub floor: f64,
+    /// Number of grid points per sample, drawn anew in every update, at which the error of the field is computed; an
+    /// unbiased estimate of the error over all points. 0: all points.
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(extend("default" = 0))]
+    pub queries: usize,
     /// Weight of the inverse loss of the decoder, ‖encode(decode(z)) - z‖² per element.
     pub reencoding: f64,
+    /// Warm-up W of that weight in updates: it is 0 for W updates, then increases linearly to its value at 2·W.
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(range(min = 0, max = 1_000_000_000), extend("default" = 0))]
+    pub reencoding_warmup: u64,
+    /// Upper limit of that weight. Null: no limit.
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(extend("default" = null))]
+    pub reencoding_cap: Option<f64>,
+}
+
+// Keys with this attribute are not serialised at their defaults, so that older configurations keep their hash.
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 impl Default for CodecLoss {
     fn default() -> Self {
-        Self { floor: 0.1, reencoding: 0.0 }
+        Self { floor: 0.1, queries: 0, reencoding: 0.0, reencoding_warmup: 0, reencoding_cap: None }
+    }
+}
+
+impl CodecLoss {
+    /// Weight of the inverse loss of the decoder in an update, counted from 0.
+    fn reencoding_at(&self, update: u64) -> f64 {
+        let ramp = match self.reencoding_warmup {
+            0 => 1.0,
+            warmup => (update as f64 / warmup as f64 - 1.0).clamp(0.0, 1.0),
+        };
+        (self.reencoding * ramp).min(self.reencoding_cap.unwrap_or(f64::INFINITY))
     }
 }
 
@@ -84,6 +113,10 @@ pub struct CodecTask {
     train: Sources<TrajectorySet>,
     validation: Sources<TrajectorySet>,
     augmentation: Philox,
+    /// Draws the grid points of `loss.queries`.
+    queries: Philox,
+    /// Micro-batches per update.
+    accumulation: u64,
     input_files: Vec<InputFile>,
 }
 
@@ -114,6 +147,17 @@ impl CodecTask {
             u.iter_mut().for_each(|x| *x = -*x);
         }
     }
+
+    /// Sets the elements of the grid points at which the error of a sample is computed to 1. The points are distinct.
+    fn mark_queries(&self, micro_batch: u64, place: u64, mask: &mut [f32]) {
+        let channels = self.tokens.patches.channels();
+        let random = self.queries.at_update(micro_batch).at_source(place);
+        let mut points = vec![0; self.loss.queries];
+        Permutation::keyed(random, (mask.len() / channels) as u64).fill(0, &mut points);
+        for point in points {
+            mask[point as usize * channels..][..channels].fill(1.0);
+        }
+    }
 }
 
 impl Define for CodecTask {
@@ -134,6 +178,8 @@ impl Define for CodecTask {
         }
         violations.extend(positive("loss.floor", config.loss.floor));
         violations.extend(not_negative("loss.reencoding", config.loss.reencoding));
+        let cap = config.loss.reencoding_cap;
+        violations.extend(cap.and_then(|cap| not_negative("loss.reencoding_cap", cap)));
         violations
     }
 
@@ -155,6 +201,14 @@ impl Define for CodecTask {
             .model
             .patches(&shape.grid, shape.channels)
             .map_err(|why| Error::config(format!("model.{why} of {}", split.display())))?;
+        let points: usize = shape.grid.iter().product();
+        if config.loss.queries > points {
+            return Err(Error::config(format!(
+                "loss.queries ({}) exceeds the {points} grid points of {}",
+                config.loss.queries,
+                split.display()
+            )));
+        }
         let mut builder = Builder::new(config.seed);
         let codec = Codec::new(&mut builder, &config.model, &patches);
         let task = Self {
@@ -165,6 +219,8 @@ impl Define for CodecTask {
             train: sources,
             validation: Sources::new(fields.validation, frames),
             augmentation: Philox::new(config.seed, Purpose::Augmentation),
+            queries: Philox::new(config.seed, Purpose::Loss),
+            accumulation: config.training.accumulation,
             input_files: fields.input_files,
         };
         builder.check()?;
@@ -200,8 +256,21 @@ impl Task for CodecTask {
             weights[place] = (1.0 / (relative + self.loss.floor)) as f32;
             self.tokens.cut(&u, out);
         }
-        let weights = Tensor::from_slice(&weights, &[samples.len()]);
-        Ok(Batch::new(samples.len() as f64).with("fields", fields).with("weights", weights))
+        let mut batch = Batch::new(samples.len() as f64).with("fields", fields);
+        if self.loss.queries > 0 {
+            let mut mask = Tensor::zeros(&[samples.len(), points], Dtype::F32);
+            for (place, out) in (first..).zip(mask.write::<f32>().chunks_exact_mut(points)) {
+                self.mark_queries(micro_batch, place, out);
+            }
+            let share = (self.loss.queries * self.tokens.patches.channels()) as f32 / points as f32;
+            weights.iter_mut().for_each(|weight| *weight /= share);
+            batch = batch.with("queries", mask);
+        }
+        if self.loss.reencoding > 0.0 {
+            let weight = self.loss.reencoding_at(micro_batch / self.accumulation);
+            batch = batch.with("reencoding", Tensor::from_slice(&[weight as f32], &[1]));
+        }
+        Ok(batch.with("weights", Tensor::from_slice(&weights, &[samples.len()])))
     }
 
     fn loss(&self, forward: &Forward, batch: &Batch) -> Result<Loss> {
@@ -210,7 +279,13 @@ impl Task for CodecTask {
         let z = self.codec.encode(forward, &u)?;
         let reconstruction = self.codec.decode(forward, &z)?;
         let points = ones(u.shape()[1])?;
-        let error = forward.apply(SquaredError, &[&reconstruction, &u, &weights, &points])?;
+        let [mut found, mut target] = [reconstruction.clone(), u];
+        if self.loss.queries > 0 {
+            let queries = batch.input(forward, "queries")?;
+            let mask = |x: &Var| forward.apply(Binary::Multiply, &[x, &queries]);
+            [found, target] = [mask(&found)?, mask(&target)?];
+        }
+        let error = forward.apply(SquaredError, &[&found, &target, &weights, &points])?;
         if self.loss.reencoding == 0.0 {
             return Ok(error.into());
         }
@@ -218,11 +293,12 @@ impl Task for CodecTask {
         let (samples, dim) = (z.shape()[0], z.shape()[2]);
         let equal = forward.full(&[samples], 1.0)?;
         let inverse = forward.apply(SquaredError, &[&again, &z.detached(), &equal, &ones(dim)?])?;
-        let factors = WeightedSum(vec![1.0, self.loss.reencoding]);
+        let weight = batch.input(forward, "reencoding")?;
+        let weighted = forward.apply(Binary::Multiply, &[&inverse, &weight])?;
         let terms = [("reconstruction", &error), ("reencoding", &inverse)];
         Ok(Loss {
-            sum: forward.apply(factors, &[&error, &inverse])?,
-            terms: terms.map(|(name, term)| (name, term.value().clone())).to_vec(),
+            sum: forward.apply(Binary::Add, &[&error, &weighted])?,
+            terms: terms.map(|(name, term)| (name, term.value().clone()).into()).into(),
         })
     }
 

@@ -215,13 +215,14 @@ impl Windows {
     }
 
     /// The condition of each window, [windows, features].
-    pub fn features(&self, windows: &[Window], condition: &Condition) -> Tensor {
-        let of = |w: &Window| {
-            let time = w.stride as f64 * w.store.frame_interval();
-            condition.features(&w.store.parameter(w.trajectory), time)
-        };
-        let features: Vec<f32> = windows.iter().flat_map(of).collect();
-        Tensor::from_slice(&features, &[windows.len(), Condition::FEATURES])
+    pub fn features(&self, windows: &[Window], condition: &Condition) -> Result<Tensor> {
+        let mut features = Vec::with_capacity(windows.len() * condition.width());
+        for Window { store, trajectory, stride, .. } in windows {
+            let time = *stride as f64 * store.frame_interval();
+            let value = store.parameter(*trajectory).value;
+            features.extend(condition.features(store.equation(), value, time)?);
+        }
+        Ok(Tensor::from_slice(&features, &[windows.len(), condition.width()]))
     }
 }
 

@@ -3,7 +3,6 @@
 //! Patches of the input are the tokens of the backbone; each of its output tokens is the patch of the solution at the
 //! same place. There is no bottleneck: tokens are as wide as patches.
 
-use crate::pde::latents;
 use crate::pde::models::backbone::{Backbone, BackboneConfig, BackboneShape};
 use crate::pde::models::codec::PaddingMode;
 use crate::pde::models::{Patches, number};
@@ -48,8 +47,13 @@ pub struct Regression {
 }
 
 impl Regression {
-    /// For inputs and solutions with these patches, on the same token grid.
-    pub fn new(b: &mut Builder, config: &RegressionModel, [input, output]: [&Patches; 2]) -> Self {
+    /// For inputs and solutions with these patches, on the same token grid, and a condition of `features` numbers.
+    pub fn new(
+        b: &mut Builder,
+        config: &RegressionModel,
+        [input, output]: [&Patches; 2],
+        features: usize,
+    ) -> Self {
         let width = config.condition_width;
         let shape = BackboneShape {
             dim: input.patch_len(),
@@ -60,8 +64,7 @@ impl Regression {
         };
         Self {
             embed: [
-                Linear::new(b, "condition.0", latents::Condition::FEATURES, width)
-                    .then(Activation::Silu),
+                Linear::new(b, "condition.0", features, width).then(Activation::Silu),
                 Linear::new(b, "condition.1", width, width).then(Activation::Silu),
             ],
             backbone: b.scope("backbone", |b| Backbone::new(b, &config.backbone, &shape)),

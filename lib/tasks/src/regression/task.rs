@@ -86,13 +86,12 @@ impl Preparation {
     }
 
     /// The model inputs for fields [n, x.., inputs] in physical units and their parameters.
-    pub fn batch(&self, inputs: &[f32], parameters: &[&Parameter]) -> Batch {
-        let features: Vec<f32> =
-            parameters.iter().flat_map(|p| self.condition.features(p, 1.0)).collect();
-        let shape = [parameters.len(), Condition::FEATURES];
-        Batch::new(parameters.len() as f64)
+    ///
+    /// Errors: those of [`Condition::features`].
+    pub fn batch(&self, inputs: &[f32], parameters: &[&Parameter]) -> Result<Batch> {
+        Ok(Batch::new(parameters.len() as f64)
             .with("inputs", self.tokens[0].cut_all(inputs))
-            .with("features", Tensor::from_slice(&features, &shape))
+            .with("features", self.condition.features_of(parameters, 1.0)?))
     }
 
     /// Predicts the solutions [n, x.., states] in physical units for a batch on the device of `forward`.
@@ -186,19 +185,18 @@ impl Define for RegressionTask {
             })
         };
         let patches = [cut(inputs)?, cut(shape.channels - inputs)?];
-        let of_set = |set: &TrajectorySet| -> Vec<f64> {
-            (0..set.len()).map(|i| set.entry(i).parameter.value).collect()
-        };
-        let parameters: Vec<f64> = sources.iter().flat_map(of_set).collect();
+        let all = sources.iter().flat_map(|set| (0..set.len()).map(|i| set.entry(i).parameter));
+        let condition = Condition::new(all.map(|p| (p.names(), vec![p.value], 1.0)));
         let [input, output] = patches;
         let mut builder = Builder::new(config.seed);
-        let model = Regression::new(&mut builder, &config.model, [&input, &output]);
+        let patches = [&input, &output];
+        let model = Regression::new(&mut builder, &config.model, patches, condition.width());
         let tokens = [(input, 0..inputs), (output, inputs..shape.channels)];
         let tokens = tokens.map(|(patches, part)| FieldTokens {
             patches,
             normalisation: normalisation(&fields.stats, part),
         });
-        let preparation = Preparation { tokens, condition: Condition::new(&parameters, 1.0) };
+        let preparation = Preparation { tokens, condition };
         let task = Self {
             model,
             preparation,
@@ -240,7 +238,7 @@ impl Task for RegressionTask {
             solutions.extend(u);
             parameters.push(parameter);
         }
-        let batch = self.preparation.batch(&inputs, &parameters);
+        let batch = self.preparation.batch(&inputs, &parameters)?;
         Ok(batch
             .with("solutions", self.preparation.tokens[1].cut_all(&solutions))
             .with("weights", Tensor::from_slice(&weights, &[samples.len()])))
@@ -267,7 +265,7 @@ impl Task for RegressionTask {
             solutions.push(self.preparation.part(&field, 1));
             parameters.push(parameter);
         }
-        let batch = self.preparation.batch(&inputs, &parameters).to_device(forward.device())?;
+        let batch = self.preparation.batch(&inputs, &parameters)?.to_device(forward.device())?;
         let predictions = self.predict(forward, &batch)?;
         let found = predictions.rows("solutions")?;
         for ((solution, parameter), found) in solutions.iter().zip(parameters).zip(found) {

@@ -40,7 +40,7 @@ impl TrainedRegression {
         let length = self.preparation.tokens[0].field_len();
         let mut found = Vec::new();
         for (inputs, parameters) in inputs.chunks(BATCH * length).zip(parameters.chunks(BATCH)) {
-            let batch = self.preparation.batch(inputs, parameters);
+            let batch = self.preparation.batch(inputs, parameters)?;
             found.extend(self.trained.run(|forward, model| {
                 self.preparation.predict(model, forward, &batch.to_device(forward.device())?)
             })?);
@@ -114,8 +114,10 @@ impl TrainedModel for TrainedRegression {
         let patches = cut(output.patches.grid(), normalisation.channels()).map_err(Error::data)?;
         let tokens = [FieldTokens { patches, normalisation }, output];
         let patches = tokens.each_ref().map(|tokens| &tokens.patches);
-        let trained = parts.restore(opener.device, |b| Ok(Regression::new(b, &config, patches)))?;
         let condition = Condition::restore(parts)?;
+        let trained = parts.restore(opener.device, |b| {
+            Ok(Regression::new(b, &config, patches, condition.width()))
+        })?;
         Ok(Self { trained, preparation: Preparation { tokens, condition } })
     }
 

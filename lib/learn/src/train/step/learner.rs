@@ -7,7 +7,7 @@ use crate::config::Config;
 use crate::forward::Forward;
 use crate::optim::{Optimizer, OptimizerState, Schedule};
 use crate::params::{ParamSet, Params, moved};
-use crate::task::{Batch, Task};
+use crate::task::{Batch, Task, Term};
 use crate::train::Progress;
 use dist::Collective;
 use std::cell::OnceCell;
@@ -25,7 +25,7 @@ use unix::{Error, Result};
 pub struct ForwardLoss {
     tape: Tape,
     loss: Var,
-    /// Sum of the weights of the batch, and the terms of the loss.
+    /// Sum of the weights of the batch; for each term of the loss its sum and, if it has one, its own weight.
     numbers: Vec<Tensor>,
     variables: Vec<Var>,
 }
@@ -51,9 +51,12 @@ pub struct Learner {
     /// Updates between log records, and in total: the terms of the loss are only read back when they are logged.
     log_every: u64,
     updates: u64,
-    /// Names of the terms of the loss, set by the first batch.
-    terms: OnceCell<Vec<&'static str>>,
+    /// The terms of the loss, set by the first batch.
+    terms: OnceCell<Vec<TermKind>>,
 }
+
+/// Name of a term of the loss, and whether it has a weight of its own.
+type TermKind = (String, bool);
 
 /// Named tensors.
 type Named = Vec<(String, Tensor)>;
@@ -67,7 +70,7 @@ pub struct Step {
     /// Weighted mean loss over its micro-batches.
     pub loss: f64,
     /// Mean of each term of the loss.
-    pub terms: BTreeMap<&'static str, f64>,
+    pub terms: BTreeMap<String, f64>,
     /// Global norm of the gradient, before clipping.
     pub gradient_norm: f64,
     /// Whether the parameters were changed; false if the loss or the gradient is not finite.
@@ -87,8 +90,8 @@ pub struct Step {
 pub struct Pending {
     decision: PendingStepControl,
     learning_rate: f64,
-    terms: Vec<&'static str>,
-    /// Weight and terms of each pass, if they are to be logged.
+    terms: Vec<TermKind>,
+    /// `ForwardLoss::numbers` of each pass, if they are to be logged.
     numbers: Vec<Vec<PendingRead>>,
 }
 
@@ -97,16 +100,22 @@ impl Pending {
     pub fn wait(self) -> Result<Step> {
         let StepControl { loss, norm, applied, overflow, loss_scale, steps, .. } =
             self.decision.wait()?;
-        let mut sums = vec![0.0; 1 + self.terms.len()];
+        let mut sums = vec![0.0; self.numbers.first().map_or(0, Vec::len)];
         for pass in self.numbers {
             for (sum, number) in sums.iter_mut().zip(pass) {
                 *sum += number.wait()?.item();
             }
         }
-        let means = sums.iter().skip(1).map(|sum| sum / sums[0]);
+        let mut sums = sums.into_iter();
+        let all = sums.next().unwrap_or_default();
+        let mean = |(name, weighted)| {
+            let sum = sums.next()?;
+            let weight = if weighted { sums.next()? } else { all };
+            (weight > 0.0).then_some((name, sum / weight))
+        };
         Ok(Step {
             loss,
-            terms: self.terms.into_iter().zip(means).collect(),
+            terms: self.terms.into_iter().filter_map(mean).collect(),
             gradient_norm: norm,
             applied,
             overflow,
@@ -215,10 +224,12 @@ impl Learner {
         let variables = forward.variables().to_vec();
         drop(forward);
         numerics.recompute.end_pass();
-        let (names, terms): (Vec<_>, Vec<_>) = loss.terms.into_iter().unzip();
-        if *self.terms.get_or_init(|| names.clone()) != names {
+        let kind = |term: &Term| (term.name.clone(), term.weight.is_some());
+        let kinds: Vec<TermKind> = loss.terms.iter().map(kind).collect();
+        if *self.terms.get_or_init(|| kinds.clone()) != kinds {
             return Err(Error::bug("the terms of the loss changed between batches"));
         }
+        let terms = loss.terms.into_iter().flat_map(|t| std::iter::once(t.sum).chain(t.weight));
         let numbers = std::iter::once(batch.weight().clone()).chain(terms).collect();
         Ok(ForwardLoss { tape, loss: loss.sum, numbers, variables })
     }

@@ -2,7 +2,6 @@
 
 use super::scale::ResidualScale;
 use crate::diffusion::{Preconditioning, Sampler, combine, refine};
-use crate::pde::latents::Condition;
 use crate::pde::models::Denoiser;
 use crate::pde::models::denoiser::Given;
 use crate::pde::normalisation::Normalisation;
@@ -12,9 +11,6 @@ use tensor::ops::concat::Concat;
 use tensor::random::{Philox, Purpose};
 use tensor::{Dtype, Tensor, Var};
 use unix::Result;
-
-/// Numbers that a denoiser is told besides the noise level: the operator's condition and the logarithm of the scale.
-pub(crate) const FEATURES: usize = Condition::FEATURES + 1;
 
 /// The scales s of residuals at a batch of states, on the host.
 pub(crate) struct Scales {
@@ -32,7 +28,7 @@ impl Scales {
         let batch = states.shape()[0];
         let rows = states.read::<f32>().chunks_exact(states.len() / batch);
         let scales: Vec<f32> = rows
-            .zip(features.read::<f32>().chunks_exact(Condition::FEATURES))
+            .zip(features.read::<f32>().chunks_exact(features.width()))
             .map(|(state, features)| scale.of(state, features))
             .collect();
         let tensor = |value: fn(f32) -> f32, shape: &[usize]| {

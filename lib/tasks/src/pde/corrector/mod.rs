@@ -13,7 +13,7 @@ mod residuals;
 mod scale;
 
 pub use config::{CorrectorConfig, CorrectorData, CorrectorLoss, Objective, Sampling};
-pub(crate) use correction::{Correction, FEATURES, Method, Step};
+pub(crate) use correction::{Correction, Method, Step};
 pub use energy::energy_score;
 pub use parts::CorrectorParts;
 pub(in crate::pde) use residuals::Residuals;
@@ -122,7 +122,7 @@ impl Task for CorrectorTask {
         let drawn: Vec<Window> = (first..).zip(samples).map(draw).collect();
         let steps = self.closed_loop(micro_batch);
         let mut batch =
-            self.residuals.batch(windows, &drawn, steps + 1, Some(&self.correction.scale));
+            self.residuals.batch(windows, &drawn, steps + 1, Some(&self.correction.scale))?;
         let [levels, noise] = [Purpose::Loss, Purpose::Noise]
             .map(|purpose| Philox::new(self.seed, purpose).at_update(micro_batch));
         let layout = windows.first().layout();

@@ -1,6 +1,6 @@
 //! A trained corrector as read from a checkpoint, without its operator.
 
-use super::{Correction, CorrectorLoss, CorrectorTask, FEATURES, ResidualScale};
+use super::{Correction, CorrectorLoss, CorrectorTask, ResidualScale};
 use crate::pde::identity::{hash_of_buffers, hash_of_model};
 use crate::pde::models::{Denoiser, DenoiserModel};
 use learn::params::Builder;
@@ -50,9 +50,16 @@ impl CorrectorParts {
         Ok(Self { model, loss, scale, operator, weights, origin, hash })
     }
 
-    /// The layers, for tokens on `grid`.
-    pub fn build(&self, b: &mut Builder, grid: [usize; 2], padding: Padding) -> Denoiser {
-        Denoiser::new(b, &self.model, self.scale.channels.len(), grid, padding, FEATURES)
+    /// The layers, for tokens on `grid` and an operator with a condition of `condition` numbers.
+    pub fn build(
+        &self,
+        b: &mut Builder,
+        grid: [usize; 2],
+        padding: Padding,
+        condition: usize,
+    ) -> Denoiser {
+        // One more number: the logarithm of the scale.
+        Denoiser::new(b, &self.model, self.scale.channels.len(), grid, padding, condition + 1)
     }
 
     /// Its correction with the layers `denoiser`.

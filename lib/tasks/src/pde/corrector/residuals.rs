@@ -1,11 +1,11 @@
 //! The residuals of frozen operators, which correctors and their students learn: r = (z_next - operator(z))/(s·c).
 
 use super::config::CorrectorData;
-use super::correction::{Correction, FEATURES, Scales, Step};
+use super::correction::{Correction, Scales, Step};
 use super::energy::energy_score;
 use super::scale::ResidualScale;
 use crate::diffusion::combine;
-use crate::pde::latents::{Condition, codec_of};
+use crate::pde::latents::codec_of;
 use crate::pde::models::{Denoiser, DenoiserModel, Operator};
 use crate::pde::normalisation::Normalisation;
 use crate::pde::operator::{OperatorParts, open_split};
@@ -43,7 +43,7 @@ pub(in crate::pde) struct Residuals {
 const MASKS: &str = "operators";
 
 /// A normalised state and its condition.
-type Sample = (Vec<f32>, [f32; Condition::FEATURES]);
+type Sample = (Vec<f32>, Vec<f32>);
 
 /// Names of the tensors of state k of a batch.
 fn name(what: &str, k: usize) -> String {
@@ -157,7 +157,7 @@ impl Residuals {
         let forward = Forward::evaluation(&tape, params);
         for some in all.chunks(BATCH) {
             let drawn: Vec<Window> = some.iter().map(|s| windows.fixed(*s)).collect();
-            let batch = self.batch(windows, &drawn, 1, None);
+            let batch = self.batch(windows, &drawn, 1, None)?;
             let z = batch.input(&forward, &name("states", 0))?;
             let next = self.predict(&forward, &batch, &z)?;
             let target = batch.input(&forward, &name("states", 1))?;
@@ -168,8 +168,9 @@ impl Residuals {
                 values.read::<f32>().chunks_exact(length).map(<[f32]>::to_vec).collect()
             };
             residuals.extend(rows(residual.value()));
-            let conditions = features.value().read::<f32>().chunks_exact(Condition::FEATURES);
-            samples.extend(rows(z.value()).into_iter().zip(conditions.map(|f| [f[0], f[1]])));
+            let features = features.value();
+            let conditions = features.read::<f32>().chunks_exact(features.width());
+            samples.extend(rows(z.value()).into_iter().zip(conditions.map(<[f32]>::to_vec)));
         }
         Ok((samples, residuals))
     }
@@ -177,6 +178,11 @@ impl Residuals {
     /// Rows and columns of the token grid, and the padding at the border of the domain.
     pub fn grid(&self) -> ([usize; 2], Padding) {
         (self.validation.first().layout().token_grid(), self.operators[0].padding())
+    }
+
+    /// Numbers in the condition of the operator.
+    pub fn condition_width(&self) -> usize {
+        self.operators[0].condition.width()
     }
 
     /// Errors (65): the corrector `of` depends on another operator than the one that was opened.
@@ -204,8 +210,8 @@ impl Residuals {
         drawn: &[Window],
         steps: usize,
         scale: Option<&ResidualScale>,
-    ) -> Batch {
-        let features = windows.features(drawn, &self.operators[0].condition);
+    ) -> Result<Batch> {
+        let features = windows.features(drawn, &self.operators[0].condition)?;
         let mut batch = Batch::new(drawn.len() as f64);
         for (k, states) in (0..).zip(windows.states(drawn, 0..=steps, self.normalisation())) {
             if let Some(scale) = scale {
@@ -221,7 +227,7 @@ impl Residuals {
             let shape = [self.layers.len() - 1, drawn.len()];
             batch = batch.with(MASKS, Tensor::from_slice(&masks, &shape));
         }
-        batch.with("features", features)
+        Ok(batch.with("features", features))
     }
 
     /// The predictions from z [B, T, D], each by the operator that has not seen its trajectory.
@@ -271,7 +277,8 @@ impl Residuals {
     /// The layers of a denoiser of the residuals.
     pub fn denoiser(&self, b: &mut Builder, model: &DenoiserModel) -> Denoiser {
         let (grid, padding) = self.grid();
-        Denoiser::new(b, model, self.validation.first().layout().dim, grid, padding, FEATURES)
+        let dim = self.validation.first().layout().dim;
+        Denoiser::new(b, model, dim, grid, padding, self.condition_width() + 1)
     }
 
     /// Weight of each channel of the scaled residual: its share of the mean square of the unnormalised residual, so that
@@ -320,7 +327,8 @@ impl Residuals {
         let all = members as u64;
         let ids: Vec<u64> =
             samples.iter().flat_map(|s| (0..all).map(move |m| s * all + m)).collect();
-        let batch = self.batch(&self.validation, &repeated, 0, None).to_device(forward.device())?;
+        let batch =
+            self.batch(&self.validation, &repeated, 0, None)?.to_device(forward.device())?;
         let predictions = self.predict_states(forward, correction, &batch, seed, &ids)?;
         let size = self.validation.first().layout().frame_len();
         let rows: Vec<&[f32]> = predictions.rows("states")?.collect();

@@ -6,7 +6,6 @@
 //! tokens; and log Δt. β is the least squares fit to the logarithms of the residuals' RMS. Each channel is then divided
 //! by the RMS of its scaled residuals.
 
-use crate::pde::latents::Condition;
 use learn::task::Buffers;
 use learn::trained::Parts;
 use tensor::Tensor;
@@ -50,14 +49,15 @@ fn monomials(z: &[f32], columns: usize, dim: usize, features: &[f32]) -> [f64; M
 }
 
 impl ResidualScale {
-    /// Fits the scale to samples: normalised states z [tokens, dim] with their conditions, and the residuals of the
+    /// Fits the scale to samples: normalised states z [tokens, dim] with their conditions, which start with the
+    /// parameter and log Δt, and the residuals of the
     /// operator at them, of the same shape. `columns` are the columns of the token grid.
     ///
     /// The numbers are rounded to 12 bits, so that processors that round differently fit the same scale.
     pub fn fit(
         columns: usize,
         dim: usize,
-        samples: &[(Vec<f32>, [f32; Condition::FEATURES])],
+        samples: &[(Vec<f32>, Vec<f32>)],
         residuals: &[Vec<f32>],
     ) -> Result<Self> {
         let rows: Vec<[f64; MONOMIALS]> =
@@ -161,7 +161,7 @@ mod tests {
         for sample in 0..count {
             let amplitude = (2.0 * number(sample, 1000)).exp();
             let z: Vec<f32> = (0..24).map(|i| amplitude * number(sample, i)).collect();
-            let features = [(sample % 3) as f32 - 1.0, 0.0];
+            let features = vec![(sample % 3) as f32 - 1.0, 0.0];
             let size = 0.01 * amplitude.powf(1.5) * (0.7 * features[0]).exp();
             sizes.push(size);
             residuals.push(

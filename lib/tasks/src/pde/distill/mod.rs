@@ -108,8 +108,9 @@ impl Define for DistillTask {
             )));
         }
         builder.freeze(&["teacher.*".into()]);
-        let frozen = builder.scope("teacher", |b| teacher.build(b, grid, padding));
-        let denoiser = teacher.build(&mut builder, grid, padding);
+        let width = residuals.condition_width();
+        let frozen = builder.scope("teacher", |b| teacher.build(b, grid, padding, width));
+        let denoiser = teacher.build(&mut builder, grid, padding, width);
         builder.check()?;
         let mut params = builder.finish();
         residuals.assign(&mut params)?;
@@ -186,7 +187,7 @@ impl Task for DistillTask {
         let windows = &self.residuals.train;
         let draw = |(place, sample): (u64, &u64)| windows.draw(micro_batch, place, *sample);
         let drawn: Vec<Window> = (first..).zip(samples).map(draw).collect();
-        let batch = self.residuals.batch(windows, &drawn, 1, Some(&self.student.scale));
+        let batch = self.residuals.batch(windows, &drawn, 1, Some(&self.student.scale))?;
         let [levels, noise] = [Purpose::Loss, Purpose::Noise]
             .map(|purpose| Philox::new(self.seed, purpose).at_update(micro_batch));
         let done = micro_batch as f64 / self.micro_batches.max(1) as f64;

@@ -4,6 +4,9 @@
 //! initialised to the discrete cosine transform along each axis, truncated to as many terms as the latent has. A few
 //! convolutional blocks on each side add what is not smooth. Padding is periodic or zero; with periodic padding,
 //! shifting a field by whole patches shifts the tokens, an exact symmetry that the training of the operator uses.
+//!
+//! With `hidden: 0` there are no blocks, and the codec is the linear map. With patches of one point and as many
+//! features as channels this map is the identity: the latents are the normalised fields.
 
 use super::{Patches, number};
 use learn::forward::Forward;
@@ -26,8 +29,8 @@ pub struct CodecModel {
     /// Features per latent token.
     #[schemars(range(min = 1, max = 65536))]
     pub latent: usize,
-    /// Width: features per token inside the encoder and the decoder.
-    #[schemars(range(min = 1, max = 65536))]
+    /// Width: features per token inside the encoder and the decoder. 0: no blocks, only the linear map.
+    #[schemars(range(min = 0, max = 65536))]
     pub hidden: usize,
     /// Number of blocks in the encoder.
     #[schemars(range(min = 0, max = 1024))]
@@ -91,6 +94,13 @@ impl CodecModel {
                 format!("{} is even: use an odd side", self.kernel_size),
             ));
         }
+        let depths = [("encoder_depth", self.encoder_depth), ("decoder_depth", self.decoder_depth)];
+        for (key, depth) in depths {
+            if self.hidden == 0 && depth > 0 {
+                let text = format!("must be 0, not {depth}, because model.hidden is 0");
+                violations.push((key.into(), text));
+            }
+        }
         violations
     }
 }
@@ -99,6 +109,12 @@ impl CodecModel {
 struct Side {
     /// The linear map.
     direct: Linear,
+    nonlinear: Option<Nonlinear>,
+}
+
+/// What is added to the linear map.
+#[derive(Clone, Debug)]
+struct Nonlinear {
     input: Linear,
     blocks: Vec<Block>,
     output: Linear,
@@ -107,9 +123,10 @@ struct Side {
 impl Side {
     fn forward(&self, forward: &Forward, x: &Var) -> Result<Var> {
         let x = &forward.to_compute_dtype(x)?;
-        let h = Block::all(&self.blocks, forward, self.input.forward(forward, x)?, None)?;
         let direct = forward.to_param_dtype(&self.direct.forward(forward, x)?)?;
-        let rest = forward.to_param_dtype(&self.output.forward(forward, &h)?)?;
+        let Some(Nonlinear { input, blocks, output }) = &self.nonlinear else { return Ok(direct) };
+        let h = Block::all(blocks, forward, input.forward(forward, x)?, None)?;
+        let rest = forward.to_param_dtype(&output.forward(forward, &h)?)?;
         forward.apply(Binary::Add, &[&direct, &rest])
     }
 }
@@ -137,11 +154,16 @@ impl Codec {
             };
             // The nonlinear part starts small compared with the linear one.
             let small = Init::Uniform(0.1 / (c.hidden as f64).sqrt());
+            let zero = Init::Constant(0.0);
             b.scope(name, |b| Side {
                 direct: Linear::from_weight(b, "direct", direct),
-                input: Linear::new(b, "input", from, c.hidden),
-                blocks: (0..depth).map(|i| Block::new(b, format!("blocks.{i}"), &block)).collect(),
-                output: Linear::with_init(b, "output", c.hidden, to, small, Init::Constant(0.0)),
+                nonlinear: (c.hidden > 0).then(|| Nonlinear {
+                    input: Linear::new(b, "input", from, c.hidden),
+                    blocks: (0..depth)
+                        .map(|i| Block::new(b, format!("blocks.{i}"), &block))
+                        .collect(),
+                    output: Linear::with_init(b, "output", c.hidden, to, small, zero),
+                }),
             })
         };
         let (p, d) = (patches.patch_len(), c.latent);

@@ -1,11 +1,15 @@
+//! A stack of blocks, applied once or, with shared weights, several times. Applied several times it is the steady prior
+//! of the original: a residual network that refines its state in steps and is told how far it is.
+
 use super::backbone::{Attention, BackboneShape, Input};
 use super::number;
 use learn::forward::Forward;
-use learn::nn::{Block, BlockConfig, Linear, Norm};
+use learn::nn::{Block, BlockConfig, Condition, Linear, Norm};
 use learn::params::Builder;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tensor::Var;
+use tensor::ops::binary::Binary;
 use unix::Result;
 
 /// A stack of blocks of equal width on all tokens.
@@ -18,6 +22,11 @@ pub struct PdetStack {
     /// Number of blocks.
     #[schemars(range(min = 1, max = 1024))]
     pub depth: usize,
+    /// How often the blocks are applied in sequence, with the same weights. If more than once, they are told the
+    /// fraction of the iterations done, from 0 to 1.
+    #[serde(default = "number::<1>", skip_serializing_if = "is_one")]
+    #[schemars(range(min = 1, max = 1024), extend("default" = 1))]
+    pub iterations: usize,
     /// Global mixing of tokens in the blocks.
     #[serde(default)]
     pub attention: Attention,
@@ -47,11 +56,19 @@ fn tenth() -> f64 {
     0.1
 }
 
+// So that configurations older than the key keep their hash.
+fn is_one(number: &usize) -> bool {
+    *number == 1
+}
+
 /// The layers of a [`PdetStack`].
 #[derive(Clone, Debug)]
 pub(crate) struct Stack {
     input: Input,
     blocks: Vec<Block>,
+    iterations: usize,
+    /// From the fraction of the iterations done to the condition, or to the tokens if there is none.
+    progress: Option<Linear>,
     norm: Norm,
     output: Linear,
 }
@@ -70,10 +87,16 @@ impl Stack {
                 branch_scale: Some(c.branch_scale),
             }
         };
+        let told = match shape.condition {
+            Condition::Adaptive(width) => width,
+            Condition::Fixed => c.hidden,
+        };
         Self {
             input: Input::new(b, shape, c.hidden, c.positions),
             blocks: (0..c.depth).map(|i| Block::new(b, format!("blocks.{i}"), &block(i))).collect(),
-            norm: Norm::new(b, "norm", c.hidden, learn::nn::Condition::Fixed),
+            iterations: c.iterations,
+            progress: (c.iterations > 1).then(|| Linear::new(b, "progress", 1, told)),
+            norm: Norm::new(b, "norm", c.hidden, Condition::Fixed),
             output: Linear::zeroed(b, "output", c.hidden, shape.output),
         }
     }
@@ -84,8 +107,18 @@ impl Stack {
         z: &Var,
         condition: Option<&Var>,
     ) -> Result<Var> {
-        let x = self.input.forward(forward, z)?;
-        let x = Block::all(&self.blocks, forward, x, condition)?;
+        let mut x = self.input.forward(forward, z)?;
+        for iteration in 0..self.iterations {
+            let mut condition = condition.cloned();
+            if let Some(linear) = &self.progress {
+                let done = iteration as f64 / (self.iterations - 1) as f64;
+                let done = forward.to_compute_dtype(&forward.full(&[1, 1], done)?)?;
+                let target = condition.as_mut().unwrap_or(&mut x);
+                *target =
+                    forward.apply(Binary::Add, &[target, &linear.forward(forward, &done)?])?;
+            }
+            x = Block::all(&self.blocks, forward, x, condition.as_ref())?;
+        }
         let x = self.norm.forward(forward, &x, None)?;
         self.output.forward(forward, &x)
     }

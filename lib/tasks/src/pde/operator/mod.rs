@@ -6,7 +6,10 @@
 //! gives errors the weight that they have in the unnormalised latents, and dividing by the energy gives decayed fields
 //! the same weight as initial ones. Optional terms for the first step: the relative error of the spectral energy over
 //! tokens, the squared error of the magnitude spectra over features, and the relative error.
+//!
+//! An operator of several equations is told which one by its condition ([`Condition`]).
 
+mod by_equation;
 mod config;
 mod parts;
 mod spectra;
@@ -22,13 +25,14 @@ use super::windows::{Part, Share, Window, Windows, longest};
 use crate::pde::latents::{Condition, channel_weights, codec_of, mean_square};
 use crate::pde::models::{Operator, OperatorModel};
 use crate::pde::normalisation::Normalisation;
+use by_equation::{ErrorsByEquation, add_weights};
 use data::fields::latents::LatentStore;
 use data::inputs::InputFile;
 use learn::forward::Forward;
 use learn::params::{Builder, ParamSet};
-use learn::score::Scores;
+use learn::score::{Scores, Sums};
 use learn::task::{
-    Batch, Buffers, ConfigOf, Define, Dependencies, Direction, Loss, Predictions, Spec, Task,
+    Batch, Buffers, ConfigOf, Define, Dependencies, Direction, Loss, Predictions, Spec, Task, Term,
 };
 use tensor::ops::relative_error::RelativeError;
 use tensor::ops::squared_error::SquaredError;
@@ -81,6 +85,8 @@ impl OperatorTask {
 
 /// Error of rollouts in latent space, over all steps and trajectories of each regime.
 const METRIC: &str = "rollout_nrmse";
+/// The same over all trajectories of each equation, if there are several.
+const METRIC_BY_EQUATION: &str = "rollout_nrmse_by_equation";
 
 impl Define for OperatorTask {
     const SPEC: Spec =
@@ -124,7 +130,7 @@ impl Define for OperatorTask {
             layout.dim,
             layout.token_grid(),
             config.data.padding_mode.into(),
-            Condition::FEATURES,
+            condition.width(),
         );
         let task = Self {
             operator,
@@ -174,8 +180,10 @@ impl Task for OperatorTask {
             }
         }
         let batch = Batch::new(samples.len() as f64)
-            .with("features", self.train.features(&windows, &self.condition))
+            .with("features", self.train.features(&windows, &self.condition)?)
             .with("weights", Tensor::from_slice(&weights, &[samples.len()]));
+        let equations: Vec<&str> = windows.iter().map(|window| window.store.equation()).collect();
+        let batch = add_weights(batch, &self.condition.equations(), &equations, &weights);
         let steps = states.into_iter().enumerate();
         Ok(steps.fold(batch, |batch, (k, state)| batch.with(state_name(k), state)))
     }
@@ -187,17 +195,20 @@ impl Task for OperatorTask {
         let mut z = input(&state_name(0))?;
         let samples = z.shape()[0];
         let steps = batch.names().filter(|name| name.starts_with("states.")).count() - 1;
-        let (mut vars, mut factors, mut terms) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut vars, mut factors) = (Vec::new(), Vec::new());
+        let mut terms: Vec<Term> = Vec::new();
+        let mut errors = ErrorsByEquation::new(forward, batch, &self.condition.equations())?;
         for k in 1..=steps {
             let target = input(&state_name(k))?;
             z = self.operator.forward(forward, &z, &features)?;
             vars.push(forward.apply(SquaredError, &[&z, &target, &weights, &channels])?);
             factors.push(1.0 / steps as f64);
+            errors.add(forward, &z, &target, &channels)?;
             if k > 1 {
                 continue;
             }
             let mut add = |name, term: Var, weight: f64| {
-                terms.push((name, term.value().clone()));
+                terms.push((name, term.value().clone()).into());
                 vars.push(term);
                 factors.push(weight);
             };
@@ -221,6 +232,7 @@ impl Task for OperatorTask {
                 add("relative", term, self.loss.relative);
             }
         }
+        terms.extend(errors.terms(forward)?);
         let sum = forward.apply(WeightedSum(factors), &vars.iter().collect::<Vec<_>>())?;
         Ok(Loss { sum, terms })
     }
@@ -233,14 +245,23 @@ impl Task for OperatorTask {
         let windows: Vec<Window> = samples.iter().map(|s| self.validation.fixed(*s)).collect();
         let initial = self.validation.states(&windows, 0..=0, &self.scale);
         let batch = Batch::new(samples.len() as f64)
-            .with("features", self.validation.features(&windows, &self.condition))
+            .with("features", self.validation.features(&windows, &self.condition)?)
             .with(state_name(0), initial[0].clone());
         let predictions = self.predict(forward, &batch.to_device(forward.device())?)?;
         let size = self.validation.first().layout().frame_len();
-        for (window, states) in windows.iter().zip(predictions.rows("states")?) {
+        let several = !self.condition.equations().is_empty();
+        let rows = predictions.rows("states")?;
+        for ((sample, window), states) in samples.iter().zip(&windows).zip(rows) {
+            let mut sums = Sums::default();
             for (k, state) in (1..).zip(states.chunks_exact(size)) {
-                scores.nrmse(METRIC, &window.regime(), state, window.frame(k));
+                let target = window.frame(k);
+                scores.nrmse(METRIC, &window.regime(), state, target);
+                if several {
+                    scores.nrmse(METRIC_BY_EQUATION, window.store.equation(), state, target);
+                }
+                sums.add(state, target);
             }
+            scores.record(METRIC, *sample, sums.nrmse());
         }
         Ok(())
     }

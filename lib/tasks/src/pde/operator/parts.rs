@@ -65,6 +65,6 @@ impl OperatorParts {
     /// The layers, for tokens on `grid`.
     pub fn build(&self, b: &mut Builder, grid: [usize; 2]) -> Operator {
         let dim = self.scale.channels();
-        Operator::new(b, &self.model, dim, grid, self.padding(), Condition::FEATURES)
+        Operator::new(b, &self.model, dim, grid, self.padding(), self.condition.width())
     }
 }

@@ -72,7 +72,7 @@ impl TrainedCorrector {
                 (OperatorParts::of(parts)?.padding(), operator.hash().to_string());
             Ok(((operator, padding), hash))
         })?;
-        let (grid, dim) = operator.tokens();
+        let ((grid, dim), width) = (operator.tokens(), operator.condition().width());
         let own = CorrectorParts::of(parts, grid[1])?;
         let channels = own.scale.channels.len();
         if channels != dim {
@@ -80,8 +80,8 @@ impl TrainedCorrector {
                 "corrects latents with {channels} features per token, but its operator has {dim}"
             )));
         }
-        let trained =
-            parts.restore(opener.device, |b| Ok(own.correction(own.build(b, grid, padding))))?;
+        let trained = parts
+            .restore(opener.device, |b| Ok(own.correction(own.build(b, grid, padding, width))))?;
         let stage = Stage { task: CorrectorTask::SPEC.name, model: Model::Corrector, trained };
         Ok(Self { stages: vec![stage], operator, padding, hash: own.hash })
     }
@@ -93,9 +93,10 @@ impl TrainedCorrector {
                 (CorrectorParts::of(parts, all.operator.tokens().0[1])?, all.hash.clone());
             Ok(((all, teacher), hash))
         })?;
-        let (student, grid): (Student, _) = (parts.section("model")?, all.operator.tokens().0);
+        let student: Student = parts.section("model")?;
+        let (grid, width) = (all.operator.tokens().0, all.operator.condition().width());
         let trained = parts.restore(opener.device, |b| {
-            Ok(student_of(&teacher, &student, teacher.build(b, grid, all.padding)))
+            Ok(student_of(&teacher, &student, teacher.build(b, grid, all.padding, width)))
         })?;
         all.stages
             .insert(0, Stage { task: DistillTask::SPEC.name, model: Model::Student, trained });
@@ -167,7 +168,8 @@ impl TrainedModel for TrainedCorrector {
     /// One sample of the rollout from the first frame of every trajectory.
     fn predict(&self, inputs: &Field, which: Range<usize>, request: &Request) -> Result<Vec<f32>> {
         let ids: Vec<u64> = which.clone().map(|trajectory| trajectory as u64).collect();
-        let (parameter, time) = (inputs.only_regime()?, self.operator.time_step(request));
+        let parameter = inputs.only_regime()?;
+        let time = self.operator.time_step(&parameter, request)?;
         let parameters = vec![&parameter; which.len()];
         self.operator.predict_with(inputs, which, request, |first: &[f32]| {
             self.rollout(&self.stages[0], first, &parameters, (time, request.steps), &ids)

@@ -65,9 +65,15 @@ impl TrainedOperator {
         request.stride.unwrap_or(self.strides.iter().copied().max().unwrap_or(1))
     }
 
-    /// Time per step of a rollout from a file.
-    pub(super) fn time_step(&self, request: &Request) -> f64 {
-        self.stride(request) as f64 * self.condition.frame_interval()
+    /// Time per step of a rollout from a file of trajectories with this parameter. Errors: 65 for a parameter of an
+    /// equation that it was not trained on.
+    pub(super) fn time_step(&self, parameter: &Parameter, request: &Request) -> Result<f64> {
+        Ok(self.stride(request) as f64 * self.condition.frame_interval(parameter)?)
+    }
+
+    /// Its condition.
+    pub(super) fn condition(&self) -> &Condition {
+        &self.condition
     }
 
     fn warn_of_stride(&self, request: &Request) {
@@ -91,9 +97,7 @@ impl TrainedOperator {
         let mut states = Vec::with_capacity(first.len() * (steps + 1));
         let batches = first.chunks(BATCH * width).zip(parameters.chunks(BATCH));
         for (number, (first, parameters)) in batches.enumerate() {
-            let features: Vec<f32> =
-                parameters.iter().flat_map(|p| self.condition.features(p, time)).collect();
-            let features = Tensor::from_slice(&features, &[parameters.len(), Condition::FEATURES]);
+            let features = self.condition.features_of(parameters, time)?;
             let mut z = vec![0.0; first.len()];
             self.scale.apply(first, &mut z);
             let z = Tensor::from_slice(&z, &[parameters.len(), tokens, dim]);
@@ -184,6 +188,9 @@ impl TrainedModel for TrainedOperator {
 
     fn plan(&self, set: &TrajectorySet, request: &Request) -> Result<Plan> {
         self.codec.require_fields_of(set.shape(), set.inputs())?;
+        for trajectory in 0..set.len() {
+            self.condition.frame_interval(set.entry(trajectory).parameter)?;
+        }
         self.warn_of_stride(request);
         let views = Views::of(set.fields(), request, self.codec.patch())?;
         Ok(Plan { views, ..Plan::of_rollouts(set, request, self.stride(request))? })
@@ -208,14 +215,15 @@ impl TrainedModel for TrainedOperator {
         Views::of([inputs], request, self.codec.patch())?;
         self.warn_of_stride(request);
         let shape = Shape { frames: request.steps + 1, ..inputs.shape().clone() };
-        let time = self.time_step(request);
+        let time = self.time_step(&inputs.only_regime()?, request)?;
         let start = inputs.t().first().copied().unwrap_or(0.0);
         let t = (0..=request.steps).map(|step| start + step as f64 * time).collect();
         Ok(Header::tensor(shape, inputs.coordinates().to_vec(), t))
     }
 
     fn predict(&self, inputs: &Field, which: Range<usize>, request: &Request) -> Result<Vec<f32>> {
-        let (parameter, time) = (inputs.only_regime()?, self.time_step(request));
+        let parameter = inputs.only_regime()?;
+        let time = self.time_step(&parameter, request)?;
         let parameters = vec![&parameter; which.len()];
         self.predict_with(inputs, which, request, |first: &[f32]| {
             self.rollout(first, &parameters, time, request.steps)
