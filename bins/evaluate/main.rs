@@ -1,6 +1,8 @@
-//! `evaluate`: the command line; `score.rs` has the commands that run models.
+//! `evaluate`: the command line; `score.rs` has the commands that run models, `results.rs` those that
+//! compare what they wrote.
 
 mod manual;
+mod results;
 mod score;
 
 use std::process::ExitCode;
@@ -34,6 +36,21 @@ enum Verb {
     Predict(score::Predict),
     /// Check that the rollouts fit into the trajectories of a split; requires no models
     Check(score::Check),
+    /// Compare evaluations or runs: metrics, and configuration keys that differ
+    ///
+    /// Evaluations must have the same protocol, and runs the same task and data; otherwise the command fails and names
+    /// what differs.
+    Compare(results::Compare),
+    /// Analyse the log of a run, and advise which configuration keys to change
+    Analyze(results::Analyze),
+    /// Test an evaluation against a baseline on a leaderboard; exit 1 if it fails
+    ///
+    /// The baseline is the row with the lowest METRIC among those with the same protocol. The candidate's own rows do
+    /// not count. A metric that is missing fails.
+    Gate(results::GateArgs),
+    /// Record evaluations on a leaderboard, and show it
+    #[command(subcommand)]
+    Leaderboard(results::Leaderboard),
 }
 
 fn main() -> ExitCode {
@@ -42,6 +59,10 @@ fn main() -> ExitCode {
             Verb::Score(args) => score::score(&args),
             Verb::Predict(args) => score::predict(&args),
             Verb::Check(args) => score::check(&args),
+            Verb::Compare(args) => results::compare(&args),
+            Verb::Analyze(args) => results::analyze(&args),
+            Verb::Gate(args) => results::gate(&args),
+            Verb::Leaderboard(verb) => results::leaderboard(&verb),
         })
     })
 }

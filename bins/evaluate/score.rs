@@ -230,7 +230,8 @@ fn metrics(folder: &Path) -> PathBuf {
     folder.join("metrics.json")
 }
 
-fn refuse_earlier<'a>(paths: impl IntoIterator<Item = &'a PathBuf>, force: bool) -> Result<()> {
+/// Refuses to replace existing files without `--force`. Errors: 73.
+pub fn refuse_earlier<'a>(paths: impl IntoIterator<Item = &'a PathBuf>, force: bool) -> Result<()> {
     match paths.into_iter().find(|path| !force && path.exists()) {
         None => Ok(()),
         Some(path) => Err(Error::create(

@@ -6,6 +6,7 @@
 mod model_args;
 pub mod pde;
 pub mod regression;
+pub mod results;
 mod trained;
 
 pub use model_args::ModelArgs;
