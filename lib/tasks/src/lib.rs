@@ -7,6 +7,7 @@ pub mod diffusion;
 mod model_args;
 pub mod pde;
 pub mod regression;
+pub mod results;
 mod trained;
 
 pub use model_args::ModelArgs;

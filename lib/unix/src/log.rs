@@ -7,6 +7,7 @@
 
 mod line;
 mod read;
+mod shared;
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -20,6 +21,7 @@ use crate::lease::Fence;
 use crate::time::now_utc;
 use crate::{Error, Result, fail, text, warn};
 pub use read::{Damaged, Records, each, read};
+pub use shared::append_once;
 
 /// Maximum length of a line in bytes; records have a few hundred.
 const MAX_LINE: u64 = 1 << 20;
@@ -97,16 +99,22 @@ impl Log {
     }
 }
 
-/// Opens a regular file for appending; refuses a pipe instead of blocking on it.
+/// Opens the log of one writer and mends its end.
 fn append_to(path: &Path) -> Result<File> {
+    let mut file = open_to_append(path)?;
+    mend(&mut file).map_err(|cause| Error::io(path, cause))?;
+    Ok(file)
+}
+
+/// Opens a regular file for appending; refuses a pipe instead of blocking on it.
+fn open_to_append(path: &Path) -> Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).append(true).create(true).custom_flags(libc::O_NONBLOCK);
-    let mut file = options.open(path).map_err(|cause| Error::create(path, cause))?;
+    let file = options.open(path).map_err(|cause| Error::create(path, cause))?;
     let found = file.metadata().map_err(|cause| Error::io(path, cause))?;
     if !found.is_file() {
         return Err(Error::create(path, "it is not a regular file; move it away"));
     }
-    mend(&mut file).map_err(|cause| Error::io(path, cause))?;
     Ok(file)
 }
 

@@ -2,10 +2,8 @@
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::slice::from_ref;
 
-use clap::{Parser, Subcommand};
 use data::fields::generate::Equation;
 use data::fields::split::SplitName;
 use data::fields::split_set::{TrajectorySet, Verify};
@@ -27,34 +25,6 @@ use unix::publish::{create_folder, publish_bytes};
 use unix::signal::Signals;
 use unix::work::{self, Task, Work};
 use unix::{Context, Error, Exit, Result, note, warn};
-
-/// Score trained models on unseen data, compare them with simple baselines, and predict with them
-///
-/// RUN is a run directory or a checkpoint of any task. Models it depends on, such as the codec of an operator, are
-/// found by the paths in its checkpoint. An operator is rolled out in latent space from start frames spread over every
-/// trajectory, and decoded; the baselines are persistence, the mean of the training data and the codec alone. The
-/// model of a steady problem is compared with the mean of the training solutions and with the solution of the nearest
-/// training sample. Errors are given in physical units and in latent space, by step and by parameter value.
-/// longhaul-files(5) defines every metric and describes the files that score and predict write.
-#[derive(Parser)]
-#[command(name = "evaluate", version = env!("LONGHAUL_VERSION"), after_long_help = MANUAL)]
-struct Args {
-    #[command(subcommand)]
-    verb: Verb,
-}
-
-#[derive(Subcommand)]
-enum Verb {
-    /// Compute the errors of a model and of the baselines on a split
-    Score(Score),
-    /// Write the predictions of a model for the trajectories of a file
-    ///
-    /// For an operator, a rollout from the first frame of every trajectory; for the model of a steady problem, the
-    /// solution for every input; for a codec, the reconstruction of every frame.
-    Predict(Predict),
-    /// Check that the rollouts fit into the trajectories of a split; requires no models
-    Check(Check),
-}
 
 #[derive(clap::Args)]
 struct Rollouts {
@@ -101,8 +71,9 @@ impl ViewArgs {
     }
 }
 
+/// The arguments of `evaluate score`.
 #[derive(clap::Args)]
-struct Score {
+pub struct Score {
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
@@ -122,8 +93,9 @@ struct Score {
     output: Output,
 }
 
+/// The arguments of `evaluate predict`.
 #[derive(clap::Args)]
-struct Predict {
+pub struct Predict {
     #[command(flatten)]
     model: ModelArgs,
     /// Field file with the initial states, the inputs or the fields; see longhaul-files(5) for formats
@@ -143,8 +115,9 @@ struct Predict {
     output: Output,
 }
 
+/// The arguments of `evaluate check`.
 #[derive(clap::Args)]
-struct Check {
+pub struct Check {
     #[command(flatten)]
     data: Data,
     /// Configuration of an operator that is not trained yet; the rollouts of its training and validation must fit
@@ -153,66 +126,6 @@ struct Check {
     config: Option<PathBuf>,
     #[command(flatten)]
     output: Output,
-}
-
-const MANUAL: &str = "\
-EXIT STATUS
-  0   Complete.
-  1   Three consecutive attempts were stopped or killed before they stored anything: the job needs a longer time
-      limit. The next attempt counts from 0 again.
-  2   The command line is wrong, or no rollout fits into the trajectories.
-  65  A checkpoint is damaged, a data file is not what the split manifest recorded, or the codec is not the one
-      that the operator was trained with. Data files are hashed concurrently with the rollouts and compared before
-      any result is written.
-  66  A checkpoint or the data is missing.
-  73  The result cannot be written, or already exists.
-  75  Stopped by TERM, INT, HUP or USR1; the same command resumes after the last stored batch of rollouts or
-      trajectories.
-
-EXAMPLES
-  A data set, a codec and an operator on its latents:
-    $ ds-prep gen burgers --parameter 0.01 --samples 10 --grid 128 --frames 41 --seed 1 -o data
-    $ ds-prep split data/*.hdf5 --seed 1 -o split.json
-    $ ds-prep stats split.json
-    $ train-stage codec --example > codec.yaml
-    $ train-stage codec -c codec.yaml -s training.updates=100 --run codec
-    $ latent-cache make codec --data split.json -o latents
-    $ train-stage operator --example > operator.yaml
-    $ train-stage operator -c operator.yaml -s training.updates=100 --run operator
-  Their errors on the test split:
-    $ evaluate score operator --data split.json --steps 8 -o result
-  The same with a codec that was moved:
-    $ cp -r codec moved
-    $ evaluate score operator --with codec=moved --data split.json --steps 8 -o moved-result
-  Check that 8 steps fit before training anything:
-    $ evaluate check -c operator.yaml --data split.json --steps 8
-  The errors of the codec alone:
-    $ evaluate score codec --data split.json --steps 8 -o codec-result --json
-  Rollouts of 20 steps from the first frames of a file:
-    $ ds-prep gen burgers --parameter 0.01 --samples 3 --grid 128 --frames 2 --seed 9 -o new
-    $ evaluate predict operator --inputs new/*.hdf5 --steps 20 -o predicted.hdf5
-    $ ds-prep show predicted.hdf5
-  A steady problem, from permeability to pressure:
-    $ ds-prep gen darcy --parameter 1 --samples 20 --grid 32 --seed 1 -o rock
-    $ ds-prep split rock/*.hdf5 --seed 1 -o rock/split.json
-    $ ds-prep stats rock/split.json
-    $ train-stage regression --example > darcy.yaml
-    $ train-stage regression -c darcy.yaml -s data.split=rock/split.json \\
-    >   -s data.stats=rock/stats.json -s training.updates=100 --run darcy
-    $ evaluate score darcy --data rock/split.json -o rock-result
-
-SEE ALSO
-  longhaul-files(5), train-stage(1), latent-cache(1), ds-prep(1), timekeep(1), longhaul(7)
-";
-
-fn main() -> ExitCode {
-    data::fields::field::run_helper_if_requested().unwrap_or_else(|| {
-        unix::cli::main::<Args>(|args| match args.verb {
-            Verb::Score(args) => score(&args),
-            Verb::Predict(args) => predict(&args),
-            Verb::Check(args) => check(&args),
-        })
-    })
 }
 
 /// Advice when every attempt was interrupted before it stored anything.
@@ -244,7 +157,7 @@ impl Data {
 
 /// Checks that the rollouts of the evaluation, and of the operator's training and validation, fit into the
 /// trajectories. Errors: 2 if they do not, 78 for a bad configuration, 65, 66.
-fn check(args: &Check) -> Result<Exit> {
+pub fn check(args: &Check) -> Result<Exit> {
     let request = args.data.request();
     let (mut stride, mut needed) = (1, Vec::new());
     if let Some(file) = &args.config {
@@ -266,7 +179,8 @@ fn check(args: &Check) -> Result<Exit> {
     out.finish()
 }
 
-fn predict(args: &Predict) -> Result<Exit> {
+/// Writes predictions.
+pub fn predict(args: &Predict) -> Result<Exit> {
     let signals = Signals::install()?;
     refuse_earlier([&args.to], args.force)?;
     let model = args.model.open()?;
@@ -287,7 +201,8 @@ fn predict(args: &Predict) -> Result<Exit> {
     Out::stdout(args.output).item(&record, text).map(|()| Exit::Done)
 }
 
-fn score(args: &Score) -> Result<Exit> {
+/// Scores a model, and prints the table.
+pub fn score(args: &Score) -> Result<Exit> {
     let signals = Signals::install()?;
     refuse_earlier([&metrics(&args.to)].into_iter().chain(&args.summary), args.force)?;
     let task = Task { folder: &args.to, task: "evaluation", advice: ADVICE };
@@ -354,7 +269,8 @@ fn metrics(folder: &Path) -> PathBuf {
     folder.join("metrics.json")
 }
 
-fn refuse_earlier<'a>(paths: impl IntoIterator<Item = &'a PathBuf>, force: bool) -> Result<()> {
+/// Refuses to replace existing files without `--force`. Errors: 73.
+pub fn refuse_earlier<'a>(paths: impl IntoIterator<Item = &'a PathBuf>, force: bool) -> Result<()> {
     match paths.into_iter().find(|path| !force && path.exists()) {
         None => Ok(()),
         Some(path) => Err(Error::create(

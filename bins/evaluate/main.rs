@@ -1,0 +1,68 @@
+//! `evaluate`: the command line; `score.rs` has the commands that run models, `results.rs` those that
+//! compare what they wrote.
+
+mod manual;
+mod results;
+mod score;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use manual::MANUAL;
+
+/// Score trained models on unseen data, compare them with simple baselines, and predict with them
+///
+/// RUN is a run directory or a checkpoint of any task. Models it depends on, such as the codec of an operator, are
+/// found by the paths in its checkpoint. An operator is rolled out in latent space from start frames spread over every
+/// trajectory, and decoded; the baselines are persistence, the mean of the training data and the codec alone. The
+/// model of a steady problem is compared with the mean of the training solutions and with the solution of the nearest
+/// training sample. Errors are given in physical units and in latent space, by step and by parameter value.
+/// longhaul-files(5) defines every metric and describes the files that score and predict write.
+#[derive(Parser)]
+#[command(name = "evaluate", version = env!("LONGHAUL_VERSION"), after_long_help = MANUAL)]
+struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Compute the errors of a model and of the baselines on a split
+    Score(score::Score),
+    /// Write the predictions of a model for the trajectories of a file
+    ///
+    /// For an operator, a rollout from the first frame of every trajectory; for the model of a steady problem, the
+    /// solution for every input; for a codec, the reconstruction of every frame.
+    Predict(score::Predict),
+    /// Check that the rollouts fit into the trajectories of a split; requires no models
+    Check(score::Check),
+    /// Compare evaluations or runs: metrics, and configuration keys that differ
+    ///
+    /// Evaluations must have the same protocol, and runs the same task and data; otherwise the command fails and names
+    /// what differs.
+    Compare(results::Compare),
+    /// Analyse the log of a run, and advise which configuration keys to change
+    Analyze(results::Analyze),
+    /// Test an evaluation against a baseline on a leaderboard; exit 1 if it fails
+    ///
+    /// The baseline is the row with the lowest METRIC among those with the same protocol. The candidate's own rows do
+    /// not count. A metric that is missing fails.
+    Gate(results::GateArgs),
+    /// Record evaluations on a leaderboard, and show it
+    #[command(subcommand)]
+    Leaderboard(results::Leaderboard),
+}
+
+fn main() -> ExitCode {
+    data::fields::field::run_helper_if_requested().unwrap_or_else(|| {
+        unix::cli::main::<Args>(|args| match args.verb {
+            Verb::Score(args) => score::score(&args),
+            Verb::Predict(args) => score::predict(&args),
+            Verb::Check(args) => score::check(&args),
+            Verb::Compare(args) => results::compare(&args),
+            Verb::Analyze(args) => results::analyze(&args),
+            Verb::Gate(args) => results::gate(&args),
+            Verb::Leaderboard(verb) => results::leaderboard(&verb),
+        })
+    })
+}

@@ -1,0 +1,52 @@
+//! The sections of the evaluate manual that follow the options.
+
+/// Sections after the options.
+pub const MANUAL: &str = "\
+EXIT STATUS
+  0   Complete.
+  1   Three consecutive attempts were stopped or killed before they stored anything: the job needs a longer time
+      limit. The next attempt counts from 0 again.
+  2   The command line is wrong, or no rollout fits into the trajectories.
+  65  A checkpoint is damaged, a data file is not what the split manifest recorded, or the codec is not the one
+      that the operator was trained with. Data files are hashed concurrently with the rollouts and compared before
+      any result is written.
+  66  A checkpoint or the data is missing.
+  73  The result cannot be written, or already exists.
+  75  Stopped by TERM, INT, HUP or USR1; the same command resumes after the last stored batch of rollouts or
+      trajectories.
+
+EXAMPLES
+  A data set, a codec and an operator on its latents:
+    $ ds-prep gen burgers --parameter 0.01 --samples 10 --grid 128 --frames 41 --seed 1 -o data
+    $ ds-prep split data/*.hdf5 --seed 1 -o split.json
+    $ ds-prep stats split.json
+    $ train-stage codec --example > codec.yaml
+    $ train-stage codec -c codec.yaml -s training.updates=100 --run codec
+    $ latent-cache make codec --data split.json -o latents
+    $ train-stage operator --example > operator.yaml
+    $ train-stage operator -c operator.yaml -s training.updates=100 --run operator
+  Their errors on the test split:
+    $ evaluate score operator --data split.json --steps 8 -o result
+  The same with a codec that was moved:
+    $ cp -r codec moved
+    $ evaluate score operator --with codec=moved --data split.json --steps 8 -o moved-result
+  Check that 8 steps fit before training anything:
+    $ evaluate check -c operator.yaml --data split.json --steps 8
+  The errors of the codec alone:
+    $ evaluate score codec --data split.json --steps 8 -o codec-result --json
+  Rollouts of 20 steps from the first frames of a file:
+    $ ds-prep gen burgers --parameter 0.01 --samples 3 --grid 128 --frames 2 --seed 9 -o new
+    $ evaluate predict operator --inputs new/*.hdf5 --steps 20 -o predicted.hdf5
+    $ ds-prep show predicted.hdf5
+  A steady problem, from permeability to pressure:
+    $ ds-prep gen darcy --parameter 1 --samples 20 --grid 32 --seed 1 -o rock
+    $ ds-prep split rock/*.hdf5 --seed 1 -o rock/split.json
+    $ ds-prep stats rock/split.json
+    $ train-stage regression --example > darcy.yaml
+    $ train-stage regression -c darcy.yaml -s data.split=rock/split.json \\
+    >   -s data.stats=rock/stats.json -s training.updates=100 --run darcy
+    $ evaluate score darcy --data rock/split.json -o rock-result
+
+SEE ALSO
+  longhaul-files(5), train-stage(1), latent-cache(1), ds-prep(1), timekeep(1), longhaul(7)
+";

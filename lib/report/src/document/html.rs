@@ -1,0 +1,104 @@
+//! One HTML file without references to other files; maud escapes all text.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+
+use super::{Block, Cell, Document, Table};
+
+/// Tables as in printed papers: rules above and below and under the header, none between columns.
+const STYLE: &str = include_str!("style.css");
+
+impl Document {
+    /// The report as one HTML file; the best values are bold.
+    pub fn html(&self) -> String {
+        let program = unix::cli::program();
+        let page = html! {
+            (DOCTYPE)
+            html lang="en" {
+                head {
+                    meta charset="utf-8";
+                    meta name="viewport" content="width=device-width, initial-scale=1";
+                    meta name="generator" content=(format!("{} {}", program.name, program.version));
+                    title { (self.title) }
+                    style { (PreEscaped(STYLE)) }
+                }
+                body {
+                    h1 { (self.title) }
+                    @for block in &self.blocks { (of_block(block)) }
+                    footer { (program.name) " " (program.version) ", commit " (program.commit) }
+                }
+            }
+        };
+        page.into_string() + "\n"
+    }
+}
+
+fn of_block(block: &Block) -> Markup {
+    match block {
+        Block::Heading(text) => html! { h2 { (text) } },
+        Block::Paragraph(text) => html! { p { (text) } },
+        Block::List(items) => html! { ul { @for item in items { li { (item) } } } },
+        Block::Table(table) => of_table(table),
+        Block::Picture { caption, png } => html! {
+            figure {
+                img src=(format!("data:image/png;base64,{}", STANDARD.encode(png))) alt=(caption);
+                figcaption { (caption) }
+            }
+        },
+    }
+}
+
+fn of_table(table: &Table) -> Markup {
+    let class = |at: usize| table.is_numeric(at).then_some("number");
+    html! {
+        div class="wide" {
+            table {
+                thead {
+                    tr {
+                        @for (at, name) in table.columns.iter().enumerate() {
+                            th class=[class(at)] scope="col" { (name) }
+                        }
+                    }
+                }
+                tbody {
+                    @for row in &table.rows {
+                        tr { @for (at, cell) in row.iter().enumerate() { td class=[class(at)] { (of_cell(cell)) } } }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn of_cell(cell: &Cell) -> Markup {
+    let text = if cell.is_number { cell.text.replace('-', "−") } else { cell.text.clone() };
+    match cell.is_best {
+        true => html! { strong { (text) } },
+        false => html! { (text) },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_escaped_and_nothing_is_loaded() {
+        let hostile = "\"><script>alert(1)</script>&";
+        let mut table = Table::new([hostile, "value"]);
+        table.row([Cell::text(hostile), Cell::number("-0.25").best(true)]);
+        let mut document = Document::new(hostile);
+        document.heading(hostile);
+        document.paragraph(hostile);
+        document.list(vec![hostile.into()]);
+        document.table(table);
+        document.picture(hostile, b"\x89PNG\r\n".to_vec());
+        let html = document.html();
+        assert!(!html.contains("<script") && !html.contains("http"), "{html}");
+        let escaped = "&quot;&gt;&lt;script&gt;alert(1)&lt;/script&gt;&amp;";
+        assert_eq!(html.matches(escaped).count(), 9, "{html}");
+        assert!(html.contains("<td class=\"number\"><strong>−0.25</strong></td>"), "{html}");
+        assert!(html.contains("<img src=\"data:image/png;base64,iVBORw0K\""), "{html}");
+    }
+}

@@ -1,0 +1,210 @@
+//! Advice on the configuration of a run: each rule names the key to change and the numbers it is based on.
+
+use super::analysis::Analysis;
+use report::axis::plain;
+use serde::Serialize;
+use serde_json::Value;
+use unix::status::State;
+
+/// One suggested change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Advice {
+    /// The key to change.
+    pub key: &'static str,
+    /// What was found, and what to do.
+    pub text: String,
+}
+
+/// Percent by which the loss or the metric must still improve for more updates to be suggested.
+const STILL_IMPROVES: f64 = 2.0;
+/// Percent of the updates that may be clipped.
+const CLIPPED: f64 = 50.0;
+/// Ratio of the largest gradient norm to the median above which clipping is suggested.
+const OUTLIER: f64 = 20.0;
+/// Percent by which the metric may have become worse since its best value.
+const WORSE: f64 = 5.0;
+/// Percent of the time that waiting for data, validation and checkpoints may take.
+const WAITING: f64 = 10.0;
+const VALIDATING: f64 = 20.0;
+const SAVING: f64 = 5.0;
+/// Spikes per update.
+const SPIKES: f64 = 1e-3;
+
+/// The suggestions for a run.
+pub(super) fn of(run: &Analysis) -> Vec<Advice> {
+    let rules = [
+        updates,
+        overfitting,
+        constant_rate,
+        clipping,
+        outliers,
+        non_finite,
+        spikes,
+        data,
+        validation,
+        saving,
+    ];
+    rules.iter().filter_map(|rule| rule(run)).collect()
+}
+
+fn advice(key: &'static str, text: String) -> Option<Advice> {
+    Some(Advice { key, text })
+}
+
+fn training<'r>(run: &'r Analysis, key: &str) -> &'r Value {
+    &run.config["training"][key]
+}
+
+/// Percent by which the newest value of the metric is better than the one before; negative if it is worse.
+fn last_improvement(run: &Analysis) -> Option<f64> {
+    let [.., (_, before), (_, last)] = run.curves.validation[..] else { return None };
+    let sign = if run.direction.is_better(last, before) { 1.0 } else { -1.0 };
+    (before != 0.0).then(|| sign * 100.0 * ((last - before) / before).abs())
+}
+
+fn updates(run: &Analysis) -> Option<Advice> {
+    let planned = training(run, "updates").as_f64()?;
+    let is_complete = run.state == Some(State::Finished) && run.get("updates") == Some(planned);
+    let metric = run.metric.as_deref().unwrap_or("the metric");
+    let is_best_last =
+        run.get("validation, best at update") == run.curves.validation.last().map(|v| v.0);
+    let text = match (last_improvement(run), run.get("loss, change over last tenth (%)")) {
+        _ if !is_complete => return None,
+        (Some(better), _) if is_best_last && better > STILL_IMPROVES => {
+            format!(
+                "{metric} was best at the end, {better:.1} % better than at the validation before"
+            )
+        }
+        (None, Some(change)) if change < -STILL_IMPROVES => {
+            format!("the loss fell by {:.1} % over the last tenth of the updates", -change)
+        }
+        _ => return None,
+    };
+    advice("training.updates", format!("{text}: raise training.updates (now {planned})"))
+}
+
+fn overfitting(run: &Analysis) -> Option<Advice> {
+    let (best, last) = (run.get("validation, best")?, run.get("validation, last")?);
+    let at = run.get("validation, best at update")?;
+    let worse = 100.0 * ((last - best) / best).abs();
+    let mean_after = |from: f64, to: f64| {
+        let inside = run.curves.loss.iter().filter(|(update, _)| (from..=to).contains(update));
+        let (sum, count) =
+            inside.fold((0.0, 0u32), |(sum, count), (_, loss)| (sum + loss, count + 1));
+        (count > 0).then(|| sum / f64::from(count))
+    };
+    let end = run.get("updates")?;
+    let falls = mean_after(0.9 * at, at)? > mean_after(at + 0.9 * (end - at), end)?;
+    if !falls || worse < WORSE || !run.direction.is_better(best, last) {
+        return None;
+    }
+    let mut keys = Vec::new();
+    if training(run, "early_stopping_patience").is_null() {
+        keys.push("set training.early_stopping_patience".to_string());
+    }
+    let augmentation = ["random_shift", "random_reflection"].iter();
+    let off = augmentation.filter(|key| run.config["data"][**key] == false);
+    keys.extend(off.map(|key| format!("switch on data.{key}")));
+    keys.push("raise optimizer.weight_decay".into());
+    let metric = run.metric.as_deref().unwrap_or("the metric");
+    let text = format!(
+        "{metric} was best at update {at} and then became {worse:.1} % worse while the training loss fell \
+         (overfitting): {}",
+        keys.join(", or ")
+    );
+    advice("training.early_stopping_patience", text)
+}
+
+fn constant_rate(run: &Analysis) -> Option<Advice> {
+    let is_empty = |key: &str| match &run.config[key] {
+        Value::Array(phases) => phases.is_empty(),
+        other => other.is_null(),
+    };
+    let stalled = run.get("loss, change over last tenth (%)")? >= 0.0;
+    if !(stalled && is_empty("schedule") && is_empty("plateau")) {
+        return None;
+    }
+    let text = "the learning rate was constant and the loss no longer falls: let it decay with schedule or plateau";
+    advice("schedule", text.into())
+}
+
+fn clipping(run: &Analysis) -> Option<Advice> {
+    let (clipped, median) = (run.get("clipped updates (%)")?, run.get("gradient norm, median")?);
+    let limit = training(run, "clip_grad_norm").as_f64()?;
+    let text = format!(
+        "{clipped:.0} % of the logged updates were clipped: raise training.clip_grad_norm (now {}; the median norm is \
+         {}), or lower optimizer.learning_rate",
+        plain(limit),
+        plain(median)
+    );
+    (clipped > CLIPPED).then_some(())?;
+    advice("training.clip_grad_norm", text)
+}
+
+fn outliers(run: &Analysis) -> Option<Advice> {
+    let (largest, median) = (run.get("gradient norm, largest")?, run.get("gradient norm, median")?);
+    let is_off = training(run, "clip_grad_norm").is_null();
+    if !(is_off && median > 0.0 && largest > OUTLIER * median) {
+        return None;
+    }
+    let text = format!(
+        "the largest gradient norm, {}, is {:.0} times the median: set training.clip_grad_norm, for example to {}",
+        plain(largest),
+        largest / median,
+        plain(4.0 * median)
+    );
+    advice("training.clip_grad_norm", text)
+}
+
+fn non_finite(run: &Analysis) -> Option<Advice> {
+    let skipped = run.get("skipped updates").filter(|count| *count > 0.0)?;
+    let is_half = training(run, "amp") == true && training(run, "precision") == "f16";
+    let more = if is_half { ", or set training.precision to bf16" } else { "" };
+    let text = format!(
+        "{skipped} updates were skipped because loss or gradient were not finite: lower optimizer.learning_rate{more}"
+    );
+    advice("optimizer.learning_rate", text)
+}
+
+fn spikes(run: &Analysis) -> Option<Advice> {
+    let (spikes, updates) = (run.get("spikes")?, run.get("updates")?);
+    if spikes < 3.0 || spikes < SPIKES * updates || training(run, "on_spike") != "record" {
+        return None;
+    }
+    let text = format!(
+        "{spikes} spikes of loss or gradient norm in {updates} updates: lower optimizer.learning_rate, clip with \
+         training.clip_grad_norm, or set training.on_spike to rewind"
+    );
+    advice("training.on_spike", text)
+}
+
+fn data(run: &Analysis) -> Option<Advice> {
+    let waiting = run.get("waiting for data (%)").filter(|share| *share > WAITING)?;
+    let text = format!(
+        "{waiting:.0} % of the time of an update was spent waiting for data: raise training.workers (now {}) and \
+         training.prefetch (now {})",
+        training(run, "workers"),
+        training(run, "prefetch")
+    );
+    advice("training.workers", text)
+}
+
+fn validation(run: &Analysis) -> Option<Advice> {
+    let share = run.get("validating (%)").filter(|share| *share > VALIDATING)?;
+    let text = format!(
+        "{share:.0} % of the time was spent in validation: raise training.validate_every (now {}) or lower \
+         training.validation_samples (now {})",
+        training(run, "validate_every"),
+        training(run, "validation_samples")
+    );
+    advice("training.validate_every", text)
+}
+
+fn saving(run: &Analysis) -> Option<Advice> {
+    let share = run.get("blocked by checkpoints (%)").filter(|share| *share > SAVING)?;
+    let text = format!(
+        "checkpoints blocked training for {share:.0} % of the time: raise checkpoint.every (now {})",
+        run.config["checkpoint"]["every"]
+    );
+    advice("checkpoint.every", text)
+}

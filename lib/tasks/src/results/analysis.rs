@@ -1,0 +1,309 @@
+//! The course of a training run, from its log, configuration and status.
+
+use super::advice::{self, Advice};
+use super::{cells, curves};
+use learn::checkpoint::monitor_of;
+use learn::task::Direction;
+use report::document::{Cell, Document, Table};
+use serde::Serialize;
+use serde_json::{Map, Value};
+use std::path::Path;
+use unix::run_dir::RunDir;
+use unix::{Error, Result, log, small, status};
+
+/// Maximum size of config.yaml in bytes.
+const MAX_BYTES: u64 = 16 << 20;
+
+/// Values by update.
+pub(super) type Series = Vec<(f64, f64)>;
+
+/// What the log of a run says. Quantities that the log does not contain are None.
+#[derive(Clone, Debug, Serialize)]
+pub struct Analysis {
+    /// The run directory, as given.
+    pub run: String,
+    /// Its task.
+    pub task: Option<String>,
+    /// Its state: running, stopped, finished or failed.
+    pub state: Option<status::State>,
+    /// The monitored validation metric.
+    pub metric: Option<String>,
+    /// The quantities of the table, by name.
+    pub quantities: Map<String, Value>,
+    /// What to change.
+    pub advice: Vec<Advice>,
+    /// The resolved configuration.
+    #[serde(skip)]
+    pub(super) config: Value,
+    #[serde(skip)]
+    pub(super) direction: Direction,
+    #[serde(skip)]
+    pub(super) curves: Curves,
+}
+
+/// The series of a run by update.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Curves {
+    pub loss: Series,
+    pub validation: Series,
+    pub gradient_norm: Series,
+    pub learning_rate: Series,
+}
+
+/// The records of one log.
+struct Records(Vec<Map<String, Value>>);
+
+impl Records {
+    fn of<'a>(&'a self, kind: &'a str) -> impl Iterator<Item = &'a Map<String, Value>> {
+        self.0.iter().filter(move |record| record.get("kind").is_some_and(|own| own == kind))
+    }
+
+    /// The finite values of a field of the records of one kind, by update.
+    fn series(&self, kind: &str, field: &str) -> Series {
+        let number = |record: &Map<String, Value>, name: &str| record.get(name)?.as_f64();
+        let point = |record| Some((number(record, "update")?, number(record, field)?));
+        self.of(kind).filter_map(point).collect()
+    }
+
+    fn values(&self, kind: &str, field: &str) -> Vec<f64> {
+        self.series(kind, field).into_iter().map(|(_, value)| value).collect()
+    }
+
+    fn count(&self, kind: &str) -> Option<f64> {
+        Some(self.of(kind).count() as f64)
+    }
+}
+
+impl Analysis {
+    /// Whether a directory is a run directory with a log.
+    pub fn is_at(path: &Path) -> bool {
+        path.join("log.jsonl").exists()
+    }
+
+    /// Reads a run. Errors: 66 if it has no log or configuration, 65 for a damaged configuration or status.
+    pub fn read(path: &Path) -> Result<Self> {
+        let run = RunDir::open(path)?;
+        let found = log::read(&run.log())?;
+        let damaged = found.bad_lines;
+        if damaged > 0 {
+            unix::warn!("{}: skipped {damaged} damaged lines", run.log().display());
+        }
+        let text = small::read(&run.config(), MAX_BYTES)?;
+        let config: Value = serde_yaml::from_slice(&text)
+            .map_err(|cause| Error::data(format!("{}: {cause}", run.config().display())))?;
+        let status = status::read(&run.status())?.unwrap_or_default();
+        let records = Records(found.records);
+        let monitor = monitor_of(path).ok();
+        let metric = monitor.as_ref().map(|(metric, _)| metric.clone());
+        let curves = Curves {
+            loss: records.series("update", "loss"),
+            validation: metric.iter().flat_map(|m| records.series("validation", m)).collect(),
+            gradient_norm: records.series("update", "gradient_norm"),
+            learning_rate: records.series("update", "learning_rate"),
+        };
+        let mut analysis = Self {
+            run: path.display().to_string(),
+            task: records.of("start").find_map(|r| Some(r.get("task")?.as_str()?.to_string())),
+            state: (!status.time.is_empty()).then_some(status.state),
+            metric,
+            quantities: Map::new(),
+            advice: Vec::new(),
+            config,
+            direction: monitor.map_or(Direction::default(), |(_, direction)| direction),
+            curves,
+        };
+        let seconds = 3600.0 * status.cost.hours;
+        analysis.measure(&records, seconds, found.superseded);
+        analysis.advice = advice::of(&analysis);
+        Ok(analysis)
+    }
+
+    /// A quantity of the table.
+    pub(super) fn get(&self, name: &str) -> Option<f64> {
+        self.quantities.get(name)?.as_f64()
+    }
+
+    fn measure(&mut self, records: &Records, seconds: f64, superseded: usize) {
+        let curves = &self.curves;
+        let loss: Vec<f64> = curves.loss.iter().map(|(_, loss)| *loss).collect();
+        let norms: Vec<f64> = curves.gradient_norm.iter().map(|(_, norm)| *norm).collect();
+        let best =
+            curves.validation.iter().copied().reduce(|best, now| {
+                if self.direction.is_better(now.1, best.1) { now } else { best }
+            });
+        let clip = self.config["training"]["clip_grad_norm"].as_f64();
+        let update_s = records.values("update", "seconds");
+        let percent = |part: f64, whole: f64| (whole > 0.0).then(|| 100.0 * part / whole);
+        let sum = |values: &[f64]| values.iter().sum::<f64>();
+        let spent = |kind, field| percent(sum(&records.values(kind, field)), seconds);
+        let waited = |field| percent(sum(&records.values("update", field)), sum(&update_s));
+        let last_of = |series: &Series| series.last().map(|(_, value)| *value);
+        let highest = |values: &[f64]| values.iter().copied().reduce(f64::max);
+        let tail = &loss[loss.len() - loss.len().div_ceil(10)..];
+        let tail_mean = (!tail.is_empty()).then(|| mean(tail));
+        let rates: Vec<f64> = curves.learning_rate.iter().map(|(_, rate)| *rate).collect();
+        let reduction =
+            loss.first().zip(tail_mean).and_then(|(first, last)| percent(first - last, *first));
+        let attempts = records.0.iter().filter_map(|r| r.get("attempt")?.as_f64());
+        let all = [
+            ("updates", curves.loss.last().map(|(update, _)| *update)),
+            ("parameters", records.of("start").find_map(|r| r.get("parameters")?.as_f64())),
+            ("loss, first", loss.first().copied()),
+            ("loss, lowest", loss.iter().copied().reduce(f64::min)),
+            ("loss, mean of last tenth", tail_mean),
+            ("loss, reduction (%)", reduction),
+            ("loss, change over last tenth (%)", change_over_last_tenth(&loss)),
+            ("validation, best", best.map(|(_, value)| value)),
+            ("validation, best at update", best.map(|(update, _)| update)),
+            ("validation, last", last_of(&curves.validation)),
+            ("learning rate, largest", highest(&rates)),
+            ("learning rate, last", rates.last().copied()),
+            ("gradient norm, median", median(&norms)),
+            ("gradient norm, largest", highest(&norms)),
+            ("gradient norm, last", norms.last().copied()),
+            (
+                "clipped updates (%)",
+                clip.and_then(|clip| {
+                    percent(
+                        norms.iter().filter(|norm| **norm > clip).count() as f64,
+                        norms.len() as f64,
+                    )
+                }),
+            ),
+            ("time per update (ms)", median(&update_s).map(|s| 1000.0 * s)),
+            ("waiting for data (%)", waited("data_wait_s")),
+            (
+                "waiting for other ranks (%)",
+                waited("comm_wait_s")
+                    .filter(|_| !records.values("update", "comm_wait_s").is_empty()),
+            ),
+            ("validating (%)", spent("validation", "seconds")),
+            ("blocked by checkpoints (%)", spent("checkpoint", "blocked_s")),
+            ("checkpoints", records.count("checkpoint")),
+            ("checkpoint size (MB)", records.values("checkpoint", "bytes").last().map(|b| b / 1e6)),
+            ("time to save a checkpoint (s)", median(&records.values("saved", "seconds"))),
+            ("spikes", records.count("spike")),
+            ("skipped updates", highest(&records.values("update", "skipped"))),
+            ("rewinds", Some(highest(&records.values("rewind", "rewinds")).unwrap_or(0.0))),
+            ("warnings", records.count("warning")),
+            ("attempts", attempts.reduce(f64::max)),
+            ("superseded records", Some(superseded as f64)),
+            ("wall-clock time (h)", (seconds > 0.0).then_some(seconds / 3600.0)),
+        ];
+        let number = |value: f64| match value.fract() == 0.0 && value.abs() < 9e15 {
+            true => Value::from(value as i64),
+            false => Value::from(value),
+        };
+        self.quantities =
+            all.into_iter().filter_map(|(k, v)| Some((k.into(), number(v?)))).collect();
+    }
+
+    /// The report of one run.
+    pub fn document(&self) -> Result<Document> {
+        let mut document = Document::new(format!("Analysis of {}", self.run));
+        let state = match self.state {
+            Some(state) => serde_json::to_value(state).map_err(Error::bug)?,
+            None => Value::from("new"),
+        };
+        let metric = self
+            .metric
+            .as_ref()
+            .map_or(String::new(), |metric| format!("; validation metric: {metric}"));
+        let task = self.task.as_deref().unwrap_or("unknown task");
+        document.paragraph(format!(
+            "{}: {task}, {}{metric}.",
+            self.run,
+            state.as_str().unwrap_or("")
+        ));
+        document.heading("Advice");
+        if self.advice.is_empty() {
+            document.paragraph("Nothing in the log suggests a change.");
+        }
+        document.list(self.advice.iter().map(|advice| advice.text.clone()).collect());
+        document.heading("Quantities");
+        document.table(table(&[self]));
+        document.heading("Curves");
+        document.picture(
+            "Loss, validation metric, gradient norm and learning rate by update.",
+            curves::draw(&[self])?,
+        );
+        Ok(document)
+    }
+}
+
+/// The quantities of runs: a row per quantity, a column per run.
+pub(super) fn table(runs: &[&Analysis]) -> Table {
+    let names = runs.iter().map(|run| run.run.clone());
+    let mut table = Table::new(std::iter::once("quantity".to_string()).chain(names));
+    let mut quantities: Vec<&String> = Vec::new();
+    for name in runs.iter().flat_map(|run| run.quantities.keys()) {
+        if !quantities.contains(&name) {
+            quantities.push(name);
+        }
+    }
+    for name in quantities {
+        let values: Vec<Option<f64>> = runs.iter().map(|run| run.get(name)).collect();
+        let is_score = name == "validation, best" && runs[0].direction == Direction::Minimize;
+        let mark = runs.len() > 1 && (is_score || name.starts_with("time per update"));
+        table.row(std::iter::once(Cell::text(name.clone())).chain(cells(&values, mark)));
+    }
+    table
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+fn median(values: &[f64]) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    let pair = [sorted.get(middle.wrapping_sub(1)), sorted.get(middle)];
+    match pair {
+        [Some(a), Some(b)] if sorted.len() % 2 == 0 => Some(0.5 * (a + b)),
+        [_, b] => b.copied(),
+    }
+}
+
+/// Change of the mean from the last but one tenth of the values to the last tenth, in percent; 0 if it is less than
+/// twice its standard error, None if a tenth has fewer than five values or the mean is not positive.
+fn change_over_last_tenth(values: &[f64]) -> Option<f64> {
+    let count = values.len() / 10;
+    if count < 5 {
+        return None;
+    }
+    let (earlier, last) = values[values.len() - 2 * count..].split_at(count);
+    let variance = |values: &[f64]| {
+        let centre = mean(values);
+        values.iter().map(|v| (v - centre).powi(2)).sum::<f64>() / (count - 1) as f64
+    };
+    let (was, is) = (mean(earlier), mean(last));
+    let error = ((variance(earlier) + variance(last)) / count as f64).sqrt();
+    let change = if (is - was).abs() < 2.0 * error { 0.0 } else { is - was };
+    (was > 0.0).then(|| 100.0 * change / was)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn median_of_odd_and_even_numbers() {
+        assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
+        assert_eq!((median(&[7.0]), median(&[])), (Some(7.0), None));
+    }
+
+    #[test]
+    fn a_trend_is_distinguished_from_noise() {
+        // A straight line from 2 to 1 over 100 values: tenths with means 1.85 - i/10..., the last two 1.145 and 1.045.
+        let line: Vec<f64> = (0..100).map(|i| 2.0 - f64::from(i) / 99.0).collect();
+        let (was, is) = (2.0 - 84.5 / 99.0, 2.0 - 94.5 / 99.0);
+        let found = change_over_last_tenth(&line).unwrap();
+        assert!((found - 100.0 * (is / was - 1.0)).abs() < 1e-9, "{found}");
+        // Alternating values differ between tenths by less than their spread.
+        let noise: Vec<f64> = (0..99).map(|i| 1.0 + f64::from(i % 2)).collect();
+        assert_eq!(change_over_last_tenth(&noise), Some(0.0));
+        assert_eq!(change_over_last_tenth(&line[..49]), None);
+    }
+}

@@ -1,0 +1,76 @@
+//! The picture of the curves of one or more runs.
+
+use super::analysis::{Analysis, Curves, Series};
+use report::axis::Axis;
+use report::canvas::{Area, Canvas, png};
+use report::colours::distinct;
+use report::panel::{Curve, Panel};
+use unix::Result;
+
+const WIDTH: u32 = 1400;
+const HEIGHT: u32 = 800;
+
+/// Maximum number of points of a curve; more are averaged.
+const POINTS: usize = 500;
+/// The label of the panel with a linear axis.
+const RATE: &str = "learning rate";
+
+/// Draws loss, validation metric, gradient norm and learning rate by update, in four panels.
+pub fn draw(runs: &[&Analysis]) -> Result<Vec<u8>> {
+    let metric = runs[0].metric.as_deref().unwrap_or("validation metric");
+    let panels: [(&str, fn(&Curves) -> &Series); 4] = [
+        ("training loss", |curves| &curves.loss),
+        (metric, |curves| &curves.validation),
+        ("gradient norm", |curves| &curves.gradient_norm),
+        (RATE, |curves| &curves.learning_rate),
+    ];
+    png(WIDTH, HEIGHT, |canvas| {
+        for (at, (label, series)) in panels.into_iter().enumerate() {
+            let size = (f64::from(WIDTH) / 2.0, f64::from(HEIGHT) / 2.0);
+            let area = Area {
+                x: size.0 * (at % 2) as f64,
+                y: size.1 * (at / 2) as f64,
+                width: size.0,
+                height: size.1,
+            };
+            panel(canvas, area, label, runs, series)?;
+        }
+        Ok(())
+    })
+}
+
+fn panel(
+    canvas: &Canvas,
+    area: Area,
+    label: &str,
+    runs: &[&Analysis],
+    series: fn(&Curves) -> &Series,
+) -> Result<()> {
+    let curve = |(at, run): (usize, &&Analysis)| {
+        let name = if runs.len() > 1 { run.run.as_str() } else { "" };
+        Curve::new(name, distinct(at), 1.8, thinned(series(&run.curves)))
+    };
+    let curves: Vec<Curve> = runs.iter().enumerate().map(curve).collect();
+    let points = || curves.iter().flat_map(|curve| &curve.points);
+    let last = points().map(|(update, _)| *update).fold(1.0, f64::max);
+    let values = || points().map(|(_, value)| *value);
+    let y = match label {
+        // It may end at zero.
+        RATE => Axis::linear(label, 0.0, 1.05 * values().fold(0.0, f64::max)),
+        _ => Axis::logarithmic(label, values()),
+    };
+    let title = label.chars().take(1).flat_map(char::to_uppercase).chain(label.chars().skip(1));
+    let title: String = title.collect();
+    Panel::new(canvas, area, Axis::linear("update", 0.0, last), y).curves(&title, &curves)
+}
+
+/// At most [`POINTS`] points: means of equally many neighbours.
+fn thinned(series: &Series) -> Series {
+    let group = series.len().div_ceil(POINTS).max(1);
+    let mean = |points: &[(f64, f64)]| {
+        let count = points.len() as f64;
+        let sum = points.iter().fold((0.0, 0.0), |sum, p| (sum.0 + p.0, sum.1 + p.1));
+        (sum.0 / count, sum.1 / count)
+    };
+    series.chunks(group).map(mean).collect()
+}

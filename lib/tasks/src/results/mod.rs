@@ -1,0 +1,52 @@
+//! Results of runs and evaluations: comparison, gates, leaderboards, and the analysis of a training log.
+//!
+//! Everything here reads the files that other programs wrote (metrics.json, log.jsonl, config.yaml) and runs no model.
+//! Two evaluations are compared only if they followed the same protocol; see [`Scored`].
+
+mod advice;
+mod analysis;
+mod board;
+mod compare;
+mod curves;
+mod gate;
+mod scored;
+
+pub use advice::Advice;
+pub use analysis::Analysis;
+pub use board::{Board, Row};
+pub use compare::Comparison;
+pub use gate::{Check, Gate};
+pub use scored::{Report, Scored};
+
+use report::document::{Cell, equal_precision};
+use serde_json::{Map, Value};
+
+/// Significant digits of metrics in tables.
+const DIGITS: usize = 4;
+
+/// Cells with the values of one quantity, in equal precision; the lowest one is marked if `mark`.
+fn cells(values: &[Option<f64>], mark: bool) -> Vec<Cell> {
+    let lowest = values.iter().flatten().copied().filter(|v| v.is_finite()).reduce(f64::min);
+    let is_best = |value: &Option<f64>| mark && value.is_some() && *value == lowest;
+    let texts = equal_precision(values, DIGITS);
+    texts.into_iter().zip(values).map(|(text, v)| Cell::number(text).best(is_best(v))).collect()
+}
+
+/// Whether a metric is an error, of which lower values are better. Of others no value is marked as the best.
+fn is_error(metric: &str) -> bool {
+    let quantity = metric.rsplit('.').next().unwrap_or(metric);
+    ["rmse", "mae", "error", "crps"].iter().any(|part| quantity.contains(part))
+}
+
+/// Adds the leaves of nested objects to `out`, by path: `{"a": {"b": 1}}` gives `a.b`.
+fn flatten(path: &str, value: &Value, out: &mut Map<String, Value>) {
+    match value {
+        Value::Object(fields) if !fields.is_empty() => {
+            for (key, value) in fields {
+                let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                flatten(&path, value, out);
+            }
+        }
+        leaf => _ = out.insert(path.into(), leaf.clone()),
+    }
+}
