@@ -10,6 +10,8 @@ use learn::task::load_config;
 use serde_json::Value;
 use tasks::TASKS;
 use tasks::pde::codec::{CodecConfig, CodecTask};
+use tasks::pde::corrector::CorrectorConfig;
+use tasks::pde::distill::DistillConfig;
 use tasks::pde::operator::{OperatorConfig, OperatorTask};
 use tasks::regression::{RegressionConfig, RegressionTask};
 use unix::config::{Key, keys};
@@ -245,13 +247,21 @@ fn longhaul_config_5_has_every_key_with_type_and_default() {
     let tasks = [
         ("CODEC", keys::<CodecConfig>()),
         ("OPERATOR", keys::<OperatorConfig>()),
+        ("CORRECTOR", keys::<CorrectorConfig>()),
+        ("DISTILL", keys::<DistillConfig>()),
         ("REGRESSION", keys::<RegressionConfig>()),
     ];
     let mut faults = Vec::new();
     for (name, keys) in &tasks {
         let own = format!("KEYS OF TASK {name}");
-        let of_task =
-            || documented.iter().filter(|d| d.section == "KEYS OF ALL TASKS" || d.section == own);
+        let has_backbone = keys.iter().any(|key| key.path.starts_with("model.backbone"));
+        let of_task = || {
+            documented.iter().filter(|d| match d.section {
+                "KEYS OF ALL TASKS" => true,
+                "KEYS OF BACKBONES" => has_backbone,
+                section => section == own,
+            })
+        };
         for key in keys {
             let all: Vec<&Documented> = of_task().filter(|d| d.path == key.path).collect();
             match all.as_slice() {

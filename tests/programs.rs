@@ -4,6 +4,7 @@
 mod ckpt;
 mod codec;
 mod common;
+mod corrector;
 #[cfg(feature = "failpoints")]
 mod data_parallel;
 mod device;

@@ -41,6 +41,6 @@ mod tests {
             assert!((mean - expected).abs() < 0.02, "{members}: {mean}, not {expected}");
         }
         assert_eq!(energy_score(&[&[3.0, 0.0]], &[0.0, 4.0]), [5.0, 4.0]);
-        assert_eq!(energy_score(&[&[3.0, 0.0]; 4], &[0.0, 4.0]), [5.0, 4.0]);
+        assert_eq!(energy_score(&[&[3.0, 0.0][..]; 4], &[0.0, 4.0]), [5.0, 4.0]);
     }
 }

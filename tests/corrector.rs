@@ -1,0 +1,204 @@
+//! Correctors and their students: resumed they end with the same bits, they correct what they were trained for, and
+//! other operators, teachers and latents are refused.
+
+use crate::common::run::{newest_update, records};
+use crate::common::{Captured, shell};
+use serde_json::Value;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use test_support::{Random, logged, seed};
+
+const CORRECTOR: &str = "seed: 3
+data: {operator: operator, train: latents/train, validation: latents/validation, random_shift: true}
+model: {backbone: {kind: mlp, hidden: 24}, condition: concatenated}
+loss: {closed_loop: 1, validation_steps: 2, validation_members: 2, sampling: {churn: {amount: 1}}}
+training: {updates: 90, batch_size: 8, ema: 0.9, validate_every: 30, validation_samples: 4, log_every: 1}
+optimizer: {method: {kind: adamw}, learning_rate: 3e-3}
+checkpoint: {every: 10}
+";
+
+const DISTILL: &str = "seed: 4
+data: {corrector: corrector, train: latents/train, validation: latents/validation}
+model: {steps: 2}
+loss: {intervals: [4, 8], validation_steps: 2, validation_members: 2}
+training: {updates: 60, batch_size: 8, ema: 0.9, validate_every: 30, validation_samples: 4, log_every: 1}
+optimizer: {method: {kind: adamw}, learning_rate: 1e-3}
+checkpoint: {every: 10}
+";
+
+/// Fields, a codec, latents and an operator; and an operator that has not seen one of two folds, for each of them.
+fn prepare(folder: &Path) {
+    for (name, text) in [("corrector.yaml", CORRECTOR), ("distill.yaml", DISTILL)] {
+        std::fs::write(folder.join(name), text).unwrap();
+    }
+    succeed(
+        folder,
+        "ds-prep gen burgers --parameter 0.01,0.1 --samples 10 --grid 64 --frames 21 --seed 5 -o data
+         ds-prep split data/*.hdf5 --seed 5 -o split.json
+         ds-prep stats split.json -o stats.json
+         cat > codec.yaml <<'END'
+         data: {split: split.json, stats: stats.json}
+         model: {patch: 8, latent: 4, hidden: 16, encoder_depth: 1, decoder_depth: 1}
+         loss: {}
+         training: {updates: 60, batch_size: 8}
+         optimizer: {method: {kind: adamw}, learning_rate: 3e-3}
+END
+         cat > operator.yaml <<'END'
+         seed: 3
+         data: {train: latents/train, validation: latents/validation}
+         model: {backbone: {kind: pdet_stack, hidden: 16, depth: 1, kernel_size: 3}}
+         loss: {validation_steps: 2}
+         training: {updates: 60, batch_size: 8}
+         optimizer: {method: {kind: adamw}, learning_rate: 3e-3}
+END
+         train-stage codec -c codec.yaml --run codec
+         latent-cache make codec --data split.json -o latents
+         train-stage operator -c operator.yaml --run operator
+         for fold in 0 1; do
+           train-stage operator -c operator.yaml -s data.held_out.folds=2 -s data.held_out.fold=$fold --run fold-$fold
+         done",
+    );
+}
+
+fn succeed(folder: &Path, script: &str) -> Captured {
+    let output = shell(folder, script);
+    assert_eq!(output.status, Some(0), "{}", output.stderr);
+    output
+}
+
+/// The log, and hashes of the tensors of the last checkpoint.
+fn outcome(folder: &Path, run: &str, last: u64) -> (Vec<String>, Vec<String>) {
+    let checkpoint = folder.join(run).join(format!("ckpt/step-{last:08}"));
+    let files = std::fs::read_dir(checkpoint).unwrap().map(|entry| entry.unwrap().path());
+    let mut hashes: Vec<String> = files
+        .filter(|path| path.extension().is_some_and(|e| e == "safetensors"))
+        .map(|path| format!("{:?} {}", path.file_name(), unix::publish::hash_file(&path).unwrap()))
+        .collect();
+    hashes.sort();
+    (logged(&folder.join(run)), hashes)
+}
+
+/// Kills a run a few times at random moments; it ends as `whole` did.
+fn killed_it_ends_with_the_same_bits(folder: &Path, task: &str, whole: &str, updates: u64) {
+    let seed = seed();
+    let mut random = Random(seed);
+    let (mut killed, mut runs, mut target) = (0, 0, 0);
+    let mut name = String::new();
+    while killed < 3 {
+        if target == 0 || newest_update(&folder.join(&name)) >= updates {
+            runs += 1;
+            assert!(runs < 20, "seed {seed}: only {killed} attempts could be killed");
+            (name, target) = (format!("{task}-killed-{runs}"), 0);
+        }
+        target += 1 + (0.3 * updates as f64 * random.uniform()) as u64;
+        let mut child = Command::new(env!("CARGO_BIN_EXE_train-stage"))
+            .args([task, "-c", &format!("{task}.yaml"), "--run", &name])
+            .current_dir(folder)
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let deadline = Instant::now() + Duration::from_secs(120);
+        while newest_update(&folder.join(&name)) < target && child.try_wait().unwrap().is_none() {
+            assert!(Instant::now() < deadline, "seed {seed}: no update {target} of {name}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        killed += usize::from(child.try_wait().unwrap().is_none());
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    succeed(folder, &format!("train-stage {task} -c {task}.yaml --run {name}"));
+    let same = outcome(folder, whole, updates) == outcome(folder, &name, updates);
+    assert!(same, "seed {seed}: {name} ended differently");
+}
+
+/// One line that contains `words`, and status `status`.
+fn refused(folder: &Path, script: &str, status: i32, words: &str) {
+    let output = shell(folder, script);
+    assert_eq!(output.status, Some(status), "{script}: {}", output.stderr);
+    let errors: Vec<&str> = output.stderr.lines().filter(|line| line.contains(words)).collect();
+    assert_eq!(errors.len(), 1, "{script}: {}", output.stderr);
+}
+
+fn metrics(folder: &Path, report: &str) -> Value {
+    let text = std::fs::read(folder.join(report).join("metrics.json")).unwrap();
+    serde_json::from_slice(&text).unwrap()
+}
+
+#[test]
+fn correctors_and_students_resume_to_the_bit_and_know_what_they_belong_to() {
+    let temporary = tempfile::tempdir().unwrap();
+    let folder = temporary.path();
+    prepare(folder);
+    succeed(folder, "train-stage corrector -c corrector.yaml --run corrector");
+    killed_it_ends_with_the_same_bits(folder, "corrector", "corrector", 90);
+    succeed(folder, "train-stage distill -c distill.yaml --run distill");
+    killed_it_ends_with_the_same_bits(folder, "distill", "distill", 60);
+
+    // Residuals on data that the operators have not seen.
+    succeed(
+        folder,
+        "train-stage corrector -c corrector.yaml -s 'data.cross_fit=[fold-0, fold-1]' --run crossed",
+    );
+    let log = records(&folder.join("crossed"));
+    let last = log.iter().rev().find(|record| record["kind"] == "validation").unwrap();
+    assert!(last["residual_rms_unseen"].as_f64() > Some(0.0), "{last}");
+
+    // The student beside its teacher and their operator; views of the student.
+    let score = "evaluate score --data split.json --steps 3";
+    succeed(folder, &format!("{score} distill -o student --views 2"));
+    let report = metrics(folder, "student");
+    let field = &report["overall"]["field"];
+    for model in ["student", "corrector", "operator", "views", "persistence"] {
+        assert!(field[model]["nrmse"]["rollout"].as_f64() > Some(0.0), "{model}: {field}");
+    }
+    let evaluations =
+        |model: &str| field[model]["denoiser_evaluations_per_step"]["rollout"].clone();
+    assert_eq!([evaluations("student"), evaluations("views")], [2.0, 4.0]);
+    // The noise of a rollout depends neither on the other rollouts nor on threads.
+    let of_first_start = |report: &str| {
+        let regime = &metrics(folder, report)["regimes"][1];
+        let of_starts = &regime["nrmse_of_starts"]["corrector"]["by_start"];
+        of_starts[0].as_f64().unwrap()
+    };
+    succeed(folder, &format!("{score} corrector --starts 2 -o two --threads 1"));
+    succeed(folder, &format!("{score} corrector --starts 1 -o one --threads 2"));
+    assert_eq!(of_first_start("one").to_bits(), of_first_start("two").to_bits());
+
+    // Without steps a corrector is its operator, bit for bit.
+    succeed(
+        folder,
+        "train-stage corrector -c corrector.yaml -s loss.sampling.steps=0 -s training.updates=20 --run zero",
+    );
+    succeed(folder, &format!("{score} zero -o zero-score"));
+    let field = metrics(folder, "zero-score")["overall"]["field"].clone();
+    assert_eq!(field["corrector"], field["operator"]);
+
+    // Other operators, teachers and latents.
+    succeed(
+        folder,
+        "train-stage operator -c operator.yaml -s seed=9 --run other
+         train-stage corrector -c corrector.yaml -s data.operator=other -s training.updates=10 --run of-other
+         train-stage codec -c codec.yaml -s seed=9 --run codec-2
+         latent-cache make codec-2 --data split.json -o latents-2",
+    );
+    let other = format!("{score} corrector --with operator=other -o x");
+    refused(folder, &other, 65, "trained with a different operator");
+    let other = format!("{score} distill --with corrector=of-other -o x");
+    refused(folder, &other, 65, "trained with a different corrector");
+    let train = "train-stage corrector -c corrector.yaml --run x";
+    let latents = format!("{train} -s data.train=latents-2/train");
+    refused(folder, &latents, 65, "latents of another codec");
+    refused(
+        folder,
+        &format!("{train} -s data.operator=codec"),
+        65,
+        "task codec, expected operator",
+    );
+    refused(folder, &format!("{train} -s 'data.cross_fit=[other]'"), 78, "data.held_out");
+    let train = "train-stage distill -c distill.yaml --run x";
+    refused(folder, &format!("{train} -s data.corrector=operator"), 65, "expected corrector");
+    // The operator was replaced after the corrector was trained.
+    succeed(folder, "rm -r operator && cp -r other operator");
+    refused(folder, train, 65, "corrects another operator");
+}
