@@ -80,6 +80,9 @@ pub struct Score {
     data: Data,
     #[command(flatten)]
     views: ViewArgs,
+    /// Samples of each rollout, of a corrector or a student: also score their mean, their distribution and its spread
+    #[arg(long, value_name = "N", default_value = "1")]
+    members: NonZeroUsize,
     /// Folder for metrics.json, metrics.csv, times.json and pictures/
     #[arg(short = 'o', long = "output", value_name = "DIR")]
     to: PathBuf,
@@ -140,7 +143,15 @@ impl Rollouts {
     /// A single rollout of each trajectory.
     fn request(&self) -> Request {
         let (steps, stride) = (self.steps, self.stride);
-        Request { steps, stride, starts: 1, max_trajectories: None, views: 1, equation: None }
+        Request {
+            steps,
+            stride,
+            starts: 1,
+            max_trajectories: None,
+            views: 1,
+            equation: None,
+            members: 1,
+        }
     }
 }
 
@@ -223,7 +234,11 @@ fn measure(args: &Score, signals: Signals, work: &mut Work) -> Result<Vec<Value>
         .flat_map(TrajectorySet::input_files)
         .collect();
     let mut verifier = Verifier::start(files, None)?;
-    let plan = model.plan(&set, &args.views.add_to(data.request()))?;
+    let members = args.members.get();
+    let plan = model.plan(&set, &Request { members, ..args.views.add_to(data.request()) })?;
+    if plan.members < members {
+        return Err(Error::usage("--members: only the samples of a corrector or a student differ"));
+    }
     for (task, origin, _) in model.models() {
         // The data of an operator are latents, which its codec accounts for.
         if model.latent().is_none_or(|_| task == "codec")

@@ -81,6 +81,28 @@ impl Step {
     }
 }
 
+/// The random numbers of a batch of states. Each row is one member of the ensemble of one rollout; its noise depends on
+/// these numbers, the step and the seed, but not on the other rows.
+#[derive(Clone, Debug)]
+pub(crate) struct Draws {
+    pub seed: u64,
+    /// Rollout and member of each row.
+    pub rows: Vec<(u64, u64)>,
+}
+
+impl Draws {
+    /// Standard normal numbers for use `i` of step `step`, in the shape of a batch of states.
+    fn noise(&self, step: usize, i: usize, shape: &[usize]) -> Tensor {
+        let random = Philox::new(self.seed, Purpose::Sampling).at_update(step as u64);
+        let mut noise = Tensor::empty(shape, Dtype::F32);
+        let rows = noise.write::<f32>().chunks_exact_mut(shape[1..].iter().product());
+        for ((rollout, member), out) in self.rows.iter().zip(rows) {
+            random.at_source(*member).at_source(i as u64).fill_normal(*rollout, out);
+        }
+        noise
+    }
+}
+
 /// How residuals are sampled.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Method {
@@ -126,41 +148,43 @@ impl Correction {
     }
 
     /// Rolls out normalised states z [B, T, D] and returns the unnormalised states of `steps` steps, [B, steps, T, D].
-    /// `operate` is the operator; `features` its condition on the host, [B, F]. Each rollout has an id of its own in
-    /// `ids`, on which its noise depends, but not on the batch.
+    /// `operate` is the operator; `features` its condition on the host, [B, F].
     pub fn rollout(
         &self,
         forward: &Forward,
         latents: &Normalisation,
         (mut z, features): (Var, &Tensor),
-        (steps, seed, ids): (usize, u64, &[u64]),
+        (steps, draws): (usize, &Draws),
         operate: impl Fn(&Var, &Var) -> Result<Var>,
     ) -> Result<Vec<f32>> {
-        let (shape, width) = (z.shape().to_vec(), z.value().len() / ids.len());
-        let condition = forward.data(features)?;
-        let random = Philox::new(seed, Purpose::Sampling);
+        let width = z.value().len() / draws.rows.len();
         let mut states = vec![0.0; z.value().len() * steps];
-        let mut host = z.value().to_host()?;
         for step in 0..steps {
-            let scales = Scales::of(&self.scale, &host, features);
-            let [log, scale] = [&scales.log, &scales.scale].map(|t| forward.data(t));
-            let next = operate(&z, &condition)?;
-            let at = Step::new(forward, [z, next], &condition, [&log?, &scale?])?;
-            let noise = |i: usize| {
-                let random = random.at_update(step as u64).at_source(i as u64);
-                let mut noise = Tensor::empty(&shape, Dtype::F32);
-                let rows = noise.write::<f32>().chunks_exact_mut(width);
-                ids.iter().zip(rows).for_each(|(id, out)| random.fill_normal(*id, out));
-                forward.data(&noise)
-            };
-            z = self.apply(forward, &at, noise)?;
-            host = z.value().to_host()?;
+            z = self.advance(forward, &z, features, (step, draws), &operate)?;
+            let host = z.value().to_host()?;
             let rows = states.chunks_exact_mut(steps * width);
             for (state, out) in host.read::<f32>().chunks_exact(width).zip(rows) {
                 latents.invert(state, &mut out[step * width..][..width]);
             }
         }
         Ok(states)
+    }
+
+    /// The corrected states after step `step` from z [B, T, D].
+    pub fn advance(
+        &self,
+        forward: &Forward,
+        z: &Var,
+        features: &Tensor,
+        (step, draws): (usize, &Draws),
+        operate: impl Fn(&Var, &Var) -> Result<Var>,
+    ) -> Result<Var> {
+        let condition = forward.data(features)?;
+        let scales = Scales::of(&self.scale, &z.value().to_host()?, features);
+        let [log, scale] = [&scales.log, &scales.scale].map(|t| forward.data(t));
+        let next = operate(z, &condition)?;
+        let at = Step::new(forward, [z.clone(), next], &condition, [&log?, &scale?])?;
+        self.apply(forward, &at, |i| forward.data(&draws.noise(step, i, z.shape())))
     }
 
     /// The corrected state after a step. `noise(i)` returns standard normal numbers [B, T, D] for use i. Without

@@ -13,7 +13,7 @@ mod residuals;
 mod scale;
 
 pub use config::{CorrectorConfig, CorrectorData, CorrectorLoss, Objective, Sampling};
-pub(crate) use correction::{Correction, Method, Step};
+pub(crate) use correction::{Correction, Draws, Method, Step};
 pub use energy::energy_score;
 pub use parts::CorrectorParts;
 pub(in crate::pde) use residuals::Residuals;
@@ -197,8 +197,9 @@ impl Task for CorrectorTask {
 
     /// Predicts `states`, the unnormalised latents of the validation steps, [steps, tokens, dim].
     fn predict(&self, forward: &Forward, batch: &Batch) -> Result<Predictions> {
-        let ids: Vec<u64> = (0..).take(batch.input(forward, "features")?.shape()[0]).collect();
-        self.residuals.predict_states(forward, &self.correction, batch, self.seed, &ids)
+        let rows = batch.input(forward, "features")?.shape()[0] as u64;
+        let draws = Draws { seed: self.seed, rows: (0..rows).map(|row| (row, 0)).collect() };
+        self.residuals.predict_states(forward, &self.correction, batch, &draws)
     }
 
     fn buffers(&self) -> Buffers {

@@ -1,7 +1,7 @@
 //! The residuals of frozen operators, which correctors and their students learn: r = (z_next - operator(z))/(s·c).
 
 use super::config::CorrectorData;
-use super::correction::{Correction, Scales, Step};
+use super::correction::{Correction, Draws, Scales, Step};
 use super::energy::energy_score;
 use super::scale::ResidualScale;
 use crate::diffusion::combine;
@@ -298,14 +298,13 @@ impl Residuals {
         forward: &Forward,
         correction: &Correction,
         batch: &Batch,
-        seed: u64,
-        ids: &[u64],
+        draws: &Draws,
     ) -> Result<Predictions> {
         let steps = self.validation.steps;
         let z = batch.input(forward, &name("states", 0))?;
         let features = batch.input(forward, "features")?.value().to_host()?;
         let operate = |z: &Var, features: &Var| self.layers[0].forward(forward, z, features);
-        let (from, how) = ((z, &features), (steps, seed, ids));
+        let (from, how) = ((z, &features), (steps, draws));
         let states = correction.rollout(forward, self.normalisation(), from, how, operate)?;
         let width = steps * self.validation.first().layout().frame_len();
         Ok(Predictions::default().with("states", width, states))
@@ -324,12 +323,12 @@ impl Residuals {
         let windows: Vec<Window> = samples.iter().map(|s| self.validation.fixed(*s)).collect();
         let repeated: Vec<Window> =
             windows.iter().flat_map(|w| std::iter::repeat_n(*w, members)).collect();
-        let all = members as u64;
-        let ids: Vec<u64> =
-            samples.iter().flat_map(|s| (0..all).map(move |m| s * all + m)).collect();
+        let members_of =
+            |sample: &u64| (0..members as u64).map(|member| (*sample, member)).collect::<Vec<_>>();
+        let draws = Draws { seed, rows: samples.iter().flat_map(members_of).collect() };
         let batch =
             self.batch(&self.validation, &repeated, 0, None)?.to_device(forward.device())?;
-        let predictions = self.predict_states(forward, correction, &batch, seed, &ids)?;
+        let predictions = self.predict_states(forward, correction, &batch, &draws)?;
         let size = self.validation.first().layout().frame_len();
         let rows: Vec<&[f32]> = predictions.rows("states")?.collect();
         for (window, rows) in windows.iter().zip(rows.chunks_exact(members)) {

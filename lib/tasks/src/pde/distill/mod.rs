@@ -10,7 +10,7 @@ mod config;
 pub use config::{DistillConfig, DistillData, DistillLoss, Student};
 
 use super::corrector::{
-    Correction, CorrectorData, CorrectorParts, Method, Objective, Residuals, normal,
+    Correction, CorrectorData, CorrectorParts, Draws, Method, Objective, Residuals, normal,
 };
 use super::sources::joined;
 use super::windows::Window;
@@ -268,8 +268,9 @@ impl Task for DistillTask {
 
     /// Predicts `states`, the unnormalised latents of the validation steps, [steps, tokens, dim].
     fn predict(&self, forward: &Forward, batch: &Batch) -> Result<Predictions> {
-        let ids: Vec<u64> = (0..).take(batch.input(forward, "features")?.shape()[0]).collect();
-        self.residuals.predict_states(forward, &self.student, batch, self.seed, &ids)
+        let rows = batch.input(forward, "features")?.shape()[0] as u64;
+        let draws = Draws { seed: self.seed, rows: (0..rows).map(|row| (row, 0)).collect() };
+        self.residuals.predict_states(forward, &self.student, batch, &draws)
     }
 
     fn buffers(&self) -> Buffers {

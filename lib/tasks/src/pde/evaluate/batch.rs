@@ -2,6 +2,7 @@
 
 use super::scores::Model;
 use learn::score::Bits;
+use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -28,6 +29,16 @@ impl Frames {
     /// The state of step 0 at every step.
     pub fn persistence(&self) -> Self {
         Self { strides: [self.strides[0], 0], ..self.clone() }
+    }
+
+    /// The mean of states of equal shapes.
+    pub fn mean(all: &[Self]) -> Self {
+        let values = |at: usize| {
+            let sum: f64 = all.iter().map(|frames| f64::from(frames.values[at])).sum();
+            (sum / all.len() as f64) as f32
+        };
+        let values = (0..all[0].values.len()).into_par_iter().map(values).collect();
+        Self { values: Arc::new(values), ..all[0].clone() }
     }
 
     /// Applies `convert` to every state.
@@ -73,6 +84,8 @@ pub struct Cost {
 pub struct Batch {
     /// The spaces, fields first.
     pub spaces: Vec<Space>,
+    /// Fields predicted by each member of an ensemble; empty for a single forecast.
+    pub members: Vec<Frames>,
     /// Costs of the evaluated models.
     pub costs: Vec<Cost>,
     /// Mean variance of the views by rollout; empty for a single view.

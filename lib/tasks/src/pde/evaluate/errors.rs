@@ -2,6 +2,7 @@
 //! order. longhaul-files(5) defines each quantity.
 
 use super::spectrum::{BANDS, Spectrum, in_bands};
+use crate::pde::corrector::energy_score;
 use learn::score::{Bits, bits};
 use serde::{Deserialize, Serialize};
 
@@ -28,6 +29,15 @@ pub struct Errors {
     /// Σ over samples of √(Σ (p - t)²/Σ t²).
     #[serde(with = "bits")]
     relative: f64,
+    /// Σ over samples of the energy score: |p - t| of a single forecast.
+    #[serde(with = "bits")]
+    energy: f64,
+    /// Σ over samples of |t|.
+    #[serde(with = "bits")]
+    norm: f64,
+    /// Σ over samples of the sum of the variances of an ensemble, with the factor (M + 1)/M of a finite one.
+    #[serde(with = "bits")]
+    variance: f64,
     /// Sums that only exist for fields on a grid.
     grid: Option<GridErrors>,
 }
@@ -56,6 +66,7 @@ impl Errors {
             errors.absolute += error;
             errors.largest = larger(errors.largest, error);
         }
+        (errors.energy, errors.norm) = (errors.squared.sqrt(), errors.target.sqrt());
         // A prediction without error has a relative error of 0 even if the target is zero.
         errors.relative = errors.nrmse();
         errors.grid = spectrum.map(|spectrum| {
@@ -71,6 +82,16 @@ impl Errors {
     /// Σ (p - t)² and Σ t².
     pub fn sums(&self) -> [f64; 2] {
         [self.squared, self.target]
+    }
+
+    /// These errors of the mean of an ensemble, with the energy score and the spread of its members.
+    pub fn of_ensemble(mut self, members: &[&[f32]], mean: &[f32], target: &[f32]) -> Self {
+        let count = members.len() as f64;
+        self.energy = energy_score(members, target)[0];
+        let deviations = members.iter().flat_map(|member| member.iter().zip(mean));
+        let squares: f64 = deviations.map(|(x, mean)| f64::from(x - mean).powi(2)).sum();
+        self.variance = squares / (count - 1.0) * (count + 1.0) / count;
+        self
     }
 
     /// √(Σ (p - t)²/Σ t²).
@@ -97,6 +118,9 @@ impl Errors {
         self.largest = larger(self.largest, other.largest);
         self.target += other.target;
         self.relative += other.relative;
+        self.energy += other.energy;
+        self.norm += other.norm;
+        self.variance += other.variance;
         if let Some(other) = &other.grid {
             let grid = self.grid.get_or_insert_default();
             grid.conserved += other.conserved;
@@ -113,7 +137,11 @@ impl Errors {
             ("rmse", self.rmse()),
             ("mae", self.absolute / self.elements as f64),
             ("max_error", self.largest),
+            ("energy_score", self.energy / self.norm),
         ];
+        if self.variance > 0.0 {
+            quantities.push(("spread_skill", (self.variance / self.squared).sqrt()));
+        }
         if let Some(GridErrors { conserved, boundary, bands }) = &self.grid {
             let root = |sum: f64| (sum / self.samples as f64).sqrt();
             quantities.push(("conserved_rmse", root(*conserved)));

@@ -40,6 +40,8 @@ pub struct Request {
     pub views: usize,
     /// The equation of the data, if its files do not name it.
     pub equation: Option<Equation>,
+    /// Samples of each rollout, at least 1; more only of generative models.
+    pub members: usize,
 }
 
 impl Request {
@@ -65,6 +67,8 @@ pub struct Plan {
     pub regimes: Vec<RegimePlan>,
     /// Views to average; none for a single one.
     pub views: Option<Views>,
+    /// Samples of each rollout.
+    pub members: usize,
 }
 
 impl Plan {
@@ -120,7 +124,7 @@ impl Plan {
             let (a, b) = (&a.parameter, &b.parameter);
             a.name.cmp(&b.name).then(a.value.total_cmp(&b.value))
         });
-        Ok(Self { steps, stride, starts, regimes, views: None })
+        Ok(Self { steps, stride, starts, regimes, views: None, members: 1 })
     }
 
     /// The rollouts of one regime, trajectory by trajectory.

@@ -51,6 +51,8 @@ pub struct Protocol {
     pub rollouts: usize,
     /// Number of views whose predictions are averaged as the model `views`; 1 for none.
     pub views: usize,
+    /// Samples of each rollout, whose mean is the model `ensemble`; 1 for a single forecast.
+    pub members: usize,
     /// Tokens and features of a latent state.
     pub latent: Option<[usize; 2]>,
     /// The model and its dependencies, by task.
@@ -77,6 +79,7 @@ impl Protocol {
             trajectories: plan.regimes.iter().map(|r| r.trajectories.len()).sum(),
             rollouts: plan.count(),
             views: plan.views.as_ref().map_or(1, Views::count),
+            members: plan.members,
             latent: model.latent(),
             models: (models.into_iter())
                 .map(|(task, origin, parameters)| (task, Trained { origin, parameters }))
@@ -107,6 +110,9 @@ impl fmt::Display for Protocol {
                 ", {starts} start frames each: {rollouts} rollouts of {steps} steps of {stride} frames (dt = \
                  {time_step})"
             )?;
+        }
+        if self.members > 1 {
+            write!(f, ", {} members", self.members)?;
         }
         if self.views > 1 {
             write!(f, ", {} views", self.views)?;

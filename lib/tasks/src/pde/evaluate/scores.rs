@@ -16,6 +16,8 @@ pub enum Model {
     Corrector,
     /// The same with the correction of a student.
     Student,
+    /// The mean of an ensemble of samples of the evaluated model.
+    Ensemble,
     /// The mean of the predictions from exactly transformed copies of the initial state.
     Views,
     /// The regression model.
@@ -65,7 +67,16 @@ impl Scores {
                 let errors = |step: usize| {
                     let (found, truth) =
                         (predictions.at(rollout, step), space.truth.at(rollout, step));
-                    Errors::of(found, truth, (space.name == "field").then_some(spectrum))
+                    let errors =
+                        Errors::of(found, truth, (space.name == "field").then_some(spectrum));
+                    match model {
+                        Model::Ensemble => {
+                            let members = batch.members.iter();
+                            let members: Vec<_> = members.map(|m| m.at(rollout, step)).collect();
+                            errors.of_ensemble(&members, found, truth)
+                        }
+                        _ => errors,
+                    }
                 };
                 let steps = (0..=steps).map(errors).collect();
                 entries.push(Entry { space: space.name.into(), model: *model, steps });

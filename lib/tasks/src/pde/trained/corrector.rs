@@ -2,7 +2,7 @@
 
 use super::TrainedOperator;
 use super::forecast::Forecast;
-use crate::pde::corrector::{Correction, CorrectorParts, CorrectorTask};
+use crate::pde::corrector::{Correction, CorrectorParts, CorrectorTask, Draws};
 use crate::pde::distill::{DistillTask, Student, student_of};
 use crate::pde::evaluate::{Batch, Model, Plan, Request, Start};
 use crate::pde::operator::OperatorParts;
@@ -39,15 +39,15 @@ struct Stage {
 }
 
 impl TrainedCorrector {
-    /// Rolls out unnormalised latents [n, tokens, dim] to [n, steps + 1, tokens, dim]. Each rollout has an id of its
-    /// own, on which its noise depends, but not on the others.
+    /// Rolls out unnormalised latents [n, tokens, dim] to [n, steps + 1, tokens, dim]. `ids` are the numbers of the
+    /// rollouts, on which, with the member of the ensemble, their noise depends.
     fn rollout(
         &self,
         stage: &Stage,
         first: &[f32],
         parameters: &[&Parameter],
         (time, steps): (f64, usize),
-        ids: &[u64],
+        (ids, member): (&[u64], u64),
     ) -> Result<Vec<f32>> {
         let operator = self.operator.layers();
         self.operator.rollout_with(
@@ -56,9 +56,11 @@ impl TrainedCorrector {
             (time, steps),
             |frozen, z, features, start| {
                 let operate = |z: &Var, features: &Var| operator.forward(frozen, z, features);
-                let ids = &ids[start..start + z.shape()[0]];
+                let rows = &ids[start..start + z.shape()[0]];
+                let rows = rows.iter().map(|id| (*id, member)).collect();
+                let draws = Draws { seed: SEED, rows };
                 stage.trained.run(|forward, correction| {
-                    let (from, how) = ((z.clone(), features), (steps, SEED, ids));
+                    let (from, how) = ((z.clone(), features), (steps, &draws));
                     correction.rollout(forward, self.operator.scale(), from, how, operate)
                 })
             },
@@ -132,7 +134,7 @@ impl TrainedModel for TrainedCorrector {
     }
 
     fn plan(&self, set: &TrajectorySet, request: &Request) -> Result<Plan> {
-        self.operator.plan(set, request)
+        Ok(Plan { members: request.members, ..self.operator.plan(set, request)? })
     }
 
     fn rollouts(
@@ -146,10 +148,13 @@ impl TrainedModel for TrainedCorrector {
         let id = |start: &Start| start.trajectory as u64 * frames + start.frame as u64;
         let ids: Vec<u64> = starts.iter().map(id).collect();
         let (parameters, time) = (plan.parameters(set, starts), plan.time_step(set));
-        let operator = |first: &[f32]| self.operator.rollout(first, &parameters, time, plan.steps);
+        let operator =
+            |first: &[f32], _| self.operator.rollout(first, &parameters, time, plan.steps);
         let own = |stage| {
             let (parameters, ids) = (&parameters, &ids);
-            move |first: &[f32]| self.rollout(stage, first, parameters, (time, plan.steps), ids)
+            move |first: &[f32], member| {
+                self.rollout(stage, first, parameters, (time, plan.steps), (ids, member))
+            }
         };
         let corrected: Vec<_> = self.stages.iter().map(own).collect();
         let forecasts = self.stages.iter().zip(&corrected).map(|(stage, rollout)| Forecast {
@@ -172,7 +177,7 @@ impl TrainedModel for TrainedCorrector {
         let time = self.operator.time_step(&parameter, request)?;
         let parameters = vec![&parameter; which.len()];
         self.operator.predict_with(inputs, which, request, |first: &[f32]| {
-            self.rollout(&self.stages[0], first, &parameters, (time, request.steps), &ids)
+            self.rollout(&self.stages[0], first, &parameters, (time, request.steps), (&ids, 0))
         })
     }
 }

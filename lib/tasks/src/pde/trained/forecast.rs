@@ -16,19 +16,20 @@ pub(super) struct Forecast<'a> {
     pub model: Model,
     /// Evaluations of a denoiser per step.
     pub denoisings: usize,
-    /// From unnormalised initial latents [n, tokens, dim] to rollouts [n, steps + 1, tokens, dim].
-    pub rollout: &'a dyn Fn(&[f32]) -> Result<Vec<f32>>,
+    /// From unnormalised initial latents [n, tokens, dim] to rollouts [n, steps + 1, tokens, dim], for a member of the
+    /// ensemble.
+    pub rollout: &'a dyn Fn(&[f32], u64) -> Result<Vec<f32>>,
 }
 
 impl<'a> Forecast<'a> {
     /// The forecast of the operator alone.
-    pub fn of_operator(rollout: &'a dyn Fn(&[f32]) -> Result<Vec<f32>>) -> Self {
+    pub fn of_operator(rollout: &'a dyn Fn(&[f32], u64) -> Result<Vec<f32>>) -> Self {
         Self { model: Model::Operator, denoisings: 0, rollout }
     }
 }
 
 impl TrainedOperator {
-    /// Ground truth, baselines and forecasts of some rollouts. The views are those of the first forecast.
+    /// Ground truth, baselines and forecasts of some rollouts. Views and members are those of the first forecast.
     pub(super) fn compare(
         &self,
         set: &TrajectorySet,
@@ -42,27 +43,38 @@ impl TrainedOperator {
         let first: Vec<f32> = (0..count).flat_map(|i| latents.at(i, 0)).copied().collect();
         let steps = (count * plan.steps) as u64;
         let (mut in_fields, mut in_latents) = (Vec::new(), Vec::new());
-        let (mut costs, mut variances) = (Vec::new(), Vec::new());
+        let (mut costs, mut variances, mut members) = (Vec::new(), Vec::new(), Vec::new());
         for (number, forecast) in forecasts.iter().enumerate() {
             let began = Instant::now();
-            let cost = |model, views: usize| Cost {
+            let cost = |model, times: usize| Cost {
                 model,
-                evaluations: steps * views as u64,
-                denoisings: steps * (views * forecast.denoisings) as u64,
+                evaluations: steps * times as u64,
+                denoisings: steps * (times * forecast.denoisings) as u64,
                 seconds: Bits(began.elapsed().as_secs_f64()),
             };
-            let predicted = (forecast.rollout)(&first)?;
+            let predicted = (forecast.rollout)(&first, 0)?;
             let decoded = codec.decode(&predicted)?;
             costs.push(cost(forecast.model, 1));
             if let Some(views) = plan.views.as_ref().filter(|_| number == 0) {
                 let first: Vec<f32> = (0..count).flat_map(|i| truth.at(i, 0)).copied().collect();
-                let predict = |first: &[f32]| self.rollout_fields(first, forecast.rollout);
+                let rollout = |first: &[f32]| (forecast.rollout)(first, 0);
+                let predict = |first: &[f32]| self.rollout_fields(first, rollout);
                 let all = views.average(&first, count, &decoded, predict)?;
                 in_fields.push((Model::Views, Frames::new(all.fields, states, points)));
                 variances = all.variances;
                 costs.push(cost(Model::Views, views.count()));
             }
-            in_fields.insert(number, (forecast.model, Frames::new(decoded, states, points)));
+            let decoded = Frames::new(decoded, states, points);
+            if plan.members > 1 && number == 0 {
+                members.push(decoded.clone());
+                for member in 1..plan.members as u64 {
+                    let states_of = codec.decode(&(forecast.rollout)(&first, member)?)?;
+                    members.push(Frames::new(states_of, states, points));
+                }
+                in_fields.push((Model::Ensemble, Frames::mean(&members)));
+                costs.push(cost(Model::Ensemble, plan.members));
+            }
+            in_fields.insert(number, (forecast.model, decoded));
             in_latents.push((forecast.model, Frames::new(predicted, states, width)));
         }
         let mut at_zero = vec![0.0; width];
@@ -87,7 +99,7 @@ impl TrainedOperator {
         in_fields.push((Model::Mean, mean));
         in_fields.push((Model::Codec, reconstruction));
         let field = Space { name: "field", truth, models: in_fields };
-        Ok(Batch { spaces: vec![field, latent, weighted], costs, variances })
+        Ok(Batch { spaces: vec![field, latent, weighted], members, costs, variances })
     }
 
     /// Encodes initial fields [n, grid.., channels] in physical units, rolls them out and decodes the states: [n, steps +

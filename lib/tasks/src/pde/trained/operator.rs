@@ -204,7 +204,7 @@ impl TrainedModel for TrainedOperator {
         starts: &[Start],
     ) -> Result<Batch> {
         let (parameters, time) = (plan.parameters(set, starts), plan.time_step(set));
-        let rollout = |first: &[f32]| self.rollout(first, &parameters, time, plan.steps);
+        let rollout = |first: &[f32], _| self.rollout(first, &parameters, time, plan.steps);
         self.compare(set, plan, starts, &[Forecast::of_operator(&rollout)])
     }
 

@@ -38,6 +38,7 @@ fn of_model(model: Model) -> Colour {
         Model::Codec => distinct(2),
         Model::Corrector => distinct(3),
         Model::Student => distinct(4),
+        Model::Ensemble => distinct(6),
         Model::Views => distinct(5),
         Model::Mean => [0x99, 0x99, 0x99],
     }

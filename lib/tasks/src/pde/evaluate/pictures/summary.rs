@@ -120,7 +120,7 @@ fn by_regime(canvas: &Canvas, result: &Evaluation) -> Result<()> {
                     Model::Codec | Model::Persistence | Model::Nearest => 18.0,
                     Model::Mean => 36.0,
                     Model::Corrector => -36.0,
-                    Model::Student => -54.0,
+                    Model::Student | Model::Ensemble => -54.0,
                 };
                 let letters = Letters { colour: of_model(*model), ..centred };
                 if row > 60.0 {
