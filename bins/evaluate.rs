@@ -34,8 +34,8 @@ use unix::{Context, Error, Exit, Result, note, warn};
 /// found by the paths in its checkpoint. An operator is rolled out in latent space from start frames spread over every
 /// trajectory, and decoded; the baselines are persistence, the mean of the training data and the codec alone. The
 /// model of a steady problem is compared with the mean of the training solutions and with the solution of the nearest
-/// training sample. Errors are given in physical units and in latent space, by step and by parameter value.
-/// longhaul-files(5) defines every metric and describes the files that score and predict write.
+/// training sample. Errors are given in physical units and in latent space, by step and by parameter value, with 95 %
+/// intervals over trajectories. longhaul-files(5) defines every metric and describes the files that score and predict write.
 #[derive(Parser)]
 #[command(name = "evaluate", version = env!("LONGHAUL_VERSION"), after_long_help = MANUAL)]
 struct Args {
@@ -184,6 +184,8 @@ EXAMPLES
   The same with a codec that was moved:
     $ cp -r codec moved
     $ evaluate score operator --with codec=moved --data split.json --steps 8 -o moved-result
+  The mean of 8 rollouts from copies transformed by symmetries of the equation, and its error bars:
+    $ evaluate score operator --data split.json --steps 8 --views 8 -o views-result
   Check that 8 steps fit before training anything:
     $ evaluate check -c operator.yaml --data split.json --steps 8
   The errors of the codec alone:

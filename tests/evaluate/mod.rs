@@ -2,6 +2,7 @@
 
 mod interrupted;
 mod predictions;
+mod views;
 
 use std::fs;
 use std::path::Path;
@@ -67,27 +68,44 @@ fn rollout(regime: &Value, space: &str, model: &str, quantity: &str) -> f64 {
 }
 
 /// The error of persistence over 4 steps of 2 frames from frames 0, 6 and 12 of the trajectories of one regime,
-/// computed directly from the files: over all starts together, and the mean over the starts.
-fn persistence(value: f64) -> [f64; 2] {
+/// computed directly from the files: over all starts together, the mean over the starts, and the geometric mean and the
+/// largest value over rollouts.
+fn persistence(value: f64) -> [f64; 4] {
     let manifest = world().join("data/split.json");
     let set = TrajectorySet::open(&manifest, SplitName::Test, Verify::Hashes).unwrap();
     let (mut error, mut target) = ([0.0_f64; 3], [0.0_f64; 3]);
+    let (mut logs, mut largest, mut count) = (0.0, 0.0_f64, 0);
     for i in (0..set.len()).filter(|i| set.entry(*i).parameter.value == value) {
         let mut u = vec![0.0; 21 * 72];
         set.read(i, &mut u).unwrap();
         let frame = |f: usize| u[f * 72..][..72].iter().map(|u| f64::from(*u));
         for (at, start) in [0, 6, 12].into_iter().enumerate() {
+            let before = (error[at], target[at]);
             for step in 1..=4 {
                 for (first, now) in frame(start).zip(frame(start + 2 * step)) {
                     error[at] += (first - now) * (first - now);
                     target[at] += now * now;
                 }
             }
+            let own = ((error[at] - before.0) / (target[at] - before.1)).sqrt();
+            (logs, largest, count) = (logs + own.ln(), largest.max(own), count + 1);
         }
     }
     let by_start = error.iter().zip(&target).map(|(e, t)| (e / t).sqrt());
     let all = error.iter().sum::<f64>() / target.iter().sum::<f64>();
-    [all.sqrt(), by_start.sum::<f64>() / 3.0]
+    [all.sqrt(), by_start.sum::<f64>() / 3.0, (logs / f64::from(count)).exp(), largest]
+}
+
+/// Root mean square of all fields of the validation split.
+fn validation_rms() -> f64 {
+    let manifest = world().join("data/split.json");
+    let set = TrajectorySet::open(&manifest, SplitName::Validation, Verify::Hashes).unwrap();
+    let (mut sum, mut u) = (0.0, vec![0.0; 21 * 72]);
+    for i in 0..set.len() {
+        set.read(i, &mut u).unwrap();
+        sum += u.iter().map(|u| f64::from(*u).powi(2)).sum::<f64>();
+    }
+    (sum / (set.len() * u.len()) as f64).sqrt()
 }
 
 #[test]
@@ -108,11 +126,21 @@ fn the_numbers_are_those_of_the_fields() {
     assert_eq!(protocol["codec"]["weights"], "ema");
     assert!(protocol["codec"]["checkpoint"].as_str().unwrap().contains("/codec/ckpt/step-"));
     for (regime, value) in metrics["regimes"].as_array().unwrap().iter().zip([0.01, 0.1]) {
-        let [expected, of_starts] = persistence(value);
+        let [expected, of_starts, geometric, largest] = persistence(value);
         let found = regime["nrmse_of_starts"]["persistence"]["mean"].as_f64().unwrap();
         assert!((found / of_starts - 1.0).abs() < 1e-9, "{value}: {found}, not {of_starts}");
         let found = rollout(regime, "field", "persistence", "nrmse");
         assert!((found / expected - 1.0).abs() < 1e-9, "{value}: {found}, not {expected}");
+        let quantity = |name: &str| rollout(regime, "field", "persistence", name);
+        assert!((quantity("nrmse_geometric_mean") / geometric - 1.0).abs() < 1e-9);
+        // Of 6 rollouts, a quarter of the way from the largest error to the next.
+        assert!(quantity("nrmse_p95") <= largest && quantity("nrmse_p95") > geometric);
+        for name in ["nrmse", "nrmse_geometric_mean"] {
+            let [low, high] = ["low", "high"].map(|end| quantity(&format!("{name}_{end}")));
+            assert!(low < quantity(name) && quantity(name) < high, "{low} {name} {high}");
+        }
+        let scaled = quantity("rmse") / validation_rms();
+        assert!((quantity("nrmse_validation_scale") / scaled - 1.0).abs() < 1e-9);
         // An identity operator is persistence in the latents; in the field it is the codec's reconstruction of the
         // first frame.
         for space in ["latent", "latent_weighted"] {
@@ -165,9 +193,9 @@ fn csv_has_the_numbers_of_json_and_pictures_are_pictures() {
         assert_eq!(expected.as_f64(), value.parse().ok(), "{line}");
         count += 1;
     }
-    // All regimes and each one; the whole rollout and steps 0 to 3; four models with 11 quantities in the field, three
-    // with five in both kinds of latents.
-    assert_eq!(count, 3 * 5 * (4 * 11 + 2 * 3 * 5));
+    // All regimes and each one; the whole rollout and steps 0 to 3; four models with 12 quantities in the field, three
+    // with five in both kinds of latents; six quantities over rollouts of each model, and the operator's evaluations.
+    assert_eq!(count, 3 * (5 * (4 * 12 + 2 * 3 * 5) + 4 * 6 + 1));
     for (name, height) in [("nu-0.01", 960), ("nu-0.1", 960), ("summary", 640)] {
         let png = fs::read(world().join(format!("files/pictures/{name}.png"))).unwrap();
         assert_eq!(&png[..8], b"\x89PNG\r\n\x1a\n");
@@ -179,7 +207,7 @@ fn csv_has_the_numbers_of_json_and_pictures_are_pictures() {
 #[test]
 fn threads_change_nothing() {
     for threads in [1, 3] {
-        let words = format!("operator --steps 4 --threads {threads}");
+        let words = format!("operator --steps 4 --views 3 --threads {threads}");
         let output = evaluate(&format!("{words} -o threads-{threads}"));
         assert_eq!(output.status, Some(0), "{}", output.stderr);
     }
