@@ -62,7 +62,7 @@ pub struct Cost {
     pub model: Model,
     /// Evaluations of the trained model, one for each step of each rollout.
     pub evaluations: u64,
-    /// Wall-clock time from the initial fields to the predicted fields.
+    /// Wall-clock time of the predictions, including the decoder; of views also the encoder.
     pub seconds: Bits,
 }
 
