@@ -75,7 +75,7 @@ pub struct Cost {
     pub evaluations: u64,
     /// Evaluations of the denoiser of a corrector.
     pub denoisings: u64,
-    /// Wall-clock time from the initial fields to the predicted fields.
+    /// Wall-clock time of the predictions, including the decoder; of views also the encoder.
     pub seconds: Bits,
 }
 

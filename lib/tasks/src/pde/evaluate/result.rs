@@ -109,7 +109,7 @@ impl Evaluation {
 
     /// Statistics over the rollouts of some regimes of a model's errors in the space of fields.
     pub fn of_rollouts(&self, regimes: Range<usize>, model: Model) -> Quantities {
-        let models = self.overall().models();
+        let models = self.regimes[0].by_start[0].models();
         let Some(at) = models.iter().position(|own| *own == model) else { return Vec::new() };
         let all = || self.regimes[regimes.clone()].iter().flat_map(|regime| &regime.sums);
         let errors: Vec<f64> = all().map(|sums| sums.nrmse(at)).collect();

@@ -182,3 +182,102 @@ fn is_centred(field: &Field, [from, to]: [f64; 2]) -> bool {
         _ => true,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn views(equation: Equation, grid: &[usize], count: usize) -> Views {
+        let mut symmetries = equation.symmetries().views(grid, 4);
+        symmetries.truncate(count);
+        Views { equation, grid: grid.to_vec(), symmetries }
+    }
+
+    fn state(length: usize) -> Vec<f32> {
+        (0..length).map(|i| ((i * i + 3 * i) % 17) as f32 / 8.0 - 1.0).collect()
+    }
+
+    /// A step of a scheme with the symmetries of Burgers, u + u·(difference of u to both sides), three states.
+    fn steps(first: &[f32]) -> Result<Vec<f32>> {
+        let mut states = Vec::new();
+        for rollout in first.chunks_exact(12) {
+            let mut state = rollout.to_vec();
+            for _ in 0..3 {
+                states.extend_from_slice(&state);
+                let at = |i: usize| state[i % 12];
+                let next = |i: usize| at(i) - 0.01 * at(i) * (at(i + 1) - at(i + 11));
+                let next: Vec<f32> = (0..12).map(next).collect();
+                state = next;
+            }
+        }
+        Ok(states)
+    }
+
+    #[test]
+    fn a_model_with_the_symmetries_has_no_spread() {
+        let first = state(24);
+        let single = steps(&first).unwrap();
+        let averaged =
+            views(Equation::Burgers, &[12], 8).average(&first, 2, &single, steps).unwrap();
+        assert!(averaged.variances.iter().all(|variance| *variance < 1e-13));
+        for (rollout, (found, expected)) in
+            averaged.fields.chunks_exact(36).zip(single.chunks_exact(36)).enumerate()
+        {
+            let mean = |u: &[f32]| u.iter().sum::<f32>() / 12.0;
+            let start = mean(&first[12 * rollout..][..12]);
+            for (found, expected) in found.chunks_exact(12).zip(expected.chunks_exact(12)) {
+                // The step conserves no mean, the average does.
+                let offset = start - mean(expected);
+                let pairs = found.iter().zip(expected);
+                pairs.for_each(|(a, b)| assert!((a - b - offset).abs() < 1e-6, "{a} {b}"));
+            }
+        }
+    }
+
+    /// An error that is the same in every view before it is transformed back cancels where a reflection changes its
+    /// sign: c and -c, whose variance is 2c². The initial state has none.
+    #[test]
+    fn an_error_without_the_symmetries_cancels_and_is_the_spread() {
+        let first = state(12);
+        let wrong = |first: &[f32]| -> Result<Vec<f32>> {
+            let later = first.iter().map(|u| u + 0.25);
+            Ok(first.iter().copied().chain(later).collect())
+        };
+        let single = wrong(&first).unwrap();
+        let views = views(Equation::Burgers, &[12], 2);
+        let averaged = views.average(&first, 1, &single, wrong).unwrap();
+        assert!((averaged.variances[0] - 2.0 * 0.25 * 0.25).abs() < 1e-7);
+        for (found, expected) in averaged.fields.iter().zip(first.iter().cycle()) {
+            assert!((found - expected).abs() < 1e-6, "{found} {expected}");
+        }
+    }
+
+    /// A steady problem: the coefficient is transformed, the solution is transformed back.
+    #[test]
+    fn steady_views_transform_inputs_and_solutions() {
+        let first = state(2 * 16);
+        let product = |a: &[f32]| -> Result<Vec<f32>> {
+            let solve = |a: &[f32]| (0..16).map(|i| a[i] * a[(i + 1) % 16]).collect::<Vec<_>>();
+            Ok(a.chunks_exact(16).flat_map(solve).collect())
+        };
+        let single = product(&first).unwrap();
+        let all = views(Equation::Darcy, &[4, 4], 8);
+        assert_eq!(all.count(), 8);
+        let averaged = all.average(&first, 2, &single, product).unwrap();
+        assert!(averaged.fields.len() == 32 && averaged.variances.len() == 2);
+        assert!(averaged.variances.iter().all(|variance| *variance > 1e-3));
+        // The mean over a group is invariant: views of a transformed input are the transformed mean.
+        let mut turned = vec![0.0; 32];
+        let turn = |from: &[f32], to: &mut [f32]| {
+            let pairs = from.chunks_exact(16).zip(to.chunks_exact_mut(16));
+            pairs.for_each(|(from, to)| all.symmetries[5].apply(from, &[4, 4], to));
+        };
+        turn(&first, &mut turned);
+        let single = product(&turned).unwrap();
+        let of_turned = all.average(&turned, 2, &single, product).unwrap();
+        let mut expected = vec![0.0; 32];
+        turn(&averaged.fields, &mut expected);
+        let pairs = of_turned.fields.iter().zip(&expected);
+        pairs.for_each(|(a, b)| assert!((a - b).abs() < 1e-6, "{a} {b}"));
+    }
+}
