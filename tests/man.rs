@@ -167,6 +167,22 @@ fn the_examples_of_the_tasks_load() {
     }
 }
 
+/// Each file in configs/ is a configuration of exactly one task.
+#[test]
+fn the_configurations_of_the_demos_load() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("configs");
+    for entry in fs::read_dir(folder).unwrap() {
+        let file = entry.unwrap().path();
+        let problems: Vec<String> = TASKS
+            .iter()
+            .filter_map(|task| (task.load)(&[file.clone()], &[], &|_| None).err())
+            .map(|error| error.to_string())
+            .collect();
+        let text = problems.join("\n");
+        assert_eq!(problems.len(), TASKS.len() - 1, "{}: {text}", file.display());
+    }
+}
+
 #[test]
 fn longhaul_7_leads_to_every_page() {
     let page = page("longhaul.7");
