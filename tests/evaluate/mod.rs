@@ -2,6 +2,7 @@
 
 mod interrupted;
 mod predictions;
+mod results;
 
 use std::fs;
 use std::path::Path;
