@@ -10,14 +10,14 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use manual::MANUAL;
 
-/// Score trained models on unseen data, compare them with simple baselines, and predict with them
+/// Score trained models on unseen data, predict with them, and compare the results
 ///
 /// RUN is a run directory or a checkpoint of any task. Models it depends on, such as the codec of an operator, are
 /// found by the paths in its checkpoint. An operator is rolled out in latent space from start frames spread over every
 /// trajectory, and decoded; the baselines are persistence, the mean of the training data and the codec alone. The
 /// model of a steady problem is compared with the mean of the training solutions and with the solution of the nearest
-/// training sample. Errors are given in physical units and in latent space, by step and by parameter value.
-/// longhaul-files(5) defines every metric and describes the files that score and predict write.
+/// training sample. Errors are given in physical units and in latent space, by step and by parameter value, with 95 %
+/// intervals over trajectories. longhaul-files(5) defines every metric and describes the files that score, predict and leaderboard write.
 #[derive(Parser)]
 #[command(name = "evaluate", version = env!("LONGHAUL_VERSION"), after_long_help = MANUAL)]
 struct Args {

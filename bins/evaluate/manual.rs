@@ -4,13 +4,13 @@
 pub const MANUAL: &str = "\
 EXIT STATUS
   0   Complete.
-  1   Three consecutive attempts were stopped or killed before they stored anything: the job needs a longer time
-      limit. The next attempt counts from 0 again.
+  1   For gate: the evaluation does not pass. For score: three consecutive attempts were stopped or killed before
+      they stored anything: the job needs a longer time limit. The next attempt counts from 0 again.
   2   The command line is wrong, or no rollout fits into the trajectories.
   65  A checkpoint is damaged, a data file is not what the split manifest recorded, or the codec is not the one
       that the operator was trained with. Data files are hashed concurrently with the rollouts and compared before
-      any result is written.
-  66  A checkpoint or the data is missing.
+      any result is written. For compare: the protocols, tasks or data differ.
+  66  A checkpoint, the data or an evaluation is missing. For gate: the leaderboard has no baseline.
   73  The result cannot be written, or already exists.
   75  Stopped by TERM, INT, HUP or USR1; the same command resumes after the last stored batch of rollouts or
       trajectories.
@@ -40,6 +40,18 @@ EXAMPLES
     $ ds-prep gen burgers --parameter 0.01 --samples 3 --grid 128 --frames 2 --seed 9 -o new
     $ evaluate predict operator --inputs new/*.hdf5 --steps 20 -o predicted.hdf5
     $ ds-prep show predicted.hdf5
+  Two evaluations in one HTML file with all pictures:
+    $ evaluate compare result moved-result --html comparison.html
+  What the log of a run suggests:
+    $ evaluate analyze operator
+  A leaderboard, and a model that must be better than the best row labelled baseline:
+    $ evaluate leaderboard add result --board leaderboard.jsonl --label baseline
+    $ train-stage operator -c operator.yaml -s training.updates=200 --run longer
+    $ evaluate score longer --data split.json --steps 8 -o longer-result
+    $ evaluate gate longer-result --board leaderboard.jsonl --baseline baseline --max-ratio max_error=1.1 ||
+    >   test $? = 1
+    $ evaluate leaderboard add longer-result --board leaderboard.jsonl --label candidate
+    $ evaluate leaderboard show --board leaderboard.jsonl --html leaderboard.html
   A steady problem, from permeability to pressure:
     $ ds-prep gen darcy --parameter 1 --samples 20 --grid 32 --seed 1 -o rock
     $ ds-prep split rock/*.hdf5 --seed 1 -o rock/split.json

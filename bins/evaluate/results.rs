@@ -120,7 +120,7 @@ pub struct Show {
     board: PathBuf,
     /// Metrics to show; rows are sorted by the first one
     #[arg(long, value_name = "METRIC", value_delimiter = ',',
-        default_values = ["nrmse", "nrmse_pdebench", "rmse", "persistence.nrmse"])]
+        default_values = ["nrmse", "nrmse_of_starts", "rmse", "persistence.nrmse"])]
     metric: Vec<String>,
     /// Also write all rows, with all metrics, as CSV
     #[arg(long, value_name = "FILE")]
@@ -190,7 +190,7 @@ pub fn gate(args: &GateArgs) -> Result<Exit> {
     let baseline = gate.baseline(&board, &candidate, &args.baseline);
     let (name, labels) = (args.board.display(), args.baseline.join(" or "));
     let title = match baseline {
-        Some(row) => format!("{} of {}", row.label, row.name),
+        Some(row) => format!("{} ({})", row.name, row.label),
         None if args.first_passes => "none".to_string(),
         None => {
             return Err(Error::new(

@@ -3,6 +3,7 @@
 mod interrupted;
 mod numbers;
 mod predictions;
+mod results;
 mod views;
 
 use std::fs;

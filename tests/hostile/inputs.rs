@@ -5,7 +5,7 @@ use std::fs;
 use super::*;
 
 /// A file, and a command that reads it.
-const READERS: [(&str, &str); 12] = [
+const READERS: [(&str, &str); 13] = [
     ("codec.yaml", "train-stage codec -c codec.yaml --run new"),
     ("split.json", "train-stage codec -c codec.yaml --run new"),
     ("stats.json", "train-stage codec -c codec.yaml --run new"),
@@ -18,6 +18,7 @@ const READERS: [(&str, &str); 12] = [
     ("run/ckpt/step-00000006/model.safetensors", "ckpt export run -o out.safetensors"),
     ("weights.safetensors", "ckpt import weights.safetensors --like run -o made"),
     ("weights.safetensors", "ckpt import weights.safetensors --like codec.yaml -o made"),
+    ("scored/metrics.json", "evaluate compare scored"),
 ];
 
 /// What replaces the file, made by a shell with its name in `$f`; and what the error says, besides the name.

@@ -46,7 +46,9 @@ optimizer: {method: {kind: sgd}, learning_rate: 1e-3}
         ds-prep stats split.json -o stats.json
         train-stage codec -c codec.yaml --run run
         latent-cache make run --data split.json -o latents
-        ckpt export run -o weights.safetensors";
+        ckpt export run -o weights.safetensors
+        evaluate score run --data split.json --steps 2 --starts 1 -o scored
+        evaluate leaderboard add scored --board board.jsonl --label a";
     let output = shell(folder.path(), script);
     assert_eq!(output.status, Some(0), "{}", output.stderr);
     folder

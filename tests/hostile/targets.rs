@@ -13,6 +13,7 @@ use learn::checkpoint;
 use learn::foreign;
 use serde_json::Value;
 use tasks::pde::codec::CodecTask;
+use tasks::results::{Analysis, Board, Comparison};
 use tensor::Dtype;
 use unix::slurm::{Slurm, time_left_of};
 
@@ -23,11 +24,12 @@ use super::mutate::Mutator;
 pub type Target = (&'static str, fn(&Path, &mut Mutator));
 
 /// Each works in a copy of the fixture and restores it.
-pub const TARGETS: [Target; 14] = [
+pub const TARGETS: [Target; 15] = [
     ("safetensors", safetensors),
     ("pickle", pickle),
     ("checkpoint", checkpoint),
     ("log and status", records),
+    ("evaluations and leaderboards", results),
     ("configuration", configuration),
     ("split and statistics", data_set),
     ("latents", latents),
@@ -197,6 +199,34 @@ fn records(folder: &Path, chaos: &mut Mutator) {
     with(&folder.join("fuzzed"), &text, |path| drop(unix::log::read(path)));
     let status = chaos.json(&document(&folder.join("run/status.json"))).to_string();
     with(&folder.join("fuzzed"), status.as_bytes(), |path| drop(unix::status::read(path)));
+}
+
+/// A metrics.json, and a log and a leaderboard with a further line whose checksum is right.
+fn results(folder: &Path, chaos: &mut Mutator) {
+    let scored = folder.join("scored");
+    let metrics = chaos.json(&document(&scored.join("metrics.json"))).to_string();
+    with(&scored.join("metrics.json"), metrics.as_bytes(), |_| {
+        let comparison = Comparison::read(std::slice::from_ref(&scored));
+        let _ = comparison.map(|comparison| comparison.lines());
+    });
+    for name in ["run/log.jsonl", "board.jsonl"] {
+        let path = folder.join(name);
+        let log = fs::read_to_string(&path).unwrap();
+        let lines: Vec<&str> = log.lines().collect();
+        let line: Value = serde_json::from_str(lines[chaos.below(lines.len())]).unwrap();
+        let Value::Object(mut record) = chaos.json(&line) else { continue };
+        record.shift_remove("crc");
+        if record.is_empty() {
+            continue;
+        }
+        with(&path, log.as_bytes(), |path| {
+            let _ = unix::log::append_once(path, &record, |other| *other == record);
+            let _ = Analysis::read(&folder.join("run"));
+            let board = Board::read(&folder.join("board.jsonl"), false).unwrap();
+            let text = board.document(&["nrmse".to_string()]).html();
+            assert!(text.ends_with("</html>\n") && board.csv().is_ok());
+        });
+    }
 }
 
 fn configuration(folder: &Path, chaos: &mut Mutator) {

@@ -65,8 +65,11 @@ pub fn page(command: &Command) -> Result<String> {
     Ok(tidy(&page))
 }
 
-/// A `.SS` subsection with the synopsis, description and options of one subcommand.
+/// A `.SS` subsection with the synopsis, description and options of one subcommand, or those of its subcommands.
 fn subsection(command: &Command) -> Result<String> {
+    if command.has_subcommands() {
+        return shown(command).map(subsection).collect();
+    }
     let man = Man::new(with_own_description(command));
     let heading = command.get_bin_name().unwrap_or(command.get_name());
     let mut text = format!(".SS {}\n", escape(heading));
@@ -77,9 +80,6 @@ fn subsection(command: &Command) -> Result<String> {
     if let Some(manual) = command.get_after_long_help() {
         text += ".PP\n";
         text += &sections(&manual.to_string());
-    }
-    for nested in shown(command) {
-        text += &subsection(nested)?;
     }
     Ok(text)
 }

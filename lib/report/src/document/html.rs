@@ -57,7 +57,7 @@ fn of_table(table: &Table) -> Markup {
                 thead {
                     tr {
                         @for (at, name) in table.columns.iter().enumerate() {
-                            th class=[class(at)] scope="col" { (name) }
+                            th class=[class(at)] scope="col" { (breakable(name)) }
                         }
                     }
                 }
@@ -72,11 +72,19 @@ fn of_table(table: &Table) -> Markup {
 }
 
 fn of_cell(cell: &Cell) -> Markup {
-    let text = if cell.is_number { cell.text.replace('-', "−") } else { cell.text.clone() };
+    let text = match cell.is_number {
+        true => html! { (cell.text.replace('-', "−")) },
+        false => breakable(&cell.text),
+    };
     match cell.is_best {
         true => html! { strong { (text) } },
         false => html! { (text) },
     }
+}
+
+/// Text that may be broken into lines after the separators of paths and keys.
+fn breakable(text: &str) -> Markup {
+    html! { @for part in text.split_inclusive(['.', '_', '/']) { (part) wbr; } }
 }
 
 #[cfg(test)]
@@ -96,8 +104,10 @@ mod tests {
         document.picture(hostile, b"\x89PNG\r\n".to_vec());
         let html = document.html();
         assert!(!html.contains("<script") && !html.contains("http"), "{html}");
+        // A slash in a table is followed by a place for a line break.
         let escaped = "&quot;&gt;&lt;script&gt;alert(1)&lt;/script&gt;&amp;";
-        assert_eq!(html.matches(escaped).count(), 9, "{html}");
+        let html = html.replace("<wbr>", "");
+        assert_eq!(html.matches(escaped).count(), 8, "{html}");
         assert!(html.contains("<td class=\"number\"><strong>−0.25</strong></td>"), "{html}");
         assert!(html.contains("<img src=\"data:image/png;base64,iVBORw0K\""), "{html}");
     }

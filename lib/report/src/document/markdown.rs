@@ -6,7 +6,7 @@ impl Document {
     /// The report as Markdown, without pictures. The best values are bold.
     pub fn markdown(&self) -> String {
         let mut text = format!("# {}\n", escape(&self.title));
-        for block in self.blocks.iter().filter_map(block) {
+        for block in self.without_pictures().map(block) {
             text += "\n";
             text += &block;
         }
@@ -14,15 +14,13 @@ impl Document {
     }
 }
 
-fn block(block: &Block) -> Option<String> {
+fn block(block: &Block) -> String {
     match block {
-        Block::Heading(text) => Some(format!("## {}\n", escape(text))),
-        Block::Paragraph(text) => Some(format!("{}\n", escape(text))),
-        Block::List(items) => {
-            Some(items.iter().map(|item| format!("- {}\n", escape(item))).collect())
-        }
-        Block::Table(table) => Some(lines(table)),
-        Block::Picture { .. } => None,
+        Block::Heading(text) => format!("## {}\n", escape(text)),
+        Block::Paragraph(text) => format!("{}\n", escape(text)),
+        Block::List(items) => items.iter().map(|item| format!("- {}\n", escape(item))).collect(),
+        Block::Table(table) => lines(table),
+        Block::Picture { .. } => String::new(),
     }
 }
 

@@ -72,6 +72,17 @@ impl Document {
     pub fn picture(&mut self, caption: impl Into<String>, png: Vec<u8>) {
         self.blocks.push(Block::Picture { caption: caption.into(), png });
     }
+
+    /// The blocks without pictures and without the headings of pictures.
+    fn without_pictures(&self) -> impl Iterator<Item = &Block> {
+        let is_picture = |block: Option<&Block>| matches!(block, Some(Block::Picture { .. }));
+        self.blocks.iter().enumerate().filter_map(move |(at, block)| {
+            let is_heading = matches!(block, Block::Heading(_));
+            let next = self.blocks.get(at + 1);
+            let is_left_out = is_picture(Some(block)) || is_heading && is_picture(next);
+            (!is_left_out).then_some(block)
+        })
+    }
 }
 
 impl Table {

@@ -5,18 +5,18 @@ use super::{Block, Cell, Document, Table, aligned};
 impl Document {
     /// The report as plain text, without title and pictures. The best values have an asterisk.
     pub fn text(&self) -> String {
-        let blocks: Vec<String> = self.blocks.iter().filter_map(block).collect();
+        let blocks: Vec<String> = self.without_pictures().map(block).collect();
         blocks.join("\n")
     }
 }
 
-fn block(block: &Block) -> Option<String> {
+fn block(block: &Block) -> String {
     match block {
-        Block::Heading(text) => Some(format!("{}\n", text.to_uppercase())),
-        Block::Paragraph(text) => Some(format!("{text}\n")),
-        Block::List(items) => Some(items.iter().map(|item| format!("- {item}\n")).collect()),
-        Block::Table(table) => Some(lines(table)),
-        Block::Picture { .. } => None,
+        Block::Heading(text) => format!("{text}\n"),
+        Block::Paragraph(text) => format!("{text}\n"),
+        Block::List(items) => items.iter().map(|item| format!("- {item}\n")).collect(),
+        Block::Table(table) => lines(table),
+        Block::Picture { .. } => String::new(),
     }
 }
 
@@ -51,6 +51,7 @@ mod tests {
         document.paragraph("Two runs.");
         document.table(table);
         document.list(vec!["one".into(), "two".into()]);
+        document.heading("unused");
         document.picture("unused", vec![1]);
         let expected = "\
 METRICS

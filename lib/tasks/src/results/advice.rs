@@ -208,3 +208,143 @@ fn saving(run: &Analysis) -> Option<Advice> {
     );
     advice("checkpoint.every", text)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use learn::task::Direction;
+    use serde_json::{Map, json};
+    use unix::log::Records;
+    use unix::status::{Cost, Status};
+
+    /// A finished run of 1000 updates, of which every tenth is logged, that needs no advice.
+    struct Run {
+        config: Value,
+        records: Vec<Value>,
+        /// Values of the metric at updates 200, 400, ...
+        validations: Vec<f64>,
+    }
+
+    impl Run {
+        fn good() -> Self {
+            let config = json!({
+                "data": {"random_shift": false, "random_reflection": true},
+                "training": {
+                    "updates": 1000, "clip_grad_norm": null, "early_stopping_patience": null, "on_spike": "record",
+                    "amp": false, "workers": 1, "prefetch": 4, "validate_every": 200, "validation_samples": 64,
+                },
+                "schedule": [{"kind": "cosine"}],
+                "plateau": null,
+                "checkpoint": {"every": 500},
+            });
+            let record = |n: u64| {
+                json!({
+                    "kind": "update", "update": 10 * n, "loss": 1.0 + 0.01 * (n % 2) as f64, "gradient_norm": 0.5,
+                    "learning_rate": 1e-3, "skipped": 0, "seconds": 0.1, "data_wait_s": 0.005,
+                })
+            };
+            let records = (1..=100).map(record).collect();
+            Self { config, records, validations: vec![0.5, 0.3, 0.25, 0.24, 0.239] }
+        }
+
+        fn field(mut self, name: &str, value: impl Fn(u64) -> f64) -> Self {
+            for (n, record) in (1..).zip(&mut self.records) {
+                record[name] = json!(value(n));
+            }
+            self
+        }
+
+        fn record(mut self, record: Value) -> Self {
+            self.records.push(record);
+            self
+        }
+
+        fn key(mut self, section: &str, key: &str, value: Value) -> Self {
+            self.config[section][key] = value;
+            self
+        }
+
+        /// The keys that advice names, and all its texts.
+        fn advice(self) -> (Vec<&'static str>, String) {
+            let validation = |(n, value): (u64, f64)| {
+                let update = 200 * n;
+                json!({"kind": "validation", "update": update, "nrmse": value, "seconds": 1.0})
+            };
+            let validations = (1..).zip(self.validations).map(validation);
+            let records = self.records.into_iter().chain(validations);
+            let fields = |record: Value| record.as_object().cloned().unwrap();
+            let records: Vec<Map<String, Value>> = records.map(fields).collect();
+            let status = Status {
+                state: State::Finished,
+                cost: Cost { hours: 105.0 / 3600.0, device_hours: 0.0 },
+                time: "now".into(),
+                ..Status::default()
+            };
+            let found = Records { records, ..Records::default() };
+            let monitor = Some(("nrmse".to_string(), Direction::Minimize));
+            let run = Analysis::of("run".into(), found, self.config, &status, monitor);
+            let texts: Vec<&str> = run.advice.iter().map(|advice| advice.text.as_str()).collect();
+            (run.advice.iter().map(|advice| advice.key).collect(), texts.join("\n"))
+        }
+    }
+
+    #[test]
+    fn a_run_without_problems_gets_none() {
+        assert_eq!(Run::good().advice(), (vec![], String::new()));
+    }
+
+    #[test]
+    fn every_rule_names_its_key_and_its_numbers() {
+        let good = Run::good;
+        let improving = Run { validations: vec![0.5, 0.4, 0.3], ..good() };
+        let falling =
+            Run { validations: vec![], ..good() }.field("loss", |n| 2.0 - 0.015 * n as f64);
+        let overfitting = Run { validations: vec![0.5, 0.2, 0.3, 0.4, 0.5], ..good() };
+        let overfitting = overfitting.field("loss", |n| 1.0 / n as f64);
+        let clipped = good().key("training", "clip_grad_norm", json!(0.25));
+        let outlier = good().field("gradient_norm", |n| if n == 50 { 40.0 } else { 0.5 });
+        let spike = |run: Run| run.record(json!({"kind": "spike", "update": 500}));
+        let constant = Run {
+            config: {
+                let mut c = good().config;
+                c["schedule"] = json!([]);
+                c
+            },
+            ..good()
+        };
+        let slow = good().record(json!({"kind": "checkpoint", "update": 500, "blocked_s": 10.5}));
+        let validating =
+            good().record(json!({"kind": "validation", "update": 1000, "seconds": 26.0}));
+        for (run, key, words) in [
+            (improving, "training.updates", "25.0 % better"),
+            (falling, "training.updates", "now 1000"),
+            (
+                overfitting,
+                "training.early_stopping_patience",
+                "update 400 and then became 150.0 % worse",
+            ),
+            (clipped, "training.clip_grad_norm", "100 % of the logged updates"),
+            (outlier, "training.clip_grad_norm", "80 times the median"),
+            (good().field("skipped", |_| 2.0), "optimizer.learning_rate", "2 updates were skipped"),
+            (spike(spike(spike(good()))), "training.on_spike", "3 spikes"),
+            (constant, "schedule", "plateau"),
+            (good().field("data_wait_s", |_| 0.03), "training.workers", "30 % of the time"),
+            (validating, "training.validate_every", "30 % of the time"),
+            (slow, "checkpoint.every", "10 % of the time"),
+        ] {
+            let (keys, text) = run.advice();
+            assert_eq!(keys, [key], "{text}");
+            assert!(text.contains(words) && text.contains(key), "{text}");
+        }
+    }
+
+    #[test]
+    fn augmentation_that_is_off_is_suggested_against_overfitting() {
+        let run = Run { validations: vec![0.2, 0.3, 0.4, 0.5, 0.6], ..Run::good() };
+        let (_, text) = run.field("loss", |n| 1.0 / n as f64).advice();
+        assert!(
+            text.contains("data.random_shift") && !text.contains("random_reflection"),
+            "{text}"
+        );
+    }
+}

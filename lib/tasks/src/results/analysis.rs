@@ -9,7 +9,8 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use std::path::Path;
 use unix::run_dir::RunDir;
-use unix::{Error, Result, log, small, status};
+use unix::status::{self, Status};
+use unix::{Error, Result, log, small};
 
 /// Maximum size of config.yaml in bytes.
 const MAX_BYTES: u64 = 16 << 20;
@@ -75,11 +76,6 @@ impl Records {
 }
 
 impl Analysis {
-    /// Whether a directory is a run directory with a log.
-    pub fn is_at(path: &Path) -> bool {
-        path.join("log.jsonl").exists()
-    }
-
     /// Reads a run. Errors: 66 if it has no log or configuration, 65 for a damaged configuration or status.
     pub fn read(path: &Path) -> Result<Self> {
         let run = RunDir::open(path)?;
@@ -92,8 +88,19 @@ impl Analysis {
         let config: Value = serde_yaml::from_slice(&text)
             .map_err(|cause| Error::data(format!("{}: {cause}", run.config().display())))?;
         let status = status::read(&run.status())?.unwrap_or_default();
-        let records = Records(found.records);
         let monitor = monitor_of(path).ok();
+        Ok(Self::of(path.display().to_string(), found, config, &status, monitor))
+    }
+
+    /// The analysis of these records.
+    pub(super) fn of(
+        run: String,
+        found: log::Records,
+        config: Value,
+        status: &Status,
+        monitor: Option<(String, Direction)>,
+    ) -> Self {
+        let records = Records(found.records);
         let metric = monitor.as_ref().map(|(metric, _)| metric.clone());
         let curves = Curves {
             loss: records.series("update", "loss"),
@@ -102,7 +109,7 @@ impl Analysis {
             learning_rate: records.series("update", "learning_rate"),
         };
         let mut analysis = Self {
-            run: path.display().to_string(),
+            run,
             task: records.of("start").find_map(|r| Some(r.get("task")?.as_str()?.to_string())),
             state: (!status.time.is_empty()).then_some(status.state),
             metric,
@@ -112,10 +119,9 @@ impl Analysis {
             direction: monitor.map_or(Direction::default(), |(_, direction)| direction),
             curves,
         };
-        let seconds = 3600.0 * status.cost.hours;
-        analysis.measure(&records, seconds, found.superseded);
+        analysis.measure(&records, 3600.0 * status.cost.hours, found.superseded);
         analysis.advice = advice::of(&analysis);
-        Ok(analysis)
+        analysis
     }
 
     /// A quantity of the table.

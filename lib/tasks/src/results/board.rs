@@ -106,8 +106,9 @@ impl Board {
         document.paragraph(format!(
             "Sorted by {first}, the lowest first. Results of different protocols are in different tables."
         ));
-        for group in self.groups(first) {
-            document.heading(group[0].scored.describe());
+        for (number, group) in self.groups(first).iter().enumerate() {
+            document.heading(format!("Protocol {}", number + 1));
+            document.paragraph(format!("{}.", group[0].scored.describe()));
             let fixed = ["rank", "label", "name"].map(String::from).into_iter();
             let last = ["parameters", "added", "notes"].map(String::from);
             let mut table = Table::new(fixed.chain(metrics.iter().cloned()).chain(last));

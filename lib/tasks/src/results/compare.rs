@@ -7,7 +7,11 @@ use report::document::{Cell, Document, Table};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
-use unix::{Error, Result, note, text};
+use unix::run_dir::RunDir;
+use unix::{Error, Result, note, small, text};
+
+/// Maximum size of a picture in bytes.
+const MAX_PICTURE: u64 = 64 << 20;
 
 /// Runs or evaluations side by side; the others are compared with the first.
 pub struct Comparison {
@@ -39,6 +43,11 @@ impl Comparison {
     /// Errors: 2 for a mixture of both, 65 when the protocols of evaluations, or the tasks or data of runs, differ; 66.
     pub fn read(paths: &[PathBuf]) -> Result<Self> {
         let names = paths.iter().map(|path| path.display().to_string()).collect();
+        let is_run = |path: &Path| RunDir::open(path).is_ok_and(|run| run.log().exists());
+        if let Some(path) = paths.iter().find(|path| !Report::is_at(path) && !is_run(path)) {
+            let text = "it has neither metrics.json, as a result of evaluate score has, nor the log.jsonl of a run";
+            return Err(Error::open(path, text));
+        }
         let reports = paths.iter().filter(|path| Report::is_at(path)).count();
         let subjects = match paths.iter().find(|path| !Report::is_at(path)) {
             None => Subjects::Reports(comparable_reports(paths)?),
@@ -73,7 +82,8 @@ impl Comparison {
                 names.iter().map(|name| line("metric", name.clone(), values(name))).collect()
             }
             Subjects::Reports(reports) => {
-                let metrics = metrics(reports).into_iter().map(|(n, v)| line("metric", n, v));
+                let metrics = metrics(reports).into_iter().chain(baselines(reports));
+                let metrics = metrics.map(|(n, v)| line("metric", n, v));
                 let regimes = regimes(reports).into_iter().map(|(n, v)| line("regime", n, v));
                 metrics.chain(regimes).collect()
             }
@@ -89,7 +99,7 @@ impl Comparison {
 
     /// The report, with all pictures.
     ///
-    /// Errors: 74 when a picture cannot be read.
+    /// Errors: 65, 66 or 74 when a picture cannot be read.
     pub fn document(&self) -> Result<Document> {
         let title = match self.names.as_slice() {
             [one] => format!("Report on {one}"),
@@ -135,13 +145,11 @@ impl Comparison {
     }
 
     fn of_reports(&self, document: &mut Document, reports: &[Report]) {
-        let mut protocol = reports[0].scored.describe();
-        protocol.get_mut(..1).into_iter().for_each(str::make_ascii_uppercase);
-        document.paragraph(format!("{protocol}."));
+        document.paragraph(format!("{}.", reports[0].scored.describe()));
         let others = self.names.iter().skip(1);
         let changes = others.flat_map(|name| [name.clone(), "change (%)".to_string()]);
         let columns: Vec<String> = self.names.iter().take(1).cloned().chain(changes).collect();
-        let mut add = |heading: &str, first: &str, rows: Vec<(String, Vec<Option<f64>>)>| {
+        let mut add = |heading: &str, first: &str, rows: Vec<Metric>| {
             let mut table = Table::new(std::iter::once(first.to_string()).chain(columns.clone()));
             for (name, values) in rows {
                 let cells = compared(&values, first == "regime" || is_error(&name));
@@ -151,6 +159,7 @@ impl Comparison {
             document.table(table);
         };
         add("Errors over whole rollouts", "metric", metrics(reports));
+        add("NRMSE of other models and baselines", "metric", baselines(reports));
         add("NRMSE by parameter value, mean over start frames", "regime", regimes(reports));
         document.heading("Models");
         let fields = ["update", "parameters", "weights", "checkpoint"];
@@ -199,7 +208,7 @@ fn comparable_runs(paths: &[PathBuf]) -> Result<Vec<Analysis>> {
     for (run, path) in runs.iter().zip(paths).skip(1) {
         let differ = |what: &str, a: &str, b: &str| {
             Err(Error::data(format!(
-                "{} and {} cannot be compared, {what} differ: {a} and {b}; score both and compare the results",
+                "{} and {} cannot be compared, {what} differ: {a} and {b}",
                 runs[0].run, run.run
             )))
         };
@@ -255,31 +264,56 @@ fn names<'a>(maps: impl Iterator<Item = &'a Map<String, Value>>) -> Vec<String> 
     names
 }
 
-/// The metrics of the decoded fields: those of the evaluated model, then the NRMSE of the other models and baselines.
-fn metrics(reports: &[Report]) -> Vec<(String, Vec<Option<f64>>)> {
+/// A metric and its value in every report.
+type Metric = (String, Vec<Option<f64>>);
+
+/// The metrics of the decoded fields by model and quantity, in the order in which they first occur.
+fn of_fields(reports: &[Report]) -> Vec<(String, String)> {
     let all = names(reports.iter().map(|report| &report.scored.metrics));
-    let mut own = Vec::new();
-    let mut others = Vec::new();
-    for path in &all {
-        let Some((model, quantity)) =
-            path.strip_prefix("field.").and_then(|path| path.split_once('.'))
-        else {
-            continue;
-        };
-        if reports.iter().any(|report| report.scored.task == model) {
-            if !own.contains(&quantity.to_string()) {
-                own.push(quantity.to_string());
-            }
-        } else if quantity.starts_with("nrmse") && !quantity.ends_with("task_scale") {
-            others.push(format!("{model}.{quantity}"));
+    let parts = |path: &String| {
+        let (model, quantity) = path.strip_prefix("field.")?.split_once('.')?;
+        Some((model.to_string(), quantity.to_string()))
+    };
+    all.iter().filter_map(parts).collect()
+}
+
+fn is_evaluated(reports: &[Report], model: &str) -> bool {
+    reports.iter().any(|report| report.scored.task == model)
+}
+
+fn values(reports: &[Report], name: &str) -> Vec<Option<f64>> {
+    reports.iter().map(|report| report.scored.metric(name)).collect()
+}
+
+/// The metrics of the evaluated model, which may be of another task in every report.
+fn metrics(reports: &[Report]) -> Vec<Metric> {
+    let mut quantities: Vec<String> = Vec::new();
+    for (model, quantity) in of_fields(reports) {
+        if is_evaluated(reports, &model) && !quantities.contains(&quantity) {
+            quantities.push(quantity);
         }
     }
-    let values = |name: &String| reports.iter().map(|report| report.scored.metric(name)).collect();
-    own.iter().chain(&others).map(|name| (name.clone(), values(name))).collect()
+    quantities.into_iter().map(|name| (name.clone(), values(reports, &name))).collect()
+}
+
+/// The NRMSE of all other models.
+fn baselines(reports: &[Report]) -> Vec<Metric> {
+    let shown = ["nrmse", "nrmse_of_starts"];
+    let of_fields = of_fields(reports);
+    let others = of_fields.iter().filter(|(model, quantity)| {
+        !is_evaluated(reports, model) && shown.contains(&quantity.as_str())
+    });
+    let mut others: Vec<_> = others.collect();
+    others.sort_by_key(|(model, _)| of_fields.iter().position(|(own, _)| own == model));
+    let row = |(model, quantity): &(String, String)| {
+        let name = format!("{model}.{quantity}");
+        (name.clone(), values(reports, &name))
+    };
+    others.into_iter().map(row).collect()
 }
 
 /// The NRMSE of the evaluated model by parameter value.
-fn regimes(reports: &[Report]) -> Vec<(String, Vec<Option<f64>>)> {
+fn regimes(reports: &[Report]) -> Vec<Metric> {
     let of =
         |report: &Report, at: usize| report.regimes.get(at)?.1.get(&report.scored.task)?.as_f64();
     let row = |(at, (name, _)): (usize, &(String, _))| {
@@ -292,6 +326,7 @@ fn regimes(reports: &[Report]) -> Vec<(String, Vec<Option<f64>>)> {
 fn compared(values: &[Option<f64>], mark: bool) -> Vec<Cell> {
     let cells = cells(values, mark && values.len() > 1);
     let change = |value: &Option<f64>| match (values[0], value) {
+        (Some(first), Some(value)) if first == *value => Cell::number("0.0"),
         (Some(first), Some(value)) if first != 0.0 => {
             Cell::number(format!("{:+.1}", 100.0 * (value - first) / first.abs()))
         }
@@ -317,9 +352,13 @@ fn pictures(document: &mut Document, report: &Report) -> Result<()> {
     }
     document.heading(format!("Pictures of {}", report.path.display()));
     for file in files {
-        let png = std::fs::read(&file).map_err(|cause| Error::io(&file, cause))?;
-        let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        document.picture(text::line(&name), png);
+        let png = small::read(&file, MAX_PICTURE)?;
+        let name = file.file_stem().unwrap_or_default().to_string_lossy();
+        let caption = match &*name {
+            "summary" => "all parameter values".into(),
+            name => text::line(name),
+        };
+        document.picture(format!("{}: {caption}", report.path.display()), png);
     }
     Ok(())
 }

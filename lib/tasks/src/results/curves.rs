@@ -54,14 +54,17 @@ fn panel(
     let points = || curves.iter().flat_map(|curve| &curve.points);
     let last = points().map(|(update, _)| *update).fold(1.0, f64::max);
     let values = || points().map(|(_, value)| *value);
+    let (low, high) =
+        values().fold((f64::MAX, 0.0_f64), |(low, high), v| (low.min(v), high.max(v)));
     let y = match label {
         // It may end at zero.
-        RATE => Axis::linear(label, 0.0, 1.05 * values().fold(0.0, f64::max)),
-        _ => Axis::logarithmic(label, values()),
+        RATE => Axis::linear("", 0.0, 1.05 * high),
+        _ if high < 5.0 * low => {
+            Axis::linear("", low - 0.05 * (high - low), high + 0.05 * (high - low))
+        }
+        _ => Axis::logarithmic("", values()),
     };
-    let title = label.chars().take(1).flat_map(char::to_uppercase).chain(label.chars().skip(1));
-    let title: String = title.collect();
-    Panel::new(canvas, area, Axis::linear("update", 0.0, last), y).curves(&title, &curves)
+    Panel::new(canvas, area, Axis::linear("update", 0.0, last), y).curves(label, &curves)
 }
 
 /// At most [`POINTS`] points: means of equally many neighbours.

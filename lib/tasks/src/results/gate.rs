@@ -1,6 +1,7 @@
 //! Gates: conditions that a result must meet, relative to a baseline on a leaderboard.
 
 use super::{Board, Row, Scored};
+use report::document::equal_precision;
 use serde::Serialize;
 
 /// The conditions.
@@ -82,8 +83,10 @@ impl Check {
                 format!("{metric}: the baseline {baseline} has no such metric")
             }
             (Some(own), Some(base), Some(limit)) => {
+                let texts = equal_precision(&[Some(*own), Some(*limit), Some(*base)], 5);
+                let [own, limit, base] = [&texts[0], &texts[1], &texts[2]];
                 format!(
-                    "{metric} is {own}, above {limit}, the limit for a baseline of {base} ({baseline})"
+                    "{metric} is {own}, above the limit of {limit}: the baseline, {baseline}, has {base}"
                 )
             }
         }

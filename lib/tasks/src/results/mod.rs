@@ -24,10 +24,12 @@ use serde_json::{Map, Value};
 /// Significant digits of metrics in tables.
 const DIGITS: usize = 4;
 
-/// Cells with the values of one quantity, in equal precision; the lowest one is marked if `mark`.
+/// Cells with the values of one quantity, in equal precision. If `mark`, the lowest is marked, unless all are equal.
 fn cells(values: &[Option<f64>], mark: bool) -> Vec<Cell> {
-    let lowest = values.iter().flatten().copied().filter(|v| v.is_finite()).reduce(f64::min);
-    let is_best = |value: &Option<f64>| mark && value.is_some() && *value == lowest;
+    let known = || values.iter().flatten().copied();
+    let lowest = known().reduce(f64::min);
+    let differ = known().any(|value| Some(value) != lowest);
+    let is_best = |value: &Option<f64>| mark && differ && value.is_some() && *value == lowest;
     let texts = equal_precision(values, DIGITS);
     texts.into_iter().zip(values).map(|(text, v)| Cell::number(text).best(is_best(v))).collect()
 }

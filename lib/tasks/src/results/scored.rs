@@ -165,9 +165,12 @@ impl Scored {
                 shown("time_step")
             ),
         };
+        let measures = match self.protocol.get("measures").and_then(Value::as_str) {
+            Some("reconstruction") => "Reconstruction",
+            _ => "Prediction",
+        };
         format!(
-            "{} of {} trajectories of the {} split {hash} on {} points{steps}",
-            shown("measures"),
+            "{measures} of {} trajectories of the {} split {hash} on {} points{steps}",
             shown("trajectories"),
             shown("on"),
             grid.join(" x ")
