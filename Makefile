@@ -6,7 +6,7 @@ PYTHON = python3
 # Where cargo puts the release build, which demo and install use.
 BIN := $(abspath $(or $(CARGO_TARGET_DIR),target))/release
 
-.PHONY: demo test torture check lines bench gpu gpu-test gpu-bench man install deps nvrtc
+.PHONY: demo test torture check lines bench science gpu gpu-test gpu-bench man install deps nvrtc
 
 # A data set, a codec, latents, an operator (stopped once and resumed), a report: demo/.
 demo: deps
@@ -93,6 +93,15 @@ bench:
 	else echo "bench: $(PYTHON) has no h5py and scipy: solvers are not compared" >&2; fi; \
 	test -n "$$torch" || \
 	  echo "bench: $(PYTHON) has no torch: nothing is compared with it; set PYTHON to use another Python" >&2
+
+# Each protocol trains models for several seeds on its own data and writes benches/results/science-NAME.md: at most 45
+# minutes on two cores. It runs in science/NAME, resumes after an interruption and skips what is there.
+PROTOCOLS = $(basename $(notdir $(wildcard benches/science/[!c]*.sh benches/science/corrector.sh)))
+science: $(PROTOCOLS:%=science-%)
+science-%: deps
+	cargo build --release --locked --bins
+	cargo build --release --locked -p tasks --example science_table
+	BIN="$(BIN)" TABLE="$(BIN)/examples/science_table" sh benches/science/$*.sh
 
 # On a machine with a GPU: runs the tests of kernels and of training on it, without the emulator. If compute-sanitizer
 # is installed, the tests of the ops in SANITIZED run again under it. It only sees the blocks from which tensors are

@@ -15,10 +15,13 @@ const POINTS: usize = 500;
 /// The label of the panel with a linear axis.
 const RATE: &str = "learning rate";
 
+/// One of the curves of a run.
+type Choose = fn(&Curves) -> &Series;
+
 /// Draws loss, validation metric, gradient norm and learning rate by update, in four panels.
 pub fn draw(runs: &[&Analysis]) -> Result<Vec<u8>> {
     let metric = runs[0].metric.as_deref().unwrap_or("validation metric");
-    let panels: [(&str, fn(&Curves) -> &Series); 4] = [
+    let panels: [(&str, Choose); 4] = [
         ("training loss", |curves| &curves.loss),
         (metric, |curves| &curves.validation),
         ("gradient norm", |curves| &curves.gradient_norm),

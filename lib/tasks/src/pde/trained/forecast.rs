@@ -11,19 +11,22 @@ use std::ops::Range;
 use std::time::Instant;
 use unix::Result;
 
+/// From unnormalised initial latents [n, tokens, dim] to rollouts [n, steps + 1, tokens, dim], for a member of the
+/// ensemble.
+pub(super) type Rollout<'a> = dyn Fn(&[f32], u64) -> Result<Vec<f32>> + 'a;
+
 /// A way to predict.
 pub(super) struct Forecast<'a> {
     pub model: Model,
     /// Evaluations of a denoiser per step.
     pub denoisings: usize,
-    /// From unnormalised initial latents [n, tokens, dim] to rollouts [n, steps + 1, tokens, dim], for a member of the
-    /// ensemble.
-    pub rollout: &'a dyn Fn(&[f32], u64) -> Result<Vec<f32>>,
+    /// Predicts.
+    pub rollout: &'a Rollout<'a>,
 }
 
 impl<'a> Forecast<'a> {
     /// The forecast of the operator alone.
-    pub fn of_operator(rollout: &'a dyn Fn(&[f32], u64) -> Result<Vec<f32>>) -> Self {
+    pub fn of_operator(rollout: &'a Rollout<'a>) -> Self {
         Self { model: Model::Operator, denoisings: 0, rollout }
     }
 }
