@@ -42,7 +42,10 @@ impl Views {
         patch: usize,
     ) -> Result<Option<Self>> {
         let mut views: Option<Self> = None;
-        for field in fields.into_iter().take(if request.views > 1 { usize::MAX } else { 0 }) {
+        if request.views == 1 {
+            return Ok(None);
+        }
+        for field in fields {
             let own = Self::of_field(field, request, patch)?;
             let path = field.path().display();
             if let Some(other) = views.replace(own.clone()).filter(|other| *other != own) {
@@ -103,6 +106,9 @@ impl Views {
     /// the inputs of steady problems; `single` are the predictions from them [n, states, grid.., channels]. `predict`
     /// computes predictions for transformed initial states of all rollouts, in the same order and shapes; it is called
     /// once for each view except the identity. The mean of each conserved channel is that of the initial state.
+    ///
+    /// # Panics
+    /// If `n` is 0 or does not divide the lengths.
     pub fn average(
         &self,
         first: &[f32],
@@ -112,7 +118,7 @@ impl Views {
     ) -> Result<Averaged> {
         let points: usize = self.grid.iter().product();
         let conserved = self.equation.symmetries().conserved;
-        let initial = first.len() / n.max(1);
+        let initial = first.len() / n;
         let channels = self.equation.states();
         let length = points * channels;
         // Σ over views of each value and of its square.
@@ -136,16 +142,17 @@ impl Views {
         }
         let views = self.count() as f64;
         let variance = |[sum, squares]: &[f64; 2]| {
-            // Rounding can make the variance of equal values negative.
-            ((squares - sum * sum / views) / (views - 1.0)).max(0.0)
+            let variance = (squares - sum * sum / views) / (views - 1.0);
+            // Rounding can make the variance of equal values negative. NaN must stay.
+            if variance < 0.0 { 0.0 } else { variance }
         };
         let mut fields: Vec<f32> = sums.par_iter().map(|[sum, _]| (sum / views) as f32).collect();
-        let rollout = sums.len() / n.max(1);
+        let rollout = sums.len() / n;
         let later = if rollout > length { length } else { 0 };
         let mean_variance = |sums: &[[f64; 2]]| {
             sums[later..].iter().map(variance).sum::<f64>() / (rollout - later) as f64
         };
-        let variances = sums.par_chunks_exact(rollout.max(1)).map(mean_variance).collect();
+        let variances = sums.par_chunks_exact(rollout).map(mean_variance).collect();
         for (first, states) in first.chunks_exact(initial).zip(fields.chunks_exact_mut(rollout)) {
             for state in states.chunks_exact_mut(length) {
                 conserved.iter().for_each(|channel| set_mean(state, first, channels, *channel));
