@@ -65,12 +65,12 @@ pub fn channel_weights(scale: &Normalisation) -> Tensor {
 #[derive(Clone, Debug)]
 pub struct Condition {
     /// Sorted by name.
-    equations: Vec<Equation>,
+    equations: Vec<EquationScale>,
 }
 
 /// The scales of the features for one equation.
 #[derive(Clone, Debug)]
-struct Equation {
+struct EquationScale {
     /// [`Parameter::names`]; None for the only equation of a checkpoint, which does not record it.
     names: Option<String>,
     mean: f64,
@@ -78,7 +78,7 @@ struct Equation {
     frame_interval: f64,
 }
 
-impl Equation {
+impl EquationScale {
     fn new(names: &str, parameters: &[f64], frame_interval: f64) -> Self {
         let n = parameters.len() as f64;
         let logs: Vec<f64> = parameters.iter().map(|value| log(*value)).collect();
@@ -106,7 +106,7 @@ impl Condition {
             by_name.entry(names).or_insert((Vec::new(), frame_interval)).0.extend(parameters);
         }
         let fitted = |(names, (parameters, frame_interval)): (&String, &(Vec<f64>, f64))| {
-            Equation::new(names, parameters, *frame_interval)
+            EquationScale::new(names, parameters, *frame_interval)
         };
         Self { equations: by_name.iter().map(fitted).collect() }
     }
@@ -134,7 +134,7 @@ impl Condition {
     /// not record its names, and accepts any.
     ///
     /// Errors: 65 when the model was trained on several equations, but not on this one.
-    fn equation(&self, names: &str) -> Result<(usize, &Equation)> {
+    fn equation(&self, names: &str) -> Result<(usize, &EquationScale)> {
         if let [only] = &self.equations[..] {
             return Ok((0, only));
         }
@@ -175,7 +175,7 @@ impl Condition {
 
     /// Buffers for a checkpoint: `condition` with one equation, else `condition.NAMES` for each.
     pub fn buffers(&self) -> Buffers {
-        let buffer = |equation: &Equation| {
+        let buffer = |equation: &EquationScale| {
             let values = [equation.mean, equation.std, equation.frame_interval];
             let several = self.equations.len() > 1;
             let names = equation.names.as_ref().filter(|_| several);
@@ -192,7 +192,7 @@ impl Condition {
         names.sort_unstable();
         let restore = |name: &str, names: Option<&str>| match parts.buffer(name)?[..] {
             [mean, std, frame_interval] => {
-                Ok(Equation { names: names.map(Into::into), mean, std, frame_interval })
+                Ok(EquationScale { names: names.map(Into::into), mean, std, frame_interval })
             }
             _ => Err(Error::data(format!(
                 "the checkpoint's buffer `{name}` does not have three numbers"
