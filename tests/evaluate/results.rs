@@ -1,7 +1,7 @@
 //! Comparisons, gates, leaderboards and analyses.
 
 use std::fs;
-use std::sync::OnceLock;
+use std::sync::Once;
 
 use super::{evaluate, json, rollout, world};
 use crate::common::{Captured, run, shell};
@@ -9,8 +9,8 @@ use serde_json::Value;
 
 /// Evaluations of two codecs with the same protocol, in `first` and `second`.
 fn scored() {
-    static ONCE: OnceLock<()> = OnceLock::new();
-    ONCE.get_or_init(|| {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
         for (model, folder) in [("codec", "first"), ("other-codec", "second")] {
             let output = evaluate(&format!("{model} --steps 2 --starts 2 -o {folder}"));
             assert_eq!(output.status, Some(0), "{}", output.stderr);
@@ -127,17 +127,15 @@ fn boards_rank_within_a_protocol_and_are_exported() {
         let notes = "'<b>a & b</b>, \"c\"'";
         done(&format!("leaderboard add {folder} --board three.jsonl --label x --notes {notes}"));
     }
-    let groups: Vec<[Value; 3]> = rows("three.jsonl")
-        .iter()
-        .map(|row| ["group", "rank", "name"].map(|key| row[key].clone()))
-        .collect();
-    let mut both = ["first", "second"];
-    both.sort_by(|a, b| nrmse(a).total_cmp(&nrmse(b)));
-    let expected = [(1, 1, both[0]), (1, 2, both[1]), (2, 1, "four-steps")];
-    assert_eq!(
-        groups,
-        expected.map(|(group, rank, name)| [group.into(), rank.into(), name.into()])
-    );
+    let mut best = ["first", "second"];
+    best.sort_by(|a, b| nrmse(a).total_cmp(&nrmse(b)));
+    let expected = [(1, 1, best[0]), (1, 2, best[1]), (2, 1, "four-steps")];
+    let rows = rows("three.jsonl");
+    assert_eq!(rows.len(), 3);
+    for (row, (group, rank, name)) in rows.iter().zip(expected) {
+        assert_eq!((&row["group"], &row["rank"]), (&group.into(), &rank.into()));
+        assert_eq!(row["name"], name);
+    }
     let words = "leaderboard show --board three.jsonl --csv three.csv --html three.html";
     done(words);
     assert_eq!(program(words).status, Some(73), "existing files are not overwritten");
