@@ -165,6 +165,18 @@ fn correctors_and_students_resume_to_the_bit_and_know_what_they_belong_to() {
     succeed(folder, &format!("{score} corrector --starts 1 -o one --threads 2"));
     assert_eq!(of_first_start("one").to_bits(), of_first_start("two").to_bits());
 
+    // An ensemble: its members differ, and a student keeps the spread of its teacher.
+    let spread = |run: &str| {
+        succeed(folder, &format!("{score} {run} -o {run}-members --members 4"));
+        let report = metrics(folder, &format!("{run}-members"));
+        let ensemble = &report["overall"]["field"]["ensemble"];
+        assert!(ensemble["energy_score"]["rollout"].as_f64() > Some(0.0), "{ensemble}");
+        ensemble["spread_skill"]["rollout"].as_f64().unwrap()
+    };
+    let (teacher, student) = (spread("corrector"), spread("distill"));
+    assert!(student > 0.3 * teacher && teacher > 0.0, "{student} {teacher}");
+    refused(folder, &format!("{score} operator -o x --members 2"), 2, "--members");
+
     // Without steps a corrector is its operator, bit for bit.
     succeed(
         folder,
