@@ -30,6 +30,7 @@ fn protocol() -> Protocol {
         trajectories: 1,
         rollouts: 1,
         views: 1,
+        members: 1,
         latent: Some([2, 2]),
         models: [("codec", Trained { origin, parameters: 1 })].into(),
     }
