@@ -116,7 +116,7 @@ fn an_operator_of_two_equations_is_told_them_apart() {
         let output = done(folder, &script);
         let rows =
             output.stdout.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-        let row = rows.filter(|row| row["regime"] == "mean").last().unwrap();
+        let row = rows.rev().find(|row| row["regime"] == "mean").unwrap();
         let [error, persistence] =
             ["operator", "persistence"].map(|key| row[key].as_f64().unwrap());
         assert!(error < 0.7 * persistence, "{set}: {row}");

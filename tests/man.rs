@@ -175,7 +175,7 @@ fn the_configurations_of_the_demos_load() {
         let file = entry.unwrap().path();
         let problems: Vec<String> = TASKS
             .iter()
-            .filter_map(|task| (task.load)(&[file.clone()], &[], &|_| None).err())
+            .filter_map(|task| (task.load)(std::slice::from_ref(&file), &[], &|_| None).err())
             .map(|error| error.to_string())
             .collect();
         let text = problems.join("\n");
