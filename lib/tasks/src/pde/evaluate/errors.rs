@@ -35,9 +35,9 @@ pub struct Errors {
     /// Σ over samples of |t|.
     #[serde(with = "bits")]
     norm: f64,
-    /// Σ over samples of the sum of the variances of an ensemble, with the factor (M + 1)/M of a finite one.
-    #[serde(with = "bits")]
-    variance: f64,
+    /// Σ over samples of the sum of the variances of an ensemble, with the factor (M + 1)/M of a finite one; None for
+    /// single forecasts.
+    variance: Option<Bits>,
     /// Sums that only exist for fields on a grid.
     grid: Option<GridErrors>,
 }
@@ -90,7 +90,7 @@ impl Errors {
         self.energy = energy_score(members, target)[0];
         let deviations = members.iter().flat_map(|member| member.iter().zip(mean));
         let squares: f64 = deviations.map(|(x, mean)| f64::from(x - mean).powi(2)).sum();
-        self.variance = squares / (count - 1.0) * (count + 1.0) / count;
+        self.variance = Some(Bits(squares / (count - 1.0) * (count + 1.0) / count));
         self
     }
 
@@ -120,7 +120,9 @@ impl Errors {
         self.relative += other.relative;
         self.energy += other.energy;
         self.norm += other.norm;
-        self.variance += other.variance;
+        if let Some(other) = other.variance {
+            self.variance.get_or_insert_default().0 += other.0;
+        }
         if let Some(other) = &other.grid {
             let grid = self.grid.get_or_insert_default();
             grid.conserved += other.conserved;
@@ -139,8 +141,8 @@ impl Errors {
             ("max_error", self.largest),
             ("energy_score", self.energy / self.norm),
         ];
-        if self.variance > 0.0 {
-            quantities.push(("spread_skill", (self.variance / self.squared).sqrt()));
+        if let Some(variance) = self.variance {
+            quantities.push(("spread_skill", (variance.0 / self.squared).sqrt()));
         }
         if let Some(GridErrors { conserved, boundary, bands }) = &self.grid {
             let root = |sum: f64| (sum / self.samples as f64).sqrt();
