@@ -260,7 +260,7 @@ fn median(values: &[f64]) -> Option<f64> {
     let middle = sorted.len() / 2;
     let pair = [sorted.get(middle.wrapping_sub(1)), sorted.get(middle)];
     match pair {
-        [Some(a), Some(b)] if sorted.len() % 2 == 0 => Some(0.5 * (a + b)),
+        [Some(a), Some(b)] if sorted.len().is_multiple_of(2) => Some(0.5 * (a + b)),
         [_, b] => b.copied(),
     }
 }
