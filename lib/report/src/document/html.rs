@@ -107,7 +107,7 @@ mod tests {
         // A slash in a table is followed by a place for a line break.
         let escaped = "&quot;&gt;&lt;script&gt;alert(1)&lt;/script&gt;&amp;";
         let html = html.replace("<wbr>", "");
-        assert_eq!(html.matches(escaped).count(), 8, "{html}");
+        assert_eq!(html.matches(escaped).count(), 9, "{html}");
         assert!(html.contains("<td class=\"number\"><strong>−0.25</strong></td>"), "{html}");
         assert!(html.contains("<img src=\"data:image/png;base64,iVBORw0K\""), "{html}");
     }

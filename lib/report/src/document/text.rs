@@ -54,7 +54,7 @@ mod tests {
         document.heading("unused");
         document.picture("unused", vec![1]);
         let expected = "\
-METRICS
+Metrics
 
 Two runs.
 

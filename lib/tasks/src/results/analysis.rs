@@ -241,17 +241,11 @@ impl Analysis {
 pub(super) fn table(runs: &[&Analysis]) -> Table {
     let names = runs.iter().map(|run| run.run.clone());
     let mut table = Table::new(std::iter::once("quantity".to_string()).chain(names));
-    let mut quantities: Vec<&String> = Vec::new();
-    for name in runs.iter().flat_map(|run| run.quantities.keys()) {
-        if !quantities.contains(&name) {
-            quantities.push(name);
-        }
-    }
-    for name in quantities {
-        let values: Vec<Option<f64>> = runs.iter().map(|run| run.get(name)).collect();
+    for name in super::names(runs.iter().map(|run| &run.quantities)) {
+        let values: Vec<Option<f64>> = runs.iter().map(|run| run.get(&name)).collect();
         let is_score = name == "validation, best" && runs[0].direction == Direction::Minimize;
         let mark = runs.len() > 1 && (is_score || name.starts_with("time per update"));
-        table.row(std::iter::once(Cell::text(name.clone())).chain(cells(&values, mark)));
+        table.row(std::iter::once(Cell::text(name)).chain(cells(&values, mark)));
     }
     table
 }

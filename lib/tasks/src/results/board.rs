@@ -1,6 +1,6 @@
 //! Leaderboards: `leaderboard.jsonl`, an append-only file with one row per evaluation.
 
-use super::{Report, Scored, cells, is_error};
+use super::{Report, Scored, cells, is_error, names};
 use report::document::{Cell, Document, Table};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -145,25 +145,19 @@ impl Board {
         let mut writer = csv::Writer::from_writer(Vec::new());
         let mut write = |cells: Vec<String>| writer.write_record(cells).map_err(Error::bug);
         let columns = |of: fn(&Scored) -> &Map<String, Value>| {
-            let mut names: Vec<&String> = Vec::new();
-            for name in self.rows.iter().flat_map(|row| of(&row.scored).keys()) {
-                if !names.contains(&name) {
-                    names.push(name);
-                }
-            }
-            names
+            names(self.rows.iter().map(|row| of(&row.scored)))
         };
         let (protocol, metrics) = (columns(|scored| &scored.protocol), columns(|s| &s.metrics));
         let fixed = ["time", "label", "name", "notes", "task", "evaluation"];
-        let names = protocol.iter().chain(&metrics).map(|name| name.to_string());
+        let names = protocol.iter().chain(&metrics).cloned();
         write(fixed.map(String::from).into_iter().chain(names).collect())?;
         for row in &self.rows {
             let scored = &row.scored;
             let notes = row.notes.clone().unwrap_or_default();
             let fixed =
                 [&row.time, &row.label, &row.name, &notes, &scored.task, &scored.evaluation];
-            let own = protocol.iter().map(|name| plain(scored.protocol.get(*name)));
-            let measured = metrics.iter().map(|name| plain(scored.metrics.get(*name)));
+            let own = protocol.iter().map(|name| plain(scored.protocol.get(name)));
+            let measured = metrics.iter().map(|name| plain(scored.metrics.get(name)));
             write(fixed.map(String::clone).into_iter().chain(own).chain(measured).collect())?;
         }
         writer.into_inner().map_err(Error::bug)

@@ -1,7 +1,8 @@
 //! Comparison of training runs, or of evaluations that followed the same protocol.
 
 use super::analysis::{self, Analysis};
-use super::{Report, cells, curves, flatten, is_error};
+use super::metrics::{Metric, baselines, is_bound, metrics, regimes};
+use super::{Report, cells, curves, flatten, is_error, names};
 use learn::checkpoint::manifest_of;
 use report::document::{Cell, Document, Table};
 use serde::Serialize;
@@ -151,8 +152,10 @@ impl Comparison {
         let columns: Vec<String> = self.names.iter().take(1).cloned().chain(changes).collect();
         let mut add = |heading: &str, first: &str, rows: Vec<Metric>| {
             let mut table = Table::new(std::iter::once(first.to_string()).chain(columns.clone()));
+            let names: Vec<String> = rows.iter().map(|(name, _)| name.clone()).collect();
             for (name, values) in rows {
-                let cells = compared(&values, first == "regime" || is_error(&name));
+                let mark = first == "regime" || is_error(&name) && !is_bound(&name, &names);
+                let cells = compared(&values, mark);
                 table.row(std::iter::once(Cell::text(name)).chain(cells));
             }
             document.heading(heading);
@@ -251,75 +254,6 @@ fn differing(configs: &[Value]) -> Vec<(String, Vec<Value>)> {
     let names = names(all.iter());
     let rows = names.iter().map(|name| (name.clone(), values(name)));
     rows.filter(|(_, values)| values.iter().any(|value| *value != values[0])).collect()
-}
-
-/// The keys of all maps, in the order in which they first occur.
-fn names<'a>(maps: impl Iterator<Item = &'a Map<String, Value>>) -> Vec<String> {
-    let mut names = Vec::new();
-    for name in maps.flat_map(Map::keys) {
-        if !names.contains(name) {
-            names.push(name.clone());
-        }
-    }
-    names
-}
-
-/// A metric and its value in every report.
-type Metric = (String, Vec<Option<f64>>);
-
-/// The metrics of the decoded fields by model and quantity, in the order in which they first occur.
-fn of_fields(reports: &[Report]) -> Vec<(String, String)> {
-    let all = names(reports.iter().map(|report| &report.scored.metrics));
-    let parts = |path: &String| {
-        let (model, quantity) = path.strip_prefix("field.")?.split_once('.')?;
-        Some((model.to_string(), quantity.to_string()))
-    };
-    all.iter().filter_map(parts).collect()
-}
-
-fn is_evaluated(reports: &[Report], model: &str) -> bool {
-    reports.iter().any(|report| report.scored.task == model)
-}
-
-fn values(reports: &[Report], name: &str) -> Vec<Option<f64>> {
-    reports.iter().map(|report| report.scored.metric(name)).collect()
-}
-
-/// The metrics of the evaluated model, which may be of another task in every report.
-fn metrics(reports: &[Report]) -> Vec<Metric> {
-    let mut quantities: Vec<String> = Vec::new();
-    for (model, quantity) in of_fields(reports) {
-        if is_evaluated(reports, &model) && !quantities.contains(&quantity) {
-            quantities.push(quantity);
-        }
-    }
-    quantities.into_iter().map(|name| (name.clone(), values(reports, &name))).collect()
-}
-
-/// The NRMSE of all other models.
-fn baselines(reports: &[Report]) -> Vec<Metric> {
-    let shown = ["nrmse", "nrmse_of_starts"];
-    let of_fields = of_fields(reports);
-    let others = of_fields.iter().filter(|(model, quantity)| {
-        !is_evaluated(reports, model) && shown.contains(&quantity.as_str())
-    });
-    let mut others: Vec<_> = others.collect();
-    others.sort_by_key(|(model, _)| of_fields.iter().position(|(own, _)| own == model));
-    let row = |(model, quantity): &(String, String)| {
-        let name = format!("{model}.{quantity}");
-        (name.clone(), values(reports, &name))
-    };
-    others.into_iter().map(row).collect()
-}
-
-/// The NRMSE of the evaluated model by parameter value.
-fn regimes(reports: &[Report]) -> Vec<Metric> {
-    let of =
-        |report: &Report, at: usize| report.regimes.get(at)?.1.get(&report.scored.task)?.as_f64();
-    let row = |(at, (name, _)): (usize, &(String, _))| {
-        (name.clone(), reports.iter().map(|report| of(report, at)).collect())
-    };
-    reports[0].regimes.iter().enumerate().map(row).collect()
 }
 
 /// The cells of one metric: each value, and from the second on its change relative to the first.

@@ -15,13 +15,13 @@ const POINTS: usize = 500;
 /// The label of the panel with a linear axis.
 const RATE: &str = "learning rate";
 
-/// One of the curves of a run.
-type Choose = fn(&Curves) -> &Series;
+/// Selects the series of a panel.
+type SeriesOf = fn(&Curves) -> &Series;
 
 /// Draws loss, validation metric, gradient norm and learning rate by update, in four panels.
 pub fn draw(runs: &[&Analysis]) -> Result<Vec<u8>> {
     let metric = runs[0].metric.as_deref().unwrap_or("validation metric");
-    let panels: [(&str, Choose); 4] = [
+    let panels: [(&str, SeriesOf); 4] = [
         ("training loss", |curves| &curves.loss),
         (metric, |curves| &curves.validation),
         ("gradient norm", |curves| &curves.gradient_norm),
@@ -47,7 +47,7 @@ fn panel(
     area: Area,
     label: &str,
     runs: &[&Analysis],
-    series: fn(&Curves) -> &Series,
+    series: SeriesOf,
 ) -> Result<()> {
     let curve = |(at, run): (usize, &&Analysis)| {
         let name = if runs.len() > 1 { run.run.as_str() } else { "" };

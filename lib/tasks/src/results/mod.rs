@@ -9,6 +9,7 @@ mod board;
 mod compare;
 mod curves;
 mod gate;
+mod metrics;
 mod scored;
 
 pub use advice::Advice;
@@ -38,6 +39,17 @@ fn cells(values: &[Option<f64>], mark: bool) -> Vec<Cell> {
 fn is_error(metric: &str) -> bool {
     let quantity = metric.rsplit('.').next().unwrap_or(metric);
     ["rmse", "mae", "error", "crps"].iter().any(|part| quantity.contains(part))
+}
+
+/// The keys of all maps, in the order in which they first occur.
+fn names<'a>(maps: impl Iterator<Item = &'a Map<String, Value>>) -> Vec<String> {
+    let mut names = Vec::new();
+    for name in maps.flat_map(Map::keys) {
+        if !names.contains(name) {
+            names.push(name.clone());
+        }
+    }
+    names
 }
 
 /// Adds the leaves of nested objects to `out`, by path: `{"a": {"b": 1}}` gives `a.b`.

@@ -8,7 +8,7 @@ use std::path::Path;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::{each, line, open_to_append};
+use super::{MAX_LINE, each, line, open_to_append};
 use crate::publish::REAL;
 use crate::space::parent;
 use crate::{Error, Result, text};
@@ -21,13 +21,21 @@ const ATTEMPTS: u32 = 20;
 ///
 /// There is no lock. The record is written with O_APPEND in one write, as a line of its own even if a process died in
 /// the middle of its line, and read back: over NFS, where O_APPEND of two clients may write to the same place, it is
-/// written again if it is not there. Errors: 66 when the file cannot be read, 73, 74.
+/// written again if it is not there. Errors: 65 for a record that could not be found again because it is too long or
+/// contains a secret, which is not stored; 66 when the file cannot be read; 73, 74.
 pub fn append_once(
     path: &Path,
     record: &impl Serialize,
     is_same: impl Fn(&Map<String, Value>) -> bool,
 ) -> Result<bool> {
     let line = line::seal(text::json(record)?.into_bytes());
+    if line.len() as u64 >= MAX_LINE || !line::open(&line).is_some_and(|record| is_same(&record)) {
+        return Err(Error::data(format!(
+            "{}: the row cannot be added: it has {} bytes of at most {MAX_LINE}, or contains a secret",
+            path.display(),
+            line.len()
+        )));
+    }
     let mut appended = false;
     for _ in 0..ATTEMPTS {
         let mut found = false;
@@ -101,10 +109,13 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_does_not_keep_what_is_written_is_an_error() {
+    fn a_record_that_would_not_be_found_again_is_not_written() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rows.jsonl");
-        let error = append_once(&path, &json!({"n": 1}), |_| false).unwrap_err();
+        let long = json!({"n": 1, "text": "x".repeat(MAX_LINE as usize)});
+        let error = append_once(&path, &long, |_| true).unwrap_err();
         assert!(error.to_string().contains("rows.jsonl"), "{error}");
+        assert!(append_once(&path, &json!({"n": 1}), |_| false).is_err());
+        assert!(!path.exists());
     }
 }
