@@ -30,12 +30,18 @@ pub struct CorrectorParts {
 }
 
 impl CorrectorParts {
+    /// Errors (65): the checkpoint is of another task.
+    pub fn require_task(parts: &Parts) -> Result<()> {
+        let (task, wanted) = (&parts.task, CorrectorTask::SPEC.name);
+        match task == wanted {
+            true => Ok(()),
+            false => Err(Error::data(format!("{}: task {task}, expected {wanted}", parts.origin))),
+        }
+    }
+
     /// For tokens with `columns` columns. Errors: 65 when the checkpoint is of another task or parts are missing.
     pub fn of(parts: &Parts, columns: usize) -> Result<Self> {
-        let (task, wanted) = (&parts.task, CorrectorTask::SPEC.name);
-        if task != wanted {
-            return Err(Error::data(format!("{}: task {task}, expected {wanted}", parts.origin)));
-        }
+        Self::require_task(parts)?;
         let (model, loss): (DenoiserModel, CorrectorLoss) =
             (parts.section("model")?, parts.section("loss")?);
         let scale = ResidualScale::restore(parts, columns)?;

@@ -81,6 +81,7 @@ impl Define for DistillTask {
     fn open(config: &ConfigOf<Self>) -> Result<(Self, ParamSet)> {
         let DistillConfig { data, model, loss, seed, .. } = config;
         let parts = Parts::read(&data.corrector, Weights::Ema).context(|| "data.corrector")?;
+        CorrectorParts::require_task(&parts).context(|| "data.corrector")?;
         let operator = parts.dependencies.get("operator").cloned();
         let Some(operator) = operator.and_then(|operator| operator.path) else {
             return Err(Error::data(
