@@ -9,6 +9,7 @@ pub mod latents;
 pub mod models;
 pub mod normalisation;
 pub mod operator;
+pub mod search;
 pub(crate) mod sources;
 pub(crate) mod tokens;
 mod trained;

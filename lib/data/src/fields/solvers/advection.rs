@@ -2,6 +2,10 @@
 
 use super::symmetry::{Point, Symmetries};
 use super::{cell_centres, frame_times};
+use realfft::num_complex::Complex64;
+use realfft::{ComplexToReal, RealFftPlanner, RealToComplex};
+use std::f64::consts::TAU;
+use std::sync::Arc;
 
 /// The equation is linear: u -> -u. A reflection would change the sign of β. The mean is conserved.
 pub const SYMMETRIES: Symmetries = Symmetries {
@@ -19,6 +23,53 @@ pub fn solve(initial: impl Fn(f64) -> f64, beta: f64, grid: usize, end: f64, out
         for (value, x) in frame.iter_mut().zip(&x) {
             *value = initial(x - beta * time) as f32;
         }
+    }
+}
+
+/// Translation of sampled states by the interpolating trigonometric polynomial; can be shared between threads.
+pub struct Translation {
+    beta: f64,
+    forward: Arc<dyn RealToComplex<f64>>,
+    inverse: Arc<dyn ComplexToReal<f64>>,
+}
+
+impl Translation {
+    /// For `grid` cells at speed β.
+    pub fn new(beta: f64, grid: usize) -> Self {
+        let mut planner = RealFftPlanner::new();
+        let (forward, inverse) = (planner.plan_fft_forward(grid), planner.plan_fft_inverse(grid));
+        Self { beta, forward, inverse }
+    }
+
+    /// u(x - β t), from u.
+    pub fn step(&self, u: &[f64], time: f64, out: &mut [f64]) {
+        self.filter(u, out, |k| Complex64::from_polar(1.0, -TAU * k * self.beta * time));
+    }
+
+    /// u_t = -β u_x.
+    pub fn rate(&self, u: &[f64], out: &mut [f64]) {
+        self.filter(u, out, |k| Complex64::new(0.0, -TAU * k * self.beta));
+    }
+
+    /// Multiplies wave k by `factor(k)`.
+    fn filter(&self, u: &[f64], out: &mut [f64], factor: impl Fn(f64) -> Complex64) {
+        let (mut real, mut waves) = (u.to_vec(), self.forward.make_output_vec());
+        // The buffers have the lengths that the plans require.
+        let done = self.forward.process(&mut real, &mut waves);
+        debug_assert!(done.is_ok());
+        let scale = 1.0 / u.len() as f64;
+        for (k, wave) in waves.iter_mut().enumerate() {
+            *wave *= factor(k as f64) * scale;
+        }
+        // The first coefficient, and with an even number of cells the last one, stay real.
+        waves[0].im = 0.0;
+        if u.len().is_multiple_of(2)
+            && let Some(last) = waves.last_mut()
+        {
+            last.im = 0.0;
+        }
+        let done = self.inverse.process(&mut waves, out);
+        debug_assert!(done.is_ok());
     }
 }
 

@@ -75,6 +75,27 @@ impl Burgers {
         Some(total)
     }
 
+    /// Advances `u` by `interval`. `None` when the solution is no longer finite.
+    pub fn step(&self, u: &mut [f64], interval: f64, work: &mut Workspace) -> Option<()> {
+        work.u[GHOSTS..][..self.grid].copy_from_slice(u);
+        self.advance(interval, work)?;
+        u.copy_from_slice(&work.u[GHOSTS..][..self.grid]);
+        Some(())
+    }
+
+    /// u_t of the discretised equation: the differences of Godunov's flux and the central second difference.
+    pub fn rate(&self, u: &[f64], out: &mut [f64], work: &mut Workspace) {
+        let (n, cells) = (self.grid, self.grid as f64);
+        work.u[GHOSTS..][..n].copy_from_slice(u);
+        let Workspace { u, slope, flux, .. } = work;
+        godunov_fluxes(u, slope, flux, n);
+        let diffusivity = self.nu / PI * cells * cells;
+        for (i, out) in (GHOSTS..).zip(out) {
+            let convection = (flux[i] - flux[i - 1]) * cells;
+            *out = diffusivity * (u[i + 1] - 2.0 * u[i] + u[i - 1]) - convection;
+        }
+    }
+
     /// Advances `work.u` by `interval` in equal steps and returns their number.
     fn advance(&self, interval: f64, work: &mut Workspace) -> Option<u64> {
         let cell = 1.0 / self.grid as f64;

@@ -21,6 +21,7 @@ pub const SYMMETRIES: Symmetries = Symmetries {
 /// The scheme for one grid, diffusivity and rate; can be shared between threads.
 #[derive(Clone)]
 pub struct DiffusionReaction {
+    nu: f64,
     rho: f64,
     grid: usize,
     steps: usize,
@@ -38,6 +39,7 @@ impl DiffusionReaction {
         let time = interval / steps;
         let diffusion = Diffusion::new(grid, Ends::Periodic);
         Self {
+            nu,
             rho,
             grid,
             steps: steps as usize,
@@ -64,7 +66,18 @@ impl DiffusionReaction {
         }
     }
 
-    fn advance(&self, u: &mut [f64], work: &mut diffusion::Workspace) {
+    /// u_t of the discretised equation.
+    pub fn rate(&self, u: &[f64], out: &mut [f64]) {
+        let n = self.grid;
+        let diffusivity = self.nu * (n * n) as f64;
+        for (i, out) in out.iter_mut().enumerate() {
+            let curvature = u[(i + 1) % n] - 2.0 * u[i] + u[(i + n - 1) % n];
+            *out = diffusivity * curvature + self.rho * u[i] * (1.0 - u[i]);
+        }
+    }
+
+    /// Advances `u` by the interval of the scheme.
+    pub fn advance(&self, u: &mut [f64], work: &mut diffusion::Workspace) {
         self.diffusion.apply(u, &self.half, work);
         for left in (0..self.steps).rev() {
             if self.rho != 0.0 {

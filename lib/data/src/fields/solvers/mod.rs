@@ -7,6 +7,7 @@ pub mod diffusion;
 pub mod diffusion_reaction;
 pub mod fitzhugh_nagumo;
 pub mod navier_stokes;
+pub mod physics;
 pub mod plane;
 pub mod symmetry;
 

@@ -115,11 +115,7 @@ impl NavierStokes {
         out: &mut [f32],
         work: &mut Workspace,
     ) -> Option<u64> {
-        work.u.copy_from_slice(initial);
-        self.plane.forward(&mut work.u, &mut work.w, &mut work.plane);
-        for (w, wave) in work.w.iter_mut().zip(&self.waves) {
-            *w = if wave.kept { *w } else { Complex64::default() };
-        }
+        self.transform(initial, work);
         let mut total = 0;
         for (frame, out) in out.chunks_exact_mut(self.points * self.points).enumerate() {
             if frame > 0 {
@@ -129,6 +125,34 @@ impl NavierStokes {
             out.iter_mut().zip(&work.u).for_each(|(out, w)| *out = *w as f32);
         }
         Some(total)
+    }
+
+    /// Advances the vorticity `w` [x, y] by `interval`. `None` when the solution is no longer finite.
+    pub fn advance_field(&self, w: &mut [f64], interval: f64, work: &mut Workspace) -> Option<()> {
+        self.transform(w, work);
+        self.advance(interval, work)?;
+        self.plane.inverse(&work.w, w, &mut work.plane);
+        Some(())
+    }
+
+    /// w_t of the truncated equations.
+    pub fn rate(&self, w: &[f64], out: &mut [f64], work: &mut Workspace) {
+        self.transform(w, work);
+        work.stage.copy_from_slice(&work.w);
+        self.slope(work);
+        for ((slope, w), wave) in work.slope.iter_mut().zip(&work.w).zip(&self.waves) {
+            *slope -= w * (self.nu * wave.square);
+        }
+        self.plane.inverse(&work.slope, out, &mut work.plane);
+    }
+
+    /// Transforms a field to `work.w`, truncated to the retained waves.
+    fn transform(&self, field: &[f64], work: &mut Workspace) {
+        work.u.copy_from_slice(field);
+        self.plane.forward(&mut work.u, &mut work.w, &mut work.plane);
+        for (w, wave) in work.w.iter_mut().zip(&self.waves) {
+            *w = if wave.kept { *w } else { Complex64::default() };
+        }
     }
 
     /// Advances `work.w` by `interval` in equal steps and returns their number.

@@ -1,0 +1,255 @@
+//! How well a step between two states fits its equation, by the schemes that generate the data.
+
+use super::advection::Translation;
+use super::burgers::{self, Burgers};
+use super::diffusion;
+use super::diffusion_reaction::{self, DiffusionReaction};
+use super::navier_stokes::{self, NavierStokes};
+use crate::fields::field::{Field, attributes_of};
+use crate::fields::generate::Equation;
+use crate::fields::parameter::Parameter;
+use std::sync::{Mutex, PoisonError};
+use unix::{Error, Result};
+
+/// An equation with its parameter on one grid, for steps of one length; can be shared between threads.
+pub struct Physics {
+    scheme: Scheme,
+    time: f64,
+    /// Buffers that are not in use.
+    buffers: Mutex<Vec<Buffers>>,
+}
+
+enum Scheme {
+    Burgers(Burgers),
+    Advection(Translation),
+    DiffusionReaction(Box<DiffusionReaction>),
+    NavierStokes(Box<NavierStokes>),
+}
+
+/// Buffers for one step.
+struct Buffers {
+    from: Vec<f64>,
+    to: Vec<f64>,
+    rates: [Vec<f64>; 2],
+    work: Work,
+}
+
+enum Work {
+    None,
+    Burgers(Box<burgers::Workspace>),
+    Diffusion(Box<diffusion::Workspace>),
+    NavierStokes(Box<navier_stokes::Workspace>),
+}
+
+impl Physics {
+    /// The equation of `field` with the parameter of one of its trajectories, for steps of length `time`. `equation` is
+    /// given if the file does not name it.
+    ///
+    /// Errors: 2 when the equation is unknown, or has no time-dependent scheme here.
+    pub fn of(
+        field: &Field,
+        equation: Option<Equation>,
+        parameter: &Parameter,
+        time: f64,
+    ) -> Result<Self> {
+        let path = field.path().display();
+        let Some(equation) = equation.or(field.equation()) else {
+            return Err(Error::usage(format!("{path} does not name its equation; add --equation")));
+        };
+        let shape = field.shape();
+        if !equation.has_shape(shape.grid.len(), shape.channels) {
+            return Err(Error::usage(format!("{path}: {shape} are not fields of {equation}")));
+        }
+        let attributes = attributes_of(field.path())?;
+        let constant = |name: &str| {
+            let own = equation.constants().iter().find(|constant| constant.name == name);
+            let stated = parameter.get(name).or_else(|| attributes.get(name)?.as_f64());
+            stated.or(own.map(|constant| constant.default)).unwrap_or(0.0)
+        };
+        let (value, grid) = (parameter.value, shape.grid[0]);
+        let scheme = match equation {
+            Equation::Burgers => Scheme::Burgers(Burgers::new(value, grid)),
+            Equation::Advection => Scheme::Advection(Translation::new(value, grid)),
+            Equation::DiffusionReaction => {
+                let (rho, step) = (constant("Rho"), diffusion_reaction::STEP);
+                Scheme::DiffusionReaction(Box::new(DiffusionReaction::new(
+                    value, rho, grid, time, step,
+                )))
+            }
+            Equation::NavierStokes => {
+                let (force, courant) = (constant("forcing"), navier_stokes::COURANT);
+                Scheme::NavierStokes(Box::new(NavierStokes::new(value, force, grid, courant)))
+            }
+            Equation::FitzHughNagumo | Equation::Darcy => {
+                return Err(Error::usage(format!("{path}: no reward for steps of {equation}")));
+            }
+        };
+        Ok(Self { scheme, time, buffers: Mutex::default() })
+    }
+
+    /// Root mean square of (to - from) - time·(rate(from) + rate(to))/2: the residual of the trapezoidal rule, in units
+    /// of the field. Two evaluations of the discretised equation.
+    pub fn residual(&self, from: &[f32], to: &[f32]) -> f64 {
+        self.with_buffers(from, to, |Buffers { from, to, rates: [start, end], work }| {
+            self.rate(from, start, work);
+            self.rate(to, end, work);
+            let half = 0.5 * self.time;
+            let rates = start.iter().zip(&*end).map(|(a, b)| half * (a + b));
+            root_mean_square(
+                from.iter().zip(&*to).zip(rates).map(|((a, b), change)| b - a - change),
+            )
+        })
+    }
+
+    /// Root mean square of `to` minus the solution from `from`: the whole scheme, as expensive as generating the data.
+    /// Infinite when the solution is not finite.
+    pub fn solver_error(&self, from: &[f32], to: &[f32]) -> f64 {
+        self.with_buffers(from, to, |Buffers { from, to, rates: [solution, _], work }| {
+            solution.copy_from_slice(from);
+            match self.advance(solution, work) {
+                None => f64::INFINITY,
+                Some(()) => root_mean_square(to.iter().zip(&*solution).map(|(a, b)| a - b)),
+            }
+        })
+    }
+
+    fn rate(&self, u: &[f64], out: &mut [f64], work: &mut Work) {
+        match (&self.scheme, work) {
+            (Scheme::Burgers(scheme), Work::Burgers(work)) => scheme.rate(u, out, work),
+            (Scheme::Advection(scheme), _) => scheme.rate(u, out),
+            (Scheme::DiffusionReaction(scheme), _) => scheme.rate(u, out),
+            (Scheme::NavierStokes(scheme), Work::NavierStokes(work)) => scheme.rate(u, out, work),
+            _ => out.fill(f64::NAN),
+        }
+    }
+
+    fn advance(&self, u: &mut [f64], work: &mut Work) -> Option<()> {
+        match (&self.scheme, work) {
+            (Scheme::Burgers(scheme), Work::Burgers(work)) => scheme.step(u, self.time, work),
+            (Scheme::Advection(scheme), _) => {
+                let from = u.to_vec();
+                scheme.step(&from, self.time, u);
+                Some(())
+            }
+            (Scheme::DiffusionReaction(scheme), Work::Diffusion(work)) => {
+                scheme.advance(u, work);
+                u.iter().all(|u| u.is_finite()).then_some(())
+            }
+            (Scheme::NavierStokes(scheme), Work::NavierStokes(work)) => {
+                scheme.advance_field(u, self.time, work)
+            }
+            _ => None,
+        }
+    }
+
+    fn with_buffers(
+        &self,
+        from: &[f32],
+        to: &[f32],
+        value: impl FnOnce(&mut Buffers) -> f64,
+    ) -> f64 {
+        // Buffers are only numbers: a thread that panicked leaves them usable.
+        let pool = || self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
+        let free = pool().pop();
+        let mut buffers = free.unwrap_or_else(|| Buffers {
+            from: vec![0.0; from.len()],
+            to: vec![0.0; from.len()],
+            rates: [vec![0.0; from.len()], vec![0.0; from.len()]],
+            work: match &self.scheme {
+                Scheme::Burgers(scheme) => Work::Burgers(Box::new(scheme.workspace())),
+                Scheme::Advection(_) => Work::None,
+                Scheme::DiffusionReaction(scheme) => Work::Diffusion(Box::new(scheme.workspace())),
+                Scheme::NavierStokes(scheme) => Work::NavierStokes(Box::new(scheme.workspace())),
+            },
+        });
+        let wide = |out: &mut Vec<f64>, u: &[f32]| {
+            out.iter_mut().zip(u).for_each(|(a, b)| *a = f64::from(*b))
+        };
+        wide(&mut buffers.from, from);
+        wide(&mut buffers.to, to);
+        let value = value(&mut buffers);
+        pool().push(buffers);
+        value
+    }
+}
+
+fn root_mean_square(values: impl Iterator<Item = f64>) -> f64 {
+    let (mut sum, mut count) = (0.0, 0);
+    for value in values {
+        sum += value * value;
+        count += 1;
+    }
+    (sum / f64::from(count.max(1))).sqrt()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fields::generate::Generation;
+
+    /// A generated file and its first trajectory, f32.
+    fn trajectory(
+        folder: &std::path::Path,
+        equation: Equation,
+        parameter: f64,
+        end: f64,
+    ) -> (Field, Vec<f32>) {
+        let grid = if equation.axes() == 1 { 64 } else { 32 };
+        let generation =
+            Generation { grid, frames: 3, end, seed: 3, ..Generation::new(equation, parameter, 1) };
+        let path = folder.join(format!("{equation}-{end}.hdf5"));
+        generation.write(&path, || Ok(())).unwrap();
+        let field = Field::open(&path).unwrap();
+        let mut values = vec![0.0; field.shape().trajectory_len()];
+        field.read(0, &mut values).unwrap();
+        (field, values)
+    }
+
+    const EQUATIONS: [(Equation, f64); 4] = [
+        (Equation::Burgers, 0.3),
+        (Equation::Advection, 0.7),
+        (Equation::DiffusionReaction, 0.02),
+        (Equation::NavierStokes, 0.01),
+    ];
+
+    /// The solver agrees with itself to the rounding of the file; the trapezoidal rule to the third order of the step,
+    /// and with a limiter to the second.
+    #[test]
+    fn true_steps_fit_their_equation_and_others_do_not() {
+        let folder = tempfile::tempdir().unwrap();
+        for (equation, parameter) in EQUATIONS {
+            let residuals = [0.02, 0.005].map(|end| {
+                let (field, values) = trajectory(folder.path(), equation, parameter, end);
+                let length = field.shape().frame_len();
+                let (from, to) = (&values[length..2 * length], &values[2 * length..]);
+                let regime = field.parameter().unwrap().clone();
+                let physics = Physics::of(&field, None, &regime, end / 2.0).unwrap();
+                let size = root_mean_square(to.iter().map(|u| f64::from(*u)));
+                let change = root_mean_square(from.iter().zip(to).map(|(a, b)| f64::from(b - a)));
+                let [error, residual] =
+                    [physics.solver_error(from, to), physics.residual(from, to)];
+                assert!(error < 1e-6 * size, "{equation}: {error} of {size}");
+                assert!(residual < 0.1 * change, "{equation}: {residual} of {change}");
+                // No change, and a change in the wrong direction.
+                assert!(
+                    (physics.solver_error(from, from) - change).abs() < 1e-5 * size + 1e-3 * change
+                );
+                assert!(physics.residual(from, from) > 0.9 * change, "{equation}");
+                residual
+            });
+            // A step four times as short leaves at most an eighth.
+            assert!(residuals[1] < residuals[0] / 8.0 + 1e-7, "{equation}: {residuals:?}");
+        }
+    }
+
+    #[test]
+    fn equations_without_steps_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let (field, _) = trajectory(folder.path(), Equation::Burgers, 0.1, 0.01);
+        let regime = field.parameter().unwrap().clone();
+        let refused =
+            |equation| Physics::of(&field, Some(equation), &regime, 0.1).err().unwrap().to_string();
+        assert!(refused(Equation::Darcy).contains("not fields of darcy"));
+        assert!(Physics::of(&field, None, &regime, 0.1).is_ok());
+    }
+}

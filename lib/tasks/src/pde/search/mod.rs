@@ -1,0 +1,285 @@
+//! Test-time search: at every step of a rollout several candidates are drawn, and a reward that knows the equation, but
+//! not the truth, chooses one.
+//!
+//! With a horizon above 1 the search looks ahead: the best paths of candidates, by their discounted rewards, are
+//! extended step by step, and the first candidate of the best path is taken (beam search with a receding horizon). Every
+//! rollout is searched by itself: its result does not depend on the others.
+
+use rayon::prelude::*;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use unix::Result;
+
+/// The size of a search.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Search {
+    /// Candidates per state, K.
+    pub candidates: usize,
+    /// Paths that are extended, B.
+    pub beam: usize,
+    /// Steps of a path, H.
+    pub horizon: usize,
+    /// Largest number of scored candidates per rollout. When less than K are left, one candidate is taken as it comes.
+    pub budget: Option<usize>,
+    /// Do not look ahead where the best candidate's reward exceeds the next one's by this much.
+    pub margin: Option<f64>,
+    /// Factor of the reward of every further step.
+    pub discount: f64,
+}
+
+/// Searches of usual sizes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, strum::Display)]
+#[strum(serialize_all = "lowercase")]
+pub enum Preset {
+    /// 4 candidates, one step ahead.
+    Default,
+    /// 8 candidates, two steps ahead with 3 paths.
+    Enhanced,
+    /// 16 candidates, two steps ahead with 5 paths.
+    Aggressive,
+}
+
+impl Preset {
+    /// Its search.
+    pub fn search(self) -> Search {
+        let (candidates, beam, horizon) = match self {
+            Self::Default => (4, 1, 1),
+            Self::Enhanced => (8, 3, 2),
+            Self::Aggressive => (16, 5, 2),
+        };
+        Search { candidates, beam, horizon, budget: None, margin: None, discount: 1.0 }
+    }
+}
+
+/// A state to continue from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Node {
+    /// Index of its rollout in the batch.
+    pub rollout: usize,
+    /// The latent state.
+    pub latent: Vec<f32>,
+    /// The decoded state.
+    pub field: Vec<f32>,
+}
+
+/// Where candidates come from, and what they are worth.
+pub trait World: Sync {
+    /// Draws `count` candidates for the next state of each node. `step` is the step of the rollouts. The candidates of a
+    /// node are numbered from `numbers` of that node on; their noise depends on rollout, step and number alone.
+    fn candidates(
+        &self,
+        nodes: &[Node],
+        step: usize,
+        numbers: &[u64],
+        count: usize,
+    ) -> Result<Vec<Vec<Node>>>;
+
+    /// Decodes the latents of `nodes`.
+    fn decode(&self, nodes: &mut [Node]) -> Result<()>;
+
+    /// The reward of a step of a rollout between two decoded states; larger is better.
+    fn reward(&self, from: &Node, to: &Node) -> f64;
+}
+
+/// How the next state is chosen among the candidates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// The best one of the search.
+    Reward,
+    /// The one nearest to the truth: what a perfect reward would choose without looking ahead.
+    Oracle,
+    /// The mean of the candidates in latent space.
+    Mean,
+}
+
+/// A rollout that was searched.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Searched {
+    /// The states from step 1 on.
+    pub states: Vec<Node>,
+    /// Number of candidates that were drawn.
+    pub drawn: usize,
+    /// Number of candidates that were scored by a reward.
+    pub scored: usize,
+    /// Reward and error of the candidates of every searched step, for rank correlations.
+    pub candidates: Vec<Vec<[f64; 2]>>,
+}
+
+/// A path of the beam: the number of its first candidate, its last state and its discounted reward.
+#[derive(Clone)]
+struct Path {
+    first: usize,
+    end: Node,
+    total: f64,
+}
+
+/// Root mean square of a difference.
+fn distance(a: &[f32], b: &[f32]) -> f64 {
+    let squares = a.iter().zip(b).map(|(a, b)| (f64::from(*a) - f64::from(*b)).powi(2));
+    (squares.sum::<f64>() / a.len() as f64).sqrt()
+}
+
+/// Index of the largest value, the first one of several; of NaNs only if there is nothing else.
+fn best(values: impl Iterator<Item = f64>) -> usize {
+    let better = |(a, x): (usize, f64), (b, y): (usize, f64)| {
+        if y > x || x.is_nan() && !y.is_nan() { (b, y) } else { (a, x) }
+    };
+    values.enumerate().reduce(better).map_or(0, |(at, _)| at)
+}
+
+impl Search {
+    /// Rolls out the initial states `nodes` for `steps` steps. `truth(rollout, step)` is the true field; the choice by
+    /// reward only uses it for [`Searched::candidates`].
+    pub fn rollout<'a>(
+        &self,
+        world: &impl World,
+        mut nodes: Vec<Node>,
+        steps: usize,
+        choice: Choice,
+        truth: impl Fn(usize, usize) -> &'a [f32] + Sync,
+    ) -> Result<Vec<Searched>> {
+        let mut all = vec![Searched::default(); nodes.len()];
+        for step in 0..steps {
+            let affords = |own: &Searched, count: usize| {
+                choice != Choice::Reward
+                    || self.budget.is_none_or(|most| own.scored + count <= most)
+            };
+            let (searching, others): (Vec<usize>, Vec<usize>) =
+                (0..nodes.len()).partition(|at| affords(&all[*at], self.candidates));
+            for (group, count) in [(searching, self.candidates), (others, 1)] {
+                let from: Vec<Node> = group.iter().map(|at| nodes[*at].clone()).collect();
+                let mut drawn = world.candidates(&from, step, &vec![0; from.len()], count)?;
+                world_decode(world, &mut drawn)?;
+                let mut beams = Vec::new();
+                for ((at, from), candidates) in group.iter().zip(&from).zip(&drawn) {
+                    let own = &mut all[*at];
+                    own.drawn += count;
+                    let rewards: Vec<f64> = match choice == Choice::Reward && count > 1 {
+                        true => candidates.par_iter().map(|to| world.reward(from, to)).collect(),
+                        false => Vec::new(),
+                    };
+                    if !rewards.is_empty() {
+                        own.scored += count;
+                        let error = |to: &Node| distance(&to.field, truth(to.rollout, step + 1));
+                        let errors = candidates.iter().map(error);
+                        own.candidates
+                            .push(rewards.iter().zip(errors).map(|(r, e)| [*r, e]).collect());
+                    }
+                    beams.push(rewards);
+                }
+                if choice == Choice::Reward && count > 1 {
+                    self.look_ahead(world, (&drawn, &mut beams), step, &group, &mut all)?;
+                }
+                for (number, (at, candidates)) in group.into_iter().zip(drawn).enumerate() {
+                    let next = match choice {
+                        Choice::Reward => candidates[best(beams[number].iter().copied())].clone(),
+                        Choice::Mean => mean(world, &candidates)?,
+                        Choice::Oracle => {
+                            let to = truth(candidates[0].rollout, step + 1);
+                            let errors = candidates.iter().map(|own| -distance(&own.field, to));
+                            candidates[best(errors)].clone()
+                        }
+                    };
+                    all[at].states.push(next.clone());
+                    nodes[at] = next;
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    /// Replaces the rewards of candidates by the totals of the best paths that start with them, where a search looks
+    /// ahead. `group` are the rollouts of the candidates.
+    fn look_ahead(
+        &self,
+        world: &impl World,
+        (drawn, totals): (&[Vec<Node>], &mut [Vec<f64>]),
+        step: usize,
+        group: &[usize],
+        all: &mut [Searched],
+    ) -> Result<()> {
+        let cost = self.beam * self.candidates;
+        let mut beams: Vec<(usize, Vec<Path>)> = Vec::new();
+        for (at, (candidates, rewards)) in drawn.iter().zip(&*totals).enumerate() {
+            let path = |first: usize| Path {
+                first,
+                end: candidates[first].clone(),
+                total: rewards[first],
+            };
+            let mut paths: Vec<Path> = (0..candidates.len()).map(path).collect();
+            keep(&mut paths, self.beam.max(2));
+            let margin = paths[0].total - paths.get(1).map_or(f64::NEG_INFINITY, |path| path.total);
+            if self.margin.is_none_or(|enough| margin < enough) {
+                paths.truncate(self.beam);
+                beams.push((at, paths));
+            }
+        }
+        let mut factor = 1.0;
+        for depth in 1..self.horizon {
+            factor *= self.discount;
+            let affords = |(at, _): &(usize, Vec<Path>)| {
+                self.budget.is_none_or(|most| all[group[*at]].scored + cost <= most)
+            };
+            beams.retain(affords);
+            let ends =
+                beams.iter().flat_map(|(_, paths)| paths.iter().map(|path| path.end.clone()));
+            let ends: Vec<Node> = ends.collect();
+            // The candidates of each path have numbers of their own.
+            let first = |place: usize| (place * self.candidates) as u64;
+            let numbers: Vec<u64> =
+                beams.iter().flat_map(|(_, paths)| (0..paths.len()).map(first)).collect();
+            let mut next = world.candidates(&ends, step + depth, &numbers, self.candidates)?;
+            world_decode(world, &mut next)?;
+            let mut next = next.into_iter();
+            for (at, paths) in &mut beams {
+                let mut longer = Vec::new();
+                for (path, candidates) in paths.iter().zip(&mut next) {
+                    all[group[*at]].drawn += candidates.len();
+                    all[group[*at]].scored += candidates.len();
+                    let rewards: Vec<f64> =
+                        candidates.par_iter().map(|to| world.reward(&path.end, to)).collect();
+                    longer.extend(candidates.into_iter().zip(rewards).map(|(end, reward)| Path {
+                        first: path.first,
+                        end,
+                        total: path.total + factor * reward,
+                    }));
+                }
+                keep(&mut longer, self.beam);
+                *paths = longer;
+                // Only candidates with a path this long are compared.
+                let own = &mut totals[*at];
+                own.fill(f64::NEG_INFINITY);
+                for path in paths.iter() {
+                    own[path.first] = own[path.first].max(path.total);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Keeps the `count` best paths, the best one first.
+fn keep(paths: &mut Vec<Path>, count: usize) {
+    let rank = |path: &Path| if path.total.is_nan() { f64::NEG_INFINITY } else { path.total };
+    paths.sort_by(|a, b| rank(b).total_cmp(&rank(a)));
+    paths.truncate(count);
+}
+
+/// Decodes the candidates of all nodes.
+fn world_decode(world: &impl World, drawn: &mut [Vec<Node>]) -> Result<()> {
+    drawn.iter_mut().try_for_each(|candidates| world.decode(candidates))
+}
+
+/// The mean of some candidates in latent space, decoded.
+fn mean(world: &impl World, candidates: &[Node]) -> Result<Node> {
+    let mut mean = candidates[0].clone();
+    for (at, value) in mean.latent.iter_mut().enumerate() {
+        let sum: f64 = candidates.iter().map(|own| f64::from(own.latent[at])).sum();
+        *value = (sum / candidates.len() as f64) as f32;
+    }
+    world.decode(std::slice::from_mut(&mut mean))?;
+    Ok(mean)
+}
+
+#[cfg(test)]
+mod tests;
