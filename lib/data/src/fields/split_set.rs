@@ -116,6 +116,11 @@ impl TrajectorySet {
         self.files.iter().filter_map(|file| file.field.as_ref())
     }
 
+    /// The file of trajectory `i`; None when it is not open.
+    pub fn field_of(&self, i: usize) -> Option<&Field> {
+        self.files[self.entries[i].0].field.as_ref()
+    }
+
     /// Number of trajectories.
     pub fn len(&self) -> usize {
         self.entries.len()

@@ -181,7 +181,7 @@ impl TrainedModel for TrainedRegression {
         let baselines = [(Model::Mean, Frames::constant(mean)), (Model::Nearest, nearest)];
         let models = [(Model::Regression, found)].into_iter().chain(averaged).chain(baselines);
         let spaces = vec![Space { name: "field", models: models.collect(), truth }];
-        Ok(Batch { spaces, members: Vec::new(), costs, variances })
+        Ok(Batch { spaces, members: Vec::new(), costs, variances, rank_correlations: Vec::new() })
     }
 
     /// Predicts the solution of every trajectory. The file may hold inputs only, or inputs and solutions.

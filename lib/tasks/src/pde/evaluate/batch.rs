@@ -88,6 +88,8 @@ pub struct Batch {
     pub members: Vec<Frames>,
     /// Costs of the evaluated models.
     pub costs: Vec<Cost>,
+    /// Rank correlation of rewards and errors of candidates, by rollout; empty without a search.
+    pub rank_correlations: Vec<f64>,
     /// Mean variance of the views by rollout; empty for a single view.
     pub variances: Vec<f64>,
 }

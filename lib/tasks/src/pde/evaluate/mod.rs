@@ -27,6 +27,7 @@ pub use report::{metrics_csv, metrics_json, rows, summary, times};
 pub use result::{Evaluation, Regime};
 pub use scores::{Model, Scores};
 pub use spectrum::{BANDS, Spectrum, in_bands};
+pub(crate) use statistics::rank_correlation;
 pub use views::{Averaged, Views};
 
 use crate::TrainedModel;
@@ -147,6 +148,7 @@ fn measure(batch: &Batch, rollouts: usize, plan: &Plan, spectrum: &Spectrum) -> 
                 target: Bits(sums[0][1]),
                 squared: sums.iter().map(|[squared, _]| Bits(*squared)).collect(),
                 variance: batch.variances.get(number).map(|variance| Bits(*variance)),
+                rank_correlation: batch.rank_correlations.get(number).map(|rank| Bits(*rank)),
             },
             scores,
             spectrum: energies(&batch.field().truth),

@@ -1,6 +1,7 @@
 //! Which rollouts an evaluation computes.
 
 use super::views::Views;
+use crate::pde::search::Search;
 use data::fields::generate::Equation;
 use data::fields::parameter::Parameter;
 use data::fields::split_set::TrajectorySet;
@@ -42,6 +43,8 @@ pub struct Request {
     pub equation: Option<Equation>,
     /// Samples of each rollout, at least 1; more only of generative models.
     pub members: usize,
+    /// Test-time search, of generative models.
+    pub search: Option<Search>,
 }
 
 impl Request {
@@ -69,6 +72,10 @@ pub struct Plan {
     pub views: Option<Views>,
     /// Samples of each rollout.
     pub members: usize,
+    /// Test-time search.
+    pub search: Option<Search>,
+    /// The equation of the data, if its files do not name it.
+    pub equation: Option<Equation>,
 }
 
 impl Plan {
@@ -124,7 +131,16 @@ impl Plan {
             let (a, b) = (&a.parameter, &b.parameter);
             a.name.cmp(&b.name).then(a.value.total_cmp(&b.value))
         });
-        Ok(Self { steps, stride, starts, regimes, views: None, members: 1 })
+        Ok(Self {
+            steps,
+            stride,
+            starts,
+            regimes,
+            views: None,
+            members: 1,
+            search: None,
+            equation: None,
+        })
     }
 
     /// The rollouts of one regime, trajectory by trajectory.

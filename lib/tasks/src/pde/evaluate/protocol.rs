@@ -3,6 +3,7 @@
 use super::plan::Plan;
 use super::views::Views;
 use crate::TrainedModel;
+use crate::pde::search::Search;
 use data::fields::split_set::TrajectorySet;
 use learn::trained::Origin;
 use serde::Serialize;
@@ -51,6 +52,8 @@ pub struct Protocol {
     pub rollouts: usize,
     /// Number of views whose predictions are averaged as the model `views`; 1 for none.
     pub views: usize,
+    /// Test-time search, if there was one.
+    pub search: Option<Search>,
     /// Samples of each rollout, whose mean is the model `ensemble`; 1 for a single forecast.
     pub members: usize,
     /// Tokens and features of a latent state.
@@ -80,6 +83,7 @@ impl Protocol {
             rollouts: plan.count(),
             views: plan.views.as_ref().map_or(1, Views::count),
             members: plan.members,
+            search: plan.search,
             latent: model.latent(),
             models: (models.into_iter())
                 .map(|(task, origin, parameters)| (task, Trained { origin, parameters }))

@@ -18,6 +18,8 @@ pub struct RolloutSums {
     pub squared: Vec<Bits>,
     /// Mean variance of the views.
     pub variance: Option<Bits>,
+    /// Rank correlation of the rewards and errors of the candidates of a search.
+    pub rank_correlation: Option<Bits>,
 }
 
 impl RolloutSums {
@@ -141,6 +143,13 @@ impl Evaluation {
             if denoisings > 0.0 {
                 quantities.push(("denoiser_evaluations_per_step", denoisings));
             }
+        }
+        let ranks: Option<Vec<f64>> = all().map(|sums| Some(sums.rank_correlation?.0)).collect();
+        if let Some(ranks) = ranks.filter(|_| model == Model::Search) {
+            // Without candidates that differ there is no correlation.
+            let ranks: Vec<f64> = ranks.into_iter().filter(|rank| !rank.is_nan()).collect();
+            let mean = ranks.iter().sum::<f64>() / ranks.len() as f64;
+            quantities.push(("reward_rank_correlation", mean));
         }
         let variances: Option<Vec<f64>> = all().map(|sums| Some(sums.variance?.0)).collect();
         if let Some(variances) = variances.filter(|_| model == Model::Views) {

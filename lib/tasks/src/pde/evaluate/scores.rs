@@ -16,6 +16,12 @@ pub enum Model {
     Corrector,
     /// The same with the correction of a student.
     Student,
+    /// The candidates that a search chose.
+    Search,
+    /// The mean of as many candidates at every step.
+    CandidateMean,
+    /// The candidates nearest to the truth at every step.
+    Oracle,
     /// The mean of an ensemble of samples of the evaluated model.
     Ensemble,
     /// The mean of the predictions from exactly transformed copies of the initial state.

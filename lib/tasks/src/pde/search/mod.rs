@@ -6,12 +6,11 @@
 //! rollout is searched by itself: its result does not depend on the others.
 
 use rayon::prelude::*;
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use unix::Result;
 
 /// The size of a search.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Search {
     /// Candidates per state, K.
     pub candidates: usize,
@@ -25,6 +24,31 @@ pub struct Search {
     pub margin: Option<f64>,
     /// Factor of the reward of every further step.
     pub discount: f64,
+    /// What a step is worth.
+    pub reward: Reward,
+}
+
+/// What a step between two states is worth.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    Serialize,
+    Deserialize,
+    clap::ValueEnum,
+    strum::Display,
+)]
+#[strum(serialize_all = "lowercase")]
+#[serde(rename_all = "lowercase")]
+pub enum Reward {
+    /// The residual of the discretised equation by the trapezoidal rule: cheap, and blind to small errors.
+    #[default]
+    Residual,
+    /// The distance to the solution from the earlier state: exact, and as expensive as a solver.
+    Solver,
 }
 
 /// Searches of usual sizes.
@@ -47,7 +71,8 @@ impl Preset {
             Self::Enhanced => (8, 3, 2),
             Self::Aggressive => (16, 5, 2),
         };
-        Search { candidates, beam, horizon, budget: None, margin: None, discount: 1.0 }
+        let (budget, margin, discount) = (None, None, 1.0);
+        Search { candidates, beam, horizon, budget, margin, discount, reward: Reward::default() }
     }
 }
 
@@ -99,6 +124,8 @@ pub struct Searched {
     pub states: Vec<Node>,
     /// Number of candidates that were drawn.
     pub drawn: usize,
+    /// Number of states from which candidates were drawn.
+    pub expanded: usize,
     /// Number of candidates that were scored by a reward.
     pub scored: usize,
     /// Reward and error of the candidates of every searched step, for rank correlations.
@@ -154,6 +181,7 @@ impl Search {
                 for ((at, from), candidates) in group.iter().zip(&from).zip(&drawn) {
                     let own = &mut all[*at];
                     own.drawn += count;
+                    own.expanded += 1;
                     let rewards: Vec<f64> = match choice == Choice::Reward && count > 1 {
                         true => candidates.par_iter().map(|to| world.reward(from, to)).collect(),
                         false => Vec::new(),
@@ -234,6 +262,7 @@ impl Search {
             for (at, paths) in &mut beams {
                 let mut longer = Vec::new();
                 for (path, candidates) in paths.iter().zip(&mut next) {
+                    all[group[*at]].expanded += 1;
                     all[group[*at]].drawn += candidates.len();
                     all[group[*at]].scored += candidates.len();
                     let rewards: Vec<f64> =

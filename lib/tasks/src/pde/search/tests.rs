@@ -49,7 +49,8 @@ fn path(searched: &Searched) -> Vec<f32> {
 }
 
 fn search(candidates: usize, beam: usize, horizon: usize) -> Search {
-    Search { candidates, beam, horizon, budget: None, margin: None, discount: 1.0 }
+    let reward = Reward::default();
+    Search { candidates, beam, horizon, budget: None, margin: None, discount: 1.0, reward }
 }
 
 /// With four candidates, 3 is the best single step, and the last one. Looking ahead, 2 then 3 more is better.

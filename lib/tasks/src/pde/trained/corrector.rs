@@ -1,7 +1,8 @@
 //! A trained corrector with its operator and codec: rollouts with a correction after every step.
 
 use super::TrainedOperator;
-use super::forecast::Forecast;
+use super::candidates::Candidates;
+use super::forecast::{Forecast, Predicted};
 use crate::pde::corrector::{Correction, CorrectorParts, CorrectorTask, Draws};
 use crate::pde::distill::{DistillTask, Student, student_of};
 use crate::pde::evaluate::{Batch, Model, Plan, Request, Start};
@@ -19,7 +20,13 @@ use tensor::ops::depthwise_conv::Padding;
 use unix::{Error, Result};
 
 /// Seed of the noise of evaluations.
-const SEED: u64 = 0;
+pub(super) const SEED: u64 = 0;
+
+/// A number for each rollout, whatever others are computed with it.
+pub(super) fn ids(set: &TrajectorySet, starts: &[Start]) -> Vec<u64> {
+    let frames = set.shape().frames as u64;
+    starts.iter().map(|start| start.trajectory as u64 * frames + start.frame as u64).collect()
+}
 
 /// A corrector, or a student and its teacher, with the operator and the codec of the latents.
 #[derive(Clone, Debug)]
@@ -32,13 +39,18 @@ pub struct TrainedCorrector {
 }
 
 #[derive(Clone, Debug)]
-struct Stage {
+pub(super) struct Stage {
     task: &'static str,
     model: Model,
-    trained: Trained<Correction>,
+    pub trained: Trained<Correction>,
 }
 
 impl TrainedCorrector {
+    /// The model itself, and its operator.
+    pub(super) fn parts(&self) -> (&Stage, &TrainedOperator) {
+        (&self.stages[0], &self.operator)
+    }
+
     /// Rolls out unnormalised latents [n, tokens, dim] to [n, steps + 1, tokens, dim]. `ids` are the numbers of the
     /// rollouts, on which, with the member of the ensemble, their noise depends.
     fn rollout(
@@ -134,7 +146,13 @@ impl TrainedModel for TrainedCorrector {
     }
 
     fn plan(&self, set: &TrajectorySet, request: &Request) -> Result<Plan> {
-        Ok(Plan { members: request.members, ..self.operator.plan(set, request)? })
+        let plan = self.operator.plan(set, request)?;
+        Ok(Plan {
+            members: request.members,
+            search: request.search,
+            equation: request.equation,
+            ..plan
+        })
     }
 
     fn rollouts(
@@ -144,25 +162,26 @@ impl TrainedModel for TrainedCorrector {
         plan: &Plan,
         starts: &[Start],
     ) -> Result<Batch> {
-        let frames = set.shape().frames as u64;
-        let id = |start: &Start| start.trajectory as u64 * frames + start.frame as u64;
-        let ids: Vec<u64> = starts.iter().map(id).collect();
+        let ids = ids(set, starts);
         let (parameters, time) = (plan.parameters(set, starts), plan.time_step(set));
-        let operator =
-            |first: &[f32], _| self.operator.rollout(first, &parameters, time, plan.steps);
-        let own = |stage| {
+        let steps = (time, plan.steps);
+        let corrected = |stage: &'_ Stage| {
             let (parameters, ids) = (&parameters, &ids);
-            move |first: &[f32], member| {
-                self.rollout(stage, first, parameters, (time, plan.steps), (ids, member))
-            }
+            Forecast::new(stage.model, move |first: &[f32], member| {
+                let states = self.rollout(stage, first, parameters, steps, (ids, member))?;
+                let denoisings = stage.trained.model.method.evaluations();
+                Ok(Predicted::plain(states, ids.len() * steps.1, denoisings))
+            })
         };
-        let corrected: Vec<_> = self.stages.iter().map(own).collect();
-        let forecasts = self.stages.iter().zip(&corrected).map(|(stage, rollout)| Forecast {
-            model: stage.model,
-            denoisings: stage.trained.model.method.evaluations(),
-            rollout,
-        });
-        let forecasts: Vec<_> = forecasts.chain([Forecast::of_operator(&operator)]).collect();
+        let mut forecasts: Vec<Forecast> = self.stages.iter().map(corrected).collect();
+        forecasts.push(self.operator.forecast(&parameters, time, plan.steps));
+        let searched = match &plan.search {
+            None => None,
+            Some(search) => Some(Candidates::new(self, *search, plan, set, starts)?),
+        };
+        if let Some(searched) = &searched {
+            forecasts.extend(searched.forecasts());
+        }
         self.operator.compare(set, plan, starts, &forecasts)
     }
 

@@ -11,23 +11,38 @@ use std::ops::Range;
 use std::time::Instant;
 use unix::Result;
 
-/// From unnormalised initial latents [n, tokens, dim] to rollouts [n, steps + 1, tokens, dim], for a member of the
-/// ensemble.
-pub(super) type Rollout<'a> = dyn Fn(&[f32], u64) -> Result<Vec<f32>> + 'a;
+/// Rollouts, and what they cost.
+pub(super) struct Predicted {
+    /// Unnormalised latents [n, steps + 1, tokens, dim].
+    pub states: Vec<f32>,
+    /// Evaluations of the operator and of a denoiser.
+    pub evaluations: [u64; 2],
+    /// For each rollout that was searched, the rank correlation of rewards and errors of its candidates.
+    pub rank_correlations: Vec<f64>,
+}
+
+impl Predicted {
+    /// Rollouts of `steps` steps in all, with so many evaluations of a denoiser at each.
+    pub fn plain(states: Vec<f32>, steps: usize, denoisings: usize) -> Self {
+        let evaluations = [steps as u64, (steps * denoisings) as u64];
+        Self { states, evaluations, rank_correlations: Vec::new() }
+    }
+}
+
+/// From unnormalised initial latents [n, tokens, dim] to rollouts, for a member of the ensemble.
+pub(super) type Rollout<'a> = dyn Fn(&[f32], u64) -> Result<Predicted> + 'a;
 
 /// A way to predict.
 pub(super) struct Forecast<'a> {
     pub model: Model,
-    /// Evaluations of a denoiser per step.
-    pub denoisings: usize,
     /// Predicts.
-    pub rollout: &'a Rollout<'a>,
+    pub rollout: Box<Rollout<'a>>,
 }
 
 impl<'a> Forecast<'a> {
-    /// The forecast of the operator alone.
-    pub fn of_operator(rollout: &'a Rollout<'a>) -> Self {
-        Self { model: Model::Operator, denoisings: 0, rollout }
+    /// A way to predict as `model`.
+    pub fn new(model: Model, rollout: impl Fn(&[f32], u64) -> Result<Predicted> + 'a) -> Self {
+        Self { model, rollout: Box::new(rollout) }
     }
 }
 
@@ -44,23 +59,27 @@ impl TrainedOperator {
         let ([truth, latents, reconstruction], mean) = codec.truth(set, plan, starts)?;
         let (width, points) = (codec.tokens() * codec.dim(), truth.at(0, 0).len());
         let first: Vec<f32> = (0..count).flat_map(|i| latents.at(i, 0)).copied().collect();
-        let steps = (count * plan.steps) as u64;
         let (mut in_fields, mut in_latents) = (Vec::new(), Vec::new());
         let (mut costs, mut variances, mut members) = (Vec::new(), Vec::new(), Vec::new());
+        let mut rank_correlations = Vec::new();
         for (number, forecast) in forecasts.iter().enumerate() {
             let began = Instant::now();
+            let Predicted { states: predicted, evaluations, rank_correlations: own } =
+                (forecast.rollout)(&first, 0)?;
             let cost = |model, times: usize| Cost {
                 model,
-                evaluations: steps * times as u64,
-                denoisings: steps * (times * forecast.denoisings) as u64,
+                evaluations: evaluations[0] * times as u64,
+                denoisings: evaluations[1] * times as u64,
                 seconds: Bits(began.elapsed().as_secs_f64()),
             };
-            let predicted = (forecast.rollout)(&first, 0)?;
+            if !own.is_empty() {
+                rank_correlations = own;
+            }
             let decoded = codec.decode(&predicted)?;
             costs.push(cost(forecast.model, 1));
             if let Some(views) = plan.views.as_ref().filter(|_| number == 0) {
                 let first: Vec<f32> = (0..count).flat_map(|i| truth.at(i, 0)).copied().collect();
-                let rollout = |first: &[f32]| (forecast.rollout)(first, 0);
+                let rollout = |first: &[f32]| Ok((forecast.rollout)(first, 0)?.states);
                 let predict = |first: &[f32]| self.rollout_fields(first, rollout);
                 let all = views.average(&first, count, &decoded, predict)?;
                 in_fields.push((Model::Views, Frames::new(all.fields, states, points)));
@@ -71,7 +90,7 @@ impl TrainedOperator {
             if plan.members > 1 && number == 0 {
                 members.push(decoded.clone());
                 for member in 1..plan.members as u64 {
-                    let states_of = codec.decode(&(forecast.rollout)(&first, member)?)?;
+                    let states_of = codec.decode(&(forecast.rollout)(&first, member)?.states)?;
                     members.push(Frames::new(states_of, states, points));
                 }
                 in_fields.push((Model::Ensemble, Frames::mean(&members)));
@@ -102,7 +121,13 @@ impl TrainedOperator {
         in_fields.push((Model::Mean, mean));
         in_fields.push((Model::Codec, reconstruction));
         let field = Space { name: "field", truth, models: in_fields };
-        Ok(Batch { spaces: vec![field, latent, weighted], members, costs, variances })
+        Ok(Batch {
+            spaces: vec![field, latent, weighted],
+            members,
+            costs,
+            variances,
+            rank_correlations,
+        })
     }
 
     /// Encodes initial fields [n, grid.., channels] in physical units, rolls them out and decodes the states: [n, steps +

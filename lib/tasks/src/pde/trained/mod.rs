@@ -1,5 +1,6 @@
 //! Trained codecs and operators, restored from checkpoints.
 
+mod candidates;
 mod codec;
 mod corrector;
 mod forecast;

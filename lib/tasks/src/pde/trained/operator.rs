@@ -1,8 +1,8 @@
 //! A trained operator and its codec: rollouts of fields.
 
 use super::TrainedCodec;
-use super::forecast::Forecast;
-use crate::pde::evaluate::{Batch, Plan, Request, Start, Views};
+use super::forecast::{Forecast, Predicted};
+use crate::pde::evaluate::{Batch, Model, Plan, Request, Start, Views};
 use crate::pde::latents::Condition;
 use crate::pde::models::Operator;
 use crate::pde::normalisation::Normalisation;
@@ -55,9 +55,27 @@ impl TrainedOperator {
         &self.trained.model
     }
 
+    /// Runs `body` in a forward run of the operator.
+    pub(super) fn run<R>(&self, body: impl FnOnce(&Forward, &Operator) -> Result<R>) -> Result<R> {
+        self.trained.run(body)
+    }
+
     /// Rows and columns of the token grid, and features per token.
     pub(super) fn tokens(&self) -> ([usize; 2], usize) {
         (self.codec.token_grid(), self.codec.dim())
+    }
+
+    /// The forecast of the operator alone.
+    pub(super) fn forecast<'a>(
+        &'a self,
+        parameters: &'a [&'a Parameter],
+        time: f64,
+        steps: usize,
+    ) -> Forecast<'a> {
+        Forecast::new(Model::Operator, move |first, _| {
+            let states = self.rollout(first, parameters, time, steps)?;
+            Ok(Predicted::plain(states, parameters.len() * steps, 0))
+        })
     }
 
     /// The requested stride, or the longest one that it was trained with.
@@ -204,8 +222,7 @@ impl TrainedModel for TrainedOperator {
         starts: &[Start],
     ) -> Result<Batch> {
         let (parameters, time) = (plan.parameters(set, starts), plan.time_step(set));
-        let rollout = |first: &[f32], _| self.rollout(first, &parameters, time, plan.steps);
-        self.compare(set, plan, starts, &[Forecast::of_operator(&rollout)])
+        self.compare(set, plan, starts, &[self.forecast(&parameters, time, plan.steps)])
     }
 
     /// Predicts the rollout from the first frame of every trajectory; the first predicted frame is that frame

@@ -39,6 +39,9 @@ fn of_model(model: Model) -> Colour {
         Model::Corrector => distinct(3),
         Model::Student => distinct(4),
         Model::Ensemble => distinct(6),
+        Model::Search => distinct(7),
+        Model::CandidateMean => distinct(8),
+        Model::Oracle => distinct(9),
         Model::Views => distinct(5),
         Model::Mean => [0x99, 0x99, 0x99],
     }

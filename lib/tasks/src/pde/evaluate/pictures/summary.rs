@@ -121,6 +121,7 @@ fn by_regime(canvas: &Canvas, result: &Evaluation) -> Result<()> {
                     Model::Mean => 36.0,
                     Model::Corrector => -36.0,
                     Model::Student | Model::Ensemble => -54.0,
+                    Model::Search | Model::CandidateMean | Model::Oracle => 54.0,
                 };
                 let letters = Letters { colour: of_model(*model), ..centred };
                 if row > 60.0 {

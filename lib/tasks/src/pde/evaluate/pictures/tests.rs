@@ -31,6 +31,7 @@ fn protocol() -> Protocol {
         rollouts: 1,
         views: 1,
         members: 1,
+        search: None,
         latent: Some([2, 2]),
         models: [("codec", Trained { origin, parameters: 1 })].into(),
     }
