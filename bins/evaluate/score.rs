@@ -17,6 +17,7 @@ use tasks::pde::evaluate::{
     self, Evaluation, Evaluator, Partial, Plan, Protocol, Request, pictures,
 };
 use tasks::pde::operator::OperatorTask;
+use tasks::pde::search::{Preset, Reward, Search};
 use tasks::predict_file;
 use unix::cli::Output;
 use unix::out::Out;
@@ -71,6 +72,48 @@ impl ViewArgs {
     }
 }
 
+#[derive(clap::Args)]
+struct SearchArgs {
+    /// Choose among several samples at every step, of a corrector or a student, by a reward that knows the equation:
+    /// default (4 candidates), enhanced (8, two steps ahead), aggressive (16, two steps ahead)
+    #[arg(long, value_name = "PRESET")]
+    search: Option<Preset>,
+    /// Candidates per state
+    #[arg(long, value_name = "N", requires = "search")]
+    candidates: Option<NonZeroUsize>,
+    /// Paths that are extended when looking ahead
+    #[arg(long, value_name = "N", requires = "search")]
+    beam: Option<NonZeroUsize>,
+    /// Steps to look ahead, the next one included
+    #[arg(long, value_name = "N", requires = "search")]
+    horizon: Option<NonZeroUsize>,
+    /// Largest number of scored candidates per rollout
+    #[arg(long, value_name = "N", requires = "search")]
+    budget: Option<NonZeroUsize>,
+    /// Do not look ahead where the best reward exceeds the next one by this much, in units of the field
+    #[arg(long, value_name = "X", requires = "search")]
+    margin: Option<f64>,
+    /// Reward: residual (of the discretised equation, cheap) or solver (exact, as expensive as ds-prep gen)
+    #[arg(long, value_name = "NAME", requires = "search")]
+    reward: Option<Reward>,
+}
+
+impl SearchArgs {
+    fn search(&self) -> Option<Search> {
+        let preset = self.search?.search();
+        let or = |own: Option<NonZeroUsize>, other: usize| own.map_or(other, NonZeroUsize::get);
+        Some(Search {
+            candidates: or(self.candidates, preset.candidates),
+            beam: or(self.beam, preset.beam),
+            horizon: or(self.horizon, preset.horizon),
+            budget: self.budget.map(NonZeroUsize::get),
+            margin: self.margin,
+            reward: self.reward.unwrap_or(preset.reward),
+            ..preset
+        })
+    }
+}
+
 /// The arguments of `evaluate score`.
 #[derive(clap::Args)]
 pub struct Score {
@@ -83,6 +126,8 @@ pub struct Score {
     /// Samples of each rollout, of a corrector or a student: also score their mean, their distribution and its spread
     #[arg(long, value_name = "N", default_value = "1")]
     members: NonZeroUsize,
+    #[command(flatten)]
+    search: SearchArgs,
     /// Folder for metrics.json, metrics.csv, times.json and pictures/
     #[arg(short = 'o', long = "output", value_name = "DIR")]
     to: PathBuf,
@@ -151,6 +196,7 @@ impl Rollouts {
             views: 1,
             equation: None,
             members: 1,
+            search: None,
         }
     }
 }
@@ -235,9 +281,16 @@ fn measure(args: &Score, signals: Signals, work: &mut Work) -> Result<Vec<Value>
         .collect();
     let mut verifier = Verifier::start(files, None)?;
     let members = args.members.get();
-    let plan = model.plan(&set, &Request { members, ..args.views.add_to(data.request()) })?;
-    if plan.members < members {
-        return Err(Error::usage("--members: only the samples of a corrector or a student differ"));
+    let (search, request) = (args.search.search(), args.views.add_to(data.request()));
+    let plan = model.plan(&set, &Request { members, search, ..request })?;
+    for (option, ignored) in
+        [("--members", plan.members < members), ("--search", plan.search != search)]
+    {
+        if ignored {
+            return Err(Error::usage(format!(
+                "{option}: only the samples of a corrector or a student differ"
+            )));
+        }
     }
     for (task, origin, _) in model.models() {
         // The data of an operator are latents, which its codec accounts for.
