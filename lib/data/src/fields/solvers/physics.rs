@@ -218,7 +218,7 @@ mod tests {
     fn true_steps_fit_their_equation_and_others_do_not() {
         let folder = tempfile::tempdir().unwrap();
         for (equation, parameter) in EQUATIONS {
-            let residuals = [0.02, 0.005].map(|end| {
+            let residuals = [0.004, 0.001].map(|end| {
                 let (field, values) = trajectory(folder.path(), equation, parameter, end);
                 let length = field.shape().frame_len();
                 let (from, to) = (&values[length..2 * length], &values[2 * length..]);
