@@ -59,15 +59,13 @@ impl<'a> Candidates<'a> {
     }
 
     /// The search, and beside it the mean of as many candidates and the oracle.
-    pub fn forecasts(&self) -> impl Iterator<Item = Forecast<'_>> {
+    pub fn forecasts(&self) -> [Forecast<'_>; 3] {
         let all = [
             (Model::Search, Choice::Reward),
             (Model::CandidateMean, Choice::Mean),
             (Model::Oracle, Choice::Oracle),
         ];
-        all.into_iter().map(|(model, choice)| {
-            Forecast::new(model, move |first, _| self.rollout(first, choice))
-        })
+        all.map(|(model, choice)| Forecast::new(model, move |first, _| self.rollout(first, choice)))
     }
 
     fn rollout(&self, first: &[f32], choice: Choice) -> Result<Predicted> {

@@ -165,20 +165,20 @@ impl TrainedModel for TrainedCorrector {
         let ids = ids(set, starts);
         let (parameters, time) = (plan.parameters(set, starts), plan.time_step(set));
         let steps = (time, plan.steps);
-        let corrected = |stage: &'_ Stage| {
-            let (parameters, ids) = (&parameters, &ids);
-            Forecast::new(stage.model, move |first: &[f32], member| {
-                let states = self.rollout(stage, first, parameters, steps, (ids, member))?;
-                let denoisings = stage.trained.model.method.evaluations();
-                Ok(Predicted::plain(states, ids.len() * steps.1, denoisings))
-            })
-        };
-        let mut forecasts: Vec<Forecast> = self.stages.iter().map(corrected).collect();
-        forecasts.push(self.operator.forecast(&parameters, time, plan.steps));
         let searched = match &plan.search {
             None => None,
             Some(search) => Some(Candidates::new(self, *search, plan, set, starts)?),
         };
+        let mut forecasts = Vec::new();
+        for stage in &self.stages {
+            let (parameters, ids) = (&parameters, &ids);
+            forecasts.push(Forecast::new(stage.model, move |first: &[f32], member| {
+                let states = self.rollout(stage, first, parameters, steps, (ids, member))?;
+                let denoisings = stage.trained.model.method.evaluations();
+                Ok(Predicted::plain(states, ids.len() * steps.1, denoisings))
+            }));
+        }
+        forecasts.push(self.operator.forecast(&parameters, time, plan.steps));
         if let Some(searched) = &searched {
             forecasts.extend(searched.forecasts());
         }
