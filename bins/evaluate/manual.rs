@@ -30,6 +30,8 @@ EXAMPLES
   The same with a codec that was moved:
     $ cp -r codec moved
     $ evaluate score operator --with codec=moved --data split.json --steps 8 -o moved-result
+  The mean of 8 rollouts from copies transformed by symmetries of the equation, and its error bars:
+    $ evaluate score operator --data split.json --steps 8 --views 8 -o views-result
   Check that 8 steps fit before training anything:
     $ evaluate check -c operator.yaml --data split.json --steps 8
   The errors of the codec alone:

@@ -1,11 +1,15 @@
 //! Scores of trained models on unseen data, and their predictions.
 
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::slice::from_ref;
 
+use data::fields::generate::Equation;
 use data::fields::split::SplitName;
 use data::fields::split_set::{TrajectorySet, Verify};
+use data::fields::stats;
 use data::inputs::Verifier;
+use learn::score::Bits;
 use learn::task::load_config;
 use serde_json::{Value, json};
 use tasks::ModelArgs;
@@ -50,6 +54,23 @@ struct Data {
     rollouts: Rollouts,
 }
 
+#[derive(clap::Args)]
+struct ViewArgs {
+    /// Also average the predictions from N copies of each initial state, transformed by exact symmetries of the
+    /// equation
+    #[arg(long, value_name = "N", default_value = "1")]
+    views: NonZeroUsize,
+    /// Equation of the data, for --views, if its files do not name it
+    #[arg(long, value_name = "NAME")]
+    equation: Option<Equation>,
+}
+
+impl ViewArgs {
+    fn add_to(&self, request: Request) -> Request {
+        Request { views: self.views.get(), equation: self.equation, ..request }
+    }
+}
+
 /// The arguments of `evaluate score`.
 #[derive(clap::Args)]
 pub struct Score {
@@ -57,7 +78,9 @@ pub struct Score {
     model: ModelArgs,
     #[command(flatten)]
     data: Data,
-    /// Folder for metrics.json, metrics.csv and pictures/
+    #[command(flatten)]
+    views: ViewArgs,
+    /// Folder for metrics.json, metrics.csv, times.json and pictures/
     #[arg(short = 'o', long = "output", value_name = "DIR")]
     to: PathBuf,
     /// Also write the errors over whole rollouts, by parameter value, to a JSON file
@@ -87,6 +110,8 @@ pub struct Predict {
     #[command(flatten)]
     rollouts: Rollouts,
     #[command(flatten)]
+    views: ViewArgs,
+    #[command(flatten)]
     output: Output,
 }
 
@@ -111,11 +136,18 @@ fn again() -> String {
     "run the same command again to resume".into()
 }
 
+impl Rollouts {
+    /// A single rollout of each trajectory.
+    fn request(&self) -> Request {
+        let (steps, stride) = (self.steps, self.stride);
+        Request { steps, stride, starts: 1, max_trajectories: None, views: 1, equation: None }
+    }
+}
+
 impl Data {
     fn request(&self) -> Request {
-        let Rollouts { steps, stride } = self.rollouts;
         let (starts, max_trajectories) = (self.starts, self.max_trajectories);
-        Request { steps, stride, starts, max_trajectories }
+        Request { starts, max_trajectories, ..self.rollouts.request() }
     }
 
     fn open(&self, split: SplitName) -> Result<TrajectorySet> {
@@ -152,8 +184,7 @@ pub fn predict(args: &Predict) -> Result<Exit> {
     let signals = Signals::install()?;
     refuse_earlier([&args.to], args.force)?;
     let model = args.model.open()?;
-    let Rollouts { steps, stride } = args.rollouts;
-    let request = Request { steps, stride, starts: 1, max_trajectories: None };
+    let request = args.views.add_to(args.rollouts.request());
     let (mut progress, mut trajectories) = (Progress::new("trajectories", 0), 0);
     predict_file(&*model, &args.inputs, &args.to, args.force, &request, |done, all| {
         trajectories = all;
@@ -185,9 +216,14 @@ fn measure(args: &Score, signals: Signals, work: &mut Work) -> Result<Vec<Value>
     let model = args.model.open()?;
     let set = data.open(data.split)?;
     let train = model.needs_training_data().then(|| data.open(SplitName::Train)).transpose()?;
-    let files = [&set].into_iter().chain(&train).flat_map(TrajectorySet::input_files).collect();
+    let validation = data.open(SplitName::Validation)?;
+    let files = [&set, &validation]
+        .into_iter()
+        .chain(&train)
+        .flat_map(TrajectorySet::input_files)
+        .collect();
     let mut verifier = Verifier::start(files, None)?;
-    let plan = model.plan(&set, &data.request())?;
+    let plan = model.plan(&set, &args.views.add_to(data.request()))?;
     for (task, origin, _) in model.models() {
         // The data of an operator are latents, which its codec accounts for.
         if model.latent().is_none_or(|_| task == "codec")
@@ -207,7 +243,11 @@ fn measure(args: &Score, signals: Signals, work: &mut Work) -> Result<Vec<Value>
     work.progress(0, all)?;
     signals.check_stop(again)?;
     let partial = Partial::new(args.to.join("partial.json"), &protocol)?;
-    let earlier = partial.load();
+    let check_stop = || signals.check_stop(again);
+    let mut earlier = partial.load();
+    if earlier.validation_rms.is_none() {
+        earlier.validation_rms = Some(Bits(stats::rms(&validation, check_stop)?));
+    }
     let result = evaluate::evaluate(&evaluator, earlier, |result| {
         partial.save(result)?;
         work.stored();
@@ -218,7 +258,6 @@ fn measure(args: &Score, signals: Signals, work: &mut Work) -> Result<Vec<Value>
         signals.check_stop(again)
     })?;
     drop(progress);
-    let check_stop = || signals.check_stop(again);
     let drawn = pictures::draw(&result, &evaluator, &protocol, check_stop)?;
     verifier.finish(check_stop)?;
     write(args, &result, &protocol, drawn)?;
@@ -258,6 +297,7 @@ fn write(
         let text = serde_json::to_string_pretty(value).map_err(Error::bug)?;
         publish_bytes(path, format!("{text}\n").as_bytes())
     };
+    publish(&args.to.join("times.json"), &evaluate::times(result))?;
     if let Some(path) = &args.summary {
         publish(path, &evaluate::summary(result))?;
     }

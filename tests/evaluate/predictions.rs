@@ -7,14 +7,14 @@ use super::{evaluate, json, world};
 use crate::common::shell;
 use data::fields::field::Field;
 
-fn read(file: &str, trajectory: usize) -> Vec<f32> {
+pub fn read(file: &str, trajectory: usize) -> Vec<f32> {
     let field = Field::open(&world().join(file)).unwrap();
     let mut values = vec![0.0; field.shape().trajectory_len()];
     field.read(trajectory, &mut values).unwrap();
     values
 }
 
-fn done(script: &str) {
+pub fn done(script: &str) {
     let output = shell(world(), script);
     assert_eq!(output.status, Some(0), "{}", output.stderr);
 }
@@ -85,7 +85,7 @@ fn predictions_that_are_killed_continue_after_the_last_batch() {
 /// The same for scores: completed work is kept, and the result has the same bits.
 #[test]
 fn an_evaluation_that_is_killed_continues_after_the_last_batch() {
-    let words = "operator --steps 4 --starts 0";
+    let words = "operator --steps 4 --starts 0 --views 2";
     assert_eq!(evaluate(&format!("{words} -o whole-scores")).status, Some(0));
     let mut kills = 0;
     loop {

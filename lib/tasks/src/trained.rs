@@ -155,6 +155,9 @@ pub fn predict_file(
     header.attributes.extend(parameter.map(|(name, value)| (name.into(), Value::from(value))));
     header.attributes.push(("predicted_from".into(), text(inputs.display().to_string())));
     header.attributes.push(("predicted_from_blake3".into(), text(hash_file(inputs)?)));
+    if request.views > 1 {
+        header.attributes.push(("views".into(), request.views.into()));
+    }
     for (task, origin, _) in model.models() {
         header.attributes.push((task.into(), text(origin.to_string())));
         header.attributes.push((format!("{task}_blake3"), text(origin.blake3)));

@@ -108,7 +108,12 @@ impl TrajectorySet {
 
     /// See [`Field::read_often`].
     pub fn read_often(&self) {
-        self.files.iter().filter_map(|file| file.field.as_ref()).for_each(Field::read_often);
+        self.fields().for_each(Field::read_often);
+    }
+
+    /// The files that this set reads, in the order of the manifest.
+    pub fn fields(&self) -> impl Iterator<Item = &Field> {
+        self.files.iter().filter_map(|file| file.field.as_ref())
     }
 
     /// Number of trajectories.
@@ -185,7 +190,7 @@ impl TrajectorySet {
 
     /// Times of the frames, from the first file; PDEBench's files have one more time than frames.
     pub fn t(&self) -> &[f64] {
-        self.files.iter().find_map(|file| file.field.as_ref()).map_or(&[], |field| field.t())
+        self.fields().next().map_or(&[], Field::t)
     }
 
     /// Trajectory `i`. Panics when out of range.

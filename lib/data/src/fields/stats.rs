@@ -200,6 +200,18 @@ impl Stats {
     }
 }
 
+/// Root mean square of the states of a split over all trajectories and frames, without its inputs; NaN for an empty
+/// split. Calls `check` before every block of frames that it reads; an error of `check` ends the work.
+pub fn rms(set: &TrajectorySet, check: impl Fn() -> Result<()> + Sync) -> Result<f64> {
+    let moments = moments_of(set.shape(), |i, frames, out| {
+        check()?;
+        set.read_frames(i, frames, out)
+    })?;
+    let mut all = Moments::default();
+    moments.iter().flat_map(|channels| &channels[set.inputs()..]).for_each(|one| all.merge(one));
+    Ok(all.statistics().rms)
+}
+
 impl Statistics {
     /// Errors (65), with the key: a value that is not finite, or a negative standard deviation.
     fn require_finite(&self, key: &str) -> Result<()> {

@@ -20,3 +20,4 @@ mod planted;
 mod provenance;
 mod solvers;
 mod splits;
+mod symmetries;

@@ -6,7 +6,7 @@
 
 use super::model::{Regression, RegressionModel};
 use super::task::{Preparation, RegressionTask};
-use crate::pde::evaluate::{Batch, Frames, Model, Plan, Request, Space, Start};
+use crate::pde::evaluate::{Batch, Cost, Frames, Model, Plan, Request, Space, Start, Views};
 use crate::pde::latents::Condition;
 use crate::pde::models::Patches;
 use crate::pde::normalisation::Normalisation;
@@ -16,10 +16,12 @@ use data::fields::field::{Field, Shape};
 use data::fields::parameter::Parameter;
 use data::fields::split_set::TrajectorySet;
 use data::fields::write::Header;
+use learn::score::Bits;
 use learn::task::Define;
 use learn::trained::{Origin, Parts, Trained};
 use rayon::prelude::*;
 use std::ops::Range;
+use std::time::Instant;
 use unix::{Error, Result};
 
 /// Inputs per forward run.
@@ -44,6 +46,11 @@ impl TrainedRegression {
             })?);
         }
         Ok(found)
+    }
+
+    /// Grid points along each side of a patch of the inputs.
+    fn patch(&self) -> usize {
+        self.preparation.tokens[0].patches.side()
     }
 
     fn require_fields_of(&self, shape: &Shape, inputs: usize) -> Result<()> {
@@ -128,14 +135,15 @@ impl TrainedModel for TrainedRegression {
 
     fn plan(&self, set: &TrajectorySet, request: &Request) -> Result<Plan> {
         self.require_fields_of(set.shape(), set.inputs())?;
-        Plan::of_frames(set, request)
+        let views = Views::of(set.fields(), request, self.patch())?;
+        Ok(Plan { views, ..Plan::of_frames(set, request)? })
     }
 
     fn rollouts(
         &self,
         set: &TrajectorySet,
         train: Option<&TrajectorySet>,
-        _: &Plan,
+        plan: &Plan,
         starts: &[Start],
     ) -> Result<Batch> {
         let Some(train) = train.filter(|train| !train.is_empty()) else {
@@ -149,20 +157,34 @@ impl TrainedModel for TrainedRegression {
             truth.extend(solution);
             parameters.push(set.entry(start.trajectory).parameter);
         }
-        let found = self.solve(&inputs.concat(), &parameters)?;
+        let began = Instant::now();
+        let (count, first) = (starts.len(), inputs.concat());
+        let found = self.solve(&first, &parameters)?;
+        let cost = |model, views: usize| {
+            let seconds = Bits(began.elapsed().as_secs_f64());
+            Cost { model, evaluations: (count * views) as u64, seconds }
+        };
+        let (mut costs, mut variances) = (vec![cost(Model::Regression, 1)], Vec::new());
+        let mut averaged = None;
+        if let Some(views) = &plan.views {
+            let solve = |inputs: &[f32]| self.solve(inputs, &parameters);
+            let all = views.average(&first, count, &found, solve)?;
+            (averaged, variances) = (Some(all.fields), all.variances);
+            costs.push(cost(Model::Views, views.count()));
+        }
         let (mean, nearest) = self.baselines(&inputs, parameters[0], train)?;
         let frames = |values: Vec<f32>| Frames::new(values, 1, mean.len());
+        let averaged = averaged.map(|fields| (Model::Views, frames(fields)));
         let (found, nearest, truth) = (frames(found), frames(nearest), frames(truth));
-        let models = vec![
-            (Model::Regression, found),
-            (Model::Mean, Frames::constant(mean)),
-            (Model::Nearest, nearest),
-        ];
-        Ok(Batch { spaces: vec![Space { name: "field", truth, models }] })
+        let baselines = [(Model::Mean, Frames::constant(mean)), (Model::Nearest, nearest)];
+        let models = [(Model::Regression, found)].into_iter().chain(averaged).chain(baselines);
+        let spaces = vec![Space { name: "field", models: models.collect(), truth }];
+        Ok(Batch { spaces, costs, variances })
     }
 
     /// Predicts the solution of every trajectory. The file may hold inputs only, or inputs and solutions.
-    fn output(&self, inputs: &Field, _: &Request) -> Result<Header> {
+    fn output(&self, inputs: &Field, request: &Request) -> Result<Header> {
+        Views::of([inputs], request, self.patch())?;
         let shape = inputs.shape();
         let (_, states) = self.shape();
         if (inputs.inputs(), shape.channels) == (0, self.preparation.tokens[0].patches.channels()) {
@@ -175,7 +197,7 @@ impl TrainedModel for TrainedRegression {
         Ok(Header::tensor(shape, inputs.coordinates().to_vec(), inputs.t().to_vec()))
     }
 
-    fn predict(&self, inputs: &Field, which: Range<usize>, _: &Request) -> Result<Vec<f32>> {
+    fn predict(&self, inputs: &Field, which: Range<usize>, request: &Request) -> Result<Vec<f32>> {
         let parameter = inputs.only_regime()?;
         let parameters = vec![&parameter; which.len()];
         let mut given = Vec::new();
@@ -187,6 +209,11 @@ impl TrainedModel for TrainedRegression {
                 _ => given.extend(self.preparation.part(&field, 0)),
             }
         }
-        self.solve(&given, &parameters)
+        let single = self.solve(&given, &parameters)?;
+        let solve = |inputs: &[f32]| self.solve(inputs, &parameters);
+        match Views::of([inputs], request, self.patch())? {
+            None => Ok(single),
+            Some(views) => Ok(views.average(&given, parameters.len(), &single, solve)?.fields),
+        }
     }
 }

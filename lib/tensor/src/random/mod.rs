@@ -40,6 +40,8 @@ pub enum Purpose {
     Search = 12,
     /// Which source of a mixture a sample comes from.
     Mixture = 13,
+    /// Resamples of an evaluation's trajectories.
+    Bootstrap = 14,
 }
 
 /// Philox4x32-10 with a fixed key.

@@ -35,6 +35,7 @@ pub(crate) use shape::{coordinates, grid_text};
 pub(crate) use source::PARAMETERS;
 pub(crate) use stated::OF_TRAJECTORIES;
 
+use crate::fields::generate::Equation;
 use crate::fields::parameter::Parameter;
 use array::Array;
 use recognise::{Recognised, recognise};
@@ -51,6 +52,9 @@ const MAX_TRAJECTORIES: usize = 1 << 24;
 /// Attribute of the root that names the periodic spatial axes, e.g. `x,y`; empty when there are none.
 pub const PERIODIC: &str = "periodic";
 
+/// Attribute of the root that contains the formula of the equation, in generated files.
+pub const EQUATION: &str = "equation";
+
 /// The trajectories of one file, opened but not read. Can be shared between threads.
 #[derive(Debug)]
 pub struct Field {
@@ -60,6 +64,7 @@ pub struct Field {
     parameter: Option<Parameter>,
     lists: Vec<regimes::List>,
     periodic: Vec<bool>,
+    equation: Option<Equation>,
     components: Vec<Component>,
 }
 
@@ -137,7 +142,9 @@ impl Field {
         let lists = regimes::lists(&**file, shape.trajectories, &fields)?;
         let parameter = regimes::with_lists(&lists, 0, parameter);
         let periodic = source::periodic(&**file, shape.grid.len());
-        Ok(Self { path: path.to_path_buf(), found, shape, parameter, lists, periodic, components })
+        let equation = file.text(EQUATION).and_then(|text| Equation::of_formula(&text));
+        let path = path.to_path_buf();
+        Ok(Self { path, found, shape, parameter, lists, periodic, equation, components })
     }
 
     /// Path of the file.
@@ -189,6 +196,11 @@ impl Field {
     /// Which spatial axes are periodic: by the attribute [`PERIODIC`], else by PDEBench's naming of files.
     pub fn periodic(&self) -> &[bool] {
         &self.periodic
+    }
+
+    /// The equation that `ds-prep gen` solved, also of files that were imported since.
+    pub fn equation(&self) -> Option<Equation> {
+        self.equation
     }
 
     /// Another order of the axes that fits the lengths of the coordinates, when the assumed order does not.

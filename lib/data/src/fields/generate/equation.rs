@@ -2,7 +2,11 @@
 
 use crate::fields::field::Layout;
 use crate::fields::parameter::Parameter;
-use crate::fields::solvers::{burgers, darcy, diffusion_reaction, fitzhugh_nagumo, navier_stokes};
+use crate::fields::solvers::symmetry::Symmetries;
+use crate::fields::solvers::{
+    advection, burgers, darcy, diffusion_reaction, fitzhugh_nagumo, navier_stokes,
+};
+use clap::ValueEnum;
 
 /// An equation to solve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, strum::Display)]
@@ -98,6 +102,18 @@ impl Equation {
         }
     }
 
+    /// Number of channels that are predicted.
+    pub fn states(self) -> usize {
+        let (_, channels, inputs) = self.layout();
+        channels.len() - inputs
+    }
+
+    /// Whether fields with these numbers of axes and channels, or only its inputs, can be of the equation.
+    pub fn has_shape(self, axes: usize, channels: usize) -> bool {
+        let (_, all, inputs) = self.layout();
+        axes == self.axes() && [all.len(), inputs].contains(&channels)
+    }
+
     /// Number of spatial axes.
     pub fn axes(self) -> usize {
         match self {
@@ -114,6 +130,23 @@ impl Equation {
     /// Whether the problem is steady (has no time axis).
     pub fn is_steady(self) -> bool {
         self == Self::Darcy
+    }
+
+    /// The exact symmetries of its solutions.
+    pub fn symmetries(self) -> &'static Symmetries {
+        match self {
+            Self::Burgers => &burgers::SYMMETRIES,
+            Self::Advection => &advection::SYMMETRIES,
+            Self::DiffusionReaction => &diffusion_reaction::SYMMETRIES,
+            Self::FitzHughNagumo => &fitzhugh_nagumo::SYMMETRIES,
+            Self::Darcy => &darcy::SYMMETRIES,
+            Self::NavierStokes => &navier_stokes::SYMMETRIES,
+        }
+    }
+
+    /// The equation whose formula a generated file states in its attribute [`EQUATION`](crate::fields::field::EQUATION).
+    pub fn of_formula(text: &str) -> Option<Self> {
+        Self::value_variants().iter().copied().find(|equation| equation.formula() == text)
     }
 
     /// Default sizes, those of PDEBench.

@@ -5,7 +5,7 @@ mod problem;
 
 pub use equation::{Constant, Equation, Sizes};
 
-use crate::fields::field::{PERIODIC, Shape};
+use crate::fields::field::{EQUATION, PERIODIC, Shape};
 use crate::fields::solvers::{cell_centres, frame_times};
 use crate::fields::write::{Header, write_field};
 use problem::maker;
@@ -123,7 +123,7 @@ impl Generation {
         attributes
             .extend(equation.constants().iter().map(|c| (c.name, self.constant(c.name).into())));
         attributes.extend([
-            ("equation", equation.formula().into()),
+            (EQUATION, equation.formula().into()),
             ("scheme", equation.scheme().into()),
             ("initial_state", equation.initial_state().into()),
             ("seed", self.seed.into()),

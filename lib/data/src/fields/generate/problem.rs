@@ -32,7 +32,8 @@ pub(super) fn maker(g: &Generation) -> Maker<'_> {
             })
         }
         Equation::Advection => Box::new(move |trajectory, out| {
-            advection::solve(&sinusoids(trajectory), g.parameter, g.grid, g.end, out);
+            let state = sinusoids(trajectory);
+            advection::solve(|x| state.at(x), g.parameter, g.grid, g.end, out);
             Some(())
         }),
         Equation::DiffusionReaction => {

@@ -8,10 +8,19 @@
 //! Arithmetic is f64; a trajectory depends only on its initial state and ν.
 
 use super::diffusion::{self, Diffusion, Ends};
+use super::symmetry::{Point, Symmetries};
 use std::f64::consts::PI;
 
 /// Courant number: at 0.5 the MUSCL step with this limiter is total-variation diminishing.
 pub const COURANT: f64 = 0.5;
+
+/// u(x) -> -u(-x), and translations; the mean is conserved.
+pub const SYMMETRIES: Symmetries = Symmetries {
+    points: &[Point { flip: [true, false], negate: true, ..Point::IDENTITY }],
+    translation: Some([1, 0]),
+    centred: false,
+    conserved: &[0],
+};
 
 /// Ghost cells on either side.
 const GHOSTS: usize = 2;

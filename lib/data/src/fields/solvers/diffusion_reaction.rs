@@ -5,9 +5,18 @@
 //! every cell. Second order in time and space; preserves 0 ≤ u ≤ 1. Arithmetic is f64.
 
 use super::diffusion::{self, Diffusion, Ends};
+use super::symmetry::{Point, Symmetries};
 
 /// Longest step, in units of 1/ρ.
 pub const STEP: f64 = 0.01;
+
+/// u(x) -> u(-x), and translations.
+pub const SYMMETRIES: Symmetries = Symmetries {
+    points: &[Point { flip: [true, false], ..Point::IDENTITY }],
+    translation: Some([1, 0]),
+    centred: false,
+    conserved: &[],
+};
 
 /// The scheme for one grid, diffusivity and rate; can be shared between threads.
 #[derive(Clone)]

@@ -5,11 +5,16 @@
 //! fourth-order Runge-Kutta in every cell. Second order in time and space. Arithmetic is f64.
 
 use super::diffusion::{self, Diffusion, Ends};
+use super::symmetry::{Point, Symmetries};
 
 /// Longest step.
 pub const STEP: f64 = 0.01;
 /// Side length of the square.
 pub const SIDE: f64 = 2.0;
+
+/// The reflections and rotations of the square.
+pub const SYMMETRIES: Symmetries =
+    Symmetries { points: &Point::SQUARE, translation: None, centred: true, conserved: &[] };
 
 /// Constants of the model.
 #[derive(Clone, Copy, Debug, PartialEq)]

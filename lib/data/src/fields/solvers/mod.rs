@@ -8,6 +8,7 @@ pub mod diffusion_reaction;
 pub mod fitzhugh_nagumo;
 pub mod navier_stokes;
 pub mod plane;
+pub mod symmetry;
 
 /// Centres of `grid` equal cells of the unit interval.
 pub fn cell_centres(grid: usize) -> Vec<f64> {

@@ -7,11 +7,26 @@
 //! fourth-order Runge-Kutta (integrating factor); the step is bounded by the Courant number alone. Arithmetic is f64.
 
 use super::plane::{self, Plane};
+use super::symmetry::{Point, Symmetries};
 use realfft::num_complex::Complex64;
 use std::f64::consts::TAU;
 
 /// Courant number: (|u|+|v|) · step / spacing at its maximum. The method would be unstable from 1.3.
 pub const COURANT: f64 = 0.5;
+
+/// Those of the forcing √2 A sin(2π(x+y) + π/4): rotation by π with x+y shifted by a quarter of the period; reflections at
+/// both diagonals, which change the sign of the vorticity as a shift by half a period changes that of the forcing; and
+/// translations along x = -y. The mean is conserved.
+pub const SYMMETRIES: Symmetries = Symmetries {
+    points: &[
+        Point { flip: [true, true], quarters: 1, ..Point::IDENTITY },
+        Point { swap: true, negate: true, quarters: 2, ..Point::IDENTITY },
+        Point { swap: true, flip: [true, true], negate: true, quarters: 3 },
+    ],
+    translation: Some([1, -1]),
+    centred: true,
+    conserved: &[0],
+};
 
 /// The scheme for one grid, viscosity and forcing; can be shared between threads.
 #[derive(Clone)]

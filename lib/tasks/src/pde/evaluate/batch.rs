@@ -1,6 +1,8 @@
 //! A batch of rollouts: ground truth and the predictions of each model, as fields and as latents.
 
 use super::scores::Model;
+use learn::score::Bits;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// States by rollout and step. With strides of 0 a single state serves all rollouts or all steps.
@@ -53,11 +55,26 @@ pub struct Space {
     pub models: Vec<(Model, Frames)>,
 }
 
+/// What the predictions of a model cost.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Cost {
+    /// The model.
+    pub model: Model,
+    /// Evaluations of the trained model, one for each step of each rollout.
+    pub evaluations: u64,
+    /// Wall-clock time of the predictions, including the decoder; of views also the encoder.
+    pub seconds: Bits,
+}
+
 /// A batch of rollouts; step 0 is the initial state.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Batch {
     /// The spaces, fields first.
     pub spaces: Vec<Space>,
+    /// Costs of the evaluated models.
+    pub costs: Vec<Cost>,
+    /// Mean variance of the views by rollout; empty for a single view.
+    pub variances: Vec<f64>,
 }
 
 impl Batch {
@@ -69,5 +86,11 @@ impl Batch {
     /// The fields predicted by the evaluated model.
     pub fn prediction(&self) -> &Frames {
         &self.field().models[0].1
+    }
+
+    /// The fields predicted by the evaluated model, and by others that are not baselines.
+    pub fn predictions(&self) -> impl Iterator<Item = &(Model, Frames)> {
+        let all = self.field().models.iter().enumerate();
+        all.filter(|(i, (model, _))| *i == 0 || !model.is_baseline()).map(|(_, one)| one)
     }
 }

@@ -68,9 +68,14 @@ impl Errors {
         errors
     }
 
+    /// Σ (p - t)² and Σ t².
+    pub fn sums(&self) -> [f64; 2] {
+        [self.squared, self.target]
+    }
+
     /// √(Σ (p - t)²/Σ t²).
     pub fn nrmse(&self) -> f64 {
-        if self.squared == 0.0 { 0.0 } else { (self.squared / self.target).sqrt() }
+        nrmse(self.squared, self.target)
     }
 
     /// Root mean square error.
@@ -117,6 +122,11 @@ impl Errors {
         }
         quantities
     }
+}
+
+/// √(Σ (p - t)²/Σ t²), or 0 without error.
+pub fn nrmse(squared: f64, target: f64) -> f64 {
+    if squared == 0.0 { 0.0 } else { (squared / target).sqrt() }
 }
 
 /// The larger of two numbers, or NaN if either is NaN, unlike `f64::max`.

@@ -12,90 +12,33 @@ pub mod pictures;
 mod plan;
 pub(crate) mod protocol;
 mod report;
+mod result;
 mod scores;
 pub(crate) mod spectrum;
+mod statistics;
+mod views;
 
-pub use batch::{Batch, Frames, Space};
+pub use batch::{Batch, Cost, Frames, Space};
 pub use errors::{Errors, Quantities};
 pub use partial::Partial;
 pub use plan::{Plan, RegimePlan, Request, Start};
 pub use protocol::{Protocol, Trained};
-pub use report::{metrics_csv, metrics_json, rows, summary};
+pub use report::{metrics_csv, metrics_json, rows, summary, times};
+pub use result::{Evaluation, Regime};
 pub use scores::{Model, Scores};
 pub use spectrum::{BANDS, Spectrum, in_bands};
+pub use views::{Averaged, Views};
 
 use crate::TrainedModel;
-use data::fields::parameter::Parameter;
 use data::fields::split_set::TrajectorySet;
 use learn::score::Bits;
 use rayon::prelude::*;
-use serde::{Deserialize, Serialize};
+use result::RolloutSums;
+use scores::rollout;
 use unix::Result;
 
 /// States computed per batch of rollouts.
 const BATCH: usize = 1024;
-
-/// The results for one parameter value.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Regime {
-    /// The parameter value.
-    pub parameter: Parameter,
-    /// Number of trajectories.
-    pub trajectories: usize,
-    /// Errors of the rollouts by start frame, in the order of the plan.
-    pub by_start: Vec<Scores>,
-    /// Sum over rollouts of the spectrum (mean square by wave number) of the last state: of the ground truth, and of
-    /// the prediction.
-    pub spectra: [Vec<Bits>; 2],
-    /// NRMSE of each rollout, in the order of the plan.
-    nrmse: Vec<Bits>,
-}
-
-impl Regime {
-    /// Number of rollouts.
-    pub fn rollouts(&self) -> usize {
-        self.nrmse.len()
-    }
-
-    /// Errors over all rollouts.
-    pub fn scores(&self) -> Scores {
-        merged(self.by_start.iter())
-    }
-
-    /// Index and NRMSE of the rollout at this quantile of the errors: 0.5 for the median, 1 for the worst.
-    pub fn at_quantile(&self, quantile: f64) -> (usize, f64) {
-        let mut order: Vec<_> = self.nrmse.iter().map(|nrmse| nrmse.0).enumerate().collect();
-        order.sort_by(|a, b| a.1.total_cmp(&b.1));
-        order[((order.len() - 1) as f64 * quantile) as usize]
-    }
-}
-
-/// The result of an evaluation.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Evaluation {
-    /// Steps per rollout.
-    pub steps: usize,
-    /// Results by parameter value, in ascending order.
-    pub regimes: Vec<Regime>,
-}
-
-impl Evaluation {
-    /// Number of evaluated rollouts.
-    pub fn rollouts(&self) -> usize {
-        self.regimes.iter().map(Regime::rollouts).sum()
-    }
-
-    /// Errors over all rollouts.
-    pub fn overall(&self) -> Scores {
-        merged(self.regimes.iter().flat_map(|regime| &regime.by_start))
-    }
-}
-
-fn merged<'a>(all: impl Iterator<Item = &'a Scores>) -> Scores {
-    let mut sum = Scores::default();
-    all.for_each(|scores| sum.merge(scores));
-    sum
-}
 
 /// The model and the data of an evaluation.
 #[derive(Clone, Copy)]
@@ -129,13 +72,14 @@ pub fn evaluate(
     let spectrum = Spectrum::new(grid, channels);
     for (number, planned) in plan.regimes.iter().enumerate() {
         if result.regimes.len() == number {
-            let waves = vec![Bits(0.0); spectrum.wave_numbers()];
             result.regimes.push(Regime {
                 parameter: planned.parameter.clone(),
                 trajectories: planned.trajectories.len(),
                 by_start: vec![Scores::default(); plan.starts.len()],
-                spectra: [waves.clone(), waves],
-                nrmse: Vec::new(),
+                spectrum: Vec::new(),
+                spectra: Vec::new(),
+                costs: Vec::new(),
+                sums: Vec::new(),
             });
         }
         let starts = plan.rollouts(planned);
@@ -143,16 +87,28 @@ pub fn evaluate(
         for starts in starts[from..].chunks((BATCH / (plan.steps + 1)).max(1)) {
             let batch = evaluator.rollouts(starts)?;
             let regime = &mut result.regimes[number];
-            for (start, (scores, spectra)) in
+            for (start, measured) in
                 starts.iter().zip(measure(&batch, starts.len(), plan, &spectrum))
             {
-                let nrmse = scores.nrmse(batch.field().models[0].0).unwrap_or(f64::NAN);
-                regime.nrmse.push(Bits(nrmse));
-                for (sum, one) in regime.spectra.iter_mut().zip(spectra) {
-                    sum.iter_mut().zip(one).for_each(|(sum, energy)| sum.0 += energy);
+                regime.sums.push(measured.sums);
+                add(&mut regime.spectrum, &measured.spectrum);
+                for (at, (model, energies)) in measured.spectra.iter().enumerate() {
+                    if regime.spectra.len() == at {
+                        regime.spectra.push((*model, Vec::new()));
+                    }
+                    add(&mut regime.spectra[at].1, energies);
                 }
                 if let Some(at) = plan.starts.iter().position(|frame| *frame == start.frame) {
-                    regime.by_start[at].merge(&scores);
+                    regime.by_start[at].merge(&measured.scores);
+                }
+            }
+            for cost in &batch.costs {
+                match regime.costs.iter_mut().find(|own| own.model == cost.model) {
+                    None => regime.costs.push(*cost),
+                    Some(own) => {
+                        own.evaluations += cost.evaluations;
+                        own.seconds.0 += cost.seconds.0;
+                    }
                 }
             }
             done(&result)?;
@@ -161,19 +117,43 @@ pub fn evaluate(
     Ok(result)
 }
 
-/// The errors of every rollout of a batch, and the spectra of truth and prediction at the last step. Uses all threads.
-fn measure(
-    batch: &Batch,
-    rollouts: usize,
-    plan: &Plan,
-    spectrum: &Spectrum,
-) -> Vec<(Scores, [Vec<f64>; 2])> {
-    let one = |rollout: usize| {
-        let last = [&batch.field().truth, batch.prediction()].map(|frames| {
-            let state = frames.at(rollout, plan.steps).iter().map(|u| f64::from(*u));
+/// Adds the energies of one rollout to their sums over rollouts.
+fn add(sums: &mut Vec<Bits>, energies: &[f64]) {
+    sums.resize(energies.len(), Bits(0.0));
+    sums.iter_mut().zip(energies).for_each(|(sum, energy)| sum.0 += energy);
+}
+
+/// The errors of one rollout, and the spectra of its last state.
+struct Measured {
+    scores: Scores,
+    sums: RolloutSums,
+    spectrum: Vec<f64>,
+    spectra: Vec<(Model, Vec<f64>)>,
+}
+
+/// Measures every rollout of a batch. Uses all threads.
+fn measure(batch: &Batch, rollouts: usize, plan: &Plan, spectrum: &Spectrum) -> Vec<Measured> {
+    let one = |number: usize| {
+        let energies = |frames: &Frames| {
+            let state = frames.at(number, plan.steps).iter().map(|u| f64::from(*u));
             spectrum.energies(state.collect())
-        });
-        (Scores::of(batch, rollout, plan.steps, spectrum), last)
+        };
+        let scores = Scores::of(batch, number, plan.steps, spectrum);
+        let fields = scores.iter().filter(|(space, ..)| *space == "field");
+        let sums: Vec<[f64; 2]> = fields.map(|(.., steps)| rollout(steps).sums()).collect();
+        Measured {
+            sums: RolloutSums {
+                target: Bits(sums[0][1]),
+                squared: sums.iter().map(|[squared, _]| Bits(*squared)).collect(),
+                variance: batch.variances.get(number).map(|variance| Bits(*variance)),
+            },
+            scores,
+            spectrum: energies(&batch.field().truth),
+            spectra: batch
+                .predictions()
+                .map(|(model, frames)| (*model, energies(frames)))
+                .collect(),
+        }
     };
     (0..rollouts).into_par_iter().map(one).collect()
 }

@@ -1,5 +1,7 @@
 //! Which rollouts an evaluation computes.
 
+use super::views::Views;
+use data::fields::generate::Equation;
 use data::fields::parameter::Parameter;
 use data::fields::split_set::TrajectorySet;
 use unix::{Error, Result};
@@ -34,6 +36,20 @@ pub struct Request {
     pub starts: usize,
     /// Maximum number of trajectories per parameter value.
     pub max_trajectories: Option<usize>,
+    /// Number of views to average, at least 1.
+    pub views: usize,
+    /// The equation of the data, if its files do not name it.
+    pub equation: Option<Equation>,
+}
+
+impl Request {
+    /// Fails (2) for more than one view of a model that does not predict.
+    pub fn refuse_views(&self) -> Result<()> {
+        match self.views {
+            1 => Ok(()),
+            _ => Err(Error::usage("--views: a codec predicts nothing; evaluate an operator")),
+        }
+    }
 }
 
 /// The rollouts of an evaluation: from every start frame of every trajectory.
@@ -47,6 +63,8 @@ pub struct Plan {
     pub starts: Vec<usize>,
     /// Trajectories by parameter value, ascending.
     pub regimes: Vec<RegimePlan>,
+    /// Views to average; none for a single one.
+    pub views: Option<Views>,
 }
 
 impl Plan {
@@ -102,7 +120,7 @@ impl Plan {
             let (a, b) = (&a.parameter, &b.parameter);
             a.name.cmp(&b.name).then(a.value.total_cmp(&b.value))
         });
-        Ok(Self { steps, stride, starts, regimes })
+        Ok(Self { steps, stride, starts, regimes, views: None })
     }
 
     /// The rollouts of one regime, trajectory by trajectory.

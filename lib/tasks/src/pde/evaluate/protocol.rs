@@ -1,6 +1,7 @@
 //! The evaluation protocol: which model was evaluated on which data, and how.
 
 use super::plan::Plan;
+use super::views::Views;
 use crate::TrainedModel;
 use data::fields::split_set::TrajectorySet;
 use learn::trained::Origin;
@@ -48,6 +49,8 @@ pub struct Protocol {
     pub trajectories: usize,
     /// Number of rollouts.
     pub rollouts: usize,
+    /// Number of views whose predictions are averaged as the model `views`; 1 for none.
+    pub views: usize,
     /// Tokens and features of a latent state.
     pub latent: Option<[usize; 2]>,
     /// The model and its dependencies, by task.
@@ -73,6 +76,7 @@ impl Protocol {
             start_frames: plan.starts.clone(),
             trajectories: plan.regimes.iter().map(|r| r.trajectories.len()).sum(),
             rollouts: plan.count(),
+            views: plan.views.as_ref().map_or(1, Views::count),
             latent: model.latent(),
             models: (models.into_iter())
                 .map(|(task, origin, parameters)| (task, Trained { origin, parameters }))
@@ -103,6 +107,9 @@ impl fmt::Display for Protocol {
                 ", {starts} start frames each: {rollouts} rollouts of {steps} steps of {stride} frames (dt = \
                  {time_step})"
             )?;
+        }
+        if self.views > 1 {
+            write!(f, ", {} views", self.views)?;
         }
         self.models.iter().try_for_each(|(task, model)| write!(f, "; {task} {}", model.origin))
     }

@@ -6,6 +6,7 @@ use super::scores::{Model, Scores, rollout};
 use super::{Evaluation, Regime};
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
+use std::ops::Range;
 
 /// The rows of the table, one per regime and one for their mean: NRMSE of the fields over whole rollouts, by model. It
 /// is computed for each start frame and then averaged over start frames, so that decayed late states count as much as
@@ -72,23 +73,26 @@ pub fn summary(result: &Evaluation) -> Value {
 /// `metrics.json`: protocol, and every quantity of every model over the rollout and by step; step 0 is the
 /// initial state.
 pub fn metrics_json(result: &Evaluation, protocol: &Protocol) -> Value {
-    let of_regime = |regime: &Regime| {
+    let of_regime = |(number, regime): (usize, &Regime)| {
         let mut value = json!({
             "parameter": regime.parameter,
             "trajectories": regime.trajectories,
             "rollouts": regime.rollouts(),
             "nrmse_of_starts": of_all_starts(regime),
         });
-        nest(&mut value, tables(&regime.scores(), scale(result)));
+        nest(&mut value, tables(result, number..number + 1));
         value
     };
-    let mut overall = json!({ "mean_nrmse_of_regimes": mean_of_regimes(result) });
-    nest(&mut overall, tables(&result.overall(), scale(result)));
+    let mut overall = json!({
+        "mean_nrmse_of_regimes": mean_of_regimes(result),
+        "validation_rms": result.validation_rms.map(|rms| rms.0),
+    });
+    nest(&mut overall, tables(result, 0..result.regimes.len()));
     json!({
         "format": "longhaul-evaluation",
         "version": 1,
         "protocol": protocol,
-        "regimes": result.regimes.iter().map(of_regime).collect::<Vec<_>>(),
+        "regimes": result.regimes.iter().enumerate().map(of_regime).collect::<Vec<_>>(),
         "overall": overall,
     })
 }
@@ -97,15 +101,17 @@ pub fn metrics_json(result: &Evaluation, protocol: &Protocol) -> Value {
 /// step is a number or `rollout`; values that are not finite are omitted.
 pub fn metrics_csv(result: &Evaluation) -> String {
     let mut text = String::from("regime,space,quantity,model,step,value\n");
-    let regimes = result.regimes.iter().map(|r| (r.parameter.to_string(), r.scores()));
-    for (regime, scores) in regimes.chain([("all".to_string(), result.overall())]) {
-        for Table { space, model, rollout, by_step } in tables(&scores, scale(result)) {
+    let names = result.regimes.iter().map(|regime| regime.parameter.to_string()).enumerate();
+    let regimes = names.map(|(number, name)| (name, number..number + 1));
+    for (regime, which) in regimes.chain([("all".to_string(), 0..result.regimes.len())]) {
+        for Table { space, model, rollout, by_step, of_rollouts } in tables(result, which) {
             let mut line = |quantity: &str, step: &str, value: f64| {
                 let value = if value.is_finite() { value.to_string() } else { String::new() };
                 // Writing to a String cannot fail.
                 let _ = writeln!(text, "{regime},{space},{quantity},{model},{step},{value}");
             };
-            rollout.iter().for_each(|(quantity, value)| line(quantity, "rollout", *value));
+            let all = rollout.iter().chain(&of_rollouts);
+            all.for_each(|(quantity, value)| line(quantity, "rollout", *value));
             for (step, quantities) in by_step.iter().enumerate() {
                 let step = step.to_string();
                 quantities.iter().for_each(|(quantity, value)| line(quantity, &step, *value));
@@ -115,19 +121,43 @@ pub fn metrics_csv(result: &Evaluation) -> String {
     text
 }
 
+/// `times.json`: wall-clock seconds per step of one rollout by model. They are kept apart from the metrics, which are the
+/// same in every run.
+pub fn times(result: &Evaluation) -> Value {
+    let all = 0..result.regimes.len();
+    let of_model = |model: Model| {
+        let [_, seconds] = result.cost(all.clone(), model)?;
+        Some((model.name().to_string(), json!(seconds)))
+    };
+    let seconds: Map<String, Value> =
+        result.overall().models().into_iter().filter_map(of_model).collect();
+    json!({ "seconds_per_step": seconds })
+}
+
 /// The quantities of one model in one space.
 struct Table {
     space: String,
     model: &'static str,
     rollout: Quantities,
     by_step: Vec<Quantities>,
+    /// Quantities that only exist for whole rollouts.
+    of_rollouts: Quantities,
 }
 
-fn tables(scores: &Scores, scale: f64) -> Vec<Table> {
+/// The tables of all models over some regimes.
+fn tables(result: &Evaluation, which: Range<usize>) -> Vec<Table> {
+    // Root mean square of all targets: one common scale for the task. All models have the same targets.
+    let targets = result.overall().iter().next().map(|(.., steps)| rollout(steps).target_rms());
+    let scales = [
+        ("nrmse_task_scale", targets),
+        ("nrmse_validation_scale", result.validation_rms.map(|rms| rms.0)),
+    ];
     let quantities = |space: &str, errors: &Errors| {
         let mut quantities = errors.quantities();
         if space == "field" {
-            quantities.insert(2, ("nrmse_task_scale", errors.rmse() / scale));
+            let scaled =
+                scales.map(|(name, scale)| (name, errors.rmse() / scale.unwrap_or(f64::NAN)));
+            quantities.splice(2..2, scaled);
         }
         quantities
     };
@@ -136,24 +166,25 @@ fn tables(scores: &Scores, scale: f64) -> Vec<Table> {
         model: model.name(),
         rollout: quantities(space, &rollout(steps)),
         by_step: steps.iter().map(|errors| quantities(space, errors)).collect(),
+        of_rollouts: match space {
+            "field" => result.of_rollouts(which.clone(), model),
+            _ => Vec::new(),
+        },
     };
-    scores.iter().map(of_model).collect()
+    result.scores(which.clone()).iter().map(of_model).collect()
 }
 
 /// Adds `space.model.quantity = {rollout, by_step}` for all tables.
 fn nest(value: &mut Value, tables: Vec<Table>) {
-    for Table { space, model, rollout, by_step } in tables {
+    for Table { space, model, rollout, by_step, of_rollouts } in tables {
         for (at, (quantity, over_all)) in rollout.into_iter().enumerate() {
             let by_step: Vec<f64> = by_step.iter().map(|quantities| quantities[at].1).collect();
             value[&space][model][quantity] = json!({ "rollout": over_all, "by_step": by_step });
         }
+        for (quantity, over_all) in of_rollouts {
+            value[&space][model][quantity] = json!({ "rollout": over_all });
+        }
     }
-}
-
-/// Root mean square of all targets: one common scale for the task.
-fn scale(result: &Evaluation) -> f64 {
-    // All models have the same targets.
-    result.overall().iter().next().map_or(f64::NAN, |(.., steps)| rollout(steps).target_rms())
 }
 
 /// NRMSE of whole rollouts by model: the mean over start frames, and the value of each start frame.

@@ -12,6 +12,8 @@ use serde::{Deserialize, Serialize};
 pub enum Model {
     /// The operator's rollout, decoded.
     Operator,
+    /// The mean of the predictions from exactly transformed copies of the initial state.
+    Views,
     /// The regression model.
     Regression,
     /// The initial state at every step.
@@ -28,6 +30,11 @@ impl Model {
     /// Its name in files.
     pub fn name(self) -> &'static str {
         self.into()
+    }
+
+    /// Whether it only serves as a comparison.
+    pub fn is_baseline(self) -> bool {
+        matches!(self, Self::Persistence | Self::Mean | Self::Nearest | Self::Codec)
     }
 }
 

@@ -31,6 +31,11 @@ impl Patches {
         &self.grid
     }
 
+    /// Grid points along each side of a patch.
+    pub fn side(&self) -> usize {
+        self.side
+    }
+
     /// Number of channels.
     pub fn channels(&self) -> usize {
         self.channels

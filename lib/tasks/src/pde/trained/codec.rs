@@ -36,6 +36,11 @@ impl TrainedCodec {
         self.tokens.patches.tokens()
     }
 
+    /// Grid points along each side of a patch.
+    pub fn patch(&self) -> usize {
+        self.tokens.patches.side()
+    }
+
     /// Tokens per latent state.
     pub fn tokens(&self) -> usize {
         self.token_grid().iter().product()
@@ -156,6 +161,7 @@ impl TrainedModel for TrainedCodec {
 
     fn plan(&self, set: &TrajectorySet, request: &Request) -> Result<Plan> {
         self.require_fields_of(set.shape(), set.inputs())?;
+        request.refuse_views()?;
         Plan::of_rollouts(set, request, 1)
     }
 
@@ -172,12 +178,14 @@ impl TrainedModel for TrainedCodec {
             (Model::Persistence, truth.persistence()),
             (Model::Mean, mean),
         ];
-        Ok(Batch { spaces: vec![Space { name: "field", truth, models }] })
+        let spaces = vec![Space { name: "field", truth, models }];
+        Ok(Batch { spaces, ..Batch::default() })
     }
 
     /// The reconstruction of every frame.
-    fn output(&self, inputs: &Field, _: &Request) -> Result<Header> {
+    fn output(&self, inputs: &Field, request: &Request) -> Result<Header> {
         self.require_fields_of(inputs.shape(), inputs.inputs())?;
+        request.refuse_views()?;
         let (shape, coordinates) = (inputs.shape().clone(), inputs.coordinates().to_vec());
         Ok(Header::tensor(shape, coordinates, inputs.t().to_vec()))
     }

@@ -1,7 +1,7 @@
 //! A trained operator and its codec: rollouts of fields.
 
 use super::TrainedCodec;
-use crate::pde::evaluate::{Batch, Frames, Model, Plan, Request, Space, Start};
+use crate::pde::evaluate::{Batch, Cost, Frames, Model, Plan, Request, Space, Start, Views};
 use crate::pde::latents::{Condition, channel_weights};
 use crate::pde::models::{Operator, OperatorModel};
 use crate::pde::normalisation::Normalisation;
@@ -12,9 +12,11 @@ use data::fields::parameter::Parameter;
 use data::fields::split_set::TrajectorySet;
 use data::fields::write::Header;
 use learn::forward::Forward;
+use learn::score::Bits;
 use learn::task::Define;
 use learn::trained::{Origin, Parts, Trained};
 use std::ops::Range;
+use std::time::Instant;
 use tensor::{Tensor, Var};
 use unix::{Error, Result, warn};
 
@@ -42,6 +44,19 @@ impl TrainedOperator {
         if let Some(stride) = request.stride.filter(|stride| !self.strides.contains(stride)) {
             warn!("the operator was trained with strides {:?}, not {stride}", self.strides);
         }
+    }
+
+    /// Encodes initial fields [n, grid.., channels] in physical units, rolls them out and decodes the states: [n, steps +
+    /// 1, grid.., channels].
+    fn rollout_fields(
+        &self,
+        first: &[f32],
+        parameters: &[&Parameter],
+        time: f64,
+        steps: usize,
+    ) -> Result<Vec<f32>> {
+        let first = self.codec.encode(first)?;
+        self.codec.decode(&self.rollout(first.read(), parameters, time, steps)?)
     }
 
     /// Rolls out unnormalised latents [n, tokens, dim] to [n, steps + 1, tokens, dim], starting with the given states.
@@ -142,7 +157,8 @@ impl TrainedModel for TrainedOperator {
     fn plan(&self, set: &TrajectorySet, request: &Request) -> Result<Plan> {
         self.codec.require_fields_of(set.shape(), set.inputs())?;
         self.warn_of_stride(request);
-        Plan::of_rollouts(set, request, self.stride(request))
+        let views = Views::of(set.fields(), request, self.codec.patch())?;
+        Ok(Plan { views, ..Plan::of_rollouts(set, request, self.stride(request))? })
     }
 
     fn rollouts(
@@ -153,15 +169,34 @@ impl TrainedModel for TrainedOperator {
         starts: &[Start],
     ) -> Result<Batch> {
         use Model::{Codec, Mean, Operator, Persistence};
+        let count = starts.len();
         let ([truth, latents, codec], mean) = self.codec.truth(set, plan, starts)?;
         let states = plan.steps + 1;
         let width = self.codec.tokens() * self.codec.dim();
         let first: Vec<f32> =
-            (0..starts.len()).flat_map(|rollout| latents.at(rollout, 0)).copied().collect();
+            (0..count).flat_map(|rollout| latents.at(rollout, 0)).copied().collect();
         let parameters: Vec<_> = starts.iter().map(|s| set.entry(s.trajectory).parameter).collect();
         let time = plan.stride as f64 * set.frame_interval();
+        let began = Instant::now();
         let predicted = self.rollout(&first, &parameters, time, plan.steps)?;
-        let decoded = Frames::new(self.codec.decode(&predicted)?, states, truth.at(0, 0).len());
+        let decoded = self.codec.decode(&predicted)?;
+        let steps = (count * plan.steps) as u64;
+        let cost = |model, views: usize| {
+            let seconds = Bits(began.elapsed().as_secs_f64());
+            Cost { model, evaluations: steps * views as u64, seconds }
+        };
+        let (mut costs, mut variances) = (vec![cost(Operator, 1)], Vec::new());
+        let fields = |values| Frames::new(values, states, truth.at(0, 0).len());
+        let mut averaged = None;
+        if let Some(views) = &plan.views {
+            let first: Vec<f32> = (0..count).flat_map(|i| truth.at(i, 0)).copied().collect();
+            let all = views.average(&first, count, &decoded, |first| {
+                self.rollout_fields(first, &parameters, time, plan.steps)
+            })?;
+            averaged = Some((Model::Views, fields(all.fields)));
+            variances = all.variances;
+            costs.push(cost(Model::Views, views.count()));
+        }
         let mut at_zero = vec![0.0; width];
         self.scale.invert(&vec![0.0; width], &mut at_zero);
         let latent = Space {
@@ -186,20 +221,17 @@ impl TrainedModel for TrainedOperator {
             truth: weigh(&latent.truth),
             models: latent.models.iter().map(|(model, frames)| (*model, weigh(frames))).collect(),
         };
-        let models = vec![
-            (Operator, decoded),
-            (Persistence, truth.persistence()),
-            (Mean, mean),
-            (Codec, codec),
-        ];
-        let field = Space { name: "field", truth, models };
-        Ok(Batch { spaces: vec![field, latent, weighted] })
+        let baselines = [(Persistence, truth.persistence()), (Mean, mean), (Codec, codec)];
+        let models = [(Operator, fields(decoded))].into_iter().chain(averaged).chain(baselines);
+        let field = Space { name: "field", models: models.collect(), truth };
+        Ok(Batch { spaces: vec![field, latent, weighted], costs, variances })
     }
 
     /// Predicts the rollout from the first frame of every trajectory; the first predicted frame is that frame
     /// reconstructed by the codec.
     fn output(&self, inputs: &Field, request: &Request) -> Result<Header> {
         self.codec.require_fields_of(inputs.shape(), inputs.inputs())?;
+        Views::of([inputs], request, self.codec.patch())?;
         self.warn_of_stride(request);
         let shape = Shape { frames: request.steps + 1, ..inputs.shape().clone() };
         let time = self.stride(request) as f64 * self.condition.frame_interval();
@@ -213,11 +245,15 @@ impl TrainedModel for TrainedOperator {
         let parameter = inputs.only_regime()?;
         let parameters = vec![&parameter; which.len()];
         let mut fields = vec![0.0; which.len() * length];
-        for (trajectory, out) in which.zip(fields.chunks_exact_mut(length)) {
+        for (trajectory, out) in which.clone().zip(fields.chunks_exact_mut(length)) {
             inputs.read_frames(trajectory, 0..1, out)?;
         }
         let time = self.stride(request) as f64 * self.condition.frame_interval();
-        let first = self.codec.encode(&fields)?;
-        self.codec.decode(&self.rollout(first.read(), &parameters, time, request.steps)?)
+        let rollout = |first: &[f32]| self.rollout_fields(first, &parameters, time, request.steps);
+        let single = rollout(&fields)?;
+        match Views::of([inputs], request, self.codec.patch())? {
+            None => Ok(single),
+            Some(views) => Ok(views.average(&fields, which.len(), &single, rollout)?.fields),
+        }
     }
 }

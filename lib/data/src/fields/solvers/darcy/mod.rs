@@ -6,10 +6,14 @@
 
 mod multigrid;
 
+use super::symmetry::{Point, Symmetries};
 use multigrid::{Level, levels};
 
 /// Tolerance: the residual relative to the right-hand side.
 pub const TOLERANCE: f64 = 1e-10;
+/// The reflections and rotations of the square, of coefficient and solution.
+pub const SYMMETRIES: Symmetries =
+    Symmetries { points: &Point::SQUARE, translation: None, centred: true, conserved: &[] };
 /// Maximum number of iterations; more indicate an error.
 const MAX: usize = 10_000;
 

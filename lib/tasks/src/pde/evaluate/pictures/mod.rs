@@ -36,6 +36,7 @@ fn of_model(model: Model) -> Colour {
         Model::Operator | Model::Regression => distinct(0),
         Model::Persistence | Model::Nearest => distinct(1),
         Model::Codec => distinct(2),
+        Model::Views => distinct(3),
         Model::Mean => [0x99, 0x99, 0x99],
     }
 }

@@ -48,7 +48,7 @@ pub fn draw(
         };
         error_over_time(canvas, area(0), regime, protocol)?;
         last_state(canvas, area(1), example)?;
-        spectrum(canvas, area(2), regime, example)
+        spectrum(canvas, area(2), regime)
     })
 }
 
@@ -104,7 +104,7 @@ fn error_over_time(
             let points = errors_by_time(regime, model, protocol.time_step);
             let curve = Curve::new(model.name(), of_model(model), 2.2, points);
             match model {
-                Model::Operator => curve,
+                Model::Operator | Model::Views => curve,
                 Model::Codec => curve.dashed(2.0, 3.0),
                 _ => curve.dashed(8.0, 4.0),
             }
@@ -141,18 +141,19 @@ fn last_state(canvas: &Canvas, area: Area, example: &Example) -> Result<()> {
     Panel::new(canvas, area, Axis::linear(x, 0.0, 1.0), y).curves(&title, &curves)
 }
 
-fn spectrum(canvas: &Canvas, area: Area, regime: &Regime, example: &Example) -> Result<()> {
+fn spectrum(canvas: &Canvas, area: Area, regime: &Regime) -> Result<()> {
     let curve =
         |name: &str, colour, energies: &[f64]| Curve::new(name, colour, 2.0, in_bins(energies));
     let rollouts = regime.rollouts() as f64;
     let mean = |sums: &Vec<Bits>| sums.iter().map(|sum| sum.0 / rollouts).collect::<Vec<_>>();
-    let [truth, prediction] = regime.spectra.each_ref().map(mean);
-    let curves = [
-        curve(example.name, distinct(0), &prediction).dashed(7.0, 4.0),
-        curve("truth", INK, &truth),
-    ];
+    let truth = mean(&regime.spectrum);
+    let of_model = |(model, sums): &(Model, Vec<Bits>)| {
+        curve(model.name(), of_model(*model), &mean(sums)).dashed(7.0, 4.0)
+    };
+    let mut curves: Vec<Curve> = regime.spectra.iter().map(of_model).collect();
+    curves.push(curve("truth", INK, &truth));
     let largest = truth.iter().skip(1).fold(0.0, |m: f64, e| m.max(*e));
-    let values = truth.iter().chain(&prediction).skip(1).copied();
+    let values = curves.iter().flat_map(|curve| curve.points.iter().map(|(_, energy)| *energy));
     // Below that, f32 has only rounding noise.
     let y = Axis::logarithmic("mean square of u", values).from(largest * 1e-14);
     let x = Axis::logarithmic("wave number k", [1.0, truth.len() as f64]);

@@ -59,6 +59,7 @@ fn over_time(canvas: &Canvas, result: &Evaluation, protocol: &Protocol) -> Resul
         match has_operator(result) {
             true => {
                 curves.push(curve(&name(regime), Model::Operator, 2.4));
+                curves.push(curve("", Model::Views, 1.6));
                 curves.push(curve("", Model::Codec, 1.6).dashed(2.0, 3.0));
             }
             false => curves.push(curve(&name(regime), Model::Codec, 2.4)),
@@ -70,6 +71,9 @@ fn over_time(canvas: &Canvas, result: &Evaluation, protocol: &Protocol) -> Resul
     let x = Axis::linear("time since the start", 0.0, protocol.time_step * protocol.steps as f64);
     let area = Area { x: 8.0, y: 80.0, width: 760.0, height: 550.0 };
     let title = match has_operator(result) {
+        true if protocol.views > 1 => {
+            "Over time: operator (thick), views (thin), persistence (dashes), codec (dots)"
+        }
         true => "Over time: operator (line), persistence (dashes), codec (dots)",
         false => "Over time: codec (line), persistence (dashes)",
     };
@@ -112,6 +116,7 @@ fn by_regime(canvas: &Canvas, result: &Evaluation) -> Result<()> {
                 // Where models are close to each other, their numbers must not overlap.
                 let down = match model {
                     Model::Operator | Model::Regression => -18.0,
+                    Model::Views => -36.0,
                     Model::Codec | Model::Persistence | Model::Nearest => 18.0,
                     Model::Mean => 36.0,
                 };

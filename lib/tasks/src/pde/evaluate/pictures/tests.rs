@@ -1,6 +1,7 @@
 use super::*;
 use crate::pde::evaluate::Trained;
 use crate::pde::evaluate::batch::{Batch, Space};
+use crate::pde::evaluate::result::RolloutSums;
 use crate::pde::evaluate::spectrum::Spectrum;
 use data::fields::parameter::Parameter;
 use learn::score::Bits;
@@ -28,6 +29,7 @@ fn protocol() -> Protocol {
         start_frames: vec![0],
         trajectories: 1,
         rollouts: 1,
+        views: 1,
         latent: Some([2, 2]),
         models: [("codec", Trained { origin, parameters: 1 })].into(),
     }
@@ -38,13 +40,20 @@ fn nothing(states: [Vec<f32>; 3]) -> (Evaluation, Example) {
     let unknown = Frames::constant(vec![f32::NAN; 8]);
     let models = [Model::Operator, Model::Persistence, Model::Mean, Model::Codec];
     let models = models.map(|model| (model, unknown.clone())).to_vec();
-    let batch = Batch { spaces: vec![Space { name: "field", truth: unknown, models }] };
+    let batch =
+        Batch { spaces: vec![Space { name: "field", truth: unknown, models }], ..Batch::default() };
     let regime = Regime {
         parameter: Parameter::new("nu", 0.1),
         trajectories: 1,
         by_start: vec![Scores::of(&batch, 0, 2, &Spectrum::new(&[8], 1))],
-        spectra: [vec![Bits(f64::NAN); 5], vec![Bits(0.0); 5]],
-        nrmse: vec![Bits(f64::NAN)],
+        spectrum: vec![Bits(f64::NAN); 5],
+        spectra: vec![(Model::Operator, vec![Bits(0.0); 5])],
+        costs: Vec::new(),
+        sums: vec![RolloutSums {
+            target: Bits(f64::NAN),
+            squared: vec![Bits(f64::NAN); 4],
+            variance: None,
+        }],
     };
     let example = Example {
         name: "operator",
@@ -54,7 +63,7 @@ fn nothing(states: [Vec<f32>; 3]) -> (Evaluation, Example) {
         prediction: states.to_vec(),
         nrmse: f64::NAN,
     };
-    (Evaluation { steps: 2, regimes: vec![regime] }, example)
+    (Evaluation { steps: 2, regimes: vec![regime], ..Evaluation::default() }, example)
 }
 
 #[test]

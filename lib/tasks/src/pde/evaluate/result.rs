@@ -1,0 +1,156 @@
+//! The result of an evaluation: errors by regime, start frame and rollout.
+
+use super::batch::Cost;
+use super::errors::{Quantities, nrmse};
+use super::scores::{Model, Scores};
+use super::statistics::{Stratum, bootstrap, geometric_mean, quantile, rank_correlation};
+use data::fields::parameter::Parameter;
+use learn::score::Bits;
+use serde::{Deserialize, Serialize};
+use std::ops::Range;
+
+/// Sums over the fields of one rollout: of steps 1 and later, or of the only state of a steady problem.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct RolloutSums {
+    /// Σ t².
+    pub target: Bits,
+    /// Σ (p - t)², by model in the order of [`Scores::models`].
+    pub squared: Vec<Bits>,
+    /// Mean variance of the views.
+    pub variance: Option<Bits>,
+}
+
+impl RolloutSums {
+    fn nrmse(&self, model: usize) -> f64 {
+        nrmse(self.squared[model].0, self.target.0)
+    }
+}
+
+/// The results for one parameter value.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Regime {
+    /// The parameter value.
+    pub parameter: Parameter,
+    /// Number of trajectories.
+    pub trajectories: usize,
+    /// Errors of the rollouts by start frame, in the order of the plan.
+    pub by_start: Vec<Scores>,
+    /// Sum over rollouts of the spectrum (mean square by wave number) of the last state of the ground truth.
+    pub spectrum: Vec<Bits>,
+    /// The same for the predictions of each evaluated model.
+    pub spectra: Vec<(Model, Vec<Bits>)>,
+    /// Cost of the evaluated models.
+    pub costs: Vec<Cost>,
+    /// Sums of each rollout, in the order of the plan: trajectory by trajectory, all start frames of each.
+    pub sums: Vec<RolloutSums>,
+}
+
+impl Regime {
+    /// Number of rollouts.
+    pub fn rollouts(&self) -> usize {
+        self.sums.len()
+    }
+
+    /// Errors over all rollouts.
+    pub fn scores(&self) -> Scores {
+        merged(self.by_start.iter())
+    }
+
+    /// Index and NRMSE of the rollout of the evaluated model at this quantile of its errors: 0.5 for the median, 1 for
+    /// the worst.
+    pub fn at_quantile(&self, quantile: f64) -> (usize, f64) {
+        let mut order: Vec<_> = self.sums.iter().map(|sums| sums.nrmse(0)).enumerate().collect();
+        order.sort_by(|a, b| a.1.total_cmp(&b.1));
+        order[((order.len() - 1) as f64 * quantile) as usize]
+    }
+}
+
+/// The result of an evaluation.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Evaluation {
+    /// Steps per rollout.
+    pub steps: usize,
+    /// Root mean square of the fields of the validation split.
+    pub validation_rms: Option<Bits>,
+    /// Results by parameter value, in ascending order.
+    pub regimes: Vec<Regime>,
+}
+
+impl Evaluation {
+    /// Number of evaluated rollouts.
+    pub fn rollouts(&self) -> usize {
+        self.regimes.iter().map(Regime::rollouts).sum()
+    }
+
+    /// Errors over all rollouts of some regimes.
+    pub fn scores(&self, regimes: Range<usize>) -> Scores {
+        merged(self.regimes[regimes].iter().flat_map(|regime| &regime.by_start))
+    }
+
+    /// Errors over all rollouts.
+    pub fn overall(&self) -> Scores {
+        self.scores(0..self.regimes.len())
+    }
+
+    /// Evaluations of the operator and seconds per step of one rollout, of a model over some regimes.
+    pub fn cost(&self, regimes: Range<usize>, model: Model) -> Option<[f64; 2]> {
+        let regimes = &self.regimes[regimes];
+        let all =
+            regimes.iter().flat_map(|regime| &regime.costs).filter(|cost| cost.model == model);
+        let rollouts: usize = regimes.iter().map(Regime::rollouts).sum();
+        let steps = (rollouts * self.steps.max(1)) as f64;
+        let sum = |sums: Option<[f64; 2]>, cost: &Cost| {
+            let [evaluations, seconds] = sums.unwrap_or_default();
+            Some([evaluations + cost.evaluations as f64, seconds + cost.seconds.0])
+        };
+        all.fold(None, sum).map(|sums| sums.map(|sum| sum / steps))
+    }
+
+    /// Statistics over the rollouts of some regimes of a model's errors in the space of fields.
+    pub fn of_rollouts(&self, regimes: Range<usize>, model: Model) -> Quantities {
+        let models = self.regimes[0].by_start[0].models();
+        let Some(at) = models.iter().position(|own| *own == model) else { return Vec::new() };
+        let all = || self.regimes[regimes.clone()].iter().flat_map(|regime| &regime.sums);
+        let errors: Vec<f64> = all().map(|sums| sums.nrmse(at)).collect();
+        let stratum = |number: usize| {
+            let regime = &self.regimes[number];
+            let cluster = |rollouts: &[RolloutSums]| {
+                rollouts.iter().fold([0.0; 4], |[squared, target, log, count], sums| {
+                    let log = log + sums.nrmse(at).ln();
+                    [squared + sums.squared[at].0, target + sums.target.0, log, count + 1.0]
+                })
+            };
+            let clusters = regime.sums.chunks(regime.by_start.len()).map(cluster).collect();
+            Stratum { number: number as u64, clusters }
+        };
+        let strata: Vec<_> = regimes.clone().map(stratum).collect();
+        let [pooled, geometric] = bootstrap(&strata, |[squared, target, log, count]| {
+            [nrmse(squared, target), (log / count).exp()]
+        });
+        let mut quantities = vec![
+            ("nrmse_low", pooled[0]),
+            ("nrmse_high", pooled[1]),
+            ("nrmse_geometric_mean", geometric_mean(&errors)),
+            ("nrmse_geometric_mean_low", geometric[0]),
+            ("nrmse_geometric_mean_high", geometric[1]),
+            ("nrmse_p95", quantile(errors, 0.95)),
+        ];
+        if let Some([evaluations, _]) = self.cost(regimes.clone(), model) {
+            quantities.push(("evaluations_per_step", evaluations));
+        }
+        let variances: Option<Vec<f64>> = all().map(|sums| Some(sums.variance?.0)).collect();
+        if let Some(variances) = variances.filter(|_| model == Model::Views) {
+            let squared: Vec<f64> = all().map(|sums| sums.squared[at].0).collect();
+            let mean = variances.iter().sum::<f64>() / variances.len() as f64;
+            quantities.push(("spread", mean.sqrt()));
+            quantities.push(("spread_rank_correlation", rank_correlation(&variances, &squared)));
+        }
+        quantities
+    }
+}
+
+fn merged<'a>(all: impl Iterator<Item = &'a Scores>) -> Scores {
+    let mut sum = Scores::default();
+    all.for_each(|scores| sum.merge(scores));
+    sum
+}
