@@ -187,6 +187,18 @@ fn evaluations_are_compared_if_their_protocols_are_equal() {
 }
 
 #[test]
+fn settings_may_differ_in_a_comparison_and_are_shown() {
+    for views in [1, 2] {
+        let words = format!("operator --steps 2 --starts 2 --views {views} -o setting-{views}");
+        assert_eq!(evaluate(&words).status, Some(0));
+    }
+    let output = done("compare setting-1 setting-2 --json");
+    let line = output.stdout.lines().find(|line| line.contains("evaluation.views")).unwrap();
+    let line: Value = serde_json::from_str(line).unwrap();
+    assert_eq!((&line["kind"], &line["values"]), (&"config".into(), &serde_json::json!([1, 2])));
+}
+
+#[test]
 fn runs_are_compared_and_analysed_from_their_logs() {
     let output = done("analyze codec --html codec.html --markdown codec.md --json");
     let analysis: Value = serde_json::from_str(&output.stdout).unwrap();

@@ -6,7 +6,7 @@ use super::{Report, cells, curves, flatten, is_error, names};
 use learn::checkpoint::manifest_of;
 use report::document::{Cell, Document, Table};
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 use unix::run_dir::RunDir;
 use unix::{Error, Result, note, small, text};
@@ -18,8 +18,10 @@ const MAX_PICTURE: u64 = 64 << 20;
 pub struct Comparison {
     names: Vec<String>,
     subjects: Subjects,
-    /// Configuration keys whose values differ, with the value of each; None where the configuration is unknown.
-    keys: Option<Vec<(String, Vec<Value>)>>,
+    /// Configuration keys whose values differ, with the value of each; settings of evaluations as `evaluation.KEY`.
+    keys: Vec<(String, Vec<Value>)>,
+    /// Whether the configurations are known.
+    is_known: bool,
 }
 
 enum Subjects {
@@ -60,12 +62,19 @@ impl Comparison {
                 )));
             }
         };
-        let configs = match &subjects {
-            Subjects::Runs(runs) => Some(runs.iter().map(|run| run.config.clone()).collect()),
-            Subjects::Reports(reports) => reports.iter().map(config_of).collect(),
+        let (configs, settings) = match &subjects {
+            Subjects::Runs(runs) => {
+                (Some(runs.iter().map(|run| run.config.clone()).collect()), Vec::new())
+            }
+            Subjects::Reports(reports) => {
+                let settings = |report: &Report| json!({"evaluation": report.scored.settings});
+                (reports.iter().map(config_of).collect(), reports.iter().map(settings).collect())
+            }
         };
-        let keys = configs.map(|configs: Vec<Value>| differing(&configs));
-        Ok(Self { names, subjects, keys })
+        let is_known = configs.is_some();
+        let mut keys = differing(&settings);
+        keys.extend(differing(&configs.unwrap_or_else(Vec::new)));
+        Ok(Self { names, subjects, keys, is_known })
     }
 
     /// Metrics, regimes and differing keys.
@@ -94,7 +103,7 @@ impl Comparison {
             name: name.clone(),
             values: values.clone(),
         };
-        lines.extend(self.keys.iter().flatten().map(config));
+        lines.extend(self.keys.iter().map(config));
         lines
     }
 
@@ -114,19 +123,8 @@ impl Comparison {
                 document.table(analysis::table(&runs.iter().collect::<Vec<_>>()));
             }
         }
-        match &self.keys {
-            _ if self.names.len() < 2 => {}
-            None => document.paragraph("The configurations are unknown: a checkpoint is missing."),
-            Some(keys) if keys.is_empty() => document.paragraph("The configurations are equal."),
-            Some(keys) => {
-                document.heading("Differing configuration keys");
-                let mut table = Table::new(self.columns("key"));
-                for (key, values) in keys {
-                    let values = values.iter().map(|value| Cell::text(text::summary(value)));
-                    table.row(std::iter::once(Cell::text(key.clone())).chain(values));
-                }
-                document.table(table);
-            }
+        if self.names.len() > 1 {
+            self.of_keys(&mut document);
         }
         match &self.subjects {
             Subjects::Reports(reports) => {
@@ -143,6 +141,24 @@ impl Comparison {
 
     fn columns(&self, first: &str) -> impl Iterator<Item = String> {
         std::iter::once(first.to_string()).chain(self.names.clone())
+    }
+
+    fn of_keys(&self, document: &mut Document) {
+        if !self.is_known {
+            document.paragraph("The configurations are unknown: a checkpoint is missing.");
+        } else if self.keys.is_empty() {
+            document.paragraph("The configurations are equal.");
+        }
+        if self.keys.is_empty() {
+            return;
+        }
+        document.heading("Differing configuration keys");
+        let mut table = Table::new(self.columns("key"));
+        for (key, values) in &self.keys {
+            let values = values.iter().map(|value| Cell::text(text::summary(value)));
+            table.row(std::iter::once(Cell::text(key.clone())).chain(values));
+        }
+        document.table(table);
     }
 
     fn of_reports(&self, document: &mut Document, reports: &[Report]) {

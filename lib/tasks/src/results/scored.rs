@@ -35,6 +35,8 @@ pub struct Scored {
     pub evaluation: String,
     /// The part of the protocol that must be equal in a comparison: data, split, rollouts and metric version.
     pub protocol: Map<String, Value>,
+    /// The rest of the protocol, which may differ: how the model was evaluated.
+    pub settings: Map<String, Value>,
     /// The evaluated model and its dependencies, by task.
     pub models: Map<String, Value>,
     /// Metrics over whole rollouts of all regimes: `SPACE.MODEL.QUANTITY`.
@@ -113,6 +115,13 @@ impl Scored {
         let is_model = |value: &Value| value.get("checkpoint").is_some();
         let models = found.protocol.iter().filter(|(_, value)| is_model(value));
         let models: Map<String, Value> = models.map(|(k, v)| (k.clone(), v.clone())).collect();
+        let is_setting = |key: &str| {
+            !COMPARED.contains(&key)
+                && !["task", "split"].contains(&key)
+                && !models.contains_key(key)
+        };
+        let settings = found.protocol.iter().filter(|(key, _)| is_setting(key));
+        let settings = settings.map(|(key, value)| (key.clone(), value.clone())).collect();
         let mut identity = found.protocol.clone();
         identity.shift_remove("split");
         for model in models.keys() {
@@ -122,7 +131,7 @@ impl Scored {
         }
         identity.insert("metric_version".into(), json!(found.version));
         let evaluation = unix::config::hash(&Value::Object(identity));
-        Some(Self { task, evaluation, protocol, models, metrics: metrics(found) })
+        Some(Self { task, evaluation, protocol, settings, models, metrics: metrics(found) })
     }
 
     /// A metric by its full name `SPACE.MODEL.QUANTITY`; without the space, of the decoded fields; a quantity alone is
