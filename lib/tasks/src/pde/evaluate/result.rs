@@ -12,6 +12,8 @@ use std::ops::Range;
 /// Sums over the fields of one rollout: of steps 1 and later, or of the only state of a steady problem.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RolloutSums {
+    /// Number of values.
+    pub elements: u64,
     /// Σ t².
     pub target: Bits,
     /// Σ (p - t)², by model in the order of [`Scores::models`].
@@ -23,6 +25,10 @@ pub struct RolloutSums {
 impl RolloutSums {
     fn nrmse(&self, model: usize) -> f64 {
         nrmse(self.squared[model].0, self.target.0)
+    }
+
+    fn rmse(&self, model: usize) -> f64 {
+        (self.squared[model].0 / self.elements as f64).sqrt()
     }
 }
 
@@ -134,6 +140,7 @@ impl Evaluation {
             ("nrmse_geometric_mean_low", geometric[0]),
             ("nrmse_geometric_mean_high", geometric[1]),
             ("nrmse_p95", quantile(errors, 0.95)),
+            ("rmse_p95", quantile(all().map(|sums| sums.rmse(at)).collect(), 0.95)),
         ];
         if let Some([evaluations, _]) = self.cost(regimes.clone(), model) {
             quantities.push(("evaluations_per_step", evaluations));
