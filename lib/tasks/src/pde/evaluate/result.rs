@@ -151,6 +151,11 @@ impl Evaluation {
             let mean = variances.iter().sum::<f64>() / variances.len() as f64;
             quantities.push(("spread", mean.sqrt()));
             quantities.push(("spread_rank_correlation", rank_correlation(&variances, &squared)));
+            let relative = |values: &[f64]| -> Vec<f64> {
+                values.iter().zip(all()).map(|(value, sums)| value / sums.target.0).collect()
+            };
+            let correlation = rank_correlation(&relative(&variances), &relative(&squared));
+            quantities.push(("spread_rank_correlation_relative", correlation));
         }
         quantities
     }
