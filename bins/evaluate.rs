@@ -35,7 +35,8 @@ use unix::{Context, Error, Exit, Result, note, warn};
 /// trajectory, and decoded; the baselines are persistence, the mean of the training data and the codec alone. The
 /// model of a steady problem is compared with the mean of the training solutions and with the solution of the nearest
 /// training sample. Errors are given in physical units and in latent space, by step and by parameter value, with 95 %
-/// intervals over trajectories. longhaul-files(5) defines every metric and describes the files that score and predict write.
+/// intervals over trajectories. longhaul-files(5) defines every metric and describes the files that score and predict
+/// write.
 #[derive(Parser)]
 #[command(name = "evaluate", version = env!("LONGHAUL_VERSION"), after_long_help = MANUAL)]
 struct Args {

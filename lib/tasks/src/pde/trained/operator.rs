@@ -46,8 +46,8 @@ impl TrainedOperator {
         }
     }
 
-    /// Encodes initial fields [n, grid.., channels] in physical units, rolls them out and decodes the states: [n, steps +
-    /// 1, grid.., channels].
+    /// Encodes initial fields [n, grid.., channels] in physical units, rolls them out and decodes the states to
+    /// [n, steps + 1, grid.., channels].
     fn rollout_fields(
         &self,
         first: &[f32],
