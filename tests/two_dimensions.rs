@@ -67,6 +67,11 @@ fn a_flow_goes_through_codec_latents_operator_and_evaluation() {
     assert_eq!(metrics["protocol"]["grid"], serde_json::json!([16, 16]));
     let picture = fs::read(folder.join("result/pictures/nu-0.002.png")).unwrap();
     assert!(picture.starts_with(b"\x89PNG"));
+    // A rotation and two reflections at the diagonals, with four shifts along x = -y.
+    let output = done(folder, &format!("{judged} --views 16 -o views"));
+    let averaged = rows(&output).pop().unwrap();
+    assert_eq!(averaged["operator"], all["operator"]);
+    assert!(averaged["views"].as_f64().unwrap() < 0.95 * value("operator"), "{averaged}");
     // A codec for another grid is refused.
     let other = shell(
         folder,
@@ -137,6 +142,15 @@ fn a_steady_problem_is_learned_and_compared_with_its_baselines() {
         assert!((found / expected - 1.0).abs() < 1e-5, "{name}: {found}, not {expected}");
     }
     assert!(folder.join("result/pictures/beta-2.png").is_file());
+    // The reflections and rotations of the square, of rock and pressure.
+    let output = done(folder, "evaluate score steady --data split.json --views 8 --json -o views");
+    for (row, single) in self::rows(&output).iter().zip(&rows) {
+        assert_eq!(row["regression"], single["regression"]);
+        let value = |name: &str| row[name].as_f64().unwrap();
+        // Little, because it was trained on rotated samples.
+        assert!(value("views") < 0.98 * value("regression"), "{row}");
+    }
+    done(folder, "evaluate predict steady --inputs data/*beta1.0.hdf5 --views 8 -o predicted.hdf5");
     let again = shell(folder, "evaluate score steady --data split.json -o result");
     assert_eq!(again.status, Some(73), "{}", again.stderr);
     let wrong = shell(folder, "latent-cache make steady --data split.json -o other");

@@ -134,8 +134,8 @@ fn csv_has_the_numbers_of_json_and_pictures_are_pictures() {
         count += 1;
     }
     // All regimes and each one; the whole rollout and steps 0 to 3; four models with 13 quantities in the field, three
-    // with six in both kinds of latents; six quantities over rollouts of each model, and the operator's evaluations.
-    assert_eq!(count, 3 * (5 * (4 * 13 + 2 * 3 * 6) + 4 * 6 + 1));
+    // with six in both kinds of latents; seven quantities over rollouts of each model, and the operator's evaluations.
+    assert_eq!(count, 3 * (5 * (4 * 13 + 2 * 3 * 6) + 4 * 7 + 1));
     for (name, height) in [("nu-0.01", 960), ("nu-0.1", 960), ("summary", 640)] {
         let png = fs::read(world().join(format!("files/pictures/{name}.png"))).unwrap();
         assert_eq!(&png[..8], b"\x89PNG\r\n\x1a\n");

@@ -82,7 +82,9 @@ fn views_are_a_second_model_and_change_no_other_number() {
         assert_eq!(views("evaluations_per_step"), 4.0);
         assert_eq!(rollout(four, "field", "operator", "evaluations_per_step"), 1.0);
         assert!(views("spread") > 0.0);
-        assert!((-1.0..=1.0).contains(&views("spread_rank_correlation")));
+        for name in ["spread_rank_correlation", "spread_rank_correlation_relative"] {
+            assert!((-1.0..=1.0).contains(&views(name)), "{name}: {}", views(name));
+        }
     }
     let times = json("four-views/times.json");
     let seconds = |model: &str| times["seconds_per_step"][model].as_f64().unwrap();

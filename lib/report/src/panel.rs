@@ -23,6 +23,8 @@ const LEFT: f64 = 80.0;
 const BOTTOM: f64 = 54.0;
 const TOP: f64 = 54.0;
 const RIGHT: f64 = 12.0;
+/// Height of a row of the legend.
+const ROW: f64 = 20.0;
 /// How far tick labels may extend beyond the plot.
 const OUTSIDE: f64 = 9.0;
 /// Minimum gap between two tick labels.
@@ -86,7 +88,8 @@ impl<'a, 'b> Panel<'a, 'b> {
     /// Draws curves over grid lines, the first one on top, and their legend.
     pub fn curves(&self, title: &str, curves: &[Curve]) -> Result<()> {
         let Area { x, y, width, height } = self.plot;
-        self.canvas.text(title, (x, y - 42.0), TITLE)?;
+        let rows = self.legend(curves)?;
+        self.canvas.text(title, (x, y - 22.0 - ROW * rows as f64), TITLE)?;
         let faint = Pen { colour: FAINT, width: 1.0, dash: None };
         for (value, _) in self.x.ticks() {
             let at = self.at(value, f64::NAN).0;
@@ -104,7 +107,6 @@ impl<'a, 'b> Panel<'a, 'b> {
                 self.canvas.line(&places, curve.pen)?;
             }
         }
-        self.legend(curves)?;
         self.frame()
     }
 
@@ -179,15 +181,29 @@ impl<'a, 'b> Panel<'a, 'b> {
         Ok(labels)
     }
 
-    /// Draws the names of the curves in one line above the plot.
-    fn legend(&self, curves: &[Curve]) -> Result<()> {
-        let (mut x, y) = (self.plot.x, self.plot.y - 16.0);
+    /// Draws the names of the curves above the plot, in as many rows as its width requires; returns their number, at
+    /// least one.
+    fn legend(&self, curves: &[Curve]) -> Result<usize> {
+        let mut rows: Vec<Vec<(&Curve, f64)>> = vec![Vec::new()];
+        let mut right = 0.0;
         for curve in curves.iter().filter(|curve| !curve.name.is_empty()) {
-            self.canvas.line(&[(x, y), (x + 22.0, y)], curve.pen)?;
-            self.canvas.text(&curve.name, (x + 28.0, y), SMALL)?;
-            x += 28.0 + self.canvas.text_width(&curve.name, SMALL)? + 16.0;
+            let width = 28.0 + self.canvas.text_width(&curve.name, SMALL)?;
+            if right + width > self.plot.width && right > 0.0 {
+                rows.push(Vec::new());
+                right = 0.0;
+            }
+            rows.last_mut().into_iter().for_each(|row| row.push((curve, right)));
+            right += width + 16.0;
         }
-        Ok(())
+        for (above, row) in rows.iter().rev().enumerate() {
+            let y = self.plot.y - 16.0 - ROW * above as f64;
+            for (curve, place) in row {
+                let x = self.plot.x + place;
+                self.canvas.line(&[(x, y), (x + 22.0, y)], curve.pen)?;
+                self.canvas.text(&curve.name, (x + 28.0, y), SMALL)?;
+            }
+        }
+        Ok(rows.len())
     }
 }
 

@@ -1,5 +1,5 @@
-//! The declared symmetries of every equation, compared with its solver: each of them maps solutions to solutions, and no
-//! other combination of reflections, a sign and the shifts tried here does.
+//! The declared symmetries of every equation, compared with its solver: each of them maps solutions to solutions, and
+//! no other combination of reflections, a sign and the shifts tried here does.
 
 use crate::common::fresh_seed;
 use data::fields::generate::Equation;

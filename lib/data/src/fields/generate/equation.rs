@@ -144,7 +144,8 @@ impl Equation {
         }
     }
 
-    /// The equation whose formula a generated file states in its attribute [`EQUATION`](crate::fields::field::EQUATION).
+    /// The equation with this formula, as in the attribute [`EQUATION`](crate::fields::field::EQUATION) of generated
+    /// files.
     pub fn of_formula(text: &str) -> Option<Self> {
         Self::value_variants().iter().copied().find(|equation| equation.formula() == text)
     }

@@ -14,9 +14,9 @@ use std::f64::consts::TAU;
 /// Courant number: (|u|+|v|) · step / spacing at its maximum. The method would be unstable from 1.3.
 pub const COURANT: f64 = 0.5;
 
-/// Those of the forcing √2 A sin(2π(x+y) + π/4): rotation by π with x+y shifted by a quarter of the period; reflections at
-/// both diagonals, which change the sign of the vorticity as a shift by half a period changes that of the forcing; and
-/// translations along x = -y. The mean is conserved.
+/// Those of the forcing √2 A sin(2π(x+y) + π/4): rotation by π with x+y shifted by a quarter of the period; reflections
+/// at both diagonals, which change the sign of the vorticity as a shift by half a period changes that of the forcing;
+/// and translations along x = -y. The mean is conserved.
 pub const SYMMETRIES: Symmetries = Symmetries {
     points: &[
         Point { flip: [true, true], quarters: 1, ..Point::IDENTITY },

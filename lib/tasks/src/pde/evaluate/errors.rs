@@ -79,6 +79,11 @@ impl Errors {
         errors
     }
 
+    /// Number of values.
+    pub fn elements(&self) -> u64 {
+        self.elements
+    }
+
     /// Σ (p - t)² and Σ t².
     pub fn sums(&self) -> [f64; 2] {
         [self.squared, self.target]

@@ -142,11 +142,12 @@ fn measure(batch: &Batch, rollouts: usize, plan: &Plan, spectrum: &Spectrum) -> 
         };
         let scores = Scores::of(batch, number, plan.steps, spectrum);
         let fields = scores.iter().filter(|(space, ..)| *space == "field");
-        let sums: Vec<[f64; 2]> = fields.map(|(.., steps)| rollout(steps).sums()).collect();
+        let all: Vec<Errors> = fields.map(|(.., steps)| rollout(steps)).collect();
         Measured {
             sums: RolloutSums {
-                target: Bits(sums[0][1]),
-                squared: sums.iter().map(|[squared, _]| Bits(*squared)).collect(),
+                elements: all[0].elements(),
+                target: Bits(all[0].sums()[1]),
+                squared: all.iter().map(|errors| Bits(errors.sums()[0])).collect(),
                 variance: batch.variances.get(number).map(|variance| Bits(*variance)),
                 rank_correlation: batch.rank_correlations.get(number).map(|rank| Bits(*rank)),
             },

@@ -121,8 +121,8 @@ pub fn metrics_csv(result: &Evaluation) -> String {
     text
 }
 
-/// `times.json`: wall-clock seconds per step of one rollout by model. They are kept apart from the metrics, which are the
-/// same in every run.
+/// `times.json`: wall-clock seconds per step of one rollout by model. They are kept apart from the metrics, which are
+/// the same in every run.
 pub fn times(result: &Evaluation) -> Value {
     let all = 0..result.regimes.len();
     let of_model = |model: Model| {

@@ -12,6 +12,8 @@ use std::ops::Range;
 /// Sums over the fields of one rollout: of steps 1 and later, or of the only state of a steady problem.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RolloutSums {
+    /// Number of values.
+    pub elements: u64,
     /// Σ t².
     pub target: Bits,
     /// Σ (p - t)², by model in the order of [`Scores::models`].
@@ -25,6 +27,10 @@ pub struct RolloutSums {
 impl RolloutSums {
     fn nrmse(&self, model: usize) -> f64 {
         nrmse(self.squared[model].0, self.target.0)
+    }
+
+    fn rmse(&self, model: usize) -> f64 {
+        (self.squared[model].0 / self.elements as f64).sqrt()
     }
 }
 
@@ -137,6 +143,7 @@ impl Evaluation {
             ("nrmse_geometric_mean_low", geometric[0]),
             ("nrmse_geometric_mean_high", geometric[1]),
             ("nrmse_p95", quantile(errors, 0.95)),
+            ("rmse_p95", quantile(all().map(|sums| sums.rmse(at)).collect(), 0.95)),
         ];
         if let Some([evaluations, denoisings, _]) = self.cost(regimes.clone(), model) {
             quantities.push(("evaluations_per_step", evaluations));
@@ -157,6 +164,11 @@ impl Evaluation {
             let mean = variances.iter().sum::<f64>() / variances.len() as f64;
             quantities.push(("spread", mean.sqrt()));
             quantities.push(("spread_rank_correlation", rank_correlation(&variances, &squared)));
+            let relative = |values: &[f64]| -> Vec<f64> {
+                values.iter().zip(all()).map(|(value, sums)| value / sums.target.0).collect()
+            };
+            let correlation = rank_correlation(&relative(&variances), &relative(&squared));
+            quantities.push(("spread_rank_correlation_relative", correlation));
         }
         quantities
     }

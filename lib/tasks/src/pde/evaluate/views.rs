@@ -178,8 +178,8 @@ fn set_mean(state: &mut [f32], first: &[f32], channels: usize, channel: usize) {
     own.for_each(|u| *u = (f64::from(*u) + missing) as f32);
 }
 
-/// Whether the middle of the points along each axis is that of the domain, within a hundredth of their spacing; true for
-/// axes without coordinates.
+/// Whether the middle of the points along each axis is that of the domain, within a hundredth of their spacing; true
+/// for axes without coordinates.
 fn is_centred(field: &Field, [from, to]: [f64; 2]) -> bool {
     field.coordinates().iter().all(|points| match points[..] {
         [first, .., last] => {

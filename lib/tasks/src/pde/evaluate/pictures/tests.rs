@@ -52,6 +52,7 @@ fn nothing(states: [Vec<f32>; 3]) -> (Evaluation, Example) {
         spectra: vec![(Model::Operator, vec![Bits(0.0); 5])],
         costs: Vec::new(),
         sums: vec![RolloutSums {
+            elements: 16,
             target: Bits(f64::NAN),
             squared: vec![Bits(f64::NAN); 4],
             variance: None,
