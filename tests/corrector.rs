@@ -179,6 +179,25 @@ fn correctors_and_students_resume_to_the_bit_and_know_what_they_belong_to() {
     assert!(student > 0.3 * teacher && teacher > 0.0, "{student} {teacher}");
     refused(folder, &format!("{score} operator -o x --members 2"), 2, "--members");
 
+    // A search among samples: beside it what costs as much, and the best that any reward could choose.
+    let options = "--search enhanced --candidates 3 --beam 2 --reward solver --budget 27";
+    succeed(folder, &format!("{score} corrector -o searched {options}"));
+    let field = metrics(folder, "searched")["overall"]["field"].clone();
+    let rmse = |model: &str| field[model]["rmse"]["rollout"].as_f64().unwrap();
+    let first = |model: &str| field[model]["rmse"]["by_step"][1].as_f64().unwrap();
+    for model in ["corrector", "candidate_mean", "search"] {
+        // Only of the first step: later ones start from other states.
+        assert!(first("oracle") <= first(model), "{model}: {field}");
+        assert!(rmse(model).is_finite(), "{model}: {field}");
+    }
+    // Three candidates, then three for each of two paths, at three steps.
+    let evaluations = &field["search"]["denoiser_evaluations_per_step"]["rollout"];
+    assert_eq!(*evaluations, 2.0 * 9.0, "{field}");
+    let rank = field["search"]["reward_rank_correlation"]["rollout"].as_f64().unwrap();
+    assert!(rank > 0.3, "{rank}");
+    refused(folder, &format!("{score} operator -o x --search default"), 2, "--search");
+    refused(folder, &format!("{score} corrector -o x --search default --budget 0"), 2, "--budget");
+
     // Without steps a corrector is its operator, bit for bit.
     succeed(
         folder,
