@@ -56,6 +56,7 @@ fn nothing(states: [Vec<f32>; 3]) -> (Evaluation, Example) {
             target: Bits(f64::NAN),
             squared: vec![Bits(f64::NAN); 4],
             variance: None,
+            rank_correlation: None,
         }],
     };
     let example = Example {
