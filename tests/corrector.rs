@@ -183,13 +183,10 @@ fn correctors_and_students_resume_to_the_bit_and_know_what_they_belong_to() {
     let options = "--search enhanced --candidates 3 --beam 2 --reward solver --budget 27";
     succeed(folder, &format!("{score} corrector -o searched {options}"));
     let field = metrics(folder, "searched")["overall"]["field"].clone();
-    let rmse = |model: &str| field[model]["rmse"]["rollout"].as_f64().unwrap();
     let first = |model: &str| field[model]["rmse"]["by_step"][1].as_f64().unwrap();
-    for model in ["corrector", "candidate_mean", "search"] {
-        // Only of the first step: later ones start from other states.
-        assert!(first("oracle") <= first(model), "{model}: {field}");
-        assert!(rmse(model).is_finite(), "{model}: {field}");
-    }
+    // Of the first step: later ones start from other states. The mean may be better than any candidate.
+    assert!(first("oracle") <= first("corrector") && first("oracle") <= first("search"));
+    assert!(first("candidate_mean").is_finite() && first("search") < first("corrector"));
     // Three candidates, then three for each of two paths, at three steps.
     let evaluations = &field["search"]["denoiser_evaluations_per_step"]["rollout"];
     assert_eq!(*evaluations, 2.0 * 9.0, "{field}");
