@@ -78,6 +78,26 @@ mod tests {
     use super::*;
     use crate::fields::initial::Sinusoids;
 
+    /// Of band-limited states on any number of cells, translation and rate are exact to rounding.
+    #[test]
+    fn translations_and_rates_of_waves_are_exact() {
+        for grid in [37, 40] {
+            let (beta, time) = (0.7, 0.123);
+            let wave = |x: f64| (TAU * x).sin() + 0.3 * (3.0 * TAU * x).cos() - 0.2;
+            let slope = |x: f64| TAU * (TAU * x).cos() - 0.9 * TAU * (3.0 * TAU * x).sin();
+            let x = cell_centres(grid);
+            let u: Vec<f64> = x.iter().map(|x| wave(*x)).collect();
+            let translation = Translation::new(beta, grid);
+            let (mut moved, mut rate) = (vec![0.0; grid], vec![0.0; grid]);
+            translation.step(&u, time, &mut moved);
+            translation.rate(&u, &mut rate);
+            for (i, x) in x.iter().enumerate() {
+                assert!((moved[i] - wave(x - beta * time)).abs() < 1e-13, "{grid} {i}");
+                assert!((rate[i] + beta * slope(*x)).abs() < 1e-11, "{grid} {i}");
+            }
+        }
+    }
+
     /// After a whole period the initial state returns; a shift by whole cells is a roll.
     #[test]
     fn shifts_the_initial_state() {
