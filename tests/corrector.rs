@@ -192,7 +192,50 @@ fn correctors_and_students_resume_to_the_bit_and_know_what_they_belong_to() {
     assert_eq!(*evaluations, 2.0 * 9.0, "{field}");
     let rank = field["search"]["reward_rank_correlation"]["rollout"].as_f64().unwrap();
     assert!(rank > 0.3, "{rank}");
-    refused(folder, &format!("{score} operator -o x --search default"), 2, "--search");
+    // Penalties change what is chosen, not what there is to choose from.
+    succeed(folder, &format!("{score} corrector -o penalised {options} --penalty 10"));
+    let penalised = metrics(folder, "penalised")["overall"]["field"].clone();
+    assert_ne!(penalised["search"], field["search"]);
+    assert_eq!(penalised["oracle"], field["oracle"]);
+    let share = field["search"]["oracle_gain_captured"]["rollout"].as_f64();
+    let gain = |model: &str| {
+        let of = |model: &str| field[model]["nrmse"]["rollout"].as_f64().unwrap();
+        of("operator") - of(model)
+    };
+    let expected = (gain("oracle") > 0.0).then(|| gain("search") / gain("oracle"));
+    assert_eq!(share, expected);
+    // Views of a search.
+    succeed(folder, &format!("{score} corrector -o viewed {options} --views 2"));
+    let viewed = metrics(folder, "viewed")["overall"]["field"].clone();
+    assert_eq!(viewed["search"], field["search"]);
+    let evaluations = &viewed["search_views"]["denoiser_evaluations_per_step"]["rollout"];
+    assert_eq!(*evaluations, 2.0 * 2.0 * 9.0);
+    assert_ne!(viewed["search_views"]["rmse"], field["search"]["rmse"]);
+    // Killed after the first regime and started again, with everything at once.
+    let all = format!("{score} corrector {options} --views 2 --members 3");
+    succeed(folder, &format!("{all} -o whole"));
+    let killed = shell(folder, &format!("FAIL=save.after_shard:1=kill {all} -o killed"));
+    assert_eq!(killed.status, Some(137), "{}", killed.stderr);
+    assert!(folder.join("killed/partial.json").exists());
+    succeed(folder, &format!("{all} -o killed"));
+    let [whole, killed] = ["whole", "killed"]
+        .map(|report| std::fs::read(folder.join(report).join("metrics.csv")).unwrap());
+    assert_eq!(whole, killed);
+    // The candidates of an operator are its predictions for each parameter value.
+    succeed(folder, &format!("{score} operator -o guessed --search default --reward solver"));
+    let guessed = metrics(folder, "guessed")["overall"]["field"].clone();
+    assert_eq!(guessed["search"]["evaluations_per_step"]["rollout"], 2.0);
+    let first = |model: &str| guessed[model]["rmse"]["by_step"][1].as_f64().unwrap();
+    assert!(first("oracle") <= first("operator") && first("oracle") <= first("search"));
+    let times = std::fs::read(folder.join("guessed/times.json")).unwrap();
+    let times: Value = serde_json::from_slice(&times).unwrap();
+    assert!(times["operator_evaluations_per_reward"].as_f64() > Some(0.0), "{times}");
+    let one =
+        "ds-prep gen burgers --parameter 0.1 --samples 10 --grid 64 --frames 21 --seed 6 -o one
+               ds-prep split one/*.hdf5 -o one.json && ds-prep stats one.json -o one-stats.json";
+    succeed(folder, one);
+    let of_one = "evaluate score operator --data one.json --steps 3 -o x --search default";
+    refused(folder, of_one, 2, "the data has one value");
     refused(folder, &format!("{score} corrector -o x --search default --budget 0"), 2, "--budget");
 
     // Without steps a corrector is its operator, bit for bit.

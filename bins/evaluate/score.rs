@@ -48,6 +48,9 @@ struct Data {
     /// Start frames per trajectory, spread evenly; 0 for all from which a rollout fits
     #[arg(long, value_name = "N", default_value_t = 8)]
     starts: usize,
+    /// First start frame, for data whose first frames are not to be predicted
+    #[arg(long, value_name = "FRAME", default_value_t = 0)]
+    from: usize,
     /// Largest number of trajectories per parameter value
     #[arg(long, value_name = "N")]
     max_trajectories: Option<usize>,
@@ -74,8 +77,9 @@ impl ViewArgs {
 
 #[derive(clap::Args)]
 struct SearchArgs {
-    /// Choose among several samples at every step, of a corrector or a student, by a reward that knows the equation:
-    /// default (4 candidates), enhanced (8, two steps ahead), aggressive (16, two steps ahead)
+    /// Choose among several candidates at every step by a reward that knows the equation: default (4 candidates),
+    /// enhanced (8, two steps ahead), aggressive (16, two steps ahead). Candidates are samples of a corrector or a
+    /// student; of an operator, its predictions for each parameter value of the data
     #[arg(long, value_name = "PRESET")]
     search: Option<Preset>,
     /// Candidates per state
@@ -96,6 +100,15 @@ struct SearchArgs {
     /// Reward: residual (of the discretised equation, cheap) or solver (exact, as expensive as ds-prep gen)
     #[arg(long, value_name = "NAME", requires = "search")]
     reward: Option<Reward>,
+    /// Subtract from the reward this much times the change of conserved means and the excess over bounds that the
+    /// equation never crosses
+    #[arg(long, value_name = "X", requires = "search", value_parser = not_negative)]
+    penalty: Option<f64>,
+}
+
+fn not_negative(text: &str) -> std::result::Result<f64, String> {
+    let value: f64 = text.parse().map_err(|_| "not a number".to_string())?;
+    if value >= 0.0 && value.is_finite() { Ok(value) } else { Err("must be 0 or more".into()) }
 }
 
 impl SearchArgs {
@@ -109,6 +122,7 @@ impl SearchArgs {
             budget: self.budget.map(NonZeroUsize::get),
             margin: self.margin,
             reward: self.reward.unwrap_or(preset.reward),
+            penalty: self.penalty.unwrap_or(preset.penalty),
             ..preset
         })
     }
@@ -192,6 +206,7 @@ impl Rollouts {
             steps,
             stride,
             starts: 1,
+            from: 0,
             max_trajectories: None,
             views: 1,
             equation: None,
@@ -203,8 +218,8 @@ impl Rollouts {
 
 impl Data {
     fn request(&self) -> Request {
-        let (starts, max_trajectories) = (self.starts, self.max_trajectories);
-        Request { starts, max_trajectories, ..self.rollouts.request() }
+        let Self { starts, from, max_trajectories, .. } = *self;
+        Request { starts, from, max_trajectories, ..self.rollouts.request() }
     }
 
     fn open(&self, split: SplitName) -> Result<TrajectorySet> {
@@ -283,14 +298,11 @@ fn measure(args: &Score, signals: Signals, work: &mut Work) -> Result<Vec<Value>
     let members = args.members.get();
     let (search, request) = (args.search.search(), args.views.add_to(data.request()));
     let plan = model.plan(&set, &Request { members, search, ..request })?;
-    for (option, ignored) in
-        [("--members", plan.members < members), ("--search", plan.search != search)]
-    {
-        if ignored {
-            return Err(Error::usage(format!(
-                "{option}: only the samples of a corrector or a student differ"
-            )));
-        }
+    if plan.members < members {
+        return Err(Error::usage("--members: only the samples of a corrector or a student differ"));
+    }
+    if plan.search.is_none() && search.is_some() {
+        return Err(Error::usage("--search: only evolutions by an operator can be searched"));
     }
     for (task, origin, _) in model.models() {
         // The data of an operator are latents, which its codec accounts for.

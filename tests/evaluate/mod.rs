@@ -198,7 +198,10 @@ fn rollouts_that_do_not_fit_are_refused_before_models_exist() {
     };
     let output = check("--steps 10");
     assert_eq!((output.status, output.stderr.as_str()), (Some(0), ""));
-    for words in ["--steps 11", "--steps 10 --stride 3"] {
+    // 20 steps of one frame fit from the first frame, 16 from the fifth.
+    let output = check("--steps 8 --from 4");
+    assert_eq!((output.status, output.stderr.as_str()), (Some(0), ""));
+    for words in ["--steps 11", "--steps 10 --stride 3", "--steps 8 --from 5", "--from 21"] {
         let output = check(words);
         assert_eq!(output.status, Some(2), "{words}");
         assert!(

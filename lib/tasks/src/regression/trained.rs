@@ -164,7 +164,8 @@ impl TrainedModel for TrainedRegression {
         let found = self.solve(&first, &parameters)?;
         let cost = |model, views: usize| {
             let seconds = Bits(began.elapsed().as_secs_f64());
-            Cost { model, evaluations: (count * views) as u64, denoisings: 0, seconds }
+            let (evaluations, reward_seconds) = ((count * views) as u64, Bits(0.0));
+            Cost { model, evaluations, denoisings: 0, seconds, rewards: 0, reward_seconds }
         };
         let (mut costs, mut variances) = (vec![cost(Model::Regression, 1)], Vec::new());
         let mut averaged = None;

@@ -123,6 +123,46 @@ fn gradients_of_denoisers_are_right_and_reach_every_parameter() {
     }
 }
 
+/// The published distillation compares the operator's prediction plus the student's correction with that prediction
+/// alone, so its loss is the mean square of the correction, and the best student corrects nothing. tests/corrector.rs of
+/// the root shows that students of task `distill` keep the spread of their teacher.
+#[test]
+fn the_published_distillation_makes_corrections_vanish() {
+    let model = DenoiserModel {
+        backbone: mlp(7),
+        condition: ConditionPath::Concatenated,
+        condition_width: 5,
+    };
+    let mut b = Builder::new(1);
+    let student = Denoiser::new(&mut b, &model, 3, [1, 9], Padding::Periodic, 2);
+    let mut params = shaken(&b.finish(), 3);
+    let [x, next, z] = [1, 2, 3].map(|seed| draw(&[16, 9, 3], &Draw::Normal, seed, 0));
+    let features = draw(&[16, 2], &Draw::Normal, 5, 0);
+    let nothing = Tensor::full(&[16, 9, 3], 0.0, Dtype::F64);
+    let mut losses = Vec::new();
+    for _ in 0..300 {
+        let tape = Tape::new();
+        let forward = Forward::training(&tape, &params);
+        let [x, next, z] = [&x, &next, &z].map(|t| constant(t.clone()));
+        let features = constant(features.clone());
+        let given = Given { states: [&next, &z], features: &features };
+        let [input, noise] = [0.5, 0.1].map(|c| constant(Tensor::full(&[16, 1], c, Dtype::F64)));
+        let drift = student.network(&forward, &x, &given, [&input, &noise]).unwrap();
+        let loss = distance(&forward, &drift, &nothing);
+        losses.push(loss.value().item());
+        let variables = forward.variables().to_vec();
+        drop(forward);
+        let mut gradients = tape.backward(&loss).unwrap();
+        for (p, v) in params.trained.tensors_mut().zip(&variables) {
+            let Some(g) = gradients.take(v) else { continue };
+            let moved =
+                p.to_f64().iter().zip(g.to_f64()).map(|(p, g)| p - 1e-3 * g).collect::<Vec<_>>();
+            *p = Tensor::from_slice(&moved, p.shape());
+        }
+    }
+    assert!(losses[299] < 0.01 * losses[0], "{} {}", losses[0], losses[299]);
+}
+
 /// Randomizes all parameters, so that no gradient is zero because of a neutral initial value.
 fn shaken(params: &ParamSet, seed: u64) -> ParamSet {
     let mut shaken = ParamSet::from(params.trained.to_dtype(Dtype::F64));

@@ -14,6 +14,8 @@ use unix::{Error, Result};
 /// An equation with its parameter on one grid, for steps of one length; can be shared between threads.
 pub struct Physics {
     scheme: Scheme,
+    /// Whether the mean of the field is conserved.
+    conserves: bool,
     time: f64,
     /// Buffers that are not in use.
     buffers: Mutex<Vec<Buffers>>,
@@ -84,7 +86,8 @@ impl Physics {
                 return Err(Error::usage(format!("{path}: no reward for steps of {equation}")));
             }
         };
-        Ok(Self { scheme, time, buffers: Mutex::default() })
+        let conserves = !equation.symmetries().conserved.is_empty();
+        Ok(Self { scheme, conserves, time, buffers: Mutex::default() })
     }
 
     /// Root mean square of (to - from) - time·(rate(from) + rate(to))/2: the residual of the trapezoidal rule, in units
@@ -111,6 +114,29 @@ impl Physics {
                 Some(()) => root_mean_square(to.iter().zip(&*solution).map(|(a, b)| a - b)),
             }
         })
+    }
+
+    /// By how much `to` violates what holds for every solution, in units of the field: the change of the mean, where it
+    /// is conserved, and the root mean square of the excess over the bounds of the solution. Solutions of Burgers'
+    /// equation and of advection stay between the extremes of `from` (maximum principle); those of the Fisher-KPP
+    /// equation stay positive, and below 1 or the largest value of `from`.
+    pub fn violation(&self, from: &[f32], to: &[f32]) -> f64 {
+        let mean = |u: &[f32]| u.iter().map(|u| f64::from(*u)).sum::<f64>() / u.len() as f64;
+        let change = if self.conserves { (mean(to) - mean(from)).abs() } else { 0.0 };
+        let extremes = || {
+            let all = from.iter().map(|u| f64::from(*u));
+            all.fold([f64::INFINITY, f64::NEG_INFINITY], |[low, high], u| [u.min(low), u.max(high)])
+        };
+        let [low, high] = match self.scheme {
+            Scheme::Burgers(_) | Scheme::Advection(_) => extremes(),
+            Scheme::DiffusionReaction(_) => {
+                let [low, high] = extremes();
+                [low.min(0.0), high.max(1.0)]
+            }
+            Scheme::NavierStokes(_) => [f64::NEG_INFINITY, f64::INFINITY],
+        };
+        let excess = to.iter().map(|u| f64::from(*u)).map(|u| (u - high).max(low - u).max(0.0));
+        change + root_mean_square(excess)
     }
 
     fn rate(&self, u: &[f64], out: &mut [f64], work: &mut Work) {
@@ -239,6 +265,33 @@ mod tests {
             });
             // A step four times as short leaves at most an eighth.
             assert!(residuals[1] < residuals[0] / 8.0 + 1e-7, "{equation}: {residuals:?}");
+        }
+    }
+
+    /// Solutions violate nothing beyond the rounding of the file, shifted ones what their equation conserves, and ones
+    /// that overshoot their bounds, where there are any.
+    #[test]
+    fn solutions_keep_their_means_and_bounds() {
+        let folder = tempfile::tempdir().unwrap();
+        for (equation, parameter) in EQUATIONS {
+            let (field, values) = trajectory(folder.path(), equation, parameter, 0.1);
+            let length = field.shape().frame_len();
+            let (from, to) = (&values[length..2 * length], &values[2 * length..]);
+            let regime = field.parameter().unwrap().clone();
+            let physics = Physics::of(&field, None, &regime, 0.05).unwrap();
+            let size = root_mean_square(to.iter().map(|u| f64::from(*u)));
+            assert!(physics.violation(from, to) < 1e-6 * size, "{equation}");
+            let shifted: Vec<f32> = to.iter().map(|u| u + 0.01).collect();
+            let conserves = equation != Equation::DiffusionReaction;
+            let found = physics.violation(from, &shifted);
+            assert_eq!(found > 0.0099, conserves, "{equation}: {found}");
+            let mut overshot = to.to_vec();
+            // The mean stays.
+            overshot[0] += 5.0;
+            overshot[1] -= 5.0;
+            let found = physics.violation(from, &overshot);
+            let is_bounded = equation != Equation::NavierStokes;
+            assert_eq!(found > 0.1, is_bounded, "{equation}: {found}");
         }
     }
 

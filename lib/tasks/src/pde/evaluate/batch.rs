@@ -77,6 +77,10 @@ pub struct Cost {
     pub denoisings: u64,
     /// Wall-clock time of the predictions, including the decoder; of views also the encoder.
     pub seconds: Bits,
+    /// Candidates that a reward scored.
+    pub rewards: u64,
+    /// Wall-clock time of the rewards, on all threads.
+    pub reward_seconds: Bits,
 }
 
 /// A batch of rollouts; step 0 is the initial state.

@@ -110,6 +110,8 @@ pub fn evaluate(
                         own.evaluations += cost.evaluations;
                         own.denoisings += cost.denoisings;
                         own.seconds.0 += cost.seconds.0;
+                        own.rewards += cost.rewards;
+                        own.reward_seconds.0 += cost.reward_seconds.0;
                     }
                 }
             }

@@ -32,9 +32,11 @@ pub struct Request {
     pub steps: usize,
     /// Frames per step.
     pub stride: Option<usize>,
-    /// Number of start frames per trajectory, spread evenly from the first frame to the last one from which a rollout
+    /// Number of start frames per trajectory, spread evenly from frame `from` to the last one from which a rollout
     /// fits; 0 for all of them.
     pub starts: usize,
+    /// The first start frame: earlier frames are not used.
+    pub from: usize,
     /// Maximum number of trajectories per parameter value.
     pub max_trajectories: Option<usize>,
     /// Number of views to average, at least 1.
@@ -85,15 +87,20 @@ impl Plan {
     pub fn of_rollouts(set: &TrajectorySet, request: &Request, stride: usize) -> Result<Self> {
         let (steps, stride) = (request.steps, request.stride.unwrap_or(stride));
         let frames = set.shape().frames;
-        let span = steps.checked_mul(stride).filter(|span| *span > 0 && *span < frames);
+        let last = frames.saturating_sub(request.from);
+        let span = steps.checked_mul(stride).filter(|span| *span > 0 && *span < last);
         let Some(span) = span else {
+            let given = match request.from {
+                0 => String::new(),
+                from => format!(" from frame {from} on"),
+            };
             return Err(Error::usage(format!(
-                "{steps} steps of {stride} frames do not fit into trajectories of {frames} frames; \
+                "{steps} steps of {stride} frames{given} do not fit into trajectories of {frames} frames; \
                  choose other --steps and --stride"
             )));
         };
-        let starts = spread(frames - span, request.starts);
-        Self::of(set, steps, stride, starts, request.max_trajectories)
+        let starts = spread(last - span, request.starts).into_iter().map(|at| request.from + at);
+        Self::of(set, steps, stride, starts.collect(), request.max_trajectories)
     }
 
     /// The single frames of the trajectories of steady problems.

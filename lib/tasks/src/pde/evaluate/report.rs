@@ -1,5 +1,6 @@
 //! Writes the result of an evaluation as files and table rows.
 
+use super::batch::Cost;
 use super::errors::{Errors, Quantities};
 use super::protocol::Protocol;
 use super::scores::{Model, Scores, rollout};
@@ -122,7 +123,7 @@ pub fn metrics_csv(result: &Evaluation) -> String {
 }
 
 /// `times.json`: wall-clock seconds per step of one rollout by model. They are kept apart from the metrics, which are
-/// the same in every run.
+/// the same in every run. Of a search also the time of a reward, in evaluations of the operator.
 pub fn times(result: &Evaluation) -> Value {
     let all = 0..result.regimes.len();
     let of_model = |model: Model| {
@@ -131,7 +132,22 @@ pub fn times(result: &Evaluation) -> Value {
     };
     let seconds: Map<String, Value> =
         result.overall().models().into_iter().filter_map(of_model).collect();
-    json!({ "seconds_per_step": seconds })
+    let mut times = json!({ "seconds_per_step": seconds });
+    let costs = || result.regimes.iter().flat_map(|regime| &regime.costs);
+    let per = |model: Model, of: fn(&Cost) -> (f64, u64)| {
+        let [seconds, count] = costs()
+            .filter(|cost| cost.model == model)
+            .map(of)
+            .fold([0.0; 2], |[seconds, count], (more, of)| [seconds + more, count + of as f64]);
+        (count > 0.0).then_some(seconds / count)
+    };
+    let reward = per(Model::Search, |cost| (cost.reward_seconds.0, cost.rewards));
+    let operator = per(Model::Operator, |cost| (cost.seconds.0, cost.evaluations));
+    if let Some((reward, operator)) = reward.zip(operator) {
+        times["seconds_per_reward"] = json!(reward);
+        times["operator_evaluations_per_reward"] = json!(reward / operator);
+    }
+    times
 }
 
 /// The quantities of one model in one space.

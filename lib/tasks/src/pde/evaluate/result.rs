@@ -157,6 +157,14 @@ impl Evaluation {
             let ranks: Vec<f64> = ranks.into_iter().filter(|rank| !rank.is_nan()).collect();
             let mean = ranks.iter().sum::<f64>() / ranks.len() as f64;
             quantities.push(("reward_rank_correlation", mean));
+            let scores = self.scores(regimes.clone());
+            let of = |model| scores.nrmse(model);
+            let gains = of(Model::Operator).zip(of(Model::Search)).zip(of(Model::Oracle));
+            // Without a gain there is nothing to capture.
+            if let Some(((operator, search), oracle)) = gains.filter(|((a, _), c)| c < a) {
+                let share = (operator - search) / (operator - oracle);
+                quantities.push(("oracle_gain_captured", share));
+            }
         }
         let variances: Option<Vec<f64>> = all().map(|sums| Some(sums.variance?.0)).collect();
         if let Some(variances) = variances.filter(|_| model == Model::Views) {

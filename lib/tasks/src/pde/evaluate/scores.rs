@@ -18,6 +18,8 @@ pub enum Model {
     Student,
     /// The candidates that a search chose.
     Search,
+    /// The mean of such rollouts from exactly transformed copies of the initial state.
+    SearchViews,
     /// The mean of as many candidates at every step.
     CandidateMean,
     /// The candidates nearest to the truth at every step.

@@ -26,6 +26,8 @@ pub struct Search {
     pub discount: f64,
     /// What a step is worth.
     pub reward: Reward,
+    /// Factor of the penalties for states that the equation cannot reach, which are subtracted from the reward.
+    pub penalty: f64,
 }
 
 /// What a step between two states is worth.
@@ -71,8 +73,9 @@ impl Preset {
             Self::Enhanced => (8, 3, 2),
             Self::Aggressive => (16, 5, 2),
         };
-        let (budget, margin, discount) = (None, None, 1.0);
-        Search { candidates, beam, horizon, budget, margin, discount, reward: Reward::default() }
+        let (budget, margin, discount, penalty) = (None, None, 1.0, 0.0);
+        let reward = Reward::default();
+        Search { candidates, beam, horizon, budget, margin, discount, reward, penalty }
     }
 }
 
@@ -294,9 +297,14 @@ fn keep(paths: &mut Vec<Path>, count: usize) {
     paths.truncate(count);
 }
 
-/// Decodes the candidates of all nodes.
+/// Decodes the candidates of all nodes in one batch.
 fn world_decode(world: &impl World, drawn: &mut [Vec<Node>]) -> Result<()> {
-    drawn.iter_mut().try_for_each(|candidates| world.decode(candidates))
+    let sizes: Vec<usize> = drawn.iter().map(Vec::len).collect();
+    let mut all: Vec<Node> = drawn.iter_mut().flat_map(std::mem::take).collect();
+    world.decode(&mut all)?;
+    let mut all = all.into_iter();
+    drawn.iter_mut().zip(sizes).for_each(|(own, size)| own.extend(all.by_ref().take(size)));
+    Ok(())
 }
 
 /// The mean of some candidates in latent space, decoded.

@@ -50,7 +50,8 @@ fn path(searched: &Searched) -> Vec<f32> {
 
 fn search(candidates: usize, beam: usize, horizon: usize) -> Search {
     let reward = Reward::default();
-    Search { candidates, beam, horizon, budget: None, margin: None, discount: 1.0, reward }
+    let (budget, margin, discount, penalty) = (None, None, 1.0, 0.0);
+    Search { candidates, beam, horizon, budget, margin, discount, reward, penalty }
 }
 
 /// With four candidates, 3 is the best single step, and the last one. Looking ahead, 2 then 3 more is better.

@@ -1,44 +1,58 @@
-//! The candidates of a corrector for test-time search, and their rewards.
+//! Candidates for test-time search, and their rewards: samples of a corrector or a student, or the predictions of an
+//! operator for several values of the parameter.
 
+use super::TrainedOperator;
 use super::corrector::{SEED, Stage};
 use super::forecast::{Forecast, Predicted};
-use super::{TrainedCorrector, TrainedOperator};
 use crate::pde::corrector::Draws;
 use crate::pde::evaluate::{Model, Plan, Start, rank_correlation};
 use crate::pde::search::{Choice, Node, Reward, Search, Searched, World};
 use data::fields::solvers::physics::Physics;
 use data::fields::split_set::TrajectorySet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 use tensor::{Tensor, Var};
 use unix::{Error, Result};
 
+/// Limit of the memory for the fields of candidates, in bytes.
+const MEMORY: usize = 256 << 20;
 /// Rows per forward run.
 const ROWS: usize = 256;
 
 /// The candidates of some rollouts, all of one regime.
 pub(super) struct Candidates<'a> {
-    stage: &'a Stage,
+    source: Source<'a>,
     operator: &'a TrainedOperator,
     search: Search,
     physics: Physics,
-    /// The condition of each rollout, [n, F].
+    /// The conditions: of each rollout, [n, F], or of each guess, [K, F].
     features: Tensor,
-    ids: Vec<u64>,
     /// Ground truth, [n, steps + 1, points].
     truth: Vec<f32>,
     steps: usize,
     points: usize,
+    /// Time of all threads for rewards, in nanoseconds.
+    nanoseconds: AtomicU64,
+}
+
+/// Where candidates come from.
+pub(super) enum Source<'a> {
+    /// Samples, and the numbers of the rollouts.
+    Samples(&'a Stage, Vec<u64>),
+    /// The operator, told each parameter value of the data.
+    Guesses,
 }
 
 impl<'a> Candidates<'a> {
     /// Errors: 2 when there is no reward for the equation of the data.
     pub fn new(
-        model: &'a TrainedCorrector,
+        operator: &'a TrainedOperator,
+        source: Source<'a>,
         search: Search,
         plan: &Plan,
         set: &TrajectorySet,
         starts: &[Start],
     ) -> Result<Self> {
-        let (stage, operator) = model.parts();
         let (parameters, time) = (plan.parameters(set, starts), plan.time_step(set));
         let Some(field) = set.field_of(starts[0].trajectory) else {
             return Err(Error::bug("a file of the split is not open"));
@@ -52,10 +66,13 @@ impl<'a> Candidates<'a> {
                 set.read_frames(start.trajectory, frame..frame + 1, row)?;
             }
         }
-        let features = operator.condition().features_of(&parameters, time)?;
-        let ids = super::corrector::ids(set, starts);
-        let steps = plan.steps;
-        Ok(Self { stage, operator, search, physics, features, ids, truth, steps, points })
+        let told = match source {
+            Source::Samples(..) => parameters,
+            Source::Guesses => plan.regimes.iter().map(|regime| &regime.parameter).collect(),
+        };
+        let features = operator.condition().features_of(&told, time)?;
+        let (steps, nanoseconds) = (plan.steps, AtomicU64::new(0));
+        Ok(Self { source, operator, search, physics, features, truth, steps, points, nanoseconds })
     }
 
     /// The search, and beside it the mean of as many candidates and the oracle.
@@ -69,7 +86,8 @@ impl<'a> Candidates<'a> {
     }
 
     fn rollout(&self, first: &[f32], choice: Choice) -> Result<Predicted> {
-        let width = first.len() / self.ids.len();
+        let ([rows, columns], dim) = self.operator.tokens();
+        let width = rows * columns * dim;
         let decoded = self.operator.codec().decode(first)?;
         let node = |(rollout, (latent, field)): (usize, (&[f32], &[f32]))| Node {
             rollout,
@@ -81,7 +99,13 @@ impl<'a> Candidates<'a> {
         let truth = |rollout: usize, step: usize| {
             &self.truth[(rollout * (self.steps + 1) + step) * self.points..][..self.points]
         };
-        let found = self.search.rollout(self, nodes, self.steps, choice, truth)?;
+        // Rollouts do not depend on each other; as many are searched at once as the memory limit allows.
+        let paths = if choice == Choice::Reward { self.search.beam.max(1) } else { 1 };
+        let bytes = paths * self.search.candidates * self.points * size_of::<f32>();
+        let mut found: Vec<Searched> = Vec::with_capacity(nodes.len());
+        for nodes in nodes.chunks((MEMORY / bytes).max(1)) {
+            found.extend(self.search.rollout(self, nodes.to_vec(), self.steps, choice, truth)?);
+        }
         let mut states = Vec::with_capacity(first.len() * (self.steps + 1));
         for (first, searched) in first.chunks_exact(width).zip(&found) {
             states.extend_from_slice(first);
@@ -89,16 +113,43 @@ impl<'a> Candidates<'a> {
         }
         let drawn: usize = found.iter().map(|searched| searched.drawn).sum();
         let expanded: usize = found.iter().map(|searched| searched.expanded).sum();
-        let denoisings = drawn * self.stage.trained.model.method.evaluations();
+        let scored: usize = found.iter().map(|searched| searched.scored).sum();
+        let [operator, denoisings] = match &self.source {
+            // The operator runs once for all candidates of a state.
+            Source::Samples(stage, _) => {
+                [expanded, drawn * stage.trained.model.method.evaluations()]
+            }
+            Source::Guesses => [drawn, 0],
+        };
         let rank_correlations = match choice {
             Choice::Reward => found.iter().map(of_candidates).collect(),
             _ => Vec::new(),
         };
+        let spent = Duration::from_nanos(self.nanoseconds.swap(0, Ordering::Relaxed));
         Ok(Predicted {
             states,
-            evaluations: [expanded as u64, denoisings as u64],
+            evaluations: [operator as u64, denoisings as u64],
             rank_correlations,
+            rewards: (scored as u64, spent.as_secs_f64() / rayon::current_num_threads() as f64),
         })
+    }
+}
+
+impl Candidates<'_> {
+    /// The conditions of `count` candidates of each node, [nodes · count, F]: that of the rollout, or every guess in
+    /// turn, starting with the candidate's number.
+    fn told(&self, nodes: &[Node], numbers: &[u64], count: usize) -> Tensor {
+        let width = self.features.width();
+        let all: Vec<&[f32]> = self.features.read::<f32>().chunks_exact(width).collect();
+        let of_candidate = |node: &Node, number: u64| match &self.source {
+            Source::Samples(..) => all[node.rollout],
+            Source::Guesses => all[(number % all.len() as u64) as usize],
+        };
+        let rows = nodes.iter().zip(numbers).flat_map(|(node, first)| {
+            (*first..first + count as u64).flat_map(move |number| of_candidate(node, number))
+        });
+        let told: Vec<f32> = rows.copied().collect();
+        Tensor::from_slice(&told, &[nodes.len() * count, width])
     }
 }
 
@@ -130,36 +181,38 @@ impl World for Candidates<'_> {
             for (node, z) in nodes.iter().zip(z.chunks_exact_mut(width)) {
                 self.operator.scale().apply(&node.latent, z);
             }
-            let features = self.features.read::<f32>().chunks_exact(self.features.width());
-            let features: Vec<&[f32]> = features.collect();
-            let repeated: Vec<f32> = (nodes.iter())
-                .flat_map(|node| {
-                    std::iter::repeat_n(features[node.rollout], count).flatten().copied()
-                })
-                .collect();
-            let repeated =
-                Tensor::from_slice(&repeated, &[nodes.len() * count, self.features.width()]);
-            let of_node = |(node, first): (&Node, &u64)| {
-                let (id, first) = (self.ids[node.rollout], *first);
-                (first..first + count as u64).map(move |number| (id, number))
-            };
-            let draws =
-                Draws { seed: SEED, rows: nodes.iter().zip(numbers).flat_map(of_node).collect() };
             let copies: Vec<f32> = z
                 .chunks_exact(width)
                 .flat_map(|z| std::iter::repeat_n(z, count).flatten().copied())
                 .collect();
             let copies = Tensor::from_slice(&copies, &[nodes.len() * count, rows * columns, dim]);
-            let found = self.operator.run(|frozen, operator| {
-                let operate = |z: &Var, features: &Var| operator.forward(frozen, z, features);
-                self.stage.trained.run(|forward, correction| {
-                    let z = forward.data(&copies)?;
-                    correction
-                        .advance(forward, &z, &repeated, (step, &draws), operate)?
-                        .value()
-                        .to_host()
-                })
-            })?;
+            let features = self.told(nodes, numbers, count);
+            let found = match &self.source {
+                Source::Samples(stage, ids) => {
+                    let of_node = |(node, first): (&Node, &u64)| {
+                        let (id, first) = (ids[node.rollout], *first);
+                        (first..first + count as u64).map(move |number| (id, number))
+                    };
+                    let rows = nodes.iter().zip(numbers).flat_map(of_node).collect();
+                    let draws = Draws { seed: SEED, rows };
+                    self.operator.run(|frozen, operator| {
+                        let operate =
+                            |z: &Var, features: &Var| operator.forward(frozen, z, features);
+                        stage.trained.run(|forward, correction| {
+                            let z = forward.data(&copies)?;
+                            let how = (step, &draws);
+                            correction
+                                .advance(forward, &z, &features, how, operate)?
+                                .value()
+                                .to_host()
+                        })
+                    })?
+                }
+                Source::Guesses => self.operator.run(|forward, operator| {
+                    let (z, features) = (forward.data(&copies)?, forward.data(&features)?);
+                    operator.forward(forward, &z, &features)?.value().to_host()
+                })?,
+            };
             let mut states = found.read::<f32>().chunks_exact(width);
             for node in nodes {
                 let next = |state: &[f32]| {
@@ -183,9 +236,17 @@ impl World for Candidates<'_> {
     }
 
     fn reward(&self, from: &Node, to: &Node) -> f64 {
-        match self.search.reward {
-            Reward::Residual => -self.physics.residual(&from.field, &to.field),
-            Reward::Solver => -self.physics.solver_error(&from.field, &to.field),
-        }
+        let began = Instant::now();
+        let error = match self.search.reward {
+            Reward::Residual => self.physics.residual(&from.field, &to.field),
+            Reward::Solver => self.physics.solver_error(&from.field, &to.field),
+        };
+        let penalty = match self.search.penalty {
+            0.0 => 0.0,
+            factor => factor * self.physics.violation(&from.field, &to.field),
+        };
+        let spent = began.elapsed().as_nanos();
+        self.nanoseconds.fetch_add(u64::try_from(spent).unwrap_or(u64::MAX), Ordering::Relaxed);
+        -error - penalty
     }
 }

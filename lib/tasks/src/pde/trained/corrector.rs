@@ -1,7 +1,7 @@
 //! A trained corrector with its operator and codec: rollouts with a correction after every step.
 
 use super::TrainedOperator;
-use super::candidates::Candidates;
+use super::candidates::{Candidates, Source};
 use super::forecast::{Forecast, Predicted};
 use crate::pde::corrector::{Correction, CorrectorParts, CorrectorTask, Draws};
 use crate::pde::distill::{DistillTask, Student, student_of};
@@ -46,11 +46,6 @@ pub(super) struct Stage {
 }
 
 impl TrainedCorrector {
-    /// The model itself, and its operator.
-    pub(super) fn parts(&self) -> (&Stage, &TrainedOperator) {
-        (&self.stages[0], &self.operator)
-    }
-
     /// Rolls out unnormalised latents [n, tokens, dim] to [n, steps + 1, tokens, dim]. `ids` are the numbers of the
     /// rollouts, on which, with the member of the ensemble, their noise depends.
     fn rollout(
@@ -146,7 +141,7 @@ impl TrainedModel for TrainedCorrector {
     }
 
     fn plan(&self, set: &TrajectorySet, request: &Request) -> Result<Plan> {
-        let plan = self.operator.plan(set, request)?;
+        let plan = self.operator.plan(set, &Request { search: None, ..*request })?;
         Ok(Plan {
             members: request.members,
             search: request.search,
@@ -167,7 +162,10 @@ impl TrainedModel for TrainedCorrector {
         let steps = (time, plan.steps);
         let searched = match &plan.search {
             None => None,
-            Some(search) => Some(Candidates::new(self, *search, plan, set, starts)?),
+            Some(search) => {
+                let source = Source::Samples(&self.stages[0], ids.clone());
+                Some(Candidates::new(&self.operator, source, *search, plan, set, starts)?)
+            }
         };
         let mut forecasts = Vec::new();
         for stage in &self.stages {

@@ -19,13 +19,15 @@ pub(super) struct Predicted {
     pub evaluations: [u64; 2],
     /// For each rollout that was searched, the rank correlation of rewards and errors of its candidates.
     pub rank_correlations: Vec<f64>,
+    /// Rewards that were computed, and their seconds.
+    pub rewards: (u64, f64),
 }
 
 impl Predicted {
     /// Rollouts of `steps` steps in all, with so many evaluations of a denoiser at each.
     pub fn plain(states: Vec<f32>, steps: usize, denoisings: usize) -> Self {
         let evaluations = [steps as u64, (steps * denoisings) as u64];
-        Self { states, evaluations, rank_correlations: Vec::new() }
+        Self { states, evaluations, rank_correlations: Vec::new(), rewards: (0, 0.0) }
     }
 }
 
@@ -64,27 +66,36 @@ impl TrainedOperator {
         let mut rank_correlations = Vec::new();
         for (number, forecast) in forecasts.iter().enumerate() {
             let began = Instant::now();
-            let Predicted { states: predicted, evaluations, rank_correlations: own } =
-                (forecast.rollout)(&first, 0)?;
+            let found = (forecast.rollout)(&first, 0)?;
+            let Predicted { states: predicted, evaluations, rank_correlations: own, rewards } =
+                found;
             let cost = |model, times: usize| Cost {
                 model,
                 evaluations: evaluations[0] * times as u64,
                 denoisings: evaluations[1] * times as u64,
                 seconds: Bits(began.elapsed().as_secs_f64()),
+                rewards: rewards.0 * times as u64,
+                reward_seconds: Bits(rewards.1 * times as f64),
             };
             if !own.is_empty() {
                 rank_correlations = own;
             }
             let decoded = codec.decode(&predicted)?;
             costs.push(cost(forecast.model, 1));
-            if let Some(views) = plan.views.as_ref().filter(|_| number == 0) {
+            let averaged = match forecast.model {
+                Model::Search => Some(Model::SearchViews),
+                _ => (number == 0).then_some(Model::Views),
+            };
+            if let Some((views, model)) = plan.views.as_ref().zip(averaged) {
                 let first: Vec<f32> = (0..count).flat_map(|i| truth.at(i, 0)).copied().collect();
                 let rollout = |first: &[f32]| Ok((forecast.rollout)(first, 0)?.states);
                 let predict = |first: &[f32]| self.rollout_fields(first, rollout);
                 let all = views.average(&first, count, &decoded, predict)?;
-                in_fields.push((Model::Views, Frames::new(all.fields, states, points)));
-                variances = all.variances;
-                costs.push(cost(Model::Views, views.count()));
+                in_fields.push((model, Frames::new(all.fields, states, points)));
+                if model == Model::Views {
+                    variances = all.variances;
+                }
+                costs.push(cost(model, views.count()));
             }
             let decoded = Frames::new(decoded, states, points);
             if plan.members > 1 && number == 0 {

@@ -1,12 +1,14 @@
 //! A trained operator and its codec: rollouts of fields.
 
 use super::TrainedCodec;
+use super::candidates::{Candidates, Source};
 use super::forecast::{Forecast, Predicted};
 use crate::pde::evaluate::{Batch, Model, Plan, Request, Start, Views};
 use crate::pde::latents::Condition;
 use crate::pde::models::Operator;
 use crate::pde::normalisation::Normalisation;
 use crate::pde::operator::{OperatorParts, OperatorTask};
+use crate::pde::search::Search;
 use crate::trained::{Opener, TrainedModel};
 use data::fields::field::{Field, Shape};
 use data::fields::parameter::Parameter;
@@ -211,7 +213,15 @@ impl TrainedModel for TrainedOperator {
         }
         self.warn_of_stride(request);
         let views = Views::of(set.fields(), request, self.codec.patch())?;
-        Ok(Plan { views, ..Plan::of_rollouts(set, request, self.stride(request))? })
+        let plan = Plan::of_rollouts(set, request, self.stride(request))?;
+        // The candidates are the predictions for each parameter value.
+        let search = request.search.map(|own| Search { candidates: plan.regimes.len(), ..own });
+        if search.is_some() && plan.regimes.len() == 1 {
+            return Err(Error::usage(
+                "--search: an operator predicts differently only for different parameters, and the data has one value",
+            ));
+        }
+        Ok(Plan { views, search, equation: request.equation, ..plan })
     }
 
     fn rollouts(
@@ -222,7 +232,13 @@ impl TrainedModel for TrainedOperator {
         starts: &[Start],
     ) -> Result<Batch> {
         let (parameters, time) = (plan.parameters(set, starts), plan.time_step(set));
-        self.compare(set, plan, starts, &[self.forecast(&parameters, time, plan.steps)])
+        let searched = match &plan.search {
+            None => None,
+            Some(own) => Some(Candidates::new(self, Source::Guesses, *own, plan, set, starts)?),
+        };
+        let mut forecasts = vec![self.forecast(&parameters, time, plan.steps)];
+        forecasts.extend(searched.iter().flat_map(Candidates::forecasts));
+        self.compare(set, plan, starts, &forecasts)
     }
 
     /// Predicts the rollout from the first frame of every trajectory; the first predicted frame is that frame

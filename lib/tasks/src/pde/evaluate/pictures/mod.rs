@@ -42,6 +42,7 @@ fn of_model(model: Model) -> Colour {
         Model::Search => distinct(7),
         Model::CandidateMean => distinct(8),
         Model::Oracle => distinct(9),
+        Model::SearchViews => distinct(10),
         Model::Views => distinct(5),
         Model::Mean => [0x99, 0x99, 0x99],
     }

@@ -90,9 +90,10 @@ fn by_regime(canvas: &Canvas, result: &Evaluation) -> Result<()> {
     let models = result.overall().models();
     let values = result.regimes.iter().flat_map(|r| models.iter().map(|m| nrmse(r, *m)));
     let axis = Axis::logarithmic("NRMSE", values.collect::<Vec<_>>());
-    let plot = Area { x: 890.0, y: 134.0, width: 480.0, height: 442.0 };
+    let plot = Area { x: 890.0, y: 118.0, width: 480.0, height: 458.0 };
     canvas.text("Over whole rollouts", (plot.x, 92.0), TITLE)?;
-    legend(canvas, plot, &models)?;
+    let taken = legend(canvas, plot, &models)?;
+    let plot = Area { y: plot.y + taken, height: plot.height - taken, ..plot };
     let faint = Pen { colour: FAINT, width: 1.0, dash: None };
     let centred = Letters { horizontal: HPos::Center, ..SMALL };
     for (value, text) in axis.ticks() {
@@ -121,7 +122,9 @@ fn by_regime(canvas: &Canvas, result: &Evaluation) -> Result<()> {
                     Model::Mean => 36.0,
                     Model::Corrector => -36.0,
                     Model::Student | Model::Ensemble => -54.0,
-                    Model::Search | Model::CandidateMean | Model::Oracle => 54.0,
+                    Model::Search | Model::SearchViews | Model::CandidateMean | Model::Oracle => {
+                        54.0
+                    }
                 };
                 let letters = Letters { colour: of_model(*model), ..centred };
                 if row > 60.0 {
@@ -133,12 +136,18 @@ fn by_regime(canvas: &Canvas, result: &Evaluation) -> Result<()> {
     Ok(())
 }
 
-fn legend(canvas: &Canvas, plot: Area, models: &[Model]) -> Result<()> {
-    let (mut x, y) = (plot.x, plot.y - 16.0);
+/// Names the models from the top of `area` on, in as many lines as they need; returns the height of these lines.
+fn legend(canvas: &Canvas, area: Area, models: &[Model]) -> Result<f64> {
+    const LINE: f64 = 18.0;
+    let (mut x, mut y) = (area.x, area.y);
     for model in models {
+        let width = 16.0 + canvas.text_width(model.name(), SMALL)?;
+        if x > area.x && x + width > area.x + area.width {
+            (x, y) = (area.x, y + LINE);
+        }
         canvas.dot((x + 5.0, y), 5.0, of_model(*model))?;
         canvas.text(model.name(), (x + 16.0, y), SMALL)?;
-        x += 16.0 + canvas.text_width(model.name(), SMALL)? + 18.0;
+        x += width + LINE;
     }
-    Ok(())
+    Ok(y + 16.0 - area.y)
 }
