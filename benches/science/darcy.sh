@@ -1,6 +1,8 @@
 #!/bin/sh
 # Darcy flow at five forces: a U-Net from the coefficient and the force to the pressure, against the mean of the
 # training data, its nearest sample and a Fourier neural operator trained for the same wall time.
+# shellcheck disable=SC2086 # lists of options
+# shellcheck source=benches/science/common.sh
 . "$(dirname "$0")/common.sh"
 
 once raw ds-prep gen darcy --parameter 0.01,0.1,1,10,100 --samples 78 --grid 64 --seed 1 -o raw

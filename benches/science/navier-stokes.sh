@@ -1,6 +1,8 @@
 #!/bin/sh
 # Decaying two-dimensional turbulence at two viscosities: the operator in latent space against persistence and a Fourier
 # neural operator on the fields, trained for the same wall time.
+# shellcheck disable=SC2086 # lists of options
+# shellcheck source=benches/science/common.sh
 . "$(dirname "$0")/common.sh"
 
 once raw ds-prep gen navier-stokes --parameter 0.001,0.002 --constant forcing=0 --constant scale=10 --samples 140 \

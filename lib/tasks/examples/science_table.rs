@@ -1,10 +1,12 @@
 //! The table of a science protocol: reads the results of `evaluate score` of several methods and seeds, and writes
 //! means and spreads as Markdown. benches/science/*.sh call it:
 //!
-//!     science_table ROOT OUT --title TEXT [--method LABEL=FOLDER:MODEL]... [--note TEXT]...
+//!     science_table ROOT OUT --title TEXT [--method LABEL=FOLDER:MODEL]... [--column LABEL=QUANTITY]... [--regimes QUANTITY]
+//!         [--note TEXT]...
 //!
 //! The result of a method with one seed is ROOT/seed-N/FOLDER/metrics.json. The first method is the reference of the
-//! ratios: persistence.
+//! ratios: persistence. Further columns have quantities of whole rollouts, which not every method has; the
+//! table of regimes has QUANTITY, by default RMSE / RMS.
 
 use report::document::{Cell, Document, Table, equal_precision};
 use serde_json::Value;
@@ -19,13 +21,16 @@ struct Method {
     results: Vec<Value>,
 }
 
-/// A quantity of the table: its column, and its path below a model.
-const QUANTITIES: [(&str, &str, usize); 4] = [
-    ("RMSE / RMS", "nrmse_validation_scale", 4),
-    ("one step", "nrmse_validation_scale", 4),
-    ("geometric mean", "nrmse_geometric_mean", 3),
-    ("95th percentile", "nrmse_p95", 3),
+/// The columns of every table: their labels and quantities.
+const COLUMNS: [(&str, &str); 4] = [
+    ("RMSE / RMS", SCALED),
+    (ONE_STEP, SCALED),
+    ("geometric mean", "nrmse_geometric_mean"),
+    ("95th percentile", "nrmse_p95"),
 ];
+const SCALED: &str = "nrmse_validation_scale";
+/// The column of the first step; all others are of whole rollouts.
+const ONE_STEP: &str = "one step";
 
 /// Mean and standard deviation (with the divisor n - 1) over seeds.
 fn moments(values: &[f64]) -> (f64, f64) {
@@ -47,52 +52,53 @@ impl Method {
     }
 }
 
-fn mean_and_spread(all: &[Vec<f64>], digits: usize) -> Vec<Cell> {
+fn mean_and_spread(all: &[Vec<f64>]) -> Vec<Cell> {
     let moments: Vec<(f64, f64)> = all.iter().map(|values| moments(values)).collect();
-    let means: Vec<Option<f64>> = moments.iter().map(|(mean, _)| Some(*mean)).collect();
-    let texts = equal_precision(&means, digits.min(3));
+    let means: Vec<Option<f64>> =
+        moments.iter().map(|(mean, _)| mean.is_finite().then_some(*mean)).collect();
+    let texts = equal_precision(&means, 3);
     let decimals = |text: &str| text.split_once('.').map_or(0, |(_, after)| after.len());
-    let cell =
-        |((text, (_, spread)), values): ((&String, &(f64, f64)), &Vec<f64>)| match values.len() > 1
-            && *spread > 0.0
-        {
-            true => Cell::number(format!("{text} ± {spread:.*}", decimals(text))),
-            false => Cell::number(text.clone()),
-        };
-    texts.iter().zip(&moments).zip(all).map(cell).collect()
+    let cell = |(text, (mean, spread)): (&String, &(f64, f64))| match *spread > 0.0 {
+        _ if !mean.is_finite() => Cell::text(""),
+        true => Cell::number(format!("{text} ± {spread:.*}", decimals(text))),
+        false => Cell::number(text.clone()),
+    };
+    texts.iter().zip(&moments).map(cell).collect()
 }
 
-fn overall(methods: &[Method]) -> Table {
-    let mut columns = vec!["method", "of persistence"];
-    columns.splice(1..1, QUANTITIES.iter().map(|(name, ..)| *name));
-    columns.push("interval over trajectories");
-    let mut table = Table::new(columns);
-    let column = |at: usize| -> Vec<Cell> {
-        let (name, quantity, digits) = QUANTITIES[at];
-        let step = (name == "one step").then_some(1);
+fn overall(methods: &[Method], further: &[(String, String)]) -> Table {
+    let further = further.iter().map(|(label, quantity)| (label.as_str(), quantity.as_str()));
+    let columns: Vec<(&str, &str)> = COLUMNS.into_iter().chain(further).collect();
+    let mut labels: Vec<&str> = columns.iter().map(|(label, _)| *label).collect();
+    labels.insert(0, "method");
+    labels.insert(2, "of persistence");
+    labels.push("interval over trajectories");
+    let mut table = Table::new(labels);
+    let column = |(label, quantity): &(&str, &str)| -> Vec<Cell> {
+        let step = (*label == ONE_STEP).then_some(1);
         let all: Vec<_> = methods.iter().map(|m| m.values(None, quantity, step)).collect();
-        mean_and_spread(&all, digits)
+        mean_and_spread(&all)
     };
-    let columns: Vec<Vec<Cell>> = (0..QUANTITIES.len()).map(column).collect();
-    let pooled: Vec<Vec<f64>> =
-        methods.iter().map(|m| m.values(None, QUANTITIES[0].1, None)).collect();
+    let cells: Vec<Vec<Cell>> = columns.iter().map(column).collect();
+    let pooled: Vec<Vec<f64>> = methods.iter().map(|m| m.values(None, SCALED, None)).collect();
     let reference = moments(&pooled[0]).0;
     let ratios: Vec<Vec<f64>> =
         pooled.iter().map(|all| all.iter().map(|x| x / reference).collect()).collect();
-    let ratios = mean_and_spread(&ratios, 3);
+    let ratios = mean_and_spread(&ratios);
     for (at, method) in methods.iter().enumerate() {
         let [low, high] = ["nrmse_low", "nrmse_high"]
             .map(|quantity| moments(&method.values(None, quantity, None)).0);
         let bounds = equal_precision(&[Some(low), Some(high)], 3).join(" to ");
-        let cells = columns.iter().map(|column| column[at].clone());
-        let first = Cell::text(method.label.clone());
-        let rest = [ratios[at].clone(), Cell::text(bounds)];
-        table.row([first].into_iter().chain(cells).chain(rest));
+        let mut row: Vec<Cell> = cells.iter().map(|column| column[at].clone()).collect();
+        row.insert(0, Cell::text(method.label.clone()));
+        row.insert(2, ratios[at].clone());
+        row.push(Cell::text(bounds));
+        table.row(row);
     }
     table
 }
 
-fn by_regime(methods: &[Method]) -> Table {
+fn by_regime(methods: &[Method], quantity: &str) -> Table {
     let mut table = Table::new(
         std::iter::once("regime".to_string()).chain(methods.iter().map(|m| m.label.clone())),
     );
@@ -100,9 +106,8 @@ fn by_regime(methods: &[Method]) -> Table {
     for at in 0..regimes {
         let parameter = &methods[0].results[0]["regimes"][at]["parameter"];
         let name = format!("{} = {}", parameter["name"].as_str().unwrap_or(""), parameter["value"]);
-        let all: Vec<_> =
-            methods.iter().map(|m| m.values(Some(at), QUANTITIES[0].1, None)).collect();
-        table.row([Cell::text(name)].into_iter().chain(mean_and_spread(&all, 3)));
+        let all: Vec<_> = methods.iter().map(|m| m.values(Some(at), quantity, None)).collect();
+        table.row([Cell::text(name)].into_iter().chain(mean_and_spread(&all)));
     }
     table
 }
@@ -123,16 +128,23 @@ fn main() -> Result<()> {
     let mut words = std::env::args().skip(1);
     let usage = || {
         Error::usage(
-            "science_table ROOT OUT --title TEXT [--method LABEL=FOLDER:MODEL] [--note TEXT]",
+            "science_table ROOT OUT --title TEXT [--method LABEL=FOLDER:MODEL] [--column LABEL=QUANTITY] \
+             [--regimes QUANTITY] [--note TEXT]",
         )
     };
     let (root, out) = (words.next().ok_or_else(usage)?, words.next().ok_or_else(usage)?);
     let (mut title, mut methods, mut notes) = (String::new(), Vec::new(), Vec::new());
+    let (mut further, mut regimes) = (Vec::new(), SCALED.to_string());
     while let Some(option) = words.next() {
         let value = words.next().ok_or_else(usage)?;
         match option.as_str() {
             "--title" => title = value,
             "--note" => notes.push(value),
+            "--regimes" => regimes = value,
+            "--column" => {
+                let (label, quantity) = value.split_once('=').ok_or_else(usage)?;
+                further.push((label.to_string(), quantity.to_string()));
+            }
             "--method" => {
                 let (label, rest) = value.split_once('=').ok_or_else(usage)?;
                 let (folder, model) = rest.split_once(':').ok_or_else(usage)?;
@@ -164,8 +176,9 @@ fn main() -> Result<()> {
          Differences below the spread over seeds are noise.",
         seeds.len()
     ));
-    document.table(overall(&methods));
-    document.heading("RMSE / RMS by regime");
-    document.table(by_regime(&methods));
+    document.table(overall(&methods, &further));
+    let known = COLUMNS.iter().find(|(_, quantity)| *quantity == regimes);
+    document.heading(format!("{} by regime", known.map_or(regimes.as_str(), |(label, _)| label)));
+    document.table(by_regime(&methods, &regimes));
     unix::publish::publish_bytes(Path::new(&out), document.markdown().as_bytes())
 }

@@ -1,0 +1,58 @@
+#!/bin/sh
+# Burgers' equation with the viscosity as input, where the next state is nearly determined: what correctors of a trained
+# operator gain over an operator that has their parameters and their training time from the start.
+# shellcheck disable=SC2086 # lists of options
+# shellcheck source=benches/science/common.sh
+. "$(dirname "$0")/common.sh"
+
+once raw ds-prep gen burgers --parameter 0.001,0.01,0.1 --samples 160 --grid 256 --seed 1 -o raw
+once split.json ds-prep split raw/*.hdf5 --train 120 --validation 20 --test 20 --seed 1 -o split.json
+once stats.json ds-prep stats split.json
+example corrector
+example distill
+train codec codec "$configs/burgers-codec.yaml" -s data.split=split.json -s data.stats=stats.json -s model.patch=8
+once latents/validation/index.json latent-cache make codec --data split.json -o latents
+larger="-s model.backbone.hidden=96 -s model.backbone.depth=4"
+
+for seed in 1 2 3 4 5; do
+    at=seed-$seed
+    mkdir -p "$at"
+    all="-s seed=$seed -s data.train=latents/train -s data.validation=latents/validation"
+    train operator "$at/operator" "$configs/burgers-operator.yaml" $all -s training.updates=2500
+    correct="$all -s data.operator=$at/operator $larger"
+    train corrector "$at/corrector" corrector.yaml $correct
+    train corrector "$at/regression" corrector.yaml $correct -s loss.objective.kind=regression
+    train distill "$at/student" distill.yaml $all -s "data.corrector=$at/corrector"
+    # As many parameters as operator and corrector together: 162 features instead of 128.
+    wide="$all -s model.backbone.hidden=162"
+    fits=$(updates "$(hours "$at/operator" "$at/corrector")" operator "$at/wide" "$configs/burgers-operator.yaml" $wide)
+    train operator "$at/wide" "$configs/burgers-operator.yaml" $wide -s "training.updates=$fits"
+    score "$at/wide" "$at/wide-score" --starts 3
+    score "$at/regression" "$at/regression-score" --starts 3
+    score "$at/student" "$at/student-score" --starts 3
+    score "$at/corrector" "$at/corrector-members" --starts 3 --members 8
+    for reward in solver residual; do
+        score "$at/corrector" "$at/$reward" --starts 3 --search default --candidates 8 --reward $reward
+    done
+done
+
+notes --title "Burgers' equation: correctors of an operator that is told the viscosity" \
+    --note "120/20/20 trajectories for each of 3 viscosities, 256 points; 16 steps of 2 frames from 3 start frames." \
+    --note "Wider operator: the parameters and the training time of operator and corrector, $(cat seed-*/wide.updates | tr '\n' ' ')updates; 2500 of the operator." \
+    --method "persistence=corrector-members:persistence" \
+    --method "operator=corrector-members:operator" \
+    --method "wider operator=wide-score:operator" \
+    --method "regression corrector=regression-score:corrector" \
+    --method "diffusion corrector, one sample (random of 8)=corrector-members:corrector" \
+    --method "diffusion corrector, mean of 8 rollouts=corrector-members:ensemble" \
+    --method "diffusion corrector, mean of 8 at every step=solver:candidate_mean" \
+    --method "student, one evaluation=student-score:student" \
+    --method "best of 8 by residual=residual:search" \
+    --method "best of 8 by solver=solver:search" \
+    --method "oracle of 8=solver:oracle" \
+    --method "codec alone=corrector-members:codec" \
+    --column "energy score=energy_score" \
+    --column "spread / skill=spread_skill" \
+    --column "denoiser evaluations=denoiser_evaluations_per_step" \
+    --column "rank correlation of the reward=reward_rank_correlation" \
+    --column "share of the oracle's gain=oracle_gain_captured"
