@@ -14,7 +14,8 @@ train codec identity "$configs/identity-codec.yaml" -s data.split=split.json -s 
 once identity-latents/validation/index.json latent-cache make identity --data split.json -o identity-latents
 
 # Errors are pooled over all viscosities, so the loss weighs them by their size rather than by that of the field: with
-# the default floor the few fields with a large mean, almost constant at high viscosity, would dominate the result.
+# the default floor the few fields with a large mean, almost constant at high viscosity, would dominate the result. The
+# FNO is better with the default (seed 1: 0.152 of the RMS against 0.190), and keeps it.
 loss="-s loss.floor=3 -s loss.horizons=[1,2,4,8]"
 
 for seed in 1 2 3; do
@@ -26,7 +27,7 @@ for seed in 1 2 3; do
     train operator "$at/operator" "$configs/burgers-operator.yaml" -s seed=$seed $loss -s training.updates=3300 \
         -s "data.train=$at/latents/train" -s "data.validation=$at/latents/validation"
     score "$at/operator" "$at/ours" --views 8
-    of_fno="-s seed=$seed $loss -s data.train=identity-latents/train -s data.validation=identity-latents/validation"
+    of_fno="-s seed=$seed -s data.train=identity-latents/train -s data.validation=identity-latents/validation"
     fits=$(updates "$(hours "$at/codec" "$at/operator")" operator "$at/fno" "$configs/fno-burgers.yaml" $of_fno)
     train operator "$at/fno" "$configs/fno-burgers.yaml" $of_fno -s "training.updates=$fits"
     score "$at/fno" "$at/fno-score" --views 2
