@@ -96,7 +96,7 @@ bench:
 
 # Each protocol trains models for several seeds on its own data and writes benches/results/science-NAME.md: at most 45
 # minutes on two cores. It runs in science/NAME, resumes after an interruption and skips what is there.
-PROTOCOLS = $(basename $(notdir $(wildcard benches/science/[!c]*.sh benches/science/corrector.sh)))
+PROTOCOLS = $(filter-out common,$(basename $(notdir $(wildcard benches/science/*.sh))))
 science: $(PROTOCOLS:%=science-%)
 science-%: deps
 	cargo build --release --locked --bins
