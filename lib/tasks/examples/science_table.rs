@@ -52,18 +52,26 @@ impl Method {
     }
 }
 
-fn mean_and_spread(all: &[Vec<f64>]) -> Vec<Cell> {
-    let moments: Vec<(f64, f64)> = all.iter().map(|values| moments(values)).collect();
-    let means: Vec<Option<f64>> =
-        moments.iter().map(|(mean, _)| mean.is_finite().then_some(*mean)).collect();
-    let texts = equal_precision(&means, 3);
-    let decimals = |text: &str| text.split_once('.').map_or(0, |(_, after)| after.len());
-    let cell = |(text, (mean, spread)): (&String, &(f64, f64))| match *spread > 0.0 {
-        _ if !mean.is_finite() => Cell::text(""),
-        true => Cell::number(format!("{text} ± {spread:.*}", decimals(text))),
-        false => Cell::number(text.clone()),
-    };
-    texts.iter().zip(&moments).map(cell).collect()
+/// Mean and spread, with two digits of the spread; three digits of a mean without spread.
+fn shown(values: &[f64]) -> Cell {
+    let (mean, spread) = moments(values);
+    if !mean.is_finite() {
+        return Cell::text("");
+    }
+    // Rounding alone makes a spread.
+    let spread = if spread > 1e-9 * mean.abs() { spread } else { 0.0 };
+    let digits = |x: f64, count: i32| (count - 1 - x.abs().log10().floor() as i32).max(0) as usize;
+    let is_plain = mean == 0.0 || (1e-3..1e4).contains(&mean.abs());
+    Cell::number(match (is_plain, spread > 0.0) {
+        (true, true) => {
+            let decimals = digits(spread, 2).max(digits(mean, 2));
+            format!("{mean:.decimals$} ± {spread:.decimals$}")
+        }
+        (true, false) if mean == 0.0 => "0".into(),
+        (true, false) => format!("{mean:.*}", digits(mean, 3)),
+        (false, true) => format!("{mean:.1e} ± {spread:.0e}"),
+        (false, false) => format!("{mean:.1e}"),
+    })
 }
 
 fn overall(methods: &[Method], further: &[(String, String)]) -> Table {
@@ -76,19 +84,19 @@ fn overall(methods: &[Method], further: &[(String, String)]) -> Table {
     let mut table = Table::new(labels);
     let column = |(label, quantity): &(&str, &str)| -> Vec<Cell> {
         let step = (*label == ONE_STEP).then_some(1);
-        let all: Vec<_> = methods.iter().map(|m| m.values(None, quantity, step)).collect();
-        mean_and_spread(&all)
+        methods.iter().map(|m| shown(&m.values(None, quantity, step))).collect()
     };
     let cells: Vec<Vec<Cell>> = columns.iter().map(column).collect();
     let pooled: Vec<Vec<f64>> = methods.iter().map(|m| m.values(None, SCALED, None)).collect();
     let reference = moments(&pooled[0]).0;
-    let ratios: Vec<Vec<f64>> =
-        pooled.iter().map(|all| all.iter().map(|x| x / reference).collect()).collect();
-    let ratios = mean_and_spread(&ratios);
+    let ratio = |all: &Vec<f64>| shown(&all.iter().map(|x| x / reference).collect::<Vec<_>>());
+    let ratios: Vec<Cell> = pooled.iter().map(ratio).collect();
     for (at, method) in methods.iter().enumerate() {
-        let [low, high] = ["nrmse_low", "nrmse_high"]
+        let [nrmse, low, high] = ["nrmse", "nrmse_low", "nrmse_high"]
             .map(|quantity| moments(&method.values(None, quantity, None)).0);
-        let bounds = equal_precision(&[Some(low), Some(high)], 3).join(" to ");
+        // In units of the first column.
+        let scale = moments(&pooled[at]).0 / nrmse;
+        let bounds = equal_precision(&[Some(scale * low), Some(scale * high)], 3).join(" to ");
         let mut row: Vec<Cell> = cells.iter().map(|column| column[at].clone()).collect();
         row.insert(0, Cell::text(method.label.clone()));
         row.insert(2, ratios[at].clone());
@@ -106,8 +114,8 @@ fn by_regime(methods: &[Method], quantity: &str) -> Table {
     for at in 0..regimes {
         let parameter = &methods[0].results[0]["regimes"][at]["parameter"];
         let name = format!("{} = {}", parameter["name"].as_str().unwrap_or(""), parameter["value"]);
-        let all: Vec<_> = methods.iter().map(|m| m.values(Some(at), quantity, None)).collect();
-        table.row([Cell::text(name)].into_iter().chain(mean_and_spread(&all)));
+        let cells = methods.iter().map(|m| shown(&m.values(Some(at), quantity, None)));
+        table.row([Cell::text(name)].into_iter().chain(cells));
     }
     table
 }
@@ -172,7 +180,9 @@ fn main() -> Result<()> {
     document.paragraph(format!(
         "Means and standard deviations over {} seeds. RMSE / RMS: root mean square error of the decoded fields over all \
          steps of a rollout, divided by the root mean square of the validation split. Geometric mean and 95th percentile: \
-         of the NRMSE of single rollouts. Interval: bootstrap over trajectories (95 %) of the pooled NRMSE, within a seed. \
+         of the NRMSE of single rollouts, without meaning where \
+         fields decay to almost zero. Interval: bootstrap over trajectories (95 %) of \
+         RMSE / RMS, within a seed. \
          Differences below the spread over seeds are noise.",
         seeds.len()
     ));
