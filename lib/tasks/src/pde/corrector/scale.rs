@@ -3,8 +3,9 @@
 //!
 //! s = exp(β·φ) per sample, with φ the quadratic monomials of three features of the state: the parameter n of the
 //! equation, the logarithm a of the RMS of the state and the logarithm g of that of its differences between neighbouring
-//! tokens; and log Δt. β is the least squares fit to the logarithms of the residuals' RMS. Each channel is then divided
-//! by the RMS of its scaled residuals.
+//! tokens; and log Δt. β is the least squares fit to the logarithms of the residuals' RMS. Outside of the fitted states
+//! the parabola may rise without limit, and a rollout that leaves them would be blown up by its corrections; so log s is
+//! limited to its range at the fitted states. Each channel is then divided by the RMS of its scaled residuals.
 
 use learn::task::Buffers;
 use learn::trained::Parts;
@@ -23,6 +24,8 @@ const FLOOR: f64 = 1e-12;
 #[derive(Clone, Debug, PartialEq)]
 pub struct ResidualScale {
     coefficients: Vec<f64>,
+    /// Smallest and largest log s of the fitted states.
+    bounds: [f64; 2],
     /// RMS of the scaled residuals of each channel.
     pub channels: Vec<f64>,
     /// Columns of the token grid.
@@ -75,7 +78,13 @@ impl ResidualScale {
         }
         (0..MONOMIALS).for_each(|i| matrix[i][i] += RIDGE * rows.len() as f64);
         let coefficients: Vec<f64> = solve(matrix, right).into_iter().map(rounded).collect();
-        let mut fitted = Self { coefficients, channels: vec![1.0; dim], columns };
+        let bounds = [f64::NEG_INFINITY, f64::INFINITY];
+        let mut fitted = Self { coefficients, bounds, channels: vec![1.0; dim], columns };
+        let logs = rows.iter().map(|row| fitted.log(row));
+        let [low, high] = logs.fold([f64::INFINITY, f64::NEG_INFINITY], |[low, high], log| {
+            [low.min(log), high.max(log)]
+        });
+        fitted.bounds = [low, high].map(rounded);
         let mut sums = vec![0.0; dim];
         for ((z, features), residual) in samples.iter().zip(residuals) {
             let scale = f64::from(fitted.of(z, features));
@@ -86,7 +95,8 @@ impl ResidualScale {
         let count = (samples.iter().map(|(z, _)| z.len()).sum::<usize>() / dim).max(1);
         fitted.channels =
             sums.iter().map(|sum| rounded((sum / count as f64 + FLOOR).sqrt())).collect();
-        if fitted.coefficients.iter().chain(&fitted.channels).all(|x| x.is_finite()) {
+        let all = fitted.coefficients.iter().chain(&fitted.bounds).chain(&fitted.channels);
+        if all.copied().all(f64::is_finite) {
             return Ok(fitted);
         }
         Err(Error::data("the residuals of the operator are not finite: is it trained?"))
@@ -95,9 +105,13 @@ impl ResidualScale {
     /// The scale s of the residual at the normalised state z [tokens, dim].
     pub fn of(&self, z: &[f32], features: &[f32]) -> f32 {
         let row = monomials(z, self.columns, self.channels.len(), features);
-        let log: f64 = row.iter().zip(&self.coefficients).map(|(x, b)| x * b).sum();
-        // Far from the fitted states the parabola must not run away.
-        log.clamp(-20.0, 10.0).exp() as f32
+        let [low, high] = self.bounds;
+        // A state that is not finite has no size.
+        self.log(&row).max(low).min(high).exp() as f32
+    }
+
+    fn log(&self, row: &[f64; MONOMIALS]) -> f64 {
+        row.iter().zip(&self.coefficients).map(|(x, b)| x * b).sum()
     }
 
     /// Buffers for a checkpoint.
@@ -105,18 +119,22 @@ impl ResidualScale {
         let tensor = |values: &[f64]| Tensor::from_slice(values, &[values.len()]);
         vec![
             ("residual.scale".into(), tensor(&self.coefficients)),
+            ("residual.bounds".into(), tensor(&self.bounds)),
             ("residual.channels".into(), tensor(&self.channels)),
         ]
     }
 
     /// Restores the buffers of [`ResidualScale::buffers`]. Errors: 65 when they are missing or have another size.
     pub fn restore(parts: &Parts, columns: usize) -> Result<Self> {
-        let [coefficients, channels] =
-            [parts.buffer("residual.scale")?, parts.buffer("residual.channels")?];
-        if coefficients.len() != MONOMIALS || channels.is_empty() {
-            return Err(Error::data("the checkpoint's buffer `residual.scale` has a wrong size"));
+        let [coefficients, bounds, channels] =
+            ["scale", "bounds", "channels"].map(|name| parts.buffer(&format!("residual.{name}")));
+        let (coefficients, bounds, channels) = (coefficients?, bounds?, channels?);
+        match bounds[..] {
+            [low, high] if coefficients.len() == MONOMIALS && !channels.is_empty() => {
+                Ok(Self { coefficients, bounds: [low, high], channels, columns })
+            }
+            _ => Err(Error::data("the checkpoint's buffers `residual.*` have wrong sizes")),
         }
-        Ok(Self { coefficients, channels, columns })
     }
 }
 
@@ -183,6 +201,12 @@ mod tests {
             let variance = sum / (count * 8) as f64;
             assert!((variance - 1.0).abs() < 0.002, "{variance}");
         }
+        // Far from the fitted states it is that of the nearest end.
+        let huge: Vec<f32> = samples[0].0.iter().map(|z| 1e6 * z).collect();
+        let of = |(z, features): &(Vec<f32>, Vec<f32>)| scale.of(z, features);
+        let largest = samples.iter().map(of).fold(0.0, f32::max);
+        let ratio = scale.of(&huge, &[1.0, 0.0]) / largest;
+        assert!((ratio - 1.0).abs() < 0.01, "{ratio}");
         // The fitted size follows the true one over its three decades.
         for ((z, features), size) in samples.iter().zip(sizes) {
             let ratio = scale.of(z, features) / size;
