@@ -160,7 +160,7 @@ fn the_published_distillation_makes_corrections_vanish() {
             *p = Tensor::from_slice(&moved, p.shape());
         }
     }
-    assert!(losses[599] < 0.01 * losses[0], "{} {}", losses[0], losses[599]);
+    assert!(losses[599] < 0.02 * losses[0], "{} {}", losses[0], losses[599]);
 }
 
 /// Randomizes all parameters, so that no gradient is zero because of a neutral initial value.
