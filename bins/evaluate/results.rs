@@ -75,6 +75,12 @@ pub struct GateArgs {
     /// Pass if the board has no baseline yet and the candidate has every metric
     #[arg(long)]
     first_passes: bool,
+    /// Also write the decision to a JSON file, whether the candidate passes or not
+    #[arg(long, value_name = "FILE")]
+    summary: Option<PathBuf>,
+    /// Overwrite an existing summary
+    #[arg(long)]
+    force: bool,
     #[command(flatten)]
     output: Output,
 }
@@ -180,6 +186,7 @@ pub fn gate(args: &GateArgs) -> Result<Exit> {
     if !args.min_improvement.is_finite() {
         return Err(Error::usage("--min-improvement must be a finite number"));
     }
+    refuse_earlier(&args.summary, args.force)?;
     let candidate = Report::read(&args.candidate)?.scored;
     let board = Board::read(&args.board, args.first_passes)?;
     let gate = Gate {
@@ -208,6 +215,12 @@ pub fn gate(args: &GateArgs) -> Result<Exit> {
     let checks = gate.check(&candidate, baseline.map(|row| &row.scored));
     let failed: Vec<String> =
         checks.iter().filter(|check| !check.passed).map(|check| check.describe(&title)).collect();
+    if let Some(path) = &args.summary {
+        let baseline = baseline.map(|row| json!({"name": row.name, "label": row.label}));
+        let decision = json!({"passed": failed.is_empty(), "baseline": baseline, "checks": checks});
+        let text = serde_json::to_string_pretty(&decision).map_err(Error::bug)?;
+        publish_bytes(path, format!("{text}\n").as_bytes())?;
+    }
     Out::stdout(args.output).rows(&checks)?;
     failed.iter().for_each(|text| diagnostics::say(format_args!("failed: {text}")));
     Ok(if failed.is_empty() { Exit::Done } else { Exit::Failure })

@@ -1,5 +1,6 @@
 //! `timekeep`: the command line, the manual and the time-limit commands; `runs.rs` has the commands for runs.
 
+mod pipeline;
 mod runs;
 
 use std::ffi::OsString;
@@ -13,6 +14,7 @@ use unix::cli::Output;
 use unix::out::Out;
 use unix::time::{format_duration, parse_limit};
 use unix::timekeep::guard::{self, Schedule, VERB};
+use unix::timekeep::pipeline::step::{Attempt, STEP_VARIABLE};
 use unix::timekeep::{self, CommandPlan, Signal, Then, parse_warn_signal};
 use unix::{Exit, Result, note};
 
@@ -49,10 +51,24 @@ enum Verb {
         then: Then,
         #[command(flatten)]
         output: Output,
-        /// The command and its arguments
-        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        /// Step of a pipeline: do nothing if it is up to date, else record how the command ends. If timekeep is
+        /// killed, the command is ended at once
+        #[arg(long, value_name = "FILE:NAME", env = STEP_VARIABLE)]
+        step: Option<String>,
+        /// The command and its arguments [default: those of the step]; with --step, a prefix and the command of the
+        /// step
+        #[arg(
+            required_unless_present = "step",
+            trailing_var_arg = true,
+            allow_hyphen_values = true
+        )]
         command: Vec<OsString>,
     },
+    /// Show the steps of a pipeline, one per line: state, hours so far and command
+    ///
+    /// A step is done if its command has succeeded and neither the command, the files that it names, nor a step before
+    /// it has changed since. longhaul-slurm(7) describes the file.
+    Pipeline(pipeline::PipelineArgs),
     /// Show the state of runs, one per line
     Status {
         /// Run directories; `-` reads their names from stdin
@@ -72,6 +88,9 @@ enum Verb {
         /// Submit nothing; cron ignores the run until it is submitted again
         #[arg(long, conflicts_with_all = ["site", "command"])]
         forget: bool,
+        /// Step of a pipeline that the job runs: submit nothing if it is up to date
+        #[arg(long, value_name = "FILE:NAME", env = STEP_VARIABLE)]
+        step: Option<String>,
         #[command(flatten)]
         output: Output,
         /// Run directory, created if missing
@@ -124,8 +143,10 @@ EXIT STATUS
   127    The command was not found.
   126    The command cannot be executed.
   2      The command line is wrong.
-  66     A run directory is missing.
+  65     A stamp, a result of a step or another record is damaged.
+  66     A run directory, a pipeline or a file that a step names is missing.
   75     SLURM does not answer: submit and cron submitted nothing, and left does not know the end of the job.
+  78     A pipeline or a site file is wrong, or --step is given the command of another step.
   1      For submit and cron: a submission failed.
 
 EXAMPLES
@@ -144,6 +165,10 @@ EXAMPLES
     $ timekeep status runs/codec
   Submit no more jobs for it:
     $ timekeep submit --forget runs/codec
+  A pipeline of two steps: run the first one, then show the state of both:
+    $ printf '%s\\n' 'folder: runs/p' 'steps:' '- {name: a, run: date}' '- {name: b, run: date}' >p.yaml
+    $ timekeep run --step p.yaml:a
+    $ timekeep pipeline p.yaml
 
 SEE ALSO
   longhaul-slurm(7), longhaul(7), train-stage(1), sbatch(1), scontrol(1), timeout(1)
@@ -159,19 +184,26 @@ fn body(args: Args) -> Result<u8> {
         Verb::Status { runs, output } => runs::status(&runs, output),
         Verb::Interval(args) => runs::interval(&args),
         Verb::Submit { forget: true, output, run, .. } => runs::forget(&run, output),
-        Verb::Submit { site, output, run, command, .. } => {
-            runs::submit(&run, &command, site.as_deref(), output)
+        Verb::Submit { site, step, output, run, command, .. } => {
+            runs::submit(&run, &command, site.as_deref(), step.as_deref(), output)
         }
         Verb::Guard(GuardArgs { group, margin, grace, warn_signal, end }) => {
             let [margin, grace] = [margin, grace].map(Duration::from_secs);
             guard::run(group, Schedule { margin, grace, warn_signal }, end).map(|()| 0)
         }
         Verb::Cron { runs, output } => runs::cron(&runs, output),
-        Verb::Run { limit: Limit(limit), schedule, then, output, command } => {
-            let plan = CommandPlan { limit, schedule, command, then };
-            timekeep::run(&plan, |ended| match output.json {
-                true => Out::stdout(output).item(ended, ""),
-                false => Ok(()),
+        Verb::Pipeline(args) => pipeline::pipeline(&args),
+        Verb::Run { limit: Limit(limit), schedule, then, output, step, mut command } => {
+            let mut attempt = None;
+            if let Some(step) = &step {
+                let Some((begun, words)) = Attempt::begin(step, command)? else { return Ok(0) };
+                (attempt, command) = (Some(begun), words);
+            }
+            let ends_with_us = attempt.is_some();
+            let plan = CommandPlan { limit, schedule, command, then, ends_with_us };
+            timekeep::run(&plan, |ended| {
+                attempt.map_or(Ok(()), |attempt| attempt.end(ended))?;
+                if output.json { Out::stdout(output).item(ended, "") } else { Ok(()) }
             })
         }
     }

@@ -62,8 +62,14 @@ pub fn cron(given: &[PathBuf], output: Output) -> Result<u8> {
 }
 
 /// Submits one run; prints the id of its job.
-pub fn submit(path: &Path, command: &[String], site: Option<&Path>, output: Output) -> Result<u8> {
-    let done = submit::submit(path, command, site)?;
+pub fn submit(
+    path: &Path,
+    command: &[String],
+    site: Option<&Path>,
+    step: Option<&str>,
+    output: Output,
+) -> Result<u8> {
+    let done = submit::submit(path, command, site, step)?;
     if done.done == LEFT {
         diagnostics::say(format_args!("{}: {}; nothing was submitted", done.run, done.why));
     }

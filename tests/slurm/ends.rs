@@ -31,7 +31,7 @@ pub fn started_too_often(cluster: &Cluster, folder: &Path) {
     assert!(output(folder, &job).contains("--max-restarts"), "{}", output(folder, &job));
 }
 
-/// A failed step of a chain is held for its user, and the steps after it keep waiting.
+/// A failed step of a pipeline is held for its user, and the steps after it keep waiting.
 pub fn held(cluster: &Cluster, folder: &Path) {
     let command = "sbatch --parsable --export=ALL,LONGHAUL_ON_FAILURE=hold $SLURM/train.sbatch \
                    sh -c 'test -e mended || exit 78'";

@@ -1,4 +1,4 @@
-//! Runs as jobs of a real SLURM: time limits, signals, preemption, arrays, chains, dead nodes. However they are
+//! Runs as jobs of a real SLURM: time limits, signals, preemption, arrays, pipelines, dead nodes. However they are
 //! interrupted, they end with the same bits as an undisturbed run.
 //!
 //! All scenarios run at once in one cluster, because they mostly wait. `SCENARIO=name` selects one.
@@ -34,7 +34,7 @@ const SCENARIOS: [Scenario; 17] = [
     ("killed_task", interrupted::killed_task),
     ("controller_outage", outage::controller_outage),
     ("array", many::array),
-    ("chain", many::chain),
+    ("pipeline", many::pipeline),
     ("two_jobs_of_one_run", many::two_jobs_of_one_run),
     ("cron", many::cron),
     ("ranks_with_a_time_limit", ranks::ranks_with_a_time_limit),

@@ -1,4 +1,4 @@
-//! Several jobs: arrays, chains, and jobs that compete for a run.
+//! Several jobs: arrays, pipelines, and jobs that compete for a run.
 
 use std::path::Path;
 
@@ -52,8 +52,8 @@ pub fn array(cluster: &Cluster, folder: &Path) {
     assert_eq!(digests(&run(3), 20), digests(&folder.join("undisturbed"), 20));
 }
 
-/// Codec, latents, operator and evaluation as four jobs; three interruptions of different kinds.
-pub fn chain(cluster: &Cluster, folder: &Path) {
+/// Codec, latents, operator, evaluation and gate as five jobs; interruptions of four kinds.
+pub fn pipeline(cluster: &Cluster, folder: &Path) {
     let operator = "seed: 4
 data: {train: elsewhere/train, validation: elsewhere/validation}
 model: {backbone: {kind: pdet_stack, hidden: 8, depth: 1, kernel_size: 3}}
@@ -62,18 +62,45 @@ training: {updates: 30, batch_size: 8, log_every: 1, validate_every: 9, validati
 optimizer: {method: {kind: adamw}, learning_rate: 1e-3}
 checkpoint: {every: 4}
 ";
+    let pipeline = "folder: FOLDER
+steps:
+  - name: codec
+    run: train-stage codec -c codec.yaml --run {folder}/codec
+  - name: latents
+    run: latent-cache make {folder}/codec --data split.json -o {folder}/latents
+  - name: operator
+    run: >
+      train-stage operator -c operator.yaml --run {folder}/operator
+      -s data.train={folder}/latents/train -s data.validation={folder}/latents/validation
+    sbatch: --time=12
+  - name: score
+    run: >
+      evaluate score {folder}/operator --data split.json --steps 4 --starts 2
+      -o {folder}/score --summary {folder}/score/summary.json --force
+    result: '{folder}/score/summary.json'
+  - name: gate
+    run: >
+      evaluate gate {folder}/score --board board.jsonl --baseline any --first-passes
+      --summary {folder}/gate/decision.json --force
+    result: '{folder}/gate/decision.json'
+";
     std::fs::write(folder.join("operator.yaml"), operator).unwrap();
+    for (file, to) in [("pipeline.yaml", "jobs"), ("here.yaml", "here"), ("one.yaml", "one")] {
+        std::fs::write(folder.join(file), pipeline.replace("FOLDER", to)).unwrap();
+    }
     std::fs::write(folder.join("site"), format!("# slow\nSBATCH_TIMELIMIT=10\n{SLOW}\n")).unwrap();
-    let chain = "EVALUATE_OPTIONS='--steps 4 --starts 2' \
-                 sh $SLURM/chain.sh --site site codec.yaml operator.yaml split.json chain";
-    let jobs = cluster.stdout(folder, chain);
-    let jobs: Vec<&str> = jobs.split(' ').collect();
-    assert_eq!(jobs.len(), 4, "{jobs:?}");
-    assert_eq!(cluster.field(jobs[0], "TimeLimit"), "00:10:00", "of the site file");
+    let submitted = || -> Vec<String> {
+        let ids = cluster.stdout(folder, "sh $SLURM/pipeline.sh --site site pipeline.yaml");
+        ids.split(' ').map(str::to_string).collect()
+    };
+    let jobs = submitted();
+    assert_eq!(jobs.len(), 5, "{jobs:?}");
+    assert_eq!(cluster.field(&jobs[0], "TimeLimit"), "00:10:00", "of the site file");
+    assert_eq!(cluster.field(&jobs[2], "TimeLimit"), "00:12:00", "of the step");
     // Jobs that are already in the queue are not submitted twice.
-    assert_eq!(cluster.stdout(folder, chain).split(' ').collect::<Vec<_>>(), jobs);
+    assert_eq!(submitted(), jobs);
 
-    let (codec, operator) = (folder.join("chain/codec"), folder.join("chain/operator"));
+    let (codec, operator) = (folder.join("jobs/codec"), folder.join("jobs/operator"));
     wait_until(|| newest_update(&codec) >= 6);
     cluster.stdout(folder, &format!("scancel --signal=USR1 {}", jobs[0]));
     wait_until(|| newest_update(&codec) >= 12);
@@ -83,26 +110,52 @@ checkpoint: {every: 4}
         assert_eq!(cluster.field(later, "JobState"), "PENDING");
     }
     cluster.stdout(folder, &format!("scancel --signal=TERM {}", jobs[2]));
-    for job in &jobs {
+    wait_until(|| newest_update(&operator) >= 14);
+    // The same command submits what was cancelled, and replaces the jobs that waited for it.
+    cluster.stdout(folder, &format!("scancel {}", jobs[2]));
+    cluster.wait_for(&jobs[2], &["CANCELLED"]);
+    let again = submitted();
+    assert_eq!(
+        (&again[..2], again.len()),
+        (&["done".to_string(), "done".into()][..], 5),
+        "{again:?}"
+    );
+    assert!(again[2..].iter().all(|id| id != "done" && !jobs.contains(id)), "{again:?} {jobs:?}");
+    for job in &again[2..] {
         cluster.wait_for(job, &["COMPLETED"]);
     }
-    assert_eq!((starts(&codec).len(), starts(&operator).len()), (3, 2));
-    let told = cluster.stdout(folder, "timekeep status chain/codec chain/operator");
-    assert_eq!(told.matches("finished").count(), 2, "{told}");
-    assert_eq!(cluster.stdout(folder, chain).split(' ').next(), Some("done"));
+    assert_eq!((starts(&codec).len(), starts(&operator).len()), (3, 3));
+    let told = cluster.stdout(folder, "timekeep status jobs/*/");
+    assert_eq!(told.matches("finished").count(), 5, "{told}");
+    assert_eq!(submitted(), ["done"; 5]);
 
-    // The same by hand and undisturbed, in other directories.
-    equals_undisturbed(cluster, folder, "chain/codec", 20);
-    let plain = "latent-cache make undisturbed --data split.json -o latents >&2
-        train-stage operator -c operator.yaml --run plain >&2 \
-            -s data.train=latents/train -s data.validation=latents/validation
-        evaluate score plain --data split.json --steps 4 --starts 2 -o evaluation >&2";
-    cluster.stdout(folder, plain);
-    assert_eq!(digests(&operator, 30), digests(&folder.join("plain"), 30));
-    let numbers = |evaluation: &str| {
-        std::fs::read_to_string(folder.join(evaluation).join("metrics.csv")).unwrap()
+    // The same without SLURM, and in one job that is requeued.
+    equals_undisturbed(cluster, folder, "jobs/codec", 20);
+    cluster.stdout(folder, "sh $SLURM/pipeline.sh --local here.yaml >&2");
+    let one = format!("sbatch --parsable --export=ALL,{SLOW} $SLURM/pipeline.sh --local one.yaml");
+    let one = cluster.stdout(folder, &one);
+    wait_until(|| newest_update(&folder.join("one/codec")) >= 6);
+    cluster.stdout(folder, &format!("scancel --batch --signal=USR1 {one}"));
+    wait_until(|| newest_update(&folder.join("one/operator")) >= 6);
+    cluster.stdout(folder, &format!("scontrol requeue {one}"));
+    cluster.wait_for_success(&one, folder);
+    assert_eq!(starts(&folder.join("one/codec")).len(), 2);
+    assert_eq!(starts(&folder.join("one/operator")).len(), 2);
+    let results = |run: &str| {
+        let text = std::fs::read(folder.join(run).join("summary.json")).unwrap();
+        let summary: serde_json::Value = serde_json::from_slice(&text).unwrap();
+        assert_eq!(summary["state"], "done", "{summary}");
+        summary["results"].clone()
     };
-    assert_eq!(numbers("chain/evaluation"), numbers("evaluation"));
+    let expected = results("here");
+    assert_eq!(expected["score"]["steps"], 4, "{expected}");
+    for run in ["jobs", "one"] {
+        assert_eq!(
+            digests(&folder.join(run).join("operator"), 30),
+            digests(&folder.join("here/operator"), 30)
+        );
+        assert_eq!(results(run), expected);
+    }
 }
 
 /// Two jobs of one run: one trains, the other is requeued until the run is finished.

@@ -2,6 +2,9 @@
 //! tests/slurm.
 
 mod left;
+mod pipeline;
+#[cfg(feature = "failpoints")]
+mod pipeline_killed;
 mod place;
 mod requeue;
 mod run;

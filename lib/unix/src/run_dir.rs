@@ -62,6 +62,10 @@ impl RunDir {
     pub fn submission(&self) -> PathBuf {
         self.root.join("submit.json")
     }
+    /// The stamp of a step of a pipeline ([`crate::timekeep::pipeline::step`]).
+    pub fn step(&self) -> PathBuf {
+        self.root.join("step.json")
+    }
     /// The lease of the process that is submitting it.
     pub fn submitting(&self) -> PathBuf {
         self.root.join("submit.lease")

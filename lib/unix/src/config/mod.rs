@@ -17,6 +17,7 @@ mod yaml;
 
 pub use keys::{Key, keys};
 pub use load::{Loaded, hash, load, to_yaml};
+pub(crate) use suggest::nearest;
 
 /// Violations of a section, each with its key relative to the section.
 pub type Violations = Vec<(String, String)>;

@@ -1,7 +1,7 @@
 //! Finds the known word nearest to a misspelt one.
 
 /// The candidate that `word` most likely stands for; `None` if all are too different.
-pub(super) fn nearest<'a>(
+pub(crate) fn nearest<'a>(
     word: &str,
     candidates: impl IntoIterator<Item = &'a str>,
 ) -> Option<&'a str> {

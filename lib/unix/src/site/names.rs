@@ -17,8 +17,8 @@ const OF_SBATCH: &str = "\
 /// Returns what is wrong with a value, if anything, without quoting the value.
 type Check = fn(&str) -> Option<String>;
 
-/// The variables that longhaul reads in a job, with the checks before submission.
-const OF_LONGHAUL: [(&str, Check); 13] = [
+/// The variables that longhaul reads in a job, and those of pipeline.sh, with the checks before submission.
+const OF_LONGHAUL: [(&str, Check); 15] = [
     ("LONGHAUL_SETUP", setup),
     ("LONGHAUL_INSIDE", anything),
     ("LONGHAUL_MPI", anything),
@@ -32,6 +32,11 @@ const OF_LONGHAUL: [(&str, Check); 13] = [
     }),
     ("LONGHAUL_MAX_RESTARTS", |text| {
         text.parse::<u32>().is_err().then(|| "expected a whole number".into())
+    }),
+    ("LONGHAUL_STEP", |_| Some("pipeline.sh sets it for each step".into())),
+    ("LONGHAUL_RATE_PER_HOUR", |text| {
+        let is_rate = text.parse::<f64>().is_ok_and(|rate| rate >= 0.0 && rate.is_finite());
+        (!is_rate).then(|| "expected a price per hour, e.g. 2.5".into())
     }),
     ("LONGHAUL_START_LIMIT", anything),
     ("LONGHAUL_HEARTBEAT", anything),
@@ -94,6 +99,7 @@ mod tests {
             ("LONGHAUL_MARGIN", "ten", "LONGHAUL_MARGIN: expected a duration"),
             ("LONGHAUL_ON_FAILURE", "holds", "end or hold"),
             ("LONGHAUL_MAX_RESTARTS", "-1", "whole number"),
+            ("LONGHAUL_RATE_PER_HOUR", "-1", "price"),
             ("LONGHAUL_SETUP", "setup.sh", "absolute"),
             ("LONGHAUL_SETUP", "/no/such/setup.sh", "cannot be read"),
         ] {

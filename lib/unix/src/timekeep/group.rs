@@ -13,6 +13,7 @@ use rustix::process::{
 };
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 
+use super::pipeline::step::STEP_VARIABLE;
 use crate::{Error, Exit, Result};
 
 /// Signals that timekeep forwards to the command.
@@ -53,7 +54,8 @@ impl Group {
         let name = Path::new(&words[0]).file_name();
         let is_srun = name == Some(OsStr::new("srun"));
         let mut command = Command::new(&words[0]);
-        command.args(&words[1..]).envs(variable).process_group(0);
+        // A timekeep that the command runs works on no step.
+        command.args(&words[1..]).envs(variable).env_remove(STEP_VARIABLE).process_group(0);
         if is_srun {
             command.env(SRUN_ERROR_VARIABLE, NO_STEP.to_string());
         }

@@ -2,7 +2,8 @@
 //!
 //! The guard is a second timekeep process, which is idle while the first one is alive: it reads changes of the limit
 //! from a pipe, and end-of-file tells it that the first process is gone. If the command is still running, the guard
-//! sends the warning, TERM and KILL at the times at which timekeep would have sent them. `PR_SET_PDEATHSIG` would reach
+//! sends the warning, TERM and KILL at the times at which timekeep would have sent them; for a step of a pipeline, which
+//! the next run of the pipeline repeats, as if the limit had passed. `PR_SET_PDEATHSIG` would reach
 //! only the command itself, not its descendants.
 
 use std::ffi::OsString;

@@ -10,13 +10,15 @@
 //! go to the whole group, so that a wrapping shell does not swallow them. Processes that the command leaves behind in
 //! its group get the grace time to exit. In a batch job, status 75 then requeues the job ([`again`]).
 //!
-//! The submodules [`runs`], [`record`], [`submit`] and [`interval`] work on run directories.
+//! The submodules [`runs`], [`record`], [`submit`] and [`interval`] work on run directories, [`pipeline`] on commands that
+//! build on each other.
 
 pub mod again;
 mod group;
 pub mod guard;
 pub mod interval;
 mod monitor;
+pub mod pipeline;
 pub mod record;
 pub mod runs;
 pub mod submit;
@@ -53,6 +55,8 @@ pub struct CommandPlan {
     pub command: Vec<OsString>,
     /// What to do when the command has exited.
     pub then: Then,
+    /// End the command at once if timekeep is killed, instead of at its limit: it will be run again.
+    pub ends_with_us: bool,
 }
 
 /// Why the command ended.

@@ -65,7 +65,7 @@ pub(super) struct ChildMonitor<'a> {
     began: Instant,
     /// Signals held back until the command has installed its handlers.
     held: Vec<i32>,
-    /// Present if there is a limit.
+    /// Present if there is a limit, or the command ends with us.
     guard: Option<Guard>,
     /// Whether we received TERM: in a batch job from SLURM, which is ending it.
     pub got_term: bool,
@@ -142,10 +142,11 @@ impl<'a> ChildMonitor<'a> {
     /// The signals to send; none without a limit.
     fn steps(&mut self) -> Peekable<IntoIter<Step>> {
         let (limit, schedule) = (self.limit(), self.plan.schedule);
+        let of_guard = if self.plan.ends_with_us { Some(Instant::now()) } else { limit };
         match &mut self.guard {
-            Some(guard) => guard.tell(limit),
-            None if limit.is_none() => {}
-            none => *none = Some(Guard::start(self.group.leader, schedule, limit)),
+            Some(guard) => guard.tell(of_guard),
+            None if of_guard.is_none() => {}
+            none => *none = Some(Guard::start(self.group.leader, schedule, of_guard)),
         }
         limit.map_or(Vec::new(), |limit| steps(limit, schedule)).into_iter().peekable()
     }

@@ -1,11 +1,12 @@
-//! The state of runs, from the files in their directories: `status.json`, the lease and `submit.json`; and from SLURM's
-//! queue, for pending jobs.
+//! The state of runs, from the files in their directories: `status.json`, the lease, `submit.json` and, for a step of a
+//! pipeline, `step.json`; and from SLURM's queue, for pending jobs.
 
 use std::path::Path;
 
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::pipeline::step::{self, Stamp};
 use super::{record, submit};
 use crate::lease::{self, Observation};
 use crate::run_dir::RunDir;
@@ -85,6 +86,20 @@ impl Run {
         self.queue = queued.map(Queued::describe);
     }
 
+    fn of_step(&mut self, stamp: &Stamp) {
+        self.restarts = stamp.attempts.saturating_sub(1);
+        self.hours = stamp.seconds / 3600.0;
+        match stamp.status {
+            Some(0) => self.state = RunState::Finished,
+            Some(status) if stamp.failed() => {
+                self.state = RunState::Failed;
+                self.reason = Some(format!("its command exited with {status}"));
+            }
+            Some(_) => self.state = RunState::Stopped,
+            None => {}
+        }
+    }
+
     /// The fields of the one-line table.
     pub fn line(&self) -> Value {
         let time = |seconds: f64| {
@@ -138,7 +153,7 @@ pub fn look(path: &Path) -> Result<Run> {
 /// Whether a directory contains any file of a run.
 pub(super) fn is_run(path: &Path) -> bool {
     RunDir::open(path).is_ok_and(|run| {
-        let files = [run.lease(), run.status(), run.submission(), run.checkpoints()];
+        let files = [run.lease(), run.status(), run.submission(), run.checkpoints(), run.step()];
         files.iter().any(|path| path.exists())
     })
 }
@@ -149,7 +164,12 @@ pub(super) fn state_of(run: &RunDir) -> Result<Run> {
     let status = status::read(&run.status())?;
     let jobs = record::read(run)?.map_or(Vec::new(), |submission| submission.jobs);
     let submitted = jobs.last().filter(|job| !job.cancelled).map(|job| job.id.clone());
-    Ok(stand(run.path().display().to_string(), status, seen, submitted))
+    let mut found = stand(run.path().display().to_string(), status, seen, submitted);
+    // A step of a pipeline that reports no state of its own, such as evaluate gate.
+    if let (RunState::New, Some(stamp)) = (found.state, step::read(&run.step())?) {
+        found.of_step(&stamp);
+    }
+    Ok(found)
 }
 
 fn stand(

@@ -10,6 +10,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
+use super::pipeline::step;
 pub use super::record::{Job, Submission};
 use super::record::{read, write};
 use super::runs::{self, Run, RunState};
@@ -45,9 +46,15 @@ pub struct Done {
     pub why: String,
 }
 
-/// Submits a run if necessary and records how. Creates the directory. Errors: 75 when another process is submitting it
+/// Submits a run if necessary and records how. Creates the directory. A run that is the step `FILE:NAME` of a pipeline
+/// is necessary unless the step is up to date. Errors: 75 when another process is submitting it
 /// or SLURM does not answer, 78 for an invalid site file, 73, 66, 65, 2, 1.
-pub fn submit(path: &Path, command: &[String], site: Option<&Path>) -> Result<Done> {
+pub fn submit(
+    path: &Path,
+    command: &[String],
+    site: Option<&Path>,
+    step: Option<&str>,
+) -> Result<Done> {
     secrets::register_words(command);
     let site = site.map(|site| site.canonicalize().map_err(|cause| Error::open(site, cause)));
     let site = site.transpose()?;
@@ -68,7 +75,13 @@ pub fn submit(path: &Path, command: &[String], site: Option<&Path>) -> Result<Do
     if let Some(before) = &mut before {
         cancel_obsolete(&run, before, &mut queue, dependency(command), &lease)?;
     }
-    let found = runs::state_of(&run)?;
+    let mut found = runs::state_of(&run)?;
+    match step {
+        Some(step) if step::is_done(step)? => found.state = RunState::Finished,
+        // It finished before its inputs changed.
+        Some(_) if found.state == RunState::Finished => found.state = RunState::Stopped,
+        _ => {}
+    }
     // A job that has left the queue does not count: the user asked for a new one.
     let jobs = before.iter().flat_map(|before| before.jobs.clone());
     let jobs: Vec<Job> = jobs.filter(|job| find(&queue, &job.id).is_some()).collect();
