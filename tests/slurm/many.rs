@@ -52,7 +52,7 @@ pub fn array(cluster: &Cluster, folder: &Path) {
     assert_eq!(digests(&run(3), 20), digests(&folder.join("undisturbed"), 20));
 }
 
-/// Codec, latents, operator, evaluation and gate as five jobs; interruptions of four kinds.
+/// Codec, latents, operator, evaluation and gate: as five jobs, with interruptions of four kinds, and as one job.
 pub fn pipeline(cluster: &Cluster, folder: &Path) {
     let operator = "seed: 4
 data: {train: elsewhere/train, validation: elsewhere/validation}
@@ -89,6 +89,33 @@ steps:
         std::fs::write(folder.join(file), pipeline.replace("FOLDER", to)).unwrap();
     }
     std::fs::write(folder.join("site"), format!("# slow\nSBATCH_TIMELIMIT=10\n{SLOW}\n")).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| pipeline_in_one_job(cluster, folder));
+        pipeline_as_jobs(cluster, folder);
+    });
+
+    // The same without SLURM.
+    equals_undisturbed(cluster, folder, "jobs/codec", 20);
+    cluster.stdout(folder, "sh $SLURM/pipeline.sh --local here.yaml >&2");
+    let results = |run: &str| {
+        let text = std::fs::read(folder.join(run).join("summary.json")).unwrap();
+        let summary: serde_json::Value = serde_json::from_slice(&text).unwrap();
+        assert_eq!(summary["state"], "done", "{summary}");
+        summary["results"].clone()
+    };
+    let expected = results("here");
+    assert_eq!(expected["score"]["steps"], 4, "{expected}");
+    for run in ["jobs", "one"] {
+        assert_eq!(
+            digests(&folder.join(run).join("operator"), 30),
+            digests(&folder.join("here/operator"), 30)
+        );
+        assert_eq!(results(run), expected);
+    }
+}
+
+/// One job per step.
+fn pipeline_as_jobs(cluster: &Cluster, folder: &Path) {
     let submitted = || -> Vec<String> {
         let ids = cluster.stdout(folder, "sh $SLURM/pipeline.sh --site site pipeline.yaml");
         ids.split(' ').map(str::to_string).collect()
@@ -128,34 +155,19 @@ steps:
     let told = cluster.stdout(folder, "timekeep status jobs/*/");
     assert_eq!(told.matches("finished").count(), 5, "{told}");
     assert_eq!(submitted(), ["done"; 5]);
+}
 
-    // The same without SLURM, and in one job that is requeued.
-    equals_undisturbed(cluster, folder, "jobs/codec", 20);
-    cluster.stdout(folder, "sh $SLURM/pipeline.sh --local here.yaml >&2");
-    let one = format!("sbatch --parsable --export=ALL,{SLOW} $SLURM/pipeline.sh --local one.yaml");
-    let one = cluster.stdout(folder, &one);
-    wait_until(|| newest_update(&folder.join("one/codec")) >= 6);
-    cluster.stdout(folder, &format!("scancel --batch --signal=USR1 {one}"));
-    wait_until(|| newest_update(&folder.join("one/operator")) >= 6);
-    cluster.stdout(folder, &format!("scontrol requeue {one}"));
-    cluster.wait_for_success(&one, folder);
-    assert_eq!(starts(&folder.join("one/codec")).len(), 2);
-    assert_eq!(starts(&folder.join("one/operator")).len(), 2);
-    let results = |run: &str| {
-        let text = std::fs::read(folder.join(run).join("summary.json")).unwrap();
-        let summary: serde_json::Value = serde_json::from_slice(&text).unwrap();
-        assert_eq!(summary["state"], "done", "{summary}");
-        summary["results"].clone()
-    };
-    let expected = results("here");
-    assert_eq!(expected["score"]["steps"], 4, "{expected}");
-    for run in ["jobs", "one"] {
-        assert_eq!(
-            digests(&folder.join(run).join("operator"), 30),
-            digests(&folder.join("here/operator"), 30)
-        );
-        assert_eq!(results(run), expected);
-    }
+/// One job for all steps, which is requeued.
+fn pipeline_in_one_job(cluster: &Cluster, folder: &Path) {
+    let submit = "sbatch --parsable --export=ALL,SLOW $SLURM/pipeline.sh --local one.yaml";
+    let job = cluster.stdout(folder, &submit.replace("SLOW", SLOW));
+    let (codec, operator) = (folder.join("one/codec"), folder.join("one/operator"));
+    wait_until(|| newest_update(&codec) >= 6);
+    cluster.stdout(folder, &format!("scancel --batch --signal=USR1 {job}"));
+    wait_until(|| newest_update(&operator) >= 6);
+    cluster.stdout(folder, &format!("scontrol requeue {job}"));
+    cluster.wait_for_success(&job, folder);
+    assert_eq!((starts(&codec).len(), starts(&operator).len()), (2, 2));
 }
 
 /// Two jobs of one run: one trains, the other is requeued until the run is finished.
