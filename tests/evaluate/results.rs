@@ -56,8 +56,13 @@ fn a_gate_compares_with_the_best_row_of_the_same_protocol() {
         (gain + 1e-6, 1.001 * ratio, 1),
         (gain - 1e-6, 0.999 * ratio, 1),
     ] {
-        let words = format!("baseline --min-improvement {gain} --max-ratio nrmse={ratio} --json");
+        let words = format!(
+            "baseline --min-improvement {gain} --max-ratio nrmse={ratio} --json --summary decision.json --force"
+        );
         let output = gate("second", &words);
+        let decision = json("decision.json");
+        assert_eq!(decision["passed"], status == 0, "{decision}");
+        assert_eq!(decision["baseline"]["label"], "baseline", "{decision}");
         assert_eq!(output.status, Some(status), "{}", output.stderr);
         let check: Value = serde_json::from_str(output.stdout.lines().next().unwrap()).unwrap();
         assert_eq!(check["candidate"].as_f64(), Some(candidate));

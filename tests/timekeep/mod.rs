@@ -3,6 +3,7 @@
 
 mod left;
 mod pipeline;
+mod pipeline_jobs;
 #[cfg(feature = "failpoints")]
 mod pipeline_killed;
 mod place;

@@ -145,7 +145,8 @@ fn a_killed_pipeline_has_the_same_results() {
     assert_eq!(start(&undisturbed, "").wait().unwrap().code(), Some(0));
     let expected = results(&undisturbed);
     assert_eq!(expected["state"], "done", "{expected}");
-    assert!(expected["results"]["full"]["steps"] == 16, "{expected}");
+    assert_eq!(expected["results"]["full"]["steps"], 16, "{expected}");
+    assert_eq!(expected["results"]["full-gate"]["passed"], true, "{expected}");
     assert_eq!(results(&folder), expected, "seed {seed}");
     // Nothing runs again.
     let before = said().len();
