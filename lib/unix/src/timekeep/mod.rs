@@ -10,8 +10,8 @@
 //! go to the whole group, so that a wrapping shell does not swallow them. Processes that the command leaves behind in
 //! its group get the grace time to exit. In a batch job, status 75 then requeues the job ([`again`]).
 //!
-//! The submodules [`runs`], [`record`], [`submit`] and [`interval`] work on run directories, [`pipeline`] on commands that
-//! build on each other.
+//! The submodules [`runs`], [`record`], [`submit`] and [`interval`] work on run directories, [`pipeline`] on commands
+//! that build on each other.
 
 pub mod again;
 mod group;
