@@ -1,12 +1,11 @@
 //! Whole models: the parameter counts of the originals, gradients of all parameters, and the identity as the initial
 //! state.
 
+mod denoisers;
 mod grid;
 
 use learn::forward::Forward;
 use learn::params::{Builder, ParamSet};
-use tasks::diffusion::Preconditioning;
-use tasks::pde::models::denoiser::{Denoiser, DenoiserModel, Given};
 use tasks::pde::models::operator::{Attention, BackboneConfig, ConditionPath, Output};
 use tasks::pde::models::{
     Codec, CodecModel, Fno, Mlp, Network, NetworkShape, Operator, OperatorModel, PdetStack,
@@ -80,87 +79,6 @@ fn on_grid(
 fn the_published_models_have_their_parameter_counts() {
     assert_eq!(build(&unet(96, 12, 6), 16, 32, 1).1.count(), 232_152);
     assert_eq!(build(&unet(64, 8, 4), 32, 16, 1).1.count(), 108_880);
-}
-
-fn mlp(hidden: usize) -> BackboneConfig {
-    BackboneConfig::Mlp(Mlp { hidden, depth: 2 })
-}
-
-/// The parameter counts of the published correctors, which see one state and one number.
-#[test]
-fn the_published_correctors_have_their_parameter_counts() {
-    for (hidden, dim, count) in [(96, 16, 12_592), (64, 32, 8_416)] {
-        let mut b = Builder::new(1);
-        let (grid, padding) = ([1, 32], Padding::Periodic);
-        let shape = NetworkShape { input: dim, output: dim, grid, padding, condition: 1 };
-        Network::new(&mut b, &mlp(hidden), (ConditionPath::Concatenated, 1), &shape);
-        assert_eq!(b.finish().count(), count);
-    }
-}
-
-/// Through c_skip, c_in, c_noise and c_out of a consistency model, in every kind of condition.
-#[test]
-fn gradients_of_denoisers_are_right_and_reach_every_parameter() {
-    use ConditionPath::{Adaptive, Additive, Concatenated};
-    let backbones = [mlp(7), stack(3, Attention::None).backbone];
-    for (backbone, condition) in
-        [(0, Adaptive), (0, Additive), (0, Concatenated), (1, Adaptive), (1, Concatenated)]
-    {
-        let backbone = backbones[backbone].clone();
-        let model = DenoiserModel { backbone, condition, condition_width: 5 };
-        let mut b = Builder::new(1);
-        let denoiser = Denoiser::new(&mut b, &model, 3, [1, 9], Padding::Periodic, 2);
-        let [x, next, z, target] =
-            [1, 2, 3, 4].map(|seed| draw(&[2, 9, 3], &Draw::Normal, seed, 0));
-        let features = draw(&[2, 2], &Draw::Normal, 5, 0);
-        let c = Preconditioning::Consistency { sigma_data: 1.0, sigma_min: 0.05 }.at(0.7);
-        check(&format!("{condition:?}"), &b.finish(), |forward| {
-            let [x, next, z] = [&x, &next, &z].map(|t| constant(t.clone()));
-            let features = constant(features.clone());
-            let given = Given { states: [&next, &z], features: &features };
-            distance(forward, &denoiser.denoise(forward, &x, &given, &c).unwrap(), &target)
-        });
-    }
-}
-
-/// The published distillation compares the operator's prediction plus the student's correction with that prediction
-/// alone, so its loss is the mean square of the correction, and the best student corrects nothing. tests/corrector.rs of
-/// the root shows that students of task `distill` keep the spread of their teacher.
-#[test]
-fn the_published_distillation_makes_corrections_vanish() {
-    let model = DenoiserModel {
-        backbone: mlp(7),
-        condition: ConditionPath::Concatenated,
-        condition_width: 5,
-    };
-    let mut b = Builder::new(1);
-    let student = Denoiser::new(&mut b, &model, 3, [1, 9], Padding::Periodic, 2);
-    let mut params = shaken(&b.finish(), 3);
-    let [x, next, z] = [1, 2, 3].map(|seed| draw(&[16, 9, 3], &Draw::Normal, seed, 0));
-    let features = draw(&[16, 2], &Draw::Normal, 5, 0);
-    let nothing = Tensor::full(&[16, 9, 3], 0.0, Dtype::F64);
-    let mut losses = Vec::new();
-    for _ in 0..600 {
-        let tape = Tape::new();
-        let forward = Forward::training(&tape, &params);
-        let [x, next, z] = [&x, &next, &z].map(|t| constant(t.clone()));
-        let features = constant(features.clone());
-        let given = Given { states: [&next, &z], features: &features };
-        let [input, noise] = [0.5, 0.1].map(|c| constant(Tensor::full(&[16, 1], c, Dtype::F64)));
-        let drift = student.network(&forward, &x, &given, [&input, &noise]).unwrap();
-        let loss = distance(&forward, &drift, &nothing);
-        losses.push(loss.value().item());
-        let variables = forward.variables().to_vec();
-        drop(forward);
-        let mut gradients = tape.backward(&loss).unwrap();
-        for (p, v) in params.trained.tensors_mut().zip(&variables) {
-            let Some(g) = gradients.take(v) else { continue };
-            let moved =
-                p.to_f64().iter().zip(g.to_f64()).map(|(p, g)| p - 3e-3 * g).collect::<Vec<_>>();
-            *p = Tensor::from_slice(&moved, p.shape());
-        }
-    }
-    assert!(losses[599] < 0.02 * losses[0], "{} {}", losses[0], losses[599]);
 }
 
 /// Randomizes all parameters, so that no gradient is zero because of a neutral initial value.
