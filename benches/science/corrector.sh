@@ -5,8 +5,8 @@
 # shellcheck source=benches/science/common.sh
 . "$(dirname "$0")/common.sh"
 
-once raw ds-prep gen burgers --parameter 0.001,0.01,0.1 --samples 160 --grid 256 --seed 1 -o raw
-once split.json ds-prep split raw/*.hdf5 --train 120 --validation 20 --test 20 --seed 1 -o split.json
+once raw ds-prep gen burgers --parameter 0.001,0.01,0.1 --samples 440 --grid 256 --seed 1 -o raw
+once split.json ds-prep split raw/*.hdf5 --train 400 --validation 20 --test 20 --seed 1 -o split.json
 once stats.json ds-prep stats split.json
 example corrector
 example distill
@@ -37,7 +37,7 @@ for seed in 1 2 3 4 5; do
 done
 
 notes --title "Burgers' equation: correctors of an operator that is told the viscosity" \
-    --note "120/20/20 trajectories for each of 3 viscosities, 256 points; 16 steps of 2 frames from 3 start frames." \
+    --note "400/20/20 trajectories for each of 3 viscosities, 256 points; 16 steps of 2 frames from 3 start frames." \
     --note "Wider operator: the parameters and the training time of operator and corrector, $(cat seed-*/wide.updates | tr '\n' ' ')updates; 2500 of the operator." \
     --method "persistence=corrector-members:persistence" \
     --method "operator=corrector-members:operator" \

@@ -6,14 +6,17 @@
 # shellcheck source=benches/science/common.sh
 . "$(dirname "$0")/common.sh"
 
-once raw ds-prep gen burgers --parameter 0.001,0.01,0.1 --samples 160 --grid 256 --seed 1 -o raw
-once split.json ds-prep split raw/*.hdf5 --train 120 --validation 20 --test 20 --seed 1 -o split.json
+once raw ds-prep gen burgers --parameter 0.001,0.01,0.1 --samples 440 --grid 256 --seed 1 -o raw
+once split.json ds-prep split raw/*.hdf5 --train 400 --validation 20 --test 20 --seed 1 -o split.json
 once stats.json ds-prep stats split.json
 example corrector
 example distill
 train codec codec "$configs/burgers-codec.yaml" -s data.split=split.json -s data.stats=stats.json -s model.patch=8
 once latents/validation/index.json latent-cache make codec --data split.json -o latents
 latents="-s data.train=latents/train -s data.validation=latents/validation"
+# Early states are ambiguous, later ones show the viscosity.
+diffusion="-s model.backbone.hidden=96 -s model.backbone.depth=4 -s training.updates=1800 -s data.start_bias=4
+    -s loss.objective.noise.mean=0.5 -s loss.sampling.steps=6"
 
 # searched RUN REWARD: a search among 8 candidates of the next state.
 searched() {
@@ -28,7 +31,7 @@ for seed in 1 2 3 4 5; do
         -s "loss.horizons=[1, 2]" -s training.updates=1500
     train operator "$at/told" "$configs/burgers-operator.yaml" $all -s training.updates=1500
     train corrector "$at/corrector" corrector.yaml $all -s "data.operator=$at/operator" \
-        -s loss.objective.noise.mean=0.5 -s loss.sampling.steps=6
+        $diffusion
     train distill "$at/student" distill.yaml $all -s "data.corrector=$at/corrector"
     score "$at/told" "$at/told-score" --starts 1
     for model in corrector student; do
@@ -40,7 +43,7 @@ for seed in 1 2 3 4 5; do
 done
 
 notes --title "Burgers' equation, the operator is not told the viscosity" \
-    --note "120/20/20 trajectories for each of 3 viscosities, 256 points; 16 steps of 2 frames from the first frame." \
+    --note "400/20/20 trajectories for each of 3 viscosities, 256 points; 16 steps of 2 frames from the first frame." \
     --method "persistence=corrector-members:persistence" \
     --method "operator=corrector-members:operator" \
     --method "corrector, one sample=corrector-members:corrector" \
