@@ -4,8 +4,8 @@
 //!     science_table ROOT OUT --title TEXT [--method LABEL=FOLDER:MODEL]... [--column LABEL=QUANTITY]... [--regimes QUANTITY]
 //!         [--note TEXT]...
 //!
-//! The result of a method with one seed is ROOT/seed-N/FOLDER/metrics.json. The first method is the reference of the
-//! ratios: persistence. Further columns have quantities of whole rollouts, which not every method has; the
+//! The result of a method with one seed is ROOT/seed-N/FOLDER/metrics.json. The first method, persistence where there is
+//! one, is the reference of the ratios. Further columns have quantities of whole rollouts, which not every method has; the
 //! table of regimes has QUANTITY, by default RMSE / RMS.
 
 use report::document::{Cell, Document, Table, equal_precision};
@@ -76,10 +76,14 @@ fn shown(values: &[f64]) -> Cell {
 
 fn overall(methods: &[Method], further: &[(String, String)]) -> Table {
     let further = further.iter().map(|(label, quantity)| (label.as_str(), quantity.as_str()));
-    let columns: Vec<(&str, &str)> = COLUMNS.into_iter().chain(further).collect();
+    // A steady problem has no steps.
+    let has_steps = methods[0].values(None, SCALED, Some(1)).iter().any(|value| value.is_finite());
+    let columns = COLUMNS.into_iter().filter(|(label, _)| has_steps || *label != ONE_STEP);
+    let columns: Vec<(&str, &str)> = columns.chain(further).collect();
     let mut labels: Vec<&str> = columns.iter().map(|(label, _)| *label).collect();
     labels.insert(0, "method");
-    labels.insert(2, "of persistence");
+    let of_first = format!("of {}", methods[0].label);
+    labels.insert(2, &of_first);
     labels.push("interval over trajectories");
     let mut table = Table::new(labels);
     let column = |(label, quantity): &(&str, &str)| -> Vec<Cell> {
