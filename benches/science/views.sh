@@ -35,5 +35,7 @@ notes --title "Burgers' equation: symmetry views and longer rollouts in training
     --method "continued=long-views:operator" \
     --method "continued, 8 views=long-views:views" \
     --method "codec alone=views-8:codec" \
+    --column "NRMSE by regime and start=nrmse_of_starts" \
     --column "spread ranks the error=spread_rank_correlation" \
-    --column "relative=spread_rank_correlation_relative"
+    --column "relative=spread_rank_correlation_relative" \
+    --regimes nrmse_of_starts

@@ -29,6 +29,8 @@ const COLUMNS: [(&str, &str); 4] = [
     ("95th percentile", "nrmse_p95"),
 ];
 const SCALED: &str = "nrmse_validation_scale";
+/// Averaged over start frames and regimes; the other quantities are pooled.
+const OF_STARTS: &str = "nrmse_of_starts";
 /// The column of the first step; all others are of whole rollouts.
 const ONE_STEP: &str = "one step";
 
@@ -44,11 +46,23 @@ impl Method {
     /// The values of a quantity over seeds, of all regimes or of one.
     fn values(&self, regime: Option<usize>, quantity: &str, step: Option<usize>) -> Vec<f64> {
         let of = |result: &Value| {
+            if quantity == OF_STARTS {
+                return self.of_starts(result, regime);
+            }
             let scope = regime.map_or(&result["overall"], |at| &result["regimes"][at]);
             let found = &scope["field"][&self.model][quantity];
             step.map_or(&found["rollout"], |step| &found["by_step"][step]).as_f64()
         };
         self.results.iter().map(|result| of(result).unwrap_or(f64::NAN)).collect()
+    }
+
+    /// The NRMSE averaged over start frames, of one regime or their mean.
+    fn of_starts(&self, result: &Value, regime: Option<usize>) -> Option<f64> {
+        let regimes = result["regimes"].as_array()?;
+        let which = regime.map_or(0..regimes.len(), |at| at..at + 1);
+        let of = |regime: &Value| regime["nrmse_of_starts"][&self.model]["mean"].as_f64();
+        let all: Option<Vec<f64>> = regimes[which].iter().map(of).collect();
+        all.map(|all| all.iter().sum::<f64>() / all.len() as f64)
     }
 }
 
@@ -191,8 +205,9 @@ fn main() -> Result<()> {
         seeds.len()
     ));
     document.table(overall(&methods, &further));
-    let known = COLUMNS.iter().find(|(_, quantity)| *quantity == regimes);
-    document.heading(format!("{} by regime", known.map_or(regimes.as_str(), |(label, _)| label)));
+    let columns = COLUMNS.map(|(label, quantity)| (label.to_string(), quantity.to_string()));
+    let known = columns.iter().chain(&further).find(|(_, quantity)| *quantity == regimes);
+    document.heading(format!("{} by regime", known.map_or(&regimes, |(label, _)| label)));
     document.table(by_regime(&methods, &regimes));
     unix::publish::publish_bytes(Path::new(&out), document.markdown().as_bytes())
 }
