@@ -302,7 +302,7 @@ fn measure(args: &Score, signals: Signals, work: &mut Work) -> Result<Vec<Value>
         return Err(Error::usage("--members: only the samples of a corrector or a student differ"));
     }
     if plan.search.is_none() && search.is_some() {
-        return Err(Error::usage("--search: only evolutions by an operator can be searched"));
+        return Err(Error::usage("--search: evaluate an operator, a corrector or a student"));
     }
     for (task, origin, _) in model.models() {
         // The data of an operator are latents, which its codec accounts for.
