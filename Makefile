@@ -94,8 +94,8 @@ bench:
 	test -n "$$torch" || \
 	  echo "bench: $(PYTHON) has no torch: nothing is compared with it; set PYTHON to use another Python" >&2
 
-# Each protocol trains models for several seeds on its own data and writes benches/results/science-NAME.md: at most 45
-# minutes on two cores. It runs in science/NAME, resumes after an interruption and skips what is there.
+# Each protocol trains models for several seeds on its own data and writes benches/results/science-NAME.md; it is meant
+# to take at most 45 minutes on two cores. It runs in science/NAME, resumes after an interruption and skips what is there.
 PROTOCOLS = $(filter-out common,$(basename $(notdir $(wildcard benches/science/*.sh))))
 science: $(PROTOCOLS:%=science-%)
 science-%: deps

@@ -57,10 +57,10 @@ updates() {
     cat "$run.updates"
 }
 
-# machine: what the numbers depend on, as notes of the table.
+# notes [OPTION...]: the table, with date, commit and machine as its first note.
 notes() {
-    set -- --note "$(date -u +%Y-%m-%d), commit $(git -C "$top" rev-parse --short HEAD), $(nproc) threads of $(sed -n \
-        's/^model name.*: //p' /proc/cpuinfo | head -n 1)." "$@"
+    set -- --note "$(date -u +%Y-%m-%d), commit $(git -C "$top" rev-parse --short HEAD), $(sed -n \
+        's/^model name.*: //p' /proc/cpuinfo | head -n 1), threads: $(nproc)." "$@"
     table "$@"
 }
 
