@@ -226,7 +226,8 @@ fn correctors_and_students_resume_to_the_bit_and_know_what_they_belong_to() {
     let guessed = metrics(folder, "guessed")["overall"]["field"].clone();
     assert_eq!(guessed["search"]["evaluations_per_step"]["rollout"], 2.0);
     let first = |model: &str| guessed[model]["rmse"]["by_step"][1].as_f64().unwrap();
-    assert!(first("oracle") <= first("operator") && first("oracle") <= first("search"));
+    // One of the guesses is true; its prediction is that of the operator, up to the rounding of larger products.
+    assert!(first("oracle") <= 1.0001 * first("operator") && first("oracle") <= first("search"));
     let times = std::fs::read(folder.join("guessed/times.json")).unwrap();
     let times: Value = serde_json::from_slice(&times).unwrap();
     assert!(times["operator_evaluations_per_reward"].as_f64() > Some(0.0), "{times}");
