@@ -68,3 +68,40 @@ notes() {
 table() {
     "${TABLE:-$top/target/release/examples/science_table}" . "$top/benches/results/science-$name.md" "$@"
 }
+
+# Options for training with Muon, at a learning rate that suits the operators of configs.
+muon="-s optimizer.method.kind=muon -s optimizer.learning_rate=0.01"
+
+# score_correctors FOLDER STARTS: errors of the runs wide, regression, student and corrector in FOLDER, and of searches
+# among 8 candidates of the corrector.
+score_correctors() {
+    for run in wide regression student; do
+        score "$1/$run" "$1/$run-score" --starts "$2"
+    done
+    score "$1/corrector" "$1/corrector-members" --starts "$2" --members 8
+    for reward in solver residual; do
+        score "$1/corrector" "$1/$reward" --starts "$2" --search default --candidates 8 --reward $reward
+    done
+}
+
+# correctors_table [OPTION...]: the table of what score_correctors measured.
+correctors_table() {
+    notes "$@" \
+        --method "persistence=corrector-members:persistence" \
+        --method "operator=corrector-members:operator" \
+        --method "wider operator=wide-score:operator" \
+        --method "regression corrector=regression-score:corrector" \
+        --method "diffusion corrector, one sample (random of 8)=corrector-members:corrector" \
+        --method "diffusion corrector, mean of 8 rollouts=corrector-members:ensemble" \
+        --method "diffusion corrector, mean of 8 at every step=solver:candidate_mean" \
+        --method "student, one evaluation=student-score:student" \
+        --method "best of 8 by residual=residual:search" \
+        --method "best of 8 by solver=solver:search" \
+        --method "oracle of 8=solver:oracle" \
+        --method "codec alone=corrector-members:codec" \
+        --column "energy score=energy_score" \
+        --column "spread / skill=spread_skill" \
+        --column "denoiser evaluations=denoiser_evaluations_per_step" \
+        --column "rank correlation of the reward=reward_rank_correlation" \
+        --column "share of the oracle's gain=oracle_gain_captured"
+}

@@ -27,32 +27,9 @@ for seed in 1 2 3 4 5; do
     wide="$all -s model.backbone.hidden=162"
     fits=$(updates "$(hours "$at/operator" "$at/corrector")" operator "$at/wide" "$configs/burgers-operator.yaml" $wide)
     train operator "$at/wide" "$configs/burgers-operator.yaml" $wide -s "training.updates=$fits"
-    score "$at/wide" "$at/wide-score" --starts 3
-    score "$at/regression" "$at/regression-score" --starts 3
-    score "$at/student" "$at/student-score" --starts 3
-    score "$at/corrector" "$at/corrector-members" --starts 3 --members 8
-    for reward in solver residual; do
-        score "$at/corrector" "$at/$reward" --starts 3 --search default --candidates 8 --reward $reward
-    done
+    score_correctors "$at" 3
 done
 
-notes --title "Burgers' equation: correctors of an operator that is told the viscosity" \
+correctors_table --title "Burgers' equation: correctors of an operator that is told the viscosity" \
     --note "400/20/20 trajectories for each of 3 viscosities, 256 points; 16 steps of 2 frames from 3 start frames." \
-    --note "Wider operator: the parameters and the training time of operator and corrector, $(cat seed-*/wide.updates | tr '\n' ' ')updates; 2500 of the operator." \
-    --method "persistence=corrector-members:persistence" \
-    --method "operator=corrector-members:operator" \
-    --method "wider operator=wide-score:operator" \
-    --method "regression corrector=regression-score:corrector" \
-    --method "diffusion corrector, one sample (random of 8)=corrector-members:corrector" \
-    --method "diffusion corrector, mean of 8 rollouts=corrector-members:ensemble" \
-    --method "diffusion corrector, mean of 8 at every step=solver:candidate_mean" \
-    --method "student, one evaluation=student-score:student" \
-    --method "best of 8 by residual=residual:search" \
-    --method "best of 8 by solver=solver:search" \
-    --method "oracle of 8=solver:oracle" \
-    --method "codec alone=corrector-members:codec" \
-    --column "energy score=energy_score" \
-    --column "spread / skill=spread_skill" \
-    --column "denoiser evaluations=denoiser_evaluations_per_step" \
-    --column "rank correlation of the reward=reward_rank_correlation" \
-    --column "share of the oracle's gain=oracle_gain_captured"
+    --note "Wider operator: the parameters and the training time of operator and corrector, $(cat seed-*/wide.updates | tr '\n' ' ')updates; 2500 of the operator."

@@ -19,10 +19,12 @@ for seed in 1 2 3; do
     mkdir -p "$at"
     train codec "$at/codec" "$configs/ns2d-codec.yaml" -s seed=$seed -s data.split=split.json -s data.stats=stats.json
     once "$at/latents/validation/index.json" latent-cache make "$at/codec" --data split.json -o "$at/latents"
-    train operator "$at/operator" "$configs/ns2d-small.yaml" -s seed=$seed \
+    train operator "$at/operator" "$configs/ns2d-small.yaml" -s seed=$seed $muon -s training.updates=4000 \
         -s "data.train=$at/latents/train" -s "data.validation=$at/latents/validation"
     score "$at/operator" "$at/ours" --views 8
     of_fno="-s seed=$seed -s data.train=identity-latents/train -s data.validation=identity-latents/validation"
+    of_fno="$of_fno -s model.backbone.hidden=24 -s model.backbone.modes=16 -s training.validation_samples=32"
+    of_fno="$of_fno -s training.batch_size=8 -s data.start_bias=1 -s loss.validation_steps=8"
     fits=$(updates "$(hours "$at/codec" "$at/operator")" operator "$at/fno" "$configs/fno-burgers.yaml" $of_fno)
     train operator "$at/fno" "$configs/fno-burgers.yaml" $of_fno -s "training.updates=$fits"
     score "$at/fno" "$at/fno-score" --views 8
@@ -30,7 +32,7 @@ done
 
 notes --title "Navier-Stokes in two dimensions, decaying, 2 viscosities" \
     --note "120/10/10 trajectories per viscosity, 64 x 64 points, 41 frames; 16 steps of 2 frames from 8 start frames." \
-    --note "FNO: trained on the fields for the wall time of codec and operator, $(cat seed-*/fno.updates | tr '\n' ' ')updates; 2000 of the operator." \
+    --note "FNO: trained on the fields for the wall time of codec and operator, $(cat seed-*/fno.updates | tr '\n' ' ')updates; 4000 of the operator." \
     --method "persistence=ours:persistence" \
     --method "FNO=fno-score:operator" \
     --method "operator=ours:operator" \

@@ -30,20 +30,22 @@ struct Example {
     nrmse: f64,
 }
 
+/// Whether a model stands beside the others for comparison; drawn as a ring or with dashes, in a colour that one of the
+/// others may have as well.
+fn is_reference(model: Model) -> bool {
+    model.is_baseline() || matches!(model, Model::CandidateMean | Model::Oracle)
+}
+
 /// The colour of a model.
 fn of_model(model: Model) -> Colour {
     match model {
         Model::Operator | Model::Regression => distinct(0),
-        Model::Persistence | Model::Nearest => distinct(1),
-        Model::Codec => distinct(2),
-        Model::Corrector => distinct(3),
+        Model::Persistence | Model::Nearest | Model::SearchViews => distinct(1),
+        Model::Codec | Model::Search => distinct(2),
+        Model::Corrector | Model::CandidateMean => distinct(3),
         Model::Student => distinct(4),
-        Model::Ensemble => distinct(6),
-        Model::Search => distinct(7),
-        Model::CandidateMean => distinct(8),
-        Model::Oracle => distinct(9),
-        Model::SearchViews => distinct(10),
         Model::Views => distinct(5),
+        Model::Ensemble | Model::Oracle => distinct(6),
         Model::Mean => [0x99, 0x99, 0x99],
     }
 }

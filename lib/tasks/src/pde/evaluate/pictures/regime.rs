@@ -1,7 +1,7 @@
 //! The picture of one regime: a typical rollout in space and time, and the errors of all rollouts.
 
 use super::frames::{self, ROW, Row};
-use super::{Example, errors_by_time, of_model, symbol};
+use super::{Example, errors_by_time, is_reference, of_model, symbol};
 use crate::pde::evaluate::protocol::Protocol;
 use crate::pde::evaluate::report::of_starts;
 use crate::pde::evaluate::scores::Model;
@@ -104,9 +104,9 @@ fn error_over_time(
             let points = errors_by_time(regime, model, protocol.time_step);
             let curve = Curve::new(model.name(), of_model(model), 2.2, points);
             match model {
-                Model::Operator | Model::Views => curve,
                 Model::Codec => curve.dashed(2.0, 3.0),
-                _ => curve.dashed(8.0, 4.0),
+                _ if is_reference(model) => curve.dashed(8.0, 4.0),
+                _ => curve,
             }
         })
         .collect();

@@ -1,6 +1,6 @@
 //! The summary picture of all regimes: error growth over time, and errors over whole rollouts.
 
-use super::{errors_by_time, of_model, symbol};
+use super::{errors_by_time, is_reference, of_model, symbol};
 use crate::pde::evaluate::protocol::Protocol;
 use crate::pde::evaluate::report::of_starts;
 use crate::pde::evaluate::scores::Model;
@@ -26,17 +26,15 @@ pub fn draw(result: &Evaluation, protocol: &Protocol) -> Result<Vec<u8>> {
 
 fn head(canvas: &Canvas, result: &Evaluation, protocol: &Protocol) -> Result<()> {
     let title = format!("NRMSE of {} steps of Δt = {}", result.steps, plain(protocol.time_step));
-    let parameters: Vec<String> = (protocol.models.iter())
-        .map(|(task, model)| format!("{task} with {} parameters", model.parameters))
-        .collect();
+    let parameters: Vec<String> =
+        protocol.models.iter().map(|(task, model)| format!("{task} {}", model.parameters)).collect();
     let text = format!(
-        "{} rollouts from {} trajectories of the {} split, {} grid points; {}, {} latent features per state",
+        "{} rollouts from {} trajectories of the {} split, {} grid points; parameters: {}",
         protocol.rollouts,
         protocol.trajectories,
         protocol.on,
         protocol.points(),
         parameters.join(", "),
-        protocol.latent.map_or(0, |[tokens, dim]| tokens * dim),
     );
     heading(canvas, &title, &text)
 }
@@ -45,8 +43,18 @@ fn name(regime: &Regime) -> String {
     format!("{} = {}", symbol(&regime.parameter.name), regime.parameter.value)
 }
 
+/// The evaluated model and the one to compare it with.
+fn compared(models: &[Model]) -> (Model, Option<Model>) {
+    let first_of = |all: &[Model]| all.iter().find(|model| models.contains(model)).copied();
+    let evaluated = first_of(&[Model::Student, Model::Corrector, Model::Operator]);
+    let evaluated = evaluated.unwrap_or(Model::Codec);
+    let others = [Model::SearchViews, Model::Search, Model::Views, Model::Operator];
+    (evaluated, first_of(&others).filter(|other| *other != evaluated))
+}
+
 /// Colour by regime, line style by model.
 fn over_time(canvas: &Canvas, result: &Evaluation, protocol: &Protocol) -> Result<()> {
+    let (evaluated, other) = compared(&result.overall().models());
     let mut curves = Vec::new();
     let map = Map::sequential();
     for (i, regime) in result.regimes.iter().enumerate() {
@@ -56,13 +64,10 @@ fn over_time(canvas: &Canvas, result: &Evaluation, protocol: &Protocol) -> Resul
             let points = errors_by_time(regime, model, protocol.time_step);
             Curve::new(name, colour, width, points)
         };
-        match has_operator(result) {
-            true => {
-                curves.push(curve(&name(regime), Model::Operator, 2.4));
-                curves.push(curve("", Model::Views, 1.6));
-                curves.push(curve("", Model::Codec, 1.6).dashed(2.0, 3.0));
-            }
-            false => curves.push(curve(&name(regime), Model::Codec, 2.4)),
+        curves.push(curve(&name(regime), evaluated, 2.4));
+        curves.extend(other.map(|other| curve("", other, 1.2)));
+        if evaluated != Model::Codec {
+            curves.push(curve("", Model::Codec, 1.6).dashed(2.0, 3.0));
         }
         curves.push(curve("", Model::Persistence, 1.6).dashed(8.0, 4.0));
     }
@@ -70,24 +75,19 @@ fn over_time(canvas: &Canvas, result: &Evaluation, protocol: &Protocol) -> Resul
     let y = Axis::logarithmic("NRMSE", values);
     let x = Axis::linear("time since the start", 0.0, protocol.time_step * protocol.steps as f64);
     let area = Area { x: 8.0, y: 80.0, width: 760.0, height: 550.0 };
-    let title = match has_operator(result) {
-        true if protocol.views > 1 => {
-            "Over time: operator (thick), views (thin), persistence (dashes), codec (dots)"
-        }
-        true => "Over time: operator (line), persistence (dashes), codec (dots)",
-        false => "Over time: codec (line), persistence (dashes)",
-    };
-    Panel::new(canvas, area, x, y).curves(title, &curves)
+    let thin = other.map_or(String::new(), |other| format!("{} (thin), ", other.name()));
+    let dots = if evaluated == Model::Codec { "" } else { ", codec (dots)" };
+    let title = format!("Over time: {} (thick), {thin}persistence (dashes){dots}", evaluated.name());
+    Panel::new(canvas, area, x, y).curves(&title, &curves)
 }
 
-fn has_operator(result: &Evaluation) -> bool {
-    result.regimes.iter().any(|regime| regime.by_start[0].models().contains(&Model::Operator))
-}
-
-/// Draws a row per regime with a dot per model.
+/// Draws a row per regime with a dot or a ring per model; the codec is only drawn over time, far below the others.
 fn by_regime(canvas: &Canvas, result: &Evaluation) -> Result<()> {
     let nrmse = |regime: &Regime, model: Model| of_starts(regime, model).unwrap_or(f64::NAN);
-    let models = result.overall().models();
+    let mut models = result.overall().models();
+    if compared(&models).0 != Model::Codec {
+        models.retain(|model| *model != Model::Codec);
+    }
     let values = result.regimes.iter().flat_map(|r| models.iter().map(|m| nrmse(r, *m)));
     let axis = Axis::logarithmic("NRMSE", values.collect::<Vec<_>>());
     let plot = Area { x: 890.0, y: 118.0, width: 480.0, height: 458.0 };
@@ -109,31 +109,35 @@ fn by_regime(canvas: &Canvas, result: &Evaluation) -> Result<()> {
         canvas.text(&name(regime), (plot.x - 12.0, y), leftward)?;
         canvas
             .line(&[(plot.x, y), (plot.x + plot.width, y)], Pen { colour: [0xbb; 3], ..faint })?;
-        for model in &models {
-            let value = nrmse(regime, *model);
-            if value.is_finite() {
-                let x = plot.x + plot.width * axis.place(value);
-                canvas.dot((x, y), 6.0, of_model(*model))?;
-                // Where models are close to each other, their numbers must not overlap.
-                let down = match model {
-                    Model::Operator | Model::Regression => -18.0,
-                    Model::Views => -36.0,
-                    Model::Codec | Model::Persistence | Model::Nearest => 18.0,
-                    Model::Mean => 36.0,
-                    Model::Corrector => -36.0,
-                    Model::Student | Model::Ensemble => -54.0,
-                    Model::Search | Model::SearchViews | Model::CandidateMean | Model::Oracle => {
-                        54.0
-                    }
-                };
-                let letters = Letters { colour: of_model(*model), ..centred };
-                if row > 60.0 {
-                    canvas.text(&short(value), (x, y + down), letters)?;
-                }
+        let mut found: Vec<(f64, Model)> = (models.iter())
+            .map(|model| (nrmse(regime, *model), *model))
+            .filter(|(value, _)| value.is_finite())
+            .collect();
+        found.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+        // Where models are close to each other, their numbers must not overlap: each is at the level nearest to the line
+        // that is free.
+        let levels = (1..).map(|k| 18.0 * f64::from(k)).take_while(|level| level + 9.0 < row / 2.0);
+        let mut levels: Vec<(f64, f64)> =
+            levels.flat_map(|level| [(-level, f64::MIN), (level, f64::MIN)]).collect();
+        for (value, model) in found {
+            let x = plot.x + plot.width * axis.place(value);
+            mark(canvas, (x, y), 6.0, model)?;
+            let text = short(value);
+            let half = canvas.text_width(&text, SMALL)? / 2.0;
+            if let Some((level, end)) = levels.iter_mut().find(|(_, end)| *end < x - half) {
+                *end = x + half + 6.0;
+                let letters = Letters { colour: of_model(model), ..centred };
+                canvas.text(&text, (x, y + *level), letters)?;
             }
         }
     }
     Ok(())
+}
+
+/// Draws the symbol of a model: a dot, or a ring.
+fn mark(canvas: &Canvas, at: (f64, f64), radius: f64, model: Model) -> Result<()> {
+    canvas.dot(at, radius, of_model(model))?;
+    if is_reference(model) { canvas.dot(at, radius - 2.5, [0xff; 3]) } else { Ok(()) }
 }
 
 /// Names the models from the top of `area` on, in as many lines as they need; returns the height of these lines.
@@ -145,7 +149,7 @@ fn legend(canvas: &Canvas, area: Area, models: &[Model]) -> Result<f64> {
         if x > area.x && x + width > area.x + area.width {
             (x, y) = (area.x, y + LINE);
         }
-        canvas.dot((x + 5.0, y), 5.0, of_model(*model))?;
+        mark(canvas, (x + 5.0, y), 5.0, *model)?;
         canvas.text(model.name(), (x + 16.0, y), SMALL)?;
         x += width + LINE;
     }
