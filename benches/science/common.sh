@@ -57,11 +57,11 @@ updates() {
     cat "$run.updates"
 }
 
-# notes [OPTION...]: the table, with date, commit and machine as its first note.
+# notes [OPTION...]: the table, with date, the commits of the programs that trained, and machine as its first note.
 notes() {
-    set -- --note "$(date -u +%Y-%m-%d), commit $(git -C "$top" rev-parse --short HEAD), $(sed -n \
-        's/^model name.*: //p' /proc/cpuinfo | head -n 1), threads: $(nproc)." "$@"
-    table "$@"
+    commits=$(sed -n 's/^ *"commit": "\(.*\)",*$/\1/p' ./*/env.json seed-*/*/env.json 2> /dev/null | sort -u | tr '\n' ' ')
+    machine=$(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1)
+    table --note "$(date -u +%Y-%m-%d), trained at commit ${commits% }; $machine, threads: $(nproc)." "$@"
 }
 
 # table [OPTION...]: writes benches/results/science-NAME.md with the example science_table of lib/tasks.
