@@ -23,7 +23,8 @@ for seed in 1 2 3; do
     once "$at/latents/validation/index.json" latent-cache make "$at/codec" --data split.json -o "$at/latents"
     # The fastest flow moves by 18 cells in a frame, two patches and a quarter: filters must reach that far.
     train operator "$at/operator" "$configs/burgers-operator.yaml" -s seed=$seed $data \
-        -s "data.train=$at/latents/train" -s "data.validation=$at/latents/validation" $muon
+        -s "data.train=$at/latents/train" -s "data.validation=$at/latents/validation" \
+        -s optimizer.method.kind=muon -s optimizer.learning_rate=0.01
     score "$at/operator" "$at/ours" --views 8
     of_fno="-s seed=$seed -s data.train=identity-latents/train -s data.validation=identity-latents/validation"
     of_fno="$of_fno $data"

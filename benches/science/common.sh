@@ -69,9 +69,6 @@ table() {
     "${TABLE:-$top/target/release/examples/science_table}" . "$top/benches/results/science-$name.md" "$@"
 }
 
-# Options for training with Muon, at a learning rate that suits the operators of configs.
-muon="-s optimizer.method.kind=muon -s optimizer.learning_rate=0.01"
-
 # score_correctors FOLDER STARTS: errors of the runs wide, regression, student and corrector in FOLDER, and of searches
 # among 8 candidates of the corrector.
 score_correctors() {

@@ -20,15 +20,14 @@ for seed in 1 2 3 4 5; do
     at=seed-$seed
     mkdir -p "$at"
     all="-s seed=$seed -s data.train=latents/train -s data.validation=latents/validation"
-    operator="$all $muon"
-    train operator "$at/operator" "$configs/ns2d-small.yaml" $operator -s training.updates=1500
+    train operator "$at/operator" "$configs/ns2d-small.yaml" $all -s training.updates=1500
     correct="$all $smaller -s data.operator=$at/operator -s data.start_bias=1 -s training.updates=1000"
     train corrector "$at/corrector" corrector.yaml $correct
     train corrector "$at/regression" corrector.yaml $correct -s loss.objective.kind=regression
     train distill "$at/student" distill.yaml $all $smaller -s "data.corrector=$at/corrector" -s data.start_bias=1 \
         -s training.updates=500
     # As many parameters as operator and corrector together: 82 features instead of 64.
-    wide="$operator -s model.backbone.hidden=82"
+    wide="$all -s model.backbone.hidden=82"
     fits=$(updates "$(hours "$at/operator" "$at/corrector")" operator "$at/wide" "$configs/ns2d-small.yaml" $wide)
     train operator "$at/wide" "$configs/ns2d-small.yaml" $wide -s "training.updates=$fits"
     score_correctors "$at" 1

@@ -28,7 +28,7 @@ for seed in 1 2 3 4 5; do
     at=seed-$seed
     mkdir -p "$at"
     all="-s seed=$seed $latents"
-    train operator "$at/operator" "$configs/ns2d-small.yaml" $all $muon -s data.start_bias=2
+    train operator "$at/operator" "$configs/ns2d-small.yaml" $all -s data.start_bias=2
     train corrector "$at/corrector" corrector.yaml $all $smaller -s "data.operator=$at/operator"
     train distill "$at/student" distill.yaml $all $smaller -s "data.corrector=$at/corrector"
     for model in corrector student; do

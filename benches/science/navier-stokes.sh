@@ -19,7 +19,7 @@ for seed in 1 2 3; do
     mkdir -p "$at"
     train codec "$at/codec" "$configs/ns2d-codec.yaml" -s seed=$seed -s data.split=split.json -s data.stats=stats.json
     once "$at/latents/validation/index.json" latent-cache make "$at/codec" --data split.json -o "$at/latents"
-    train operator "$at/operator" "$configs/ns2d-small.yaml" -s seed=$seed $muon -s training.updates=4000 \
+    train operator "$at/operator" "$configs/ns2d-small.yaml" -s seed=$seed -s training.updates=4000 \
         -s "data.train=$at/latents/train" -s "data.validation=$at/latents/validation"
     score "$at/operator" "$at/ours" --views 8
     of_fno="-s seed=$seed -s data.train=identity-latents/train -s data.validation=identity-latents/validation"
