@@ -21,11 +21,12 @@ for seed in 1 2 3 4 5; do
     mkdir -p "$at"
     all="-s seed=$seed -s data.train=latents/train -s data.validation=latents/validation"
     train operator "$at/operator" "$configs/ns2d-small.yaml" $all -s training.updates=1500
-    correct="$all $smaller -s data.operator=$at/operator -s data.start_bias=1 -s training.updates=1000"
+    correct="$all $smaller -s data.operator=$at/operator -s data.start_bias=1 -s training.updates=800 \
+        -s loss.closed_loop=1"
     train corrector "$at/corrector" corrector.yaml $correct
     train corrector "$at/regression" corrector.yaml $correct -s loss.objective.kind=regression
     train distill "$at/student" distill.yaml $all $smaller -s "data.corrector=$at/corrector" -s data.start_bias=1 \
-        -s training.updates=500
+        -s training.updates=400
     # As many parameters as operator and corrector together: 82 features instead of 64.
     wide="$all -s model.backbone.hidden=82"
     fits=$(updates "$(hours "$at/operator" "$at/corrector")" operator "$at/wide" "$configs/ns2d-small.yaml" $wide)

@@ -19,7 +19,9 @@ for seed in 1 2 3 4 5; do
     mkdir -p "$at"
     all="-s seed=$seed -s data.train=latents/train -s data.validation=latents/validation"
     train operator "$at/operator" "$configs/burgers-operator.yaml" $all -s training.updates=2500
-    correct="$all -s data.operator=$at/operator $larger"
+    # Half of the updates after a corrected step: trained on true states alone, some rollouts at the lowest viscosity run
+    # away.
+    correct="$all -s data.operator=$at/operator $larger -s loss.closed_loop=1"
     train corrector "$at/corrector" corrector.yaml $correct
     train corrector "$at/regression" corrector.yaml $correct -s loss.objective.kind=regression
     train distill "$at/student" distill.yaml $all -s "data.corrector=$at/corrector"
