@@ -26,8 +26,11 @@ pub fn draw(result: &Evaluation, protocol: &Protocol) -> Result<Vec<u8>> {
 
 fn head(canvas: &Canvas, result: &Evaluation, protocol: &Protocol) -> Result<()> {
     let title = format!("NRMSE of {} steps of Δt = {}", result.steps, plain(protocol.time_step));
-    let parameters: Vec<String> =
-        protocol.models.iter().map(|(task, model)| format!("{task} {}", model.parameters)).collect();
+    let parameters: Vec<String> = protocol
+        .models
+        .iter()
+        .map(|(task, model)| format!("{task} {}", model.parameters))
+        .collect();
     let text = format!(
         "{} rollouts from {} trajectories of the {} split, {} grid points; parameters: {}",
         protocol.rollouts,
@@ -77,7 +80,8 @@ fn over_time(canvas: &Canvas, result: &Evaluation, protocol: &Protocol) -> Resul
     let area = Area { x: 8.0, y: 80.0, width: 760.0, height: 550.0 };
     let thin = other.map_or(String::new(), |other| format!("{} (thin), ", other.name()));
     let dots = if evaluated == Model::Codec { "" } else { ", codec (dots)" };
-    let title = format!("Over time: {} (thick), {thin}persistence (dashes){dots}", evaluated.name());
+    let title =
+        format!("Over time: {} (thick), {thin}persistence (dashes){dots}", evaluated.name());
     Panel::new(canvas, area, x, y).curves(&title, &curves)
 }
 
