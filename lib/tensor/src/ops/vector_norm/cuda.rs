@@ -15,16 +15,16 @@ fn grid(x: &Tensor) -> Grid {
 
 impl Launch for VectorNorm {
     fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
-        let (x, squared) = (inputs[0], *self == VectorNorm::Squared);
-        let args = args![x, &mut *out, x.width(), self.floor() as f32, squared];
+        let x = inputs[0];
+        let args = args![x, &mut *out, x.width(), self.floor() as f32, self.kind()];
         SOURCE.launch(Dtype::F32, "vector_norm_forward", grid(x), args);
         vec![x.clone(), out.clone()]
     }
 
     fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
         let Some(GradBuffer { tensor: dx, accumulate }) = grads.buffer(0) else { return };
-        let (x, y, squared) = (&saved[0], &saved[1], *self == VectorNorm::Squared);
-        let args = args![x, y, &dy, dx, x.width(), squared, *accumulate];
+        let (x, y) = (&saved[0], &saved[1]);
+        let args = args![x, y, &dy, dx, x.width(), self.kind(), *accumulate];
         SOURCE.launch(Dtype::F32, "vector_norm_backward", grid(x), args);
     }
 }

@@ -1,6 +1,6 @@
-//! Norm over the last axis: y = Σ x² or y = √(Σ x² + ε²). x [.., N], y [..].
+//! Norm over the last axis: y = Σ x², y = √(Σ x² + ε²) or its logarithm y = ½·ln(Σ x² + ε²). x [.., N], y [..].
 //!
-//! dx = 2·dy·x or dx = dy·x/y; ε keeps the latter finite at zero.
+//! dx = 2·dy·x, dx = dy·x/y or dx = dy·x·exp(-2y); ε keeps the latter two finite at zero.
 
 mod cuda;
 
@@ -23,6 +23,11 @@ pub enum VectorNorm {
         /// ε.
         epsilon: f64,
     },
+    /// ½·ln(Σ x² + ε²).
+    Log {
+        /// ε.
+        epsilon: f64,
+    },
 }
 
 impl VectorNorm {
@@ -30,7 +35,16 @@ impl VectorNorm {
     fn floor(&self) -> f64 {
         match self {
             VectorNorm::Squared => 0.0,
-            VectorNorm::Root { epsilon } => epsilon * epsilon,
+            VectorNorm::Root { epsilon } | VectorNorm::Log { epsilon } => epsilon * epsilon,
+        }
+    }
+
+    /// The kind in the order of `vector_norm.cu`.
+    fn kind(&self) -> i32 {
+        match self {
+            VectorNorm::Squared => 0,
+            VectorNorm::Root { .. } => 1,
+            VectorNorm::Log { .. } => 2,
         }
     }
 
@@ -40,6 +54,7 @@ impl VectorNorm {
             y[0] = match self {
                 VectorNorm::Squared => squares,
                 VectorNorm::Root { .. } => (squares + T::of(self.floor())).sqrt(),
+                VectorNorm::Log { .. } => T::of(0.5 * (squares.f64() + self.floor()).ln()),
             };
         });
     }
@@ -50,6 +65,7 @@ impl VectorNorm {
             let factor = match self {
                 VectorNorm::Squared => T::of(2.0) * dy[row],
                 VectorNorm::Root { .. } => dy[row] / y[row],
+                VectorNorm::Log { .. } => dy[row] * (T::of(-2.0) * y[row]).exp(),
             };
             for (dx, x) in dx.iter_mut().zip(&x[row * n..][..n]) {
                 *dx = if add { *dx + factor * *x } else { factor * *x };
@@ -89,7 +105,8 @@ impl Op for VectorNorm {
 /// One element, odd widths, rows summed by one warp and by several.
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
-    for op in [VectorNorm::Squared, VectorNorm::Root { epsilon: 0.5 }] {
+    let epsilon = 0.5;
+    for op in [VectorNorm::Squared, VectorNorm::Root { epsilon }, VectorNorm::Log { epsilon }] {
         for shape in [&[1, 1][..], &[3, 7], &[2, 5, 2], &[129, 33], &[3, 1500], &[64, 4100]] {
             cases.push(Case::new(op, &[shape]));
         }
