@@ -1,5 +1,5 @@
-//! Correctors and their students: resumed they end with the same bits, they correct what they were trained for, and
-//! other operators, teachers and latents are refused.
+//! Correctors, their students and critics: resumed they end with the same bits, they correct and rank what they were
+//! trained for, and other operators, teachers and latents are refused.
 
 use crate::common::run::{newest_update, records};
 use crate::common::{Captured, shell};
@@ -27,9 +27,19 @@ optimizer: {method: {kind: adamw}, learning_rate: 1e-3}
 checkpoint: {every: 10}
 ";
 
+const CRITIC: &str = "seed: 5
+data: {candidates: corrector, train: latents/train, validation: latents/validation}
+model: {backbone: {kind: pdet_stack, hidden: 16, depth: 1, kernel_size: 3}}
+loss: {validation_steps: 2, validation_members: 4}
+training: {updates: 150, batch_size: 8, ema: 0.9, validate_every: 50, validation_samples: 8, log_every: 1}
+optimizer: {method: {kind: adamw}, learning_rate: 3e-3}
+checkpoint: {every: 10}
+";
+
 /// Fields, a codec, latents and an operator; and an operator that has not seen one of two folds, for each of them.
 fn prepare(folder: &Path) {
-    for (name, text) in [("corrector.yaml", CORRECTOR), ("distill.yaml", DISTILL)] {
+    let files = [("corrector.yaml", CORRECTOR), ("distill.yaml", DISTILL), ("critic.yaml", CRITIC)];
+    for (name, text) in files {
         std::fs::write(folder.join(name), text).unwrap();
     }
     succeed(
@@ -125,6 +135,71 @@ fn metrics(folder: &Path, report: &str) -> Value {
     serde_json::from_slice(&text).unwrap()
 }
 
+/// The last validation of a run.
+fn validated(folder: &Path, run: &str) -> Value {
+    let log = records(&folder.join(run));
+    log.iter().rev().find(|record| record["kind"] == "validation").unwrap().clone()
+}
+
+/// A critic ranks the candidates of a corrector, and a search by it gives the same numbers on any number of threads and
+/// after an interruption.
+fn a_critic_ranks_candidates(folder: &Path, score: &str) {
+    succeed(folder, "train-stage critic -c critic.yaml --run critic");
+    killed_it_ends_with_the_same_bits(folder, "critic", "critic", 150);
+    // By chance it would be 0, with a standard deviation of 1/√(3·16) = 0.14 over 16 states of 4 candidates.
+    let last = validated(folder, "critic");
+    assert!(last["rank_correlation"].as_f64() > Some(0.3), "{last}");
+
+    let search = format!("{score} corrector --search enhanced --candidates 3 --beam 2");
+    let by_critic = format!("{search} --reward critic --critic");
+    succeed(folder, &format!("{by_critic} critic -o by-critic --threads 1"));
+    let report = metrics(folder, "by-critic");
+    assert_eq!(report["protocol"]["search"]["reward"], "critic");
+    assert!(report["protocol"]["critic"]["blake3"].is_string(), "{}", report["protocol"]);
+    let rank = &report["overall"]["field"]["search"]["reward_rank_correlation"]["rollout"];
+    assert!(rank.as_f64() > Some(0.1), "{rank}");
+    let times = std::fs::read(folder.join("by-critic/times.json")).unwrap();
+    let times: Value = serde_json::from_slice(&times).unwrap();
+    assert!(times["operator_evaluations_per_reward"].as_f64() > Some(0.0), "{times}");
+    let again = format!("{by_critic} critic -o critic-killed --threads 2");
+    let killed = shell(folder, &format!("FAIL=save.after_shard:1=kill {again}"));
+    assert_eq!(killed.status, Some(137), "{}", killed.stderr);
+    succeed(folder, &again);
+    let [whole, killed] = ["by-critic", "critic-killed"]
+        .map(|report| std::fs::read(folder.join(report).join("metrics.csv")).unwrap());
+    assert_eq!(whole, killed);
+    // The rewards of a rollout do not depend on the others: matrix products of other sizes only round differently.
+    succeed(folder, &format!("{by_critic} critic -o critic-one --starts 1"));
+    let first = |report: &str| {
+        let regime = &metrics(folder, report)["regimes"][1];
+        regime["nrmse_of_starts"]["search"]["by_start"][0].as_f64().unwrap()
+    };
+    let ratio = first("critic-one") / first("by-critic");
+    assert!((ratio - 1.0).abs() < 1e-3, "{ratio}");
+
+    // Candidates of a student, and of an operator that is told guesses of the parameter.
+    let train = "train-stage critic -c critic.yaml -s training.updates=20";
+    succeed(folder, &format!("{train} -s data.candidates=distill --run of-student"));
+    let guesses = "--search default --reward critic --critic of-student";
+    succeed(folder, &format!("{score} operator {guesses} -o guessed-by-critic"));
+
+    let other = format!("{score} of-other -o x --search default --reward critic --critic critic");
+    refused(folder, &other, 65, "a critic of another operator");
+    refused(folder, &format!("{by_critic} corrector -o x"), 65, "expected critic");
+    refused(folder, &format!("{search} -o x --reward critic"), 2, "add --critic");
+    refused(folder, &format!("{search} -o x --critic critic"), 2, "add --reward critic");
+    refused(folder, &format!("{score} critic -o x"), 2, "a critic predicts no fields");
+    let predict = "evaluate predict critic --inputs data/*0.1.hdf5 -o x.hdf5";
+    refused(folder, predict, 2, "a critic predicts no fields");
+    let operator = format!("{train} --run x -s data.candidates=operator");
+    refused(folder, &operator, 65, "expected corrector or distill");
+    refused(folder, &format!("{train} --run x -s data.candidates=zero"), 78, "are all equal");
+    succeed(folder, "mv corrector kept && cp -r crossed corrector");
+    let student = format!("{train} --run x -s data.candidates=distill");
+    refused(folder, &student, 65, "the student of another corrector");
+    succeed(folder, "rm -r corrector && mv kept corrector");
+}
+
 #[test]
 fn correctors_and_students_resume_to_the_bit_and_know_what_they_belong_to() {
     let temporary = tempfile::tempdir().unwrap();
@@ -140,8 +215,7 @@ fn correctors_and_students_resume_to_the_bit_and_know_what_they_belong_to() {
         folder,
         "train-stage corrector -c corrector.yaml -s 'data.cross_fit=[fold-0, fold-1]' --run crossed",
     );
-    let log = records(&folder.join("crossed"));
-    let last = log.iter().rev().find(|record| record["kind"] == "validation").unwrap();
+    let last = validated(folder, "crossed");
     assert!(last["residual_rms_unseen"].as_f64() > Some(0.0), "{last}");
 
     // The student beside its teacher and their operator; views of the student.
@@ -272,6 +346,7 @@ fn correctors_and_students_resume_to_the_bit_and_know_what_they_belong_to() {
     refused(folder, &format!("{train} -s 'data.cross_fit=[other]'"), 78, "data.held_out");
     let train = "train-stage distill -c distill.yaml --run x";
     refused(folder, &format!("{train} -s data.corrector=operator"), 65, "expected corrector");
+    a_critic_ranks_candidates(folder, score);
     // The operator was replaced after the corrector was trained.
     succeed(folder, "rm -r operator && cp -r other operator");
     refused(folder, train, 65, "corrects another operator");

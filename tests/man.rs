@@ -11,6 +11,7 @@ use serde_json::Value;
 use tasks::TASKS;
 use tasks::pde::codec::{CodecConfig, CodecTask};
 use tasks::pde::corrector::CorrectorConfig;
+use tasks::pde::critic::CriticConfig;
 use tasks::pde::distill::DistillConfig;
 use tasks::pde::operator::{OperatorConfig, OperatorTask};
 use tasks::regression::{RegressionConfig, RegressionTask};
@@ -265,6 +266,7 @@ fn longhaul_config_5_has_every_key_with_type_and_default() {
         ("OPERATOR", keys::<OperatorConfig>()),
         ("CORRECTOR", keys::<CorrectorConfig>()),
         ("DISTILL", keys::<DistillConfig>()),
+        ("CRITIC", keys::<CriticConfig>()),
         ("REGRESSION", keys::<RegressionConfig>()),
     ];
     let mut faults = Vec::new();

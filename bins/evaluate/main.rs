@@ -1,9 +1,10 @@
-//! `evaluate`: the command line; `score.rs` has the commands that run models, `results.rs` those that
-//! compare what they wrote.
+//! `evaluate`: the command line; `score.rs` has the commands that run models, with the options of
+//! `search.rs`, and `results.rs` those that compare what they wrote.
 
 mod manual;
 mod results;
 mod score;
+mod search;
 
 use std::process::ExitCode;
 

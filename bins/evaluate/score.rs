@@ -3,7 +3,9 @@
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::slice::from_ref;
+use std::sync::Arc;
 
+use crate::search::SearchArgs;
 use data::fields::generate::Equation;
 use data::fields::split::SplitName;
 use data::fields::split_set::{TrajectorySet, Verify};
@@ -13,11 +15,11 @@ use learn::score::Bits;
 use learn::task::load_config;
 use serde_json::{Value, json};
 use tasks::ModelArgs;
+use tasks::pde::TrainedCritic;
 use tasks::pde::evaluate::{
     self, Evaluation, Evaluator, Partial, Plan, Protocol, Request, pictures,
 };
 use tasks::pde::operator::OperatorTask;
-use tasks::pde::search::{Preset, Reward, Search};
 use tasks::predict_file;
 use unix::cli::Output;
 use unix::out::Out;
@@ -72,59 +74,6 @@ struct ViewArgs {
 impl ViewArgs {
     fn add_to(&self, request: Request) -> Request {
         Request { views: self.views.get(), equation: self.equation, ..request }
-    }
-}
-
-#[derive(clap::Args)]
-struct SearchArgs {
-    /// Choose among several candidates at every step by a reward that knows the equation: default (4 candidates),
-    /// enhanced (8, two steps ahead), aggressive (16, two steps ahead). Candidates are samples of a corrector or a
-    /// student; of an operator, its predictions for each parameter value of the data
-    #[arg(long, value_name = "PRESET")]
-    search: Option<Preset>,
-    /// Candidates per state
-    #[arg(long, value_name = "N", requires = "search")]
-    candidates: Option<NonZeroUsize>,
-    /// Paths that are extended when looking ahead
-    #[arg(long, value_name = "N", requires = "search")]
-    beam: Option<NonZeroUsize>,
-    /// Steps to look ahead, the next one included
-    #[arg(long, value_name = "N", requires = "search")]
-    horizon: Option<NonZeroUsize>,
-    /// Largest number of scored candidates per rollout
-    #[arg(long, value_name = "N", requires = "search")]
-    budget: Option<NonZeroUsize>,
-    /// Do not look ahead where the best reward exceeds the next one by this much, in units of the field
-    #[arg(long, value_name = "X", requires = "search")]
-    margin: Option<f64>,
-    /// Reward: residual (of the discretised equation, cheap) or solver (exact, as expensive as ds-prep gen)
-    #[arg(long, value_name = "NAME", requires = "search")]
-    reward: Option<Reward>,
-    /// Subtract from the reward this much times the change of conserved means and the excess over bounds that the
-    /// equation never crosses
-    #[arg(long, value_name = "X", requires = "search", value_parser = not_negative)]
-    penalty: Option<f64>,
-}
-
-fn not_negative(text: &str) -> std::result::Result<f64, String> {
-    let value: f64 = text.parse().map_err(|_| "not a number".to_string())?;
-    if value >= 0.0 && value.is_finite() { Ok(value) } else { Err("must be 0 or more".into()) }
-}
-
-impl SearchArgs {
-    fn search(&self) -> Option<Search> {
-        let preset = self.search?.search();
-        let or = |own: Option<NonZeroUsize>, other: usize| own.map_or(other, NonZeroUsize::get);
-        Some(Search {
-            candidates: or(self.candidates, preset.candidates),
-            beam: or(self.beam, preset.beam),
-            horizon: or(self.horizon, preset.horizon),
-            budget: self.budget.map(NonZeroUsize::get),
-            margin: self.margin,
-            reward: self.reward.unwrap_or(preset.reward),
-            penalty: self.penalty.unwrap_or(preset.penalty),
-            ..preset
-        })
     }
 }
 
@@ -276,6 +225,7 @@ pub fn predict(args: &Predict) -> Result<Exit> {
 /// Scores a model, and prints the table.
 pub fn score(args: &Score) -> Result<Exit> {
     let signals = Signals::install()?;
+    args.search.require_critic()?;
     refuse_earlier([&metrics(&args.to)].into_iter().chain(&args.summary), args.force)?;
     let task = Task { folder: &args.to, task: "evaluation", advice: ADVICE };
     let rows = work::run(task, signals, |work| measure(args, signals, work))?;
@@ -285,7 +235,8 @@ pub fn score(args: &Score) -> Result<Exit> {
 /// Evaluates and writes all files; returns the rows of the table.
 fn measure(args: &Score, signals: Signals, work: &mut Work) -> Result<Vec<Value>> {
     let data = &args.data;
-    let model = args.model.open()?;
+    let opener = args.model.opener()?;
+    let model = opener.open(args.model.run())?;
     let set = data.open(data.split)?;
     let train = model.needs_training_data().then(|| data.open(SplitName::Train)).transpose()?;
     let validation = data.open(SplitName::Validation)?;
@@ -297,12 +248,15 @@ fn measure(args: &Score, signals: Signals, work: &mut Work) -> Result<Vec<Value>
     let mut verifier = Verifier::start(files, None)?;
     let members = args.members.get();
     let (search, request) = (args.search.search(), args.views.add_to(data.request()));
-    let plan = model.plan(&set, &Request { members, search, ..request })?;
+    let mut plan = model.plan(&set, &Request { members, search, ..request })?;
     if plan.members < members {
         return Err(Error::usage("--members: only the samples of a corrector or a student differ"));
     }
     if plan.search.is_none() && search.is_some() {
         return Err(Error::usage("--search: evaluate an operator, a corrector or a student"));
+    }
+    if let Some((path, operator)) = args.search.critic.as_ref().zip(model.operator()) {
+        plan.critic = Some(Arc::new(TrainedCritic::open(path, &opener, operator)?));
     }
     for (task, origin, _) in model.models() {
         // The data of an operator are latents, which its codec accounts for.

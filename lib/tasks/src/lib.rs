@@ -17,6 +17,7 @@ use learn::task::{ConfigOf, Configured, Define, Spec};
 use learn::trained::Parts;
 use pde::codec::CodecTask;
 use pde::corrector::CorrectorTask;
+use pde::critic::{self, CriticTask};
 use pde::distill::DistillTask;
 use pde::operator::OperatorTask;
 use pde::{TrainedCodec, TrainedCorrector, TrainedOperator};
@@ -50,21 +51,35 @@ pub type Restore = fn(&Parts, &Opener) -> Result<Box<dyn TrainedModel>>;
 pub type Load = fn(&[PathBuf], &[String], &dyn Fn(&str) -> Option<String>) -> Result<Configured>;
 
 /// All tasks, in the order in which programs list them.
-pub static TASKS: [Entry; 5] = [
-    entry::<CodecTask, TrainedCodec>("Autoencoder from fields to latent tokens"),
-    entry::<OperatorTask, TrainedOperator>("Time stepping in the latent space of a codec"),
-    entry::<CorrectorTask, TrainedCorrector>("Generative model of an operator's error"),
-    entry::<DistillTask, TrainedCorrector>("Consistency model of a corrector, for few evaluations"),
-    entry::<RegressionTask, TrainedRegression>("Solutions of steady problems from their inputs"),
+pub static TASKS: [Entry; 6] = [
+    entry::<CodecTask>("Autoencoder from fields to latent tokens", open::<TrainedCodec>),
+    entry::<OperatorTask>("Time stepping in the latent space of a codec", open::<TrainedOperator>),
+    entry::<CorrectorTask>("Generative model of an operator's error", open::<TrainedCorrector>),
+    entry::<DistillTask>(
+        "Consistency model of a corrector, for few evaluations",
+        open::<TrainedCorrector>,
+    ),
+    entry::<CriticTask>("Errors of a corrector's samples, as a reward of search", critic::refuse),
+    entry::<RegressionTask>(
+        "Solutions of steady problems from their inputs",
+        open::<TrainedRegression>,
+    ),
 ];
 
-const fn entry<T: Define, M: TrainedModel + 'static>(about: &'static str) -> Entry {
+fn open<M: TrainedModel + 'static>(
+    parts: &Parts,
+    opener: &Opener,
+) -> Result<Box<dyn TrainedModel>> {
+    Ok(Box::new(M::restore(parts, opener)?))
+}
+
+const fn entry<T: Define>(about: &'static str, restore: Restore) -> Entry {
     Entry {
         spec: &T::SPEC,
         about,
         load: Configured::load::<T>,
         keys: keys::<ConfigOf<T>>,
         schema: || schema_for!(ConfigOf<T>),
-        restore: |parts, opener| Ok(Box::new(M::restore(parts, opener)?)),
+        restore,
     }
 }

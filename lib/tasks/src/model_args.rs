@@ -28,9 +28,14 @@ pub struct ModelArgs {
 impl ModelArgs {
     /// Starts the threads and opens the model.
     pub fn open(&self) -> Result<Box<dyn TrainedModel>> {
+        self.opener()?.open(&self.run)
+    }
+
+    /// Starts the threads and opens the device for the model, and for others beside it.
+    pub fn opener(&self) -> Result<Opener> {
         tensor::parallel::start_threads(self.threads)?;
         let (weights, device) = (self.weights, self.device.open()?.0);
-        Opener { weights, device, with: self.with.clone() }.open(&self.run)
+        Ok(Opener { weights, device, with: self.with.clone() })
     }
 
     /// The run directory or checkpoint.

@@ -1,8 +1,8 @@
 //! Trained models behind one interface for all tasks, as programs use them.
 
 use crate::TASKS;
-use crate::pde::TrainedCodec;
 use crate::pde::evaluate::{Batch, Plan, Request, Start};
+use crate::pde::{TrainedCodec, TrainedOperator};
 use data::fields::field::Field;
 use data::fields::split_set::TrajectorySet;
 use data::fields::write::{Header, Partial};
@@ -33,6 +33,11 @@ pub trait TrainedModel: Send + Sync {
 
     /// Tokens and features of its latent states, if it has any.
     fn latent(&self) -> Option<[usize; 2]> {
+        None
+    }
+
+    /// The operator whose latent states it predicts, if it has one.
+    fn operator(&self) -> Option<&TrainedOperator> {
         None
     }
 

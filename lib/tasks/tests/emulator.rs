@@ -13,7 +13,7 @@ use tasks::diffusion::Preconditioning;
 use tasks::pde::models::denoiser::{Denoiser, DenoiserModel, Given};
 use tasks::pde::models::operator::{Attention, BackboneConfig, ConditionPath, Output};
 use tasks::pde::models::{
-    Codec, CodecModel, Fno, Mlp, Operator, OperatorModel, PdetStack, PdetUnet,
+    Codec, CodecModel, Critic, CriticModel, Fno, Mlp, Operator, OperatorModel, PdetStack, PdetUnet,
 };
 use tensor::check::{difference, draw};
 use tensor::op::Draw;
@@ -39,6 +39,7 @@ enum Model {
     Codec(Codec),
     Operator(Operator),
     Denoiser(Denoiser),
+    Critic(Critic),
 }
 
 impl Model {
@@ -64,6 +65,13 @@ impl Model {
                 let given = Given { states: [&next, &z], features: &value(&[BATCH, FEATURES], 5) };
                 let c = Preconditioning::Edm { sigma_data: 1.0 }.at(0.7);
                 (denoiser.denoise(forward, &x, &given, &c).unwrap(), target)
+            }
+            Model::Critic(critic) => {
+                let [z, candidate] = [1, 2].map(|seed| value(&[BATCH, TOKENS, DIM], seed));
+                let told = [value(&[BATCH, FEATURES], 5), value(&[BATCH, 1, 1], 6)];
+                let told = [&told[0], &told[1]];
+                let found = critic.forward(forward, [&z, &candidate], told).unwrap();
+                (found.reshape(&[BATCH, 1]), value(&[BATCH, 1], 3))
             }
         };
         let (width, elements) = (made.value().width(), made.value().len());
@@ -132,6 +140,14 @@ fn denoiser(backbone: BackboneConfig, condition: ConditionPath) -> (Model, Param
     (Model::Denoiser(denoiser), b.finish())
 }
 
+fn critic() -> (Model, ParamSet) {
+    let (backbone, condition) = (stack(Attention::None, 5), ConditionPath::Adaptive);
+    let model = CriticModel { backbone, condition, condition_width: 5 };
+    let mut b = Builder::new(1);
+    let critic = Critic::new(&mut b, &model, DIM, [1, TOKENS], Padding::Periodic, FEATURES);
+    (Model::Critic(critic), b.finish())
+}
+
 fn codec() -> (Model, ParamSet) {
     let model = CodecModel {
         patch: PATCH,
@@ -155,6 +171,7 @@ fn models() -> Vec<(&'static str, Model, ParamSet)> {
     let heads = |qk_norm| Attention::MultiHead { heads: 3, qk_norm };
     [
         ("codec", codec()),
+        ("critic", critic()),
         ("denoiser, adaptive", denoiser(mlp(), Adaptive)),
         ("denoiser, concatenated", denoiser(mlp(), Concatenated)),
         ("fno, adaptive", operator(fno(), Adaptive, Output::Scale)),

@@ -2,6 +2,7 @@
 
 pub mod codec;
 pub mod corrector;
+pub mod critic;
 pub mod distill;
 pub mod evaluate;
 pub mod identity;
@@ -16,4 +17,4 @@ mod trained;
 pub(crate) mod windows;
 
 pub use sources::{FieldSource, Sources};
-pub use trained::{TrainedCodec, TrainedCorrector, TrainedOperator};
+pub use trained::{TrainedCodec, TrainedCorrector, TrainedCritic, TrainedOperator};

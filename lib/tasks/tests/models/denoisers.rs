@@ -1,8 +1,11 @@
-//! Denoisers: the parameter counts of the published correctors, gradients, and why the published distillation is not ours.
+//! Denoisers and critics: the parameter counts of the published correctors, gradients, and why the published distillation
+//! is not ours.
 
 use super::*;
-use tasks::diffusion::Preconditioning;
+use tasks::diffusion::{Preconditioning, combine};
+use tasks::pde::models::critic::log_rms;
 use tasks::pde::models::denoiser::{Denoiser, DenoiserModel, Given};
+use tasks::pde::models::{Critic, CriticModel};
 
 fn mlp(hidden: usize) -> BackboneConfig {
     BackboneConfig::Mlp(Mlp { hidden, depth: 2 })
@@ -41,6 +44,34 @@ fn gradients_of_denoisers_are_right_and_reach_every_parameter() {
             let features = constant(features.clone());
             let given = Given { states: [&next, &z], features: &features };
             distance(forward, &denoiser.denoise(forward, &x, &given, &c).unwrap(), &target)
+        });
+    }
+}
+
+/// The loss of task `critic`, for predicted errors that differ by sample.
+#[test]
+fn gradients_of_critics_are_right_and_reach_every_parameter() {
+    for backbone in [mlp(7), stack(3, Attention::None).backbone] {
+        let condition = ConditionPath::Adaptive;
+        let model = CriticModel { backbone, condition, condition_width: 5 };
+        let mut b = Builder::new(1);
+        let critic = Critic::new(&mut b, &model, 3, [1, 9], Padding::Periodic, 2);
+        let [z, candidate, next] = [1, 2, 3].map(|seed| draw(&[2, 9, 3], &Draw::Normal, seed, 0));
+        let features = draw(&[2, 2], &Draw::Normal, 5, 0);
+        let scale = Tensor::from_slice(&[0.1, 2.0], &[2, 1, 1]);
+        check("critic", &b.finish(), |forward| {
+            let [z, candidate, next] = [&z, &candidate, &next].map(|t| constant(t.clone()));
+            let features = constant(features.clone());
+            let scale = constant(scale.clone());
+            let told = [&features, &scale];
+            let found = critic.forward(forward, [&z, &candidate], told).unwrap();
+            let error = combine(forward, &[(1.0, &candidate), (-1.0, &next)]).unwrap();
+            let truth = log_rms(forward, &error).unwrap();
+            // ln RMS of 27 numbers, computed from its definition.
+            let squares = error.value().to_f64()[27..].iter().map(|x| x * x).sum::<f64>();
+            let expected = 0.5 * (squares / 27.0 + 1e-12).ln();
+            assert!((truth.value().to_f64()[1] - expected).abs() < 1e-12);
+            distance(forward, &found.reshape(&[2, 1]), &truth.value().reshape(&[2, 1]))
         });
     }
 }

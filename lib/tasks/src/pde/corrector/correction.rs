@@ -91,8 +91,17 @@ pub(crate) struct Draws {
 }
 
 impl Draws {
+    /// `members` rows for each of some rollouts.
+    pub fn members(seed: u64, rollouts: &[u64], members: usize) -> Self {
+        let of = |rollout: &u64| {
+            let rollout = *rollout;
+            (0..members as u64).map(move |member| (rollout, member))
+        };
+        Self { seed, rows: rollouts.iter().flat_map(of).collect() }
+    }
+
     /// Standard normal numbers for use `i` of step `step`, in the shape of a batch of states.
-    fn noise(&self, step: usize, i: usize, shape: &[usize]) -> Tensor {
+    pub fn noise(&self, step: usize, i: usize, shape: &[usize]) -> Tensor {
         let random = Philox::new(self.seed, Purpose::Sampling).at_update(step as u64);
         let mut noise = Tensor::empty(shape, Dtype::F32);
         let rows = noise.write::<f32>().chunks_exact_mut(shape[1..].iter().product());
@@ -114,6 +123,14 @@ pub(crate) enum Method {
 }
 
 impl Method {
+    /// Whether samples differ.
+    pub fn is_random(&self) -> bool {
+        match self {
+            Self::Diffusion(sampler) => sampler.steps > 0,
+            Self::Refine(sigmas) => sigmas.iter().any(|sigma| *sigma > 0.0),
+        }
+    }
+
     /// How often noise is used per step.
     pub fn noises(&self) -> usize {
         match self {

@@ -13,7 +13,7 @@ mod residuals;
 mod scale;
 
 pub use config::{CorrectorConfig, CorrectorData, CorrectorLoss, Objective, Sampling};
-pub(crate) use correction::{Correction, Draws, Method, Step};
+pub(crate) use correction::{Correction, Draws, Method, Scales, Step};
 pub use energy::energy_score;
 pub use parts::CorrectorParts;
 pub(in crate::pde) use residuals::Residuals;

@@ -323,9 +323,7 @@ impl Residuals {
         let windows: Vec<Window> = samples.iter().map(|s| self.validation.fixed(*s)).collect();
         let repeated: Vec<Window> =
             windows.iter().flat_map(|w| std::iter::repeat_n(*w, members)).collect();
-        let members_of =
-            |sample: &u64| (0..members as u64).map(|member| (*sample, member)).collect::<Vec<_>>();
-        let draws = Draws { seed, rows: samples.iter().flat_map(members_of).collect() };
+        let draws = Draws::members(seed, samples, members);
         let batch =
             self.batch(&self.validation, &repeated, 0, None)?.to_device(forward.device())?;
         let predictions = self.predict_states(forward, correction, &batch, &draws)?;

@@ -6,8 +6,10 @@
 //! Euler step of the teacher from x, f⁻ the moving average of the student, and w = 1/(σ - σ'), normalised to mean 1.
 
 mod config;
+mod frozen;
 
 pub use config::{DistillConfig, DistillData, DistillLoss, Student};
+pub(in crate::pde) use frozen::FrozenCorrector;
 
 use super::corrector::{
     Correction, CorrectorData, CorrectorParts, Draws, Method, Objective, Residuals, normal,
@@ -82,14 +84,8 @@ impl Define for DistillTask {
         let DistillConfig { data, model, loss, seed, .. } = config;
         let parts = Parts::read(&data.corrector, Weights::Ema).context(|| "data.corrector")?;
         CorrectorParts::require_task(&parts).context(|| "data.corrector")?;
-        let operator = parts.dependencies.get("operator").cloned();
-        let Some(operator) = operator.and_then(|operator| operator.path) else {
-            return Err(Error::data(
-                "data.corrector: its manifest does not record where its operator is",
-            ));
-        };
         let mut builder = Builder::new(*seed);
-        let of_corrector = CorrectorData {
+        let of_corrector = |operator| CorrectorData {
             operator,
             cross_fit: Vec::new(),
             train: data.train.clone(),
@@ -97,38 +93,30 @@ impl Define for DistillTask {
             random_shift: data.random_shift,
             start_bias: data.start_bias,
         };
-        let steps = [1, loss.validation_steps];
-        let residuals = Residuals::open(&of_corrector, steps, *seed, &mut builder)?;
-        let (grid, padding) = residuals.grid();
-        let teacher = CorrectorParts::of(&parts, grid[1]).context(|| "data.corrector")?;
-        residuals.require_operator(&teacher.operator, &teacher.origin.checkpoint)?;
+        let how = ([1, loss.validation_steps], *seed);
+        let from = (data.corrector.as_path(), &parts);
+        let frozen = FrozenCorrector::open(from, "teacher", of_corrector, how, &mut builder)?;
+        let teacher = &frozen.corrector;
         if !matches!(teacher.loss.objective, Objective::Diffusion { .. }) {
             return Err(Error::config(format!(
                 "data.corrector: {} is not a diffusion model; train it with loss.objective.kind: diffusion",
                 teacher.origin.checkpoint.display()
             )));
         }
-        builder.freeze(&["teacher.*".into()]);
-        let width = residuals.condition_width();
-        let frozen = builder.scope("teacher", |b| teacher.build(b, grid, padding, width));
+        let (grid, padding) = frozen.residuals.grid();
+        let width = frozen.residuals.condition_width();
         let denoiser = teacher.build(&mut builder, grid, padding, width);
         builder.check()?;
         let mut params = builder.finish();
-        residuals.assign(&mut params)?;
-        let named = |(name, value): &(String, Tensor)| (format!("teacher.{name}"), value.clone());
-        let weights: Vec<_> = teacher.weights.iter().map(named).collect();
-        params.frozen.assign_scope("teacher.", &weights)?;
+        frozen.assign(&mut params)?;
         params.trained.assign(&teacher.weights)?;
         let task = Self {
-            residuals,
-            teacher: frozen,
-            student: student_of(&teacher, model, denoiser),
+            student: student_of(teacher, model, denoiser),
             schedule: teacher.loss.sampling.schedule,
+            residuals: frozen.residuals,
+            teacher: frozen.correction.denoiser,
             loss: loss.clone(),
-            dependency: Dependency {
-                path: data.corrector.canonicalize().ok(),
-                hash: teacher.hash.clone(),
-            },
+            dependency: frozen.dependency,
             seed: *seed,
             micro_batches: config.training.updates * config.training.accumulation,
         };

@@ -1,10 +1,12 @@
 //! Which rollouts an evaluation computes.
 
 use super::views::Views;
+use crate::pde::TrainedCritic;
 use crate::pde::search::Search;
 use data::fields::generate::Equation;
 use data::fields::parameter::Parameter;
 use data::fields::split_set::TrajectorySet;
+use std::sync::Arc;
 use unix::{Error, Result};
 
 /// One rollout: a trajectory and the frame it starts from.
@@ -76,6 +78,8 @@ pub struct Plan {
     pub members: usize,
     /// Test-time search.
     pub search: Option<Search>,
+    /// The critic of a search by [`crate::pde::search::Reward::Critic`].
+    pub critic: Option<Arc<TrainedCritic>>,
     /// The equation of the data, if its files do not name it.
     pub equation: Option<Equation>,
 }
@@ -146,6 +150,7 @@ impl Plan {
             views: None,
             members: 1,
             search: None,
+            critic: None,
             equation: None,
         })
     }

@@ -58,7 +58,7 @@ pub struct Protocol {
     pub members: usize,
     /// Tokens and features of a latent state.
     pub latent: Option<[usize; 2]>,
-    /// The model and its dependencies, by task.
+    /// The model, its dependencies and the critic of its search, by task.
     #[serde(flatten)]
     pub models: BTreeMap<&'static str, Trained>,
 }
@@ -85,7 +85,7 @@ impl Protocol {
             members: plan.members,
             search: plan.search,
             latent: model.latent(),
-            models: (models.into_iter())
+            models: (models.into_iter().chain(plan.critic.iter().map(|critic| critic.model())))
                 .map(|(task, origin, parameters)| (task, Trained { origin, parameters }))
                 .collect(),
         }

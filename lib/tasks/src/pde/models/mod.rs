@@ -2,6 +2,7 @@
 
 pub(crate) mod backbone;
 pub mod codec;
+pub mod critic;
 pub mod denoiser;
 mod fno;
 mod mlp;
@@ -12,6 +13,7 @@ mod pdet_stack;
 mod pdet_unet;
 
 pub use codec::{Codec, CodecModel};
+pub use critic::{Critic, CriticModel};
 pub use denoiser::{Denoiser, DenoiserModel};
 pub use fno::Fno;
 pub use mlp::Mlp;

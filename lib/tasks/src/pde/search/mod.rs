@@ -1,11 +1,10 @@
-//! Test-time search: at every step of a rollout several candidates are drawn, and a reward that knows the equation, but
-//! not the truth, chooses one.
+//! Test-time search: at every step of a rollout several candidates are drawn, and a reward that knows the equation, or
+//! was trained to judge candidates, but does not know the truth, chooses one.
 //!
 //! With a horizon above 1 the search looks ahead: the best paths of candidates, by their discounted rewards, are
 //! extended step by step, and the first candidate of the best path is taken (beam search with a receding horizon). Every
 //! rollout is searched by itself: its result does not depend on the others.
 
-use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use unix::Result;
 
@@ -51,6 +50,8 @@ pub enum Reward {
     Residual,
     /// The distance to the solution from the earlier state: exact, and as expensive as a solver.
     Solver,
+    /// The error that a trained critic predicts, in units of the normalised latents.
+    Critic,
 }
 
 /// Searches of usual sizes.
@@ -105,8 +106,9 @@ pub trait World: Sync {
     /// Decodes the latents of `nodes`.
     fn decode(&self, nodes: &mut [Node]) -> Result<()>;
 
-    /// The reward of a step of a rollout between two decoded states; larger is better.
-    fn reward(&self, from: &Node, to: &Node) -> f64;
+    /// The rewards of steps of rollouts, each between two decoded states; larger is better. They do not depend on each
+    /// other.
+    fn rewards(&self, steps: &[(&Node, &Node)]) -> Result<Vec<f64>>;
 }
 
 /// How the next state is chosen among the candidates.
@@ -180,15 +182,14 @@ impl Search {
                 let from: Vec<Node> = group.iter().map(|at| nodes[*at].clone()).collect();
                 let mut drawn = world.candidates(&from, step, &vec![0; from.len()], count)?;
                 world_decode(world, &mut drawn)?;
-                let mut beams = Vec::new();
-                for ((at, from), candidates) in group.iter().zip(&from).zip(&drawn) {
+                let mut beams = match choice == Choice::Reward && count > 1 {
+                    true => rewards(world, &from, &drawn)?,
+                    false => vec![Vec::new(); drawn.len()],
+                };
+                for ((at, rewards), candidates) in group.iter().zip(&beams).zip(&drawn) {
                     let own = &mut all[*at];
                     own.drawn += count;
                     own.expanded += 1;
-                    let rewards: Vec<f64> = match choice == Choice::Reward && count > 1 {
-                        true => candidates.par_iter().map(|to| world.reward(from, to)).collect(),
-                        false => Vec::new(),
-                    };
                     if !rewards.is_empty() {
                         own.scored += count;
                         let error = |to: &Node| distance(&to.field, truth(to.rollout, step + 1));
@@ -196,7 +197,6 @@ impl Search {
                         own.candidates
                             .push(rewards.iter().zip(errors).map(|(r, e)| [*r, e]).collect());
                     }
-                    beams.push(rewards);
                 }
                 if choice == Choice::Reward && count > 1 {
                     self.look_ahead(world, (&drawn, &mut beams), step, &group, &mut all)?;
@@ -261,15 +261,14 @@ impl Search {
                 beams.iter().flat_map(|(_, paths)| (0..paths.len()).map(first)).collect();
             let mut next = world.candidates(&ends, step + depth, &numbers, self.candidates)?;
             world_decode(world, &mut next)?;
-            let mut next = next.into_iter();
+            let rewards = rewards(world, &ends, &next)?;
+            let mut next = next.into_iter().zip(rewards);
             for (at, paths) in &mut beams {
                 let mut longer = Vec::new();
-                for (path, candidates) in paths.iter().zip(&mut next) {
+                for (path, (candidates, rewards)) in paths.iter().zip(&mut next) {
                     all[group[*at]].expanded += 1;
                     all[group[*at]].drawn += candidates.len();
                     all[group[*at]].scored += candidates.len();
-                    let rewards: Vec<f64> =
-                        candidates.par_iter().map(|to| world.reward(&path.end, to)).collect();
                     longer.extend(candidates.into_iter().zip(rewards).map(|(end, reward)| Path {
                         first: path.first,
                         end,
@@ -305,6 +304,14 @@ fn world_decode(world: &impl World, drawn: &mut [Vec<Node>]) -> Result<()> {
     let mut all = all.into_iter();
     drawn.iter_mut().zip(sizes).for_each(|(own, size)| own.extend(all.by_ref().take(size)));
     Ok(())
+}
+
+/// The rewards of the candidates of each of some states, in one batch.
+fn rewards(world: &impl World, from: &[Node], drawn: &[Vec<Node>]) -> Result<Vec<Vec<f64>>> {
+    let of_state = |(from, to)| std::iter::repeat(from).zip(to);
+    let steps: Vec<(&Node, &Node)> = from.iter().zip(drawn).flat_map(of_state).collect();
+    let mut all = world.rewards(&steps)?.into_iter();
+    Ok(drawn.iter().map(|to| all.by_ref().take(to.len()).collect()).collect())
 }
 
 /// The mean of some candidates in latent space, decoded.

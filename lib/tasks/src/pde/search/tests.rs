@@ -29,8 +29,8 @@ impl World for Walk {
         Ok(())
     }
 
-    fn reward(&self, from: &Node, to: &Node) -> f64 {
-        f64::from(to.field[0] - from.field[0])
+    fn rewards(&self, steps: &[(&Node, &Node)]) -> Result<Vec<f64>> {
+        Ok(steps.iter().map(|(from, to)| f64::from(to.field[0] - from.field[0])).collect())
     }
 }
 

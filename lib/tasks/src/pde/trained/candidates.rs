@@ -1,14 +1,16 @@
 //! Candidates for test-time search, and their rewards: samples of a corrector or a student, or the predictions of an
 //! operator for several values of the parameter.
 
-use super::TrainedOperator;
 use super::corrector::{SEED, Stage};
 use super::forecast::{Forecast, Predicted};
+use super::{TrainedCritic, TrainedOperator};
 use crate::pde::corrector::Draws;
 use crate::pde::evaluate::{Model, Plan, Start, rank_correlation};
 use crate::pde::search::{Choice, Node, Reward, Search, Searched, World};
 use data::fields::solvers::physics::Physics;
 use data::fields::split_set::TrajectorySet;
+use rayon::prelude::*;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tensor::{Tensor, Var};
@@ -24,7 +26,10 @@ pub(super) struct Candidates<'a> {
     source: Source<'a>,
     operator: &'a TrainedOperator,
     search: Search,
-    physics: Physics,
+    /// The equation; None if neither reward nor penalty needs it.
+    physics: Option<Physics>,
+    /// The critic, if it is the reward, and the conditions of each rollout, [n, F]: its own and the operator's.
+    critic: Option<(Arc<TrainedCritic>, [Tensor; 2])>,
     /// The conditions: of each rollout, [n, F], or of each guess, [K, F].
     features: Tensor,
     /// Ground truth, [n, steps + 1, points].
@@ -57,7 +62,19 @@ impl<'a> Candidates<'a> {
         let Some(field) = set.field_of(starts[0].trajectory) else {
             return Err(Error::bug("a file of the split is not open"));
         };
-        let physics = Physics::of(field, plan.equation, parameters[0], time)?;
+        let physics = match search.reward == Reward::Critic && search.penalty == 0.0 {
+            true => None,
+            false => Some(Physics::of(field, plan.equation, parameters[0], time)?),
+        };
+        let critic = match (search.reward, &plan.critic) {
+            (Reward::Critic, Some(critic)) => {
+                let own = critic.features_of(&parameters, time)?;
+                let told = operator.condition().features_of(&parameters, time)?;
+                Some((critic.clone(), [own, told]))
+            }
+            (Reward::Critic, None) => return Err(Error::bug("a search by a critic without one")),
+            _ => None,
+        };
         let points = set.shape().frame_len();
         let mut truth = vec![0.0; starts.len() * (plan.steps + 1) * points];
         for (start, rows) in starts.iter().zip(truth.chunks_exact_mut((plan.steps + 1) * points)) {
@@ -72,7 +89,18 @@ impl<'a> Candidates<'a> {
         };
         let features = operator.condition().features_of(&told, time)?;
         let (steps, nanoseconds) = (plan.steps, AtomicU64::new(0));
-        Ok(Self { source, operator, search, physics, features, truth, steps, points, nanoseconds })
+        Ok(Self {
+            source,
+            operator,
+            search,
+            physics,
+            critic,
+            features,
+            truth,
+            steps,
+            points,
+            nanoseconds,
+        })
     }
 
     /// The search, and beside it the mean of as many candidates and the oracle.
@@ -136,6 +164,46 @@ impl<'a> Candidates<'a> {
 }
 
 impl Candidates<'_> {
+    /// The normalised latents of some states, [states, tokens, dim].
+    fn normalised<'n>(&self, nodes: impl Iterator<Item = &'n Node>) -> Tensor {
+        let ([rows, columns], dim) = self.operator.tokens();
+        let mut all = Vec::new();
+        for node in nodes {
+            let start = all.len();
+            all.resize(start + node.latent.len(), 0.0);
+            self.operator.scale().apply(&node.latent, &mut all[start..]);
+        }
+        Tensor::from_slice(&all, &[all.len() / (rows * columns * dim), rows * columns, dim])
+    }
+
+    /// Counts the time that `threads` threads have spent on rewards since `began`.
+    fn spent(&self, began: Instant, threads: usize) {
+        let spent = began.elapsed().as_nanos() * threads as u128;
+        self.nanoseconds.fetch_add(u64::try_from(spent).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// The errors that the critic predicts for steps; none without a critic.
+    fn predicted_errors(&self, steps: &[(&Node, &Node)]) -> Result<Vec<f64>> {
+        let Some((critic, features)) = &self.critic else { return Ok(Vec::new()) };
+        let began = Instant::now();
+        let mut all = Vec::with_capacity(steps.len());
+        for steps in steps.chunks(ROWS) {
+            let from = self.normalised(steps.iter().map(|(from, _)| *from));
+            let to = self.normalised(steps.iter().map(|(_, to)| *to));
+            let told = [0, 1].map(|which| {
+                let (of_rollout, width) = (&features[which], features[which].width());
+                let rows = of_rollout.read::<f32>();
+                let row = |from: &Node| &rows[from.rollout * width..][..width];
+                let told: Vec<f32> =
+                    steps.iter().flat_map(|(from, _)| row(from)).copied().collect();
+                Tensor::from_slice(&told, &[steps.len(), width])
+            });
+            all.extend(critic.errors([&from, &to], [&told[0], &told[1]])?);
+        }
+        self.spent(began, rayon::current_num_threads());
+        Ok(all)
+    }
+
     /// The conditions of `count` candidates of each node, [nodes · count, F]: that of the rollout, or every guess in
     /// turn, starting with the candidate's number.
     fn told(&self, nodes: &[Node], numbers: &[u64], count: usize) -> Tensor {
@@ -177,15 +245,8 @@ impl World for Candidates<'_> {
         let mut all = Vec::with_capacity(nodes.len());
         let some = (ROWS / count).max(1);
         for (nodes, numbers) in nodes.chunks(some).zip(numbers.chunks(some)) {
-            let mut z = vec![0.0; nodes.len() * width];
-            for (node, z) in nodes.iter().zip(z.chunks_exact_mut(width)) {
-                self.operator.scale().apply(&node.latent, z);
-            }
-            let copies: Vec<f32> = z
-                .chunks_exact(width)
-                .flat_map(|z| std::iter::repeat_n(z, count).flatten().copied())
-                .collect();
-            let copies = Tensor::from_slice(&copies, &[nodes.len() * count, rows * columns, dim]);
+            let copies =
+                self.normalised(nodes.iter().flat_map(|node| std::iter::repeat_n(node, count)));
             let features = self.told(nodes, numbers, count);
             let found = match &self.source {
                 Source::Samples(stage, ids) => {
@@ -235,18 +296,23 @@ impl World for Candidates<'_> {
         Ok(())
     }
 
-    fn reward(&self, from: &Node, to: &Node) -> f64 {
-        let began = Instant::now();
-        let error = match self.search.reward {
-            Reward::Residual => self.physics.residual(&from.field, &to.field),
-            Reward::Solver => self.physics.solver_error(&from.field, &to.field),
+    fn rewards(&self, steps: &[(&Node, &Node)]) -> Result<Vec<f64>> {
+        let predicted = self.predicted_errors(steps)?;
+        let of_step = |(number, (from, to)): (usize, &(&Node, &Node))| {
+            let began = Instant::now();
+            let (from, to) = (&from.field[..], &to.field[..]);
+            let reward = -match (self.search.reward, &self.physics) {
+                (Reward::Residual, Some(physics)) => physics.residual(from, to),
+                (Reward::Solver, Some(physics)) => physics.solver_error(from, to),
+                _ => predicted[number],
+            };
+            let penalty = match (self.search.penalty, &self.physics) {
+                (factor, Some(physics)) if factor > 0.0 => factor * physics.violation(from, to),
+                _ => 0.0,
+            };
+            self.spent(began, 1);
+            reward - penalty
         };
-        let penalty = match self.search.penalty {
-            0.0 => 0.0,
-            factor => factor * self.physics.violation(&from.field, &to.field),
-        };
-        let spent = began.elapsed().as_nanos();
-        self.nanoseconds.fetch_add(u64::try_from(spent).unwrap_or(u64::MAX), Ordering::Relaxed);
-        -error - penalty
+        Ok(steps.par_iter().enumerate().map(of_step).collect())
     }
 }

@@ -6,7 +6,6 @@ use super::forecast::{Forecast, Predicted};
 use crate::pde::corrector::{Correction, CorrectorParts, CorrectorTask, Draws};
 use crate::pde::distill::{DistillTask, Student, student_of};
 use crate::pde::evaluate::{Batch, Model, Plan, Request, Start};
-use crate::pde::operator::OperatorParts;
 use crate::trained::{Opener, TrainedModel};
 use data::fields::field::Field;
 use data::fields::parameter::Parameter;
@@ -16,7 +15,6 @@ use learn::task::Define;
 use learn::trained::{Origin, Parts, Trained};
 use std::ops::Range;
 use tensor::Var;
-use tensor::ops::depthwise_conv::Padding;
 use unix::{Error, Result};
 
 /// Seed of the noise of evaluations.
@@ -34,7 +32,6 @@ pub struct TrainedCorrector {
     /// The model itself first, then its teacher.
     stages: Vec<Stage>,
     operator: TrainedOperator,
-    padding: Padding,
     hash: String,
 }
 
@@ -75,13 +72,13 @@ impl TrainedCorrector {
     }
 
     fn restore_corrector(parts: &Parts, opener: &Opener) -> Result<Self> {
-        let (operator, padding) = opener.dependency(parts, "operator", |parts, opener| {
+        let operator = opener.dependency(parts, "operator", |parts, opener| {
             let operator = TrainedOperator::restore(parts, opener)?;
-            let (padding, hash) =
-                (OperatorParts::of(parts)?.padding(), operator.hash().to_string());
-            Ok(((operator, padding), hash))
+            let hash = operator.hash().to_string();
+            Ok((operator, hash))
         })?;
         let ((grid, dim), width) = (operator.tokens(), operator.condition().width());
+        let padding = operator.padding();
         let own = CorrectorParts::of(parts, grid[1])?;
         let channels = own.scale.channels.len();
         if channels != dim {
@@ -92,7 +89,7 @@ impl TrainedCorrector {
         let trained = parts
             .restore(opener.device, |b| Ok(own.correction(own.build(b, grid, padding, width))))?;
         let stage = Stage { task: CorrectorTask::SPEC.name, model: Model::Corrector, trained };
-        Ok(Self { stages: vec![stage], operator, padding, hash: own.hash })
+        Ok(Self { stages: vec![stage], operator, hash: own.hash })
     }
 
     fn restore_student(parts: &Parts, opener: &Opener) -> Result<Self> {
@@ -104,8 +101,9 @@ impl TrainedCorrector {
         })?;
         let student: Student = parts.section("model")?;
         let (grid, width) = (all.operator.tokens().0, all.operator.condition().width());
+        let padding = all.operator.padding();
         let trained = parts.restore(opener.device, |b| {
-            Ok(student_of(&teacher, &student, teacher.build(b, grid, all.padding, width)))
+            Ok(student_of(&teacher, &student, teacher.build(b, grid, padding, width)))
         })?;
         all.stages
             .insert(0, Stage { task: DistillTask::SPEC.name, model: Model::Student, trained });
@@ -138,6 +136,10 @@ impl TrainedModel for TrainedCorrector {
 
     fn latent(&self) -> Option<[usize; 2]> {
         self.operator.latent()
+    }
+
+    fn operator(&self) -> Option<&TrainedOperator> {
+        Some(&self.operator)
     }
 
     fn plan(&self, set: &TrajectorySet, request: &Request) -> Result<Plan> {

@@ -18,6 +18,7 @@ use learn::forward::Forward;
 use learn::task::Define;
 use learn::trained::{Origin, Parts, Trained};
 use std::ops::Range;
+use tensor::ops::depthwise_conv::Padding;
 use tensor::{Tensor, Var};
 use unix::{Error, Result, warn};
 
@@ -31,6 +32,8 @@ pub struct TrainedOperator {
     codec: TrainedCodec,
     scale: Normalisation,
     condition: Condition,
+    /// Padding at the border of the domain.
+    padding: Padding,
     /// Strides that it was trained with, in frames.
     strides: Vec<usize>,
     hash: String,
@@ -50,6 +53,11 @@ impl TrainedOperator {
     /// Scale of its latents.
     pub(super) fn scale(&self) -> &Normalisation {
         &self.scale
+    }
+
+    /// Padding at the border of the domain.
+    pub(super) fn padding(&self) -> Padding {
+        self.padding
     }
 
     /// Its layers.
@@ -188,8 +196,9 @@ impl TrainedModel for TrainedOperator {
         }
         let grid = codec.token_grid();
         let trained = parts.restore(opener.device, |b| Ok(own.build(b, grid)))?;
-        let OperatorParts { scale, condition, hash, data, .. } = own;
-        Ok(Self { trained, codec, scale, condition, hash, strides: data.strides })
+        let (padding, strides) = (own.padding(), own.data.strides);
+        let OperatorParts { scale, condition, hash, .. } = own;
+        Ok(Self { trained, codec, scale, condition, padding, hash, strides })
     }
 
     fn models(&self) -> Vec<(&'static str, Origin, usize)> {
@@ -204,6 +213,10 @@ impl TrainedModel for TrainedOperator {
 
     fn latent(&self) -> Option<[usize; 2]> {
         self.codec.latent()
+    }
+
+    fn operator(&self) -> Option<&TrainedOperator> {
+        Some(self)
     }
 
     fn plan(&self, set: &TrajectorySet, request: &Request) -> Result<Plan> {
