@@ -6,15 +6,15 @@
 . "$(dirname "$0")/common.sh"
 
 once raw ds-prep gen navier-stokes --parameter 0.001,0.002 --constant forcing=0 --constant scale=10 --samples 140 \
-    --grid 64 --frames 41 --end 5 --seed 1 -o raw
+    --grid 32 --frames 41 --end 5 --seed 1 -o raw
 once split.json ds-prep split raw/*.h5 --train 120 --validation 10 --test 10 --seed 1 -o split.json
 once stats.json ds-prep stats split.json
 example corrector
 example distill
 train codec codec "$configs/ns2d-codec.yaml" -s data.split=split.json -s data.stats=stats.json
 once latents/validation/index.json latent-cache make codec --data split.json -o latents
-# Batches of 8, as for the operator: a state has eight times as many tokens as one of Burgers' equation.
-smaller="-s training.batch_size=8 -s training.validation_samples=16 -s loss.validation_steps=8"
+# A state has twice as many tokens as one of Burgers' equation.
+smaller="-s training.batch_size=16 -s training.validation_samples=16 -s loss.validation_steps=8"
 
 for seed in 1 2 3 4 5; do
     at=seed-$seed
@@ -35,5 +35,5 @@ for seed in 1 2 3 4 5; do
 done
 
 correctors_table --title "Navier-Stokes in two dimensions: correctors of an operator" \
-    --note "120/10/10 trajectories for each of 2 viscosities, 64 x 64 points; 16 steps of 2 frames from the first frame." \
+    --note "120/10/10 trajectories for each of 2 viscosities, 32 x 32 points; 16 steps of 2 frames from the first frame." \
     --note "Wider operator: the parameters and the training time of operator and corrector, $(cat seed-*/wide.updates | tr '\n' ' ')updates; 1500 of the operator."

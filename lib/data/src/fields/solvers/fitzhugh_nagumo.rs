@@ -28,7 +28,7 @@ pub struct Constants {
 /// The scheme for one grid; can be shared between threads.
 #[derive(Clone)]
 pub struct FitzHughNagumo {
-    k: f64,
+    constants: Constants,
     cells: usize,
     steps: usize,
     step: f64,
@@ -52,7 +52,7 @@ impl FitzHughNagumo {
         let diffusion = Diffusion::new(cells, Ends::Closed);
         let factors = |time: f64| constants.diffusivity.map(|d| diffusion.factors(d, time, SIDE));
         Self {
-            k: constants.k,
+            constants,
             cells,
             steps: steps as usize,
             step,
@@ -90,6 +90,35 @@ impl FitzHughNagumo {
         Some(())
     }
 
+    /// The time derivative of the discretised equation. `field` and `out` are [x, y, 2] at the cell centres.
+    pub fn rate(&self, field: &[f64], out: &mut [f64]) {
+        let (n, Constants { k, diffusivity }) = (self.cells, self.constants);
+        let curvature = (n as f64 / SIDE).powi(2);
+        let at = |i: usize, j: usize, channel: usize| field[2 * (i * n + j) + channel];
+        // No flux: the cell beyond the boundary equals that inside of it.
+        let around = |i: usize| [i.saturating_sub(1), (i + 1).min(n - 1)];
+        for (cell, out) in out.chunks_exact_mut(2).enumerate() {
+            let (i, j) = (cell / n, cell % n);
+            let ([up, down], [left, right]) = (around(i), around(j));
+            let [u, v] = [0, 1].map(|channel| at(i, j, channel));
+            let [of_u, of_v] = [0, 1].map(|channel| {
+                let neighbours = [(up, j), (down, j), (i, left), (i, right)];
+                let sum: f64 = neighbours.into_iter().map(|(i, j)| at(i, j, channel)).sum();
+                diffusivity[channel] * curvature * (sum - 4.0 * at(i, j, channel))
+            });
+            out.copy_from_slice(&[of_u + u - u * u * u - k - v, of_v + u - v]);
+        }
+    }
+
+    /// Advances a field [x, y, 2] by the interval of the scheme.
+    pub fn advance_field(&self, field: &mut [f64], work: &mut Workspace) {
+        let channel = |channel: usize| field.iter().skip(channel).step_by(2).copied().collect();
+        let mut state: [Vec<f64>; 2] = [channel(0), channel(1)];
+        self.advance(&mut state, work);
+        let cells = field.chunks_exact_mut(2).zip(state[0].iter().zip(&state[1]));
+        cells.for_each(|(cell, (u, v))| cell.copy_from_slice(&[*u, *v]));
+    }
+
     fn advance(&self, state: &mut [Vec<f64>; 2], work: &mut Workspace) {
         self.diffuse(state, &self.half, work);
         for left in (0..self.steps).rev() {
@@ -115,7 +144,7 @@ impl FitzHughNagumo {
 
     #[inline(always)]
     fn react(&self, u: &mut [f64], v: &mut [f64]) {
-        let (h, k) = (self.step, self.k);
+        let (h, k) = (self.step, self.constants.k);
         let rate = |u: f64, v: f64| (u - u * u * u - k - v, u - v);
         for (u, v) in u.iter_mut().zip(v) {
             let (a, b) = (*u, *v);

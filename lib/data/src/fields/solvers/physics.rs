@@ -4,6 +4,7 @@ use super::advection::Translation;
 use super::burgers::{self, Burgers};
 use super::diffusion;
 use super::diffusion_reaction::{self, DiffusionReaction};
+use super::fitzhugh_nagumo::{self, Constants, FitzHughNagumo};
 use super::navier_stokes::{self, NavierStokes};
 use crate::fields::field::{Field, attributes_of};
 use crate::fields::generate::Equation;
@@ -25,6 +26,7 @@ enum Scheme {
     Burgers(Burgers),
     Advection(Translation),
     DiffusionReaction(Box<DiffusionReaction>),
+    FitzHughNagumo(Box<FitzHughNagumo>),
     NavierStokes(Box<NavierStokes>),
 }
 
@@ -40,6 +42,7 @@ enum Work {
     None,
     Burgers(Box<burgers::Workspace>),
     Diffusion(Box<diffusion::Workspace>),
+    FitzHughNagumo(Box<fitzhugh_nagumo::Workspace>),
     NavierStokes(Box<navier_stokes::Workspace>),
 }
 
@@ -82,7 +85,13 @@ impl Physics {
                 let (force, courant) = (constant("forcing"), navier_stokes::COURANT);
                 Scheme::NavierStokes(Box::new(NavierStokes::new(value, force, grid, courant)))
             }
-            Equation::FitzHughNagumo | Equation::Darcy => {
+            Equation::FitzHughNagumo => {
+                let constants =
+                    Constants { k: constant("k"), diffusivity: [value, constant("Dv")] };
+                let step = fitzhugh_nagumo::STEP;
+                Scheme::FitzHughNagumo(Box::new(FitzHughNagumo::new(constants, grid, time, step)))
+            }
+            Equation::Darcy => {
                 return Err(Error::usage(format!("{path}: no reward for steps of {equation}")));
             }
         };
@@ -119,7 +128,8 @@ impl Physics {
     /// By how much `to` violates what holds for every solution, in units of the field: the change of the mean, where it
     /// is conserved, and the root mean square of the excess over the bounds of the solution. Solutions of Burgers'
     /// equation and of advection stay between the extremes of `from` (maximum principle); those of the Fisher-KPP
-    /// equation stay positive, and below 1 or the largest value of `from`.
+    /// equation stay positive, and below 1 or the largest value of `from`. The no-flux boundary of the FitzHugh-Nagumo
+    /// model restricts no state at the cell centres; it is part of the rates.
     pub fn violation(&self, from: &[f32], to: &[f32]) -> f64 {
         let mean = |u: &[f32]| u.iter().map(|u| f64::from(*u)).sum::<f64>() / u.len() as f64;
         let change = if self.conserves { (mean(to) - mean(from)).abs() } else { 0.0 };
@@ -133,7 +143,9 @@ impl Physics {
                 let [low, high] = extremes();
                 [low.min(0.0), high.max(1.0)]
             }
-            Scheme::NavierStokes(_) => [f64::NEG_INFINITY, f64::INFINITY],
+            Scheme::FitzHughNagumo(_) | Scheme::NavierStokes(_) => {
+                [f64::NEG_INFINITY, f64::INFINITY]
+            }
         };
         let excess = to.iter().map(|u| f64::from(*u)).map(|u| (u - high).max(low - u).max(0.0));
         change + root_mean_square(excess)
@@ -144,6 +156,7 @@ impl Physics {
             (Scheme::Burgers(scheme), Work::Burgers(work)) => scheme.rate(u, out, work),
             (Scheme::Advection(scheme), _) => scheme.rate(u, out),
             (Scheme::DiffusionReaction(scheme), _) => scheme.rate(u, out),
+            (Scheme::FitzHughNagumo(scheme), _) => scheme.rate(u, out),
             (Scheme::NavierStokes(scheme), Work::NavierStokes(work)) => scheme.rate(u, out, work),
             _ => out.fill(f64::NAN),
         }
@@ -159,6 +172,10 @@ impl Physics {
             }
             (Scheme::DiffusionReaction(scheme), Work::Diffusion(work)) => {
                 scheme.advance(u, work);
+                u.iter().all(|u| u.is_finite()).then_some(())
+            }
+            (Scheme::FitzHughNagumo(scheme), Work::FitzHughNagumo(work)) => {
+                scheme.advance_field(u, work);
                 u.iter().all(|u| u.is_finite()).then_some(())
             }
             (Scheme::NavierStokes(scheme), Work::NavierStokes(work)) => {
@@ -185,6 +202,9 @@ impl Physics {
                 Scheme::Burgers(scheme) => Work::Burgers(Box::new(scheme.workspace())),
                 Scheme::Advection(_) => Work::None,
                 Scheme::DiffusionReaction(scheme) => Work::Diffusion(Box::new(scheme.workspace())),
+                Scheme::FitzHughNagumo(scheme) => {
+                    Work::FitzHughNagumo(Box::new(scheme.workspace()))
+                }
                 Scheme::NavierStokes(scheme) => Work::NavierStokes(Box::new(scheme.workspace())),
             },
         });
@@ -232,9 +252,10 @@ mod tests {
     }
 
     /// Without advection, whose generated states are not band-limited; [`super::super::advection`] tests its scheme.
-    const EQUATIONS: [(Equation, f64); 3] = [
+    const EQUATIONS: [(Equation, f64); 4] = [
         (Equation::Burgers, 0.3),
         (Equation::DiffusionReaction, 0.02),
+        (Equation::FitzHughNagumo, 0.02),
         (Equation::NavierStokes, 0.01),
     ];
 
@@ -282,7 +303,7 @@ mod tests {
             let size = root_mean_square(to.iter().map(|u| f64::from(*u)));
             assert!(physics.violation(from, to) < 1e-6 * size, "{equation}");
             let shifted: Vec<f32> = to.iter().map(|u| u + 0.01).collect();
-            let conserves = equation != Equation::DiffusionReaction;
+            let conserves = !equation.symmetries().conserved.is_empty();
             let found = physics.violation(from, &shifted);
             assert_eq!(found > 0.0099, conserves, "{equation}: {found}");
             let mut overshot = to.to_vec();
@@ -290,7 +311,7 @@ mod tests {
             overshot[0] += 5.0;
             overshot[1] -= 5.0;
             let found = physics.violation(from, &overshot);
-            let is_bounded = equation != Equation::NavierStokes;
+            let is_bounded = matches!(equation, Equation::Burgers | Equation::DiffusionReaction);
             assert_eq!(found > 0.1, is_bounded, "{equation}: {found}");
         }
     }
