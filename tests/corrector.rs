@@ -28,7 +28,7 @@ checkpoint: {every: 10}
 ";
 
 const CRITIC: &str = "seed: 5
-data: {candidates: corrector, train: latents/train, validation: latents/validation}
+data: {corrector: corrector, train: latents/train, validation: latents/validation}
 model: {backbone: {kind: pdet_stack, hidden: 16, depth: 1, kernel_size: 3}}
 loss: {validation_steps: 2, validation_members: 4}
 training: {updates: 150, batch_size: 8, ema: 0.9, validate_every: 50, validation_samples: 8, log_every: 1}
@@ -179,7 +179,7 @@ fn a_critic_ranks_candidates(folder: &Path, score: &str) {
 
     // Candidates of a student, and of an operator that is told guesses of the parameter.
     let train = "train-stage critic -c critic.yaml -s training.updates=20";
-    succeed(folder, &format!("{train} -s data.candidates=distill --run of-student"));
+    succeed(folder, &format!("{train} -s data.corrector=distill --run of-student"));
     let guesses = "--search default --reward critic --critic of-student";
     succeed(folder, &format!("{score} operator {guesses} -o guessed-by-critic"));
 
@@ -191,11 +191,11 @@ fn a_critic_ranks_candidates(folder: &Path, score: &str) {
     refused(folder, &format!("{score} critic -o x"), 2, "a critic predicts no fields");
     let predict = "evaluate predict critic --inputs data/*0.1.hdf5 -o x.hdf5";
     refused(folder, predict, 2, "a critic predicts no fields");
-    let operator = format!("{train} --run x -s data.candidates=operator");
+    let operator = format!("{train} --run x -s data.corrector=operator");
     refused(folder, &operator, 65, "expected corrector or distill");
-    refused(folder, &format!("{train} --run x -s data.candidates=zero"), 78, "are all equal");
+    refused(folder, &format!("{train} --run x -s data.corrector=zero"), 78, "are all equal");
     succeed(folder, "mv corrector kept && cp -r crossed corrector");
-    let student = format!("{train} --run x -s data.candidates=distill");
+    let student = format!("{train} --run x -s data.corrector=distill");
     refused(folder, &student, 65, "the student of another corrector");
     succeed(folder, "rm -r corrector && mv kept corrector");
 }

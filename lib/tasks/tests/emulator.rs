@@ -10,10 +10,10 @@ use learn::forward::Forward;
 use learn::params::{Builder, ParamSet};
 use learn::train::Learner;
 use tasks::diffusion::Preconditioning;
-use tasks::pde::models::denoiser::{Denoiser, DenoiserModel, Given};
+use tasks::pde::models::denoiser::{Denoiser, Given};
 use tasks::pde::models::operator::{Attention, BackboneConfig, ConditionPath, Output};
 use tasks::pde::models::{
-    Codec, CodecModel, Critic, CriticModel, Fno, Mlp, Operator, OperatorModel, PdetStack, PdetUnet,
+    Codec, CodecModel, Critic, Fno, Mlp, NetworkModel, Operator, OperatorModel, PdetStack, PdetUnet,
 };
 use tensor::check::{difference, draw};
 use tensor::op::Draw;
@@ -133,7 +133,7 @@ fn mlp() -> BackboneConfig {
 }
 
 fn denoiser(backbone: BackboneConfig, condition: ConditionPath) -> (Model, ParamSet) {
-    let model = DenoiserModel { backbone, condition, condition_width: 5 };
+    let model = NetworkModel { backbone, condition, condition_width: 5 };
     let mut b = Builder::new(1);
     let grid = [1, TOKENS];
     let denoiser = Denoiser::new(&mut b, &model, DIM, grid, Padding::Periodic, FEATURES);
@@ -142,7 +142,7 @@ fn denoiser(backbone: BackboneConfig, condition: ConditionPath) -> (Model, Param
 
 fn critic() -> (Model, ParamSet) {
     let (backbone, condition) = (stack(Attention::None, 5), ConditionPath::Adaptive);
-    let model = CriticModel { backbone, condition, condition_width: 5 };
+    let model = NetworkModel { backbone, condition, condition_width: 5 };
     let mut b = Builder::new(1);
     let critic = Critic::new(&mut b, &model, DIM, [1, TOKENS], Padding::Periodic, FEATURES);
     (Model::Critic(critic), b.finish())

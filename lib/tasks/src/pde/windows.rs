@@ -178,7 +178,7 @@ impl Windows {
     }
 
     /// The window of a training sample, which is number `place` of micro-batch `micro_batch`.
-    pub fn draw(&self, micro_batch: u64, place: u64, sample: u64) -> Window<'_> {
+    fn draw(&self, micro_batch: u64, place: u64, sample: u64) -> Window<'_> {
         let draw = Philox::new(self.seed, Purpose::Augmentation).at_update(micro_batch);
         let window = self.fixed(sample);
         let starts = starts(window.store, self.steps, longest(&self.strides));
@@ -192,6 +192,12 @@ impl Windows {
         };
         let shift = [shift(2, rows), shift(1, columns)];
         Window { start: start as usize, stride, shift, ..window }
+    }
+
+    /// The windows of the training samples `samples`, which are numbers `first`.. of micro-batch `micro_batch`.
+    pub fn draw_all(&self, micro_batch: u64, first: u64, samples: &[u64]) -> Vec<Window<'_>> {
+        let draw = |(place, sample): (u64, &u64)| self.draw(micro_batch, place, *sample);
+        (first..).zip(samples).map(draw).collect()
     }
 
     /// Normalised states `steps` of each window, [windows, tokens, dim] by step.

@@ -4,8 +4,8 @@
 use super::*;
 use tasks::diffusion::{Preconditioning, combine};
 use tasks::pde::models::critic::log_rms;
-use tasks::pde::models::denoiser::{Denoiser, DenoiserModel, Given};
-use tasks::pde::models::{Critic, CriticModel};
+use tasks::pde::models::denoiser::{Denoiser, Given};
+use tasks::pde::models::{Critic, NetworkModel};
 
 fn mlp(hidden: usize) -> BackboneConfig {
     BackboneConfig::Mlp(Mlp { hidden, depth: 2 })
@@ -32,7 +32,7 @@ fn gradients_of_denoisers_are_right_and_reach_every_parameter() {
         [(0, Adaptive), (0, Additive), (0, Concatenated), (1, Adaptive), (1, Concatenated)]
     {
         let backbone = backbones[backbone].clone();
-        let model = DenoiserModel { backbone, condition, condition_width: 5 };
+        let model = NetworkModel { backbone, condition, condition_width: 5 };
         let mut b = Builder::new(1);
         let denoiser = Denoiser::new(&mut b, &model, 3, [1, 9], Padding::Periodic, 2);
         let [x, next, z, target] =
@@ -53,7 +53,7 @@ fn gradients_of_denoisers_are_right_and_reach_every_parameter() {
 fn gradients_of_critics_are_right_and_reach_every_parameter() {
     for backbone in [mlp(7), stack(3, Attention::None).backbone] {
         let condition = ConditionPath::Adaptive;
-        let model = CriticModel { backbone, condition, condition_width: 5 };
+        let model = NetworkModel { backbone, condition, condition_width: 5 };
         let mut b = Builder::new(1);
         let critic = Critic::new(&mut b, &model, 3, [1, 9], Padding::Periodic, 2);
         let [z, candidate, next] = [1, 2, 3].map(|seed| draw(&[2, 9, 3], &Draw::Normal, seed, 0));
@@ -81,7 +81,7 @@ fn gradients_of_critics_are_right_and_reach_every_parameter() {
 /// the root shows that students of task `distill` keep the spread of their teacher.
 #[test]
 fn the_published_distillation_makes_corrections_vanish() {
-    let model = DenoiserModel {
+    let model = NetworkModel {
         backbone: mlp(7),
         condition: ConditionPath::Concatenated,
         condition_width: 5,

@@ -2,7 +2,7 @@
 
 use super::correction::Method;
 use crate::diffusion::{Churn, LogNormal, Preconditioning, Sampler, Schedule, Solver};
-use crate::pde::models::DenoiserModel;
+use crate::pde::models::NetworkModel;
 use crate::pde::sources::one;
 use learn::config::Config;
 use schemars::JsonSchema;
@@ -156,7 +156,7 @@ impl Objective {
 }
 
 /// The configuration of the task.
-pub type CorrectorConfig = Config<CorrectorData, DenoiserModel, CorrectorLoss>;
+pub type CorrectorConfig = Config<CorrectorData, NetworkModel, CorrectorLoss>;
 
 /// Violations that the schema does not express.
 pub(super) fn violations(config: &CorrectorConfig) -> Violations {

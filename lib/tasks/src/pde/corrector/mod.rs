@@ -20,8 +20,7 @@ pub(in crate::pde) use residuals::Residuals;
 pub use scale::ResidualScale;
 
 use super::sources::joined;
-use super::windows::Window;
-use crate::pde::models::DenoiserModel;
+use crate::pde::models::NetworkModel;
 use data::inputs::InputFile;
 use learn::forward::Forward;
 use learn::params::{Builder, ParamSet};
@@ -53,7 +52,7 @@ impl Define for CorrectorTask {
     const SPEC: Spec =
         Spec::new("corrector", METRIC, Direction::Minimize, include_str!("corrector.yaml"));
     type Data = CorrectorData;
-    type Model = DenoiserModel;
+    type Model = NetworkModel;
     type Loss = CorrectorLoss;
 
     fn violations(config: &CorrectorConfig) -> Violations {
@@ -118,8 +117,7 @@ impl Task for CorrectorTask {
 
     fn batch(&self, micro_batch: u64, first: u64, samples: &[u64]) -> Result<Batch> {
         let windows = &self.residuals.train;
-        let draw = |(place, sample): (u64, &u64)| windows.draw(micro_batch, place, *sample);
-        let drawn: Vec<Window> = (first..).zip(samples).map(draw).collect();
+        let drawn = windows.draw_all(micro_batch, first, samples);
         let steps = self.closed_loop(micro_batch);
         let mut batch =
             self.residuals.batch(windows, &drawn, steps + 1, Some(&self.correction.scale))?;

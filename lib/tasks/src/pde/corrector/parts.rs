@@ -2,7 +2,7 @@
 
 use super::{Correction, CorrectorLoss, CorrectorTask, ResidualScale};
 use crate::pde::identity::{hash_of_buffers, hash_of_model};
-use crate::pde::models::{Denoiser, DenoiserModel};
+use crate::pde::models::{Denoiser, NetworkModel};
 use learn::params::Builder;
 use learn::task::{Define, Dependency};
 use learn::trained::{Origin, Parts};
@@ -14,7 +14,7 @@ use unix::{Error, Result};
 #[derive(Clone, Debug)]
 pub struct CorrectorParts {
     /// Its architecture.
-    pub model: DenoiserModel,
+    pub model: NetworkModel,
     /// What it learned, and how it is sampled.
     pub loss: CorrectorLoss,
     /// Scale of the residuals.
@@ -42,7 +42,7 @@ impl CorrectorParts {
     /// For tokens with `columns` columns. Errors: 65 when the checkpoint is of another task or parts are missing.
     pub fn of(parts: &Parts, columns: usize) -> Result<Self> {
         Self::require_task(parts)?;
-        let (model, loss): (DenoiserModel, CorrectorLoss) =
+        let (model, loss): (NetworkModel, CorrectorLoss) =
             (parts.section("model")?, parts.section("loss")?);
         let scale = ResidualScale::restore(parts, columns)?;
         let Some(operator) = parts.dependencies.get("operator").cloned() else {

@@ -6,7 +6,7 @@ use super::energy::energy_score;
 use super::scale::ResidualScale;
 use crate::diffusion::combine;
 use crate::pde::latents::codec_of;
-use crate::pde::models::{Denoiser, DenoiserModel, Operator};
+use crate::pde::models::{Denoiser, NetworkModel, Operator};
 use crate::pde::normalisation::Normalisation;
 use crate::pde::operator::{OperatorParts, open_split};
 use crate::pde::windows::{Part, Share, Window, Windows};
@@ -275,7 +275,7 @@ impl Residuals {
     }
 
     /// The layers of a denoiser of the residuals.
-    pub fn denoiser(&self, b: &mut Builder, model: &DenoiserModel) -> Denoiser {
+    pub fn denoiser(&self, b: &mut Builder, model: &NetworkModel) -> Denoiser {
         let (grid, padding) = self.grid();
         let dim = self.validation.first().layout().dim;
         Denoiser::new(b, model, dim, grid, padding, self.condition_width() + 1)

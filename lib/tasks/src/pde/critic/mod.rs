@@ -11,10 +11,10 @@
 
 mod config;
 
-pub use config::{CriticConfig, CriticData, CriticLoss};
+pub use config::{CriticConfig, CriticLoss};
 
-use super::corrector::{CorrectorData, Draws, Residuals, normal};
-use super::distill::FrozenCorrector;
+use super::corrector::{Draws, Residuals, normal};
+use super::distill::{FrozenCorrector, SampledData};
 use super::latents::Condition;
 use super::sources::joined;
 use super::windows::{Window, Windows};
@@ -68,8 +68,8 @@ pub(crate) fn refuse(_: &Parts, _: &Opener) -> Result<Box<dyn TrainedModel>> {
 impl Define for CriticTask {
     const SPEC: Spec =
         Spec::new("critic", METRIC, Direction::Maximize, include_str!("critic.yaml"));
-    type Data = CriticData;
-    type Model = super::models::CriticModel;
+    type Data = SampledData;
+    type Model = super::models::NetworkModel;
     type Loss = CriticLoss;
 
     fn violations(config: &CriticConfig) -> Violations {
@@ -78,22 +78,13 @@ impl Define for CriticTask {
 
     fn open(config: &ConfigOf<Self>) -> Result<(Self, ParamSet)> {
         let CriticConfig { data, model, loss, seed, .. } = config;
-        let parts = Parts::read(&data.candidates, Weights::Ema).context(|| "data.candidates")?;
+        let parts = Parts::read(&data.corrector, Weights::Ema).context(|| "data.corrector")?;
         let mut builder = Builder::new(*seed);
-        let of_corrector = |operator| CorrectorData {
-            operator,
-            cross_fit: Vec::new(),
-            train: data.train.clone(),
-            validation: data.validation.clone(),
-            random_shift: data.random_shift,
-            start_bias: data.start_bias,
-        };
-        let (from, how) =
-            ((data.candidates.as_path(), &parts), ([1, loss.validation_steps], *seed));
-        let frozen = FrozenCorrector::open(from, "candidates", of_corrector, how, &mut builder)?;
+        let how = ("candidates", [1, loss.validation_steps], *seed);
+        let frozen = FrozenCorrector::open(data, &parts, how, &mut builder)?;
         if !frozen.correction.method.is_random() {
             return Err(Error::config(format!(
-                "data.candidates: {} draws no samples, so its candidates are all equal; use a diffusion model or its \
+                "data.corrector: {} draws no samples, so its candidates are all equal; use a diffusion model or its \
                  student",
                 parts.origin.checkpoint.display()
             )));
@@ -170,8 +161,7 @@ impl Task for CriticTask {
 
     fn batch(&self, micro_batch: u64, first: u64, samples: &[u64]) -> Result<Batch> {
         let windows = &self.residuals.train;
-        let draw = |(place, sample): (u64, &u64)| windows.draw(micro_batch, place, *sample);
-        let drawn: Vec<Window> = (first..).zip(samples).map(draw).collect();
+        let drawn = windows.draw_all(micro_batch, first, samples);
         let noise = Philox::new(self.seed, Purpose::Noise).at_update(micro_batch);
         let layout = windows.first().layout();
         let shape = [samples.len(), layout.tokens, layout.dim];

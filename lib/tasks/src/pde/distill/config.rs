@@ -1,5 +1,6 @@
 //! The configuration of task `distill`.
 
+use crate::pde::corrector::CorrectorData;
 use crate::pde::sources::one;
 use learn::config::Config;
 use schemars::JsonSchema;
@@ -7,12 +8,12 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use unix::config::Violations;
 
-/// The teacher and the data.
+/// A trained corrector and the data, for models that learn from its samples.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct DistillData {
-    /// Run directory or checkpoint of the corrector to distill, a diffusion model, which is frozen. Of a run, the best
-    /// checkpoint is used. Its operator is found by the path in its checkpoint.
+pub struct SampledData {
+    /// Run directory or checkpoint of the corrector, a diffusion model, which is frozen; of task `critic` it may be a student
+    /// of one. Of a run, the best checkpoint is used. Its operator is found by the path in its checkpoint.
     pub corrector: PathBuf,
     /// Latents of the training split: a directory written by `latent-cache make`.
     pub train: PathBuf,
@@ -26,6 +27,21 @@ pub struct DistillData {
     /// uniform in [0, 1). 1 draws all start frames equally often.
     #[serde(default = "one")]
     pub start_bias: f64,
+}
+
+impl SampledData {
+    /// These data for the corrector of an operator.
+    pub(super) fn of_operator(&self, operator: PathBuf) -> CorrectorData {
+        let Self { train, validation, random_shift, start_bias, .. } = self.clone();
+        let cross_fit = Vec::new();
+        CorrectorData { operator, cross_fit, train, validation, random_shift, start_bias }
+    }
+
+    /// Violations that the schema does not express.
+    pub fn violations(&self) -> Violations {
+        let wrong = self.start_bias.is_nan() || self.start_bias < 1.0;
+        wrong.then(|| ("data.start_bias".into(), "must be at least 1".into())).into_iter().collect()
+    }
 }
 
 /// The student. Its architecture and initial values are those of the teacher.
@@ -90,16 +106,13 @@ impl DistillLoss {
 }
 
 /// The configuration of the task.
-pub type DistillConfig = Config<DistillData, Student, DistillLoss>;
+pub type DistillConfig = Config<SampledData, Student, DistillLoss>;
 
 /// Violations that the schema does not express.
 pub(super) fn violations(config: &DistillConfig) -> Violations {
     let DistillConfig { data, loss, training, .. } = config;
-    let mut violations = Violations::new();
+    let mut violations = data.violations();
     let mut violation = |key: &str, text: &str| violations.push((key.into(), text.into()));
-    if data.start_bias.is_nan() || data.start_bias < 1.0 {
-        violation("data.start_bias", "must be at least 1");
-    }
     let [first, last] = loss.intervals;
     if first == 0 || last < first || last > 65536 {
         violation("loss.intervals", "needs two numbers from 1 to 65536, the second not smaller");

@@ -1,12 +1,12 @@
 //! A trained corrector, or a student of one, as the frozen part of another model.
 
-use super::{DistillTask, Student, student_of};
-use crate::pde::corrector::{Correction, CorrectorData, CorrectorParts, CorrectorTask, Residuals};
+use super::{DistillTask, SampledData, Student, student_of};
+use crate::pde::corrector::{Correction, CorrectorParts, CorrectorTask, Residuals};
 use crate::pde::identity::hash_of_model;
 use learn::params::{Builder, ParamSet};
 use learn::task::{Define, Dependency};
 use learn::trained::{Parts, Weights};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use tensor::Tensor;
 use unix::{Context, Error, Result};
 
@@ -31,16 +31,14 @@ fn path_of(parts: &Parts, name: &str) -> Result<PathBuf> {
 }
 
 impl FrozenCorrector {
-    /// Opens the corrector or student `parts`, read from `path`, and registers its layers as frozen parameters in
-    /// `scope`, whose values [`FrozenCorrector::assign`] sets. `data` are the data of a corrector of the operator at a
-    /// path; `steps` are those of [`Residuals::open`].
+    /// Opens the corrector or student of `data`, read as `parts`, and registers its layers as frozen parameters in
+    /// `scope`, whose values [`FrozenCorrector::assign`] sets. `steps` are those of [`Residuals::open`].
     ///
     /// Errors: those of [`Residuals::open`]; 65 for a model of another task, or whose operator or teacher has changed.
     pub fn open(
-        (path, parts): (&Path, &Parts),
-        scope: &'static str,
-        data: impl FnOnce(PathBuf) -> CorrectorData,
-        (steps, seed): ([usize; 2], u64),
+        data: &SampledData,
+        parts: &Parts,
+        (scope, steps, seed): (&'static str, [usize; 2], u64),
         builder: &mut Builder,
     ) -> Result<Self> {
         let [own, other] = [CorrectorTask::SPEC.name, DistillTask::SPEC.name];
@@ -62,7 +60,7 @@ impl FrozenCorrector {
         };
         CorrectorParts::require_task(&teacher)?;
         let operator = path_of(&teacher, "operator")?;
-        let residuals = Residuals::open(&data(operator), steps, seed, builder)?;
+        let residuals = Residuals::open(&data.of_operator(operator), steps, seed, builder)?;
         let (grid, padding) = residuals.grid();
         let corrector = CorrectorParts::of(&teacher, grid[1])?;
         residuals.require_operator(&corrector.operator, &corrector.origin.checkpoint)?;
@@ -87,7 +85,7 @@ impl FrozenCorrector {
                 (student_of(&corrector, student, denoiser), weights)
             }
         };
-        let dependency = Dependency { path: path.canonicalize().ok(), hash };
+        let dependency = Dependency { path: data.corrector.canonicalize().ok(), hash };
         Ok(Self { residuals, corrector, correction, dependency, scope, weights })
     }
 

@@ -8,14 +8,11 @@
 mod config;
 mod frozen;
 
-pub use config::{DistillConfig, DistillData, DistillLoss, Student};
+pub use config::{DistillConfig, DistillLoss, SampledData, Student};
 pub(in crate::pde) use frozen::FrozenCorrector;
 
-use super::corrector::{
-    Correction, CorrectorData, CorrectorParts, Draws, Method, Objective, Residuals, normal,
-};
+use super::corrector::{Correction, CorrectorParts, Draws, Method, Objective, Residuals, normal};
 use super::sources::joined;
-use super::windows::Window;
 use crate::diffusion::{Coefficients, Preconditioning, Schedule, combine};
 use crate::pde::models::Denoiser;
 use data::inputs::InputFile;
@@ -72,7 +69,7 @@ fn consistency(schedule: &Schedule) -> Preconditioning {
 impl Define for DistillTask {
     const SPEC: Spec =
         Spec::new("distill", METRIC, Direction::Minimize, include_str!("distill.yaml"));
-    type Data = DistillData;
+    type Data = SampledData;
     type Model = Student;
     type Loss = DistillLoss;
 
@@ -85,17 +82,8 @@ impl Define for DistillTask {
         let parts = Parts::read(&data.corrector, Weights::Ema).context(|| "data.corrector")?;
         CorrectorParts::require_task(&parts).context(|| "data.corrector")?;
         let mut builder = Builder::new(*seed);
-        let of_corrector = |operator| CorrectorData {
-            operator,
-            cross_fit: Vec::new(),
-            train: data.train.clone(),
-            validation: data.validation.clone(),
-            random_shift: data.random_shift,
-            start_bias: data.start_bias,
-        };
-        let how = ([1, loss.validation_steps], *seed);
-        let from = (data.corrector.as_path(), &parts);
-        let frozen = FrozenCorrector::open(from, "teacher", of_corrector, how, &mut builder)?;
+        let how = ("teacher", [1, loss.validation_steps], *seed);
+        let frozen = FrozenCorrector::open(data, &parts, how, &mut builder)?;
         let teacher = &frozen.corrector;
         if !matches!(teacher.loss.objective, Objective::Diffusion { .. }) {
             return Err(Error::config(format!(
@@ -174,8 +162,7 @@ impl Task for DistillTask {
 
     fn batch(&self, micro_batch: u64, first: u64, samples: &[u64]) -> Result<Batch> {
         let windows = &self.residuals.train;
-        let draw = |(place, sample): (u64, &u64)| windows.draw(micro_batch, place, *sample);
-        let drawn: Vec<Window> = (first..).zip(samples).map(draw).collect();
+        let drawn = windows.draw_all(micro_batch, first, samples);
         let batch = self.residuals.batch(windows, &drawn, 1, Some(&self.student.scale))?;
         let [levels, noise] = [Purpose::Loss, Purpose::Noise]
             .map(|purpose| Philox::new(self.seed, purpose).at_update(micro_batch));

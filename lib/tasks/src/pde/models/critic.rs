@@ -6,14 +6,10 @@
 //! from the second step on: without s, the rank correlation of the search of benches/science/hidden.sh was 0.27, and 0.06
 //! where the network saw z', although it was 0.72 for candidates from true states. With s it is 0.31.
 
-use super::backbone::BackboneConfig;
-use super::network::{ConditionPath, Network, NetworkShape};
-use super::number;
+use super::network::{Network, NetworkModel, NetworkShape};
 use crate::diffusion::combine;
 use learn::forward::Forward;
 use learn::params::Builder;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use tensor::Var;
 use tensor::ops::binary::Binary;
 use tensor::ops::depthwise_conv::Padding;
@@ -23,28 +19,6 @@ use unix::Result;
 /// Added to mean squares before taking logarithms, as ε².
 const EPSILON: f64 = 1e-6;
 
-/// Architecture of the critic.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct CriticModel {
-    /// The backbone that processes the latent tokens.
-    pub backbone: BackboneConfig,
-    /// How the model is conditioned on Δt and the parameter of the equation.
-    #[serde(default)]
-    pub condition: ConditionPath,
-    /// Width of the conditioning vector of `condition: adaptive`; ignored otherwise.
-    #[serde(default = "number::<64>")]
-    #[schemars(range(min = 1, max = 65536))]
-    pub condition_width: usize,
-}
-
-impl CriticModel {
-    /// Violations in the values; keys are relative to `model`.
-    pub fn violations(&self) -> Vec<(String, String)> {
-        self.backbone.violations()
-    }
-}
-
 /// The layers of the critic.
 #[derive(Clone, Debug)]
 pub struct Critic(Network);
@@ -53,7 +27,7 @@ impl Critic {
     /// For latent tokens with `dim` features on `grid`, and a condition of `features` numbers.
     pub fn new(
         b: &mut Builder,
-        config: &CriticModel,
+        config: &NetworkModel,
         dim: usize,
         grid: [usize; 2],
         padding: Padding,

@@ -1,41 +1,15 @@
 //! The denoiser of a corrector: a network that sees the noisy residual of an operator, the operator's output and its
 //! input.
 
-use super::backbone::BackboneConfig;
-use super::network::{ConditionPath, Network, NetworkShape};
-use super::number;
+use super::network::{Network, NetworkModel, NetworkShape};
 use crate::diffusion::Coefficients;
 use learn::forward::Forward;
 use learn::params::Builder;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use tensor::ops::binary::Binary;
 use tensor::ops::concat::Concat;
 use tensor::ops::depthwise_conv::Padding;
 use tensor::{Tensor, Var};
 use unix::Result;
-
-/// Architecture of the denoiser.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct DenoiserModel {
-    /// The backbone that processes the latent tokens.
-    pub backbone: BackboneConfig,
-    /// How the model is conditioned on Δt, the parameter of the equation, the scale of the residual and the noise level.
-    #[serde(default)]
-    pub condition: ConditionPath,
-    /// Width of the conditioning vector of `condition: adaptive`; ignored otherwise.
-    #[serde(default = "number::<64>")]
-    #[schemars(range(min = 1, max = 65536))]
-    pub condition_width: usize,
-}
-
-impl DenoiserModel {
-    /// Violations in the values; keys are relative to `model`.
-    pub fn violations(&self) -> Vec<(String, String)> {
-        self.backbone.violations()
-    }
-}
 
 /// What the denoiser is given besides the noisy residual.
 pub struct Given<'a> {
@@ -54,7 +28,7 @@ impl Denoiser {
     /// to the noise level.
     pub fn new(
         b: &mut Builder,
-        config: &DenoiserModel,
+        config: &NetworkModel,
         dim: usize,
         grid: [usize; 2],
         padding: Padding,

@@ -13,11 +13,11 @@ mod pdet_stack;
 mod pdet_unet;
 
 pub use codec::{Codec, CodecModel};
-pub use critic::{Critic, CriticModel};
-pub use denoiser::{Denoiser, DenoiserModel};
+pub use critic::Critic;
+pub use denoiser::Denoiser;
 pub use fno::Fno;
 pub use mlp::Mlp;
-pub use network::{ConditionPath, Network, NetworkShape};
+pub use network::{ConditionPath, Network, NetworkModel, NetworkShape};
 pub use operator::{Operator, OperatorModel};
 pub use patches::Patches;
 pub use pdet_stack::PdetStack;

@@ -1,6 +1,7 @@
 //! A backbone together with its condition, which operators and denoisers share.
 
 use super::backbone::{Backbone, BackboneConfig, BackboneShape};
+use super::number;
 use learn::forward::Forward;
 use learn::nn::{Condition, Linear};
 use learn::params::Builder;
@@ -24,6 +25,29 @@ pub enum ConditionPath {
     Additive,
     /// The numbers themselves, as further features of every input token.
     Concatenated,
+}
+
+/// Architecture of a denoiser or a critic.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NetworkModel {
+    /// The backbone that processes the latent tokens.
+    pub backbone: BackboneConfig,
+    /// How the model is conditioned: on Δt and the parameter of the equation, and of a denoiser also on the scale of the
+    /// residual and the noise level.
+    #[serde(default)]
+    pub condition: ConditionPath,
+    /// Width of the conditioning vector of `condition: adaptive`; ignored otherwise.
+    #[serde(default = "number::<64>")]
+    #[schemars(range(min = 1, max = 65536))]
+    pub condition_width: usize,
+}
+
+impl NetworkModel {
+    /// Violations in the values; keys are relative to `model`.
+    pub fn violations(&self) -> Vec<(String, String)> {
+        self.backbone.violations()
+    }
 }
 
 /// The shapes of a network.

@@ -163,10 +163,7 @@ impl Task for OperatorTask {
     }
 
     fn batch(&self, micro_batch: u64, first: u64, samples: &[u64]) -> Result<Batch> {
-        let windows: Vec<Window> = (first..)
-            .zip(samples)
-            .map(|(place, sample)| self.train.draw(micro_batch, place, *sample))
-            .collect();
+        let windows = self.train.draw_all(micro_batch, first, samples);
         let weights: Vec<f32> = windows.iter().map(|window| self.weight(window.frame(0))).collect();
         let mut states = self.train.states(&windows, 0..=self.horizon(micro_batch), &self.scale);
         if self.data.noise > 0.0 {

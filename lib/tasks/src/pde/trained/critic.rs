@@ -4,7 +4,7 @@ use super::TrainedOperator;
 use crate::pde::corrector::{ResidualScale, Scales};
 use crate::pde::critic::CriticTask;
 use crate::pde::latents::Condition;
-use crate::pde::models::{Critic, CriticModel};
+use crate::pde::models::{Critic, NetworkModel};
 use crate::trained::Opener;
 use data::fields::parameter::Parameter;
 use learn::task::Define;
@@ -36,10 +36,10 @@ impl TrainedCritic {
         if recorded.is_none_or(|recorded| recorded.hash != operator.hash()) {
             return Err(Error::data(format!(
                 "{origin}: a critic of another operator than that of the searched model; train one with \
-                 data.candidates set to the searched model"
+                 data.corrector set to the searched model"
             )));
         }
-        let (model, condition): (CriticModel, _) =
+        let (model, condition): (NetworkModel, _) =
             (parts.section("model")?, Condition::restore(&parts)?);
         let ((grid, dim), padding) = (operator.tokens(), operator.padding());
         let trained = parts.restore(opener.device, |b| {
