@@ -1,6 +1,6 @@
-//! `ds-prep import`: converts files of any supported layout into contiguous files.
+//! `ds-prep import`: converts files of any supported layout into contiguous files, or makes records of them.
 
-use super::in_pool;
+use super::{in_pool, records};
 use std::path::PathBuf;
 
 use data::fields::import::{Format, Outcome, Plan, import, targets};
@@ -25,6 +25,8 @@ pub struct Import {
     limit: Option<usize>,
     #[command(flatten)]
     plan: Plan,
+    #[command(flatten)]
+    records: data::records::RecordPlan,
     /// Output format
     #[arg(long, default_value_t)]
     format: Format,
@@ -42,6 +44,10 @@ pub struct Import {
 pub fn run(args: Import) -> Result<Exit> {
     let mut files = inputs::files(&args.files)?;
     files.truncate(args.limit.unwrap_or(files.len()));
+    if args.records.makes_records() {
+        let plan = data::records::RecordPlan { reading: args.plan.reading, ..args.records };
+        return records::make(&plan, &files, &args.to, Out::stdout(args.output));
+    }
     let targets = targets(&args.plan, &files, &args.to, args.format, args.shard)?;
     let signals = Signals::install()?;
     let total: usize = targets.iter().map(|target| target.samples.len()).sum();

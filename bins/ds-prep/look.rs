@@ -1,5 +1,6 @@
 //! `ds-prep audit` and `ds-prep plot`.
 
+use super::records;
 use std::path::PathBuf;
 
 use data::fields::audit;
@@ -26,7 +27,11 @@ pub fn audit(args: &Audit) -> Result<Exit> {
     if !(0.0..1.0).contains(&args.near) {
         return Err(Error::usage(format!("--near {}: must be at least 0 and below 1", args.near)));
     }
-    let report = audit::audit(&inputs::files(&args.manifests)?, args.near)?;
+    let manifests = inputs::files(&args.manifests)?;
+    if manifests.iter().any(|path| records::are_at(path)) {
+        return records::audit(&manifests, Out::stdout(args.output));
+    }
+    let report = audit::audit(&manifests, args.near)?;
     let mut out = Out::stdout(args.output);
     report.violations.iter().try_for_each(|one| out.item(one, &one.message))?;
     out.finish()?;

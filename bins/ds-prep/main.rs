@@ -3,6 +3,7 @@
 mod import;
 mod look;
 mod manual;
+mod records;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -16,6 +17,7 @@ use data::fields::list::{FileRecord, describe, frames, parts};
 use data::fields::split::{By, GroupBy, Split, SplitName};
 use data::fields::split_set::{TrajectorySet, Verify};
 use data::fields::stats::Stats;
+use data::records::{RecordSplit, Records};
 use manual::MANUAL;
 use serde_json::{Value, json};
 use unix::cli::Output;
@@ -41,9 +43,9 @@ struct Args {
 enum Verb {
     /// Solve an equation for random initial states; one file per parameter value
     Gen(Gen),
-    /// Convert files of any layout to contiguous files, optionally cropped or resampled
+    /// Convert files of any layout to contiguous files, optionally cropped or resampled; or make records of arrays
     Import(Box<import::Import>),
-    /// Split the trajectories of files into training, validation and test
+    /// Split trajectories or records into training, validation and test
     Split(Divide),
     /// Compute the statistics of the training split of a manifest
     Stats {
@@ -55,9 +57,9 @@ enum Verb {
         #[command(flatten)]
         output: Output,
     },
-    /// Report every problem in files, or in manifests (*.json) and their files
+    /// Report every problem in files or stores of records, or in manifests (*.json) and what they list
     Check {
-        /// HDF5 files or manifests; `-` reads their names from stdin
+        /// HDF5 files, stores of records or manifests; `-` reads their names from stdin
         #[arg(required = true)]
         files: Vec<PathBuf>,
         /// Largest |u| that is not reported as a problem
@@ -70,9 +72,9 @@ enum Verb {
     Audit(look::Audit),
     /// Plot a trajectory
     Plot(look::Plot),
-    /// List files, or the splits of manifests (*.json)
+    /// List files or stores of records, or the splits of manifests (*.json)
     Ls {
-        /// HDF5 files or manifests; `-` reads their names from stdin
+        /// HDF5 files, stores of records or manifests; `-` reads their names from stdin
         #[arg(required = true)]
         files: Vec<PathBuf>,
         #[command(flatten)]
@@ -131,7 +133,7 @@ struct Gen {
 
 #[derive(clap::Args)]
 struct Divide {
-    /// HDF5 files; `-` reads their names from stdin
+    /// HDF5 files, or stores of records; `-` reads their names from stdin
     #[arg(required = true)]
     files: Vec<PathBuf>,
     /// Share of the training split: a percentage, or a number of trajectories per parameter value
@@ -143,6 +145,12 @@ struct Divide {
     /// Share of the test split
     #[arg(long, default_value = "10%", value_name = "SHARE")]
     test: Share,
+    /// Stores of records for validation, all of them; the share of validation in the others is then for training
+    #[arg(long, value_delimiter = ',', value_name = "STORE", conflicts_with = "validation")]
+    validation_from: Vec<PathBuf>,
+    /// Stores of records for the test, all of them
+    #[arg(long, value_delimiter = ',', value_name = "STORE", conflicts_with = "test")]
+    test_from: Vec<PathBuf>,
     /// Unit to split by
     #[arg(long, default_value = "trajectory", value_name = "UNIT")]
     by: By,
@@ -227,6 +235,20 @@ fn generate(args: &Gen) -> Result<Exit> {
 fn split(args: &Divide) -> Result<Exit> {
     let files = inputs::files(&args.files)?;
     let shares = [args.train, args.validation, args.test];
+    if files.iter().any(|path| records::are_at(path)) {
+        let division = records::Division {
+            by: args.by,
+            shares,
+            validation_from: &args.validation_from,
+            test_from: &args.test_from,
+            seed: args.seed,
+        };
+        return records::split(&division, &files, &args.to, Out::stdout(args.output));
+    }
+    if let Some(store) = args.validation_from.iter().chain(&args.test_from).next() {
+        let what = "is for stores of records only, but the files to split are none";
+        return Err(Error::usage(format!("{}: {what}", store.display())));
+    }
     let split = divide_by(args.by, args.group_by, &files, shares, args.seed, &args.to)?;
     if args.to.as_os_str() == "-" {
         let text = split.text()?;
@@ -241,9 +263,12 @@ fn split(args: &Divide) -> Result<Exit> {
 }
 
 fn stats(manifest: &Path, to: Option<PathBuf>, mut out: Out) -> Result<Exit> {
+    let to = to.unwrap_or_else(|| manifest.with_file_name("stats.json"));
+    if records::are_at(manifest) {
+        return records::stats(manifest, &to, out);
+    }
     let set = TrajectorySet::open(manifest, SplitName::Train, Verify::Hashes)?;
     let stats = Stats::of(&set)?;
-    let to = to.unwrap_or_else(|| manifest.with_file_name("stats.json"));
     if to.as_os_str() == "-" {
         return out.raw(stats.text()?.as_bytes()).map(|()| Exit::Done);
     }
@@ -252,8 +277,14 @@ fn stats(manifest: &Path, to: Option<PathBuf>, mut out: Out) -> Result<Exit> {
 }
 
 fn check(files: &[PathBuf], limit: f32, mut out: Out) -> Result<Exit> {
-    let mut all = Report::default();
+    let (mut all, mut of_records) = (Report::default(), records::Report::default());
     for path in inputs::files(files)? {
+        if records::are_at(&path) {
+            let report = records::check(&path, limit, &mut out)?;
+            of_records.records += report.records;
+            of_records.problems.extend(report.problems);
+            continue;
+        }
         let report = if is_manifest(&path) {
             check_split(&path, limit)?
         } else {
@@ -267,8 +298,12 @@ fn check(files: &[PathBuf], limit: f32, mut out: Out) -> Result<Exit> {
         }
     }
     let Report { files, trajectories, violations } = all;
-    note!("{files} files, {trajectories} trajectories, {} problems", violations.len());
-    Ok(if violations.is_empty() { Exit::Done } else { Exit::Data })
+    let problems = violations.len() + of_records.problems.len();
+    match of_records.records {
+        0 => note!("{files} files, {trajectories} trajectories, {problems} problems"),
+        count => note!("{count} records, {problems} problems"),
+    }
+    Ok(if problems == 0 { Exit::Done } else { Exit::Data })
 }
 
 /// Lists files; those that cannot be read are reported and do not prevent the others from being listed.
@@ -276,6 +311,13 @@ fn list(files: &[PathBuf], mut out: Out) -> Result<Exit> {
     // A closed or full stdout ends the program.
     let fatal = [Exit::Done, Exit::Io];
     let exit = inputs::each(files, &fatal, |path| {
+        if Records::is_store(path) {
+            return out.row(&records::row(&Records::open(path)?));
+        }
+        if RecordSplit::is_manifest(path) {
+            let (split, _) = RecordSplit::load(path)?;
+            return split.rows(path).iter().try_for_each(|part| out.row(part));
+        }
         if !is_manifest(path) {
             return out.row(&FileRecord::of(path)?);
         }

@@ -23,6 +23,10 @@ EXAMPLES
     $ ds-prep import raw/*.hdf5 --grid 64 --stride 2 --format safetensors --shard 4 -o small
   A test of extrapolation, with the largest viscosity in the test split only:
     $ ds-prep split raw/*.hdf5 --by parameter --train 1 --validation 1 --test 1 -o far.json
+  Records for regression: from two consecutive frames, the third one after them:
+    $ ds-prep import raw/*.hdf5 --history 2 --shift 3 -o pairs
+    $ ds-prep split pairs -o pairs.json
+    $ ds-prep stats pairs.json -o pairs-stats.json
   File names from another program:
     $ find raw -name '*.hdf5' | ds-prep ls -
   One trajectory, frame by frame and as a picture:

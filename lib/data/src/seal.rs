@@ -3,6 +3,8 @@
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 use unix::publish::publish_bytes;
 use unix::{Error, Result, small};
@@ -45,6 +47,18 @@ impl SealedFile {
         let content = serde_json::from_slice(&bytes).map_err(unread)?;
         require(path, &bytes, made_by)?;
         Ok((content, blake3::hash(&bytes).to_hex().to_string()))
+    }
+
+    /// Whether the file at `path` says that it has this format.
+    pub fn is_format_of(&self, path: &Path) -> bool {
+        // The first member of the object.
+        let begin = format!("{{\"format\":\"{}\"", self.format);
+        let read = || {
+            let mut found = vec![0; begin.len()];
+            File::open(path)?.read_exact(&mut found)?;
+            std::io::Result::Ok(found == begin.as_bytes())
+        };
+        path.is_file() && read().unwrap_or(false)
     }
 
     /// The text of a file with this content.

@@ -3,7 +3,7 @@
 
 pub mod audit;
 pub mod check;
-mod content;
+pub(crate) mod content;
 pub mod divide;
 pub mod field;
 pub mod generate;

@@ -24,14 +24,16 @@ use unix::Result;
 #[value(rename_all = "lower")]
 #[strum(serialize_all = "lowercase")]
 pub enum By {
-    /// Trajectories; every regime in the same proportions.
+    /// Trajectories, every regime in the same proportions; or records.
     #[default]
     Trajectory,
     /// Regimes, by parameter value: the smallest for training, the largest for the test, which then tests
     /// extrapolation.
     Parameter,
-    /// Files.
+    /// Files, or stores of records.
     File,
+    /// Records in their order: the first ones for training, the last ones for the test.
+    Index,
 }
 
 /// Which trajectories always share a split.

@@ -214,7 +214,7 @@ pub fn rms(set: &TrajectorySet, check: impl Fn() -> Result<()> + Sync) -> Result
 
 impl Statistics {
     /// Errors (65), with the key: a value that is not finite, or a negative standard deviation.
-    fn require_finite(&self, key: &str) -> Result<()> {
+    pub(crate) fn require_finite(&self, key: &str) -> Result<()> {
         let Self { mean, std, min, max, rms, .. } = *self;
         let named = [("mean", mean), ("std", std), ("min", min), ("max", max), ("rms", rms)];
         match named.into_iter().find(|(_, value)| !value.is_finite()) {

@@ -81,6 +81,11 @@ pub fn divide_by(
         By::Trajectory => request.trajectories(&sources, &keys)?,
         By::Parameter => request.regimes(&sources)?,
         By::File => request.files(&sources)?,
+        By::Index => {
+            return Err(Error::usage(
+                "--by index: only records of arrays are divided in their order",
+            ));
+        }
     };
     let Kind { frames, grid, channels: channel_names, inputs } = kind;
     Ok(Split {
@@ -160,7 +165,7 @@ fn source(field: &Field, manifest: &Path) -> Result<Source> {
 }
 
 /// `path` relative to `folder`, so that both can be moved together.
-fn relative(path: &Path, folder: &Path) -> Result<PathBuf> {
+pub(crate) fn relative(path: &Path, folder: &Path) -> Result<PathBuf> {
     let absolute = |p: &Path| {
         let p = if p.as_os_str().is_empty() { Path::new(".") } else { p };
         std::fs::canonicalize(p).map_err(|cause| Error::open(p, cause))

@@ -16,7 +16,7 @@ const A_CHUNK: f64 = 16384.0;
 
 /// An array whose dimensions have known meanings.
 #[derive(Debug)]
-pub(super) struct Array {
+pub(crate) struct Array {
     path: PathBuf,
     name: String,
     dims: Vec<usize>,
@@ -64,7 +64,7 @@ impl Array {
     ///
     /// Errors (65): it does not have as many dimensions as `axes`, is empty (except for trajectories), too large, or
     /// truncated.
-    pub fn new(
+    pub(super) fn new(
         source: &dyn Source,
         name: &str,
         dims: Vec<usize>,

@@ -34,7 +34,7 @@ impl Axis {
 }
 
 /// The dimensions of a dataset in the order of the file, e.g. `ntxyc`. Each occurs at most once, and spatial axes have
-/// no gaps: no `y` without `x`.
+/// no gaps: no `y` without `x`. Fields have at least one, which parsing from text requires.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Axes(Vec<Axis>);
 
@@ -89,9 +89,9 @@ impl From<Vec<Axis>> for Axes {
     }
 }
 
-impl FromStr for Axes {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
+impl Axes {
+    /// Parses letters, which may have no spatial axis.
+    pub fn parse(text: &str) -> Result<Self, String> {
         let of_letter = |letter: char| {
             let known = Axis::ALL.into_iter().find(|axis| axis.letter() == letter);
             known.ok_or_else(|| {
@@ -103,11 +103,19 @@ impl FromStr for Axes {
         if let Some((_, axis)) = twice {
             return Err(format!("`{}` occurs twice in axes `{text}`", axis.letter()));
         }
-        let space = axes.space();
-        if space == 0 || Axis::SPACE[..space].iter().any(|axis| axes.place(*axis).is_none()) {
-            return Err(format!("axes `{text}` need x, and y before z"));
+        let space = &Axis::SPACE[..axes.space()];
+        match space.iter().find(|axis| axes.place(**axis).is_none()) {
+            Some(missing) => Err(format!("axes `{text}` need `{}`", missing.letter())),
+            None => Ok(axes),
         }
-        Ok(axes)
+    }
+}
+
+impl FromStr for Axes {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let axes = Self::parse(text)?;
+        if axes.space() == 0 { Err(format!("axes `{text}` need `x`")) } else { Ok(axes) }
     }
 }
 

@@ -24,6 +24,7 @@ mod stated;
 mod table;
 mod zarr;
 
+pub(crate) use array::Array;
 pub use axes::{Axes, Axis};
 pub use hdf5_file::run_helper_if_requested;
 pub use layout::{Layout, Part};
@@ -37,7 +38,6 @@ pub(crate) use stated::OF_TRAJECTORIES;
 
 use crate::fields::generate::Equation;
 use crate::fields::parameter::Parameter;
-use array::Array;
 use recognise::{Recognised, recognise};
 use serde_json::{Map, Value};
 use source::Source;
@@ -89,6 +89,39 @@ enum Place {
         axes: Axes,
         arrays: Vec<OnceLock<Array>>,
     },
+}
+
+/// An array of a file: `name`, or its only one. `axes` returns the meaning of its dimensions for its shape.
+///
+/// Errors: 66 when the file cannot be opened; 65 when it has no such array; 2 for those of `axes`.
+pub(crate) fn open_array(
+    path: &Path,
+    name: Option<&str>,
+    axes: impl FnOnce(&[usize]) -> Result<Axes, String>,
+) -> Result<Array> {
+    let file = source::open(path, false)?;
+    let name = match name.map(String::from).or_else(|| file.only_array()) {
+        Some(name) => name,
+        None => match file.names().as_slice() {
+            [only] => only.clone(),
+            _ => {
+                let found = source::contents(&*file);
+                return Err(Error::usage(format!(
+                    "{}: which of its arrays? name it as FILE:NAME; found {found}",
+                    path.display()
+                )));
+            }
+        },
+    };
+    let Some(shape) = file.shape(&name) else {
+        file.check()?;
+        return Err(file.invalid(format!("no array `{name}`; found {}", source::contents(&*file))));
+    };
+    let wrong = |why| Error::usage(format!("{}: `{name}` {why}", path.display()));
+    let axes = axes(&shape).map_err(wrong)?;
+    let array = source::array(&*file, &name, &axes)?;
+    file.check()?;
+    Ok(array)
 }
 
 /// All attributes of a file. Errors: as [`Field::open`].

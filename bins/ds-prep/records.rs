@@ -1,0 +1,116 @@
+//! Verbs applied to records: stores of pairs of arrays, and manifests of these.
+
+use std::path::{Path, PathBuf};
+
+use data::fields::split::{By, SplitName};
+use data::records::check;
+pub use data::records::check::Report;
+use data::records::split::Request;
+use data::records::{RecordPlan, RecordSet, RecordSplit, RecordStats, Records, divide, import};
+use data::split::Share;
+use serde_json::{Value, json};
+use unix::out::Out;
+use unix::progress::Progress;
+use unix::signal::Signals;
+use unix::{Error, Exit, Result, note};
+
+/// Whether a path is a store or a manifest of records.
+pub fn are_at(path: &Path) -> bool {
+    Records::is_store(path) || RecordSplit::is_manifest(path)
+}
+
+/// Copies pairs of arrays into a store.
+pub fn make(plan: &RecordPlan, files: &[PathBuf], to: &Path, mut out: Out) -> Result<Exit> {
+    let signals = Signals::install()?;
+    let mut progress = Progress::new("records", 0);
+    let mut done = 0;
+    let store = import(plan, files, to, |more| {
+        done += more as u64;
+        progress.set(done);
+        signals
+            .check_stop(|| format!("{} is incomplete; the same command resumes it", to.display()))
+    });
+    drop(progress);
+    out.row(&row(&store?))?;
+    out.finish()
+}
+
+/// A row that describes a store.
+pub fn row(store: &Records) -> Value {
+    let description = store.description();
+    json!({
+        "store": store.folder(),
+        "records": store.len(),
+        "input": description.input.to_string(),
+        "target": description.target.to_string(),
+    })
+}
+
+/// What `ds-prep split` is asked for.
+pub struct Division<'a> {
+    pub by: By,
+    pub shares: [Share; 3],
+    pub validation_from: &'a [PathBuf],
+    pub test_from: &'a [PathBuf],
+    pub seed: u64,
+}
+
+/// Divides stores, and writes the manifest.
+pub fn split(division: &Division, stores: &[PathBuf], to: &Path, mut out: Out) -> Result<Exit> {
+    let Division { by, mut shares, validation_from, test_from, seed } = *division;
+    let given = |folders: &[PathBuf], name: SplitName| -> Vec<(PathBuf, SplitName)> {
+        folders.iter().map(|folder| (folder.clone(), name)).collect()
+    };
+    let validation = given(validation_from, SplitName::Validation);
+    let fixed = [validation, given(test_from, SplitName::Test)].concat();
+    // A split with its own stores takes nothing from the others; what it would take is for training.
+    for (number, from) in [(1, validation_from), (2, test_from)] {
+        if !from.is_empty() {
+            if let (Share::Fraction(train), Share::Fraction(own)) = (shares[0], shares[number]) {
+                shares[0] = Share::Fraction((train + own).min(1.0));
+            }
+            shares[number] = Share::Count(0);
+        }
+    }
+    let split = divide(&Request { by, shares, fixed: &fixed, seed }, stores, to)?;
+    if to.as_os_str() == "-" {
+        return out.raw(split.text()?.as_bytes()).map(|()| Exit::Done);
+    }
+    if to.exists() && RecordSplit::load(to).map_or(true, |(old, _)| old != split) {
+        let cause = "it is a different manifest that runs may use; move it or choose another name";
+        return Err(Error::create(to, cause));
+    }
+    split.save(to)?;
+    out.rows(split.rows(to))
+}
+
+/// Computes the statistics of the training split of a manifest.
+pub fn stats(manifest: &Path, to: &Path, mut out: Out) -> Result<Exit> {
+    let set = RecordSet::open(manifest, SplitName::Train)?;
+    set.stores().iter().try_for_each(Records::verify)?;
+    let stats = RecordStats::of(&set)?;
+    if to.as_os_str() == "-" {
+        return out.raw(stats.text()?.as_bytes()).map(|()| Exit::Done);
+    }
+    stats.save(to)?;
+    out.rows(stats.rows())
+}
+
+/// Checks a store or a manifest and prints every problem.
+pub fn check(path: &Path, limit: f32, out: &mut Out) -> Result<Report> {
+    let report = match RecordSplit::is_manifest(path) {
+        true => check::check_split(path, limit)?,
+        false => check::check_store(path, limit),
+    };
+    report.problems.iter().try_for_each(|one| out.item(one, &one.message))?;
+    Ok(report)
+}
+
+/// Finds what splits share.
+pub fn audit(manifests: &[PathBuf], mut out: Out) -> Result<Exit> {
+    let report = check::audit(manifests)?;
+    report.problems.iter().try_for_each(|one| out.item(one, &one.message))?;
+    out.finish()?;
+    note!("{} records, {} leaks", report.records, report.problems.len());
+    Ok(if report.problems.is_empty() { Exit::Done } else { Exit::Data })
+}

@@ -1,0 +1,233 @@
+//! Copies pairs of arrays, or pairs of frames of trajectories, into a store of records.
+
+use super::origin::{Origin, file_and_name};
+use super::{Description, FILE, Records, Side, SourceFile};
+use crate::fields::field::{Axes, Reading};
+use crate::store::Writer;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use unix::publish::hash_file;
+use unix::{Error, Exit, Result};
+
+/// Approximate size of a shard in bytes.
+const SHARD: usize = 256 << 20;
+
+/// The options of an import of records.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct RecordPlan {
+    /// What the user knows about the inputs.
+    #[clap(skip)]
+    pub reading: Reading,
+    /// Makes records: the targets of the inputs FILES, one file for each; FILE:NAME names a dataset of a file with several
+    #[arg(long, value_delimiter = ',', value_name = "FILE[:NAME]")]
+    pub target: Vec<PathBuf>,
+    /// Dimensions of the targets, as `--axes` of the inputs
+    #[arg(long, value_name = "AXES", value_parser = Axes::parse)]
+    pub target_axes: Option<Axes>,
+    /// Numbers, one for each record, one file for each of FILES: records with equal numbers get the same split. Default:
+    /// records with equal inputs
+    #[arg(long, value_delimiter = ',', value_name = "FILE[:NAME]", requires = "target")]
+    pub group: Vec<PathBuf>,
+    /// Makes records from trajectories: the target is the frame NUMBER frames after the last one of the input
+    #[arg(long, value_name = "NUMBER", conflicts_with_all = ["target", "target_axes"])]
+    pub shift: Option<usize>,
+    /// Number of consecutive frames in the input of a record made with --shift
+    #[arg(long, value_name = "NUMBER", default_value_t = 1, requires = "shift")]
+    pub history: usize,
+    /// Standard deviation of normal noise that is added to the input of a record made with --shift, in units of the data;
+    /// with --shift 0 for learning to denoise
+    #[arg(long, value_name = "STD", default_value_t = 0.0, requires = "shift")]
+    pub noise: f64,
+    /// Seed of the noise
+    #[arg(long, value_name = "SEED", default_value_t = 0, requires = "noise")]
+    pub noise_seed: u64,
+}
+
+impl RecordPlan {
+    /// Whether records are made, and not files of trajectories.
+    pub fn makes_records(&self) -> bool {
+        self.shift.is_some() || !self.target.is_empty()
+    }
+
+    /// The options that determine the records, besides the files.
+    fn options(&self) -> String {
+        let axes = |axes: &Option<Axes>| axes.as_ref().map_or("-".into(), Axes::to_string);
+        let [axes, target_axes] = [&self.reading.axes, &self.target_axes].map(axes);
+        let (shift, dataset) = (self.shift.unwrap_or(0), self.reading.dataset.as_deref());
+        let (history, dataset) = (self.history, dataset.unwrap_or("-"));
+        let (noise, seed) = (self.noise, self.noise_seed);
+        format!(
+            "axes {axes}, target axes {target_axes}, shift {shift}, history {history}, noise {noise} \
+             with seed {seed}, dataset {dataset}"
+        )
+    }
+}
+
+/// A record that cannot be trained on.
+struct Bad {
+    file: PathBuf,
+    record: usize,
+    what: String,
+}
+
+/// Copies the records of `files` and their targets into the store `folder`. `done` is called with the number of records
+/// read since its last call; its error ends the work. When it fails, the same call resumes after the last complete shard.
+///
+/// Errors: 2 for options that do not fit; 66 and 65 for the files; 65 for values that are not finite, naming each record;
+/// 73 when the folder holds other records; 74; and those of `done`.
+pub fn import(
+    plan: &RecordPlan,
+    files: &[PathBuf],
+    folder: &Path,
+    mut done: impl FnMut(usize) -> Result<()>,
+) -> Result<Records> {
+    if !(plan.noise >= 0.0 && plan.noise.is_finite()) {
+        return Err(Error::usage(format!(
+            "--noise {}: must be a number that is not negative",
+            plan.noise
+        )));
+    }
+    for (flag, list) in [("target", &plan.target), ("group", &plan.group)] {
+        if plan.shift.is_none() && !list.is_empty() && list.len() != files.len() {
+            return Err(Error::usage(format!(
+                "--{flag} names {} files, but there are {} files of inputs; each needs its own",
+                list.len(),
+                files.len()
+            )));
+        }
+    }
+    let origins = (0..files.len()).map(|number| Origin::open(plan, files, number));
+    let origins = origins.collect::<Result<Vec<Origin>>>()?;
+    let sides = require_same_sides(&origins, files)?;
+    let description = describe(plan, files, &origins, sides)?;
+    let layout = description.layout(SHARD);
+    let (records, sides) = (layout.records, [&description.input, &description.target]);
+    if let Some(side) = sides.into_iter().find(|side| side.grid.len() > 3 || side.is_empty()) {
+        return Err(Error::data(format!("{}: an array of {side}", files[0].display())));
+    }
+    let lengths = sides.map(Side::len);
+    let other = format!("{}: holds records of other files or options", folder.display());
+    let mut writer =
+        Writer::open(FILE, folder, layout, description.clone(), |old| match *old == description {
+            true => Ok(()),
+            false => {
+                Err(Error::create(folder, format!("{other}; remove it, or choose another folder")))
+            }
+        })?;
+    let mut bad = Vec::new();
+    let mut next = 0;
+    let filled = writer.fill(|range| {
+        next = range.end;
+        let arrays = read(&origins, files, lengths, range, &mut bad, &mut done)?;
+        match bad.is_empty() {
+            true => Ok((arrays, ())),
+            false => Err(Error::data("bad records")),
+        }
+    });
+    if !bad.is_empty() {
+        if writer.index.shards.iter().all(Option::is_none) {
+            // Nothing was stored, and the corrected files are other files.
+            let _ = std::fs::remove_file(folder.join("index.json"));
+            let _ = std::fs::remove_dir(folder);
+        }
+        // The shard is not written; the rest is read only to report all problems at once.
+        while next < records {
+            let range = next..records.min(next + writer.index.layout.shard_records);
+            next = range.end;
+            read(&origins, files, lengths, range, &mut bad, &mut done)?;
+        }
+        return Err(report(&bad));
+    }
+    filled?;
+    writer.save()?;
+    Records::open(folder)
+}
+
+fn require_same_sides(origins: &[Origin], files: &[PathBuf]) -> Result<[Side; 2]> {
+    let [input, target] = origins[0].sides();
+    for (origin, file) in origins.iter().zip(files).skip(1) {
+        let [own_input, own_target] = origin.sides();
+        if (&own_input, &own_target) != (&input, &target) {
+            return Err(Error::data(format!(
+                "{}: its inputs have {own_input} and its targets {own_target}, those of {} {input} and {target}",
+                file.display(),
+                files[0].display()
+            )));
+        }
+    }
+    Ok([input, target])
+}
+
+fn describe(
+    plan: &RecordPlan,
+    files: &[PathBuf],
+    origins: &[Origin],
+    [input, target]: [Side; 2],
+) -> Result<Description> {
+    let source = |text: &Path, records: usize| -> Result<SourceFile> {
+        let (file, name) = file_and_name(text);
+        let blake3 = hash_file(&file)?;
+        let path = name.map_or(file.clone(), |name| format!("{}:{name}", file.display()).into());
+        Ok(SourceFile { path, blake3, records })
+    };
+    let inputs = files.iter().zip(origins).map(|(file, origin)| source(file, origin.records()));
+    let others = plan.target.iter().chain(&plan.group).map(|file| source(file, 0));
+    Ok(Description {
+        input,
+        target,
+        options: plan.options(),
+        files: inputs.collect::<Result<_>>()?,
+        others: others.collect::<Result<_>>()?,
+    })
+}
+
+/// The bytes of the three arrays of some records. Records with values that are not finite are added to `bad`.
+fn read(
+    origins: &[Origin],
+    files: &[PathBuf],
+    lengths: [usize; 2],
+    range: Range<usize>,
+    bad: &mut Vec<Bad>,
+    done: &mut impl FnMut(usize) -> Result<()>,
+) -> Result<Vec<Vec<u8>>> {
+    let [mut inputs, mut targets] = lengths.map(|length| vec![0.0_f32; length * range.len()]);
+    let mut groups = Vec::with_capacity(range.len() * blake3::OUT_LEN);
+    let rows = inputs.chunks_exact_mut(lengths[0]).zip(targets.chunks_exact_mut(lengths[1]));
+    for (i, (input, target)) in range.zip(rows) {
+        let (number, record) = locate(origins, i);
+        let group = origins[number].read(record, input, target)?;
+        groups.extend(group.as_bytes());
+        for (what, values) in [("input", &*input), ("target", &*target)] {
+            if let Some(at) = values.iter().position(|value| !value.is_finite()) {
+                let what = format!("{what} is {} at index {at}", values[at]);
+                bad.push(Bad { file: files[number].clone(), record, what });
+            }
+        }
+        done(1)?;
+    }
+    let bytes = |values: Vec<f32>| bytemuck::cast_slice(&values).to_vec();
+    Ok(vec![bytes(inputs), bytes(targets), groups])
+}
+
+/// The origin of record `i`, and its number there.
+fn locate(origins: &[Origin], mut i: usize) -> (usize, usize) {
+    for (number, origin) in origins.iter().enumerate() {
+        if i < origin.records() {
+            return (number, i);
+        }
+        i -= origin.records();
+    }
+    (origins.len() - 1, i)
+}
+
+fn report(bad: &[Bad]) -> Error {
+    let one = |Bad { file, record, what }: &Bad| {
+        format!("{}: record {record}: its {what}", file.display())
+    };
+    let lines: Vec<String> = bad.iter().map(one).collect();
+    let count = bad.len();
+    let first = format!(
+        "{count} records cannot be used; remove them from the arrays, or replace the values:"
+    );
+    Error::list(Exit::Data, first, &lines)
+}

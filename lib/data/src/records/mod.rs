@@ -1,0 +1,214 @@
+//! Records: pairs of an input and a target from the user's own arrays, for regression.
+//!
+//! `ds-prep import` copies them into a [`Records`] store, `ds-prep split` divides stores ([`split`]), and `ds-prep
+//! stats` computes the statistics of the training split ([`stats`]). All values of a store are finite.
+
+pub mod check;
+pub mod import;
+mod origin;
+pub mod set;
+pub mod split;
+pub mod stats;
+
+pub use import::{RecordPlan, import};
+pub use origin::InputArray;
+pub use set::RecordSet;
+pub use split::{RecordSplit, divide};
+pub use stats::RecordStats;
+
+use crate::inputs::InputFile;
+use crate::seal::SealedFile;
+use crate::store::{RecordArray, Store, StoreLayout};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use tensor::FileDtype;
+use unix::{Error, Result};
+
+const FILE: SealedFile = SealedFile {
+    format: "longhaul-records",
+    version: 1,
+    made_by: "ds-prep import",
+    max_bytes: 64 << 20,
+};
+
+/// The arrays of a record in a store.
+const INPUT: usize = 0;
+const TARGET: usize = 1;
+const GROUP: usize = 2;
+
+/// The header of a NumPy file (format 1.0) with an f32 array of this shape in C order, whose values follow.
+pub fn npy_header(shape: &[usize]) -> Vec<u8> {
+    let shape: String = shape.iter().map(|n| format!("{n}, ")).collect();
+    let mut text = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({shape}), }}");
+    // The values begin at a multiple of 64 bytes.
+    let padding = 64 - (10 + text.len() + 1) % 64;
+    text.push_str(&" ".repeat(padding % 64));
+    text.push('\n');
+    let length = (text.len() as u16).to_le_bytes();
+    [b"\x93NUMPY\x01\x00", &length[..], text.as_bytes()].concat()
+}
+
+/// The shape of one side of a record, [grid.., channels]; a vector has no grid. Frames count as channels, the earliest
+/// first.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Side {
+    /// Points along each spatial axis, at most three.
+    pub grid: Vec<usize>,
+    /// Values per point.
+    pub channels: usize,
+}
+
+impl Side {
+    /// Number of values.
+    pub fn len(&self) -> usize {
+        self.grid.iter().product::<usize>() * self.channels
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// `64 x 64 points, 3 channels` or `10 numbers`.
+impl fmt::Display for Side {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let channels = self.channels;
+        if self.grid.is_empty() {
+            return write!(f, "{channels} numbers");
+        }
+        let grid: Vec<String> = self.grid.iter().map(usize::to_string).collect();
+        write!(f, "{} points, {channels} channels", grid.join(" x "))
+    }
+}
+
+/// A file that records were read from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SourceFile {
+    /// Its path when it was read.
+    pub path: PathBuf,
+    /// BLAKE3 hash of its content.
+    pub blake3: String,
+    /// Number of records from it.
+    pub records: usize,
+}
+
+/// What a store holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Description {
+    /// The input.
+    pub input: Side,
+    /// The target.
+    pub target: Side,
+    /// The options of the import that determine the records.
+    pub options: String,
+    /// The files of the inputs, in order.
+    pub files: Vec<SourceFile>,
+    /// The files of the targets and groups.
+    pub others: Vec<SourceFile>,
+}
+
+impl Description {
+    /// `shard` is the approximate size of a shard in bytes.
+    fn layout(&self, shard: usize) -> StoreLayout {
+        let array =
+            |name: &str, dtype, shape: Vec<usize>| RecordArray { name: name.into(), dtype, shape };
+        let side = |name: &str, side: &Side| {
+            array(name, FileDtype::F32, [&side.grid[..], &[side.channels]].concat())
+        };
+        let arrays = vec![
+            side("input", &self.input),
+            side("target", &self.target),
+            array("group", FileDtype::U8, vec![blake3::OUT_LEN]),
+        ];
+        let bytes: usize = arrays.iter().map(RecordArray::bytes).sum();
+        let records = self.files.iter().map(|file| file.records).sum();
+        StoreLayout { arrays, records, shard_records: (shard / bytes.max(1)).max(1) }
+    }
+}
+
+/// A store of records, mapped into memory. It can be shared between threads; reads copy nothing.
+#[derive(Debug)]
+pub struct Records(Store<Description, ()>);
+
+impl Records {
+    /// Maps the store in `folder`. Errors: 66 when there is none; 65 when it is incomplete or damaged.
+    pub fn open(folder: &Path) -> Result<Self> {
+        let store = Self(Store::open(FILE, folder)?);
+        let (found, planned) = (&store.0.index().layout, store.description().layout(1));
+        if (&found.arrays, found.records) != (&planned.arrays, planned.records) {
+            let error = Error::data("index.json: its sizes contradict each other");
+            return Err(error.context(folder.display()));
+        }
+        Ok(store)
+    }
+
+    /// Whether `path` is the folder of a store of records, complete or not.
+    pub fn is_store(path: &Path) -> bool {
+        path.join("index.json").is_file()
+    }
+
+    /// What it holds.
+    pub fn description(&self) -> &Description {
+        &self.0.index().description
+    }
+
+    /// Number of records.
+    pub fn len(&self) -> usize {
+        self.0.index().layout.records
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Its folder.
+    pub fn folder(&self) -> &Path {
+        self.0.folder()
+    }
+
+    /// The BLAKE3 hash of its index, which identifies its content.
+    pub fn hash(&self) -> &str {
+        self.0.hash()
+    }
+
+    /// The input of record `i`, [grid.., channels]. Panics when out of range.
+    pub fn input(&self, i: usize) -> &[f32] {
+        bytemuck::cast_slice(self.0.bytes(INPUT, i))
+    }
+
+    /// The target of record `i`, [grid.., channels]. Panics when out of range.
+    pub fn target(&self, i: usize) -> &[f32] {
+        bytemuck::cast_slice(self.0.bytes(TARGET, i))
+    }
+
+    /// The key of its group: records with the same key belong into the same split. Panics when out of range.
+    pub fn group(&self, i: usize) -> blake3::Hash {
+        let bytes = self.0.bytes(GROUP, i);
+        blake3::Hash::from_bytes(std::array::from_fn(|k| bytes[k]))
+    }
+
+    /// Where record `i` came from: a file and the number of the record in it.
+    pub fn origin(&self, i: usize) -> (&Path, usize) {
+        let mut at = i;
+        for file in &self.description().files {
+            if at < file.records {
+                return (&file.path, at);
+            }
+            at -= file.records;
+        }
+        (self.folder(), i)
+    }
+
+    /// The files of the store with their recorded hashes.
+    pub fn input_files(&self) -> Vec<InputFile> {
+        self.0.input_files()
+    }
+
+    /// Reads every shard and compares it with its hash. Errors: 65, naming all damaged shards.
+    pub fn verify(&self) -> Result<()> {
+        self.0.verify()
+    }
+}

@@ -1,0 +1,113 @@
+//! The records of one split, across its stores.
+
+use super::{RecordSplit, Records, Side};
+use crate::fields::provenance::Provenance;
+use crate::inputs::InputFile;
+use crate::split::SplitName;
+use std::path::{Path, PathBuf};
+use unix::{Error, Result};
+
+/// The records of one split, in the order of the manifest. It can be shared between threads; reads copy nothing.
+#[derive(Debug)]
+pub struct RecordSet {
+    manifest: PathBuf,
+    manifest_hash: String,
+    name: SplitName,
+    sides: [Side; 2],
+    stores: Vec<Records>,
+    entries: Vec<(usize, usize)>,
+}
+
+impl RecordSet {
+    /// Opens the stores of a manifest. Errors: 66 for a missing store; 65 for one with another content than when it was
+    /// split.
+    pub fn open(manifest: &Path, name: SplitName) -> Result<Self> {
+        let (split, manifest_hash) = RecordSplit::load(manifest)?;
+        let mut stores = Vec::with_capacity(split.stores.len());
+        for (number, entry) in split.stores.iter().enumerate() {
+            let store = Records::open(&split.store_path(number, manifest))?;
+            if store.hash() != entry.blake3 {
+                return Err(Error::data(format!(
+                    "{}: its content is not that which {} divides; run `ds-prep split` again",
+                    store.folder().display(),
+                    manifest.display()
+                )));
+            }
+            stores.push(store);
+        }
+        let parts = split.parts(name).iter();
+        let entries = parts.flat_map(|p| p.samples.iter().map(|record| (p.file, *record)));
+        let (manifest, entries) = (manifest.into(), entries.collect());
+        let sides = [split.input, split.target];
+        Ok(Self { manifest, manifest_hash, name, sides, stores, entries })
+    }
+
+    /// The split.
+    pub fn name(&self) -> SplitName {
+        self.name
+    }
+
+    /// Number of records.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The shapes of inputs and targets.
+    pub fn sides(&self) -> &[Side; 2] {
+        &self.sides
+    }
+
+    /// The input of record `i`, [grid.., channels]. Panics when out of range.
+    pub fn input(&self, i: usize) -> &[f32] {
+        let (store, record) = self.entries[i];
+        self.stores[store].input(record)
+    }
+
+    /// The target of record `i`, [grid.., channels]. Panics when out of range.
+    pub fn target(&self, i: usize) -> &[f32] {
+        let (store, record) = self.entries[i];
+        self.stores[store].target(record)
+    }
+
+    /// The file that record `i` came from, and its number there. Panics when out of range.
+    pub fn origin(&self, i: usize) -> (&Path, usize) {
+        let (store, record) = self.entries[i];
+        self.stores[store].origin(record)
+    }
+
+    /// The key of the group of record `i`. Panics when out of range.
+    pub fn group(&self, i: usize) -> blake3::Hash {
+        let (store, record) = self.entries[i];
+        self.stores[store].group(record)
+    }
+
+    /// BLAKE3 hash of the manifest.
+    pub fn manifest_hash(&self) -> &str {
+        &self.manifest_hash
+    }
+
+    /// The stores of the manifest.
+    pub fn stores(&self) -> &[Records] {
+        &self.stores
+    }
+
+    /// The files that the set is read from, with their recorded hashes.
+    pub fn input_files(&self) -> Vec<InputFile> {
+        let manifest = InputFile::read_at_start(&self.manifest, &self.manifest_hash);
+        std::iter::once(manifest).chain(self.stores.iter().flat_map(Records::input_files)).collect()
+    }
+
+    /// The records, identified by the content of their stores.
+    pub fn provenance(&self) -> Vec<Provenance> {
+        let of_store = |entries: &[(usize, usize)]| Provenance {
+            blake3: self.stores[entries[0].0].hash().into(),
+            samples: entries.iter().map(|(_, record)| *record).collect(),
+        };
+        self.entries.chunk_by(|a, b| a.0 == b.0).map(of_store).collect()
+    }
+}

@@ -1,0 +1,262 @@
+//! Manifests that divide the records of stores into training, validation and test.
+
+use super::{Records, Side};
+use crate::fields::divide::relative;
+use crate::fields::split::{By, Part, folder_of};
+use crate::seal::SealedFile;
+use crate::split::{Divider, Share, SplitName, grouped, quotas, shuffled};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use unix::{Error, Result};
+
+/// A manifest of records.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RecordSplit {
+    /// Seed of the random assignment.
+    #[serde(with = "unix::decimal")]
+    pub seed: u64,
+    /// What was divided.
+    pub by: By,
+    /// The requested shares of train, validation and test.
+    pub shares: [Share; 3],
+    /// The inputs.
+    pub input: Side,
+    /// The targets.
+    pub target: Side,
+    /// The stores; parts refer to them by index.
+    pub stores: Vec<StoreEntry>,
+    /// Records for training, ascending within each store.
+    pub train: Vec<Part>,
+    /// Records for validation.
+    pub validation: Vec<Part>,
+    /// Records for the test.
+    pub test: Vec<Part>,
+}
+
+/// A store of a manifest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoreEntry {
+    /// Its folder, relative to that of the manifest if possible.
+    pub path: PathBuf,
+    /// BLAKE3 hash of its index, which identifies its content.
+    pub blake3: String,
+    /// Number of its records, used or not.
+    pub records: usize,
+}
+
+/// What [`divide`] is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// Records at random ([`By::Trajectory`]), in their order ([`By::Index`]), or whole stores ([`By::File`]).
+    pub by: By,
+    /// Shares of train, validation and test of the records that are not `fixed`.
+    pub shares: [Share; 3],
+    /// Stores all of whose records are in one split.
+    pub fixed: &'a [(PathBuf, SplitName)],
+    /// Seed of the random assignment.
+    pub seed: u64,
+}
+
+const FILE: SealedFile = SealedFile {
+    format: "longhaul-record-split",
+    version: 1,
+    made_by: "ds-prep split",
+    max_bytes: 256 << 20,
+};
+
+/// Records by number: store and record.
+type Entries = Vec<(usize, usize)>;
+
+/// Divides the records of the stores in `folders`, and of those in `request.fixed`, for a manifest at `manifest`.
+///
+/// Errors: 66, 65 for the stores; 65 when their records have different shapes or a store is named twice; 2 for shares that
+/// cannot be provided.
+pub fn divide(request: &Request, folders: &[PathBuf], manifest: &Path) -> Result<RecordSplit> {
+    let Request { by, shares, fixed, seed } = *request;
+    let all = folders.iter().chain(fixed.iter().map(|(folder, _)| folder));
+    let stores = all.map(|folder| Records::open(folder)).collect::<Result<Vec<_>>>()?;
+    let Some(first) = stores.first() else { return Err(Error::usage("no stores to split")) };
+    for (number, store) in stores.iter().enumerate() {
+        let wrong = |what: String| {
+            let error = Error::data(format!("{}: {what}", store.folder().display()));
+            Err(error)
+        };
+        let [own, expected] =
+            [store, first].map(|s| (&s.description().input, &s.description().target));
+        if own != expected {
+            let [(x, y), (u, v)] = [own, expected];
+            return wrong(format!(
+                "inputs have {x} and targets {y}, those of {} have {u} and {v}",
+                first.folder().display()
+            ));
+        }
+        if let Some(same) = stores[..number].iter().find(|other| other.hash() == store.hash()) {
+            return wrong(format!("has the content of {}; name it once", same.folder().display()));
+        }
+    }
+    let free = &stores[..folders.len()];
+    let mut chosen: [Entries; 3] = match by {
+        By::Trajectory => at_random(free, shares, seed)?,
+        By::Index => in_order(free, shares)?,
+        By::File => by_store(free, shares, seed)?,
+        By::Parameter => {
+            return Err(Error::usage(
+                "--by parameter: records have no parameter; use another unit",
+            ));
+        }
+    };
+    for (number, (_, split)) in (folders.len()..).zip(fixed) {
+        chosen[*split as usize].extend((0..stores[number].len()).map(|record| (number, record)));
+    }
+    let entry = |store: &Records| -> Result<StoreEntry> {
+        Ok(StoreEntry {
+            path: relative(store.folder(), folder_of(manifest))?,
+            blake3: store.hash().into(),
+            records: store.len(),
+        })
+    };
+    let [train, validation, test] = chosen.map(parts);
+    Ok(RecordSplit {
+        seed,
+        by,
+        shares,
+        input: first.description().input.clone(),
+        target: first.description().target.clone(),
+        stores: stores.iter().map(entry).collect::<Result<_>>()?,
+        train,
+        validation,
+        test,
+    })
+}
+
+fn not_provided(what: &str, total: usize) -> impl Fn(String) -> Error {
+    move |why| Error::usage(format!("{total} {what}: {why}"))
+}
+
+fn entries(stores: &[Records]) -> impl Iterator<Item = (usize, usize)> {
+    let of_store = |(number, store): (usize, &Records)| (0..store.len()).map(move |i| (number, i));
+    stores.iter().enumerate().flat_map(of_store)
+}
+
+/// At random; records of a group stay together.
+fn at_random(stores: &[Records], shares: [Share; 3], seed: u64) -> Result<[Entries; 3]> {
+    let groups = grouped(entries(stores).map(|(s, i)| ((s, i), stores[s].group(i))));
+    let total = groups.iter().map(|group| group.records.len()).sum();
+    let wanted = quotas(shares, total).map_err(not_provided("records", total))?;
+    let mut divider = Divider::new(shares, seed);
+    let placed = divider.stratum(&groups, wanted);
+    let names = SplitName::ALL.into_iter().zip(placed).zip(shares);
+    for ((name, placed), share) in names {
+        if placed == 0 && !share.is_zero() {
+            let groups = groups.len();
+            return Err(Error::data(format!(
+                "{total} records in {groups} groups that stay together leave {name} empty"
+            )));
+        }
+    }
+    Ok(divider.chosen)
+}
+
+/// The first records for training, the last ones for the test.
+fn in_order(stores: &[Records], shares: [Share; 3]) -> Result<[Entries; 3]> {
+    let all: Entries = entries(stores).collect();
+    let wanted = quotas(shares, all.len()).map_err(not_provided("records", all.len()))?;
+    let mut rest = &all[..];
+    Ok(wanted.map(|count| {
+        let (own, others) = rest.split_at(count);
+        rest = others;
+        own.to_vec()
+    }))
+}
+
+/// Whole stores at random.
+fn by_store(stores: &[Records], shares: [Share; 3], seed: u64) -> Result<[Entries; 3]> {
+    let wanted = quotas(shares, stores.len()).map_err(not_provided("stores", stores.len()))?;
+    let (random, mut place) = (shuffled(seed, stores.len()), 0);
+    Ok(wanted.map(|count| {
+        let own = (place..place + count).map(&random);
+        place += count;
+        own.flat_map(|s| (0..stores[s].len()).map(move |i| (s, i))).collect()
+    }))
+}
+
+/// Entries as sorted parts.
+fn parts(mut entries: Entries) -> Vec<Part> {
+    entries.sort_unstable();
+    let part = |own: &[(usize, usize)]| Part {
+        file: own[0].0,
+        samples: own.iter().map(|(_, record)| *record).collect(),
+    };
+    entries.chunk_by(|a, b| a.0 == b.0).map(part).collect()
+}
+
+impl RecordSplit {
+    /// Whether the file at `path` says that it is a manifest of records.
+    pub fn is_manifest(path: &Path) -> bool {
+        FILE.is_format_of(path)
+    }
+
+    /// Reads a manifest; the second value is the BLAKE3 hash of its bytes, which identifies it.
+    ///
+    /// Errors: 66 when it cannot be read; 65 when it is not a manifest, was edited or is inconsistent.
+    pub fn load(path: &Path) -> Result<(Self, String)> {
+        let (split, hash) = FILE.read::<Self>(path)?;
+        let exists = |part: &Part| {
+            let records = split.stores.get(part.file).map_or(0, |store| store.records);
+            part.samples.iter().all(|record| *record < records)
+        };
+        match SplitName::ALL.iter().flat_map(|name| split.parts(*name)).all(exists) {
+            true => Ok((split, hash)),
+            false => {
+                let error = Error::data("lists records that its stores do not have; split again");
+                Err(error.context(path.display()))
+            }
+        }
+    }
+
+    /// Writes the manifest atomically.
+    pub fn save(&self, path: &Path) -> Result<()> {
+        FILE.write(path, self)
+    }
+
+    /// The content of the manifest file, including its seal.
+    pub fn text(&self) -> Result<String> {
+        FILE.text(self)
+    }
+
+    /// The records of one split.
+    pub fn parts(&self, name: SplitName) -> &[Part] {
+        match name {
+            SplitName::Train => &self.train,
+            SplitName::Validation => &self.validation,
+            SplitName::Test => &self.test,
+        }
+    }
+
+    /// The folder of store `number`, for a manifest at `manifest`.
+    pub fn store_path(&self, number: usize, manifest: &Path) -> PathBuf {
+        folder_of(manifest).join(&self.stores[number].path)
+    }
+
+    /// One row for each split and store, for a manifest at `manifest`.
+    pub fn rows(&self, manifest: &Path) -> Vec<PartRow> {
+        let row = |name: SplitName, part: &Part| PartRow {
+            split: name.to_string(),
+            records: part.samples.len(),
+            store: self.store_path(part.file, manifest),
+        };
+        let of_split = |name: SplitName| self.parts(name).iter().map(move |part| row(name, part));
+        SplitName::ALL.into_iter().flat_map(of_split).collect()
+    }
+}
+
+/// The records of a split in one store, for a table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PartRow {
+    /// The split.
+    pub split: String,
+    /// Number of records.
+    pub records: usize,
+    /// The store.
+    pub store: PathBuf,
+}

@@ -1,0 +1,120 @@
+//! Statistics of records, computed from the training split only: one pass, merged in order (Chan, Golub and LeVeque 1979).
+
+use super::RecordSet;
+use crate::fields::stats::{Moments, Statistics, StatsRecord};
+use crate::seal::SealedFile;
+use crate::split::SplitName;
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+use unix::{Error, Result};
+
+/// Records whose moments are computed at a time, which bounds the memory.
+const BLOCK: usize = 4096;
+
+/// The file `stats.json` of records.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RecordStats {
+    /// BLAKE3 hash of the manifest that they were computed from.
+    pub split: String,
+    /// Number of records in the training split.
+    pub records: usize,
+    /// Of each channel of the inputs.
+    pub input: Vec<Statistics>,
+    /// Of each channel of the targets.
+    pub target: Vec<Statistics>,
+}
+
+const FILE: SealedFile = SealedFile {
+    format: "longhaul-record-stats",
+    version: 1,
+    made_by: "ds-prep stats",
+    max_bytes: 64 << 20,
+};
+
+impl RecordStats {
+    /// Reads the whole training split. Errors (65): it is empty.
+    pub fn of(set: &RecordSet) -> Result<Self> {
+        if set.name() != SplitName::Train || set.is_empty() {
+            return Err(Error::data(format!(
+                "statistics are made from a training split with records; this is {} with {}",
+                set.name(),
+                set.len()
+            )));
+        }
+        let [input, target] = set.sides().each_ref().map(|side| side.channels);
+        let side = |read: for<'a> fn(&'a RecordSet, usize) -> &'a [f32], channels: usize| {
+            let mut all = vec![Moments::default(); channels];
+            for first in (0..set.len()).step_by(BLOCK) {
+                let block = first..set.len().min(first + BLOCK);
+                let of_record = |i: usize| -> Vec<Moments> {
+                    let values = read(set, i);
+                    let channel = |c: usize| values.iter().skip(c).step_by(channels).copied();
+                    (0..channels).map(|c| Moments::of(channel(c))).collect()
+                };
+                let some: Vec<Vec<Moments>> = block.into_par_iter().map(of_record).collect();
+                some.iter().for_each(|one| {
+                    all.iter_mut().zip(one).for_each(|(all, one)| all.merge(one));
+                });
+            }
+            all.iter().map(Moments::statistics).collect()
+        };
+        Ok(Self {
+            split: set.manifest_hash().into(),
+            records: set.len(),
+            input: side(RecordSet::input, input),
+            target: side(RecordSet::target, target),
+        })
+    }
+
+    /// Reads the statistics of a training split; the second value is the BLAKE3 hash of the file.
+    ///
+    /// Errors: 66 when the file cannot be read; 65 when it was edited or damaged, or belongs to another manifest.
+    pub fn load(path: &Path, train: &RecordSet) -> Result<(Self, String)> {
+        let (stats, hash) = FILE.read::<Self>(path)?;
+        let channels = [&stats.input, &stats.target].map(Vec::len);
+        let expected = train.sides().each_ref().map(|side| side.channels);
+        if stats.split != train.manifest_hash()
+            || (stats.records, channels) != (train.len(), expected)
+        {
+            return Err(Error::data(format!(
+                "{}: made from split {}, but split {} is in use; run `ds-prep stats` again",
+                path.display(),
+                stats.split,
+                train.manifest_hash()
+            )));
+        }
+        let sides = [("input", &stats.input), ("target", &stats.target)];
+        for (name, side) in sides {
+            for (i, channel) in side.iter().enumerate() {
+                channel
+                    .require_finite(&format!("{name}[{i}]"))
+                    .map_err(|e| e.context(path.display()))?;
+            }
+        }
+        Ok((stats, hash))
+    }
+
+    /// One row for each channel.
+    pub fn rows(&self) -> Vec<StatsRecord> {
+        let sides = [("input", &self.input), ("target", &self.target)];
+        let side = |(name, channels): (&'static str, &Vec<Statistics>)| {
+            let row = move |(i, statistics): (usize, &Statistics)| StatsRecord {
+                of: format!("{name} {i}"),
+                statistics: *statistics,
+            };
+            channels.iter().enumerate().map(row).collect::<Vec<_>>()
+        };
+        sides.into_iter().flat_map(side).collect()
+    }
+
+    /// Writes the statistics atomically.
+    pub fn save(&self, path: &Path) -> Result<()> {
+        FILE.write(path, self)
+    }
+
+    /// The content of the file, including its seal.
+    pub fn text(&self) -> Result<String> {
+        FILE.text(self)
+    }
+}
