@@ -114,7 +114,7 @@ ds-prep gen darcy --parameter 1,2 --samples 60 --grid 16 --seed 2 -o data
 ds-prep split data/*.hdf5 --train 40 --validation 10 --test 10 -o split.json
 ds-prep stats split.json
 cat > steady.yaml <<'END'
-data: {split: split.json, stats: stats.json, random_rotation: true}
+data: {split: split.json, stats: stats.json, augmentation: {flips: true, rotations: true}}
 model: {patch: 2, backbone: {kind: pdet_unet, hidden: 16, depths: [1, 1, 1], kernel_size: 3, positions: true}}
 loss: {}
 training: {updates: 150, batch_size: 16, validate_every: 50}

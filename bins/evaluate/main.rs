@@ -2,6 +2,7 @@
 //! `search.rs`, and `results.rs` those that compare what they wrote.
 
 mod manual;
+mod records;
 mod results;
 mod score;
 mod search;

@@ -5,12 +5,15 @@ use std::path::{Path, PathBuf};
 use std::slice::from_ref;
 use std::sync::Arc;
 
+use crate::records;
 use crate::search::SearchArgs;
+use data::fields::field::Axes;
 use data::fields::generate::Equation;
 use data::fields::split::SplitName;
 use data::fields::split_set::{TrajectorySet, Verify};
 use data::fields::stats;
 use data::inputs::Verifier;
+use data::records::RecordSplit;
 use learn::score::Bits;
 use learn::task::load_config;
 use serde_json::{Value, json};
@@ -40,13 +43,13 @@ struct Rollouts {
 }
 
 #[derive(clap::Args)]
-struct Data {
+pub struct Data {
     /// Split manifest of ds-prep split
     #[arg(long, value_name = "MANIFEST")]
-    data: PathBuf,
+    pub data: PathBuf,
     /// Split of the manifest
     #[arg(long, value_name = "NAME", default_value_t = SplitName::Test)]
-    split: SplitName,
+    pub split: SplitName,
     /// Start frames per trajectory, spread evenly; 0 for all from which a rollout fits
     #[arg(long, value_name = "N", default_value_t = 8)]
     starts: usize,
@@ -61,11 +64,11 @@ struct Data {
 }
 
 #[derive(clap::Args)]
-struct ViewArgs {
+pub struct ViewArgs {
     /// Also average the predictions from N copies of each initial state, transformed by exact symmetries of the
     /// equation
     #[arg(long, value_name = "N", default_value = "1")]
-    views: NonZeroUsize,
+    pub views: NonZeroUsize,
     /// Equation of the data, for --views, if its files do not name it
     #[arg(long, value_name = "NAME")]
     equation: Option<Equation>,
@@ -81,69 +84,73 @@ impl ViewArgs {
 #[derive(clap::Args)]
 pub struct Score {
     #[command(flatten)]
-    model: ModelArgs,
+    pub model: ModelArgs,
     #[command(flatten)]
-    data: Data,
+    pub data: Data,
     #[command(flatten)]
-    views: ViewArgs,
+    pub views: ViewArgs,
     /// Samples of each rollout, of a corrector or a student: also score their mean, their distribution and its spread
     #[arg(long, value_name = "N", default_value = "1")]
-    members: NonZeroUsize,
+    pub members: NonZeroUsize,
     #[command(flatten)]
-    search: SearchArgs,
+    pub search: SearchArgs,
     /// Folder for metrics.json, metrics.csv, times.json and pictures/
     #[arg(short = 'o', long = "output", value_name = "DIR")]
-    to: PathBuf,
+    pub to: PathBuf,
     /// Also write the errors over whole rollouts, by parameter value, to a JSON file
     #[arg(long, value_name = "FILE")]
-    summary: Option<PathBuf>,
+    pub summary: Option<PathBuf>,
     /// Overwrite an earlier result
     #[arg(long)]
-    force: bool,
+    pub force: bool,
     #[command(flatten)]
-    output: Output,
+    pub output: Output,
 }
 
 /// The arguments of `evaluate predict`.
 #[derive(clap::Args)]
 pub struct Predict {
     #[command(flatten)]
-    model: ModelArgs,
-    /// Field file with the initial states, the inputs or the fields; see longhaul-files(5) for formats
+    pub model: ModelArgs,
+    /// Field file with the initial states, the inputs or the fields, or an array of inputs of records (FILE or FILE:NAME); see
+    /// longhaul-files(5) for formats
     #[arg(long, value_name = "FILE")]
-    inputs: PathBuf,
-    /// Field file to write, NAME.hdf5 or NAME.safetensors
+    pub inputs: PathBuf,
+    /// Dimensions of the inputs of a model of records, as in ds-prep import, e.g. nxyc
+    #[arg(long, value_name = "AXES", value_parser = Axes::parse)]
+    pub axes: Option<Axes>,
+    /// File to write: NAME.hdf5 or NAME.safetensors for fields, NAME.npy for records
     #[arg(short = 'o', long = "output", value_name = "FILE")]
-    to: PathBuf,
+    pub to: PathBuf,
     /// Overwrite an existing file
     #[arg(long)]
-    force: bool,
+    pub force: bool,
     #[command(flatten)]
     rollouts: Rollouts,
     #[command(flatten)]
-    views: ViewArgs,
+    pub views: ViewArgs,
     #[command(flatten)]
-    output: Output,
+    pub output: Output,
 }
 
 /// The arguments of `evaluate check`.
 #[derive(clap::Args)]
 pub struct Check {
     #[command(flatten)]
-    data: Data,
+    pub data: Data,
     /// Configuration of an operator that is not trained yet; the rollouts of its training and validation must fit
     /// as well
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(flatten)]
-    output: Output,
+    pub output: Output,
 }
 
 /// Advice when every attempt was interrupted before it stored anything.
 const ADVICE: &str =
     "give its job a longer time limit (sbatch --time), or choose fewer --steps, then run it again";
 
-fn again() -> String {
+pub fn again() -> String {
     "run the same command again to resume".into()
 }
 
@@ -205,6 +212,14 @@ pub fn predict(args: &Predict) -> Result<Exit> {
     let signals = Signals::install()?;
     refuse_earlier([&args.to], args.force)?;
     let model = args.model.open()?;
+    if let Some(model) = model.regression().filter(|model| model.reads_records()) {
+        return records::predict(args, model, signals);
+    }
+    if args.axes.is_some() {
+        return Err(Error::usage(
+            "--axes: only for models of records; ds-prep import reorders fields",
+        ));
+    }
     let request = args.views.add_to(args.rollouts.request());
     let (mut progress, mut trajectories) = (Progress::new("trajectories", 0), 0);
     predict_file(&*model, &args.inputs, &args.to, args.force, &request, |done, all| {
@@ -228,6 +243,10 @@ pub fn score(args: &Score) -> Result<Exit> {
     args.search.require_critic()?;
     refuse_earlier([&metrics(&args.to)].into_iter().chain(&args.summary), args.force)?;
     let task = Task { folder: &args.to, task: "evaluation", advice: ADVICE };
+    if RecordSplit::is_manifest(&args.data.data) {
+        let rows = work::run(task, signals, |work| records::measure(args, signals, work))?;
+        return Out::stdout(args.output).rows(rows);
+    }
     let rows = work::run(task, signals, |work| measure(args, signals, work))?;
     Out::stdout(args.output).rows(rows)
 }
@@ -278,7 +297,10 @@ fn measure(args: &Score, signals: Signals, work: &mut Work) -> Result<Vec<Value>
     signals.check_stop(again)?;
     let partial = Partial::new(args.to.join("partial.json"), &protocol)?;
     let check_stop = || signals.check_stop(again);
-    let mut earlier = partial.load();
+    let mut earlier: Evaluation = partial.load();
+    if earlier.rollouts() > 0 {
+        note!("resuming after {} rollouts", earlier.rollouts());
+    }
     if earlier.validation_rms.is_none() {
         earlier.validation_rms = Some(Bits(stats::rms(&validation, check_stop)?));
     }
@@ -299,7 +321,7 @@ fn measure(args: &Score, signals: Signals, work: &mut Work) -> Result<Vec<Value>
     Ok(evaluate::rows(&result))
 }
 
-fn metrics(folder: &Path) -> PathBuf {
+pub fn metrics(folder: &Path) -> PathBuf {
     folder.join("metrics.json")
 }
 

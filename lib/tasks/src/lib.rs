@@ -61,7 +61,7 @@ pub static TASKS: [Entry; 6] = [
     ),
     entry::<CriticTask>("Errors of a corrector's samples, as a reward of search", critic::refuse),
     entry::<RegressionTask>(
-        "Solutions of steady problems from their inputs",
+        "Targets from inputs: a user's own arrays, or steady problems",
         open::<TrainedRegression>,
     ),
 ];

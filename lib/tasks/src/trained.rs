@@ -3,6 +3,7 @@
 use crate::TASKS;
 use crate::pde::evaluate::{Batch, Plan, Request, Start};
 use crate::pde::{TrainedCodec, TrainedOperator};
+use crate::regression::TrainedRegression;
 use data::fields::field::Field;
 use data::fields::split_set::TrajectorySet;
 use data::fields::write::{Header, Partial};
@@ -38,6 +39,11 @@ pub trait TrainedModel: Send + Sync {
 
     /// The operator whose latent states it predicts, if it has one.
     fn operator(&self) -> Option<&TrainedOperator> {
+        None
+    }
+
+    /// The model, if it is one of regression, which may read records.
+    fn regression(&self) -> Option<&TrainedRegression> {
         None
     }
 

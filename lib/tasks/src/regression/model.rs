@@ -1,18 +1,22 @@
-//! The regression model: maps a given field (a coefficient, a source) to the solution.
+//! The regression model: maps the input of a sample to its target.
 //!
-//! Patches of the input are the tokens of the backbone; each of its output tokens is the patch of the solution at the
-//! same place. There is no bottleneck: tokens are as wide as patches.
+//! Patches of the input are the tokens of the backbone; each of its output tokens is the patch of the target at the same
+//! place. There is no bottleneck: tokens are as wide as patches. A target without a grid is the mean of all output tokens.
 
 use crate::pde::models::backbone::{Backbone, BackboneConfig, BackboneShape};
 use crate::pde::models::codec::PaddingMode;
-use crate::pde::models::{Patches, number};
+use crate::pde::models::number;
+use crate::pde::tokens::FieldTokens;
 use learn::forward::Forward;
 use learn::nn::{Condition, Linear};
 use learn::params::Builder;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tensor::Var;
 use tensor::ops::activation::Activation;
+use tensor::ops::binary::Binary;
+use tensor::ops::narrow::Narrow;
+use tensor::ops::reduce::Reduce;
+use tensor::{Tensor, Var};
 use unix::Result;
 
 /// Architecture of the regression model.
@@ -20,17 +24,24 @@ use unix::Result;
 #[serde(deny_unknown_fields)]
 pub struct RegressionModel {
     /// Patch size in grid points along each axis. Each patch becomes one token.
+    #[serde(default = "number::<1>")]
     #[schemars(range(min = 1, max = 65536))]
     pub patch: usize,
     /// The backbone that processes the tokens.
     pub backbone: BackboneConfig,
-    /// Width of the conditioning vector, which encodes the parameter of the equation.
+    /// Width of the conditioning vector, which encodes the parameter of the equation. Records have none.
     #[serde(default = "number::<32>")]
     #[schemars(range(min = 1, max = 65536))]
     pub condition_width: usize,
     /// Padding of the convolutions: circular for a periodic domain, else zeros.
     #[serde(default = "zero")]
     pub padding_mode: PaddingMode,
+    /// Predict the change: the last channels of the input are added to the output. For targets that are a later frame of
+    /// the input.
+    // Not serialised when false, so that configurations older than this key keep their hash.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[schemars(extend("default" = false))]
+    pub integrate: bool,
 }
 
 fn zero() -> PaddingMode {
@@ -40,45 +51,111 @@ fn zero() -> PaddingMode {
 /// The layers of the regression model.
 #[derive(Clone, Debug)]
 pub struct Regression {
-    embed: [Linear; 2],
+    /// Encodes the condition, if there is one.
+    embed: Option<[Linear; 2]>,
     backbone: Backbone,
-    /// Numbers per patch of the input, and of the solution.
+    /// Numbers per patch of the input, and of the target.
     patch_len: [usize; 2],
+    /// Whether the target is the mean of the output tokens.
+    pooled: bool,
+    /// Of the input that is added: its channels, and the factor and summand of each that convert it to the scale of the
+    /// target.
+    integrate: Option<Integrate>,
+}
+
+/// Adds the last channels of the input to the output.
+#[derive(Clone, Debug)]
+struct Integrate {
+    /// Channels of the input, and of the target.
+    channels: [usize; 2],
+    factor: Tensor,
+    summand: Tensor,
 }
 
 impl Regression {
-    /// For inputs and solutions with these patches, on the same token grid, and a condition of `features` numbers.
+    /// For inputs and targets with these patches, on the same token grid or with a target of a single point, and a
+    /// condition of `features` numbers; 0 for none.
     pub fn new(
         b: &mut Builder,
         config: &RegressionModel,
-        [input, output]: [&Patches; 2],
+        [input, output]: &[FieldTokens; 2],
         features: usize,
     ) -> Self {
         let width = config.condition_width;
+        let (input_len, output_len) = (input.patches.patch_len(), output.patches.patch_len());
         let shape = BackboneShape {
-            dim: input.patch_len(),
-            output: output.patch_len(),
-            grid: input.tokens(),
+            dim: input_len,
+            output: output_len,
+            grid: input.patches.tokens(),
             padding: config.padding_mode.into(),
-            condition: Condition::Adaptive(width),
+            condition: if features > 0 { Condition::Adaptive(width) } else { Condition::Fixed },
         };
-        Self {
-            embed: [
+        let embed = (features > 0).then(|| {
+            [
                 Linear::new(b, "condition.0", features, width).then(Activation::Silu),
                 Linear::new(b, "condition.1", width, width).then(Activation::Silu),
-            ],
+            ]
+        });
+        Self {
+            embed,
             backbone: b.scope("backbone", |b| Backbone::new(b, &config.backbone, &shape)),
-            patch_len: [input.patch_len(), output.patch_len()],
+            patch_len: [input_len, output_len],
+            pooled: input.patches.tokens() != output.patches.tokens(),
+            integrate: config.integrate.then(|| Integrate::new(input, output)),
         }
     }
 
-    /// x [B, tokens·patch], features [B, F] -> the solution [B, tokens·patch], both patch by patch.
-    pub fn forward(&self, forward: &Forward, x: &Var, features: &Var) -> Result<Var> {
+    /// x [B, tokens·patch], features [B, F] -> the target [B, tokens·patch], both patch by patch.
+    pub fn forward(&self, forward: &Forward, x: &Var, features: Option<&Var>) -> Result<Var> {
         let (batch, tokens) = (x.shape()[0], x.shape()[1] / self.patch_len[0]);
-        let x = forward.to_compute_dtype(x)?.reshape(&[batch, tokens, self.patch_len[0]]);
-        let condition = self.embed[0].forward(forward, &forward.to_compute_dtype(features)?)?;
-        let condition = self.embed[1].forward(forward, &condition)?;
-        let u = forward.to_param_dtype(&self.backbone.forward(forward, &x, Some(&condition))?)?;
-        Ok(u.reshape(&[batch, tokens * self.patch_len[1]]))
+        let condition = match (&self.embed, features) {
+            (Some(embed), Some(features)) => {
+                let condition = embed[0].forward(forward, &forward.to_compute_dtype(features)?)?;
+                Some(embed[1].forward(forward, &condition)?)
+            }
+            _ => None,
+        };
+        let tokens_in = forward.to_compute_dtype(x)?.reshape(&[batch, tokens, self.patch_len[0]]);
+        let mut u = self.backbone.forward(forward, &tokens_in, condition.as_ref())?;
+        if self.pooled {
+            u = forward.apply(Reduce::Mean(1), &[&u])?;
+        }
+        let length = u.value().len() / batch;
+        let u = forward.to_param_dtype(&u)?.reshape(&[batch, length]);
+        match &self.integrate {
+            None => Ok(u),
+            Some(integrate) => integrate.add_to(forward, &u, x),
+        }
+    }
+}
+
+impl Integrate {
+    fn new(input: &FieldTokens, output: &FieldTokens) -> Self {
+        let channels = [input, output].map(|side| side.patches.channels());
+        let (x, u) = (&input.normalisation, &output.normalisation);
+        let of = |value: &dyn Fn(usize, usize) -> f64| {
+            let values: Vec<f32> =
+                (0..channels[1]).map(|c| value(channels[0] - channels[1] + c, c) as f32).collect();
+            Tensor::from_slice(&values, &[channels[1]])
+        };
+        Self {
+            channels,
+            factor: of(&|i, c| x.std[i] / u.std[c]),
+            summand: of(&|i, c| (x.mean[i] - u.mean[c]) / u.std[c]),
+        }
+    }
+
+    /// u and x [B, numbers], normalised.
+    fn add_to(&self, forward: &Forward, u: &Var, x: &Var) -> Result<Var> {
+        let [inputs, outputs] = self.channels;
+        let points = u.value().len() / outputs;
+        let x = x.reshape(&[points, inputs]);
+        let last = Narrow { axis: 1, start: inputs - outputs, length: outputs };
+        let last = forward.apply(last, &[&x])?;
+        let [factor, summand] =
+            [&self.factor, &self.summand].map(|tensor| forward.constant(tensor));
+        let last = forward.apply(Binary::Multiply, &[&last, &factor?])?;
+        let last = forward.apply(Binary::Add, &[&last, &summand?])?.reshape(u.shape());
+        forward.apply(Binary::Add, &[u, &last])
     }
 }

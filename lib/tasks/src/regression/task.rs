@@ -1,18 +1,17 @@
-//! Task `regression`: predicts the solution of a steady problem from its inputs, e.g. the pressure of Darcy flow from
-//! the coefficient.
-//!
-//! L = mean over samples of ‖û - u‖²/(‖u‖² + floor·σ²·n), relative to the energy of each solution.
+//! Task `regression`: predicts the target of a sample from its input, e.g. the pressure of Darcy flow from the coefficient,
+//! or the user's own arrays.
 
+use super::augment::Augmentation;
+use super::loss::{Dims, LossKind, RegressionLoss};
 use super::model::{Regression, RegressionModel};
+use super::pairs::{Opened, Pair, Pairs};
 use crate::pde::latents::Condition;
 use crate::pde::models::Patches;
-use crate::pde::sources::{
-    FieldSource, Fields, Sources, joined, normalisation, one, positive, weight_violations,
-};
+use crate::pde::sources::{FieldSource, one, positive, weight_violations};
 use crate::pde::tokens::FieldTokens;
 use data::fields::parameter::Parameter;
-use data::fields::split_set::TrajectorySet;
 use data::inputs::InputFile;
+use data::records::Side;
 use learn::config::Config;
 use learn::forward::Forward;
 use learn::params::{Builder, ParamSet};
@@ -21,8 +20,7 @@ use learn::task::{Batch, Buffers, ConfigOf, Define, Direction, Loss, Predictions
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
-use tensor::Tensor;
-use tensor::ops::squared_error::SquaredError;
+use tensor::Var;
 use tensor::random::{Philox, Purpose};
 use unix::config::{Violations, within};
 use unix::{Error, Result};
@@ -41,70 +39,83 @@ pub struct RegressionData {
     /// Additional data sets with the same grid and channels, sampled in proportion to their weights.
     #[serde(default)]
     pub additional: Vec<FieldSource>,
-    /// Data augmentation: apply a random rotation or reflection of the square to input and solution alike. Only for
-    /// problems without a preferred direction.
+    /// Data augmentation: random symmetries, applied to input and target alike. Only for problems that have them.
     #[serde(default)]
-    pub random_rotation: bool,
-}
-
-/// The loss function.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct RegressionLoss {
-    /// Added to the relative energy of a solution, in units of the variance of the data; prevents division by very
-    /// small energies.
-    pub floor: f64,
-}
-
-impl Default for RegressionLoss {
-    fn default() -> Self {
-        Self { floor: 0.1 }
-    }
+    pub augmentation: Augmentation,
 }
 
 /// The configuration of the task.
 pub type RegressionConfig = Config<RegressionData, RegressionModel, RegressionLoss>;
 
-/// Error of the solutions of each regime.
-const METRIC: &str = "nrmse";
+/// Error of the targets, of each regime if there are any.
+pub(super) const METRIC: &str = "nrmse";
 
-/// Converts fields of a steady problem to the tensors of its model and back.
+/// Converts samples to the tensors of the model and back.
 #[derive(Clone, Debug)]
 pub struct Preparation {
-    /// Patches and normalisation of the input and of the solution.
+    /// Patches and normalisation of the input and of the target.
     pub tokens: [FieldTokens; 2],
-    /// Features of the equation's parameter.
-    pub condition: Condition,
+    /// Features of the equation's parameter; none for records.
+    pub condition: Option<Condition>,
 }
 
 impl Preparation {
-    /// The inputs or the states of a field [x.., inputs and states].
-    pub fn part(&self, field: &[f32], part: usize) -> Vec<f32> {
-        let [inputs, states] = [0, 1].map(|i| self.tokens[i].patches.channels());
-        let own = if part == 0 { 0..inputs } else { inputs..inputs + states };
-        field.chunks_exact(inputs + states).flat_map(|point| &point[own.clone()]).copied().collect()
+    /// Number of features of the condition.
+    pub fn features(&self) -> usize {
+        self.condition.as_ref().map_or(0, Condition::width)
     }
 
-    /// The model inputs for fields [n, x.., inputs] in physical units and their parameters.
+    /// The model inputs for inputs [n, x.., channels] in physical units and their parameters, which records do not have.
     ///
     /// Errors: those of [`Condition::features`].
     pub fn batch(&self, inputs: &[f32], parameters: &[&Parameter]) -> Result<Batch> {
-        Ok(Batch::new(parameters.len() as f64)
-            .with("inputs", self.tokens[0].cut_all(inputs))
-            .with("features", self.condition.features_of(parameters, 1.0)?))
+        let samples = inputs.len() / self.tokens[0].field_len();
+        let batch = Batch::new(samples as f64).with("inputs", self.tokens[0].cut_all(inputs));
+        match &self.condition {
+            None => Ok(batch),
+            Some(condition) => Ok(batch.with("features", condition.features_of(parameters, 1.0)?)),
+        }
     }
 
-    /// Predicts the solutions [n, x.., states] in physical units for a batch on the device of `forward`.
+    /// The normalised targets of a batch, patch by patch.
+    fn run(&self, model: &Regression, forward: &Forward, batch: &Batch) -> Result<Var> {
+        let x = batch.input(forward, "inputs")?;
+        let features = self.condition.as_ref().map(|_| batch.input(forward, "features"));
+        model.forward(forward, &x, features.transpose()?.as_ref())
+    }
+
+    /// Predicts the targets [n, x.., channels] in physical units for a batch on the device of `forward`.
     pub fn predict(
         &self,
         model: &Regression,
         forward: &Forward,
         batch: &Batch,
     ) -> Result<Vec<f32>> {
-        let (x, features) = (batch.input(forward, "inputs")?, batch.input(forward, "features")?);
-        let found = model.forward(forward, &x, &features)?.value().to_host()?;
-        Ok(self.tokens[1].join_all(&found))
+        Ok(self.tokens[1].join_all(&self.run(model, forward, batch)?.value().to_host()?))
     }
+}
+
+/// Patches of input and target. A target without a grid is one point; one on a grid that is finer by a whole factor has
+/// larger patches.
+///
+/// The error says what does not match.
+pub(super) fn patches([input, target]: &[Side; 2], patch: usize) -> Result<[Patches; 2], String> {
+    // A vector is a single point.
+    let grid = |side: &Side| if side.grid.is_empty() { vec![1] } else { side.grid.clone() };
+    let (from, to) = (grid(input), grid(target));
+    let cut = Patches::new(&from, input.channels, patch)?;
+    if target.grid.is_empty() {
+        return Ok([cut, Patches::new(&to, target.channels, 1)?]);
+    }
+    let factor = to[0] / from[0];
+    let scaled: Vec<usize> = from.iter().map(|n| n * factor).collect();
+    if factor == 0 || scaled != to {
+        return Err(format!(
+            "targets on {to:?} points for inputs on {from:?}: the grid of the target must be that of the input, a whole \
+             multiple of it, or none"
+        ));
+    }
+    Ok([cut, Patches::new(&to, target.channels, patch * factor)?])
 }
 
 /// The task.
@@ -113,36 +124,24 @@ pub struct RegressionTask {
     preparation: Preparation,
     data: RegressionData,
     loss: RegressionLoss,
-    train: Sources<TrajectorySet>,
-    validation: Sources<TrajectorySet>,
-    augmentation: Philox,
+    train: Pairs,
+    validation: Pairs,
+    random: Philox,
     input_files: Vec<InputFile>,
 }
 
 impl RegressionTask {
-    /// The field of a sample and its parameter.
-    fn read(set: &Sources<TrajectorySet>, sample: u64) -> Result<(Vec<f32>, &Parameter)> {
-        let (set, sample) = set.find(sample);
-        let mut field = vec![0.0; set.shape().frame_len()];
-        set.read(sample as usize, &mut field)?;
-        Ok((field, set.entry(sample as usize).parameter))
-    }
-
-    /// One of the eight symmetries of the square, applied at random.
-    fn augment(&self, micro_batch: u64, place: u64, field: &mut [f32]) {
-        let &[side, other] = self.preparation.tokens[0].patches.grid() else { return };
-        if !self.data.random_rotation || side != other {
-            return;
-        }
-        let symmetry = self.augmentation.at_update(micro_batch).below(place, 0, 8);
-        let channels = field.len() / (side * side);
-        let old = field.to_vec();
-        for (at, point) in field.chunks_exact_mut(channels).enumerate() {
-            let [mut x, mut y] = [at / side, at % side];
-            x = if symmetry & 1 == 0 { x } else { side - 1 - x };
-            y = if symmetry & 2 == 0 { y } else { side - 1 - y };
-            let from = if symmetry & 4 == 0 { x * side + y } else { y * side + x };
-            point.copy_from_slice(&old[from * channels..][..channels]);
+    /// Applies a random symmetry to a sample.
+    fn augment(&self, micro_batch: u64, place: u64, pair: &mut Pair) {
+        let Augmentation { vectors, .. } = &self.data.augmentation;
+        let [input, target] = self.preparation.tokens.each_ref().map(|side| side.patches.grid());
+        let random = self.random.at_update(micro_batch);
+        let symmetry = self.data.augmentation.draw(&random, place, input);
+        symmetry.apply(&mut pair.input, input, &vectors.input);
+        if target.len() == input.len()
+            && pair.target.len() > self.preparation.tokens[1].patches.channels()
+        {
+            symmetry.apply(&mut pair.target, target, &vectors.target);
         }
     }
 }
@@ -155,57 +154,65 @@ impl Define for RegressionTask {
     type Loss = RegressionLoss;
 
     fn violations(config: &RegressionConfig) -> Violations {
-        let mut violations: Violations =
-            within("model", config.model.backbone.violations()).collect();
-        let weights = config.data.additional.iter().map(|o| o.weight);
-        violations.extend(weight_violations(config.data.weight, weights));
-        violations.extend(positive("loss.floor", config.loss.floor));
+        let RegressionConfig { data, model, loss, .. } = config;
+        let mut violations: Violations = within("model", model.backbone.violations()).collect();
+        let weights = data.additional.iter().map(|o| o.weight);
+        violations.extend(weight_violations(data.weight, weights));
+        violations.extend(positive("loss.floor", loss.floor));
+        let whole = matches!(loss.kind, LossKind::RelativeEnergy | LossKind::RelativeH1);
+        if loss.dims == Dims::Space && (whole || loss.kind == LossKind::Mae) {
+            let text = "of this kind of loss is always all";
+            violations.push(("loss.dims".into(), text.into()));
+        }
+        if loss.kind == LossKind::RelativeH1 && model.patch > 1 {
+            let text = "must be 1 for loss.kind: relative_h1, which needs neighbouring points";
+            violations.push(("model.patch".into(), text.into()));
+        }
         violations
     }
 
     fn open(config: &ConfigOf<Self>) -> Result<(Self, ParamSet)> {
-        let RegressionData { split, stats, weight, additional, .. } = &config.data;
-        let fields = Fields::open(split, stats, *weight, additional)?;
-        let count = |set: &TrajectorySet| set.len() as u64;
-        let sources = Sources::new(fields.train, count);
-        let train = sources.first();
-        let (shape, inputs) = (train.shape(), train.inputs());
-        if shape.frames != 1 || inputs == 0 || inputs == shape.channels {
-            return Err(Error::data(format!(
-                "{}: {} frames of {} channels, {inputs} of them inputs; a steady problem has 1 frame \
-                 with inputs and states",
-                config.data.split.display(),
-                shape.frames,
-                shape.channels
+        let RegressionConfig { data, model, loss, seed, .. } = config;
+        let Opened { train, validation, sides, normalisations, input_files } = Opened::open(data)?;
+        let manifest = data.split.display();
+        let vectors = [&data.augmentation.vectors.input, &data.augmentation.vectors.target];
+        for ((side, name), vectors) in sides.iter().zip(["input", "target"]).zip(vectors) {
+            let wrong = Augmentation::violation(vectors, name, &side.grid, side.channels);
+            wrong.map_or(Ok(()), |why| {
+                Err(Error::config(format!("{why}; {manifest} has {side}")))
+            })?;
+        }
+        if model.integrate
+            && (sides[0].grid != sides[1].grid || sides[0].channels < sides[1].channels)
+        {
+            return Err(Error::config(format!(
+                "model.integrate: adds the last channels of the input to the output, but {manifest} has inputs with {} and \
+                 targets with {}",
+                sides[0], sides[1]
             )));
         }
-        let cut = |channels: usize| {
-            Patches::new(&shape.grid, channels, config.model.patch).map_err(|why| {
-                Error::config(format!("model: {why} of {}", config.data.split.display()))
-            })
-        };
-        let patches = [cut(inputs)?, cut(shape.channels - inputs)?];
-        let all = sources.iter().flat_map(|set| (0..set.len()).map(|i| set.entry(i).parameter));
-        let condition = Condition::new(all.map(|p| (p.names(), vec![p.value], 1.0)));
-        let [input, output] = patches;
-        let mut builder = Builder::new(config.seed);
-        let patches = [&input, &output];
-        let model = Regression::new(&mut builder, &config.model, patches, condition.width());
-        let tokens = [(input, 0..inputs), (output, inputs..shape.channels)];
-        let tokens = tokens.map(|(patches, part)| FieldTokens {
-            patches,
-            normalisation: normalisation(&fields.stats, part),
-        });
+        let [input, target] = patches(&sides, model.patch)
+            .map_err(|why| Error::config(format!("model: {why} of {manifest}")))?;
+        let [of_input, of_target] = normalisations;
+        let tokens = [
+            FieldTokens { patches: input, normalisation: of_input },
+            FieldTokens { patches: target, normalisation: of_target },
+        ];
+        let parameters = train.parameters().into_iter();
+        let all: Vec<_> = parameters.map(|p| (p.names(), vec![p.value], 1.0)).collect();
+        let condition = (!all.is_empty()).then(|| Condition::new(all));
         let preparation = Preparation { tokens, condition };
+        let mut builder = Builder::new(*seed);
+        let features = preparation.features();
         let task = Self {
-            model,
+            model: Regression::new(&mut builder, model, &preparation.tokens, features),
             preparation,
-            data: config.data.clone(),
-            loss: config.loss.clone(),
-            validation: Sources::new(fields.validation, count),
-            train: sources,
-            augmentation: Philox::new(config.seed, Purpose::Augmentation),
-            input_files: fields.input_files,
+            data: data.clone(),
+            loss: loss.clone(),
+            train,
+            validation,
+            random: Philox::new(*seed, Purpose::Augmentation),
+            input_files,
         };
         builder.check()?;
         Ok((task, builder.finish()))
@@ -218,7 +225,7 @@ impl Task for RegressionTask {
     }
 
     fn data_hash(&self) -> String {
-        joined(self.train.iter().map(TrajectorySet::manifest_hash))
+        self.train.hash()
     }
 
     fn input_files(&self) -> Vec<InputFile> {
@@ -226,31 +233,25 @@ impl Task for RegressionTask {
     }
 
     fn batch(&self, micro_batch: u64, first: u64, samples: &[u64]) -> Result<Batch> {
-        let (mut inputs, mut solutions) = (Vec::new(), Vec::new());
-        let (mut parameters, mut weights) = (Vec::new(), Vec::new());
+        let (mut inputs, mut targets, mut parameters) = (Vec::new(), Vec::new(), Vec::new());
         for (place, sample) in (first..).zip(samples) {
-            let (mut field, parameter) = Self::read(&self.train, *sample)?;
-            self.augment(micro_batch, place, &mut field);
-            let u = self.preparation.part(&field, 1);
-            let relative = self.preparation.tokens[1].normalisation.energy(&u);
-            weights.push((1.0 / (relative + self.loss.floor)) as f32);
-            inputs.extend(self.preparation.part(&field, 0));
-            solutions.extend(u);
-            parameters.push(parameter);
+            let mut pair = self.train.read(*sample)?;
+            self.augment(micro_batch, place, &mut pair);
+            inputs.extend(pair.input);
+            targets.push(pair.target);
+            parameters.extend(pair.parameter);
         }
         let batch = self.preparation.batch(&inputs, &parameters)?;
         Ok(batch
-            .with("solutions", self.preparation.tokens[1].cut_all(&solutions))
-            .with("weights", Tensor::from_slice(&weights, &[samples.len()])))
+            .with("targets", self.preparation.tokens[1].cut_all(&targets.concat()))
+            .with("weights", self.loss.weights(&self.preparation, &targets)))
     }
 
     fn loss(&self, forward: &Forward, batch: &Batch) -> Result<Loss> {
-        let input = |name: &str| batch.input(forward, name);
-        let (x, features) = (input("inputs")?, input("features")?);
-        let (u, weights) = (input("solutions")?, input("weights")?);
-        let found = self.model.forward(forward, &x, &features)?;
-        let points = forward.full(&[u.shape()[1]], 1.0)?;
-        Ok(forward.apply(SquaredError, &[&found, &u, &weights, &points])?.into())
+        let found = self.preparation.run(&self.model, forward, batch)?;
+        let target = batch.input(forward, "targets")?;
+        let weights = batch.input(forward, "weights")?;
+        Ok(self.loss.sum(forward, &self.preparation, &weights, [&found, &target])?.into())
     }
 
     fn validation_samples(&self) -> u64 {
@@ -258,34 +259,36 @@ impl Task for RegressionTask {
     }
 
     fn evaluate(&self, forward: &Forward, samples: &[u64], scores: &mut Scores) -> Result<()> {
-        let (mut inputs, mut solutions, mut parameters) = (Vec::new(), Vec::new(), Vec::new());
-        for sample in samples {
-            let (field, parameter) = Self::read(&self.validation, *sample)?;
-            inputs.extend(self.preparation.part(&field, 0));
-            solutions.push(self.preparation.part(&field, 1));
-            parameters.push(parameter);
-        }
+        let pairs = samples.iter().map(|sample| self.validation.read(*sample));
+        let pairs = pairs.collect::<Result<Vec<Pair>>>()?;
+        let inputs: Vec<f32> = pairs.iter().flat_map(|pair| &pair.input).copied().collect();
+        let parameters: Vec<&Parameter> = pairs.iter().filter_map(|pair| pair.parameter).collect();
         let batch = self.preparation.batch(&inputs, &parameters)?.to_device(forward.device())?;
         let predictions = self.predict(forward, &batch)?;
-        let found = predictions.rows("solutions")?;
-        for ((solution, parameter), found) in solutions.iter().zip(parameters).zip(found) {
-            scores.nrmse(METRIC, &parameter.to_string(), found, solution);
+        let channels = self.preparation.tokens[1].patches.channels();
+        for (pair, found) in pairs.iter().zip(predictions.rows("targets")?) {
+            match pair.parameter {
+                Some(parameter) => {
+                    scores.nrmse(METRIC, &parameter.to_string(), found, &pair.target);
+                }
+                None => scores.regression(channels, found, &pair.target),
+            }
         }
         Ok(())
     }
 
-    /// Predicts `solutions`, in physical units, [x.., states].
+    /// Predicts `targets`, in physical units, [x.., channels].
     fn predict(&self, forward: &Forward, batch: &Batch) -> Result<Predictions> {
-        let solutions = self.preparation.predict(&self.model, forward, batch)?;
+        let targets = self.preparation.predict(&self.model, forward, batch)?;
         let length = self.preparation.tokens[1].field_len();
-        Ok(Predictions::default().with("solutions", length, solutions))
+        Ok(Predictions::default().with("targets", length, targets))
     }
 
     fn buffers(&self) -> Buffers {
-        let [input, solution] = &self.preparation.tokens;
-        let mut buffers = input.normalisation.buffers("input");
-        buffers.extend(solution.buffers("field"));
-        buffers.extend(self.preparation.condition.buffers());
+        let [input, target] = &self.preparation.tokens;
+        let mut buffers = input.buffers("input");
+        buffers.extend(target.buffers("field"));
+        buffers.extend(self.preparation.condition.iter().flat_map(Condition::buffers));
         buffers
     }
 }

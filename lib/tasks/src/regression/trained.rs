@@ -5,10 +5,10 @@
 //! none.
 
 use super::model::{Regression, RegressionModel};
-use super::task::{Preparation, RegressionTask};
+use super::pairs::part_of;
+use super::task::{Preparation, RegressionTask, patches};
 use crate::pde::evaluate::{Batch, Cost, Frames, Model, Plan, Request, Space, Start, Views};
 use crate::pde::latents::Condition;
-use crate::pde::models::Patches;
 use crate::pde::normalisation::Normalisation;
 use crate::pde::tokens::FieldTokens;
 use crate::trained::{Opener, TrainedModel, require_fields};
@@ -16,6 +16,7 @@ use data::fields::field::{Field, Shape};
 use data::fields::parameter::Parameter;
 use data::fields::split_set::TrajectorySet;
 use data::fields::write::Header;
+use data::records::Side;
 use learn::score::Bits;
 use learn::task::Define;
 use learn::trained::{Origin, Parts, Trained};
@@ -36,16 +37,32 @@ pub struct TrainedRegression {
 
 impl TrainedRegression {
     /// Predicts solutions [n, x.., states] from inputs [n, x.., inputs] in physical units.
+    /// Records have no parameters.
     pub fn solve(&self, inputs: &[f32], parameters: &[&Parameter]) -> Result<Vec<f32>> {
         let length = self.preparation.tokens[0].field_len();
         let mut found = Vec::new();
-        for (inputs, parameters) in inputs.chunks(BATCH * length).zip(parameters.chunks(BATCH)) {
-            let batch = self.preparation.batch(inputs, parameters)?;
+        for (number, inputs) in inputs.chunks(BATCH * length).enumerate() {
+            let own = parameters.iter().skip(number * BATCH).take(BATCH);
+            let batch = self.preparation.batch(inputs, &own.copied().collect::<Vec<_>>())?;
             found.extend(self.trained.run(|forward, model| {
                 self.preparation.predict(model, forward, &batch.to_device(forward.device())?)
             })?);
         }
         Ok(found)
+    }
+
+    /// The shapes of inputs and targets, if the model was trained on records.
+    pub fn sides(&self) -> [Side; 2] {
+        let side = |tokens: &FieldTokens| {
+            let (grid, channels) = (tokens.patches.grid(), tokens.patches.channels());
+            Side { grid: if *grid == [1] { Vec::new() } else { grid.to_vec() }, channels }
+        };
+        self.preparation.tokens.each_ref().map(side)
+    }
+
+    /// Whether the model was trained on records, and not on fields.
+    pub fn reads_records(&self) -> bool {
+        self.preparation.condition.is_none()
     }
 
     /// Grid points along each side of a patch of the inputs.
@@ -54,6 +71,9 @@ impl TrainedRegression {
     }
 
     fn require_fields_of(&self, shape: &Shape, inputs: usize) -> Result<()> {
+        if self.reads_records() {
+            return Err(Error::data("fields, but the model was trained on records of arrays"));
+        }
         let [input, output] = self.preparation.tokens.each_ref().map(|tokens| &tokens.patches);
         let found = (&shape.grid[..], inputs, shape.channels - inputs);
         require_fields(found, (input.grid(), input.channels(), output.channels()))?;
@@ -69,7 +89,8 @@ impl TrainedRegression {
     fn read(&self, set: &TrajectorySet, sample: usize) -> Result<[Vec<f32>; 2]> {
         let mut field = vec![0.0; set.shape().frame_len()];
         set.read(sample, &mut field)?;
-        Ok([0, 1].map(|part| self.preparation.part(&field, part)))
+        let (channels, inputs) = (set.shape().channels, set.inputs());
+        Ok([0..inputs, inputs..channels].map(|part| part_of(&field, channels, part)))
     }
 
     /// The mean of the training solutions of a regime, and the solutions of the training samples whose inputs are
@@ -108,17 +129,40 @@ impl TrainedModel for TrainedRegression {
     /// Restores the model from its checkpoint. Errors: 65 when its parts do not match.
     fn restore(parts: &Parts, opener: &Opener) -> Result<Self> {
         let config: RegressionModel = parts.section("model")?;
-        let cut = |grid: &[usize], channels: usize| Patches::new(grid, channels, config.patch);
-        let output = FieldTokens::restore("field", parts, cut)?;
-        let normalisation = Normalisation::restore("input", parts)?;
-        let patches = cut(output.patches.grid(), normalisation.channels()).map_err(Error::data)?;
-        let tokens = [FieldTokens { patches, normalisation }, output];
-        let patches = tokens.each_ref().map(|tokens| &tokens.patches);
-        let condition = Condition::restore(parts)?;
+        let normalisations =
+            [Normalisation::restore("input", parts)?, Normalisation::restore("field", parts)?];
+        let grid = |name: &str| -> Result<Vec<usize>> {
+            let values = parts.buffer(&format!("{name}.grid"))?;
+            match values.iter().all(|n| (1.0..1e9).contains(n)) {
+                true => Ok(values.iter().map(|n| *n as usize).collect()),
+                false => Err(Error::data(format!("the checkpoint's {name}.grid is {values:?}"))),
+            }
+        };
+        // Older checkpoints do not record the grid of the input, which is that of the field.
+        let grids = [grid("input").or_else(|_| grid("field"))?, grid("field")?];
+        let [of_input, of_target] = normalisations;
+        let [from, mut to] = grids;
+        if to == [1] {
+            // A single point is a target without a grid.
+            to.clear();
+        }
+        let sides = [
+            Side { grid: from, channels: of_input.channels() },
+            Side { grid: to, channels: of_target.channels() },
+        ];
+        let [input, target] = patches(&sides, config.patch).map_err(Error::data)?;
+        let tokens = [
+            FieldTokens { patches: input, normalisation: of_input },
+            FieldTokens { patches: target, normalisation: of_target },
+        ];
+        let has_condition = parts.buffers.iter().any(|(name, _)| name.starts_with("condition"));
+        let condition = has_condition.then(|| Condition::restore(parts)).transpose()?;
+        let preparation = Preparation { tokens, condition };
+        let features = preparation.features();
         let trained = parts.restore(opener.device, |b| {
-            Ok(Regression::new(b, &config, patches, condition.width()))
+            Ok(Regression::new(b, &config, &preparation.tokens, features))
         })?;
-        Ok(Self { trained, preparation: Preparation { tokens, condition } })
+        Ok(Self { trained, preparation })
     }
 
     fn models(&self) -> Vec<(&'static str, Origin, usize)> {
@@ -129,6 +173,10 @@ impl TrainedModel for TrainedRegression {
     fn shape(&self) -> (&[usize], usize) {
         let output = &self.preparation.tokens[1].patches;
         (output.grid(), output.channels())
+    }
+
+    fn regression(&self) -> Option<&TrainedRegression> {
+        Some(self)
     }
 
     fn needs_training_data(&self) -> bool {
@@ -209,7 +257,7 @@ impl TrainedModel for TrainedRegression {
             inputs.read(trajectory, &mut field)?;
             match inputs.inputs() {
                 0 => given.extend_from_slice(&field),
-                _ => given.extend(self.preparation.part(&field, 0)),
+                count => given.extend(part_of(&field, inputs.shape().channels, 0..count)),
             }
         }
         let single = self.solve(&given, &parameters)?;

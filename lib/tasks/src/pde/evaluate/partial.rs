@@ -1,10 +1,10 @@
 //! The intermediate result of an interrupted evaluation, in a file from which the next attempt continues.
 
-use super::{Evaluation, Protocol};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use unix::publish::publish_bytes;
-use unix::{Error, Result, note, small};
+use unix::{Error, Result, small};
 
 /// Maximum file size in bytes that is read.
 const MAX_BYTES: u64 = 1 << 30;
@@ -25,28 +25,22 @@ struct Stored<E> {
 
 impl Partial {
     /// The file `path` for an evaluation with this protocol.
-    pub fn new(path: PathBuf, protocol: &Protocol) -> Result<Self> {
+    pub fn new(path: PathBuf, protocol: &impl Serialize) -> Result<Self> {
         let value = serde_json::to_value(protocol).map_err(Error::bug)?;
         Ok(Self { path, protocol: unix::config::hash(&value) })
     }
 
     /// The stored result of an earlier attempt of the same evaluation, or the default. A file that is damaged or
     /// belongs to another evaluation is ignored, and replaced by [`Partial::save`].
-    pub fn load(&self) -> Evaluation {
+    pub fn load<E: DeserializeOwned + Default>(&self) -> E {
         let text = small::read(&self.path, MAX_BYTES).ok();
-        let stored: Option<Stored<Evaluation>> =
-            text.and_then(|text| serde_json::from_slice(&text).ok());
-        match stored.filter(|stored| stored.protocol == self.protocol) {
-            None => Evaluation::default(),
-            Some(Stored { result, .. }) => {
-                note!("resuming after {} rollouts", result.rollouts());
-                result
-            }
-        }
+        let stored: Option<Stored<E>> = text.and_then(|text| serde_json::from_slice(&text).ok());
+        let own = stored.filter(|stored| stored.protocol == self.protocol);
+        own.map(|stored| stored.result).unwrap_or_default()
     }
 
     /// Stores the result so far atomically. Errors: 73, 74.
-    pub fn save(&self, result: &Evaluation) -> Result<()> {
+    pub fn save(&self, result: &impl Serialize) -> Result<()> {
         let stored = Stored { protocol: self.protocol.clone(), result };
         publish_bytes(&self.path, &serde_json::to_vec(&stored).map_err(Error::bug)?)
     }

@@ -69,7 +69,7 @@ pub fn draw(
         let example = |quantile: f64| Example::of(regime, number, quantile, evaluator);
         let png = match protocol.grid[..] {
             _ if result.steps > 0 => regime::draw(result, regime, &example(0.5)?, protocol)?,
-            [x, y] => draw_solutions(regime, [x, y], &[example(0.5)?, example(1.0)?])?,
+            [x, y] => draw_solutions(regime, [x, y], [example(0.5)?, example(1.0)?])?,
             _ => continue,
         };
         let name = format!("{}-{}.png", regime.parameter.name, regime.parameter.value);
@@ -79,20 +79,55 @@ pub fn draw(
 }
 
 /// Draws two solutions of steady problems on [x, y], one per row: those with the median and the largest error.
-fn draw_solutions(regime: &Regime, grid: [usize; 2], examples: &[Example; 2]) -> Result<Vec<u8>> {
-    let names = ["median", "largest"];
-    let name = |(example, which): (&Example, &str)| {
-        format!("{}, {which} error {:.3}", example.name, example.nrmse)
-    };
-    let names: Vec<String> = examples.iter().zip(names).map(name).collect();
-    let mut rows = Vec::new();
-    for (Example { truth, prediction, .. }, name) in examples.iter().zip(&names) {
-        let (truth, prediction) = (&truth[0][..], &prediction[0][..]);
-        rows.push(frames::Row { name, time: None, truth, prediction });
-    }
-    canvas::png(1400, (50.0 + frames::ROW * rows.len() as f64) as u32, |canvas| {
-        panel::heading(canvas, &regime.parameter.to_string(), "")?;
-        frames::draw(canvas, 44.0, grid, Axis::linear("y / L", 0.0, 1.0), &rows)
+fn draw_solutions(regime: &Regime, grid: [usize; 2], examples: [Example; 2]) -> Result<Vec<u8>> {
+    let pairs = examples.into_iter().zip(["median", "largest"]).map(|(example, which)| {
+        let Example { name, nrmse, mut truth, mut prediction, .. } = example;
+        let name = format!("{name}, {which} error {nrmse:.3}");
+        Pair { name, truth: truth.swap_remove(0), prediction: prediction.swap_remove(0) }
+    });
+    draw_pairs(&regime.parameter.to_string(), "", &grid, &pairs.collect::<Vec<_>>())
+}
+
+/// A target and its prediction: one channel at all points.
+pub struct Pair {
+    /// What is shown.
+    pub name: String,
+    /// The target.
+    pub truth: Vec<f32>,
+    /// The prediction.
+    pub prediction: Vec<f32>,
+}
+
+/// Draws pairs on a grid of one or two axes below each other.
+pub fn draw_pairs(title: &str, text: &str, grid: &[usize], pairs: &[Pair]) -> Result<Vec<u8>> {
+    let height = (50.0 + frames::ROW * pairs.len() as f64) as u32;
+    canvas::png(1400, height, |canvas| {
+        panel::heading(canvas, title, text)?;
+        if let [x, y] = *grid {
+            let mut rows = Vec::new();
+            for Pair { name, truth, prediction } in pairs {
+                rows.push(frames::Row { name, time: None, truth, prediction });
+            }
+            return frames::draw(canvas, 44.0, [x, y], Axis::linear("y / L", 0.0, 1.0), &rows);
+        }
+        for (number, Pair { name, truth, prediction }) in pairs.iter().enumerate() {
+            let all = truth.iter().chain(prediction).map(|u| f64::from(*u));
+            let (low, high) = all.fold((f64::MAX, f64::MIN), |(l, h), u| (l.min(u), h.max(u)));
+            let y = 44.0 + frames::ROW * number as f64;
+            let area = canvas::Area { x: 8.0, y, width: 1380.0, height: frames::ROW };
+            let axes = [Axis::linear("x / L", 0.0, 1.0), Axis::linear("u", low, high)];
+            let line = |values: &[f32]| -> Vec<(f64, f64)> {
+                let place = |i: usize| (i as f64 + 0.5) / values.len() as f64;
+                (0..).zip(values).map(|(i, u)| (place(i), f64::from(*u))).collect()
+            };
+            let [x, y] = axes;
+            let curves = [
+                panel::Curve::new("target", distinct(0), 1.6, line(truth)),
+                panel::Curve::new("prediction", distinct(1), 1.6, line(prediction)),
+            ];
+            panel::Panel::new(canvas, area, x, y).curves(name, &curves)?;
+        }
+        Ok(())
     })
 }
 

@@ -1,5 +1,9 @@
 //! Scores of a model: accumulators by metric and group, and values per sample. Scores merge across batches and ranks.
 
+mod regression;
+
+pub use regression::{ChannelErrors, RegressionErrors};
+
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -154,6 +158,8 @@ enum Accumulator {
     Nrmse(Sums),
     /// [`Confusion::metrics`].
     Confusion(Confusion),
+    /// [`ChannelErrors::metrics`], overall and by channel.
+    Regression(RegressionErrors),
 }
 
 impl Accumulator {
@@ -162,6 +168,7 @@ impl Accumulator {
         match self {
             Self::Mean { sum, weight } => vec![(name.into(), sum / weight)],
             Self::Nrmse(sums) => vec![(name.into(), sums.nrmse())],
+            Self::Regression(errors) => errors.metrics(),
             Self::Confusion(confusion) => {
                 confusion.metrics().map(|(metric, value)| (format!("{name}{metric}"), value)).into()
             }
@@ -176,6 +183,7 @@ impl Accumulator {
             }
             (Self::Nrmse(sums), Self::Nrmse(other)) => sums.merge(other),
             (Self::Confusion(counts), Self::Confusion(other)) => counts.merge(other),
+            (Self::Regression(errors), Self::Regression(other)) => errors.merge(other),
             // A metric has the same kind everywhere a task adds to it.
             _ => {}
         }
@@ -200,6 +208,13 @@ impl Scores {
         let mut sums = Sums::default();
         sums.add(prediction, target);
         self.add(name, Some(group), &Accumulator::Nrmse(sums));
+    }
+
+    /// Adds a prediction and its target, [.., channels], to the metrics of [`ChannelErrors::metrics`], overall and as
+    /// `NAME[CHANNEL]`.
+    pub fn regression(&mut self, channels: usize, prediction: &[f32], target: &[f32]) {
+        let errors = RegressionErrors::of(channels, prediction, target);
+        self.add("", None, &Accumulator::Regression(errors));
     }
 
     /// Counts the prediction of a class. The metrics are those of [`Confusion::metrics`], with `prefix` before their

@@ -1,0 +1,189 @@
+//! Linear baselines: the least-squares map from the input around a point to its target, fitted to the training split.
+
+use data::records::{RecordSet, Side};
+use rayon::prelude::*;
+use unix::{Error, Result};
+
+/// Most numbers that a linear map sees; the work grows with its square.
+const MAX_FEATURES: usize = 1500;
+/// Points of the training split that it is fitted to, at most; spread evenly over the split.
+const MAX_POINTS: usize = 200_000;
+/// Points per partial sum.
+const BLOCK: usize = 1024;
+/// Added to the diagonal of the normal equations, relative to its mean: constant inputs determine no weight.
+const RIDGE: f64 = 1e-10;
+
+/// A linear map with an intercept.
+#[derive(Clone, Debug)]
+pub(super) struct Linear {
+    sides: [Side; 2],
+    /// Points to each side that it sees, along each axis; beyond the grid there are zeros. `None`: the whole input.
+    radius: Option<usize>,
+    /// [features + 1, channels of the target]; the last row is the intercept.
+    weights: Vec<f64>,
+}
+
+impl Linear {
+    /// Fits the map; none if it would see more than [`MAX_FEATURES`] numbers, or the grids differ.
+    ///
+    /// Errors: 65 when the equations have no solution, which takes values of very different size.
+    pub fn fit(train: &RecordSet, radius: Option<usize>) -> Result<Option<Self>> {
+        let [input, target] = train.sides();
+        let local = radius.is_some();
+        if local == target.grid.is_empty() || local && input.grid != target.grid {
+            return Ok(None);
+        }
+        let mut map = Self { sides: train.sides().clone(), radius, weights: Vec::new() };
+        let (features, outputs) = (map.features() + 1, target.channels);
+        if features > MAX_FEATURES {
+            return Ok(None);
+        }
+        let points = map.points();
+        let all = train.len() * points;
+        // An odd stride meets all columns of a grid.
+        let stride = all.div_ceil(MAX_POINTS) | 1;
+        let chosen: Vec<usize> = (0..all).step_by(stride).collect();
+        let width = features + outputs;
+        // Sums of φ·[φ, t] over the points.
+        let block = |points_of: &[usize]| -> Vec<f64> {
+            let mut sums = vec![0.0; features * width];
+            let mut row = vec![0.0; width];
+            for at in points_of {
+                let (record, point) = (at / points, at % points);
+                map.row(train.input(record), point, &mut row);
+                let own = &train.target(record)[point * outputs..][..outputs];
+                row[features..].iter_mut().zip(own).for_each(|(to, t)| *to = f64::from(*t));
+                for (i, sums) in sums.chunks_exact_mut(width).enumerate() {
+                    let factor = row[i];
+                    sums.iter_mut().zip(&row).for_each(|(sum, x)| *sum += factor * x);
+                }
+            }
+            sums
+        };
+        let mut sums = vec![0.0; features * width];
+        // As many blocks at a time as fit into memory, added in order.
+        for some in chosen.chunks(BLOCK * 16) {
+            let blocks: Vec<Vec<f64>> = some.par_chunks(BLOCK).map(block).collect();
+            for own in &blocks {
+                sums.iter_mut().zip(own).for_each(|(sum, x)| *sum += x);
+            }
+        }
+        map.weights = solve(&mut sums, features, outputs).ok_or_else(|| {
+            Error::data("the linear baseline cannot be fitted: the inputs have values of very different size")
+        })?;
+        Ok(Some(map))
+    }
+
+    /// Number of points at which it predicts.
+    fn points(&self) -> usize {
+        self.sides[1].grid.iter().product()
+    }
+
+    /// Numbers that it sees.
+    fn features(&self) -> usize {
+        let [input, _] = &self.sides;
+        match self.radius {
+            None => input.len(),
+            Some(radius) => (2 * radius + 1).pow(input.grid.len() as u32) * input.channels,
+        }
+    }
+
+    /// The numbers that it sees at a point, and 1.
+    fn row(&self, input: &[f32], point: usize, row: &mut [f64]) {
+        let [side, _] = &self.sides;
+        let features = self.features();
+        row[features] = 1.0;
+        let Some(radius) = self.radius else {
+            row.iter_mut().zip(input).for_each(|(to, x)| *to = f64::from(*x));
+            return;
+        };
+        let width = 2 * radius + 1;
+        for (tap, out) in row[..features].chunks_exact_mut(side.channels).enumerate() {
+            // The place of the tap, from the last axis to the first.
+            let (mut at, mut stride, mut tap, mut rest) = (Some(0), 1, tap, point);
+            for n in side.grid.iter().rev() {
+                let place = (rest % n + tap % width).checked_sub(radius).filter(|place| place < n);
+                at = at.zip(place).map(|(at, place)| at + place * stride);
+                (stride, tap, rest) = (stride * n, tap / width, rest / n);
+            }
+            match at {
+                None => out.fill(0.0),
+                Some(at) => {
+                    let own = &input[at * side.channels..][..side.channels];
+                    out.iter_mut().zip(own).for_each(|(to, x)| *to = f64::from(*x));
+                }
+            }
+        }
+    }
+
+    /// The prediction for an input, [x.., channels].
+    pub fn predict(&self, input: &[f32]) -> Vec<f32> {
+        let outputs = self.sides[1].channels;
+        let mut row = vec![0.0; self.features() + 1];
+        let mut found = Vec::with_capacity(self.points() * outputs);
+        for point in 0..self.points() {
+            self.row(input, point, &mut row);
+            for c in 0..outputs {
+                let weights = self.weights.iter().skip(c).step_by(outputs);
+                found.push(row.iter().zip(weights).map(|(x, w)| x * w).sum::<f64>() as f32);
+            }
+        }
+        found
+    }
+}
+
+/// Solves A·W = B by Cholesky's method: `sums` holds rows [A, B] of n + m numbers, A symmetric. `None` if A is not positive
+/// definite.
+fn solve(sums: &mut [f64], n: usize, m: usize) -> Option<Vec<f64>> {
+    let width = n + m;
+    let trace: f64 = (0..n).map(|i| sums[i * width + i]).sum();
+    let ridge = (RIDGE * trace / n as f64).max(f64::MIN_POSITIVE);
+    (0..n).for_each(|i| sums[i * width + i] += ridge);
+    // A = Rᵀ·R in the upper triangle; B becomes R⁻ᵀ·B on the way.
+    for k in 0..n {
+        let (above, rest) = sums.split_at_mut(k * width);
+        let row = &mut rest[..width];
+        for i in 0..k {
+            let own = &above[i * width..][..width];
+            let factor = own[k];
+            row[k..].iter_mut().zip(&own[k..]).for_each(|(x, y)| *x -= factor * y);
+        }
+        let pivot = Some(row[k]).filter(|pivot| *pivot > 0.0)?.sqrt();
+        row[k..].iter_mut().for_each(|x| *x /= pivot);
+    }
+    let mut weights = vec![0.0; n * m];
+    for k in (0..n).rev() {
+        for c in 0..m {
+            let known: f64 = (k + 1..n).map(|j| sums[k * width + j] * weights[j * m + c]).sum();
+            weights[k * m + c] = (sums[k * width + n + c] - known) / sums[k * width + k];
+        }
+    }
+    Some(weights)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equations_are_solved() {
+        // A = [[4, 2], [2, 3]], W = [[1, -1], [2, 0.5]].
+        let mut sums = [4.0, 2.0, 8.0, -3.0, 2.0, 3.0, 8.0, -0.5];
+        let found = solve(&mut sums, 2, 2).unwrap();
+        for (found, expected) in found.iter().zip([1.0, -1.0, 2.0, 0.5]) {
+            assert!((found - expected).abs() < 1e-8, "{found} {expected}");
+        }
+        assert!(solve(&mut [1.0, 2.0, 0.0, 2.0, 1.0, 0.0], 2, 1).is_none());
+    }
+
+    #[test]
+    fn a_point_sees_its_neighbours_and_zeros_beyond_the_grid() {
+        let side = |channels| Side { grid: vec![2, 3], channels };
+        let map = Linear { sides: [side(1), side(1)], radius: Some(1), weights: Vec::new() };
+        let mut row = vec![0.0; 10];
+        map.row(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 5, &mut row);
+        assert_eq!(row, [2.0, 3.0, 0.0, 5.0, 6.0, 0.0, 0.0, 0.0, 0.0, 1.0]);
+        map.row(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 1, &mut row);
+        assert_eq!(row, [0.0, 0.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 1.0]);
+    }
+}

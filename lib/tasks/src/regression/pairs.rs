@@ -1,0 +1,189 @@
+//! The data of regression: fields of a steady problem, or records of the user's own arrays.
+
+use super::task::RegressionData;
+use crate::pde::normalisation::Normalisation;
+use crate::pde::sources::{Fields, Sources, joined, normalisation, refuse_overlap};
+use data::fields::parameter::Parameter;
+use data::fields::split_set::TrajectorySet;
+use data::inputs::InputFile;
+use data::records::{RecordSet, RecordSplit, RecordStats, Side};
+use data::split::SplitName;
+use std::path::Path;
+use unix::{Error, Result};
+
+/// One sample: input and target, [x.., channels] in physical units, and the parameter of its equation, if it has one.
+pub(super) struct Pair<'a> {
+    pub input: Vec<f32>,
+    pub target: Vec<f32>,
+    pub parameter: Option<&'a Parameter>,
+}
+
+/// The sets of one split.
+pub(super) enum Pairs {
+    Fields(Sources<TrajectorySet>),
+    Records(Sources<RecordSet>),
+}
+
+/// Everything that a configuration names.
+pub(super) struct Opened {
+    pub train: Pairs,
+    pub validation: Pairs,
+    /// Shapes of input and target.
+    pub sides: [Side; 2],
+    /// Normalisation of input and target.
+    pub normalisations: [Normalisation; 2],
+    pub input_files: Vec<InputFile>,
+}
+
+impl Opened {
+    /// Opens the data sets of a configuration.
+    ///
+    /// Errors: 66 or 65 for missing or damaged files; 65 for fields that are no steady problem and sets of different
+    /// shapes; 78 when a sample is in a training and in a validation split.
+    pub fn open(data: &RegressionData) -> Result<Self> {
+        match RecordSplit::is_manifest(&data.split) {
+            true => Self::records(data),
+            false => Self::fields(data),
+        }
+    }
+
+    fn fields(data: &RegressionData) -> Result<Self> {
+        let fields = Fields::open(&data.split, &data.stats, data.weight, &data.additional)?;
+        let count = |set: &TrajectorySet| set.len() as u64;
+        let train = Sources::new(fields.train, count);
+        let (shape, inputs) = (train.first().shape(), train.first().inputs());
+        if shape.frames != 1 || inputs == 0 || inputs == shape.channels {
+            return Err(Error::data(format!(
+                "{}: {} frames of {} channels, {inputs} of them inputs; a steady problem has 1 frame with inputs and \
+                 states. For pairs of frames or of other arrays, make records with ds-prep import --shift or --target",
+                data.split.display(),
+                shape.frames,
+                shape.channels
+            )));
+        }
+        let (states, grid) = (shape.channels - inputs, &shape.grid);
+        let side = |channels: usize| Side { grid: grid.clone(), channels };
+        let parts = [0..inputs, inputs..shape.channels];
+        Ok(Self {
+            sides: [side(inputs), side(states)],
+            normalisations: parts.map(|part| normalisation(&fields.stats, part)),
+            input_files: fields.input_files,
+            validation: Pairs::Fields(Sources::new(fields.validation, count)),
+            train: Pairs::Fields(train),
+        })
+    }
+
+    fn records(data: &RegressionData) -> Result<Self> {
+        let (mut train, mut validation) = (Vec::new(), Vec::new());
+        let (mut moments, mut input_files) = ([Vec::new(), Vec::new()], Vec::new());
+        let others = data.additional.iter().map(|o| (o.split.as_path(), &*o.stats, o.weight));
+        let first = (data.split.as_path(), &*data.stats, data.weight);
+        for (split, stats_path, weight) in std::iter::once(first).chain(others) {
+            let own = open_records(split, SplitName::Train)?;
+            let (stats, hash) = RecordStats::load(stats_path, &own)?;
+            if let Some((set, _)) =
+                train.first().filter(|(set, _): &&(RecordSet, f64)| set.sides() != own.sides())
+            {
+                let [x, y] = set.sides();
+                let [u, v] = own.sides();
+                return Err(Error::data(format!(
+                    "{}: inputs have {u} and targets {v}, but those of {} {x} and {y}",
+                    split.display(),
+                    data.split.display()
+                )));
+            }
+            for (all, own) in moments.iter_mut().zip([&stats.input, &stats.target]) {
+                all.push((own.iter().map(|c| (c.mean, c.std)).collect::<Vec<_>>(), weight));
+            }
+            input_files.extend(own.input_files());
+            input_files.push(InputFile::read_at_start(stats_path, &hash));
+            train.push((own, weight));
+            validation.push((open_records(split, SplitName::Validation)?, weight));
+        }
+        refuse_overlap([&train, &validation], |set, _| (set.name().to_string(), set.provenance()))?;
+        let count = |set: &RecordSet| set.len() as u64;
+        let train = Sources::new(train, count);
+        Ok(Self {
+            sides: train.first().sides().clone(),
+            normalisations: moments.map(|moments| Normalisation::mixed(&moments)),
+            input_files,
+            validation: Pairs::Records(Sources::new(validation, count)),
+            train: Pairs::Records(train),
+        })
+    }
+}
+
+fn open_records(manifest: &Path, name: SplitName) -> Result<RecordSet> {
+    let set = RecordSet::open(manifest, name)?;
+    match set.is_empty() {
+        false => Ok(set),
+        true => Err(Error::data(format!(
+            "{}: the {name} split is empty; run ds-prep split again with a share for it",
+            manifest.display()
+        ))),
+    }
+}
+
+impl Pairs {
+    /// Sample `sample`. Errors: the file cannot be read.
+    pub fn read(&self, sample: u64) -> Result<Pair<'_>> {
+        match self {
+            Self::Fields(sources) => {
+                let (set, sample) = sources.find(sample);
+                let (channels, inputs) = (set.shape().channels, set.inputs());
+                let mut field = vec![0.0; set.shape().frame_len()];
+                set.read(sample as usize, &mut field)?;
+                let parameter = Some(set.entry(sample as usize).parameter);
+                let [input, target] =
+                    [0..inputs, inputs..channels].map(|part| part_of(&field, channels, part));
+                Ok(Pair { input, target, parameter })
+            }
+            Self::Records(sources) => {
+                let (set, sample) = sources.find(sample);
+                let [input, target] =
+                    [set.input(sample as usize), set.target(sample as usize)].map(<[f32]>::to_vec);
+                Ok(Pair { input, target, parameter: None })
+            }
+        }
+    }
+
+    /// Number of samples.
+    pub fn samples(&self) -> u64 {
+        match self {
+            Self::Fields(sources) => sources.samples(),
+            Self::Records(sources) => sources.samples(),
+        }
+    }
+
+    /// Number of samples and weight of each set.
+    pub fn shares(&self) -> Vec<(u64, f64)> {
+        match self {
+            Self::Fields(sources) => sources.shares(),
+            Self::Records(sources) => sources.shares(),
+        }
+    }
+
+    /// Hash of the manifests.
+    pub fn hash(&self) -> String {
+        match self {
+            Self::Fields(sources) => joined(sources.iter().map(TrajectorySet::manifest_hash)),
+            Self::Records(sources) => joined(sources.iter().map(RecordSet::manifest_hash)),
+        }
+    }
+
+    /// The parameters of all samples; none for records.
+    pub fn parameters(&self) -> Vec<&Parameter> {
+        match self {
+            Self::Fields(sources) => {
+                let all = sources.iter().flat_map(|set| (0..set.len()).map(|i| set.entry(i)));
+                all.map(|entry| entry.parameter).collect()
+            }
+            Self::Records(_) => Vec::new(),
+        }
+    }
+}
+
+/// Some channels of a field [x.., channels].
+pub(super) fn part_of(field: &[f32], channels: usize, part: std::ops::Range<usize>) -> Vec<f32> {
+    field.chunks_exact(channels).flat_map(|point| &point[part.clone()]).copied().collect()
+}

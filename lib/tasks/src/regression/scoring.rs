@@ -1,0 +1,299 @@
+//! Scores of a trained model on records, beside those of baselines that need no training.
+
+use super::linear::Linear;
+use super::task::METRIC;
+use super::trained::TrainedRegression;
+use crate::pde::evaluate::pictures::{Pair, draw_pairs};
+use crate::trained::TrainedModel;
+use data::records::{RecordSet, RecordStats, Side};
+use data::split::SplitName;
+use learn::score::{Bits, ChannelErrors, RegressionErrors};
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use std::fmt::Write;
+use unix::{Error, Result};
+
+/// Records that are scored at a time, after which an interrupted evaluation resumes.
+const BATCH: usize = 256;
+
+/// The errors so far.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct RecordScores {
+    /// Errors by method; the model comes first.
+    methods: Vec<(String, RegressionErrors)>,
+    /// The model's Σ (p - t)² of each record.
+    squares: Vec<Bits>,
+}
+
+/// A baseline.
+enum Baseline {
+    /// The mean of the training targets.
+    Mean(Vec<f32>),
+    /// The last channels of the input.
+    Persistence,
+    Linear(Linear),
+    /// The last channels of the input, convolved with a Gaussian of this width in points.
+    Blur(f64),
+}
+
+/// A model and the records that it is scored on.
+pub struct RecordEvaluator<'a> {
+    model: &'a TrainedRegression,
+    set: &'a RecordSet,
+    baselines: Vec<(String, Baseline)>,
+}
+
+impl<'a> RecordEvaluator<'a> {
+    /// Fits the baselines to the training split.
+    ///
+    /// Errors: 65 when the records are not those that the model reads, or the training split is empty.
+    pub fn new(
+        model: &'a TrainedRegression,
+        set: &'a RecordSet,
+        train: &RecordSet,
+    ) -> Result<Self> {
+        let sides = model.sides();
+        if set.sides() != &sides {
+            let ([x, y], [u, v]) = (set.sides(), &sides);
+            return Err(Error::data(format!(
+                "inputs with {x} and targets with {y}, but the model was trained on {u} and {v}"
+            )));
+        }
+        if set.is_empty() || train.name() != SplitName::Train {
+            return Err(Error::data(format!("the {} split is empty", set.name())));
+        }
+        let stats = RecordStats::of(train)?;
+        let [input, target] = set.sides();
+        let points = target.len() / target.channels;
+        let mean: Vec<f32> = stats.target.iter().map(|channel| channel.mean as f32).collect();
+        let mut baselines = vec![("mean".to_string(), Baseline::Mean(mean.repeat(points)))];
+        if input.grid == target.grid && input.channels >= target.channels {
+            baselines.push(("persistence".into(), Baseline::Persistence));
+            let width = best_blur(train);
+            baselines.extend(width.map(|width| ("Gaussian blur".into(), Baseline::Blur(width))));
+        }
+        let side = |radius: usize| vec![(2 * radius + 1).to_string(); input.grid.len()].join("x");
+        let maps = match target.grid.is_empty() {
+            true => vec![("linear".to_string(), None)],
+            false => [0, 1].map(|radius| (format!("linear {}", side(radius)), Some(radius))).into(),
+        };
+        for (name, radius) in maps {
+            let fitted = Linear::fit(train, radius)?;
+            baselines.extend(fitted.map(|linear| (name, Baseline::Linear(linear))));
+        }
+        Ok(Self { model, set, baselines })
+    }
+
+    /// Whether the model was trained on the manifest of `set`.
+    pub fn was_trained_on(&self, set: &RecordSet) -> bool {
+        let mut models = self.model.models().into_iter();
+        models.all(|(_, origin, _)| origin.was_trained_on(set.manifest_hash()))
+    }
+
+    /// What identifies the evaluation, so that another one does not continue it.
+    pub fn protocol(&self) -> Value {
+        let models = self.model.models().into_iter().map(|(_, origin, _)| origin.blake3);
+        let baselines: Vec<&String> = self.baselines.iter().map(|(name, _)| name).collect();
+        json!({
+            "models": models.collect::<Vec<_>>(),
+            "manifest": self.set.manifest_hash(),
+            "split": self.set.name().to_string(),
+            "baselines": baselines,
+        })
+    }
+
+    /// Scores the records that `scores` does not have yet. Calls `done` after each batch; its error ends the work, which a
+    /// later call continues.
+    pub fn score(
+        &self,
+        mut scores: RecordScores,
+        mut done: impl FnMut(&RecordScores) -> Result<()>,
+    ) -> Result<RecordScores> {
+        let [_, target] = self.set.sides();
+        while scores.len() < self.set.len() {
+            let some = scores.len()..self.set.len().min(scores.len() + BATCH);
+            let inputs: Vec<f32> = some.clone().flat_map(|i| self.set.input(i)).copied().collect();
+            let found = self.model.solve(&inputs, &[])?;
+            for (i, found) in some.zip(found.chunks_exact(target.len())) {
+                let truth = self.set.target(i);
+                let errors = RegressionErrors::of(target.channels, found, truth);
+                scores.squares.push(Bits(errors.overall().squared));
+                scores.add(METHOD, &errors);
+                for (name, baseline) in &self.baselines {
+                    let found = baseline.predict(self.set.input(i), target);
+                    scores.add(name, &RegressionErrors::of(target.channels, &found, truth));
+                }
+            }
+            done(&scores)?;
+        }
+        Ok(scores)
+    }
+
+    /// The content of metrics.json.
+    pub fn metrics_json(&self, scores: &RecordScores) -> Value {
+        let metrics = |errors: &ChannelErrors| -> Map<String, Value> {
+            let number = |(name, value): (&str, f64)| (name.to_string(), json!(value));
+            errors.metrics().into_iter().map(number).collect()
+        };
+        let of_method = |(name, errors): &(String, RegressionErrors)| {
+            let mut all = metrics(&errors.overall());
+            if errors.0.len() > 1 {
+                let channels = errors.0.iter().map(|channel| Value::Object(metrics(channel)));
+                all.insert("channels".into(), channels.collect());
+            }
+            (name.clone(), Value::Object(all))
+        };
+        let methods: Map<String, Value> = scores.methods.iter().map(of_method).collect();
+        let models = self.model.models();
+        let model = models.iter().map(|(task, origin, parameters)| {
+            json!({"task": task, "checkpoint": origin.checkpoint, "update": origin.update,
+                   "weights": origin.weights, "blake3": origin.blake3, "parameters": parameters})
+        });
+        json!({
+            "models": model.collect::<Vec<_>>(),
+            "split": self.set.name().to_string(),
+            "manifest": self.set.manifest_hash(),
+            "records": scores.len(),
+            "metrics": methods,
+        })
+    }
+
+    /// Pictures of the records with the smallest, the median and the largest error; none for targets without a grid.
+    pub fn picture(&self, scores: &RecordScores) -> Result<Option<Vec<u8>>> {
+        let [_, target] = self.set.sides();
+        if !(1..=2).contains(&target.grid.len()) {
+            return Ok(None);
+        }
+        let mut order: Vec<usize> = (0..scores.len()).collect();
+        order.sort_by(|a, b| scores.squares[*a].0.total_cmp(&scores.squares[*b].0));
+        let chosen = [("best", 0), ("median", (order.len() - 1) / 2), ("worst", order.len() - 1)];
+        let (mut pairs, mut records) = (Vec::new(), Vec::new());
+        for (name, at) in chosen {
+            let record = order[at];
+            let found = self.model.solve(self.set.input(record), &[])?;
+            let rmse = (scores.squares[record].0 / target.len() as f64).sqrt();
+            let (file, number) = self.set.origin(record);
+            let file = file.file_name().unwrap_or_default().to_string_lossy();
+            let first = |values: &[f32]| values.iter().step_by(target.channels).copied().collect();
+            records.push(format!("{name}: record {number} of {file}"));
+            pairs.push(Pair {
+                name: format!("{name}, RMSE {rmse:.3}"),
+                truth: first(self.set.target(record)),
+                prediction: first(&found),
+            });
+        }
+        draw_pairs("channel 0 of the target", &records.join("; "), &target.grid, &pairs).map(Some)
+    }
+}
+
+/// Name of the model's own row.
+const METHOD: &str = "regression";
+
+impl Baseline {
+    /// The prediction for an input; `side` is the shape of the target.
+    fn predict(&self, input: &[f32], side: &Side) -> Vec<f32> {
+        match self {
+            Self::Mean(mean) => mean.clone(),
+            Self::Linear(linear) => linear.predict(input),
+            Self::Persistence => last_channels(input, side),
+            Self::Blur(width) => blur(last_channels(input, side), side, *width),
+        }
+    }
+}
+
+/// The last channels of an input on the grid of the target.
+fn last_channels(input: &[f32], side: &Side) -> Vec<f32> {
+    let own = input.len() / (side.len() / side.channels);
+    input.chunks_exact(own).flat_map(|point| &point[own - side.channels..]).copied().collect()
+}
+
+/// Convolves each axis of a field with a Gaussian of standard deviation `width` in points, cut off at four of these;
+/// beyond the grid the last value continues, as in scipy.ndimage's mode `nearest`.
+fn blur(mut field: Vec<f32>, side: &Side, width: f64) -> Vec<f32> {
+    let radius = (4.0 * width + 0.5) as isize;
+    let weight = |d: isize| (-0.5 * (d as f64 / width).powi(2)).exp();
+    let total: f64 = (-radius..=radius).map(weight).sum();
+    for (axis, n) in side.grid.iter().enumerate() {
+        let after = side.grid[axis + 1..].iter().product::<usize>() * side.channels;
+        let old = field.clone();
+        for (i, out) in field.iter_mut().enumerate() {
+            let place = (i / after % n) as isize;
+            let value = |d: isize| {
+                let at = (place + d).clamp(0, *n as isize - 1);
+                weight(d) * f64::from(old[(i as isize + (at - place) * after as isize) as usize])
+            };
+            *out = ((-radius..=radius).map(value).sum::<f64>() / total) as f32;
+        }
+    }
+    field
+}
+
+/// The width of the Gaussian with the smallest error on (at most 100 of) the training records; `None` if no blur helps.
+fn best_blur(train: &RecordSet) -> Option<f64> {
+    let [_, target] = train.sides();
+    let records: Vec<usize> = (0..train.len()).step_by(train.len().div_ceil(100)).collect();
+    let error = |width: f64| -> f64 {
+        let of_record = |i: &usize| {
+            let own = last_channels(train.input(*i), target);
+            let found = if width > 0.0 { blur(own, target, width) } else { own };
+            let pairs = found.iter().zip(train.target(*i));
+            pairs.map(|(p, t)| f64::from(p - t).powi(2)).sum::<f64>()
+        };
+        records.par_iter().map(of_record).collect::<Vec<f64>>().iter().sum()
+    };
+    let widths: Vec<f64> =
+        std::iter::once(0.0).chain((1..=16).map(|n| 0.25 * f64::from(n))).collect();
+    let best = widths.into_iter().min_by(|a, b| error(*a).total_cmp(&error(*b)))?;
+    (best > 0.0).then_some(best)
+}
+
+impl RecordScores {
+    /// Number of records that were scored.
+    pub fn len(&self) -> usize {
+        self.squares.len()
+    }
+
+    /// Whether none was.
+    pub fn is_empty(&self) -> bool {
+        self.squares.is_empty()
+    }
+
+    fn add(&mut self, name: &str, errors: &RegressionErrors) {
+        match self.methods.iter_mut().find(|(own, _)| own == name) {
+            Some((_, own)) => own.merge(errors),
+            None => self.methods.push((name.into(), errors.clone())),
+        }
+    }
+
+    /// One row for each method, for a table.
+    pub fn rows(&self) -> Vec<Value> {
+        let row = |(name, errors): &(String, RegressionErrors)| {
+            let mut row = json!({"method": name});
+            for (metric, value) in errors.overall().metrics() {
+                if ["rmse", "mae", METRIC, "vrmse"].contains(&metric) {
+                    row[metric] = json!(value);
+                }
+            }
+            row
+        };
+        self.methods.iter().map(row).collect()
+    }
+
+    /// The content of metrics.csv: one line for each method, channel and metric; the channel is empty for all together.
+    pub fn csv(&self) -> String {
+        let mut text = "method,channel,metric,value\n".to_string();
+        let mut lines = |method: &str, channel: &str, errors: &ChannelErrors| {
+            for (metric, value) in errors.metrics() {
+                let _ = writeln!(text, "{method},{channel},{metric},{value}"); // cannot fail
+            }
+        };
+        for (method, errors) in &self.methods {
+            lines(method, "", &errors.overall());
+            for (number, channel) in errors.0.iter().enumerate() {
+                lines(method, &number.to_string(), channel);
+            }
+        }
+        text
+    }
+}
