@@ -330,6 +330,12 @@ def muon():
         steps(f"muon_{name}", make, shape=shape, **c)
 
 
+def rectifiers():
+    # Zero is among the inputs: the derivative there is that of negative numbers.
+    for name, f in (("relu", F.relu), ("leaky_relu", F.leaky_relu)):
+        op(f"activation_{name}", f, x=torch.linspace(-9, 9, 181))
+
+
 dense_layers()
 normalisations()
 attentions()
@@ -343,6 +349,7 @@ arithmetic()
 rearrangements()
 muon()
 spectral_convolutions()
+rectifiers()
 path = Path(__file__).with_name("tensor.safetensors")
 save_file(tensors, path, metadata={"torch": torch.__version__})
 path.chmod(0o644)

@@ -4,7 +4,7 @@
 #include "element.cuh"
 
 // The codes that kernel/product passes to a launch.
-enum Activation { IDENTITY, GELU, GELU_TANH, SILU, TANH, SIGMOID };
+enum Activation { IDENTITY, GELU, GELU_TANH, SILU, TANH, SIGMOID, RELU, LEAKY_RELU };
 
 struct Activated {
     float value;
@@ -46,6 +46,16 @@ DEVICE Activated silu(float z) {
     return {z * sigmoid, sigmoid * fmaf(z, 1.0f - sigmoid, 1.0f)};
 }
 
+// max(z, 0), and whether z is positive.
+DEVICE Activated relu(float z) {
+    return z <= 0.0f ? Activated{0.0f, 0.0f} : Activated{z, 1.0f};
+}
+
+// max(z, z/100), and its slope.
+DEVICE Activated leaky_relu(float z) {
+    return z <= 0.0f ? Activated{0.01f * z, 0.01f} : Activated{z, 1.0f};
+}
+
 // Of any activation. Those with one function of the library in common share its code: registers of the product
 // in f32 are scarce.
 DEVICE Activated activate(int activation, float z) {
@@ -59,6 +69,8 @@ DEVICE Activated activate(int activation, float z) {
             return activation == SILU ? linear : s;
         }
         case TANH: return tanh_of(z);
+        case RELU: return relu(z);
+        case LEAKY_RELU: return leaky_relu(z);
         default: return {z, 1.0f};
     }
 }

@@ -13,6 +13,8 @@ DEVICE void with_activation(int activation, Use use) {
     case SILU: return use([](float z) { return silu(z); });
     case TANH: return use([](float z) { return tanh_of(z); });
     case SIGMOID: return use([](float z) { return sigmoid_of(z); });
+    case RELU: return use([](float z) { return relu(z); });
+    case LEAKY_RELU: return use([](float z) { return leaky_relu(z); });
     default: return use([](float z) { return Activated{z, 1.0f}; });
   }
 }

@@ -31,6 +31,15 @@ fn tanh<T: Float>(x: T) -> (T, T) {
     (t, T::ONE - t * t)
 }
 
+/// Slope of [`Activation::LeakyRelu`] below zero, PyTorch's default.
+const LEAK: f64 = 0.01;
+
+/// x where it is positive, `below`(x) elsewhere; at zero the derivative is the `slope` below it, as in PyTorch.
+#[inline(always)]
+fn rectified<T: Float>(x: T, below: T, slope: T) -> (T, T) {
+    if x <= T::ZERO { (below, slope) } else { (x, T::ONE) }
+}
+
 /// σ(x).
 #[inline(always)]
 pub(crate) fn sigmoid<T: Float>(x: T) -> T {
@@ -55,6 +64,9 @@ fn apply<T: Float, I>(
             let s = sigmoid(x);
             (s, s * (T::ONE - s))
         }),
+        // The value below zero is not 0·x, which is NaN at -∞.
+        Activation::Relu => run(each, put, |x| rectified(x, T::ZERO, T::ZERO)),
+        Activation::LeakyRelu => run(each, put, |x| rectified(x, T::of(LEAK) * x, T::of(LEAK))),
     }
 }
 

@@ -1,14 +1,15 @@
 //! Elementwise activations: y = f(x), any shape.
 //!
 //! GELU is x·Φ(x) (Hendrycks & Gimpel 2016); its tanh form is
-//! x/2·(1 + tanh(√(2/π)·(x + 0.044715 x³))); SiLU is x·σ(x) (Elfwing et al. 2018).
+//! x/2·(1 + tanh(√(2/π)·(x + 0.044715 x³))); SiLU is x·σ(x) (Elfwing et al. 2018); ReLU is max(x, 0) (Nair & Hinton
+//! 2010), its leaky form max(x, x/100) (Maas et al. 2013).
 
 mod cpu;
 pub(crate) mod cuda;
 
 pub(crate) use cpu::{sigmoid, value_and_derivative};
 
-use crate::op::{Case, Grads, Op, Saved};
+use crate::op::{Case, Draw, Grads, Op, Saved};
 use crate::tensor::Tensor;
 use crate::with_float;
 
@@ -27,6 +28,10 @@ pub enum Activation {
     Tanh,
     /// σ(x) = 1/(1 + exp(-x)).
     Sigmoid,
+    /// x above zero, 0 below; the derivative at zero is 0.
+    Relu,
+    /// x above zero, x/100 below; the derivative at zero is 1/100.
+    LeakyRelu,
 }
 
 impl Op for Activation {
@@ -50,11 +55,18 @@ impl Op for Activation {
 
 /// Odd sizes, and one large enough to be memory-bound.
 pub fn cases() -> Vec<Case> {
-    use Activation::{Gelu, GeluTanh, Identity, Sigmoid, Silu, Tanh};
+    use Activation::{Gelu, GeluTanh, Identity, LeakyRelu, Relu, Sigmoid, Silu, Tanh};
     let mut cases = vec![Case::new(Identity, &[&[5]])];
     for activation in [Gelu, GeluTanh, Silu, Tanh, Sigmoid] {
         for shape in [&[1][..], &[3, 37], &[1000, 257]] {
             cases.push(Case::new(activation, &[shape]));
+        }
+    }
+    for activation in [Relu, LeakyRelu] {
+        for shape in [&[1][..], &[3, 37], &[1000, 257]] {
+            // Away from the kink at zero.
+            let draw = Draw::Distinct(-300.0, 301.0);
+            cases.push(Case::new(activation, &[shape]).draw(0, draw));
         }
     }
     cases

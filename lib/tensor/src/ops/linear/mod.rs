@@ -69,7 +69,7 @@ impl Op for Linear {
 /// All combinations of bias and activation at odd sizes, more rows than a block, few rows with many columns, sums over
 /// one element and over many, several kernel tiles in each direction, and the shapes of a transformer.
 pub fn cases() -> Vec<Case> {
-    use Activation::{Gelu, GeluTanh, Identity, Sigmoid, Silu, Tanh};
+    use Activation::{Gelu, GeluTanh, Identity, LeakyRelu, Relu, Sigmoid, Silu, Tanh};
     let case = |bias, activation, rows: &[usize], n: usize, k: usize| {
         let x = [rows, &[k]].concat();
         let shapes: &[&[usize]] = if bias { &[&x, &[n, k], &[n]] } else { &[&x, &[n, k]] };
@@ -88,6 +88,8 @@ pub fn cases() -> Vec<Case> {
         case(false, Silu, &[1], 65, 31),
         case(true, Tanh, &[5], 9, 6),
         case(false, Sigmoid, &[3], 5, 33),
+        case(true, Relu, &[4], 6, 10),
+        case(false, LeakyRelu, &[2], 7, 5),
         case(true, Gelu, &[1029], 33, 17),
         case(true, Identity, &[64], 600, 48),
         case(true, Silu, &[130], 70, 1),

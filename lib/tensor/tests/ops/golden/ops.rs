@@ -3,7 +3,9 @@
 use super::{Golden, agree};
 use tensor::check::run;
 use tensor::op::{Case, Draw, Op};
-use tensor::ops::activation::Activation::{Gelu, GeluTanh, Identity, Sigmoid, Silu, Tanh};
+use tensor::ops::activation::Activation::{
+    Gelu, GeluTanh, Identity, LeakyRelu, Relu, Sigmoid, Silu, Tanh,
+};
 use tensor::ops::attention::{Attention, Layout};
 use tensor::ops::binary::Binary;
 use tensor::ops::binary::Binary::{Add, Multiply};
@@ -68,6 +70,8 @@ fn rows(golden: &Golden) -> Vec<Row> {
         ("linear_sigmoid", linear(true, Sigmoid), &["x", "w", "b"]),
         ("activation_tanh", Box::new(Tanh), &["x"]),
         ("activation_sigmoid", Box::new(Sigmoid), &["x"]),
+        ("activation_relu", Box::new(Relu), &["x"]),
+        ("activation_leaky_relu", Box::new(LeakyRelu), &["x"]),
         ("add_same", Box::new(Add), &["a", "b"]),
         ("multiply_same", Box::new(Multiply), &["a", "b"]),
         ("add_bias", Box::new(Add), &["a", "b"]),
