@@ -336,6 +336,16 @@ def rectifiers():
         op(f"activation_{name}", f, x=torch.linspace(-9, 9, 181))
 
 
+def group_norms():
+    epsilon = constants("group_norm", epsilon=1e-5)["epsilon"]
+    first = lambda x: x.permute(0, 3, 1, 2)
+    last = lambda x: x.permute(0, 2, 3, 1)
+    group = lambda x, w, b: last(F.silu(F.group_norm(first(x), 3, w, b, eps=epsilon)))
+    op("group_norm", group, x=normal(2, 5, 4, 12, offset=3), w=normal(12), b=normal(12))
+    instance = lambda x: last(F.instance_norm(first(x), eps=epsilon))
+    op("instance_norm", instance, x=normal(3, 4, 7, 5, offset=-2))
+
+
 dense_layers()
 normalisations()
 attentions()
@@ -350,6 +360,7 @@ rearrangements()
 muon()
 spectral_convolutions()
 rectifiers()
+group_norms()
 path = Path(__file__).with_name("tensor.safetensors")
 save_file(tensors, path, metadata={"torch": torch.__version__})
 path.chmod(0o644)

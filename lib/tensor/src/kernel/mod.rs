@@ -73,6 +73,7 @@ pub const SOURCES: &[&Source] = &[
     &crate::ops::cross_entropy::SOURCE,
     &crate::ops::depthwise_conv::SOURCE,
     &crate::ops::embedding::SOURCE,
+    &crate::ops::group_norm::SOURCE,
     &crate::ops::interpolate::SOURCE,
     &crate::ops::linear::cuda::SOURCE,
     &crate::ops::pool::SOURCE,

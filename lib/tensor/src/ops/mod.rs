@@ -11,6 +11,7 @@ pub mod cross_entropy;
 pub mod depthwise_conv;
 pub mod dropout;
 pub mod embedding;
+pub mod group_norm;
 pub mod interpolate;
 pub mod linear;
 pub mod matmul;
@@ -46,6 +47,7 @@ pub const ALL: &[Entry] = &[
     ("depthwise_conv", depthwise_conv::cases),
     ("dropout", dropout::cases),
     ("embedding", embedding::cases),
+    ("group_norm", group_norm::cases),
     ("interpolate", interpolate::cases),
     ("layernorm", normalization::layernorm_cases),
     ("linear", linear::cases),

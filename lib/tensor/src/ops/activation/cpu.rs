@@ -90,6 +90,19 @@ pub(crate) fn value_and_derivative<T: Float>(activation: Activation, z: &mut [T]
     apply(activation, each, |(z, y), value, derivative| (*y, *z) = (value, derivative));
 }
 
+/// x ← f(x) for x in `y`, on the calling thread.
+pub(crate) fn apply_in_place<T: Float>(activation: Activation, y: &mut [T]) {
+    if activation != Activation::Identity {
+        apply(activation, y.iter_mut().map(|y| (*y, y)), |y, value, _| *y = value);
+    }
+}
+
+/// x ← dy·f'(x) for x in `z`, on the calling thread.
+pub(crate) fn times_derivative<T: Float>(activation: Activation, z: &mut [T], dy: &[T]) {
+    let each = z.iter_mut().zip(dy).map(|(z, dy)| (*z, (z, *dy)));
+    apply(activation, each, |(z, dy), _, derivative| *z = dy * derivative);
+}
+
 pub(super) fn forward<T: Float>(activation: Activation, x: &[T], out: &mut [T]) {
     row_blocks((out, 1), BLOCK_ELEMENTS, |range, out| {
         apply(activation, x[range].iter().copied().zip(out), |y, value, _| *y = value);

@@ -7,7 +7,7 @@
 mod cpu;
 pub(crate) mod cuda;
 
-pub(crate) use cpu::{sigmoid, value_and_derivative};
+pub(crate) use cpu::{apply_in_place, sigmoid, times_derivative, value_and_derivative};
 
 use crate::op::{Case, Draw, Grads, Op, Saved};
 use crate::tensor::Tensor;

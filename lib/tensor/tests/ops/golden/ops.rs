@@ -14,6 +14,7 @@ use tensor::ops::conv::Conv;
 use tensor::ops::cross_entropy::CrossEntropy;
 use tensor::ops::depthwise_conv::{DepthwiseConv, Padding};
 use tensor::ops::embedding::Embedding;
+use tensor::ops::group_norm::GroupNorm;
 use tensor::ops::interpolate::Interpolate;
 use tensor::ops::interpolate::Interpolation::{self, Linear as Straight, Nearest};
 use tensor::ops::linear::Linear;
@@ -54,6 +55,10 @@ fn rows(golden: &Golden) -> Vec<Row> {
     let dense = |op: Conv| Box::new(op);
     let pool = |pooling| Box::new(Pool { pooling, window: [3, 2], stride: [2, 1] });
     let grid = |interpolation: Interpolation, grid| Box::new(Interpolate { interpolation, grid });
+    let group = |groups, affine, activation| {
+        let epsilon = golden.number("group_norm/epsilon");
+        Box::new(GroupNorm { groups, affine, epsilon, activation })
+    };
     let smoothing = golden.number("cross_entropy_smoothed/smoothing");
     let weights = ["wa", "wb"].map(|w| golden.number(&format!("weighted_sum/{w}")));
     vec![
@@ -133,6 +138,8 @@ fn rows(golden: &Golden) -> Vec<Row> {
         ("interpolate_linear_finer", grid(Straight, [9, 12]), &["x"]),
         ("interpolate_linear_coarser", grid(Straight, [3, 2]), &["x"]),
         ("interpolate_linear_mixed", grid(Straight, [2, 11]), &["x"]),
+        ("group_norm", group(3, true, Silu), &["x", "w", "b"]),
+        ("instance_norm", group(5, false, Identity), &["x"]),
         ("embedding", Box::new(Embedding), &["table", "index"]),
         ("swiglu", Box::new(SwiGlu), &["x"]),
         ("cross_entropy", Box::new(CrossEntropy::default()), &["x", "target"]),
