@@ -346,6 +346,21 @@ def group_norms():
     op("instance_norm", instance, x=normal(3, 4, 7, 5, offset=-2))
 
 
+def transposed_convolutions():
+    """Filters are [in, rows, columns, out]."""
+
+    def conv(name, x, w, bias=True, **options):
+        f = lambda x, w, bias=None: F.conv_transpose2d(
+            x.permute(0, 3, 1, 2), w.permute(0, 3, 1, 2), bias, **options
+        ).permute(0, 2, 3, 1)
+        inputs = {"bias": normal(w[3])} if bias else {}
+        op(name, f, x=normal(*x), w=normal(*w, scale=0.3), **inputs)
+
+    odd = {"stride": (2, 3), "dilation": (2, 1), "padding": (1, 2), "output_padding": (1, 2)}
+    conv("conv_transpose", (2, 4, 3, 3), (3, 3, 4, 5), **odd)
+    conv("conv_transpose_patches", (2, 3, 4, 4), (4, 2, 2, 3), bias=False, stride=2)
+
+
 dense_layers()
 normalisations()
 attentions()
@@ -361,6 +376,7 @@ muon()
 spectral_convolutions()
 rectifiers()
 group_norms()
+transposed_convolutions()
 path = Path(__file__).with_name("tensor.safetensors")
 save_file(tensors, path, metadata={"torch": torch.__version__})
 path.chmod(0o644)

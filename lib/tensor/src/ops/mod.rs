@@ -7,6 +7,7 @@ pub mod binary;
 pub mod cast;
 pub mod concat;
 pub mod conv;
+pub mod conv_transpose;
 pub mod cross_entropy;
 pub mod depthwise_conv;
 pub mod dropout;
@@ -43,6 +44,7 @@ pub const ALL: &[Entry] = &[
     ("cast", cast::cases),
     ("concat", concat::cases),
     ("conv", conv::cases),
+    ("conv_transpose", conv_transpose::cases),
     ("cross_entropy", cross_entropy::cases),
     ("depthwise_conv", depthwise_conv::cases),
     ("dropout", dropout::cases),

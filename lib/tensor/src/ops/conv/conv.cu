@@ -69,31 +69,38 @@ DEVICE void write_row(T* out, int rows, int columns, int row, int column, Vector
              columns % 4 == 0, add);
 }
 
+// Adds the bias, unless null, of adjacent columns that are in range.
+DEVICE void add_bias(Vector<float, 4>& values, const element* bias, int column, int columns) {
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+        values.at[e] += bias && column + e < columns ? to_float(bias[column + e]) : 0.0f;
+    }
+}
+
 template <class S, bool UNALIGNED>
 DEVICE void forward(const element* x, const element* w, const element* bias, element* out,
-                    const Geometry& g) {
+                    const Geometry& g, int add) {
     const int inner = g.rows.taps * g.columns.taps * g.channels;
     const int cells = g.batch * g.rows.to * g.columns.to;
     const Seen seen{x, g, cells, inner};
     const Matrix filters{w, g.filters, inner, 0, 0};
     const int row = first_row<S>(g.filters), column = first_column<S>(g.filters);
     multiply<S, UNALIGNED>(seen, filters, row, column, 0, inner, [&](int i, int j, auto values) {
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-            values.at[e] += bias && j + e < g.filters ? to_float(bias[j + e]) : 0.0f;
-        }
-        write_row(out, cells, g.filters, i, j, values, 0);
+        add_bias(values, bias, j, g.filters);
+        write_row(out, cells, g.filters, i, j, values, add);
     });
 }
 
 template <class S, bool UNALIGNED>
-DEVICE void input(const element* dy, const element* w, element* dx, const Geometry& g, int add) {
+DEVICE void input(const element* dy, const element* w, const element* bias, element* dx,
+                  const Geometry& g, int add) {
     const int taps = g.rows.taps * g.columns.taps, inner = taps * g.filters;
     const int cells = g.batch * g.rows.from * g.columns.from;
     const Readers readers{dy, g, cells, inner};
     const Matrix filters{w, inner, g.channels, taps, g.filters};
     const int row = first_row<S>(g.channels), column = first_column<S>(g.channels);
     multiply<S, UNALIGNED>(readers, filters, row, column, 0, inner, [&](int i, int j, auto values) {
+        add_bias(values, bias, j, g.channels);
         write_row(dx, cells, g.channels, i, j, values, add);
     });
 }
@@ -113,21 +120,22 @@ DEVICE void filter(const element* x, const element* dy, float* partials, const G
     });
 }
 
-// out [cells, filters] = what each cell reads of x, times w, plus `bias` unless null.
+// out [cells, filters] (+)= what each cell reads of x, times w, plus `bias` unless null.
 #define FORWARD(name, Tile, threads, blocks, unaligned)                                          \
     KERNEL(name, threads, blocks)(const element* __restrict__ x, const element* __restrict__ w,  \
                                   const element* __restrict__ bias, element* __restrict__ out,   \
-                                  GEOMETRY) {                                                    \
+                                  GEOMETRY, int add) {                                           \
         using S = Tile<false, true>;                                                             \
-        forward<S, unaligned>(x, w, bias, out, GEOMETRY_ARGUMENTS);                              \
+        forward<S, unaligned>(x, w, bias, out, GEOMETRY_ARGUMENTS, add);                         \
     }
 
-// dx [input cells, channels] (+)= the gradient, given dy.
+// dx [input cells, channels] (+)= the gradient, given dy, plus `bias` unless null.
 #define INPUT(name, Tile, threads, blocks, unaligned)                                            \
     KERNEL(name, threads, blocks)(const element* __restrict__ dy, const element* __restrict__ w, \
-                                  element* __restrict__ dx, GEOMETRY, int add) {                 \
+                                  const element* __restrict__ bias, element* __restrict__ dx,    \
+                                  GEOMETRY, int add) {                                           \
         using S = Tile<false, false>;                                                            \
-        input<S, unaligned>(dy, w, dx, GEOMETRY_ARGUMENTS, add);                                 \
+        input<S, unaligned>(dy, w, bias, dx, GEOMETRY_ARGUMENTS, add);                           \
     }
 
 // partials [chunks, filters, taps, channels]: the gradient of w over each chunk of output cells.

@@ -2,7 +2,7 @@ use super::Geometry;
 use crate::Scratch;
 use crate::dtype::Float;
 use crate::op::GradBuffer;
-use crate::parallel::{reduce, row_blocks};
+use crate::parallel::{reduce, row_blocks, rows_per_block};
 use crate::product::{View, product};
 use crate::vectorize;
 
@@ -29,24 +29,43 @@ fn neighbours<T: Float>(g: &Geometry, x: &[T], first: usize, matrix: &mut [T]) {
     }
 }
 
-pub(super) fn forward<T: Float>(g: &Geometry, x: &[T], w: &[T], bias: Option<&[T]>, out: &mut [T]) {
+/// What a result is added to.
+#[derive(Clone, Copy)]
+pub(crate) enum Start<'a, T> {
+    /// The values that are there.
+    Add,
+    /// The bias of each channel, or nothing.
+    Bias(Option<&'a [T]>),
+}
+
+impl<T: Float> Start<'_, T> {
+    /// Prepares `out`; whether a product must be added to it instead of overwriting it.
+    fn begin(self, out: &mut [T]) -> bool {
+        if let Start::Bias(Some(bias)) = self {
+            out.chunks_exact_mut(bias.len()).for_each(|row| row.copy_from_slice(bias));
+        }
+        !matches!(self, Start::Bias(None))
+    }
+}
+
+/// y of a convolution of x.
+pub(crate) fn output<T: Float>(g: &Geometry, x: &[T], w: &[T], start: Start<'_, T>, out: &mut [T]) {
     let (k, n) = (g.taps() * g.channels, g.filters);
     row_blocks((out, n), cells_per_block(k), |range, out| {
         let mut matrix = Scratch::<T>::uninit(range.len() * k);
         neighbours(g, x, range.start, &mut matrix);
-        if let Some(bias) = bias {
-            out.chunks_exact_mut(n).for_each(|row| row.copy_from_slice(bias));
-        }
+        let add = start.begin(out);
         let seen = View::new(&matrix, range.len(), k, k);
-        product(out, n, bias.is_some(), T::ONE, seen, View::new(w, n, k, k).transposed());
+        product(out, n, add, T::ONE, seen, View::new(w, n, k, k).transposed());
     });
 }
 
-/// For a block of cells and each tap: the gradients of the outputs that read them, times the weights of the tap.
-pub(super) fn backward_x<T: Float>(g: &Geometry, w: &[T], dy: &[T], grad: &mut GradBuffer) {
-    let (c, n, taps, add) = (g.channels, g.filters, g.taps(), grad.accumulate);
-    row_blocks((grad.tensor.write::<T>(), c), cells_per_block(c + n), |range, dx| {
-        if !add {
+/// The gradient of a convolution with respect to x, or a transposed convolution of dy. For a block of cells and each
+/// tap: the gradients of the outputs that read them, times the weights of the tap.
+pub(crate) fn input<T: Float>(g: &Geometry, w: &[T], dy: &[T], start: Start<'_, T>, dx: &mut [T]) {
+    let (c, n, taps) = (g.channels, g.filters, g.taps());
+    row_blocks((dx, c), cells_per_block(c + n), |range, dx| {
+        if !start.begin(dx) {
             dx.fill(T::ZERO);
         }
         let mut readers = Scratch::<T>::uninit(range.len() * n);
@@ -74,7 +93,8 @@ pub(super) fn backward_x<T: Float>(g: &Geometry, w: &[T], dy: &[T], grad: &mut G
     });
 }
 
-pub(super) fn backward_filter<T: Float>(
+/// dw and db.
+pub(crate) fn backward_filter<T: Float>(
     g: &Geometry,
     x: &[T],
     dy: &[T],
@@ -93,13 +113,7 @@ pub(super) fn backward_filter<T: Float>(
             neighbours(g, x, first, matrix);
             let seen = View::new(matrix, rows, k, k);
             product(dw, k, true, T::ONE, View::new(dy, rows, n, n).transposed(), seen);
-            vectorize!({
-                for row in dy.chunks_exact(n) {
-                    for (db, dy) in db.iter_mut().zip(row) {
-                        *db += *dy;
-                    }
-                }
-            });
+            add_rows(dy, db);
         }
     });
     for (grad, sum) in [(dw, &sums[..n * k]), (db, &sums[n * k..])] {
@@ -107,4 +121,25 @@ pub(super) fn backward_filter<T: Float>(
             grad.add(sum);
         }
     }
+}
+
+/// Adds the sum of the rows of dy to a gradient.
+pub(crate) fn sum_rows<T: Float>(dy: &[T], grad: &mut GradBuffer) {
+    let n = grad.tensor.len();
+    let mut sums = Scratch::<T>::zeroed(n);
+    reduce(dy.len() / n.max(1), rows_per_block(n), &mut sums, |range, sums| {
+        add_rows(&dy[range.start * n..range.end * n], sums);
+    });
+    grad.add(&sums);
+}
+
+/// sums += Σ over rows.
+fn add_rows<T: Float>(rows: &[T], sums: &mut [T]) {
+    vectorize!({
+        for row in rows.chunks_exact(sums.len()) {
+            for (sum, x) in sums.iter_mut().zip(row) {
+                *sum += *x;
+            }
+        }
+    });
 }

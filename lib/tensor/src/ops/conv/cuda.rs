@@ -87,48 +87,87 @@ fn launch(
 
 impl Launch for Conv {
     fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
-        let (x, w, element) = (inputs[0], inputs[1], out.dtype());
-        let g = &self.geometry(x, w);
-        let tile = Tile::pick(element, [g.cells()[1], g.filters], 1, &[g.channels]);
-        output(g, tile, [x, w], inputs.get(2).copied(), out);
+        let (x, w) = (inputs[0], inputs[1]);
+        output(&self.geometry(x, w), [x, w], inputs.get(2).copied(), out, false);
         vec![x.clone(), w.clone()]
     }
 
     fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
-        let (x, w, element) = (&saved[0], &saved[1], dy.dtype());
+        let (x, w) = (&saved[0], &saved[1]);
         let g = &self.geometry(x, w);
-        let both = [g.channels, g.filters];
-        if let Some(grad) = grads.buffer(0) {
-            let tile = Tile::pick(element, [g.cells()[0], g.channels], 1, &both);
-            input(g, tile, w, &dy, grad);
+        if let Some(GradBuffer { tensor, accumulate }) = grads.buffer(0) {
+            input(g, w, &dy, None, tensor, *accumulate);
         }
         if let Some(grad) = grads.buffer(1) {
-            let most = g.cells()[1].div_ceil(CHUNK);
-            let tile = Tile::pick(element, [g.filters, g.taps() * g.channels], most, &both);
-            filter(g, tile, x, &dy, grad);
+            filter(g, x, &dy, grad);
         }
         multiply_and_sum(&dy, None, None, grads.buffer(2));
     }
 }
 
-/// y.
-fn output(g: &Geometry, tile: Tile, [x, w]: [&Tensor; 2], bias: Option<&Tensor>, out: &mut Tensor) {
+/// y (+)= the convolution of x, plus `bias`.
+pub(crate) fn output(
+    g: &Geometry,
+    operands: [&Tensor; 2],
+    bias: Option<&Tensor>,
+    out: &mut Tensor,
+    add: bool,
+) {
+    // Both operands are read in groups of the channels of a tap.
+    let tile = Tile::pick(out.dtype(), [g.cells()[1], g.filters], 1, &[g.channels]);
+    output_by(tile, g, operands, bias, out, add);
+}
+
+fn output_by(
+    tile: Tile,
+    g: &Geometry,
+    [x, w]: [&Tensor; 2],
+    bias: Option<&Tensor>,
+    out: &mut Tensor,
+    add: bool,
+) {
     let (element, result) = (x.dtype(), [g.cells()[1], g.filters]);
     let kernels = ["conv_forward_small", "conv_forward_medium", "conv_forward_unaligned"];
     let grid = tile.grid(element, result, 1);
-    launch(g, element, (tile, grid), kernels, args![x, w, bias, out], &[]);
+    launch(g, element, (tile, grid), kernels, args![x, w, bias, out], args![add]);
 }
 
-/// dx.
-fn input(g: &Geometry, tile: Tile, w: &Tensor, dy: &Tensor, grad: &mut GradBuffer) {
+/// dx (+)= the gradient with respect to x, plus `bias`: with a bias, the transposed convolution of dy.
+pub(crate) fn input(
+    g: &Geometry,
+    w: &Tensor,
+    dy: &Tensor,
+    bias: Option<&Tensor>,
+    dx: &mut Tensor,
+    add: bool,
+) {
+    let both = [g.channels, g.filters];
+    let tile = Tile::pick(dy.dtype(), [g.cells()[0], g.channels], 1, &both);
+    input_by(tile, g, [w, dy], bias, dx, add);
+}
+
+fn input_by(
+    tile: Tile,
+    g: &Geometry,
+    [w, dy]: [&Tensor; 2],
+    bias: Option<&Tensor>,
+    dx: &mut Tensor,
+    add: bool,
+) {
     let (element, result) = (dy.dtype(), [g.cells()[0], g.channels]);
     let kernels = ["conv_input_small", "conv_input_medium", "conv_input_unaligned"];
-    let (grid, add) = (tile.grid(element, result, 1), grad.accumulate);
-    launch(g, element, (tile, grid), kernels, args![dy, w, &mut grad.tensor], args![add]);
+    let grid = tile.grid(element, result, 1);
+    launch(g, element, (tile, grid), kernels, args![dy, w, bias, dx], args![add]);
 }
 
 /// dw, in parts over output cells.
-fn filter(g: &Geometry, tile: Tile, x: &Tensor, dy: &Tensor, grad: &mut GradBuffer) {
+pub(crate) fn filter(g: &Geometry, x: &Tensor, dy: &Tensor, grad: &mut GradBuffer) {
+    let most = g.cells()[1].div_ceil(CHUNK);
+    let result = [g.filters, g.taps() * g.channels];
+    filter_by(Tile::pick(dy.dtype(), result, most, &[g.channels, g.filters]), g, x, dy, grad);
+}
+
+fn filter_by(tile: Tile, g: &Geometry, x: &Tensor, dy: &Tensor, grad: &mut GradBuffer) {
     let (element, cells, width) = (dy.dtype(), g.cells()[1], g.taps() * g.channels);
     let result = [g.filters, width];
     let wanted = (2 * BLOCKS).div_ceil(tile.blocks(element, result).max(1));
@@ -179,9 +218,10 @@ mod tests {
                     |shape: &[usize]| GradBuffer { tensor: on_device(shape), accumulate: false };
                 for tile in [Tile::Small, Tile::Medium, Tile::Unaligned] {
                     let (mut out, mut dx, mut dw) = (on_device(&g.output()), grad(&x), grad(&w));
-                    output(&g, tile, [&given[0], &given[1]], Some(&given[2]), &mut out);
-                    input(&g, tile, &given[1], &dy, &mut dx);
-                    filter(&g, tile, &given[0], &dy, &mut dw);
+                    let bias = Some(&given[2]);
+                    output_by(tile, &g, [&given[0], &given[1]], bias, &mut out, false);
+                    input_by(tile, &g, [&given[1], &dy], None, &mut dx.tensor, false);
+                    filter_by(tile, &g, &given[0], &dy, &mut dw);
                     let results = [(&out, &out64), (&dx.tensor, grads64[0].as_ref().unwrap())];
                     let results =
                         results.into_iter().chain([(&dw.tensor, grads64[1].as_ref().unwrap())]);

@@ -8,8 +8,8 @@
 //! dx gathers, over taps, the outputs that read a cell; dw[o, p, q, c] = Σ of dy·x over outputs; db = Σ dy. Costs
 //! 2·O·P·Q·C operations per output cell forward and twice that backward.
 
-mod cpu;
-mod cuda;
+pub(crate) mod cpu;
+pub(crate) mod cuda;
 mod geometry;
 
 pub use super::depthwise_conv::Padding;
@@ -63,8 +63,8 @@ impl Op for Conv {
         let (x, w) = (inputs[0], inputs[1]);
         let geometry = self.geometry(x, w);
         with_float!(out.dtype(), T => {
-            let bias = inputs.get(2).map(|bias| bias.read::<T>());
-            cpu::forward::<T>(&geometry, x.read(), w.read(), bias, out.write());
+            let start = cpu::Start::Bias(inputs.get(2).map(|bias| bias.read::<T>()));
+            cpu::output::<T>(&geometry, x.read(), w.read(), start, out.write());
         });
         vec![x.clone(), w.clone()]
     }
@@ -75,7 +75,8 @@ impl Op for Conv {
         let [dx, dw, db] = grads.buffers([0, 1, 2]);
         with_float!(dy.dtype(), T => {
             if let Some(grad) = dx {
-                cpu::backward_x::<T>(&geometry, w.read(), dy.read(), grad);
+                let start = if grad.accumulate { cpu::Start::Add } else { cpu::Start::Bias(None) };
+                cpu::input::<T>(&geometry, w.read(), dy.read(), start, grad.tensor.write());
             }
             if dw.is_some() || db.is_some() {
                 cpu::backward_filter::<T>(&geometry, x.read(), dy.read(), dw, db);

@@ -11,6 +11,7 @@ use tensor::ops::binary::Binary;
 use tensor::ops::binary::Binary::{Add, Multiply};
 use tensor::ops::concat::Concat;
 use tensor::ops::conv::Conv;
+use tensor::ops::conv_transpose::ConvTranspose;
 use tensor::ops::cross_entropy::CrossEntropy;
 use tensor::ops::depthwise_conv::{DepthwiseConv, Padding};
 use tensor::ops::embedding::Embedding;
@@ -130,6 +131,22 @@ fn rows(golden: &Golden) -> Vec<Row> {
             &["x", "w", "bias"],
         ),
         ("dense_conv_patches", dense(Conv { bias: false, stride: [4, 4], ..plain }), &["x", "w"]),
+        (
+            "conv_transpose",
+            Box::new(ConvTranspose {
+                bias: true,
+                stride: [2, 3],
+                dilation: [2, 1],
+                margin: [1, 2],
+                output_padding: [1, 2],
+            }),
+            &["x", "w", "bias"],
+        ),
+        (
+            "conv_transpose_patches",
+            Box::new(ConvTranspose { bias: false, ..ConvTranspose::patches([2, 2]) }),
+            &["x", "w"],
+        ),
         ("pool_mean", pool(Pooling::Mean), &["x"]),
         ("pool_max", pool(Pooling::Max), &["x"]),
         ("interpolate_nearest_finer", grid(Nearest, [9, 12]), &["x"]),

@@ -1,0 +1,156 @@
+//! Transposed convolution over a grid, channels last: the gradient of a convolution ([`Conv`]) from grid y to grid x
+//! with respect to its input, as in PyTorch:
+//! y[b, i·s + p·d - m, j·t + q·e - n, o] += w[c, p, q, o]·x[b, i, j, c], plus bias[o].
+//!
+//! x [B, rows, columns, C], w [C, P, Q, O], bias [O] if `bias`; a one-dimensional grid has one row. Stride (s, t),
+//! dilation (d, e), margin (m, n), output padding (a, c).
+//! y [B, (rows - 1)·s - 2m + d(P - 1) + a + 1, .., O]; what falls outside is dropped.
+//! dx is the convolution of dy with w, dw the gradient of that convolution's filter, db = Σ dy. Costs 2·C·P·Q·O
+//! operations per cell of x forward and twice that backward.
+
+mod cuda;
+
+use super::conv::{Conv, Geometry, Padding, cpu};
+use crate::op::{Case, Grads, Op, Saved};
+use crate::tensor::Tensor;
+use crate::with_float;
+
+/// Transposed convolution with zero padding; inputs x, w and, with a bias, bias.
+#[derive(Clone, Copy, Debug)]
+pub struct ConvTranspose {
+    /// Whether there is a third input.
+    pub bias: bool,
+    /// Stride along rows and columns.
+    pub stride: [usize; 2],
+    /// Dilation along rows and columns.
+    pub dilation: [usize; 2],
+    /// Cells removed on each side (PyTorch's `padding`).
+    pub margin: [usize; 2],
+    /// Cells added at the end of each axis; below the stride.
+    pub output_padding: [usize; 2],
+}
+
+impl ConvTranspose {
+    /// The up-sampling by `stride` whose filter has as many taps, so that every cell is written by one tap.
+    pub fn patches(stride: [usize; 2]) -> Self {
+        Self { bias: true, stride, dilation: [1, 1], margin: [0, 0], output_padding: [0, 0] }
+    }
+
+    /// Rows and columns of y.
+    fn grid(&self, x: &[usize], w: &[usize]) -> Result<[usize; 2], String> {
+        let mut grid = [0; 2];
+        for (axis, to) in grid.iter_mut().enumerate() {
+            let [stride, dilation] = [self.stride[axis], self.dilation[axis]];
+            let (from, taps) = (x[axis + 1], w[axis + 1]);
+            if from == 0 || taps == 0 || stride == 0 || dilation == 0 {
+                return Err("grid, filter, stride and dilation must be at least 1".into());
+            }
+            let added = self.output_padding[axis];
+            if added >= stride {
+                return Err(format!("output padding {added} must be below the stride {stride}"));
+            }
+            let whole = (from - 1) * stride + dilation * (taps - 1) + 1 + added;
+            *to =
+                whole.checked_sub(2 * self.margin[axis]).filter(|to| *to > 0).ok_or_else(|| {
+                    format!("a margin of {} leaves nothing of {whole} cells", self.margin[axis])
+                })?;
+        }
+        Ok(grid)
+    }
+
+    /// The sizes of the convolution from y to x. Errors: x and w violate a shape rule.
+    fn geometry(&self, x: &[usize], w: &[usize]) -> Result<Geometry, String> {
+        let (&[batch, _, _, channels], &[wide, _, _, filters]) = (x, w) else {
+            return Err("takes x [B, rows, columns, C] and w [C, P, Q, O]".into());
+        };
+        if channels != wide {
+            return Err("the last axis of x must be the first of w".into());
+        }
+        let [to_rows, to_columns] = self.grid(x, w)?;
+        let &Self { stride, dilation, margin, .. } = self;
+        let conv = Conv { bias: false, stride, dilation, margin, padding: Padding::Zero };
+        Geometry::new(&conv, &[batch, to_rows, to_columns, filters], w)
+    }
+
+    /// The sizes of a call whose shapes have been accepted.
+    fn sizes(&self, x: &Tensor, w: &Tensor) -> Geometry {
+        self.geometry(x.shape(), w.shape())
+            .unwrap_or_else(|why| unreachable!("shapes are checked before an op runs: {why}"))
+    }
+}
+
+impl Op for ConvTranspose {
+    fn shape(&self, inputs: &[&[usize]]) -> Result<Vec<usize>, String> {
+        let (x, w) = match (inputs, self.bias) {
+            ([x, w], false) => (x, w),
+            ([x, w, [o]], true) if w.last() == Some(o) => (x, w),
+            _ => return Err("takes x, w and, with a bias, bias [O]".into()),
+        };
+        let g = self.geometry(x, w)?;
+        Ok(vec![g.batch, g.rows.from, g.columns.from, g.channels])
+    }
+
+    fn operations(&self, inputs: &[&[usize]]) -> usize {
+        let sizes = self.geometry(inputs[0], inputs[1]);
+        sizes.map_or(0, |g| 2 * g.cells()[1] * g.filters * g.taps() * g.channels)
+    }
+
+    fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        let (x, w) = (inputs[0], inputs[1]);
+        with_float!(out.dtype(), T => {
+            let start = cpu::Start::Bias(inputs.get(2).map(|bias| bias.read::<T>()));
+            cpu::input::<T>(&self.sizes(x, w), w.read(), x.read(), start, out.write());
+        });
+        vec![x.clone(), w.clone()]
+    }
+
+    fn backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        let (x, w) = (&saved[0], &saved[1]);
+        let g = &self.sizes(x, w);
+        let [dx, dw, db] = grads.buffers([0, 1, 2]);
+        with_float!(dy.dtype(), T => {
+            if let Some(grad) = dx {
+                let start = if grad.accumulate { cpu::Start::Add } else { cpu::Start::Bias(None) };
+                cpu::output::<T>(g, dy.read(), w.read(), start, grad.tensor.write());
+            }
+            if let Some(grad) = dw {
+                // db of the convolution would be the sum of x.
+                cpu::backward_filter::<T>(g, dy.read(), x.read(), Some(grad), None);
+            }
+            if let Some(grad) = db {
+                cpu::sum_rows::<T>(dy.read(), grad);
+            }
+        });
+    }
+}
+
+/// One and two dimensions, strides, dilations, margins and output padding, overlapping and separate filters, few and
+/// many channels.
+pub fn cases() -> Vec<Case> {
+    let case = |op: ConvTranspose, x: [usize; 4], w: [usize; 4]| {
+        let shapes: &[&[usize]] = if op.bias { &[&x, &w, &w[3..]] } else { &[&x, &w] };
+        Case::new(op, shapes).operations(op.operations(shapes))
+    };
+    let patches = ConvTranspose::patches;
+    let plain = patches([1, 1]);
+    vec![
+        case(plain, [1, 1, 1, 1], [1, 1, 1, 1]),
+        case(patches([1, 2]), [2, 1, 9, 5], [5, 1, 2, 3]),
+        case(patches([2, 2]), [2, 5, 7, 6], [6, 2, 2, 3]),
+        case(ConvTranspose { bias: false, ..patches([2, 2]) }, [3, 4, 5, 16], [16, 2, 2, 8]),
+        case(ConvTranspose { margin: [1, 2], ..plain }, [2, 6, 5, 4], [4, 3, 5, 7]),
+        case(
+            ConvTranspose { margin: [1, 1], output_padding: [1, 0], ..patches([2, 3]) },
+            [2, 4, 6, 8],
+            [8, 3, 4, 16],
+        ),
+        case(
+            ConvTranspose { dilation: [2, 3], output_padding: [1, 1], ..patches([2, 2]) },
+            [1, 4, 5, 3],
+            [3, 3, 2, 9],
+        ),
+        case(patches([1, 2]), [2, 1, 70, 72], [72, 1, 2, 24]),
+        case(patches([3, 1]), [2, 9, 10, 8], [8, 3, 1, 136]),
+        case(patches([2, 2]), [8, 16, 16, 128], [128, 2, 2, 64]),
+    ]
+}
