@@ -2,6 +2,7 @@ use crate::forward::Forward;
 use crate::params::{Builder, Init, ParamId};
 use tensor::Var;
 use tensor::ops::depthwise_conv::{self, Padding};
+use tensor::ops::{conv, conv_transpose};
 use unix::Result;
 
 /// Depthwise convolution over the token grid.
@@ -35,5 +36,99 @@ impl DepthwiseConv {
     /// x [B, tokens, channels] -> the same shape.
     pub fn forward(&self, forward: &Forward, x: &Var) -> Result<Var> {
         forward.apply(self.op, &[x, forward.get(self.weight), forward.get(self.bias)])
+    }
+}
+
+/// Convolution over a grid, channels last.
+#[derive(Clone, Debug)]
+pub struct Conv {
+    weight: ParamId,
+    bias: ParamId,
+    op: conv::Conv,
+}
+
+impl Conv {
+    /// From `channels` to `filters` channels on the same grid, with a filter of odd sides. Weights and bias are
+    /// initialised uniformly in ±1/√(channels · taps) (PyTorch's default).
+    pub fn same(
+        b: &mut Builder,
+        name: &str,
+        [channels, filters]: [usize; 2],
+        filter: [usize; 2],
+        padding: Padding,
+    ) -> Self {
+        let [rows, columns] = filter;
+        let init = Init::linear(channels * rows * columns);
+        b.scope(name, |b| Self {
+            weight: b.param("weight", &[filters, rows, columns, channels], init),
+            bias: b.param("bias", &[filters], init),
+            op: conv::Conv::same(filter, padding),
+        })
+    }
+
+    /// x [B, rows, columns, channels] -> [B, rows, columns, filters].
+    pub fn forward(&self, forward: &Forward, x: &Var) -> Result<Var> {
+        forward.apply(self.op, &[x, forward.get(self.weight), forward.get(self.bias)])
+    }
+}
+
+/// Transposed convolution over a grid, channels last, that makes a grid finer.
+#[derive(Clone, Debug)]
+pub struct ConvTranspose {
+    weight: ParamId,
+    bias: ParamId,
+    op: conv_transpose::ConvTranspose,
+}
+
+impl ConvTranspose {
+    /// From `channels` to `filters` channels; every cell becomes a patch of `stride` cells. Weights and bias are
+    /// initialised uniformly in ±1/√(filters · taps) (PyTorch's default, which counts the outputs).
+    pub fn patches(
+        b: &mut Builder,
+        name: &str,
+        [channels, filters]: [usize; 2],
+        stride: [usize; 2],
+    ) -> Self {
+        let [rows, columns] = stride;
+        let init = Init::linear(filters * rows * columns);
+        b.scope(name, |b| Self {
+            weight: b.param("weight", &[channels, rows, columns, filters], init),
+            bias: b.param("bias", &[filters], init),
+            op: conv_transpose::ConvTranspose::patches(stride),
+        })
+    }
+
+    /// x [B, rows, columns, channels] -> [B, rows · stride, columns · stride, filters].
+    pub fn forward(&self, forward: &Forward, x: &Var) -> Result<Var> {
+        forward.apply(self.op, &[x, forward.get(self.weight), forward.get(self.bias)])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn initial_values_have_the_bounds_of_pytorch() {
+        let mut b = Builder::new(1);
+        Conv::same(&mut b, "conv", [10, 20], [3, 5], Padding::Zero);
+        ConvTranspose::patches(&mut b, "finer", [40, 25], [2, 3]);
+        let params = b.finish();
+        let entries = params.trained.entries();
+        let found: Vec<(&str, &[usize])> =
+            entries.iter().map(|(name, tensor)| (name.as_str(), tensor.shape())).collect();
+        let expected: [(&str, &[usize]); 4] = [
+            ("conv.weight", &[20, 3, 5, 10]),
+            ("conv.bias", &[20]),
+            ("finer.weight", &[40, 2, 3, 25]),
+            ("finer.bias", &[25]),
+        ];
+        assert_eq!(found, expected);
+        // torch.nn.Conv2d and ConvTranspose2d of these sizes: 1/√150 both, from 10·3·5 and 25·2·3.
+        for (name, tensor) in entries {
+            let largest = tensor.to_f64().into_iter().map(f64::abs).fold(0.0, f64::max);
+            let bound = 1.0 / 150f64.sqrt();
+            assert!((0.7..1.0).contains(&(largest / bound)), "{name}: {largest}");
+        }
     }
 }

@@ -10,8 +10,8 @@ mod spectral_conv;
 
 pub use attention::{ChannelSeparated, MultiHead};
 pub use block::{Block, BlockConfig, Mixing};
-pub use conv::DepthwiseConv;
+pub use conv::{Conv, ConvTranspose, DepthwiseConv};
 pub use linear::Linear;
-pub use norm::{Condition, Norm};
+pub use norm::{Condition, GroupNorm, Norm};
 pub use resample::{interpolation, map_axes, pair_means};
 pub use spectral_conv::SpectralConv;

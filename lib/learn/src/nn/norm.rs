@@ -2,10 +2,12 @@ use super::Linear;
 use crate::forward::Forward;
 use crate::params::{Builder, Init, ParamId};
 use tensor::Var;
+use tensor::ops::activation::Activation;
+use tensor::ops::group_norm;
 use tensor::ops::normalization::{Kind, Normalization};
 use unix::Result;
 
-/// PyTorch's default ε of layer normalisation.
+/// PyTorch's default ε of layer and group normalisation.
 const EPSILON: f64 = 1e-5;
 
 /// What a normalisation is conditioned on.
@@ -53,6 +55,52 @@ impl Norm {
             }
             (Norm::Adaptive(_), None) => {
                 Err(unix::Error::bug("an adaptive normalisation was given no condition"))
+            }
+        }
+    }
+}
+
+/// Group normalisation of a channels-last tensor, with an optional activation.
+#[derive(Clone, Debug)]
+pub struct GroupNorm {
+    /// Weight and bias.
+    affine: Option<[ParamId; 2]>,
+    op: group_norm::GroupNorm,
+}
+
+impl GroupNorm {
+    /// Over `groups` groups of the channels, with weight and bias.
+    pub fn new(b: &mut Builder, name: &str, channels: usize, groups: usize) -> Self {
+        let affine = b.scope(name, |b| {
+            [("weight", 1.0), ("bias", 0.0)]
+                .map(|(name, value)| b.param(name, &[channels], Init::Constant(value)))
+        });
+        Self { affine: Some(affine), op: Self::op(groups) }
+    }
+
+    /// Instance normalisation: each of `channels` channels by itself, without weight and bias (PyTorch's default).
+    pub fn instance(channels: usize) -> Self {
+        Self { affine: None, op: Self::op(channels) }
+    }
+
+    fn op(groups: usize) -> group_norm::GroupNorm {
+        let activation = Activation::Identity;
+        group_norm::GroupNorm { groups, affine: false, epsilon: EPSILON, activation }
+    }
+
+    /// Applies an activation after the normalisation.
+    pub fn then(mut self, activation: Activation) -> Self {
+        self.op.activation = activation;
+        self
+    }
+
+    /// x [B, .., channels] -> the same shape.
+    pub fn forward(&self, forward: &Forward, x: &Var) -> Result<Var> {
+        match self.affine {
+            None => forward.apply(self.op, &[x]),
+            Some([weight, bias]) => {
+                let op = group_norm::GroupNorm { affine: true, ..self.op };
+                forward.apply(op, &[x, forward.get(weight), forward.get(bias)])
             }
         }
     }
