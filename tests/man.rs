@@ -218,7 +218,7 @@ fn documented(page: &str) -> Vec<Documented<'_>> {
         {
             let says = says.strip_suffix(')').and_then(|says| says.rsplit_once("; "));
             let (takes, absent) = says.unwrap_or_else(|| panic!("not of the form: {line}"));
-            let takes = takes.replace("\\(>=", "≥");
+            let takes = takes.replace("\\(>=", "≥").replace("\\(<=", "≤");
             found.push(Documented { section, path, takes, absent });
         }
     }

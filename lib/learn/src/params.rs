@@ -200,6 +200,8 @@ pub struct Builder {
     /// Number of elements registered so far, and how many fit into memory.
     elements: u64,
     most: u64,
+    /// Why the model cannot be built.
+    problem: Option<String>,
 }
 
 impl Builder {
@@ -213,6 +215,7 @@ impl Builder {
             frozen: Vec::new(),
             elements: 0,
             most,
+            problem: None,
         }
     }
 
@@ -221,8 +224,18 @@ impl Builder {
         self.frozen.extend_from_slice(patterns);
     }
 
-    /// Errors (78): the parameters do not fit into memory. Those beyond the limit were registered empty.
+    /// Refuses the configuration of a part whose sizes do not fit together; the first problem is reported by
+    /// [`Builder::check`].
+    pub fn refuse(&mut self, problem: impl Into<String>) {
+        self.problem.get_or_insert_with(|| problem.into());
+    }
+
+    /// Errors (78): a part was refused, or the parameters do not fit into memory; those beyond the limit were
+    /// registered empty.
     pub fn check(&self) -> Result<()> {
+        if let Some(problem) = &self.problem {
+            return Err(Error::config(problem));
+        }
         if self.elements <= self.most {
             return Ok(());
         }

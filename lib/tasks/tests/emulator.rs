@@ -13,7 +13,8 @@ use tasks::diffusion::Preconditioning;
 use tasks::pde::models::denoiser::{Denoiser, Given};
 use tasks::pde::models::operator::{Attention, BackboneConfig, ConditionPath, Output};
 use tasks::pde::models::{
-    Codec, CodecModel, Critic, Fno, Mlp, NetworkModel, Operator, OperatorModel, PdetStack, PdetUnet,
+    Codec, CodecModel, ConvUnet, Critic, Fno, Mlp, NetworkModel, Operator, OperatorModel,
+    PdetStack, PdetUnet, UnetActivation, UnetNorm, Upsample,
 };
 use tensor::check::{difference, draw};
 use tensor::op::Draw;
@@ -37,7 +38,8 @@ fn device() -> Device {
 
 enum Model {
     Codec(Codec),
-    Operator(Operator),
+    /// With its number of tokens.
+    Operator(Operator, usize),
     Denoiser(Denoiser),
     Critic(Critic),
 }
@@ -54,10 +56,11 @@ impl Model {
                 let z = codec.encode(forward, &u).unwrap();
                 (codec.decode(forward, &z).unwrap(), u)
             }
-            Model::Operator(operator) => {
-                let (z, features) = (value(&[BATCH, TOKENS, DIM], 1), value(&[BATCH, FEATURES], 2));
+            Model::Operator(operator, tokens) => {
+                let (z, features) =
+                    (value(&[BATCH, *tokens, DIM], 1), value(&[BATCH, FEATURES], 2));
                 let next = operator.forward(forward, &z, &features).unwrap();
-                (next, value(&[BATCH, TOKENS, DIM], 3))
+                (next, value(&[BATCH, *tokens, DIM], 3))
             }
             Model::Denoiser(denoiser) => {
                 let [x, next, z, target] =
@@ -86,12 +89,21 @@ fn operator(
     condition: ConditionPath,
     output: Output,
 ) -> (Model, ParamSet) {
+    operator_on([1, TOKENS], backbone, condition, output)
+}
+
+fn operator_on(
+    grid: [usize; 2],
+    backbone: BackboneConfig,
+    condition: ConditionPath,
+    output: Output,
+) -> (Model, ParamSet) {
     let model = OperatorModel { backbone, condition, condition_width: 5, output };
     assert_eq!(model.violations(), []);
     let mut b = Builder::new(1);
-    let grid = [1, TOKENS];
     let operator = Operator::new(&mut b, &model, DIM, grid, Padding::Periodic, FEATURES);
-    (Model::Operator(operator), b.finish())
+    b.check().unwrap();
+    (Model::Operator(operator, grid[0] * grid[1]), b.finish())
 }
 
 fn stack(attention: Attention, kernel_size: usize) -> BackboneConfig {
@@ -121,6 +133,22 @@ fn unet(kernel_size: usize) -> BackboneConfig {
         kernel_size,
         mlp_ratio: 1,
         positions,
+    })
+}
+
+/// One level on an even grid, whose coarsest grid leaves a few numbers to normalize over.
+fn conv_unet(norm: UnetNorm, upsample: Upsample) -> BackboneConfig {
+    let (hidden, levels, groups) = (3, 1, 2);
+    let (kernel_size, activation, dropout) = (3, UnetActivation::Silu, 0.0);
+    BackboneConfig::Unet(ConvUnet {
+        hidden,
+        levels,
+        kernel_size,
+        norm,
+        groups,
+        activation,
+        upsample,
+        dropout,
     })
 }
 
@@ -168,12 +196,17 @@ fn codec() -> (Model, ParamSet) {
 /// Every kind of model, with its parameters moved away from their neutral initial values.
 fn models() -> Vec<(&'static str, Model, ParamSet)> {
     use ConditionPath::{Adaptive, Additive, Concatenated};
+    let convolutions = |grid, norm, upsample| {
+        operator_on(grid, conv_unet(norm, upsample), Adaptive, Output::Scale)
+    };
     let heads = |qk_norm| Attention::MultiHead { heads: 3, qk_norm };
     [
         ("codec", codec()),
         ("critic", critic()),
         ("denoiser, adaptive", denoiser(mlp(), Adaptive)),
         ("denoiser, concatenated", denoiser(mlp(), Concatenated)),
+        ("convolutions", convolutions([1, 22], UnetNorm::Instance, Upsample::Transposed)),
+        ("convolutions on a grid", convolutions([6, 4], UnetNorm::Group, Upsample::Interpolate)),
         ("fno, adaptive", operator(fno(), Adaptive, Output::Scale)),
         ("fno, added", operator(fno(), Additive, Output::Scale)),
         ("stack, convolution", operator(stack(Attention::None, 5), Adaptive, Output::Scale)),

@@ -3,6 +3,7 @@
 
 mod denoisers;
 mod grid;
+mod unet;
 
 use learn::forward::Forward;
 use learn::params::{Builder, ParamSet};

@@ -4,6 +4,7 @@ use super::fno::{Fno, FourierLayers};
 use super::mlp::{Mlp, MlpLayers};
 use super::pdet_stack::{PdetStack, Stack};
 use super::pdet_unet::{PdetUnet, Unet};
+use super::unet::{ConvLayers, ConvUnet};
 use learn::forward::Forward;
 use learn::nn::{Condition, Linear, Mixing};
 use learn::params::{Builder, Init, ParamId};
@@ -26,25 +27,35 @@ pub enum BackboneConfig {
     Fno(Fno),
     /// An MLP on each token by itself.
     Mlp(Mlp),
+    /// A convolutional U-Net.
+    Unet(ConvUnet),
 }
 
 impl BackboneConfig {
     /// Violations in the values; keys are relative to `model`.
     pub fn violations(&self) -> Vec<(String, String)> {
-        let (hidden, attention, kernel_size) = match self {
-            BackboneConfig::PdetStack(c) => (c.hidden, &c.attention, c.kernel_size),
-            BackboneConfig::PdetUnet(c) => (c.hidden, &c.attention, c.kernel_size),
+        let (attention, kernel_size, remedy) = match self {
+            BackboneConfig::PdetStack(c) => {
+                (c.attention.violation(c.hidden), c.kernel_size, "use an odd side, or 0")
+            }
+            BackboneConfig::PdetUnet(c) => {
+                (c.attention.violation(c.hidden), c.kernel_size, "use an odd side, or 0")
+            }
+            BackboneConfig::Unet(c) => (None, c.kernel_size, "use an odd side"),
             BackboneConfig::Fno(_) | BackboneConfig::Mlp(_) => return Vec::new(),
         };
         let mut violations = Vec::new();
-        if let Some(problem) = attention.violation(hidden) {
+        if let Some(problem) = attention {
             violations.push(("backbone.attention".into(), problem));
         }
         if kernel_size != 0 && kernel_size.is_multiple_of(2) {
-            violations.push((
-                "backbone.kernel_size".into(),
-                format!("{kernel_size} is even: use an odd side, or 0"),
-            ));
+            let text = format!("{kernel_size} is even: {remedy}");
+            violations.push(("backbone.kernel_size".into(), text));
+        }
+        if let BackboneConfig::Unet(c) = self
+            && let Some((key, problem)) = c.violation()
+        {
+            violations.push((format!("backbone.{key}"), problem));
         }
         if let BackboneConfig::PdetUnet(PdetUnet { depths, .. }) = self
             && (!(1..=32).contains(&depths.len()) || depths.iter().any(|depth| *depth > 1024))
@@ -140,6 +151,7 @@ pub(crate) enum Backbone {
     Unet(Unet),
     Fourier(FourierLayers),
     Mlp(MlpLayers),
+    Convolutions(Box<ConvLayers>),
 }
 
 impl Backbone {
@@ -149,6 +161,7 @@ impl Backbone {
             BackboneConfig::PdetUnet(c) => Self::Unet(Unet::new(b, c, shape)),
             BackboneConfig::Fno(c) => Self::Fourier(FourierLayers::new(b, c, shape)),
             BackboneConfig::Mlp(c) => Self::Mlp(MlpLayers::new(b, c, shape)),
+            BackboneConfig::Unet(c) => Self::Convolutions(Box::new(ConvLayers::new(b, c, shape))),
         }
     }
 
@@ -159,6 +172,7 @@ impl Backbone {
             Self::Unet(backbone) => backbone.forward(forward, x, condition),
             Self::Fourier(backbone) => backbone.forward(forward, x, condition),
             Self::Mlp(backbone) => backbone.forward(forward, x, condition),
+            Self::Convolutions(backbone) => backbone.forward(forward, x, condition),
         }
     }
 }

@@ -11,6 +11,7 @@ pub mod operator;
 pub mod patches;
 mod pdet_stack;
 mod pdet_unet;
+mod unet;
 
 pub use codec::{Codec, CodecModel};
 pub use critic::Critic;
@@ -22,6 +23,7 @@ pub use operator::{Operator, OperatorModel};
 pub use patches::Patches;
 pub use pdet_stack::PdetStack;
 pub use pdet_unet::PdetUnet;
+pub use unet::{ConvUnet, UnetActivation, UnetNorm, Upsample};
 
 /// The default `N` of a configuration key.
 pub(crate) fn number<const N: usize>() -> usize {
