@@ -61,11 +61,17 @@ pub enum Method {
         #[serde(default = "epsilon")]
         epsilon: f64,
     },
-    /// Muon (Jordan et al. 2024) for parameters with two axes, AdamW for all others.
+    /// Muon (Jordan et al. 2024) for matrices, AdamW for all others.
     Muon {
         /// Decay rate of the running average of the gradient of matrices, μ.
         #[serde(default = "muon_momentum")]
         momentum: f64,
+        /// Parameters with four axes are matrices as well, with all axes but the first as columns: the filters of
+        /// convolutions.
+        // Not serialised when false, so that configurations older than this key keep their hash.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        #[schemars(extend("default" = false))]
+        filters: bool,
         /// β₁ and β₂ of AdamW.
         #[serde(default = "betas")]
         betas: [f64; 2],
@@ -165,8 +171,12 @@ impl Optimizer {
     /// Names of the state tensors kept for a parameter.
     fn moments(&self, value: &Tensor) -> &'static [&'static str] {
         match self.method {
-            Method::Muon { .. } if value.shape().len() == 2 => &["momentum"],
-            Method::AdamW { .. } | Method::Muon { .. } => &["m", "v"],
+            Method::Muon { filters, .. } => match value.shape().len() {
+                2 => &["momentum"],
+                4 if filters => &["momentum"],
+                _ => &["m", "v"],
+            },
+            Method::AdamW { .. } => &["m", "v"],
             Method::Sgd { .. } => &["momentum"],
         }
     }
@@ -223,7 +233,7 @@ impl OptimizerState {
                 adamw::AdamW { learning_rate, betas, epsilon }
                     .apply_all(decided, tensors.map(parameter));
             }
-            Method::Muon { momentum, betas, epsilon } => {
+            Method::Muon { momentum, betas, epsilon, .. } => {
                 let (momentum, betas, epsilon) = (*momentum, *betas, *epsilon);
                 let (matrices, others): (Vec<_>, Vec<_>) =
                     tensors.partition(|((_, moments), _)| moments.len() == 1);
@@ -321,23 +331,29 @@ mod tests {
 
     #[test]
     fn muon_updates_matrices_and_adamw_the_rest() {
-        let optimizer: Optimizer =
-            serde_json::from_str(r#"{"method": {"kind": "muon"}, "learning_rate": 0.5}"#).unwrap();
+        let optimizer: Optimizer = serde_json::from_str(
+            r#"{"method": {"kind": "muon", "filters": true}, "learning_rate": 0.5}"#,
+        )
+        .unwrap();
         let mut builder = Builder::new(1);
-        for (name, shape) in [("weight", &[2, 2][..]), ("bias", &[2]), ("conv", &[2, 1, 1, 1])] {
+        for (name, shape) in [("weight", &[2, 2][..]), ("bias", &[2]), ("conv", &[2, 1, 2, 1])] {
             builder.param(name, shape, Init::Constant(1.0));
         }
         let mut params = builder.finish().trained;
+        let plain: Optimizer =
+            serde_json::from_str(r#"{"method": {"kind": "muon"}, "learning_rate": 0.5}"#).unwrap();
+        let of_conv = |optimizer: &Optimizer| optimizer.moments(params.tensors().nth(2).unwrap());
+        assert_eq!([of_conv(&plain), of_conv(&optimizer)], [&["m", "v"][..], &["momentum"]]);
         let mut state = OptimizerState::new(&optimizer, &params, |_| true);
         let names: Vec<_> =
             state.entries(&optimizer, &params).into_iter().map(|(name, _)| name).collect();
-        assert_eq!(names, ["weight.momentum", "bias.m", "bias.v", "conv.m", "conv.v"]);
+        assert_eq!(names, ["weight.momentum", "bias.m", "bias.v", "conv.momentum"]);
         let control =
             StepControl { applied: true, scale: 1.0, rate: 0.5, root: 1.0, ..Default::default() };
         let gradients = [
             Tensor::from_slice(&[3.0_f32, 0.0, 0.0, -3.0], &[2, 2]),
             Tensor::from_slice(&[0.1_f32, -0.2], &[2]),
-            Tensor::from_slice(&[0.1_f32, -0.2], &[2, 1, 1, 1]),
+            Tensor::from_slice(&[3.0_f32, 0.0, 0.0, -3.0], &[2, 1, 2, 1]),
         ];
         let decided = DeviceStepControl::of(&control, 1.0);
         state.step(&optimizer, 1.0, &decided, &mut params, &gradients);
@@ -348,7 +364,7 @@ mod tests {
             ((1.0 - a) / 0.5 - 1.0).abs() < 0.3 && a + d == 2.0 && [b, c] == [1.0; 2],
             "{after:?}"
         );
-        assert_eq!(after[1], after[2]);
+        assert_eq!(after[0], after[2]);
         assert!(after[1][0] < 1.0 && after[1][1] > 1.0, "{after:?}");
     }
 

@@ -1,4 +1,5 @@
-//! Muon (Jordan et al. 2024) for matrices θ [rows, columns], in the form of `torch.optim.Muon`:
+//! Muon (Jordan et al. 2024) for matrices θ [rows, columns], in the form of `torch.optim.Muon`; more axes count as
+//! columns:
 //! m ← μm + (1-μ)g; u = μm + (1-μ)g; θ ← θ·(1 - η·λ) - η·√max(1, rows/columns)·orthogonalized(u).
 //!
 //! `orthogonalized` is a Newton-Schulz iteration X ← aX + b(XXᵀ)X + c(XXᵀ)²X from u/‖u‖, which moves all singular
@@ -39,14 +40,17 @@ impl Muon {
     /// One step of each matrix with its momentum m, on any device, if the decision is to apply the update.
     ///
     /// # Panics
-    /// If a parameter does not have two axes.
+    /// If a parameter has no axes.
     pub fn apply_all<'a>(
         &self,
         decided: &DeviceStepControl,
         parameters: impl IntoIterator<Item = Parameter<'a, 1>>,
     ) {
         for parameter in parameters {
-            let &[rows, columns] = parameter.value.shape() else { panic!("Muon updates matrices") };
+            let Some((&rows, rest)) = parameter.value.shape().split_first() else {
+                panic!("Muon updates matrices")
+            };
+            let columns: usize = rest.iter().product();
             // θ ← keep·θ + step·u.
             let rate = self.learning_rate * parameter.rate;
             let keep = 1.0 - rate * parameter.weight_decay;
