@@ -1,0 +1,231 @@
+use super::optimizer::{Method, Optimizer};
+use crate::params::Params;
+use tensor::updates::decision::DeviceStepControl;
+use tensor::updates::{Parameter, adamw, muon, sgd};
+use tensor::{Dtype, Tensor};
+use unix::{Error, Result};
+
+/// Optimizer state of each parameter, with its learning-rate factor and weight decay.
+pub struct OptimizerState {
+    moments: Vec<Vec<Tensor>>,
+    factors: Vec<(f64, f64)>,
+}
+
+/// One parameter with the tensors that its update rule needs.
+fn parameter<'a, const N: usize>(
+    (((value, gradient), moments), (rate, weight_decay)): Step<'a>,
+) -> Parameter<'a, N> {
+    let Ok(moments) = <&mut [Tensor; N]>::try_from(moments.as_mut_slice()) else {
+        unreachable!("the state was made for this method")
+    };
+    let (rate, weight_decay) = (*rate, *weight_decay);
+    Parameter { rate, weight_decay, gradient, value, moments: moments.each_mut() }
+}
+
+/// Value, gradient, state and factors of one parameter.
+type Step<'a> = (((&'a mut Tensor, &'a Tensor), &'a mut Vec<Tensor>), &'a (f64, f64));
+
+impl OptimizerState {
+    /// The state before the first step. Parameters whose index is not owned by this rank have no state and are left
+    /// unchanged.
+    pub fn new(optimizer: &Optimizer, params: &Params, is_ours: impl Fn(usize) -> bool) -> Self {
+        let zeros = |t: &Tensor| Tensor::zeros_on(t.device(), t.shape(), Dtype::F32);
+        let of = |(i, t)| match is_ours(i) {
+            true => vec![zeros(t); optimizer.moments(t).len()],
+            false => Vec::new(),
+        };
+        let factors = params.entries().iter().map(|(name, value)| optimizer.of_param(name, value));
+        Self { moments: params.tensors().enumerate().map(of).collect(), factors: factors.collect() }
+    }
+
+    /// Applies one step as decided by the step policy; `gradients` are in the order of the parameters.
+    pub fn step(
+        &mut self,
+        optimizer: &Optimizer,
+        factor: f64,
+        decided: &DeviceStepControl,
+        params: &mut Params,
+        gradients: &[Tensor],
+    ) {
+        let learning_rate = optimizer.learning_rate * factor;
+        let tensors = params.tensors_mut().zip(gradients).zip(&mut self.moments).zip(&self.factors);
+        let tensors = tensors.filter(|((_, moments), _)| !moments.is_empty());
+        match &optimizer.method {
+            Method::AdamW { betas, epsilon } => {
+                let (betas, epsilon) = (*betas, *epsilon);
+                adamw::AdamW { learning_rate, betas, epsilon }
+                    .apply_all(decided, tensors.map(parameter));
+            }
+            Method::Muon { momentum, betas, epsilon, .. } => {
+                let (momentum, betas, epsilon) = (*momentum, *betas, *epsilon);
+                let (matrices, others): (Vec<_>, Vec<_>) =
+                    tensors.partition(|((_, moments), _)| moments.len() == 1);
+                muon::Muon { learning_rate, momentum }
+                    .apply_all(decided, matrices.into_iter().map(parameter));
+                adamw::AdamW { learning_rate, betas, epsilon }
+                    .apply_all(decided, others.into_iter().map(parameter));
+            }
+            Method::Sgd { momentum } => {
+                sgd::Sgd { learning_rate, momentum: *momentum }
+                    .apply_all(decided, tensors.map(parameter));
+            }
+        }
+    }
+
+    /// State tensors with their names, for a checkpoint.
+    pub fn entries(&self, optimizer: &Optimizer, params: &Params) -> Vec<(String, Tensor)> {
+        let all = (0..params.entries().len()).map(|i| self.entry(optimizer, params, i));
+        all.flatten().collect()
+    }
+
+    /// State tensors of parameter number `i`; zeros when this rank does not own it.
+    pub fn entry(&self, optimizer: &Optimizer, params: &Params, i: usize) -> Vec<(String, Tensor)> {
+        let (name, value) = &params.entries()[i];
+        let zeros = || Tensor::zeros_on(value.device(), value.shape(), Dtype::F32);
+        let tensor = |at: usize| self.moments[i].get(at).cloned().unwrap_or_else(zeros);
+        let entry = |(at, moment): (usize, &&str)| (format!("{name}.{moment}"), tensor(at));
+        optimizer.moments(value).iter().enumerate().map(entry).collect()
+    }
+
+    /// Restores the output of [`OptimizerState::entries`].
+    pub fn assign(
+        &mut self,
+        optimizer: &Optimizer,
+        params: &Params,
+        values: &[(String, Tensor)],
+    ) -> Result<()> {
+        for ((name, value), moments) in params.entries().iter().zip(&mut self.moments) {
+            for (moment, tensor) in optimizer.moments(value).iter().zip(moments) {
+                let key = format!("{name}.{moment}");
+                match values.iter().find(|(n, v)| *n == key && v.shape() == tensor.shape()) {
+                    Some((_, value)) => {
+                        *tensor = value.to_dtype(tensor.dtype()).to_device(tensor.device())?;
+                    }
+                    None => {
+                        return Err(Error::data(format!(
+                            "the checkpoint has no optimizer state {key} of shape {:?}: \
+                             was it saved with a different optimizer.method?",
+                            tensor.shape()
+                        )));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::optim::ParamGroup;
+    use crate::params::{Builder, Init};
+    use tensor::updates::decision::StepControl;
+
+    /// A checkpoint file is untrusted input: its state may have any dtype that checkpoints support.
+    #[test]
+    fn a_state_of_another_element_type_is_taken_over() {
+        let method = Method::Sgd { momentum: 0.5 };
+        let optimizer = Optimizer {
+            method,
+            learning_rate: 1.0,
+            weight_decay: 0.0,
+            groups: vec![],
+            shard: false,
+        };
+        let mut builder = Builder::new(1);
+        builder.param("w", &[2], Init::Constant(1.0));
+        let mut params = builder.finish().trained;
+        for dtype in [Dtype::F64, Dtype::Bf16, Dtype::F16, Dtype::I32] {
+            let mut state = OptimizerState::new(&optimizer, &params, |_| true);
+            let stored = Tensor::from_slice(&[2.0_f32, -4.0], &[2]).to_dtype(dtype);
+            state.assign(&optimizer, &params, &[("w.momentum".into(), stored)]).unwrap();
+            let kept = state.entries(&optimizer, &params);
+            assert_eq!(kept[0].1.read::<f32>(), [2.0, -4.0], "{dtype}");
+            let before = params.tensors().next().unwrap().to_f64();
+            let decided = DeviceStepControl::of(
+                &StepControl { applied: true, ..StepControl::default() },
+                1.0,
+            );
+            state.step(&optimizer, 1.0, &decided, &mut params, &[Tensor::zeros(&[2], Dtype::F32)]);
+            let after = params.tensors().next().unwrap().to_f64();
+            assert_eq!([after[0] - before[0], after[1] - before[1]], [-1.0, 2.0], "{dtype}");
+        }
+    }
+
+    #[test]
+    fn muon_updates_matrices_and_adamw_the_rest() {
+        let optimizer: Optimizer = serde_json::from_str(
+            r#"{"method": {"kind": "muon", "filters": true}, "learning_rate": 0.5}"#,
+        )
+        .unwrap();
+        let mut builder = Builder::new(1);
+        for (name, shape) in [("weight", &[2, 2][..]), ("bias", &[2]), ("conv", &[2, 1, 2, 1])] {
+            builder.param(name, shape, Init::Constant(1.0));
+        }
+        let mut params = builder.finish().trained;
+        let plain: Optimizer =
+            serde_json::from_str(r#"{"method": {"kind": "muon"}, "learning_rate": 0.5}"#).unwrap();
+        let of_conv = |optimizer: &Optimizer| optimizer.moments(params.tensors().nth(2).unwrap());
+        assert_eq!([of_conv(&plain), of_conv(&optimizer)], [&["m", "v"][..], &["momentum"]]);
+        let mut state = OptimizerState::new(&optimizer, &params, |_| true);
+        let names: Vec<_> =
+            state.entries(&optimizer, &params).into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, ["weight.momentum", "bias.m", "bias.v", "conv.momentum"]);
+        let control =
+            StepControl { applied: true, scale: 1.0, rate: 0.5, root: 1.0, ..Default::default() };
+        let gradients = [
+            Tensor::from_slice(&[3.0_f32, 0.0, 0.0, -3.0], &[2, 2]),
+            Tensor::from_slice(&[0.1_f32, -0.2], &[2]),
+            Tensor::from_slice(&[3.0_f32, 0.0, 0.0, -3.0], &[2, 1, 2, 1]),
+        ];
+        let decided = DeviceStepControl::of(&control, 1.0);
+        state.step(&optimizer, 1.0, &decided, &mut params, &gradients);
+        let after: Vec<_> = params.tensors().map(Tensor::to_f64).collect();
+        // Both singular values are 1/√2 of the norm; five iterations bring them to 1 within the 0.3 of the method.
+        let [a, b, c, d] = after[0][..] else { panic!("{after:?}") };
+        assert!(
+            ((1.0 - a) / 0.5 - 1.0).abs() < 0.3 && a + d == 2.0 && [b, c] == [1.0; 2],
+            "{after:?}"
+        );
+        assert_eq!(after[0], after[2]);
+        assert!(after[1][0] < 1.0 && after[1][1] > 1.0, "{after:?}");
+    }
+
+    #[test]
+    fn groups_have_a_learning_rate_and_weight_decay_of_their_own() {
+        let text = r#"{"method": {"kind": "sgd"}, "learning_rate": 0.5, "weight_decay": 0.1, "groups":
+            [{"params": ["head.*"], "learning_rate": 4.0}, {"params": ["*.bias"], "weight_decay": 0.2}]}"#;
+        let optimizer: Optimizer = serde_json::from_str(text).unwrap();
+        let mut builder = Builder::new(1);
+        for (name, shape) in
+            [("body.weight", &[1, 1][..]), ("body.bias", &[1]), ("head.weight", &[1, 1])]
+        {
+            builder.param(name, shape, Init::Constant(1.0));
+        }
+        let mut params = builder.finish().trained;
+        optimizer.check_groups(&params).unwrap();
+        let mut state = OptimizerState::new(&optimizer, &params, |_| true);
+        let decided = DeviceStepControl::of(
+            &StepControl { applied: true, scale: 1.0, ..StepControl::default() },
+            1.0,
+        );
+        let gradients =
+            [&[1, 1][..], &[1], &[1, 1]].map(|shape| Tensor::full(shape, 0.25, Dtype::F32));
+        state.step(&optimizer, 1.0, &decided, &mut params, &gradients);
+        let after: Vec<f64> = params.tensors().map(Tensor::item).collect();
+        // θ - η·f·(g + λθ) with θ = 1, in f32.
+        let expected =
+            [1.0 - 0.5 * (0.25 + 0.1), 1.0 - 0.5 * (0.25 + 0.2), 1.0 - 2.0 * (0.25 + 0.1)];
+        for (after, expected) in after.iter().zip(expected) {
+            assert!((after - expected).abs() < 4.0 * Dtype::F32.roundoff(), "{after} {expected}");
+        }
+        let other = optimizer.groups[1].clone();
+        let other = Optimizer {
+            groups: vec![ParamGroup { params: vec!["tail.*".into()], ..other }],
+            ..optimizer
+        };
+        let error = other.check_groups(&params).unwrap_err().to_string();
+        assert!(error.contains("optimizer.groups[0].params: tail.*"), "{error}");
+    }
+}
