@@ -1,6 +1,9 @@
 //! Records: a user's own arrays through the whole pipeline, as users run it.
 
 use crate::common::{Captured, shell};
+use data::fields::field::Axes;
+use data::fields::write::{Header, write_field};
+use data::records::InputArray;
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -22,7 +25,7 @@ fn refused(folder: &Path, script: &str, status: i32, text: &str) {
 
 /// Writes an f32 NumPy array.
 fn npy(path: &Path, shape: &[usize], values: &[f32]) {
-    let mut bytes = data::records::npy_header(shape);
+    let mut bytes = data::fields::write::npy_header(shape);
     bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
     fs::write(path, bytes).unwrap();
 }
@@ -151,6 +154,8 @@ fn a_users_arrays_are_imported_divided_learned_scored_and_predicted() {
         "24 points, 2 channels",
     );
 
+    predictions_are_the_same_in_every_way(folder, test.len());
+
     // What does not fit is refused: other statistics, a model that adds channels that are not there, damaged data.
     done(
         folder,
@@ -171,6 +176,51 @@ fn a_users_arrays_are_imported_divided_learned_scored_and_predicted() {
     fs::write(&shard, bytes).unwrap();
     refused(folder, "ds-prep check split.json", 65, "shard-00000.safetensors");
     refused(folder, &format!("{run} --run damaged"), 65, "shard-00000.safetensors");
+}
+
+/// In every format, from a pipe, from a manifest, after an interruption and on two ranks: the values of predicted.npy.
+fn predictions_are_the_same_in_every_way(folder: &Path, test: usize) {
+    let whole = values_of(&folder.join("predicted.npy"));
+    let read = |file: &str| {
+        let path = folder.join(format!("{file}:target"));
+        let array = InputArray::open(&path, &Some(Axes::parse("nxc").unwrap())).unwrap();
+        let (records, length) = (array.records(), array.side().len());
+        let mut values = vec![0.0; records * length];
+        let rows = values.chunks_exact_mut(length).enumerate();
+        rows.for_each(|(i, values)| array.read(i, values).unwrap());
+        (values, array.coordinates().unwrap())
+    };
+    let predict = "evaluate predict whole --axes nxc";
+    // An HDF5 file with coordinates.
+    let header = Header::records(700, &[POINTS], 2, vec![(0..POINTS).map(|x| x as f64).collect()]);
+    let (inputs, _) = problem(700);
+    write_field(&folder.join("x.h5"), &header, |writer| {
+        inputs.chunks_exact(2 * POINTS).enumerate().try_for_each(|(i, x)| writer.write(i, x))
+    })
+    .unwrap();
+    for file in ["out.h5", "out.safetensors"] {
+        done(folder, &format!("{predict} --inputs x.h5:target -o {file}"));
+        let (values, coordinates) = read(file);
+        assert_eq!(values, whole, "{file}");
+        assert_eq!(coordinates[0][5], 5.0);
+    }
+    done(folder, &format!("{predict} --inputs - -o piped.npy < x.npy"));
+    assert_eq!(values_of(&folder.join("piped.npy")), whole);
+    done(folder, "evaluate predict whole --data split.json -o test.h5");
+    assert_eq!(read("test.h5").0.len(), test * POINTS);
+    let killed = format!("{predict} --inputs x.npy -o killed.npy");
+    assert_eq!(shell(folder, &format!("FAIL=save.after_shard:1=kill {killed}")).status, Some(137));
+    assert!(!folder.join("killed.npy").exists());
+    done(folder, &killed);
+    let bytes = |file: &str| fs::read(folder.join(file)).unwrap();
+    assert_eq!(bytes("killed.npy"), bytes("predicted.npy"));
+    if test_support::require_program("mpirun", &["--version"]) {
+        let mpirun =
+            "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun --oversubscribe -n 2";
+        done(folder, &format!("{mpirun} {predict} --inputs x.npy -o ranks.npy"));
+        assert_eq!(bytes("ranks.npy"), bytes("predicted.npy"));
+    }
+    refused(folder, &format!("{predict} -o x.npy --force"), 2, "--inputs");
 }
 
 #[test]

@@ -1,7 +1,8 @@
-//! `evaluate`: the command line; `score.rs` has the commands that run models, with the options of
+//! `evaluate`: the command line; `score.rs` and `predict.rs` have the commands that run models, with the options of
 //! `search.rs`, and `results.rs` those that compare what they wrote.
 
 mod manual;
+mod predict;
 mod records;
 mod results;
 mod score;
@@ -32,11 +33,13 @@ struct Args {
 enum Verb {
     /// Compute the errors of a model and of the baselines on a split
     Score(score::Score),
-    /// Write the predictions of a model for the trajectories of a file
+    /// Write the predictions of a model for the trajectories of a file, or for records
     ///
     /// For an operator, a rollout from the first frame of every trajectory; for the model of a steady problem, the
-    /// solution for every input; for a codec, the reconstruction of every frame.
-    Predict(score::Predict),
+    /// solution for every input; for a codec, the reconstruction of every frame; for a model of records, the target of
+    /// every input. An interrupted command resumes when it is given again. Started with mpirun or srun, each rank
+    /// predicts a part.
+    Predict(predict::Predict),
     /// Check that the rollouts fit into the trajectories of a split; requires no models
     Check(score::Check),
     /// Compare evaluations or runs: metrics, and configuration keys that differ
@@ -60,7 +63,7 @@ fn main() -> ExitCode {
     data::fields::field::run_helper_if_requested().unwrap_or_else(|| {
         unix::cli::main::<Args>(|args| match args.verb {
             Verb::Score(args) => score::score(&args),
-            Verb::Predict(args) => score::predict(&args),
+            Verb::Predict(args) => predict::predict(&args),
             Verb::Check(args) => score::check(&args),
             Verb::Compare(args) => results::compare(&args),
             Verb::Analyze(args) => results::analyze(&args),

@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use crate::records;
 use crate::search::SearchArgs;
-use data::fields::field::Axes;
 use data::fields::generate::Equation;
 use data::fields::split::SplitName;
 use data::fields::split_set::{TrajectorySet, Verify};
@@ -23,7 +22,6 @@ use tasks::pde::evaluate::{
     self, Evaluation, Evaluator, Partial, Plan, Protocol, Request, pictures,
 };
 use tasks::pde::operator::OperatorTask;
-use tasks::predict_file;
 use unix::cli::Output;
 use unix::out::Out;
 use unix::progress::Progress;
@@ -33,7 +31,7 @@ use unix::work::{self, Task, Work};
 use unix::{Context, Error, Exit, Result, note, warn};
 
 #[derive(clap::Args)]
-struct Rollouts {
+pub struct Rollouts {
     /// Steps of a rollout
     #[arg(long, value_name = "N", default_value_t = 16)]
     steps: usize,
@@ -75,7 +73,7 @@ pub struct ViewArgs {
 }
 
 impl ViewArgs {
-    fn add_to(&self, request: Request) -> Request {
+    pub fn add_to(&self, request: Request) -> Request {
         Request { views: self.views.get(), equation: self.equation, ..request }
     }
 }
@@ -107,32 +105,6 @@ pub struct Score {
     pub output: Output,
 }
 
-/// The arguments of `evaluate predict`.
-#[derive(clap::Args)]
-pub struct Predict {
-    #[command(flatten)]
-    pub model: ModelArgs,
-    /// Field file with the initial states, the inputs or the fields, or an array of inputs of records (FILE or FILE:NAME); see
-    /// longhaul-files(5) for formats
-    #[arg(long, value_name = "FILE")]
-    pub inputs: PathBuf,
-    /// Dimensions of the inputs of a model of records, as in ds-prep import, e.g. nxyc
-    #[arg(long, value_name = "AXES", value_parser = Axes::parse)]
-    pub axes: Option<Axes>,
-    /// File to write: NAME.hdf5 or NAME.safetensors for fields, NAME.npy for records
-    #[arg(short = 'o', long = "output", value_name = "FILE")]
-    pub to: PathBuf,
-    /// Overwrite an existing file
-    #[arg(long)]
-    pub force: bool,
-    #[command(flatten)]
-    rollouts: Rollouts,
-    #[command(flatten)]
-    pub views: ViewArgs,
-    #[command(flatten)]
-    pub output: Output,
-}
-
 /// The arguments of `evaluate check`.
 #[derive(clap::Args)]
 pub struct Check {
@@ -156,7 +128,7 @@ pub fn again() -> String {
 
 impl Rollouts {
     /// A single rollout of each trajectory.
-    fn request(&self) -> Request {
+    pub fn request(&self) -> Request {
         let (steps, stride) = (self.steps, self.stride);
         Request {
             steps,
@@ -173,7 +145,7 @@ impl Rollouts {
 }
 
 impl Data {
-    fn request(&self) -> Request {
+    pub fn request(&self) -> Request {
         let Self { starts, from, max_trajectories, .. } = *self;
         Request { starts, from, max_trajectories, ..self.rollouts.request() }
     }
@@ -205,36 +177,6 @@ pub fn check(args: &Check) -> Result<Exit> {
         out.row(&json!({"split": split.to_string(), "rollouts": plan.count()}))?;
     }
     out.finish()
-}
-
-/// Writes predictions.
-pub fn predict(args: &Predict) -> Result<Exit> {
-    let signals = Signals::install()?;
-    refuse_earlier([&args.to], args.force)?;
-    let model = args.model.open()?;
-    if let Some(model) = model.regression().filter(|model| model.reads_records()) {
-        return records::predict(args, model, signals);
-    }
-    if args.axes.is_some() {
-        return Err(Error::usage(
-            "--axes: only for models of records; ds-prep import reorders fields",
-        ));
-    }
-    let request = args.views.add_to(args.rollouts.request());
-    let (mut progress, mut trajectories) = (Progress::new("trajectories", 0), 0);
-    predict_file(&*model, &args.inputs, &args.to, args.force, &request, |done, all| {
-        trajectories = all;
-        if all != 0 && done == 0 {
-            progress = Progress::new("trajectories", all as u64);
-        }
-        progress.set(done as u64);
-        signals.check_stop(again)
-    })?;
-    drop(progress);
-    let file = args.to.display().to_string();
-    let text = format!("{file}: {trajectories} trajectories");
-    let record = json!({"file": file, "trajectories": trajectories});
-    Out::stdout(args.output).item(&record, text).map(|()| Exit::Done)
 }
 
 /// Scores a model, and prints the table.

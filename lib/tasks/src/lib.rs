@@ -6,12 +6,14 @@
 pub mod diffusion;
 mod model_args;
 pub mod pde;
+mod predictions;
 pub mod regression;
 pub mod results;
 mod trained;
 
 pub use model_args::ModelArgs;
-pub use trained::{Opener, TrainedModel, predict_file};
+pub use predictions::{Destination, RecordInputs, predict_file, predict_records};
+pub use trained::{Opener, TrainedModel};
 
 use learn::task::{ConfigOf, Configured, Define, Spec};
 use learn::trained::Parts;

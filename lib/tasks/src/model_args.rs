@@ -1,6 +1,7 @@
 //! The options of programs that use a trained model.
 
 use crate::trained::{Opener, TrainedModel};
+use dist::{Collective, Solo};
 use learn::trained::Weights;
 use std::path::PathBuf;
 use tensor::DeviceChoice;
@@ -33,8 +34,17 @@ impl ModelArgs {
 
     /// Starts the threads and opens the device for the model, and for others beside it.
     pub fn opener(&self) -> Result<Opener> {
-        tensor::parallel::start_threads(self.threads)?;
-        let (weights, device) = (self.weights, self.device.open()?.0);
+        self.opener_of(&Solo)
+    }
+
+    /// The same on one of several ranks: those of a host share its GPUs and processors.
+    pub fn opener_of(&self, ranks: &dyn Collective) -> Result<Opener> {
+        let threads = match self.threads {
+            None if ranks.size() > 1 => Some(dist::threads(ranks)?),
+            threads => threads,
+        };
+        tensor::parallel::start_threads(threads)?;
+        let (weights, device) = (self.weights, self.device.of_rank(ranks.local_rank()).open()?.0);
         Ok(Opener { weights, device, with: self.with.clone() })
     }
 

@@ -6,17 +6,12 @@ use crate::pde::{TrainedCodec, TrainedOperator};
 use crate::regression::TrainedRegression;
 use data::fields::field::Field;
 use data::fields::split_set::TrajectorySet;
-use data::fields::write::{Header, Partial};
+use data::fields::write::Header;
 use learn::trained::{Origin, Parts, Weights};
-use serde_json::Value;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use tensor::Device;
-use unix::publish::hash_file;
 use unix::{Context, Error, Result};
-
-/// Trajectories per prediction batch.
-const BATCH: usize = 16;
 
 /// A model with its trained weights, together with the models that it depends on.
 pub trait TrainedModel: Send + Sync {
@@ -143,53 +138,6 @@ impl Opener {
         }
         Ok(model)
     }
-}
-
-/// Writes the predictions for all trajectories of the file `inputs` to the file `output`. An interrupted call is
-/// continued after the last trajectories that it stored. `done` is called with the number of trajectories stored so far
-/// and the total.
-///
-/// Errors: those of `done`; 65 when the model cannot read the inputs; 66; 73 when the output exists and `replace` is
-/// not set; 74; 75 when another process is writing it.
-pub fn predict_file(
-    model: &dyn TrainedModel,
-    inputs: &Path,
-    output: &Path,
-    replace: bool,
-    request: &Request,
-    mut done: impl FnMut(usize, usize) -> Result<()>,
-) -> Result<()> {
-    let field = Field::open(inputs)?;
-    let mut header = model.output(&field, request).context(|| inputs.display().to_string())?;
-    let text = |text: String| Value::from(text);
-    let parameter = field.parameter().into_iter().flat_map(|parameter| parameter.iter());
-    header.attributes.extend(parameter.map(|(name, value)| (name.into(), Value::from(value))));
-    header.attributes.push(("predicted_from".into(), text(inputs.display().to_string())));
-    header.attributes.push(("predicted_from_blake3".into(), text(hash_file(inputs)?)));
-    if request.views > 1 {
-        header.attributes.push(("views".into(), request.views.into()));
-    }
-    for (task, origin, _) in model.models() {
-        header.attributes.push((task.into(), text(origin.to_string())));
-        header.attributes.push((format!("{task}_blake3"), text(origin.blake3)));
-    }
-    let mut partial = Partial::open(output, &header)?;
-    let (length, all) = (header.shape.trajectory_len(), field.trajectories());
-    done(partial.done(), all)?;
-    while partial.done() < all {
-        let which = partial.done()..all.min(partial.done() + BATCH);
-        let predictions = model.predict(&field, which.clone(), request)?;
-        for (trajectory, values) in which.clone().zip(predictions.chunks_exact(length)) {
-            partial.writer().write(trajectory, values)?;
-        }
-        partial.advance(which.end)?;
-        unix::fail::point("save.after_shard").map_err(|cause| Error::io(output, cause))?;
-        done(which.end, all)?;
-    }
-    if replace && output.exists() {
-        std::fs::remove_file(output).map_err(|cause| Error::create(output, cause))?;
-    }
-    partial.publish()
 }
 
 /// Rejects (65) fields whose grid or numbers of inputs and states differ from what a model reads.

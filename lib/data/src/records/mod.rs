@@ -37,18 +37,6 @@ const INPUT: usize = 0;
 const TARGET: usize = 1;
 const GROUP: usize = 2;
 
-/// The header of a NumPy file (format 1.0) with an f32 array of this shape in C order, whose values follow.
-pub fn npy_header(shape: &[usize]) -> Vec<u8> {
-    let shape: String = shape.iter().map(|n| format!("{n}, ")).collect();
-    let mut text = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({shape}), }}");
-    // The values begin at a multiple of 64 bytes.
-    let padding = 64 - (10 + text.len() + 1) % 64;
-    text.push_str(&" ".repeat(padding % 64));
-    text.push('\n');
-    let length = (text.len() as u16).to_le_bytes();
-    [b"\x93NUMPY\x01\x00", &length[..], text.as_bytes()].concat()
-}
-
 /// The shape of one side of a record, [grid.., channels]; a vector has no grid. Frames count as channels, the earliest
 /// first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

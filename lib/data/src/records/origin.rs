@@ -3,7 +3,7 @@
 use super::Side;
 use super::import::RecordPlan;
 use crate::fields::content::hash_values;
-use crate::fields::field::{Array, Axes, Axis, Field, open_array};
+use crate::fields::field::{Array, Axes, Axis, Field, coordinates_beside, open_array};
 use blake3::Hasher;
 use std::path::{Path, PathBuf};
 use tensor::random::{Philox, Purpose};
@@ -78,6 +78,18 @@ impl InputArray {
     /// The shape of an input.
     pub fn side(&self) -> &Side {
         &self.side
+    }
+
+    /// The file of the array.
+    pub fn path(&self) -> &Path {
+        self.array.path()
+    }
+
+    /// The points along each spatial axis; an empty list for an axis whose points the file does not state.
+    ///
+    /// Errors (65): they cannot be read.
+    pub fn coordinates(&self) -> Result<Vec<Vec<f64>>> {
+        coordinates_beside(&self.array)
     }
 
     /// Number of records.

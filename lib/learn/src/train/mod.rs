@@ -33,7 +33,7 @@ pub use report::{Estimate, Report, check, dry_run};
 pub use start::{Origin, startup_failed};
 pub(crate) use step::hash_of;
 pub use step::{Learner, Pending, Step};
-pub use sync::all_ok;
+pub use sync::{all_ok, broadcast};
 
 use crate::config::{OnSpike, Training};
 use end::{End, Halt};

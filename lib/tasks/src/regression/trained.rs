@@ -25,8 +25,10 @@ use std::ops::Range;
 use std::time::Instant;
 use unix::{Error, Result};
 
-/// Inputs per forward run.
+/// Inputs per forward run, at most.
 const BATCH: usize = 64;
+/// Their size in bytes, at most, unless a single one is larger. Activations are a few hundred times as large.
+const BATCH_BYTES: usize = 4 << 20;
 
 /// A model with its weights and normalisations.
 #[derive(Clone, Debug)]
@@ -40,9 +42,10 @@ impl TrainedRegression {
     /// Records have no parameters.
     pub fn solve(&self, inputs: &[f32], parameters: &[&Parameter]) -> Result<Vec<f32>> {
         let length = self.preparation.tokens[0].field_len();
+        let size = (BATCH_BYTES / (4 * length)).clamp(1, BATCH);
         let mut found = Vec::new();
-        for (number, inputs) in inputs.chunks(BATCH * length).enumerate() {
-            let own = parameters.iter().skip(number * BATCH).take(BATCH);
+        for (number, inputs) in inputs.chunks(size * length).enumerate() {
+            let own = parameters.iter().skip(number * size).take(size);
             let batch = self.preparation.batch(inputs, &own.copied().collect::<Vec<_>>())?;
             found.extend(self.trained.run(|forward, model| {
                 self.preparation.predict(model, forward, &batch.to_device(forward.device())?)

@@ -6,7 +6,7 @@ use super::mapped::MappedFile;
 use super::source::Source;
 use std::fmt;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tensor::FileDtype;
 use unix::{Error, Result};
@@ -103,6 +103,11 @@ impl Array {
         };
         let (path, name) = (source.path().to_path_buf(), name.into());
         Ok(Self { path, name, dims, axes: axes.clone(), store })
+    }
+
+    /// Its file.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Its name in the file.

@@ -91,6 +91,19 @@ enum Place {
     },
 }
 
+/// The points along each spatial axis of an array: `x-coordinate`, … of its file, if they are as many as it has points;
+/// else an empty list.
+///
+/// Errors (65): they cannot be read.
+pub(crate) fn coordinates_beside(array: &Array) -> Result<Vec<Vec<f64>>> {
+    let file = source::open(array.path(), false)?;
+    let of_axis = |(axis, points): (Axis, usize)| -> Result<Vec<f64>> {
+        let found = source::numbers(&*file, &format!("{}-coordinate", axis.letter()))?;
+        Ok(if found.len() == points { found } else { Vec::new() })
+    };
+    Axis::SPACE.into_iter().zip(array.grid()).map(of_axis).collect()
+}
+
 /// An array of a file: `name`, or its only one. `axes` returns the meaning of its dimensions for its shape.
 ///
 /// Errors: 66 when the file cannot be opened; 65 when it has no such array; 2 for those of `axes`.

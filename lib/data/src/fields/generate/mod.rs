@@ -152,6 +152,7 @@ impl Generation {
             t: frame_times(timed_frames, self.end),
             attributes: attributes.into_iter().map(|(name, value)| (name.into(), value)).collect(),
             dtype: Dtype::F32,
+            is_records: false,
         }
     }
 

@@ -203,6 +203,7 @@ impl Conversion {
             t,
             attributes,
             dtype: plan.dtype.unwrap_or(Dtype::F32),
+            is_records: false,
         };
         header.require_layout().map_err(|what| Error::usage(format!("{name}: {what}")))?;
         let (samples, first_frame) = (target.samples.clone(), frames.start);

@@ -19,7 +19,7 @@ pub(super) fn lay_out(path: &Path, header: &Header) -> hdf5::Result<Vec<Dataset>
     for (name, value) in &header.attributes {
         write_attribute(&file, name, value)?;
     }
-    let Header { shape, layout, channels, inputs, .. } = header;
+    let Header { shape, layout, .. } = header;
     for (name, text) in header.own_attributes() {
         write_attribute(&file, name, &text.into())?;
     }
@@ -33,7 +33,7 @@ pub(super) fn lay_out(path: &Path, header: &Header) -> hdf5::Result<Vec<Dataset>
         _ => vec![(*file).clone()],
     };
     let mut datasets = Vec::new();
-    for Part { name, axes, channels } in layout.datasets(shape, channels, *inputs) {
+    for Part { name, axes, channels } in header.parts() {
         let dims: Vec<usize> = axes.iter().map(|axis| shape.size(axis, channels.len())).collect();
         let offsets = groups.iter().map(|group| keep_place(group, &name, &dims, header.dtype));
         let offsets: Vec<u64> = offsets.collect::<hdf5::Result<_>>()?;

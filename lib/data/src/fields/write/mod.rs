@@ -1,17 +1,19 @@
-//! Writes fields in PDEBench's layouts, as HDF5 or safetensors.
+//! Writes fields in PDEBench's layouts, and predictions of records, as HDF5, safetensors or NumPy files.
 //!
 //! The file is first created with everything except the field; the trajectories are then written with `pwrite` to their
 //! reserved offsets, from any thread and in any order. The file appears under its name when it is complete.
 
 mod hdf5_file;
 mod narrow;
+mod numpy_file;
 mod partial;
 mod safetensors_file;
 
-pub use partial::Partial;
+pub use numpy_file::npy_header;
 pub(crate) use partial::remove_leftovers;
+pub use partial::{Partial, Shared};
 
-use crate::fields::field::{Layout, Shape};
+use crate::fields::field::{Axes, Layout, Part, Shape};
 use narrow::narrowed;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -43,6 +45,9 @@ pub struct Header {
     pub attributes: Vec<(String, Value)>,
     /// The stored dtype of the field: f32, f16, or (only in safetensors files) bf16.
     pub dtype: Dtype,
+    /// Whether the file holds records: one dataset `target` [n, x.., c] without frames instead of those of the layout. The
+    /// grid may then be empty.
+    pub is_records: bool,
 }
 
 impl Header {
@@ -50,7 +55,29 @@ impl Header {
     pub fn tensor(shape: Shape, coordinates: Vec<Vec<f64>>, t: Vec<f64>) -> Self {
         let channels = unnamed_channels(shape.channels);
         let (layout, inputs, attributes, dtype) = (Layout::Tensor, 0, Vec::new(), Dtype::F32);
-        Self { shape, layout, channels, inputs, coordinates, t, attributes, dtype }
+        let is_records = false;
+        Self { shape, layout, channels, inputs, coordinates, t, attributes, dtype, is_records }
+    }
+
+    /// One dataset `target` for `records` records on this grid.
+    pub fn records(
+        records: usize,
+        grid: &[usize],
+        channels: usize,
+        coordinates: Vec<Vec<f64>>,
+    ) -> Self {
+        let shape = Shape { trajectories: records, frames: 1, grid: grid.to_vec(), channels };
+        Self { is_records: true, ..Self::tensor(shape, coordinates, Vec::new()) }
+    }
+
+    /// The datasets of the file.
+    fn parts(&self) -> Vec<Part> {
+        let Self { layout, shape, channels, inputs, .. } = self;
+        if self.is_records {
+            let axes = Axes::ordered(true, false, shape.grid.len(), true);
+            return vec![Part { name: "target".into(), axes, channels: 0..channels.len() }];
+        }
+        layout.datasets(shape, channels, *inputs)
     }
 
     /// Size of the field in bytes.
@@ -61,15 +88,14 @@ impl Header {
     /// Attributes that are written in addition to the given ones: the names of channels if they are not the default,
     /// and the axes if no coordinates define them.
     fn own_attributes(&self) -> Vec<(&'static str, String)> {
-        let Self { layout, shape, channels, coordinates, inputs, .. } = self;
+        let Self { layout, channels, coordinates, .. } = self;
         let mut all = Vec::new();
         let named = matches!(layout, Layout::Tensor | Layout::Groups);
         if named && *channels != unnamed_channels(channels.len()) {
             all.push(("channels", channels.join(",")));
         }
         if *layout == Layout::Tensor && coordinates.iter().any(Vec::is_empty) {
-            let parts = layout.datasets(shape, channels, *inputs);
-            all.extend(parts.first().map(|part| ("axes", part.axes.to_string())));
+            all.extend(self.parts().first().map(|part| ("axes", part.axes.to_string())));
         }
         all
     }
@@ -87,7 +113,8 @@ impl Header {
             }
         };
         let counted = self.channels.len() == channels && self.coordinates.len() == space;
-        if fits && counted && (1..=3).contains(&space) && self.shape.bytes().is_some() {
+        let least = usize::from(!self.is_records);
+        if fits && counted && (least..=3).contains(&space) && self.shape.bytes().is_some() {
             return Ok(());
         }
         Err(format!(
@@ -138,6 +165,11 @@ impl FieldWriter {
         let file = fs::OpenOptions::new().write(true).open(from);
         let file = file.map_err(|cause| Error::create(path, cause))?;
         Ok(Self { file, path: path.to_path_buf(), header: header.clone(), datasets })
+    }
+
+    /// Syncs what this process wrote to disk. Errors: 74.
+    pub fn sync(&self) -> Result<()> {
+        self.file.sync_data().map_err(|cause| Error::io(&self.path, cause))
     }
 
     /// Writes one trajectory, [frames, grid…, channels]. Errors: as [`write_frames`](Self::write_frames).
@@ -206,8 +238,8 @@ impl FieldWriter {
     }
 }
 
-/// Writes the file `path`, which must not exist; `fill` writes every trajectory. The extension selects safetensors,
-/// otherwise it is HDF5.
+/// Writes the file `path`, which must not exist; `fill` writes every trajectory. The extension selects safetensors or
+/// NumPy, otherwise it is HDF5.
 ///
 /// Errors: 73 when it cannot be created or there is no space for it, 74 when writing fails, and those of `fill`; in
 /// each case nothing is left behind.
@@ -223,10 +255,11 @@ pub fn write_field<T>(
 
 /// Creates the file `at`, which will be renamed to `path`, with everything except the values of the field.
 fn lay_out(at: &Path, path: &Path, header: &Header) -> Result<FieldWriter> {
-    let datasets = if path.extension().is_some_and(|ending| ending == "safetensors") {
-        safetensors_file::lay_out(at, header).map_err(|cause| Error::create(path, cause))?
-    } else {
-        hdf5_file::lay_out(at, header).map_err(|cause| Error::create(path, cause))?
+    let create = |cause| Error::create(path, cause);
+    let datasets = match path.extension().and_then(|ending| ending.to_str()) {
+        Some("safetensors") => safetensors_file::lay_out(at, header).map_err(create)?,
+        Some("npy") => numpy_file::lay_out(at, header).map_err(create)?,
+        _ => hdf5_file::lay_out(at, header).map_err(|cause| Error::create(path, cause))?,
     };
     FieldWriter::open(at, path, header, datasets)
 }

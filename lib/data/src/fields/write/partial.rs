@@ -39,6 +39,25 @@ struct RecordHeader {
     datasets: Vec<Dataset>,
 }
 
+/// What other processes need to write into the same file: see [`Partial::share`].
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Shared {
+    datasets: Vec<Dataset>,
+    done: usize,
+}
+
+impl Shared {
+    /// Opens the unfinished file `path`, which another process holds as a [`Partial`] with the same header. Errors: 73.
+    pub fn writer(self, path: &Path, header: &Header) -> Result<FieldWriter> {
+        FieldWriter::open(&names(path).0, path, header, self.datasets)
+    }
+
+    /// How many of the first trajectories are complete.
+    pub fn done(&self) -> usize {
+        self.done
+    }
+}
+
 /// All further lines.
 #[derive(Serialize, Deserialize)]
 struct RecordLine {
@@ -82,6 +101,11 @@ impl Partial {
         Ok(Self { path: path.to_path_buf(), data, record, record_path, writer, done })
     }
 
+    /// For other processes that write trajectories of this file.
+    pub fn share(&self) -> Shared {
+        Shared { datasets: self.writer.datasets.clone(), done: self.done }
+    }
+
     /// The path of the complete file.
     pub fn path(&self) -> &Path {
         &self.path
@@ -99,7 +123,7 @@ impl Partial {
 
     /// Called when the first `trajectories` are written: syncs them to disk and records this. Errors: 74.
     pub fn advance(&mut self, trajectories: usize) -> Result<()> {
-        self.writer.file.sync_data().map_err(|cause| Error::io(&self.path, cause))?;
+        self.writer.sync()?;
         add(&self.record_path, &RecordLine { trajectories })?;
         self.done = trajectories;
         Ok(())

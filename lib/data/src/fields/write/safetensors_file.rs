@@ -17,7 +17,7 @@ const ALIGNMENT: usize = 64;
 
 /// Creates the file with everything except the values of the field; returns where these belong.
 pub(super) fn lay_out(path: &Path, header: &super::Header) -> io::Result<Vec<Dataset>> {
-    let super::Header { shape, layout, channels, inputs, dtype, .. } = header;
+    let super::Header { shape, layout, dtype, .. } = header;
     if *layout == Layout::Groups {
         return Err(io::Error::other("safetensors files have no groups; choose layout tensor"));
     }
@@ -33,7 +33,7 @@ pub(super) fn lay_out(path: &Path, header: &super::Header) -> io::Result<Vec<Dat
     let given = header.attributes.iter().map(|(name, value)| (name.clone(), text(value)));
     let own = header.own_attributes().into_iter().map(|(name, text)| (name.to_string(), text));
     let metadata: BTreeMap<String, String> = given.chain(own).collect();
-    let parts = layout.datasets(shape, channels, *inputs);
+    let parts = header.parts();
     let mut tensors: Vec<(String, FileDtype, Vec<usize>)> = Vec::new();
     for part in &parts {
         let dims = part.axes.iter().map(|axis| shape.size(axis, part.channels.len()));
