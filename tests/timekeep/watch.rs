@@ -18,7 +18,7 @@ fn a_page_follows_a_run_from_before_its_start_to_its_end() {
     let mut command = super::timekeep(&["watch", "run", "--interval", "200ms"]);
     command.current_dir(folder.path());
     let mut terminal = Terminal::start(&command);
-    wait_until(|| terminal.page().contains("waiting: run: no such run directory"));
+    wait_until(|| terminal.page().contains("waiting: cannot open run: no such run directory"));
     assert!(!terminal.is_cooked() && terminal.written().starts_with("\x1b[?1049h\x1b[?25l"));
 
     let training = start(folder.path(), "run", &["-s", "training.updates=100000"]);
@@ -101,6 +101,10 @@ fn without_a_terminal_the_page_is_printed_once() {
 
     let output = place.see(&["watch", "absent", "a", "--once"]);
     assert_eq!(output.status, Some(66));
-    assert!(output.stdout.contains("waiting: absent: no such run"), "{}", output.stdout);
+    assert!(
+        output.stdout.contains("waiting: cannot open absent: no such run"),
+        "{}",
+        output.stdout
+    );
     assert_eq!(place.see(&["watch", "a", "--interval", "0"]).status, Some(2));
 }

@@ -205,15 +205,17 @@ impl History {
         self.of("update").filter_map(&mut rate).collect()
     }
 
-    /// Seconds per update at present, with validations and checkpoints: from the last `count` logged updates of the
-    /// newest attempt.
-    pub fn pace(&self, count: usize) -> Option<f64> {
+    /// Seconds per update at present, with validations and checkpoints: from the last `count` logged updates, or those of
+    /// the last `seconds` if that is longer, of the newest attempt.
+    pub fn pace(&self, count: usize, seconds: f64) -> Option<f64> {
         let [update, attempt] = self.find(["update", "attempt"])?;
-        let mut newest = self.of("update").rev().take(count).peekable();
-        let of = newest.peek()?.get(attempt);
-        let mut points = newest.take_while(|record| record.get(attempt) == of);
-        let last = points.next()?;
-        let first = points.last()?;
+        let mut newest = self.of("update").rev().peekable();
+        let last = *newest.peek()?;
+        let is_recent = |(at, record): &(usize, &Record)| {
+            let is_near = *at < count || last.time - record.time <= seconds;
+            is_near && record.get(attempt) == last.get(attempt)
+        };
+        let (_, first) = newest.enumerate().take_while(is_recent).last()?;
         let updates = last.get(update)? - first.get(update)?;
         let pace = (last.time - first.time) / updates;
         (pace > 0.0 && pace.is_finite()).then_some(pace)
@@ -308,7 +310,7 @@ mod tests {
             let record =
                 json!({"time": time, "attempt": attempt, "kind": "update", "update": update});
             append_once(&path, &record, |found| found["update"] == update).unwrap();
-            History::read(&path).unwrap().pace(3)
+            History::read(&path).unwrap().pace(3, 2.5)
         };
         assert_eq!(add(1, 10, 0), None);
         assert_eq!(add(1, 20, 10), Some(1.0));
@@ -316,5 +318,10 @@ mod tests {
         assert_eq!(add(2, 40, 45), Some(0.5));
         add(2, 50, 46);
         assert_eq!(add(2, 60, 48), Some(0.15), "of the last three updates");
+        assert_eq!(add(2, 70, 49), Some(0.15), "of the last three updates");
+        for update in [80, 90, 100, 110] {
+            add(2, update, 49);
+        }
+        assert_eq!(add(2, 120, 50), Some(2.0 / 60.0), "of the last 2.5 seconds");
     }
 }

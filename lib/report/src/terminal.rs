@@ -54,7 +54,7 @@ pub fn draw(chart: &Chart, width: usize, height: usize, style: Style) -> Vec<Str
         plot.curve(chart, at, rows);
     }
     let [vertical, tick, corner, horizontal, down] =
-        if style.unicode { ['│', '┤', '└', '─', '┬'] } else { ['|', '+', '+', '-', '+'] };
+        if style.unicode { ['│', '┤', '└', '─', '┬'] } else { ['|', '|', '+', '-', '+'] };
     let mut at_row = vec![None; rows];
     for (value, text) in labels.iter().filter(|(_, text)| !text.is_empty()) {
         at_row[place(1.0 - chart.y.place(*value), rows)].get_or_insert(text.as_str());
@@ -235,5 +235,73 @@ mod tests {
         let lines = draw(chart, width, height, style);
         assert!(lines.len() == height, "{lines:#?}");
         lines.iter().map(|line| format!("{}\n", line.trim_end())).collect()
+    }
+    #[test]
+    fn one_curve_in_braille() {
+        let expected = "\
+training loss
+   1.0 ┤                           ⣀⡠⠤⠒⠉
+   0.8 ┤                     ⢀⣀⠤⠒⠊⠉
+   0.6 ┤                ⣀⠤⠤⠒⠊⠁
+   0.4 ┤           ⣀⠤⠔⠊⠉
+   0.2 ┤     ⣀⡠⠔⠒⠉⠉
+   0.0 ┤⣀⠤⠔⠒⠉
+       └┬─────┬─────┬──────┬─────┬─────┬
+update  0    20    40     60    80   100
+";
+        assert_eq!(text(&chart(&[""]), 40, 9, BRAILLE), expected);
+    }
+
+    #[test]
+    fn curves_without_colours_have_markers() {
+        let names = ["runs/a", "runs/a-very-long-name-whose-end-says-more"];
+        let expected = "\
+training loss
+* runs/a
++ ...-very-long-name-whose-end-says-more
+   1.0 |+++                          ***
+   0.8 |   +++++                *****
+   0.6 |        ++++++     *****
+       |              *****
+   0.4 |        ******     +++++
+   0.2 |   *****                +++++
+   0.0 |***                          +++
+       ++-----+-----+------+-----+-----+
+update  0    20    40     60    80   100
+";
+        assert_eq!(text(&chart(&names), 40, 12, PLAIN), expected);
+    }
+
+    #[test]
+    fn colours_distinguish_curves_and_do_not_change_the_width() {
+        let colours = Style { unicode: true, colour: true };
+        let lines = draw(&chart(&["a", "b"]), 60, 12, colours);
+        let joined = lines.join("\n");
+        for run in [0, 1] {
+            assert!(joined.contains(&format!("\x1b[{}m", colour(run))), "{joined:?}");
+        }
+        let (mut plain, mut inside) = (String::new(), false);
+        for c in joined.chars() {
+            inside |= c == '\x1b';
+            plain.extend(Some(c).filter(|_| !inside));
+            inside &= c != 'm';
+        }
+        assert!(plain.lines().all(|line| line.chars().count() == 60), "{plain}");
+    }
+
+    #[test]
+    fn a_single_point_and_tiny_terminals_are_drawn() {
+        let mut one = chart(&["a"]);
+        one.curves[0].points.truncate(1);
+        assert!(text(&one, 1, 1.max(SMALLEST.1), PLAIN).contains('*'));
+    }
+
+    #[test]
+    fn numbers_in_ascii() {
+        for (unicode, plain) in
+            [("10⁻³", "1e-3"), ("1.5·10¹²", "1.5e12"), ("−0.5", "-0.5"), ("ν", "?"), ("100", "100")]
+        {
+            assert_eq!(ascii(unicode), plain);
+        }
     }
 }

@@ -10,8 +10,8 @@ use unix::timekeep::price::rate_per_hour;
 use unix::timekeep::runs::{self, Run, RunState};
 use unix::{Error, Exit, Result};
 
-/// Number of logged updates that the pace is measured over.
-const RECENT: usize = 100;
+/// Number of logged updates and of seconds that the pace is measured over, whichever is longer.
+const RECENT: (usize, f64) = (20, 60.0);
 /// Number of warnings to show.
 const WARNINGS: usize = 3;
 
@@ -112,7 +112,7 @@ impl Watched {
         let history = &self.history;
         let loss = history.metric("loss").last().copied();
         let is_running = run.state == RunState::Running;
-        let pace = history.pace(RECENT).filter(|_| is_running);
+        let pace = history.pace(RECENT.0, RECENT.1).filter(|_| is_running);
         if is_running {
             // The status is a few seconds old.
             run.update = run.update.max(loss.map_or(0, |(update, _)| update as u64));

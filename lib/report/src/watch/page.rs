@@ -16,7 +16,7 @@ const RED: u8 = 31;
 const GREEN: u8 = 32;
 const YELLOW: u8 = 33;
 /// The smallest height of a chart, and the largest.
-const CHART: (usize, usize) = (9, 18);
+const CHART: (usize, usize) = (9, 24);
 /// Width from which charts are drawn side by side.
 const WIDE: usize = 100;
 
@@ -35,7 +35,7 @@ impl Watch {
             lines.truncate(room - 1);
             lines.push(page.cut(&format!("{hidden} more runs; enlarge the window")));
         }
-        let free = height.map_or(4 * CHART.1, |height| height.saturating_sub(lines.len() + 1));
+        let free = height.map_or(4 * 18, |height| height.saturating_sub(lines.len() + 1));
         lines.extend(page.charts(&self.charts(), free));
         lines
     }
