@@ -7,7 +7,7 @@ use crate::common::{Captured, shell};
 use serde_json::Value;
 
 fn plot(words: &str) -> Captured {
-    shell(world(), &format!("evaluate plot {words}"))
+    shell(world(), &format!("LC_ALL=C evaluate plot {words}"))
 }
 
 /// A successful command.

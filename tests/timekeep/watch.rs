@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use unix::log::Log;
 
 use super::place::Place;
+use super::see;
 use crate::common::pty::Terminal;
 use crate::common::run::{prepare, send, start, wait_until};
 
@@ -36,7 +37,7 @@ fn a_page_follows_a_run_from_before_its_start_to_its_end() {
     assert_eq!(training.end().0, Some(75));
     wait_until(|| terminal.page().contains("stopped"));
     fs::remove_dir_all(folder.path().join("run")).unwrap();
-    wait_until(|| terminal.page().contains("waiting: run"));
+    wait_until(|| terminal.page().contains("waiting: cannot open run"));
 
     assert!(terminal.child.try_wait().unwrap().is_none());
     send(terminal.child.id(), "TERM");
@@ -79,7 +80,7 @@ fn without_a_terminal_the_page_is_printed_once() {
     let whole = fs::read(&path).unwrap();
     fs::write(&path, [&whole[..], &whole[..whole.len() / 300]].concat()).unwrap();
 
-    let output = place.see(&["watch", "a", "b"]);
+    let output = see(place.command(&["watch", "a", "b"]).env("LC_ALL", "C"));
     assert_eq!((output.status, output.stderr.as_str()), (Some(0), ""));
     for part in [
         "a  stopped  codec; attempt 2\n",
