@@ -22,7 +22,7 @@ fn runs_are_drawn_as_text() {
     let text = done("codec other-codec operator");
     assert!(text.is_ascii() && text.lines().all(|line| line.len() <= 80), "{text}");
     for part in
-        ["training loss\n* codec   + other-codec   o operator\n", "learning rate\n", "update 0"]
+        ["training loss\n* codec   + other-codec   o operator\n", "learning rate\n", "update  0"]
     {
         assert!(text.contains(part), "{part}: {text}");
     }
