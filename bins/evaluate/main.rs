@@ -2,6 +2,7 @@
 //! `search.rs`, and `results.rs` those that compare what they wrote.
 
 mod manual;
+mod plot;
 mod predict;
 mod records;
 mod results;
@@ -49,6 +50,13 @@ enum Verb {
     Compare(results::Compare),
     /// Analyse the log of a run, and advise which configuration keys to change
     Analyze(results::Analyze),
+    /// Draw loss, validation metrics, learning rate, gradient norm and throughput of runs by update
+    ///
+    /// One chart per metric, with a curve for each run that has it, on the terminal or as a picture. Updates that a
+    /// resume or rewind superseded are not drawn. Values that are positive and span more than a factor of 5 have a
+    /// logarithmic axis. On the terminal, curves are drawn in Braille characters if the locale is UTF-8, and in colours
+    /// unless NO_COLOR is set.
+    Plot(plot::Plot),
     /// Test an evaluation against a baseline on a leaderboard; exit 1 if it fails
     ///
     /// The baseline is the row with the lowest METRIC among those with the same protocol. The candidate's own rows do
@@ -67,6 +75,7 @@ fn main() -> ExitCode {
             Verb::Check(args) => score::check(&args),
             Verb::Compare(args) => results::compare(&args),
             Verb::Analyze(args) => results::analyze(&args),
+            Verb::Plot(args) => plot::plot(&args),
             Verb::Gate(args) => results::gate(&args),
             Verb::Leaderboard(verb) => results::leaderboard(&verb),
         })

@@ -10,7 +10,8 @@ EXIT STATUS
   65  A checkpoint is damaged, a data file is not what the split manifest recorded, or the codec is not the one
       that the operator was trained with. Data files are hashed concurrently with the rollouts and compared before
       any result is written. For compare: the protocols, tasks or data differ.
-  66  A checkpoint, the data or an evaluation is missing. For gate: the leaderboard has no baseline.
+  66  A checkpoint, the data or an evaluation is missing. For gate: the leaderboard has no baseline. For plot:
+      no run has logged anything to draw.
   73  The result cannot be written, or already exists.
   75  Stopped by TERM, INT, HUP or USR1; the same command resumes after the last stored batch of rollouts or
       trajectories.
@@ -44,6 +45,9 @@ EXAMPLES
     $ evaluate compare result moved-result --html comparison.html
   What the log of a run suggests:
     $ evaluate analyze operator
+  The curves of two runs, on the terminal and as a picture:
+    $ evaluate plot codec operator
+    $ evaluate plot codec operator --metric loss --metric nrmse -o curves.svg
   A leaderboard, and a model that must be better than the best row labelled baseline:
     $ evaluate leaderboard add result --board leaderboard.jsonl --label baseline
     $ train-stage operator -c operator.yaml -s training.updates=200 --run longer

@@ -2,6 +2,7 @@
 
 mod pipeline;
 mod runs;
+mod watch;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -77,6 +78,13 @@ enum Verb {
         #[command(flatten)]
         output: Output,
     },
+    /// Watch runs: a page on the terminal with progress, time left, cost, validations, warnings and curves
+    ///
+    /// Reads only the files of the runs, so it can run on a login node; it asks SLURM nothing. The time left follows
+    /// from the pace of the last updates. The price of an hour is cost.rate_per_hour, else LONGHAUL_RATE_PER_HOUR of the
+    /// environment or of the site file that the run was submitted with. The key q, Ctrl-C or TERM ends it. If stdout is
+    /// not a terminal, the page is printed once.
+    Watch(watch::WatchArgs),
     /// Compute the best checkpoint interval from the cost of a checkpoint and the failure rate of nodes
     Interval(runs::IntervalArgs),
     /// Submit a run to SLURM, and record the command for cron
@@ -163,6 +171,8 @@ EXAMPLES
   Submit a run (`echo 12` stands for `sbatch --parsable train.sbatch ...`), then show its state:
     $ timekeep submit runs/codec -- echo 12
     $ timekeep status runs/codec
+  The same on a page, with the curves of those that have begun, in a terminal until q is pressed:
+    $ timekeep watch runs/codec --once
   Submit no more jobs for it:
     $ timekeep submit --forget runs/codec
   A pipeline of two steps: run the first one, then show the state of both:
@@ -182,6 +192,7 @@ fn body(args: Args) -> Result<u8> {
     match args.verb {
         Verb::Left { output } => left(output),
         Verb::Status { runs, output } => runs::status(&runs, output),
+        Verb::Watch(args) => watch::watch(&args),
         Verb::Interval(args) => runs::interval(&args),
         Verb::Submit { forget: true, output, run, .. } => runs::forget(&run, output),
         Verb::Submit { site, step, output, run, command, .. } => {

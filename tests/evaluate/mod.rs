@@ -2,6 +2,7 @@
 
 mod interrupted;
 mod numbers;
+mod plots;
 mod predictions;
 mod results;
 mod views;

@@ -12,6 +12,7 @@ mod run;
 mod runs;
 mod submit;
 mod templates;
+mod watch;
 
 use std::fs;
 use std::io::Write;

@@ -13,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 use clap::Parser;
 use clap::error::{ContextValue, ErrorKind};
 
-use crate::{Exit, Result, diagnostics, generate, limits, secrets, text, time};
+use crate::{Exit, Result, diagnostics, generate, limits, secrets, terminal, text, time};
 
 /// The shared option for the output format; use `#[command(flatten)]` to include it in `Args`.
 #[derive(clap::Args, Clone, Copy, Debug, Default)]
@@ -140,6 +140,7 @@ fn end_of_parsing(mut error: clap::Error) -> ExitCode {
 /// backtrace follows.
 fn end_on_panic() {
     std::panic::set_hook(Box::new(|info| {
+        terminal::restore();
         let what = info.payload_as_str().unwrap_or("unknown cause");
         let place = info.location().map(|at| format!(" at {}:{}", at.file(), at.line()));
         let place = place.unwrap_or_default();

@@ -31,6 +31,7 @@ pub mod space;
 pub mod status;
 pub mod stream;
 pub mod table;
+pub mod terminal;
 pub mod text;
 pub mod time;
 pub mod timekeep;

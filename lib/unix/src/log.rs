@@ -5,9 +5,11 @@
 //! records of older attempts beyond the update resumed from are superseded, and readers drop them; likewise records of
 //! the same attempt after the target of a `rewind`.
 
+mod follow;
 mod line;
 mod read;
 mod shared;
+mod superseded;
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -20,6 +22,7 @@ use crate::disk::is_still_at;
 use crate::lease::Fence;
 use crate::time::now_utc;
 use crate::{Error, Result, fail, text, warn};
+pub use follow::Follow;
 pub use read::{Damaged, Records, each, read};
 pub use shared::append_once;
 

@@ -90,7 +90,7 @@ fn fields(record: &impl Serialize) -> Result<Map<String, Value>> {
     }
 }
 
-fn stdout_error(cause: io::Error) -> Error {
+pub(crate) fn stdout_error(cause: io::Error) -> Error {
     if cause.kind() == ErrorKind::BrokenPipe {
         Error::new(Exit::Done, "")
     } else {

@@ -11,6 +11,8 @@ use crate::{Error, Result, cli, host, small, text, time, warn};
 
 /// Maximum size of `env.json` in bytes.
 const MAX_BYTES: u64 = 64 << 20;
+/// Maximum size of `config.yaml` in bytes.
+const MAX_CONFIG: u64 = 16 << 20;
 
 /// A run directory.
 #[derive(Clone, Debug)]
@@ -41,6 +43,12 @@ impl RunDir {
     /// The resolved configuration.
     pub fn config(&self) -> PathBuf {
         self.root.join("config.yaml")
+    }
+    /// Reads the resolved configuration. Errors: 65 for a damaged one, 66, 74.
+    pub fn read_config(&self) -> Result<Value> {
+        let path = self.config();
+        serde_yaml::from_slice(&small::read(&path, MAX_CONFIG)?)
+            .map_err(|cause| Error::data(format!("{}: {cause}", path.display())))
     }
     /// One entry per attempt: versions, host, devices, SLURM ids.
     pub fn env(&self) -> PathBuf {

@@ -70,6 +70,9 @@ pub struct Status {
     /// The attempt that wrote this, from 1.
     #[serde(default)]
     pub attempt: u64,
+    /// When the time limit of the attempt ends it, in seconds since 1970; None without a limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end_time: Option<u64>,
     /// Why it stopped or failed.
     pub reason: Option<String>,
     /// The run failed in a way that another attempt would repeat; further attempts end at once until the user
@@ -149,6 +152,7 @@ mod tests {
             best: Some(Best { metric: "nrmse".into(), value: 0.125, update: 7 }),
             cost: Cost { hours: 1.5, device_hours: 6.0 },
             attempt: 2,
+            end_time: None,
             reason: None,
             blocked: false,
             fruitless_attempts: 0,

@@ -81,6 +81,12 @@ pub fn format_utc(time: SystemTime) -> String {
     humantime::format_rfc3339_millis(time.max(UNIX_EPOCH)).to_string()
 }
 
+/// The seconds since 1970 of a time formatted by [`format_utc`].
+pub fn parse_utc(text: &str) -> Option<f64> {
+    let time = humantime::parse_rfc3339(text).ok()?;
+    Some(time.duration_since(UNIX_EPOCH).ok()?.as_secs_f64())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

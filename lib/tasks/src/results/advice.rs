@@ -57,7 +57,7 @@ fn training<'r>(run: &'r Analysis, key: &str) -> &'r Value {
 
 /// Percent by which the newest value of the metric is better than the one before; negative if it is worse.
 fn last_improvement(run: &Analysis) -> Option<f64> {
-    let [.., (_, before), (_, last)] = run.curves.validation[..] else { return None };
+    let [.., (_, before), (_, last)] = run.validation[..] else { return None };
     let sign = if run.direction.is_better(last, before) { 1.0 } else { -1.0 };
     (before != 0.0).then(|| sign * 100.0 * ((last - before) / before).abs())
 }
@@ -66,8 +66,7 @@ fn updates(run: &Analysis) -> Option<Advice> {
     let planned = training(run, "updates").as_f64()?;
     let is_complete = run.state == Some(State::Finished) && run.get("updates") == Some(planned);
     let metric = run.metric.as_deref().unwrap_or("the metric");
-    let is_best_last =
-        run.get("validation, best at update") == run.curves.validation.last().map(|v| v.0);
+    let is_best_last = run.get("validation, best at update") == run.validation.last().map(|v| v.0);
     let text = match (last_improvement(run), run.get("loss, change over last tenth (%)")) {
         _ if !is_complete => return None,
         (Some(better), _) if is_best_last && better > STILL_IMPROVES => {
@@ -88,7 +87,7 @@ fn overfitting(run: &Analysis) -> Option<Advice> {
     let at = run.get("validation, best at update")?;
     let worse = 100.0 * ((last - best) / best).abs();
     let mean_after = |from: f64, to: f64| {
-        let inside = run.curves.loss.iter().filter(|(update, _)| (from..=to).contains(update));
+        let inside = run.loss.iter().filter(|(update, _)| (from..=to).contains(update));
         let (sum, count) =
             inside.fold((0.0, 0u32), |(sum, count), (_, loss)| (sum + loss, count + 1));
         (count > 0).then(|| sum / f64::from(count))
@@ -213,8 +212,9 @@ fn saving(run: &Analysis) -> Option<Advice> {
 mod tests {
     use super::*;
     use learn::task::Direction;
-    use serde_json::{Map, json};
-    use unix::log::Records;
+    use report::history::History;
+    use serde_json::json;
+    use unix::log::Log;
     use unix::status::{Cost, Status};
 
     /// A finished run of 1000 updates, of which every tenth is logged, that needs no advice.
@@ -271,18 +271,22 @@ mod tests {
                 json!({"kind": "validation", "update": update, "nrmse": value, "seconds": 1.0})
             };
             let validations = (1..).zip(self.validations).map(validation);
-            let records = self.records.into_iter().chain(validations);
-            let fields = |record: Value| record.as_object().cloned().unwrap();
-            let records: Vec<Map<String, Value>> = records.map(fields).collect();
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("log.jsonl");
+            let mut log = Log::open(&path, 1).unwrap();
+            for mut record in self.records.into_iter().chain(validations) {
+                let kind = record.as_object_mut().unwrap().remove("kind").unwrap();
+                log.write(kind.as_str().unwrap(), &record).unwrap();
+            }
             let status = Status {
                 state: State::Finished,
                 cost: Cost { hours: 105.0 / 3600.0, device_hours: 0.0 },
                 time: "now".into(),
                 ..Status::default()
             };
-            let found = Records { records, ..Records::default() };
+            let history = History::read(&path).unwrap();
             let monitor = Some(("nrmse".to_string(), Direction::Minimize));
-            let run = Analysis::of("run".into(), found, self.config, &status, monitor);
+            let run = Analysis::of("run".into(), history, self.config, &status, monitor);
             let texts: Vec<&str> = run.advice.iter().map(|advice| advice.text.as_str()).collect();
             (run.advice.iter().map(|advice| advice.key).collect(), texts.join("\n"))
         }

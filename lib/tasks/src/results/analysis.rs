@@ -1,25 +1,22 @@
 //! The course of a training run, from its log, configuration and status.
 
 use super::advice::{self, Advice};
-use super::{cells, curves};
+use super::cells;
 use learn::checkpoint::monitor_of;
 use learn::task::Direction;
+use report::chart::Chart;
 use report::document::{Cell, Document, Table};
+use report::history::{History, Series};
+use report::picture::{self, Format};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use std::path::Path;
 use unix::run_dir::RunDir;
 use unix::status::{self, Status};
-use unix::{Error, Result, log, small};
-
-/// Maximum size of config.yaml in bytes.
-const MAX_BYTES: u64 = 16 << 20;
-
-/// Values by update.
-pub(super) type Series = Vec<(f64, f64)>;
+use unix::{Error, Result};
 
 /// What the log of a run says. Quantities that the log does not contain are None.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Debug, Serialize)]
 pub struct Analysis {
     /// The run directory, as given.
     pub run: String,
@@ -39,87 +36,55 @@ pub struct Analysis {
     #[serde(skip)]
     pub(super) direction: Direction,
     #[serde(skip)]
-    pub(super) curves: Curves,
-}
-
-/// The series of a run by update.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Curves {
-    pub loss: Series,
-    pub validation: Series,
-    pub gradient_norm: Series,
-    pub learning_rate: Series,
-}
-
-/// The records of one log.
-struct Records(Vec<Map<String, Value>>);
-
-impl Records {
-    fn of<'a>(&'a self, kind: &'a str) -> impl Iterator<Item = &'a Map<String, Value>> {
-        self.0.iter().filter(move |record| record.get("kind").is_some_and(|own| own == kind))
-    }
-
-    /// The finite values of a field of the records of one kind, by update.
-    fn series(&self, kind: &str, field: &str) -> Series {
-        let number = |record: &Map<String, Value>, name: &str| record.get(name)?.as_f64();
-        let point = |record| Some((number(record, "update")?, number(record, field)?));
-        self.of(kind).filter_map(point).collect()
-    }
-
-    fn values(&self, kind: &str, field: &str) -> Vec<f64> {
-        self.series(kind, field).into_iter().map(|(_, value)| value).collect()
-    }
-
-    fn count(&self, kind: &str) -> Option<f64> {
-        Some(self.of(kind).count() as f64)
-    }
+    history: History,
+    /// The training loss by update.
+    #[serde(skip)]
+    pub(super) loss: Series,
+    /// The monitored metric by update.
+    #[serde(skip)]
+    pub(super) validation: Series,
 }
 
 impl Analysis {
     /// Reads a run. Errors: 66 if it has no log or configuration, 65 for a damaged configuration or status.
     pub fn read(path: &Path) -> Result<Self> {
         let run = RunDir::open(path)?;
-        let found = log::read(&run.log())?;
-        let damaged = found.bad_lines;
+        let history = History::read(&run.log())?;
+        let damaged = history.bad_lines();
         if damaged > 0 {
             unix::warn!("{}: skipped {damaged} damaged lines", run.log().display());
         }
-        let text = small::read(&run.config(), MAX_BYTES)?;
-        let config: Value = serde_yaml::from_slice(&text)
-            .map_err(|cause| Error::data(format!("{}: {cause}", run.config().display())))?;
+        let config = run.read_config()?;
         let status = status::read(&run.status())?.unwrap_or_default();
         let monitor = monitor_of(path).ok();
-        Ok(Self::of(path.display().to_string(), found, config, &status, monitor))
+        Ok(Self::of(path.display().to_string(), history, config, &status, monitor))
     }
 
-    /// The analysis of these records.
+    /// The analysis of this history.
     pub(super) fn of(
         run: String,
-        found: log::Records,
+        history: History,
         config: Value,
         status: &Status,
         monitor: Option<(String, Direction)>,
     ) -> Self {
-        let records = Records(found.records);
         let metric = monitor.as_ref().map(|(metric, _)| metric.clone());
-        let curves = Curves {
-            loss: records.series("update", "loss"),
-            validation: metric.iter().flat_map(|m| records.series("validation", m)).collect(),
-            gradient_norm: records.series("update", "gradient_norm"),
-            learning_rate: records.series("update", "learning_rate"),
-        };
+        let validation = metric.iter().flat_map(|m| history.series("validation", m)).collect();
+        let task = history.notes("start").next().map(|(_, task)| task.to_string());
         let mut analysis = Self {
             run,
-            task: records.of("start").find_map(|r| Some(r.get("task")?.as_str()?.to_string())),
+            task,
             state: (!status.time.is_empty()).then_some(status.state),
             metric,
             quantities: Map::new(),
             advice: Vec::new(),
             config,
             direction: monitor.map_or(Direction::default(), |(_, direction)| direction),
-            curves,
+            loss: history.metric("loss"),
+            validation,
+            history,
         };
-        analysis.measure(&records, 3600.0 * status.cost.hours, found.superseded);
+        analysis.measure(3600.0 * status.cost.hours);
         analysis.advice = advice::of(&analysis);
         analysis
     }
@@ -129,31 +94,31 @@ impl Analysis {
         self.quantities.get(name)?.as_f64()
     }
 
-    fn measure(&mut self, records: &Records, seconds: f64, superseded: usize) {
-        let curves = &self.curves;
-        let loss: Vec<f64> = curves.loss.iter().map(|(_, loss)| *loss).collect();
-        let norms: Vec<f64> = curves.gradient_norm.iter().map(|(_, norm)| *norm).collect();
+    fn measure(&mut self, seconds: f64) {
+        let history = &self.history;
+        let count = |kind| Some(history.count(kind) as f64);
+        let loss: Vec<f64> = self.loss.iter().map(|(_, loss)| *loss).collect();
+        let norms = history.values("update", "gradient_norm");
         let best =
-            curves.validation.iter().copied().reduce(|best, now| {
+            self.validation.iter().copied().reduce(|best, now| {
                 if self.direction.is_better(now.1, best.1) { now } else { best }
             });
         let clip = self.config["training"]["clip_grad_norm"].as_f64();
-        let update_s = records.values("update", "seconds");
+        let update_s = history.values("update", "seconds");
         let percent = |part: f64, whole: f64| (whole > 0.0).then(|| 100.0 * part / whole);
         let sum = |values: &[f64]| values.iter().sum::<f64>();
-        let spent = |kind, field| percent(sum(&records.values(kind, field)), seconds);
-        let waited = |field| percent(sum(&records.values("update", field)), sum(&update_s));
+        let spent = |kind, field| percent(sum(&history.values(kind, field)), seconds);
+        let waited = |field| percent(sum(&history.values("update", field)), sum(&update_s));
         let last_of = |series: &Series| series.last().map(|(_, value)| *value);
         let highest = |values: &[f64]| values.iter().copied().reduce(f64::max);
         let tail = &loss[loss.len() - loss.len().div_ceil(10)..];
         let tail_mean = (!tail.is_empty()).then(|| mean(tail));
-        let rates: Vec<f64> = curves.learning_rate.iter().map(|(_, rate)| *rate).collect();
+        let rates = history.values("update", "learning_rate");
         let reduction =
             loss.first().zip(tail_mean).and_then(|(first, last)| percent(first - last, *first));
-        let attempts = records.0.iter().filter_map(|r| r.get("attempt")?.as_f64());
         let all = [
-            ("updates", curves.loss.last().map(|(update, _)| *update)),
-            ("parameters", records.of("start").find_map(|r| r.get("parameters")?.as_f64())),
+            ("updates", self.loss.last().map(|(update, _)| *update)),
+            ("parameters", history.values("start", "parameters").first().copied()),
             ("loss, first", loss.first().copied()),
             ("loss, lowest", loss.iter().copied().reduce(f64::min)),
             ("loss, mean of last tenth", tail_mean),
@@ -161,7 +126,7 @@ impl Analysis {
             ("loss, change over last tenth (%)", change_over_last_tenth(&loss)),
             ("validation, best", best.map(|(_, value)| value)),
             ("validation, best at update", best.map(|(update, _)| update)),
-            ("validation, last", last_of(&curves.validation)),
+            ("validation, last", last_of(&self.validation)),
             ("learning rate, largest", highest(&rates)),
             ("learning rate, last", rates.last().copied()),
             ("gradient norm, median", median(&norms)),
@@ -181,19 +146,19 @@ impl Analysis {
             (
                 "waiting for other ranks (%)",
                 waited("comm_wait_s")
-                    .filter(|_| !records.values("update", "comm_wait_s").is_empty()),
+                    .filter(|_| !history.values("update", "comm_wait_s").is_empty()),
             ),
             ("validating (%)", spent("validation", "seconds")),
             ("blocked by checkpoints (%)", spent("checkpoint", "blocked_s")),
-            ("checkpoints", records.count("checkpoint")),
-            ("checkpoint size (MB)", records.values("checkpoint", "bytes").last().map(|b| b / 1e6)),
-            ("time to save a checkpoint (s)", median(&records.values("saved", "seconds"))),
-            ("spikes", records.count("spike")),
-            ("skipped updates", highest(&records.values("update", "skipped"))),
-            ("rewinds", Some(highest(&records.values("rewind", "rewinds")).unwrap_or(0.0))),
-            ("warnings", records.count("warning")),
-            ("attempts", attempts.reduce(f64::max)),
-            ("superseded records", Some(superseded as f64)),
+            ("checkpoints", count("checkpoint")),
+            ("checkpoint size (MB)", history.values("checkpoint", "bytes").last().map(|b| b / 1e6)),
+            ("time to save a checkpoint (s)", median(&history.values("saved", "seconds"))),
+            ("spikes", count("spike")),
+            ("skipped updates", highest(&history.values("update", "skipped"))),
+            ("rewinds", Some(highest(&history.values("rewind", "rewinds")).unwrap_or(0.0))),
+            ("warnings", count("warning")),
+            ("attempts", history.highest("attempt")),
+            ("superseded records", Some(history.superseded() as f64)),
             ("wall-clock time (h)", (seconds > 0.0).then_some(seconds / 3600.0)),
         ];
         let number = |value: f64| match value.fract() == 0.0 && value.abs() < 9e15 {
@@ -228,13 +193,24 @@ impl Analysis {
         document.list(self.advice.iter().map(|advice| advice.text.clone()).collect());
         document.heading("Quantities");
         document.table(table(&[self]));
-        document.heading("Curves");
-        document.picture(
-            "Loss, validation metric, gradient norm and learning rate by update.",
-            curves::draw(&[self])?,
-        );
+        curves(&mut document, &[self])?;
         Ok(document)
     }
+}
+
+/// Adds the curves of runs to a report: loss, monitored metric, gradient norm and learning rate.
+pub(super) fn curves(document: &mut Document, runs: &[&Analysis]) -> Result<()> {
+    let histories: Vec<_> = runs.iter().map(|run| (run.run.clone(), &run.history)).collect();
+    let metric = runs.iter().find_map(|run| run.metric.as_ref());
+    let mut names = ["loss", "gradient_norm", "learning_rate"].map(str::to_string).to_vec();
+    names.splice(1..1, metric.map(|metric| format!("validation.{metric}")));
+    let charts = Chart::all(&names, &histories);
+    if !charts.is_empty() {
+        document.heading("Curves");
+        let caption = "Loss, validation metric, gradient norm and learning rate by update.";
+        document.picture(caption, picture::draw(&charts, Format::Png)?);
+    }
+    Ok(())
 }
 
 /// The quantities of runs: a row per quantity, a column per run.

@@ -2,7 +2,7 @@
 
 use super::analysis::{self, Analysis};
 use super::metrics::{Metric, baselines, is_bound, metrics, regimes};
-use super::{Report, cells, curves, flatten, is_error, names};
+use super::{Report, cells, flatten, is_error, names};
 use learn::checkpoint::manifest_of;
 use report::document::{Cell, Document, Table};
 use serde::Serialize;
@@ -131,9 +131,7 @@ impl Comparison {
                 reports.iter().try_for_each(|r| pictures(&mut document, r))?
             }
             Subjects::Runs(runs) => {
-                document.heading("Curves");
-                let caption = "Loss, validation metric, gradient norm and learning rate by update.";
-                document.picture(caption, curves::draw(&runs.iter().collect::<Vec<_>>())?);
+                analysis::curves(&mut document, &runs.iter().collect::<Vec<_>>())?;
             }
         }
         Ok(document)

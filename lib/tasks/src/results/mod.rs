@@ -7,7 +7,6 @@ mod advice;
 mod analysis;
 mod board;
 mod compare;
-mod curves;
 mod gate;
 mod metrics;
 mod scored;

@@ -19,6 +19,7 @@ pub mod guard;
 pub mod interval;
 mod monitor;
 pub mod pipeline;
+pub mod price;
 pub mod record;
 pub mod runs;
 pub mod submit;

@@ -12,7 +12,7 @@ use crate::lease::{self, Observation};
 use crate::run_dir::RunDir;
 use crate::slurm::Queued;
 use crate::status::{self, Status};
-use crate::time::format_duration;
+use crate::time::{format_duration, unix_seconds};
 use crate::{Error, Result};
 
 /// The state of a run.
@@ -50,6 +50,8 @@ pub struct Run {
     pub updates: Option<u64>,
     /// Estimated seconds left at the average pace so far.
     pub eta: Option<f64>,
+    /// Seconds until the time limit of the running attempt.
+    pub limit: Option<u64>,
     /// Wall-clock hours so far, over all attempts.
     pub hours: f64,
     /// Hours times devices.
@@ -193,7 +195,8 @@ fn stand(
     };
     let is_unsure = matches!(state, RunState::Running | RunState::Lost);
     let task = status.as_ref().map(|status| status.task.clone());
-    let Status { update, updates, cost, attempt, best, reason, .. } = status.unwrap_or_default();
+    let Status { update, updates, cost, attempt, best, reason, end_time, .. } =
+        status.unwrap_or_default();
     let has_pace = update > 0 && cost.hours > 0.0 && state != RunState::Finished;
     let eta = updates
         .filter(|_| has_pace)
@@ -207,6 +210,7 @@ fn stand(
         update,
         updates,
         eta,
+        limit: end_time.filter(|_| at_work).map(|end| end.saturating_sub(unix_seconds())),
         hours: cost.hours,
         device_hours: cost.device_hours,
         restarts: attempt.saturating_sub(1),
@@ -236,6 +240,7 @@ mod tests {
             best: None,
             cost: Cost { hours: 0.5, device_hours: 2.0 },
             attempt: 3,
+            end_time: None,
             reason: Some("signal SIGUSR1".into()),
             blocked: false,
             fruitless_attempts: 0,

@@ -2,6 +2,7 @@
 
 mod common;
 mod config;
+mod follow;
 mod frame;
 mod power_cuts;
 mod publish;

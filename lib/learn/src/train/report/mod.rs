@@ -116,7 +116,8 @@ impl Reporter {
         let mut bar = Bar::new("updates", training.updates);
         bar.resume_at(progress.update);
         let mut writer = StatusWriter::new(run.status()).fenced(fence.clone());
-        let status = status(job, State::Running, progress, attempt);
+        let end_time = budget.left().map(|left| unix::time::unix_seconds() + left.as_secs());
+        let status = Status { end_time, ..status(job, State::Running, progress, attempt) };
         writer.update(&status)?;
         Ok(Self {
             files: Some((log, writer)),

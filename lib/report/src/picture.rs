@@ -1,0 +1,61 @@
+//! Charts as one picture.
+
+use crate::canvas::{Area, Canvas, png, svg};
+use crate::chart::{self, Chart, thinned};
+use crate::colours::distinct;
+use crate::panel::{Curve, Panel};
+use std::path::Path;
+use unix::{Error, Result};
+
+/// Size of a chart in pixels.
+const WIDTH: u32 = 700;
+const HEIGHT: u32 = 400;
+/// Maximum number of points of a curve; more are averaged.
+const POINTS: usize = 500;
+
+/// Format of a picture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Pixels.
+    Png,
+    /// Lines and text.
+    Svg,
+}
+
+impl Format {
+    /// The format that the name of a file asks for. Errors: 2 unless it ends in .png or .svg.
+    pub fn of(path: &Path) -> Result<Self> {
+        match path.extension().and_then(|ending| ending.to_str()) {
+            Some("png") => Ok(Self::Png),
+            Some("svg") => Ok(Self::Svg),
+            _ => {
+                let name = path.display();
+                Err(Error::usage(format!("{name}: the name of a picture must end in .png or .svg")))
+            }
+        }
+    }
+}
+
+/// Draws charts in two columns.
+pub fn draw(charts: &[Chart], format: Format) -> Result<Vec<u8>> {
+    let columns = charts.len().clamp(1, 2);
+    let rows = charts.len().div_ceil(columns).max(1);
+    let (width, height) = (WIDTH * columns as u32, HEIGHT * rows as u32);
+    let draw = |canvas: &Canvas| {
+        charts.iter().enumerate().try_for_each(|(at, chart)| {
+            let (column, row) = ((at % columns) as f64, (at / columns) as f64);
+            let (width, height) = (f64::from(WIDTH), f64::from(HEIGHT));
+            let area = Area { x: width * column, y: height * row, width, height };
+            let curves: Vec<Curve> = chart.curves.iter().map(curve).collect();
+            Panel::new(canvas, area, chart.x.clone(), chart.y.clone()).curves(&chart.title, &curves)
+        })
+    };
+    match format {
+        Format::Png => png(width, height, draw),
+        Format::Svg => svg(width, height, draw),
+    }
+}
+
+fn curve(curve: &chart::Curve) -> Curve {
+    Curve::new(&curve.name, distinct(curve.run), 1.8, thinned(&curve.points, POINTS))
+}
