@@ -1,6 +1,7 @@
 //! `evaluate`: the command line; `score.rs` has the commands that run models, with the options of
-//! `search.rs`, and `results.rs` those that compare what they wrote.
+//! `search.rs`, `results.rs` those that compare what they wrote, and `export.rs` converts runs for experiment trackers.
 
+mod export;
 mod manual;
 mod records;
 mod results;
@@ -46,6 +47,13 @@ enum Verb {
     Compare(results::Compare),
     /// Analyse the log of a run, and advise which configuration keys to change
     Analyze(results::Analyze),
+    /// Convert runs for TensorBoard, Weights & Biases, MLflow or CSV
+    ///
+    /// A run is one curve, over any number of attempts: points that a resume or a rewind superseded are left out. Its
+    /// id is the name of the run directory. The training loss and what belongs to it are called train/NAME,
+    /// validation metrics eval/NAME, the usage of the machine (resident memory, CPU time, GPU memory, of rank 0)
+    /// system/NAME. Hyper-parameters are the keys of config.yaml. Exporting again adds what is new.
+    Export(export::Export),
     /// Test an evaluation against a baseline on a leaderboard; exit 1 if it fails
     ///
     /// The baseline is the row with the lowest METRIC among those with the same protocol. The candidate's own rows do
@@ -64,6 +72,7 @@ fn main() -> ExitCode {
             Verb::Check(args) => score::check(&args),
             Verb::Compare(args) => results::compare(&args),
             Verb::Analyze(args) => results::analyze(&args),
+            Verb::Export(args) => export::export(&args),
             Verb::Gate(args) => results::gate(&args),
             Verb::Leaderboard(verb) => results::leaderboard(&verb),
         })

@@ -1,4 +1,4 @@
-//! Charts as PNG, and reports as HTML and Markdown. This crate does not depend on tensors or models.
+//! Charts as PNG, reports as HTML and Markdown, and runs as files of experiment trackers. This crate does not depend on tensors or models.
 
 #![forbid(unsafe_code)]
 
@@ -6,4 +6,5 @@ pub mod axis;
 pub mod canvas;
 pub mod colours;
 pub mod document;
+pub mod export;
 pub mod panel;

@@ -81,6 +81,11 @@ pub fn format_utc(time: SystemTime) -> String {
     humantime::format_rfc3339_millis(time.max(UNIX_EPOCH)).to_string()
 }
 
+/// Parses what [`format_utc`] writes.
+pub fn parse_utc(text: &str) -> Option<SystemTime> {
+    humantime::parse_rfc3339(text).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -161,6 +166,7 @@ mod tests {
                 .unwrap();
             let ours = format_utc(UNIX_EPOCH + Duration::from_secs(seconds));
             assert_eq!(ours, String::from_utf8(date.stdout).unwrap().trim());
+            assert_eq!(parse_utc(&ours), Some(UNIX_EPOCH + Duration::from_secs(seconds)));
         }
     }
 }
