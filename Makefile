@@ -6,7 +6,7 @@ PYTHON = python3
 # Where cargo puts the release build, which demo and install use.
 BIN := $(abspath $(or $(CARGO_TARGET_DIR),target))/release
 
-.PHONY: demo test torture check lines bench science gpu gpu-test gpu-bench man install deps nvrtc
+.PHONY: demo test torture check lines bench science interop gpu gpu-test gpu-bench man install deps nvrtc
 
 # A data set, a codec, latents, an operator (stopped once and resumed), a report: demo/.
 demo: deps
@@ -102,6 +102,19 @@ science-%: deps
 	cargo build --release --locked --bins
 	cargo build --release --locked -p tasks --example science_table
 	BIN="$(BIN)" TABLE="$(BIN)/examples/science_table" sh benches/science/$*.sh
+
+# Exports a run that is killed six times, and opens the exports with TensorBoard, Weights & Biases and an MLflow server.
+# pip installs these into .deps/interop, 1 GB.
+INTEROP = .deps/interop
+interop: deps $(INTEROP)/requirements.txt
+	cargo build --release --locked --bins
+	"$(INTEROP)/bin/python" tests/interop/check.py "$(BIN)"
+
+$(INTEROP)/requirements.txt: tests/interop/requirements.txt
+	rm -rf "$(INTEROP)"
+	$(PYTHON) -m venv "$(INTEROP)"
+	"$(INTEROP)/bin/pip" install --quiet --disable-pip-version-check -r $<
+	cp $< $@
 
 # On a machine with a GPU: runs the tests of kernels and of training on it, without the emulator. If compute-sanitizer
 # is installed, the tests of the ops in SANITIZED run again under it. It only sees the blocks from which tensors are

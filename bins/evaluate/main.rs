@@ -1,6 +1,7 @@
 //! `evaluate`: the command line; `score.rs` and `predict.rs` have the commands that run models, with the options of
-//! `search.rs`, and `results.rs` those that compare what they wrote.
+//! `search.rs`, `results.rs` those that compare what they wrote, and `export.rs` converts runs for experiment trackers.
 
+mod export;
 mod manual;
 mod plot;
 mod predict;
@@ -57,6 +58,13 @@ enum Verb {
     /// logarithmic axis. On the terminal, curves are drawn in Braille characters if the locale is UTF-8, and in colours
     /// unless NO_COLOR is set.
     Plot(plot::Plot),
+    /// Convert runs for TensorBoard, Weights & Biases, MLflow or CSV
+    ///
+    /// A run is one curve, over any number of attempts: points that a resume or a rewind superseded are left out. Its
+    /// id is the name of the run directory. The training loss and what belongs to it are called train/NAME,
+    /// validation metrics eval/NAME, the usage of the machine (resident memory, CPU time, GPU memory, of rank 0)
+    /// system/NAME. Hyper-parameters are the keys of config.yaml. Exporting again adds what is new.
+    Export(export::Export),
     /// Test an evaluation against a baseline on a leaderboard; exit 1 if it fails
     ///
     /// The baseline is the row with the lowest METRIC among those with the same protocol. The candidate's own rows do
@@ -76,6 +84,7 @@ fn main() -> ExitCode {
             Verb::Compare(args) => results::compare(&args),
             Verb::Analyze(args) => results::analyze(&args),
             Verb::Plot(args) => plot::plot(&args),
+            Verb::Export(args) => export::export(&args),
             Verb::Gate(args) => results::gate(&args),
             Verb::Leaderboard(verb) => results::leaderboard(&verb),
         })

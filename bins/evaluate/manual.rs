@@ -13,8 +13,17 @@ EXIT STATUS
   66  A checkpoint, the data or an evaluation is missing. For gate: the leaderboard has no baseline. For plot:
       no run has logged anything to draw.
   73  The result cannot be written, or already exists.
+  74  For export: the server cannot be reached.
   75  Stopped by TERM, INT, HUP or USR1; the same command resumes after the last stored batch of rollouts or
-      trajectories.
+      trajectories, and export --follow where it was.
+
+ENVIRONMENT
+  MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD
+      For export: access to the MLflow server.
+  MLFLOW_TRACKING_SERVER_CERT_PATH
+      For export: file with the certificate of an https server, or of its authority, if that is not a public one.
+  HTTPS_PROXY, HTTP_PROXY, NO_PROXY
+      For export: the proxy to reach it.
 
 EXAMPLES
   A data set, a codec and an operator on its latents:
@@ -48,6 +57,11 @@ EXAMPLES
   The curves of two runs, on the terminal and as a picture:
     $ evaluate plot codec operator
     $ evaluate plot codec operator --metric loss --metric nrmse -o curves.svg
+  The run for TensorBoard, with the evaluation, and for W&B:
+    $ evaluate export --format tensorboard -o tensorboard operator --evaluation result
+    $ evaluate export --format wandb -o . --project burgers --tags baseline codec operator
+  The same on an MLflow server, while the run goes on:
+    $ evaluate export --format mlflow --url http://localhost:5000 --follow operator || test $? = 74
   A leaderboard, and a model that must be better than the best row labelled baseline:
     $ evaluate leaderboard add result --board leaderboard.jsonl --label baseline
     $ train-stage operator -c operator.yaml -s training.updates=200 --run longer

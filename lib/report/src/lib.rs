@@ -1,5 +1,5 @@
-//! Charts of runs in a terminal and as PNG and SVG, and reports as HTML and Markdown. This crate does not depend on
-//! tensors or models.
+//! Charts of runs in a terminal and as PNG and SVG, reports as HTML and Markdown, and runs as files of experiment
+//! trackers. This crate does not depend on tensors or models.
 
 #![forbid(unsafe_code)]
 
@@ -11,6 +11,8 @@ pub mod chart;
 pub mod colours;
 #[cfg(feature = "pictures")]
 pub mod document;
+#[cfg(feature = "export")]
+pub mod export;
 pub mod history;
 #[cfg(feature = "pictures")]
 pub mod panel;

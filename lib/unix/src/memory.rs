@@ -26,6 +26,11 @@ pub fn held() -> Option<u64> {
     kilobytes("/proc/self/status", "VmSize:")
 }
 
+/// Resident memory of this process in bytes.
+pub fn resident() -> Option<u64> {
+    kilobytes("/proc/self/status", "VmRSS:")
+}
+
 /// A figure reported by the kernel in KiB, converted to bytes.
 fn kilobytes(path: &str, name: &str) -> Option<u64> {
     let text = fs::read_to_string(path).ok()?;

@@ -167,6 +167,7 @@ mod tests {
                 .unwrap();
             let ours = format_utc(UNIX_EPOCH + Duration::from_secs(seconds));
             assert_eq!(ours, String::from_utf8(date.stdout).unwrap().trim());
+            assert_eq!(parse_utc(&ours), Some(seconds as f64));
         }
     }
 }

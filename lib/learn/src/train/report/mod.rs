@@ -3,6 +3,7 @@
 mod check;
 mod estimate;
 mod log_errors;
+mod system;
 mod timing;
 
 pub use check::{Report, check};
@@ -19,6 +20,7 @@ use data::inputs::Summary;
 use log_errors::LogErrors;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
+use system::System;
 use timing::TotalTiming;
 use unix::budget::Budget;
 use unix::lease::Lease;
@@ -45,6 +47,7 @@ pub(super) struct Reporter {
     first_update_seen: bool,
     inputs_recorded: bool,
     total: TotalTiming,
+    system: System,
 }
 
 /// The fields of two objects.
@@ -126,6 +129,7 @@ impl Reporter {
             ranks: job.ranks.size(),
             samples_per_update: training.samples_per_update(),
             began: Some(Instant::now()),
+            system: System::new(job.device),
             ..Self::silent(training)
         })
     }
@@ -189,6 +193,11 @@ impl Reporter {
                 fields = merged(fields, json!({"loss_terms": step.terms}));
             }
             self.record("update", done, merged(fields, timing.record(self.ranks)));
+            if self.files.is_some()
+                && let Some(fields) = self.system.sample()
+            {
+                self.record("system", done, fields);
+            }
         }
         if !step.applied {
             let Step { loss, gradient_norm, .. } = step;

@@ -1,0 +1,81 @@
+//! CSV files (RFC 4180): the run, its curve and its evaluations.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use unix::{Error, Result};
+
+use super::run::{shown, utc};
+use super::{Files, Labels, Run};
+
+/// `RUN/run.csv` with the hyper-parameters, `RUN/history.csv` with a line per update and a column per value, and for
+/// every evaluation a table and its pictures.
+pub(super) fn files(run: &Run, labels: &Labels) -> Result<Files> {
+    let folder = PathBuf::from(&run.id);
+    let mut files = vec![
+        (folder.join("run.csv"), facts(run, labels)?),
+        (folder.join("history.csv"), history(run)?),
+    ];
+    for evaluation in &run.evaluations {
+        let rows = std::iter::once(&evaluation.columns).chain(&evaluation.rows).cloned();
+        let folder = folder.join(Path::new(&evaluation.name));
+        files.push((folder.join("metrics.csv"), table(rows)?));
+        let pictures = evaluation.pictures.iter();
+        files.extend(pictures.map(|(name, png)| (folder.join(name), png.clone())));
+    }
+    let mark = table([head(run)])?;
+    Ok(Files { files, mark, alone: None, grows: false })
+}
+
+/// The line that tells this run from others.
+fn head(run: &Run) -> Vec<String> {
+    vec!["started".into(), run.started_text()]
+}
+
+fn facts(run: &Run, labels: &Labels) -> Result<Vec<u8>> {
+    let text = |key: &str, value: &str| vec![key.to_string(), value.to_string()];
+    let mut rows = vec![text("key", "value"), text("run", &run.id), head(run)];
+    rows.extend(labels.name.iter().map(|name| text("name", name)));
+    rows.extend(labels.tags.iter().map(|tag| text("tag", tag)));
+    rows.extend(labels.notes.iter().map(|notes| text("notes", notes)));
+    let state = run.state.and_then(|state| serde_json::to_value(state).ok());
+    rows.extend(state.map(|state| text("state", &shown(&state))));
+    rows.extend(run.facts.iter().map(|(key, value)| text(key, &shown(value))));
+    let config = run.hyperparameters();
+    rows.extend(config.iter().map(|(key, value)| text(&format!("config.{key}"), &show(value))));
+    table(rows)
+}
+
+/// A missing value is an empty cell.
+fn show(value: &Value) -> String {
+    if value.is_null() { String::new() } else { shown(value) }
+}
+
+fn history(run: &Run) -> Result<Vec<u8>> {
+    let mut names: Vec<&str> = Vec::new();
+    for (name, _) in run.steps.iter().flat_map(|step| &step.values) {
+        if !names.contains(&&**name) {
+            names.push(name);
+        }
+    }
+    let header = ["update", "time"].into_iter().chain(names.iter().copied());
+    let header: Vec<String> = header.map(str::to_string).collect();
+    let rows = run.steps.iter().map(|step| {
+        let value = |name: &&str| step.values.iter().find(|(own, _)| own == name).map(|(_, v)| v);
+        let values = names.iter().map(|name| value(name).map_or(String::new(), |v| number(*v)));
+        [step.update.to_string(), utc(step.time)].into_iter().chain(values).collect()
+    });
+    table(std::iter::once(header).chain(rows))
+}
+
+/// The shortest text that gives the same number again.
+fn number(value: f64) -> String {
+    let is_integer = value.fract() == 0.0 && value.abs() < 1e15;
+    if is_integer { value.to_string() } else { format!("{value:?}") }
+}
+
+pub(super) fn table(rows: impl IntoIterator<Item = Vec<String>>) -> Result<Vec<u8>> {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    rows.into_iter().try_for_each(|row| writer.write_record(row)).map_err(Error::bug)?;
+    writer.into_inner().map_err(Error::bug)
+}

@@ -1,0 +1,94 @@
+//! The container of `.wandb` files: LevelDB's log format (doc/log_format.md of LevelDB) with the header and checksum of
+//! Weights & Biases.
+//!
+//! After a header of 7 bytes (`:W&B`, 0xBEE1, version 0) come blocks of 32 KiB; the header belongs to the first. A
+//! record is split into chunks that do not cross a block: CRC-32 (IEEE) of type and data, length (u16), type. A rest of
+//! a block that is too short for a chunk's header is zero.
+
+const BLOCK: usize = 32 << 10;
+const HEADER: usize = 7;
+
+/// A file in memory.
+pub(super) struct WandbLog(Vec<u8>);
+
+impl WandbLog {
+    pub fn new() -> Self {
+        Self(b":W&B\xe1\xbe\x00".to_vec())
+    }
+
+    /// Appends a record.
+    pub fn add(&mut self, mut data: &[u8]) {
+        let mut is_first = true;
+        loop {
+            let mut left = BLOCK - self.0.len() % BLOCK;
+            if left < HEADER {
+                self.0.resize(self.0.len() + left, 0);
+                left = BLOCK;
+            }
+            let (chunk, rest) = data.split_at(data.len().min(left - HEADER));
+            let kind: u8 = match (is_first, rest.is_empty()) {
+                (true, true) => 1,
+                (true, false) => 2,
+                (false, false) => 3,
+                (false, true) => 4,
+            };
+            let mut crc = crc32fast::Hasher::new();
+            crc.update(&[kind]);
+            crc.update(chunk);
+            self.0.extend(crc.finalize().to_le_bytes());
+            self.0.extend((chunk.len() as u16).to_le_bytes());
+            self.0.push(kind);
+            self.0.extend(chunk);
+            if rest.is_empty() {
+                return;
+            }
+            (data, is_first) = (rest, false);
+        }
+    }
+
+    pub fn bytes(self) -> Vec<u8> {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Kind and length of every chunk, by a reader that checks what the format requires.
+    fn chunks(file: &[u8]) -> Vec<(u8, usize)> {
+        let (mut found, mut at) = (Vec::new(), HEADER);
+        while at < file.len() {
+            let left = BLOCK - at % BLOCK;
+            if left < HEADER {
+                assert!(file[at..at + left].iter().all(|byte| *byte == 0));
+                at += left;
+                continue;
+            }
+            let length = usize::from(file[at + 4]) + 256 * usize::from(file[at + 5]);
+            assert!(HEADER + length <= left, "a chunk crosses a block");
+            let content = &file[at + 6..at + HEADER + length];
+            assert_eq!(file[at..at + 4], crc32fast::hash(content).to_le_bytes());
+            found.push((content[0], length));
+            at += HEADER + length;
+        }
+        found
+    }
+
+    #[test]
+    fn records_are_split_at_blocks() {
+        let written = |lengths: &[usize]| {
+            let mut log = WandbLog::new();
+            lengths.iter().for_each(|length| log.add(&vec![1; *length]));
+            chunks(&log.bytes())
+        };
+        let room = BLOCK - 2 * HEADER;
+        assert_eq!(written(&[0, 3]), [(1, 0), (1, 3)]);
+        assert_eq!(written(&[room]), [(1, room)]);
+        assert_eq!(written(&[room + 1]), [(2, room), (4, 1)]);
+        assert_eq!(written(&[room - 6, 2]), [(1, room - 6), (1, 2)]);
+        assert_eq!(written(&[room - 7, 2]), [(1, room - 7), (2, 0), (4, 2)]);
+        let whole = BLOCK - HEADER;
+        assert_eq!(written(&[room + whole + 5]), [(2, room), (3, whole), (4, 5)]);
+    }
+}
