@@ -131,14 +131,46 @@ pub(crate) struct BackboneShape {
     pub dim: usize,
     /// Features per output token.
     pub output: usize,
-    /// Rows and columns of the token grid.
-    pub grid: [usize; 2],
+    /// Depth, rows and columns of the token grid; 1 for axes that it does not have.
+    pub grid: [usize; 3],
     /// Padding at the border of the domain.
     pub padding: Padding,
     pub condition: Condition,
 }
 
 impl BackboneShape {
+    /// Tokens along each axis that the grid has.
+    pub(super) fn axes(&self) -> &[usize] {
+        let missing = self.grid[..2].iter().take_while(|tokens| **tokens == 1).count();
+        &self.grid[missing..]
+    }
+
+    /// `n` along each axis that the grid has, and 1 along the others.
+    pub(super) fn along(&self, n: usize) -> [usize; 3] {
+        let missing = 3 - self.axes().len();
+        std::array::from_fn(|axis| if axis < missing { 1 } else { n })
+    }
+
+    /// `8 x 6`; a line has one row.
+    pub(super) fn describe(&self) -> String {
+        let first = usize::from(self.grid[0] == 1);
+        self.grid[first..].iter().map(usize::to_string).collect::<Vec<_>>().join(" x ")
+    }
+
+    /// Rows and columns of the token grid, for layers without a depth: its planes are stacked. If there are several, and
+    /// `planar` names something that depends on the places of the tokens, the builder refuses it.
+    pub(super) fn plane(&self, b: &mut Builder, planar: Option<&str>) -> [usize; 2] {
+        let [depth, rows, columns] = self.grid;
+        if let (2.., Some(what)) = (depth, planar) {
+            b.refuse(format!(
+                "model.backbone: {what} supports one or two axes, but the token grid is {}: use kind: unet, mlp, or \
+                 pdet_stack with kernel_size: 0",
+                self.describe()
+            ));
+        }
+        [depth * rows, columns]
+    }
+
     pub(crate) fn filter(&self, side: usize) -> Option<(usize, Padding)> {
         (side > 0).then_some((side, self.padding))
     }
@@ -202,28 +234,35 @@ impl Input {
     }
 }
 
-/// A learned vector for each row and each column of the token grid.
+/// A learned vector for each plane, each row and each column of the token grid.
 #[derive(Clone, Debug)]
 struct Positions {
-    /// [rows, hidden] and [columns, hidden].
-    vectors: [ParamId; 2],
+    /// [planes, hidden] if there are several, [rows, hidden] and [columns, hidden].
+    vectors: Vec<ParamId>,
 }
 
 impl Positions {
-    fn new(b: &mut Builder, grid: [usize; 2], hidden: usize) -> Self {
+    fn new(b: &mut Builder, grid: [usize; 3], hidden: usize) -> Self {
         let start = Init::Uniform(0.1);
+        let axes = ["planes", "rows", "columns"].into_iter().zip(grid);
         let vectors = b.scope("positions", |b| {
-            ["rows", "columns"]
-                .map(|name| b.param(name, &[grid[usize::from(name == "columns")], hidden], start))
+            axes.skip(usize::from(grid[0] == 1))
+                .map(|(name, tokens)| b.param(name, &[tokens, hidden], start))
+                .collect()
         });
         Self { vectors }
     }
 
-    /// Adds to each token of x [B, T, hidden] the vectors of its row and its column.
+    /// Adds to each token of x [B, T, hidden] the vectors of its plane, its row and its column.
     fn add_to(&self, forward: &Forward, x: &Var) -> Result<Var> {
-        let [rows, columns] = self.vectors.map(|vectors| forward.get(vectors));
-        let [r, c, hidden] = [rows.shape()[0], columns.shape()[0], rows.shape()[1]];
-        let all = forward.apply(Binary::Add, &[&rows.reshape(&[r, 1, hidden]), columns])?;
-        forward.apply(Binary::Add, &[x, &all.reshape(&[r * c, hidden])])
+        let mut axes = self.vectors.iter().map(|vectors| forward.get(*vectors));
+        let hidden = x.value().width();
+        let Some(mut all) = axes.next().cloned() else { return Ok(x.clone()) };
+        for axis in axes {
+            let tokens = all.value().rows();
+            let sum = forward.apply(Binary::Add, &[&all.reshape(&[tokens, 1, hidden]), axis])?;
+            all = sum.reshape(&[tokens * axis.shape()[0], hidden]);
+        }
+        forward.apply(Binary::Add, &[x, &all])
     }
 }

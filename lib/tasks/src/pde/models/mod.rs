@@ -2,6 +2,7 @@
 
 pub(crate) mod backbone;
 pub mod codec;
+mod conv_layer;
 pub mod critic;
 pub mod denoiser;
 mod fno;
@@ -14,6 +15,7 @@ mod pdet_unet;
 mod unet;
 
 pub use codec::{Codec, CodecModel};
+pub use conv_layer::{ConvActivation, ConvNorm};
 pub use critic::Critic;
 pub use denoiser::Denoiser;
 pub use fno::Fno;
@@ -23,7 +25,7 @@ pub use operator::{Operator, OperatorModel};
 pub use patches::Patches;
 pub use pdet_stack::PdetStack;
 pub use pdet_unet::PdetUnet;
-pub use unet::{ConvUnet, UnetActivation, UnetNorm, Upsample};
+pub use unet::{ConvUnet, Upsample};
 
 /// The default `N` of a configuration key.
 pub(crate) fn number<const N: usize>() -> usize {
