@@ -89,11 +89,15 @@ fn volumes_are_learned_resumed_scored_and_predicted() {
 
     // The other backbones, patches, and those that have no third axis.
     let short = "-s training.updates=2 -s training.validate_every=2 -s checkpoint.every=2";
-    for (name, model) in [(
-        "attention",
-        "patch: 2, backbone: {kind: pdet_stack, hidden: 8, depth: 1, positions: true, \
+    for (name, model) in [
+        ("resnet", "patch: 2, backbone: {kind: resnet, hidden: 8, blocks: 1}"),
+        ("autoencoder", "backbone: {kind: autoencoder, layers: [8], latent_dim: 4}"),
+        (
+            "attention",
+            "patch: 2, backbone: {kind: pdet_stack, hidden: 8, depth: 1, positions: true, \
              attention: {kind: multi_head, heads: 2}}",
-    )] {
+        ),
+    ] {
         done(folder, &format!("{} {short} --run {name}", run_of(model)));
         done(folder, &format!("evaluate score {name} --data split.json -o {name}-report"));
     }

@@ -13,8 +13,8 @@ use tasks::diffusion::Preconditioning;
 use tasks::pde::models::denoiser::{Denoiser, Given};
 use tasks::pde::models::operator::{Attention, BackboneConfig, ConditionPath, Output};
 use tasks::pde::models::{
-    Codec, CodecModel, ConvActivation, ConvNorm, ConvUnet, Critic, Fno, Mlp, Network, NetworkModel,
-    NetworkShape, Operator, OperatorModel, PdetStack, PdetUnet, Upsample,
+    Autoencoder, Codec, CodecModel, ConvActivation, ConvNorm, ConvUnet, Critic, Fno, Mlp, Network,
+    NetworkModel, NetworkShape, Operator, OperatorModel, PdetStack, PdetUnet, Resnet, Upsample,
 };
 use tensor::check::{difference, draw};
 use tensor::op::Draw;
@@ -173,6 +173,30 @@ fn network_on(grid: [usize; 3], backbone: BackboneConfig) -> (Model, ParamSet) {
     (Model::Network(network, grid.iter().product()), b.finish())
 }
 
+fn resnet(hidden: usize, norm: ConvNorm) -> BackboneConfig {
+    let (blocks, kernel_size, groups, dropout) = (2, 3, 2, 0.0);
+    let activation = ConvActivation::Gelu;
+    BackboneConfig::Resnet(Resnet {
+        hidden,
+        blocks,
+        kernel_size,
+        norm,
+        groups,
+        activation,
+        dropout,
+    })
+}
+
+fn autoencoder(layers: &[usize]) -> BackboneConfig {
+    let (act_fn, final_act_fn) = (ConvActivation::Tanh, ConvActivation::Sigmoid);
+    BackboneConfig::Autoencoder(Autoencoder {
+        layers: layers.to_vec(),
+        latent_dim: 6,
+        act_fn,
+        final_act_fn,
+    })
+}
+
 fn fno() -> BackboneConfig {
     BackboneConfig::Fno(Fno { hidden: 10, depth: 2, modes: 5, positions: false })
 }
@@ -236,6 +260,10 @@ fn models() -> Vec<(&'static str, Model, ParamSet)> {
             "interpolation in a volume",
             network_on([4, 4, 6], conv_unet(ConvNorm::Group, Upsample::Interpolate)),
         ),
+        ("resnet", network_on([1, 5, 7], resnet(10, ConvNorm::Group))),
+        ("resnet in a volume", network_on([3, 4, 5], resnet(8, ConvNorm::Instance))),
+        ("autoencoder", network_on([1, 1, 21], autoencoder(&[5, 9]))),
+        ("autoencoder in a volume", network_on([7, 5, 3], autoencoder(&[9]))),
         ("fno, adaptive", operator(fno(), Adaptive, Output::Scale)),
         ("fno, added", operator(fno(), Additive, Output::Scale)),
         ("stack, convolution", operator(stack(Attention::None, 5), Adaptive, Output::Scale)),

@@ -3,7 +3,7 @@
 use super::unet::plain;
 use super::*;
 use std::fs::{self, File};
-use tasks::pde::models::{ConvActivation, ConvNorm, ConvUnet, Upsample};
+use tasks::pde::models::{Autoencoder, ConvActivation, ConvNorm, ConvUnet, Resnet, Upsample};
 use tensor::safetensors::Header;
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/backbones.safetensors");
@@ -29,13 +29,38 @@ fn cases() -> Vec<(&'static str, BackboneConfig, [usize; 3], Padding, usize)> {
         upsample: Upsample::Interpolate,
         ..plain(2, 1)
     };
+    let resnet = |hidden, blocks, norm, groups, activation| Resnet {
+        hidden,
+        blocks,
+        kernel_size: 3,
+        norm,
+        groups,
+        activation,
+        dropout: 0.0,
+    };
+    let lines =
+        Resnet { kernel_size: 5, ..resnet(4, 2, ConvNorm::Instance, 8, ConvActivation::Gelu) };
+    let planes = resnet(4, 1, ConvNorm::Group, 2, ConvActivation::Silu);
+    let volumes = resnet(3, 2, ConvNorm::None, 8, ConvActivation::Sigmoid);
+    let coder = |layers: &[usize], latent_dim, act_fn, final_act_fn| {
+        let layers = layers.to_vec();
+        BackboneConfig::Autoencoder(Autoencoder { layers, latent_dim, act_fn, final_act_fn })
+    };
+    use ConvActivation::{Gelu, LeakyRelu, None, Sigmoid, Tanh};
     let unet = BackboneConfig::Unet;
+    let residual = BackboneConfig::Resnet;
     vec![
         ("line", unet(line), [1, 1, 12], Zero, 3),
         ("plane", unet(plane), [1, 4, 6], Periodic, 2),
         ("deep_plane", unet(deep), [1, 8, 12], Periodic, 1),
         ("volume", unet(volume), [4, 2, 6], Periodic, 2),
         ("volume_interpolated", unet(interpolated), [2, 4, 6], Zero, 1),
+        ("resnet_line", residual(lines), [1, 1, 7], Periodic, 2),
+        ("resnet_plane", residual(planes), [1, 3, 5], Zero, 1),
+        ("resnet_volume", residual(volumes), [3, 2, 5], Zero, 1),
+        ("autoencoder_line", coder(&[4, 3], 2, Gelu, None), [1, 1, 13], Zero, 2),
+        ("autoencoder_plane", coder(&[3], 4, LeakyRelu, Tanh), [1, 8, 4], Periodic, 1),
+        ("autoencoder_volume", coder(&[2], 3, Tanh, Sigmoid), [3, 5, 4], Zero, 1),
     ]
 }
 

@@ -1,9 +1,11 @@
 //! The kinds of backbone, the network that processes the tokens.
 
+use super::autoencoder::{Autoencoder, AutoencoderLayers};
 use super::fno::{Fno, FourierLayers};
 use super::mlp::{Mlp, MlpLayers};
 use super::pdet_stack::{PdetStack, Stack};
 use super::pdet_unet::{PdetUnet, Unet};
+use super::resnet::{ResidualLayers, Resnet};
 use super::unet::{ConvLayers, ConvUnet};
 use learn::forward::Forward;
 use learn::nn::{Condition, Linear, Mixing};
@@ -29,6 +31,10 @@ pub enum BackboneConfig {
     Mlp(Mlp),
     /// A convolutional U-Net.
     Unet(ConvUnet),
+    /// A residual network of convolutions.
+    Resnet(Resnet),
+    /// A convolutional autoencoder.
+    Autoencoder(Autoencoder),
 }
 
 impl BackboneConfig {
@@ -42,6 +48,8 @@ impl BackboneConfig {
                 (c.attention.violation(c.hidden), c.kernel_size, "use an odd side, or 0")
             }
             BackboneConfig::Unet(c) => (None, c.kernel_size, "use an odd side"),
+            BackboneConfig::Resnet(c) => (None, c.kernel_size, "use an odd side"),
+            BackboneConfig::Autoencoder(c) => return c.violations(),
             BackboneConfig::Fno(_) | BackboneConfig::Mlp(_) => return Vec::new(),
         };
         let mut violations = Vec::new();
@@ -52,9 +60,12 @@ impl BackboneConfig {
             let text = format!("{kernel_size} is even: {remedy}");
             violations.push(("backbone.kernel_size".into(), text));
         }
-        if let BackboneConfig::Unet(c) = self
-            && let Some((key, problem)) = c.violation()
-        {
+        let convolutions = match self {
+            BackboneConfig::Unet(c) => c.violation(),
+            BackboneConfig::Resnet(c) => c.norm.violation(c.groups, c.hidden, "hidden"),
+            _ => None,
+        };
+        if let Some((key, problem)) = convolutions {
             violations.push((format!("backbone.{key}"), problem));
         }
         if let BackboneConfig::PdetUnet(PdetUnet { depths, .. }) = self
@@ -163,8 +174,8 @@ impl BackboneShape {
         let [depth, rows, columns] = self.grid;
         if let (2.., Some(what)) = (depth, planar) {
             b.refuse(format!(
-                "model.backbone: {what} supports one or two axes, but the token grid is {}: use kind: unet, mlp, or \
-                 pdet_stack with kernel_size: 0",
+                "model.backbone: {what} supports one or two axes, but the token grid is {}: use kind: unet, resnet, \
+                 autoencoder, mlp, or pdet_stack with kernel_size: 0",
                 self.describe()
             ));
         }
@@ -184,6 +195,8 @@ pub(crate) enum Backbone {
     Fourier(FourierLayers),
     Mlp(MlpLayers),
     Convolutions(Box<ConvLayers>),
+    Residual(ResidualLayers),
+    Autoencoder(AutoencoderLayers),
 }
 
 impl Backbone {
@@ -194,6 +207,10 @@ impl Backbone {
             BackboneConfig::Fno(c) => Self::Fourier(FourierLayers::new(b, c, shape)),
             BackboneConfig::Mlp(c) => Self::Mlp(MlpLayers::new(b, c, shape)),
             BackboneConfig::Unet(c) => Self::Convolutions(Box::new(ConvLayers::new(b, c, shape))),
+            BackboneConfig::Resnet(c) => Self::Residual(ResidualLayers::new(b, c, shape)),
+            BackboneConfig::Autoencoder(c) => {
+                Self::Autoencoder(AutoencoderLayers::new(b, c, shape))
+            }
         }
     }
 
@@ -205,6 +222,8 @@ impl Backbone {
             Self::Fourier(backbone) => backbone.forward(forward, x, condition),
             Self::Mlp(backbone) => backbone.forward(forward, x, condition),
             Self::Convolutions(backbone) => backbone.forward(forward, x, condition),
+            Self::Residual(backbone) => backbone.forward(forward, x, condition),
+            Self::Autoencoder(backbone) => backbone.forward(forward, x, condition),
         }
     }
 }

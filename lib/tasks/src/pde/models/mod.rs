@@ -1,5 +1,6 @@
 //! The models, one file each.
 
+mod autoencoder;
 pub(crate) mod backbone;
 pub mod codec;
 mod conv_layer;
@@ -12,8 +13,10 @@ pub mod operator;
 pub mod patches;
 mod pdet_stack;
 mod pdet_unet;
+mod resnet;
 mod unet;
 
+pub use autoencoder::Autoencoder;
 pub use codec::{Codec, CodecModel};
 pub use conv_layer::{ConvActivation, ConvNorm};
 pub use critic::Critic;
@@ -25,6 +28,7 @@ pub use operator::{Operator, OperatorModel};
 pub use patches::Patches;
 pub use pdet_stack::PdetStack;
 pub use pdet_unet::PdetUnet;
+pub use resnet::Resnet;
 pub use unet::{ConvUnet, Upsample};
 
 /// The default `N` of a configuration key.
