@@ -27,3 +27,4 @@ mod stop;
 mod timekeep;
 mod tree;
 mod two_dimensions;
+mod volumes;

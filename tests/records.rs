@@ -11,27 +11,27 @@ use std::path::Path;
 /// Points of an input, and its channels u and v.
 const POINTS: usize = 24;
 
-fn done(folder: &Path, script: &str) -> Captured {
+pub fn done(folder: &Path, script: &str) -> Captured {
     let output = shell(folder, script);
     assert_eq!(output.status, Some(0), "{}\n{}", output.stdout, output.stderr);
     output
 }
 
-fn refused(folder: &Path, script: &str, status: i32, text: &str) {
+pub fn refused(folder: &Path, script: &str, status: i32, text: &str) {
     let output = shell(folder, script);
     assert_eq!(output.status, Some(status), "{}", output.stderr);
     assert!(output.stderr.contains(text) || output.stdout.contains(text), "{}", output.stderr);
 }
 
 /// Writes an f32 NumPy array.
-fn npy(path: &Path, shape: &[usize], values: &[f32]) {
+pub fn npy(path: &Path, shape: &[usize], values: &[f32]) {
     let mut bytes = data::fields::write::npy_header(shape);
     bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
     fs::write(path, bytes).unwrap();
 }
 
 /// The values of such a file, after its header.
-fn values_of(path: &Path) -> Vec<f32> {
+pub fn values_of(path: &Path) -> Vec<f32> {
     let bytes = fs::read(path).unwrap();
     let begin = 10 + usize::from(u16::from_le_bytes([bytes[8], bytes[9]]));
     let number = |four: &[u8]| f32::from_le_bytes([four[0], four[1], four[2], four[3]]);
@@ -70,7 +70,7 @@ schedule: [{kind: cosine, end_factor: 0.0}]
 checkpoint: {every: 50}
 ";
 
-fn metrics(folder: &Path, report: &str) -> Value {
+pub fn metrics(folder: &Path, report: &str) -> Value {
     serde_json::from_slice(&fs::read(folder.join(report).join("metrics.json")).unwrap()).unwrap()
 }
 

@@ -132,18 +132,29 @@ def convolutions():
         op(f"conv_{name}", f, x=normal(2, 35, 4), w=normal(15, 4), bias=normal(4))
 
 
+# From [batch, grid.., channels] to [batch, channels, grid..], filters likewise, and back.
+first, last = lambda x: x.movedim(-1, 1), lambda x: x.movedim(1, -1)
+
+
+def conv(name, x, w, margin=None, mode="constant", bias=True, **options):
+    """A convolution of two or three axes; a margin for each axis."""
+    sides = [m for m in reversed(margin or ()) for _ in range(2)]
+    convolve = F.conv2d if len(x) == 4 else F.conv3d
+    image = lambda x: F.pad(first(x), sides, mode=mode) if sides else first(x)
+    f = lambda x, w, bias=None: last(convolve(image(x), first(w), bias, **options))
+    inputs = {"bias": normal(w[0])} if bias else {}
+    op(name, f, x=normal(*x), w=normal(*w, scale=0.3), **inputs)
+
+
+def transposed(name, x, w, bias=True, **options):
+    """A transposed convolution; filters are [in, grid.., out]."""
+    convolve = F.conv_transpose2d if len(x) == 4 else F.conv_transpose3d
+    f = lambda x, w, bias=None: last(convolve(first(x), first(w), bias, **options))
+    inputs = {"bias": normal(w[-1])} if bias else {}
+    op(name, f, x=normal(*x), w=normal(*w, scale=0.3), **inputs)
+
+
 def grids():
-    """Ours have channels last: [batch, rows, columns, channels], filters [out, rows, columns, in]."""
-    first = lambda x: x.permute(0, 3, 1, 2)
-    last = lambda x: x.permute(0, 2, 3, 1)
-
-    def conv(name, x, w, margin=(0, 0), mode="constant", bias=True, **options):
-        sides = [m for m in reversed(margin) for _ in range(2)]
-        image = lambda x: F.pad(first(x), sides, mode=mode)
-        f = lambda x, w, bias=None: last(F.conv2d(image(x), first(w), bias, **options))
-        inputs = {"bias": normal(w[0])} if bias else {}
-        op(name, f, x=normal(*x), w=normal(*w, scale=0.3), **inputs)
-
     conv("dense_conv", (2, 5, 7, 3), (4, 3, 5, 3), (1, 2))
     conv("dense_conv_line", (2, 1, 13, 3), (4, 1, 5, 3), (0, 2), "circular")
     conv("dense_conv_periodic", (2, 6, 5, 3), (4, 3, 3, 3), (1, 1), "circular", stride=(2, 1))
@@ -338,8 +349,6 @@ def rectifiers():
 
 def group_norms():
     epsilon = constants("group_norm", epsilon=1e-5)["epsilon"]
-    first = lambda x: x.permute(0, 3, 1, 2)
-    last = lambda x: x.permute(0, 2, 3, 1)
     group = lambda x, w, b: last(F.silu(F.group_norm(first(x), 3, w, b, eps=epsilon)))
     op("group_norm", group, x=normal(2, 5, 4, 12, offset=3), w=normal(12), b=normal(12))
     instance = lambda x: last(F.instance_norm(first(x), eps=epsilon))
@@ -347,18 +356,25 @@ def group_norms():
 
 
 def transposed_convolutions():
-    """Filters are [in, rows, columns, out]."""
-
-    def conv(name, x, w, bias=True, **options):
-        f = lambda x, w, bias=None: F.conv_transpose2d(
-            x.permute(0, 3, 1, 2), w.permute(0, 3, 1, 2), bias, **options
-        ).permute(0, 2, 3, 1)
-        inputs = {"bias": normal(w[3])} if bias else {}
-        op(name, f, x=normal(*x), w=normal(*w, scale=0.3), **inputs)
-
     odd = {"stride": (2, 3), "dilation": (2, 1), "padding": (1, 2), "output_padding": (1, 2)}
-    conv("conv_transpose", (2, 4, 3, 3), (3, 3, 4, 5), **odd)
-    conv("conv_transpose_patches", (2, 3, 4, 4), (4, 2, 2, 3), bias=False, stride=2)
+    transposed("conv_transpose", (2, 4, 3, 3), (3, 3, 4, 5), **odd)
+    transposed("conv_transpose_patches", (2, 3, 4, 4), (4, 2, 2, 3), bias=False, stride=2)
+
+
+def volumes():
+    conv("volume_conv", (2, 3, 4, 5, 2), (3, 3, 1, 5, 2), (1, 0, 2))
+    conv("volume_conv_periodic", (1, 4, 3, 6, 3), (2, 3, 3, 3, 3), (1, 1, 1), "circular", stride=(2, 1, 3))
+    conv("volume_conv_dilated", (1, 5, 4, 7, 2), (3, 2, 2, 3, 2), (1, 0, 1), bias=False, dilation=(3, 1, 2))
+    odd = {"stride": (2, 1, 3), "dilation": (1, 2, 1), "padding": (1, 0, 2), "output_padding": (1, 0, 1)}
+    transposed("volume_conv_transpose", (1, 3, 2, 4, 3), (3, 3, 2, 4, 2), **odd)
+    transposed("volume_conv_transpose_patches", (2, 2, 3, 1, 3), (3, 2, 2, 2, 2), bias=False, stride=2)
+    for name, pool in (("mean", F.avg_pool3d), ("max", F.max_pool3d)):
+        f = lambda x, pool=pool: last(pool(first(x), (2, 3, 2), (1, 2, 2)))
+        op(f"volume_pool_{name}", f, x=normal(2, 3, 7, 5, 2))
+    for name, grid in (("finer", (4, 9, 5)), ("mixed", (5, 2, 4))):
+        for mode in ("nearest", "trilinear"):
+            f = lambda x, grid=grid, mode=mode: last(F.interpolate(first(x), grid, mode=mode))
+            op(f"volume_interpolate_{mode}_{name}", f, x=normal(2, 2, 5, 4, 2))
 
 
 dense_layers()
@@ -377,6 +393,7 @@ spectral_convolutions()
 rectifiers()
 group_norms()
 transposed_convolutions()
+volumes()
 path = Path(__file__).with_name("tensor.safetensors")
 save_file(tensors, path, metadata={"torch": torch.__version__})
 path.chmod(0o644)

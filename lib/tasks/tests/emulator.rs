@@ -13,8 +13,8 @@ use tasks::diffusion::Preconditioning;
 use tasks::pde::models::denoiser::{Denoiser, Given};
 use tasks::pde::models::operator::{Attention, BackboneConfig, ConditionPath, Output};
 use tasks::pde::models::{
-    Codec, CodecModel, ConvUnet, Critic, Fno, Mlp, NetworkModel, Operator, OperatorModel,
-    PdetStack, PdetUnet, UnetActivation, UnetNorm, Upsample,
+    Autoencoder, Codec, CodecModel, ConvActivation, ConvNorm, ConvUnet, Critic, Fno, Mlp, Network,
+    NetworkModel, NetworkShape, Operator, OperatorModel, PdetStack, PdetUnet, Resnet, Upsample,
 };
 use tensor::check::{difference, draw};
 use tensor::op::Draw;
@@ -42,6 +42,8 @@ enum Model {
     Operator(Operator, usize),
     Denoiser(Denoiser),
     Critic(Critic),
+    /// With its number of tokens.
+    Network(Network, usize),
 }
 
 impl Model {
@@ -62,6 +64,13 @@ impl Model {
                 let next = operator.forward(forward, &z, &features).unwrap();
                 (next, value(&[BATCH, *tokens, DIM], 3))
             }
+            Model::Network(network, tokens) => {
+                let (x, features) =
+                    (value(&[BATCH, *tokens, DIM], 1), value(&[BATCH, FEATURES], 2));
+                let [x, features] = [x, features].map(|v| forward.to_compute_dtype(&v).unwrap());
+                let made = network.forward(forward, &x, &features).unwrap();
+                (forward.to_param_dtype(&made).unwrap(), value(&[BATCH, *tokens, DIM], 3))
+            }
             Model::Denoiser(denoiser) => {
                 let [x, next, z, target] =
                     [1, 2, 3, 4].map(|seed| value(&[BATCH, TOKENS, DIM], seed));
@@ -79,7 +88,9 @@ impl Model {
         };
         let (width, elements) = (made.value().width(), made.value().len());
         let weights = forward.full(&[made.shape()[0]], 1.0).unwrap();
-        let channels = forward.full(&[width], width as f64 / elements as f64).unwrap();
+        // A power of two is exact; with this one, gradients are clipped in every model.
+        let scale = if matches!(self, Model::Network(..)) { 32.0 } else { 1.0 };
+        let channels = forward.full(&[width], scale * width as f64 / elements as f64).unwrap();
         forward.apply(SquaredError, &[&made, &target, &weights, &channels]).unwrap()
     }
 }
@@ -137,9 +148,9 @@ fn unet(kernel_size: usize) -> BackboneConfig {
 }
 
 /// One level on an even grid, whose coarsest grid leaves a few numbers to normalize over.
-fn conv_unet(norm: UnetNorm, upsample: Upsample) -> BackboneConfig {
+fn conv_unet(norm: ConvNorm, upsample: Upsample) -> BackboneConfig {
     let (hidden, levels, groups) = (3, 1, 2);
-    let (kernel_size, activation, dropout) = (3, UnetActivation::Silu, 0.0);
+    let (kernel_size, activation, dropout) = (3, ConvActivation::Silu, 0.0);
     BackboneConfig::Unet(ConvUnet {
         hidden,
         levels,
@@ -149,6 +160,40 @@ fn conv_unet(norm: UnetNorm, upsample: Upsample) -> BackboneConfig {
         activation,
         upsample,
         dropout,
+    })
+}
+
+/// On a grid of three axes, conditioned.
+fn network_on(grid: [usize; 3], backbone: BackboneConfig) -> (Model, ParamSet) {
+    let (input, output, padding, condition) = (DIM, DIM, Padding::Periodic, FEATURES);
+    let shape = NetworkShape { input, output, grid, padding, condition };
+    let mut b = Builder::new(1);
+    let network = Network::new(&mut b, &backbone, (ConditionPath::Adaptive, 5), &shape);
+    b.check().unwrap();
+    (Model::Network(network, grid.iter().product()), b.finish())
+}
+
+fn resnet(hidden: usize, norm: ConvNorm) -> BackboneConfig {
+    let (blocks, kernel_size, groups, dropout) = (2, 3, 2, 0.0);
+    let activation = ConvActivation::Gelu;
+    BackboneConfig::Resnet(Resnet {
+        hidden,
+        blocks,
+        kernel_size,
+        norm,
+        groups,
+        activation,
+        dropout,
+    })
+}
+
+fn autoencoder(layers: &[usize]) -> BackboneConfig {
+    let (act_fn, final_act_fn) = (ConvActivation::Tanh, ConvActivation::Sigmoid);
+    BackboneConfig::Autoencoder(Autoencoder {
+        layers: layers.to_vec(),
+        latent_dim: 6,
+        act_fn,
+        final_act_fn,
     })
 }
 
@@ -205,8 +250,20 @@ fn models() -> Vec<(&'static str, Model, ParamSet)> {
         ("critic", critic()),
         ("denoiser, adaptive", denoiser(mlp(), Adaptive)),
         ("denoiser, concatenated", denoiser(mlp(), Concatenated)),
-        ("convolutions", convolutions([1, 22], UnetNorm::Instance, Upsample::Transposed)),
-        ("convolutions on a grid", convolutions([6, 4], UnetNorm::Group, Upsample::Interpolate)),
+        ("convolutions", convolutions([1, 22], ConvNorm::Instance, Upsample::Transposed)),
+        ("convolutions on a grid", convolutions([6, 4], ConvNorm::Group, Upsample::Interpolate)),
+        (
+            "convolutions in a volume",
+            network_on([4, 6, 4], conv_unet(ConvNorm::Instance, Upsample::Transposed)),
+        ),
+        (
+            "interpolation in a volume",
+            network_on([4, 4, 6], conv_unet(ConvNorm::Group, Upsample::Interpolate)),
+        ),
+        ("resnet", network_on([1, 5, 7], resnet(10, ConvNorm::Group))),
+        ("resnet in a volume", network_on([3, 4, 5], resnet(8, ConvNorm::Instance))),
+        ("autoencoder", network_on([1, 1, 21], autoencoder(&[5, 9]))),
+        ("autoencoder in a volume", network_on([7, 5, 3], autoencoder(&[9]))),
         ("fno, adaptive", operator(fno(), Adaptive, Output::Scale)),
         ("fno, added", operator(fno(), Additive, Output::Scale)),
         ("stack, convolution", operator(stack(Attention::None, 5), Adaptive, Output::Scale)),

@@ -39,6 +39,14 @@ impl DepthwiseConv {
     }
 }
 
+/// The shape of a filter [first, (depth,) rows, columns, last], whose depth is left out if it is 1.
+fn weights(first: usize, [depth, rows, columns]: [usize; 3], last: usize) -> Vec<usize> {
+    match depth {
+        1 => vec![first, rows, columns, last],
+        _ => vec![first, depth, rows, columns, last],
+    }
+}
+
 /// Convolution over a grid, channels last.
 #[derive(Clone, Debug)]
 pub struct Conv {
@@ -54,19 +62,24 @@ impl Conv {
         b: &mut Builder,
         name: &str,
         [channels, filters]: [usize; 2],
-        filter: [usize; 2],
+        filter: [usize; 3],
         padding: Padding,
     ) -> Self {
-        let [rows, columns] = filter;
-        let init = Init::linear(channels * rows * columns);
+        let init = Init::linear(channels * filter.iter().product::<usize>());
         b.scope(name, |b| Self {
-            weight: b.param("weight", &[filters, rows, columns, channels], init),
+            weight: b.param("weight", &weights(filters, filter, channels), init),
             bias: b.param("bias", &[filters], init),
             op: conv::Conv::same(filter, padding),
         })
     }
 
-    /// x [B, rows, columns, channels] -> [B, rows, columns, filters].
+    /// The same with a stride.
+    pub fn strided(mut self, stride: [usize; 3]) -> Self {
+        self.op.stride = stride;
+        self
+    }
+
+    /// x [B, depth, rows, columns, channels] -> [B, .., filters]; the depth may be missing.
     pub fn forward(&self, forward: &Forward, x: &Var) -> Result<Var> {
         forward.apply(self.op, &[x, forward.get(self.weight), forward.get(self.bias)])
     }
@@ -87,18 +100,17 @@ impl ConvTranspose {
         b: &mut Builder,
         name: &str,
         [channels, filters]: [usize; 2],
-        stride: [usize; 2],
+        stride: [usize; 3],
     ) -> Self {
-        let [rows, columns] = stride;
-        let init = Init::linear(filters * rows * columns);
+        let init = Init::linear(filters * stride.iter().product::<usize>());
         b.scope(name, |b| Self {
-            weight: b.param("weight", &[channels, rows, columns, filters], init),
+            weight: b.param("weight", &weights(channels, stride, filters), init),
             bias: b.param("bias", &[filters], init),
             op: conv_transpose::ConvTranspose::patches(stride),
         })
     }
 
-    /// x [B, rows, columns, channels] -> [B, rows · stride, columns · stride, filters].
+    /// x [B, depth, rows, columns, channels] -> [B, depth · stride, .., filters]; the depth may be missing.
     pub fn forward(&self, forward: &Forward, x: &Var) -> Result<Var> {
         forward.apply(self.op, &[x, forward.get(self.weight), forward.get(self.bias)])
     }
@@ -111,20 +123,23 @@ mod tests {
     #[test]
     fn initial_values_have_the_bounds_of_pytorch() {
         let mut b = Builder::new(1);
-        Conv::same(&mut b, "conv", [10, 20], [3, 5], Padding::Zero);
-        ConvTranspose::patches(&mut b, "finer", [40, 25], [2, 3]);
+        Conv::same(&mut b, "conv", [10, 20], [1, 3, 5], Padding::Zero);
+        ConvTranspose::patches(&mut b, "finer", [40, 25], [1, 2, 3]);
+        Conv::same(&mut b, "volume", [2, 20], [5, 3, 5], Padding::Zero);
         let params = b.finish();
         let entries = params.trained.entries();
         let found: Vec<(&str, &[usize])> =
             entries.iter().map(|(name, tensor)| (name.as_str(), tensor.shape())).collect();
-        let expected: [(&str, &[usize]); 4] = [
+        let expected: [(&str, &[usize]); 6] = [
             ("conv.weight", &[20, 3, 5, 10]),
             ("conv.bias", &[20]),
             ("finer.weight", &[40, 2, 3, 25]),
             ("finer.bias", &[25]),
+            ("volume.weight", &[20, 5, 3, 5, 2]),
+            ("volume.bias", &[20]),
         ];
         assert_eq!(found, expected);
-        // torch.nn.Conv2d and ConvTranspose2d of these sizes: 1/√150 both, from 10·3·5 and 25·2·3.
+        // torch.nn.Conv2d, ConvTranspose2d and Conv3d of these sizes: 1/√150, from 10·3·5, 25·2·3 and 2·5·3·5.
         for (name, tensor) in entries {
             let largest = tensor.to_f64().into_iter().map(f64::abs).fold(0.0, f64::max);
             let bound = 1.0 / 150f64.sqrt();

@@ -64,8 +64,8 @@ pub enum Method {
         /// Decay rate of the running average of the gradient of matrices, μ.
         #[serde(default = "muon_momentum")]
         momentum: f64,
-        /// Parameters with four axes are matrices as well, with all axes but the first as columns: the filters of
-        /// convolutions.
+        /// Parameters with four or five axes are matrices as well, with all axes but the first as columns: the filters
+        /// of convolutions.
         // Not serialised when false, so that configurations older than this key keep their hash.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         #[schemars(extend("default" = false))]
@@ -171,7 +171,7 @@ impl Optimizer {
         match self.method {
             Method::Muon { filters, .. } => match value.shape().len() {
                 2 => &["momentum"],
-                4 if filters => &["momentum"],
+                4 | 5 if filters => &["momentum"],
                 _ => &["m", "v"],
             },
             Method::AdamW { .. } => &["m", "v"],

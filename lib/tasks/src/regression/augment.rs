@@ -1,4 +1,4 @@
-//! Random flips and rotations of a sample: the symmetries of a line and of a square.
+//! Random flips and rotations of a sample: the symmetries of a line, a rectangle, a square, a cuboid and a cube.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use tensor::random::Philox;
 pub struct Augmentation {
     /// Flip each axis at random.
     pub flips: bool,
-    /// Rotate square grids by a random multiple of 90°.
+    /// Rotate at random by multiples of 90°, in each plane of two axes with equally many points.
     pub rotations: bool,
     /// Vectors among the channels, which are flipped and rotated with the grid.
     pub vectors: Vectors,
@@ -26,28 +26,56 @@ pub struct Vectors {
     pub target: Vec<Vec<usize>>,
 }
 
-/// A symmetry of a line or of a square: axes that are flipped, after they were swapped.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// A symmetry of a grid: axes that are flipped, after they were exchanged. Beyond the axes of the grid, nothing is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Symmetry {
     /// Which axes are flipped.
-    pub flipped: [bool; 2],
-    /// Whether both axes are swapped.
-    pub swapped: bool,
+    pub flipped: [bool; 3],
+    /// The axis that each axis was before.
+    pub from: [usize; 3],
 }
+
+impl Default for Symmetry {
+    fn default() -> Self {
+        Self { flipped: [false; 3], from: [0, 1, 2] }
+    }
+}
+
+/// All orders of three axes, the even ones first; those of two come first of each kind.
+const ORDERS: [[usize; 3]; 6] = [[0, 1, 2], [1, 2, 0], [2, 0, 1], [1, 0, 2], [2, 1, 0], [0, 2, 1]];
 
 impl Augmentation {
     /// The symmetry of sample `place` of a micro-batch on `grid`.
     pub(super) fn draw(&self, random: &Philox, place: u64, grid: &[usize]) -> Symmetry {
         let bits = random.below(place, 0, 8);
-        let bit = |n: u32| bits >> n & 1 == 1;
-        let square = matches!(grid, [a, b] if a == b);
-        let swapped = self.rotations && square && bit(2);
-        match (self.flips, self.rotations && square) {
-            (true, _) => Symmetry { flipped: [bit(0), grid.len() > 1 && bit(1)], swapped },
-            // Rotations alone: an odd number of flips with a swap, an even number without.
-            (false, true) => Symmetry { flipped: [bit(0), bit(0) != swapped], swapped },
-            (false, false) => Symmetry::default(),
+        let bit = |n: usize| bits >> n & 1 == 1;
+        let there = |axis: usize| axis < grid.len();
+        let same = |order: &[usize; 3]| {
+            let equal = |axis: usize| there(axis) && grid.get(axis) == grid.get(order[axis]);
+            (0..3).all(|axis| axis == order[axis] || equal(axis))
+        };
+        let orders: Vec<[usize; 3]> =
+            ORDERS.into_iter().filter(|order| self.rotations && same(order)).collect();
+        let chosen = match orders.len() {
+            0 | 1 => 0,
+            // A square needs no more bits.
+            2 if !there(2) => usize::from(bit(2)),
+            count => random.below(place, 1, count as u64) as usize,
+        };
+        let from = orders.get(chosen).copied().unwrap_or(ORDERS[0]);
+        let mut flipped = [0, 1, 2].map(|axis| there(axis) && bit(axis));
+        if !self.flips {
+            // Rotations alone: only axes of a plane in which they are, and as many flips, modulo 2, as exchanges.
+            let turns = |axis: usize| orders.iter().any(|order| order[axis] != axis);
+            flipped = [0, 1, 2].map(|axis| flipped[axis] && turns(axis));
+            if let Some(last) = (0..3).rev().find(|axis| turns(*axis)) {
+                let odd = ORDERS[3..].contains(&from);
+                let others =
+                    flipped.iter().enumerate().filter(|(axis, one)| **one && *axis != last);
+                flipped[last] = (others.count() % 2 == 1) != odd;
+            }
         }
+        Symmetry { flipped, from }
     }
 
     /// What is wrong with the vectors of `name` for this grid and number of channels, if anything.
@@ -68,30 +96,30 @@ impl Augmentation {
 }
 
 impl Symmetry {
-    /// Applies it to a field [x.., channels] on `grid` of one or two axes, and to its vectors.
+    /// Applies it to a field [x.., channels] on `grid` of one to three axes, and to its vectors.
     pub fn apply(self, field: &mut [f32], grid: &[usize], vectors: &[Vec<usize>]) {
         if self == Self::default() {
             return;
         }
-        let (rows, columns) = match grid {
-            [rows, columns] => (*rows, *columns),
-            [points] => (*points, 1),
-            _ => return,
-        };
-        let channels = field.len() / (rows * columns);
+        let channels = field.len() / grid.iter().product::<usize>();
+        let mut steps = [channels; 3];
+        for axis in (1..grid.len()).rev() {
+            steps[axis - 1] = steps[axis] * grid[axis];
+        }
         let old = field.to_vec();
-        let flip = |flipped: bool, at: usize, n: usize| if flipped { n - 1 - at } else { at };
         for (at, point) in field.chunks_exact_mut(channels).enumerate() {
-            let row = flip(self.flipped[0], at / columns, rows);
-            let column = flip(self.flipped[1], at % columns, columns);
-            let from = if self.swapped { column * columns + row } else { row * columns + column };
-            let own = &old[from * channels..][..channels];
+            let (mut rest, mut from) = (at, 0);
+            for (axis, n) in grid.iter().enumerate().rev() {
+                let place = if self.flipped[axis] { n - 1 - rest % n } else { rest % n };
+                from += place * steps[self.from[axis]];
+                rest /= n;
+            }
+            let own = &old[from..][..channels];
             point.copy_from_slice(own);
             for vector in vectors {
                 for (axis, to) in vector.iter().enumerate() {
-                    let source = if self.swapped { vector.len() - 1 - axis } else { axis };
                     let sign = if self.flipped[axis] { -1.0 } else { 1.0 };
-                    point[*to] = sign * own[vector[source]];
+                    point[*to] = sign * own[vector[self.from[axis]]];
                 }
             }
         }
@@ -101,48 +129,75 @@ impl Symmetry {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::HashSet;
 
-    /// A rotated gradient is the gradient of the rotated field.
+    /// A transformed gradient is the gradient of the transformed field, for all 8 symmetries of a square and all 48 of a
+    /// cube.
     #[test]
     fn vectors_transform_like_gradients() {
-        const N: usize = 6;
-        let f = |i: usize, j: usize| ((3 * i + 7 * j + i * j * j) % 11) as f32;
-        let gradient = |u: &dyn Fn(usize, usize) -> f32| -> Vec<f32> {
-            // Centred differences, periodic.
-            let each = |at: usize| {
-                let (i, j) = (at / N, at % N);
-                let dx = u((i + 1) % N, j) - u((i + N - 1) % N, j);
-                [u(i, j), dx, u(i, (j + 1) % N) - u(i, (j + N - 1) % N)]
+        const N: usize = 5;
+        for axes in [1, 2, 3] {
+            let grid = vec![N; axes];
+            let points = N.pow(axes as u32);
+            // Centred differences along each axis, periodic.
+            let gradient = |u: &[f32]| -> Vec<f32> {
+                let difference = |at: usize, axis: usize| {
+                    let step = N.pow((axes - 1 - axis) as u32);
+                    let place = at / step % N;
+                    let to = |next: usize| u[at - place * step + (place + next) % N * step];
+                    to(1) - to(N - 1)
+                };
+                let each = |at: usize| {
+                    std::iter::once(u[at]).chain((0..axes).map(move |axis| difference(at, axis)))
+                };
+                (0..points).flat_map(each).collect()
             };
-            (0..N * N).flat_map(each).collect()
-        };
-        for bits in 0..8 {
-            let symmetry =
-                Symmetry { flipped: [bits & 1 == 1, bits & 2 == 2], swapped: bits & 4 == 4 };
-            let mut field = gradient(&f);
-            symmetry.apply(&mut field, &[N, N], &[vec![1, 2]]);
-            let moved: Vec<f32> = field.iter().step_by(3).copied().collect();
-            assert_eq!(field, gradient(&|i, j| moved[i * N + j]), "{symmetry:?}");
+            let u: Vec<f32> = (0..points).map(|i| ((i * i * i + 3 * i) % 31) as f32).collect();
+            let vector: Vec<usize> = (1..=axes).collect();
+            let mut results = HashSet::new();
+            for from in ORDERS.into_iter().filter(|order| (axes..3).all(|i| order[i] == i)) {
+                for bits in 0..1 << axes {
+                    let flipped = [0, 1, 2].map(|axis| bits >> axis & 1 == 1);
+                    let symmetry = Symmetry { flipped, from };
+                    let mut field = gradient(&u);
+                    symmetry.apply(&mut field, &grid, std::slice::from_ref(&vector));
+                    let moved: Vec<f32> = field.iter().step_by(axes + 1).copied().collect();
+                    assert_eq!(field, gradient(&moved), "{symmetry:?}");
+                    results.insert(format!("{moved:?}"));
+                }
+            }
+            assert_eq!(results.len(), [2, 8, 48][axes - 1]);
         }
-        let mut line = [1.0, 10.0, 2.0, 20.0, 3.0, 30.0];
-        let flip = Symmetry { flipped: [true, false], swapped: false };
-        flip.apply(&mut line, &[3], &[vec![1]]);
-        assert_eq!(line, [3.0, -30.0, 2.0, -20.0, 1.0, -10.0]);
     }
 
     #[test]
-    fn rotations_alone_are_the_four_rotations() {
-        let rotations = Augmentation { rotations: true, ..Augmentation::default() };
+    fn draws_are_exactly_the_symmetries_that_are_asked_for() {
         let random = Philox::new(3, tensor::random::Purpose::Augmentation);
-        let mut found = std::collections::HashSet::new();
-        for place in 0..200 {
-            let symmetry = rotations.draw(&random, place, &[4, 4]);
-            // The determinant of a rotation is 1.
-            let odd = [symmetry.flipped[0], symmetry.flipped[1], symmetry.swapped];
-            assert!(odd.iter().filter(|one| **one).count() % 2 == 0, "{symmetry:?}");
-            found.insert(format!("{symmetry:?}"));
-            assert_eq!(rotations.draw(&random, place, &[4, 5]), Symmetry::default());
+        for (flips, rotations, grid, count) in [
+            (true, true, &[5][..], 2),
+            (false, true, &[5], 1),
+            (true, false, &[4, 4], 4),
+            (false, true, &[4, 4], 4),
+            (true, true, &[4, 4], 8),
+            (false, true, &[4, 5], 1),
+            (true, false, &[4, 4, 4], 8),
+            (false, true, &[4, 4, 4], 24),
+            (true, true, &[4, 4, 4], 48),
+            (false, true, &[5, 4, 4], 4),
+            (false, true, &[4, 5, 4], 4),
+            (true, true, &[4, 4, 5], 16),
+            (false, true, &[3, 4, 5], 1),
+        ] {
+            let augmentation = Augmentation { flips, rotations, ..Augmentation::default() };
+            let draw = |place| augmentation.draw(&random, place, grid);
+            let found: HashSet<Symmetry> = (0..1000).map(draw).collect();
+            assert_eq!(found.len(), count, "{flips} {rotations} {grid:?}");
+            for symmetry in &found {
+                let odd = ORDERS[3..].contains(&symmetry.from);
+                let flipped = symmetry.flipped.iter().filter(|one| **one).count() % 2 == 1;
+                // The determinant of a rotation is 1.
+                assert!(flips || odd == flipped, "{grid:?}: {symmetry:?}");
+            }
         }
-        assert_eq!(found.len(), 4);
     }
 }

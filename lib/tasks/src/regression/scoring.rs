@@ -159,12 +159,18 @@ impl<'a> RecordEvaluator<'a> {
         })
     }
 
-    /// Pictures of the records with the smallest, the median and the largest error; none for targets without a grid.
+    /// Pictures of the records with the smallest, the median and the largest error, of a grid with three axes the plane in
+    /// the middle of the first; none for targets without a grid.
     pub fn picture(&self, scores: &RecordScores) -> Result<Option<Vec<u8>>> {
         let [_, target] = self.set.sides();
-        if !(1..=2).contains(&target.grid.len()) {
-            return Ok(None);
-        }
+        let (grid, plane, which) = match target.grid[..] {
+            [] => return Ok(None),
+            [depth, ref plane @ ..] if plane.len() == 2 => {
+                (plane, depth / 2, format!(" in plane {} of {depth} along x", depth / 2))
+            }
+            _ => (&target.grid[..], 0, String::new()),
+        };
+        let points = grid.iter().product::<usize>();
         let mut order: Vec<usize> = (0..scores.len()).collect();
         order.sort_by(|a, b| scores.squares[*a].0.total_cmp(&scores.squares[*b].0));
         let chosen = [("best", 0), ("median", (order.len() - 1) / 2), ("worst", order.len() - 1)];
@@ -175,7 +181,10 @@ impl<'a> RecordEvaluator<'a> {
             let rmse = (scores.squares[record].0 / target.len() as f64).sqrt();
             let (file, number) = self.set.origin(record);
             let file = file.file_name().unwrap_or_default().to_string_lossy();
-            let first = |values: &[f32]| values.iter().step_by(target.channels).copied().collect();
+            let first = |values: &[f32]| {
+                let values = values.iter().step_by(target.channels);
+                values.skip(plane * points).take(points).copied().collect()
+            };
             records.push(format!("{name}: record {number} of {file}"));
             pairs.push(Pair {
                 name: format!("{name}, RMSE {rmse:.3}"),
@@ -183,7 +192,8 @@ impl<'a> RecordEvaluator<'a> {
                 prediction: first(&found),
             });
         }
-        draw_pairs("channel 0 of the target", &records.join("; "), &target.grid, &pairs).map(Some)
+        let title = format!("channel 0 of the target{which}");
+        draw_pairs(&title, &records.join("; "), grid, &pairs).map(Some)
     }
 }
 

@@ -16,7 +16,7 @@ fn mlp(hidden: usize) -> BackboneConfig {
 fn the_published_correctors_have_their_parameter_counts() {
     for (hidden, dim, count) in [(96, 16, 12_592), (64, 32, 8_416)] {
         let mut b = Builder::new(1);
-        let (grid, padding) = ([1, 32], Padding::Periodic);
+        let (grid, padding) = ([1, 1, 32], Padding::Periodic);
         let shape = NetworkShape { input: dim, output: dim, grid, padding, condition: 1 };
         Network::new(&mut b, &mlp(hidden), (ConditionPath::Concatenated, 1), &shape);
         assert_eq!(b.finish().count(), count);

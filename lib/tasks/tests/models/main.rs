@@ -2,8 +2,10 @@
 //! state.
 
 mod denoisers;
+mod golden;
 mod grid;
 mod unet;
+mod volumes;
 
 use learn::forward::Forward;
 use learn::params::{Builder, ParamSet};

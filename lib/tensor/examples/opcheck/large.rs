@@ -35,8 +35,8 @@ pub fn cases() -> Vec<(Options, Case)> {
         cases.push(attention(4, 4096, 2048 / width, width, false));
         cases.push(attention(4, 4096, 2048 / width, width, true));
     }
-    cases.push(conv([32, 56, 56, 128], 128, [3, 3]));
-    cases.push(conv([32, 28, 28, 256], 512, [1, 1]));
+    cases.push(conv([32, 1, 56, 56, 128], 128, [1, 3, 3]));
+    cases.push(conv([32, 1, 28, 28, 256], 512, [1, 1, 1]));
     cases
 }
 
@@ -66,9 +66,10 @@ fn attention(b: usize, tokens: usize, heads: usize, width: usize, causal: bool) 
 }
 
 /// With zero padding and stride 1.
-fn conv(x: [usize; 4], outputs: usize, filter: [usize; 2]) -> (Options, Case) {
+fn conv(x: [usize; 5], outputs: usize, filter: [usize; 3]) -> (Options, Case) {
     let op = Conv::same(filter, Padding::Zero);
-    let w = [outputs, filter[0], filter[1], x[3]];
-    let operations = 2 * x.iter().product::<usize>() * outputs * filter[0] * filter[1];
+    let w = [outputs, filter[0], filter[1], filter[2], x[4]];
+    let taps: usize = filter.iter().product();
+    let operations = 2 * x.iter().product::<usize>() * outputs * taps;
     (Options::new(), Case::new(op, &[&x, &w, &[outputs]]).operations(operations))
 }

@@ -70,6 +70,7 @@ pub const SOURCES: &[&Source] = &[
     &product::SOURCE_F32,
     &product::SOURCE_TF32,
     &crate::ops::conv::SOURCE,
+    &crate::ops::conv::VOLUME,
     &crate::ops::cross_entropy::SOURCE,
     &crate::ops::depthwise_conv::SOURCE,
     &crate::ops::embedding::SOURCE,

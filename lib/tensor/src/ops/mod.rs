@@ -12,6 +12,7 @@ pub mod cross_entropy;
 pub mod depthwise_conv;
 pub mod dropout;
 pub mod embedding;
+mod grid;
 pub mod group_norm;
 pub mod interpolate;
 pub mod linear;

@@ -1,9 +1,11 @@
 //! The kinds of backbone, the network that processes the tokens.
 
+use super::autoencoder::{Autoencoder, AutoencoderLayers};
 use super::fno::{Fno, FourierLayers};
 use super::mlp::{Mlp, MlpLayers};
 use super::pdet_stack::{PdetStack, Stack};
 use super::pdet_unet::{PdetUnet, Unet};
+use super::resnet::{ResidualLayers, Resnet};
 use super::unet::{ConvLayers, ConvUnet};
 use learn::forward::Forward;
 use learn::nn::{Condition, Linear, Mixing};
@@ -29,6 +31,10 @@ pub enum BackboneConfig {
     Mlp(Mlp),
     /// A convolutional U-Net.
     Unet(ConvUnet),
+    /// A residual network of convolutions.
+    Resnet(Resnet),
+    /// A convolutional autoencoder.
+    Autoencoder(Autoencoder),
 }
 
 impl BackboneConfig {
@@ -42,6 +48,8 @@ impl BackboneConfig {
                 (c.attention.violation(c.hidden), c.kernel_size, "use an odd side, or 0")
             }
             BackboneConfig::Unet(c) => (None, c.kernel_size, "use an odd side"),
+            BackboneConfig::Resnet(c) => (None, c.kernel_size, "use an odd side"),
+            BackboneConfig::Autoencoder(c) => return c.violations(),
             BackboneConfig::Fno(_) | BackboneConfig::Mlp(_) => return Vec::new(),
         };
         let mut violations = Vec::new();
@@ -52,9 +60,12 @@ impl BackboneConfig {
             let text = format!("{kernel_size} is even: {remedy}");
             violations.push(("backbone.kernel_size".into(), text));
         }
-        if let BackboneConfig::Unet(c) = self
-            && let Some((key, problem)) = c.violation()
-        {
+        let convolutions = match self {
+            BackboneConfig::Unet(c) => c.violation(),
+            BackboneConfig::Resnet(c) => c.norm.violation(c.groups, c.hidden, "hidden"),
+            _ => None,
+        };
+        if let Some((key, problem)) = convolutions {
             violations.push((format!("backbone.{key}"), problem));
         }
         if let BackboneConfig::PdetUnet(PdetUnet { depths, .. }) = self
@@ -131,14 +142,46 @@ pub(crate) struct BackboneShape {
     pub dim: usize,
     /// Features per output token.
     pub output: usize,
-    /// Rows and columns of the token grid.
-    pub grid: [usize; 2],
+    /// Depth, rows and columns of the token grid; 1 for axes that it does not have.
+    pub grid: [usize; 3],
     /// Padding at the border of the domain.
     pub padding: Padding,
     pub condition: Condition,
 }
 
 impl BackboneShape {
+    /// Tokens along each axis that the grid has.
+    pub(super) fn axes(&self) -> &[usize] {
+        let missing = self.grid[..2].iter().take_while(|tokens| **tokens == 1).count();
+        &self.grid[missing..]
+    }
+
+    /// `n` along each axis that the grid has, and 1 along the others.
+    pub(super) fn along(&self, n: usize) -> [usize; 3] {
+        let missing = 3 - self.axes().len();
+        std::array::from_fn(|axis| if axis < missing { 1 } else { n })
+    }
+
+    /// `8 x 6`; a line has one row.
+    pub(super) fn describe(&self) -> String {
+        let first = usize::from(self.grid[0] == 1);
+        self.grid[first..].iter().map(usize::to_string).collect::<Vec<_>>().join(" x ")
+    }
+
+    /// Rows and columns of the token grid, for layers without a depth: its planes are stacked. If there are several, and
+    /// `planar` names something that depends on the places of the tokens, the builder refuses it.
+    pub(super) fn plane(&self, b: &mut Builder, planar: Option<&str>) -> [usize; 2] {
+        let [depth, rows, columns] = self.grid;
+        if let (2.., Some(what)) = (depth, planar) {
+            b.refuse(format!(
+                "model.backbone: {what} supports one or two axes, but the token grid is {}: use kind: unet, resnet, \
+                 autoencoder, mlp, or pdet_stack with kernel_size: 0",
+                self.describe()
+            ));
+        }
+        [depth * rows, columns]
+    }
+
     pub(crate) fn filter(&self, side: usize) -> Option<(usize, Padding)> {
         (side > 0).then_some((side, self.padding))
     }
@@ -152,6 +195,8 @@ pub(crate) enum Backbone {
     Fourier(FourierLayers),
     Mlp(MlpLayers),
     Convolutions(Box<ConvLayers>),
+    Residual(ResidualLayers),
+    Autoencoder(AutoencoderLayers),
 }
 
 impl Backbone {
@@ -162,6 +207,10 @@ impl Backbone {
             BackboneConfig::Fno(c) => Self::Fourier(FourierLayers::new(b, c, shape)),
             BackboneConfig::Mlp(c) => Self::Mlp(MlpLayers::new(b, c, shape)),
             BackboneConfig::Unet(c) => Self::Convolutions(Box::new(ConvLayers::new(b, c, shape))),
+            BackboneConfig::Resnet(c) => Self::Residual(ResidualLayers::new(b, c, shape)),
+            BackboneConfig::Autoencoder(c) => {
+                Self::Autoencoder(AutoencoderLayers::new(b, c, shape))
+            }
         }
     }
 
@@ -173,6 +222,8 @@ impl Backbone {
             Self::Fourier(backbone) => backbone.forward(forward, x, condition),
             Self::Mlp(backbone) => backbone.forward(forward, x, condition),
             Self::Convolutions(backbone) => backbone.forward(forward, x, condition),
+            Self::Residual(backbone) => backbone.forward(forward, x, condition),
+            Self::Autoencoder(backbone) => backbone.forward(forward, x, condition),
         }
     }
 }
@@ -202,28 +253,35 @@ impl Input {
     }
 }
 
-/// A learned vector for each row and each column of the token grid.
+/// A learned vector for each plane, each row and each column of the token grid.
 #[derive(Clone, Debug)]
 struct Positions {
-    /// [rows, hidden] and [columns, hidden].
-    vectors: [ParamId; 2],
+    /// [planes, hidden] if there are several, [rows, hidden] and [columns, hidden].
+    vectors: Vec<ParamId>,
 }
 
 impl Positions {
-    fn new(b: &mut Builder, grid: [usize; 2], hidden: usize) -> Self {
+    fn new(b: &mut Builder, grid: [usize; 3], hidden: usize) -> Self {
         let start = Init::Uniform(0.1);
+        let axes = ["planes", "rows", "columns"].into_iter().zip(grid);
         let vectors = b.scope("positions", |b| {
-            ["rows", "columns"]
-                .map(|name| b.param(name, &[grid[usize::from(name == "columns")], hidden], start))
+            axes.skip(usize::from(grid[0] == 1))
+                .map(|(name, tokens)| b.param(name, &[tokens, hidden], start))
+                .collect()
         });
         Self { vectors }
     }
 
-    /// Adds to each token of x [B, T, hidden] the vectors of its row and its column.
+    /// Adds to each token of x [B, T, hidden] the vectors of its plane, its row and its column.
     fn add_to(&self, forward: &Forward, x: &Var) -> Result<Var> {
-        let [rows, columns] = self.vectors.map(|vectors| forward.get(vectors));
-        let [r, c, hidden] = [rows.shape()[0], columns.shape()[0], rows.shape()[1]];
-        let all = forward.apply(Binary::Add, &[&rows.reshape(&[r, 1, hidden]), columns])?;
-        forward.apply(Binary::Add, &[x, &all.reshape(&[r * c, hidden])])
+        let mut axes = self.vectors.iter().map(|vectors| forward.get(*vectors));
+        let hidden = x.value().width();
+        let Some(mut all) = axes.next().cloned() else { return Ok(x.clone()) };
+        for axis in axes {
+            let tokens = all.value().rows();
+            let sum = forward.apply(Binary::Add, &[&all.reshape(&[tokens, 1, hidden]), axis])?;
+            all = sum.reshape(&[tokens * axis.shape()[0], hidden]);
+        }
+        forward.apply(Binary::Add, &[x, &all])
     }
 }

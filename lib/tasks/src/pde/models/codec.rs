@@ -74,6 +74,9 @@ impl From<PaddingMode> for Padding {
 impl CodecModel {
     /// How fields of `channels` channels on `grid` are cut into tokens. The error says what does not match.
     pub fn patches(&self, grid: &[usize], channels: usize) -> Result<Patches, String> {
+        if grid.len() > 2 {
+            return Err(format!("fields with {} axes; codecs support one or two", grid.len()));
+        }
         let patches = Patches::new(grid, channels, self.patch)?;
         if self.latent > patches.patch_len() {
             return Err(format!(
@@ -142,13 +145,14 @@ pub struct Codec {
 impl Codec {
     /// For fields cut into `patches`.
     pub fn new(b: &mut Builder, c: &CodecModel, patches: &Patches) -> Self {
+        let [_, rows, columns] = patches.tokens();
         let side = |b: &mut Builder, name: &str, from: usize, to: usize, depth: usize, direct| {
             let block = BlockConfig {
                 width: c.hidden,
                 mlp_ratio: c.mlp_ratio,
                 mixing: Mixing::None,
                 filter: Some((c.kernel_size, c.padding_mode.into())),
-                grid: patches.tokens(),
+                grid: [rows, columns],
                 condition: Condition::Fixed,
                 branch_scale: Some(0.1),
             };

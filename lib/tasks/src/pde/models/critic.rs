@@ -24,15 +24,16 @@ const EPSILON: f64 = 1e-6;
 pub struct Critic(Network);
 
 impl Critic {
-    /// For latent tokens with `dim` features on `grid`, and a condition of `features` numbers.
+    /// For latent tokens with `dim` features on a grid, and a condition of `features` numbers.
     pub fn new(
         b: &mut Builder,
         config: &NetworkModel,
         dim: usize,
-        grid: [usize; 2],
+        [rows, columns]: [usize; 2],
         padding: Padding,
         features: usize,
     ) -> Self {
+        let grid = [1, rows, columns];
         let shape = NetworkShape { input: dim, output: dim, grid, padding, condition: features };
         let path = (config.condition, config.condition_width);
         Self(Network::new(b, &config.backbone, path, &shape))

@@ -24,17 +24,18 @@ pub struct Given<'a> {
 pub struct Denoiser(Network);
 
 impl Denoiser {
-    /// For residuals of latent tokens with `dim` features on `grid`, and a condition of `features` numbers in addition
+    /// For residuals of latent tokens with `dim` features on a grid, and a condition of `features` numbers in addition
     /// to the noise level.
     pub fn new(
         b: &mut Builder,
         config: &NetworkModel,
         dim: usize,
-        grid: [usize; 2],
+        [rows, columns]: [usize; 2],
         padding: Padding,
         features: usize,
     ) -> Self {
         let condition = features + 1;
+        let grid = [1, rows, columns];
         let shape = NetworkShape { input: 3 * dim, output: dim, grid, padding, condition };
         let path = (config.condition, config.condition_width);
         Self(Network::new(b, &config.backbone, path, &shape))

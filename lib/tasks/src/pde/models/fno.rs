@@ -58,9 +58,10 @@ struct Layer {
 
 impl FourierLayers {
     pub(super) fn new(b: &mut Builder, c: &Fno, shape: &BackboneShape) -> Self {
+        let grid = shape.plane(b, Some("kind: fno"));
         let layer = |b: &mut Builder, i: usize| {
             b.scope(format!("layers.{i}"), |b| Layer {
-                convolution: SpectralConv::new(b, "convolution", c.hidden, shape.grid, c.modes),
+                convolution: SpectralConv::new(b, "convolution", c.hidden, grid, c.modes),
                 skip: Linear::new(b, "skip", c.hidden, c.hidden),
             })
         };

@@ -1,7 +1,9 @@
 //! The models, one file each.
 
+mod autoencoder;
 pub(crate) mod backbone;
 pub mod codec;
+mod conv_layer;
 pub mod critic;
 pub mod denoiser;
 mod fno;
@@ -11,9 +13,12 @@ pub mod operator;
 pub mod patches;
 mod pdet_stack;
 mod pdet_unet;
+mod resnet;
 mod unet;
 
+pub use autoencoder::Autoencoder;
 pub use codec::{Codec, CodecModel};
+pub use conv_layer::{ConvActivation, ConvNorm};
 pub use critic::Critic;
 pub use denoiser::Denoiser;
 pub use fno::Fno;
@@ -23,7 +28,8 @@ pub use operator::{Operator, OperatorModel};
 pub use patches::Patches;
 pub use pdet_stack::PdetStack;
 pub use pdet_unet::PdetUnet;
-pub use unet::{ConvUnet, UnetActivation, UnetNorm, Upsample};
+pub use resnet::Resnet;
+pub use unet::{ConvUnet, Upsample};
 
 /// The default `N` of a configuration key.
 pub(crate) fn number<const N: usize>() -> usize {

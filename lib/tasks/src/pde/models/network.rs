@@ -57,8 +57,8 @@ pub struct NetworkShape {
     pub input: usize,
     /// Features per output token.
     pub output: usize,
-    /// Rows and columns of the token grid.
-    pub grid: [usize; 2],
+    /// Depth, rows and columns of the token grid; 1 for axes that it does not have.
+    pub grid: [usize; 3],
     /// Padding at the border of the domain.
     pub padding: Padding,
     /// Numbers in the condition.

@@ -1,12 +1,12 @@
 //! Cuts a field into patches, the tokens of a grid: [x.., channels] -> [tokens, patch.., channels].
 //!
-//! Fields have one or two axes. On one axis there is a single row of tokens, and the patches have the memory layout of
-//! the field. Models only see patches, so no model needs an op that reorders elements.
+//! Fields have one to three axes. On one axis there is a single row of tokens, and on two a single plane. Models only see
+//! patches, so no model needs an op that reorders elements.
 
 /// How fields of one size are cut into patches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Patches {
-    /// Grid points along each axis, one or two.
+    /// Grid points along each axis, one to three.
     grid: Vec<usize>,
     channels: usize,
     /// Patch size in points along each axis.
@@ -17,8 +17,8 @@ impl Patches {
     /// Cuts fields of `channels` channels on `grid` into patches of `side` points along each axis. The error says what
     /// does not match.
     pub fn new(grid: &[usize], channels: usize, side: usize) -> Result<Self, String> {
-        if !(1..=2).contains(&grid.len()) {
-            return Err(format!("fields with {} axes; models support one or two", grid.len()));
+        if !(1..=3).contains(&grid.len()) {
+            return Err(format!("fields with {} axes; models support one to three", grid.len()));
         }
         match grid.iter().find(|n| **n == 0 || side == 0 || !n.is_multiple_of(side)) {
             Some(n) => Err(format!("patch = {side} does not divide the {n} grid points")),
@@ -41,12 +41,12 @@ impl Patches {
         self.channels
     }
 
-    /// Rows and columns of the token grid.
-    pub fn tokens(&self) -> [usize; 2] {
-        match self.grid[..] {
-            [x, y] => [x / self.side, y / self.side],
-            _ => [1, self.grid[0] / self.side],
-        }
+    /// Depth, rows and columns of the token grid; 1 for axes that the fields do not have.
+    pub fn tokens(&self) -> [usize; 3] {
+        let missing = 3 - self.grid.len();
+        std::array::from_fn(|axis| {
+            axis.checked_sub(missing).map_or(1, |i| self.grid[i] / self.side)
+        })
     }
 
     /// Numbers per patch.
@@ -71,17 +71,20 @@ impl Patches {
 
     /// Every run of numbers that is contiguous in both layouts: offset in the field, offset in the patches, length.
     fn lines(&self, mut copy: impl FnMut(usize, usize, usize)) {
-        let [_, columns] = self.tokens();
-        let length = self.side * self.channels;
-        let [rows, row_len] = match self.grid[..] {
-            [x, y] => [x, y * self.channels],
+        let (rows, heights) = match self.grid[..] {
+            [x, y, _] if self.side > 1 => ([x, y], [self.side; 2]),
+            [x, _] if self.side > 1 => ([1, x], [1, self.side]),
+            // The same in both layouts.
             _ => return copy(0, 0, self.field_len()),
         };
-        for row in 0..rows {
-            for column in 0..columns {
-                let token = row / self.side * columns + column;
-                let place = token * self.patch_len() + row % self.side * length;
-                copy(row * row_len + column * length, place, length);
+        let ([_, high, wide], length) = (self.tokens(), self.side * self.channels);
+        for (plane, row) in (0..rows[0]).flat_map(|plane| (0..rows[1]).map(move |row| (plane, row)))
+        {
+            let first = (plane / heights[0] * high + row / heights[1]) * wide;
+            let within = (plane % heights[0] * heights[1] + row % heights[1]) * length;
+            for column in 0..wide {
+                let at = ((plane * rows[1] + row) * wide + column) * length;
+                copy(at, (first + column) * self.patch_len() + within, length);
             }
         }
     }
@@ -94,7 +97,10 @@ mod tests {
     #[test]
     fn patches_are_where_they_belong_and_come_back() {
         let patches = Patches::new(&[4, 6], 2, 2).unwrap();
-        assert_eq!((patches.tokens(), patches.patch_len(), patches.field_len()), ([2, 3], 8, 48));
+        assert_eq!(
+            (patches.tokens(), patches.patch_len(), patches.field_len()),
+            ([1, 2, 3], 8, 48)
+        );
         let field: Vec<f32> = (0..48).map(|i| i as f32).collect();
         let (mut cut, mut back) = (vec![0.0; 48], vec![0.0; 48]);
         patches.cut(&field, &mut cut);
@@ -103,15 +109,22 @@ mod tests {
         patches.join(&cut, &mut back);
         assert_eq!(back, field);
         let line = Patches::new(&[8], 3, 4).unwrap();
-        assert_eq!((line.tokens(), line.patch_len()), ([1, 2], 12));
+        assert_eq!((line.tokens(), line.patch_len()), ([1, 1, 2], 12));
         line.cut(&field[..24], &mut cut[..24]);
         assert_eq!(cut[..24], field[..24]);
+        let volume = Patches::new(&[4, 2, 6], 1, 2).unwrap();
+        assert_eq!((volume.tokens(), volume.patch_len()), ([2, 1, 3], 8));
+        volume.cut(&field, &mut cut);
+        // Token (1, 0, 2): planes 2 and 3, rows 0 and 1, columns 4 and 5.
+        assert_eq!(cut[40..], [28.0, 29.0, 34.0, 35.0, 40.0, 41.0, 46.0, 47.0]);
+        volume.join(&cut, &mut back);
+        assert_eq!(back, field);
     }
 
     #[test]
     fn what_does_not_fit_is_said() {
         assert!(Patches::new(&[8, 9], 1, 4).unwrap_err().contains("the 9 grid points"));
-        assert!(Patches::new(&[4, 4, 4], 1, 4).unwrap_err().contains("3 axes"));
+        assert!(Patches::new(&[4; 4], 1, 4).unwrap_err().contains("4 axes"));
         assert!(Patches::new(&[4], 1, 0).is_err());
     }
 }

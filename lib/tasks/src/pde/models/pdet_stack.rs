@@ -75,6 +75,8 @@ pub(crate) struct Stack {
 
 impl Stack {
     pub(super) fn new(b: &mut Builder, c: &PdetStack, shape: &BackboneShape) -> Self {
+        let filters = "kind: pdet_stack with kernel_size above 0";
+        let grid = shape.plane(b, (c.kernel_size > 0).then_some(filters));
         let block = |i: usize| {
             let attends = (c.depth - 1 - i).is_multiple_of(c.attention_every);
             BlockConfig {
@@ -82,7 +84,7 @@ impl Stack {
                 mlp_ratio: c.mlp_ratio,
                 mixing: if attends { c.attention.mixing() } else { learn::nn::Mixing::None },
                 filter: shape.filter(c.kernel_size),
-                grid: shape.grid,
+                grid,
                 condition: shape.condition,
                 branch_scale: Some(c.branch_scale),
             }

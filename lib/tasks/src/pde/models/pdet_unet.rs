@@ -73,7 +73,7 @@ impl Unet {
             (0..count).map(|i| Block::new(b, format!("{name}.{i}"), &config)).collect()
         };
         let input = Input::new(b, shape, c.hidden, c.positions);
-        let mut grid = shape.grid;
+        let mut grid = shape.plane(b, Some("kind: pdet_unet"));
         let mut levels = Vec::new();
         for (i, depth) in c.depths.iter().take(c.depths.len() - 1).enumerate() {
             let coarse = grid.map(|tokens| tokens.div_ceil(2));

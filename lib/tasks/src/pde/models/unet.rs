@@ -1,12 +1,12 @@
 use super::backbone::BackboneShape;
+use super::conv_layer::{ConvActivation, ConvLayer, ConvNorm, ConvStyle};
 use super::number;
 use learn::forward::Forward;
-use learn::nn::{Condition, Conv, ConvTranspose, GroupNorm, Linear};
+use learn::nn::{Condition, Conv, ConvTranspose, Linear};
 use learn::params::Builder;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tensor::Var;
-use tensor::ops::activation::Activation;
 use tensor::ops::binary::Binary;
 use tensor::ops::concat::Concat;
 use tensor::ops::depthwise_conv::Padding;
@@ -32,14 +32,14 @@ pub struct ConvUnet {
     pub kernel_size: usize,
     /// Normalisation after each convolution of the levels.
     #[serde(default)]
-    pub norm: UnetNorm,
+    pub norm: ConvNorm,
     /// Groups of features of `norm: group`; must divide 2 * `hidden`. Ignored otherwise.
     #[serde(default = "number::<8>")]
     #[schemars(range(min = 1, max = 65536))]
     pub groups: usize,
     /// Activation after each normalisation.
     #[serde(default)]
-    pub activation: UnetActivation,
+    pub activation: ConvActivation,
     /// How the token grid is made finer on the way up.
     #[serde(default)]
     pub upsample: Upsample,
@@ -47,36 +47,6 @@ pub struct ConvUnet {
     #[serde(default)]
     #[schemars(range(min = 0.0, max = 0.99))]
     pub dropout: f64,
-}
-
-/// Normalisation in a [`ConvUnet`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum UnetNorm {
-    /// Of each feature of a sample over the grid, without weight and bias.
-    #[default]
-    Instance,
-    /// Of groups of features of a sample over the grid, with weight and bias.
-    Group,
-    /// None.
-    None,
-}
-
-/// Activation in a [`ConvUnet`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum UnetActivation {
-    /// max(x, 0).
-    #[default]
-    Relu,
-    /// max(x, x/100).
-    LeakyRelu,
-    /// x·Φ(x).
-    Gelu,
-    /// x·σ(x).
-    Silu,
-    /// Hyperbolic tangent.
-    Tanh,
 }
 
 /// Up-sampling in a [`ConvUnet`].
@@ -90,37 +60,21 @@ pub enum Upsample {
     Interpolate,
 }
 
-impl From<UnetActivation> for Activation {
-    fn from(activation: UnetActivation) -> Self {
-        match activation {
-            UnetActivation::Relu => Activation::Relu,
-            UnetActivation::LeakyRelu => Activation::LeakyRelu,
-            UnetActivation::Gelu => Activation::Gelu,
-            UnetActivation::Silu => Activation::Silu,
-            UnetActivation::Tanh => Activation::Tanh,
-        }
-    }
-}
-
 impl ConvUnet {
     /// Violations in the values, except `kernel_size`; keys are relative to `backbone`.
     pub(super) fn violation(&self) -> Option<(&'static str, String)> {
-        let (groups, width) = (self.groups, self.hidden.saturating_mul(2));
-        let divides = groups > 0 && width.is_multiple_of(groups);
-        (self.norm == UnetNorm::Group && !divides).then(|| {
-            ("groups", format!("{groups} groups do not divide 2 * hidden = {width} features"))
-        })
+        self.norm.violation(self.groups, self.hidden.saturating_mul(2), "2 * hidden")
     }
 
     /// What does not work on the token grid of `shape`.
     fn problem(&self, shape: &BackboneShape) -> Option<String> {
-        let ([rows, columns], levels) = (shape.grid, self.levels);
+        let (grid, levels) = (shape.describe(), self.levels);
         let factor = 1_usize << levels.min(usize::BITS as usize - 1);
-        let halved = if rows == 1 { vec![columns] } else { vec![rows, columns] };
+        let halved = shape.axes();
         if let Some(side) = halved.iter().find(|side| !side.is_multiple_of(factor)) {
             return Some(format!(
                 "model.backbone.levels: {levels} levels need a grid divisible by {factor}, but a side of the token \
-                 grid {rows} x {columns} is {side}: lower levels, or change the grid of the data or the patch"
+                 grid {grid} is {side}: lower levels, or change the grid of the data or the patch"
             ));
         }
         let coarsest: Vec<usize> = halved.iter().map(|side| side / factor).collect();
@@ -134,9 +88,9 @@ impl ConvUnet {
         }
         // The norm of a single number is 0, whatever the number.
         let alone = coarsest.iter().product::<usize>() == 1;
-        (alone && self.norm == UnetNorm::Instance).then(|| {
+        (alone && self.norm == ConvNorm::Instance).then(|| {
             format!(
-                "model.backbone.levels: with {levels} levels the token grid {rows} x {columns} is a single token at \
+                "model.backbone.levels: with {levels} levels the token grid {grid} is a single token at \
                  the bottom, where norm: instance makes every feature 0: lower levels or use norm: group"
             )
         })
@@ -146,7 +100,7 @@ impl ConvUnet {
 /// The layers of a [`ConvUnet`].
 #[derive(Clone, Debug)]
 pub(crate) struct ConvLayers {
-    grid: [usize; 2],
+    grid: [usize; 3],
     /// Why the layers cannot run on this grid; the builder reports it.
     problem: Option<String>,
     input: Conv,
@@ -163,11 +117,7 @@ pub(crate) struct ConvLayers {
 
 /// Two convolutions, each followed by normalisation, activation and dropout.
 #[derive(Clone, Debug)]
-struct DoubleConv {
-    layers: [(Conv, Option<GroupNorm>); 2],
-    activation: Activation,
-    dropout: f64,
-}
+struct DoubleConv([ConvLayer; 2]);
 
 #[derive(Clone, Debug)]
 struct Up {
@@ -184,36 +134,12 @@ enum Finer {
 
 impl DoubleConv {
     /// From `from` features to `to`.
-    fn new(
-        b: &mut Builder,
-        c: &ConvUnet,
-        (filter, padding): ([usize; 2], Padding),
-        [from, to]: [usize; 2],
-    ) -> Self {
-        let activation = c.activation.into();
-        let layer = |b: &mut Builder, i: usize, from: usize| {
-            let conv = Conv::same(b, &format!("conv.{i}"), [from, to], filter, padding);
-            let norm = match c.norm {
-                UnetNorm::None => None,
-                UnetNorm::Instance => Some(GroupNorm::instance(to)),
-                UnetNorm::Group => Some(GroupNorm::new(b, &format!("norm.{i}"), to, c.groups)),
-            };
-            (conv, norm.map(|norm| norm.then(activation)))
-        };
-        Self { layers: [layer(b, 0, from), layer(b, 1, to)], activation, dropout: c.dropout }
+    fn new(b: &mut Builder, style: &ConvStyle, [from, to]: [usize; 2]) -> Self {
+        Self([ConvLayer::new(b, 0, [from, to], style), ConvLayer::new(b, 1, [to, to], style)])
     }
 
     fn forward(&self, forward: &Forward, x: &Var) -> Result<Var> {
-        let mut x = x.clone();
-        for (conv, norm) in &self.layers {
-            x = conv.forward(forward, &x)?;
-            x = match norm {
-                Some(norm) => norm.forward(forward, &x)?,
-                None => forward.apply(self.activation, &[&x])?,
-            };
-            x = forward.dropout(&x, self.dropout)?;
-        }
-        Ok(x)
+        self.0[1].forward(forward, &self.0[0].forward(forward, x)?)
     }
 }
 
@@ -232,11 +158,12 @@ impl ConvLayers {
         if let Some(problem) = &problem {
             b.refuse(problem);
         }
-        // On a line there is one row, and nothing along the columns of a filter.
-        let along = |n: usize| [if shape.grid[0] == 1 { 1 } else { n }, n];
-        let (filter, halves) = ((along(c.kernel_size), shape.padding), along(2));
+        let (filter, padding, halves) = (shape.along(c.kernel_size), shape.padding, shape.along(2));
+        let &ConvUnet { norm, groups, dropout, .. } = c;
+        let activation = c.activation.into();
+        let style = &ConvStyle { filter, padding, norm, groups, activation, dropout };
         let double = |b: &mut Builder, name: &str, sizes: [usize; 2]| {
-            b.scope(name, |b| DoubleConv::new(b, c, filter, sizes))
+            b.scope(name, |b| DoubleConv::new(b, style, sizes))
         };
         let width = |level: usize| c.hidden << level;
         let up = |b: &mut Builder, level: usize| {
@@ -247,22 +174,22 @@ impl ConvLayers {
                         Finer::Transposed(ConvTranspose::patches(b, "upsample", [from, to], halves))
                     }
                     Upsample::Interpolate => {
-                        let grid = [0, 1].map(|axis| match halves[axis] {
+                        let grid = [0, 1, 2].map(|axis| match halves[axis] {
                             1 => shape.grid[axis],
                             _ => shape.grid[axis] >> level,
                         });
                         let op = Interpolate { interpolation: Interpolation::Linear, grid };
-                        let conv = Conv::same(b, "upsample", [from, to], filter.0, filter.1);
+                        let conv = Conv::same(b, "upsample", [from, to], filter, padding);
                         Finer::Interpolated(op, conv)
                     }
                 },
-                convolutions: DoubleConv::new(b, c, filter, [2 * to, to]),
+                convolutions: DoubleConv::new(b, style, [2 * to, to]),
             })
         };
         Self {
             grid: shape.grid,
             problem,
-            input: Conv::same(b, "input", [shape.dim, c.hidden], filter.0, filter.1),
+            input: Conv::same(b, "input", [shape.dim, c.hidden], filter, padding),
             condition: match shape.condition {
                 Condition::Fixed => None,
                 Condition::Adaptive(width) => Some(Linear::new(b, "condition", width, c.hidden)),
@@ -287,11 +214,12 @@ impl ConvLayers {
         if let Some(problem) = &self.problem {
             return Err(Error::config(problem));
         }
-        let ([rows, columns], [batch, tokens, dim]) = (self.grid, [0, 1, 2].map(|i| z.shape()[i]));
-        let mut x = self.input.forward(forward, &z.reshape(&[batch, rows, columns, dim]))?;
+        let ([depth, rows, columns], [batch, tokens, dim]) =
+            (self.grid, [0, 1, 2].map(|i| z.shape()[i]));
+        let mut x = self.input.forward(forward, &z.reshape(&[batch, depth, rows, columns, dim]))?;
         if let (Some(linear), Some(condition)) = (&self.condition, condition) {
             let vector = linear.forward(forward, condition)?;
-            let vector = vector.reshape(&[batch, 1, 1, x.shape()[3]]);
+            let vector = vector.reshape(&[batch, 1, 1, 1, x.value().width()]);
             x = forward.apply(Binary::Add, &[&x, &vector])?;
         }
         let block = |convolutions: &DoubleConv, x: &Var| {
@@ -309,11 +237,11 @@ impl ConvLayers {
             let up = up.clone();
             x = forward.block(&[&x, skip], move |forward, vars| {
                 let finer = up.finer.forward(forward, &vars[0])?;
-                let both = forward.apply(Concat { axis: 3 }, &[&finer, &vars[1]])?;
+                let both = forward.apply(Concat { axis: 4 }, &[&finer, &vars[1]])?;
                 up.convolutions.forward(forward, &both)
             })?;
         }
-        let x = x.reshape(&[batch, tokens, x.shape()[3]]);
+        let x = x.reshape(&[batch, tokens, x.value().width()]);
         self.output.forward(forward, &x)
     }
 }

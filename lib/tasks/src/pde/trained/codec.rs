@@ -33,7 +33,8 @@ pub struct TrainedCodec {
 impl TrainedCodec {
     /// Rows and columns of the token grid.
     pub fn token_grid(&self) -> [usize; 2] {
-        self.tokens.patches.tokens()
+        let [_, rows, columns] = self.tokens.patches.tokens();
+        [rows, columns]
     }
 
     /// Grid points along each side of a patch.

@@ -21,6 +21,7 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("attention.cuh", include_str!("../include/attention.cuh")),
     ("attention_f32.cuh", include_str!("../include/attention_f32.cuh")),
     ("attention_half.cuh", include_str!("../include/attention_half.cuh")),
+    ("conv.cuh", include_str!("../include/conv.cuh")),
     ("decision.cuh", include_str!("../include/decision.cuh")),
     ("dropout.cuh", include_str!("../include/dropout.cuh")),
     ("element.cuh", include_str!("../include/element.cuh")),

@@ -11,29 +11,76 @@ struct Axis {
 
 struct Geometry {
     int batch, channels, filters, periodic;
+#ifdef VOLUME
+    Axis depth;
+#endif
     Axis rows, columns;
 };
 
+// The first axis of the grid: without VOLUME a constant, which costs nothing.
+DEVICE Axis planes(const Geometry& g) {
+#ifdef VOLUME
+    return g.depth;
+#else
+    return {1, 1, 1, 1, 1, 0};
+#endif
+}
+
+DEVICE int taps(const Geometry& g) {
+    return planes(g).taps * g.rows.taps * g.columns.taps;
+}
+
+#ifdef VOLUME
+#define DEPTH_SIZES                                                                              \
+    int depth, int to_depth, int depth_taps, int depth_stride, int depth_dilation,               \
+        int depth_margin,
+#define DEPTH_ARGUMENTS {depth, to_depth, depth_taps, depth_stride, depth_dilation, depth_margin},
+#else
+#define DEPTH_SIZES
+#define DEPTH_ARGUMENTS
+#endif
+
 #define GEOMETRY                                                                                 \
-    int batch, int channels, int filters, int periodic, int rows, int to_rows, int row_taps,     \
-        int row_stride, int row_dilation, int row_margin, int columns, int to_columns,           \
-        int column_taps, int column_stride, int column_dilation, int column_margin
+    int batch, int channels, int filters, int periodic, DEPTH_SIZES int rows, int to_rows,       \
+        int row_taps, int row_stride, int row_dilation, int row_margin, int columns,             \
+        int to_columns, int column_taps, int column_stride, int column_dilation, int column_margin
 
 #define GEOMETRY_ARGUMENTS                                                                       \
     {                                                                                            \
         batch, channels, filters, periodic,                                                      \
-            {rows, to_rows, row_taps, row_stride, row_dilation, row_margin}, {                   \
+            DEPTH_ARGUMENTS{rows, to_rows, row_taps, row_stride, row_dilation, row_margin}, {    \
             columns, to_columns, column_taps, column_stride, column_dilation, column_margin      \
         }                                                                                        \
     }
 
-// A cell of a grid or a tap of a filter, before its address is computed; `plane` is negative if there is none.
+// A cell of a grid or a tap of a filter, before its address is computed; `slice` is negative if there is none.
 struct Place {
-    int plane, row, column;
+    // A sample, a channel or a filter.
+    int slice;
+#ifdef VOLUME
+    int plane;
+#endif
+    int row, column;
 };
 
+DEVICE Place place(int slice, int plane, int row, int column) {
+#ifdef VOLUME
+    return {slice, plane, row, column};
+#else
+    return {slice, row, column};
+#endif
+}
+
+DEVICE int plane_of(const Place& place) {
+#ifdef VOLUME
+    return place.plane;
+#else
+    return 0;
+#endif
+}
+
 DEVICE Place nowhere() {
-    return {-1, 0, 0};
+    return place(-1, 0, 0, 0);
 }
 
 DEVICE int wrap(int at, int length) {
@@ -63,19 +110,26 @@ DEVICE Place find_row(const Seen& seen, int cell) {
     if (cell >= seen.rows) {
         return nowhere();
     }
-    int i = cell / g.columns.to;
-    return {i / g.rows.to, i % g.rows.to * g.rows.stride - g.rows.margin,
-                    cell % g.columns.to * g.columns.stride - g.columns.margin};
+    const Axis depth = planes(g);
+    int i = cell / g.columns.to, plane = i / g.rows.to;
+    return place(plane / depth.to, plane % depth.to * depth.stride - depth.margin,
+                 i % g.rows.to * g.rows.stride - g.rows.margin,
+                 cell % g.columns.to * g.columns.stride - g.columns.margin);
 }
 
-// The tap, and which of `planes` channels or filters.
-DEVICE Place find_tap(const Geometry& g, int at, int planes, int columns) {
+// The tap, and which of `slices` channels or filters.
+DEVICE Place find_tap(const Geometry& g, int at, int slices, int columns) {
     if (at >= columns) {
         return nowhere();
     }
-    int tap = at / planes;
-    return {at % planes, tap / g.columns.taps * g.rows.dilation,
-                    tap % g.columns.taps * g.columns.dilation};
+    int tap = at / slices, line = tap / g.columns.taps;
+#ifdef VOLUME
+    int plane = line / g.rows.taps, row = line % g.rows.taps;
+#else
+    int plane = 0, row = line;
+#endif
+    return place(at % slices, plane * planes(g).dilation, row * g.rows.dilation,
+                 tap % g.columns.taps * g.columns.dilation);
 }
 
 DEVICE Place find_column(const Seen& seen, int at) {
@@ -84,18 +138,21 @@ DEVICE Place find_column(const Seen& seen, int at) {
 
 DEVICE const element* address(const Seen& seen, Place cell, Place tap) {
     const Geometry& g = seen.g;
-    if (cell.plane < 0 || tap.plane < 0) {
+    if (cell.slice < 0 || tap.slice < 0) {
         return nullptr;
     }
-    int i = cell.row + tap.row, j = cell.column + tap.column;
+    const int depth = planes(g).from;
+    int p = plane_of(cell) + plane_of(tap), i = cell.row + tap.row, j = cell.column + tap.column;
     if (g.periodic) {
+        p = wrap(p, depth);
         i = wrap(i, g.rows.from);
         j = wrap(j, g.columns.from);
-    } else if (i < 0 || i >= g.rows.from || j < 0 || j >= g.columns.from) {
+    } else if (p < 0 || p >= depth || i < 0 || i >= g.rows.from || j < 0 || j >= g.columns.from) {
         return nullptr;
     }
-    long long at = ((long long)cell.plane * g.rows.from + i) * g.columns.from + j;
-    return seen.data + at * g.channels + tap.plane;
+    long long plane = (long long)cell.slice * depth + p;
+    long long at = (plane * g.rows.from + i) * g.columns.from + j;
+    return seen.data + at * g.channels + tap.slice;
 }
 
 // Rows are input cells, columns a tap and a filter: the gradients of the outputs that read a cell.
@@ -112,9 +169,10 @@ DEVICE Place find_row(const Readers& readers, int cell) {
     if (cell >= readers.rows) {
         return nowhere();
     }
-    int i = cell / g.columns.from;
-    return {i / g.rows.from, i % g.rows.from + g.rows.margin,
-                    cell % g.columns.from + g.columns.margin};
+    const Axis depth = planes(g);
+    int i = cell / g.columns.from, plane = i / g.rows.from;
+    return place(plane / depth.from, plane % depth.from + depth.margin,
+                 i % g.rows.from + g.rows.margin, cell % g.columns.from + g.columns.margin);
 }
 
 DEVICE Place find_column(const Readers& readers, int at) {
@@ -135,16 +193,19 @@ DEVICE int target(const Axis& axis, int at, int periodic) {
 
 DEVICE const element* address(const Readers& readers, Place cell, Place tap) {
     const Geometry& g = readers.g;
-    if (cell.plane < 0 || tap.plane < 0) {
+    if (cell.slice < 0 || tap.slice < 0) {
         return nullptr;
     }
+    const Axis depth = planes(g);
+    int p = target(depth, plane_of(cell) - plane_of(tap), g.periodic);
     int i = target(g.rows, cell.row - tap.row, g.periodic);
     int j = target(g.columns, cell.column - tap.column, g.periodic);
-    if (i < 0 || j < 0) {
+    if (p < 0 || i < 0 || j < 0) {
         return nullptr;
     }
-    long long at = ((long long)cell.plane * g.rows.to + i) * g.columns.to + j;
-    return readers.data + at * g.filters + tap.plane;
+    long long plane = (long long)cell.slice * depth.to + p;
+    long long at = (plane * g.rows.to + i) * g.columns.to + j;
+    return readers.data + at * g.filters + tap.slice;
 }
 
 // A plain matrix; with `filters`, w with a row per tap and filter and a column per channel.

@@ -2,6 +2,7 @@ use super::Geometry;
 use crate::Scratch;
 use crate::dtype::Float;
 use crate::op::GradBuffer;
+use crate::ops::grid::split;
 use crate::parallel::{reduce, row_blocks, rows_per_block};
 use crate::product::{View, product};
 use crate::vectorize;
@@ -18,10 +19,11 @@ fn cells_per_block(width: usize) -> usize {
 
 /// im2col: row r of `matrix` becomes the part of x that output cell `first` + r reads, tap by tap.
 fn neighbours<T: Float>(g: &Geometry, x: &[T], first: usize, matrix: &mut [T]) {
-    let c = g.channels;
-    for (r, row) in matrix.chunks_exact_mut(g.taps() * c).enumerate() {
-        for (tap, seen) in row.chunks_exact_mut(c).enumerate() {
-            match g.source(first + r, tap) {
+    let (c, places, cells) = (g.channels, g.places(), g.output());
+    for (r, row) in matrix.chunks_exact_mut(places.len() * c).enumerate() {
+        let at = split(first + r, cells);
+        for (place, seen) in places.iter().zip(row.chunks_exact_mut(c)) {
+            match g.source(at, *place) {
                 Some(cell) => seen.copy_from_slice(&x[cell * c..][..c]),
                 None => seen.fill(T::ZERO),
             }
@@ -70,11 +72,12 @@ pub(crate) fn input<T: Float>(g: &Geometry, w: &[T], dy: &[T], start: Start<'_, 
         }
         let mut readers = Scratch::<T>::uninit(range.len() * n);
         let mut parts = Scratch::<T>::uninit(range.len() * c);
-        for tap in 0..taps {
-            // Only cells that are read: with a stride of 2 in both directions, a quarter.
+        let cells: Vec<_> = range.clone().map(|cell| split(cell, g.input())).collect();
+        for (tap, place) in g.places().into_iter().enumerate() {
+            // Only cells that are read: with a stride of 2 in two directions, a quarter.
             let mut rows = Vec::with_capacity(range.len());
-            for (row, cell) in range.clone().enumerate() {
-                if let Some(target) = g.target(cell, tap) {
+            for (row, cell) in cells.iter().enumerate() {
+                if let Some(target) = g.target(*cell, place) {
                     readers[rows.len() * n..][..n].copy_from_slice(&dy[target * n..][..n]);
                     rows.push(row);
                 }

@@ -6,8 +6,10 @@ use crate::op::{GradBuffer, Grads, Launch, Saved};
 use crate::ops::linear::multiply_and_sum;
 use crate::tensor::Tensor;
 
-/// The kernels.
+/// The kernels for one or two axes.
 pub static SOURCE: Source = source!("conv", ALL_DTYPES);
+/// The same for three, which need more registers.
+pub static VOLUME: Source = source!("conv_volume", ALL_DTYPES);
 
 /// Threads per block.
 const THREADS: usize = 128;
@@ -63,26 +65,44 @@ impl Tile {
     }
 }
 
+/// The names of the variants of a kernel: for two and three axes; small, medium and unaligned tiles.
+type Variants = [[&'static str; 3]; 2];
+
+const FORWARD: Variants = [
+    ["conv_forward_small", "conv_forward_medium", "conv_forward_unaligned"],
+    ["conv_volume_forward_small", "conv_volume_forward_medium", "conv_volume_forward_unaligned"],
+];
+const INPUT: Variants = [
+    ["conv_input_small", "conv_input_medium", "conv_input_unaligned"],
+    ["conv_volume_input_small", "conv_volume_input_medium", "conv_volume_input_unaligned"],
+];
+const FILTER: Variants = [
+    ["conv_filter_small", "conv_filter_medium", "conv_filter_unaligned"],
+    ["conv_volume_filter_small", "conv_volume_filter_medium", "conv_volume_filter_unaligned"],
+];
+
 /// Launches the variant of a kernel for `tile`; sizes are passed between `before` and `after`.
 fn launch(
     g: &Geometry,
     element: Dtype,
     (tile, grid): (Tile, Grid),
-    [small, medium, unaligned]: [&'static str; 3],
+    [planar, volume]: Variants,
     before: &[Arg],
     after: &[Arg],
 ) {
-    let axes = [g.rows, g.columns]
-        .map(|axis| [axis.from, axis.to, axis.taps, axis.stride, axis.dilation, axis.margin]);
-    let sizes = [g.batch, g.channels, g.filters, usize::from(g.rows.periodic)];
-    let sizes = sizes.into_iter().chain(axes.into_iter().flatten()).map(Arg::from);
+    let axes = if g.is_planar() { &g.axes[1..] } else { &g.axes[..] };
+    let axes = axes.iter().flat_map(|a| [a.from, a.to, a.taps, a.stride, a.dilation, a.margin]);
+    let sizes = [g.batch, g.channels, g.filters, usize::from(g.axes[0].periodic)];
+    let sizes = sizes.into_iter().chain(axes).map(Arg::from);
     let args: Vec<Arg> = before.iter().copied().chain(sizes).chain(after.iter().copied()).collect();
+    let (source, [small, medium, unaligned]) =
+        if g.is_planar() { (&SOURCE, planar) } else { (&VOLUME, volume) };
     let kernel = match tile {
         Tile::Small => small,
         Tile::Medium => medium,
         Tile::Unaligned => unaligned,
     };
-    SOURCE.launch(element, kernel, grid, &args);
+    source.launch(element, kernel, grid, &args);
 }
 
 impl Launch for Conv {
@@ -127,9 +147,8 @@ fn output_by(
     add: bool,
 ) {
     let (element, result) = (x.dtype(), [g.cells()[1], g.filters]);
-    let kernels = ["conv_forward_small", "conv_forward_medium", "conv_forward_unaligned"];
     let grid = tile.grid(element, result, 1);
-    launch(g, element, (tile, grid), kernels, args![x, w, bias, out], args![add]);
+    launch(g, element, (tile, grid), FORWARD, args![x, w, bias, out], args![add]);
 }
 
 /// dx (+)= the gradient with respect to x, plus `bias`: with a bias, the transposed convolution of dy.
@@ -155,9 +174,8 @@ fn input_by(
     add: bool,
 ) {
     let (element, result) = (dy.dtype(), [g.cells()[0], g.channels]);
-    let kernels = ["conv_input_small", "conv_input_medium", "conv_input_unaligned"];
     let grid = tile.grid(element, result, 1);
-    launch(g, element, (tile, grid), kernels, args![dy, w, bias, dx], args![add]);
+    launch(g, element, (tile, grid), INPUT, args![dy, w, bias, dx], args![add]);
 }
 
 /// dw, in parts over output cells.
@@ -174,10 +192,9 @@ fn filter_by(tile: Tile, g: &Geometry, x: &Tensor, dy: &Tensor, grad: &mut GradB
     let chunk_cells = cells.div_ceil(wanted).next_multiple_of(CHUNK).max(CHUNK);
     let parts = cells.div_ceil(chunk_cells);
     let mut partials = Tensor::empty_on(x.device(), &[parts, g.filters * width], Dtype::F32);
-    let kernels = ["conv_filter_small", "conv_filter_medium", "conv_filter_unaligned"];
     let grid = tile.grid(element, result, parts);
     let before = args![x, dy, &mut partials];
-    launch(g, element, (tile, grid), kernels, before, args![chunk_cells]);
+    launch(g, element, (tile, grid), FILTER, before, args![chunk_cells]);
     reduce_rows::sum_to(&partials, grad);
 }
 
@@ -194,12 +211,18 @@ mod tests {
     fn every_tile_gives_the_same_convolution() {
         let seed = 7;
         for (op, x, w) in [
-            (Conv::same([1, 3], Padding::Periodic), [1, 2, 75, 16], [136, 1, 3, 16]),
-            (Conv::same([3, 3], Padding::Zero), [1, 5, 6, 136], [24, 3, 3, 136]),
+            (Conv::same([1, 1, 3], Padding::Periodic), [1, 1, 2, 75, 16], [136, 1, 1, 3, 16]),
+            (Conv::same([1, 3, 3], Padding::Zero), [1, 1, 5, 6, 136], [24, 1, 3, 3, 136]),
             (
-                Conv { stride: [1, 2], ..Conv::same([1, 3], Padding::Zero) },
-                [2, 1, 301, 8],
-                [8, 1, 3, 8],
+                Conv { stride: [1, 1, 2], ..Conv::same([1, 1, 3], Padding::Zero) },
+                [2, 1, 1, 301, 8],
+                [8, 1, 1, 3, 8],
+            ),
+            (Conv::same([3, 3, 1], Padding::Zero), [1, 3, 5, 6, 136], [24, 3, 3, 1, 136]),
+            (
+                Conv { stride: [2, 1, 2], ..Conv::same([3, 1, 3], Padding::Periodic) },
+                [1, 6, 9, 10, 8],
+                [136, 3, 1, 3, 8],
             ),
         ] {
             let case = Case::new(op, &[&x, &w, &w[..1]]);

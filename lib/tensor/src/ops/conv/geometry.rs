@@ -1,6 +1,7 @@
 //! The sizes of a convolution, and which cell each tap of the filter reads.
 
 use super::{Conv, Padding};
+use crate::ops::grid::{self, Cell};
 
 /// One axis of the grid.
 #[derive(Clone, Copy, Debug)]
@@ -22,8 +23,13 @@ impl Axis {
     pub(crate) fn source(&self, at: usize, tap: usize) -> Option<usize> {
         let moved = at * self.stride + tap * self.dilation;
         if self.periodic {
-            // The margin is at most the length, so adding the length once makes this non-negative.
-            return Some((moved + self.from - self.margin) % self.from);
+            // The margin is at most the length, so adding the length once makes this non-negative; it is below three
+            // lengths.
+            let mut cell = moved + self.from - self.margin;
+            while cell >= self.from {
+                cell -= self.from;
+            }
+            return Some(cell);
         }
         moved.checked_sub(self.margin).filter(|cell| *cell < self.from)
     }
@@ -62,8 +68,8 @@ impl Axis {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Geometry {
     pub(crate) batch: usize,
-    pub(crate) rows: Axis,
-    pub(crate) columns: Axis,
+    /// Depth, rows and columns.
+    pub(crate) axes: [Axis; 3],
     /// Channels of the input.
     pub(crate) channels: usize,
     /// Channels of the output.
@@ -71,49 +77,70 @@ pub(crate) struct Geometry {
 }
 
 impl Geometry {
-    /// Errors: x [B, rows, columns, C] and w [O, P, Q, C] violate a shape rule.
+    /// Errors: x [B, depth, rows, columns, C] and w [O, P, Q, R, C], of which depth and P may be missing, violate a shape
+    /// rule.
     pub(crate) fn new(op: &Conv, x: &[usize], w: &[usize]) -> Result<Self, String> {
-        let (&[batch, rows, columns, channels], &[filters, p, q, wide]) = (x, w) else {
-            return Err("takes x [B, rows, columns, C] and w [O, P, Q, C]".into());
+        let (Some([batch, from @ .., channels]), Some([filters, taps @ .., wide])) =
+            (grid::lengths(x), grid::lengths(w))
+        else {
+            return Err("takes x [B, (depth,) rows, columns, C] and w [O, (P,) Q, R, C]".into());
         };
         if channels != wide {
             return Err("the last axis of x must be the last of w".into());
         }
-        let (rows, columns) = (Axis::new(op, 0, rows, p)?, Axis::new(op, 1, columns, q)?);
-        Ok(Self { batch, rows, columns, channels, filters })
+        let axis = |axis: usize| Axis::new(op, axis, from[axis], taps[axis]);
+        Ok(Self { batch, axes: [axis(0)?, axis(1)?, axis(2)?], channels, filters })
     }
 
-    /// Shape of the output.
-    pub(crate) fn output(&self) -> [usize; 4] {
-        [self.batch, self.rows.to, self.columns.to, self.filters]
+    /// Shape of the input: [B, depth, rows, columns, C].
+    pub(crate) fn input(&self) -> [usize; 5] {
+        let [depth, rows, columns] = self.axes.map(|axis| axis.from);
+        [self.batch, depth, rows, columns, self.channels]
+    }
+
+    /// Shape of the output: [B, depth, rows, columns, O].
+    pub(crate) fn output(&self) -> [usize; 5] {
+        let [depth, rows, columns] = self.axes.map(|axis| axis.to);
+        [self.batch, depth, rows, columns, self.filters]
     }
 
     /// Number of taps of the filter.
     pub(crate) fn taps(&self) -> usize {
-        self.rows.taps * self.columns.taps
+        self.axes.iter().map(|axis| axis.taps).product()
     }
 
     /// Cells of the input and of the output, over all samples.
     pub(crate) fn cells(&self) -> [usize; 2] {
-        [self.rows.from * self.columns.from, self.rows.to * self.columns.to].map(|n| n * self.batch)
+        let from: usize = self.axes.iter().map(|axis| axis.from).product();
+        let to: usize = self.axes.iter().map(|axis| axis.to).product();
+        [from * self.batch, to * self.batch]
     }
 
-    /// The input cell that an output cell reads with `tap`; both are indices over all samples.
-    pub(crate) fn source(&self, cell: usize, tap: usize) -> Option<usize> {
-        let (rows, columns) = (&self.rows, &self.columns);
-        let row = rows.source(cell / columns.to % rows.to, tap / columns.taps)?;
-        let column = columns.source(cell % columns.to, tap % columns.taps)?;
-        let sample = cell / (rows.to * columns.to);
-        Some((sample * rows.from + row) * columns.from + column)
+    /// Whether the filter never leaves its plane of rows and columns, and there is only one.
+    pub(crate) fn is_planar(&self) -> bool {
+        let Axis { from, to, taps, margin, .. } = self.axes[0];
+        (from, to, taps, margin) == (1, 1, 1, 0)
     }
 
-    /// The output cell that reads an input cell with `tap`, if any.
-    pub(crate) fn target(&self, cell: usize, tap: usize) -> Option<usize> {
-        let (rows, columns) = (&self.rows, &self.columns);
-        let row = rows.target(cell / columns.from % rows.from, tap / columns.taps)?;
-        let column = columns.target(cell % columns.from, tap % columns.taps)?;
-        let sample = cell / (rows.from * columns.from);
-        Some((sample * rows.to + row) * columns.to + column)
+    /// The position in the filter of each tap.
+    pub(crate) fn places(&self) -> Vec<[usize; 3]> {
+        let [_, rows, columns] = self.axes.map(|axis| axis.taps);
+        let place = |tap: usize| [tap / columns / rows, tap / columns % rows, tap % columns];
+        (0..self.taps()).map(place).collect()
+    }
+
+    /// The index over all samples of the input cell that an output cell reads with the tap at `place`.
+    pub(crate) fn source(&self, (sample, at): Cell, place: [usize; 3]) -> Option<usize> {
+        self.axes.iter().zip(at).zip(place).try_fold(sample, |cell, ((axis, at), tap)| {
+            Some(cell * axis.from + axis.source(at, tap)?)
+        })
+    }
+
+    /// The index over all samples of the output cell that reads an input cell with the tap at `place`, if any.
+    pub(crate) fn target(&self, (sample, at): Cell, place: [usize; 3]) -> Option<usize> {
+        self.axes.iter().zip(at).zip(place).try_fold(sample, |cell, ((axis, at), tap)| {
+            Some(cell * axis.to + axis.target(at, tap)?)
+        })
     }
 }
 
@@ -126,17 +153,25 @@ mod tests {
         let mut seen = 0;
         for (stride, dilation, margin) in [(1, 1, 1), (2, 1, 1), (3, 2, 2), (1, 3, 0), (2, 2, 3)] {
             for padding in [Padding::Zero, Padding::Periodic] {
-                let each = |x| [x, x];
+                let each = |x| [x; 3];
                 let (stride, dilation, margin) = (each(stride), each(dilation), each(margin));
                 let op = Conv { bias: false, stride, dilation, margin, padding };
-                let Ok(g) = Geometry::new(&op, &[2, 7, 8, 1], &[1, 3, 2, 1]) else { continue };
+                let (x, w) = ([2, 4, 7, 8, 1], [1, 2, 3, 2, 1]);
+                let Ok(g) = Geometry::new(&op, &x, &w) else { continue };
                 let [from, to] = g.cells();
-                for tap in 0..g.taps() {
-                    for cell in 0..from {
-                        let readers: Vec<usize> =
-                            (0..to).filter(|o| g.source(*o, tap) == Some(cell)).collect();
+                for tap in g.places() {
+                    let mut readers = vec![vec![]; from];
+                    for output in 0..to {
+                        if let Some(cell) = g.source(grid::split(output, g.output()), tap) {
+                            readers[cell].push(output);
+                        }
+                    }
+                    for (cell, readers) in readers.iter().enumerate() {
                         assert!(readers.len() <= 1);
-                        assert_eq!(g.target(cell, tap), readers.first().copied());
+                        assert_eq!(
+                            g.target(grid::split(cell, g.input()), tap),
+                            readers.first().copied()
+                        );
                         seen += readers.len();
                     }
                 }

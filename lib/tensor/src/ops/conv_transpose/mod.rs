@@ -1,17 +1,18 @@
 //! Transposed convolution over a grid, channels last: the gradient of a convolution ([`Conv`]) from grid y to grid x
 //! with respect to its input, as in PyTorch:
-//! y[b, i·s + p·d - m, j·t + q·e - n, o] += w[c, p, q, o]·x[b, i, j, c], plus bias[o].
+//! y[b, i·s + p·d - m, j·t + q·e - n, k·u + r·f - l, o] += w[c, p, q, r, o]·x[b, i, j, k, c], plus bias[o].
 //!
-//! x [B, rows, columns, C], w [C, P, Q, O], bias [O] if `bias`; a one-dimensional grid has one row. Stride (s, t),
-//! dilation (d, e), margin (m, n), output padding (a, c).
-//! y [B, (rows - 1)·s - 2m + d(P - 1) + a + 1, .., O]; what falls outside is dropped.
-//! dx is the convolution of dy with w, dw the gradient of that convolution's filter, db = Σ dy. Costs 2·C·P·Q·O
+//! x [B, depth, rows, columns, C], w [C, P, Q, R, O], bias [O] if `bias`; depth and P may be missing, which is 1, and a
+//! one-dimensional grid has one row. Stride (s, t, u), dilation (d, e, f), margin (m, n, l), output padding (a, ..).
+//! y [B, (depth - 1)·s - 2m + d(P - 1) + a + 1, .., O], with a depth if x has one; what falls outside is dropped.
+//! dx is the convolution of dy with w, dw the gradient of that convolution's filter, db = Σ dy. Costs 2·C·P·Q·R·O
 //! operations per cell of x forward and twice that backward.
 
 mod cuda;
 
 use super::conv::{Conv, Geometry, Padding, cpu};
 use crate::op::{Case, Grads, Op, Saved};
+use crate::ops::grid;
 use crate::tensor::Tensor;
 use crate::with_float;
 
@@ -20,28 +21,28 @@ use crate::with_float;
 pub struct ConvTranspose {
     /// Whether there is a third input.
     pub bias: bool,
-    /// Stride along rows and columns.
-    pub stride: [usize; 2],
-    /// Dilation along rows and columns.
-    pub dilation: [usize; 2],
+    /// Stride along depth, rows and columns.
+    pub stride: [usize; 3],
+    /// Dilation along depth, rows and columns.
+    pub dilation: [usize; 3],
     /// Cells removed on each side (PyTorch's `padding`).
-    pub margin: [usize; 2],
+    pub margin: [usize; 3],
     /// Cells added at the end of each axis; below the stride.
-    pub output_padding: [usize; 2],
+    pub output_padding: [usize; 3],
 }
 
 impl ConvTranspose {
     /// The up-sampling by `stride` whose filter has as many taps, so that every cell is written by one tap.
-    pub fn patches(stride: [usize; 2]) -> Self {
-        Self { bias: true, stride, dilation: [1, 1], margin: [0, 0], output_padding: [0, 0] }
+    pub fn patches(stride: [usize; 3]) -> Self {
+        Self { bias: true, stride, dilation: [1; 3], margin: [0; 3], output_padding: [0; 3] }
     }
 
-    /// Rows and columns of y.
-    fn grid(&self, x: &[usize], w: &[usize]) -> Result<[usize; 2], String> {
-        let mut grid = [0; 2];
+    /// Depth, rows and columns of y, given those of x and of the filter.
+    fn grid(&self, x: [usize; 3], filter: [usize; 3]) -> Result<[usize; 3], String> {
+        let mut grid = [0; 3];
         for (axis, to) in grid.iter_mut().enumerate() {
             let [stride, dilation] = [self.stride[axis], self.dilation[axis]];
-            let (from, taps) = (x[axis + 1], w[axis + 1]);
+            let (from, taps) = (x[axis], filter[axis]);
             if from == 0 || taps == 0 || stride == 0 || dilation == 0 {
                 return Err("grid, filter, stride and dilation must be at least 1".into());
             }
@@ -60,16 +61,18 @@ impl ConvTranspose {
 
     /// The sizes of the convolution from y to x. Errors: x and w violate a shape rule.
     fn geometry(&self, x: &[usize], w: &[usize]) -> Result<Geometry, String> {
-        let (&[batch, _, _, channels], &[wide, _, _, filters]) = (x, w) else {
-            return Err("takes x [B, rows, columns, C] and w [C, P, Q, O]".into());
+        let (Some([batch, from @ .., channels]), Some([wide, filter @ .., filters])) =
+            (grid::lengths(x), grid::lengths(w))
+        else {
+            return Err("takes x [B, (depth,) rows, columns, C] and w [C, (P,) Q, R, O]".into());
         };
         if channels != wide {
             return Err("the last axis of x must be the first of w".into());
         }
-        let [to_rows, to_columns] = self.grid(x, w)?;
+        let [depth, rows, columns] = self.grid(from, filter)?;
         let &Self { stride, dilation, margin, .. } = self;
         let conv = Conv { bias: false, stride, dilation, margin, padding: Padding::Zero };
-        Geometry::new(&conv, &[batch, to_rows, to_columns, filters], w)
+        Geometry::new(&conv, &[batch, depth, rows, columns, filters], w)
     }
 
     /// The sizes of a call whose shapes have been accepted.
@@ -86,8 +89,7 @@ impl Op for ConvTranspose {
             ([x, w, [o]], true) if w.last() == Some(o) => (x, w),
             _ => return Err("takes x, w and, with a bias, bias [O]".into()),
         };
-        let g = self.geometry(x, w)?;
-        Ok(vec![g.batch, g.rows.from, g.columns.from, g.channels])
+        grid::like(x, self.geometry(x, w)?.input())
     }
 
     fn operations(&self, inputs: &[&[usize]]) -> usize {
@@ -124,33 +126,47 @@ impl Op for ConvTranspose {
     }
 }
 
-/// One and two dimensions, strides, dilations, margins and output padding, overlapping and separate filters, few and
+/// One to three dimensions, strides, dilations, margins and output padding, overlapping and separate filters, few and
 /// many channels.
 pub fn cases() -> Vec<Case> {
-    let case = |op: ConvTranspose, x: [usize; 4], w: [usize; 4]| {
-        let shapes: &[&[usize]] = if op.bias { &[&x, &w, &w[3..]] } else { &[&x, &w] };
+    let any = |op: ConvTranspose, x: &[usize], w: &[usize]| {
+        let shapes: &[&[usize]] = if op.bias { &[x, w, &w[w.len() - 1..]] } else { &[x, w] };
         Case::new(op, shapes).operations(op.operations(shapes))
     };
+    let case = |op: ConvTranspose, x: [usize; 4], w: [usize; 4]| any(op, &x, &w);
+    let volume = |op: ConvTranspose, x: [usize; 5], w: [usize; 5]| any(op, &x, &w);
     let patches = ConvTranspose::patches;
-    let plain = patches([1, 1]);
+    let plain = patches([1, 1, 1]);
     vec![
         case(plain, [1, 1, 1, 1], [1, 1, 1, 1]),
-        case(patches([1, 2]), [2, 1, 9, 5], [5, 1, 2, 3]),
-        case(patches([2, 2]), [2, 5, 7, 6], [6, 2, 2, 3]),
-        case(ConvTranspose { bias: false, ..patches([2, 2]) }, [3, 4, 5, 16], [16, 2, 2, 8]),
-        case(ConvTranspose { margin: [1, 2], ..plain }, [2, 6, 5, 4], [4, 3, 5, 7]),
+        case(patches([1, 1, 2]), [2, 1, 9, 5], [5, 1, 2, 3]),
+        case(patches([1, 2, 2]), [2, 5, 7, 6], [6, 2, 2, 3]),
+        case(ConvTranspose { bias: false, ..patches([1, 2, 2]) }, [3, 4, 5, 16], [16, 2, 2, 8]),
+        case(ConvTranspose { margin: [0, 1, 2], ..plain }, [2, 6, 5, 4], [4, 3, 5, 7]),
         case(
-            ConvTranspose { margin: [1, 1], output_padding: [1, 0], ..patches([2, 3]) },
+            ConvTranspose { margin: [0, 1, 1], output_padding: [0, 1, 0], ..patches([1, 2, 3]) },
             [2, 4, 6, 8],
             [8, 3, 4, 16],
         ),
         case(
-            ConvTranspose { dilation: [2, 3], output_padding: [1, 1], ..patches([2, 2]) },
+            ConvTranspose { dilation: [1, 2, 3], output_padding: [0, 1, 1], ..patches([1, 2, 2]) },
             [1, 4, 5, 3],
             [3, 3, 2, 9],
         ),
-        case(patches([1, 2]), [2, 1, 70, 72], [72, 1, 2, 24]),
-        case(patches([3, 1]), [2, 9, 10, 8], [8, 3, 1, 136]),
-        case(patches([2, 2]), [8, 16, 16, 128], [128, 2, 2, 64]),
+        volume(patches([2, 2, 2]), [2, 3, 4, 5, 6], [6, 2, 2, 2, 5]),
+        volume(
+            ConvTranspose {
+                margin: [1, 0, 2],
+                output_padding: [1, 0, 1],
+                dilation: [1, 2, 1],
+                ..patches([2, 1, 3])
+            },
+            [2, 3, 4, 3, 8],
+            [8, 3, 2, 4, 8],
+        ),
+        case(patches([1, 1, 2]), [2, 1, 70, 72], [72, 1, 2, 24]),
+        case(patches([1, 3, 1]), [2, 9, 10, 8], [8, 3, 1, 136]),
+        case(patches([1, 2, 2]), [8, 16, 16, 128], [128, 2, 2, 64]),
+        volume(patches([2, 2, 2]), [2, 8, 8, 8, 128], [128, 2, 2, 2, 64]),
     ]
 }

@@ -2,7 +2,7 @@ use super::{Interpolate, Interpolation};
 use crate::dtype::Float;
 use crate::for_rows;
 use crate::op::GradBuffer;
-use crate::ops::pool::lengths;
+use crate::ops::grid;
 use crate::tensor::Tensor;
 
 /// Along one axis, the old cells that each new cell reads, with their weights.
@@ -38,42 +38,51 @@ fn adjoint<T: Float>(weights: &Weights<T>, from: usize) -> Weights<T> {
     all
 }
 
-/// Every cell of `to` (+)= a weighted sum of cells of `from`.
+/// Every cell of `to` (+)= a weighted sum of cells of `from` [B, depth, rows, columns, C], given the weights along each
+/// axis.
 fn gather<T: Float>(
-    [by_row, by_column]: [&Weights<T>; 2],
-    (from, columns): (&[T], usize),
+    [by_plane, by_row, by_column]: &[Weights<T>; 3],
+    (from, [_, _, rows, columns, _]): (&[T], [usize; 5]),
     to: &mut Tensor,
     add: bool,
 ) {
-    let [samples, rows, wide, c] = lengths(to);
-    let sample = from.len() / samples.max(1);
-    for_rows!((to.write::<T>(), c), 4 * c, |cell, y| {
+    let lengths = grid::of(to);
+    let c = lengths[4];
+    let sample_len = from.len() / lengths[0].max(1);
+    for_rows!((to.write::<T>(), c), 8 * c, |cell, y| {
         let y = &mut y[..c];
         if !add {
             y.fill(T::ZERO);
         }
-        let x = &from[cell / (rows * wide) * sample..][..sample];
-        for (row, wr) in &by_row[cell / wide % rows] {
-            for (column, wc) in &by_column[cell % wide] {
-                let (weight, x) = (*wr * *wc, &x[(row * columns + column) * c..][..c]);
-                for i in 0..c {
-                    y[i] = weight.mul_add(x[i], y[i]);
+        let (sample, [i, j, k]) = grid::split(cell, lengths);
+        let x = &from[sample * sample_len..][..sample_len];
+        for (plane, wp) in &by_plane[i] {
+            for (row, wr) in &by_row[j] {
+                let (line, wr) = ((plane * rows + row) * columns, *wp * *wr);
+                for (column, wc) in &by_column[k] {
+                    let (weight, x) = (wr * *wc, &x[(line + column) * c..][..c]);
+                    for i in 0..c {
+                        y[i] = weight.mul_add(x[i], y[i]);
+                    }
                 }
             }
         }
     });
 }
 
+/// The weights along each axis, from x to y.
+fn weights_of<T: Float>(op: &Interpolate, x: [usize; 5]) -> [Weights<T>; 3] {
+    [0, 1, 2].map(|axis| weights(op.interpolation, x[axis + 1], op.grid[axis]))
+}
+
 pub(super) fn forward<T: Float>(op: &Interpolate, x: &Tensor, out: &mut Tensor) {
-    let [_, rows, columns, _] = lengths(x);
-    let by_row = weights(op.interpolation, rows, op.grid[0]);
-    let by_column = weights(op.interpolation, columns, op.grid[1]);
-    gather([&by_row, &by_column], (x.read::<T>(), columns), out, false);
+    let from = grid::of(x);
+    gather(&weights_of(op, from), (x.read::<T>(), from), out, false);
 }
 
 pub(super) fn backward<T: Float>(op: &Interpolate, dy: &Tensor, grad: &mut GradBuffer) {
-    let [_, rows, columns, _] = lengths(&grad.tensor);
-    let by_row = adjoint(&weights(op.interpolation, rows, op.grid[0]), rows);
-    let by_column = adjoint(&weights(op.interpolation, columns, op.grid[1]), columns);
-    gather([&by_row, &by_column], (dy.read::<T>(), op.grid[1]), &mut grad.tensor, grad.accumulate);
+    let (from, to) = (grid::of(&grad.tensor), grid::of(dy));
+    let weights: [Weights<T>; 3] = weights_of(op, from);
+    let weights = [0, 1, 2].map(|axis| adjoint(&weights[axis], from[axis + 1]));
+    gather(&weights, (dy.read::<T>(), to), &mut grad.tensor, grad.accumulate);
 }

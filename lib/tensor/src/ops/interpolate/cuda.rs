@@ -2,7 +2,7 @@ use super::{Interpolate, Interpolation};
 use crate::args;
 use crate::kernel::{ALL_DTYPES, Arg, Source, source, units};
 use crate::op::{GradBuffer, Grads, Launch, Saved};
-use crate::ops::pool::lengths;
+use crate::ops::grid;
 use crate::tensor::Tensor;
 
 /// The kernels.
@@ -10,10 +10,11 @@ pub static SOURCE: Source = source!("interpolate", ALL_DTYPES);
 
 impl Interpolate {
     /// The arguments that both kernels take: the sizes of x, the new grid, the channels, and the kind.
-    fn sizes(&self, x: &Tensor) -> [Arg<'static>; 6] {
-        let ([_, rows, columns, c], [to_rows, to_columns]) = (lengths(x), self.grid);
+    fn sizes(&self, x: &Tensor) -> [Arg<'static>; 8] {
+        let ([_, depth, rows, columns, c], [to_depth, to_rows, to_columns]) =
+            (grid::of(x), self.grid);
         let linear = usize::from(self.interpolation == Interpolation::Linear);
-        [rows, columns, to_rows, to_columns, c, linear].map(Arg::from)
+        [depth, rows, columns, to_depth, to_rows, to_columns, c, linear].map(Arg::from)
     }
 }
 

@@ -68,51 +68,73 @@ DEVICE void add_weighted(float (&sum)[N], float weight, const element* from) {
   }
 }
 
-// `cells` cells of y [B, to_rows, to_columns, channels] from x [B, rows, columns, channels].
+// `cells` cells of y [B, to_depth, to_rows, to_columns, channels] from x [B, depth, rows, columns, channels].
 KERNEL(interpolate_forward)
-(const element* __restrict__ x, element* __restrict__ y, int cells, int rows, int columns,
- int to_rows, int to_columns, int channels, int linear) {
+(const element* __restrict__ x, element* __restrict__ y, int cells, int depth, int rows,
+ int columns, int to_depth, int to_rows, int to_columns, int channels, int linear) {
   with_unit(cells, channels, [&](auto n, int cell, int channel) {
     constexpr int N = n.value;
-    Pair row = pair(cell / to_columns % to_rows, rows, to_rows, linear);
+    int line = cell / to_columns, layer = line / to_rows, sample = layer / to_depth;
+    Pair plane = pair(layer % to_depth, depth, to_depth, linear);
+    Pair row = pair(line % to_rows, rows, to_rows, linear);
     Pair column = pair(cell % to_columns, columns, to_columns, linear);
-    long long sample = (long long)(cell / (to_rows * to_columns)) * rows * columns;
-    const element* from = x + sample * channels + channel;
+    const element* from = x + (long long)sample * depth * rows * columns * channels + channel;
     float sum[N] = {};
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-      float weight = (i < 2 ? 1.0f - row.weight : row.weight) *
-                     (i % 2 == 0 ? 1.0f - column.weight : column.weight);
+    for (int p = 0; p < 2; p++) {
+      float share = p == 0 ? 1.0f - plane.weight : plane.weight;
       // Elements with weight zero are not read: they may be NaN.
-      if (weight != 0.0f) {
-        long long at = (long long)(i < 2 ? row.low : row.high) * columns;
-        at += i % 2 == 0 ? column.low : column.high;
-        add_weighted(sum, weight, from + at * channels);
+      if (share == 0.0f) {
+        continue;
+      }
+      long long first = (long long)(p == 0 ? plane.low : plane.high) * rows;
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        float weight = share * (i < 2 ? 1.0f - row.weight : row.weight) *
+                       (i % 2 == 0 ? 1.0f - column.weight : column.weight);
+        if (weight != 0.0f) {
+          long long at = (first + (i < 2 ? row.low : row.high)) * columns;
+          at += i % 2 == 0 ? column.low : column.high;
+          add_weighted(sum, weight, from + at * channels);
+        }
       }
     }
     put_vector<N>(y + (long long)cell * channels + channel, sum, 0);
   });
 }
 
+// The new cells along one axis that may read an old one: from `begin` to before `end`.
+struct Cells {
+  int begin, end;
+};
+
+DEVICE Cells readers(int old, int from, int to, int linear) {
+  return {first_with(old, from, to, linear), end_with(old, from, to, linear)};
+}
+
 // `cells` cells of dx (+)= the gradients of the new cells that read an old one, in order, given dy.
 KERNEL(interpolate_backward)
-(const element* __restrict__ dy, element* __restrict__ dx, int cells, int rows, int columns,
- int to_rows, int to_columns, int channels, int linear, int add) {
+(const element* __restrict__ dy, element* __restrict__ dx, int cells, int depth, int rows,
+ int columns, int to_depth, int to_rows, int to_columns, int channels, int linear, int add) {
   with_unit(cells, channels, [&](auto n, int cell, int channel) {
     constexpr int N = n.value;
-    int row = cell / columns % rows, column = cell % columns;
-    long long sample = (long long)(cell / (rows * columns)) * to_rows * to_columns;
-    const element* from = dy + sample * channels + channel;
+    int line = cell / columns, layer = line / rows, sample = layer / depth;
+    int plane = layer % depth, row = line % rows, column = cell % columns;
+    const element* from =
+        dy + (long long)sample * to_depth * to_rows * to_columns * channels + channel;
     float sum[N] = {};
-    int row_end = end_with(row, rows, to_rows, linear);
-    int column_begin = first_with(column, columns, to_columns, linear);
-    int column_end = end_with(column, columns, to_columns, linear);
-    for (int i = first_with(row, rows, to_rows, linear); i < row_end; i++) {
-      float row_share = share(row, i, rows, to_rows, linear);
-      for (int j = column_begin; j < column_end; j++) {
-        float weight = row_share * share(column, j, columns, to_columns, linear);
-        if (weight != 0.0f) {
-          add_weighted(sum, weight, from + ((long long)i * to_columns + j) * channels);
+    Cells planes = readers(plane, depth, to_depth, linear);
+    Cells lines = readers(row, rows, to_rows, linear);
+    Cells others = readers(column, columns, to_columns, linear);
+    for (int i = planes.begin; i < planes.end; i++) {
+      float plane_share = share(plane, i, depth, to_depth, linear);
+      for (int j = lines.begin; j < lines.end; j++) {
+        float line_share = plane_share * share(row, j, rows, to_rows, linear);
+        for (int k = others.begin; k < others.end; k++) {
+          float weight = line_share * share(column, k, columns, to_columns, linear);
+          if (weight != 0.0f) {
+            long long at = ((long long)i * to_rows + j) * to_columns + k;
+            add_weighted(sum, weight, from + at * channels);
+          }
         }
       }
     }

@@ -1,5 +1,5 @@
-//! Interpolation to another grid size, channels last. x [B, rows, columns, C], y [B, rows', columns', C] with the given
-//! new grid; a one-dimensional grid has one row.
+//! Interpolation to another grid size, channels last. x [B, depth, rows, columns, C], y [B, depth', rows', columns', C]
+//! with the given new grid; the depth may be missing, which is 1, and a one-dimensional grid has one row.
 //!
 //! Cells are areas (PyTorch's `align_corners=False`): the centre of new cell i of n' is at (i + 1/2)·n/n' - 1/2 in the
 //! n old cells. Nearest takes cell ⌊i·n/n'⌋; linear interpolates between the two adjacent cells in each direction,
@@ -12,6 +12,7 @@ mod cuda;
 pub use cuda::SOURCE;
 
 use crate::op::{Case, Grads, Op, Saved};
+use crate::ops::grid;
 use crate::tensor::Tensor;
 use crate::with_float;
 
@@ -20,7 +21,7 @@ use crate::with_float;
 pub enum Interpolation {
     /// The old cell that contains the corner of the new one.
     Nearest,
-    /// Linear in each direction (bilinear in two dimensions).
+    /// Linear in each direction (bilinear in two dimensions, trilinear in three).
     Linear,
 }
 
@@ -29,17 +30,18 @@ pub enum Interpolation {
 pub struct Interpolate {
     /// The method.
     pub interpolation: Interpolation,
-    /// Rows and columns of the new grid.
-    pub grid: [usize; 2],
+    /// Depth, rows and columns of the new grid.
+    pub grid: [usize; 3],
 }
 
 impl Op for Interpolate {
     fn shape(&self, inputs: &[&[usize]]) -> Result<Vec<usize>, String> {
-        match inputs {
-            [[b, rows, columns, c]] if rows * columns > 0 && self.grid[0] * self.grid[1] > 0 => {
-                Ok(vec![*b, self.grid[0], self.grid[1], *c])
+        match (inputs, inputs.first().and_then(|x| grid::lengths(x))) {
+            ([x], Some([b, from @ .., c])) if !from.contains(&0) && !self.grid.contains(&0) => {
+                let [depth, rows, columns] = self.grid;
+                grid::like(x, [b, depth, rows, columns, c])
             }
-            _ => Err(format!("takes x [B, rows, columns, C], to a grid {:?}", self.grid)),
+            _ => Err(format!("takes x [B, (depth,) rows, columns, C], to a grid {:?}", self.grid)),
         }
     }
 
@@ -55,20 +57,24 @@ impl Op for Interpolate {
     }
 }
 
-/// Finer, coarser, equal and mixed sizes; one and two dimensions; odd channels.
+/// Finer, coarser, equal and mixed sizes; one to three dimensions; odd channels.
 pub fn cases() -> Vec<Case> {
     let mut cases = vec![];
     for interpolation in [Interpolation::Nearest, Interpolation::Linear] {
-        for (shape, grid) in [
-            ([1, 1, 1, 1], [1, 1]),
-            ([2, 1, 7, 3], [1, 19]),
-            ([2, 1, 19, 3], [1, 7]),
-            ([3, 4, 6, 5], [8, 12]),
-            ([2, 9, 5, 17], [4, 11]),
-            ([2, 6, 4, 24], [3, 9]),
-            ([16, 16, 16, 64], [32, 32]),
-        ] {
-            cases.push(Case::new(Interpolate { interpolation, grid }, &[&shape]));
+        let sizes: [(&[usize], _); _] = [
+            (&[1, 1, 1, 1], [1, 1, 1]),
+            (&[2, 1, 7, 3], [1, 1, 19]),
+            (&[2, 1, 19, 3], [1, 1, 7]),
+            (&[3, 4, 6, 5], [1, 8, 12]),
+            (&[2, 9, 5, 17], [1, 4, 11]),
+            (&[2, 6, 4, 24], [1, 3, 9]),
+            (&[2, 3, 5, 4, 5], [6, 10, 8]),
+            (&[2, 5, 3, 4, 8], [3, 7, 4]),
+            (&[16, 16, 16, 64], [1, 32, 32]),
+            (&[2, 8, 8, 16, 64], [16, 16, 32]),
+        ];
+        for (shape, grid) in sizes {
+            cases.push(Case::new(Interpolate { interpolation, grid }, &[shape]));
         }
     }
     cases

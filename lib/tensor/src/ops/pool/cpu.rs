@@ -2,32 +2,27 @@ use super::{Pool, Pooling};
 use crate::dtype::Float;
 use crate::for_rows;
 use crate::op::GradBuffer;
+use crate::ops::grid::{of, split};
 use crate::tensor::Tensor;
-
-/// The shape [B, rows, columns, C] of a grid tensor.
-pub(crate) fn lengths(x: &Tensor) -> [usize; 4] {
-    std::array::from_fn(|axis| x.shape()[axis])
-}
 
 /// The cells in the window of an output cell (an index over all samples), in row-major order.
 #[inline(always)]
-fn window(op: &Pool, x: [usize; 4], out: [usize; 4], cell: usize) -> impl Iterator<Item = usize> {
-    let [_, rows, columns, _] = x;
-    let (sample, i, j) = split(cell, out);
-    let first = (sample * rows + i * op.stride[0]) * columns + j * op.stride[1];
-    let width = op.window[1];
-    (0..op.window[0] * width).map(move |tap| first + tap / width * columns + tap % width)
-}
-
-/// Sample, row and column of a cell.
-#[inline(always)]
-fn split(cell: usize, [_, rows, columns, _]: [usize; 4]) -> (usize, usize, usize) {
-    (cell / (rows * columns), cell / columns % rows, cell % columns)
+fn window(op: &Pool, x: [usize; 5], out: [usize; 5], cell: usize) -> impl Iterator<Item = usize> {
+    let [_, depth, rows, columns, _] = x;
+    let (sample, at) = split(cell, out);
+    let [i, j, k] = [0, 1, 2].map(|axis| at[axis] * op.stride[axis]);
+    let first = ((sample * depth + i) * rows + j) * columns + k;
+    let [_, high, wide] = op.window;
+    let place = move |tap: usize| {
+        let (line, column) = (tap / wide, tap % wide);
+        first + (line / high * rows + line % high) * columns + column
+    };
+    (0..op.window.iter().product()).map(place)
 }
 
 pub(super) fn mean<T: Float>(op: &Pool, x: &Tensor, out: &mut Tensor) {
-    let (from, to, taps) = (lengths(x), lengths(out), op.window[0] * op.window[1]);
-    let (c, x) = (from[3], x.read::<T>());
+    let (from, to, taps) = (of(x), of(out), op.window.iter().product::<usize>());
+    let (c, x) = (from[4], x.read::<T>());
     let share = T::of(1.0 / taps as f64);
     for_rows!((out.write::<T>(), c), c * taps, |cell, y| {
         y.fill(T::ZERO);
@@ -41,8 +36,8 @@ pub(super) fn mean<T: Float>(op: &Pool, x: &Tensor, out: &mut Tensor) {
 }
 
 pub(super) fn max<T: Float>(op: &Pool, x: &Tensor, out: &mut Tensor, chosen: &mut [i32]) {
-    let (from, to, taps) = (lengths(x), lengths(out), op.window[0] * op.window[1]);
-    let (c, x) = (from[3], x.read::<T>());
+    let (from, to, taps) = (of(x), of(out), op.window.iter().product::<usize>());
+    let (c, x) = (from[4], x.read::<T>());
     for_rows!(((out.write::<T>(), c), (chosen, c)), c * taps, |cell, (y, chosen)| {
         let (y, chosen) = (&mut y[..c], &mut chosen[..c]);
         for (tap, from) in (0..).zip(window(op, from, to, cell)) {
@@ -69,37 +64,39 @@ pub(super) fn backward<T: Float>(
     dy: &Tensor,
     grad: &mut GradBuffer,
 ) {
-    let (from, to, add) = (lengths(&grad.tensor), lengths(dy), grad.accumulate);
-    let [_, rows, columns, c] = from;
-    let windows = |axis: usize, len: usize| -> Vec<_> {
+    let (from, to, add) = (of(&grad.tensor), of(dy), grad.accumulate);
+    let windows = |axis: usize| -> Vec<_> {
         let count = to[axis + 1];
-        (0..len).map(|at| around(at, op.window[axis], op.stride[axis], count)).collect()
+        (0..from[axis + 1]).map(|at| around(at, op.window[axis], op.stride[axis], count)).collect()
     };
-    let (by_row, by_column) = (windows(0, rows), windows(1, columns));
+    let (by_plane, by_row, by_column) = (windows(0), windows(1), windows(2));
     let share = match op.pooling {
-        Pooling::Mean => T::of(1.0 / (op.window[0] * op.window[1]) as f64),
+        Pooling::Mean => T::of(1.0 / op.window.iter().product::<usize>() as f64),
         Pooling::Max => T::ONE,
     };
-    let dy = dy.read::<T>();
+    let (c, dy) = (from[4], dy.read::<T>());
     for_rows!((grad.tensor.write::<T>(), c), c, |cell, dx| {
         let dx = &mut dx[..c];
         if !add {
             dx.fill(T::ZERO);
         }
-        let (sample, i, j) = split(cell, from);
-        for (row, p) in &by_row[i] {
-            for (column, q) in &by_column[j] {
-                let at = ((sample * to[1] + row) * to[2] + column) * c;
-                let (dy, tap) = (&dy[at..][..c], (p * op.window[1] + q) as i32);
-                match chosen.map(|chosen| &chosen[at..][..c]) {
-                    None => {
-                        for i in 0..c {
-                            dx[i] = share.mul_add(dy[i], dx[i]);
+        let (sample, [i, j, k]) = split(cell, from);
+        for (plane, p) in &by_plane[i] {
+            for (row, q) in &by_row[j] {
+                for (column, r) in &by_column[k] {
+                    let at = ((sample * to[1] + plane) * to[2] + row) * to[3] + column;
+                    let (at, tap) = (at * c, (p * op.window[1] + q) * op.window[2] + r);
+                    let (dy, tap) = (&dy[at..][..c], tap as i32);
+                    match chosen.map(|chosen| &chosen[at..][..c]) {
+                        None => {
+                            for i in 0..c {
+                                dx[i] = share.mul_add(dy[i], dx[i]);
+                            }
                         }
-                    }
-                    Some(chosen) => {
-                        for i in 0..c {
-                            dx[i] += if chosen[i] == tap { dy[i] } else { T::ZERO };
+                        Some(chosen) => {
+                            for i in 0..c {
+                                dx[i] += if chosen[i] == tap { dy[i] } else { T::ZERO };
+                            }
                         }
                     }
                 }

@@ -1,8 +1,9 @@
-use super::{Pool, Pooling, lengths};
+use super::{Pool, Pooling};
 use crate::args;
 use crate::dtype::Dtype;
 use crate::kernel::{ALL_DTYPES, Arg, Source, source, units};
 use crate::op::{GradBuffer, Grads, Launch, Saved};
+use crate::ops::grid;
 use crate::tensor::Tensor;
 
 /// The kernels.
@@ -10,10 +11,13 @@ pub static SOURCE: Source = source!("pool", ALL_DTYPES);
 
 impl Pool {
     /// The arguments that both kernels take: `cells`, and the sizes of x and y, of the window and its stride.
-    fn sizes(&self, cells: usize, x: &Tensor, y: &Tensor) -> [Arg<'static>; 10] {
-        let ([_, rows, columns, c], [_, to_rows, to_columns, _]) = (lengths(x), lengths(y));
-        let ([p, q], [s, t]) = (self.window, self.stride);
-        [cells, rows, columns, to_rows, to_columns, c, p, q, s, t].map(Arg::from)
+    fn sizes(&self, cells: usize, x: &Tensor, y: &Tensor) -> Vec<Arg<'static>> {
+        let ([_, from @ .., c], [_, to @ .., _]) = (grid::of(x), grid::of(y));
+        [&[cells][..], &from, &to, &[c], &self.window, &self.stride]
+            .concat()
+            .into_iter()
+            .map(Arg::from)
+            .collect()
     }
 }
 

@@ -1,6 +1,7 @@
-//! Pooling over windows of a grid, channels last: y[b, i, j, c] is the mean or the maximum of
-//! x[b, i·s + p, j·t + q, c] over the P × Q cells (p, q) of the window. x [B, rows, columns, C],
-//! y [B, ⌊(rows - P)/s⌋ + 1, ⌊(columns - Q)/t⌋ + 1, C]; a one-dimensional grid has one row.
+//! Pooling over windows of a grid, channels last: y[b, i, j, k, c] is the mean or the maximum of
+//! x[b, i·s + p, j·t + q, k·u + r, c] over the P × Q × R cells (p, q, r) of the window. x [B, depth, rows, columns, C],
+//! y [B, ⌊(depth - P)/s⌋ + 1, ⌊(rows - Q)/t⌋ + 1, ⌊(columns - R)/u⌋ + 1, C]; the depth may be missing, which is 1, and a
+//! one-dimensional grid has one row.
 //!
 //! There is no padding. Of equal maxima the first in row-major order is chosen; NaN counts as a maximum.
 //! dx of a cell is the sum over the windows that contain it, in order.
@@ -8,12 +9,11 @@
 mod cpu;
 mod cuda;
 
-pub(crate) use cpu::lengths;
-
 pub use cuda::SOURCE;
 
 use crate::dtype::Dtype;
 use crate::op::{Case, Draw, Grads, Op, Saved};
+use crate::ops::grid;
 use crate::tensor::Tensor;
 use crate::with_float;
 
@@ -31,16 +31,18 @@ pub enum Pooling {
 pub struct Pool {
     /// Mean or maximum.
     pub pooling: Pooling,
-    /// Rows and columns of the window.
-    pub window: [usize; 2],
-    /// Stride along rows and columns.
-    pub stride: [usize; 2],
+    /// Depth, rows and columns of the window.
+    pub window: [usize; 3],
+    /// Stride along depth, rows and columns.
+    pub stride: [usize; 3],
 }
 
 impl Op for Pool {
     fn shape(&self, inputs: &[&[usize]]) -> Result<Vec<usize>, String> {
-        let [[b, rows, columns, c]] = inputs else {
-            return Err("takes x [B, rows, columns, C]".into());
+        let ([x], Some([b, depth, rows, columns, c])) =
+            (inputs, inputs.first().and_then(|x| grid::lengths(x)))
+        else {
+            return Err("takes x [B, (depth,) rows, columns, C]".into());
         };
         let along = |axis: usize, len: usize| match (self.window[axis], self.stride[axis]) {
             (window, stride) if window > 0 && stride > 0 && window <= len => {
@@ -48,7 +50,7 @@ impl Op for Pool {
             }
             (window, stride) => Err(format!("window {window}, stride {stride} over {len} cells")),
         };
-        Ok(vec![*b, along(0, *rows)?, along(1, *columns)?, *c])
+        grid::like(x, [b, along(0, depth)?, along(1, rows)?, along(2, columns)?, c])
     }
 
     fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
@@ -71,22 +73,26 @@ impl Op for Pool {
     }
 }
 
-/// One and two dimensions; adjacent, spaced and overlapping windows; odd channels.
+/// One to three dimensions; adjacent, spaced and overlapping windows; odd channels.
 pub fn cases() -> Vec<Case> {
     let mut cases = vec![];
     for pooling in [Pooling::Mean, Pooling::Max] {
-        for (shape, window, stride) in [
-            ([1, 1, 1, 1], [1, 1], [1, 1]),
-            ([2, 1, 11, 3], [1, 2], [1, 2]),
-            ([3, 5, 7, 5], [3, 3], [2, 2]),
-            ([2, 9, 8, 17], [2, 3], [3, 1]),
-            ([2, 8, 6, 24], [2, 2], [2, 2]),
-            ([16, 32, 32, 64], [2, 2], [2, 2]),
-        ] {
+        let cells: [(&[usize], _, _); _] = [
+            (&[1, 1, 1, 1], [1, 1, 1], [1, 1, 1]),
+            (&[2, 1, 11, 3], [1, 1, 2], [1, 1, 2]),
+            (&[3, 5, 7, 5], [1, 3, 3], [1, 2, 2]),
+            (&[2, 9, 8, 17], [1, 2, 3], [1, 3, 1]),
+            (&[2, 8, 6, 24], [1, 2, 2], [1, 2, 2]),
+            (&[2, 5, 4, 7, 3], [2, 3, 2], [1, 1, 3]),
+            (&[2, 4, 6, 5, 8], [2, 2, 2], [2, 2, 2]),
+            (&[16, 32, 32, 64], [1, 2, 2], [1, 2, 2]),
+            (&[2, 16, 16, 32, 64], [2, 2, 2], [2, 2, 2]),
+        ];
+        for (shape, window, stride) in cells {
             // Far apart, so that finite differences do not change the maximum.
             let draw = Draw::Distinct(-300.0, 300.0);
             let op = Pool { pooling, window, stride };
-            cases.push(Case::new(op, &[&shape]).draw(0, draw));
+            cases.push(Case::new(op, &[shape]).draw(0, draw));
         }
     }
     cases
@@ -107,7 +113,7 @@ mod tests {
             let x = [1.0, 1.0, 0.0, 2.0, 2.0, 2.0, 3.0, f32::NAN];
             let x = Tensor::from_slice(&x, &[1, 2, 4, 1]).to_device(*device).unwrap();
             let x = tape.leaf(x);
-            let op = Pool { pooling: Pooling::Max, window: [2, 2], stride: [2, 2] };
+            let op = Pool { pooling: Pooling::Max, window: [1, 2, 2], stride: [1, 2, 2] };
             let y = tape.apply(op, &[&x]).unwrap();
             let values = y.value().to_host().unwrap().to_f64();
             assert!(values[0] == 2.0 && values[1].is_nan(), "{device}: {values:?}");

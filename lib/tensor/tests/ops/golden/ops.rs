@@ -52,9 +52,10 @@ fn rows(golden: &Golden) -> Vec<Row> {
     let conv = |grid, filter, padding| Box::new(DepthwiseConv { grid, filter, padding });
     let relative = RelativeError { epsilon: golden.number("relative_error/epsilon") };
     let root = VectorNorm::Root { epsilon: golden.number("vector_norm/epsilon") };
-    let plain = Conv::same([1, 1], Padding::Zero);
+    let plain = Conv::same([1, 1, 1], Padding::Zero);
     let dense = |op: Conv| Box::new(op);
-    let pool = |pooling| Box::new(Pool { pooling, window: [3, 2], stride: [2, 1] });
+    let pool = |pooling| Box::new(Pool { pooling, window: [1, 3, 2], stride: [1, 2, 1] });
+    let boxes = |pooling| Box::new(Pool { pooling, window: [2, 3, 2], stride: [1, 2, 2] });
     let grid = |interpolation: Interpolation, grid| Box::new(Interpolate { interpolation, grid });
     let group = |groups, affine, activation| {
         let epsilon = golden.number("group_norm/epsilon");
@@ -113,48 +114,85 @@ fn rows(golden: &Golden) -> Vec<Row> {
         ("conv_line", conv([1, 13], [1, 7], Padding::Periodic), &["x", "w", "bias"]),
         ("conv_periodic", conv([5, 7], [3, 5], Padding::Periodic), &["x", "w", "bias"]),
         ("conv_zero", conv([5, 7], [3, 5], Padding::Zero), &["x", "w", "bias"]),
-        ("dense_conv", dense(Conv::same([3, 5], Padding::Zero)), &["x", "w", "bias"]),
-        ("dense_conv_line", dense(Conv::same([1, 5], Padding::Periodic)), &["x", "w", "bias"]),
+        ("dense_conv", dense(Conv::same([1, 3, 5], Padding::Zero)), &["x", "w", "bias"]),
+        ("dense_conv_line", dense(Conv::same([1, 1, 5], Padding::Periodic)), &["x", "w", "bias"]),
         (
             "dense_conv_periodic",
-            dense(Conv { stride: [2, 1], ..Conv::same([3, 3], Padding::Periodic) }),
+            dense(Conv { stride: [1, 2, 1], ..Conv::same([1, 3, 3], Padding::Periodic) }),
             &["x", "w", "bias"],
         ),
         (
             "dense_conv_strided",
-            dense(Conv { stride: [2, 2], ..Conv::same([3, 3], Padding::Zero) }),
+            dense(Conv { stride: [1, 2, 2], ..Conv::same([1, 3, 3], Padding::Zero) }),
             &["x", "w", "bias"],
         ),
         (
             "dense_conv_dilated",
-            dense(Conv { dilation: [2, 3], margin: [2, 1], ..plain }),
+            dense(Conv { dilation: [1, 2, 3], margin: [0, 2, 1], ..plain }),
             &["x", "w", "bias"],
         ),
-        ("dense_conv_patches", dense(Conv { bias: false, stride: [4, 4], ..plain }), &["x", "w"]),
+        (
+            "dense_conv_patches",
+            dense(Conv { bias: false, stride: [1, 4, 4], ..plain }),
+            &["x", "w"],
+        ),
         (
             "conv_transpose",
             Box::new(ConvTranspose {
                 bias: true,
-                stride: [2, 3],
-                dilation: [2, 1],
-                margin: [1, 2],
-                output_padding: [1, 2],
+                stride: [1, 2, 3],
+                dilation: [1, 2, 1],
+                margin: [0, 1, 2],
+                output_padding: [0, 1, 2],
             }),
             &["x", "w", "bias"],
         ),
         (
             "conv_transpose_patches",
-            Box::new(ConvTranspose { bias: false, ..ConvTranspose::patches([2, 2]) }),
+            Box::new(ConvTranspose { bias: false, ..ConvTranspose::patches([1, 2, 2]) }),
             &["x", "w"],
         ),
         ("pool_mean", pool(Pooling::Mean), &["x"]),
         ("pool_max", pool(Pooling::Max), &["x"]),
-        ("interpolate_nearest_finer", grid(Nearest, [9, 12]), &["x"]),
-        ("interpolate_nearest_coarser", grid(Nearest, [3, 2]), &["x"]),
-        ("interpolate_nearest_mixed", grid(Nearest, [2, 11]), &["x"]),
-        ("interpolate_linear_finer", grid(Straight, [9, 12]), &["x"]),
-        ("interpolate_linear_coarser", grid(Straight, [3, 2]), &["x"]),
-        ("interpolate_linear_mixed", grid(Straight, [2, 11]), &["x"]),
+        ("interpolate_nearest_finer", grid(Nearest, [1, 9, 12]), &["x"]),
+        ("interpolate_nearest_coarser", grid(Nearest, [1, 3, 2]), &["x"]),
+        ("interpolate_nearest_mixed", grid(Nearest, [1, 2, 11]), &["x"]),
+        ("interpolate_linear_finer", grid(Straight, [1, 9, 12]), &["x"]),
+        ("interpolate_linear_coarser", grid(Straight, [1, 3, 2]), &["x"]),
+        ("interpolate_linear_mixed", grid(Straight, [1, 2, 11]), &["x"]),
+        ("volume_conv", dense(Conv::same([3, 1, 5], Padding::Zero)), &["x", "w", "bias"]),
+        (
+            "volume_conv_periodic",
+            dense(Conv { stride: [2, 1, 3], ..Conv::same([3, 3, 3], Padding::Periodic) }),
+            &["x", "w", "bias"],
+        ),
+        (
+            "volume_conv_dilated",
+            dense(Conv { bias: false, dilation: [3, 1, 2], margin: [1, 0, 1], ..plain }),
+            &["x", "w"],
+        ),
+        (
+            "volume_conv_transpose",
+            Box::new(ConvTranspose {
+                bias: true,
+                stride: [2, 1, 3],
+                dilation: [1, 2, 1],
+                margin: [1, 0, 2],
+                output_padding: [1, 0, 1],
+            }),
+            &["x", "w", "bias"],
+        ),
+        (
+            "volume_conv_transpose_patches",
+            Box::new(ConvTranspose { bias: false, ..ConvTranspose::patches([2, 2, 2]) }),
+            &["x", "w"],
+        ),
+        ("volume_pool_mean", boxes(Pooling::Mean), &["x"]),
+        ("volume_pool_max", boxes(Pooling::Max), &["x"]),
+        ("volume_interpolate_nearest_finer", grid(Nearest, [4, 9, 5]), &["x"]),
+        ("volume_interpolate_trilinear_finer", grid(Straight, [4, 9, 5]), &["x"]),
+        ("volume_interpolate_nearest_mixed", grid(Nearest, [5, 2, 4]), &["x"]),
+        ("volume_interpolate_trilinear_mixed", grid(Straight, [5, 2, 4]), &["x"]),
         ("group_norm", group(3, true, Silu), &["x", "w", "b"]),
         ("instance_norm", group(5, false, Identity), &["x"]),
         ("embedding", Box::new(Embedding), &["table", "index"]),

@@ -1,0 +1,120 @@
+//! A convolution with normalisation, activation and dropout, which convolutional backbones are made of.
+
+use learn::forward::Forward;
+use learn::nn::{Conv, GroupNorm};
+use learn::params::Builder;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tensor::Var;
+use tensor::ops::activation::Activation;
+use tensor::ops::depthwise_conv::Padding;
+use unix::Result;
+
+/// Normalisation after a convolution.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ConvNorm {
+    /// Of each feature of a sample over the grid, without weight and bias.
+    #[default]
+    Instance,
+    /// Of groups of features of a sample over the grid, with weight and bias.
+    Group,
+    /// None.
+    None,
+}
+
+/// Activation after a convolution.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ConvActivation {
+    /// max(x, 0).
+    #[default]
+    Relu,
+    /// max(x, x/100).
+    LeakyRelu,
+    /// x·Φ(x).
+    Gelu,
+    /// x·σ(x).
+    Silu,
+    /// Hyperbolic tangent.
+    Tanh,
+    /// 1/(1 + exp(-x)).
+    Sigmoid,
+    /// None.
+    None,
+}
+
+impl From<ConvActivation> for Activation {
+    fn from(activation: ConvActivation) -> Self {
+        match activation {
+            ConvActivation::Relu => Activation::Relu,
+            ConvActivation::LeakyRelu => Activation::LeakyRelu,
+            ConvActivation::Gelu => Activation::Gelu,
+            ConvActivation::Silu => Activation::Silu,
+            ConvActivation::Tanh => Activation::Tanh,
+            ConvActivation::Sigmoid => Activation::Sigmoid,
+            ConvActivation::None => Activation::Identity,
+        }
+    }
+}
+
+impl ConvNorm {
+    /// The violation if this needs groups that do not divide `width` features, which `what` describes.
+    pub(super) fn violation(
+        self,
+        groups: usize,
+        width: usize,
+        what: &str,
+    ) -> Option<(&'static str, String)> {
+        let divides = groups > 0 && width.is_multiple_of(groups);
+        (self == Self::Group && !divides)
+            .then(|| ("groups", format!("{groups} groups do not divide {what} = {width} features")))
+    }
+}
+
+/// What the layers of a model have in common.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ConvStyle {
+    /// Taps along each axis.
+    pub filter: [usize; 3],
+    pub padding: Padding,
+    pub norm: ConvNorm,
+    /// Groups of [`ConvNorm::Group`].
+    pub groups: usize,
+    pub activation: Activation,
+    pub dropout: f64,
+}
+
+/// Convolution, normalisation, activation, dropout.
+#[derive(Clone, Debug)]
+pub(super) struct ConvLayer {
+    conv: Conv,
+    norm: Option<GroupNorm>,
+    activation: Activation,
+    dropout: f64,
+}
+
+impl ConvLayer {
+    /// Layer `i` of the current scope, from `from` features to `to`.
+    pub fn new(b: &mut Builder, i: usize, [from, to]: [usize; 2], style: &ConvStyle) -> Self {
+        let conv = Conv::same(b, &format!("conv.{i}"), [from, to], style.filter, style.padding);
+        let norm = match style.norm {
+            ConvNorm::None => None,
+            ConvNorm::Instance => Some(GroupNorm::instance(to)),
+            ConvNorm::Group => Some(GroupNorm::new(b, &format!("norm.{i}"), to, style.groups)),
+        };
+        let norm = norm.map(|norm| norm.then(style.activation));
+        Self { conv, norm, activation: style.activation, dropout: style.dropout }
+    }
+
+    /// x [B, depth, rows, columns, from] -> [B, depth, rows, columns, to].
+    pub fn forward(&self, forward: &Forward, x: &Var) -> Result<Var> {
+        let x = self.conv.forward(forward, x)?;
+        let x = match &self.norm {
+            Some(norm) => norm.forward(forward, &x)?,
+            None if self.activation == Activation::Identity => x,
+            None => forward.apply(self.activation, &[&x])?,
+        };
+        forward.dropout(&x, self.dropout)
+    }
+}
