@@ -34,9 +34,9 @@ pub struct RecordPlan {
     /// Number of consecutive frames in the input of a record made with --shift
     #[arg(long, value_name = "NUMBER", default_value_t = 1, requires = "shift")]
     pub history: usize,
-    /// Standard deviation of normal noise that is added to the input of a record made with --shift, in units of the data;
-    /// with --shift 0 for learning to denoise
-    #[arg(long, value_name = "STD", default_value_t = 0.0, requires = "shift")]
+    /// Standard deviation of normal noise that is added to the input of a record, in units of the data; for learning to
+    /// denoise, with --shift 0 or with the input as target
+    #[arg(long, value_name = "STD", default_value_t = 0.0)]
     pub noise: f64,
     /// Seed of the noise
     #[arg(long, value_name = "SEED", default_value_t = 0, requires = "noise")]
@@ -46,7 +46,7 @@ pub struct RecordPlan {
 impl RecordPlan {
     /// Whether records are made, and not files of trajectories.
     pub fn makes_records(&self) -> bool {
-        self.shift.is_some() || !self.target.is_empty()
+        self.shift.is_some() || !self.target.is_empty() || self.noise != 0.0
     }
 
     /// The options that determine the records, besides the files.
@@ -86,6 +86,11 @@ pub fn import(
             "--noise {}: must be a number that is not negative",
             plan.noise
         )));
+    }
+    if plan.shift.is_none() && plan.target.is_empty() {
+        return Err(Error::usage(
+            "--noise: for records; name their targets with --target or --shift",
+        ));
     }
     for (flag, list) in [("target", &plan.target), ("group", &plan.group)] {
         if plan.shift.is_none() && !list.is_empty() && list.len() != files.len() {

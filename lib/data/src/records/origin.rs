@@ -10,12 +10,17 @@ use tensor::random::{Philox, Purpose};
 use unix::{Error, Result};
 
 /// One file of inputs with its targets.
-pub(super) enum Origin {
+pub(super) struct Origin {
+    pairs: Pairs,
+    /// Standard deviation of the normal numbers that are added to the inputs, and their generator.
+    noise: (f64, Philox),
+}
+
+enum Pairs {
     /// Two arrays whose first axis is that of the records, and the group of each record.
     Arrays { input: Array, target: Array, groups: Option<Vec<f64>>, records: usize },
-    /// Frames of trajectories: `history` of them are the input, and the frame `shift` later is the target. Normal numbers
-    /// with the standard deviation `noise` are added to the input.
-    Frames { field: Field, hash: String, history: usize, shift: usize, noise: (f64, Philox) },
+    /// Frames of trajectories: `history` of them are the input, and the frame `shift` later is the target.
+    Frames { field: Field, hash: String, history: usize, shift: usize },
 }
 
 /// `FILE` or `FILE:NAME`, the dataset NAME in it.
@@ -124,6 +129,36 @@ impl Origin {
     /// Errors: 66 and 65 for a file; 65 when the arrays have different numbers of records, or the trajectories are too
     /// short; 2 for axes that do not fit.
     pub fn open(plan: &RecordPlan, files: &[PathBuf], number: usize) -> Result<Self> {
+        let random = Philox::new(plan.noise_seed, Purpose::Noise).at_source(number as u64);
+        Ok(Self { pairs: Pairs::open(plan, files, number)?, noise: (plan.noise, random) })
+    }
+
+    /// Number of records.
+    pub fn records(&self) -> usize {
+        self.pairs.records()
+    }
+
+    /// The shapes of input and target.
+    pub fn sides(&self) -> [Side; 2] {
+        self.pairs.sides()
+    }
+
+    /// Reads record `i` into `input` and `target`, [grid.., channels], and returns the key of its group: a given group,
+    /// the trajectory, or the input itself without noise.
+    pub fn read(&self, i: usize, input: &mut [f32], target: &mut [f32]) -> Result<blake3::Hash> {
+        let group = self.pairs.read(i, input, target)?;
+        let (std, random) = &self.noise;
+        if *std > 0.0 {
+            let mut normal = vec![0.0; input.len()];
+            random.fill_normal(i as u64, &mut normal);
+            input.iter_mut().zip(&normal).for_each(|(x, n)| *x += *std as f32 * n);
+        }
+        Ok(group)
+    }
+}
+
+impl Pairs {
+    fn open(plan: &RecordPlan, files: &[PathBuf], number: usize) -> Result<Self> {
         let path = &files[number];
         if let Some(shift) = plan.shift {
             let (history, field) = (plan.history, Field::open_as(path, &plan.reading)?);
@@ -136,9 +171,7 @@ impl Origin {
                 )));
             }
             let hash = unix::publish::hash_file(path)?;
-            let random = Philox::new(plan.noise_seed, Purpose::Noise).at_source(number as u64);
-            let noise = (plan.noise, random);
-            return Ok(Self::Frames { field, hash, history, shift, noise });
+            return Ok(Self::Frames { field, hash, history, shift });
         }
         let input = open(path, &plan.reading.axes, "--axes")?;
         let target = open(&plan.target[number], &plan.target_axes, "--target-axes")?;
@@ -167,8 +200,7 @@ impl Origin {
         Ok(Self::Arrays { input, target, groups, records: count })
     }
 
-    /// Number of records.
-    pub fn records(&self) -> usize {
+    fn records(&self) -> usize {
         match self {
             Self::Arrays { records, .. } => *records,
             Self::Frames { field, history, shift, .. } => {
@@ -177,8 +209,7 @@ impl Origin {
         }
     }
 
-    /// The shapes of input and target.
-    pub fn sides(&self) -> [Side; 2] {
+    fn sides(&self) -> [Side; 2] {
         match self {
             Self::Arrays { input, target, .. } => [input, target].map(side),
             Self::Frames { field, history, .. } => {
@@ -192,9 +223,7 @@ impl Origin {
         }
     }
 
-    /// Reads record `i` into `input` and `target`, [grid.., channels], and returns the key of its group: a given group,
-    /// the trajectory, or the input itself.
-    pub fn read(&self, i: usize, input: &mut [f32], target: &mut [f32]) -> Result<blake3::Hash> {
+    fn read(&self, i: usize, input: &mut [f32], target: &mut [f32]) -> Result<blake3::Hash> {
         let mut hasher = Hasher::new();
         match self {
             Self::Arrays { input: x, target: y, groups, .. } => {
@@ -205,18 +234,12 @@ impl Origin {
                     None => hash_values(&mut hasher, input),
                 }
             }
-            Self::Frames { field, hash, history, shift, noise: (std, random) } => {
+            Self::Frames { field, hash, history, shift } => {
                 let shape = field.shape();
                 let starts = shape.frames + 1 - history - shift;
                 let (trajectory, start) = (i / starts, i % starts);
                 field.read_frames(trajectory, start..start + history, input)?;
                 frames_last(input, *history, shape.channels);
-                if *std > 0.0 {
-                    let mut normal = vec![0.0; input.len()];
-                    random.fill_normal(i as u64, &mut normal);
-                    let add = |(x, n): (&mut f32, &f32)| *x += *std as f32 * n;
-                    input.iter_mut().zip(&normal).for_each(add);
-                }
                 let at = start + history - 1 + shift;
                 let mut frame = vec![0.0; shape.frame_len()];
                 field.read_frames(trajectory, at..at + 1, &mut frame)?;
