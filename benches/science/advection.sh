@@ -26,19 +26,22 @@ for seed in 1 2 3; do
         -s "data.train=$at/latents/train" -s "data.validation=$at/latents/validation" \
         -s optimizer.method.kind=muon -s optimizer.learning_rate=0.01
     score "$at/operator" "$at/ours" --views 8
-    of_fno="-s seed=$seed -s data.train=identity-latents/train -s data.validation=identity-latents/validation"
-    of_fno="$of_fno $data"
-    fits=$(updates "$(hours "$at/codec" "$at/operator")" operator "$at/fno" "$configs/fno-burgers.yaml" $of_fno)
-    train operator "$at/fno" "$configs/fno-burgers.yaml" $of_fno -s "training.updates=$fits"
+    on_fields="-s seed=$seed -s data.train=identity-latents/train -s data.validation=identity-latents/validation"
+    on_fields="$on_fields $data"
+    spent=$(hours "$at/codec" "$at/operator")
+    baseline "$spent" operator "$at/fno" "$configs/fno-burgers.yaml" $on_fields
+    baseline "$spent" operator "$at/unet" "$configs/unet-burgers.yaml" $on_fields
     score "$at/fno" "$at/fno-score" --views 2
+    score "$at/unet" "$at/unet-score" --views 2
 done
 
 notes --title "Advection, 8 speeds" \
     --note "64/16/16 trajectories per speed, 256 points, 201 frames; 16 steps of 1 frame from 8 start frames." \
     --note "Other data: the published protocol has persistence 0.673, FNO 0.833." \
-    --note "FNO: trained on the fields for the wall time of codec and operator, $(cat seed-*/fno.updates | tr '\n' ' ')updates; 5000 of the operator." \
+    --note "FNO and U-Net: trained on the fields for the wall time of codec and operator, $(updates_of fno)and $(updates_of unet)updates; 5000 of the operator." \
     --method "persistence=ours:persistence" \
     --method "FNO=fno-score:operator" \
+    --method "U-Net=unet-score:operator" \
     --method "operator=ours:operator" \
     --method "operator, 8 views=ours:views" \
     --method "codec alone=ours:codec"

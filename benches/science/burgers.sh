@@ -27,19 +27,22 @@ for seed in 1 2 3; do
     train operator "$at/operator" "$configs/burgers-operator.yaml" -s seed=$seed $loss -s training.updates=3300 \
         -s "data.train=$at/latents/train" -s "data.validation=$at/latents/validation"
     score "$at/operator" "$at/ours" --views 8
-    of_fno="-s seed=$seed -s data.train=identity-latents/train -s data.validation=identity-latents/validation"
-    fits=$(updates "$(hours "$at/codec" "$at/operator")" operator "$at/fno" "$configs/fno-burgers.yaml" $of_fno)
-    train operator "$at/fno" "$configs/fno-burgers.yaml" $of_fno -s "training.updates=$fits"
+    on_fields="-s seed=$seed -s data.train=identity-latents/train -s data.validation=identity-latents/validation"
+    spent=$(hours "$at/codec" "$at/operator")
+    baseline "$spent" operator "$at/fno" "$configs/fno-burgers.yaml" $on_fields
+    baseline "$spent" operator "$at/unet" "$configs/unet-burgers.yaml" $on_fields
     score "$at/fno" "$at/fno-score" --views 2
+    score "$at/unet" "$at/unet-score" --views 2
 done
 
 notes --title "Burgers' equation, 12 viscosities" \
     --note "24/6/6 trajectories per viscosity, 256 points, 201 frames; 16 steps of 2 frames from 8 start frames." \
     --note "Other data: the published protocol (1024 points) has persistence 0.640, FNO 0.307." \
-    --note "FNO: trained on the fields for the wall time of codec and operator, $(cat seed-*/fno.updates | tr '\n' ' ')updates; 3300 of the operator." \
+    --note "FNO and U-Net: trained on the fields for the wall time of codec and operator, $(updates_of fno)and $(updates_of unet)updates; 3300 of the operator." \
     --method "persistence=ours:persistence" \
     --method "FNO=fno-score:operator" \
     --method "FNO, 2 views=fno-score:views" \
+    --method "U-Net=unet-score:operator" \
     --method "operator=ours:operator" \
     --method "operator, 8 views=ours:views" \
     --method "codec alone=ours:codec"

@@ -57,6 +57,19 @@ updates() {
     cat "$run.updates"
 }
 
+# baseline BUDGET TASK RUN CONFIG [OPTION...]: trains a run for that many hours, in RUN.updates updates.
+baseline() {
+    budget=$1 task=$2 run=$3 config=$4
+    shift 4
+    fits=$(updates "$budget" "$task" "$run" "$config" "$@")
+    train "$task" "$run" "$config" "$@" -s "training.updates=$fits"
+}
+
+# updates_of RUN: the updates of a baseline, by seed.
+updates_of() {
+    cat seed-*/"$1.updates" | tr '\n' ' '
+}
+
 # notes [OPTION...]: the table, with date, the commits of the programs that trained, and machine as its first note.
 notes() {
     commits=$(sed -n 's/^ *"commit": "\(.*\)",*$/\1/p' ./*/env.json seed-*/*/env.json 2> /dev/null | sort -u | tr '\n' ' ')

@@ -22,19 +22,22 @@ for seed in 1 2 3; do
     train operator "$at/operator" "$configs/ns2d-small.yaml" -s seed=$seed -s training.updates=4000 \
         -s "data.train=$at/latents/train" -s "data.validation=$at/latents/validation"
     score "$at/operator" "$at/ours" --views 8
-    of_fno="-s seed=$seed -s data.train=identity-latents/train -s data.validation=identity-latents/validation"
-    of_fno="$of_fno -s model.backbone.hidden=24 -s model.backbone.modes=16 -s training.validation_samples=32"
-    of_fno="$of_fno -s training.batch_size=8 -s data.start_bias=1 -s loss.validation_steps=8"
-    fits=$(updates "$(hours "$at/codec" "$at/operator")" operator "$at/fno" "$configs/fno-burgers.yaml" $of_fno)
-    train operator "$at/fno" "$configs/fno-burgers.yaml" $of_fno -s "training.updates=$fits"
+    on_fields="-s seed=$seed -s data.train=identity-latents/train -s data.validation=identity-latents/validation"
+    on_fields="$on_fields -s training.validation_samples=32"
+    on_fields="$on_fields -s training.batch_size=8 -s data.start_bias=1 -s loss.validation_steps=8"
+    spent=$(hours "$at/codec" "$at/operator")
+    baseline "$spent" operator "$at/fno" "$configs/fno-burgers.yaml" $on_fields -s model.backbone.hidden=24 -s model.backbone.modes=16
+    baseline "$spent" operator "$at/unet" "$configs/unet-burgers.yaml" $on_fields -s model.backbone.hidden=16 -s model.backbone.levels=3
     score "$at/fno" "$at/fno-score" --views 8
+    score "$at/unet" "$at/unet-score" --views 8
 done
 
 notes --title "Navier-Stokes in two dimensions, decaying, 2 viscosities" \
     --note "120/10/10 trajectories per viscosity, 64 x 64 points, 41 frames; 16 steps of 2 frames from 8 start frames." \
-    --note "FNO: trained on the fields for the wall time of codec and operator, $(cat seed-*/fno.updates | tr '\n' ' ')updates; 4000 of the operator." \
+    --note "FNO and U-Net: trained on the fields for the wall time of codec and operator, $(updates_of fno)and $(updates_of unet)updates; 4000 of the operator." \
     --method "persistence=ours:persistence" \
     --method "FNO=fno-score:operator" \
+    --method "U-Net=unet-score:operator" \
     --method "operator=ours:operator" \
     --method "operator, 8 views=ours:views" \
     --method "codec alone=ours:codec"
