@@ -39,24 +39,25 @@ def discs():
     return y
 
 
-y = np.stack([discs() for _ in range(1200)]).astype(np.float32)
-x = (y + random.normal(scale=0.7, size=y.shape)).astype(np.float32)
-np.save("x.npy", x[:1100])
-np.save("y.npy", y[:1100])
+y = np.stack([discs() for _ in range(2200)]).astype(np.float32)
+x = (y + random.normal(scale=0.3, size=y.shape)).astype(np.float32)
+np.save("x.npy", x[:2100])
+np.save("y.npy", y[:2100])
 
 run("ds-prep import x.npy --axes nxy --target y.npy --target-axes nxy -o pairs")
-run("ds-prep split pairs --train 900 --validation 100 --test 100 --seed 1 -o split.json")
+run("ds-prep split pairs --train 1900 --validation 100 --test 100 --seed 1 -o split.json")
 run("ds-prep stats split.json")
 run("ds-prep check split.json")
 run(
     f"train-stage regression -c {top}/configs/unet.yaml -s data.split=split.json -s data.stats=stats.json "
-    "-s data.augmentation.flips=true -s data.augmentation.rotations=true --run unet"
+    "-s data.augmentation.flips=true -s data.augmentation.rotations=true -s model.padding_mode=zeros "
+    "-s training.updates=300 --run unet"
 )
 run("evaluate score unet --data split.json -o score")
 
 # Predictions for arrays without targets.
-np.save("new.npy", x[1100:])
+np.save("new.npy", x[2100:])
 run("evaluate predict unet --inputs new.npy --axes nxy -o predicted.npy")
-p, t = np.load("predicted.npy")[..., 0], y[1100:]
+p, t = np.load("predicted.npy")[..., 0], y[2100:]
 nrmse = lambda p: np.sqrt(np.mean((p - t) ** 2) / np.mean(t**2))
-print(f"new pictures: NRMSE {nrmse(p):.3f}, of the noisy pictures {nrmse(x[1100:]):.3f}")
+print(f"new pictures: NRMSE {nrmse(p):.3f}, of the noisy pictures {nrmse(x[2100:]):.3f}")

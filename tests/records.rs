@@ -263,7 +263,27 @@ fn every_loss_trains_and_vectors_and_finer_grids_are_targets() {
     let flips = "-s data.augmentation.flips=true -s model.integrate=true";
     done(folder, &format!("{run} {short} {flips} --run integrated"));
 
+    // Windows of 12 points train a model that is used on 24.
+    let unet = "-s 'model.backbone={kind: unet, hidden: 16, levels: 2, norm: group}' -s model.padding_mode=zeros";
+    let windows = "-s 'data.augmentation.crop=[12]' -s training.updates=150";
+    done(
+        folder,
+        &format!(
+            "{run} {unet} {windows} --run windows\nevaluate score windows --data field.json -o windows-report"
+        ),
+    );
+    let report = metrics(folder, "windows-report");
+    let nrmse = |method: &str| report["metrics"][method]["nrmse"].as_f64().unwrap();
+    assert!(nrmse("regression") < 0.9 * nrmse("linear 1"), "{report}");
+    let crop = "-s 'data.augmentation.crop=[12]' --run x";
+    refused(folder, &format!("{run} {crop}"), 78, "model.padding_mode");
+    let positions = "-s model.backbone.positions=true -s model.padding_mode=zeros";
+    refused(folder, &format!("{run} {positions} {crop}"), 78, "depends on the grid");
+    let large = "-s 'data.augmentation.crop=[25]' --run x";
+    refused(folder, &format!("{run} {unet} {large}"), 78, "at most those of the inputs, [24]");
+
     let run = prepare("vector", "sums.npy");
+    refused(folder, &format!("{run} {unet} {crop}"), 78, "needs targets with a grid");
     done(folder, &format!("{run} -s training.updates=150 --run pooled"));
     done(folder, "evaluate score pooled --data vector.json -o report");
     let report = metrics(folder, "report");

@@ -14,6 +14,12 @@ pub struct Augmentation {
     pub rotations: bool,
     /// Vectors among the channels, which are flipped and rotated with the grid.
     pub vectors: Vectors,
+    /// Train on random windows of the samples: points of the input along each axis; empty for whole samples. Validations
+    /// and evaluations use whole samples.
+    // Not serialised when empty, so that configurations older than this key keep their hash.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("default" = []))]
+    pub crop: Vec<usize>,
 }
 
 /// Channels that are the components of a vector, one for each axis of the grid, in the order of the axes.

@@ -1,6 +1,7 @@
 //! Regression: predicts a target from an input, for fields of steady problems and for records of the user's own arrays.
 
 mod augment;
+mod crop;
 mod linear;
 pub mod loss;
 pub mod model;

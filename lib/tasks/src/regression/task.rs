@@ -2,11 +2,13 @@
 //! or the user's own arrays.
 
 use super::augment::Augmentation;
+use super::crop::Crop;
 use super::loss::{Dims, LossKind, RegressionLoss};
 use super::model::{Regression, RegressionModel};
 use super::pairs::{Opened, Pair, Pairs};
 use crate::pde::latents::Condition;
 use crate::pde::models::Patches;
+use crate::pde::models::codec::PaddingMode;
 use crate::pde::sources::{FieldSource, one, positive, weight_violations};
 use crate::pde::tokens::FieldTokens;
 use data::fields::parameter::Parameter;
@@ -122,6 +124,8 @@ pub(super) fn patches([input, target]: &[Side; 2], patch: usize) -> Result<[Patc
 pub struct RegressionTask {
     model: Regression,
     preparation: Preparation,
+    /// The model on windows, if it is trained on these.
+    crop: Option<Crop>,
     data: RegressionData,
     loss: RegressionLoss,
     train: Pairs,
@@ -131,16 +135,26 @@ pub struct RegressionTask {
 }
 
 impl RegressionTask {
-    /// Applies a random symmetry to a sample.
+    /// The model and the preparation of its samples, as they are trained.
+    fn training(&self) -> (&Regression, &Preparation) {
+        match &self.crop {
+            Some(crop) => (&crop.model, &crop.preparation),
+            None => (&self.model, &self.preparation),
+        }
+    }
+
+    /// Cuts a sample to a random window, if configured, and applies a random symmetry.
     fn augment(&self, micro_batch: u64, place: u64, pair: &mut Pair) {
         let Augmentation { vectors, .. } = &self.data.augmentation;
-        let [input, target] = self.preparation.tokens.each_ref().map(|side| side.patches.grid());
+        let tokens = &self.training().1.tokens;
+        let [input, target] = tokens.each_ref().map(|side| side.patches.grid());
         let random = self.random.at_update(micro_batch);
+        if let Some(crop) = &self.crop {
+            crop.cut(&random, place, pair);
+        }
         let symmetry = self.data.augmentation.draw(&random, place, input);
         symmetry.apply(&mut pair.input, input, &vectors.input);
-        if target.len() == input.len()
-            && pair.target.len() > self.preparation.tokens[1].patches.channels()
-        {
+        if target.len() == input.len() && pair.target.len() > tokens[1].patches.channels() {
             symmetry.apply(&mut pair.target, target, &vectors.target);
         }
     }
@@ -167,6 +181,10 @@ impl Define for RegressionTask {
         if loss.kind == LossKind::RelativeH1 && model.patch > 1 {
             let text = "must be 1 for loss.kind: relative_h1, which needs neighbouring points";
             violations.push(("model.patch".into(), text.into()));
+        }
+        if !data.augmentation.crop.is_empty() && model.padding_mode == PaddingMode::Circular {
+            let text = "must be zeros with data.augmentation.crop: a window is not periodic";
+            violations.push(("model.padding_mode".into(), text.into()));
         }
         violations
     }
@@ -204,9 +222,17 @@ impl Define for RegressionTask {
         let preparation = Preparation { tokens, condition };
         let mut builder = Builder::new(*seed);
         let features = preparation.features();
+        let whole = Regression::new(&mut builder, model, &preparation.tokens, features);
+        builder.check()?;
+        let params = builder.finish();
+        let crop = match &data.augmentation.crop[..] {
+            [] => None,
+            size => Some(Crop::new(size, model, *seed, &preparation, &params)?),
+        };
         let task = Self {
-            model: Regression::new(&mut builder, model, &preparation.tokens, features),
+            model: whole,
             preparation,
+            crop,
             data: data.clone(),
             loss: loss.clone(),
             train,
@@ -214,8 +240,7 @@ impl Define for RegressionTask {
             random: Philox::new(*seed, Purpose::Augmentation),
             input_files,
         };
-        builder.check()?;
-        Ok((task, builder.finish()))
+        Ok((task, params))
     }
 }
 
@@ -241,17 +266,19 @@ impl Task for RegressionTask {
             targets.push(pair.target);
             parameters.extend(pair.parameter);
         }
-        let batch = self.preparation.batch(&inputs, &parameters)?;
+        let (_, preparation) = self.training();
+        let batch = preparation.batch(&inputs, &parameters)?;
         Ok(batch
-            .with("targets", self.preparation.tokens[1].cut_all(&targets.concat()))
-            .with("weights", self.loss.weights(&self.preparation, &targets)))
+            .with("targets", preparation.tokens[1].cut_all(&targets.concat()))
+            .with("weights", self.loss.weights(preparation, &targets)))
     }
 
     fn loss(&self, forward: &Forward, batch: &Batch) -> Result<Loss> {
-        let found = self.preparation.run(&self.model, forward, batch)?;
+        let (model, preparation) = self.training();
+        let found = preparation.run(model, forward, batch)?;
         let target = batch.input(forward, "targets")?;
         let weights = batch.input(forward, "weights")?;
-        Ok(self.loss.sum(forward, &self.preparation, &weights, [&found, &target])?.into())
+        Ok(self.loss.sum(forward, preparation, &weights, [&found, &target])?.into())
     }
 
     fn validation_samples(&self) -> u64 {
