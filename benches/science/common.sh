@@ -57,6 +57,26 @@ updates() {
     cat "$run.updates"
 }
 
+# seeds FUNCTION SEED...: calls the function for every seed, for two at a time with one thread each. The bits of a run do
+# not depend on the number of threads.
+# shellcheck disable=SC2030,SC2031 # each subshell sets its own threads
+seeds() {
+    of_seed=$1
+    shift
+    while test $# -ge 2; do
+        (export RAYON_NUM_THREADS=1; "$of_seed" "$1") &
+        first=$!
+        (export RAYON_NUM_THREADS=1; "$of_seed" "$2") &
+        second=$!
+        shift 2
+        failed=
+        wait "$first" || failed=yes
+        wait "$second" || failed=yes
+        test -z "$failed"
+    done
+    test $# = 0 || "$of_seed" "$1"
+}
+
 # baseline BUDGET TASK RUN CONFIG [OPTION...]: trains a run for that many hours, in RUN.updates updates.
 baseline() {
     budget=$1 task=$2 run=$3 config=$4

@@ -14,8 +14,8 @@ train codec codec "$configs/burgers-codec.yaml" -s data.split=split.json -s data
 once latents/validation/index.json latent-cache make codec --data split.json -o latents
 larger="-s model.backbone.hidden=96 -s model.backbone.depth=4"
 
-for seed in 1 2 3 4 5; do
-    at=seed-$seed
+of_seed() {
+    seed=$1 at=seed-$1
     mkdir -p "$at"
     all="-s seed=$seed -s data.train=latents/train -s data.validation=latents/validation"
     train operator "$at/operator" "$configs/burgers-operator.yaml" $all -s training.updates=2500
@@ -30,7 +30,8 @@ for seed in 1 2 3 4 5; do
     fits=$(updates "$(hours "$at/operator" "$at/corrector")" operator "$at/wide" "$configs/burgers-operator.yaml" $wide)
     train operator "$at/wide" "$configs/burgers-operator.yaml" $wide -s "training.updates=$fits"
     score_correctors "$at" 3
-done
+}
+seeds of_seed 1 2 3 4 5
 
 correctors_table --title "Burgers' equation: correctors of an operator that is told the viscosity" \
     --note "400/20/20 trajectories for each of 3 viscosities, 256 points; 16 steps of 2 frames from 3 start frames." \
