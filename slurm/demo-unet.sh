@@ -35,7 +35,7 @@ evaluate score next-unet --data next.json -o next-score
 
 say "noisy: a U-Net, next to the best Gaussian blur"
 train-stage regression -c "$config" -s data.split=noisy.json -s data.stats=noisy-stats.json $rotations \
-    -s data.augmentation.flips=true -s model.padding_mode=zeros -s training.updates=300 --run noisy-unet
+    -s data.augmentation.flips=true -s model.padding_mode=zeros -s training.updates=200 --run noisy-unet
 evaluate score noisy-unet --data noisy.json -o noisy-score
 evaluate plot next-unet noisy-unet --metric nrmse
 printf '\npictures: demo-unet/next-score/pictures/records.png, demo-unet/noisy-score/pictures/records.png\n'
