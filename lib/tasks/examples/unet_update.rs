@@ -3,55 +3,31 @@
 //!
 //! Prints one JSON object: median and minimum milliseconds per update (forward, mean squared error, backward, clipping,
 //! AdamW) with --batch samples of 4 frames of 5 channels on --grid x --grid points; the same for each convolution alone
-//! (forward and backward), by layer; and the peak of resident memory in bytes.
+//! (forward and backward), by layer; the bytes that a forward pass keeps for the backward pass, with --mem-budget percent
+//! of them (`training.mem_budget`); and the peak of resident memory in bytes.
 
-use learn::forward::Forward;
-use learn::optim::{Method, Optimizer, OptimizerState};
+mod peer;
+
 use learn::params::Builder;
+use peer::{Training, argument, peak_rss, random, times};
 use serde_json::{Value, json};
-use std::time::Instant;
 use tasks::pde::models::operator::BackboneConfig;
 use tasks::pde::models::{ConditionPath, Network, NetworkShape};
-use tensor::check::draw;
-use tensor::op::{Draw, Op};
+use tensor::op::Op;
 use tensor::ops::conv::Conv;
 use tensor::ops::conv_transpose::ConvTranspose;
 use tensor::ops::depthwise_conv::Padding;
 use tensor::ops::squared_error::SquaredError;
-use tensor::updates::decision::{DeviceStepControl, StepControl, StepPolicy};
-use tensor::{Dtype, Tape, Tensor, constant};
+use tensor::{Device, Dtype, Tape, Tensor, constant};
 
 const INPUT: usize = 20;
 const OUTPUT: usize = 5;
 const HIDDEN: usize = 32;
 const LEVELS: usize = 3;
 
-/// The number given as `--name`, or the default.
-fn argument(name: &str, default: usize) -> usize {
-    let mut words = std::env::args().skip_while(|word| *word != format!("--{name}"));
-    words.nth(1).and_then(|value| value.parse().ok()).unwrap_or(default)
-}
-
 fn main() -> unix::Result<()> {
     tensor::parallel::start_threads(Some(argument("threads", 2)))?;
     tensor::parallel::inside(measure)
-}
-
-/// Milliseconds of each call but the first two, sorted.
-fn times(repeats: usize, mut call: impl FnMut() -> unix::Result<()>) -> unix::Result<Vec<f64>> {
-    let mut times = Vec::new();
-    for _ in 0..repeats + 2 {
-        let start = Instant::now();
-        call()?;
-        times.push(1e3 * start.elapsed().as_secs_f64());
-    }
-    let mut times = times.split_off(2);
-    times.sort_by(f64::total_cmp);
-    Ok(times)
-}
-
-fn random(shape: &[usize], i: usize) -> Tensor {
-    draw(shape, &Draw::Normal, 7, i as u64).to_dtype(Dtype::F32)
 }
 
 fn measure() -> unix::Result<()> {
@@ -69,51 +45,24 @@ fn measure() -> unix::Result<()> {
     };
     let mut builder = Builder::new(1);
     let model = Network::new(&mut builder, &config, (ConditionPath::Concatenated, 1), &shape);
-    let mut params = builder.finish();
-    let optimizer = Optimizer {
-        method: Method::AdamW { betas: [0.9, 0.999], epsilon: 1e-8 },
-        learning_rate: 1e-3,
-        weight_decay: 0.01,
-        groups: Vec::new(),
-        shard: false,
-    };
-    let mut memory = OptimizerState::new(&optimizer, &params.trained, |_| true);
-    let rule = StepPolicy {
-        clip: 1.0,
-        betas: optimizer.corrected(),
-        decay: 0.0,
-        warmup: true,
-        scaled: false,
-        unit: 1.0,
-    };
-    let mut decided = DeviceStepControl::of(&StepControl::default(), 1.0);
+    let params = builder.finish();
+    let (count, budget) = (params.count(), argument("mem-budget", 100) as f64 / 100.0);
+    let mut training = Training::new(params, Device::Cpu, budget)?;
     let points = grid * grid;
     let (x, target) = (random(&[batch, points, INPUT], 0), random(&[batch, points, OUTPUT], 1));
     let weights = Tensor::full(&[batch], 1.0 / batch as f64, Dtype::F32);
     let channels = Tensor::full(&[OUTPUT], 1.0, Dtype::F32);
     // There is no condition.
     let features = Tensor::zeros(&[batch, 0], Dtype::F32);
-    let weight = [Tensor::full(&[1], 1.0, Dtype::F32)];
     let updates = times(repeats, || {
-        let tape = Tape::new();
-        let forward = Forward::training(&tape, &params);
-        let [x, target, weights, channels, features] =
-            [&x, &target, &weights, &channels, &features].map(|t| constant(t.clone()));
-        let found = model.forward(&forward, &x, &features)?;
-        let loss = forward.apply(SquaredError, &[&found, &target, &weights, &channels])?;
-        let variables = forward.variables().to_vec();
-        drop((forward, found));
-        let mut found = tape.backward(&loss)?;
-        let gradients: Vec<Tensor> = variables.iter().filter_map(|v| found.take(v)).collect();
-        drop(variables);
-        let loss = [loss.value().clone()];
-        rule.decide_on_device(&mut decided, &loss, &weight, &gradients, optimizer.learning_rate);
-        memory.step(&optimizer, 1.0, &decided, &mut params.trained, &gradients);
-        Ok(())
+        training.update(Dtype::F32, |forward| {
+            let [x, target, weights, channels, features] =
+                [&x, &target, &weights, &channels, &features].map(|t| constant(t.clone()));
+            let found = model.forward(forward, &x, &features)?;
+            forward.apply(SquaredError, &[&found, &target, &weights, &channels])
+        })
     })?;
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let peak = status.lines().find_map(|l| l.strip_prefix("VmHWM:")?.split_whitespace().next());
-    let peak: usize = peak.and_then(|kib| kib.parse().ok()).unwrap_or(0);
+    let peak = peak_rss();
     let (mut layers, mut sum) = (serde_json::Map::new(), 0.0);
     for (name, side, [from, to], is_transposed) in convolutions(grid) {
         let x = random(&[batch, side, side, from], 2);
@@ -128,8 +77,9 @@ fn measure() -> unix::Result<()> {
     }
     println!(
         "{}",
-        json!({"parameters": params.count(), "median_ms": updates[updates.len() / 2], "minimum_ms": updates[0],
-               "convolutions_ms": sum, "peak_rss_bytes": peak * 1024, "layers": layers})
+        json!({"parameters": count, "median_ms": updates[updates.len() / 2], "minimum_ms": updates[0],
+               "activation_bytes": training.activations,
+               "convolutions_ms": sum, "peak_rss_bytes": peak, "layers": layers})
     );
     Ok(())
 }

@@ -4,6 +4,7 @@
 use learn::forward::Forward;
 use learn::params::{Builder, ParamSet};
 use learn::recompute::Recompute;
+use serde_json::json;
 use std::rc::Rc;
 use tasks::pde::models::operator::{Attention, BackboneConfig, ConditionPath, Output};
 use tasks::pde::models::{Operator, OperatorModel, PdetStack, PdetUnet};
@@ -17,7 +18,9 @@ use tensor::{Dtype, Tape, Tensor};
 const DIM: usize = 4;
 const TOKENS: usize = 24;
 
-fn models() -> [OperatorModel; 2] {
+/// Models, and the fraction of its peak that a model needs at most when everything is recomputed. The U-Net has few
+/// blocks, the finest of which need most of the memory, and here as much for its gradients.
+fn models() -> [(OperatorModel, f64); 3] {
     let stack = PdetStack {
         hidden: 24,
         depth: 4,
@@ -37,6 +40,8 @@ fn models() -> [OperatorModel; 2] {
         mlp_ratio: 2,
         positions: false,
     };
+    let convolutions = json!({"kind": "unet", "hidden": 8, "levels": 2, "norm": "group"});
+    let convolutions = serde_json::from_value(convolutions).unwrap();
     let model = |backbone, condition, output| OperatorModel {
         backbone,
         condition,
@@ -44,8 +49,9 @@ fn models() -> [OperatorModel; 2] {
         output,
     };
     [
-        model(BackboneConfig::PdetStack(stack), ConditionPath::Adaptive, Output::Scale),
-        model(BackboneConfig::PdetUnet(unet), ConditionPath::Additive, Output::LayerNorm),
+        (model(BackboneConfig::PdetStack(stack), ConditionPath::Adaptive, Output::Scale), 0.5),
+        (model(BackboneConfig::PdetUnet(unet), ConditionPath::Additive, Output::LayerNorm), 0.5),
+        (model(convolutions, ConditionPath::Adaptive, Output::Scale), 0.85),
     ]
 }
 
@@ -88,7 +94,7 @@ fn gradients(operator: &Operator, params: &ParamSet, plan: &Rc<Recompute>) -> (V
 // The only test in this file, because the memory counters are process-wide.
 #[test]
 fn less_memory_for_the_same_bits() {
-    for model in models() {
+    for (model, share) in models() {
         let mut builder = Builder::new(1);
         let operator = Operator::new(&mut builder, &model, DIM, [1, TOKENS], Padding::Periodic, 2);
         let params = shaken(&builder.finish());
@@ -114,6 +120,6 @@ fn less_memory_for_the_same_bits() {
             assert!(made.operations().0 > 0, "something is computed again at {budget}");
         }
         assert!(peaks.is_sorted_by(|a, b| a > b), "{peaks:?}");
-        assert!(peaks[3] * 2 < peaks[0], "{peaks:?}");
+        assert!((peaks[3] as f64) < share * peaks[0] as f64, "{peaks:?}");
     }
 }

@@ -1,13 +1,12 @@
 use super::backbone::BackboneShape;
-use super::conv_layer::ConvActivation;
+use super::conv_layer::{ConditionVector, ConvActivation, to_cells, to_tokens};
 use learn::forward::Forward;
-use learn::nn::{Condition, Conv, Linear};
+use learn::nn::Conv;
 use learn::params::Builder;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tensor::Var;
 use tensor::ops::activation::Activation;
-use tensor::ops::binary::Binary;
 use tensor::ops::interpolate::{Interpolate, Interpolation};
 use unix::Result;
 
@@ -52,8 +51,8 @@ impl Autoencoder {
 pub(crate) struct AutoencoderLayers {
     grid: [usize; 3],
     encoder: Vec<Conv>,
-    /// From the condition to a vector that is added to every latent token.
-    condition: Option<Linear>,
+    /// Of the latent grid.
+    condition: ConditionVector,
     /// From the coarsest grid to the finest.
     decoder: Vec<(Interpolate, Conv)>,
     activation: Activation,
@@ -74,10 +73,7 @@ impl AutoencoderLayers {
             conv.strided(stride)
         });
         let encoder = encoder.collect();
-        let condition = match shape.condition {
-            Condition::Fixed => None,
-            Condition::Adaptive(width) => Some(Linear::new(b, "condition", width, c.latent_dim)),
-        };
+        let condition = ConditionVector::new(b, shape, c.latent_dim);
         let widths: Vec<usize> =
             [c.latent_dim].into_iter().chain(inner().rev()).chain([shape.output]).collect();
         let finer = grids.into_iter().rev().skip(1);
@@ -102,29 +98,23 @@ impl AutoencoderLayers {
         z: &Var,
         condition: Option<&Var>,
     ) -> Result<Var> {
-        let ([depth, rows, columns], [batch, tokens, dim]) =
-            (self.grid, [0, 1, 2].map(|i| z.shape()[i]));
         let activate = |activation: Activation, x: Var| match activation {
             Activation::Identity => Ok(x),
             _ => forward.apply(activation, &[&x]),
         };
-        let mut x = z.reshape(&[batch, depth, rows, columns, dim]);
+        let mut x = to_cells(z, self.grid);
         for (i, conv) in self.encoder.iter().enumerate() {
             x = conv.forward(forward, &x)?;
             if i + 1 < self.encoder.len() {
                 x = activate(self.activation, x)?;
             }
         }
-        if let (Some(linear), Some(condition)) = (&self.condition, condition) {
-            let vector = linear.forward(forward, condition)?;
-            let vector = vector.reshape(&[batch, 1, 1, 1, x.value().width()]);
-            x = forward.apply(Binary::Add, &[&x, &vector])?;
-        }
+        x = self.condition.add(forward, x, condition)?;
         for (i, (finer, conv)) in self.decoder.iter().enumerate() {
             x = conv.forward(forward, &forward.apply(*finer, &[&x])?)?;
             let last = i + 1 == self.decoder.len();
             x = activate(if last { self.last } else { self.activation }, x)?;
         }
-        Ok(x.reshape(&[batch, tokens, x.value().width()]))
+        Ok(to_tokens(&x))
     }
 }

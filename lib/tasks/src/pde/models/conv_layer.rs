@@ -1,12 +1,14 @@
 //! A convolution with normalisation, activation and dropout, which convolutional backbones are made of.
 
+use super::backbone::BackboneShape;
 use learn::forward::Forward;
-use learn::nn::{Conv, GroupNorm};
+use learn::nn::{Condition, Conv, GroupNorm, Linear};
 use learn::params::Builder;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tensor::Var;
 use tensor::ops::activation::Activation;
+use tensor::ops::binary::Binary;
 use tensor::ops::depthwise_conv::Padding;
 use unix::Result;
 
@@ -116,5 +118,38 @@ impl ConvLayer {
             None => forward.apply(self.activation, &[&x])?,
         };
         forward.dropout(&x, self.dropout)
+    }
+}
+
+/// Tokens [B, T, D] as cells of the grid, [B, depth, rows, columns, D].
+pub(super) fn to_cells(tokens: &Var, [depth, rows, columns]: [usize; 3]) -> Var {
+    tokens.reshape(&[tokens.shape()[0], depth, rows, columns, tokens.value().width()])
+}
+
+/// Cells of a grid [B, depth, rows, columns, D] as tokens, [B, T, D].
+pub(super) fn to_tokens(cells: &Var) -> Var {
+    let (shape, width) = (cells.shape(), cells.value().width());
+    cells.reshape(&[shape[0], shape[1..4].iter().product(), width])
+}
+
+/// A linear layer from the condition, if there is one, to a vector that is added to every cell.
+#[derive(Clone, Debug)]
+pub(super) struct ConditionVector(Option<Linear>);
+
+impl ConditionVector {
+    /// For cells with `width` features.
+    pub fn new(b: &mut Builder, shape: &BackboneShape, width: usize) -> Self {
+        Self(match shape.condition {
+            Condition::Fixed => None,
+            Condition::Adaptive(from) => Some(Linear::new(b, "condition", from, width)),
+        })
+    }
+
+    /// x [B, depth, rows, columns, width] plus the vector of each sample.
+    pub fn add(&self, forward: &Forward, x: Var, condition: Option<&Var>) -> Result<Var> {
+        let (Some(linear), Some(condition)) = (&self.0, condition) else { return Ok(x) };
+        let vector = linear.forward(forward, condition)?;
+        let vector = vector.reshape(&[x.shape()[0], 1, 1, 1, x.value().width()]);
+        forward.apply(Binary::Add, &[&x, &vector])
     }
 }

@@ -1,8 +1,10 @@
 use super::backbone::BackboneShape;
-use super::conv_layer::{ConvActivation, ConvLayer, ConvNorm, ConvStyle};
+use super::conv_layer::{
+    ConditionVector, ConvActivation, ConvLayer, ConvNorm, ConvStyle, to_cells, to_tokens,
+};
 use super::number;
 use learn::forward::Forward;
-use learn::nn::{Condition, Conv, Linear};
+use learn::nn::{Conv, Linear};
 use learn::params::Builder;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -49,8 +51,7 @@ pub struct Resnet {
 pub(crate) struct ResidualLayers {
     grid: [usize; 3],
     input: Conv,
-    /// From the condition to a vector that is added to every token.
-    condition: Option<Linear>,
+    condition: ConditionVector,
     blocks: Vec<[ConvLayer; 2]>,
     activation: Activation,
     output: Linear,
@@ -75,10 +76,7 @@ impl ResidualLayers {
         Self {
             grid: shape.grid,
             input: Conv::same(b, "input", [shape.dim, c.hidden], filter, padding),
-            condition: match shape.condition {
-                Condition::Fixed => None,
-                Condition::Adaptive(width) => Some(Linear::new(b, "condition", width, c.hidden)),
-            },
+            condition: ConditionVector::new(b, shape, c.hidden),
             blocks: (0..c.blocks)
                 .map(|i| {
                     b.scope(format!("blocks.{i}"), |b| {
@@ -98,14 +96,8 @@ impl ResidualLayers {
         z: &Var,
         condition: Option<&Var>,
     ) -> Result<Var> {
-        let ([depth, rows, columns], [batch, tokens, dim]) =
-            (self.grid, [0, 1, 2].map(|i| z.shape()[i]));
-        let mut x = self.input.forward(forward, &z.reshape(&[batch, depth, rows, columns, dim]))?;
-        if let (Some(linear), Some(condition)) = (&self.condition, condition) {
-            let vector = linear.forward(forward, condition)?;
-            let vector = vector.reshape(&[batch, 1, 1, 1, x.value().width()]);
-            x = forward.apply(Binary::Add, &[&x, &vector])?;
-        }
+        let x = self.input.forward(forward, &to_cells(z, self.grid))?;
+        let mut x = self.condition.add(forward, x, condition)?;
         for block in &self.blocks {
             let ([first, second], activation) = (block.clone(), self.activation);
             x = forward.block(&[&x], move |forward, vars| {
@@ -114,7 +106,6 @@ impl ResidualLayers {
                 forward.apply(activation, &[&sum])
             })?;
         }
-        let x = x.reshape(&[batch, tokens, x.value().width()]);
-        self.output.forward(forward, &x)
+        self.output.forward(forward, &to_tokens(&x))
     }
 }

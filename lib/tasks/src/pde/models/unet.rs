@@ -1,13 +1,14 @@
 use super::backbone::BackboneShape;
-use super::conv_layer::{ConvActivation, ConvLayer, ConvNorm, ConvStyle};
+use super::conv_layer::{
+    ConditionVector, ConvActivation, ConvLayer, ConvNorm, ConvStyle, to_cells, to_tokens,
+};
 use super::number;
 use learn::forward::Forward;
-use learn::nn::{Condition, Conv, ConvTranspose, Linear};
+use learn::nn::{Conv, ConvTranspose, Linear};
 use learn::params::Builder;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tensor::Var;
-use tensor::ops::binary::Binary;
 use tensor::ops::concat::Concat;
 use tensor::ops::depthwise_conv::Padding;
 use tensor::ops::interpolate::{Interpolate, Interpolation};
@@ -104,8 +105,7 @@ pub(crate) struct ConvLayers {
     /// Why the layers cannot run on this grid; the builder reports it.
     problem: Option<String>,
     input: Conv,
-    /// From the condition to a vector that is added to every token.
-    condition: Option<Linear>,
+    condition: ConditionVector,
     /// From the finest grid to the coarsest.
     down: Vec<DoubleConv>,
     bottom: DoubleConv,
@@ -190,10 +190,7 @@ impl ConvLayers {
             grid: shape.grid,
             problem,
             input: Conv::same(b, "input", [shape.dim, c.hidden], filter, padding),
-            condition: match shape.condition {
-                Condition::Fixed => None,
-                Condition::Adaptive(width) => Some(Linear::new(b, "condition", width, c.hidden)),
-            },
+            condition: ConditionVector::new(b, shape, c.hidden),
             down: (0..c.levels)
                 .map(|i| double(b, &format!("down.{i}"), [width(i), width(i + 1)]))
                 .collect(),
@@ -214,14 +211,8 @@ impl ConvLayers {
         if let Some(problem) = &self.problem {
             return Err(Error::config(problem));
         }
-        let ([depth, rows, columns], [batch, tokens, dim]) =
-            (self.grid, [0, 1, 2].map(|i| z.shape()[i]));
-        let mut x = self.input.forward(forward, &z.reshape(&[batch, depth, rows, columns, dim]))?;
-        if let (Some(linear), Some(condition)) = (&self.condition, condition) {
-            let vector = linear.forward(forward, condition)?;
-            let vector = vector.reshape(&[batch, 1, 1, 1, x.value().width()]);
-            x = forward.apply(Binary::Add, &[&x, &vector])?;
-        }
+        let x = self.input.forward(forward, &to_cells(z, self.grid))?;
+        let mut x = self.condition.add(forward, x, condition)?;
         let block = |convolutions: &DoubleConv, x: &Var| {
             let convolutions = convolutions.clone();
             forward.block(&[x], move |forward, vars| convolutions.forward(forward, &vars[0]))
@@ -233,15 +224,18 @@ impl ConvLayers {
             skips.push(skip);
         }
         x = block(&self.bottom, &x)?;
-        for (up, skip) in self.up.iter().zip(&skips).rev() {
-            let up = up.clone();
+        for (level, (up, skip)) in self.up.iter().zip(&skips).enumerate().rev() {
+            let (up, output) = (up.clone(), (level == 0).then(|| self.output.clone()));
             x = forward.block(&[&x, skip], move |forward, vars| {
                 let finer = up.finer.forward(forward, &vars[0])?;
                 let both = forward.apply(Concat { axis: 4 }, &[&finer, &vars[1]])?;
-                up.convolutions.forward(forward, &both)
+                let x = up.convolutions.forward(forward, &both)?;
+                match &output {
+                    Some(output) => output.forward(forward, &x),
+                    None => Ok(x),
+                }
             })?;
         }
-        let x = x.reshape(&[batch, tokens, x.value().width()]);
-        self.output.forward(forward, &x)
+        Ok(to_tokens(&x))
     }
 }

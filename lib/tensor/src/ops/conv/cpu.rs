@@ -11,15 +11,33 @@ use crate::vectorize;
 const BLOCK: usize = 128 * 1024;
 /// Maximum number of cells per block.
 const CELLS: usize = 256;
+/// Columns of the im2col matrix of a block, if a tap has fewer channels. More columns would leave room for fewer cells,
+/// and a product packs all weights however few cells it has.
+const COLUMNS: usize = 512;
+/// The same for the gradient of the weights, whose blocks write different columns.
+const GRADIENT_COLUMNS: usize = 256;
+/// Blocks into which the gradient of the weights is divided, if it has fewer columns.
+const GRADIENT_BLOCKS: usize = 32;
 
 /// Cells per block when the im2col matrix has `width` columns.
 fn cells_per_block(width: usize) -> usize {
     (BLOCK / width.max(1)).clamp(8, CELLS)
 }
 
-/// im2col: row r of `matrix` becomes the part of x that output cell `first` + r reads, tap by tap.
-fn neighbours<T: Float>(g: &Geometry, x: &[T], first: usize, matrix: &mut [T]) {
-    let (c, places, cells) = (g.channels, g.places(), g.output());
+/// The taps in groups of equal length, which have about `columns` columns of the im2col matrix.
+fn taps_per_group(g: &Geometry, columns: usize) -> usize {
+    g.taps().div_ceil((g.taps() * g.channels).div_ceil(columns).max(1))
+}
+
+/// im2col: row r of `matrix` becomes what output cell `first` + r reads with the taps at `places`, tap by tap.
+fn neighbours<T: Float>(
+    g: &Geometry,
+    places: &[[usize; 3]],
+    x: &[T],
+    first: usize,
+    matrix: &mut [T],
+) {
+    let (c, cells) = (g.channels, g.output());
     for (r, row) in matrix.chunks_exact_mut(places.len() * c).enumerate() {
         let at = split(first + r, cells);
         for (place, seen) in places.iter().zip(row.chunks_exact_mut(c)) {
@@ -52,13 +70,20 @@ impl<T: Float> Start<'_, T> {
 
 /// y of a convolution of x.
 pub(crate) fn output<T: Float>(g: &Geometry, x: &[T], w: &[T], start: Start<'_, T>, out: &mut [T]) {
-    let (k, n) = (g.taps() * g.channels, g.filters);
-    row_blocks((out, n), cells_per_block(k), |range, out| {
-        let mut matrix = Scratch::<T>::uninit(range.len() * k);
-        neighbours(g, x, range.start, &mut matrix);
-        let add = start.begin(out);
-        let seen = View::new(&matrix, range.len(), k, k);
-        product(out, n, add, T::ONE, seen, View::new(w, n, k, k).transposed());
+    let (c, n, k) = (g.channels, g.filters, g.taps() * g.channels);
+    let (places, taps) = (g.places(), taps_per_group(g, COLUMNS));
+    row_blocks((out, n), cells_per_block(taps * c), |range, out| {
+        let mut matrix = Scratch::<T>::uninit(range.len() * taps * c);
+        let mut add = start.begin(out);
+        for (group, places) in places.chunks(taps).enumerate() {
+            let width = places.len() * c;
+            let seen = &mut matrix[..range.len() * width];
+            neighbours(g, places, x, range.start, seen);
+            let seen = View::new(seen, range.len(), width, width);
+            let w = View::new(&w[group * taps * c..], n, width, k).transposed();
+            product(out, n, add, T::ONE, seen, w);
+            add = true;
+        }
     });
 }
 
@@ -96,53 +121,57 @@ pub(crate) fn input<T: Float>(g: &Geometry, w: &[T], dy: &[T], start: Start<'_, 
     });
 }
 
-/// dw and db.
-pub(crate) fn backward_filter<T: Float>(
-    g: &Geometry,
-    x: &[T],
-    dy: &[T],
-    dw: Option<&mut GradBuffer>,
-    db: Option<&mut GradBuffer>,
-) {
-    let ([_, cells], k, n) = (g.cells(), g.taps() * g.channels, g.filters);
-    let mut sums = Scratch::<T>::zeroed(n * (k + 1));
-    let grain = cells_per_block(k);
-    reduce(cells, grain, &mut sums, |range, sums| {
-        let (dw, db) = sums.split_at_mut(n * k);
-        let mut matrix = Scratch::<T>::uninit(grain * k);
-        for first in range.clone().step_by(grain) {
-            let rows = grain.min(range.end - first);
-            let (dy, matrix) = (&dy[first * n..][..rows * n], &mut matrix[..rows * k]);
-            neighbours(g, x, first, matrix);
-            let seen = View::new(matrix, rows, k, k);
-            product(dw, k, true, T::ONE, View::new(dy, rows, n, n).transposed(), seen);
-            add_rows(dy, db);
+/// dw. Blocks are groups of taps, and parts of the cells if the groups are few: a partial sum for each part of the cells
+/// is as large as the weights.
+pub(crate) fn backward_filter<T: Float>(g: &Geometry, x: &[T], dy: &[T], grad: &mut GradBuffer) {
+    let ([_, cells], c, n, k) = (g.cells(), g.channels, g.filters, g.taps() * g.channels);
+    let (places, taps) = (g.places(), taps_per_group(g, GRADIENT_COLUMNS));
+    let (groups, rows) = (places.len().div_ceil(taps), cells_per_block(taps * c));
+    let part = cells.div_ceil((GRADIENT_BLOCKS / groups).max(1)).next_multiple_of(rows);
+    let parts = cells.div_ceil(part);
+    let size = n * taps * c;
+    let mut partial = Scratch::<T>::uninit(parts * groups * size);
+    row_blocks((&mut *partial, size), 1, |blocks, sums| {
+        let mut matrix = Scratch::<T>::uninit(rows * taps * c);
+        for (block, sums) in blocks.zip(sums.chunks_exact_mut(size)) {
+            let places = &places[block % groups * taps..];
+            let places = &places[..taps.min(places.len())];
+            let width = places.len() * c;
+            let first = block / groups * part;
+            for at in (first..cells.min(first + part)).step_by(rows) {
+                let rows = rows.min(cells - at);
+                let seen = &mut matrix[..rows * width];
+                neighbours(g, places, x, at, seen);
+                let dy = View::new(&dy[at * n..], rows, n, n).transposed();
+                let seen = View::new(seen, rows, width, width);
+                product(sums, width, at > first, T::ONE, dy, seen);
+            }
         }
     });
-    for (grad, sum) in [(dw, &sums[..n * k]), (db, &sums[n * k..])] {
-        if let Some(grad) = grad {
-            grad.add(sum);
+    let partial = &*partial;
+    row_blocks((grad.zeroed::<T>(), k), rows_per_block(parts * k), |range, dw| {
+        for (row, dw) in range.zip(dw.chunks_exact_mut(k)) {
+            for (block, sums) in partial.chunks_exact(size).enumerate() {
+                let dw = dw.chunks_mut(taps * c).nth(block % groups).into_iter().flatten();
+                let width = c * taps.min(places.len() - block % groups * taps);
+                dw.zip(&sums[row * width..]).for_each(|(sum, part)| *sum += *part);
+            }
         }
-    }
+    });
 }
 
-/// Adds the sum of the rows of dy to a gradient.
+/// db: adds the sum of the rows of dy to a gradient.
 pub(crate) fn sum_rows<T: Float>(dy: &[T], grad: &mut GradBuffer) {
     let n = grad.tensor.len();
     let mut sums = Scratch::<T>::zeroed(n);
     reduce(dy.len() / n.max(1), rows_per_block(n), &mut sums, |range, sums| {
-        add_rows(&dy[range.start * n..range.end * n], sums);
+        vectorize!({
+            for row in dy[range.start * n..range.end * n].chunks_exact(n) {
+                for (sum, x) in sums.iter_mut().zip(row) {
+                    *sum += *x;
+                }
+            }
+        });
     });
     grad.add(&sums);
-}
-
-/// sums += Σ over rows.
-fn add_rows<T: Float>(rows: &[T], sums: &mut [T]) {
-    vectorize!({
-        for row in rows.chunks_exact(sums.len()) {
-            for (sum, x) in sums.iter_mut().zip(row) {
-                *sum += *x;
-            }
-        }
-    });
 }

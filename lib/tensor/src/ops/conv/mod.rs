@@ -80,8 +80,11 @@ impl Op for Conv {
                 let start = if grad.accumulate { cpu::Start::Add } else { cpu::Start::Bias(None) };
                 cpu::input::<T>(&geometry, w.read(), dy.read(), start, grad.tensor.write());
             }
-            if dw.is_some() || db.is_some() {
-                cpu::backward_filter::<T>(&geometry, x.read(), dy.read(), dw, db);
+            if let Some(grad) = dw {
+                cpu::backward_filter::<T>(&geometry, x.read(), dy.read(), grad);
+            }
+            if let Some(grad) = db {
+                cpu::sum_rows::<T>(dy.read(), grad);
             }
         });
     }

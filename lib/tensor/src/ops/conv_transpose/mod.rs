@@ -117,7 +117,7 @@ impl Op for ConvTranspose {
             }
             if let Some(grad) = dw {
                 // db of the convolution would be the sum of x.
-                cpu::backward_filter::<T>(g, dy.read(), x.read(), Some(grad), None);
+                cpu::backward_filter::<T>(g, dy.read(), x.read(), grad);
             }
             if let Some(grad) = db {
                 cpu::sum_rows::<T>(dy.read(), grad);

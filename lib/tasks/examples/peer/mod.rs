@@ -1,0 +1,121 @@
+//! What the programs that measure one training update have in common.
+
+use learn::forward::Forward;
+use learn::optim::{Method, Optimizer, OptimizerState};
+use learn::params::ParamSet;
+use learn::recompute::Recompute;
+use std::rc::Rc;
+use std::time::Instant;
+use tensor::check::draw;
+use tensor::op::Draw;
+use tensor::updates::decision::{DeviceStepControl, StepControl, StepPolicy};
+use tensor::{Device, Dtype, Tape, Tensor, Var, kernel};
+use unix::Result;
+
+/// The word given as `--name`, or the default.
+pub fn word(name: &str, default: &str) -> String {
+    let mut words = std::env::args().skip_while(|word| *word != format!("--{name}"));
+    words.nth(1).unwrap_or(default.into())
+}
+
+/// The number given as `--name`, or the default.
+pub fn argument(name: &str, default: usize) -> usize {
+    word(name, "").parse().unwrap_or(default)
+}
+
+/// Normal random numbers, the same in every run.
+pub fn random(shape: &[usize], i: usize) -> Tensor {
+    draw(shape, &Draw::Normal, 7, i as u64).to_dtype(Dtype::F32)
+}
+
+/// Milliseconds of each of `repeats` calls, sorted, after two calls that are not measured.
+pub fn times(repeats: usize, mut call: impl FnMut() -> Result<()>) -> Result<Vec<f64>> {
+    let mut times = Vec::new();
+    for _ in 0..repeats + 2 {
+        let start = Instant::now();
+        call()?;
+        times.push(1e3 * start.elapsed().as_secs_f64());
+    }
+    let mut times = times.split_off(2);
+    times.sort_by(f64::total_cmp);
+    Ok(times)
+}
+
+/// The peak of resident memory so far, in bytes.
+pub fn peak_rss() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let peak = status.lines().find_map(|l| l.strip_prefix("VmHWM:")?.split_whitespace().next());
+    1024 * peak.and_then(|kib| kib.parse().ok()).unwrap_or(0)
+}
+
+/// Parameters in training: AdamW with clipping of the gradient norm.
+pub struct Training {
+    params: ParamSet,
+    optimizer: Optimizer,
+    state: OptimizerState,
+    rule: StepPolicy,
+    decided: DeviceStepControl,
+    /// The weights of the samples add up to 1.
+    weight: [Tensor; 1],
+    device: Device,
+    recompute: Rc<Recompute>,
+    /// Bytes of tensors on the CPU that the last forward pass kept.
+    pub activations: usize,
+}
+
+impl Training {
+    /// `budget` is `training.mem_budget`.
+    pub fn new(params: ParamSet, device: Device, budget: f64) -> Result<Self> {
+        let optimizer = Optimizer {
+            method: Method::AdamW { betas: [0.9, 0.999], epsilon: 1e-8 },
+            learning_rate: 1e-3,
+            weight_decay: 0.01,
+            groups: Vec::new(),
+            shard: false,
+        };
+        let params = params.to_device(device)?;
+        let rule = StepPolicy {
+            clip: 1.0,
+            betas: optimizer.corrected(),
+            decay: 0.0,
+            warmup: true,
+            scaled: false,
+            unit: 1.0,
+        };
+        Ok(Self {
+            state: OptimizerState::new(&optimizer, &params.trained, |_| true),
+            rule,
+            decided: DeviceStepControl::of(&StepControl::default(), 1.0).to_device(device)?,
+            weight: [Tensor::full(&[1], 1.0, Dtype::F32).to_device(device)?],
+            params,
+            optimizer,
+            device,
+            recompute: Rc::new(Recompute::new(budget)),
+            activations: 0,
+        })
+    }
+
+    /// One update with the loss that `loss` computes in `dtype`.
+    pub fn update(
+        &mut self,
+        dtype: Dtype,
+        loss: impl FnOnce(&Forward) -> Result<Var>,
+    ) -> Result<()> {
+        let before = tensor::memory::usage().live;
+        let tape = Tape::new();
+        let forward = Forward::training(&tape, &self.params).computing_in(dtype)?;
+        let forward = forward.recomputing(Rc::clone(&self.recompute));
+        let loss = loss(&forward)?;
+        let variables = forward.variables().to_vec();
+        drop(forward);
+        self.recompute.end_pass();
+        self.activations = tensor::memory::usage().live.saturating_sub(before);
+        let mut found = tape.backward(&loss)?;
+        let gradients: Vec<Tensor> = variables.iter().filter_map(|v| found.take(v)).collect();
+        drop(variables);
+        let (loss, rate) = ([loss.value().clone()], self.optimizer.learning_rate);
+        self.rule.decide_on_device(&mut self.decided, &loss, &self.weight, &gradients, rate);
+        self.state.step(&self.optimizer, 1.0, &self.decided, &mut self.params.trained, &gradients);
+        if self.device == Device::Cpu { Ok(()) } else { kernel::finish(self.device) }
+    }
+}
