@@ -154,7 +154,8 @@ fn a_users_arrays_are_imported_divided_learned_scored_and_predicted() {
         "24 points, 2 channels",
     );
 
-    predictions_are_the_same_in_every_way(folder, test.len());
+    let test: Vec<usize> = test.iter().map(|record| record.as_u64().unwrap() as usize).collect();
+    predictions_are_the_same_in_every_way(folder, &test);
 
     // What does not fit is refused: other statistics, a model that adds channels that are not there, damaged data.
     done(
@@ -179,7 +180,8 @@ fn a_users_arrays_are_imported_divided_learned_scored_and_predicted() {
 }
 
 /// In every format, from a pipe, from a manifest, after an interruption and on two ranks: the values of predicted.npy.
-fn predictions_are_the_same_in_every_way(folder: &Path, test: usize) {
+/// The split has the records `test`.
+fn predictions_are_the_same_in_every_way(folder: &Path, test: &[usize]) {
     let whole = values_of(&folder.join("predicted.npy"));
     let read = |file: &str| {
         let path = folder.join(format!("{file}:target"));
@@ -207,7 +209,9 @@ fn predictions_are_the_same_in_every_way(folder: &Path, test: usize) {
     done(folder, &format!("{predict} --inputs - -o piped.npy < x.npy"));
     assert_eq!(values_of(&folder.join("piped.npy")), whole);
     done(folder, "evaluate predict whole --data split.json -o test.h5");
-    assert_eq!(read("test.h5").0.len(), test * POINTS);
+    let of_test: Vec<f32> =
+        test.iter().flat_map(|record| &whole[record * POINTS..][..POINTS]).copied().collect();
+    assert_eq!(read("test.h5").0, of_test);
     let killed = format!("{predict} --inputs x.npy -o killed.npy");
     assert_eq!(shell(folder, &format!("FAIL=save.after_shard:1=kill {killed}")).status, Some(137));
     assert!(!folder.join("killed.npy").exists());
@@ -272,6 +276,12 @@ fn every_loss_trains_and_vectors_and_finer_grids_are_targets() {
             "{run} {unet} {windows} --run windows\nevaluate score windows --data field.json -o windows-report"
         ),
     );
+    let killed = format!("{run} {unet} {windows} --run windows-killed");
+    assert_eq!(shell(folder, &format!("FAIL=log.write:90=kill {killed}")).status, Some(137));
+    done(folder, &killed);
+    let [whole, again] = ["windows", "windows-killed"]
+        .map(|run| fs::read(folder.join(run).join("ckpt/step-00000150/model.safetensors")));
+    assert!(whole.unwrap() == again.unwrap());
     let report = metrics(folder, "windows-report");
     let nrmse = |method: &str| report["metrics"][method]["nrmse"].as_f64().unwrap();
     assert!(nrmse("regression") < 0.9 * nrmse("linear 1"), "{report}");
@@ -355,6 +365,7 @@ fn records_of_a_group_stay_together_and_bad_records_are_named() {
         "ds-prep import waves/*.hdf5 --shift 0 --noise 0.5 --noise-seed 3 -o noisy
          ds-prep split noisy -o noisy.json && ds-prep stats noisy.json -o noisy-stats.json",
     );
+    refused(folder, "ds-prep import waves/*.hdf5 --noise 0.5 -o x", 2, "--noise");
     let listed = done(folder, "ds-prep ls pairs --json").stdout;
     let listed: Value = serde_json::from_str(listed.lines().next().unwrap()).unwrap();
     assert_eq!(listed["records"], 8 * (9 - 2 - 2));

@@ -2,6 +2,9 @@
 
 use crate::common::shell;
 use crate::records::{done, metrics, npy, refused, values_of};
+use data::fields::field::Axes;
+use data::fields::write::{Header, write_field};
+use data::records::InputArray;
 use std::fs;
 
 /// Points along each axis of a volume.
@@ -86,6 +89,17 @@ fn volumes_are_learned_resumed_scored_and_predicted() {
     let header = fs::read(folder.join("predicted.npy")).unwrap();
     assert!(String::from_utf8_lossy(&header[..128]).contains("(160, 4, 6, 4, 4, )"));
     assert_eq!(values_of(&folder.join("predicted.npy")).len(), targets.len());
+    // With the coordinates of the inputs, which differ by axis.
+    let coordinates = VOLUME.map(|n| (0..n).map(|at| 0.25 * at as f64 + n as f64).collect());
+    let header = Header::records(160, &VOLUME, 1, coordinates.to_vec());
+    write_field(&folder.join("u.h5"), &header, |writer| {
+        inputs.chunks_exact(nx * ny * nz).enumerate().try_for_each(|(i, u)| writer.write(i, u))
+    })
+    .unwrap();
+    done(folder, "evaluate predict whole --inputs u.h5:target --axes nxyzc -o predicted.h5");
+    let path = folder.join("predicted.h5:target");
+    let array = InputArray::open(&path, &Some(Axes::parse("nxyzc").unwrap())).unwrap();
+    assert_eq!(array.coordinates().unwrap(), coordinates);
 
     // The other backbones, patches, and those that have no third axis.
     let short = "-s training.updates=2 -s training.validate_every=2 -s checkpoint.every=2";

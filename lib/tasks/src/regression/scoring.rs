@@ -160,9 +160,9 @@ impl<'a> RecordEvaluator<'a> {
     }
 
     /// Pictures of the records with the smallest, the median and the largest error, of a grid with three axes the plane in
-    /// the middle of the first; none for targets without a grid.
+    /// the middle of the first; none for targets without a grid. The input is the channel that persistence predicts.
     pub fn picture(&self, scores: &RecordScores) -> Result<Option<Vec<u8>>> {
-        let [_, target] = self.set.sides();
+        let [input, target] = self.set.sides();
         let (grid, plane, which) = match target.grid[..] {
             [] => return Ok(None),
             [depth, ref plane @ ..] if plane.len() == 2 => {
@@ -181,15 +181,18 @@ impl<'a> RecordEvaluator<'a> {
             let rmse = (scores.squares[record].0 / target.len() as f64).sqrt();
             let (file, number) = self.set.origin(record);
             let file = file.file_name().unwrap_or_default().to_string_lossy();
-            let first = |values: &[f32]| {
-                let values = values.iter().step_by(target.channels);
+            let of = |values: &[f32], channel: usize, channels: usize| {
+                let values = values.iter().skip(channel).step_by(channels);
                 values.skip(plane * points).take(points).copied().collect()
             };
+            let last = input.channels.checked_sub(target.channels);
+            let last = last.filter(|_| input.grid == target.grid);
             records.push(format!("{name}: record {number} of {file}"));
             pairs.push(Pair {
                 name: format!("{name}, RMSE {rmse:.3}"),
-                truth: first(self.set.target(record)),
-                prediction: first(&found),
+                input: last.map(|channel| of(self.set.input(record), channel, input.channels)),
+                truth: of(self.set.target(record), 0, target.channels),
+                prediction: of(&found, 0, target.channels),
             });
         }
         let title = format!("channel 0 of the target{which}");

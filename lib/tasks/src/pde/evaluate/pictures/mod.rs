@@ -83,7 +83,8 @@ fn draw_solutions(regime: &Regime, grid: [usize; 2], examples: [Example; 2]) -> 
     let pairs = examples.into_iter().zip(["median", "largest"]).map(|(example, which)| {
         let Example { name, nrmse, mut truth, mut prediction, .. } = example;
         let name = format!("{name}, {which} error {nrmse:.3}");
-        Pair { name, truth: truth.swap_remove(0), prediction: prediction.swap_remove(0) }
+        let (truth, prediction) = (truth.swap_remove(0), prediction.swap_remove(0));
+        Pair { name, input: None, truth, prediction }
     });
     draw_pairs(&regime.parameter.to_string(), "", &grid, &pairs.collect::<Vec<_>>())
 }
@@ -92,6 +93,8 @@ fn draw_solutions(regime: &Regime, grid: [usize; 2], examples: [Example; 2]) -> 
 pub struct Pair {
     /// What is shown.
     pub name: String,
+    /// The input, drawn if the grid has two axes.
+    pub input: Option<Vec<f32>>,
     /// The target.
     pub truth: Vec<f32>,
     /// The prediction.
@@ -101,16 +104,19 @@ pub struct Pair {
 /// Draws pairs on a grid of one or two axes below each other.
 pub fn draw_pairs(title: &str, text: &str, grid: &[usize], pairs: &[Pair]) -> Result<Vec<u8>> {
     let height = (50.0 + frames::ROW * pairs.len() as f64) as u32;
-    canvas::png(1400, height, |canvas| {
+    let has_inputs = grid.len() == 2 && pairs.iter().any(|pair| pair.input.is_some());
+    let width = if has_inputs { frames::WIDTH + frames::INPUT } else { frames::WIDTH };
+    canvas::png(width, height, |canvas| {
         panel::heading(canvas, title, text)?;
         if let [x, y] = *grid {
             let mut rows = Vec::new();
-            for Pair { name, truth, prediction } in pairs {
-                rows.push(frames::Row { name, time: None, truth, prediction });
+            for Pair { name, input, truth, prediction } in pairs {
+                let input = input.as_deref();
+                rows.push(frames::Row { name, time: None, input, truth, prediction });
             }
             return frames::draw(canvas, 44.0, [x, y], Axis::linear("y / L", 0.0, 1.0), &rows);
         }
-        for (number, Pair { name, truth, prediction }) in pairs.iter().enumerate() {
+        for (number, Pair { name, truth, prediction, .. }) in pairs.iter().enumerate() {
             let all = truth.iter().chain(prediction).map(|u| f64::from(*u));
             let (low, high) = all.fold((f64::MAX, f64::MIN), |(l, h), u| (l.min(u), h.max(u)));
             let y = 44.0 + frames::ROW * number as f64;
@@ -165,6 +171,7 @@ impl Example {
         let row = |&step: &usize| frames::Row {
             name: self.name,
             time: Some(self.times[step]),
+            input: None,
             truth: &self.truth[step],
             prediction: &self.prediction[step],
         };

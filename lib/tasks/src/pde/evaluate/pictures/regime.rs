@@ -86,7 +86,8 @@ fn space_and_time(canvas: &Canvas, example: &Example) -> Result<()> {
         (0..points).flat_map(|x| states.iter().map(move |state| state[x])).collect()
     };
     let (truth, prediction) = (by_point(&example.truth), by_point(&example.prediction));
-    let row = Row { name: example.name, time: None, truth: &truth, prediction: &prediction };
+    let row =
+        Row { name: example.name, time: None, input: None, truth: &truth, prediction: &prediction };
     let (first, last) = example.span();
     frames::draw(canvas, TOP, [points, states], Axis::linear("time t", first, last), &[row])
 }
