@@ -1,0 +1,10 @@
+//! Hyper-parameter search: the space of a study, what its trials have told, and which parameters to try next.
+//!
+//! A suggestion ([`samplers::Sampler::suggest`]) and a pruner's decision ([`pruners::Pruner::prunes`]) are functions of
+//! the seed, the number of the trial and the records read, so any program that has read the same records finds the same.
+#![forbid(unsafe_code)]
+
+pub mod pruners;
+pub mod samplers;
+pub mod space;
+pub mod trial;

@@ -1,0 +1,58 @@
+//! Pruners: whether a trial should end early. One file each.
+
+mod halving;
+mod hyperband;
+mod patient;
+mod percentile;
+
+use crate::trial::Trial;
+pub use halving::Halving;
+pub use hyperband::Hyperband;
+pub use patient::Patient;
+pub use percentile::{Median, Percentile};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A rule by which trials end early.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Pruner {
+    /// Never.
+    #[default]
+    None,
+    /// Worse than the median of complete trials.
+    Median(Median),
+    /// Worse than a percentile of complete trials.
+    Percentile(Percentile),
+    /// Asynchronous successive halving, ASHA (Li et al. 2020).
+    Halving(Halving),
+    /// Hyperband (Li et al. 2018): several brackets of successive halving.
+    Hyperband(Hyperband),
+    /// Another rule, once a trial no longer improves.
+    Patient(Patient),
+}
+
+impl Pruner {
+    /// What is wrong with it, with keys relative to the pruner.
+    pub fn violations(&self) -> Vec<(String, String)> {
+        match self {
+            Self::None | Self::Median(_) | Self::Halving(_) => Vec::new(),
+            Self::Percentile(rule) => rule.violations(),
+            Self::Hyperband(rule) => rule.violations(),
+            Self::Patient(rule) => rule.violations(),
+        }
+    }
+
+    /// Whether `trial` should end after its last value, given the other trials of the study named `study`.
+    pub fn prunes(&self, study: &str, trial: &Trial, others: &[Trial]) -> bool {
+        let Some((step, _)) = trial.last() else { return false };
+        match self {
+            Self::None => false,
+            Self::Median(rule) => rule.percentile().prunes(trial, step, others),
+            Self::Percentile(rule) => rule.prunes(trial, step, others),
+            Self::Halving(rule) => rule.prunes(trial, &others.iter().collect::<Vec<_>>()),
+            Self::Hyperband(rule) => rule.prunes(study, trial, others),
+            Self::Patient(rule) => rule.prunes(study, trial, others),
+        }
+    }
+}

@@ -1,0 +1,103 @@
+use crate::trial::{State, Trial, best};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Ends a trial whose best value so far is worse than the median of the complete trials at the same step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Median {
+    /// Complete trials before the first decision.
+    pub startup: usize,
+    /// Steps of a trial before the first decision.
+    pub warmup: u64,
+    /// Steps between decisions.
+    #[schemars(range(min = 1))]
+    pub interval: u64,
+    /// Complete trials with a value at a step that a decision needs.
+    pub min_trials: usize,
+}
+
+impl Default for Median {
+    fn default() -> Self {
+        Self { startup: 5, warmup: 0, interval: 1, min_trials: 1 }
+    }
+}
+
+/// Ends a trial whose best value so far is not among the best percentage of the complete trials at the same step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Percentile {
+    /// Percentage of the trials that go on.
+    pub percentile: f64,
+    /// Complete trials before the first decision.
+    #[serde(default = "five")]
+    pub startup: usize,
+    /// Steps of a trial before the first decision.
+    #[serde(default)]
+    pub warmup: u64,
+    /// Steps between decisions.
+    #[serde(default = "one")]
+    #[schemars(range(min = 1))]
+    pub interval: u64,
+    /// Complete trials with a value at a step that a decision needs.
+    #[serde(default = "one_trial")]
+    pub min_trials: usize,
+}
+
+fn five() -> usize {
+    5
+}
+
+fn one() -> u64 {
+    1
+}
+
+fn one_trial() -> usize {
+    1
+}
+
+impl Median {
+    pub(super) fn percentile(&self) -> Percentile {
+        let &Self { startup, warmup, interval, min_trials } = self;
+        Percentile { percentile: 50.0, startup, warmup, interval, min_trials }
+    }
+}
+
+impl Percentile {
+    pub(super) fn violations(&self) -> Vec<(String, String)> {
+        let valid = (0.0..=100.0).contains(&self.percentile);
+        let text = format!("{}: must lie in [0, 100]", self.percentile);
+        if valid { Vec::new() } else { vec![("percentile".into(), text)] }
+    }
+
+    pub(super) fn prunes(&self, trial: &Trial, step: u64, others: &[Trial]) -> bool {
+        let complete = || others.iter().filter(|other| other.state == State::Complete);
+        if complete().count() < self.startup.max(1) || step < self.warmup {
+            return false;
+        }
+        // A decision belongs to the first value of an interval.
+        let interval = self.interval.max(1);
+        let first = (step - self.warmup) / interval * interval + self.warmup;
+        if trial.intermediate.range(first..step).next().is_some() {
+            return false;
+        }
+        let own = best(trial.intermediate.values().copied());
+        if own.is_nan() {
+            return true;
+        }
+        let at_step = |other: &Trial| other.intermediate.get(&step).copied();
+        let all: Vec<f64> = complete().filter_map(at_step).collect();
+        all.len() >= self.min_trials && own > percentile(all, self.percentile)
+    }
+}
+
+/// The percentile of the values that are numbers, interpolated linearly; NaN if none is.
+fn percentile(mut values: Vec<f64>, percent: f64) -> f64 {
+    values.retain(|value| !value.is_nan());
+    values.sort_by(f64::total_cmp);
+    let Some(last) = values.len().checked_sub(1) else { return f64::NAN };
+    let place = last as f64 * percent / 100.0;
+    let (below, share) = (place.floor() as usize, place.fract());
+    let (a, b) = (values[below], values[(below + 1).min(last)]);
+    if share < 0.5 { a + (b - a) * share } else { b - (b - a) * (1.0 - share) }
+}

@@ -1,0 +1,95 @@
+//! Samplers: which parameters the next trial tries. One file each.
+
+mod grid;
+mod parzen;
+mod random;
+mod sobol;
+mod tpe;
+
+use crate::space::Space;
+use crate::trial::{Point, Trial};
+pub use parzen::Mixture;
+use rand_chacha::ChaCha12Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+pub use tpe::{Tpe, divide};
+
+/// A way to choose parameters.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Sampler {
+    /// Uniformly at random, in the logarithm where that is searched.
+    Random,
+    /// Every combination once, in the order of the trials; for parameters with finitely many values.
+    Grid,
+    /// A scrambled Sobol sequence (Burley 2020), which covers the space more evenly than random numbers.
+    Sobol,
+    /// A tree-structured Parzen estimator (Bergstra et al. 2011).
+    Tpe(Tpe),
+}
+
+impl Default for Sampler {
+    fn default() -> Self {
+        Self::Tpe(Tpe::default())
+    }
+}
+
+impl Sampler {
+    /// What is wrong with it for this space, with the key relative to the sampler or the name of the parameter.
+    pub fn violations(&self, space: &Space) -> Vec<(String, String)> {
+        match self {
+            Self::Grid => grid::violations(space),
+            Self::Sobol => sobol::violations(space),
+            Self::Random | Self::Tpe(_) => Vec::new(),
+        }
+    }
+
+    /// The parameters of trial `number`, given the other trials in the order of their numbers; `None` if there is nothing
+    /// left to try.
+    pub fn suggest(
+        &self,
+        space: &Space,
+        trials: &[Trial],
+        number: u64,
+        seed: u64,
+    ) -> Option<Point> {
+        let mut random = Random::new(seed, number);
+        match self {
+            Self::Random => Some(random::suggest(space, &mut random)),
+            Self::Grid => grid::suggest(space, number),
+            Self::Sobol => Some(sobol::suggest(space, number, seed)),
+            Self::Tpe(tpe) => Some(tpe.suggest(space, trials, number, &mut random)),
+        }
+    }
+}
+
+/// Random numbers of one trial.
+pub struct Random(ChaCha12Rng);
+
+impl Random {
+    /// The numbers of trial `number` of a study.
+    pub fn new(seed: u64, number: u64) -> Self {
+        let mut key = [0; 32];
+        key[..8].copy_from_slice(&seed.to_le_bytes());
+        key[8..16].copy_from_slice(&number.to_le_bytes());
+        Self(ChaCha12Rng::from_seed(key))
+    }
+
+    /// Uniform in [0, 1).
+    pub fn uniform(&mut self) -> f64 {
+        (self.0.next_u64() >> 11) as f64 * 2.0_f64.powi(-53)
+    }
+
+    /// Fills `point` with a value for each active parameter that it lacks.
+    fn complete(&mut self, space: &Space, point: &mut Point) {
+        for name in space.order() {
+            if point.contains_key(name) || !space.is_active(name, point) {
+                continue;
+            }
+            let domain = space.0[name].domain();
+            let (low, high) = domain.range();
+            point.insert(name.to_string(), domain.at(low + (high - low) * self.uniform()));
+        }
+    }
+}

@@ -1,0 +1,118 @@
+use super::Random;
+use super::parzen::Mixture;
+use crate::space::{Domain, Space};
+use crate::trial::{Point, State, Trial};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Most trials that count as good.
+const GOOD: usize = 25;
+
+/// A tree-structured Parzen estimator (Bergstra et al. 2011) with the formulas of Optuna 5: parameters that are active
+/// together are drawn together, open trials count as bad ones (constant liar).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Tpe {
+    /// Trials at random before the first estimate.
+    pub startup: usize,
+    /// Candidates drawn for each suggestion.
+    #[schemars(range(min = 1, max = 65536))]
+    pub candidates: usize,
+    /// Draw parameters that are active together from a joint density instead of one by one.
+    pub multivariate: bool,
+}
+
+impl Default for Tpe {
+    fn default() -> Self {
+        Self { startup: 10, candidates: 24, multivariate: true }
+    }
+}
+
+impl Tpe {
+    pub(super) fn suggest(
+        &self,
+        space: &Space,
+        trials: &[Trial],
+        number: u64,
+        random: &mut Random,
+    ) -> Point {
+        let mut point = Point::new();
+        let others: Vec<&Trial> = trials.iter().filter(|trial| trial.number != number).collect();
+        if others.iter().filter(|trial| trial.informs()).count() >= self.startup.max(1) {
+            let (good, bad) = divide(&others);
+            for group in self.groups(space) {
+                if space.is_active(group[0].0, &point) {
+                    let densities = [&good, &bad].map(|of| Mixture::of(&group, of));
+                    point.extend(self.draw(&group, &densities, random));
+                }
+            }
+        }
+        random.complete(space, &mut point);
+        point
+    }
+
+    /// The parameters with more than one value, those that are active together in one group. A group comes after those in
+    /// its condition.
+    fn groups<'a>(&self, space: &'a Space) -> Vec<Vec<(&'a str, Domain)>> {
+        let mut groups: Vec<Vec<(&str, Domain)>> = Vec::new();
+        for name in space.order() {
+            let domain = space.0[name].domain();
+            if domain.is_single() {
+                continue;
+            }
+            let same = |group: &&mut Vec<(&str, Domain)>| {
+                self.multivariate && space.0[group[0].0].when() == space.0[name].when()
+            };
+            match groups.iter_mut().find(same) {
+                Some(group) => group.push((name, domain)),
+                None => groups.push(vec![(name, domain)]),
+            }
+        }
+        groups
+    }
+
+    /// The candidate drawn from the good trials' density with the largest ratio to that of the bad ones.
+    fn draw(
+        &self,
+        group: &[(&str, Domain)],
+        densities: &[Mixture; 2],
+        random: &mut Random,
+    ) -> Point {
+        let [good, bad] = densities;
+        let mut best: Option<(f64, Vec<f64>)> = None;
+        for _ in 0..self.candidates.max(1) {
+            let candidate = good.sample(random);
+            let gain = good.log_density(&candidate) - bad.log_density(&candidate);
+            if best.as_ref().is_none_or(|(most, _)| gain > *most) {
+                best = Some((gain, candidate));
+            }
+        }
+        let values = best.into_iter().flat_map(|(_, candidate)| candidate);
+        group.iter().zip(values).map(|((name, _), value)| (name.to_string(), value)).collect()
+    }
+}
+
+/// Divides trials, in the order of their numbers, into good and bad: the best tenth of those that have ended, at most 25,
+/// and the others, open ones included. Pruned trials come after complete ones, those with more steps first.
+pub fn divide<'a>(trials: &[&'a Trial]) -> (Vec<&'a Trial>, Vec<&'a Trial>) {
+    let mut ended: Vec<&Trial> = trials.iter().copied().filter(|trial| trial.informs()).collect();
+    let count = ended.len().div_ceil(10).min(GOOD);
+    let rank = |trial: &Trial| match (trial.state, trial.value, trial.last()) {
+        (State::Complete, Some(value), _) => (0, 0, value),
+        (State::Pruned, _, Some((step, value))) => (1, u64::MAX - step, value),
+        _ => (2, 0, 0.0),
+    };
+    ended.sort_by(|a, b| {
+        let ((kind, step, value), other) = (rank(a), rank(b));
+        let by_value = value.partial_cmp(&other.2);
+        let by_value = by_value.unwrap_or_else(|| value.is_nan().cmp(&other.2.is_nan()));
+        kind.cmp(&other.0).then(step.cmp(&other.1)).then(by_value)
+    });
+    let good: BTreeMap<u64, &Trial> =
+        ended.into_iter().take(count).map(|trial| (trial.number, trial)).collect();
+    let bad = trials.iter().copied().filter(|trial| {
+        (trial.informs() || trial.state == State::Open) && !good.contains_key(&trial.number)
+    });
+    (good.values().copied().collect(), bad.collect())
+}

@@ -1,0 +1,339 @@
+//! The space of a study: the parameters that its trials vary.
+
+use crate::trial::Point;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Parameters by name; the name is a key of the configuration of the command.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(transparent)]
+pub struct Space(pub BTreeMap<String, Parameter>);
+
+/// One parameter.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Parameter {
+    /// One of a list of values.
+    Categorical {
+        /// The values: numbers, words, booleans or lists.
+        choices: Vec<Value>,
+        /// Active only if other parameters have these values.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        when: When,
+    },
+    /// A whole number.
+    Int {
+        /// The smallest value.
+        low: i64,
+        /// The largest value.
+        high: i64,
+        /// Distance between values, counted from `low`.
+        #[serde(default = "one")]
+        step: u64,
+        /// Search the logarithm.
+        #[serde(default)]
+        log: bool,
+        /// Active only if other parameters have these values.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        when: When,
+    },
+    /// A real number.
+    Float {
+        /// The smallest value.
+        low: f64,
+        /// The largest value.
+        high: f64,
+        /// Distance between values, counted from `low`; all values without it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        step: Option<f64>,
+        /// Search the logarithm.
+        #[serde(default)]
+        log: bool,
+        /// Active only if other parameters have these values.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        when: When,
+    },
+    /// The same value in every trial.
+    Fixed {
+        /// The value.
+        value: Value,
+        /// Active only if other parameters have these values.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        when: When,
+    },
+}
+
+/// Names of other parameters, each with the values at which a parameter is active.
+pub type When = BTreeMap<String, Vec<Value>>;
+
+fn one() -> u64 {
+    1
+}
+
+/// The numbers by which samplers see a parameter.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Domain {
+    /// The index of one of so many choices.
+    Categorical(usize),
+    /// The value itself.
+    Numeric {
+        /// Smallest value.
+        low: f64,
+        /// Largest value.
+        high: f64,
+        /// Distance between values.
+        step: Option<f64>,
+        /// Whether the logarithm is searched.
+        log: bool,
+    },
+}
+
+impl Domain {
+    /// Whether there is one value only.
+    pub fn is_single(&self) -> bool {
+        match *self {
+            Self::Categorical(choices) => choices == 1,
+            Self::Numeric { low, high, .. } => low == high,
+        }
+    }
+
+    /// All values, if they are finitely many.
+    pub fn values(&self) -> Option<Vec<f64>> {
+        match *self {
+            Self::Categorical(choices) => Some((0..choices).map(|i| i as f64).collect()),
+            Self::Numeric { low, high, step: None, .. } => (low == high).then(|| vec![low]),
+            Self::Numeric { low, high, step: Some(step), .. } => {
+                let count = ((high - low) / step + 1e-9).floor() as usize;
+                Some((0..=count).map(|i| low + i as f64 * step).collect())
+            }
+        }
+    }
+
+    /// The range that continuous searches use, in the logarithm if that is searched: with a step, half a step beyond the
+    /// outermost values.
+    pub fn range(&self) -> (f64, f64) {
+        match *self {
+            Self::Categorical(choices) => (0.0, choices as f64),
+            Self::Numeric { low, high, step, log } => {
+                let margin = step.unwrap_or(0.0) / 2.0;
+                let place = |x: f64| if log { x.ln() } else { x };
+                (place(low - margin), place(high + margin))
+            }
+        }
+    }
+
+    /// The value at a place of [`Domain::range`].
+    pub fn at(&self, place: f64) -> f64 {
+        match *self {
+            Self::Categorical(choices) => place.floor().clamp(0.0, choices as f64 - 1.0),
+            Self::Numeric { low, high, step, log } => {
+                let value = if log { place.exp() } else { place };
+                let value = match step {
+                    None => value,
+                    Some(step) => low + ((value - low) / step).round_ties_even() * step,
+                };
+                value.clamp(low, high)
+            }
+        }
+    }
+}
+
+impl Parameter {
+    /// How samplers see it.
+    pub fn domain(&self) -> Domain {
+        match self {
+            Self::Categorical { choices, .. } => Domain::Categorical(choices.len()),
+            Self::Fixed { .. } => Domain::Categorical(1),
+            Self::Int { low, high, step, log, .. } => {
+                // The largest value that the steps reach.
+                let high = low + (high - low) / *step as i64 * *step as i64;
+                let [low, high, step] = [*low as f64, high as f64, *step as f64];
+                Domain::Numeric { low, high, step: Some(step), log: *log }
+            }
+            Self::Float { low, high, step, log, .. } => {
+                let last = |step: f64| low + ((high - low) / step + 1e-9).floor() * step;
+                let high = step.map_or(*high, last);
+                Domain::Numeric { low: *low, high, step: *step, log: *log }
+            }
+        }
+    }
+
+    /// The condition under which it is active.
+    pub fn when(&self) -> &When {
+        match self {
+            Self::Categorical { when, .. }
+            | Self::Int { when, .. }
+            | Self::Float { when, .. }
+            | Self::Fixed { when, .. } => when,
+        }
+    }
+
+    /// The value that a number stands for.
+    pub fn value(&self, number: f64) -> Value {
+        match self {
+            Self::Categorical { choices, .. } => {
+                choices.get(number as usize).cloned().unwrap_or_default()
+            }
+            Self::Fixed { value, .. } => value.clone(),
+            Self::Int { .. } => Value::from(number as i64),
+            Self::Float { .. } => Value::from(number),
+        }
+    }
+
+    /// The number that stands for a value; `None` if the value is not one of this parameter's.
+    pub fn number(&self, value: &Value) -> Option<f64> {
+        match self {
+            Self::Categorical { choices, .. } => {
+                choices.iter().position(|choice| same(choice, value)).map(|i| i as f64)
+            }
+            Self::Fixed { value: own, .. } => same(own, value).then_some(0.0),
+            Self::Int { .. } | Self::Float { .. } => {
+                let Domain::Numeric { low, high, .. } = self.domain() else { return None };
+                value.as_f64().filter(|x| (low..=high).contains(x))
+            }
+        }
+    }
+
+    /// What is wrong with it.
+    fn violation(&self) -> Option<String> {
+        match self {
+            Self::Categorical { choices, .. } if choices.is_empty() => {
+                Some("has no choices".into())
+            }
+            Self::Categorical { choices, .. } => {
+                let twice = |i: &usize| choices[..*i].iter().any(|other| same(other, &choices[*i]));
+                let twice = (0..choices.len()).find(twice);
+                twice.map(|i| format!("lists the choice {} twice", choices[i]))
+            }
+            Self::Fixed { .. } => None,
+            Self::Int { low, high, step, log, .. } => {
+                if low > high {
+                    Some(format!("low {low} is above high {high}"))
+                } else if *step == 0 {
+                    Some("step 0: must be at least 1".into())
+                } else if *log && *low < 1 {
+                    Some(format!(
+                        "log: the logarithm of {low} does not exist; low must be at least 1"
+                    ))
+                } else {
+                    None
+                }
+            }
+            Self::Float { low, high, step, log, .. } => {
+                if !low.is_finite() || !high.is_finite() || low > high {
+                    Some(format!("low {low} is above high {high}"))
+                } else if *log && *low <= 0.0 {
+                    Some(format!(
+                        "log: the logarithm of {low} does not exist; low must be positive"
+                    ))
+                } else if *log && step.is_some() {
+                    Some("log and step exclude each other; list the values as choices".into())
+                } else if step.is_some_and(|step| !(step.is_finite() && step > 0.0)) {
+                    Some("step must be positive".into())
+                } else {
+                    None
+                }
+            }
+        }
+    }
+}
+
+/// Equality in which 1 and 1.0 are the same number.
+fn same(a: &Value, b: &Value) -> bool {
+    match (a.as_f64(), b.as_f64()) {
+        (Some(a), Some(b)) => a == b,
+        _ => a == b,
+    }
+}
+
+impl Space {
+    /// What is wrong, each with the name of the parameter.
+    pub fn violations(&self) -> Vec<(String, String)> {
+        let mut all = Vec::new();
+        for (name, parameter) in &self.0 {
+            let mut say = |text: String| all.push((name.clone(), text));
+            if let Some(text) = parameter.violation() {
+                say(text);
+            }
+            for (other, values) in parameter.when() {
+                match self.0.get(other) {
+                    None => say(format!("when: there is no parameter {other}")),
+                    Some(_) if values.is_empty() => {
+                        say(format!("when: no value of {other} is listed"))
+                    }
+                    Some(other_parameter) => {
+                        let missing = values.iter().find(|v| other_parameter.number(v).is_none());
+                        if let Some(missing) = missing {
+                            say(format!("when: {other} is never {missing}"));
+                        }
+                    }
+                }
+            }
+        }
+        for name in self.0.keys().filter(|name| self.depends_on_itself(name)) {
+            all.push((name.clone(), "when: the condition depends on the parameter itself".into()));
+        }
+        all
+    }
+
+    fn depends_on_itself(&self, name: &str) -> bool {
+        let (mut seen, mut waiting) = (BTreeSet::new(), vec![name]);
+        while let Some(next) = waiting.pop() {
+            for other in self.0.get(next).into_iter().flat_map(|p| p.when().keys()) {
+                if other == name {
+                    return true;
+                }
+                if seen.insert(other) {
+                    waiting.push(other);
+                }
+            }
+        }
+        false
+    }
+
+    /// Names such that a parameter comes after those in its condition, otherwise in alphabetical order. The conditions
+    /// must not be circular ([`Space::violations`]).
+    pub fn order(&self) -> Vec<&str> {
+        let mut order: Vec<&str> = Vec::new();
+        while order.len() < self.0.len() {
+            let ready = |(name, parameter): &(&String, &Parameter)| {
+                let known =
+                    |other: &String| order.contains(&other.as_str()) || !self.0.contains_key(other);
+                !order.contains(&name.as_str()) && parameter.when().keys().all(known)
+            };
+            let Some((name, _)) = self.0.iter().find(ready) else { break };
+            order.push(name);
+        }
+        order
+    }
+
+    /// Whether a parameter is active at a point that has all parameters of its condition.
+    pub fn is_active(&self, name: &str, point: &Point) -> bool {
+        let Some(parameter) = self.0.get(name) else { return false };
+        parameter.when().iter().all(|(other, values)| {
+            let (Some(other), Some(number)) = (self.0.get(other), point.get(other)) else {
+                return false;
+            };
+            values.iter().any(|value| other.number(value) == Some(*number))
+        })
+    }
+
+    /// The point for these values; parameters that the space does not have, or whose values lie outside of it, are left
+    /// out.
+    pub fn point(&self, values: &BTreeMap<String, Value>) -> Point {
+        let number = |(name, value): (&String, &Value)| {
+            Some((name.clone(), self.0.get(name)?.number(value)?))
+        };
+        values.iter().filter_map(number).collect()
+    }
+
+    /// The values at a point.
+    pub fn values(&self, point: &Point) -> BTreeMap<String, Value> {
+        let value = |(name, number): (&String, &f64)| {
+            Some((name.clone(), self.0.get(name)?.value(*number)))
+        };
+        point.iter().filter_map(value).collect()
+    }
+}

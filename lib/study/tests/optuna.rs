@@ -1,0 +1,185 @@
+//! Agreement with Optuna 5.0.0 on recorded histories; tests/golden/study.py made study.json.
+
+use serde::Deserialize;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use study::pruners::Pruner;
+use study::samplers::{Mixture, divide};
+use study::space::{Domain, Space};
+use study::trial::{Point, State, Trial};
+
+#[derive(Deserialize)]
+struct Golden {
+    densities: Vec<Density>,
+    divisions: Vec<Division>,
+    pruners: Vec<Pruned>,
+}
+
+#[derive(Deserialize)]
+struct Density {
+    name: String,
+    space: Space,
+    trials: Vec<Point>,
+    points: Vec<Point>,
+    log_density: Vec<f64>,
+    argmax: usize,
+}
+
+#[derive(Deserialize)]
+struct Division {
+    direction: String,
+    trials: Vec<Recorded>,
+    good: Vec<u64>,
+    bad: Vec<u64>,
+}
+
+#[derive(Deserialize)]
+struct Recorded {
+    state: String,
+    value: Option<f64>,
+    intermediate: BTreeMap<u64, Option<f64>>,
+}
+
+#[derive(Deserialize)]
+struct Pruned {
+    name: String,
+    pruner: Pruner,
+    direction: String,
+    /// Values of each trial by step, from 1.
+    curves: Vec<Vec<Option<f64>>>,
+    /// The step at which a trial is pruned.
+    ends: Vec<Option<u64>>,
+}
+
+fn golden() -> Golden {
+    let text = include_str!("../../../tests/golden/study.json");
+    serde_json::from_str(text).unwrap()
+}
+
+/// A value as the study sees it: to be minimised. JSON has no NaN.
+fn minimised(direction: &str, value: Option<f64>) -> f64 {
+    let sign = if direction == "minimize" { 1.0 } else { -1.0 };
+    value.map_or(f64::NAN, |value| sign * value)
+}
+
+fn trial(number: usize, state: State, point: Point) -> Trial {
+    Trial { number: number as u64, state, point, value: None, intermediate: BTreeMap::new() }
+}
+
+#[test]
+fn densities_are_those_of_optuna() {
+    for case in golden().densities {
+        let group: Vec<(&str, Domain)> = case
+            .space
+            .0
+            .iter()
+            .map(|(name, parameter)| (name.as_str(), parameter.domain()))
+            .collect();
+        let trials: Vec<Trial> = (0..)
+            .zip(&case.trials)
+            .map(|(number, point)| trial(number, State::Complete, point.clone()))
+            .collect();
+        let mixture = Mixture::of(&group, &trials.iter().collect::<Vec<_>>());
+        let found: Vec<f64> = case
+            .points
+            .iter()
+            .map(|point| {
+                mixture.log_density(&group.iter().map(|(name, _)| point[*name]).collect::<Vec<_>>())
+            })
+            .collect();
+        for (found, expected) in found.iter().zip(&case.log_density) {
+            let error = (found - expected).abs() / expected.abs().max(1.0);
+            assert!(error < 1e-9, "{}: {found} {expected}", case.name);
+        }
+        let most = (0..found.len()).max_by(|a, b| found[*a].total_cmp(&found[*b]).then(b.cmp(a)));
+        // Points with a step may be equal, and their densities too.
+        let most = found[most.unwrap()] - found[case.argmax];
+        assert!(most.abs() < 1e-9, "{}", case.name);
+    }
+}
+
+#[test]
+fn trials_are_divided_like_optunas() {
+    for case in golden().divisions {
+        let trials: Vec<Trial> = (0..)
+            .zip(&case.trials)
+            .map(|(number, recorded)| {
+                let state = match recorded.state.as_str() {
+                    "complete" => State::Complete,
+                    "pruned" => State::Pruned,
+                    _ => State::Open,
+                };
+                let value = |value: Option<f64>| minimised(&case.direction, value);
+                Trial {
+                    value: recorded.value.map(|own| value(Some(own))),
+                    intermediate: recorded
+                        .intermediate
+                        .iter()
+                        .map(|(s, v)| (*s, value(*v)))
+                        .collect(),
+                    ..trial(number, state, Point::new())
+                }
+            })
+            .collect();
+        let (good, bad) = divide(&trials.iter().collect::<Vec<_>>());
+        let numbers = |of: Vec<&Trial>| of.iter().map(|trial| trial.number).collect::<Vec<_>>();
+        assert_eq!(numbers(good), case.good, "{}", case.direction);
+        assert_eq!(numbers(bad), case.bad, "{}", case.direction);
+    }
+}
+
+#[test]
+fn pruners_end_the_trials_that_optunas_end() {
+    for case in golden().pruners {
+        assert_eq!(case.pruner.violations(), []);
+        let mut trials: Vec<Trial> = Vec::new();
+        let mut ends = vec![None; case.curves.len()];
+        for (wave, curves) in case.curves.chunks(5).enumerate() {
+            let first = 5 * wave;
+            trials.extend((first..first + 5).map(|n| trial(n, State::Open, Point::new())));
+            for step in 1..=20 {
+                for (i, curve) in curves.iter().enumerate() {
+                    let at = first + i;
+                    if trials[at].state != State::Open {
+                        continue;
+                    }
+                    let value = minimised(&case.direction, curve[step - 1]);
+                    trials[at].intermediate.insert(step as u64, value);
+                    let own = trials.swap_remove(at);
+                    if case.pruner.prunes("golden", &own, &trials) {
+                        ends[at] = Some(step as u64);
+                    }
+                    let state = if ends[at].is_some() { State::Pruned } else { State::Open };
+                    trials.push(Trial { state, ..own });
+                    let last = trials.len() - 1;
+                    trials.swap(at, last);
+                }
+            }
+            for (trial, curve) in trials[first..].iter_mut().zip(curves) {
+                if trial.state == State::Open {
+                    trial.state = State::Complete;
+                    trial.value = Some(minimised(&case.direction, curve[19]));
+                }
+            }
+        }
+        assert_eq!(ends, case.ends, "{} {}", case.name, case.direction);
+        assert!(ends.iter().flatten().count() > 5, "{}", case.name);
+    }
+}
+
+#[test]
+fn a_value_outside_of_the_space_is_none_of_its_points() {
+    let space: Space = serde_json::from_value(serde_json::json!({
+        "kind": {"kind": "categorical", "choices": ["adamw", "sgd", 1]},
+        "momentum": {"kind": "float", "low": 0.5, "high": 0.9, "when": {"kind": ["sgd"]}},
+    }))
+    .unwrap();
+    assert_eq!(space.violations(), []);
+    let values = |kind: Value, momentum: f64| {
+        BTreeMap::from([("kind".to_string(), kind), ("momentum".into(), Value::from(momentum))])
+    };
+    assert_eq!(space.point(&values("lion".into(), 1.5)), Point::new());
+    assert_eq!(space.point(&values(1.0.into(), 0.5)).len(), 2);
+    let point = space.point(&values("sgd".into(), 0.75));
+    assert_eq!(space.values(&point), values("sgd".into(), 0.75));
+}

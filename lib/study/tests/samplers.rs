@@ -1,0 +1,159 @@
+//! Samplers on spaces with conditions, and as optimisers of a function.
+
+use serde_json::json;
+use std::collections::{BTreeMap, BTreeSet};
+use study::samplers::{Sampler, Tpe};
+use study::space::Space;
+use study::trial::{Point, State, Trial};
+
+fn space(value: serde_json::Value) -> Space {
+    let space: Space = serde_json::from_value(value).unwrap();
+    assert_eq!(space.violations(), []);
+    space
+}
+
+fn conditional() -> Space {
+    space(json!({
+        "method": {"kind": "categorical", "choices": ["adamw", "muon"]},
+        "rate": {"kind": "float", "low": 1e-4, "high": 1e-1, "log": true},
+        "momentum": {"kind": "float", "low": 0.5, "high": 1.0, "step": 0.125, "when": {"method": ["muon"]}},
+        "nesterov": {"kind": "categorical", "choices": [true, false], "when": {"momentum": [0.5, 0.75]}},
+        "depth": {"kind": "int", "low": 2, "high": 9, "step": 3},
+        "task": {"kind": "fixed", "value": "codec"},
+    }))
+}
+
+/// A point has exactly the active parameters, with values of the space.
+fn check(space: &Space, point: &Point) {
+    for name in space.0.keys() {
+        assert_eq!(point.contains_key(name), space.is_active(name, point), "{name} {point:?}");
+    }
+    assert_eq!(space.point(&space.values(point)), *point);
+}
+
+fn complete(number: u64, point: Point, value: f64) -> Trial {
+    let intermediate = BTreeMap::new();
+    Trial { number, state: State::Complete, point, value: Some(value), intermediate }
+}
+
+/// The trials of a search, each of which knows the others.
+fn search(
+    sampler: &Sampler,
+    space: &Space,
+    count: u64,
+    seed: u64,
+    f: impl Fn(&Point) -> f64,
+) -> Vec<Trial> {
+    let mut trials = Vec::new();
+    for number in 0..count {
+        let point = sampler.suggest(space, &trials, number, seed).unwrap();
+        check(space, &point);
+        let value = f(&point);
+        trials.push(complete(number, point, value));
+    }
+    trials
+}
+
+#[test]
+fn every_sampler_gives_points_of_the_space_that_depend_on_seed_and_number() {
+    let space = conditional();
+    for sampler in [Sampler::Random, Sampler::Sobol, Sampler::Tpe(Tpe::default())] {
+        let of_seed = |seed: u64| search(&sampler, &space, 60, seed, |point| point["rate"].ln());
+        let trials = of_seed(1);
+        assert_eq!(trials, of_seed(1));
+        assert_ne!(trials, of_seed(2));
+        let with =
+            |name: &str| trials.iter().filter(|trial| trial.point.contains_key(name)).count();
+        assert!(with("momentum") > 5 && with("momentum") < 60 && with("nesterov") > 0);
+        let depths: BTreeSet<i64> =
+            trials.iter().map(|trial| trial.point["depth"] as i64).collect();
+        assert_eq!(depths, BTreeSet::from([2, 5, 8]));
+    }
+}
+
+#[test]
+fn a_grid_has_every_combination_once() {
+    let mut space = conditional();
+    assert_eq!(Sampler::Grid.violations(&space)[0].0, "rate");
+    space.0.remove("rate");
+    assert_eq!(Sampler::Grid.violations(&space), []);
+    // adamw, and muon with five momenta, two of which have two more values: 1 + 3 + 2·2, for each of three depths.
+    let point = |number: u64| Sampler::Grid.suggest(&space, &[], number, 7);
+    let points: Vec<Point> = (0..24).map(|number| point(number).unwrap()).collect();
+    points.iter().for_each(|point| check(&space, point));
+    for (i, point) in points.iter().enumerate() {
+        assert!(!points[..i].contains(point), "{point:?}");
+    }
+    assert_eq!(point(24), None);
+}
+
+#[test]
+fn tpe_finds_the_minimum_better_than_chance_and_the_right_branch() {
+    let space = conditional();
+    let f = |point: &Point| {
+        let rate = (point["rate"].log10() + 2.0).powi(2);
+        rate + (point["depth"] - 5.0).abs() + point.get("momentum").map_or(2.0, |m| 1.0 - m)
+    };
+    let regret = |sampler: Sampler| -> f64 {
+        let of_seed = |seed: u64| {
+            let trials = search(&sampler, &space, 60, seed, f);
+            trials.iter().filter_map(|trial| trial.value).fold(f64::MAX, f64::min)
+        };
+        (0..20).map(of_seed).sum::<f64>() / 20.0
+    };
+    let tpe = |multivariate| Sampler::Tpe(Tpe { multivariate, ..Tpe::default() });
+    let (random, joint, single) = (regret(Sampler::Random), regret(tpe(true)), regret(tpe(false)));
+    assert!(joint < 0.5 * random && single < 0.5 * random, "{random} {joint} {single}");
+}
+
+#[test]
+fn open_trials_keep_others_away() {
+    let space = space(json!({"x": {"kind": "float", "low": 0.0, "high": 1.0}}));
+    let at = |x: f64| Point::from([("x".to_string(), x)]);
+    let mut trials: Vec<Trial> = (0..40_u32)
+        .map(|i| complete(u64::from(i), at(f64::from(i) / 40.0), (f64::from(i) / 40.0 - 0.5).abs()))
+        .collect();
+    let near = |trials: &[Trial]| {
+        let suggest = |seed| Sampler::default().suggest(&space, trials, 99, seed).unwrap()["x"];
+        (0..200).filter(|seed| (suggest(*seed) - 0.5).abs() < 0.02).count()
+    };
+    let alone = near(&trials);
+    let open = (40..60).map(|number| Trial {
+        state: State::Open,
+        value: None,
+        ..complete(number, at(0.5), 0.0)
+    });
+    trials.extend(open);
+    assert!(near(&trials) < alone / 2, "{} {alone}", near(&trials));
+}
+
+#[test]
+fn bad_spaces_are_named() {
+    for (parameter, text) in [
+        (json!({"kind": "int", "low": 5, "high": 4}), "low 5 is above high 4"),
+        (
+            json!({"kind": "float", "low": 0.0, "high": 1.0, "log": true}),
+            "the logarithm of 0 does not exist",
+        ),
+        (
+            json!({"kind": "float", "low": 1.0, "high": 2.0, "log": true, "step": 0.5}),
+            "exclude each other",
+        ),
+        (json!({"kind": "categorical", "choices": []}), "has no choices"),
+        (json!({"kind": "categorical", "choices": [1, "a", 1.0]}), "lists the choice 1.0 twice"),
+        (json!({"kind": "fixed", "value": 1, "when": {"y": [3]}}), "there is no parameter y"),
+        (
+            json!({"kind": "fixed", "value": 1, "when": {"x": [1]}}),
+            "depends on the parameter itself",
+        ),
+        (json!({"kind": "fixed", "value": 1, "when": {"z": [7]}}), "z is never 7"),
+    ] {
+        let z = json!({"kind": "int", "low": 1, "high": 3});
+        let space: Space = serde_json::from_value(json!({"x": parameter, "z": z})).unwrap();
+        let violations = space.violations();
+        assert!(
+            violations.iter().any(|(name, found)| name == "x" && found.contains(text)),
+            "{violations:?}"
+        );
+    }
+}
