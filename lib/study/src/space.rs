@@ -148,9 +148,10 @@ impl Parameter {
             Self::Fixed { .. } => Domain::Categorical(1),
             Self::Int { low, high, step, log, .. } => {
                 // The largest value that the steps reach.
-                let high = low + (high - low) / *step as i64 * *step as i64;
-                let [low, high, step] = [*low as f64, high as f64, *step as f64];
-                Domain::Numeric { low, high, step: Some(step), log: *log }
+                let step = i128::from((*step).max(1));
+                let span = (i128::from(*high) - i128::from(*low)).max(0) / step * step;
+                let (low, step) = (*low as f64, Some(step as f64));
+                Domain::Numeric { low, high: low + span as f64, step, log: *log }
             }
             Self::Float { low, high, step, log, .. } => {
                 let last = |step: f64| low + ((high - low) / step + 1e-9).floor() * step;

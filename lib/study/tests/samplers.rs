@@ -147,9 +147,13 @@ fn bad_spaces_are_named() {
             "depends on the parameter itself",
         ),
         (json!({"kind": "fixed", "value": 1, "when": {"z": [7]}}), "z is never 7"),
+        (json!({"kind": "int", "low": 1, "high": 3, "step": 0, "when": {"z": [7]}}), "step 0"),
     ] {
         let z = json!({"kind": "int", "low": 1, "high": 3});
-        let space: Space = serde_json::from_value(json!({"x": parameter, "z": z})).unwrap();
+        // A parameter whose condition names a faulty one.
+        let y = json!({"kind": "fixed", "value": 1, "when": {"x": [1]}});
+        let space = json!({"w": y, "x": parameter, "z": z});
+        let space: Space = serde_json::from_value(space).unwrap();
         let violations = space.violations();
         assert!(
             violations.iter().any(|(name, found)| name == "x" && found.contains(text)),

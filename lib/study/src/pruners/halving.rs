@@ -56,6 +56,6 @@ impl Halving {
     /// The step at which a rung ends.
     fn end(&self, rung: u32) -> u64 {
         let power = self.reduction.max(2).checked_pow(self.early.saturating_add(rung));
-        power.map_or(u64::MAX, |power| self.min_resource.saturating_mul(power))
+        power.map_or(u64::MAX, |power| self.min_resource.max(1).saturating_mul(power))
     }
 }

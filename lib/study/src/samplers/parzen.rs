@@ -25,7 +25,13 @@ enum Axis {
     /// Probabilities [components][choices], row by row.
     Categorical(usize, Vec<f64>),
     /// Truncated to the range of the domain.
-    Normal { domain: Domain, mean: Vec<f64>, deviation: Vec<f64>, log_mass: Vec<f64> },
+    Normal {
+        domain: Domain,
+        mean: Vec<f64>,
+        deviation: Vec<f64>,
+        /// Logarithm of what the density is divided by: the mass within the range and, without a step, σ√(2π).
+        log_norm: Vec<f64>,
+    },
 }
 
 impl Mixture {
@@ -147,11 +153,13 @@ fn normal(domain: Domain, mut mean: Vec<f64>) -> Axis {
     }
     deviation[n] = range;
     mean.push(0.5 * (low + high));
-    let mass = |(mean, deviation): (&f64, &f64)| {
-        log_mass((low - mean) / deviation, (high - mean) / deviation)
+    let is_continuous = matches!(domain, Domain::Numeric { step: None, .. });
+    let norm = |(mean, deviation): (&f64, &f64)| {
+        let mass = log_mass((low - mean) / deviation, (high - mean) / deviation);
+        if is_continuous { mass + deviation.ln() + 0.5 * (2.0 * PI).ln() } else { mass }
     };
-    let log_mass = mean.iter().zip(&deviation).map(mass).collect();
-    Axis::Normal { domain, mean, deviation, log_mass }
+    let log_norm = mean.iter().zip(&deviation).map(norm).collect();
+    Axis::Normal { domain, mean, deviation, log_norm }
 }
 
 impl Axis {
@@ -162,17 +170,17 @@ impl Axis {
                 let column = probabilities.iter().skip(x as usize).step_by(*choices);
                 logs.iter_mut().zip(column).for_each(|(log, p)| *log += p.ln());
             }
-            Self::Normal { domain, mean, deviation, log_mass: mass } => {
+            Self::Normal { domain, mean, deviation, log_norm } => {
                 let Domain::Numeric { step, log: is_log, .. } = *domain else { return };
                 let place = |x: f64| if is_log { x.ln() } else { x };
                 let ends = step.map(|step| [x - step / 2.0, x + step / 2.0].map(place));
-                let (x, constant) = (place(x), -0.5 * (2.0 * PI).ln());
+                let x = place(x);
                 for (i, log) in logs.iter_mut().enumerate() {
                     let z = |x: f64| (x - mean[i]) / deviation[i];
-                    *log -= mass[i];
+                    *log -= log_norm[i];
                     *log += match ends {
                         Some([left, right]) => log_mass(z(left), z(right)),
-                        None => constant - 0.5 * z(x) * z(x) - deviation[i].ln(),
+                        None => -0.5 * z(x) * z(x),
                     };
                 }
             }
