@@ -4,7 +4,19 @@
 //! the seed, the number of the trial and the records read, so any program that has read the same records finds the same.
 #![forbid(unsafe_code)]
 
+pub mod ask;
+pub mod claim;
+pub mod config;
+pub mod narrow;
+pub mod optuna;
 pub mod pruners;
+pub mod record;
+pub mod results;
 pub mod samplers;
 pub mod space;
+pub mod study;
 pub mod trial;
+pub mod worker;
+
+pub use config::StudyConfig;
+pub use study::Study;

@@ -171,6 +171,15 @@ impl Parameter {
         }
     }
 
+    fn when_mut(&mut self) -> &mut When {
+        match self {
+            Self::Categorical { when, .. }
+            | Self::Int { when, .. }
+            | Self::Float { when, .. }
+            | Self::Fixed { when, .. } => when,
+        }
+    }
+
     /// The value that a number stands for.
     pub fn value(&self, number: f64) -> Value {
         match self {
@@ -319,6 +328,24 @@ impl Space {
             };
             values.iter().any(|value| other.number(value) == Some(*number))
         })
+    }
+
+    /// Removes from conditions the values that a parameter no longer has, and parameters that are never active any more.
+    pub(crate) fn drop_impossible(&mut self) {
+        loop {
+            let known = self.0.clone();
+            let possible = |other: &String, value: &Value| {
+                known.get(other).is_some_and(|parameter| parameter.number(value).is_some())
+            };
+            for parameter in self.0.values_mut() {
+                let when = parameter.when_mut();
+                when.iter_mut().for_each(|(other, values)| values.retain(|v| possible(other, v)));
+            }
+            self.0.retain(|_, parameter| parameter.when().values().all(|values| !values.is_empty()));
+            if self.0.len() == known.len() {
+                return;
+            }
+        }
     }
 
     /// The point for these values; parameters that the space does not have, or whose values lie outside of it, are left

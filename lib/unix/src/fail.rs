@@ -55,8 +55,19 @@ pub fn flips(_name: &str) -> bool {
     false
 }
 
+/// How long what other processes append to file `number` stays invisible to this process, as on a network file system
+/// whose clients cache open files. Only tests delay it, by up to the seconds in [`DELAY_VARIABLE`].
+#[cfg(not(feature = "failpoints"))]
+#[inline(always)]
+pub fn visibility_delay(_number: u64) -> std::time::Duration {
+    std::time::Duration::ZERO
+}
+
+/// Environment variable with the longest delay of [`visibility_delay`].
+pub const DELAY_VARIABLE: &str = "LONGHAUL_VISIBILITY_DELAY";
+
 #[cfg(feature = "failpoints")]
-pub use on::{flips, point};
+pub use on::{flips, point, visibility_delay};
 
 #[cfg(feature = "failpoints")]
 mod on {
@@ -95,6 +106,14 @@ mod on {
     pub fn flips(name: &str) -> bool {
         debug_assert!(FLIPS.contains(&name), "{name} is not in the list of flips");
         !due(name).is_empty()
+    }
+
+    /// A share of the longest delay that differs between processes and files.
+    pub fn visibility_delay(number: u64) -> Duration {
+        let longest = std::env::var(super::DELAY_VARIABLE).ok().and_then(|text| text.parse().ok());
+        let mixed = (u64::from(std::process::id()) << 32 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let share = (mixed >> 40) as f64 / (1u64 << 24) as f64;
+        Duration::try_from_secs_f64(longest.unwrap_or(0.0) * share).unwrap_or_default()
     }
 
     /// Counts one more pass through this point and returns the actions that are due.

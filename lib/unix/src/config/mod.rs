@@ -7,6 +7,7 @@ mod describe;
 mod keys;
 mod layers;
 mod load;
+mod path;
 mod scalar;
 mod schema;
 mod secrets;
@@ -17,6 +18,7 @@ mod yaml;
 
 pub use keys::{Key, keys};
 pub use load::{Loaded, hash, load, to_yaml};
+pub use path::KeySchema;
 pub(crate) use suggest::nearest;
 
 /// Violations of a section, each with its key relative to the section.

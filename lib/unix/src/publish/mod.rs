@@ -20,7 +20,7 @@ use std::io::{self, BufWriter, Read};
 use std::path::Path;
 
 use crate::disk::{DiskFile, RealDisk};
-use crate::{Error, Result, small};
+use crate::{Error, Result, host, small};
 
 #[cfg(doc)]
 use crate::{disk::Disk, space::ensure_space};
@@ -36,6 +36,26 @@ pub const REAL: Publisher<'static> = Publisher::new(&RealDisk);
 /// when writing fails.
 pub fn publish_bytes(path: &Path, bytes: &[u8]) -> Result<()> {
     REAL.bytes(path, bytes)
+}
+
+/// Publishes `bytes` as `path` unless it exists: of several processes, one succeeds. Returns whether this one did.
+/// Errors: those of [`publish_bytes`].
+pub fn publish_new(path: &Path, bytes: &[u8]) -> Result<bool> {
+    if path.symlink_metadata().is_ok() {
+        return Ok(false);
+    }
+    // link(2) gives a name to one process only, also over NFS; rename(2) would replace the file of another one.
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let unique = format!("{}-{}", host::name(), std::process::id());
+    let own = path.with_file_name(format!("{TEMPORARY_PREFIX}{name}-{unique}"));
+    publish_bytes(&own, bytes)?;
+    let linked = std::fs::hard_link(&own, path);
+    let _ = std::fs::remove_file(&own); // otherwise only a stray file is left
+    match linked {
+        Ok(()) => REAL.names(crate::space::parent(path)).map(|()| true),
+        Err(cause) if cause.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        Err(cause) => Err(Error::create(path, cause)),
+    }
 }
 
 /// Creates a directory and its parents durably.

@@ -1,0 +1,256 @@
+//! `hpo`: the command line; `report.rs` has the commands that only read a study.
+
+mod manual;
+mod report;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+use clap::{Parser, Subcommand, ValueEnum};
+use manual::MANUAL;
+use serde_json::{Value, json};
+use study::claim::Claim;
+use study::record::{End, Ended, Record};
+use study::worker::command::{VERB, exec};
+use study::worker::{Limits, Worker};
+use study::{Study, ask};
+use unix::budget::Budget;
+use unix::cli::Output;
+use unix::out::Out;
+use unix::time::parse_duration;
+use unix::{Error, Exit, Result};
+
+/// Search hyper-parameters in a shared directory
+///
+/// A study is a directory with a configuration, study.yaml, and one folder per trial. Any number of workers, on any
+/// number of nodes that see the directory, run its trials; they need no server. A trial whose worker is stopped or killed
+/// is resumed from its checkpoint by the next free worker, with the same result. longhaul-study(5) describes the
+/// configuration and the files.
+#[derive(Parser)]
+#[command(name = "hpo", version = env!("LONGHAUL_VERSION"), after_long_help = MANUAL)]
+struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Create a study; checks its parameters against the configuration keys of the task
+    New {
+        /// Folder of the study, created if missing
+        study: PathBuf,
+        /// Configuration, see longhaul-study(5)
+        #[arg(short, long, value_name = "FILE")]
+        config: PathBuf,
+        /// Override a key of the configuration, e.g. -s trials=20
+        #[arg(short = 's', long = "set", value_name = "KEY=VALUE")]
+        overrides: Vec<String>,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Run trials one after the other until none is left
+    ///
+    /// Trials that were interrupted are resumed first. A signal is passed on to the running trial, which saves a
+    /// checkpoint.
+    Worker(WorkerArgs),
+    /// Start a trial that another program runs; prints its number and parameters
+    Ask {
+        /// Folder of the study
+        study: PathBuf,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Report a value of a trial; prints whether the pruner ends the trial
+    ///
+    /// For trials of ask, and for the command of a worker's trial if it is not train-stage: the variables HPO_STUDY and
+    /// HPO_TRIAL name the study and the trial.
+    Tell(TellArgs),
+    /// Show the progress of a study by round
+    Status {
+        /// Folders of studies
+        #[arg(required = true)]
+        studies: Vec<PathBuf>,
+        /// Show it again every few seconds, until all trials have ended
+        #[arg(long)]
+        watch: bool,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// List trials
+    Trials(report::TrialsArgs),
+    /// Print the parameters of the best trial as a configuration
+    Best(report::BestArgs),
+    /// Try trials again that have failed
+    Retry {
+        /// Folder of the study
+        study: PathBuf,
+        /// Numbers of trials [default: all that failed]
+        trials: Vec<u64>,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Write the trials for other programs
+    Export(report::ExportArgs),
+    /// Run a command that ends with the worker
+    #[command(name = VERB, hide = true)]
+    Exec {
+        parent: u32,
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<String>,
+    },
+}
+
+#[derive(clap::Args)]
+struct WorkerArgs {
+    /// Folder of the study
+    study: PathBuf,
+    /// Stop after this many trials have ended
+    #[arg(long, value_name = "N")]
+    trials: Option<u64>,
+    /// Stop after this time, e.g. 4h; an earlier end of the job takes precedence
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    time: Option<Duration>,
+    /// Only run trials of this round
+    #[arg(long, value_name = "NAME")]
+    round: Option<String>,
+    /// Exit with 75 instead of waiting while other workers run the trials that are left
+    #[arg(long)]
+    no_wait: bool,
+}
+
+#[derive(clap::Args)]
+struct TellArgs {
+    /// Folder of the study
+    study: PathBuf,
+    /// Number of the trial
+    trial: u64,
+    /// Value of the metric
+    #[arg(allow_negative_numbers = true, required_unless_present = "state")]
+    value: Option<f64>,
+    /// The value is that after this step; without it, it is the final value
+    #[arg(long, value_name = "N", conflicts_with_all = ["last", "state"])]
+    step: Option<u64>,
+    /// The value is the final one
+    #[arg(long = "final", conflicts_with = "state")]
+    last: bool,
+    /// End the trial without a value
+    #[arg(long, conflicts_with = "value")]
+    state: Option<State>,
+    /// What went wrong
+    #[arg(long, requires = "state", value_name = "TEXT")]
+    error: Option<String>,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum State {
+    /// Ended by the pruner
+    Pruned,
+    /// The loss was no number
+    Diverged,
+    /// Too large for the memory
+    OutOfMemory,
+    /// An error that says nothing about the parameters
+    Failed,
+}
+
+fn main() -> ExitCode {
+    unix::cli::main::<Args>(|args| match args.verb {
+        Verb::New { study, config, overrides, output } => {
+            create(&study, &config, &overrides, Out::stdout(output))
+        }
+        Verb::Worker(args) => work(&args),
+        Verb::Ask { study, output } => {
+            let asked = ask::ask(&mut Study::open(&study)?)?;
+            let text = serde_json::to_string(&asked).map_err(Error::bug)?;
+            Out::stdout(output).item(&asked, text).map(|()| Exit::Done)
+        }
+        Verb::Tell(args) => tell(&args),
+        Verb::Status { studies, watch, output } => report::status(&studies, watch, output),
+        Verb::Trials(args) => report::trials(&args),
+        Verb::Best(args) => report::best(&args),
+        Verb::Retry { study, trials, output } => retry(&study, &trials, Out::stdout(output)),
+        Verb::Export(args) => report::export(&args),
+        Verb::Exec { parent, words } => exec(parent, &words).map(|()| Exit::Done),
+    })
+}
+
+fn create(folder: &Path, config: &Path, overrides: &[String], out: Out) -> Result<Exit> {
+    let study = Study::create(folder, config, overrides, schema)?;
+    let rows = (0..study.rounds().len()).map(|round| {
+        let own = &study.rounds()[round];
+        let space = own.narrow.is_none().then(|| study.config().space(own).0.len());
+        json!({"round": own.name, "trials": own.trials, "parameters": space})
+    });
+    out.rows(rows.collect::<Vec<_>>())
+}
+
+/// The schema of the configuration of a task.
+fn schema(program: &str, task: &str) -> Result<Value> {
+    let output = Command::new(program).args([task, "--schema"]).output();
+    let output = output.map_err(|cause| Error::open(Path::new(program), cause))?;
+    if !output.status.success() {
+        let text = String::from_utf8_lossy(&output.stderr);
+        let text = text.lines().next().unwrap_or_default();
+        return Err(Error::config(format!("command: {program} {task} --schema failed: {text}")));
+    }
+    serde_json::from_slice(&output.stdout)
+        .map_err(|cause| Error::config(format!("command: {program} {task} --schema: {cause}")))
+}
+
+fn work(args: &WorkerArgs) -> Result<Exit> {
+    let study = Study::open(&args.study)?;
+    let round = args.round.as_ref().map(|name| study.round_named(name)).transpose()?;
+    let left = Budget::from_environment(args.time).left();
+    let end = left.and_then(|left| Instant::now().checked_add(left));
+    let limits = Limits { trials: args.trials, end, round, wait: !args.no_wait };
+    Worker::new(study, limits)?.run()
+}
+
+fn tell(args: &TellArgs) -> Result<Exit> {
+    let mut study = Study::open(&args.study)?;
+    let end = |state: State| match state {
+        State::Pruned => End::Pruned,
+        State::Diverged => End::Diverged,
+        State::OutOfMemory => End::OutOfMemory,
+        State::Failed => End::Failed,
+    };
+    let told = match (args.state, args.value, args.step) {
+        (Some(state), ..) => ask::Told::End(Ended { error: args.error.clone(), ..Ended::of(end(state)) }),
+        (_, Some(value), Some(step)) => ask::Told::Step(step, value),
+        (_, Some(value), None) => {
+            ask::Told::End(Ended { value: Some(value), ..Ended::of(End::Complete) })
+        }
+        (None, None, _) => return Err(Error::usage("give a value, or --state")),
+    };
+    let prune = ask::tell(&mut study, args.trial, told)?;
+    let record = json!({"trial": args.trial, "prune": prune});
+    Out::stdout(args.output).item(&record, if prune { "prune" } else { "continue" }).map(|()| Exit::Done)
+}
+
+fn retry(folder: &Path, numbers: &[u64], out: Out) -> Result<Exit> {
+    let study = Study::open(folder)?;
+    let failed = |record: &&Record| record.end.as_ref().is_some_and(|end| end.state == End::Failed);
+    let all = study.records().values().filter(failed).map(|record| record.number);
+    let numbers = if numbers.is_empty() { all.collect() } else { numbers.to_vec() };
+    let mut rows = Vec::new();
+    for number in numbers {
+        match study.records().get(&number) {
+            None => return Err(Error::usage(format!("trial {number} has not been started"))),
+            Some(record) if !record.has_ended() => {
+                return Err(Error::usage(format!("trial {number} has not ended")));
+            }
+            Some(_) => {}
+        }
+        // First, so that no snapshot with its end is believed.
+        study.mark_retried(number)?;
+        let Some(mut claim) = Claim::take(&study, number, &|| false)? else {
+            return Err(Error::new(Exit::Again, format!("another process works on trial {number}")));
+        };
+        claim.retry()?;
+        rows.push(json!({"trial": number}));
+    }
+    out.rows(rows)
+}

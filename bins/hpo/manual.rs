@@ -1,0 +1,49 @@
+//! The sections of the hpo manual that follow the options.
+
+/// Sections after the options.
+pub const MANUAL: &str = "\
+EXIT STATUS
+  0   Done. For worker: all trials have ended.
+  1   For worker: the first three trials failed, so the cause is hardly one of their parameters. For ask: no trial is
+      left. For best: no trial is complete.
+  2   The command line is wrong, or there is no such trial or round.
+  66  The study, its configuration, or the program of its command is missing.
+  73  A file cannot be written, or the folder holds another study.
+  74  Reading or writing failed.
+  75  Trials remain: run the same command again. For ask: the trials of an earlier round have not ended.
+  78  The configuration is wrong.
+
+ENVIRONMENT
+  HPO_STUDY, HPO_TRIAL
+      Folder of the study and number of the trial, for the command of a worker's trial.
+
+EXAMPLES
+  Data, and a small search for the learning rate and the width of a codec:
+    $ ds-prep gen burgers --parameter 0.01 --samples 10 --grid 128 --frames 11 --seed 1 -o data
+    $ ds-prep split data/*.hdf5 --seed 1 -o split.json
+    $ ds-prep stats split.json
+    $ train-stage codec --example > codec.yaml
+    $ cat > study.yaml <<END
+    > command: [train-stage, codec, -c, codec.yaml]
+    > metric: nrmse
+    > trials: 4
+    > space:
+    >   optimizer.learning_rate: {kind: float, low: 1e-4, high: 1e-2, log: true}
+    >   model.hidden: {kind: categorical, choices: [16, 32]}
+    >   training.updates: {kind: fixed, value: 40}
+    >   training.validate_every: {kind: fixed, value: 20}
+    > END
+    $ hpo new search -c study.yaml
+    $ hpo worker search
+    $ hpo status search
+    $ hpo trials search
+  The best configuration, and a run with it:
+    $ hpo best search > best.yaml
+    $ train-stage codec -c codec.yaml -c best.yaml -s training.updates=80 --run best
+  A search of another program, which reports its values itself:
+    $ hpo new other -c study.yaml -s 'command=[sh, -c, \"hpo tell $HPO_STUDY $HPO_TRIAL {model.hidden} # {params}\"]'
+    $ hpo worker other --trials 2; echo $?
+
+SEE ALSO
+  longhaul-study(5), train-stage(1), timekeep(1), longhaul-slurm(7), longhaul(7)
+";

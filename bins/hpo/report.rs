@@ -1,0 +1,245 @@
+//! The commands that only read a study: `status`, `trials`, `best`, `export`.
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use serde_json::{Map, Value, json};
+use study::Study;
+use study::claim::is_at_work;
+use study::record::Record;
+use study::results::{best_config, csv, entry};
+use unix::cli::Output;
+use unix::out::Out;
+use unix::publish::publish_bytes;
+use unix::{Error, Exit, Result, text};
+
+/// Time between two pages of `status --watch`.
+const INTERVAL: Duration = Duration::from_secs(5);
+
+/// The arguments of `hpo trials`.
+#[derive(clap::Args)]
+pub struct TrialsArgs {
+    /// Folder of the study
+    study: PathBuf,
+    /// Only trials in this state: running, stopped, asked, complete, pruned, diverged, out_of_memory or failed
+    #[arg(long, value_name = "STATE")]
+    state: Option<String>,
+    /// Only trials of this round
+    #[arg(long, value_name = "NAME")]
+    round: Option<String>,
+    /// Print only their numbers, as sbatch --array takes them
+    #[arg(long)]
+    ids: bool,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// The arguments of `hpo best`.
+#[derive(clap::Args)]
+pub struct BestArgs {
+    /// Folder of the study
+    study: PathBuf,
+    /// Round [default: the last one with a complete trial]
+    #[arg(long, value_name = "NAME", conflicts_with = "trial")]
+    round: Option<String>,
+    /// This trial instead of the best
+    #[arg(long, value_name = "NUMBER")]
+    trial: Option<u64>,
+    /// Print parameter names and values without sections
+    #[arg(long)]
+    flat: bool,
+}
+
+/// The arguments of `hpo export`.
+#[derive(clap::Args)]
+pub struct ExportArgs {
+    /// Folder of the study
+    study: PathBuf,
+    /// Format
+    #[arg(long)]
+    format: Format,
+    /// File to write; `-` for stdout
+    #[arg(short = 'o', long = "output", value_name = "FILE")]
+    to: PathBuf,
+    /// Replace an existing file
+    #[arg(long)]
+    force: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Format {
+    /// A journal that Optuna and optuna-dashboard open
+    Optuna,
+    /// A table with a column for each parameter
+    Csv,
+    /// The list of trials_history.json
+    Json,
+}
+
+/// The state of a trial in one word.
+fn state(study: &Study, record: &Record) -> Result<&'static str> {
+    Ok(match &record.end {
+        Some(end) => end.state.name(),
+        None if record.start.asked => "asked",
+        None if is_at_work(study, record.number)? => "running",
+        None => "stopped",
+    })
+}
+
+/// Shows the progress of studies by round.
+pub fn status(folders: &[PathBuf], watch: bool, output: Output) -> Result<Exit> {
+    loop {
+        let (mut rows, mut left) = (Vec::new(), 0);
+        for folder in folders {
+            let study = Study::open(folder)?;
+            for round in 0..study.rounds().len() {
+                let row = round_row(&study, round)?;
+                left += row["left"].as_u64().unwrap_or(0);
+                rows.push(row);
+            }
+        }
+        if watch && std::io::stdout().is_terminal() {
+            print!("\x1b[H\x1b[2J");
+        }
+        Out::stdout(output).rows(rows)?;
+        if !watch || left == 0 {
+            return Ok(Exit::Done);
+        }
+        std::thread::sleep(INTERVAL);
+    }
+}
+
+fn round_row(study: &Study, round: usize) -> Result<Value> {
+    let own = &study.rounds()[round];
+    let first = study.first_of(round);
+    let space = study.space_of(round)?;
+    let all = space.as_ref().map_or(first..first + own.trials, |space| study.numbers_of(round, space));
+    let mut counts: Map<String, Value> = Map::new();
+    for name in ["complete", "pruned", "failed", "running", "stopped"] {
+        counts.insert(name.into(), 0.into());
+    }
+    let mut ended = 0;
+    for (_, record) in study.records().range(all.clone()) {
+        ended += u64::from(record.has_ended());
+        let name = match state(study, record)? {
+            "diverged" | "out_of_memory" => "failed",
+            "asked" => "running",
+            name => name,
+        };
+        if let Some(count) = counts.get_mut(name) {
+            *count = (count.as_u64().unwrap_or(0) + 1).into();
+        }
+    }
+    let best = study.ranking(round).first().map(|record| (record.number, record.end.clone()));
+    let count = all.end - all.start;
+    let mut row = Map::new();
+    row.insert("study".into(), study.name().into());
+    row.insert("round".into(), own.name.clone().into());
+    row.insert("trials".into(), count.into());
+    row.extend(counts);
+    row.insert("left".into(), (count - ended).into());
+    row.insert("best".into(), best.as_ref().and_then(|(_, end)| end.as_ref()?.value).into());
+    row.insert("trial".into(), best.map(|(number, _)| number).into());
+    Ok(Value::Object(row))
+}
+
+/// Lists trials.
+pub fn trials(args: &TrialsArgs) -> Result<Exit> {
+    let study = Study::open(&args.study)?;
+    let round = args.round.as_ref().map(|name| study.round_named(name)).transpose()?;
+    let sign = study.config().direction.sign();
+    let (mut rows, mut numbers) = (Vec::new(), Vec::new());
+    for record in study.records().values() {
+        let state = state(&study, record)?;
+        let other_round = round.is_some_and(|round| study.round_of(record.number) != Some(round));
+        if other_round || args.state.as_ref().is_some_and(|wanted| wanted != state) {
+            continue;
+        }
+        numbers.push(record.number);
+        let best = record.best(sign);
+        let end = record.end.as_ref();
+        let value = end.and_then(|end| end.value).or(best.map(|(_, value)| value));
+        let last = record.values.keys().next_back();
+        let mut row = json!({
+            "trial": record.number, "round": record.start.round, "state": state, "value": value,
+            "step": last, "attempts": record.attempts,
+        });
+        let note = end.map_or(record.stopped.clone(), |end| end.error.clone());
+        if let Value::Object(fields) = &mut row {
+            let params = record.start.params.iter();
+            match Out::stdout(args.output).is_json() {
+                true => _ = fields.insert("params".into(), json!(record.start.params)),
+                false => fields.extend(params.map(|(name, value)| (name.clone(), value.clone()))),
+            }
+            fields.insert("note".into(), json!(note));
+            if let Some(batch) = end.and_then(|end| end.batch_size) {
+                fields.insert("batch_size".into(), batch.into());
+            }
+        }
+        rows.push(row);
+    }
+    if args.ids {
+        let mut out = Out::stdout(args.output);
+        return out.raw(format!("{}\n", ranges(&numbers)).as_bytes()).map(|()| Exit::Done);
+    }
+    Out::stdout(args.output).rows(rows)
+}
+
+/// Numbers in ascending order as `0-3,7`.
+fn ranges(numbers: &[u64]) -> String {
+    let mut parts: Vec<(u64, u64)> = Vec::new();
+    for number in numbers {
+        match parts.last_mut() {
+            Some((_, last)) if *last + 1 == *number => *last = *number,
+            _ => parts.push((*number, *number)),
+        }
+    }
+    let part = |(first, last): &(u64, u64)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    };
+    parts.iter().map(part).collect::<Vec<_>>().join(",")
+}
+
+/// Prints the parameters of the best trial.
+pub fn best(args: &BestArgs) -> Result<Exit> {
+    let study = Study::open(&args.study)?;
+    let rounds = match &args.round {
+        Some(name) => vec![study.round_named(name)?],
+        None => (0..study.rounds().len()).rev().collect(),
+    };
+    let record = match args.trial {
+        Some(number) => study.records().get(&number),
+        None => rounds.into_iter().find_map(|round| study.ranking(round).first().copied()),
+    };
+    let missing = || match args.trial {
+        Some(number) => Error::usage(format!("trial {number} has not been started")),
+        None => Error::failure("no trial is complete yet"),
+    };
+    let record = record.ok_or_else(missing)?;
+    let yaml = best_config(&study, record, args.flat)?;
+    Out::stdout(Output::default()).raw(yaml.as_bytes()).map(|()| Exit::Done)
+}
+
+/// Writes the trials for other programs.
+pub fn export(args: &ExportArgs) -> Result<Exit> {
+    let study = Study::open(&args.study)?;
+    let records: Vec<&Record> = study.records().values().collect();
+    let bytes = match args.format {
+        Format::Csv => csv(&records)?,
+        Format::Json => {
+            let entries: Vec<Value> = records.iter().map(|record| entry(record)).collect();
+            text::json_pretty(&entries)?.into_bytes()
+        }
+        Format::Optuna => study::optuna::journal(&study)?,
+    };
+    if args.to.as_os_str() == "-" {
+        return Out::stdout(Output::default()).raw(&bytes).map(|()| Exit::Done);
+    }
+    if args.to.exists() && !args.force {
+        return Err(Error::create(&args.to, "it exists; choose another name, or use --force"));
+    }
+    publish_bytes(&args.to, &bytes).map(|()| Exit::Done)
+}

@@ -1,0 +1,130 @@
+//! Trials that another program runs: it asks for parameters and tells values.
+
+use crate::claim::Claim;
+use crate::pruners::Pruner;
+use crate::record::{Ended, Start};
+use crate::study::Study;
+use crate::worker::command::write_params;
+use serde::Serialize;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use unix::lease::Lease;
+use unix::log::Log;
+use unix::run_dir::RunDir;
+use unix::{Error, Exit, Result};
+
+/// A trial that was asked for.
+#[derive(Clone, Debug, Serialize)]
+pub struct Asked {
+    /// Its number.
+    pub trial: u64,
+    /// Its parameters by name.
+    pub params: BTreeMap<String, Value>,
+    /// Its seed.
+    pub seed: u64,
+    /// Its folder.
+    pub folder: PathBuf,
+}
+
+/// What a program tells of a trial.
+pub enum Told {
+    /// A value after a step.
+    Step(u64, f64),
+    /// The end.
+    End(Ended),
+}
+
+/// Starts a new trial. Errors: 1 if the study has no trials left, or its present round none that have not been started;
+/// 73, 74.
+pub fn ask(study: &mut Study) -> Result<Asked> {
+    for round in 0..study.rounds().len() {
+        let Some(space) = study.space_of(round)? else {
+            let name = &study.rounds()[round - 1].name;
+            return Err(Error::new(Exit::Again, format!("the trials of round {name} have not ended")));
+        };
+        for number in study.numbers_of(round, &space) {
+            if study.records().contains_key(&number) {
+                continue;
+            }
+            let Some(mut claim) = Claim::take(study, number, &|| false)? else { continue };
+            if let Some(record) = claim.record.clone() {
+                study.insert(record);
+                continue;
+            }
+            let start = Start { asked: true, ..study.start_of(number, round, &space) };
+            let folder = study.trial_folder(number);
+            write_params(study.config(), &study.rounds()[round].fidelity, &start, &folder)?;
+            claim.start(&start)?;
+            study.save_snapshot();
+            return Ok(Asked { trial: number, params: start.params, seed: start.seed, folder });
+        }
+        if !study.has_ended(round, &space) && round + 1 < study.rounds().len() {
+            let name = &study.rounds()[round].name;
+            return Err(Error::new(Exit::Again, format!("the trials of round {name} have not ended")));
+        }
+    }
+    Err(Error::failure("all trials of the study have been started"))
+}
+
+/// Records what a program tells of a trial; returns whether the pruner ends the trial. Errors: 2 for a trial that has not
+/// been started, or has ended; 75 if another process is telling something of it.
+pub fn tell(study: &mut Study, number: u64, told: Told) -> Result<bool> {
+    let Some(record) = study.records().get(&number).cloned() else {
+        return Err(Error::usage(format!("trial {number} has not been started")));
+    };
+    if record.has_ended() {
+        return Err(Error::usage(format!("trial {number} has ended")));
+    }
+    if !record.start.asked {
+        let step = record.values.keys().next_back().map_or(0, |step| step + 1);
+        return to_worker(study, number, step, told).map(|()| false);
+    }
+    let Some(mut claim) = Claim::take(study, number, &|| false)? else {
+        return Err(Error::new(Exit::Again, format!("another process tells values of trial {number}")));
+    };
+    match told {
+        Told::End(ended) => claim.end(&ended).map(|()| false),
+        Told::Step(step, value) => {
+            claim.value(step, value)?;
+            prunes(study, &claim)
+        }
+    }
+}
+
+/// Whether the pruner ends a claimed trial after its last value.
+pub(crate) fn prunes(study: &mut Study, claim: &Claim) -> Result<bool> {
+    let round = study.round_of(claim.number).unwrap_or(0);
+    let pruner = study.config().pruner(&study.rounds()[round]).clone();
+    if pruner == Pruner::None {
+        return Ok(false);
+    }
+    let (Some(own), Some(space)) = (claim.read()?, study.space_of(round)?) else {
+        return Ok(false);
+    };
+    let (first, sign) = (study.first_of(round), study.config().direction.sign());
+    study.refresh()?;
+    let own = own.trial(&space, first, sign);
+    let mut others = study.trials(round, &space);
+    others.retain(|other| other.number != own.number);
+    Ok(pruner.prunes(study.name(), &own, &others))
+}
+
+/// Leaves a value in the log of the run, where the worker that started the caller finds it.
+fn to_worker(study: &Study, number: u64, next: u64, told: Told) -> Result<()> {
+    let (step, value) = match told {
+        Told::Step(step, value) => (step, value),
+        Told::End(Ended { value: Some(value), .. }) => (next, value),
+        Told::End(_) => {
+            return Err(Error::usage(format!(
+                "a worker runs trial {number} and sees its end from the exit status of the command"
+            )));
+        }
+    };
+    let run = RunDir::open(&study.trial_folder(number))?;
+    let lease = Lease::take(&run.lease(), || Ok(1), &|| false)?;
+    let mut log = Log::open(&run.log(), lease.attempt())?;
+    let metric = &study.config().metric;
+    log.write("validation", &json!({ "update": step, (metric): value }))?;
+    log.sync()
+}

@@ -1,0 +1,93 @@
+//! Claiming a trial: the lease of its folder, without which nobody writes its journal.
+
+use crate::record::{Ended, Record, Start};
+use crate::study::Study;
+use serde::Serialize;
+use serde_json::json;
+use std::path::PathBuf;
+use unix::lease::{self, Lease};
+use unix::log::Log;
+use unix::run_dir::RunDir;
+use unix::{Exit, Result};
+
+/// A trial that this process holds.
+#[derive(Debug)]
+pub struct Claim {
+    /// Number of the trial.
+    pub number: u64,
+    /// What its journal said when it was claimed; `None` if it has not been started.
+    pub record: Option<Record>,
+    folder: PathBuf,
+    log: Log,
+    // Dropped last: the journal is closed before the lease is released.
+    _lease: Lease,
+}
+
+/// Whether a process is working on a trial: a worker, or the command that a killed worker has left behind.
+pub fn is_at_work(study: &Study, number: u64) -> Result<bool> {
+    let folder = study.trial_folder(number);
+    let works = |lease: PathBuf| -> Result<bool> {
+        Ok(lease::observe(&lease)?.is_some_and(|seen| seen.is_at_work))
+    };
+    Ok(works(folder.join("claim"))? || works(folder.join("lease"))?)
+}
+
+impl Claim {
+    /// Claims a trial; `None` if another process works on it. Errors: 73, 74; 75 when `stop` returns true.
+    pub fn take(study: &Study, number: u64, stop: &dyn Fn() -> bool) -> Result<Option<Self>> {
+        if is_at_work(study, number)? {
+            return Ok(None);
+        }
+        let folder = study.trial_folder(number);
+        let lease = match Lease::take(&folder.join("claim"), || Ok(1), stop) {
+            Err(error) if error.exit == Exit::Again && !stop() => return Ok(None),
+            lease => lease?,
+        };
+        let path = folder.join("trial.jsonl");
+        let log = Log::open(&path, lease.attempt())?.fenced(lease.fence().clone());
+        // The one who wrote it before has closed it.
+        let record = Record::read(&path, number, &|_| true)?;
+        Ok(Some(Self { number, record, folder, log, _lease: lease }))
+    }
+
+    /// The folder of the trial, which is also its run directory.
+    pub fn run(&self) -> Result<RunDir> {
+        RunDir::open(&self.folder)
+    }
+
+    /// Records the start of an attempt.
+    pub fn start(&mut self, start: &Start) -> Result<()> {
+        self.write("start", start)
+    }
+
+    /// Records the value of the metric at a step.
+    pub fn value(&mut self, step: u64, value: f64) -> Result<()> {
+        self.write("value", &json!({ "step": step, "value": value }))
+    }
+
+    /// Records that the attempt stopped and can be resumed.
+    pub fn stop(&mut self, reason: &str) -> Result<()> {
+        self.write("stop", &json!({ "reason": reason }))
+    }
+
+    /// Records the end of the trial.
+    pub fn end(&mut self, end: &Ended) -> Result<()> {
+        self.write("end", end)
+    }
+
+    /// Opens a trial that has ended once more.
+    pub fn retry(&mut self) -> Result<()> {
+        self.write("retry", &json!({}))
+    }
+
+    /// Appends a record durably.
+    fn write(&mut self, kind: &str, fields: &impl Serialize) -> Result<()> {
+        self.log.write(kind, fields)?;
+        self.log.sync()
+    }
+
+    /// The journal as it is now. Errors: 66, 74.
+    pub fn read(&self) -> Result<Option<Record>> {
+        Record::read(&self.folder.join("trial.jsonl"), self.number, &|_| true)
+    }
+}

@@ -1,0 +1,267 @@
+//! `study.yaml`: what a study searches, and how.
+
+use crate::narrow::Narrow;
+use crate::pruners::Pruner;
+use crate::samplers::Sampler;
+use crate::space::{Parameter, Space};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use unix::config::{KeySchema, Violations};
+
+/// The configuration of a study.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StudyConfig {
+    /// Name of the study; default: that of its folder.
+    #[serde(default)]
+    pub name: Option<String>,
+    /// Program and arguments of a trial. `train-stage TASK -c FILE` gets the parameters and the run directory by itself; in
+    /// the arguments of another program, {NAME} stands for a parameter, {params} for a YAML file with all parameters, {run}
+    /// for the folder of the trial, {number} for its number and {seed} for its seed.
+    #[schemars(length(min = 1))]
+    pub command: Vec<String>,
+    /// Working directory of the command; default: that of `hpo new`.
+    #[serde(default)]
+    pub directory: Option<PathBuf>,
+    /// Metric of the validations that is optimised.
+    pub metric: String,
+    /// Whether lower or higher values are better.
+    #[serde(default)]
+    pub direction: Direction,
+    /// Seed of the search. A trial has this seed plus its number.
+    #[serde(default)]
+    pub seed: u64,
+    /// Configuration keys of parameters with short names.
+    #[serde(default)]
+    pub names: BTreeMap<String, String>,
+    /// Parameters to search, by configuration key or short name.
+    #[serde(default)]
+    pub space: Space,
+    /// How parameters are chosen.
+    #[serde(default)]
+    pub sampler: Sampler,
+    /// Which trials end early.
+    #[serde(default)]
+    pub pruner: Pruner,
+    /// Number of trials, if there are no rounds.
+    #[serde(default)]
+    pub trials: Option<u64>,
+    /// Rounds of the search; each begins when all trials of the one before have ended.
+    #[serde(default)]
+    pub rounds: Vec<Round>,
+    /// A trial fails after this many consecutive attempts without progress.
+    #[serde(default = "three")]
+    #[schemars(range(min = 1))]
+    pub attempts: u64,
+}
+
+fn three() -> u64 {
+    3
+}
+
+/// Which values of the metric are better.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Direction {
+    /// Lower values.
+    #[default]
+    Minimize,
+    /// Higher values.
+    Maximize,
+}
+
+impl Direction {
+    /// 1, or -1 if the metric is maximised: with this factor, lower values are better.
+    pub fn sign(self) -> f64 {
+        match self {
+            Self::Minimize => 1.0,
+            Self::Maximize => -1.0,
+        }
+    }
+}
+
+/// A round of a search; what it leaves out is that of the study.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Round {
+    /// Name of the round.
+    pub name: String,
+    /// Number of trials.
+    #[schemars(range(min = 1))]
+    pub trials: u64,
+    /// Configuration keys with the same value in every trial of the round, e.g. a number of updates or a share of the data.
+    #[serde(default)]
+    pub fidelity: BTreeMap<String, Value>,
+    /// Parameters to search.
+    #[serde(default)]
+    pub space: Option<Space>,
+    /// Narrow the space to where the best trials of the round before are.
+    #[serde(default)]
+    pub narrow: Option<Narrow>,
+    /// How parameters are chosen.
+    #[serde(default)]
+    pub sampler: Option<Sampler>,
+    /// Which trials end early.
+    #[serde(default)]
+    pub pruner: Option<Pruner>,
+}
+
+impl StudyConfig {
+    /// The rounds; a single one named `search` if none are configured.
+    pub fn rounds(&self) -> Vec<Round> {
+        match self.trials {
+            Some(trials) if self.rounds.is_empty() => vec![Round {
+                name: "search".into(),
+                trials,
+                fidelity: BTreeMap::new(),
+                space: None,
+                narrow: None,
+                sampler: None,
+                pruner: None,
+            }],
+            _ => self.rounds.clone(),
+        }
+    }
+
+    /// The space of a round, before it is narrowed.
+    pub fn space<'a>(&'a self, round: &'a Round) -> &'a Space {
+        round.space.as_ref().unwrap_or(&self.space)
+    }
+
+    /// The sampler of a round.
+    pub fn sampler<'a>(&'a self, round: &'a Round) -> &'a Sampler {
+        round.sampler.as_ref().unwrap_or(&self.sampler)
+    }
+
+    /// The pruner of a round.
+    pub fn pruner<'a>(&'a self, round: &'a Round) -> &'a Pruner {
+        round.pruner.as_ref().unwrap_or(&self.pruner)
+    }
+
+    /// The task, if the command is `train-stage TASK`.
+    pub fn task(&self) -> Option<&str> {
+        let program = self.command.first()?.rsplit('/').next()?;
+        self.command.get(1).filter(|_| program == "train-stage").map(String::as_str)
+    }
+
+    /// The configuration key of a parameter.
+    pub fn key<'a>(&'a self, name: &'a str) -> &'a str {
+        self.names.get(name).map_or(name, String::as_str)
+    }
+
+    /// What is wrong beyond the types, each with its key.
+    pub fn violations(&self) -> Violations {
+        let mut violations = Violations::new();
+        let mut say = |key: String, text: &str| violations.push((key, text.into()));
+        match (self.trials, self.rounds.is_empty()) {
+            (None, true) => say("trials".into(), "missing: how many trials? Or define rounds"),
+            (Some(_), false) => say("trials".into(), "is for studies without rounds"),
+            (Some(0), true) => say("trials".into(), "must be at least 1"),
+            _ => {}
+        }
+        for (at, round) in self.rounds.iter().enumerate() {
+            let key = |name: &str| format!("rounds.{at}.{name}");
+            if self.rounds[..at].iter().any(|other| other.name == round.name) {
+                say(key("name"), "another round has this name");
+            }
+            let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+            if round.name.is_empty()
+                || round.name.starts_with('.')
+                || !round.name.chars().all(is_plain)
+            {
+                say(key("name"), "must consist of letters, digits, - and _: it becomes a folder");
+            }
+            if round.narrow.is_some() && at == 0 {
+                say(key("narrow"), "there is no round before the first");
+            }
+            if round.narrow.is_some() && round.space.is_some() {
+                say(key("narrow"), "excludes space, which is that of the round before");
+            }
+        }
+        let rounds = self.rounds();
+        for (at, round) in rounds.iter().enumerate() {
+            let section = |own: bool, name: &str| match own {
+                true => format!("rounds.{at}.{name}"),
+                false => name.into(),
+            };
+            let space = self.space(round);
+            let space_key = section(round.space.is_some(), "space");
+            if space.0.is_empty() && round.narrow.is_none() {
+                violations.push((space_key.clone(), "missing: which parameters?".into()));
+            }
+            let sampler = self.sampler(round).violations(space);
+            let within = |key: &str, all: Violations| -> Violations {
+                all.into_iter().map(|(name, text)| (format!("{key}.{name}"), text)).collect()
+            };
+            violations.extend(within(&space_key, space.violations()));
+            violations.extend(within(&section(round.sampler.is_some(), "sampler"), sampler));
+            let pruner = self.pruner(round).violations();
+            violations.extend(within(&section(round.pruner.is_some(), "pruner"), pruner));
+        }
+        violations.extend(self.command_violations(&rounds));
+        violations.dedup();
+        violations
+    }
+
+    /// A program other than train-stage must be told the parameters.
+    fn command_violations(&self, rounds: &[Round]) -> Violations {
+        if self.task().is_some() {
+            return Violations::new();
+        }
+        let mut missing = Violations::new();
+        let given = |name: &str| {
+            let place = format!("{{{name}}}");
+            self.command.iter().any(|word| word.contains(&place))
+        };
+        let names = rounds.iter().flat_map(|round| self.space(round).0.keys());
+        for name in names {
+            if !given(name) && !given("params") {
+                let text = format!(
+                    "no argument has {{{name}}} or {{params}}, so the program would not know its value"
+                );
+                missing.push(("command".into(), text));
+            }
+        }
+        missing
+    }
+
+    /// What does not fit to the configuration keys of the task.
+    pub fn key_violations(&self, keys: &KeySchema) -> Violations {
+        let mut violations = Violations::new();
+        let mut check = |section: String, name: &str, values: &[Value]| {
+            if let Err(text) = keys.check(self.key(name), values) {
+                violations.push((format!("{section}.{name}"), text));
+            }
+        };
+        for (at, round) in self.rounds().iter().enumerate() {
+            let section = match round.space {
+                Some(_) => format!("rounds.{at}.space"),
+                None => "space".into(),
+            };
+            for (name, parameter) in &self.space(round).0 {
+                check(section.clone(), name, &examples(parameter));
+            }
+            for (name, value) in &round.fidelity {
+                check(format!("rounds.{at}.fidelity"), name, std::slice::from_ref(value));
+            }
+        }
+        for name in self.names.values() {
+            check("names".into(), name, &[]);
+        }
+        violations.dedup();
+        violations
+    }
+}
+
+/// Values of a parameter that its key must accept.
+fn examples(parameter: &Parameter) -> Vec<Value> {
+    match parameter {
+        Parameter::Categorical { choices, .. } => choices.clone(),
+        Parameter::Fixed { value, .. } => vec![value.clone()],
+        Parameter::Int { low, high, .. } => vec![(*low).into(), (*high).into()],
+        Parameter::Float { low, high, .. } => vec![(*low).into(), (*high).into()],
+    }
+}

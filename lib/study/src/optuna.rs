@@ -1,0 +1,107 @@
+//! A study as a journal of Optuna 5, which `JournalFileBackend` and optuna-dashboard open: one operation per line. The
+//! numbers of the operations and the names of the fields are those of optuna.storages.journal.
+
+use crate::config::Direction;
+use crate::record::{End, Record};
+use crate::space::{Domain, Parameter, Space};
+use crate::study::Study;
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use unix::{Error, Result};
+
+const CREATE_STUDY: u8 = 0;
+const CREATE_TRIAL: u8 = 4;
+
+/// The journal of a study. All rounds are one study of Optuna, with the round as an attribute of each trial.
+pub fn journal(study: &Study) -> Result<Vec<u8>> {
+    // optuna.study.StudyDirection.
+    let direction = match study.config().direction {
+        Direction::Minimize => 1,
+        Direction::Maximize => 2,
+    };
+    let mut lines = vec![json!({
+        "op_code": CREATE_STUDY, "worker_id": "longhaul", "study_name": study.name(),
+        "directions": [direction],
+    })];
+    let spaces: Result<Vec<Option<Space>>> =
+        (0..study.rounds().len()).map(|round| study.space_of(round)).collect();
+    let spaces = spaces?;
+    let sign = study.config().direction.sign();
+    for record in study.records().values() {
+        let round = study.round_of(record.number);
+        let space = round.and_then(|round| spaces[round].as_ref());
+        lines.extend(space.map(|space| trial(record, space, sign)));
+    }
+    let mut bytes = Vec::new();
+    for line in lines {
+        serde_json::to_writer(&mut bytes, &line).map_err(Error::bug)?;
+        bytes.push(b'\n');
+    }
+    Ok(bytes)
+}
+
+fn trial(record: &Record, space: &Space, sign: f64) -> Value {
+    // optuna.trial.TrialState.
+    let end = record.end.as_ref();
+    let state = match end.map(|end| end.state) {
+        None => 0,
+        Some(End::Complete) => 1,
+        Some(End::Pruned) => 2,
+        Some(_) => 3,
+    };
+    let value = end.and_then(|end| end.value).or(record.best(sign).map(|(_, value)| value));
+    let value = value.filter(|_| (1..=2).contains(&state));
+    // Before the point come parameters that are the same in all trials: Optuna has no such thing.
+    let point = space.point(&record.start.params);
+    let searched = point.iter().filter(|(name, _)| !matches!(space.0[*name], Parameter::Fixed { .. }));
+    let params: BTreeMap<&String, &f64> = searched.collect();
+    let distributions: Map<String, Value> = params
+        .keys()
+        .map(|name| (name.to_string(), distribution(&space.0[*name]).to_string().into()))
+        .collect();
+    let values: Map<String, Value> =
+        record.values.iter().map(|(step, value)| (step.to_string(), json!(value))).collect();
+    let mut attributes = json!({ "round": record.start.round });
+    if let Some(error) = end.and_then(|end| end.error.as_ref()) {
+        attributes["error"] = json!(error);
+    }
+    let time = |text: &String| text.trim_end_matches('Z').to_string();
+    let mut line = json!({
+        "op_code": CREATE_TRIAL, "worker_id": "longhaul", "study_id": 0, "state": state,
+        "value": value, "values": value.map(|value| vec![value]),
+        "datetime_start": time(&record.started), "params": params,
+        "distributions": distributions, "user_attrs": attributes, "system_attrs": {},
+        "intermediate_values": values,
+    });
+    if let Some(ended) = &record.ended {
+        line["datetime_complete"] = time(ended).into();
+    }
+    line
+}
+
+/// A distribution of Optuna as JSON.
+fn distribution(parameter: &Parameter) -> Value {
+    let (name, attributes) = match (parameter, parameter.domain()) {
+        (Parameter::Categorical { choices, .. }, _) => {
+            // Optuna takes only scalars.
+            let scalar = |choice: &Value| match choice {
+                Value::Array(_) | Value::Object(_) => choice.to_string().into(),
+                scalar => scalar.clone(),
+            };
+            let choices: Vec<Value> = choices.iter().map(scalar).collect();
+            ("CategoricalDistribution", json!({ "choices": choices }))
+        }
+        (Parameter::Int { .. }, Domain::Numeric { low, high, step, log }) => {
+            let step = step.unwrap_or(1.0) as i64;
+            let (low, high) = (low as i64, high as i64);
+            // Optuna has no steps in the logarithm.
+            let step = if log { 1 } else { step };
+            ("IntDistribution", json!({ "log": log, "step": step, "low": low, "high": high }))
+        }
+        (_, Domain::Numeric { low, high, step, log }) => {
+            ("FloatDistribution", json!({ "step": step, "low": low, "high": high, "log": log }))
+        }
+        (_, Domain::Categorical(_)) => ("CategoricalDistribution", json!({ "choices": [null] })),
+    };
+    json!({ "name": name, "attributes": attributes })
+}

@@ -1,0 +1,94 @@
+//! What a round found: files in `rounds/NAME/`.
+
+use crate::record::{End, Record};
+use crate::space::Space;
+use crate::study::Study;
+use crate::worker::command::nested;
+use serde_json::{Map, Value, json};
+use std::collections::BTreeSet;
+use unix::config::to_yaml;
+use unix::publish::{create_folder, publish_bytes};
+use unix::{Error, Result, text};
+
+/// Number of best trials in topk.csv and topk.json.
+const TOP: usize = 10;
+
+/// Writes the results of a round that has ended, unless they are there: best_config.yaml, trials_history.json, topk.json
+/// and topk.csv. Errors: 73, 74.
+pub fn write(study: &Study, round: usize, space: &Space) -> Result<()> {
+    let folder = study.round_folder(round);
+    let range = study.numbers_of(round, space);
+    let all: Vec<&Record> = study.records().range(range).map(|(_, record)| record).collect();
+    let history = folder.join("trials_history.json");
+    let list: Vec<Value> = all.iter().map(|record| entry(record)).collect();
+    let list = text::json_pretty(&list)?;
+    if std::fs::read(&history).is_ok_and(|old| old == list.as_bytes()) {
+        return Ok(());
+    }
+    create_folder(&folder)?;
+    let ranking = study.ranking(round);
+    if let Some(best) = ranking.first() {
+        let flat = to_yaml(&json!(best.start.params))?;
+        publish_bytes(&folder.join("best_config.yaml"), flat.as_bytes())?;
+    }
+    let top: Vec<&Record> = ranking.into_iter().take(TOP).collect();
+    let entries: Vec<Value> = top.iter().map(|record| entry(record)).collect();
+    publish_bytes(&folder.join("topk.json"), text::json_pretty(&entries)?.as_bytes())?;
+    publish_bytes(&folder.join("topk.csv"), &csv(&top)?)?;
+    publish_bytes(&history, list.as_bytes())
+}
+
+/// A trial as in trials_history.json.
+pub fn entry(record: &Record) -> Value {
+    let state = match record.end.as_ref().map(|end| end.state) {
+        Some(End::Complete) => "COMPLETE",
+        Some(End::Pruned) => "PRUNED",
+        Some(_) => "FAIL",
+        None => "RUNNING",
+    };
+    json!({
+        "number": record.number,
+        "value": record.end.as_ref().and_then(|end| end.value),
+        "params": record.start.params,
+        "state": state,
+        "datetime_start": record.started,
+        "datetime_complete": record.ended,
+    })
+}
+
+/// Trials as CSV: number, round, state, value, error, and a column for each parameter.
+pub fn csv(records: &[&Record]) -> Result<Vec<u8>> {
+    let names: BTreeSet<&String> = records.iter().flat_map(|record| record.start.params.keys()).collect();
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    let fixed = ["number", "round", "state", "value", "error"];
+    let header = fixed.into_iter().chain(names.iter().map(|name| name.as_str()));
+    writer.write_record(header).map_err(Error::bug)?;
+    for record in records {
+        let end = record.end.as_ref();
+        let plain = |value: Option<&Value>| match value {
+            None => String::new(),
+            Some(Value::String(text)) => text.clone(),
+            Some(value) => value.to_string(),
+        };
+        let start = [
+            record.number.to_string(),
+            record.start.round.clone(),
+            end.map_or("open", |end| end.state.name()).to_string(),
+            end.and_then(|end| end.value).map_or(String::new(), |value| value.to_string()),
+            end.and_then(|end| end.error.clone()).unwrap_or_default(),
+        ];
+        let params = names.iter().map(|name| plain(record.start.params.get(*name)));
+        writer.write_record(start.into_iter().chain(params)).map_err(Error::bug)?;
+    }
+    writer.into_inner().map_err(Error::bug)
+}
+
+/// The parameters of a trial as a configuration that train-stage takes, or as a flat map.
+pub fn best_config(study: &Study, record: &Record, flat: bool) -> Result<String> {
+    let params = &record.start.params;
+    let value = match flat {
+        true => Value::Object(params.iter().map(|(k, v)| (k.clone(), v.clone())).collect::<Map<_, _>>()),
+        false => nested(study.config(), params),
+    };
+    to_yaml(&value)
+}

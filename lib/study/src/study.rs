@@ -1,0 +1,348 @@
+//! A study: a folder with `study.yaml`, one folder per trial and one per round.
+//!
+//! ```text
+//! STUDY/study.yaml            the configuration
+//! STUDY/schema.json           the configuration keys of the task, if the command is train-stage
+//! STUDY/trials/00012/         a trial: trial.jsonl (its journal), claim/ (its lease), params.yaml, and the run directory
+//! STUDY/rounds/NAME/          the space of a round that was narrowed, and its results
+//! STUDY/snapshot.json         the journals of trials that have ended, so that they need not be read one by one
+//! STUDY/retried.jsonl         trials that were tried again after they had ended
+//! ```
+//!
+//! A trial belongs to the round whose range of numbers it lies in, so that no process need agree with others on it.
+
+use crate::config::{Round, StudyConfig};
+use crate::record::{End, Record};
+use crate::samplers::Sampler;
+use crate::space::Space;
+use crate::trial::Trial;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+use unix::config::{KeySchema, load, to_yaml};
+use unix::publish::{create_folder, publish_bytes, publish_new};
+use unix::time::format_utc;
+use unix::{Error, Result, fail, log, small, text, warn};
+
+/// Maximum size in bytes of the files of a study that are read as a whole.
+const MAX_BYTES: u64 = 1 << 30;
+/// A new snapshot is written when it would have this many more trials.
+const SNAPSHOT_EVERY: usize = 16;
+
+/// A study and what is known of its trials.
+#[derive(Debug)]
+pub struct Study {
+    folder: PathBuf,
+    config: StudyConfig,
+    rounds: Vec<Round>,
+    /// The trials that have been started, as last read.
+    records: BTreeMap<u64, Record>,
+    /// Number of trials in the snapshot.
+    in_snapshot: usize,
+}
+
+/// The content of the snapshot.
+#[derive(Serialize, Deserialize)]
+struct Snapshot {
+    trials: Vec<Record>,
+}
+
+impl Study {
+    /// Whether a folder is a study.
+    pub fn is_at(folder: &Path) -> bool {
+        folder.join("study.yaml").is_file()
+    }
+
+    /// Creates a study from a configuration file. A study with the same configuration is left as it is.
+    ///
+    /// Errors: 66, 78 with every violation; 73 if the folder holds another study or other files.
+    pub fn create(
+        folder: &Path,
+        file: &Path,
+        overrides: &[String],
+        schema: impl FnOnce(&str, &str) -> Result<Value>,
+    ) -> Result<Self> {
+        let environment = |name: &str| std::env::var(name).ok();
+        let validate = StudyConfig::violations;
+        let mut config =
+            load::<StudyConfig>(&[file.to_path_buf()], overrides, &environment, &validate)?.config;
+        let default_name = || {
+            let whole = std::path::absolute(folder).unwrap_or_default();
+            whole.file_name().map_or("study".into(), |name| name.to_string_lossy().into_owned())
+        };
+        config.name = Some(config.name.take().unwrap_or_else(default_name));
+        if config.directory.is_none() {
+            let own = std::env::current_dir();
+            config.directory = Some(own.map_err(|cause| Error::open(Path::new("."), cause))?);
+        }
+        let schema = config.task().map(|task| schema(&config.command[0], task)).transpose()?;
+        if let Some(schema) = &schema {
+            let wrong = config.key_violations(&KeySchema::new(schema));
+            let lines: Vec<String> = wrong.iter().map(|(key, text)| format!("{key}: {text}")).collect();
+            if !lines.is_empty() {
+                let task = config.task().unwrap_or_default();
+                let first = format!("{}: it does not fit to the task {task}", file.display());
+                return Err(Error::list(unix::Exit::Config, first, &lines));
+            }
+        }
+        let yaml = to_yaml(&serde_json::to_value(&config).map_err(Error::bug)?)?;
+        let own = folder.join("study.yaml");
+        if own.exists() {
+            let study = Self::open(folder)?;
+            if study.config == config {
+                return Ok(study);
+            }
+            let cause = "it is another study; choose another folder";
+            return Err(Error::create(&own, cause));
+        }
+        if let Ok(mut entries) = std::fs::read_dir(folder)
+            && entries.next().is_some()
+        {
+            return Err(Error::create(folder, "it is not empty; choose another folder"));
+        }
+        create_folder(&folder.join("trials"))?;
+        if let Some(schema) = schema {
+            publish_bytes(&folder.join("schema.json"), text::json_pretty(&schema)?.as_bytes())?;
+        }
+        // The last file: a folder without it is no study.
+        if !publish_new(&own, yaml.as_bytes())? {
+            return Err(Error::create(&own, "another process created a study here just now"));
+        }
+        Self::open(folder)
+    }
+
+    /// Opens a study and reads its trials. Errors: 66 if there is none; 78 for a damaged study.yaml; 74.
+    pub fn open(folder: &Path) -> Result<Self> {
+        let file = folder.join("study.yaml");
+        if !file.exists() {
+            return Err(Error::open(&file, "there is no study; create one with `hpo new`"));
+        }
+        let none = |_: &str| None;
+        let config = load::<StudyConfig>(&[file], &[], &none, &StudyConfig::violations)?.config;
+        let rounds = config.rounds();
+        // The command of a trial runs in another directory.
+        let folder = std::path::absolute(folder).map_err(|cause| Error::open(folder, cause))?;
+        let mut study = Self { folder, config, rounds, records: BTreeMap::new(), in_snapshot: 0 };
+        study.read_snapshot()?;
+        study.refresh()?;
+        Ok(study)
+    }
+
+    /// Its folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Its configuration.
+    pub fn config(&self) -> &StudyConfig {
+        &self.config
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        self.config.name.as_deref().unwrap_or_default()
+    }
+
+    /// Its rounds.
+    pub fn rounds(&self) -> &[Round] {
+        &self.rounds
+    }
+
+    /// The trials that have been started, by number.
+    pub fn records(&self) -> &BTreeMap<u64, Record> {
+        &self.records
+    }
+
+    /// The folder of a trial.
+    pub fn trial_folder(&self, number: u64) -> PathBuf {
+        self.folder.join("trials").join(format!("{number:05}"))
+    }
+
+    /// The folder of a round.
+    pub fn round_folder(&self, round: usize) -> PathBuf {
+        self.folder.join("rounds").join(&self.rounds[round].name)
+    }
+
+    /// The first number of a round.
+    pub fn first_of(&self, round: usize) -> u64 {
+        self.rounds[..round].iter().map(|round| round.trials).sum()
+    }
+
+    /// The round of a trial.
+    pub fn round_of(&self, number: u64) -> Option<usize> {
+        (0..self.rounds.len()).find(|round| number < self.first_of(*round) + self.rounds[*round].trials)
+    }
+
+    /// The index of a round by its name. Errors: 2.
+    pub fn round_named(&self, name: &str) -> Result<usize> {
+        self.rounds.iter().position(|round| round.name == name).ok_or_else(|| {
+            let names: Vec<&str> = self.rounds.iter().map(|round| round.name.as_str()).collect();
+            Error::usage(format!("no round `{name}`; the study has {}", names.join(", ")))
+        })
+    }
+
+    /// The numbers that the trials of a round have: all of its budget, or as many as a grid has points.
+    pub fn numbers_of(&self, round: usize, space: &Space) -> std::ops::Range<u64> {
+        let (first, all) = (self.first_of(round), self.rounds[round].trials);
+        let count = match self.config.sampler(&self.rounds[round]) {
+            sampler @ Sampler::Grid => {
+                let exists = |n: &u64| sampler.suggest(space, &[], *n, 0).is_some();
+                (0..all).take_while(exists).count() as u64
+            }
+            _ => all,
+        };
+        first..first + count
+    }
+
+    /// The space of a round: that of the configuration, or the one that was narrowed when the round began. `None` if it is
+    /// narrowed and the round before has not ended. Errors: 65, 66, 73, 74.
+    pub fn space_of(&self, round: usize) -> Result<Option<Space>> {
+        let own = &self.rounds[round];
+        let Some(narrow) = &own.narrow else {
+            return Ok(Some(self.config.space(own).clone()));
+        };
+        let file = self.round_folder(round).join("space.json");
+        let stored = small::read_json::<Space>(&file, MAX_BYTES, "move it away to compute it again")?;
+        if stored.is_some() {
+            return Ok(stored);
+        }
+        let Some(before) = self.space_of(round - 1)? else { return Ok(None) };
+        if !self.has_ended(round - 1, &before) {
+            return Ok(None);
+        }
+        let space = narrow.apply(&before, &self.trials(round - 1, &before));
+        create_folder(&self.round_folder(round))?;
+        // Another process may have read other records, if it sees them late: the first one decides.
+        if publish_new(&file, text::json_pretty(&space)?.as_bytes())? {
+            return Ok(Some(space));
+        }
+        small::read_json(&file, MAX_BYTES, "move it away to compute it again")
+    }
+
+    /// Whether all trials of a round have ended.
+    pub fn has_ended(&self, round: usize, space: &Space) -> bool {
+        self.numbers_of(round, space)
+            .all(|number| self.records.get(&number).is_some_and(Record::has_ended))
+    }
+
+    /// The trials of a round, as samplers and pruners see them, in the order of their numbers.
+    pub fn trials(&self, round: usize, space: &Space) -> Vec<Trial> {
+        let first = self.first_of(round);
+        let range = first..first + self.rounds[round].trials;
+        let sign = self.config.direction.sign();
+        self.records.range(range).map(|(_, record)| record.trial(space, first, sign)).collect()
+    }
+
+    /// The complete trials of a round, the best first.
+    pub fn ranking(&self, round: usize) -> Vec<&Record> {
+        let first = self.first_of(round);
+        let range = first..first + self.rounds[round].trials;
+        let sign = self.config.direction.sign();
+        let value = |record: &Record| {
+            let end = record.end.as_ref().filter(|end| end.state == End::Complete)?;
+            end.value.filter(|value| !value.is_nan())
+        };
+        let mut found: Vec<(f64, &Record)> = self
+            .records
+            .range(range)
+            .filter_map(|(_, record)| Some((sign * value(record)?, record)))
+            .collect();
+        found.sort_by(|a, b| a.0.total_cmp(&b.0));
+        found.into_iter().map(|(_, record)| record).collect()
+    }
+
+    /// Sees to it that a record, read under the lease of its trial, is known whether others see it yet or not.
+    pub fn insert(&mut self, record: Record) {
+        self.records.insert(record.number, record);
+    }
+
+    /// Reads what was added since the last time. Errors: 66, 74.
+    pub fn refresh(&mut self) -> Result<()> {
+        let retried = self.retried()?;
+        let trials = self.folder.join("trials");
+        let entries = std::fs::read_dir(&trials).map_err(|cause| Error::open(&trials, cause))?;
+        for entry in entries {
+            let entry = entry.map_err(|cause| Error::io(&trials, cause))?;
+            let name = entry.file_name();
+            let Some(number) = name.to_str().and_then(|name| name.parse::<u64>().ok()) else {
+                continue;
+            };
+            let known = self.records.get(&number).is_some_and(Record::has_ended);
+            if known && !retried.contains(&number) {
+                continue;
+            }
+            if let Some(record) = self.read(number)? {
+                self.records.insert(number, record);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the journal of a trial of which another process may be the writer.
+    fn read(&self, number: u64) -> Result<Option<Record>> {
+        let delay = fail::visibility_delay(number);
+        let latest = SystemTime::now().checked_sub(delay).map(format_utc);
+        let is_visible = |time: &str| {
+            delay == Duration::ZERO || latest.as_deref().is_none_or(|latest| time <= latest)
+        };
+        Record::read(&self.trial_folder(number).join("trial.jsonl"), number, &is_visible)
+    }
+
+    fn snapshot(&self) -> PathBuf {
+        self.folder.join("snapshot.json")
+    }
+
+    fn read_snapshot(&mut self) -> Result<()> {
+        let path = self.snapshot();
+        if path.symlink_metadata().is_err() {
+            return Ok(());
+        }
+        // It is only a copy.
+        match serde_json::from_slice::<Snapshot>(&small::read(&path, MAX_BYTES)?) {
+            Ok(snapshot) => {
+                self.in_snapshot = snapshot.trials.len();
+                let trials = snapshot.trials.into_iter();
+                self.records = trials.map(|record| (record.number, record)).collect();
+            }
+            Err(cause) => warn!("{}: {cause}; reading every trial instead", path.display()),
+        }
+        Ok(())
+    }
+
+    /// Writes a snapshot if there is much to add to the last one. It holds copies, so a failure is only a warning.
+    pub fn save_snapshot(&mut self) {
+        let retried = self.retried().unwrap_or_default();
+        let is_settled = |record: &&Record| record.has_ended() && !retried.contains(&record.number);
+        let ended: Vec<Record> = self.records.values().filter(is_settled).cloned().collect();
+        if ended.len() < self.in_snapshot + SNAPSHOT_EVERY {
+            return;
+        }
+        let count = ended.len();
+        let written = serde_json::to_vec(&Snapshot { trials: ended })
+            .map_err(Error::bug)
+            .and_then(|bytes| publish_bytes(&self.snapshot(), &bytes));
+        match written {
+            Ok(()) => self.in_snapshot = count,
+            Err(error) => warn!("{error}; the next start will take longer"),
+        }
+    }
+
+    /// Trials whose end in the snapshot may not be the last word.
+    fn retried(&self) -> Result<BTreeSet<u64>> {
+        let path = self.folder.join("retried.jsonl");
+        let mut numbers = BTreeSet::new();
+        if path.symlink_metadata().is_ok() {
+            log::each(&path, |record| numbers.extend(record.get("trial").and_then(Value::as_u64)))?;
+        }
+        Ok(numbers)
+    }
+
+    /// Records that a trial is tried again.
+    pub fn mark_retried(&self, number: u64) -> Result<()> {
+        let record = serde_json::json!({ "trial": number });
+        let same = |found: &serde_json::Map<String, Value>| found.get("trial") == Some(&number.into());
+        log::append_once(&self.folder.join("retried.jsonl"), &record, same).map(|_| ())
+    }
+}

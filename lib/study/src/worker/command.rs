@@ -1,0 +1,204 @@
+//! The command of a trial: its words, and the process.
+
+use crate::config::StudyConfig;
+use crate::record::Start;
+use rustix::process::{Pid, Signal, kill_process_group};
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use unix::publish::publish_bytes;
+use unix::small;
+use unix::{Error, Result, config::to_yaml};
+
+/// The hidden subcommand of hpo that runs a command which ends with it ([`exec`]).
+pub const VERB: &str = "exec";
+
+/// The running command of a trial.
+pub struct Running {
+    child: Child,
+    output: PathBuf,
+}
+
+/// Writes the configuration keys of a trial to `params.yaml` in its folder.
+pub fn write_params(
+    config: &StudyConfig,
+    fidelity: &BTreeMap<String, Value>,
+    start: &Start,
+    folder: &Path,
+) -> Result<PathBuf> {
+    let mut all: BTreeMap<String, Value> = fidelity.clone();
+    if config.task().is_some() {
+        all.insert("seed".into(), start.seed.into());
+    }
+    all.extend(start.params.clone());
+    let path = folder.join("params.yaml");
+    publish_bytes(&path, to_yaml(&nested(config, &all))?.as_bytes())?;
+    Ok(path)
+}
+
+/// Parameters as a configuration: the key `a.b` becomes b in a mapping a.
+pub fn nested(config: &StudyConfig, params: &BTreeMap<String, Value>) -> Value {
+    let mut root = Map::new();
+    for (name, value) in params {
+        let keys: Vec<&str> = config.key(name).split('.').collect();
+        insert(&mut root, &keys, value);
+    }
+    Value::Object(root)
+}
+
+fn insert(map: &mut Map<String, Value>, keys: &[&str], value: &Value) {
+    match keys {
+        [] => {}
+        [last] => _ = map.insert(last.to_string(), value.clone()),
+        [section, rest @ ..] => {
+            let inner = map.entry(*section).or_insert_with(|| Value::Object(Map::new()));
+            if let Value::Object(inner) = inner {
+                insert(inner, rest, value);
+            }
+        }
+    }
+}
+
+/// The words of the command of a trial.
+pub fn words(
+    config: &StudyConfig,
+    number: u64,
+    start: &Start,
+    folder: &Path,
+    params: &Path,
+    retry: bool,
+) -> Vec<String> {
+    let mut words: Vec<String> = config.command.clone();
+    if config.task().is_some() {
+        let paths = [params, folder].map(|path| path.display().to_string());
+        let [params, run] = paths;
+        words.extend(["-c".into(), params, "--run".into(), run]);
+        words.extend(retry.then(|| "--retry".into()));
+        return words;
+    }
+    let text = |value: &Value| match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    let mut places: BTreeMap<String, String> = BTreeMap::new();
+    places.extend(start.params.iter().map(|(name, value)| (name.clone(), text(value))));
+    places.insert("params".into(), params.display().to_string());
+    places.insert("run".into(), folder.display().to_string());
+    places.insert("number".into(), number.to_string());
+    places.insert("seed".into(), start.seed.to_string());
+    for word in &mut words[1..] {
+        *word = filled(word, &places);
+    }
+    words
+}
+
+/// A word with the values of the places that it names; a place without a value, of a parameter that is not active, is
+/// empty.
+fn filled(word: &str, places: &BTreeMap<String, String>) -> String {
+    let mut out = String::new();
+    let mut rest = word;
+    while let Some((before, after)) = rest.split_once('{') {
+        out += before;
+        let Some((name, tail)) = after.split_once('}') else {
+            out.push('{');
+            rest = after;
+            continue;
+        };
+        let is_name = !name.is_empty() && !name.contains(['{', ' ', '"', '$']);
+        match places.get(name) {
+            Some(value) => out += value,
+            None if is_name => {}
+            None => {
+                out.push('{');
+                rest = after;
+                continue;
+            }
+        }
+        rest = tail;
+    }
+    out + rest
+}
+
+impl Running {
+    /// Starts the command in its own process group, so that signals for the worker reach it only through the worker. Its
+    /// output is appended to `output.log` in `folder`. Errors: 66 if there is no such program; 73.
+    pub fn start(
+        words: &[String],
+        directory: Option<&Path>,
+        folder: &Path,
+        variables: &[(&str, String)],
+    ) -> Result<Self> {
+        let output = folder.join("output.log");
+        let file = OpenOptions::new().append(true).create(true).open(&output);
+        let file = file.map_err(|cause| Error::create(&output, cause))?;
+        let copy = file.try_clone().map_err(|cause| Error::create(&output, cause))?;
+        // Not by its path, because the file may have been replaced since.
+        let mut command = Command::new("/proc/self/exe");
+        command.arg(VERB).arg(std::process::id().to_string()).args(words);
+        command.envs(variables.iter().map(|(name, value)| (name, value)));
+        command.current_dir(directory.unwrap_or(Path::new(".")));
+        command.process_group(0).stdin(Stdio::null()).stdout(file).stderr(copy);
+        let child = command.spawn();
+        let child = child.map_err(|cause| Error::failure(format!("cannot start a process: {cause}")))?;
+        Ok(Self { child, output })
+    }
+
+    /// The exit status once the command has exited, 128+n for signal n.
+    pub fn ended(&mut self) -> Result<Option<u8>> {
+        let status = self.child.try_wait();
+        let status = status.map_err(|cause| Error::failure(format!("wait: {cause}")))?;
+        let code = |status: std::process::ExitStatus| {
+            let code = status.code().or(status.signal().map(|signal| 128 + signal));
+            code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX)
+        };
+        Ok(status.map(code))
+    }
+
+    /// Sends a signal to the command and its descendants.
+    pub fn send(&self, signal: Signal) {
+        if let Some(group) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
+            let _ = kill_process_group(group, signal); // it may just have exited
+        }
+    }
+
+    /// The last line that the command wrote.
+    pub fn last_line(&self) -> Option<String> {
+        let file = small::open(&self.output).ok()?;
+        let size = file.metadata().ok()?.len();
+        let mut end = vec![0; size.min(4096) as usize];
+        let from = size - end.len() as u64;
+        file.read_exact_at(&mut end, from).ok()?;
+        let text = String::from_utf8_lossy(&end);
+        text.lines().rev().find(|line| !line.trim().is_empty()).map(unix::text::line)
+    }
+}
+
+/// Replaces this process by a command that gets TERM when the process `parent`, which started it, is killed. Returns only
+/// if that fails. Errors: 66 if there is no such program; 75 if the parent is gone.
+pub fn exec(parent: u32, words: &[String]) -> Result<()> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::TERM))
+        .map_err(|cause| Error::failure(format!("prctl: {cause}")))?;
+    if std::os::unix::process::parent_id() != parent {
+        return Err(Error::new(unix::Exit::Again, "the worker was killed"));
+    }
+    let (program, arguments) = words.split_first().ok_or_else(|| Error::usage("no command"))?;
+    let cause = Command::new(program).args(arguments).exec();
+    Err(Error::open(Path::new(program), cause))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_filled_and_other_braces_stay() {
+        let places = BTreeMap::from([("lr".to_string(), "0.1".to_string())]);
+        assert_eq!(filled("--lr={lr} {missing}x{lr}", &places), "--lr=0.1 x0.1");
+        assert_eq!(filled("f() { echo {lr}; }", &places), "f() { echo 0.1; }");
+        assert_eq!(filled("${HOME} {", &places), "${HOME} {");
+    }
+}
