@@ -1,6 +1,6 @@
 # Targets. On a Debian machine with Rust, `make demo` and `make test` need no preparation.
 
-PROGRAMS = ds-prep latent-cache train-stage ckpt evaluate timekeep
+PROGRAMS = ds-prep latent-cache train-stage ckpt evaluate hpo timekeep
 PREFIX = /usr/local
 PYTHON = python3
 # Where cargo puts the release build, which demo and install use.

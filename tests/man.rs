@@ -17,8 +17,8 @@ use tasks::pde::operator::{OperatorConfig, OperatorTask};
 use tasks::regression::{RegressionConfig, RegressionTask};
 use unix::config::{Key, keys};
 
-const PROGRAMS: [&str; 6] =
-    ["ckpt", "ds-prep", "evaluate", "latent-cache", "timekeep", "train-stage"];
+const PROGRAMS: [&str; 7] =
+    ["ckpt", "ds-prep", "evaluate", "hpo", "latent-cache", "timekeep", "train-stage"];
 
 fn page(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("man").join(name);
@@ -67,7 +67,7 @@ fn the_pages_have_no_faults() {
     };
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let pages: Vec<PathBuf> = entries.filter(is_page).collect();
-    assert_eq!(pages.len(), PROGRAMS.len() + 5);
+    assert_eq!(pages.len(), PROGRAMS.len() + 6);
     let lint = Command::new("mandoc").args(["-Tlint", "-W", "warning"]).args(&pages).output();
     assert_eq!(String::from_utf8(lint.unwrap().stdout).unwrap(), "");
 }
@@ -114,7 +114,7 @@ fn the_examples_of_the_data_programs_run() {
 
 #[test]
 fn the_examples_of_the_learning_programs_run() {
-    ["train-stage", "ckpt", "evaluate"].iter().for_each(|program| run_examples(program));
+    ["train-stage", "ckpt", "evaluate", "hpo"].iter().for_each(|program| run_examples(program));
 }
 
 /// The commands of README's tour, with the comment after each.

@@ -15,6 +15,7 @@ mod evaluate;
 #[cfg(feature = "failpoints")]
 mod failpoints;
 mod hostile;
+mod hpo;
 mod kernels;
 mod man;
 mod mixture;

@@ -110,9 +110,9 @@ fn crates_depend_on_lower_levels_only() {
     assert_eq!(crates, LEVELS.concat().len());
 }
 
-/// timekeep can be built on a login node without HDF5, MPI and NVRTC.
+/// timekeep and hpo can be built on a login node without HDF5, MPI and NVRTC.
 #[test]
-fn timekeep_builds_without_hdf5_and_mpi() {
+fn timekeep_and_hpo_build_without_hdf5_and_mpi() {
     let cargo = |words: &[&str]| {
         let mut command = std::process::Command::new(env!("CARGO"));
         let output = command.args(words).arg("--locked").current_dir(root()).output().unwrap();
@@ -120,7 +120,8 @@ fn timekeep_builds_without_hdf5_and_mpi() {
         String::from_utf8(output.stdout).unwrap()
     };
     let folder = concat!(env!("CARGO_TARGET_TMPDIR"), "/timekeep");
-    cargo(&["build", "--bin", "timekeep", "--no-default-features", "--target-dir", folder]);
+    let programs = ["--bin", "timekeep", "--bin", "hpo"];
+    cargo(&[&["build", "--no-default-features", "--target-dir", folder][..], &programs].concat());
     let built: Vec<String> = fs::read_dir(Path::new(folder).join("debug/deps"))
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())

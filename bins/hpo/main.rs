@@ -39,10 +39,14 @@ enum Verb {
     /// Create a study; checks its parameters against the configuration keys of the task
     New {
         /// Folder of the study, created if missing
-        study: PathBuf,
+        #[arg(required_unless_present = "example")]
+        study: Option<PathBuf>,
         /// Configuration, see longhaul-study(5)
-        #[arg(short, long, value_name = "FILE")]
-        config: PathBuf,
+        #[arg(short, long, value_name = "FILE", required_unless_present = "example")]
+        config: Option<PathBuf>,
+        /// Print a small configuration to start from
+        #[arg(long, conflicts_with_all = ["study", "config", "overrides"])]
+        example: bool,
         /// Override a key of the configuration, e.g. -s trials=20
         #[arg(short = 's', long = "set", value_name = "KEY=VALUE")]
         overrides: Vec<String>,
@@ -117,6 +121,8 @@ struct WorkerArgs {
     /// Exit with 75 instead of waiting while other workers run the trials that are left
     #[arg(long)]
     no_wait: bool,
+    #[command(flatten)]
+    output: Output,
 }
 
 #[derive(clap::Args)]
@@ -158,8 +164,12 @@ enum State {
 
 fn main() -> ExitCode {
     unix::cli::main::<Args>(|args| match args.verb {
-        Verb::New { study, config, overrides, output } => {
+        Verb::New { study: Some(study), config: Some(config), overrides, output, .. } => {
             create(&study, &config, &overrides, Out::stdout(output))
+        }
+        Verb::New { output, .. } => {
+            let example = include_bytes!("study.yaml");
+            Out::stdout(output).raw(example).map(|()| Exit::Done)
         }
         Verb::Worker(args) => work(&args),
         Verb::Ask { study, output } => {
@@ -206,7 +216,12 @@ fn work(args: &WorkerArgs) -> Result<Exit> {
     let left = Budget::from_environment(args.time).left();
     let end = left.and_then(|left| Instant::now().checked_add(left));
     let limits = Limits { trials: args.trials, end, round, wait: !args.no_wait };
-    Worker::new(study, limits)?.run()
+    let mut worker = Worker::new(study, limits)?;
+    let left = worker.run()?;
+    let record = json!({"ended": worker.ended(), "left": left});
+    let text = format!("{} trials ended, {left} are left", worker.ended());
+    Out::stdout(args.output).item(&record, text)?;
+    Ok(if left == 0 { Exit::Done } else { Exit::Again })
 }
 
 fn tell(args: &TellArgs) -> Result<Exit> {

@@ -23,16 +23,7 @@ EXAMPLES
     $ ds-prep split data/*.hdf5 --seed 1 -o split.json
     $ ds-prep stats split.json
     $ train-stage codec --example > codec.yaml
-    $ cat > study.yaml <<END
-    > command: [train-stage, codec, -c, codec.yaml]
-    > metric: nrmse
-    > trials: 4
-    > space:
-    >   optimizer.learning_rate: {kind: float, low: 1e-4, high: 1e-2, log: true}
-    >   model.hidden: {kind: categorical, choices: [16, 32]}
-    >   training.updates: {kind: fixed, value: 40}
-    >   training.validate_every: {kind: fixed, value: 20}
-    > END
+    $ hpo new --example > study.yaml
     $ hpo new search -c study.yaml
     $ hpo worker search
     $ hpo status search
@@ -41,8 +32,17 @@ EXAMPLES
     $ hpo best search > best.yaml
     $ train-stage codec -c codec.yaml -c best.yaml -s training.updates=80 --run best
   A search of another program, which reports its values itself:
-    $ hpo new other -c study.yaml -s 'command=[sh, -c, \"hpo tell $HPO_STUDY $HPO_TRIAL {model.hidden} # {params}\"]'
-    $ hpo worker other --trials 2; echo $?
+    $ printf '%s\\n' 'command: [sh, evaluate.sh, \"{x}\"]' 'metric: loss' 'trials: 5' \\
+    >   'space: {x: {kind: float, low: 0, high: 4}}' > other.yaml
+    $ echo 'hpo tell $HPO_STUDY $HPO_TRIAL $(echo \"$1\" | tr . 0)' > evaluate.sh
+    $ hpo new other -c other.yaml
+    $ hpo worker other
+    $ hpo export other --format csv -o other.csv
+  A trial that this shell runs:
+    $ hpo new mine -c other.yaml
+    $ hpo ask mine --json > asked.json
+    $ hpo tell mine 0 0.25 --step 1
+    $ hpo tell mine 0 0.125 --final
 
 SEE ALSO
   longhaul-study(5), train-stage(1), timekeep(1), longhaul-slurm(7), longhaul(7)

@@ -11,6 +11,7 @@ use study::claim::is_at_work;
 use study::record::Record;
 use study::results::{best_config, csv, entry};
 use unix::cli::Output;
+use unix::config::to_yaml;
 use unix::out::Out;
 use unix::publish::publish_bytes;
 use unix::{Error, Exit, Result, text};
@@ -50,6 +51,8 @@ pub struct BestArgs {
     /// Print parameter names and values without sections
     #[arg(long)]
     flat: bool,
+    #[command(flatten)]
+    output: Output,
 }
 
 /// The arguments of `hpo export`.
@@ -66,6 +69,8 @@ pub struct ExportArgs {
     /// Replace an existing file
     #[arg(long)]
     force: bool,
+    #[command(flatten)]
+    output: Output,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -219,8 +224,13 @@ pub fn best(args: &BestArgs) -> Result<Exit> {
         None => Error::failure("no trial is complete yet"),
     };
     let record = record.ok_or_else(missing)?;
-    let yaml = best_config(&study, record, args.flat)?;
-    Out::stdout(Output::default()).raw(yaml.as_bytes()).map(|()| Exit::Done)
+    let config = best_config(&study, record, args.flat);
+    let mut out = Out::stdout(args.output);
+    match out.is_json() {
+        true => out.row(&config)?,
+        false => out.raw(to_yaml(&config)?.as_bytes())?,
+    }
+    Ok(Exit::Done)
 }
 
 /// Writes the trials for other programs.
@@ -241,5 +251,8 @@ pub fn export(args: &ExportArgs) -> Result<Exit> {
     if args.to.exists() && !args.force {
         return Err(Error::create(&args.to, "it exists; choose another name, or use --force"));
     }
-    publish_bytes(&args.to, &bytes).map(|()| Exit::Done)
+    publish_bytes(&args.to, &bytes)?;
+    let record = json!({"file": args.to, "trials": records.len()});
+    let text = format!("{}: {} trials", args.to.display(), records.len());
+    Out::stdout(args.output).item(&record, text).map(|()| Exit::Done)
 }

@@ -4,7 +4,7 @@ use crate::record::{End, Record};
 use crate::space::Space;
 use crate::study::Study;
 use crate::worker::command::nested;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use unix::config::to_yaml;
 use unix::publish::{create_folder, publish_bytes};
@@ -84,11 +84,9 @@ pub fn csv(records: &[&Record]) -> Result<Vec<u8>> {
 }
 
 /// The parameters of a trial as a configuration that train-stage takes, or as a flat map.
-pub fn best_config(study: &Study, record: &Record, flat: bool) -> Result<String> {
-    let params = &record.start.params;
-    let value = match flat {
-        true => Value::Object(params.iter().map(|(k, v)| (k.clone(), v.clone())).collect::<Map<_, _>>()),
-        false => nested(study.config(), params),
-    };
-    to_yaml(&value)
+pub fn best_config(study: &Study, record: &Record, flat: bool) -> Value {
+    match flat {
+        true => json!(record.start.params),
+        false => nested(study.config(), &record.start.params),
+    }
 }

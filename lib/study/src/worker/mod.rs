@@ -13,7 +13,7 @@ use crate::study::Study;
 use std::time::{Duration, Instant};
 use trial::Outcome;
 use unix::signal::Signals;
-use unix::{Error, Exit, Result, note};
+use unix::{Error, Result, note};
 
 /// How often a worker without a trial looks again.
 const PAUSE: Duration = Duration::from_secs(2);
@@ -55,8 +55,13 @@ impl Worker {
         Ok(Self { study, signals: Signals::install()?, limits, ended: 0 })
     }
 
-    /// Runs trials. Returns 75 if trials remain. Errors: 1 if the first trials all fail; 73, 74.
-    pub fn run(mut self) -> Result<Exit> {
+    /// Number of trials that have ended under this worker.
+    pub fn ended(&self) -> u64 {
+        self.ended
+    }
+
+    /// Runs trials; returns how many are left. Errors: 1 if the first trials all fail; 73, 74.
+    pub fn run(&mut self) -> Result<u64> {
         loop {
             if let Some(why) = self.must_stop() {
                 return self.remaining(&why);
@@ -68,7 +73,7 @@ impl Worker {
                         return self.remaining("the command stopped by itself");
                     }
                 }
-                Next::Finished => return Ok(Exit::Done),
+                Next::Finished => return Ok(0),
                 Next::Wait if !self.limits.wait => {
                     return self.remaining("other workers run the trials that are left");
                 }
@@ -94,8 +99,8 @@ impl Worker {
         }
     }
 
-    /// 75, or 0 if nothing remains after all.
-    fn remaining(&mut self, why: &str) -> Result<Exit> {
+    /// The number of trials that have not ended.
+    fn remaining(&mut self, why: &str) -> Result<u64> {
         self.study.refresh()?;
         let rounds = self.rounds();
         let mut open = 0;
@@ -107,11 +112,10 @@ impl Worker {
             let ended = |number: &u64| self.study.records().get(number).is_some_and(Record::has_ended);
             open += self.study.numbers_of(round, &space).filter(|number| !ended(number)).count() as u64;
         }
-        if open == 0 {
-            return Ok(Exit::Done);
+        if open > 0 {
+            note!("stopped: {why}; the same command resumes");
         }
-        note!("stopped: {why}; {open} trials remain; the same command resumes");
-        Ok(Exit::Again)
+        Ok(open)
     }
 
     fn rounds(&self) -> std::ops::Range<usize> {
