@@ -15,6 +15,7 @@ mod evaluate;
 #[cfg(feature = "failpoints")]
 mod failpoints;
 mod hostile;
+#[cfg(feature = "failpoints")]
 mod hpo;
 mod kernels;
 mod man;
