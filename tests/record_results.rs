@@ -99,3 +99,27 @@ fn scores_of_records_are_compared_ranked_and_gated() {
     );
     refused(folder, "evaluate compare of-long of-other", 65, "split_hash is");
 }
+
+#[test]
+fn a_split_that_check_rejects_is_not_trained_on() {
+    let temporary = tempfile::tempdir().unwrap();
+    let folder = temporary.path();
+    prepare(folder);
+    let groups: Vec<f32> = (0..100).map(|i| (i / 5) as f32).collect();
+    npy(&folder.join("g.npy"), &[100], &groups);
+    let import = "ds-prep import x.npy --axes nx --target y.npy --target-axes nxc --group g.npy";
+    done(
+        folder,
+        &format!(
+            "{import} -o grouped
+             ds-prep split grouped --by index --train 82 --validation 8 --test 10 -o split-cut.json
+             ds-prep stats split-cut.json -o stats-cut.json"
+        ),
+    );
+    let cut = "-s data.split=split-cut.json -s data.stats=stats-cut.json --run cut";
+    let problem = "record 82: of validation is in the same group as record 80 of";
+    refused(folder, "ds-prep check split-cut.json", 65, problem);
+    refused(folder, &format!("{TRAIN} {cut}"), 65, problem);
+    refused(folder, &format!("{TRAIN} {cut} --check"), 65, problem);
+    assert_eq!(fs::read_dir(folder.join("cut/ckpt")).unwrap().count(), 0);
+}
