@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::common::shell;
+use crate::records::{done, npy, values_of};
 use learn::task::load_config;
 use serde_json::Value;
 use tasks::TASKS;
@@ -295,17 +296,18 @@ fn longhaul_config_5_has_every_key_with_type_and_default() {
     assert!(faults.is_empty(), "man/longhaul-config.5:\n{}", faults.join("\n"));
 }
 
-/// The literal blocks under EXAMPLES of an mdoc page.
-fn examples(page: &str) -> Vec<&str> {
-    let (_, examples) = page.split_once("\n.Sh EXAMPLES\n").unwrap();
-    let blocks = examples.split(".Bd -literal -offset indent\n").skip(1);
-    blocks.map(|block| block.split_once(".Ed\n").unwrap().0).collect()
+/// The literal blocks of a section of an mdoc page.
+fn blocks<'a>(page: &'a str, section: &str) -> Vec<&'a str> {
+    let (_, text) = page.split_once(&format!("\n.Sh {section}\n")).unwrap();
+    let text = text.split("\n.Sh ").next().unwrap();
+    let blocks = text.split(".Bd -literal -offset indent\n").skip(1);
+    blocks.map(|block| block.split_once(".Ed").unwrap().0).collect()
 }
 
 #[test]
 fn the_configurations_in_longhaul_config_5_load() {
     let page = page("longhaul-config.5");
-    let [codec, operator, steady] = examples(&page)[..] else {
+    let [codec, operator, steady] = blocks(&page, "EXAMPLES")[..] else {
         panic!("one example for each task")
     };
     let folder = tempfile::tempdir().unwrap();
@@ -323,4 +325,49 @@ fn the_configurations_in_longhaul_config_5_load() {
         .map(ToString::to_string)
         .collect();
     assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+/// The configurations and commands of longhaul(7), with other arrays of the same form and for fewer updates.
+#[test]
+fn the_regressions_in_longhaul_7_run() {
+    let page = page("longhaul.7");
+    let blocks = blocks(&page, "REGRESSION ON YOUR OWN ARRAYS");
+    let [_, unet, train, compare, _, digits, classify, _] = blocks[..] else {
+        panic!("{blocks:?}")
+    };
+    let wave = |i: usize, class: usize| (i as f32 * (0.3 + 0.05 * class as f32)).sin();
+    let noise = |i: usize| (i as f32 * 1.7).sin();
+
+    let temporary = tempfile::tempdir().unwrap();
+    let folder = temporary.path();
+    let pictures: Vec<f32> = (0..50 * 1024).map(|i| wave(i, 0)).collect();
+    for name in ["x.npy", "y.npy", "new.npy"] {
+        npy(&folder.join(name), &[50, 32, 32], &pictures);
+    }
+    assert!(unet.contains("updates: 300"), "{unet}");
+    fs::write(folder.join("unet.yaml"), unet.replace("updates: 300", "updates: 31")).unwrap();
+    done(folder, &format!("{train}{compare}"));
+    assert!(folder.join("compare.html").is_file() && folder.join("curves.png").is_file());
+
+    let temporary = tempfile::tempdir().unwrap();
+    let folder = temporary.path();
+    let class = |record: usize| record % 10;
+    let picture = |i: usize| wave(i % 64, class(i / 64)) + 0.3 * noise(i);
+    let pictures: Vec<f32> = (0..300 * 64).map(picture).collect();
+    let one_hot = |i: usize| f32::from(class(i / 10) == i % 10);
+    npy(&folder.join("x.npy"), &[300, 8, 8], &pictures);
+    npy(&folder.join("y.npy"), &[300, 10], &(0..3000).map(one_hot).collect::<Vec<f32>>());
+    assert!(digits.contains("updates: 400"), "{digits}");
+    fs::write(folder.join("digits.yaml"), digits.replace("updates: 400", "updates: 100")).unwrap();
+    done(folder, classify);
+    let split: Value =
+        serde_json::from_slice(&fs::read(folder.join("split.json")).unwrap()).unwrap();
+    let records = split["test"][0]["samples"].as_array().unwrap();
+    let predicted = values_of(&folder.join("test.npy"));
+    assert_eq!((predicted.len(), records.len()), (300, 30));
+    let right = predicted.chunks(10).zip(records).filter(|(scores, record)| {
+        let best = (0..10).max_by(|a, b| scores[*a].total_cmp(&scores[*b]));
+        best == Some(class(record.as_u64().unwrap() as usize))
+    });
+    assert!(right.count() > 27, "{predicted:?}");
 }
