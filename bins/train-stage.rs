@@ -44,8 +44,10 @@ struct Args {
     #[arg(short, long, value_name = "DIR")]
     #[arg(required_unless_present_any = ["warm_kernels", "example", "schema"])]
     run: Option<PathBuf>,
-    /// Where to start: auto (the newest good checkpoint, if there is one), never (update 0), or the path of a
-    /// checkpoint. The same command, given again, resumes the run that it started
+    /// Where to start: auto (the newest good checkpoint of DIR, if there is one), never (update 0), a checkpoint such as
+    /// RUN/ckpt/best or RUN/ckpt/step-00001200, or another RUN, at its newest good checkpoint. The state of the
+    /// optimizer and the update number continue; for the weights alone, set init.from. The same command, given again,
+    /// resumes the run that it started
     #[arg(long, value_name = "WHAT", default_value = "auto")]
     resume: String,
     /// Resume although configuration or data differ from those of the checkpoint; the log records the changes
@@ -113,6 +115,15 @@ EXAMPLES
   Train for 100 updates; the second command finds the run finished:
     $ train-stage codec -c codec.yaml -s training.updates=100 --run codec
     $ train-stage codec -c codec.yaml -s training.updates=100 --run codec
+  Continue it in another directory for 10 more updates, from its newest checkpoint or another one:
+    $ longer='-s training.updates=110 --accept-config-change'
+    $ train-stage codec -c codec.yaml $longer --run longer --resume codec
+    $ train-stage codec -c codec.yaml $longer --run longer-too --resume codec/ckpt/step-00000100
+  Start from its weights alone, of the best checkpoint or another one: a new optimizer, update 0:
+    $ fresh='-s training.updates=60'
+    $ train-stage codec -c codec.yaml $fresh -s init.from=codec --run tuned
+    $ train-stage codec -c codec.yaml $fresh -s init.from=codec/ckpt/latest --run tuned-too
+  A model of your own arrays: see REGRESSION ON YOUR OWN ARRAYS in longhaul(7).
 
 SEE ALSO
   longhaul-config(5), longhaul-files(5), latent-cache(1), evaluate(1), ckpt(1), timekeep(1), longhaul(7),

@@ -1,21 +1,15 @@
 //! The manual pages agree with the programs and the configuration, and their examples work.
 
-use std::collections::BTreeSet;
+mod config;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::common::shell;
-use learn::task::load_config;
+use crate::records::{done, npy, values_of};
 use serde_json::Value;
 use tasks::TASKS;
-use tasks::pde::codec::{CodecConfig, CodecTask};
-use tasks::pde::corrector::CorrectorConfig;
-use tasks::pde::critic::CriticConfig;
-use tasks::pde::distill::DistillConfig;
-use tasks::pde::operator::{OperatorConfig, OperatorTask};
-use tasks::regression::{RegressionConfig, RegressionTask};
-use unix::config::{Key, keys};
 
 const PROGRAMS: [&str; 7] =
     ["ckpt", "ds-prep", "evaluate", "hpo", "latent-cache", "timekeep", "train-stage"];
@@ -197,130 +191,55 @@ fn longhaul_7_leads_to_every_page() {
     }
 }
 
-// ---- longhaul-config(5)
-
-/// A key as documented on the page: `.It Cm PATH No (TAKES[, in UNIT]; required|default VALUE)`.
-struct Documented<'a> {
-    section: &'a str,
-    path: &'a str,
-    takes: String,
-    absent: &'a str,
+/// The literal blocks of a section of an mdoc page.
+fn blocks<'a>(page: &'a str, section: &str) -> Vec<&'a str> {
+    let (_, text) = page.split_once(&format!("\n.Sh {section}\n")).unwrap();
+    let text = text.split("\n.Sh ").next().unwrap();
+    let blocks = text.split(".Bd -literal -offset indent\n").skip(1);
+    blocks.map(|block| block.split_once(".Ed").unwrap().0).collect()
 }
 
-fn documented(page: &str) -> Vec<Documented<'_>> {
-    let mut section = "";
-    let mut found = Vec::new();
-    for line in page.lines() {
-        if let Some(heading) = line.strip_prefix(".Sh ") {
-            section = heading;
-        } else if let Some((path, says)) =
-            line.strip_prefix(".It Cm ").and_then(|rest| rest.split_once(" No ("))
-        {
-            let says = says.strip_suffix(')').and_then(|says| says.rsplit_once("; "));
-            let (takes, absent) = says.unwrap_or_else(|| panic!("not of the form: {line}"));
-            let takes = takes.replace("\\(>=", "≥").replace("\\(<=", "≤");
-            found.push(Documented { section, path, takes, absent });
-        }
-    }
-    found
-}
-
-/// Differences between a key and its documentation.
-fn compare(key: &Key, page: &Documented) -> Vec<String> {
-    let mut faults = Vec::new();
-    let unit = page.takes.strip_prefix(&key.takes);
-    if !unit.is_some_and(|unit| unit.is_empty() || unit.starts_with(", in ")) {
-        faults.push(format!("{} takes {}, the page says {}", key.path, key.takes, page.takes));
-    }
-    let default = page.absent.strip_prefix("default ").map(value_of);
-    let expected = key.default.clone().unwrap_or(Value::Null);
-    let right = match (&default, key.required) {
-        (None, required) => required && page.absent == "required",
-        (Some(stdout), required) => !required && is_same(stdout, &expected),
-    };
-    if !right {
-        let is = if key.required { "required".into() } else { format!("default {expected}") };
-        faults.push(format!("{}: {is}, the page says {}", key.path, page.absent));
-    }
-    faults
-}
-
-fn value_of(text: &str) -> Value {
-    serde_json::from_str(text).unwrap_or_else(|_| text.into())
-}
-
-/// 0 is the same as 0.0.
-fn is_same(a: &Value, b: &Value) -> bool {
-    match (a.as_array(), b.as_array()) {
-        (Some(a), Some(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| is_same(a, b)),
-        _ => a == b || a.is_number() && a.as_f64() == b.as_f64(),
-    }
-}
-
+/// The configurations and commands of longhaul(7), with other arrays of the same form and for fewer updates.
 #[test]
-fn longhaul_config_5_has_every_key_with_type_and_default() {
-    let page = page("longhaul-config.5");
-    let documented = documented(&page);
-    let tasks = [
-        ("CODEC", keys::<CodecConfig>()),
-        ("OPERATOR", keys::<OperatorConfig>()),
-        ("CORRECTOR", keys::<CorrectorConfig>()),
-        ("DISTILL", keys::<DistillConfig>()),
-        ("CRITIC", keys::<CriticConfig>()),
-        ("REGRESSION", keys::<RegressionConfig>()),
-    ];
-    let mut faults = Vec::new();
-    for (name, keys) in &tasks {
-        let own = format!("KEYS OF TASK {name}");
-        let has_backbone = keys.iter().any(|key| key.path.starts_with("model.backbone"));
-        let of_task = || {
-            documented.iter().filter(|d| match d.section {
-                "KEYS OF ALL TASKS" => true,
-                "KEYS OF BACKBONES" => has_backbone,
-                section => section == own,
-            })
-        };
-        for key in keys {
-            let all: Vec<&Documented> = of_task().filter(|d| d.path == key.path).collect();
-            match all.as_slice() {
-                [one] => faults.extend(compare(key, one)),
-                [] => faults.push(format!("{name}: {} is missing", key.path)),
-                _ => faults.push(format!("{name}: {} is there {} times", key.path, all.len())),
-            }
-        }
-        let known: BTreeSet<&str> = keys.iter().map(|key| key.path.as_str()).collect();
-        let unknown = of_task().filter(|d| !known.contains(d.path));
-        faults.extend(unknown.map(|d| format!("{name}: there is no key {}", d.path)));
+fn the_regressions_in_longhaul_7_run() {
+    let page = page("longhaul.7");
+    let blocks = blocks(&page, "REGRESSION ON YOUR OWN ARRAYS");
+    let [_, unet, train, compare, _, digits, classify, _] = blocks[..] else {
+        panic!("{blocks:?}")
+    };
+    let wave = |i: usize, class: usize| (i as f32 * (0.3 + 0.05 * class as f32)).sin();
+    let noise = |i: usize| (i as f32 * 1.7).sin();
+
+    let temporary = tempfile::tempdir().unwrap();
+    let folder = temporary.path();
+    let pictures: Vec<f32> = (0..50 * 1024).map(|i| wave(i, 0)).collect();
+    for name in ["x.npy", "y.npy", "new.npy"] {
+        npy(&folder.join(name), &[50, 32, 32], &pictures);
     }
-    assert!(faults.is_empty(), "man/longhaul-config.5:\n{}", faults.join("\n"));
-}
+    assert!(unet.contains("updates: 300"), "{unet}");
+    fs::write(folder.join("unet.yaml"), unet.replace("updates: 300", "updates: 31")).unwrap();
+    done(folder, &format!("{train}{compare}"));
+    assert!(folder.join("compare.html").is_file() && folder.join("curves.png").is_file());
 
-/// The literal blocks under EXAMPLES of an mdoc page.
-fn examples(page: &str) -> Vec<&str> {
-    let (_, examples) = page.split_once("\n.Sh EXAMPLES\n").unwrap();
-    let blocks = examples.split(".Bd -literal -offset indent\n").skip(1);
-    blocks.map(|block| block.split_once(".Ed\n").unwrap().0).collect()
-}
-
-#[test]
-fn the_configurations_in_longhaul_config_5_load() {
-    let page = page("longhaul-config.5");
-    let [codec, operator, steady] = examples(&page)[..] else {
-        panic!("one example for each task")
-    };
-    let folder = tempfile::tempdir().unwrap();
-    let write = |name: &str, yaml: &str| {
-        let file = folder.path().join(name);
-        fs::write(&file, yaml).unwrap();
-        vec![file]
-    };
-    let codec = load_config::<CodecTask>(&write("codec.yaml", codec), &[], &|_| None);
-    let operator = load_config::<OperatorTask>(&write("operator.yaml", operator), &[], &|_| None);
-    let steady = load_config::<RegressionTask>(&write("steady.yaml", steady), &[], &|_| None);
-    let faults: Vec<String> = [codec.err(), operator.err(), steady.err()]
-        .iter()
-        .flatten()
-        .map(ToString::to_string)
-        .collect();
-    assert!(faults.is_empty(), "{}", faults.join("\n"));
+    let temporary = tempfile::tempdir().unwrap();
+    let folder = temporary.path();
+    let class = |record: usize| record % 10;
+    let picture = |i: usize| wave(i % 64, class(i / 64)) + 0.3 * noise(i);
+    let pictures: Vec<f32> = (0..300 * 64).map(picture).collect();
+    let one_hot = |i: usize| f32::from(class(i / 10) == i % 10);
+    npy(&folder.join("x.npy"), &[300, 8, 8], &pictures);
+    npy(&folder.join("y.npy"), &[300, 10], &(0..3000).map(one_hot).collect::<Vec<f32>>());
+    assert!(digits.contains("updates: 400"), "{digits}");
+    fs::write(folder.join("digits.yaml"), digits.replace("updates: 400", "updates: 100")).unwrap();
+    done(folder, classify);
+    let split: Value =
+        serde_json::from_slice(&fs::read(folder.join("split.json")).unwrap()).unwrap();
+    let records = split["test"][0]["samples"].as_array().unwrap();
+    let predicted = values_of(&folder.join("test.npy"));
+    assert_eq!((predicted.len(), records.len()), (300, 30));
+    let right = predicted.chunks(10).zip(records).filter(|(scores, record)| {
+        let best = (0..10).max_by(|a, b| scores[*a].total_cmp(&scores[*b]));
+        best == Some(class(record.as_u64().unwrap() as usize))
+    });
+    assert!(right.count() > 27, "{predicted:?}");
 }

@@ -1,6 +1,6 @@
 //! `evaluate score` for models of records.
 
-use crate::score::{Score, again, metrics};
+use crate::score::{Score, again, metrics, publish_json};
 use data::inputs::Verifier;
 use data::records::RecordSet;
 use data::split::SplitName;
@@ -34,7 +34,8 @@ pub fn measure(args: &Score, signals: Signals, work: &mut Work) -> Result<Vec<Va
             data.data.display()
         );
     }
-    let partial = Partial::new(args.to.join("partial.json"), &evaluator.protocol())?;
+    let protocol = evaluator.protocol(&data.data);
+    let partial = Partial::new(args.to.join("partial.json"), &protocol)?;
     let earlier: RecordScores = partial.load();
     if !earlier.is_empty() {
         note!("resuming after {} records", earlier.len());
@@ -59,10 +60,10 @@ pub fn measure(args: &Score, signals: Signals, work: &mut Work) -> Result<Vec<Va
         publish_bytes(&args.to.join("pictures/records.png"), &png)?;
     }
     publish_bytes(&args.to.join("metrics.csv"), scores.csv().as_bytes())?;
-    let json = evaluator.metrics_json(&scores);
+    publish_json(&args.to.join("times.json"), &scores.times())?;
+    let json = scores.metrics_json(&protocol);
     for path in args.summary.iter().chain([&metrics(&args.to)]) {
-        let text = serde_json::to_string_pretty(&json).map_err(Error::bug)?;
-        publish_bytes(path, format!("{text}\n").as_bytes())?;
+        publish_json(path, &json)?;
     }
     partial.remove();
     Ok(scores.rows())

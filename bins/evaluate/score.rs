@@ -291,13 +291,14 @@ fn write(
         publish_bytes(&pictures.join(name), &png)?;
     }
     publish_bytes(&args.to.join("metrics.csv"), evaluate::metrics_csv(result).as_bytes())?;
-    let publish = |path: &Path, value: &Value| {
-        let text = serde_json::to_string_pretty(value).map_err(Error::bug)?;
-        publish_bytes(path, format!("{text}\n").as_bytes())
-    };
-    publish(&args.to.join("times.json"), &evaluate::times(result))?;
+    publish_json(&args.to.join("times.json"), &evaluate::times(result))?;
     if let Some(path) = &args.summary {
-        publish(path, &evaluate::summary(result))?;
+        publish_json(path, &evaluate::summary(result))?;
     }
-    publish(&metrics(&args.to), &evaluate::metrics_json(result, protocol))
+    publish_json(&metrics(&args.to), &evaluate::metrics_json(result, protocol))
+}
+
+pub fn publish_json(path: &Path, value: &Value) -> Result<()> {
+    let text = serde_json::to_string_pretty(value).map_err(Error::bug)?;
+    publish_bytes(path, format!("{text}\n").as_bytes())
 }

@@ -6,6 +6,7 @@ use crate::common::shell;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 use test_support::{Random, seed};
 
 /// Like [`prepare`], with two data files.
@@ -233,4 +234,34 @@ optimizer: {method: {kind: sgd}, learning_rate: 1e-3}
     }
     let output = shell(folder, "train-stage operator -c operator.yaml --run run");
     assert_eq!(output.status, Some(0), "{}", output.stderr);
+}
+
+/// While the first input file is being hashed, a new run makes no update, and a signal ends it.
+#[test]
+fn a_new_run_makes_no_update_before_its_inputs_are_verified() {
+    let temporary = prepare();
+    let (folder, run) = (temporary.path(), temporary.path().join("run"));
+    let hold = Hold::new(folder);
+    let held = |command: &mut Command| {
+        command.env("FAIL", "inputs.hash:1=hold");
+    };
+    let child = start_with(folder, "run", &["-s", "training.updates=20"], held);
+    wait_until(|| child.stderr().contains("waiting until the input files are verified"));
+    assert!(records(&run).iter().all(|record| record["kind"] == "start"));
+    let asked = std::time::Instant::now();
+    child.signal("TERM");
+    let (exit, stdout) = child.end();
+    assert_eq!(exit, Some(75), "{stdout}");
+    assert!(asked.elapsed() < Duration::from_secs(9), "{:?}", asked.elapsed());
+    assert!(checkpoints(&run).is_empty(), "{stdout}");
+
+    // Data that were damaged after the split: refused at update 0.
+    drop(hold);
+    flip(&folder.join("data/1D_Burgers_Sols_Nu0.01.hdf5"), 0.5, 0);
+    let (exit, stdout) = train(folder, "damaged", &[]);
+    assert_eq!(exit, Some(65), "{stdout}");
+    let kinds: Vec<_> =
+        records(&folder.join("damaged")).into_iter().map(|record| record["kind"].clone()).collect();
+    assert_eq!(kinds, ["start", "refused", "stop"]);
+    assert_eq!(status(&folder.join("damaged"))["update"], 0);
 }

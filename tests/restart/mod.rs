@@ -225,6 +225,36 @@ fn a_run_resumed_from_another_is_finished_once() {
 }
 
 #[test]
+fn a_run_continues_another_from_its_newest_or_best_checkpoint() {
+    let temporary = prepare();
+    let folder = temporary.path();
+    assert_eq!(train(folder, "a", &with(&[SHORT, &["-s", "checkpoint.keep_last=99"]])).0, Some(0));
+    let best = std::fs::read_link(folder.join("a/ckpt/best")).unwrap();
+    let best: u64 = best.to_str().unwrap().trim_start_matches("step-").parse().unwrap();
+    for (name, from, update) in [
+        ("newest", "a", 20),
+        ("listed", "a/ckpt", 20),
+        ("best", "a/ckpt/best", best),
+        ("good", "a", 15),
+    ] {
+        if name == "good" {
+            flip(&folder.join("a/ckpt/step-00000020/model.safetensors"), 0.5, 0);
+        }
+        let longer = ["-s", "training.updates=24", "--accept-config-change", "--resume", from];
+        for nothing in [false, true] {
+            let (exit, stdout) = train(folder, name, &longer);
+            assert_eq!((exit, stdout.contains("nothing to do")), (Some(0), nothing), "{stdout}");
+        }
+        assert_eq!(records(&folder.join(name))[0]["update"], update, "{name}");
+    }
+    std::fs::create_dir_all(folder.join("empty/ckpt")).unwrap();
+    for from in ["empty", "absent"] {
+        let (exit, stdout) = train(folder, "b", &["--resume", from]);
+        assert_eq!((exit, stdout.contains(from)), (Some(66), true), "{stdout}");
+    }
+}
+
+#[test]
 fn a_run_that_diverged_is_held_until_it_is_changed() {
     let temporary = prepare();
     let (folder, run) = (temporary.path(), temporary.path().join("run"));

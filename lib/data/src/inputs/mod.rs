@@ -1,6 +1,6 @@
 //! Verifies that input files still have the content that their manifest or index recorded.
 //!
-//! A [`Verifier`] hashes files on one background thread, so that startup does not wait for it. The result is stored
+//! A [`Verifier`] hashes files on one background thread, so that other work need not wait for it. The result is stored
 //! with the file's inode, size, mtime and ctime: while these do not change, the file is not read again, neither by this
 //! process nor, through a small cache file, by the next one. The device number is not compared because it differs
 //! between mounts of the same network file system. Only [`verify_all`], which always reads everything, detects
@@ -15,7 +15,6 @@ use std::collections::BTreeMap;
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use unix::publish::hash_file_while;
 use unix::{Error, Result, small};
@@ -65,10 +64,9 @@ const TRIES: usize = 3;
 /// one.
 pub fn verify_all(inputs: &[InputFile]) -> Vec<Error> {
     let unique: BTreeMap<_, _> = inputs.iter().map(|input| (key(input), input)).collect();
-    let cancel = AtomicBool::new(false);
     let verify = |input: &InputFile| {
         let seen = Seen::now(&metadata(&input.path)?);
-        verify(input, &seen, &cancel)
+        verify(input, &seen, &|_| true)
     };
     unique.into_values().filter_map(|input| verify(input).err()).collect()
 }
@@ -78,12 +76,14 @@ pub fn verify_all(inputs: &[InputFile]) -> Vec<Error> {
 struct Seen {
     /// [`identity`] of the file.
     metadata: String,
+    /// Its size.
+    bytes: u64,
     at: Instant,
 }
 
 impl Seen {
     fn now(found: &Metadata) -> Self {
-        Self { metadata: identity(found), at: Instant::now() }
+        Self { metadata: identity(found), bytes: found.size(), at: Instant::now() }
     }
 }
 
@@ -95,8 +95,13 @@ fn is_settled(found: &Metadata, now: SystemTime, unchanged_for: Duration) -> boo
         || changed(found).is_some_and(|time| time + TIMESTAMP_SLACK < now)
 }
 
-/// Hashes a file and compares the hash with the expected one. Returns its cache entry and its size in bytes.
-fn verify(input: &InputFile, seen: &Seen, cancel: &AtomicBool) -> Result<(Verified, u64)> {
+/// Hashes a file and compares the hash with the expected one. `proceed` is called with the number of bytes read, as by
+/// [`hash_file_while`]. Returns its cache entry and its size in bytes.
+fn verify(
+    input: &InputFile,
+    seen: &Seen,
+    proceed: &dyn Fn(u64) -> bool,
+) -> Result<(Verified, u64)> {
     let path = &input.path;
     for _ in 0..TRIES {
         let (before, started) = (metadata(path)?, SystemTime::now());
@@ -104,8 +109,7 @@ fn verify(input: &InputFile, seen: &Seen, cancel: &AtomicBool) -> Result<(Verifi
         let unchanged_for = if is_same { seen.at.elapsed() } else { Duration::ZERO };
         let settled = is_settled(&before, started, unchanged_for);
         unix::fail::point("inputs.hash").map_err(|cause| Error::io(path, cause))?;
-        let check_stop = || !cancel.load(Ordering::Relaxed);
-        let blake3 = hash_file_while(path, &check_stop)?;
+        let blake3 = hash_file_while(path, proceed)?;
         let after = identity(&metadata(path)?);
         if identity(&before) != after {
             continue;

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::Duration;
 use unix::disk::Disk;
@@ -50,6 +50,9 @@ const FILE: SealedFile =
 struct Running {
     results: Receiver<(String, Result<(Verified, u64)>)>,
     cancel: Arc<AtomicBool>,
+    /// Bytes of the files to hash, and how many of them were read.
+    bytes: u64,
+    read: Arc<AtomicU64>,
 }
 
 impl Drop for Running {
@@ -86,14 +89,15 @@ impl Verifier {
     ///
     /// Errors: 65 for a file with another content, and those of reading.
     pub fn poll(&mut self) -> Result<bool> {
-        self.wait(|| false)
+        self.wait(|_| false)
     }
 
     /// Waits until every input is verified, then checks the metadata of all; a file whose metadata changed is hashed
-    /// again. `keep_waiting` is called a few hundred times a second; returns false as soon as it does.
+    /// again. `keep_waiting` is called a few hundred times a second with the number of bytes that were hashed and that
+    /// are to be hashed; returns false as soon as it does.
     ///
     /// Errors: 65 for a file with another content, 66 for a missing one, and those of reading.
-    pub fn settle(&mut self, mut keep_waiting: impl FnMut() -> bool) -> Result<bool> {
+    pub fn settle(&mut self, mut keep_waiting: impl FnMut([u64; 2]) -> bool) -> Result<bool> {
         if !self.wait(&mut keep_waiting)? {
             return Ok(false);
         }
@@ -106,7 +110,7 @@ impl Verifier {
     /// returns its error.
     pub fn finish(&mut self, mut check_stop: impl FnMut() -> Result<()>) -> Result<()> {
         let mut stop = Ok(());
-        self.settle(|| {
+        self.settle(|_| {
             stop = check_stop();
             stop.is_ok()
         })?;
@@ -114,7 +118,7 @@ impl Verifier {
     }
 
     /// Waits for the background thread as long as `keep_waiting` returns true. Returns whether it has finished.
-    fn wait(&mut self, mut keep_waiting: impl FnMut() -> bool) -> Result<bool> {
+    fn wait(&mut self, mut keep_waiting: impl FnMut([u64; 2]) -> bool) -> Result<bool> {
         while let Some(running) = &self.running {
             match running.results.try_recv() {
                 Ok((key, result)) => {
@@ -127,10 +131,12 @@ impl Verifier {
                     self.running = None;
                     self.save();
                 }
-                Err(TryRecvError::Empty) if keep_waiting() => {
+                Err(TryRecvError::Empty) => {
+                    if !keep_waiting([running.read.load(Ordering::Relaxed), running.bytes]) {
+                        return Ok(false);
+                    }
                     std::thread::sleep(Duration::from_millis(2));
                 }
-                Err(TryRecvError::Empty) => return Ok(false),
             }
         }
         Ok(true)
@@ -161,9 +167,11 @@ impl Verifier {
             return Ok(());
         }
         let (send, results) = channel();
-        let cancel = Arc::new(AtomicBool::new(false));
-        let running = Running { results, cancel: Arc::clone(&cancel) };
-        let work = move || hash_all(&inputs, &cancel, &send);
+        let bytes = inputs.iter().map(|(_, seen)| seen.bytes).sum();
+        let (cancel, read) = (Arc::default(), Arc::default());
+        let running =
+            Running { results, cancel: Arc::clone(&cancel), bytes, read: Arc::clone(&read) };
+        let work = move || hash_all(&inputs, &cancel, &read, &send);
         std::thread::Builder::new().name("verify".into()).spawn(work).map_err(|cause| {
             Error::new(unix::Exit::Io, format!("cannot start a thread to verify inputs: {cause}"))
         })?;
@@ -193,10 +201,15 @@ impl Verifier {
 fn hash_all(
     inputs: &[(InputFile, Seen)],
     cancel: &AtomicBool,
+    read: &AtomicU64,
     send: &Sender<(String, Result<(Verified, u64)>)>,
 ) {
     for (input, seen) in inputs {
-        let result = verify(input, seen, cancel);
+        let before = read.load(Ordering::Relaxed);
+        let result = verify(input, seen, &|count| {
+            read.store(before + count, Ordering::Relaxed);
+            !cancel.load(Ordering::Relaxed)
+        });
         if cancel.load(Ordering::Relaxed) || send.send((key(input), result)).is_err() {
             return;
         }
@@ -228,19 +241,19 @@ mod tests {
         let input = InputFile::read_at_start(&path, &unix::publish::hash_file(&path).unwrap());
         let at = Instant::now().checked_sub(2 * TIMESTAMP_SLACK).unwrap();
         let seen = Seen { at, ..Seen::now(&found) };
-        assert!(verify(&input, &seen, &AtomicBool::new(false)).unwrap().0.settled);
+        assert!(verify(&input, &seen, &|_| true).unwrap().0.settled);
 
         // The time counts from when the metadata were first seen, and restarts when they change.
         let mut verifier = Verifier::start(vec![input.clone()], None).unwrap();
         let first = verifier.seen[&key(&input)].at;
-        assert!(verifier.settle(|| true).unwrap());
+        assert!(verifier.settle(|_| true).unwrap());
         assert_eq!(verifier.seen[&key(&input)].at, first);
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, "data").unwrap();
         let other = folder.path().join("other");
         std::fs::write(&other, "data").unwrap();
         std::fs::rename(other, &path).unwrap();
-        assert!(verifier.settle(|| true).unwrap());
+        assert!(verifier.settle(|_| true).unwrap());
         assert!(verifier.seen[&key(&input)].at > first);
     }
 }

@@ -2,14 +2,13 @@
 
 use super::{RecordSet, RecordSplit, Records};
 use crate::fields::content::hash_values;
-use crate::split::SplitName;
 use serde::Serialize;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use unix::{Error, Result};
+use unix::{Error, Exit, Result};
 
 /// The kinds of problems.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
     /// A store is missing, incomplete, damaged, or another one than was divided.
@@ -96,75 +95,84 @@ fn values(store: &Records, limit: f32, report: &mut Report) {
 pub fn check_split(manifest: &Path, limit: f32) -> Result<Report> {
     let (split, _) = RecordSplit::load(manifest)?;
     let mut report = Report::default();
-    for (number, entry) in split.stores.iter().enumerate() {
-        let folder = split.store_path(number, manifest);
-        match Records::open(&folder) {
-            Ok(store) if store.hash() != entry.blake3 => {
-                let what = format!(
-                    "{}: its content is not that which {} divides; run `ds-prep split` again",
-                    folder.display(),
-                    manifest.display()
-                );
-                report.add(Kind::Store, &folder, None, what);
-            }
+    for number in 0..split.stores.len() {
+        match split.open_store(number, manifest) {
             Ok(store) => values(&store, limit, &mut report),
-            Err(error) => report.add_error(&folder, &error),
+            Err(error) => report.add_error(&split.store_path(number, manifest), &error),
         }
     }
     if report.problems.iter().all(|problem| problem.kind != Kind::Store) {
-        leaks(&[manifest.to_path_buf()], &mut report)?;
+        leaks(&RecordSet::open_all(manifest)?, Shares::GroupsAndInputs, &mut report);
     }
     Ok(report)
+}
+
+/// Checks that no group is in two of these splits of a manifest, which requires no inputs to be read. Errors: 65.
+pub fn require_separate(manifest: &Path, sets: &[RecordSet]) -> Result<()> {
+    let mut report = Report::default();
+    leaks(sets, Shares::Groups, &mut report);
+    if report.problems.is_empty() {
+        return Ok(());
+    }
+    let messages: Vec<&String> = report.problems.iter().map(|problem| &problem.message).collect();
+    Err(Error::list(
+        Exit::Data,
+        format!("{}: its splits share records, as ds-prep check reports:", manifest.display()),
+        &messages,
+    ))
 }
 
 /// Finds groups and inputs that are in two splits of some manifests. Errors: those of [`RecordSet::open`].
 pub fn audit(manifests: &[PathBuf]) -> Result<Report> {
-    let mut report = Report::default();
-    report.records = leaks(manifests, &mut report)?;
+    let sets = manifests.iter().map(|manifest| RecordSet::open_all(manifest));
+    let sets: Vec<RecordSet> = sets.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect();
+    let mut report = Report { records: sets.iter().map(RecordSet::len).sum(), ..Report::default() };
+    leaks(&sets, Shares::GroupsAndInputs, &mut report);
     Ok(report)
 }
 
-/// Adds what two splits share, and returns the number of records.
-fn leaks(manifests: &[PathBuf], report: &mut Report) -> Result<usize> {
-    let mut seen: HashMap<(Shared, blake3::Hash), (SplitName, PathBuf, usize)> = HashMap::new();
-    let mut records = 0;
-    for manifest in manifests {
-        for name in SplitName::ALL {
-            let set = RecordSet::open(manifest, name)?;
-            records += set.len();
-            for i in 0..set.len() {
+/// Adds what two splits share.
+fn leaks(sets: &[RecordSet], shares: Shares, report: &mut Report) {
+    // The first record of each group and of each input.
+    let mut seen: HashMap<(Kind, blake3::Hash), (&RecordSet, usize)> = HashMap::new();
+    for set in sets {
+        for i in 0..set.len() {
+            let group = set.group(i);
+            let mut keys = vec![(Kind::Group, group)];
+            if shares == Shares::GroupsAndInputs {
                 let mut hasher = blake3::Hasher::new();
                 hash_values(&mut hasher, set.input(i));
-                let (file, record) = set.origin(i);
                 let input = hasher.finalize();
                 // Without given groups, the group is the input.
-                let keys = [(Shared::Input, input), (Shared::Group, set.group(i))];
-                let count = if keys[0].1 == keys[1].1 { 1 } else { 2 };
-                for key in keys.into_iter().take(count) {
-                    let first = seen.entry(key).or_insert((name, file.into(), record));
-                    if first.0 == name {
-                        continue;
-                    }
-                    let (other, other_file, other_record) = first.clone();
-                    let (kind, shared) = match key.0 {
-                        Shared::Input => (Kind::SameInput, "has the same input as"),
-                        Shared::Group => (Kind::Group, "is in the same group as"),
-                    };
-                    let what = format!(
-                        "of {name} {shared} record {other_record} of {} in {other}; split again, or remove one",
-                        other_file.display()
-                    );
-                    report.add(kind, file, Some(record), what);
+                keys.retain(|_| input != group);
+                keys.insert(0, (Kind::SameInput, input));
+            }
+            for key in keys {
+                let (other, first) = *seen.entry(key).or_insert((set, i));
+                if other.name() == set.name() {
+                    continue;
                 }
+                let shared = match key.0 {
+                    Kind::Group => "is in the same group as",
+                    _ => "has the same input as",
+                };
+                let ((file, record), (other_file, other_record)) =
+                    (set.origin(i), other.origin(first));
+                let what = format!(
+                    "of {} {shared} record {other_record} of {} in {}; split again, or remove one",
+                    set.name(),
+                    other_file.display(),
+                    other.name()
+                );
+                report.add(key.0, file, Some(record), what);
             }
         }
     }
-    Ok(records)
 }
 
-/// What identifies records that belong together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Shared {
-    Input,
-    Group,
+/// What two splits must not share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shares {
+    Groups,
+    GroupsAndInputs,
 }

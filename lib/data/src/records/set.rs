@@ -5,7 +5,7 @@ use crate::fields::provenance::Provenance;
 use crate::inputs::InputFile;
 use crate::split::SplitName;
 use std::path::{Path, PathBuf};
-use unix::{Error, Result};
+use unix::Result;
 
 /// The records of one split, in the order of the manifest. It can be shared between threads; reads copy nothing.
 #[derive(Debug)]
@@ -23,23 +23,19 @@ impl RecordSet {
     /// split.
     pub fn open(manifest: &Path, name: SplitName) -> Result<Self> {
         let (split, manifest_hash) = RecordSplit::load(manifest)?;
-        let mut stores = Vec::with_capacity(split.stores.len());
-        for (number, entry) in split.stores.iter().enumerate() {
-            let store = Records::open(&split.store_path(number, manifest))?;
-            if store.hash() != entry.blake3 {
-                return Err(Error::data(format!(
-                    "{}: its content is not that which {} divides; run `ds-prep split` again",
-                    store.folder().display(),
-                    manifest.display()
-                )));
-            }
-            stores.push(store);
-        }
+        let stores = (0..split.stores.len()).map(|number| split.open_store(number, manifest));
+        let stores = stores.collect::<Result<_>>()?;
         let parts = split.parts(name).iter();
         let entries = parts.flat_map(|p| p.samples.iter().map(|record| (p.file, *record)));
         let (manifest, entries) = (manifest.into(), entries.collect());
         let sides = [split.input, split.target];
         Ok(Self { manifest, manifest_hash, name, sides, stores, entries })
+    }
+
+    /// All splits of a manifest. Errors: those of [`RecordSet::open`].
+    pub fn open_all(manifest: &Path) -> Result<[Self; 3]> {
+        let [train, validation, test] = SplitName::ALL.map(|name| Self::open(manifest, name));
+        Ok([train?, validation?, test?])
     }
 
     /// The split.

@@ -1,6 +1,6 @@
 //! Manifests that divide the records of stores into training, validation and test.
 
-use super::{Records, Side};
+use super::{Description, Records, Side};
 use crate::fields::divide::relative;
 use crate::fields::split::{By, Part, folder_of};
 use crate::seal::SealedFile;
@@ -205,13 +205,35 @@ impl RecordSplit {
             let records = split.stores.get(part.file).map_or(0, |store| store.records);
             part.samples.iter().all(|record| *record < records)
         };
-        match SplitName::ALL.iter().flat_map(|name| split.parts(*name)).all(exists) {
-            true => Ok((split, hash)),
-            false => {
-                let error = Error::data("lists records that its stores do not have; split again");
-                Err(error.context(path.display()))
-            }
+        let parts = || SplitName::ALL.iter().map(|name| split.parts(*name));
+        let ascends = |parts: &[Part]| {
+            parts.is_sorted_by(|a, b| a.file < b.file)
+                && parts.iter().all(|part| part.samples.is_sorted_by(|a, b| a < b))
+        };
+        let why = match (parts().flatten().all(exists), parts().all(ascends)) {
+            (true, true) => return Ok((split, hash)),
+            (false, _) => "lists records that its stores do not have; split again",
+            (_, false) => "lists records twice or not in ascending order; split again",
+        };
+        Err(Error::data(why).context(path.display()))
+    }
+
+    /// Opens store `number`, for a manifest at `manifest`. Errors: 66 when it is missing; 65 when it is damaged, or not
+    /// the store that was divided.
+    pub fn open_store(&self, number: usize, manifest: &Path) -> Result<Records> {
+        let (store, entry) =
+            (Records::open(&self.store_path(number, manifest))?, &self.stores[number]);
+        let Description { input, target, .. } = store.description();
+        if (store.hash(), store.len()) != (&*entry.blake3, entry.records)
+            || (input, target) != (&self.input, &self.target)
+        {
+            return Err(Error::data(format!(
+                "{}: its content is not that which {} divides; run `ds-prep split` again",
+                store.folder().display(),
+                manifest.display()
+            )));
         }
+        Ok(store)
     }
 
     /// Writes the manifest atomically.

@@ -6,6 +6,7 @@ use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
 use tensor::Tensor;
 use unix::{Error, Result, warn};
 
+use super::find::{all_in, folder_of};
 use super::list::list;
 use super::manifest::{FileEntry, Manifest};
 use super::problem::Problem;
@@ -56,6 +57,16 @@ pub fn load(path: &Path) -> Result<Loaded> {
         }
         problem => problem.error(path),
     })
+}
+
+/// Loads the checkpoint `path`, or the newest good one of a run directory or of its `ckpt`.
+///
+/// Errors: 66 when there is none; those of [`load`] and [`load_newest`].
+pub fn load_at(path: &Path) -> Result<Loaded> {
+    if all_in(path)? == [path] {
+        return load(path);
+    }
+    load_newest(&folder_of(path))?.ok_or_else(|| Error::open(path, "it contains no checkpoint"))
 }
 
 /// Loads the newest good checkpoint in `folder` (RUN/ckpt). Damaged checkpoints are skipped with a warning. None when

@@ -46,7 +46,7 @@ pub use import::import;
 pub use keep::{KeepRules, best};
 pub use list::{Entry, list};
 pub use listing::{Listing, listing};
-pub use load::{Loaded, load, load_newest};
+pub use load::{Loaded, load, load_at, load_newest};
 pub use manifest::{FileEntry, Manifest, TensorEntry};
 pub use pattern::matches;
 pub use prune::{Pruned, monitor_of, prune, summary};

@@ -64,8 +64,14 @@ enum Next {
 }
 
 impl Session<'_> {
-    /// Runs updates until something ends the run.
+    /// Runs updates until something ends the run. A new run first waits until its inputs are verified.
     fn run(&mut self) -> Halt {
+        if self.resumed_from.is_none() {
+            if let Err(halt) = self.verify_inputs(false) {
+                return halt;
+            }
+            self.retired = Instant::now();
+        }
         loop {
             if let Err(halt) = self.update() {
                 return halt;

@@ -6,8 +6,8 @@ use crate::pde::sources::{Fields, Sources, joined, normalisation, refuse_overlap
 use data::fields::parameter::Parameter;
 use data::fields::split_set::TrajectorySet;
 use data::inputs::InputFile;
+use data::records::check::require_separate;
 use data::records::{RecordSet, RecordSplit, RecordStats, Side};
-use data::split::SplitName;
 use std::path::Path;
 use unix::{Error, Result};
 
@@ -79,7 +79,7 @@ impl Opened {
         let others = data.additional.iter().map(|o| (o.split.as_path(), &*o.stats, o.weight));
         let first = (data.split.as_path(), &*data.stats, data.weight);
         for (split, stats_path, weight) in std::iter::once(first).chain(others) {
-            let own = open_records(split, SplitName::Train)?;
+            let [own, to_validate] = open_records(split)?;
             let (stats, hash) = RecordStats::load(stats_path, &own)?;
             if let Some((set, _)) =
                 train.first().filter(|(set, _): &&(RecordSet, f64)| set.sides() != own.sides())
@@ -98,7 +98,7 @@ impl Opened {
             input_files.extend(own.input_files());
             input_files.push(InputFile::read_at_start(stats_path, &hash));
             train.push((own, weight));
-            validation.push((open_records(split, SplitName::Validation)?, weight));
+            validation.push((to_validate, weight));
         }
         refuse_overlap([&train, &validation], |set, _| (set.name().to_string(), set.provenance()))?;
         let count = |set: &RecordSet| set.len() as u64;
@@ -113,15 +113,19 @@ impl Opened {
     }
 }
 
-fn open_records(manifest: &Path, name: SplitName) -> Result<RecordSet> {
-    let set = RecordSet::open(manifest, name)?;
-    match set.is_empty() {
-        false => Ok(set),
-        true => Err(Error::data(format!(
-            "{}: the {name} split is empty; run ds-prep split again with a share for it",
-            manifest.display()
-        ))),
+/// The training and the validation split of a manifest whose splits share nothing.
+fn open_records(manifest: &Path) -> Result<[RecordSet; 2]> {
+    let sets = RecordSet::open_all(manifest)?;
+    require_separate(manifest, &sets)?;
+    let [train, validation, _] = sets;
+    if let Some(empty) = [&train, &validation].into_iter().find(|set| set.is_empty()) {
+        return Err(Error::data(format!(
+            "{}: the {} split is empty; run ds-prep split again with a share for it",
+            manifest.display(),
+            empty.name()
+        )));
     }
+    Ok([train, validation])
 }
 
 impl Pairs {

@@ -1,17 +1,22 @@
 //! Scores of a trained model on records, beside those of baselines that need no training.
 
 use super::linear::Linear;
-use super::task::METRIC;
+use super::task::{METRIC, RegressionTask};
 use super::trained::TrainedRegression;
+use crate::pde::evaluate::Trained;
 use crate::pde::evaluate::pictures::{Pair, draw_pairs};
 use crate::trained::TrainedModel;
 use data::records::{RecordSet, RecordStats, Side};
 use data::split::SplitName;
 use learn::score::{Bits, ChannelErrors, RegressionErrors};
+use learn::task::Define;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::path::Path;
+use std::time::Instant;
 use unix::{Error, Result};
 
 /// Records that are scored at a time, after which an interrupted evaluation resumes.
@@ -20,10 +25,40 @@ const BATCH: usize = 256;
 /// The errors so far.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct RecordScores {
-    /// Errors by method; the model comes first.
-    methods: Vec<(String, RegressionErrors)>,
+    /// By method; the model comes first.
+    methods: Vec<Method>,
     /// The model's Σ (p - t)² of each record.
     squares: Vec<Bits>,
+}
+
+/// The errors of a method so far, and the time that its predictions took.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Method {
+    name: String,
+    errors: RegressionErrors,
+    seconds: Bits,
+}
+
+/// What was evaluated on which records.
+#[derive(Clone, Debug, Serialize)]
+pub struct RecordProtocol {
+    /// Task of the model.
+    task: &'static str,
+    /// Path of the split manifest.
+    split: String,
+    /// BLAKE3 of the split manifest.
+    split_hash: String,
+    /// Name of the split.
+    on: String,
+    /// Number of records.
+    records: usize,
+    /// The shape of the inputs.
+    input: Side,
+    /// That of the targets.
+    target: Side,
+    /// The model, by task.
+    #[serde(flatten)]
+    models: BTreeMap<&'static str, Trained>,
 }
 
 /// A baseline.
@@ -91,16 +126,22 @@ impl<'a> RecordEvaluator<'a> {
         models.all(|(_, origin, _)| origin.was_trained_on(set.manifest_hash()))
     }
 
-    /// What identifies the evaluation, so that another one does not continue it.
-    pub fn protocol(&self) -> Value {
-        let models = self.model.models().into_iter().map(|(_, origin, _)| origin.blake3);
-        let baselines: Vec<&String> = self.baselines.iter().map(|(name, _)| name).collect();
-        json!({
-            "models": models.collect::<Vec<_>>(),
-            "manifest": self.set.manifest_hash(),
-            "split": self.set.name().to_string(),
-            "baselines": baselines,
-        })
+    /// The protocol of this evaluation on the split of the manifest at `split`.
+    pub fn protocol(&self, split: &Path) -> RecordProtocol {
+        let [input, target] = self.set.sides().clone();
+        let models = self.model.models().into_iter();
+        RecordProtocol {
+            task: METHOD,
+            split: split.display().to_string(),
+            split_hash: self.set.manifest_hash().into(),
+            on: self.set.name().to_string(),
+            records: self.set.len(),
+            input,
+            target,
+            models: models
+                .map(|(task, origin, n)| (task, Trained { origin, parameters: n }))
+                .collect(),
+        }
     }
 
     /// Scores the records that `scores` does not have yet. Calls `done` after each batch; its error ends the work, which a
@@ -114,49 +155,28 @@ impl<'a> RecordEvaluator<'a> {
         while scores.len() < self.set.len() {
             let some = scores.len()..self.set.len().min(scores.len() + BATCH);
             let inputs: Vec<f32> = some.clone().flat_map(|i| self.set.input(i)).copied().collect();
+            let began = Instant::now();
             let found = self.model.solve(&inputs, &[])?;
+            let seconds = began.elapsed().as_secs_f64() / some.len() as f64;
             for (i, found) in some.zip(found.chunks_exact(target.len())) {
                 let truth = self.set.target(i);
                 let errors = RegressionErrors::of(target.channels, found, truth);
                 scores.squares.push(Bits(errors.overall().squared));
-                scores.add(METHOD, &errors);
+                scores.add(METHOD, &errors, seconds);
                 for (name, baseline) in &self.baselines {
+                    let began = Instant::now();
                     let found = baseline.predict(self.set.input(i), target);
-                    scores.add(name, &RegressionErrors::of(target.channels, &found, truth));
+                    let seconds = began.elapsed().as_secs_f64();
+                    scores.add(
+                        name,
+                        &RegressionErrors::of(target.channels, &found, truth),
+                        seconds,
+                    );
                 }
             }
             done(&scores)?;
         }
         Ok(scores)
-    }
-
-    /// The content of metrics.json.
-    pub fn metrics_json(&self, scores: &RecordScores) -> Value {
-        let metrics = |errors: &ChannelErrors| -> Map<String, Value> {
-            let number = |(name, value): (&str, f64)| (name.to_string(), json!(value));
-            errors.metrics().into_iter().map(number).collect()
-        };
-        let of_method = |(name, errors): &(String, RegressionErrors)| {
-            let mut all = metrics(&errors.overall());
-            if errors.0.len() > 1 {
-                let channels = errors.0.iter().map(|channel| Value::Object(metrics(channel)));
-                all.insert("channels".into(), channels.collect());
-            }
-            (name.clone(), Value::Object(all))
-        };
-        let methods: Map<String, Value> = scores.methods.iter().map(of_method).collect();
-        let models = self.model.models();
-        let model = models.iter().map(|(task, origin, parameters)| {
-            json!({"task": task, "checkpoint": origin.checkpoint, "update": origin.update,
-                   "weights": origin.weights, "blake3": origin.blake3, "parameters": parameters})
-        });
-        json!({
-            "models": model.collect::<Vec<_>>(),
-            "split": self.set.name().to_string(),
-            "manifest": self.set.manifest_hash(),
-            "records": scores.len(),
-            "metrics": methods,
-        })
     }
 
     /// Pictures of the records with the smallest, the median and the largest error, of a grid with three axes the plane in
@@ -201,7 +221,7 @@ impl<'a> RecordEvaluator<'a> {
 }
 
 /// Name of the model's own row.
-const METHOD: &str = "regression";
+const METHOD: &str = RegressionTask::SPEC.name;
 
 impl Baseline {
     /// The prediction for an input; `side` is the shape of the target.
@@ -272,16 +292,52 @@ impl RecordScores {
         self.squares.is_empty()
     }
 
-    fn add(&mut self, name: &str, errors: &RegressionErrors) {
-        match self.methods.iter_mut().find(|(own, _)| own == name) {
-            Some((_, own)) => own.merge(errors),
-            None => self.methods.push((name.into(), errors.clone())),
+    fn add(&mut self, name: &str, errors: &RegressionErrors, seconds: f64) {
+        match self.methods.iter_mut().find(|own| own.name == name) {
+            Some(own) => {
+                own.errors.merge(errors);
+                own.seconds.0 += seconds;
+            }
+            None => self.methods.push(Method {
+                name: name.into(),
+                errors: errors.clone(),
+                seconds: Bits(seconds),
+            }),
         }
+    }
+
+    /// The content of metrics.json, in the format of evaluations of fields, with one space and without regimes. The
+    /// metrics of a channel are in `channel_N`, if there are several.
+    pub fn metrics_json(&self, protocol: &RecordProtocol) -> Value {
+        let metrics = |errors: &ChannelErrors| -> Map<String, Value> {
+            let number = |(name, value): (&str, f64)| (name.to_string(), json!(value));
+            errors.metrics().into_iter().map(number).collect()
+        };
+        let of_method = |Method { name, errors, .. }: &Method| {
+            let mut all = metrics(&errors.overall());
+            let several = errors.0.iter().enumerate().filter(|_| errors.0.len() > 1);
+            all.extend(several.map(|(n, own)| (format!("channel_{n}"), metrics(own).into())));
+            (name.clone(), Value::Object(all))
+        };
+        json!({
+            "format": "longhaul-evaluation",
+            "version": 1,
+            "protocol": protocol,
+            "regimes": [],
+            "overall": {"field": self.methods.iter().map(of_method).collect::<Map<_, _>>()},
+        })
+    }
+
+    /// The content of times.json: wall-clock seconds per record, by method.
+    pub fn times(&self) -> Value {
+        let count = self.len().max(1) as f64;
+        let of_method = |own: &Method| (own.name.clone(), json!(own.seconds.0 / count));
+        json!({"seconds_per_record": self.methods.iter().map(of_method).collect::<Map<_, _>>()})
     }
 
     /// One row for each method, for a table.
     pub fn rows(&self) -> Vec<Value> {
-        let row = |(name, errors): &(String, RegressionErrors)| {
+        let row = |Method { name, errors, .. }: &Method| {
             let mut row = json!({"method": name});
             for (metric, value) in errors.overall().metrics() {
                 if ["rmse", "mae", METRIC, "vrmse"].contains(&metric) {
@@ -301,7 +357,7 @@ impl RecordScores {
                 let _ = writeln!(text, "{method},{channel},{metric},{value}"); // cannot fail
             }
         };
-        for (method, errors) in &self.methods {
+        for Method { name: method, errors, .. } in &self.methods {
             lines(method, "", &errors.overall());
             for (number, channel) in errors.0.iter().enumerate() {
                 lines(method, &number.to_string(), channel);

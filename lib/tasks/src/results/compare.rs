@@ -165,6 +165,9 @@ impl Comparison {
         let changes = others.flat_map(|name| [name.clone(), "change (%)".to_string()]);
         let columns: Vec<String> = self.names.iter().take(1).cloned().chain(changes).collect();
         let mut add = |heading: &str, first: &str, rows: Vec<Metric>| {
+            if rows.is_empty() {
+                return;
+            }
             let mut table = Table::new(std::iter::once(first.to_string()).chain(columns.clone()));
             let names: Vec<String> = rows.iter().map(|(name, _)| name.clone()).collect();
             for (name, values) in rows {
@@ -175,7 +178,8 @@ impl Comparison {
             document.heading(heading);
             document.table(table);
         };
-        add("Errors over whole rollouts", "metric", metrics(reports));
+        let of = if reports[0].regimes.is_empty() { "all records" } else { "whole rollouts" };
+        add(&format!("Errors over {of}"), "metric", metrics(reports));
         add("NRMSE of other models and baselines", "metric", baselines(reports));
         add("NRMSE by parameter value, mean over start frames", "regime", regimes(reports));
         document.heading("Models");

@@ -37,7 +37,7 @@ fn cells(values: &[Option<f64>], mark: bool) -> Vec<Cell> {
 /// Whether a metric is an error, of which lower values are better. Of others no value is marked as the best.
 fn is_error(metric: &str) -> bool {
     let quantity = metric.rsplit('.').next().unwrap_or(metric);
-    ["rmse", "mae", "error", "crps"].iter().any(|part| quantity.contains(part))
+    ["mse", "mae", "error", "crps"].iter().any(|part| quantity.contains(part))
 }
 
 /// The keys of all maps, in the order in which they first occur.

@@ -2,6 +2,7 @@
 
 use super::flatten;
 use data::fields::parameter::Parameter;
+use data::records::Side;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ const MAX_BYTES: u64 = 256 << 20;
 
 /// The fields of a protocol that must be equal for two results to be comparable. The models and how they were rolled
 /// out may differ: they are what is compared.
-const COMPARED: [&str; 11] = [
+const COMPARED: [&str; 14] = [
     "split_hash",
     "on",
     "grid",
@@ -24,6 +25,9 @@ const COMPARED: [&str; 11] = [
     "start_frames",
     "trajectories",
     "rollouts",
+    "records",
+    "input",
+    "target",
 ];
 
 /// The protocol of an evaluation, its models and its metrics.
@@ -39,7 +43,7 @@ pub struct Scored {
     pub settings: Map<String, Value>,
     /// The evaluated model and its dependencies, by task.
     pub models: Map<String, Value>,
-    /// Metrics over whole rollouts of all regimes: `SPACE.MODEL.QUANTITY`.
+    /// Metrics over whole rollouts of all regimes, or over all records: `SPACE.MODEL.QUANTITY`.
     pub metrics: Map<String, Value>,
 }
 
@@ -178,6 +182,19 @@ impl Scored {
             Some("reconstruction") => "Reconstruction",
             _ => "Prediction",
         };
+        if self.protocol.contains_key("records") {
+            let side = |key: &str| {
+                let side = self.protocol.get(key).and_then(|side| Side::deserialize(side).ok());
+                side.map_or("?".into(), |side| side.to_string())
+            };
+            return format!(
+                "{measures} of {} records of the {} split {hash}: inputs with {}, targets with {}",
+                shown("records"),
+                shown("on"),
+                side("input"),
+                side("target")
+            );
+        }
         format!(
             "{measures} of {} trajectories of the {} split {hash} on {} points{steps}",
             shown("trajectories"),

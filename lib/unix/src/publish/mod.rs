@@ -65,18 +65,18 @@ pub fn create_folder(path: &Path) -> Result<()> {
 
 /// BLAKE3 hash of a regular file, in hexadecimal.
 pub fn hash_file(path: &Path) -> Result<String> {
-    hash_file_while(path, &|| true)
+    hash_file_while(path, &|_| true)
 }
 
-/// Like [`hash_file`], but calls `check_stop` for every MiB; once it returns false, the result is the hash of the bytes
-/// read so far. Tells the kernel not to keep the pages, because other processes may need the memory.
-pub fn hash_file_while(path: &Path, check_stop: &dyn Fn() -> bool) -> Result<String> {
+/// Like [`hash_file`], but calls `proceed` for every MiB with the number of bytes read so far; once it returns false, the
+/// result is the hash of these. Tells the kernel not to keep the pages, because other processes may need the memory.
+pub fn hash_file_while(path: &Path, proceed: &dyn Fn(u64) -> bool) -> Result<String> {
     small::require_file(path)?;
     let mut file = File::open(path).map_err(|cause| Error::open(path, cause))?;
     let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::NoReuse); // only a hint
     let mut hasher = blake3::Hasher::new();
     let mut block = vec![0; 1 << 20];
-    while check_stop() {
+    while proceed(hasher.count()) {
         match file.read(&mut block) {
             Ok(0) => break,
             Ok(count) => _ = hasher.update(&block[..count]),

@@ -1,8 +1,8 @@
 //! Verification of the input files, by rank 0 for all ranks.
 //!
-//! Hashing runs concurrently with training. Nothing that depends on the data is kept until the files are known to match
-//! their manifests: a validation, a checkpoint and the end of a run wait for the verifier, which then compares the
-//! metadata of every file once more.
+//! A new run waits for it before its first update. A resumed run, whose files were verified before, trains concurrently
+//! with it. Nothing that depends on the data is kept until the files are known to match their manifests: a validation, a
+//! checkpoint and the end of a run wait for the verifier, which then compares the metadata of every file once more.
 
 use crate::train::end::{End, Halt, exit_of, has_checkpoint};
 use crate::train::run_writer::RunWriter;
@@ -10,14 +10,20 @@ use crate::train::session::Session;
 use crate::train::sync::broadcast;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
+use unix::progress::Progress;
 use unix::{Error, Exit, Result};
 
 /// How long a run that was stopped by TERM, INT or HUP waits for its inputs to be verified before it exits without a
 /// checkpoint: schedulers send KILL 30 s after the signal. Before a time limit it waits at least as long, and then
 /// until only this time, or that of the longest save, is left.
 const WHEN_STOPPING: Duration = Duration::from_secs(10);
+/// The same for a run without updates, which has nothing to lose.
+const WHEN_STARTING: Duration = Duration::from_secs(2);
 /// How long the other ranks wait for rank 0, which may have to read a whole data set.
 const PATIENCE: Duration = Duration::from_secs(24 * 3600);
+
+/// Time between reports of the progress.
+const EVERY: Duration = Duration::from_secs(60);
 
 /// What rank 0 knows about the input files.
 #[derive(Serialize, Deserialize)]
@@ -63,15 +69,20 @@ impl Session<'_> {
     /// The state of the inputs on rank 0; other ranks have nothing to add.
     fn verdict(&mut self, stopping: bool) -> Verdict {
         let (signals, longest) = (self.signals, self.longest_update);
+        let grace = if self.progress.update == 0 { WHEN_STARTING } else { WHEN_STOPPING };
         let Some(writer) = &mut self.writer else { return Verdict::Verified };
         let RunWriter { verifier, budget, longest_save, .. } = writer;
         let reserve = WHEN_STOPPING.max(*longest_save);
         let began = Instant::now();
-        let (mut reported, mut requested, mut urgent) = (false, None, None);
-        let settled = verifier.settle(|| {
-            if !reported && began.elapsed() > Duration::from_secs(1) {
-                reported = true;
-                unix::note!("waiting until the input files are verified");
+        let (mut shown, mut requested, mut urgent) = (None, None, None);
+        let settled = verifier.settle(|bytes| {
+            let [done, all] = bytes.map(|bytes| bytes >> 20);
+            if began.elapsed() > Duration::from_secs(1) {
+                let show = || {
+                    unix::note!("waiting until the input files are verified ({all} MiB)");
+                    Progress::with("MiB of input files", all, false, EVERY)
+                };
+                shown.get_or_insert_with(show).set(done);
             }
             let must_stop = stopping
                 || signals.stop_requested().is_some()
@@ -83,7 +94,7 @@ impl Session<'_> {
                 since(must_stop, &mut requested),
                 since(signals.is_urgent(), &mut urgent),
                 budget.left(),
-                reserve,
+                [grace, reserve],
             )
         });
         match settled {
@@ -113,16 +124,16 @@ impl Session<'_> {
 }
 
 /// Whether a run keeps waiting for its inputs. `requested`: time since it was asked to stop; `urgent`: time since TERM,
-/// INT or HUP; `left`: time until its limit.
+/// INT or HUP; `left`: time until its limit. It waits for `grace` after the request, and until `reserve` is left.
 fn keeps_waiting(
     requested: Option<Duration>,
     urgent: Option<Duration>,
     left: Option<Duration>,
-    reserve: Duration,
+    [grace, reserve]: [Duration; 2],
 ) -> bool {
     match (urgent, requested, left) {
-        (Some(since), ..) | (None, Some(since), None) => since < WHEN_STOPPING,
-        (None, Some(since), Some(left)) => since < WHEN_STOPPING || left > reserve,
+        (Some(since), ..) | (None, Some(since), None) => since < grace,
+        (None, Some(since), Some(left)) => since < grace || left > reserve,
         (None, None, _) => true,
     }
 }
@@ -145,7 +156,8 @@ mod tests {
     #[test]
     fn a_run_that_has_time_left_waits_for_its_inputs() {
         let [now, soon, long] = [0, 11, 3600].map(Duration::from_secs);
-        let waits = |requested, urgent, left| keeps_waiting(requested, urgent, left, WHEN_STOPPING);
+        let waits =
+            |requested, urgent, left| keeps_waiting(requested, urgent, left, [WHEN_STOPPING; 2]);
         assert!(waits(None, None, None) && waits(None, None, Some(now)));
         // USR1, or the limit is near: waits at least as long as after TERM.
         assert!(waits(Some(long), None, Some(soon)) && waits(Some(now), None, Some(now)));

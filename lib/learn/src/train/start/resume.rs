@@ -80,7 +80,7 @@ pub(in crate::train) fn find(job: &Job, run: &RunDir) -> Result<Found> {
         return Ok(Found { checkpoint: Some(newest), origin: None });
     }
     let checkpoint = match &job.resume {
-        Resume::From(path) => Some(checkpoint::load(path)?),
+        Resume::From(path) => Some(checkpoint::load_at(path)?),
         _ if entries.is_empty() => None,
         _ => {
             return Err(Error::new(
