@@ -51,7 +51,7 @@ fn trial(record: &Record, space: &Space, sign: f64) -> Value {
     };
     let value = end.and_then(|end| end.value).or(record.best(sign).map(|(_, value)| value));
     let value = value.filter(|_| (1..=2).contains(&state));
-    // Before the point come parameters that are the same in all trials: Optuna has no such thing.
+    // Optuna has no parameters that are the same in all trials.
     let point = space.point(&record.start.params);
     let searched = point.iter().filter(|(name, _)| !matches!(space.0[*name], Parameter::Fixed { .. }));
     let params: BTreeMap<&String, &f64> = searched.collect();
@@ -59,8 +59,12 @@ fn trial(record: &Record, space: &Space, sign: f64) -> Value {
         .keys()
         .map(|name| (name.to_string(), distribution(&space.0[*name]).to_string().into()))
         .collect();
-    let values: Map<String, Value> =
-        record.values.iter().map(|(step, value)| (step.to_string(), json!(value))).collect();
+    // JSON has no NaN.
+    let values: Map<String, Value> = record
+        .values
+        .iter()
+        .filter_map(|(step, value)| Some((step.to_string(), json!((*value)?))))
+        .collect();
     let mut attributes = json!({ "round": record.start.round });
     if let Some(error) = end.and_then(|end| end.error.as_ref()) {
         attributes["error"] = json!(error);
@@ -68,7 +72,7 @@ fn trial(record: &Record, space: &Space, sign: f64) -> Value {
     let time = |text: &String| text.trim_end_matches('Z').to_string();
     let mut line = json!({
         "op_code": CREATE_TRIAL, "worker_id": "longhaul", "study_id": 0, "state": state,
-        "value": value, "values": value.map(|value| vec![value]),
+        "value": value,
         "datetime_start": time(&record.started), "params": params,
         "distributions": distributions, "user_attrs": attributes, "system_attrs": {},
         "intermediate_values": values,
