@@ -233,7 +233,9 @@ fn tell(args: &TellArgs) -> Result<Exit> {
         State::Failed => End::Failed,
     };
     let told = match (args.state, args.value, args.step) {
-        (Some(state), ..) => ask::Told::End(Ended { error: args.error.clone(), ..Ended::of(end(state)) }),
+        (Some(state), ..) => {
+            ask::Told::End(Ended { error: args.error.clone(), ..Ended::of(end(state)) })
+        }
         (_, Some(value), Some(step)) => ask::Told::Step(step, value),
         (_, Some(value), None) => {
             ask::Told::End(Ended { value: Some(value), ..Ended::of(End::Complete) })
@@ -242,7 +244,9 @@ fn tell(args: &TellArgs) -> Result<Exit> {
     };
     let prune = ask::tell(&mut study, args.trial, told)?;
     let record = json!({"trial": args.trial, "prune": prune});
-    Out::stdout(args.output).item(&record, if prune { "prune" } else { "continue" }).map(|()| Exit::Done)
+    Out::stdout(args.output)
+        .item(&record, if prune { "prune" } else { "continue" })
+        .map(|()| Exit::Done)
 }
 
 fn retry(folder: &Path, numbers: &[u64], out: Out) -> Result<Exit> {
@@ -262,7 +266,10 @@ fn retry(folder: &Path, numbers: &[u64], out: Out) -> Result<Exit> {
         // First, so that no snapshot with its end is believed.
         study.mark_retried(number)?;
         let Some(mut claim) = Claim::take(&study, number, &|| false)? else {
-            return Err(Error::new(Exit::Again, format!("another process works on trial {number}")));
+            return Err(Error::new(
+                Exit::Again,
+                format!("another process works on trial {number}"),
+            ));
         };
         claim.retry()?;
         rows.push(json!({"trial": number}));

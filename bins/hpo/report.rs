@@ -120,7 +120,8 @@ fn round_row(study: &Study, round: usize) -> Result<Value> {
     let own = &study.rounds()[round];
     let first = study.first_of(round);
     let space = study.space_of(round)?;
-    let all = space.as_ref().map_or(first..first + own.trials, |space| study.numbers_of(round, space));
+    let all =
+        space.as_ref().map_or(first..first + own.trials, |space| study.numbers_of(round, space));
     let mut counts: Map<String, Value> = Map::new();
     for name in ["complete", "pruned", "failed", "running", "stopped"] {
         counts.insert(name.into(), 0.into());

@@ -41,7 +41,10 @@ pub fn ask(study: &mut Study) -> Result<Asked> {
     for round in 0..study.rounds().len() {
         let Some(space) = study.space_of(round)? else {
             let name = &study.rounds()[round - 1].name;
-            return Err(Error::new(Exit::Again, format!("the trials of round {name} have not ended")));
+            return Err(Error::new(
+                Exit::Again,
+                format!("the trials of round {name} have not ended"),
+            ));
         };
         for number in study.numbers_of(round, &space) {
             if study.records().contains_key(&number) {
@@ -61,7 +64,10 @@ pub fn ask(study: &mut Study) -> Result<Asked> {
         }
         if !study.has_ended(round, &space) && round + 1 < study.rounds().len() {
             let name = &study.rounds()[round].name;
-            return Err(Error::new(Exit::Again, format!("the trials of round {name} have not ended")));
+            return Err(Error::new(
+                Exit::Again,
+                format!("the trials of round {name} have not ended"),
+            ));
         }
     }
     Err(Error::failure("all trials of the study have been started"))
@@ -70,7 +76,8 @@ pub fn ask(study: &mut Study) -> Result<Asked> {
 /// Records what a program tells of a trial; returns whether the pruner ends the trial. Errors: 2 for a trial that has not
 /// been started, or has ended; 75 if another process is telling something of it.
 pub fn tell(study: &mut Study, number: u64, told: Told) -> Result<bool> {
-    let Some(record) = study.records().get(&number).cloned() else {
+    // The caller was told of the trial: what this host has read of it before may be older.
+    let Some(record) = study.read_now(number)? else {
         return Err(Error::usage(format!("trial {number} has not been started")));
     };
     if record.has_ended() {
@@ -81,7 +88,10 @@ pub fn tell(study: &mut Study, number: u64, told: Told) -> Result<bool> {
         return to_worker(study, number, step, told).map(|()| false);
     }
     let Some(mut claim) = Claim::take(study, number, &|| false)? else {
-        return Err(Error::new(Exit::Again, format!("another process tells values of trial {number}")));
+        return Err(Error::new(
+            Exit::Again,
+            format!("another process tells values of trial {number}"),
+        ));
     };
     match told {
         Told::End(ended) => claim.end(&ended).map(|()| false),

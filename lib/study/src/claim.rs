@@ -43,10 +43,10 @@ impl Claim {
             Err(error) if error.exit == Exit::Again && !stop() => return Ok(None),
             lease => lease?,
         };
-        let path = folder.join("trial.jsonl");
-        let log = Log::open(&path, lease.attempt())?.fenced(lease.fence().clone());
+        let log = Log::open(&folder.join("trial.jsonl"), lease.attempt())?;
+        let log = log.fenced(lease.fence().clone());
         // The one who wrote it before has closed it.
-        let record = Record::read(&path, number, &|_| true)?;
+        let record = study.read_now(number)?;
         Ok(Some(Self { number, record, folder, log, _lease: lease }))
     }
 

@@ -37,7 +37,8 @@ impl Narrow {
         best.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.number.cmp(&b.1.number)));
         let best: Vec<&Point> = best.iter().take(self.top).map(|(_, trial)| &trial.point).collect();
         let narrowed = |(name, parameter): (&String, &Parameter)| {
-            let values: Vec<f64> = best.iter().filter_map(|point| point.get(name)).copied().collect();
+            let values: Vec<f64> =
+                best.iter().filter_map(|point| point.get(name)).copied().collect();
             (name.clone(), self.parameter(parameter, &values))
         };
         let mut narrowed = Space(space.0.iter().map(narrowed).collect());
@@ -65,7 +66,8 @@ impl Narrow {
                     if *log { (f64::ln, f64::exp) } else { (|x| x, |x| x) };
                 let margin = if step.is_some() { 0.0 } else { self.widen * (to(most) - to(least)) };
                 // Exactly the value of a trial if there is no margin.
-                let end = |x: f64, margin: f64| if margin == 0.0 { x } else { back(to(x) + margin) };
+                let end =
+                    |x: f64, margin: f64| if margin == 0.0 { x } else { back(to(x) + margin) };
                 *low = end(least, -margin).max(*low);
                 *high = end(most, margin).min(*high);
             }
@@ -120,7 +122,8 @@ mod tests {
         assert!((number("rate", "high") - 10f64.powf(-0.8)).abs() < 1e-12);
         assert_eq!((number("decay", "low"), number("decay", "high")), (0.0, 0.6));
         assert_eq!((number("depth", "low"), number("depth", "high")), (3.0, 5.0));
-        let choices = |space: &Space| serde_json::to_value(space).unwrap()["kind"]["choices"].clone();
+        let choices =
+            |space: &Space| serde_json::to_value(space).unwrap()["kind"]["choices"].clone();
         assert_eq!(choices(&found), json!(["b", "c"]));
         // It is never active any more.
         assert!(!found.0.contains_key("extra"));

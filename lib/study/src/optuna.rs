@@ -53,7 +53,8 @@ fn trial(record: &Record, space: &Space, sign: f64) -> Value {
     let value = value.filter(|_| (1..=2).contains(&state));
     // Optuna has no parameters that are the same in all trials.
     let point = space.point(&record.start.params);
-    let searched = point.iter().filter(|(name, _)| !matches!(space.0[*name], Parameter::Fixed { .. }));
+    let searched =
+        point.iter().filter(|(name, _)| !matches!(space.0[*name], Parameter::Fixed { .. }));
     let params: BTreeMap<&String, &f64> = searched.collect();
     let distributions: Map<String, Value> = params
         .keys()

@@ -112,7 +112,11 @@ pub struct Record {
 impl Record {
     /// Reads the journal of trial `number`; `None` if it has not been started. Records that `is_visible` refuses, given
     /// their time, are left out. Errors: 66, 74.
-    pub fn read(path: &Path, number: u64, is_visible: &dyn Fn(&str) -> bool) -> Result<Option<Self>> {
+    pub fn read(
+        path: &Path,
+        number: u64,
+        is_visible: &dyn Fn(&str) -> bool,
+    ) -> Result<Option<Self>> {
         if path.symlink_metadata().is_err() {
             return Ok(None);
         }
@@ -147,7 +151,11 @@ impl Record {
             number: self.number - first,
             state: self.end.as_ref().map_or(State::Open, |end| end.state.state()),
             point: space.point(&self.start.params),
-            value: self.end.as_ref().filter(|end| end.state == End::Complete).map(|end| number(&end.value)),
+            value: self
+                .end
+                .as_ref()
+                .filter(|end| end.state == End::Complete)
+                .map(|end| number(&end.value)),
             intermediate: self.values.iter().map(|(step, value)| (*step, number(value))).collect(),
         }
     }

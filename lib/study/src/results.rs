@@ -58,7 +58,8 @@ pub fn entry(record: &Record) -> Value {
 
 /// Trials as CSV: number, round, state, value, error, and a column for each parameter.
 pub fn csv(records: &[&Record]) -> Result<Vec<u8>> {
-    let names: BTreeSet<&String> = records.iter().flat_map(|record| record.start.params.keys()).collect();
+    let names: BTreeSet<&String> =
+        records.iter().flat_map(|record| record.start.params.keys()).collect();
     let mut writer = csv::Writer::from_writer(Vec::new());
     let fixed = ["number", "round", "state", "value", "error"];
     let header = fixed.into_iter().chain(names.iter().map(|name| name.as_str()));

@@ -341,7 +341,8 @@ impl Space {
                 let when = parameter.when_mut();
                 when.iter_mut().for_each(|(other, values)| values.retain(|v| possible(other, v)));
             }
-            self.0.retain(|_, parameter| parameter.when().values().all(|values| !values.is_empty()));
+            self.0
+                .retain(|_, parameter| parameter.when().values().all(|values| !values.is_empty()));
             if self.0.len() == known.len() {
                 return;
             }

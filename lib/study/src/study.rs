@@ -80,7 +80,8 @@ impl Study {
         let schema = config.task().map(|task| schema(&config.command[0], task)).transpose()?;
         if let Some(schema) = &schema {
             let wrong = config.key_violations(&KeySchema::new(schema));
-            let lines: Vec<String> = wrong.iter().map(|(key, text)| format!("{key}: {text}")).collect();
+            let lines: Vec<String> =
+                wrong.iter().map(|(key, text)| format!("{key}: {text}")).collect();
             if !lines.is_empty() {
                 let task = config.task().unwrap_or_default();
                 let first = format!("{}: it does not fit to the task {task}", file.display());
@@ -172,7 +173,8 @@ impl Study {
 
     /// The round of a trial.
     pub fn round_of(&self, number: u64) -> Option<usize> {
-        (0..self.rounds.len()).find(|round| number < self.first_of(*round) + self.rounds[*round].trials)
+        (0..self.rounds.len())
+            .find(|round| number < self.first_of(*round) + self.rounds[*round].trials)
     }
 
     /// The index of a round by its name. Errors: 2.
@@ -204,7 +206,8 @@ impl Study {
             return Ok(Some(self.config.space(own).clone()));
         };
         let file = self.round_folder(round).join("space.json");
-        let stored = small::read_json::<Space>(&file, MAX_BYTES, "move it away to compute it again")?;
+        let stored =
+            small::read_json::<Space>(&file, MAX_BYTES, "move it away to compute it again")?;
         if stored.is_some() {
             return Ok(stored);
         }
@@ -280,6 +283,11 @@ impl Study {
         Ok(())
     }
 
+    /// Reads the journal of a trial as it is now. Errors: 66, 74.
+    pub fn read_now(&self, number: u64) -> Result<Option<Record>> {
+        Record::read(&self.trial_folder(number).join("trial.jsonl"), number, &|_| true)
+    }
+
     /// Reads the journal of a trial of which another process may be the writer.
     fn read(&self, number: u64) -> Result<Option<Record>> {
         let delay = fail::visibility_delay(number);
@@ -342,7 +350,8 @@ impl Study {
     /// Records that a trial is tried again.
     pub fn mark_retried(&self, number: u64) -> Result<()> {
         let record = serde_json::json!({ "trial": number });
-        let same = |found: &serde_json::Map<String, Value>| found.get("trial") == Some(&number.into());
+        let same =
+            |found: &serde_json::Map<String, Value>| found.get("trial") == Some(&number.into());
         log::append_once(&self.folder.join("retried.jsonl"), &record, same).map(|_| ())
     }
 }

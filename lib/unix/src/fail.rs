@@ -111,7 +111,8 @@ mod on {
     /// A share of the longest delay that differs between processes and files.
     pub fn visibility_delay(number: u64) -> Duration {
         let longest = std::env::var(super::DELAY_VARIABLE).ok().and_then(|text| text.parse().ok());
-        let mixed = (u64::from(std::process::id()) << 32 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mixed =
+            (u64::from(std::process::id()) << 32 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let share = (mixed >> 40) as f64 / (1u64 << 24) as f64;
         Duration::try_from_secs_f64(longest.unwrap_or(0.0) * share).unwrap_or_default()
     }

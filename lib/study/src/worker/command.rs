@@ -143,7 +143,8 @@ impl Running {
         command.current_dir(directory.unwrap_or(Path::new(".")));
         command.process_group(0).stdin(Stdio::null()).stdout(file).stderr(copy);
         let child = command.spawn();
-        let child = child.map_err(|cause| Error::failure(format!("cannot start a process: {cause}")))?;
+        let child =
+            child.map_err(|cause| Error::failure(format!("cannot start a process: {cause}")))?;
         Ok(Self { child, output })
     }
 

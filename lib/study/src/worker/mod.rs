@@ -109,8 +109,10 @@ impl Worker {
                 open += self.study.rounds()[round].trials;
                 continue;
             };
-            let ended = |number: &u64| self.study.records().get(number).is_some_and(Record::has_ended);
-            open += self.study.numbers_of(round, &space).filter(|number| !ended(number)).count() as u64;
+            let ended =
+                |number: &u64| self.study.records().get(number).is_some_and(Record::has_ended);
+            open +=
+                self.study.numbers_of(round, &space).filter(|number| !ended(number)).count() as u64;
         }
         if open > 0 {
             note!("stopped: {why}; the same command resumes");
