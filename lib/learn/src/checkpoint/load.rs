@@ -63,7 +63,7 @@ pub fn load(path: &Path) -> Result<Loaded> {
 ///
 /// Errors: 66 when there is none; those of [`load`] and [`load_newest`].
 pub fn load_at(path: &Path) -> Result<Loaded> {
-    if all_in(path)? == [path] {
+    if !path.is_dir() || all_in(path)? == [path] {
         return load(path);
     }
     load_newest(&folder_of(path))?.ok_or_else(|| Error::open(path, "it contains no checkpoint"))
