@@ -143,7 +143,7 @@ trials: 9
 names: {rate: optimizer.learning_rate, few: training.updates, many: training.updates}
 space:
   rate: {kind: categorical, choices: [3e-3, 1e-8]}
-  few: {kind: fixed, value: 40, when: {rate: [3e-3]}}
+  few: {kind: fixed, value: 60, when: {rate: [3e-3]}}
   many: {kind: fixed, value: 20000, when: {rate: [1e-8]}}
   training.validate_every: {kind: fixed, value: 20}
 sampler: {kind: grid}
