@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
-"""Makes study.json: what Optuna 5.0.0 computes for recorded histories of trials.
+"""Makes study.json: what Optuna 5.0.0 and cmaes 0.13.1 compute for recorded histories of trials.
 
-Run it in this folder; needs optuna 5.0.0. lib/study/tests/optuna.rs reads the result.
+Run it in this folder; needs optuna 5.0.0 and cmaes 0.13.1. lib/study/tests/optuna.rs reads the result.
 
 - densities: for a space and the parameters of trials, the log density of the Parzen estimator at some points.
 - divisions: for a history, the numbers of the good trials.
 - pruners: for recorded values, the trial and step at which each pruner ends a trial when the trials report in turn.
+- evolutions: generations of points, and the state of CMA-ES after the first and after the last.
 """
 import json
 import math
 import warnings
 
+import cmaes
 import numpy as np
 import optuna
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
@@ -21,7 +23,7 @@ from optuna.trial import TrialState, create_trial
 
 warnings.filterwarnings("ignore")
 optuna.logging.set_verbosity(optuna.logging.ERROR)
-assert optuna.__version__ == "5.0.0"
+assert optuna.__version__ == "5.0.0" and cmaes.__version__ == "0.13.1"
 random = np.random.default_rng(5)
 PARAMETERS = _ParzenEstimatorParameters(1.0, True, False, default_weights, True)
 
@@ -157,7 +159,28 @@ def pruners():
     return cases
 
 
-found = {"densities": densities(), "divisions": divisions(), "pruners": pruners()}
+def evolutions():
+    """Points are drawn by cmaes in the unit cube and rounded; some repeat and have equal values."""
+    cases = []
+    for d, population in ((1, None), (2, None), (2, 5), (3, 2), (3, 7), (4, 3), (5, None), (5, 9), (7, 30), (10, None), (10, 11)):
+        cma = cmaes.CMA(np.full(d, 0.5), 1 / 6, np.array([[0.0, 1.0]] * d), n_max_resampling=10 * d, seed=d, population_size=population)
+        scale = 10.0 ** (np.arange(d) / max(d - 1, 1))
+        generations, states = [], []
+        for generation in range(9):
+            points = [np.round(cma.ask(), 4) for _ in range(cma.population_size)]
+            points[1] = points[0].copy()
+            values = [float(np.sum(scale * (x - 0.3) ** 2)) for x in points]
+            cma.tell(list(zip(points, values)))
+            ranked = sorted(range(len(points)), key=lambda i: values[i])
+            generations.append([points[i].tolist() for i in ranked])
+            if generation in (0, 8):
+                states.append({"generations": generation + 1, "mean": cma._mean.tolist(), "sigma": float(cma._sigma),
+                               "covariance": cma._C.ravel().tolist(), "path_sigma": cma._p_sigma.tolist(), "path": cma._pc.tolist()})
+        cases.append({"population": population, "generations": generations, "states": states})
+    return cases
+
+
+found = {"densities": densities(), "divisions": divisions(), "pruners": pruners(), "evolutions": evolutions()}
 with open("study.json", "w") as file:
     json.dump(found, file, separators=(",", ":"))
     file.write("\n")

@@ -116,12 +116,16 @@ impl Domain {
     pub fn range(&self) -> (f64, f64) {
         match *self {
             Self::Categorical(choices) => (0.0, choices as f64),
-            Self::Numeric { low, high, step, log } => {
+            Self::Numeric { low, high, step, .. } => {
                 let margin = step.unwrap_or(0.0) / 2.0;
-                let place = |x: f64| if log { x.ln() } else { x };
-                (place(low - margin), place(high + margin))
+                (self.place(low - margin), self.place(high + margin))
             }
         }
+    }
+
+    /// Where a value lies in [`Domain::range`].
+    pub fn place(&self, value: f64) -> f64 {
+        if matches!(self, Self::Numeric { log: true, .. }) { value.ln() } else { value }
     }
 
     /// The value at a place of [`Domain::range`].

@@ -1,10 +1,10 @@
-//! Agreement with Optuna 5.0.0 on recorded histories; tests/golden/study.py made study.json.
+//! Agreement with Optuna 5.0.0 and cmaes 0.13.1 on recorded histories; tests/golden/study.py made study.json.
 
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use study::pruners::Pruner;
-use study::samplers::{Mixture, divide};
+use study::samplers::{CmaState, Mixture, divide};
 use study::space::{Domain, Space};
 use study::trial::{Point, State, Trial};
 
@@ -13,6 +13,7 @@ struct Golden {
     densities: Vec<Density>,
     divisions: Vec<Division>,
     pruners: Vec<Pruned>,
+    evolutions: Vec<Evolution>,
 }
 
 #[derive(Deserialize)]
@@ -49,6 +50,24 @@ struct Pruned {
     curves: Vec<Vec<Option<f64>>>,
     /// The step at which a trial is pruned.
     ends: Vec<Option<u64>>,
+}
+
+#[derive(Deserialize)]
+struct Evolution {
+    population: Option<usize>,
+    /// [generation, trial, parameter], the best trial first.
+    generations: Vec<Vec<Vec<f64>>>,
+    states: Vec<Evolved>,
+}
+
+#[derive(Deserialize)]
+struct Evolved {
+    generations: usize,
+    mean: Vec<f64>,
+    sigma: f64,
+    covariance: Vec<f64>,
+    path_sigma: Vec<f64>,
+    path: Vec<f64>,
 }
 
 fn golden() -> Golden {
@@ -164,6 +183,32 @@ fn pruners_end_the_trials_that_optunas_end() {
         }
         assert_eq!(ends, case.ends, "{} {}", case.name, case.direction);
         assert!(ends.iter().flatten().count() > 5, "{}", case.name);
+    }
+}
+
+#[test]
+fn the_state_of_cma_es_is_that_of_the_package_cmaes() {
+    for case in golden().evolutions {
+        let d = case.generations[0][0].len();
+        for expected in case.states {
+            let mut state = CmaState::new(d, case.population);
+            assert_eq!(state.population(), case.generations[0].len());
+            for points in &case.generations[..expected.generations] {
+                state.tell(&points.iter().map(Vec::as_slice).collect::<Vec<_>>());
+            }
+            let same = |found: &[f64], expected: &[f64]| {
+                assert_eq!(found.len(), expected.len());
+                for (found, expected) in found.iter().zip(expected) {
+                    let error = (found - expected).abs() / expected.abs().max(1.0);
+                    assert!(error < 1e-9, "{d} dimensions: {found} {expected}");
+                }
+            };
+            same(&state.mean, &expected.mean);
+            same(&[state.sigma], &[expected.sigma]);
+            same(&state.covariance, &expected.covariance);
+            same(&state.path_sigma, &expected.path_sigma);
+            same(&state.path, &expected.path);
+        }
     }
 }
 

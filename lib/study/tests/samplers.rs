@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
-use study::samplers::{Sampler, Tpe};
+use study::samplers::{Cma, Sampler, Tpe};
 use study::space::Space;
 use study::trial::{Point, State, Trial};
 
@@ -57,7 +57,8 @@ fn search(
 #[test]
 fn every_sampler_gives_points_of_the_space_that_depend_on_seed_and_number() {
     let space = conditional();
-    for sampler in [Sampler::Random, Sampler::Sobol, Sampler::Tpe(Tpe::default())] {
+    let cma = Sampler::Cma(Cma::default());
+    for sampler in [Sampler::Random, Sampler::Sobol, Sampler::Tpe(Tpe::default()), cma] {
         let of_seed = |seed: u64| search(&sampler, &space, 60, seed, |point| point["rate"].ln());
         let trials = of_seed(1);
         assert_eq!(trials, of_seed(1));
@@ -104,6 +105,40 @@ fn tpe_finds_the_minimum_better_than_chance_and_the_right_branch() {
     let tpe = |multivariate| Sampler::Tpe(Tpe { multivariate, ..Tpe::default() });
     let (random, joint, single) = (regret(Sampler::Random), regret(tpe(true)), regret(tpe(false)));
     assert!(joint < 0.5 * random && single < 0.5 * random, "{random} {joint} {single}");
+}
+
+#[test]
+fn cma_es_converges_though_some_trials_were_drawn_from_older_generations_or_by_hand() {
+    let space = space(json!({
+        "x": {"kind": "float", "low": -4.0, "high": 6.0},
+        "y": {"kind": "float", "low": 1e-6, "high": 1.0, "log": true},
+        "z": {"kind": "int", "low": 1, "high": 1000},
+    }));
+    let f = |point: &Point| {
+        let y = point["y"].log10() + 1.5;
+        (point["x"] - 5.0).powi(2)
+            + (point["x"] - 5.0) * y
+            + y * y
+            + (point["z"] / 100.0 - 2.0).powi(2)
+    };
+    let sampler = Sampler::Cma(Cma::default());
+    for (workers, seed) in [(1, 1), (16, 2)] {
+        let mut trials = Vec::new();
+        for number in 0..500 {
+            let known = &trials[..trials.len() / workers * workers];
+            let mut point = sampler.suggest(&space, known, number, seed).unwrap();
+            if number % 29 == 28 {
+                // Far from where the search has come to, and later better than anything else.
+                point = Sampler::Random.suggest(&space, &[], number, seed).unwrap();
+            }
+            let value = if number == 376 { -1.0 } else { f(&point) };
+            trials.push(complete(number, point, value));
+        }
+        let last = f(&sampler.suggest(&space, &trials, 500, seed).unwrap());
+        assert!(last < 1e-3, "{workers} workers: {last}");
+    }
+    let text = json!({"x": {"kind": "categorical", "choices": [1, 2]}});
+    assert_eq!(sampler.violations(&serde_json::from_value(text).unwrap())[0].0, "kind");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Samplers: which parameters the next trial tries. One file each.
 
+mod cma;
 mod grid;
 mod parzen;
 mod random;
@@ -7,12 +8,15 @@ mod sobol;
 mod tpe;
 
 use crate::space::Space;
-use crate::trial::{Point, Trial};
+use crate::trial::{Point, State, Trial};
+pub use cma::{Cma, CmaState};
 pub use parzen::Mixture;
 use rand_chacha::ChaCha12Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::cmp::Ordering;
+use std::f64::consts::TAU;
 pub use tpe::{Tpe, divide};
 
 /// A way to choose parameters.
@@ -27,6 +31,8 @@ pub enum Sampler {
     Sobol,
     /// A tree-structured Parzen estimator (Bergstra et al. 2011).
     Tpe(Tpe),
+    /// Covariance matrix adaptation, CMA-ES (Hansen 2016), for numeric parameters.
+    Cma(Cma),
 }
 
 impl Default for Sampler {
@@ -41,6 +47,7 @@ impl Sampler {
         match self {
             Self::Grid => grid::violations(space),
             Self::Sobol => sobol::violations(space),
+            Self::Cma(_) => Cma::violations(space),
             Self::Random | Self::Tpe(_) => Vec::new(),
         }
     }
@@ -60,8 +67,23 @@ impl Sampler {
             Self::Grid => grid::suggest(space, number),
             Self::Sobol => Some(sobol::suggest(space, number, seed)),
             Self::Tpe(tpe) => Some(tpe.suggest(space, trials, number, &mut random)),
+            Self::Cma(cma) => Some(cma.suggest(space, trials, &mut random)),
         }
     }
+}
+
+/// Orders ended trials, the best first: complete ones by value, then pruned ones, those with more steps first, then
+/// infeasible ones.
+fn by_merit(a: &Trial, b: &Trial) -> Ordering {
+    let rank = |trial: &Trial| match (trial.state, trial.value, trial.last()) {
+        (State::Complete, Some(value), _) => (0, 0, value),
+        (State::Pruned, _, Some((step, value))) => (1, u64::MAX - step, value),
+        _ => (2, 0, 0.0),
+    };
+    let ((kind, step, value), other) = (rank(a), rank(b));
+    let by_value = value.partial_cmp(&other.2);
+    let by_value = by_value.unwrap_or_else(|| value.is_nan().cmp(&other.2.is_nan()));
+    kind.cmp(&other.0).then(step.cmp(&other.1)).then(by_value)
 }
 
 /// Random numbers of one trial.
@@ -79,6 +101,11 @@ impl Random {
     /// Uniform in [0, 1).
     pub fn uniform(&mut self) -> f64 {
         (self.0.next_u64() >> 11) as f64 * 2.0_f64.powi(-53)
+    }
+
+    /// Of the standard normal distribution (Box and Muller 1958).
+    fn normal(&mut self) -> f64 {
+        (-2.0 * (1.0 - self.uniform()).ln()).sqrt() * (TAU * self.uniform()).cos()
     }
 
     /// Fills `point` with a value for each active parameter that it lacks.

@@ -1,5 +1,5 @@
-use super::Random;
 use super::parzen::Mixture;
+use super::{Random, by_merit};
 use crate::space::{Domain, Space};
 use crate::trial::{Point, State, Trial};
 use schemars::JsonSchema;
@@ -98,17 +98,7 @@ impl Tpe {
 pub fn divide<'a>(trials: &[&'a Trial]) -> (Vec<&'a Trial>, Vec<&'a Trial>) {
     let mut ended: Vec<&Trial> = trials.iter().copied().filter(|trial| trial.informs()).collect();
     let count = ended.len().div_ceil(10).min(GOOD);
-    let rank = |trial: &Trial| match (trial.state, trial.value, trial.last()) {
-        (State::Complete, Some(value), _) => (0, 0, value),
-        (State::Pruned, _, Some((step, value))) => (1, u64::MAX - step, value),
-        _ => (2, 0, 0.0),
-    };
-    ended.sort_by(|a, b| {
-        let ((kind, step, value), other) = (rank(a), rank(b));
-        let by_value = value.partial_cmp(&other.2);
-        let by_value = by_value.unwrap_or_else(|| value.is_nan().cmp(&other.2.is_nan()));
-        kind.cmp(&other.0).then(step.cmp(&other.1)).then(by_value)
-    });
+    ended.sort_by(|a, b| by_merit(a, b));
     let good: BTreeMap<u64, &Trial> =
         ended.into_iter().take(count).map(|trial| (trial.number, trial)).collect();
     let bad = trials.iter().copied().filter(|trial| {
