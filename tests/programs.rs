@@ -19,6 +19,7 @@ mod kernels;
 mod man;
 mod mixture;
 mod power_cut;
+mod record_options;
 mod records;
 mod restart;
 mod resume;

@@ -1,12 +1,12 @@
 //! Checks stores and manifests of records, and reports every problem instead of stopping at the first.
 
-use super::{RecordSet, RecordSplit, Records};
+use super::{Description, RecordSet, RecordSplit, Records};
 use crate::fields::content::hash_values;
 use crate::split::SplitName;
 use serde::Serialize;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use unix::{Error, Result};
+use unix::{Error, Exit, Result};
 
 /// The kinds of problems.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -76,7 +76,10 @@ fn values(store: &Records, limit: f32, report: &mut Report) {
     }
     report.records += store.len();
     for i in 0..store.len() {
-        for (side, values) in [("input", store.input(i)), ("target", store.target(i))] {
+        let Description { input, target, .. } = store.description();
+        for (name, side, values) in
+            [("input", input, store.input(i)), ("target", target, store.target(i))]
+        {
             let bad = values.iter().position(|value| value.is_nan() || value.abs() > limit);
             let Some(at) = bad else { continue };
             let ((file, record), value) = (store.origin(i), values[at]);
@@ -84,7 +87,7 @@ fn values(store: &Records, limit: f32, report: &mut Report) {
                 true => (Kind::TooLarge, "larger than --limit; scale the numbers"),
                 false => (Kind::NotFinite, "not finite; remove the record"),
             };
-            let what = format!("its {side} is {value} at index {at}, {why}");
+            let what = format!("its {name} is {value} at {}, {why}", side.place(at));
             report.add(kind, file, Some(record), what);
         }
     }
@@ -92,7 +95,7 @@ fn values(store: &Records, limit: f32, report: &mut Report) {
 
 /// Checks a manifest, its stores, and that no group and no input is in two splits.
 ///
-/// Errors: only when the manifest cannot be read (66) or is invalid (65).
+/// Errors: only when the manifest or a store is missing (66), or the manifest is invalid (65).
 pub fn check_split(manifest: &Path, limit: f32) -> Result<Report> {
     let (split, _) = RecordSplit::load(manifest)?;
     let mut report = Report::default();
@@ -108,6 +111,10 @@ pub fn check_split(manifest: &Path, limit: f32) -> Result<Report> {
                 report.add(Kind::Store, &folder, None, what);
             }
             Ok(store) => values(&store, limit, &mut report),
+            Err(error) if error.exit == Exit::NoInput => {
+                let what = format!("a store of {} is missing", manifest.display());
+                return Err(error.context(what));
+            }
             Err(error) => report.add_error(&folder, &error),
         }
     }
