@@ -50,7 +50,8 @@ run("ds-prep stats split.json")
 run("ds-prep check split.json")
 run(
     f"train-stage regression -c {top}/configs/unet.yaml -s data.split=split.json -s data.stats=stats.json "
-    "-s data.augmentation.flips=true -s data.augmentation.rotations=true -s model.padding_mode=zeros "
+    "-s data.augmentation.flips=true -s data.augmentation.rotations=true "
+    "-s data.augmentation.vectors={} -s model.padding_mode=zeros "  # {}: no channel is a component of a vector
     "-s training.updates=300 --run unet"
 )
 run("evaluate score unet --data split.json -o score")

@@ -28,7 +28,8 @@ for task in next noisy; do
 done
 
 say "next: a U-Net learns the change; its errors on other flows, next to linear maps"
-rotations="-s data.augmentation.rotations=true"      # flips would change the sign of the vorticity
+# No channel is a component of a vector. Flips would change the sign of the vorticity.
+rotations="-s data.augmentation.rotations=true -s data.augmentation.vectors={}"
 train-stage regression -c "$config" -s data.split=next.json -s data.stats=next-stats.json $rotations \
     -s model.integrate=true --run next-unet
 evaluate score next-unet --data next.json -o next-score

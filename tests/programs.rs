@@ -21,6 +21,7 @@ mod kernels;
 mod man;
 mod mixture;
 mod power_cut;
+mod record_options;
 mod record_results;
 mod records;
 mod restart;

@@ -265,7 +265,9 @@ fn every_loss_trains_and_vectors_and_finer_grids_are_targets() {
     );
     done(folder, &format!("{run} {short} -s loss.kind=vrmse -s loss.dims=space --run of-channels"));
     let flips = "-s data.augmentation.flips=true -s model.integrate=true";
-    done(folder, &format!("{run} {short} {flips} --run integrated"));
+    refused(folder, &format!("{run} {flips} --run x"), 78, "need data.augmentation.vectors");
+    let scalars = "-s 'data.augmentation.vectors={}'";
+    done(folder, &format!("{run} {short} {flips} {scalars} --run integrated"));
 
     // Windows of 12 points train a model that is used on 24.
     let unet = "-s 'model.backbone={kind: unet, hidden: 16, levels: 2, norm: group}' -s model.padding_mode=zeros";
@@ -382,8 +384,8 @@ fn records_of_a_group_stay_together_and_bad_records_are_named() {
     inputs[40 * 2 * POINTS] = f32::INFINITY;
     npy(&folder.join("x.npy"), &[50, POINTS, 2], &inputs);
     let bad = format!("{import} -o bad");
-    refused(folder, &bad, 65, "x.npy: record 3: its input is NaN at index 5");
-    refused(folder, &bad, 65, "x.npy: record 40: its input is inf at index 0");
+    refused(folder, &bad, 65, "x.npy: record 3: its input is NaN at point (2), channel 1");
+    refused(folder, &bad, 65, "x.npy: record 40: its input is inf at point (0), channel 0");
     assert!(!folder.join("bad").exists());
     refused(
         folder,

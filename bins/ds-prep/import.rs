@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use data::fields::import::{Format, Outcome, Plan, import, targets};
 use data::fields::list::FileRecord;
 use rayon::prelude::*;
-use unix::cli::Output;
+use unix::cli::{Given, Output};
 use unix::out::Out;
 use unix::progress::Progress;
 use unix::signal::Signals;
@@ -41,7 +41,19 @@ pub struct Import {
     output: Output,
 }
 
-pub fn run(args: Import) -> Result<Exit> {
+/// The options of all records, of those made from trajectories, and of those made from arrays.
+const OF_RECORDS: [&str; 7] = ["output", "limit", "axes", "dataset", "noise", "noise-seed", "json"];
+const OF_FRAMES: [&str; 4] = ["shift", "history", "layout", "fill-missing"];
+const OF_ARRAYS: [&str; 3] = ["target", "target-axes", "group"];
+
+pub fn run(given: Given<Import>) -> Result<Exit> {
+    if given.args.records.makes_records() {
+        let own = if given.args.records.shift.is_some() { &OF_FRAMES[..] } else { &OF_ARRAYS };
+        let why = "no effect on records, which are copied as they are; import the files without --target and \
+                   --shift first, then make records of the result";
+        given.require_only(&[&OF_RECORDS[..], own].concat(), why)?;
+    }
+    let args = given.args;
     let mut files = inputs::files(&args.files)?;
     files.truncate(args.limit.unwrap_or(files.len()));
     if args.records.makes_records() {

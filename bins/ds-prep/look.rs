@@ -7,7 +7,7 @@ use data::fields::audit;
 use data::fields::field::Field;
 use serde_json::json;
 use tasks::pde::evaluate::pictures::trajectory::{View, draw};
-use unix::cli::Output;
+use unix::cli::{Given, Output};
 use unix::out::Out;
 use unix::{Error, Exit, Result, inputs, note};
 
@@ -23,12 +23,14 @@ pub struct Audit {
     output: Output,
 }
 
-pub fn audit(args: &Audit) -> Result<Exit> {
+pub fn audit(given: &Given<Audit>) -> Result<Exit> {
+    let args = &given.args;
     if !(0.0..1.0).contains(&args.near) {
         return Err(Error::usage(format!("--near {}: must be at least 0 and below 1", args.near)));
     }
     let manifests = inputs::files(&args.manifests)?;
     if manifests.iter().any(|path| records::are_at(path)) {
+        given.require_only(&["json"], "no effect on records, which are compared exactly")?;
         return records::audit(&manifests, Out::stdout(args.output));
     }
     let report = audit::audit(&manifests, args.near)?;
@@ -60,6 +62,13 @@ pub struct Plot {
 }
 
 pub fn plot(args: &Plot) -> Result<Exit> {
+    if records::are_at(&args.file) {
+        return Err(Error::usage(format!(
+            "{}: only trajectories are drawn; ds-prep show --sample describes a record, and the pictures of evaluate \
+             score show records with their predictions",
+            args.file.display()
+        )));
+    }
     let field = Field::open(&args.file)?;
     let names = field.channels();
     let channel = match &args.channel {

@@ -17,10 +17,11 @@ use data::fields::list::{FileRecord, describe, frames, parts};
 use data::fields::split::{By, GroupBy, Split, SplitName};
 use data::fields::split_set::{TrajectorySet, Verify};
 use data::fields::stats::Stats;
+use data::records::stats::of_record;
 use data::records::{RecordSplit, Records};
 use manual::MANUAL;
 use serde_json::{Value, json};
-use unix::cli::Output;
+use unix::cli::{Given, Output};
 use unix::out::Out;
 use unix::progress::Progress;
 use unix::signal::Signals;
@@ -44,9 +45,9 @@ enum Verb {
     /// Solve an equation for random initial states; one file per parameter value
     Gen(Gen),
     /// Convert files of any layout to contiguous files, optionally cropped or resampled; or make records of arrays
-    Import(Box<import::Import>),
+    Import(Box<Given<import::Import>>),
     /// Split trajectories or records into training, validation and test
-    Split(Divide),
+    Split(Given<Divide>),
     /// Compute the statistics of the training split of a manifest
     Stats {
         /// Split manifest
@@ -69,7 +70,7 @@ enum Verb {
         output: Output,
     },
     /// Find leaks between splits by content: exact copies and near-duplicates
-    Audit(look::Audit),
+    Audit(Given<look::Audit>),
     /// Plot a trajectory
     Plot(look::Plot),
     /// List files or stores of records, or the splits of manifests (*.json)
@@ -80,11 +81,11 @@ enum Verb {
         #[command(flatten)]
         output: Output,
     },
-    /// Show the metadata of a file, or one of its trajectories frame by frame
+    /// Show the metadata of a file or store, or one of its trajectories frame by frame, or one record by channel
     Show {
-        /// File
+        /// File, or store of records
         file: PathBuf,
-        /// Index of the trajectory, from 0
+        /// Index of the trajectory or record, from 0
         #[arg(long, value_name = "NUMBER")]
         sample: Option<usize>,
         #[command(flatten)]
@@ -232,10 +233,25 @@ fn generate(args: &Gen) -> Result<Exit> {
     out.finish()
 }
 
-fn split(args: &Divide) -> Result<Exit> {
+fn split(given: &Given<Divide>) -> Result<Exit> {
+    let args = &given.args;
     let files = inputs::files(&args.files)?;
     let shares = [args.train, args.validation, args.test];
     if files.iter().any(|path| records::are_at(path)) {
+        given.require_only(
+            &[
+                "train",
+                "validation",
+                "test",
+                "validation-from",
+                "test-from",
+                "by",
+                "seed",
+                "output",
+                "json",
+            ],
+            "no effect on records, whose groups are those of ds-prep import --group",
+        )?;
         let division = records::Division {
             by: args.by,
             shares,
@@ -329,10 +345,13 @@ fn list(files: &[PathBuf], mut out: Out) -> Result<Exit> {
 }
 
 fn show(file: &Path, sample: Option<usize>, out: Out) -> Result<Exit> {
-    if let Some(sample) = sample {
-        return out.rows(frames(&Field::open(file)?, sample)?);
+    let is_store = Records::is_store(file);
+    match sample {
+        Some(sample) if is_store => return out.rows(of_record(&Records::open(file)?, sample)?),
+        Some(sample) => return out.rows(frames(&Field::open(file)?, sample)?),
+        None => {}
     }
-    let record = describe(file)?;
+    let record = if is_store { records::describe(file)? } else { describe(file)? };
     if out.is_json() { out.rows([record]) } else { out.rows(entries("", &record)) }
 }
 

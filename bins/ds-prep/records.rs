@@ -46,6 +46,16 @@ pub fn row(store: &Records) -> Value {
     })
 }
 
+/// A complete description of a store.
+pub fn describe(store: &Path) -> Result<Value> {
+    let store = Records::open(store)?;
+    let (mut row, description) = (row(&store), store.description());
+    row["options"] = description.options.as_str().into();
+    row["files"] = json!(description.files);
+    row["others"] = json!(description.others);
+    Ok(row)
+}
+
 /// What `ds-prep split` is asked for.
 pub struct Division<'a> {
     pub by: By,

@@ -215,6 +215,11 @@ impl Export {
         }
         let read = self.evaluation.iter().map(|folder| Evaluation::read(folder));
         let all = read.collect::<Result<Vec<_>>>()?;
+        // There is a single run if there are any.
+        for (run, evaluation) in self.runs.iter().flat_map(|run| all.iter().map(move |e| (run, e)))
+        {
+            evaluation.require_run(run)?;
+        }
         refuse_equal("--evaluation", all.iter().map(|evaluation| evaluation.name.clone()))?;
         Ok(all)
     }

@@ -14,6 +14,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use manual::MANUAL;
+use unix::cli::Given;
 
 /// Score trained models on unseen data, predict with them, and compare the results
 ///
@@ -34,14 +35,14 @@ struct Args {
 #[derive(Subcommand)]
 enum Verb {
     /// Compute the errors of a model and of the baselines on a split
-    Score(score::Score),
+    Score(Given<score::Score>),
     /// Write the predictions of a model for the trajectories of a file, or for records
     ///
     /// For an operator, a rollout from the first frame of every trajectory; for the model of a steady problem, the
     /// solution for every input; for a codec, the reconstruction of every frame; for a model of records, the target of
     /// every input. An interrupted command resumes when it is given again. Started with mpirun or srun, each rank
     /// predicts a part.
-    Predict(predict::Predict),
+    Predict(Given<predict::Predict>),
     /// Check that the rollouts fit into the trajectories of a split; requires no models
     Check(score::Check),
     /// Compare evaluations or runs: metrics, and configuration keys that differ

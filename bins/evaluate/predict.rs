@@ -1,11 +1,13 @@
 //! Predictions of trained models.
 
 use std::fs::File;
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 
+use crate::records::{NO_EFFECT, PREDICT_OPTIONS};
 use crate::score::{Rollouts, ViewArgs, again, refuse_earlier};
 use data::fields::field::Axes;
+use data::fields::write::EXTENSIONS;
 use data::inputs::Verifier;
 use data::records::{InputArray, RecordSet};
 use data::split::SplitName;
@@ -13,10 +15,9 @@ use dist::Collective;
 use serde_json::json;
 use tasks::regression::TrainedRegression;
 use tasks::{Destination, ModelArgs, RecordInputs, predict_file, predict_records};
-use unix::cli::Output;
+use unix::cli::{Given, Output};
 use unix::out::Out;
 use unix::progress::Progress;
-use unix::publish::hash_file;
 use unix::signal::Signals;
 use unix::{Error, Exit, Result};
 
@@ -36,7 +37,7 @@ pub struct Predict {
     #[arg(long, value_name = "NAME", default_value_t = SplitName::Test, requires = "data")]
     pub split: SplitName,
     /// Dimensions of the inputs of a model of records, as in ds-prep import, e.g. nxyc
-    #[arg(long, value_name = "AXES", value_parser = Axes::parse)]
+    #[arg(long, value_name = "AXES", value_parser = Axes::parse, conflicts_with = "data")]
     pub axes: Option<Axes>,
     /// File to write: NAME.hdf5, NAME.safetensors or NAME.npy
     #[arg(short = 'o', long = "output", value_name = "FILE")]
@@ -53,21 +54,33 @@ pub struct Predict {
 }
 
 /// Writes predictions to a file.
-pub fn predict(args: &Predict) -> Result<Exit> {
+pub fn predict(given: &Given<Predict>) -> Result<Exit> {
+    let to = &given.args.to;
+    if !to.extension().is_some_and(|ending| EXTENSIONS.iter().any(|known| ending == *known)) {
+        return Err(Error::usage(format!(
+            "-o {}: the name must end in .{}, which selects the format",
+            to.display(),
+            EXTENSIONS.join(", .")
+        )));
+    }
     let signals = Signals::install()?;
     let ranks = dist::open(|| Exit::Again)?;
-    let exit = on_ranks(args, signals, &*ranks).map_err(|error| ranks.abort(error))?;
+    let exit = on_ranks(given, signals, &*ranks).map_err(|error| ranks.abort(error))?;
     ranks.close()?;
     Ok(exit)
 }
 
-fn on_ranks(args: &Predict, signals: Signals, ranks: &dyn Collective) -> Result<Exit> {
+fn on_ranks(given: &Given<Predict>, signals: Signals, ranks: &dyn Collective) -> Result<Exit> {
+    let args = &given.args;
     if ranks.rank() == 0 {
         refuse_earlier([&args.to], args.force)?;
     }
     let model = args.model.opener_of(ranks)?.open(args.model.run())?;
     let to = Destination { path: &args.to, replace: args.force, ranks };
     let records = model.regression().filter(|model| model.reads_records());
+    if records.is_some() {
+        given.require_only(&PREDICT_OPTIONS, NO_EFFECT)?;
+    }
     let what = if records.is_some() { "records" } else { "trajectories" };
     let (mut progress, mut count) = (Progress::new(what, 0), 0);
     let done = |done, all| {
@@ -119,8 +132,9 @@ fn of_records(
     let inputs = args.inputs.as_deref().unwrap_or(Path::new("-"));
     let spooled = (inputs.as_os_str() == "-").then(|| spool(to.ranks)).transpose()?;
     let path = spooled.as_ref().map_or(inputs, |file| file.path());
-    let array = InputArray::open(path, &args.axes)?;
-    let hash = hash_file(array.path())?;
+    let array = InputArray::open(path, &args.axes)
+        .map_err(|error| if spooled.is_some() { error.context("--inputs -") } else { error })?;
+    let hash = array.hash()?;
     predict_records(model, &RecordInputs::Array(array), (inputs, hash), to, done)
 }
 
@@ -131,12 +145,22 @@ fn spool(ranks: &dyn Collective) -> Result<tempfile::NamedTempFile> {
     }
     let mut stdin = io::stdin().lock();
     if stdin.is_terminal() {
-        return Err(Error::usage("--inputs -: stdin is a terminal; redirect a NumPy file to it"));
+        let text = "--inputs -: stdin is a terminal; redirect a file of numpy.save (.npy) to it";
+        return Err(Error::usage(text));
+    }
+    let mut begin = Vec::new();
+    let magic = b"\x93NUMPY";
+    let limited = stdin.by_ref().take(magic.len() as u64).read_to_end(&mut begin);
+    limited.map_err(|cause| Error::new(Exit::Io, format!("--inputs -: {cause}")))?;
+    if begin != magic {
+        let found = if begin.is_empty() { "stdin is empty" } else { "stdin is no NumPy file" };
+        let text = format!("--inputs -: {found}; redirect a file of numpy.save (.npy) to it");
+        return Err(Error::data(text));
     }
     let failed = |cause| Error::io(&std::env::temp_dir(), cause);
     let made = tempfile::Builder::new().prefix("longhaul-").suffix(".npy").tempfile();
     let mut file = made.map_err(failed)?;
     let out: &mut File = file.as_file_mut();
-    io::copy(&mut stdin, out).map_err(failed)?;
+    io::copy(&mut magic.chain(stdin), out).map_err(failed)?;
     Ok(file)
 }

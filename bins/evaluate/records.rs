@@ -13,12 +13,19 @@ use unix::signal::Signals;
 use unix::work::Work;
 use unix::{Error, Result, note, warn};
 
+/// Options of `evaluate score` and of `evaluate predict` that apply to models of records.
+pub const SCORE_OPTIONS: [&str; 10] =
+    ["data", "split", "output", "summary", "force", "with", "weights", "device", "threads", "json"];
+pub const PREDICT_OPTIONS: [&str; 11] = [
+    "inputs", "data", "split", "axes", "output", "force", "with", "weights", "device", "threads",
+    "json",
+];
+/// Why the others are refused.
+pub const NO_EFFECT: &str = "no effect on records, which have no frames, parameters or equation";
+
 /// Scores a model on a split of a manifest of records and writes all files; returns the rows of the table.
 pub fn measure(args: &Score, signals: Signals, work: &mut Work) -> Result<Vec<Value>> {
     let data = &args.data;
-    if args.members.get() > 1 || args.views.views.get() > 1 || args.search.search().is_some() {
-        return Err(Error::usage("--members, --views and --search are for models of fields"));
-    }
     let model = args.model.opener()?.open(args.model.run())?;
     let Some(model) = model.regression().filter(|model| model.reads_records()) else {
         let manifest = data.data.display();

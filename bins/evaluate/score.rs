@@ -22,7 +22,7 @@ use tasks::pde::evaluate::{
     self, Evaluation, Evaluator, Partial, Plan, Protocol, Request, pictures,
 };
 use tasks::pde::operator::OperatorTask;
-use unix::cli::Output;
+use unix::cli::{Given, Output};
 use unix::out::Out;
 use unix::progress::Progress;
 use unix::publish::{create_folder, publish_bytes};
@@ -180,12 +180,17 @@ pub fn check(args: &Check) -> Result<Exit> {
 }
 
 /// Scores a model, and prints the table.
-pub fn score(args: &Score) -> Result<Exit> {
+pub fn score(given: &Given<Score>) -> Result<Exit> {
+    let args = &given.args;
     let signals = Signals::install()?;
+    let of_records = RecordSplit::is_manifest(&args.data.data);
+    if of_records {
+        given.require_only(&records::SCORE_OPTIONS, records::NO_EFFECT)?;
+    }
     args.search.require_critic()?;
     refuse_earlier([&metrics(&args.to)].into_iter().chain(&args.summary), args.force)?;
     let task = Task { folder: &args.to, task: "evaluation", advice: ADVICE };
-    if RecordSplit::is_manifest(&args.data.data) {
+    if of_records {
         let rows = work::run(task, signals, |work| records::measure(args, signals, work))?;
         return Out::stdout(args.output).rows(rows);
     }

@@ -207,6 +207,7 @@ fn mistakes_are_named() {
     let folder = golden();
     let folder = folder.path();
     fs::create_dir_all(folder.join("other/small")).unwrap();
+    assert_eq!(shell(folder, "cp -r small renamed").status, Some(0));
     for (words, status, says) in [
         ("--format csv small", 2, "--output <DIR>"),
         ("--format csv --url http://localhost small", 2, "--format mlflow"),
@@ -219,6 +220,7 @@ fn mistakes_are_named() {
         ("--format csv -o made scores", 66, "log.jsonl"),
         ("--format csv -o made nowhere", 66, "nowhere"),
         ("--format csv -o made small --evaluation small", 66, "metrics.json"),
+        ("--format csv -o made renamed --evaluation scores", 65, "of small, not of renamed"),
         ("--format csv -o small/log.jsonl small", 73, "log.jsonl"),
     ] {
         let output = export(folder, words);

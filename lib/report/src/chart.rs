@@ -69,9 +69,16 @@ impl Chart {
         names
     }
 
-    /// The charts of these metrics, or of all that some run has.
+    /// The charts of these metrics, or of all that some run has; without those of a part, `NAME[PART]`, beside `NAME`.
     pub fn all(metrics: &[String], runs: &[(String, &History)]) -> Vec<Self> {
-        let all = if metrics.is_empty() { Self::names(runs) } else { metrics.to_vec() };
+        let mut all = if metrics.is_empty() { Self::names(runs) } else { metrics.to_vec() };
+        if metrics.is_empty() {
+            let names = all.clone();
+            let is_part = |name: &String| {
+                name.split_once('[').is_some_and(|(whole, _)| names.iter().any(|n| n == whole))
+            };
+            all.retain(|name| !is_part(name));
+        }
         all.iter().filter_map(|metric| Self::new(metric, runs)).collect()
     }
 }

@@ -62,8 +62,9 @@ impl Narrow {
             }
             Parameter::Int { low, high, .. } => (*low, *high) = (least as i64, most as i64),
             Parameter::Float { low, high, step, log, .. } => {
-                let (to, back): (fn(f64) -> f64, fn(f64) -> f64) =
-                    if *log { (f64::ln, f64::exp) } else { (|x| x, |x| x) };
+                let is_log = *log;
+                let to = |x: f64| if is_log { x.ln() } else { x };
+                let back = |x: f64| if is_log { x.exp() } else { x };
                 let margin = if step.is_some() { 0.0 } else { self.widen * (to(most) - to(least)) };
                 // Exactly the value of a trial if there is no margin.
                 let end =

@@ -97,7 +97,9 @@ pub fn predict_file(
 
 /// Predicts the targets of all records of `inputs`, which `name` and `hash` identify. Otherwise as [`predict_file`].
 ///
-/// Errors: also 65 when the inputs have another shape than those that the model was trained on.
+/// The inputs may be on another grid than those that the model was trained on, unless its parameters depend on the grid.
+///
+/// Errors: also 65 when the model cannot read their shape.
 pub fn predict_records(
     model: &TrainedRegression,
     inputs: &RecordInputs,
@@ -105,13 +107,21 @@ pub fn predict_records(
     to: &Destination,
     done: impl FnMut(usize, usize) -> Result<()>,
 ) -> Result<()> {
-    let ([input, target], found) = (model.sides(), inputs.side());
-    if *found != input {
-        return Err(Error::data(format!(
-            "{}: records with {found}, but the model was trained on {input}; --axes says what the dimensions are",
-            name.display(),
-        )));
+    let ([trained_on, _], found) = (model.sides(), inputs.side());
+    let other = || {
+        format!(
+            "{}: records with {found}, but the model was trained on {trained_on}",
+            name.display()
+        )
+    };
+    let axes = |side: &Side| side.grid.len();
+    if (axes(found), found.channels) != (axes(&trained_on), trained_on.channels) {
+        return Err(Error::data(format!("{}; --axes says what the dimensions are", other())));
     }
+    let resized = (*found != trained_on).then(|| model.on_grid(&found.grid)).transpose();
+    let resized = resized.map_err(|error| Error::data(format!("{}: {error}", other())))?;
+    let model = resized.as_ref().unwrap_or(model);
+    let [input, target] = model.sides();
     let same_grid = input.grid == target.grid;
     let coordinates = match same_grid {
         true => inputs.coordinates()?,

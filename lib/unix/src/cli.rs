@@ -10,10 +10,11 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
 
-use clap::Parser;
 use clap::error::{ContextValue, ErrorKind};
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Command, FromArgMatches, Parser};
 
-use crate::{Exit, Result, diagnostics, generate, limits, secrets, terminal, text, time};
+use crate::{Error, Exit, Result, diagnostics, generate, limits, secrets, terminal, text, time};
 
 /// The shared option for the output format; use `#[command(flatten)]` to include it in `Args`.
 #[derive(clap::Args, Clone, Copy, Debug, Default)]
@@ -21,6 +22,56 @@ pub struct Output {
     /// Write JSON lines instead of a table
     #[arg(long)]
     pub json: bool,
+}
+
+/// Arguments, and which of their options are on the command line: for a command that ignores some of its options for some
+/// of its inputs, and must not do so silently.
+#[derive(Clone, Debug)]
+pub struct Given<T> {
+    /// The arguments.
+    pub args: T,
+    options: Vec<String>,
+}
+
+impl<T> Given<T> {
+    /// Refuses all options on the command line except `used`, which are given without dashes; `why` completes
+    /// `--OPTION: `. Errors: 2.
+    pub fn require_only(&self, used: &[&str], why: &str) -> Result<()> {
+        let unused = self.options.iter().filter(|option| !used.contains(&option.as_str()));
+        let unused: Vec<String> = unused.map(|option| format!("--{option}")).collect();
+        match unused.is_empty() {
+            true => Ok(()),
+            false => Err(Error::usage(format!("{}: {why}", unused.join(", ")))),
+        }
+    }
+}
+
+impl<T: clap::Args> FromArgMatches for Given<T> {
+    fn from_arg_matches(found: &ArgMatches) -> Result<Self, clap::Error> {
+        let command = T::augment_args(Command::new(""));
+        let on_command_line = |argument: &&clap::Arg| {
+            found.value_source(argument.get_id().as_str()) == Some(ValueSource::CommandLine)
+        };
+        let options = command.get_arguments().filter(on_command_line);
+        let options =
+            options.filter_map(|argument| argument.get_long()).map(String::from).collect();
+        Ok(Self { args: T::from_arg_matches(found)?, options })
+    }
+
+    fn update_from_arg_matches(&mut self, found: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(found)?;
+        Ok(())
+    }
+}
+
+impl<T: clap::Args> clap::Args for Given<T> {
+    fn augment_args(command: Command) -> Command {
+        T::augment_args(command)
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        T::augment_args_for_update(command)
+    }
 }
 
 /// Upper limit for `--threads`, above any machine's core count. Far larger numbers would take minutes to start and

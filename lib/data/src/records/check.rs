@@ -1,6 +1,6 @@
 //! Checks stores and manifests of records, and reports every problem instead of stopping at the first.
 
-use super::{RecordSet, RecordSplit, Records};
+use super::{Description, RecordSet, RecordSplit, Records};
 use crate::fields::content::hash_values;
 use serde::Serialize;
 use std::collections::HashMap;
@@ -75,7 +75,10 @@ fn values(store: &Records, limit: f32, report: &mut Report) {
     }
     report.records += store.len();
     for i in 0..store.len() {
-        for (side, values) in [("input", store.input(i)), ("target", store.target(i))] {
+        let Description { input, target, .. } = store.description();
+        for (name, side, values) in
+            [("input", input, store.input(i)), ("target", target, store.target(i))]
+        {
             let bad = values.iter().position(|value| value.is_nan() || value.abs() > limit);
             let Some(at) = bad else { continue };
             let ((file, record), value) = (store.origin(i), values[at]);
@@ -83,7 +86,7 @@ fn values(store: &Records, limit: f32, report: &mut Report) {
                 true => (Kind::TooLarge, "larger than --limit; scale the numbers"),
                 false => (Kind::NotFinite, "not finite; remove the record"),
             };
-            let what = format!("its {side} is {value} at index {at}, {why}");
+            let what = format!("its {name} is {value} at {}, {why}", side.place(at));
             report.add(kind, file, Some(record), what);
         }
     }
@@ -91,13 +94,17 @@ fn values(store: &Records, limit: f32, report: &mut Report) {
 
 /// Checks a manifest, its stores, and that no group and no input is in two splits.
 ///
-/// Errors: only when the manifest cannot be read (66) or is invalid (65).
+/// Errors: only when the manifest or a store is missing (66), or the manifest is invalid (65).
 pub fn check_split(manifest: &Path, limit: f32) -> Result<Report> {
     let (split, _) = RecordSplit::load(manifest)?;
     let mut report = Report::default();
     for number in 0..split.stores.len() {
         match split.open_store(number, manifest) {
             Ok(store) => values(&store, limit, &mut report),
+            Err(error) if error.exit == Exit::NoInput => {
+                let what = format!("a store of {} is missing", manifest.display());
+                return Err(error.context(what));
+            }
             Err(error) => report.add_error(&split.store_path(number, manifest), &error),
         }
     }

@@ -1,12 +1,12 @@
 //! Copies pairs of arrays, or pairs of frames of trajectories, into a store of records.
 
 use super::origin::{Origin, file_and_name};
-use super::{Description, FILE, Records, Side, SourceFile};
+use super::{Description, FILE, Records, Side, SourceFile, refinement};
 use crate::fields::field::{Axes, Reading};
+use crate::fields::import::content_hash;
 use crate::store::Writer;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use unix::publish::hash_file;
 use unix::{Error, Exit, Result};
 
 /// Approximate size of a shard in bytes.
@@ -22,7 +22,7 @@ pub struct RecordPlan {
     #[arg(long, value_delimiter = ',', value_name = "FILE[:NAME]")]
     pub target: Vec<PathBuf>,
     /// Dimensions of the targets, as `--axes` of the inputs
-    #[arg(long, value_name = "AXES", value_parser = Axes::parse)]
+    #[arg(long, value_name = "AXES", value_parser = Axes::parse, requires = "target")]
     pub target_axes: Option<Axes>,
     /// Numbers, one for each record, one file for each of FILES: records with equal numbers get the same split. Default:
     /// records with equal inputs
@@ -110,7 +110,10 @@ pub fn import(
     if let Some(side) = sides.into_iter().find(|side| side.grid.len() > 3 || side.is_empty()) {
         return Err(Error::data(format!("{}: an array of {side}", files[0].display())));
     }
-    let lengths = sides.map(Side::len);
+    refinement(&[description.input.clone(), description.target.clone()]).map_err(|why| {
+        let remedy = "--axes and --target-axes say what the dimensions are";
+        Error::data(format!("{}: {why}; {remedy}", files[0].display()))
+    })?;
     let other = format!("{}: holds records of other files or options", folder.display());
     let mut writer =
         Writer::open(FILE, folder, layout, description.clone(), |old| match *old == description {
@@ -123,7 +126,7 @@ pub fn import(
     let mut next = 0;
     let filled = writer.fill(|range| {
         next = range.end;
-        let arrays = read(&origins, files, lengths, range, &mut bad, &mut done)?;
+        let arrays = read(&origins, files, sides, range, &mut bad, &mut done)?;
         match bad.is_empty() {
             true => Ok((arrays, ())),
             false => Err(Error::data("bad records")),
@@ -139,7 +142,7 @@ pub fn import(
         while next < records {
             let range = next..records.min(next + writer.index.layout.shard_records);
             next = range.end;
-            read(&origins, files, lengths, range, &mut bad, &mut done)?;
+            read(&origins, files, sides, range, &mut bad, &mut done)?;
         }
         return Err(report(&bad));
     }
@@ -171,7 +174,7 @@ fn describe(
 ) -> Result<Description> {
     let source = |text: &Path, records: usize| -> Result<SourceFile> {
         let (file, name) = file_and_name(text);
-        let blake3 = hash_file(&file)?;
+        let blake3 = content_hash(&file)?;
         let path = name.map_or(file.clone(), |name| format!("{}:{name}", file.display()).into());
         Ok(SourceFile { path, blake3, records })
     };
@@ -190,11 +193,12 @@ fn describe(
 fn read(
     origins: &[Origin],
     files: &[PathBuf],
-    lengths: [usize; 2],
+    sides: [&Side; 2],
     range: Range<usize>,
     bad: &mut Vec<Bad>,
     done: &mut impl FnMut(usize) -> Result<()>,
 ) -> Result<Vec<Vec<u8>>> {
+    let lengths = sides.map(Side::len);
     let [mut inputs, mut targets] = lengths.map(|length| vec![0.0_f32; length * range.len()]);
     let mut groups = Vec::with_capacity(range.len() * blake3::OUT_LEN);
     let rows = inputs.chunks_exact_mut(lengths[0]).zip(targets.chunks_exact_mut(lengths[1]));
@@ -202,9 +206,9 @@ fn read(
         let (number, record) = locate(origins, i);
         let group = origins[number].read(record, input, target)?;
         groups.extend(group.as_bytes());
-        for (what, values) in [("input", &*input), ("target", &*target)] {
+        for (what, side, values) in [("input", sides[0], &*input), ("target", sides[1], &*target)] {
             if let Some(at) = values.iter().position(|value| !value.is_finite()) {
-                let what = format!("{what} is {} at index {at}", values[at]);
+                let what = format!("{what} is {} at {}", values[at], side.place(at));
                 bad.push(Bad { file: files[number].clone(), record, what });
             }
         }

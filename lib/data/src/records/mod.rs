@@ -57,6 +57,44 @@ impl Side {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
+
+    /// The grid; that of a vector is a single point.
+    pub fn points(&self) -> Vec<usize> {
+        if self.grid.is_empty() { vec![1] } else { self.grid.clone() }
+    }
+
+    /// Where the value at `index` is: `point (2, 5), channel 1`, or `number 3` of a vector; all are counted from 0.
+    pub fn place(&self, index: usize) -> String {
+        if self.grid.is_empty() {
+            return format!("number {index}");
+        }
+        let mut rest = index / self.channels;
+        let mut point: Vec<String> = Vec::with_capacity(self.grid.len());
+        for points in self.grid.iter().rev() {
+            point.insert(0, (rest % points).to_string());
+            rest /= points;
+        }
+        format!("point ({}), channel {}", point.join(", "), index % self.channels)
+    }
+}
+
+/// Points of a target along each axis for each point of its input; `None` for a target without a grid.
+///
+/// The error says why the target does not fit.
+pub fn refinement([input, target]: &[Side; 2]) -> Result<Option<usize>, String> {
+    if target.grid.is_empty() {
+        return Ok(None);
+    }
+    let (from, to) = (input.points(), &target.grid);
+    let factor = to[0] / from[0];
+    let scaled: Vec<usize> = from.iter().map(|n| n * factor).collect();
+    match factor > 0 && scaled == *to {
+        true => Ok(Some(factor)),
+        false => Err(format!(
+            "targets on {to:?} points for inputs on {from:?}: the grid of the target must be that of the input, a whole \
+             multiple of it, or none"
+        )),
+    }
 }
 
 /// `64 x 64 points, 3 channels` or `10 numbers`.

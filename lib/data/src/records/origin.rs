@@ -3,7 +3,8 @@
 use super::Side;
 use super::import::RecordPlan;
 use crate::fields::content::hash_values;
-use crate::fields::field::{Array, Axes, Axis, Field, coordinates_beside, open_array};
+use crate::fields::field::{Array, Axes, Axis, Field, Reading, coordinates_beside, open_array};
+use crate::fields::import::content_hash;
 use blake3::Hasher;
 use std::path::{Path, PathBuf};
 use tensor::random::{Philox, Purpose};
@@ -38,10 +39,11 @@ fn usual(shape: &[usize]) -> Option<Axes> {
     (1..=2).contains(&shape.len()).then(|| Axes::from(axes[..shape.len()].to_vec()))
 }
 
-/// Opens an array of records; `flag` names the option that says what its dimensions are.
-fn open(text: &Path, axes: &Option<Axes>, flag: &str) -> Result<Array> {
+/// Opens an array of records: the dataset that `text` names, or else `dataset`; `flag` names the option that says what its
+/// dimensions are.
+fn open(text: &Path, dataset: Option<&str>, axes: &Option<Axes>, flag: &str) -> Result<Array> {
     let (file, name) = file_and_name(text);
-    open_array(&file, name.as_deref(), |shape| {
+    open_array(&file, name.as_deref().or(dataset), |shape| {
         let axes = axes.clone().or_else(|| usual(shape)).ok_or_else(|| {
             format!("has shape {shape:?}; {flag} says what its dimensions are, e.g. nxyc or ncxy")
         })?;
@@ -76,7 +78,7 @@ impl InputArray {
     ///
     /// Errors: 66 and 65 for the file; 2 for axes that do not fit.
     pub fn open(text: &Path, axes: &Option<Axes>) -> Result<Self> {
-        let array = open(text, axes, "--axes")?;
+        let array = open(text, None, axes, "--axes")?;
         Ok(Self { side: side(&array), array })
     }
 
@@ -85,9 +87,9 @@ impl InputArray {
         &self.side
     }
 
-    /// The file of the array.
-    pub fn path(&self) -> &Path {
-        self.array.path()
+    /// BLAKE3 hash of the file of the array. Errors: 66, 74.
+    pub fn hash(&self) -> Result<String> {
+        content_hash(self.array.path())
     }
 
     /// The points along each spatial axis; an empty list for an axis whose points the file does not state.
@@ -108,8 +110,9 @@ impl InputArray {
         match out.iter().position(|value| !value.is_finite()) {
             None => Ok(()),
             Some(at) => Err(Error::data(format!(
-                "record {i} is {} at index {at}; remove it, or replace the value",
-                out[at]
+                "record {i}: its input is {} at {}; remove the record, or replace the value",
+                out[at],
+                self.side.place(at)
             ))),
         }
     }
@@ -161,7 +164,10 @@ impl Pairs {
     fn open(plan: &RecordPlan, files: &[PathBuf], number: usize) -> Result<Self> {
         let path = &files[number];
         if let Some(shift) = plan.shift {
-            let (history, field) = (plan.history, Field::open_as(path, &plan.reading)?);
+            let (file, name) = file_and_name(path);
+            let dataset = name.or_else(|| plan.reading.dataset.clone());
+            let field = Field::open_as(&file, &Reading { dataset, ..plan.reading.clone() })?;
+            let history = plan.history;
             let frames = field.shape().frames;
             if history == 0 || history - 1 + shift >= frames || (shift == 0 && plan.noise == 0.0) {
                 return Err(Error::usage(format!(
@@ -170,11 +176,11 @@ impl Pairs {
                     path.display()
                 )));
             }
-            let hash = unix::publish::hash_file(path)?;
+            let hash = content_hash(&file)?;
             return Ok(Self::Frames { field, hash, history, shift });
         }
-        let input = open(path, &plan.reading.axes, "--axes")?;
-        let target = open(&plan.target[number], &plan.target_axes, "--target-axes")?;
+        let input = open(path, plan.reading.dataset.as_deref(), &plan.reading.axes, "--axes")?;
+        let target = open(&plan.target[number], None, &plan.target_axes, "--target-axes")?;
         let count = records(&input);
         let equal = |what: &str, path: &Path, found: usize| match found == count {
             true => Ok(()),
@@ -188,7 +194,7 @@ impl Pairs {
         let groups = match plan.group.get(number) {
             None => None,
             Some(path) => {
-                let array = open(path, &None, "--group")?;
+                let array = open(path, None, &None, "--group")?;
                 equal("groups", path, records(&array))?;
                 let mut groups = vec![0.0; count];
                 for (i, group) in groups.iter_mut().enumerate() {

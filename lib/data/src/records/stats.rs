@@ -1,6 +1,6 @@
 //! Statistics of records, computed from the training split only: one pass, merged in order (Chan, Golub and LeVeque 1979).
 
-use super::RecordSet;
+use super::{Description, RecordSet, Records, Side};
 use crate::fields::stats::{Moments, Statistics, StatsRecord};
 use crate::seal::SealedFile;
 use crate::split::SplitName;
@@ -25,6 +25,31 @@ pub struct RecordStats {
     pub target: Vec<Statistics>,
 }
 
+/// Of each channel.
+fn moments(values: &[f32], channels: usize) -> Vec<Moments> {
+    let channel = |c: usize| values.iter().skip(c).step_by(channels).copied();
+    (0..channels).map(|c| Moments::of(channel(c))).collect()
+}
+
+/// One row for each channel of `name`.
+fn rows(name: &'static str, channels: impl Iterator<Item = Statistics>) -> Vec<StatsRecord> {
+    let row = |(i, statistics)| StatsRecord { of: format!("{name} {i}"), statistics };
+    channels.enumerate().map(row).collect()
+}
+
+/// One row for each channel of record `i` of a store. Errors (2): there is no such record.
+pub fn of_record(store: &Records, i: usize) -> Result<Vec<StatsRecord>> {
+    if i >= store.len() {
+        let (store, count) = (store.folder().display(), store.len());
+        return Err(Error::usage(format!("{store}: no record {i}, there are {count} (from 0)")));
+    }
+    let Description { input, target, .. } = store.description();
+    let of = |name, side: &Side, values: &[f32]| {
+        rows(name, moments(values, side.channels).iter().map(Moments::statistics))
+    };
+    Ok([of("input", input, store.input(i)), of("target", target, store.target(i))].concat())
+}
+
 const FILE: SealedFile = SealedFile {
     format: "longhaul-record-stats",
     version: 1,
@@ -47,11 +72,7 @@ impl RecordStats {
             let mut all = vec![Moments::default(); channels];
             for first in (0..set.len()).step_by(BLOCK) {
                 let block = first..set.len().min(first + BLOCK);
-                let of_record = |i: usize| -> Vec<Moments> {
-                    let values = read(set, i);
-                    let channel = |c: usize| values.iter().skip(c).step_by(channels).copied();
-                    (0..channels).map(|c| Moments::of(channel(c))).collect()
-                };
+                let of_record = |i: usize| moments(read(set, i), channels);
                 let some: Vec<Vec<Moments>> = block.into_par_iter().map(of_record).collect();
                 some.iter().for_each(|one| {
                     all.iter_mut().zip(one).for_each(|(all, one)| all.merge(one));
@@ -98,14 +119,7 @@ impl RecordStats {
     /// One row for each channel.
     pub fn rows(&self) -> Vec<StatsRecord> {
         let sides = [("input", &self.input), ("target", &self.target)];
-        let side = |(name, channels): (&'static str, &Vec<Statistics>)| {
-            let row = move |(i, statistics): (usize, &Statistics)| StatsRecord {
-                of: format!("{name} {i}"),
-                statistics: *statistics,
-            };
-            channels.iter().enumerate().map(row).collect::<Vec<_>>()
-        };
-        sides.into_iter().flat_map(side).collect()
+        sides.into_iter().flat_map(|(name, side)| rows(name, side.iter().copied())).collect()
     }
 
     /// Writes the statistics atomically.

@@ -6,7 +6,7 @@ use std::time::UNIX_EPOCH;
 use serde_json::Value;
 use unix::{Error, Result, secrets, small};
 
-use super::run::redacted;
+use super::run::{id, redacted};
 
 /// Maximum size of metrics.json and metrics.csv in bytes.
 const MAX_BYTES: u64 = 64 << 20;
@@ -18,6 +18,8 @@ const MAX_PICTURE: u64 = 64 << 20;
 pub struct Evaluation {
     /// Name of its folder.
     pub name: String,
+    /// The run of the evaluated checkpoint, if its path names one.
+    pub run: Option<PathBuf>,
     /// Update of the evaluated checkpoint, if known.
     pub update: Option<u64>,
     /// When it was written, in seconds since 1970.
@@ -46,6 +48,7 @@ impl Evaluation {
         let json: Value = serde_json::from_slice(&json).map_err(|cause| bad(&cause, &file))?;
         let mut metrics = Vec::new();
         collect("", &json["overall"], &mut metrics);
+        let checkpoint = checkpoint(&redacted(json)?);
         let time = file.metadata().and_then(|found| found.modified()).ok();
         let time = time.and_then(|time| time.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
         let file = folder.join("metrics.csv");
@@ -61,13 +64,31 @@ impl Evaluation {
         let name = whole.file_name().unwrap_or_default().to_string_lossy();
         Ok(Self {
             name: secrets::redact(&name).replace(['/', '\\', ':'], "-"),
-            update: update(&redacted(json["protocol"].clone())?),
+            run: checkpoint.as_deref().and_then(run_of).map(Path::to_path_buf),
+            update: checkpoint.as_deref().and_then(update),
             time: time.as_millis() as f64 / 1e3,
             metrics,
             columns,
             rows,
             pictures: pictures(&folder.join("pictures"))?,
         })
+    }
+
+    /// Refuses (65) the evaluation of a run with another name than `run`, whose directory may have been moved since.
+    pub fn require_run(&self, run: &Path) -> Result<()> {
+        let Some(own) = &self.run else { return Ok(()) };
+        let name = id(run)?;
+        let same = own.file_name().is_some_and(|own| own.to_string_lossy() == name)
+            || id(own).is_ok_and(|own| own == name);
+        match same {
+            true => Ok(()),
+            false => Err(Error::data(format!(
+                "{} is an evaluation of {}, not of {}; export it with that run",
+                self.name,
+                own.display(),
+                run.display()
+            ))),
+        }
     }
 
     /// The rows over whole rollouts, without those of single steps.
@@ -91,10 +112,20 @@ fn collect(path: &str, value: &Value, metrics: &mut Vec<(String, f64)>) {
     }
 }
 
-/// The update of the evaluated checkpoint, by the name of its folder.
-fn update(protocol: &Value) -> Option<u64> {
-    let task = protocol["task"].as_str()?;
-    let checkpoint = Path::new(protocol[task]["checkpoint"].as_str()?);
+/// The path of the evaluated checkpoint.
+fn checkpoint(json: &Value) -> Option<PathBuf> {
+    let protocol = &json["protocol"];
+    Some(protocol[protocol["task"].as_str()?]["checkpoint"].as_str()?.into())
+}
+
+/// The run directory of a checkpoint that is in one.
+fn run_of(checkpoint: &Path) -> Option<&Path> {
+    let folder = checkpoint.parent()?;
+    folder.ends_with("ckpt").then(|| folder.parent()).flatten()
+}
+
+/// The update of a checkpoint, by the name of its folder.
+fn update(checkpoint: &Path) -> Option<u64> {
     checkpoint.file_name()?.to_str()?.strip_prefix("step-")?.parse().ok()
 }
 

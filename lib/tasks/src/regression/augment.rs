@@ -12,8 +12,11 @@ pub struct Augmentation {
     pub flips: bool,
     /// Rotate at random by multiples of 90°, in each plane of two axes with equally many points.
     pub rotations: bool,
-    /// Vectors among the channels, which are flipped and rotated with the grid.
-    pub vectors: Vectors,
+    /// Vectors among the channels, which are flipped and rotated with the grid. Records require them for flips and
+    /// rotations; an empty mapping declares that all channels are scalars.
+    // Not serialised when absent, so that an empty mapping in a resolved configuration is always a declaration.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vectors: Option<Vectors>,
     /// Train on random windows of the samples: points of the input along each axis; empty for whole samples. Validations
     /// and evaluations use whole samples.
     // Not serialised when empty, so that configurations older than this key keep their hash.

@@ -3,12 +3,10 @@
 //! The model is built once more for the size of a window. Both have the same parameters, which a window therefore trains;
 //! models whose parameters depend on the grid are refused.
 
-use super::model::{Regression, RegressionModel};
+use super::model::{Regression, RegressionModel, on_grid};
 use super::pairs::Pair;
-use super::task::{Preparation, patches};
-use crate::pde::tokens::FieldTokens;
-use data::records::Side;
-use learn::params::{Builder, ParamSet};
+use super::task::Preparation;
+use learn::params::ParamSet;
 use tensor::random::Philox;
 use unix::{Error, Result};
 
@@ -51,32 +49,8 @@ impl Crop {
         if target.grid().iter().zip(grid).any(|(to, from)| *to != factor * from) {
             return Err(refuse("needs targets with a grid".into()));
         }
-        let side = |channels: usize, factor: usize| Side {
-            grid: size.iter().map(|n| n * factor).collect(),
-            channels,
-        };
-        let sides = [side(input.channels(), 1), side(target.channels(), factor)];
-        let [of_input, of_target] = patches(&sides, config.patch).map_err(refuse)?;
-        let [x, y] = whole.tokens.each_ref().map(|side| side.normalisation.clone());
-        let tokens = [
-            FieldTokens { patches: of_input, normalisation: x },
-            FieldTokens { patches: of_target, normalisation: y },
-        ];
-        let preparation = Preparation { tokens, condition: whole.condition.clone() };
-        let mut builder = Builder::new(seed);
-        let features = preparation.features();
-        let model = Regression::new(&mut builder, config, &preparation.tokens, features);
-        builder.check()?;
-        let own = builder.finish();
-        let shapes = |params: &ParamSet| -> Vec<(String, Vec<usize>)> {
-            let entries = params.trained.entries().iter();
-            entries.map(|(name, value)| (name.clone(), value.shape().to_vec())).collect()
-        };
-        let (own, all) = (shapes(&own), shapes(params));
-        if let Some((name, _)) = own.iter().zip(&all).find_map(|(a, b)| (a != b).then_some(a)) {
-            let text = format!("the size of {name} depends on the grid; use a model without it");
-            return Err(refuse(text));
-        }
+        let (model, preparation) = on_grid(size, config, seed, whole, params)
+            .map_err(|error| error.context("data.augmentation.crop"))?;
         Ok(Self { model, preparation, grid: grid.to_vec(), size: size.to_vec(), factor })
     }
 

@@ -3,13 +3,15 @@
 //! Patches of the input are the tokens of the backbone; each of its output tokens is the patch of the target at the same
 //! place. There is no bottleneck: tokens are as wide as patches. A target without a grid is the mean of all output tokens.
 
+use super::task::{Preparation, patches};
 use crate::pde::models::backbone::{Backbone, BackboneConfig, BackboneShape};
 use crate::pde::models::codec::PaddingMode;
 use crate::pde::models::number;
 use crate::pde::tokens::FieldTokens;
+use data::records::refinement;
 use learn::forward::Forward;
 use learn::nn::{Condition, Linear};
-use learn::params::Builder;
+use learn::params::{Builder, ParamSet};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tensor::ops::activation::Activation;
@@ -17,7 +19,7 @@ use tensor::ops::binary::Binary;
 use tensor::ops::narrow::Narrow;
 use tensor::ops::reduce::Reduce;
 use tensor::{Tensor, Var};
-use unix::Result;
+use unix::{Error, Result};
 
 /// Architecture of the regression model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -126,6 +128,48 @@ impl Regression {
             None => Ok(u),
             Some(integrate) => integrate.add_to(forward, &u, x),
         }
+    }
+}
+
+/// The model and its preparation for inputs on another grid with as many axes, with the parameters `params` of the model
+/// that `whole` prepares samples for.
+///
+/// Errors (78): the model cannot be built for the grid, or its parameters depend on it.
+pub(super) fn on_grid(
+    grid: &[usize],
+    config: &RegressionModel,
+    seed: u64,
+    whole: &Preparation,
+    params: &ParamSet,
+) -> Result<(Regression, Preparation)> {
+    let [mut input, mut target] = whole.sides();
+    target.grid = match refinement(&whole.sides()).map_err(Error::bug)? {
+        None => Vec::new(),
+        Some(factor) => grid.iter().map(|n| n * factor).collect(),
+    };
+    input.grid = grid.to_vec();
+    let [of_input, of_target] = patches(&[input, target], config.patch).map_err(Error::config)?;
+    let [x, y] = whole.tokens.each_ref().map(|side| side.normalisation.clone());
+    let tokens = [
+        FieldTokens { patches: of_input, normalisation: x },
+        FieldTokens { patches: of_target, normalisation: y },
+    ];
+    let preparation = Preparation { tokens, condition: whole.condition.clone() };
+    let mut builder = Builder::new(seed);
+    let features = preparation.features();
+    let model = Regression::new(&mut builder, config, &preparation.tokens, features);
+    builder.check()?;
+    let own = builder.finish();
+    let shapes = |params: &ParamSet| -> Vec<(String, Vec<usize>)> {
+        let entries = params.trained.entries().iter();
+        entries.map(|(name, value)| (name.clone(), value.shape().to_vec())).collect()
+    };
+    let (own, all) = (shapes(&own), shapes(params));
+    match own.iter().zip(&all).find_map(|(a, b)| (a != b).then_some(a)) {
+        None => Ok((model, preparation)),
+        Some((name, _)) => Err(Error::config(format!(
+            "the size of {name} depends on the grid; use a model without it"
+        ))),
     }
 }
 

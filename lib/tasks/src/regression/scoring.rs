@@ -103,7 +103,9 @@ impl<'a> RecordEvaluator<'a> {
         let points = target.len() / target.channels;
         let mean: Vec<f32> = stats.target.iter().map(|channel| channel.mean as f32).collect();
         let mut baselines = vec![("mean".to_string(), Baseline::Mean(mean.repeat(points)))];
-        if input.grid == target.grid && input.channels >= target.channels {
+        // A vector of features has nothing that could persist.
+        let same_grid = input.grid == target.grid && !target.grid.is_empty();
+        if same_grid && input.channels >= target.channels {
             baselines.push(("persistence".into(), Baseline::Persistence));
             let width = best_blur(train);
             baselines.extend(width.map(|width| ("Gaussian blur".into(), Baseline::Blur(width))));

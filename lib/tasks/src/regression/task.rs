@@ -13,7 +13,7 @@ use crate::pde::sources::{FieldSource, one, positive, weight_violations};
 use crate::pde::tokens::FieldTokens;
 use data::fields::parameter::Parameter;
 use data::inputs::InputFile;
-use data::records::Side;
+use data::records::{Side, refinement};
 use learn::config::Config;
 use learn::forward::Forward;
 use learn::params::{Builder, ParamSet};
@@ -62,6 +62,15 @@ pub struct Preparation {
 }
 
 impl Preparation {
+    /// The shapes of input and target.
+    pub fn sides(&self) -> [Side; 2] {
+        self.tokens.each_ref().map(|side| {
+            let (grid, channels) = (side.patches.grid(), side.patches.channels());
+            // A vector is a single point.
+            Side { grid: if *grid == [1] { Vec::new() } else { grid.to_vec() }, channels }
+        })
+    }
+
     /// Number of features of the condition.
     pub fn features(&self) -> usize {
         self.condition.as_ref().map_or(0, Condition::width)
@@ -101,23 +110,13 @@ impl Preparation {
 /// larger patches.
 ///
 /// The error says what does not match.
-pub(super) fn patches([input, target]: &[Side; 2], patch: usize) -> Result<[Patches; 2], String> {
-    // A vector is a single point.
-    let grid = |side: &Side| if side.grid.is_empty() { vec![1] } else { side.grid.clone() };
-    let (from, to) = (grid(input), grid(target));
-    let cut = Patches::new(&from, input.channels, patch)?;
-    if target.grid.is_empty() {
-        return Ok([cut, Patches::new(&to, target.channels, 1)?]);
-    }
-    let factor = to[0] / from[0];
-    let scaled: Vec<usize> = from.iter().map(|n| n * factor).collect();
-    if factor == 0 || scaled != to {
-        return Err(format!(
-            "targets on {to:?} points for inputs on {from:?}: the grid of the target must be that of the input, a whole \
-             multiple of it, or none"
-        ));
-    }
-    Ok([cut, Patches::new(&to, target.channels, patch * factor)?])
+pub(super) fn patches(sides: &[Side; 2], patch: usize) -> Result<[Patches; 2], String> {
+    let [input, target] = sides;
+    let side = refinement(sides)?.map_or(1, |factor| patch * factor);
+    Ok([
+        Patches::new(&input.points(), input.channels, patch)?,
+        Patches::new(&target.points(), target.channels, side)?,
+    ])
 }
 
 /// The task.
@@ -145,7 +144,9 @@ impl RegressionTask {
 
     /// Cuts a sample to a random window, if configured, and applies a random symmetry.
     fn augment(&self, micro_batch: u64, place: u64, pair: &mut Pair) {
-        let Augmentation { vectors, .. } = &self.data.augmentation;
+        let vectors = self.data.augmentation.vectors.as_ref();
+        let [of_input, of_target] =
+            vectors.map_or(Default::default(), |vectors| [&vectors.input[..], &vectors.target]);
         let tokens = &self.training().1.tokens;
         let [input, target] = tokens.each_ref().map(|side| side.patches.grid());
         let random = self.random.at_update(micro_batch);
@@ -153,9 +154,9 @@ impl RegressionTask {
             crop.cut(&random, place, pair);
         }
         let symmetry = self.data.augmentation.draw(&random, place, input);
-        symmetry.apply(&mut pair.input, input, &vectors.input);
+        symmetry.apply(&mut pair.input, input, of_input);
         if target.len() == input.len() && pair.target.len() > tokens[1].patches.channels() {
-            symmetry.apply(&mut pair.target, target, &vectors.target);
+            symmetry.apply(&mut pair.target, target, of_target);
         }
     }
 }
@@ -193,7 +194,15 @@ impl Define for RegressionTask {
         let RegressionConfig { data, model, loss, seed, .. } = config;
         let Opened { train, validation, sides, normalisations, input_files } = Opened::open(data)?;
         let manifest = data.split.display();
-        let vectors = [&data.augmentation.vectors.input, &data.augmentation.vectors.target];
+        let Augmentation { flips, rotations, vectors, .. } = &data.augmentation;
+        if (*flips || *rotations) && vectors.is_none() && matches!(train, Pairs::Records(_)) {
+            return Err(Error::config(
+                "data.augmentation.flips and rotations of records need data.augmentation.vectors: the lists of channels \
+                 that are the components of a vector, which turn with the grid, as {input: [[0, 1]]}; {} if all channels \
+                 are scalars",
+            ));
+        }
+        let vectors = vectors.iter().flat_map(|vectors| [&vectors.input, &vectors.target]);
         for ((side, name), vectors) in sides.iter().zip(["input", "target"]).zip(vectors) {
             let wrong = Augmentation::violation(vectors, name, &side.grid, side.channels);
             wrong.map_or(Ok(()), |why| {

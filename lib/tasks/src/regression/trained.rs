@@ -4,7 +4,7 @@
 //! with the nearest input. Both use the training samples with the same parameter value, or all of them if there are
 //! none.
 
-use super::model::{Regression, RegressionModel};
+use super::model::{Regression, RegressionModel, on_grid};
 use super::pairs::part_of;
 use super::task::{Preparation, RegressionTask, patches};
 use crate::pde::evaluate::{Batch, Cost, Frames, Model, Plan, Request, Space, Start, Views};
@@ -34,6 +34,7 @@ const BATCH_BYTES: usize = 4 << 20;
 #[derive(Clone, Debug)]
 pub struct TrainedRegression {
     trained: Trained<Regression>,
+    config: RegressionModel,
     preparation: Preparation,
 }
 
@@ -56,11 +57,17 @@ impl TrainedRegression {
 
     /// The shapes of inputs and targets, if the model was trained on records.
     pub fn sides(&self) -> [Side; 2] {
-        let side = |tokens: &FieldTokens| {
-            let (grid, channels) = (tokens.patches.grid(), tokens.patches.channels());
-            Side { grid: if *grid == [1] { Vec::new() } else { grid.to_vec() }, channels }
-        };
-        self.preparation.tokens.each_ref().map(side)
+        self.preparation.sides()
+    }
+
+    /// The model for inputs on another grid with as many axes.
+    ///
+    /// Errors (78): it cannot be built for this grid, or its parameters depend on the grid.
+    pub fn on_grid(&self, grid: &[usize]) -> Result<Self> {
+        let Self { trained: Trained { origin, params, .. }, config, .. } = self;
+        let (model, preparation) = on_grid(grid, config, 0, &self.preparation, params)?;
+        let trained = Trained { origin: origin.clone(), model, params: params.clone() };
+        Ok(Self { trained, preparation, config: config.clone() })
     }
 
     /// Whether the model was trained on records, and not on fields.
@@ -165,7 +172,7 @@ impl TrainedModel for TrainedRegression {
         let trained = parts.restore(opener.device, |b| {
             Ok(Regression::new(b, &config, &preparation.tokens, features))
         })?;
-        Ok(Self { trained, preparation })
+        Ok(Self { trained, preparation, config })
     }
 
     fn models(&self) -> Vec<(&'static str, Origin, usize)> {

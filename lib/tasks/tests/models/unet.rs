@@ -100,9 +100,21 @@ fn grids_and_sizes_that_do_not_fit_are_refused_with_a_remedy() {
     assert_eq!(BackboneConfig::Unet(group(4)).violations(), []);
     let wide = ConvUnet { kernel_size: 7, ..plain(6, 2) };
     for (config, grid, words) in [
-        (plain(6, 2), [1, 1, 10], "4, but a side of the token grid 1 x 10 is 10: lower levels"),
-        (plain(6, 3), [1, 12, 8], "8, but a side of the token grid 12 x 8 is 12: lower levels"),
-        (plain(6, 2), [4, 6, 8], "4, but a side of the token grid 4 x 6 x 8 is 6: lower levels"),
+        (
+            plain(6, 2),
+            [1, 1, 10],
+            "4, but a side of the token grid 1 x 10 is 10; choose levels: 1 or less",
+        ),
+        (
+            plain(6, 3),
+            [1, 12, 8],
+            "8, but a side of the token grid 12 x 8 is 12; choose levels: 2 or less",
+        ),
+        (
+            plain(6, 2),
+            [4, 6, 8],
+            "4, but a side of the token grid 4 x 6 x 8 is 6; choose levels: 1 or less",
+        ),
         (plain(6, 2), [1, 4, 4], "lower levels or use norm: group"),
         (wide, [1, 8, 8], "lower kernel_size or levels"),
     ] {

@@ -55,6 +55,9 @@ pub const PERIODIC: &str = "periodic";
 /// Attribute of the root that contains the formula of the equation, in generated files.
 pub const EQUATION: &str = "equation";
 
+/// Name of the dataset with the predictions of records.
+pub(crate) const PREDICTIONS: &str = "target";
+
 /// The trajectories of one file, opened but not read. Can be shared between threads.
 #[derive(Debug)]
 pub struct Field {

@@ -1,11 +1,12 @@
 //! Determines the layout of a file from the names and shapes in it.
 
+use super::PREDICTIONS;
 use super::axes::{Axes, Axis};
 use super::coordinates;
 use super::layout::{Layout, Part};
 use super::source::{self, Source, contents};
 use clap::ValueEnum;
-use unix::Result;
+use unix::{Error, Result};
 
 /// Information from the user that takes precedence over the file. Everything is optional.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args)]
@@ -14,7 +15,7 @@ pub struct Reading {
     #[arg(long)]
     pub layout: Option<Layout>,
     /// Dimensions of the arrays, one letter each: n (trajectory), t, x, y, z, c (channel), e.g. ntxyc
-    #[arg(long)]
+    #[arg(long, value_parser = Axes::parse)]
     pub axes: Option<Axes>,
     /// Dataset that contains the field, instead of `tensor`
     #[arg(long, value_name = "NAME")]
@@ -51,9 +52,13 @@ const MAX_CHANNELS: usize = 65_536;
 
 /// Errors (65): no supported layout, or an ambiguous one; the message says what was found and which flag decides.
 pub(super) fn recognise(file: &dyn Source, reading: &Reading) -> Result<Recognised> {
+    if let Some(axes) = reading.axes.as_ref().filter(|axes| axes.space() == 0) {
+        return Err(Error::usage(format!("--axes {axes}: fields need an axis `x`")));
+    }
     let layout = match reading.layout {
         Some(layout) => layout,
         None if reading.dataset.is_some() || file.only_array().is_some() => Layout::Tensor,
+        None if has_predictions(file) => Layout::Tensor,
         None => guess(file)?,
     };
     let groups = if layout == Layout::Groups { file.groups() } else { Vec::new() };
@@ -101,6 +106,11 @@ pub(super) fn recognise(file: &dyn Source, reading: &Reading) -> Result<Recognis
 
 fn full_name(part: &Part, groups: &[String]) -> String {
     groups.first().map_or(part.name.clone(), |group| format!("{group}/{}", part.name))
+}
+
+/// Whether it holds the predictions of records, [n, x.., c]. They state their axes, and have no frames.
+fn has_predictions(file: &dyn Source) -> bool {
+    file.shape(PREDICTIONS).is_some() && file.text("axes").is_some()
 }
 
 fn guess(file: &dyn Source) -> Result<Layout> {
@@ -151,7 +161,8 @@ fn parts(
     Ok(match layout {
         Layout::Tensor => {
             let only = file.only_array();
-            let name = reading.dataset.as_deref().or(only.as_deref()).unwrap_or("tensor");
+            let only = only.as_deref().or(has_predictions(file).then_some(PREDICTIONS));
+            let name = reading.dataset.as_deref().or(only).unwrap_or("tensor");
             let rank = rank(name)?;
             // Our own files without coordinates state it.
             let said = || file.axes().or_else(|| file.text("axes")?.parse().ok());
@@ -161,10 +172,16 @@ fn parts(
                 (None, 1.., _) if rank == known + 2 || rank == known + 3 => {
                     Axes::ordered(true, true, known, rank == known + 3)
                 }
+                _ if has_predictions(file) => {
+                    return Err(file.invalid(format!(
+                        "`{name}` has shape {:?}: predictions without a grid, which are no fields",
+                        file.shape(name).unwrap_or_default()
+                    )));
+                }
                 _ => {
                     return Err(file.invalid(format!(
                             "unknown layout: `{name}` has shape {:?} and the file coordinates of {known} \
-                         axes of space; --axes says what its dimensions are, e.g. --axes ntxy",
+                         axes of space; ds-prep import --axes says what its dimensions are, e.g. --axes ntxy",
                             file.shape(name).unwrap_or_default()
                         ),
                     ));

@@ -11,6 +11,7 @@ mod resample;
 mod target;
 
 pub use plan::{Crop, Format, Plan};
+pub(crate) use provenance::content_hash;
 pub use target::{Outcome, Target, targets};
 
 use crate::fields::field::Field;

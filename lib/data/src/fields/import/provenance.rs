@@ -44,7 +44,7 @@ pub(super) fn attributes(
     let name = source.file_name().unwrap_or_default().to_string_lossy();
     for (name, text) in [
         ("source", name.into_owned()),
-        ("source_blake3", content(source)?),
+        ("source_blake3", content_hash(source)?),
         ("import", request(plan, target, &stated).to_string()),
         ("importer", concat!("longhaul ", env!("CARGO_PKG_VERSION")).into()),
     ] {
@@ -90,7 +90,7 @@ fn request(plan: &Plan, target: &Target, stated: &Map<String, Value>) -> Value {
 }
 
 /// BLAKE3 hash of a file, or of the names and hashes of all files in a folder.
-fn content(path: &Path) -> Result<String> {
+pub(crate) fn content_hash(path: &Path) -> Result<String> {
     if !path.is_dir() {
         return hash_file(path);
     }
@@ -102,7 +102,7 @@ fn content(path: &Path) -> Result<String> {
     let mut hasher = blake3::Hasher::new();
     for entry in entries {
         hasher.update(entry.file_name().unwrap_or_default().as_encoded_bytes());
-        hasher.update(content(&entry)?.as_bytes());
+        hasher.update(content_hash(&entry)?.as_bytes());
     }
     Ok(hasher.finalize().to_hex().to_string())
 }

@@ -13,7 +13,7 @@ pub use numpy_file::npy_header;
 pub(crate) use partial::remove_leftovers;
 pub use partial::{Partial, Shared};
 
-use crate::fields::field::{Axes, Layout, Part, Shape};
+use crate::fields::field::{Axes, Layout, PREDICTIONS, Part, Shape};
 use narrow::narrowed;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -75,7 +75,7 @@ impl Header {
         let Self { layout, shape, channels, inputs, .. } = self;
         if self.is_records {
             let axes = Axes::ordered(true, false, shape.grid.len(), true);
-            return vec![Part { name: "target".into(), axes, channels: 0..channels.len() }];
+            return vec![Part { name: PREDICTIONS.into(), axes, channels: 0..channels.len() }];
         }
         layout.datasets(shape, channels, *inputs)
     }
@@ -86,7 +86,7 @@ impl Header {
     }
 
     /// Attributes that are written in addition to the given ones: the names of channels if they are not the default,
-    /// and the axes if no coordinates define them.
+    /// and the axes of records, or if no coordinates define them.
     fn own_attributes(&self) -> Vec<(&'static str, String)> {
         let Self { layout, channels, coordinates, .. } = self;
         let mut all = Vec::new();
@@ -94,7 +94,8 @@ impl Header {
         if named && *channels != unnamed_channels(channels.len()) {
             all.push(("channels", channels.join(",")));
         }
-        if *layout == Layout::Tensor && coordinates.iter().any(Vec::is_empty) {
+        let complete = !self.is_records && !coordinates.iter().any(Vec::is_empty);
+        if *layout == Layout::Tensor && !complete {
             all.extend(self.parts().first().map(|part| ("axes", part.axes.to_string())));
         }
         all
@@ -252,6 +253,9 @@ pub fn write_field<T>(
     unix::space::ensure_space(path, header.bytes())?;
     unix::publish::REAL.new_file(path, |temporary| fill(&lay_out(temporary, path, header)?))
 }
+
+/// The extensions of files that can be written.
+pub const EXTENSIONS: [&str; 4] = ["h5", "hdf5", "npy", "safetensors"];
 
 /// Creates the file `at`, which will be renamed to `path`, with everything except the values of the field.
 fn lay_out(at: &Path, path: &Path, header: &Header) -> Result<FieldWriter> {

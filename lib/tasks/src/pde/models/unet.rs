@@ -73,9 +73,14 @@ impl ConvUnet {
         let factor = 1_usize << levels.min(usize::BITS as usize - 1);
         let halved = shape.axes();
         if let Some(side) = halved.iter().find(|side| !side.is_multiple_of(factor)) {
+            let most = halved.iter().map(|side| side.trailing_zeros()).min().unwrap_or(0);
+            let remedy = match most {
+                0 => "use kind: resnet".to_string(),
+                _ => format!("choose levels: {most} or less"),
+            };
             return Some(format!(
                 "model.backbone.levels: {levels} levels need a grid divisible by {factor}, but a side of the token \
-                 grid {grid} is {side}: lower levels, or change the grid of the data or the patch"
+                 grid {grid} is {side}; {remedy}, or change the grid of the data or the patch"
             ));
         }
         let coarsest: Vec<usize> = halved.iter().map(|side| side / factor).collect();
