@@ -92,7 +92,6 @@ mod tests {
     use serde_json::json;
 
     #[derive(Default, serde::Serialize, schemars::JsonSchema)]
-    #[expect(dead_code, reason = "only its schema is used")]
     struct Config {
         /// Speed.
         rate: f64,
