@@ -69,6 +69,7 @@ bench:
 	cargo build --release --locked -q -p dist --features mpi --example ranks
 	mpirun --allow-run-as-root --oversubscribe -n 2 "$(BIN)/examples/ranks" speed
 	cargo run --release --locked -q -p learn --example checkpoint_save
+	cargo run --release --locked -q -p study --example suggest_rate
 	cargo build --release --locked -q -p data --example loader_rate
 	@rate=$$(mktemp -d) && trap 'rm -rf "$$rate"' EXIT && python= && \
 	if $(PYTHON) -c 'import h5py' 2>/dev/null; then python="--python $(PYTHON)"; \
@@ -104,11 +105,13 @@ science-%: deps
 	BIN="$(BIN)" TABLE="$(BIN)/examples/science_table" sh benches/science/$*.sh
 
 # Exports a run that is killed six times, and opens the exports with TensorBoard, Weights & Biases and an MLflow server.
-# pip installs these into .deps/interop, 1 GB.
+# Compares searches with Optuna's. pip installs these into .deps/interop, 1 GB.
 INTEROP = .deps/interop
 interop: deps $(INTEROP)/requirements.txt
 	cargo build --release --locked --bins
 	"$(INTEROP)/bin/python" tests/interop/check.py "$(BIN)"
+	cargo build --release --locked -q -p study --examples
+	"$(INTEROP)/bin/python" tests/interop/study.py "$(BIN)/examples"
 
 $(INTEROP)/requirements.txt: tests/interop/requirements.txt
 	rm -rf "$(INTEROP)"

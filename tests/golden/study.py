@@ -69,11 +69,11 @@ def draw(d, n):
     return random.uniform(d.low, d.high, n)
 
 
-def densities():
+def densities(names, counts):
     cases = []
-    for name, space in SPACES.items():
-        most = 60 if name in ("float", "log") else 14
-        for n in sorted({0, 1, 2, 5, most}):
+    for name in names:
+        space = SPACES[name]
+        for n in counts:
             observed = {key: draw(d, n) for key, d in space.items()}
             points = {key: draw(d, 7) for key, d in space.items()}
             found = _ParzenEstimator(observed, space, PARAMETERS).log_pdf(points)
@@ -180,7 +180,10 @@ def evolutions():
     return cases
 
 
-found = {"densities": densities(), "divisions": divisions(), "pruners": pruners(), "evolutions": evolutions()}
+few = (0, 1, 2, 5)
+found = {"densities": densities(["float", "log"], (*few, 60)) + densities(list(SPACES)[2:], (*few, 14)), "divisions": divisions(), "pruners": pruners(), "evolutions": evolutions()}
+# So many that the narrowest bandwidth is the limit of 1/100 of the range.
+found["densities"] += densities(["float", "log", "categorical"], (150,))
 with open("study.json", "w") as file:
     json.dump(found, file, separators=(",", ":"))
     file.write("\n")

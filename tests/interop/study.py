@@ -29,7 +29,9 @@ from scipy.stats import mannwhitneyu
 warnings.filterwarnings("ignore")
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 CHECKPOINTS = (30, 60, 100)
-TABLE = json.loads((pathlib.Path(__file__).parent / "curves.json").read_text())
+HERE = pathlib.Path(__file__).parent
+SPACES = json.loads((HERE / "../../lib/study/examples/spaces.json").read_text())
+TABLE = json.loads((HERE / "curves.json").read_text())
 PRUNER = {"kind": "halving", "min_resource": 1, "reduction": 3}
 
 
@@ -169,12 +171,57 @@ def searches(seeds):
     return fine
 
 
-parser = argparse.ArgumentParser()
-parser.add_argument("examples", type=pathlib.Path)
-parser.add_argument("--seeds", type=int, default=50)
-parser.add_argument("--only", help="searches or speed")
-arguments = parser.parse_args()
-EXAMPLES = arguments.examples.resolve()
+def fill(path, parameters, trials):
+    """A journal of Optuna's with that many random trials; returns the distributions."""
+    space, random = {}, np.random.default_rng(0)
+    for name, parameter in parameters.items():
+        d = {key: value for key, value in parameter.items() if key != "kind"}
+        space[name] = getattr(optuna.distributions, parameter["kind"].capitalize() + "Distribution")(**d)
+    study = optuna.create_study(storage=JournalStorage(JournalFileBackend(path)), study_name="speed")
+    draw = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+    points = [draw.ask(space).params for _ in range(trials)]
+    study.add_trials([
+        optuna.trial.create_trial(params=point, distributions=space, value=float(random.normal())) for point in points
+    ])
+    return space
+
+
+def speed():
+    """Prints a line for each space and number of trials; returns whether each suggestion is 20 times faster."""
+    print(f"{'ms':>14} {'trials':>6} {'longhaul':>9} {'Optuna':>9} {'opened':>9}   TPE in 10 dimensions; opened: by a new worker")
+    fine = True
+    rows = subprocess.run([str(EXAMPLES / "suggest_rate")], capture_output=True, text=True, check=True).stdout
+    for row in map(json.loads, rows.splitlines()):
+        if row["sampler"] != "tpe":
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            path = f"{folder}/journal"
+            space = fill(path, SPACES[row["space"]], row["trials"])
+            start, times = time.perf_counter(), []
+            study = optuna.load_study(
+                storage=JournalStorage(JournalFileBackend(path)), study_name="speed", sampler=SAMPLERS["tpe"](1))
+            trial = study.ask(space)
+            opened = 1e3 * (time.perf_counter() - start)
+            for _ in range(5):
+                study.tell(trial, 0.0)
+                start = time.perf_counter()
+                trial = study.ask(space)
+                times.append(1e3 * (time.perf_counter() - start))
+        warm = float(np.median(times))
+        fine &= warm > 20 * row["ms"]
+        print(f"{row['space']:>14} {row['trials']:6} {row['ms']:9.3f} {warm:9.2f} {opened:9.1f}", flush=True)
+    return fine
+
+
 if __name__ == "__main__":
-    if not searches(arguments.seeds):
-        sys.exit("a search of longhaul's is worse than Optuna's")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("examples", type=pathlib.Path, help="target/release/examples")
+    parser.add_argument("--seeds", type=int, default=50)
+    arguments = parser.parse_args()
+    EXAMPLES = arguments.examples.resolve()
+    fast = speed()
+    good = searches(arguments.seeds)
+    if not fast:
+        sys.exit("a suggestion is not 20 times faster than Optuna's")
+    if not good:
+        sys.exit("a search is worse than Optuna's")

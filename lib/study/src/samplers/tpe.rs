@@ -98,7 +98,9 @@ impl Tpe {
 pub fn divide<'a>(trials: &[&'a Trial]) -> (Vec<&'a Trial>, Vec<&'a Trial>) {
     let mut ended: Vec<&Trial> = trials.iter().copied().filter(|trial| trial.informs()).collect();
     let count = ended.len().div_ceil(10).min(GOOD);
-    ended.sort_by(|a, b| by_merit(a, b));
+    if count < ended.len() {
+        ended.select_nth_unstable_by(count, |a, b| by_merit(a, b).then(a.number.cmp(&b.number)));
+    }
     let good: BTreeMap<u64, &Trial> =
         ended.into_iter().take(count).map(|trial| (trial.number, trial)).collect();
     let bad = trials.iter().copied().filter(|trial| {
