@@ -84,7 +84,10 @@ pub fn words(
         Value::String(text) => text.clone(),
         other => other.to_string(),
     };
-    let mut places: BTreeMap<String, String> = BTreeMap::new();
+    // A parameter that is not active is empty.
+    let rounds = config.rounds();
+    let names = rounds.iter().flat_map(|round| config.space(round).0.keys().cloned());
+    let mut places: BTreeMap<String, String> = names.map(|name| (name, String::new())).collect();
     places.extend(start.params.iter().map(|(name, value)| (name.clone(), text(value))));
     places.insert("params".into(), params.display().to_string());
     places.insert("run".into(), folder.display().to_string());
@@ -96,29 +99,19 @@ pub fn words(
     words
 }
 
-/// A word with the values of the places that it names; a place without a value, of a parameter that is not active, is
-/// empty.
+/// A word with the values of the places that it names; other braces stay.
 fn filled(word: &str, places: &BTreeMap<String, String>) -> String {
-    let mut out = String::new();
-    let mut rest = word;
+    let (mut out, mut rest) = (String::new(), word);
     while let Some((before, after)) = rest.split_once('{') {
         out += before;
-        let Some((name, tail)) = after.split_once('}') else {
-            out.push('{');
-            rest = after;
-            continue;
-        };
-        let is_name = !name.is_empty() && !name.contains(['{', ' ', '"', '$']);
-        match places.get(name) {
-            Some(value) => out += value,
-            None if is_name => {}
+        let named = after.split_once('}').and_then(|(name, tail)| Some((places.get(name)?, tail)));
+        match named {
+            Some((value, tail)) => (out, rest) = (out + value, tail),
             None => {
                 out.push('{');
                 rest = after;
-                continue;
             }
         }
-        rest = tail;
     }
     out + rest
 }
@@ -197,8 +190,10 @@ mod tests {
 
     #[test]
     fn places_are_filled_and_other_braces_stay() {
-        let places = BTreeMap::from([("lr".to_string(), "0.1".to_string())]);
-        assert_eq!(filled("--lr={lr} {missing}x{lr}", &places), "--lr=0.1 x0.1");
+        let places =
+            [("lr", "0.1"), ("decay", "")].map(|(name, x)| (name.to_string(), x.to_string()));
+        let places = BTreeMap::from(places);
+        assert_eq!(filled("--lr={lr} {decay}x{lr} {other}", &places), "--lr=0.1 x0.1 {other}");
         assert_eq!(filled("f() { echo {lr}; }", &places), "f() { echo 0.1; }");
         assert_eq!(filled("${HOME} {", &places), "${HOME} {");
     }
