@@ -63,9 +63,10 @@ enum Verb {
         /// HDF5 files, stores of records or manifests; `-` reads their names from stdin
         #[arg(required = true)]
         files: Vec<PathBuf>,
-        /// Largest |u| that is not reported as a problem
-        #[arg(long, default_value_t = 1e10)]
-        limit: f32,
+        /// Largest |u| that is not reported as a problem; default: 1e10 for files of trajectories, none for records,
+        /// whose units are unknown
+        #[arg(long)]
+        limit: Option<f32>,
         #[command(flatten)]
         output: Output,
     },
@@ -292,19 +293,20 @@ fn stats(manifest: &Path, to: Option<PathBuf>, mut out: Out) -> Result<Exit> {
     out.rows(stats.records())
 }
 
-fn check(files: &[PathBuf], limit: f32, mut out: Out) -> Result<Exit> {
+fn check(files: &[PathBuf], limit: Option<f32>, mut out: Out) -> Result<Exit> {
     let (mut all, mut of_records) = (Report::default(), records::Report::default());
+    let field_limit = limit.unwrap_or(1e10);
     for path in inputs::files(files)? {
         if records::are_at(&path) {
-            let report = records::check(&path, limit, &mut out)?;
+            let report = records::check(&path, limit.unwrap_or(f32::INFINITY), &mut out)?;
             of_records.records += report.records;
             of_records.problems.extend(report.problems);
             continue;
         }
         let report = if is_manifest(&path) {
-            check_split(&path, limit)?
+            check_split(&path, field_limit)?
         } else {
-            check_files(&[path], limit)
+            check_files(&[path], field_limit)
         };
         all.files += report.files;
         all.trajectories += report.trajectories;

@@ -1,7 +1,6 @@
 //! Checks stores and manifests of records, and reports every problem instead of stopping at the first.
 
 use super::{Description, RecordSet, RecordSplit, Records};
-use crate::fields::content::hash_values;
 use serde::Serialize;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -79,7 +78,7 @@ fn values(store: &Records, limit: f32, report: &mut Report) {
         for (name, side, values) in
             [("input", input, store.input(i)), ("target", target, store.target(i))]
         {
-            let bad = values.iter().position(|value| value.is_nan() || value.abs() > limit);
+            let bad = values.iter().position(|value| !value.is_finite() || value.abs() > limit);
             let Some(at) = bad else { continue };
             let ((file, record), value) = (store.origin(i), values[at]);
             let (kind, why) = match value.is_finite() {
@@ -109,15 +108,15 @@ pub fn check_split(manifest: &Path, limit: f32) -> Result<Report> {
         }
     }
     if report.problems.iter().all(|problem| problem.kind != Kind::Store) {
-        leaks(&RecordSet::open_all(manifest)?, Shares::GroupsAndInputs, &mut report);
+        leaks(&RecordSet::open_all(manifest)?, &mut report);
     }
     Ok(report)
 }
 
-/// Checks that no group is in two of these splits of a manifest, which requires no inputs to be read. Errors: 65.
+/// Checks that no group and no input is in two of these splits of a manifest. Errors: 65.
 pub fn require_separate(manifest: &Path, sets: &[RecordSet]) -> Result<()> {
     let mut report = Report::default();
-    leaks(sets, Shares::Groups, &mut report);
+    leaks(sets, &mut report);
     if report.problems.is_empty() {
         return Ok(());
     }
@@ -134,27 +133,20 @@ pub fn audit(manifests: &[PathBuf]) -> Result<Report> {
     let sets = manifests.iter().map(|manifest| RecordSet::open_all(manifest));
     let sets: Vec<RecordSet> = sets.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect();
     let mut report = Report { records: sets.iter().map(RecordSet::len).sum(), ..Report::default() };
-    leaks(&sets, Shares::GroupsAndInputs, &mut report);
+    leaks(&sets, &mut report);
     Ok(report)
 }
 
 /// Adds what two splits share.
-fn leaks(sets: &[RecordSet], shares: Shares, report: &mut Report) {
+fn leaks(sets: &[RecordSet], report: &mut Report) {
     // The first record of each group and of each input.
     let mut seen: HashMap<(Kind, blake3::Hash), (&RecordSet, usize)> = HashMap::new();
     for set in sets {
         for i in 0..set.len() {
-            let group = set.group(i);
-            let mut keys = vec![(Kind::Group, group)];
-            if shares == Shares::GroupsAndInputs {
-                let mut hasher = blake3::Hasher::new();
-                hash_values(&mut hasher, set.input(i));
-                let input = hasher.finalize();
-                // Without given groups, the group is the input.
-                keys.retain(|_| input != group);
-                keys.insert(0, (Kind::SameInput, input));
-            }
-            for key in keys {
+            let (input, group) = (set.input_hash(i), set.group(i));
+            // Without given groups, the group is the input.
+            let group = (group != input).then_some((Kind::Group, group));
+            for key in std::iter::once((Kind::SameInput, input)).chain(group) {
                 let (other, first) = *seen.entry(key).or_insert((set, i));
                 if other.name() == set.name() {
                     continue;
@@ -175,11 +167,4 @@ fn leaks(sets: &[RecordSet], shares: Shares, report: &mut Report) {
             }
         }
     }
-}
-
-/// What two splits must not share.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Shares {
-    Groups,
-    GroupsAndInputs,
 }

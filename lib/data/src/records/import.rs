@@ -2,6 +2,7 @@
 
 use super::origin::{Origin, file_and_name};
 use super::{Description, FILE, Records, Side, SourceFile, refinement};
+use crate::fields::content::hash_values;
 use crate::fields::field::{Axes, Reading};
 use crate::fields::import::content_hash;
 use crate::store::Writer;
@@ -200,12 +201,16 @@ fn read(
 ) -> Result<Vec<Vec<u8>>> {
     let lengths = sides.map(Side::len);
     let [mut inputs, mut targets] = lengths.map(|length| vec![0.0_f32; length * range.len()]);
-    let mut groups = Vec::with_capacity(range.len() * blake3::OUT_LEN);
+    let [mut groups, mut input_hashes] =
+        [0, 1].map(|_| Vec::with_capacity(range.len() * blake3::OUT_LEN));
     let rows = inputs.chunks_exact_mut(lengths[0]).zip(targets.chunks_exact_mut(lengths[1]));
     for (i, (input, target)) in range.zip(rows) {
         let (number, record) = locate(origins, i);
         let group = origins[number].read(record, input, target)?;
         groups.extend(group.as_bytes());
+        let mut hasher = blake3::Hasher::new();
+        hash_values(&mut hasher, input);
+        input_hashes.extend(hasher.finalize().as_bytes());
         for (what, side, values) in [("input", sides[0], &*input), ("target", sides[1], &*target)] {
             if let Some(at) = values.iter().position(|value| !value.is_finite()) {
                 let what = format!("{what} is {} at {}", values[at], side.place(at));
@@ -215,7 +220,7 @@ fn read(
         done(1)?;
     }
     let bytes = |values: Vec<f32>| bytemuck::cast_slice(&values).to_vec();
-    Ok(vec![bytes(inputs), bytes(targets), groups])
+    Ok(vec![bytes(inputs), bytes(targets), groups, input_hashes])
 }
 
 /// The origin of record `i`, and its number there.

@@ -36,6 +36,7 @@ const FILE: SealedFile = SealedFile {
 const INPUT: usize = 0;
 const TARGET: usize = 1;
 const GROUP: usize = 2;
+const INPUT_HASH: usize = 3;
 
 /// The shape of one side of a record, [grid.., channels]; a vector has no grid. Frames count as channels, the earliest
 /// first.
@@ -147,6 +148,7 @@ impl Description {
             side("input", &self.input),
             side("target", &self.target),
             array("group", FileDtype::U8, vec![blake3::OUT_LEN]),
+            array("input_hash", FileDtype::U8, vec![blake3::OUT_LEN]),
         ];
         let bytes: usize = arrays.iter().map(RecordArray::bytes).sum();
         let records = self.files.iter().map(|file| file.records).sum();
@@ -164,7 +166,9 @@ impl Records {
         let store = Self(Store::open(FILE, folder)?);
         let (found, planned) = (&store.0.index().layout, store.description().layout(1));
         if (&found.arrays, found.records) != (&planned.arrays, planned.records) {
-            let error = Error::data("index.json: its sizes contradict each other");
+            let what =
+                "index.json: its arrays are not those of this version; run ds-prep import again";
+            let error = Error::data(what);
             return Err(error.context(folder.display()));
         }
         Ok(store)
@@ -212,7 +216,16 @@ impl Records {
 
     /// The key of its group: records with the same key belong into the same split. Panics when out of range.
     pub fn group(&self, i: usize) -> blake3::Hash {
-        let bytes = self.0.bytes(GROUP, i);
+        self.hash_at(GROUP, i)
+    }
+
+    /// The hash of the values of its input: equal for equal inputs. Panics when out of range.
+    pub fn input_hash(&self, i: usize) -> blake3::Hash {
+        self.hash_at(INPUT_HASH, i)
+    }
+
+    fn hash_at(&self, array: usize, i: usize) -> blake3::Hash {
+        let bytes = self.0.bytes(array, i);
         blake3::Hash::from_bytes(std::array::from_fn(|k| bytes[k]))
     }
 

@@ -82,6 +82,12 @@ impl RecordSet {
         self.stores[store].group(record)
     }
 
+    /// The hash of the values of the input of record `i`. Panics when out of range.
+    pub fn input_hash(&self, i: usize) -> blake3::Hash {
+        let (store, record) = self.entries[i];
+        self.stores[store].input_hash(record)
+    }
+
     /// BLAKE3 hash of the manifest.
     pub fn manifest_hash(&self) -> &str {
         &self.manifest_hash
