@@ -229,6 +229,14 @@ fn models_are_refused_on_what_they_cannot_read_and_used_on_other_grids() {
     let places = "evaluate predict places --axes nxyc --inputs twice.npy -o places.npy";
     refused(folder, places, 65, "positions.rows depends on the grid");
 
+    // Exports have the metrics of the evaluation.
+    done(
+        folder,
+        "evaluate score run --data split.json -o score
+         evaluate export --format tensorboard -o exported run --evaluation score
+         grep -q regression/nrmse exported/run/events.out.tfevents.*",
+    );
+
     // Metrics of channels are drawn only if they are named.
     let drawn = |words: &str| done(folder, &format!("evaluate plot run --json {words}")).stdout;
     assert!(!drawn("").contains("nrmse["));
