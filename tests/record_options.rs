@@ -166,6 +166,8 @@ fn inputs_that_do_not_fit_are_named_and_named_datasets_are_found() {
          cmp named/shard-00000.safetensors option/shard-00000.safetensors",
     );
     refused(folder, "ds-prep import waves.hdf5:u --shift 1 -o x", 65, "no dataset `u`");
+    let layouts = concat!(env!("CARGO_MANIFEST_DIR"), "/lib/data/tests/golden/layouts");
+    done(folder, &format!("ds-prep import {layouts}/blosc.zarr --shift 1 -o zarr"));
 
     // A store, its records, and a manifest without its store.
     let shown = done(folder, "ds-prep show pairs && ds-prep show pairs --sample 19").stdout;
