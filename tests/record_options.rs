@@ -166,6 +166,8 @@ fn inputs_that_do_not_fit_are_named_and_named_datasets_are_found() {
          cmp named/shard-00000.safetensors option/shard-00000.safetensors",
     );
     refused(folder, "ds-prep import waves.hdf5:u --shift 1 -o x", 65, "no dataset `u`");
+    let layouts = concat!(env!("CARGO_MANIFEST_DIR"), "/lib/data/tests/golden/layouts");
+    done(folder, &format!("ds-prep import {layouts}/blosc.zarr --shift 1 -o zarr"));
 
     // A store, its records, and a manifest without its store.
     let shown = done(folder, "ds-prep show pairs && ds-prep show pairs --sample 19").stdout;
@@ -228,6 +230,14 @@ fn models_are_refused_on_what_they_cannot_read_and_used_on_other_grids() {
     );
     let places = "evaluate predict places --axes nxyc --inputs twice.npy -o places.npy";
     refused(folder, places, 65, "positions.rows depends on the grid");
+
+    // Exports have the metrics of the evaluation.
+    done(
+        folder,
+        "evaluate score run --data split.json -o score
+         evaluate export --format tensorboard -o exported run --evaluation score
+         grep -q regression/nrmse exported/run/events.out.tfevents.*",
+    );
 
     // Metrics of channels are drawn only if they are named.
     let drawn = |words: &str| done(folder, &format!("evaluate plot run --json {words}")).stdout;
