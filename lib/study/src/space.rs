@@ -65,6 +65,9 @@ pub enum Parameter {
     },
 }
 
+/// Most steps of a float; with more of them, neighbours are no longer different numbers.
+const MOST_STEPS: f64 = 1e12;
+
 /// Names of other parameters, each with the values at which a parameter is active.
 pub type When = BTreeMap<String, Vec<Value>>;
 
@@ -99,16 +102,24 @@ impl Domain {
         }
     }
 
-    /// All values, if they are finitely many.
-    pub fn values(&self) -> Option<Vec<f64>> {
+    /// The number of values, if it is finite.
+    pub fn count(&self) -> Option<u64> {
         match *self {
-            Self::Categorical(choices) => Some((0..choices).map(|i| i as f64).collect()),
-            Self::Numeric { low, high, step: None, .. } => (low == high).then(|| vec![low]),
+            Self::Categorical(choices) => Some(choices as u64),
+            Self::Numeric { low, high, step: None, .. } => (low == high).then_some(1),
             Self::Numeric { low, high, step: Some(step), .. } => {
-                let count = ((high - low) / step + 1e-9).floor() as usize;
-                Some((0..=count).map(|i| low + i as f64 * step).collect())
+                Some((((high - low) / step + 1e-9) as u64).saturating_add(1))
             }
         }
+    }
+
+    /// All values, if they are finitely many.
+    pub fn values(&self) -> Option<impl Iterator<Item = f64> + use<>> {
+        let (low, step) = match *self {
+            Self::Categorical(_) => (0.0, 1.0),
+            Self::Numeric { low, step, .. } => (low, step.unwrap_or(0.0)),
+        };
+        Some((0..self.count()?).map(move |i| low + i as f64 * step))
     }
 
     /// The range that continuous searches use, in the logarithm if that is searched: with a step, half a step beyond the
@@ -246,6 +257,8 @@ impl Parameter {
                     Some("log and step exclude each other; list the values as choices".into())
                 } else if step.is_some_and(|step| !(step.is_finite() && step > 0.0)) {
                     Some("step must be positive".into())
+                } else if step.is_some_and(|step| (high - low) / step > MOST_STEPS) {
+                    Some("step is too small for the range; leave it out".into())
                 } else {
                     None
                 }

@@ -213,6 +213,16 @@ fn the_state_of_cma_es_is_that_of_the_package_cmaes() {
 }
 
 #[test]
+fn a_median_is_the_percentile_50() {
+    let violations = |kind: &str| {
+        let pruner = serde_json::json!({"kind": kind, "percentile": 30.0});
+        serde_json::from_value::<Pruner>(pruner).unwrap().violations()
+    };
+    assert_eq!(violations("percentile"), []);
+    assert!(violations("median")[0].1.contains("use kind: percentile"));
+}
+
+#[test]
 fn a_value_outside_of_the_space_is_none_of_its_points() {
     let space: Space = serde_json::from_value(serde_json::json!({
         "kind": {"kind": "categorical", "choices": ["adamw", "sgd", 1]},

@@ -77,6 +77,9 @@ fn a_grid_has_every_combination_once() {
     let mut space = conditional();
     assert_eq!(Sampler::Grid.violations(&space)[0].0, "rate");
     space.0.remove("rate");
+    let many = json!({"seed": {"kind": "int", "low": i64::MIN, "high": i64::MAX}});
+    let many = Sampler::Grid.violations(&serde_json::from_value(many).unwrap());
+    assert!(many[0].1.contains("a grid takes at most 10000"), "{many:?}");
     assert_eq!(Sampler::Grid.violations(&space), []);
     // adamw, and muon with five momenta, two of which have two more values: 1 + 3 + 2·2, for each of three depths.
     let point = |number: u64| Sampler::Grid.suggest(&space, &[], number, 7);
@@ -173,6 +176,10 @@ fn bad_spaces_are_named() {
         (
             json!({"kind": "float", "low": 1.0, "high": 2.0, "log": true, "step": 0.5}),
             "exclude each other",
+        ),
+        (
+            json!({"kind": "float", "low": 0.0, "high": 1.0, "step": 1e-300}),
+            "too small for the range",
         ),
         (json!({"kind": "categorical", "choices": []}), "has no choices"),
         (json!({"kind": "categorical", "choices": [1, "a", 1.0]}), "lists the choice 1.0 twice"),

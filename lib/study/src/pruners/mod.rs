@@ -9,7 +9,7 @@ use crate::trial::Trial;
 pub use halving::Halving;
 pub use hyperband::Hyperband;
 pub use patient::Patient;
-pub use percentile::{Median, Percentile};
+pub use percentile::Percentile;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -21,7 +21,7 @@ pub enum Pruner {
     #[default]
     None,
     /// Worse than the median of complete trials.
-    Median(Median),
+    Median(Percentile),
     /// Worse than a percentile of complete trials.
     Percentile(Percentile),
     /// Asynchronous successive halving, ASHA (Li et al. 2020).
@@ -36,7 +36,8 @@ impl Pruner {
     /// What is wrong with it, with keys relative to the pruner.
     pub fn violations(&self) -> Vec<(String, String)> {
         match self {
-            Self::None | Self::Median(_) | Self::Halving(_) => Vec::new(),
+            Self::None | Self::Halving(_) => Vec::new(),
+            Self::Median(rule) => rule.median_violations(),
             Self::Percentile(rule) => rule.violations(),
             Self::Hyperband(rule) => rule.violations(),
             Self::Patient(rule) => rule.violations(),
@@ -48,8 +49,7 @@ impl Pruner {
         let Some((step, _)) = trial.last() else { return false };
         match self {
             Self::None => false,
-            Self::Median(rule) => rule.percentile().prunes(trial, step, others),
-            Self::Percentile(rule) => rule.prunes(trial, step, others),
+            Self::Median(rule) | Self::Percentile(rule) => rule.prunes(trial, step, others),
             Self::Halving(rule) => rule.prunes(trial, &others.iter().collect::<Vec<_>>()),
             Self::Hyperband(rule) => rule.prunes(study, trial, others),
             Self::Patient(rule) => rule.prunes(study, trial, others),

@@ -2,68 +2,36 @@ use crate::trial::{State, Trial, best};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Ends a trial whose best value so far is worse than the median of the complete trials at the same step.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct Median {
-    /// Complete trials before the first decision.
-    pub startup: usize,
-    /// Steps of a trial before the first decision.
-    pub warmup: u64,
-    /// Steps between decisions.
-    #[schemars(range(min = 1))]
-    pub interval: u64,
-    /// Complete trials with a value at a step that a decision needs.
-    pub min_trials: usize,
-}
-
-impl Default for Median {
-    fn default() -> Self {
-        Self { startup: 5, warmup: 0, interval: 1, min_trials: 1 }
-    }
-}
-
 /// Ends a trial whose best value so far is not among the best percentage of the complete trials at the same step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct Percentile {
-    /// Percentage of the trials that go on.
+    /// Percentage of the trials that go on; of a median 50.
     pub percentile: f64,
     /// Complete trials before the first decision.
-    #[serde(default = "five")]
     pub startup: usize,
     /// Steps of a trial before the first decision.
-    #[serde(default)]
     pub warmup: u64,
     /// Steps between decisions.
-    #[serde(default = "one")]
     #[schemars(range(min = 1))]
     pub interval: u64,
     /// Complete trials with a value at a step that a decision needs.
-    #[serde(default = "one_trial")]
     pub min_trials: usize,
 }
 
-fn five() -> usize {
-    5
-}
-
-fn one() -> u64 {
-    1
-}
-
-fn one_trial() -> usize {
-    1
-}
-
-impl Median {
-    pub(super) fn percentile(&self) -> Percentile {
-        let &Self { startup, warmup, interval, min_trials } = self;
-        Percentile { percentile: 50.0, startup, warmup, interval, min_trials }
+impl Default for Percentile {
+    fn default() -> Self {
+        Self { percentile: 50.0, startup: 5, warmup: 0, interval: 1, min_trials: 1 }
     }
 }
 
 impl Percentile {
+    /// What is wrong with it as a median.
+    pub(super) fn median_violations(&self) -> Vec<(String, String)> {
+        let text = format!("{}: that of a median is 50; use kind: percentile", self.percentile);
+        if self.percentile == 50.0 { Vec::new() } else { vec![("percentile".into(), text)] }
+    }
+
     pub(super) fn violations(&self) -> Vec<(String, String)> {
         let valid = (0.0..=100.0).contains(&self.percentile);
         let text = format!("{}: must lie in [0, 100]", self.percentile);

@@ -53,8 +53,7 @@ impl Cma {
                 point.insert(name.to_string(), domain.at(low + (high - low) * place));
             }
         }
-        random.complete(space, &mut point);
-        point
+        random.complete(space, point)
     }
 }
 

@@ -1,11 +1,22 @@
-use crate::space::Space;
+use crate::space::{Parameter, Space};
 use crate::trial::Point;
 
-/// Parameters with infinitely many values.
+/// Most values of a parameter.
+const MOST: u64 = 10_000;
+
+/// Parameters with too many values.
 pub fn violations(space: &Space) -> Vec<(String, String)> {
-    let endless = space.0.iter().filter(|(_, parameter)| parameter.domain().values().is_none());
-    let text = "a grid needs finitely many values: give a step, or kind: categorical with choices";
-    endless.map(|(name, _)| (name.clone(), text.to_string())).collect()
+    let text = |parameter: &Parameter| match parameter.domain().count() {
+        Some(count) if count <= MOST => None,
+        Some(count) => {
+            Some(format!("has {count} values; a grid takes at most {MOST}: give a larger step"))
+        }
+        None => {
+            Some("has infinitely many values; a grid needs a step, or kind: categorical".into())
+        }
+    };
+    let named = |(name, parameter): (&String, &Parameter)| Some((name.clone(), text(parameter)?));
+    space.0.iter().filter_map(named).collect()
 }
 
 /// Combination `number`: the last parameter in the order of the space changes fastest.
@@ -27,7 +38,7 @@ fn nth(space: &Space, names: &[&str], point: &mut Point, left: &mut u64) -> Opti
     if !space.is_active(name, point) {
         return nth(space, rest, point, left);
     }
-    let found = space.0[*name].domain().values()?.into_iter().find_map(|value| {
+    let found = space.0[*name].domain().values()?.find_map(|value| {
         point.insert(name.to_string(), value);
         nth(space, rest, point, left)
     });

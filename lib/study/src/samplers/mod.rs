@@ -11,12 +11,10 @@ use crate::space::Space;
 use crate::trial::{Point, State, Trial};
 pub use cma::{Cma, CmaState};
 pub use parzen::Mixture;
-use rand_chacha::ChaCha12Rng;
-use rand_chacha::rand_core::{Rng, SeedableRng};
+pub use random::Random;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
-use std::f64::consts::TAU;
 pub use tpe::{Tpe, divide};
 
 /// A way to choose parameters.
@@ -63,7 +61,7 @@ impl Sampler {
     ) -> Option<Point> {
         let mut random = Random::new(seed, number);
         match self {
-            Self::Random => Some(random::suggest(space, &mut random)),
+            Self::Random => Some(random.complete(space, Point::new())),
             Self::Grid => grid::suggest(space, number),
             Self::Sobol => Some(sobol::suggest(space, number, seed)),
             Self::Tpe(tpe) => Some(tpe.suggest(space, trials, number, &mut random)),
@@ -84,39 +82,4 @@ fn by_merit(a: &Trial, b: &Trial) -> Ordering {
     let by_value = value.partial_cmp(&other.2);
     let by_value = by_value.unwrap_or_else(|| value.is_nan().cmp(&other.2.is_nan()));
     kind.cmp(&other.0).then(step.cmp(&other.1)).then(by_value)
-}
-
-/// Random numbers of one trial.
-pub struct Random(ChaCha12Rng);
-
-impl Random {
-    /// The numbers of trial `number` of a study.
-    pub fn new(seed: u64, number: u64) -> Self {
-        let mut key = [0; 32];
-        key[..8].copy_from_slice(&seed.to_le_bytes());
-        key[8..16].copy_from_slice(&number.to_le_bytes());
-        Self(ChaCha12Rng::from_seed(key))
-    }
-
-    /// Uniform in [0, 1).
-    pub fn uniform(&mut self) -> f64 {
-        (self.0.next_u64() >> 11) as f64 * 2.0_f64.powi(-53)
-    }
-
-    /// Of the standard normal distribution (Box and Muller 1958).
-    fn normal(&mut self) -> f64 {
-        (-2.0 * (1.0 - self.uniform()).ln()).sqrt() * (TAU * self.uniform()).cos()
-    }
-
-    /// Fills `point` with a value for each active parameter that it lacks.
-    fn complete(&mut self, space: &Space, point: &mut Point) {
-        for name in space.order() {
-            if point.contains_key(name) || !space.is_active(name, point) {
-                continue;
-            }
-            let domain = space.0[name].domain();
-            let (low, high) = domain.range();
-            point.insert(name.to_string(), domain.at(low + (high - low) * self.uniform()));
-        }
-    }
 }

@@ -29,12 +29,13 @@ pub struct Mixture {
 /// One parameter, in every component.
 #[derive(Clone, Debug)]
 enum Axis {
-    /// Choices of a categorical parameter; the choice of each trial.
-    Categorical(usize, Vec<u32>),
-    /// Normal distributions, truncated to the range of the domain: mean and 1/σ of each component.
-    Continuous(Domain, Vec<f64>, Vec<f64>),
-    /// The same with a step. Many trials have the same value, so there are fewer distributions (mean, σ) than components.
-    Stepped(Domain, f64, Vec<[f64; 2]>, Vec<u32>),
+    /// The choice of each trial.
+    Categorical { choices: usize, observed: Vec<u32> },
+    /// Normal distributions, truncated to the range of the domain.
+    Continuous { domain: Domain, mean: Vec<f64>, inverse_deviation: Vec<f64> },
+    /// The same with a step. Many trials have the same value, so there are fewer distributions [mean, σ] than components;
+    /// `index` says which one a component has.
+    Stepped { domain: Domain, step: f64, normals: Vec<[f64; 2]>, index: Vec<u32> },
 }
 
 impl Mixture {
@@ -67,7 +68,8 @@ impl Mixture {
         let mut log_scale: Vec<f64> = weights.iter().map(|weight| weight.ln()).collect();
         let axes = group.iter().zip(columns).map(|((_, domain), column)| match *domain {
             Domain::Categorical(choices) => {
-                Axis::Categorical(choices, column.iter().map(|choice| *choice as u32).collect())
+                let observed = column.iter().map(|choice| *choice as u32).collect();
+                Axis::Categorical { choices, observed }
             }
             Domain::Numeric { .. } => normal(*domain, column, &mut log_scale),
         });
@@ -86,32 +88,26 @@ impl Mixture {
         let u = random.uniform();
         let component = self.cumulative[..last].partition_point(|sum| *sum < u);
         let mut number = |axis: &Axis| match axis {
-            Axis::Categorical(choices, observed) => {
-                // The observed choice, or with the rest of the probability any.
-                let (u, n) = (random.uniform(), observed.len());
-                let [hit, miss] = categorical(*choices, n);
-                let observed = observed.get(component).map(|choice| *choice as usize);
+            Axis::Categorical { choices, observed } => {
+                let u = random.uniform();
+                let [hit, miss] = categorical(*choices, observed.len());
+                let probability = |choice: usize| match observed.get(component) {
+                    None => 1.0 / *choices as f64,
+                    Some(observed) if choice == *observed as usize => hit,
+                    Some(_) => miss,
+                };
                 let mut sum = 0.0;
                 let below = (0..choices - 1).take_while(|choice| {
-                    sum += match observed {
-                        None => 1.0 / *choices as f64,
-                        Some(observed) => {
-                            if *choice == observed {
-                                hit
-                            } else {
-                                miss
-                            }
-                        }
-                    };
+                    sum += probability(*choice);
                     sum < u
                 });
                 below.count() as f64
             }
-            Axis::Continuous(domain, mean, inverse) => {
-                truncated(domain, mean[component], 1.0 / inverse[component], random)
+            Axis::Continuous { domain, mean, inverse_deviation } => {
+                truncated(domain, mean[component], 1.0 / inverse_deviation[component], random)
             }
-            Axis::Stepped(domain, _, kernels, kernel) => {
-                let [mean, deviation] = kernels[kernel[component] as usize];
+            Axis::Stepped { domain, normals, index, .. } => {
+                let [mean, deviation] = normals[index[component] as usize];
                 truncated(domain, mean, deviation, random)
             }
         };
@@ -125,28 +121,24 @@ impl Mixture {
         let mut stepped = Vec::new();
         for (axis, x) in self.axes.iter().zip(point) {
             match axis {
-                Axis::Categorical(choices, observed) => {
+                Axis::Categorical { choices, observed } => {
                     let [hit, miss] = categorical(*choices, observed.len()).map(f64::ln);
                     for (log, choice) in logs.iter_mut().zip(observed) {
                         *log += if *choice == *x as u32 { hit } else { miss };
                     }
                     logs[observed.len()] -= (*choices as f64).ln();
                 }
-                Axis::Continuous(domain, mean, inverse) => {
+                Axis::Continuous { domain, mean, inverse_deviation } => {
                     let x = domain.place(*x);
-                    for ((log, mean), inverse) in logs.iter_mut().zip(mean).zip(inverse) {
+                    for ((log, mean), inverse) in logs.iter_mut().zip(mean).zip(inverse_deviation) {
                         let z = (x - mean) * inverse;
                         *log -= 0.5 * z * z;
                     }
                 }
-                Axis::Stepped(domain, step, kernels, kernel) => {
+                Axis::Stepped { domain, step, normals, index } => {
                     let ends = [-0.5, 0.5].map(|share| domain.place(x + share * step));
-                    stepped.push(Masses {
-                        kernels,
-                        kernel,
-                        ends,
-                        logs: vec![f64::NAN; kernels.len()],
-                    });
+                    let logs = vec![f64::NAN; normals.len()];
+                    stepped.push(Masses { normals, index, ends, logs });
                 }
             }
         }
@@ -166,8 +158,8 @@ impl Mixture {
 
 /// Logarithms of the masses that the distributions of a parameter with a step have at one of its values.
 struct Masses<'a> {
-    kernels: &'a [[f64; 2]],
-    kernel: &'a [u32],
+    normals: &'a [[f64; 2]],
+    index: &'a [u32],
     /// The ends of the interval that is rounded to the value.
     ends: [f64; 2],
     /// Of each distribution, NaN if not yet known.
@@ -177,13 +169,13 @@ struct Masses<'a> {
 impl Masses<'_> {
     /// Of a component.
     fn log(&mut self, component: usize) -> f64 {
-        let kernel = self.kernel[component] as usize;
-        if self.logs[kernel].is_nan() {
-            let [mean, deviation] = self.kernels[kernel];
+        let i = self.index[component] as usize;
+        if self.logs[i].is_nan() {
+            let [mean, deviation] = self.normals[i];
             let [left, right] = self.ends.map(|end| (end - mean) / deviation);
-            self.logs[kernel] = log_mass(left, right);
+            self.logs[i] = log_mass(left, right);
         }
-        self.logs[kernel]
+        self.logs[i]
     }
 }
 
@@ -248,18 +240,17 @@ fn normal(domain: Domain, mut mean: Vec<f64>, log_scale: &mut [f64]) -> Axis {
     }
     let Some(step) = step else {
         deviation.iter_mut().for_each(|deviation| *deviation = 1.0 / *deviation);
-        return Axis::Continuous(domain, mean, deviation);
+        return Axis::Continuous { domain, mean, inverse_deviation: deviation };
     };
-    let (mut kernels, mut known) = (Vec::new(), HashMap::new());
-    let pairs = mean.into_iter().zip(deviation);
-    let kernel = pairs.map(|(mean, deviation)| {
+    let (mut normals, mut known) = (Vec::new(), HashMap::new());
+    let index = mean.into_iter().zip(deviation).map(|(mean, deviation)| {
         *known.entry([mean, deviation].map(f64::to_bits)).or_insert_with(|| {
-            kernels.push([mean, deviation]);
-            kernels.len() as u32 - 1
+            normals.push([mean, deviation]);
+            normals.len() as u32 - 1
         })
     });
-    let kernel = kernel.collect();
-    Axis::Stepped(domain, step, kernels, kernel)
+    let index = index.collect();
+    Axis::Stepped { domain, step, normals, index }
 }
 
 /// Φ(x), the distribution function of the standard normal distribution.

@@ -48,8 +48,7 @@ impl Tpe {
                 }
             }
         }
-        random.complete(space, &mut point);
-        point
+        random.complete(space, point)
     }
 
     /// The parameters with more than one value, those that are active together in one group. A group comes after those in
