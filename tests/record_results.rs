@@ -122,4 +122,19 @@ fn a_split_that_check_rejects_is_not_trained_on() {
     refused(folder, &format!("{TRAIN} {cut}"), 65, problem);
     refused(folder, &format!("{TRAIN} {cut} --check"), 65, problem);
     assert_eq!(fs::read_dir(folder.join("cut/ckpt")).unwrap().count(), 0);
+
+    // An input of the training, in another group of the validation.
+    let other: Vec<f32> = groups.iter().map(|group| group + 100.0).collect();
+    npy(&folder.join("g.npy"), &[100], &other);
+    done(
+        folder,
+        &format!(
+            "{import} -o other
+             ds-prep split grouped --train 100% --test 0 --validation-from other -o split-same.json
+             ds-prep stats split-same.json -o stats-same.json"
+        ),
+    );
+    let same = "-s data.split=split-same.json -s data.stats=stats-same.json --run same";
+    refused(folder, "ds-prep check split-same.json", 65, "has the same input as");
+    refused(folder, &format!("{TRAIN} {same}"), 65, "has the same input as");
 }

@@ -353,13 +353,6 @@ fn records_of_a_group_stay_together_and_bad_records_are_named() {
     let count = |name: &str| given[name][0]["samples"].as_array().map_or(0, Vec::len);
     assert_eq!([count("train"), count("validation"), count("test")], [50, 50, 0]);
     refused(folder, "ds-prep audit given.json", 65, "has the same input as");
-    refused(
-        folder,
-        "ds-prep stats given.json -o given-stats.json && train-stage regression --example > config.yaml
-         train-stage regression -c config.yaml -s data.split=given.json -s data.stats=given-stats.json --run x",
-        65,
-        "has the same input as",
-    );
 
     // Frames of trajectories; all pairs of a trajectory are one group.
     done(
