@@ -153,7 +153,7 @@ fn inputs_that_do_not_fit_are_named_and_named_datasets_are_found() {
          evaluate score vectors-run --data vectors.json -o vectors-score"
         ),
     );
-    let methods = &metrics(folder, "vectors-score")["metrics"];
+    let methods = &metrics(folder, "vectors-score")["overall"]["field"];
     assert!(methods["linear"].is_object() && methods["persistence"].is_null(), "{methods}");
 
     // A dataset of a file of trajectories, named in both ways.
