@@ -4,7 +4,7 @@ Searches: on each problem, from the same 50 seeds, the best value after 30, 60 a
 Mann-Whitney test must not show longhaul's regrets to be larger (p > 0.05).
 
 Speed: one suggestion of TPE in 10 dimensions after 100, 1,000 and 10,000 trials must be at least 20 times faster than
-Optuna's ask with its journal storage.
+Optuna's ask with its journal storage, the fastest of several each.
 
     .deps/interop/bin/python tests/interop/study.py target/release/examples
 """
@@ -202,12 +202,12 @@ def speed():
                 storage=JournalStorage(JournalFileBackend(path)), study_name="speed", sampler=SAMPLERS["tpe"](1))
             trial = study.ask(space)
             opened = 1e3 * (time.perf_counter() - start)
-            for _ in range(5):
+            for _ in range(11):
                 study.tell(trial, 0.0)
                 start = time.perf_counter()
                 trial = study.ask(space)
                 times.append(1e3 * (time.perf_counter() - start))
-        warm = float(np.median(times))
+        warm = min(times)
         fine &= warm > 20 * row["ms"]
         print(f"{row['space']:>14} {row['trials']:6} {row['ms']:9.3f} {warm:9.2f} {opened:9.1f}", flush=True)
     return fine

@@ -6,6 +6,7 @@ use crate::space::Domain;
 use crate::trial::Trial;
 use libm::{erf, erfc};
 use statrs::function::erf::erfc_inv;
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::f64::consts::{PI, SQRT_2};
 
@@ -20,9 +21,11 @@ const NEGLIGIBLE: f64 = 45.0;
 pub struct Mixture {
     /// Of each component, the weights up to it.
     cumulative: Vec<f64>,
-    /// Of each component, the logarithm of its weight over that of what its normal distributions are divided by: the mass
-    /// within the range and, without a step, σ√(2π).
+    /// Of each component, the logarithm of its weight, less those of σ√(2π) of parameters without a step.
     log_scale: Vec<f64>,
+    /// Of each component, the logarithm of its normal distributions' mass within the range, by which they are divided;
+    /// NaN until it is needed.
+    log_mass: Vec<Cell<f64>>,
     axes: Vec<Axis>,
 }
 
@@ -79,7 +82,8 @@ impl Mixture {
             sum += *weight;
             *weight = sum;
         });
-        Self { cumulative: weights, log_scale, axes }
+        let log_mass = vec![Cell::new(f64::NAN); n + 1];
+        Self { cumulative: weights, log_scale, log_mass, axes }
     }
 
     /// A random point, with one number for each parameter of the group.
@@ -87,31 +91,7 @@ impl Mixture {
         let last = self.cumulative.len() - 1;
         let u = random.uniform();
         let component = self.cumulative[..last].partition_point(|sum| *sum < u);
-        let mut number = |axis: &Axis| match axis {
-            Axis::Categorical { choices, observed } => {
-                let u = random.uniform();
-                let [hit, miss] = categorical(*choices, observed.len());
-                let probability = |choice: usize| match observed.get(component) {
-                    None => 1.0 / *choices as f64,
-                    Some(observed) if choice == *observed as usize => hit,
-                    Some(_) => miss,
-                };
-                let mut sum = 0.0;
-                let below = (0..choices - 1).take_while(|choice| {
-                    sum += probability(*choice);
-                    sum < u
-                });
-                below.count() as f64
-            }
-            Axis::Continuous { domain, mean, inverse_deviation } => {
-                truncated(domain, mean[component], 1.0 / inverse_deviation[component], random)
-            }
-            Axis::Stepped { domain, normals, index, .. } => {
-                let [mean, deviation] = normals[index[component] as usize];
-                truncated(domain, mean, deviation, random)
-            }
-        };
-        self.axes.iter().map(&mut number).collect()
+        self.axes.iter().map(|axis| axis.sample(component, random)).collect()
     }
 
     /// The logarithm of the density at a point, with respect to the logarithm of parameters for which that is searched;
@@ -142,17 +122,75 @@ impl Mixture {
                 }
             }
         }
-        // Masses take most of the time and are below 1, so they are left out where the other factors are already small
-        // enough. The prior comes first, because it is nowhere small.
+        // Masses take most of the time, so they are left out where the other factors are already small enough: those at
+        // the point are below 1, those to divide by above 1/3, as the means lie within the range. The prior comes first,
+        // because it is nowhere small.
+        let most_gain = 3.0_f64.ln() * self.axes.len() as f64;
         let mut most = f64::NEG_INFINITY;
         for (i, log) in logs.iter_mut().enumerate().rev() {
-            if *log > most - NEGLIGIBLE {
+            if *log + most_gain > most - NEGLIGIBLE {
                 *log += stepped.iter_mut().map(|masses| masses.log(i)).sum::<f64>();
+                *log -= self.log_mass(i);
                 most = most.max(*log);
             }
         }
         let large = logs.iter().filter(|log| **log > most - NEGLIGIBLE);
         large.map(|log| (log - most).exp()).sum::<f64>().ln() + most
+    }
+
+    /// The logarithm of the mass of a component's normal distributions within the range.
+    fn log_mass(&self, component: usize) -> f64 {
+        let known = &self.log_mass[component];
+        if known.get().is_nan() {
+            let of = |axis: &Axis| {
+                let (domain, mean, deviation) = axis.normal(component)?;
+                let (low, high) = domain.range();
+                Some(log_mass((low - mean) / deviation, (high - mean) / deviation))
+            };
+            known.set(self.axes.iter().filter_map(of).sum());
+        }
+        known.get()
+    }
+}
+
+impl Axis {
+    /// A random number from a component.
+    fn sample(&self, component: usize, random: &mut Random) -> f64 {
+        let u = random.uniform();
+        if let Some((domain, mean, deviation)) = self.normal(component) {
+            let (low, high) = domain.range();
+            let [a, b] = [low, high].map(|end| phi((end - mean) / deviation));
+            // Φ⁻¹(a + u·(b - a)).
+            let z = -SQRT_2 * erfc_inv(2.0 * (a + u * (b - a)));
+            return domain.at((mean + deviation * z).clamp(low, high));
+        }
+        let Self::Categorical { choices, observed } = self else { return f64::NAN };
+        let [hit, miss] = categorical(*choices, observed.len());
+        let probability = |choice: usize| match observed.get(component) {
+            None => 1.0 / *choices as f64,
+            Some(observed) if choice == *observed as usize => hit,
+            Some(_) => miss,
+        };
+        let mut sum = 0.0;
+        let below = (0..choices - 1).take_while(|choice| {
+            sum += probability(*choice);
+            sum < u
+        });
+        below.count() as f64
+    }
+
+    /// The normal distribution of a component: domain, mean and σ.
+    fn normal(&self, component: usize) -> Option<(&Domain, f64, f64)> {
+        match self {
+            Self::Categorical { .. } => None,
+            Self::Continuous { domain, mean, inverse_deviation } => {
+                Some((domain, mean[component], 1.0 / inverse_deviation[component]))
+            }
+            Self::Stepped { domain, normals, index, .. } => {
+                let [mean, deviation] = normals[index[component] as usize];
+                Some((domain, mean, deviation))
+            }
+        }
     }
 }
 
@@ -179,16 +217,6 @@ impl Masses<'_> {
     }
 }
 
-/// A random number of a normal distribution that is truncated to the range of a domain, rounded to its values.
-fn truncated(domain: &Domain, mean: f64, deviation: f64, random: &mut Random) -> f64 {
-    let (low, high) = domain.range();
-    let [a, b] = [low, high].map(|end| phi((end - mean) / deviation));
-    let p = a + random.uniform() * (b - a);
-    // Φ⁻¹(p).
-    let z = -SQRT_2 * erfc_inv(2.0 * p);
-    domain.at((mean + deviation * z).clamp(low, high))
-}
-
 /// The probability of the choice that one of n trials has, and of each other choice, in the component of the trial.
 fn categorical(choices: usize, n: usize) -> [f64; 2] {
     let prior = 1.0 / (n as f64 + 1.0);
@@ -196,7 +224,7 @@ fn categorical(choices: usize, n: usize) -> [f64; 2] {
 }
 
 /// Normal distributions around the observations, as wide as the larger gap to a neighbour, within bounds. Subtracts the
-/// logarithms of what they are divided by.
+/// logarithms of σ√(2π) if there is no step.
 fn normal(domain: Domain, mut mean: Vec<f64>, log_scale: &mut [f64]) -> Axis {
     let ((low, high), n) = (domain.range(), mean.len());
     let range = high - low;
@@ -229,16 +257,13 @@ fn normal(domain: Domain, mut mean: Vec<f64>, log_scale: &mut [f64]) -> Axis {
     deviation.push(range);
     mean.push(0.5 * (low + high));
     let step = if let Domain::Numeric { step, .. } = domain { step } else { None };
-    let log_narrowest = narrowest.ln();
-    for ((log, mean), deviation) in log_scale.iter_mut().zip(&mean).zip(&deviation) {
-        *log -= log_mass((low - mean) / deviation, (high - mean) / deviation);
-        if step.is_none() {
+    let Some(step) = step else {
+        let log_narrowest = narrowest.ln();
+        for (log, deviation) in log_scale.iter_mut().zip(&deviation) {
             let log_deviation =
                 if *deviation == narrowest { log_narrowest } else { deviation.ln() };
             *log -= log_deviation + 0.5 * (2.0 * PI).ln();
         }
-    }
-    let Some(step) = step else {
         deviation.iter_mut().for_each(|deviation| *deviation = 1.0 / *deviation);
         return Axis::Continuous { domain, mean, inverse_deviation: deviation };
     };
