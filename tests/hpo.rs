@@ -176,7 +176,7 @@ rounds:
   - {name: coarse, trials: 12, sampler: {kind: sobol}}
   - {name: fine, trials: 3, narrow: {top: 3, widen: 0.1}, fidelity: {steps: 7}}
 ";
-    prepare(folder, &study.replace("'{run}'", "'{run}', '{y}'"));
+    prepare(folder, &study.replace("'{run}'", "'{run}', '{y}', '{params}'"));
     done(folder, "hpo new study -c study.yaml\nhpo worker study");
     let found = trials(folder, "study");
     let x = |trial: &Value| trial["params"]["x"].as_f64().unwrap();
@@ -207,6 +207,54 @@ rounds:
     refused(folder, "hpo ask mine", 1, "all trials of the study have been started");
     refused(folder, "hpo tell mine 1 3 --final", 2, "trial 1 has ended");
     refused(folder, "hpo tell mine 7 3 --final", 2, "has not been started");
+}
+
+#[test]
+fn no_command_runs_twice_and_none_that_was_stopped_is_complete() {
+    let temporary = tempfile::tempdir().unwrap();
+    let folder = temporary.path();
+    prepare(folder, &SHORT.replace("'{run}'", "'{run}', '{number}'"));
+    // The worker is killed, but not what its command has started.
+    let children = "sh -c 'sleep 1; echo $HPO_TRIAL >> ended' &
+        hpo tell $HPO_STUDY $HPO_TRIAL 5 --step 10
+        wait
+        hpo tell $HPO_STUDY $HPO_TRIAL 6 --final";
+    fs::write(folder.join("trial.sh"), children).unwrap();
+    done(
+        folder,
+        "hpo new study -c study.yaml -s trials=2
+         hpo worker study & worker=$!
+         while ! grep -q value study/trials/00000/trial.jsonl 2> /dev/null; do sleep 0.01; done
+         kill -9 $worker; wait $worker || true
+         hpo worker study",
+    );
+    // The final value counts, not the best one.
+    assert_eq!(done(folder, "sort ended").stdout, "0\n1\n");
+    assert!(trials(folder, "study").iter().all(|trial| trial["value"] == 6.0));
+
+    // A program that catches TERM and says that all is well.
+    let trap = "trap 'exit 0' TERM
+        hpo tell $HPO_STUDY $HPO_TRIAL $3 --step 1
+        sleep 60 & wait";
+    fs::write(folder.join("trial.sh"), trap).unwrap();
+    let pruner = "-s 'pruner={kind: median, startup: 1, min_trials: 1}'";
+    done(
+        folder,
+        &format!(
+            "hpo new caught -c study.yaml -s trials=2 {pruner}
+             hpo ask caught > asked
+             hpo tell caught 0 -3 --step 1
+             for value in 1 2 3; do hpo tell caught 0 $value --final & done; wait || true
+             hpo worker caught"
+        ),
+    );
+    let journal = fs::read_to_string(folder.join("caught/trials/00000/trial.jsonl")).unwrap();
+    assert_eq!(journal.matches("\"kind\":\"end\"").count(), 1, "{journal}");
+    assert_eq!(trials(folder, "caught")[1]["state"], "pruned");
+    let stopped =
+        shell(folder, "hpo new late -c study.yaml -s trials=1 && hpo worker late --time 1s");
+    assert_eq!(stopped.status, Some(75), "{}", stopped.stderr);
+    assert_eq!(trials(folder, "late")[0]["state"], "stopped");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use manual::MANUAL;
 use serde_json::{Value, json};
 use study::claim::Claim;
 use study::record::{End, Ended, Record};
-use study::worker::command::{VERB, exec};
+use study::worker::command::{VERB, supervise};
 use study::worker::{Limits, Worker};
 use study::{Study, ask};
 use unix::budget::Budget;
@@ -65,10 +65,10 @@ enum Verb {
         #[command(flatten)]
         output: Output,
     },
-    /// Report a value of a trial; prints whether the pruner ends the trial
+    /// Report a value of a trial; for a trial of ask, print whether the pruner ends it
     ///
-    /// For trials of ask, and for the command of a worker's trial if it is not train-stage: the variables HPO_STUDY and
-    /// HPO_TRIAL name the study and the trial.
+    /// Also for the command of a worker's trial if it is not train-stage: the variables HPO_STUDY and HPO_TRIAL name the
+    /// study and the trial. A worker ends such a trial with TERM.
     Tell(TellArgs),
     /// Show the progress of a study by round
     Status {
@@ -85,21 +85,23 @@ enum Verb {
     Trials(report::TrialsArgs),
     /// Print the parameters of the best trial as a configuration
     Best(report::BestArgs),
-    /// Try trials again that have failed
+    /// Retry trials that failed, diverged or did not fit into memory
     Retry {
         /// Folder of the study
         study: PathBuf,
-        /// Numbers of trials [default: all that failed]
+        /// Numbers of trials [default: all of these]
         trials: Vec<u64>,
         #[command(flatten)]
         output: Output,
     },
     /// Write the trials for other programs
     Export(report::ExportArgs),
-    /// Run a command that ends with the worker
+    /// Run the command of a trial for a worker
     #[command(name = VERB, hide = true)]
-    Exec {
+    Supervise {
         parent: u32,
+        signal: String,
+        folder: PathBuf,
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         words: Vec<String>,
     },
@@ -154,7 +156,7 @@ struct TellArgs {
 enum State {
     /// Ended by the pruner
     Pruned,
-    /// The loss was no number
+    /// The loss was NaN or infinite
     Diverged,
     /// Too large for the memory
     OutOfMemory,
@@ -163,7 +165,16 @@ enum State {
 }
 
 fn main() -> ExitCode {
-    unix::cli::main::<Args>(|args| match args.verb {
+    unix::cli::main_with_status::<Args, ExitCode>(|args| match args.verb {
+        Verb::Supervise { parent, signal, folder, words } => {
+            supervise(parent, &signal, &folder, &words).map(ExitCode::from)
+        }
+        verb => run(verb).map(ExitCode::from),
+    })
+}
+
+fn run(verb: Verb) -> Result<Exit> {
+    match verb {
         Verb::New { study: Some(study), config: Some(config), overrides, output, .. } => {
             create(&study, &config, &overrides, Out::stdout(output))
         }
@@ -183,15 +194,15 @@ fn main() -> ExitCode {
         Verb::Best(args) => report::best(&args),
         Verb::Retry { study, trials, output } => retry(&study, &trials, Out::stdout(output)),
         Verb::Export(args) => report::export(&args),
-        Verb::Exec { parent, words } => exec(parent, &words).map(|()| Exit::Done),
-    })
+        Verb::Supervise { .. } => Ok(Exit::Usage),
+    }
 }
 
 fn create(folder: &Path, config: &Path, overrides: &[String], out: Out) -> Result<Exit> {
     let study = Study::create(folder, config, overrides, schema)?;
     let rows = (0..study.rounds().len()).map(|round| {
         let own = &study.rounds()[round];
-        let space = own.narrow.is_none().then(|| study.config().space(own).0.len());
+        let space = own.narrow.is_none().then(|| study.config().space(round).0.len());
         json!({"round": own.name, "trials": own.trials, "parameters": space})
     });
     out.rows(rows.collect::<Vec<_>>())
@@ -237,9 +248,7 @@ fn tell(args: &TellArgs) -> Result<Exit> {
             ask::Told::End(Ended { error: args.error.clone(), ..Ended::of(end(state)) })
         }
         (_, Some(value), Some(step)) => ask::Told::Step(step, value),
-        (_, Some(value), None) => {
-            ask::Told::End(Ended { value: Some(value), ..Ended::of(End::Complete) })
-        }
+        (_, Some(value), None) => ask::Told::End(Ended::with(value)),
         (None, None, _) => return Err(Error::usage("give a value, or --state")),
     };
     let prune = ask::tell(&mut study, args.trial, told)?;
@@ -249,19 +258,29 @@ fn tell(args: &TellArgs) -> Result<Exit> {
         .map(|()| Exit::Done)
 }
 
+/// What a program told in earlier attempts does not belong to the next one; train-stage sees to that itself.
+fn set_log_aside(claim: &Claim) -> Result<()> {
+    let log = claim.run()?.log();
+    let attempts = claim.record.as_ref().map_or(0, |record| record.attempts);
+    match log.exists() {
+        true => std::fs::rename(&log, log.with_file_name(format!("log-{attempts}.jsonl")))
+            .map_err(|cause| Error::io(&log, cause)),
+        false => Ok(()),
+    }
+}
+
 fn retry(folder: &Path, numbers: &[u64], out: Out) -> Result<Exit> {
     let study = Study::open(folder)?;
-    let failed = |record: &&Record| record.end.as_ref().is_some_and(|end| end.state == End::Failed);
+    let failed = |record: &&Record| {
+        let failed = [End::Failed, End::OutOfMemory, End::Diverged];
+        record.end.as_ref().is_some_and(|end| failed.contains(&end.state))
+    };
     let all = study.records().values().filter(failed).map(|record| record.number);
     let numbers = if numbers.is_empty() { all.collect() } else { numbers.to_vec() };
     let mut rows = Vec::new();
     for number in numbers {
-        match study.records().get(&number) {
-            None => return Err(Error::usage(format!("trial {number} has not been started"))),
-            Some(record) if !record.has_ended() => {
-                return Err(Error::usage(format!("trial {number} has not ended")));
-            }
-            Some(_) => {}
+        if study.records().get(&number).filter(failed).is_none() {
+            return Err(Error::usage(format!("trial {number} has not failed")));
         }
         // First, so that no snapshot with its end is believed.
         study.mark_retried(number)?;
@@ -271,6 +290,12 @@ fn retry(folder: &Path, numbers: &[u64], out: Out) -> Result<Exit> {
                 format!("another process works on trial {number}"),
             ));
         };
+        if claim.record.as_ref().filter(failed).is_none() {
+            continue;
+        }
+        if study.config().task().is_none() {
+            set_log_aside(&claim)?;
+        }
         claim.retry()?;
         rows.push(json!({"trial": number}));
     }

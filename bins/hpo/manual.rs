@@ -4,7 +4,7 @@
 pub const MANUAL: &str = "\
 EXIT STATUS
   0   Done. For worker: all trials have ended.
-  1   For worker: the first three trials failed, so the cause is hardly one of their parameters. For ask: no trial is
+  1   For worker: the first three trials failed, so the cause is probably not the parameters. For ask: no trial is
       left. For best: no trial is complete.
   2   The command line is wrong, or there is no such trial or round.
   66  The study, its configuration, or the program of its command is missing.

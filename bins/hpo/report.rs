@@ -177,7 +177,9 @@ pub fn trials(args: &TrialsArgs) -> Result<Exit> {
             let params = record.start.params.iter();
             match Out::stdout(args.output).is_json() {
                 true => _ = fields.insert("params".into(), json!(record.start.params)),
-                false => fields.extend(params.map(|(name, value)| (name.clone(), value.clone()))),
+                false => params.for_each(|(name, value)| {
+                    fields.entry(name.clone()).or_insert_with(|| value.clone());
+                }),
             }
             fields.insert("note".into(), json!(note));
             if let Some(batch) = end.and_then(|end| end.batch_size) {

@@ -2,7 +2,7 @@
 
 use crate::claim::Claim;
 use crate::pruners::Pruner;
-use crate::record::{Ended, Start};
+use crate::record::{End, Ended, Record, Start};
 use crate::study::Study;
 use crate::worker::command::write_params;
 use serde::Serialize;
@@ -35,17 +35,14 @@ pub enum Told {
     End(Ended),
 }
 
-/// Starts a new trial. Errors: 1 if the study has no trials left, or its present round none that have not been started;
-/// 73, 74.
+/// Starts a new trial. Errors: 1 if all trials have been started; 75 while a round has trials that have not ended; 73, 74.
 pub fn ask(study: &mut Study) -> Result<Asked> {
+    let wait = |study: &Study, round: usize| {
+        let name = &study.rounds()[round].name;
+        Error::new(Exit::Again, format!("the trials of round {name} have not ended"))
+    };
     for round in 0..study.rounds().len() {
-        let Some(space) = study.space_of(round)? else {
-            let name = &study.rounds()[round - 1].name;
-            return Err(Error::new(
-                Exit::Again,
-                format!("the trials of round {name} have not ended"),
-            ));
-        };
+        let Some(space) = study.begin_round(round)? else { return Err(wait(study, round - 1)) };
         for number in study.numbers_of(round, &space) {
             if study.records().contains_key(&number) {
                 continue;
@@ -63,11 +60,7 @@ pub fn ask(study: &mut Study) -> Result<Asked> {
             return Ok(Asked { trial: number, params: start.params, seed: start.seed, folder });
         }
         if !study.has_ended(round, &space) && round + 1 < study.rounds().len() {
-            let name = &study.rounds()[round].name;
-            return Err(Error::new(
-                Exit::Again,
-                format!("the trials of round {name} have not ended"),
-            ));
+            return Err(wait(study, round));
         }
     }
     Err(Error::failure("all trials of the study have been started"))
@@ -84,8 +77,7 @@ pub fn tell(study: &mut Study, number: u64, told: Told) -> Result<bool> {
         return Err(Error::usage(format!("trial {number} has ended")));
     }
     if !record.start.asked {
-        let step = record.values.keys().next_back().map_or(0, |step| step + 1);
-        return to_worker(study, number, step, told).map(|()| false);
+        return to_worker(study, number, told).map(|()| false);
     }
     let Some(mut claim) = Claim::take(study, number, &|| false)? else {
         return Err(Error::new(
@@ -93,8 +85,16 @@ pub fn tell(study: &mut Study, number: u64, told: Told) -> Result<bool> {
             format!("another process tells values of trial {number}"),
         ));
     };
+    // Another process may have told something in between.
+    if claim.record.as_ref().is_none_or(Record::has_ended) {
+        return Err(Error::usage(format!("trial {number} has ended")));
+    }
     match told {
-        Told::End(ended) => claim.end(&ended).map(|()| false),
+        Told::End(ended) => {
+            claim.end(&ended)?;
+            study.refresh()?;
+            crate::results::write_ended(study).map(|()| false)
+        }
         Told::Step(step, value) => {
             claim.value(step, value)?;
             prunes(study, &claim)
@@ -121,10 +121,12 @@ pub(crate) fn prunes(study: &mut Study, claim: &Claim) -> Result<bool> {
 }
 
 /// Leaves a value in the log of the run, where the worker that started the caller finds it.
-fn to_worker(study: &Study, number: u64, next: u64, told: Told) -> Result<()> {
-    let (step, value) = match told {
-        Told::Step(step, value) => (step, value),
-        Told::End(Ended { value: Some(value), .. }) => (next, value),
+fn to_worker(study: &Study, number: u64, told: Told) -> Result<()> {
+    let metric = &study.config().metric;
+    let (kind, record) = match told {
+        Told::Step(step, value) => ("validation", json!({ "update": step, (metric): value })),
+        Told::End(Ended { value: Some(value), .. }) => ("final", json!({ (metric): value })),
+        Told::End(Ended { state: End::Diverged, .. }) => ("final", json!({ (metric): null })),
         Told::End(_) => {
             return Err(Error::usage(format!(
                 "a worker runs trial {number} and sees its end from the exit status of the command"
@@ -134,7 +136,6 @@ fn to_worker(study: &Study, number: u64, next: u64, told: Told) -> Result<()> {
     let run = RunDir::open(&study.trial_folder(number))?;
     let lease = Lease::take(&run.lease(), || Ok(1), &|| false)?;
     let mut log = Log::open(&run.log(), lease.attempt())?;
-    let metric = &study.config().metric;
-    log.write("validation", &json!({ "update": step, (metric): value }))?;
+    log.write(kind, &record)?;
     log.sync()
 }

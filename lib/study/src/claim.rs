@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use unix::lease::{self, Lease};
 use unix::log::Log;
 use unix::run_dir::RunDir;
-use unix::{Exit, Result};
+use unix::{Error, Exit, Result};
 
 /// A trial that this process holds.
 #[derive(Debug)]
@@ -29,7 +29,9 @@ pub fn is_at_work(study: &Study, number: u64) -> Result<bool> {
     let works = |lease: PathBuf| -> Result<bool> {
         Ok(lease::observe(&lease)?.is_some_and(|seen| seen.is_at_work))
     };
-    Ok(works(folder.join("claim"))? || works(folder.join("lease"))?)
+    Ok(works(folder.join("claim"))?
+        || works(folder.join("command"))?
+        || works(folder.join("lease"))?)
 }
 
 impl Claim {
@@ -47,6 +49,12 @@ impl Claim {
         let log = log.fenced(lease.fence().clone());
         // The one who wrote it before has closed it.
         let record = study.read_now(number)?;
+        let path = folder.join("trial.jsonl");
+        if record.is_none() && path.metadata().is_ok_and(|found| found.len() > 0) {
+            let text =
+                "its first record is damaged; move the folder of the trial away to run it again";
+            return Err(Error::data(format!("{}: {text}", path.display())));
+        }
         Ok(Some(Self { number, record, folder, log, _lease: lease }))
     }
 
@@ -65,9 +73,10 @@ impl Claim {
         self.write("value", &json!({ "step": step, "value": value }))
     }
 
-    /// Records that the attempt stopped and can be resumed.
-    pub fn stop(&mut self, reason: &str) -> Result<()> {
-        self.write("stop", &json!({ "reason": reason }))
+    /// Records that the attempt stopped and can be resumed; `asked` if that was the worker's request, which says nothing
+    /// about the trial.
+    pub fn stop(&mut self, reason: &str, asked: bool) -> Result<()> {
+        self.write("stop", &json!({ "reason": reason, "asked": asked }))
     }
 
     /// Records the end of the trial.
@@ -88,6 +97,7 @@ impl Claim {
 
     /// The journal as it is now. Errors: 66, 74.
     pub fn read(&self) -> Result<Option<Record>> {
-        Record::read(&self.folder.join("trial.jsonl"), self.number, &|_| true)
+        let path = self.folder.join("trial.jsonl");
+        Ok(Record::read(&path, self.number, &|_| true)?.0)
     }
 }

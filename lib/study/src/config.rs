@@ -126,9 +126,15 @@ impl StudyConfig {
         }
     }
 
-    /// The space of a round, before it is narrowed.
-    pub fn space<'a>(&'a self, round: &'a Round) -> &'a Space {
-        round.space.as_ref().unwrap_or(&self.space)
+    /// The space of a round, before it is narrowed: its own, or that of the round before.
+    pub fn space(&self, round: usize) -> &Space {
+        let rounds = self.rounds.iter().take(round + 1).rev();
+        let mut narrowed = rounds.scan(true, |goes_on, round| {
+            let found = goes_on.then_some(round);
+            *goes_on &= round.narrow.is_some() && round.space.is_none();
+            found
+        });
+        narrowed.find_map(|round| round.space.as_ref()).unwrap_or(&self.space)
     }
 
     /// The sampler of a round.
@@ -157,7 +163,7 @@ impl StudyConfig {
         let mut violations = Violations::new();
         let mut say = |key: String, text: &str| violations.push((key, text.into()));
         match (self.trials, self.rounds.is_empty()) {
-            (None, true) => say("trials".into(), "missing: how many trials? Or define rounds"),
+            (None, true) => say("trials".into(), "missing; set trials, or define rounds"),
             (Some(_), false) => say("trials".into(), "is for studies without rounds"),
             (Some(0), true) => say("trials".into(), "must be at least 1"),
             _ => {}
@@ -187,10 +193,11 @@ impl StudyConfig {
                 true => format!("rounds.{at}.{name}"),
                 false => name.into(),
             };
-            let space = self.space(round);
+            let space = self.space(at);
             let space_key = section(round.space.is_some(), "space");
             if space.0.is_empty() && round.narrow.is_none() {
-                violations.push((space_key.clone(), "missing: which parameters?".into()));
+                violations
+                    .push((space_key.clone(), "missing; name the parameters to search".into()));
             }
             let sampler = self.sampler(round).violations(space);
             let within = |key: &str, all: Violations| -> Violations {
@@ -202,8 +209,7 @@ impl StudyConfig {
             violations.extend(within(&section(round.pruner.is_some(), "pruner"), pruner));
         }
         violations.extend(self.command_violations(&rounds));
-        violations.dedup();
-        violations
+        distinct(violations)
     }
 
     /// A program other than train-stage must be told the parameters.
@@ -216,9 +222,16 @@ impl StudyConfig {
             let place = format!("{{{name}}}");
             self.command.iter().any(|word| word.contains(&place))
         };
-        let names = rounds.iter().flat_map(|round| self.space(round).0.keys());
+        let reserved = ["params", "run", "number", "seed"];
+        let names = rounds
+            .iter()
+            .enumerate()
+            .flat_map(|(at, round)| self.space(at).0.keys().chain(round.fidelity.keys()));
         for name in names {
-            if !given(name) && !given("params") {
+            if reserved.contains(&name.as_str()) {
+                let text = format!("{{{name}}} has a meaning of its own; use another name");
+                missing.push((format!("space.{name}"), text));
+            } else if !given(name) && !given("params") {
                 let text = format!(
                     "no argument has {{{name}}} or {{params}}, so the program would not know its value"
                 );
@@ -241,7 +254,7 @@ impl StudyConfig {
                 Some(_) => format!("rounds.{at}.space"),
                 None => "space".into(),
             };
-            for (name, parameter) in &self.space(round).0 {
+            for (name, parameter) in &self.space(at).0 {
                 check(section.clone(), name, &examples(parameter));
             }
             for (name, value) in &round.fidelity {
@@ -251,8 +264,7 @@ impl StudyConfig {
         for name in self.names.values() {
             check("names".into(), name, &[]);
         }
-        violations.dedup();
-        violations
+        distinct(violations)
     }
 }
 
@@ -264,4 +276,11 @@ fn examples(parameter: &Parameter) -> Vec<Value> {
         Parameter::Int { low, high, .. } => vec![(*low).into(), (*high).into()],
         Parameter::Float { low, high, .. } => vec![(*low).into(), (*high).into()],
     }
+}
+
+/// Each violation once: that of a space which several rounds have is found several times.
+fn distinct(mut violations: Violations) -> Violations {
+    let mut seen = std::collections::HashSet::new();
+    violations.retain(|violation| seen.insert(violation.clone()));
+    violations
 }

@@ -1,7 +1,8 @@
 //! Narrowing the space of a round to where the best trials of the round before are.
 
+use crate::samplers::by_merit;
 use crate::space::{Parameter, Space};
-use crate::trial::{Point, Trial};
+use crate::trial::{Point, State, Trial};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -28,14 +29,13 @@ impl Default for Narrow {
 }
 
 impl Narrow {
-    /// The space around the best of these trials, never larger than `space`. Parameters that none of them has stay as they
-    /// are.
+    /// The space around the best of these trials, never larger than `space`; pruned ones come after complete ones. Parameters
+    /// that none of them has, and ranges of those that only one has, stay as they are.
     pub fn apply(&self, space: &Space, trials: &[Trial]) -> Space {
-        let mut best: Vec<(f64, &Trial)> =
-            trials.iter().filter_map(|trial| Some((trial.value?, trial))).collect();
-        best.retain(|(value, _)| !value.is_nan());
-        best.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.number.cmp(&b.1.number)));
-        let best: Vec<&Point> = best.iter().take(self.top).map(|(_, trial)| &trial.point).collect();
+        let mut best: Vec<&Trial> = trials.iter().filter(|trial| trial.informs()).collect();
+        best.retain(|trial| trial.state != State::Infeasible);
+        best.sort_by(|a, b| by_merit(a, b).then(a.number.cmp(&b.number)));
+        let best: Vec<&Point> = best.iter().take(self.top).map(|trial| &trial.point).collect();
         let narrowed = |(name, parameter): (&String, &Parameter)| {
             let values: Vec<f64> =
                 best.iter().filter_map(|point| point.get(name)).copied().collect();
@@ -49,6 +49,11 @@ impl Narrow {
     fn parameter(&self, parameter: &Parameter, values: &[f64]) -> Parameter {
         let Some(least) = values.iter().copied().reduce(f64::min) else { return parameter.clone() };
         let most = values.iter().copied().fold(least, f64::max);
+        // A single value says nothing about a range.
+        let is_choice = matches!(parameter, Parameter::Categorical { .. });
+        if least == most && values.len() < 2 && !is_choice {
+            return parameter.clone();
+        }
         let mut narrowed = parameter.clone();
         match &mut narrowed {
             Parameter::Categorical { choices, .. } => {
@@ -81,7 +86,6 @@ impl Narrow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trial::State;
     use serde_json::json;
 
     fn space(value: serde_json::Value) -> Space {

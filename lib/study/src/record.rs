@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::path::Path;
+use unix::log::Damaged;
 use unix::{Result, log};
 
 /// How a trial ended.
@@ -19,7 +20,7 @@ pub enum End {
     Complete,
     /// The pruner ended it.
     Pruned,
-    /// Its loss was no number.
+    /// Its loss was NaN or infinite.
     Diverged,
     /// It did not fit into memory.
     OutOfMemory,
@@ -111,14 +112,14 @@ pub struct Record {
 
 impl Record {
     /// Reads the journal of trial `number`; `None` if it has not been started. Records that `is_visible` refuses, given
-    /// their time, are left out. Errors: 66, 74.
+    /// their time, and those after them are left out. Also returns the damaged lines. Errors: 66, 74.
     pub fn read(
         path: &Path,
         number: u64,
         is_visible: &dyn Fn(&str) -> bool,
-    ) -> Result<Option<Self>> {
+    ) -> Result<(Option<Self>, Damaged)> {
         if path.symlink_metadata().is_err() {
-            return Ok(None);
+            return Ok((None, Damaged::default()));
         }
         let mut found: Option<Self> = None;
         let mut is_hidden = false;
@@ -129,8 +130,7 @@ impl Record {
                 add(&mut found, number, time, record);
             }
         })?;
-        damaged.tell(path);
-        Ok(found)
+        Ok((found, damaged))
     }
 
     /// Whether no worker need touch it any more.
@@ -204,13 +204,20 @@ fn add(found: &mut Option<Record>, number: u64, time: String, mut record: Map<St
                 own.values.insert(step, record.get("value").and_then(Value::as_f64));
             }
         }
-        ("stop", Some(own)) => own.stopped = text(&record, "reason"),
+        ("stop", Some(own)) => {
+            own.stopped = text(&record, "reason");
+            if record.get("asked").and_then(Value::as_bool) == Some(true) {
+                own.fruitless = 0;
+            }
+        }
         ("end", Some(own)) => {
             own.end = serde_json::from_value(Value::Object(record)).ok();
             own.ended = Some(time);
         }
         ("retry", Some(own)) => {
             (own.end, own.ended, own.fruitless, own.retry) = (None, None, 0, true);
+            // Those of its log are read again.
+            own.values.clear();
         }
         _ => {}
     }
@@ -227,6 +234,14 @@ impl Ended {
     /// An end without a value.
     pub fn of(state: End) -> Self {
         Self { state, value: None, error: None, batch_size: None }
+    }
+
+    /// An end with a value: complete, or diverged if it is not finite.
+    pub fn with(value: f64) -> Self {
+        match value.is_finite() {
+            true => Self { value: Some(value), ..Self::of(End::Complete) },
+            false => Self::of(End::Diverged),
+        }
     }
 
     /// An end with an error.

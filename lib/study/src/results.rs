@@ -38,6 +38,15 @@ pub fn write(study: &Study, round: usize, space: &Space) -> Result<()> {
     publish_bytes(&history, list.as_bytes())
 }
 
+/// Writes the results of every round that has ended. Errors: 65, 66, 73, 74.
+pub fn write_ended(study: &Study) -> Result<()> {
+    for round in 0..study.rounds().len() {
+        let space = study.space_of(round)?.filter(|space| study.has_ended(round, space));
+        space.map_or(Ok(()), |space| write(study, round, &space))?;
+    }
+    Ok(())
+}
+
 /// A trial as in trials_history.json.
 pub fn entry(record: &Record) -> Value {
     let state = match record.end.as_ref().map(|end| end.state) {

@@ -41,6 +41,8 @@ pub struct Study {
     records: BTreeMap<u64, Record>,
     /// Number of trials in the snapshot.
     in_snapshot: usize,
+    /// Trials whose journals have damaged lines, of which a warning was printed.
+    warned: BTreeSet<u64>,
 }
 
 /// The content of the snapshot.
@@ -73,10 +75,9 @@ impl Study {
             whole.file_name().map_or("study".into(), |name| name.to_string_lossy().into_owned())
         };
         config.name = Some(config.name.take().unwrap_or_else(default_name));
-        if config.directory.is_none() {
-            let own = std::env::current_dir();
-            config.directory = Some(own.map_err(|cause| Error::open(Path::new("."), cause))?);
-        }
+        let directory = config.directory.take().unwrap_or(PathBuf::from("."));
+        let directory = directory.canonicalize().map_err(|cause| Error::open(&directory, cause))?;
+        config.directory = Some(directory);
         let schema = config.task().map(|task| schema(&config.command[0], task)).transpose()?;
         if let Some(schema) = &schema {
             let wrong = config.key_violations(&KeySchema::new(schema));
@@ -84,7 +85,8 @@ impl Study {
                 wrong.iter().map(|(key, text)| format!("{key}: {text}")).collect();
             if !lines.is_empty() {
                 let task = config.task().unwrap_or_default();
-                let first = format!("{}: it does not fit to the task {task}", file.display());
+                let first =
+                    format!("{}: does not match the configuration of {task}", file.display());
                 return Err(Error::list(unix::Exit::Config, first, &lines));
             }
         }
@@ -95,7 +97,7 @@ impl Study {
             if study.config == config {
                 return Ok(study);
             }
-            let cause = "it is another study; choose another folder";
+            let cause = "it is another study, or of another directory; choose another folder";
             return Err(Error::create(&own, cause));
         }
         if let Ok(mut entries) = std::fs::read_dir(folder)
@@ -118,14 +120,22 @@ impl Study {
     pub fn open(folder: &Path) -> Result<Self> {
         let file = folder.join("study.yaml");
         if !file.exists() {
-            return Err(Error::open(&file, "there is no study; create one with `hpo new`"));
+            return Err(Error::open(&file, "this is not a study; create one with `hpo new`"));
         }
-        let none = |_: &str| None;
-        let config = load::<StudyConfig>(&[file], &[], &none, &StudyConfig::violations)?.config;
+        // Its variables are substituted already.
+        let config: StudyConfig = serde_yaml::from_slice(&small::read(&file, MAX_BYTES)?)
+            .map_err(|cause| Error::config(format!("{}: {cause}", file.display())))?;
         let rounds = config.rounds();
         // The command of a trial runs in another directory.
         let folder = std::path::absolute(folder).map_err(|cause| Error::open(folder, cause))?;
-        let mut study = Self { folder, config, rounds, records: BTreeMap::new(), in_snapshot: 0 };
+        let mut study = Self {
+            folder,
+            config,
+            rounds,
+            records: BTreeMap::new(),
+            in_snapshot: 0,
+            warned: BTreeSet::new(),
+        };
         study.read_snapshot()?;
         study.refresh()?;
         Ok(study)
@@ -198,30 +208,43 @@ impl Study {
         first..first + count
     }
 
-    /// The space of a round: that of the configuration, or the one that was narrowed when the round began. `None` if it is
-    /// narrowed and the round before has not ended. Errors: 65, 66, 73, 74.
+    /// The space of a round: that of the configuration, or the one that was narrowed when the round began, or would be now.
+    /// `None` if it is narrowed and the round before has not ended. Errors: 65, 66, 74.
     pub fn space_of(&self, round: usize) -> Result<Option<Space>> {
         let own = &self.rounds[round];
         let Some(narrow) = &own.narrow else {
-            return Ok(Some(self.config.space(own).clone()));
+            return Ok(Some(self.config.space(round).clone()));
         };
-        let file = self.round_folder(round).join("space.json");
-        let stored =
-            small::read_json::<Space>(&file, MAX_BYTES, "move it away to compute it again")?;
+        let advice = "move it away to compute it again";
+        let stored = small::read_json::<Space>(&self.space_file(round), MAX_BYTES, advice)?;
         if stored.is_some() {
             return Ok(stored);
         }
-        let Some(before) = self.space_of(round - 1)? else { return Ok(None) };
-        if !self.has_ended(round - 1, &before) {
-            return Ok(None);
+        let before = self.space_of(round - 1)?.filter(|before| self.has_ended(round - 1, before));
+        Ok(before.map(|before| narrow.apply(&before, &self.trials(round - 1, &before))))
+    }
+
+    /// The space of a round that begins now; `None` if the round before has not ended. Errors: 65, 66, 73, 74.
+    pub fn begin_round(&self, round: usize) -> Result<Option<Space>> {
+        if round > 0 {
+            let before = self.space_of(round - 1)?;
+            if !before.is_some_and(|before| self.has_ended(round - 1, &before)) {
+                return Ok(None);
+            }
         }
-        let space = narrow.apply(&before, &self.trials(round - 1, &before));
+        let space = self.space_of(round)?;
+        let file = self.space_file(round);
+        if self.rounds[round].narrow.is_none() || file.exists() {
+            return Ok(space);
+        }
         create_folder(&self.round_folder(round))?;
-        // Another process may have read other records, if it sees them late: the first one decides.
-        if publish_new(&file, text::json_pretty(&space)?.as_bytes())? {
-            return Ok(Some(space));
-        }
-        small::read_json(&file, MAX_BYTES, "move it away to compute it again")
+        // Another process may know other records, if it sees them late: the first one decides.
+        publish_new(&file, text::json_pretty(&space)?.as_bytes())?;
+        self.space_of(round)
+    }
+
+    fn space_file(&self, round: usize) -> PathBuf {
+        self.round_folder(round).join("space.json")
     }
 
     /// Whether all trials of a round have ended.
@@ -285,17 +308,23 @@ impl Study {
 
     /// Reads the journal of a trial as it is now. Errors: 66, 74.
     pub fn read_now(&self, number: u64) -> Result<Option<Record>> {
-        Record::read(&self.trial_folder(number).join("trial.jsonl"), number, &|_| true)
+        let path = self.trial_folder(number).join("trial.jsonl");
+        Ok(Record::read(&path, number, &|_| true)?.0)
     }
 
     /// Reads the journal of a trial of which another process may be the writer.
-    fn read(&self, number: u64) -> Result<Option<Record>> {
+    fn read(&mut self, number: u64) -> Result<Option<Record>> {
         let delay = fail::visibility_delay(number);
         let latest = SystemTime::now().checked_sub(delay).map(format_utc);
         let is_visible = |time: &str| {
             delay == Duration::ZERO || latest.as_deref().is_none_or(|latest| time <= latest)
         };
-        Record::read(&self.trial_folder(number).join("trial.jsonl"), number, &is_visible)
+        let path = self.trial_folder(number).join("trial.jsonl");
+        let (record, damaged) = Record::read(&path, number, &is_visible)?;
+        if damaged.count > 0 && self.warned.insert(number) {
+            damaged.tell(&path);
+        }
+        Ok(record)
     }
 
     fn snapshot(&self) -> PathBuf {
@@ -321,12 +350,13 @@ impl Study {
 
     /// Writes a snapshot if there is much to add to the last one. It holds copies, so a failure is only a warning.
     pub fn save_snapshot(&mut self) {
+        let ended = self.records.values().filter(|record| record.has_ended()).count();
+        if ended < self.in_snapshot + SNAPSHOT_EVERY {
+            return;
+        }
         let retried = self.retried().unwrap_or_default();
         let is_settled = |record: &&Record| record.has_ended() && !retried.contains(&record.number);
         let ended: Vec<Record> = self.records.values().filter(is_settled).cloned().collect();
-        if ended.len() < self.in_snapshot + SNAPSHOT_EVERY {
-            return;
-        }
         let count = ended.len();
         let written = serde_json::to_vec(&Snapshot { trials: ended })
             .map_err(Error::bug)

@@ -72,7 +72,7 @@ impl Sampler {
 
 /// Orders ended trials, the best first: complete ones by value, then pruned ones, those with more steps first, then
 /// infeasible ones.
-fn by_merit(a: &Trial, b: &Trial) -> Ordering {
+pub(crate) fn by_merit(a: &Trial, b: &Trial) -> Ordering {
     let rank = |trial: &Trial| match (trial.state, trial.value, trial.last()) {
         (State::Complete, Some(value), _) => (0, 0, value),
         (State::Pruned, _, Some((step, value))) => (1, u64::MAX - step, value),

@@ -2,25 +2,35 @@
 
 use crate::config::StudyConfig;
 use crate::record::Start;
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{
+    Pid, Signal, kill_process, kill_process_group, set_parent_process_death_signal,
+};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+use unix::lease::Lease;
 use unix::publish::publish_bytes;
-use unix::small;
-use unix::{Error, Result, config::to_yaml};
+use unix::signal::Signals;
+use unix::{Error, Exit, Result, config::to_yaml, small};
 
-/// The hidden subcommand of hpo that runs a command which ends with it ([`exec`]).
-pub const VERB: &str = "exec";
+/// The hidden subcommand of hpo that runs the command of a trial ([`supervise`]).
+pub const VERB: &str = "supervise";
+/// A command that is asked to stop may need this long to save a checkpoint.
+const GRACE: Duration = Duration::from_secs(600);
+/// How often a supervisor looks at the command: a signal that reaches both counts as one if it is passed on within 0.1 s.
+const POLL: Duration = Duration::from_millis(10);
 
 /// The running command of a trial.
 pub struct Running {
     child: Child,
     output: PathBuf,
+    /// Bytes that earlier attempts wrote.
+    written: u64,
 }
 
 /// Writes the configuration keys of a trial to `params.yaml` in its folder.
@@ -68,10 +78,11 @@ pub fn words(
     config: &StudyConfig,
     number: u64,
     start: &Start,
-    folder: &Path,
-    params: &Path,
+    fidelity: &BTreeMap<String, Value>,
+    paths: [&Path; 2],
     retry: bool,
 ) -> Vec<String> {
+    let [params, folder] = paths;
     let mut words: Vec<String> = config.command.clone();
     if config.task().is_some() {
         let paths = [params, folder].map(|path| path.display().to_string());
@@ -86,8 +97,9 @@ pub fn words(
     };
     // A parameter that is not active is empty.
     let rounds = config.rounds();
-    let names = rounds.iter().flat_map(|round| config.space(round).0.keys().cloned());
+    let names = (0..rounds.len()).flat_map(|round| config.space(round).0.keys().cloned());
     let mut places: BTreeMap<String, String> = names.map(|name| (name, String::new())).collect();
+    places.extend(fidelity.iter().map(|(name, value)| (name.clone(), text(value))));
     places.extend(start.params.iter().map(|(name, value)| (name.clone(), text(value))));
     places.insert("params".into(), params.display().to_string());
     places.insert("run".into(), folder.display().to_string());
@@ -117,10 +129,11 @@ fn filled(word: &str, places: &BTreeMap<String, String>) -> String {
 }
 
 impl Running {
-    /// Starts the command in its own process group, so that signals for the worker reach it only through the worker. Its
+    /// Starts the command, which gets `signal` (TERM or USR1) when it is to stop. Its
     /// output is appended to `output.log` in `folder`. Errors: 66 if there is no such program; 73.
     pub fn start(
         words: &[String],
+        signal: &str,
         directory: Option<&Path>,
         folder: &Path,
         variables: &[(&str, String)],
@@ -128,60 +141,93 @@ impl Running {
         let output = folder.join("output.log");
         let file = OpenOptions::new().append(true).create(true).open(&output);
         let file = file.map_err(|cause| Error::create(&output, cause))?;
+        let written = file.metadata().map_err(|cause| Error::io(&output, cause))?.len();
         let copy = file.try_clone().map_err(|cause| Error::create(&output, cause))?;
         // Not by its path, because the file may have been replaced since.
         let mut command = Command::new("/proc/self/exe");
-        command.arg(VERB).arg(std::process::id().to_string()).args(words);
+        command.arg(VERB).arg(std::process::id().to_string()).arg(signal).arg(folder).arg("--");
+        command.args(words);
         command.envs(variables.iter().map(|(name, value)| (name, value)));
         command.current_dir(directory.unwrap_or(Path::new(".")));
         command.process_group(0).stdin(Stdio::null()).stdout(file).stderr(copy);
         let child = command.spawn();
         let child =
             child.map_err(|cause| Error::failure(format!("cannot start a process: {cause}")))?;
-        Ok(Self { child, output })
+        Ok(Self { child, output, written })
     }
 
     /// The exit status once the command has exited, 128+n for signal n.
     pub fn ended(&mut self) -> Result<Option<u8>> {
         let status = self.child.try_wait();
         let status = status.map_err(|cause| Error::failure(format!("wait: {cause}")))?;
-        let code = |status: std::process::ExitStatus| {
-            let code = status.code().or(status.signal().map(|signal| 128 + signal));
-            code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX)
-        };
         Ok(status.map(code))
     }
 
-    /// Sends a signal to the command and its descendants.
-    pub fn send(&self, signal: Signal) {
-        if let Some(group) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
-            let _ = kill_process_group(group, signal); // it may just have exited
+    /// Asks the command to stop.
+    pub fn stop(&self) {
+        if let Some(id) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
+            let _ = kill_process(id, Signal::TERM); // it may just have exited
         }
     }
 
     /// The last line that the command wrote.
     pub fn last_line(&self) -> Option<String> {
         let file = small::open(&self.output).ok()?;
-        let size = file.metadata().ok()?.len();
+        let size = file.metadata().ok()?.len().checked_sub(self.written)?;
         let mut end = vec![0; size.min(4096) as usize];
-        let from = size - end.len() as u64;
+        let from = self.written + size - end.len() as u64;
         file.read_exact_at(&mut end, from).ok()?;
         let text = String::from_utf8_lossy(&end);
         text.lines().rev().find(|line| !line.trim().is_empty()).map(unix::text::line)
     }
 }
 
-/// Replaces this process by a command that gets TERM when the process `parent`, which started it, is killed. Returns only
-/// if that fails. Errors: 66 if there is no such program; 75 if the parent is gone.
-pub fn exec(parent: u32, words: &[String]) -> Result<()> {
-    rustix::process::set_parent_process_death_signal(Some(Signal::TERM))
+/// Runs a command for the worker `parent` and returns its exit status. While the command runs, this process holds the lease
+/// `folder`/command, so that nobody starts it a second time, even if the worker was killed. A request to stop, also that
+/// the worker has died, is passed on to the command and its descendants as `signal`; those that have not ended after
+/// [`GRACE`] are killed. Errors: 66 if there is no such program; 75 if the worker is gone or another process holds the
+/// lease.
+pub fn supervise(parent: u32, signal: &str, folder: &Path, words: &[String]) -> Result<u8> {
+    let signals = Signals::install()?;
+    set_parent_process_death_signal(Some(Signal::TERM))
         .map_err(|cause| Error::failure(format!("prctl: {cause}")))?;
     if std::os::unix::process::parent_id() != parent {
-        return Err(Error::new(unix::Exit::Again, "the worker was killed"));
+        return Err(Error::new(Exit::Again, "the worker was killed"));
     }
+    let _lease = Lease::take(&folder.join("command"), || Ok(1), &|| false)?;
     let (program, arguments) = words.split_first().ok_or_else(|| Error::usage("no command"))?;
-    let cause = Command::new(program).args(arguments).exec();
-    Err(Error::open(Path::new(program), cause))
+    let child = Command::new(program).args(arguments).process_group(0).spawn();
+    let mut child = child.map_err(|cause| Error::open(Path::new(program), cause))?;
+    let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    let send = |signal: Signal| {
+        let _ = group.map(|group| kill_process_group(group, signal)); // it may just have ended
+    };
+    let signal = if signal == "USR1" { Signal::USR1 } else { Signal::TERM };
+    let mut requested: Option<Instant> = None;
+    loop {
+        let status = child.try_wait();
+        let status = status.map_err(|cause| Error::failure(format!("wait: {cause}")))?;
+        if let Some(status) = status {
+            // Descendants that it has left behind.
+            send(Signal::TERM);
+            return Ok(code(status));
+        }
+        match requested {
+            None if signals.stop_requested().is_some() => {
+                requested = Some(Instant::now());
+                send(signal);
+            }
+            Some(since) if since.elapsed() > GRACE => send(Signal::KILL),
+            _ => {}
+        }
+        std::thread::sleep(POLL);
+    }
+}
+
+/// An exit status, 128+n for signal n.
+fn code(status: ExitStatus) -> u8 {
+    let code = status.code().or(status.signal().map(|signal| 128 + signal));
+    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX)
 }
 
 #[cfg(test)]

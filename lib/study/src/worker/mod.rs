@@ -17,8 +17,8 @@ use unix::{Error, Result, note};
 
 /// How often a worker without a trial looks again.
 const PAUSE: Duration = Duration::from_secs(2);
-/// A worker gives up if this many trials fail before any trial of the study has succeeded: the cause is then hardly one
-/// of the parameters.
+/// A worker gives up if this many trials fail before any trial of the study has succeeded: the cause is then probably not
+/// the parameters.
 const FAILURES: usize = 3;
 
 /// What a worker may do.
@@ -114,6 +114,7 @@ impl Worker {
             open +=
                 self.study.numbers_of(round, &space).filter(|number| !ended(number)).count() as u64;
         }
+        crate::results::write_ended(&self.study)?;
         if open > 0 {
             note!("stopped: {why}; the same command resumes");
         }
@@ -130,8 +131,7 @@ impl Worker {
     /// The next trial to run, claimed.
     fn next(&mut self) -> Result<Next> {
         for round in self.rounds() {
-            let first = self.study.first_of(round);
-            let Some(space) = self.study.space_of(round)? else { return Ok(Next::Wait) };
+            let Some(space) = self.study.begin_round(round)? else { return Ok(Next::Wait) };
             let numbers = self.study.numbers_of(round, &space);
             let of = |study: &Study, number: u64| {
                 let record = study.records().get(&number)?;
@@ -152,9 +152,7 @@ impl Worker {
             if !self.study.has_ended(round, &space) {
                 return Ok(Next::Wait);
             }
-            if self.study.records().range(first..).next().is_some() {
-                crate::results::write(&self.study, round, &space)?;
-            }
+            crate::results::write(&self.study, round, &space)?;
         }
         self.study.save_snapshot();
         Ok(Next::Finished)
@@ -213,7 +211,7 @@ impl Worker {
             return Ok(());
         }
         Err(Error::failure(format!(
-            "the first {failed} trials failed, the last with: {}; mend the cause, then run `hpo retry` and the worker again",
+            "the first {failed} trials failed, the last with: {}; fix the cause, then run `hpo retry` and the worker again",
             last.unwrap_or("no message")
         )))
     }

@@ -5,7 +5,6 @@ use crate::ask::prunes;
 use crate::claim::Claim;
 use crate::record::{End, Ended, Record, Start};
 use crate::study::Study;
-use rustix::process::Signal;
 use serde_json::Value;
 use std::time::{Duration, Instant};
 use unix::budget::END_TIME_VARIABLE;
@@ -18,8 +17,6 @@ use unix::{Exit, Result};
 
 /// How often the command is looked at; at first more often, for commands that take no time.
 const POLL: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(200)];
-/// A command that is asked to stop may need this long to save a checkpoint.
-const GRACE: Duration = Duration::from_secs(600);
 
 /// How an attempt ended.
 pub enum Outcome {
@@ -45,8 +42,8 @@ struct Attempt<'a> {
     claim: &'a mut Claim,
     /// Steps that are in the journal already.
     known: Vec<u64>,
-    /// Step and value of the metric by validation.
-    log: Follow<Option<(u64, f64)>>,
+    /// Step and value of the metric by validation; without a step, the final value.
+    log: Follow<Option<(Option<u64>, f64)>>,
     run: RunDir,
 }
 
@@ -79,7 +76,9 @@ pub fn run(
     let params = write_params(study.config(), fidelity, &start, &folder)?;
     claim.start(&start)?;
     let retry = record.as_ref().is_some_and(|record| record.retry);
-    let words = words(study.config(), number, &start, &folder, &params, retry);
+    let words = words(study.config(), number, &start, fidelity, [&params, &folder], retry);
+    // A second TERM ends train-stage at once, without a checkpoint; USR1 does not count as one.
+    let signal = if study.config().task().is_some() { "USR1" } else { "TERM" };
     let left = end.map(|end| end.saturating_duration_since(Instant::now()).as_secs());
     let mut variables = vec![
         ("HPO_STUDY", study.folder().display().to_string()),
@@ -90,14 +89,17 @@ pub fn run(
         (END_TIME_VARIABLE, unix::time::unix_seconds().saturating_add(left).to_string())
     }));
     let directory = study.config().directory.clone();
-    let mut running = Running::start(&words, directory.as_deref(), &folder, &variables)?;
+    let mut running = Running::start(&words, signal, directory.as_deref(), &folder, &variables)?;
     let metric = study.config().metric.clone();
     let log = Follow::new(&run.log());
     let mut attempt = Attempt { study, claim, known, log, run };
     let watched = attempt.watch(&mut running, &metric, signals, end);
     if watched.is_err() {
         // Nobody would read its values; the next attempt resumes it.
-        running.send(Signal::TERM);
+        running.stop();
+        while running.ended()?.is_none() {
+            std::thread::sleep(POLL[1]);
+        }
     }
     let (status, asked) = watched?;
     attempt.settle(status, asked, &running)
@@ -117,13 +119,13 @@ impl Attempt<'_> {
         signals: Signals,
         end: Option<Instant>,
     ) -> Result<(u8, Option<Asked>)> {
-        let mut asked: Option<(Asked, Instant)> = None;
+        let mut asked = None;
         let mut pause = POLL[0];
         loop {
             let status = running.ended()?;
             let is_worse = self.follow(metric)?;
             if let Some(status) = status {
-                return Ok((status, asked.map(|(why, _)| why)));
+                return Ok((status, asked));
             }
             let why = match () {
                 () if signals.stop_requested().is_some() => Some(Asked::Signal),
@@ -131,13 +133,9 @@ impl Attempt<'_> {
                 () if is_worse => Some(Asked::Pruned),
                 () => None,
             };
-            match (asked, why) {
-                (None, Some(why)) => {
-                    running.send(Signal::TERM);
-                    asked = Some((why, Instant::now()));
-                }
-                (Some((_, since)), _) if since.elapsed() > GRACE => running.send(Signal::KILL),
-                _ => {}
+            if asked.is_none() && why.is_some() {
+                running.stop();
+                asked = why;
             }
             std::thread::sleep(pause);
             pause = (2 * pause).min(POLL[1]);
@@ -150,14 +148,17 @@ impl Attempt<'_> {
             return Ok(false);
         }
         self.log.read(|record| {
-            let is = record.get("kind").and_then(Value::as_str) == Some("validation");
-            let value = is.then(|| record.get(metric)).flatten()?;
+            let kind = record.get("kind").and_then(Value::as_str)?;
+            let value = record.get(metric).filter(|_| ["validation", "final"].contains(&kind))?;
             // What is not finite is null.
             let value = value.as_f64().or(value.is_null().then_some(f64::NAN))?;
-            Some((record.get("update").and_then(Value::as_u64).unwrap_or(0), value))
+            let step = || record.get("update").and_then(Value::as_u64).unwrap_or(0);
+            Some(((kind == "validation").then(step), value))
         })?;
-        let is_new = |(step, _): &&(u64, f64)| !self.known.contains(step);
-        let new: Vec<(u64, f64)> = self.log.iter().flatten().filter(is_new).copied().collect();
+        let new = |(step, value): &(Option<u64>, f64)| {
+            Some(((*step).filter(|step| !self.known.contains(step))?, *value))
+        };
+        let new: Vec<(u64, f64)> = self.log.iter().flatten().filter_map(new).collect();
         let mut is_worse = false;
         for (step, value) in new {
             self.known.push(step);
@@ -171,28 +172,33 @@ impl Attempt<'_> {
     fn settle(&mut self, status: u8, asked: Option<Asked>, running: &Running) -> Result<Outcome> {
         let sign = self.study.config().direction.sign();
         let best = self.claim.read()?.as_ref().and_then(|record| Record::best(record, sign));
+        let last = self.log.iter().flatten().rev().find(|(step, _)| step.is_none());
+        let value = last.map(|(_, value)| *value).or(best.map(|(_, value)| value));
         let found = status::read(&self.run.status()).ok().flatten();
-        if status == 0 {
+        // Of another program, 0 after a request to stop does not say that it is done.
+        let is_done = status == 0 && (asked.is_none() || self.study.config().task().is_some());
+        if asked == Some(Asked::Pruned) && !is_done {
+            self.block()?;
+            return finish(self.claim, Ended::of(End::Pruned));
+        }
+        if is_done {
             let metric = &self.study.config().metric;
-            let end = match best {
-                Some((_, value)) => Ended { value: Some(value), ..Ended::of(End::Complete) },
+            let end = match value {
+                Some(value) => Ended::with(value),
                 None if !self.known.is_empty() => Ended::of(End::Diverged),
                 None => Ended::failed(format!("the command ended without a value of {metric}")),
             };
             return finish(self.claim, end);
         }
-        let is_stop = [Exit::Again as u8, 128 + 15, 128 + 9, 128 + 2, 128 + 1].contains(&status);
-        if asked == Some(Asked::Pruned) {
-            self.block()?;
-            return finish(self.claim, Ended::of(End::Pruned));
-        }
+        // TERM, KILL, INT, HUP and, before train-stage has installed its handlers, USR1.
+        let is_stop = [Exit::Again as u8, 143, 137, 130, 129, 138].contains(&status);
         if is_stop || asked.is_some() {
             let reason = match asked {
                 Some(Asked::Signal) => "the worker was asked to stop".to_string(),
                 Some(_) => "time limit of the worker".to_string(),
                 None => format!("exit status {status}"),
             };
-            self.claim.stop(&reason)?;
+            self.claim.stop(&reason, asked.is_some())?;
             let by_itself = asked.is_none() && status == Exit::Again as u8;
             return Ok(Outcome::Stopped { by_itself });
         }
