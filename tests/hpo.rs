@@ -49,7 +49,7 @@ fn killed_workers_and_trials_lose_nothing_and_double_nothing() {
     let script = format!(
         "{}
         export LONGHAUL_VISIBILITY_DELAY=2
-        hpo new study -c study.yaml -s trials=$trials -s attempts=50 -s 'sampler={{kind: tpe}}'
+        hpo new study -c study.yaml -s trials=$trials -s attempts=1000 -s 'sampler={{kind: tpe}}'
         worker() {{ hpo worker study >> out 2>&1 & }}
         for i in $(seq $workers); do worker; done
         while [ $commands -gt 0 ] && ! hpo status study --json | grep -q '\"left\":0'; do
