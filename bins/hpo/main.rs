@@ -1,7 +1,9 @@
 //! `hpo`: the command line; `report.rs` has the commands that only read a study.
 
 mod manual;
+mod refit;
 mod report;
+mod seeds;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -94,6 +96,11 @@ enum Verb {
         #[command(flatten)]
         output: Output,
     },
+    /// Train the best configuration with several seeds, evaluate them on the test split, and write a report
+    ///
+    /// Several processes may run it at the same time; a run that was interrupted is resumed. The folder of the refit is a
+    /// study with one trial for each seed; it gets report.md and report.html.
+    Refit(refit::RefitArgs),
     /// Write the trials for other programs
     Export(report::ExportArgs),
     /// Run the command of a trial for a worker
@@ -193,6 +200,7 @@ fn run(verb: Verb) -> Result<Exit> {
         Verb::Trials(args) => report::trials(&args),
         Verb::Best(args) => report::best(&args),
         Verb::Retry { study, trials, output } => retry(&study, &trials, Out::stdout(output)),
+        Verb::Refit(args) => refit::refit(&args),
         Verb::Export(args) => report::export(&args),
         Verb::Supervise { .. } => Ok(Exit::Usage),
     }

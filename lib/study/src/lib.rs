@@ -11,6 +11,7 @@ pub mod narrow;
 pub mod optuna;
 pub mod pruners;
 pub mod record;
+pub mod refit;
 pub mod results;
 pub mod samplers;
 pub mod space;

@@ -79,14 +79,23 @@ impl Study {
         let directory = directory.canonicalize().map_err(|cause| Error::open(&directory, cause))?;
         config.directory = Some(directory);
         let schema = config.task().map(|task| schema(&config.command[0], task)).transpose()?;
+        Self::create_with(folder, config, schema, &file.display().to_string())
+    }
+
+    /// Creates a study with a configuration that comes from `source`, for a task with this schema of its keys.
+    pub(crate) fn create_with(
+        folder: &Path,
+        config: StudyConfig,
+        schema: Option<Value>,
+        source: &str,
+    ) -> Result<Self> {
         if let Some(schema) = &schema {
             let wrong = config.key_violations(&KeySchema::new(schema));
             let lines: Vec<String> =
                 wrong.iter().map(|(key, text)| format!("{key}: {text}")).collect();
             if !lines.is_empty() {
                 let task = config.task().unwrap_or_default();
-                let first =
-                    format!("{}: does not match the configuration of {task}", file.display());
+                let first = format!("{source}: does not match the configuration of {task}");
                 return Err(Error::list(unix::Exit::Config, first, &lines));
             }
         }

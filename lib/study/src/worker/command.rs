@@ -112,7 +112,7 @@ pub fn words(
 }
 
 /// A word with the values of the places that it names; other braces stay.
-fn filled(word: &str, places: &BTreeMap<String, String>) -> String {
+pub fn filled(word: &str, places: &BTreeMap<String, String>) -> String {
     let (mut out, mut rest) = (String::new(), word);
     while let Some((before, after)) = rest.split_once('{') {
         out += before;

@@ -60,6 +60,11 @@ impl Worker {
         self.ended
     }
 
+    /// The signals that it has received.
+    pub fn signals(&self) -> Signals {
+        self.signals
+    }
+
     /// Runs trials; returns how many are left. Errors: 1 if the first trials all fail; 73, 74.
     pub fn run(&mut self) -> Result<u64> {
         loop {
