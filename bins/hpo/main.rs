@@ -165,16 +165,11 @@ enum State {
 }
 
 fn main() -> ExitCode {
-    unix::cli::main_with_status::<Args, ExitCode>(|args| match args.verb {
-        Verb::Supervise { parent, signal, folder, words } => {
-            supervise(parent, &signal, &folder, &words).map(ExitCode::from)
-        }
-        verb => run(verb).map(ExitCode::from),
-    })
+    unix::cli::main_with_status(run)
 }
 
-fn run(verb: Verb) -> Result<Exit> {
-    match verb {
+fn run(args: Args) -> Result<ExitCode> {
+    let done = match args.verb {
         Verb::New { study: Some(study), config: Some(config), overrides, output, .. } => {
             create(&study, &config, &overrides, Out::stdout(output))
         }
@@ -194,8 +189,11 @@ fn run(verb: Verb) -> Result<Exit> {
         Verb::Best(args) => report::best(&args),
         Verb::Retry { study, trials, output } => retry(&study, &trials, Out::stdout(output)),
         Verb::Export(args) => report::export(&args),
-        Verb::Supervise { .. } => Ok(Exit::Usage),
-    }
+        Verb::Supervise { parent, signal, folder, words } => {
+            return supervise(parent, &signal, &folder, &words).map(ExitCode::from);
+        }
+    };
+    done.map(ExitCode::from)
 }
 
 fn create(folder: &Path, config: &Path, overrides: &[String], out: Out) -> Result<Exit> {
