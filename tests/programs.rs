@@ -17,6 +17,8 @@ mod failpoints;
 mod hostile;
 #[cfg(feature = "failpoints")]
 mod hpo;
+#[cfg(feature = "failpoints")]
+mod hpo_errors;
 mod kernels;
 mod man;
 mod mixture;

@@ -1,0 +1,49 @@
+//! `hpo` with bad input, interrupted commands and damaged files: one clear error each, and nothing is lost.
+
+use crate::common::shell;
+use crate::records::{done, refused};
+use std::fs;
+use std::path::Path;
+
+/// A study whose trials report one value at once.
+const STUDY: &str = "command: [sh, trial.sh, '{x}']
+metric: loss
+trials: 3
+space: {x: {kind: float, low: 0, high: 10}}
+";
+const TRIAL: &str = "hpo tell $HPO_STUDY $HPO_TRIAL $1 --final\n";
+
+fn prepare() -> tempfile::TempDir {
+    let temporary = tempfile::tempdir().unwrap();
+    fs::write(temporary.path().join("study.yaml"), STUDY).unwrap();
+    fs::write(temporary.path().join("trial.sh"), TRIAL).unwrap();
+    temporary
+}
+
+fn read(folder: &Path, file: &str) -> String {
+    fs::read_to_string(folder.join(file)).unwrap()
+}
+
+#[test]
+fn a_study_is_created_once_by_all_who_want_the_same_one() {
+    let temporary = prepare();
+    let folder = temporary.path();
+    let new = "hpo new both -c study.yaml";
+    done(
+        folder,
+        &format!(
+            "for i in 1 2 3 4 5 6; do {new} & all=\"${{all-}} $!\"; done; for i in $all; do wait $i; done"
+        ),
+    );
+    let (both, files) = (read(folder, "both/study.yaml"), done(folder, "ls -A both").stdout);
+    assert_eq!(files, "study.yaml\ntrials\n");
+    refused(folder, &format!("{new} -s trials=4"), 73, "it is another study");
+    assert_eq!(read(folder, "both/study.yaml"), both);
+
+    for point in ["publish.created", "publish.renamed"] {
+        let killed = shell(folder, &format!("FAIL={point}:1=kill hpo new {point} -c study.yaml"));
+        assert_eq!(killed.status, Some(137), "{}", killed.stderr);
+        refused(folder, &format!("hpo worker {point}"), 66, "create one with `hpo new`");
+        done(folder, &format!("hpo new {point} -c study.yaml && hpo worker {point}"));
+    }
+}
