@@ -13,7 +13,6 @@
 
 use crate::config::{Round, StudyConfig};
 use crate::record::{End, Record};
-use crate::samplers::Sampler;
 use crate::space::Space;
 use crate::trial::Trial;
 use serde::{Deserialize, Serialize};
@@ -139,14 +138,8 @@ impl Study {
     /// The numbers that the trials of a round have: all of its budget, or as many as a grid has points.
     pub fn numbers_of(&self, round: usize, space: &Space) -> std::ops::Range<u64> {
         let (first, all) = (self.first_of(round), self.rounds[round].trials);
-        let count = match self.config.sampler(&self.rounds[round]) {
-            sampler @ Sampler::Grid => {
-                let exists = |n: &u64| sampler.suggest(space, &[], *n, 0).is_some();
-                (0..all).take_while(exists).count() as u64
-            }
-            _ => all,
-        };
-        first..first + count
+        let count = self.config.sampler(&self.rounds[round]).count(space).unwrap_or(all);
+        first..first + count.min(all)
     }
 
     /// The space of a round: that of the configuration, or the one that was narrowed when the round began, or would be now.
