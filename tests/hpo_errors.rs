@@ -47,3 +47,29 @@ fn a_study_is_created_once_by_all_who_want_the_same_one() {
         done(folder, &format!("hpo new {point} -c study.yaml && hpo worker {point}"));
     }
 }
+
+#[test]
+fn every_state_is_counted_and_listed_by_itself() {
+    let temporary = prepare();
+    let folder = temporary.path();
+    let plain = done(folder, "hpo new plain -c study.yaml && hpo worker plain && hpo status plain");
+    assert!(!plain.stdout.contains("diverged"), "{}", plain.stdout);
+    let status = done(
+        folder,
+        "hpo new study -c study.yaml -s trials=5
+         for i in 1 2 3 4; do hpo ask study > asked; done
+         hpo tell study 0 --state diverged
+         hpo tell study 1 --state out_of_memory
+         hpo tell study 2 1.5 --final
+         hpo status study",
+    );
+    let lines: Vec<Vec<&str>> =
+        status.stdout.lines().map(|line| line.split_whitespace().collect()).collect();
+    let [.., header, row] = &lines[..] else { panic!("{}", status.stdout) };
+    let of = |name: &str| row[header.iter().position(|column| *column == name).unwrap()];
+    let counts = ["asked", "diverged", "out_of_memory", "complete", "failed", "left"].map(of);
+    assert_eq!(counts, ["1", "1", "1", "1", "0", "2"], "{}", status.stdout);
+    let ids = |state: &str| done(folder, &format!("hpo trials study --ids --state {state}")).stdout;
+    assert_eq!([ids("out_of_memory"), ids("asked"), ids("running")], ["1\n", "3\n", ""]);
+    refused(folder, "hpo trials study --state finished", 2, "possible values: running");
+}

@@ -153,6 +153,7 @@ struct TellArgs {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
+#[value(rename_all = "snake_case")]
 enum State {
     /// Ended by the pruner
     Pruned,
