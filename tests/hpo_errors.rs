@@ -73,3 +73,34 @@ fn every_state_is_counted_and_listed_by_itself() {
     assert_eq!([ids("out_of_memory"), ids("asked"), ids("running")], ["1\n", "3\n", ""]);
     refused(folder, "hpo trials study --state finished", 2, "possible values: running");
 }
+
+#[test]
+fn a_trial_whose_caller_is_gone_is_named_and_handed_back() {
+    let temporary = prepare();
+    let folder = temporary.path();
+    done(folder, "hpo new study -c study.yaml && hpo ask study && hpo tell study 0 9 --step 1");
+    let stops = shell(folder, "hpo worker study --no-wait");
+    assert_eq!(stops.status, Some(75), "{}", stops.stderr);
+    let advice = format!(
+        "`hpo ask` started: 0; if their callers are gone, let workers run them: hpo retry {}/study 0",
+        folder.display()
+    );
+    assert!(stops.stderr.contains(&advice), "{}", stops.stderr);
+    refused(folder, "hpo retry study 1", 2, "trial 1 has not failed");
+    // Only if it is named: its caller may be alive.
+    assert_eq!(done(folder, "hpo retry study").stdout, "");
+    let asked =
+        done(folder, "hpo retry study 0 && hpo ask study && hpo trials study --ids --state asked");
+    assert!(
+        asked.stdout.contains("{\"trial\":0,") && asked.stdout.ends_with("}\n0\n"),
+        "{}",
+        asked.stdout
+    );
+    // A worker that waits already finds it, and says only once why it waits.
+    let waits =
+        done(folder, "hpo worker study 2> waits & sleep 3; hpo retry study 0; wait $!; cat waits");
+    assert_eq!(waits.stdout.matches("hpo ask").count(), 1, "{}", waits.stdout);
+    let trials = done(folder, "hpo trials study --state complete --json").stdout;
+    assert_eq!(trials.lines().count(), 3, "{trials}");
+    assert!(!trials.contains("\"value\":9.0"), "{trials}");
+}

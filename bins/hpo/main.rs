@@ -85,11 +85,13 @@ enum Verb {
     Trials(report::TrialsArgs),
     /// Print the parameters of the best trial as a configuration
     Best(report::BestArgs),
-    /// Retry trials that failed, diverged or did not fit into memory
+    /// Retry trials that failed, diverged or did not fit into memory, or that the caller of ask has given up
+    ///
+    /// The next free worker runs them, or the next caller of ask.
     Retry {
         /// Folder of the study
         study: PathBuf,
-        /// Numbers of trials [default: all of these]
+        /// Numbers of trials; those of ask that have not ended must be named [default: all others]
         trials: Vec<u64>,
         #[command(flatten)]
         output: Output,
@@ -270,15 +272,16 @@ fn set_log_aside(claim: &Claim) -> Result<()> {
 
 fn retry(folder: &Path, numbers: &[u64], out: Out) -> Result<Exit> {
     let study = Study::open(folder)?;
-    let failed = |record: &&Record| {
+    let failed = |record: &Record| {
         let failed = [End::Failed, End::OutOfMemory, End::Diverged];
         record.end.as_ref().is_some_and(|end| failed.contains(&end.state))
     };
-    let all = study.records().values().filter(failed).map(|record| record.number);
+    let may_retry = |record: &Record| failed(record) || record.waits_for_caller();
+    let all = study.records().values().filter(|record| failed(record)).map(|record| record.number);
     let numbers = if numbers.is_empty() { all.collect() } else { numbers.to_vec() };
     let mut rows = Vec::new();
     for number in numbers {
-        if study.records().get(&number).filter(failed).is_none() {
+        if !study.records().get(&number).is_some_and(may_retry) {
             return Err(Error::usage(format!("trial {number} has not failed")));
         }
         // First, so that no snapshot with its end is believed.
@@ -289,7 +292,7 @@ fn retry(folder: &Path, numbers: &[u64], out: Out) -> Result<Exit> {
                 format!("another process works on trial {number}"),
             ));
         };
-        if claim.record.as_ref().filter(failed).is_none() {
+        if !claim.record.as_ref().is_some_and(may_retry) {
             continue;
         }
         if study.config().task().is_none() {

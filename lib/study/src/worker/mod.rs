@@ -39,6 +39,8 @@ pub struct Worker {
     signals: Signals,
     limits: Limits,
     ended: u64,
+    /// Whether [`Worker::tell_of_callers`] has said it.
+    has_told: bool,
 }
 
 /// What there is to do.
@@ -52,7 +54,7 @@ enum Next {
 impl Worker {
     /// A worker; handles signals from here on. Errors: those of [`Signals::install`].
     pub fn new(study: Study, limits: Limits) -> Result<Self> {
-        Ok(Self { study, signals: Signals::install()?, limits, ended: 0 })
+        Ok(Self { study, signals: Signals::install()?, limits, ended: 0, has_told: false })
     }
 
     /// Number of trials that have ended under this worker.
@@ -74,10 +76,13 @@ impl Worker {
                     }
                 }
                 Next::Finished => return Ok(0),
-                Next::Wait if !self.limits.wait => {
-                    return self.remaining("other workers run the trials that are left");
+                Next::Wait => {
+                    self.tell_of_callers();
+                    if !self.limits.wait {
+                        return self.remaining("the trials that are left run elsewhere");
+                    }
+                    self.pause();
                 }
-                Next::Wait => self.pause(),
             }
         }
     }
@@ -90,6 +95,25 @@ impl Worker {
             _ if limits.trials.is_some_and(|most| self.ended >= most) => Some("--trials".into()),
             _ => None,
         }
+    }
+
+    /// Says once that all trials that are left wait for callers of `hpo ask`: nobody knows whether those are alive.
+    fn tell_of_callers(&mut self) {
+        let mut open =
+            self.study.records().values().filter(|record| !record.has_ended()).peekable();
+        if self.has_told || open.peek().is_none() || !open.all(Record::waits_for_caller) {
+            return;
+        }
+        self.has_told = true;
+        let open = self.study.records().values().filter(|record| record.waits_for_caller());
+        let numbers: Vec<String> = open.map(|record| record.number.to_string()).collect();
+        note!(
+            "waiting for values of trials that `hpo ask` started: {}; if their callers are gone, let workers run them: hpo \
+             retry {} {}",
+            numbers.join(", "),
+            self.study.folder().display(),
+            numbers.join(" ")
+        );
     }
 
     fn pause(&self) {
