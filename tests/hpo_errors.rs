@@ -104,3 +104,23 @@ fn a_trial_whose_caller_is_gone_is_named_and_handed_back() {
     assert_eq!(trials.lines().count(), 3, "{trials}");
     assert!(!trials.contains("\"value\":9.0"), "{trials}");
 }
+
+#[test]
+fn a_program_that_cannot_run_costs_no_trial() {
+    let temporary = prepare();
+    let folder = temporary.path();
+    fs::create_dir_all(folder.join("bin")).unwrap();
+    fs::write(folder.join("bin/train"), "#!/bin/sh\nexec sh trial.sh $1\n").unwrap();
+    for (name, program, text) in [
+        ("absent", "no-such-program", "no such program in PATH"),
+        ("elsewhere", "./train", "no such file in"),
+        ("plain", "bin/train", "bin/train is not executable"),
+    ] {
+        done(folder, &format!("hpo new {name} -c study.yaml -s 'command=[{program}, \"{{x}}\"]'"));
+        refused(folder, &format!("hpo worker {name}"), 66, text);
+        assert_eq!(done(folder, &format!("hpo trials {name}")).stdout, "");
+    }
+    done(folder, "mkdir home; cd home; hpo new ../moved -c ../study.yaml; rmdir ../home");
+    refused(folder, "hpo worker moved", 66, "home: the directory of the command is missing");
+    done(folder, "chmod +x bin/train; hpo worker plain");
+}

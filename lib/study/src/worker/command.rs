@@ -2,6 +2,7 @@
 
 use crate::config::StudyConfig;
 use crate::record::Start;
+use rustix::fs::{Access, access};
 use rustix::process::{
     Pid, Signal, kill_process, kill_process_group, set_parent_process_death_signal,
 };
@@ -128,13 +129,42 @@ fn filled(word: &str, places: &BTreeMap<String, String>) -> String {
     out + rest
 }
 
+/// Whether the program of a command can be run in `directory`. Errors: 66.
+pub fn check_program(program: &str, directory: &Path) -> Result<()> {
+    if !directory.is_dir() {
+        return Err(Error::open(directory, "the directory of the command is missing"));
+    }
+    let is_file = |path: &PathBuf| path.is_file();
+    let found = if program.contains('/') {
+        Some(directory.join(program)).filter(is_file)
+    } else {
+        // As exec does: a file that is not executable does not hide one in a later folder.
+        let folders = std::env::var_os("PATH").unwrap_or_default();
+        let all =
+            std::env::split_paths(&folders).map(|folder| directory.join(folder).join(program));
+        let all: Vec<PathBuf> = all.filter(is_file).collect();
+        all.iter().find(|path| is_executable(path)).or(all.first()).cloned()
+    };
+    let why = match found {
+        Some(path) if is_executable(&path) => return Ok(()),
+        Some(path) => format!("{} is not executable", path.display()),
+        None if program.contains('/') => format!("no such file in {}", directory.display()),
+        None => "no such program in PATH".into(),
+    };
+    Err(Error::open(Path::new(program), format!("{why}; it is the command of the study")))
+}
+
+fn is_executable(path: &Path) -> bool {
+    access(path, Access::EXEC_OK).is_ok()
+}
+
 impl Running {
     /// Starts the command, which gets `signal` (TERM or USR1) when it is to stop. Its
-    /// output is appended to `output.log` in `folder`. Errors: 66 if there is no such program; 73.
+    /// output is appended to `output.log` in `folder`. Errors: 73.
     pub fn start(
         words: &[String],
         signal: &str,
-        directory: Option<&Path>,
+        directory: &Path,
         folder: &Path,
         variables: &[(&str, String)],
     ) -> Result<Self> {
@@ -148,7 +178,7 @@ impl Running {
         command.arg(VERB).arg(std::process::id().to_string()).arg(signal).arg(folder).arg("--");
         command.args(words);
         command.envs(variables.iter().map(|(name, value)| (name, value)));
-        command.current_dir(directory.unwrap_or(Path::new(".")));
+        command.current_dir(directory);
         command.process_group(0).stdin(Stdio::null()).stdout(file).stderr(copy);
         let child = command.spawn();
         let child =
