@@ -124,3 +124,30 @@ fn a_program_that_cannot_run_costs_no_trial() {
     refused(folder, "hpo worker moved", 66, "home: the directory of the command is missing");
     done(folder, "chmod +x bin/train; hpo worker plain");
 }
+
+#[test]
+fn the_command_ends_with_the_process_that_supervises_it() {
+    let temporary = prepare();
+    let folder = temporary.path();
+    // The command is not the only process: its children must end as well.
+    let trial = "echo started >> started
+        test $(wc -l < started) -gt 2 || sh -c 'echo $$ > inner; sleep 300; echo late >> ended'
+        hpo tell $HPO_STUDY $HPO_TRIAL $1 --final";
+    fs::write(folder.join("trial.sh"), trial).unwrap();
+    let script = "hpo new study -c study.yaml -s trials=1
+        supervisor() { pgrep -f \"^/proc/self/exe supervise .* $PWD/study/trials/00000 \"; }
+        started() { until [ $(cat started 2> /dev/null | wc -l) = $1 ] && [ -s inner ]; do sleep 0.01; done; }
+        hpo worker study & worker=$!
+        started 1; first=$(cat inner)
+        rm inner; kill -9 $(supervisor)
+        started 2; second=$(cat inner)
+        kill -9 $worker $(supervisor)
+        wait $worker || true
+        gone() { ! grep -q '^State:.[^Z]' /proc/$1/status 2> /dev/null; }
+        until gone $first && gone $second; do sleep 0.01; done
+        hpo worker study
+        test ! -e ended";
+    done(folder, script);
+    let trials = done(folder, "hpo trials study --json").stdout;
+    assert!(trials.contains("\"complete\"") && trials.contains("\"attempts\":3"), "{trials}");
+}

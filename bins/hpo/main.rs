@@ -12,7 +12,7 @@ use manual::MANUAL;
 use serde_json::{Value, json};
 use study::claim::Claim;
 use study::record::{End, Ended, Record};
-use study::worker::command::{VERB, supervise};
+use study::worker::supervise::{VERB, supervise};
 use study::worker::{Limits, Worker};
 use study::{Study, ask};
 use unix::budget::Budget;

@@ -1,11 +1,10 @@
 //! The command of a trial: its words, and the process.
 
+use super::supervise::VERB;
 use crate::config::StudyConfig;
 use crate::record::Start;
 use rustix::fs::{Access, access};
-use rustix::process::{
-    Pid, Signal, kill_process, kill_process_group, set_parent_process_death_signal,
-};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -13,18 +12,8 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
-use unix::lease::Lease;
 use unix::publish::publish_bytes;
-use unix::signal::Signals;
-use unix::{Error, Exit, Result, config::to_yaml, small};
-
-/// The hidden subcommand of hpo that runs the command of a trial ([`supervise`]).
-pub const VERB: &str = "supervise";
-/// A command that is asked to stop may need this long to save a checkpoint.
-const GRACE: Duration = Duration::from_secs(600);
-/// How often a supervisor looks at the command: a signal that reaches both counts as one if it is passed on within 0.1 s.
-const POLL: Duration = Duration::from_millis(10);
+use unix::{Error, Result, config::to_yaml, small};
 
 /// The running command of a trial.
 pub struct Running {
@@ -212,50 +201,8 @@ impl Running {
     }
 }
 
-/// Runs a command for the worker `parent` and returns its exit status. While the command runs, this process holds the lease
-/// `folder`/command, so that nobody starts it a second time, even if the worker was killed. A request to stop, also that
-/// the worker has died, is passed on to the command and its descendants as `signal`; those that have not ended after
-/// [`GRACE`] are killed. Errors: 66 if there is no such program; 75 if the worker is gone or another process holds the
-/// lease.
-pub fn supervise(parent: u32, signal: &str, folder: &Path, words: &[String]) -> Result<u8> {
-    let signals = Signals::install()?;
-    set_parent_process_death_signal(Some(Signal::TERM))
-        .map_err(|cause| Error::failure(format!("prctl: {cause}")))?;
-    if std::os::unix::process::parent_id() != parent {
-        return Err(Error::new(Exit::Again, "the worker was killed"));
-    }
-    let _lease = Lease::take(&folder.join("command"), || Ok(1), &|| false)?;
-    let (program, arguments) = words.split_first().ok_or_else(|| Error::usage("no command"))?;
-    let child = Command::new(program).args(arguments).process_group(0).spawn();
-    let mut child = child.map_err(|cause| Error::open(Path::new(program), cause))?;
-    let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    let send = |signal: Signal| {
-        let _ = group.map(|group| kill_process_group(group, signal)); // it may just have ended
-    };
-    let signal = if signal == "USR1" { Signal::USR1 } else { Signal::TERM };
-    let mut requested: Option<Instant> = None;
-    loop {
-        let status = child.try_wait();
-        let status = status.map_err(|cause| Error::failure(format!("wait: {cause}")))?;
-        if let Some(status) = status {
-            // Descendants that it has left behind.
-            send(Signal::TERM);
-            return Ok(code(status));
-        }
-        match requested {
-            None if signals.stop_requested().is_some() => {
-                requested = Some(Instant::now());
-                send(signal);
-            }
-            Some(since) if since.elapsed() > GRACE => send(Signal::KILL),
-            _ => {}
-        }
-        std::thread::sleep(POLL);
-    }
-}
-
 /// An exit status, 128+n for signal n.
-fn code(status: ExitStatus) -> u8 {
+pub(super) fn code(status: ExitStatus) -> u8 {
     let code = status.code().or(status.signal().map(|signal| 128 + signal));
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX)
 }

@@ -4,6 +4,7 @@
 //! gets the lease of a trial runs it ([`crate::claim`]), and what they know of each other's trials may be old.
 
 pub mod command;
+pub mod supervise;
 mod trial;
 
 use crate::claim::Claim;
