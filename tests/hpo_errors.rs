@@ -151,3 +151,20 @@ fn the_command_ends_with_the_process_that_supervises_it() {
     let trials = done(folder, "hpo trials study --json").stdout;
     assert!(trials.contains("\"complete\"") && trials.contains("\"attempts\":3"), "{trials}");
 }
+
+/// As SLURM does before it requeues a job.
+#[test]
+fn a_stop_that_reaches_every_process_is_one_request() {
+    let temporary = prepare();
+    let folder = temporary.path();
+    let trial = "trap 'sleep 0.5; echo >> saved; exit 75' TERM
+        echo > ready; while :; do sleep 0.05; done";
+    fs::write(folder.join("trial.sh"), trial).unwrap();
+    let script = "hpo new study -c study.yaml -s trials=1
+        hpo worker study & worker=$!
+        until [ -e ready ]; do sleep 0.01; done
+        kill -TERM $(pgrep -f \"^/proc/self/exe supervise .* $PWD/study/trials/00000 \")
+        sleep 0.2; kill -TERM $worker; wait $worker || test $? = 75";
+    done(folder, script);
+    assert_eq!(read(folder, "saved").lines().count(), 1);
+}

@@ -185,7 +185,8 @@ impl Running {
     /// Asks the command to stop.
     pub fn stop(&self) {
         if let Some(id) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
-            let _ = kill_process(id, Signal::TERM); // it may just have exited
+            // SLURM may have sent TERM to all processes; a second one would end the supervisor at once.
+            let _ = kill_process(id, Signal::USR1); // it may just have exited
         }
     }
 

@@ -26,7 +26,7 @@ const POLL: Duration = Duration::from_millis(10);
 /// lease.
 pub fn supervise(parent: u32, signal: &str, folder: &Path, words: &[String]) -> Result<u8> {
     let signals = Signals::install()?;
-    set_parent_process_death_signal(Some(Signal::TERM))
+    set_parent_process_death_signal(Some(Signal::USR1))
         .map_err(|cause| Error::failure(format!("prctl: {cause}")))?;
     if std::os::unix::process::parent_id() != parent {
         return Err(Error::new(Exit::Again, "the worker was killed"));
