@@ -4,6 +4,9 @@ use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use serde_json::json;
+use study::Study;
+use study::summary::is_trial;
 use unix::cli::Output;
 use unix::out::Out;
 use unix::time::{format_duration, parse_duration};
@@ -36,6 +39,9 @@ pub fn status(given: &[PathBuf], output: Output) -> Result<u8> {
     let mut out = Out::stdout(output);
     let queue = OnceCell::new();
     let exit = inputs::each(given, &[Exit::Done], |path| {
+        if Study::is_at(path) {
+            return study(path, &mut out);
+        }
         let mut run = runs::look(path)?;
         if run.may_wait() {
             run.look_into(queue.get_or_init(|| {
@@ -51,12 +57,44 @@ pub fn status(given: &[PathBuf], output: Output) -> Result<u8> {
     Ok(exit as u8)
 }
 
+/// Prints one line for a study, whose trials are runs.
+fn study(path: &Path, out: &mut Out) -> Result<()> {
+    let found = Study::open(path)?.summary()?;
+    if out.is_json() {
+        let mut record = json!(found);
+        record["run"] = json!(path);
+        return out.row(&record);
+    }
+    let six_digits = |best: f64| format!("{best:.5e}").parse().unwrap_or(best);
+    let best = found.best.map(six_digits).zip(found.trial);
+    let best = best.map_or(String::new(), |(best, trial)| format!(": best {best}, trial {trial}"));
+    let (ended, all) = (found.ended, found.trials);
+    out.row(&json!({
+        "run": path,
+        "task": "study",
+        "state": found.state,
+        "progress": format!("{ended}/{all} {:.0}%", 100.0 * ended as f64 / all as f64),
+        "note": format!("{}{best}", found.study),
+    }))
+}
+
+/// Why timekeep starts no job for a folder: the workers of a study start its trials.
+fn reason_to_leave(path: &Path) -> Option<&'static str> {
+    if Study::is_at(path) {
+        return Some("a study: submit jobs of `hpo worker`, see longhaul-study(5)");
+    }
+    is_trial(path).then_some("a trial of a study: `hpo worker` starts it")
+}
+
 /// Resubmits stopped runs; returns the exit status of the first failure, after all runs.
 pub fn cron(given: &[PathBuf], output: Output) -> Result<u8> {
     let queue = submit::queue()?;
     let mut out = Out::stdout(output);
     // A closed stdout ends the program.
-    let exit = inputs::each(given, &[Exit::Done], |path| out.row(&submit::again(path, &queue)?))?;
+    let exit = inputs::each(given, &[Exit::Done], |path| match reason_to_leave(path) {
+        Some(why) => out.row(&submit::left(path, why)),
+        None => out.row(&submit::again(path, &queue)?),
+    })?;
     out.finish()?;
     Ok(exit as u8)
 }
@@ -69,6 +107,9 @@ pub fn submit(
     step: Option<&str>,
     output: Output,
 ) -> Result<u8> {
+    if let Some(why) = reason_to_leave(path) {
+        return Err(Error::usage(format!("{}: it is {why}", path.display())));
+    }
     let done = submit::submit(path, command, site, step)?;
     if done.done == LEFT {
         diagnostics::say(format_args!("{}: {}; nothing was submitted", done.run, done.why));

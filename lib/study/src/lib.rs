@@ -16,6 +16,7 @@ pub mod results;
 pub mod samplers;
 pub mod space;
 pub mod study;
+pub mod summary;
 pub mod trial;
 pub mod worker;
 

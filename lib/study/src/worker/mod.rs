@@ -127,18 +127,7 @@ impl Worker {
     /// The number of trials that have not ended.
     fn remaining(&mut self, why: &str) -> Result<u64> {
         self.study.refresh()?;
-        let rounds = self.rounds();
-        let mut open = 0;
-        for round in rounds {
-            let Some(space) = self.study.space_of(round)? else {
-                open += self.study.rounds()[round].trials;
-                continue;
-            };
-            let ended =
-                |number: &u64| self.study.records().get(number).is_some_and(Record::has_ended);
-            open +=
-                self.study.numbers_of(round, &space).filter(|number| !ended(number)).count() as u64;
-        }
+        let open = self.study.left(self.rounds())?;
         crate::results::write_ended(&self.study)?;
         if open > 0 {
             note!("stopped: {why}; the same command resumes");
