@@ -116,7 +116,7 @@ enum Verb {
     },
     /// Resubmit runs that stopped, except those that are finished, have failed or were cancelled
     ///
-    /// Trials of a study are left alone: hpo worker resumes them.
+    /// Trials of a study of hpo are left alone: its workers resume them.
     Cron {
         /// Run directories that were submitted with timekeep submit; `-` reads their names from stdin
         #[arg(required = true)]

@@ -9,10 +9,15 @@ use study::Study;
 use study::summary::is_trial;
 use unix::cli::Output;
 use unix::out::Out;
+use unix::run_dir::RunDir;
 use unix::time::{format_duration, parse_duration};
+use unix::timekeep::interval;
+use unix::timekeep::runs::{self, RunState};
 use unix::timekeep::submit::{self, LEFT};
-use unix::timekeep::{interval, runs};
 use unix::{Error, Exit, Result, diagnostics, inputs, note, slurm, warn};
+
+/// Why timekeep starts no job for a trial.
+const TRIAL: &str = "a trial of a study: `hpo worker` starts it";
 
 /// The arguments of `timekeep interval`.
 #[derive(clap::Args)]
@@ -78,12 +83,19 @@ fn study(path: &Path, out: &mut Out) -> Result<()> {
     }))
 }
 
-/// Why timekeep starts no job for a folder: the workers of a study start its trials.
-fn reason_to_leave(path: &Path) -> Option<&'static str> {
-    if Study::is_at(path) {
-        return Some("a study: submit jobs of `hpo worker`, see longhaul-study(5)");
+/// Why cron leaves a folder of hpo alone: only a study that was submitted itself and has not ended needs jobs.
+fn reason_to_leave(path: &Path) -> Result<Option<&'static str>> {
+    if is_trial(path) {
+        return Ok(Some(TRIAL));
     }
-    is_trial(path).then_some("a trial of a study: `hpo worker` starts it")
+    if !Study::is_at(path) {
+        return Ok(None);
+    }
+    let is_finished = Study::open(path)?.summary()?.state == RunState::Finished;
+    let is_submitted = RunDir::open(path)?.submission().exists();
+    let why =
+        (!is_submitted).then_some("a study without submit.json: its workers are jobs of their own");
+    Ok(if is_finished { Some("finished") } else { why })
 }
 
 /// Resubmits stopped runs; returns the exit status of the first failure, after all runs.
@@ -91,7 +103,7 @@ pub fn cron(given: &[PathBuf], output: Output) -> Result<u8> {
     let queue = submit::queue()?;
     let mut out = Out::stdout(output);
     // A closed stdout ends the program.
-    let exit = inputs::each(given, &[Exit::Done], |path| match reason_to_leave(path) {
+    let exit = inputs::each(given, &[Exit::Done], |path| match reason_to_leave(path)? {
         Some(why) => out.row(&submit::left(path, why)),
         None => out.row(&submit::again(path, &queue)?),
     })?;
@@ -107,8 +119,8 @@ pub fn submit(
     step: Option<&str>,
     output: Output,
 ) -> Result<u8> {
-    if let Some(why) = reason_to_leave(path) {
-        return Err(Error::usage(format!("{}: it is {why}", path.display())));
+    if is_trial(path) {
+        return Err(Error::usage(format!("{}: it is {TRIAL}", path.display())));
     }
     let done = submit::submit(path, command, site, step)?;
     if done.done == LEFT {

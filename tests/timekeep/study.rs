@@ -54,19 +54,22 @@ fn a_study_is_one_line_and_no_trial_is_submitted() {
     assert!(output.stdout.contains("search: best 0.123457, trial 0"), "{}", output.stdout);
     assert_eq!(lines[3][2], "stopped");
 
-    // One that was submitted by hand is not submitted again, and no other can be.
+    // A trial with the record of a submission is not submitted again, and no other can be.
     assert_eq!(place.see(&["submit", "a", "--", "sbatch", "job"]).status, Some(0));
-    run(&place, "cp a/submit.json runs/search/trials/00001; cp a/submit.json runs/search");
-    let given = ["cron", "runs/search", "runs/search/trials/00001"];
-    let left = place.records(&given);
-    for (record, why) in
-        left.iter().zip(["a study: submit jobs of", "a trial of a study: `hpo worker`"])
-    {
+    run(&place, "cp a/submit.json runs/search/trials/00001; hpo new open -c study.yaml");
+    let left = place.records(&["cron", "runs/search", "runs/search/trials/00001", "open"]);
+    let reasons = ["finished", "a trial of a study: `hpo worker`", "a study without submit.json"];
+    for (record, why) in left.iter().zip(reasons) {
         assert_eq!((&record["done"], &record["job"]), (&"left".into(), &Value::Null));
         assert!(record["why"].as_str().unwrap().starts_with(why), "{record}");
     }
+    assert_eq!(left.len(), 3);
     let refused = place.see(&["submit", "runs/search/trials/00000", "--", "sbatch", "job"]);
     assert_eq!(refused.status, Some(2));
     assert!(refused.stderr.contains("it is a trial of a study"), "{}", refused.stderr);
     assert_eq!(place.submissions().len(), 1);
+    // The jobs of its workers may be submitted like those of a run.
+    assert_eq!(place.see(&["submit", "open", "--", "sbatch", "worker"]).status, Some(0));
+    assert_eq!(place.records(&["cron", "open"])[0]["done"], "submitted");
+    assert_eq!(place.submissions().len(), 3);
 }
