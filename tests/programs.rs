@@ -17,6 +17,9 @@ mod failpoints;
 mod hostile;
 #[cfg(feature = "failpoints")]
 mod hpo;
+#[cfg(feature = "failpoints")]
+mod hpo_errors;
+#[cfg(feature = "failpoints")]
 mod hpo_refit;
 mod kernels;
 mod man;

@@ -7,6 +7,7 @@
 pub mod ask;
 pub mod claim;
 pub mod config;
+mod create;
 pub mod narrow;
 pub mod optuna;
 pub mod pruners;
@@ -16,6 +17,7 @@ pub mod results;
 pub mod samplers;
 pub mod space;
 pub mod study;
+pub mod summary;
 pub mod trial;
 pub mod worker;
 
