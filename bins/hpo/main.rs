@@ -1,6 +1,8 @@
 //! `hpo`: the command line; `report.rs` has the commands that only read a study.
 
+mod figures;
 mod manual;
+mod plot;
 mod report;
 
 use std::path::{Path, PathBuf};
@@ -85,6 +87,11 @@ enum Verb {
     Trials(report::TrialsArgs),
     /// Print the parameters of the best trial as a configuration
     Best(report::BestArgs),
+    /// Draw the values of the trials of a round, over time and against each parameter
+    ///
+    /// In the terminal, or as a picture. Trials that were pruned have their best value; those without a value are drawn
+    /// at the bad end of the axis.
+    Plot(plot::PlotArgs),
     /// Retry trials that failed, diverged or did not fit into memory
     Retry {
         /// Folder of the study
@@ -193,6 +200,7 @@ fn run(verb: Verb) -> Result<Exit> {
         Verb::Trials(args) => report::trials(&args),
         Verb::Best(args) => report::best(&args),
         Verb::Retry { study, trials, output } => retry(&study, &trials, Out::stdout(output)),
+        Verb::Plot(args) => plot::plot(&args),
         Verb::Export(args) => report::export(&args),
         Verb::Supervise { .. } => Ok(Exit::Usage),
     }

@@ -28,6 +28,9 @@ EXAMPLES
     $ hpo worker search
     $ hpo status search
     $ hpo trials search
+  The value of each trial, the best so far, and the value against each parameter:
+    $ hpo plot search
+    $ hpo plot search -o search.png
   The best configuration, and a run with it:
     $ hpo best search > best.yaml
     $ train-stage codec -c codec.yaml -c best.yaml -s training.updates=80 --run best
