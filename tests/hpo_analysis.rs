@@ -59,6 +59,16 @@ fn a_study_is_drawn() {
     assert_eq!(of("slice", "complete").len(), 4, "parameters");
     assert_eq!(of("values", "pruned").len(), 4, "trials");
 
+    let important = rows(folder, "hpo importance study --json");
+    let trials = |name: &str| {
+        let row = important.iter().find(|row| row["parameter"] == name);
+        row.and_then(|row| row["trials"].as_u64()).unwrap()
+    };
+    assert!(important.len() == 4 && trials("x") == 12 && trials("momentum") < 12, "{important:?}");
+    let shares = important.iter().filter_map(|row| row["importance"].as_f64());
+    assert!((shares.sum::<f64>() - 1.0).abs() < 1e-12, "{important:?}");
+    refused(folder, "hpo importance none", 66, "fewer than two complete trials");
+
     done(folder, "hpo plot study -o all.svg");
     refused(folder, "hpo plot study -o all.svg", 73, "use --force");
     let svg = fs::read_to_string(folder.join("all.svg")).unwrap();

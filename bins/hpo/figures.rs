@@ -4,6 +4,7 @@ use clap::ValueEnum;
 use report::axis::Axis;
 use serde_json::{Value, json};
 use study::Study;
+use study::importance::importances;
 use study::record::{End, Record};
 use study::space::{Domain, Parameter};
 use unix::Result;
@@ -19,14 +20,16 @@ const FAR: f64 = 4.0;
 pub enum Kind {
     /// The value of each trial, and the best so far
     History,
-    /// The value against each parameter
-    Slice,
     /// The values of each trial by step
     Values,
+    /// The importance of each parameter, as `hpo importance` prints it
+    Importance,
+    /// The value against each parameter, the most important one first
+    Slice,
 }
 
 /// All of them.
-pub const KINDS: [Kind; 3] = [Kind::History, Kind::Values, Kind::Slice];
+pub const KINDS: [Kind; 4] = [Kind::History, Kind::Values, Kind::Importance, Kind::Slice];
 
 /// How a series is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,7 +136,7 @@ impl Figure {
     }
 }
 
-/// The plots of a round. Errors: 65, 66, 74.
+/// The plots of a round but that of the importances. Errors: 65, 66, 74.
 pub fn of_round(study: &Study, round: usize, kinds: &[Kind]) -> Result<Vec<Figure>> {
     let first = study.first_of(round);
     let records = study.records().range(first..first + study.rounds()[round].trials);
@@ -152,13 +155,18 @@ pub fn of_round(study: &Study, round: usize, kinds: &[Kind]) -> Result<Vec<Figur
                 figures.push(Figure { kind: *kind, x, y: y.clone(), series, worst });
             }
             Kind::Values => figures.extend(curves(study, round, &records)),
+            Kind::Importance => {}
             Kind::Slice => {
                 let Some(space) = study.space_of(round)? else { continue };
-                for (name, parameter) in &space.0 {
+                let searched = space.0.iter().filter(|(_, own)| !own.domain().is_single());
+                let mut searched: Vec<(&String, &Parameter)> = searched.collect();
+                if let Some(order) = importances(&space, &study.trials(round, &space)) {
+                    searched.sort_by_key(|(name, _)| {
+                        order.iter().position(|own| own.parameter == **name)
+                    });
+                }
+                for (name, parameter) in searched {
                     let domain = parameter.domain();
-                    if domain.is_single() {
-                        continue;
-                    }
                     let x = |record: &Record| {
                         record.start.params.get(name).and_then(|value| parameter.number(value))
                     };
@@ -192,7 +200,7 @@ fn marks(study: &Study, records: &[&Record], x: impl Fn(&Record) -> Option<f64>)
         Series { look, joined: false, points, trials }
     };
     let mut all = Vec::from([Look::Complete, Look::Pruned, Look::Failed].map(of));
-    all.retain(|series| !series.points.is_empty());
+    all.retain(|series| records.iter().any(|record| Look::of(record) == series.look));
     all
 }
 

@@ -28,7 +28,8 @@ EXAMPLES
     $ hpo worker search
     $ hpo status search
     $ hpo trials search
-  The value of each trial, the best so far, and the value against each parameter:
+  Which parameters matter, and the value of each trial, by step and against each parameter:
+    $ hpo importance search
     $ hpo plot search
     $ hpo plot search -o search.png
   The best configuration, and a run with it:

@@ -11,6 +11,7 @@ use report::picture::Format;
 use report::terminal;
 use serde_json::json;
 use study::Study;
+use study::importance::Importance;
 use study::record::Record;
 use unix::cli::Output;
 use unix::out::Out;
@@ -19,6 +20,7 @@ use unix::terminal::Style;
 use unix::{Error, Exit, Result};
 
 use crate::figures::{self, Figure, KINDS, Kind, Look, Series};
+use crate::importance;
 
 /// Height of a plot on the terminal, and of one in two columns.
 const ROWS: [usize; 2] = [16, 12];
@@ -26,7 +28,7 @@ const ROWS: [usize; 2] = [16, 12];
 const TWO_COLUMNS: usize = 72;
 /// Size of the picture and its parts in pixels.
 const WIDTH: f64 = 1400.0;
-const HEADING: f64 = 76.0;
+const HEADING: f64 = 90.0;
 const LARGE: f64 = 420.0;
 const SLICE: f64 = 300.0;
 /// Distance of rows of plots of parameters, of which only the first has a title above.
@@ -85,11 +87,21 @@ pub fn plot(args: &PlotArgs) -> Result<Exit> {
         return out.item(&record, path.display()).map(|()| Exit::Done);
     }
     let figures = figures::of_round(&study, round, &kinds)?;
+    let bars = bars(&study, round, &kinds)?;
     if out.is_json() {
-        return out.rows(figures.iter().flat_map(Figure::records));
+        let bars = bars.iter().flatten().map(|own| {
+            json!({"plot": "importance", "parameter": own.parameter, "importance": own.importance})
+        });
+        return out.rows(figures.iter().flat_map(Figure::records).chain(bars));
     }
-    let text = text(&figures, unix::terminal::size(), Style::stdout());
+    let text = text(&figures, bars.as_deref(), unix::terminal::size(), Style::stdout());
     out.raw(text.as_bytes()).map(|()| Exit::Done)
+}
+
+/// The importances, if they are wanted and known. Errors: 65, 66, 74.
+fn bars(study: &Study, round: usize, kinds: &[Kind]) -> Result<Option<Vec<Importance>>> {
+    let is_wanted = kinds.contains(&Kind::Importance);
+    if is_wanted { importance::of_round(study, round) } else { Ok(None) }
 }
 
 /// The trials of a round that have been started.
@@ -103,13 +115,18 @@ fn has_ended(study: &Study, round: usize) -> bool {
 }
 
 /// Plots below each other, those of parameters in two columns if there is room.
-fn text(figures: &[Figure], (width, rows): (usize, usize), style: Style) -> String {
+fn text(
+    figures: &[Figure],
+    bars: Option<&[Importance]>,
+    (width, rows): (usize, usize),
+    style: Style,
+) -> String {
     let (slices, large): (Vec<&Figure>, Vec<&Figure>) =
         figures.iter().partition(|figure| figure.kind == Kind::Slice);
     let columns = if width >= TWO_COLUMNS { 2 } else { 1 };
     let slice_width = (width - (columns - 1)) / columns;
     let large = large.chunks(1).map(|row| (row, width, ROWS[0]));
-    let all = large.chain(slices.chunks(columns).map(|row| (row, slice_width, ROWS[1])));
+    let slices = slices.chunks(columns).map(|row| (row, slice_width, ROWS[1]));
     let block = |(row, width, height): (&[&Figure], usize, usize)| {
         let draw =
             |figure: &&Figure| terminal::draw(&chart(figure), width, height.min(rows), style);
@@ -123,7 +140,8 @@ fn text(figures: &[Figure], (width, rows): (usize, usize), style: Style) -> Stri
         };
         (0..most).map(line).collect::<String>()
     };
-    all.map(block).collect::<Vec<_>>().join("\n")
+    let bars = bars.map(|found| importance::text(found, width, style));
+    large.map(block).chain(bars).chain(slices.map(block)).collect::<Vec<_>>().join("\n")
 }
 
 /// A plot for the terminal.
@@ -169,25 +187,31 @@ fn title(figure: &Figure) -> String {
     match figure.kind {
         Kind::History => format!("{y} of each trial"),
         Kind::Values => format!("{y} by {x}"),
+        Kind::Importance => importance::TITLE.into(),
         Kind::Slice => format!("{y} by parameter"),
     }
 }
 
-/// One picture of a round: history and values side by side, then the parameters. Errors: 65, 66, 74.
+/// One picture of a round: history, values and importances side by side, then the parameters. Errors: 65, 66, 74.
 pub fn picture(study: &Study, round: usize, kinds: &[Kind], format: Format) -> Result<Vec<u8>> {
     let figures = figures::of_round(study, round, kinds)?;
+    let bars = bars(study, round, kinds)?;
     let (slices, large): (Vec<&Figure>, Vec<&Figure>) =
         figures.iter().partition(|figure| figure.kind == Kind::Slice);
-    let above = HEADING + if large.is_empty() { 0.0 } else { LARGE };
+    let parts = large.len() + usize::from(bars.is_some());
+    let above = HEADING + if parts == 0 { 0.0 } else { LARGE };
     let rows = slices.len().div_ceil(COLUMNS);
     let height = above + if rows > 0 { SLICE + PITCH * (rows - 1) as f64 + MARGIN } else { 0.0 };
     let draw = |canvas: &Canvas| {
         heading(canvas, study.name(), &summary(study, round, &figures))?;
+        let width = WIDTH / parts.max(1) as f64;
+        let part = |at: usize| Area { x: width * at as f64, y: HEADING, width, height: LARGE };
+        if let Some(found) = &bars {
+            importance::draw(canvas, part(large.len()), found)?;
+        }
         for (at, figure) in large.iter().enumerate() {
-            let width = WIDTH / large.len() as f64;
-            let area = Area { x: width * at as f64, y: HEADING, width, height: LARGE };
             let curves: Vec<Curve> = curves(figure, None);
-            let panel = Panel::new(canvas, area, figure.x.clone(), figure.y.clone());
+            let panel = Panel::new(canvas, part(at), figure.x.clone(), figure.y.clone());
             panel.curves(&title(figure), &curves)?;
         }
         let map = Map::sequential().reversed();

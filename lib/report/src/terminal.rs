@@ -167,7 +167,7 @@ fn legend(chart: &Chart, width: usize, has_dots: bool, style: Style) -> Vec<Stri
 }
 
 /// Text of at most `width` characters; the end of a path says more than its beginning.
-pub(crate) fn label(text: &str, width: usize, style: Style) -> String {
+pub fn label(text: &str, width: usize, style: Style) -> String {
     let text = text::line(text);
     let text = if style.unicode { text } else { ascii(&text) };
     let length = text.chars().count();
