@@ -17,6 +17,7 @@ mod failpoints;
 mod hostile;
 #[cfg(feature = "failpoints")]
 mod hpo;
+mod hpo_analysis;
 #[cfg(feature = "failpoints")]
 mod hpo_errors;
 #[cfg(feature = "failpoints")]

@@ -1,6 +1,9 @@
 //! `hpo`: the command line; `report.rs` has the commands that only read a study.
 
+mod figures;
+mod importance;
 mod manual;
+mod plot;
 mod refit;
 mod report;
 mod seeds;
@@ -87,6 +90,17 @@ enum Verb {
     Trials(report::TrialsArgs),
     /// Print the parameters of the best trial as a configuration
     Best(report::BestArgs),
+    /// Draw the values of the trials of a round, and which parameters matter
+    ///
+    /// In the terminal, or as a picture. Trials that were pruned have their best value; those without a value are drawn
+    /// at the bad end of the axis.
+    Plot(plot::PlotArgs),
+    /// Print how much each parameter matters for good values
+    ///
+    /// By PED-ANOVA: how different the best tenth of the complete trials is from all of them. A conditional parameter is
+    /// judged by the trials in which it was active, and counts less if these are few; that it is active or not counts
+    /// for the parameters in its condition.
+    Importance(importance::ImportanceArgs),
     /// Retry trials that failed, diverged or did not fit into memory, or that the caller of ask has given up
     ///
     /// The next free worker runs them, or the next caller of ask.
@@ -198,6 +212,8 @@ fn run(args: Args) -> Result<ExitCode> {
         Verb::Trials(args) => report::trials(&args),
         Verb::Best(args) => report::best(&args),
         Verb::Retry { study, trials, output } => retry(&study, &trials, Out::stdout(output)),
+        Verb::Importance(args) => importance::importance(&args),
+        Verb::Plot(args) => plot::plot(&args),
         Verb::Refit(args) => refit::refit(&args),
         Verb::Export(args) => report::export(&args),
         Verb::Supervise { parent, signal, folder, words } => {

@@ -28,6 +28,10 @@ EXAMPLES
     $ hpo worker search
     $ hpo status search
     $ hpo trials search
+  Which parameters matter, and the value of each trial, by step and against each parameter:
+    $ hpo importance search
+    $ hpo plot search
+    $ hpo plot search -o search.png
   The best configuration, and a run with it:
     $ hpo best search > best.yaml
     $ train-stage codec -c codec.yaml -c best.yaml -s training.updates=80 --run best

@@ -11,6 +11,7 @@ use crate::space::Space;
 use crate::trial::{Point, State, Trial};
 pub use cma::{Cma, CmaState};
 pub use parzen::Mixture;
+pub(crate) use parzen::log_mass;
 pub use random::Random;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
