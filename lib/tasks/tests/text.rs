@@ -85,8 +85,10 @@ fn states_logits_and_gradients_are_those_of_transformers() {
             let rows = all.chunks(shape[1]).zip(&lengths);
             rows.map(|(row, length)| row[..*length as usize].to_vec()).collect()
         };
-        let (ids, types) = (rows("ids"), rows("types"));
-        let texts: Vec<(&[i32], &[i32])> =
+        let ids = rows("ids");
+        let segments = |row: &Vec<i32>| row.iter().map(|segment| *segment as u8).collect();
+        let types: Vec<Vec<u8>> = rows("types").iter().map(segments).collect();
+        let texts: Vec<(&[i32], &[u8])> =
             ids.iter().zip(&types).map(|(ids, types)| (&ids[..], &types[..])).collect();
         let padding = if kind == Kind::Bert { 0 } else { 1 };
         let batch = padded(&texts, padding, config.first_position(padding as usize));

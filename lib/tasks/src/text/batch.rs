@@ -15,7 +15,7 @@ const HIDDEN: f32 = -1e30;
 /// the position of the first token. Its tensors: ids, types and positions, i32 [B, T]; lengths, i32 [B]; mean [B, 1, T], the
 /// weights of a mean over the tokens of each text; hidden [B, T, 1], 0 at tokens and -1e30 at padding. Its weight is the
 /// number of texts.
-pub fn padded(texts: &[(&[i32], &[i32])], padding: i32, first: usize) -> Batch {
+pub fn padded(texts: &[(&[i32], &[u8])], padding: i32, first: usize) -> Batch {
     let longest = texts.iter().map(|(ids, _)| ids.len()).max().unwrap_or(0);
     let (count, width) = (texts.len(), longest.max(1).next_multiple_of(MULTIPLE));
     let mut ids = vec![padding; count * width];
@@ -26,7 +26,9 @@ pub fn padded(texts: &[(&[i32], &[i32])], padding: i32, first: usize) -> Batch {
     for (row, (of_text, segments)) in texts.iter().enumerate() {
         let own = row * width..row * width + of_text.len();
         ids[own.clone()].copy_from_slice(of_text);
-        types[own.clone()].copy_from_slice(segments);
+        for (found, segment) in types[own.clone()].iter_mut().zip(*segments) {
+            *found = i32::from(*segment);
+        }
         mean[own.clone()].fill(1.0 / of_text.len() as f32);
         hidden[own.clone()].fill(0.0);
         for (at, position) in positions[own].iter_mut().enumerate() {

@@ -13,6 +13,7 @@ use tensor::ops::matmul::MatMul;
 use tensor::ops::narrow::Narrow;
 use tensor::ops::pool::{Pool, Pooling as Window};
 use unix::Result;
+use unix::config::Violations;
 
 /// How the states of the tokens of a text become one vector.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -58,6 +59,20 @@ impl Default for HeadConfig {
     fn default() -> Self {
         let (pooling, activation) = (Pooling::Cls, HeadActivation::Gelu);
         Self { pooling, hidden_dims: Vec::new(), activation, dropout: 0.1 }
+    }
+}
+
+impl HeadConfig {
+    /// What the schema does not express.
+    pub fn violations(&self) -> Violations {
+        let mut violations = Violations::new();
+        if self.hidden_dims.contains(&0) {
+            violations.push(("hidden_dims".into(), "must be at least 1 each".into()));
+        }
+        if !(0.0..1.0).contains(&self.dropout) {
+            violations.push(("dropout".into(), "must be at least 0 and less than 1".into()));
+        }
+        violations
     }
 }
 
