@@ -7,7 +7,9 @@ EXIT STATUS
   1   For worker: the first three trials failed, so the cause is probably not the parameters. For ask: no trial is
       left. For best: no trial is complete.
   2   The command line is wrong, or there is no such trial or round.
-  66  The study, its configuration, or the program of its command is missing.
+  65  The file to import has another format or direction.
+  66  The study, its configuration, or the program of its command is missing; or no trial has ended that could be
+      drawn.
   73  A file cannot be written, or the folder holds another study.
   74  Reading or writing failed.
   75  Trials remain: run the same command again. For ask: the trials of an earlier round have not ended.
@@ -35,6 +37,10 @@ EXAMPLES
   The best configuration, and a run with it:
     $ hpo best search > best.yaml
     $ train-stage codec -c codec.yaml -c best.yaml -s training.updates=80 --run best
+  A search that begins with what another one found:
+    $ hpo export search --format optuna -o search.log
+    $ hpo new second -c study.yaml -s seed=2
+    $ hpo import second search.log
   A search of another program, which reports its values itself:
     $ printf '%s\\n' 'command: [sh, evaluate.sh, \"{x}\"]' 'metric: loss' 'trials: 5' \\
     >   'space: {x: {kind: float, low: 0, high: 4}}' > other.yaml

@@ -52,7 +52,7 @@ pub fn ask(study: &mut Study) -> Result<Asked> {
                 study.insert(record);
                 continue;
             }
-            let start = Start { asked: true, ..study.start_of(number, round, &space) };
+            let start = Start { asked: true, ..study.start_of(number, round, &space)? };
             let folder = study.trial_folder(number);
             write_params(study.config(), &study.rounds()[round].fidelity, &start, &folder)?;
             claim.start(&start)?;

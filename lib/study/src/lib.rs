@@ -7,6 +7,7 @@
 pub mod ask;
 pub mod claim;
 pub mod config;
+pub mod import;
 pub mod importance;
 pub mod narrow;
 pub mod optuna;
