@@ -18,6 +18,10 @@ mod hostile;
 #[cfg(feature = "failpoints")]
 mod hpo;
 mod hpo_analysis;
+#[cfg(feature = "failpoints")]
+mod hpo_errors;
+#[cfg(feature = "failpoints")]
+mod hpo_refit;
 mod kernels;
 mod man;
 mod mixture;

@@ -5,14 +5,14 @@ pub const MANUAL: &str = "\
 EXIT STATUS
   0   Done. For worker: all trials have ended.
   1   For worker: the first three trials failed, so the cause is probably not the parameters. For ask: no trial is
-      left. For best: no trial is complete.
+      left. For best and refit: no trial is complete. For refit: a seed or a test failed.
   2   The command line is wrong, or there is no such trial or round.
   65  The file to import has another format or direction.
   66  The study, its configuration, or the program of its command is missing; or no trial has ended that could be
       drawn.
   73  A file cannot be written, or the folder holds another study.
   74  Reading or writing failed.
-  75  Trials remain: run the same command again. For ask: the trials of an earlier round have not ended.
+  75  Trials remain: run the same command again. For ask and refit: the trials of a round have not ended.
   78  The configuration is wrong.
 
 ENVIRONMENT
@@ -41,6 +41,8 @@ EXAMPLES
     $ hpo export search --format optuna -o search.log
     $ hpo new second -c study.yaml -s seed=2
     $ hpo import second search.log
+  The mean and spread of that configuration over seeds, with errors on the test split:
+    $ hpo refit search --seeds 2
   A search of another program, which reports its values itself:
     $ printf '%s\\n' 'command: [sh, evaluate.sh, \"{x}\"]' 'metric: loss' 'trials: 5' \\
     >   'space: {x: {kind: float, low: 0, high: 4}}' > other.yaml

@@ -52,6 +52,12 @@ pub struct StudyConfig {
     /// Rounds of the search; each begins when all trials of the one before have ended.
     #[serde(default)]
     pub rounds: Vec<Round>,
+    /// Program and arguments that `hpo refit` runs once for each seed after training: {run} stands for the run directory and
+    /// {output} for a new folder. The numbers in the JSON object that is its last line are the results. Default:
+    /// `evaluate score` on the test split, if the command is train-stage with data.split.
+    #[serde(default)]
+    #[schemars(length(min = 1))]
+    pub test: Option<Vec<String>>,
     /// A trial fails after this many consecutive attempts without progress.
     #[serde(default = "three")]
     #[schemars(range(min = 1))]
@@ -84,7 +90,7 @@ impl Direction {
 }
 
 /// A round of a search; what it leaves out is that of the study.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Round {
     /// Name of the round.
@@ -113,15 +119,9 @@ impl StudyConfig {
     /// The rounds; a single one named `search` if none are configured.
     pub fn rounds(&self) -> Vec<Round> {
         match self.trials {
-            Some(trials) if self.rounds.is_empty() => vec![Round {
-                name: "search".into(),
-                trials,
-                fidelity: BTreeMap::new(),
-                space: None,
-                narrow: None,
-                sampler: None,
-                pruner: None,
-            }],
+            Some(trials) if self.rounds.is_empty() => {
+                vec![Round { name: "search".into(), trials, ..Round::default() }]
+            }
             _ => self.rounds.clone(),
         }
     }

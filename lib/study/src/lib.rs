@@ -7,16 +7,19 @@
 pub mod ask;
 pub mod claim;
 pub mod config;
+mod create;
 pub mod import;
 pub mod importance;
 pub mod narrow;
 pub mod optuna;
 pub mod pruners;
 pub mod record;
+pub mod refit;
 pub mod results;
 pub mod samplers;
 pub mod space;
 pub mod study;
+pub mod summary;
 pub mod trial;
 pub mod worker;
 

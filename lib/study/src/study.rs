@@ -14,15 +14,14 @@
 
 use crate::config::{Round, StudyConfig};
 use crate::record::{End, Record};
-use crate::samplers::Sampler;
 use crate::space::Space;
 use crate::trial::Trial;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
-use unix::config::{KeySchema, load, to_yaml};
 use unix::publish::{create_folder, publish_bytes, publish_new};
 use unix::time::format_utc;
 use unix::{Error, Result, fail, log, small, text, warn};
@@ -56,65 +55,6 @@ impl Study {
     /// Whether a folder is a study.
     pub fn is_at(folder: &Path) -> bool {
         folder.join("study.yaml").is_file()
-    }
-
-    /// Creates a study from a configuration file. A study with the same configuration is left as it is.
-    ///
-    /// Errors: 66, 78 with every violation; 73 if the folder holds another study or other files.
-    pub fn create(
-        folder: &Path,
-        file: &Path,
-        overrides: &[String],
-        schema: impl FnOnce(&str, &str) -> Result<Value>,
-    ) -> Result<Self> {
-        let environment = |name: &str| std::env::var(name).ok();
-        let validate = StudyConfig::violations;
-        let mut config =
-            load::<StudyConfig>(&[file.to_path_buf()], overrides, &environment, &validate)?.config;
-        let default_name = || {
-            let whole = std::path::absolute(folder).unwrap_or_default();
-            whole.file_name().map_or("study".into(), |name| name.to_string_lossy().into_owned())
-        };
-        config.name = Some(config.name.take().unwrap_or_else(default_name));
-        let directory = config.directory.take().unwrap_or(PathBuf::from("."));
-        let directory = directory.canonicalize().map_err(|cause| Error::open(&directory, cause))?;
-        config.directory = Some(directory);
-        let schema = config.task().map(|task| schema(&config.command[0], task)).transpose()?;
-        if let Some(schema) = &schema {
-            let wrong = config.key_violations(&KeySchema::new(schema));
-            let lines: Vec<String> =
-                wrong.iter().map(|(key, text)| format!("{key}: {text}")).collect();
-            if !lines.is_empty() {
-                let task = config.task().unwrap_or_default();
-                let first =
-                    format!("{}: does not match the configuration of {task}", file.display());
-                return Err(Error::list(unix::Exit::Config, first, &lines));
-            }
-        }
-        let yaml = to_yaml(&serde_json::to_value(&config).map_err(Error::bug)?)?;
-        let own = folder.join("study.yaml");
-        if own.exists() {
-            let study = Self::open(folder)?;
-            if study.config == config {
-                return Ok(study);
-            }
-            let cause = "it is another study, or of another directory; choose another folder";
-            return Err(Error::create(&own, cause));
-        }
-        if let Ok(mut entries) = std::fs::read_dir(folder)
-            && entries.next().is_some()
-        {
-            return Err(Error::create(folder, "it is not empty; choose another folder"));
-        }
-        create_folder(&folder.join("trials"))?;
-        if let Some(schema) = schema {
-            publish_bytes(&folder.join("schema.json"), text::json_pretty(&schema)?.as_bytes())?;
-        }
-        // The last file: a folder without it is no study.
-        if !publish_new(&own, yaml.as_bytes())? {
-            return Err(Error::create(&own, "another process created a study here just now"));
-        }
-        Self::open(folder)
     }
 
     /// Opens a study and reads its trials. Errors: 66 if there is none; 78 for a damaged study.yaml; 74.
@@ -199,14 +139,8 @@ impl Study {
     /// The numbers that the trials of a round have: all of its budget, or as many as a grid has points.
     pub fn numbers_of(&self, round: usize, space: &Space) -> std::ops::Range<u64> {
         let (first, all) = (self.first_of(round), self.rounds[round].trials);
-        let count = match self.config.sampler(&self.rounds[round]) {
-            sampler @ Sampler::Grid => {
-                let exists = |n: &u64| sampler.suggest(space, &[], *n, 0).is_some();
-                (0..all).take_while(exists).count() as u64
-            }
-            _ => all,
-        };
-        first..first + count
+        let count = self.config.sampler(&self.rounds[round]).count(space).unwrap_or(all);
+        first..first + count.min(all)
     }
 
     /// The space of a round: that of the configuration, or the one that was narrowed when the round began, or would be now.
@@ -289,7 +223,7 @@ impl Study {
     pub fn refresh(&mut self) -> Result<()> {
         let retried = self.retried()?;
         let trials = self.folder.join("trials");
-        let entries = std::fs::read_dir(&trials).map_err(|cause| Error::open(&trials, cause))?;
+        let entries = fs::read_dir(&trials).map_err(|cause| Error::open(&trials, cause))?;
         for entry in entries {
             let entry = entry.map_err(|cause| Error::io(&trials, cause))?;
             let name = entry.file_name();

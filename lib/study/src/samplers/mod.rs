@@ -51,6 +51,11 @@ impl Sampler {
         }
     }
 
+    /// The number of different trials, if it is finite.
+    pub fn count(&self, space: &Space) -> Option<u64> {
+        matches!(self, Self::Grid).then(|| grid::count(space))
+    }
+
     /// The parameters of trial `number`, given the other trials in the order of their numbers; `None` if there is nothing
     /// left to try.
     pub fn suggest(

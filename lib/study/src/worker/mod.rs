@@ -4,6 +4,7 @@
 //! gets the lease of a trial runs it ([`crate::claim`]), and what they know of each other's trials may be old.
 
 pub mod command;
+pub mod supervise;
 mod trial;
 
 use crate::claim::Claim;
@@ -40,6 +41,8 @@ pub struct Worker {
     signals: Signals,
     limits: Limits,
     ended: u64,
+    /// Whether [`Worker::tell_of_callers`] has said it.
+    has_told: bool,
 }
 
 /// What there is to do.
@@ -53,12 +56,17 @@ enum Next {
 impl Worker {
     /// A worker; handles signals from here on. Errors: those of [`Signals::install`].
     pub fn new(study: Study, limits: Limits) -> Result<Self> {
-        Ok(Self { study, signals: Signals::install()?, limits, ended: 0 })
+        Ok(Self { study, signals: Signals::install()?, limits, ended: 0, has_told: false })
     }
 
     /// Number of trials that have ended under this worker.
     pub fn ended(&self) -> u64 {
         self.ended
+    }
+
+    /// The signals that it has received.
+    pub fn signals(&self) -> Signals {
+        self.signals
     }
 
     /// Runs trials; returns how many are left. Errors: 1 if the first trials all fail; 73, 74.
@@ -75,10 +83,13 @@ impl Worker {
                     }
                 }
                 Next::Finished => return Ok(0),
-                Next::Wait if !self.limits.wait => {
-                    return self.remaining("other workers run the trials that are left");
+                Next::Wait => {
+                    self.tell_of_callers();
+                    if !self.limits.wait {
+                        return self.remaining("the trials that are left run elsewhere");
+                    }
+                    self.pause();
                 }
-                Next::Wait => self.pause(),
             }
         }
     }
@@ -93,6 +104,25 @@ impl Worker {
         }
     }
 
+    /// Says once that all trials that are left wait for callers of `hpo ask`: nobody knows whether those are alive.
+    fn tell_of_callers(&mut self) {
+        let mut open =
+            self.study.records().values().filter(|record| !record.has_ended()).peekable();
+        if self.has_told || open.peek().is_none() || !open.all(Record::waits_for_caller) {
+            return;
+        }
+        self.has_told = true;
+        let open = self.study.records().values().filter(|record| record.waits_for_caller());
+        let numbers: Vec<String> = open.map(|record| record.number.to_string()).collect();
+        note!(
+            "waiting for values of trials that `hpo ask` started: {}; if their callers are gone, let workers run them: hpo \
+             retry {} {}",
+            numbers.join(", "),
+            self.study.folder().display(),
+            numbers.join(" ")
+        );
+    }
+
     fn pause(&self) {
         let began = Instant::now();
         while began.elapsed() < PAUSE && self.must_stop().is_none() {
@@ -103,18 +133,7 @@ impl Worker {
     /// The number of trials that have not ended.
     fn remaining(&mut self, why: &str) -> Result<u64> {
         self.study.refresh()?;
-        let rounds = self.rounds();
-        let mut open = 0;
-        for round in rounds {
-            let Some(space) = self.study.space_of(round)? else {
-                open += self.study.rounds()[round].trials;
-                continue;
-            };
-            let ended =
-                |number: &u64| self.study.records().get(number).is_some_and(Record::has_ended);
-            open +=
-                self.study.numbers_of(round, &space).filter(|number| !ended(number)).count() as u64;
-        }
+        let open = self.study.left(self.rounds())?;
         crate::results::write_ended(&self.study)?;
         if open > 0 {
             note!("stopped: {why}; the same command resumes");

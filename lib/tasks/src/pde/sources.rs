@@ -50,7 +50,7 @@ pub(crate) fn weight_violations(first: f64, others: impl Iterator<Item = f64>) -
 }
 
 /// Opens a split, which must have trajectories, for repeated reading.
-fn open_split(manifest: &Path, name: SplitName) -> Result<TrajectorySet> {
+pub(crate) fn open_split(manifest: &Path, name: SplitName) -> Result<TrajectorySet> {
     let set = TrajectorySet::open(manifest, name, Verify::Sizes)?;
     if set.is_empty() {
         return Err(unix::Error::data(format!(

@@ -1,9 +1,10 @@
 //! The data of regression: fields of a steady problem, or records of the user's own arrays.
 
-use super::task::RegressionData;
+use super::task::{RegressionData, TrainOn};
 use crate::pde::normalisation::Normalisation;
-use crate::pde::sources::{Fields, Sources, joined, normalisation, refuse_overlap};
+use crate::pde::sources::{Fields, Sources, joined, normalisation, open_split, refuse_overlap};
 use data::fields::parameter::Parameter;
+use data::fields::split::SplitName;
 use data::fields::split_set::TrajectorySet;
 use data::inputs::InputFile;
 use data::records::check::require_separate;
@@ -50,7 +51,8 @@ impl Opened {
     fn fields(data: &RegressionData) -> Result<Self> {
         let fields = Fields::open(&data.split, &data.stats, data.weight, &data.additional)?;
         let count = |set: &TrajectorySet| set.len() as u64;
-        let train = Sources::new(fields.train, count);
+        let validation = |path: &Path| open_split(path, SplitName::Validation);
+        let train = Sources::new(trained_on(data, fields.train, count, validation)?, count);
         let (shape, inputs) = (train.first().shape(), train.first().inputs());
         if shape.frames != 1 || inputs == 0 || inputs == shape.channels {
             return Err(Error::data(format!(
@@ -102,7 +104,8 @@ impl Opened {
         }
         refuse_overlap([&train, &validation], |set, _| (set.name().to_string(), set.provenance()))?;
         let count = |set: &RecordSet| set.len() as u64;
-        let train = Sources::new(train, count);
+        let of_validation = |path: &Path| RecordSet::open(path, SplitName::Validation);
+        let train = Sources::new(trained_on(data, train, count, of_validation)?, count);
         Ok(Self {
             sides: train.first().sides().clone(),
             normalisations: moments.map(|moments| Normalisation::mixed(&moments)),
@@ -111,6 +114,29 @@ impl Opened {
             train: Pairs::Records(train),
         })
     }
+}
+
+/// The sets to train on, given those of the training splits: the validation splits as well if the configuration says so.
+/// All samples of a data set have equal weight.
+fn trained_on<T>(
+    data: &RegressionData,
+    train: Vec<(T, f64)>,
+    count: impl Fn(&T) -> u64,
+    validation: impl Fn(&Path) -> Result<T>,
+) -> Result<Vec<(T, f64)>> {
+    if data.train_on == TrainOn::Train {
+        return Ok(train);
+    }
+    let manifests = std::iter::once(&data.split).chain(data.additional.iter().map(|o| &o.split));
+    let (mut all, mut added) = (Vec::new(), Vec::new());
+    for ((set, weight), manifest) in train.into_iter().zip(manifests) {
+        let other = validation(manifest)?;
+        let share = count(&set) as f64 / (count(&set) + count(&other)) as f64;
+        all.push((set, weight * share));
+        added.push((other, weight * (1.0 - share)));
+    }
+    all.extend(added);
+    Ok(all)
 }
 
 /// The training and the validation split of a manifest whose splits share nothing.

@@ -35,6 +35,9 @@ pub struct RegressionData {
     pub split: PathBuf,
     /// Statistics of the training split, written by `ds-prep stats`.
     pub stats: PathBuf,
+    /// The splits to train on.
+    #[serde(default)]
+    pub train_on: TrainOn,
     /// Sampling weight of this data set, relative to the weights of the others.
     #[serde(default = "one")]
     pub weight: f64,
@@ -44,6 +47,19 @@ pub struct RegressionData {
     /// Data augmentation: random symmetries, applied to input and target alike. Only for problems that have them.
     #[serde(default)]
     pub augmentation: Augmentation,
+}
+
+/// The splits to train on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum TrainOn {
+    /// The training split.
+    #[default]
+    Train,
+    /// The training and the validation split, for a final model. The metric is then of data that the model was trained on,
+    /// so use the newest checkpoint rather than the best one, and measure it on the test split.
+    #[serde(rename = "train+validation")]
+    TrainAndValidation,
 }
 
 /// The configuration of the task.

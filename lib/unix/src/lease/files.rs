@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, utimensat};
 
 use super::Owner;
-use crate::publish::TEMPORARY_PREFIX;
+use crate::publish::{TEMPORARY_PREFIX, link_new};
 use crate::{Error, Result, host};
 
 /// Files left behind by candidates that were killed are removed after this time.
@@ -132,17 +132,11 @@ impl Candidate {
 
     /// Claims the attempt number of `target`; false if another process has it.
     pub fn take(&self, target: &Path) -> Result<bool> {
-        let taken = match fs::hard_link(&self.path, target) {
-            Ok(()) => Ok(true),
-            // Over NFS the reply to a successful link may be lost.
-            Err(_) if is_same_file(&self.path, target) => Ok(true),
+        // On a file system without hard links, the process that creates the file gets the number.
+        let taken = link_new(&self.path, target).or_else(|_| match create(target, &self.text) {
             Err(cause) if cause.kind() == ErrorKind::AlreadyExists => Ok(false),
-            // A file system without hard links: the process that creates the file gets the number.
-            Err(_) => match create(target, &self.text) {
-                Err(cause) if cause.kind() == ErrorKind::AlreadyExists => Ok(false),
-                other => other.map(|()| true),
-            },
-        };
+            other => other.map(|()| true),
+        });
         let synced = taken.and_then(|taken| {
             File::open(target.parent().unwrap_or(Path::new(".")))?.sync_all()?;
             Ok(taken)
@@ -155,11 +149,6 @@ impl Drop for Candidate {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path); // otherwise the owner removes it an hour later
     }
-}
-
-fn is_same_file(a: &Path, b: &Path) -> bool {
-    let id = |path| fs::metadata(path).map(|found| (found.dev(), found.ino()));
-    matches!((id(a), id(b)), (Ok(a), Ok(b)) if a == b)
 }
 
 fn create(path: &Path, text: &[u8]) -> std::io::Result<()> {
