@@ -81,3 +81,46 @@ fn a_study_is_drawn() {
     assert!(text.contains("loss of each trial") && text.contains("loss by momentum"), "{text}");
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
 }
+
+#[test]
+fn a_sampler_learns_from_the_trials_of_another_study() {
+    let temporary = tempfile::tempdir().unwrap();
+    let folder = temporary.path();
+    prepare(folder);
+    done(folder, RUN);
+    done(
+        folder,
+        "for format in optuna csv json; do hpo export study --format $format -o $format.out; done
+         sed 's/sampler:.*/sampler: {kind: tpe, startup: 5}/; s/low: 1e-4/low: 1e-2/' study.yaml > next.yaml
+         for study in without optuna csv json; do hpo new $study -c next.yaml -s name=next; done",
+    );
+    let xs = rows(folder, "hpo trials study --json");
+    let x = |trial: &Value| trial["params"]["x"].as_f64().unwrap();
+    let ended = xs.iter().filter(|trial| trial["state"] != "diverged");
+    let fit = ended.filter(|trial| x(trial) >= 1e-2).count();
+    for format in ["optuna", "csv", "json"] {
+        let import = format!("hpo import {format} {format}.out");
+        let output = done(folder, &import);
+        // Only CSV says that a trial diverged, not just that it failed.
+        let diverged = xs.iter().filter(|t| t["state"] == "diverged" && x(t) >= 1e-2).count();
+        let count = if format == "csv" { fit + diverged } else { fit };
+        let text = format!("{count} trials imported, 0 known before, {} left out", 20 - count);
+        assert!(output.stdout.contains(&text), "{}", output.stdout);
+        assert!(output.stderr.contains("x outside of the space in"), "{}", output.stderr);
+        let again = done(folder, &import).stdout;
+        assert!(again.contains(&format!("0 trials imported, {count} known")), "{again}");
+        // They are no trials of the study, which begins with an estimate instead of random numbers.
+        assert_eq!(done(folder, &format!("hpo trials {format}")).stdout, "");
+        let first = |study: &str| done(folder, &format!("hpo ask {study} --json")).stdout;
+        let (first, without) = (first(format), first("without"));
+        let params = |asked: &str| serde_json::from_str::<Value>(asked).unwrap()["params"].clone();
+        assert_ne!(params(&first), params(&without), "{format}");
+        refused(folder, &format!("hpo best {format}"), 1, "no trial is complete");
+        fs::remove_dir_all(folder.join("without/trials/00000")).unwrap();
+    }
+    refused(folder, "hpo import study csv.out", 2, "does not learn from trials");
+    done(folder, "hpo new other -c next.yaml -s direction=maximize");
+    refused(folder, "hpo import other optuna.out", 65, "minimizes, and this one maximizes");
+    refused(folder, "hpo import csv next.yaml", 65, "nor the JSON or CSV of hpo export");
+    refused(folder, "hpo import optuna optuna.out --name b", 65, "name one of its studies");
+}

@@ -104,7 +104,7 @@ impl Figure {
         let place = |((x, y), trial): (&(f64, f64), &u64)| {
             // The golden ratio spreads successive numbers evenly.
             let spread = (*trial as f64 * 0.618_033_988_749_895).fract() - 0.5;
-            let x = if self.x.names() > 0 { x + 0.5 * spread } else { *x };
+            let x = if self.x.names() > 0 { x + 0.3 * spread } else { *x };
             (x, if y.is_nan() { self.worst } else { y.clamp(low, high) })
         };
         series.points.iter().zip(&series.trials).map(place).collect()

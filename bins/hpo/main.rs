@@ -1,6 +1,7 @@
 //! `hpo`: the command line; `report.rs` has the commands that only read a study.
 
 mod figures;
+mod import;
 mod importance;
 mod manual;
 mod plot;
@@ -112,6 +113,12 @@ enum Verb {
         #[command(flatten)]
         output: Output,
     },
+    /// Let the sampler of a round learn from the trials of another study
+    ///
+    /// It treats them as trials that ended before the first one; they do not count as trials of this study. Trials that
+    /// failed, lack a parameter or have a value outside of the space are left out with a warning. Importing a file again
+    /// adds only what is new.
+    Import(import::ImportArgs),
     /// Train the best configuration with several seeds, evaluate them on the test split, and write a report
     ///
     /// Several processes may run it at the same time; a run that was interrupted is resumed. The folder of the refit is a
@@ -212,6 +219,7 @@ fn run(args: Args) -> Result<ExitCode> {
         Verb::Trials(args) => report::trials(&args),
         Verb::Best(args) => report::best(&args),
         Verb::Retry { study, trials, output } => retry(&study, &trials, Out::stdout(output)),
+        Verb::Import(args) => import::import(&args),
         Verb::Importance(args) => importance::importance(&args),
         Verb::Plot(args) => plot::plot(&args),
         Verb::Refit(args) => refit::refit(&args),

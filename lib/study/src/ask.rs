@@ -55,7 +55,7 @@ pub fn ask(study: &mut Study) -> Result<Asked> {
                     continue;
                 }
                 Some(record) => record.start,
-                None => study.start_of(number, round, &space),
+                None => study.start_of(number, round, &space)?,
             };
             let start = Start { asked: true, ..start };
             let folder = study.trial_folder(number);

@@ -8,6 +8,7 @@ pub mod ask;
 pub mod claim;
 pub mod config;
 mod create;
+pub mod import;
 pub mod importance;
 pub mod narrow;
 pub mod optuna;

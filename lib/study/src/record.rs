@@ -41,7 +41,7 @@ impl End {
         }
     }
 
-    fn state(self) -> State {
+    pub(crate) fn state(self) -> State {
         match self {
             Self::Complete => State::Complete,
             Self::Pruned => State::Pruned,

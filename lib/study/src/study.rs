@@ -6,6 +6,7 @@
 //! STUDY/trials/00012/         a trial: trial.jsonl (its journal), claim/ (its lease), params.yaml, and the run directory
 //! STUDY/rounds/NAME/          the space of a round that was narrowed, and its results
 //! STUDY/snapshot.json         the journals of trials that have ended, so that they need not be read one by one
+//! STUDY/imported/NNNN.json    trials of other studies, from which samplers learn
 //! STUDY/retried.jsonl         trials that were tried again after they had ended
 //! ```
 //!

@@ -8,6 +8,7 @@ pub mod supervise;
 mod trial;
 
 use crate::claim::Claim;
+use crate::import::imported;
 use crate::record::{End, Record, Start};
 use crate::space::Space;
 use crate::study::Study;
@@ -196,7 +197,7 @@ impl Worker {
         let number = claim.number;
         let start = match &claim.record {
             Some(record) => record.start.clone(),
-            None => self.study.start_of(number, round, space),
+            None => self.study.start_of(number, round, space)?,
         };
         let end = self.limits.end;
         let outcome = trial::run(&mut self.study, &mut claim, start, self.signals, end)?;
@@ -238,20 +239,21 @@ impl Worker {
 
 impl Study {
     /// The start of a new trial: its parameters follow from its number and the trials that are known now.
-    pub fn start_of(&self, number: u64, round: usize, space: &Space) -> Start {
+    pub fn start_of(&self, number: u64, round: usize, space: &Space) -> Result<Start> {
         let config = self.config();
         let own = &self.rounds()[round];
         let first = self.first_of(round);
         // Rounds with the same sampler must not draw the same numbers.
         let seed = config.seed.wrapping_add((round as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let trials = self.trials(round, space);
+        let mut trials = imported(self, round, space)?;
+        trials.extend(self.trials(round, space));
         let point = config.sampler(own).suggest(space, &trials, number - first, seed);
-        Start {
+        Ok(Start {
             round: own.name.clone(),
             params: space.values(&point.unwrap_or_default()),
             seed: config.seed.wrapping_add(number),
             asked: false,
             progress: 0,
-        }
+        })
     }
 }
