@@ -18,6 +18,8 @@ mod hostile;
 #[cfg(feature = "failpoints")]
 mod hpo;
 #[cfg(feature = "failpoints")]
+mod hpo_damage;
+#[cfg(feature = "failpoints")]
 mod hpo_errors;
 mod kernels;
 mod man;
