@@ -5,6 +5,14 @@ use crate::records::{done, refused};
 use std::fs;
 use std::path::Path;
 
+/// A command that must fail with one line on stderr.
+fn one_line(folder: &Path, script: &str, status: i32, text: &str) {
+    let output = shell(folder, script);
+    assert_eq!(output.status, Some(status), "{script}: {}", output.stderr);
+    assert!(output.stderr.contains(text), "{script}: {}", output.stderr);
+    assert_eq!(output.stderr.lines().count(), 1, "{script}: {}", output.stderr);
+}
+
 /// A study whose trials report one value at once.
 const STUDY: &str = "command: [sh, trial.sh, '{x}']
 metric: loss
@@ -22,6 +30,39 @@ fn prepare() -> tempfile::TempDir {
 
 fn read(folder: &Path, file: &str) -> String {
     fs::read_to_string(folder.join(file)).unwrap()
+}
+
+#[test]
+fn wrong_keys_are_named_in_one_line() {
+    let temporary = prepare();
+    let folder = temporary.path();
+    let new = "hpo new study -c study.yaml";
+    for (overrides, text) in [
+        ("-s trails=3", "trails: unknown key; known here: name, command"),
+        ("-s space.x.hgih=3", "space.x.hgih: unknown key; known here: low, high"),
+        ("-s trials=18446744073709551615", "trials: expected integer from 1 to 1000000"),
+        ("-s space.x.low=-1e308 -s space.x.high=1e308", "space.x: the range is too wide"),
+        ("-s direction=up", "direction: expected one of minimize, maximize"),
+        ("-s pruner.kind=percentile -s pruner.percentile=101", "pruner.percentile: 101"),
+    ] {
+        one_line(folder, &format!("{new} {overrides}"), 78, text);
+    }
+    one_line(folder, &format!("{new} -s directory=/nowhere"), 66, "/nowhere");
+    one_line(folder, "hpo new study -c absent.yaml", 66, "absent.yaml");
+    assert!(!folder.join("study").exists());
+    // The same mistakes in a study that was changed after it was created.
+    done(folder, new);
+    let whole = read(folder, "study/study.yaml");
+    for (old, new, text) in [
+        ("metric", "metrik", "unknown field `metrik`"),
+        ("high: 10.0", "high: -1.0", "space.x: low 0 is above high -1"),
+        ("name: study", "name: \"", "study.yaml: "),
+    ] {
+        assert!(whole.contains(old), "{whole}");
+        fs::write(folder.join("study/study.yaml"), whole.replace(old, new)).unwrap();
+        one_line(folder, "hpo worker study", 78, text);
+        one_line(folder, "hpo status study", 78, text);
+    }
 }
 
 #[test]

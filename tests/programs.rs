@@ -19,6 +19,8 @@ mod hostile;
 mod hpo;
 mod hpo_analysis;
 #[cfg(feature = "failpoints")]
+mod hpo_damage;
+#[cfg(feature = "failpoints")]
 mod hpo_errors;
 #[cfg(feature = "failpoints")]
 mod hpo_refit;

@@ -8,7 +8,7 @@ use crate::space::Space;
 use crate::trial::{State, Trial};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use unix::log::Damaged;
 use unix::{Result, log};
@@ -124,10 +124,13 @@ impl Record {
         }
         let mut found: Option<Self> = None;
         let mut is_hidden = false;
+        let mut starts = BTreeSet::new();
         let damaged = log::each(path, |record| {
             let time = record.get("time").and_then(Value::as_str).unwrap_or_default().to_string();
             is_hidden |= !is_visible(&time);
-            if !is_hidden {
+            // A line that a damaged file has twice is one attempt.
+            let is_start = record.get("kind").and_then(Value::as_str) == Some("start");
+            if !is_hidden && (!is_start || starts.insert(time.clone())) {
                 add(&mut found, number, time, record);
             }
         })?;

@@ -22,6 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
+use unix::log::Damaged;
 use unix::publish::{create_folder, publish_bytes, publish_new};
 use unix::time::format_utc;
 use unix::{Error, Result, fail, log, small, text, warn};
@@ -66,6 +67,10 @@ impl Study {
         // Its variables are substituted already.
         let config: StudyConfig = serde_yaml::from_slice(&small::read(&file, MAX_BYTES)?)
             .map_err(|cause| Error::config(format!("{}: {cause}", file.display())))?;
+        // Somebody may have changed it since.
+        if let Some((key, text)) = config.violations().first() {
+            return Err(Error::config(format!("{}: {key}: {text}", file.display())));
+        }
         let rounds = config.rounds();
         // The command of a trial runs in another directory.
         let folder = std::path::absolute(folder).map_err(|cause| Error::open(folder, cause))?;
@@ -221,7 +226,7 @@ impl Study {
 
     /// Reads what was added since the last time. Errors: 66, 74.
     pub fn refresh(&mut self) -> Result<()> {
-        let retried = self.retried()?;
+        let (retried, damaged) = self.retried()?;
         let trials = self.folder.join("trials");
         let entries = fs::read_dir(&trials).map_err(|cause| Error::open(&trials, cause))?;
         for entry in entries {
@@ -231,7 +236,7 @@ impl Study {
                 continue;
             };
             let known = self.records.get(&number).is_some_and(Record::has_ended);
-            if known && !retried.contains(&number) {
+            if known && damaged.count == 0 && !retried.contains(&number) {
                 continue;
             }
             if let Some(record) = self.read(number)? {
@@ -271,6 +276,12 @@ impl Study {
         if path.symlink_metadata().is_err() {
             return Ok(());
         }
+        // Then it is unknown which trials of the snapshot have really ended.
+        let (_, damaged) = self.retried()?;
+        if damaged.count > 0 {
+            damaged.tell(&self.retried_file());
+            return Ok(());
+        }
         // It is only a copy.
         match serde_json::from_slice::<Snapshot>(&small::read(&path, MAX_BYTES)?) {
             Ok(snapshot) => {
@@ -289,7 +300,7 @@ impl Study {
         if ended < self.in_snapshot + SNAPSHOT_EVERY {
             return;
         }
-        let retried = self.retried().unwrap_or_default();
+        let Ok((retried, Damaged { count: 0, .. })) = self.retried() else { return };
         let is_settled = |record: &&Record| record.has_ended() && !retried.contains(&record.number);
         let ended: Vec<Record> = self.records.values().filter(is_settled).cloned().collect();
         let count = ended.len();
@@ -302,14 +313,21 @@ impl Study {
         }
     }
 
-    /// Trials whose end in the snapshot may not be the last word.
-    fn retried(&self) -> Result<BTreeSet<u64>> {
-        let path = self.folder.join("retried.jsonl");
+    fn retried_file(&self) -> PathBuf {
+        self.folder.join("retried.jsonl")
+    }
+
+    /// Trials whose end in the snapshot may not be the last word, and damaged lines, which may name more of them.
+    fn retried(&self) -> Result<(BTreeSet<u64>, Damaged)> {
+        let path = self.retried_file();
         let mut numbers = BTreeSet::new();
-        if path.symlink_metadata().is_ok() {
-            log::each(&path, |record| numbers.extend(record.get("trial").and_then(Value::as_u64)))?;
+        if path.symlink_metadata().is_err() {
+            return Ok((numbers, Damaged::default()));
         }
-        Ok(numbers)
+        let trial =
+            |record: serde_json::Map<String, Value>| record.get("trial").and_then(Value::as_u64);
+        let damaged = log::each(&path, |record| numbers.extend(trial(record)))?;
+        Ok((numbers, damaged))
     }
 
     /// Records that a trial is tried again.
@@ -317,6 +335,6 @@ impl Study {
         let record = serde_json::json!({ "trial": number });
         let same =
             |found: &serde_json::Map<String, Value>| found.get("trial") == Some(&number.into());
-        log::append_once(&self.folder.join("retried.jsonl"), &record, same).map(|_| ())
+        log::append_once(&self.retried_file(), &record, same).map(|_| ())
     }
 }

@@ -1,7 +1,6 @@
 //! A study in one line, for `timekeep status`.
 
 use crate::claim::is_at_work;
-use crate::record::Record;
 use crate::study::Study;
 use serde::Serialize;
 use std::ops::Range;
@@ -68,8 +67,10 @@ impl Study {
                 left += self.rounds()[round].trials;
                 continue;
             };
-            let ended = |number: &u64| self.records().get(number).is_some_and(Record::has_ended);
-            left += self.numbers_of(round, &space).filter(|number| !ended(number)).count() as u64;
+            let numbers = self.numbers_of(round, &space);
+            let known = self.records().range(numbers.clone());
+            let ended = known.filter(|(_, record)| record.has_ended()).count() as u64;
+            left += numbers.end - numbers.start - ended;
         }
         Ok(left)
     }

@@ -153,15 +153,15 @@ impl Worker {
         for round in self.rounds() {
             let Some(space) = self.study.begin_round(round)? else { return Ok(Next::Wait) };
             let numbers = self.study.numbers_of(round, &space);
-            let of = |study: &Study, number: u64| {
-                let record = study.records().get(&number)?;
-                Some((record.has_ended(), record.start.asked))
-            };
             // Open trials first, then new ones, each in the order of their numbers.
-            let open = numbers.clone().filter(|n| of(&self.study, *n) == Some((false, false)));
-            let new = numbers.clone().filter(|n| of(&self.study, *n).is_none());
-            let candidates: Vec<u64> = open.chain(new).collect();
-            for number in candidates {
+            let is_open = |record: &&Record| !record.has_ended() && !record.start.asked;
+            let open = self.study.records().range(numbers.clone()).map(|(_, record)| record);
+            let open: Vec<u64> = open.filter(is_open).map(|record| record.number).collect();
+            let new = numbers.map(|number| (number, true));
+            for (number, is_new) in open.into_iter().map(|number| (number, false)).chain(new) {
+                if is_new && self.study.records().contains_key(&number) {
+                    continue;
+                }
                 if let Some(claim) = self.claim(number)? {
                     return Ok(Next::Run(Box::new(claim), round, space));
                 }

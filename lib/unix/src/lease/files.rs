@@ -4,14 +4,13 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, utimensat};
 
 use super::Owner;
-use crate::publish::{TEMPORARY_PREFIX, link_new};
-use crate::{Error, Result, host};
+use crate::publish::{TEMPORARY_PREFIX, link_new, unique_suffix};
+use crate::{Error, Result};
 
 /// Files left behind by candidates that were killed are removed after this time.
 const LEFTOVER: Duration = Duration::from_secs(3600);
@@ -108,14 +107,9 @@ pub(super) struct Candidate {
 impl Candidate {
     /// Writes the owner to a file with a unique temporary name. Errors: 73.
     pub fn new(folder: &Path, owner: &Owner) -> Result<Self> {
-        static COUNTER: AtomicU64 = AtomicU64::new(0);
-        let count = COUNTER.fetch_add(1, Ordering::Relaxed);
-        let name = format!("{TEMPORARY_PREFIX}{}-{}-{count}", host::name(), std::process::id());
-        let path = folder.join(name);
+        let path = folder.join(format!("{TEMPORARY_PREFIX}{}", unique_suffix()));
         let mut text = serde_json::to_vec_pretty(owner).map_err(Error::bug)?;
         text.push(b'\n');
-        // Process ids are reused: an existing file was left by a process that no longer exists.
-        let _ = fs::remove_file(&path);
         match create(&path, &text) {
             // Continue on a full disk, because the owner may be about to free space: an empty lease file is valid too.
             Err(cause) if is_full(&cause) && path.exists() => {}

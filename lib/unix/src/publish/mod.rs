@@ -14,6 +14,7 @@ mod temporary;
 
 pub use publisher::{Publisher, Written};
 pub use temporary::TEMPORARY_PREFIX;
+pub(crate) use temporary::unique_suffix;
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Read};
@@ -21,7 +22,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use crate::disk::{DiskFile, RealDisk};
-use crate::{Error, Result, host, small};
+use crate::{Error, Result, small};
 
 #[cfg(doc)]
 use crate::{disk::Disk, space::ensure_space};
@@ -46,8 +47,7 @@ pub fn publish_new(path: &Path, bytes: &[u8]) -> Result<bool> {
         return Ok(false);
     }
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let unique = format!("{}-{}", host::name(), std::process::id());
-    let own = path.with_file_name(format!("{TEMPORARY_PREFIX}{name}-{unique}"));
+    let own = path.with_file_name(format!("{TEMPORARY_PREFIX}{name}-{}", unique_suffix()));
     publish_bytes(&own, bytes)?;
     let linked = link_new(&own, path);
     let _ = fs::remove_file(&own); // otherwise only a stray file is left
