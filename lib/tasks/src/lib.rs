@@ -9,6 +9,7 @@ pub mod pde;
 mod predictions;
 pub mod regression;
 pub mod results;
+mod statistics;
 mod trained;
 
 pub use model_args::ModelArgs;
