@@ -10,6 +10,7 @@ mod predictions;
 pub mod regression;
 pub mod results;
 mod statistics;
+pub mod text;
 mod trained;
 
 pub use model_args::ModelArgs;

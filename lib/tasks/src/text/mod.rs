@@ -1,0 +1,3 @@
+//! Tasks on text: metrics of classification, and baselines that need no encoder.
+
+pub mod metrics;
