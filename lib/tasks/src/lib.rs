@@ -10,6 +10,7 @@ mod predictions;
 pub mod regression;
 pub mod results;
 pub mod text;
+mod statistics;
 mod trained;
 
 pub use model_args::ModelArgs;
