@@ -22,9 +22,11 @@ import tempfile
 import time
 import warnings
 from concurrent.futures import ProcessPoolExecutor
+from wsgiref.util import setup_testing_defaults
 
 import numpy as np
 import optuna
+import optuna_dashboard
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from scipy.stats import mannwhitneyu
@@ -222,6 +224,22 @@ def hpo(*words):
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
+def dashboard(path):
+    """The trials of the only study in a journal, as optuna-dashboard sends them to a browser."""
+    app = optuna_dashboard.wsgi(JournalStorage(JournalFileBackend(path)))
+
+    def get(url):
+        environment = {"PATH_INFO": url, "REQUEST_METHOD": "GET", "QUERY_STRING": "after=0"}
+        setup_testing_defaults(environment)
+        status = []
+        body = b"".join(app(environment, lambda line, headers: status.append(line)))
+        assert status[0].startswith("200"), f"{url}: {status[0]}: {body[:300]}"
+        return json.loads(body)
+
+    (study,) = get("/api/studies")["study_summaries"]
+    return get(f"/api/studies/{study['study_id']}")["trials"]
+
+
 def records():
     """Prints the differences of importances, and of trials that hpo imports; returns whether there are none."""
     with tempfile.TemporaryDirectory() as folder:
@@ -239,6 +257,10 @@ def records():
                 hpo("tell", study, asked["trial"], *end)
             hpo("export", study, "--format", "optuna", "-o", f"{study}.log")
             loaded = optuna.load_study(study_name=direction, storage=JournalStorage(JournalFileBackend(f"{study}.log")))
+            shown = dashboard(f"{study}.log")
+            assert [t["number"] for t in shown] == list(range(150))
+            assert [t["state"].upper() for t in shown] == [t.state.name for t in loaded.trials]
+            assert [t.get("values") for t in shown] == [t.values for t in loaded.trials]
             theirs = optuna.importance.get_param_importances(loaded)
             ours = {row["parameter"]: row["importance"] for row in hpo("importance", study, "--json")}
             assert theirs.keys() == ours.keys()

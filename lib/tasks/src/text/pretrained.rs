@@ -22,7 +22,6 @@ struct Config {
     position_embedding_type: Option<String>,
     #[serde(default)]
     is_decoder: bool,
-    vocab_size: usize,
     hidden_size: usize,
     num_hidden_layers: usize,
     num_attention_heads: usize,
