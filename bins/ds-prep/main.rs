@@ -19,6 +19,7 @@ use data::fields::split_set::{TrajectorySet, Verify};
 use data::fields::stats::Stats;
 use data::records::stats::of_record;
 use data::records::{RecordSplit, Records};
+use data::store::RecordStore;
 use manual::MANUAL;
 use serde_json::{Value, json};
 use unix::cli::{Given, Output};

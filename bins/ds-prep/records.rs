@@ -3,11 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use data::fields::split::{By, SplitName};
-use data::records::check;
-pub use data::records::check::Report;
-use data::records::split::Request;
-use data::records::{RecordPlan, RecordSet, RecordSplit, RecordStats, Records, divide, import};
+use data::records::{RecordPlan, RecordSet, RecordSplit, RecordStats, Records, Sides, import};
 use data::split::Share;
+use data::store::check;
+pub use data::store::check::Report;
+use data::store::split::Request;
+use data::store::{RecordStore, divide};
 use serde_json::{Value, json};
 use unix::out::Out;
 use unix::progress::Progress;
@@ -97,7 +98,7 @@ pub fn split(division: &Division, stores: &[PathBuf], to: &Path, mut out: Out) -
 /// Computes the statistics of the training split of a manifest.
 pub fn stats(manifest: &Path, to: &Path, mut out: Out) -> Result<Exit> {
     let set = RecordSet::open(manifest, SplitName::Train)?;
-    set.stores().iter().try_for_each(Records::verify)?;
+    set.stores().iter().try_for_each(RecordStore::verify)?;
     let stats = RecordStats::of(&set)?;
     if to.as_os_str() == "-" {
         return out.raw(stats.text()?.as_bytes()).map(|()| Exit::Done);
@@ -109,8 +110,8 @@ pub fn stats(manifest: &Path, to: &Path, mut out: Out) -> Result<Exit> {
 /// Checks a store or a manifest and prints every problem.
 pub fn check(path: &Path, limit: f32, out: &mut Out) -> Result<Report> {
     let report = match RecordSplit::is_manifest(path) {
-        true => check::check_split(path, limit)?,
-        false => check::check_store(path, limit),
+        true => check::check_split::<Sides>(path, limit)?,
+        false => check::check_store::<Sides>(path, limit),
     };
     report.problems.iter().try_for_each(|one| out.item(one, &one.message))?;
     Ok(report)
@@ -118,7 +119,7 @@ pub fn check(path: &Path, limit: f32, out: &mut Out) -> Result<Report> {
 
 /// Finds what splits share.
 pub fn audit(manifests: &[PathBuf], mut out: Out) -> Result<Exit> {
-    let report = check::audit(manifests)?;
+    let report = check::audit::<Sides>(manifests)?;
     report.problems.iter().try_for_each(|one| out.item(one, &one.message))?;
     out.finish()?;
     note!("{} records, {} leaks", report.records, report.problems.len());

@@ -5,6 +5,7 @@
 pub mod fields;
 pub mod inputs;
 pub mod loader;
+pub mod provenance;
 #[cfg(feature = "hdf5")]
 pub mod records;
 pub mod seal;

@@ -1,6 +1,6 @@
 //! Builds a store shard by shard. Shards that are already complete and undamaged are kept.
 
-use super::{Index, ShardEntry, StoreLayout, index_path, shard_path};
+use super::{Index, RecordArray, ShardEntry, StoreLayout, index_path, shard_path};
 use crate::seal::SealedFile;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -113,8 +113,14 @@ fn is_whole<S>(path: &Path, entry: &ShardEntry<S>) -> bool {
 
 /// The bytes of a shard file.
 fn shard(layout: &StoreLayout, records: usize, arrays: &[Vec<u8>]) -> Result<Vec<u8>> {
-    let shape = |shape: &[usize]| [&[records], shape].concat();
-    let shapes: Vec<Vec<usize>> = layout.arrays.iter().map(|array| shape(&array.shape)).collect();
+    if layout.arrays.len() != arrays.len() {
+        return Err(Error::bug(format!("{} arrays for a layout of others", arrays.len())));
+    }
+    let shape = |(array, bytes): (&RecordArray, &Vec<u8>)| {
+        let items = array.ends.map_or(records, |_| bytes.len() / array.bytes());
+        [&[items], &array.shape[..]].concat()
+    };
+    let shapes: Vec<Vec<usize>> = layout.arrays.iter().zip(arrays).map(shape).collect();
     let planned = layout.arrays.iter().zip(&shapes);
     let planned = planned.map(|(array, shape)| (array.name.as_str(), array.dtype, &shape[..]));
     let header = Header::plan(planned, BTreeMap::new(), ALIGNMENT).map_err(Error::bug)?;
