@@ -18,6 +18,8 @@ pub enum Kind {
     TooLarge,
     /// A text is empty.
     EmptyText,
+    /// A label is not one of the classes.
+    Label,
     /// Records of one group are in two splits.
     Group,
     /// Two splits have records with the same input.

@@ -16,7 +16,7 @@ mod writer;
 pub use reader::Store;
 pub use set::StoreSet;
 pub use split::{StoreSplit, divide};
-pub use writer::{Outcome, Writer};
+pub use writer::{Outcome, Ragged, Writer};
 
 use crate::inputs::{InputFile, verify_all};
 use crate::seal::SealedFile;
@@ -213,6 +213,11 @@ impl<D: Serialize + DeserializeOwned, S: Serialize + DeserializeOwned> Index<D, 
             return Err(error.context(index_path(folder).display()));
         }
         Ok((index, hash))
+    }
+
+    /// The summaries of the complete shards.
+    pub fn summaries(&self) -> impl Iterator<Item = &S> {
+        self.shards.iter().flatten().map(|entry| &entry.summary)
     }
 
     /// The complete shards with their hashes.

@@ -14,6 +14,25 @@ use unix::{Error, Exit, Result};
 /// Alignment of the first array in bytes: a cache line, and the widest vector registers.
 const ALIGNMENT: usize = 64;
 
+/// The bytes of a ragged array of some records, and of its ends.
+#[derive(Clone, Debug, Default)]
+pub struct Ragged {
+    /// The items of all records.
+    pub items: Vec<u8>,
+    /// The ends, u64 each.
+    pub ends: Vec<u8>,
+    count: u64,
+}
+
+impl Ragged {
+    /// Appends a record.
+    pub fn push<T: bytemuck::NoUninit>(&mut self, items: &[T]) {
+        self.items.extend_from_slice(bytemuck::cast_slice(items));
+        self.count += items.len() as u64;
+        self.ends.extend(self.count.to_le_bytes());
+    }
+}
+
 /// The outcome of [`Writer::fill`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
