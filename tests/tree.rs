@@ -71,12 +71,13 @@ const LEVELS: [&[&str]; 5] =
     [&["unix"], &["tensor", "report"], &["data", "dist", "study"], &["learn"], &["tasks"]];
 
 /// Dependencies that only one crate may have. NCCL comes with `cudarc`.
-const WALLS: [(&str, &[&str]); 6] = [
+const WALLS: [(&str, &[&str]); 7] = [
     ("cudarc", &["tensor", "dist"]),
     ("gemm", &["tensor"]),
     ("hdf5", &["data"]),
     ("mpi", &["dist"]),
     ("plotters", &["report"]),
+    ("tokenizers", &["data"]),
     ("ureq", &["report"]),
 ];
 

@@ -1,6 +1,6 @@
 //! `ds-prep import`: converts files of any supported layout into contiguous files, or makes records of them.
 
-use super::{in_pool, records};
+use super::{in_pool, records, texts};
 use std::path::PathBuf;
 
 use data::fields::import::{Format, Outcome, Plan, import, targets};
@@ -14,7 +14,7 @@ use unix::{Exit, Result, inputs, note};
 
 #[derive(clap::Args)]
 pub struct Import {
-    /// HDF5, .npy, .npz, .csv, .zarr or .safetensors files; `-` reads their names from stdin
+    /// HDF5, .npy, .npz, .csv, .zarr or .safetensors files, or .jsonl files of texts; `-` reads their names from stdin
     #[arg(required = true)]
     files: Vec<PathBuf>,
     /// Output folder
@@ -23,6 +23,10 @@ pub struct Import {
     /// Import only the first NUMBER files
     #[arg(long, value_name = "NUMBER")]
     limit: Option<usize>,
+    /// Makes a store of texts from .csv and .jsonl files: which of their columns are text, label and group, see
+    /// longhaul-files(5)
+    #[arg(long, value_name = "FILE")]
+    columns: Option<PathBuf>,
     #[command(flatten)]
     plan: Plan,
     #[command(flatten)]
@@ -47,6 +51,13 @@ const OF_FRAMES: [&str; 4] = ["shift", "history", "layout", "fill-missing"];
 const OF_ARRAYS: [&str; 3] = ["target", "target-axes", "group"];
 
 pub fn run(given: Given<Import>) -> Result<Exit> {
+    if let Some(columns) = &given.args.columns {
+        let why = "no effect on texts";
+        given.require_only(&["columns", "output", "limit", "json"], why)?;
+        let mut files = inputs::files(&given.args.files)?;
+        files.truncate(given.args.limit.unwrap_or(files.len()));
+        return texts::make(columns, &files, &given.args.to, Out::stdout(given.args.output));
+    }
     if given.args.records.makes_records() {
         let own = if given.args.records.shift.is_some() { &OF_FRAMES[..] } else { &OF_ARRAYS };
         let why = "no effect on records, which are copied as they are; import the files without --target and \

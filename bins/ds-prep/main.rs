@@ -1,9 +1,11 @@
 //! Data sets: generate or import, split, compute statistics, check, audit, list and plot them.
 
+mod generate;
 mod import;
 mod look;
 mod manual;
 mod records;
+mod texts;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -12,19 +14,18 @@ use clap::{Parser, Subcommand};
 use data::fields::check::{Report, check_files, check_split};
 use data::fields::divide::{Share, divide_by};
 use data::fields::field::Field;
-use data::fields::generate::{Equation, Generation};
 use data::fields::list::{FileRecord, describe, frames, parts};
 use data::fields::split::{By, GroupBy, Split, SplitName};
 use data::fields::split_set::{TrajectorySet, Verify};
 use data::fields::stats::Stats;
 use data::records::stats::of_record;
 use data::records::{RecordSplit, Records};
+use data::store::RecordStore;
+use data::text::{TextSplit, TextStore, TokenSet};
 use manual::MANUAL;
 use serde_json::{Value, json};
 use unix::cli::{Given, Output};
 use unix::out::Out;
-use unix::progress::Progress;
-use unix::signal::Signals;
 use unix::{Error, Exit, Result, inputs, note};
 
 /// Generate, import, split and check data sets
@@ -43,11 +44,13 @@ struct Args {
 #[derive(Subcommand)]
 enum Verb {
     /// Solve an equation for random initial states; one file per parameter value
-    Gen(Gen),
+    Gen(generate::Gen),
     /// Convert files of any layout to contiguous files, optionally cropped or resampled; or make records of arrays
     Import(Box<Given<import::Import>>),
     /// Split trajectories or records into training, validation and test
     Split(Given<Divide>),
+    /// Encode the texts of a manifest with the tokenizer of a model
+    Tokenize(texts::Tokenize),
     /// Compute the statistics of the training split of a manifest
     Stats {
         /// Split manifest
@@ -95,45 +98,6 @@ enum Verb {
 }
 
 #[derive(clap::Args)]
-struct Gen {
-    /// Equation, see longhaul-files(5)
-    equation: Equation,
-    /// Values of the parameter of the equation, e.g. 0.001,0.01,0.1
-    #[arg(long, required = true, value_delimiter = ',', value_name = "VALUE")]
-    #[arg(allow_negative_numbers = true)]
-    parameter: Vec<f64>,
-    /// Value of another constant of the equation; may be given more than once
-    #[arg(long, value_name = "NAME=VALUE", value_parser = constant)]
-    constant: Vec<(String, f64)>,
-    /// Trajectories per file
-    #[arg(long, value_name = "NUMBER")]
-    samples: usize,
-    /// Seed of the initial states
-    #[arg(long, default_value_t = 0)]
-    seed: u64,
-    /// Cells along each axis; default: see longhaul-files(5)
-    #[arg(long)]
-    grid: Option<usize>,
-    /// Frames, including the initial state
-    #[arg(long)]
-    frames: Option<usize>,
-    /// Time of the last frame
-    #[arg(long, value_name = "TIME")]
-    end: Option<f64>,
-    /// Index of the first trajectory, to generate further trajectories with the same seed
-    #[arg(long, default_value_t = 0, value_name = "NUMBER")]
-    first: u64,
-    /// Number of threads, at most 1024; default: one per processor. Results do not depend on it
-    #[arg(long, value_parser = unix::cli::threads)]
-    threads: Option<usize>,
-    /// Output folder; must not contain the files yet
-    #[arg(short = 'o', long = "output", value_name = "FOLDER")]
-    to: PathBuf,
-    #[command(flatten)]
-    output: Output,
-}
-
-#[derive(clap::Args)]
 struct Divide {
     /// HDF5 files, or stores of records; `-` reads their names from stdin
     #[arg(required = true)]
@@ -175,9 +139,10 @@ fn main() -> ExitCode {
 
 fn run(args: Args) -> Result<Exit> {
     match args.verb {
-        Verb::Gen(gen_args) => generate(&gen_args),
+        Verb::Gen(gen_args) => generate::run(&gen_args),
         Verb::Import(import_args) => import::run(*import_args),
         Verb::Split(divide_args) => split(&divide_args),
+        Verb::Tokenize(tokenize_args) => texts::encode(&tokenize_args),
         Verb::Audit(audit_args) => look::audit(&audit_args),
         Verb::Plot(plot_args) => look::plot(&plot_args),
         Verb::Stats { manifest, to, output } => stats(&manifest, to, Out::stdout(output)),
@@ -185,53 +150,6 @@ fn run(args: Args) -> Result<Exit> {
         Verb::Ls { files, output } => list(&files, Out::stdout(output)),
         Verb::Show { file, sample, output } => show(&file, sample, Out::stdout(output)),
     }
-}
-
-fn constant(text: &str) -> Result<(String, f64), String> {
-    let parts = text.split_once('=').and_then(|(name, value)| Some((name, value.parse().ok()?)));
-    let (name, value) = parts.ok_or("expected NAME=NUMBER, e.g. Rho=2")?;
-    Ok((name.into(), value))
-}
-
-fn generate(args: &Gen) -> Result<Exit> {
-    let mut files: Vec<(PathBuf, Generation)> = Vec::new();
-    for &parameter in &args.parameter {
-        let usual = Generation::new(args.equation, parameter, args.samples);
-        let file = Generation {
-            constants: args.constant.clone(),
-            first: args.first,
-            seed: args.seed,
-            grid: args.grid.unwrap_or(usual.grid),
-            frames: args.frames.unwrap_or(usual.frames),
-            end: args.end.unwrap_or(usual.end),
-            ..usual
-        };
-        file.validate()?;
-        let path = args.to.join(file.file_name());
-        if path.exists() {
-            let cause = "it already exists; move it or choose another folder";
-            return Err(Error::create(&path, cause));
-        }
-        if files.iter().any(|(other, _)| *other == path) {
-            return Err(Error::usage(format!("--parameter lists {parameter} twice")));
-        }
-        files.push((path, file));
-    }
-    let signals = Signals::install()?;
-    let total = args.samples.saturating_mul(files.len());
-    let advance = Progress::shared("trajectories", total as u64);
-    let mut out = Out::stdout(args.output);
-    unix::publish::create_folder(&args.to)?;
-    for (path, file) in &files {
-        let done = || {
-            signals.check_stop(|| format!("{} was not made", path.display()))?;
-            advance(1);
-            Ok(())
-        };
-        in_pool(args.threads, || file.write(path, done))?;
-        out.row(&FileRecord::of(path)?)?;
-    }
-    out.finish()
 }
 
 fn split(given: &Given<Divide>) -> Result<Exit> {
@@ -329,6 +247,16 @@ fn list(files: &[PathBuf], mut out: Out) -> Result<Exit> {
     // A closed or full stdout ends the program.
     let fatal = [Exit::Done, Exit::Io];
     let exit = inputs::each(files, &fatal, |path| {
+        if TextStore::is_store(path) {
+            return out.row(&texts::row(&TextStore::open(path)?));
+        }
+        if TokenSet::is_at(path) {
+            return texts::rows(path)?.iter().try_for_each(|split| out.row(split));
+        }
+        if TextSplit::is_manifest(path) {
+            let (split, _) = TextSplit::load(path)?;
+            return split.rows(path).iter().try_for_each(|part| out.row(part));
+        }
         if Records::is_store(path) {
             return out.row(&records::row(&Records::open(path)?));
         }
@@ -347,13 +275,16 @@ fn list(files: &[PathBuf], mut out: Out) -> Result<Exit> {
 }
 
 fn show(file: &Path, sample: Option<usize>, out: Out) -> Result<Exit> {
-    let is_store = Records::is_store(file);
-    match sample {
+    let is_text = TextStore::is_store(file);
+    let is_store = is_text || Records::is_store(file);
+    let record = match sample {
+        Some(sample) if is_text => texts::of_record(&TextStore::open(file)?, sample)?,
         Some(sample) if is_store => return out.rows(of_record(&Records::open(file)?, sample)?),
         Some(sample) => return out.rows(frames(&Field::open(file)?, sample)?),
-        None => {}
-    }
-    let record = if is_store { records::describe(file)? } else { describe(file)? };
+        None if is_text => texts::describe(file)?,
+        None if is_store => records::describe(file)?,
+        None => describe(file)?,
+    };
     if out.is_json() { out.rows([record]) } else { out.rows(entries("", &record)) }
 }
 

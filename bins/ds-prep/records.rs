@@ -1,22 +1,41 @@
-//! Verbs applied to records: stores of pairs of arrays, and manifests of these.
+//! Verbs applied to records: stores of pairs of arrays or of texts, and manifests of these.
 
 use std::path::{Path, PathBuf};
 
 use data::fields::split::{By, SplitName};
-use data::records::check;
-pub use data::records::check::Report;
-use data::records::split::Request;
-use data::records::{RecordPlan, RecordSet, RecordSplit, RecordStats, Records, divide, import};
+use data::records::{RecordPlan, RecordSet, RecordSplit, RecordStats, Records, Sides, import};
 use data::split::Share;
+use data::store::check;
+pub use data::store::check::Report;
+use data::store::split::Request;
+use data::store::{Content, RecordStore, StoreSplit, divide};
+use data::text::{TextKind, TextSplit, TextStore};
 use serde_json::{Value, json};
 use unix::out::Out;
 use unix::progress::Progress;
 use unix::signal::Signals;
 use unix::{Error, Exit, Result, note};
 
+/// What records are.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Kind {
+    /// Pairs of arrays.
+    Arrays,
+    /// Texts with labels.
+    Texts,
+}
+
+/// The kind of the records in a store or manifest; `None` if a path is neither.
+pub fn kind(path: &Path) -> Option<Kind> {
+    if TextStore::is_store(path) || TextSplit::is_manifest(path) {
+        return Some(Kind::Texts);
+    }
+    (Records::is_store(path) || RecordSplit::is_manifest(path)).then_some(Kind::Arrays)
+}
+
 /// Whether a path is a store or a manifest of records.
 pub fn are_at(path: &Path) -> bool {
-    Records::is_store(path) || RecordSplit::is_manifest(path)
+    kind(path).is_some()
 }
 
 /// Copies pairs of arrays into a store.
@@ -66,7 +85,19 @@ pub struct Division<'a> {
 }
 
 /// Divides stores, and writes the manifest.
-pub fn split(division: &Division, stores: &[PathBuf], to: &Path, mut out: Out) -> Result<Exit> {
+pub fn split(division: &Division, stores: &[PathBuf], to: &Path, out: Out) -> Result<Exit> {
+    match kind(&stores[0]) {
+        Some(Kind::Texts) => split_kind::<TextKind>(division, stores, to, out),
+        _ => split_kind::<Sides>(division, stores, to, out),
+    }
+}
+
+fn split_kind<C: Content>(
+    division: &Division,
+    stores: &[PathBuf],
+    to: &Path,
+    mut out: Out,
+) -> Result<Exit> {
     let Division { by, mut shares, validation_from, test_from, seed } = *division;
     let given = |folders: &[PathBuf], name: SplitName| -> Vec<(PathBuf, SplitName)> {
         folders.iter().map(|folder| (folder.clone(), name)).collect()
@@ -82,11 +113,11 @@ pub fn split(division: &Division, stores: &[PathBuf], to: &Path, mut out: Out) -
             shares[number] = Share::Count(0);
         }
     }
-    let split = divide(&Request { by, shares, fixed: &fixed, seed }, stores, to)?;
+    let split: StoreSplit<C> = divide(&Request { by, shares, fixed: &fixed, seed }, stores, to)?;
     if to.as_os_str() == "-" {
         return out.raw(split.text()?.as_bytes()).map(|()| Exit::Done);
     }
-    if to.exists() && RecordSplit::load(to).map_or(true, |(old, _)| old != split) {
+    if to.exists() && StoreSplit::<C>::load(to).map_or(true, |(old, _)| old != split) {
         let cause = "it is a different manifest that runs may use; move it or choose another name";
         return Err(Error::create(to, cause));
     }
@@ -96,8 +127,12 @@ pub fn split(division: &Division, stores: &[PathBuf], to: &Path, mut out: Out) -
 
 /// Computes the statistics of the training split of a manifest.
 pub fn stats(manifest: &Path, to: &Path, mut out: Out) -> Result<Exit> {
+    if kind(manifest) == Some(Kind::Texts) {
+        let what = "texts have no statistics; ds-prep show counts the labels of a store";
+        return Err(Error::usage(format!("{}: {what}", manifest.display())));
+    }
     let set = RecordSet::open(manifest, SplitName::Train)?;
-    set.stores().iter().try_for_each(Records::verify)?;
+    set.stores().iter().try_for_each(RecordStore::verify)?;
     let stats = RecordStats::of(&set)?;
     if to.as_os_str() == "-" {
         return out.raw(stats.text()?.as_bytes()).map(|()| Exit::Done);
@@ -108,17 +143,27 @@ pub fn stats(manifest: &Path, to: &Path, mut out: Out) -> Result<Exit> {
 
 /// Checks a store or a manifest and prints every problem.
 pub fn check(path: &Path, limit: f32, out: &mut Out) -> Result<Report> {
-    let report = match RecordSplit::is_manifest(path) {
-        true => check::check_split(path, limit)?,
-        false => check::check_store(path, limit),
+    let report = match kind(path) {
+        Some(Kind::Texts) => check_kind::<TextKind>(path, limit)?,
+        _ => check_kind::<Sides>(path, limit)?,
     };
     report.problems.iter().try_for_each(|one| out.item(one, &one.message))?;
     Ok(report)
 }
 
+fn check_kind<C: Content>(path: &Path, limit: f32) -> Result<Report> {
+    match StoreSplit::<C>::is_manifest(path) {
+        true => check::check_split::<C>(path, limit),
+        false => Ok(check::check_store::<C>(path, limit)),
+    }
+}
+
 /// Finds what splits share.
 pub fn audit(manifests: &[PathBuf], mut out: Out) -> Result<Exit> {
-    let report = check::audit(manifests)?;
+    let report = match kind(&manifests[0]) {
+        Some(Kind::Texts) => check::audit::<TextKind>(manifests)?,
+        _ => check::audit::<Sides>(manifests)?,
+    };
     report.problems.iter().try_for_each(|one| out.item(one, &one.message))?;
     out.finish()?;
     note!("{} records, {} leaks", report.records, report.problems.len());

@@ -5,11 +5,11 @@
 
 use crate::fields::field::Shape;
 use crate::fields::parameter::Parameter;
-use crate::fields::provenance::Provenance;
 use crate::fields::split::SplitName;
 use crate::fields::split_set::TrajectorySet;
 use crate::fields::stats::{Moments, Statistics};
 use crate::inputs::InputFile;
+use crate::provenance::Provenance;
 use crate::seal::SealedFile;
 pub use crate::store::Outcome;
 use crate::store::{RecordArray, Store, StoreLayout, Writer};
@@ -119,13 +119,9 @@ impl Layout {
     }
 
     fn of_store(&self, records: usize) -> StoreLayout {
-        let array = |name: &str, dtype, shape: &[usize]| RecordArray {
-            name: name.into(),
-            dtype,
-            shape: shape.to_vec(),
-        };
-        let latents = array("latents", FileDtype::F32, &[self.frames, self.tokens, self.dim]);
-        let arrays = vec![latents, array("parameters", FileDtype::F64, &[])];
+        let shape = [self.frames, self.tokens, self.dim];
+        let latents = RecordArray::fixed("latents", FileDtype::F32, &shape);
+        let arrays = vec![latents, RecordArray::fixed("parameters", FileDtype::F64, &[])];
         StoreLayout { arrays, records, shard_records: self.shard_samples }
     }
 }

@@ -12,7 +12,6 @@ pub mod initial;
 pub mod latents;
 pub mod list;
 pub mod parameter;
-pub mod provenance;
 pub mod solvers;
 pub mod split;
 pub mod split_set;

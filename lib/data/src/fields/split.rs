@@ -8,33 +8,13 @@ use crate::fields::check::manifest::{error, in_itself};
 use crate::fields::field::{Shape, grouped};
 use crate::fields::parameter::Parameter;
 use crate::seal::SealedFile;
-use crate::split::Share;
-pub use crate::split::SplitName;
+pub use crate::split::{By, Part, SplitName};
+use crate::split::{Share, folder_of};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use strum::Display;
 use unix::Result;
-
-/// The unit that is divided among the splits.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum, Display,
-)]
-#[serde(rename_all = "lowercase")]
-#[value(rename_all = "lower")]
-#[strum(serialize_all = "lowercase")]
-pub enum By {
-    /// Trajectories, every regime in the same proportions; or records.
-    #[default]
-    Trajectory,
-    /// Regimes, by parameter value: the smallest for training, the largest for the test, which then tests
-    /// extrapolation.
-    Parameter,
-    /// Files, or stores of records.
-    File,
-    /// Records in their order: the first ones for training, the last ones for the test.
-    Index,
-}
 
 /// Which trajectories always share a split.
 #[derive(
@@ -97,15 +77,6 @@ pub struct Source {
     pub trajectories: usize,
     /// Its regime.
     pub parameter: Parameter,
-}
-
-/// Trajectories of one file.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Part {
-    /// Index of the file.
-    pub file: usize,
-    /// Indices of the trajectories in the file.
-    pub samples: Vec<usize>,
 }
 
 /// The size limit suffices for about eight million trajectories.
@@ -188,8 +159,4 @@ impl Split {
 pub(crate) fn regimes(files: &[Source]) -> Vec<Vec<usize>> {
     let parameters = files.iter().map(|source| Some(source.parameter.clone()));
     grouped(parameters.enumerate()).into_iter().map(|regime| regime.samples).collect()
-}
-
-pub(crate) fn folder_of(manifest: &Path) -> &Path {
-    manifest.parent().unwrap_or(Path::new(""))
 }

@@ -1,11 +1,11 @@
 //! Copies pairs of arrays, or pairs of frames of trajectories, into a store of records.
 
 use super::origin::{Origin, file_and_name};
-use super::{Description, FILE, Records, Side, SourceFile, refinement};
+use super::{Description, FILE, Records, Side, refinement};
 use crate::fields::content::hash_values;
 use crate::fields::field::{Axes, Reading};
 use crate::fields::import::content_hash;
-use crate::store::Writer;
+use crate::store::{RecordStore, SourceFile, Writer};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use unix::{Error, Exit, Result};

@@ -1,27 +1,25 @@
 //! Records: pairs of an input and a target from the user's own arrays, for regression.
 //!
-//! `ds-prep import` copies them into a [`Records`] store, `ds-prep split` divides stores ([`split`]), and `ds-prep
+//! `ds-prep import` copies them into a [`Records`] store, `ds-prep split` divides stores ([`RecordSplit`]), and `ds-prep
 //! stats` computes the statistics of the training split ([`stats`]). All values of a store are finite.
 
-pub mod check;
 pub mod import;
 mod origin;
-pub mod set;
-pub mod split;
 pub mod stats;
 
 pub use import::{RecordPlan, import};
 pub use origin::InputArray;
-pub use set::RecordSet;
-pub use split::{RecordSplit, divide};
 pub use stats::RecordStats;
 
 use crate::inputs::InputFile;
 use crate::seal::SealedFile;
-use crate::store::{RecordArray, Store, StoreLayout};
+use crate::store::check::{Kind, Report};
+use crate::store::{
+    Content, RecordArray, RecordStore, SourceFile, Store, StoreLayout, StoreSet, StoreSplit, locate,
+};
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use tensor::FileDtype;
 use unix::{Error, Result};
 
@@ -110,17 +108,6 @@ impl fmt::Display for Side {
     }
 }
 
-/// A file that records were read from.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SourceFile {
-    /// Its path when it was read.
-    pub path: PathBuf,
-    /// BLAKE3 hash of its content.
-    pub blake3: String,
-    /// Number of records from it.
-    pub records: usize,
-}
-
 /// What a store holds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Description {
@@ -139,16 +126,15 @@ pub struct Description {
 impl Description {
     /// `shard` is the approximate size of a shard in bytes.
     fn layout(&self, shard: usize) -> StoreLayout {
-        let array =
-            |name: &str, dtype, shape: Vec<usize>| RecordArray { name: name.into(), dtype, shape };
         let side = |name: &str, side: &Side| {
-            array(name, FileDtype::F32, [&side.grid[..], &[side.channels]].concat())
+            let shape = [&side.grid[..], &[side.channels]].concat();
+            RecordArray::fixed(name, FileDtype::F32, &shape)
         };
         let arrays = vec![
             side("input", &self.input),
             side("target", &self.target),
-            array("group", FileDtype::U8, vec![blake3::OUT_LEN]),
-            array("input_hash", FileDtype::U8, vec![blake3::OUT_LEN]),
+            RecordArray::fixed("group", FileDtype::U8, &[blake3::OUT_LEN]),
+            RecordArray::fixed("input_hash", FileDtype::U8, &[blake3::OUT_LEN]),
         ];
         let bytes: usize = arrays.iter().map(RecordArray::bytes).sum();
         let records = self.files.iter().map(|file| file.records).sum();
@@ -161,19 +147,6 @@ impl Description {
 pub struct Records(Store<Description, ()>);
 
 impl Records {
-    /// Maps the store in `folder`. Errors: 66 when there is none; 65 when it is incomplete or damaged.
-    pub fn open(folder: &Path) -> Result<Self> {
-        let store = Self(Store::open(FILE, folder)?);
-        let (found, planned) = (&store.0.index().layout, store.description().layout(1));
-        if (&found.arrays, found.records) != (&planned.arrays, planned.records) {
-            let what =
-                "index.json: its arrays are not those of this version; run ds-prep import again";
-            let error = Error::data(what);
-            return Err(error.context(folder.display()));
-        }
-        Ok(store)
-    }
-
     /// Whether `path` is the folder of a store of records, complete or not.
     pub fn is_store(path: &Path) -> bool {
         path.join("index.json").is_file()
@@ -182,26 +155,6 @@ impl Records {
     /// What it holds.
     pub fn description(&self) -> &Description {
         &self.0.index().description
-    }
-
-    /// Number of records.
-    pub fn len(&self) -> usize {
-        self.0.index().layout.records
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Its folder.
-    pub fn folder(&self) -> &Path {
-        self.0.folder()
-    }
-
-    /// The BLAKE3 hash of its index, which identifies its content.
-    pub fn hash(&self) -> &str {
-        self.0.hash()
     }
 
     /// The input of record `i`, [grid.., channels]. Panics when out of range.
@@ -214,40 +167,140 @@ impl Records {
         bytemuck::cast_slice(self.0.bytes(TARGET, i))
     }
 
-    /// The key of its group: records with the same key belong into the same split. Panics when out of range.
-    pub fn group(&self, i: usize) -> blake3::Hash {
-        self.hash_at(GROUP, i)
-    }
-
-    /// The hash of the values of its input: equal for equal inputs. Panics when out of range.
-    pub fn input_hash(&self, i: usize) -> blake3::Hash {
-        self.hash_at(INPUT_HASH, i)
-    }
-
     fn hash_at(&self, array: usize, i: usize) -> blake3::Hash {
         let bytes = self.0.bytes(array, i);
         blake3::Hash::from_bytes(std::array::from_fn(|k| bytes[k]))
     }
+}
 
-    /// Where record `i` came from: a file and the number of the record in it.
-    pub fn origin(&self, i: usize) -> (&Path, usize) {
-        let mut at = i;
-        for file in &self.description().files {
-            if at < file.records {
-                return (&file.path, at);
-            }
-            at -= file.records;
-        }
-        (self.folder(), i)
+/// A manifest of records.
+pub type RecordSplit = StoreSplit<Sides>;
+/// The records of one split, across its stores.
+pub type RecordSet = StoreSet<Sides>;
+
+/// The shapes of the inputs and targets of a manifest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Pair", into = "Pair")]
+pub struct Sides(pub [Side; 2]);
+
+/// [`Sides`] in a manifest.
+#[derive(Serialize, Deserialize)]
+struct Pair {
+    input: Side,
+    target: Side,
+}
+
+impl From<Pair> for Sides {
+    fn from(Pair { input, target }: Pair) -> Self {
+        Self([input, target])
+    }
+}
+
+impl From<Sides> for Pair {
+    fn from(Sides([input, target]): Sides) -> Self {
+        Self { input, target }
+    }
+}
+
+impl Content for Sides {
+    type Store = Records;
+    const MANIFEST: SealedFile = SealedFile {
+        format: "longhaul-record-split",
+        version: 1,
+        made_by: "ds-prep split",
+        max_bytes: 256 << 20,
+    };
+
+    fn difference(&self, other: &Self, other_name: &str) -> String {
+        let (Self([x, y]), Self([u, v])) = (self, other);
+        format!("inputs have {x} and targets {y}, those of {other_name} have {u} and {v}")
+    }
+}
+
+impl RecordSet {
+    /// The shapes of inputs and targets.
+    pub fn sides(&self) -> &[Side; 2] {
+        &self.content().0
     }
 
-    /// The files of the store with their recorded hashes.
-    pub fn input_files(&self) -> Vec<InputFile> {
+    /// The input of record `i`, [grid.., channels]. Panics when out of range.
+    pub fn input(&self, i: usize) -> &[f32] {
+        let (store, record) = self.locate(i);
+        store.input(record)
+    }
+
+    /// The target of record `i`, [grid.., channels]. Panics when out of range.
+    pub fn target(&self, i: usize) -> &[f32] {
+        let (store, record) = self.locate(i);
+        store.target(record)
+    }
+}
+
+impl RecordStore for Records {
+    type Content = Sides;
+
+    fn open(folder: &Path) -> Result<Self> {
+        let store = Self(Store::open(FILE, folder)?);
+        let (found, planned) = (&store.0.index().layout, store.description().layout(1));
+        if (&found.arrays, found.records) != (&planned.arrays, planned.records) {
+            let what =
+                "index.json: its arrays are not those of this version; run ds-prep import again";
+            let error = Error::data(what);
+            return Err(error.context(folder.display()));
+        }
+        Ok(store)
+    }
+
+    fn content(&self) -> Sides {
+        let Description { input, target, .. } = self.description();
+        Sides([input.clone(), target.clone()])
+    }
+
+    fn folder(&self) -> &Path {
+        self.0.folder()
+    }
+
+    fn hash(&self) -> &str {
+        self.0.hash()
+    }
+
+    fn len(&self) -> usize {
+        self.0.index().layout.records
+    }
+
+    fn input_files(&self) -> Vec<InputFile> {
         self.0.input_files()
     }
 
-    /// Reads every shard and compares it with its hash. Errors: 65, naming all damaged shards.
-    pub fn verify(&self) -> Result<()> {
-        self.0.verify()
+    fn group(&self, i: usize) -> blake3::Hash {
+        self.hash_at(GROUP, i)
+    }
+
+    fn input_hash(&self, i: usize) -> blake3::Hash {
+        self.hash_at(INPUT_HASH, i)
+    }
+
+    fn origin(&self, i: usize) -> (&Path, usize) {
+        let found = locate(&self.description().files, i);
+        found.unwrap_or((self.folder(), i))
+    }
+
+    fn check(&self, limit: f32, report: &mut Report) {
+        for i in 0..self.len() {
+            let Description { input, target, .. } = self.description();
+            for (name, side, values) in
+                [("input", input, self.input(i)), ("target", target, self.target(i))]
+            {
+                let bad = values.iter().position(|value| !value.is_finite() || value.abs() > limit);
+                let Some(at) = bad else { continue };
+                let ((file, record), value) = (self.origin(i), values[at]);
+                let (kind, why) = match value.is_finite() {
+                    true => (Kind::TooLarge, "larger than --limit; scale the numbers"),
+                    false => (Kind::NotFinite, "not finite; remove the record"),
+                };
+                let what = format!("its {name} is {value} at {}, {why}", side.place(at));
+                report.add(kind, file, Some(record), what);
+            }
+        }
     }
 }

@@ -4,6 +4,7 @@ use super::{Description, RecordSet, Records, Side};
 use crate::fields::stats::{Moments, Statistics, StatsRecord};
 use crate::seal::SealedFile;
 use crate::split::SplitName;
+use crate::store::RecordStore;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::path::Path;

@@ -2,24 +2,81 @@
 //! and is mapped into memory for reading.
 //!
 //! All records have the same named arrays. A shard holds each array as [n, shape…] for n records, with the first array
-//! aligned to 64 bytes; record i of the store is record i mod `shard_records` of its shard. The index describes the
+//! aligned to 64 bytes; record i of the store is record i mod `shard_records` of its shard. A ragged array, of which
+//! records have different numbers of items, is stored as [items of all records, shape…]. The index describes the
 //! arrays and what the records were made from, and lists size, BLAKE3 hash and a summary of each shard. It is written
 //! again after every shard.
 
+pub mod check;
 mod reader;
+mod set;
+pub mod split;
 mod writer;
 
 pub use reader::Store;
-pub use writer::{Outcome, Writer};
+pub use set::StoreSet;
+pub use split::{StoreSplit, divide};
+pub use writer::{Outcome, Ragged, Writer};
 
-use crate::inputs::InputFile;
+use crate::inputs::{InputFile, verify_all};
 use crate::seal::SealedFile;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use tensor::FileDtype;
 use unix::{Error, Result};
+
+/// What all stores of a manifest have in common; part of the manifest.
+pub trait Content: Clone + fmt::Debug + PartialEq + Serialize + DeserializeOwned {
+    /// The stores with such content.
+    type Store: RecordStore<Content = Self>;
+    /// The manifests of these stores.
+    const MANIFEST: SealedFile;
+
+    /// Says how it differs from that of the store `other_name`.
+    fn difference(&self, other: &Self, other_name: &str) -> String;
+}
+
+/// A store of records that can be divided into splits.
+pub trait RecordStore: Sized {
+    /// What it holds, as far as all stores of a manifest must agree.
+    type Content: Content<Store = Self>;
+
+    /// Maps the store in `folder`. Errors: 66 when there is none; 65 when it is incomplete or damaged.
+    fn open(folder: &Path) -> Result<Self>;
+    /// Its content.
+    fn content(&self) -> Self::Content;
+    /// Its folder.
+    fn folder(&self) -> &Path;
+    /// The BLAKE3 hash of its index, which identifies its content.
+    fn hash(&self) -> &str;
+    /// Number of records.
+    fn len(&self) -> usize;
+    /// Whether there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// The files of the store with their recorded hashes.
+    fn input_files(&self) -> Vec<InputFile>;
+    /// Reads every shard and compares it with its hash. Errors: 65, naming all damaged shards.
+    fn verify(&self) -> Result<()> {
+        Error::all(&verify_all(&self.input_files()))
+    }
+    /// The key of the group of record `i`: records with the same key belong into the same split.
+    fn group(&self, i: usize) -> blake3::Hash;
+    /// The key of the stratum of record `i`: every stratum is divided in the same proportions.
+    fn stratum(&self, _i: usize) -> blake3::Hash {
+        blake3::Hash::from_bytes([0; blake3::OUT_LEN])
+    }
+    /// The hash of the input of record `i`: equal for equal inputs.
+    fn input_hash(&self, i: usize) -> blake3::Hash;
+    /// Where record `i` came from: a file and the number of the record in it.
+    fn origin(&self, i: usize) -> (&Path, usize);
+    /// Reports every problem in its records; values that exceed `limit` are one.
+    fn check(&self, limit: f32, report: &mut check::Report);
+}
 
 /// An array that every record has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,12 +85,31 @@ pub struct RecordArray {
     pub name: String,
     /// Its dtype.
     pub dtype: FileDtype,
-    /// Its shape in one record.
+    /// Its shape in one record; in one item of a ragged array.
     pub shape: Vec<usize>,
+    /// For a ragged array: the number of another array, of one u64 per record, which counts the items in the shard up to
+    /// the end of each record.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ends: Option<usize>,
 }
 
 impl RecordArray {
-    /// Size in bytes of the array in one record.
+    /// An array of this shape in every record.
+    pub fn fixed(name: &str, dtype: FileDtype, shape: &[usize]) -> Self {
+        Self { name: name.into(), dtype, shape: shape.to_vec(), ends: None }
+    }
+
+    /// A ragged array with items of this shape, the ends of which are array number `ends`.
+    pub fn ragged(name: &str, dtype: FileDtype, shape: &[usize], ends: usize) -> Self {
+        Self { ends: Some(ends), ..Self::fixed(name, dtype, shape) }
+    }
+
+    /// The ends of the ragged arrays that refer to it.
+    pub fn ends(name: &str) -> Self {
+        Self::fixed(name, FileDtype::U64, &[])
+    }
+
+    /// Size in bytes of the array in one record, or of one item of a ragged array.
     pub fn bytes(&self) -> usize {
         self.shape.iter().product::<usize>() * self.dtype.bytes()
     }
@@ -51,7 +127,8 @@ pub struct StoreLayout {
 }
 
 impl StoreLayout {
-    /// Size in bytes of all arrays; `None` when it overflows or when a dimension is 0.
+    /// Size in bytes of all arrays, with one item of a ragged array per record; `None` when it overflows or when a
+    /// dimension is 0.
     fn bytes(&self) -> Option<usize> {
         let of_array = |array: &RecordArray| {
             let sizes = [array.dtype.bytes(), self.records.max(1), self.shard_records];
@@ -64,11 +141,41 @@ impl StoreLayout {
         })
     }
 
+    /// Whether the ends of ragged arrays are arrays of that kind.
+    fn has_ends(&self) -> bool {
+        self.arrays.iter().filter_map(|array| array.ends).all(|ends| {
+            let array = self.arrays.get(ends);
+            array.is_some_and(|array| *array == RecordArray::ends(&array.name))
+        })
+    }
+
     /// The records in a shard.
     fn records_of(&self, shard: usize) -> Range<usize> {
         let first = shard * self.shard_records;
         first..self.records.min(first.saturating_add(self.shard_records))
     }
+}
+
+/// A file that records were read from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SourceFile {
+    /// Its path when it was read.
+    pub path: PathBuf,
+    /// BLAKE3 hash of its content.
+    pub blake3: String,
+    /// Number of records from it.
+    pub records: usize,
+}
+
+/// The file that record `i` came from, and its number there, when the records are those of `files` in order.
+pub(crate) fn locate(files: &[SourceFile], mut i: usize) -> Option<(&Path, usize)> {
+    for file in files {
+        if i < file.records {
+            return Some((&file.path, i));
+        }
+        i -= file.records;
+    }
+    None
 }
 
 /// A complete shard.
@@ -98,11 +205,19 @@ impl<D: Serialize + DeserializeOwned, S: Serialize + DeserializeOwned> Index<D, 
     pub fn load(kind: SealedFile, folder: &Path) -> Result<(Self, String)> {
         let (index, hash) = kind.read::<Self>(&index_path(folder))?;
         let StoreLayout { records, shard_records, .. } = index.layout;
-        if index.layout.bytes().is_none() || index.shards.len() != records.div_ceil(shard_records) {
+        if index.layout.bytes().is_none()
+            || !index.layout.has_ends()
+            || index.shards.len() != records.div_ceil(shard_records)
+        {
             let error = Error::data("its sizes contradict each other");
             return Err(error.context(index_path(folder).display()));
         }
         Ok((index, hash))
+    }
+
+    /// The summaries of the complete shards.
+    pub fn summaries(&self) -> impl Iterator<Item = &S> {
+        self.shards.iter().flatten().map(|entry| &entry.summary)
     }
 
     /// The complete shards with their hashes.

@@ -77,10 +77,16 @@ impl<D: Serialize + DeserializeOwned, S: Serialize + DeserializeOwned> Store<D, 
     /// The bytes of array `array` of record `i`. Panics when either is out of range.
     pub fn bytes(&self, array: usize, i: usize) -> &[u8] {
         let StoreLayout { arrays, shard_records, .. } = &self.index.layout;
-        let Shard { tensors, arrays: places } = &self.shards[i / shard_records];
+        let (shard, record) = (&self.shards[i / shard_records], i % shard_records);
+        let items = match arrays[array].ends {
+            None => record..record + 1,
+            Some(ends) => {
+                let end = |record| shard.end(ends, record);
+                record.checked_sub(1).map_or(0, end)..end(record)
+            }
+        };
         let length = arrays[array].bytes();
-        let all = tensors.bytes(&tensors.header().entries[places[array]]);
-        &all[i % shard_records * length..][..length]
+        &shard.bytes(array)[items.start * length..items.end * length]
     }
 
     /// The files of the store with their hashes: the index and all shards.
@@ -114,17 +120,44 @@ impl Shard {
             let entries = &tensors.header().entries;
             let place = entries.iter().position(|entry| entry.name == array.name);
             let place = place.ok_or_else(|| format!("no array `{}`", array.name))?;
-            let (found, shape) = (&entries[place], [&[records], &array.shape[..]].concat());
+            let found = &entries[place];
+            // The number of items in ragged arrays is compared with their ends below.
+            let items = match array.ends {
+                None => records,
+                Some(_) => found.shape.first().copied().unwrap_or(0),
+            };
+            let shape = [&[items], &array.shape[..]].concat();
             if (found.dtype, &found.shape) != (array.dtype, &shape) {
                 let found = format!("`{}` is {} {:?}", array.name, found.dtype, found.shape);
                 return Err(format!("{found}, not {} {shape:?}", array.dtype));
             }
-            // The writer aligns the first array, and readers cast its bytes to numbers.
-            if arrays.is_empty() && !found.start.is_multiple_of(array.dtype.bytes() as u64) {
+            // Readers cast the bytes of the first array, and of those with numbers of at most 4 bytes.
+            let is_cast = arrays.is_empty() || array.dtype.bytes() <= 4;
+            if is_cast && !found.start.is_multiple_of(array.dtype.bytes() as u64) {
                 return Err(format!("`{}` is not aligned", array.name));
             }
             arrays.push(place);
         }
-        Ok(Self { tensors, arrays })
+        let shard = Self { tensors, arrays };
+        for (number, array) in layout.arrays.iter().enumerate() {
+            let Some(ends) = array.ends else { continue };
+            let items = shard.bytes(number).len() / array.bytes();
+            let ends = (0..records).map(|record| shard.end(ends, record));
+            if !ends.clone().is_sorted() || ends.last() != Some(items) {
+                return Err(format!("`{}` does not have the items of its records", array.name));
+            }
+        }
+        Ok(shard)
+    }
+
+    /// All bytes of an array.
+    fn bytes(&self, array: usize) -> &[u8] {
+        self.tensors.bytes(&self.tensors.header().entries[self.arrays[array]])
+    }
+
+    /// The end of a record in the array of ends number `ends`.
+    fn end(&self, ends: usize, record: usize) -> usize {
+        let eight = &self.bytes(ends)[record * 8..][..8];
+        u64::from_le_bytes(std::array::from_fn(|k| eight[k])) as usize
     }
 }

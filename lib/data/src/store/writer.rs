@@ -1,6 +1,6 @@
 //! Builds a store shard by shard. Shards that are already complete and undamaged are kept.
 
-use super::{Index, ShardEntry, StoreLayout, index_path, shard_path};
+use super::{Index, RecordArray, ShardEntry, StoreLayout, index_path, shard_path};
 use crate::seal::SealedFile;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -13,6 +13,25 @@ use unix::{Error, Exit, Result};
 
 /// Alignment of the first array in bytes: a cache line, and the widest vector registers.
 const ALIGNMENT: usize = 64;
+
+/// The bytes of a ragged array of some records, and of its ends.
+#[derive(Clone, Debug, Default)]
+pub struct Ragged {
+    /// The items of all records.
+    pub items: Vec<u8>,
+    /// The ends, u64 each.
+    pub ends: Vec<u8>,
+    count: u64,
+}
+
+impl Ragged {
+    /// Appends a record.
+    pub fn push<T: bytemuck::NoUninit>(&mut self, items: &[T]) {
+        self.items.extend_from_slice(bytemuck::cast_slice(items));
+        self.count += items.len() as u64;
+        self.ends.extend(self.count.to_le_bytes());
+    }
+}
 
 /// The outcome of [`Writer::fill`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,8 +132,14 @@ fn is_whole<S>(path: &Path, entry: &ShardEntry<S>) -> bool {
 
 /// The bytes of a shard file.
 fn shard(layout: &StoreLayout, records: usize, arrays: &[Vec<u8>]) -> Result<Vec<u8>> {
-    let shape = |shape: &[usize]| [&[records], shape].concat();
-    let shapes: Vec<Vec<usize>> = layout.arrays.iter().map(|array| shape(&array.shape)).collect();
+    if layout.arrays.len() != arrays.len() {
+        return Err(Error::bug(format!("{} arrays for a layout of others", arrays.len())));
+    }
+    let shape = |(array, bytes): (&RecordArray, &Vec<u8>)| {
+        let items = array.ends.map_or(records, |_| bytes.len() / array.bytes());
+        [&[items], &array.shape[..]].concat()
+    };
+    let shapes: Vec<Vec<usize>> = layout.arrays.iter().zip(arrays).map(shape).collect();
     let planned = layout.arrays.iter().zip(&shapes);
     let planned = planned.map(|(array, shape)| (array.name.as_str(), array.dtype, &shape[..]));
     let header = Header::plan(planned, BTreeMap::new(), ALIGNMENT).map_err(Error::bug)?;

@@ -1,11 +1,11 @@
 //! Verification of input files, sealed statistics, disjoint splits.
 
 use crate::common::manifest;
-use data::fields::provenance::shared;
 use data::fields::split::SplitName;
 use data::fields::split_set::{TrajectorySet, Verify};
 use data::fields::stats::Stats;
 use data::inputs::{InputFile, Verifier, verify_all};
+use data::provenance::shared;
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};

@@ -1,11 +1,11 @@
 //! Mixtures: several data sets that a task reads as one, each with a sampling weight.
 
 use super::normalisation::Normalisation;
-use data::fields::provenance::{Provenance, shared};
 use data::fields::split::SplitName;
 use data::fields::split_set::{TrajectorySet, Verify};
 use data::fields::stats::Stats;
 use data::inputs::InputFile;
+use data::provenance::{Provenance, shared};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;

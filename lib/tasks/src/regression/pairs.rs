@@ -7,8 +7,8 @@ use data::fields::parameter::Parameter;
 use data::fields::split::SplitName;
 use data::fields::split_set::TrajectorySet;
 use data::inputs::InputFile;
-use data::records::check::require_separate;
 use data::records::{RecordSet, RecordSplit, RecordStats, Side};
+use data::store::check::require_separate;
 use std::path::Path;
 use unix::{Error, Result};
 

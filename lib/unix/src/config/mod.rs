@@ -19,7 +19,7 @@ mod yaml;
 pub use keys::{Key, keys};
 pub use load::{Loaded, hash, load, to_yaml};
 pub use path::KeySchema;
-pub(crate) use suggest::nearest;
+pub use suggest::nearest;
 
 /// Violations of a section, each with its key relative to the section.
 pub type Violations = Vec<(String, String)>;

@@ -1,10 +1,7 @@
 //! Finds the known word nearest to a misspelt one.
 
 /// The candidate that `word` most likely stands for; `None` if all are too different.
-pub(crate) fn nearest<'a>(
-    word: &str,
-    candidates: impl IntoIterator<Item = &'a str>,
-) -> Option<&'a str> {
+pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word = plain(word);
     let scored = candidates.into_iter().filter_map(|candidate| {
         let known = plain(candidate);

@@ -11,9 +11,10 @@ pub use crate::split::Share;
 
 use crate::fields::content::group_keys;
 use crate::fields::field::{Field, Shape, grid_text};
-use crate::fields::split::{By, GroupBy, Source, Split, folder_of};
+use crate::fields::split::{By, GroupBy, Source, Split};
+use crate::split::{folder_of, relative};
 use std::fmt;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use units::Request;
 use unix::publish::hash_file;
 use unix::text::quote;
@@ -162,16 +163,4 @@ fn source(field: &Field, manifest: &Path) -> Result<Source> {
         trajectories: field.trajectories(),
         parameter,
     })
-}
-
-/// `path` relative to `folder`, so that both can be moved together.
-pub(crate) fn relative(path: &Path, folder: &Path) -> Result<PathBuf> {
-    let absolute = |p: &Path| {
-        let p = if p.as_os_str().is_empty() { Path::new(".") } else { p };
-        std::fs::canonicalize(p).map_err(|cause| Error::open(p, cause))
-    };
-    let (path, folder) = (absolute(path)?, absolute(folder)?);
-    let common = path.components().zip(folder.components()).take_while(|(a, b)| a == b).count();
-    let up = folder.components().skip(common).map(|_| Component::ParentDir);
-    Ok(up.chain(path.components().skip(common)).collect())
 }

@@ -1,17 +1,17 @@
 //! Manifests that divide the records of stores into training, validation and test.
 
-use super::{Description, Records, Side};
-use crate::fields::divide::relative;
-use crate::fields::split::{By, Part, folder_of};
-use crate::seal::SealedFile;
-use crate::split::{Divider, Share, SplitName, grouped, quotas, shuffled};
+use super::{Content, RecordStore};
+use crate::split::{
+    By, Divider, Part, Share, SplitName, folder_of, grouped, quotas, relative, shuffled,
+};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use unix::{Error, Result};
 
-/// A manifest of records.
+/// A manifest of records; all its stores have the same content `C`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct RecordSplit {
+#[serde(bound = "C: Content")]
+pub struct StoreSplit<C: Content> {
     /// Seed of the random assignment.
     #[serde(with = "unix::decimal")]
     pub seed: u64,
@@ -19,10 +19,9 @@ pub struct RecordSplit {
     pub by: By,
     /// The requested shares of train, validation and test.
     pub shares: [Share; 3],
-    /// The inputs.
-    pub input: Side,
-    /// The targets.
-    pub target: Side,
+    /// What all stores have in common.
+    #[serde(flatten)]
+    pub content: C,
     /// The stores; parts refer to them by index.
     pub stores: Vec<StoreEntry>,
     /// Records for training, ascending within each store.
@@ -57,38 +56,31 @@ pub struct Request<'a> {
     pub seed: u64,
 }
 
-const FILE: SealedFile = SealedFile {
-    format: "longhaul-record-split",
-    version: 1,
-    made_by: "ds-prep split",
-    max_bytes: 256 << 20,
-};
-
 /// Records by number: store and record.
 type Entries = Vec<(usize, usize)>;
 
 /// Divides the records of the stores in `folders`, and of those in `request.fixed`, for a manifest at `manifest`.
 ///
-/// Errors: 66, 65 for the stores; 65 when their records have different shapes or a store is named twice; 2 for shares that
-/// cannot be provided.
-pub fn divide(request: &Request, folders: &[PathBuf], manifest: &Path) -> Result<RecordSplit> {
+/// Errors: 66, 65 for the stores; 65 when the contents of stores differ or a store is named twice; 2 for shares that cannot be
+/// provided.
+pub fn divide<C: Content>(
+    request: &Request,
+    folders: &[PathBuf],
+    manifest: &Path,
+) -> Result<StoreSplit<C>> {
     let Request { by, shares, fixed, seed } = *request;
     let all = folders.iter().chain(fixed.iter().map(|(folder, _)| folder));
-    let stores = all.map(|folder| Records::open(folder)).collect::<Result<Vec<_>>>()?;
+    let stores = all.map(|folder| C::Store::open(folder)).collect::<Result<Vec<_>>>()?;
     let Some(first) = stores.first() else { return Err(Error::usage("no stores to split")) };
     for (number, store) in stores.iter().enumerate() {
         let wrong = |what: String| {
             let error = Error::data(format!("{}: {what}", store.folder().display()));
             Err(error)
         };
-        let [own, expected] =
-            [store, first].map(|s| (&s.description().input, &s.description().target));
+        let [own, expected] = [store, first].map(RecordStore::content);
         if own != expected {
-            let [(x, y), (u, v)] = [own, expected];
-            return wrong(format!(
-                "inputs have {x} and targets {y}, those of {} have {u} and {v}",
-                first.folder().display()
-            ));
+            let name = first.folder().display();
+            return wrong(own.difference(&expected, &name.to_string()));
         }
         if let Some(same) = stores[..number].iter().find(|other| other.hash() == store.hash()) {
             return wrong(format!("has the content of {}; name it once", same.folder().display()));
@@ -108,7 +100,7 @@ pub fn divide(request: &Request, folders: &[PathBuf], manifest: &Path) -> Result
     for (number, (_, split)) in (folders.len()..).zip(fixed) {
         chosen[*split as usize].extend((0..stores[number].len()).map(|record| (number, record)));
     }
-    let entry = |store: &Records| -> Result<StoreEntry> {
+    let entry = |store: &C::Store| -> Result<StoreEntry> {
         Ok(StoreEntry {
             path: relative(store.folder(), folder_of(manifest))?,
             blake3: store.hash().into(),
@@ -116,12 +108,11 @@ pub fn divide(request: &Request, folders: &[PathBuf], manifest: &Path) -> Result
         })
     };
     let [train, validation, test] = chosen.map(parts);
-    Ok(RecordSplit {
+    Ok(StoreSplit {
         seed,
         by,
         shares,
-        input: first.description().input.clone(),
-        target: first.description().target.clone(),
+        content: first.content(),
         stores: stores.iter().map(entry).collect::<Result<_>>()?,
         train,
         validation,
@@ -133,22 +124,36 @@ fn not_provided(what: &str, total: usize) -> impl Fn(String) -> Error {
     move |why| Error::usage(format!("{total} {what}: {why}"))
 }
 
-fn entries(stores: &[Records]) -> impl Iterator<Item = (usize, usize)> {
-    let of_store = |(number, store): (usize, &Records)| (0..store.len()).map(move |i| (number, i));
+fn entries<R: RecordStore>(stores: &[R]) -> impl Iterator<Item = (usize, usize)> {
+    let of_store = |(number, store): (usize, &R)| (0..store.len()).map(move |i| (number, i));
     stores.iter().enumerate().flat_map(of_store)
 }
 
-/// At random; records of a group stay together.
-fn at_random(stores: &[Records], shares: [Share; 3], seed: u64) -> Result<[Entries; 3]> {
-    let groups = grouped(entries(stores).map(|(s, i)| ((s, i), stores[s].group(i))));
-    let total = groups.iter().map(|group| group.records.len()).sum();
-    let wanted = quotas(shares, total).map_err(not_provided("records", total))?;
+/// At random; records of a group stay together. Every stratum is divided in the same proportions, as far as groups and
+/// the size of the stratum permit. The smallest one is divided first, because larger ones have more freedom to compensate.
+fn at_random<R: RecordStore>(stores: &[R], shares: [Share; 3], seed: u64) -> Result<[Entries; 3]> {
+    let total = stores.iter().map(RecordStore::len).sum();
+    let mut wanted = quotas(shares, total).map_err(not_provided("records", total))?;
+    let mut strata = grouped(entries(stores).map(|(s, i)| ((s, i), stores[s].stratum(i))));
+    strata.sort_by_key(|stratum| stratum.records.len());
     let mut divider = Divider::new(shares, seed);
-    let placed = divider.stratum(&groups, wanted);
+    let mut rest = total;
+    let mut placed = [0; 3];
+    for stratum in strata {
+        let size = stratum.records.len();
+        let groups =
+            grouped(stratum.records.into_iter().map(|(s, i)| ((s, i), stores[s].group(i))));
+        let own = divider.stratum(&groups, proportional(wanted, size, rest));
+        rest -= size;
+        for ((wanted, placed), own) in wanted.iter_mut().zip(&mut placed).zip(own) {
+            *wanted = wanted.saturating_sub(own);
+            *placed += own;
+        }
+    }
     let names = SplitName::ALL.into_iter().zip(placed).zip(shares);
     for ((name, placed), share) in names {
         if placed == 0 && !share.is_zero() {
-            let groups = groups.len();
+            let groups = grouped(entries(stores).map(|(s, i)| ((), stores[s].group(i)))).len();
             return Err(Error::data(format!(
                 "{total} records in {groups} groups that stay together leave {name} empty"
             )));
@@ -157,8 +162,21 @@ fn at_random(stores: &[Records], shares: [Share; 3], seed: u64) -> Result<[Entri
     Ok(divider.chosen)
 }
 
+/// The quotas of a stratum with `size` of the `rest` records of which `wanted` are still to be placed. Cumulative
+/// proportions are rounded.
+fn proportional(wanted: [usize; 3], size: usize, rest: usize) -> [usize; 3] {
+    let (mut sum, mut rounded) = (0, 0);
+    wanted.map(|wanted| {
+        sum += wanted;
+        let end = (sum as f64 * size as f64 / rest as f64).round() as usize;
+        let own = end - rounded;
+        rounded = end;
+        own
+    })
+}
+
 /// The first records for training, the last ones for the test.
-fn in_order(stores: &[Records], shares: [Share; 3]) -> Result<[Entries; 3]> {
+fn in_order<R: RecordStore>(stores: &[R], shares: [Share; 3]) -> Result<[Entries; 3]> {
     let all: Entries = entries(stores).collect();
     let wanted = quotas(shares, all.len()).map_err(not_provided("records", all.len()))?;
     let mut rest = &all[..];
@@ -170,7 +188,7 @@ fn in_order(stores: &[Records], shares: [Share; 3]) -> Result<[Entries; 3]> {
 }
 
 /// Whole stores at random.
-fn by_store(stores: &[Records], shares: [Share; 3], seed: u64) -> Result<[Entries; 3]> {
+fn by_store<R: RecordStore>(stores: &[R], shares: [Share; 3], seed: u64) -> Result<[Entries; 3]> {
     let wanted = quotas(shares, stores.len()).map_err(not_provided("stores", stores.len()))?;
     let (random, mut place) = (shuffled(seed, stores.len()), 0);
     Ok(wanted.map(|count| {
@@ -190,17 +208,17 @@ fn parts(mut entries: Entries) -> Vec<Part> {
     entries.chunk_by(|a, b| a.0 == b.0).map(part).collect()
 }
 
-impl RecordSplit {
-    /// Whether the file at `path` says that it is a manifest of records.
+impl<C: Content> StoreSplit<C> {
+    /// Whether the file at `path` says that it is a manifest of such records.
     pub fn is_manifest(path: &Path) -> bool {
-        FILE.is_format_of(path)
+        C::MANIFEST.is_format_of(path)
     }
 
     /// Reads a manifest; the second value is the BLAKE3 hash of its bytes, which identifies it.
     ///
     /// Errors: 66 when it cannot be read; 65 when it is not a manifest, was edited or is inconsistent.
     pub fn load(path: &Path) -> Result<(Self, String)> {
-        let (split, hash) = FILE.read::<Self>(path)?;
+        let (split, hash) = C::MANIFEST.read::<Self>(path)?;
         let exists = |part: &Part| {
             let records = split.stores.get(part.file).map_or(0, |store| store.records);
             part.samples.iter().all(|record| *record < records)
@@ -220,12 +238,11 @@ impl RecordSplit {
 
     /// Opens store `number`, for a manifest at `manifest`. Errors: 66 when it is missing; 65 when it is damaged, or not
     /// the store that was divided.
-    pub fn open_store(&self, number: usize, manifest: &Path) -> Result<Records> {
+    pub fn open_store(&self, number: usize, manifest: &Path) -> Result<C::Store> {
         let (store, entry) =
-            (Records::open(&self.store_path(number, manifest))?, &self.stores[number]);
-        let Description { input, target, .. } = store.description();
+            (C::Store::open(&self.store_path(number, manifest))?, &self.stores[number]);
         if (store.hash(), store.len()) != (&*entry.blake3, entry.records)
-            || (input, target) != (&self.input, &self.target)
+            || store.content() != self.content
         {
             return Err(Error::data(format!(
                 "{}: its content is not that which {} divides; run `ds-prep split` again",
@@ -238,12 +255,12 @@ impl RecordSplit {
 
     /// Writes the manifest atomically.
     pub fn save(&self, path: &Path) -> Result<()> {
-        FILE.write(path, self)
+        C::MANIFEST.write(path, self)
     }
 
     /// The content of the manifest file, including its seal.
     pub fn text(&self) -> Result<String> {
-        FILE.text(self)
+        C::MANIFEST.text(self)
     }
 
     /// The records of one split.

@@ -1,4 +1,4 @@
-//! Which trajectories a data set was made from, independent of file names, so that overlapping training and validation
+//! Which trajectories or records a data set was made from, independent of file names, so that overlapping training and validation
 //! data can be refused.
 
 use serde::{Deserialize, Serialize};

@@ -1,6 +1,6 @@
-//! Checks stores and manifests of records, and reports every problem instead of stopping at the first.
+//! Checks stores of records and their manifests, and reports every problem instead of stopping at the first.
 
-use super::{Description, RecordSet, RecordSplit, Records};
+use super::{Content, RecordStore, StoreSet, StoreSplit};
 use serde::Serialize;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -16,6 +16,10 @@ pub enum Kind {
     NotFinite,
     /// A value exceeds the limit.
     TooLarge,
+    /// A text is empty.
+    EmptyText,
+    /// A label is not one of the classes.
+    Label,
     /// Records of one group are in two splits.
     Group,
     /// Two splits have records with the same input.
@@ -45,7 +49,8 @@ pub struct Report {
 }
 
 impl Report {
-    fn add(&mut self, kind: Kind, file: &Path, record: Option<usize>, what: String) {
+    /// Adds a problem of a record, or of a store or file as a whole.
+    pub fn add(&mut self, kind: Kind, file: &Path, record: Option<usize>, what: String) {
         let message = match record {
             Some(record) => format!("{}: record {record}: {what}", file.display()),
             None => what,
@@ -58,48 +63,34 @@ impl Report {
     }
 }
 
-/// Checks the store in `folder`: hashes, and that values are finite and at most `limit`.
-pub fn check_store(folder: &Path, limit: f32) -> Report {
+/// Checks the store in `folder`: hashes, and its records, of which values must be at most `limit`.
+pub fn check_store<C: Content>(folder: &Path, limit: f32) -> Report {
     let mut report = Report::default();
-    match Records::open(folder) {
-        Ok(store) => values(&store, limit, &mut report),
+    match C::Store::open(folder) {
+        Ok(store) => records(&store, limit, &mut report),
         Err(error) => report.add_error(folder, &error),
     }
     report
 }
 
-fn values(store: &Records, limit: f32, report: &mut Report) {
+fn records<R: RecordStore>(store: &R, limit: f32, report: &mut Report) {
     if let Err(error) = store.verify() {
         report.add_error(store.folder(), &error);
+        return;
     }
     report.records += store.len();
-    for i in 0..store.len() {
-        let Description { input, target, .. } = store.description();
-        for (name, side, values) in
-            [("input", input, store.input(i)), ("target", target, store.target(i))]
-        {
-            let bad = values.iter().position(|value| !value.is_finite() || value.abs() > limit);
-            let Some(at) = bad else { continue };
-            let ((file, record), value) = (store.origin(i), values[at]);
-            let (kind, why) = match value.is_finite() {
-                true => (Kind::TooLarge, "larger than --limit; scale the numbers"),
-                false => (Kind::NotFinite, "not finite; remove the record"),
-            };
-            let what = format!("its {name} is {value} at {}, {why}", side.place(at));
-            report.add(kind, file, Some(record), what);
-        }
-    }
+    store.check(limit, report);
 }
 
 /// Checks a manifest, its stores, and that no group and no input is in two splits.
 ///
 /// Errors: only when the manifest or a store is missing (66), or the manifest is invalid (65).
-pub fn check_split(manifest: &Path, limit: f32) -> Result<Report> {
-    let (split, _) = RecordSplit::load(manifest)?;
+pub fn check_split<C: Content>(manifest: &Path, limit: f32) -> Result<Report> {
+    let (split, _) = StoreSplit::<C>::load(manifest)?;
     let mut report = Report::default();
     for number in 0..split.stores.len() {
         match split.open_store(number, manifest) {
-            Ok(store) => values(&store, limit, &mut report),
+            Ok(store) => records(&store, limit, &mut report),
             Err(error) if error.exit == Exit::NoInput => {
                 let what = format!("a store of {} is missing", manifest.display());
                 return Err(error.context(what));
@@ -108,13 +99,13 @@ pub fn check_split(manifest: &Path, limit: f32) -> Result<Report> {
         }
     }
     if report.problems.iter().all(|problem| problem.kind != Kind::Store) {
-        leaks(&RecordSet::open_all(manifest)?, &mut report);
+        leaks(&StoreSet::<C>::open_all(manifest)?, &mut report);
     }
     Ok(report)
 }
 
 /// Checks that no group and no input is in two of these splits of a manifest. Errors: 65.
-pub fn require_separate(manifest: &Path, sets: &[RecordSet]) -> Result<()> {
+pub fn require_separate<C: Content>(manifest: &Path, sets: &[StoreSet<C>]) -> Result<()> {
     let mut report = Report::default();
     leaks(sets, &mut report);
     if report.problems.is_empty() {
@@ -128,19 +119,19 @@ pub fn require_separate(manifest: &Path, sets: &[RecordSet]) -> Result<()> {
     ))
 }
 
-/// Finds groups and inputs that are in two splits of some manifests. Errors: those of [`RecordSet::open`].
-pub fn audit(manifests: &[PathBuf]) -> Result<Report> {
-    let sets = manifests.iter().map(|manifest| RecordSet::open_all(manifest));
-    let sets: Vec<RecordSet> = sets.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect();
-    let mut report = Report { records: sets.iter().map(RecordSet::len).sum(), ..Report::default() };
+/// Finds groups and inputs that are in two splits of some manifests. Errors: those of [`StoreSet::open`].
+pub fn audit<C: Content>(manifests: &[PathBuf]) -> Result<Report> {
+    let sets = manifests.iter().map(|manifest| StoreSet::<C>::open_all(manifest));
+    let sets: Vec<StoreSet<C>> = sets.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect();
+    let mut report = Report { records: sets.iter().map(StoreSet::len).sum(), ..Report::default() };
     leaks(&sets, &mut report);
     Ok(report)
 }
 
 /// Adds what two splits share.
-fn leaks(sets: &[RecordSet], report: &mut Report) {
+fn leaks<C: Content>(sets: &[StoreSet<C>], report: &mut Report) {
     // The first record of each group and of each input.
-    let mut seen: HashMap<(Kind, blake3::Hash), (&RecordSet, usize)> = HashMap::new();
+    let mut seen: HashMap<(Kind, blake3::Hash), (&StoreSet<C>, usize)> = HashMap::new();
     for set in sets {
         for i in 0..set.len() {
             let (input, group) = (set.input_hash(i), set.group(i));

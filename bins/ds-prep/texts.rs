@@ -1,0 +1,122 @@
+//! Verbs applied to texts: stores of texts, their manifests, and tokens.
+
+use std::path::{Path, PathBuf};
+
+use data::split::SplitName;
+use data::store::RecordStore;
+use data::text::{Columns, TextStore, TokenSet, TokenizeReport, Tokenizer, import, tokenize};
+use serde_json::{Value, json};
+use unix::cli::Output;
+use unix::out::Out;
+use unix::progress::Progress;
+use unix::signal::Signals;
+use unix::{Error, Exit, Result, note};
+
+/// Copies rows of CSV and JSONL files into a store.
+pub fn make(columns: &Path, files: &[PathBuf], to: &Path, mut out: Out) -> Result<Exit> {
+    let columns = Columns::load(columns)?;
+    let signals = Signals::install()?;
+    let (mut progress, mut done) = (Progress::new("rows", 0), 0);
+    let store = import(&columns, files, to, |more| {
+        done += more as u64;
+        progress.set(done);
+        signals
+            .check_stop(|| format!("{} is incomplete; the same command resumes it", to.display()))
+    });
+    drop(progress);
+    out.row(&row(&store?))?;
+    out.finish()
+}
+
+/// A row that describes a store.
+pub fn row(store: &TextStore) -> Value {
+    let kind = store.kind();
+    json!({
+        "store": store.folder(),
+        "records": store.len(),
+        "labels": kind.labels.join(", "),
+        "multi_label": kind.multi_label,
+        "pairs": kind.pairs,
+    })
+}
+
+/// A complete description of a store.
+pub fn describe(store: &Path) -> Result<Value> {
+    let store = TextStore::open(store)?;
+    let (mut row, description) = (row(&store), store.description());
+    row["columns"] = json!(description.columns);
+    row["dropped"] = description.dropped.into();
+    row["files"] = json!(description.files);
+    let mut counts = vec![0; store.kind().labels.len()];
+    for i in 0..store.len() {
+        for name in store.kind().names_of(store.label(i)) {
+            if let Some(class) = store.kind().labels.iter().position(|label| label == name) {
+                counts[class] += 1;
+            }
+        }
+    }
+    row["counts"] = store.kind().labels.iter().map(String::as_str).zip(counts).collect();
+    Ok(row)
+}
+
+/// A record of a store.
+pub fn of_record(store: &TextStore, i: usize) -> Result<Value> {
+    if i >= store.len() {
+        let (store, count) = (store.folder().display(), store.len());
+        return Err(Error::usage(format!("{store}: no record {i}, there are {count} (from 0)")));
+    }
+    let [text, text2] = store.texts(i);
+    Ok(json!({
+        "file": store.origin(i).0,
+        "line": store.line(i),
+        "id": store.id(i),
+        "group": store.group_name(i),
+        "label": store.kind().names_of(store.label(i)).join(", "),
+        "text": text,
+        "text2": text2,
+    }))
+}
+
+#[derive(clap::Args)]
+pub struct Tokenize {
+    /// Split manifest of texts
+    manifest: PathBuf,
+    /// Folder with tokenizer.json, or vocab.txt, or vocab.json and merges.txt
+    #[arg(long, value_name = "FOLDER")]
+    tokenizer: PathBuf,
+    /// Largest number of tokens of a record, special tokens included; the rest of longer texts is left out
+    #[arg(long, default_value_t = 256, value_name = "NUMBER")]
+    max_length: usize,
+    /// Output folder
+    #[arg(short = 'o', long = "output", value_name = "FOLDER")]
+    to: PathBuf,
+    #[command(flatten)]
+    output: Output,
+}
+
+pub fn encode(args: &Tokenize) -> Result<Exit> {
+    let Tokenize { manifest, tokenizer, max_length, to, output } = args;
+    let tokenizer = Tokenizer::open(tokenizer, *max_length)?;
+    let signals = Signals::install()?;
+    let (mut progress, mut done) = (Progress::new("records", 0), 0);
+    let sets = tokenize(manifest, &tokenizer, *max_length, to, |more| {
+        done += more as u64;
+        progress.set(done);
+        signals
+            .check_stop(|| format!("{} is incomplete; the same command resumes it", to.display()))
+    });
+    drop(progress);
+    let sets = sets?;
+    let truncated: usize = sets.iter().map(TokenSet::truncated).sum();
+    if truncated > 0 {
+        note!("{truncated} records have more than {max_length} tokens and were truncated");
+    }
+    Out::stdout(*output).rows(sets.iter().map(TokenizeReport::of))
+}
+
+/// The rows of a folder of tokens: its splits.
+pub fn rows(tokens: &Path) -> Result<Vec<TokenizeReport>> {
+    let exists = |name: &SplitName| tokens.join(name.to_string()).exists();
+    let sets = SplitName::ALL.into_iter().filter(exists).map(|name| TokenSet::open(tokens, name));
+    sets.map(|set| Ok(TokenizeReport::of(&set?))).collect()
+}

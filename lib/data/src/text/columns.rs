@@ -1,0 +1,173 @@
+//! The file columns.yaml: which columns of the user's files are what, and how labels are read.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use unix::{Error, Result};
+
+/// Largest number of labels.
+const MAX_LABELS: usize = 65_536;
+
+/// Columns by name, and how labels are read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Columns {
+    /// The text.
+    pub text: String,
+    /// A second text; models read both as a pair.
+    #[serde(default)]
+    pub text2: Option<String>,
+    /// The label.
+    #[serde(default)]
+    pub label: Option<String>,
+    /// Records with equal values always share a split. Default: records with equal texts.
+    #[serde(default)]
+    pub group: Option<String>,
+    /// Identifies the record in predictions.
+    #[serde(default)]
+    pub id: Option<String>,
+    /// The allowed labels in the order of the classes. Default: those of the files, sorted.
+    #[serde(default)]
+    pub labels: Option<Vec<String>>,
+    /// Whether positive, present, true and 1 are the label `positive`, and negative, absent, false and 0 `negative`, in
+    /// upper or lower case.
+    #[serde(default)]
+    pub normalise: bool,
+    /// The label that a value of the files stands for, by value, in upper or lower case.
+    #[serde(default)]
+    pub mapping: Option<BTreeMap<String, String>>,
+    /// Separates the labels of a record that may have any number of them.
+    #[serde(default)]
+    pub multi_label: Option<String>,
+    /// Whether a label that is not in the list is an error. If false, such records are dropped and counted.
+    #[serde(default = "yes")]
+    pub strict: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// The values with a meaning under `normalise`.
+const NORMAL: [(&str, &[&str]); 2] = [
+    ("negative", &["negative", "absent", "false", "0"]),
+    ("positive", &["positive", "present", "true", "1"]),
+];
+
+impl Columns {
+    /// Reads columns.yaml. Errors: 66 when it cannot be read; 78 with all violations.
+    pub fn load(path: &Path) -> Result<Self> {
+        let environment = |name: &str| std::env::var(name).ok();
+        let validate = |columns: &Self| columns.violations();
+        let files: [PathBuf; 1] = [path.into()];
+        Ok(unix::config::load(&files, &[], &environment, &validate)?.config)
+    }
+
+    fn violations(&self) -> Vec<(String, String)> {
+        let mut found = Vec::new();
+        let mut add = |key: &str, what: &str| found.push((key.to_string(), what.to_string()));
+        if self.label.is_none() {
+            let of_labels = [
+                ("labels", self.labels.is_some()),
+                ("normalise", self.normalise),
+                ("mapping", self.mapping.is_some()),
+                ("multi_label", self.multi_label.is_some()),
+            ];
+            for (key, _) in of_labels.into_iter().filter(|(_, given)| *given) {
+                add(key, "has no effect without `label`, the column of the labels");
+            }
+        }
+        if self.normalise && self.mapping.is_some() {
+            add("mapping", "excludes `normalise`, which is a mapping itself");
+        }
+        if self.normalise && self.labels.is_some() {
+            add("labels", "excludes `normalise`, whose labels are negative and positive");
+        }
+        if let Some(labels) = &self.labels {
+            let distinct: BTreeSet<&String> = labels.iter().collect();
+            if distinct.len() != labels.len() || labels.is_empty() {
+                add("labels", "must be a list of different labels");
+            }
+            let targets = self.mapping.iter().flatten().map(|(_, label)| label);
+            for label in targets.filter(|label| !distinct.contains(label)) {
+                add("mapping", &format!("`{label}` is not one of `labels`"));
+            }
+        }
+        if self.multi_label.as_deref() == Some("") {
+            add("multi_label", "must be a separator, e.g. \";\"");
+        }
+        found
+    }
+
+    /// The named columns: text, text2, label, group and id, in this order.
+    pub fn names(&self) -> [Option<&str>; 5] {
+        let Self { text, text2, label, group, id, .. } = self;
+        [Some(text.as_str()), text2.as_deref(), label.as_deref(), group.as_deref(), id.as_deref()]
+    }
+
+    /// The labels if they are known before the files are read.
+    pub fn known_labels(&self) -> Option<Vec<String>> {
+        if self.normalise {
+            return Some(NORMAL.iter().map(|(label, _)| label.to_string()).collect());
+        }
+        let targets = || {
+            let labels: BTreeSet<&String> = self.mapping.as_ref()?.values().collect();
+            Some(sorted(labels.into_iter().cloned().collect()))
+        };
+        self.labels.clone().or_else(targets)
+    }
+
+    /// The labels in a cell of the file. Errors: the value that stands for none.
+    pub fn labels_of(&self, cell: &str) -> std::result::Result<Vec<String>, String> {
+        match &self.multi_label {
+            None => Ok(vec![self.label_of(cell.trim())?]),
+            Some(separator) => {
+                let values = cell.split(separator.as_str()).map(str::trim);
+                values.filter(|value| !value.is_empty()).map(|value| self.label_of(value)).collect()
+            }
+        }
+    }
+
+    fn label_of(&self, value: &str) -> std::result::Result<String, String> {
+        let label = if self.normalise {
+            let lower = value.to_lowercase();
+            let found = NORMAL.iter().find(|(_, values)| values.contains(&lower.as_str()));
+            found.map(|(label, _)| label.to_string())
+        } else if let Some(mapping) = &self.mapping {
+            let lower = value.to_lowercase();
+            mapping.iter().find(|(key, _)| key.to_lowercase() == lower).map(|(_, to)| to.clone())
+        } else {
+            let allowed = self.labels.as_ref().is_none_or(|all| all.iter().any(|l| l == value));
+            (allowed && !value.is_empty()).then(|| value.to_string())
+        };
+        label.ok_or_else(|| value.to_string())
+    }
+}
+
+/// The labels found in files, in the order of their classes. Errors: 65 for too many.
+pub fn collected(labels: BTreeSet<String>, file: &Path) -> Result<Vec<String>> {
+    require_few(labels.len(), file)?;
+    Ok(sorted(labels.into_iter().collect()))
+}
+
+/// Errors: 65 for more labels than a column of labels has.
+pub fn require_few(labels: usize, file: &Path) -> Result<()> {
+    match labels <= MAX_LABELS {
+        true => Ok(()),
+        false => Err(Error::data(format!(
+            "{}: more than {MAX_LABELS} different labels; `label` must name the column of the classes",
+            file.display()
+        ))),
+    }
+}
+
+/// Sorted; by value if all are integers.
+fn sorted(mut labels: Vec<String>) -> Vec<String> {
+    let numbers: std::result::Result<Vec<i64>, _> = labels.iter().map(|l| l.parse()).collect();
+    match numbers {
+        Ok(_) => labels.sort_by_key(|label| label.parse::<i64>().unwrap_or(0)),
+        Err(_) => labels.sort(),
+    }
+    labels
+}

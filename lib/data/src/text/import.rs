@@ -1,0 +1,248 @@
+//! Copies the rows of CSV and JSONL files into a store of texts.
+//!
+//! The files are read twice, row by row: first to check every row, to collect the labels and to plan shards of limited
+//! size, then to copy.
+
+use super::columns::{Columns, collected, require_few};
+use super::rows::{Row, Rows, at_line};
+use super::store::{Arrays, Description, FILE, TextStore};
+use crate::store::{Ragged, RecordStore, SourceFile, Writer};
+use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use unix::{Error, Exit, Result, note};
+
+/// Largest shard in bytes, unless a single record is larger.
+const SHARD: u64 = 64 << 20;
+/// How many wrong labels are reported at once.
+const REPORTED: usize = 20;
+
+/// Copies `files` into the store `folder`. `done` is called with the number of rows read since its last call; its error
+/// ends the work. When it fails, the same call resumes after the last complete shard.
+///
+/// Errors: 66; 65 for the files, with the line; 73 when the folder holds other texts; 74; and those of `done`.
+pub fn import(
+    columns: &Columns,
+    files: &[PathBuf],
+    folder: &Path,
+    mut done: impl FnMut(usize) -> Result<()>,
+) -> Result<TextStore> {
+    let (description, shard_records) = survey(columns, files, &mut done)?;
+    if description.dropped > 0 {
+        let dropped = description.dropped;
+        note!("{dropped} rows were dropped because their label is not in the list");
+    }
+    let other = format!("{}: holds texts of other files or columns", folder.display());
+    let layout = description.layout(shard_records);
+    let mut writer =
+        Writer::open(FILE, folder, layout, description.clone(), |old: &Description| {
+            match *old == description {
+                true => Ok(()),
+                false => Err(Error::create(
+                    folder,
+                    format!("{other}; remove it, or choose another folder"),
+                )),
+            }
+        })?;
+    let mut copy = Copy::new(&description, files);
+    writer.fill(|range| Ok((copy.read(range, &mut done)?, ())))?;
+    writer.save()?;
+    TextStore::open(folder)
+}
+
+/// Reads all rows; describes the store, and says how many records a shard has.
+fn survey(
+    columns: &Columns,
+    files: &[PathBuf],
+    done: &mut impl FnMut(usize) -> Result<()>,
+) -> Result<(Description, usize)> {
+    let known = columns.known_labels();
+    let mut found = BTreeSet::new();
+    let (mut sources, mut wrong, mut dropped) = (Vec::new(), Vec::new(), 0);
+    let mut sizes = Sizes::default();
+    for path in files {
+        let mut rows = Rows::open(path, columns)?;
+        let (mut records, mut read) = (0, 0);
+        while let Some(row) = rows.next()? {
+            read += 1;
+            done(1)?;
+            if let Some(column) = &columns.label {
+                match columns.labels_of(&row.cells[2]) {
+                    Ok(labels) if known.is_none() => {
+                        found.extend(labels);
+                        require_few(found.len(), path)?;
+                    }
+                    Ok(_) => {}
+                    Err(_) if !columns.strict => {
+                        dropped += 1;
+                        continue;
+                    }
+                    Err(value) => {
+                        wrong.push(at_line(path, row.line, wrong_label(column, &value, &known)));
+                        if wrong.len() == REPORTED {
+                            return Err(report(&wrong, "the first of many"));
+                        }
+                    }
+                }
+            }
+            records += 1;
+            sizes.add(row.cells.iter().map(String::len).sum::<usize>() as u64);
+        }
+        if read == 0 {
+            return Err(Error::data(format!("{}: no rows", path.display())));
+        }
+        sources.push(SourceFile { path: path.clone(), blake3: rows.hash(), records });
+    }
+    if !wrong.is_empty() {
+        return Err(report(&wrong, "all"));
+    }
+    let labels = match known {
+        Some(labels) => labels,
+        None => collected(found, &files[0])?,
+    };
+    let description = Description { columns: columns.clone(), labels, dropped, files: sources };
+    Ok((description, sizes.shard_records()))
+}
+
+fn wrong_label(column: &str, value: &str, known: &Option<Vec<String>>) -> String {
+    let value = unix::text::quote(value);
+    match known {
+        None => format!("column `{column}`: the label is empty"),
+        Some(_) => format!("column `{column}`: {value} is not a label of the list"),
+    }
+}
+
+fn report(wrong: &[Error], which: &str) -> Error {
+    let first = format!(
+        "labels cannot be used ({which}); correct them, extend `labels` or `mapping` in columns.yaml, or drop such rows \
+         with `strict: false`:"
+    );
+    Error::list(Exit::Data, first, wrong)
+}
+
+/// The largest sizes of aligned runs of 2^k records.
+#[derive(Default)]
+pub(super) struct Sizes {
+    count: u64,
+    runs: [(u64, u64); 21],
+}
+
+impl Sizes {
+    pub(super) fn add(&mut self, bytes: u64) {
+        for (k, (sum, largest)) in self.runs.iter_mut().enumerate() {
+            if self.count.is_multiple_of(1 << k) {
+                *sum = 0;
+            }
+            *sum += bytes;
+            *largest = (*largest).max(*sum);
+        }
+        self.count += 1;
+    }
+
+    /// The largest number of records whose runs fit into a shard.
+    pub(super) fn shard_records(&self) -> usize {
+        let fits = self.runs.iter().rposition(|(_, largest)| *largest <= SHARD);
+        1 << fits.unwrap_or(0)
+    }
+}
+
+/// The second reading.
+struct Copy<'a> {
+    description: &'a Description,
+    files: &'a [PathBuf],
+    classes: HashMap<&'a str, usize>,
+    arrays: Arrays,
+    /// The file that is being read.
+    file: usize,
+    rows: Option<Rows>,
+    /// The number of the next record.
+    next: usize,
+}
+
+impl<'a> Copy<'a> {
+    fn new(description: &'a Description, files: &'a [PathBuf]) -> Self {
+        let classes = description.labels.iter().map(String::as_str);
+        let classes = classes.enumerate().map(|(class, label)| (label, class)).collect();
+        let arrays = Arrays::new(description);
+        Self { description, files, classes, arrays, file: 0, rows: None, next: 0 }
+    }
+
+    /// The bytes of the arrays of some records; earlier ones are skipped.
+    fn read(
+        &mut self,
+        range: Range<usize>,
+        done: &mut impl FnMut(usize) -> Result<()>,
+    ) -> Result<Vec<Vec<u8>>> {
+        let (mut lines, mut labels) = (Vec::new(), Vec::<i32>::new());
+        let mut ragged: [Ragged; 4] = Default::default();
+        while self.next < range.end {
+            let Some((row, label)) = self.record()? else { return Err(self.changed()) };
+            self.next += 1;
+            done(1)?;
+            if self.next <= range.start {
+                continue;
+            }
+            lines.extend(row.line.to_le_bytes());
+            labels.extend(label);
+            let [text, text2, _, group, id] = &row.cells;
+            for (ragged, cell) in ragged.iter_mut().zip([text, text2, group, id]) {
+                ragged.push(cell.as_bytes());
+            }
+        }
+        if self.next == self.description.files.iter().map(|file| file.records).sum::<usize>() {
+            self.require_same()?;
+        }
+        let used = ragged.into_iter().zip(self.arrays.ragged).filter(|(_, place)| place.is_some());
+        let (ends, bytes): (Vec<_>, Vec<_>) = used.map(|(own, _)| (own.ends, own.items)).unzip();
+        let label = self.arrays.label.map(|_| bytemuck::cast_slice(&labels).to_vec());
+        Ok(ends.into_iter().chain([lines]).chain(label).chain(bytes).collect())
+    }
+
+    /// The next record and its label.
+    fn record(&mut self) -> Result<Option<(Row, Vec<i32>)>> {
+        loop {
+            let Some(path) = self.files.get(self.file) else { return Ok(None) };
+            if self.rows.is_none() {
+                self.rows = Some(Rows::open(path, &self.description.columns)?);
+            }
+            let Some(rows) = &mut self.rows else { return Ok(None) };
+            let Some(row) = rows.next()? else {
+                self.require_same()?;
+                continue;
+            };
+            if self.description.labels.is_empty() {
+                return Ok(Some((row, Vec::new())));
+            }
+            let Ok(found) = self.description.columns.labels_of(&row.cells[2]) else { continue };
+            let classes = found.iter().map(|label| self.classes.get(label.as_str()).copied());
+            let classes = classes.collect::<Option<Vec<usize>>>();
+            let classes = classes.ok_or_else(|| self.changed())?;
+            let label = match self.description.columns.multi_label {
+                None => classes.into_iter().map(|class| class as i32).collect(),
+                Some(_) => {
+                    let count = self.description.labels.len();
+                    (0..count).map(|class| i32::from(classes.contains(&class))).collect()
+                }
+            };
+            return Ok(Some((row, label)));
+        }
+    }
+
+    /// Ends a file. Errors: 65 when it is not the one that was read first.
+    fn require_same(&mut self) -> Result<()> {
+        let Some(rows) = &mut self.rows else { return Ok(()) };
+        while rows.next()?.is_some() {}
+        if rows.hash() != self.description.files[self.file].blake3 {
+            return Err(self.changed());
+        }
+        self.rows = None;
+        self.file += 1;
+        Ok(())
+    }
+
+    fn changed(&self) -> Error {
+        let path = self.files.get(self.file).or(self.files.last());
+        let path = path.map_or(String::new(), |path| path.display().to_string());
+        Error::data(format!("{path}: was changed while it was read; import it again"))
+    }
+}

@@ -1,0 +1,29 @@
+//! Texts with labels, for classification.
+//!
+//! `ds-prep import` copies them from CSV and JSONL files into a [`TextStore`], `ds-prep split` divides stores
+//! ([`TextSplit`]), and `ds-prep tokenize` encodes the texts of a manifest once, with the tokenizer of a model
+//! ([`TokenSet`]).
+
+mod columns;
+mod csv_rows;
+mod import;
+mod jsonl_rows;
+mod rows;
+mod store;
+mod tokenize;
+mod tokenizer;
+mod tokens;
+
+pub use columns::Columns;
+pub use import::import;
+pub use store::{TextKind, TextStore};
+pub use tokenize::{TokenizeReport, tokenize};
+pub use tokenizer::{Encoded, SpecialTokens, Tokenizer};
+pub use tokens::{TokenInfo, TokenSet};
+
+use crate::store::{StoreSet, StoreSplit};
+
+/// A manifest of texts.
+pub type TextSplit = StoreSplit<TextKind>;
+/// The texts of one split, across its stores.
+pub type TextSet = StoreSet<TextKind>;

@@ -1,0 +1,97 @@
+//! Rows of the user's files, one at a time, whatever the size of the file.
+
+use super::columns::Columns;
+use super::csv_rows::CsvRows;
+use super::jsonl_rows::JsonlRows;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use unix::config::nearest;
+use unix::text::quote;
+use unix::{Error, Result, small};
+
+/// Largest row, in bytes.
+pub const MAX_ROW: u64 = 16 << 20;
+
+/// The wanted columns of a row: text, text2, label, group and id; empty where there is none.
+#[derive(Debug)]
+pub struct Row {
+    /// The line of the file on which it begins, from 1.
+    pub line: u64,
+    /// Its cells.
+    pub cells: [String; 5],
+}
+
+/// Reads rows in order.
+pub enum Rows {
+    Csv(Box<CsvRows>),
+    Jsonl(JsonlRows),
+}
+
+impl Rows {
+    /// Opens a .csv or .jsonl file. Errors: 2 for other names; 66; 65 for a missing column.
+    pub fn open(path: &Path, columns: &Columns) -> Result<Self> {
+        let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or("");
+        match ending.to_ascii_lowercase().as_str() {
+            "csv" => Ok(Self::Csv(Box::new(CsvRows::open(path, columns)?))),
+            "jsonl" | "ndjson" => Ok(Self::Jsonl(JsonlRows::open(path, columns)?)),
+            _ => Err(Error::usage(format!(
+                "{}: texts are read from .csv and .jsonl files",
+                path.display()
+            ))),
+        }
+    }
+
+    /// The next row. Errors: 65 with the line; 74.
+    pub fn next(&mut self) -> Result<Option<Row>> {
+        match self {
+            Self::Csv(rows) => rows.next(),
+            Self::Jsonl(rows) => rows.next(),
+        }
+    }
+
+    /// The BLAKE3 hash of the file, after the last row.
+    pub fn hash(&self) -> String {
+        match self {
+            Self::Csv(rows) => rows.hash(),
+            Self::Jsonl(rows) => rows.hash(),
+        }
+    }
+}
+
+/// A file that is hashed while it is read.
+pub struct HashedFile {
+    file: File,
+    hasher: blake3::Hasher,
+}
+
+impl HashedFile {
+    pub fn open(path: &Path) -> Result<Self> {
+        Ok(Self { file: small::open(path)?, hasher: blake3::Hasher::new() })
+    }
+
+    /// The hash of what was read.
+    pub fn hash(&self) -> String {
+        self.hasher.finalize().to_hex().to_string()
+    }
+}
+
+impl Read for HashedFile {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let read = self.file.read(buffer)?;
+        self.hasher.update(&buffer[..read]);
+        Ok(read)
+    }
+}
+
+/// An error in a line of a file.
+pub fn at_line(path: &Path, line: u64, what: impl std::fmt::Display) -> Error {
+    Error::data(format!("{}: line {line}: {what}", path.display()))
+}
+
+/// Says that a column is missing.
+pub fn no_column<'a>(name: &str, found: impl Iterator<Item = &'a str> + Clone) -> String {
+    let near = nearest(name, found.clone()).map(|near| format!("; did you mean {}?", quote(near)));
+    let all: Vec<String> = found.map(quote).collect();
+    format!("no column {}{}; there are {}", quote(name), near.unwrap_or_default(), all.join(", "))
+}

@@ -1,0 +1,292 @@
+//! A store of texts: the records of the user's files with their labels, groups and ids.
+
+use super::columns::Columns;
+use crate::inputs::InputFile;
+use crate::seal::SealedFile;
+use crate::store::check::{Kind, Report};
+use crate::store::{Content, RecordArray, RecordStore, SourceFile, Store, StoreLayout, locate};
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+use std::path::Path;
+use tensor::FileDtype;
+use unix::{Error, Result};
+
+pub(super) const FILE: SealedFile = SealedFile {
+    format: "longhaul-texts",
+    version: 1,
+    made_by: "ds-prep import",
+    max_bytes: 64 << 20,
+};
+
+/// What a store holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Description {
+    /// What was asked for.
+    pub columns: Columns,
+    /// The labels, in the order of the classes.
+    pub labels: Vec<String>,
+    /// Rows that were dropped because of their label.
+    pub dropped: usize,
+    /// The files, in order.
+    pub files: Vec<SourceFile>,
+}
+
+/// What all stores of a manifest have in common.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TextKind {
+    /// The labels, in the order of the classes; none for texts without labels.
+    pub labels: Vec<String>,
+    /// Whether a record may have any number of labels.
+    pub multi_label: bool,
+    /// Whether a record has two texts.
+    pub pairs: bool,
+}
+
+impl TextKind {
+    /// Numbers in the label of a record: 0 or 1 for each label, or one class; nothing without labels.
+    pub fn label_len(&self) -> usize {
+        match self.multi_label {
+            true => self.labels.len(),
+            false => usize::from(!self.labels.is_empty()),
+        }
+    }
+
+    /// Whether `label` is one of a record of this kind.
+    pub fn has_label(&self, label: &[i32]) -> bool {
+        let classes = if self.multi_label { 2 } else { self.labels.len() };
+        label.iter().all(|class| usize::try_from(*class).is_ok_and(|class| class < classes))
+    }
+
+    /// The names of the labels of a record.
+    pub fn names_of(&self, label: &[i32]) -> Vec<&str> {
+        let named = |class: usize| self.labels.get(class).map_or("?", String::as_str);
+        if self.multi_label {
+            let set = label.iter().enumerate().filter(|(_, on)| **on == 1);
+            return set.map(|(class, _)| named(class)).collect();
+        }
+        label.iter().map(|class| named(usize::try_from(*class).unwrap_or(usize::MAX))).collect()
+    }
+}
+
+impl Content for TextKind {
+    type Store = TextStore;
+    const MANIFEST: SealedFile = SealedFile {
+        format: "longhaul-text-split",
+        version: 1,
+        made_by: "ds-prep split",
+        max_bytes: 256 << 20,
+    };
+
+    fn difference(&self, other: &Self, other_name: &str) -> String {
+        let text = |kind: &Self| {
+            let texts = if kind.pairs { "pairs of texts" } else { "texts" };
+            let multi = if kind.multi_label { "any of " } else { "" };
+            format!("{texts} with {multi}the labels {}", kind.labels.join(", "))
+        };
+        let remedy = "import both with the same `labels` in columns.yaml";
+        format!("has {}, but {other_name} has {}; {remedy}", text(self), text(other))
+    }
+}
+
+/// The arrays of a store of texts, ends first, then numbers, then bytes.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Arrays {
+    /// The arrays.
+    pub all: Vec<RecordArray>,
+    /// The numbers of text, text2, group and id in `all`, if there are such.
+    pub ragged: [Option<usize>; 4],
+    /// The number of the line.
+    pub line: usize,
+    /// The number of the label.
+    pub label: Option<usize>,
+}
+
+const RAGGED: [&str; 4] = ["text", "text2", "group", "id"];
+
+impl Arrays {
+    pub fn new(description: &Description) -> Self {
+        let [text, text2, _, group, id] = description.columns.names().map(|name| name.is_some());
+        let mut found = Self::default();
+        let names = RAGGED.into_iter().zip([text, text2, group, id]);
+        let names: Vec<(usize, &str)> = names
+            .enumerate()
+            .filter(|(_, (_, has))| *has)
+            .map(|(k, (name, _))| (k, name))
+            .collect();
+        found.all.extend(names.iter().map(|(_, name)| RecordArray::ends(&format!("{name}.ends"))));
+        found.line = found.all.len();
+        found.all.push(RecordArray::fixed("line", FileDtype::U64, &[]));
+        let label = description.kind().label_len();
+        if label > 0 {
+            found.label = Some(found.all.len());
+            found.all.push(RecordArray::fixed("label", FileDtype::I32, &[label]));
+        }
+        for (ends, (kind, name)) in names.into_iter().enumerate() {
+            found.ragged[kind] = Some(found.all.len());
+            found.all.push(RecordArray::ragged(name, FileDtype::U8, &[], ends));
+        }
+        found
+    }
+}
+
+impl Description {
+    /// What stores of a manifest must have in common.
+    pub fn kind(&self) -> TextKind {
+        TextKind {
+            labels: self.labels.clone(),
+            multi_label: self.columns.multi_label.is_some(),
+            pairs: self.columns.text2.is_some(),
+        }
+    }
+
+    pub(super) fn layout(&self, shard_records: usize) -> StoreLayout {
+        let records = self.files.iter().map(|file| file.records).sum();
+        StoreLayout { arrays: Arrays::new(self).all, records, shard_records }
+    }
+}
+
+/// A store of texts, mapped into memory. It can be shared between threads.
+#[derive(Debug)]
+pub struct TextStore {
+    store: Store<Description, ()>,
+    arrays: Arrays,
+    kind: TextKind,
+}
+
+impl TextStore {
+    /// Whether `path` is the folder of a store of texts, complete or not.
+    pub fn is_store(path: &Path) -> bool {
+        FILE.is_format_of(&path.join("index.json"))
+    }
+
+    /// What it holds.
+    pub fn description(&self) -> &Description {
+        &self.store.index().description
+    }
+
+    /// Labels and number of texts.
+    pub fn kind(&self) -> &TextKind {
+        &self.kind
+    }
+
+    /// The text of record `i` and the second one, if records have two. Panics when out of range.
+    pub fn texts(&self, i: usize) -> [Option<&str>; 2] {
+        [self.ragged(0, i), self.ragged(1, i)]
+    }
+
+    /// The group of record `i`, if groups were given. Panics when out of range.
+    pub fn group_name(&self, i: usize) -> Option<&str> {
+        self.ragged(2, i)
+    }
+
+    /// The id of record `i`, if ids were given. Panics when out of range.
+    pub fn id(&self, i: usize) -> Option<&str> {
+        self.ragged(3, i)
+    }
+
+    /// The label of record `i`, see [`TextKind::label_len`]. Panics when out of range.
+    pub fn label(&self, i: usize) -> &[i32] {
+        self.arrays.label.map_or(&[], |label| bytemuck::cast_slice(self.store.bytes(label, i)))
+    }
+
+    /// The line of its file on which record `i` begins, from 1. Panics when out of range.
+    pub fn line(&self, i: usize) -> u64 {
+        let bytes = self.store.bytes(self.arrays.line, i);
+        u64::from_le_bytes(std::array::from_fn(|k| bytes[k]))
+    }
+
+    fn ragged(&self, kind: usize, i: usize) -> Option<&str> {
+        let array = self.arrays.ragged[kind]?;
+        // Only a store that was damaged after its hashes were made is not UTF-8.
+        Some(std::str::from_utf8(self.store.bytes(array, i)).unwrap_or("\u{fffd}"))
+    }
+}
+
+impl RecordStore for TextStore {
+    type Content = TextKind;
+
+    fn open(folder: &Path) -> Result<Self> {
+        let store = Store::<Description, ()>::open(FILE, folder)?;
+        let (found, description) = (&store.index().layout, &store.index().description);
+        let planned = description.layout(1);
+        if (&found.arrays, found.records) != (&planned.arrays, planned.records) {
+            let what =
+                "index.json: its arrays are not those of this version; run ds-prep import again";
+            return Err(Error::data(what).context(folder.display()));
+        }
+        let (arrays, kind) = (Arrays::new(description), description.kind());
+        Ok(Self { store, arrays, kind })
+    }
+
+    fn content(&self) -> TextKind {
+        self.kind.clone()
+    }
+
+    fn folder(&self) -> &Path {
+        self.store.folder()
+    }
+
+    fn hash(&self) -> &str {
+        self.store.hash()
+    }
+
+    fn len(&self) -> usize {
+        self.store.index().layout.records
+    }
+
+    fn input_files(&self) -> Vec<InputFile> {
+        self.store.input_files()
+    }
+
+    fn group(&self, i: usize) -> blake3::Hash {
+        self.group_name(i).map_or_else(|| self.input_hash(i), |name| blake3::hash(name.as_bytes()))
+    }
+
+    fn stratum(&self, i: usize) -> blake3::Hash {
+        blake3::hash(bytemuck::cast_slice(self.label(i)))
+    }
+
+    /// Upper and lower case and white space make no difference.
+    fn input_hash(&self, i: usize) -> blake3::Hash {
+        let mut hasher = blake3::Hasher::new();
+        for text in self.texts(i).into_iter().flatten() {
+            for word in text.split_whitespace() {
+                hasher.update(word.to_lowercase().as_bytes()).update(b" ");
+            }
+            hasher.update(b"\n");
+        }
+        hasher.finalize()
+    }
+
+    fn origin(&self, i: usize) -> (&Path, usize) {
+        locate(&self.description().files, i).unwrap_or((self.folder(), i))
+    }
+
+    fn check(&self, _limit: f32, report: &mut Report) {
+        let mut labels: HashMap<blake3::Hash, (&[i32], bool)> = HashMap::new();
+        for i in 0..self.len() {
+            let (file, record) = self.origin(i);
+            let mut add = |kind: Kind, what: String| {
+                let what = format!("{what} (line {})", self.line(i));
+                report.add(kind, file, Some(record), what);
+            };
+            for (name, text) in ["text", "second text"].into_iter().zip(self.texts(i)) {
+                if text.is_some_and(|text| text.trim().is_empty()) {
+                    add(Kind::EmptyText, format!("its {name} is empty; remove the record"));
+                }
+            }
+            if !self.kind.has_label(self.label(i)) {
+                add(Kind::Label, "its label is not in the list; run ds-prep import again".into());
+            }
+            let first = labels.entry(self.input_hash(i)).or_insert((self.label(i), false));
+            first.1 |= first.0 != self.label(i);
+        }
+        let differing = labels.values().filter(|(_, differ)| *differ).count();
+        if differing > 0 {
+            unix::note!(
+                "{}: {differing} texts occur more than once with different labels",
+                self.folder().display()
+            );
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! Encodes the texts of a manifest once, before training.
+
+use super::import::Sizes;
+use super::tokenizer::Tokenizer;
+use super::tokens::{Arrays, Counts, Description, FILE, TokenInfo, TokenSet, store_path};
+use super::{TextSet, TextStore};
+use crate::store::{Ragged, RecordStore, Writer};
+use serde::Serialize;
+use serde_json::json;
+use std::ops::Range;
+use std::path::Path;
+use unix::publish::{create_folder, publish_bytes};
+use unix::{Error, Result};
+
+/// Texts that are encoded at once.
+const BATCH: usize = 1024;
+/// Bytes of a token in a store.
+const TOKEN: u64 = 13;
+
+/// The tokens of a split, for a table.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TokenizeReport {
+    /// The split.
+    pub split: String,
+    /// Number of records.
+    pub records: usize,
+    /// Tokens of all records.
+    pub tokens: usize,
+    /// Tokens that stand for words which the vocabulary cannot express.
+    pub unknown: usize,
+    /// Records of which tokens were left out.
+    pub truncated: usize,
+}
+
+impl TokenizeReport {
+    /// Of a set.
+    pub fn of(set: &TokenSet) -> Self {
+        let [tokens, unknown] = set.tokens();
+        let (split, records) = (set.name().to_string(), set.len());
+        Self { split, records, tokens, unknown, truncated: set.truncated() }
+    }
+}
+
+/// Encodes all splits of `manifest` into the folder `to`. `done` is called with the number of records encoded since its
+/// last call; its error ends the work. When it fails, the same call resumes after the last complete shard.
+///
+/// Errors: 66, 65 for the manifest, its stores and texts; 73 when the folder holds other tokens; 74; and those of `done`.
+pub fn tokenize(
+    manifest: &Path,
+    tokenizer: &Tokenizer,
+    max_length: usize,
+    to: &Path,
+    mut done: impl FnMut(usize) -> Result<()>,
+) -> Result<Vec<TokenSet>> {
+    let sets = TextSet::open_all(manifest)?;
+    sets[0].stores().iter().try_for_each(RecordStore::verify)?;
+    create_folder(to)?;
+    save_tokenizer(tokenizer, to)?;
+    for set in sets.iter().filter(|set| !set.is_empty()) {
+        encode(set, tokenizer, max_length, to, &mut done)?;
+    }
+    let sets = sets.iter().filter(|set| !set.is_empty());
+    sets.map(|set| TokenSet::open(to, set.name())).collect()
+}
+
+/// Writes the tokenizer beside the tokens, so that new texts can be encoded in the same way.
+fn save_tokenizer(tokenizer: &Tokenizer, to: &Path) -> Result<()> {
+    let path = to.join("tokenizer.json");
+    if path.exists() && std::fs::read(&path).is_ok_and(|old| old != tokenizer.json().as_bytes()) {
+        let cause =
+            "the tokens there are of another tokenizer; remove them, or choose another folder";
+        return Err(Error::create(&path, cause));
+    }
+    publish_bytes(&path, tokenizer.json().as_bytes())?;
+    let special = tokenizer.special();
+    let name = |id: Option<i32>| id.and_then(|id| tokenizer.token(id));
+    let config = json!({
+        "pad_token": name(Some(special.padding)),
+        "cls_token": name(special.cls),
+        "sep_token": name(special.sep),
+        "mask_token": name(special.mask),
+        "unk_token": name(special.unk),
+    });
+    publish_bytes(&to.join("tokenizer_config.json"), config.to_string().as_bytes())
+}
+
+fn encode(
+    set: &TextSet,
+    tokenizer: &Tokenizer,
+    max_length: usize,
+    to: &Path,
+    done: &mut impl FnMut(usize) -> Result<()>,
+) -> Result<()> {
+    let kind = set.content().clone();
+    let info = TokenInfo {
+        labels: kind.labels,
+        multi_label: kind.multi_label,
+        pairs: kind.pairs,
+        vocabulary: tokenizer.vocabulary(),
+        special: tokenizer.special().clone(),
+        max_length,
+        tokenizer_hash: tokenizer.hash().into(),
+    };
+    let all = |has: fn(&TextStore) -> bool| set.stores().iter().all(has);
+    let description = Description {
+        info,
+        split: set.name(),
+        manifest: set.manifest_hash().into(),
+        stores: set.stores().iter().map(|store| store.hash().into()).collect(),
+        groups: all(|store| store.description().columns.group.is_some()),
+        ids: all(|store| store.description().columns.id.is_some()),
+        records: set.len(),
+    };
+    let mut sizes = Sizes::default();
+    for i in 0..set.len() {
+        let (store, record) = set.locate(i);
+        let bytes: usize = store.texts(record).iter().flatten().map(|text| text.len()).sum();
+        sizes.add(bytes as u64 + TOKEN * (bytes + 4).min(max_length) as u64);
+    }
+    let (folder, arrays) = (store_path(to, set.name()), Arrays::new(&description));
+    let layout = arrays.layout(set.len(), sizes.shard_records());
+    let mut writer = Writer::open(
+        FILE,
+        &folder,
+        layout,
+        description.clone(),
+        |old: &Description| match *old == description {
+            true => Ok(()),
+            false => Err(Error::create(
+                &folder,
+                "it holds tokens of another manifest, tokenizer or length; remove it, or choose another folder",
+            )),
+        },
+    )?;
+    writer.fill(|range| shard(set, tokenizer, &arrays, range, done))?;
+    writer.save()
+}
+
+/// The bytes of the arrays of some records.
+fn shard(
+    set: &TextSet,
+    tokenizer: &Tokenizer,
+    arrays: &Arrays,
+    range: Range<usize>,
+    done: &mut impl FnMut(usize) -> Result<()>,
+) -> Result<(Vec<Vec<u8>>, Counts)> {
+    let [mut ids, mut offsets, mut types] = [0; 3].map(|_| Ragged::default());
+    let mut texts: [Ragged; 4] = Default::default();
+    let (mut sources, mut labels) = (Vec::<u8>::new(), Vec::<u8>::new());
+    let mut counts = Counts::default();
+    let unk = tokenizer.special().unk;
+    let records: Vec<(&TextStore, usize)> = range.clone().map(|i| set.locate(i)).collect();
+    for batch in records.chunks(BATCH) {
+        let pairs: Vec<[Option<&str>; 2]> = batch.iter().map(|(s, i)| s.texts(*i)).collect();
+        for ((store, i), encoded) in batch.iter().zip(tokenizer.encode_all(&pairs)?) {
+            ids.push(&encoded.ids);
+            offsets.push(&encoded.offsets);
+            types.push(&encoded.types);
+            counts.tokens += encoded.ids.len();
+            counts.truncated += usize::from(encoded.truncated);
+            counts.unknown += encoded.ids.iter().filter(|id| Some(**id) == unk).count();
+            let number = set.stores().iter().position(|other| std::ptr::eq(other, *store));
+            sources.extend((number.unwrap_or(0) as u64).to_le_bytes());
+            sources.extend((*i as u64).to_le_bytes());
+            labels.extend(bytemuck::cast_slice::<i32, u8>(store.label(*i)));
+            let [text, text2] = store.texts(*i);
+            let own = [text, text2, store.group_name(*i), store.id(*i)];
+            for (ragged, own) in texts.iter_mut().zip(own) {
+                ragged.push(own.unwrap_or_default().as_bytes());
+            }
+        }
+        done(batch.len())?;
+    }
+    let used = texts.into_iter().zip(arrays.texts).filter(|(_, place)| place.is_some());
+    let (ends, bytes): (Vec<_>, Vec<_>) = used.map(|(own, _)| (own.ends, own.items)).unzip();
+    let label = arrays.label.map(|_| labels);
+    let head = [ids.ends].into_iter().chain(ends).chain([sources, ids.items, offsets.items]);
+    Ok((head.chain(label).chain([types.items]).chain(bytes).collect(), counts))
+}
