@@ -232,7 +232,7 @@ def dashboard(path):
         environment = {"PATH_INFO": url, "REQUEST_METHOD": "GET", "QUERY_STRING": "after=0"}
         setup_testing_defaults(environment)
         status = []
-        body = b"".join(app(environment, lambda line, headers: status.append(line)))
+        body = b"".join(app(environment, lambda line, headers, cause=None: status.append(line)))
         assert status[0].startswith("200"), f"{url}: {status[0]}: {body[:300]}"
         return json.loads(body)
 

@@ -12,7 +12,7 @@ use learn::config::Config;
 use learn::forward::Forward;
 use learn::params::{Builder, ParamSet};
 use learn::score::Scores;
-use learn::task::{Batch, ConfigOf, Define, Direction, Loss, Predictions, Spec, Task};
+use learn::task::{Batch, Buffers, ConfigOf, Define, Direction, Loss, Predictions, Spec, Task};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -89,7 +89,11 @@ impl Classifier {
 }
 
 /// What does not fit between a model and its tokens. Errors: 78.
-pub(super) fn require_fit(model: &ClassifyModel, info: &TokenInfo, folder: &std::path::Path) -> Result<()> {
+pub(super) fn require_fit(
+    model: &ClassifyModel,
+    info: &TokenInfo,
+    folder: &std::path::Path,
+) -> Result<()> {
     let longest = model.encoder.longest(info.special.padding as usize);
     if info.max_length > longest {
         return Err(Error::config(format!(
@@ -161,7 +165,7 @@ impl Define for ClassifyTask {
 }
 
 /// The class of a text.
-fn class(set: &TokenSet, i: usize) -> usize {
+pub(super) fn class(set: &TokenSet, i: usize) -> usize {
     set.label(i).first().map_or(0, |class| *class as usize)
 }
 
@@ -171,7 +175,7 @@ impl Task for ClassifyTask {
     }
 
     fn data_hash(&self) -> String {
-        self.train[0].manifest_hash().into()
+        self.train[0].hash().into()
     }
 
     fn input_files(&self) -> Vec<InputFile> {
@@ -179,11 +183,13 @@ impl Task for ClassifyTask {
     }
 
     fn batch(&self, _micro_batch: u64, _first: u64, samples: &[u64]) -> Result<Batch> {
-        let own: Vec<(&TokenSet, usize)> = samples.iter().map(|sample| self.find(*sample)).collect();
+        let own: Vec<(&TokenSet, usize)> =
+            samples.iter().map(|sample| self.find(*sample)).collect();
         let texts: Vec<(&[i32], &[u8])> =
             own.iter().map(|(set, i)| (set.ids(*i), set.types(*i))).collect();
         let classes: Vec<i32> = own.iter().map(|(set, i)| class(set, *i) as i32).collect();
-        let weights: Vec<f32> = classes.iter().map(|class| self.weights[*class as usize] as f32).collect();
+        let weights: Vec<f32> =
+            classes.iter().map(|class| self.weights[*class as usize] as f32).collect();
         let total = weights.iter().map(|weight| f64::from(*weight)).sum();
         Ok(self
             .model
@@ -225,6 +231,10 @@ impl Task for ClassifyTask {
         let logits = self.model.forward(forward, batch)?.value().to_host()?;
         let classes = logits.width();
         Ok(Predictions::default().with("logits", classes, logits.read::<f32>().to_vec()))
+    }
+
+    fn buffers(&self) -> Buffers {
+        super::trained::buffers(self.train[0].info())
     }
 }
 
