@@ -5,7 +5,9 @@ Run it in this folder; needs scikit-learn 1.9.1. Unit tests of lib/tasks/src/tex
 
 - classes: probabilities [samples, classes] and true classes, with ties, absent classes, one class only, one sample.
 - labels: probabilities and truth of multi-label classifiers.
-- bag_of_words: texts, their hashed features, and the probabilities of logistic regression on TF-IDF.
+- hashed: texts and the counts of their hashed words and pairs of words.
+- bag_of_words: texts, of which the first two thirds are for training, and the probabilities that logistic regression on
+  TF-IDF gives the others.
 """
 import json
 import warnings
@@ -134,6 +136,54 @@ result = {
     "labels": [labels(41, 4, 1), labels(20, 3, 2)],
 }
 
+TEXTS = [
+    "The cat sat on the mat; the CAT sat.",
+    "a I x yz",
+    "",
+    "don't re-use snake_case v2.0 3.14 1000",
+    "Ünïcödé ÉCOLE straße İstanbul ὈΔΥΣΣΕΎΣ 東京 は 大都市 Ⅷ²",
+    "tab\tand\nnewline  and   and",
+]
+hashed = HashingVectorizer(n_features=2**18, ngram_range=(1, 2), alternate_sign=False, norm=None).transform(TEXTS)
+hashed.sort_indices()
+rows = [hashed[i] for i in range(len(TEXTS))]
+result["hashed"] = [{"text": t, "counts": [[int(c), int(n)] for c, n in zip(r.indices, r.data)]} for t, r in zip(TEXTS, rows)]
+
+
+def write(topics):
+    """A text of some words of its topics among common words."""
+    words = [f"t{t}w{random.integers(12)}" for t in topics for _ in range(2)] + [f"w{int(random.pareto(1.0) * 5)}" for _ in range(5)]
+    return " ".join(random.permutation(words))
+
+
+def probabilities(train, truth, test, c):
+    hashing = HashingVectorizer(n_features=2**18, ngram_range=(1, 2), alternate_sign=False, norm=None)
+    weights = TfidfTransformer().fit(hashing.transform(train))
+    x, z = (weights.transform(hashing.transform(texts)) for texts in (train, test))
+    return LogisticRegression(C=c, tol=1e-9, max_iter=10000).fit(x, truth).predict_proba(z)
+
+
+def bag(kind, truth, texts, c, p):
+    n = len(truth) * 2 // 3
+    found = p(texts[:n], truth[:n], texts[n:], c)
+    flat = truth.ravel().tolist()
+    return {"kind": kind, "texts": texts, "truth": flat, "strength": c, "width": found.shape[1], "p": found.ravel().tolist()}
+
+
+def separately(train, truth, test, c):
+    columns = [probabilities(train, truth[:, k], test, c)[:, 1] for k in range(truth.shape[1])]
+    return np.stack(columns, 1)
+
+
+result["bag_of_words"] = []
+for classes_, c in [(2, 10.0), (3, 1.0), (3, 100.0)]:
+    truth = random.integers(0, classes_, 120)
+    # A tenth of the labels are noise.
+    topics = np.where(random.random(120) < 0.1, random.integers(0, classes_, 120), truth)
+    result["bag_of_words"].append(bag("classes", truth, [write([t]) for t in topics], c, probabilities))
+truth = random.random((120, 3)) < [0.3, 0.5, 0.6]
+texts = [write(np.flatnonzero(row)) for row in truth]
+result["bag_of_words"].append(bag("labels", truth, texts, 10.0, separately))
 
 with open("text_metrics.json", "w") as file:
     json.dump(result, file, separators=(",", ":"))

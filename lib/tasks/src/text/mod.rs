@@ -1,5 +1,6 @@
 //! Texts: classification with the encoders of BERT and RoBERTa, its metrics, and baselines without an encoder.
 
+pub mod baselines;
 mod batch;
 pub mod classify;
 pub mod encoder;
