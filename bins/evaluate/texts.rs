@@ -2,6 +2,7 @@
 
 use crate::score::{Score, again, publish_json};
 use data::inputs::Verifier;
+use data::text::TokenSet;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use tasks::text::{TextScores, TrainedClassifier, open_sets, protocol};
@@ -25,12 +26,11 @@ pub fn results(folder: &Path) -> PathBuf {
 /// Scores a classifier and the baselines on a split of tokens and writes all files; returns the rows of the table.
 pub fn measure(args: &Score, signals: Signals, work: &mut Work) -> Result<Vec<Value>> {
     let folder = &args.data.data;
-    let [set, train] = open_sets(folder, args.data.split)?;
+    let [set, train, validation] = open_sets(folder, args.data.split)?;
     let model =
         TrainedClassifier::open(args.model.run(), &args.model.opener()?, set.info(), folder)?;
-    let mut files = set.input_files();
-    files.extend(train.input_files());
-    let mut verifier = Verifier::start(files, None)?;
+    let files = [&set, &train, &validation].into_iter().flat_map(TokenSet::input_files);
+    let mut verifier = Verifier::start(files.collect(), None)?;
     if !model.origin().was_trained_on(train.hash()) {
         warn!(
             "the model was trained on other tokens than those in {}; the texts of the {} split may be among them",
@@ -48,7 +48,7 @@ pub fn measure(args: &Score, signals: Signals, work: &mut Work) -> Result<Vec<Va
     })?;
     drop(progress);
     verifier.finish(|| signals.check_stop(again))?;
-    let scores = TextScores::of(&set, &train, &logits);
+    let scores = TextScores::of(&set, [&train, &validation], &logits);
     let (rows, json) = scores.results(&protocol(&set, &model))?;
     create_folder(&args.to)?;
     let mut lines = String::new();

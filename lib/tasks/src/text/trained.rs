@@ -1,5 +1,6 @@
 //! A trained classifier of texts, and its evaluation.
 
+use super::baselines::{BagOfWords, Targets, constant, stratified};
 use super::classify::{Classifier, ClassifyModel, ClassifyTask, class, require_fit};
 use super::metrics::{Classification, Outcomes, Resampling, predicted_classes, softmax};
 use crate::trained::{Opener, TrainedModel};
@@ -11,7 +12,6 @@ use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 use std::path::Path;
 use tensor::Tensor;
-use tensor::random::{Philox, Purpose};
 use unix::{Context, Error, Result};
 
 /// Texts per forward run.
@@ -120,33 +120,23 @@ pub struct TextScores {
 }
 
 impl TextScores {
-    /// Of the logits for `set`; the baselines learn from `train`.
-    pub fn of(set: &TokenSet, train: &TokenSet, logits: &[f32]) -> Self {
+    /// Of the logits for `set`; the baselines learn from `train`, the bag of words with `validation`.
+    pub fn of(set: &TokenSet, [train, validation]: [&TokenSet; 2], logits: &[f32]) -> Self {
         let labels = set.info().labels.clone();
         let classes = labels.len();
-        let mut counts = vec![0.0; classes];
-        (0..train.len()).for_each(|i| counts[class(train, i)] += 1.0);
-        let total: f64 = counts.iter().sum();
-        let share: Vec<f64> = counts.iter().map(|count| count / total).collect();
-        // Probabilities are the shares of the classes; the most frequent one is predicted.
-        let constant = share.repeat(set.len());
-        let random = Philox::new(0, Purpose::Test);
-        let drawn = |i: usize| {
-            let mut left = f64::from(random.uniform(0, i as u64));
-            let chosen = share.iter().position(|part| {
-                left -= part;
-                left < 0.0
-            });
-            let chosen = chosen.unwrap_or(classes - 1);
-            (0..classes).map(move |class| f64::from(u8::from(class == chosen)))
-        };
-        let stratified = (0..set.len()).flat_map(drawn).collect();
+        let all =
+            |set: &TokenSet| -> Vec<usize> { (0..set.len()).map(|i| class(set, i)).collect() };
+        let [truth, of_train, of_validation] = [set, train, validation].map(all);
+        let [known, chosen] =
+            [&of_train, &of_validation].map(|truth| Targets::Classes { classes, truth });
+        let [texts, train, validation] = [set, train, validation].map(texts);
+        let words = BagOfWords::fit((&train, &known), (&validation, &chosen));
         let methods = vec![
             (ClassifyTask::SPEC.name, softmax(logits, classes, 1.0)),
-            ("constant", constant),
-            ("stratified", stratified),
+            ("bag of words", words.predict(&texts)),
+            ("constant", constant(&known, truth.len())),
+            ("stratified", stratified(&known, truth.len(), 0)),
         ];
-        let truth = (0..set.len()).map(|i| class(set, i)).collect();
         Self { labels, truth, methods, groups: groups(set) }
     }
 
@@ -202,6 +192,12 @@ impl TextScores {
     }
 }
 
+/// Both texts of each record.
+fn texts(set: &TokenSet) -> Vec<String> {
+    let joined = |i: usize| set.texts(i).into_iter().flatten().collect::<Vec<_>>().join("\n");
+    (0..set.len()).map(joined).collect()
+}
+
 /// The group of each text, numbered from 0, if texts have groups.
 fn groups(set: &TokenSet) -> Option<Vec<usize>> {
     let mut known = HashMap::new();
@@ -226,9 +222,11 @@ pub fn protocol(set: &TokenSet, model: &TrainedClassifier) -> Value {
     })
 }
 
-/// The split to score and the training split, which must have texts.
-pub fn open_sets(folder: &Path, name: SplitName) -> Result<[TokenSet; 2]> {
-    let sets = [TokenSet::open(folder, name)?, TokenSet::open(folder, SplitName::Train)?];
+/// The split to score, the training and the validation split, which must have texts.
+pub fn open_sets(folder: &Path, name: SplitName) -> Result<[TokenSet; 3]> {
+    let [set, train, validation] =
+        [name, SplitName::Train, SplitName::Validation].map(|name| TokenSet::open(folder, name));
+    let sets = [set?, train?, validation?];
     match sets.iter().find(|set| set.is_empty()) {
         None => Ok(sets),
         Some(empty) => {
