@@ -59,7 +59,6 @@ fn tokenizers_know_their_special_tokens() {
         let of_json = open(&format!("{name}-json"));
         assert_eq!(of_json.special(), special);
         assert_eq!(of_json.vocabulary(), of_files.vocabulary());
-        assert_eq!(of_json.hash(), of_files.hash());
     }
 }
 
