@@ -1,6 +1,7 @@
 //! The manual pages agree with the programs and the configuration, and their examples work.
 
 mod config;
+mod study;
 
 use std::fs;
 use std::path::{Path, PathBuf};

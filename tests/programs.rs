@@ -17,6 +17,12 @@ mod failpoints;
 mod hostile;
 #[cfg(feature = "failpoints")]
 mod hpo;
+mod hpo_analysis;
+#[cfg(feature = "failpoints")]
+mod hpo_damage;
+#[cfg(feature = "failpoints")]
+mod hpo_errors;
+#[cfg(feature = "failpoints")]
 mod hpo_refit;
 mod kernels;
 mod man;

@@ -149,7 +149,7 @@ pub fn export(args: Export) -> Result<Exit> {
 }
 
 pub fn import(args: ImportArgs) -> Result<Exit> {
-    let names = NameMap { map: args.map, ignore: args.ignore, keep: Vec::new() };
+    let names = NameMap { map: args.map, ignore: args.ignore, ..NameMap::default() };
     let tensors = checkpoint::import(&args.file, &args.like, &names, &args.output_folder)?;
     let path = args.output_folder;
     let record = json!({"path": path, "file": args.file, "tensors": tensors});

@@ -9,6 +9,7 @@ use clap::{Parser, Subcommand};
 use learn::checkpoint::{self, Manifest, Report, Statistics};
 use serde_json::{Map, Value, json};
 use unix::cli::Output;
+use unix::config::to_yaml;
 use unix::out::Out;
 use unix::text::summary;
 use unix::{Error, Exit, Result, inputs, note};
@@ -89,6 +90,16 @@ enum Verb {
     /// A pickle in the file is read as data and never executed. It may contain tensors in plain containers; anything
     /// else is refused by name.
     Import(change::ImportArgs),
+    /// Print the configuration that starts training from an encoder of transformers
+    ///
+    /// The sections model.encoder and init for train-stage, from config.json and the weights of BERT, RoBERTa or XLM-R in
+    /// a folder. The classification head starts with random values.
+    Config {
+        /// Folder with config.json, and model.safetensors or pytorch_model.bin
+        folder: PathBuf,
+        #[command(flatten)]
+        output: Output,
+    },
 }
 
 const MANUAL: &str = "\
@@ -154,6 +165,10 @@ fn body(args: Args) -> Result<Exit> {
         Verb::Reshard(args) => change::reshard(args),
         Verb::Export(args) => change::export(args),
         Verb::Import(args) => change::import(args),
+        Verb::Config { folder, output } => {
+            let config = tasks::text::pretrained::configuration(&folder)?;
+            Out::stdout(output).item(&config, to_yaml(&config)?.trim_end()).map(|()| Exit::Done)
+        }
     }
 }
 

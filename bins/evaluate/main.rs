@@ -9,6 +9,7 @@ mod records;
 mod results;
 mod score;
 mod search;
+mod texts;
 
 use std::process::ExitCode;
 

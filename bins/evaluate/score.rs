@@ -5,14 +5,15 @@ use std::path::{Path, PathBuf};
 use std::slice::from_ref;
 use std::sync::Arc;
 
-use crate::records;
 use crate::search::SearchArgs;
+use crate::{records, texts};
 use data::fields::generate::Equation;
 use data::fields::split::SplitName;
 use data::fields::split_set::{TrajectorySet, Verify};
 use data::fields::stats;
 use data::inputs::Verifier;
 use data::records::RecordSplit;
+use data::text::TokenSet;
 use learn::score::Bits;
 use learn::task::load_config;
 use serde_json::{Value, json};
@@ -187,13 +188,19 @@ pub fn score(given: &Given<Score>) -> Result<Exit> {
     if of_records {
         given.require_only(&records::SCORE_OPTIONS, records::NO_EFFECT)?;
     }
+    let of_texts = TokenSet::is_at(&args.data.data);
+    if of_texts {
+        given.require_only(&texts::SCORE_OPTIONS, texts::NO_EFFECT)?;
+    }
     args.search.require_critic()?;
-    refuse_earlier([&metrics(&args.to)].into_iter().chain(&args.summary), args.force)?;
+    let result = if of_texts { texts::results(&args.to) } else { metrics(&args.to) };
+    refuse_earlier([&result].into_iter().chain(&args.summary), args.force)?;
     let task = Task { folder: &args.to, task: "evaluation", advice: ADVICE };
     if of_records {
         let rows = work::run(task, signals, |work| records::measure(args, signals, work))?;
         return Out::stdout(args.output).rows(rows);
     }
+    let measure = if of_texts { texts::measure } else { measure };
     let rows = work::run(task, signals, |work| measure(args, signals, work))?;
     Out::stdout(args.output).rows(rows)
 }

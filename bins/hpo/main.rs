@@ -1,6 +1,10 @@
 //! `hpo`: the command line; `report.rs` has the commands that only read a study.
 
+mod figures;
+mod import;
+mod importance;
 mod manual;
+mod plot;
 mod refit;
 mod report;
 mod seeds;
@@ -14,7 +18,7 @@ use manual::MANUAL;
 use serde_json::{Value, json};
 use study::claim::Claim;
 use study::record::{End, Ended, Record};
-use study::worker::command::{VERB, supervise};
+use study::worker::supervise::{VERB, supervise};
 use study::worker::{Limits, Worker};
 use study::{Study, ask};
 use unix::budget::Budget;
@@ -87,15 +91,34 @@ enum Verb {
     Trials(report::TrialsArgs),
     /// Print the parameters of the best trial as a configuration
     Best(report::BestArgs),
-    /// Retry trials that failed, diverged or did not fit into memory
+    /// Draw the values of the trials of a round, and which parameters matter
+    ///
+    /// In the terminal, or as a picture. Trials that were pruned have their best value; those without a value are drawn
+    /// at the bad end of the axis.
+    Plot(plot::PlotArgs),
+    /// Print how much each parameter matters for good values
+    ///
+    /// By PED-ANOVA: how different the best tenth of the complete trials is from all of them. A conditional parameter is
+    /// judged by the trials in which it was active, and counts less if these are few; that it is active or not counts
+    /// for the parameters in its condition.
+    Importance(importance::ImportanceArgs),
+    /// Retry trials that failed, diverged or did not fit into memory, or that the caller of ask has given up
+    ///
+    /// The next free worker runs them, or the next caller of ask.
     Retry {
         /// Folder of the study
         study: PathBuf,
-        /// Numbers of trials [default: all of these]
+        /// Numbers of trials; those of ask that have not ended must be named [default: all others]
         trials: Vec<u64>,
         #[command(flatten)]
         output: Output,
     },
+    /// Let the sampler of a round learn from the trials of another study
+    ///
+    /// It treats them as trials that ended before the first one; they do not count as trials of this study. Trials that
+    /// failed, lack a parameter or have a value outside of the space are left out with a warning. Importing a file again
+    /// adds only what is new.
+    Import(import::ImportArgs),
     /// Train the best configuration with several seeds, evaluate them on the test split, and write a report
     ///
     /// Several processes may run it at the same time; a run that was interrupted is resumed. The folder of the refit is a
@@ -160,6 +183,7 @@ struct TellArgs {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
+#[value(rename_all = "snake_case")]
 enum State {
     /// Ended by the pruner
     Pruned,
@@ -172,16 +196,11 @@ enum State {
 }
 
 fn main() -> ExitCode {
-    unix::cli::main_with_status::<Args, ExitCode>(|args| match args.verb {
-        Verb::Supervise { parent, signal, folder, words } => {
-            supervise(parent, &signal, &folder, &words).map(ExitCode::from)
-        }
-        verb => run(verb).map(ExitCode::from),
-    })
+    unix::cli::main_with_status(run)
 }
 
-fn run(verb: Verb) -> Result<Exit> {
-    match verb {
+fn run(args: Args) -> Result<ExitCode> {
+    let done = match args.verb {
         Verb::New { study: Some(study), config: Some(config), overrides, output, .. } => {
             create(&study, &config, &overrides, Out::stdout(output))
         }
@@ -200,10 +219,16 @@ fn run(verb: Verb) -> Result<Exit> {
         Verb::Trials(args) => report::trials(&args),
         Verb::Best(args) => report::best(&args),
         Verb::Retry { study, trials, output } => retry(&study, &trials, Out::stdout(output)),
+        Verb::Import(args) => import::import(&args),
+        Verb::Importance(args) => importance::importance(&args),
+        Verb::Plot(args) => plot::plot(&args),
         Verb::Refit(args) => refit::refit(&args),
         Verb::Export(args) => report::export(&args),
-        Verb::Supervise { .. } => Ok(Exit::Usage),
-    }
+        Verb::Supervise { parent, signal, folder, words } => {
+            return supervise(parent, &signal, &folder, &words).map(ExitCode::from);
+        }
+    };
+    done.map(ExitCode::from)
 }
 
 fn create(folder: &Path, config: &Path, overrides: &[String], out: Out) -> Result<Exit> {
@@ -279,15 +304,16 @@ fn set_log_aside(claim: &Claim) -> Result<()> {
 
 fn retry(folder: &Path, numbers: &[u64], out: Out) -> Result<Exit> {
     let study = Study::open(folder)?;
-    let failed = |record: &&Record| {
+    let failed = |record: &Record| {
         let failed = [End::Failed, End::OutOfMemory, End::Diverged];
         record.end.as_ref().is_some_and(|end| failed.contains(&end.state))
     };
-    let all = study.records().values().filter(failed).map(|record| record.number);
+    let may_retry = |record: &Record| failed(record) || record.waits_for_caller();
+    let all = study.records().values().filter(|record| failed(record)).map(|record| record.number);
     let numbers = if numbers.is_empty() { all.collect() } else { numbers.to_vec() };
     let mut rows = Vec::new();
     for number in numbers {
-        if study.records().get(&number).filter(failed).is_none() {
+        if !study.records().get(&number).is_some_and(may_retry) {
             return Err(Error::usage(format!("trial {number} has not failed")));
         }
         // First, so that no snapshot with its end is believed.
@@ -298,7 +324,7 @@ fn retry(folder: &Path, numbers: &[u64], out: Out) -> Result<Exit> {
                 format!("another process works on trial {number}"),
             ));
         };
-        if claim.record.as_ref().filter(failed).is_none() {
+        if !claim.record.as_ref().is_some_and(may_retry) {
             continue;
         }
         if study.config().task().is_none() {

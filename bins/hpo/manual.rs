@@ -7,7 +7,9 @@ EXIT STATUS
   1   For worker: the first three trials failed, so the cause is probably not the parameters. For ask: no trial is
       left. For best and refit: no trial is complete. For refit: a seed or a test failed.
   2   The command line is wrong, or there is no such trial or round.
-  66  The study, its configuration, or the program of its command is missing.
+  65  The file to import has another format or direction.
+  66  The study, its configuration, or the program of its command is missing; or no trial has ended that could be
+      drawn.
   73  A file cannot be written, or the folder holds another study.
   74  Reading or writing failed.
   75  Trials remain: run the same command again. For ask and refit: the trials of a round have not ended.
@@ -28,9 +30,17 @@ EXAMPLES
     $ hpo worker search
     $ hpo status search
     $ hpo trials search
+  Which parameters matter, and the value of each trial, by step and against each parameter:
+    $ hpo importance search
+    $ hpo plot search
+    $ hpo plot search -o search.png
   The best configuration, and a run with it:
     $ hpo best search > best.yaml
     $ train-stage codec -c codec.yaml -c best.yaml -s training.updates=80 --run best
+  A search that begins with what another one found:
+    $ hpo export search --format optuna -o search.log
+    $ hpo new second -c study.yaml -s seed=2
+    $ hpo import second search.log
   The mean and spread of that configuration over seeds, with errors on the test split:
     $ hpo refit search --seeds 2
   A search of another program, which reports its values itself:

@@ -118,7 +118,7 @@ pub fn refit(args: &RefitArgs) -> Result<Exit> {
         tests.push(tested);
     }
     let results = Results { search: &search, trial, refit: &own, on: args.on, validation, tests };
-    let document = results.document();
+    let document = results.document()?;
     let text = document.markdown();
     publish_bytes(&own.folder().join("report.md"), text.as_bytes())?;
     publish_bytes(&own.folder().join("report.html"), document.html().as_bytes())?;

@@ -8,7 +8,7 @@ use clap::ValueEnum;
 use serde_json::{Map, Value, json};
 use study::Study;
 use study::claim::is_at_work;
-use study::record::Record;
+use study::record::{End, Record};
 use study::results::{best_config, csv, entry};
 use unix::cli::Output;
 use unix::config::to_yaml;
@@ -24,9 +24,9 @@ const INTERVAL: Duration = Duration::from_secs(5);
 pub struct TrialsArgs {
     /// Folder of the study
     study: PathBuf,
-    /// Only trials in this state: running, stopped, asked, complete, pruned, diverged, out_of_memory or failed
-    #[arg(long, value_name = "STATE")]
-    state: Option<String>,
+    /// Only trials in this state
+    #[arg(long)]
+    state: Option<TrialState>,
     /// Only trials of this round
     #[arg(long, value_name = "NAME")]
     round: Option<String>,
@@ -83,14 +83,45 @@ enum Format {
     Json,
 }
 
-/// The state of a trial in one word.
-fn state(study: &Study, record: &Record) -> Result<&'static str> {
-    Ok(match &record.end {
-        Some(end) => end.state.name(),
-        None if record.start.asked => "asked",
-        None if is_at_work(study, record.number)? => "running",
-        None => "stopped",
-    })
+/// The state of a trial: longhaul-study(5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+enum TrialState {
+    /// A process works on it
+    Running,
+    /// Interrupted; the next free worker resumes it
+    Stopped,
+    /// Started by ask
+    Asked,
+    /// Has a final value
+    Complete,
+    /// Ended by the pruner
+    Pruned,
+    /// The loss was NaN or infinite
+    Diverged,
+    /// Too large for the memory
+    OutOfMemory,
+    /// An error that says nothing about the parameters
+    Failed,
+}
+
+impl TrialState {
+    fn of(study: &Study, record: &Record) -> Result<Self> {
+        Ok(match record.end.as_ref().map(|end| end.state) {
+            Some(End::Complete) => Self::Complete,
+            Some(End::Pruned) => Self::Pruned,
+            Some(End::Diverged) => Self::Diverged,
+            Some(End::OutOfMemory) => Self::OutOfMemory,
+            Some(End::Failed) => Self::Failed,
+            None if record.start.asked => Self::Asked,
+            None if is_at_work(study, record.number)? => Self::Running,
+            None => Self::Stopped,
+        })
+    }
+
+    fn name(self) -> String {
+        self.to_possible_value().map_or(String::new(), |value| value.get_name().into())
+    }
 }
 
 /// Shows the progress of studies by round.
@@ -105,6 +136,9 @@ pub fn status(folders: &[PathBuf], watch: bool, output: Output) -> Result<Exit> 
                 rows.push(row);
             }
         }
+        if !output.json {
+            leave_out_rare_states(&mut rows);
+        }
         if watch && std::io::stdout().is_terminal() {
             print!("\x1b[H\x1b[2J");
         }
@@ -116,39 +150,38 @@ pub fn status(folders: &[PathBuf], watch: bool, output: Output) -> Result<Exit> 
     }
 }
 
-fn round_row(study: &Study, round: usize) -> Result<Value> {
+/// Removes the columns of states in which most studies have no trial, unless one of these has.
+fn leave_out_rare_states(rows: &mut [Map<String, Value>]) {
+    for name in ["asked", "diverged", "out_of_memory"] {
+        if rows.iter().all(|row| row[name] == 0) {
+            rows.iter_mut().for_each(|row| _ = row.shift_remove(name));
+        }
+    }
+}
+
+fn round_row(study: &Study, round: usize) -> Result<Map<String, Value>> {
     let own = &study.rounds()[round];
     let first = study.first_of(round);
     let space = study.space_of(round)?;
     let all =
         space.as_ref().map_or(first..first + own.trials, |space| study.numbers_of(round, space));
-    let mut counts: Map<String, Value> = Map::new();
-    for name in ["complete", "pruned", "failed", "running", "stopped"] {
-        counts.insert(name.into(), 0.into());
-    }
-    let mut ended = 0;
-    for (_, record) in study.records().range(all.clone()) {
-        ended += u64::from(record.has_ended());
-        let name = match state(study, record)? {
-            "diverged" | "out_of_memory" => "failed",
-            "asked" => "running",
-            name => name,
-        };
-        if let Some(count) = counts.get_mut(name) {
-            *count = (count.as_u64().unwrap_or(0) + 1).into();
-        }
-    }
+    let states =
+        study.records().range(all.clone()).map(|(_, record)| TrialState::of(study, record));
+    let states = states.collect::<Result<Vec<TrialState>>>()?;
     let best = study.ranking(round).first().map(|record| (record.number, record.end.clone()));
     let count = all.end - all.start;
+    let ended = study.records().range(all).filter(|(_, record)| record.has_ended()).count() as u64;
     let mut row = Map::new();
     row.insert("study".into(), study.name().into());
     row.insert("round".into(), own.name.clone().into());
     row.insert("trials".into(), count.into());
-    row.extend(counts);
+    for state in TrialState::value_variants() {
+        row.insert(state.name(), states.iter().filter(|other| *other == state).count().into());
+    }
     row.insert("left".into(), (count - ended).into());
     row.insert("best".into(), best.as_ref().and_then(|(_, end)| end.as_ref()?.value).into());
     row.insert("trial".into(), best.map(|(number, _)| number).into());
-    Ok(Value::Object(row))
+    Ok(row)
 }
 
 /// Lists trials.
@@ -158,9 +191,9 @@ pub fn trials(args: &TrialsArgs) -> Result<Exit> {
     let sign = study.config().direction.sign();
     let (mut rows, mut numbers) = (Vec::new(), Vec::new());
     for record in study.records().values() {
-        let state = state(&study, record)?;
+        let state = TrialState::of(&study, record)?;
         let other_round = round.is_some_and(|round| study.round_of(record.number) != Some(round));
-        if other_round || args.state.as_ref().is_some_and(|wanted| wanted != state) {
+        if other_round || args.state.is_some_and(|wanted| wanted != state) {
             continue;
         }
         numbers.push(record.number);
@@ -169,7 +202,7 @@ pub fn trials(args: &TrialsArgs) -> Result<Exit> {
         let value = end.and_then(|end| end.value).or(best.map(|(_, value)| value));
         let last = record.values.keys().next_back();
         let mut row = json!({
-            "trial": record.number, "round": record.start.round, "state": state, "value": value,
+            "trial": record.number, "round": record.start.round, "state": state.name(), "value": value,
             "step": last, "attempts": record.attempts,
         });
         let note = end.map_or(record.stopped.clone(), |end| end.error.clone());
@@ -189,8 +222,9 @@ pub fn trials(args: &TrialsArgs) -> Result<Exit> {
         rows.push(row);
     }
     if args.ids {
-        let mut out = Out::stdout(args.output);
-        return out.raw(format!("{}\n", ranges(&numbers)).as_bytes()).map(|()| Exit::Done);
+        // Without numbers there is nothing to say, not even an empty line.
+        let line = if numbers.is_empty() { String::new() } else { ranges(&numbers) + "\n" };
+        return Out::stdout(args.output).raw(line.as_bytes()).map(|()| Exit::Done);
     }
     Out::stdout(args.output).rows(rows)
 }

@@ -1,11 +1,15 @@
 //! What the seeds of a refit gave: rows for stdout, and the report.
 
 use report::document::{Cell, Document, Table, equal_precision};
+use report::picture::Format;
 use serde_json::{Map, Value, json};
 use study::Study;
 use study::record::Record;
 use study::refit::Spread;
+use unix::Result;
 
+use crate::figures::KINDS;
+use crate::plot::picture;
 use crate::refit::On;
 
 /// Other configurations are listed if they are worse than the best by at most this many standard deviations of the seeds.
@@ -65,7 +69,7 @@ impl Results<'_> {
     }
 
     /// The report.
-    pub fn document(&self) -> Document {
+    pub fn document(&self) -> Result<Document> {
         let (config, trial) = (self.search.config(), self.trial);
         let mut document = Document::new(format!("Refit of {}", self.search.name()));
         let of_round = self.search.ranking(self.search.round_of(trial.number).unwrap_or(0));
@@ -117,7 +121,11 @@ impl Results<'_> {
         }
         document.table(table);
         self.neighbours(&mut document);
-        document
+        document.heading("Search");
+        let round = self.search.round_of(trial.number).unwrap_or(0);
+        let picture = picture(self.search, round, &KINDS, Format::Png)?;
+        document.picture(format!("Round {} of the search", trial.start.round), picture);
+        Ok(document)
     }
 
     fn results_table(&self, document: &mut Document) {

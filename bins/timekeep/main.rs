@@ -70,9 +70,12 @@ enum Verb {
     /// A step is done if its command has succeeded and neither the command, the files that it names, nor a step before
     /// it has changed since. longhaul-slurm(7) describes the file.
     Pipeline(pipeline::PipelineArgs),
-    /// Show the state of runs, one per line
+    /// Show the state of runs and studies, one per line
+    ///
+    /// A study of hpo is one line, with the number of trials that have ended. Its trials are runs: name their folders,
+    /// STUDY/trials/*, to see them.
     Status {
-        /// Run directories; `-` reads their names from stdin
+        /// Run directories and studies; `-` reads their names from stdin
         #[arg(required = true)]
         runs: Vec<PathBuf>,
         #[command(flatten)]
@@ -112,6 +115,8 @@ enum Verb {
         command: Vec<String>,
     },
     /// Resubmit runs that stopped, except those that are finished, have failed or were cancelled
+    ///
+    /// Trials of a study of hpo are left alone: its workers resume them.
     Cron {
         /// Run directories that were submitted with timekeep submit; `-` reads their names from stdin
         #[arg(required = true)]

@@ -4,12 +4,20 @@ use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use serde_json::json;
+use study::Study;
+use study::summary::is_trial;
 use unix::cli::Output;
 use unix::out::Out;
+use unix::run_dir::RunDir;
 use unix::time::{format_duration, parse_duration};
+use unix::timekeep::interval;
+use unix::timekeep::runs::{self, RunState};
 use unix::timekeep::submit::{self, LEFT};
-use unix::timekeep::{interval, runs};
 use unix::{Error, Exit, Result, diagnostics, inputs, note, slurm, warn};
+
+/// Why timekeep starts no job for a trial.
+const TRIAL: &str = "a trial of a study: `hpo worker` starts it";
 
 /// The arguments of `timekeep interval`.
 #[derive(clap::Args)]
@@ -36,6 +44,9 @@ pub fn status(given: &[PathBuf], output: Output) -> Result<u8> {
     let mut out = Out::stdout(output);
     let queue = OnceCell::new();
     let exit = inputs::each(given, &[Exit::Done], |path| {
+        if Study::is_at(path) {
+            return study(path, &mut out);
+        }
         let mut run = runs::look(path)?;
         if run.may_wait() {
             run.look_into(queue.get_or_init(|| {
@@ -51,12 +62,51 @@ pub fn status(given: &[PathBuf], output: Output) -> Result<u8> {
     Ok(exit as u8)
 }
 
+/// Prints one line for a study, whose trials are runs.
+fn study(path: &Path, out: &mut Out) -> Result<()> {
+    let found = Study::open(path)?.summary()?;
+    if out.is_json() {
+        let mut record = json!(found);
+        record["run"] = json!(path);
+        return out.row(&record);
+    }
+    let six_digits = |best: f64| format!("{best:.5e}").parse().unwrap_or(best);
+    let best = found.best.map(six_digits).zip(found.trial);
+    let best = best.map_or(String::new(), |(best, trial)| format!(": best {best}, trial {trial}"));
+    let (ended, all) = (found.ended, found.trials);
+    out.row(&json!({
+        "run": path,
+        "task": "study",
+        "state": found.state,
+        "progress": format!("{ended}/{all} {:.0}%", 100.0 * ended as f64 / all as f64),
+        "note": format!("{}{best}", found.study),
+    }))
+}
+
+/// Why cron leaves a folder of hpo alone: only a study that was submitted itself and has not ended needs jobs.
+fn reason_to_leave(path: &Path) -> Result<Option<&'static str>> {
+    if is_trial(path) {
+        return Ok(Some(TRIAL));
+    }
+    if !Study::is_at(path) {
+        return Ok(None);
+    }
+    let is_finished = Study::open(path)?.summary()?.state == RunState::Finished;
+    let is_submitted = RunDir::open(path)?.submission().exists();
+    let why =
+        (!is_submitted).then_some("a study without submit.json: its workers are jobs of their own");
+    Ok(if is_finished { Some("finished") } else { why })
+}
+
 /// Resubmits stopped runs; returns the exit status of the first failure, after all runs.
 pub fn cron(given: &[PathBuf], output: Output) -> Result<u8> {
     let queue = submit::queue()?;
     let mut out = Out::stdout(output);
     // A closed stdout ends the program.
-    let exit = inputs::each(given, &[Exit::Done], |path| out.row(&submit::again(path, &queue)?))?;
+    let exit = inputs::each(given, &[Exit::Done], |path| match reason_to_leave(path)? {
+        Some(why) => out.row(&submit::left(path, why)),
+        None => out.row(&submit::again(path, &queue)?),
+    })?;
     out.finish()?;
     Ok(exit as u8)
 }
@@ -69,6 +119,9 @@ pub fn submit(
     step: Option<&str>,
     output: Output,
 ) -> Result<u8> {
+    if is_trial(path) {
+        return Err(Error::usage(format!("{}: it is {TRIAL}", path.display())));
+    }
     let done = submit::submit(path, command, site, step)?;
     if done.done == LEFT {
         diagnostics::say(format_args!("{}: {}; nothing was submitted", done.run, done.why));

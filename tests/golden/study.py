@@ -6,6 +6,7 @@ Run it in this folder; needs optuna 5.0.0 and cmaes 0.13.1. lib/study/tests/optu
 - densities: for a space and the parameters of trials, the log density of the Parzen estimator at some points.
 - divisions: for a history, the numbers of the good trials.
 - pruners: for recorded values, the trial and step at which each pruner ends a trial when the trials report in turn.
+- importances: for recorded trials, the importance of each parameter by PED-ANOVA.
 - evolutions: generations of points, and the state of CMA-ES after the first and after the last.
 """
 import json
@@ -180,10 +181,39 @@ def evolutions():
     return cases
 
 
+def importances():
+    """Trials at random or near the best, some without a value; n is drawn only if c is 1."""
+    space = {**SPACES["mixed"], "e": IntDistribution(1, 500, log=True), "f": FloatDistribution(0.0, 1.5, step=0.25),
+             "g": IntDistribution(2, 20, step=3), "n": FloatDistribution(1e-3, 1.0, log=True), "o": CategoricalDistribution(["x", "y", "z"])}
+    cases = []
+    for direction, count in (("minimize", 2), ("minimize", 9), ("maximize", 60), ("minimize", 250)):
+        study = optuna.create_study(direction=direction)
+        trials = []
+        for number in range(count):
+            point = {key: float(draw(d, 40)[0]) for key, d in space.items()}
+            if number > 50:
+                point["a"] = float(np.clip(0.3 + 0.1 * random.normal(), 0, 1))
+            if point["c"] == 0:
+                del point["n"]
+            loss = (point["a"] - 0.3) ** 2 + 0.1 * abs(math.log(point["b"]) + 3) + 0.05 * (point["c"] + point["o"]) + 0.002 * point["e"]
+            loss += 0.1 * abs(math.log(point.get("n", 0.1))) + 0.01 * float(random.normal())
+            value = round(loss if direction == "minimize" else -loss, 3)
+            state = "pruned" if number % 13 == 5 else "complete"
+            distributions = {key: space[key] for key in point}
+            study.add_trial(create_trial(
+                state=TrialState.PRUNED if state == "pruned" else TrialState.COMPLETE, value=value,
+                params={key: d.to_external_repr(point[key]) for key, d in distributions.items()}, distributions=distributions))
+            trials.append({"state": state, "value": value, "point": point})
+        found = optuna.importance.get_param_importances(study)
+        cases.append({"direction": direction, "space": {key: kind(d) for key, d in space.items()}, "trials": trials, "importances": found})
+    return cases
+
+
 few = (0, 1, 2, 5)
 found = {"densities": densities(["float", "log"], (*few, 60)) + densities(list(SPACES)[2:], (*few, 14)), "divisions": divisions(), "pruners": pruners(), "evolutions": evolutions()}
 # So many that the narrowest bandwidth is the limit of 1/100 of the range.
 found["densities"] += densities(["float", "log", "categorical"], (150,))
+found["importances"] = importances()
 with open("study.json", "w") as file:
     json.dump(found, file, separators=(",", ":"))
     file.write("\n")

@@ -6,6 +6,9 @@ Mann-Whitney test must not show longhaul's regrets to be larger (p > 0.05).
 Speed: one suggestion of TPE in 10 dimensions after 100, 1,000 and 10,000 trials must be at least 20 times faster than
 Optuna's ask with its journal storage, the fastest of several each.
 
+Records: Optuna opens the journal that hpo exports and finds the same importances; hpo imports a journal that Optuna wrote
+with ask and tell, conditions, pruned and failed trials, and has the same parameters and values.
+
     .deps/interop/bin/python tests/interop/study.py target/release/examples
 """
 
@@ -19,9 +22,11 @@ import tempfile
 import time
 import warnings
 from concurrent.futures import ProcessPoolExecutor
+from wsgiref.util import setup_testing_defaults
 
 import numpy as np
 import optuna
+import optuna_dashboard
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from scipy.stats import mannwhitneyu
@@ -213,14 +218,92 @@ def speed():
     return fine
 
 
+def hpo(*words):
+    done = subprocess.run([str(EXAMPLES.parent / "hpo"), *map(str, words)], capture_output=True, text=True)
+    assert done.returncode == 0, f"hpo {words}: {done.stderr}"
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def dashboard(path):
+    """The trials of the only study in a journal, as optuna-dashboard sends them to a browser."""
+    app = optuna_dashboard.wsgi(JournalStorage(JournalFileBackend(path)))
+
+    def get(url):
+        environment = {"PATH_INFO": url, "REQUEST_METHOD": "GET", "QUERY_STRING": "after=0"}
+        setup_testing_defaults(environment)
+        status = []
+        body = b"".join(app(environment, lambda line, headers, cause=None: status.append(line)))
+        assert status[0].startswith("200"), f"{url}: {status[0]}: {body[:300]}"
+        return json.loads(body)
+
+    (study,) = get("/api/studies")["study_summaries"]
+    return get(f"/api/studies/{study['study_id']}")["trials"]
+
+
+def records():
+    """Prints the differences of importances, and of trials that hpo imports; returns whether there are none."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = pathlib.Path(folder, "study.yaml")
+        text = {"command": ["sh", "{params}"], "metric": "loss", "trials": 150, "space": MIXED}
+        worst = 0.0
+        for direction in ("minimize", "maximize"):
+            config.write_text(json.dumps({**text, "direction": direction, "seed": 7}))
+            study = f"{folder}/{direction}"
+            hpo("new", study, "-c", config)
+            for _ in range(150):
+                asked = hpo("ask", study, "--json")[0]
+                value = mixed(asked["params"]) * (1 if direction == "minimize" else -1)
+                end = ["--state", "failed"] if asked["trial"] % 20 == 3 else [value]
+                hpo("tell", study, asked["trial"], *end)
+            hpo("export", study, "--format", "optuna", "-o", f"{study}.log")
+            loaded = optuna.load_study(study_name=direction, storage=JournalStorage(JournalFileBackend(f"{study}.log")))
+            shown = dashboard(f"{study}.log")
+            assert [t["number"] for t in shown] == list(range(150))
+            assert [t["state"].upper() for t in shown] == [t.state.name for t in loaded.trials]
+            assert [t.get("values") for t in shown] == [t.values for t in loaded.trials]
+            theirs = optuna.importance.get_param_importances(loaded)
+            ours = {row["parameter"]: row["importance"] for row in hpo("importance", study, "--json")}
+            assert theirs.keys() == ours.keys()
+            worst = max(worst, *(abs(theirs[name] - ours[name]) for name in ours))
+        print(f"importances of {len(ours)} parameters differ from Optuna's by at most {worst:.1e}", flush=True)
+
+        theirs = Optunas("tpe", MIXED, 1)
+        storage = JournalStorage(JournalFileBackend(f"{folder}/journal"))
+        optuna.create_study(storage=storage, study_name="other")
+        theirs.study = optuna.create_study(storage=storage, study_name="theirs", sampler=optuna.samplers.RandomSampler(1))
+        for number in range(60):
+            value = mixed(theirs.ask())
+            theirs.prunes(1, math.nan if number % 6 == 1 else value)
+            if number % 5 == 4:
+                theirs.study.tell(theirs.trial, state=optuna.trial.TrialState.FAIL)
+            elif number < 59:
+                theirs.tell(None if number % 7 == 6 else value)
+        config.write_text(json.dumps({**text, "direction": "minimize"}))
+        hpo("new", f"{folder}/second", "-c", config)
+        done = hpo("import", f"{folder}/second", f"{folder}/journal", "--name", "theirs", "--json")[0]
+        saved = json.loads(pathlib.Path(folder, "second/imported/0000.json").read_text())["trials"]
+        kept = [t for t in theirs.study.trials if t.state.is_finished() and t.state.name != "FAIL"]
+        same = done["imported"] == len(saved) == len(kept) and all(
+            own["params"] == t.params and own["state"].upper() == t.state.name
+            and (t.state.name == "PRUNED" or own["value"] == t.value)
+            and own["values"] == {str(s): None if math.isnan(v) else v for s, v in t.intermediate_values.items()}
+            for own, t in zip(saved, kept)
+        )
+        print(f"{done['imported']} of {len(kept)} trials of Optuna imported, {'equal' if same else 'but different'}", flush=True)
+    return same and worst < 1e-9
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("examples", type=pathlib.Path, help="target/release/examples")
     parser.add_argument("--seeds", type=int, default=50)
     arguments = parser.parse_args()
     EXAMPLES = arguments.examples.resolve()
+    equal = records()
     fast = speed()
     good = searches(arguments.seeds)
+    if not equal:
+        sys.exit("importances or imported trials differ from Optuna's")
     if not fast:
         sys.exit("a suggestion is not 20 times faster than Optuna's")
     if not good:

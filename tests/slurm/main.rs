@@ -12,6 +12,7 @@ mod interrupted;
 mod many;
 mod outage;
 mod ranks;
+mod study;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -23,7 +24,7 @@ use cluster::Cluster;
 /// A name and a test function.
 type Scenario = (&'static str, fn(&Cluster, &Path));
 
-const SCENARIOS: [Scenario; 17] = [
+const SCENARIOS: [Scenario; 18] = [
     ("time_limit", interrupted::time_limit),
     ("over_time", interrupted::over_time),
     ("signals_to_the_steps", interrupted::signals_to_the_steps),
@@ -37,6 +38,7 @@ const SCENARIOS: [Scenario; 17] = [
     ("pipeline", many::pipeline),
     ("two_jobs_of_one_run", many::two_jobs_of_one_run),
     ("cron", many::cron),
+    ("study", study::study),
     ("ranks_with_a_time_limit", ranks::ranks_with_a_time_limit),
     ("not_to_be_requeued", ends::not_to_be_requeued),
     ("held", ends::held),

@@ -223,11 +223,12 @@ impl<'a> Forward<'a> {
         self.context.device
     }
 
-    /// A tensor in the dtype and on the device of the parameters, without gradient. Copies of host tensors are cached
+    /// A tensor in the dtype of the parameters, unless it holds integers, and on their device, without gradient. Copies of host tensors are cached
     /// on the device, so use [`Forward::data`] for tensors that change with every batch.
     pub fn constant(&self, tensor: &Tensor) -> Result<Var> {
-        let tensor = match tensor.device() {
-            Device::Cpu => kernel::constant(&tensor.to_dtype(self.dtype()), self.device())?,
+        let tensor = match (tensor.device(), tensor.dtype()) {
+            (Device::Cpu, Dtype::I32) => kernel::constant(tensor, self.device())?,
+            (Device::Cpu, _) => kernel::constant(&tensor.to_dtype(self.dtype()), self.device())?,
             _ => tensor.clone(),
         };
         Ok(constant(tensor))

@@ -8,6 +8,9 @@ pub struct Axis {
     end: f64,
     logarithmic: bool,
     quiet: bool,
+    whole: bool,
+    /// Names at 0, 1, ..., in place of numbers.
+    names: Vec<String>,
 }
 
 impl Axis {
@@ -15,7 +18,15 @@ impl Axis {
     pub fn linear(label: &str, start: f64, end: f64) -> Self {
         let ordered = start.is_finite() && end.is_finite() && start < end;
         let (start, end) = if ordered { (start, end) } else { (0.0, 1.0) };
-        Self { label: label.into(), start, end, logarithmic: false, quiet: false }
+        Self {
+            label: label.into(),
+            start,
+            end,
+            logarithmic: false,
+            quiet: false,
+            whole: false,
+            names: Vec::new(),
+        }
     }
 
     /// A logarithmic axis that covers all positive `values` with a margin.
@@ -26,12 +37,31 @@ impl Axis {
         let (low, high) = if high > 0.0 { (low, high) } else { (0.1, 1.0) };
         let margin = (high / low).powf(0.06).max(1.2);
         let (start, end) = (low / margin, high * margin);
-        Self { label: label.into(), start, end, logarithmic: true, quiet: false }
+        Self {
+            label: label.into(),
+            start,
+            end,
+            logarithmic: true,
+            quiet: false,
+            whole: false,
+            names: Vec::new(),
+        }
+    }
+
+    /// A linear axis with a tick and a name at each of 0, 1, ...
+    pub fn categories(label: &str, names: Vec<String>) -> Self {
+        Self { names: names.clone(), ..Self::linear(label, -0.5, names.len() as f64 - 0.5) }
     }
 
     /// Raises the lower end of the axis to `low`.
     pub fn from(mut self, low: f64) -> Self {
         self.start = self.start.max(low);
+        self
+    }
+
+    /// Restricts the ticks of a linear axis to whole numbers.
+    pub fn whole(mut self) -> Self {
+        self.whole = true;
         self
     }
 
@@ -45,6 +75,16 @@ impl Axis {
     /// The label.
     pub fn label(&self) -> &str {
         &self.label
+    }
+
+    /// Its ends.
+    pub fn ends(&self) -> (f64, f64) {
+        (self.start, self.end)
+    }
+
+    /// The number of names; 0 unless it is an axis of categories.
+    pub fn names(&self) -> usize {
+        self.names.len()
     }
 
     /// Whether a value is within the axis; false for NaN.
@@ -63,8 +103,12 @@ impl Axis {
 
     /// Ticks with a label: value and text.
     pub fn ticks(&self) -> Vec<(f64, String)> {
-        let mut ticks =
-            if self.logarithmic { self.logarithmic_ticks() } else { self.linear_ticks() };
+        let named = |(at, name): (usize, &String)| (at as f64, name.clone());
+        let mut ticks = match self.logarithmic {
+            _ if !self.names.is_empty() => self.names.iter().enumerate().map(named).collect(),
+            true => self.logarithmic_ticks(),
+            false => self.linear_ticks(),
+        };
         if self.quiet {
             ticks.iter_mut().for_each(|(_, text)| text.clear());
         }
@@ -82,6 +126,7 @@ impl Axis {
 
     fn linear_ticks(&self) -> Vec<(f64, String)> {
         let rough = (self.end - self.start) / 5.0;
+        let rough = if self.whole { rough.max(1.0) } else { rough };
         let decade = power(rough.log10().floor() as i32);
         let round = [1.0, 2.0, 5.0, 10.0].map(|m| m * decade);
         let step = round.into_iter().find(|s| *s >= rough * 0.999).unwrap_or(rough);
@@ -102,10 +147,10 @@ impl Axis {
         let multiples: &[f64] = if wide { &[1.0] } else { &[1.0, 2.0, 5.0] };
         let stride = ((self.end / self.start).log10() / 6.0).ceil().max(1.0) as i32;
         let tick = |d: i32, m: f64| {
-            let text = if wide || !(-3..4).contains(&d) {
-                if m == 1.0 { format!("10{}", superscript(d)) } else { String::new() }
-            } else {
-                number(m * power(d), (-d).max(0) as usize)
+            let text = match (wide || !(-3..4).contains(&d), m) {
+                (false, _) => number(m * power(d), (-d).max(0) as usize),
+                (true, 1.0) => format!("10{}", superscript(d)),
+                (true, _) => format!("{m}·10{}", superscript(d)),
             };
             (m * power(d), text)
         };
@@ -181,8 +226,11 @@ mod tests {
         assert_eq!(texts(&Axis::linear("", 0.0, 1.0)), ["0.0", "0.2", "0.4", "0.6", "0.8", "1.0"]);
         assert_eq!(texts(&Axis::linear("", -1.3, 2.1)), ["−1", "0", "1", "2"]);
         assert_eq!(texts(&Axis::linear("", 0.0, 16.0)), ["0", "5", "10", "15"]);
+        assert_eq!(texts(&Axis::linear("", 0.9, 3.1).whole()), ["1", "2", "3"]);
         assert_eq!(texts(&Axis::logarithmic("", [3e-5, 0.2])), ["10⁻⁴", "10⁻³", "10⁻²", "10⁻¹"]);
         assert_eq!(texts(&Axis::logarithmic("", [0.02, 0.3])), ["0.02", "0.05", "0.1", "0.2"]);
+        assert_eq!(texts(&Axis::logarithmic("", [4e-6, 1e-5])), ["5·10⁻⁶", "10⁻⁵"]);
+        assert_eq!(texts(&Axis::categories("", vec!["a".into(), "b".into()])), ["a", "b"]);
     }
 
     #[test]

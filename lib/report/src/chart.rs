@@ -27,6 +27,8 @@ pub struct Curve {
     pub name: String,
     /// The values by update.
     pub points: Series,
+    /// Whether a line joins its points.
+    pub joined: bool,
 }
 
 impl Chart {
@@ -35,7 +37,7 @@ impl Chart {
     pub fn new(metric: &str, runs: &[(String, &History)]) -> Option<Self> {
         let curve = |(run, (name, history)): (usize, &(String, &History))| {
             let name = if runs.len() > 1 { name.clone() } else { String::new() };
-            Curve { run, name, points: history.metric(metric) }
+            Curve { run, name, points: history.metric(metric), joined: true }
         };
         let mut curves: Vec<Curve> = runs.iter().enumerate().map(curve).collect();
         curves.retain(|curve| !curve.points.is_empty());

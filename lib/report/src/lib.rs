@@ -4,19 +4,14 @@
 #![forbid(unsafe_code)]
 
 pub mod axis;
-#[cfg(feature = "pictures")]
 pub mod canvas;
 pub mod chart;
-#[cfg(feature = "pictures")]
 pub mod colours;
-#[cfg(feature = "pictures")]
 pub mod document;
 #[cfg(feature = "export")]
 pub mod export;
 pub mod history;
-#[cfg(feature = "pictures")]
 pub mod panel;
-#[cfg(feature = "pictures")]
 pub mod picture;
 pub mod terminal;
 pub mod watch;

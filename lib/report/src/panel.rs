@@ -29,6 +29,9 @@ const ROW: f64 = 20.0;
 const OUTSIDE: f64 = 9.0;
 /// Minimum gap between two tick labels.
 const SPACE: f64 = 6.0;
+/// Most rows of names below an axis of categories, and their height.
+const NAME_ROWS: usize = 3;
+const NAME_ROW: f64 = 18.0;
 
 /// A curve with its name.
 #[derive(Clone, Debug)]
@@ -39,6 +42,19 @@ pub struct Curve {
     pub pen: Pen,
     /// Its points, in axis values.
     pub points: Vec<(f64, f64)>,
+    /// The mark of its points, and its radius; without it, a line joins them.
+    pub mark: Option<(Mark, f64)>,
+}
+
+/// The mark of a point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mark {
+    /// A filled circle.
+    Disc,
+    /// A circle.
+    Ring,
+    /// A cross.
+    Cross,
 }
 
 impl Curve {
@@ -50,7 +66,17 @@ impl Curve {
         points: impl IntoIterator<Item = (f64, f64)>,
     ) -> Self {
         let pen = Pen { colour, width, dash: None };
-        Self { name: name.into(), pen, points: points.into_iter().collect() }
+        Self { name: name.into(), pen, points: points.into_iter().collect(), mark: None }
+    }
+
+    /// Points that no line joins.
+    pub fn points(
+        name: &str,
+        colour: Colour,
+        mark: (Mark, f64),
+        points: impl IntoIterator<Item = (f64, f64)>,
+    ) -> Self {
+        Self { mark: Some(mark), ..Self::new(name, colour, 1.4, points) }
     }
 
     /// Makes the curve dashed.
@@ -102,6 +128,11 @@ impl<'a, 'b> Panel<'a, 'b> {
         for curve in curves.iter().rev() {
             // Points outside the axes interrupt the curve.
             let is_off = |(a, b): &(f64, f64)| !(self.x.contains(*a) && self.y.contains(*b));
+            if let Some(mark) = curve.mark {
+                let mut points = curve.points.iter().filter(|point| !is_off(point));
+                points.try_for_each(|(a, b)| self.mark(self.at(*a, *b), mark, curve.pen))?;
+                continue;
+            }
             for piece in curve.points.split(is_off).filter(|piece| piece.len() > 1) {
                 let places: Vec<_> = piece.iter().map(|(a, b)| self.at(*a, *b)).collect();
                 self.canvas.line(&places, curve.pen)?;
@@ -122,6 +153,20 @@ impl<'a, 'b> Panel<'a, 'b> {
         (left + width * self.x.place(x), top + height * (1.0 - self.y.place(y)))
     }
 
+    fn mark(&self, at: (f64, f64), (mark, radius): (Mark, f64), pen: Pen) -> Result<()> {
+        match mark {
+            Mark::Disc => self.canvas.dot(at, radius, pen.colour),
+            Mark::Ring => {
+                self.canvas.dot(at, radius, pen.colour)?;
+                self.canvas.dot(at, (radius - pen.width).max(0.3 * radius), [0xff; 3])
+            }
+            Mark::Cross => [radius, -radius].into_iter().try_for_each(|down| {
+                let ends = [(at.0 - radius, at.1 - down), (at.0 + radius, at.1 + down)];
+                self.canvas.line(&ends, pen)
+            }),
+        }
+    }
+
     /// Draws frame, ticks and labels.
     fn frame(&self) -> Result<()> {
         let Area { x, y, width, height } = self.plot;
@@ -133,7 +178,9 @@ impl<'a, 'b> Panel<'a, 'b> {
             let at = self.at(value, f64::NAN).0;
             self.canvas.line(&[(at, bottom), (at, bottom + length)], pen)?;
         }
-        for (text, area) in self.x_labels()? {
+        let labels = self.x_labels()?;
+        let lowest = labels.iter().map(|(_, area)| area.y).fold(bottom + 8.0, f64::max);
+        for (text, area) in labels {
             self.canvas.text(&text, (area.x + area.width / 2.0, area.y), centred)?;
         }
         for (value, length) in ticks(&self.y) {
@@ -143,25 +190,41 @@ impl<'a, 'b> Panel<'a, 'b> {
         for (text, area) in self.y_labels()? {
             self.canvas.text(&text, (area.x, area.y + area.height / 2.0), SMALL)?;
         }
-        self.canvas.text(self.x.label(), (x + width / 2.0, bottom + 30.0), centred)?;
+        let label = fitted(self.canvas, self.x.label(), width + 2.0 * OUTSIDE)?;
+        self.canvas.text(&label, (x + width / 2.0, lowest + 22.0), centred)?;
         let upwards =
             Letters { horizontal: HPos::Center, vertical: VPos::Top, upwards: true, ..SMALL };
         self.canvas.text(self.y.label(), (x - LEFT + 4.0, y + height / 2.0), upwards)
     }
 
     /// The tick labels below the plot and their boxes. Labels stay clear of the neighbouring panels; one that would
-    /// touch the previous label is omitted.
+    /// touch the previous label is omitted. Long names alternate between several rows.
     fn x_labels(&self) -> Result<Vec<(String, Area)>> {
         let Area { x, y, width, height } = self.plot;
-        let mut labels: Vec<(String, Area)> = Vec::new();
+        let slot = self.plot.width / self.x.names().max(1) as f64;
+        let mut ticks = Vec::new();
         for (value, text) in self.x.ticks() {
+            let is_name = self.x.names() > 0;
+            let most = if is_name { slot * NAME_ROWS as f64 - SPACE } else { f64::MAX };
+            let text = fitted(self.canvas, &text, most)?;
             let long = self.canvas.text_width(&text, SMALL)?;
+            ticks.push((value, text, long));
+        }
+        let longest = ticks.iter().map(|(.., long)| *long).fold(0.0, f64::max);
+        let rows = match self.x.names() {
+            0 => 1,
+            _ => (((longest + SPACE) / slot).ceil() as usize).clamp(1, NAME_ROWS),
+        };
+        let mut labels: Vec<(String, Area)> = Vec::new();
+        for (at, (value, text, long)) in ticks.into_iter().enumerate() {
             let (first, last) = (x - OUTSIDE, x + width + OUTSIDE - long);
             let left = (self.at(value, f64::NAN).0 - long / 2.0).clamp(first, last.max(first));
-            let is_free = |(_, before): &(String, Area)| before.x + before.width + SPACE <= left;
-            if labels.last().is_none_or(is_free) {
-                let area = Area { x: left, y: y + height + 8.0, width: long, height: SMALL.size };
-                labels.push((text, area));
+            let y = y + height + 8.0 + NAME_ROW * (at % rows) as f64;
+            let is_free = |(_, before): &(String, Area)| {
+                before.y != y || before.x + before.width + SPACE <= left
+            };
+            if labels.iter().all(is_free) {
+                labels.push((text, Area { x: left, y, width: long, height: SMALL.size }));
             }
         }
         Ok(labels)
@@ -199,12 +262,30 @@ impl<'a, 'b> Panel<'a, 'b> {
             let y = self.plot.y - 16.0 - ROW * above as f64;
             for (curve, place) in row {
                 let x = self.plot.x + place;
-                self.canvas.line(&[(x, y), (x + 22.0, y)], curve.pen)?;
+                match curve.mark {
+                    Some((mark, _)) => self.mark((x + 14.0, y), (mark, 4.5), curve.pen)?,
+                    None => self.canvas.line(&[(x, y), (x + 22.0, y)], curve.pen)?,
+                }
                 self.canvas.text(&curve.name, (x + 28.0, y), SMALL)?;
             }
         }
         Ok(rows.len())
     }
+}
+
+/// Text of at most this width; the end of a name says more than its beginning.
+pub fn fitted(canvas: &Canvas, text: &str, width: f64) -> Result<String> {
+    if canvas.text_width(text, SMALL)? <= width {
+        return Ok(text.into());
+    }
+    let mut rest = text.chars();
+    while rest.next().is_some() {
+        let shorter = format!("…{}", rest.as_str());
+        if canvas.text_width(&shorter, SMALL)? <= width {
+            return Ok(shorter);
+        }
+    }
+    Ok(String::new())
 }
 
 /// All ticks of an axis: value and length in pixels.

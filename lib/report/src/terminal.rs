@@ -87,13 +87,15 @@ impl Plot {
     fn curve(&mut self, chart: &Chart, at: usize, rows: usize) {
         let (width, height) = (self.columns * self.detail.0, rows * self.detail.1);
         let mut before: Option<(usize, usize)> = None;
-        for (x, y) in thinned(&chart.curves[at].points, width) {
+        let curve = &chart.curves[at];
+        let most = if curve.joined { width } else { usize::MAX };
+        for (x, y) in thinned(&curve.points, most) {
             if !chart.x.contains(x) || !chart.y.contains(y) {
                 before = None;
                 continue;
             }
             let to = (place(chart.x.place(x), width), place(1.0 - chart.y.place(y), height));
-            let from = before.replace(to).unwrap_or(to);
+            let from = before.replace(to).filter(|_| curve.joined).unwrap_or(to);
             let steps = from.0.abs_diff(to.0).max(from.1.abs_diff(to.1)).max(1);
             for step in 0..=steps {
                 let between = |from: usize, to: usize| {
@@ -165,7 +167,7 @@ fn legend(chart: &Chart, width: usize, has_dots: bool, style: Style) -> Vec<Stri
 }
 
 /// Text of at most `width` characters; the end of a path says more than its beginning.
-pub(crate) fn label(text: &str, width: usize, style: Style) -> String {
+pub fn label(text: &str, width: usize, style: Style) -> String {
     let text = text::line(text);
     let text = if style.unicode { text } else { ascii(&text) };
     let length = text.chars().count();
@@ -220,7 +222,7 @@ mod tests {
             let slope = if run == 0 { 1.0 } else { -1.0 };
             let value = |n: u32| 0.5 + slope * (f64::from(n) / 100.0 - 0.5);
             let points = (0..=100).map(|n| (f64::from(n), value(n))).collect();
-            Curve { run, name: name.to_string(), points }
+            Curve { run, name: name.to_string(), points, joined: true }
         };
         Chart {
             metric: "loss".into(),
@@ -294,6 +296,19 @@ update  0    20    40     60    80   100
         let mut one = chart(&["a"]);
         one.curves[0].points.truncate(1);
         assert!(text(&one, 1, 1.max(SMALLEST.1), PLAIN).contains('*'));
+    }
+
+    #[test]
+    fn points_need_not_be_joined() {
+        let mut one = chart(&["a"]);
+        one.curves[0] = Curve {
+            points: vec![(0.0, 0.0), (100.0, 1.0)],
+            joined: false,
+            ..one.curves[0].clone()
+        };
+        let drawn = text(&one, 40, 12, PLAIN);
+        let plot = drawn.split_once('\n').map_or("", |(_, rest)| rest);
+        assert_eq!(plot.matches('*').count(), 3, "two points and the legend: {drawn}");
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub enum Told {
     End(Ended),
 }
 
-/// Starts a new trial. Errors: 1 if all trials have been started; 75 while a round has trials that have not ended; 73, 74.
+/// Starts a new trial, or one that was retried and that no worker has started since. Errors: 1 if all trials have been started; 75 while a round has trials that have not ended; 73, 74.
 pub fn ask(study: &mut Study) -> Result<Asked> {
     let wait = |study: &Study, round: usize| {
         let name = &study.rounds()[round].name;
@@ -43,16 +43,21 @@ pub fn ask(study: &mut Study) -> Result<Asked> {
     };
     for round in 0..study.rounds().len() {
         let Some(space) = study.begin_round(round)? else { return Err(wait(study, round - 1)) };
+        let is_taken = |record: &Record| !record.waits_for_retry();
         for number in study.numbers_of(round, &space) {
-            if study.records().contains_key(&number) {
+            if study.records().get(&number).is_some_and(is_taken) {
                 continue;
             }
             let Some(mut claim) = Claim::take(study, number, &|| false)? else { continue };
-            if let Some(record) = claim.record.clone() {
-                study.insert(record);
-                continue;
-            }
-            let start = Start { asked: true, ..study.start_of(number, round, &space) };
+            let start = match claim.record.clone() {
+                Some(record) if is_taken(&record) => {
+                    study.insert(record);
+                    continue;
+                }
+                Some(record) => record.start,
+                None => study.start_of(number, round, &space)?,
+            };
+            let start = Start { asked: true, ..start };
             let folder = study.trial_folder(number);
             write_params(study.config(), &study.rounds()[round].fidelity, &start, &folder)?;
             claim.start(&start)?;

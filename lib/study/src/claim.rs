@@ -5,7 +5,8 @@ use crate::study::Study;
 use serde::Serialize;
 use serde_json::json;
 use std::path::PathBuf;
-use unix::lease::{self, Lease};
+use std::time::Duration;
+use unix::lease::{self, Lease, Observation};
 use unix::log::Log;
 use unix::run_dir::RunDir;
 use unix::{Error, Exit, Result};
@@ -25,19 +26,26 @@ pub struct Claim {
 
 /// Whether a process is working on a trial: a worker, or the command that a killed worker has left behind.
 pub fn is_at_work(study: &Study, number: u64) -> Result<bool> {
+    any_lease(study, number, |seen| seen.is_at_work)
+}
+
+fn any_lease(study: &Study, number: u64, is: impl Fn(&Observation) -> bool) -> Result<bool> {
     let folder = study.trial_folder(number);
-    let works = |lease: PathBuf| -> Result<bool> {
-        Ok(lease::observe(&lease)?.is_some_and(|seen| seen.is_at_work))
-    };
-    Ok(works(folder.join("claim"))?
-        || works(folder.join("command"))?
-        || works(folder.join("lease"))?)
+    for name in ["claim", "command", "lease"] {
+        if lease::observe(&folder.join(name))?.is_some_and(|seen| is(&seen)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 impl Claim {
     /// Claims a trial; `None` if another process works on it. Errors: 73, 74; 75 when `stop` returns true.
     pub fn take(study: &Study, number: u64, stop: &dyn Fn() -> bool) -> Result<Option<Self>> {
-        if is_at_work(study, number)? {
+        // A heartbeat in the future, whose age is 0, says nothing: a clock was set back, or that of this host is slow. Who
+        // takes the lease waits for the next heartbeat.
+        let works = |seen: &Observation| seen.is_at_work && seen.age != Some(Duration::ZERO);
+        if any_lease(study, number, works)? {
             return Ok(None);
         }
         let folder = study.trial_folder(number);

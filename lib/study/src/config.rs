@@ -48,6 +48,7 @@ pub struct StudyConfig {
     pub pruner: Pruner,
     /// Number of trials, if there are no rounds.
     #[serde(default)]
+    #[schemars(range(min = 1, max = 1_000_000))]
     pub trials: Option<u64>,
     /// Rounds of the search; each begins when all trials of the one before have ended.
     #[serde(default)]
@@ -96,7 +97,7 @@ pub struct Round {
     /// Name of the round.
     pub name: String,
     /// Number of trials.
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 1_000_000))]
     pub trials: u64,
     /// Configuration keys with the same value in every trial of the round, e.g. a number of updates or a share of the data.
     #[serde(default)]
@@ -165,7 +166,6 @@ impl StudyConfig {
         match (self.trials, self.rounds.is_empty()) {
             (None, true) => say("trials".into(), "missing; set trials, or define rounds"),
             (Some(_), false) => say("trials".into(), "is for studies without rounds"),
-            (Some(0), true) => say("trials".into(), "must be at least 1"),
             _ => {}
         }
         for (at, round) in self.rounds.iter().enumerate() {

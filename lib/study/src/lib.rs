@@ -7,6 +7,9 @@
 pub mod ask;
 pub mod claim;
 pub mod config;
+mod create;
+pub mod import;
+pub mod importance;
 pub mod narrow;
 pub mod optuna;
 pub mod pruners;
@@ -16,6 +19,7 @@ pub mod results;
 pub mod samplers;
 pub mod space;
 pub mod study;
+pub mod summary;
 pub mod trial;
 pub mod worker;
 

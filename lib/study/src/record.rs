@@ -1,13 +1,14 @@
 //! The journal of a trial, `trials/NNNNN/trial.jsonl`, and what it says.
 //!
 //! Only the holder of the trial's lease writes it ([`crate::claim`]). Records: `start` of an attempt, `value` at a step,
-//! `stop` of an attempt, `end` of the trial, `retry` after an end. What comes after an `end` counts only if it is a `retry`.
+//! `stop` of an attempt, `end` of the trial, `retry` after an end or after the caller of `hpo ask` has died. What comes
+//! after an `end` counts only if it is a `retry`.
 
 use crate::space::Space;
 use crate::trial::{State, Trial};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use unix::log::Damaged;
 use unix::{Result, log};
@@ -40,7 +41,7 @@ impl End {
         }
     }
 
-    fn state(self) -> State {
+    pub(crate) fn state(self) -> State {
         match self {
             Self::Complete => State::Complete,
             Self::Pruned => State::Pruned,
@@ -59,7 +60,7 @@ pub struct Start {
     pub params: BTreeMap<String, Value>,
     /// Seed of the trial.
     pub seed: u64,
-    /// Whether `hpo ask` started it: the caller runs it, not a worker.
+    /// Whether `hpo ask` started this attempt: the caller runs it, not a worker.
     #[serde(default)]
     pub asked: bool,
     /// What earlier attempts have done: updates and values.
@@ -88,7 +89,7 @@ pub struct Ended {
 pub struct Record {
     /// Number of the trial.
     pub number: u64,
-    /// Its first start; the parameters are those of this one.
+    /// Its first start; the parameters are those of this one. `asked` is that of the last one.
     pub start: Start,
     /// Values of the metric by step; NaN is null.
     pub values: BTreeMap<u64, Option<f64>>,
@@ -123,10 +124,13 @@ impl Record {
         }
         let mut found: Option<Self> = None;
         let mut is_hidden = false;
+        let mut starts = BTreeSet::new();
         let damaged = log::each(path, |record| {
             let time = record.get("time").and_then(Value::as_str).unwrap_or_default().to_string();
             is_hidden |= !is_visible(&time);
-            if !is_hidden {
+            // A line that a damaged file has twice is one attempt.
+            let is_start = record.get("kind").and_then(Value::as_str) == Some("start");
+            if !is_hidden && (!is_start || starts.insert(time.clone())) {
                 add(&mut found, number, time, record);
             }
         })?;
@@ -136,6 +140,16 @@ impl Record {
     /// Whether no worker need touch it any more.
     pub fn has_ended(&self) -> bool {
         self.end.is_some()
+    }
+
+    /// Whether `hpo retry` opened it again and nobody has started it since.
+    pub fn waits_for_retry(&self) -> bool {
+        self.retry && self.fruitless == 0 && self.stopped.is_none() && !self.has_ended()
+    }
+
+    /// Whether `hpo ask` started it and its caller has not told its end.
+    pub fn waits_for_caller(&self) -> bool {
+        self.start.asked && !self.has_ended()
     }
 
     /// The best value and its step; `sign` is 1 if lower values are better, else -1.
@@ -198,6 +212,7 @@ fn add(found: &mut Option<Record>, number: u64, time: String, mut record: Map<St
             own.fruitless = if progress == own.progress { own.fruitless + 1 } else { 1 };
             own.progress = progress;
             own.stopped = None;
+            own.start.asked = record.get("asked").and_then(Value::as_bool) == Some(true);
         }
         ("value", Some(own)) => {
             if let Some(step) = record.get("step").and_then(Value::as_u64) {
@@ -216,6 +231,7 @@ fn add(found: &mut Option<Record>, number: u64, time: String, mut record: Map<St
         }
         ("retry", Some(own)) => {
             (own.end, own.ended, own.fruitless, own.retry) = (None, None, 0, true);
+            (own.stopped, own.start.asked) = (None, false);
             // Those of its log are read again.
             own.values.clear();
         }

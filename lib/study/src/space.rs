@@ -249,6 +249,8 @@ impl Parameter {
             Self::Float { low, high, step, log, .. } => {
                 if !low.is_finite() || !high.is_finite() || low > high {
                     Some(format!("low {low} is above high {high}"))
+                } else if !(high - low).is_finite() {
+                    Some("the range is too wide: high - low is no finite number".into())
                 } else if *log && *low <= 0.0 {
                     Some(format!(
                         "log: the logarithm of {low} does not exist; low must be positive"

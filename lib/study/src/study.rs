@@ -6,6 +6,7 @@
 //! STUDY/trials/00012/         a trial: trial.jsonl (its journal), claim/ (its lease), params.yaml, and the run directory
 //! STUDY/rounds/NAME/          the space of a round that was narrowed, and its results
 //! STUDY/snapshot.json         the journals of trials that have ended, so that they need not be read one by one
+//! STUDY/imported/NNNN.json    trials of other studies, from which samplers learn
 //! STUDY/retried.jsonl         trials that were tried again after they had ended
 //! ```
 //!
@@ -13,15 +14,15 @@
 
 use crate::config::{Round, StudyConfig};
 use crate::record::{End, Record};
-use crate::samplers::Sampler;
 use crate::space::Space;
 use crate::trial::Trial;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
-use unix::config::{KeySchema, load, to_yaml};
+use unix::log::Damaged;
 use unix::publish::{create_folder, publish_bytes, publish_new};
 use unix::time::format_utc;
 use unix::{Error, Result, fail, log, small, text, warn};
@@ -57,74 +58,6 @@ impl Study {
         folder.join("study.yaml").is_file()
     }
 
-    /// Creates a study from a configuration file. A study with the same configuration is left as it is.
-    ///
-    /// Errors: 66, 78 with every violation; 73 if the folder holds another study or other files.
-    pub fn create(
-        folder: &Path,
-        file: &Path,
-        overrides: &[String],
-        schema: impl FnOnce(&str, &str) -> Result<Value>,
-    ) -> Result<Self> {
-        let environment = |name: &str| std::env::var(name).ok();
-        let validate = StudyConfig::violations;
-        let mut config =
-            load::<StudyConfig>(&[file.to_path_buf()], overrides, &environment, &validate)?.config;
-        let default_name = || {
-            let whole = std::path::absolute(folder).unwrap_or_default();
-            whole.file_name().map_or("study".into(), |name| name.to_string_lossy().into_owned())
-        };
-        config.name = Some(config.name.take().unwrap_or_else(default_name));
-        let directory = config.directory.take().unwrap_or(PathBuf::from("."));
-        let directory = directory.canonicalize().map_err(|cause| Error::open(&directory, cause))?;
-        config.directory = Some(directory);
-        let schema = config.task().map(|task| schema(&config.command[0], task)).transpose()?;
-        Self::create_with(folder, config, schema, &file.display().to_string())
-    }
-
-    /// Creates a study with a configuration that comes from `source`, for a task with this schema of its keys.
-    pub(crate) fn create_with(
-        folder: &Path,
-        config: StudyConfig,
-        schema: Option<Value>,
-        source: &str,
-    ) -> Result<Self> {
-        if let Some(schema) = &schema {
-            let wrong = config.key_violations(&KeySchema::new(schema));
-            let lines: Vec<String> =
-                wrong.iter().map(|(key, text)| format!("{key}: {text}")).collect();
-            if !lines.is_empty() {
-                let task = config.task().unwrap_or_default();
-                let first = format!("{source}: does not match the configuration of {task}");
-                return Err(Error::list(unix::Exit::Config, first, &lines));
-            }
-        }
-        let yaml = to_yaml(&serde_json::to_value(&config).map_err(Error::bug)?)?;
-        let own = folder.join("study.yaml");
-        if own.exists() {
-            let study = Self::open(folder)?;
-            if study.config == config {
-                return Ok(study);
-            }
-            let cause = "it is another study, or of another directory; choose another folder";
-            return Err(Error::create(&own, cause));
-        }
-        if let Ok(mut entries) = std::fs::read_dir(folder)
-            && entries.next().is_some()
-        {
-            return Err(Error::create(folder, "it is not empty; choose another folder"));
-        }
-        create_folder(&folder.join("trials"))?;
-        if let Some(schema) = schema {
-            publish_bytes(&folder.join("schema.json"), text::json_pretty(&schema)?.as_bytes())?;
-        }
-        // The last file: a folder without it is no study.
-        if !publish_new(&own, yaml.as_bytes())? {
-            return Err(Error::create(&own, "another process created a study here just now"));
-        }
-        Self::open(folder)
-    }
-
     /// Opens a study and reads its trials. Errors: 66 if there is none; 78 for a damaged study.yaml; 74.
     pub fn open(folder: &Path) -> Result<Self> {
         let file = folder.join("study.yaml");
@@ -134,6 +67,10 @@ impl Study {
         // Its variables are substituted already.
         let config: StudyConfig = serde_yaml::from_slice(&small::read(&file, MAX_BYTES)?)
             .map_err(|cause| Error::config(format!("{}: {cause}", file.display())))?;
+        // Somebody may have changed it since.
+        if let Some((key, text)) = config.violations().first() {
+            return Err(Error::config(format!("{}: {key}: {text}", file.display())));
+        }
         let rounds = config.rounds();
         // The command of a trial runs in another directory.
         let folder = std::path::absolute(folder).map_err(|cause| Error::open(folder, cause))?;
@@ -207,14 +144,8 @@ impl Study {
     /// The numbers that the trials of a round have: all of its budget, or as many as a grid has points.
     pub fn numbers_of(&self, round: usize, space: &Space) -> std::ops::Range<u64> {
         let (first, all) = (self.first_of(round), self.rounds[round].trials);
-        let count = match self.config.sampler(&self.rounds[round]) {
-            sampler @ Sampler::Grid => {
-                let exists = |n: &u64| sampler.suggest(space, &[], *n, 0).is_some();
-                (0..all).take_while(exists).count() as u64
-            }
-            _ => all,
-        };
-        first..first + count
+        let count = self.config.sampler(&self.rounds[round]).count(space).unwrap_or(all);
+        first..first + count.min(all)
     }
 
     /// The space of a round: that of the configuration, or the one that was narrowed when the round began, or would be now.
@@ -295,9 +226,9 @@ impl Study {
 
     /// Reads what was added since the last time. Errors: 66, 74.
     pub fn refresh(&mut self) -> Result<()> {
-        let retried = self.retried()?;
+        let (retried, damaged) = self.retried()?;
         let trials = self.folder.join("trials");
-        let entries = std::fs::read_dir(&trials).map_err(|cause| Error::open(&trials, cause))?;
+        let entries = fs::read_dir(&trials).map_err(|cause| Error::open(&trials, cause))?;
         for entry in entries {
             let entry = entry.map_err(|cause| Error::io(&trials, cause))?;
             let name = entry.file_name();
@@ -305,7 +236,7 @@ impl Study {
                 continue;
             };
             let known = self.records.get(&number).is_some_and(Record::has_ended);
-            if known && !retried.contains(&number) {
+            if known && damaged.count == 0 && !retried.contains(&number) {
                 continue;
             }
             if let Some(record) = self.read(number)? {
@@ -345,6 +276,12 @@ impl Study {
         if path.symlink_metadata().is_err() {
             return Ok(());
         }
+        // Then it is unknown which trials of the snapshot have really ended.
+        let (_, damaged) = self.retried()?;
+        if damaged.count > 0 {
+            damaged.tell(&self.retried_file());
+            return Ok(());
+        }
         // It is only a copy.
         match serde_json::from_slice::<Snapshot>(&small::read(&path, MAX_BYTES)?) {
             Ok(snapshot) => {
@@ -363,7 +300,7 @@ impl Study {
         if ended < self.in_snapshot + SNAPSHOT_EVERY {
             return;
         }
-        let retried = self.retried().unwrap_or_default();
+        let Ok((retried, Damaged { count: 0, .. })) = self.retried() else { return };
         let is_settled = |record: &&Record| record.has_ended() && !retried.contains(&record.number);
         let ended: Vec<Record> = self.records.values().filter(is_settled).cloned().collect();
         let count = ended.len();
@@ -376,14 +313,21 @@ impl Study {
         }
     }
 
-    /// Trials whose end in the snapshot may not be the last word.
-    fn retried(&self) -> Result<BTreeSet<u64>> {
-        let path = self.folder.join("retried.jsonl");
+    fn retried_file(&self) -> PathBuf {
+        self.folder.join("retried.jsonl")
+    }
+
+    /// Trials whose end in the snapshot may not be the last word, and damaged lines, which may name more of them.
+    fn retried(&self) -> Result<(BTreeSet<u64>, Damaged)> {
+        let path = self.retried_file();
         let mut numbers = BTreeSet::new();
-        if path.symlink_metadata().is_ok() {
-            log::each(&path, |record| numbers.extend(record.get("trial").and_then(Value::as_u64)))?;
+        if path.symlink_metadata().is_err() {
+            return Ok((numbers, Damaged::default()));
         }
-        Ok(numbers)
+        let trial =
+            |record: serde_json::Map<String, Value>| record.get("trial").and_then(Value::as_u64);
+        let damaged = log::each(&path, |record| numbers.extend(trial(record)))?;
+        Ok((numbers, damaged))
     }
 
     /// Records that a trial is tried again.
@@ -391,6 +335,6 @@ impl Study {
         let record = serde_json::json!({ "trial": number });
         let same =
             |found: &serde_json::Map<String, Value>| found.get("trial") == Some(&number.into());
-        log::append_once(&self.folder.join("retried.jsonl"), &record, same).map(|_| ())
+        log::append_once(&self.retried_file(), &record, same).map(|_| ())
     }
 }

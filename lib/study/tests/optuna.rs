@@ -3,6 +3,7 @@
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
+use study::importance::importances;
 use study::pruners::Pruner;
 use study::samplers::{CmaState, Mixture, divide};
 use study::space::{Domain, Space};
@@ -14,6 +15,7 @@ struct Golden {
     divisions: Vec<Division>,
     pruners: Vec<Pruned>,
     evolutions: Vec<Evolution>,
+    importances: Vec<Important>,
 }
 
 #[derive(Deserialize)]
@@ -68,6 +70,21 @@ struct Evolved {
     covariance: Vec<f64>,
     path_sigma: Vec<f64>,
     path: Vec<f64>,
+}
+
+#[derive(Deserialize)]
+struct Important {
+    direction: String,
+    space: Space,
+    trials: Vec<Placed>,
+    importances: BTreeMap<String, f64>,
+}
+
+#[derive(Deserialize)]
+struct Placed {
+    state: String,
+    value: f64,
+    point: Point,
 }
 
 fn golden() -> Golden {
@@ -237,4 +254,28 @@ fn a_value_outside_of_the_space_is_none_of_its_points() {
     assert_eq!(space.point(&values(1.0.into(), 0.5)).len(), 2);
     let point = space.point(&values("sgd".into(), 0.75));
     assert_eq!(space.values(&point), values("sgd".into(), 0.75));
+}
+
+#[test]
+fn importances_are_those_of_ped_anova() {
+    for case in golden().importances {
+        let trials: Vec<Trial> = (0..)
+            .zip(case.trials)
+            .map(|(number, own)| {
+                let is_complete = own.state == "complete";
+                let state = if is_complete { State::Complete } else { State::Pruned };
+                let value = is_complete.then(|| minimised(&case.direction, Some(own.value)));
+                Trial { value, ..trial(number, state, own.point) }
+            })
+            .collect();
+        let found = importances(&case.space, &trials).unwrap();
+        assert_eq!(found.len(), case.space.0.len());
+        for own in &found {
+            // Optuna leaves out a parameter that no trial has.
+            let expected = case.importances.get(&own.parameter).copied().unwrap_or(0.0);
+            let error = (own.importance - expected).abs();
+            assert!(error < 1e-9, "{} trials: {own:?} {expected}", trials.len());
+        }
+        assert!(found.is_sorted_by(|a, b| a.importance >= b.importance));
+    }
 }

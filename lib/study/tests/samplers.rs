@@ -88,7 +88,17 @@ fn a_grid_has_every_combination_once() {
     for (i, point) in points.iter().enumerate() {
         assert!(!points[..i].contains(point), "{point:?}");
     }
-    assert_eq!(point(24), None);
+    assert_eq!((point(24), Sampler::Grid.count(&space)), (None, Some(24)));
+    // Not by trying one after the other.
+    let axis = json!({"kind": "int", "low": 0, "high": 9999});
+    let large: Space = serde_json::from_value(json!({"a": axis, "b": axis, "c": axis})).unwrap();
+    assert_eq!(Sampler::Grid.count(&large), Some(1_000_000_000_000));
+    let last = Sampler::Grid.suggest(&large, &[], 999_999_999_998, 7).unwrap();
+    assert_eq!(
+        last,
+        Point::from([("a", 9999.0), ("b", 9999.0), ("c", 9998.0)].map(|(n, x)| (n.into(), x)))
+    );
+    assert_eq!(Sampler::Random.count(&large), None);
 }
 
 #[test]

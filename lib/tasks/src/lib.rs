@@ -9,6 +9,8 @@ pub mod pde;
 mod predictions;
 pub mod regression;
 pub mod results;
+mod statistics;
+pub mod text;
 mod trained;
 
 pub use model_args::ModelArgs;
@@ -24,6 +26,7 @@ use pde::distill::DistillTask;
 use pde::operator::OperatorTask;
 use pde::{TrainedCodec, TrainedCorrector, TrainedOperator};
 use regression::{RegressionTask, TrainedRegression};
+use text::ClassifyTask;
 
 use schemars::{Schema, schema_for};
 use std::path::PathBuf;
@@ -53,7 +56,7 @@ pub type Restore = fn(&Parts, &Opener) -> Result<Box<dyn TrainedModel>>;
 pub type Load = fn(&[PathBuf], &[String], &dyn Fn(&str) -> Option<String>) -> Result<Configured>;
 
 /// All tasks, in the order in which programs list them.
-pub static TASKS: [Entry; 6] = [
+pub static TASKS: [Entry; 7] = [
     entry::<CodecTask>("Autoencoder from fields to latent tokens", open::<TrainedCodec>),
     entry::<OperatorTask>("Time stepping in the latent space of a codec", open::<TrainedOperator>),
     entry::<CorrectorTask>("Generative model of an operator's error", open::<TrainedCorrector>),
@@ -66,6 +69,7 @@ pub static TASKS: [Entry; 6] = [
         "Targets from inputs: a user's own arrays, or steady problems",
         open::<TrainedRegression>,
     ),
+    entry::<ClassifyTask>("Classes of texts, with the encoders of BERT and RoBERTa", text::refuse),
 ];
 
 fn open<M: TrainedModel + 'static>(

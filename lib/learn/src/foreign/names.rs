@@ -17,6 +17,8 @@ pub struct NameMap {
     pub ignore: Vec<String>,
     /// Name patterns of parameters in the model to keep as initialised, e.g. a new head.
     pub keep: Vec<String>,
+    /// Name patterns of tensors, after renaming, that are ignored if the model has no such parameter.
+    pub optional: Vec<String>,
 }
 
 /// Name and shape of a tensor.
@@ -70,7 +72,8 @@ impl NameMap {
         }
         for (name, (own, shape)) in names.iter().zip(given) {
             let Some(name) = name else { continue };
-            if wanted.iter().all(|(known, _)| known != name) {
+            let is_optional = self.optional.iter().any(|pattern| matches(pattern, name));
+            if !is_optional && wanted.iter().all(|(known, _)| known != name) {
                 let renamed =
                     if name == own { String::new() } else { format!(" ({own} in the file)") };
                 problems.push(format!("unexpected: {name} {shape:?}{renamed}"));

@@ -12,6 +12,6 @@ pub use attention::{ChannelSeparated, MultiHead};
 pub use block::{Block, BlockConfig, Mixing};
 pub use conv::{Conv, ConvTranspose, DepthwiseConv};
 pub use linear::Linear;
-pub use norm::{Condition, GroupNorm, Norm};
+pub use norm::{Condition, GroupNorm, LayerNorm, Norm};
 pub use resample::{interpolation, map_axes, pair_means};
 pub use spectral_conv::SpectralConv;

@@ -10,6 +10,31 @@ use unix::Result;
 /// PyTorch's default ε of layer and group normalisation.
 const EPSILON: f64 = 1e-5;
 
+/// Layer normalisation with weight and bias.
+#[derive(Clone, Debug)]
+pub struct LayerNorm {
+    weight: ParamId,
+    bias: ParamId,
+    epsilon: f64,
+}
+
+impl LayerNorm {
+    /// Of the last axis, of `width` elements.
+    pub fn new(b: &mut Builder, name: &str, width: usize, epsilon: f64) -> Self {
+        b.scope(name, |b| Self {
+            weight: b.param("weight", &[width], Init::Constant(1.0)),
+            bias: b.param("bias", &[width], Init::Constant(0.0)),
+            epsilon,
+        })
+    }
+
+    /// x [.., width] -> the same shape.
+    pub fn forward(&self, forward: &Forward, x: &Var) -> Result<Var> {
+        let op = Normalization { kind: Kind::Layer, epsilon: self.epsilon };
+        forward.apply(op, &[x, forward.get(self.weight), forward.get(self.bias)])
+    }
+}
+
 /// What a normalisation is conditioned on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
@@ -23,8 +48,8 @@ pub enum Condition {
 /// Layer normalisation, unconditional or adaptive (conditioned).
 #[derive(Clone, Debug)]
 pub enum Norm {
-    /// Weight and bias.
-    Fixed(ParamId, ParamId),
+    /// Unconditional.
+    Fixed(LayerNorm),
     /// Linear layer from the condition to shift and scale.
     Adaptive(Linear),
 }
@@ -33,10 +58,7 @@ impl Norm {
     /// Normalises the last axis, of `width` elements.
     pub fn new(b: &mut Builder, name: &str, width: usize, condition: Condition) -> Self {
         match condition {
-            Condition::Fixed => b.scope(name, |b| {
-                let weight = b.param("weight", &[width], Init::Constant(1.0));
-                Norm::Fixed(weight, b.param("bias", &[width], Init::Constant(0.0)))
-            }),
+            Condition::Fixed => Norm::Fixed(LayerNorm::new(b, name, width, EPSILON)),
             Condition::Adaptive(c) => Norm::Adaptive(Linear::zeroed(b, name, c, 2 * width)),
         }
     }
@@ -44,10 +66,7 @@ impl Norm {
     /// x [B, .., width] -> the same shape; `condition` [B, c] for adaptive normalisation.
     pub fn forward(&self, forward: &Forward, x: &Var, condition: Option<&Var>) -> Result<Var> {
         match (self, condition) {
-            (Norm::Fixed(weight, bias), _) => {
-                let op = Normalization { kind: Kind::Layer, epsilon: EPSILON };
-                forward.apply(op, &[x, forward.get(*weight), forward.get(*bias)])
-            }
+            (Norm::Fixed(norm), _) => norm.forward(forward, x),
             (Norm::Adaptive(linear), Some(condition)) => {
                 let modulation = linear.forward(forward, condition)?;
                 let kind = Kind::Adaptive { shift: 0, scale: 1 };

@@ -1,7 +1,9 @@
 //! Scores of a model: accumulators by metric and group, and values per sample. Scores merge across batches and ranks.
 
+mod confusion;
 mod regression;
 
+pub use confusion::{ClassScores, Confusion};
 pub use regression::{ChannelErrors, RegressionErrors};
 
 use serde::{Deserialize, Serialize};
@@ -65,58 +67,6 @@ pub mod bits {
 /// An f64 that is serialised as its bit pattern.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Bits(#[serde(with = "bits")] pub f64);
-
-/// The confusion matrix of a classifier.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Confusion {
-    /// [classes, classes], indexed by true class, then by predicted class.
-    counts: Vec<Vec<u64>>,
-}
-
-impl Confusion {
-    /// Counts one sample of class `truth` that was predicted as `prediction`.
-    pub fn add(&mut self, truth: usize, prediction: usize) {
-        self.add_counts(truth, prediction, 1);
-    }
-
-    fn add_counts(&mut self, truth: usize, prediction: usize, count: u64) {
-        let classes = self.counts.len().max(truth + 1).max(prediction + 1);
-        self.counts.resize_with(classes, Vec::new);
-        self.counts.iter_mut().for_each(|row| row.resize(classes, 0));
-        self.counts[truth][prediction] += count;
-    }
-
-    fn merge(&mut self, other: &Self) {
-        for (truth, row) in other.counts.iter().enumerate() {
-            (0..).zip(row).for_each(|(prediction, n)| self.add_counts(truth, prediction, *n));
-        }
-    }
-
-    /// `accuracy`, and the macro averages of precision tp/(tp + fp), recall tp/(tp + fn) and F1 = 2·tp/(2·tp + fp +
-    /// fn), where 0/0 counts as 0. As scikit-learn's `average="macro"`, the average is over the classes that occur as a
-    /// true or a predicted class.
-    pub fn metrics(&self) -> [(&'static str, f64); 4] {
-        let (mut sums, mut classes, mut right, mut all) = ([0.0; 3], 0.0, 0, 0);
-        for (class, row) in self.counts.iter().enumerate() {
-            let truths: u64 = row.iter().sum();
-            let predicted: u64 = self.counts.iter().map(|row| row[class]).sum();
-            right += row[class];
-            all += truths;
-            if truths + predicted == 0 {
-                continue;
-            }
-            classes += 1.0;
-            let hits = row[class] as f64;
-            let divisors = [predicted as f64, truths as f64, (truths + predicted) as f64 / 2.0];
-            for (sum, divisor) in sums.iter_mut().zip(divisors) {
-                *sum += if divisor == 0.0 { 0.0 } else { hits / divisor };
-            }
-        }
-        let [precision, recall, f1] = sums.map(|sum| sum / classes);
-        let accuracy = right as f64 / all as f64;
-        [("accuracy", accuracy), ("precision", precision), ("recall", recall), ("macro_f1", f1)]
-    }
-}
 
 /// The quantile `q` of some values, interpolated linearly (NumPy's default); NaN if there are none.
 fn quantile(mut values: Vec<f64>, q: f64) -> f64 {
@@ -360,22 +310,5 @@ mod tests {
         assert_eq!(distance("abcde", "bcdef"), 2);
         let words = |text: &'static str| text.split(' ').collect::<Vec<_>>();
         assert_eq!(edit_distance(&words("the cat sat"), &words("the bat sat down")), 2);
-    }
-
-    /// Confusion matrix [[5, 1, 0], [2, 3, 1], [0, 0, 4]], plus a class that does not occur.
-    #[test]
-    fn metrics_of_a_confusion_matrix_are_those_of_its_counts() {
-        let mut confusion = Confusion::default();
-        let counts = [(0, 0, 5), (0, 1, 1), (1, 0, 2), (1, 1, 3), (1, 2, 1), (2, 2, 4), (4, 4, 0)];
-        counts.into_iter().for_each(|(truth, found, n)| confusion.add_counts(truth, found, n));
-        let expected = [
-            12.0 / 16.0,
-            (5.0 / 7.0 + 3.0 / 4.0 + 4.0 / 5.0) / 3.0,
-            (5.0 / 6.0 + 3.0 / 6.0 + 1.0) / 3.0,
-            (10.0 / 13.0 + 6.0 / 10.0 + 8.0 / 9.0) / 3.0,
-        ];
-        for ((name, found), expected) in confusion.metrics().into_iter().zip(expected) {
-            assert!((found - expected).abs() < 1e-15, "{name}: {found}, not {expected}");
-        }
     }
 }

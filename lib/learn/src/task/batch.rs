@@ -32,6 +32,13 @@ impl Batch {
         self
     }
 
+    /// The same batch with another sum of sample weights.
+    #[must_use]
+    pub fn weighing(mut self, weight: f64) -> Self {
+        self.weight = Tensor::from_slice(&[weight as f32], &[1]);
+        self
+    }
+
     /// Adds a tensor.
     #[must_use]
     pub fn with(mut self, name: impl Into<String>, tensor: Tensor) -> Self {

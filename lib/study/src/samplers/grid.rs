@@ -19,29 +19,51 @@ pub fn violations(space: &Space) -> Vec<(String, String)> {
     space.0.iter().filter_map(named).collect()
 }
 
-/// Combination `number`: the last parameter in the order of the space changes fastest.
-pub fn suggest(space: &Space, number: u64) -> Option<Point> {
-    nth(space, &space.order(), &mut Point::new(), &mut { number })
+/// The number of combinations.
+pub fn count(space: &Space) -> u64 {
+    count_after(space, &space.order(), &mut Point::new())
 }
 
-/// Combination `left` of the parameters `names` after `point`; otherwise subtracts their number from `left`.
-fn nth(space: &Space, names: &[&str], point: &mut Point, left: &mut u64) -> Option<Point> {
+/// Combination `number`: the last parameter in the order of the space changes fastest.
+pub fn suggest(space: &Space, number: u64) -> Option<Point> {
+    nth(space, &space.order(), &mut Point::new(), number)
+}
+
+/// Combination `left` of the parameters `names` after `point`.
+fn nth(space: &Space, names: &[&str], point: &mut Point, mut left: u64) -> Option<Point> {
     let Some((name, rest)) = names.split_first() else {
-        return match left.checked_sub(1) {
-            None => Some(point.clone()),
-            Some(less) => {
-                *left = less;
-                None
-            }
-        };
+        return (left == 0).then(|| point.clone());
     };
     if !space.is_active(name, point) {
         return nth(space, rest, point, left);
     }
-    let found = space.0[*name].domain().values()?.find_map(|value| {
+    for value in space.0[*name].domain().values()? {
         point.insert(name.to_string(), value);
-        nth(space, rest, point, left)
-    });
+        let count = count_after(space, rest, point);
+        if left < count {
+            return nth(space, rest, point, left);
+        }
+        left -= count;
+    }
+    None
+}
+
+/// The number of combinations of the parameters `names` after `point`.
+fn count_after(space: &Space, names: &[&str], point: &mut Point) -> u64 {
+    let Some((name, rest)) = names.split_first() else { return 1 };
+    if !space.is_active(name, point) {
+        return count_after(space, rest, point);
+    }
+    let domain = space.0[*name].domain();
+    if !rest.iter().any(|later| space.0[*later].when().contains_key(*name)) {
+        // Every value leaves the same combinations.
+        return domain.count().unwrap_or(0).saturating_mul(count_after(space, rest, point));
+    }
+    let mut count: u64 = 0;
+    for value in domain.values().into_iter().flatten() {
+        point.insert(name.to_string(), value);
+        count = count.saturating_add(count_after(space, rest, point));
+    }
     point.remove(*name);
-    found
+    count
 }

@@ -11,6 +11,7 @@ use crate::space::Space;
 use crate::trial::{Point, State, Trial};
 pub use cma::{Cma, CmaState};
 pub use parzen::Mixture;
+pub(crate) use parzen::log_mass;
 pub use random::Random;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -48,6 +49,11 @@ impl Sampler {
             Self::Cma(_) => Cma::violations(space),
             Self::Random | Self::Tpe(_) => Vec::new(),
         }
+    }
+
+    /// The number of different trials, if it is finite.
+    pub fn count(&self, space: &Space) -> Option<u64> {
+        matches!(self, Self::Grid).then(|| grid::count(space))
     }
 
     /// The parameters of trial `number`, given the other trials in the order of their numbers; `None` if there is nothing

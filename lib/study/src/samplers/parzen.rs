@@ -284,7 +284,7 @@ fn phi(x: f64) -> f64 {
 }
 
 /// log(Φ(b) - Φ(a)) for a < b, without cancellation in the tails.
-fn log_mass(a: f64, b: f64) -> f64 {
+pub(crate) fn log_mass(a: f64, b: f64) -> f64 {
     if a < -9.0 && b > 9.0 {
         return 0.0;
     }

@@ -4,7 +4,7 @@ use crate::space::{Domain, Space};
 use crate::trial::{Point, State, Trial};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 /// Most trials that count as good.
 const GOOD: usize = 25;
@@ -92,18 +92,17 @@ impl Tpe {
     }
 }
 
-/// Divides trials, in the order of their numbers, into good and bad: the best tenth of those that have ended, at most 25,
+/// Divides trials, the oldest first, into good and bad: the best tenth of those that have ended, at most 25,
 /// and the others, open ones included. Pruned trials come after complete ones, those with more steps first.
 pub fn divide<'a>(trials: &[&'a Trial]) -> (Vec<&'a Trial>, Vec<&'a Trial>) {
-    let mut ended: Vec<&Trial> = trials.iter().copied().filter(|trial| trial.informs()).collect();
+    let of = |places: &mut dyn Iterator<Item = usize>| places.map(|i| trials[i]).collect();
+    let mut ended: Vec<usize> = (0..trials.len()).filter(|i| trials[*i].informs()).collect();
     let count = ended.len().div_ceil(10).min(GOOD);
     if count < ended.len() {
-        ended.select_nth_unstable_by(count, |a, b| by_merit(a, b).then(a.number.cmp(&b.number)));
+        ended.select_nth_unstable_by(count, |a, b| by_merit(trials[*a], trials[*b]).then(a.cmp(b)));
     }
-    let good: BTreeMap<u64, &Trial> =
-        ended.into_iter().take(count).map(|trial| (trial.number, trial)).collect();
-    let bad = trials.iter().copied().filter(|trial| {
-        (trial.informs() || trial.state == State::Open) && !good.contains_key(&trial.number)
-    });
-    (good.values().copied().collect(), bad.collect())
+    let good: BTreeSet<usize> = ended.into_iter().take(count).collect();
+    let mut bad = (0..trials.len())
+        .filter(|i| (trials[*i].informs() || trials[*i].state == State::Open) && !good.contains(i));
+    (of(&mut good.iter().copied()), of(&mut bad))
 }

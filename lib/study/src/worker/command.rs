@@ -1,10 +1,10 @@
 //! The command of a trial: its words, and the process.
 
+use super::supervise::VERB;
 use crate::config::StudyConfig;
 use crate::record::Start;
-use rustix::process::{
-    Pid, Signal, kill_process, kill_process_group, set_parent_process_death_signal,
-};
+use rustix::fs::{Access, access};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -12,18 +12,8 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
-use unix::lease::Lease;
 use unix::publish::publish_bytes;
-use unix::signal::Signals;
-use unix::{Error, Exit, Result, config::to_yaml, small};
-
-/// The hidden subcommand of hpo that runs the command of a trial ([`supervise`]).
-pub const VERB: &str = "supervise";
-/// A command that is asked to stop may need this long to save a checkpoint.
-const GRACE: Duration = Duration::from_secs(600);
-/// How often a supervisor looks at the command: a signal that reaches both counts as one if it is passed on within 0.1 s.
-const POLL: Duration = Duration::from_millis(10);
+use unix::{Error, Result, config::to_yaml, small};
 
 /// The running command of a trial.
 pub struct Running {
@@ -128,13 +118,42 @@ pub fn filled(word: &str, places: &BTreeMap<String, String>) -> String {
     out + rest
 }
 
+/// Whether the program of a command can be run in `directory`. Errors: 66.
+pub fn check_program(program: &str, directory: &Path) -> Result<()> {
+    if !directory.is_dir() {
+        return Err(Error::open(directory, "the directory of the command is missing"));
+    }
+    let is_file = |path: &PathBuf| path.is_file();
+    let found = if program.contains('/') {
+        Some(directory.join(program)).filter(is_file)
+    } else {
+        // As exec does: a file that is not executable does not hide one in a later folder.
+        let folders = std::env::var_os("PATH").unwrap_or_default();
+        let all =
+            std::env::split_paths(&folders).map(|folder| directory.join(folder).join(program));
+        let all: Vec<PathBuf> = all.filter(is_file).collect();
+        all.iter().find(|path| is_executable(path)).or(all.first()).cloned()
+    };
+    let why = match found {
+        Some(path) if is_executable(&path) => return Ok(()),
+        Some(path) => format!("{} is not executable", path.display()),
+        None if program.contains('/') => format!("no such file in {}", directory.display()),
+        None => "no such program in PATH".into(),
+    };
+    Err(Error::open(Path::new(program), format!("{why}; it is the command of the study")))
+}
+
+fn is_executable(path: &Path) -> bool {
+    access(path, Access::EXEC_OK).is_ok()
+}
+
 impl Running {
     /// Starts the command, which gets `signal` (TERM or USR1) when it is to stop. Its
-    /// output is appended to `output.log` in `folder`. Errors: 66 if there is no such program; 73.
+    /// output is appended to `output.log` in `folder`. Errors: 73.
     pub fn start(
         words: &[String],
         signal: &str,
-        directory: Option<&Path>,
+        directory: &Path,
         folder: &Path,
         variables: &[(&str, String)],
     ) -> Result<Self> {
@@ -148,7 +167,7 @@ impl Running {
         command.arg(VERB).arg(std::process::id().to_string()).arg(signal).arg(folder).arg("--");
         command.args(words);
         command.envs(variables.iter().map(|(name, value)| (name, value)));
-        command.current_dir(directory.unwrap_or(Path::new(".")));
+        command.current_dir(directory);
         command.process_group(0).stdin(Stdio::null()).stdout(file).stderr(copy);
         let child = command.spawn();
         let child =
@@ -166,7 +185,8 @@ impl Running {
     /// Asks the command to stop.
     pub fn stop(&self) {
         if let Some(id) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
-            let _ = kill_process(id, Signal::TERM); // it may just have exited
+            // SLURM may have sent TERM to all processes; a second one would end the supervisor at once.
+            let _ = kill_process(id, Signal::USR1); // it may just have exited
         }
     }
 
@@ -182,50 +202,8 @@ impl Running {
     }
 }
 
-/// Runs a command for the worker `parent` and returns its exit status. While the command runs, this process holds the lease
-/// `folder`/command, so that nobody starts it a second time, even if the worker was killed. A request to stop, also that
-/// the worker has died, is passed on to the command and its descendants as `signal`; those that have not ended after
-/// [`GRACE`] are killed. Errors: 66 if there is no such program; 75 if the worker is gone or another process holds the
-/// lease.
-pub fn supervise(parent: u32, signal: &str, folder: &Path, words: &[String]) -> Result<u8> {
-    let signals = Signals::install()?;
-    set_parent_process_death_signal(Some(Signal::TERM))
-        .map_err(|cause| Error::failure(format!("prctl: {cause}")))?;
-    if std::os::unix::process::parent_id() != parent {
-        return Err(Error::new(Exit::Again, "the worker was killed"));
-    }
-    let _lease = Lease::take(&folder.join("command"), || Ok(1), &|| false)?;
-    let (program, arguments) = words.split_first().ok_or_else(|| Error::usage("no command"))?;
-    let child = Command::new(program).args(arguments).process_group(0).spawn();
-    let mut child = child.map_err(|cause| Error::open(Path::new(program), cause))?;
-    let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    let send = |signal: Signal| {
-        let _ = group.map(|group| kill_process_group(group, signal)); // it may just have ended
-    };
-    let signal = if signal == "USR1" { Signal::USR1 } else { Signal::TERM };
-    let mut requested: Option<Instant> = None;
-    loop {
-        let status = child.try_wait();
-        let status = status.map_err(|cause| Error::failure(format!("wait: {cause}")))?;
-        if let Some(status) = status {
-            // Descendants that it has left behind.
-            send(Signal::TERM);
-            return Ok(code(status));
-        }
-        match requested {
-            None if signals.stop_requested().is_some() => {
-                requested = Some(Instant::now());
-                send(signal);
-            }
-            Some(since) if since.elapsed() > GRACE => send(Signal::KILL),
-            _ => {}
-        }
-        std::thread::sleep(POLL);
-    }
-}
-
 /// An exit status, 128+n for signal n.
-fn code(status: ExitStatus) -> u8 {
+pub(super) fn code(status: ExitStatus) -> u8 {
     let code = status.code().or(status.signal().map(|signal| 128 + signal));
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX)
 }

@@ -4,9 +4,11 @@
 //! gets the lease of a trial runs it ([`crate::claim`]), and what they know of each other's trials may be old.
 
 pub mod command;
+pub mod supervise;
 mod trial;
 
 use crate::claim::Claim;
+use crate::import::imported;
 use crate::record::{End, Record, Start};
 use crate::space::Space;
 use crate::study::Study;
@@ -39,6 +41,8 @@ pub struct Worker {
     signals: Signals,
     limits: Limits,
     ended: u64,
+    /// Whether [`Worker::tell_of_callers`] has said it.
+    has_told: bool,
 }
 
 /// What there is to do.
@@ -52,7 +56,7 @@ enum Next {
 impl Worker {
     /// A worker; handles signals from here on. Errors: those of [`Signals::install`].
     pub fn new(study: Study, limits: Limits) -> Result<Self> {
-        Ok(Self { study, signals: Signals::install()?, limits, ended: 0 })
+        Ok(Self { study, signals: Signals::install()?, limits, ended: 0, has_told: false })
     }
 
     /// Number of trials that have ended under this worker.
@@ -79,10 +83,13 @@ impl Worker {
                     }
                 }
                 Next::Finished => return Ok(0),
-                Next::Wait if !self.limits.wait => {
-                    return self.remaining("other workers run the trials that are left");
+                Next::Wait => {
+                    self.tell_of_callers();
+                    if !self.limits.wait {
+                        return self.remaining("the trials that are left run elsewhere");
+                    }
+                    self.pause();
                 }
-                Next::Wait => self.pause(),
             }
         }
     }
@@ -97,6 +104,25 @@ impl Worker {
         }
     }
 
+    /// Says once that all trials that are left wait for callers of `hpo ask`: nobody knows whether those are alive.
+    fn tell_of_callers(&mut self) {
+        let mut open =
+            self.study.records().values().filter(|record| !record.has_ended()).peekable();
+        if self.has_told || open.peek().is_none() || !open.all(Record::waits_for_caller) {
+            return;
+        }
+        self.has_told = true;
+        let open = self.study.records().values().filter(|record| record.waits_for_caller());
+        let numbers: Vec<String> = open.map(|record| record.number.to_string()).collect();
+        note!(
+            "waiting for values of trials that `hpo ask` started: {}; if their callers are gone, let workers run them: hpo \
+             retry {} {}",
+            numbers.join(", "),
+            self.study.folder().display(),
+            numbers.join(" ")
+        );
+    }
+
     fn pause(&self) {
         let began = Instant::now();
         while began.elapsed() < PAUSE && self.must_stop().is_none() {
@@ -107,18 +133,7 @@ impl Worker {
     /// The number of trials that have not ended.
     fn remaining(&mut self, why: &str) -> Result<u64> {
         self.study.refresh()?;
-        let rounds = self.rounds();
-        let mut open = 0;
-        for round in rounds {
-            let Some(space) = self.study.space_of(round)? else {
-                open += self.study.rounds()[round].trials;
-                continue;
-            };
-            let ended =
-                |number: &u64| self.study.records().get(number).is_some_and(Record::has_ended);
-            open +=
-                self.study.numbers_of(round, &space).filter(|number| !ended(number)).count() as u64;
-        }
+        let open = self.study.left(self.rounds())?;
         crate::results::write_ended(&self.study)?;
         if open > 0 {
             note!("stopped: {why}; the same command resumes");
@@ -138,15 +153,15 @@ impl Worker {
         for round in self.rounds() {
             let Some(space) = self.study.begin_round(round)? else { return Ok(Next::Wait) };
             let numbers = self.study.numbers_of(round, &space);
-            let of = |study: &Study, number: u64| {
-                let record = study.records().get(&number)?;
-                Some((record.has_ended(), record.start.asked))
-            };
             // Open trials first, then new ones, each in the order of their numbers.
-            let open = numbers.clone().filter(|n| of(&self.study, *n) == Some((false, false)));
-            let new = numbers.clone().filter(|n| of(&self.study, *n).is_none());
-            let candidates: Vec<u64> = open.chain(new).collect();
-            for number in candidates {
+            let is_open = |record: &&Record| !record.has_ended() && !record.start.asked;
+            let open = self.study.records().range(numbers.clone()).map(|(_, record)| record);
+            let open: Vec<u64> = open.filter(is_open).map(|record| record.number).collect();
+            let new = numbers.map(|number| (number, true));
+            for (number, is_new) in open.into_iter().map(|number| (number, false)).chain(new) {
+                if is_new && self.study.records().contains_key(&number) {
+                    continue;
+                }
                 if let Some(claim) = self.claim(number)? {
                     return Ok(Next::Run(Box::new(claim), round, space));
                 }
@@ -182,7 +197,7 @@ impl Worker {
         let number = claim.number;
         let start = match &claim.record {
             Some(record) => record.start.clone(),
-            None => self.study.start_of(number, round, space),
+            None => self.study.start_of(number, round, space)?,
         };
         let end = self.limits.end;
         let outcome = trial::run(&mut self.study, &mut claim, start, self.signals, end)?;
@@ -224,20 +239,21 @@ impl Worker {
 
 impl Study {
     /// The start of a new trial: its parameters follow from its number and the trials that are known now.
-    pub fn start_of(&self, number: u64, round: usize, space: &Space) -> Start {
+    pub fn start_of(&self, number: u64, round: usize, space: &Space) -> Result<Start> {
         let config = self.config();
         let own = &self.rounds()[round];
         let first = self.first_of(round);
         // Rounds with the same sampler must not draw the same numbers.
         let seed = config.seed.wrapping_add((round as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let trials = self.trials(round, space);
+        let mut trials = imported(self, round, space)?;
+        trials.extend(self.trials(round, space));
         let point = config.sampler(own).suggest(space, &trials, number - first, seed);
-        Start {
+        Ok(Start {
             round: own.name.clone(),
             params: space.values(&point.unwrap_or_default()),
             seed: config.seed.wrapping_add(number),
             asked: false,
             progress: 0,
-        }
+        })
     }
 }

@@ -1,6 +1,6 @@
 //! One attempt at a trial: the command runs, its validations are followed, and the pruner is asked after each.
 
-use super::command::{Running, words, write_params};
+use super::command::{Running, check_program, words, write_params};
 use crate::ask::prunes;
 use crate::claim::Claim;
 use crate::record::{End, Ended, Record, Start};
@@ -48,7 +48,8 @@ struct Attempt<'a> {
 }
 
 /// Runs the command of a claimed trial until it ends, and records what happens. A stop is requested from the command when
-/// a signal arrives, at `end`, and when the pruner says so; it is then waited for. Errors: 73, 74, 75 when the lease of the
+/// a signal arrives, at `end`, and when the pruner says so; it is then waited for. Errors: 66 if its program is missing;
+/// 73, 74, 75 when the lease of the
 /// trial was lost.
 pub fn run(
     study: &mut Study,
@@ -71,6 +72,8 @@ pub fn run(
         let error = format!("{fruitless} attempts in a row made no progress{why}");
         return finish(claim, Ended::failed(error));
     }
+    let directory = study.config().directory.clone().unwrap_or(".".into());
+    check_program(&study.config().command[0], &directory)?;
     let (number, round) = (claim.number, study.round_of(claim.number).unwrap_or(0));
     let fidelity = &study.rounds()[round].fidelity;
     let params = write_params(study.config(), fidelity, &start, &folder)?;
@@ -88,8 +91,7 @@ pub fn run(
         // It then stops in time by itself, as under timekeep.
         (END_TIME_VARIABLE, unix::time::unix_seconds().saturating_add(left).to_string())
     }));
-    let directory = study.config().directory.clone();
-    let mut running = Running::start(&words, signal, directory.as_deref(), &folder, &variables)?;
+    let mut running = Running::start(&words, signal, &directory, &folder, &variables)?;
     let metric = study.config().metric.clone();
     let log = Follow::new(&run.log());
     let mut attempt = Attempt { study, claim, known, log, run };

@@ -40,7 +40,7 @@ pub enum Purpose {
     Search = 12,
     /// Which source of a mixture a sample comes from.
     Mixture = 13,
-    /// Resamples of an evaluation's trajectories.
+    /// Resamples of an evaluation's samples.
     Bootstrap = 14,
     /// Synthetic texts; sample = post.
     Texts = 15,

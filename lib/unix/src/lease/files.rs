@@ -2,16 +2,15 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, utimensat};
 
 use super::Owner;
-use crate::publish::TEMPORARY_PREFIX;
-use crate::{Error, Result, host};
+use crate::publish::{TEMPORARY_PREFIX, link_new, unique_suffix};
+use crate::{Error, Result};
 
 /// Files left behind by candidates that were killed are removed after this time.
 const LEFTOVER: Duration = Duration::from_secs(3600);
@@ -108,14 +107,9 @@ pub(super) struct Candidate {
 impl Candidate {
     /// Writes the owner to a file with a unique temporary name. Errors: 73.
     pub fn new(folder: &Path, owner: &Owner) -> Result<Self> {
-        static COUNTER: AtomicU64 = AtomicU64::new(0);
-        let count = COUNTER.fetch_add(1, Ordering::Relaxed);
-        let name = format!("{TEMPORARY_PREFIX}{}-{}-{count}", host::name(), std::process::id());
-        let path = folder.join(name);
+        let path = folder.join(format!("{TEMPORARY_PREFIX}{}", unique_suffix()));
         let mut text = serde_json::to_vec_pretty(owner).map_err(Error::bug)?;
         text.push(b'\n');
-        // Process ids are reused: an existing file was left by a process that no longer exists.
-        let _ = fs::remove_file(&path);
         match create(&path, &text) {
             // Continue on a full disk, because the owner may be about to free space: an empty lease file is valid too.
             Err(cause) if is_full(&cause) && path.exists() => {}
@@ -132,17 +126,11 @@ impl Candidate {
 
     /// Claims the attempt number of `target`; false if another process has it.
     pub fn take(&self, target: &Path) -> Result<bool> {
-        let taken = match fs::hard_link(&self.path, target) {
-            Ok(()) => Ok(true),
-            // Over NFS the reply to a successful link may be lost.
-            Err(_) if is_same_file(&self.path, target) => Ok(true),
+        // On a file system without hard links, the process that creates the file gets the number.
+        let taken = link_new(&self.path, target).or_else(|_| match create(target, &self.text) {
             Err(cause) if cause.kind() == ErrorKind::AlreadyExists => Ok(false),
-            // A file system without hard links: the process that creates the file gets the number.
-            Err(_) => match create(target, &self.text) {
-                Err(cause) if cause.kind() == ErrorKind::AlreadyExists => Ok(false),
-                other => other.map(|()| true),
-            },
-        };
+            other => other.map(|()| true),
+        });
         let synced = taken.and_then(|taken| {
             File::open(target.parent().unwrap_or(Path::new(".")))?.sync_all()?;
             Ok(taken)
@@ -155,11 +143,6 @@ impl Drop for Candidate {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path); // otherwise the owner removes it an hour later
     }
-}
-
-fn is_same_file(a: &Path, b: &Path) -> bool {
-    let id = |path| fs::metadata(path).map(|found| (found.dev(), found.ino()));
-    matches!((id(a), id(b)), (Ok(a), Ok(b)) if a == b)
 }
 
 fn create(path: &Path, text: &[u8]) -> std::io::Result<()> {

@@ -14,13 +14,15 @@ mod temporary;
 
 pub use publisher::{Publisher, Written};
 pub use temporary::TEMPORARY_PREFIX;
+pub(crate) use temporary::unique_suffix;
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, BufWriter, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use crate::disk::{DiskFile, RealDisk};
-use crate::{Error, Result, host, small};
+use crate::{Error, Result, small};
 
 #[cfg(doc)]
 use crate::{disk::Disk, space::ensure_space};
@@ -44,18 +46,32 @@ pub fn publish_new(path: &Path, bytes: &[u8]) -> Result<bool> {
     if path.symlink_metadata().is_ok() {
         return Ok(false);
     }
-    // link(2) gives a name to one process only, also over NFS; rename(2) would replace the file of another one.
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let unique = format!("{}-{}", host::name(), std::process::id());
-    let own = path.with_file_name(format!("{TEMPORARY_PREFIX}{name}-{unique}"));
+    let own = path.with_file_name(format!("{TEMPORARY_PREFIX}{name}-{}", unique_suffix()));
     publish_bytes(&own, bytes)?;
-    let linked = std::fs::hard_link(&own, path);
-    let _ = std::fs::remove_file(&own); // otherwise only a stray file is left
-    match linked {
-        Ok(()) => REAL.names(crate::space::parent(path)).map(|()| true),
-        Err(cause) if cause.kind() == io::ErrorKind::AlreadyExists => Ok(false),
-        Err(cause) => Err(Error::create(path, cause)),
+    let linked = link_new(&own, path);
+    let _ = fs::remove_file(&own); // otherwise only a stray file is left
+    if !linked.map_err(|cause| Error::create(path, cause))? {
+        return Ok(false);
     }
+    REAL.names(crate::space::parent(path)).map(|()| true)
+}
+
+/// Gives the file `own` the name `path` as well unless that exists; returns whether it has it now. Of several processes,
+/// each with a file of its own, one succeeds, also over NFS; rename(2) would replace the file of another one.
+pub(crate) fn link_new(own: &Path, path: &Path) -> io::Result<bool> {
+    match fs::hard_link(own, path) {
+        Ok(()) => Ok(true),
+        // Over NFS the reply to a successful link may be lost; the request that is sent again then fails.
+        Err(_) if is_same_file(own, path) => Ok(true),
+        Err(cause) if cause.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        Err(cause) => Err(cause),
+    }
+}
+
+fn is_same_file(a: &Path, b: &Path) -> bool {
+    let id = |path| fs::symlink_metadata(path).map(|found| (found.dev(), found.ino()));
+    matches!((id(a), id(b)), (Ok(a), Ok(b)) if a == b)
 }
 
 /// Creates a directory and its parents durably.
@@ -85,4 +101,23 @@ pub fn hash_file_while(path: &Path, proceed: &dyn Fn(u64) -> bool) -> Result<Str
         }
     }
     Ok(hasher.finalize().to_hex().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_file_gets_a_name_also_if_the_reply_is_lost() {
+        let folder = tempfile::tempdir().unwrap();
+        let [a, b, name] = ["a", "b", "name"].map(|name| folder.path().join(name));
+        fs::write(&a, "a").unwrap();
+        fs::write(&b, "b").unwrap();
+        // The server has made the link, and the client sends the request again.
+        fs::hard_link(&a, &name).unwrap();
+        assert!(link_new(&a, &name).unwrap());
+        assert!(!link_new(&b, &name).unwrap());
+        assert_eq!(fs::read(&name).unwrap(), b"a");
+        assert!(link_new(&a, &folder.path().join("no/folder")).is_err());
+    }
 }

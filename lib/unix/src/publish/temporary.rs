@@ -1,7 +1,9 @@
 //! Temporary names for files that are not published yet.
 
 use std::ffi::OsString;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::disk::Disk;
@@ -9,6 +11,16 @@ use crate::{Error, Result};
 
 /// Prefix of temporary names; readers of directories skip names that start with it.
 pub const TEMPORARY_PREFIX: &str = ".tmp-";
+
+/// An end of a temporary name that no other process uses: those in containers may have the same host name and process
+/// id.
+pub(crate) fn unique_suffix() -> String {
+    static COUNTER: AtomicU64 = AtomicU64::new(0);
+    static RANDOM: OnceLock<u64> = OnceLock::new();
+    let random = RANDOM.get_or_init(|| RandomState::new().build_hasher().finish()) >> 32;
+    let count = COUNTER.fetch_add(1, Ordering::Relaxed);
+    format!("{}-{}-{random:08x}-{count}", crate::host::name(), std::process::id())
+}
 
 /// A unique temporary name; if it still exists on drop, it was not published and is removed.
 pub(super) struct Temporary<'d> {
@@ -19,14 +31,12 @@ pub(super) struct Temporary<'d> {
 impl<'d> Temporary<'d> {
     /// In the directory of `target`, because a rename cannot cross file systems.
     pub fn beside(disk: &'d dyn Disk, target: &Path) -> Result<Self> {
-        static COUNTER: AtomicU64 = AtomicU64::new(0);
         let Some(name) = target.file_name() else {
             return Err(Error::create(target, "the path has no file name"));
         };
         let mut temporary = OsString::from(TEMPORARY_PREFIX);
         temporary.push(name);
-        let count = COUNTER.fetch_add(1, Ordering::Relaxed);
-        temporary.push(format!("-{}-{}-{count}", crate::host::name(), std::process::id()));
+        temporary.push(format!("-{}", unique_suffix()));
         Ok(Self { path: target.with_file_name(temporary), disk })
     }
 }

@@ -299,6 +299,11 @@ fn is_of(queued: &Queued, id: &str) -> bool {
     queued.id == id || base == id || queued.id.contains('[') && id.split('_').next() == Some(base)
 }
 
+/// The record of a folder for which no job is submitted.
+pub fn left(path: &Path, why: &str) -> Done {
+    done(path, LEFT, None, why)
+}
+
 fn done(path: &Path, done: &'static str, job: Option<String>, why: &str) -> Done {
     Done { run: path.display().to_string(), done, job, why: why.into() }
 }

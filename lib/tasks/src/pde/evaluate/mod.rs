@@ -15,7 +15,6 @@ mod report;
 mod result;
 mod scores;
 pub(crate) mod spectrum;
-mod statistics;
 mod views;
 
 pub use batch::{Batch, Cost, Frames, Space};
@@ -27,7 +26,6 @@ pub use report::{metrics_csv, metrics_json, rows, summary, times};
 pub use result::{Evaluation, Regime};
 pub use scores::{Model, Scores};
 pub use spectrum::{BANDS, Spectrum, in_bands};
-pub(crate) use statistics::rank_correlation;
 pub use views::{Averaged, Views};
 
 use crate::TrainedModel;

@@ -3,7 +3,7 @@
 use super::batch::Cost;
 use super::errors::{Quantities, nrmse};
 use super::scores::{Model, Scores};
-use super::statistics::{Stratum, bootstrap, geometric_mean, quantile, rank_correlation};
+use crate::statistics::{Stratum, bootstrap, geometric_mean, interval, quantile, rank_correlation};
 use data::fields::parameter::Parameter;
 use learn::score::Bits;
 use serde::{Deserialize, Serialize};
@@ -121,7 +121,8 @@ impl Evaluation {
         let Some(at) = models.iter().position(|own| *own == model) else { return Vec::new() };
         let all = || self.regimes[regimes.clone()].iter().flat_map(|regime| &regime.sums);
         let errors: Vec<f64> = all().map(|sums| sums.nrmse(at)).collect();
-        let stratum = |number: usize| {
+        // The rollouts from all start frames of a trajectory are resampled together.
+        let clusters = |number: usize| -> Vec<[f64; 4]> {
             let regime = &self.regimes[number];
             let cluster = |rollouts: &[RolloutSums]| {
                 rollouts.iter().fold([0.0; 4], |[squared, target, log, count], sums| {
@@ -129,13 +130,24 @@ impl Evaluation {
                     [squared + sums.squared[at].0, target + sums.target.0, log, count + 1.0]
                 })
             };
-            let clusters = regime.sums.chunks(regime.by_start.len()).map(cluster).collect();
-            Stratum { number: number as u64, clusters }
+            regime.sums.chunks(regime.by_start.len()).map(cluster).collect()
         };
-        let strata: Vec<_> = regimes.clone().map(stratum).collect();
-        let [pooled, geometric] = bootstrap(&strata, |[squared, target, log, count]| {
+        let clusters: Vec<_> = regimes.clone().map(clusters).collect();
+        let stratum = |(number, clusters): (usize, &Vec<_>)| Stratum {
+            number: number as u64,
+            clusters: clusters.len(),
+        };
+        let strata: Vec<_> = regimes.clone().zip(&clusters).map(stratum).collect();
+        let resampled = bootstrap(&strata, |draws| {
+            let drawn = clusters
+                .iter()
+                .zip(draws)
+                .flat_map(|(all, draws)| draws.iter().map(|cluster| all[*cluster]));
+            let [squared, target, log, count] =
+                drawn.fold([0.0; 4], |sums, cluster| std::array::from_fn(|i| sums[i] + cluster[i]));
             [nrmse(squared, target), (log / count).exp()]
         });
+        let [pooled, geometric] = [0, 1].map(|i| interval(resampled.iter().map(|all| all[i])));
         let mut quantities = vec![
             ("nrmse_low", pooled[0]),
             ("nrmse_high", pooled[1]),

@@ -1,4 +1,4 @@
-//! Statistics over rollouts: means and quantiles that no single rollout dominates, rank correlation, and bootstrap
+//! Statistics of evaluations: means and quantiles that no single sample dominates, rank correlation, and bootstrap
 //! intervals.
 
 use rayon::prelude::*;
@@ -52,37 +52,34 @@ fn ranks(values: &[f64]) -> Vec<f64> {
     ranks
 }
 
-/// Clusters of samples that are resampled as a whole, each as sums over its samples.
-pub struct Stratum<const N: usize> {
+/// Clusters of samples that are resampled as a whole.
+#[derive(Clone, Copy, Debug)]
+pub struct Stratum {
     /// Key of its random numbers.
     pub number: u64,
-    /// The sums of each cluster.
-    pub clusters: Vec<[f64; N]>,
+    /// Number of clusters.
+    pub clusters: usize,
 }
 
-/// Percentile bootstrap (Efron 1979): bounds of 95 % intervals of values that `of` computes from sums over clusters.
-/// Each resample draws as many clusters as there are, with replacement, from every stratum. The random numbers are a
+/// Bootstrap (Efron 1979): what `of` computes from each of [`RESAMPLES`] resamples. A resample draws as many clusters as
+/// there are, with replacement, from every stratum; `of` takes the drawn clusters by stratum. The random numbers are a
 /// function of stratum, resample and draw.
-pub fn bootstrap<const N: usize, const K: usize>(
-    strata: &[Stratum<N>],
-    of: impl Fn([f64; N]) -> [f64; K] + Sync,
-) -> [[f64; 2]; K] {
+pub fn bootstrap<T: Send>(strata: &[Stratum], of: impl Fn(&[Vec<usize>]) -> T + Sync) -> Vec<T> {
     let random = Philox::new(0, Purpose::Bootstrap);
-    let resample = |number: u64| {
-        let mut sums = [0.0; N];
-        for stratum in strata {
-            let (random, count) = (random.at_source(stratum.number), stratum.clusters.len() as u64);
-            for draw in 0..count {
-                let cluster = &stratum.clusters[random.below(number, draw, count) as usize];
-                sums.iter_mut().zip(cluster).for_each(|(sum, value)| *sum += value);
-            }
-        }
-        of(sums)
+    let resample = |resample: u64| {
+        let drawn = |stratum: &Stratum| {
+            let (random, count) = (random.at_source(stratum.number), stratum.clusters as u64);
+            (0..count).map(|draw| random.below(resample, draw, count) as usize).collect()
+        };
+        of(&strata.iter().map(drawn).collect::<Vec<_>>())
     };
-    let resampled: Vec<[f64; K]> = (0..RESAMPLES).into_par_iter().map(resample).collect();
-    std::array::from_fn(|value| {
-        [0.025, 0.975].map(|q| quantile(resampled.iter().map(|all| all[value]).collect(), q))
-    })
+    (0..RESAMPLES).into_par_iter().map(resample).collect()
+}
+
+/// Bounds of the 95 % interval of a value, from its values in the resamples of [`bootstrap`]: the percentile method.
+pub fn interval(resampled: impl Iterator<Item = f64>) -> [f64; 2] {
+    let resampled: Vec<f64> = resampled.collect();
+    [0.025, 0.975].map(|q| quantile(resampled.clone(), q))
 }
 
 #[cfg(test)]
@@ -117,22 +114,26 @@ mod tests {
     fn the_interval_of_a_mean_is_that_of_its_standard_error() {
         let n = 400;
         let random = Philox::new(test_support::seed(), Purpose::Test);
-        let clusters: Vec<[f64; 2]> =
-            (0..n).map(|i| [f64::from(random.normal(0, i)), 1.0]).collect();
-        let mean = clusters.iter().map(|c| c[0]).sum::<f64>() / n as f64;
-        let variance = clusters.iter().map(|c| (c[0] - mean).powi(2)).sum::<f64>() / n as f64;
+        let values: Vec<f64> = (0..n).map(|i| f64::from(random.normal(0, i))).collect();
+        let mean = values.iter().sum::<f64>() / n as f64;
+        let variance = values.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n as f64;
         let error = (variance / n as f64).sqrt();
         // Two strata of half the clusters each have nearly the same interval as one.
-        let (low, high) = clusters.split_at(n as usize / 2);
-        for strata in [vec![clusters.clone()], vec![low.to_vec(), high.to_vec()]] {
-            let strata: Vec<Stratum<2>> =
-                (0..).zip(strata).map(|(number, clusters)| Stratum { number, clusters }).collect();
-            let [[low, high]] = bootstrap(&strata, |[sum, count]| [sum / count]);
+        for clusters in [n as usize, n as usize / 2] {
+            let strata = values.chunks(clusters).zip(0..);
+            let strata: Vec<Stratum> =
+                strata.map(|(own, number)| Stratum { number, clusters: own.len() }).collect();
+            let means = bootstrap(&strata, |draws| {
+                let all = values.chunks(clusters).zip(draws);
+                let drawn = all.flat_map(|(own, draws)| draws.iter().map(|i| own[*i]));
+                drawn.sum::<f64>() / n as f64
+            });
+            let [low, high] = interval(means.into_iter());
             assert!(((mean - low) / error - 1.96).abs() < 0.35, "{low} {mean} {error}");
             assert!(((high - mean) / error - 1.96).abs() < 0.35, "{high} {mean} {error}");
         }
         // A single cluster has no spread.
-        let single = [Stratum { number: 0, clusters: vec![[3.0, 2.0]] }];
-        assert_eq!(bootstrap(&single, |[sum, count]| [sum / count]), [[1.5, 1.5]]);
+        let single = bootstrap(&[Stratum { number: 0, clusters: 1 }], |draws| draws[0][0]);
+        assert!(single.iter().all(|drawn| *drawn == 0));
     }
 }

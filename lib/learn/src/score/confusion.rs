@@ -1,0 +1,163 @@
+//! The confusion matrix of a classifier and the metrics that are functions of it.
+
+use serde::{Deserialize, Serialize};
+
+/// The confusion matrix of a classifier.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Confusion {
+    /// [classes, classes], indexed by true class, then by predicted class.
+    counts: Vec<Vec<u64>>,
+}
+
+/// The scores of one class, or an average over classes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct ClassScores {
+    /// tp/(tp + fp).
+    pub precision: f64,
+    /// tp/(tp + fn).
+    pub recall: f64,
+    /// 2·tp/(2·tp + fp + fn).
+    #[serde(rename = "f1-score")]
+    pub f1: f64,
+    /// tp + fn, the number of samples of the class.
+    pub support: u64,
+}
+
+impl ClassScores {
+    /// The scores of a class with `hits` true positives among `predicted` predictions, and `support` samples. 0/0 counts
+    /// as 0.
+    pub fn of_counts(hits: u64, predicted: u64, support: u64) -> Self {
+        let ratio = |divisor: f64| if divisor == 0.0 { 0.0 } else { hits as f64 / divisor };
+        Self {
+            precision: ratio(predicted as f64),
+            recall: ratio(support as f64),
+            f1: ratio((support + predicted) as f64 / 2.0),
+            support,
+        }
+    }
+
+    /// Averages over classes with these weights; all 0 if the weights are.
+    pub fn average(classes: &[Self], weight: impl Fn(&Self) -> f64) -> Self {
+        let total: f64 = classes.iter().map(&weight).sum();
+        let mean = |of: fn(&Self) -> f64| match total == 0.0 {
+            true => 0.0,
+            false => classes.iter().map(|own| weight(own) * of(own)).sum::<f64>() / total,
+        };
+        Self {
+            precision: mean(|own| own.precision),
+            recall: mean(|own| own.recall),
+            f1: mean(|own| own.f1),
+            support: classes.iter().map(|own| own.support).sum(),
+        }
+    }
+}
+
+impl Confusion {
+    /// The matrix of `classes` classes without samples.
+    pub fn new(classes: usize) -> Self {
+        Self { counts: vec![vec![0; classes]; classes] }
+    }
+
+    /// Counts one sample of class `truth` that was predicted as `prediction`.
+    pub fn add(&mut self, truth: usize, prediction: usize) {
+        self.add_counts(truth, prediction, 1);
+    }
+
+    /// Counts so many samples of class `truth` that were predicted as `prediction`.
+    pub fn add_counts(&mut self, truth: usize, prediction: usize, count: u64) {
+        let classes = self.counts.len().max(truth + 1).max(prediction + 1);
+        if classes > self.counts.len() {
+            self.counts.resize_with(classes, Vec::new);
+            self.counts.iter_mut().for_each(|row| row.resize(classes, 0));
+        }
+        self.counts[truth][prediction] += count;
+    }
+
+    /// Adds the counts of other samples.
+    pub fn merge(&mut self, other: &Self) {
+        for (truth, row) in other.counts.iter().enumerate() {
+            (0..).zip(row).for_each(|(prediction, n)| self.add_counts(truth, prediction, *n));
+        }
+    }
+
+    /// The counts, [classes, classes], indexed by true class, then by predicted class.
+    pub fn counts(&self) -> &[Vec<u64>] {
+        &self.counts
+    }
+
+    /// Number of samples.
+    pub fn samples(&self) -> u64 {
+        self.counts.iter().flatten().sum()
+    }
+
+    /// The share of samples on the diagonal; NaN without samples.
+    pub fn accuracy(&self) -> f64 {
+        let right: u64 = self.counts.iter().enumerate().map(|(class, row)| row[class]).sum();
+        right as f64 / self.samples() as f64
+    }
+
+    /// The scores of a class.
+    pub fn of_class(&self, class: usize) -> ClassScores {
+        let row = &self.counts[class];
+        let predicted = self.counts.iter().map(|row| row[class]).sum();
+        ClassScores::of_counts(row[class], predicted, row.iter().sum())
+    }
+
+    /// The classes that occur as a true or a predicted class, with their scores.
+    pub fn of_classes(&self) -> Vec<(usize, ClassScores)> {
+        let occurs = |class: usize| {
+            self.counts[class]
+                .iter()
+                .chain(self.counts.iter().map(|row| &row[class]))
+                .any(|n| *n > 0)
+        };
+        let classes = (0..self.counts.len()).filter(|class| occurs(*class));
+        classes.map(|class| (class, self.of_class(class))).collect()
+    }
+
+    /// The mean of the scores over the classes that occur as a true or a predicted class, as scikit-learn's
+    /// `average="macro"`.
+    pub fn macro_average(&self) -> ClassScores {
+        self.average(|_| 1.0)
+    }
+
+    /// The mean of the scores over the samples, each with the scores of its true class, as scikit-learn's
+    /// `average="weighted"`.
+    pub fn weighted_average(&self) -> ClassScores {
+        self.average(|class| class.support as f64)
+    }
+
+    fn average(&self, weight: impl Fn(&ClassScores) -> f64) -> ClassScores {
+        let classes: Vec<ClassScores> = self.of_classes().into_iter().map(|(_, own)| own).collect();
+        ClassScores::average(&classes, weight)
+    }
+
+    /// `accuracy` and the [macro averages](Self::macro_average) of precision, recall and F1.
+    pub fn metrics(&self) -> [(&'static str, f64); 4] {
+        let ClassScores { precision, recall, f1, .. } = self.macro_average();
+        let accuracy = self.accuracy();
+        [("accuracy", accuracy), ("precision", precision), ("recall", recall), ("macro_f1", f1)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Confusion matrix [[5, 1, 0], [2, 3, 1], [0, 0, 4]], plus a class that does not occur.
+    #[test]
+    fn metrics_of_a_confusion_matrix_are_those_of_its_counts() {
+        let mut confusion = Confusion::default();
+        let counts = [(0, 0, 5), (0, 1, 1), (1, 0, 2), (1, 1, 3), (1, 2, 1), (2, 2, 4), (4, 4, 0)];
+        counts.into_iter().for_each(|(truth, found, n)| confusion.add_counts(truth, found, n));
+        let expected = [
+            12.0 / 16.0,
+            (5.0 / 7.0 + 3.0 / 4.0 + 4.0 / 5.0) / 3.0,
+            (5.0 / 6.0 + 3.0 / 6.0 + 1.0) / 3.0,
+            (10.0 / 13.0 + 6.0 / 10.0 + 8.0 / 9.0) / 3.0,
+        ];
+        for ((name, found), expected) in confusion.metrics().into_iter().zip(expected) {
+            assert!((found - expected).abs() < 1e-15, "{name}: {found}, not {expected}");
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! The trials of a journal of Optuna's `JournalFileBackend`: one operation per line, with the numbers and names of
+//! optuna.storages.journal.
+
+use super::Former;
+use crate::config::Direction;
+use crate::record::End;
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+
+const CREATE_STUDY: u64 = 0;
+const DELETE_STUDY: u64 = 1;
+const CREATE_TRIAL: u64 = 4;
+const SET_PARAM: u64 = 5;
+const SET_STATE: u64 = 6;
+const SET_INTERMEDIATE: u64 = 7;
+const DISCARD_TRIALS: u64 = 10;
+
+/// A study of the journal.
+struct Found {
+    name: String,
+    directions: Vec<u64>,
+    is_deleted: bool,
+}
+
+/// The trials of the study with this name, or of the only one, and its direction. Errors: what is wrong.
+pub fn read(text: &str, name: Option<&str>) -> Result<(Vec<Former>, Direction), String> {
+    let mut studies: Vec<Found> = Vec::new();
+    // Each with its study; a trial's id is its place.
+    let mut trials: Vec<(u64, Former)> = Vec::new();
+    let lines: Vec<&str> = text.lines().collect();
+    for (at, line) in lines.iter().enumerate() {
+        let record = match parse(line) {
+            Some(record) => record,
+            // The last one may be incomplete.
+            None if at + 1 == lines.len() => break,
+            None => {
+                return Err(format!("line {} is not an operation of an Optuna journal", at + 1));
+            }
+        };
+        let number = |key: &str| record.get(key).and_then(Value::as_u64);
+        let study = number("study_id").unwrap_or(u64::MAX);
+        let exists = studies.get(study as usize).is_some_and(|found| !found.is_deleted);
+        let trial = number("trial_id").and_then(|id| trials.get_mut(id as usize));
+        // A trial that has ended does not change.
+        let trial = trial.map(|(_, own)| own).filter(|own| own.state.is_none());
+        match (number("op_code"), trial) {
+            (Some(CREATE_STUDY), _) => {
+                let name = record.get("study_name").and_then(Value::as_str).unwrap_or_default();
+                let directions = record.get("directions").and_then(Value::as_array);
+                let directions =
+                    directions.into_iter().flatten().filter_map(Value::as_u64).collect();
+                if !studies.iter().any(|found| found.name == name && !found.is_deleted) {
+                    studies.push(Found { name: name.into(), directions, is_deleted: false });
+                }
+            }
+            (Some(DELETE_STUDY), _) if exists => studies[study as usize].is_deleted = true,
+            (Some(CREATE_TRIAL), _) if exists => trials.push((study, created(&record))),
+            (Some(SET_PARAM), Some(own)) => {
+                let name = record.get("param_name").and_then(Value::as_str).unwrap_or_default();
+                let value =
+                    external(record.get("distribution"), record.get("param_value_internal"));
+                own.params.extend(value.map(|value| (name.to_string(), value)));
+            }
+            (Some(SET_STATE), Some(own)) => {
+                own.value = value(record.get("values")).or(own.value);
+                own.state = state(number("state"));
+            }
+            (Some(SET_INTERMEDIATE), Some(own)) => {
+                let value = record.get("intermediate_value").and_then(Value::as_f64);
+                own.values.extend(number("step").map(|step| (step, value)));
+            }
+            (Some(DISCARD_TRIALS), _) => {
+                return Err("it has discarded trials, which is not supported".into());
+            }
+            _ => {}
+        }
+    }
+    let left = || studies.iter().zip(0..).filter(|(found, _)| !found.is_deleted);
+    let mut wanted = left().filter(|(found, _)| name.is_none_or(|name| found.name == name));
+    let (study, id) = match (wanted.next(), wanted.next()) {
+        (Some(found), None) => found,
+        _ => {
+            let names: Vec<&str> = left().map(|(found, _)| found.name.as_str()).collect();
+            return Err(match names.is_empty() {
+                true => "it has no study".into(),
+                false => format!("name one of its studies with --name: {}", names.join(", ")),
+            });
+        }
+    };
+    let direction = match study.directions[..] {
+        [1] => Direction::Minimize,
+        [2] => Direction::Maximize,
+        _ => return Err(format!("study {} does not have one objective", study.name)),
+    };
+    let own = trials.into_iter().filter(|(study, _)| *study == id).map(|(_, own)| own);
+    Ok((own.collect(), direction))
+}
+
+/// An operation. Python writes numbers that are not finite, which JSON does not have.
+fn parse(line: &str) -> Option<Map<String, Value>> {
+    serde_json::from_str(line).ok().or_else(|| {
+        let mut is_quoted = false;
+        // At the quotes; those within a string have a backslash before them.
+        let parts = line.split_inclusive('"').map(|part| {
+            let plain = |part: &str| {
+                let part = part.replace("-Infinity", "null").replace("Infinity", "null");
+                part.replace("NaN", "null")
+            };
+            let text = if is_quoted { part.to_string() } else { plain(part) };
+            is_quoted ^= part.ends_with('"') && !(is_quoted && part.ends_with("\\\""));
+            text
+        });
+        serde_json::from_str(&parts.collect::<String>()).ok()
+    })
+}
+
+/// A trial when it is created; one that was added as a whole has all of its fields.
+fn created(record: &Map<String, Value>) -> Former {
+    let object = |key: &str| record.get(key).and_then(Value::as_object);
+    let distribution = |name: &str| object("distributions").and_then(|all| all.get(name));
+    let params = object("params").into_iter().flatten().filter_map(|(name, number)| {
+        Some((name.clone(), external(distribution(name), Some(number))?))
+    });
+    let step = |(step, value): (&String, &Value)| Some((step.parse().ok()?, value.as_f64()));
+    let values = object("intermediate_values").into_iter().flatten();
+    Former {
+        params: params.collect(),
+        state: state(record.get("state").and_then(Value::as_u64)),
+        value: value(record.get("values")).or_else(|| record.get("value")?.as_f64()),
+        values: values.filter_map(step).collect::<BTreeMap<_, _>>(),
+    }
+}
+
+fn value(values: Option<&Value>) -> Option<f64> {
+    values?.as_array()?.first()?.as_f64()
+}
+
+/// optuna.trial.TrialState. What a failure says of the parameters is not recorded.
+fn state(number: Option<u64>) -> Option<End> {
+    match number {
+        Some(1) => Some(End::Complete),
+        Some(2) => Some(End::Pruned),
+        Some(3) => Some(End::Failed),
+        _ => None,
+    }
+}
+
+/// The value that a number stands for in a distribution, which is JSON in a string.
+fn external(distribution: Option<&Value>, number: Option<&Value>) -> Option<Value> {
+    let (number, distribution) = (number?, distribution?.as_str()?);
+    let distribution: Value = serde_json::from_str(distribution).ok()?;
+    let attributes = distribution.get("attributes")?;
+    match distribution.get("name")?.as_str()? {
+        "CategoricalDistribution" => {
+            attributes.get("choices")?.get(number.as_f64()? as usize).cloned()
+        }
+        name if name.starts_with("Int") => Some(Value::from(number.as_f64()? as i64)),
+        _ => Some(number.clone()),
+    }
+}

@@ -1,0 +1,302 @@
+//! Trials of earlier studies, from which the sampler of a round learns.
+//!
+//! They lie in `imported/NNNN.json`, one file per import, and are no trials of the study: they have no numbers, so the round
+//! of a trial still follows from its number. Samplers see them as trials that ended before the first one; pruners, narrowing
+//! and results do not see them.
+
+mod journal;
+
+use crate::config::{Direction, StudyConfig};
+use crate::record::End;
+use crate::samplers::Sampler;
+use crate::space::{Parameter, Space};
+use crate::study::Study;
+use crate::trial::{Point, Trial};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use unix::publish::{create_folder, publish_new};
+use unix::{Error, Result, small, text, warn};
+
+/// Maximum size in bytes of a file of trials.
+const MAX_BYTES: u64 = 1 << 30;
+
+/// A trial of another study.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Former {
+    /// The parameters by name.
+    pub params: BTreeMap<String, Value>,
+    /// How it ended.
+    pub state: Option<End>,
+    /// The final value.
+    pub value: Option<f64>,
+    /// Values of the metric by step; NaN is null.
+    #[serde(default)]
+    pub values: BTreeMap<u64, Option<f64>>,
+}
+
+/// A file of the folder.
+#[derive(Serialize, Deserialize)]
+struct Import {
+    /// The round that they are for.
+    round: String,
+    trials: Vec<Former>,
+}
+
+/// What an import has done.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Imported {
+    /// Trials that were added.
+    pub imported: usize,
+    /// Trials that had been imported before.
+    pub known: usize,
+    /// Trials that do not fit.
+    pub left_out: usize,
+}
+
+/// Adds the trials of a file to what the sampler of a round knows: an Optuna journal (of the study `name`, if it has
+/// several), or the JSON or CSV of `hpo export`. Those that do not fit the space of the round are left out with a warning.
+///
+/// Errors: 2 for a sampler that does not learn; 65 for a file of another format or direction; 66, 73, 74.
+pub fn import(study: &Study, round: usize, file: &Path, name: Option<&str>) -> Result<Imported> {
+    let own = &study.rounds()[round];
+    if !matches!(study.config().sampler(own), Sampler::Tpe(_) | Sampler::Cma(_)) {
+        let text = format!("the sampler of round {} does not learn from trials", own.name);
+        return Err(Error::usage(text));
+    }
+    let Some(space) = study.space_of(round)? else {
+        let text = format!("round {} is narrowed to results that are not there yet", own.name);
+        return Err(Error::usage(text));
+    };
+    let found = read(study, file, name)?;
+    let (names, config) = (&space.0, study.config());
+    let is_ours = |name: &&String| {
+        names.contains_key(*name) || names.keys().any(|own| config.key(own) == name.as_str())
+    };
+    let given: BTreeSet<&String> = found.iter().flat_map(|former| former.params.keys()).collect();
+    let others: Vec<&str> = given.into_iter().filter(|n| !is_ours(n)).map(|n| n.as_str()).collect();
+    if !others.is_empty() {
+        let file = file.display();
+        warn!("{file}: round {} does not search {}; left out", own.name, others.join(", "));
+    }
+    let (files, mut known) = (files(study)?, Vec::new());
+    for (_, import) in &files {
+        known.extend(import.trials.iter().filter(|_| import.round == own.name));
+    }
+    let mut done = Imported { imported: 0, known: 0, left_out: 0 };
+    let (mut trials, mut reasons) = (Vec::new(), BTreeMap::<String, usize>::new());
+    let all = found.len();
+    for former in found {
+        match fitted(config, &space, former, &mut reasons) {
+            Some(fitted) if known.contains(&&fitted) => done.known += 1,
+            Some(fitted) => trials.push(fitted),
+            None => done.left_out += 1,
+        }
+    }
+    done.imported = trials.len();
+    if !reasons.is_empty() {
+        let reasons: Vec<String> =
+            reasons.iter().map(|(reason, count)| format!("{reason} in {count}")).collect();
+        let (file, left_out) = (file.display(), done.left_out);
+        warn!("{file}: left out {left_out} of {all} trials: {}", reasons.join(", "));
+    }
+    if !trials.is_empty() {
+        let import = text::json_pretty(&Import { round: own.name.clone(), trials })?;
+        let mut number = files.len();
+        create_folder(&folder(study))?;
+        while !publish_new(&folder(study).join(format!("{number:04}.json")), import.as_bytes())? {
+            number += 1;
+        }
+    }
+    Ok(done)
+}
+
+/// The trials imported for a round, as its sampler sees them. Their numbers are those that no trial has. Errors: 65, 66, 74.
+pub fn imported(study: &Study, round: usize, space: &Space) -> Result<Vec<Trial>> {
+    let sign = study.config().direction.sign();
+    let number = |value: Option<f64>| value.map_or(f64::NAN, |value| sign * value);
+    let files = files(study)?.into_iter().map(|(_, import)| import);
+    let own = files.filter(|import| import.round == study.rounds()[round].name);
+    let trials = own.flat_map(|import| import.trials).enumerate().filter_map(|(at, own)| {
+        let state = own.state?;
+        Some(Trial {
+            number: u64::MAX - at as u64,
+            state: state.state(),
+            point: space.point(&own.params),
+            value: (state == End::Complete).then(|| number(own.value)),
+            intermediate: own.values.iter().map(|(step, value)| (*step, number(*value))).collect(),
+        })
+    });
+    Ok(trials.collect())
+}
+
+fn folder(study: &Study) -> PathBuf {
+    study.folder().join("imported")
+}
+
+/// The imports in the order of their numbers.
+fn files(study: &Study) -> Result<Vec<(PathBuf, Import)>> {
+    let folder = folder(study);
+    if folder.symlink_metadata().is_err() {
+        return Ok(Vec::new());
+    }
+    let entries = std::fs::read_dir(&folder).map_err(|cause| Error::open(&folder, cause))?;
+    let mut paths = Vec::new();
+    for entry in entries {
+        paths.push(entry.map_err(|cause| Error::io(&folder, cause))?.path());
+    }
+    let is_number = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        name.strip_suffix(".json").is_some_and(|stem| stem.parse::<u64>().is_ok())
+    };
+    paths.retain(is_number);
+    paths.sort();
+    let mut imports = Vec::new();
+    for path in paths {
+        let advice = "move it away and import the trials again";
+        imports.extend(small::read_json(&path, MAX_BYTES, advice)?.map(|import| (path, import)));
+    }
+    Ok(imports)
+}
+
+/// The trials of a file that have ended.
+fn read(study: &Study, file: &Path, name: Option<&str>) -> Result<Vec<Former>> {
+    let wrong = |cause: String| Error::data(format!("{}: {cause}", file.display()));
+    let bytes = small::read(file, MAX_BYTES)?;
+    let text = std::str::from_utf8(&bytes).map_err(|cause| wrong(cause.to_string()))?;
+    let mut trials = match text.trim_start().chars().next() {
+        Some('{') => {
+            let (trials, direction) = journal::read(text, name).map_err(wrong)?;
+            if direction != study.config().direction {
+                let word =
+                    |direction| if direction == Direction::Minimize { "mini" } else { "maxi" };
+                let (theirs, ours) = (word(direction), word(study.config().direction));
+                return Err(wrong(format!("its study {theirs}mizes, and this one {ours}mizes")));
+            }
+            trials
+        }
+        Some('[') => from_json(text).map_err(wrong)?,
+        _ => from_csv(text).map_err(wrong)?,
+    };
+    trials.retain(|trial| trial.state.is_some());
+    Ok(trials)
+}
+
+fn end(word: &str) -> Option<End> {
+    let all = [End::Complete, End::Pruned, End::Diverged, End::OutOfMemory, End::Failed];
+    all.into_iter().find(|end| end.name().eq_ignore_ascii_case(word)).or(match word {
+        "FAIL" => Some(End::Failed),
+        _ => None,
+    })
+}
+
+/// The list of trials_history.json.
+fn from_json(text: &str) -> Result<Vec<Former>, String> {
+    let list: Vec<Map<String, Value>> =
+        serde_json::from_str(text).map_err(|cause| cause.to_string())?;
+    let former = |entry: Map<String, Value>| {
+        let params = entry.get("params").and_then(Value::as_object);
+        let params = params.ok_or("an entry without params; expected the JSON of hpo export")?;
+        Ok(Former {
+            params: params.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
+            state: entry.get("state").and_then(Value::as_str).and_then(end),
+            value: entry.get("value").and_then(Value::as_f64),
+            values: BTreeMap::new(),
+        })
+    };
+    list.into_iter().map(former).collect()
+}
+
+/// A table with the columns state and value, and one for each parameter.
+fn from_csv(text: &str) -> Result<Vec<Former>, String> {
+    let mut reader = csv::Reader::from_reader(text.as_bytes());
+    let header = reader.headers().map_err(|cause| cause.to_string())?.clone();
+    let column = |name: &str| header.iter().position(|column| column == name);
+    let (Some(state), Some(value)) = (column("state"), column("value")) else {
+        return Err("neither an Optuna journal nor the JSON or CSV of hpo export".into());
+    };
+    let own = ["number", "round", "state", "value", "error"];
+    let mut trials = Vec::new();
+    for row in reader.records() {
+        let row = row.map_err(|cause| cause.to_string())?;
+        let cells =
+            header.iter().zip(&row).filter(|(name, cell)| !own.contains(name) && !cell.is_empty());
+        trials.push(Former {
+            params: cells.map(|(name, cell)| (name.to_string(), cell.into())).collect(),
+            state: row.get(state).and_then(end),
+            value: row.get(value).and_then(|cell| cell.parse().ok()),
+            values: BTreeMap::new(),
+        });
+    }
+    Ok(trials)
+}
+
+/// A trial with the parameters of the space; `None`, with the reason counted, if it says nothing about them.
+fn fitted(
+    config: &StudyConfig,
+    space: &Space,
+    former: Former,
+    reasons: &mut BTreeMap<String, usize>,
+) -> Option<Former> {
+    let found = parameters(config, space, &former).and_then(|params| {
+        let is_finite = former.value.is_some_and(f64::is_finite);
+        match former.state {
+            Some(End::Failed) | None => Err("it failed".into()),
+            Some(End::Complete) if !is_finite => Err("no value".into()),
+            _ => Ok(params),
+        }
+    });
+    match found {
+        Ok(params) => Some(Former { params, ..former }),
+        Err(reason) => {
+            *reasons.entry(reason).or_default() += 1;
+            None
+        }
+    }
+}
+
+/// The values of the active parameters. Errors: the first one that is missing or outside of the space.
+fn parameters(
+    config: &StudyConfig,
+    space: &Space,
+    former: &Former,
+) -> Result<BTreeMap<String, Value>, String> {
+    let mut point = Point::new();
+    for name in space.order().into_iter().filter(|name| space.0.contains_key(*name)) {
+        if !space.is_active(name, &point) {
+            continue;
+        }
+        let parameter = &space.0[name];
+        let given = former.params.get(name).or_else(|| former.params.get(config.key(name)));
+        let number = match given {
+            Some(value) => {
+                number(parameter, value).ok_or_else(|| format!("{name} outside of the space"))?
+            }
+            // What is the same in all trials of this study may have been so in those of the other.
+            None => {
+                let single = parameter.domain().values().filter(|_| parameter.domain().is_single());
+                single.and_then(|mut values| values.next()).ok_or_else(|| format!("no {name}"))?
+            }
+        };
+        point.insert(name.to_string(), number);
+    }
+    Ok(space.values(&point))
+}
+
+/// The number that stands for a value, which may be the text of one.
+fn number(parameter: &Parameter, value: &Value) -> Option<f64> {
+    let found = parameter.number(value).or_else(|| {
+        let text = value.as_str()?;
+        let is_same = |value: &Value| text == format!("{value}");
+        match parameter {
+            Parameter::Categorical { choices, .. } => {
+                choices.iter().position(is_same).map(|i| i as f64)
+            }
+            Parameter::Fixed { value, .. } => is_same(value).then_some(0.0),
+            _ => parameter.number(&Value::from(text.parse::<f64>().ok()?)),
+        }
+    })?;
+    let is_int = matches!(parameter, Parameter::Int { .. });
+    (!is_int || found.fract() == 0.0).then_some(found)
+}

@@ -1,0 +1,87 @@
+//! The loss of classification: cross entropy with weights of classes and smoothed labels.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use unix::config::Violations;
+
+/// Weights of the classes. The loss is Σ w(y)·l / Σ w(y), with the loss l of each text and its class y.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum ClassWeights {
+    /// Equal weights.
+    #[default]
+    None,
+    /// N/(C·n) for a class with n of the N texts of the training split, C classes (scikit-learn's `balanced`).
+    Balanced,
+    /// (1 - β)/(1 - βⁿ), scaled to a mean of 1 (Cui et al. 2019, the effective number of samples).
+    Effective {
+        /// β, at least 0 and less than 1.
+        #[serde(default = "beta")]
+        beta: f64,
+    },
+}
+
+fn beta() -> f64 {
+    0.999
+}
+
+/// The loss.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ClassifyLoss {
+    /// Share of the target probability that is spread over all classes (Szegedy et al. 2016).
+    pub label_smoothing: f64,
+    /// Weights of the classes.
+    pub class_weights: ClassWeights,
+}
+
+impl ClassifyLoss {
+    /// What the schema does not express.
+    pub fn violations(&self) -> Violations {
+        let mut violations = Violations::new();
+        if !(0.0..1.0).contains(&self.label_smoothing) {
+            violations
+                .push(("label_smoothing".into(), "must be at least 0 and less than 1".into()));
+        }
+        if let ClassWeights::Effective { beta } = self.class_weights
+            && !(0.0..1.0).contains(&beta)
+        {
+            let text = "must be at least 0 and less than 1".into();
+            violations.push(("class_weights.beta".into(), text));
+        }
+        violations
+    }
+}
+
+impl ClassWeights {
+    /// The weight of each class, given the number of training texts of each. A class without texts has weight 0.
+    pub fn of(self, counts: &[usize]) -> Vec<f64> {
+        let total: usize = counts.iter().sum();
+        let weight = |count: f64| match self {
+            Self::None => 1.0,
+            Self::Balanced => total as f64 / (counts.len() as f64 * count),
+            Self::Effective { beta } => (1.0 - beta) / (1.0 - beta.powf(count)),
+        };
+        let all: Vec<f64> =
+            counts.iter().map(|n| if *n == 0 { 0.0 } else { weight(*n as f64) }).collect();
+        let Self::Effective { .. } = self else { return all };
+        let present = counts.iter().filter(|count| **count > 0).count();
+        let mean = all.iter().sum::<f64>() / present as f64;
+        all.iter().map(|weight| weight / mean).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weights_of_classes() {
+        assert_eq!(ClassWeights::None.of(&[3, 0, 1]), [1.0, 0.0, 1.0]);
+        assert_eq!(ClassWeights::Balanced.of(&[6, 2]), [8.0 / 12.0, 2.0]);
+        // (1 - 0.5)/(1 - 0.25) and (1 - 0.5)/(1 - 0.5), before they are scaled.
+        let found = ClassWeights::Effective { beta: 0.5 }.of(&[2, 1]);
+        let expected = [0.8, 1.2];
+        assert!(found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-12), "{found:?}");
+    }
+}

@@ -1,0 +1,95 @@
+//! Named metrics with their bootstrap intervals.
+
+use crate::statistics::{Stratum, bootstrap, interval};
+use serde::ser::{Serialize, SerializeMap, Serializer};
+
+/// Metrics by name, in the order of an evaluation file.
+pub type Values = Vec<(&'static str, Option<f64>)>;
+
+/// One metric.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Metric {
+    /// Its key in an evaluation file.
+    pub name: &'static str,
+    /// Its value; `None` if it is undefined for these samples.
+    pub value: Option<f64>,
+    /// Bounds of its 95 % interval, if one was computed.
+    pub interval: Option<[f64; 2]>,
+}
+
+/// Metrics in the order of an evaluation file. Serialised as a map from `NAME` to the value or null, and from `NAME_low`
+/// and `NAME_high` to the bounds of the interval.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Metrics(pub Vec<Metric>);
+
+impl Metrics {
+    /// The metric called `name`, if there is one and it is defined.
+    pub fn get(&self, name: &str) -> Option<f64> {
+        self.0.iter().find(|metric| metric.name == name)?.value
+    }
+
+    /// The metrics that `of` computes when each sample counts once, with intervals from resamples if `groups` is given.
+    ///
+    /// `of` takes how often each sample counts. Samples of the same group are resampled together; groups are numbers
+    /// from 0, one for each sample. Resamples in which a metric is undefined are left out of its interval.
+    pub(super) fn of(
+        samples: usize,
+        resampling: Resampling,
+        of: impl Fn(&[u32]) -> Values + Sync,
+    ) -> Self {
+        let values = of(&vec![1; samples]);
+        let resampled = match resampling {
+            Resampling::None => Vec::new(),
+            Resampling::Samples => {
+                bootstrap(&[Stratum { number: 0, clusters: samples }], |draws| {
+                    of(&counts(samples, &draws[0]))
+                })
+            }
+            Resampling::Groups(groups) => {
+                let clusters = groups.iter().max().map_or(0, |last| last + 1);
+                bootstrap(&[Stratum { number: 0, clusters }], |draws| {
+                    let drawn = counts(clusters, &draws[0]);
+                    of(&groups.iter().map(|group| drawn[*group]).collect::<Vec<_>>())
+                })
+            }
+        };
+        let metric = |(at, (name, value)): (usize, (&'static str, Option<f64>))| {
+            let mut defined = resampled.iter().filter_map(|values| values[at].1).peekable();
+            let bounded = value.is_some() && defined.peek().is_some();
+            Metric { name, value, interval: bounded.then(|| interval(defined)) }
+        };
+        Self(values.into_iter().enumerate().map(metric).collect())
+    }
+}
+
+/// How often each of `all` was drawn.
+fn counts(all: usize, draws: &[usize]) -> Vec<u32> {
+    let mut counts = vec![0; all];
+    draws.iter().for_each(|drawn| counts[*drawn] += 1);
+    counts
+}
+
+/// What a bootstrap resamples.
+#[derive(Clone, Copy, Debug)]
+pub enum Resampling<'a> {
+    /// Nothing: values have no intervals.
+    None,
+    /// Single samples.
+    Samples,
+    /// All samples of a group together; the group of each sample, numbered from 0 without gaps.
+    Groups(&'a [usize]),
+}
+
+impl Serialize for Metrics {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        for Metric { name, value, interval } in &self.0 {
+            map.serialize_entry(name, value)?;
+            if let Some([low, high]) = interval {
+                map.serialize_entry(&format!("{name}_low"), low)?;
+                map.serialize_entry(&format!("{name}_high"), high)?;
+            }
+        }
+        map.end()
+    }
+}

@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+"""Makes text.safetensors: the results of transformers for small BERT and RoBERTa classifiers with random weights.
+
+Run it in this folder; needs torch, transformers and safetensors (written with torch 2.15, transformers 5.24).
+lib/tasks/tests/text.rs reads the result.
+
+Everything is drawn as f32 and computed in f64, without dropout. A case NAME has NAME/ids, NAME/types, NAME/lengths,
+NAME/states (of the tokens; zero at padding), NAME/logits, NAME/dlogits (the gradient of the logits), and for each
+parameter its value NAME/value/<parameter> and gradient NAME/gradient/<parameter>.
+"""
+import torch
+from safetensors.torch import save_file
+from torch import nn
+from transformers import (BertConfig, BertForSequenceClassification, BertModel, RobertaConfig,
+                          RobertaForSequenceClassification, RobertaModel)
+
+torch.manual_seed(5)
+tensors = {}
+LENGTHS = [13, 1, 7, 12, 2]
+PADDING = {"bert": 0, "roberta": 1}
+SIZES = dict(vocab_size=61, hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=40,
+             max_position_embeddings=19, num_labels=3, attn_implementation="eager")
+
+
+def randomise(module):
+    """Other values than the initial ones, so that biases and normalisations matter."""
+    with torch.no_grad():
+        for name, value in module.named_parameters():
+            offset = 1.0 if name.endswith("LayerNorm.weight") else 0.0
+            value.copy_((offset + 0.3 * torch.randn(value.shape)).float())
+    return module.double().eval()
+
+
+def config(kind):
+    if kind == "bert":
+        return BertConfig(type_vocab_size=2, layer_norm_eps=1e-12, **SIZES)
+    return RobertaConfig(type_vocab_size=1, layer_norm_eps=1e-5, pad_token_id=1, **SIZES)
+
+
+class Pooled(nn.Module):
+    """An encoder, a mean or maximum over tokens, and a head with hidden layers."""
+
+    def __init__(self, kind, pooling, dims, activation):
+        super().__init__()
+        model = {"bert": BertModel, "roberta": RobertaModel}[kind]
+        setattr(self, kind, model(config(kind), add_pooling_layer=pooling == "cls"))
+        self.kind, self.pooling = kind, pooling
+        widths = [SIZES["hidden_size"], *dims]
+        layers = []
+        for a, b in zip(widths, dims):
+            layers += [nn.Linear(a, b), activation(), nn.Dropout(0.1)]
+        self.classifier = nn.Module()
+        self.classifier.hidden_layers = nn.Sequential(*layers)
+        self.classifier.output_layer = nn.Linear(widths[-1], SIZES["num_labels"])
+
+    def forward(self, input_ids, attention_mask, token_type_ids):
+        out = getattr(self, self.kind)(input_ids, attention_mask, token_type_ids)
+        mask = attention_mask[:, :, None].double()
+        states = out.last_hidden_state
+        pooled = {
+            "cls": lambda: out.pooler_output,
+            "mean": lambda: (states * mask).sum(1) / mask.sum(1),
+            "max": lambda: states.masked_fill(mask == 0, -1e30).max(1).values,
+        }[self.pooling]()
+        return self.classifier.output_layer(self.classifier.hidden_layers(pooled)), states
+
+
+class Library(nn.Module):
+    """A classifier of transformers."""
+
+    def __init__(self, kind):
+        super().__init__()
+        model = {"bert": BertForSequenceClassification, "roberta": RobertaForSequenceClassification}[kind]
+        self.model = model(config(kind))
+
+    def named_parameters(self, *args, **options):
+        return self.model.named_parameters(*args, **options)
+
+    def forward(self, **inputs):
+        out = self.model(**inputs, output_hidden_states=True)
+        return out.logits, out.hidden_states[-1]
+
+
+def case(name, kind, module):
+    module = randomise(module)
+    ids = torch.full((len(LENGTHS), max(LENGTHS)), PADDING[kind])
+    types, mask = torch.zeros_like(ids), torch.zeros_like(ids)
+    for row, length in enumerate(LENGTHS):
+        ids[row, :length] = torch.randint(2, SIZES["vocab_size"], (length,))
+        mask[row, :length] = 1
+        if kind == "bert":
+            types[row, length // 2:length] = 1
+    logits, states = module(input_ids=ids, attention_mask=mask, token_type_ids=types)
+    dlogits = torch.randn(logits.shape).float()
+    (logits * dlogits).sum().backward()
+    save = lambda key, value: tensors.__setitem__(f"{name}/{key}", value.detach().clone().contiguous())
+    save("ids", ids.int())
+    save("types", types.int())
+    save("lengths", torch.tensor(LENGTHS).int())
+    save("states", (states * mask[:, :, None]).float())
+    save("logits", logits.float())
+    save("dlogits", dlogits)
+    for parameter, value in module.named_parameters():
+        save(f"value/{parameter}", value.float())
+        gradient = torch.zeros_like(value) if value.grad is None else value.grad
+        save(f"gradient/{parameter}", gradient.float())
+
+
+case("bert", "bert", Library("bert"))
+case("roberta", "roberta", Library("roberta"))
+case("bert_mean", "bert", Pooled("bert", "mean", [10], nn.ReLU))
+case("roberta_max", "roberta", Pooled("roberta", "max", [9, 5], nn.SiLU))
+case("bert_cls", "bert", Pooled("bert", "cls", [7], nn.GELU))
+save_file(tensors, "text.safetensors")
