@@ -2,10 +2,15 @@
 
 use super::in_pool;
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
+use clap::ValueEnum;
+use clap::builder::PossibleValue;
 use data::fields::generate::{Equation, Generation};
 use data::fields::list::FileRecord;
-use unix::cli::Output;
+use data::text::criteria::{COLUMNS_YAML, Criteria, Difficulty};
+use serde_json::json;
+use unix::cli::{Given, Output};
 use unix::out::Out;
 use unix::progress::Progress;
 use unix::signal::Signals;
@@ -13,19 +18,19 @@ use unix::{Error, Exit, Result};
 
 #[derive(clap::Args)]
 pub struct Gen {
-    /// Equation, see longhaul-files(5)
-    equation: Equation,
-    /// Values of the parameter of the equation, e.g. 0.001,0.01,0.1
-    #[arg(long, required = true, value_delimiter = ',', value_name = "VALUE")]
+    /// Equation, see longhaul-files(5); or `criteria` for annotated sentences of posts
+    subject: Subject,
+    /// Values of the parameter of the equation, e.g. 0.001,0.01,0.1; required for equations
+    #[arg(long, value_delimiter = ',', value_name = "VALUE")]
     #[arg(allow_negative_numbers = true)]
     parameter: Vec<f64>,
     /// Value of another constant of the equation; may be given more than once
     #[arg(long, value_name = "NAME=VALUE", value_parser = constant)]
     constant: Vec<(String, f64)>,
-    /// Trajectories per file
+    /// Trajectories per file, or number of sentences
     #[arg(long, value_name = "NUMBER")]
     samples: usize,
-    /// Seed of the initial states
+    /// Seed of the initial states, or of the texts
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// Cells along each axis; default: see longhaul-files(5)
@@ -40,6 +45,15 @@ pub struct Gen {
     /// Index of the first trajectory, to generate further trajectories with the same seed
     #[arg(long, default_value_t = 0, value_name = "NUMBER")]
     first: u64,
+    /// How much of the sentences depends on the order of words [default: medium]
+    #[arg(long)]
+    difficulty: Option<Difficulty>,
+    /// Positive sentences for each negative one
+    #[arg(long, default_value_t = 1.0, value_name = "RATIO")]
+    imbalance: f64,
+    /// Fraction of sentences with a wrong label
+    #[arg(long, default_value_t = 0.0, value_name = "FRACTION")]
+    noise: f64,
     /// Number of threads, at most 1024; default: one per processor. Results do not depend on it
     #[arg(long, value_parser = unix::cli::threads)]
     threads: Option<usize>,
@@ -56,10 +70,91 @@ fn constant(text: &str) -> Result<(String, f64), String> {
     Ok((name.into(), value))
 }
 
-pub fn run(args: &Gen) -> Result<Exit> {
+/// What can be generated.
+#[derive(Clone, Copy, PartialEq)]
+enum Subject {
+    Equation(Equation),
+    Criteria,
+}
+
+impl ValueEnum for Subject {
+    fn value_variants<'a>() -> &'a [Self] {
+        static ALL: LazyLock<Vec<Subject>> = LazyLock::new(|| {
+            let equations = Equation::value_variants().iter().copied().map(Subject::Equation);
+            equations.chain([Subject::Criteria]).collect()
+        });
+        &ALL
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        match self {
+            Self::Equation(equation) => equation.to_possible_value(),
+            Self::Criteria => Some(PossibleValue::new("criteria")),
+        }
+    }
+}
+
+pub fn run(given: &Given<Gen>) -> Result<Exit> {
+    match given.args.subject {
+        Subject::Equation(equation) => {
+            let own = [
+                "parameter",
+                "constant",
+                "samples",
+                "seed",
+                "grid",
+                "frames",
+                "end",
+                "first",
+                "threads",
+                "output",
+                "json",
+            ];
+            given.require_only(&own, "for `gen criteria` only")?;
+            fields(&given.args, equation)
+        }
+        Subject::Criteria => {
+            let own = ["samples", "seed", "difficulty", "imbalance", "noise", "output", "json"];
+            given.require_only(&own, "no effect on texts")?;
+            texts(&given.args)
+        }
+    }
+}
+
+/// Writes annotations.csv and its columns.yaml.
+fn texts(args: &Gen) -> Result<Exit> {
+    let criteria = Criteria {
+        samples: args.samples,
+        seed: args.seed,
+        difficulty: args.difficulty.unwrap_or_default(),
+        imbalance: args.imbalance,
+        noise: args.noise,
+    };
+    if !(criteria.imbalance > 0.0 && criteria.imbalance.is_finite()) {
+        return Err(Error::usage("--imbalance: must be a positive number"));
+    }
+    if !(0.0..=1.0).contains(&criteria.noise) {
+        return Err(Error::usage("--noise: must be a fraction from 0 to 1"));
+    }
+    let [path, columns] = ["annotations.csv", "columns.yaml"].map(|name| args.to.join(name));
+    if let Some(old) = [&path, &columns].into_iter().find(|path| path.exists()) {
+        let cause = "it already exists; move it or choose another folder";
+        return Err(Error::create(old, cause));
+    }
+    unix::publish::create_folder(&args.to)?;
+    unix::publish::publish_bytes(&path, &criteria.csv()?)?;
+    unix::publish::publish_bytes(&columns, COLUMNS_YAML.as_bytes())?;
+    let row = json!({"file": path, "columns": columns, "records": args.samples});
+    Out::stdout(args.output).rows([row])
+}
+
+fn fields(args: &Gen, equation: Equation) -> Result<Exit> {
+    if args.parameter.is_empty() {
+        return Err(Error::usage("--parameter: an equation needs at least one value"));
+    }
     let mut files: Vec<(PathBuf, Generation)> = Vec::new();
     for &parameter in &args.parameter {
-        let usual = Generation::new(args.equation, parameter, args.samples);
+        let usual = Generation::new(equation, parameter, args.samples);
         let file = Generation {
             constants: args.constant.clone(),
             first: args.first,

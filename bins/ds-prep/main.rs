@@ -43,14 +43,16 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Solve an equation for random initial states; one file per parameter value
-    Gen(generate::Gen),
+    /// Solve an equation for random initial states, one file per parameter value; or write synthetic texts
+    Gen(Given<generate::Gen>),
     /// Convert files of any layout to contiguous files, optionally cropped or resampled; or make records of arrays
     Import(Box<Given<import::Import>>),
     /// Split trajectories or records into training, validation and test
     Split(Given<Divide>),
     /// Encode the texts of a manifest with the tokenizer of a model
     Tokenize(texts::Tokenize),
+    /// Write a tokenizer of the words of the training split of a manifest
+    Vocabulary(texts::Vocabulary),
     /// Compute the statistics of the training split of a manifest
     Stats {
         /// Split manifest
@@ -142,6 +144,7 @@ fn run(args: Args) -> Result<Exit> {
         Verb::Gen(gen_args) => generate::run(&gen_args),
         Verb::Import(import_args) => import::run(*import_args),
         Verb::Split(divide_args) => split(&divide_args),
+        Verb::Vocabulary(vocabulary_args) => texts::vocabulary(&vocabulary_args),
         Verb::Tokenize(tokenize_args) => texts::encode(&tokenize_args),
         Verb::Audit(audit_args) => look::audit(&audit_args),
         Verb::Plot(plot_args) => look::plot(&plot_args),

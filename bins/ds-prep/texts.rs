@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 
 use data::split::SplitName;
 use data::store::RecordStore;
-use data::text::{Columns, TextStore, TokenSet, TokenizeReport, Tokenizer, import, tokenize};
+use data::text::{
+    Columns, TextSet, TextStore, TokenSet, TokenizeReport, Tokenizer, import, tokenize,
+};
 use serde_json::{Value, json};
 use unix::cli::Output;
 use unix::out::Out;
@@ -112,6 +114,27 @@ pub fn encode(args: &Tokenize) -> Result<Exit> {
         note!("{truncated} records have more than {max_length} tokens and were truncated");
     }
     Out::stdout(*output).rows(sets.iter().map(TokenizeReport::of))
+}
+
+#[derive(clap::Args)]
+pub struct Vocabulary {
+    /// Split manifest of texts
+    manifest: PathBuf,
+    /// Largest number of entries
+    #[arg(long, default_value_t = 4000, value_name = "NUMBER")]
+    size: usize,
+    /// Output folder, for vocab.txt and tokenizer.json
+    #[arg(short = 'o', long = "output", value_name = "FOLDER")]
+    to: PathBuf,
+    #[command(flatten)]
+    output: Output,
+}
+
+pub fn vocabulary(args: &Vocabulary) -> Result<Exit> {
+    let set = TextSet::open(&args.manifest, SplitName::Train)?;
+    let entries = data::text::vocabulary(&set, args.size, &args.to)?;
+    let row = json!({"vocabulary": args.to.join("vocab.txt"), "entries": entries});
+    Out::stdout(args.output).rows([row])
 }
 
 /// The rows of a folder of tokens: its splits.

@@ -5,6 +5,7 @@
 //! ([`TokenSet`]).
 
 mod columns;
+pub mod criteria;
 mod csv_rows;
 mod import;
 mod jsonl_rows;
@@ -13,6 +14,7 @@ mod store;
 mod tokenize;
 mod tokenizer;
 mod tokens;
+mod vocabulary;
 
 pub use columns::Columns;
 pub use import::import;
@@ -20,6 +22,7 @@ pub use store::{TextKind, TextStore};
 pub use tokenize::{TokenizeReport, tokenize};
 pub use tokenizer::{Encoded, SpecialTokens, Tokenizer};
 pub use tokens::{TokenInfo, TokenSet};
+pub use vocabulary::vocabulary;
 
 use crate::store::{StoreSet, StoreSplit};
 

@@ -11,7 +11,7 @@ use tokenizers::pre_tokenizers::bert::BertPreTokenizer;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::processors::roberta::RobertaProcessing;
 use tokenizers::processors::template::TemplateProcessing;
-use tokenizers::{AddedToken, EncodeInput, Encoding, TruncationParams};
+use tokenizers::{AddedToken, EncodeInput, Encoding, TruncationParams, decoders};
 use unix::{Error, Result, small};
 
 /// Largest file of a tokenizer, in bytes.
@@ -244,6 +244,7 @@ fn word_piece(
         .special_tokens(special.to_vec())
         .build()?;
     inner.with_post_processor(Some(template));
+    inner.with_decoder(Some(decoders::wordpiece::WordPiece::default()));
     let names = [UNK[0], SEP[0], PADDING[0], CLS[0], MASK[0]];
     add_special(&mut inner, &names)?;
     Ok(inner)
@@ -265,9 +266,8 @@ fn byte_level(
     let (sep, cls) = (required(&inner, SEP[1])?, required(&inner, CLS[1])?);
     let processing = RobertaProcessing::new(sep, cls).trim_offsets(true).add_prefix_space(prefix);
     inner.with_post_processor(Some(processing));
-    add_special(&mut inner, &[CLS[1], PADDING[1], SEP[1], UNK[1]])?;
-    // The space before a mask belongs to it.
-    inner.add_special_tokens([AddedToken::from(MASK[1], true).lstrip(true)])?;
+    inner.with_decoder(Some(ByteLevel::default()));
+    add_special(&mut inner, &[CLS[1], PADDING[1], SEP[1], UNK[1], MASK[1]])?;
     Ok(inner)
 }
 

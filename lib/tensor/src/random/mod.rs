@@ -42,6 +42,8 @@ pub enum Purpose {
     Mixture = 13,
     /// Resamples of an evaluation's samples.
     Bootstrap = 14,
+    /// Synthetic texts; sample = post.
+    Texts = 15,
 }
 
 /// Philox4x32-10 with a fixed key.

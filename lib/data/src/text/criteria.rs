@@ -1,0 +1,324 @@
+//! Synthetic annotations: sentences of posts that state a symptom of depression, or do not.
+//!
+//! A sentence has two clauses, one with a symptom and one with something harmless. Each clause has a marker: who it is
+//! about, when it was, or whether it is denied. The symptom is present if its clause has the affirming marker; the other
+//! clause has the opposite one. Which clause comes first is random, and words that mean nothing separate marker and
+//! symptom. So both classes have the same words and the same pairs of neighbouring words, and only their order over a
+//! distance tells the classes apart. Easy sentences have one clause, in which the marker decides.
+
+use tensor::random::{Philox, Purpose};
+use unix::{Error, Result};
+
+/// How many sentences can be decided by their words alone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, strum::Display)]
+#[strum(serialize_all = "lowercase")]
+pub enum Difficulty {
+    /// All of them.
+    Easy,
+    /// Three of ten; in the others order decides who is affected and what is denied.
+    #[default]
+    Medium,
+    /// None; time, `not only` and double negation occur as well, and clauses of no importance.
+    Hard,
+}
+
+/// What is generated.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Criteria {
+    /// Number of annotated sentences.
+    pub samples: usize,
+    /// Equal seeds give equal files.
+    pub seed: u64,
+    /// How much depends on the order of words.
+    pub difficulty: Difficulty,
+    /// Positive sentences for each negative one.
+    pub imbalance: f64,
+    /// Fraction of wrong labels.
+    pub noise: f64,
+}
+
+/// An annotation, the columns of the file in this order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Annotation {
+    /// The post.
+    pub post_id: String,
+    /// The sentence.
+    pub sentence_id: String,
+    /// Its text.
+    pub sentence: String,
+    /// The symptom.
+    pub symptom: &'static str,
+    /// 1 if the writer has the symptom, else 0; wrong for some if there is noise.
+    pub status: u8,
+    /// Why.
+    pub explanation: &'static str,
+    /// The text of the post, in which the sentence occurs once.
+    pub post: String,
+}
+
+/// The names of the columns.
+pub const COLUMNS: [&str; 7] = [
+    "post_id",
+    "sentence_id",
+    "sentence_text",
+    "DSM5_symptom",
+    "status",
+    "explanation",
+    "post_text",
+];
+
+/// The file columns.yaml for these columns.
+pub const COLUMNS_YAML: &str = "\
+text: sentence_text
+label: status
+group: post_id
+id: sentence_id
+labels: [\"0\", \"1\"]
+";
+
+const SYMPTOMS: [(&str, [&str; 3]); 10] = [
+    ("DEPRESSED_MOOD", ["feel empty inside", "cry for no reason", "feel hopeless all day"]),
+    ("ANHEDONIA", ["lose interest in everything", "find no joy in music", "drop every hobby"]),
+    ("APPETITE_CHANGE", ["skip most meals", "lose weight without trying", "eat far too much"]),
+    ("SLEEP_ISSUES", ["lie awake until dawn", "wake up at three", "sleep through whole days"]),
+    ("PSYCHOMOTOR", ["move as if through mud", "pace the room for hours", "speak very slowly"]),
+    (
+        "FATIGUE",
+        ["run out of energy by noon", "feel drained after nothing", "need hours to get up"],
+    ),
+    ("WORTHLESSNESS", ["feel like a burden", "blame myself for everything", "feel worth nothing"]),
+    (
+        "COGNITIVE_ISSUES",
+        ["forget what was said", "stare at one page for hours", "fail to decide on anything"],
+    ),
+    (
+        "SUICIDAL_THOUGHTS",
+        ["think about not being here", "wish never to wake up", "plan for an end"],
+    ),
+    (
+        "SPECIAL_CASE",
+        ["worry about every illness", "see patterns that nobody sees", "hide from all visitors"],
+    ),
+];
+const HARMLESS: [&str; 16] = [
+    "cook for friends",
+    "walk along the river",
+    "play chess online",
+    "water the plants",
+    "take the early train",
+    "read the local paper",
+    "repair old radios",
+    "swim on weekends",
+    "sing in a choir",
+    "paint small boats",
+    "study for exams",
+    "write long letters",
+    "bake bread at home",
+    "watch the football",
+    "learn a new language",
+    "clean the kitchen",
+];
+const FILLERS: [&str; 12] = [
+    "as far as anyone can tell,",
+    "to be honest,",
+    "on most days,",
+    "when the week is long,",
+    "after the work is done,",
+    "in one way or another,",
+    "as the doctor once put it,",
+    "whatever the weather,",
+    "at home and elsewhere,",
+    "strange as it sounds,",
+    "in the city and outside,",
+    "with or without company,",
+];
+const CONNECTORS: [&str; 3] = ["while", "and", "whereas"];
+const NEUTRAL: [&str; 8] = [
+    "Thank you for reading this far.",
+    "The week was long and it rained a lot.",
+    "I am new to this forum.",
+    "My neighbour has two dogs.",
+    "We moved here last spring.",
+    "Does anybody else live in a small town?",
+    "I wrote this on the train.",
+    "There is not much more to say.",
+];
+const ASIDES: [&str; 4] = [
+    "by the way, the bus was late,",
+    "it is raining here,",
+    "my phone is nearly empty,",
+    "this is my second post,",
+];
+
+/// The markers of the clause that holds and of the one that does not, and the explanation of each class.
+struct Markers {
+    holds: &'static str,
+    fails: &'static str,
+    present: &'static str,
+    absent: &'static str,
+}
+
+const NEGATION: Markers = Markers {
+    holds: "I really do,",
+    fails: "I do not,",
+    present: "The writer affirms the symptom.",
+    absent: "The writer denies the symptom.",
+};
+const PERSON: Markers = Markers {
+    holds: "I tend to,",
+    fails: "my sister tends to,",
+    present: "The writer has the symptom.",
+    absent: "Somebody else has the symptom.",
+};
+const TIME: Markers = Markers {
+    holds: "these days I,",
+    fails: "years ago I used to,",
+    present: "The symptom is present now.",
+    absent: "The symptom is in the past.",
+};
+const NOT_ONLY: Markers = Markers {
+    holds: "not only do I,",
+    fails: "not only does my brother,",
+    present: "`Not only` affirms the symptom of the writer.",
+    absent: "`Not only` affirms the symptom of somebody else.",
+};
+const DOUBLE: Markers = Markers {
+    holds: "nobody can say that I do not,",
+    fails: "nobody can say that I do,",
+    present: "Two negations affirm the symptom.",
+    absent: "The negation denies the symptom.",
+};
+
+/// Draws of one post.
+struct Draw {
+    random: Philox,
+    post: u64,
+    next: u64,
+}
+
+impl Draw {
+    fn below(&mut self, n: usize) -> usize {
+        self.next += 1;
+        self.random.below(self.post, self.next, n as u64) as usize
+    }
+
+    /// True with this probability.
+    fn chance(&mut self, probability: f64) -> bool {
+        (self.below(1 << 30) as f64) < probability * f64::from(1 << 30)
+    }
+
+    fn pick<T: Copy>(&mut self, list: &[T]) -> T {
+        list[self.below(list.len())]
+    }
+}
+
+impl Criteria {
+    /// All annotations, post by post.
+    pub fn annotations(self) -> impl Iterator<Item = Annotation> {
+        let random = Philox::new(self.seed, Purpose::Texts);
+        let posts = (0..).scan(0, move |made, post| {
+            let left = self.samples - *made;
+            let draw = Draw { random, post, next: 0 };
+            let own = (left > 0).then(|| self.post(draw, left))?;
+            *made += own.len();
+            Some(own)
+        });
+        posts.flatten()
+    }
+
+    /// The file of annotations.
+    pub fn csv(self) -> Result<Vec<u8>> {
+        let mut writer = csv::Writer::from_writer(Vec::new());
+        writer.write_record(COLUMNS).map_err(Error::bug)?;
+        for annotation in self.annotations() {
+            let Annotation { post_id, sentence_id, sentence, symptom, status, .. } = &annotation;
+            let status = status.to_string();
+            let explanation = annotation.explanation;
+            let row: [&str; 7] =
+                [post_id, sentence_id, sentence, symptom, &status, explanation, &annotation.post];
+            writer.write_record(row).map_err(Error::bug)?;
+        }
+        writer.into_inner().map_err(Error::bug)
+    }
+
+    /// The annotations of one post, at most `left`.
+    fn post(self, mut draw: Draw, left: usize) -> Vec<Annotation> {
+        let count = (1 + draw.below(3)).min(left);
+        let mut own: Vec<Annotation> = Vec::with_capacity(count);
+        let mut sentences: Vec<String> = Vec::new();
+        while own.len() < count {
+            let (sentence, distractor, mut annotation) = self.sentence(&mut draw);
+            // Each sentence is found once in the post.
+            let is_new =
+                |other: &String| !other.contains(&sentence) && !sentence.contains(other.as_str());
+            if !sentences.iter().all(is_new) {
+                continue;
+            }
+            annotation.post_id = format!("p{:06}", draw.post);
+            annotation.sentence_id = format!("p{:06}_{}", draw.post, own.len());
+            sentences.extend([sentence, distractor]);
+            own.push(annotation);
+        }
+        for _ in 0..=draw.below(3) {
+            sentences.push(draw.pick(&NEUTRAL).into());
+        }
+        for i in (1..sentences.len()).rev() {
+            let other = draw.below(i + 1);
+            sentences.swap(i, other);
+        }
+        let post = sentences.join(" ");
+        own.iter_mut().for_each(|annotation| annotation.post.clone_from(&post));
+        own
+    }
+
+    /// A sentence, another one with its words that states nothing, and the annotation.
+    fn sentence(self, draw: &mut Draw) -> (String, String, Annotation) {
+        let present = draw.chance(self.imbalance / (1.0 + self.imbalance));
+        let (symptom, phrases) = draw.pick(&SYMPTOMS.each_ref());
+        let (phrase, harmless) = (draw.pick(phrases), draw.pick(&HARMLESS));
+        let fillers = [draw.pick(&FILLERS), draw.pick(&FILLERS)];
+        let has_order = match self.difficulty {
+            Difficulty::Easy => false,
+            Difficulty::Medium => draw.chance(0.7),
+            Difficulty::Hard => true,
+        };
+        let all = [NEGATION, PERSON, TIME, NOT_ONLY, DOUBLE];
+        let known = if self.difficulty == Difficulty::Hard { all.len() } else { 2 };
+        let markers = &all[draw.below(known)];
+        let [own, opposite] = match present {
+            true => [markers.holds, markers.fails],
+            false => [markers.fails, markers.holds],
+        };
+        let mut sentence = format!("{own} {} {phrase}", fillers[0]);
+        if has_order {
+            let other = format!("{opposite} {} {harmless}", fillers[1]);
+            let connector = draw.pick(&CONNECTORS);
+            sentence = match draw.chance(0.5) {
+                true => format!("{sentence}, {connector} {other}"),
+                false => format!("{other}, {connector} {sentence}"),
+            };
+        }
+        if self.difficulty == Difficulty::Hard && draw.chance(0.5) {
+            sentence = format!("{} {sentence}", draw.pick(&ASIDES));
+        }
+        let sentence = capitalised(&sentence);
+        let distractor =
+            format!("Somebody asked whether people {phrase}, or {} {harmless}.", fillers[0]);
+        let annotation = Annotation {
+            post_id: String::new(),
+            sentence_id: String::new(),
+            sentence: sentence.clone(),
+            symptom,
+            status: u8::from(present != draw.chance(self.noise)),
+            explanation: if present { markers.present } else { markers.absent },
+            post: String::new(),
+        };
+        (sentence, distractor, annotation)
+    }
+}
+
+fn capitalised(sentence: &str) -> String {
+    let mut chars = sentence.chars();
+    let first = chars.next().map(|c| c.to_uppercase().to_string()).unwrap_or_default();
+    format!("{first}{}.", chars.as_str())
+}
