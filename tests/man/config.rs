@@ -11,6 +11,7 @@ use tasks::pde::critic::CriticConfig;
 use tasks::pde::distill::DistillConfig;
 use tasks::pde::operator::{OperatorConfig, OperatorTask};
 use tasks::regression::{RegressionConfig, RegressionTask};
+use tasks::text::ClassifyConfig;
 use unix::config::{Key, keys};
 
 /// A key as documented on the page: `.It Cm PATH No (TAKES[, in UNIT]; required|default VALUE)`.
@@ -82,6 +83,7 @@ fn longhaul_config_5_has_every_key_with_type_and_default() {
         ("DISTILL", keys::<DistillConfig>()),
         ("CRITIC", keys::<CriticConfig>()),
         ("REGRESSION", keys::<RegressionConfig>()),
+        ("CLASSIFY", keys::<ClassifyConfig>()),
     ];
     let mut faults = Vec::new();
     for (name, keys) in &tasks {

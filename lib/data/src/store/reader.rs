@@ -142,8 +142,8 @@ impl Shard {
         for (number, array) in layout.arrays.iter().enumerate() {
             let Some(ends) = array.ends else { continue };
             let items = shard.bytes(number).len() / array.bytes();
-            let ends = (0..records).map(|record| shard.end(ends, record));
-            if !ends.clone().is_sorted() || ends.last() != Some(items) {
+            let mut ends = (0..records).map(|record| shard.end(ends, record));
+            if !ends.clone().is_sorted() || ends.next_back() != Some(items) {
                 return Err(format!("`{}` does not have the items of its records", array.name));
             }
         }

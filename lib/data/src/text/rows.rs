@@ -25,7 +25,7 @@ pub struct Row {
 /// Reads rows in order.
 pub enum Rows {
     Csv(Box<CsvRows>),
-    Jsonl(JsonlRows),
+    Jsonl(Box<JsonlRows>),
 }
 
 impl Rows {
@@ -34,7 +34,7 @@ impl Rows {
         let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or("");
         match ending.to_ascii_lowercase().as_str() {
             "csv" => Ok(Self::Csv(Box::new(CsvRows::open(path, columns)?))),
-            "jsonl" | "ndjson" => Ok(Self::Jsonl(JsonlRows::open(path, columns)?)),
+            "jsonl" | "ndjson" => Ok(Self::Jsonl(Box::new(JsonlRows::open(path, columns)?))),
             _ => Err(Error::usage(format!(
                 "{}: texts are read from .csv and .jsonl files",
                 path.display()

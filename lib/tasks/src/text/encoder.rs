@@ -194,7 +194,7 @@ impl Encoder {
                 (tables, LayerNorm::new(b, "LayerNorm", width, epsilon))
             });
             let layer = |b: &mut Builder, number: usize| {
-                b.scope(&format!("encoder.layer.{number}"), |b| Layer::new(b, config))
+                b.scope(format!("encoder.layer.{number}"), |b| Layer::new(b, config))
             };
             Self {
                 tables,
