@@ -35,6 +35,8 @@ mod restart;
 mod resume;
 mod state;
 mod stop;
+#[cfg(feature = "failpoints")]
+mod text;
 mod timekeep;
 mod tree;
 mod two_dimensions;

@@ -89,7 +89,10 @@ impl ValueEnum for Subject {
     fn to_possible_value(&self) -> Option<PossibleValue> {
         match self {
             Self::Equation(equation) => equation.to_possible_value(),
-            Self::Criteria => Some(PossibleValue::new("criteria")),
+            Self::Criteria => Some(
+                PossibleValue::new("criteria")
+                    .help("sentences of posts with a symptom and its status"),
+            ),
         }
     }
 }

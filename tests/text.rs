@@ -1,0 +1,58 @@
+//! Classification of texts, as users run it: from a table of sentences to scores beside baselines.
+
+use crate::common::shell;
+use crate::records::{done, refused};
+use serde_json::Value;
+use std::fs;
+
+#[test]
+fn a_small_encoder_learns_what_a_bag_of_words_cannot_and_resumes_to_the_bit() {
+    let temporary = tempfile::tempdir().unwrap();
+    let folder = temporary.path();
+    done(
+        folder,
+        "ds-prep gen criteria -o data --samples 1500 --seed 3
+         ds-prep import data/annotations.csv --columns data/columns.yaml -o store
+         ds-prep split store --train 70% --validation 15% --test 15% --seed 1 -o split.json
+         ds-prep vocabulary split.json -o tokenizer
+         ds-prep tokenize split.json --tokenizer tokenizer --max-length 64 -o tokens
+         train-stage classify --example > classify.yaml",
+    );
+    let run = "train-stage classify -c classify.yaml -s training.log_every=1";
+    done(folder, &format!("{run} --run run -s training.updates=500"));
+    done(folder, "evaluate score run --data tokens -o scores");
+    let text = fs::read_to_string(folder.join("scores/evaluation_results.json")).unwrap();
+    let results: Value = serde_json::from_str(&text).unwrap();
+    let ours = results["f1_macro"].as_f64().unwrap();
+    let words = results["baselines"]["bag of words"]["f1_macro"].as_f64().unwrap();
+    // With these sentences the words are the same and only their order differs.
+    assert!(ours > 0.9 && words < 0.75, "{ours} {words}");
+    let predictions = fs::read_to_string(folder.join("scores/predictions.jsonl")).unwrap();
+    assert_eq!(predictions.lines().count() as u64, results["total_samples"].as_u64().unwrap());
+
+    // With dropout, killed between checkpoints and resumed: the same weights.
+    let short = "-s training.updates=30 -s training.validate_every=20 -s checkpoint.every=10 -s schedule=[]";
+    done(folder, &format!("{run} {short} --run whole"));
+    let killed = shell(folder, &format!("FAIL=log.write:26=kill {run} {short} --run killed"));
+    assert_eq!(killed.status, Some(137), "{}", killed.stderr);
+    done(folder, &format!("{run} {short} --run killed -s training.threads=1"));
+    let weights = |run: &str| {
+        fs::read(folder.join(run).join("ckpt/step-00000030/model.safetensors")).unwrap()
+    };
+    assert!(weights("whole") == weights("killed"));
+
+    // Another tokenizer has another meaning for the same ids.
+    done(
+        folder,
+        "ds-prep vocabulary split.json --size 150 -o small
+         ds-prep tokenize split.json --tokenizer small --max-length 64 -o others",
+    );
+    refused(
+        folder,
+        "evaluate score run --data others -o other",
+        65,
+        "another tokenizer or other labels",
+    );
+    let long = format!("{run} --run long -s model.encoder.max_position_embeddings=32");
+    refused(folder, &long, 78, "texts have up to 64 tokens");
+}
