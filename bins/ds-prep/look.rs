@@ -16,24 +16,28 @@ pub struct Audit {
     /// Manifests to audit together; `-` reads their names from stdin
     #[arg(required = true)]
     manifests: Vec<PathBuf>,
-    /// Relative distance below which first frames are near-duplicates, see longhaul-files(5); 0 for exact copies only
-    #[arg(long, default_value_t = 0.01, value_name = "DISTANCE")]
-    near: f64,
+    /// Distance below which first frames or texts are near-duplicates, see longhaul-files(5); 0 for exact copies only
+    /// [default: 0.01 for first frames, 0.2 for texts]
+    #[arg(long, value_name = "DISTANCE")]
+    near: Option<f64>,
     #[command(flatten)]
     output: Output,
 }
 
 pub fn audit(given: &Given<Audit>) -> Result<Exit> {
     let args = &given.args;
-    if !(0.0..1.0).contains(&args.near) {
-        return Err(Error::usage(format!("--near {}: must be at least 0 and below 1", args.near)));
+    if let Some(near) = args.near.filter(|near| !(0.0..1.0).contains(near)) {
+        return Err(Error::usage(format!("--near {near}: must be at least 0 and below 1")));
     }
     let manifests = inputs::files(&args.manifests)?;
     if manifests.iter().any(|path| records::are_at(path)) {
-        given.require_only(&["json"], "no effect on records, which are compared exactly")?;
-        return records::audit(&manifests, Out::stdout(args.output));
+        if records::kind(&manifests[0]) == Some(records::Kind::Arrays) {
+            given.require_only(&["json"], "no effect on arrays, which are compared exactly")?;
+        }
+        let near = args.near.unwrap_or(0.2);
+        return records::audit(&manifests, near, Out::stdout(args.output));
     }
-    let report = audit::audit(&manifests, args.near)?;
+    let report = audit::audit(&manifests, args.near.unwrap_or(0.01))?;
     let mut out = Out::stdout(args.output);
     report.violations.iter().try_for_each(|one| out.item(one, &one.message))?;
     out.finish()?;

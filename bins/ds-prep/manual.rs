@@ -27,6 +27,14 @@ EXAMPLES
     $ ds-prep import raw/*.hdf5 --history 2 --shift 3 -o pairs
     $ ds-prep split pairs -o pairs.json
     $ ds-prep stats pairs.json -o pairs-stats.json
+  Texts: annotated sentences, split by post, and the tokens of a vocabulary of their training split:
+    $ ds-prep gen criteria --samples 300 --seed 1 -o texts
+    $ ds-prep import texts/annotations.csv --columns texts/columns.yaml -o sentences
+    $ ds-prep split sentences --seed 1 -o sentences.json
+    $ ds-prep audit sentences.json || test $? = 65
+    $ ds-prep vocabulary sentences.json -o tokenizer
+    $ ds-prep tokenize sentences.json --tokenizer tokenizer --max-length 64 -o tokens
+    $ ds-prep show sentences --sample 3
   File names from another program:
     $ find raw -name '*.hdf5' | ds-prep ls -
   One trajectory, frame by frame and as a picture:

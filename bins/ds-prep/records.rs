@@ -9,7 +9,7 @@ use data::store::check;
 pub use data::store::check::Report;
 use data::store::split::Request;
 use data::store::{Content, RecordStore, StoreSplit, divide};
-use data::text::{TextKind, TextSplit, TextStore};
+use data::text::{TextKind, TextSplit, TextStore, near_leaks};
 use serde_json::{Value, json};
 use unix::out::Out;
 use unix::progress::Progress;
@@ -158,11 +158,15 @@ fn check_kind<C: Content>(path: &Path, limit: f32) -> Result<Report> {
     }
 }
 
-/// Finds what splits share.
-pub fn audit(manifests: &[PathBuf], mut out: Out) -> Result<Exit> {
+/// Finds what splits share; texts also resemble each other if their distance is below `near`.
+pub fn audit(manifests: &[PathBuf], near: f64, mut out: Out) -> Result<Exit> {
     let report = match kind(&manifests[0]) {
-        Some(Kind::Texts) => check::audit::<TextKind>(manifests)?,
-        _ => check::audit::<Sides>(manifests)?,
+        Some(Kind::Texts) => check::audit::<TextKind>(manifests, |sets, report| {
+            if near > 0.0 {
+                near_leaks(sets, 1.0 - near, report);
+            }
+        })?,
+        _ => check::audit::<Sides>(manifests, |_, _| ())?,
     };
     report.problems.iter().try_for_each(|one| out.item(one, &one.message))?;
     out.finish()?;

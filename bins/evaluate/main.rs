@@ -37,11 +37,11 @@ struct Args {
 enum Verb {
     /// Compute the errors of a model and of the baselines on a split
     Score(Given<score::Score>),
-    /// Write the predictions of a model for the trajectories of a file, or for records
+    /// Write the predictions of a model for the trajectories of a file, for records, or for texts
     ///
     /// For an operator, a rollout from the first frame of every trajectory; for the model of a steady problem, the
     /// solution for every input; for a codec, the reconstruction of every frame; for a model of records, the target of
-    /// every input. An interrupted command resumes when it is given again. Started with mpirun or srun, each rank
+    /// every input; for a classifier, the probabilities of the labels of every text. An interrupted command resumes when it is given again. Started with mpirun or srun, each rank
     /// predicts a part.
     Predict(Given<predict::Predict>),
     /// Check that the rollouts fit into the trajectories of a split; requires no models

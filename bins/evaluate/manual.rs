@@ -78,6 +78,16 @@ EXAMPLES
     $ train-stage regression -c darcy.yaml -s data.split=rock/split.json \\
     >   -s data.stats=rock/stats.json -s training.updates=100 --run darcy
     $ evaluate score darcy --data rock/split.json -o rock-result
+  Texts: a classifier, its scores beside baselines, and the labels of new sentences:
+    $ ds-prep gen criteria --samples 300 --seed 1 -o texts
+    $ ds-prep import texts/annotations.csv --columns texts/columns.yaml -o sentences
+    $ ds-prep split sentences --seed 1 -o sentences.json
+    $ ds-prep vocabulary sentences.json -o tokenizer
+    $ ds-prep tokenize sentences.json --tokenizer tokenizer --max-length 64 -o tokens
+    $ train-stage classify --example > classify.yaml
+    $ train-stage classify -c classify.yaml -s training.updates=70 --run classifier
+    $ evaluate score classifier --data tokens -o sentence-scores
+    $ echo 'I really do, on most days, skip most meals.' | evaluate predict classifier --inputs - -o -
 
 SEE ALSO
   longhaul-files(5), train-stage(1), latent-cache(1), ds-prep(1), timekeep(1), longhaul(7)

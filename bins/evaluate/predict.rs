@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::records::{NO_EFFECT, PREDICT_OPTIONS};
 use crate::score::{Rollouts, ViewArgs, again, refuse_earlier};
+use crate::texts;
 use data::fields::field::Axes;
 use data::fields::write::EXTENSIONS;
 use data::inputs::Verifier;
@@ -27,7 +28,8 @@ pub struct Predict {
     #[command(flatten)]
     pub model: ModelArgs,
     /// Field file with the initial states, the inputs or the fields, or an array of inputs of records (FILE or
-    /// FILE:NAME; - reads a NumPy array from stdin); see longhaul-files(5) for formats
+    /// FILE:NAME; - reads a NumPy array from stdin), or a file with a text on each line (- for stdin); see
+    /// longhaul-files(5) for formats
     #[arg(long, value_name = "FILE", required_unless_present = "data")]
     pub inputs: Option<PathBuf>,
     /// Split manifest of records, whose inputs are predicted instead of those of --inputs
@@ -39,7 +41,7 @@ pub struct Predict {
     /// Dimensions of the inputs of a model of records, as in ds-prep import, e.g. nxyc
     #[arg(long, value_name = "AXES", value_parser = Axes::parse, conflicts_with = "data")]
     pub axes: Option<Axes>,
-    /// File to write: NAME.hdf5, NAME.safetensors or NAME.npy
+    /// File to write: NAME.hdf5, NAME.safetensors or NAME.npy; for texts NAME.jsonl, or - for stdout
     #[arg(short = 'o', long = "output", value_name = "FILE")]
     pub to: PathBuf,
     /// Overwrite an existing file
@@ -56,6 +58,9 @@ pub struct Predict {
 /// Writes predictions to a file.
 pub fn predict(given: &Given<Predict>) -> Result<Exit> {
     let to = &given.args.to;
+    if texts::is_jsonl(to) {
+        return texts::predict(given);
+    }
     if !to.extension().is_some_and(|ending| EXTENSIONS.iter().any(|known| ending == *known)) {
         return Err(Error::usage(format!(
             "-o {}: the name must end in .{}, which selects the format",

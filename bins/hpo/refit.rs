@@ -196,17 +196,18 @@ fn test(
     numbers(&done).map(Some)
 }
 
-/// The command of the configuration, or `evaluate score` for a task with data.split.
+/// The command of the configuration, or `evaluate score` for a task with data.split or data.tokens.
 fn test_command(own: &Study, run: &RunDir) -> Option<Vec<String>> {
     if let Some(command) = &own.config().test {
         return Some(command.clone());
     }
     own.config().task()?;
     let config = run.read_config().ok()?;
-    let split = config["data"]["split"].as_str()?.to_string();
+    let data = &config["data"];
+    let data = data["split"].as_str().or_else(|| data["tokens"].as_str())?;
     // Beside train-stage, if that was given with its folder.
     let folder = own.config().command[0].strip_suffix("train-stage")?;
-    let words = ["score", "{run}", "--data", &split, "-o", "{output}", "--json"];
+    let words = ["score", "{run}", "--data", data, "-o", "{output}", "--json"];
     let program = format!("{folder}evaluate");
     Some(std::iter::once(program.as_str()).chain(words).map(String::from).collect())
 }

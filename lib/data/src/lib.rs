@@ -14,3 +14,4 @@ pub mod split;
 pub mod store;
 #[cfg(feature = "text")]
 pub mod text;
+mod torch_order;

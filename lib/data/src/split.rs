@@ -83,6 +83,9 @@ pub enum By {
     File,
     /// Records in their order: the first ones for training, the last ones for the test.
     Index,
+    /// Records in the order of torch.randperm with the same seed, whatever their groups and labels: the split of
+    /// torch.utils.data.random_split with the same counts.
+    Torch,
 }
 
 /// Records of one file or store.

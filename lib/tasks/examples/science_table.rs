@@ -1,8 +1,14 @@
 //! The table of a science protocol: reads the results of `evaluate score` of several methods and seeds, and writes
-//! means and spreads as Markdown. benches/science/*.sh call it:
+//! means and spreads as Markdown. benches/science/*.sh call it, for fields
 //!
 //!     science_table ROOT OUT --title TEXT [--method LABEL=FOLDER:MODEL]... [--column LABEL=QUANTITY]... [--regimes QUANTITY]
 //!         [--note TEXT]...
+//!
+//! and for texts
+//!
+//!     science_table ROOT OUT --title TEXT --file NAME [--method LABEL=FOLDER]... [--column LABEL=POINTER]... [--note TEXT]...
+//!
+//! whose columns are the numbers at a JSON pointer (RFC 6901) of ROOT/seed-N/FOLDER/NAME.
 //!
 //! The result of a method with one seed is ROOT/seed-N/FOLDER/metrics.json. The first method, persistence where there is
 //! one, is the reference of the ratios. Further columns have quantities of whole rollouts, which not every method has; the
@@ -138,6 +144,21 @@ fn by_regime(methods: &[Method], quantity: &str) -> Table {
     table
 }
 
+/// The numbers at JSON pointers of the results.
+fn at_pointers(methods: &[Method], columns: &[(String, String)]) -> Table {
+    let labels = columns.iter().map(|(label, _)| label.clone());
+    let mut table = Table::new(std::iter::once(String::new()).chain(labels));
+    for method in methods {
+        let of = |(_, pointer): &(String, String)| {
+            let number = |result: &Value| result.pointer(pointer).and_then(Value::as_f64);
+            let values = method.results.iter().map(|result| number(result).unwrap_or(f64::NAN));
+            shown(&values.collect::<Vec<_>>())
+        };
+        table.row(std::iter::once(Cell::text(&method.label)).chain(columns.iter().map(of)));
+    }
+    table
+}
+
 /// Seeds below `root`, in order.
 fn seeds(root: &Path) -> Result<Vec<PathBuf>> {
     let entries = std::fs::read_dir(root).map_err(|cause| Error::open(root, cause))?;
@@ -155,25 +176,27 @@ fn main() -> Result<()> {
     let usage = || {
         Error::usage(
             "science_table ROOT OUT --title TEXT [--method LABEL=FOLDER:MODEL] [--column LABEL=QUANTITY] \
-             [--regimes QUANTITY] [--note TEXT]",
+             [--regimes QUANTITY] [--file NAME] [--note TEXT]",
         )
     };
     let (root, out) = (words.next().ok_or_else(usage)?, words.next().ok_or_else(usage)?);
     let (mut title, mut methods, mut notes) = (String::new(), Vec::new(), Vec::new());
     let (mut further, mut regimes) = (Vec::new(), SCALED.to_string());
+    let mut name = None;
     while let Some(option) = words.next() {
         let value = words.next().ok_or_else(usage)?;
         match option.as_str() {
             "--title" => title = value,
             "--note" => notes.push(value),
             "--regimes" => regimes = value,
+            "--file" => name = Some(value),
             "--column" => {
                 let (label, quantity) = value.split_once('=').ok_or_else(usage)?;
                 further.push((label.to_string(), quantity.to_string()));
             }
             "--method" => {
                 let (label, rest) = value.split_once('=').ok_or_else(usage)?;
-                let (folder, model) = rest.split_once(':').ok_or_else(usage)?;
+                let (folder, model) = rest.split_once(':').unwrap_or((rest, ""));
                 let [label, folder, model] = [label, folder, model].map(String::from);
                 methods.push(Method { label, folder, model, results: Vec::new() });
             }
@@ -183,7 +206,8 @@ fn main() -> Result<()> {
     let seeds = seeds(Path::new(&root))?;
     for method in &mut methods {
         for seed in &seeds {
-            let file = seed.join(&method.folder).join("metrics.json");
+            let name = name.as_deref().unwrap_or("metrics.json");
+            let file = seed.join(&method.folder).join(name);
             let text = std::fs::read(&file).map_err(|cause| Error::open(&file, cause))?;
             let value = serde_json::from_slice(&text)
                 .map_err(|cause| Error::data(format!("{}: {cause}", file.display())))?;
@@ -195,6 +219,12 @@ fn main() -> Result<()> {
     }
     let mut document = Document::new(title);
     document.list(notes);
+    if name.is_some() {
+        let count = seeds.len();
+        document.paragraph(format!("Means and standard deviations over {count} seeds."));
+        document.table(at_pointers(&methods, &further));
+        return unix::publish::publish_bytes(Path::new(&out), document.markdown().as_bytes());
+    }
     document.paragraph(format!(
         "Means and standard deviations over {} seeds. RMSE / RMS: root mean square error of the decoded fields over all \
          steps of a rollout, divided by the root mean square of the validation split. Geometric mean and 95th percentile: \

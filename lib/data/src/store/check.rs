@@ -24,6 +24,8 @@ pub enum Kind {
     Group,
     /// Two splits have records with the same input.
     SameInput,
+    /// Two splits have texts that are nearly equal.
+    NearDuplicate,
 }
 
 /// One problem and where it is.
@@ -119,12 +121,17 @@ pub fn require_separate<C: Content>(manifest: &Path, sets: &[StoreSet<C>]) -> Re
     ))
 }
 
-/// Finds groups and inputs that are in two splits of some manifests. Errors: those of [`StoreSet::open`].
-pub fn audit<C: Content>(manifests: &[PathBuf]) -> Result<Report> {
+/// Finds groups and inputs that are in two splits of some manifests; `more` may add what else they share. Errors: those
+/// of [`StoreSet::open`].
+pub fn audit<C: Content>(
+    manifests: &[PathBuf],
+    more: impl FnOnce(&[StoreSet<C>], &mut Report),
+) -> Result<Report> {
     let sets = manifests.iter().map(|manifest| StoreSet::<C>::open_all(manifest));
     let sets: Vec<StoreSet<C>> = sets.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect();
     let mut report = Report { records: sets.iter().map(StoreSet::len).sum(), ..Report::default() };
     leaks(&sets, &mut report);
+    more(&sets, &mut report);
     Ok(report)
 }
 

@@ -4,6 +4,7 @@ use super::{Content, RecordStore};
 use crate::split::{
     By, Divider, Part, Share, SplitName, folder_of, grouped, quotas, relative, shuffled,
 };
+use crate::torch_order::randperm;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use unix::{Error, Result};
@@ -46,7 +47,7 @@ pub struct StoreEntry {
 /// What [`divide`] is asked for.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// Records at random ([`By::Trajectory`]), in their order ([`By::Index`]), or whole stores ([`By::File`]).
+    /// Records at random ([`By::Trajectory`]), in their order ([`By::Index`]) or in that of torch ([`By::Torch`]), or whole stores ([`By::File`]).
     pub by: By,
     /// Shares of train, validation and test of the records that are not `fixed`.
     pub shares: [Share; 3],
@@ -89,7 +90,8 @@ pub fn divide<C: Content>(
     let free = &stores[..folders.len()];
     let mut chosen: [Entries; 3] = match by {
         By::Trajectory => at_random(free, shares, seed)?,
-        By::Index => in_order(free, shares)?,
+        By::Index => in_order(free, shares, None)?,
+        By::Torch => in_order(free, shares, Some(seed))?,
         By::File => by_store(free, shares, seed)?,
         By::Parameter => {
             return Err(Error::usage(
@@ -176,8 +178,15 @@ fn proportional(wanted: [usize; 3], size: usize, rest: usize) -> [usize; 3] {
 }
 
 /// The first records for training, the last ones for the test.
-fn in_order<R: RecordStore>(stores: &[R], shares: [Share; 3]) -> Result<[Entries; 3]> {
-    let all: Entries = entries(stores).collect();
+fn in_order<R: RecordStore>(
+    stores: &[R],
+    shares: [Share; 3],
+    torch_seed: Option<u64>,
+) -> Result<[Entries; 3]> {
+    let mut all: Entries = entries(stores).collect();
+    if let Some(seed) = torch_seed {
+        all = randperm(all.len(), seed).into_iter().map(|i| all[i]).collect();
+    }
     let wanted = quotas(shares, all.len()).map_err(not_provided("records", all.len()))?;
     let mut rest = &all[..];
     Ok(wanted.map(|count| {

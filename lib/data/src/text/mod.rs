@@ -10,6 +10,7 @@ mod csv_rows;
 mod import;
 mod jsonl_rows;
 mod rows;
+mod similar;
 mod store;
 mod tokenize;
 mod tokenizer;
@@ -18,6 +19,7 @@ mod vocabulary;
 
 pub use columns::Columns;
 pub use import::import;
+pub use similar::{Similar, near_leaks};
 pub use store::{TextKind, TextStore};
 pub use tokenize::{TokenizeReport, tokenize};
 pub use tokenizer::{Encoded, SpecialTokens, Tokenizer};

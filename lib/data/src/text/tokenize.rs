@@ -35,7 +35,7 @@ pub struct TokenizeReport {
 impl TokenizeReport {
     /// Of a set.
     pub fn of(set: &TokenSet) -> Self {
-        let [tokens, unknown] = set.tokens();
+        let [tokens, unknown] = set.token_counts();
         let (split, records) = (set.name().to_string(), set.len());
         Self { split, records, tokens, unknown, truncated: set.truncated() }
     }

@@ -200,6 +200,11 @@ impl TokenSet {
         self.store.bytes(self.arrays.types, i)
     }
 
+    /// The ids and segments of all records.
+    pub fn tokens(&self) -> Vec<(&[i32], &[u8])> {
+        (0..self.len()).map(|i| (self.ids(i), self.types(i))).collect()
+    }
+
     /// The characters of each token of record `i` in its text: the first, and one after the last; 0 and 0 for special
     /// tokens. Panics when out of range.
     pub fn offsets(&self, i: usize) -> &[[i32; 2]] {
@@ -239,7 +244,7 @@ impl TokenSet {
     }
 
     /// Tokens of all records, and how many of them stand for words which the vocabulary cannot express.
-    pub fn tokens(&self) -> [usize; 2] {
+    pub fn token_counts(&self) -> [usize; 2] {
         let [tokens, unknown] = [|c: &Counts| c.tokens, |c: &Counts| c.unknown];
         [self.counts().map(tokens).sum(), self.counts().map(unknown).sum()]
     }

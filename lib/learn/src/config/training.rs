@@ -1,4 +1,5 @@
 use super::{OnSpike, Spikes};
+use crate::task::Direction;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use unix::cli::MAX_THREADS;
@@ -56,6 +57,12 @@ pub struct Training {
     pub validation_amp: bool,
     /// Early stopping: stop after this many consecutive validations without improvement. Null: never.
     pub early_stopping_patience: Option<u64>,
+    /// The metric of the validations that selects the best checkpoint, stops early and reduces the learning rate. Null:
+    /// that of the task.
+    // Not serialised when null, so that configurations older than this key keep their hash.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = null))]
+    pub monitor: Option<Monitor>,
     /// An update whose loss or gradient is not finite is skipped. After this many in a row, or 10 of the last 1000
     /// updates, the run ends as diverged.
     #[schemars(range(min = 1))]
@@ -103,6 +110,28 @@ pub enum Precision {
 }
 
 /// The defaults of the keys. `updates` and `batch_size` have none: the schema requires them, and 0 is out of range.
+/// A metric of the validations.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Monitor {
+    /// Its name in the log.
+    pub metric: String,
+    /// Whether it is minimised or maximised.
+    pub direction: Direction,
+    /// A value is an improvement if it is better than the best one by more than this.
+    #[serde(default)]
+    pub min_delta: f64,
+}
+
+impl Monitor {
+    /// Whether `value` is an improvement over `best`; a NaN never is.
+    pub fn is_better(&self, value: f64, best: f64) -> bool {
+        let margin =
+            if self.direction == Direction::Minimize { -self.min_delta } else { self.min_delta };
+        self.direction.is_better(value, best + margin)
+    }
+}
+
 impl Default for Training {
     fn default() -> Self {
         Self {
@@ -123,6 +152,7 @@ impl Default for Training {
             validation_batch_size: 64,
             validation_amp: false,
             early_stopping_patience: None,
+            monitor: None,
             non_finite_limit: 8,
             attempts_without_progress: 3,
             on_spike: OnSpike::default(),
@@ -161,6 +191,9 @@ impl Training {
         }
         if let Some(Err(error)) = self.time_limit.as_deref().map(unix::time::parse_limit) {
             violation("time_limit", error.to_string());
+        }
+        if self.monitor.as_ref().is_some_and(|m| !(m.min_delta >= 0.0 && m.min_delta.is_finite())) {
+            violation("monitor.min_delta", "must not be negative".into());
         }
         violations.extend(within("spike", self.spike.violations()));
         violations

@@ -8,7 +8,7 @@ mod batch;
 
 pub use batch::{Batch, Predictions};
 
-use crate::config::Config;
+use crate::config::{Config, Monitor};
 use crate::forward::Forward;
 use crate::params::ParamSet;
 use crate::score::Scores;
@@ -39,7 +39,7 @@ pub struct Dependency {
 }
 
 /// Whether a metric is minimised or maximised.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Direction {
     /// Smaller is better: losses, errors.
@@ -217,6 +217,15 @@ pub struct Configured {
 }
 
 impl Configured {
+    /// The metric that selects the best checkpoint: `training.monitor`, or that of the task.
+    pub fn monitor(&self) -> Monitor {
+        self.config.training.monitor.clone().unwrap_or_else(|| Monitor {
+            metric: self.spec.metric.into(),
+            direction: self.spec.direction,
+            min_delta: 0.0,
+        })
+    }
+
     /// Loads the configuration of task `T` with [`config::load`].
     pub fn load<T: Define>(
         files: &[PathBuf],

@@ -3,8 +3,8 @@
 
 use super::guard::SpikeDetector;
 use super::start::Origin;
+use crate::config::Monitor;
 use crate::optim::PlateauState;
-use crate::task::Direction;
 use serde::{Deserialize, Serialize};
 use tensor::updates::decision::LossScale;
 use unix::status::{Best, Cost};
@@ -68,11 +68,11 @@ impl Progress {
     }
 
     /// Records the monitored metric of a validation; returns whether it is the best so far.
-    pub fn record_metric(&mut self, metric: &str, direction: Direction, value: f64) -> bool {
-        let beats = |best: &Best| direction.is_better(value, best.value);
+    pub fn record_metric(&mut self, monitor: &Monitor, value: f64) -> bool {
+        let beats = |best: &Best| monitor.is_better(value, best.value);
         let better = value.is_finite() && self.best.as_ref().is_none_or(beats);
         if better {
-            self.best = Some(Best { metric: metric.into(), value, update: self.update });
+            self.best = Some(Best { metric: monitor.metric.clone(), value, update: self.update });
             self.validations_since_best = 0;
         } else {
             self.validations_since_best += 1;
@@ -84,16 +84,23 @@ impl Progress {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::task::Direction;
 
     #[test]
     fn a_value_that_is_not_finite_is_never_the_best() {
         for (direction, better) in [(Direction::Minimize, 1.0), (Direction::Maximize, 3.0)] {
             let mut progress = Progress::default();
-            let mut record = |value| progress.record_metric("x", direction, value);
+            let monitor = Monitor { metric: "x".into(), direction, min_delta: 0.0 };
+            let mut record = |value| progress.record_metric(&monitor, value);
             let best = [f64::NAN, 2.0, 2.0, f64::INFINITY, -f64::INFINITY, better].map(&mut record);
             assert_eq!(best, [false, true, false, false, false, true]);
             assert!(!record(4.0 - better));
             assert_eq!(progress.validations_since_best, 1);
+            // By at most 0.5 is no improvement.
+            let monitor = Monitor { min_delta: 0.5, ..monitor };
+            let sign = if direction == Direction::Minimize { -1.0 } else { 1.0 };
+            let mut record = |value| progress.record_metric(&monitor, value);
+            assert_eq!([0.5, 0.75].map(|by| record(better + sign * by)), [false, true]);
             assert_eq!(progress.best.unwrap().value, better);
         }
     }

@@ -45,12 +45,13 @@ impl RunWriter {
         let disk: Arc<dyn Disk> = Arc::new(FencedDisk::new(lease.fence().clone()));
         let verifier = Verifier::start(inputs, Some((run.inputs(), Arc::clone(&disk))))?;
         let rules = &job.task.config.checkpoint;
+        let monitor = job.task.monitor();
         let keep = KeepRules {
             last: rules.keep_last,
             best: rules.keep_best,
             every: rules.keep_every,
-            metric: job.task.spec.metric.into(),
-            direction: job.task.spec.direction,
+            metric: monitor.metric,
+            direction: monitor.direction,
             anchor: match job.task.config.training.on_spike {
                 OnSpike::Record => 0,
                 OnSpike::Rewind => rules.every,

@@ -164,6 +164,11 @@ impl Define for ClassifyTask {
     }
 }
 
+/// The class of each text of a set.
+pub fn classes(set: &TokenSet) -> Vec<usize> {
+    (0..set.len()).map(|i| class(set, i)).collect()
+}
+
 /// The class of a text.
 pub(super) fn class(set: &TokenSet, i: usize) -> usize {
     set.label(i).first().map_or(0, |class| *class as usize)

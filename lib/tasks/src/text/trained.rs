@@ -1,11 +1,11 @@
 //! A trained classifier of texts, and its evaluation.
 
 use super::baselines::{BagOfWords, Targets, constant, stratified};
-use super::classify::{Classifier, ClassifyModel, ClassifyTask, class, require_fit};
+use super::classify::{Classifier, ClassifyModel, ClassifyTask, require_fit};
 use super::metrics::{Classification, Outcomes, Resampling, predicted_classes, softmax};
 use crate::trained::{Opener, TrainedModel};
 use data::split::SplitName;
-use data::text::{TokenInfo, TokenSet};
+use data::text::{Similar, TokenInfo, TokenSet};
 use learn::task::{Buffers, Define};
 use learn::trained::{Origin, Parts, Trained};
 use serde_json::{Map, Value, json};
@@ -41,7 +41,8 @@ pub(super) fn buffers(info: &TokenInfo) -> Buffers {
 /// Models of texts predict no fields.
 pub(crate) fn refuse(_: &Parts, _: &Opener) -> Result<Box<dyn TrainedModel>> {
     Err(Error::usage(
-        "the model classifies texts; use evaluate score RUN --data with a directory of ds-prep tokenize",
+        "the model classifies texts: give evaluate score a folder of ds-prep tokenize as --data, and evaluate predict a file \
+         -o FILE.jsonl or -",
     ))
 }
 
@@ -52,11 +53,27 @@ impl TrainedClassifier {
     /// tokens; 2 when it is no classifier.
     pub fn open(path: &Path, opener: &Opener, info: &TokenInfo, folder: &Path) -> Result<Self> {
         let parts = Parts::read(path, opener.weights)?;
-        let checkpoint = parts.origin.checkpoint.display().to_string();
-        if parts.task != ClassifyTask::SPEC.name {
-            let text = format!("{checkpoint}: a model of task {} reads no texts", parts.task);
-            return Err(Error::usage(text));
+        Self::require_task(&parts)?;
+        Self::restore(&parts, opener, info, folder)
+    }
+
+    /// Errors: 2 when the model is no classifier.
+    pub(super) fn require_task(parts: &Parts) -> Result<()> {
+        if parts.task == ClassifyTask::SPEC.name {
+            return Ok(());
         }
+        let checkpoint = parts.origin.checkpoint.display();
+        Err(Error::usage(format!("{checkpoint}: a model of task {} reads no texts", parts.task)))
+    }
+
+    /// Restores the model of a checkpoint. Errors: 65 as in [`Self::open`].
+    pub(super) fn restore(
+        parts: &Parts,
+        opener: &Opener,
+        info: &TokenInfo,
+        folder: &Path,
+    ) -> Result<Self> {
+        let checkpoint = parts.origin.checkpoint.display().to_string();
         let model: ClassifyModel = parts.section("model").context(|| checkpoint.clone())?;
         let recorded = parts.buffer(BUFFER).context(|| checkpoint.clone())?;
         if recorded != identity(info).iter().map(|x| f64::from(*x)).collect::<Vec<_>>() {
@@ -85,20 +102,20 @@ impl TrainedClassifier {
         self.trained.params.count()
     }
 
-    /// Logits [texts, classes] of a set; `proceed` is called with the number of texts after each batch. Texts of similar
-    /// length share a batch, which does not change their logits.
+    /// Logits [texts, classes] of texts, given as token ids and segments; `proceed` is called with the number of texts after
+    /// each batch. Texts of similar length share a batch, which does not change their logits.
     pub fn logits(
         &self,
-        set: &TokenSet,
+        texts: &[(&[i32], &[u8])],
         mut proceed: impl FnMut(usize) -> Result<()>,
     ) -> Result<Vec<f32>> {
-        let mut order: Vec<usize> = (0..set.len()).collect();
-        order.sort_by_key(|i| set.ids(*i).len());
-        let mut logits = vec![0.0; set.len() * self.classes];
+        let mut order: Vec<usize> = (0..texts.len()).collect();
+        order.sort_by_key(|i| texts[*i].0.len());
+        let mut logits = vec![0.0; texts.len() * self.classes];
         for (number, samples) in order.chunks(BATCH).enumerate() {
-            let texts: Vec<_> = samples.iter().map(|i| (set.ids(*i), set.types(*i))).collect();
+            let own: Vec<_> = samples.iter().map(|i| texts[*i]).collect();
             let found = self.trained.run(|forward, model| {
-                let batch = model.batch(&texts).to_device(forward.device())?;
+                let batch = model.batch(&own).to_device(forward.device())?;
                 model.forward(forward, &batch)?.value().to_host()
             })?;
             for (i, row) in samples.iter().zip(found.read::<f32>().chunks_exact(self.classes)) {
@@ -124,9 +141,7 @@ impl TextScores {
     pub fn of(set: &TokenSet, [train, validation]: [&TokenSet; 2], logits: &[f32]) -> Self {
         let labels = set.info().labels.clone();
         let classes = labels.len();
-        let all =
-            |set: &TokenSet| -> Vec<usize> { (0..set.len()).map(|i| class(set, i)).collect() };
-        let [truth, of_train, of_validation] = [set, train, validation].map(all);
+        let [truth, of_train, of_validation] = [set, train, validation].map(super::classes);
         let [known, chosen] =
             [&of_train, &of_validation].map(|truth| Targets::Classes { classes, truth });
         let [texts, train, validation] = [set, train, validation].map(texts);
@@ -171,8 +186,39 @@ impl TextScores {
                 (_, value) => _ = baselines.insert((*name).into(), value),
             }
         }
+        // The model comes last, as in the tables of other families.
+        rows.rotate_left(1);
         all.insert("baselines".into(), baselines.into());
         Ok((rows, all.into()))
+    }
+
+    /// The probabilities [texts, classes] of the classifier.
+    pub fn probabilities(&self) -> &[f64] {
+        &self.methods[0].1
+    }
+
+    /// Which texts resemble one of `others`, with a similarity of at least `threshold`: their number, and the metrics of
+    /// the classifier on the other texts.
+    pub fn without_leaks(&self, set: &TokenSet, others: &[&TokenSet], threshold: f64) -> Value {
+        let known: Vec<String> = others.iter().flat_map(|other| texts(other)).collect();
+        let index = Similar::new(&known);
+        let kept: Vec<usize> = (texts(set).iter().enumerate())
+            .filter(|(_, text)| index.nearest(text, threshold).is_none())
+            .map(|(i, _)| i)
+            .collect();
+        let classes = self.labels.len();
+        let own = self.probabilities();
+        let probabilities: Vec<f64> =
+            kept.iter().flat_map(|i| &own[i * classes..][..classes]).copied().collect();
+        let truth: Vec<usize> = kept.iter().map(|i| self.truth[*i]).collect();
+        let predicted = predicted_classes(&probabilities, classes);
+        let outcomes =
+            Outcomes { probabilities: &probabilities, truth: &truth, predicted: &predicted };
+        let found = Classification::of(&outcomes, &self.labels, Resampling::None).metrics;
+        json!({
+            "threshold": threshold, "leaked": set.len() - kept.len(), "total_samples": kept.len(),
+            "without": if kept.is_empty() { Value::Null } else { json!(found) },
+        })
     }
 
     /// One record for each text: id, true and predicted label, and the probability of each label.

@@ -82,10 +82,10 @@ pub fn divide_by(
         By::Trajectory => request.trajectories(&sources, &keys)?,
         By::Parameter => request.regimes(&sources)?,
         By::File => request.files(&sources)?,
-        By::Index => {
-            return Err(Error::usage(
-                "--by index: only records of arrays are divided in their order",
-            ));
+        By::Index | By::Torch => {
+            return Err(Error::usage(format!(
+                "--by {by}: only records of arrays and texts are divided in an order",
+            )));
         }
     };
     let Kind { frames, grid, channels: channel_names, inputs } = kind;

@@ -188,13 +188,14 @@ fn resume_or_init<'a>(
     let reporter = Reporter::start(job, run, &lease, &progress, &accepted, &budget, parameters)?;
     let mut dependencies = task.dependencies();
     dependencies.extend(resume::frozen_parameters(job, &params)?);
+    let monitor = job.task.monitor();
     let frame = State {
         seed: job.task.config.seed,
         world: job.ranks.size() as u64,
         task: job.task.spec.name.into(),
         config: job.task.resolved.clone(),
-        monitor: job.task.spec.metric.into(),
-        direction: job.task.spec.direction,
+        monitor: monitor.metric,
+        direction: monitor.direction,
         config_hash: unix::config::hash(&identity(&job.task.resolved)),
         data_hash: task.data_hash(),
         dependencies,

@@ -1,0 +1,52 @@
+#!/bin/sh
+# Real texts: the section of a Debian package from its description, with the package index of this machine; split by
+# source package.
+# shellcheck source=benches/science/common.sh
+. "$(dirname "$0")/common.sh"
+
+# Package, source package, section without its archive area, and description, as CSV.
+packages() {
+    apt-cache dumpavail | awk '
+        function quoted(text) { gsub(/"/, "\"\"", text); return "\"" text "\"" }
+        BEGIN { print "package,source,section,description" }
+        /^Package: / { package = $2; source = $2; section = "" }
+        /^Source: / { source = $2 }
+        /^Section: / { section = $2; sub(/^.*\//, "", section) }
+        /^Description: / { text = substr($0, 14) }
+        /^$/ && section != "" { print package "," source "," section "," quoted(text) }' > packages.part
+    mv packages.part packages.csv
+}
+once packages.csv packages
+cat > columns.yaml << END
+text: description
+label: section
+group: source
+id: package
+END
+once store/index.json ds-prep import packages.csv --columns columns.yaml -o store
+once split.json ds-prep split store --seed 1 -o split.json
+once tokenizer/tokenizer.json ds-prep vocabulary split.json --size 12000 -o tokenizer
+once tokens/test/index.json ds-prep tokenize split.json --tokenizer tokenizer --max-length 48 -o tokens
+example classify
+
+of_seed() {
+    at=seed-$1
+    mkdir -p "$at"
+    train classify "$at/run" classify.yaml -s "seed=$1" -s training.updates=6000 -s training.validate_every=500 -s training.validation_samples=3000 \
+        -s model.encoder.hidden_size=128 -s model.encoder.intermediate_size=256 -s model.head.pooling=mean \
+        -s loss.class_weights.kind=none -s training.ema=0.995 -s "schedule=$schedule"
+    once "$at/scores/evaluation_results.json" evaluate score "$at/run" --data tokens -o "$at/scores"
+}
+schedule='[{kind: linear, updates: 300, start_factor: 0.0, end_factor: 1.0}, {kind: linear, start_factor: 1.0, end_factor: 0.0}]'
+seeds of_seed 1 2 3
+
+set --
+for name in accuracy f1_macro f1_weighted log_loss ece_top_label; do
+    set -- "$@" --column "$name=/$name" --column "$name: bag of words=/baselines/bag of words/$name"
+done
+notes --title "Sections of Debian packages" \
+    --note "$(wc -l < packages.csv) packages, $(cut -d, -f3 packages.csv | sort -u | wc -l) sections; one line of description each; split by source package." \
+    --file evaluation_results.json --method "test=scores" "$@" \
+    --column "accuracy: constant=/baselines/constant/accuracy" \
+    --column "accuracy: stratified random=/baselines/stratified/accuracy" \
+    --column "accuracy without texts that resemble training texts=/leaks/without/accuracy"

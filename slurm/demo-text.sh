@@ -1,0 +1,51 @@
+#!/bin/sh
+# Texts on one machine, in a few minutes: annotated sentences, a small encoder trained from random weights, its scores
+# beside baselines, a search and a refit.
+#   slurm/demo-text.sh [FOLDER OF THE PROGRAMS]
+set -eu
+cd "$(dirname "$0")/.."
+PATH="$(cd "${1:-target/release}" && pwd):$PATH"
+say() { printf '\n== %s\n' "$*"; }
+
+rm -rf demo-text
+mkdir demo-text
+cd demo-text
+
+say "data: 4000 annotated sentences of posts"
+ds-prep gen criteria --samples 4000 --seed 1 -o data
+ds-prep import data/annotations.csv --columns data/columns.yaml -o store
+ds-prep split store --seed 1 -o split.json               # by post; both labels in the same proportions
+ds-prep check split.json
+ds-prep audit split.json || test $? -eq 65               # 65: sentences that resemble each other
+
+say "tokens: a vocabulary of the training split"
+ds-prep vocabulary split.json -o tokenizer
+ds-prep tokenize split.json --tokenizer tokenizer --max-length 64 -o tokens
+
+say "an encoder of two layers"
+train-stage classify --example > classify.yaml
+train-stage classify -c classify.yaml --run run
+evaluate score run --data tokens -o scores               # with mistakes.html and predictions.jsonl
+printf 'My sister tends to, to be honest, lie awake until dawn.\nI tend to, at home and elsewhere, skip most meals.\n' |
+    evaluate predict run --inputs - -o -
+
+say "a search in two rounds, and the best configuration with three seeds"
+cat > search.yaml << END
+command: [train-stage, classify, -c, classify.yaml]
+metric: macro_f1
+direction: maximize
+seed: 1
+space:
+  optimizer.learning_rate: {kind: float, low: 1.0e-4, high: 1.0e-2, log: true}
+  model.head.dropout: {kind: float, low: 0.0, high: 0.3}
+  training.batch_size: {kind: categorical, choices: [16, 32]}
+pruner: {kind: median, startup: 3, warmup: 100}
+rounds:
+  - {name: coarse, trials: 8, fidelity: {training.updates: 300, training.validate_every: 50}}
+  - {name: fine, trials: 4, fidelity: {training.updates: 600, training.validate_every: 100}, narrow: {top: 3}}
+END
+hpo new search -c search.yaml
+hpo worker search
+hpo best search
+hpo refit search --seeds 3
+printf '\nscores in demo-text/scores, mistakes in demo-text/scores/mistakes.html, the search in demo-text/search/refit/report.html\n'
