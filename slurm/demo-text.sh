@@ -15,8 +15,10 @@ say "data: 4000 annotated sentences of posts"
 ds-prep gen criteria --samples 4000 --seed 1 -o data
 ds-prep import data/annotations.csv --columns data/columns.yaml -o store
 ds-prep split store --seed 1 -o split.json               # by post; both labels in the same proportions
-ds-prep check split.json
-ds-prep audit split.json || test $? -eq 65               # 65: sentences that resemble each other
+ds-prep check store
+# Different posts have equal and similar sentences; scores are given with and without those that leak.
+ds-prep audit split.json > leaks.txt || test $? -eq 65
+tail -n 3 leaks.txt
 
 say "tokens: a vocabulary of the training split"
 ds-prep vocabulary split.json -o tokenizer
