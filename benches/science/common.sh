@@ -42,16 +42,27 @@ hours() {
     for run; do sed -n 's/^ *"hours": \([0-9.e-]*\),*$/\1/p' "$run/status.json"; done | awk '{ sum += $1 } END { print sum }'
 }
 
-# updates HOURS TASK RUN CONFIG [OPTION...]: how many updates of a run fit into that time, by a run of 60 updates.
-updates() {
-    budget=$1 task=$2 run=$3 config=$4
-    shift 4
-    if ! test -e "$run.updates"; then
+# pace TASK RUN CONFIG [OPTION...]: seconds per update of a run, the median of a run of 60 updates.
+pace() {
+    task=$1 run=$2 config=$3
+    shift 3
+    if ! test -e "$run.pace"; then
         train-stage "$task" -c "$config" --run "$run.pilot" "$@" -s training.updates=60 -s training.log_every=1 \
             -s training.validate_every=60 -s training.validation_samples=1 >&2
         sed -n 's/.*"kind":"update".*"seconds":\([0-9.e-]*\).*/\1/p' "$run.pilot/log.jsonl" | tail -n +6 | sort -g |
-            awk -v hours="$budget" '{ all[NR] = $1 } END { printf "%d\n", hours * 3600 / all[int((NR + 1) / 2)] }' \
-            > "$run.updates.part"
+            awk '{ all[NR] = $1 } END { print all[int((NR + 1) / 2)] }' > "$run.pace.part"
+        mv "$run.pace.part" "$run.pace"
+    fi
+    cat "$run.pace"
+}
+
+# updates HOURS TASK RUN CONFIG [OPTION...]: how many updates of a run fit into that time.
+updates() {
+    budget=$1
+    shift
+    run=$2
+    if ! test -e "$run.updates"; then
+        pace "$@" | awk -v hours="$budget" '{ printf "%d\n", hours * 3600 / $1 }' > "$run.updates.part"
         mv "$run.updates.part" "$run.updates"
     fi
     cat "$run.updates"

@@ -28,7 +28,7 @@ rounds:
     fidelity: {training.updates: 1500, training.validate_every: 125, training.validation_samples: 240}
     pruner: {kind: halving, min_resource: 125, reduction: 3}
   - name: fine
-    trials: 16
+    trials: 8
     fidelity: {training.updates: 4500, training.validate_every: 500, training.validation_samples: 480}
     narrow: {top: 8}
     pruner: {kind: halving, min_resource: 500, reduction: 3}
@@ -37,7 +37,6 @@ once study hpo new study -c study.yaml
 export RAYON_NUM_THREADS=1
 worker() { hpo worker study >> worker.log 2>&1 & }
 ended() { hpo trials study --json | grep -c '"state":"\(complete\|pruned\)"'; }
-began=$(date +%s)
 if ! test -e killed; then
     worker
     one=$!
@@ -49,21 +48,23 @@ if ! test -e killed; then
     hpo status study
     touch killed
 fi
-if ! test -e ended; then
-    worker
-    worker
-    wait
-    echo $(($(date +%s) - began)) > ended
-fi
-unset RAYON_NUM_THREADS
+worker
+worker
+wait
 hpo status study
 hpo best study > best.yaml
+
+# As many updates of the configuration that was found as take the time of the demo's 5000.
+base="$configs/burgers-operator.yaml -c data.yaml"
+demo=$(pace operator demo $base)
+fits=$(updates "$(echo "$demo" | awk '{ print 5000 * $1 / 3600 }')" operator found $base -c best.yaml)
+unset RAYON_NUM_THREADS
 
 of_seed() {
     at=seed-$1
     mkdir -p "$at"
-    train operator "$at/demo" "$configs/burgers-operator.yaml" -c data.yaml -s seed=$1
-    baseline "$(hours "$at/demo")" operator "$at/found" "$configs/burgers-operator.yaml" -c data.yaml -c best.yaml -s seed=$1
+    train operator "$at/demo" $base -s seed=$1
+    train operator "$at/found" $base -c best.yaml -s seed=$1 -s "training.updates=$fits"
     score "$at/demo" "$at/demo-score"
     score "$at/found" "$at/found-score"
 }
@@ -72,9 +73,9 @@ seeds of_seed 1 2 3
 counted() { hpo trials study --round "$1" --state "$2" --json | wc -l; }
 notes --title "A search for the operator of the demo" \
     --note "Burgers' equation, 400/20/20 trajectories per viscosity; 16 steps of 2 frames from 8 start frames." \
-    --note "$(counted coarse complete) trials of the first round went to the end and $(counted coarse pruned) were pruned, $(counted fine complete) and $(counted fine pruned) of the second; $(cat ended) s with two workers of one thread, which were killed after 24 trials, one with -9 and one with TERM." \
+    --note "$(counted coarse complete) trials of the first round went to the end and $(counted coarse pruned) were pruned, $(counted fine complete) and $(counted fine pruned) of the second, in $(hours study/trials/* | awk '{ printf "%.0f", 60 * $1 / 2 }') minutes of two workers with one thread each, which were killed after 24 trials, one with -9 and one with TERM." \
     --note "Found: $(hpo best study --flat --json)" \
-    --note "Both are trained for the same time, that of the demo's 5000 updates: $(updates_of found)updates of the configuration that was found." \
+    --note "Both are trained for the same time, that of the demo's 5000 updates: $fits updates of the configuration that was found." \
     --method "persistence=demo-score:persistence" \
     --method "demo=demo-score:operator" \
     --method "found by the search=found-score:operator"
