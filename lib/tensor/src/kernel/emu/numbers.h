@@ -12,6 +12,7 @@ float sqrtf(float);
 double sqrt(double);
 float tanhf(float);
 float erff(float);
+double pow(double, double);
 float fmaf(float, float, float);
 float fmaxf(float, float);
 float fminf(float, float);
