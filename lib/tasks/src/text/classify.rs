@@ -6,6 +6,7 @@ use super::head::{Head, HeadConfig};
 use super::loss::ClassifyLoss;
 use crate::regression::TrainOn;
 use data::inputs::InputFile;
+use data::loader::Buckets;
 use data::split::SplitName;
 use data::text::{TokenInfo, TokenSet};
 use learn::config::Config;
@@ -30,6 +31,15 @@ pub struct ClassifyData {
     /// The splits to train on.
     #[serde(default)]
     pub train_on: TrainOn,
+    /// Batches per pool: within each pool, texts are sorted by length and cut into batches, which are then read in random
+    /// order. Larger pools need less padding. 0 or 1: batches of random lengths.
+    #[serde(default = "bucket_batches")]
+    #[schemars(range(min = 0, max = 10_000))]
+    pub bucket_batches: u64,
+}
+
+fn bucket_batches() -> u64 {
+    32
 }
 
 /// The model.
@@ -50,6 +60,8 @@ pub struct ClassifyTask {
     model: Classifier,
     loss: ClassifyLoss,
     train: Vec<TokenSet>,
+    /// Batches per pool of texts that are sorted by length.
+    bucket_batches: u64,
     validation: TokenSet,
     /// Weight of each class.
     weights: Vec<f64>,
@@ -159,7 +171,8 @@ impl Define for ClassifyTask {
             (0..set.len()).for_each(|i| counts[class(set, i)] += 1);
         }
         let weights = loss.class_weights.of(&counts);
-        let task = Self { model: classifier, loss: loss.clone(), train, validation, weights };
+        let (loss, bucket_batches) = (loss.clone(), data.bucket_batches);
+        let task = Self { model: classifier, loss, train, bucket_batches, validation, weights };
         Ok((task, builder.finish()))
     }
 }
@@ -172,6 +185,10 @@ pub(super) fn class(set: &TokenSet, i: usize) -> usize {
 impl Task for ClassifyTask {
     fn sources(&self) -> Vec<(u64, f64)> {
         vec![(self.train.iter().map(|set| set.len() as u64).sum(), 1.0)]
+    }
+
+    fn buckets(&self) -> Option<Buckets> {
+        Some(lengths(&self.train, self.bucket_batches))
     }
 
     fn data_hash(&self) -> String {
@@ -236,6 +253,13 @@ impl Task for ClassifyTask {
     fn buffers(&self) -> Buffers {
         super::trained::buffers(self.train[0].info())
     }
+}
+
+/// Buckets of texts by number of tokens, in pools of so many batches.
+fn lengths(sets: &[TokenSet], pool: u64) -> Buckets {
+    let of =
+        |set: &TokenSet| -> Vec<u32> { (0..set.len()).map(|i| set.ids(i).len() as u32).collect() };
+    Buckets { lengths: sets.iter().flat_map(of).collect(), pool }
 }
 
 impl ClassifyTask {
