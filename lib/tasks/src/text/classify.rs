@@ -63,8 +63,9 @@ pub struct ClassifyTask {
     /// Batches per pool of texts that are sorted by length.
     bucket_batches: u64,
     validation: TokenSet,
-    /// Weight of each class.
+    /// Weight of each class, and the factor of its loss in addition (α of a focal loss).
     weights: Vec<f64>,
+    factors: Vec<f64>,
 }
 
 /// Encoder and head.
@@ -94,9 +95,11 @@ impl Classifier {
 
     /// Logits [B, classes].
     pub fn forward(&self, forward: &Forward, batch: &Batch) -> Result<Var> {
-        let states = self.encoder.forward(forward, &Tokens::of(batch, forward)?)?;
+        let tokens = Tokens::of(batch, forward)?;
+        let states = self.encoder.forward(forward, &tokens)?;
         let [mean, hidden] = ["mean", "hidden"].map(|name| batch.input(forward, name));
-        forward.to_param_dtype(&self.head.forward(forward, &states, &mean?, &hidden?)?)
+        let inputs = [&mean?, &hidden?, &tokens.lengths];
+        forward.to_param_dtype(&self.head.forward(forward, &states, inputs)?)
     }
 }
 
@@ -171,8 +174,23 @@ impl Define for ClassifyTask {
             (0..set.len()).for_each(|i| counts[class(set, i)] += 1);
         }
         let weights = loss.class_weights.of(&counts);
-        let (loss, bucket_batches) = (loss.clone(), data.bucket_batches);
-        let task = Self { model: classifier, loss, train, bucket_batches, validation, weights };
+        let classes = counts.len();
+        if loss.focal.is_some_and(|focal| focal.alpha.is_some()) && classes != 2 {
+            return Err(Error::config(format!(
+                "loss.focal.alpha is for two labels, but {} has {classes}; use loss.class_weights",
+                data.tokens.display()
+            )));
+        }
+        let factors = loss.focal.map_or(vec![1.0; classes], |focal| focal.factors(classes));
+        let task = Self {
+            model: classifier,
+            loss: loss.clone(),
+            train,
+            bucket_batches: data.bucket_batches,
+            validation,
+            weights,
+            factors,
+        };
         Ok((task, builder.finish()))
     }
 }
@@ -208,6 +226,8 @@ impl Task for ClassifyTask {
         let weights: Vec<f32> =
             classes.iter().map(|class| self.weights[*class as usize] as f32).collect();
         let total = weights.iter().map(|weight| f64::from(*weight)).sum();
+        let factors = classes.iter().map(|class| self.factors[*class as usize] as f32);
+        let weights: Vec<f32> = weights.iter().zip(factors).map(|(w, factor)| w * factor).collect();
         Ok(self
             .model
             .batch(&texts)
@@ -220,7 +240,11 @@ impl Task for ClassifyTask {
         let logits = self.model.forward(forward, batch)?;
         let [classes, weights] =
             [batch.input(forward, "classes")?, batch.input(forward, "weights")?];
-        let op = CrossEntropy { smoothing: self.loss.label_smoothing, ..CrossEntropy::default() };
+        let op = CrossEntropy {
+            smoothing: self.loss.label_smoothing,
+            gamma: self.loss.focal.map_or(0.0, |focal| focal.gamma),
+            ..CrossEntropy::default()
+        };
         Ok(forward.apply(op, &[&logits, &classes, &weights])?.into())
     }
 
