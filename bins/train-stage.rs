@@ -42,7 +42,7 @@ struct Args {
     overrides: Vec<String>,
     /// Run directory, created if missing
     #[arg(short, long, value_name = "DIR")]
-    #[arg(required_unless_present_any = ["warm_kernels", "example", "schema"])]
+    #[arg(required_unless_present_any = ["warm_kernels", "example", "schema", "verify_determinism"])]
     run: Option<PathBuf>,
     /// Where to start: auto (the newest good checkpoint of DIR, if there is one), never (update 0), a checkpoint such as
     /// RUN/ckpt/best or RUN/ckpt/step-00001200, or another RUN, at its newest good checkpoint. The state of the
@@ -66,6 +66,11 @@ struct Args {
     /// Measure a few updates and report memory, time and cost of the run; do not train
     #[arg(long)]
     dry_run: bool,
+    /// Make the first 50 updates this many times (3 if no number is given), without a run directory, and compare every
+    /// tensor: print a hash of the parameters, or name the first tensor that differs and exit with 1
+    #[arg(long, value_name = "TIMES", num_args = 0..=1, require_equals = true, default_missing_value = "3")]
+    #[arg(value_parser = clap::value_parser!(u64).range(2..=1000), conflicts_with_all = ["check", "dry_run"])]
+    verify_determinism: Option<u64>,
     /// Print a small configuration of the task to start from
     #[arg(long, conflicts_with_all = ["config", "run", "check", "dry_run"])]
     example: bool,
@@ -90,7 +95,7 @@ const MANUAL: &str = "\
 EXIT STATUS
   0   Finished, now or earlier.
   1   Diverged: the loss or gradient was not finite too often, or there were too many spikes. Or several
-      attempts made no progress.
+      attempts made no progress. With --verify-determinism, a tensor differs.
   2   The command line is wrong.
   65  An input file is not what its manifest or index recorded, or a checkpoint is damaged.
   66  The data is missing.
@@ -112,6 +117,8 @@ EXAMPLES
   Check for problems, and estimate time and memory:
     $ train-stage codec -c codec.yaml --run codec --check
     $ train-stage codec -c codec.yaml --run codec --dry-run
+  Train three times for 50 updates and compare the bits:
+    $ train-stage codec -c codec.yaml --verify-determinism
   Train for 100 updates; the second command finds the run finished:
     $ train-stage codec -c codec.yaml -s training.updates=100 --run codec
     $ train-stage codec -c codec.yaml -s training.updates=100 --run codec
@@ -171,7 +178,11 @@ fn list_keys(args: KeysOf) -> Result<Exit> {
 }
 
 fn body(args: Args) -> Result<Exit> {
-    match (args.task.as_deref().and_then(named), &args.run) {
+    let task = args.task.as_deref().and_then(named);
+    if let (Some(task), Some(times)) = (task, args.verify_determinism) {
+        return verify(&args, task, times);
+    }
+    match (task, &args.run) {
         (Some(task), Some(folder)) => run(&args, task, folder),
         (Some(task), None) if args.schema => {
             let schema = serde_json::to_string_pretty(&(task.schema)()).map_err(Error::bug)?;
@@ -261,6 +272,20 @@ fn run_on(
     })?;
     ranks.close()?;
     Ok(exit)
+}
+
+/// Trains several times and compares the bits.
+fn verify(args: &Args, task: &Entry, times: u64) -> Result<Exit> {
+    let environment = |name: &str| std::env::var(name).ok();
+    let task = (task.load)(&args.config, &args.overrides, &environment)?;
+    let (device, _) = args.device.open()?;
+    tensor::parallel::start_threads(task.config.training.threads)?;
+    let found = train::verify_determinism(&task, device, times)?;
+    let text = format!(
+        "{} updates, {} times: all {} tensors have the same bits\nparameters  {}",
+        found.updates, found.runs, found.tensors, found.parameters
+    );
+    Out::stdout(args.output).item(&found, text).map(|()| Exit::Done)
 }
 
 /// Prints every problem; the exit status is that of the first.

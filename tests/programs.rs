@@ -37,6 +37,8 @@ mod state;
 mod stop;
 #[cfg(feature = "failpoints")]
 mod text;
+#[cfg(feature = "failpoints")]
+mod text_training;
 mod timekeep;
 mod tree;
 mod two_dimensions;

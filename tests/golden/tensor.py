@@ -377,23 +377,16 @@ def volumes():
             op(f"volume_interpolate_{mode}_{name}", f, x=normal(2, 2, 5, 4, 2))
 
 
-dense_layers()
-normalisations()
-attentions()
-convolutions()
-joints()
-losses()
-updates()
-grids()
-tokens()
-arithmetic()
-rearrangements()
-muon()
-spectral_convolutions()
-rectifiers()
-group_norms()
-transposed_convolutions()
-volumes()
+for make in (
+    dense_layers, normalisations, attentions, convolutions, joints, losses, updates, grids, tokens, arithmetic,
+    rearrangements, muon, spectral_convolutions, rectifiers, group_norms, transposed_convolutions, volumes,
+):
+    make()
+# The focal loss (Lin et al. 2017, equation 5), with alpha as weights of the rows.
+g, target = constants("cross_entropy_focal", gamma=1.5)["gamma"], torch.randint(0, 3, (9,), generator=random)
+focal = lambda p, w: -(w * (1 - p) ** g * p.log()).sum().reshape(1)
+rows = lambda x, t, w: focal(x.softmax(1).gather(1, t[:, None])[:, 0], w)
+op("cross_entropy_focal", rows, constant=("w",), x=normal(9, 3, scale=3), target=target, w=normal(9).abs())
 path = Path(__file__).with_name("tensor.safetensors")
 save_file(tensors, path, metadata={"torch": torch.__version__})
 path.chmod(0o644)

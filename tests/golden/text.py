@@ -50,6 +50,8 @@ class Pooled(nn.Module):
         for a, b in zip(widths, dims):
             layers += [nn.Linear(a, b), activation(), nn.Dropout(0.1)]
         self.classifier = nn.Module()
+        if pooling == "attention":
+            self.classifier.attention = nn.Linear(widths[0], 1, bias=False)
         self.classifier.hidden_layers = nn.Sequential(*layers)
         self.classifier.output_layer = nn.Linear(widths[-1], SIZES["num_labels"])
 
@@ -61,6 +63,7 @@ class Pooled(nn.Module):
             "cls": lambda: out.pooler_output,
             "mean": lambda: (states * mask).sum(1) / mask.sum(1),
             "max": lambda: states.masked_fill(mask == 0, -1e30).max(1).values,
+            "attention": lambda: (states * self.classifier.attention(states).masked_fill(mask == 0, -1e30).softmax(1)).sum(1),
         }[self.pooling]()
         return self.classifier.output_layer(self.classifier.hidden_layers(pooled)), states
 
@@ -111,4 +114,5 @@ case("roberta", "roberta", Library("roberta"))
 case("bert_mean", "bert", Pooled("bert", "mean", [10], nn.ReLU))
 case("roberta_max", "roberta", Pooled("roberta", "max", [9, 5], nn.SiLU))
 case("bert_cls", "bert", Pooled("bert", "cls", [7], nn.GELU))
+case("bert_attention", "bert", Pooled("bert", "attention", [6], nn.GELU))
 save_file(tensors, "text.safetensors")

@@ -103,12 +103,19 @@ impl From<Params> for ParamSet {
 #[derive(Clone, Debug, Default)]
 pub struct Params {
     entries: Vec<(String, Tensor)>,
+    /// The depth of each ([`Builder::at_depth`]).
+    depths: Vec<u32>,
 }
 
 impl Params {
     /// Names and values, in order.
     pub fn entries(&self) -> &[(String, Tensor)] {
         &self.entries
+    }
+
+    /// The depth of each parameter, in order ([`Builder::at_depth`]).
+    pub fn depths(&self) -> &[u32] {
+        &self.depths
     }
 
     /// The values, in order.
@@ -135,6 +142,7 @@ impl Params {
     pub fn to_dtype(&self, dtype: Dtype) -> Params {
         Params {
             entries: self.entries.iter().map(|(n, t)| (n.clone(), t.to_dtype(dtype))).collect(),
+            depths: self.depths.clone(),
         }
     }
 
@@ -145,7 +153,7 @@ impl Params {
 
     /// The same parameters on `device`.
     pub fn to_device(&self, device: Device) -> Result<Params> {
-        Ok(Params { entries: moved(&self.entries, device)? })
+        Ok(Params { entries: moved(&self.entries, device)?, depths: self.depths.clone() })
     }
 
     /// The first 64 bits, in hexadecimal, of a hash over all values.
@@ -197,6 +205,8 @@ pub struct Builder {
     params: ParamSet,
     /// Name patterns of the parameters to freeze.
     frozen: Vec<String>,
+    /// Depth of the parameters registered next.
+    depth: u32,
     /// Number of elements registered so far, and how many fit into memory.
     elements: u64,
     most: u64,
@@ -213,6 +223,7 @@ impl Builder {
             prefix: String::new(),
             params: ParamSet::default(),
             frozen: Vec::new(),
+            depth: 0,
             elements: 0,
             most,
             problem: None,
@@ -266,6 +277,7 @@ impl Builder {
                 true => (&mut self.params.frozen, ParamId::Frozen),
             };
         params.entries.push((name, tensor));
+        params.depths.push(self.depth);
         id(params.entries.len() - 1)
     }
 
@@ -279,6 +291,15 @@ impl Builder {
         self.prefix += &format!("{name}.");
         let part = build(self);
         self.prefix.truncate(outer);
+        part
+    }
+
+    /// Builds a part whose parameters lie `depth` layers below the head, for `optimizer.layer_decay`. Elsewhere the depth
+    /// is 0.
+    pub fn at_depth<R>(&mut self, depth: u32, build: impl FnOnce(&mut Self) -> R) -> R {
+        let outer = std::mem::replace(&mut self.depth, depth);
+        let part = build(self);
+        self.depth = outer;
         part
     }
 

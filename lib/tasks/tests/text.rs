@@ -56,6 +56,7 @@ fn states_logits_and_gradients_are_those_of_transformers() {
         ("roberta", Kind::Roberta, of(cls, &[], gelu)),
         ("bert_mean", Kind::Bert, of(Pooling::Mean, &[10], HeadActivation::Relu)),
         ("roberta_max", Kind::Roberta, of(Pooling::Max, &[9, 5], HeadActivation::Silu)),
+        ("bert_attention", Kind::Bert, of(Pooling::Attention, &[6], gelu)),
         ("bert_cls", Kind::Bert, of(cls, &[7], gelu)),
     ];
     for (case, kind, head) in cases {
@@ -98,7 +99,7 @@ fn states_logits_and_gradients_are_those_of_transformers() {
         let tokens = Tokens::of(&batch, &forward).unwrap();
         let states = model.forward(&forward, &tokens).unwrap();
         let [weights, hidden] = ["mean", "hidden"].map(input);
-        let logits = head.forward(&forward, &states, &weights, &hidden).unwrap();
+        let logits = head.forward(&forward, &states, [&weights, &hidden, &tokens.lengths]).unwrap();
         let variables = forward.variables().to_vec();
         drop(forward);
         let mut gradients = tape.backward_from(&logits, read(&key("dlogits"))).unwrap();

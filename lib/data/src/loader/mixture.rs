@@ -1,6 +1,6 @@
 //! The order of samples over a whole run, drawn from one source or from several in given proportions.
 
-use super::Order;
+use super::{Buckets, Order};
 use std::ops::Range;
 use tensor::random::{Permutation, Philox, Purpose};
 use unix::{Error, Result};
@@ -21,6 +21,7 @@ pub struct Mixture {
     seed: u64,
     sources: Vec<Source>,
     batch: u64,
+    buckets: Option<Buckets>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -60,7 +61,14 @@ impl Mixture {
             all.push(Source { order, first, places: place..place + count });
             (first, place) = (first + samples, place + count);
         }
-        Ok(Self { seed, sources: all, batch })
+        Ok(Self { seed, sources: all, batch, buckets: None })
+    }
+
+    /// The same mixture, in batches of samples of similar length if there are `buckets`.
+    #[must_use]
+    pub fn with_buckets(mut self, buckets: Option<Buckets>) -> Self {
+        self.buckets = buckets.filter(Buckets::is_on);
+        self
     }
 
     /// The samples of one update, for all ranks.
@@ -70,12 +78,30 @@ impl Mixture {
 
     /// `count` samples of the batch, starting at `first`.
     pub fn part(&self, update: u64, first: u64, count: u64) -> Vec<u64> {
+        let Some(buckets) = &self.buckets else {
+            return self.positions(update * self.batch + first, count);
+        };
+        let pool = update / buckets.pool;
+        let all = buckets.pool * self.batch;
+        let mut samples = self.positions(pool * all, all);
+        let epoch = match self.sources.as_slice() {
+            [only] => Some(only.order.samples()),
+            _ => None,
+        };
+        buckets.arrange(self.seed, pool, self.batch, epoch, &mut samples);
+        let start = (update % buckets.pool * self.batch + first) as usize;
+        samples[start..start + count as usize].to_vec()
+    }
+
+    /// The samples at `count` global positions from `first` on, without buckets.
+    fn positions(&self, first: u64, count: u64) -> Vec<u64> {
         match self.sources.as_slice() {
-            [only] => only.order.part(update, first, count),
-            _ => {
-                let first = update * self.batch + first;
-                (first..first + count).map(|position| self.sample(position)).collect()
+            [only] => {
+                let mut samples = vec![0; count as usize];
+                only.order.fill(first, &mut samples);
+                samples
             }
+            _ => (first..first + count).map(|position| self.sample(position)).collect(),
         }
     }
 

@@ -1,9 +1,11 @@
 //! How training reads: the order of the samples of one source or several, and threads that prepare batches in advance.
 
+mod buckets;
 mod mixture;
 mod order;
 mod prefetch;
 
+pub use buckets::Buckets;
 pub use mixture::Mixture;
 pub use order::Order;
 pub use prefetch::{Ahead, Prefetch};

@@ -61,6 +61,11 @@ impl Order {
         }
     }
 
+    /// The number of samples, which is the length of an epoch.
+    pub fn samples(&self) -> u64 {
+        self.samples
+    }
+
     /// The epoch in which an update begins and the fraction of it that is already done, e.g. 2.25.
     pub fn epoch(&self, update: u64) -> f64 {
         update as f64 * self.batch as f64 / self.samples as f64

@@ -3,6 +3,7 @@ use crate::params::Params;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tensor::Tensor;
+use tensor::updates::adafactor::Adafactor;
 use unix::{Error, Result};
 
 /// Optimizer, learning rate and weight decay.
@@ -21,6 +22,11 @@ pub struct Optimizer {
     /// matches it.
     #[serde(default)]
     pub groups: Vec<ParamGroup>,
+    /// Layer-wise decay of the learning rate: that of a layer is multiplied by this factor once for every layer above it
+    /// and once for the head. Null: all layers have the same.
+    // Not serialised when null, so that configurations older than this key keep their hash.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layer_decay: Option<f64>,
     /// Shard the optimizer state across ranks (ZeRO stage 1, Rajbhandari et al. 2020): each rank updates its part of
     /// the parameters and sends it to the others. Uses less memory and more communication; the result has the same
     /// bits.
@@ -77,6 +83,44 @@ pub enum Method {
         #[serde(default = "epsilon")]
         epsilon: f64,
     },
+    /// Adam, with the weight decay added to the gradient (L2).
+    Adam {
+        /// β₁ and β₂, as for AdamW.
+        #[serde(default = "betas")]
+        betas: [f64; 2],
+        /// ε, as for AdamW.
+        #[serde(default = "epsilon")]
+        epsilon: f64,
+    },
+    /// Lion (Chen et al. 2023): steps of equal size by the sign of an average of the gradient, so its learning rate is
+    /// smaller than that of AdamW and its weight decay larger, by a factor of 3 to 10.
+    Lion {
+        /// Decay rates of the average, β₁ in the step and β₂ in what is kept.
+        #[serde(default = "lion_betas")]
+        betas: [f64; 2],
+    },
+    /// LAMB (You et al. 2020): AdamW with steps in proportion to the norm of each parameter, for large batches.
+    Lamb {
+        /// β₁ and β₂, as for AdamW.
+        #[serde(default = "betas")]
+        betas: [f64; 2],
+        /// ε, as for AdamW.
+        #[serde(default = "lamb_epsilon")]
+        epsilon: f64,
+    },
+    /// Adafactor (Shazeer & Stern 2018) with the given learning rate, without relative steps and parameter scaling: its
+    /// state is averages over the rows and columns of each matrix.
+    Adafactor {
+        /// Exponent a of the decay of the averages, 1 - tᵃ at step t.
+        #[serde(default = "beta2_decay")]
+        beta2_decay: f64,
+        /// Largest root mean square of the direction of a parameter.
+        #[serde(default = "one")]
+        clip_threshold: f64,
+        /// Added to the squares of gradients.
+        #[serde(default = "adafactor_epsilon")]
+        epsilon: f64,
+    },
     /// Stochastic gradient descent with momentum.
     Sgd {
         /// Momentum factor, in [0, 1).
@@ -97,6 +141,22 @@ fn epsilon() -> f64 {
     1e-8
 }
 
+fn lion_betas() -> [f64; 2] {
+    [0.9, 0.99]
+}
+
+fn lamb_epsilon() -> f64 {
+    1e-6
+}
+
+fn beta2_decay() -> f64 {
+    -0.8
+}
+
+fn adafactor_epsilon() -> f64 {
+    1e-30
+}
+
 impl Optimizer {
     /// Violations in the values, by key.
     pub fn violations(&self) -> Vec<(String, String)> {
@@ -109,6 +169,8 @@ impl Optimizer {
         let (rate, decay) = (self.learning_rate, self.weight_decay);
         check("learning_rate", rate > 0.0 && rate.is_finite(), "must be a positive number");
         check("weight_decay", decay >= 0.0 && decay.is_finite(), "must not be negative");
+        let good = self.layer_decay.is_none_or(|decay| decay > 0.0 && decay <= 1.0);
+        check("layer_decay", good, "must be greater than 0 and at most 1, or null");
         for (i, group) in self.groups.iter().enumerate() {
             let (rate, decay) = (group.learning_rate, group.weight_decay.unwrap_or(0.0));
             let mut check = |key: &str, value: f64| {
@@ -121,30 +183,37 @@ impl Optimizer {
             check("learning_rate", rate);
             check("weight_decay", decay);
         }
-        if let Method::AdamW { betas, epsilon } | Method::Muon { betas, epsilon, .. } = &self.method
-        {
-            let good = betas.iter().all(|b| (0.0..1.0).contains(b));
-            check("method.betas", good, "must lie in [0, 1)");
-            check("method.epsilon", *epsilon > 0.0, "must be positive");
-        }
-        if let Method::Sgd { momentum } | Method::Muon { momentum, .. } = &self.method {
-            check("method.momentum", (0.0..1.0).contains(momentum), "must lie in [0, 1)");
+        let Constants { betas, epsilon, momentum } = self.method.constants();
+        let in_range = |x: &f64| (0.0..1.0).contains(x);
+        check("method.betas", betas.iter().all(in_range), "must lie in [0, 1)");
+        check("method.epsilon", epsilon > 0.0 && epsilon.is_finite(), "must be positive");
+        check("method.momentum", in_range(&momentum), "must lie in [0, 1)");
+        if let Method::Adafactor { beta2_decay: decay, clip_threshold: limit, .. } = self.method {
+            check("method.beta2_decay", decay < 0.0 && decay.is_finite(), "must be negative");
+            check("method.clip_threshold", limit > 0.0 && limit.is_finite(), "must be positive");
         }
         violations
     }
 
-    /// Learning-rate factor and weight decay of a parameter.
-    pub(super) fn of_param(&self, name: &str, value: &Tensor) -> (f64, f64) {
+    /// Learning-rate factor and weight decay of a parameter that lies `depth` layers below the head.
+    pub(super) fn of_param(&self, name: &str, value: &Tensor, depth: u32) -> (f64, f64) {
+        let by_depth = self.layer_decay.map_or(1.0, |decay| decay.powi(depth as i32));
         let usual = if value.shape().len() >= 2 { self.weight_decay } else { 0.0 };
         let matches = |group: &&ParamGroup| group.params.iter().any(|p| matches(p, name));
         match self.groups.iter().find(matches) {
-            Some(group) => (group.learning_rate, group.weight_decay.unwrap_or(usual)),
-            None => (1.0, usual),
+            Some(group) => (by_depth * group.learning_rate, group.weight_decay.unwrap_or(usual)),
+            None => (by_depth, usual),
         }
     }
 
-    /// Errors (78): a pattern of a group matches none of `params`, the trained parameters.
+    /// Errors (78): a pattern of a group matches none of `params`, the trained parameters, or there is a `layer_decay`, but
+    /// the model has no layers of different depth.
     pub fn check_groups(&self, params: &Params) -> Result<()> {
+        if self.layer_decay.is_some() && params.depths().iter().all(|depth| *depth == 0) {
+            return Err(Error::config(
+                "optimizer.layer_decay: the trained layers of this model have no order; use optimizer.groups",
+            ));
+        }
         let is_unused =
             |pattern: &&String| !params.entries().iter().any(|(name, _)| matches(pattern, name));
         for (i, group) in self.groups.iter().enumerate() {
@@ -161,21 +230,54 @@ impl Optimizer {
     /// Decay rates of the averages whose bias is corrected; 0 for rules without such averages.
     pub fn corrected(&self) -> [f64; 2] {
         match self.method {
-            Method::AdamW { betas, .. } | Method::Muon { betas, .. } => betas,
-            Method::Sgd { .. } => [0.0, 0.0],
+            Method::AdamW { betas, .. }
+            | Method::Adam { betas, .. }
+            | Method::Lamb { betas, .. }
+            | Method::Muon { betas, .. } => betas,
+            Method::Adafactor { .. } | Method::Lion { .. } | Method::Sgd { .. } => [0.0, 0.0],
         }
     }
 
-    /// Names of the state tensors kept for a parameter.
-    pub(super) fn moments(&self, value: &Tensor) -> &'static [&'static str] {
-        match self.method {
-            Method::Muon { filters, .. } => match value.shape().len() {
+    /// Names and shapes of the state tensors kept for a parameter.
+    pub(super) fn moments(&self, value: &Tensor) -> Vec<(&'static str, Vec<usize>)> {
+        let shape = value.shape();
+        let names: &[_] = match self.method {
+            Method::Muon { filters, .. } => match shape.len() {
                 2 => &["momentum"],
                 4 | 5 if filters => &["momentum"],
                 _ => &["m", "v"],
             },
-            Method::AdamW { .. } => &["m", "v"],
+            Method::AdamW { .. } | Method::Adam { .. } | Method::Lamb { .. } => &["m", "v"],
+            Method::Lion { .. } => &["m"],
             Method::Sgd { .. } => &["momentum"],
+            Method::Adafactor { .. } => {
+                let shapes = Adafactor::state_shapes(shape);
+                let names: &[_] = if shapes.len() == 2 { &["rows", "columns"] } else { &["v"] };
+                return names.iter().copied().zip(shapes).collect();
+            }
+        };
+        names.iter().map(|name| (*name, shape.to_vec())).collect()
+    }
+}
+
+/// Constants that several rules have, for checks; those that a rule lacks have a valid value.
+struct Constants {
+    betas: [f64; 2],
+    epsilon: f64,
+    momentum: f64,
+}
+
+impl Method {
+    fn constants(&self) -> Constants {
+        let none = Constants { betas: [0.0; 2], epsilon: 1.0, momentum: 0.0 };
+        match *self {
+            Self::AdamW { betas, epsilon }
+            | Self::Adam { betas, epsilon }
+            | Self::Lamb { betas, epsilon } => Constants { betas, epsilon, ..none },
+            Self::Muon { betas, epsilon, momentum, .. } => Constants { betas, epsilon, momentum },
+            Self::Lion { betas } => Constants { betas, ..none },
+            Self::Adafactor { epsilon, .. } => Constants { epsilon, ..none },
+            Self::Sgd { momentum } => Constants { momentum, ..none },
         }
     }
 }

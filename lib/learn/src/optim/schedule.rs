@@ -9,14 +9,26 @@ use serde::{Deserialize, Serialize};
 pub struct Phase {
     /// Shape of the curve from start to end.
     pub kind: PhaseKind,
-    /// Length of the phase in updates. Null, in at most one phase: all updates that the other phases leave.
+    /// Length of the phase in updates. Null, in at most one phase without fraction: all updates that the other phases
+    /// leave.
     #[serde(default)]
     pub updates: Option<u64>,
+    /// Instead of updates: length as a fraction of training.updates, rounded down. A phase without updates is skipped.
+    // Not serialised when null, so that configurations older than these keys keep their hash.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fraction: Option<f64>,
     /// Factor at the first update of the phase. Null: the end of the previous phase, or 1 in the first phase.
     #[serde(default)]
     pub start_factor: Option<f64>,
     /// Factor at the end of the phase.
     pub end_factor: f64,
+    /// Exponent p of a polynomial. Null: 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub power: Option<f64>,
+    /// Number c of half-waves of cosine_restarts. Null: 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub cycles: Option<u64>,
 }
 
 /// Shape of the curve from start s to end e over N updates.
@@ -27,27 +39,80 @@ pub enum PhaseKind {
     Linear,
     /// e + (s - e)·(1 + cos(π·k/N))/2.
     Cosine,
+    /// e + (s - e)·(1 + cos(π·(c·k/N mod 1)))/2: c cosines, each from s to e.
+    CosineRestarts,
+    /// e + (s - e)·(1 - k/N)ᵖ.
+    Polynomial,
 }
 
 /// The phases of a schedule, in order.
 #[derive(Clone, Debug)]
 pub struct Schedule {
-    /// First update, number of updates, start factor and end factor of each phase.
-    phases: Vec<(u64, u64, f64, f64, PhaseKind)>,
+    phases: Vec<Resolved>,
+}
+
+/// A phase with its first update, number of updates, start factor and end factor.
+#[derive(Clone, Debug)]
+struct Resolved {
+    first: u64,
+    updates: u64,
+    start: f64,
+    end: f64,
+    curve: Curve,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Curve {
+    Linear,
+    Cosine(f64),
+    Polynomial(f64),
+}
+
+impl Phase {
+    /// Its number of updates of `total`; None if it takes the remaining ones. The error says what is inconsistent.
+    fn length(&self, total: u64) -> Result<Option<u64>, String> {
+        match (self.updates, self.fraction) {
+            (Some(_), Some(_)) => Err("a phase has either updates or a fraction".into()),
+            (Some(0), None) => Err("a phase needs at least one update".into()),
+            (_, Some(fraction)) if !(0.0..=1.0).contains(&fraction) => {
+                Err(format!("the fraction {fraction} of a phase must lie in [0, 1]"))
+            }
+            (updates, None) => Ok(updates),
+            (None, Some(fraction)) => Ok(Some((total as f64 * fraction) as u64)),
+        }
+    }
+
+    fn curve(&self) -> Result<Curve, String> {
+        let (power, cycles) = (self.power, self.cycles);
+        if power.is_some() && self.kind != PhaseKind::Polynomial {
+            return Err("only a polynomial phase has a power".into());
+        }
+        if cycles.is_some() && self.kind != PhaseKind::CosineRestarts {
+            return Err("only cosine_restarts has cycles".into());
+        }
+        Ok(match self.kind {
+            PhaseKind::Linear => Curve::Linear,
+            PhaseKind::Cosine => Curve::Cosine(1.0),
+            PhaseKind::CosineRestarts => Curve::Cosine(cycles.unwrap_or(1) as f64),
+            PhaseKind::Polynomial => match power.unwrap_or(1.0) {
+                power if power > 0.0 && power.is_finite() => Curve::Polynomial(power),
+                power => return Err(format!("the power {power} must be a positive number")),
+            },
+        })
+    }
 }
 
 impl Schedule {
     /// Resolves null lengths and starts. The error says what is inconsistent.
     pub fn new(phases: &[Phase], total: u64) -> Result<Self, String> {
-        let fixed = phases.iter().filter_map(|p| p.updates).fold(0, u64::saturating_add);
-        let open = phases.iter().filter(|p| p.updates.is_none()).count();
+        let lengths: Vec<Option<u64>> =
+            phases.iter().map(|phase| phase.length(total)).collect::<Result<_, _>>()?;
+        let fixed = lengths.iter().flatten().fold(0, |sum: u64, n| sum.saturating_add(*n));
+        let open = lengths.iter().filter(|updates| updates.is_none()).count();
         if open > 1 {
             return Err(format!(
                 "{open} phases have no updates: only one may take the remaining updates"
             ));
-        }
-        if phases.iter().any(|p| p.updates == Some(0)) {
-            return Err("a phase needs at least one update".into());
         }
         if !phases.is_empty() && (fixed > total || (fixed == total) == (open == 1)) {
             return Err(format!(
@@ -57,30 +122,38 @@ impl Schedule {
         }
         let (mut first, mut reached) = (0, 1.0);
         let mut laid = Vec::new();
-        for phase in phases {
-            let updates = phase.updates.unwrap_or(total - fixed);
-            let start = phase.start_factor.unwrap_or(reached);
-            if ![start, phase.end_factor].iter().all(|f| *f >= 0.0 && f.is_finite()) {
+        for (phase, updates) in phases.iter().zip(lengths) {
+            let updates = updates.unwrap_or(total - fixed);
+            let (start, end) = (phase.start_factor.unwrap_or(reached), phase.end_factor);
+            if ![start, end].iter().all(|f| *f >= 0.0 && f.is_finite()) {
                 return Err("factors must not be negative".into());
             }
-            laid.push((first, updates, start, phase.end_factor, phase.kind));
+            let curve = phase.curve()?;
+            if updates > 0 {
+                laid.push(Resolved { first, updates, start, end, curve });
+            }
             first += updates;
-            reached = phase.end_factor;
+            reached = end;
         }
         Ok(Self { phases: laid })
     }
 
     /// Learning-rate factor at an update, counted from 0.
     pub fn factor(&self, update: u64) -> f64 {
-        let Some((first, updates, s, e, kind)) =
-            self.phases.iter().rev().find(|(first, ..)| *first <= update)
-        else {
+        let Some(phase) = self.phases.iter().rev().find(|phase| phase.first <= update) else {
             return 1.0;
         };
-        let part = ((update - first) as f64 / *updates as f64).min(1.0);
-        match kind {
-            PhaseKind::Linear => s + (e - s) * part,
-            PhaseKind::Cosine => e + (s - e) * (1.0 + (std::f64::consts::PI * part).cos()) / 2.0,
+        let Resolved { first, updates, start: s, end: e, curve } = *phase;
+        let part = ((update - first) as f64 / updates as f64).min(1.0);
+        match curve {
+            Curve::Linear => s + (e - s) * part,
+            // The last cosine ends at e instead of beginning again.
+            Curve::Cosine(cycles) if cycles > 1.0 && part == 1.0 => e,
+            Curve::Cosine(cycles) => {
+                let part = if cycles > 1.0 { (cycles * part).fract() } else { part };
+                e + (s - e) * (1.0 + (std::f64::consts::PI * part).cos()) / 2.0
+            }
+            Curve::Polynomial(power) => e + (s - e) * (1.0 - part).powf(power),
         }
     }
 }
@@ -90,7 +163,99 @@ mod tests {
     use super::*;
 
     fn phase(kind: PhaseKind, updates: Option<u64>, start: Option<f64>, end: f64) -> Phase {
-        Phase { kind, updates, start_factor: start, end_factor: end }
+        Phase {
+            kind,
+            updates,
+            fraction: None,
+            start_factor: start,
+            end_factor: end,
+            power: None,
+            cycles: None,
+        }
+    }
+
+    /// Multipliers of transformers and PyTorch at every update and after the last (`tests/golden/schedules.py`).
+    #[test]
+    fn factors_are_those_of_transformers_and_pytorch() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/schedules.json");
+        let golden: serde_json::Value =
+            serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+        let mut compared = 0;
+        for case in golden["phases"].as_array().unwrap() {
+            let total = case["updates"].as_u64().unwrap();
+            let phases: Vec<Phase> = serde_json::from_value(case["schedule"].clone()).unwrap();
+            let schedule = Schedule::new(&phases, total).unwrap();
+            for (update, expected) in (0..).zip(case["factors"].as_array().unwrap()) {
+                let (found, expected) = (schedule.factor(update), expected.as_f64().unwrap());
+                let what = format!("{} at {update}: {found}, not {expected}", case["name"]);
+                assert!((found - expected).abs() < 1e-12, "{what}");
+                compared += 1;
+            }
+        }
+        assert!(compared > 100, "{compared}");
+        // The lists that the script made first, of PyTorch's schedulers in sequence.
+        for case in golden["schedules"].as_array().unwrap() {
+            let total = case["total_updates"].as_u64().unwrap();
+            let numbers = |key: &str| -> Vec<f64> {
+                case[key].as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect()
+            };
+            let stages = case["stages"].as_array().unwrap().iter();
+            let stages = stages.zip(numbers("lengths")).zip(numbers("start_factors"));
+            let phases: Vec<Phase> = stages
+                .map(|((stage, length), start)| {
+                    let kind = match stage["name"].as_str().unwrap() {
+                        "LinearLR" => PhaseKind::Linear,
+                        _ => PhaseKind::Cosine,
+                    };
+                    phase(
+                        kind,
+                        Some(length as u64),
+                        Some(start),
+                        stage["end_factor"].as_f64().unwrap(),
+                    )
+                })
+                .collect();
+            let schedule = Schedule::new(&phases, total).unwrap();
+            let base = case["learning_rate"].as_f64().unwrap();
+            for (update, expected) in (0..).zip(numbers("torch")) {
+                let found = base * schedule.factor(update);
+                assert!((found - expected).abs() < 1e-13 * base, "{} at {update}", case["name"]);
+            }
+        }
+    }
+
+    #[test]
+    fn lengths_may_be_fractions_and_vanish() {
+        let of = |text: &str, total| {
+            let phases: Vec<Phase> = serde_json::from_str(text).unwrap();
+            Schedule::new(&phases, total)
+        };
+        let warmup = |fraction: f64| {
+            format!(
+                r#"[{{"kind": "linear", "fraction": {fraction}, "start_factor": 0.0, "end_factor": 1.0}},
+                    {{"kind": "linear", "end_factor": 0.0}}]"#
+            )
+        };
+        let factors = |fraction| {
+            let schedule = of(&warmup(fraction), 10).unwrap();
+            [0, 1, 2, 5].map(|update| schedule.factor(update))
+        };
+        assert_eq!(factors(0.0), [1.0, 0.9, 0.8, 0.5]);
+        assert_eq!(factors(0.09), factors(0.0));
+        assert_eq!(factors(0.29), [0.0, 0.5, 1.0, 0.625]);
+        for (fraction, word) in [(1.0, "open one"), (1.1, "[0, 1]"), (-0.1, "[0, 1]")] {
+            let error = of(&warmup(fraction), 10).unwrap_err();
+            assert!(error.contains(word), "{error}");
+        }
+        for (keys, word) in [
+            (r#""kind": "linear", "updates": 5, "fraction": 0.5"#, "either"),
+            (r#""kind": "linear", "power": 2.0"#, "only a polynomial"),
+            (r#""kind": "cosine", "cycles": 2"#, "only cosine_restarts"),
+            (r#""kind": "polynomial", "power": 0.0"#, "positive"),
+        ] {
+            let error = of(&format!(r#"[{{{keys}, "end_factor": 0.0}}]"#), 10).unwrap_err();
+            assert!(error.contains(word), "{error}");
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 use super::optimizer::{Method, Optimizer};
 use crate::params::Params;
 use tensor::updates::decision::DeviceStepControl;
-use tensor::updates::{Parameter, adamw, muon, sgd};
+use tensor::updates::{Parameter, adafactor, adamw, lamb, lion, muon, sgd};
 use tensor::{Dtype, Tensor};
 use unix::{Error, Result};
 
@@ -29,12 +29,13 @@ impl OptimizerState {
     /// The state before the first step. Parameters whose index is not owned by this rank have no state and are left
     /// unchanged.
     pub fn new(optimizer: &Optimizer, params: &Params, is_ours: impl Fn(usize) -> bool) -> Self {
-        let zeros = |t: &Tensor| Tensor::zeros_on(t.device(), t.shape(), Dtype::F32);
-        let of = |(i, t)| match is_ours(i) {
-            true => vec![zeros(t); optimizer.moments(t).len()],
-            false => Vec::new(),
+        let zeros = |t: &Tensor| -> Vec<Tensor> {
+            let shapes = optimizer.moments(t).into_iter().map(|(_, shape)| shape);
+            shapes.map(|shape| Tensor::zeros_on(t.device(), &shape, Dtype::F32)).collect()
         };
-        let factors = params.entries().iter().map(|(name, value)| optimizer.of_param(name, value));
+        let of = |(i, t)| if is_ours(i) { zeros(t) } else { Vec::new() };
+        let entries = params.entries().iter().zip(params.depths());
+        let factors = entries.map(|((name, value), depth)| optimizer.of_param(name, value, *depth));
         Self { moments: params.tensors().enumerate().map(of).collect(), factors: factors.collect() }
     }
 
@@ -50,24 +51,40 @@ impl OptimizerState {
         let learning_rate = optimizer.learning_rate * factor;
         let tensors = params.tensors_mut().zip(gradients).zip(&mut self.moments).zip(&self.factors);
         let tensors = tensors.filter(|((_, moments), _)| !moments.is_empty());
-        match &optimizer.method {
+        match optimizer.method {
             Method::AdamW { betas, epsilon } => {
-                let (betas, epsilon) = (*betas, *epsilon);
-                adamw::AdamW { learning_rate, betas, epsilon }
+                adamw::AdamW { learning_rate, betas, epsilon, coupled: false }
                     .apply_all(decided, tensors.map(parameter));
             }
+            Method::Adam { betas, epsilon } => {
+                adamw::AdamW { learning_rate, betas, epsilon, coupled: true }
+                    .apply_all(decided, tensors.map(parameter));
+            }
+            Method::Lamb { betas, epsilon } => {
+                lamb::Lamb { learning_rate, betas, epsilon }
+                    .apply_all(decided, tensors.map(parameter));
+            }
+            Method::Lion { betas } => {
+                lion::Lion { learning_rate, betas }.apply_all(decided, tensors.map(parameter));
+            }
             Method::Muon { momentum, betas, epsilon, .. } => {
-                let (momentum, betas, epsilon) = (*momentum, *betas, *epsilon);
                 let (matrices, others): (Vec<_>, Vec<_>) =
                     tensors.partition(|((_, moments), _)| moments.len() == 1);
                 muon::Muon { learning_rate, momentum }
                     .apply_all(decided, matrices.into_iter().map(parameter));
-                adamw::AdamW { learning_rate, betas, epsilon }
+                adamw::AdamW { learning_rate, betas, epsilon, coupled: false }
                     .apply_all(decided, others.into_iter().map(parameter));
             }
+            Method::Adafactor { beta2_decay, clip_threshold, epsilon } => {
+                let rule =
+                    adafactor::Adafactor { learning_rate, beta2_decay, clip_threshold, epsilon };
+                let (matrices, others): (Vec<_>, Vec<_>) =
+                    tensors.partition(|((_, moments), _)| moments.len() == 2);
+                rule.apply_all(decided, matrices.into_iter().map(parameter::<2>));
+                rule.apply_all(decided, others.into_iter().map(parameter::<1>));
+            }
             Method::Sgd { momentum } => {
-                sgd::Sgd { learning_rate, momentum: *momentum }
-                    .apply_all(decided, tensors.map(parameter));
+                sgd::Sgd { learning_rate, momentum }.apply_all(decided, tensors.map(parameter));
             }
         }
     }
@@ -81,10 +98,12 @@ impl OptimizerState {
     /// State tensors of parameter number `i`; zeros when this rank does not own it.
     pub fn entry(&self, optimizer: &Optimizer, params: &Params, i: usize) -> Vec<(String, Tensor)> {
         let (name, value) = &params.entries()[i];
-        let zeros = || Tensor::zeros_on(value.device(), value.shape(), Dtype::F32);
-        let tensor = |at: usize| self.moments[i].get(at).cloned().unwrap_or_else(zeros);
-        let entry = |(at, moment): (usize, &&str)| (format!("{name}.{moment}"), tensor(at));
-        optimizer.moments(value).iter().enumerate().map(entry).collect()
+        let entry = |(at, (moment, shape)): (usize, (&str, Vec<usize>))| {
+            let zeros = || Tensor::zeros_on(value.device(), &shape, Dtype::F32);
+            let tensor = self.moments[i].get(at).cloned().unwrap_or_else(zeros);
+            (format!("{name}.{moment}"), tensor)
+        };
+        optimizer.moments(value).into_iter().enumerate().map(entry).collect()
     }
 
     /// Restores the output of [`OptimizerState::entries`].
@@ -95,7 +114,7 @@ impl OptimizerState {
         values: &[(String, Tensor)],
     ) -> Result<()> {
         for ((name, value), moments) in params.entries().iter().zip(&mut self.moments) {
-            for (moment, tensor) in optimizer.moments(value).iter().zip(moments) {
+            for ((moment, _), tensor) in optimizer.moments(value).into_iter().zip(moments) {
                 let key = format!("{name}.{moment}");
                 match values.iter().find(|(n, v)| *n == key && v.shape() == tensor.shape()) {
                     Some((_, value)) => {
@@ -131,6 +150,7 @@ mod tests {
             learning_rate: 1.0,
             weight_decay: 0.0,
             groups: vec![],
+            layer_decay: None,
             shard: false,
         };
         let mut builder = Builder::new(1);
@@ -167,7 +187,9 @@ mod tests {
         let plain: Optimizer =
             serde_json::from_str(r#"{"method": {"kind": "muon"}, "learning_rate": 0.5}"#).unwrap();
         let of_conv = |optimizer: &Optimizer| optimizer.moments(params.tensors().nth(2).unwrap());
-        assert_eq!([of_conv(&plain), of_conv(&optimizer)], [&["m", "v"][..], &["momentum"]]);
+        let shape = || vec![2, 1, 2, 1];
+        assert_eq!(of_conv(&plain), [("m", shape()), ("v", shape())]);
+        assert_eq!(of_conv(&optimizer), [("momentum", shape())]);
         let mut state = OptimizerState::new(&optimizer, &params, |_| true);
         let names: Vec<_> =
             state.entries(&optimizer, &params).into_iter().map(|(name, _)| name).collect();
@@ -227,5 +249,102 @@ mod tests {
         };
         let error = other.check_groups(&params).unwrap_err().to_string();
         assert!(error.contains("optimizer.groups[0].params: tail.*"), "{error}");
+    }
+
+    #[test]
+    fn the_rate_of_a_layer_decays_with_its_depth() {
+        let text = r#"{"method": {"kind": "sgd"}, "learning_rate": 1.0, "layer_decay": 0.5, "groups":
+            [{"params": ["embeddings"], "learning_rate": 4.0}]}"#;
+        let optimizer: Optimizer = serde_json::from_str(text).unwrap();
+        let mut builder = Builder::new(1);
+        for (name, depth) in [("embeddings", 3), ("layer.0", 2), ("layer.1", 1)] {
+            builder.at_depth(depth, |b| b.param(name, &[1], Init::Constant(0.0)));
+        }
+        builder.param("head", &[1], Init::Constant(0.0));
+        let mut params = builder.finish().trained;
+        optimizer.check_groups(&params).unwrap();
+        let mut state = OptimizerState::new(&optimizer, &params, |_| true);
+        let applied = StepControl { applied: true, scale: 1.0, ..StepControl::default() };
+        let gradients: Vec<Tensor> = (0..4).map(|_| Tensor::full(&[1], -1.0, Dtype::F32)).collect();
+        let decided = DeviceStepControl::of(&applied, 1.0);
+        state.step(&optimizer, 1.0, &decided, &mut params, &gradients);
+        let after: Vec<f64> = params.tensors().map(Tensor::item).collect();
+        assert_eq!(after, [4.0 * 0.125, 0.25, 0.5, 1.0]);
+        let flat = {
+            let mut builder = Builder::new(1);
+            builder.param("head", &[1], Init::Constant(0.0));
+            builder.finish().trained
+        };
+        let error = optimizer.check_groups(&flat).unwrap_err().to_string();
+        assert!(error.contains("layer_decay"), "{error}");
+    }
+
+    #[test]
+    fn every_rule_learns_and_restores_its_state() {
+        let rules = [
+            r#"{"kind": "adamw"}"#,
+            r#"{"kind": "adam"}"#,
+            r#"{"kind": "lion"}"#,
+            r#"{"kind": "lamb"}"#,
+            r#"{"kind": "adafactor"}"#,
+            r#"{"kind": "muon"}"#,
+            r#"{"kind": "sgd", "momentum": 0.9}"#,
+        ];
+        for method in rules {
+            let text = format!(r#"{{"method": {method}, "learning_rate": 0.1}}"#);
+            let optimizer: Optimizer = serde_json::from_str(&text).unwrap();
+            assert!(optimizer.violations().is_empty(), "{method}");
+            let start = || {
+                let mut builder = Builder::new(3);
+                for (name, shape) in [("w", &[3, 2][..]), ("b", &[2]), ("c", &[2, 3, 2, 2])] {
+                    builder.param(name, shape, Init::Constant(1.0));
+                }
+                builder.finish().trained
+            };
+            let gradients: Vec<Tensor> = start()
+                .tensors()
+                .map(|t| {
+                    let values: Vec<f32> = (1..=t.len()).map(|i| i as f32 * 0.1).collect();
+                    Tensor::from_slice(&values, t.shape())
+                })
+                .collect();
+            let rule = tensor::updates::decision::StepPolicy {
+                clip: f64::INFINITY,
+                betas: optimizer.corrected(),
+                decay: 0.0,
+                warmup: false,
+                scaled: false,
+                unit: 1.0,
+            };
+            let step = |steps, state: &mut OptimizerState, params: &mut Params| {
+                let before = StepControl { steps, ..StepControl::default() };
+                let made = rule.decide(&before, [1.0, 1.0], 1.0, optimizer.learning_rate);
+                let decided = DeviceStepControl::of(&made, 1.0);
+                state.step(&optimizer, 1.0, &decided, params, &gradients);
+            };
+            let mut params = start();
+            let mut state = OptimizerState::new(&optimizer, &params, |_| true);
+            (0..3).for_each(|steps| step(steps, &mut state, &mut params));
+            let lower = params.tensors().all(|t| t.to_f64().iter().all(|x| *x < 1.0));
+            // Muon orthogonalizes, which makes some elements grow.
+            assert!(lower || method.contains("muon"), "{method}");
+            let mut restored = OptimizerState::new(&optimizer, &params, |_| true);
+            restored.assign(&optimizer, &params, &state.entries(&optimizer, &params)).unwrap();
+            let mut other = params.clone();
+            step(3, &mut state, &mut params);
+            step(3, &mut restored, &mut other);
+            assert_eq!(params.hash().unwrap(), other.hash().unwrap(), "{method}");
+            // A rank that does not own a parameter sends zeros of the same shapes.
+            let nothing = OptimizerState::new(&optimizer, &params, |_| false);
+            let shapes = |state: &OptimizerState| -> Vec<_> {
+                let entries = state.entries(&optimizer, &params);
+                entries.into_iter().map(|(name, t)| (name, t.shape().to_vec())).collect()
+            };
+            assert_eq!(shapes(&nothing), shapes(&state), "{method}");
+        }
+        let unknown = serde_json::from_str::<Method>(r#"{"kind": "adamw_8bit"}"#).unwrap_err();
+        for known in ["adamw", "muon", "adam", "lion", "lamb", "adafactor", "sgd"] {
+            assert!(unknown.to_string().contains(known), "{unknown}");
+        }
     }
 }

@@ -13,6 +13,7 @@ use crate::forward::Forward;
 use crate::params::ParamSet;
 use crate::score::Scores;
 use data::inputs::InputFile;
+use data::loader::Buckets;
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -122,6 +123,11 @@ pub trait Task: Send + Sync {
     /// Number of samples and weight of each source: one source, or several that are mixed. Samples are numbered
     /// consecutively over all sources, in this order.
     fn sources(&self) -> Vec<(u64, f64)>;
+
+    /// Groups samples of similar length into batches, if the samples of the task have different lengths.
+    fn buckets(&self) -> Option<Buckets> {
+        None
+    }
 
     /// Hash over all training data, made of the hashes that [`Task::input_files`] are verified against. A run only
     /// resumes with the same data.

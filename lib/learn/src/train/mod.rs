@@ -13,6 +13,7 @@
 //! | `guard` | spikes, rewinds, faulty hardware, changed inputs, failed saves |
 //! | `report` | log, status, terminal; estimates for `--check` and `--dry-run` |
 
+mod determinism;
 mod end;
 mod guard;
 mod job;
@@ -25,6 +26,7 @@ mod step;
 mod sync;
 mod validation;
 
+pub use determinism::{Determinism, verify_determinism};
 pub use end::lost_a_rank;
 pub use guard::{Spike, SpikeDetector};
 pub use job::{Job, Resume};

@@ -71,6 +71,7 @@ impl Training {
             learning_rate: 1e-3,
             weight_decay: 0.01,
             groups: Vec::new(),
+            layer_decay: None,
             shard: false,
         };
         let params = params.to_device(device)?;

@@ -6,6 +6,7 @@ use super::head::{Head, HeadConfig};
 use super::loss::ClassifyLoss;
 use crate::regression::TrainOn;
 use data::inputs::InputFile;
+use data::loader::Buckets;
 use data::split::SplitName;
 use data::text::{TokenInfo, TokenSet};
 use learn::config::Config;
@@ -30,6 +31,15 @@ pub struct ClassifyData {
     /// The splits to train on.
     #[serde(default)]
     pub train_on: TrainOn,
+    /// Batches per pool: within each pool, texts are sorted by length and cut into batches, which are then read in random
+    /// order. Larger pools need less padding. 0 or 1: batches of random lengths.
+    #[serde(default = "bucket_batches")]
+    #[schemars(range(min = 0, max = 10_000))]
+    pub bucket_batches: u64,
+}
+
+fn bucket_batches() -> u64 {
+    32
 }
 
 /// The model.
@@ -50,9 +60,12 @@ pub struct ClassifyTask {
     model: Classifier,
     loss: ClassifyLoss,
     train: Vec<TokenSet>,
+    /// Batches per pool of texts that are sorted by length.
+    bucket_batches: u64,
     validation: TokenSet,
-    /// Weight of each class.
+    /// Weight of each class, and the factor of its loss in addition (α of a focal loss).
     weights: Vec<f64>,
+    factors: Vec<f64>,
 }
 
 /// Encoder and head.
@@ -82,9 +95,11 @@ impl Classifier {
 
     /// Logits [B, classes].
     pub fn forward(&self, forward: &Forward, batch: &Batch) -> Result<Var> {
-        let states = self.encoder.forward(forward, &Tokens::of(batch, forward)?)?;
+        let tokens = Tokens::of(batch, forward)?;
+        let states = self.encoder.forward(forward, &tokens)?;
         let [mean, hidden] = ["mean", "hidden"].map(|name| batch.input(forward, name));
-        forward.to_param_dtype(&self.head.forward(forward, &states, &mean?, &hidden?)?)
+        let inputs = [&mean?, &hidden?, &tokens.lengths];
+        forward.to_param_dtype(&self.head.forward(forward, &states, inputs)?)
     }
 }
 
@@ -159,7 +174,23 @@ impl Define for ClassifyTask {
             (0..set.len()).for_each(|i| counts[class(set, i)] += 1);
         }
         let weights = loss.class_weights.of(&counts);
-        let task = Self { model: classifier, loss: loss.clone(), train, validation, weights };
+        let classes = counts.len();
+        if loss.focal.is_some_and(|focal| focal.alpha.is_some()) && classes != 2 {
+            return Err(Error::config(format!(
+                "loss.focal.alpha is for two labels, but {} has {classes}; use loss.class_weights",
+                data.tokens.display()
+            )));
+        }
+        let factors = loss.focal.map_or(vec![1.0; classes], |focal| focal.factors(classes));
+        let task = Self {
+            model: classifier,
+            loss: loss.clone(),
+            train,
+            bucket_batches: data.bucket_batches,
+            validation,
+            weights,
+            factors,
+        };
         Ok((task, builder.finish()))
     }
 }
@@ -179,6 +210,10 @@ impl Task for ClassifyTask {
         vec![(self.train.iter().map(|set| set.len() as u64).sum(), 1.0)]
     }
 
+    fn buckets(&self) -> Option<Buckets> {
+        Some(lengths(&self.train, self.bucket_batches))
+    }
+
     fn data_hash(&self) -> String {
         self.train[0].hash().into()
     }
@@ -196,6 +231,8 @@ impl Task for ClassifyTask {
         let weights: Vec<f32> =
             classes.iter().map(|class| self.weights[*class as usize] as f32).collect();
         let total = weights.iter().map(|weight| f64::from(*weight)).sum();
+        let factors = classes.iter().map(|class| self.factors[*class as usize] as f32);
+        let weights: Vec<f32> = weights.iter().zip(factors).map(|(w, factor)| w * factor).collect();
         Ok(self
             .model
             .batch(&texts)
@@ -208,7 +245,11 @@ impl Task for ClassifyTask {
         let logits = self.model.forward(forward, batch)?;
         let [classes, weights] =
             [batch.input(forward, "classes")?, batch.input(forward, "weights")?];
-        let op = CrossEntropy { smoothing: self.loss.label_smoothing, ..CrossEntropy::default() };
+        let op = CrossEntropy {
+            smoothing: self.loss.label_smoothing,
+            gamma: self.loss.focal.map_or(0.0, |focal| focal.gamma),
+            ..CrossEntropy::default()
+        };
         Ok(forward.apply(op, &[&logits, &classes, &weights])?.into())
     }
 
@@ -241,6 +282,13 @@ impl Task for ClassifyTask {
     fn buffers(&self) -> Buffers {
         super::trained::buffers(self.train[0].info())
     }
+}
+
+/// Buckets of texts by number of tokens, in pools of so many batches.
+fn lengths(sets: &[TokenSet], pool: u64) -> Buckets {
+    let of =
+        |set: &TokenSet| -> Vec<u32> { (0..set.len()).map(|i| set.ids(i).len() as u32).collect() };
+    Buckets { lengths: sets.iter().flat_map(of).collect(), pool }
 }
 
 impl ClassifyTask {

@@ -54,6 +54,8 @@ pub struct EncoderConfig {
     pub hidden_dropout_prob: f64,
     /// Dropout of the attention probabilities.
     pub attention_probs_dropout_prob: f64,
+    /// Freeze the embeddings and this many layers from the first on. 0: nothing is frozen.
+    pub freeze_layers: usize,
 }
 
 impl Default for EncoderConfig {
@@ -70,6 +72,7 @@ impl Default for EncoderConfig {
             layer_norm_eps: 1e-12,
             hidden_dropout_prob: 0.1,
             attention_probs_dropout_prob: 0.1,
+            freeze_layers: 0,
         }
     }
 }
@@ -97,6 +100,10 @@ impl EncoderConfig {
             let text = format!("must divide hidden_size, {}", self.hidden_size);
             say("num_attention_heads", text);
         }
+        if self.freeze_layers > self.num_hidden_layers {
+            let text = format!("must be at most num_hidden_layers, {}", self.num_hidden_layers);
+            say("freeze_layers", text);
+        }
         let probabilities = [
             ("hidden_dropout_prob", self.hidden_dropout_prob),
             ("attention_probs_dropout_prob", self.attention_probs_dropout_prob),
@@ -118,6 +125,14 @@ impl EncoderConfig {
             Kind::Bert => "bert",
             Kind::Roberta => "roberta",
         }
+    }
+
+    /// Name patterns of its frozen parameters.
+    fn frozen(&self) -> Vec<String> {
+        let prefix = self.prefix();
+        let embeddings = (self.freeze_layers > 0).then(|| format!("{prefix}.embeddings.*"));
+        let layers = (0..self.freeze_layers).map(|n| format!("{prefix}.encoder.layer.{n}.*"));
+        embeddings.into_iter().chain(layers).collect()
     }
 
     /// The position of the first token, for a vocabulary with this padding token.
@@ -175,11 +190,14 @@ fn linear(b: &mut Builder, name: &str, inputs: usize, outputs: usize) -> Linear 
 }
 
 impl Encoder {
-    /// For a vocabulary of so many tokens.
+    /// For a vocabulary of so many tokens. The depth of layer l of L is L - l, counted from 0, that of the embeddings
+    /// L + 1.
     pub fn new(b: &mut Builder, config: &EncoderConfig, vocabulary: usize) -> Self {
         let (width, epsilon) = (config.hidden_size, config.layer_norm_eps);
+        let layers = config.num_hidden_layers;
+        b.freeze(&config.frozen());
         b.scope(config.prefix(), |b| {
-            let (tables, norm) = b.scope("embeddings", |b| {
+            let embeddings = |b: &mut Builder| {
                 let tables = [
                     ("word_embeddings", vocabulary),
                     ("position_embeddings", config.max_position_embeddings),
@@ -192,14 +210,18 @@ impl Encoder {
                     b.scope(name, table)
                 });
                 (tables, LayerNorm::new(b, "LayerNorm", width, epsilon))
-            });
+            };
+            let (tables, norm) =
+                b.at_depth(layers as u32 + 1, |b| b.scope("embeddings", embeddings));
             let layer = |b: &mut Builder, number: usize| {
-                b.scope(format!("encoder.layer.{number}"), |b| Layer::new(b, config))
+                let build = |b: &mut Builder| Layer::new(b, config);
+                let scope = format!("encoder.layer.{number}");
+                b.at_depth((layers - number) as u32, |b| b.scope(scope, build))
             };
             Self {
                 tables,
                 norm,
-                layers: (0..config.num_hidden_layers).map(|number| layer(b, number)).collect(),
+                layers: (0..layers).map(|number| layer(b, number)).collect(),
                 dropout: config.hidden_dropout_prob,
             }
         })

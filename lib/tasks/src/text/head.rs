@@ -3,15 +3,17 @@
 use super::encoder::{EncoderConfig, Kind};
 use learn::forward::Forward;
 use learn::nn::Linear;
-use learn::params::{Builder, Init};
+use learn::params::{Builder, Init, ParamId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tensor::Var;
 use tensor::ops::activation::Activation;
+use tensor::ops::attention::{Attention, Layout, Mask};
 use tensor::ops::binary::Binary;
+use tensor::ops::linear;
 use tensor::ops::matmul::MatMul;
 use tensor::ops::narrow::Narrow;
 use tensor::ops::pool::{Pool, Pooling as Window};
+use tensor::{Tensor, Var};
 use unix::Result;
 use unix::config::Violations;
 
@@ -26,6 +28,8 @@ pub enum Pooling {
     Mean,
     /// The maximum over tokens.
     Max,
+    /// A weighted mean over tokens, with weights that are the softmax of a linear function of their states.
+    Attention,
 }
 
 /// The activation of the hidden layers of a head.
@@ -84,6 +88,8 @@ pub struct Head {
     drops_first: bool,
     /// The layer of the first token.
     first: Option<Linear>,
+    /// The weight of the scores of tokens, and the number of attention heads of the encoder.
+    scores: Option<(ParamId, usize)>,
     hidden: Vec<Linear>,
     output: Linear,
     dropout: f64,
@@ -103,6 +109,11 @@ impl Head {
             let name = if is_roberta { "classifier.dense" } else { "bert.pooler.dense" };
             let (weight, bias) = (Init::Normal(0.02), Init::Constant(0.0));
             Linear::with_init(b, name, width, width, weight, bias).then(Activation::Tanh)
+        });
+        // A bias would not change the softmax.
+        let scores = (config.pooling == Pooling::Attention).then(|| {
+            let weight = |b: &mut Builder| b.param("weight", &[1, width], Init::linear(width));
+            (b.scope("classifier.attention", weight), encoder.num_attention_heads)
         });
         let activation = match config.activation {
             HeadActivation::Gelu => Activation::Gelu,
@@ -125,17 +136,17 @@ impl Head {
         };
         let output = Linear::new(b, name, inputs, outputs);
         let (pooling, dropout) = (config.pooling, config.dropout);
-        Self { pooling, drops_first: is_roberta, first, hidden, output, dropout }
+        Self { pooling, drops_first: is_roberta, first, scores, hidden, output, dropout }
     }
 
     /// States [B, T, H] -> logits [B, outputs]; `weights` [B, 1, T] are those of a mean over the tokens of each text, zero
-    /// at padding, and `hidden` [B, T, 1] is 0 at tokens and a large negative number at padding.
+    /// at padding, `hidden` [B, T, 1] is 0 at tokens and a large negative number at padding, and `lengths` [B] are the
+    /// lengths of the texts, i32.
     pub fn forward(
         &self,
         forward: &Forward,
         states: &Var,
-        weights: &Var,
-        hidden: &Var,
+        [weights, hidden, lengths]: [&Var; 3],
     ) -> Result<Var> {
         let [batch, tokens, width] = [0, 1, 2].map(|axis| states.shape()[axis]);
         let pooled = match self.pooling {
@@ -150,6 +161,7 @@ impl Head {
                 let op = Pool { pooling: Window::Max, window, stride: window };
                 forward.apply(op, &[&visible.reshape(&[batch, 1, tokens, width])])?
             }
+            Pooling::Attention => self.attend(forward, states, lengths)?,
         };
         let mut x = pooled.reshape(&[batch, width]);
         if let Some(first) = &self.first {
@@ -162,5 +174,32 @@ impl Head {
             x = layer.forward(forward, &forward.dropout(&x, self.dropout)?)?;
         }
         self.output.forward(forward, &forward.dropout(&x, self.dropout)?)
+    }
+    /// The mean of the states of the tokens of each text, weighted by the softmax of their scores, [B, 1, H].
+    ///
+    /// It is attention whose query is constant: in every head the first feature of each key is the score, times the
+    /// square root of the size of the head, and the others are 0.
+    fn attend(&self, forward: &Forward, states: &Var, lengths: &Var) -> Result<Var> {
+        let Some((scores, heads)) = &self.scores else {
+            return Err(unix::Error::bug("a head without scores of tokens"));
+        };
+        let [batch, width] = [states.shape()[0], states.shape()[2]];
+        let size = width / heads;
+        let first_of_head = |value: f32| {
+            let one: Vec<f32> =
+                (0..width).map(|i| if i % size == 0 { value } else { 0.0 }).collect();
+            let all = Tensor::from_slice(&one.repeat(batch), &[batch, 1, width]);
+            forward.to_compute_dtype(&forward.constant(&all)?)
+        };
+        let query = first_of_head(1.0)?;
+        let pattern = first_of_head((size as f32).sqrt())?;
+        let linear = linear::Linear { bias: false, activation: Activation::Identity };
+        let scores = forward.apply(linear, &[states, forward.get(*scores)])?;
+        let keys = forward.apply(MatMul, &[&scores, &pattern])?;
+        let op = Attention {
+            mask: Mask { causal: false, padding: true },
+            ..Attention::new(*heads, Layout::Separate)
+        };
+        forward.apply(op, &[&query, &keys, states, lengths])
     }
 }

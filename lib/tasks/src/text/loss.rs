@@ -1,4 +1,4 @@
-//! The loss of classification: cross entropy with weights of classes and smoothed labels.
+//! The loss of classification: cross entropy with weights of classes and smoothed labels, or a focal loss.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -25,6 +25,32 @@ fn beta() -> f64 {
     0.999
 }
 
+/// A focal loss (Lin et al. 2017): -α(y)·(1 - p)^γ·log p with the probability p of the class y.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Focal {
+    /// γ, at least 0: how much less texts count that are classified well.
+    #[serde(default = "gamma")]
+    pub gamma: f64,
+    /// α of the second of two classes, that of the first being 1 - α. Null: 1 for all classes.
+    #[serde(default)]
+    pub alpha: Option<f64>,
+}
+
+fn gamma() -> f64 {
+    2.0
+}
+
+impl Focal {
+    /// α of each of so many classes.
+    pub fn factors(&self, classes: usize) -> Vec<f64> {
+        match self.alpha {
+            Some(alpha) if classes == 2 => vec![1.0 - alpha, alpha],
+            _ => vec![1.0; classes],
+        }
+    }
+}
+
 /// The loss.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -33,6 +59,8 @@ pub struct ClassifyLoss {
     pub label_smoothing: f64,
     /// Weights of the classes.
     pub class_weights: ClassWeights,
+    /// Focal loss instead of cross entropy. Null: cross entropy.
+    pub focal: Option<Focal>,
 }
 
 impl ClassifyLoss {
@@ -42,6 +70,18 @@ impl ClassifyLoss {
         if !(0.0..1.0).contains(&self.label_smoothing) {
             violations
                 .push(("label_smoothing".into(), "must be at least 0 and less than 1".into()));
+        }
+        if let Some(Focal { gamma, alpha }) = self.focal {
+            if !(gamma >= 0.0 && gamma.is_finite()) {
+                violations.push(("focal.gamma".into(), "must not be negative".into()));
+            }
+            if alpha.is_some_and(|alpha| !(0.0..=1.0).contains(&alpha)) {
+                violations.push(("focal.alpha".into(), "must lie in [0, 1], or be null".into()));
+            }
+            if self.label_smoothing > 0.0 {
+                let text = "must be 0 with a focal loss".into();
+                violations.push(("label_smoothing".into(), text));
+            }
         }
         if let ClassWeights::Effective { beta } = self.class_weights
             && !(0.0..1.0).contains(&beta)

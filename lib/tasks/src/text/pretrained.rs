@@ -85,6 +85,7 @@ pub fn configuration(folder: &Path) -> Result<Value> {
         layer_norm_eps: config.layer_norm_eps,
         hidden_dropout_prob: config.hidden_dropout_prob,
         attention_probs_dropout_prob: config.attention_probs_dropout_prob,
+        freeze_layers: 0,
     };
     if let Some((key, text)) = encoder.violations().into_iter().next() {
         return Err(bad(format!("{key}: {text}")));

@@ -181,7 +181,12 @@ const UPDATES: &[Update] = &[
         name: "adamw",
         moves: 7,
         step: |Work { value, gradient, moments: [m, v], control, .. }| {
-            let adamw = AdamW { learning_rate: LEARNING_RATE, betas: RULE.betas, epsilon: 1e-8 };
+            let adamw = AdamW {
+                learning_rate: LEARNING_RATE,
+                betas: RULE.betas,
+                epsilon: 1e-8,
+                coupled: false,
+            };
             let (rate, weight_decay, moments) = (1.0, 0.01, [m, v]);
             let parameter = Parameter { rate, weight_decay, gradient, value, moments };
             adamw.apply_all(control, [parameter]);

@@ -12,7 +12,7 @@ use crate::dtype::Dtype;
 use crate::tensor::Tensor;
 
 /// Elements per piece, and threads of its block; as in `table.cuh`.
-const PIECE: usize = 4096;
+pub(crate) const PIECE: usize = 4096;
 pub(crate) const THREADS: usize = 256;
 
 /// A group of tensors of equal length.

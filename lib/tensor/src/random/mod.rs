@@ -44,6 +44,8 @@ pub enum Purpose {
     Bootstrap = 14,
     /// Synthetic texts; sample = post.
     Texts = 15,
+    /// Order of batches of samples of similar length.
+    Buckets = 16,
 }
 
 /// Philox4x32-10 with a fixed key.

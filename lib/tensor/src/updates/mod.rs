@@ -2,9 +2,12 @@
 //!
 //! `apply` works on one tensor and `apply_all` on all of them, which on a device is a single launch.
 
+pub mod adafactor;
 pub mod adamw;
 pub mod decision;
 pub mod ema;
+pub mod lamb;
+pub mod lion;
 pub mod muon;
 pub mod norm;
 pub mod sgd;

@@ -5,6 +5,7 @@
 mod emulator;
 #[cfg(feature = "emu")]
 mod opcheck;
+mod optimizers;
 mod updates;
 
 use tensor::check::{device_error, draw, inputs, run};

@@ -6,146 +6,36 @@ use tensor::check::{difference, draw};
 use tensor::op::Draw;
 use tensor::updates::adamw::AdamW;
 use tensor::updates::decision::{DeviceStepControl, LossScale, StepControl, StepPolicy};
-use tensor::updates::muon::Muon;
 use tensor::updates::norm::global_norm;
 use tensor::updates::sgd::Sgd;
 use tensor::updates::{Parameter, cases, ema, sum};
 use tensor::{Device, Dtype, Tensor};
 
 /// A few f32 roundings of values up to five times the root mean square.
-const TOLERANCE: f64 = 24.0 * 6e-8;
+pub const TOLERANCE: f64 = 24.0 * 6e-8;
 
 /// Host tensors of the given sizes in f32; every other one is a matrix, to which weight decay applies.
-fn tensors(sizes: &[usize], kind: &Draw, seed: u64) -> Vec<Tensor> {
+pub fn tensors(sizes: &[usize], kind: &Draw, seed: u64) -> Vec<Tensor> {
     let shape = |i: usize, n: usize| if i.is_multiple_of(2) { vec![n] } else { vec![1, n] };
     let values = sizes.iter().enumerate().map(|(i, n)| draw(&shape(i, *n), kind, seed, i as u64));
     values.map(|x| x.to_dtype(Dtype::F32)).collect()
 }
 
-fn moved(tensors: &[Tensor], device: Device) -> Vec<Tensor> {
+pub fn moved(tensors: &[Tensor], device: Device) -> Vec<Tensor> {
     tensors.iter().map(|t| t.to_device(device).unwrap()).collect()
 }
 
-fn in_f64(tensors: &[Tensor]) -> Vec<Tensor> {
+pub fn in_f64(tensors: &[Tensor]) -> Vec<Tensor> {
     tensors.iter().map(|t| t.to_dtype(Dtype::F64)).collect()
 }
 
 /// Compares every tensor of a device with its f64 counterpart.
 #[track_caller]
-fn agree(what: &str, ours: &[Tensor], exact: &[Tensor], tolerance: f64) {
+pub fn agree(what: &str, ours: &[Tensor], exact: &[Tensor], tolerance: f64) {
     assert_eq!(ours.len(), exact.len());
     for (i, (ours, exact)) in ours.iter().zip(exact).enumerate() {
         let error = difference(&ours.to_host().unwrap(), exact);
         assert!(error < tolerance, "{what}, tensor {i} of {:?}: {error:e}", exact.shape());
-    }
-}
-
-/// A step of an optimizer with N moments on the device and on the CPU in f64, from the same values.
-fn step<const N: usize>(
-    what: &str,
-    decision: &StepControl,
-    draws: [Draw; N],
-    apply: impl Fn(&DeviceStepControl, &mut dyn Iterator<Item = Parameter<'_, N>>),
-) {
-    for sizes in cases() {
-        let gradients = tensors(&sizes, &Draw::Normal, 1);
-        let values = tensors(&sizes, &Draw::Normal, 2);
-        let moments: Vec<Vec<Tensor>> =
-            draws.iter().zip(3..).map(|(d, seed)| tensors(&sizes, d, seed)).collect();
-        let run = |place: Device,
-                   gradients: Vec<Tensor>,
-                   mut values: Vec<Tensor>,
-                   mut moments: Vec<Vec<Tensor>>| {
-            let mut each: Vec<_> = moments.iter_mut().map(|m| m.iter_mut()).collect();
-            let parameters = values.iter_mut().zip(&gradients).map(|(value, gradient)| Parameter {
-                rate: if gradient.len() % 2 == 0 { 1.0 } else { 0.3 },
-                weight_decay: if gradient.len() % 3 == 0 { 0.0 } else { 0.1 },
-                gradient,
-                value,
-                moments: std::array::from_fn(|i| each[i].next().unwrap()),
-            });
-            let decided = DeviceStepControl::of(decision, 1.0).to_device(place).unwrap();
-            apply(&decided, &mut parameters.into_iter());
-            drop(each);
-            (values, moments)
-        };
-        let to = |x: &[Tensor]| moved(x, device());
-        // Twice: the second launch finds its table on the device, possibly for other tensors.
-        for _ in 0..2 {
-            let (ours, our_moments) =
-                run(device(), to(&gradients), to(&values), moments.iter().map(|m| to(m)).collect());
-            let (exact, exact_moments) = run(
-                Device::Cpu,
-                in_f64(&gradients),
-                in_f64(&values),
-                moments.iter().map(|m| in_f64(m)).collect(),
-            );
-            agree(&format!("{what} {sizes:?}: values"), &ours, &exact, TOLERANCE);
-            for (i, (ours, exact)) in our_moments.iter().zip(&exact_moments).enumerate() {
-                agree(&format!("{what} {sizes:?}: moment {i}"), ours, exact, TOLERANCE);
-            }
-        }
-    }
-}
-
-#[test]
-#[cfg_attr(not(feature = "emu"), ignore = "needs the feature emu, or a GPU: make gpu-test")]
-fn adamw_follows_the_cpu() {
-    for t in [1, 1000] {
-        let op = AdamW { learning_rate: 3e-2, betas: [0.9, 0.999], epsilon: 1e-8 };
-        let rule = StepPolicy {
-            clip: f64::INFINITY,
-            betas: op.betas,
-            decay: 0.0,
-            warmup: true,
-            scaled: false,
-            unit: 1.0,
-        };
-        let before = StepControl { steps: t - 1, ..StepControl::default() };
-        let decision = rule.decide(&before, [0.5, 2.0], 0.7, op.learning_rate);
-        // Before the first step the moments are zero.
-        let draws = match t {
-            1 => [Draw::Uniform(0.0, 0.0), Draw::Uniform(0.0, 0.0)],
-            _ => [Draw::Normal, Draw::Uniform(0.1, 2.0)],
-        };
-        step(&format!("step {t}"), &decision, draws, |decided, parameters| {
-            op.apply_all(decided, parameters);
-        });
-    }
-}
-
-#[test]
-#[cfg_attr(not(feature = "emu"), ignore = "needs the feature emu, or a GPU: make gpu-test")]
-fn sgd_follows_the_cpu() {
-    let op = Sgd { learning_rate: 3e-2, momentum: 0.9 };
-    let decision = StepControl { applied: true, scale: 0.7, ..StepControl::default() };
-    step("sgd", &decision, [Draw::Normal], |decided, parameters| op.apply_all(decided, parameters));
-}
-
-/// The iteration multiplies small singular values, and with them the rounding errors, by up to 3.4⁵ = 480, and the
-/// learning rate by 0.03: errors of about 480·0.03·6e-8 = 9e-7 for values of order 1, a few of them.
-#[test]
-#[cfg_attr(not(feature = "emu"), ignore = "needs the feature emu, or a GPU: make gpu-test")]
-fn muon_follows_the_cpu() {
-    let op = Muon { learning_rate: 3e-2, momentum: 0.9 };
-    for applied in [true, false] {
-        let decision = StepControl { applied, scale: 0.7, ..StepControl::default() };
-        for shape in [[1, 1], [3, 5], [5, 3], [33, 17], [64, 70], [1, 9], [0, 4]] {
-            let of = |seed| draw(&shape, &Draw::Normal, seed, 0).to_dtype(Dtype::F32);
-            let run = |place: Device, dtype| {
-                let [gradient, mut value, mut moment] =
-                    [1, 2, 3].map(|seed| of(seed).to_dtype(dtype).to_device(place).unwrap());
-                let decided = DeviceStepControl::of(&decision, 1.0).to_device(place).unwrap();
-                let (gradient, moments) = (&gradient, [&mut moment]);
-                let (rate, weight_decay, value_ref) = (0.5, 0.1, &mut value);
-                let parameter =
-                    Parameter { rate, weight_decay, gradient, value: value_ref, moments };
-                op.apply_all(&decided, [parameter]);
-                [value, moment]
-            };
-            let what = format!("{shape:?}, applied: {applied}");
-            agree(&what, &run(device(), Dtype::F32), &run(Device::Cpu, Dtype::F64), 4e-6);
-        }
     }
 }
 
@@ -264,7 +154,9 @@ fn a_device_decides_as_the_host_does() {
                 assert_eq!(host.applied, loss.is_finite() && factor.is_finite());
                 let told = |d: &StepControl| (d.applied, d.steps, d.overflow, d.loss_scale);
                 assert_eq!(told(&ours), told(&host));
-                let numbers = |d: &StepControl| [d.loss, d.norm, d.scale, d.rate, d.root, d.decay];
+                let numbers = |d: &StepControl| {
+                    [d.loss, d.norm, d.scale, d.rate, d.root, d.decay, d.correction]
+                };
                 for (ours, host) in numbers(&ours).into_iter().zip(numbers(&host)) {
                     assert!(close(ours, host), "{rule:?}, update {update}: {ours:e}, {host:e}");
                 }
@@ -342,7 +234,8 @@ fn skipped_updates_change_nothing() {
         let before = tensors(&[4097, 3], &Draw::Normal, 1);
         let [mut values, mut first, mut second, mut average] =
             [0; 4].map(|_| moved(&before, place));
-        let adamw = AdamW { learning_rate: 1.0, betas: [0.9, 0.999], epsilon: 1e-8 };
+        let adamw =
+            AdamW { learning_rate: 1.0, betas: [0.9, 0.999], epsilon: 1e-8, coupled: false };
         let sgd = Sgd { learning_rate: 1.0, momentum: 0.9 };
         let gradients = moved(&before, place);
         let moments = first.iter_mut().zip(&mut second);

@@ -21,7 +21,7 @@ use log_errors::LogErrors;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 use system::System;
-use timing::TotalTiming;
+use timing::{DataWait, TotalTiming};
 use unix::budget::Budget;
 use unix::lease::Lease;
 use unix::log::Log;
@@ -47,6 +47,7 @@ pub(super) struct Reporter {
     first_update_seen: bool,
     inputs_recorded: bool,
     total: TotalTiming,
+    data_wait: DataWait,
     system: System,
 }
 
@@ -174,6 +175,13 @@ impl Reporter {
     /// Reports a completed update.
     pub fn update(&mut self, progress: &Progress, step: &Step, timing: &Timing) {
         self.total.add(timing);
+        if let Some(fraction) = self.data_wait.note(timing, self.total.data_wait()) {
+            let text = format!(
+                "updates wait for data {:.0} % of the time; raise training.workers, or see what slows the data down",
+                100.0 * fraction
+            );
+            self.warn(progress.update, &text);
+        }
         if !self.first_update_seen {
             self.first_update_seen = true;
             let seconds = unix::time::process_start().elapsed().as_secs_f64();

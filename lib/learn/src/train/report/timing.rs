@@ -4,6 +4,7 @@ use super::merged;
 use crate::train::step::Timing;
 use dist::Times;
 use serde_json::{Value, json};
+use std::time::Duration;
 
 impl Timing {
     /// The fields of the record of an update; communication times only with several ranks.
@@ -33,6 +34,11 @@ impl TotalTiming {
         self.sum.times.waited += timing.times.waited;
     }
 
+    /// Time that all updates waited for batches.
+    pub fn data_wait(&self) -> Duration {
+        self.sum.data_wait
+    }
+
     /// The fields of the record at the end of the attempt.
     pub fn record(&self, ranks: usize, samples_per_update: u64) -> Value {
         let Timing { took, data_wait, times: Times { busy, waited } } = self.sum;
@@ -46,5 +52,70 @@ impl TotalTiming {
         }
         let hidden = (1.0 - waited / busy.max(1e-9)).max(0.0);
         merged(fields, json!({"comm_s": busy, "comm_hidden_fraction": hidden}))
+    }
+}
+
+/// Notices when updates spend much of their time waiting for batches: exponential averages over a window of ten updates.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::train) struct DataWait {
+    updates: u64,
+    data_wait: f64,
+    took: f64,
+    warned: bool,
+}
+
+impl DataWait {
+    const WINDOW: u64 = 10;
+    /// The largest fraction that is not worth a warning.
+    const LIMIT: f64 = 0.40;
+    /// The least total wait that is.
+    const LEAST: Duration = Duration::from_secs(1);
+
+    /// Counts an update; `total` is the time that all have waited. Returns the fraction the first time that it is too large.
+    pub fn note(&mut self, timing: &Timing, total: Duration) -> Option<f64> {
+        let weight = match self.updates {
+            0 => 1.0,
+            _ => 2.0 / (Self::WINDOW + 1) as f64,
+        };
+        self.updates += 1;
+        self.data_wait += weight * (timing.data_wait.as_secs_f64() - self.data_wait);
+        self.took += weight * (timing.took.as_secs_f64() - self.took);
+        let fraction = self.data_wait / self.took.max(1e-9);
+        let much = self.updates >= Self::WINDOW && fraction > Self::LIMIT && total >= Self::LEAST;
+        let first = much && !self.warned;
+        self.warned |= much;
+        first.then_some(fraction)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn timing(wait: u64, took: u64) -> Timing {
+        let [data_wait, took] = [wait, took].map(Duration::from_millis);
+        Timing { took, data_wait, ..Timing::default() }
+    }
+
+    #[test]
+    fn a_slow_loader_is_noticed_once() {
+        let long = Duration::from_secs(1);
+        let notes = |waits: &[u64], total| -> Vec<Option<f64>> {
+            let mut wait = DataWait::default();
+            waits.iter().map(|ms| wait.note(&timing(*ms, 100), total)).collect()
+        };
+        // Not before the tenth update, and then once.
+        let found = notes(&[50; 30], long);
+        assert_eq!(found.iter().position(Option::is_some), Some(9));
+        assert!((found[9].unwrap() - 0.5).abs() < 1e-12);
+        assert_eq!(found.iter().flatten().count(), 1);
+        // Neither at the limit, nor if all of it is short.
+        assert_eq!(notes(&[40; 30], long).iter().flatten().count(), 0);
+        assert_eq!(notes(&[50; 30], long / 2).iter().flatten().count(), 0);
+        // The average after n updates of 100 ms, from 0, is 1 - (9/11)ⁿ of them: more than 0.4 after three.
+        let late: Vec<u64> = [0; 20].into_iter().chain([100; 5]).collect();
+        let found = notes(&late, long);
+        assert_eq!(found.iter().position(Option::is_some), Some(22));
+        assert!((found[22].unwrap() - (1.0 - (9.0_f64 / 11.0).powi(3))).abs() < 1e-12);
     }
 }

@@ -103,7 +103,8 @@ impl<'a> Trainer<'a> {
         skipped: u64,
     ) -> Result<impl Fn(u64) -> Result<Batch> + Send + Sync + 'static> {
         let (training, seed) = (&self.config.training, self.config.seed);
-        let order = Mixture::new(seed, &self.task.sources(), training.batch_size)?;
+        let order = Mixture::new(seed, &self.task.sources(), training.batch_size)?
+            .with_buckets(self.task.buckets());
         let (task, device, slices) = (Arc::clone(&self.task), self.device, self.micro_batches);
         let accumulation = training.accumulation;
         // A rewind shifts the samples, but nothing else that follows from the number of the update.

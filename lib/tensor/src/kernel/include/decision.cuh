@@ -14,4 +14,5 @@ struct StepControl {
   double overflow;
   // The loss scale of the next update, and the number of updates since it last changed.
   double loss_scale, growth_tracker;
+  double correction;
 };

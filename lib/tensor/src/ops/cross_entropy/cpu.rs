@@ -34,12 +34,25 @@ fn loss<T: Float>(op: &CrossEntropy, x: &[T], target: i32, top: T, log: T) -> T 
     let Some(at) = usize::try_from(target).ok().filter(|t| *t < x.len()) else {
         return T::of(f64::NAN);
     };
+    if op.gamma != 0.0 {
+        let log_p = (x[at] - top - log).f64();
+        return T::of(-log_p * (-log_p.exp_m1()).powf(op.gamma));
+    }
     let hit = T::of(1.0 - op.smoothing) * (log - (x[at] - top));
     if op.smoothing == 0.0 {
         return hit;
     }
     let each = T::of(op.smoothing / x.len() as f64);
     each.mul_add(sum([x], |[x]| log - (x - top)), hit)
+}
+
+/// The factor of the gradient of a focal loss, given log p of the target.
+fn focal_slope(gamma: f64, log_p: f64) -> f64 {
+    let rest = -log_p.exp_m1();
+    if rest == 0.0 {
+        return 0.0;
+    }
+    rest.powf(gamma) - gamma * log_p.exp() * rest.powf(gamma - 1.0) * log_p
 }
 
 pub(super) fn backward<T: Float>(
@@ -62,6 +75,11 @@ pub(super) fn backward<T: Float>(
             None => dy,
         };
         let (top, log) = (stats[2 * row], stats[2 * row + 1]);
+        let at = usize::try_from(targets[row]).ok().filter(|_| op.gamma != 0.0);
+        let scale = match at.and_then(|at| x.get(at)) {
+            Some(hit) => scale * T::of(focal_slope(op.gamma, (*hit - top - log).f64())),
+            None => scale,
+        };
         for i in 0..v {
             let d = scale * ((x[i] - top - log).exp() - each);
             dx[i] = if add { dx[i] + d } else { d };

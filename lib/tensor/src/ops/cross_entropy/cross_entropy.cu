@@ -58,7 +58,7 @@ DEVICE void take(Sums& sums, Vector<element, N> x) {
 KERNEL(cross_entropy_rows)
 (const element* __restrict__ x, const int* __restrict__ targets, const float* __restrict__ weights,
  float* __restrict__ losses, float* __restrict__ stats, int classes, int ignore, float kept,
- float smoothing) {
+ float smoothing, float gamma) {
   SHARED(float, scratch, [32]);
   int row = blockIdx.x;
   const element* from = x + (long long)row * classes;
@@ -79,6 +79,10 @@ KERNEL(cross_entropy_rows)
   if (target != ignore) {
     bool known = target >= 0 && target < classes;
     loss = known ? kept * (log - (to_float(from[target]) - top)) : __uint_as_float(0x7fc00000u);
+    if (gamma != 0.0f && known) {
+      float log_p = to_float(from[target]) - top - log;
+      loss = -log_p * powf(-expm1f(log_p), gamma);
+    }
     if (smoothing != 0.0f) {
       loss += smoothing * (log + top - plain / (float)classes);
     }
@@ -101,17 +105,29 @@ KERNEL(cross_entropy_sum)
   }
 }
 
+// The factor of the gradient of a focal loss, given log p of the target.
+DEVICE float focal_slope(float gamma, float log_p) {
+  float rest = -expm1f(log_p);
+  if (rest == 0.0f) {
+    return 0.0f;
+  }
+  return powf(rest, gamma) - gamma * expf(log_p) * powf(rest, gamma - 1.0f) * log_p;
+}
+
 // dx (+)= dy·weight·(softmax(x) - kept·[target] - smoothing/classes); dy [1].
 KERNEL(cross_entropy_backward)
 (const element* __restrict__ x, const int* __restrict__ targets, const float* __restrict__ weights,
  const float* __restrict__ stats, const float* __restrict__ dy, element* __restrict__ dx, int classes,
- int ignore, float kept, float smoothing, int add) {
+ int ignore, float kept, float smoothing, float gamma, int add) {
   int row = blockIdx.x;
   const element* from = x + (long long)row * classes;
   element* to = dx + (long long)row * classes;
   int target = targets[row];
   float scale = target == ignore ? 0.0f : *dy * (weights != nullptr ? weights[row] : 1.0f);
   float top = stats[2 * row], log = stats[2 * row + 1];
+  if (gamma != 0.0f && target >= 0 && target < classes) {
+    scale *= focal_slope(gamma, to_float(from[target]) - top - log);
+  }
   float each = smoothing / (float)classes;
   // Both rows have the same alignment.
   for_row(from, classes, [&](auto n, int i) {

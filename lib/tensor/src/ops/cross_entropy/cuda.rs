@@ -19,9 +19,10 @@ fn grid(x: &Tensor) -> Grid {
 }
 
 /// The parameters of the op as both kernels take them; 1 - ε is the share of the target itself.
-fn numbers(op: &CrossEntropy) -> [Arg<'static>; 3] {
-    let [kept, smoothing] = [1.0 - op.smoothing, op.smoothing].map(|x| Arg::from(x as f32));
-    [Arg::from(op.ignore), kept, smoothing]
+fn numbers(op: &CrossEntropy) -> [Arg<'static>; 4] {
+    let [kept, smoothing, gamma] =
+        [1.0 - op.smoothing, op.smoothing, op.gamma].map(|x| Arg::from(x as f32));
+    [Arg::from(op.ignore), kept, smoothing, gamma]
 }
 
 impl Launch for CrossEntropy {

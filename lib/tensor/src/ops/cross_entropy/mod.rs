@@ -6,6 +6,9 @@
 //! update. dx = dy·w_r·(softmax(x) - (1 - ε)·[v = t] - ε/V): forward saves two numbers per row, and backward
 //! recomputes the softmax as it writes. A target outside 0..V that is not `ignore` makes L NaN. With logits in
 //! bf16 or f16, w and L are f32.
+//!
+//! With γ > 0 the loss of a row is focal (Lin et al. 2017, equation 4): with p = exp(x_t - l), its first term is
+//! multiplied by (1 - p)^γ, and that of dx by (1 - p)^γ - γ·p·(1 - p)^(γ-1)·log p. It excludes smoothed labels.
 
 mod cpu;
 mod cuda;
@@ -24,17 +27,22 @@ pub struct CrossEntropy {
     pub ignore: i32,
     /// ε, the share of the target probability that is spread over all classes.
     pub smoothing: f64,
+    /// γ of the focal loss; 0 for the plain one.
+    pub gamma: f64,
 }
 
 impl Default for CrossEntropy {
     fn default() -> Self {
-        Self { ignore: -100, smoothing: 0.0 }
+        Self { ignore: -100, smoothing: 0.0, gamma: 0.0 }
     }
 }
 
 impl Op for CrossEntropy {
     fn shape(&self, inputs: &[&[usize]]) -> Result<Vec<usize>, String> {
         match inputs {
+            _ if self.gamma != 0.0 && self.smoothing != 0.0 => {
+                Err("a focal loss has no smoothed labels".into())
+            }
             [[rows, classes], each @ ..]
                 if *classes > 0
                     && matches!(each.len(), 1 | 2)
@@ -92,10 +100,14 @@ fn saved(inputs: &[&Tensor], stats: Tensor) -> Saved {
     std::iter::once(stats).chain(inputs.iter().map(|x| (*x).clone())).collect()
 }
 
-/// One class, odd widths, ignored rows, smoothed labels, a long vocabulary; weighted rows.
+/// One class, odd widths, ignored rows, smoothed labels, a long vocabulary; weighted rows; focal.
 pub fn cases() -> Vec<Case> {
     let case = |ignore, smoothing, rows: usize, classes: usize| {
-        Case::new(CrossEntropy { ignore, smoothing }, &[&[rows, classes], &[rows]])
+        Case::new(CrossEntropy { ignore, smoothing, gamma: 0.0 }, &[&[rows, classes], &[rows]])
+            .draw(1, Draw::RandInt(classes as u64))
+    };
+    let focal = |gamma, ignore, rows: usize, classes: usize| {
+        Case::new(CrossEntropy { ignore, smoothing: 0.0, gamma }, &[&[rows, classes], &[rows]])
             .draw(1, Draw::RandInt(classes as u64))
     };
     let weighted = |mut case: Case| {
@@ -113,6 +125,8 @@ pub fn cases() -> Vec<Case> {
         weighted(case(-100, 0.0, 1, 1)),
         weighted(case(2, 0.1, 40, 5)),
         weighted(case(-100, 0.25, 17, 1543)),
+        focal(2.0, 1, 40, 5),
+        weighted(focal(0.5, -100, 17, 2)),
     ]
 }
 

@@ -1,5 +1,5 @@
 // elements: f32
-// AdamW for all parameters at once.
+// AdamW, or Adam with the decay in the gradient, for all parameters at once.
 
 #include "decision.cuh"
 #include "table.cuh"
@@ -8,7 +8,7 @@
 KERNEL(adamw_step, 256)(
     const unsigned long long* __restrict__ pieces, const unsigned long long* __restrict__ table,
     const StepControl* __restrict__ decision, float learning_rate, float b1, float c1, float b2, float c2,
-    float epsilon) {
+    float epsilon, int coupled) {
   if (decision->applied == 0.0) {
     return;
   }
@@ -20,7 +20,7 @@ KERNEL(adamw_step, 256)(
   float decay = __uint_as_float((unsigned)piece.entry[5]);
   float factor = __uint_as_float((unsigned)(piece.entry[5] >> 32));
   float scale = (float)decision->scale, step = -(float)decision->rate * factor;
-  float keep = fmaf(-learning_rate * factor, decay, 1.0f), root = (float)decision->root;
+  float keep = coupled ? 1.0f : fmaf(-learning_rate * factor, decay, 1.0f), root = (float)decision->root;
   for_piece<2>(piece, [&](auto n, int i) {
     constexpr int N = n.value;
     Vector<float, N> gs = load_vector<N>(g + i), ps = load_vector<N>(p + i);
@@ -28,6 +28,7 @@ KERNEL(adamw_step, 256)(
 #pragma unroll
     for (int j = 0; j < N; j++) {
       float g = gs.at[j] * scale;
+      g = coupled ? fmaf(decay, ps.at[j], g) : g;
       ms.at[j] = fmaf(b1, ms.at[j], c1 * g);
       vs.at[j] = fmaf(b2, vs.at[j], c2 * g * g);
       float denominator = fmaf(sqrtf(vs.at[j]), root, epsilon);

@@ -1,6 +1,8 @@
 //! AdamW (Loshchilov & Hutter 2019, algorithm 2), in PyTorch's order of operations:
 //! θ ← θ·(1 - η·λ); m ← β₁m + (1-β₁)g; v ← β₂v + (1-β₂)g²;
 //! θ ← θ - η/(1-β₁ᵗ)·m/(√v/√(1-β₂ᵗ) + ε), t being 1 at the first step. Moves 7 elements an element.
+//!
+//! Adam (Kingma & Ba 2015) with an L2 penalty differs in the decay: g ← g + λθ instead of θ ← θ·(1 - η·λ).
 
 use super::Parameter;
 use super::decision::{DeviceStepControl, StepControl};
@@ -26,6 +28,8 @@ pub struct AdamW {
     pub betas: [f64; 2],
     /// ε.
     pub epsilon: f64,
+    /// Whether the decay is added to the gradient, as in Adam.
+    pub coupled: bool,
 }
 
 impl AdamW {
@@ -60,7 +64,16 @@ impl AdamW {
                 // The same numbers as on the host, each rounded once.
                 let ([b1, b2], rate) = (self.betas, self.learning_rate as f32);
                 let [b1, c1, b2, c2] = [b1, 1.0 - b1, b2, 1.0 - b2].map(|x| x as f32);
-                let args = args![decided.tensor(), rate, b1, c1, b2, c2, self.epsilon as f32];
+                let args = args![
+                    decided.tensor(),
+                    rate,
+                    b1,
+                    c1,
+                    b2,
+                    c2,
+                    self.epsilon as f32,
+                    self.coupled
+                ];
                 Table::new(device, entries).launch(&SOURCE, Dtype::F32, "adamw_step", args);
             }
         }
@@ -72,13 +85,18 @@ impl AdamW {
         let (m, v): (&mut [T], &mut [T]) = (m.write(), v.write());
         let [b1, b2] = self.betas;
         let (step, root) = (T::of(-(decision.rate * rate)), T::of(decision.root));
-        let keep = T::of(1.0 - self.learning_rate * rate * weight_decay);
+        let (coupled, decay) = (self.coupled, T::of(weight_decay));
+        let keep = match coupled {
+            true => T::of(1.0),
+            false => T::of(1.0 - self.learning_rate * rate * weight_decay),
+        };
         let (scale, epsilon) = (T::of(decision.scale), T::of(self.epsilon));
         let ([b1, b2], [c1, c2]) = ([T::of(b1), T::of(b2)], [T::of(1.0 - b1), T::of(1.0 - b2)]);
         row_blocks(((p, 1), ((m, 1), (v, 1))), BLOCK_ELEMENTS, |range, (p, (m, v))| {
             vectorize!({
                 for (((g, p), m), v) in g[range].iter().zip(p).zip(m).zip(v) {
                     let g = scale * *g;
+                    let g = if coupled { decay.mul_add(*p, g) } else { g };
                     *m = b1.mul_add(*m, c1 * g);
                     *v = b2.mul_add(*v, c2 * g * g);
                     let denominator = v.sqrt().mul_add(root, epsilon);

@@ -63,6 +63,7 @@ KERNEL(decision_make, 256)(
   made.overflow = overflow;
   made.loss_scale = loss_scale;
   made.growth_tracker = growth_tracker;
+  made.correction = 1.0 / (1.0 - power(beta1, (long long)steps));
   *decision = made;
   *next_loss_scale = (float)(loss_scale * unit);
 }

@@ -4,7 +4,7 @@
 //!
 //! With the losses L and weights w of the micro-batches, W = Σw, the mean loss l = ΣL/W, the scale s of the gradients
 //! (the loss scale times [`StepPolicy::unit`]), the norm n = √Σg²/(W·s) and t steps including this one: applied if l and
-//! n are finite; scale = min(1, clip/(n + 1e-6))/(W·s); rate = η/(1-β₁ᵗ); root = 1/√(1-β₂ᵗ);
+//! n are finite; scale = min(1, clip/(n + 1e-6))/(W·s); rate = η/(1-β₁ᵗ); root = 1/√(1-β₂ᵗ); correction = 1/(1-β₁ᵗ);
 //! decay = min(d, (1 + t)/(10 + t)) with warm-up, otherwise d. With loss scaling, s is adjusted after each update
 //! ([`LossScale`]): gradients have overflowed if l is finite, n is not, and s > 1.
 
@@ -65,12 +65,14 @@ pub struct StepControl {
     pub overflow: bool,
     /// The loss scale of the next update.
     pub loss_scale: LossScale,
+    /// The first bias correction, 1/(1-β₁ᵗ), for rules that do not multiply it by the learning rate.
+    pub correction: f64,
 }
 
 /// The last decision, on the device of the gradients.
 #[derive(Debug)]
 pub struct DeviceStepControl {
-    /// f64 [11] in the order of [`StepControl`].
+    /// f64 [12] in the order of [`StepControl`].
     numbers: Tensor,
     /// Loss scale of the next update times the unit, f32 [1]. Updated in place, because recorded graphs read it.
     loss_scale: Tensor,
@@ -113,6 +115,7 @@ impl StepPolicy {
             decay: if self.warmup { self.decay.min((1.0 + n) / (10.0 + n)) } else { self.decay },
             overflow,
             loss_scale,
+            correction: 1.0 / (1.0 - b1.powi(power)),
         }
     }
 
@@ -164,24 +167,46 @@ impl StepPolicy {
 
 impl StepControl {
     fn read(tensor: &Tensor) -> Self {
-        let [loss, norm, applied, steps, scale, rate, root, decay, overflow, s, growth_tracker] =
-            *tensor.read::<f64>()
+        let numbers: &[f64] = tensor.read();
+        let [loss, norm, applied, steps, scale, rate, root, decay, overflow, s, grown, correction] =
+            *numbers
         else {
             unreachable!("{tensor:?} was made as a decision")
         };
         let (applied, steps, overflow) = (applied == 1.0, steps as u64, overflow == 1.0);
-        let loss_scale = LossScale { scale: s, growth_tracker: growth_tracker as u64 };
-        Self { loss, norm, applied, steps, scale, rate, root, decay, overflow, loss_scale }
+        let loss_scale = LossScale { scale: s, growth_tracker: grown as u64 };
+        Self {
+            loss,
+            norm,
+            applied,
+            steps,
+            scale,
+            rate,
+            root,
+            decay,
+            overflow,
+            loss_scale,
+            correction,
+        }
     }
 
     fn numbers(&self) -> Tensor {
-        let Self { loss, norm, applied, steps, scale, rate, root, decay, overflow, loss_scale } =
-            *self;
-        let [applied, overflow] = [applied, overflow].map(|told| f64::from(u8::from(told)));
-        let (steps, growth_tracker) = (steps as f64, loss_scale.growth_tracker as f64);
-        let s = loss_scale.scale;
-        let numbers =
-            [loss, norm, applied, steps, scale, rate, root, decay, overflow, s, growth_tracker];
+        let [applied, overflow] =
+            [self.applied, self.overflow].map(|told| f64::from(u8::from(told)));
+        let numbers = [
+            self.loss,
+            self.norm,
+            applied,
+            self.steps as f64,
+            self.scale,
+            self.rate,
+            self.root,
+            self.decay,
+            overflow,
+            self.loss_scale.scale,
+            self.loss_scale.growth_tracker as f64,
+            self.correction,
+        ];
         Tensor::from_slice(&numbers, &[numbers.len()])
     }
 }

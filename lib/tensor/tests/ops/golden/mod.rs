@@ -2,12 +2,15 @@
 //! inputs in f32, and rounded them to f32.
 
 mod ops;
+mod optimizers;
 mod updates;
 
 use safetensors::SafeTensors;
 use tensor::{Dtype, Tensor};
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/tensor.safetensors");
+const OPTIMIZERS: &str =
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/optimizers.safetensors");
 
 /// Largest allowed error, relative to the root mean square of the result.
 ///
@@ -38,7 +41,11 @@ struct Golden(Vec<u8>);
 
 impl Golden {
     fn read() -> Self {
-        Golden(std::fs::read(FILE).unwrap_or_else(|why| panic!("{FILE}: {why}")))
+        Self::open(FILE)
+    }
+
+    fn open(file: &str) -> Self {
+        Golden(std::fs::read(file).unwrap_or_else(|why| panic!("{file}: {why}")))
     }
 
     fn names(&self) -> Vec<String> {

@@ -62,6 +62,8 @@ fn rows(golden: &Golden) -> Vec<Row> {
         Box::new(GroupNorm { groups, affine, epsilon, activation })
     };
     let smoothing = golden.number("cross_entropy_smoothed/smoothing");
+    let gamma = golden.number("cross_entropy_focal/gamma");
+    let focal = CrossEntropy { gamma, ..CrossEntropy::default() };
     let weights = ["wa", "wb"].map(|w| golden.number(&format!("weighted_sum/{w}")));
     vec![
         ("linear_identity", linear(true, Identity), &["x", "w", "b"]),
@@ -200,10 +202,11 @@ fn rows(golden: &Golden) -> Vec<Row> {
         ("cross_entropy", Box::new(CrossEntropy::default()), &["x", "target"]),
         (
             "cross_entropy_smoothed",
-            Box::new(CrossEntropy { ignore: -100, smoothing }),
+            Box::new(CrossEntropy { ignore: -100, smoothing, gamma: 0.0 }),
             &["x", "target"],
         ),
         ("cross_entropy_weighted", Box::new(CrossEntropy::default()), &["x", "target", "w"]),
+        ("cross_entropy_focal", Box::new(focal), &["x", "target", "w"]),
         ("residual_plain", Box::new(Binary::Add), &["x", "y"]),
         ("residual_scaled", Box::new(Residual), &["x", "y", "s"]),
         ("matmul", Box::new(MatMul), &["m", "x"]),

@@ -48,6 +48,7 @@ fn adamw(name: &str, clipped: bool) {
             learning_rate: number("lr") / 2.0,
             betas: [number("beta1"), number("beta2")],
             epsilon: number("eps"),
+            coupled: false,
         };
         let weight_decay = number("weight_decay");
         let rule = StepPolicy {
