@@ -1,5 +1,5 @@
 use crate::checkpoint::matches;
-use crate::params::Params;
+use crate::params::ParamSet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tensor::Tensor;
@@ -143,14 +143,15 @@ impl Optimizer {
         }
     }
 
-    /// Errors (78): a pattern of a group matches none of `params`, the trained parameters.
-    pub fn check_groups(&self, params: &Params) -> Result<()> {
-        let is_unused =
-            |pattern: &&String| !params.entries().iter().any(|(name, _)| matches(pattern, name));
+    /// Errors (78): a pattern of a group matches no parameter. It may match frozen ones only, so that the groups of a model
+    /// also serve when LoRA adapts it.
+    pub fn check_groups(&self, params: &ParamSet) -> Result<()> {
+        let all = || params.trained.entries().iter().chain(params.frozen.entries());
+        let is_unused = |pattern: &&String| !all().any(|(name, _)| matches(pattern, name));
         for (i, group) in self.groups.iter().enumerate() {
             if let Some(pattern) = group.params.iter().find(is_unused) {
                 return Err(Error::config(format!(
-                    "optimizer.groups[{i}].params: {pattern} matches no trained parameter; `ckpt show` lists the names \
+                    "optimizer.groups[{i}].params: {pattern} matches no parameter; `ckpt show` lists the names \
                      of a checkpoint"
                 )));
             }

@@ -203,8 +203,9 @@ mod tests {
         {
             builder.param(name, shape, Init::Constant(1.0));
         }
-        let mut params = builder.finish().trained;
-        optimizer.check_groups(&params).unwrap();
+        let set = builder.finish();
+        optimizer.check_groups(&set).unwrap();
+        let mut params = set.trained.clone();
         let mut state = OptimizerState::new(&optimizer, &params, |_| true);
         let decided = DeviceStepControl::of(
             &StepControl { applied: true, scale: 1.0, ..StepControl::default() },
@@ -225,7 +226,7 @@ mod tests {
             groups: vec![ParamGroup { params: vec!["tail.*".into()], ..other }],
             ..optimizer
         };
-        let error = other.check_groups(&params).unwrap_err().to_string();
+        let error = other.check_groups(&set).unwrap_err().to_string();
         assert!(error.contains("optimizer.groups[0].params: tail.*"), "{error}");
     }
 }
