@@ -4,6 +4,7 @@ pub mod baselines;
 mod batch;
 pub mod classify;
 pub mod encoder;
+pub mod export;
 pub mod head;
 pub mod loss;
 pub mod metrics;
