@@ -26,6 +26,7 @@ from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer, SentencePi
 from transformers import (AutoModel, AutoModelForSequenceClassification, AutoTokenizer, BertConfig, BertTokenizerFast,
                           DistilBertConfig, RobertaConfig, RobertaTokenizerFast, XLMRobertaConfig,
                           XLMRobertaTokenizerFast)
+from transformers.utils import logging
 
 BIN = pathlib.Path(sys.argv[1]).resolve()
 LABELS = ["absent", "maybe", "present"]
@@ -269,6 +270,7 @@ def kind_of_model(kind, folder, texts):
 
 def main():
     warnings.simplefilter("ignore")
+    logging.disable_progress_bar()
     torch.manual_seed(3)
     numpy.random.seed(3)
     kinds = sys.argv[2:] or ["bert", "roberta", "xlm", "distilbert"]
