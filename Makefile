@@ -105,13 +105,15 @@ science-%: deps
 	BIN="$(BIN)" TABLE="$(BIN)/examples/science_table" sh benches/science/$*.sh
 
 # Exports a run that is killed six times, and opens the exports with TensorBoard, Weights & Biases and an MLflow server.
-# Compares searches with Optuna's. pip installs these into .deps/interop, 1 GB.
+# Compares searches with Optuna's. Opens exported models of texts with transformers and PEFT, and imports theirs. pip
+# installs these into .deps/interop, 6 GB.
 INTEROP = .deps/interop
 interop: deps $(INTEROP)/requirements.txt
 	cargo build --release --locked --bins
 	"$(INTEROP)/bin/python" tests/interop/check.py "$(BIN)"
 	cargo build --release --locked -q -p study --examples
 	"$(INTEROP)/bin/python" tests/interop/study.py "$(BIN)/examples"
+	"$(INTEROP)/bin/python" tests/interop/text.py "$(BIN)"
 
 $(INTEROP)/requirements.txt: tests/interop/requirements.txt
 	rm -rf "$(INTEROP)"

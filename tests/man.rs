@@ -84,10 +84,26 @@ fn help_version_and_completions() {
     }
 }
 
+/// Makes the folder `pretrained`, a split manifest of texts and classify.yaml.
+const PRETRAINED: &str = "mkdir texts; cd texts
+ds-prep gen criteria -o data --samples 200 --seed 3
+ds-prep import data/annotations.csv --columns data/columns.yaml -o store
+ds-prep split store --train 60% --validation 20% --test 20% --seed 1 -o split.json
+ds-prep vocabulary split.json -o tokenizer
+ds-prep tokenize split.json --tokenizer tokenizer --max-length 64 -o first
+train-stage classify --example | sed 's/updates: 600/updates: 3/; s/updates: 60,/updates: 1,/' > classify.yaml
+train-stage classify -c classify.yaml -s data.tokens=first --run run
+ckpt export run --format hf -o pretrained
+cd ..; mv texts/pretrained texts/split.json texts/store texts/classify.yaml .";
+
 /// Sets up what the examples of a page assume.
 fn before(program: &str) -> String {
     match program {
-        "ckpt" => stdout("train-stage --generate examples") + "mkdir runs; mv codec runs/codec",
+        "ckpt" => {
+            stdout("train-stage --generate examples")
+                + "mkdir runs; mv codec runs/codec\n"
+                + PRETRAINED
+        }
         _ => String::new(),
     }
 }

@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use learn::checkpoint::{self, KeepRules};
-use learn::foreign::NameMap;
 use learn::task::Direction;
 use serde_json::{Value, json};
 use unix::cli::Output;
@@ -72,40 +71,6 @@ pub struct Reshard {
     output: Output,
 }
 
-#[derive(Args)]
-pub struct Export {
-    /// Checkpoint, or a run directory, whose newest checkpoint is used
-    checkpoint: PathBuf,
-    /// File to write; must not exist
-    #[arg(short = 'o', long = "output", value_name = "FILE")]
-    output_file: PathBuf,
-    /// Part to export: model, ema, buffers, or the name of another file of the checkpoint
-    #[arg(long, value_name = "PART", default_value = "model")]
-    what: String,
-    #[command(flatten)]
-    output: Output,
-}
-
-#[derive(Args)]
-pub struct ImportArgs {
-    /// A .safetensors file, or a state_dict that PyTorch (1.6 or newer) saved
-    file: PathBuf,
-    /// Checkpoint to write; must not exist
-    #[arg(short = 'o', long = "output", value_name = "OUT")]
-    output_folder: PathBuf,
-    /// Checkpoint or run of the same model, which supplies names, shapes, buffers and configuration
-    #[arg(long, value_name = "CHECKPOINT")]
-    like: PathBuf,
-    /// Rename tensors, FROM=TO; a * in FROM matches any characters, and a * in TO stands for the same ones
-    #[arg(long, value_name = "FROM=TO")]
-    map: Vec<String>,
-    /// Ignore tensors whose names in the file match this pattern with * and ?
-    #[arg(long, value_name = "PATTERN")]
-    ignore: Vec<String>,
-    #[command(flatten)]
-    output: Output,
-}
-
 pub fn prune(args: Prune) -> Result<Exit> {
     let best = args.keep_best.unwrap_or(0);
     let (metric, direction) = match args.metric {
@@ -140,24 +105,8 @@ pub fn reshard(args: Reshard) -> Result<Exit> {
     written(args.output, record, &path, &format!("{} in {} files", from.display(), args.shards))
 }
 
-pub fn export(args: Export) -> Result<Exit> {
-    let from = checkpoint::one_in(&args.checkpoint)?;
-    let bytes = checkpoint::export(&from, &args.what, &args.output_file)?;
-    let path = args.output_file;
-    let record = json!({"path": path, "checkpoint": from, "what": args.what, "bytes": bytes});
-    written(args.output, record, &path, &format!("{} of {}", args.what, from.display()))
-}
-
-pub fn import(args: ImportArgs) -> Result<Exit> {
-    let names = NameMap { map: args.map, ignore: args.ignore, ..NameMap::default() };
-    let tensors = checkpoint::import(&args.file, &args.like, &names, &args.output_folder)?;
-    let path = args.output_folder;
-    let record = json!({"path": path, "file": args.file, "tensors": tensors});
-    written(args.output, record, &path, &format!("{tensors} tensors of {}", args.file.display()))
-}
-
 /// Reports a file or checkpoint that was written.
-fn written(output: Output, record: Value, path: &Path, what: &str) -> Result<Exit> {
+pub fn written(output: Output, record: Value, path: &Path, what: &str) -> Result<Exit> {
     let text = format!("{}: {what}", path.display());
     Out::stdout(output).item(&record, text).map(|()| Exit::Done)
 }

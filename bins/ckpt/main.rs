@@ -1,6 +1,8 @@
-//! Checkpoints: the subcommands that only read them; `change.rs` has those that modify or create them.
+//! Checkpoints: the subcommands that only read them; `change.rs` has those that modify or create them, `exchange.rs`
+//! those for other programs.
 
 mod change;
+mod exchange;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -9,7 +11,6 @@ use clap::{Parser, Subcommand};
 use learn::checkpoint::{self, Manifest, Report, Statistics};
 use serde_json::{Map, Value, json};
 use unix::cli::Output;
-use unix::config::to_yaml;
 use unix::out::Out;
 use unix::text::summary;
 use unix::{Error, Exit, Result, inputs, note};
@@ -83,23 +84,22 @@ enum Verb {
     ///
     /// Training does not need this: it resumes from any number of files with any number of ranks.
     Reshard(change::Reshard),
-    /// Write the weights of a checkpoint as a safetensors file
-    Export(change::Export),
+    /// Write the weights of a checkpoint for other programs
+    ///
+    /// Formats: safetensors, a file with the tensors of any model; hf, a folder with config.json, model.safetensors and
+    /// tokenizer that transformers loads (tasks of texts), in which the updates of LoRA are added to the weights; peft, a
+    /// folder with the LoRA adapter alone.
+    Export(exchange::Export),
     /// Write a checkpoint with the weights of another program
     ///
     /// A pickle in the file is read as data and never executed. It may contain tensors in plain containers; anything
     /// else is refused by name.
-    Import(change::ImportArgs),
+    Import(exchange::ImportArgs),
     /// Print the configuration that starts training from an encoder of transformers
     ///
-    /// The sections model.encoder and init for train-stage, from config.json and the weights of BERT, RoBERTa or XLM-R in
-    /// a folder. The classification head starts with random values.
-    Config {
-        /// Folder with config.json, and model.safetensors or pytorch_model.bin
-        folder: PathBuf,
-        #[command(flatten)]
-        output: Output,
-    },
+    /// The sections model.encoder and init for train-stage, from config.json and the weights of BERT, RoBERTa, XLM-R or
+    /// DistilBERT in a folder. The head starts with random values, unless --head is given.
+    Config(exchange::ConfigArgs),
 }
 
 const MANUAL: &str = "\
@@ -132,6 +132,16 @@ EXAMPLES
   Export the weights; import them, removing a prefix that another program added to the names:
     $ ckpt export runs/codec -o codec.safetensors
     $ ckpt import codec.safetensors --like runs/codec --map 'module.*=*' -o imported
+  Fine-tune an encoder of transformers, here in the folder pretrained, and export the result as a folder that
+  transformers loads:
+    $ ckpt config pretrained > encoder.yaml
+    $ ds-prep tokenize split.json --tokenizer pretrained --max-length 64 -o tokens
+    $ train-stage classify -c classify.yaml -c encoder.yaml --run runs/tuned
+    $ ckpt export runs/tuned --format hf -o model
+  The same with LoRA: training changes only small matrices and the head, which PEFT loads on top of the pretrained model:
+    $ LORA='model.lora={r: 4, targets: [query, value]}'
+    $ train-stage classify -c classify.yaml -c encoder.yaml -s \"$LORA\" --run runs/lora
+    $ ckpt export runs/lora --format peft -o adapter
   Recover complete checkpoints after a machine died:
     $ ckpt adopt runs/codec
   Show what prune would remove, then remove it:
@@ -163,12 +173,9 @@ fn body(args: Args) -> Result<Exit> {
         Verb::Adopt(args) => change::adopt(args),
         Verb::Average(args) => change::average(args),
         Verb::Reshard(args) => change::reshard(args),
-        Verb::Export(args) => change::export(args),
-        Verb::Import(args) => change::import(args),
-        Verb::Config { folder, output } => {
-            let config = tasks::text::pretrained::configuration(&folder)?;
-            Out::stdout(output).item(&config, to_yaml(&config)?.trim_end()).map(|()| Exit::Done)
-        }
+        Verb::Export(args) => exchange::export(args),
+        Verb::Import(args) => exchange::import(args),
+        Verb::Config(args) => exchange::config(args),
     }
 }
 

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Makes text.safetensors: the results of transformers for small BERT and RoBERTa classifiers with random weights.
+"""Makes text.safetensors: the results of transformers for small BERT, RoBERTa, XLM-R and DistilBERT classifiers with
+random weights, and of PEFT for one with a LoRA adapter.
 
-Run it in this folder; needs torch, transformers and safetensors (written with torch 2.15, transformers 5.24).
+Run it in this folder; needs torch, transformers, peft and safetensors (written with torch 2.15, transformers 5.24, peft
+0.21).
 lib/tasks/tests/text.rs reads the result.
 
 Everything is drawn as f32 and computed in f64, without dropout. A case NAME has NAME/ids, NAME/types, NAME/lengths,
@@ -9,15 +11,17 @@ NAME/states (of the tokens; zero at padding), NAME/logits, NAME/dlogits (the gra
 parameter its value NAME/value/<parameter> and gradient NAME/gradient/<parameter>.
 """
 import torch
+from peft import LoraConfig, get_peft_model
 from safetensors.torch import save_file
 from torch import nn
-from transformers import (BertConfig, BertForSequenceClassification, BertModel, RobertaConfig,
-                          RobertaForSequenceClassification, RobertaModel)
+from transformers import (BertConfig, BertForSequenceClassification, BertModel, DistilBertConfig,
+                          DistilBertForSequenceClassification, RobertaConfig, RobertaForSequenceClassification,
+                          RobertaModel, XLMRobertaConfig, XLMRobertaForSequenceClassification)
 
 torch.manual_seed(5)
 tensors = {}
 LENGTHS = [13, 1, 7, 12, 2]
-PADDING = {"bert": 0, "roberta": 1}
+PADDING = {"bert": 0, "roberta": 1, "xlm": 1, "distilbert": 0}
 SIZES = dict(vocab_size=61, hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=40,
              max_position_embeddings=19, num_labels=3, attn_implementation="eager")
 
@@ -26,7 +30,7 @@ def randomise(module):
     """Other values than the initial ones, so that biases and normalisations matter."""
     with torch.no_grad():
         for name, value in module.named_parameters():
-            offset = 1.0 if name.endswith("LayerNorm.weight") else 0.0
+            offset = 1.0 if name.lower().replace("_", "").endswith("norm.weight") else 0.0
             value.copy_((offset + 0.3 * torch.randn(value.shape)).float())
     return module.double().eval()
 
@@ -34,6 +38,12 @@ def randomise(module):
 def config(kind):
     if kind == "bert":
         return BertConfig(type_vocab_size=2, layer_norm_eps=1e-12, **SIZES)
+    if kind == "xlm":
+        return XLMRobertaConfig(type_vocab_size=1, layer_norm_eps=1e-5, pad_token_id=1, **SIZES)
+    if kind == "distilbert":
+        names = dict(hidden_size="dim", num_hidden_layers="n_layers", num_attention_heads="n_heads",
+                     intermediate_size="hidden_dim")
+        return DistilBertConfig(**{names.get(key, key): value for key, value in SIZES.items()})
     return RobertaConfig(type_vocab_size=1, layer_norm_eps=1e-5, pad_token_id=1, **SIZES)
 
 
@@ -73,11 +83,37 @@ class Library(nn.Module):
 
     def __init__(self, kind):
         super().__init__()
-        model = {"bert": BertForSequenceClassification, "roberta": RobertaForSequenceClassification}[kind]
-        self.model = model(config(kind))
+        model = {"bert": BertForSequenceClassification, "roberta": RobertaForSequenceClassification,
+                 "xlm": XLMRobertaForSequenceClassification, "distilbert": DistilBertForSequenceClassification}[kind]
+        self.model, self.kind = model(config(kind)), kind
 
     def named_parameters(self, *args, **options):
         return self.model.named_parameters(*args, **options)
+
+    def forward(self, **inputs):
+        if self.kind == "distilbert":
+            del inputs["token_type_ids"]
+        out = self.model(**inputs, output_hidden_states=True)
+        return out.logits, out.hidden_states[-1]
+
+
+class Adapted(nn.Module):
+    """A classifier of transformers with a LoRA adapter of PEFT on layers with and without activation, and a trained head."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.model = Library(kind).model
+        lora = LoraConfig(task_type="SEQ_CLS", r=3, lora_alpha=5, lora_dropout=0.1,
+                          target_modules=["query", "value", "intermediate.dense"], modules_to_save=["classifier", "pooler"])
+        self.model = get_peft_model(self.model, lora)
+
+    def named_parameters(self, *args, **options):
+        """With the names of PEFT's files; the modules that PEFT keeps beside its copies are left out."""
+        for name, value in self.model.named_parameters(*args, **options):
+            if ".original_module." not in name:
+                for part in [".base_layer", ".modules_to_save.default", ".default"]:
+                    name = name.replace(part, "")
+                yield name.removeprefix("base_model.model."), value
 
     def forward(self, **inputs):
         out = self.model(**inputs, output_hidden_states=True)
@@ -106,7 +142,8 @@ def case(name, kind, module):
     for parameter, value in module.named_parameters():
         save(f"value/{parameter}", value.float())
         gradient = torch.zeros_like(value) if value.grad is None else value.grad
-        save(f"gradient/{parameter}", gradient.float())
+        if value.requires_grad:
+            save(f"gradient/{parameter}", gradient.float())
 
 
 case("bert", "bert", Library("bert"))
@@ -115,4 +152,7 @@ case("bert_mean", "bert", Pooled("bert", "mean", [10], nn.ReLU))
 case("roberta_max", "roberta", Pooled("roberta", "max", [9, 5], nn.SiLU))
 case("bert_cls", "bert", Pooled("bert", "cls", [7], nn.GELU))
 case("bert_attention", "bert", Pooled("bert", "attention", [6], nn.GELU))
+case("xlm", "xlm", Library("xlm"))
+case("distilbert", "distilbert", Library("distilbert"))
+case("bert_lora", "bert", Adapted("bert"))
 save_file(tensors, "text.safetensors")

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Makes golden/tokenizers/: small tokenizers of BERT and RoBERTa, and how transformers encodes texts with them.
+"""Makes golden/tokenizers/: small tokenizers of BERT, RoBERTa and XLM-R, and how transformers encodes texts with them.
 
 Run it in this folder; needs transformers 5.24 and tokenizers 0.23. `bert` has vocab.txt, `roberta` has vocab.json and
-merges.txt, and `bert-json` and `roberta-json` the tokenizer.json that transformers makes of these. encodings.json lists
-ids, segment types and offsets in characters for each folder, text and largest length.
+merges.txt, and `bert-json` and `roberta-json` the tokenizer.json that transformers makes of these; `xlm-json` has the
+tokenizer.json of a Unigram model. encodings.json lists ids, segment types and offsets in characters for each folder, text and largest length.
 """
 import json
 from pathlib import Path
 
-from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer
-from transformers import BertTokenizerFast, RobertaTokenizerFast
+from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer, SentencePieceUnigramTokenizer
+from transformers import BertTokenizerFast, RobertaTokenizerFast, XLMRobertaTokenizerFast
 
 SENTENCES = [
     "I do not sleep well at night, and I never feel rested in the morning.",
@@ -48,7 +48,7 @@ def encode(tokenizer, text, text2, length):
 
 def main():
     out = Path("golden/tokenizers")
-    for name in ["bert", "bert-json", "roberta", "roberta-json"]:
+    for name in ["bert", "bert-json", "roberta", "roberta-json", "xlm-json"]:
         (out / name).mkdir(parents=True, exist_ok=True)
     words = BertWordPieceTokenizer(lowercase=True)
     words.train_from_iterator(SENTENCES, vocab_size=300, min_frequency=1)
@@ -59,8 +59,13 @@ def main():
     pieces.save_model(str(out / "roberta"))
     kinds = {"bert": BertTokenizerFast, "roberta": RobertaTokenizerFast}
     encodings = []
-    for name, kind in kinds.items():
-        tokenizer = kind.from_pretrained(str(out / name))
+    tokenizers = {name: kind.from_pretrained(str(out / name)) for name, kind in kinds.items()}
+    words = SentencePieceUnigramTokenizer()
+    words.train_from_iterator(SENTENCES, vocab_size=150, special_tokens=special, unk_token="<unk>", show_progress=False)
+    vocabulary = [tuple(entry) for entry in json.loads(words.to_str())["model"]["vocab"]]
+    tokenizers["xlm"] = XLMRobertaTokenizerFast(vocab=vocabulary)
+    tokenizers["xlm"].backend_tokenizer.normalizer = words.normalizer
+    for name, tokenizer in tokenizers.items():
         tokenizer.backend_tokenizer.save(str(out / f"{name}-json" / "tokenizer.json"))
         for text, text2 in TEXTS:
             for length in LENGTHS:

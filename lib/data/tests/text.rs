@@ -30,6 +30,10 @@ fn ids_types_and_character_offsets_are_those_of_transformers() {
     let mut truncated = 0;
     for golden in &goldens {
         for name in [golden.tokenizer.clone(), format!("{}-json", golden.tokenizer)] {
+            // Unigram models exist only as tokenizer.json.
+            if !folder().join(&name).exists() {
+                continue;
+            }
             let open = || Tokenizer::open(&folder().join(&name), golden.length).unwrap();
             let key = (name.clone(), golden.length);
             let tokenizer = tokenizers.entry(key).or_insert_with(open);

@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod adapt;
 pub mod checkpoint;
 pub mod config;
 pub mod foreign;

@@ -2,6 +2,7 @@
 //! [`ParamId`]s; each [`Forward`](crate::forward::Forward) supplies the values, so the same code runs with the trained
 //! weights, their moving average or an f64 copy.
 
+use crate::adapt::{Adapter, Lora};
 use crate::checkpoint::matches;
 use tensor::random::{Philox, Purpose};
 use tensor::{Device, Dtype, Tensor};
@@ -207,6 +208,8 @@ pub struct Builder {
     frozen: Vec<String>,
     /// Depth of the parameters registered next.
     depth: u32,
+    /// LoRA of the part that is being built, and for each target whether it names a layer.
+    lora: Option<(Lora, Vec<bool>)>,
     /// Number of elements registered so far, and how many fit into memory.
     elements: u64,
     most: u64,
@@ -224,6 +227,7 @@ impl Builder {
             params: ParamSet::default(),
             frozen: Vec::new(),
             depth: 0,
+            lora: None,
             elements: 0,
             most,
             problem: None,
@@ -233,6 +237,35 @@ impl Builder {
     /// Freezes every parameter registered from now on whose name matches one of `patterns`, e.g. `encoder.*`.
     pub fn freeze(&mut self, patterns: &[String]) {
         self.frozen.extend_from_slice(patterns);
+    }
+
+    /// Builds a part whose parameters are frozen, except those that `lora` adds to its linear layers; without `lora`,
+    /// a part whose parameters are trained. A target that names no linear layer is reported by [`Builder::check`].
+    pub fn adapted<R>(&mut self, lora: Option<&Lora>, build: impl FnOnce(&mut Self) -> R) -> R {
+        let used = lora.map(|lora| (lora.clone(), vec![false; lora.targets.len()]));
+        let outer = std::mem::replace(&mut self.lora, used);
+        let part = build(self);
+        if let Some((lora, used)) = std::mem::replace(&mut self.lora, outer)
+            && let Some((target, _)) = lora.targets.iter().zip(used).find(|(_, used)| !used)
+        {
+            self.refuse(format!(
+                "model.lora.targets: no linear layer of the encoder is named {target}; `ckpt show` lists the parameters \
+                 of a checkpoint"
+            ));
+        }
+        part
+    }
+
+    /// LoRA's parameters of the linear layer whose scope the builder is in, if it is a target.
+    pub(crate) fn adapter(&mut self, inputs: usize, outputs: usize) -> Option<Adapter> {
+        let name = self.prefix.strip_suffix('.')?;
+        let (lora, used) = self.lora.as_mut()?;
+        used[lora.target_of(name)?] = true;
+        // Its own parameters are trained.
+        let outer = self.lora.take();
+        let adapter = outer.as_ref().map(|(lora, _)| Adapter::new(self, lora, inputs, outputs));
+        self.lora = outer;
+        adapter
     }
 
     /// Refuses the configuration of a part whose sizes do not fit together; the first problem is reported by
@@ -271,11 +304,12 @@ impl Builder {
     /// Registers a parameter with the given values.
     pub fn value(&mut self, name: &str, tensor: Tensor) -> ParamId {
         let name = format!("{}{name}", self.prefix);
-        let (params, id): (_, fn(usize) -> ParamId) =
-            match self.frozen.iter().any(|pattern| matches(pattern, &name)) {
-                false => (&mut self.params.trained, ParamId::Trained),
-                true => (&mut self.params.frozen, ParamId::Frozen),
-            };
+        let (params, id): (_, fn(usize) -> ParamId) = match self.lora.is_some()
+            || self.frozen.iter().any(|pattern| matches(pattern, &name))
+        {
+            false => (&mut self.params.trained, ParamId::Trained),
+            true => (&mut self.params.frozen, ParamId::Frozen),
+        };
         params.entries.push((name, tensor));
         params.depths.push(self.depth);
         id(params.entries.len() - 1)

@@ -1,4 +1,5 @@
-//! Weight files written by other programs: safetensors, and PyTorch's `.pt` and `.bin`.
+//! Weight files written by other programs: safetensors, PyTorch's `.pt` and `.bin`, and the index of transformers for
+//! tensors in several such files.
 //!
 //! The files are untrusted. [`open`] reads only names, shapes and positions of the tensors. Values are read one tensor
 //! at a time on request, so that a file with bogus sizes costs no memory. Pickles are parsed but never executed: see
@@ -6,9 +7,12 @@
 
 mod names;
 mod pickle;
+mod sharded;
 mod torch;
+mod write;
 
 pub use names::{NameMap, Named};
+pub use write::write;
 
 use std::fs::File;
 use std::io::Read;
@@ -36,22 +40,41 @@ pub struct TensorEntry {
     strides: Vec<usize>,
     /// Byte offset of its first element in the file.
     start: u64,
+    /// Number of its file, if there are several.
+    part: usize,
 }
 
 /// An open weight file.
 #[derive(Debug)]
 pub struct WeightFile {
     path: PathBuf,
-    file: File,
-    bytes: u64,
+    parts: Vec<Part>,
     tensors: Vec<TensorEntry>,
 }
 
-/// Opens a weight file and reads its list of tensors. The format is detected from the first bytes.
+/// One of the files that hold the tensors.
+#[derive(Debug)]
+struct Part {
+    path: PathBuf,
+    file: File,
+    bytes: u64,
+}
+
+/// Opens a weight file and reads its list of tensors. The format is detected from the first bytes; a file whose name
+/// ends in `.index.json` lists several files in the same folder.
 ///
 /// Errors: 66 when it cannot be opened; 65 when it is neither safetensors nor a PyTorch file, is damaged, or contains
 /// anything other than tensors and plain containers; the message names it.
 pub fn open(path: &Path) -> Result<WeightFile> {
+    if path.to_string_lossy().ends_with(sharded::ENDING) {
+        return sharded::open(path);
+    }
+    let (part, tensors) = open_part(path)?;
+    Ok(WeightFile { path: path.into(), parts: vec![part], tensors })
+}
+
+/// Opens a single file; its tensors have part number 0.
+fn open_part(path: &Path) -> Result<(Part, Vec<TensorEntry>)> {
     let found = std::fs::metadata(path).map_err(|cause| Error::open(path, cause))?;
     if !found.is_file() {
         return Err(Error::open(path, "not a regular file; expected a .safetensors or .pt file"));
@@ -72,13 +95,13 @@ pub fn open(path: &Path) -> Result<WeightFile> {
         _ => safetensors(&file),
     };
     let tensors = tensors.map_err(bad)?;
-    let opened = WeightFile { path: path.into(), file, bytes, tensors };
-    opened.tensors.iter().try_for_each(|tensor| opened.check(tensor)).map_err(bad)?;
-    Ok(opened)
+    let part = Part { path: path.into(), file, bytes };
+    tensors.iter().try_for_each(|tensor| part.check(tensor)).map_err(bad)?;
+    Ok((part, tensors))
 }
 
 impl WeightFile {
-    /// Path of the file.
+    /// Path of the file, or of the index of several.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -91,15 +114,17 @@ impl WeightFile {
     /// Reads a tensor of this file in row-major order, converted to `dtype`. Errors: 65 when it does not fit into
     /// memory, 74 when reading fails.
     pub fn read(&self, stored: &TensorEntry, dtype: Dtype) -> Result<Tensor> {
-        self.check(stored).map_err(Error::data)?;
+        let part =
+            self.parts.get(stored.part).ok_or_else(|| Error::bug("a tensor of another file"))?;
+        part.check(stored).map_err(Error::data)?;
         let count: usize = stored.shape.iter().product();
         let span = span(&stored.shape, &stored.strides).unwrap_or(0) as usize; // was checked
         let bytes = span * stored.dtype.bytes();
-        let what = format!("{}: tensor {}", self.path.display(), stored.name);
+        let what = format!("{}: tensor {}", part.path.display(), stored.name);
         unix::memory::ensure(&what, Some((bytes + count * dtype.bytes()) as u64))?;
         let mut bytes = vec![0; bytes];
-        let read = self.file.read_exact_at(&mut bytes, stored.start);
-        read.map_err(|cause| Error::io(&self.path, cause))?;
+        let read = part.file.read_exact_at(&mut bytes, stored.start);
+        read.map_err(|cause| Error::io(&part.path, cause))?;
         let mut tensor = Tensor::zeros(&stored.shape, dtype);
         let offsets = Offsets { stored, index: vec![0; stored.shape.len()], at: 0 };
         let value = |at: usize| stored.dtype.read(&bytes[at * stored.dtype.bytes()..]);
@@ -109,7 +134,9 @@ impl WeightFile {
         });
         Ok(tensor)
     }
+}
 
+impl Part {
     /// Checks that a tensor lies within the file and takes no more than twice the size of the file, because a stride of
     /// 0 expands one element to any number.
     fn check(&self, tensor: &TensorEntry) -> Result<(), String> {
@@ -153,6 +180,7 @@ fn safetensors(file: &File) -> Result<Vec<TensorEntry>, String> {
         dtype: entry.dtype,
         shape: entry.shape,
         start: entry.start,
+        part: 0,
     };
     Ok(header.entries.into_iter().map(entry).collect())
 }

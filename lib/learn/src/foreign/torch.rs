@@ -153,6 +153,7 @@ impl Walk<'_> {
             shape: view.shape.clone(),
             strides: view.strides.clone(),
             start,
+            part: 0,
         })
     }
 }

@@ -1,3 +1,4 @@
+use crate::adapt::Adapter;
 use crate::forward::Forward;
 use crate::params::{Builder, Init, ParamId};
 use tensor::Var;
@@ -5,12 +6,13 @@ use tensor::ops::activation::Activation;
 use tensor::ops::linear;
 use unix::Result;
 
-/// A linear layer with optional bias and activation, y = f(x Wᵀ + b).
+/// A linear layer with optional bias and activation, y = f(x Wᵀ + b), which LoRA may adapt ([`crate::adapt`]).
 #[derive(Clone, Debug)]
 pub struct Linear {
     weight: ParamId,
     bias: Option<ParamId>,
     activation: Activation,
+    adapter: Option<Adapter>,
 }
 
 impl Linear {
@@ -38,15 +40,20 @@ impl Linear {
             weight: b.param("weight", &[outputs, inputs], weight),
             bias: Some(b.param("bias", &[outputs], bias)),
             activation: Activation::Identity,
+            adapter: b.adapter(inputs, outputs),
         })
     }
 
     /// Without bias, from the given weights [outputs, inputs].
     pub fn from_weight(b: &mut Builder, name: &str, weight: tensor::Tensor) -> Self {
-        b.scope(name, |b| Self {
-            weight: b.value("weight", weight),
-            bias: None,
-            activation: Activation::Identity,
+        b.scope(name, |b| {
+            let [outputs, inputs] = [0, 1].map(|axis| weight.shape()[axis]);
+            Self {
+                weight: b.value("weight", weight),
+                bias: None,
+                activation: Activation::Identity,
+                adapter: b.adapter(inputs, outputs),
+            }
         })
     }
 
@@ -58,11 +65,22 @@ impl Linear {
 
     /// x [.., inputs] -> [.., outputs].
     pub fn forward(&self, forward: &Forward, x: &Var) -> Result<Var> {
-        let op = linear::Linear { bias: self.bias.is_some(), activation: self.activation };
+        // An activation follows the update of the adapter.
+        let activation = match self.adapter {
+            None => self.activation,
+            Some(_) => Activation::Identity,
+        };
+        let op = linear::Linear { bias: self.bias.is_some(), activation };
         let weight = forward.get(self.weight);
-        match self.bias {
+        let y = match self.bias {
             Some(bias) => forward.apply(op, &[x, weight, forward.get(bias)]),
             None => forward.apply(op, &[x, weight]),
+        }?;
+        let Some(adapter) = &self.adapter else { return Ok(y) };
+        let y = adapter.add(forward, x, &y)?;
+        match self.activation {
+            Activation::Identity => Ok(y),
+            activation => forward.apply(activation, &[&y]),
         }
     }
 }

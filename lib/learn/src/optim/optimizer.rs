@@ -1,5 +1,5 @@
 use crate::checkpoint::matches;
-use crate::params::Params;
+use crate::params::ParamSet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tensor::Tensor;
@@ -206,20 +206,21 @@ impl Optimizer {
         }
     }
 
-    /// Errors (78): a pattern of a group matches none of `params`, the trained parameters, or there is a `layer_decay`, but
-    /// the model has no layers of different depth.
-    pub fn check_groups(&self, params: &Params) -> Result<()> {
-        if self.layer_decay.is_some() && params.depths().iter().all(|depth| *depth == 0) {
+    /// Errors (78): a pattern of a group matches no parameter, or there is a `layer_decay`, but the model has no layers of
+    /// different depth. A pattern may match frozen parameters only, so that the groups of a model also serve when LoRA
+    /// adapts it.
+    pub fn check_groups(&self, params: &ParamSet) -> Result<()> {
+        if self.layer_decay.is_some() && params.trained.depths().iter().all(|depth| *depth == 0) {
             return Err(Error::config(
                 "optimizer.layer_decay: the trained layers of this model have no order; use optimizer.groups",
             ));
         }
-        let is_unused =
-            |pattern: &&String| !params.entries().iter().any(|(name, _)| matches(pattern, name));
+        let all = || params.trained.entries().iter().chain(params.frozen.entries());
+        let is_unused = |pattern: &&String| !all().any(|(name, _)| matches(pattern, name));
         for (i, group) in self.groups.iter().enumerate() {
             if let Some(pattern) = group.params.iter().find(is_unused) {
                 return Err(Error::config(format!(
-                    "optimizer.groups[{i}].params: {pattern} matches no trained parameter; `ckpt show` lists the names \
+                    "optimizer.groups[{i}].params: {pattern} matches no parameter; `ckpt show` lists the names \
                      of a checkpoint"
                 )));
             }

@@ -225,8 +225,9 @@ mod tests {
         {
             builder.param(name, shape, Init::Constant(1.0));
         }
-        let mut params = builder.finish().trained;
-        optimizer.check_groups(&params).unwrap();
+        let set = builder.finish();
+        optimizer.check_groups(&set).unwrap();
+        let mut params = set.trained.clone();
         let mut state = OptimizerState::new(&optimizer, &params, |_| true);
         let decided = DeviceStepControl::of(
             &StepControl { applied: true, scale: 1.0, ..StepControl::default() },
@@ -247,7 +248,7 @@ mod tests {
             groups: vec![ParamGroup { params: vec!["tail.*".into()], ..other }],
             ..optimizer
         };
-        let error = other.check_groups(&params).unwrap_err().to_string();
+        let error = other.check_groups(&set).unwrap_err().to_string();
         assert!(error.contains("optimizer.groups[0].params: tail.*"), "{error}");
     }
 
@@ -261,8 +262,9 @@ mod tests {
             builder.at_depth(depth, |b| b.param(name, &[1], Init::Constant(0.0)));
         }
         builder.param("head", &[1], Init::Constant(0.0));
-        let mut params = builder.finish().trained;
-        optimizer.check_groups(&params).unwrap();
+        let set = builder.finish();
+        optimizer.check_groups(&set).unwrap();
+        let mut params = set.trained;
         let mut state = OptimizerState::new(&optimizer, &params, |_| true);
         let applied = StepControl { applied: true, scale: 1.0, ..StepControl::default() };
         let gradients: Vec<Tensor> = (0..4).map(|_| Tensor::full(&[1], -1.0, Dtype::F32)).collect();
@@ -273,7 +275,7 @@ mod tests {
         let flat = {
             let mut builder = Builder::new(1);
             builder.param("head", &[1], Init::Constant(0.0));
-            builder.finish().trained
+            builder.finish()
         };
         let error = optimizer.check_groups(&flat).unwrap_err().to_string();
         assert!(error.contains("layer_decay"), "{error}");

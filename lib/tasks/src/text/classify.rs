@@ -9,6 +9,7 @@ use data::inputs::InputFile;
 use data::loader::Buckets;
 use data::split::SplitName;
 use data::text::{TokenInfo, TokenSet};
+use learn::adapt::Lora;
 use learn::config::Config;
 use learn::forward::Forward;
 use learn::params::{Builder, ParamSet};
@@ -50,6 +51,8 @@ pub struct ClassifyModel {
     pub encoder: EncoderConfig,
     /// Pooling and layers after the encoder.
     pub head: HeadConfig,
+    /// Low-rank adaptation of the encoder, whose own weights are frozen. Null: all weights are trained.
+    pub lora: Option<Lora>,
 }
 
 /// The configuration of the task.
@@ -82,7 +85,9 @@ impl Classifier {
     pub fn new(b: &mut Builder, config: &ClassifyModel, info: &TokenInfo) -> Self {
         let padding = info.special.padding as usize;
         Self {
-            encoder: Encoder::new(b, &config.encoder, info.vocabulary),
+            encoder: b.adapted(config.lora.as_ref(), |b| {
+                Encoder::new(b, &config.encoder, info.vocabulary)
+            }),
             head: Head::new(b, &config.encoder, &config.head, info.labels.len()),
             padding: [padding, config.encoder.first_position(padding)],
         }
@@ -109,15 +114,7 @@ pub(super) fn require_fit(
     info: &TokenInfo,
     folder: &std::path::Path,
 ) -> Result<()> {
-    let longest = model.encoder.longest(info.special.padding as usize);
-    if info.max_length > longest {
-        return Err(Error::config(format!(
-            "{}: texts have up to {} tokens, but model.encoder.max_position_embeddings allows {longest}; run ds-prep \
-             tokenize with --max-length {longest}, or change the key",
-            folder.display(),
-            info.max_length
-        )));
-    }
+    model.encoder.require_fit(info, folder)?;
     if info.multi_label {
         return Err(Error::config(format!(
             "{}: texts have several labels each; task classify learns one label for each text",
@@ -143,6 +140,7 @@ impl Define for ClassifyTask {
         let mut violations: Violations =
             within("model.encoder", config.model.encoder.violations()).collect();
         violations.extend(within("model.head", config.model.head.violations()));
+        violations.extend(Lora::violations(config.model.lora.as_ref(), config));
         violations.extend(within("loss", config.loss.violations()));
         violations
     }

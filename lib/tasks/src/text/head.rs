@@ -21,7 +21,7 @@ use unix::config::Violations;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Pooling {
-    /// The first token, through a linear layer and tanh, as the reference models do.
+    /// The first token, through a linear layer and tanh (DistilBERT: ReLU), as the reference models do.
     #[default]
     Cls,
     /// The mean over tokens.
@@ -84,7 +84,7 @@ impl HeadConfig {
 #[derive(Clone, Debug)]
 pub struct Head {
     pooling: Pooling,
-    /// RoBERTa drops features of the first token before its layer, BERT does not.
+    /// RoBERTa drops features of the first token before its layer; BERT and DistilBERT do not.
     drops_first: bool,
     /// The layer of the first token.
     first: Option<Linear>,
@@ -104,11 +104,15 @@ impl Head {
         outputs: usize,
     ) -> Self {
         let width = encoder.hidden_size;
-        let is_roberta = encoder.model_type == Kind::Roberta;
+        let is_roberta = matches!(encoder.model_type, Kind::Roberta | Kind::XlmRoberta);
         let first = (config.pooling == Pooling::Cls).then(|| {
-            let name = if is_roberta { "classifier.dense" } else { "bert.pooler.dense" };
+            let (name, activation) = match encoder.model_type {
+                Kind::Bert => ("bert.pooler.dense", Activation::Tanh),
+                Kind::Roberta | Kind::XlmRoberta => ("classifier.dense", Activation::Tanh),
+                Kind::Distilbert => ("pre_classifier", Activation::Relu),
+            };
             let (weight, bias) = (Init::Normal(0.02), Init::Constant(0.0));
-            Linear::with_init(b, name, width, width, weight, bias).then(Activation::Tanh)
+            Linear::with_init(b, name, width, width, weight, bias).then(activation)
         });
         // A bias would not change the softmax.
         let scores = (config.pooling == Pooling::Attention).then(|| {

@@ -5,6 +5,7 @@ mod batch;
 mod calibrated;
 pub mod classify;
 pub mod encoder;
+pub mod export;
 pub mod head;
 pub mod loss;
 pub mod metrics;

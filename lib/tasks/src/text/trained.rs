@@ -38,6 +38,21 @@ pub(super) fn buffers(info: &TokenInfo) -> Buffers {
     vec![(BUFFER.into(), Tensor::from_slice(&values, &[values.len()]))]
 }
 
+/// Checks that the tokens in `folder` have the tokenizer and labels that a model was trained with. Errors: 65.
+pub(super) fn require_tokens_of(parts: &Parts, info: &TokenInfo, folder: &Path) -> Result<()> {
+    let checkpoint = || parts.origin.checkpoint.display().to_string();
+    let recorded = parts.buffer(BUFFER).context(checkpoint)?;
+    if recorded == identity(info).iter().map(|x| f64::from(*x)).collect::<Vec<_>>() {
+        return Ok(());
+    }
+    Err(Error::data(format!(
+        "{}: another tokenizer or other labels than those that {} was trained with; run ds-prep tokenize with the same \
+         tokenizer",
+        folder.display(),
+        checkpoint()
+    )))
+}
+
 /// Models of texts predict no fields.
 pub(crate) fn refuse(_: &Parts, _: &Opener) -> Result<Box<dyn TrainedModel>> {
     Err(Error::usage(
@@ -75,14 +90,7 @@ impl TrainedClassifier {
     ) -> Result<Self> {
         let checkpoint = parts.origin.checkpoint.display().to_string();
         let model: ClassifyModel = parts.section("model").context(|| checkpoint.clone())?;
-        let recorded = parts.buffer(BUFFER).context(|| checkpoint.clone())?;
-        if recorded != identity(info).iter().map(|x| f64::from(*x)).collect::<Vec<_>>() {
-            return Err(Error::data(format!(
-                "{}: another tokenizer or other labels than those that {checkpoint} was trained with; run ds-prep tokenize \
-                 with the same tokenizer",
-                folder.display()
-            )));
-        }
+        require_tokens_of(&parts, info, folder)?;
         require_fit(&model, info, folder)?;
         let build = |b: &mut learn::params::Builder| {
             let classifier = Classifier::new(b, &model, info);

@@ -156,7 +156,7 @@ impl Learner {
     ) -> Result<Self> {
         let (training, optimizer) = (&config.training, &config.optimizer);
         let trained = &params.trained;
-        optimizer.check_groups(trained)?;
+        optimizer.check_groups(&params)?;
         let lengths: Vec<usize> = trained.tensors().map(Tensor::len).collect();
         let owners = (optimizer.shard && ranks.size() > 1).then(|| parts(&lengths, ranks.size()));
         let is_ours = |i: usize| owners.as_ref().is_none_or(|owners| owners[i] == ranks.rank());

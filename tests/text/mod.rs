@@ -1,5 +1,7 @@
 //! Classification of texts, as users run it: from a table of sentences to scores beside baselines.
 
+mod exchange;
+
 use crate::common::shell;
 use crate::records::{done, refused};
 use serde_json::Value;

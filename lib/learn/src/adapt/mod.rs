@@ -1,0 +1,147 @@
+//! LoRA (Hu et al. 2021, section 4.1): fine-tuning of linear layers whose weights stay frozen,
+//!
+//! y = x Wᵀ + b + (α/r)·(drop(x) Aᵀ) Bᵀ, with A [r, inputs] and B [outputs, r].
+//!
+//! As in PEFT, A is initialised like a linear layer of PyTorch and B is zero, so that training starts from the pretrained
+//! model. [`Builder::adapted`](crate::params::Builder::adapted) adds A and B to the layers of a part of a model; `peft`
+//! has PEFT's files.
+
+mod merge;
+pub mod peft;
+
+pub use merge::merged;
+
+use crate::config::Config;
+use crate::forward::Forward;
+use crate::params::{Builder, Init, ParamId};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tensor::Var;
+use tensor::ops::binary::Binary;
+use tensor::ops::linear::Linear;
+use unix::Result;
+use unix::config::{Violations, within};
+
+/// How the names of A and B end, after the name of their layer.
+const ENDINGS: [&str; 2] = [".lora_A.weight", ".lora_B.weight"];
+
+/// Low-rank adaptation of linear layers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Lora {
+    /// Rank of the update of a weight.
+    #[serde(default = "rank")]
+    pub r: usize,
+    /// α: the update is scaled by α/r.
+    #[serde(default = "alpha")]
+    pub alpha: f64,
+    /// Dropout of the inputs of A.
+    #[serde(default)]
+    pub dropout: f64,
+    /// The layers: their names, or the last parts of their names.
+    pub targets: Vec<String>,
+}
+
+fn rank() -> usize {
+    8
+}
+
+fn alpha() -> f64 {
+    16.0
+}
+
+impl Lora {
+    /// The factor α/r.
+    pub fn scale(&self) -> f64 {
+        self.alpha / self.r as f64
+    }
+
+    /// The index of the target that names the layer `name`.
+    pub fn target_of(&self, name: &str) -> Option<usize> {
+        let names = |target: &String| {
+            let rest = name.strip_suffix(target.as_str());
+            rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+        };
+        self.targets.iter().position(names)
+    }
+
+    /// What the schema does not express, in the section `model.lora` of `config`.
+    pub fn violations<D, M, L>(lora: Option<&Self>, config: &Config<D, M, L>) -> Violations {
+        let Some(lora) = lora else { return Violations::new() };
+        let mut violations = Violations::new();
+        let mut check = |good: bool, key: &str, text: &str| {
+            if !good {
+                violations.push((key.into(), text.into()));
+            }
+        };
+        check(lora.r > 0, "r", "must be at least 1");
+        check(lora.alpha > 0.0 && lora.alpha.is_finite(), "alpha", "must be a positive number");
+        let drops = (0.0..1.0).contains(&lora.dropout);
+        check(drops, "dropout", "must be at least 0 and less than 1");
+        check(!lora.targets.is_empty(), "targets", "must name a layer");
+        let is_kept = config.init.is_some() || config.checkpoint.frozen;
+        let text = "the weights of the encoder are frozen, and a checkpoint holds only their hash: set init.from to \
+                    pretrained weights, or checkpoint.frozen to true";
+        check(is_kept, "targets", text);
+        within("model.lora", violations).collect()
+    }
+}
+
+/// Whether a parameter of this name is A or B of a layer.
+pub(crate) fn is_adapter(name: &str) -> bool {
+    ENDINGS.iter().any(|ending| name.ends_with(ending))
+}
+
+/// A and B of a layer.
+#[derive(Clone, Debug)]
+pub struct Adapter {
+    a: ParamId,
+    b: ParamId,
+    scale: f64,
+    dropout: f64,
+}
+
+impl Adapter {
+    /// Registers A and B of the layer whose scope `b` is in.
+    pub(crate) fn new(b: &mut Builder, lora: &Lora, inputs: usize, outputs: usize) -> Self {
+        let (scale, dropout) = (lora.scale(), lora.dropout);
+        Self {
+            a: b.scope("lora_A", |b| b.param("weight", &[lora.r, inputs], Init::linear(inputs))),
+            b: b.scope("lora_B", |b| b.param("weight", &[outputs, lora.r], Init::Constant(0.0))),
+            scale,
+            dropout,
+        }
+    }
+
+    /// y [.., outputs] of the layer for x [.., inputs] -> y + (α/r)·(drop(x) Aᵀ) Bᵀ.
+    pub(crate) fn add(&self, forward: &Forward, x: &Var, y: &Var) -> Result<Var> {
+        let op = Linear { bias: false, activation: tensor::ops::activation::Activation::Identity };
+        let low = forward.apply(op, &[&forward.dropout(x, self.dropout)?, forward.get(self.a)])?;
+        let scale = forward.to_compute_dtype(&forward.full(&[1], self.scale)?)?;
+        let low = forward.apply(Binary::Multiply, &[&low, &scale])?;
+        let update = forward.apply(op, &[&low, forward.get(self.b)])?;
+        forward.apply(Binary::Add, &[y, &update])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_are_whole_parts_of_names() {
+        let targets = vec!["query".into(), "output.dense".into()];
+        let lora = Lora { r: 2, alpha: 4.0, dropout: 0.0, targets };
+        assert_eq!(lora.scale(), 2.0);
+        for (name, target) in [
+            ("encoder.layer.0.attention.self.query", Some(0)),
+            ("query", Some(0)),
+            ("subquery", None),
+            ("layer.1.output.dense", Some(1)),
+            ("layer.1.output.dense.extra", None),
+            ("pooler.dense", None),
+        ] {
+            assert_eq!(lora.target_of(name), target, "{name}");
+        }
+    }
+}

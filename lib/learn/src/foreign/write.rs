@@ -1,0 +1,26 @@
+//! Writes weights for other programs.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::Path;
+
+use tensor::Tensor;
+use tensor::safetensors::Header;
+use unix::publish::REAL;
+use unix::{Context, Error, Result};
+
+/// Writes host tensors, in this order, as a new safetensors file inside a folder that is not published yet.
+///
+/// Errors: 73 when it cannot be created, 74 when writing fails; 70 when a name cannot be stored.
+pub fn write(path: &Path, tensors: &[(String, Tensor)]) -> Result<()> {
+    let planned = tensors.iter().map(|(name, t)| (name.as_str(), t.dtype().into(), t.shape()));
+    // The metadata that transformers requires.
+    let metadata = BTreeMap::from([("format".to_string(), "pt".to_string())]);
+    let header = Header::plan(planned, metadata, 8).map_err(Error::bug);
+    let header = header.context(|| path.display().to_string())?;
+    let written = REAL.inner_file(path, header.file_bytes(), |file| {
+        file.write_all(&header.bytes)?;
+        tensors.iter().try_for_each(|(_, tensor)| file.write_all(tensor.as_bytes()))
+    });
+    written?.sync()
+}

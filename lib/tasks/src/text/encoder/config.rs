@@ -1,0 +1,183 @@
+//! The configuration of an encoder, with the keys of transformers' config.json.
+
+use data::text::TokenInfo;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+use unix::config::Violations;
+use unix::{Error, Result};
+
+/// The architecture.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// Positions are counted from 0.
+    #[default]
+    Bert,
+    /// Positions are counted from the id of the padding token plus 1.
+    Roberta,
+    /// As RoBERTa, for a vocabulary of many languages.
+    XlmRoberta,
+    /// BERT without segments, without pooler and with other names.
+    Distilbert,
+}
+
+/// The shape of an encoder, with the names and defaults of transformers' config.json.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct EncoderConfig {
+    /// Architecture.
+    pub model_type: Kind,
+    /// Rows of the table of tokens, at least as many as the tokenizer has ids. None: as many.
+    pub vocab_size: Option<usize>,
+    /// Hash of the tokenizer that the encoder was trained with; tokens of another one are refused. None: of any.
+    pub tokenizer_hash: Option<String>,
+    /// Features of a token.
+    pub hidden_size: usize,
+    /// Number of layers.
+    pub num_hidden_layers: usize,
+    /// Attention heads; divides the features.
+    pub num_attention_heads: usize,
+    /// Features of the hidden layer of each feed-forward network.
+    pub intermediate_size: usize,
+    /// Number of positions: the longest sequence, and for RoBERTa two more.
+    pub max_position_embeddings: usize,
+    /// Number of segments; without effect on DistilBERT, which has none.
+    pub type_vocab_size: usize,
+    /// ε of the normalisations.
+    pub layer_norm_eps: f64,
+    /// Dropout after the embeddings and after attention and feed-forward network of each layer.
+    pub hidden_dropout_prob: f64,
+    /// Dropout of the attention probabilities.
+    pub attention_probs_dropout_prob: f64,
+    /// Freeze the embeddings and this many layers from the first on. 0: nothing is frozen.
+    pub freeze_layers: usize,
+}
+
+impl Default for EncoderConfig {
+    /// bert-base.
+    fn default() -> Self {
+        Self {
+            model_type: Kind::Bert,
+            vocab_size: None,
+            tokenizer_hash: None,
+            hidden_size: 768,
+            num_hidden_layers: 12,
+            num_attention_heads: 12,
+            intermediate_size: 3072,
+            max_position_embeddings: 512,
+            type_vocab_size: 2,
+            layer_norm_eps: 1e-12,
+            hidden_dropout_prob: 0.1,
+            attention_probs_dropout_prob: 0.1,
+            freeze_layers: 0,
+        }
+    }
+}
+
+impl EncoderConfig {
+    /// What the schema does not express.
+    pub fn violations(&self) -> Violations {
+        let mut violations = Violations::new();
+        let mut say = |key: &str, text: String| violations.push((key.into(), text));
+        let sizes = [
+            ("hidden_size", self.hidden_size),
+            ("num_attention_heads", self.num_attention_heads),
+            ("intermediate_size", self.intermediate_size),
+            ("max_position_embeddings", self.max_position_embeddings),
+            ("type_vocab_size", self.type_vocab_size),
+        ];
+        for (key, size) in sizes {
+            if size == 0 {
+                say(key, "must be at least 1".into());
+            }
+        }
+        if self.num_attention_heads > 0
+            && !self.hidden_size.is_multiple_of(self.num_attention_heads)
+        {
+            let text = format!("must divide hidden_size, {}", self.hidden_size);
+            say("num_attention_heads", text);
+        }
+        if self.freeze_layers > self.num_hidden_layers {
+            let text = format!("must be at most num_hidden_layers, {}", self.num_hidden_layers);
+            say("freeze_layers", text);
+        }
+        let probabilities = [
+            ("hidden_dropout_prob", self.hidden_dropout_prob),
+            ("attention_probs_dropout_prob", self.attention_probs_dropout_prob),
+        ];
+        for (key, probability) in probabilities {
+            if !(0.0..1.0).contains(&probability) {
+                say(key, "must be at least 0 and less than 1".into());
+            }
+        }
+        if self.layer_norm_eps.is_nan() || self.layer_norm_eps <= 0.0 {
+            say("layer_norm_eps", "must be a positive number".into());
+        }
+        violations
+    }
+
+    /// The prefix of its parameters.
+    pub fn prefix(&self) -> &'static str {
+        match self.model_type {
+            Kind::Bert => "bert",
+            Kind::Roberta | Kind::XlmRoberta => "roberta",
+            Kind::Distilbert => "distilbert",
+        }
+    }
+
+    /// Name patterns of its frozen parameters; `layers` is the name of its layers.
+    pub(super) fn frozen(&self, layers: &str) -> Vec<String> {
+        let prefix = self.prefix();
+        let embeddings = (self.freeze_layers > 0).then(|| format!("{prefix}.embeddings.*"));
+        let layers = (0..self.freeze_layers).map(|n| format!("{prefix}.{layers}.{n}.*"));
+        embeddings.into_iter().chain(layers).collect()
+    }
+
+    /// The position of the first token, for a vocabulary with this padding token.
+    pub fn first_position(&self, padding: usize) -> usize {
+        match self.model_type {
+            Kind::Bert | Kind::Distilbert => 0,
+            Kind::Roberta | Kind::XlmRoberta => padding + 1,
+        }
+    }
+
+    /// Whether tokens have segments.
+    pub fn has_segments(&self) -> bool {
+        self.model_type != Kind::Distilbert
+    }
+
+    /// The longest sequence, for a vocabulary with this padding token.
+    pub fn longest(&self, padding: usize) -> usize {
+        self.max_position_embeddings.saturating_sub(self.first_position(padding))
+    }
+
+    /// Checks that the encoder can read tokens of this kind, which are in `folder`. Errors: 78.
+    pub fn require_fit(&self, info: &TokenInfo, folder: &Path) -> Result<()> {
+        let bad = |text: String| Err(Error::config(format!("{}: {text}", folder.display())));
+        let longest = self.longest(info.special.padding as usize);
+        if info.max_length > longest {
+            return bad(format!(
+                "texts have up to {} tokens, but model.encoder.max_position_embeddings allows {longest}; run ds-prep \
+                 tokenize with --max-length {longest}, or change the key",
+                info.max_length
+            ));
+        }
+        let remedy = "run ds-prep tokenize with the tokenizer of the encoder";
+        if self.vocab_size.is_some_and(|rows| rows < info.vocabulary) {
+            return bad(format!(
+                "the tokenizer has {} ids, but model.encoder.vocab_size is {}; {remedy}",
+                info.vocabulary,
+                self.vocab_size.unwrap_or(0)
+            ));
+        }
+        match &self.tokenizer_hash {
+            Some(hash) if *hash != info.tokenizer_hash => bad(format!(
+                "the tokens are of tokenizer {}, but model.encoder.tokenizer_hash is {hash}; {remedy}, or set the key to \
+                 null",
+                info.tokenizer_hash
+            )),
+            _ => Ok(()),
+        }
+    }
+}
