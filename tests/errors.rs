@@ -74,7 +74,7 @@ const CASES: &[Case] = &[
     case("a variable that YAML takes for a mapping", "sed -i 's#split: .*#split: {a: ${NO_SUCH}/b}#' codec.yaml",
         NEW, 78, 1, &["codec.yaml: ", "put a value with ${…} in quotes"]),
     case("several faults at once",
-        "sed -i 's/hidden: 8/hiden: 8/; s/adamw/adam/; s/size: 4/size: 4.5/' codec.yaml",
+        "sed -i 's/hidden: 8/hiden: 8/; s/adamw/adamww/; s/size: 4/size: 4.5/' codec.yaml",
         NEW, 78, 5, &["4 problems", "model.hiden: unknown key; did you mean hidden?",
         "model.hidden: missing", "training.batch_size: expected", "did you mean adamw?"]),
     case("no YAML", "echo '{a: [' > codec.yaml", NEW, 78, 2, &["codec.yaml"]),

@@ -115,7 +115,12 @@ fn every_option_is_for_records_or_refused() {
             let text = &output.stderr;
             assert_eq!(output.status, Some(2), "{script}: {text}");
             assert!(text.contains(&format!("--{option}")), "{script}: {text}");
-            let refusals = ["no effect on records", "cannot be used with", "were not provided"];
+            let refusals = [
+                "no effect on records",
+                "no effect on texts",
+                "cannot be used with",
+                "were not provided",
+            ];
             assert!(refusals.iter().any(|refusal| text.contains(refusal)), "{script}: {text}");
         }
         assert!(used.is_empty(), "{command} {words} has no option {used:?}");

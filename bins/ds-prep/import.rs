@@ -52,7 +52,7 @@ const OF_ARRAYS: [&str; 3] = ["target", "target-axes", "group"];
 
 pub fn run(given: Given<Import>) -> Result<Exit> {
     if let Some(columns) = &given.args.columns {
-        let why = "no effect on texts";
+        let why = "no effect on texts, which --columns imports";
         given.require_only(&["columns", "output", "limit", "json"], why)?;
         let mut files = inputs::files(&given.args.files)?;
         files.truncate(given.args.limit.unwrap_or(files.len()));

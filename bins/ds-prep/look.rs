@@ -32,7 +32,10 @@ pub fn audit(given: &Given<Audit>) -> Result<Exit> {
     let manifests = inputs::files(&args.manifests)?;
     if manifests.iter().any(|path| records::are_at(path)) {
         if records::kind(&manifests[0]) == Some(records::Kind::Arrays) {
-            given.require_only(&["json"], "no effect on arrays, which are compared exactly")?;
+            given.require_only(
+                &["json"],
+                "no effect on records of arrays, which are compared exactly",
+            )?;
         }
         let near = args.near.unwrap_or(0.2);
         return records::audit(&manifests, near, Out::stdout(args.output));

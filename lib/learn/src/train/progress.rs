@@ -101,7 +101,7 @@ mod tests {
             let sign = if direction == Direction::Minimize { -1.0 } else { 1.0 };
             let mut record = |value| progress.record_metric(&monitor, value);
             assert_eq!([0.5, 0.75].map(|by| record(better + sign * by)), [false, true]);
-            assert_eq!(progress.best.unwrap().value, better);
+            assert_eq!(progress.best.unwrap().value, better + sign * 0.75);
         }
     }
 }
