@@ -22,7 +22,10 @@ use tensor::check::{backward, draw, forward, inputs};
 use tensor::op::{Case, Draw};
 use tensor::updates::decision::{DeviceStepControl, StepControl, StepPolicy};
 use tensor::updates::sum::add_all;
-use tensor::updates::{Parameter, adamw::AdamW, ema, muon::Muon, norm::global_norm, sgd::Sgd};
+use tensor::updates::{
+    Parameter, adafactor::Adafactor, adamw::AdamW, ema, lamb::Lamb, lion::Lion, muon::Muon,
+    norm::global_norm, sgd::Sgd,
+};
 use tensor::{Device, DeviceChoice, Dtype, Tensor, kernel, ops, parallel};
 use unix::cli::Output;
 use unix::out::Out;
@@ -151,6 +154,8 @@ struct Work {
     value: Tensor,
     gradient: Tensor,
     moments: [Tensor; 2],
+    /// One number for each row and for each column of the parameter.
+    factors: [Tensor; 2],
     loss: Tensor,
     weight: Tensor,
     control: DeviceStepControl,
@@ -177,6 +182,19 @@ const RULE: StepPolicy = StepPolicy {
 };
 
 const UPDATES: &[Update] = &[
+    Update {
+        name: "adafactor",
+        moves: 5,
+        step: |Work { value, gradient, factors: [rows, columns], control, .. }| {
+            let (learning_rate, beta2_decay) = (LEARNING_RATE, -0.8);
+            let (clip_threshold, epsilon) = (1.0, 1e-30);
+            let adafactor = Adafactor { learning_rate, beta2_decay, clip_threshold, epsilon };
+            let (rate, weight_decay, moments) = (1.0, 0.01, [rows, columns]);
+            let parameter = Parameter { rate, weight_decay, gradient, value, moments };
+            adafactor.apply_all(control, [parameter]);
+            Ok(())
+        },
+    },
     Update {
         name: "adamw",
         moves: 7,
@@ -207,6 +225,29 @@ const UPDATES: &[Update] = &[
         moves: 3,
         step: |Work { value, moments: [average, _], control, .. }| {
             ema::apply_all(control, [(&*value, average)]);
+            Ok(())
+        },
+    },
+    Update {
+        name: "lamb",
+        moves: 10,
+        step: |Work { value, gradient, moments: [m, v], control, .. }| {
+            let (learning_rate, betas, epsilon) = (LEARNING_RATE, RULE.betas, 1e-6);
+            let lamb = Lamb { learning_rate, betas, epsilon };
+            let (rate, weight_decay, moments) = (1.0, 0.01, [m, v]);
+            let parameter = Parameter { rate, weight_decay, gradient, value, moments };
+            lamb.apply_all(control, [parameter]);
+            Ok(())
+        },
+    },
+    Update {
+        name: "lion",
+        moves: 5,
+        step: |Work { value, gradient, moments: [m, _], control, .. }| {
+            let lion = Lion { learning_rate: LEARNING_RATE, betas: [0.9, 0.99] };
+            let (rate, weight_decay, moments) = (1.0, 0.01, [m]);
+            let parameter = Parameter { rate, weight_decay, gradient, value, moments };
+            lion.apply_all(control, [parameter]);
             Ok(())
         },
     },
@@ -258,6 +299,7 @@ fn update_row(update: &Update, machine: &Machine) -> Result<Map<String, Value>> 
         value: matrix(0.5)?,
         gradient: matrix(1e-6)?,
         moments: [matrix(0.2)?, matrix(0.3)?],
+        factors: [full(ROWS, 0.2)?, full(elements / ROWS, 0.3)?],
         loss: full(1, 0.5)?,
         weight: full(1, 1.0)?,
         control: DeviceStepControl::of(&before, RULE.unit).to_device(device)?,
