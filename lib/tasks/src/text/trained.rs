@@ -90,7 +90,7 @@ impl TrainedClassifier {
     ) -> Result<Self> {
         let checkpoint = parts.origin.checkpoint.display().to_string();
         let model: ClassifyModel = parts.section("model").context(|| checkpoint.clone())?;
-        require_tokens_of(&parts, info, folder)?;
+        require_tokens_of(parts, info, folder)?;
         require_fit(&model, info, folder)?;
         let build = |b: &mut learn::params::Builder| {
             let classifier = Classifier::new(b, &model, info);
