@@ -19,12 +19,12 @@ seed: 1
 space:
   optimizer.learning_rate: {kind: float, low: 1e-3, high: 3e-2, log: true}
   optimizer.weight_decay: {kind: float, low: 1e-6, high: 1, log: true}
-  model.backbone.hidden: {kind: int, low: 64, high: 192, step: 32}
-  model.backbone.depth: {kind: int, low: 2, high: 6}
+  model.backbone.hidden: {kind: int, low: 64, high: 128, step: 32}
+  model.backbone.depth: {kind: int, low: 2, high: 4}
   loss.horizons: {kind: categorical, choices: [[1], [1, 2], [1, 2, 3, 4], [1, 2, 4, 8], [4]]}
 rounds:
   - name: coarse
-    trials: 48
+    trials: 40
     fidelity: {training.updates: 1500, training.validate_every: 125, training.validation_samples: 240}
     pruner: {kind: halving, min_resource: 125, reduction: 3}
   - name: fine
