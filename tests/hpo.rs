@@ -45,10 +45,12 @@ fn killed_workers_and_trials_lose_nothing_and_double_nothing() {
         number("trials", 60, 1000),
         number("commands", 10, 100),
         number("killed", 3, 10),
+        // Seconds.
+        number("delay", 2, 60),
     ];
     let script = format!(
         "{}
-        export LONGHAUL_VISIBILITY_DELAY=2
+        export LONGHAUL_VISIBILITY_DELAY=$delay
         hpo new study -c study.yaml -s trials=$trials -s attempts=1000 -s 'sampler={{kind: tpe}}'
         worker() {{ hpo worker study >> out 2>&1 & }}
         for i in $(seq $workers); do worker; done
