@@ -8,7 +8,9 @@ use clap::ValueEnum;
 use clap::builder::PossibleValue;
 use data::fields::generate::{Equation, Generation};
 use data::fields::list::FileRecord;
-use data::text::criteria::{COLUMNS_YAML, Criteria, Difficulty};
+use data::text::criteria::{
+    COLUMNS_YAML, Criteria, Difficulty, JOINT_YAML, SPANS_YAML, SYMPTOM_COUNT,
+};
 use serde_json::json;
 use unix::cli::{Given, Output};
 use unix::out::Out;
@@ -54,6 +56,10 @@ pub struct Gen {
     /// Fraction of sentences with a wrong label
     #[arg(long, default_value_t = 0.0, value_name = "FRACTION")]
     noise: f64,
+    /// Most annotated sentences of a post, each of another symptom
+    #[arg(long, default_value_t = 3, value_name = "NUMBER",
+          value_parser = clap::value_parser!(u64).range(1..=SYMPTOM_COUNT as u64))]
+    per_post: u64,
     /// Number of threads, at most 1024; default: one per processor. Results do not depend on it
     #[arg(long, value_parser = unix::cli::threads)]
     threads: Option<usize>,
@@ -117,18 +123,28 @@ pub fn run(given: &Given<Gen>) -> Result<Exit> {
             fields(&given.args, equation)
         }
         Subject::Criteria => {
-            let own = ["samples", "seed", "difficulty", "imbalance", "noise", "output", "json"];
+            let own = [
+                "samples",
+                "seed",
+                "difficulty",
+                "imbalance",
+                "noise",
+                "per-post",
+                "output",
+                "json",
+            ];
             given.require_only(&own, "no effect on texts")?;
             texts(&given.args)
         }
     }
 }
 
-/// Writes annotations.csv and its columns.yaml.
+/// Writes annotations.csv, and files that name its columns: columns.yaml, spans.yaml and joint.yaml.
 fn texts(args: &Gen) -> Result<Exit> {
     let criteria = Criteria {
         samples: args.samples,
         seed: args.seed,
+        per_post: args.per_post as usize,
         difficulty: args.difficulty.unwrap_or_default(),
         imbalance: args.imbalance,
         noise: args.noise,
@@ -139,14 +155,23 @@ fn texts(args: &Gen) -> Result<Exit> {
     if !(0.0..=1.0).contains(&criteria.noise) {
         return Err(Error::usage("--noise: must be a fraction from 0 to 1"));
     }
-    let [path, columns] = ["annotations.csv", "columns.yaml"].map(|name| args.to.join(name));
-    if let Some(old) = [&path, &columns].into_iter().find(|path| path.exists()) {
+    let csv = criteria.csv()?;
+    let files = [
+        ("annotations.csv", csv.as_slice()),
+        ("columns.yaml", COLUMNS_YAML.as_bytes()),
+        ("spans.yaml", SPANS_YAML.as_bytes()),
+        ("joint.yaml", JOINT_YAML.as_bytes()),
+    ];
+    let files = files.map(|(name, content)| (args.to.join(name), content));
+    if let Some((old, _)) = files.iter().find(|(path, _)| path.exists()) {
         let cause = "it already exists; move it or choose another folder";
         return Err(Error::create(old, cause));
     }
     unix::publish::create_folder(&args.to)?;
-    unix::publish::publish_bytes(&path, &criteria.csv()?)?;
-    unix::publish::publish_bytes(&columns, COLUMNS_YAML.as_bytes())?;
+    for (path, content) in &files {
+        unix::publish::publish_bytes(path, content)?;
+    }
+    let [path, columns] = [&files[0].0, &files[1].0];
     let row = json!({"file": path, "columns": columns, "records": args.samples});
     Out::stdout(args.output).rows([row])
 }

@@ -39,6 +39,7 @@ pub fn row(store: &TextStore) -> Value {
         "labels": kind.labels.join(", "),
         "multi_label": kind.multi_label,
         "pairs": kind.pairs,
+        "answers": kind.answers,
     })
 }
 
@@ -76,6 +77,8 @@ pub fn of_record(store: &TextStore, i: usize) -> Result<Value> {
         "label": store.kind().names_of(store.label(i)).join(", "),
         "text": text,
         "text2": text2,
+        "context": store.context(i),
+        "answer": store.answer(i),
     }))
 }
 
@@ -86,9 +89,13 @@ pub struct Tokenize {
     /// Folder with tokenizer.json, or vocab.txt, or vocab.json and merges.txt
     #[arg(long, value_name = "FOLDER")]
     tokenizer: PathBuf,
-    /// Largest number of tokens of a record, special tokens included; the rest of longer texts is left out
+    /// Largest number of tokens of a text, special tokens included; the rest of longer texts is left out, but longer
+    /// contexts are read in windows of this length
     #[arg(long, default_value_t = 256, value_name = "NUMBER")]
     max_length: usize,
+    /// Tokens that neighbouring windows of a long context share [default: a quarter of --max-length]
+    #[arg(long, value_name = "NUMBER")]
+    stride: Option<usize>,
     /// Output folder
     #[arg(short = 'o', long = "output", value_name = "FOLDER")]
     to: PathBuf,
@@ -97,11 +104,12 @@ pub struct Tokenize {
 }
 
 pub fn encode(args: &Tokenize) -> Result<Exit> {
-    let Tokenize { manifest, tokenizer, max_length, to, output } = args;
+    let Tokenize { manifest, tokenizer, max_length, stride, to, output } = args;
     let tokenizer = Tokenizer::open(tokenizer, *max_length)?;
+    let stride = stride.unwrap_or(max_length / 4);
     let signals = Signals::install()?;
     let (mut progress, mut done) = (Progress::new("records", 0), 0);
-    let sets = tokenize(manifest, &tokenizer, *max_length, to, |more| {
+    let sets = tokenize(manifest, &tokenizer, [*max_length, stride], to, |more| {
         done += more as u64;
         progress.set(done);
         signals

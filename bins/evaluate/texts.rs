@@ -1,15 +1,17 @@
-//! `evaluate score` and `evaluate predict` for classifiers of texts.
+//! `evaluate score` for models of texts, and `evaluate predict` for classifiers of texts.
 
 use crate::predict::Predict;
 use crate::score::{Score, again, publish_json, refuse_earlier};
 use data::inputs::Verifier;
 use data::text::TokenSet;
-use serde_json::{Value, json};
+use learn::trained::Parts;
+use report::document::Document;
+use serde_json::{Map, Value, json};
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use tasks::text::{
-    Logits, NewText, TextPredictor, TextScores, TrainedClassifier, calibrated, classes, mistakes,
-    open_sets, protocol,
+    Classifier, Joint, Logits, NewText, SpanFinder, SpanScores, TextModel, TextPredictor,
+    TextScores, TrainedText, calibrated, classes, mistakes, open_sets,
 };
 use unix::cli::Given;
 use unix::out::Out;
@@ -33,15 +35,16 @@ pub fn results(folder: &Path) -> PathBuf {
     folder.join("evaluation_results.json")
 }
 
-/// Scores a classifier and the baselines on a split of tokens and writes all files; returns the rows of the table.
+/// Scores a model and the baselines on a split of tokens and writes all files; returns the rows of the table.
 pub fn measure(args: &Score, signals: Signals, work: &mut Work) -> Result<Vec<Value>> {
     let folder = &args.data.data;
-    let [set, train, validation] = open_sets(folder, args.data.split)?;
-    let model =
-        TrainedClassifier::open(args.model.run(), &args.model.opener()?, set.info(), folder)?;
-    let files = [&set, &train, &validation].into_iter().flat_map(TokenSet::input_files);
-    let mut verifier = Verifier::start(files.collect(), None)?;
-    if !model.origin().was_trained_on(train.hash()) {
+    let sets = open_sets(folder, args.data.split)?;
+    let opener = args.model.opener()?;
+    let parts = Parts::read(args.model.run(), opener.weights)?;
+    let mut verifier =
+        Verifier::start(sets.iter().flat_map(TokenSet::input_files).collect(), None)?;
+    let [set, train, validation] = &sets;
+    if !parts.origin.was_trained_on(train.hash()) {
         warn!(
             "the model was trained on other tokens than those in {}; the texts of the {} split may be among them",
             folder.display(),
@@ -51,45 +54,139 @@ pub fn measure(args: &Score, signals: Signals, work: &mut Work) -> Result<Vec<Va
     let all = set.len() as u64;
     let mut progress = Progress::new("texts", all);
     work.progress(0, Some(all))?;
-    let logits = model.logits(&set.tokens(), |done| {
+    let mut proceed = |done: usize| {
         progress.set(done as u64);
         work.progress(done as u64, Some(all))?;
         signals.check_stop(again)
-    })?;
+    };
+    let wait = |_| signals.check_stop(again);
+    let task = parts.task.as_str();
+    let Scored { rows, json, page, lines } = if task == Classifier::TASK {
+        let model = TrainedText::<Classifier>::restore(&parts, &opener, set.info(), folder)?;
+        let logits = model.logits(&set.tokens(), &mut proceed)?;
+        let known = model.logits(&validation.tokens(), wait)?;
+        of_classes(&sets, [&logits, &known], &model.protocol(set))?
+    } else if task == SpanFinder::TASK {
+        let model = TrainedText::<SpanFinder>::restore(&parts, &opener, set.info(), folder)?;
+        let answers = model.answers(set, &mut proceed)?;
+        let known = model.answers(validation, wait)?;
+        of_spans(
+            &SpanScores::of((set, answers), (validation, &known), train),
+            &model.protocol(set),
+        )?
+    } else if task == Joint::TASK {
+        let model = TrainedText::<Joint>::restore(&parts, &opener, set.info(), folder)?;
+        let (logits, answers) = model.outputs_of(set, &mut proceed)?;
+        let (known_logits, known) = model.outputs_of(validation, wait)?;
+        let protocol = model.protocol(set);
+        let spans = SpanScores::of((set, answers), (validation, &known), train);
+        joint(of_classes(&sets, [&logits, &known_logits], &protocol)?, &spans, &protocol)?
+    } else {
+        let checkpoint = parts.origin.checkpoint.display();
+        return Err(Error::usage(format!("{checkpoint}: a model of task {task} reads no texts")));
+    };
     drop(progress);
-    let chosen = model.logits(&validation.tokens(), |_| signals.check_stop(again))?;
     verifier.finish(|| signals.check_stop(again))?;
-    let scores = TextScores::of(&set, [&train, &validation], &logits);
-    let (rows, mut json) = scores.results(&protocol(&set, &model))?;
-    let [truth, known] = [&set, &validation].map(classes);
-    let [own, fitted] =
-        [(&logits, &truth), (&chosen, &known)].map(|(logits, truth)| Logits { logits, truth });
-    json["calibrated"] = calibrated(fitted, own, &set.info().labels);
-    let others: Vec<&TokenSet> =
-        [&train, &validation].into_iter().filter(|other| other.name() != set.name()).collect();
-    let leaks = scores.without_leaks(&set, &others, SIMILAR);
-    if leaks["leaked"] != 0 {
+    if let Some(leaked) = json.pointer("/leaks/leaked").filter(|leaked| **leaked != 0) {
         warn!(
-            "{} of {all} texts of the {} split resemble one of the other splits; the result without them is in {}",
-            leaks["leaked"],
+            "{leaked} of {all} texts of the {} split resemble one of the other splits; the result without them is in {}",
             set.name(),
             results(&args.to).display()
         );
     }
-    json["leaks"] = leaks;
     create_folder(&args.to)?;
-    let page = mistakes(&set, scores.probabilities())?;
-    publish_bytes(&args.to.join("mistakes.html"), page.html().as_bytes())?;
-    let mut lines = String::new();
-    for record in scores.predictions(&set) {
-        lines += &serde_json::to_string(&record).map_err(Error::bug)?;
-        lines.push('\n');
+    for (name, page) in page {
+        publish_bytes(&args.to.join(name), page.html().as_bytes())?;
     }
     publish_bytes(&args.to.join("predictions.jsonl"), lines.as_bytes())?;
     for path in args.summary.iter().chain([&results(&args.to)]) {
         publish_json(path, &json)?;
     }
     Ok(rows)
+}
+
+/// The results of an evaluation.
+struct Scored {
+    /// The rows of the table.
+    rows: Vec<Value>,
+    /// The content of evaluation_results.json.
+    json: Value,
+    /// Pages with mistakes by their file names.
+    page: Vec<(&'static str, Document)>,
+    /// The content of predictions.jsonl.
+    lines: String,
+}
+
+/// Of the logits of a classifier on the first of the sets, and on the validation split.
+fn of_classes(
+    [set, train, validation]: &[TokenSet; 3],
+    [logits, chosen]: [&[f32]; 2],
+    protocol: &Value,
+) -> Result<Scored> {
+    let scores = TextScores::of(set, [train, validation], logits);
+    let (rows, mut json) = scores.results(protocol)?;
+    let [truth, known] = [set, validation].map(classes);
+    let [own, fitted] =
+        [(logits, &truth), (chosen, &known)].map(|(logits, truth)| Logits { logits, truth });
+    json["calibrated"] = calibrated(fitted, own, &set.info().labels);
+    let others: Vec<&TokenSet> =
+        [train, validation].into_iter().filter(|other| other.name() != set.name()).collect();
+    json["leaks"] = scores.without_leaks(set, &others, SIMILAR);
+    let page = vec![("mistakes.html", mistakes(set, scores.probabilities())?)];
+    Ok(Scored { rows, json, page, lines: lines(scores.predictions(set))? })
+}
+
+fn of_spans(scores: &SpanScores, protocol: &Value) -> Result<Scored> {
+    let (rows, json) = scores.results(protocol)?;
+    let page = vec![("mistakes.html", scores.mistakes())];
+    Ok(Scored { rows, json, page, lines: lines(scores.predictions())? })
+}
+
+/// Of the classes and the answers of a model of task joint.
+fn joint(classes: Scored, spans: &SpanScores, protocol: &Value) -> Result<Scored> {
+    let answers = of_spans(spans, protocol)?;
+    let metric = |name: &str| classes.json[name].as_f64();
+    let f1 = metric("f1_binary").or(metric("f1_macro"));
+    let score = f1.map(|f1| (f1 + spans.exact_match()) / 2.0);
+    let mut rows = classes.rows;
+    rows.extend(answers.rows);
+    let names = ["classes.html", "answers.html"];
+    let pages = names.into_iter().zip(classes.page.into_iter().chain(answers.page));
+    Ok(Scored {
+        rows,
+        json: json!({
+            "format": "longhaul-joint", "version": 1, "protocol": protocol, "joint_score": score,
+            "classes": without_header(classes.json), "answers": without_header(answers.json),
+        }),
+        page: pages.map(|(name, (_, page))| (name, page)).collect(),
+        lines: classes
+            .lines
+            .lines()
+            .zip(answers.lines.lines())
+            .map(merged)
+            .collect::<Result<_>>()?,
+    })
+}
+
+fn without_header(mut json: Value) -> Value {
+    if let Value::Object(all) = &mut json {
+        for key in ["format", "version", "protocol"] {
+            all.remove(key);
+        }
+    }
+    json
+}
+
+/// The class and the answer of a record on one line.
+fn merged((class, answer): (&str, &str)) -> Result<String> {
+    let parse = |line| serde_json::from_str::<Map<String, Value>>(line).map_err(Error::bug);
+    let mut all = parse(class)?;
+    all.extend(parse(answer)?);
+    Ok(serde_json::to_string(&all).map_err(Error::bug)? + "\n")
+}
+
+fn lines(records: impl Iterator<Item = Value>) -> Result<String> {
+    records.map(|record| Ok(serde_json::to_string(&record).map_err(Error::bug)? + "\n")).collect()
 }
 
 /// Options of `evaluate predict` that apply to texts.

@@ -1,5 +1,6 @@
 //! Classification of texts, as users run it: from a table of sentences to scores beside baselines.
 
+mod answers;
 mod exchange;
 
 use crate::common::shell;

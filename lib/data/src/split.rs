@@ -158,8 +158,8 @@ impl<R: Clone> Divider<R> {
     /// records in each split.
     ///
     /// A group that occurred in an earlier stratum keeps its split. The others are taken in random order, large ones
-    /// first, and go to the first split with enough room. The last and smallest groups are reserved for splits with a
-    /// share that would otherwise stay empty.
+    /// first, and go to the first split with enough room; of groups of one size, every split gets its proportion. The
+    /// last and smallest groups are reserved for splits with a share that would otherwise stay empty.
     pub fn stratum(&mut self, groups: &[Group<R>], quotas: [usize; 3]) -> [usize; 3] {
         let (known, new): (Vec<&Group<R>>, Vec<&Group<R>>) =
             groups.iter().partition(|group| self.splits.contains_key(&group.key));
@@ -169,11 +169,23 @@ impl<R: Clone> Divider<R> {
         let all: usize = groups.iter().map(|group| group.records.len()).sum();
         let everything = quotas.iter().sum::<usize>() == all;
         let (shares, mut placed) = (self.shares, [0; 3]);
+        // Records of this and of larger groups.
+        let size_of = |group: &&Group<R>| group.records.len();
+        let mut reached: usize = known.iter().map(size_of).sum();
+        let mut up_to: HashMap<usize, usize> = HashMap::new();
+        for size in new.iter().map(size_of) {
+            reached += size;
+            up_to.insert(size, reached);
+        }
         let left = (1..=new.len()).rev();
         let known = known.into_iter().map(|group| (group, usize::MAX));
         for (group, left) in known.chain(new.into_iter().zip(left)) {
             let size = group.records.len();
             let has_room = |split: &usize| placed[*split] + size <= quotas[*split];
+            // Of the quota, the part for groups that are not smaller.
+            let part = up_to.get(&size).map_or(all, |records| *records);
+            let has_its_part =
+                |split: &usize| placed[*split] + size <= (quotas[*split] * part).div_ceil(all);
             let counted = |split: &usize| matches!(shares[*split], Share::Count(_));
             let split = match self.splits.get(&group.key) {
                 Some(split) => Some(*split).filter(|split| has_room(split) || !counted(split)),
@@ -184,7 +196,12 @@ impl<R: Clone> Divider<R> {
                     let empty: Vec<usize> = (0..3).filter(is_empty).collect();
                     let reserved = empty.len() >= left;
                     let open = if reserved { empty } else { vec![0, 1, 2] };
-                    open.iter().copied().find(has_room).or_else(|| {
+                    let mut open_splits = open.iter().copied();
+                    open_splits.find(has_its_part).or_else(|| {
+                        let with_room = open.iter().copied().filter(|_| everything).find(has_room);
+                        if with_room.is_some() {
+                            return with_room;
+                        }
                         let room = |split: &usize| quotas[*split].saturating_sub(placed[*split]);
                         let uncounted = open.into_iter().rev().filter(|split| !counted(split));
                         let roomiest = uncounted.max_by_key(|s| (room(s), quotas[*s]));
@@ -234,4 +251,29 @@ pub fn quotas(shares: [Share; 3], total: usize) -> std::result::Result<[usize; 3
         }
     }
     Ok(counts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_of_every_size_are_divided_in_the_same_proportions() {
+        // 300 groups of one, two and three records each.
+        let groups: Vec<Group<usize>> = (0..900_usize)
+            .map(|i| Group { key: blake3::hash(&i.to_le_bytes()), records: vec![i; 1 + i % 3] })
+            .collect();
+        let shares = [0.8, 0.1, 0.1].map(Share::Fraction);
+        let mut divider = Divider::new(shares, 7);
+        let placed = divider.stratum(&groups, [1440, 180, 180]);
+        assert_eq!(placed, [1440, 180, 180]);
+        for (split, share) in divider.chosen.iter().zip([0.8, 0.1, 0.1]) {
+            for size in 1..=3 {
+                let records = split.iter().filter(|i| 1 + *i % 3 == size).count() as f64;
+                let expected = share * 300.0 * size as f64;
+                // Half a group at the end of each size, and what earlier sizes left over.
+                assert!((records - expected).abs() <= 4.0, "{size}: {records}, not {expected}");
+            }
+        }
+    }
 }

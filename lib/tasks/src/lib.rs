@@ -26,7 +26,7 @@ use pde::distill::DistillTask;
 use pde::operator::OperatorTask;
 use pde::{TrainedCodec, TrainedCorrector, TrainedOperator};
 use regression::{RegressionTask, TrainedRegression};
-use text::ClassifyTask;
+use text::{ClassifyTask, JointTask, SpanTask};
 
 use schemars::{Schema, schema_for};
 use std::path::PathBuf;
@@ -56,7 +56,7 @@ pub type Restore = fn(&Parts, &Opener) -> Result<Box<dyn TrainedModel>>;
 pub type Load = fn(&[PathBuf], &[String], &dyn Fn(&str) -> Option<String>) -> Result<Configured>;
 
 /// All tasks, in the order in which programs list them.
-pub static TASKS: [Entry; 7] = [
+pub static TASKS: [Entry; 9] = [
     entry::<CodecTask>("Autoencoder from fields to latent tokens", open::<TrainedCodec>),
     entry::<OperatorTask>("Time stepping in the latent space of a codec", open::<TrainedOperator>),
     entry::<CorrectorTask>("Generative model of an operator's error", open::<TrainedCorrector>),
@@ -70,6 +70,8 @@ pub static TASKS: [Entry; 7] = [
         open::<TrainedRegression>,
     ),
     entry::<ClassifyTask>("Classes of texts, with the encoders of BERT and RoBERTa", text::refuse),
+    entry::<SpanTask>("Answers in contexts, with the same encoders", text::refuse),
+    entry::<JointTask>("Classes of texts and answers in contexts at once", text::refuse),
 ];
 
 fn open<M: TrainedModel + 'static>(

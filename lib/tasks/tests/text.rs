@@ -1,63 +1,18 @@
 //! Encoders and heads against transformers: states, logits and all gradients.
 
+mod text_golden;
+
 use learn::adapt::{Lora, merged};
 use learn::forward::Forward;
 use learn::params::{Builder, ParamSet};
 use learn::task::Batch;
-use std::fs::{self, File};
 use tasks::text::encoder::{Encoder, EncoderConfig, Kind, Tokens};
 use tasks::text::head::{Head, HeadActivation, HeadConfig, Pooling};
-use tasks::text::padded;
-use tensor::safetensors::{Entry, Header};
-use tensor::{Device, Dtype, Tape, Tensor, Var};
-
-const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/text.safetensors");
-const VOCABULARY: usize = 61;
-const LAYERS: usize = 2;
-
-fn encoder(model_type: Kind) -> EncoderConfig {
-    let is_roberta = matches!(model_type, Kind::Roberta | Kind::XlmRoberta);
-    EncoderConfig {
-        model_type,
-        hidden_size: 24,
-        num_hidden_layers: LAYERS,
-        num_attention_heads: 3,
-        intermediate_size: 40,
-        max_position_embeddings: 19,
-        type_vocab_size: if is_roberta { 1 } else { 2 },
-        layer_norm_eps: if is_roberta { 1e-5 } else { 1e-12 },
-        ..EncoderConfig::default()
-    }
-}
-
-/// The file of goldens.
-struct Golden {
-    header: Header,
-    bytes: Vec<u8>,
-}
-
-impl Golden {
-    fn open() -> Self {
-        let header = Header::read(&File::open(FILE).unwrap()).unwrap();
-        Self { header, bytes: fs::read(FILE).unwrap() }
-    }
-
-    fn words(&self, name: &str) -> (Vec<[u8; 4]>, Vec<usize>) {
-        let entry = self.header.get(name).unwrap_or_else(|| panic!("no {name}"));
-        let words = self.bytes[entry.start as usize..entry.end as usize].as_chunks::<4>().0;
-        (words.to_vec(), entry.shape.clone())
-    }
-
-    fn read(&self, name: &str) -> Tensor {
-        let (words, shape) = self.words(name);
-        let values: Vec<f32> = words.iter().map(|b| f32::from_le_bytes(*b)).collect();
-        Tensor::from_slice(&values, &shape).to_dtype(Dtype::F64)
-    }
-
-    fn integers(&self, name: &str) -> Vec<i32> {
-        self.words(name).0.iter().map(|b| i32::from_le_bytes(*b)).collect()
-    }
-}
+use tasks::text::{States, Text, padded};
+use tensor::{Device, Dtype, Tape, Var};
+#[cfg(feature = "emu")]
+use text_golden::LAYERS;
+use text_golden::{Golden, VOCABULARY, encoder};
 
 /// A model with the parameters of a case.
 struct Model {
@@ -70,42 +25,14 @@ struct Model {
 
 impl Model {
     fn of(golden: &Golden, case: &str, kind: Kind, head: &HeadConfig, lora: Option<&Lora>) -> Self {
-        let key = |name: &str| format!("{case}/{name}");
         let config = encoder(kind);
         let mut b = Builder::new(1);
         let encoder = b.adapted(lora, |b| Encoder::new(b, &config, VOCABULARY));
         let head = Head::new(&mut b, &config, head, 3);
         b.check().unwrap();
-        let params = b.finish();
-        let [mut trained, mut frozen] =
-            [params.trained, params.frozen].map(|params| params.to_dtype(Dtype::F64));
-        let values = key("value/");
-        let is_value = |entry: &&Entry| entry.name.starts_with(&values);
-        let count = golden.header.entries.iter().filter(is_value).count();
-        assert_eq!(count, trained.entries().len() + frozen.entries().len(), "{case}: parameters");
-        for params in [&mut trained, &mut frozen] {
-            let all = params.entries().iter();
-            let given = all.map(|(name, _)| golden.read(&format!("{values}{name}")));
-            let given: Vec<Tensor> = given.collect();
-            for (value, given) in params.tensors_mut().zip(given) {
-                assert_eq!(value.shape(), given.shape(), "{case}");
-                *value = given;
-            }
-        }
-        let params = ParamSet { trained, frozen };
-        // Without the padding of the file; `padded` adds its own, up to a multiple of 8.
-        let lengths = golden.integers(&key("lengths"));
-        let shape = golden.words(&key("ids")).1;
-        let rows = |name: &str| -> Vec<Vec<i32>> {
-            let all = golden.integers(&key(name));
-            let rows = all.chunks(shape[1]).zip(&lengths);
-            rows.map(|(row, length)| row[..*length as usize].to_vec()).collect()
-        };
-        let ids = rows("ids");
-        let segments = |row: &Vec<i32>| row.iter().map(|segment| *segment as u8).collect();
-        let types: Vec<Vec<u8>> = rows("types").iter().map(segments).collect();
-        let texts: Vec<(&[i32], &[u8])> =
-            ids.iter().zip(&types).map(|(ids, types)| (&ids[..], &types[..])).collect();
+        let params = golden.assigned(case, b.finish());
+        let rows = golden.texts(case, "");
+        let texts: Vec<Text> = rows.iter().map(|(ids, types)| (&ids[..], &types[..])).collect();
         let padding = if matches!(kind, Kind::Bert | Kind::Distilbert) { 0 } else { 1 };
         let batch = padded(&texts, padding, config.first_position(padding as usize));
         Self { config, encoder, head, params, batch }
@@ -113,13 +40,16 @@ impl Model {
 
     /// States and logits.
     fn run(&self, forward: &Forward) -> [Var; 2] {
-        let tokens = Tokens::of(&self.batch, forward).unwrap();
-        let states = self.encoder.forward(forward, &tokens).unwrap();
-        let [weights, hidden] =
-            ["mean", "hidden"].map(|name| self.batch.input(forward, name).unwrap());
-        let logits =
-            self.head.forward(forward, &states, [&weights, &hidden, &tokens.lengths]).unwrap();
-        [states, logits]
+        let tokens = Tokens::of(&self.batch, forward, "").unwrap();
+        let input = |name| self.batch.input(forward, name).unwrap();
+        let states = States {
+            states: self.encoder.forward(forward, &tokens).unwrap(),
+            mean: input("mean"),
+            hidden: input("hidden"),
+            lengths: tokens.lengths,
+        };
+        let logits = self.head.forward(forward, &states).unwrap();
+        [states.states, logits]
     }
 }
 
@@ -151,7 +81,7 @@ fn cases() -> Vec<(&'static str, Kind, HeadConfig, Option<Lora>)> {
 /// Values of transformers and PEFT in f64 (tests/golden/text.py), which the file holds rounded to f32.
 #[test]
 fn states_logits_and_gradients_are_those_of_transformers() {
-    let golden = Golden::open();
+    let golden = Golden::open("text.safetensors");
     for (case, kind, head, lora) in cases() {
         let key = |name: &str| format!("{case}/{name}");
         let model = Model::of(&golden, case, kind, &head, lora.as_ref());
@@ -163,15 +93,7 @@ fn states_logits_and_gradients_are_those_of_transformers() {
         let mut gradients = tape.backward_from(&logits, golden.read(&key("dlogits"))).unwrap();
 
         let near = |what: &str, found: &[f64], expected: &[f64]| {
-            let scale = expected.iter().fold(1e-3, |most: f64, value| most.max(value.abs()));
-            assert_eq!(found.len(), expected.len(), "{case}: {what}");
-            for (found, expected) in found.iter().zip(expected) {
-                // The file's values are rounded to f32, 6e-8 of the largest.
-                assert!(
-                    (found - expected).abs() < 2e-7 * scale,
-                    "{case}: {what}: {found} {expected}"
-                );
-            }
+            golden.near(case, what, found, expected);
         };
         let expected = golden.read(&key("states"));
         let (width, padded_to) = (model.config.hidden_size, states.shape()[1]);
@@ -195,7 +117,7 @@ fn states_logits_and_gradients_are_those_of_transformers() {
 
 /// Name, largest error of a logit and largest logit of each case whose head has no hidden layers, computed in `dtype`.
 fn errors_in(dtype: Dtype, device: Device) -> Vec<(&'static str, f64, f64)> {
-    let golden = Golden::open();
+    let golden = Golden::open("text.safetensors");
     let plain = cases().into_iter().filter(|(_, _, head, _)| head.hidden_dims.is_empty());
     let error = |(case, kind, head, lora): (&'static str, Kind, HeadConfig, Option<Lora>)| {
         let mut model = Model::of(&golden, case, kind, &head, lora.as_ref());
@@ -243,7 +165,7 @@ fn logits_in_bf16_are_within_the_sum_of_all_rounding_errors() {
 
 #[test]
 fn a_merged_adapter_gives_the_same_logits() {
-    let golden = Golden::open();
+    let golden = Golden::open("text.safetensors");
     let (case, kind, head, lora) = cases().pop().unwrap();
     let lora = lora.unwrap();
     let adapted = Model::of(&golden, case, kind, &head, Some(&lora));
@@ -274,7 +196,7 @@ fn a_merged_adapter_gives_the_same_logits() {
 
 #[test]
 fn only_the_adapter_and_the_head_are_trained() {
-    let golden = Golden::open();
+    let golden = Golden::open("text.safetensors");
     let (case, kind, head, lora) = cases().pop().unwrap();
     let model = Model::of(&golden, case, kind, &head, lora.as_ref());
     let is_part = |name: &str| {

@@ -13,11 +13,24 @@ const MAX_LABELS: usize = 65_536;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Columns {
-    /// The text.
-    pub text: String,
+    /// The text. Records with a context need none; theirs is a question about it, or with a label the text that has it.
+    #[serde(default)]
+    pub text: Option<String>,
     /// A second text; models read both as a pair.
     #[serde(default)]
     pub text2: Option<String>,
+    /// A longer text in which an answer is to be found.
+    #[serde(default)]
+    pub context: Option<String>,
+    /// The answer, a part of the context; the first one, if it occurs there more than once. Empty: there is none.
+    #[serde(default)]
+    pub answer: Option<String>,
+    /// The first character of the answer in the context, from 0, instead of `answer`. Empty: there is none.
+    #[serde(default)]
+    pub answer_start: Option<String>,
+    /// The character after the last one of the answer.
+    #[serde(default)]
+    pub answer_end: Option<String>,
     /// The label.
     #[serde(default)]
     pub label: Option<String>,
@@ -40,9 +53,21 @@ pub struct Columns {
     /// Separates the labels of a record that may have any number of them.
     #[serde(default)]
     pub multi_label: Option<String>,
-    /// Whether a label that is not in the list is an error. If false, such records are dropped and counted.
+    /// Whether a label that is not in the list, or an answer that is not in the context, is an error. If false, such
+    /// records are dropped and counted.
     #[serde(default = "yes")]
     pub strict: bool,
+}
+
+/// The cells of a row: text, text2, group and id, then these.
+pub mod cell {
+    pub const CONTEXT: usize = 4;
+    pub const LABEL: usize = 5;
+    pub const ANSWER: usize = 6;
+    pub const ANSWER_START: usize = 7;
+    pub const ANSWER_END: usize = 8;
+    /// Their number.
+    pub const ALL: usize = 9;
 }
 
 fn yes() -> bool {
@@ -67,6 +92,29 @@ impl Columns {
     fn violations(&self) -> Vec<(String, String)> {
         let mut found = Vec::new();
         let mut add = |key: &str, what: &str| found.push((key.to_string(), what.to_string()));
+        if self.text.is_none() && self.context.is_none() {
+            add("text", "must name a column, unless `context` does");
+        }
+        if self.text2.is_some() && (self.text.is_none() || self.is_question()) {
+            add("text2", "has no effect on records whose `text` is a question about a context");
+        }
+        let spans = [&self.answer_start, &self.answer_end].map(Option::is_some);
+        match (&self.context, &self.answer, spans) {
+            (None, None, [false, false]) | (Some(_), Some(_), [false, false]) => {}
+            (Some(_), None, [true, true]) => {}
+            (Some(_), _, _) => {
+                add("context", "needs either `answer`, or `answer_start` and `answer_end`");
+            }
+            (None, _, _) => {
+                add("context", "must name the column in which answers are found");
+            }
+        }
+        if self.label.is_some() && self.text.is_none() {
+            add("label", "is that of `text`, which names no column");
+        }
+        if self.context.is_some() && self.multi_label.is_some() {
+            add("multi_label", "has no effect on records with a context, which have one label");
+        }
         if self.label.is_none() {
             let of_labels = [
                 ("labels", self.labels.is_some()),
@@ -100,10 +148,18 @@ impl Columns {
         found
     }
 
-    /// The named columns: text, text2, label, group and id, in this order.
-    pub fn names(&self) -> [Option<&str>; 5] {
-        let Self { text, text2, label, group, id, .. } = self;
-        [Some(text.as_str()), text2.as_deref(), label.as_deref(), group.as_deref(), id.as_deref()]
+    /// Whether `text` is a question about the context.
+    pub fn is_question(&self) -> bool {
+        self.context.is_some() && self.label.is_none()
+    }
+
+    /// The named columns, in the order of the cells of a row, see [`cell`].
+    pub fn names(&self) -> [Option<&str>; cell::ALL] {
+        let Self {
+            text, text2, label, group, id, context, answer, answer_start, answer_end, ..
+        } = self;
+        [text, text2, group, id, context, label, answer, answer_start, answer_end]
+            .map(Option::as_deref)
     }
 
     /// The labels if they are known before the files are read.

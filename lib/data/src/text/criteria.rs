@@ -29,6 +29,8 @@ pub struct Criteria {
     pub samples: usize,
     /// Equal seeds give equal files.
     pub seed: u64,
+    /// Most annotated sentences of a post, from 1 to the number of symptoms.
+    pub per_post: usize,
     /// How much depends on the order of words.
     pub difficulty: Difficulty,
     /// Positive sentences for each negative one.
@@ -67,7 +69,7 @@ pub const COLUMNS: [&str; 7] = [
     "post_text",
 ];
 
-/// The file columns.yaml for these columns.
+/// The file columns.yaml for these columns: the class of a sentence.
 pub const COLUMNS_YAML: &str = "\
 text: sentence_text
 label: status
@@ -75,6 +77,29 @@ group: post_id
 id: sentence_id
 labels: [\"0\", \"1\"]
 ";
+
+/// The file spans.yaml: which sentence of a post is about a symptom.
+pub const SPANS_YAML: &str = "\
+text: DSM5_symptom
+context: post_text
+answer: sentence_text
+group: post_id
+id: sentence_id
+";
+
+/// The file joint.yaml: the class of a sentence, and where it is in the post.
+pub const JOINT_YAML: &str = "\
+text: sentence_text
+label: status
+labels: [\"0\", \"1\"]
+context: post_text
+answer: sentence_text
+group: post_id
+id: sentence_id
+";
+
+/// Number of symptoms.
+pub const SYMPTOM_COUNT: usize = SYMPTOMS.len();
 
 const SYMPTOMS: [(&str, [&str; 3]); 10] = [
     ("DEPRESSED_MOOD", ["feel empty inside", "cry for no reason", "feel hopeless all day"]),
@@ -243,20 +268,22 @@ impl Criteria {
 
     /// The annotations of one post, at most `left`.
     fn post(self, mut draw: Draw, left: usize) -> Vec<Annotation> {
-        let count = (1 + draw.below(3)).min(left);
+        let count = (1 + draw.below(self.per_post)).min(left);
         let mut own: Vec<Annotation> = Vec::with_capacity(count);
         let mut sentences: Vec<String> = Vec::new();
         while own.len() < count {
-            let (sentence, distractor, mut annotation) = self.sentence(&mut draw);
-            // Each sentence is found once in the post.
+            let (sentence, distractors, mut annotation) = self.sentence(&mut draw);
+            // Each sentence is found once in the post, and each symptom in one sentence.
             let is_new =
                 |other: &String| !other.contains(&sentence) && !sentence.contains(other.as_str());
-            if !sentences.iter().all(is_new) {
+            let is_known = own.iter().any(|other| other.symptom == annotation.symptom);
+            if is_known || !sentences.iter().all(is_new) {
                 continue;
             }
             annotation.post_id = format!("p{:06}", draw.post);
             annotation.sentence_id = format!("p{:06}_{}", draw.post, own.len());
-            sentences.extend([sentence, distractor]);
+            sentences.push(sentence);
+            sentences.extend(distractors);
             own.push(annotation);
         }
         for _ in 0..=draw.below(3) {
@@ -271,8 +298,8 @@ impl Criteria {
         own
     }
 
-    /// A sentence, another one with its words that states nothing, and the annotation.
-    fn sentence(self, draw: &mut Draw) -> (String, String, Annotation) {
+    /// A sentence, one or two others with its words that state nothing, and the annotation.
+    fn sentence(self, draw: &mut Draw) -> (String, Vec<String>, Annotation) {
         let present = draw.chance(self.imbalance / (1.0 + self.imbalance));
         let (symptom, phrases) = draw.pick(&SYMPTOMS.each_ref());
         let (phrase, harmless) = (draw.pick(phrases), draw.pick(&HARMLESS));
@@ -302,8 +329,11 @@ impl Criteria {
             sentence = format!("{} {sentence}", draw.pick(&ASIDES));
         }
         let sentence = capitalised(&sentence);
-        let distractor =
-            format!("Somebody asked whether people {phrase}, or {} {harmless}.", fillers[0]);
+        let mut distractors =
+            vec![format!("Somebody asked whether people {phrase}, or {} {harmless}.", fillers[0])];
+        if draw.chance(0.5) {
+            distractors.push(format!("The leaflet says that some {phrase}."));
+        }
         let annotation = Annotation {
             post_id: String::new(),
             sentence_id: String::new(),
@@ -313,7 +343,7 @@ impl Criteria {
             explanation: if present { markers.present } else { markers.absent },
             post: String::new(),
         };
-        (sentence, distractor, annotation)
+        (sentence, distractors, annotation)
     }
 }
 

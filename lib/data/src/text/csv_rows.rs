@@ -3,7 +3,7 @@
 //! The crate `csv` accepts misplaced quotes and rows of any size. [`Checked`] follows the same grammar ahead of it and
 //! refuses these, with the line.
 
-use super::columns::Columns;
+use super::columns::{Columns, cell};
 use super::rows::{HashedFile, MAX_ROW, Row, at_line, no_column};
 use csv::ByteRecord;
 use std::collections::VecDeque;
@@ -17,7 +17,7 @@ pub struct CsvRows {
     reader: csv::Reader<Checked>,
     record: ByteRecord,
     /// The place of each wanted column.
-    places: [Option<usize>; 5],
+    places: [Option<usize>; cell::ALL],
     /// Number of columns.
     width: usize,
 }
@@ -32,7 +32,7 @@ impl CsvRows {
             path: path.into(),
             reader,
             record: ByteRecord::new(),
-            places: [None; 5],
+            places: [None; cell::ALL],
             width: 0,
         };
         let Some(line) = rows.read()? else {
@@ -93,7 +93,7 @@ impl CsvRows {
             let what = format!("{found} fields, but the header has {width}");
             return Err(at_line(&self.path, line, what));
         }
-        let mut cells: [String; 5] = Default::default();
+        let mut cells: [String; cell::ALL] = Default::default();
         for (cell, place) in cells.iter_mut().zip(self.places) {
             if let Some(place) = place {
                 *cell = self.cell(place, line)?;

@@ -3,9 +3,10 @@
 //! The files are read twice, row by row: first to check every row, to collect the labels and to plan shards of limited
 //! size, then to copy.
 
-use super::columns::{Columns, collected, require_few};
+use super::answers::answer_of;
+use super::columns::{Columns, cell, collected, require_few};
 use super::rows::{Row, Rows, at_line};
-use super::store::{Arrays, Description, FILE, TextStore};
+use super::store::{Arrays, Description, FILE, RAGGED, TextStore};
 use crate::store::{Ragged, RecordStore, SourceFile, Writer};
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
@@ -30,7 +31,7 @@ pub fn import(
     let (description, shard_records) = survey(columns, files, &mut done)?;
     if description.dropped > 0 {
         let dropped = description.dropped;
-        note!("{dropped} rows were dropped because their label is not in the list");
+        note!("{dropped} rows were dropped because of their label or answer");
     }
     let other = format!("{}: holds texts of other files or columns", folder.display());
     let layout = description.layout(shard_records);
@@ -66,22 +67,20 @@ fn survey(
         while let Some(row) = rows.next()? {
             read += 1;
             done(1)?;
-            if let Some(column) = &columns.label {
-                match columns.labels_of(&row.cells[2]) {
-                    Ok(labels) if known.is_none() => {
-                        found.extend(labels);
-                        require_few(found.len(), path)?;
-                    }
-                    Ok(_) => {}
-                    Err(_) if !columns.strict => {
-                        dropped += 1;
-                        continue;
-                    }
-                    Err(value) => {
-                        wrong.push(at_line(path, row.line, wrong_label(column, &value, &known)));
-                        if wrong.len() == REPORTED {
-                            return Err(report(&wrong, "the first of many"));
-                        }
+            match checked(columns, &row, &known) {
+                Ok((labels, _)) if known.is_none() => {
+                    found.extend(labels);
+                    require_few(found.len(), path)?;
+                }
+                Ok(_) => {}
+                Err(_) if !columns.strict => {
+                    dropped += 1;
+                    continue;
+                }
+                Err(what) => {
+                    wrong.push(at_line(path, row.line, what));
+                    if wrong.len() == REPORTED {
+                        return Err(report(&wrong, "the first of many"));
                     }
                 }
             }
@@ -104,6 +103,22 @@ fn survey(
     Ok((description, sizes.shard_records()))
 }
 
+/// The labels of a row and its answer. Errors: what is wrong with them.
+fn checked(
+    columns: &Columns,
+    row: &Row,
+    known: &Option<Vec<String>>,
+) -> std::result::Result<(Vec<String>, [i32; 2]), String> {
+    let labels = match &columns.label {
+        None => Vec::new(),
+        Some(column) => {
+            let found = columns.labels_of(&row.cells[cell::LABEL]);
+            found.map_err(|value| wrong_label(column, &value, known))?
+        }
+    };
+    Ok((labels, answer_of(columns, row)?))
+}
+
 fn wrong_label(column: &str, value: &str, known: &Option<Vec<String>>) -> String {
     let value = unix::text::quote(value);
     match known {
@@ -114,8 +129,8 @@ fn wrong_label(column: &str, value: &str, known: &Option<Vec<String>>) -> String
 
 fn report(wrong: &[Error], which: &str) -> Error {
     let first = format!(
-        "labels cannot be used ({which}); correct them, extend `labels` or `mapping` in columns.yaml, or drop such rows \
-         with `strict: false`:"
+        "labels or answers cannot be used ({which}); correct them, extend `labels` or `mapping` in columns.yaml, or drop \
+         such rows with `strict: false`:"
     );
     Error::list(Exit::Data, first, wrong)
 }
@@ -173,10 +188,10 @@ impl<'a> Copy<'a> {
         range: Range<usize>,
         done: &mut impl FnMut(usize) -> Result<()>,
     ) -> Result<Vec<Vec<u8>>> {
-        let (mut lines, mut labels) = (Vec::new(), Vec::<i32>::new());
-        let mut ragged: [Ragged; 4] = Default::default();
+        let (mut lines, mut labels, mut answers) = (Vec::new(), Vec::<i32>::new(), Vec::new());
+        let mut ragged: [Ragged; RAGGED.len()] = Default::default();
         while self.next < range.end {
-            let Some((row, label)) = self.record()? else { return Err(self.changed()) };
+            let Some((row, label, answer)) = self.record()? else { return Err(self.changed()) };
             self.next += 1;
             done(1)?;
             if self.next <= range.start {
@@ -184,8 +199,8 @@ impl<'a> Copy<'a> {
             }
             lines.extend(row.line.to_le_bytes());
             labels.extend(label);
-            let [text, text2, _, group, id] = &row.cells;
-            for (ragged, cell) in ragged.iter_mut().zip([text, text2, group, id]) {
+            answers.extend(answer);
+            for (ragged, cell) in ragged.iter_mut().zip(&row.cells) {
                 ragged.push(cell.as_bytes());
             }
         }
@@ -194,12 +209,14 @@ impl<'a> Copy<'a> {
         }
         let used = ragged.into_iter().zip(self.arrays.ragged).filter(|(_, place)| place.is_some());
         let (ends, bytes): (Vec<_>, Vec<_>) = used.map(|(own, _)| (own.ends, own.items)).unzip();
-        let label = self.arrays.label.map(|_| bytemuck::cast_slice(&labels).to_vec());
-        Ok(ends.into_iter().chain([lines]).chain(label).chain(bytes).collect())
+        let bytes_of = |numbers: &[i32]| bytemuck::cast_slice(numbers).to_vec();
+        let label = self.arrays.label.map(|_| bytes_of(&labels));
+        let answer = self.arrays.answer.map(|_| bytes_of(&answers));
+        Ok(ends.into_iter().chain([lines]).chain(label).chain(answer).chain(bytes).collect())
     }
 
-    /// The next record and its label.
-    fn record(&mut self) -> Result<Option<(Row, Vec<i32>)>> {
+    /// The next record with its label and answer.
+    fn record(&mut self) -> Result<Option<(Row, Vec<i32>, [i32; 2])>> {
         loop {
             let Some(path) = self.files.get(self.file) else { return Ok(None) };
             if self.rows.is_none() {
@@ -210,21 +227,20 @@ impl<'a> Copy<'a> {
                 self.require_same()?;
                 continue;
             };
-            if self.description.labels.is_empty() {
-                return Ok(Some((row, Vec::new())));
-            }
-            let Ok(found) = self.description.columns.labels_of(&row.cells[2]) else { continue };
+            let known = Some(self.description.labels.clone());
+            let found = checked(&self.description.columns, &row, &known);
+            let Ok((found, answer)) = found else { continue };
             let classes = found.iter().map(|label| self.classes.get(label.as_str()).copied());
             let classes = classes.collect::<Option<Vec<usize>>>();
             let classes = classes.ok_or_else(|| self.changed())?;
-            let label = match self.description.columns.multi_label {
+            let label = match &self.description.columns.multi_label {
                 None => classes.into_iter().map(|class| class as i32).collect(),
                 Some(_) => {
                     let count = self.description.labels.len();
                     (0..count).map(|class| i32::from(classes.contains(&class))).collect()
                 }
             };
-            return Ok(Some((row, label)));
+            return Ok(Some((row, label, answer)));
         }
     }
 

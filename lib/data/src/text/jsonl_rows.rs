@@ -1,6 +1,6 @@
 //! JSONL files: one object per line.
 
-use super::columns::Columns;
+use super::columns::{Columns, cell};
 use super::rows::{HashedFile, MAX_ROW, Row, at_line, no_column};
 use serde_json::{Map, Value};
 use std::io::{BufRead, BufReader, Read};
@@ -11,7 +11,7 @@ use unix::{Error, Result};
 pub struct JsonlRows {
     path: PathBuf,
     reader: BufReader<HashedFile>,
-    names: [Option<String>; 5],
+    names: [Option<String>; cell::ALL],
     separator: String,
     line: u64,
     buffer: Vec<u8>,
@@ -60,7 +60,7 @@ impl JsonlRows {
         }
         let object: Map<String, Value> =
             serde_json::from_str(text).map_err(|cause| format!("not a JSON object: {cause}"))?;
-        let mut cells: [String; 5] = Default::default();
+        let mut cells: [String; cell::ALL] = Default::default();
         for (cell, name) in cells.iter_mut().zip(&self.names) {
             let Some(name) = name else { continue };
             let value = object.get(name);

@@ -1,9 +1,10 @@
-//! Texts with labels, for classification.
+//! Texts with labels, for classification, and with answers in contexts.
 //!
 //! `ds-prep import` copies them from CSV and JSONL files into a [`TextStore`], `ds-prep split` divides stores
 //! ([`TextSplit`]), and `ds-prep tokenize` encodes the texts of a manifest once, with the tokenizer of a model
 //! ([`TokenSet`]).
 
+mod answers;
 mod columns;
 pub mod criteria;
 mod csv_rows;
@@ -16,6 +17,7 @@ mod tokenize;
 mod tokenizer;
 mod tokens;
 mod vocabulary;
+mod windows;
 
 pub use columns::Columns;
 pub use import::import;
@@ -25,6 +27,7 @@ pub use tokenize::{TokenizeReport, tokenize};
 pub use tokenizer::{Encoded, SpecialTokens, Tokenizer};
 pub use tokens::{TokenInfo, TokenSet};
 pub use vocabulary::vocabulary;
+pub use windows::Window;
 
 use crate::store::{StoreSet, StoreSplit};
 

@@ -1,6 +1,6 @@
 //! Rows of the user's files, one at a time, whatever the size of the file.
 
-use super::columns::Columns;
+use super::columns::{Columns, cell};
 use super::csv_rows::CsvRows;
 use super::jsonl_rows::JsonlRows;
 use std::fs::File;
@@ -13,13 +13,13 @@ use unix::{Error, Result, small};
 /// Largest row, in bytes.
 pub const MAX_ROW: u64 = 16 << 20;
 
-/// The wanted columns of a row: text, text2, label, group and id; empty where there is none.
+/// The wanted columns of a row, see [`cell`]; empty where there is none.
 #[derive(Debug)]
 pub struct Row {
     /// The line of the file on which it begins, from 1.
     pub line: u64,
     /// Its cells.
-    pub cells: [String; 5],
+    pub cells: [String; cell::ALL],
 }
 
 /// Reads rows in order.

@@ -123,7 +123,7 @@ pub fn near_leaks(sets: &[TextSet], threshold: f64, report: &mut Report) {
     let texts = |set: &TextSet| -> Vec<String> {
         let text = |i: usize| {
             let (store, record) = set.locate(i);
-            store.texts(record).into_iter().flatten().collect::<Vec<_>>().join("\n")
+            store.all_texts(record)
         };
         (0..set.len()).map(text).collect()
     };

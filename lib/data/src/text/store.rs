@@ -40,6 +40,9 @@ pub struct TextKind {
     pub multi_label: bool,
     /// Whether a record has two texts.
     pub pairs: bool,
+    /// Whether a record has a context in which an answer is to be found.
+    #[serde(default)]
+    pub answers: bool,
 }
 
 impl TextKind {
@@ -81,7 +84,8 @@ impl Content for TextKind {
         let text = |kind: &Self| {
             let texts = if kind.pairs { "pairs of texts" } else { "texts" };
             let multi = if kind.multi_label { "any of " } else { "" };
-            format!("{texts} with {multi}the labels {}", kind.labels.join(", "))
+            let answers = if kind.answers { " and answers in contexts" } else { "" };
+            format!("{texts} with {multi}the labels {}{answers}", kind.labels.join(", "))
         };
         let remedy = "import both with the same `labels` in columns.yaml";
         format!("has {}, but {other_name} has {}; {remedy}", text(self), text(other))
@@ -93,21 +97,26 @@ impl Content for TextKind {
 pub(super) struct Arrays {
     /// The arrays.
     pub all: Vec<RecordArray>,
-    /// The numbers of text, text2, group and id in `all`, if there are such.
-    pub ragged: [Option<usize>; 4],
+    /// The numbers of [`RAGGED`] in `all`, if there are such.
+    pub ragged: [Option<usize>; 5],
     /// The number of the line.
     pub line: usize,
     /// The number of the label.
     pub label: Option<usize>,
+    /// The number of the answer.
+    pub answer: Option<usize>,
 }
 
-const RAGGED: [&str; 4] = ["text", "text2", "group", "id"];
+/// Texts of a record, the first cells of a row.
+pub(super) const RAGGED: [&str; 5] = ["text", "text2", "group", "id", "context"];
+/// The answer of a record without one.
+pub(super) const NO_ANSWER: [i32; 2] = [-1, -1];
 
 impl Arrays {
     pub fn new(description: &Description) -> Self {
-        let [text, text2, _, group, id] = description.columns.names().map(|name| name.is_some());
+        let has = description.columns.names().map(|name| name.is_some());
         let mut found = Self::default();
-        let names = RAGGED.into_iter().zip([text, text2, group, id]);
+        let names = RAGGED.into_iter().zip(has);
         let names: Vec<(usize, &str)> = names
             .enumerate()
             .filter(|(_, (_, has))| *has)
@@ -120,6 +129,10 @@ impl Arrays {
         if label > 0 {
             found.label = Some(found.all.len());
             found.all.push(RecordArray::fixed("label", FileDtype::I32, &[label]));
+        }
+        if description.kind().answers {
+            found.answer = Some(found.all.len());
+            found.all.push(RecordArray::fixed("answer", FileDtype::I32, &[2]));
         }
         for (ends, (kind, name)) in names.into_iter().enumerate() {
             found.ragged[kind] = Some(found.all.len());
@@ -136,6 +149,7 @@ impl Description {
             labels: self.labels.clone(),
             multi_label: self.columns.multi_label.is_some(),
             pairs: self.columns.text2.is_some(),
+            answers: self.columns.context.is_some(),
         }
     }
 
@@ -143,6 +157,13 @@ impl Description {
         let records = self.files.iter().map(|file| file.records).sum();
         StoreLayout { arrays: Arrays::new(self).all, records, shard_records }
     }
+}
+
+/// An answer as a store has it.
+pub(super) fn answer(bytes: &[u8]) -> Option<[usize; 2]> {
+    let found: &[i32] = bytemuck::cast_slice(bytes);
+    let [start, end] = [found[0], found[1]].map(usize::try_from);
+    Some([start.ok()?, end.ok()?])
 }
 
 /// A store of texts, mapped into memory. It can be shared between threads.
@@ -187,6 +208,23 @@ impl TextStore {
     /// The label of record `i`, see [`TextKind::label_len`]. Panics when out of range.
     pub fn label(&self, i: usize) -> &[i32] {
         self.arrays.label.map_or(&[], |label| bytemuck::cast_slice(self.store.bytes(label, i)))
+    }
+
+    /// The context of record `i`, if records have one. Panics when out of range.
+    pub fn context(&self, i: usize) -> Option<&str> {
+        self.ragged(4, i)
+    }
+
+    /// All texts of record `i`, one per line. Panics when out of range.
+    pub fn all_texts(&self, i: usize) -> String {
+        let [text, text2] = self.texts(i);
+        [text, text2, self.context(i)].into_iter().flatten().collect::<Vec<_>>().join("\n")
+    }
+
+    /// The first character of the answer to record `i` in its context, and the one after the last; None if there is no
+    /// answer. Panics when out of range.
+    pub fn answer(&self, i: usize) -> Option<[usize; 2]> {
+        answer(self.store.bytes(self.arrays.answer?, i))
     }
 
     /// The line of its file on which record `i` begins, from 1. Panics when out of range.
@@ -243,13 +281,17 @@ impl RecordStore for TextStore {
     }
 
     fn stratum(&self, i: usize) -> blake3::Hash {
-        blake3::hash(bytemuck::cast_slice(self.label(i)))
+        let label = bytemuck::cast_slice(self.label(i));
+        match self.kind.answers {
+            false => blake3::hash(label),
+            true => blake3::hash(&[label, &[u8::from(self.answer(i).is_some())]].concat()),
+        }
     }
 
     /// Upper and lower case and white space make no difference.
     fn input_hash(&self, i: usize) -> blake3::Hash {
         let mut hasher = blake3::Hasher::new();
-        for text in self.texts(i).into_iter().flatten() {
+        for text in self.texts(i).into_iter().chain([self.context(i)]).flatten() {
             for word in text.split_whitespace() {
                 hasher.update(word.to_lowercase().as_bytes()).update(b" ");
             }
@@ -270,13 +312,22 @@ impl RecordStore for TextStore {
                 let what = format!("{what} (line {})", self.line(i));
                 report.add(kind, file, Some(record), what);
             };
-            for (name, text) in ["text", "second text"].into_iter().zip(self.texts(i)) {
+            let [text, text2] = self.texts(i);
+            let texts = [("text", text), ("second text", text2), ("context", self.context(i))];
+            for (name, text) in texts {
                 if text.is_some_and(|text| text.trim().is_empty()) {
                     add(Kind::EmptyText, format!("its {name} is empty; remove the record"));
                 }
             }
             if !self.kind.has_label(self.label(i)) {
                 add(Kind::Label, "its label is not in the list; run ds-prep import again".into());
+            }
+            let length = self.context(i).map_or(0, |context| context.chars().count());
+            if self.answer(i).is_some_and(|[start, end]| start >= end || end > length) {
+                add(
+                    Kind::Label,
+                    "its answer is not in its context; run ds-prep import again".into(),
+                );
             }
             let first = labels.entry(self.input_hash(i)).or_insert((self.label(i), false));
             first.1 |= first.0 != self.label(i);

@@ -1,8 +1,10 @@
 //! Encodes the texts of a manifest once, before training.
 
 use super::import::Sizes;
+use super::store::{NO_ANSWER, RAGGED};
 use super::tokenizer::Tokenizer;
 use super::tokens::{Arrays, Counts, Description, FILE, TokenInfo, TokenSet, store_path};
+use super::windows::fits;
 use super::{TextSet, TextStore};
 use crate::store::{Ragged, RecordStore, Writer};
 use serde::Serialize;
@@ -28,7 +30,7 @@ pub struct TokenizeReport {
     pub tokens: usize,
     /// Tokens that stand for words which the vocabulary cannot express.
     pub unknown: usize,
-    /// Records of which tokens were left out.
+    /// Records of which tokens were left out; contexts are complete.
     pub truncated: usize,
 }
 
@@ -41,23 +43,25 @@ impl TokenizeReport {
     }
 }
 
-/// Encodes all splits of `manifest` into the folder `to`. `done` is called with the number of records encoded since its
+/// Encodes all splits of `manifest` into the folder `to`: texts in at most `max_length` tokens; contexts as a whole, to be
+/// read in windows of `max_length` tokens, of which neighbours share `stride`. `done` is called with the number of records encoded since its
 /// last call; its error ends the work. When it fails, the same call resumes after the last complete shard.
 ///
 /// Errors: 66, 65 for the manifest, its stores and texts; 73 when the folder holds other tokens; 74; and those of `done`.
 pub fn tokenize(
     manifest: &Path,
     tokenizer: &Tokenizer,
-    max_length: usize,
+    [max_length, stride]: [usize; 2],
     to: &Path,
     mut done: impl FnMut(usize) -> Result<()>,
 ) -> Result<Vec<TokenSet>> {
     let sets = TextSet::open_all(manifest)?;
+    let tokenizers = [tokenizer, &tokenizer.unlimited()];
     sets[0].stores().iter().try_for_each(RecordStore::verify)?;
     create_folder(to)?;
     save_tokenizer(tokenizer, to)?;
     for set in sets.iter().filter(|set| !set.is_empty()) {
-        encode(set, tokenizer, max_length, to, &mut done)?;
+        encode(set, tokenizers, [max_length, stride], to, &mut done)?;
     }
     let sets = sets.iter().filter(|set| !set.is_empty());
     sets.map(|set| TokenSet::open(to, set.name())).collect()
@@ -86,19 +90,21 @@ fn save_tokenizer(tokenizer: &Tokenizer, to: &Path) -> Result<()> {
 
 fn encode(
     set: &TextSet,
-    tokenizer: &Tokenizer,
-    max_length: usize,
+    tokenizers: [&Tokenizer; 2],
+    [max_length, stride]: [usize; 2],
     to: &Path,
     done: &mut impl FnMut(usize) -> Result<()>,
 ) -> Result<()> {
-    let kind = set.content().clone();
+    let (kind, tokenizer) = (set.content().clone(), tokenizers[0]);
     let info = TokenInfo {
         labels: kind.labels,
         multi_label: kind.multi_label,
         pairs: kind.pairs,
+        answers: kind.answers,
         vocabulary: tokenizer.vocabulary(),
         special: tokenizer.special().clone(),
         max_length,
+        stride: if kind.answers { stride } else { 0 },
         tokenizer_hash: tokenizer.hash().into(),
     };
     let all = |has: fn(&TextStore) -> bool| set.stores().iter().all(has);
@@ -109,13 +115,15 @@ fn encode(
         stores: set.stores().iter().map(|store| store.hash().into()).collect(),
         groups: all(|store| store.description().columns.group.is_some()),
         ids: all(|store| store.description().columns.id.is_some()),
+        questions: kind.answers && all(|store| store.description().columns.text.is_some()),
         records: set.len(),
     };
     let mut sizes = Sizes::default();
     for i in 0..set.len() {
         let (store, record) = set.locate(i);
-        let bytes: usize = store.texts(record).iter().flatten().map(|text| text.len()).sum();
-        sizes.add(bytes as u64 + TOKEN * (bytes + 4).min(max_length) as u64);
+        let bytes = store.all_texts(record).len();
+        let tokens = if description.info.answers { bytes + 8 } else { (bytes + 4).min(max_length) };
+        sizes.add(bytes as u64 + TOKEN * tokens as u64);
     }
     let (folder, arrays) = (store_path(to, set.name()), Arrays::new(&description));
     let layout = arrays.layout(set.len(), sizes.shard_records());
@@ -132,27 +140,56 @@ fn encode(
             )),
         },
     )?;
-    writer.fill(|range| shard(set, tokenizer, &arrays, range, done))?;
+    let info = &description.info;
+    writer.fill(|range| shard(set, tokenizers, info, &arrays, range, done))?;
     writer.save()
 }
 
 /// The bytes of the arrays of some records.
 fn shard(
     set: &TextSet,
-    tokenizer: &Tokenizer,
+    [tokenizer, unlimited]: [&Tokenizer; 2],
+    info: &TokenInfo,
     arrays: &Arrays,
     range: Range<usize>,
     done: &mut impl FnMut(usize) -> Result<()>,
 ) -> Result<(Vec<Vec<u8>>, Counts)> {
     let [mut ids, mut offsets, mut types] = [0; 3].map(|_| Ragged::default());
-    let mut texts: [Ragged; 4] = Default::default();
-    let (mut sources, mut labels) = (Vec::<u8>::new(), Vec::<u8>::new());
+    let [mut text_ids, mut text_types] = [0; 2].map(|_| Ragged::default());
+    let mut texts: [Ragged; RAGGED.len()] = Default::default();
+    let [mut sources, mut labels, mut contexts, mut answers] = [0; 4].map(|_| Vec::<u8>::new());
     let mut counts = Counts::default();
     let unk = tokenizer.special().unk;
     let records: Vec<(&TextStore, usize)> = range.clone().map(|i| set.locate(i)).collect();
     for batch in records.chunks(BATCH) {
         let pairs: Vec<[Option<&str>; 2]> = batch.iter().map(|(s, i)| s.texts(*i)).collect();
-        for ((store, i), encoded) in batch.iter().zip(tokenizer.encode_all(&pairs)?) {
+        let of_texts = match !info.answers || info.is_joint() {
+            true => tokenizer.encode_all(&pairs)?,
+            false => Vec::new(),
+        };
+        for encoded in of_texts.iter().filter(|_| info.is_joint()) {
+            text_ids.push(&encoded.ids);
+            text_types.push(&encoded.types);
+            counts.truncated += usize::from(encoded.truncated);
+        }
+        let records = match info.answers {
+            true => unlimited.encode_all(&with_contexts(batch, info))?,
+            false => of_texts,
+        };
+        for ((store, i), encoded) in batch.iter().zip(records) {
+            if info.answers && !fits(encoded.ids.len(), encoded.last.clone(), info) {
+                let (file, line) = (store.origin(*i).0.display(), store.line(*i));
+                return Err(Error::data(format!(
+                    "{file}: line {line}: the question leaves no room for the context in {} tokens, {} of them shared by \
+                     neighbouring windows; raise --max-length, or lower --stride",
+                    info.max_length, info.stride
+                )));
+            }
+            contexts.extend(bytemuck::cast_slice::<i32, u8>(
+                &[encoded.last.start, encoded.last.end].map(|at| at as i32),
+            ));
+            let answer = store.answer(*i).map_or(NO_ANSWER, |found| found.map(|at| at as i32));
+            answers.extend(bytemuck::cast_slice::<i32, u8>(&answer));
             ids.push(&encoded.ids);
             offsets.push(&encoded.offsets);
             types.push(&encoded.types);
@@ -164,7 +201,7 @@ fn shard(
             sources.extend((*i as u64).to_le_bytes());
             labels.extend(bytemuck::cast_slice::<i32, u8>(store.label(*i)));
             let [text, text2] = store.texts(*i);
-            let own = [text, text2, store.group_name(*i), store.id(*i)];
+            let own = [text, text2, store.group_name(*i), store.id(*i), store.context(*i)];
             for (ragged, own) in texts.iter_mut().zip(own) {
                 ragged.push(own.unwrap_or_default().as_bytes());
             }
@@ -174,6 +211,26 @@ fn shard(
     let used = texts.into_iter().zip(arrays.texts).filter(|(_, place)| place.is_some());
     let (ends, bytes): (Vec<_>, Vec<_>) = used.map(|(own, _)| (own.ends, own.items)).unzip();
     let label = arrays.label.map(|_| labels);
-    let head = [ids.ends].into_iter().chain(ends).chain([sources, ids.items, offsets.items]);
-    Ok((head.chain(label).chain([types.items]).chain(bytes).collect(), counts))
+    let joint = |bytes: Vec<u8>| info.is_joint().then_some(bytes);
+    let numbers = [ids.ends].into_iter().chain(ends).chain(joint(text_ids.ends));
+    let numbers = numbers.chain([sources, ids.items, offsets.items]).chain(label);
+    let of_contexts = [contexts, answers].into_iter().filter(|_| info.answers);
+    let numbers = numbers.chain(of_contexts).chain(joint(text_ids.items));
+    let small = [types.items].into_iter().chain(joint(text_types.items)).chain(bytes);
+    Ok((numbers.chain(small).collect(), counts))
+}
+
+/// What is encoded of records with contexts: the question and the context, or the context alone.
+fn with_contexts<'a>(
+    records: &[(&'a TextStore, usize)],
+    info: &TokenInfo,
+) -> Vec<[Option<&'a str>; 2]> {
+    let of = |(store, i): &(&'a TextStore, usize)| {
+        let (question, context) = (store.texts(*i)[0], store.context(*i));
+        match question.filter(|_| !info.is_joint()) {
+            Some(question) => [Some(question), context],
+            None => [context, None],
+        }
+    };
+    records.iter().map(of).collect()
 }

@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use std::ops::Range;
 use std::path::Path;
 use tokenizers::models::bpe::BPE;
 use tokenizers::models::wordpiece::WordPiece;
@@ -41,6 +42,8 @@ pub struct Encoded {
     pub types: Vec<u8>,
     /// The first character of each in its text, and the one after its last; 0 and 0 for special tokens.
     pub offsets: Vec<[i32; 2]>,
+    /// Where the tokens of the last text are, without special tokens.
+    pub last: Range<usize>,
     /// Whether tokens beyond the largest length were left out.
     pub truncated: bool,
 }
@@ -97,6 +100,14 @@ impl Tokenizer {
         Ok(Self { inner, special, vocabulary, json, hash })
     }
 
+    /// The same without a largest length.
+    pub fn unlimited(&self) -> Self {
+        let mut inner = self.inner.clone();
+        // Only a stride that exceeds the length is an error.
+        let _ = inner.with_truncation(None);
+        Self { inner, ..self.clone() }
+    }
+
     /// Number of ids: one more than the largest.
     pub fn vocabulary(&self) -> usize {
         self.vocabulary
@@ -151,8 +162,16 @@ fn encoded(found: &Encoding) -> Result<Encoded> {
     let ids = found.get_ids().iter().map(|id| number(*id as usize)).collect::<Result<_>>()?;
     let types = found.get_type_ids().iter().map(|t| u8::try_from(*t).map_err(|_| wrong(())));
     let offsets = found.get_offsets().iter().map(|(a, b)| Ok([number(*a)?, number(*b)?]));
+    // Where a tokenizer says nothing of its sequences, they are what it did not add.
+    let (added, sequences) = (found.get_special_tokens_mask(), found.get_sequence_ids());
+    let number = found.n_sequences().saturating_sub(1);
+    let of_last = |i: &usize| sequences[*i] == Some(number) && added[*i] == 0;
+    let start = (0..added.len()).find(of_last).unwrap_or(0);
+    let end = (start..added.len()).rev().find(of_last).map_or(start, |last| last + 1);
+    let last = start..end;
     Ok(Encoded {
         ids,
+        last,
         types: types.collect::<Result<_>>()?,
         offsets: offsets.collect::<Result<_>>()?,
         truncated: !found.get_overflowing().is_empty(),

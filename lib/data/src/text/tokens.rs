@@ -2,14 +2,16 @@
 //!
 //! A folder of tokens has a store for each split, named after it, and the tokenizer as tokenizer.json.
 
-use super::store::TextKind;
+use super::store::{RAGGED, TextKind, answer};
 use super::tokenizer::SpecialTokens;
+use super::windows::fits;
 use crate::inputs::InputFile;
 use crate::provenance::Provenance;
 use crate::seal::SealedFile;
 use crate::split::SplitName;
 use crate::store::{RecordArray, Store, StoreLayout};
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use tensor::FileDtype;
 use unix::{Error, Result};
@@ -30,12 +32,18 @@ pub struct TokenInfo {
     pub multi_label: bool,
     /// Whether a record has two texts.
     pub pairs: bool,
+    /// Whether a record has a context in which an answer is to be found.
+    #[serde(default)]
+    pub answers: bool,
     /// Number of ids of the tokenizer.
     pub vocabulary: usize,
     /// Its special tokens.
     pub special: SpecialTokens,
-    /// Largest number of tokens of a record.
+    /// Largest number of tokens of a text, and of a window of a context.
     pub max_length: usize,
+    /// Tokens that neighbouring windows of a context share.
+    #[serde(default)]
+    pub stride: usize,
     /// BLAKE3 hash of tokenizer.json.
     pub tokenizer_hash: String,
 }
@@ -43,8 +51,15 @@ pub struct TokenInfo {
 impl TokenInfo {
     /// Its labels and number of texts.
     pub fn kind(&self) -> TextKind {
-        let Self { labels, multi_label, pairs, .. } = self;
-        TextKind { labels: labels.clone(), multi_label: *multi_label, pairs: *pairs }
+        let Self { labels, multi_label, pairs, answers, .. } = self;
+        let (labels, multi_label, pairs, answers) =
+            (labels.clone(), *multi_label, *pairs, *answers);
+        TextKind { labels, multi_label, pairs, answers }
+    }
+
+    /// Whether records have both a text with a label, and a context with an answer.
+    pub fn is_joint(&self) -> bool {
+        self.answers && !self.labels.is_empty()
     }
 }
 
@@ -57,9 +72,11 @@ pub(super) struct Description {
     pub manifest: String,
     /// BLAKE3 hashes of its stores of texts.
     pub stores: Vec<String>,
-    /// Whether records have groups and ids.
+    /// Whether records have groups, ids, and questions about their contexts.
     pub groups: bool,
     pub ids: bool,
+    #[serde(default)]
+    pub questions: bool,
     pub records: usize,
 }
 
@@ -83,18 +100,26 @@ pub(super) struct Arrays {
     pub label: Option<usize>,
     pub source: usize,
     pub types: usize,
-    /// Text, text2, group and id.
-    pub texts: [Option<usize>; 4],
+    /// The tokens of the context within those of the record, and the characters of the answer within the context.
+    pub context: Option<usize>,
+    pub answer: Option<usize>,
+    /// Ids and segments of the text with the label, of a record that has a context as well.
+    pub of_text: Option<[usize; 2]>,
+    /// Text, text2, group, id and context.
+    pub texts: [Option<usize>; 5],
 }
 
 impl Arrays {
     pub fn new(description: &Description) -> Self {
-        let Description { info, groups, ids, .. } = description;
-        let names = [("text", true), ("text2", info.pairs), ("group", *groups), ("id", *ids)];
+        let Description { info, groups, ids, questions, .. } = description;
+        let has_text = !info.answers || info.is_joint() || *questions;
+        let has = [has_text, info.pairs, *groups, *ids, info.answers];
         let names: Vec<(usize, &str)> =
-            (0..4).filter(|k| names[*k].1).map(|k| (k, names[k].0)).collect();
+            RAGGED.into_iter().enumerate().filter(|(k, _)| has[*k]).collect();
         let mut all = vec![RecordArray::ends("tokens.ends")];
         all.extend(names.iter().map(|(_, name)| RecordArray::ends(&format!("{name}.ends"))));
+        let ends_of_text = all.len();
+        all.extend(info.is_joint().then(|| RecordArray::ends("text_tokens.ends")));
         let add = |all: &mut Vec<RecordArray>, array: RecordArray| {
             all.push(array);
             all.len() - 1
@@ -105,13 +130,21 @@ impl Arrays {
         let length = info.kind().label_len();
         let label = RecordArray::fixed("label", FileDtype::I32, &[length]);
         let label = (length > 0).then(|| add(&mut all, label));
+        // In the order of the sizes of their elements, so that all are aligned.
+        let pair = |name| RecordArray::fixed(name, FileDtype::I32, &[2]);
+        let context = info.answers.then(|| add(&mut all, pair("context_tokens")));
+        let answer = info.answers.then(|| add(&mut all, pair("answer")));
+        let of_text = |name, dtype| RecordArray::ragged(name, dtype, &[], ends_of_text);
+        let text_ids = info.is_joint().then(|| add(&mut all, of_text("text_ids", FileDtype::I32)));
         let types = add(&mut all, RecordArray::ragged("types", FileDtype::U8, &[], 0));
-        let mut texts = [None; 4];
+        let of_text =
+            text_ids.map(|ids| [ids, add(&mut all, of_text("text_types", FileDtype::U8))]);
+        let mut texts = [None; 5];
         for (number, (kind, name)) in names.into_iter().enumerate() {
             let array = RecordArray::ragged(name, FileDtype::U8, &[], number + 1);
             texts[kind] = Some(add(&mut all, array));
         }
-        Self { all, ids: token_ids, offsets, label, source, types, texts }
+        Self { all, ids: token_ids, offsets, label, source, types, context, answer, of_text, texts }
     }
 
     pub fn layout(&self, records: usize, shard_records: usize) -> StoreLayout {
@@ -160,7 +193,13 @@ impl TokenSet {
         for i in 0..set.len() {
             let (ids, length) = (set.ids(i), set.ids(i).len());
             let offsets_fit = set.offsets(i).iter().all(|[a, b]| 0 <= *a && a <= b);
-            if length == 0 || length > info.max_length || !ids.iter().all(is_id) || !offsets_fit {
+            let length_fits = match info.answers {
+                false => length > 0 && length <= info.max_length,
+                true => fits(length, set.context_tokens(i), info),
+            };
+            let of_text = set.of_text(i).0;
+            let text_fits = of_text.len() <= info.max_length && of_text.iter().all(is_id);
+            if !length_fits || !ids.iter().all(is_id) || !offsets_fit || !text_fits {
                 return Err(damaged(&format!("the tokens of record {i} are damaged")));
             }
             if !kind.has_label(set.label(i)) {
@@ -205,7 +244,7 @@ impl TokenSet {
         (0..self.len()).map(|i| (self.ids(i), self.types(i))).collect()
     }
 
-    /// The characters of each token of record `i` in its text: the first, and one after the last; 0 and 0 for special
+    /// The characters of each token of record `i` in its text or context: the first, and one after the last; 0 and 0 for special
     /// tokens. Panics when out of range.
     pub fn offsets(&self, i: usize) -> &[[i32; 2]] {
         bytemuck::cast_slice(self.store.bytes(self.arrays.offsets, i))
@@ -215,6 +254,26 @@ impl TokenSet {
     pub fn label(&self, i: usize) -> &[i32] {
         let label = self.arrays.label;
         label.map_or(&[], |label| bytemuck::cast_slice(self.store.bytes(label, i)))
+    }
+
+    /// Where the tokens of the context of record `i` are among its tokens; before and after them are a question and special
+    /// tokens. Panics when out of range.
+    pub fn context_tokens(&self, i: usize) -> Range<usize> {
+        let found: Option<&[i32]> =
+            self.arrays.context.map(|array| bytemuck::cast_slice(self.store.bytes(array, i)));
+        found.map_or(0..0, |range| range[0].max(0) as usize..range[1].max(0) as usize)
+    }
+
+    /// The first character of the answer to record `i` in its context, and the one after the last; None if there is no
+    /// answer. Panics when out of range.
+    pub fn answer(&self, i: usize) -> Option<[usize; 2]> {
+        answer(self.store.bytes(self.arrays.answer?, i))
+    }
+
+    /// Ids and segments of the text of record `i` that has the label, of records with a context. Panics when out of range.
+    pub fn of_text(&self, i: usize) -> (&[i32], &[u8]) {
+        let Some([ids, types]) = self.arrays.of_text else { return (&[], &[]) };
+        (bytemuck::cast_slice(self.store.bytes(ids, i)), self.store.bytes(types, i))
     }
 
     /// The texts of record `i`; the second one only of pairs. Panics when out of range.
@@ -230,6 +289,17 @@ impl TokenSet {
     /// The id of record `i`, if ids were given. Panics when out of range.
     pub fn id(&self, i: usize) -> Option<&str> {
         self.text_of(3, i)
+    }
+
+    /// The context of record `i`, if records have one. Panics when out of range.
+    pub fn context(&self, i: usize) -> Option<&str> {
+        self.text_of(4, i)
+    }
+
+    /// All texts of record `i`, one per line. Panics when out of range.
+    pub fn all_texts(&self, i: usize) -> String {
+        let [text, text2] = self.texts(i);
+        [text, text2, self.context(i)].into_iter().flatten().collect::<Vec<_>>().join("\n")
     }
 
     fn text_of(&self, kind: usize, i: usize) -> Option<&str> {

@@ -22,10 +22,9 @@ pub fn vocabulary(set: &TextSet, size: usize, to: &Path) -> Result<usize> {
     let mut counts: HashMap<String, u64> = HashMap::new();
     for i in 0..set.len() {
         let (store, record) = set.locate(i);
-        for text in store.texts(record).into_iter().flatten() {
-            for word in words(text).map_err(|cause| Error::data(format!("record {i}: {cause}")))? {
-                *counts.entry(word).or_default() += 1;
-            }
+        let found = words(&store.all_texts(record));
+        for word in found.map_err(|cause| Error::data(format!("record {i}: {cause}")))? {
+            *counts.entry(word).or_default() += 1;
         }
     }
     let characters: BTreeSet<char> = counts.keys().flat_map(|word| word.chars()).collect();

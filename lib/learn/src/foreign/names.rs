@@ -19,6 +19,8 @@ pub struct NameMap {
     pub keep: Vec<String>,
     /// Name patterns of tensors, after renaming, that are ignored if the model has no such parameter.
     pub optional: Vec<String>,
+    /// Rules PARAMETER=OTHER as in `map`: a parameter of the model that the file lacks is read like the other one.
+    pub copy: Vec<String>,
 }
 
 /// Name and shape of a tensor.
@@ -35,8 +37,9 @@ impl NameMap {
         given: &[Named],
         wanted: &[Named],
     ) -> Result<Vec<Option<usize>>> {
-        let rules: Vec<(&str, &str)> =
-            self.map.iter().map(|rule| parse(rule)).collect::<Result<_>>()?;
+        let [rules, copies] = [&self.map, &self.copy]
+            .map(|rules| rules.iter().map(|rule| parse(rule)).collect::<Result<Vec<_>>>());
+        let (rules, copies) = (rules?, copies?);
         let mut names: Vec<Option<String>> = Vec::new();
         let mut problems = Vec::new();
         for (own, _) in given {
@@ -60,7 +63,9 @@ impl NameMap {
                 pairs.push(None);
                 continue;
             }
-            let found = names.iter().position(|known| known.as_deref() == Some(*name));
+            let of = |name: &str| names.iter().position(|known| known.as_deref() == Some(name));
+            let copied = || copies.iter().find_map(|rule| of(&mapped(*rule, name)?));
+            let found = of(name).or_else(copied);
             match found {
                 None => problems.push(format!("missing: {name} {shape:?}")),
                 Some(at) if given[at].1 != *shape => problems.push(format!(
@@ -127,6 +132,16 @@ mod tests {
         for bad in ["a", "=b", "*.*=*", "a=*"] {
             assert!(parse(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn two_parameters_read_one_tensor() {
+        let names: NameMap =
+            serde_json::from_str(r#"{"map": ["a.*=b.*"], "copy": ["c.*=*"]}"#).unwrap();
+        let (given, wanted): ([Named; 2], [Named; 3]) =
+            ([("a.w", &[2]), ("c.d", &[3])], [("b.w", &[2]), ("c.b.w", &[2]), ("c.d", &[3])]);
+        let found = names.pair(Path::new("x"), &given, &wanted).unwrap();
+        assert_eq!(found, [Some(0), Some(0), Some(1)]);
     }
 
     #[test]

@@ -108,6 +108,10 @@ enum Accumulator {
     Nrmse(Sums),
     /// [`Confusion::metrics`].
     Confusion(Confusion),
+    /// The F1 of one class, from its true positives, predictions and samples.
+    F1 { hits: u64, predicted: u64, support: u64 },
+    /// The mean of other metrics.
+    MeanOf(Vec<String>),
     /// [`ChannelErrors::metrics`], overall and by channel.
     Regression(RegressionErrors),
 }
@@ -119,6 +123,10 @@ impl Accumulator {
             Self::Mean { sum, weight } => vec![(name.into(), sum / weight)],
             Self::Nrmse(sums) => vec![(name.into(), sums.nrmse())],
             Self::Regression(errors) => errors.metrics(),
+            Self::F1 { hits, predicted, support } => {
+                vec![(name.into(), ClassScores::of_counts(*hits, *predicted, *support).f1)]
+            }
+            Self::MeanOf(_) => Vec::new(),
             Self::Confusion(confusion) => {
                 confusion.metrics().map(|(metric, value)| (format!("{name}{metric}"), value)).into()
             }
@@ -134,6 +142,14 @@ impl Accumulator {
             (Self::Nrmse(sums), Self::Nrmse(other)) => sums.merge(other),
             (Self::Confusion(counts), Self::Confusion(other)) => counts.merge(other),
             (Self::Regression(errors), Self::Regression(other)) => errors.merge(other),
+            (
+                Self::F1 { hits, predicted, support },
+                Self::F1 { hits: h, predicted: p, support: s },
+            ) => {
+                *hits += h;
+                *predicted += p;
+                *support += s;
+            }
             // A metric has the same kind everywhere a task adds to it.
             _ => {}
         }
@@ -173,6 +189,18 @@ impl Scores {
         let mut counts = Confusion::default();
         counts.add(truth, prediction);
         self.add(prefix, None, &Accumulator::Confusion(counts));
+    }
+
+    /// Counts the prediction of whether a sample is of the class whose F1 is called `name`.
+    pub fn f1(&mut self, name: &str, truth: bool, prediction: bool) {
+        let [hits, predicted, support] = [truth && prediction, prediction, truth].map(u64::from);
+        self.add(name, None, &Accumulator::F1 { hits, predicted, support });
+    }
+
+    /// Defines the metric `name` as the mean of others, which are no means of others themselves.
+    pub fn mean_of(&mut self, name: &str, others: &[&str]) {
+        let others = others.iter().map(|other| other.to_string()).collect();
+        self.add(name, None, &Accumulator::MeanOf(others));
     }
 
     /// Adds [`edit_distance`] divided by the length of the reference to the error rate `name`.
@@ -237,6 +265,12 @@ impl Scores {
             metrics.insert(format!("{name}_geometric_mean"), geometric_mean);
             metrics.insert(format!("{name}_p95"), quantile(values, 0.95));
         }
+        for (name, _, accumulator) in &self.entries {
+            if let Accumulator::MeanOf(others) = accumulator {
+                let values = others.iter().map(|other| metrics.get(other).unwrap_or(&f64::NAN));
+                metrics.insert(name.clone(), values.sum::<f64>() / others.len() as f64);
+            }
+        }
         metrics
     }
 }
@@ -258,6 +292,8 @@ mod tests {
                 scores.nrmse("error", group, &[x as f32, 0.0], &[0.0, 1.0]);
                 scores.confusion("", id as usize, usize::from(id == 1));
                 scores.error_rate("cer", b"abc", b"bcde");
+                scores.f1("f1", id > 0, id > 1);
+                scores.mean_of("both", &["f1", "quality"]);
                 scores.record("loss", id, if id == 0 { f64::INFINITY } else { x });
             }
             part

@@ -1,21 +1,32 @@
-//! Batches of texts of different lengths.
+//! Batches of texts of different lengths, and the encoder that reads them.
 
-use super::encoder::Tokens;
+use super::encoder::{Encoder, EncoderConfig, Tokens};
+use data::text::TokenInfo;
+use learn::adapt::Lora;
 use learn::forward::Forward;
+use learn::params::Builder;
 use learn::task::Batch;
-use tensor::Tensor;
+use tensor::{Tensor, Var};
 use unix::Result;
+
+/// Token ids and segments of a text.
+pub type Text<'a> = (&'a [i32], &'a [u8]);
 
 /// Sequences are padded to a multiple of this length, which kernels like.
 const MULTIPLE: usize = 8;
 /// Added to the states of padding before a maximum.
 const HIDDEN: f32 = -1e30;
 
-/// A batch of texts, given as token ids and segments, padded with `padding` to a multiple of 8 of the longest. `first` is
-/// the position of the first token. Its tensors: ids, types and positions, i32 [B, T]; lengths, i32 [B]; mean [B, 1, T], the
+/// A batch of texts, padded with `padding` to a multiple of 8 of the longest. `first` is the position of the first token.
+/// Its tensors: ids, types and positions, i32 [B, T]; lengths, i32 [B]; mean [B, 1, T], the
 /// weights of a mean over the tokens of each text; hidden [B, T, 1], 0 at tokens and -1e30 at padding. Its weight is the
 /// number of texts.
-pub fn padded(texts: &[(&[i32], &[u8])], padding: i32, first: usize) -> Batch {
+pub fn padded(texts: &[Text], padding: i32, first: usize) -> Batch {
+    with_texts(Batch::new(texts.len() as f64), "", texts, padding, first)
+}
+
+/// The batch with the tensors of [`padded`], whose names begin with `prefix`.
+pub fn with_texts(batch: Batch, prefix: &str, texts: &[Text], padding: i32, first: usize) -> Batch {
     let longest = texts.iter().map(|(ids, _)| ids.len()).max().unwrap_or(0);
     let (count, width) = (texts.len(), longest.max(1).next_multiple_of(MULTIPLE));
     let mut ids = vec![padding; count * width];
@@ -36,20 +47,77 @@ pub fn padded(texts: &[(&[i32], &[u8])], padding: i32, first: usize) -> Batch {
         }
     }
     let lengths: Vec<i32> = texts.iter().map(|(ids, _)| ids.len() as i32).collect();
-    Batch::new(count as f64)
-        .with("ids", Tensor::from_slice(&ids, &[count, width]))
-        .with("types", Tensor::from_slice(&types, &[count, width]))
-        .with("positions", Tensor::from_slice(&positions, &[count, width]))
-        .with("lengths", Tensor::from_slice(&lengths, &[count]))
-        .with("mean", Tensor::from_slice(&mean, &[count, 1, width]))
-        .with("hidden", Tensor::from_slice(&hidden, &[count, width, 1]))
+    let name = |name: &str| format!("{prefix}{name}");
+    batch
+        .with(name("ids"), Tensor::from_slice(&ids, &[count, width]))
+        .with(name("types"), Tensor::from_slice(&types, &[count, width]))
+        .with(name("positions"), Tensor::from_slice(&positions, &[count, width]))
+        .with(name("lengths"), Tensor::from_slice(&lengths, &[count]))
+        .with(name("mean"), Tensor::from_slice(&mean, &[count, 1, width]))
+        .with(name("hidden"), Tensor::from_slice(&hidden, &[count, width, 1]))
+}
+
+/// An encoder, and what it needs to know of the tokens.
+#[derive(Clone, Debug)]
+pub struct TextEncoder {
+    encoder: Encoder,
+    /// Id of the padding token.
+    padding: i32,
+    /// Position of the first token.
+    first: usize,
+}
+
+/// The last hidden states of texts, and what heads need beside them.
+pub struct States {
+    /// [B, T, H]; those of padding have no meaning.
+    pub states: Var,
+    /// The weights of a mean over the tokens of each text, [B, 1, T].
+    pub mean: Var,
+    /// 0 at tokens and -1e30 at padding, [B, T, 1].
+    pub hidden: Var,
+    /// Lengths of the texts, i32 [B].
+    pub lengths: Var,
+}
+
+impl TextEncoder {
+    /// For tokens of this kind.
+    pub fn new(
+        b: &mut Builder,
+        config: &EncoderConfig,
+        lora: Option<&Lora>,
+        info: &TokenInfo,
+    ) -> Self {
+        let padding = info.special.padding;
+        Self {
+            encoder: b.adapted(lora, |b| Encoder::new(b, config, info.vocabulary)),
+            padding,
+            first: config.first_position(padding as usize),
+        }
+    }
+
+    /// Adds texts to a batch, whose tensors get names that begin with `prefix`.
+    pub fn add(&self, batch: Batch, prefix: &str, texts: &[Text]) -> Batch {
+        with_texts(batch, prefix, texts, self.padding, self.first)
+    }
+
+    /// The states of the texts with these names.
+    pub fn forward(&self, forward: &Forward, batch: &Batch, prefix: &str) -> Result<States> {
+        let tokens = Tokens::of(batch, forward, prefix)?;
+        let input = |name: &str| batch.input(forward, &format!("{prefix}{name}"));
+        Ok(States {
+            states: self.encoder.forward(forward, &tokens)?,
+            mean: input("mean")?,
+            hidden: input("hidden")?,
+            lengths: tokens.lengths,
+        })
+    }
 }
 
 impl Tokens {
-    /// Those of a batch that [`padded`] made.
-    pub fn of(batch: &Batch, forward: &Forward) -> Result<Self> {
-        let [ids, types, positions, lengths] =
-            ["ids", "types", "positions", "lengths"].map(|name| batch.input(forward, name));
+    /// Those of a batch that [`padded`] or [`TextEncoder::add`] made.
+    pub fn of(batch: &Batch, forward: &Forward, prefix: &str) -> Result<Self> {
+        let input = |name: &str| batch.input(forward, &format!("{prefix}{name}"));
+        let [ids, types, positions, lengths] = ["ids", "types", "positions", "lengths"].map(input);
         Ok(Self { ids: ids?, types: types?, positions: positions?, lengths: lengths? })
     }
 }

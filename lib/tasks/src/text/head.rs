@@ -1,5 +1,6 @@
 //! Pooling of the states of tokens, and the classification head.
 
+use super::batch::States;
 use super::encoder::{EncoderConfig, Kind};
 use learn::forward::Forward;
 use learn::nn::Linear;
@@ -80,6 +81,29 @@ impl HeadConfig {
     }
 }
 
+/// Layers with so many features, each with the activation; named as in a torch.nn.Sequential of linear layers,
+/// activations and dropouts.
+pub(super) fn hidden_layers(
+    b: &mut Builder,
+    head: &str,
+    mut inputs: usize,
+    dims: &[usize],
+    activation: HeadActivation,
+) -> Vec<Linear> {
+    let activation = match activation {
+        HeadActivation::Gelu => Activation::Gelu,
+        HeadActivation::Relu => Activation::Relu,
+        HeadActivation::Silu => Activation::Silu,
+    };
+    let layer = |(at, size): (usize, &usize)| {
+        let name = format!("{head}.hidden_layers.{}", 3 * at);
+        let layer = Linear::new(b, &name, inputs, *size).then(activation);
+        inputs = *size;
+        layer
+    };
+    dims.iter().enumerate().map(layer).collect()
+}
+
 /// Pooling and layers. Their names are those of transformers for heads without hidden layers.
 #[derive(Clone, Debug)]
 pub struct Head {
@@ -119,20 +143,9 @@ impl Head {
             let weight = |b: &mut Builder| b.param("weight", &[1, width], Init::linear(width));
             (b.scope("classifier.attention", weight), encoder.num_attention_heads)
         });
-        let activation = match config.activation {
-            HeadActivation::Gelu => Activation::Gelu,
-            HeadActivation::Relu => Activation::Relu,
-            HeadActivation::Silu => Activation::Silu,
-        };
-        let mut inputs = width;
-        let layer = |(at, size): (usize, &usize)| {
-            // As in a torch.nn.Sequential of linear layer, activation and dropout.
-            let name = format!("classifier.hidden_layers.{}", 3 * at);
-            let layer = Linear::new(b, &name, inputs, *size).then(activation);
-            inputs = *size;
-            layer
-        };
-        let hidden: Vec<Linear> = config.hidden_dims.iter().enumerate().map(layer).collect();
+        let dims = &config.hidden_dims;
+        let hidden = hidden_layers(b, "classifier", width, dims, config.activation);
+        let inputs = dims.last().copied().unwrap_or(width);
         let name = match (hidden.is_empty(), is_roberta) {
             (true, true) => "classifier.out_proj",
             (true, false) => "classifier",
@@ -143,15 +156,14 @@ impl Head {
         Self { pooling, drops_first: is_roberta, first, scores, hidden, output, dropout }
     }
 
-    /// States [B, T, H] -> logits [B, outputs]; `weights` [B, 1, T] are those of a mean over the tokens of each text, zero
-    /// at padding, `hidden` [B, T, 1] is 0 at tokens and a large negative number at padding, and `lengths` [B] are the
-    /// lengths of the texts, i32.
-    pub fn forward(
-        &self,
-        forward: &Forward,
-        states: &Var,
-        [weights, hidden, lengths]: [&Var; 3],
-    ) -> Result<Var> {
+    /// Logits [B, outputs] of texts.
+    pub fn forward(&self, forward: &Forward, texts: &States) -> Result<Var> {
+        self.output(forward, &self.pool(forward, texts)?)
+    }
+
+    /// The vector of each text, [B, H].
+    pub fn pool(&self, forward: &Forward, texts: &States) -> Result<Var> {
+        let States { states, mean: weights, hidden, lengths } = texts;
         let [batch, tokens, width] = [0, 1, 2].map(|axis| states.shape()[axis]);
         let pooled = match self.pooling {
             Pooling::Cls => forward.apply(Narrow { axis: 1, start: 0, length: 1 }, &[states])?,
@@ -174,11 +186,18 @@ impl Head {
             }
             x = first.forward(forward, &x)?;
         }
+        Ok(x)
+    }
+
+    /// Logits [B, outputs] of the vectors of texts.
+    pub fn output(&self, forward: &Forward, pooled: &Var) -> Result<Var> {
+        let mut x = pooled.clone();
         for layer in &self.hidden {
             x = layer.forward(forward, &forward.dropout(&x, self.dropout)?)?;
         }
         self.output.forward(forward, &forward.dropout(&x, self.dropout)?)
     }
+
     /// The mean of the states of the tokens of each text, weighted by the softmax of their scores, [B, 1, H].
     ///
     /// It is attention whose query is constant: in every head the first feature of each key is the score, times the

@@ -1,8 +1,17 @@
 //! The loss of classification: cross entropy with weights of classes and smoothed labels, or a focal loss.
 
+use super::classify::class;
+use super::sets::Sets;
+use data::text::TokenSet;
+use learn::forward::Forward;
+use learn::task::Batch;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::path::Path;
+use tensor::ops::cross_entropy::CrossEntropy;
+use tensor::{Tensor, Var};
 use unix::config::Violations;
+use unix::{Error, Result};
 
 /// Weights of the classes. The loss is Σ w(y)·l / Σ w(y), with the loss l of each text and its class y.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -108,6 +117,68 @@ impl ClassWeights {
         let present = counts.iter().filter(|count| **count > 0).count();
         let mean = all.iter().sum::<f64>() / present as f64;
         all.iter().map(|weight| weight / mean).collect()
+    }
+}
+
+/// The loss with the weights of the classes of some sets.
+pub(super) struct ClassLoss {
+    op: CrossEntropy,
+    /// Weight of each class, and the factor of its loss in addition (α of a focal loss).
+    weights: Vec<f64>,
+    factors: Vec<f64>,
+    mean: f64,
+}
+
+impl ClassLoss {
+    /// Errors: 78 for an α with other than two classes of the tokens in `folder`.
+    pub fn new(config: &ClassifyLoss, sets: &Sets, folder: &Path) -> Result<Self> {
+        let classes = sets.info().labels.len();
+        let mut counts = vec![0; classes];
+        sets.records().for_each(|(set, i)| counts[class(set, i)] += 1);
+        if config.focal.is_some_and(|focal| focal.alpha.is_some()) && classes != 2 {
+            return Err(Error::config(format!(
+                "loss.focal.alpha is for two labels, but {} has {classes}; use loss.class_weights",
+                folder.display()
+            )));
+        }
+        let op = CrossEntropy {
+            smoothing: config.label_smoothing,
+            gamma: config.focal.map_or(0.0, |focal| focal.gamma),
+            ..CrossEntropy::default()
+        };
+        let weights = config.class_weights.of(&counts);
+        let factors = config.focal.map_or(vec![1.0; classes], |focal| focal.factors(classes));
+        let total: f64 = counts.iter().zip(&weights).map(|(n, weight)| *n as f64 * weight).sum();
+        let mean = total / counts.iter().sum::<usize>() as f64;
+        Ok(Self { op, weights, factors, mean })
+    }
+
+    /// The mean weight over the records.
+    pub fn mean(&self) -> f64 {
+        self.mean
+    }
+
+    /// The batch with the classes of these records and their weights; and the sum of the weights, by which the loss is
+    /// divided.
+    pub fn add(&self, batch: Batch, records: &[(&TokenSet, usize)]) -> (Batch, f64) {
+        let classes: Vec<i32> = records.iter().map(|(set, i)| class(set, *i) as i32).collect();
+        let of = |all: &[f64]| -> Vec<f32> {
+            classes.iter().map(|class| all[*class as usize] as f32).collect()
+        };
+        let (weights, factors) = (of(&self.weights), of(&self.factors));
+        let total = weights.iter().map(|weight| f64::from(*weight)).sum();
+        let weights: Vec<f32> = weights.iter().zip(factors).map(|(w, factor)| w * factor).collect();
+        let batch = batch
+            .with("classes", Tensor::from_slice(&classes, &[classes.len()]))
+            .with("weights", Tensor::from_slice(&weights, &[weights.len()]));
+        (batch, total)
+    }
+
+    /// The weighted sum of the losses of logits [B, classes].
+    pub fn of(&self, forward: &Forward, batch: &Batch, logits: &Var) -> Result<Var> {
+        let [classes, weights] =
+            [batch.input(forward, "classes")?, batch.input(forward, "weights")?];
+        forward.apply(self.op, &[logits, &classes, &weights])
     }
 }
 

@@ -1,4 +1,5 @@
-//! Texts: classification with the encoders of BERT and RoBERTa, its metrics, and baselines without an encoder.
+//! Texts: classes of texts and answers in contexts with the encoders of BERT and RoBERTa, their metrics, and baselines
+//! without an encoder.
 
 pub mod baselines;
 mod batch;
@@ -7,17 +8,25 @@ pub mod classify;
 pub mod encoder;
 pub mod export;
 pub mod head;
+pub mod joint;
 pub mod loss;
 pub mod metrics;
 mod mistakes;
 mod predict;
 pub mod pretrained;
+mod scores;
+mod sets;
+pub mod span;
 mod trained;
 
-pub use batch::padded;
+pub use batch::{States, Text, TextEncoder, padded, with_texts};
 pub use calibrated::{Logits, calibrated};
-pub use classify::{ClassifyConfig, ClassifyTask, classes};
+pub use classify::{Classifier, ClassifyConfig, ClassifyTask, classes};
+pub use joint::{Joint, JointModel, JointTask};
 pub use mistakes::mistakes;
 pub use predict::{NewText, TextPredictor};
+pub use scores::TextScores;
+pub use sets::{TextData, open_sets};
+pub use span::{SpanFinder, SpanScores, SpanTask};
 pub(crate) use trained::refuse;
-pub use trained::{TextScores, TrainedClassifier, open_sets, protocol};
+pub use trained::{TextModel, TrainedText};

@@ -1,8 +1,9 @@
 //! The labels of new texts.
 
-use super::classify::{ClassifyData, ClassifyTask};
+use super::classify::{Classifier, ClassifyTask};
 use super::metrics::{predicted_classes, softmax};
-use super::trained::TrainedClassifier;
+use super::sets::TextData;
+use super::trained::TrainedText;
 use crate::trained::Opener;
 use data::split::SplitName;
 use data::text::{TokenSet, Tokenizer};
@@ -29,7 +30,7 @@ pub struct NewText {
 /// A classifier with the tokenizer of its training.
 #[derive(Debug)]
 pub struct TextPredictor {
-    model: TrainedClassifier,
+    model: TrainedText<Classifier>,
     tokenizer: Tokenizer,
     labels: Vec<String>,
     pairs: bool,
@@ -61,7 +62,7 @@ impl TextPredictor {
     /// Restores a classifier and the tokenizer beside the tokens that it was trained with: those of its configuration, or
     /// of `--with tokens=FOLDER`.
     ///
-    /// Errors: those of [`TrainedClassifier::open`]; 66 when there are no tokens.
+    /// Errors: those of [`TrainedText::restore`]; 66 when there is no checkpoint or no tokens; 2 for a model of another task.
     pub fn open(path: &Path, opener: &Opener) -> Result<Self> {
         let parts = Parts::read(path, opener.weights)?;
         let checkpoint = parts.origin.checkpoint.display().to_string();
@@ -70,8 +71,13 @@ impl TextPredictor {
                 "--with {name}: {checkpoint} does not need a {name}"
             )));
         }
-        TrainedClassifier::require_task(&parts)?;
-        let data: ClassifyData = parts.section("data")?;
+        if parts.task != ClassifyTask::SPEC.name {
+            let task = &parts.task;
+            return Err(Error::usage(format!(
+                "{checkpoint}: a model of task {task} labels no texts"
+            )));
+        }
+        let data: TextData = parts.section("data")?;
         let folder = opener.with.first().map_or(&data.tokens, |(_, folder)| folder);
         let set = TokenSet::open(folder, SplitName::Train).map_err(|error| {
             error.context(format!(
@@ -80,7 +86,7 @@ impl TextPredictor {
         })?;
         let info = set.info();
         let tokenizer = Tokenizer::open(folder, info.max_length)?;
-        let model = TrainedClassifier::restore(&parts, opener, info, folder)?;
+        let model = TrainedText::restore(&parts, opener, info, folder)?;
         Ok(Self { model, tokenizer, labels: info.labels.clone(), pairs: info.pairs })
     }
 

@@ -202,13 +202,16 @@ fn rules(prefix: &str, names: &[&str], head: bool) -> Value {
     if !head {
         keep.extend(HEADS.map(|head| format!("{head}.*")));
     }
+    // Task joint has a second encoder, whose states a layer adds to.
+    keep.push("fusion.*".into());
     let has_pooler = names.iter().any(|name| name.starts_with(&format!("{given}pooler.")));
     if !has_pooler {
         keep.push(pooler.clone());
     }
     // RoBERTa's head has a layer of its own; with a mean or maximum over tokens, BERT's has none.
     let optional: Vec<String> = has_pooler.then_some(pooler).into_iter().collect();
-    json!({"map": map, "ignore": ignore, "keep": keep, "optional": optional})
+    let copy = ["context.*=*"];
+    json!({"map": map, "ignore": ignore, "keep": keep, "optional": optional, "copy": copy})
 }
 
 #[cfg(test)]
@@ -228,7 +231,8 @@ mod tests {
             rules("bert", &old, false),
             json!({
                 "map": ["bert.*.gamma=bert.*.weight", "bert.*.beta=bert.*.bias"],
-                "ignore": ["cls.*"], "keep": ["classifier.*", "pre_classifier.*", "qa_outputs.*"], "optional": ["bert.pooler.*"],
+                "ignore": ["cls.*"], "keep": ["classifier.*", "pre_classifier.*", "qa_outputs.*", "fusion.*"],
+                "optional": ["bert.pooler.*"], "copy": ["context.*=*"],
             })
         );
         let alone = ["embeddings.position_ids", "embeddings.LayerNorm.weight", "encoder.layer.0.x"];
@@ -236,7 +240,8 @@ mod tests {
             rules("roberta", &alone, false),
             json!({
                 "map": ["*=roberta.*"], "ignore": ["*position_ids"],
-                "keep": ["classifier.*", "pre_classifier.*", "qa_outputs.*", "roberta.pooler.*"], "optional": [],
+                "keep": ["classifier.*", "pre_classifier.*", "qa_outputs.*", "fusion.*", "roberta.pooler.*"],
+                "optional": [], "copy": ["context.*=*"],
             })
         );
     }

@@ -1,41 +1,84 @@
-//! A trained classifier of texts, and its evaluation.
+//! Trained models of texts.
 
-use super::baselines::{BagOfWords, Targets, constant, stratified};
-use super::classify::{Classifier, ClassifyModel, ClassifyTask, require_fit};
-use super::metrics::{Classification, Outcomes, Resampling, predicted_classes, softmax};
+use super::batch::Text;
+use super::classify::{Classifier, ClassifyModel, ClassifyTask};
+use super::joint::{Joint, JointModel, JointTask};
+use super::sets::{BUFFER, identity};
+use super::span::{Decoded, SpanFinder, SpanModel, SpanTask, decode, rows};
 use crate::trained::{Opener, TrainedModel};
-use data::split::SplitName;
-use data::text::{Similar, TokenInfo, TokenSet};
-use learn::task::{Buffers, Define};
+use data::text::{TokenInfo, TokenSet, Window};
+use learn::forward::Forward;
+use learn::params::Builder;
+use learn::task::Define;
 use learn::trained::{Origin, Parts, Trained};
-use serde_json::{Map, Value, json};
-use std::collections::HashMap;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
 use std::path::Path;
-use tensor::Tensor;
 use unix::{Context, Error, Result};
 
-/// Texts per forward run.
+/// Texts or windows per forward run.
 const BATCH: usize = 32;
-/// The buffer with the hash of tokenizer and labels.
-const BUFFER: &str = "tokenizer_and_labels";
+/// Answers that are kept for each record.
+const CANDIDATES: usize = 5;
 
-/// A classifier with its weights.
+/// A model of a task of texts, as it is restored.
+pub trait TextModel: Sized {
+    /// Section `model` of the configuration.
+    type Config: DeserializeOwned;
+    /// The name of the task.
+    const TASK: &'static str;
+
+    /// Registers its parameters.
+    fn build(b: &mut Builder, config: &Self::Config, info: &TokenInfo) -> Self;
+
+    /// Checks that it can read tokens of this kind, which are in `folder`. Errors: 78.
+    fn require_fit(config: &Self::Config, info: &TokenInfo, folder: &Path) -> Result<()>;
+}
+
+impl TextModel for Classifier {
+    type Config = ClassifyModel;
+    const TASK: &'static str = ClassifyTask::SPEC.name;
+
+    fn build(b: &mut Builder, config: &Self::Config, info: &TokenInfo) -> Self {
+        Self::new(b, config, info)
+    }
+
+    fn require_fit(config: &Self::Config, info: &TokenInfo, folder: &Path) -> Result<()> {
+        super::classify::require_fit(config, info, folder)
+    }
+}
+
+impl TextModel for SpanFinder {
+    type Config = SpanModel;
+    const TASK: &'static str = SpanTask::SPEC.name;
+
+    fn build(b: &mut Builder, config: &Self::Config, info: &TokenInfo) -> Self {
+        Self::new(b, config, info)
+    }
+
+    fn require_fit(config: &Self::Config, info: &TokenInfo, folder: &Path) -> Result<()> {
+        super::span::require_fit(config, info, folder)
+    }
+}
+
+impl TextModel for Joint {
+    type Config = JointModel;
+    const TASK: &'static str = JointTask::SPEC.name;
+
+    fn build(b: &mut Builder, config: &Self::Config, info: &TokenInfo) -> Self {
+        Self::new(b, config, info)
+    }
+
+    fn require_fit(config: &Self::Config, info: &TokenInfo, folder: &Path) -> Result<()> {
+        super::joint::require_fit(config, info, folder)
+    }
+}
+
+/// A model with its weights.
 #[derive(Clone, Debug)]
-pub struct TrainedClassifier {
-    trained: Trained<Classifier>,
+pub struct TrainedText<M> {
+    trained: Trained<M>,
     classes: usize,
-}
-
-/// The hash of tokenizer and labels as numbers that a checkpoint stores.
-fn identity(info: &TokenInfo) -> Vec<f32> {
-    let text = format!("{}\n{}", info.tokenizer_hash, info.labels.join("\n"));
-    blake3::hash(text.as_bytes()).as_bytes().iter().map(|byte| f32::from(*byte)).collect()
-}
-
-/// The buffers of a classifier for such tokens.
-pub(super) fn buffers(info: &TokenInfo) -> Buffers {
-    let values = identity(info);
-    vec![(BUFFER.into(), Tensor::from_slice(&values, &[values.len()]))]
 }
 
 /// Checks that the tokens in `folder` have the tokenizer and labels that a model was trained with. Errors: 65.
@@ -56,47 +99,30 @@ pub(super) fn require_tokens_of(parts: &Parts, info: &TokenInfo, folder: &Path) 
 /// Models of texts predict no fields.
 pub(crate) fn refuse(_: &Parts, _: &Opener) -> Result<Box<dyn TrainedModel>> {
     Err(Error::usage(
-        "the model classifies texts: give evaluate score a folder of ds-prep tokenize as --data, and evaluate predict a file \
+        "the model reads texts: give evaluate score a folder of ds-prep tokenize as --data, and evaluate predict a file \
          -o FILE.jsonl or -",
     ))
 }
 
-impl TrainedClassifier {
-    /// Restores the model of a checkpoint, or of the best one of a run, for tokens in `folder`.
+impl<M: TextModel> TrainedText<M> {
+    /// Restores the model of a checkpoint for tokens in `folder`.
     ///
-    /// Errors: 66 when there is no checkpoint; 65 when it is damaged, or its tokenizer or labels are not those of the
-    /// tokens; 2 when it is no classifier.
-    pub fn open(path: &Path, opener: &Opener, info: &TokenInfo, folder: &Path) -> Result<Self> {
-        let parts = Parts::read(path, opener.weights)?;
-        Self::require_task(&parts)?;
-        Self::restore(&parts, opener, info, folder)
-    }
-
-    /// Errors: 2 when the model is no classifier.
-    pub(super) fn require_task(parts: &Parts) -> Result<()> {
-        if parts.task == ClassifyTask::SPEC.name {
-            return Ok(());
-        }
-        let checkpoint = parts.origin.checkpoint.display();
-        Err(Error::usage(format!("{checkpoint}: a model of task {} reads no texts", parts.task)))
-    }
-
-    /// Restores the model of a checkpoint. Errors: 65 as in [`Self::open`].
-    pub(super) fn restore(
+    /// Errors: 65 when it is damaged, or its tokenizer or labels are not those of the tokens; 78 when it cannot read them.
+    pub fn restore(
         parts: &Parts,
         opener: &Opener,
         info: &TokenInfo,
         folder: &Path,
     ) -> Result<Self> {
-        let checkpoint = parts.origin.checkpoint.display().to_string();
-        let model: ClassifyModel = parts.section("model").context(|| checkpoint.clone())?;
+        let checkpoint = || parts.origin.checkpoint.display().to_string();
+        let config: M::Config = parts.section("model").context(checkpoint)?;
         require_tokens_of(parts, info, folder)?;
-        require_fit(&model, info, folder)?;
-        let build = |b: &mut learn::params::Builder| {
-            let classifier = Classifier::new(b, &model, info);
-            b.check().map(|()| classifier)
+        M::require_fit(&config, info, folder)?;
+        let build = |b: &mut Builder| {
+            let model = M::build(b, &config, info);
+            b.check().map(|()| model)
         };
-        let trained = parts.restore(opener.device, build).context(|| checkpoint.clone())?;
+        let trained = parts.restore(opener.device, build).context(checkpoint)?;
         Ok(Self { trained, classes: info.labels.len() })
     }
 
@@ -105,187 +131,129 @@ impl TrainedClassifier {
         &self.trained.origin
     }
 
-    /// Number of parameters.
-    pub fn parameters(&self) -> usize {
-        self.trained.params.count()
+    /// The protocol of an evaluation on `set`.
+    pub fn protocol(&self, set: &TokenSet) -> Value {
+        let origin = self.origin();
+        let mut protocol = json!({
+            "task": M::TASK, "tokens": set.folder(), "on": set.name(), "tokens_hash": set.hash(),
+            "records": set.len(), "truncated": set.truncated(),
+        });
+        protocol[M::TASK] = json!({
+            "checkpoint": origin.checkpoint, "update": origin.update, "weights": origin.weights,
+            "blake3": origin.blake3, "data": origin.data, "parameters": self.trained.params.count(),
+        });
+        protocol
     }
 
-    /// Logits [texts, classes] of texts, given as token ids and segments; `proceed` is called with the number of texts after
-    /// each batch. Texts of similar length share a batch, which does not change their logits.
+    /// What `run` computes of items with these lengths, in their order; `proceed` is called with the number of items after
+    /// each batch. Items of similar length share a batch, which does not change the results.
+    fn outputs<T>(
+        &self,
+        lengths: &[usize],
+        run: impl Fn(&Forward, &M, &[usize]) -> Result<Vec<T>>,
+        mut proceed: impl FnMut(usize) -> Result<()>,
+    ) -> Result<Vec<T>> {
+        let mut order: Vec<usize> = (0..lengths.len()).collect();
+        order.sort_by_key(|i| lengths[*i]);
+        let mut outputs = Vec::with_capacity(order.len());
+        for own in order.chunks(BATCH) {
+            let found = self.trained.run(|forward, model| run(forward, model, own))?;
+            outputs.extend(own.iter().copied().zip(found));
+            proceed(outputs.len())?;
+        }
+        outputs.sort_by_key(|(i, _)| *i);
+        Ok(outputs.into_iter().map(|(_, output)| output).collect())
+    }
+
+    /// What `run` computes of all windows of `set`, by record; `proceed` as in [`Self::outputs`], with a number of records.
+    fn of_windows<T>(
+        &self,
+        set: &TokenSet,
+        run: impl Fn(&Forward, &M, &[(&TokenSet, &Window)]) -> Result<Vec<T>>,
+        mut proceed: impl FnMut(usize) -> Result<()>,
+    ) -> Result<Vec<Vec<(Window, T)>>> {
+        let windows: Vec<Window> = (0..set.len()).flat_map(|i| set.windows(i)).collect();
+        let lengths: Vec<usize> = windows.iter().map(|window| window.tokens.len()).collect();
+        let run = |forward: &Forward, model: &M, own: &[usize]| {
+            let own: Vec<_> = own.iter().map(|i| (set, &windows[*i])).collect();
+            run(forward, model, &own)
+        };
+        let records = |done: usize| done * set.len() / windows.len();
+        let found = self.outputs(&lengths, run, |done| proceed(records(done)))?;
+        let mut by_record: Vec<Vec<(Window, T)>> = Vec::with_capacity(set.len());
+        for (window, output) in windows.into_iter().zip(found) {
+            match by_record.last_mut() {
+                Some(own) if own[0].0.record == window.record => own.push((window, output)),
+                _ => by_record.push(vec![(window, output)]),
+            }
+        }
+        Ok(by_record)
+    }
+}
+
+/// The answers in windows, each with its logits.
+fn decoded(windows: &[(Window, Vec<f32>)], longest: usize) -> Decoded {
+    let windows: Vec<_> =
+        windows.iter().map(|(window, logits)| (window, logits.as_slice())).collect();
+    decode(&windows, longest, CANDIDATES)
+}
+
+impl TrainedText<Classifier> {
+    /// Logits [texts, classes] of texts; `proceed` is called with the number of texts after each batch.
     pub fn logits(
         &self,
-        texts: &[(&[i32], &[u8])],
-        mut proceed: impl FnMut(usize) -> Result<()>,
+        texts: &[Text],
+        proceed: impl FnMut(usize) -> Result<()>,
     ) -> Result<Vec<f32>> {
-        let mut order: Vec<usize> = (0..texts.len()).collect();
-        order.sort_by_key(|i| texts[*i].0.len());
-        let mut logits = vec![0.0; texts.len() * self.classes];
-        for (number, samples) in order.chunks(BATCH).enumerate() {
-            let own: Vec<_> = samples.iter().map(|i| texts[*i]).collect();
-            let found = self.trained.run(|forward, model| {
-                let batch = model.batch(&own).to_device(forward.device())?;
-                model.forward(forward, &batch)?.value().to_host()
-            })?;
-            for (i, row) in samples.iter().zip(found.read::<f32>().chunks_exact(self.classes)) {
-                logits[i * self.classes..][..self.classes].copy_from_slice(row);
-            }
-            proceed(number * BATCH + samples.len())?;
-        }
-        Ok(logits)
-    }
-}
-
-/// The scores of a classifier and of baselines on one split.
-pub struct TextScores {
-    labels: Vec<String>,
-    truth: Vec<usize>,
-    /// Name and probabilities [texts, classes] of each method, the classifier first.
-    methods: Vec<(&'static str, Vec<f64>)>,
-    groups: Option<Vec<usize>>,
-}
-
-impl TextScores {
-    /// Of the logits for `set`; the baselines learn from `train`, the bag of words with `validation`.
-    pub fn of(set: &TokenSet, [train, validation]: [&TokenSet; 2], logits: &[f32]) -> Self {
-        let labels = set.info().labels.clone();
-        let classes = labels.len();
-        let [truth, of_train, of_validation] = [set, train, validation].map(super::classes);
-        let [known, chosen] =
-            [&of_train, &of_validation].map(|truth| Targets::Classes { classes, truth });
-        let [texts, train, validation] = [set, train, validation].map(texts);
-        let words = BagOfWords::fit((&train, &known), (&validation, &chosen));
-        let methods = vec![
-            (ClassifyTask::SPEC.name, softmax(logits, classes, 1.0)),
-            ("bag of words", words.predict(&texts)),
-            ("constant", constant(&known, truth.len())),
-            ("stratified", stratified(&known, truth.len(), 0)),
-        ];
-        Self { labels, truth, methods, groups: groups(set) }
-    }
-
-    fn classification(&self, probabilities: &[f64]) -> Classification {
-        let predicted = predicted_classes(probabilities, self.labels.len());
-        let outcomes = Outcomes { probabilities, truth: &self.truth, predicted: &predicted };
-        let resampling = match &self.groups {
-            Some(groups) => Resampling::Groups(groups),
-            None => Resampling::Samples,
+        let lengths: Vec<usize> = texts.iter().map(|(ids, _)| ids.len()).collect();
+        let run = |forward: &Forward, model: &Classifier, own: &[usize]| {
+            let own: Vec<Text> = own.iter().map(|i| texts[*i]).collect();
+            let batch = model.batch(&own).to_device(forward.device())?;
+            rows(&model.forward(forward, &batch)?)
         };
-        Classification::of(&outcomes, &self.labels, resampling)
+        Ok(self.outputs(&lengths, run, proceed)?.concat())
     }
+}
 
-    /// The rows of the table, and the content of evaluation_results.json: the metrics of the classifier, and under
-    /// `baselines` those of the others.
-    pub fn results(&self, protocol: &Value) -> Result<(Vec<Value>, Value)> {
-        let (mut rows, mut baselines, mut all) = (Vec::new(), Map::new(), Map::new());
-        all.insert("format".into(), "longhaul-classification".into());
-        all.insert("version".into(), 1.into());
-        all.insert("protocol".into(), protocol.clone());
-        for (at, (name, probabilities)) in self.methods.iter().enumerate() {
-            let found = self.classification(probabilities);
-            let metric = |name: &str| found.metrics.get(name);
-            rows.push(json!({
-                "model": name, "accuracy": metric("accuracy"), "f1_macro": metric("f1_macro"),
-                "precision_macro": metric("precision_macro"), "recall_macro": metric("recall_macro"),
-                "auroc": metric("auroc"), "log_loss": metric("log_loss"), "ece": metric("ece"),
-            }));
-            let value = serde_json::to_value(&found).map_err(Error::bug)?;
-            match (at, value) {
-                (0, Value::Object(own)) => all.extend(own),
-                (_, value) => _ = baselines.insert((*name).into(), value),
-            }
+impl TrainedText<SpanFinder> {
+    /// The answers to all records; `proceed` is called with a number of records after each batch.
+    pub fn answers(
+        &self,
+        set: &TokenSet,
+        proceed: impl FnMut(usize) -> Result<()>,
+    ) -> Result<Vec<Decoded>> {
+        let run = |forward: &Forward, model: &SpanFinder, own: &[(&TokenSet, &Window)]| {
+            let batch = model.batch(own).to_device(forward.device())?;
+            rows(&model.forward(forward, &batch)?.0)
+        };
+        let longest = self.trained.model.longest();
+        let found = self.of_windows(set, run, proceed)?;
+        Ok(found.iter().map(|windows| decoded(windows, longest)).collect())
+    }
+}
+
+impl TrainedText<Joint> {
+    /// Logits [records, classes] of the texts, and the answers in the contexts; `proceed` is called with a number of records
+    /// after each batch.
+    pub fn outputs_of(
+        &self,
+        set: &TokenSet,
+        proceed: impl FnMut(usize) -> Result<()>,
+    ) -> Result<(Vec<f32>, Vec<Decoded>)> {
+        let run = |forward: &Forward, model: &Joint, own: &[(&TokenSet, &Window)]| {
+            let batch = model.batch(own).to_device(forward.device())?;
+            let found = model.forward(forward, &batch)?;
+            Ok(rows(&found.classes)?.into_iter().zip(rows(&found.spans)?).collect())
+        };
+        let longest = self.trained.model.longest();
+        let (mut logits, mut answers) = (Vec::with_capacity(set.len() * self.classes), Vec::new());
+        for windows in self.of_windows(set, run, proceed)? {
+            // The text of a record is the same in all its windows.
+            logits.extend(&windows[0].1.0);
+            let spans: Vec<_> =
+                windows.into_iter().map(|(window, (_, spans))| (window, spans)).collect();
+            answers.push(decoded(&spans, longest));
         }
-        // The model comes last, as in the tables of other families.
-        rows.rotate_left(1);
-        all.insert("baselines".into(), baselines.into());
-        Ok((rows, all.into()))
-    }
-
-    /// The probabilities [texts, classes] of the classifier.
-    pub fn probabilities(&self) -> &[f64] {
-        &self.methods[0].1
-    }
-
-    /// Which texts resemble one of `others`, with a similarity of at least `threshold`: their number, and the metrics of
-    /// the classifier on the other texts.
-    pub fn without_leaks(&self, set: &TokenSet, others: &[&TokenSet], threshold: f64) -> Value {
-        let known: Vec<String> = others.iter().flat_map(|other| texts(other)).collect();
-        let index = Similar::new(&known);
-        let kept: Vec<usize> = (texts(set).iter().enumerate())
-            .filter(|(_, text)| index.nearest(text, threshold).is_none())
-            .map(|(i, _)| i)
-            .collect();
-        let classes = self.labels.len();
-        let own = self.probabilities();
-        let probabilities: Vec<f64> =
-            kept.iter().flat_map(|i| &own[i * classes..][..classes]).copied().collect();
-        let truth: Vec<usize> = kept.iter().map(|i| self.truth[*i]).collect();
-        let predicted = predicted_classes(&probabilities, classes);
-        let outcomes =
-            Outcomes { probabilities: &probabilities, truth: &truth, predicted: &predicted };
-        let found = Classification::of(&outcomes, &self.labels, Resampling::None).metrics;
-        json!({
-            "threshold": threshold, "leaked": set.len() - kept.len(), "total_samples": kept.len(),
-            "without": if kept.is_empty() { Value::Null } else { json!(found) },
-        })
-    }
-
-    /// One record for each text: id, true and predicted label, and the probability of each label.
-    pub fn predictions(&self, set: &TokenSet) -> impl Iterator<Item = Value> {
-        let probabilities = &self.methods[0].1;
-        let classes = self.labels.len();
-        let predicted = predicted_classes(probabilities, classes);
-        (0..set.len()).map(move |i| {
-            let own = self.labels.iter().zip(&probabilities[i * classes..]);
-            let own: Map<String, Value> =
-                own.map(|(label, p)| (label.clone(), (*p).into())).collect();
-            json!({
-                "record": i, "id": set.id(i), "label": self.labels[self.truth[i]],
-                "predicted": self.labels[predicted[i]], "probabilities": own,
-            })
-        })
-    }
-}
-
-/// Both texts of each record.
-fn texts(set: &TokenSet) -> Vec<String> {
-    let joined = |i: usize| set.texts(i).into_iter().flatten().collect::<Vec<_>>().join("\n");
-    (0..set.len()).map(joined).collect()
-}
-
-/// The group of each text, numbered from 0, if texts have groups.
-fn groups(set: &TokenSet) -> Option<Vec<usize>> {
-    let mut known = HashMap::new();
-    (0..set.len())
-        .map(|i| {
-            let next = known.len();
-            Some(*known.entry(set.group(i)?).or_insert(next))
-        })
-        .collect()
-}
-
-/// The protocol of an evaluation.
-pub fn protocol(set: &TokenSet, model: &TrainedClassifier) -> Value {
-    let origin = model.origin();
-    json!({
-        "task": ClassifyTask::SPEC.name, "tokens": set.folder(), "on": set.name(), "tokens_hash": set.hash(),
-        "records": set.len(), "truncated": set.truncated(),
-        "classify": {
-            "checkpoint": origin.checkpoint, "update": origin.update, "weights": origin.weights,
-            "blake3": origin.blake3, "data": origin.data, "parameters": model.parameters(),
-        },
-    })
-}
-
-/// The split to score, the training and the validation split, which must have texts.
-pub fn open_sets(folder: &Path, name: SplitName) -> Result<[TokenSet; 3]> {
-    let [set, train, validation] =
-        [name, SplitName::Train, SplitName::Validation].map(|name| TokenSet::open(folder, name));
-    let sets = [set?, train?, validation?];
-    match sets.iter().find(|set| set.is_empty()) {
-        None => Ok(sets),
-        Some(empty) => {
-            let text = format!("{}: the {} split is empty", folder.display(), empty.name());
-            Err(Error::data(text))
-        }
+        Ok((logits, answers))
     }
 }

@@ -3,6 +3,7 @@
 use crate::text::classify::{Classifier, ClassifyModel, ClassifyTask};
 use crate::text::encoder::Kind;
 use crate::text::head::Pooling;
+use crate::text::span::{SpanFinder, SpanModel, SpanTask};
 use data::text::TokenInfo;
 use learn::params::Builder;
 use learn::task::Define;
@@ -39,8 +40,30 @@ pub(super) struct Known {
 }
 
 /// All of them.
-pub(super) static SOURCES: [Source; 1] =
-    [Source { task: ClassifyTask::SPEC.name, build: build_classifier, head: of_classifier }];
+pub(super) static SOURCES: [Source; 2] = [
+    Source { task: ClassifyTask::SPEC.name, build: build_classifier, head: of_classifier },
+    Source { task: SpanTask::SPEC.name, build: build_span_finder, head: of_span_finder },
+];
+
+fn build_span_finder(b: &mut Builder, parts: &Parts, info: &TokenInfo) -> Result<()> {
+    SpanFinder::new(b, &parts.section::<SpanModel>("model")?, info);
+    b.check()
+}
+
+fn of_span_finder(parts: &Parts, _: &TokenInfo) -> Result<Head> {
+    let SpanModel { encoder, head, .. } = parts.section("model")?;
+    if !head.hidden_dims.is_empty() {
+        let problem = "transformers has only heads of spans without model.head.hidden_dims";
+        return Ok(Head::Unknown(problem.into()));
+    }
+    // Only DistilBERT has dropout there.
+    let dropout = ("qa_dropout".to_string(), json!(head.dropout));
+    Ok(Head::Known(Known {
+        architecture: "ForQuestionAnswering",
+        peft_task: "QUESTION_ANS",
+        keys: [dropout].into_iter().filter(|_| encoder.model_type == Kind::Distilbert).collect(),
+    }))
+}
 
 fn build_classifier(b: &mut Builder, parts: &Parts, info: &TokenInfo) -> Result<()> {
     Classifier::new(b, &parts.section::<ClassifyModel>("model")?, info);

@@ -32,7 +32,7 @@ impl Metrics {
     ///
     /// `of` takes how often each sample counts. Samples of the same group are resampled together; groups are numbers
     /// from 0, one for each sample. Resamples in which a metric is undefined are left out of its interval.
-    pub(super) fn of(
+    pub(crate) fn of(
         samples: usize,
         resampling: Resampling,
         of: impl Fn(&[u32]) -> Values + Sync,

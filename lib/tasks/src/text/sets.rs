@@ -1,0 +1,120 @@
+//! The data of the tasks of texts.
+
+use crate::regression::TrainOn;
+use data::inputs::InputFile;
+use data::loader::Buckets;
+use data::split::SplitName;
+use data::text::{TokenInfo, TokenSet};
+use learn::task::Buffers;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use tensor::Tensor;
+use unix::{Error, Result};
+
+/// The training and validation data.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TextData {
+    /// Token ids of the splits, a directory written by `ds-prep tokenize`.
+    pub tokens: PathBuf,
+    /// The splits to train on.
+    #[serde(default)]
+    pub train_on: TrainOn,
+    /// Batches per pool: within each pool, texts are sorted by length and cut into batches, which are then read in random
+    /// order. Larger pools need less padding. 0 or 1: batches of random lengths.
+    #[serde(default = "bucket_batches")]
+    #[schemars(range(min = 0, max = 10_000))]
+    pub bucket_batches: u64,
+}
+
+fn bucket_batches() -> u64 {
+    32
+}
+
+/// The buffer with the hash of tokenizer and labels.
+pub(super) const BUFFER: &str = "tokenizer_and_labels";
+
+/// The opened splits.
+pub(super) struct Sets {
+    /// Those that are trained on.
+    pub train: Vec<TokenSet>,
+    pub validation: TokenSet,
+    bucket_batches: u64,
+}
+
+impl Sets {
+    /// Errors: 66 when there are no tokens; 65 when they are damaged or a split is empty.
+    pub fn open(data: &TextData) -> Result<Self> {
+        let open = |name| open_split(&data.tokens, name);
+        let (train, validation) = (open(SplitName::Train)?, open(SplitName::Validation)?);
+        let mut train = vec![train];
+        if data.train_on == TrainOn::TrainAndValidation {
+            train.push(open(SplitName::Validation)?);
+        }
+        Ok(Self { train, validation, bucket_batches: data.bucket_batches })
+    }
+
+    /// What the tokens were made with.
+    pub fn info(&self) -> &TokenInfo {
+        self.train[0].info()
+    }
+
+    /// All records that are trained on.
+    pub fn records(&self) -> impl Iterator<Item = (&TokenSet, usize)> {
+        self.train.iter().flat_map(|set| (0..set.len()).map(move |i| (set, i)))
+    }
+
+    /// The record of a sample, counted over the sets.
+    pub fn record(&self, sample: u64) -> (&TokenSet, usize) {
+        let (first, at) = (&self.train[0], sample as usize);
+        match self.train.get(1) {
+            Some(second) if at >= first.len() => (second, at - first.len()),
+            _ => (first, at),
+        }
+    }
+
+    /// Buckets of samples with these numbers of tokens.
+    pub fn buckets(&self, lengths: impl Iterator<Item = usize>) -> Buckets {
+        Buckets { lengths: lengths.map(|n| n as u32).collect(), pool: self.bucket_batches }
+    }
+
+    pub fn hash(&self) -> String {
+        self.train[0].hash().into()
+    }
+
+    pub fn input_files(&self) -> Vec<InputFile> {
+        self.train[0].input_files()
+    }
+
+    /// The buffers of a model for such tokens.
+    pub fn buffers(&self) -> Buffers {
+        let values = identity(self.info());
+        vec![(BUFFER.into(), Tensor::from_slice(&values, &[values.len()]))]
+    }
+}
+
+/// The hash of tokenizer and labels as numbers that a checkpoint stores.
+pub(super) fn identity(info: &TokenInfo) -> Vec<f32> {
+    let text = format!("{}\n{}", info.tokenizer_hash, info.labels.join("\n"));
+    blake3::hash(text.as_bytes()).as_bytes().iter().map(|byte| f32::from(*byte)).collect()
+}
+
+/// A split that has records. Errors: 66, 65.
+fn open_split(folder: &Path, name: SplitName) -> Result<TokenSet> {
+    let set = TokenSet::open(folder, name)?;
+    match set.is_empty() {
+        false => Ok(set),
+        true => Err(Error::data(format!(
+            "{}: the {name} split is empty; run ds-prep split again with a share for it",
+            folder.display()
+        ))),
+    }
+}
+
+/// The split to score, the training and the validation split, which must have records.
+pub fn open_sets(folder: &Path, name: SplitName) -> Result<[TokenSet; 3]> {
+    let [set, train, validation] =
+        [name, SplitName::Train, SplitName::Validation].map(|name| open_split(folder, name));
+    Ok([set?, train?, validation?])
+}

@@ -1,0 +1,100 @@
+//! Files of values of transformers, and the models that they were computed with.
+
+use learn::params::ParamSet;
+use std::fs::{self, File};
+use tasks::text::encoder::{EncoderConfig, Kind};
+use tensor::safetensors::{Entry, Header};
+use tensor::{Dtype, Tensor};
+
+pub const VOCABULARY: usize = 61;
+#[allow(dead_code, reason = "used with the emulator")]
+pub const LAYERS: usize = 2;
+
+pub fn encoder(model_type: Kind) -> EncoderConfig {
+    let is_roberta = matches!(model_type, Kind::Roberta | Kind::XlmRoberta);
+    EncoderConfig {
+        model_type,
+        hidden_size: 24,
+        num_hidden_layers: LAYERS,
+        num_attention_heads: 3,
+        intermediate_size: 40,
+        max_position_embeddings: 19,
+        type_vocab_size: if is_roberta { 1 } else { 2 },
+        layer_norm_eps: if is_roberta { 1e-5 } else { 1e-12 },
+        ..EncoderConfig::default()
+    }
+}
+
+/// The file of goldens.
+pub struct Golden {
+    pub header: Header,
+    bytes: Vec<u8>,
+}
+
+impl Golden {
+    /// A file of tests/golden.
+    pub fn open(name: &str) -> Self {
+        let path = format!("{}/../../tests/golden/{name}", env!("CARGO_MANIFEST_DIR"));
+        let header = Header::read(&File::open(&path).unwrap()).unwrap();
+        Self { header, bytes: fs::read(&path).unwrap() }
+    }
+
+    /// The same parameters with the values of a case, `CASE/value/PARAMETER`, all of which must be used.
+    pub fn assigned(&self, case: &str, params: ParamSet) -> ParamSet {
+        let values = format!("{case}/value/");
+        let is_value = |entry: &&Entry| entry.name.starts_with(&values);
+        let count = self.header.entries.iter().filter(is_value).count();
+        let [mut trained, mut frozen] =
+            [params.trained, params.frozen].map(|params| params.to_dtype(Dtype::F64));
+        assert_eq!(count, trained.entries().len() + frozen.entries().len(), "{case}: parameters");
+        for params in [&mut trained, &mut frozen] {
+            let all = params.entries().iter();
+            let given = all.map(|(name, _)| self.read(&format!("{values}{name}")));
+            let given: Vec<Tensor> = given.collect();
+            for (value, given) in params.tensors_mut().zip(given) {
+                assert_eq!(value.shape(), given.shape(), "{case}");
+                *value = given;
+            }
+        }
+        ParamSet { trained, frozen }
+    }
+
+    /// Ids and segments of texts, `CASE/PREFIXids` and so on, without the padding of the file.
+    pub fn texts(&self, case: &str, prefix: &str) -> Vec<(Vec<i32>, Vec<u8>)> {
+        let key = |name: &str| format!("{case}/{prefix}{name}");
+        let width = self.words(&key("ids")).1[1];
+        let [ids, types, lengths] =
+            ["ids", "types", "lengths"].map(|name| self.integers(&key(name)));
+        let rows = ids.chunks(width).zip(types.chunks(width)).zip(lengths);
+        let row = |((ids, types), length): ((&[i32], &[i32]), i32)| {
+            let own = ..length as usize;
+            (ids[own].to_vec(), types[own].iter().map(|segment| *segment as u8).collect())
+        };
+        rows.map(row).collect()
+    }
+
+    /// Checks values of a case, which the file holds rounded to f32: 6e-8 of the largest.
+    pub fn near(&self, case: &str, what: &str, found: &[f64], expected: &[f64]) {
+        let scale = expected.iter().fold(1e-3, |most: f64, value| most.max(value.abs()));
+        assert_eq!(found.len(), expected.len(), "{case}: {what}");
+        for (found, expected) in found.iter().zip(expected) {
+            assert!((found - expected).abs() < 2e-7 * scale, "{case}: {what}: {found} {expected}");
+        }
+    }
+
+    pub fn words(&self, name: &str) -> (Vec<[u8; 4]>, Vec<usize>) {
+        let entry = self.header.get(name).unwrap_or_else(|| panic!("no {name}"));
+        let words = self.bytes[entry.start as usize..entry.end as usize].as_chunks::<4>().0;
+        (words.to_vec(), entry.shape.clone())
+    }
+
+    pub fn read(&self, name: &str) -> Tensor {
+        let (words, shape) = self.words(name);
+        let values: Vec<f32> = words.iter().map(|b| f32::from_le_bytes(*b)).collect();
+        Tensor::from_slice(&values, &shape).to_dtype(Dtype::F64)
+    }
+
+    pub fn integers(&self, name: &str) -> Vec<i32> {
+        self.words(name).0.iter().map(|b| i32::from_le_bytes(*b)).collect()
+    }
+}

@@ -1,0 +1,229 @@
+//! Answers in contexts, and classes and answers at once, as users run them.
+
+use crate::common::shell;
+use crate::records::{done, refused};
+use serde_json::{Value, json};
+use std::fs;
+use std::path::Path;
+
+fn json_of(path: &Path) -> Value {
+    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+}
+
+fn lines_of(path: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(path).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn answers_are_found_in_windows_and_training_resumes_to_the_bit() {
+    let temporary = tempfile::tempdir().unwrap();
+    let folder = temporary.path();
+    // Contexts of about 60 tokens in windows of 48.
+    done(
+        folder,
+        "ds-prep gen criteria -o data --samples 3000 --seed 4 --difficulty easy --per-post 1
+         ds-prep import data/annotations.csv --columns data/spans.yaml -o store
+         ds-prep split store --seed 1 -o split.json
+         ds-prep check split.json
+         ds-prep vocabulary split.json -o tokenizer
+         ds-prep tokenize split.json --tokenizer tokenizer --max-length 48 --stride 24 -o tokens
+         train-stage span --example > span.yaml",
+    );
+    let run = "train-stage span -c span.yaml -s training.log_every=1";
+    done(folder, &format!("{run} --run run -s training.updates=400"));
+    let scored = done(folder, "evaluate score run --data tokens -o scores");
+    assert!(scored.stdout.contains("first occurrence"), "{}", scored.stdout);
+    let results = json_of(&folder.join("scores/evaluation_results.json"));
+    let ours = results["exact_match"].as_f64().unwrap();
+    let first = results["baselines"]["first occurrence"]["exact_match"].as_f64().unwrap();
+    assert!(ours > 0.7 && first < 0.5, "{ours} {first}");
+    assert_eq!(results["no_answer_threshold"], Value::Null);
+    assert!(folder.join("scores/mistakes.html").exists());
+    let predictions = lines_of(&folder.join("scores/predictions.jsonl"));
+    assert_eq!(predictions.len() as u64, results["total_samples"].as_u64().unwrap());
+    let exact = predictions.iter().filter(|row| row["exact_match"] == true).count();
+    assert!((exact as f64 / predictions.len() as f64 - ours).abs() < 1e-9);
+    for row in &predictions {
+        let [start, end] =
+            ["start_index", "end_index"].map(|key| row[key].as_u64().unwrap() as usize);
+        let context: Vec<char> = row["context"].as_str().unwrap().chars().collect();
+        assert_eq!(row["predicted_span"], String::from_iter(&context[start..end]));
+        let scores: Vec<f64> = row["candidates"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|candidate| candidate["score"].as_f64().unwrap())
+            .collect();
+        assert!(scores.len() == 5 && scores.is_sorted_by(|a, b| a >= b), "{row}");
+    }
+
+    let short = "-s training.updates=30 -s training.validate_every=20 -s checkpoint.every=10 -s schedule=[] \
+        -s model.head.dropout=0.1";
+    done(folder, &format!("{run} {short} --run whole"));
+    let killed = shell(folder, &format!("FAIL=log.write:26=kill {run} {short} --run killed"));
+    assert_eq!(killed.status, Some(137), "{}", killed.stderr);
+    done(folder, &format!("{run} {short} --run killed -s training.threads=1"));
+    let weights = |run: &str| {
+        fs::read(folder.join(run).join("ckpt/step-00000030/model.safetensors")).unwrap()
+    };
+    assert!(weights("whole") == weights("killed"));
+
+    done(folder, "ckpt export run --format hf -o hf");
+    let config = json_of(&folder.join("hf/config.json"));
+    assert_eq!(config["architectures"][0], "BertForQuestionAnswering");
+    // The exported model with its head is the same one.
+    done(
+        folder,
+        &format!(
+            "ckpt config hf --head > hf.yaml
+             {run} {short} -c hf.yaml --run back -s training.updates=1 -s optimizer.learning_rate=1e-30 \
+                 -s model.head.dropout=0.0
+             evaluate score back --data tokens -o back-scores"
+        ),
+    );
+    let back = json_of(&folder.join("back-scores/evaluation_results.json"));
+    assert_eq!(back["exact_match"], results["exact_match"]);
+
+    for (command, status, text) in [
+        (
+            "ds-prep tokenize split.json --tokenizer tokenizer --max-length 24 --stride 20 -o t",
+            65,
+            "raise --max-length",
+        ),
+        (
+            "train-stage classify --example > c.yaml; train-stage classify -c c.yaml --run c",
+            78,
+            "0 labels",
+        ),
+        (
+            "train-stage joint --example > j.yaml; train-stage joint -c j.yaml --run j",
+            78,
+            "no labels",
+        ),
+        ("echo x | evaluate predict run --inputs - -o -", 2, "a model of task span"),
+    ] {
+        refused(folder, command, status, text);
+    }
+}
+
+#[test]
+fn answers_come_as_texts_or_characters_and_may_be_missing() {
+    let temporary = tempfile::tempdir().unwrap();
+    let folder = temporary.path();
+    // The context names a colour, or none, in the midst of letters beyond ASCII.
+    let colours = ["red", "green", "blue", "grey"];
+    let (mut by_text, mut by_character) = (String::new(), String::new());
+    for i in 0..240_usize {
+        let colour = colours[i % 4];
+        let has = i % 3 != 0;
+        let shown = if has { colour } else { "odd" };
+        let context = format!("ö{} ß thing {i} is {shown} naïve", "x".repeat(i % 7));
+        let start = context.chars().count() - " naïve".chars().count() - shown.chars().count();
+        let answer = if has { shown.to_uppercase() } else { String::new() };
+        let row = json!({"q": "colour", "c": context, "a": answer, "id": i});
+        by_text += &format!("{row}\n");
+        let (from, to) = match has {
+            true => (json!(start), json!(start + shown.len())),
+            false => (Value::Null, Value::Null),
+        };
+        let row = json!({"q": "colour", "c": context, "from": from, "to": to, "id": i});
+        by_character += &format!("{row}\n");
+    }
+    let write = |name: &str, text: &str| fs::write(folder.join(name), text).unwrap();
+    write("text.jsonl", &by_text);
+    write("character.jsonl", &by_character);
+    write("text.yaml", "text: q\ncontext: c\nanswer: a\nid: id\n");
+    write("character.yaml", "text: q\ncontext: c\nanswer_start: from\nanswer_end: to\nid: id\n");
+    done(
+        folder,
+        "ds-prep import text.jsonl --columns text.yaml -o text
+         ds-prep import character.jsonl --columns character.yaml -o character
+         for i in 0 1 2 3 100 200; do
+             ds-prep show text --sample $i --json | sed 's/text.jsonl//' > a
+             ds-prep show character --sample $i --json | sed 's/character.jsonl//' > b
+             cmp a b
+         done
+         ds-prep split text --seed 2 -o split.json
+         ds-prep vocabulary split.json -o tokenizer
+         ds-prep tokenize split.json --tokenizer tokenizer --max-length 32 -o tokens
+         train-stage span --example > span.yaml
+         train-stage span -c span.yaml --run run -s training.updates=250 -s training.validate_every=250 -s schedule=[]
+         evaluate score run --data tokens -o scores",
+    );
+    let results = json_of(&folder.join("scores/evaluation_results.json"));
+    let of = |pointer: &str| results.pointer(pointer).unwrap().as_f64().unwrap();
+    // The margin from which on an answer is better than none comes from the validation split.
+    assert!(of("/no_answer_threshold").is_finite());
+    assert!(of("/baselines/no answer/exact_match") > 0.1, "{results}");
+    assert!(of("/exact_match") > of("/baselines/no answer/exact_match"), "{results}");
+    assert!(of("/with_answer") < of("/total_samples"));
+
+    write(
+        "wrong.jsonl",
+        "{\"q\":\"a\",\"c\":\"b\",\"a\":\"b\"}\n\n{\"q\":\"a\",\"c\":\"b\",\"a\":\"z\"}\n",
+    );
+    write("far.jsonl", "{\"c\":\"bc\",\"f\":1,\"t\":3}\n");
+    write("plain.yaml", "text: q\ncontext: c\nanswer: a\n");
+    write("lenient.yaml", "text: q\ncontext: c\nanswer: a\nstrict: false\n");
+    write("far.yaml", "context: c\nanswer_start: f\nanswer_end: t\n");
+    write("half.yaml", "context: c\nanswer_start: f\n");
+    write("none.yaml", "label: l\n");
+    for (command, status, text) in [
+        ("ds-prep import wrong.jsonl --columns plain.yaml -o x", 65, "line 3: column `a`"),
+        ("ds-prep import far.jsonl --columns far.yaml -o x", 65, "line 1: characters"),
+        (
+            "ds-prep import far.jsonl --columns half.yaml -o x",
+            78,
+            "`answer_start` and `answer_end`",
+        ),
+        ("ds-prep import far.jsonl --columns none.yaml -o x", 78, "unless `context` does"),
+        ("ds-prep import wrong.jsonl --columns lenient.yaml -o y", 0, "1 rows were dropped"),
+    ] {
+        refused(folder, command, status, text);
+    }
+}
+
+#[test]
+fn a_joint_model_is_told_the_answer_unless_one_encoder_reads_both() {
+    let temporary = tempfile::tempdir().unwrap();
+    let folder = temporary.path();
+    done(
+        folder,
+        "ds-prep gen criteria -o data --samples 400 --seed 6
+         ds-prep import data/annotations.csv --columns data/joint.yaml -o store
+         ds-prep split store --train 70% --validation 15% --test 15% --seed 1 -o split.json
+         ds-prep vocabulary split.json -o tokenizer
+         ds-prep tokenize split.json --tokenizer tokenizer --max-length 96 -o tokens
+         train-stage joint --example > joint.yaml",
+    );
+    let run = "train-stage joint -c joint.yaml -s training.updates=24 -s training.validate_every=12 -s schedule=[] \
+        -s training.log_every=1 -s checkpoint.every=8 -s model.encoder.hidden_size=16 -s model.encoder.intermediate_size=16 \
+        -s loss.classes.class_weights.kind=balanced";
+    for (name, options) in [("joint", ""), ("share", "-s model.share=true")] {
+        let told = done(folder, &format!("{run} {options} --run {name}")).stderr;
+        assert_eq!(told.contains("is the answer itself"), name == "joint", "{told}");
+        let killed = format!("FAIL=log.write:15=kill {run} {options} --run {name}-killed");
+        assert_eq!(shell(folder, &killed).status, Some(137));
+        done(folder, &format!("{run} {options} --run {name}-killed -s training.threads=1"));
+        let weights = |run: String| {
+            fs::read(folder.join(run).join("ckpt/step-00000024/model.safetensors")).unwrap()
+        };
+        assert!(weights(name.into()) == weights(format!("{name}-killed")), "{name}");
+        done(folder, &format!("evaluate score {name} --data tokens -o {name}-scores"));
+        let results = json_of(&folder.join(format!("{name}-scores/evaluation_results.json")));
+        let of = |pointer: &str| results.pointer(pointer).unwrap().as_f64().unwrap();
+        let score = (of("/classes/f1_binary") + of("/answers/exact_match")) / 2.0;
+        assert!((of("/joint_score") - score).abs() < 1e-12, "{results}");
+        let rows = lines_of(&folder.join(format!("{name}-scores/predictions.jsonl")));
+        assert!(
+            rows.iter()
+                .all(|row| row["probabilities"]["1"].is_f64() && row["candidates"].is_array())
+        );
+        // The validation in training has the same value.
+        let log = fs::read_to_string(folder.join(name).join("log.jsonl")).unwrap();
+        assert!(log.contains("\"joint_score\"") && log.contains("\"class_f1\""), "{log}");
+    }
+    let names = |run: &str| done(folder, &format!("ckpt show {run}")).stdout;
+    assert!(names("joint").contains("context.bert.") && !names("share").contains("context.bert."));
+}
