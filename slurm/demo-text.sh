@@ -1,6 +1,6 @@
 #!/bin/sh
 # Texts on one machine, in a few minutes: annotated sentences, a small encoder trained from random weights, its scores
-# beside baselines, a search and a refit.
+# beside baselines, answers in posts, a search and a refit.
 #   slurm/demo-text.sh [FOLDER OF THE PROGRAMS]
 set -eu
 cd "$(dirname "$0")/.."
@@ -31,6 +31,16 @@ evaluate score run --data tokens -o scores               # with mistakes.html an
 printf 'My sister tends to, to be honest, lie awake until dawn.\nI tend to, at home and elsewhere, skip most meals.\n' |
     evaluate predict run --inputs - -o -
 
+say "answers: which sentence of a post states the symptom"
+ds-prep gen criteria --samples 6000 --difficulty easy --per-post 1 --seed 1 -o posts
+ds-prep import posts/annotations.csv --columns posts/spans.yaml -o post-store
+ds-prep split post-store --seed 1 -o posts.json
+ds-prep vocabulary posts.json -o post-tokenizer
+ds-prep tokenize posts.json --tokenizer post-tokenizer --max-length 96 -o post-tokens
+train-stage span --example > span.yaml
+train-stage span -c span.yaml -s data.tokens=post-tokens -s training.updates=800 --run span
+evaluate score span --data post-tokens -o span-scores
+
 say "a search in two rounds, and the best configuration with three seeds"
 cat > search.yaml << END
 command: [train-stage, classify, -c, classify.yaml]
@@ -50,4 +60,4 @@ hpo new search -c search.yaml
 hpo worker search
 hpo best search
 hpo refit search --seeds 3
-printf '\nscores in demo-text/scores, mistakes in demo-text/scores/mistakes.html, the search in demo-text/search/refit/report.html\n'
+printf '\nscores in demo-text/scores and demo-text/span-scores, mistakes in demo-text/scores/mistakes.html, the search in demo-text/search/refit/report.html\n'

@@ -33,7 +33,7 @@ for difficulty in easy medium hard; do
     for noise in 0 0.05 0.1; do set -- "$@" --method "$difficulty, noise $noise=$difficulty-$noise/scores"; done
 done
 notes --title "Annotated sentences" \
-    --note "4000 sentences of posts, split by post, four of five positive; an encoder of two layers and 64 features, 1500 updates of 32 sentences. Labels of the test split are as noisy as those of the training split." \
+    --note "4000 sentences of posts, split by post, half of them positive; an encoder of two layers and 64 features, 1500 updates of 32 sentences. Labels of the test split are as noisy as those of the training split." \
     --note "Noise 0.5: the labels are random, so nothing can be learnt." \
     --file evaluation_results.json "$@" --method "medium, noise 0.5=medium-0.5/scores" \
     --column "macro F1=/f1_macro" \

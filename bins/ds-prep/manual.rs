@@ -35,6 +35,11 @@ EXAMPLES
     $ ds-prep vocabulary sentences.json -o tokenizer
     $ ds-prep tokenize sentences.json --tokenizer tokenizer --max-length 64 -o tokens
     $ ds-prep show sentences --sample 3
+  Answers: where in a post a symptom is stated, in windows of at most 96 tokens:
+    $ ds-prep import texts/annotations.csv --columns texts/spans.yaml -o posts
+    $ ds-prep split posts --seed 1 -o posts.json
+    $ ds-prep vocabulary posts.json -o post-tokenizer
+    $ ds-prep tokenize posts.json --tokenizer post-tokenizer --max-length 96 --stride 32 -o post-tokens
   File names from another program:
     $ find raw -name '*.hdf5' | ds-prep ls -
   One trajectory, frame by frame and as a picture:

@@ -23,7 +23,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.numpy import load_file
 from safetensors.torch import save_file
 from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer, SentencePieceUnigramTokenizer
-from transformers import (AutoModel, AutoModelForSequenceClassification, AutoTokenizer, BertConfig, BertTokenizerFast,
+from transformers import (AutoModel, AutoModelForQuestionAnswering, AutoModelForSequenceClassification, AutoTokenizer, BertConfig, BertTokenizerFast,
                           DistilBertConfig, RobertaConfig, RobertaTokenizerFast, XLMRobertaConfig,
                           XLMRobertaTokenizerFast)
 from transformers.utils import logging
@@ -89,16 +89,16 @@ def make_tokenizers(texts):
     return {"bert": "tokenizer-bert", "distilbert": "tokenizer-bert", "roberta": "tokenizer-roberta", "xlm": "tokenizer-xlm"}
 
 
-def config_of(kind, vocabulary):
+def config_of(kind, vocabulary, length=LENGTH):
     # More rows than the tokenizer has ids, as in many published models.
     common = dict(vocab_size=vocabulary + 3, num_labels=3, id2label=dict(enumerate(LABELS)),
                   label2id={label: at for at, label in enumerate(LABELS)})
     if kind == "bert":
-        return BertConfig(max_position_embeddings=LENGTH, **SIZES, **common)
+        return BertConfig(max_position_embeddings=length, **SIZES, **common)
     if kind == "distilbert":
-        return DistilBertConfig(max_position_embeddings=LENGTH, **OF_DISTILBERT, **common)
+        return DistilBertConfig(max_position_embeddings=length, **OF_DISTILBERT, **common)
     kinds = {"roberta": RobertaConfig, "xlm": XLMRobertaConfig}
-    return kinds[kind](max_position_embeddings=LENGTH + 2, type_vocab_size=1, layer_norm_eps=1e-5, pad_token_id=1, **SIZES, **common)
+    return kinds[kind](max_position_embeddings=length + 2, type_vocab_size=1, layer_norm_eps=1e-5, pad_token_id=1, **SIZES, **common)
 
 
 def randomised(model):
@@ -157,11 +157,11 @@ def compare_tokens(what, tokenizer, texts, tokens):
     print(f"{what}: tokens of {len(ends)} texts equal", flush=True)
 
 
-def train(name, tokens, *files, more=()):
+def train(name, tokens, *files, more=(), task="classify"):
     """One update that changes nothing, or as many as `more` says; returns the run."""
     pathlib.Path("base.yaml").write_text(CONFIG.replace("TOKENS", tokens))
     words = [word for file in ["base.yaml", *files] for word in ("-c", file)]
-    run("train-stage", "classify", *words, *more, "--run", name)
+    run("train-stage", task, *words, *more, "--run", name)
     return name
 
 
@@ -268,6 +268,72 @@ def kind_of_model(kind, folder, texts):
     compare(f"{kind} adapter imported", theirs, tokenizer, texts, predictions(back, tokens))
 
 
+def make_contexts():
+    """The split manifest of questions and contexts with an answer; returns question and context by id."""
+    generator = random.Random(6)
+    contexts = {}
+    with open("contexts.jsonl", "w", encoding="utf-8") as file:
+        for number in range(200):
+            words = [generator.choice(WORDS).strip() or "x" for _ in range(generator.randrange(3, 12))]
+            first = generator.randrange(len(words))
+            answer = " ".join(words[first:first + 2])
+            contexts[f"c{number}"] = (generator.choice(WORDS).strip() or "y", " ".join(words))
+            question, context = contexts[f"c{number}"]
+            file.write(json.dumps(dict(id=f"c{number}", question=question, context=context, answer=answer)) + "\n")
+    pathlib.Path("answers.yaml").write_text("{text: question, context: context, answer: answer, id: id}\n")
+    run("ds-prep", "import", "contexts.jsonl", "--columns", "answers.yaml", "-o", "contexts")
+    run("ds-prep", "split", "contexts", "--train", "40%", "--validation", "10%", "--test", "50%", "--seed", "1", "-o", "contexts.json")
+    return contexts
+
+
+def compare_answers(what, model, tokenizer, contexts, own, tokens):
+    """The scores of the best answer and of no answer, and the text of the answer."""
+    global checks
+    run("evaluate", "score", own, "--data", tokens, "-o", f"{own}-scores")
+    rows = [json.loads(line) for line in open(f"{own}-scores/predictions.jsonl", encoding="utf-8")]
+    worst = compared = 0
+    for row in rows:
+        question, context = contexts[row["id"]]
+        batch = tokenizer(question, context, return_tensors="pt", return_offsets_mapping=True)
+        offsets, sequences = batch.pop("offset_mapping")[0].tolist(), batch.sequence_ids(0)
+        if model.config.model_type == "distilbert":
+            batch.pop("token_type_ids", None)
+        if batch["input_ids"].shape[1] > ANSWER_LENGTH:
+            continue
+        with torch.no_grad():
+            out = model.eval()(**batch)
+        start, end = out.start_logits[0].tolist(), out.end_logits[0].tolist()
+        places = [at for at, sequence in enumerate(sequences) if sequence == 1]
+        best = max((start[a] + end[b], -a, -b) for a in places for b in places if a <= b)
+        worst = max(worst, abs(best[0] - row["candidates"][0]["score"]), abs(start[0] + end[0] - row["no_answer_score"]))
+        assert row["candidates"][0]["text"] == context[offsets[-best[1]][0]:offsets[-best[2]][1]], f"{what}: {row}"
+        compared += 1
+    assert compared > 60 and worst < 2e-5, f"{what}: {compared} compared, scores differ by {worst:.1e}"
+    checks += 1
+    print(f"{what}: answers in {compared} contexts equal, scores within {worst:.1e}", flush=True)
+
+
+ANSWER_LENGTH = 64
+
+
+def answers(kind, folder, contexts):
+    """Question answering models, imported and exported."""
+    tokenizer, tokens = AutoTokenizer.from_pretrained(folder), f"tokens-{kind}-answers"
+    run("ds-prep", "tokenize", "contexts.json", "--tokenizer", folder, "--max-length", str(ANSWER_LENGTH), "-o", tokens)
+    config = config_of(kind, len(tokenizer), ANSWER_LENGTH)
+    config.num_labels = 2
+    model = randomised(AutoModelForQuestionAnswering.from_config(config))
+    name = f"{kind}-answers"
+    save(model, tokenizer, name, "whole")
+    own = train(f"{name}-run", tokens, pretrained(name, "--head"), task="span")
+    compare_answers(f"{kind} answers imported", model, tokenizer, contexts, own, tokens)
+    tuned = train(f"{name}-tuned", tokens, pretrained(name), task="span",
+                  more=["-s", "training.updates=20", "-s", "optimizer.learning_rate=1e-3"])
+    run("ckpt", "export", tuned, "--format", "hf", "-o", f"{tuned}-hf")
+    model = AutoModelForQuestionAnswering.from_pretrained(f"{tuned}-hf")
+    compare_answers(f"{kind} answers tuned and exported", model, tokenizer, contexts, tuned, tokens)
+
+
 def main():
     warnings.simplefilter("ignore")
     logging.disable_progress_bar()
@@ -276,10 +342,11 @@ def main():
     kinds = sys.argv[2:] or ["bert", "roberta", "xlm", "distilbert"]
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        texts = make_texts()
+        texts, contexts = make_texts(), make_contexts()
         tokenizers = make_tokenizers(texts.values())
         for kind in kinds:
             kind_of_model(kind, tokenizers[kind], texts)
+            answers(kind, tokenizers[kind], contexts)
         os.chdir("/")
     print(f"text: {checks} comparisons with transformers and PEFT, all equal")
 

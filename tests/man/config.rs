@@ -11,7 +11,7 @@ use tasks::pde::critic::CriticConfig;
 use tasks::pde::distill::DistillConfig;
 use tasks::pde::operator::{OperatorConfig, OperatorTask};
 use tasks::regression::{RegressionConfig, RegressionTask};
-use tasks::text::ClassifyConfig;
+use tasks::text::{ClassifyConfig, JointConfig, SpanConfig};
 use unix::config::{Key, keys};
 
 /// A key as documented on the page: `.It Cm PATH No (TAKES[, in UNIT]; required|default VALUE)`.
@@ -84,15 +84,19 @@ fn longhaul_config_5_has_every_key_with_type_and_default() {
         ("CRITIC", keys::<CriticConfig>()),
         ("REGRESSION", keys::<RegressionConfig>()),
         ("CLASSIFY", keys::<ClassifyConfig>()),
+        ("SPAN", keys::<SpanConfig>()),
+        ("JOINT", keys::<JointConfig>()),
     ];
     let mut faults = Vec::new();
     for (name, keys) in &tasks {
         let own = format!("KEYS OF TASK {name}");
-        let has_backbone = keys.iter().any(|key| key.path.starts_with("model.backbone"));
+        let has = |prefix| keys.iter().any(|key| key.path.starts_with(prefix));
+        let [has_backbone, has_encoder] = ["model.backbone", "model.encoder."].map(has);
         let of_task = || {
             documented.iter().filter(|d| match d.section {
                 "KEYS OF ALL TASKS" => true,
                 "KEYS OF BACKBONES" => has_backbone,
+                "KEYS OF TASKS OF TEXTS" => has_encoder,
                 section => section == own,
             })
         };

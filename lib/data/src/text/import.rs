@@ -161,6 +161,9 @@ impl Sizes {
     }
 }
 
+/// A row with its label and answer as the store has them.
+type Record = (Row, Vec<i32>, [i32; 2]);
+
 /// The second reading.
 struct Copy<'a> {
     description: &'a Description,
@@ -216,7 +219,7 @@ impl<'a> Copy<'a> {
     }
 
     /// The next record with its label and answer.
-    fn record(&mut self) -> Result<Option<(Row, Vec<i32>, [i32; 2])>> {
+    fn record(&mut self) -> Result<Option<Record>> {
         loop {
             let Some(path) = self.files.get(self.file) else { return Ok(None) };
             if self.rows.is_none() {

@@ -66,7 +66,7 @@ impl TokenSet {
         // Several tokens may have the last character.
         let is_last = |token: &usize| of(*token)[1] >= end;
         let last = self.context_tokens(i).filter(has).find(is_last);
-        Some([start, last.or_else(|| self.context_tokens(i).filter(has).next_back())?])
+        Some([start, last.or_else(|| self.context_tokens(i).rfind(has))?])
     }
 
     /// The characters from the first token to the last one, and their text; both tokens are of the context.
