@@ -37,7 +37,7 @@ type Outputs = (Var, Option<Var>, States);
 /// A model of a case.
 enum Model {
     Span(SpanFinder),
-    Joint(Joint),
+    Joint(Box<Joint>),
 }
 
 impl Model {
@@ -80,7 +80,7 @@ fn logits_loss_and_gradients_are_those_of_transformers() {
             }
             Some(share) => {
                 let config = JointModel { encoder, share, span, ..JointModel::default() };
-                Model::Joint(Joint::new(&mut b, &config, &info(padding)))
+                Model::Joint(Box::new(Joint::new(&mut b, &config, &info(padding))))
             }
         };
         b.check().unwrap();
