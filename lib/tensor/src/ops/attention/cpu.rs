@@ -119,15 +119,12 @@ impl Dropped {
         [sample, head]: [usize; 2],
         queries: Range<usize>,
     ) {
-        for (query, row) in queries.zip(rows.chunks_exact_mut(n)) {
-            let first = (head * self.s.queries + query) * self.s.keys.div_ceil(4);
-            for (block, four) in row.chunks_mut(4).enumerate() {
-                let keeps = self.mask.keeps(sample, first + block);
-                for (x, keep) in four.iter_mut().zip(keeps) {
-                    *x = if keep { *x * T::of(self.scale) } else { T::ZERO };
-                }
+        vectorize!({
+            for (query, row) in queries.zip(rows.chunks_exact_mut(n)) {
+                let first = (head * self.s.queries + query) * self.s.keys.div_ceil(4);
+                self.mask.apply(sample, first, T::of(self.scale), row);
             }
-        }
+        });
     }
 }
 

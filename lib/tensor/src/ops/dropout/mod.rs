@@ -8,9 +8,9 @@
 mod cpu;
 pub(crate) mod cuda;
 
-use crate::dtype::Dtype;
+use crate::dtype::{Dtype, Float};
 use crate::op::{Case, Draw, Grads, Op, Saved};
-use crate::random::Philox;
+use crate::random::{Philox, WORDS};
 use crate::tensor::Tensor;
 use crate::with_float;
 
@@ -59,11 +59,38 @@ impl Mask {
         Self { philox, micro_batch, first, site: op.site, threshold: op.threshold() }
     }
 
-    /// Whether elements 4·block to 4·block + 3 of a sample are kept.
-    pub(crate) fn keeps(&self, sample: usize, block: usize) -> [bool; 4] {
-        let sample = self.first.wrapping_add(sample as u32);
-        let words = self.philox.block([block as u32, sample, self.micro_batch, self.site]);
-        words.map(|word| word >= self.threshold)
+    /// Multiplies elements of a sample, from element 4·block on, by `scale` where they are kept, otherwise by 0.
+    #[inline(always)]
+    pub(crate) fn apply<T: Float>(&self, sample: usize, block: usize, scale: T, x: &mut [T]) {
+        self.combine(sample, block, x, |_, x, keep| if keep { scale * x } else { T::ZERO });
+    }
+
+    /// Replaces each element x of a sample, from element 4·block on, by f(i, x, whether it is kept); i is its index
+    /// in `x`.
+    #[inline(always)]
+    pub(crate) fn combine<T: Float>(
+        &self,
+        sample: usize,
+        block: usize,
+        x: &mut [T],
+        f: impl Fn(usize, T, bool) -> T,
+    ) {
+        let rest = [self.first.wrapping_add(sample as u32), self.micro_batch, self.site];
+        let words = |chunk: usize| self.philox.words((block + chunk * WORDS / 4) as u32, rest);
+        // Chunks of known length become vector code.
+        let (chunks, tail) = x.as_chunks_mut::<WORDS>();
+        let whole = chunks.len();
+        for (chunk, x) in chunks.iter_mut().enumerate() {
+            let words = words(chunk);
+            for i in 0..WORDS {
+                x[i] = f(chunk * WORDS + i, x[i], words[i] >= self.threshold);
+            }
+        }
+        if !tail.is_empty() {
+            for (i, (x, word)) in tail.iter_mut().zip(words(whole)).enumerate() {
+                *x = f(whole * WORDS + i, *x, word >= self.threshold);
+            }
+        }
     }
 }
 
