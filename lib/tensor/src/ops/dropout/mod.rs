@@ -59,36 +59,34 @@ impl Mask {
         Self { philox, micro_batch, first, site: op.site, threshold: op.threshold() }
     }
 
-    /// Multiplies elements of a sample, from element 4·block on, by `scale` where they are kept, otherwise by 0.
+    /// Replaces the elements x of a sample in each of several slices, from element 4·block on, by f(x, whether the
+    /// element is kept).
     #[inline(always)]
-    pub(crate) fn apply<T: Float>(&self, sample: usize, block: usize, scale: T, x: &mut [T]) {
-        self.combine(sample, block, x, |_, x, keep| if keep { scale * x } else { T::ZERO });
-    }
-
-    /// Replaces each element x of a sample, from element 4·block on, by f(i, x, whether it is kept); i is its index
-    /// in `x`.
-    #[inline(always)]
-    pub(crate) fn combine<T: Float>(
+    pub(crate) fn combine<T: Float, const N: usize>(
         &self,
         sample: usize,
         block: usize,
-        x: &mut [T],
-        f: impl Fn(usize, T, bool) -> T,
+        slices: [&mut [T]; N],
+        f: impl Fn([T; N], bool) -> [T; N],
     ) {
         let rest = [self.first.wrapping_add(sample as u32), self.micro_batch, self.site];
         let words = |chunk: usize| self.philox.words((block + chunk * WORDS / 4) as u32, rest);
         // Chunks of known length become vector code.
-        let (chunks, tail) = x.as_chunks_mut::<WORDS>();
-        let whole = chunks.len();
-        for (chunk, x) in chunks.iter_mut().enumerate() {
+        let mut parts = slices.map(|x| x.as_chunks_mut::<WORDS>());
+        let whole = parts.iter().map(|(chunks, _)| chunks.len()).min().unwrap_or(0);
+        for chunk in 0..whole {
             let words = words(chunk);
+            let mut own = parts.each_mut().map(|(chunks, _)| &mut chunks[chunk]);
             for i in 0..WORDS {
-                x[i] = f(chunk * WORDS + i, x[i], words[i] >= self.threshold);
+                let new = f(own.each_ref().map(|x| x[i]), words[i] >= self.threshold);
+                own.iter_mut().zip(new).for_each(|(x, new)| x[i] = new);
             }
         }
-        if !tail.is_empty() {
-            for (i, (x, word)) in tail.iter_mut().zip(words(whole)).enumerate() {
-                *x = f(whole * WORDS + i, *x, word >= self.threshold);
+        let tail = parts.iter().map(|(_, tail)| tail.len()).min().unwrap_or(0);
+        if tail > 0 {
+            for (i, word) in words(whole).iter().enumerate().take(tail) {
+                let new = f(parts.each_ref().map(|(_, tail)| tail[i]), *word >= self.threshold);
+                parts.iter_mut().zip(new).for_each(|((_, tail), new)| tail[i] = new);
             }
         }
     }

@@ -84,12 +84,19 @@ fn transposed<T: Float>(x: &[T], [rows, columns]: [usize; 2]) -> Scratch<T> {
     let mut out = Scratch::uninit(rows * columns);
     row_blocks((&mut *out, rows), TILE, |range, out| {
         vectorize!({
+            let mut tile = [[T::ZERO; TILE]; TILE];
+            let width = range.len();
             for r in (0..rows).step_by(TILE) {
-                let x = &x[r * columns..];
                 let height = TILE.min(rows - r);
-                for (c, out) in range.clone().zip(out.chunks_exact_mut(rows)) {
-                    for (i, y) in out[r..r + height].iter_mut().enumerate() {
-                        *y = x[i * columns + c];
+                for (i, row) in tile.iter_mut().enumerate().take(height) {
+                    let x = &x[(r + i) * columns + range.start..][..width];
+                    row[..width].copy_from_slice(x);
+                }
+                for (c, out) in out.chunks_exact_mut(rows).enumerate().take(TILE) {
+                    let out = &mut out[r..r + height];
+                    match out.first_chunk_mut::<TILE>() {
+                        Some(out) => *out = std::array::from_fn(|i| tile[i][c]),
+                        None => out.iter_mut().zip(&tile).for_each(|(y, row)| *y = row[c]),
                     }
                 }
             }
