@@ -89,6 +89,11 @@ bench:
 	    $(PYTHON) tests/peers/operator_update.py $$written $$size --local --threads 2 || exit 1; \
 	  done; \
 	done; \
+	if test -n "$$torch" && $(PYTHON) -c 'import transformers' 2>/dev/null; then \
+	  cargo build --release --locked -q -p tasks --example text_update || exit 1; \
+	  $(PYTHON) tests/peers/text_update.py --ours "$(BIN)/examples/text_update" || exit 1; \
+	  $(PYTHON) tests/peers/text_start.py "$(BIN)" || exit 1; \
+	else echo "bench: $(PYTHON) has no torch and transformers: updates of texts are not compared" >&2; fi; \
 	if $(PYTHON) -c 'import h5py, scipy' 2>/dev/null; then \
 	  $(PYTHON) tests/peers/generators.py "$(BIN)" || exit 1; \
 	else echo "bench: $(PYTHON) has no h5py and scipy: solvers are not compared" >&2; fi; \

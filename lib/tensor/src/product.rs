@@ -5,6 +5,22 @@
 //! not depend on the number of threads.
 
 use crate::dtype::Float;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Whether products are timed.
+static TIMED: AtomicBool = AtomicBool::new(false);
+/// Nanoseconds in products, summed over threads.
+static NANOSECONDS: AtomicU64 = AtomicU64::new(0);
+
+/// The time that `work` spends in matrix products, summed over all threads of the process: for measurements.
+pub fn time_within<R>(work: impl FnOnce() -> R) -> (R, Duration) {
+    NANOSECONDS.store(0, Ordering::Relaxed);
+    TIMED.store(true, Ordering::Relaxed);
+    let result = work();
+    TIMED.store(false, Ordering::Relaxed);
+    (result, Duration::from_nanos(NANOSECONDS.load(Ordering::Relaxed)))
+}
 
 /// A strided matrix view of a slice.
 #[derive(Clone, Copy)]
@@ -80,6 +96,7 @@ pub unsafe fn product_into<T: Float>(
 ) {
     assert_eq!(lhs.columns, rhs.rows, "inner sizes of a matrix product");
     let beta = if add { T::ONE } else { T::ZERO };
+    let start = TIMED.load(Ordering::Relaxed).then(Instant::now);
     // SAFETY: the views lie inside their slices (checked on construction); the caller guarantees `out`. Strides are
     // below isize::MAX because the slices exist.
     unsafe {
@@ -104,6 +121,10 @@ pub unsafe fn product_into<T: Float>(
             false,
             gemm::Parallelism::None,
         );
+    }
+    if let Some(start) = start {
+        let nanoseconds = start.elapsed().as_nanos() as u64;
+        NANOSECONDS.fetch_add(nanoseconds, Ordering::Relaxed);
     }
 }
 

@@ -24,11 +24,13 @@ pub fn argument(name: &str, default: usize) -> usize {
 }
 
 /// Normal random numbers, the same in every run.
+#[allow(dead_code)] // not every program draws its inputs here
 pub fn random(shape: &[usize], i: usize) -> Tensor {
     draw(shape, &Draw::Normal, 7, i as u64).to_dtype(Dtype::F32)
 }
 
 /// Milliseconds of each of `repeats` calls, sorted, after two calls that are not measured.
+#[allow(dead_code)] // not every program repeats one call
 pub fn times(repeats: usize, mut call: impl FnMut() -> Result<()>) -> Result<Vec<f64>> {
     let mut times = Vec::new();
     for _ in 0..repeats + 2 {
@@ -50,7 +52,8 @@ pub fn peak_rss() -> usize {
 
 /// Parameters in training: AdamW with clipping of the gradient norm.
 pub struct Training {
-    params: ParamSet,
+    /// The parameters.
+    pub params: ParamSet,
     optimizer: Optimizer,
     state: OptimizerState,
     rule: StepPolicy,
@@ -59,6 +62,8 @@ pub struct Training {
     weight: [Tensor; 1],
     device: Device,
     recompute: Rc<Recompute>,
+    /// The dropout counter; None: nothing is dropped.
+    pub counter: Option<Tensor>,
     /// Bytes of tensors on the CPU that the last forward pass kept.
     pub activations: usize,
 }
@@ -92,6 +97,7 @@ impl Training {
             optimizer,
             device,
             recompute: Rc::new(Recompute::new(budget)),
+            counter: None,
             activations: 0,
         })
     }
@@ -106,6 +112,10 @@ impl Training {
         let tape = Tape::new();
         let forward = Forward::training(&tape, &self.params).computing_in(dtype)?;
         let forward = forward.recomputing(Rc::clone(&self.recompute));
+        let forward = match &self.counter {
+            Some(counter) => forward.with_counter(counter),
+            None => forward,
+        };
         let loss = loss(&forward)?;
         let variables = forward.variables().to_vec();
         drop(forward);

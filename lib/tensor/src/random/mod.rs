@@ -61,6 +61,9 @@ const ROUNDS: usize = 10;
 const MULTIPLIER: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
 const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 
+/// Words that [`Philox::words`] computes at once.
+pub(crate) const WORDS: usize = 64;
+
 /// 2⁻²⁴, the spacing of `uniform`.
 const TWO_POW_MINUS_24: f32 = 1.0 / (1u32 << 24) as f32;
 
@@ -135,6 +138,19 @@ impl Philox {
             k1 = k1.wrapping_add(WEYL[1]);
         }
         [x0, x1, x2, x3]
+    }
+
+    /// The words of consecutive blocks from `first` on, in order. The other words of the counters are `rest`.
+    #[inline(always)]
+    pub(crate) fn words(&self, first: u32, rest: [u32; 3]) -> [u32; WORDS] {
+        let first = std::array::from_fn(|lane| u64::from(first.wrapping_add(lane as u32)));
+        let [a, b, c] = rest.map(|word| [u64::from(word); WORDS / 4]);
+        let [x0, x1, x2, x3] = self.blocks([first, a, b, c]);
+        let mut words = [0; WORDS];
+        for (lane, four) in words.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+            *four = [x0[lane], x1[lane], x2[lane], x3[lane]].map(|word| word as u32);
+        }
+        words
     }
 
     #[inline]
@@ -251,6 +267,16 @@ mod tests {
         for i in 0..103 {
             assert_eq!(uniform[i], philox.uniform(7, i as u64));
             assert_eq!(normal[i], philox.normal(7, i as u64));
+        }
+    }
+
+    #[test]
+    fn words_are_those_of_consecutive_blocks() {
+        let philox = Philox::new(test_support::seed(), Purpose::Test);
+        for first in [0, 1, 1 << 20, u32::MAX - 3] {
+            let block = |at: u32| philox.block([first.wrapping_add(at), 7, 8, u32::MAX]);
+            let expected: Vec<u32> = (0..WORDS as u32 / 4).flat_map(block).collect();
+            assert_eq!(philox.words(first, [7, 8, u32::MAX]).to_vec(), expected);
         }
     }
 

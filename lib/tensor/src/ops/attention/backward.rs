@@ -145,9 +145,6 @@ impl<T: Float> Call<'_, T> {
                 let (p, ds) = (&mut work.p[..t * n], &mut work.ds[..t * n]);
                 product(p, n, false, scale(s), qv, kv.transposed());
                 product(ds, n, false, T::ONE, dov, v.view(d, 0..n).transposed());
-                if let Some(dropped) = &self.dropped {
-                    dropped.apply(ds, n, [sample, head], block.clone());
-                }
                 vectorize!({
                     for (row, stats) in stats.chunks_exact(2).enumerate() {
                         let n_row = visible(op, s, keys, block.start + row);
@@ -156,17 +153,21 @@ impl<T: Float> Call<'_, T> {
                         let (top, inverse) = (stats[0], stats[1]);
                         let at = row * width;
                         let dot = sum([&out[at..at + d], &dout[at..at + d]], |[o, d]| o * d);
-                        for (p, ds) in p.iter_mut().zip(ds) {
-                            *p = (*p - top).exp() * inverse;
-                            *ds = *p * (*ds - dot);
+                        p.iter_mut().for_each(|p| *p = (*p - top).exp() * inverse);
+                        match &self.dropped {
+                            Some(dropped) => {
+                                dropped.gradient([sample, head], block.start + row, p, ds, dot);
+                            }
+                            None => {
+                                for (p, ds) in p.iter().zip(ds) {
+                                    *ds = *p * (*ds - dot);
+                                }
+                            }
                         }
                         hidden_p.fill(T::ZERO);
                         hidden_ds.fill(T::ZERO);
                     }
                 });
-                if let Some(dropped) = &self.dropped {
-                    dropped.apply(p, n, [sample, head], block.clone());
-                }
                 let (pv, dsv) = (View::new(p, t, n, n), View::new(ds, t, n, n));
                 let dense = &mut work.dense;
                 let (first, query) = ([sample, head], block.start);

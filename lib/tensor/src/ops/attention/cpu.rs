@@ -111,6 +111,29 @@ impl Dropped {
         Some(Self { mask: Mask::new(&dropout, counter.read()), scale: dropout.scale(), s })
     }
 
+    /// The first of the blocks of four words that decide about the keys of a query.
+    #[inline(always)]
+    fn first(&self, head: usize, query: usize) -> usize {
+        (head * self.s.queries + query) * self.s.keys.div_ceil(4)
+    }
+
+    /// For the keys of a query, with the mask m that is 0 or 1/(1 - p): ds becomes p·(m·ds - dot), and p becomes m·p.
+    #[inline(always)]
+    pub(super) fn gradient<T: Float>(
+        &self,
+        [sample, head]: [usize; 2],
+        query: usize,
+        p: &mut [T],
+        ds: &mut [T],
+        dot: T,
+    ) {
+        let (first, scale) = (self.first(head, query), T::of(self.scale));
+        self.mask.combine(sample, first, [ds, p], |[ds, p], keep| {
+            let masked = |x: T| if keep { scale * x } else { T::ZERO };
+            [p * (masked(ds) - dot), masked(p)]
+        });
+    }
+
     /// Multiplies the rows of `queries`, `n` keys each, by 0 or 1/(1 - p).
     pub(super) fn apply<T: Float>(
         &self,
@@ -119,15 +142,14 @@ impl Dropped {
         [sample, head]: [usize; 2],
         queries: Range<usize>,
     ) {
-        for (query, row) in queries.zip(rows.chunks_exact_mut(n)) {
-            let first = (head * self.s.queries + query) * self.s.keys.div_ceil(4);
-            for (block, four) in row.chunks_mut(4).enumerate() {
-                let keeps = self.mask.keeps(sample, first + block);
-                for (x, keep) in four.iter_mut().zip(keeps) {
-                    *x = if keep { *x * T::of(self.scale) } else { T::ZERO };
-                }
+        vectorize!({
+            for (query, row) in queries.zip(rows.chunks_exact_mut(n)) {
+                let scale = T::of(self.scale);
+                self.mask.combine(sample, self.first(head, query), [row], |[x], keep| {
+                    [if keep { scale * x } else { T::ZERO }]
+                });
             }
-        }
+        });
     }
 }
 

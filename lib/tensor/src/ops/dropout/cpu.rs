@@ -1,24 +1,43 @@
 use super::{Dropout, Mask};
 use crate::dtype::Float;
 use crate::parallel::{BLOCK_ELEMENTS, Shared, blocks};
+use crate::vectorize;
 
-/// out (+)= x/(1 - p) for elements that are kept, otherwise 0.
-pub(super) fn apply<T: Float>(op: &Dropout, counter: &[i32], x: &[T], out: &mut [T], add: bool) {
+/// Elements of a sample that are drawn at a time.
+const PIECE: usize = 1024;
+
+/// out (+)= x/(1 - p) for elements x of `source` that are kept, otherwise 0.
+pub(super) fn apply<T: Float>(
+    op: &Dropout,
+    counter: &[i32],
+    source: &[T],
+    out: &mut [T],
+    add: bool,
+) {
     let (mask, scale) = (Mask::new(op, counter), T::of(op.scale()));
-    let size = x.len() / op.samples;
-    let per_sample = size.div_ceil(4);
+    let size = source.len() / op.samples;
+    let per_sample = size.div_ceil(PIECE);
     let out = Shared::new(out);
-    blocks(op.samples * per_sample, BLOCK_ELEMENTS / 16, |range| {
-        for n in range {
-            let (sample, block) = (n / per_sample, n % per_sample);
-            let (first, end) = (sample * size + 4 * block, sample * size + size.min(4 * block + 4));
-            // SAFETY: blocks of four elements are disjoint.
-            let out = unsafe { out.slice(first..end) };
-            for ((y, x), keep) in out.iter_mut().zip(&x[first..end]).zip(mask.keeps(sample, block))
-            {
-                let value = if keep { scale * *x } else { T::ZERO };
-                *y = if add { *y + value } else { value };
+    blocks(op.samples * per_sample, BLOCK_ELEMENTS / 2 / PIECE, |range| {
+        let mut piece = [T::ZERO; PIECE];
+        vectorize!({
+            for n in range {
+                let (sample, first) = (n / per_sample, n % per_sample * PIECE);
+                let own = sample * size + first..sample * size + size.min(first + PIECE);
+                // SAFETY: pieces are disjoint.
+                let out = unsafe { out.slice(own.clone()) };
+                let kept = |x: T, keep: bool| if keep { scale * x } else { T::ZERO };
+                if add {
+                    let x = &mut piece[..out.len()];
+                    x.copy_from_slice(&source[own]);
+                    mask.combine(sample, first / 4, [out, x], |[y, x], keep| {
+                        [y + kept(x, keep), x]
+                    });
+                } else {
+                    out.copy_from_slice(&source[own]);
+                    mask.combine(sample, first / 4, [out], |[x], keep| [kept(x, keep)]);
+                }
             }
-        }
+        });
     });
 }

@@ -8,9 +8,9 @@
 mod cpu;
 pub(crate) mod cuda;
 
-use crate::dtype::Dtype;
+use crate::dtype::{Dtype, Float};
 use crate::op::{Case, Draw, Grads, Op, Saved};
-use crate::random::Philox;
+use crate::random::{Philox, WORDS};
 use crate::tensor::Tensor;
 use crate::with_float;
 
@@ -59,11 +59,36 @@ impl Mask {
         Self { philox, micro_batch, first, site: op.site, threshold: op.threshold() }
     }
 
-    /// Whether elements 4·block to 4·block + 3 of a sample are kept.
-    pub(crate) fn keeps(&self, sample: usize, block: usize) -> [bool; 4] {
-        let sample = self.first.wrapping_add(sample as u32);
-        let words = self.philox.block([block as u32, sample, self.micro_batch, self.site]);
-        words.map(|word| word >= self.threshold)
+    /// Replaces the elements x of a sample in each of several slices, from element 4·block on, by f(x, whether the
+    /// element is kept).
+    #[inline(always)]
+    pub(crate) fn combine<T: Float, const N: usize>(
+        &self,
+        sample: usize,
+        block: usize,
+        slices: [&mut [T]; N],
+        f: impl Fn([T; N], bool) -> [T; N],
+    ) {
+        let rest = [self.first.wrapping_add(sample as u32), self.micro_batch, self.site];
+        let words = |chunk: usize| self.philox.words((block + chunk * WORDS / 4) as u32, rest);
+        // Chunks of known length become vector code.
+        let mut parts = slices.map(|x| x.as_chunks_mut::<WORDS>());
+        let whole = parts.iter().map(|(chunks, _)| chunks.len()).min().unwrap_or(0);
+        for chunk in 0..whole {
+            let words = words(chunk);
+            let mut own = parts.each_mut().map(|(chunks, _)| &mut chunks[chunk]);
+            for i in 0..WORDS {
+                let new = f(own.each_ref().map(|x| x[i]), words[i] >= self.threshold);
+                own.iter_mut().zip(new).for_each(|(x, new)| x[i] = new);
+            }
+        }
+        let tail = parts.iter().map(|(_, tail)| tail.len()).min().unwrap_or(0);
+        if tail > 0 {
+            for (i, word) in words(whole).iter().enumerate().take(tail) {
+                let new = f(parts.each_ref().map(|(_, tail)| tail[i]), *word >= self.threshold);
+                parts.iter_mut().zip(new).for_each(|((_, tail), new)| tail[i] = new);
+            }
+        }
     }
 }
 

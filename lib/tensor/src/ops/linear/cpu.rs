@@ -11,6 +11,12 @@ use crate::{Scratch, Tensor, for_rows, vectorize};
 const ROWS: usize = 256;
 /// Columns per block if there are too few rows to occupy the threads.
 const COLUMNS: usize = 256;
+/// Side of the blocks in which W is transposed.
+const TILE: usize = 32;
+/// W with more elements is transposed also for a single block of rows.
+const TRANSPOSED: usize = 1 << 20;
+/// Rows of a large dW that one thread computes at a time.
+const PART: usize = 384;
 /// Limits on the partial sums of dW: their number, and the elements of all of them.
 const LANES: usize = 8;
 const LANE_ELEMENTS: usize = 4 << 20;
@@ -27,6 +33,9 @@ pub(super) fn forward<T: Float>(
     let (x, w, b) = (x.read::<T>(), w.read::<T>(), b.map(|b| b.read::<T>()));
     let columns = if rows < 2 * ROWS { COLUMNS } else { n };
     let (row_blocks, column_blocks) = (rows.div_ceil(ROWS), n.div_ceil(columns));
+    // Products pack W for every block of rows, which costs much less if it need not be transposed then.
+    let transposes = row_blocks > 1 || n * k > TRANSPOSED && rows >= ROWS / 4;
+    let wt = if transposes { transposed(w, [n, k]) } else { Scratch::uninit(0) };
     let z = Shared::new(z);
     let out = activated.map(|(f, out)| (f, Shared::new(out)));
     let task = |row_block: usize, column_block: usize| {
@@ -46,7 +55,10 @@ pub(super) fn forward<T: Float>(
                 b.is_some(),
                 T::ONE,
                 View::new(&x[r0 * k..], r1 - r0, k, k),
-                View::new(&w[c0 * k..], c1 - c0, k, k).transposed(),
+                match transposes {
+                    true => View::new(&wt[c0..], k, c1 - c0, n),
+                    false => View::new(&w[c0 * k..], c1 - c0, k, k).transposed(),
+                },
             );
         }
         if let Some((f, out)) = &out {
@@ -67,6 +79,32 @@ pub(super) fn forward<T: Float>(
     blocks(work, grain, |range| range.for_each(|i| task(i / column_blocks, i % column_blocks)));
 }
 
+/// The transpose of a matrix with these sizes.
+fn transposed<T: Float>(x: &[T], [rows, columns]: [usize; 2]) -> Scratch<T> {
+    let mut out = Scratch::uninit(rows * columns);
+    row_blocks((&mut *out, rows), TILE, |range, out| {
+        vectorize!({
+            let mut tile = [[T::ZERO; TILE]; TILE];
+            let width = range.len();
+            for r in (0..rows).step_by(TILE) {
+                let height = TILE.min(rows - r);
+                for (i, row) in tile.iter_mut().enumerate().take(height) {
+                    let x = &x[(r + i) * columns + range.start..][..width];
+                    row[..width].copy_from_slice(x);
+                }
+                for (c, out) in out.chunks_exact_mut(rows).enumerate().take(TILE) {
+                    let out = &mut out[r..r + height];
+                    match out.first_chunk_mut::<TILE>() {
+                        Some(out) => *out = std::array::from_fn(|i| tile[i][c]),
+                        None => out.iter_mut().zip(&tile).for_each(|(y, row)| *y = row[c]),
+                    }
+                }
+            }
+        });
+    });
+    out
+}
+
 /// Adds to (or sets) the given dx, dW and db; `dy` becomes dz = dy ∘ slope.
 pub(super) fn backward<T: Float>(
     x: &Tensor,
@@ -85,6 +123,9 @@ pub(super) fn backward<T: Float>(
         });
     }
     let dz = dy.read::<T>();
+    if n * k > LANE_ELEMENTS / LANES {
+        return backward_of_large(x, w, dz, [rows, k, n], [dx, dw, db]);
+    }
     let row_blocks = rows.div_ceil(ROWS);
     // Which rows a lane sums depends only on sizes.
     let lanes = row_blocks.clamp(1, LANES).min((LANE_ELEMENTS / (n * k).max(1)).max(1));
@@ -128,6 +169,64 @@ pub(super) fn backward<T: Float>(
     if let Some(grad) = db {
         collect(&bias_sums, lanes, grad);
     }
+}
+
+/// [`backward`] for a W so large that every thread gets a part of it: no partial sums are needed.
+fn backward_of_large<T: Float>(
+    x: &[T],
+    w: &[T],
+    dz: &[T],
+    [rows, k, n]: [usize; 3],
+    [dx, dw, db]: [Option<&mut GradBuffer>; 3],
+) {
+    let [dx, dw, db] = [dx, dw, db]
+        .map(|grad| grad.map(|grad| (grad.accumulate, Shared::new(grad.tensor.write::<T>()))));
+    let of_dw = if dw.is_some() || db.is_some() { n.div_ceil(PART) } else { 0 };
+    let part = |i: usize| {
+        let (c0, c1) = (i * PART, ((i + 1) * PART).min(n));
+        if let Some((add, dw)) = &dw {
+            // SAFETY: the parts are disjoint.
+            let dw = unsafe { dw.slice(c0 * k..c1 * k) };
+            let dzt = View::new(&dz[c0..], rows, c1 - c0, n).transposed();
+            product(dw, k, *add, T::ONE, dzt, View::new(x, rows, k, k));
+        }
+        if let Some((add, db)) = &db {
+            // SAFETY: as above.
+            let db = unsafe { db.slice(c0..c1) };
+            if !add {
+                db.fill(T::ZERO);
+            }
+            let mut sum = [T::ZERO; PART];
+            vectorize!({
+                // Partial sums limit the rounding error.
+                for block in dz.chunks(ROWS * n) {
+                    let sum = &mut sum[..c1 - c0];
+                    sum.fill(T::ZERO);
+                    for dz in block.chunks_exact(n) {
+                        sum.iter_mut().zip(&dz[c0..c1]).for_each(|(sum, dz)| *sum += *dz);
+                    }
+                    db.iter_mut().zip(sum).for_each(|(db, sum)| *db += *sum);
+                }
+            });
+        }
+    };
+    // Few rows are divided by columns as well, so that all threads have work.
+    let columns = if rows < 2 * ROWS { COLUMNS } else { k };
+    let column_blocks = k.div_ceil(columns);
+    let block = |i: usize| {
+        let (r0, c0) = (i / column_blocks * ROWS, i % column_blocks * columns);
+        let (r1, c1) = ((r0 + ROWS).min(rows), (c0 + columns).min(k));
+        if let Some((add, dx)) = &dx {
+            let dz = View::new(&dz[r0 * n..], r1 - r0, n, n);
+            let w = View::new(&w[c0..], n, c1 - c0, k);
+            // SAFETY: the blocks are disjoint, and inside dx.
+            unsafe { product_into(dx.pointer(r0 * k + c0), k, *add, T::ONE, dz, w) };
+        }
+    };
+    let of_dx = if dx.is_some() { rows.div_ceil(ROWS) * column_blocks } else { 0 };
+    blocks(of_dw + of_dx, 1, |range| {
+        range.for_each(|i| if i < of_dw { part(i) } else { block(i - of_dw) });
+    });
 }
 
 /// sum += every row of `x`.

@@ -67,7 +67,8 @@ impl Op for Linear {
 }
 
 /// All combinations of bias and activation at odd sizes, more rows than a block, few rows with many columns, sums over
-/// one element and over many, several kernel tiles in each direction, and the shapes of a transformer.
+/// one element and over many, several kernel tiles in each direction, the shapes of a transformer, and large W with few
+/// rows and with many.
 pub fn cases() -> Vec<Case> {
     use Activation::{Gelu, GeluTanh, Identity, LeakyRelu, Relu, Sigmoid, Silu, Tanh};
     let case = |bias, activation, rows: &[usize], n: usize, k: usize| {
@@ -98,5 +99,7 @@ pub fn cases() -> Vec<Case> {
         case(true, Silu, &[2, 1024], 8, 16),
         case(true, Gelu, &[32, 128], 512, 128),
         case(true, Identity, &[64, 128], 256, 1024),
+        case(true, Gelu, &[37], 800, 1400),
+        case(true, Identity, &[5, 120], 410, 1300),
     ]
 }

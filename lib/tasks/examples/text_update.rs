@@ -1,0 +1,188 @@
+//! Training updates and predictions of the task `classify`, for comparison with other programs: the counterpart of
+//! `tests/peers/text_update.py`, which says what is measured.
+//!
+//! The model has random weights and two labels, in the shapes of bert-base unless
+//! options say otherwise. Batches are made by the task's own code, and in the order in which training reads them.
+//!
+//! Reads requests from standard input, one word a line, and answers each with a JSON object on a line: after `update`,
+//! `predict`, `max` (an update of texts of various lengths, padded to the longest of all) and `buckets` (batches of
+//! texts of similar length, padded to the longest of the batch), `ms` and the number of tokens with padding; after
+//! `products`, the milliseconds of an update and of its matrix products; after `predict-products`, those of a
+//! prediction; after `peak`, the peak of resident memory so far.
+
+mod peer;
+
+use data::loader::{Buckets, Mixture};
+use data::text::{SpecialTokens, TokenInfo};
+use learn::forward::Forward;
+use learn::params::Builder;
+use learn::task::Batch;
+use peer::{Training, argument, word};
+use serde_json::{Value, json};
+use std::io::BufRead;
+use std::time::Instant;
+use tasks::text::classify::{Classifier, ClassifyModel};
+use tasks::text::encoder::EncoderConfig;
+use tensor::ops::cross_entropy::CrossEntropy;
+use tensor::random::{Philox, Purpose};
+use tensor::{Device, Dtype, Tape, Tensor, constant, product};
+use unix::{Error, Result};
+
+fn main() -> Result<()> {
+    tensor::parallel::start_threads(Some(argument("threads", 2)))?;
+    tensor::parallel::inside(serve)
+}
+
+/// The model in training, and the texts it reads.
+struct Bench {
+    model: Classifier,
+    training: Training,
+    batch: usize,
+    /// Tokens of the longest text.
+    tokens: usize,
+    /// Lengths of texts of various lengths, and the batches they are read in.
+    lengths: Vec<u32>,
+    order: Mixture,
+    vocabulary: usize,
+    /// Updates so far, and those of each kind of texts of various lengths.
+    updates: usize,
+    varied: [u64; 2],
+}
+
+/// What is done with a batch.
+#[derive(Clone, Copy)]
+enum Work {
+    Update,
+    Predict,
+}
+
+fn serve() -> Result<()> {
+    let mut bench = Bench::new()?;
+    for line in std::io::stdin().lock().lines() {
+        let line = line.map_err(|error| Error::bug(format!("standard input: {error}")))?;
+        println!("{}", bench.answer(line.trim())?);
+    }
+    Ok(())
+}
+
+impl Bench {
+    fn new() -> Result<Self> {
+        let [batch, tokens, vocabulary] =
+            [("batch", 16), ("tokens", 128), ("vocabulary", 30522)].map(|(n, d)| argument(n, d));
+        let encoder = EncoderConfig {
+            hidden_size: argument("hidden", 768),
+            num_hidden_layers: argument("depth", 12),
+            num_attention_heads: argument("heads", 12),
+            intermediate_size: argument("wide", 3072),
+            ..EncoderConfig::default()
+        };
+        let special =
+            SpecialTokens { padding: 0, cls: Some(2), sep: Some(3), mask: Some(4), unk: Some(1) };
+        let info = TokenInfo {
+            labels: vec!["no".into(), "yes".into()],
+            multi_label: false,
+            pairs: false,
+            vocabulary,
+            special,
+            max_length: tokens,
+            tokenizer_hash: String::new(),
+        };
+        let mut builder = Builder::new(1);
+        let config = ClassifyModel { encoder, ..ClassifyModel::default() };
+        let model = Classifier::new(&mut builder, &config, &info);
+        builder.check()?;
+        let lengths: Vec<u32> =
+            word("lengths", "").split(',').filter_map(|length| length.parse().ok()).collect();
+        let order = Mixture::new(1, &[(lengths.len().max(1) as u64, 1.0)], batch as u64)?
+            .with_buckets(Some(Buckets { lengths: lengths.clone(), pool: 32 }));
+        let training = Training::new(builder.finish(), Device::Cpu, 1.0)?;
+        let (updates, varied) = (0, [0, 0]);
+        Ok(Self { model, training, batch, tokens, lengths, order, vocabulary, updates, varied })
+    }
+
+    fn answer(&mut self, request: &str) -> Result<Value> {
+        let full = vec![self.tokens; self.batch];
+        Ok(match request {
+            "update" => self.timed(Work::Update, &full)?,
+            "predict" => self.timed(Work::Predict, &full)?,
+            "products" | "predict-products" => {
+                let work = if request == "products" { Work::Update } else { Work::Predict };
+                let (answer, products) = product::time_within(|| self.timed(work, &full));
+                let ms = 1e3 * products.as_secs_f64() / tensor::parallel::threads() as f64;
+                json!({"ms": answer?["ms"], "products_ms": ms})
+            }
+            "max" | "buckets" => {
+                let which = usize::from(request == "buckets");
+                let number = self.varied[which];
+                self.varied[which] += 1;
+                let samples = self.order.batch(number).into_iter();
+                let lengths: Vec<usize> = samples
+                    .filter_map(|i| self.lengths.get(i as usize))
+                    .map(|length| *length as usize)
+                    .collect();
+                let lengths = if which == 0 { self.padded(lengths) } else { lengths };
+                self.timed(Work::Update, &lengths)?
+            }
+            "parameters" => json!({"parameters": self.training.params.count()}),
+            "peak" => json!({"peak_rss_bytes": peer::peak_rss()}),
+            other => return Err(Error::bug(format!("`{other}` is not a request"))),
+        })
+    }
+
+    /// Lengths of a batch that is padded to the longest text of all: batches are padded to their own longest text, so
+    /// one text gets that length.
+    fn padded(&self, mut lengths: Vec<usize>) -> Vec<usize> {
+        lengths.iter_mut().take(1).for_each(|length| *length = self.tokens);
+        lengths
+    }
+
+    fn timed(&mut self, work: Work, lengths: &[usize]) -> Result<Value> {
+        let batch = self.texts(lengths);
+        let start = Instant::now();
+        match work {
+            Work::Update => self.update(&batch)?,
+            Work::Predict => self.predict(&batch)?,
+        }
+        let ms = 1e3 * start.elapsed().as_secs_f64();
+        let width = lengths.iter().max().map_or(0, |longest| longest.next_multiple_of(8));
+        Ok(json!({"ms": ms, "tokens": width * lengths.len()}))
+    }
+
+    /// Random texts of these lengths.
+    fn texts(&self, lengths: &[usize]) -> Batch {
+        let philox = Philox::new(1, Purpose::Test).at_update(self.updates as u64);
+        let ids: Vec<Vec<i32>> = (0..)
+            .zip(lengths)
+            .map(|(text, length)| {
+                let id = |at| 5.0 + philox.uniform(text, at) * (self.vocabulary - 5) as f32;
+                (0..*length as u64).map(|at| id(at) as i32).collect()
+            })
+            .collect();
+        let types = vec![0_u8; self.tokens];
+        let texts: Vec<(&[i32], &[u8])> =
+            ids.iter().map(|ids| (ids.as_slice(), &types[..ids.len()])).collect();
+        self.model.batch(&texts)
+    }
+
+    fn update(&mut self, batch: &Batch) -> Result<()> {
+        let count = batch.weight().item();
+        let texts = count as usize;
+        let counter = [1, 2, self.updates as i32, 0];
+        self.updates += 1;
+        self.training.counter = Some(Tensor::from_slice(&counter, &[4]));
+        let classes: Vec<i32> = (0..texts as i32).map(|text| text % 2).collect();
+        let classes = constant(Tensor::from_slice(&classes, &[texts]));
+        let weights = constant(Tensor::full(&[texts], 1.0 / count, Dtype::F32));
+        let model = &self.model;
+        self.training.update(Dtype::F32, |forward| {
+            let logits = model.forward(forward, batch)?;
+            forward.apply(CrossEntropy::default(), &[&logits, &classes, &weights])
+        })
+    }
+
+    fn predict(&self, batch: &Batch) -> Result<()> {
+        let tape = Tape::without_gradients();
+        let forward = Forward::evaluation(&tape, &self.training.params);
+        self.model.forward(&forward, batch).map(|_| ())
+    }
+}
