@@ -36,7 +36,7 @@ type Outputs = (Var, Option<Var>, States);
 
 /// A model of a case.
 enum Model {
-    Span(SpanFinder),
+    Span(Box<SpanFinder>),
     Joint(Box<Joint>),
 }
 
@@ -76,7 +76,7 @@ fn logits_loss_and_gradients_are_those_of_transformers() {
         let model = match joint {
             None => {
                 let config = SpanModel { encoder, head: span, lora: None };
-                Model::Span(SpanFinder::new(&mut b, &config, &info(padding)))
+                Model::Span(Box::new(SpanFinder::new(&mut b, &config, &info(padding))))
             }
             Some(share) => {
                 let config = JointModel { encoder, share, span, ..JointModel::default() };
