@@ -82,6 +82,8 @@ impl Bench {
             labels: vec!["no".into(), "yes".into()],
             multi_label: false,
             pairs: false,
+            answers: false,
+            stride: 0,
             vocabulary,
             special,
             max_length: tokens,
