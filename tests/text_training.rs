@@ -71,6 +71,12 @@ fn options_of_training_resume_to_the_bit_and_evaluate() {
         78,
         "num_hidden_layers",
     );
+    refused(
+        folder,
+        &format!("{SMALL} --run other -s model.encoder.freeze_layers=1"),
+        78,
+        "checkpoint.frozen to true",
+    );
 }
 
 #[test]

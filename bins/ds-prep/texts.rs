@@ -79,6 +79,7 @@ pub fn of_record(store: &TextStore, i: usize) -> Result<Value> {
         "text2": text2,
         "context": store.context(i),
         "answer": store.answer(i),
+        "criterion": store.criterion(i),
     }))
 }
 

@@ -10,8 +10,8 @@ use serde_json::{Map, Value, json};
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use tasks::text::{
-    Classifier, Joint, Logits, NewText, SpanFinder, SpanScores, TextModel, TextPredictor,
-    TextScores, TrainedText, calibrated, classes, mistakes, open_sets,
+    Classifier, Joint, LabelScores, Logits, NewText, SpanFinder, SpanScores, TextModel,
+    TextPredictor, TextScores, TrainedText, calibrated, classes, mistakes, open_sets,
 };
 use unix::cli::Given;
 use unix::out::Out;
@@ -123,6 +123,12 @@ fn of_classes(
     [logits, chosen]: [&[f32]; 2],
     protocol: &Value,
 ) -> Result<Scored> {
+    if set.info().multi_label {
+        let scores = LabelScores::of([set, train, validation], [logits, chosen]);
+        let (rows, json) = scores.results(protocol)?;
+        let page = vec![("mistakes.html", scores.mistakes())];
+        return Ok(Scored { rows, json, page, lines: lines(scores.predictions())? });
+    }
     let scores = TextScores::of(set, [train, validation], logits);
     let (rows, mut json) = scores.results(protocol)?;
     let [truth, known] = [set, validation].map(classes);

@@ -184,6 +184,77 @@ fn answers_come_as_texts_or_characters_and_may_be_missing() {
     }
 }
 
+/// The rules of the ground truth that other projects build from annotations: a known criterion, the first annotation of each
+/// pair of post and criterion, and one record for each case.
+#[test]
+fn cases_of_annotations_become_records() {
+    let temporary = tempfile::tempdir().unwrap();
+    let folder = temporary.path();
+    let case = |start: usize, end: usize, text: &str| json!({"start_char": start, "end_char": end, "text": text});
+    let row = |post: &str, criterion: &str, cases: Value| json!({"p": post, "c": criterion, "t": "ö a b", "cases": cases, "s": " Present"});
+    let rows = [
+        row("1", "A", json!([case(0, 1, "ö"), case(2, 5, "a b")])),
+        row("1", "A", json!([case(2, 3, "a")])),
+        row("1", "B", json!([])),
+        row("2", "A", json!("[{\"start_char\": 4, \"end_char\": 5}]")),
+    ];
+    let lines = |rows: &[Value]| rows.iter().map(|row| format!("{row}\n")).collect::<String>();
+    let write = |name: &str, text: &str| fs::write(folder.join(name), text).unwrap();
+    let columns =
+        "context: t\ncases: cases\ngroup: p\nid: p\ncriterion: c\ncriteria: [A, B]\nunique: true\n";
+    write("rows.jsonl", &lines(&rows));
+    write("columns.yaml", columns);
+    let output = done(folder, "ds-prep import rows.jsonl --columns columns.yaml -o store");
+    assert!(output.stderr.contains("2 rows were dropped"), "{}", output.stderr);
+    let found: Vec<Value> = (0..3)
+        .map(|i| {
+            let shown = done(folder, &format!("ds-prep show store --sample {i} --json")).stdout;
+            let shown: Value = serde_json::from_str(&shown).unwrap();
+            json!([shown["id"], shown["criterion"], shown["answer"]])
+        })
+        .collect();
+    assert_eq!(
+        found,
+        [json!(["1_0", "A", [0, 1]]), json!(["1_1", "A", [2, 5]]), json!(["2_0", "A", [4, 5]])]
+    );
+    // Labels of the same rows: positive, present, true and 1 are one label.
+    write(
+        "labels.yaml",
+        "text: t\nlabel: s\nnormalise: true\ngroup: p\ncriterion: c\nunique: true\n",
+    );
+    let labels = done(folder, "ds-prep import rows.jsonl --columns labels.yaml -o labels").stdout;
+    assert!(labels.contains("negative, positive"), "{labels}");
+
+    write("unknown.jsonl", &lines(&[row("1", "Z", json!([case(0, 1, "ö")]))]));
+    write("moved.jsonl", &lines(&[rows[0].clone(), row("3", "A", json!([case(1, 2, "ö")]))]));
+    write("no_list.jsonl", &lines(&[row("3", "A", json!("[{}]"))]));
+    write("alone.yaml", "text: t\nunique: true\n");
+    for (command, status, text) in [
+        (
+            "ds-prep import unknown.jsonl --columns columns.yaml -o x",
+            65,
+            "line 1: \"Z\" is not one of `criteria`",
+        ),
+        (
+            "ds-prep import moved.jsonl --columns columns.yaml -o x",
+            65,
+            "line 2: case 0: characters 1 to 2",
+        ),
+        (
+            "ds-prep import no_list.jsonl --columns columns.yaml -o x",
+            65,
+            "line 1: not a JSON list of cases",
+        ),
+        (
+            "ds-prep import rows.jsonl --columns alone.yaml -o x",
+            78,
+            "no effect without `criterion`",
+        ),
+    ] {
+        refused(folder, command, status, text);
+    }
+}
+
 #[test]
 fn a_joint_model_is_told_the_answer_unless_one_encoder_reads_both() {
     let temporary = tempfile::tempdir().unwrap();

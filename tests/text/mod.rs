@@ -2,6 +2,7 @@
 
 mod answers;
 mod exchange;
+mod labels;
 
 use crate::common::shell;
 use crate::records::{done, refused};
@@ -30,6 +31,10 @@ fn a_small_encoder_learns_what_a_bag_of_words_cannot_and_resumes_to_the_bit() {
     let words = results["baselines"]["bag of words"]["f1_macro"].as_f64().unwrap();
     // With these sentences the words are the same and only their order differs.
     assert!(ours > 0.9 && words < 0.75, "{ours} {words}");
+    let by_criterion = results["by_criterion"].as_object().unwrap();
+    let of_criteria = by_criterion.values().filter_map(|own| own["total_samples"].as_u64());
+    assert_eq!(of_criteria.sum::<u64>(), results["total_samples"].as_u64().unwrap());
+    assert!(by_criterion["FATIGUE"]["f1_macro"].as_f64().unwrap() > 0.7, "{by_criterion:?}");
     let predictions = fs::read_to_string(folder.join("scores/predictions.jsonl")).unwrap();
     assert_eq!(predictions.lines().count() as u64, results["total_samples"].as_u64().unwrap());
 

@@ -3,7 +3,53 @@
 use super::columns::{Columns, cell};
 use super::rows::Row;
 use super::store::NO_ANSWER;
+use serde::Deserialize;
 use unix::text::quote;
+
+/// A case of a row.
+#[derive(Deserialize)]
+struct Case {
+    start_char: usize,
+    end_char: usize,
+    #[serde(default)]
+    text: Option<String>,
+}
+
+/// The records of a row with a list of cases, each with its first character and the one after its last as the answer, and its
+/// number after the id. Errors: what is wrong with them.
+pub fn cases(row: Row) -> Result<Vec<Row>, String> {
+    let text = row.cells[cell::CASES].trim();
+    if text.is_empty() {
+        return Ok(Vec::new());
+    }
+    let all: Vec<Case> =
+        serde_json::from_str(text).map_err(|cause| format!("not a JSON list of cases: {cause}"))?;
+    let of = |(number, case): (usize, Case)| {
+        let mut row = row.clone();
+        let characters = case.start_char..case.end_char;
+        let found: String = row.cells[cell::CONTEXT]
+            .chars()
+            .skip(characters.start)
+            .take(characters.len())
+            .collect();
+        if let Some(text) = case.text.filter(|text| text.trim() != found.trim()) {
+            return Err(format!(
+                "case {number}: characters {} to {} are {}, not {}",
+                characters.start,
+                characters.end,
+                quote(&found),
+                quote(&text)
+            ));
+        }
+        row.cells[cell::ANSWER_START] = characters.start.to_string();
+        row.cells[cell::ANSWER_END] = characters.end.to_string();
+        if !row.cells[cell::ID].is_empty() {
+            row.cells[cell::ID] += &format!("_{number}");
+        }
+        Ok(row)
+    };
+    all.into_iter().enumerate().map(of).collect()
+}
 
 /// The first character of the answer of a row in its context, and the one after the last; -1 and -1 if the columns have
 /// no answers or this one is empty. Errors: what is wrong with it.

@@ -19,6 +19,15 @@ pub struct Columns {
     /// A second text; models read both as a pair.
     #[serde(default)]
     pub text2: Option<String>,
+    /// What the record is about; scores are also given for the records of each value.
+    #[serde(default)]
+    pub criterion: Option<String>,
+    /// The allowed criteria. Default: any.
+    #[serde(default)]
+    pub criteria: Option<Vec<String>>,
+    /// Whether only the first record of each group is kept that has a given criterion.
+    #[serde(default)]
+    pub unique: bool,
     /// A longer text in which an answer is to be found.
     #[serde(default)]
     pub context: Option<String>,
@@ -31,6 +40,9 @@ pub struct Columns {
     /// The character after the last one of the answer.
     #[serde(default)]
     pub answer_end: Option<String>,
+    /// Instead, a JSON list of answers, each an object with `start_char`, `end_char` and possibly `text`: one record for each.
+    #[serde(default)]
+    pub cases: Option<String>,
     /// The label.
     #[serde(default)]
     pub label: Option<String>,
@@ -59,15 +71,19 @@ pub struct Columns {
     pub strict: bool,
 }
 
-/// The cells of a row: text, text2, group and id, then these.
+/// The cells of a row: text and text2, then these.
 pub mod cell {
+    pub const GROUP: usize = 2;
+    pub const ID: usize = 3;
     pub const CONTEXT: usize = 4;
-    pub const LABEL: usize = 5;
-    pub const ANSWER: usize = 6;
-    pub const ANSWER_START: usize = 7;
-    pub const ANSWER_END: usize = 8;
+    pub const CRITERION: usize = 5;
+    pub const LABEL: usize = 6;
+    pub const ANSWER: usize = 7;
+    pub const ANSWER_START: usize = 8;
+    pub const ANSWER_END: usize = 9;
+    pub const CASES: usize = 10;
     /// Their number.
-    pub const ALL: usize = 9;
+    pub const ALL: usize = 11;
 }
 
 fn yes() -> bool {
@@ -99,15 +115,29 @@ impl Columns {
             add("text2", "has no effect on records whose `text` is a question about a context");
         }
         let spans = [&self.answer_start, &self.answer_end].map(Option::is_some);
-        match (&self.context, &self.answer, spans) {
-            (None, None, [false, false]) | (Some(_), Some(_), [false, false]) => {}
-            (Some(_), None, [true, true]) => {}
+        let given = [self.answer.is_some(), self.cases.is_some()];
+        match (&self.context, given, spans) {
+            (None, [false, false], [false, false]) | (Some(_), [false, false], [true, true]) => {}
+            (Some(_), [true, false] | [false, true], [false, false]) => {}
             (Some(_), _, _) => {
-                add("context", "needs either `answer`, or `answer_start` and `answer_end`");
+                let text =
+                    "needs one of `answer`, `cases`, and both `answer_start` and `answer_end`";
+                add("context", text);
             }
             (None, _, _) => {
                 add("context", "must name the column in which answers are found");
             }
+        }
+        if self.criterion.is_none() {
+            for (key, is_given) in [("criteria", self.criteria.is_some()), ("unique", self.unique)]
+            {
+                if is_given {
+                    add(key, "has no effect without `criterion`");
+                }
+            }
+        }
+        if self.unique && self.group.is_none() {
+            add("unique", "has no effect without `group`");
         }
         if self.label.is_some() && self.text.is_none() {
             add("label", "is that of `text`, which names no column");
@@ -155,10 +185,9 @@ impl Columns {
 
     /// The named columns, in the order of the cells of a row, see [`cell`].
     pub fn names(&self) -> [Option<&str>; cell::ALL] {
-        let Self {
-            text, text2, label, group, id, context, answer, answer_start, answer_end, ..
-        } = self;
-        [text, text2, group, id, context, label, answer, answer_start, answer_end]
+        let Self { text, text2, group, id, context, criterion, label, answer, .. } = self;
+        let [start, end] = [&self.answer_start, &self.answer_end];
+        [text, text2, group, id, context, criterion, label, answer, start, end, &self.cases]
             .map(Option::as_deref)
     }
 

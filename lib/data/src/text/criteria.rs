@@ -75,6 +75,7 @@ text: sentence_text
 label: status
 group: post_id
 id: sentence_id
+criterion: DSM5_symptom
 labels: [\"0\", \"1\"]
 ";
 

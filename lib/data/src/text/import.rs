@@ -5,7 +5,7 @@
 
 use super::answers::answer_of;
 use super::columns::{Columns, cell, collected, require_few};
-use super::rows::{Row, Rows, at_line};
+use super::rows::{Row, Rows, Seen, at_line};
 use super::store::{Arrays, Description, FILE, RAGGED, TextStore};
 use crate::store::{Ragged, RecordStore, SourceFile, Writer};
 use std::collections::{BTreeSet, HashMap};
@@ -31,7 +31,7 @@ pub fn import(
     let (description, shard_records) = survey(columns, files, &mut done)?;
     if description.dropped > 0 {
         let dropped = description.dropped;
-        note!("{dropped} rows were dropped because of their label or answer");
+        note!("{dropped} rows were dropped because of their label, criterion or answer");
     }
     let other = format!("{}: holds texts of other files or columns", folder.display());
     let layout = description.layout(shard_records);
@@ -60,11 +60,11 @@ fn survey(
     let known = columns.known_labels();
     let mut found = BTreeSet::new();
     let (mut sources, mut wrong, mut dropped) = (Vec::new(), Vec::new(), 0);
-    let mut sizes = Sizes::default();
+    let (mut sizes, mut seen) = (Sizes::default(), Seen::new());
     for path in files {
         let mut rows = Rows::open(path, columns)?;
         let (mut records, mut read) = (0, 0);
-        while let Some(row) = rows.next()? {
+        while let Some(row) = rows.next(&mut seen)? {
             read += 1;
             done(1)?;
             match checked(columns, &row, &known) {
@@ -87,6 +87,7 @@ fn survey(
             records += 1;
             sizes.add(row.cells.iter().map(String::len).sum::<usize>() as u64);
         }
+        dropped += rows.left_out;
         if read == 0 {
             return Err(Error::data(format!("{}: no rows", path.display())));
         }
@@ -116,6 +117,10 @@ fn checked(
             found.map_err(|value| wrong_label(column, &value, known))?
         }
     };
+    let criterion = &row.cells[cell::CRITERION];
+    if columns.criteria.as_ref().is_some_and(|known| !known.contains(criterion)) {
+        return Err(format!("{} is not one of `criteria`", unix::text::quote(criterion)));
+    }
     Ok((labels, answer_of(columns, row)?))
 }
 
@@ -175,6 +180,7 @@ struct Copy<'a> {
     rows: Option<Rows>,
     /// The number of the next record.
     next: usize,
+    seen: Seen,
 }
 
 impl<'a> Copy<'a> {
@@ -182,7 +188,8 @@ impl<'a> Copy<'a> {
         let classes = description.labels.iter().map(String::as_str);
         let classes = classes.enumerate().map(|(class, label)| (label, class)).collect();
         let arrays = Arrays::new(description);
-        Self { description, files, classes, arrays, file: 0, rows: None, next: 0 }
+        let seen = Seen::new();
+        Self { description, files, classes, arrays, file: 0, rows: None, next: 0, seen }
     }
 
     /// The bytes of the arrays of some records; earlier ones are skipped.
@@ -226,7 +233,7 @@ impl<'a> Copy<'a> {
                 self.rows = Some(Rows::open(path, &self.description.columns)?);
             }
             let Some(rows) = &mut self.rows else { return Ok(None) };
-            let Some(row) = rows.next()? else {
+            let Some(row) = rows.next(&mut self.seen)? else {
                 self.require_same()?;
                 continue;
             };
@@ -250,7 +257,7 @@ impl<'a> Copy<'a> {
     /// Ends a file. Errors: 65 when it is not the one that was read first.
     fn require_same(&mut self) -> Result<()> {
         let Some(rows) = &mut self.rows else { return Ok(()) };
-        while rows.next()?.is_some() {}
+        while rows.next(&mut self.seen)?.is_some() {}
         if rows.hash() != self.description.files[self.file].blake3 {
             return Err(self.changed());
         }

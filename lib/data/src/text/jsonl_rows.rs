@@ -61,10 +61,14 @@ impl JsonlRows {
         let object: Map<String, Value> =
             serde_json::from_str(text).map_err(|cause| format!("not a JSON object: {cause}"))?;
         let mut cells: [String; cell::ALL] = Default::default();
-        for (cell, name) in cells.iter_mut().zip(&self.names) {
+        for (number, (cell, name)) in cells.iter_mut().zip(&self.names).enumerate() {
             let Some(name) = name else { continue };
             let value = object.get(name);
             let value = value.ok_or_else(|| no_column(name, object.keys().map(String::as_str)))?;
+            if number == cell::CASES && value.is_array() {
+                *cell = value.to_string();
+                continue;
+            }
             *cell = self.cell(value).ok_or_else(|| {
                 format!("column `{name}`: neither text nor a number, nor a list of labels")
             })?;

@@ -1,11 +1,13 @@
 //! Rows of the user's files, one at a time, whatever the size of the file.
 
+use super::answers::cases;
 use super::columns::{Columns, cell};
 use super::csv_rows::CsvRows;
 use super::jsonl_rows::JsonlRows;
+use std::collections::{HashSet, VecDeque};
 use std::fs::File;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use unix::config::nearest;
 use unix::text::quote;
 use unix::{Error, Result, small};
@@ -14,7 +16,7 @@ use unix::{Error, Result, small};
 pub const MAX_ROW: u64 = 16 << 20;
 
 /// The wanted columns of a row, see [`cell`]; empty where there is none.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Row {
     /// The line of the file on which it begins, from 1.
     pub line: u64,
@@ -23,38 +25,79 @@ pub struct Row {
 }
 
 /// Reads rows in order.
-pub enum Rows {
+pub struct Rows {
+    path: PathBuf,
+    format: Format,
+    /// Records of a row that was read.
+    pending: VecDeque<Row>,
+    has_cases: bool,
+    unique: bool,
+    /// Rows that were left out because their group already has a record with their criterion, or that have no case.
+    pub left_out: usize,
+}
+
+enum Format {
     Csv(Box<CsvRows>),
     Jsonl(Box<JsonlRows>),
 }
+
+/// The groups and criteria of all records so far.
+pub type Seen = HashSet<[String; 2]>;
 
 impl Rows {
     /// Opens a .csv or .jsonl file. Errors: 2 for other names; 66; 65 for a missing column.
     pub fn open(path: &Path, columns: &Columns) -> Result<Self> {
         let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or("");
-        match ending.to_ascii_lowercase().as_str() {
-            "csv" => Ok(Self::Csv(Box::new(CsvRows::open(path, columns)?))),
-            "jsonl" | "ndjson" => Ok(Self::Jsonl(Box::new(JsonlRows::open(path, columns)?))),
-            _ => Err(Error::usage(format!(
-                "{}: texts are read from .csv and .jsonl files",
-                path.display()
-            ))),
-        }
+        let format = match ending.to_ascii_lowercase().as_str() {
+            "csv" => Format::Csv(Box::new(CsvRows::open(path, columns)?)),
+            "jsonl" | "ndjson" => Format::Jsonl(Box::new(JsonlRows::open(path, columns)?)),
+            _ => {
+                return Err(Error::usage(format!(
+                    "{}: texts are read from .csv and .jsonl files",
+                    path.display()
+                )));
+            }
+        };
+        Ok(Self {
+            path: path.into(),
+            format,
+            pending: VecDeque::new(),
+            has_cases: columns.cases.is_some(),
+            unique: columns.unique,
+            left_out: 0,
+        })
     }
 
-    /// The next row. Errors: 65 with the line; 74.
-    pub fn next(&mut self) -> Result<Option<Row>> {
-        match self {
-            Self::Csv(rows) => rows.next(),
-            Self::Jsonl(rows) => rows.next(),
+    /// The next record: a row, or a case of one. Errors: 65 with the line; 74.
+    pub fn next(&mut self, seen: &mut Seen) -> Result<Option<Row>> {
+        loop {
+            if let Some(case) = self.pending.pop_front() {
+                return Ok(Some(case));
+            }
+            let row = match &mut self.format {
+                Format::Csv(rows) => rows.next()?,
+                Format::Jsonl(rows) => rows.next()?,
+            };
+            let Some(row) = row else { return Ok(None) };
+            let key = [row.cells[cell::GROUP].clone(), row.cells[cell::CRITERION].clone()];
+            if self.unique && !seen.insert(key) {
+                self.left_out += 1;
+                continue;
+            }
+            if !self.has_cases {
+                return Ok(Some(row));
+            }
+            let line = row.line;
+            self.pending = cases(row).map_err(|what| at_line(&self.path, line, what))?.into();
+            self.left_out += usize::from(self.pending.is_empty());
         }
     }
 
     /// The BLAKE3 hash of the file, after the last row.
     pub fn hash(&self) -> String {
-        match self {
-            Self::Csv(rows) => rows.hash(),
-            Self::Jsonl(rows) => rows.hash(),
+        match &self.format {
+            Format::Csv(rows) => rows.hash(),
+            Format::Jsonl(rows) => rows.hash(),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! A store of texts: the records of the user's files with their labels, groups and ids.
 
-use super::columns::Columns;
+use super::columns::{Columns, cell};
 use crate::inputs::InputFile;
 use crate::seal::SealedFile;
 use crate::store::check::{Kind, Report};
@@ -98,7 +98,7 @@ pub(super) struct Arrays {
     /// The arrays.
     pub all: Vec<RecordArray>,
     /// The numbers of [`RAGGED`] in `all`, if there are such.
-    pub ragged: [Option<usize>; 5],
+    pub ragged: [Option<usize>; RAGGED.len()],
     /// The number of the line.
     pub line: usize,
     /// The number of the label.
@@ -108,7 +108,7 @@ pub(super) struct Arrays {
 }
 
 /// Texts of a record, the first cells of a row.
-pub(super) const RAGGED: [&str; 5] = ["text", "text2", "group", "id", "context"];
+pub(super) const RAGGED: [&str; 6] = ["text", "text2", "group", "id", "context", "criterion"];
 /// The answer of a record without one.
 pub(super) const NO_ANSWER: [i32; 2] = [-1, -1];
 
@@ -212,7 +212,12 @@ impl TextStore {
 
     /// The context of record `i`, if records have one. Panics when out of range.
     pub fn context(&self, i: usize) -> Option<&str> {
-        self.ragged(4, i)
+        self.ragged(cell::CONTEXT, i)
+    }
+
+    /// What record `i` is about, if that was given. Panics when out of range.
+    pub fn criterion(&self, i: usize) -> Option<&str> {
+        self.ragged(cell::CRITERION, i)
     }
 
     /// All texts of record `i`, one per line. Panics when out of range.

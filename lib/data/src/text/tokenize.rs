@@ -115,6 +115,7 @@ fn encode(
         stores: set.stores().iter().map(|store| store.hash().into()).collect(),
         groups: all(|store| store.description().columns.group.is_some()),
         ids: all(|store| store.description().columns.id.is_some()),
+        criteria: all(|store| store.description().columns.criterion.is_some()),
         questions: kind.answers && all(|store| store.description().columns.text.is_some()),
         records: set.len(),
     };
@@ -201,7 +202,8 @@ fn shard(
             sources.extend((*i as u64).to_le_bytes());
             labels.extend(bytemuck::cast_slice::<i32, u8>(store.label(*i)));
             let [text, text2] = store.texts(*i);
-            let own = [text, text2, store.group_name(*i), store.id(*i), store.context(*i)];
+            let [group, id] = [store.group_name(*i), store.id(*i)];
+            let own = [text, text2, group, id, store.context(*i), store.criterion(*i)];
             for (ragged, own) in texts.iter_mut().zip(own) {
                 ragged.push(own.unwrap_or_default().as_bytes());
             }

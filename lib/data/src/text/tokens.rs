@@ -2,6 +2,7 @@
 //!
 //! A folder of tokens has a store for each split, named after it, and the tokenizer as tokenizer.json.
 
+use super::columns::cell;
 use super::store::{RAGGED, TextKind, answer};
 use super::tokenizer::SpecialTokens;
 use super::windows::fits;
@@ -77,6 +78,9 @@ pub(super) struct Description {
     pub ids: bool,
     #[serde(default)]
     pub questions: bool,
+    /// Whether records say what they are about.
+    #[serde(default)]
+    pub criteria: bool,
     pub records: usize,
 }
 
@@ -105,15 +109,15 @@ pub(super) struct Arrays {
     pub answer: Option<usize>,
     /// Ids and segments of the text with the label, of a record that has a context as well.
     pub of_text: Option<[usize; 2]>,
-    /// Text, text2, group, id and context.
-    pub texts: [Option<usize>; 5],
+    /// Text, text2, group, id, context and criterion.
+    pub texts: [Option<usize>; RAGGED.len()],
 }
 
 impl Arrays {
     pub fn new(description: &Description) -> Self {
-        let Description { info, groups, ids, questions, .. } = description;
+        let Description { info, groups, ids, questions, criteria, .. } = description;
         let has_text = !info.answers || info.is_joint() || *questions;
-        let has = [has_text, info.pairs, *groups, *ids, info.answers];
+        let has = [has_text, info.pairs, *groups, *ids, info.answers, *criteria];
         let names: Vec<(usize, &str)> =
             RAGGED.into_iter().enumerate().filter(|(k, _)| has[*k]).collect();
         let mut all = vec![RecordArray::ends("tokens.ends")];
@@ -139,7 +143,7 @@ impl Arrays {
         let types = add(&mut all, RecordArray::ragged("types", FileDtype::U8, &[], 0));
         let of_text =
             text_ids.map(|ids| [ids, add(&mut all, of_text("text_types", FileDtype::U8))]);
-        let mut texts = [None; 5];
+        let mut texts = [None; RAGGED.len()];
         for (number, (kind, name)) in names.into_iter().enumerate() {
             let array = RecordArray::ragged(name, FileDtype::U8, &[], number + 1);
             texts[kind] = Some(add(&mut all, array));
@@ -293,7 +297,12 @@ impl TokenSet {
 
     /// The context of record `i`, if records have one. Panics when out of range.
     pub fn context(&self, i: usize) -> Option<&str> {
-        self.text_of(4, i)
+        self.text_of(cell::CONTEXT, i)
+    }
+
+    /// What record `i` is about, if that was given. Panics when out of range.
+    pub fn criterion(&self, i: usize) -> Option<&str> {
+        self.text_of(cell::CRITERION, i)
     }
 
     /// All texts of record `i`, one per line. Panics when out of range.

@@ -66,6 +66,11 @@ impl<D, M, L> Config<D, M, L> {
         }
     }
 
+    /// Whether frozen parameters can be found again: they come from `init`, or checkpoints store them.
+    pub fn keeps_frozen(&self) -> bool {
+        self.init.is_some() || self.checkpoint.frozen
+    }
+
     /// Violations in the sections that all tasks share.
     pub fn common_violations(&self) -> Violations {
         let mut violations: Violations = within("training", self.training.violations()).collect();

@@ -1,4 +1,4 @@
-//! The task `classify`: one class for each text or pair of texts.
+//! The task `classify`: one class for each text or pair of texts, or any number of labels.
 
 use super::batch::{Text, TextEncoder};
 use super::encoder::EncoderConfig;
@@ -74,7 +74,9 @@ impl Classifier {
 /// What does not fit between a model and its tokens. Errors: 78.
 pub(super) fn require_fit(model: &ClassifyModel, info: &TokenInfo, folder: &Path) -> Result<()> {
     model.encoder.require_fit(info, folder)?;
-    require_classes(info, folder)?;
+    if !info.multi_label {
+        require_classes(info, folder)?;
+    }
     match info.answers {
         false => Ok(()),
         true => Err(Error::config(format!(
@@ -88,7 +90,7 @@ pub(super) fn require_fit(model: &ClassifyModel, info: &TokenInfo, folder: &Path
 pub(super) fn require_classes(info: &TokenInfo, folder: &Path) -> Result<()> {
     if info.multi_label {
         return Err(Error::config(format!(
-            "{}: texts have several labels each; task classify learns one label for each text",
+            "{}: texts have several labels each; task joint learns one label for each text",
             folder.display()
         )));
     }
@@ -109,7 +111,8 @@ impl Define for ClassifyTask {
 
     fn violations(config: &ClassifyConfig) -> Violations {
         let mut violations: Violations =
-            within("model.encoder", config.model.encoder.violations()).collect();
+            within("model.encoder", config.model.encoder.violations(config.keeps_frozen()))
+                .collect();
         violations.extend(within("model.head", config.model.head.violations()));
         violations.extend(Lora::violations(config.model.lora.as_ref(), config));
         violations.extend(within("loss", config.loss.violations()));
@@ -170,17 +173,34 @@ impl Task for ClassifyTask {
         self.sets.validation.len() as u64
     }
 
-    /// Metrics: accuracy, and macro averages of precision, recall and F1; loss, the mean cross entropy without weights.
+    /// Metrics: accuracy, and macro averages of precision, recall and F1; loss, the mean cross entropy without weights. Of
+    /// any number of labels: accuracy, the share of texts with all labels right; macro_f1 and that of each label, `f1[LABEL]`.
     fn evaluate(&self, forward: &Forward, samples: &[u64], scores: &mut Scores) -> Result<()> {
         let set = &self.sets.validation;
         let texts: Vec<Text> =
             samples.iter().map(|i| (set.ids(*i as usize), set.types(*i as usize))).collect();
         let batch = self.model.batch(&texts).to_device(forward.device())?;
         let predictions = self.predict(forward, &batch)?;
+        let info = set.info();
         for (sample, logits) in samples.iter().zip(predictions.rows("logits")?) {
+            if info.multi_label {
+                let own = set.label(*sample as usize);
+                let found = logits.iter().map(|z| *z > 0.0);
+                let right = own.iter().zip(found.clone()).all(|(has, found)| (*has == 1) == found);
+                scores.mean("accuracy", f64::from(u8::from(right)), 1.0);
+                for ((label, has), found) in info.labels.iter().zip(own).zip(found) {
+                    scores.f1(&format!("f1[{label}]"), *has == 1, found);
+                }
+                continue;
+            }
             let truth = class(set, *sample as usize);
             scores.confusion("", truth, largest(logits));
             scores.mean("loss", cross_entropy(logits, truth), 1.0);
+        }
+        if info.multi_label {
+            let names: Vec<String> =
+                info.labels.iter().map(|label| format!("f1[{label}]")).collect();
+            scores.mean_of("macro_f1", &names.iter().map(String::as_str).collect::<Vec<_>>());
         }
         Ok(())
     }

@@ -194,7 +194,7 @@ impl Define for JointTask {
     fn violations(config: &JointConfig) -> Violations {
         let JointConfig { model, loss, .. } = config;
         let mut violations: Violations =
-            within("model.encoder", model.encoder.violations()).collect();
+            within("model.encoder", model.encoder.violations(config.keeps_frozen())).collect();
         violations.extend(within("model.head", model.head.violations()));
         violations.extend(within("model.span", model.span.violations()));
         violations.extend(Lora::violations(model.lora.as_ref(), config));

@@ -8,6 +8,7 @@ use learn::task::Batch;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
+use tensor::ops::concat::Concat;
 use tensor::ops::cross_entropy::CrossEntropy;
 use tensor::{Tensor, Var};
 use unix::config::Violations;
@@ -127,14 +128,32 @@ pub(super) struct ClassLoss {
     weights: Vec<f64>,
     factors: Vec<f64>,
     mean: f64,
+    /// Number of labels, if a record may have any number of them.
+    labels: Option<usize>,
 }
 
 impl ClassLoss {
-    /// Errors: 78 for an α with other than two classes of the tokens in `folder`.
+    /// Errors: 78 for an α with other than two classes of the tokens in `folder`, and for weights of labels of which a record
+    /// may have any number.
     pub fn new(config: &ClassifyLoss, sets: &Sets, folder: &Path) -> Result<Self> {
-        let classes = sets.info().labels.len();
+        let labels = sets.info().multi_label.then_some(sets.info().labels.len());
+        // Each of several labels is there or not.
+        let classes = labels.map_or(sets.info().labels.len(), |_| 2);
         let mut counts = vec![0; classes];
-        sets.records().for_each(|(set, i)| counts[class(set, i)] += 1);
+        match labels {
+            None => sets.records().for_each(|(set, i)| counts[class(set, i)] += 1),
+            Some(_) => sets
+                .records()
+                .flat_map(|(set, i)| set.label(i))
+                .for_each(|has| counts[*has as usize] += 1),
+        }
+        if labels.is_some() && config.class_weights != ClassWeights::None {
+            return Err(Error::config(format!(
+                "loss.class_weights: must be of kind none, because records of {} have any number of labels; loss.focal.alpha \
+                 weighs labels that are there against those that are not",
+                folder.display()
+            )));
+        }
         if config.focal.is_some_and(|focal| focal.alpha.is_some()) && classes != 2 {
             return Err(Error::config(format!(
                 "loss.focal.alpha is for two labels, but {} has {classes}; use loss.class_weights",
@@ -150,7 +169,7 @@ impl ClassLoss {
         let factors = config.focal.map_or(vec![1.0; classes], |focal| focal.factors(classes));
         let total: f64 = counts.iter().zip(&weights).map(|(n, weight)| *n as f64 * weight).sum();
         let mean = total / counts.iter().sum::<usize>() as f64;
-        Ok(Self { op, weights, factors, mean })
+        Ok(Self { op, weights, factors, mean, labels })
     }
 
     /// The mean weight over the records.
@@ -161,11 +180,16 @@ impl ClassLoss {
     /// The batch with the classes of these records and their weights; and the sum of the weights, by which the loss is
     /// divided.
     pub fn add(&self, batch: Batch, records: &[(&TokenSet, usize)]) -> (Batch, f64) {
-        let classes: Vec<i32> = records.iter().map(|(set, i)| class(set, *i) as i32).collect();
+        let classes: Vec<i32> = match self.labels {
+            None => records.iter().map(|(set, i)| class(set, *i) as i32).collect(),
+            Some(_) => records.iter().flat_map(|(set, i)| set.label(*i)).copied().collect(),
+        };
         let of = |all: &[f64]| -> Vec<f32> {
             classes.iter().map(|class| all[*class as usize] as f32).collect()
         };
+        let share = self.labels.map_or(1.0, |labels| 1.0 / labels as f32);
         let (weights, factors) = (of(&self.weights), of(&self.factors));
+        let weights: Vec<f32> = weights.iter().map(|weight| weight * share).collect();
         let total = weights.iter().map(|weight| f64::from(*weight)).sum();
         let weights: Vec<f32> = weights.iter().zip(factors).map(|(w, factor)| w * factor).collect();
         let batch = batch
@@ -174,11 +198,19 @@ impl ClassLoss {
         (batch, total)
     }
 
-    /// The weighted sum of the losses of logits [B, classes].
+    /// The weighted sum of the losses of logits [B, classes]. Of any number of labels, the mean over the labels of the binary
+    /// cross entropies, each that of the logits 0 and z.
     pub fn of(&self, forward: &Forward, batch: &Batch, logits: &Var) -> Result<Var> {
         let [classes, weights] =
             [batch.input(forward, "classes")?, batch.input(forward, "weights")?];
-        forward.apply(self.op, &[logits, &classes, &weights])
+        if self.labels.is_none() {
+            return forward.apply(self.op, &[logits, &classes, &weights]);
+        }
+        let decisions = logits.shape().iter().product();
+        let zeros = forward.constant(&Tensor::zeros(&[decisions, 1], logits.value().dtype()))?;
+        let logits = logits.reshape(&[decisions, 1]);
+        let pairs = forward.apply(Concat { axis: 1 }, &[&zeros, &logits])?;
+        forward.apply(self.op, &[&pairs, &classes, &weights])
     }
 }
 

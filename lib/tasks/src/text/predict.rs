@@ -1,7 +1,7 @@
 //! The labels of new texts.
 
 use super::classify::{Classifier, ClassifyTask};
-use super::metrics::{predicted_classes, softmax};
+use super::metrics::{predicted_classes, sigmoid, softmax};
 use super::sets::TextData;
 use super::trained::TrainedText;
 use crate::trained::Opener;
@@ -34,6 +34,7 @@ pub struct TextPredictor {
     tokenizer: Tokenizer,
     labels: Vec<String>,
     pairs: bool,
+    multi_label: bool,
 }
 
 impl NewText {
@@ -87,10 +88,11 @@ impl TextPredictor {
         let info = set.info();
         let tokenizer = Tokenizer::open(folder, info.max_length)?;
         let model = TrainedText::restore(&parts, opener, info, folder)?;
-        Ok(Self { model, tokenizer, labels: info.labels.clone(), pairs: info.pairs })
+        let (labels, multi_label) = (info.labels.clone(), info.multi_label);
+        Ok(Self { model, tokenizer, labels, pairs: info.pairs, multi_label })
     }
 
-    /// For each text its `id`, if it has one, the `predicted` label, the `probabilities` of all labels, and whether it was
+    /// For each text its `id`, if it has one, the `predicted` label or labels, the `probabilities` of all labels, and whether it was
     /// `truncated`.
     ///
     /// Errors: 65 for a pair where the model reads single texts, or the reverse.
@@ -111,7 +113,10 @@ impl TextPredictor {
         let tokens: Vec<(&[i32], &[u8])> =
             encoded.iter().map(|own| (own.ids.as_slice(), own.types.as_slice())).collect();
         let logits = self.model.logits(&tokens, |_| Ok(()))?;
-        let probabilities = softmax(&logits, self.labels.len(), 1.0);
+        let probabilities = match self.multi_label {
+            true => sigmoid(&logits, 1.0),
+            false => softmax(&logits, self.labels.len(), 1.0),
+        };
         let predicted = predicted_classes(&probabilities, self.labels.len());
         let rows = texts.iter().zip(&encoded).zip(probabilities.chunks_exact(self.labels.len()));
         let row = |(((text, encoded), own), class): (((&NewText, _), &[f64]), usize)| {
@@ -120,7 +125,14 @@ impl TextPredictor {
                 self.labels.iter().zip(own).map(|(label, p)| (label.clone(), json!(p))).collect();
             let mut row = Map::new();
             text.id.iter().for_each(|id| _ = row.insert("id".into(), json!(id)));
-            row.insert("predicted".into(), json!(self.labels[class]));
+            let predicted = match self.multi_label {
+                true => {
+                    let has = self.labels.iter().zip(own).filter(|(_, p)| **p >= 0.5);
+                    json!(has.map(|(label, _)| label).collect::<Vec<_>>())
+                }
+                false => json!(self.labels[class]),
+            };
+            row.insert("predicted".into(), predicted);
             row.insert("probabilities".into(), all.into());
             row.insert("truncated".into(), json!(encoded.truncated));
             row.into()

@@ -152,7 +152,7 @@ fn encoder(folder: &Path) -> Result<EncoderConfig> {
         attention_probs_dropout_prob: config.attention_probs_dropout_prob,
         freeze_layers: 0,
     };
-    if let Some((key, text)) = encoder.violations().into_iter().next() {
+    if let Some((key, text)) = encoder.violations(true).into_iter().next() {
         return Err(bad(format!("{key}: {text}")));
     }
     Ok(encoder)

@@ -2,11 +2,13 @@
 
 use super::baselines::{BagOfWords, Targets, constant, stratified};
 use super::classify::ClassifyTask;
-use super::metrics::{Classification, Outcomes, Resampling, predicted_classes, softmax};
+use super::metrics::{
+    Classification, Outcomes, Resampling, macro_f1_by_group, predicted_classes, softmax,
+};
 use data::text::{Similar, TokenSet};
 use learn::task::Define;
 use serde_json::{Map, Value, json};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use unix::{Error, Result};
 
 /// The scores of a classifier and of baselines on one split.
@@ -16,6 +18,8 @@ pub struct TextScores {
     /// Name and probabilities [texts, classes] of each method, the classifier first.
     methods: Vec<(&'static str, Vec<f64>)>,
     groups: Option<Vec<usize>>,
+    /// The criteria in alphabetical order, and the number of that of each text.
+    criteria: Option<(Vec<String>, Vec<usize>)>,
 }
 
 impl TextScores {
@@ -34,7 +38,7 @@ impl TextScores {
             ("constant", constant(&known, truth.len())),
             ("stratified", stratified(&known, truth.len(), 0)),
         ];
-        Self { labels, truth, methods, groups: groups(set) }
+        Self { labels, truth, methods, groups: groups(set), criteria: criteria(set) }
     }
 
     fn classification(&self, probabilities: &[f64]) -> Classification {
@@ -71,7 +75,30 @@ impl TextScores {
         // The model comes last, as in the tables of other families.
         rows.rotate_left(1);
         all.insert("baselines".into(), baselines.into());
+        if let Some((names, of_texts)) = &self.criteria {
+            all.insert("by_criterion".into(), self.by_criterion(names, of_texts));
+        }
         Ok((rows, all.into()))
+    }
+
+    /// Accuracy and macro F1 of the texts of each criterion, and the mean of the macro F1.
+    fn by_criterion(&self, names: &[String], of_texts: &[usize]) -> Value {
+        let (probabilities, classes) = (self.probabilities(), self.labels.len());
+        let predicted = predicted_classes(probabilities, classes);
+        let outcomes = Outcomes { probabilities, truth: &self.truth, predicted: &predicted };
+        let f1 = macro_f1_by_group(&outcomes, classes, of_texts);
+        let row = |(number, name): (usize, &String)| {
+            let own: Vec<usize> = (0..of_texts.len()).filter(|i| of_texts[*i] == number).collect();
+            let right = own.iter().filter(|i| predicted[**i] == self.truth[**i]).count();
+            let accuracy = right as f64 / own.len() as f64;
+            let row =
+                json!({"f1_macro": f1[number], "accuracy": accuracy, "total_samples": own.len()});
+            (name.clone(), row)
+        };
+        let mut all: Map<String, Value> = names.iter().enumerate().map(row).collect();
+        let mean = f1.iter().flatten().sum::<f64>() / names.len() as f64;
+        all.insert("mean_f1_macro".into(), mean.into());
+        all.into()
     }
 
     /// The probabilities [texts, classes] of the classifier.
@@ -121,9 +148,18 @@ impl TextScores {
 }
 
 /// Both texts of each record.
-fn texts(set: &TokenSet) -> Vec<String> {
+pub(super) fn texts(set: &TokenSet) -> Vec<String> {
     let joined = |i: usize| set.texts(i).into_iter().flatten().collect::<Vec<_>>().join("\n");
     (0..set.len()).map(joined).collect()
+}
+
+/// The criteria of a set in alphabetical order, and the number of that of each text, if texts have criteria.
+fn criteria(set: &TokenSet) -> Option<(Vec<String>, Vec<usize>)> {
+    let all: Vec<&str> = (0..set.len()).map(|i| set.criterion(i)).collect::<Option<_>>()?;
+    let names: BTreeSet<&str> = all.iter().copied().collect();
+    let names: Vec<&str> = names.into_iter().collect();
+    let numbers = all.iter().map(|own| names.partition_point(|name| name < own)).collect();
+    Some((names.into_iter().map(String::from).collect(), numbers))
 }
 
 /// The group of each text, numbered from 0, if texts have groups.

@@ -76,8 +76,9 @@ impl Default for EncoderConfig {
 }
 
 impl EncoderConfig {
-    /// What the schema does not express.
-    pub fn violations(&self) -> Violations {
+    /// What the schema does not express; `keeps_frozen` says whether frozen parameters can be found again
+    /// ([`Config::keeps_frozen`](learn::config::Config::keeps_frozen)).
+    pub fn violations(&self, keeps_frozen: bool) -> Violations {
         let mut violations = Violations::new();
         let mut say = |key: &str, text: String| violations.push((key.into(), text));
         let sizes = [
@@ -101,6 +102,11 @@ impl EncoderConfig {
         if self.freeze_layers > self.num_hidden_layers {
             let text = format!("must be at most num_hidden_layers, {}", self.num_hidden_layers);
             say("freeze_layers", text);
+        }
+        if self.freeze_layers > 0 && !keeps_frozen {
+            let text = "freezes weights of which a checkpoint holds only the hash: set init.from to pretrained weights, or \
+                        checkpoint.frozen to true";
+            say("freeze_layers", text.into());
         }
         let probabilities = [
             ("hidden_dropout_prob", self.hidden_dropout_prob),

@@ -128,7 +128,8 @@ impl Define for SpanTask {
 
     fn violations(config: &SpanConfig) -> Violations {
         let mut violations: Violations =
-            within("model.encoder", config.model.encoder.violations()).collect();
+            within("model.encoder", config.model.encoder.violations(config.keeps_frozen()))
+                .collect();
         violations.extend(within("model.head", config.model.head.violations()));
         violations.extend(Lora::violations(config.model.lora.as_ref(), config));
         violations
