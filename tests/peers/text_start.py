@@ -9,7 +9,7 @@ includes starting the programs, and the imports of the script.
 
     tests/peers/text_start.py target/release --pairs 20
 
-Prints a JSON object: medians and ranges in seconds, and the ratio of the pairs. Needs torch and transformers.
+Prints a JSON object: when the first update begins and ends, medians and ranges in seconds, and the ratio of the pairs. Needs torch and transformers.
 """
 import argparse
 import json
@@ -52,6 +52,7 @@ def update(arguments):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01, fused=True)
     model.train()
     ids, labels = torch.randint(5, 1000, (BATCH, TOKENS)), torch.arange(BATCH) % 2
+    print("starts", flush=True)
     model(input_ids=ids, labels=labels).loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
@@ -59,7 +60,7 @@ def update(arguments):
 
 
 def ours(folder, arguments):
-    """Seconds until the first update of train-stage is in its log."""
+    """Seconds until the first update of train-stage begins and ends."""
     shutil.rmtree(folder / "run", ignore_errors=True)
     log = folder / "run" / "log.jsonl"
     words = [*OURS, "-s", f"training.threads={arguments.threads}", "--run", "run"]
@@ -72,17 +73,18 @@ def ours(folder, arguments):
     took = time.perf_counter() - start
     process.kill()
     process.wait()
-    return took
+    records = [json.loads(line) for line in log.read_text().splitlines() if '"first_update"' in line]
+    return took - records[0]["step"], took
 
 
 def peer(folder, arguments):
     words = [sys.executable, __file__, "--update", str(folder / "hf"), "--threads", str(arguments.threads)]
     start = time.perf_counter()
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    line = process.stdout.readline()
-    took = time.perf_counter() - start
+    found = [(line.strip(), time.perf_counter() - start) for line in process.stdout]
     process.wait()
-    return took if line.strip() == "updated" else sys.exit("the update in transformers failed")
+    times = dict(found)
+    return (times["starts"], times["updated"]) if len(times) == 2 else sys.exit("the update in transformers failed")
 
 
 def spread(values):
@@ -105,11 +107,13 @@ def compare(arguments):
         for number in range(arguments.pairs):
             pair = ours(folder, arguments), peer(folder, arguments)
             rows.append(pair)
-            print("pair", number + 1, *(round(seconds, 2) for seconds in pair), file=sys.stderr, flush=True)
+            print("pair", number + 1, *(round(seconds, 2) for both in pair for seconds in both), file=sys.stderr, flush=True)
         result = {"pairs": arguments.pairs, "threads": arguments.threads, "bytes": bytes_of, "torch": torch.__version__,
-                  "transformers": transformers.__version__, "ours_s": spread([one for one, _ in rows]),
-                  "transformers_s": spread([other for _, other in rows]),
-                  "ours / transformers": spread([one / other for one, other in rows])}
+                  "transformers": transformers.__version__}
+        for at, event in enumerate(["begins", "ends"]):
+            ours_s, peer_s = [one[at] for one, _ in rows], [other[at] for _, other in rows]
+            ratios = spread([one / other for one, other in zip(ours_s, peer_s)])
+            result[event] = {"ours_s": spread(ours_s), "transformers_s": spread(peer_s), "ours / transformers": ratios}
     print(json.dumps(result, indent=1))
 
 
