@@ -28,7 +28,7 @@ fn texts_with_any_number_of_labels_are_learnt_scored_and_predicted() {
          train-stage classify --example > classify.yaml",
     );
     let run = "train-stage classify -c classify.yaml -s training.log_every=1 -s loss.class_weights.kind=none";
-    done(folder, &format!("{run} -s training.updates=150 -s schedule=[] --run run"));
+    done(folder, &format!("{run} -s training.updates=400 -s schedule=[] --run run"));
     let log = fs::read_to_string(folder.join("run/log.jsonl")).unwrap();
     let first = log.lines().find_map(|line| {
         serde_json::from_str::<Value>(line).ok().and_then(|line| line["loss"].as_f64())

@@ -309,10 +309,13 @@ mod tests {
         let [of_a, of_b] = [3.25_f64 / 2.0, 1.0625].map(f64::sqrt);
         let expected = [
             ("accuracy", 2.0 / 3.0),
+            ("both", (2.0 / 3.0 + 7.25 / 9.0) / 2.0),
             ("cer", 0.75),
             ("error", (of_a + of_b) / 2.0),
             ("error[a]", of_a),
             ("error[b]", of_b),
+            // One of two samples of the class is found.
+            ("f1", 2.0 / 3.0),
             ("loss_geometric_mean", f64::INFINITY),
             ("loss_p95", f64::INFINITY),
             // Of class 0 one of two predictions is right, class 2 is never predicted.

@@ -120,10 +120,10 @@ impl Define for ClassifyTask {
     }
 
     fn open(config: &ConfigOf<Self>) -> Result<(Self, ParamSet)> {
-        let ClassifyConfig { data, model, loss, seed, .. } = config;
+        let ClassifyConfig { data, model, loss, .. } = config;
         let sets = Sets::open(data)?;
         require_fit(model, sets.info(), &data.tokens)?;
-        let mut builder = Builder::new(*seed);
+        let mut builder = Builder::of(config);
         let classifier = Classifier::new(&mut builder, model, sets.info());
         builder.check()?;
         let loss = ClassLoss::new(loss, &sets, &data.tokens)?;

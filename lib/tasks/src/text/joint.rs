@@ -210,10 +210,10 @@ impl Define for JointTask {
     }
 
     fn open(config: &ConfigOf<Self>) -> Result<(Self, ParamSet)> {
-        let JointConfig { data, model, loss, seed, .. } = config;
+        let JointConfig { data, model, loss, .. } = config;
         let sets = Sets::open(data)?;
         require_fit(model, sets.info(), &data.tokens)?;
-        let mut builder = Builder::new(*seed);
+        let mut builder = Builder::of(config);
         let joint = Joint::new(&mut builder, model, sets.info());
         builder.check()?;
         if !model.share {

@@ -136,10 +136,10 @@ impl Define for SpanTask {
     }
 
     fn open(config: &ConfigOf<Self>) -> Result<(Self, ParamSet)> {
-        let SpanConfig { data, model, seed, .. } = config;
+        let SpanConfig { data, model, .. } = config;
         let sets = Sets::open(data)?;
         require_fit(model, sets.info(), &data.tokens)?;
-        let mut builder = Builder::new(*seed);
+        let mut builder = Builder::of(config);
         let finder = SpanFinder::new(&mut builder, model, sets.info());
         builder.check()?;
         let windows = Windows::of(sets);

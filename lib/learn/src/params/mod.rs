@@ -2,8 +2,13 @@
 //! [`ParamId`]s; each [`Forward`](crate::forward::Forward) supplies the values, so the same code runs with the trained
 //! weights, their moving average or an f64 copy.
 
-use crate::adapt::{Adapter, Lora};
+mod init;
+
+pub use init::Init;
+
+use crate::adapt::{Adapter, Lora, is_adapter};
 use crate::checkpoint::matches;
+use crate::config::Config;
 use tensor::random::{Philox, Purpose};
 use tensor::{Device, Dtype, Tensor};
 use unix::space::human_bytes;
@@ -19,56 +24,6 @@ pub enum ParamId {
     Trained(usize),
     /// Index into the frozen parameters.
     Frozen(usize),
-}
-
-/// How a parameter is initialised.
-#[derive(Clone, Copy, Debug)]
-pub enum Init {
-    /// Every element set to this value.
-    Constant(f64),
-    /// Uniform in [-bound, bound].
-    Uniform(f64),
-    /// Normal with mean 0 and this standard deviation.
-    Normal(f64),
-    /// Normal with mean 0 and this standard deviation σ, truncated at ±2σ by redrawing (as BERT and timm's
-    /// `trunc_normal_` with a = -2σ, b = 2σ).
-    TruncatedNormal(f64),
-}
-
-impl Init {
-    /// PyTorch's default for linear and convolution layers with `fan_in` inputs, for weights and biases alike: uniform
-    /// in ±1/√fan_in (`kaiming_uniform_` with a = √5).
-    pub fn linear(fan_in: usize) -> Self {
-        Self::Uniform(1.0 / (fan_in as f64).sqrt())
-    }
-
-    /// Initial values of parameter number `id`.
-    fn values(self, random: &Philox, id: u64, shape: &[usize]) -> Tensor {
-        let count = shape.iter().product();
-        let mut values = vec![0.0; count];
-        match self {
-            Self::Constant(value) => return Tensor::full(shape, value, Dtype::F32),
-            Self::Uniform(bound) => {
-                random.fill_uniform(id, &mut values);
-                let bound = bound as f32;
-                values.iter_mut().for_each(|v| *v = bound * (2.0 * *v - 1.0));
-            }
-            Self::Normal(deviation) | Self::TruncatedNormal(deviation) => {
-                random.fill_normal(id, &mut values);
-                let limit = if let Self::Normal(_) = self { f32::INFINITY } else { 2.0 };
-                for (i, value) in values.iter_mut().enumerate() {
-                    // Redraws use counter positions beyond those of all elements.
-                    let mut again = (i + count) as u64;
-                    while value.abs() > limit {
-                        *value = random.normal(id, again);
-                        again += count as u64;
-                    }
-                    *value *= deviation as f32;
-                }
-            }
-        }
-        Tensor::from_slice(&values, shape)
-    }
 }
 
 /// The parameters of a model. Frozen ones have no gradient, optimizer state or moving average, and keep the dtype in
@@ -206,6 +161,8 @@ pub struct Builder {
     params: ParamSet,
     /// Name patterns of the parameters to freeze.
     frozen: Vec<String>,
+    /// If section `init` of the configuration replaces the initial values: the name patterns of those that it keeps.
+    kept: Option<Vec<String>>,
     /// Depth of the parameters registered next.
     depth: u32,
     /// LoRA of the part that is being built, and for each target whether it names a layer.
@@ -226,12 +183,19 @@ impl Builder {
             prefix: String::new(),
             params: ParamSet::default(),
             frozen: Vec::new(),
+            kept: None,
             depth: 0,
             lora: None,
             elements: 0,
             most,
             problem: None,
         }
+    }
+
+    /// A builder for a configuration. Values that its section `init` replaces are not drawn: they are undefined until then.
+    pub fn of<D, M, L>(config: &Config<D, M, L>) -> Self {
+        let kept = config.init.as_ref().map(|init| init.names.keep.clone());
+        Self { kept, ..Self::new(config.seed) }
     }
 
     /// Freezes every parameter registered from now on whose name matches one of `patterns`, e.g. `encoder.*`.
@@ -298,7 +262,15 @@ impl Builder {
         let elements = shape.iter().fold(1, |all: u64, n| all.saturating_mul(*n as u64));
         self.elements = self.elements.saturating_add(elements);
         let shape = if self.elements <= self.most { shape } else { &[0] };
-        self.value(name, init.values(&self.random, id as u64, shape))
+        let is_replaced = self.kept.as_ref().is_some_and(|kept| {
+            let name = format!("{}{name}", self.prefix);
+            !is_adapter(&name) && !kept.iter().any(|pattern| matches(pattern, &name))
+        });
+        let values = match is_replaced {
+            true => Tensor::empty(shape, Dtype::F32),
+            false => init.values(&self.random, id as u64, shape),
+        };
+        self.value(name, values)
     }
 
     /// Registers a parameter with the given values.
