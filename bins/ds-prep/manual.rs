@@ -38,8 +38,8 @@ EXAMPLES
   Answers: where in a post a symptom is stated, in windows of at most 96 tokens:
     $ ds-prep import texts/annotations.csv --columns texts/spans.yaml -o posts
     $ ds-prep split posts --seed 1 -o posts.json
-    $ ds-prep vocabulary posts.json -o post-tokenizer
-    $ ds-prep tokenize posts.json --tokenizer post-tokenizer --max-length 96 --stride 32 -o post-tokens
+    $ ds-prep vocabulary posts.json -o words
+    $ ds-prep tokenize posts.json --tokenizer words --max-length 96 -o windows
   File names from another program:
     $ find raw -name '*.hdf5' | ds-prep ls -
   One trajectory, frame by frame and as a picture:
