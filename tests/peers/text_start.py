@@ -2,14 +2,15 @@
 """Times the way from a safetensors file of bert-base to the first update, in train-stage and in transformers.
 
 transformers writes a folder with random weights (440 MB). Then both programs are started N times in alternation: train-stage
-with the configuration that `ckpt config` prints for the folder, until the record of the first update (`first_update`) is in log.jsonl; and a
-script that loads the folder with from_pretrained and makes an update, until it says so. Both updates are of 4 texts padded to
-32 tokens, with AdamW and clipping. The weights are in the page cache, and train-stage has read its texts before. The time
-includes starting the programs, and the imports of the script.
+with the configuration that `ckpt config` prints for the folder, until the record of the first update (`first_update`) is in
+log.jsonl; and a script that loads the folder with from_pretrained and makes an update, until it says so. Both updates are of 4
+texts padded to 32 tokens, with AdamW and clipping. The weights are in the page cache, and train-stage has read its texts
+before. The time includes starting the programs, and the imports of the script.
 
     tests/peers/text_start.py target/release --pairs 20
 
-Prints a JSON object: when the first update begins and ends, medians and ranges in seconds, and the ratio of the pairs. Needs torch and transformers.
+Prints a JSON object: when the first update begins and ends, medians and ranges in seconds, and the ratio of the pairs. Needs
+torch and transformers.
 """
 import argparse
 import json

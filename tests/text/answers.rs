@@ -233,7 +233,7 @@ fn cases_of_annotations_become_records() {
         (
             "ds-prep import unknown.jsonl --columns columns.yaml -o x",
             65,
-            "line 1: \"Z\" is not one of `criteria`",
+            "line 1: Z is not one of `criteria`",
         ),
         (
             "ds-prep import moved.jsonl --columns columns.yaml -o x",
