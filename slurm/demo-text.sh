@@ -11,8 +11,8 @@ rm -rf demo-text
 mkdir demo-text
 cd demo-text
 
-say "data: 4000 annotated sentences of posts"
-ds-prep gen criteria --samples 4000 --seed 1 -o data
+say "data: 6000 annotated sentences of posts"
+ds-prep gen criteria --samples 6000 --seed 1 -o data
 ds-prep import data/annotations.csv --columns data/columns.yaml -o store
 ds-prep split store --seed 1 -o split.json               # by post; both labels in the same proportions
 ds-prep check store
@@ -26,7 +26,7 @@ ds-prep tokenize split.json --tokenizer tokenizer --max-length 64 -o tokens
 
 say "an encoder of two layers"
 train-stage classify --example > classify.yaml
-train-stage classify -c classify.yaml --run run
+train-stage classify -c classify.yaml -s training.updates=1500 --run run
 evaluate score run --data tokens -o scores               # with mistakes.html and predictions.jsonl
 printf 'My sister tends to, to be honest, lie awake until dawn.\nI tend to, at home and elsewhere, skip most meals.\n' |
     evaluate predict run --inputs - -o -
@@ -54,7 +54,7 @@ space:
 pruner: {kind: median, startup: 3, warmup: 100}
 rounds:
   - {name: coarse, trials: 8, fidelity: {training.updates: 300, training.validate_every: 50}}
-  - {name: fine, trials: 4, fidelity: {training.updates: 600, training.validate_every: 100}, narrow: {top: 3}}
+  - {name: fine, trials: 4, fidelity: {training.updates: 1500, training.validate_every: 100}, narrow: {top: 3}}
 END
 hpo new search -c search.yaml
 hpo worker search
