@@ -3,6 +3,7 @@
 use super::baselines::{BagOfWords, Targets, constant, stratified};
 use super::classify::ClassifyTask;
 use super::metrics::{LabelOutcomes, MultiLabel, Resampling, best_thresholds, sigmoid};
+use super::mistakes::beginning;
 use super::scores::{groups, texts};
 use data::text::TokenSet;
 use learn::task::Define;
@@ -160,11 +161,7 @@ impl<'a> LabelScores<'a> {
         let mut table = Table::new(["record", "id", "label", "is there", "probability", "text"]);
         for at in wrong.into_iter().take(LISTED) {
             let (i, label) = (at / labels.len(), at % labels.len());
-            let text = set.all_texts(i);
-            let mut shown: String = text.chars().take(SHOWN).collect();
-            if shown.len() < text.len() {
-                shown.push('…');
-            }
+            let shown = beginning(&set.all_texts(i), SHOWN);
             table.row([
                 Cell::number(i.to_string()),
                 Cell::text(set.id(i).unwrap_or("")),

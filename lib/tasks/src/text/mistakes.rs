@@ -71,10 +71,7 @@ pub fn mistakes(set: &TokenSet, probabilities: &[f64]) -> Result<Document> {
     ]);
     for i in wrong.iter().copied().take(LISTED) {
         let text: String = set.texts(i).into_iter().flatten().collect::<Vec<_>>().join(" | ");
-        let mut shown: String = text.chars().take(SHOWN).collect();
-        if shown.len() < text.len() {
-            shown.push('…');
-        }
+        let shown = beginning(&text, SHOWN);
         table.row([
             Cell::number(i.to_string()),
             Cell::text(set.id(i).unwrap_or("")),
@@ -88,6 +85,15 @@ pub fn mistakes(set: &TokenSet, probabilities: &[f64]) -> Result<Document> {
     }
     page.table(table);
     Ok(page)
+}
+
+/// The first characters of a text, with an ellipsis if there are more.
+pub(super) fn beginning(text: &str, characters: usize) -> String {
+    let mut shown: String = text.chars().take(characters).collect();
+    if shown.len() < text.len() {
+        shown.push('…');
+    }
+    shown
 }
 
 /// Scores of each label, and the label that it is most often taken for.

@@ -5,6 +5,7 @@ use super::decode::{Decoded, fit_threshold};
 use super::metrics::{Agreement, means};
 use super::{SpanTask, predicted, truth};
 use crate::text::metrics::Resampling;
+use crate::text::mistakes::beginning;
 use crate::text::scores::groups;
 use data::text::TokenSet;
 use learn::task::Define;
@@ -168,11 +169,7 @@ impl<'a> SpanScores<'a> {
         ]);
         for i in wrong.into_iter().take(LISTED) {
             let found = predicted(set, i, self.decoded[i].answer(self.threshold));
-            let context = set.context(i).unwrap_or_default();
-            let mut shown: String = context.chars().take(SHOWN).collect();
-            if shown.len() < context.len() {
-                shown.push('…');
-            }
+            let shown = beginning(set.context(i).unwrap_or_default(), SHOWN);
             let text = |answer: Option<([usize; 2], &str)>| {
                 Cell::text(answer.map_or("(none)", |(_, text)| text))
             };
