@@ -86,7 +86,8 @@ fn damaged_lines_of_a_journal_cost_only_themselves() {
     let lines: Vec<&[u8]> = whole.split_inclusive(|byte| *byte == b'\n').collect();
     let [start, value, end] = lines[..] else { panic!("{}", String::from_utf8_lossy(&whole)) };
     let binary: Vec<u8> = (0..=255).cycle().take(5000).collect();
-    let other_sum = [&value[..value.len() - 4], b"0\"}\n"].concat();
+    let other_digit = if value[value.len() - 4] == b'0' { b'1' } else { b'0' };
+    let other_sum = [&value[..value.len() - 4], &[other_digit], b"\"}\n"].concat();
     let damaged: [(&str, Vec<u8>, bool); 6] = [
         ("twice", [start, start, start, value, value, end, end, start].concat(), false),
         ("binary", [start, &binary, b"\n", value, end, &binary, b"\n"].concat(), true),
