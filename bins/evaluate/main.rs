@@ -41,8 +41,8 @@ enum Verb {
     ///
     /// For an operator, a rollout from the first frame of every trajectory; for the model of a steady problem, the
     /// solution for every input; for a codec, the reconstruction of every frame; for a model of records, the target of
-    /// every input; for a classifier, the probabilities of the labels of every text. An interrupted command resumes when it is given again. Started with mpirun or srun, each rank
-    /// predicts a part.
+    /// every input; for a model of texts, the label of every text and the answer in every context. An interrupted
+    /// command resumes when it is given again. Started with mpirun or srun, each rank predicts a part.
     Predict(Given<predict::Predict>),
     /// Check that the rollouts fit into the trajectories of a split; requires no models
     Check(score::Check),

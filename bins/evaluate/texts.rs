@@ -1,4 +1,4 @@
-//! `evaluate score` for models of texts, and `evaluate predict` for classifiers of texts.
+//! `evaluate score` for models of texts, and `evaluate predict`.
 
 use crate::predict::Predict;
 use crate::score::{Score, again, publish_json, refuse_earlier};
@@ -10,8 +10,8 @@ use serde_json::{Map, Value, json};
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use tasks::text::{
-    Classifier, Joint, LabelScores, Logits, NewText, SpanFinder, SpanScores, TextModel,
-    TextPredictor, TextScores, TrainedText, calibrated, classes, mistakes, open_sets,
+    LabelScores, Logits, NewText, SpanScores, TextPredictor, TextScores, TrainedText, calibrated,
+    classes, mistakes, open_sets,
 };
 use unix::cli::Given;
 use unix::out::Out;
@@ -60,30 +60,17 @@ pub fn measure(args: &Score, signals: Signals, work: &mut Work) -> Result<Vec<Va
         signals.check_stop(again)
     };
     let wait = |_| signals.check_stop(again);
-    let task = parts.task.as_str();
-    let Scored { rows, json, page, lines } = if task == Classifier::TASK {
-        let model = TrainedText::<Classifier>::restore(&parts, &opener, set.info(), folder)?;
-        let logits = model.logits(&set.tokens(), &mut proceed)?;
-        let known = model.logits(&validation.tokens(), wait)?;
-        of_classes(&sets, [&logits, &known], &model.protocol(set))?
-    } else if task == SpanFinder::TASK {
-        let model = TrainedText::<SpanFinder>::restore(&parts, &opener, set.info(), folder)?;
-        let answers = model.answers(set, &mut proceed)?;
-        let known = model.answers(validation, wait)?;
-        of_spans(
-            &SpanScores::of((set, answers), (validation, &known), train),
-            &model.protocol(set),
-        )?
-    } else if task == Joint::TASK {
-        let model = TrainedText::<Joint>::restore(&parts, &opener, set.info(), folder)?;
-        let (logits, answers) = model.outputs_of(set, &mut proceed)?;
-        let (known_logits, known) = model.outputs_of(validation, wait)?;
-        let protocol = model.protocol(set);
-        let spans = SpanScores::of((set, answers), (validation, &known), train);
-        joint(of_classes(&sets, [&logits, &known_logits], &protocol)?, &spans, &protocol)?
-    } else {
-        let checkpoint = parts.origin.checkpoint.display();
-        return Err(Error::usage(format!("{checkpoint}: a model of task {task} reads no texts")));
+    let model = TrainedText::restore(&parts, &opener, set.info(), folder)?;
+    let found = model.outputs_of(set, &mut proceed)?;
+    let known = model.outputs_of(validation, wait)?;
+    let protocol = model.protocol(set);
+    let classes = || of_classes(&sets, [&found.classes, &known.classes], &protocol);
+    let spans =
+        || SpanScores::of((set, found.answers.clone()), (validation, &known.answers), train);
+    let Scored { rows, json, page, lines } = match (model.has_classes(), model.finds_answers()) {
+        (true, true) => joint(classes()?, &spans(), &protocol)?,
+        (false, true) => of_spans(&spans(), &protocol)?,
+        (_, false) => classes()?,
     };
     drop(progress);
     verifier.finish(|| signals.check_stop(again))?;
@@ -208,7 +195,7 @@ pub fn is_jsonl(to: &Path) -> bool {
     to.as_os_str() == "-" || to.extension().is_some_and(|ending| ending == "jsonl")
 }
 
-/// Predicts the labels of texts in a file or from stdin, one per line.
+/// Predicts the labels of texts, or the answers in contexts, in a file or from stdin, one per line.
 pub fn predict(given: &Given<Predict>) -> Result<Exit> {
     let args = &given.args;
     given.require_only(&PREDICT_OPTIONS, NO_EFFECT)?;
@@ -229,7 +216,7 @@ pub fn predict(given: &Given<Predict>) -> Result<Exit> {
     let mut out = Out::stdout(args.output);
     let (mut text, mut count) = (Vec::new(), 0);
     loop {
-        let texts = lines.next(CHUNK)?;
+        let texts = lines.next(CHUNK, &model)?;
         if texts.is_empty() {
             break;
         }
@@ -262,7 +249,7 @@ struct Lines<'a> {
 
 impl Lines<'_> {
     /// The next texts, at most `most`; empty lines are skipped. Errors: 65 with the line; 74.
-    fn next(&mut self, most: usize) -> Result<Vec<NewText>> {
+    fn next(&mut self, most: usize, model: &TextPredictor) -> Result<Vec<NewText>> {
         let (mut found, mut line) = (Vec::new(), Vec::new());
         while found.len() < most {
             line.clear();
@@ -280,7 +267,7 @@ impl Lines<'_> {
             }
             let text = std::str::from_utf8(&line).map_err(|_| wrong("not valid UTF-8"))?.trim();
             if !text.is_empty() {
-                found.push(NewText::parse(text));
+                found.push(model.parse(text).map_err(|what| wrong(&what))?);
             }
         }
         Ok(found)

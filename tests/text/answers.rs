@@ -15,6 +15,24 @@ fn lines_of(path: &Path) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
+/// Given the inputs in `rows` again, which an evaluation wrote, a model says the same of them.
+fn same_when_predicted(folder: &Path, run: &str, rows: &[Value], inputs: &[&str]) {
+    let input = |row: &Value| {
+        let pick = |key: &&str| ((*key).to_string(), row[*key].clone());
+        Value::Object(inputs.iter().map(pick).collect()).to_string() + "\n"
+    };
+    fs::write(folder.join("inputs.jsonl"), rows.iter().map(input).collect::<String>()).unwrap();
+    let command = format!("evaluate predict {run} --inputs inputs.jsonl -o {run}.jsonl");
+    done(folder, &command);
+    let found = lines_of(&folder.join(format!("{run}.jsonl")));
+    assert_eq!(found.len(), rows.len());
+    for (found, row) in found.iter().zip(rows) {
+        for key in ["predicted_span", "start_index", "candidates", "predicted", "probabilities"] {
+            assert_eq!(found[key], row[key], "{key}");
+        }
+    }
+}
+
 #[test]
 fn answers_are_found_in_windows_and_training_resumes_to_the_bit() {
     let temporary = tempfile::tempdir().unwrap();
@@ -57,6 +75,7 @@ fn answers_are_found_in_windows_and_training_resumes_to_the_bit() {
             .collect();
         assert!(scores.len() == 5 && scores.is_sorted_by(|a, b| a >= b), "{row}");
     }
+    same_when_predicted(folder, "run", &predictions, &["text", "context"]);
 
     let short = "-s training.updates=30 -s training.validate_every=20 -s checkpoint.every=10 -s schedule=[] \
         -s model.head.dropout=0.1";
@@ -94,14 +113,18 @@ fn answers_are_found_in_windows_and_training_resumes_to_the_bit() {
         (
             "train-stage classify --example > c.yaml; train-stage classify -c c.yaml --run c",
             78,
-            "0 labels",
+            "train them with task span",
         ),
         (
             "train-stage joint --example > j.yaml; train-stage joint -c j.yaml --run j",
             78,
             "no labels",
         ),
-        ("echo x | evaluate predict run --inputs - -o -", 2, "a model of task span"),
+        (
+            "printf '{\"context\": \"x\", \"text\": \"y\"}\nx\n' | evaluate predict run --inputs - -o -",
+            65,
+            "-: line 2: the model reads `text` and `context`",
+        ),
     ] {
         refused(folder, command, status, text);
     }
@@ -291,6 +314,7 @@ fn a_joint_model_is_told_the_answer_unless_one_encoder_reads_both() {
             rows.iter()
                 .all(|row| row["probabilities"]["1"].is_f64() && row["candidates"].is_array())
         );
+        same_when_predicted(folder, name, &rows, &["text", "context"]);
         // The validation in training has the same value.
         let log = fs::read_to_string(folder.join(name).join("log.jsonl")).unwrap();
         assert!(log.contains("\"joint_score\"") && log.contains("\"class_f1\""), "{log}");

@@ -23,6 +23,7 @@ use std::io::BufRead;
 use std::time::Instant;
 use tasks::text::classify::{Classifier, ClassifyModel};
 use tasks::text::encoder::EncoderConfig;
+use tasks::text::{TextModel, padded};
 use tensor::ops::cross_entropy::CrossEntropy;
 use tensor::random::{Philox, Purpose};
 use tensor::{Device, Dtype, Tape, Tensor, constant, product};
@@ -163,7 +164,7 @@ impl Bench {
         let types = vec![0_u8; self.tokens];
         let texts: Vec<(&[i32], &[u8])> =
             ids.iter().map(|ids| (ids.as_slice(), &types[..ids.len()])).collect();
-        self.model.batch(&texts)
+        padded(&texts, 0, 0)
     }
 
     fn update(&mut self, batch: &Batch) -> Result<()> {
@@ -177,8 +178,8 @@ impl Bench {
         let weights = constant(Tensor::full(&[texts], 1.0 / count, Dtype::F32));
         let model = &self.model;
         self.training.update(Dtype::F32, |forward| {
-            let logits = model.forward(forward, batch)?;
-            forward.apply(CrossEntropy::default(), &[&logits, &classes, &weights])
+            let found = model.forward(forward, batch)?;
+            forward.apply(CrossEntropy::default(), &[found.classes()?, &classes, &weights])
         })
     }
 

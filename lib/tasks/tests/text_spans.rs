@@ -10,10 +10,10 @@ use serde_json::Value;
 use std::fs;
 use tasks::text::encoder::Kind;
 use tasks::text::span::{Agreement, SpanHeadConfig, SpanModel, span_loss};
-use tasks::text::{Joint, JointModel, SpanFinder, States, Text, with_texts};
+use tasks::text::{Joint, JointModel, SpanFinder, Text, TextModel, with_texts};
 use tensor::ops::cross_entropy::CrossEntropy;
 use tensor::ops::weighted_sum::WeightedSum;
-use tensor::{Tape, Tensor, Var};
+use tensor::{Tape, Tensor};
 use text_golden::{Golden, VOCABULARY, encoder};
 
 fn info(padding: i32) -> TokenInfo {
@@ -28,30 +28,6 @@ fn info(padding: i32) -> TokenInfo {
         max_length: 16,
         stride: 0,
         tokenizer_hash: String::new(),
-    }
-}
-
-/// Logits of tokens, those of classes, and the states of tokens.
-type Outputs = (Var, Option<Var>, States);
-
-/// A model of a case.
-enum Model {
-    Span(Box<SpanFinder>),
-    Joint(Box<Joint>),
-}
-
-impl Model {
-    fn forward(&self, forward: &Forward, batch: &Batch) -> Outputs {
-        match self {
-            Self::Span(model) => {
-                let (logits, states) = model.forward(forward, batch).unwrap();
-                (logits, None, states)
-            }
-            Self::Joint(model) => {
-                let found = model.forward(forward, batch).unwrap();
-                (found.spans, Some(found.classes), found.states)
-            }
-        }
     }
 }
 
@@ -73,14 +49,14 @@ fn logits_loss_and_gradients_are_those_of_transformers() {
         let padding = if kind == Kind::Roberta { 1 } else { 0 };
         let mut b = Builder::new(1);
         let (encoder, span) = (config.clone(), SpanHeadConfig::default());
-        let model = match joint {
+        let model: Box<dyn TextModel> = match joint {
             None => {
                 let config = SpanModel { encoder, head: span, lora: None };
-                Model::Span(Box::new(SpanFinder::new(&mut b, &config, &info(padding))))
+                Box::new(SpanFinder::new(&mut b, &config, &info(padding)))
             }
             Some(share) => {
                 let config = JointModel { encoder, share, span, ..JointModel::default() };
-                Model::Joint(Box::new(Joint::new(&mut b, &config, &info(padding))))
+                Box::new(Joint::new(&mut b, &config, &info(padding)))
             }
         };
         b.check().unwrap();
@@ -98,10 +74,11 @@ fn logits_loss_and_gradients_are_those_of_transformers() {
             .with("halves", Tensor::from_slice(&vec![0.5_f32; places.len()], &[places.len()]));
         let tape = Tape::new();
         let forward = Forward::training(&tape, &params);
-        let (logits, classes, states) = model.forward(&forward, &batch);
-        let mut loss = span_loss(&forward, &batch, &logits, &states).unwrap();
+        let found = model.forward(&forward, &batch).unwrap();
+        let logits = found.answers().unwrap();
+        let mut loss = span_loss(&forward, &batch, logits).unwrap();
 
-        if let Some(classes) = classes {
+        if let Some(classes) = &found.classes {
             golden.near(
                 case,
                 "classes",
@@ -110,7 +87,7 @@ fn logits_loss_and_gradients_are_those_of_transformers() {
             );
             let truth = golden.integers(&key("classes"));
             let truth = forward.constant(&Tensor::from_slice(&truth, &[truth.len()])).unwrap();
-            let term = forward.apply(CrossEntropy::default(), &[&classes, &truth]).unwrap();
+            let term = forward.apply(CrossEntropy::default(), &[classes, &truth]).unwrap();
             loss = forward.apply(WeightedSum(vec![1.0, 2.0]), &[&loss, &term]).unwrap();
         }
         let expected = golden.read(&key("logits"));

@@ -27,7 +27,7 @@ pub use tokenize::{TokenizeReport, tokenize};
 pub use tokenizer::{Encoded, SpecialTokens, Tokenizer};
 pub use tokens::{TokenInfo, TokenSet};
 pub use vocabulary::vocabulary;
-pub use windows::Window;
+pub use windows::{RecordTokens, Window};
 
 use crate::store::{StoreSet, StoreSplit};
 

@@ -4,7 +4,7 @@ use super::import::Sizes;
 use super::store::{NO_ANSWER, RAGGED};
 use super::tokenizer::Tokenizer;
 use super::tokens::{Arrays, Counts, Description, FILE, TokenInfo, TokenSet, store_path};
-use super::windows::fits;
+use super::windows::RecordTokens;
 use super::{TextSet, TextStore};
 use crate::store::{Ragged, RecordStore, Writer};
 use serde::Serialize;
@@ -178,14 +178,12 @@ fn shard(
             false => of_texts,
         };
         for ((store, i), encoded) in batch.iter().zip(records) {
-            if info.answers && !fits(encoded.ids.len(), encoded.last.clone(), info) {
+            RecordTokens::of(&encoded, "", (&[], &[]), info).map_err(|what| {
                 let (file, line) = (store.origin(*i).0.display(), store.line(*i));
-                return Err(Error::data(format!(
-                    "{file}: line {line}: the question leaves no room for the context in {} tokens, {} of them shared by \
-                     neighbouring windows; raise --max-length, or lower --stride",
-                    info.max_length, info.stride
-                )));
-            }
+                Error::data(format!(
+                    "{file}: line {line}: {what}; raise --max-length, or lower --stride"
+                ))
+            })?;
             contexts.extend(bytemuck::cast_slice::<i32, u8>(
                 &[encoded.last.start, encoded.last.end].map(|at| at as i32),
             ));

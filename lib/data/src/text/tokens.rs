@@ -243,11 +243,6 @@ impl TokenSet {
         self.store.bytes(self.arrays.types, i)
     }
 
-    /// The ids and segments of all records.
-    pub fn tokens(&self) -> Vec<(&[i32], &[u8])> {
-        (0..self.len()).map(|i| (self.ids(i), self.types(i))).collect()
-    }
-
     /// The characters of each token of record `i` in its text or context: the first, and one after the last; 0 and 0 for special
     /// tokens. Panics when out of range.
     pub fn offsets(&self, i: usize) -> &[[i32; 2]] {

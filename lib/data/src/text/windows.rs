@@ -3,10 +3,28 @@
 //! The tokens of a record are those of the question, if it has one, and of its whole context, with special tokens. A
 //! window leaves out the tokens of the context before and after it.
 
+use super::tokenizer::Encoded;
 use super::tokens::{TokenInfo, TokenSet};
 use std::ops::Range;
 
-/// A window of a context.
+/// The tokens of a record; those of its context are numbered as in `ids`.
+#[derive(Clone, Debug)]
+pub struct RecordTokens<'a> {
+    /// Ids, with special tokens.
+    pub ids: &'a [i32],
+    /// The segment of each.
+    pub types: &'a [u8],
+    /// The characters of each in its text or context: the first, and one after the last.
+    pub offsets: &'a [[i32; 2]],
+    /// Where the tokens of the context are; nothing without one.
+    pub context_tokens: Range<usize>,
+    /// The context, empty without one.
+    pub context: &'a str,
+    /// Ids and segments of the text that has the label, if that is not in `ids`.
+    pub of_text: (&'a [i32], &'a [u8]),
+}
+
+/// A window of a context; the whole of a record that has none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Window {
     /// The record.
@@ -23,64 +41,109 @@ pub(super) fn fits(length: usize, context: Range<usize>, info: &TokenInfo) -> bo
     is_part && length - context.len() + info.stride < info.max_length
 }
 
-impl TokenSet {
-    /// The windows of record `i`, from the beginning to the end of its context. Panics when out of range.
-    pub fn windows(&self, i: usize) -> Vec<Window> {
-        let context = self.context_tokens(i);
-        let room = self.info().max_length - (self.ids(i).len() - context.len());
-        let step = room - self.info().stride;
+impl<'a> RecordTokens<'a> {
+    /// The tokens of a question and a context, or of texts without a context.
+    ///
+    /// Errors: what is wrong if windows have no room for the context.
+    pub fn of(
+        encoded: &'a Encoded,
+        context: &'a str,
+        of_text: (&'a [i32], &'a [u8]),
+        info: &TokenInfo,
+    ) -> Result<Self, String> {
+        let Encoded { ids, types, offsets, last, .. } = encoded;
+        let context_tokens = if info.answers { last.clone() } else { 0..0 };
+        if info.answers && !fits(ids.len(), last.clone(), info) {
+            return Err(format!(
+                "the question leaves no room for the context in {} tokens, {} of them shared by neighbouring windows",
+                info.max_length, info.stride
+            ));
+        }
+        Ok(Self { ids, types, offsets, context_tokens, context, of_text })
+    }
+
+    /// The windows from the beginning to the end of the context, of `record` and for such tokens.
+    pub fn windows(&self, record: usize, info: &TokenInfo) -> Vec<Window> {
+        let context = &self.context_tokens;
+        let room = info.max_length - (self.ids.len() - context.len());
+        // A text without a context may leave no room.
+        let step = (room - info.stride).max(1);
         let count = 1 + context.len().saturating_sub(room).div_ceil(step);
         let window = |number: usize| {
             let start = context.start + number * step;
             let tokens = start..(start + room).min(context.end);
-            Window { record: i, tokens, before: context.start }
+            Window { record, tokens, before: context.start }
         };
         (0..count).map(window).collect()
     }
 
+    /// Number of tokens of a window.
+    pub fn window_len(&self, window: &Window) -> usize {
+        self.ids.len() - self.context_tokens.len() + window.tokens.len()
+    }
+
     /// Ids and segments of a window.
     pub fn of_window(&self, window: &Window) -> (Vec<i32>, Vec<u8>) {
-        let (ids, types) = (self.ids(window.record), self.types(window.record));
-        let after = self.context_tokens(window.record).end;
-        let parts = [0..window.before, window.tokens.clone(), after..ids.len()];
-        let pick = |range: &Range<usize>| (&ids[range.clone()], &types[range.clone()]);
+        let parts =
+            [0..window.before, window.tokens.clone(), self.context_tokens.end..self.ids.len()];
+        let pick = |range: &Range<usize>| (&self.ids[range.clone()], &self.types[range.clone()]);
         let (ids, types): (Vec<_>, Vec<_>) = parts.iter().map(pick).unzip();
         (ids.concat(), types.concat())
+    }
+
+    /// The first and the last token that have characters from `first` to the one before `end` of the context. None if no
+    /// token has one.
+    pub fn tokens_of(&self, [first, end]: [usize; 2]) -> Option<[usize; 2]> {
+        let of = |token: usize| self.offsets[token].map(|at| at as usize);
+        let has = |token: &usize| {
+            let [from, to] = of(*token);
+            from < end && first < to
+        };
+        let start = self.context_tokens.clone().find(has)?;
+        // Several tokens may have the last character.
+        let is_last = |token: &usize| of(*token)[1] >= end;
+        let last = self.context_tokens.clone().filter(has).find(is_last);
+        Some([start, last.or_else(|| self.context_tokens.clone().rfind(has))?])
+    }
+
+    /// The characters from the first token to the last one, and their text; both tokens are of the context.
+    pub fn text_of_tokens(&self, [first, last]: [usize; 2]) -> ([usize; 2], &'a str) {
+        let characters = [self.offsets[first][0] as usize, self.offsets[last][1] as usize];
+        (characters, self.text_of_characters(characters))
+    }
+
+    /// The text from a character of the context to the one before `end`.
+    pub fn text_of_characters(&self, [start, end]: [usize; 2]) -> &'a str {
+        let skip = |text: &'a str, characters: usize| {
+            text.char_indices().nth(characters).map_or(text.len(), |(at, _)| at)
+        };
+        let rest = &self.context[skip(self.context, start)..];
+        &rest[..skip(rest, end.saturating_sub(start))]
+    }
+}
+
+impl TokenSet {
+    /// The tokens of record `i`. Panics when out of range.
+    pub fn record(&self, i: usize) -> RecordTokens<'_> {
+        RecordTokens {
+            ids: self.ids(i),
+            types: self.types(i),
+            offsets: self.offsets(i),
+            context_tokens: self.context_tokens(i),
+            context: self.context(i).unwrap_or_default(),
+            of_text: self.of_text(i),
+        }
+    }
+
+    /// The windows of record `i`, from the beginning to the end of its context. Panics when out of range.
+    pub fn windows(&self, i: usize) -> Vec<Window> {
+        self.record(i).windows(i, self.info())
     }
 
     /// The first and the last token of the answer to record `i`, numbered as those of the record: the tokens that have its
     /// first and its last character. None without an answer, or if no token has a character of it.
     pub fn answer_tokens(&self, i: usize) -> Option<[usize; 2]> {
-        self.tokens_of(i, self.answer(i)?)
-    }
-
-    /// The same for the characters from `first` to the one before `end` of the context of record `i`.
-    pub fn tokens_of(&self, i: usize, [first, end]: [usize; 2]) -> Option<[usize; 2]> {
-        let offsets = self.offsets(i);
-        let of = |token: usize| offsets[token].map(|at| at as usize);
-        let has = |token: &usize| {
-            let [from, to] = of(*token);
-            from < end && first < to
-        };
-        let start = self.context_tokens(i).find(has)?;
-        // Several tokens may have the last character.
-        let is_last = |token: &usize| of(*token)[1] >= end;
-        let last = self.context_tokens(i).filter(has).find(is_last);
-        Some([start, last.or_else(|| self.context_tokens(i).rfind(has))?])
-    }
-
-    /// The characters from the first token to the last one, and their text; both tokens are of the context.
-    pub fn text_of_tokens(&self, i: usize, [first, last]: [usize; 2]) -> ([usize; 2], &str) {
-        let offsets = self.offsets(i);
-        let characters = [offsets[first][0] as usize, offsets[last][1] as usize];
-        (characters, self.text_of_characters(i, characters))
-    }
-
-    /// The text from a character of the context to the one before `end`.
-    pub fn text_of_characters(&self, i: usize, [start, end]: [usize; 2]) -> &str {
-        let context = self.context(i).unwrap_or_default();
-        let byte = |n: usize| context.char_indices().nth(n).map_or(context.len(), |(at, _)| at);
-        context.get(byte(start)..byte(end)).unwrap_or_default()
+        self.record(i).tokens_of(self.answer(i)?)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Batches of texts of different lengths, and the encoder that reads them.
 
 use super::encoder::{Encoder, EncoderConfig, Tokens};
-use data::text::TokenInfo;
+use data::text::{RecordTokens, TokenInfo, Window};
 use learn::adapt::Lora;
 use learn::forward::Forward;
 use learn::params::Builder;
@@ -98,6 +98,13 @@ impl TextEncoder {
     /// Adds texts to a batch, whose tensors get names that begin with `prefix`.
     pub fn add(&self, batch: Batch, prefix: &str, texts: &[Text]) -> Batch {
         with_texts(batch, prefix, texts, self.padding, self.first)
+    }
+
+    /// A batch of windows.
+    pub fn windows(&self, windows: &[(RecordTokens, &Window)]) -> Batch {
+        let tokens: Vec<_> = windows.iter().map(|(record, own)| record.of_window(own)).collect();
+        let texts: Vec<Text> = tokens.iter().map(|(ids, types)| (&ids[..], &types[..])).collect();
+        self.add(Batch::new(windows.len() as f64), "", &texts)
     }
 
     /// The states of the texts with these names.

@@ -70,15 +70,20 @@ impl Default for HeadConfig {
 impl HeadConfig {
     /// What the schema does not express.
     pub fn violations(&self) -> Violations {
-        let mut violations = Violations::new();
-        if self.hidden_dims.contains(&0) {
-            violations.push(("hidden_dims".into(), "must be at least 1 each".into()));
-        }
-        if !(0.0..1.0).contains(&self.dropout) {
-            violations.push(("dropout".into(), "must be at least 0 and less than 1".into()));
-        }
-        violations
+        layer_violations(&self.hidden_dims, self.dropout)
     }
+}
+
+/// What the schema does not express of hidden layers and the dropout before each layer.
+pub(super) fn layer_violations(hidden_dims: &[usize], dropout: f64) -> Violations {
+    let mut violations = Violations::new();
+    if hidden_dims.contains(&0) {
+        violations.push(("hidden_dims".into(), "must be at least 1 each".into()));
+    }
+    if !(0.0..1.0).contains(&dropout) {
+        violations.push(("dropout".into(), "must be at least 0 and less than 1".into()));
+    }
+    violations
 }
 
 /// Layers with so many features, each with the activation; named as in a torch.nn.Sequential of linear layers,

@@ -2,7 +2,7 @@
 
 use super::classify::class;
 use super::sets::Sets;
-use data::text::TokenSet;
+use data::text::{TokenSet, Window};
 use learn::forward::Forward;
 use learn::task::Batch;
 use schemars::JsonSchema;
@@ -122,7 +122,7 @@ impl ClassWeights {
 }
 
 /// The loss with the weights of the classes of some sets.
-pub(super) struct ClassLoss {
+pub struct ClassLoss {
     op: CrossEntropy,
     /// Weight of each class, and the factor of its loss in addition (α of a focal loss).
     weights: Vec<f64>,
@@ -177,12 +177,13 @@ impl ClassLoss {
         self.mean
     }
 
-    /// The batch with the classes of these records and their weights; and the sum of the weights, by which the loss is
+    /// The batch with the classes of the records of these windows and their weights; and the sum of the weights, by which the loss is
     /// divided.
-    pub fn add(&self, batch: Batch, records: &[(&TokenSet, usize)]) -> (Batch, f64) {
+    pub fn add(&self, batch: Batch, windows: &[(&TokenSet, &Window)]) -> (Batch, f64) {
+        let records = windows.iter().map(|(set, window)| (set, window.record));
         let classes: Vec<i32> = match self.labels {
-            None => records.iter().map(|(set, i)| class(set, *i) as i32).collect(),
-            Some(_) => records.iter().flat_map(|(set, i)| set.label(*i)).copied().collect(),
+            None => records.map(|(set, i)| class(set, i) as i32).collect(),
+            Some(_) => records.flat_map(|(set, i)| set.label(i)).copied().collect(),
         };
         let of = |all: &[f64]| -> Vec<f32> {
             classes.iter().map(|class| all[*class as usize] as f32).collect()

@@ -18,6 +18,7 @@ pub mod pretrained;
 mod scores;
 mod sets;
 pub mod span;
+mod task;
 mod trained;
 
 pub use batch::{States, Text, TextEncoder, padded, with_texts};
@@ -30,5 +31,6 @@ pub use predict::{NewText, TextPredictor};
 pub use scores::TextScores;
 pub use sets::{TextData, open_sets};
 pub use span::{SpanConfig, SpanFinder, SpanScores, SpanTask};
+pub use task::{Outputs, TextModel, TextTask};
 pub(crate) use trained::refuse;
-pub use trained::{TextModel, TrainedText};
+pub use trained::{TextOutputs, TrainedText};

@@ -1,69 +1,85 @@
-//! The labels of new texts.
+//! The labels of new texts, and the answers in new contexts.
 
-use super::classify::{Classifier, ClassifyTask};
 use super::metrics::{predicted_classes, sigmoid, softmax};
-use super::sets::TextData;
-use super::trained::TrainedText;
+use super::sets::{Sets, TextData};
+use super::span::described;
+use super::trained::{TextOutputs, TrainedText};
 use crate::trained::Opener;
 use data::split::SplitName;
-use data::text::{TokenSet, Tokenizer};
-use learn::task::Define;
+use data::text::{Encoded, RecordTokens, TokenInfo, TokenSet, Tokenizer};
 use learn::trained::Parts;
 use serde_json::{Map, Value, json};
 use std::path::Path;
+use unix::text::quote;
 use unix::{Error, Result};
 
 /// What `--with` calls the folder of tokens.
 const TOKENS: &str = "tokens";
 
-/// A new text.
+/// A new record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NewText {
     /// Identifies it in the output.
     pub id: Option<String>,
-    /// The text.
-    pub text: String,
+    /// The text, or the question about the context.
+    pub text: Option<String>,
     /// The second text of a pair.
     pub text2: Option<String>,
+    /// The context of an answer.
+    pub context: Option<String>,
 }
 
-/// A classifier with the tokenizer of its training.
+/// A model of texts with the tokenizer of its training.
 #[derive(Debug)]
 pub struct TextPredictor {
-    model: TrainedText<Classifier>,
+    model: TrainedText,
     tokenizer: Tokenizer,
-    labels: Vec<String>,
-    pairs: bool,
-    multi_label: bool,
+    info: TokenInfo,
+    /// Whether contexts have questions.
+    questions: bool,
+    /// The margin from which on an answer is better than none.
+    threshold: Option<f64>,
 }
 
 impl NewText {
-    /// Parses a line: a JSON object with `text` and possibly `text2` and `id`, or anything else, which is the text itself.
-    pub fn parse(line: &str) -> Self {
+    /// Parses a line: a JSON object with `text` or `context`, and possibly `text2` and `id`; anything else is the text
+    /// itself, or the context if `is_context`.
+    pub fn parse(line: &str, is_context: bool) -> Self {
         let object =
             line.starts_with('{').then(|| serde_json::from_str::<Map<String, Value>>(line));
-        let Some(Ok(object)) = object else { return Self::of(line) };
+        let object = object.and_then(std::result::Result::ok).unwrap_or_default();
         let found = |key: &str| match object.get(key)? {
             Value::String(text) => Some(text.clone()),
             Value::Number(number) => Some(number.to_string()),
             _ => None,
         };
-        match found("text") {
-            Some(text) => Self { id: found("id"), text, text2: found("text2") },
-            None => Self::of(line),
+        let [id, text, text2, context] = ["id", "text", "text2", "context"].map(found);
+        let plain = || Some(line.to_string());
+        match (text.is_some() || context.is_some(), is_context) {
+            (true, _) => Self { id, text, text2, context },
+            (false, true) => Self { context: plain(), ..Self::default() },
+            (false, false) => Self { text: plain(), ..Self::default() },
         }
     }
 
-    fn of(text: &str) -> Self {
-        Self { text: text.into(), ..Self::default() }
+    fn texts(&self) -> [Option<&str>; 2] {
+        [self.text.as_deref(), self.text2.as_deref()]
+    }
+
+    /// The context, after the question if there is one.
+    fn context(&self, has_question: bool) -> [Option<&str>; 2] {
+        match has_question {
+            true => [self.text.as_deref(), self.context.as_deref()],
+            false => [self.context.as_deref(), None],
+        }
     }
 }
 
 impl TextPredictor {
-    /// Restores a classifier and the tokenizer beside the tokens that it was trained with: those of its configuration, or
-    /// of `--with tokens=FOLDER`.
+    /// Restores a model and the tokenizer beside the tokens that it was trained with: those of its configuration, or of
+    /// `--with tokens=FOLDER`.
     ///
-    /// Errors: those of [`TrainedText::restore`]; 66 when there is no checkpoint or no tokens; 2 for a model of another task.
+    /// Errors: those of [`TrainedText::restore`]; 66 when there is no checkpoint or no tokens.
     pub fn open(path: &Path, opener: &Opener) -> Result<Self> {
         let parts = Parts::read(path, opener.weights)?;
         let checkpoint = parts.origin.checkpoint.display().to_string();
@@ -72,72 +88,108 @@ impl TextPredictor {
                 "--with {name}: {checkpoint} does not need a {name}"
             )));
         }
-        if parts.task != ClassifyTask::SPEC.name {
-            let task = &parts.task;
-            return Err(Error::usage(format!(
-                "{checkpoint}: a model of task {task} labels no texts"
-            )));
+        let mut data: TextData = parts.section("data")?;
+        if let Some((_, folder)) = opener.with.first() {
+            data.tokens.clone_from(folder);
         }
-        let data: TextData = parts.section("data")?;
-        let folder = opener.with.first().map_or(&data.tokens, |(_, folder)| folder);
-        let set = TokenSet::open(folder, SplitName::Train).map_err(|error| {
+        let set = TokenSet::open(&data.tokens, SplitName::Train).map_err(|error| {
             error.context(format!(
                 "the tokens that {checkpoint} was trained with; give their new path with --with {TOKENS}=FOLDER"
             ))
         })?;
-        let info = set.info();
-        let tokenizer = Tokenizer::open(folder, info.max_length)?;
-        let model = TrainedText::restore(&parts, opener, info, folder)?;
-        let (labels, multi_label) = (info.labels.clone(), info.multi_label);
-        Ok(Self { model, tokenizer, labels, pairs: info.pairs, multi_label })
+        let info = set.info().clone();
+        let tokenizer = Tokenizer::open(&data.tokens, info.max_length)?;
+        let model = TrainedText::restore(&parts, opener, &info, &data.tokens)?;
+        let questions = info.answers && !info.is_joint() && set.texts(0)[0].is_some();
+        let threshold = if info.answers { Sets::open(&data)?.threshold() } else { None };
+        Ok(Self { model, tokenizer, info, questions, threshold })
     }
 
-    /// For each text its `id`, if it has one, the `predicted` label or labels, the `probabilities` of all labels, and whether it was
-    /// `truncated`.
-    ///
-    /// Errors: 65 for a pair where the model reads single texts, or the reverse.
-    pub fn predict(&self, texts: &[NewText]) -> Result<Vec<Value>> {
-        for text in texts {
-            if text.text2.is_some() != self.pairs {
-                let kind =
-                    if self.pairs { "pairs of texts, `text` and `text2`" } else { "single texts" };
-                return Err(Error::data(format!(
-                    "task {} was trained with {kind}",
-                    ClassifyTask::SPEC.name
-                )));
-            }
+    /// Parses a line, see [`NewText::parse`]. Errors: what the model reads, if that is not what the line has.
+    pub fn parse(&self, line: &str) -> std::result::Result<NewText, String> {
+        let (classes, answers) = (self.model.has_classes(), self.model.finds_answers());
+        let needs = [
+            ("text", classes || self.questions),
+            ("text2", classes && self.info.pairs),
+            ("context", answers),
+        ];
+        let found = NewText::parse(line, !needs[0].1);
+        let has = [&found.text, &found.text2, &found.context].map(Option::is_some);
+        if needs.map(|(_, needed)| needed) == has {
+            return Ok(found);
         }
-        let pairs: Vec<[Option<&str>; 2]> =
-            texts.iter().map(|text| [Some(text.text.as_str()), text.text2.as_deref()]).collect();
-        let encoded = self.tokenizer.encode_all(&pairs)?;
-        let tokens: Vec<(&[i32], &[u8])> =
-            encoded.iter().map(|own| (own.ids.as_slice(), own.types.as_slice())).collect();
-        let logits = self.model.logits(&tokens, |_| Ok(()))?;
-        let probabilities = match self.multi_label {
-            true => sigmoid(&logits, 1.0),
-            false => softmax(&logits, self.labels.len(), 1.0),
+        let names = needs.iter().filter(|(_, needed)| *needed).map(|(name, _)| format!("`{name}`"));
+        Err(format!("the model reads {}", names.collect::<Vec<_>>().join(" and ")))
+    }
+
+    /// For each record its `id`, if it has one; of a model with classes the `predicted` label or labels, the
+    /// `probabilities` of all labels, and whether the text was `truncated`; of one that finds answers the context,
+    /// `predicted_span` and its characters, and the best candidates.
+    ///
+    /// Errors: 65 for a question that leaves no room for its context.
+    pub fn predict(&self, texts: &[NewText]) -> Result<Vec<Value>> {
+        let (classes, answers) = (self.model.has_classes(), self.model.finds_answers());
+        let pairs: Vec<_> = texts.iter().map(NewText::texts).collect();
+        let of_texts = if classes { self.tokenizer.encode_all(&pairs)? } else { Vec::new() };
+        let contexts: Vec<_> = texts.iter().map(|text| text.context(self.questions)).collect();
+        let of_contexts = match answers {
+            true => self.tokenizer.unlimited().encode_all(&contexts)?,
+            false => Vec::new(),
         };
-        let predicted = predicted_classes(&probabilities, self.labels.len());
-        let rows = texts.iter().zip(&encoded).zip(probabilities.chunks_exact(self.labels.len()));
-        let row = |(((text, encoded), own), class): (((&NewText, _), &[f64]), usize)| {
-            let encoded: &data::text::Encoded = encoded;
-            let all: Map<String, Value> =
-                self.labels.iter().zip(own).map(|(label, p)| (label.clone(), json!(p))).collect();
+        let record = |i: usize| {
+            let context = texts[i].context.as_deref().unwrap_or_default();
+            let text: Option<&Encoded> = of_texts.get(i);
+            let of_text = text.map_or((&[][..], &[][..]), |own| (&own.ids[..], &own.types[..]));
+            match of_contexts.get(i) {
+                Some(encoded) => RecordTokens::of(encoded, context, of_text, &self.info),
+                None => RecordTokens::of(&of_texts[i], context, (&[], &[]), &self.info),
+            }
+        };
+        let records: Vec<RecordTokens> = (0..texts.len())
+            .map(|i| {
+                record(i).map_err(|what| {
+                    Error::data(format!("{}: {what}", quote(contexts[i][0].unwrap_or_default())))
+                })
+            })
+            .collect::<Result<_>>()?;
+        let TextOutputs { classes: logits, answers: decoded } =
+            self.model.outputs(&records, |_| Ok(()))?;
+        let probabilities = match self.info.multi_label {
+            true => sigmoid(&logits, 1.0),
+            false => softmax(&logits, self.info.labels.len().max(1), 1.0),
+        };
+        let row = |(i, text): (usize, &NewText)| {
             let mut row = Map::new();
             text.id.iter().for_each(|id| _ = row.insert("id".into(), json!(id)));
-            let predicted = match self.multi_label {
-                true => {
-                    let has = self.labels.iter().zip(own).filter(|(_, p)| **p >= 0.5);
-                    json!(has.map(|(label, _)| label).collect::<Vec<_>>())
-                }
-                false => json!(self.labels[class]),
-            };
-            row.insert("predicted".into(), predicted);
-            row.insert("probabilities".into(), all.into());
-            row.insert("truncated".into(), json!(encoded.truncated));
+            if classes {
+                let count = self.info.labels.len();
+                let own = &probabilities[i * count..][..count];
+                row.extend(self.labelled(own));
+                row.insert("truncated".into(), json!(of_texts[i].truncated));
+            }
+            if let Some(decoded) = decoded.get(i)
+                && let Value::Object(own) = described(&records[i], decoded, self.threshold)
+            {
+                row.extend(own);
+            }
             row.into()
         };
-        Ok(rows.zip(predicted).map(row).collect())
+        Ok(texts.iter().enumerate().map(row).collect())
+    }
+
+    /// The predicted label or labels, and the probability of each.
+    fn labelled(&self, probabilities: &[f64]) -> Map<String, Value> {
+        let labels = &self.info.labels;
+        let predicted = match self.info.multi_label {
+            true => {
+                let has = labels.iter().zip(probabilities).filter(|(_, p)| **p >= 0.5);
+                json!(has.map(|(label, _)| label).collect::<Vec<_>>())
+            }
+            false => json!(labels[predicted_classes(probabilities, labels.len())[0]]),
+        };
+        let all: Map<String, Value> =
+            labels.iter().zip(probabilities).map(|(label, p)| (label.clone(), json!(p))).collect();
+        Map::from_iter([("predicted".into(), predicted), ("probabilities".into(), all.into())])
     }
 }
 
@@ -147,11 +199,17 @@ mod tests {
 
     #[test]
     fn a_line_is_an_object_with_a_text_or_a_text() {
-        let found = NewText::parse(r#"{"id": 7, "text": "a", "text2": "b"}"#);
-        let expected = NewText { id: Some("7".into()), text: "a".into(), text2: Some("b".into()) };
+        let found = NewText::parse(r#"{"id": 7, "text": "a", "text2": "b"}"#, false);
+        let text = |text: &str| Some(text.to_string());
+        let expected = NewText { id: text("7"), text: text("a"), text2: text("b"), context: None };
         assert_eq!(found, expected);
+        let found = NewText::parse(r#"{"context": "c", "text": "a"}"#, true);
+        assert_eq!(found, NewText { text: text("a"), context: text("c"), ..NewText::default() });
         for line in ["plain", r#"{"other": 1}"#, "{not json", r#"["text"]"#] {
-            assert_eq!(NewText::parse(line), NewText::of(line));
+            let plain = NewText { text: text(line), ..NewText::default() };
+            assert_eq!(NewText::parse(line, false), plain);
+            let plain = NewText { context: text(line), ..NewText::default() };
+            assert_eq!(NewText::parse(line, true), plain);
         }
     }
 }

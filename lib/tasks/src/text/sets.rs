@@ -36,7 +36,7 @@ fn bucket_batches() -> u64 {
 pub(super) const BUFFER: &str = "tokenizer_and_labels";
 
 /// The opened splits.
-pub(super) struct Sets {
+pub struct Sets {
     /// Those that are trained on.
     pub train: Vec<TokenSet>,
     pub validation: TokenSet,
@@ -65,13 +65,11 @@ impl Sets {
         self.train.iter().flat_map(|set| (0..set.len()).map(move |i| (set, i)))
     }
 
-    /// The record of a sample, counted over the sets.
-    pub fn record(&self, sample: u64) -> (&TokenSet, usize) {
-        let (first, at) = (&self.train[0], sample as usize);
-        match self.train.get(1) {
-            Some(second) if at >= first.len() => (second, at - first.len()),
-            _ => (first, at),
-        }
+    /// The margin from which on an answer is better than none, where no other one was fitted: 0 if training has records
+    /// without an answer; None: there always is one.
+    pub fn threshold(&self) -> Option<f64> {
+        let has_no_answer = self.records().any(|(set, i)| set.answer(i).is_none());
+        (self.info().answers && has_no_answer).then_some(0.0)
     }
 
     /// Buckets of samples with these numbers of tokens.

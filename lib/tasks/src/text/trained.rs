@@ -1,84 +1,36 @@
 //! Trained models of texts.
 
-use super::batch::Text;
-use super::classify::{Classifier, ClassifyModel, ClassifyTask};
-use super::joint::{Joint, JointModel, JointTask};
+use super::classify::Classifier;
+use super::joint::Joint;
 use super::sets::{BUFFER, identity};
-use super::span::{Decoded, SpanFinder, SpanModel, SpanTask, decode, rows};
+use super::span::{Decoded, SpanFinder, decode};
+use super::task::{BATCH, DefineText, TextModel, require_fit, window_logits};
 use crate::trained::{Opener, TrainedModel};
-use data::text::{TokenInfo, TokenSet, Window};
-use learn::forward::Forward;
+use data::text::{RecordTokens, TokenInfo, TokenSet, Window};
 use learn::params::Builder;
-use learn::task::Define;
 use learn::trained::{Origin, Parts, Trained};
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::path::Path;
 use unix::{Context, Error, Result};
 
-/// Texts or windows per forward run.
-const BATCH: usize = 32;
 /// Answers that are kept for each record.
 const CANDIDATES: usize = 5;
 
-/// A model of a task of texts, as it is restored.
-pub trait TextModel: Sized {
-    /// Section `model` of the configuration.
-    type Config: DeserializeOwned;
-    /// The name of the task.
-    const TASK: &'static str;
-
-    /// Registers its parameters.
-    fn build(b: &mut Builder, config: &Self::Config, info: &TokenInfo) -> Self;
-
-    /// Checks that it can read tokens of this kind, which are in `folder`. Errors: 78.
-    fn require_fit(config: &Self::Config, info: &TokenInfo, folder: &Path) -> Result<()>;
-}
-
-impl TextModel for Classifier {
-    type Config = ClassifyModel;
-    const TASK: &'static str = ClassifyTask::SPEC.name;
-
-    fn build(b: &mut Builder, config: &Self::Config, info: &TokenInfo) -> Self {
-        Self::new(b, config, info)
-    }
-
-    fn require_fit(config: &Self::Config, info: &TokenInfo, folder: &Path) -> Result<()> {
-        super::classify::require_fit(config, info, folder)
-    }
-}
-
-impl TextModel for SpanFinder {
-    type Config = SpanModel;
-    const TASK: &'static str = SpanTask::SPEC.name;
-
-    fn build(b: &mut Builder, config: &Self::Config, info: &TokenInfo) -> Self {
-        Self::new(b, config, info)
-    }
-
-    fn require_fit(config: &Self::Config, info: &TokenInfo, folder: &Path) -> Result<()> {
-        super::span::require_fit(config, info, folder)
-    }
-}
-
-impl TextModel for Joint {
-    type Config = JointModel;
-    const TASK: &'static str = JointTask::SPEC.name;
-
-    fn build(b: &mut Builder, config: &Self::Config, info: &TokenInfo) -> Self {
-        Self::new(b, config, info)
-    }
-
-    fn require_fit(config: &Self::Config, info: &TokenInfo, folder: &Path) -> Result<()> {
-        super::joint::require_fit(config, info, folder)
-    }
-}
-
 /// A model with its weights.
-#[derive(Clone, Debug)]
-pub struct TrainedText<M> {
-    trained: Trained<M>,
-    classes: usize,
+#[derive(Debug)]
+pub struct TrainedText {
+    trained: Trained<Box<dyn TextModel>>,
+    task: String,
+    info: TokenInfo,
+}
+
+/// What a model says of records.
+#[derive(Clone, Debug, Default)]
+pub struct TextOutputs {
+    /// Logits [records, classes]; nothing of a model without classes.
+    pub classes: Vec<f32>,
+    /// The answers to each record; nothing of a model that gives none.
+    pub answers: Vec<Decoded>,
 }
 
 /// Checks that the tokens in `folder` have the tokenizer and labels that a model was trained with. Errors: 65.
@@ -104,26 +56,49 @@ pub(crate) fn refuse(_: &Parts, _: &Opener) -> Result<Box<dyn TrainedModel>> {
     ))
 }
 
-impl<M: TextModel> TrainedText<M> {
+/// Restores the model of a task.
+fn restored<M: DefineText>(
+    parts: &Parts,
+    opener: &Opener,
+    info: &TokenInfo,
+    folder: &Path,
+) -> Result<Trained<Box<dyn TextModel>>> {
+    let checkpoint = || parts.origin.checkpoint.display().to_string();
+    let config: M::Config = parts.section("model").context(checkpoint)?;
+    require_tokens_of(parts, info, folder)?;
+    require_fit::<M>(&config, info, folder)?;
+    let build = |b: &mut Builder| {
+        let model: Box<dyn TextModel> = Box::new(M::new(b, &config, info));
+        b.check().map(|()| model)
+    };
+    parts.restore(opener.device, build).context(checkpoint)
+}
+
+impl TrainedText {
     /// Restores the model of a checkpoint for tokens in `folder`.
     ///
-    /// Errors: 65 when it is damaged, or its tokenizer or labels are not those of the tokens; 78 when it cannot read them.
+    /// Errors: 2 for a model that reads no texts; 65 when it is damaged, or its tokenizer or labels are not those of the
+    /// tokens; 78 when it cannot read them.
     pub fn restore(
         parts: &Parts,
         opener: &Opener,
         info: &TokenInfo,
         folder: &Path,
     ) -> Result<Self> {
-        let checkpoint = || parts.origin.checkpoint.display().to_string();
-        let config: M::Config = parts.section("model").context(checkpoint)?;
-        require_tokens_of(parts, info, folder)?;
-        M::require_fit(&config, info, folder)?;
-        let build = |b: &mut Builder| {
-            let model = M::build(b, &config, info);
-            b.check().map(|()| model)
+        let task = parts.task.as_str();
+        let restore = if task == Classifier::SPEC.name {
+            restored::<Classifier>
+        } else if task == SpanFinder::SPEC.name {
+            restored::<SpanFinder>
+        } else if task == Joint::SPEC.name {
+            restored::<Joint>
+        } else {
+            let checkpoint = parts.origin.checkpoint.display();
+            let text = format!("{checkpoint}: a model of task {task} reads no texts");
+            return Err(Error::usage(text));
         };
-        let trained = parts.restore(opener.device, build).context(checkpoint)?;
-        Ok(Self { trained, classes: info.labels.len() })
+        let trained = restore(parts, opener, info, folder)?;
+        Ok(Self { trained, task: task.into(), info: info.clone() })
     }
 
     /// Where the weights come from.
@@ -131,129 +106,73 @@ impl<M: TextModel> TrainedText<M> {
         &self.trained.origin
     }
 
+    /// Whether it gives classes.
+    pub fn has_classes(&self) -> bool {
+        self.task != SpanFinder::SPEC.name
+    }
+
+    /// Whether it finds answers in contexts.
+    pub fn finds_answers(&self) -> bool {
+        self.trained.model.longest() > 0
+    }
+
     /// The protocol of an evaluation on `set`.
     pub fn protocol(&self, set: &TokenSet) -> Value {
         let origin = self.origin();
         let mut protocol = json!({
-            "task": M::TASK, "tokens": set.folder(), "on": set.name(), "tokens_hash": set.hash(),
+            "task": self.task, "tokens": set.folder(), "on": set.name(), "tokens_hash": set.hash(),
             "records": set.len(), "truncated": set.truncated(),
         });
-        protocol[M::TASK] = json!({
+        protocol[self.task.as_str()] = json!({
             "checkpoint": origin.checkpoint, "update": origin.update, "weights": origin.weights,
             "blake3": origin.blake3, "data": origin.data, "parameters": self.trained.params.count(),
         });
         protocol
     }
 
-    /// What `run` computes of items with these lengths, in their order; `proceed` is called with the number of items after
-    /// each batch. Items of similar length share a batch, which does not change the results.
-    fn outputs<T>(
-        &self,
-        lengths: &[usize],
-        run: impl Fn(&Forward, &M, &[usize]) -> Result<Vec<T>>,
-        mut proceed: impl FnMut(usize) -> Result<()>,
-    ) -> Result<Vec<T>> {
-        let mut order: Vec<usize> = (0..lengths.len()).collect();
-        order.sort_by_key(|i| lengths[*i]);
-        let mut outputs = Vec::with_capacity(order.len());
-        for own in order.chunks(BATCH) {
-            let found = self.trained.run(|forward, model| run(forward, model, own))?;
-            outputs.extend(own.iter().copied().zip(found));
-            proceed(outputs.len())?;
-        }
-        outputs.sort_by_key(|(i, _)| *i);
-        Ok(outputs.into_iter().map(|(_, output)| output).collect())
-    }
-
-    /// What `run` computes of all windows of `set`, by record; `proceed` as in [`Self::outputs`], with a number of records.
-    fn of_windows<T>(
-        &self,
-        set: &TokenSet,
-        run: impl Fn(&Forward, &M, &[(&TokenSet, &Window)]) -> Result<Vec<T>>,
-        mut proceed: impl FnMut(usize) -> Result<()>,
-    ) -> Result<Vec<Vec<(Window, T)>>> {
-        let windows: Vec<Window> = (0..set.len()).flat_map(|i| set.windows(i)).collect();
-        let lengths: Vec<usize> = windows.iter().map(|window| window.tokens.len()).collect();
-        let run = |forward: &Forward, model: &M, own: &[usize]| {
-            let own: Vec<_> = own.iter().map(|i| (set, &windows[*i])).collect();
-            run(forward, model, &own)
-        };
-        let records = |done: usize| done * set.len() / windows.len();
-        let found = self.outputs(&lengths, run, |done| proceed(records(done)))?;
-        let mut by_record: Vec<Vec<(Window, T)>> = Vec::with_capacity(set.len());
-        for (window, output) in windows.into_iter().zip(found) {
-            match by_record.last_mut() {
-                Some(own) if own[0].0.record == window.record => own.push((window, output)),
-                _ => by_record.push(vec![(window, output)]),
-            }
-        }
-        Ok(by_record)
-    }
-}
-
-/// The answers in windows, each with its logits.
-fn decoded(windows: &[(Window, Vec<f32>)], longest: usize) -> Decoded {
-    let windows: Vec<_> =
-        windows.iter().map(|(window, logits)| (window, logits.as_slice())).collect();
-    decode(&windows, longest, CANDIDATES)
-}
-
-impl TrainedText<Classifier> {
-    /// Logits [texts, classes] of texts; `proceed` is called with the number of texts after each batch.
-    pub fn logits(
-        &self,
-        texts: &[Text],
-        proceed: impl FnMut(usize) -> Result<()>,
-    ) -> Result<Vec<f32>> {
-        let lengths: Vec<usize> = texts.iter().map(|(ids, _)| ids.len()).collect();
-        let run = |forward: &Forward, model: &Classifier, own: &[usize]| {
-            let own: Vec<Text> = own.iter().map(|i| texts[*i]).collect();
-            let batch = model.batch(&own).to_device(forward.device())?;
-            rows(&model.forward(forward, &batch)?)
-        };
-        Ok(self.outputs(&lengths, run, proceed)?.concat())
-    }
-}
-
-impl TrainedText<SpanFinder> {
-    /// The answers to all records; `proceed` is called with a number of records after each batch.
-    pub fn answers(
-        &self,
-        set: &TokenSet,
-        proceed: impl FnMut(usize) -> Result<()>,
-    ) -> Result<Vec<Decoded>> {
-        let run = |forward: &Forward, model: &SpanFinder, own: &[(&TokenSet, &Window)]| {
-            let batch = model.batch(own).to_device(forward.device())?;
-            rows(&model.forward(forward, &batch)?.0)
-        };
-        let longest = self.trained.model.longest();
-        let found = self.of_windows(set, run, proceed)?;
-        Ok(found.iter().map(|windows| decoded(windows, longest)).collect())
-    }
-}
-
-impl TrainedText<Joint> {
-    /// Logits [records, classes] of the texts, and the answers in the contexts; `proceed` is called with a number of records
-    /// after each batch.
+    /// What the model says of all records of `set`; `proceed` as in [`Self::outputs`].
     pub fn outputs_of(
         &self,
         set: &TokenSet,
         proceed: impl FnMut(usize) -> Result<()>,
-    ) -> Result<(Vec<f32>, Vec<Decoded>)> {
-        let run = |forward: &Forward, model: &Joint, own: &[(&TokenSet, &Window)]| {
-            let batch = model.batch(own).to_device(forward.device())?;
-            let found = model.forward(forward, &batch)?;
-            Ok(rows(&found.classes)?.into_iter().zip(rows(&found.spans)?).collect())
-        };
-        let longest = self.trained.model.longest();
-        let (mut logits, mut answers) = (Vec::with_capacity(set.len() * self.classes), Vec::new());
-        for windows in self.of_windows(set, run, proceed)? {
-            // The text of a record is the same in all its windows.
-            logits.extend(&windows[0].1.0);
-            let spans: Vec<_> =
-                windows.into_iter().map(|(window, (_, spans))| (window, spans)).collect();
-            answers.push(decoded(&spans, longest));
+    ) -> Result<TextOutputs> {
+        let records: Vec<RecordTokens> = (0..set.len()).map(|i| set.record(i)).collect();
+        self.outputs(&records, proceed)
+    }
+
+    /// What the model says of records; `proceed` is called with a number of records after each batch. Windows of similar
+    /// length share a batch, which does not change the results.
+    pub fn outputs(
+        &self,
+        records: &[RecordTokens],
+        mut proceed: impl FnMut(usize) -> Result<()>,
+    ) -> Result<TextOutputs> {
+        let of = |(i, record): (usize, &RecordTokens)| record.windows(i, &self.info);
+        let windows: Vec<Window> = records.iter().enumerate().flat_map(of).collect();
+        let mut order: Vec<usize> = (0..windows.len()).collect();
+        order.sort_by_key(|i| records[windows[*i].record].window_len(&windows[*i]));
+        let mut found = Vec::with_capacity(windows.len());
+        for own in order.chunks(BATCH) {
+            let of = |i: &usize| (records[windows[*i].record].clone(), &windows[*i]);
+            let own_windows: Vec<_> = own.iter().map(of).collect();
+            let logits = self
+                .trained
+                .run(|forward, model| window_logits(&**model, forward, &own_windows))?;
+            found.extend(own.iter().copied().zip(logits));
+            proceed(found.len() * records.len() / windows.len())?;
         }
-        Ok((logits, answers))
+        found.sort_by_key(|(i, _)| *i);
+        let longest = self.trained.model.longest();
+        let mut outputs = TextOutputs::default();
+        for own in found.chunk_by(|a, b| windows[a.0].record == windows[b.0].record) {
+            // The text with the label is the same in all windows of a record.
+            outputs.classes.extend(&own[0].1.classes);
+            if longest > 0 {
+                let own: Vec<_> =
+                    own.iter().map(|(i, logits)| (&windows[*i], &logits.answers[..])).collect();
+                outputs.answers.push(decode(&own, longest, CANDIDATES));
+            }
+        }
+        Ok(outputs)
     }
 }

@@ -26,7 +26,7 @@ impl<'a> FirstOccurrence<'a> {
         let has_questions = (0..train.len()).any(|i| train.texts(i)[0].is_some());
         for i in 0..train.len() {
             let Some(characters) = train.answer(i) else { continue };
-            let answer = normalised(train.text_of_characters(i, characters));
+            let answer = normalised(train.record(i).text_of_characters(characters));
             let counted = match has_questions {
                 true => answer.clone(),
                 false => normalised(train.context(i).unwrap_or_default()),
@@ -56,7 +56,7 @@ impl<'a> FirstOccurrence<'a> {
             typical.is_some_and(|words| normalised(&text).iter().any(|word| words.contains(word)))
         };
         let found = sentences.iter().find(has_word).or(sentences.first())?;
-        set.tokens_of(i, [found.start, found.end])
+        set.record(i).tokens_of([found.start, found.end])
     }
 }
 

@@ -1,14 +1,17 @@
 //! Scores of the first and the last token of an answer.
 
-use crate::text::batch::{States, Text, TextEncoder};
+use super::SpanConfig;
+use crate::text::batch::TextEncoder;
 use crate::text::encoder::EncoderConfig;
-use crate::text::head::{HeadActivation, hidden_layers};
-use data::text::{TokenInfo, TokenSet, Window};
+use crate::text::head::{HeadActivation, hidden_layers, layer_violations};
+use crate::text::sets::Sets;
+use crate::text::task::{DefineText, Objective, Outputs, TextModel};
+use data::text::{RecordTokens, TokenInfo, TokenSet, Window};
 use learn::adapt::Lora;
 use learn::forward::Forward;
 use learn::nn::Linear;
 use learn::params::Builder;
-use learn::task::Batch;
+use learn::task::{Batch, Direction, Empty, Spec};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -16,7 +19,7 @@ use tensor::ops::binary::Binary;
 use tensor::ops::cross_entropy::CrossEntropy;
 use tensor::ops::permute::Permute;
 use tensor::{Tensor, Var};
-use unix::config::Violations;
+use unix::config::{Violations, within};
 use unix::{Error, Result};
 
 /// The model.
@@ -55,13 +58,7 @@ impl Default for SpanHeadConfig {
 impl SpanHeadConfig {
     /// What the schema does not express.
     pub fn violations(&self) -> Violations {
-        let mut violations = Violations::new();
-        if self.hidden_dims.contains(&0) {
-            violations.push(("hidden_dims".into(), "must be at least 1 each".into()));
-        }
-        if !(0.0..1.0).contains(&self.dropout) {
-            violations.push(("dropout".into(), "must be at least 0 and less than 1".into()));
-        }
+        let mut violations = layer_violations(&self.hidden_dims, self.dropout);
         if self.max_answer == 0 {
             violations.push(("max_answer".into(), "must be at least 1".into()));
         }
@@ -131,9 +128,9 @@ pub fn with_answers(batch: Batch, windows: &[(&TokenSet, &Window)]) -> Batch {
 }
 
 /// The sum over windows of the mean of the cross entropies of first and last token, without padding.
-pub fn span_loss(forward: &Forward, batch: &Batch, logits: &Var, states: &States) -> Result<Var> {
+pub fn span_loss(forward: &Forward, batch: &Batch, logits: &Var) -> Result<Var> {
     let [windows, tokens] = [0, 1].map(|axis| logits.shape()[axis]);
-    let visible = forward.apply(Binary::Add, &[logits, &states.hidden])?;
+    let visible = forward.apply(Binary::Add, &[logits, &batch.input(forward, "hidden")?])?;
     let rows = forward.apply(Permute(vec![0, 2, 1]), &[&visible])?;
     let rows = rows.reshape(&[2 * windows, tokens]);
     let [places, halves] = [batch.input(forward, "places")?, batch.input(forward, "halves")?];
@@ -157,27 +154,47 @@ impl SpanFinder {
             longest: config.head.max_answer,
         }
     }
+}
 
-    /// Longest answer, in tokens.
-    pub fn longest(&self) -> usize {
+impl TextModel for SpanFinder {
+    fn batch(&self, windows: &[(RecordTokens, &Window)]) -> Batch {
+        self.encoder.windows(windows)
+    }
+
+    fn forward(&self, forward: &Forward, batch: &Batch) -> Result<Outputs> {
+        let states = self.encoder.forward(forward, batch, "")?.states;
+        let logits = self.head.forward(forward, &states)?;
+        Ok(Outputs { classes: None, answers: Some(logits) })
+    }
+
+    fn longest(&self) -> usize {
         self.longest
-    }
-
-    /// A batch of windows.
-    pub fn batch(&self, windows: &[(&TokenSet, &Window)]) -> Batch {
-        add_windows(&self.encoder, Batch::new(windows.len() as f64), windows)
-    }
-
-    /// Logits [B, T, 2] and the states of the tokens.
-    pub fn forward(&self, forward: &Forward, batch: &Batch) -> Result<(Var, States)> {
-        let states = self.encoder.forward(forward, batch, "")?;
-        Ok((self.head.forward(forward, &states.states)?, states))
     }
 }
 
-/// The batch with the tokens of windows.
-pub fn add_windows(encoder: &TextEncoder, batch: Batch, windows: &[(&TokenSet, &Window)]) -> Batch {
-    let tokens: Vec<_> = windows.iter().map(|(set, window)| set.of_window(window)).collect();
-    let texts: Vec<Text> = tokens.iter().map(|(ids, types)| (&ids[..], &types[..])).collect();
-    encoder.add(batch, "", &texts)
+impl DefineText for SpanFinder {
+    const SPEC: Spec =
+        Spec::new("span", "exact_match", Direction::Maximize, include_str!("span.yaml"));
+    type Config = SpanModel;
+    type Loss = Empty;
+
+    fn encoder(config: &SpanModel) -> (&EncoderConfig, Option<&Lora>) {
+        (&config.encoder, config.lora.as_ref())
+    }
+
+    fn violations(model: &SpanModel, _: &Empty) -> Violations {
+        within("model.head", model.head.violations()).collect()
+    }
+
+    fn require_fit(info: &TokenInfo, folder: &Path) -> Result<()> {
+        require_answers(info, folder)
+    }
+
+    fn new(b: &mut Builder, config: &SpanModel, info: &TokenInfo) -> Self {
+        Self::new(b, config, info)
+    }
+
+    fn objective(_: &SpanConfig, _: &Sets) -> Result<Objective> {
+        Ok(Objective::Answers)
+    }
 }

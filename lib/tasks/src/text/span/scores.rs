@@ -7,7 +7,7 @@ use super::{SpanTask, predicted, truth};
 use crate::text::metrics::Resampling;
 use crate::text::mistakes::beginning;
 use crate::text::scores::groups;
-use data::text::TokenSet;
+use data::text::{RecordTokens, TokenSet};
 use learn::task::Define;
 use report::axis::short;
 use report::document::{Cell, Document, Table};
@@ -42,16 +42,15 @@ impl<'a> SpanScores<'a> {
         let needs_threshold = has_no_answer(train) || has_no_answer(validation);
         let outcomes: Option<Vec<_>> = needs_threshold.then(|| {
             let outcome = |(i, own): (usize, &Decoded)| {
-                let is_right = |tokens| {
-                    Agreement::of(predicted(validation, i, tokens), truth(validation, i)).exact()
-                };
+                let (record, truth) = (validation.record(i), truth(validation, i));
+                let is_right = |tokens| Agreement::of(predicted(&record, tokens), truth).exact();
                 (own.margin(), is_right(own.answer(None)), is_right(None))
             };
             known.iter().enumerate().map(outcome).collect()
         });
         let threshold = outcomes.and_then(|outcomes| fit_threshold(&outcomes));
         let agree = |of: &dyn Fn(usize) -> Option<[usize; 2]>| -> Vec<Agreement> {
-            let one = |i| Agreement::of(predicted(set, i, of(i)), truth(set, i));
+            let one = |i| Agreement::of(predicted(&set.record(i), of(i)), truth(set, i));
             (0..set.len()).map(one).collect()
         };
         let first = FirstOccurrence::fit(train);
@@ -104,16 +103,16 @@ impl<'a> SpanScores<'a> {
         Ok((rows, all.into()))
     }
 
-    /// One record for each context: id, question, true and predicted answer with its characters, and the best candidates.
+    /// One record for each context: id, its question as `text`, true and predicted answer with its characters, and the best candidates.
     pub fn predictions(&self) -> impl Iterator<Item = Value> {
         (0..self.set.len()).map(|i| {
             let mut row = json!({
-                "record": i, "id": self.set.id(i),
+                "record": i, "id": self.set.id(i), "text": self.set.texts(i)[0],
                 "answer": truth(self.set, i).map(|(_, text)| text),
                 "exact_match": self.methods[0].1[i].exact(),
             });
             if let (Value::Object(row), Value::Object(own)) =
-                (&mut row, described(self.set, i, &self.decoded[i], self.threshold))
+                (&mut row, described(&self.set.record(i), &self.decoded[i], self.threshold))
             {
                 row.extend(own);
             }
@@ -168,7 +167,7 @@ impl<'a> SpanScores<'a> {
             "context",
         ]);
         for i in wrong.into_iter().take(LISTED) {
-            let found = predicted(set, i, self.decoded[i].answer(self.threshold));
+            let found = predicted(&set.record(i), self.decoded[i].answer(self.threshold));
             let shown = beginning(set.context(i).unwrap_or_default(), SHOWN);
             let text = |answer: Option<([usize; 2], &str)>| {
                 Cell::text(answer.map_or("(none)", |(_, text)| text))
@@ -189,16 +188,16 @@ impl<'a> SpanScores<'a> {
     }
 }
 
-/// The predicted answer to record `i` with its characters, whether there is one, and the best candidates.
-pub fn described(set: &TokenSet, i: usize, decoded: &Decoded, threshold: Option<f64>) -> Value {
-    let of = |tokens: [usize; 2]| set.text_of_tokens(i, tokens);
+/// The predicted answer to a record with its characters, whether there is one, and the best candidates.
+pub fn described(record: &RecordTokens, decoded: &Decoded, threshold: Option<f64>) -> Value {
+    let of = |tokens: [usize; 2]| record.text_of_tokens(tokens);
     let answer = decoded.answer(threshold).map(of);
     let candidates = decoded.candidates.iter().map(|candidate| {
         let ([start, end], text) = of(candidate.tokens);
         json!({"text": text, "start_index": start, "end_index": end, "score": candidate.score})
     });
     json!({
-        "context": set.context(i), "predicted_span": answer.map(|(_, text)| text),
+        "context": record.context, "predicted_span": answer.map(|(_, text)| text),
         "start_index": answer.map(|(at, _)| at[0]), "end_index": answer.map(|(at, _)| at[1]),
         "no_answer_score": decoded.no_answer, "candidates": candidates.collect::<Vec<_>>(),
     })
