@@ -41,11 +41,11 @@ schedule='[{kind: linear, updates: 300, start_factor: 0.0, end_factor: 1.0}, {ki
 seeds of_seed 1 2 3
 
 set --
-for name in accuracy f1_macro f1_weighted log_loss ece_top_label; do
-    set -- "$@" --column "$name=/$name" --column "$name: bag of words=/baselines/bag of words/$name"
+for metric in accuracy f1_macro f1_weighted log_loss ece_top_label; do
+    set -- "$@" --column "$metric=/$metric" --column "$metric: bag of words=/baselines/bag of words/$metric"
 done
 notes --title "Sections of Debian packages" \
-    --note "$(wc -l < packages.csv) packages, $(cut -d, -f3 packages.csv | sort -u | wc -l) sections; one line of description each; split by source package." \
+    --note "$(tail -n +2 packages.csv | wc -l) packages, $(tail -n +2 packages.csv | cut -d, -f3 | sort -u | wc -l) sections; one line of description each; split by source package." \
     --file evaluation_results.json --method "test=scores" "$@" \
     --column "accuracy: constant=/baselines/constant/accuracy" \
     --column "accuracy: stratified random=/baselines/stratified/accuracy" \
