@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::parallel;
 use unix::limits;
 
 /// A cache line, and the widest vector register, in bytes.
@@ -98,9 +99,18 @@ impl Block {
                 rustix::mm::madvise(start.as_ptr().cast(), class, rustix::mm::Advice::LinuxHugepage)
             };
         }
-        // SAFETY: `start` is valid for `class` bytes. Writing faults the pages in and initializes them.
-        unsafe { start.as_ptr().write_bytes(0, class) };
-        Block { start, bytes: class }
+        let block = Block { start, bytes: class };
+        block.clear();
+        block
+    }
+
+    /// Writes all bytes, which faults the pages in and initializes them; large blocks on all threads.
+    fn clear(&self) {
+        parallel::blocks(self.bytes.div_ceil(HUGE), 1, |pages| {
+            let bytes = pages.start * HUGE..self.bytes.min(pages.end * HUGE);
+            // SAFETY: the range lies within the block, which nobody else has yet, and ranges do not overlap.
+            unsafe { self.start.as_ptr().add(bytes.start).write_bytes(0, bytes.len()) };
+        });
     }
 
     pub(crate) fn start(&self) -> *mut u8 {

@@ -156,9 +156,9 @@ fn leaks<C: Content>(sets: &[StoreSet<C>], report: &mut Report) {
                 let ((file, record), (other_file, other_record)) =
                     (set.origin(i), other.origin(first));
                 let what = format!(
-                    "of {} {shared} record {other_record} of {} in {}; split again, or remove one",
-                    set.name(),
+                    "{shared} record {other_record} of {}, in splits {} and {}; split again, or remove one",
                     other_file.display(),
+                    set.name(),
                     other.name()
                 );
                 report.add(key.0, file, Some(record), what);

@@ -144,10 +144,10 @@ pub fn near_leaks(sets: &[TextSet], threshold: f64, report: &mut Report) {
                 let ((file, record), (other_file, other_record)) =
                     (set.origin(i), other.origin(first));
                 let what = format!(
-                    "of {} resembles record {other_record} of {} in {}, with a similarity of {similarity:.2}; group \
-                     such records, or remove one",
-                    set.name(),
+                    "resembles record {other_record} of {}, in splits {} and {}, with a similarity of {similarity:.2}; \
+                     group such records, or remove one",
                     other_file.display(),
+                    set.name(),
                     other.name()
                 );
                 report.add(Kind::NearDuplicate, file, Some(record), what);

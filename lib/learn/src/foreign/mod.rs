@@ -117,14 +117,21 @@ impl WeightFile {
         let part =
             self.parts.get(stored.part).ok_or_else(|| Error::bug("a tensor of another file"))?;
         part.check(stored).map_err(Error::data)?;
+        let what = format!("{}: tensor {}", part.path.display(), stored.name);
+        let failed = |cause| Error::io(&part.path, cause);
         let count: usize = stored.shape.iter().product();
+        // As the tensor has it in memory, on the little-endian machines that this program is for.
+        if stored.dtype.dtype() == Some(dtype) && stored.strides == row_major(&stored.shape) {
+            unix::memory::ensure(&what, Some((count * dtype.bytes()) as u64))?;
+            let mut tensor = Tensor::empty(&stored.shape, dtype);
+            part.file.read_exact_at(tensor.as_bytes_mut(), stored.start).map_err(failed)?;
+            return Ok(tensor);
+        }
         let span = span(&stored.shape, &stored.strides).unwrap_or(0) as usize; // was checked
         let bytes = span * stored.dtype.bytes();
-        let what = format!("{}: tensor {}", part.path.display(), stored.name);
         unix::memory::ensure(&what, Some((bytes + count * dtype.bytes()) as u64))?;
         let mut bytes = vec![0; bytes];
-        let read = part.file.read_exact_at(&mut bytes, stored.start);
-        read.map_err(|cause| Error::io(&part.path, cause))?;
+        part.file.read_exact_at(&mut bytes, stored.start).map_err(failed)?;
         let mut tensor = Tensor::zeros(&stored.shape, dtype);
         let offsets = Offsets { stored, index: vec![0; stored.shape.len()], at: 0 };
         let value = |at: usize| stored.dtype.read(&bytes[at * stored.dtype.bytes()..]);
