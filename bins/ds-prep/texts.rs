@@ -94,7 +94,8 @@ pub struct Tokenize {
     /// contexts are read in windows of this length
     #[arg(long, default_value_t = 256, value_name = "NUMBER")]
     max_length: usize,
-    /// Tokens that neighbouring windows of a long context share [default: a quarter of --max-length]
+    /// Tokens that neighbouring windows of a long context share; longer answers may be in no window as a whole
+    /// [default: a quarter of --max-length]
     #[arg(long, value_name = "NUMBER")]
     stride: Option<usize>,
     /// Output folder
@@ -107,10 +108,9 @@ pub struct Tokenize {
 pub fn encode(args: &Tokenize) -> Result<Exit> {
     let Tokenize { manifest, tokenizer, max_length, stride, to, output } = args;
     let tokenizer = Tokenizer::open(tokenizer, *max_length)?;
-    let stride = stride.unwrap_or(max_length / 4);
     let signals = Signals::install()?;
     let (mut progress, mut done) = (Progress::new("records", 0), 0);
-    let sets = tokenize(manifest, &tokenizer, [*max_length, stride], to, |more| {
+    let sets = tokenize(manifest, &tokenizer, *max_length, *stride, to, |more| {
         done += more as u64;
         progress.set(done);
         signals

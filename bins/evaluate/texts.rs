@@ -3,6 +3,7 @@
 use crate::predict::Predict;
 use crate::score::{Score, again, publish_json, refuse_earlier};
 use data::inputs::Verifier;
+use data::split::SplitName;
 use data::text::TokenSet;
 use learn::trained::Parts;
 use report::document::Document;
@@ -19,7 +20,7 @@ use unix::progress::Progress;
 use unix::publish::{create_folder, publish_bytes};
 use unix::signal::Signals;
 use unix::work::Work;
-use unix::{Error, Exit, Result, small, warn};
+use unix::{Context, Error, Exit, Result, small, warn};
 
 /// Options that apply to texts.
 pub const SCORE_OPTIONS: [&str; 9] =
@@ -62,7 +63,22 @@ pub fn measure(args: &Score, signals: Signals, work: &mut Work) -> Result<Vec<Va
     let wait = |_| signals.check_stop(again);
     let model = TrainedText::restore(&parts, &opener, set.info(), folder)?;
     let found = model.outputs_of(set, &mut proceed)?;
-    let known = model.outputs_of(validation, wait)?;
+    let known = match set.name() == SplitName::Validation {
+        true => found.clone(),
+        false => model.outputs_of(validation, wait)?,
+    };
+    if set.name() == SplitName::Validation || parts.config["data"]["train_on"] == "train+validation"
+    {
+        warn!(
+            "thresholds and the temperature are fitted on the validation split, which is {}: what depends on them is too \
+             optimistic",
+            if set.name() == SplitName::Validation {
+                "scored here"
+            } else {
+                "part of the training data"
+            }
+        );
+    }
     let protocol = model.protocol(set);
     let classes = || of_classes(&sets, [&found.classes, &known.classes], &protocol);
     let spans =
@@ -74,7 +90,8 @@ pub fn measure(args: &Score, signals: Signals, work: &mut Work) -> Result<Vec<Va
     };
     drop(progress);
     verifier.finish(|| signals.check_stop(again))?;
-    if let Some(leaked) = json.pointer("/leaks/leaked").filter(|leaked| **leaked != 0) {
+    let leaked = json.pointer("/leaks/leaked").or(json.pointer("/classes/leaks/leaked"));
+    if let Some(leaked) = leaked.filter(|leaked| **leaked != 0) {
         warn!(
             "{leaked} of {all} texts of the {} split resemble one of the other splits; the result without them is in {}",
             set.name(),
@@ -221,7 +238,7 @@ pub fn predict(given: &Given<Predict>) -> Result<Exit> {
             break;
         }
         count += texts.len();
-        for row in model.predict(&texts)? {
+        for row in model.predict(&texts).context(|| inputs.display().to_string())? {
             let mut line = serde_json::to_vec(&row).map_err(Error::bug)?;
             line.push(b'\n');
             match to_stdout {
@@ -265,9 +282,11 @@ impl Lines<'_> {
             if line.len() as u64 > MAX_LINE {
                 return Err(wrong("more than 16 MiB, the limit"));
             }
-            let text = std::str::from_utf8(&line).map_err(|_| wrong("not valid UTF-8"))?.trim();
+            let text = std::str::from_utf8(&line).map_err(|_| wrong("not valid UTF-8"))?;
+            let text = text.trim_start_matches('\u{feff}').trim();
             if !text.is_empty() {
-                found.push(model.parse(text).map_err(|what| wrong(&what))?);
+                let text = model.parse(text).map_err(|what| wrong(&what))?;
+                found.push(NewText { line: self.number, ..text });
             }
         }
         Ok(found)

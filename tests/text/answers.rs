@@ -104,6 +104,16 @@ fn answers_are_found_in_windows_and_training_resumes_to_the_bit() {
     let back = json_of(&folder.join("back-scores/evaluation_results.json"));
     assert_eq!(back["exact_match"], results["exact_match"]);
 
+    // Answers of about 14 tokens in windows that share 2.
+    let lost = done(
+        folder,
+        "ds-prep tokenize split.json --tokenizer tokenizer --max-length 26 --stride 2 -o narrow
+         train-stage span -c span.yaml -s data.tokens=narrow -s model.head.max_answer=3 -s training.updates=1 \
+             -s schedule=[] --run narrow-run",
+    );
+    for text in ["are in no window as a whole", "have more than 3 tokens"] {
+        assert!(lost.stderr.contains(text), "{}", lost.stderr);
+    }
     for (command, status, text) in [
         (
             "ds-prep tokenize split.json --tokenizer tokenizer --max-length 24 --stride 20 -o t",
@@ -119,6 +129,11 @@ fn answers_are_found_in_windows_and_training_resumes_to_the_bit() {
             "train-stage joint --example > j.yaml; train-stage joint -c j.yaml --run j",
             78,
             "no labels",
+        ),
+        (
+            "train-stage span -c span.yaml -s model.encoder.type_vocab_size=1 --run s",
+            78,
+            "tokens are of 2 segments",
         ),
         (
             "printf '{\"context\": \"x\", \"text\": \"y\"}\nx\n' | evaluate predict run --inputs - -o -",
@@ -194,7 +209,7 @@ fn answers_come_as_texts_or_characters_and_may_be_missing() {
     write("none.yaml", "label: l\n");
     for (command, status, text) in [
         ("ds-prep import wrong.jsonl --columns plain.yaml -o x", 65, "line 3: column `a`"),
-        ("ds-prep import far.jsonl --columns far.yaml -o x", 65, "line 1: characters"),
+        ("ds-prep import far.jsonl --columns far.yaml -o x", 65, "line 1: `answer_start` 1"),
         (
             "ds-prep import far.jsonl --columns half.yaml -o x",
             78,
@@ -247,6 +262,15 @@ fn cases_of_annotations_become_records() {
     );
     let labels = done(folder, "ds-prep import rows.jsonl --columns labels.yaml -o labels").stdout;
     assert!(labels.contains("negative, positive"), "{labels}");
+
+    // A row that cannot be used does not take the place of the next one with its criterion.
+    let wrong = row("1", "A", json!([case(1, 2, "ö"), case(0, 9, "b")]));
+    write("again.jsonl", &lines(&[wrong, rows[1].clone()]));
+    write("lenient.yaml", &format!("{columns}strict: false\n"));
+    let again = done(folder, "ds-prep import again.jsonl --columns lenient.yaml -o again");
+    assert!(again.stderr.contains("2 rows were dropped"), "{}", again.stderr);
+    let kept = done(folder, "ds-prep show again --sample 0 --json").stdout;
+    assert!(kept.contains("\"1_0\""), "{kept}");
 
     write("unknown.jsonl", &lines(&[row("1", "Z", json!([case(0, 1, "ö")]))]));
     write("moved.jsonl", &lines(&[rows[0].clone(), row("3", "A", json!([case(1, 2, "ö")]))]));

@@ -62,4 +62,16 @@ fn texts_with_any_number_of_labels_are_learnt_scored_and_predicted() {
     assert_eq!(predicted[1]["predicted"], json!([]));
     let weighted = format!("{run} --run other -s loss.class_weights.kind=balanced");
     refused(folder, &weighted, 78, "loss.class_weights: must be of kind none");
+
+    fs::write(folder.join("none.jsonl"), "{\"t\": \"a\", \"l\": [], \"id\": 1}\n").unwrap();
+    let none = "ds-prep import none.jsonl --columns labels.yaml -o none";
+    refused(folder, none, 65, "none.jsonl: column `l`: no row has a label");
+    // Fields of other programs: a byte order mark, and a key that is no text.
+    let marked = "printf '\\357\\273\\277{\"text\": \"so alpha\"}\\n' | evaluate predict run --inputs - -o -";
+    let marked: Value = serde_json::from_str(&done(folder, marked).stdout).unwrap();
+    let plain = "printf 'so alpha' | evaluate predict run --inputs - -o -";
+    let plain: Value = serde_json::from_str(&done(folder, plain).stdout).unwrap();
+    assert_eq!(marked, plain);
+    let other = "printf '{\"Text\": \"so alpha\"}' | evaluate predict run --inputs - -o -";
+    refused(folder, other, 65, "line 1: the model reads `text`, but the line has neither");
 }

@@ -63,6 +63,17 @@ fn a_small_encoder_learns_what_a_bag_of_words_cannot_and_resumes_to_the_bit() {
         65,
         "another tokenizer or other labels",
     );
+    // Its texts begin with no classification token.
+    let mut bare: Value =
+        serde_json::from_slice(&fs::read(folder.join("tokenizer/tokenizer.json")).unwrap())
+            .unwrap();
+    bare["post_processor"] = Value::Null;
+    fs::create_dir(folder.join("bare")).unwrap();
+    fs::write(folder.join("bare/tokenizer.json"), bare.to_string()).unwrap();
+    let bare = "ds-prep tokenize split.json --tokenizer bare -o x";
+    refused(folder, bare, 65, "texts do not begin with the classification token");
+    let stride = "ds-prep tokenize split.json --tokenizer tokenizer --stride 4 -o x";
+    refused(folder, stride, 2, "--stride: no effect on texts");
     let long = format!("{run} --run long -s model.encoder.max_position_embeddings=32");
     refused(folder, &long, 78, "texts have up to 64 tokens");
 }

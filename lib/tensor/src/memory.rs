@@ -3,11 +3,14 @@
 //! Fresh pages cost far more than arithmetic (first touch runs at a fraction of a gigabyte per second), and a training
 //! step allocates the same sizes again and again. So memory is faulted in when it is first taken from the system and
 //! then kept in free lists by size class: after the first training step nothing is allocated from the system. Memory
-//! is written once before it is handed out, so its content is arbitrary but always initialized.
+//! is written once before it is handed out, so its content is arbitrary but always initialized. Only large blocks of
+//! zeros are left to the first write, such as the moments of an optimizer, which are not needed before the first update
+//! ends.
 
-use std::alloc::{Layout, alloc};
+use rustix::mm::{self, MapFlags, ProtFlags};
+use std::alloc::{Layout, alloc_zeroed};
 use std::collections::BTreeMap;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::parallel;
@@ -66,45 +69,65 @@ pub(crate) fn size_class(bytes: usize) -> usize {
     bytes.next_multiple_of(quarter)
 }
 
-fn layout(bytes: usize) -> Layout {
-    let align = if bytes >= HUGE { HUGE } else { ALIGN };
-    match Layout::from_size_align(bytes, align) {
-        Ok(layout) => layout,
-        Err(_) => limits::out_of_memory(bytes, "a tensor"),
-    }
-}
-
 impl Block {
     /// At least `bytes` bytes, aligned to 64.
     pub(crate) fn take(bytes: usize) -> Block {
         let class = size_class(bytes);
+        Self::cached(class).unwrap_or_else(|| {
+            let block = Self::fresh(class);
+            block.clear();
+            block
+        })
+    }
+
+    /// The same, all zeros.
+    pub(crate) fn zeroed(bytes: usize) -> Block {
+        let class = size_class(bytes);
+        match Self::cached(class) {
+            Some(block) => {
+                block.clear();
+                block
+            }
+            None => Self::fresh(class),
+        }
+    }
+
+    /// Counts a block of this size class, and takes it from the free list.
+    fn cached(class: usize) -> Option<Block> {
         let mut pool = pool();
-        let cached = pool.free.get_mut(&class).and_then(Vec::pop);
         pool.usage.live += class;
         pool.usage.peak = pool.usage.peak.max(pool.usage.live);
-        if let Some(block) = cached {
-            return block;
+        let block = pool.free.get_mut(&class).and_then(Vec::pop);
+        if block.is_none() {
+            pool.usage.held += class;
+            pool.usage.system_calls += 1;
         }
-        pool.usage.held += class;
-        pool.usage.system_calls += 1;
-        drop(pool);
-        let layout = layout(class);
-        // SAFETY: the size is not zero (at least ALIGN).
-        let start = NonNull::new(unsafe { alloc(layout) })
-            .unwrap_or_else(|| limits::out_of_memory(class, "a tensor"));
-        if class >= HUGE {
-            // Only a hint: everything also works without huge pages.
-            // SAFETY: the range was just allocated and is ours.
-            let _ = unsafe {
-                rustix::mm::madvise(start.as_ptr().cast(), class, rustix::mm::Advice::LinuxHugepage)
-            };
-        }
-        let block = Block { start, bytes: class };
-        block.clear();
         block
     }
 
-    /// Writes all bytes, which faults the pages in and initializes them; large blocks on all threads.
+    /// Zeros from the system. The pages of large blocks are not there yet.
+    fn fresh(class: usize) -> Block {
+        let failed = || -> ! { limits::out_of_memory(class, "a tensor") };
+        if class < HUGE {
+            let Ok(layout) = Layout::from_size_align(class, ALIGN) else { failed() };
+            // SAFETY: the size is not zero (at least ALIGN).
+            let start = NonNull::new(unsafe { alloc_zeroed(layout) }).unwrap_or_else(|| failed());
+            return Block { start, bytes: class };
+        }
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        let with_alignment = class.checked_add(HUGE).unwrap_or_else(|| failed());
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let mapped =
+            unsafe { mm::mmap_anonymous(ptr::null_mut(), with_alignment, protection, flags) };
+        let mapped = mapped.unwrap_or_else(|_| failed()).cast::<u8>();
+        // SAFETY: less than HUGE bytes further on, `class` bytes of the mapping are left.
+        let start = unsafe { mapped.add(mapped.align_offset(HUGE)) };
+        // SAFETY: the range was just mapped and is ours. Only a hint: everything also works without huge pages.
+        let _ = unsafe { mm::madvise(start.cast(), class, mm::Advice::LinuxHugepage) };
+        Block { start: NonNull::new(start).unwrap_or_else(|| failed()), bytes: class }
+    }
+
+    /// Writes zeros to all bytes, which faults the pages in; large blocks on all threads.
     fn clear(&self) {
         parallel::blocks(self.bytes.div_ceil(HUGE), 1, |pages| {
             let bytes = pages.start * HUGE..self.bytes.min(pages.end * HUGE);
@@ -161,5 +184,18 @@ mod tests {
         // too.
         assert_eq!(again.start(), start);
         assert_eq!(again.start() as usize % ALIGN, 0);
+    }
+
+    #[test]
+    fn zeros_are_zeros_whether_fresh_or_used() {
+        for bytes in [5_432_109, 1_234, 543_211] {
+            for _ in 0..2 {
+                let block = Block::zeroed(bytes);
+                // SAFETY: the block has that many bytes and is not shared.
+                let all = unsafe { std::slice::from_raw_parts_mut(block.start(), bytes) };
+                assert!(all.iter().all(|byte| *byte == 0));
+                all.fill(7);
+            }
+        }
     }
 }

@@ -21,6 +21,11 @@ impl Storage {
         }
     }
 
+    /// Zeros on the host.
+    pub(crate) fn zeroed(bytes: usize) -> Storage {
+        Storage::Host(Block::zeroed(bytes))
+    }
+
     pub(crate) fn device(&self) -> Device {
         match self {
             Storage::Host(_) | Storage::Borrowed(_) => Device::Cpu,

@@ -16,8 +16,8 @@ struct Case {
 }
 
 /// The records of a row with a list of cases, each with its first character and the one after its last as the answer, and its
-/// number after the id. Errors: what is wrong with them.
-pub fn cases(row: Row) -> Result<Vec<Row>, String> {
+/// number after the id. Errors: what is wrong with the list, or with a case.
+pub fn cases(row: &Row) -> Result<Vec<Result<Row, String>>, String> {
     let text = row.cells[cell::CASES].trim();
     if text.is_empty() {
         return Ok(Vec::new());
@@ -48,7 +48,7 @@ pub fn cases(row: Row) -> Result<Vec<Row>, String> {
         }
         Ok(row)
     };
-    all.into_iter().enumerate().map(of).collect()
+    Ok(all.into_iter().enumerate().map(of).collect())
 }
 
 /// The first character of the answer of a row in its context, and the one after the last; -1 and -1 if the columns have
@@ -77,9 +77,14 @@ pub fn answer_of(columns: &Columns, row: &Row) -> Result<[i32; 2], String> {
             match cells.map(str::parse::<usize>) {
                 [Ok(start), Ok(end)] if start < end && end <= length => [start, end],
                 _ => {
-                    let [start, end] = cells.map(quote);
+                    let shown = |cell: &str| match cell {
+                        "" => "(empty)".to_string(),
+                        cell => quote(cell),
+                    };
+                    let [start, end] = cells.map(shown);
                     return Err(format!(
-                        "characters {start} to {end} are no part of the context, which has {length}"
+                        "`answer_start` {start} and `answer_end` {end} are not characters in this order of the context, \
+                         which has {length}"
                     ));
                 }
             }

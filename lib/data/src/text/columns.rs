@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use unix::{Error, Result};
 
 /// Largest number of labels.
-const MAX_LABELS: usize = 65_536;
+const MAX_LABELS: usize = 4096;
 
 /// Columns by name, and how labels are read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -31,7 +31,10 @@ pub fn import(
     let (description, shard_records) = survey(columns, files, &mut done)?;
     if description.dropped > 0 {
         let dropped = description.dropped;
-        note!("{dropped} rows were dropped because of their label, criterion or answer");
+        note!(
+            "{dropped} rows were dropped: their label, criterion or answer cannot be used, or their group has their criterion \
+             already"
+        );
     }
     let other = format!("{}: holds texts of other files or columns", folder.display());
     let layout = description.layout(shard_records);
@@ -64,10 +67,10 @@ fn survey(
     for path in files {
         let mut rows = Rows::open(path, columns)?;
         let (mut records, mut read) = (0, 0);
-        while let Some(row) = rows.next(&mut seen)? {
+        while let Some(row) = rows.next(&seen)? {
             read += 1;
             done(1)?;
-            match checked(columns, &row, &known) {
+            match checked(columns, &row) {
                 Ok((labels, _)) if known.is_none() => {
                     found.extend(labels);
                     require_few(found.len(), path)?;
@@ -84,6 +87,7 @@ fn survey(
                     }
                 }
             }
+            rows.keep(&row, &mut seen);
             records += 1;
             sizes.add(row.cells.iter().map(String::len).sum::<usize>() as u64);
         }
@@ -100,21 +104,21 @@ fn survey(
         Some(labels) => labels,
         None => collected(found, &files[0])?,
     };
+    if let Some(column) = columns.label.as_ref().filter(|_| labels.is_empty()) {
+        let file = files[0].display();
+        return Err(Error::data(format!("{file}: column `{column}`: no row has a label")));
+    }
     let description = Description { columns: columns.clone(), labels, dropped, files: sources };
     Ok((description, sizes.shard_records()))
 }
 
 /// The labels of a row and its answer. Errors: what is wrong with them.
-fn checked(
-    columns: &Columns,
-    row: &Row,
-    known: &Option<Vec<String>>,
-) -> std::result::Result<(Vec<String>, [i32; 2]), String> {
+fn checked(columns: &Columns, row: &Row) -> std::result::Result<(Vec<String>, [i32; 2]), String> {
     let labels = match &columns.label {
         None => Vec::new(),
         Some(column) => {
             let found = columns.labels_of(&row.cells[cell::LABEL]);
-            found.map_err(|value| wrong_label(column, &value, known))?
+            found.map_err(|value| wrong_label(columns, column, &value))?
         }
     };
     let criterion = &row.cells[cell::CRITERION];
@@ -124,12 +128,17 @@ fn checked(
     Ok((labels, answer_of(columns, row)?))
 }
 
-fn wrong_label(column: &str, value: &str, known: &Option<Vec<String>>) -> String {
-    let value = unix::text::quote(value);
-    match known {
-        None => format!("column `{column}`: the label is empty"),
-        Some(_) => format!("column `{column}`: {value} is not a label of the list"),
+fn wrong_label(columns: &Columns, column: &str, value: &str) -> String {
+    let quoted = unix::text::quote(value);
+    if value.is_empty() {
+        return format!("column `{column}`: the label is empty");
     }
+    let list = match (columns.normalise, &columns.mapping) {
+        (true, _) => "neither a positive nor a negative label",
+        (false, Some(_)) => "not a key of `mapping`",
+        (false, None) => "not one of `labels`",
+    };
+    format!("column `{column}`: {quoted} is {list}")
 }
 
 fn report(wrong: &[Error], which: &str) -> Error {
@@ -233,13 +242,13 @@ impl<'a> Copy<'a> {
                 self.rows = Some(Rows::open(path, &self.description.columns)?);
             }
             let Some(rows) = &mut self.rows else { return Ok(None) };
-            let Some(row) = rows.next(&mut self.seen)? else {
+            let Some(row) = rows.next(&self.seen)? else {
                 self.require_same()?;
                 continue;
             };
-            let known = Some(self.description.labels.clone());
-            let found = checked(&self.description.columns, &row, &known);
+            let found = checked(&self.description.columns, &row);
             let Ok((found, answer)) = found else { continue };
+            rows.keep(&row, &mut self.seen);
             let classes = found.iter().map(|label| self.classes.get(label.as_str()).copied());
             let classes = classes.collect::<Option<Vec<usize>>>();
             let classes = classes.ok_or_else(|| self.changed())?;
@@ -257,7 +266,7 @@ impl<'a> Copy<'a> {
     /// Ends a file. Errors: 65 when it is not the one that was read first.
     fn require_same(&mut self) -> Result<()> {
         let Some(rows) = &mut self.rows else { return Ok(()) };
-        while rows.next(&mut self.seen)?.is_some() {}
+        while rows.next(&self.seen)?.is_some() {}
         if rows.hash() != self.description.files[self.file].blake3 {
             return Err(self.changed());
         }

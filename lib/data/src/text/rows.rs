@@ -32,7 +32,9 @@ pub struct Rows {
     pending: VecDeque<Row>,
     has_cases: bool,
     unique: bool,
-    /// Rows that were left out because their group already has a record with their criterion, or that have no case.
+    strict: bool,
+    /// Rows that were left out because their group already has a record with their criterion, or that have no case; and
+    /// cases that cannot be used.
     pub left_out: usize,
 }
 
@@ -64,12 +66,13 @@ impl Rows {
             pending: VecDeque::new(),
             has_cases: columns.cases.is_some(),
             unique: columns.unique,
+            strict: columns.strict,
             left_out: 0,
         })
     }
 
     /// The next record: a row, or a case of one. Errors: 65 with the line; 74.
-    pub fn next(&mut self, seen: &mut Seen) -> Result<Option<Row>> {
+    pub fn next(&mut self, seen: &Seen) -> Result<Option<Row>> {
         loop {
             if let Some(case) = self.pending.pop_front() {
                 return Ok(Some(case));
@@ -79,8 +82,7 @@ impl Rows {
                 Format::Jsonl(rows) => rows.next()?,
             };
             let Some(row) = row else { return Ok(None) };
-            let key = [row.cells[cell::GROUP].clone(), row.cells[cell::CRITERION].clone()];
-            if self.unique && !seen.insert(key) {
+            if self.unique && seen.contains(&key(&row)) {
                 self.left_out += 1;
                 continue;
             }
@@ -88,8 +90,22 @@ impl Rows {
                 return Ok(Some(row));
             }
             let line = row.line;
-            self.pending = cases(row).map_err(|what| at_line(&self.path, line, what))?.into();
-            self.left_out += usize::from(self.pending.is_empty());
+            let found = cases(&row).unwrap_or_else(|what| vec![Err(what)]);
+            self.left_out += usize::from(found.is_empty());
+            for case in found {
+                match case {
+                    Ok(case) => self.pending.push_back(case),
+                    Err(what) if self.strict => return Err(at_line(&self.path, line, what)),
+                    Err(_) => self.left_out += 1,
+                }
+            }
+        }
+    }
+
+    /// Notes that a record is kept, so that no other row of its group has its criterion.
+    pub fn keep(&self, row: &Row, seen: &mut Seen) {
+        if self.unique {
+            seen.insert(key(row));
         }
     }
 
@@ -100,6 +116,11 @@ impl Rows {
             Format::Jsonl(rows) => rows.hash(),
         }
     }
+}
+
+/// The group of a row and its criterion.
+fn key(row: &Row) -> [String; 2] {
+    [row.cells[cell::GROUP].clone(), row.cells[cell::CRITERION].clone()]
 }
 
 /// A file that is hashed while it is read.

@@ -85,9 +85,17 @@ impl Content for TextKind {
             let texts = if kind.pairs { "pairs of texts" } else { "texts" };
             let multi = if kind.multi_label { "any of " } else { "" };
             let answers = if kind.answers { " and answers in contexts" } else { "" };
-            format!("{texts} with {multi}the labels {}{answers}", kind.labels.join(", "))
+            let labels = match kind.labels.is_empty() {
+                true => "no labels".into(),
+                false => format!("{multi}the labels {}", kind.labels.join(", ")),
+            };
+            format!("{texts} with {labels}{answers}")
         };
-        let remedy = "import both with the same `labels` in columns.yaml";
+        let same = |kind: &Self| (kind.pairs, kind.multi_label, kind.answers);
+        let remedy = match same(self) == same(other) {
+            true => "import both with the same `labels` in columns.yaml",
+            false => "import both with the same columns",
+        };
         format!("has {}, but {other_name} has {}; {remedy}", text(self), text(other))
     }
 }

@@ -44,18 +44,23 @@ impl TokenizeReport {
 }
 
 /// Encodes all splits of `manifest` into the folder `to`: texts in at most `max_length` tokens; contexts as a whole, to be
-/// read in windows of `max_length` tokens, of which neighbours share `stride`. `done` is called with the number of records encoded since its
+/// read in windows of `max_length` tokens, of which neighbours share `stride`, by default a quarter. `done` is called with the number of records encoded since its
 /// last call; its error ends the work. When it fails, the same call resumes after the last complete shard.
 ///
-/// Errors: 66, 65 for the manifest, its stores and texts; 73 when the folder holds other tokens; 74; and those of `done`.
+/// Errors: 2 for a stride of texts without contexts; 66, 65 for the manifest, its stores and texts; 73 when the folder holds other tokens; 74; and those of `done`.
 pub fn tokenize(
     manifest: &Path,
     tokenizer: &Tokenizer,
-    [max_length, stride]: [usize; 2],
+    max_length: usize,
+    stride: Option<usize>,
     to: &Path,
     mut done: impl FnMut(usize) -> Result<()>,
 ) -> Result<Vec<TokenSet>> {
     let sets = TextSet::open_all(manifest)?;
+    if stride.is_some() && !sets[0].content().answers {
+        return Err(Error::usage("--stride: no effect on texts, only on contexts of answers"));
+    }
+    let stride = stride.unwrap_or(max_length / 4);
     let tokenizers = [tokenizer, &tokenizer.unlimited()];
     sets[0].stores().iter().try_for_each(RecordStore::verify)?;
     create_folder(to)?;

@@ -94,7 +94,7 @@ impl Tokenizer {
         let special = special_tokens(&inner, &config, &path)?;
         let last = inner.get_vocab(true).into_values().max().unwrap_or(0);
         let vocabulary = last as usize + 1;
-        require_room(&inner, max_length, &path)?;
+        require_room(&inner, &special, max_length, &path)?;
         let truncation = TruncationParams { max_length, ..TruncationParams::default() };
         inner.with_truncation(Some(truncation)).map_err(unusable(&path))?;
         Ok(Self { inner, special, vocabulary, json, hash })
@@ -179,9 +179,23 @@ fn encoded(found: &Encoding) -> Result<Encoded> {
 }
 
 /// Errors: 65 when special tokens alone fill `max_length`.
-fn require_room(inner: &tokenizers::Tokenizer, max_length: usize, path: &Path) -> Result<()> {
+fn require_room(
+    inner: &tokenizers::Tokenizer,
+    special: &SpecialTokens,
+    max_length: usize,
+    path: &Path,
+) -> Result<()> {
     let pair = inner.encode(input("", Some("")), true);
-    let special = pair.map_or(0, |found| found.get_ids().len());
+    let added = pair.map_or(Vec::new(), |found| found.get_ids().to_vec());
+    let first = added.first().and_then(|id| i32::try_from(*id).ok());
+    if first.is_none() || first != special.cls {
+        return Err(Error::data(format!(
+            "{}: texts do not begin with the classification token, [CLS] or <s>, which encoders of BERT and RoBERTa need; \
+             its post-processor must add it",
+            path.display()
+        )));
+    }
+    let special = added.len();
     match max_length > special {
         true => Ok(()),
         false => Err(Error::data(format!(

@@ -275,6 +275,11 @@ impl TokenSet {
         (bytemuck::cast_slice(self.store.bytes(ids, i)), self.store.bytes(types, i))
     }
 
+    /// Number of tokens of the text of record `i` that has the label. Panics when out of range.
+    pub fn text_len(&self, i: usize) -> usize {
+        if self.info().is_joint() { self.of_text(i).0.len() } else { self.ids(i).len() }
+    }
+
     /// The texts of record `i`; the second one only of pairs. Panics when out of range.
     pub fn texts(&self, i: usize) -> [Option<&str>; 2] {
         [self.text_of(0, i), self.text_of(1, i)]

@@ -186,6 +186,12 @@ impl Scores {
     /// Counts the prediction of a class. The metrics are those of [`Confusion::metrics`], with `prefix` before their
     /// names.
     pub fn confusion(&mut self, prefix: &str, truth: usize, prediction: usize) {
+        let mut entries = self.entries.iter_mut();
+        if let Some((_, _, Accumulator::Confusion(counts))) =
+            entries.find(|(name, group, _)| name == prefix && group.is_none())
+        {
+            return counts.add(truth, prediction);
+        }
         let mut counts = Confusion::default();
         counts.add(truth, prediction);
         self.add(prefix, None, &Accumulator::Confusion(counts));

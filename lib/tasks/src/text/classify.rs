@@ -66,14 +66,16 @@ impl TextModel for Classifier {
     }
 }
 
-/// Checks that each record has one of several labels. Errors: 78.
+/// Checks that there are labels to tell apart. Errors: 78.
 pub(super) fn require_classes(info: &TokenInfo, folder: &Path) -> Result<()> {
-    if info.labels.len() < 2 {
-        let found = info.labels.len();
-        let text = format!("{}: {found} labels; two or more are needed", folder.display());
-        return Err(Error::config(text));
+    let (found, least) = (info.labels.len(), if info.multi_label { 1 } else { 2 });
+    match found >= least {
+        true => Ok(()),
+        false => Err(Error::config(format!(
+            "{}: {found} labels; at least {least} are needed",
+            folder.display()
+        ))),
     }
-    Ok(())
 }
 
 impl DefineText for Classifier {
@@ -98,15 +100,16 @@ impl DefineText for Classifier {
             let text = format!("{folder}: texts with a context; train them with task {task}");
             return Err(Error::config(text));
         }
-        if info.multi_label { Ok(()) } else { require_classes(info, folder) }
+        require_classes(info, folder)
     }
 
     fn new(b: &mut Builder, config: &ClassifyModel, info: &TokenInfo) -> Self {
         Self::new(b, config, info)
     }
 
-    fn objective(config: &ClassifyConfig, sets: &Sets) -> Result<Objective> {
-        Ok(Objective::Classes(ClassLoss::new(&config.loss, sets, &config.data.tokens)?))
+    fn objective(config: &ClassifyConfig, sets: &Sets, windows: usize) -> Result<Objective> {
+        let loss = ClassLoss::new(&config.loss, sets, &config.data.tokens, windows)?;
+        Ok(Objective::Classes(loss))
     }
 }
 

@@ -140,8 +140,8 @@ fn warn_of_leak(sets: &Sets, folder: &Path) {
     let (all, same) = (sets.records().count(), sets.records().filter(is_answer).count());
     if 2 * same > all {
         warn!(
-            "{}: in {same} of {all} training records the text with the label is the answer itself, which the model is told \
-             before it looks for it; model.share keeps it from the answer",
+            "{}: in {same} of {all} training records the text with the label is the answer itself, so the model is given what \
+             it has to find; with model.share=true answers are found from the context alone",
             folder.display()
         );
     }
@@ -191,12 +191,12 @@ impl DefineText for Joint {
         Self::new(b, config, info)
     }
 
-    fn objective(config: &JointConfig, sets: &Sets) -> Result<Objective> {
+    fn objective(config: &JointConfig, sets: &Sets, windows: usize) -> Result<Objective> {
         let JointConfig { data, model, loss, .. } = config;
         if !model.share {
             warn_of_leak(sets, &data.tokens);
         }
-        let classes = ClassLoss::new(&loss.classes, sets, &data.tokens)?;
+        let classes = ClassLoss::new(&loss.classes, sets, &data.tokens, windows)?;
         let weights = [loss.class_weight / classes.mean(), loss.answer_weight];
         Ok(Objective::Both(classes, weights))
     }

@@ -128,14 +128,18 @@ pub struct ClassLoss {
     weights: Vec<f64>,
     factors: Vec<f64>,
     mean: f64,
+    /// The mean number of windows of a record.
+    windows: f64,
     /// Number of labels, if a record may have any number of them.
     labels: Option<usize>,
 }
 
 impl ClassLoss {
+    /// For records that are read in so many windows: every record counts the same, whatever the number of its windows.
+    ///
     /// Errors: 78 for an α with other than two classes of the tokens in `folder`, and for weights of labels of which a record
     /// may have any number.
-    pub fn new(config: &ClassifyLoss, sets: &Sets, folder: &Path) -> Result<Self> {
+    pub fn new(config: &ClassifyLoss, sets: &Sets, folder: &Path, windows: usize) -> Result<Self> {
         let labels = sets.info().multi_label.then_some(sets.info().labels.len());
         // Each of several labels is there or not.
         let classes = labels.map_or(sets.info().labels.len(), |_| 2);
@@ -169,7 +173,8 @@ impl ClassLoss {
         let factors = config.focal.map_or(vec![1.0; classes], |focal| focal.factors(classes));
         let total: f64 = counts.iter().zip(&weights).map(|(n, weight)| *n as f64 * weight).sum();
         let mean = total / counts.iter().sum::<usize>() as f64;
-        Ok(Self { op, weights, factors, mean, labels })
+        let windows = windows as f64 / sets.records().count() as f64;
+        Ok(Self { op, weights, factors, mean, windows, labels })
     }
 
     /// The mean weight over the records.
@@ -189,8 +194,13 @@ impl ClassLoss {
             classes.iter().map(|class| all[*class as usize] as f32).collect()
         };
         let share = self.labels.map_or(1.0, |labels| 1.0 / labels as f32);
+        let of_window = |(set, window): &(&TokenSet, &Window)| {
+            let share = share * (self.windows / set.windows(window.record).len() as f64) as f32;
+            std::iter::repeat_n(share, self.labels.unwrap_or(1))
+        };
+        let shares = windows.iter().flat_map(of_window);
         let (weights, factors) = (of(&self.weights), of(&self.factors));
-        let weights: Vec<f32> = weights.iter().map(|weight| weight * share).collect();
+        let weights: Vec<f32> = weights.iter().zip(shares).map(|(w, share)| w * share).collect();
         let total = weights.iter().map(|weight| f64::from(*weight)).sum();
         let weights: Vec<f32> = weights.iter().zip(factors).map(|(w, factor)| w * factor).collect();
         let batch = batch

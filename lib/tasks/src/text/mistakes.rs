@@ -49,7 +49,7 @@ pub fn mistakes(set: &TokenSet, probabilities: &[f64]) -> Result<Document> {
     page.heading("By length");
     page.paragraph("Texts of similar length, in tokens; confidence is the mean probability of the predicted label.");
     let right: Vec<bool> = truth.iter().zip(&predicted).map(|(a, b)| a == b).collect();
-    let lengths: Vec<usize> = (0..texts).map(|i| set.ids(i).len()).collect();
+    let lengths: Vec<usize> = (0..texts).map(|i| set.text_len(i)).collect();
     page.table(by_length(&lengths, &right, confidence));
     page.heading("Reliability");
     let events = (0..texts).map(|i| (confidence(i), right[i], 1));

@@ -10,8 +10,7 @@ use data::text::{Encoded, RecordTokens, TokenInfo, TokenSet, Tokenizer};
 use learn::trained::Parts;
 use serde_json::{Map, Value, json};
 use std::path::Path;
-use unix::text::quote;
-use unix::{Error, Result};
+use unix::{Context, Error, Result};
 
 /// What `--with` calls the folder of tokens.
 const TOKENS: &str = "tokens";
@@ -19,6 +18,8 @@ const TOKENS: &str = "tokens";
 /// A new record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NewText {
+    /// The line of the input that it is from.
+    pub line: u64,
     /// Identifies it in the output.
     pub id: Option<String>,
     /// The text, or the question about the context.
@@ -37,7 +38,7 @@ pub struct TextPredictor {
     info: TokenInfo,
     /// Whether contexts have questions.
     questions: bool,
-    /// The margin from which on an answer is better than none.
+    /// The least margin over no answer with which an answer is predicted; None: there always is one.
     threshold: Option<f64>,
 }
 
@@ -47,19 +48,20 @@ impl NewText {
     pub fn parse(line: &str, is_context: bool) -> Self {
         let object =
             line.starts_with('{').then(|| serde_json::from_str::<Map<String, Value>>(line));
-        let object = object.and_then(std::result::Result::ok).unwrap_or_default();
+        let Some(Ok(object)) = object else {
+            let (line, none) = (Some(line.to_string()), Self::default());
+            return match is_context {
+                true => Self { context: line, ..none },
+                false => Self { text: line, ..none },
+            };
+        };
         let found = |key: &str| match object.get(key)? {
             Value::String(text) => Some(text.clone()),
             Value::Number(number) => Some(number.to_string()),
             _ => None,
         };
         let [id, text, text2, context] = ["id", "text", "text2", "context"].map(found);
-        let plain = || Some(line.to_string());
-        match (text.is_some() || context.is_some(), is_context) {
-            (true, _) => Self { id, text, text2, context },
-            (false, true) => Self { context: plain(), ..Self::default() },
-            (false, false) => Self { text: plain(), ..Self::default() },
-        }
+        Self { line: 0, id, text, text2, context }
     }
 
     fn texts(&self) -> [Option<&str>; 2] {
@@ -82,13 +84,14 @@ impl TextPredictor {
     /// Errors: those of [`TrainedText::restore`]; 66 when there is no checkpoint or no tokens.
     pub fn open(path: &Path, opener: &Opener) -> Result<Self> {
         let parts = Parts::read(path, opener.weights)?;
+        TrainedText::require_task(&parts)?;
         let checkpoint = parts.origin.checkpoint.display().to_string();
         if let Some((name, _)) = opener.with.iter().find(|(name, _)| name != TOKENS) {
             return Err(Error::usage(format!(
                 "--with {name}: {checkpoint} does not need a {name}"
             )));
         }
-        let mut data: TextData = parts.section("data")?;
+        let mut data: TextData = parts.section("data").context(|| checkpoint.clone())?;
         if let Some((_, folder)) = opener.with.first() {
             data.tokens.clone_from(folder);
         }
@@ -118,15 +121,23 @@ impl TextPredictor {
         if needs.map(|(_, needed)| needed) == has {
             return Ok(found);
         }
-        let names = needs.iter().filter(|(_, needed)| *needed).map(|(name, _)| format!("`{name}`"));
-        Err(format!("the model reads {}", names.collect::<Vec<_>>().join(" and ")))
+        let names = |which: [bool; 3]| {
+            let own = needs.iter().zip(which).filter(|(_, own)| *own);
+            let own: Vec<String> = own.map(|((name, _), _)| format!("`{name}`")).collect();
+            if own.is_empty() { "neither".into() } else { own.join(" and ") }
+        };
+        Err(format!(
+            "the model reads {}, but the line has {}",
+            names(needs.map(|(_, needed)| needed)),
+            names(has)
+        ))
     }
 
     /// For each record its `id`, if it has one; of a model with classes the `predicted` label or labels, the
     /// `probabilities` of all labels, and whether the text was `truncated`; of one that finds answers the context,
     /// `predicted_span` and its characters, and the best candidates.
     ///
-    /// Errors: 65 for a question that leaves no room for its context.
+    /// Errors: 65 for a question that leaves no room for its context, with its line.
     pub fn predict(&self, texts: &[NewText]) -> Result<Vec<Value>> {
         let (classes, answers) = (self.model.has_classes(), self.model.finds_answers());
         let pairs: Vec<_> = texts.iter().map(NewText::texts).collect();
@@ -145,12 +156,10 @@ impl TextPredictor {
                 None => RecordTokens::of(&of_texts[i], context, (&[], &[]), &self.info),
             }
         };
+        let failed =
+            |i: usize, what| Error::data(format!("line {}: {what}; shorten it", texts[i].line));
         let records: Vec<RecordTokens> = (0..texts.len())
-            .map(|i| {
-                record(i).map_err(|what| {
-                    Error::data(format!("{}: {what}", quote(contexts[i][0].unwrap_or_default())))
-                })
-            })
+            .map(|i| record(i).map_err(|what| failed(i, what)))
             .collect::<Result<_>>()?;
         let TextOutputs { classes: logits, answers: decoded } =
             self.model.outputs(&records, |_| Ok(()))?;
@@ -201,11 +210,13 @@ mod tests {
     fn a_line_is_an_object_with_a_text_or_a_text() {
         let found = NewText::parse(r#"{"id": 7, "text": "a", "text2": "b"}"#, false);
         let text = |text: &str| Some(text.to_string());
-        let expected = NewText { id: text("7"), text: text("a"), text2: text("b"), context: None };
+        let expected =
+            NewText { id: text("7"), text: text("a"), text2: text("b"), ..NewText::default() };
         assert_eq!(found, expected);
         let found = NewText::parse(r#"{"context": "c", "text": "a"}"#, true);
         assert_eq!(found, NewText { text: text("a"), context: text("c"), ..NewText::default() });
-        for line in ["plain", r#"{"other": 1}"#, "{not json", r#"["text"]"#] {
+        assert_eq!(NewText::parse(r#"{"Text": "a"}"#, false), NewText::default());
+        for line in ["plain", "{not json", r#"["text"]"#] {
             let plain = NewText { text: text(line), ..NewText::default() };
             assert_eq!(NewText::parse(line, false), plain);
             let plain = NewText { context: text(line), ..NewText::default() };

@@ -65,10 +65,18 @@ impl Sets {
         self.train.iter().flat_map(|set| (0..set.len()).map(move |i| (set, i)))
     }
 
-    /// The margin from which on an answer is better than none, where no other one was fitted: 0 if training has records
-    /// without an answer; None: there always is one.
+    /// Number of segments of the tokens that are trained on.
+    pub fn segments(&self) -> usize {
+        let most = self.records().flat_map(|(set, i)| set.types(i)).max();
+        most.map_or(0, |most| usize::from(*most) + 1)
+    }
+
+    /// The least margin of an answer over no answer, where none was fitted: 0 if there are records without an answer;
+    /// None: there always is an answer.
     pub fn threshold(&self) -> Option<f64> {
-        let has_no_answer = self.records().any(|(set, i)| set.answer(i).is_none());
+        let validation = (0..self.validation.len()).map(|i| (&self.validation, i));
+        let has_no_answer =
+            self.records().chain(validation).any(|(set, i)| set.answer(i).is_none());
         (self.info().answers && has_no_answer).then_some(0.0)
     }
 
@@ -92,9 +100,11 @@ impl Sets {
     }
 }
 
-/// The hash of tokenizer and labels as numbers that a checkpoint stores.
+/// The hash of tokenizer, kind of records and labels as numbers that a checkpoint stores.
 pub(super) fn identity(info: &TokenInfo) -> Vec<f32> {
-    let text = format!("{}\n{}", info.tokenizer_hash, info.labels.join("\n"));
+    let TokenInfo { multi_label, pairs, answers, .. } = info;
+    let kind = format!("{multi_label} {pairs} {answers}");
+    let text = format!("{}\n{kind}\n{}", info.tokenizer_hash, info.labels.join("\n"));
     blake3::hash(text.as_bytes()).as_bytes().iter().map(|byte| f32::from(*byte)).collect()
 }
 

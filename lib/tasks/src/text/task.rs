@@ -21,7 +21,7 @@ use std::path::Path;
 use tensor::Var;
 use tensor::ops::weighted_sum::WeightedSum;
 use unix::config::{Violations, within};
-use unix::{Error, Result};
+use unix::{Error, Result, warn};
 
 /// Windows per forward run without gradients.
 pub(super) const BATCH: usize = 32;
@@ -82,8 +82,8 @@ pub trait DefineText: TextModel + Sized + 'static {
     /// Registers its parameters, for tokens and labels of this kind.
     fn new(b: &mut Builder, config: &Self::Config, info: &TokenInfo) -> Self;
 
-    /// Its loss on the records of `sets`. Errors: 78.
-    fn objective(config: &TextConfig<Self>, sets: &Sets) -> Result<Objective>;
+    /// Its loss on the records of `sets`, which are trained on in so many windows. Errors: 78.
+    fn objective(config: &TextConfig<Self>, sets: &Sets, windows: usize) -> Result<Objective>;
 }
 
 /// The configuration of the task of a model.
@@ -156,8 +156,7 @@ pub struct TextTask<M> {
     sets: Sets,
     /// The set and the window of each sample.
     samples: Vec<(usize, Window)>,
-    /// The margin from which on validations in training take an answer for better than none: 0 if training has records
-    /// without one.
+    /// The least margin of an answer over no answer in validations, see [`Sets::threshold`].
     threshold: Option<f64>,
 }
 
@@ -179,17 +178,47 @@ impl<M: DefineText> Define for TextTask<M> {
     fn open(config: &ConfigOf<Self>) -> Result<(Self, ParamSet)> {
         let sets = Sets::open(&config.data)?;
         require_fit::<M>(&config.model, sets.info(), &config.data.tokens)?;
+        M::encoder(&config.model).0.require_segments(sets.segments(), &config.data.tokens)?;
         let mut builder = Builder::of(config);
         let model = M::new(&mut builder, &config.model, sets.info());
         builder.check()?;
-        let objective = M::objective(config, &sets)?;
         let windows = |(number, set): (usize, &TokenSet)| {
             let all = (0..set.len()).flat_map(|i| set.windows(i));
             all.map(|window| (number, window)).collect::<Vec<_>>()
         };
-        let samples = sets.train.iter().enumerate().flat_map(windows).collect();
+        let samples: Vec<_> = sets.train.iter().enumerate().flat_map(windows).collect();
+        let objective = M::objective(config, &sets, samples.len())?;
+        warn_of_lost_answers(&sets, &samples, model.longest(), &config.data.tokens);
         let threshold = sets.threshold();
         Ok((Self { model, objective, sets, samples, threshold }, builder.finish()))
+    }
+}
+
+/// Warns if training records have answers that no prediction can give.
+fn warn_of_lost_answers(sets: &Sets, samples: &[(usize, Window)], longest: usize, folder: &Path) {
+    let answers = sets.records().filter_map(|(set, i)| set.answer_tokens(i));
+    let lengths: Vec<usize> = answers.map(|[first, last]| last + 1 - first).collect();
+    let long = lengths.iter().filter(|length| **length > longest).count();
+    let (all, folder) = (lengths.len(), folder.display());
+    if longest > 0 && long > 0 {
+        warn!(
+            "{folder}: {long} of the {all} answers in training have more than {longest} tokens, the largest length of a \
+             predicted answer; raise max_answer"
+        );
+    }
+    let is_whole = |(set, window): &&(usize, Window)| {
+        let found = sets.train[*set].answer_tokens(window.record);
+        found.is_some_and(|tokens| tokens.iter().all(|token| window.place(*token).is_some()))
+    };
+    let mut whole: Vec<_> =
+        samples.iter().filter(is_whole).map(|(set, window)| (*set, window.record)).collect();
+    whole.dedup();
+    let lost = all - whole.len();
+    if longest > 0 && lost > 0 {
+        warn!(
+            "{folder}: {lost} of the {all} answers in training are in no window as a whole, which is then trained to have no \
+             answer; run ds-prep tokenize with a larger --stride or --max-length"
+        );
     }
 }
 

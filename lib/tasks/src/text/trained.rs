@@ -19,12 +19,14 @@ const CANDIDATES: usize = 5;
 /// A model with its weights.
 #[derive(Debug)]
 pub struct TrainedText {
-    trained: Trained<Box<dyn TextModel>>,
+    trained: Model,
     task: String,
+    /// `data.train_on` of its training.
+    trained_on: Value,
     info: TokenInfo,
 }
 
-/// What a model says of records.
+/// What a model predicts for records.
 #[derive(Clone, Debug, Default)]
 pub struct TextOutputs {
     /// Logits [records, classes]; nothing of a model without classes.
@@ -56,13 +58,16 @@ pub(crate) fn refuse(_: &Parts, _: &Opener) -> Result<Box<dyn TrainedModel>> {
     ))
 }
 
+type Model = Trained<Box<dyn TextModel>>;
+type Restore = fn(&Parts, &Opener, &TokenInfo, &Path) -> Result<Model>;
+
 /// Restores the model of a task.
 fn restored<M: DefineText>(
     parts: &Parts,
     opener: &Opener,
     info: &TokenInfo,
     folder: &Path,
-) -> Result<Trained<Box<dyn TextModel>>> {
+) -> Result<Model> {
     let checkpoint = || parts.origin.checkpoint.display().to_string();
     let config: M::Config = parts.section("model").context(checkpoint)?;
     require_tokens_of(parts, info, folder)?;
@@ -72,6 +77,21 @@ fn restored<M: DefineText>(
         b.check().map(|()| model)
     };
     parts.restore(opener.device, build).context(checkpoint)
+}
+
+/// How the model of a checkpoint is restored. Errors: 2 for a model that reads no texts.
+fn restore_of(parts: &Parts) -> Result<Restore> {
+    let task = parts.task.as_str();
+    if task == Classifier::SPEC.name {
+        Ok(restored::<Classifier>)
+    } else if task == SpanFinder::SPEC.name {
+        Ok(restored::<SpanFinder>)
+    } else if task == Joint::SPEC.name {
+        Ok(restored::<Joint>)
+    } else {
+        let checkpoint = parts.origin.checkpoint.display();
+        Err(Error::usage(format!("{checkpoint}: a model of task {task} reads no texts")))
+    }
 }
 
 impl TrainedText {
@@ -85,20 +105,14 @@ impl TrainedText {
         info: &TokenInfo,
         folder: &Path,
     ) -> Result<Self> {
-        let task = parts.task.as_str();
-        let restore = if task == Classifier::SPEC.name {
-            restored::<Classifier>
-        } else if task == SpanFinder::SPEC.name {
-            restored::<SpanFinder>
-        } else if task == Joint::SPEC.name {
-            restored::<Joint>
-        } else {
-            let checkpoint = parts.origin.checkpoint.display();
-            let text = format!("{checkpoint}: a model of task {task} reads no texts");
-            return Err(Error::usage(text));
-        };
-        let trained = restore(parts, opener, info, folder)?;
-        Ok(Self { trained, task: task.into(), info: info.clone() })
+        let trained = restore_of(parts)?(parts, opener, info, folder)?;
+        let trained_on = parts.config["data"]["train_on"].clone();
+        Ok(Self { trained, task: parts.task.clone(), trained_on, info: info.clone() })
+    }
+
+    /// Errors: 2 for a model that reads no texts.
+    pub fn require_task(parts: &Parts) -> Result<()> {
+        restore_of(parts).map(|_| ())
     }
 
     /// Where the weights come from.
@@ -121,7 +135,7 @@ impl TrainedText {
         let origin = self.origin();
         let mut protocol = json!({
             "task": self.task, "tokens": set.folder(), "on": set.name(), "tokens_hash": set.hash(),
-            "records": set.len(), "truncated": set.truncated(),
+            "records": set.len(), "truncated": set.truncated(), "train_on": self.trained_on,
         });
         protocol[self.task.as_str()] = json!({
             "checkpoint": origin.checkpoint, "update": origin.update, "weights": origin.weights,
@@ -130,7 +144,7 @@ impl TrainedText {
         protocol
     }
 
-    /// What the model says of all records of `set`; `proceed` as in [`Self::outputs`].
+    /// What the model predicts for all records of `set`; `proceed` as in [`Self::outputs`].
     pub fn outputs_of(
         &self,
         set: &TokenSet,
@@ -140,7 +154,7 @@ impl TrainedText {
         self.outputs(&records, proceed)
     }
 
-    /// What the model says of records; `proceed` is called with a number of records after each batch. Windows of similar
+    /// What the model predicts for records; `proceed` is called with a number of records after each batch. Windows of similar
     /// length share a batch, which does not change the results.
     pub fn outputs(
         &self,

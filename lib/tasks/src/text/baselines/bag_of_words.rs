@@ -3,7 +3,8 @@
 use super::Targets;
 use super::features::Features;
 use super::logistic::{Logistic, Problem};
-use crate::text::metrics::{LabelOutcomes, MultiLabel, Resampling, summary};
+use crate::text::metrics::{LabelOutcomes, MultiLabel, Resampling, predicted_classes};
+use learn::score::Confusion;
 
 /// Strengths that are tried, in scikit-learn's notation `C`: the penalty is |w|²/(2·C) beside the sum of the losses.
 const STRENGTHS: [f64; 5] = [0.1, 1.0, 10.0, 100.0, 1000.0];
@@ -51,7 +52,12 @@ impl BagOfWords {
 /// The macro F1 of probabilities; 0 without texts.
 fn macro_f1(probabilities: &[f64], targets: &Targets) -> f64 {
     match targets {
-        Targets::Classes { classes, truth } => summary(probabilities, *classes, truth).f1_macro,
+        Targets::Classes { classes, truth } => {
+            let mut confusion = Confusion::new(*classes);
+            let predicted = predicted_classes(probabilities, *classes);
+            truth.iter().zip(predicted).for_each(|(truth, own)| confusion.add(*truth, own));
+            confusion.macro_average().f1
+        }
         Targets::Labels { labels, truth } => {
             let predicted: Vec<bool> = probabilities.iter().map(|p| *p >= 0.5).collect();
             let outcomes = LabelOutcomes { probabilities, truth, predicted: &predicted };

@@ -153,6 +153,19 @@ impl EncoderConfig {
         self.model_type != Kind::Distilbert
     }
 
+    /// Checks that there is a row for each of the segments of the tokens in `folder`. Errors: 78.
+    pub fn require_segments(&self, segments: usize, folder: &Path) -> Result<()> {
+        match self.has_segments() && segments > self.type_vocab_size {
+            true => Err(Error::config(format!(
+                "{}: tokens are of {segments} segments, but model.encoder.type_vocab_size is {}; raise it, or run ds-prep \
+                 tokenize with the tokenizer of the encoder",
+                folder.display(),
+                self.type_vocab_size
+            ))),
+            false => Ok(()),
+        }
+    }
+
     /// The longest sequence, for a vocabulary with this padding token.
     pub fn longest(&self, padding: usize) -> usize {
         self.max_position_embeddings.saturating_sub(self.first_position(padding))

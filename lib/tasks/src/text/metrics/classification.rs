@@ -40,17 +40,6 @@ pub struct Classification {
     pub total_samples: usize,
 }
 
-/// The metrics that validations in training log.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Summary {
-    /// Share of right predictions.
-    pub accuracy: f64,
-    /// Mean of the F1 of the classes that occur as a true or predicted class.
-    pub f1_macro: f64,
-    /// As in [`Classification::metrics`].
-    pub auroc: Option<f64>,
-}
-
 impl Classification {
     /// Computes the metrics; `labels` are the names of the classes.
     pub fn of(outcomes: &Outcomes, labels: &[String], resampling: Resampling) -> Self {
@@ -65,20 +54,6 @@ impl Classification {
             reliability: prepared.reliability(prepared.classes != 2, &vec![1; samples]),
             total_samples: samples,
         }
-    }
-}
-
-/// Accuracy, macro F1 and AUROC of probabilities [samples, classes].
-pub fn summary(probabilities: &[f64], classes: usize, truth: &[usize]) -> Summary {
-    let predicted = predicted_classes(probabilities, classes);
-    let outcomes = Outcomes { probabilities, truth, predicted: &predicted };
-    let confusion = confusion(&outcomes, classes, |_| 1);
-    let rankings = rankings(probabilities, classes);
-    let ranked = ranked(&rankings, classes, truth, |_| 1);
-    Summary {
-        accuracy: confusion.accuracy(),
-        f1_macro: confusion.macro_average().f1,
-        auroc: mean(ranked.into_iter().map(|(auroc, _)| auroc)),
     }
 }
 

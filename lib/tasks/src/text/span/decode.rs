@@ -11,7 +11,7 @@ pub struct Candidate {
     pub score: f32,
 }
 
-/// What the model says of a record.
+/// What the model predicts for a record.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Decoded {
     /// The best answers, the best one first; none if the context has no tokens.
@@ -44,7 +44,7 @@ pub fn decode(windows: &[(&Window, &[f32])], longest: usize, count: usize) -> De
         no_answer = no_answer.min(logits[0] + logits[1]);
         let places = window.before..window.before + window.tokens.len();
         for start in places.clone() {
-            for end in start..places.end.min(start + longest) {
+            for end in start..places.end.min(start.saturating_add(longest)) {
                 let score = logits[2 * start] + logits[2 * end + 1];
                 if best.len() == count && score <= best[count - 1].score {
                     continue;
@@ -69,7 +69,7 @@ pub fn decode(windows: &[(&Window, &[f32])], longest: usize, count: usize) -> De
     Decoded { candidates: best, no_answer }
 }
 
-/// The margin from which on an answer is better than none: the one with the most right predictions, where `outcomes` has
+/// The least margin over no answer with which an answer is predicted: the one with the most right predictions, where `outcomes` has
 /// for each record the margin, and whether the answer and whether no answer is right. None if answers are best everywhere.
 pub fn fit_threshold(outcomes: &[(f64, bool, bool)]) -> Option<f64> {
     let mut sorted = outcomes.to_vec();

@@ -194,7 +194,7 @@ impl DefineText for SpanFinder {
         Self::new(b, config, info)
     }
 
-    fn objective(_: &SpanConfig, _: &Sets) -> Result<Objective> {
+    fn objective(_: &SpanConfig, _: &Sets, _: usize) -> Result<Objective> {
         Ok(Objective::Answers)
     }
 }

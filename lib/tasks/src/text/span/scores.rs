@@ -25,14 +25,14 @@ const LENGTHS: usize = 5;
 pub struct SpanScores<'a> {
     set: &'a TokenSet,
     decoded: Vec<Decoded>,
-    /// The margin from which on an answer is better than none; None: there always is an answer.
+    /// The least margin over no answer with which an answer is predicted; None: there always is one.
     threshold: Option<f64>,
     /// Name and agreement of each method, the model first.
     methods: Vec<(&'static str, Vec<Agreement>)>,
 }
 
 impl<'a> SpanScores<'a> {
-    /// Of what a model says of `set` and of `validation`, on which the threshold is fitted; baselines learn from `train`.
+    /// Of what a model predicts for `set` and for `validation`, on which the threshold is fitted; baselines learn from `train`.
     pub fn of(
         (set, decoded): (&'a TokenSet, Vec<Decoded>),
         (validation, known): (&TokenSet, &[Decoded]),
