@@ -117,7 +117,7 @@ fn a_split_that_check_rejects_is_not_trained_on() {
         ),
     );
     let cut = "-s data.split=split-cut.json -s data.stats=stats-cut.json --run cut";
-    let problem = "record 82: of validation is in the same group as record 80 of";
+    let problem = "record 82: is in the same group as record 80 of";
     refused(folder, "ds-prep check split-cut.json", 65, problem);
     refused(folder, &format!("{TRAIN} {cut}"), 65, problem);
     refused(folder, &format!("{TRAIN} {cut} --check"), 65, problem);

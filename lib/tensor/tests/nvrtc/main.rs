@@ -11,7 +11,7 @@ use rayon::prelude::*;
 use std::collections::BTreeMap;
 use std::fs;
 use tensor::Dtype;
-use tensor::kernel::compile::{Resources, compile, parameters, version};
+use tensor::kernel::compile::{Resources, compile, parameters, release, version};
 use tensor::kernel::{ALL_DTYPES, SOURCES, Source, cache as kernels};
 use test_support::require;
 
@@ -179,6 +179,27 @@ fn a_source_becomes_machine_code_for_each_generation() {
             assert_eq!(compiled.warnings, [""; 0]);
         }
     }
+}
+
+/// A GPU of a generation that NVRTC does not know gets PTX, which declares the same kernels as machine code does.
+#[test]
+fn ptx_declares_the_parameters_of_machine_code() {
+    if !has_nvrtc() {
+        return;
+    }
+    // Compiling all would take a minute.
+    for source in SOURCES.iter().step_by(7) {
+        let element = source.dtypes[0];
+        let code = compile(source, element, "sm_80").unwrap();
+        let ptx = compile(source, element, "compute_80").unwrap().cubin;
+        assert!(ptx.starts_with(b"//") && ptx.ends_with(b"\0"), "{}", source.name);
+        for kernel in &code.kernels {
+            let declared = parameters(&code.cubin, &kernel.name).unwrap();
+            assert_eq!(parameters(&ptx, &kernel.name), Some(declared), "{}", kernel.name);
+        }
+    }
+    let (version, release) = (version().unwrap(), release().unwrap());
+    assert!(release.starts_with(&format!("{version}.")), "{release}");
 }
 
 /// The headers that the emulator's tests compare with plain arithmetic also compile for a GPU.

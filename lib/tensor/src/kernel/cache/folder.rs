@@ -81,12 +81,16 @@ impl Folder {
         Some(bytes)
     }
 
-    /// The content of the last undamaged file, by name, whose name begins with `start`.
+    /// The content of an undamaged file whose name is `start` and a version: that of the newest version.
     pub fn read_any(&self, start: &str) -> Option<Vec<u8>> {
         let entries = fs::read_dir(&self.path).ok()?.flatten();
         let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
         let mut names: Vec<String> = names.filter(|name| name.starts_with(start)).collect();
-        names.sort();
+        // 13.10 is newer than 13.9.
+        names.sort_by_cached_key(|name| {
+            let version = name[start.len()..].split(|c: char| !c.is_ascii_digit());
+            version.map(|number| number.parse().unwrap_or(0)).collect::<Vec<u64>>()
+        });
         names.iter().rev().find_map(|name| self.read(name))
     }
 
@@ -164,6 +168,9 @@ mod tests {
         assert_eq!(folder.read("a-1").unwrap(), b"one");
         assert_eq!(folder.read_any("a-").unwrap(), b"two");
         assert_eq!(folder.read_any("b-"), None);
+        folder.write("c-13.9", b"old").unwrap();
+        folder.write("c-13.10.1", b"new").unwrap();
+        assert_eq!(folder.read_any("c-").unwrap(), b"new");
         fs::rename(folder.path.join("a-1"), folder.path.join("a-3")).unwrap();
         assert_eq!(folder.read("a-3"), None);
         assert_eq!(folder.read_any("a-").unwrap(), b"two");

@@ -1,7 +1,7 @@
 //! On-disk cache of compiled kernels, so that a thousand processes need not compile.
 //!
 //! A file name contains the source, dtype, architecture, a hash of everything that determines the result (text,
-//! headers, options) and the version of NVRTC. So entries are never out of date, and a machine without NVRTC can use
+//! headers, options) and the release of NVRTC. So entries are never out of date, and a machine without NVRTC can use
 //! what another one compiled. The folder is `$LONGHAUL_KERNEL_CACHE`, else `$XDG_CACHE_HOME/longhaul/kernels`, else
 //! `~/.cache/longhaul/kernels`. An unusable cache costs time but never fails a run: there is one warning.
 
@@ -79,7 +79,7 @@ pub fn cubin_in(
     architecture: &str,
 ) -> Result<(Cubin, Result<()>)> {
     let stem = stem(source, element, architecture);
-    let version = match compile::version() {
+    let version = match compile::release() {
         Ok(version) => version,
         // Machine code from any version is correct; only speed and last bits may differ.
         Err(none) => {

@@ -12,6 +12,7 @@ use crate::dtype::Dtype;
 use nvrtc::{Nvrtc, Program};
 use std::ffi::{CString, c_char, c_int};
 use std::ptr;
+use std::sync::OnceLock;
 use unix::{Error, Exit, Result};
 
 /// The headers that a source may include: the files of `kernel/include`.
@@ -41,12 +42,15 @@ pub const HEADERS: &[(&str, &str)] = &[
 /// Minimum compute capability: the first with asynchronous copies and bf16 matrix products.
 const OLDEST: u32 = 80;
 
+/// What architectures begin with for which the result is PTX, that the driver compiles.
+const VIRTUAL: &str = "compute_";
+
 /// A compiled source.
 #[derive(Debug)]
 pub struct Compiled {
-    /// Machine code (a cubin), as the driver loads it.
+    /// Machine code (a cubin), or PTX with a final NUL, as the driver loads it.
     pub cubin: Vec<u8>,
-    /// Resource use of its kernels, sorted by name.
+    /// Resource use of its kernels, sorted by name; unknown of PTX.
     pub kernels: Vec<Resources>,
     /// Compiler warnings.
     pub warnings: Vec<String>,
@@ -56,6 +60,49 @@ pub struct Compiled {
 pub fn version() -> Result<String> {
     let (major, minor) = Nvrtc::get()?.version;
     Ok(format!("{major}.{minor}"))
+}
+
+/// The version of NVRTC with its release, e.g. `13.5.34`, as it writes it into PTX. Errors: NVRTC was not found.
+pub fn release() -> Result<String> {
+    static FOUND: OnceLock<Result<String>> = OnceLock::new();
+    let found = FOUND.get_or_init(|| {
+        let nothing = Source { name: "nothing", text: "", dtypes: &[] };
+        let nvrtc = Nvrtc::get()?;
+        let newest = nvrtc.capabilities.iter().max().copied().unwrap_or(0);
+        let unit = Unit::new(nvrtc, &nothing)?;
+        unit.compile(&[format!("--gpu-architecture={VIRTUAL}{newest}")])?;
+        let ptx = String::from_utf8_lossy(&unit.ptx().unwrap_or_default()).into_owned();
+        // "// Cuda compilation tools, release 13.5, V13.5.34".
+        let written = ptx.lines().find(|line| line.contains("release")).and_then(|line| {
+            let release = line.rsplit(", V").next()?.trim();
+            release.starts_with(|c: char| c.is_ascii_digit()).then(|| release.to_string())
+        });
+        written.map_or_else(version, Ok)
+    });
+    match found {
+        Ok(release) => Ok(release.clone()),
+        Err(why) => Err(Error::new(why.exit, why)),
+    }
+}
+
+/// What kernels are compiled for on a GPU with compute capability `major`.`minor`: the GPU itself; else the nearest
+/// older one of its generation, whose machine code it runs; else PTX of the newest older one, which the driver compiles.
+/// Without NVRTC, which also may not know the GPU and be too new for it, the GPU itself.
+pub fn architecture(major: u32, minor: u32) -> String {
+    let known = Nvrtc::get().map(|nvrtc| nvrtc.capabilities.clone()).unwrap_or_default();
+    let known = known.into_iter().filter_map(|c| u32::try_from(c).ok());
+    nearest(known, 10 * major + minor)
+}
+
+fn nearest(known: impl Iterator<Item = u32>, capability: u32) -> String {
+    let older = known.filter(|c| (OLDEST..=capability).contains(c)).max();
+    match older.unwrap_or(capability) {
+        // Only Hopper's matrix instructions need the suffix `a`: code that uses it runs on that generation only, and our
+        // kernels use it for no other.
+        90 if capability == 90 => "sm_90a".into(),
+        nearest if nearest / 10 == capability / 10 => format!("sm_{nearest}"),
+        nearest => format!("{VIRTUAL}{nearest}"),
+    }
 }
 
 /// The compiler options of a source: together with its text and the headers, all that determines the result.
@@ -73,7 +120,7 @@ pub(super) fn options(element: Dtype, architecture: &str) -> Vec<String> {
 /// Checks the name of an architecture, such as `sm_80` or `sm_90a`. Errors: it is not a valid name, or too old for the
 /// kernels.
 pub fn check_architecture(name: &str) -> Result<()> {
-    match capability(name) {
+    match capability(name).filter(|_| !name.starts_with(VIRTUAL)) {
         Some(capability) if capability >= OLDEST => Ok(()),
         Some(_) => {
             Err(Error::usage(format!("{name} is too old for the kernels: sm_{OLDEST} or newer")))
@@ -85,7 +132,7 @@ pub fn check_architecture(name: &str) -> Result<()> {
 }
 
 fn capability(name: &str) -> Option<u32> {
-    let number = name.strip_prefix("sm_")?;
+    let number = name.strip_prefix("sm_").or(name.strip_prefix(VIRTUAL))?;
     let number = number.strip_suffix(['a', 'f']).unwrap_or(number);
     number.parse().ok().filter(|_| number.bytes().all(|c| c.is_ascii_digit()))
 }
@@ -93,7 +140,10 @@ fn capability(name: &str) -> Option<u32> {
 /// Compiles a source for a dtype and an architecture. Errors: no NVRTC, or it does not support the architecture; the
 /// compiler's log.
 pub fn compile(source: &Source, element: Dtype, architecture: &str) -> Result<Compiled> {
-    check_architecture(architecture)?;
+    let is_virtual = architecture.starts_with(VIRTUAL);
+    if !is_virtual {
+        check_architecture(architecture)?;
+    }
     let nvrtc = Nvrtc::get()?;
     let (major, minor) = nvrtc.version;
     let capability = capability(architecture).and_then(|c| c_int::try_from(c).ok());
@@ -118,8 +168,9 @@ pub fn compile(source: &Source, element: Dtype, architecture: &str) -> Result<Co
         );
         return Err(Error::list(Exit::Bug, first, &log.trim_end().lines().collect::<Vec<_>>()));
     }
-    let cubin = unit.cubin().ok_or_else(|| {
-        Error::bug(format!("compiling {}.cu for {architecture} gave no cubin", source.name))
+    let code = if is_virtual { unit.ptx() } else { unit.cubin() };
+    let cubin = code.ok_or_else(|| {
+        Error::bug(format!("compiling {}.cu for {architecture} gave no code", source.name))
     })?;
     let (kernels, warnings) = report::parse(&log);
     Ok(Compiled { cubin, kernels, warnings })
@@ -174,6 +225,11 @@ impl Unit {
         self.read(functions.cubin_size, functions.cubin).filter(|cubin| !cubin.is_empty())
     }
 
+    fn ptx(&self) -> Option<Vec<u8>> {
+        let functions = &self.nvrtc.functions;
+        self.read(functions.ptx_size, functions.ptx).filter(|ptx| ptx.len() > 1)
+    }
+
     fn read(
         &self,
         size: unsafe extern "C" fn(Program, *mut usize) -> c_int,
@@ -216,6 +272,27 @@ mod tests {
         for wrong in ["", "sm_", "90a", "sm_90b", "compute_90", "sm_+90", "sm_75", "sm_90a,sm_80"] {
             assert_eq!(check_architecture(wrong).unwrap_err().exit, Exit::Usage, "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_gpu_that_nvrtc_does_not_know_gets_the_nearest_older_code() {
+        let known = [75, 80, 86, 89, 90, 100, 103, 120];
+        let of = |capability| nearest(known.into_iter(), capability);
+        for (capability, expected) in [
+            (80, "sm_80"),
+            (87, "sm_86"),
+            (90, "sm_90a"),
+            (101, "sm_100"),
+            (121, "sm_120"),
+            (110, "compute_103"),
+            (130, "compute_120"),
+        ] {
+            assert_eq!(of(capability), expected);
+        }
+        assert_eq!(nearest([80, 86].into_iter(), 90), "compute_86");
+        // No NVRTC, or one that supports none as old: what a cache may have.
+        assert_eq!(nearest([].into_iter(), 90), "sm_90a");
+        assert_eq!(nearest([100].into_iter(), 89), "sm_89");
     }
 
     #[test]

@@ -51,6 +51,8 @@ functions! {
     log = "nvrtcGetProgramLog": fn(Program, *mut c_char) -> c_int;
     cubin_size = "nvrtcGetCUBINSize": fn(Program, *mut usize) -> c_int;
     cubin = "nvrtcGetCUBIN": fn(Program, *mut c_char) -> c_int;
+    ptx_size = "nvrtcGetPTXSize": fn(Program, *mut usize) -> c_int;
+    ptx = "nvrtcGetPTX": fn(Program, *mut c_char) -> c_int;
     destroy = "nvrtcDestroyProgram": fn(*mut Program) -> c_int;
 }
 

@@ -1,14 +1,18 @@
 //! The parameters of a kernel as declared in its machine code: attribute `EIATTR_KPARAM_INFO` of section
-//! `.nv.info.KERNEL` of a cubin, which is an ELF file. `cuobjdump -elf` prints the same.
+//! `.nv.info.KERNEL` of a cubin, which is an ELF file (`cuobjdump -elf` prints the same); or the `.param` list of an
+//! `.entry` in PTX.
 
 /// `EIFMT_SVAL`: an attribute with a length prefix.
 const SIZED: u8 = 4;
 /// `EIATTR_KPARAM_INFO`: u32 index, u16 ordinal, u16 offset, u32 with the size in its upper 14 bits.
 const PARAMETER: u8 = 0x17;
 
-/// Size of each parameter of a kernel in bytes, in order; `None` if the cubin does not declare them.
-pub fn parameters(cubin: &[u8], kernel: &str) -> Option<Vec<usize>> {
-    let mut rest = section(cubin, &format!(".nv.info.{kernel}"))?;
+/// Size of each parameter of a kernel in bytes, in order; `None` if the machine code or PTX does not declare them.
+pub fn parameters(code: &[u8], kernel: &str) -> Option<Vec<usize>> {
+    if !code.starts_with(b"\x7fELF") {
+        return parameters_of_ptx(std::str::from_utf8(code).ok()?, kernel);
+    }
+    let mut rest = section(code, &format!(".nv.info.{kernel}"))?;
     let mut found = Vec::new();
     while let [format, attribute, low, high, after @ ..] = rest {
         let bytes = usize::from(u16::from_le_bytes([*low, *high]));
@@ -22,6 +26,23 @@ pub fn parameters(cubin: &[u8], kernel: &str) -> Option<Vec<usize>> {
     found.sort_unstable();
     let in_order = found.iter().enumerate().all(|(i, (ordinal, _))| i == *ordinal);
     in_order.then(|| found.into_iter().map(|(_, size)| size).collect())
+}
+
+/// PTX ISA, "Kernel Function Parameters": `.param .u64 NAME`, or `.param .align 8 .b8 NAME[16]`.
+fn parameters_of_ptx(ptx: &str, kernel: &str) -> Option<Vec<usize>> {
+    let list = ptx.split_once(&format!(".entry {kernel}("))?.1.split_once(')')?.0;
+    let size = |parameter: &str| {
+        let words: Vec<&str> = parameter.split_whitespace().collect();
+        let kind = words.iter().find_map(|word| {
+            word.strip_prefix('.')?.strip_prefix(['u', 's', 'f', 'b'])?.parse::<usize>().ok()
+        })?;
+        let count = match words.last()?.split_once('[') {
+            Some((_, count)) => count.strip_suffix(']')?.parse().ok()?,
+            None => 1,
+        };
+        Some(kind / 8 * count)
+    };
+    list.split(',').filter(|parameter| !parameter.trim().is_empty()).map(size).collect()
 }
 
 /// The content of a section of a 64-bit little-endian ELF file.

@@ -18,6 +18,7 @@ pub(crate) use async_copy::AsyncCopy;
 pub use graph::Graph;
 pub use side_stream::{Event, SideStream};
 
+use super::compile;
 use async_copy::Slot;
 use copy::{Download, Upload};
 use cudarc::driver::sys::{self, CUcontext, CUdevice, CUdevice_attribute, CUstream};
@@ -122,6 +123,7 @@ impl Gpu {
                 ),
             ));
         }
+        let of = |number: c_int| u32::try_from(number).unwrap_or(0);
         let mut context = ptr::null_mut();
         let what = || format!("cuda:{number}, {name}: creating its context");
         // SAFETY: a device of the driver; the context is retained until the process ends.
@@ -131,7 +133,7 @@ impl Gpu {
         Ok(Gpu {
             number,
             name,
-            architecture: architecture(major, minor),
+            architecture: compile::architecture(of(major), of(minor)),
             driver,
             shared: u32::try_from(shared).unwrap_or(0),
             context,
@@ -149,7 +151,7 @@ impl Gpu {
         &self.name
     }
 
-    /// The architecture that kernels are compiled for, e.g. `sm_90a`.
+    /// The architecture that kernels are compiled for, e.g. `sm_90a`, or `compute_90` for PTX.
     pub fn architecture(&self) -> &str {
         &self.architecture
     }
@@ -204,12 +206,6 @@ impl Gpu {
     fn said(&self, what: &str) -> String {
         format!("cuda:{}: {what}", self.number)
     }
-}
-
-/// The most specific architecture of a compute capability. Only Hopper's matrix instructions need the suffix `a`: code
-/// that uses it runs on that generation only, and our kernels use it for no other.
-fn architecture(major: c_int, minor: c_int) -> String {
-    format!("sm_{major}{minor}{}", if (major, minor) == (9, 0) { "a" } else { "" })
 }
 
 fn name(device: CUdevice) -> Result<String> {

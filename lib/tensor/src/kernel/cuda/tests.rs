@@ -306,15 +306,6 @@ fn a_machine_that_will_not_do_is_told_of() {
 }
 
 #[test]
-fn hopper_has_an_architecture_of_its_own() {
-    let names = [(8, 0), (8, 9), (9, 0), (10, 0), (12, 0)].map(|(a, b)| architecture(a, b));
-    assert_eq!(names, ["sm_80", "sm_89", "sm_90a", "sm_100", "sm_120"]);
-    for name in names {
-        crate::kernel::compile::check_architecture(&name).unwrap();
-    }
-}
-
-#[test]
 fn a_gpu_that_is_not_there_is_told_of_at_once() {
     let start = Instant::now();
     let error = Gpu::open(63).unwrap_err();

@@ -178,14 +178,14 @@ unsigned long long emulator_shuffle(EmulatorShuffle kind, unsigned mask, unsigne
     mine.argument = argument;
     mine.width = width;
     const int first = static_cast<int>(Collective::SHUFFLE_INDEX);
-    collect(static_cast<Collective>(first + kind), mask, place, shuffle);
+    collect(static_cast<Collective>(first + kind), mask, place, __builtin_return_address(0), shuffle);
     return mine.value;
 }
 
 unsigned emulator_ballot(unsigned mask, bool ballot, EmulatorPlace place) {
     Operands& mine = current->operands;
     mine.value = ballot;
-    collect(Collective::VOTE, mask, place, vote);
+    collect(Collective::VOTE, mask, place, __builtin_return_address(0), vote);
     return static_cast<unsigned>(mine.value);
 }
 
@@ -194,7 +194,7 @@ EmulatorWords emulator_ldmatrix(const void* row, int matrices, bool transposed) 
     mine.row = row;
     mine.kind = matrices;
     mine.argument = transposed;
-    collect(Collective::LDMATRIX, ~0u, {"mma.cuh", 0}, load_matrices);
+    collect(Collective::LDMATRIX, ~0u, {"mma.cuh", 0}, __builtin_return_address(0), load_matrices);
     return mine.a;
 }
 
@@ -204,7 +204,7 @@ EmulatorWords emulator_mma(int kind, EmulatorWords a, EmulatorPair b, EmulatorWo
     mine.a = a;
     mine.b = b;
     mine.d = d;
-    collect(Collective::MMA, ~0u, {"mma.cuh", 0}, multiply_matrices);
+    collect(Collective::MMA, ~0u, {"mma.cuh", 0}, __builtin_return_address(0), multiply_matrices);
     return mine.d;
 }
 

@@ -107,17 +107,44 @@ static std::string find_source_line(const void* code) {
     return found;
 }
 
-static void append_source_line(char* text, size_t bytes, const void* code) {
+// The same, looked up once; empty for null and without addr2line.
+static std::string source_line(const void* code) {
     static std::mutex mutex;
     static std::map<const void*, std::string> known;
-    if (code) {
-        const std::lock_guard<std::mutex> guard(mutex);
-        if (!known.count(code)) {
-            known[code] = find_source_line(code);
-        }
-        const size_t used = strlen(text);
-        snprintf(text + used, bytes - used, "%s", known[code].c_str());
+    if (!code) {
+        return std::string();
     }
+    const std::lock_guard<std::mutex> guard(mutex);
+    if (!known.count(code)) {
+        known[code] = find_source_line(code);
+    }
+    return known[code];
+}
+
+static void append_source_line(char* text, size_t bytes, const void* code) {
+    const size_t used = strlen(text);
+    snprintf(text + used, bytes - used, "%s", source_line(code).c_str());
+}
+
+void check_site(const char* what, const Lane& mine, const Lane& other) {
+    const bool same_line =
+        mine.place.line == other.place.line && strcmp(mine.place.file, other.place.file) == 0;
+    if (mine.site == other.site && same_line) {
+        return;
+    }
+    std::string here = source_line(mine.site), there = source_line(other.site);
+    if (same_line && here == there) {
+        return;
+    }
+    if (here.empty() || there.empty()) {
+        const auto line = [](const EmulatorPlace& place) {
+            return std::string(" at ") + base_name(place.file) + ":" + std::to_string(place.line);
+        };
+        here = line(mine.place);
+        there = line(other.place);
+    }
+    fault(nullptr, "divergent %s: this thread is%s, thread %u%s", what, here.c_str(), other.index,
+          there.c_str());
 }
 
 void fault(const void* code, const char* format, ...) {

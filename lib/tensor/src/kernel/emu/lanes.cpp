@@ -167,7 +167,7 @@ bool run_block() {
     return !m.failed;
 }
 
-void collect(Collective collective, unsigned mask, EmulatorPlace place,
+void collect(Collective collective, unsigned mask, EmulatorPlace place, const void* site,
              void (*finish)(Warp&, unsigned mask)) {
     Lane& me = *current;
     Warp& warp = *me.warp;
@@ -183,6 +183,7 @@ void collect(Collective collective, unsigned mask, EmulatorPlace place,
     me.collective = collective;
     me.mask = mask;
     me.place = place;
+    me.site = site;
     warp.waiting |= 1u << me.in_warp;
     bool complete = (warp.waiting & mask) == mask;
     for (unsigned i = 0; complete && i < warp.count; i++) {
@@ -191,6 +192,11 @@ void collect(Collective collective, unsigned mask, EmulatorPlace place,
     }
     if (!complete) {
         return wait_for_others();
+    }
+    for (unsigned i = 0; i < warp.count; i++) {
+        if (mask >> i & 1) {
+            check_site(name_of(collective), me, warp.lanes[i]);
+        }
     }
     finish(warp, mask);
     for (unsigned i = 0; i < warp.count; i++) {
@@ -202,20 +208,17 @@ void collect(Collective collective, unsigned mask, EmulatorPlace place,
     make_ready(warp, mask & ~(1u << me.in_warp));
 }
 
-static void sync_threads(EmulatorPlace place) {
+static void sync_threads(EmulatorPlace place, const void* site) {
     Machine& m = *machine;
     Lane& me = *current;
     me.state = State::SYNC_THREADS;
     me.place = place;
+    me.site = site;
     if (++m.waiting < m.threads) {
         return wait_for_others();
     }
     for (unsigned i = 0; i < m.threads; i++) {
-        const EmulatorPlace& other = m.lanes[i].place;
-        if (other.line != place.line || strcmp(other.file, place.file) != 0) {
-            fault(nullptr, "divergent __syncthreads: this thread is at %s:%d, thread %u at %s:%d",
-                  base_name(place.file), place.line, i, base_name(other.file), other.line);
-        }
+        check_site("__syncthreads", me, m.lanes[i]);
         m.lanes[i].state = State::READY;
     }
     m.waiting = 0;
@@ -250,11 +253,11 @@ uint3 emulator_grid_extent() {
 }
 
 void emulator_sync_threads(EmulatorPlace place) {
-    sync_threads(place);
+    sync_threads(place, __builtin_return_address(0));
 }
 
 void emulator_sync_warp(unsigned mask, EmulatorPlace place) {
-    collect(Collective::SYNC, mask, place, order_warp);
+    collect(Collective::SYNC, mask, place, __builtin_return_address(0), order_warp);
 }
 
 }  // extern "C"

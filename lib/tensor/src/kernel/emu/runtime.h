@@ -98,6 +98,7 @@ struct Lane {
     uint3 thread;
     State state;
     EmulatorPlace place;
+    const void* site;  // the call of the barrier or collective that it waits at
     // Parts of an access record: serial and lane; and everything except the bytes. Then the records of several readers
     // that may include this lane.
     uint64_t owner, record, warp_record, block_record;
@@ -163,8 +164,9 @@ struct Machine {
 bool run_block();
 // Runs other lanes until this one is ready again.
 void wait_for_others();
-// Waits until all lanes of `mask` have reached the same collective, which `finish` performs for them.
-void collect(Collective collective, unsigned mask, EmulatorPlace place,
+// Waits until all lanes of `mask` have reached the same call of a collective, which `finish` performs for them; `site` is the
+// return address of the call.
+void collect(Collective collective, unsigned mask, EmulatorPlace place, const void* site,
              void (*finish)(Warp&, unsigned mask));
 // Orders memory: all lanes of the mask now see all accesses so far.
 void order_warp(Warp& warp, unsigned mask);
@@ -179,6 +181,9 @@ const char* base_name(const char* path);
 // Ends the launch with an error message about this lane; `code` is the address of an instruction, or null.
 [[noreturn]] __attribute__((format(printf, 2, 3), cold)) void fault(const void* code,
                                                                     const char* format, ...);
+// Faults if two threads wait at different calls in the source, also at different calls of a function that was inlined. A call
+// that the compiler duplicated is one.
+void check_site(const char* what, const Lane& mine, const Lane& other);
 uint64_t next_random();
 
 // ---- accesses; `code` is the address of the instruction, for the message

@@ -68,9 +68,14 @@ pub(super) fn backward<T: Float>(
     let each = T::of(op.smoothing / v as f64);
     for_rows!((grad.tensor.write::<T>(), v), v, |row, dx| {
         let (x, dx) = (&x[row * v..][..v], &mut dx[..v]);
-        // Ignored rows are also written: their gradient is 0.
+        // Ignored rows have no gradient, also where their logits are not finite.
+        if targets[row] == op.ignore {
+            if !add {
+                dx.fill(T::ZERO);
+            }
+            return;
+        }
         let scale = match weights {
-            _ if targets[row] == op.ignore => T::ZERO,
             Some(weights) => dy * weights[row],
             None => dy,
         };

@@ -114,7 +114,7 @@ DEVICE float focal_slope(float gamma, float log_p) {
   return powf(rest, gamma) - gamma * expf(log_p) * powf(rest, gamma - 1.0f) * log_p;
 }
 
-// dx (+)= dy·weight·(softmax(x) - kept·[target] - smoothing/classes); dy [1].
+// dx (+)= dy·weight·(softmax(x) - kept·[target] - smoothing/classes); dy [1]. 0 for an ignored row, whatever its logits.
 KERNEL(cross_entropy_backward)
 (const element* __restrict__ x, const int* __restrict__ targets, const float* __restrict__ weights,
  const float* __restrict__ stats, const float* __restrict__ dy, element* __restrict__ dx, int classes,
@@ -123,7 +123,13 @@ KERNEL(cross_entropy_backward)
   const element* from = x + (long long)row * classes;
   element* to = dx + (long long)row * classes;
   int target = targets[row];
-  float scale = target == ignore ? 0.0f : *dy * (weights != nullptr ? weights[row] : 1.0f);
+  if (target == ignore) {
+    for (int i = threadIdx.x; !add && i < classes; i += blockDim.x) {
+      to[i] = from_float<element>(0.0f);
+    }
+    return;
+  }
+  float scale = *dy * (weights != nullptr ? weights[row] : 1.0f);
   float top = stats[2 * row], log = stats[2 * row + 1];
   if (gamma != 0.0f && target >= 0 && target < classes) {
     scale *= focal_slope(gamma, to_float(from[target]) - top - log);

@@ -2,7 +2,8 @@
 //! l = log Σ_v exp(x_v). Logits x [R, V], targets t [R] (i32), optional weights w [R] (default 1), L [1].
 //!
 //! ε smooths the labels (Szegedy et al. 2016). Rows whose target is `ignore` contribute nothing, whatever their
-//! weight. L is a sum: the engine divides it by the sum of the weights over all micro-batches and ranks of an
+//! weight and their logits. A row whose logits are all -∞, or that has one of +∞, is NaN, as in PyTorch; attention, where
+//! a mask may hide every key, gives zeros instead. L is a sum: the engine divides it by the sum of the weights over all micro-batches and ranks of an
 //! update. dx = dy·w_r·(softmax(x) - (1 - ε)·[v = t] - ε/V): forward saves two numbers per row, and backward
 //! recomputes the softmax as it writes. A target outside 0..V that is not `ignore` makes L NaN. With logits in
 //! bf16 or f16, w and L are f32.
@@ -156,6 +157,31 @@ mod tests {
             assert_eq!(longer[3..6], dx[..]);
             assert_eq!(longer[6..], [0.0; 3]);
             assert_eq!(of(op, &[-100, -100]), (0.0, vec![0.0; 6]));
+        }
+    }
+
+    /// Padding may hold anything.
+    #[test]
+    fn ignored_rows_may_have_logits_that_are_not_finite() {
+        let devices = [crate::Device::Cpu, crate::Device::Emu];
+        let devices = &devices[..if cfg!(feature = "emu") { 2 } else { 1 }];
+        for (device, op) in devices.iter().flat_map(|device| {
+            let focal = CrossEntropy { gamma: 2.0, ..CrossEntropy::default() };
+            [CrossEntropy { smoothing: 0.1, ..CrossEntropy::default() }, focal]
+                .map(|op| (*device, op))
+        }) {
+            let (inf, nan) = (f32::INFINITY, f32::NAN);
+            let logits = [[inf, 0.0, 1.0], [0.0, 1.0, 2.0], [nan, -inf, 0.0], [-inf; 3]];
+            let tape = Tape::new();
+            let on_device = |x: Tensor| x.to_device(device).unwrap();
+            let x = tape.leaf(on_device(Tensor::from_slice(logits.as_flattened(), &[4, 3])));
+            let targets = constant(on_device(Tensor::from_slice(&[-100, 2, -100, -100], &[4])));
+            let loss = tape.apply(op, &[&x, &targets]).unwrap();
+            assert!(loss.value().to_host().unwrap().item().is_finite());
+            let dx = tape.backward(&loss).unwrap().take(&x).unwrap().to_host().unwrap();
+            let dx = dx.read::<f32>();
+            assert!(dx.iter().all(|dx| dx.is_finite()), "{device}: {dx:?}");
+            assert!((0..12).all(|i| (dx[i] != 0.0) == (3..6).contains(&i)), "{device}: {dx:?}");
         }
     }
 

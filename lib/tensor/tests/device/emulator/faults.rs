@@ -135,6 +135,12 @@ fn endless_waits() {
         ),
         ("faults_two_barriers", &["divergent __syncthreads"]),
         (
+            "faults_two_sums",
+            &["divergent __shfl_xor_sync: this thread is at warp.cuh:", " at faults.cu:"],
+        ),
+        ("faults_two_products", &["divergent mma", " at faults.cu:"]),
+        ("faults_two_loads", &["divergent ldmatrix", " at faults.cu:"]),
+        (
             "faults_absent",
             &["wait at __shfl_xor_sync with mask 0xffffffff (warp.cuh:", "threads 7-7 have exited"],
         ),

@@ -174,6 +174,44 @@ KERNEL(faults_two_barriers)(float* y, int wrong) {
     y[threadIdx.x] = 1.0f;
 }
 
+// The two halves of a warp take part in two different sums.
+KERNEL(faults_two_sums)(float* y, int wrong) {
+    if (!wrong || threadIdx.x < 16) {
+        y[threadIdx.x] = warp_sum(1.0f);
+    } else {
+        y[threadIdx.x] = warp_sum(2.0f);
+    }
+}
+
+// The two halves of a warp multiply and load matrices at different places.
+KERNEL(faults_two_products)(float* y, int wrong) {
+    float d[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+    const unsigned a[4] = {0, 0, 0, 0}, b[2] = {0, 0};
+    if (!wrong || threadIdx.x < 16) {
+        mma_16x8x8(d, a, b);
+    } else {
+        mma_16x8x8(d, a, b);
+        d[0] += 1.0f;
+    }
+    y[threadIdx.x] = d[0];
+}
+
+KERNEL(faults_two_loads)(float* y, int wrong) {
+    SHARED(float, values, [128]);
+    for (int i = threadIdx.x; i < 128; i += 32) {
+        values[i] = 0.0f;
+    }
+    __syncwarp();
+    unsigned r[4];
+    if (!wrong || threadIdx.x < 16) {
+        ldmatrix_x4(r, &values[4 * threadIdx.x]);
+    } else {
+        ldmatrix_x4(r, &values[4 * threadIdx.x]);
+        r[0] += 1;
+    }
+    y[threadIdx.x] = static_cast<float>(r[0]);
+}
+
 // A shuffle of the whole warp that lane 7 does not reach.
 KERNEL(faults_absent)(float* y, int wrong) {
     if (wrong && threadIdx.x == 7) {
