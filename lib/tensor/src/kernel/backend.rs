@@ -123,6 +123,16 @@ pub(crate) fn launch(
     }
 }
 
+/// Bytes of shared memory that a block may have.
+pub(crate) fn most_shared(device: Device) -> usize {
+    match device {
+        // Launching reports a GPU that is not there.
+        Device::Cuda(n) => super::cuda::Gpu::open(n).map_or(usize::MAX, |gpu| gpu.most_shared()),
+        Device::Emu => super::emu::most_shared(),
+        Device::Cpu => usize::MAX,
+    }
+}
+
 /// Waits until the device has finished all work.
 pub(crate) fn synchronise(device: Device) -> Result<()> {
     match device {

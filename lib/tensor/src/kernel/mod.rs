@@ -27,7 +27,7 @@ pub(crate) mod units;
 
 pub use arg::Arg;
 pub(crate) use arg::Value;
-pub(crate) use backend::{copy, copy_in, copy_out, zero};
+pub(crate) use backend::{copy, copy_in, copy_out, most_shared, zero};
 pub use constants::constant;
 pub use graph::Graph;
 pub use pending_read::{PendingRead, read_async};

@@ -9,6 +9,7 @@ mod optimizers;
 mod updates;
 
 use tensor::check::{device_error, draw, inputs, run};
+use tensor::kernel::emu;
 use tensor::op::{Case, Draw};
 use tensor::ops::ALL;
 use tensor::{Device, DeviceChoice, Tensor};
@@ -61,6 +62,27 @@ fn kernels_agree_with_the_cpu_in_f64() {
     println!("{done} cases on {device}");
     assert!(done > 0, "LONGHAUL_TEST_OPS picks none");
     assert!(wrong.is_empty(), "{} of {done} (seed {seed})\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// Wide heads need smaller tiles where a block has 99 KB of shared memory.
+#[test]
+#[cfg_attr(not(feature = "emu"), ignore = "needs the feature emu")]
+fn attention_fits_into_the_shared_memory_of_every_architecture() {
+    let seed = seed();
+    let wide = |case: &&Case| case.inputs[0].0.last().is_some_and(|width| *width > 64);
+    let cases = ALL.iter().find(|(name, _)| *name == "attention").unwrap().1();
+    let cases: Vec<&Case> = cases.iter().filter(wide).filter(|c| size(c) < LARGEST).collect();
+    // 163 and 99 KB; all other tests have the 227 KB of sm_90a and sm_100.
+    for architecture in ["sm_80", "sm_86"] {
+        emu::set_architecture(architecture);
+        for case in &cases {
+            for dtype in case.op.dtypes() {
+                let error = device_error(case, *dtype, Device::Emu, seed).unwrap();
+                assert!(error < 1.0, "{architecture} {dtype}: {error:.2} tolerances");
+            }
+        }
+    }
+    emu::set_architecture("sm_90a");
 }
 
 #[test]

@@ -151,6 +151,11 @@ impl Gpu {
         &self.name
     }
 
+    /// Bytes of shared memory that a block may have.
+    pub(crate) fn most_shared(&self) -> usize {
+        self.shared as usize
+    }
+
     /// The architecture that kernels are compiled for, e.g. `sm_90a`, or `compute_90` for PTX.
     pub fn architecture(&self) -> &str {
         &self.architecture

@@ -89,9 +89,9 @@ static void check_launch(const unsigned char* kinds, unsigned count, char* text,
     } else if (threads > k.most_threads) {
         snprintf(text, bytes, "a block of %zu threads, but its KERNEL names at most %u",
                  static_cast<size_t>(threads), k.most_threads);
-    } else if (m.dynamic_bytes > MOST_SHARED) {
+    } else if (m.dynamic_bytes > m.most_shared) {
         snprintf(text, bytes, "%u bytes of shared memory: a block has %u", m.dynamic_bytes,
-                 MOST_SHARED);
+                 m.most_shared);
     }
 }
 
@@ -158,7 +158,7 @@ extern "C" {
 // 1 with an error in `message`.
 int emulator_launch(const char* source, const char* element, const char* kernel,
                     const unsigned* grid, const unsigned* block, unsigned shared_bytes,
-                    const uint64_t* arguments, const unsigned char* kinds, unsigned count,
+                    unsigned most_shared, const uint64_t* arguments, const unsigned char* kinds, unsigned count,
                     uint64_t seed, char* message, size_t message_bytes) {
     const EmulatorSource* found = nullptr;
     for (const EmulatorSource* const* each = emulator_sources; *each; each++) {
@@ -187,6 +187,7 @@ int emulator_launch(const char* source, const char* element, const char* kernel,
     m.grid = {grid[0], grid[1], grid[2]};
     m.extent = {block[0], block[1], block[2]};
     m.dynamic_bytes = shared_bytes;
+    m.most_shared = most_shared;
     m.seed = seed;
     m.random = seed | 1;
     m.message = message;

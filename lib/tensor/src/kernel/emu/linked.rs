@@ -1,5 +1,6 @@
 //! Rust bindings of the emulator's runtime.
 
+use super::MOST_SHARED;
 use crate::dtype::Dtype;
 use crate::kernel::{Arg, Grid, Source, Value};
 use std::cell::Cell;
@@ -19,6 +20,7 @@ unsafe extern "C" {
         grid: *const c_uint,
         block: *const c_uint,
         shared: c_uint,
+        most_shared: c_uint,
         arguments: *const u64,
         kinds: *const u8,
         count: c_uint,
@@ -89,6 +91,17 @@ pub(crate) fn zero(address: u64, bytes: usize) -> Result<()> {
 
 thread_local! {
     static CHOSEN: Cell<Option<u64>> = const { Cell::new(None) };
+    static SHARED: Cell<Option<usize>> = const { Cell::new(None) };
+}
+
+/// Gives this thread's later kernels the shared memory of an architecture of [`MOST_SHARED`], instead of Hopper's.
+pub fn set_architecture(name: &str) {
+    SHARED.set(MOST_SHARED.iter().find(|(known, _)| *known == name).map(|(_, bytes)| *bytes));
+}
+
+/// Bytes of shared memory that a block may have.
+pub(crate) fn most_shared() -> usize {
+    SHARED.get().unwrap_or(227 << 10)
 }
 
 /// Sets the order of this thread's later kernels, a number as in [`run`].
@@ -153,6 +166,7 @@ fn run_values(
             grid.blocks.as_ptr(),
             grid.threads.as_ptr(),
             grid.shared,
+            most_shared() as c_uint,
             bits.as_ptr(),
             kinds.as_ptr(),
             args.len() as c_uint,

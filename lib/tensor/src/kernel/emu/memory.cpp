@@ -235,9 +235,9 @@ void* emulator_shared(const void* key, const char* name, size_t bytes, size_t al
         fault(nullptr, "shared arrays of %zu bytes: a GPU has %u for static ones",
               m.static_bytes, MOST_STATIC_SHARED);
     }
-    if (m.static_bytes + m.dynamic_bytes > MOST_SHARED) {
+    if (m.static_bytes + m.dynamic_bytes > m.most_shared) {
         fault(nullptr, "%zu bytes of shared memory: a block has %u",
-              m.static_bytes + m.dynamic_bytes, MOST_SHARED);
+              m.static_bytes + m.dynamic_bytes, m.most_shared);
     }
     if (alignment > 16) {
         fault(nullptr, "shared array '%s' requires an alignment of %zu, but gets 16", name, alignment);

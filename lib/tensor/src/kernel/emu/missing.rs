@@ -12,6 +12,13 @@ pub fn available() -> Result<()> {
 /// Does nothing without the emulator.
 pub fn set_order(_order: u64) {}
 
+/// Does nothing without the emulator.
+pub fn set_architecture(_name: &str) {}
+
+pub(crate) fn most_shared() -> usize {
+    usize::MAX
+}
+
 pub(crate) fn allocate(_bytes: usize) -> Result<u64> {
     available().map(|()| 0)
 }

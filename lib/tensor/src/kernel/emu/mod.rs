@@ -10,6 +10,17 @@
 //! asynchronous copies. `emulator.h` and `numbers.h` are what a kernel sees instead of CUDA. `build.rs` compiles it
 //! all.
 
+/// Bytes of shared memory that a block may have, by architecture (CUDA C++ Programming Guide, "Technical Specifications
+/// per Compute Capability").
+pub const MOST_SHARED: [(&str, usize); 6] = [
+    ("sm_80", 163 << 10),
+    ("sm_86", 99 << 10),
+    ("sm_89", 99 << 10),
+    ("sm_90a", 227 << 10),
+    ("sm_100", 227 << 10),
+    ("sm_120", 99 << 10),
+];
+
 #[cfg(feature = "emu")]
 mod linked;
 #[cfg(feature = "emu")]

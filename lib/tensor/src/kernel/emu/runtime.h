@@ -15,7 +15,6 @@ namespace emulator {
 
 constexpr unsigned WARP = 32;
 constexpr unsigned MOST_THREADS = 1024;
-constexpr unsigned MOST_SHARED = 232448;
 constexpr unsigned MOST_STATIC_SHARED = 49152;
 constexpr size_t STACK = 256 << 10;
 
@@ -132,6 +131,7 @@ struct Machine {
     const uint64_t* arguments;
     uint3 grid, extent, block;
     unsigned dynamic_bytes;
+    unsigned most_shared;  // bytes that a block may have
     uint64_t seed, random;
     uint32_t first_serial, blocks;
     std::vector<Region*> globals;

@@ -1,5 +1,5 @@
-// Attention in f32 with multiply-adds: the same passes over tiles as for 16-bit dtypes (attention_half.cuh), with every
-// product 64 rows by 64 columns.
+// Attention in f32 with multiply-adds: the same passes over tiles as for 16-bit dtypes (attention_half.cuh). A block keeps a
+// tile of 64 rows and iterates over tiles of N rows: 64, or 16 where shared memory is small.
 //
 // A thread computes four rows of a product; the 16 threads that share rows are half a warp, so they exchange data
 // through shared memory without a block barrier.
@@ -9,8 +9,11 @@
 #include "attention.cuh"
 
 constexpr int THREADS = 256;
-constexpr int TILE = 64;         // rows of every tile
-constexpr int SCORES = TILE + 4; // row stride of the scores
+constexpr int ROWS = 64; // rows of the tile that a block keeps
+
+// Row stride of the scores.
+template <int N>
+constexpr int SCORES = N + 4;
 
 // Row stride of a tile: eight rows are read at once, from different banks.
 template <int D>
@@ -24,15 +27,15 @@ DEVICE int thread_column() {
     return static_cast<int>(threadIdx.x) % 16;
 }
 
-// Starts to copy rows of an operand, from position `start`; positions from `end` and columns from `dim` are filled with
+// Starts to copy N rows of an operand, from position `start`; positions from `end` and columns from `dim` are filled with
 // zeros.
-template <int D, class Order>
+template <int D, int N, class Order>
 DEVICE void load_tile(float* tile, const Call& c, const Rows<const float>& rows, const Order& order,
                       int start, int end) {
     constexpr int CHUNKS = D / 4;
     const int chunk = static_cast<int>(threadIdx.x) % CHUNKS * 4;
 #pragma unroll 1
-    for (int row = static_cast<int>(threadIdx.x) / CHUNKS; row < TILE; row += THREADS / CHUNKS) {
+    for (int row = static_cast<int>(threadIdx.x) / CHUNKS; row < N; row += THREADS / CHUNKS) {
         const int at = start + row;
         const int columns = at < end ? c.dim - chunk : 0;
         const float* from = columns > 0 ? row_at(rows, key_row(order, at)) + chunk : c.q;
@@ -49,26 +52,29 @@ DEVICE void load_tile(float* tile, const Call& c, const Rows<const float>& rows,
 }
 
 // s = A B^T: rows thread_row() + i of A, rows thread_column() + 16 j of B.
-template <int D>
-DEVICE void multiply_rows(float (&s)[4][4], const float* a_tile, const float* b_tile) {
+template <int D, int J>
+DEVICE void multiply_rows(float (&s)[4][J], const float* a_tile, const float* b_tile) {
     const float* a = a_tile + thread_row() * PITCH<D>;
     const float* b = b_tile + thread_column() * PITCH<D>;
 #pragma unroll
-    for (int i = 0; i < 16; ++i) {
-        s[i / 4][i % 4] = 0.0f;
+    for (int i = 0; i < 4 * J; ++i) {
+        s[i / J][i % J] = 0.0f;
     }
 #pragma unroll 2
     for (int k = 0; k < D; k += 4) {
-        Vector<float, 4> x[4], y[4];
+        Vector<float, 4> x[4], y[J];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             x[i] = load_vector<4>(a + i * PITCH<D> + k);
-            y[i] = load_vector<4>(b + i * 16 * PITCH<D> + k);
         }
 #pragma unroll
-        for (int i = 0; i < 64; ++i) {
-            float& sum = s[i / 16][i / 4 % 4];
-            sum = fmaf(x[i / 16].at[i % 4], y[i / 4 % 4].at[i % 4], sum);
+        for (int j = 0; j < J; ++j) {
+            y[j] = load_vector<4>(b + j * 16 * PITCH<D> + k);
+        }
+#pragma unroll
+        for (int i = 0; i < 16 * J; ++i) {
+            float& sum = s[i / (4 * J)][i / 4 % J];
+            sum = fmaf(x[i / (4 * J)].at[i % 4], y[i / 4 % J].at[i % 4], sum);
         }
     }
 }
@@ -83,18 +89,18 @@ DEVICE int column_of(int i) {
     return i / N * 16 * N + thread_column() * N + i % N;
 }
 
-// o += P B: rows thread_row() + i of the scores, all rows of B.
-template <int D>
+// o += P B: rows thread_row() + i of the scores, all M rows of B.
+template <int D, int M>
 DEVICE void multiply_scores(float (&o)[4][D / 16], const float* scores, const float* tile) {
     constexpr int N = NEIGHBOURS<D>;
-    const float* p = scores + thread_row() * SCORES;
+    const float* p = scores + thread_row() * SCORES<M>;
     const float* b = tile + thread_column() * N;
 #pragma unroll 1
-    for (int k = 0; k < TILE; k += 4) {
+    for (int k = 0; k < M; k += 4) {
         Vector<float, 4> x[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            x[i] = load_vector<4>(p + i * SCORES + k);
+            x[i] = load_vector<4>(p + i * SCORES<M> + k);
         }
 #pragma unroll
         for (int row = 0; row < 4; ++row) {
@@ -112,11 +118,13 @@ DEVICE void multiply_scores(float (&o)[4][D / 16], const float* scores, const fl
 }
 
 // Writes a thread's scores where its half warp reads them.
-DEVICE void store_scores(float* scores, const float (&s)[4][4]) {
+template <int J>
+DEVICE void store_scores(float* scores, const float (&s)[4][J]) {
     __syncwarp();
 #pragma unroll
-    for (int i = 0; i < 16; ++i) {
-        scores[(thread_row() + i / 4) * SCORES + thread_column() + i % 4 * 16] = s[i / 4][i % 4];
+    for (int i = 0; i < 4 * J; ++i) {
+        scores[(thread_row() + i / J) * SCORES<16 * J> + thread_column() + i % J * 16] =
+            s[i / J][i % J];
     }
     __syncwarp();
 }

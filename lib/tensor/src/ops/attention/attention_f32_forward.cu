@@ -4,17 +4,17 @@
 
 #include "attention_f32.cuh"
 
-template <int D, class Drop>
+template <int D, int N, class Drop>
 DEVICE void forward(const Call& c, const Drop& drop, float* out, float* lse) {
     DYNAMIC_SHARED(memory);
     float* scores = reinterpret_cast<float*>(memory);
-    float* q_tile = scores + TILE * SCORES;
-    float* k_tile = q_tile + TILE * PITCH<D>;
-    float* v_tile = k_tile + TILE * PITCH<D>;
+    float* q_tile = scores + ROWS * SCORES<N>;
+    float* k_tile = q_tile + ROWS * PITCH<D>;
+    float* v_tile = k_tile + N * PITCH<D>;
 
-    const auto [place, first, keys, end, q_rows, k_rows, v_rows, row] = query_tile<TILE>(c);
-    load_tile<D>(q_tile, c, q_rows, InOrder{}, first, c.queries);
-    load_tile<D>(k_tile, c, k_rows, keys, 0, end);
+    const auto [place, first, keys, end, q_rows, k_rows, v_rows, row] = query_tile<ROWS>(c);
+    load_tile<D, ROWS>(q_tile, c, q_rows, InOrder{}, first, c.queries);
+    load_tile<D, N>(k_tile, c, k_rows, keys, 0, end);
     commit_async();
 
     const float to_base_2 = c.scale * LOG2_E;
@@ -25,17 +25,17 @@ DEVICE void forward(const Call& c, const Drop& drop, float* out, float* lse) {
         top[i] = -infinity();
         sum[i] = 0.0f;
     }
-    for (int start = 0; start < end; start += TILE) {
+    for (int start = 0; start < end; start += N) {
         wait_async<0>();
         __syncthreads();
-        load_tile<D>(v_tile, c, v_rows, keys, start, end);
+        load_tile<D, N>(v_tile, c, v_rows, keys, start, end);
         commit_async();
-        float s[4][4];
-        multiply_rows<D>(s, q_tile, k_tile);
+        float s[4][N / 16];
+        multiply_rows<D, N / 16>(s, q_tile, k_tile);
         wait_async<0>();
         __syncthreads();
-        if (start + TILE < end) {
-            load_tile<D>(k_tile, c, k_rows, keys, start + TILE, end);
+        if (start + N < end) {
+            load_tile<D, N>(k_tile, c, k_rows, keys, start + N, end);
             commit_async();
         }
 #pragma unroll
@@ -44,7 +44,7 @@ DEVICE void forward(const Call& c, const Drop& drop, float* out, float* lse) {
                 visible(c, keys, first + thread_row() + i) - start - thread_column();
             float largest = top[i];
 #pragma unroll
-            for (int j = 0; j < 4; ++j) {
+            for (int j = 0; j < N / 16; ++j) {
                 s[i][j] = j * 16 < limit ? s[i][j] : -infinity();
                 largest = fmaxf(largest, s[i][j]);
             }
@@ -58,7 +58,7 @@ DEVICE void forward(const Call& c, const Drop& drop, float* out, float* lse) {
             top[i] = largest;
             sum[i] *= correction;
 #pragma unroll
-            for (int j = 0; j < 4; ++j) {
+            for (int j = 0; j < N / 16; ++j) {
                 s[i][j] = power_of_two(fmaf(s[i][j], to_base_2, -base));
                 sum[i] += s[i][j];
                 if constexpr (Drop::DROPS) {
@@ -72,7 +72,7 @@ DEVICE void forward(const Call& c, const Drop& drop, float* out, float* lse) {
             }
         }
         store_scores(scores, s);
-        multiply_scores<D>(o, scores, v_tile);
+        multiply_scores<D, N>(o, scores, v_tile);
     }
     wait_async<0>();
     const auto out_rows = output_rows(c, out, place.sample, place.head);
@@ -94,18 +94,22 @@ DEVICE void forward(const Call& c, const Drop& drop, float* out, float* lse) {
     }
 }
 
-#define FORWARD(SUFFIX, DROP, D)                                                                   \
+#define FORWARD(SUFFIX, DROP, D, N)                                                                   \
     KERNEL(attention_f32_forward##SUFFIX, THREADS, 1)                                              \
     (CALL_PARAMETERS, element* __restrict__ out, float* __restrict__ lse, DROPOUT_PARAMETERS) {    \
-        forward<D>(CALL, DROP, out, lse);                                                          \
+        forward<D, N>(CALL, DROP, out, lse);                                                          \
     }
 
-FORWARD(_16, NO_DROPOUT, 16)
-FORWARD(_32, NO_DROPOUT, 32)
-FORWARD(_64, NO_DROPOUT, 64)
-FORWARD(_128, NO_DROPOUT, 128)
+FORWARD(_16, NO_DROPOUT, 16, 64)
+FORWARD(_32, NO_DROPOUT, 32, 64)
+FORWARD(_64, NO_DROPOUT, 64, 64)
+FORWARD(_128, NO_DROPOUT, 128, 64)
 
-FORWARD(_dropout_16, DROPOUT, 16)
-FORWARD(_dropout_32, DROPOUT, 32)
-FORWARD(_dropout_64, DROPOUT, 64)
-FORWARD(_dropout_128, DROPOUT, 128)
+FORWARD(_dropout_16, DROPOUT, 16, 64)
+FORWARD(_dropout_32, DROPOUT, 32, 64)
+FORWARD(_dropout_64, DROPOUT, 64, 64)
+FORWARD(_dropout_128, DROPOUT, 128, 64)
+
+// For GPUs with 99 KB of shared memory.
+FORWARD(_small_128, NO_DROPOUT, 128, 16)
+FORWARD(_small_dropout_128, DROPOUT, 128, 16)

@@ -5,24 +5,24 @@
 
 #include "attention_f32.cuh"
 
-template <int D, class Drop>
+template <int D, int N, class Drop>
 DEVICE void key_gradient(const Call& c, const Drop& drop, const float* dout, const float* lse,
                          const float* delta, const Target& dk, const Target& dv) {
     DYNAMIC_SHARED(memory);
     float* scores = reinterpret_cast<float*>(memory);
-    float* k_tile = scores + TILE * SCORES;
-    float* v_tile = k_tile + TILE * PITCH<D>;
-    float* q_tile = v_tile + TILE * PITCH<D>;
-    float* dout_tile = q_tile + TILE * PITCH<D>;
+    float* k_tile = scores + ROWS * SCORES<N>;
+    float* v_tile = k_tile + ROWS * PITCH<D>;
+    float* q_tile = v_tile + ROWS * PITCH<D>;
+    float* dout_tile = q_tile + N * PITCH<D>;
 
-    const Place place = place_of((c.keys + TILE - 1) / TILE, c.heads / c.group);
-    const int first = place.tile * TILE;
+    const Place place = place_of((c.keys + ROWS - 1) / ROWS, c.heads / c.group);
+    const int first = place.tile * ROWS;
     const Keys keys = keys_of(c, place.sample);
-    load_tile<D>(k_tile, c, key_rows(c, place.sample, place.head), keys, first, keys.seen);
-    load_tile<D>(v_tile, c, value_rows(c, place.sample, place.head), keys, first, keys.seen);
+    load_tile<D, ROWS>(k_tile, c, key_rows(c, place.sample, place.head), keys, first, keys.seen);
+    load_tile<D, ROWS>(v_tile, c, value_rows(c, place.sample, place.head), keys, first, keys.seen);
     // The first query that sees a key of this tile, rounded down to a whole tile; none if no key is visible.
-    const int from = c.causal ? max(0, first + c.queries - c.keys) / TILE * TILE : 0;
-    const int tiles = first < keys.seen ? max(0, c.queries - from + TILE - 1) / TILE : 0;
+    const int from = c.causal ? max(0, first + c.queries - c.keys) / N * N : 0;
+    const int tiles = first < keys.seen ? max(0, c.queries - from + N - 1) / N : 0;
 
     const float to_base_2 = c.scale * LOG2_E;
     float k_gradient[4][D / 16], v_gradient[4][D / 16];
@@ -30,19 +30,19 @@ DEVICE void key_gradient(const Call& c, const Drop& drop, const float* dout, con
     clear(v_gradient);
     for (int step = 0; step < tiles * c.group; ++step) {
         const int head = place.head * c.group + step / tiles;
-        const int start = from + step % tiles * TILE;
-        load_tile<D>(q_tile, c, query_rows(c, place.sample, head), InOrder{}, start, c.queries);
-        load_tile<D>(dout_tile, c, output_rows(c, dout, place.sample, head), InOrder{}, start,
+        const int start = from + step % tiles * N;
+        load_tile<D, N>(q_tile, c, query_rows(c, place.sample, head), InOrder{}, start, c.queries);
+        load_tile<D, N>(dout_tile, c, output_rows(c, dout, place.sample, head), InOrder{}, start,
                      c.queries);
         commit_async();
         wait_async<0>();
         __syncthreads();
-        float p[4][4], ds[4][4];
-        multiply_rows<D>(p, k_tile, q_tile);
-        multiply_rows<D>(ds, v_tile, dout_tile);
+        float p[4][N / 16], ds[4][N / 16];
+        multiply_rows<D, N / 16>(p, k_tile, q_tile);
+        multiply_rows<D, N / 16>(ds, v_tile, dout_tile);
         const long long row = statistics_of(c, place.sample, head);
 #pragma unroll
-        for (int j = 0; j < 4; ++j) {
+        for (int j = 0; j < N / 16; ++j) {
             const int query = start + thread_column() + j * 16;
             const float log_sum = lse[row + min(query, c.queries - 1)];
             const float dot = delta[row + min(query, c.queries - 1)];
@@ -64,9 +64,9 @@ DEVICE void key_gradient(const Call& c, const Drop& drop, const float* dout, con
             }
         }
         store_scores(scores, p);
-        multiply_scores<D>(v_gradient, scores, dout_tile);
+        multiply_scores<D, N>(v_gradient, scores, dout_tile);
         store_scores(scores, ds);
-        multiply_scores<D>(k_gradient, scores, q_tile);
+        multiply_scores<D, N>(k_gradient, scores, q_tile);
         __syncthreads();
     }
     wait_async<0>();
@@ -83,18 +83,22 @@ DEVICE void key_gradient(const Call& c, const Drop& drop, const float* dout, con
     }
 }
 
-#define KEY_GRADIENT(SUFFIX, DROP, D)                                                              \
+#define KEY_GRADIENT(SUFFIX, DROP, D, N)                                                              \
     KERNEL(attention_f32_key_gradient##SUFFIX, THREADS, 1)                                         \
     (CALL_PARAMETERS, GIVEN_PARAMETERS, KEY_TARGET_PARAMETERS, DROPOUT_PARAMETERS) {               \
-        key_gradient<D>(CALL, DROP, dout, lse, delta, KEY_TARGET, VALUE_TARGET);                   \
+        key_gradient<D, N>(CALL, DROP, dout, lse, delta, KEY_TARGET, VALUE_TARGET);                   \
     }
 
-KEY_GRADIENT(_16, NO_DROPOUT, 16)
-KEY_GRADIENT(_32, NO_DROPOUT, 32)
-KEY_GRADIENT(_64, NO_DROPOUT, 64)
-KEY_GRADIENT(_128, NO_DROPOUT, 128)
+KEY_GRADIENT(_16, NO_DROPOUT, 16, 64)
+KEY_GRADIENT(_32, NO_DROPOUT, 32, 64)
+KEY_GRADIENT(_64, NO_DROPOUT, 64, 64)
+KEY_GRADIENT(_128, NO_DROPOUT, 128, 64)
 
-KEY_GRADIENT(_dropout_16, DROPOUT, 16)
-KEY_GRADIENT(_dropout_32, DROPOUT, 32)
-KEY_GRADIENT(_dropout_64, DROPOUT, 64)
-KEY_GRADIENT(_dropout_128, DROPOUT, 128)
+KEY_GRADIENT(_dropout_16, DROPOUT, 16, 64)
+KEY_GRADIENT(_dropout_32, DROPOUT, 32, 64)
+KEY_GRADIENT(_dropout_64, DROPOUT, 64, 64)
+KEY_GRADIENT(_dropout_128, DROPOUT, 128, 64)
+
+// For GPUs with 99 KB of shared memory.
+KEY_GRADIENT(_small_128, NO_DROPOUT, 128, 16)
+KEY_GRADIENT(_small_dropout_128, DROPOUT, 128, 16)

@@ -177,3 +177,6 @@ KEY_GRADIENT(_dropout_16, DROPOUT, 16, 1, 4, 64)
 KEY_GRADIENT(_dropout_32, DROPOUT, 32, 1, 4, 64)
 KEY_GRADIENT(_dropout_64, DROPOUT, 64, 1, 8, 32)
 KEY_GRADIENT(_dropout_128, DROPOUT, 128, 1, 8, 16)
+
+// For GPUs with 99 KB of shared memory.
+KEY_GRADIENT(_small_128, NO_DROPOUT, 128, 1, 8, 32)

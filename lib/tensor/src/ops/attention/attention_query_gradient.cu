@@ -119,3 +119,6 @@ QUERY_GRADIENT(_dropout_16, DROPOUT, 16, 1, 4, 64)
 QUERY_GRADIENT(_dropout_32, DROPOUT, 32, 1, 4, 64)
 QUERY_GRADIENT(_dropout_64, DROPOUT, 64, 1, 4, 32)
 QUERY_GRADIENT(_dropout_128, DROPOUT, 128, 1, 8, 32)
+
+// For GPUs with 99 KB of shared memory.
+QUERY_GRADIENT(_small_128, NO_DROPOUT, 128, 1, 8, 32)

@@ -1,5 +1,5 @@
-//! The host side of the kernels: tiles, shared memory, arguments. Tiles depend only on the head size, so results
-//! are bit-identical on every GPU.
+//! The host side of the kernels: tiles, shared memory, arguments. Tiles depend on the head size and, for heads above 64,
+//! on whether a block has the shared memory of a data center GPU; apart from that results are bit-identical on every GPU.
 //!
 //! Queries and keys are normalized by a separate kernel into tensors of their own: normalized on the fly, keys would
 //! be normalized again for every tile of queries.
@@ -10,7 +10,7 @@ use super::{Attention, LARGEST_HEAD};
 use crate::args;
 use crate::device::Device;
 use crate::dtype::Dtype;
-use crate::kernel::{Arg, Grid, ONLY_F32, Source, fail, source};
+use crate::kernel::{Arg, Grid, ONLY_F32, Source, fail, most_shared, source};
 use crate::op::{GradBuffer, Grads, Launch, Saved};
 use crate::ops::dropout::Dropout;
 use crate::tensor::Tensor;
@@ -50,7 +50,7 @@ struct Kernels {
     single: [Tile; 3],
 }
 
-/// The numbers match those at the end of the sources; in f32 all tiles have 64 rows.
+/// The numbers match those at the end of the sources.
 macro_rules! kernels {
     ($kind:literal, $size:literal, $forward:expr, $query:expr, $key:expr) => {
         Kernels {
@@ -87,6 +87,32 @@ const KERNELS: [[Kernels; 4]; 2] = [
         kernels!("_dropout_", 64, [4, 64, 64], [4, 64, 32], [8, 128, 32]),
         kernels!("_dropout_", 128, [8, 128, 32], [8, 128, 32], [8, 128, 16]),
     ],
+];
+
+/// For heads above 64 on GPUs whose blocks have 99 KB of shared memory (sm_86, sm_89, sm_120).
+const SMALL: [Kernels; 2] = [
+    Kernels {
+        size: 128,
+        half: [
+            tile("attention_forward_128", [8, 128, 64]),
+            tile("attention_query_gradient_small_128", [8, 128, 32]),
+            tile("attention_key_gradient_small_128", [8, 128, 32]),
+        ],
+        single: [
+            tile("attention_f32_forward_small_128", [8, 64, 16]),
+            tile("attention_f32_query_gradient_small_128", [8, 64, 16]),
+            tile("attention_f32_key_gradient_small_128", [8, 64, 16]),
+        ],
+    },
+    Kernels {
+        size: 128,
+        half: KERNELS[1][3].half,
+        single: [
+            tile("attention_f32_forward_small_dropout_128", [8, 64, 16]),
+            tile("attention_f32_query_gradient_small_dropout_128", [8, 64, 16]),
+            tile("attention_f32_key_gradient_small_dropout_128", [8, 64, 16]),
+        ],
+    },
 ];
 
 /// The passes, in the order of [`SOURCES`].
@@ -153,11 +179,19 @@ impl<'a> Call<'a> {
     fn launch(&self, pass: Pass, rest: &[Arg]) {
         let s = self.s;
         let half = self.element != Dtype::F32;
-        let kernels = &KERNELS[usize::from(self.dropped.is_some())];
+        let drops = usize::from(self.dropped.is_some());
+        let kernels = &KERNELS[drops];
         let kernels = &kernels[kernels.iter().filter(|k| s.dim > k.size).count()];
-        let tiles = if half { &kernels.half } else { &kernels.single };
-        let (name, warps, rows, others) = tiles[pass as usize];
-        let shared = shared_bytes(pass, self.element, kernels.size, rows, others);
+        let of = |kernels: &Kernels| {
+            let tiles = if half { &kernels.half } else { &kernels.single };
+            let (name, warps, rows, others) = tiles[pass as usize];
+            (name, warps, rows, shared_bytes(pass, self.element, kernels.size, rows, others))
+        };
+        let most = most_shared(self.operands[0].first.device());
+        let (name, warps, rows, shared) = match of(kernels) {
+            (.., shared) if shared > most && kernels.size == 128 => of(&SMALL[drops]),
+            fits => fits,
+        };
         let (length, heads) = match pass {
             Pass::KeyGradient => (s.keys, s.kv_heads),
             _ => (s.queries, s.heads),
