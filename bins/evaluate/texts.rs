@@ -63,20 +63,16 @@ pub fn measure(args: &Score, signals: Signals, work: &mut Work) -> Result<Vec<Va
     let wait = |_| signals.check_stop(again);
     let model = TrainedText::restore(&parts, &opener, set.info(), folder)?;
     let found = model.outputs_of(set, &mut proceed)?;
-    let known = match set.name() == SplitName::Validation {
+    let scores_validation = set.name() == SplitName::Validation;
+    let known = match scores_validation {
         true => found.clone(),
         false => model.outputs_of(validation, wait)?,
     };
-    if set.name() == SplitName::Validation || parts.config["data"]["train_on"] == "train+validation"
-    {
+    if scores_validation || parts.config["data"]["train_on"] == "train+validation" {
         warn!(
             "thresholds and the temperature are fitted on the validation split, which is {}: what depends on them is too \
              optimistic",
-            if set.name() == SplitName::Validation {
-                "scored here"
-            } else {
-                "part of the training data"
-            }
+            if scores_validation { "scored here" } else { "part of the training data" }
         );
     }
     let protocol = model.protocol(set);

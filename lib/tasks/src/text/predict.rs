@@ -35,6 +35,8 @@ pub struct NewText {
 pub struct TextPredictor {
     model: TrainedText,
     tokenizer: Tokenizer,
+    /// The same without a largest length, for contexts.
+    unlimited: Tokenizer,
     info: TokenInfo,
     /// Whether contexts have questions.
     questions: bool,
@@ -102,10 +104,11 @@ impl TextPredictor {
         })?;
         let info = set.info().clone();
         let tokenizer = Tokenizer::open(&data.tokens, info.max_length)?;
+        let unlimited = tokenizer.unlimited();
         let model = TrainedText::restore(&parts, opener, &info, &data.tokens)?;
         let questions = info.answers && !info.is_joint() && set.texts(0)[0].is_some();
         let threshold = if info.answers { Sets::open(&data)?.threshold() } else { None };
-        Ok(Self { model, tokenizer, info, questions, threshold })
+        Ok(Self { model, tokenizer, unlimited, info, questions, threshold })
     }
 
     /// Parses a line, see [`NewText::parse`]. Errors: what the model reads, if that is not what the line has.
@@ -144,7 +147,7 @@ impl TextPredictor {
         let of_texts = if classes { self.tokenizer.encode_all(&pairs)? } else { Vec::new() };
         let contexts: Vec<_> = texts.iter().map(|text| text.context(self.questions)).collect();
         let of_contexts = match answers {
-            true => self.tokenizer.unlimited().encode_all(&contexts)?,
+            true => self.unlimited.encode_all(&contexts)?,
             false => Vec::new(),
         };
         let record = |i: usize| {

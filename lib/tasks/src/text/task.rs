@@ -216,8 +216,8 @@ fn warn_of_lost_answers(sets: &Sets, samples: &[(usize, Window)], longest: usize
     let lost = all - whole.len();
     if longest > 0 && lost > 0 {
         warn!(
-            "{folder}: {lost} of the {all} answers in training are in no window as a whole, which is then trained to have no \
-             answer; run ds-prep tokenize with a larger --stride or --max-length"
+            "{folder}: {lost} of the {all} answers in training are in no window as a whole, so their windows are trained as \
+             having no answer; run ds-prep tokenize with a larger --stride or --max-length"
         );
     }
 }
