@@ -11,7 +11,7 @@ use tensor::ops::cross_entropy::CrossEntropy;
 use tensor::ops::linear::Linear;
 use tensor::ops::normalization::{Kind, Normalization};
 
-/// Square matrix products, the linear layers of the operator, rows of language models, images.
+/// Square matrix products, the linear layers of the operator, the vocabulary of BERT, rows of language models, images.
 pub fn cases() -> Vec<(Options, Case)> {
     let mut cases = Vec::new();
     for side in [4096, 8192] {
@@ -20,6 +20,7 @@ pub fn cases() -> Vec<(Options, Case)> {
     cases.push(linear(Activation::Identity, true, 64 * 128, 256, 1024));
     cases.push(linear(Activation::Gelu, true, 64 * 128, 1024, 256));
     cases.push(linear(Activation::Identity, true, 8192, 4096, 1024));
+    cases.push(linear(Activation::Identity, false, 4096, 30_522, 768));
     for width in [256, 1024, 4096] {
         let shapes: &[&[usize]] = &[&[8192, width], &[width], &[width]];
         cases.push(plain(Normalization { kind: Kind::Layer, epsilon: 1e-5 }, shapes));

@@ -1,8 +1,9 @@
 //! Matrix products on devices: C (+)= op(A)·op(B), batched and summed over terms.
 //!
 //! Operands are bf16, f16 or f32, sums are f32. Tensor cores multiply 16-bit operands exactly; f32 is multiplied in f32
-//! or, if [`set_tf32`] allows it, by tensor cores after rounding to tf32. Any size is supported; lines that are not
-//! aligned to 16 bytes are slower. A sum over k runs in order within each of its parts, and parts are added in order
+//! or, if [`set_tf32`] allows it, by tensor cores after rounding to tf32. Any size is supported; large operands
+//! whose lines are not aligned to 16 bytes, such as the gradients of logits of an odd vocabulary, are first copied to
+//! lines that are, small ones are read element by element. A sum over k runs in order within each of its parts, and parts are added in order
 //! (`reduce_rows`); their number depends only on sizes (`plan`). Costs 2·m·n·k operations a product.
 
 mod plan;
@@ -14,6 +15,7 @@ use crate::args;
 use crate::dtype::Dtype;
 use crate::op::GradBuffer;
 use crate::ops::activation::Activation;
+use crate::ops::strided::{self, Space, View, checked};
 use crate::tensor::Tensor;
 use plan::{Plan, Sizes, Unit};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -82,6 +84,38 @@ impl<'a> Matrix<'a> {
         let width = 16 / self.tensor.dtype().bytes();
         let fits = |count: usize, stride: usize| count <= 1 || stride.is_multiple_of(width);
         fits(self.lines().0, self.stride) && fits(batch, self.batch) && fits(terms, self.term)
+    }
+
+    /// Elements of the batch, without repetition: matrices, terms, lines and the length of a line.
+    fn stored(&self, batch: usize, terms: usize) -> [usize; 4] {
+        let (lines, length) = self.lines();
+        let count = |count: usize, stride: usize| if stride == 0 { count.min(1) } else { count };
+        [count(batch, self.batch), count(terms, self.term), lines, length]
+    }
+
+    /// A copy [matrices, terms, lines, pitch], every line of which is aligned to 16 bytes. Elements between the lines
+    /// are not written.
+    fn copied(&self, batch: usize, terms: usize) -> Tensor {
+        let sizes @ [batch, terms, lines, length] = self.stored(batch, terms);
+        let dtype = self.tensor.dtype();
+        let pitch = length.next_multiple_of(16 / dtype.bytes());
+        let mut copy = Tensor::empty_on(self.tensor.device(), &[batch, terms, lines, pitch], dtype);
+        let from = View::strided(&[self.batch, self.term, self.stride, 1]);
+        let space = checked(Space::new(&sizes, [from, View::contiguous(copy.shape())]));
+        strided::copy(&space, self.tensor, &mut copy, 1.0, false);
+        copy
+    }
+
+    /// The same matrices in a copy.
+    fn within<'b>(&self, copy: &'b Tensor) -> Matrix<'b> {
+        let [batch, terms, lines, stride] = *copy.shape() else {
+            unreachable!("a copy of shape {:?}", copy.shape())
+        };
+        let step = |count: usize, elements: usize| if count == 1 { 0 } else { elements };
+        let batch = step(batch, terms * lines * stride);
+        let term = step(terms, lines * stride);
+        let Self { rows, columns, is_transposed, .. } = *self;
+        Matrix { tensor: copy, rows, columns, is_transposed, stride, batch, term }
     }
 
     /// The line stride passed to a kernel: 0 for a single line, so that addresses computed with it are as well aligned
@@ -199,21 +233,26 @@ impl<'a> Product<'a> {
     }
 
     fn choose(&self, may_split: bool) -> Plan {
-        let any_tile = self.lhs.is_aligned(self.batch, self.terms)
-            && self.rhs.is_aligned(self.batch, self.terms)
-            && !(self.lhs.is_transposed && self.rhs.is_transposed);
-        let sizes = Sizes { any_tile, may_split, ..self.sizes() };
+        let sizes = Sizes { may_split, ..self.sizes() };
         self.plan.unwrap_or_else(|| plan::choose(&sizes, self.unit()))
     }
 
     fn sizes(&self) -> Sizes {
+        let unaligned = [self.lhs, self.rhs].into_iter().map(|operand| {
+            if operand.is_aligned(self.batch, self.terms) {
+                0
+            } else {
+                operand.stored(self.batch, self.terms).iter().product()
+            }
+        });
         Sizes {
             m: self.lhs.rows,
             n: self.rhs.columns,
             k: self.lhs.columns,
             batch: self.batch,
             terms: self.terms,
-            any_tile: false,
+            unaligned: unaligned.sum(),
+            both_transposed: self.lhs.is_transposed && self.rhs.is_transposed,
             may_split: false,
         }
     }
@@ -222,6 +261,12 @@ impl<'a> Product<'a> {
         let Self { lhs, rhs, batch, terms, .. } = self;
         lhs.check(batch, terms);
         rhs.check(batch, terms);
+        let copies = [lhs, rhs].map(|operand| {
+            let is_needed = plan.copied && !operand.is_aligned(batch, terms);
+            is_needed.then(|| operand.copied(batch, terms))
+        });
+        let lhs = copies[0].as_ref().map_or(lhs, |copy| lhs.within(copy));
+        let rhs = copies[1].as_ref().map_or(rhs, |copy| rhs.within(copy));
         let sizes = self.sizes();
         let Sizes { m, n, k, .. } = sizes;
         let null = || Arg::from(None::<&Tensor>);

@@ -2,12 +2,15 @@
 //!
 //! The choice depends only on sizes, not on the GPU, so that results are bit-identical on every GPU. It minimizes the
 //! time in a simple model: every multiprocessor works through its share of the blocks one after another, at a rate that
-//! depends on the tile; a split sum is written and read once more in f32.
+//! depends on the tile; a split sum is written and read once more in f32; operands whose lines are not aligned are read
+//! slowly, or copied first.
 
 /// Multiprocessors of the modelled GPU (H100).
 const MULTIPROCESSORS: usize = 132;
 /// Memory bandwidth in bytes per cycle.
 const BYTES_PER_CYCLE: f64 = 2000.0;
+/// Elements per cycle of a copy with aligned lines, which moves one element per thread.
+const COPIED_PER_CYCLE: f64 = 250.0;
 /// Cycles of an additional launch.
 const LAUNCH_CYCLES: f64 = 4000.0;
 /// Cycles of a block before its first and after its last tile.
@@ -17,11 +20,13 @@ const LEAST_TILES: usize = 8;
 /// Limits on a split sum: the number of parts, and the elements of all parts together.
 const MOST_SPLITS: usize = 64;
 const MOST_ELEMENTS: usize = 16 << 20;
+/// Maximum number of elements of a copy, which kernels count in 31 bits.
+const MOST_COPIED: usize = i32::MAX as usize;
 
 /// The tile of C that a block computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tile {
-    /// 64 × 64; the only one for unaligned lines and for both operands transposed.
+    /// 64 × 64; the only one that reads unaligned lines, or two transposed operands.
     Small,
     /// 128 × 128.
     Medium,
@@ -91,6 +96,15 @@ impl Tile {
             (Tile::Large, _) => 1.0,
         }
     }
+
+    /// The fraction of this that remains if lines are read element by element.
+    fn unaligned(unit: Unit) -> f64 {
+        match unit {
+            Unit::Half => 0.2,
+            Unit::Tf32 => 0.4,
+            Unit::Float => 0.7,
+        }
+    }
 }
 
 /// Sizes and constraints of a product.
@@ -103,17 +117,22 @@ pub(crate) struct Sizes {
     /// Products per batch, and products that are summed.
     pub(crate) batch: usize,
     pub(crate) terms: usize,
-    /// Whether tiles other than the small one can be used.
-    pub(crate) any_tile: bool,
+    /// Elements of the operands whose lines are not aligned to 16 bytes.
+    pub(crate) unaligned: usize,
+    /// Whether both operands are transposed.
+    pub(crate) both_transposed: bool,
     /// Whether the sum may be split.
     pub(crate) may_split: bool,
 }
 
-/// A tile and the number of parts of the sum.
+/// How a product is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub(crate) tile: Tile,
+    /// Parts of the sum.
     pub(crate) splits: usize,
+    /// Whether operands with unaligned lines are first copied to lines that are aligned.
+    pub(crate) copied: bool,
 }
 
 /// Number of blocks of a plan.
@@ -126,8 +145,13 @@ pub(crate) fn blocks(sizes: &Sizes, plan: Plan) -> usize {
 fn cycles(sizes: &Sizes, unit: Unit, plan: Plan) -> f64 {
     let (rows, columns) = plan.tile.size();
     let tiles = (sizes.k.div_ceil(unit.depth()) * sizes.terms).div_ceil(plan.splits);
-    let of_block =
-        (tiles * unit.depth() * rows * columns) as f64 / (unit.rate() * plan.tile.efficiency(unit));
+    let (slowed, copying) = match (sizes.unaligned, plan.copied) {
+        (0, _) => (1.0, 0.0),
+        (_, false) => (Tile::unaligned(unit), 0.0),
+        (elements, true) => (1.0, 2.0 * LAUNCH_CYCLES + elements as f64 / COPIED_PER_CYCLE),
+    };
+    let rate = unit.rate() * plan.tile.efficiency(unit) * slowed;
+    let of_block = (tiles * unit.depth() * rows * columns) as f64 / rate;
     let rounds = blocks(sizes, plan).div_ceil(MULTIPROCESSORS) as f64;
     let second_pass = if plan.splits == 1 {
         0.0
@@ -135,28 +159,33 @@ fn cycles(sizes: &Sizes, unit: Unit, plan: Plan) -> f64 {
         let bytes = 8 * plan.splits * sizes.batch * sizes.m * sizes.n;
         LAUNCH_CYCLES + bytes as f64 / BYTES_PER_CYCLE
     };
-    rounds * of_block + BLOCK_CYCLES + second_pass
+    copying + rounds * of_block + BLOCK_CYCLES + second_pass
 }
 
-/// The fastest plan; among equals, the one with the fewest parts and the smallest tile.
+/// The fastest plan; among equals, the one with the fewest parts and the smallest tile, and without a copy.
 pub(crate) fn choose(sizes: &Sizes, unit: Unit) -> Plan {
     let tiles: &[Tile] = match unit {
-        _ if !sizes.any_tile => &[Tile::Small],
+        _ if sizes.both_transposed => &[Tile::Small],
         Unit::Half => &[Tile::Small, Tile::Medium, Tile::Large],
         Unit::Tf32 | Unit::Float => &[Tile::Small, Tile::Medium],
     };
     let all_tiles = sizes.k.div_ceil(unit.depth()) * sizes.terms;
     let elements = (sizes.batch * sizes.m * sizes.n).max(1);
     let most = MOST_SPLITS.min(all_tiles / LEAST_TILES).min(MOST_ELEMENTS / elements);
-    let mut best = Plan { tile: Tile::Small, splits: 1 };
+    let mut best = Plan { tile: Tile::Small, splits: 1, copied: false };
     let mut least = f64::INFINITY;
+    let may_copy = (1..=MOST_COPIED).contains(&sizes.unaligned);
     let mut splits = 1;
     while splits == 1 || (sizes.may_split && splits <= most) {
         for &tile in tiles {
-            let plan = Plan { tile, splits };
-            let cycles = cycles(sizes, unit, plan);
-            if cycles < least {
-                (best, least) = (plan, cycles);
+            for copied in [false, true] {
+                let is_possible =
+                    if copied { may_copy } else { sizes.unaligned == 0 || tile == Tile::Small };
+                let plan = Plan { tile, splits, copied };
+                let cycles = cycles(sizes, unit, plan);
+                if is_possible && cycles < least {
+                    (best, least) = (plan, cycles);
+                }
             }
         }
         splits *= 2;
@@ -168,14 +197,20 @@ pub(crate) fn choose(sizes: &Sizes, unit: Unit) -> Plan {
 mod tests {
     use super::*;
 
+    fn sizes(m: usize, n: usize, k: usize, may_split: bool) -> Sizes {
+        Sizes { m, n, k, batch: 1, terms: 1, unaligned: 0, both_transposed: false, may_split }
+    }
+
     fn plan(m: usize, n: usize, k: usize, may_split: bool) -> Plan {
-        let sizes = Sizes { m, n, k, batch: 1, terms: 1, any_tile: true, may_split };
-        choose(&sizes, Unit::Half)
+        choose(&sizes(m, n, k, may_split), Unit::Half)
     }
 
     #[test]
     fn large_products_take_large_tiles_whole() {
-        assert_eq!(plan(4096, 4096, 4096, true), Plan { tile: Tile::Large, splits: 1 });
+        assert_eq!(
+            plan(4096, 4096, 4096, true),
+            Plan { tile: Tile::Large, splits: 1, copied: false }
+        );
         assert_eq!(plan(8192, 3072, 768, true).splits, 1);
     }
 
@@ -190,11 +225,40 @@ mod tests {
     #[test]
     fn what_may_not_be_split_is_not() {
         assert_eq!(plan(64, 64, 1 << 20, false).splits, 1);
-        assert_eq!(plan(1, 1, 1, true), Plan { tile: Tile::Small, splits: 1 });
+        assert_eq!(plan(1, 1, 1, true), Plan { tile: Tile::Small, splits: 1, copied: false });
     }
 
     #[test]
     fn few_elements_take_small_tiles() {
         assert_eq!(plan(256, 512, 1024, false).tile, Tile::Small);
+    }
+
+    #[test]
+    fn the_gradients_of_odd_vocabularies_take_large_tiles() {
+        for vocabulary in [30522, 50257, 50265] {
+            let unaligned = 4096 * vocabulary;
+            let sizes = [sizes(4096, 768, vocabulary, true), sizes(vocabulary, 768, 4096, true)];
+            for sizes in sizes.map(|sizes| Sizes { unaligned, ..sizes }) {
+                for (unit, tile) in [
+                    (Unit::Half, Tile::Large),
+                    (Unit::Tf32, Tile::Medium),
+                    (Unit::Float, Tile::Medium),
+                ] {
+                    let plan = choose(&sizes, unit);
+                    assert!(plan.copied && plan.tile == tile, "{vocabulary}, {unit:?}: {plan:?}");
+                    let aligned = choose(&Sizes { unaligned: 0, ..sizes }, unit);
+                    let slower = cycles(&sizes, unit, plan) / cycles(&sizes, unit, aligned);
+                    assert!(slower < 1.5, "{vocabulary}, {unit:?}: {slower} times as long");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn small_operands_are_read_as_they_are() {
+        let sizes = Sizes { unaligned: 33 * 5, ..sizes(33, 17, 5, true) };
+        assert!(!choose(&sizes, Unit::Half).copied);
+        let sizes = Sizes { unaligned: MOST_COPIED + 1, ..sizes };
+        assert_eq!(choose(&sizes, Unit::Half).tile, Tile::Small);
     }
 }

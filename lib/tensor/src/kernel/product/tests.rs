@@ -105,7 +105,7 @@ fn each(check: impl Fn(Dtype, bool, [bool; 2])) {
 fn odd_sizes_and_every_storage_agree_with_f64() {
     each(|dtype, tf32, transposed| {
         for sizes in [[1, 1, 1], [3, 5, 7], [65, 67, 33], [2, 129, 70], [70, 3, 131]] {
-            let plan = Some(Plan { tile: Tile::Small, splits: 1 });
+            let plan = Some(Plan { tile: Tile::Small, splits: 1, copied: false });
             Check { dtype, tf32, plan, transposed, sizes, batch: 2, terms: 1, add: true }.run();
         }
     });
@@ -119,7 +119,7 @@ fn large_tiles_agree_with_f64() {
             if transposed != [true, true] {
                 // More than a tile in every direction; aligned, but not to anything larger.
                 let sizes = [136, if *tile == Tile::Large { 264 } else { 136 }, 168];
-                let plan = Some(Plan { tile: *tile, splits: 1 });
+                let plan = Some(Plan { tile: *tile, splits: 1, copied: false });
                 Check { dtype, tf32, plan, transposed, sizes, batch: 1, terms: 1, add: false }
                     .run();
             }
@@ -128,10 +128,25 @@ fn large_tiles_agree_with_f64() {
 }
 
 #[test]
+fn copies_with_aligned_lines_agree_with_f64() {
+    each(|dtype, tf32, transposed| {
+        let tile = match (transposed, dtype) {
+            ([true, true], _) => Tile::Small,
+            (_, Dtype::F32) => Tile::Medium,
+            _ => Tile::Large,
+        };
+        for (sizes, splits) in [([131, 137, 37], 1), ([9, 130, 67], 2), ([1, 5, 3], 1)] {
+            let plan = Some(Plan { tile, splits, copied: true });
+            Check { dtype, tf32, plan, transposed, sizes, batch: 2, terms: 3, add: true }.run();
+        }
+    });
+}
+
+#[test]
 fn sums_of_products_in_parts_agree_with_f64() {
     each(|dtype, tf32, transposed| {
         for splits in [1, 3, 7] {
-            let plan = Some(Plan { tile: Tile::Small, splits });
+            let plan = Some(Plan { tile: Tile::Small, splits, copied: false });
             for add in [false, true] {
                 let sizes = [17, 24, 40];
                 Check { dtype, tf32, plan, transposed, sizes, batch: 2, terms: 3, add }.run();

@@ -67,8 +67,8 @@ impl Op for Linear {
 }
 
 /// All combinations of bias and activation at odd sizes, more rows than a block, few rows with many columns, sums over
-/// one element and over many, several kernel tiles in each direction, the shapes of a transformer, and large W with few
-/// rows and with many.
+/// one element and over many, several kernel tiles in each direction, the shapes of a transformer, large W with few
+/// rows and with many, and a vocabulary whose odd rows a GPU copies.
 pub fn cases() -> Vec<Case> {
     use Activation::{Gelu, GeluTanh, Identity, LeakyRelu, Relu, Sigmoid, Silu, Tanh};
     let case = |bias, activation, rows: &[usize], n: usize, k: usize| {
@@ -101,5 +101,6 @@ pub fn cases() -> Vec<Case> {
         case(true, Identity, &[64, 128], 256, 1024),
         case(true, Gelu, &[37], 800, 1400),
         case(true, Identity, &[5, 120], 410, 1300),
+        case(true, Identity, &[66], 1003, 72),
     ]
 }

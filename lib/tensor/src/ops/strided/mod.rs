@@ -56,6 +56,11 @@ impl View {
         Self { start: 0, strides }
     }
 
+    /// Elements with these strides, from the first of a tensor.
+    pub(crate) fn strided(strides: &[usize]) -> Self {
+        Self { start: 0, strides: strides.into() }
+    }
+
     /// A tensor of `shape` broadcast to an index space of `sizes` by NumPy's rules.
     pub(crate) fn broadcast(shape: &[usize], sizes: &[usize]) -> Self {
         let missing = sizes.len() - shape.len();
