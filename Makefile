@@ -6,7 +6,7 @@ PYTHON = python3
 # Where cargo puts the release build, which demo and install use.
 BIN := $(abspath $(or $(CARGO_TARGET_DIR),target))/release
 
-.PHONY: demo test torture check lines bench science interop gpu gpu-test gpu-bench man install deps nvrtc
+.PHONY: demo test torture check lines bench science interop gpu gpu-test gpu-bench sass man install deps nvrtc
 
 # A data set, a codec, latents, an operator (stopped once and resumed), a report: demo/.
 demo: deps
@@ -154,6 +154,12 @@ gpu-bench: gpu deps
 	cargo build --release --locked -q -p tasks --example operator_update
 	LARGE="$(LARGE)" SMALL="$(SMALL)" PYTHON="$(PYTHON)" sh tests/peers/gpu_bench.sh "$(BIN)/examples"
 
+# Compiles every kernel for six architectures and writes the table of their machine code again.
+sass: deps
+	LONGHAUL_WRITE_KERNELS=all cargo test --locked -p tensor --features emu --test nvrtc -- \
+	  every_kernel_stays_within_the_table
+	git --no-pager diff --stat -- lib/tensor/tests/nvrtc/kernels.txt
+
 man:
 	cargo build --locked --bins
 	set -e; for p in $(PROGRAMS); do \
@@ -209,13 +215,13 @@ deps: nvrtc
 	  echo "deps: install:$$missing (on Debian, as root: make deps)" >&2; exit 1; \
 	fi
 
-# NVRTC compiles the CUDA kernels, even on machines without a GPU; set LONGHAUL_NVRTC to use another copy. The version
-# is that of lib/tensor/tests/nvrtc/registers.txt. Only the tests of kernels require it and say so if it is missing, so
-# without a network this is only a warning.
-NVRTC = nvidia-cuda-nvrtc==13.5.37
+# NVRTC compiles the CUDA kernels and nvdisasm prints their machine code, even on machines without a GPU; set
+# LONGHAUL_NVRTC to use other copies. The version is that of lib/tensor/tests/nvrtc/kernels.txt. Only the tests of
+# kernels require them and say so if they are missing, so without a network this is only a warning.
+NVRTC = nvidia-cuda-nvrtc==13.5.37 nvidia-cuda-nvdisasm==13.5.37
 NVRTC_FOLDER = .deps/nvrtc
 nvrtc:
-	@test -z "$$LONGHAUL_NVRTC" && test ! -d $(NVRTC_FOLDER) || exit 0; \
+	@test -z "$$LONGHAUL_NVRTC" && test ! -e $(NVRTC_FOLDER)/nvidia/cu13/bin/nvdisasm || exit 0; \
 	if ! $(PYTHON) -m pip --version >/dev/null 2>&1 && [ "$$(id -u)" -eq 0 ] && \
 	  command -v apt-get >/dev/null; then \
 	  apt-get update && DEBIAN_FRONTEND=noninteractive \
@@ -223,6 +229,7 @@ nvrtc:
 	fi; \
 	rm -rf $(NVRTC_FOLDER).new; \
 	$(PYTHON) -m pip install --quiet --no-deps --no-compile --disable-pip-version-check \
-	  --root-user-action=ignore --target $(NVRTC_FOLDER).new "$(NVRTC)"; \
-	test -d $(NVRTC_FOLDER).new/nvidia && mv $(NVRTC_FOLDER).new $(NVRTC_FOLDER) || \
+	  --root-user-action=ignore --target $(NVRTC_FOLDER).new $(NVRTC); \
+	test -d $(NVRTC_FOLDER).new/nvidia && rm -rf $(NVRTC_FOLDER) && \
+	  mv $(NVRTC_FOLDER).new $(NVRTC_FOLDER) || \
 	  echo "deps: no NVRTC: the tests of kernels require $(NVRTC) (pip), or LONGHAUL_NVRTC=FOLDER" >&2

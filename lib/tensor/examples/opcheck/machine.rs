@@ -167,6 +167,6 @@ fn median(mut once: impl FnMut() -> Duration) -> f64 {
 }
 
 /// Rounds to four significant digits.
-fn rounded(x: f64) -> f64 {
+pub fn rounded(x: f64) -> f64 {
     format!("{x:.3e}").parse().unwrap_or(x)
 }

@@ -9,14 +9,19 @@
 //! the gradients of the inputs. Operations of a backward pass are those of one forward pass for each differentiated
 //! operand of a product (two at most): recomputation does not count as work. An update has one pass, reported in the
 //! columns of the forward pass.
+//!
+//! With `--model`, rows of ops also have the time that a model of a GPU computes (`model.rs`), which is not a measurement;
+//! on the emulator they have nothing else.
 
 mod large;
 mod machine;
+mod model;
 
 use std::process::ExitCode;
 
 use clap::Parser;
-use machine::{Machine, bytes};
+use machine::{Machine, bytes, rounded};
+use model::{GPUS, Model};
 use serde_json::{Map, Value, json};
 use tensor::check::{backward, draw, forward, inputs};
 use tensor::op::{Case, Draw};
@@ -29,7 +34,7 @@ use tensor::updates::{
 use tensor::{Device, DeviceChoice, Dtype, Tensor, kernel, ops, parallel};
 use unix::cli::Output;
 use unix::out::Out;
-use unix::{Exit, Result};
+use unix::{Error, Exit, Result};
 
 /// Time every case of every op, and the updates, against this machine's rates
 #[derive(Parser)]
@@ -48,6 +53,9 @@ struct Args {
     /// Sizes at which GPUs are compared, in place of those that tests run
     #[arg(long)]
     large: bool,
+    /// Model the time of ops on this GPU, from the machine code of the kernels: a100, h100. On the emulator nothing runs
+    #[arg(long, value_name = "GPU", value_parser = GPUS.each_ref().map(|gpu| gpu.name))]
+    model: Option<String>,
     /// Only cases with fewer elements and operations than this
     #[arg(long, value_name = "N", default_value_t = usize::MAX)]
     below: usize,
@@ -74,6 +82,30 @@ fn body(args: Args) -> Result<Exit> {
         _ => Dtype::F32,
     };
     kernel::set_tf32(args.element == "tf32");
+    let gpu = args.model.and_then(|name| GPUS.iter().find(|gpu| gpu.name == name));
+    let model = gpu.map(Model::new);
+    if model.is_some() && device == Device::Cpu {
+        return Err(Error::usage(
+            "--model needs --device emu or cuda: kernels do not run on the CPU",
+        ));
+    }
+    let cases = if args.large { large::cases() } else { tested() };
+    let cases = cases.into_iter().filter(|(_, case)| {
+        let elements: usize =
+            case.inputs.iter().map(|(shape, _)| shape.iter().product::<usize>()).sum();
+        let runs = device == Device::Cpu || case.op.dtypes().contains(&element);
+        let named = case.op.name().contains(&args.filter);
+        named && runs && elements.max(case.operations) < args.below
+    });
+    if let Some(model) = model.as_ref().filter(|_| device == Device::Emu) {
+        for (options, case) in cases {
+            let mut row = head(options, &case);
+            row.extend(modelled(&case, model, device, element));
+            out.row(&row)?;
+        }
+        out.finish()?;
+        return Ok(Exit::Done);
+    }
     let machine = Machine::measure(device, element)?;
     let (threads, copy, product) = (parallel::threads(), machine.copy, machine.product);
     let place = match device {
@@ -84,15 +116,10 @@ fn body(args: Args) -> Result<Exit> {
         &json!({"device": place, "copy_gb_s": copy / 1e9, "product_gflop_s": product / 1e9}),
         format!("{place}: copy {copy:.3e} bytes/s, product {product:.3e} operations/s"),
     )?;
-    let cases = if args.large { large::cases() } else { tested() };
     for (options, case) in cases {
-        let elements: usize =
-            case.inputs.iter().map(|(shape, _)| shape.iter().product::<usize>()).sum();
-        let runs = device == Device::Cpu || case.op.dtypes().contains(&element);
-        let named = case.op.name().contains(&args.filter);
-        if named && runs && elements.max(case.operations) < args.below {
-            out.row(&op_row(options, &case, &machine)?)?;
-        }
+        let mut row = op_row(options, &case, &machine)?;
+        row.extend(model.iter().flat_map(|model| modelled(&case, model, device, element)));
+        out.row(&row)?;
     }
     for update in UPDATES.iter().filter(|update| update.name.contains(&args.filter)) {
         if machine.update_elements() < args.below {
@@ -110,6 +137,37 @@ type Options = Map<String, Value>;
 fn tested() -> Vec<(Options, Case)> {
     let numbered = |(i, case)| ([("case".to_string(), json!(i))].into_iter().collect(), case);
     ops::ALL.iter().flat_map(|(_, cases)| cases().into_iter().enumerate().map(numbered)).collect()
+}
+
+/// The fields that name a case.
+fn head(options: Options, case: &Case) -> Map<String, Value> {
+    let shapes = case
+        .inputs
+        .iter()
+        .map(|(shape, _)| shape.iter().map(usize::to_string).collect::<Vec<_>>().join("x"));
+    let mut row = Map::new();
+    row.insert("name".into(), case.op.name().into());
+    row.extend(options);
+    row.insert("inputs".into(), shapes.collect::<Vec<_>>().join(" ").into());
+    row
+}
+
+/// Modelled times of a case.
+fn modelled(case: &Case, model: &Model, device: Device, dtype: Dtype) -> Map<String, Value> {
+    let zeros = |(i, (shape, _)): (usize, &(Vec<usize>, Draw))| {
+        Tensor::zeros_on(device, shape, case.op.input_dtype(i, dtype))
+    };
+    let x: Vec<Tensor> = case.inputs.iter().enumerate().map(zeros).collect();
+    let ((out, saved), first) = kernel::trace(|| forward(case, &x));
+    let given = Tensor::zeros_on(device, out.shape(), out.dtype());
+    let ((), second) = kernel::trace(|| drop(backward(case, &x, &saved, given)));
+    let mut fields = Map::new();
+    for (pass, launches) in [("forward", &first), ("backward", &second)] {
+        let (seconds, limit) = model.time(launches);
+        fields.insert(format!("{pass}_modelled_us"), rounded(seconds * 1e6).into());
+        fields.insert(format!("{pass}_limit"), limit.name().into());
+    }
+    fields
 }
 
 fn op_row(options: Options, case: &Case, machine: &Machine) -> Result<Map<String, Value>> {
@@ -135,14 +193,7 @@ fn op_row(options: Options, case: &Case, machine: &Machine) -> Result<Map<String
         bytes(x.iter().enumerate().filter(|(i, _)| is_differentiated(*i)).map(|(_, x)| x));
     let operations = case.operations as f64;
     let operands = if (0..x.len()).all(is_differentiated) { 2.0 } else { 1.0 };
-    let shapes = case
-        .inputs
-        .iter()
-        .map(|(shape, _)| shape.iter().map(usize::to_string).collect::<Vec<_>>().join("x"));
-    let mut row = Map::new();
-    row.insert("name".into(), case.op.name().into());
-    row.extend(options);
-    row.insert("inputs".into(), shapes.collect::<Vec<_>>().join(" ").into());
+    let mut row = head(options, case);
     row.extend(machine.fields("forward", forward_time, read + written, operations));
     let moved = 2.0 * (read + written) + gradients;
     row.extend(machine.fields("both", both, moved, (1.0 + operands) * operations));

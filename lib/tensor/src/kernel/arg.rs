@@ -9,6 +9,8 @@ use std::marker::PhantomData;
 pub struct Arg<'a> {
     value: Value,
     device: Option<Device>,
+    /// Size of the tensor.
+    bytes: usize,
     tensor: PhantomData<&'a Tensor>,
 }
 
@@ -68,6 +70,11 @@ impl Arg<'_> {
         self.device
     }
 
+    /// Size of the tensor in bytes; 0 for a number.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     pub(crate) fn value(&self) -> Value {
         self.value
     }
@@ -76,7 +83,7 @@ impl Arg<'_> {
 impl<'a> From<&'a Tensor> for Arg<'a> {
     fn from(tensor: &'a Tensor) -> Self {
         let value = Value::Pointer(tensor.address());
-        Arg { value, device: Some(tensor.device()), tensor: PhantomData }
+        Arg { value, device: Some(tensor.device()), bytes: tensor.bytes(), tensor: PhantomData }
     }
 }
 
@@ -84,7 +91,7 @@ impl<'a> From<&'a mut Tensor> for Arg<'a> {
     /// Shared memory is copied first, because the kernel writes to it.
     fn from(tensor: &'a mut Tensor) -> Self {
         let value = Value::Pointer(tensor.address_mut());
-        Arg { value, device: Some(tensor.device()), tensor: PhantomData }
+        Arg { value, device: Some(tensor.device()), bytes: tensor.bytes(), tensor: PhantomData }
     }
 }
 
@@ -94,7 +101,7 @@ where
 {
     /// `None` is passed as null.
     fn from(tensor: Option<T>) -> Self {
-        let null = Arg { value: Value::Pointer(0), device: None, tensor: PhantomData };
+        let null = Arg { value: Value::Pointer(0), device: None, bytes: 0, tensor: PhantomData };
         tensor.map_or(null, Arg::from)
     }
 }
@@ -103,7 +110,7 @@ macro_rules! number {
     ($($type:ty => $variant:ident),*) => {$(
         impl From<$type> for Arg<'_> {
             fn from(x: $type) -> Self {
-                Arg { value: Value::$variant(x), device: None, tensor: PhantomData }
+                Arg { value: Value::$variant(x), device: None, bytes: 0, tensor: PhantomData }
             }
         }
     )*};
@@ -123,7 +130,9 @@ impl From<usize> for Arg<'_> {
     fn from(x: usize) -> Self {
         match i32::try_from(x) {
             Ok(size) => Arg::from(size),
-            Err(_) => Arg { value: Value::TooLarge(x), device: None, tensor: PhantomData },
+            Err(_) => {
+                Arg { value: Value::TooLarge(x), device: None, bytes: 0, tensor: PhantomData }
+            }
         }
     }
 }

@@ -13,6 +13,7 @@ pub mod cache;
 pub mod compile;
 mod constants;
 pub mod cuda;
+pub(crate) mod divisor;
 pub mod emu;
 pub(crate) mod flat;
 mod graph;
@@ -23,6 +24,7 @@ pub(crate) mod reduce_rows;
 pub(crate) mod rows;
 mod state;
 pub(crate) mod table;
+mod trace;
 pub(crate) mod units;
 
 pub use arg::Arg;
@@ -34,6 +36,7 @@ pub use pending_read::{PendingRead, read_async};
 pub use product::set_tf32;
 pub(crate) use state::run;
 pub use state::{fail, finish, waits};
+pub use trace::{Launched, trace};
 
 use crate::device::Device;
 use crate::dtype::Dtype;
@@ -129,6 +132,9 @@ pub struct Grid {
     pub threads: [u32; 3],
     /// Bytes of dynamic shared memory per block.
     pub shared: u32,
+    /// Floating-point operations of the products in a block, including those with padding; 0 if there are none. Only
+    /// for models of time.
+    pub operations: u64,
 }
 
 impl Grid {
@@ -139,12 +145,18 @@ impl Grid {
 
     /// A grid of blocks along x, y and z (at most 65535 along y and z).
     pub fn over(blocks: [usize; 3], threads: usize) -> Self {
-        Self { blocks: blocks.map(size), threads: [size(threads), 1, 1], shared: 0 }
+        Self { blocks: blocks.map(size), threads: [size(threads), 1, 1], shared: 0, operations: 0 }
     }
 
     /// With dynamic shared memory.
     pub fn shared(mut self, bytes: usize) -> Self {
         self.shared = size(bytes);
+        self
+    }
+
+    /// With products of this many operations in a block.
+    pub fn operations(mut self, operations: usize) -> Self {
+        self.operations = operations as u64;
         self
     }
 }
@@ -189,6 +201,9 @@ impl Source {
             return;
         }
         assert!(device != Device::Cpu, "{kernel} cannot run on the host");
+        if trace::record(self, element, kernel, grid, args) {
+            return;
+        }
         let values: Vec<Value> = args.iter().map(Arg::value).collect();
         state::run(device, || match too_large(grid, &values) {
             None => backend::launch(device, self, element, kernel, grid, &values),

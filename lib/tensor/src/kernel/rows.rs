@@ -12,8 +12,10 @@ const MOST_THREADS: usize = 512;
 /// Maximum columns per thread: of one or two rows, or of two rows with their sums.
 const FORWARD_COLUMNS: usize = 16;
 const BACKWARD_COLUMNS: usize = 8;
-/// Minimum number of rows over which a warp or block sums the gradients of the weights.
-const ROWS_PER_TEAM: usize = 4;
+/// Minimum number of rows over which a warp, or a block, sums the gradients of the weights: its partial sums take as
+/// much memory as two rows, in f32.
+const ROWS_PER_WARP: usize = 4;
+const ROWS_PER_BLOCK: usize = 16;
 /// Maximum number of threads of a backward pass: 2048 for each of 128 multiprocessors.
 const BACKWARD_THREADS: usize = 2048 * 128;
 
@@ -40,8 +42,8 @@ pub(crate) fn forward_grid(rows: usize, width: usize) -> (usize, Grid) {
 /// is split into: each part is a block, whose teams have several rows each to sum over.
 pub(crate) fn backward_grid(groups: usize, rows: usize, width: usize) -> (usize, Grid, usize) {
     let (kind, threads) = team(width, BACKWARD_COLUMNS);
-    let teams = if kind == 0 { threads / 32 } else { 1 };
+    let each = if kind == 0 { threads / 32 * ROWS_PER_WARP } else { ROWS_PER_BLOCK };
     let most = BACKWARD_THREADS / threads / groups.max(1);
-    let parts = rows.div_ceil(teams * ROWS_PER_TEAM).clamp(1, most.max(1));
+    let parts = rows.div_ceil(each).clamp(1, most.max(1));
     (kind, Grid::new(groups * parts, threads), parts)
 }

@@ -14,12 +14,11 @@ pub(crate) fn grid(element: Dtype, rows: usize, width: usize) -> Grid {
     Grid::new((rows * width / elements).div_ceil(THREADS), THREADS)
 }
 
-/// How many chunks to split a sum over `n` rows of `width` columns into, and the rows per chunk (at least 16). Depends
-/// on the sizes only; enough chunks to occupy a GPU.
-pub(crate) fn chunks(n: usize, width: usize) -> (usize, usize) {
+/// How many of `n` rows of `width` columns are summed at a time (at least 16). Depends on the sizes only; few enough to
+/// occupy a GPU.
+pub(crate) fn chunk(n: usize, width: usize) -> usize {
     /// Approximate number of partial sums, small enough that writing and rereading them is cheap.
     const PARTIALS: usize = 1 << 20;
     let most = (PARTIALS / width.max(1)).clamp(16, 1024);
-    let rows = n.div_ceil(most).max(16);
-    (n.div_ceil(rows), rows)
+    n.div_ceil(most).max(16)
 }

@@ -1,142 +1,17 @@
-//! Every kernel, compiled by NVRTC to machine code for three generations of GPUs, on a machine without one; its
-//! resource usage is compared with the table `registers.txt`.
-//!
-//! The table belongs to the version of NVRTC in its first line. With another version, registers may differ, and only
-//! spills that are not in the table are errors. After a change to a kernel, `LONGHAUL_WRITE_REGISTERS=1 cargo test -p
-//! tensor --test nvrtc` rewrites the table: review the difference before committing it.
+//! What NVRTC makes of the kernels, on a machine without a GPU.
 
 mod cache;
+mod sass;
+mod table;
 
-use rayon::prelude::*;
-use std::collections::BTreeMap;
-use std::fs;
 use tensor::Dtype;
-use tensor::kernel::compile::{Resources, compile, parameters, release, version};
-use tensor::kernel::{ALL_DTYPES, SOURCES, Source, cache as kernels};
+use tensor::kernel::compile::{compile, parameters, release, version};
+use tensor::kernel::{ALL_DTYPES, SOURCES, Source};
 use test_support::require;
-
-const TABLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/nvrtc/registers.txt");
-const ARCHITECTURES: [&str; 3] = ["sm_80", "sm_90a", "sm_100"];
 
 /// Whether NVRTC is available.
 fn has_nvrtc() -> bool {
     require(version().is_ok(), "NVRTC")
-}
-
-/// By kernel, dtype and architecture: registers, stack, spill stores, spill loads, shared memory.
-type Table = BTreeMap<String, [u32; 5]>;
-
-fn head(version: &str) -> String {
-    format!(
-        "# NVRTC {version}; kernel, element, architecture: registers, bytes of stack, spill stores, spill loads, shared memory"
-    )
-}
-
-fn row(kernel: &Resources) -> [u32; 5] {
-    [kernel.registers, kernel.stack, kernel.spill_stores, kernel.spill_loads, kernel.shared]
-}
-
-fn write(version: &str, table: &Table) -> String {
-    let row = |(name, row): (&String, &[u32; 5])| {
-        let row = row.map(|n| n.to_string()).join(" ");
-        format!("{name}: {row}\n")
-    };
-    format!("{}\n{}", head(version), table.iter().map(row).collect::<String>())
-}
-
-fn read(text: &str) -> Table {
-    let lines = text.lines().filter(|line| !line.starts_with('#'));
-    let rows = lines.map(|line| {
-        let (name, row) = line.split_once(": ").unwrap_or_else(|| panic!("registers.txt: {line}"));
-        let row: Vec<u32> = row.split(' ').map(|n| n.parse().unwrap()).collect();
-        (name.to_string(), row.try_into().unwrap())
-    });
-    rows.collect()
-}
-
-/// Violations of `table` in `now`, compiled by the version of the table or by another one.
-fn faults(table: &Table, now: &Table, same_version: bool) -> Vec<String> {
-    let mut faults = Vec::new();
-    for (name, row) in now {
-        match table.get(name) {
-            None => faults.push(format!("{name}: not in the table")),
-            Some(known) if row[2] > known[2] || row[3] > known[3] => {
-                faults.push(format!("{name}: new spills, {row:?} instead of {known:?}"));
-            }
-            Some(known) if same_version && row != known => {
-                faults.push(format!("{name}: {row:?} instead of {known:?}"));
-            }
-            Some(_) => {}
-        }
-    }
-    let gone = table.keys().filter(|name| !now.contains_key(*name));
-    faults.extend(gone.map(|name| format!("{name}: in the table only")));
-    faults
-}
-
-#[test]
-fn every_kernel_stays_within_the_register_table() {
-    if !has_nvrtc() {
-        return;
-    }
-    let version = version().unwrap();
-    let architectures = ARCHITECTURES.map(String::from);
-    let units = kernels::units(&architectures);
-    let compiled = units.par_iter().map(|(source, element, architecture)| {
-        let compiled = compile(source, *element, architecture).map_err(|why| why.to_string())?;
-        let what = format!("{}.cu, {element}, {architecture}", source.name);
-        if let Some(warning) = compiled.warnings.first() {
-            return Err(format!("{what}: {warning}"));
-        }
-        let foreign = |kernel: &&Resources| !kernel.name.starts_with(source.name);
-        if let Some(kernel) = compiled.kernels.iter().find(foreign) {
-            return Err(format!("{what}: {} does not begin with the source's name", kernel.name));
-        }
-        // The declarations that arguments are checked against before a launch.
-        let declared = |kernel: &&Resources| parameters(&compiled.cubin, &kernel.name).is_none();
-        if let Some(kernel) = compiled.kernels.iter().find(declared) {
-            return Err(format!("{what}: no parameters of {} in the machine code", kernel.name));
-        }
-        let name = |kernel: &Resources| format!("{} {element} {architecture}", kernel.name);
-        Ok(compiled.kernels.iter().map(|k| (name(k), row(k))).collect::<Vec<_>>())
-    });
-    let (mut now, mut wrong) = (Table::new(), Vec::new());
-    for unit in compiled.collect::<Vec<Result<Vec<_>, String>>>() {
-        match unit {
-            Ok(rows) => now.extend(rows),
-            Err(why) => wrong.push(why),
-        }
-    }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    if std::env::var_os("LONGHAUL_WRITE_REGISTERS").is_some() {
-        return fs::write(TABLE, write(&version, &now)).unwrap();
-    }
-    let text = fs::read_to_string(TABLE).unwrap();
-    let faults = faults(&read(&text), &now, text.starts_with(&head(&version)));
-    assert!(
-        faults.is_empty(),
-        "{}\nLONGHAUL_WRITE_REGISTERS=1 cargo test -p tensor --test nvrtc writes the table again",
-        faults.join("\n")
-    );
-}
-
-#[test]
-fn the_table_detects_every_difference() {
-    let table = |rows: &[(&str, [u32; 5])]| -> Table {
-        rows.iter().map(|(name, row)| (name.to_string(), *row)).collect()
-    };
-    let known = table(&[("a f32 sm_80", [32, 0, 0, 0, 64]), ("b f32 sm_80", [64, 8, 4, 4, 0])]);
-    assert_eq!(read(&write("13.5", &known)), known);
-    assert!(faults(&known, &known, true).is_empty());
-    let mut now = known.clone();
-    now.insert("a f32 sm_80".into(), [40, 0, 0, 0, 64]);
-    assert_eq!(faults(&known, &now, true).len(), 1);
-    assert_eq!(faults(&known, &now, false).len(), 0);
-    now.insert("a f32 sm_80".into(), [32, 4, 4, 0, 64]);
-    assert_eq!(faults(&known, &now, false).len(), 1);
-    now.remove("a f32 sm_80");
-    now.insert("c f32 sm_80".into(), [1, 0, 0, 0, 0]);
-    assert_eq!(faults(&known, &now, false).len(), 2);
 }
 
 /// Indexes an array dynamically, so that it must live on the stack.
@@ -213,7 +88,7 @@ fn the_headers_compile_for_each_element_type() {
         text: include_str!("../device/emulator/kernels/primitives.cu"),
         dtypes: ALL_DTYPES,
     };
-    for architecture in ARCHITECTURES {
+    for architecture in ["sm_80", "sm_90a", "sm_100"] {
         for element in source.dtypes {
             let compiled = compile(&source, *element, architecture).unwrap();
             assert!(compiled.kernels.len() > 5, "{:?}", compiled.kernels);

@@ -96,8 +96,8 @@ pub fn cubin_in(
     Ok((Cubin { bytes, compiled: true }, written))
 }
 
-/// The name of a cache file without the version of NVRTC.
-fn stem(source: &Source, element: Dtype, architecture: &str) -> String {
+/// The name of a cache file without the version of NVRTC: two are equal if the same is compiled.
+pub fn stem(source: &Source, element: Dtype, architecture: &str) -> String {
     let mut hasher = blake3::Hasher::new();
     let options = compile::options(element, architecture);
     let headers = HEADERS.iter().flat_map(|(name, text)| [*name, *text]);

@@ -5,7 +5,7 @@ mod report;
 mod signature;
 
 pub use report::Resources;
-pub use signature::parameters;
+pub use signature::{most_threads, parameters};
 
 use super::Source;
 use crate::dtype::Dtype;
@@ -24,6 +24,7 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("attention_half.cuh", include_str!("../include/attention_half.cuh")),
     ("conv.cuh", include_str!("../include/conv.cuh")),
     ("decision.cuh", include_str!("../include/decision.cuh")),
+    ("divide.cuh", include_str!("../include/divide.cuh")),
     ("dropout.cuh", include_str!("../include/dropout.cuh")),
     ("element.cuh", include_str!("../include/element.cuh")),
     ("flat.cuh", include_str!("../include/flat.cuh")),

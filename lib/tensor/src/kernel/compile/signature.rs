@@ -1,31 +1,48 @@
-//! The parameters of a kernel as declared in its machine code: attribute `EIATTR_KPARAM_INFO` of section
-//! `.nv.info.KERNEL` of a cubin, which is an ELF file (`cuobjdump -elf` prints the same); or the `.param` list of an
-//! `.entry` in PTX.
+//! What machine code declares about a kernel: attributes in section `.nv.info.KERNEL` of a cubin, which is an ELF file
+//! (`cuobjdump -elf` prints the same); or the `.param` list of an `.entry` in PTX.
 
 /// `EIFMT_SVAL`: an attribute with a length prefix.
 const SIZED: u8 = 4;
 /// `EIATTR_KPARAM_INFO`: u32 index, u16 ordinal, u16 offset, u32 with the size in its upper 14 bits.
 const PARAMETER: u8 = 0x17;
+/// `EIATTR_MAX_THREADS`: u32 sizes of a block along its three axes.
+const MOST_THREADS: u8 = 0x05;
 
 /// Size of each parameter of a kernel in bytes, in order; `None` if the machine code or PTX does not declare them.
 pub fn parameters(code: &[u8], kernel: &str) -> Option<Vec<usize>> {
     if !code.starts_with(b"\x7fELF") {
         return parameters_of_ptx(std::str::from_utf8(code).ok()?, kernel);
     }
+    let found =
+        attributes(code, kernel)?.into_iter().filter(|(attribute, _)| *attribute == PARAMETER);
+    let found = found.map(|(_, value)| Some((number(value, 4, 2)?, number(value, 8, 4)? >> 18)));
+    let mut found = found.collect::<Option<Vec<_>>>()?;
+    found.sort_unstable();
+    let in_order = found.iter().enumerate().all(|(i, (ordinal, _))| i == *ordinal);
+    in_order.then(|| found.into_iter().map(|(_, size)| size).collect())
+}
+
+/// The maximum number of threads per block of a kernel in machine code; `None` if it declares none.
+pub fn most_threads(code: &[u8], kernel: &str) -> Option<usize> {
+    let attributes = attributes(code, kernel)?;
+    let sizes = attributes.iter().find(|(attribute, _)| *attribute == MOST_THREADS)?.1;
+    Some(number(sizes, 0, 4)? * number(sizes, 4, 4)? * number(sizes, 8, 4)?)
+}
+
+/// The attributes with a length prefix.
+fn attributes<'a>(code: &'a [u8], kernel: &str) -> Option<Vec<(u8, &'a [u8])>> {
     let mut rest = section(code, &format!(".nv.info.{kernel}"))?;
     let mut found = Vec::new();
     while let [format, attribute, low, high, after @ ..] = rest {
         let bytes = usize::from(u16::from_le_bytes([*low, *high]));
         // The other formats have their value in place of the length.
         let (value, next) = after.split_at_checked(if *format == SIZED { bytes } else { 0 })?;
-        if (*format, *attribute) == (SIZED, PARAMETER) {
-            found.push((number(value, 4, 2)?, number(value, 8, 4)? >> 18));
+        if *format == SIZED {
+            found.push((*attribute, value));
         }
         rest = next;
     }
-    found.sort_unstable();
-    let in_order = found.iter().enumerate().all(|(i, (ordinal, _))| i == *ordinal);
-    in_order.then(|| found.into_iter().map(|(_, size)| size).collect())
+    Some(found)
 }
 
 /// PTX ISA, "Kernel Function Parameters": `.param .u64 NAME`, or `.param .align 8 .b8 NAME[16]`.

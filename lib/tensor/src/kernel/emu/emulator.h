@@ -86,6 +86,11 @@ EmulatorWords emulator_mma(int kind, EmulatorWords a, EmulatorPair b, EmulatorWo
 
 // ---- barriers, shuffles, votes
 
+// The upper half of a product.
+static inline unsigned __umulhi(unsigned a, unsigned b) {
+    return static_cast<unsigned>(static_cast<unsigned long long>(a) * b >> 32);
+}
+
 static inline void __syncthreads(EMULATOR_PLACE) {
     emulator_sync_threads(EMULATOR_HERE);
 }

@@ -152,6 +152,17 @@ DEVICE int key_row(InOrder, int position) {
     return position;
 }
 
+// Positions before this one are those of adjacent rows of the first sequence.
+template <class T>
+DEVICE int adjacent(const Keys& keys, const Rows<T>&) {
+    return keys.first_seen;
+}
+
+template <class T>
+DEVICE int adjacent(InOrder, const Rows<T>& rows) {
+    return rows.split;
+}
+
 // How many keys a query sees.
 DEVICE int visible(const Call& c, const Keys& keys, int query) {
     return c.causal ? max(0, min(keys.seen, query + 1 + c.keys - c.queries)) : keys.seen;

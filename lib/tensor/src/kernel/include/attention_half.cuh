@@ -23,8 +23,8 @@ DEVICE int tile_at(int row, int chunk) {
 }
 
 // Starts to copy rows of an operand, from position `start`; positions from `end` and columns from `dim` are filled with
-// zeros.
-template <int D, int ROWS, int WARPS, class Order>
+// zeros. With OFTEN, adjacent rows have code of their own, without the order of positions.
+template <int D, int ROWS, int WARPS, bool OFTEN, class Order>
 DEVICE void load_tile(element* tile, const Call& c, const Rows<const element>& rows,
                       const Order& order, int start, int end) {
     constexpr int CHUNKS = D / 8;
@@ -33,6 +33,17 @@ DEVICE void load_tile(element* tile, const Call& c, const Rows<const element>& r
     const int first = static_cast<int>(threadIdx.x) / CHUNKS;
     const int chunk = static_cast<int>(threadIdx.x) % CHUNKS;
     const int columns = c.dim - chunk * 8;
+    if (OFTEN && c.aligned && start + ROWS <= min(adjacent(order, rows), end)) {
+        const element* from = row_at(rows, start + first) + chunk * 8;
+        const int bytes = columns > 0 ? 16 : 0;
+#pragma unroll
+        for (int i = 0; i < ROWS; i += STEP) {
+            // The address of a chunk that is not read may be invalid.
+            copy_async_16(tile + tile_at<D>(first + i, chunk), from, bytes);
+            from += static_cast<long long>(STEP) * rows.stride;
+        }
+        return;
+    }
     if (c.aligned) {
 #pragma unroll
         for (int i = 0; i < ROWS; i += STEP) {

@@ -82,43 +82,43 @@ DEVICE void add_bias(Vector<float, 4>& values, const element* bias, int column, 
 template <class S, bool UNALIGNED>
 DEVICE void forward(const element* x, const element* w, const element* bias, element* out,
                     const Geometry& g, int add) {
-    const int inner = taps(g) * g.channels;
-    const int cells = g.batch * planes(g).to * g.rows.to * g.columns.to;
+    const int inner = taps(g) * g.channels.by;
+    const int cells = g.batch * planes(g).to.by * g.rows.to.by * g.columns.to.by;
     const Seen seen{x, g, cells, inner};
-    const Matrix filters{w, g.filters, inner, 0, 0};
-    const int row = first_row<S>(g.filters), column = first_column<S>(g.filters);
+    const Matrix filters{w, g.filters.by, inner, 0, {}};
+    const int row = first_row<S>(g.filters.by), column = first_column<S>(g.filters.by);
     multiply<S, UNALIGNED>(seen, filters, row, column, 0, inner, [&](int i, int j, auto values) {
-        add_bias(values, bias, j, g.filters);
-        write_row(out, cells, g.filters, i, j, values, add);
+        add_bias(values, bias, j, g.filters.by);
+        write_row(out, cells, g.filters.by, i, j, values, add);
     });
 }
 
 template <class S, bool UNALIGNED>
 DEVICE void input(const element* dy, const element* w, const element* bias, element* dx,
                   const Geometry& g, int add) {
-    const int inner = taps(g) * g.filters;
-    const int cells = g.batch * planes(g).from * g.rows.from * g.columns.from;
+    const int inner = taps(g) * g.filters.by;
+    const int cells = g.batch * planes(g).from.by * g.rows.from.by * g.columns.from.by;
     const Readers readers{dy, g, cells, inner};
-    const Matrix filters{w, inner, g.channels, taps(g), g.filters};
-    const int row = first_row<S>(g.channels), column = first_column<S>(g.channels);
+    const Matrix filters{w, inner, g.channels.by, taps(g), g.filters};
+    const int row = first_row<S>(g.channels.by), column = first_column<S>(g.channels.by);
     multiply<S, UNALIGNED>(readers, filters, row, column, 0, inner, [&](int i, int j, auto values) {
-        add_bias(values, bias, j, g.channels);
-        write_row(dx, cells, g.channels, i, j, values, add);
+        add_bias(values, bias, j, g.channels.by);
+        write_row(dx, cells, g.channels.by, i, j, values, add);
     });
 }
 
 template <class S, bool UNALIGNED>
 DEVICE void filter(const element* x, const element* dy, float* partials, const Geometry& g,
                    int chunk_cells) {
-    const int width = taps(g) * g.channels;
+    const int width = taps(g) * g.channels.by;
     const int begin = blockIdx.y * chunk_cells;
-    const int end = min(begin + chunk_cells, g.batch * planes(g).to * g.rows.to * g.columns.to);
-    const Matrix gradient{dy, end, g.filters, 0, 0};
+    const int end = min(begin + chunk_cells, g.batch * planes(g).to.by * g.rows.to.by * g.columns.to.by);
+    const Matrix gradient{dy, end, g.filters.by, 0, {}};
     const Seen seen{x, g, end, width};
-    float* out = partials + static_cast<long long>(blockIdx.y) * g.filters * width;
+    float* out = partials + static_cast<long long>(blockIdx.y) * g.filters.by * width;
     const int row = first_row<S>(width), column = first_column<S>(width);
     multiply<S, UNALIGNED>(gradient, seen, row, column, begin, end, [&](int i, int j, auto values) {
-        write_row(out, g.filters, width, i, j, values, 0);
+        write_row(out, g.filters.by, width, i, j, values, 0);
     });
 }
 
@@ -126,26 +126,26 @@ DEVICE void filter(const element* x, const element* dy, float* partials, const G
 #define FORWARD(name, Tile, threads, blocks, unaligned)                                          \
     KERNEL(name, threads, blocks)(const element* __restrict__ x, const element* __restrict__ w,  \
                                   const element* __restrict__ bias, element* __restrict__ out,   \
-                                  GEOMETRY, int add) {                                           \
+                                  GEOMETRY_PARAMETERS, int add) {                                           \
         using S = Tile<false, true>;                                                             \
-        forward<S, unaligned>(x, w, bias, out, GEOMETRY_ARGUMENTS, add);                         \
+        forward<S, unaligned>(x, w, bias, out, GEOMETRY, add);                         \
     }
 
 // dx [input cells, channels] (+)= the gradient, given dy, plus `bias` unless null.
 #define INPUT(name, Tile, threads, blocks, unaligned)                                            \
     KERNEL(name, threads, blocks)(const element* __restrict__ dy, const element* __restrict__ w, \
                                   const element* __restrict__ bias, element* __restrict__ dx,    \
-                                  GEOMETRY, int add) {                                           \
+                                  GEOMETRY_PARAMETERS, int add) {                                           \
         using S = Tile<false, false>;                                                            \
-        input<S, unaligned>(dy, w, bias, dx, GEOMETRY_ARGUMENTS, add);                           \
+        input<S, unaligned>(dy, w, bias, dx, GEOMETRY, add);                           \
     }
 
 // partials [chunks, filters, taps, channels]: the gradient of w over each chunk of output cells.
 #define FILTER(name, Tile, threads, blocks, unaligned)                                           \
     KERNEL(name, threads, blocks)(const element* __restrict__ x, const element* __restrict__ dy, \
-                                  float* __restrict__ partials, GEOMETRY, int chunk_cells) {     \
+                                  float* __restrict__ partials, GEOMETRY_PARAMETERS, int chunk_cells) {     \
         using S = Tile<true, false>;                                                             \
-        filter<S, unaligned>(x, dy, partials, GEOMETRY_ARGUMENTS, chunk_cells);                  \
+        filter<S, unaligned>(x, dy, partials, GEOMETRY, chunk_cells);                  \
     }
 
 FORWARD(NAME(forward_small), Small, 128, 4, false)

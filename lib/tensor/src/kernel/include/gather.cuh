@@ -2,15 +2,18 @@
 // never stored in global memory.
 #pragma once
 
+#include "divide.cuh"
 #include "tile.cuh"
 
 // One axis of the grid (conv/geometry.rs).
 struct Axis {
-    int from, to, taps, stride, dilation, margin;
+    Divisor from, to, taps, stride;
+    int dilation, margin;
 };
 
 struct Geometry {
-    int batch, channels, filters, periodic;
+    Divisor channels, filters;
+    int batch, periodic;
 #ifdef VOLUME
     Axis depth;
 #endif
@@ -22,36 +25,34 @@ DEVICE Axis planes(const Geometry& g) {
 #ifdef VOLUME
     return g.depth;
 #else
-    return {1, 1, 1, 1, 1, 0};
+    return {ONE, ONE, ONE, ONE, 1, 0};
 #endif
 }
 
 DEVICE int taps(const Geometry& g) {
-    return planes(g).taps * g.rows.taps * g.columns.taps;
+    return planes(g).taps.by * g.rows.taps.by * g.columns.taps.by;
 }
 
+#define AXIS_PARAMETERS(axis)                                                                    \
+    DIVISOR_PARAMETERS(axis##_from), DIVISOR_PARAMETERS(axis##_to), DIVISOR_PARAMETERS(axis##_taps), \
+        DIVISOR_PARAMETERS(axis##_stride), int axis##_dilation, int axis##_margin
+#define AXIS(axis)                                                                               \
+    {DIVISOR(axis##_from), DIVISOR(axis##_to), DIVISOR(axis##_taps), DIVISOR(axis##_stride),     \
+     axis##_dilation, axis##_margin}
+
 #ifdef VOLUME
-#define DEPTH_SIZES                                                                              \
-    int depth, int to_depth, int depth_taps, int depth_stride, int depth_dilation,               \
-        int depth_margin,
-#define DEPTH_ARGUMENTS {depth, to_depth, depth_taps, depth_stride, depth_dilation, depth_margin},
+#define DEPTH_PARAMETERS AXIS_PARAMETERS(depth),
+#define DEPTH_AXIS AXIS(depth),
 #else
-#define DEPTH_SIZES
-#define DEPTH_ARGUMENTS
+#define DEPTH_PARAMETERS
+#define DEPTH_AXIS
 #endif
 
+#define GEOMETRY_PARAMETERS                                                                      \
+    DIVISOR_PARAMETERS(channels), DIVISOR_PARAMETERS(filters), int batch, int periodic,          \
+        DEPTH_PARAMETERS AXIS_PARAMETERS(rows), AXIS_PARAMETERS(columns)
 #define GEOMETRY                                                                                 \
-    int batch, int channels, int filters, int periodic, DEPTH_SIZES int rows, int to_rows,       \
-        int row_taps, int row_stride, int row_dilation, int row_margin, int columns,             \
-        int to_columns, int column_taps, int column_stride, int column_dilation, int column_margin
-
-#define GEOMETRY_ARGUMENTS                                                                       \
-    {                                                                                            \
-        batch, channels, filters, periodic,                                                      \
-            DEPTH_ARGUMENTS{rows, to_rows, row_taps, row_stride, row_dilation, row_margin}, {    \
-            columns, to_columns, column_taps, column_stride, column_dilation, column_margin      \
-        }                                                                                        \
-    }
+    { DIVISOR(channels), DIVISOR(filters), batch, periodic, DEPTH_AXIS AXIS(rows), AXIS(columns) }
 
 // A cell of a grid or a tap of a filter, before its address is computed; `slice` is negative if there is none.
 struct Place {
@@ -83,14 +84,10 @@ DEVICE Place nowhere() {
     return place(-1, 0, 0, 0);
 }
 
-DEVICE int wrap(int at, int length) {
-    while (at < 0) {
-        at += length;
-    }
-    while (at >= length) {
-        at -= length;
-    }
-    return at;
+// A cell along a periodic axis; geometry.rs refuses filters that reach further than this.
+DEVICE int wrap(int at, const Divisor& length) {
+    at += 3 * length.by;
+    return at - divide(at, length) * length.by;
 }
 
 // Operands: matrices whose adjacent columns are mostly adjacent in memory. `find_row` and `find_column` precompute what
@@ -111,25 +108,26 @@ DEVICE Place find_row(const Seen& seen, int cell) {
         return nowhere();
     }
     const Axis depth = planes(g);
-    int i = cell / g.columns.to, plane = i / g.rows.to;
-    return place(plane / depth.to, plane % depth.to * depth.stride - depth.margin,
-                 i % g.rows.to * g.rows.stride - g.rows.margin,
-                 cell % g.columns.to * g.columns.stride - g.columns.margin);
+    const int line = divide(cell, g.columns.to), plane = divide(line, g.rows.to);
+    const int sample = divide(plane, depth.to);
+    return place(sample, (plane - sample * depth.to.by) * depth.stride.by - depth.margin,
+                 (line - plane * g.rows.to.by) * g.rows.stride.by - g.rows.margin,
+                 (cell - line * g.columns.to.by) * g.columns.stride.by - g.columns.margin);
 }
 
 // The tap, and which of `slices` channels or filters.
-DEVICE Place find_tap(const Geometry& g, int at, int slices, int columns) {
+DEVICE Place find_tap(const Geometry& g, int at, const Divisor& slices, int columns) {
     if (at >= columns) {
         return nowhere();
     }
-    int tap = at / slices, line = tap / g.columns.taps;
+    const int tap = divide(at, slices), line = divide(tap, g.columns.taps);
 #ifdef VOLUME
-    int plane = line / g.rows.taps, row = line % g.rows.taps;
+    const int plane = divide(line, g.rows.taps), row = line - plane * g.rows.taps.by;
 #else
-    int plane = 0, row = line;
+    const int plane = 0, row = line;
 #endif
-    return place(at % slices, plane * planes(g).dilation, row * g.rows.dilation,
-                 tap % g.columns.taps * g.columns.dilation);
+    return place(at - tap * slices.by, plane * planes(g).dilation, row * g.rows.dilation,
+                 (tap - line * g.columns.taps.by) * g.columns.dilation);
 }
 
 DEVICE Place find_column(const Seen& seen, int at) {
@@ -141,18 +139,18 @@ DEVICE const element* address(const Seen& seen, Place cell, Place tap) {
     if (cell.slice < 0 || tap.slice < 0) {
         return nullptr;
     }
-    const int depth = planes(g).from;
+    const int depth = planes(g).from.by, rows = g.rows.from.by, columns = g.columns.from.by;
     int p = plane_of(cell) + plane_of(tap), i = cell.row + tap.row, j = cell.column + tap.column;
     if (g.periodic) {
-        p = wrap(p, depth);
+        p = wrap(p, planes(g).from);
         i = wrap(i, g.rows.from);
         j = wrap(j, g.columns.from);
-    } else if (p < 0 || p >= depth || i < 0 || i >= g.rows.from || j < 0 || j >= g.columns.from) {
+    } else if (p < 0 || p >= depth || i < 0 || i >= rows || j < 0 || j >= columns) {
         return nullptr;
     }
     long long plane = (long long)cell.slice * depth + p;
-    long long at = (plane * g.rows.from + i) * g.columns.from + j;
-    return seen.data + at * g.channels + tap.slice;
+    long long at = (plane * rows + i) * columns + j;
+    return seen.data + at * g.channels.by + tap.slice;
 }
 
 // Rows are input cells, columns a tap and a filter: the gradients of the outputs that read a cell.
@@ -170,9 +168,11 @@ DEVICE Place find_row(const Readers& readers, int cell) {
         return nowhere();
     }
     const Axis depth = planes(g);
-    int i = cell / g.columns.from, plane = i / g.rows.from;
-    return place(plane / depth.from, plane % depth.from + depth.margin,
-                 i % g.rows.from + g.rows.margin, cell % g.columns.from + g.columns.margin);
+    const int line = divide(cell, g.columns.from), plane = divide(line, g.rows.from);
+    const int sample = divide(plane, depth.from);
+    return place(sample, plane - sample * depth.from.by + depth.margin,
+                 line - plane * g.rows.from.by + g.rows.margin,
+                 cell - line * g.columns.from.by + g.columns.margin);
 }
 
 DEVICE Place find_column(const Readers& readers, int at) {
@@ -184,11 +184,8 @@ DEVICE int target(const Axis& axis, int at, int periodic) {
     if (periodic) {
         at = wrap(at, axis.from);
     }
-    if (axis.stride == 1) {
-        return at < axis.to ? at : -1;
-    }
-    int to = at / axis.stride;
-    return at < 0 || at % axis.stride != 0 || to >= axis.to ? -1 : to;
+    const int to = at < 0 ? -1 : divide(at, axis.stride);
+    return to * axis.stride.by == at && to < axis.to.by ? to : -1;
 }
 
 DEVICE const element* address(const Readers& readers, Place cell, Place tap) {
@@ -203,9 +200,9 @@ DEVICE const element* address(const Readers& readers, Place cell, Place tap) {
     if (p < 0 || i < 0 || j < 0) {
         return nullptr;
     }
-    long long plane = (long long)cell.slice * depth.to + p;
-    long long at = (plane * g.rows.to + i) * g.columns.to + j;
-    return readers.data + at * g.filters + tap.slice;
+    long long plane = (long long)cell.slice * depth.to.by + p;
+    long long at = (plane * g.rows.to.by + i) * g.columns.to.by + j;
+    return readers.data + at * g.filters.by + tap.slice;
 }
 
 // A plain matrix; with `filters`, w with a row per tap and filter and a column per channel.
@@ -213,14 +210,19 @@ struct Matrix {
     using Row = int;
     using Column = int;
     const element* data;
-    int rows, columns, taps, filters;
+    int rows, columns, taps;
+    Divisor filters;
 };
 
 DEVICE int find_row(const Matrix& matrix, int at) {
     if (at >= matrix.rows) {
         return -1;
     }
-    return matrix.filters > 0 ? at % matrix.filters * matrix.taps + at / matrix.filters : at;
+    if (matrix.filters.by == 0) {
+        return at;
+    }
+    const int tap = divide(at, matrix.filters);
+    return (at - tap * matrix.filters.by) * matrix.taps + tap;
 }
 
 DEVICE int find_column(const Matrix& matrix, int at) {

@@ -86,13 +86,18 @@ DEVICE void mma_16x8x8(float (&d)[4], const unsigned (&a)[4], const unsigned (&b
 #undef MMA
 #endif
 
-// Rounds to the nearest tf32, ties away from zero.
+// Rounds to the nearest tf32, and ties to even from sm_90 on, which has an instruction for it; otherwise away from zero,
+// which takes a comparison and an addition. The addition alone would make -0 of the NaN that arithmetic returns.
 DEVICE unsigned to_tf32(float x) {
 #ifdef EMULATOR
     return emulator_to_tf32(x);
 #else
     unsigned y;
+#if __CUDA_ARCH__ >= 900
+    asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(y) : "f"(x));
+#else
     asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(x));
+#endif
     return y;
 #endif
 }

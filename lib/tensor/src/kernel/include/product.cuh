@@ -206,22 +206,28 @@ DEVICE int line_along_k(int lane, int i) {
     return LANES == 8 ? lane + 8 * i : 2 * lane + i / 2 * 8 + i % 2;
 }
 
-// Four operands over 2 k, from lines along k or from adjacent elements.
+// Four operands over 2 k, from lines along k or from adjacent elements: those of this lane among the 4 `LANES` from
+// `base` + `from`. `base` is a multiple of 32 and `from` a constant, so that offsets which depend on `from` are constants
+// as well: the swizzle only depends on the lane and the step.
 template <class T, int LANES, bool ALONG_K>
-DEVICE void load_four(float (&x)[4][2], const unsigned char* tile, int first, int lane, int step) {
+DEVICE void load_four(float (&x)[4][2], const unsigned char* tile, int base, int from, int lane, int step) {
     if constexpr (ALONG_K) {
+        static_assert(T::CHUNKS == 4, "8 lines, and so all lines of a lane, have the same swizzle");
+        const int first = line_along_k<LANES>(lane, 0);
+        const unsigned char* line = tile + base * 64 + chunk_at<T>(first, step / 2) + step % 2 * 8;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const int line = first + line_along_k<LANES>(lane, i);
-            const int offset = chunk_at<T>(line, step / 2) + step % 2 * 8;
-            const auto two = load_vector<2>(reinterpret_cast<const float*>(tile + offset));
+            const int lines = from + line_along_k<LANES>(0, i);
+            const auto two = load_vector<2>(reinterpret_cast<const float*>(line + lines * 64));
             x[i][0] = two.at[0], x[i][1] = two.at[1];
         }
     } else {
+        static_assert(T::CHUNKS % 8 == 0, "32 elements are swizzled among themselves");
 #pragma unroll
         for (int k = 0; k < 2; k++) {
-            const int offset = chunk_at<T>(2 * step + k, first / 4 + lane);
-            const auto four = load_vector<4>(reinterpret_cast<const float*>(tile + offset));
+            const int chunk = from % 32 / 4 + lane;
+            const unsigned char* line = tile + (base + from / 32 * 32) * 4;
+            const auto four = load_vector<4>(reinterpret_cast<const float*>(line + chunk_at<T>(2 * step + k, chunk)));
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 x[i][k] = four.at[i];
@@ -236,19 +242,20 @@ DEVICE void begin(FloatWarp<S>&, const unsigned char*) {}
 template <class S, class Next>
 DEVICE void multiply(FloatWarp<S>& warp, const unsigned char* here, Next next) {
     const int lane = lane_id(), row = warp_row<S>(), column = warp_column<S>();
-#pragma unroll 1
+    // Two steps at once, unless that takes more registers than there are.
+    constexpr int AT_ONCE = S::WM == 64 ? 1 : 2;
+#pragma unroll AT_ONCE
     for (int step = 0; step < DEPTH / 2; step++) {
         float a[S::WM / 32][4][2];
 #pragma unroll
         for (int i = 0; i < S::WM / 32; i++) {
-            load_four<typename S::Lhs, 8, !S::LHS_TRANSPOSED>(a[i], here, row + 32 * i, lane / 4,
-                                                              step);
+            load_four<typename S::Lhs, 8, !S::LHS_TRANSPOSED>(a[i], here, row, 32 * i, lane / 4, step);
         }
 #pragma unroll
         for (int j = 0; j < S::WN / 4; j += 4) {
             float b[4][2];
-            load_four<typename S::Rhs, 4, S::RHS_TRANSPOSED>(b, here + S::Lhs::BYTES,
-                                                             column + 4 * j, lane % 4, step);
+            load_four<typename S::Rhs, 4, S::RHS_TRANSPOSED>(b, here + S::Lhs::BYTES, column, 4 * j,
+                                                             lane % 4, step);
 #pragma unroll
             for (int k = 0; k < 2; k++) {
 #pragma unroll

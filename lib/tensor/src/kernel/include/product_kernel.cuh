@@ -5,24 +5,24 @@
 #include "activation.cuh"
 #include "product.cuh"
 
-// For each of `batch` products: C = f(Σ_terms op(A) op(B) + bias) + addend, slope = f'(...).
+// For each of `batch` products: z = Σ_terms op(A) op(B) + bias, C = f(z) + addend.
 // Split s of `splits` computes the sum over its part of the terms and of k.
 //
 // lhs is op(A) [m, k] or, transposed, stored [k, m]; rhs is op(B) [k, n], or stored [n, k]. The strides in elements are
 // *_stride between rows, *_batch between products and *_term between terms. Bits of `aligned`: 0 means that every line
 // of lhs is 16-byte aligned, 1 the same for rhs, 2 that every output line is aligned to 4 elements. If `sums` is given,
-// the sum goes there in f32, [splits, batch, m, n], without the epilogue. bias [n], addend and slope (laid
-// out like out) may be null; out and addend may be the same.
+// the sum goes there in f32, [splits, batch, m, n], without the epilogue. bias [n], addend and z (laid out
+// like out) may be null; out and addend may be the same.
 #define PRODUCT_PARAMETERS                                                                       \
     const element *lhs, const element *rhs, element *out, float *sums, const element *bias,      \
-        const element *addend, element *slope, int m, int n, int k, int terms, int batch,        \
+        const element *addend, element *z, int m, int n, int k, int terms, int batch,        \
         int splits, int lhs_stride, int rhs_stride, int out_stride, long long lhs_batch,         \
         long long rhs_batch, long long out_batch, long long lhs_term, long long rhs_term,        \
         int activation, int aligned
 
 #define PRODUCT_ARGUMENTS                                                                        \
     {                                                                                            \
-        lhs, rhs, out, sums, bias, addend, slope, m, n, k, terms, batch, splits, lhs_stride,     \
+        lhs, rhs, out, sums, bias, addend, z, m, n, k, terms, batch, splits, lhs_stride,     \
             rhs_stride, out_stride, lhs_batch, rhs_batch, out_batch, lhs_term, rhs_term,         \
             activation, aligned                                                                  \
     }
@@ -32,7 +32,7 @@ struct Product {
     element* out;
     float* sums;
     const element *bias, *addend;
-    element* slope;
+    element* z;
     int m, n, k, terms, batch, splits, lhs_stride, rhs_stride, out_stride;
     long long lhs_batch, rhs_batch, out_batch, lhs_term, rhs_term;
     int activation, aligned;
@@ -94,15 +94,12 @@ DEVICE void write_result(const Product& p, const Place& at, int row, int column,
         }
     }
     if (p.activation != IDENTITY) {
-        Vector<float, 4> slope;
+        if (p.z) {
+            put_four(p.z + offset, z, count, whole, 0);
+        }
 #pragma unroll
         for (int e = 0; e < 4; e++) {
-            const Activated y = activate(p.activation, z.at[e]);
-            z.at[e] = y.value;
-            slope.at[e] = y.derivative;
-        }
-        if (p.slope) {
-            put_four(p.slope + offset, slope, count, whole, 0);
+            z.at[e] = activate(p.activation, z.at[e]).value;
         }
     }
     if (p.addend) {

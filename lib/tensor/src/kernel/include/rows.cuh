@@ -27,6 +27,26 @@ DEVICE int team_id() { return BLOCK ? 0 : warp_id(); }
 template <bool BLOCK>
 DEVICE float team_sum(float x, float* scratch) { return BLOCK ? block_sum(x, scratch) : warp_sum(x); }
 
+// Two sums over a team, in every thread. In a block, calls that follow one another alternate `turn` between 0 and 1, and
+// so need one barrier each; `scratch` is 4 · 32 shared floats.
+template <bool BLOCK>
+DEVICE void team_sums(float& x, float& y, float* scratch, int turn) {
+  x = warp_sum(x);
+  y = warp_sum(y);
+  if (!BLOCK) {
+    return;
+  }
+  float* sums = scratch + turn * 2 * WARP;
+  if (lane_id() == 0) {
+    sums[warp_id()] = x;
+    sums[WARP + warp_id()] = y;
+  }
+  __syncthreads();
+  const bool is_warp = lane_id() < static_cast<int>(blockDim.x) / WARP;
+  x = warp_sum(is_warp ? sums[lane_id()] : 0.0f);
+  y = warp_sum(is_warp ? sums[WARP + lane_id()] : 0.0f);
+}
+
 // The first column of this thread's j-th vector of V elements.
 template <bool BLOCK, int V>
 DEVICE int column_of(int j) { return (j * team_size<BLOCK>() + team_rank<BLOCK>()) * V; }

@@ -143,12 +143,12 @@ impl<'a> Matrix<'a> {
     }
 }
 
-/// What happens to z, a product plus `bias`, before it is written: out = f(z) (+ out), and f'(z).
+/// What happens to z, a product plus `bias`, before it is written: out = f(z) (+ out).
 #[derive(Default)]
 pub(crate) struct Epilogue<'a> {
     /// Bias [n].
     pub(crate) bias: Option<&'a Tensor>,
-    /// f, and the tensor for f'(z).
+    /// f, and the tensor for z.
     pub(crate) activation: Option<(Activation, &'a mut Tensor)>,
     /// Whether to add to `out`.
     pub(crate) add: bool,
@@ -270,7 +270,7 @@ impl<'a> Product<'a> {
         let sizes = self.sizes();
         let Sizes { m, n, k, .. } = sizes;
         let null = || Arg::from(None::<&Tensor>);
-        let (mut out, mut sums, mut bias, mut addend, mut slope) =
+        let (mut out, mut sums, mut bias, mut addend, mut z) =
             (null(), null(), null(), null(), null());
         let mut activation = Activation::Identity;
         let is_whole = |tensor: &Tensor, parts: usize| {
@@ -285,7 +285,7 @@ impl<'a> Product<'a> {
                 bias = epilogue.bias.into();
                 if let Some((f, tensor)) = epilogue.activation {
                     is_whole(tensor, 1);
-                    (activation, slope) = (f, Arg::from(tensor));
+                    (activation, z) = (f, Arg::from(tensor));
                 }
             }
             Target::Sums(tensor) => {
@@ -304,15 +304,17 @@ impl<'a> Product<'a> {
             Unit::Float => (&SOURCE_F32, NAMES_F32),
         };
         let stored = 2 * usize::from(lhs.is_transposed) + usize::from(rhs.is_transposed);
-        let tensors = [lhs.tensor.into(), rhs.tensor.into(), out, sums, bias, addend, slope];
-        let grid = Grid::new(plan::blocks(&sizes, plan), plan.tile.threads(unit));
+        let tensors = [lhs.tensor.into(), rhs.tensor.into(), out, sums, bias, addend, z];
+        let grid = Grid::new(plan::blocks(&sizes, plan), plan.tile.threads(unit))
+            .operations(2 * plan::multiply_adds(&sizes, unit, plan))
+            .shared(plan.tile.shared(unit));
         let sizes = [m, n, k, terms, batch, plan.splits, lhs.step(), rhs.step(), n].map(Arg::from);
         let strides = [lhs.batch, rhs.batch, m * n, lhs.term, rhs.term];
         let strides = strides.map(|elements| Arg::from(elements as i64));
         source.launch(
             lhs.tensor.dtype(),
             names[plan.tile as usize][stored],
-            grid.shared(plan.tile.shared(unit)),
+            grid,
             &[&tensors[..], &sizes, &strides, args![activation as i32, aligned]].concat(),
         );
     }

@@ -141,17 +141,22 @@ pub(crate) fn blocks(sizes: &Sizes, plan: Plan) -> usize {
     sizes.m.div_ceil(rows) * sizes.n.div_ceil(columns) * sizes.batch * plan.splits
 }
 
-/// Estimated time in cycles.
-fn cycles(sizes: &Sizes, unit: Unit, plan: Plan) -> f64 {
+/// Multiply-adds of a block.
+pub(crate) fn multiply_adds(sizes: &Sizes, unit: Unit, plan: Plan) -> usize {
     let (rows, columns) = plan.tile.size();
     let tiles = (sizes.k.div_ceil(unit.depth()) * sizes.terms).div_ceil(plan.splits);
+    tiles * unit.depth() * rows * columns
+}
+
+/// Estimated time in cycles.
+fn cycles(sizes: &Sizes, unit: Unit, plan: Plan) -> f64 {
     let (slowed, copying) = match (sizes.unaligned, plan.copied) {
         (0, _) => (1.0, 0.0),
         (_, false) => (Tile::unaligned(unit), 0.0),
         (elements, true) => (1.0, 2.0 * LAUNCH_CYCLES + elements as f64 / COPIED_PER_CYCLE),
     };
     let rate = unit.rate() * plan.tile.efficiency(unit) * slowed;
-    let of_block = (tiles * unit.depth() * rows * columns) as f64 / rate;
+    let of_block = multiply_adds(sizes, unit, plan) as f64 / rate;
     let rounds = blocks(sizes, plan).div_ceil(MULTIPROCESSORS) as f64;
     let second_pass = if plan.splits == 1 {
         0.0

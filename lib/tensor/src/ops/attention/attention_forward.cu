@@ -16,8 +16,8 @@ DEVICE void forward(const Call& c, const Drop& drop, element* out, float* lse) {
 
     const auto [place, first, keys, end, q_rows, k_rows, v_rows, row] = query_tile<QUERIES>(c);
     const int seen_by_all = visible(c, keys, first);
-    load_tile<D, QUERIES, WARPS>(q_tile, c, q_rows, InOrder{}, first, c.queries);
-    load_tile<D, KEYS, WARPS>(k_tile, c, k_rows, keys, 0, end);
+    load_tile<D, QUERIES, WARPS, false>(q_tile, c, q_rows, InOrder{}, first, c.queries);
+    load_tile<D, KEYS, WARPS, false>(k_tile, c, k_rows, keys, 0, end);
     commit_async();
 
     const int warp_row = warp_id() * M * 16;
@@ -39,7 +39,7 @@ DEVICE void forward(const Call& c, const Drop& drop, element* out, float* lse) {
     for (int start = 0; start < end; start += KEYS) {
         wait_async<0>();
         __syncthreads();
-        load_tile<D, KEYS, WARPS>(v_tile, c, v_rows, keys, start, end);
+        load_tile<D, KEYS, WARPS, true>(v_tile, c, v_rows, keys, start, end);
         commit_async();
         float s[M][KEYS / 8][4];
         clear(s);
@@ -47,7 +47,7 @@ DEVICE void forward(const Call& c, const Drop& drop, element* out, float* lse) {
         wait_async<0>();
         __syncthreads();
         if (start + KEYS < end) {
-            load_tile<D, KEYS, WARPS>(k_tile, c, k_rows, keys, start + KEYS, end);
+            load_tile<D, KEYS, WARPS, true>(k_tile, c, k_rows, keys, start + KEYS, end);
             commit_async();
         }
         if (start + KEYS > seen_by_all) {

@@ -46,9 +46,9 @@ DEVICE void key_gradient(const Call& c, const Drop& drop, const element* dout, c
 
     const auto load_queries = [&](int stage, int head, int start) {
         element* q_tile = stages + stage * 2 * QUERIES * D;
-        load_tile<D, QUERIES, WARPS>(q_tile, c, query_rows(c, place.sample, head), InOrder{}, start,
+        load_tile<D, QUERIES, WARPS, (D < 128)>(q_tile, c, query_rows(c, place.sample, head), InOrder{}, start,
                               c.queries);
-        load_tile<D, QUERIES, WARPS>(q_tile + QUERIES * D, c, output_rows(c, dout, place.sample, head),
+        load_tile<D, QUERIES, WARPS, (D < 128)>(q_tile + QUERIES * D, c, output_rows(c, dout, place.sample, head),
                               InOrder{}, start, c.queries);
         // Past the last query everything is zero and adds nothing.
         const int thread = static_cast<int>(threadIdx.x);
@@ -60,8 +60,8 @@ DEVICE void key_gradient(const Call& c, const Drop& drop, const element* dout, c
                          (thread < QUERIES ? lse : delta) + row + (valid ? query : 0), valid);
         }
     };
-    load_tile<D, KEYS, WARPS>(k_tile, c, k_rows, keys, first, keys.seen);
-    load_tile<D, KEYS, WARPS>(v_tile, c, v_rows, keys, first, keys.seen);
+    load_tile<D, KEYS, WARPS, false>(k_tile, c, k_rows, keys, first, keys.seen);
+    load_tile<D, KEYS, WARPS, false>(v_tile, c, v_rows, keys, first, keys.seen);
     if (steps > 0) {
         load_queries(0, place.head * c.group, from);
     }

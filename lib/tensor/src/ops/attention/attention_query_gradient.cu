@@ -18,11 +18,11 @@ DEVICE void query_gradient(const Call& c, const Drop& drop, const element* dout,
 
     const auto [place, first, keys, end, q_rows, k_rows, v_rows, row] = query_tile<QUERIES>(c);
     const int seen_by_all = visible(c, keys, first);
-    load_tile<D, QUERIES, WARPS>(q_tile, c, q_rows, InOrder{}, first, c.queries);
-    load_tile<D, QUERIES, WARPS>(dout_tile, c, output_rows(c, dout, place.sample, place.head), InOrder{},
+    load_tile<D, QUERIES, WARPS, false>(q_tile, c, q_rows, InOrder{}, first, c.queries);
+    load_tile<D, QUERIES, WARPS, false>(dout_tile, c, output_rows(c, dout, place.sample, place.head), InOrder{},
                           first, c.queries);
-    load_tile<D, KEYS, WARPS>(stages, c, k_rows, keys, 0, end);
-    load_tile<D, KEYS, WARPS>(stages + KEYS * D, c, v_rows, keys, 0, end);
+    load_tile<D, KEYS, WARPS, false>(stages, c, k_rows, keys, 0, end);
+    load_tile<D, KEYS, WARPS, false>(stages + KEYS * D, c, v_rows, keys, 0, end);
     commit_async();
 
     const int lane = lane_id();
@@ -56,8 +56,8 @@ DEVICE void query_gradient(const Call& c, const Drop& drop, const element* dout,
         const element* v_tile = k_tile + KEYS * D;
         if (start + KEYS < end) {
             element* next = stages + (1 - stage) * 2 * KEYS * D;
-            load_tile<D, KEYS, WARPS>(next, c, k_rows, keys, start + KEYS, end);
-            load_tile<D, KEYS, WARPS>(next + KEYS * D, c, v_rows, keys, start + KEYS, end);
+            load_tile<D, KEYS, WARPS, true>(next, c, k_rows, keys, start + KEYS, end);
+            load_tile<D, KEYS, WARPS, true>(next + KEYS * D, c, v_rows, keys, start + KEYS, end);
             commit_async();
         }
         float s[M][KEYS / 8][4], ds[M][KEYS / 8][4];

@@ -185,17 +185,22 @@ impl<'a> Call<'a> {
         let of = |kernels: &Kernels| {
             let tiles = if half { &kernels.half } else { &kernels.single };
             let (name, warps, rows, others) = tiles[pass as usize];
-            (name, warps, rows, shared_bytes(pass, self.element, kernels.size, rows, others))
+            let shared = shared_bytes(pass, self.element, kernels.size, rows, others);
+            (name, warps, rows, others, shared)
         };
         let most = most_shared(self.operands[0].first.device());
-        let (name, warps, rows, shared) = match of(kernels) {
+        let (name, warps, rows, others, shared) = match of(kernels) {
             (.., shared) if shared > most && kernels.size == 128 => of(&SMALL[drops]),
             fits => fits,
         };
-        let (length, heads) = match pass {
-            Pass::KeyGradient => (s.keys, s.kv_heads),
-            _ => (s.queries, s.heads),
+        // Rows and columns of scores that blocks share out, heads, and products of this size.
+        let (length, width, heads, products) = match pass {
+            Pass::Forward => (s.queries, s.keys, s.heads, 2),
+            Pass::QueryGradient => (s.queries, s.keys, s.heads, 3),
+            Pass::KeyGradient => (s.keys, s.queries * s.group(), s.kv_heads, 4),
         };
+        let scores = rows * width.next_multiple_of(others);
+        let scores = if self.op.mask.causal { scores / 2 } else { scores };
         let [q, k, v] = &self.operands;
         let tensors = self.operands.iter().flat_map(|x| [Some(&x.first), x.second.as_ref()]);
         let strides = [q.stride, q.start, k.stride, k.start, v.stride, v.start];
@@ -212,7 +217,9 @@ impl<'a> Call<'a> {
         args.extend_from_slice(args![counter, site, threshold, scale]);
         let source = SOURCES[pass as usize][usize::from(!half)];
         let blocks = length.div_ceil(rows) * heads * s.batch;
-        source.launch(self.element, name, Grid::new(blocks, 32 * warps).shared(shared), &args);
+        let operations = 2 * products * scores * kernels.size;
+        let grid = Grid::new(blocks, 32 * warps).shared(shared).operations(operations);
+        source.launch(self.element, name, grid, &args);
     }
 }
 

@@ -1,6 +1,7 @@
 use super::{Conv, Geometry};
 use crate::args;
 use crate::dtype::Dtype;
+use crate::kernel::divisor::divisor;
 use crate::kernel::{ALL_DTYPES, Arg, Grid, Source, reduce_rows, source};
 use crate::op::{GradBuffer, Grads, Launch, Saved};
 use crate::ops::linear::multiply_and_sum;
@@ -58,10 +59,13 @@ impl Tile {
         rows.div_ceil(high) * columns.div_ceil(wide)
     }
 
-    /// For a result in `parts` parts: four pipeline stages of 64 bytes for each row and column of a tile.
-    fn grid(self, element: Dtype, result: [usize; 2], parts: usize) -> Grid {
+    /// For a result in `parts` parts, each a sum over `k`: four pipeline stages of 64 bytes for each row and column of a
+    /// tile.
+    fn grid(self, element: Dtype, result: [usize; 2], parts: usize, k: usize) -> Grid {
         let [high, wide] = self.size(element);
-        Grid::over([self.blocks(element, result), parts, 1], THREADS).shared(4 * 64 * (high + wide))
+        Grid::over([self.blocks(element, result), parts, 1], THREADS)
+            .shared(4 * 64 * (high + wide))
+            .operations(2 * high * wide * k)
     }
 }
 
@@ -91,9 +95,13 @@ fn launch(
     after: &[Arg],
 ) {
     let axes = if g.is_planar() { &g.axes[1..] } else { &g.axes[..] };
-    let axes = axes.iter().flat_map(|a| [a.from, a.to, a.taps, a.stride, a.dilation, a.margin]);
-    let sizes = [g.batch, g.channels, g.filters, usize::from(g.axes[0].periodic)];
-    let sizes = sizes.into_iter().chain(axes).map(Arg::from);
+    let axes = axes.iter().flat_map(|a| {
+        let sizes = [a.from, a.to, a.taps, a.stride].map(divisor);
+        sizes.into_iter().flatten().chain([a.dilation, a.margin].map(Arg::from))
+    });
+    let channels = [g.channels, g.filters].map(divisor).into_iter().flatten();
+    let others = [g.batch, usize::from(g.axes[0].periodic)].map(Arg::from);
+    let sizes = channels.chain(others).chain(axes);
     let args: Vec<Arg> = before.iter().copied().chain(sizes).chain(after.iter().copied()).collect();
     let (source, [small, medium, unaligned]) =
         if g.is_planar() { (&SOURCE, planar) } else { (&VOLUME, volume) };
@@ -147,7 +155,7 @@ fn output_by(
     add: bool,
 ) {
     let (element, result) = (x.dtype(), [g.cells()[1], g.filters]);
-    let grid = tile.grid(element, result, 1);
+    let grid = tile.grid(element, result, 1, g.taps() * g.channels);
     launch(g, element, (tile, grid), FORWARD, args![x, w, bias, out], args![add]);
 }
 
@@ -174,7 +182,7 @@ fn input_by(
     add: bool,
 ) {
     let (element, result) = (dy.dtype(), [g.cells()[0], g.channels]);
-    let grid = tile.grid(element, result, 1);
+    let grid = tile.grid(element, result, 1, g.taps() * g.filters);
     launch(g, element, (tile, grid), INPUT, args![dy, w, bias, dx], args![add]);
 }
 
@@ -192,7 +200,7 @@ fn filter_by(tile: Tile, g: &Geometry, x: &Tensor, dy: &Tensor, grad: &mut GradB
     let chunk_cells = cells.div_ceil(wanted).next_multiple_of(CHUNK).max(CHUNK);
     let parts = cells.div_ceil(chunk_cells);
     let mut partials = Tensor::empty_on(x.device(), &[parts, g.filters * width], Dtype::F32);
-    let grid = tile.grid(element, result, parts);
+    let grid = tile.grid(element, result, parts, chunk_cells);
     let before = args![x, dy, &mut partials];
     launch(g, element, (tile, grid), FILTER, before, args![chunk_cells]);
     reduce_rows::sum_to(&partials, grad);

@@ -1,6 +1,7 @@
 use super::{DepthwiseConv, Padding};
 use crate::args;
 use crate::dtype::Dtype;
+use crate::kernel::divisor::divisor;
 use crate::kernel::{ALL_DTYPES, Arg, Source, reduce_rows, source, units};
 use crate::op::{Grads, Launch, Saved};
 use crate::ops::linear::multiply_and_sum;
@@ -9,31 +10,67 @@ use crate::tensor::Tensor;
 /// The kernels.
 pub static SOURCE: Source = source!("depthwise_conv", ALL_DTYPES);
 
+/// Adjacent tokens of a row that a thread computes.
+const RUN: usize = 4;
+
+/// The kernels by columns of the filter: for 3, 5 and 7 if channels come in units of 16 bytes, otherwise for any.
+type Kernels = [&'static str; 4];
+const APPLY: Kernels = [
+    "depthwise_conv_apply",
+    "depthwise_conv_apply_3",
+    "depthwise_conv_apply_5",
+    "depthwise_conv_apply_7",
+];
+const FILTER: Kernels = [
+    "depthwise_conv_filter",
+    "depthwise_conv_filter_3",
+    "depthwise_conv_filter_5",
+    "depthwise_conv_filter_7",
+];
+
 impl DepthwiseConv {
+    fn kernel(&self, kernels: Kernels, element: Dtype, channels: usize) -> &'static str {
+        let columns = self.filter[1];
+        let is_special =
+            (3..=7).contains(&columns) && (channels * element.bytes()).is_multiple_of(16);
+        kernels[if is_special { columns / 2 } else { 0 }]
+    }
+
+    /// Runs of adjacent tokens.
+    fn runs(&self, tokens: usize) -> usize {
+        tokens / self.grid[1] * self.grid[1].div_ceil(RUN)
+    }
+
     /// The arguments that both kernels take: the sizes of the grid and of the filter, the channels, the padding.
-    fn sizes(&self, channels: usize) -> [Arg<'static>; 6] {
-        let ([rows, columns], [p, q]) = (self.grid, self.filter);
+    fn sizes(&self, channels: usize) -> Vec<Arg<'static>> {
+        let axis = |i: usize| {
+            let (length, filter) = (self.grid[i], self.filter[i]);
+            let lift = (filter / 2).next_multiple_of(length);
+            divisor(length).into_iter().chain([filter, lift].map(Arg::from))
+        };
         let periodic = usize::from(self.padding == Padding::Periodic);
-        [rows, columns, p, q, channels, periodic].map(Arg::from)
+        axis(0).chain(axis(1)).chain([channels, periodic].map(Arg::from)).collect()
     }
 }
 
-/// y (+)= x convolved with the filter, as it is (`sign` 1) or flipped (-1).
+/// y (+)= x convolved with the filter, as it is or flipped.
 fn apply(
     op: &DepthwiseConv,
     [x, w]: [&Tensor; 2],
     bias: Option<&Tensor>,
     (y, add): (&mut Tensor, bool),
-    sign: i32,
+    flip: bool,
 ) {
     let (element, tokens, c) = (x.dtype(), x.rows(), x.width());
-    let args = [args![x, w, bias, y, tokens], &op.sizes(c), args![sign, add]].concat();
-    SOURCE.launch(element, "depthwise_conv_apply", units::grid(element, tokens, c), &args);
+    let runs = op.runs(tokens);
+    let args = [args![x, w, bias, y, runs], &op.sizes(c), args![flip, add]].concat();
+    let kernel = op.kernel(APPLY, element, c);
+    SOURCE.launch(element, kernel, units::grid(element, runs, c), &args);
 }
 
 impl Launch for DepthwiseConv {
     fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
-        apply(self, [inputs[0], inputs[1]], Some(inputs[2]), (out, false), 1);
+        apply(self, [inputs[0], inputs[1]], Some(inputs[2]), (out, false), false);
         vec![inputs[0].clone(), inputs[1].clone()]
     }
 
@@ -41,18 +78,20 @@ impl Launch for DepthwiseConv {
         let (x, w) = (&saved[0], &saved[1]);
         let [dx, dw, db] = grads.buffers([0, 1, 2]);
         if let Some(grad) = dx {
-            apply(self, [&dy, w], None, (&mut grad.tensor, grad.accumulate), -1);
+            apply(self, [&dy, w], None, (&mut grad.tensor, grad.accumulate), true);
         }
         multiply_and_sum(&dy, None, None, db);
         let Some(grad) = dw else { return };
-        // Partial sums over chunks of tokens.
-        let (dtype, tokens, c) = (dy.dtype(), dy.rows(), dy.width());
+        // Partial sums over chunks of runs.
+        let (dtype, runs, c) = (dy.dtype(), self.runs(dy.rows()), dy.width());
         let taps = self.filter[0] * self.filter[1];
-        let (chunks, chunk_tokens) = units::chunks(tokens, taps * c);
+        let chunk_runs = units::chunk(runs * RUN, taps * c).div_ceil(RUN);
+        let chunks = runs.div_ceil(chunk_runs);
         let mut partials = Tensor::empty_on(dy.device(), &[chunks, taps * c], Dtype::F32);
-        let args = args![x, &dy, &mut partials, tokens, chunk_tokens, chunks];
-        let (grid, args) = (units::grid(dtype, chunks * taps, c), [args, &self.sizes(c)].concat());
-        SOURCE.launch(dtype, "depthwise_conv_filter", grid, &args);
+        let args = args![x, &dy, &mut partials, runs, chunk_runs, chunks];
+        let grid = units::grid(dtype, chunks * self.filter[0], c);
+        let args = [args, &self.sizes(c)].concat();
+        SOURCE.launch(dtype, self.kernel(FILTER, dtype, c), grid, &args);
         reduce_rows::sum_to(&partials, grad);
     }
 }

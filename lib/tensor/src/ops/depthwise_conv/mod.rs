@@ -90,5 +90,8 @@ pub fn cases() -> Vec<Case> {
         case(2, [3, 5], [5, 3], Zero, 4),
         case(64, [1, 64], [1, 7], Periodic, 96),
         case(64, [1, 128], [1, 7], Periodic, 256),
+        case(2, [5, 9], [3, 3], Zero, 24),
+        case(1, [3, 6], [5, 5], Periodic, 16),
+        case(1, [2, 3], [3, 7], Periodic, 8),
     ]
 }

@@ -1,5 +1,5 @@
-//! Kernels: forward is a matrix product with bias and activation in its epilogue; backward is one pass for the slope
-//! and the bias gradient, then two products.
+//! Kernels: forward is a matrix product with bias and activation in its epilogue, which also saves the activation's
+//! argument; backward is one pass for the activation and the bias gradient, then two products.
 
 use super::Linear;
 use crate::args;
@@ -10,7 +10,7 @@ use crate::op::{GradBuffer, Grads, Launch, Saved};
 use crate::ops::activation::Activation;
 use crate::tensor::Tensor;
 
-/// The kernel of the activation's slope.
+/// The kernel that multiplies by the activation's derivative.
 pub static SOURCE: Source = source!("linear", ALL_DTYPES);
 
 /// Threads per block.
@@ -21,28 +21,28 @@ const ROWS: usize = 64;
 const BLOCKS: usize = 256;
 
 impl Launch for Linear {
-    /// Saves x, W and, unless the activation is the identity, f'(z).
+    /// Saves x, W and, unless the activation is the identity, z.
     fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
         let (x, w) = (inputs[0], inputs[1]);
         let (rows, k, n) = (x.rows(), x.width(), w.shape()[0]);
-        let mut slope = (self.activation != Activation::Identity)
+        let mut z = (self.activation != Activation::Identity)
             .then(|| Tensor::empty_on(out.device(), out.shape(), out.dtype()));
         let epilogue = Epilogue {
             bias: inputs.get(2).copied(),
-            activation: slope.as_mut().map(|slope| (self.activation, slope)),
+            activation: z.as_mut().map(|z| (self.activation, z)),
             add: false,
         };
         let w_t = Matrix::new(w, n, k).transposed();
         Product::new(Matrix::new(x, rows, k), w_t).write(out, epilogue);
-        [Some(x.clone()), Some(w.clone()), slope].into_iter().flatten().collect()
+        [Some(x.clone()), Some(w.clone()), z].into_iter().flatten().collect()
     }
 
     fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
         let (x, w) = (&saved[0], &saved[1]);
         let (rows, k, n) = (x.rows(), x.width(), w.shape()[0]);
-        let slope = saved.get(2);
-        let mut dz = slope.map(|_| Tensor::empty_on(dy.device(), dy.shape(), dy.dtype()));
-        multiply_and_sum(&dy, slope, dz.as_mut(), grads.buffer(2));
+        let z = saved.get(2).map(|z| Factor::Derivative(self.activation, z));
+        let mut dz = z.map(|_| Tensor::empty_on(dy.device(), dy.shape(), dy.dtype()));
+        multiply_and_sum(&dy, z, dz.as_mut(), grads.buffer(2));
         let dz = Matrix::new(dz.as_ref().unwrap_or(&dy), rows, n);
         if let Some(grad) = grads.buffer(0) {
             Product::new(dz, Matrix::new(w, n, k)).put(grad);
@@ -53,10 +53,19 @@ impl Launch for Linear {
     }
 }
 
-/// dz = dy ∘ slope, if needed, and its sum over rows, if needed. Without a slope, the sum of dy.
+/// What a gradient is multiplied by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Factor<'a> {
+    /// The elements of a tensor.
+    Elements(&'a Tensor),
+    /// The derivative of an activation at them.
+    Derivative(Activation, &'a Tensor),
+}
+
+/// dz = dy times the factor, if needed, and its sum over rows, if needed. Without a factor, the sum of dy.
 pub(crate) fn multiply_and_sum(
     dy: &Tensor,
-    slope: Option<&Tensor>,
+    factor: Option<Factor<'_>>,
     dz: Option<&mut Tensor>,
     sum: Option<&mut GradBuffer>,
 ) {
@@ -70,12 +79,17 @@ pub(crate) fn multiply_and_sum(
     let mut partials = sum.as_ref().map(partials);
     let width = 16 / dtype.bytes();
     let whole = n.is_multiple_of(width);
+    let (activation, factor) = match factor {
+        None => (Activation::Identity, None),
+        Some(Factor::Elements(tensor)) => (Activation::Identity, Some(tensor)),
+        Some(Factor::Derivative(activation, tensor)) => (activation, Some(tensor)),
+    };
     let across = 32 * if whole { width } else { 1 };
     SOURCE.launch(
         dtype,
-        "linear_slope",
+        "linear_multiply",
         Grid::new(blocks * n.div_ceil(across), THREADS),
-        args![dy, slope, dz, partials.as_mut(), rows, n, height, whole],
+        args![dy, factor, dz, partials.as_mut(), activation as i32, rows, n, height, whole],
     );
     if let (Some(grad), Some(partials)) = (sum, &partials) {
         reduce_rows::sum_to(partials, grad);

@@ -1,15 +1,22 @@
 // elements: f32 bf16 f16
 // The backward pass through a layer's activation, and sums over rows for its bias.
 
+#include "activation.cuh"
 #include "rows.cuh"
 
 constexpr int WARPS = 8;
 
-// dz = dy slope, and its sums over the rows from `first` to `last`: of the values written or, without dz, of the
+// Where z was too large for its dtype, f' would have a product of infinity and zero; it is constant beyond the bounds.
+// NaN has reached the loss before.
+DEVICE float bounded(float z) {
+    return fminf(fmaxf(z, -1e4f), 1e4f);
+}
+
+// dz = dy times a factor, and its sums over the rows from `first` to `last`: of the values written or, without dz, of the
 // unrounded ones. A lane has V adjacent columns of each WARPS-th row.
 template <int V>
-DEVICE void sum_part(const element* dy, const element* slope, element* dz, float* partials,
-                     int first, int last, int n) {
+DEVICE void sum_part(const element* dy, const element* factor, element* dz, float* partials,
+                     int activation, int first, int last, int n) {
     SHARED(float, sums, [WARPS][WARP * V]);
     const int tiles = (n + WARP * V - 1) / (WARP * V);
     const int column = (blockIdx.x % tiles * WARP + lane_id()) * V;
@@ -24,11 +31,12 @@ DEVICE void sum_part(const element* dy, const element* slope, element* dz, float
             for (int e = 0; e < V; e++) {
                 d[e] = to_float(x.at[e]);
             }
-            if (slope) {
-                const Vector<element, V> factor = load_vector<V>(slope + at);
+            if (factor) {
+                const Vector<element, V> by = load_vector<V>(factor + at);
 #pragma unroll
                 for (int e = 0; e < V; e++) {
-                    d[e] *= to_float(factor.at[e]);
+                    const float z = to_float(by.at[e]);
+                    d[e] *= activation == IDENTITY ? z : activate(activation, bounded(z)).derivative;
                 }
             }
             if (dz) {
@@ -66,17 +74,17 @@ DEVICE void sum_part(const element* dy, const element* slope, element* dz, float
     }
 }
 
-// dz = dy slope, all [rows, n]; slope may be null (1), and dz too (not written). If `partials` [blocks of rows, n] is
-// given, it receives sums of dz over `height` rows each. `whole` means that n is a multiple of WIDTH. Blocks: blocks of
-// rows x blocks of 32 columns or, if whole, 32 WIDTH columns.
-KERNEL(linear_slope, WARPS * WARP, 4)(const element* __restrict__ dy,
-                                   const element* __restrict__ slope, element* __restrict__ dz,
-                                   float* __restrict__ partials, int rows, int n, int height,
-                                   int whole) {
+// dz = dy f'(factor), or dy times the factor itself for the identity, all [rows, n]; the factor may be null (1), and dz
+// too (not written). If `partials` [blocks of rows, n] is given, it receives sums of dz over `height` rows each. `whole`
+// means that n is a multiple of WIDTH. Blocks: blocks of rows x blocks of 32 columns or, if whole, 32 WIDTH columns.
+KERNEL(linear_multiply, WARPS * WARP, 4)(const element* __restrict__ dy,
+                                      const element* __restrict__ factor, element* __restrict__ dz,
+                                      float* __restrict__ partials, int activation, int rows, int n,
+                                      int height, int whole) {
     const int across = WARP * (whole ? WIDTH : 1);
     const int first = static_cast<int>(blockIdx.x) / ((n + across - 1) / across) * height;
     const int last = min(first + height, rows);
     with_width(whole, [&](auto v) {
-        sum_part<v.value>(dy, slope, dz, partials, first, last, n);
+        sum_part<v.value>(dy, factor, dz, partials, activation, first, last, n);
     });
 }

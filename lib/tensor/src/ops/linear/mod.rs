@@ -6,7 +6,7 @@
 mod cpu;
 pub(crate) mod cuda;
 
-pub(crate) use cuda::multiply_and_sum;
+pub(crate) use cuda::{Factor, multiply_and_sum};
 
 use super::activation::Activation;
 use crate::op::{Case, Draw, Grads, Op, Saved};

@@ -10,6 +10,14 @@ use crate::tensor::Tensor;
 /// The kernels.
 pub static SOURCE: Source = source!("normalization", ALL_DTYPES);
 
+/// A kernel for rows of this width.
+fn pick([whole, odd]: [&'static str; 2], dtype: Dtype, width: usize) -> &'static str {
+    if (width * dtype.bytes()).is_multiple_of(16) { whole } else { odd }
+}
+
+const FORWARD: [&str; 2] = ["normalization_forward", "normalization_forward_odd"];
+const BACKWARD: [&str; 2] = ["normalization_backward", "normalization_backward_odd"];
+
 impl Launch for Normalization {
     /// Saves x, the weights, and μ and r of each row: f32 [rows, 2].
     fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
@@ -25,7 +33,8 @@ impl Launch for Normalization {
         let vectors = args![x, w, w_start, b, b_start, &mut stats, out];
         let sizes =
             args![rows, group_rows, width, stride, offset, epsilon, self.is_centred(), kind];
-        SOURCE.launch(x.dtype(), "normalization_forward", grid, &[vectors, sizes].concat());
+        let kernel = pick(FORWARD, x.dtype(), width);
+        SOURCE.launch(x.dtype(), kernel, grid, &[vectors, sizes].concat());
         vec![x.clone(), inputs[1].clone(), stats]
     }
 
@@ -53,7 +62,8 @@ impl Launch for Normalization {
         let (dx, offset) = (dx.map(|grad| &mut grad.tensor), affine.offset as f32);
         let vectors = args![x, w, w_start, stats, &dy, dx, add, partials.as_mut()];
         let sizes = args![rows, width, stride, offset, parts, self.is_centred(), kind];
-        SOURCE.launch(x.dtype(), "normalization_backward", grid, &[vectors, sizes].concat());
+        let kernel = pick(BACKWARD, x.dtype(), width);
+        SOURCE.launch(x.dtype(), kernel, grid, &[vectors, sizes].concat());
         if let Some(partials) = partials {
             reduce_rows::sum(&partials, x.dtype(), affine.stride, targets);
         }

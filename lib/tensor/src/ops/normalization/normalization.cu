@@ -151,6 +151,7 @@ DEVICE void norm_backward(Norm norm, NormGradient gradient, float* scratch, floa
   Vector<element, V> w[COUNT];
   load_row<BLOCK, V, COUNT>(w, norm.w + group * norm.stride, width);
   float total[2][COUNT][V] = {};
+  int turn = 0;
 
   for (int i = part * teams<BLOCK>() + team_id<BLOCK>(); i < norm.group_rows;
        i += gradient.parts * teams<BLOCK>()) {
@@ -177,8 +178,9 @@ DEVICE void norm_backward(Norm norm, NormGradient gradient, float* scratch, floa
     if (gradient.dx == nullptr) {
       continue;
     }
-    float mean_g = norm.centred ? team_sum<BLOCK>(sum_g, scratch) / width : 0.0f;
-    float mean_gn = team_sum<BLOCK>(sum_gn, scratch) / width;
+    team_sums<BLOCK>(sum_g, sum_gn, scratch, turn);
+    turn = 1 - turn;
+    float mean_g = norm.centred ? sum_g / width : 0.0f, mean_gn = sum_gn / width;
 #pragma unroll
     for (int j = 0; j < COUNT; j++) {
       int column = column_of<BLOCK, V>(j);
@@ -283,47 +285,47 @@ DEVICE void norm_backward_wide(Norm norm, NormGradient gradient, float* scratch)
   }
 }
 
-// `kind` (kernel/rows.rs) 0: rows of up to 512 columns, one warp each; 1: of up to COLUMNS columns per thread, one
-// block each; 2: of any width, one block each.
-KERNEL(normalization_forward, 512, 1)(
-    const element* __restrict__ x, const element* __restrict__ w, long long w_start,
-    const element* __restrict__ b, long long b_start, float* __restrict__ stats,
-    element* __restrict__ out, int rows, int group_rows, int width, long long stride, float offset,
-    float epsilon, int centred, int kind) {
-  SHARED(float, scratch, [WARP]);
-  const element* bias = b != nullptr ? b + b_start : nullptr;
-  Norm norm = {x, w + w_start, bias, stats, group_rows, width, stride, offset, centred != 0};
-  with_width(width % WIDTH == 0, [&](auto n) {
-    constexpr int V = n.value;
-    if (kind == 2) {
-      norm_forward_wide<V>(norm, out, epsilon, scratch);
-    } else if (kind == 1) {
-      norm_forward<true, V, COLUMNS / V>(norm, out, rows, epsilon, scratch);
-    } else {
-      norm_forward<false, V, COLUMNS / V>(norm, out, rows, epsilon, scratch);
-    }
-  });
-}
+// V is WIDTH if the width is a multiple of it, otherwise 1. `kind` (kernel/rows.rs) 0: rows of up to 512 columns, one warp
+// each; 1: of up to COLUMNS columns per thread, one block each; 2: of any width, one block each.
+#define FORWARD(name, V)                                                                                      \
+  KERNEL(name, 512, 1)                                                                                        \
+  (const element* __restrict__ x, const element* __restrict__ w, long long w_start,                           \
+   const element* __restrict__ b, long long b_start, float* __restrict__ stats, element* __restrict__ out,    \
+   int rows, int group_rows, int width, long long stride, float offset, float epsilon, int centred, int kind) { \
+    SHARED(float, scratch, [WARP]);                                                                           \
+    const element* bias = b != nullptr ? b + b_start : nullptr;                                               \
+    Norm norm = {x, w + w_start, bias, stats, group_rows, width, stride, offset, centred != 0};               \
+    if (kind == 2) {                                                                                          \
+      norm_forward_wide<V>(norm, out, epsilon, scratch);                                                      \
+    } else if (kind == 1) {                                                                                   \
+      norm_forward<true, V, COLUMNS / V>(norm, out, rows, epsilon, scratch);                                  \
+    } else {                                                                                                  \
+      norm_forward<false, V, COLUMNS / V>(norm, out, rows, epsilon, scratch);                                 \
+    }                                                                                                         \
+  }
+
+FORWARD(normalization_forward, WIDTH)
+FORWARD(normalization_forward_odd, 1)
 
 // `kind` 0: rows of up to 256 columns, one warp each; 1: of up to COLUMNS / 2 columns per thread, one block each; 2: of
 // any width, one block each. Blocks: groups × parts.
-KERNEL(normalization_backward, 512, 1)(
-    const element* __restrict__ x, const element* __restrict__ w, long long w_start,
-    float* __restrict__ stats, const element* __restrict__ dy, element* __restrict__ dx, int add,
-    float* __restrict__ partials, int group_rows, int width, long long stride, float offset,
-    int parts, int centred, int kind) {
-  constexpr int COUNT = COLUMNS / 2;
-  SHARED(float, shared, [2 * COUNT * WARP]);
-  Norm norm = {x, w + w_start, nullptr, stats, group_rows, width, stride, offset, centred != 0};
-  NormGradient gradient = {dy, dx, add, partials, parts};
-  with_width(width % WIDTH == 0, [&](auto n) {
-    constexpr int V = n.value;
-    if (kind == 2) {
-      norm_backward_wide<V>(norm, gradient, shared);
-    } else if (kind == 1) {
-      norm_backward<true, V, COUNT / V>(norm, gradient, shared, nullptr);
-    } else {
-      norm_backward<false, V, COUNT / V>(norm, gradient, nullptr, shared);
-    }
-  });
-}
+#define BACKWARD(name, V)                                                                                     \
+  KERNEL(name, 512, 1)                                                                                        \
+  (const element* __restrict__ x, const element* __restrict__ w, long long w_start, float* __restrict__ stats, \
+   const element* __restrict__ dy, element* __restrict__ dx, int add, float* __restrict__ partials,           \
+   int group_rows, int width, long long stride, float offset, int parts, int centred, int kind) {             \
+    constexpr int COUNT = COLUMNS / 2;                                                                        \
+    SHARED(float, shared, [2 * COUNT * WARP]);                                                                \
+    Norm norm = {x, w + w_start, nullptr, stats, group_rows, width, stride, offset, centred != 0};            \
+    NormGradient gradient = {dy, dx, add, partials, parts};                                                   \
+    if (kind == 2) {                                                                                          \
+      norm_backward_wide<V>(norm, gradient, shared);                                                          \
+    } else if (kind == 1) {                                                                                   \
+      norm_backward<true, V, COUNT / V>(norm, gradient, shared, nullptr);                                     \
+    } else {                                                                                                  \
+      norm_backward<false, V, COUNT / V>(norm, gradient, nullptr, shared);                                    \
+    }                                                                                                         \
+  }
+
+BACKWARD(normalization_backward, WIDTH)
+BACKWARD(normalization_backward_odd, 1)

@@ -2,7 +2,7 @@ use super::Residual;
 use crate::args;
 use crate::kernel::{ALL_DTYPES, Source, source, units};
 use crate::op::{Grads, Launch, Saved};
-use crate::ops::linear::multiply_and_sum;
+use crate::ops::linear::{Factor, multiply_and_sum};
 use crate::tensor::Tensor;
 
 /// The kernels.
@@ -27,7 +27,7 @@ impl Launch for Residual {
         if let Some(grad) = dbranch {
             join(None, &dy, s, &mut grad.tensor, grad.accumulate);
         }
-        multiply_and_sum(&dy, Some(y), None, ds);
+        multiply_and_sum(&dy, Some(Factor::Elements(y)), None, ds);
         grads.accumulate(0, dy);
     }
 }

@@ -1,0 +1,52 @@
+//! Records what would be launched, for models of the time that it takes.
+
+use super::{Arg, Grid, Source};
+use crate::dtype::Dtype;
+use std::cell::RefCell;
+
+/// A launch.
+#[derive(Clone, Debug)]
+pub struct Launched {
+    /// The source, for which dtype it is compiled, and its kernel.
+    pub source: &'static str,
+    /// The dtype.
+    pub element: Dtype,
+    /// The kernel.
+    pub kernel: &'static str,
+    /// Its grid.
+    pub grid: Grid,
+    /// Bytes of the tensors among its arguments, each once.
+    pub bytes: usize,
+}
+
+thread_local! {
+    static LAUNCHED: RefCell<Option<Vec<Launched>>> = const { RefCell::new(None) };
+}
+
+/// Runs `work` without any kernel that this thread launches meanwhile, and returns those launches. Results have
+/// undefined values.
+pub fn trace<R>(work: impl FnOnce() -> R) -> (R, Vec<Launched>) {
+    LAUNCHED.set(Some(Vec::new()));
+    let result = work();
+    (result, LAUNCHED.take().unwrap_or_default())
+}
+
+/// Records a launch if this thread runs in [`trace`].
+pub(super) fn record(
+    source: &'static Source,
+    element: Dtype,
+    kernel: &'static str,
+    grid: Grid,
+    args: &[Arg],
+) -> bool {
+    LAUNCHED.with_borrow_mut(|launched| {
+        let Some(launched) = launched else { return false };
+        let mut tensors: Vec<_> =
+            args.iter().map(|arg| (arg.value().bits(), arg.bytes())).collect();
+        tensors.sort_unstable();
+        tensors.dedup();
+        let bytes = tensors.iter().map(|(_, bytes)| bytes).sum();
+        launched.push(Launched { source: source.name, element, kernel, grid, bytes });
+        true
+    })
+}
