@@ -6,7 +6,7 @@ PYTHON = python3
 # Where cargo puts the release build, which demo and install use.
 BIN := $(abspath $(or $(CARGO_TARGET_DIR),target))/release
 
-.PHONY: demo test torture check lines bench science interop gpu gpu-test gpu-bench sass man install deps nvrtc
+.PHONY: demo test torture check lines bench science interop gpu gpu-first gpu-test gpu-bench sass man install deps nvrtc
 
 # A data set, a codec, latents, an operator (stopped once and resumed), a report: demo/.
 demo: deps
@@ -134,6 +134,16 @@ ON_GPU = LONGHAUL_TEST_DEVICE=cuda cargo test --locked
 gpu:
 	@nvidia-smi -L 2>/dev/null | grep -q '^GPU' || \
 	  { echo "make: no NVIDIA GPU on this machine (nvidia-smi -L names none)" >&2; exit 1; }
+
+# What to run first on a GPU: whether every kernel is right, and how long ops take beside what their machine code lets
+# expect. MODEL is a GPU that opcheck knows.
+MODEL = h100
+gpu-first: gpu deps
+	$(ON_GPU) -p tensor --test device -- --include-ignored
+	cargo build --release --locked -q -p tensor --example opcheck
+	for element in f32 tf32 bf16; do \
+	  "$(BIN)/examples/opcheck" --large --device cuda --model $(MODEL) --element $$element || exit 1; \
+	done
 
 gpu-test: gpu deps
 	$(ON_GPU) -p tensor --test device -- --include-ignored --nocapture

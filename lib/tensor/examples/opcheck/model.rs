@@ -109,7 +109,7 @@ impl Model {
         let each: Vec<_> = launches.iter().map(|launch| self.one(launch)).collect();
         let longest = each.iter().max_by(|a, b| a.0.total_cmp(&b.0));
         let limit = longest.map_or(Limit::Memory, |(_, limit)| *limit);
-        (each.iter().map(|(time, _)| time).sum(), limit)
+        (each.iter().fold(0.0, |sum, (time, _)| sum + time), limit)
     }
 
     fn one(&self, launch: &Launched) -> (f64, Limit) {

@@ -7,13 +7,13 @@ use std::cell::RefCell;
 /// A launch.
 #[derive(Clone, Debug)]
 pub struct Launched {
-    /// The source, for which dtype it is compiled, and its kernel.
+    /// Name of the source.
     pub source: &'static str,
-    /// The dtype.
+    /// The dtype that it is compiled for.
     pub element: Dtype,
-    /// The kernel.
+    /// Name of the kernel.
     pub kernel: &'static str,
-    /// Its grid.
+    /// Blocks, threads, shared memory and operations.
     pub grid: Grid,
     /// Bytes of the tensors among its arguments, each once.
     pub bytes: usize,

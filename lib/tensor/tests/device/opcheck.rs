@@ -3,12 +3,23 @@
 
 use serde_json::Value;
 use std::collections::BTreeSet;
-use std::process::Command;
+use std::process::{Command, Output};
+
+fn opcheck(words: &[&str]) -> Output {
+    let here = std::env::current_exe().unwrap();
+    let program = here.ancestors().nth(2).unwrap().join("examples/opcheck");
+    Command::new(program).args(words).output().unwrap()
+}
+
+fn rows(output: &Output) -> Vec<Value> {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout.clone()).unwrap();
+    let rows = text.lines().map(|line| serde_json::from_str(line).unwrap());
+    rows.collect()
+}
 
 #[test]
 fn every_op_and_update_has_a_row_on_the_emulator() {
-    let here = std::env::current_exe().unwrap();
-    let program = here.ancestors().nth(2).unwrap().join("examples/opcheck");
     let updates = concat!(env!("CARGO_MANIFEST_DIR"), "/src/updates");
     let folders = std::fs::read_dir(updates).unwrap().map(Result::unwrap);
     let updates = folders.filter(|entry| entry.file_type().unwrap().is_dir());
@@ -17,13 +28,9 @@ fn every_op_and_update_has_a_row_on_the_emulator() {
     let expected: BTreeSet<String> = updates.chain(ops).collect();
     for element in ["f32", "bf16"] {
         let words = ["--json", "--device", "emu", "--below", "20001", "--element", element];
-        let output = Command::new(&program).args(words).output().unwrap();
-        let error = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{element}: {error}");
-        let text = String::from_utf8(output.stdout).unwrap();
-        let rows = text.lines().map(|line| serde_json::from_str(line).unwrap());
+        let rows = rows(&opcheck(&words));
         let timed = |row: &Value| row["forward_us"].as_f64().is_some_and(|time| time > 0.0);
-        let rows: Vec<Value> = rows.filter(timed).collect();
+        let rows: Vec<Value> = rows.into_iter().filter(timed).collect();
         let names = rows.iter().map(|row| row["name"].as_str().unwrap().to_string());
         let found: BTreeSet<String> = names.collect();
         // Some ops compute only in f32, and so do updates, whatever the dtype of the gradients.
@@ -31,4 +38,27 @@ fn every_op_and_update_has_a_row_on_the_emulator() {
         assert!(missing.is_empty() || element != "f32", "{missing:?}");
         assert!(found.len() > expected.len() / 2, "{element}: {found:?}");
     }
+}
+
+#[test]
+fn times_are_modelled_from_the_machine_code() {
+    let words = ["--json", "--device", "emu", "--model", "h100"];
+    let small = opcheck(&[&words[..], &["--below", "20001"]].concat());
+    // Some cases launch nothing, such as dropout of nothing.
+    let small = rows(&small);
+    let takes_time = |row: &&Value| row["forward_modelled_us"].as_f64().is_some_and(|us| us > 0.0);
+    let count = small.iter().filter(takes_time).count();
+    assert!(count > small.len() * 9 / 10, "{count} of {} cases take time", small.len());
+    let large = ["--large", "--filter", "linear", "--below", "200000000000", "--element", "bf16"];
+    let large = opcheck(&[&words[..], &large].concat());
+    let square =
+        rows(&large).into_iter().find(|row| row["inputs"] == "4096x4096 4096x4096").unwrap();
+    // 512 blocks on 132 multiprocessors: four on the busiest. Each multiplies 128 tiles, for which each of 8 warps has 64
+    // mma.sync of 6.2 cycles; four schedulers share them, at 1.7 GHz.
+    let expected = 4.0 * 128.0 * 64.0 * 8.0 / 4.0 * 6.2 / 1.7e3;
+    let found = square["forward_modelled_us"].as_f64().unwrap();
+    assert!((found / expected - 1.0).abs() < 1e-3, "{found} is not {expected}");
+    assert_eq!(square["forward_limit"], "tensor");
+    let refused = opcheck(&["--model", "h100"]);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("--model needs --device"));
 }

@@ -98,7 +98,10 @@ impl Instruction<'_> {
     fn targets(&self) -> Vec<&str> {
         match self.base() {
             "BRA" if self.name.contains(".DIV") => Vec::new(),
-            "BRA" => self.operands.split(['`', '(', ')']).filter(|s| s.starts_with(".L")).collect(),
+            // A call of a label without a name is a jump; subroutines have names.
+            "BRA" | "CALL" => {
+                self.operands.split(['`', '(', ')']).filter(|s| s.starts_with(".L")).collect()
+            }
             "BRX" => {
                 let list = self.operands.split_once("BRANCH_TARGETS ").map_or("", |(_, list)| list);
                 list.split([',', '"', '*', ')', ' ']).filter(|s| s.starts_with(".L")).collect()
@@ -368,4 +371,14 @@ fn instructions_of_the_main_loop_are_counted() {
     };
     assert_eq!(counted, expected);
     assert_eq!(count(""), Counts::default());
+    // A jump that looks like a call.
+    let jump = "
+        /*0000*/              @!P0 CALL.REL.NOINC `(.L_x_0) ;
+        /*0010*/                   EXIT ;
+.L_x_0:
+        /*0020*/                   FFMA R1, R2, R3, R1 ;
+        /*0030*/               @P0 BRA `(.L_x_0) ;
+        /*0040*/                   EXIT ;
+";
+    assert_eq!(count(jump).ffma, 1);
 }

@@ -1,10 +1,10 @@
 //! Matrix products on devices: C (+)= op(A)·op(B), batched and summed over terms.
 //!
 //! Operands are bf16, f16 or f32, sums are f32. Tensor cores multiply 16-bit operands exactly; f32 is multiplied in f32
-//! or, if [`set_tf32`] allows it, by tensor cores after rounding to tf32. Any size is supported; large operands
-//! whose lines are not aligned to 16 bytes, such as the gradients of logits of an odd vocabulary, are first copied to
-//! lines that are, small ones are read element by element. A sum over k runs in order within each of its parts, and parts are added in order
-//! (`reduce_rows`); their number depends only on sizes (`plan`). Costs 2·m·n·k operations a product.
+//! or, if [`set_tf32`] allows it, by tensor cores after rounding to tf32. Any size is supported: large operands whose
+//! lines are not aligned to 16 bytes, such as the gradients of logits of an odd vocabulary, are first copied to lines
+//! that are, small ones are read element by element. A sum over k runs in order within each of its parts, and parts are
+//! added in order (`reduce_rows`); their number depends only on sizes (`plan`). Costs 2·m·n·k operations a product.
 
 mod plan;
 #[cfg(all(test, feature = "emu"))]
