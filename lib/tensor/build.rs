@@ -153,8 +153,8 @@ mod emulator {
             .iter()
             .map(|k| {
                 format!(
-                    "emulator_kernel<{}>(\"{}\", \"{}\", {}),\n",
-                    k.name, k.name, k.parameters, k.most_threads
+                    "emulator_kernel<{}>(\"{}\", \"{}\", \"{}\", {}),\n",
+                    k.name, k.name, k.parameters, k.constant, k.most_threads
                 )
             })
             .collect();
@@ -171,6 +171,8 @@ mod emulator {
     struct Kernel {
         name: String,
         parameters: String,
+        /// For each parameter whether it is `const T* __restrict__`: 0 or 1.
+        constant: String,
         most_threads: String,
     }
 
@@ -197,7 +199,12 @@ mod emulator {
                     .to_string()
             };
             let parameters = list.split(',').map(word).collect::<Vec<_>>().join(",");
-            kernels.push(Kernel { name, parameters, most_threads });
+            let is_constant = |p: &str| {
+                let text = p.replace(char::is_whitespace, "");
+                if text.starts_with("const") && text.contains("*__restrict") { '1' } else { '0' }
+            };
+            let constant = list.split(',').map(is_constant).collect();
+            kernels.push(Kernel { name, parameters, constant, most_threads });
         }
         if kernels.is_empty() {
             fail(&format!("{}: no KERNEL", path.display()));

@@ -91,6 +91,15 @@ static const char* describe_lane(uint64_t record, char (&text)[100]) {
           same_warp ? " (__syncwarp is one, a shuffle is not)" : "");
 }
 
+[[noreturn]] __attribute__((cold, noinline)) static void fault_constant(const Region& region,
+                                                                        uintptr_t address, size_t bytes,
+                                                                        const void* code) {
+    fault(code,
+          "writes %zu bytes at offset %zu of %s, which argument %d gives as const __restrict__: a GPU may read it "
+          "through a cache that does not see writes",
+          bytes, address - region.start, describe(region), region.constant);
+}
+
 // The record of the readers of `before` together with this lane.
 static uint64_t join(uint64_t before, uint64_t mine) {
     if ((before & mine & 3) == 0) {
@@ -152,6 +161,9 @@ static inline __attribute__((always_inline)) uint64_t touch(const Region& region
 template <bool WRITE, bool WHOLE>
 static inline __attribute__((always_inline)) void check(Region& region, uintptr_t address,
                                                         size_t bytes, const void* code) {
+    if (WRITE && region.constant >= 0) {
+        fault_constant(region, address, bytes, code);
+    }
     const size_t offset = address - region.start;
     Cell* cell = &region.cells[offset / 2];
     const size_t cells = WHOLE ? bytes / 2 : (offset + bytes - 1) / 2 - offset / 2 + 1;

@@ -1,6 +1,7 @@
 // cp.async: a copy is recorded when it is issued and performed when its group is waited for.
 //
-// In between, the destination must not be accessed; its bytes are poisoned.
+// In between, the destination must not be accessed; its bytes are poisoned. The source must not change: a GPU may copy at
+// any time until then.
 #include "runtime.h"
 
 #include <cstring>
@@ -16,6 +17,9 @@ void land_copies(unsigned groups_left) {
         if (!all && copy.group + groups_left >= me.groups) {
             me.copies[kept++] = copy;
             continue;
+        }
+        if (memcmp(copy.from, copy.seen, copy.valid) != 0) {
+            fault(copy.code, "what an asynchronous copy reads has changed before it was waited for");
         }
         memcpy(copy.to, copy.from, copy.valid);
         memset(copy.to + copy.valid, 0, copy.bytes - copy.valid);
@@ -66,9 +70,16 @@ void emulator_copy_async(void* to, const void* from, int bytes, int valid) {
         cells[i].write |= static_cast<uint64_t>(IN_FLIGHT) << OWNER_SHIFT;
     }
     memset(to, 0xff, size);
-    current->copies.push_back({static_cast<unsigned char*>(to),
-                               static_cast<const unsigned char*>(from), static_cast<unsigned>(bytes),
-                               static_cast<unsigned>(valid), current->groups, region});
+    Copy copy = {static_cast<unsigned char*>(to),
+                 static_cast<const unsigned char*>(from),
+                 static_cast<unsigned>(bytes),
+                 static_cast<unsigned>(valid),
+                 current->groups,
+                 region,
+                 {},
+                 code};
+    memcpy(copy.seen, from, static_cast<size_t>(valid));
+    current->copies.push_back(copy);
 }
 
 void emulator_commit_async() {

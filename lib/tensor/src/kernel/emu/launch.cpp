@@ -108,15 +108,18 @@ static bool find_regions(char* text, size_t bytes) {
                      m.kernel->parameters);
             return false;
         }
-        bool known = false;
-        for (const Region* region : m.globals) {
-            known |= region->start == found.start;
+        Region* region = nullptr;
+        for (Region* known : m.globals) {
+            region = known->start == found.start ? known : region;
         }
-        if (!known) {
-            Region* region = new_region();
-            *region = {found.start, found.size, found.cells,        m.first_serial,
-                       m.blocks,    nullptr,    static_cast<int>(i)};
+        if (!region) {
+            region = new_region();
+            *region = {found.start, found.size, found.cells,         m.first_serial,
+                       m.blocks,    nullptr,    static_cast<int>(i), -1};
             m.globals.push_back(region);
+        }
+        if (m.kernel->constant[i] == '1') {
+            region->constant = static_cast<int>(i);
         }
     }
     return true;

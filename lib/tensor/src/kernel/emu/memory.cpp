@@ -130,7 +130,7 @@ Region* region_of(uintptr_t address, size_t bytes, bool write, const void* code)
         if (!known) {
             Region* region = new_region();
             *region = {allocation.start, allocation.size, allocation.cells, m.first_serial,
-                       m.blocks,         nullptr,         -1};
+                       m.blocks,         nullptr,         -1,               -1};
             m.globals.push_back(region);
             return region_of(address, bytes, write, code);
         }
@@ -157,7 +157,7 @@ static Region* new_shared(const char* name, size_t bytes) {
     Region* region = new_region();
     *region = {reinterpret_cast<uintptr_t>(m.shared + start), bytes,     m.shared_cells + start / 2,
                m.serial,                                      1,         name,
-               -1};
+               -1,                                            -1};
     m.shareds.push_back(region);
     return region;
 }

@@ -44,6 +44,9 @@ struct Region {
     uint32_t first_serial, serials;
     const char* name;  // of the shared array; null for an allocation
     int argument;      // index of the argument that points into it, or -1
+    // Index of a const __restrict__ argument that points into it, or -1: a GPU may read it through a cache that does not see
+    // writes.
+    int constant;
 };
 
 struct Allocation {
@@ -87,6 +90,8 @@ struct Copy {
     const unsigned char* from;
     unsigned bytes, valid, group;
     Region* region;
+    unsigned char seen[16];  // the source when the copy was issued
+    const void* code;
 };
 
 struct Lane {

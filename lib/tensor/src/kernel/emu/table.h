@@ -4,6 +4,7 @@
 struct EmulatorKernel {
     const char* name;
     const char* parameters;  // names, separated by commas
+    const char* constant;    // '1' for each that is const T* __restrict__, otherwise '0'
     unsigned most_threads;   // of KERNEL(name, threads); 1024 where not given
     const unsigned char* kinds;
     unsigned count;
@@ -77,7 +78,7 @@ struct EmulatorCaller<FUNCTION> {
 
 template <auto FUNCTION>
 constexpr EmulatorKernel emulator_kernel(const char* name, const char* parameters,
-                                         unsigned most_threads) {
+                                         const char* constant, unsigned most_threads) {
     using Caller = EmulatorCaller<FUNCTION>;
-    return {name, parameters, most_threads, Caller::kinds, Caller::count, Caller::call};
+    return {name, parameters, constant, most_threads, Caller::kinds, Caller::count, Caller::call};
 }

@@ -126,6 +126,21 @@ fn copies_in_flight() {
 }
 
 #[test]
+fn sources_that_change() {
+    let (mut x, mut y) = (floats(&[1.0; 256]), empty(64, Dtype::F32));
+    let grid = Grid::new(1, 32);
+    assert_eq!(fault("faults_copy_from", grid, args![&mut x, &mut y, 0]), "");
+    let words = fault("faults_copy_from", grid, args![&mut x, &mut y, 1]);
+    assert_says(&words, &["an asynchronous copy reads has changed", "faults.cu:"]);
+    assert_eq!(fault("faults_constant", grid, args![&x, &mut y]), "");
+    let words = fault("faults_constant", grid, args![&x, &x]);
+    assert_says(
+        &words,
+        &["writes 4 bytes at offset 0 of argument 0 'x' (1024 bytes)", "const __restrict__"],
+    );
+}
+
+#[test]
 fn endless_waits() {
     let mut y = empty(64, Dtype::F32);
     for (kernel, parts) in [

@@ -156,6 +156,24 @@ KERNEL(faults_copy_over)(const float* x, float* y, int wrong) {
     wait_async<0>();
 }
 
+// Changes what a copy of its own reads while it is in flight.
+KERNEL(faults_copy_from)(float* x, float* y, int wrong) {
+    SHARED(float, values, [32][4]);
+    const int i = lane_id();
+    copy_async_16(values[i], x + 4 * i, 16);
+    commit_async();
+    if (wrong) {
+        x[4 * i] = 7.0f;
+    }
+    wait_async<0>();
+    y[i] = values[i][0];
+}
+
+// Reads what it writes, if both are the same tensor, through a cache that does not see writes.
+KERNEL(faults_constant)(const float* __restrict__ x, float* y) {
+    y[threadIdx.x] = 2.0f * x[threadIdx.x];
+}
+
 // Half of the threads skip the barrier.
 KERNEL(faults_divergent)(float* y, int wrong) {
     if (!wrong || threadIdx.x < 16) {
