@@ -201,7 +201,7 @@ impl Source {
             return;
         }
         assert!(device != Device::Cpu, "{kernel} cannot run on the host");
-        if trace::record(self, element, kernel, grid, args) {
+        if trace::record(element, kernel, grid, args) {
             return;
         }
         let values: Vec<Value> = args.iter().map(Arg::value).collect();

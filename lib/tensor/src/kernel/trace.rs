@@ -1,15 +1,13 @@
 //! Records what would be launched, for models of the time that it takes.
 
-use super::{Arg, Grid, Source};
+use super::{Arg, Grid};
 use crate::dtype::Dtype;
 use std::cell::RefCell;
 
 /// A launch.
 #[derive(Clone, Debug)]
 pub struct Launched {
-    /// Name of the source.
-    pub source: &'static str,
-    /// The dtype that it is compiled for.
+    /// The dtype that the kernel is compiled for.
     pub element: Dtype,
     /// Name of the kernel.
     pub kernel: &'static str,
@@ -32,13 +30,7 @@ pub fn trace<R>(work: impl FnOnce() -> R) -> (R, Vec<Launched>) {
 }
 
 /// Records a launch if this thread runs in [`trace`].
-pub(super) fn record(
-    source: &'static Source,
-    element: Dtype,
-    kernel: &'static str,
-    grid: Grid,
-    args: &[Arg],
-) -> bool {
+pub(super) fn record(element: Dtype, kernel: &'static str, grid: Grid, args: &[Arg]) -> bool {
     LAUNCHED.with_borrow_mut(|launched| {
         let Some(launched) = launched else { return false };
         let mut tensors: Vec<_> =
@@ -46,7 +38,7 @@ pub(super) fn record(
         tensors.sort_unstable();
         tensors.dedup();
         let bytes = tensors.iter().map(|(_, bytes)| bytes).sum();
-        launched.push(Launched { source: source.name, element, kernel, grid, bytes });
+        launched.push(Launched { element, kernel, grid, bytes });
         true
     })
 }

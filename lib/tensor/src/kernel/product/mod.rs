@@ -29,8 +29,9 @@ pub static SOURCE_TF32: Source = source!("product_tf32", &[Dtype::F32]);
 
 static TF32: AtomicBool = AtomicBool::new(false);
 
-/// Whether f32 products may round their operands to tf32 (11 bits of precision): about eight times faster on a GPU with
-/// tensor cores, but less precise than f32. Off by default.
+/// Whether f32 products may round their operands to tf32 (11 bits of precision): by the rates of its units about eight
+/// times faster on a GPU with tensor cores, but less precise than f32. Exact ties are rounded to even from sm_90 on and
+/// away from zero before, so results may differ between generations. Off by default.
 pub fn set_tf32(allowed: bool) {
     TF32.store(allowed, Ordering::Relaxed);
 }

@@ -9,7 +9,8 @@
 const MULTIPROCESSORS: usize = 132;
 /// Memory bandwidth in bytes per cycle.
 const BYTES_PER_CYCLE: f64 = 2000.0;
-/// Elements per cycle of a copy with aligned lines, which moves one element per thread.
+/// Elements per cycle of a copy with aligned lines, which moves one element per thread; estimated from its
+/// instructions.
 const COPIED_PER_CYCLE: f64 = 250.0;
 /// Cycles of an additional launch.
 const LAUNCH_CYCLES: f64 = 4000.0;
@@ -97,7 +98,7 @@ impl Tile {
         }
     }
 
-    /// The fraction of this that remains if lines are read element by element.
+    /// The fraction of this that remains if lines are read element by element: estimated, not measured.
     fn unaligned(unit: Unit) -> f64 {
         match unit {
             Unit::Half => 0.2,
