@@ -1,7 +1,7 @@
 //! On-disk cache of compiled kernels, so that a thousand processes need not compile.
 //!
-//! A file name contains the source, dtype, architecture, a hash of everything that determines the result (text,
-//! headers, options) and the release of NVRTC. So entries are never out of date, and a machine without NVRTC can use
+//! A file name contains the source, dtype, architecture, a hash of everything that determines the result (text, the
+//! headers that it includes, options) and the release of NVRTC. So entries are never out of date, and a machine without NVRTC can use
 //! what another one compiled. The folder is `$LONGHAUL_KERNEL_CACHE`, else `$XDG_CACHE_HOME/longhaul/kernels`, else
 //! `~/.cache/longhaul/kernels`. An unusable cache costs time but never fails a run: there is one warning.
 
@@ -9,7 +9,7 @@ mod folder;
 
 pub use folder::Folder;
 
-use super::compile::{self, HEADERS};
+use super::compile;
 use super::{SOURCES, Source};
 use crate::dtype::Dtype;
 use rayon::prelude::*;
@@ -100,7 +100,8 @@ pub fn cubin_in(
 pub fn stem(source: &Source, element: Dtype, architecture: &str) -> String {
     let mut hasher = blake3::Hasher::new();
     let options = compile::options(element, architecture);
-    let headers = HEADERS.iter().flat_map(|(name, text)| [*name, *text]);
+    let headers =
+        compile::headers_of(source.text).into_iter().flat_map(|(name, text)| [*name, *text]);
     for text in headers.chain([source.text]).chain(options.iter().map(String::as_str)) {
         hasher.update(&(text.len() as u64).to_le_bytes());
         hasher.update(text.as_bytes());

@@ -40,6 +40,23 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("warp.cuh", include_str!("../include/warp.cuh")),
 ];
 
+/// The headers that a text includes, by name and text, and those that these include, in the order of [`HEADERS`].
+pub(super) fn headers_of(text: &str) -> Vec<&'static (&'static str, &'static str)> {
+    let mut found = vec![false; HEADERS.len()];
+    let mut open = vec![text];
+    while let Some(text) = open.pop() {
+        let names = text.lines().filter_map(|line| line.trim_start().strip_prefix("#include"));
+        for name in names.filter_map(|rest| rest.split('"').nth(1)) {
+            if let Some(at) = HEADERS.iter().position(|(known, _)| *known == name)
+                && !std::mem::replace(&mut found[at], true)
+            {
+                open.push(HEADERS[at].1);
+            }
+        }
+    }
+    HEADERS.iter().zip(found).filter_map(|(header, found)| found.then_some(header)).collect()
+}
+
 /// Minimum compute capability: the first with asynchronous copies and bf16 matrix products.
 const OLDEST: u32 = 80;
 
@@ -106,7 +123,7 @@ fn nearest(known: impl Iterator<Item = u32>, capability: u32) -> String {
     }
 }
 
-/// The compiler options of a source: together with its text and the headers, all that determines the result.
+/// The compiler options of a source: together with its text and its headers, all that determines the result.
 pub(super) fn options(element: Dtype, architecture: &str) -> Vec<String> {
     let mut options = vec![
         format!("--gpu-architecture={architecture}"),
@@ -185,8 +202,10 @@ struct Unit {
 
 impl Unit {
     fn new(nvrtc: &'static Nvrtc, source: &Source) -> Result<Self> {
-        let texts = HEADERS.iter().map(|(_, text)| string(text)).collect::<Result<Vec<_>>>()?;
-        let names = HEADERS.iter().map(|(name, _)| string(name)).collect::<Result<Vec<_>>>()?;
+        // Only those that the cache knows of.
+        let headers = headers_of(source.text);
+        let texts = headers.iter().map(|(_, text)| string(text)).collect::<Result<Vec<_>>>()?;
+        let names = headers.iter().map(|(name, _)| string(name)).collect::<Result<Vec<_>>>()?;
         let (texts_at, names_at) = (pointers(&texts), pointers(&names));
         let (text, name) = (string(source.text)?, string(&format!("{}.cu", source.name))?);
         let mut unit = Unit { nvrtc, program: ptr::null_mut() };
@@ -196,7 +215,7 @@ impl Unit {
                 &mut unit.program,
                 text.as_ptr(),
                 name.as_ptr(),
-                HEADERS.len() as c_int,
+                headers.len() as c_int,
                 texts_at.as_ptr(),
                 names_at.as_ptr(),
             )
@@ -294,6 +313,16 @@ mod tests {
         // No NVRTC, or one that supports none as old: what a cache may have.
         assert_eq!(nearest([].into_iter(), 90), "sm_90a");
         assert_eq!(nearest([100].into_iter(), 89), "sm_89");
+    }
+
+    #[test]
+    fn headers_are_found_through_others() {
+        let names = |text| headers_of(text).iter().map(|(name, _)| *name).collect::<Vec<_>>();
+        assert_eq!(names("int x; // table.cuh"), [""; 0]);
+        assert_eq!(names("  #include \"element.cuh\"\n#include <cmath>"), ["element.cuh"]);
+        let rows = names("#include \"rows.cuh\"");
+        assert!(rows.contains(&"element.cuh") && rows.contains(&"rows.cuh"), "{rows:?}");
+        assert!(rows.is_sorted() && !rows.contains(&"product.cuh"), "{rows:?}");
     }
 
     #[test]
