@@ -2,9 +2,9 @@
 //! occupancy, and the instructions of its main loop.
 //!
 //! The table belongs to the release of NVRTC in its first line. With another one, only spills that are not in the table
-//! are errors. A source whose text, headers and options have the hash in the table has been compiled before and is
-//! only compiled again for sm_90a. After a change to a kernel, `make sass` compiles all and writes the table again:
-//! review the difference before committing it.
+//! and main loops that divide integers are errors. A source whose text, headers and options have the hash in the table has
+//! been compiled before and is only compiled again for sm_90a. After a change to a kernel, `make sass` compiles all and
+//! writes the table again: review the difference before committing it.
 
 use super::has_nvrtc;
 use super::sass::{Counts, counts, nvdisasm};
@@ -44,6 +44,8 @@ const THREADS: u32 = 256;
 
 /// Registers, stack, spill stores, spill loads, static shared memory, threads, resident warps, and [`Counts`].
 const NUMBERS: usize = 17;
+/// Which number of a row counts the integer divisions of the main loop.
+const DIVISIONS: usize = 14;
 type Row = [u32; NUMBERS];
 
 /// A source compiled for a dtype and an architecture.
@@ -106,6 +108,9 @@ fn faults(table: &Table, now: &Table, same_release: bool) -> Vec<String> {
         let known = table.get(unit).map_or(&none, |unit| &unit.kernels);
         for (name, row) in kernels {
             let what = format!("{name}, {unit}");
+            if row[DIVISIONS] > 0 {
+                faults.push(format!("{what}: its main loop divides integers: use divide.cuh"));
+            }
             match known.get(name) {
                 None => faults.push(format!("{what}: not in the table")),
                 Some(known) if row[2] > known[2] || row[3] > known[3] => {
@@ -198,7 +203,8 @@ fn every_kernel_stays_within_the_table() {
         let hash = hash(source, *element, architecture);
         !same_release || known.get(name).is_none_or(|unit| unit.hash != hash)
     };
-    let compiled = units.par_iter().filter(|unit| unit.3 == ALWAYS || is_changed(unit));
+    let is_compiled = |unit: &&_| is_changed(unit) || written.is_none() && unit.3 == ALWAYS;
+    let compiled = units.par_iter().filter(is_compiled);
     let compiled = compiled.map(|(name, source, element, architecture)| {
         let architecture = ARCHITECTURES.iter().find(|a| a.name == *architecture).unwrap();
         Ok((name.clone(), measure(source, *element, architecture)?))
@@ -231,6 +237,7 @@ fn the_table_detects_every_difference() {
     };
     let row = |first: [u32; 4]| {
         let mut row = [7; NUMBERS];
+        row[DIVISIONS] = 0;
         row[..4].copy_from_slice(&first);
         row
     };
@@ -246,6 +253,10 @@ fn the_table_detects_every_difference() {
     assert_eq!(differences(&[("a", row([32, 4, 4, 0])), b], false), 1);
     assert_eq!(differences(&[("c", row([1, 0, 0, 0])), b], false), 2);
     assert_eq!(faults(&Table::new(), &known, true).len(), 2);
+    let mut divides = row([32, 0, 0, 0]);
+    divides[DIVISIONS] = 1;
+    let divides = table(&[("a", divides)]);
+    assert_eq!(faults(&divides, &divides, false).len(), 1);
 }
 
 #[test]

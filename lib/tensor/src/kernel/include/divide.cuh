@@ -21,3 +21,8 @@ constexpr Divisor ONE{1, 1u << 31, 0};
 DEVICE int divide(int n, const Divisor& d) {
     return static_cast<int>(__umulhi(2u * static_cast<unsigned>(n), d.factor) >> d.shift);
 }
+
+// n mod d, for the same n.
+DEVICE int remainder(int n, const Divisor& d) {
+    return n - divide(n, d) * d.by;
+}

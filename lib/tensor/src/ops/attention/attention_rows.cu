@@ -129,9 +129,21 @@ KERNEL(attention_rows_normalize_backward, 256)
     for (int i = 0; i < WIDTH; ++i) {
         dw.at[i] = 0.0f;
     }
-    const long long step = static_cast<long long>(gridDim.x) * WARPS * groups;
-    for (long long first = first_item(groups); first < count; first += step) {
-        const auto [valid, row, head] = item_at(first + lane_id() / lanes, count, heads);
+    const int step = static_cast<int>(gridDim.x) * WARPS * groups, step_rows = step / heads;
+    const int rows = static_cast<int>(count / heads);
+    const long long first = first_item(groups), own = first + lane_id() / lanes;
+    int next = static_cast<int>(own / heads), next_head = static_cast<int>(own % heads);
+    for (int turns = static_cast<int>((count - first + step - 1) / step); turns > 0; --turns) {
+        // Lanes past the end read the first row.
+        const bool valid = next < rows;
+        const long long row = valid ? next : 0;
+        const int head = valid ? next_head : 0;
+        next += step_rows;
+        next_head += step - step_rows * heads;
+        if (next_head >= heads) {
+            next_head -= heads;
+            ++next;
+        }
         const long long from = row * stride + start + head * dim;
         const Chunk values = load_chunk(x + from, at, dim, aligned);
         Chunk g = load_chunk(dn + (row * heads + head) * dim, at, dim, aligned);

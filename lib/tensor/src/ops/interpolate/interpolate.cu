@@ -34,10 +34,22 @@ DEVICE Pair pair(int at, int from, int to, int linear) {
   return {low, min(low + 1, from - 1), (float)position.remainder / (float)(2LL * to)};
 }
 
-// The weight of old cell `old` in new cell `at`.
+// The weight of old cell `old` in new cell `at`: what pair(at, ...) gives it, without its division.
 DEVICE float share(int old, int at, int from, int to, int linear) {
-  Pair p = pair(at, from, to, linear);
-  return (old == p.low ? 1.0f - p.weight : 0.0f) + (old == p.high ? p.weight : 0.0f);
+  if (!linear) {
+    long long beyond = (long long)at * from - (long long)old * to;
+    return beyond >= 0 && beyond < to ? 1.0f : 0.0f;
+  }
+  long long unit = 2LL * to, beyond = max((2LL * at + 1) * from - to, 0LL) - old * unit;
+  if (beyond <= -unit || beyond >= unit) {
+    return 0.0f;
+  }
+  if (beyond < 0) {
+    return (float)(int)(beyond + unit) / (float)unit;
+  }
+  float weight = (float)(int)beyond / (float)unit;
+  // The last cell is its own neighbour.
+  return 1.0f - weight + (old == from - 1 ? weight : 0.0f);
 }
 
 // The first new cell that may read old cell `old`, and the first after it that does not.
@@ -129,6 +141,8 @@ KERNEL(interpolate_backward)
       float plane_share = share(plane, i, depth, to_depth, linear);
       for (int j = lines.begin; j < lines.end; j++) {
         float line_share = plane_share * share(row, j, rows, to_rows, linear);
+        // Unrolled, it takes a third more registers.
+#pragma unroll 1
         for (int k = others.begin; k < others.end; k++) {
           float weight = line_share * share(column, k, columns, to_columns, linear);
           if (weight != 0.0f) {

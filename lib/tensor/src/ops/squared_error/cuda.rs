@@ -3,6 +3,7 @@
 use super::SquaredError;
 use crate::args;
 use crate::dtype::Dtype;
+use crate::kernel::divisor::divisor;
 use crate::kernel::{Grid, ONLY_F32, Source, flat, source};
 use crate::op::{GradBuffer, Grads, Launch, Saved};
 use crate::tensor::Tensor;
@@ -17,8 +18,9 @@ impl Launch for SquaredError {
         let (chunk, chunks) = flat::chunks(n);
         let mut partials = Tensor::empty_on(p.device(), &[samples, chunks], Dtype::F32);
         let grid = Grid::new(samples * chunks, flat::THREADS);
-        let args = args![p, t, v, &mut partials, n as i64, channels, chunk, chunks];
-        SOURCE.launch(Dtype::F32, "squared_error_partials", grid, args);
+        let tensors = args![p, t, v, &mut partials, n as i64];
+        let args = [tensors, &divisor(channels), args![chunk, chunks]].concat();
+        SOURCE.launch(Dtype::F32, "squared_error_partials", grid, &args);
         let args = args![&partials, w, out, n.max(1) as i64, samples, chunks];
         SOURCE.launch(Dtype::F32, "squared_error_total", Grid::new(1, flat::THREADS), args);
         inputs.iter().map(|x| (*x).clone()).collect()
@@ -30,12 +32,10 @@ impl Launch for SquaredError {
         let (chunk, chunks) = flat::chunks(n);
         for (i, sign) in [(0, 1.0_f32), (1, -1.0)] {
             let Some(GradBuffer { tensor: dx, accumulate }) = grads.buffer(i) else { continue };
-            SOURCE.launch(
-                Dtype::F32,
-                "squared_error_backward",
-                Grid::new(samples * chunks, flat::THREADS),
-                args![p, t, w, v, &dy, dx, *accumulate, sign, n as i64, channels, chunk, chunks],
-            );
+            let tensors = args![p, t, w, v, &dy, dx, *accumulate, sign, n as i64];
+            let args = [tensors, &divisor(channels), args![chunk, chunks]].concat();
+            let grid = Grid::new(samples * chunks, flat::THREADS);
+            SOURCE.launch(Dtype::F32, "squared_error_backward", grid, &args);
         }
     }
 }

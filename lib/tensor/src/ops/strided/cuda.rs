@@ -3,6 +3,7 @@
 use super::{AXES, Binary, HALF, Space, Sum};
 use crate::args;
 use crate::dtype::Dtype;
+use crate::kernel::divisor::divisor;
 use crate::kernel::reduce_rows::{self, Target};
 use crate::kernel::{ALL_DTYPES, Arg, Grid, Source, source};
 use crate::tensor::Tensor;
@@ -37,10 +38,12 @@ impl<const N: usize> Space<N> {
         if whole { vector } else { 1 }
     }
 
-    /// `args` followed by the sizes and strides.
-    fn append<'a>(&self, args: &[Arg<'a>]) -> Vec<Arg<'a>> {
-        let numbers = self.sizes.iter().chain(self.strides.iter().flatten());
-        args.iter().copied().chain(numbers.map(|n| Arg::from(*n))).collect()
+    /// `args` followed by the sizes, counted in groups of `vector` elements along `axis`, and the strides.
+    fn append<'a>(&self, args: &[Arg<'a>], axis: usize, vector: usize) -> Vec<Arg<'a>> {
+        let mut sizes = self.sizes;
+        sizes[axis] /= vector;
+        let strides: Vec<Arg> = self.strides.iter().flatten().map(|n| Arg::from(*n)).collect();
+        [args, &sizes.map(divisor).concat(), &strides].concat()
     }
 }
 
@@ -55,7 +58,7 @@ pub(super) fn copy(space: &Space<2>, x: &Tensor, out: &mut Tensor, scale: f64, a
     let units = space.len() / vector;
     let [x_start, out_start] = space.starts.map(|start| start as i64);
     let args = args![x, out, x_start, out_start, units, vector > 1, scale as f32, add];
-    SOURCE.launch(element, "strided_copy", grid(units), &space.append(args));
+    SOURCE.launch(element, "strided_copy", grid(units), &space.append(args, AXES - 1, vector));
 }
 
 pub(super) fn binary(
@@ -69,7 +72,7 @@ pub(super) fn binary(
     let vector = space.vector(element, AXES - 1);
     let units = space.len() / vector;
     let args = args![a, b, out, units, vector > 1, function == Binary::Multiply, add];
-    SOURCE.launch(element, "strided_binary", grid(units), &space.append(args));
+    SOURCE.launch(element, "strided_binary", grid(units), &space.append(args, AXES - 1, vector));
 }
 
 pub(super) fn sum(
@@ -83,11 +86,8 @@ pub(super) fn sum(
     let (element, kept) = (x.dtype(), sum.kept);
     // Short rows are summed by one thread each.
     let by_warp = sum.rows && sum.reduced >= 32;
-    let vector = match (sum.rows, by_warp) {
-        (true, true) => sum.space.vector(element, AXES - 1),
-        (true, false) => 1,
-        _ => sum.space.vector(element, HALF - 1),
-    };
+    let axis = if sum.rows { AXES - 1 } else { HALF - 1 };
+    let vector = if sum.rows && !by_warp { 1 } else { sum.space.vector(element, axis) };
     let (reduced, teams, team) =
         if by_warp { (sum.reduced / vector, kept, 32) } else { (sum.reduced, kept / vector, 1) };
     let most = (MOST_THREADS / (teams * team).max(1)).clamp(1, MOST_CHUNKS);
@@ -98,7 +98,8 @@ pub(super) fn sum(
     let sizes = [kept, sum.reduced, chunk, chunks, usize::from(vector > 1)].map(Arg::from);
     let args = [args![x, factor, &mut *out, partials.as_mut()], &sizes, args![scale as f32, add]];
     let kernel = if by_warp { "strided_sum_rows" } else { "strided_sum_columns" };
-    SOURCE.launch(element, kernel, grid(chunks * teams * team), &sum.space.append(&args.concat()));
+    let args = sum.space.append(&args.concat(), axis, vector);
+    SOURCE.launch(element, kernel, grid(chunks * teams * team), &args);
     if let Some(partials) = partials {
         let partials = partials.reshape(&[1, chunks, 1, kept]);
         let target = Target { out: Arg::from(out), start: 0, add };

@@ -1,31 +1,45 @@
 // elements: f32 bf16 f16
 // Copies, sums and products of strided tensors (ops/strided/mod.rs). An index space has AXES axes; leading ones may
-// have size 1. If the number of elements along the last axis is a multiple of WIDTH, a thread moves 16 bytes
-// (V = WIDTH), otherwise one element (V = 1).
+// have size 1. If the number of elements along an axis is a multiple of WIDTH, a thread moves 16 bytes along it
+// (V = WIDTH), otherwise one element (V = 1); sizes count groups of V elements along that axis.
 
+#include "divide.cuh"
 #include "rows.cuh"
 
 constexpr int AXES = 6;
 
-// Sizes or strides as kernel parameters, and as an array.
+// Strides as kernel parameters, and as an array.
 #define SIX(name) int name##0, int name##1, int name##2, int name##3, int name##4, int name##5
 #define ARRAY(name) {name##0, name##1, name##2, name##3, name##4, name##5}
+
+// Sizes, by which is divided.
+#define SIX_DIVISORS(name)                                                                        \
+    DIVISOR_PARAMETERS(name##0), DIVISOR_PARAMETERS(name##1), DIVISOR_PARAMETERS(name##2),        \
+        DIVISOR_PARAMETERS(name##3), DIVISOR_PARAMETERS(name##4), DIVISOR_PARAMETERS(name##5)
+#define DIVISORS(name)                                                                            \
+    {DIVISOR(name##0), DIVISOR(name##1), DIVISOR(name##2),                                        \
+     DIVISOR(name##3), DIVISOR(name##4), DIVISOR(name##5)}
 
 struct Axes {
     int at[AXES];
 };
 
+struct Sizes {
+    Divisor at[AXES];
+};
+
 // The positions in N tensors of the unit-th group of V adjacent elements along axis LAST, over axes FIRST to LAST.
 template <int FIRST, int LAST, int V, int N>
-DEVICE void locate(long long (&position)[N], int unit, const Axes& sizes, const Axes (&strides)[N]) {
+DEVICE void locate(long long (&position)[N], int unit, const Sizes& sizes, const Axes (&strides)[N]) {
 #pragma unroll
     for (int axis = LAST; axis >= FIRST; axis--) {
-        const int size = axis == LAST ? sizes.at[axis] / V : sizes.at[axis];
-        if (size == 1 && axis != LAST) {
+        const Divisor size = sizes.at[axis];
+        if (size.by == 1 && axis != LAST) {
             continue;
         }
-        const int index = unit % size * (axis == LAST ? V : 1);
-        unit /= size;
+        const int rest = divide(unit, size);
+        const int index = (unit - rest * size.by) * (axis == LAST ? V : 1);
+        unit = rest;
 #pragma unroll
         for (int i = 0; i < N; i++) {
             position[i] += static_cast<long long>(index) * strides[i].at[axis];
@@ -57,7 +71,7 @@ DEVICE int flat_unit() {
 }
 
 template <int V>
-DEVICE void copy(const element* x, element* out, int units, float scale, int add, const Axes& sizes,
+DEVICE void copy(const element* x, element* out, int units, float scale, int add, const Sizes& sizes,
                  const Axes (&strides)[2]) {
     if (flat_unit() >= units) {
         return;
@@ -75,7 +89,7 @@ DEVICE void copy(const element* x, element* out, int units, float scale, int add
 
 template <int V, class F>
 DEVICE void binary(const element* a, const element* b, element* out, int units, int add,
-                   const Axes& sizes, const Axes (&strides)[3], F f) {
+                   const Sizes& sizes, const Axes (&strides)[3], F f) {
     if (flat_unit() >= units) {
         return;
     }
@@ -96,7 +110,7 @@ DEVICE void binary(const element* a, const element* b, element* out, int units, 
 template <int V, int VR, bool FACTOR>
 DEVICE void sum_units(float (&sum)[V], const element* x, const element* factor,
                       const long long (&start)[2], int first, int last, int step, int stride,
-                      const Axes& sizes, const Axes (&strides)[2]) {
+                      const Sizes& sizes, const Axes (&strides)[2]) {
     // Not unrolled: uniform registers would run out, and there are enough threads to hide the latency of loads.
 #pragma unroll 1
     for (int r = first; r < last; r += step) {
@@ -123,7 +137,7 @@ DEVICE void sum_units(float (&sum)[V], const element* x, const element* factor,
 template <int V, bool FACTOR>
 DEVICE void sum_columns(const element* x, const element* factor, element* out, float* partials,
                         int kept, int reduced, int chunk, int chunks, float scale, int add,
-                        const Axes& sizes, const Axes (&strides)[2]) {
+                        const Sizes& sizes, const Axes (&strides)[2]) {
     const int units = kept / V, part = flat_unit() / units, unit = flat_unit() % units;
     if (part >= chunks) {
         return;
@@ -149,7 +163,7 @@ DEVICE void sum_columns(const element* x, const element* factor, element* out, f
 template <int V, bool FACTOR>
 DEVICE void sum_rows(const element* x, const element* factor, element* out, float* partials,
                      int kept, int reduced, int chunk, int chunks, float scale, int add,
-                     const Axes& sizes, const Axes (&strides)[2]) {
+                     const Sizes& sizes, const Axes (&strides)[2]) {
     const int warp = flat_unit() / WARP, part = warp / kept, row = warp % kept;
     if (part >= chunks) {
         return;
@@ -179,8 +193,10 @@ DEVICE void sum_rows(const element* x, const element* factor, element* out, floa
 // out (+)= scale·x, whose views begin at `x_start` and `out_start`. `whole` means that V is WIDTH; `units` is the
 // number of groups of V elements.
 KERNEL(strided_copy, 256)(const element* x, element* out, long long x_start, long long out_start,
-                          int units, int whole, float scale, int add, SIX(n), SIX(dx), SIX(dout)) {
-    const Axes sizes = ARRAY(n), strides[2] = {ARRAY(dx), ARRAY(dout)};
+                          int units, int whole, float scale, int add, SIX_DIVISORS(n), SIX(dx),
+                          SIX(dout)) {
+    const Sizes sizes = {DIVISORS(n)};
+    const Axes strides[2] = {ARRAY(dx), ARRAY(dout)};
     x += x_start;
     out += out_start;
     with_width(whole, [&](auto n) { copy<n.value>(x, out, units, scale, add, sizes, strides); });
@@ -188,8 +204,9 @@ KERNEL(strided_copy, 256)(const element* x, element* out, long long x_start, lon
 
 // out (+)= a + b or, if `multiply`, a·b.
 KERNEL(strided_binary, 256)(const element* a, const element* b, element* out, int units, int whole,
-                            int multiply, int add, SIX(n), SIX(da), SIX(db), SIX(dout)) {
-    const Axes sizes = ARRAY(n), strides[3] = {ARRAY(da), ARRAY(db), ARRAY(dout)};
+                            int multiply, int add, SIX_DIVISORS(n), SIX(da), SIX(db), SIX(dout)) {
+    const Sizes sizes = {DIVISORS(n)};
+    const Axes strides[3] = {ARRAY(da), ARRAY(db), ARRAY(dout)};
     const auto f = [=](float a, float b) { return multiply ? a * b : a + b; };
     with_width(whole, [&](auto n) { binary<n.value>(a, b, out, units, add, sizes, strides, f); });
 }
@@ -198,9 +215,10 @@ KERNEL(strided_binary, 256)(const element* a, const element* b, element* out, in
 // sums over `chunk` reduced units each.
 #define SUM_PARAMETERS                                                                            \
     const element *x, const element *factor, element *out, float *partials, int kept, int reduced, \
-        int chunk, int chunks, int whole, float scale, int add, SIX(n), SIX(dx), SIX(df)
+        int chunk, int chunks, int whole, float scale, int add, SIX_DIVISORS(n), SIX(dx), SIX(df)
 #define SUM(KIND)                                                                                 \
-    const Axes sizes = ARRAY(n), strides[2] = {ARRAY(dx), ARRAY(df)};                             \
+    const Sizes sizes = {DIVISORS(n)};                                                            \
+    const Axes strides[2] = {ARRAY(dx), ARRAY(df)};                                             \
     with_width(whole, [&](auto n) {                                                               \
         constexpr int V = n.value;                                                                \
         if (factor) {                                                                             \

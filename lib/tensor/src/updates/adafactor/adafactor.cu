@@ -3,6 +3,7 @@
 // averages of columns.
 
 #include "decision.cuh"
+#include "divide.cuh"
 #include "table.cuh"
 #include "total.cuh"
 
@@ -81,31 +82,46 @@ KERNEL(adafactor_mean, 256)(
   }
 }
 
-// Element i of the direction before it is limited; without averages of columns, that of r alone.
-DEVICE float direction(
-    const float* g, const float* r, const float* c, const double* mean, float scale, long long i, int width) {
-  if (c == nullptr) {
-    return scale * g[i] / sqrtf(r[i]);
+// A block's piece of the direction before it is limited; without averages of columns, that of r alone. It begins at
+// column `column` of row `row`; rows have less than 2^31 - PIECE elements.
+struct Direction {
+  const float *g, *r, *c;
+  const double* mean;
+  float scale;
+  long long first, row;
+  int column, count;
+  Divisor width;
+
+  DEVICE float at(int i) const {
+    if (c == nullptr) {
+      return scale * g[first + i] / sqrtf(r[first + i]);
+    }
+    int rows = divide(column + i, width);
+    float average = (float)(r[row + rows] / *mean);
+    return scale * g[first + i] / (sqrtf(average) * sqrtf(c[column + i - rows * width.by]));
   }
-  float row = (float)(r[i / width] / *mean);
-  return scale * g[i] / (sqrtf(row) * sqrtf(c[i % width]));
+};
+
+DEVICE Direction direction_of_block(
+    const float* g, const float* r, const float* c, const double* mean, float scale, long long n, Divisor width) {
+  long long first = (long long)blockIdx.x * PIECE, row = first / width.by;
+  int column = (int)(first - row * width.by), count = n - first < PIECE ? (int)(n - first) : PIECE;
+  return {g, r, c, mean, scale, first, row, column, count, width};
 }
 
 // sums [blocks]: the squares of the direction of each piece.
 KERNEL(adafactor_squares, 256)(
     const float* __restrict__ g, const float* __restrict__ r, const float* __restrict__ c,
     const double* __restrict__ mean, double* __restrict__ sums, const StepControl* __restrict__ decision,
-    long long n, int width) {
+    long long n, DIVISOR_PARAMETERS(width)) {
   SHARED(double, scratch, [TOTAL_THREADS]);
   if (decision->applied == 0.0) {
     return;
   }
-  long long first = (long long)blockIdx.x * PIECE;
-  int count = n - first < PIECE ? (int)(n - first) : PIECE;
-  float scale = (float)decision->scale;
-  double sum = block_total_of(count, scratch, [&](int i) {
-    float u = direction(g, r, c, mean, scale, first + i, width);
-    return (double)u * u;
+  Direction u = direction_of_block(g, r, c, mean, (float)decision->scale, n, DIVISOR(width));
+  double sum = block_total_of(u.count, scratch, [&](int i) {
+    float x = u.at(i);
+    return (double)x * x;
   });
   if (threadIdx.x == 0) {
     sums[blockIdx.x] = sum;
@@ -116,18 +132,18 @@ KERNEL(adafactor_squares, 256)(
 KERNEL(adafactor_step, 256)(
     const float* __restrict__ g, const float* __restrict__ r, const float* __restrict__ c,
     const double* __restrict__ mean, const double* __restrict__ sums, float* __restrict__ p,
-    const StepControl* __restrict__ decision, long long n, int width, float keep, double step, double limit) {
+    const StepControl* __restrict__ decision, long long n, DIVISOR_PARAMETERS(width), float keep, double step,
+    double limit) {
   SHARED(double, scratch, [TOTAL_THREADS]);
   if (decision->applied == 0.0) {
     return;
   }
   double sum = block_total_of(gridDim.x, scratch, [&](int i) { return sums[i]; });
   double excess = sqrt(sum / n) / limit;
-  float factor = (float)(step / (excess > 1.0 ? excess : 1.0)), scale = (float)decision->scale;
-  long long first = (long long)blockIdx.x * PIECE;
-  int count = n - first < PIECE ? (int)(n - first) : PIECE;
-  for (int i = threadIdx.x; i < count; i += blockDim.x) {
-    float u = direction(g, r, c, mean, scale, first + i, width);
-    p[first + i] = fmaf(factor, u, keep * p[first + i]);
+  float factor = (float)(step / (excess > 1.0 ? excess : 1.0));
+  Direction u = direction_of_block(g, r, c, mean, (float)decision->scale, n, DIVISOR(width));
+  for (int i = threadIdx.x; i < u.count; i += blockDim.x) {
+    float* to = p + u.first + i;
+    *to = fmaf(factor, u.at(i), keep * *to);
   }
 }

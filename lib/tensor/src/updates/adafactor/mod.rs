@@ -11,6 +11,7 @@ use super::decision::{DeviceStepControl, StepControl};
 use crate::args;
 use crate::device::Device;
 use crate::dtype::{Dtype, Float};
+use crate::kernel::divisor::divisor;
 use crate::kernel::table::{PIECE, THREADS};
 use crate::kernel::{Arg, Grid, ONLY_F32, Source, source};
 use crate::parallel::{BLOCK_ELEMENTS, reduce, row_blocks, rows_per_block};
@@ -179,10 +180,11 @@ impl Adafactor {
         });
         let blocks = len.div_ceil(PIECE);
         let (n, mut sums, c) = (len as i64, empty(blocks), c.map(Arg::from));
-        let args = args![gradient, r, c, &mean, &mut sums, control, n, width];
-        run("adafactor_squares", blocks, args);
+        let width = divisor(width);
+        let args = [args![gradient, r, c, &mean, &mut sums, control, n], &width].concat();
+        run("adafactor_squares", blocks, &args);
         let (keep, step, limit) = (step.keep as f32, step.step, self.clip_threshold);
-        let args = args![gradient, r, c, &mean, &sums, value, control, n, width, keep, step, limit];
-        run("adafactor_step", blocks, args);
+        let tensors = args![gradient, r, c, &mean, &sums, value, control, n];
+        run("adafactor_step", blocks, &[tensors, &width, args![keep, step, limit]].concat());
     }
 }

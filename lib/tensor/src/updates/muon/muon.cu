@@ -33,8 +33,11 @@ KERNEL(muon_normalize, 256)(
 KERNEL(muon_polynomial, 256)(
     float* __restrict__ a, const float* __restrict__ b, float alpha, float beta, float gamma, int n) {
   long long i = flat_index(), all = (long long)n * n, end = i + WIDTH < all ? i + WIDTH : all;
+  // Every (n + 1)-th element is on the diagonal.
+  int next = (int)(i % (n + 1));
   for (; i < end; i++) {
-    a[i] = fmaf(beta, a[i], fmaf(gamma, b[i], i % (n + 1) == 0 ? alpha : 0.0f));
+    a[i] = fmaf(beta, a[i], fmaf(gamma, b[i], next == 0 ? alpha : 0.0f));
+    next = next == n ? 0 : next + 1;
   }
 }
 
