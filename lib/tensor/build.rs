@@ -185,7 +185,7 @@ mod emulator {
             let Some((head, rest)) = part.split_once(")]]") else { wrong("is not closed") };
             let mut head = head.split(',').map(str::trim);
             let name = head.next().unwrap_or_default().to_string();
-            let most_threads = head.next().unwrap_or("1024").to_string();
+            let most_threads = head.next().unwrap_or("256").to_string();
             if !name.starts_with(&stem(path)) {
                 wrong(&format!("named {name} must start with the name of the source"));
             }

@@ -74,7 +74,7 @@ fn attention_fits_into_the_shared_memory_of_every_architecture() {
     let cases: Vec<&Case> = cases.iter().filter(wide).filter(|c| size(c) < LARGEST).collect();
     // 163 and 99 KB; all other tests have the 227 KB of sm_90a and sm_100.
     for architecture in ["sm_80", "sm_86"] {
-        emu::set_architecture(architecture);
+        emu::set_architecture(architecture).unwrap();
         for case in &cases {
             for dtype in case.op.dtypes() {
                 let error = device_error(case, *dtype, Device::Emu, seed).unwrap();
@@ -82,7 +82,7 @@ fn attention_fits_into_the_shared_memory_of_every_architecture() {
             }
         }
     }
-    emu::set_architecture("sm_90a");
+    emu::set_architecture("sm_90a").unwrap();
 }
 
 #[test]

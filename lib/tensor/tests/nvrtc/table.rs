@@ -1,10 +1,11 @@
 //! The machine code of every kernel for six architectures, compared with the table `kernels.txt`: registers, spills,
 //! occupancy, and the instructions of its main loop.
 //!
-//! The table belongs to the release of NVRTC in its first line. With another one, only spills that are not in the table
-//! and main loops that divide integers are errors. A source whose text, headers and options have the hash in the table has
-//! been compiled before and is only compiled again for sm_90a. After a change to a kernel, `make sass` compiles all and
-//! writes the table again: review the difference before committing it.
+//! The table belongs to the release of NVRTC in its first line. With another one, the only differences that are errors
+//! are spills. With any, a kernel that cannot be launched or whose main loop divides integers is an error. A source whose
+//! text, headers and options have the hash in the table has been compiled before and is only compiled again for sm_90a.
+//! After a change to a kernel, `make sass` compiles all and writes the table again: review the difference before
+//! committing it.
 
 use super::has_nvrtc;
 use super::sass::{Counts, counts, nvdisasm};
@@ -39,12 +40,13 @@ const ARCHITECTURES: [Architecture; 6] = [
 /// The one that is always compiled.
 const ALWAYS: &str = "sm_90a";
 
-/// Threads per block of a kernel that declares no maximum.
+/// Maximum threads per block of a kernel that declares none, as for the emulator.
 const THREADS: u32 = 256;
 
 /// Registers, stack, spill stores, spill loads, static shared memory, threads, resident warps, and [`Counts`].
 const NUMBERS: usize = 17;
-/// Which number of a row counts the integer divisions of the main loop.
+/// Which numbers of a row are the resident warps, and the integer divisions of the main loop.
+const WARPS: usize = 6;
 const DIVISIONS: usize = 14;
 type Row = [u32; NUMBERS];
 
@@ -108,9 +110,6 @@ fn faults(table: &Table, now: &Table, same_release: bool) -> Vec<String> {
         let known = table.get(unit).map_or(&none, |unit| &unit.kernels);
         for (name, row) in kernels {
             let what = format!("{name}, {unit}");
-            if row[DIVISIONS] > 0 {
-                faults.push(format!("{what}: its main loop divides integers: use divide.cuh"));
-            }
             match known.get(name) {
                 None => faults.push(format!("{what}: not in the table")),
                 Some(known) if row[2] > known[2] || row[3] > known[3] => {
@@ -128,13 +127,30 @@ fn faults(table: &Table, now: &Table, same_release: bool) -> Vec<String> {
     faults
 }
 
+/// Kernels that cannot be launched with their maximum of threads, and main loops that divide integers.
+fn forbidden(table: &Table) -> Vec<String> {
+    let mut forbidden = Vec::new();
+    for (unit, Unit { kernels, .. }) in table {
+        for (name, row) in kernels {
+            if row[WARPS] == 0 {
+                forbidden.push(format!("{name}, {unit}: no block of it fits: {row:?}"));
+            }
+            if row[DIVISIONS] > 0 {
+                forbidden.push(format!("{name}, {unit}: its main loop divides: use divide.cuh"));
+            }
+        }
+    }
+    forbidden
+}
+
 /// Warps that fit on a multiprocessor: registers are allocated to warps by 256, shared memory to blocks by 128 bytes after
-/// 1 KB of the system's (CUDA's occupancy calculator).
+/// 1 KB of the system's (CUDA's occupancy calculator). 0 if not even one block fits.
 fn resident_warps(architecture: &Architecture, registers: u32, threads: u32, shared: u32) -> u32 {
     let warps = threads.div_ceil(32);
     let by_registers = 65536 / ((registers * 32).next_multiple_of(256) * warps).max(1);
     let by_shared = architecture.shared * 1024 / (shared.next_multiple_of(128) + 1024);
-    let blocks = by_registers.min(by_shared).min(architecture.warps / warps);
+    let most = if threads > 1024 { 0 } else { architecture.warps / warps };
+    let blocks = by_registers.min(by_shared).min(most);
     blocks * warps
 }
 
@@ -226,6 +242,8 @@ fn every_kernel_stays_within_the_table() {
     wrong.extend(faults(&known, &now, same_release));
     let gone = known.keys().filter(|name| !is_unit(name));
     wrong.extend(gone.map(|name| format!("{name}: in the table only")));
+    // Of units that were not compiled again, what the table says.
+    wrong.extend(forbidden(&known.into_iter().chain(now).collect()));
     assert!(wrong.is_empty(), "{}\nmake sass writes the table again", wrong.join("\n"));
 }
 
@@ -253,10 +271,11 @@ fn the_table_detects_every_difference() {
     assert_eq!(differences(&[("a", row([32, 4, 4, 0])), b], false), 1);
     assert_eq!(differences(&[("c", row([1, 0, 0, 0])), b], false), 2);
     assert_eq!(faults(&Table::new(), &known, true).len(), 2);
-    let mut divides = row([32, 0, 0, 0]);
-    divides[DIVISIONS] = 1;
-    let divides = table(&[("a", divides)]);
-    assert_eq!(faults(&divides, &divides, false).len(), 1);
+    for (number, value) in [(DIVISIONS, 1), (WARPS, 0)] {
+        let mut wrong = row([32, 0, 0, 0]);
+        wrong[number] = value;
+        assert_eq!(forbidden(&table(&[("a", wrong), b])).len(), 1);
+    }
 }
 
 #[test]
@@ -270,6 +289,11 @@ fn occupancy_is_that_of_cudas_calculator() {
         ("sm_86", 16, 1024, 0, 32),
         ("sm_86", 40, 128, 48 << 10, 8),
         ("sm_100", 20, 96, 0, 63),
+        // Too many registers, threads, or bytes of shared memory for a block.
+        ("sm_80", 72, 1024, 0, 0),
+        ("sm_90a", 32, 1056, 0, 0),
+        ("sm_86", 32, 128, 99 << 10, 4),
+        ("sm_86", 32, 128, (99 << 10) + 1, 0),
     ] {
         let found = resident_warps(of(architecture), registers, threads, shared);
         assert_eq!(found, warps, "{architecture}, {registers} registers, {threads} threads");

@@ -87,7 +87,7 @@ static void check_launch(const unsigned char* kinds, unsigned count, char* text,
                  "a block of (%u, %u, %u): at least 1, at most 1024, 1024, 64 and 1024 together", b.x,
                  b.y, b.z);
     } else if (threads > k.most_threads) {
-        snprintf(text, bytes, "a block of %zu threads, but its KERNEL names at most %u",
+        snprintf(text, bytes, "a block of %zu threads, but the kernel takes at most %u",
                  static_cast<size_t>(threads), k.most_threads);
     } else if (m.dynamic_bytes > m.most_shared) {
         snprintf(text, bytes, "%u bytes of shared memory: a block has %u", m.dynamic_bytes,

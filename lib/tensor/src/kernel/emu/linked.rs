@@ -95,8 +95,14 @@ thread_local! {
 }
 
 /// Gives this thread's later kernels the shared memory of an architecture of [`MOST_SHARED`], instead of Hopper's.
-pub fn set_architecture(name: &str) {
-    SHARED.set(MOST_SHARED.iter().find(|(known, _)| *known == name).map(|(_, bytes)| *bytes));
+/// Errors: it is none of these.
+pub fn set_architecture(name: &str) -> Result<()> {
+    let found = MOST_SHARED.iter().find(|(known, _)| *known == name);
+    let known = || MOST_SHARED.map(|(known, _)| known).join(", ");
+    let unknown =
+        || Error::usage(format!("the emulator knows no architecture {name}, only {}", known()));
+    SHARED.set(Some(found.ok_or_else(unknown)?.1));
+    Ok(())
 }
 
 /// Bytes of shared memory that a block may have.

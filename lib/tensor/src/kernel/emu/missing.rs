@@ -12,8 +12,10 @@ pub fn available() -> Result<()> {
 /// Does nothing without the emulator.
 pub fn set_order(_order: u64) {}
 
-/// Does nothing without the emulator.
-pub fn set_architecture(_name: &str) {}
+/// Errors: this build has no emulator.
+pub fn set_architecture(_name: &str) -> Result<()> {
+    available()
+}
 
 pub(crate) fn most_shared() -> usize {
     usize::MAX

@@ -19,7 +19,8 @@
 #define DYNAMIC_SHARED(name) unsigned char* const name = emulator_dynamic_shared()
 #else
 #define DEVICE __device__ __forceinline__
-// KERNEL(name) or KERNEL(name, max threads per block[, min blocks per multiprocessor]).
+// KERNEL(name) or KERNEL(name, max threads per block[, min blocks per multiprocessor]); without a maximum it is 256, which
+// only the emulator enforces.
 #define KERNEL(...) KERNEL_PICK(__VA_ARGS__, KERNEL_3, KERNEL_2, KERNEL_1, )(__VA_ARGS__)
 #define KERNEL_PICK(a, b, c, pick, ...) pick
 #define KERNEL_1(name) extern "C" __global__ void name

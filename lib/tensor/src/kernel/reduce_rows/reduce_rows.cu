@@ -9,7 +9,7 @@
 // partials [groups, rows, vectors, width]; the vector of group g begins at element g·stride + at of its destination,
 // which may be null. A block sums 32 columns of one vector of one group: each warp takes every warps-th row, then the
 // sums of the warps are added in order. Blocks: groups × vectors × ⌈width/32⌉.
-KERNEL(reduce_rows_sum)(
+KERNEL(reduce_rows_sum, 1024)(
     const float* __restrict__ partials, int rows, int vectors, int width, long long stride,
     element* first, long long first_at, int first_add,
     element* second, long long second_at, int second_add) {

@@ -55,7 +55,7 @@ DEVICE void take(Sums& sums, Vector<element, N> x) {
 
 // losses [rows], stats [rows, 2]: the maximum m and log Σ exp(x - m) of each row of x [rows, classes].
 // `weights` [rows] may be null (all 1). `kept` is 1 - smoothing, computed by the host in double.
-KERNEL(cross_entropy_rows)
+KERNEL(cross_entropy_rows, 512)
 (const element* __restrict__ x, const int* __restrict__ targets, const float* __restrict__ weights,
  float* __restrict__ losses, float* __restrict__ stats, int classes, int ignore, float kept,
  float smoothing, float gamma) {
@@ -92,7 +92,7 @@ KERNEL(cross_entropy_rows)
 }
 
 // loss [1] = Σ losses. One block.
-KERNEL(cross_entropy_sum)
+KERNEL(cross_entropy_sum, 1024)
 (const float* __restrict__ losses, float* __restrict__ loss, int rows) {
   SHARED(float, scratch, [32]);
   float sum = 0.0f;
@@ -115,7 +115,7 @@ DEVICE float focal_slope(float gamma, float log_p) {
 }
 
 // dx (+)= dy·weight·(softmax(x) - kept·[target] - smoothing/classes); dy [1]. 0 for an ignored row, whatever its logits.
-KERNEL(cross_entropy_backward)
+KERNEL(cross_entropy_backward, 512)
 (const element* __restrict__ x, const int* __restrict__ targets, const float* __restrict__ weights,
  const float* __restrict__ stats, const float* __restrict__ dy, element* __restrict__ dx, int classes,
  int ignore, float kept, float smoothing, float gamma, int add) {

@@ -202,7 +202,11 @@ fn launches_that_no_gpu_accepts() {
     );
     says(
         &fault("faults_launch_bounds", Grid::new(1, 96), args![&mut y]),
-        "96 threads, but its KERNEL names at most 64",
+        "96 threads, but the kernel takes at most 64",
+    );
+    says(
+        &fault("faults_blocks", Grid::new(1, 257), args![&mut y, 0]),
+        "257 threads, but the kernel takes at most 256",
     );
     says(&fault("faults_blocks", grid, args![&mut y]), "takes 2 arguments (y,wrong), got 1");
     says(
@@ -212,6 +216,19 @@ fn launches_that_no_gpu_accepts() {
     says(&fault("faults_nothing", grid, args![&mut y]), "faults.cu has no kernel faults_nothing");
     let nothing = emu::run("nothing", Dtype::F32, "nothing", grid, args![&mut y], 0).unwrap_err();
     says(&nothing.to_string(), "no source nothing.cu was compiled for f32");
+    emu::set_architecture("sm_86").unwrap();
+    says(
+        &fault("faults_blocks", grid.shared(101377), args![&mut y, 0]),
+        "101377 bytes of shared memory: a block has 101376",
+    );
+    // With the 256 bytes of its array.
+    says(
+        &fault("faults_overwrite", Grid::new(1, 64).shared(101376), args![&mut y, 0]),
+        "101632 bytes of shared memory: a block has 101376",
+    );
+    let unknown = emu::set_architecture("sm_87").unwrap_err().to_string();
+    says(&unknown, "no architecture sm_87, only sm_80, sm_86");
+    emu::set_architecture("sm_90a").unwrap();
     let args = args![&mut y, -3, 4u32, -5i64, 6u64, 0.5f32];
     assert_eq!(fault("faults_arguments", grid, args), "");
     assert_eq!(host_of(&y, 5), [-3.0, 4.0, -5.0, 6.0, 0.5]);
