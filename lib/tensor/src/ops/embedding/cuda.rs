@@ -10,8 +10,10 @@ pub static SOURCE: Source = source!("embedding", ALL_DTYPES);
 
 /// Number of values of a radix digit, as in the source; also the threads per block.
 const DIGITS: usize = 256;
-/// Positions per block, as in the source.
+/// Positions per block of the sort, as in the source.
 const TILE: usize = 1024;
+/// Sorted positions that a block sums if all have the same index, as in the source.
+const PART: usize = 64;
 
 impl Launch for Embedding {
     fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
@@ -40,15 +42,17 @@ pub(crate) fn gather(
     SOURCE.launch(element, "embedding_gather", units::grid(element, n, h), args);
 }
 
-/// table (+)= the sums of the rows of `x` by `index`, each in the order of its positions.
+/// table (+)= the sums of the rows of `x` by `index`, each in the order of its positions, in parts if there are many. The
+/// order depends on the indices only.
 pub(crate) fn scatter_add(index: &Tensor, x: &Tensor, table: &mut Tensor, accumulate: bool) {
     let element = x.dtype();
     let (n, rows, h) = (index.len(), table.shape()[0], table.width());
     let mut bounds = Tensor::zeros_on(x.device(), &[rows, 2], Dtype::I32);
     let (keys, positions) = sorted(index, rows, element);
-    let grid = Grid::new(n.div_ceil(DIGITS), DIGITS);
-    SOURCE.launch(element, "embedding_bounds", grid, args![&keys, &mut bounds, n, rows]);
-    let args = args![x, &positions, &bounds, table, rows, h, accumulate];
+    let mut parts = Tensor::empty_on(x.device(), &[n / PART, h], Dtype::F32);
+    let args = args![x, &keys, &positions, &mut bounds, &mut parts, n, rows, h];
+    SOURCE.launch(element, "embedding_segments", Grid::new(n.div_ceil(PART), 128), args);
+    let args = args![x, &positions, &bounds, &parts, table, rows, h, accumulate];
     SOURCE.launch(element, "embedding_sum", units::grid(element, rows, h), args);
 }
 

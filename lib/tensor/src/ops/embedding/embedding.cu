@@ -1,7 +1,7 @@
 // elements: f32 bf16 f16
 // Embedding lookup and the gradient of the table (embedding/mod.rs). Positions are sorted by index with a stable radix
-// sort, 8 bits per pass (histogram, scan, scatter); then every row of the table sums its positions in order. No
-// atomics: ranks come from votes.
+// sort, 8 bits per pass (histogram, scan, scatter); then every row of the table sums its positions in order, those of a
+// frequent index PART at a time by blocks of their own. No atomics: ranks come from votes.
 
 #include "rows.cuh"
 
@@ -10,6 +10,8 @@ constexpr int WARPS = 8;
 // Positions per block: each warp has a contiguous run of them.
 constexpr int TILE = 1024;
 constexpr int RUN = TILE / WARPS;
+// Sorted positions that are summed by a block if all have the same index.
+constexpr int PART = 64;
 
 // The sort key of an index: those outside 0..rows come last.
 DEVICE int key_of(int index, int rows) {
@@ -127,19 +129,44 @@ KERNEL(embedding_scatter)
   }
 }
 
-// bounds [rows, 2], initially zero: begin and end of the positions of each row among the sorted keys.
-KERNEL(embedding_bounds)
-(const int* __restrict__ keys, int* __restrict__ bounds, int n, int rows) {
-  int i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i >= n || keys[i] >= rows) {
+// total += rows position(begin) .. position(end - 1) of dy [.., h]: N columns from `column`.
+template <int N, class F>
+DEVICE void add_rows(float (&total)[N], const element* dy, int h, int column, int begin, int end, F position) {
+#pragma unroll 4
+  for (int i = begin; i < end; i++) {
+    Vector<element, N> d = load_vector<N>(dy + (long long)position(i) * h + column);
+#pragma unroll
+    for (int j = 0; j < N; j++) {
+      total[j] += to_float(d.at[j]);
+    }
+  }
+}
+
+// bounds [rows, 2], initially zero: begin and end of the positions of each row among the sorted keys. parts [n / PART, h]:
+// for each PART keys that are the same row, the sum of dy over their positions. One block per PART keys.
+KERNEL(embedding_segments, 128, 12)
+(const element* __restrict__ dy, const int* __restrict__ keys, const int* __restrict__ positions,
+ int* __restrict__ bounds, float* __restrict__ parts, int n, int rows, int h) {
+  int first = blockIdx.x * PART, i = first + threadIdx.x;
+  if (threadIdx.x < PART && i < n && keys[i] < rows) {
+    if (i == 0 || keys[i - 1] != keys[i]) {
+      bounds[2 * keys[i]] = i;
+    }
+    if (i == n - 1 || keys[i + 1] != keys[i]) {
+      bounds[2 * keys[i] + 1] = i + 1;
+    }
+  }
+  if (first + PART > n || keys[first] >= rows || keys[first] != keys[first + PART - 1]) {
     return;
   }
-  if (i == 0 || keys[i - 1] != keys[i]) {
-    bounds[2 * keys[i]] = i;
-  }
-  if (i == n - 1 || keys[i + 1] != keys[i]) {
-    bounds[2 * keys[i] + 1] = i + 1;
-  }
+  with_width(h % WIDTH == 0, [&](auto width) {
+    constexpr int N = width.value;
+    for (int column = threadIdx.x * N; column < h; column += blockDim.x * N) {
+      float total[N] = {};
+      add_rows(total, dy, h, column, first, first + PART, [&](int i) { return positions[i]; });
+      store_floats<N>(parts + (long long)blockIdx.x * h + column, total);
+    }
+  });
 }
 
 // y [n, h] (+)= rows of table [rows, h]; `outside` for an index out of range. A thread moves 16 bytes if h allows it.
@@ -166,25 +193,35 @@ KERNEL(embedding_gather)
   });
 }
 
-// table [rows, h] (+)= for each row, the sum of dy over its positions, in order.
+// table [rows, h] (+)= for each row, the sum of dy over its positions: whole parts, which are summed already, then those
+// before and after them.
 KERNEL(embedding_sum)
 (const element* __restrict__ dy, const int* __restrict__ positions, const int* __restrict__ bounds,
- element* __restrict__ table, int rows, int h, int add) {
+ const float* __restrict__ parts, element* __restrict__ table, int rows, int h, int add) {
   with_unit(rows, h, [&](auto width, int row, int column) {
     constexpr int N = width.value;
     int begin = bounds[2 * row], end = bounds[2 * row + 1];
     if (add && begin == end) {
       return;
     }
+    int first = (begin + PART - 1) / PART, last = max(end / PART, first);
     float total[N] = {};
-#pragma unroll 4
-    for (int i = begin; i < end; i++) {
-      Vector<element, N> d = load_vector<N>(dy + (long long)positions[i] * h + column);
+#pragma unroll 2
+    for (int part = first; part < last; part++) {
+      constexpr int M = N < 4 ? N : 4;
 #pragma unroll
-      for (int j = 0; j < N; j++) {
-        total[j] += to_float(d.at[j]);
+      for (int j = 0; j < N; j += M) {
+        Vector<float, M> sum = load_vector<M>(parts + (long long)part * h + column + j);
+#pragma unroll
+        for (int k = 0; k < M; k++) {
+          total[j + k] += sum.at[k];
+        }
       }
     }
+    int whole = (last - first) * PART;
+    add_rows(total, dy, h, column, begin, end - whole, [&](int i) {
+      return positions[i < first * PART ? i : i + whole];
+    });
     put_vector<N>(table + (long long)row * h + column, total, add);
   });
 }
