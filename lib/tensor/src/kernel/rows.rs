@@ -38,6 +38,14 @@ pub(crate) fn forward_grid(rows: usize, width: usize) -> (usize, Grid) {
     (kind, Grid::new(blocks, threads))
 }
 
+/// For rows of `bytes` bytes of which each lane of a warp has 16: the binary logarithm of the number of lanes per row, a
+/// power of two, and the grid of a pass that does not sum over rows. `None` for other rows.
+pub(crate) fn narrow_grid(rows: usize, bytes: usize) -> Option<(usize, Grid)> {
+    let lanes = (bytes / 16).next_power_of_two();
+    let grid = || Grid::new((rows * lanes).div_ceil(THREADS), THREADS);
+    (bytes.is_multiple_of(16) && lanes <= 32).then(|| (lanes.trailing_zeros() as usize, grid()))
+}
+
 /// Kernel and grid of a pass that sums over the rows of each of `groups` groups, and the number of parts that a group
 /// is split into: each part is a block, whose teams have several rows each to sum over.
 pub(crate) fn backward_grid(groups: usize, rows: usize, width: usize) -> (usize, Grid, usize) {

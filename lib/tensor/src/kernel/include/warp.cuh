@@ -26,6 +26,14 @@ DEVICE float warp_sum(float x) {
     return x;
 }
 
+// The sum over each group of `lanes` lanes (a power of two), in every lane.
+DEVICE float group_sum(float x, int lanes) {
+    for (int distance = lanes / 2; distance > 0; distance /= 2) {
+        x += __shfl_xor_sync(ALL_LANES, x, distance);
+    }
+    return x;
+}
+
 // The maximum over the warp, in every lane.
 DEVICE float warp_max(float x) {
 #pragma unroll

@@ -56,14 +56,6 @@ DEVICE void put_chunk(element* row, int start, int dim, const Chunk& x, int add,
     }
 }
 
-// The sum over the lanes of a group, in every lane.
-DEVICE float group_sum(float x, int lanes) {
-    for (int distance = lanes / 2; distance > 0; distance /= 2) {
-        x += __shfl_xor_sync(ALL_LANES, x, distance);
-    }
-    return x;
-}
-
 DEVICE float dot(const Chunk& a, const Chunk& b) {
     float sum = 0.0f;
 #pragma unroll

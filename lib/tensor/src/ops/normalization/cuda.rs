@@ -2,7 +2,7 @@ use super::{Affine, Kind, Normalization};
 use crate::args;
 use crate::dtype::Dtype;
 use crate::kernel::reduce_rows::{self, Target, zeroed};
-use crate::kernel::rows::{backward_grid, forward_grid};
+use crate::kernel::rows::{backward_grid, forward_grid, narrow_grid};
 use crate::kernel::{ALL_DTYPES, Arg, Source, source};
 use crate::op::{Grads, Launch, Saved};
 use crate::tensor::Tensor;
@@ -24,7 +24,10 @@ impl Launch for Normalization {
         let (x, affine) = (inputs[0], Affine::new(self, inputs));
         let (rows, width) = (x.rows(), x.width());
         let mut stats = Tensor::empty_on(x.device(), &[rows, 2], Dtype::F32);
-        let (kind, grid) = forward_grid(rows, width);
+        let (kernel, (kind, grid)) = match narrow_grid(rows, width * x.dtype().bytes()) {
+            Some(narrow) => ("normalization_forward_narrow", narrow),
+            None => (pick(FORWARD, x.dtype(), width), forward_grid(rows, width)),
+        };
         let group_rows = (rows / affine.groups.max(1)).max(1);
         let Affine { w, b, offset, .. } = affine;
         let [w_start, b_start, stride] =
@@ -33,7 +36,6 @@ impl Launch for Normalization {
         let vectors = args![x, w, w_start, b, b_start, &mut stats, out];
         let sizes =
             args![rows, group_rows, width, stride, offset, epsilon, self.is_centred(), kind];
-        let kernel = pick(FORWARD, x.dtype(), width);
         SOURCE.launch(x.dtype(), kernel, grid, &[vectors, sizes].concat());
         vec![x.clone(), inputs[1].clone(), stats]
     }

@@ -84,6 +84,47 @@ DEVICE void norm_forward(Norm norm, element* out, int rows, float epsilon, float
   }
 }
 
+// A row of at most 32 vectors of WIDTH elements, one for each of `lanes` lanes, a power of two.
+DEVICE void norm_forward_narrow(Norm norm, element* out, int rows, float epsilon, int lanes, int shift) {
+  int row = (blockIdx.x * blockDim.x + threadIdx.x) >> shift, column = (threadIdx.x & (lanes - 1)) * WIDTH;
+  bool is_valid = row < rows && column < norm.width;
+  long long at = (long long)row * norm.width + column;
+  Vector<element, WIDTH> part = {}, w = {}, b = {};
+  if (is_valid) {
+    part = load_vector<WIDTH>(norm.x + at);
+    long long group = norm.stride == 0 ? 0 : row / norm.group_rows * norm.stride;
+    w = load_vector<WIDTH>(norm.w + group + column);
+    if (norm.b != nullptr) {
+      b = load_vector<WIDTH>(norm.b + group + column);
+    }
+  }
+  float x[WIDTH], mean = 0.0f, variance = 0.0f;
+#pragma unroll
+  for (int v = 0; v < WIDTH; v++) {
+    x[v] = to_float(part.at[v]);
+    mean += x[v];
+  }
+  mean = norm.centred ? group_sum(mean, lanes) / norm.width : 0.0f;
+#pragma unroll
+  for (int v = 0; v < WIDTH; v++) {
+    x[v] -= mean;
+    variance += is_valid ? x[v] * x[v] : 0.0f;
+  }
+  float rstd = 1.0f / sqrtf(group_sum(variance, lanes) / norm.width + epsilon);
+  if (!is_valid) {
+    return;
+  }
+  if (column == 0) {
+    norm.stats[2 * (long long)row] = mean;
+    norm.stats[2 * (long long)row + 1] = rstd;
+  }
+#pragma unroll
+  for (int v = 0; v < WIDTH; v++) {
+    x[v] = x[v] * rstd * (norm.offset + to_float(w.at[v])) + to_float(b.at[v]);
+  }
+  put_vector<WIDTH>(out + at, x, 0);
+}
+
 // A row of any width, handled by a block that rereads it in each pass.
 template <int V>
 DEVICE void norm_forward_wide(Norm norm, element* out, float epsilon, float* scratch) {
@@ -287,14 +328,18 @@ DEVICE void norm_backward_wide(Norm norm, NormGradient gradient, float* scratch)
 
 // V is WIDTH if the width is a multiple of it, otherwise 1. `kind` (kernel/rows.rs) 0: rows of up to 512 columns, one warp
 // each; 1: of up to COLUMNS columns per thread, one block each; 2: of any width, one block each.
+#define FORWARD_PARAMETERS                                                                                    \
+  const element *__restrict__ x, const element *__restrict__ w, long long w_start,                            \
+      const element *__restrict__ b, long long b_start, float *__restrict__ stats, element *__restrict__ out, \
+      int rows, int group_rows, int width, long long stride, float offset, float epsilon, int centred
+#define FORWARD_NORM \
+  {x, w + w_start, b != nullptr ? b + b_start : nullptr, stats, group_rows, width, stride, offset, centred != 0}
+
 #define FORWARD(name, V)                                                                                      \
   KERNEL(name, 512, 1)                                                                                        \
-  (const element* __restrict__ x, const element* __restrict__ w, long long w_start,                           \
-   const element* __restrict__ b, long long b_start, float* __restrict__ stats, element* __restrict__ out,    \
-   int rows, int group_rows, int width, long long stride, float offset, float epsilon, int centred, int kind) { \
+  (FORWARD_PARAMETERS, int kind) {                                                                            \
     SHARED(float, scratch, [WARP]);                                                                           \
-    const element* bias = b != nullptr ? b + b_start : nullptr;                                               \
-    Norm norm = {x, w + w_start, bias, stats, group_rows, width, stride, offset, centred != 0};               \
+    Norm norm = FORWARD_NORM;                                                                                 \
     if (kind == 2) {                                                                                          \
       norm_forward_wide<V>(norm, out, epsilon, scratch);                                                      \
     } else if (kind == 1) {                                                                                   \
@@ -306,6 +351,12 @@ DEVICE void norm_backward_wide(Norm norm, NormGradient gradient, float* scratch)
 
 FORWARD(normalization_forward, WIDTH)
 FORWARD(normalization_forward_odd, 1)
+
+// Rows of at most 32 vectors of WIDTH elements, with 2^shift lanes each.
+KERNEL(normalization_forward_narrow, 256)
+(FORWARD_PARAMETERS, int shift) {
+  norm_forward_narrow(FORWARD_NORM, out, rows, epsilon, 1 << shift, shift);
+}
 
 // `kind` 0: rows of up to 256 columns, one warp each; 1: of up to COLUMNS / 2 columns per thread, one block each; 2: of
 // any width, one block each. Blocks: groups × parts.
