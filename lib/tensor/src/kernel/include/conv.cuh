@@ -44,7 +44,8 @@ DEVICE void multiply(const Lhs& lhs, const Rhs& rhs, int row, int column, int be
         gather(right, to + S::Lhs::BYTES, inner);
         inner += DEPTH;
     });
-    write_sums<S>(warp, shared, [&](int i, int j, Vector<float, 4> values) {
+    const auto nothing = [](int, int) { return 0; };
+    write_sums<S, 4>(warp, shared, nothing, [&](int i, int j, const Sums<4>& values, int) {
         write(row + i, column + j, values);
     });
 }
@@ -60,9 +61,32 @@ DEVICE int first_column(int columns) {
     return blockIdx.x % ((columns + S::BN - 1) / S::BN) * S::BN;
 }
 
+// Writes, or adds to, the first `count` of 4 adjacent elements; `whole`: all 4 exist, at an aligned address.
+template <class T>
+DEVICE void put_four(T* to, const Sums<4>& values, int count, bool whole, int add) {
+    if (whole) {
+        Vector<T, 4> four;
+        if (add) {
+            four = load_vector<4>(to);
+        }
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            put(&four.at[e], values.at[e], add);
+        }
+        store_vector(to, four);
+        return;
+    }
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+        if (e < count) {
+            put(to + e, values.at[e], add);
+        }
+    }
+}
+
 // Writes adjacent elements of a row of `out` [rows, columns] that are in range.
 template <class T>
-DEVICE void write_row(T* out, int rows, int columns, int row, int column, Vector<float, 4> values,
+DEVICE void write_row(T* out, int rows, int columns, int row, int column, Sums<4> values,
                        int add) {
     if (row >= rows || column >= columns) {
         return;
@@ -72,7 +96,7 @@ DEVICE void write_row(T* out, int rows, int columns, int row, int column, Vector
 }
 
 // Adds the bias, unless null, of adjacent columns that are in range.
-DEVICE void add_bias(Vector<float, 4>& values, const element* bias, int column, int columns) {
+DEVICE void add_bias(Sums<4>& values, const element* bias, int column, int columns) {
 #pragma unroll
     for (int e = 0; e < 4; e++) {
         values.at[e] += bias && column + e < columns ? to_float(bias[column + e]) : 0.0f;

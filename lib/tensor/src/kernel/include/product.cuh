@@ -320,13 +320,45 @@ DEVICE void sum_tiles(Warp& warp, unsigned char* shared, int count, Load load) {
     __syncthreads();
 }
 
-// Passes the sums of a block to `write(row, column, values)`, 4 adjacent elements of a row at a time; row and column
-// are relative to the block.
-template <class S, class Warp, class Write>
-DEVICE void write_sums(const Warp& warp, unsigned char* shared, Write write) {
-    constexpr int VECTORS = S::WN / 4, ROWS = WARP / VECTORS;
+// N adjacent sums of a row.
+template <int N>
+struct Sums {
+    float at[N];
+};
+
+// Sums of a slab. Of 8, every other group of 4 lanes reads the second half first: without bank conflicts.
+template <int N>
+DEVICE Sums<N> load_sums(const float* from) {
+    static_assert(N == 4 || N == 8, "one or two vectors");
+    const int half = N == 8 ? lane_id() / 4 % 2 : 0;
+    Vector<float, 4> parts[N / 4];
+#pragma unroll
+    for (int i = 0; i < N / 4; i++) {
+        parts[i] = load_vector<4>(from + 4 * (i ^ half));
+    }
+    Sums<N> sums;
+#pragma unroll
+    for (int e = 0; e < N; e++) {
+        sums.at[e] = half ? parts[N / 4 - 1 - e / 4].at[e % 4] : parts[e / 4].at[e % 4];
+    }
+    return sums;
+}
+
+// Passes the sums of a block to `write(row, column, sums, read(row, column))`, N adjacent elements of a row at a time;
+// row and column are relative to the block. `read` is called several turns ahead, so that its loads are not waited for;
+// it may read what `write` overwrites.
+template <class S, int N, class Warp, class Read, class Write>
+DEVICE void write_sums(const Warp& warp, unsigned char* shared, Read read, Write write) {
+    constexpr int VECTORS = S::WN / N, ROWS = WARP / VECTORS, AHEAD = 4;
+    static_assert(AHEAD * ROWS <= S::WM, "a warp has as many turns");
     float* slab = reinterpret_cast<float*>(shared) + warp_id() * S::SLAB * S::PITCH;
-    const int lane = lane_id(), column = lane % VECTORS * 4;
+    const int lane = lane_id(), column = lane % VECTORS * N;
+    const int first_row = warp_row<S>(), first_column = warp_column<S>() + column;
+    decltype(read(0, 0)) ahead[AHEAD];
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++) {
+        ahead[i] = read(first_row + lane / VECTORS + i * ROWS, first_column);
+    }
 #pragma unroll 1
     for (int i = 0; i < S::WM / S::SLAB; i++) {
         __syncwarp();
@@ -339,31 +371,16 @@ DEVICE void write_sums(const Warp& warp, unsigned char* shared, Write write) {
         __syncwarp();
 #pragma unroll 1
         for (int row = lane / VECTORS; row < S::SLAB; row += ROWS) {
-            auto values = load_vector<4>(slab + row * S::PITCH + column);
-            write(warp_row<S>() + i * S::SLAB + row, warp_column<S>() + column, values);
-        }
-    }
-}
-
-// Writes, or adds to, the first `count` of 4 adjacent elements; `whole`: all 4 exist, at an aligned address.
-template <class T>
-DEVICE void put_four(T* to, const Vector<float, 4>& values, int count, bool whole, int add) {
-    if (whole) {
-        Vector<T, 4> four;
-        if (add) {
-            four = load_vector<4>(to);
-        }
+            const int at = i * S::SLAB + row;
+            const auto now = ahead[0];
 #pragma unroll
-        for (int e = 0; e < 4; e++) {
-            put(&four.at[e], values.at[e], add);
-        }
-        store_vector(to, four);
-        return;
-    }
-#pragma unroll
-    for (int e = 0; e < 4; e++) {
-        if (e < count) {
-            put(to + e, values.at[e], add);
+            for (int j = 1; j < AHEAD; j++) {
+                ahead[j - 1] = ahead[j];
+            }
+            if (at + AHEAD * ROWS < S::WM) {
+                ahead[AHEAD - 1] = read(first_row + at + AHEAD * ROWS, first_column);
+            }
+            write(first_row + at, first_column, load_sums<N>(slab + row * S::PITCH + column), now);
         }
     }
 }

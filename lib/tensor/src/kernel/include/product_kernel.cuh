@@ -10,7 +10,7 @@
 //
 // lhs is op(A) [m, k] or, transposed, stored [k, m]; rhs is op(B) [k, n], or stored [n, k]. The strides in elements are
 // *_stride between rows, *_batch between products and *_term between terms. Bits of `aligned`: 0 means that every line
-// of lhs is 16-byte aligned, 1 the same for rhs, 2 that every output line is aligned to 4 elements. If `sums` is given,
+// of lhs is 16-byte aligned, 1 the same for rhs, 2 that every output line is. If `sums` is given,
 // the sum goes there in f32, [splits, batch, m, n], without the epilogue. bias [n], addend and z (laid out
 // like out) may be null; out and addend may be the same.
 #define PRODUCT_PARAMETERS                                                                       \
@@ -57,59 +57,98 @@ DEVICE Place place(const Product& p) {
             others / p.splits};
 }
 
-// Reads 4 adjacent elements at once if `whole`, otherwise only the first `count`; the others are zero.
-template <class T>
-DEVICE Vector<T, 4> read_four(const T* from, int count, bool whole) {
+// Reads WIDTH adjacent elements at once if `whole`, otherwise only the first `count`; the others are zero.
+DEVICE Vector<element, WIDTH> read_adjacent(const element* from, int count, bool whole) {
     if (whole) {
-        return load_vector<4>(from);
+        return load_vector<WIDTH>(from);
     }
-    Vector<T, 4> four;
+    Vector<element, WIDTH> values;
 #pragma unroll
-    for (int e = 0; e < 4; e++) {
-        four.at[e] = e < count ? from[e] : from_float<T>(0.0f);
+    for (int e = 0; e < WIDTH; e++) {
+        values.at[e] = e < count ? from[e] : from_float<element>(0.0f);
     }
-    return four;
+    return values;
 }
 
-// Applies the epilogue to 4 adjacent sums of a row and writes those that are in range.
-DEVICE void write_result(const Product& p, const Place& at, int row, int column,
-                         Vector<float, 4> z) {
+// Writes WIDTH adjacent elements, 16 bytes at once, if `whole`, otherwise only the first `count`.
+template <class T>
+DEVICE void write_adjacent(T* to, const Sums<WIDTH>& values, int count, bool whole) {
+    constexpr int N = 16 / sizeof(T);
+    if (whole) {
+#pragma unroll
+        for (int i = 0; i < WIDTH; i += N) {
+            Vector<T, N> part;
+#pragma unroll
+            for (int e = 0; e < N; e++) {
+                part.at[e] = from_float<T>(values.at[i + e]);
+            }
+            store_vector(to + i, part);
+        }
+        return;
+    }
+#pragma unroll
+    for (int e = 0; e < WIDTH; e++) {
+        if (e < count) {
+            put(to + e, values.at[e], 0);
+        }
+    }
+}
+
+// Whether WIDTH elements from `column` on can be moved at once, in a row whose first `count` are in range.
+DEVICE bool is_whole(const Product& p, int count) {
+    return (p.aligned & 4) && count >= WIDTH;
+}
+
+DEVICE long long offset_of(const Product& p, const Place& at, int row, int column) {
+    return at.batch * p.out_batch + static_cast<long long>(row) * p.out_stride + column;
+}
+
+// What the epilogue adds to WIDTH adjacent elements of a row; zero out of range or without an addend.
+DEVICE Vector<element, WIDTH> read_addend(const Product& p, const Place& at, int row, int column) {
+    const int count = p.n - column;
+    if (!p.addend || row >= p.m || count <= 0) {
+        return {};
+    }
+    return read_adjacent(p.addend + offset_of(p, at, row, column), count, is_whole(p, count));
+}
+
+// Applies the epilogue to WIDTH adjacent sums of a row and writes those that are in range.
+DEVICE void write_result(const Product& p, const Place& at, int row, int column, Sums<WIDTH> z,
+                         const Vector<element, WIDTH>& addend) {
     const int count = p.n - column;
     if (row >= p.m || count <= 0) {
         return;
     }
-    const bool whole = (p.aligned & 4) && count >= 4;
+    const bool whole = is_whole(p, count);
     if (p.sums) {
         const long long matrix = static_cast<long long>(at.split) * p.batch + at.batch;
-        put_four(p.sums + (matrix * p.m + row) * p.n + column, z, count, whole, 0);
+        write_adjacent(p.sums + (matrix * p.m + row) * p.n + column, z, count, whole);
         return;
     }
-    const long long offset =
-        at.batch * p.out_batch + static_cast<long long>(row) * p.out_stride + column;
+    const long long offset = offset_of(p, at, row, column);
     if (p.bias) {
-        const auto bias = read_four(p.bias + column, count, whole);
+        const auto bias = read_adjacent(p.bias + column, count, whole);
 #pragma unroll
-        for (int e = 0; e < 4; e++) {
+        for (int e = 0; e < WIDTH; e++) {
             z.at[e] += to_float(bias.at[e]);
         }
     }
     if (p.activation != IDENTITY) {
         if (p.z) {
-            put_four(p.z + offset, z, count, whole, 0);
+            write_adjacent(p.z + offset, z, count, whole);
         }
 #pragma unroll
-        for (int e = 0; e < 4; e++) {
+        for (int e = 0; e < WIDTH; e++) {
             z.at[e] = activate(p.activation, z.at[e]).value;
         }
     }
     if (p.addend) {
-        const auto addend = read_four(p.addend + offset, count, whole);
 #pragma unroll
-        for (int e = 0; e < 4; e++) {
+        for (int e = 0; e < WIDTH; e++) {
             z.at[e] += to_float(addend.at[e]);
         }
     }
-    put_four(p.out + offset, z, count, whole, 0);
+    write_adjacent(p.out + offset, z, count, whole);
 }
 
 // One operand's tile at `k`; `matrix` points to the first element of the operand that the block needs or, if aligned,
@@ -161,9 +200,12 @@ DEVICE void make_product(const Product& p, unsigned char* shared) {
             rhs += p.rhs_term;
         }
     });
-    write_sums<S>(warp, shared, [&](int row, int column, Vector<float, 4> values) {
-        write_result(p, at, at.row + row, at.column + column, values);
-    });
+    using Addend = Vector<element, WIDTH>;
+    write_sums<S, WIDTH>(
+        warp, shared, [&](int row, int column) { return read_addend(p, at, at.row + row, at.column + column); },
+        [&](int row, int column, const Sums<WIDTH>& sums, const Addend& addend) {
+            write_result(p, at, at.row + row, at.column + column, sums, addend);
+        });
 }
 
 template <bool LHS, bool RHS>

@@ -297,7 +297,7 @@ impl<'a> Product<'a> {
         }
         let aligned = i32::from(lhs.is_aligned(batch, terms))
             + 2 * i32::from(rhs.is_aligned(batch, terms))
-            + 4 * i32::from(n.is_multiple_of(4));
+            + 4 * i32::from((n * lhs.tensor.dtype().bytes()).is_multiple_of(16));
         let unit = self.unit();
         let (source, names) = match unit {
             Unit::Half => (&SOURCE, NAMES),
