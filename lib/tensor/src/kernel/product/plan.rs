@@ -1,9 +1,9 @@
 //! How a product is divided among blocks: which tile, and into how many parts the sum is split.
 //!
 //! The choice depends only on sizes, not on the GPU, so that results are bit-identical on every GPU. It minimizes the
-//! time in a simple model: every multiprocessor works through its share of the blocks one after another, at a rate that
-//! depends on the tile; a split sum is written and read once more in f32; operands whose lines are not aligned are read
-//! slowly, or copied first.
+//! time in a simple model: every multiprocessor works through its share of the blocks in rounds of as many as it holds at
+//! once, at a rate that depends on the tile and that a single block of 4 warps does not reach; a split sum is written and
+//! read once more in f32; operands whose lines are not aligned are read slowly, or copied first.
 
 /// Multiprocessors of the modelled GPU (H100).
 const MULTIPROCESSORS: usize = 132;
@@ -14,8 +14,11 @@ const BYTES_PER_CYCLE: f64 = 2000.0;
 const COPIED_PER_CYCLE: f64 = 250.0;
 /// Cycles of an additional launch.
 const LAUNCH_CYCLES: f64 = 4000.0;
-/// Cycles of a block before its first and after its last tile.
-const BLOCK_CYCLES: f64 = 1500.0;
+/// Cycles of a round of blocks before their first and after their last tile.
+const ROUND_CYCLES: f64 = 1500.0;
+/// How much longer a block of 4 warps takes without another on its multiprocessor than its share of the rate allows: a
+/// scheduler has one warp, and nothing else to do while it waits. Estimated, not measured.
+const ALONE: f64 = 1.6;
 /// Minimum number of tiles along k per part.
 const LEAST_TILES: usize = 8;
 /// Limits on a split sum: the number of parts, and the elements of all parts together.
@@ -88,6 +91,15 @@ impl Tile {
         stages * 64 * (rows + columns)
     }
 
+    /// Blocks that a multiprocessor holds at once, by registers and shared memory.
+    fn resident(self) -> usize {
+        match self {
+            Tile::Small => 4,
+            Tile::Medium => 2,
+            Tile::Large => 1,
+        }
+    }
+
     /// The fraction of the rate that it reaches: larger tiles read less per multiply-add.
     fn efficiency(self, unit: Unit) -> f64 {
         match (self, unit) {
@@ -158,14 +170,18 @@ fn cycles(sizes: &Sizes, unit: Unit, plan: Plan) -> f64 {
     };
     let rate = unit.rate() * plan.tile.efficiency(unit) * slowed;
     let of_block = multiply_adds(sizes, unit, plan) as f64 / rate;
-    let rounds = blocks(sizes, plan).div_ceil(MULTIPROCESSORS) as f64;
+    // Of the multiprocessor with most blocks; in its last round there may be one.
+    let most = blocks(sizes, plan).div_ceil(MULTIPROCESSORS);
+    let rounds = most.div_ceil(plan.tile.resident());
+    let is_alone = most % plan.tile.resident() == 1 && plan.tile.threads(unit) == 128;
+    let shares = most as f64 + if is_alone { ALONE - 1.0 } else { 0.0 };
     let second_pass = if plan.splits == 1 {
         0.0
     } else {
         let bytes = 8 * plan.splits * sizes.batch * sizes.m * sizes.n;
         LAUNCH_CYCLES + bytes as f64 / BYTES_PER_CYCLE
     };
-    copying + rounds * of_block + BLOCK_CYCLES + second_pass
+    copying + shares * of_block + rounds as f64 * ROUND_CYCLES + second_pass
 }
 
 /// The fastest plan; among equals, the one with the fewest parts and the smallest tile, and without a copy.
@@ -226,6 +242,19 @@ mod tests {
         let (rows, columns) = plan.tile.size();
         let blocks = (768 / rows) * (768 / columns) * plan.splits;
         assert!(plan.splits > 1 && blocks >= 66, "{plan:?}: {blocks} blocks");
+    }
+
+    #[test]
+    fn a_multiprocessor_is_not_left_with_one_block_of_4_warps() {
+        let of = |splits| Plan { tile: Tile::Medium, splits, copied: false };
+        // 108 blocks, of which two fit on each of 132 multiprocessors.
+        let product = sizes(2304, 768, 8192, true);
+        assert!(cycles(&product, Unit::Half, of(2)) < cycles(&product, Unit::Half, of(1)));
+        let plan = choose(&product, Unit::Half);
+        assert!(plan.splits > 1, "{plan:?}");
+        // A block more than all multiprocessors hold takes a round of its own.
+        let time = |n: usize| cycles(&sizes(128, 128 * n, 4096, false), Unit::Half, of(1));
+        assert!(time(265) - time(264) > 1.5 * (time(264) - time(132)));
     }
 
     #[test]
