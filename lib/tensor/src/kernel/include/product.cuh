@@ -349,7 +349,8 @@ DEVICE Sums<N> load_sums(const float* from) {
 // it may read what `write` overwrites.
 template <class S, int N, class Warp, class Read, class Write>
 DEVICE void write_sums(const Warp& warp, unsigned char* shared, Read read, Write write) {
-    constexpr int VECTORS = S::WN / N, ROWS = WARP / VECTORS, AHEAD = 4;
+    // In f32, more would take registers from the main loop.
+    constexpr int VECTORS = S::WN / N, ROWS = WARP / VECTORS, AHEAD = N == 8 ? 4 : 2;
     static_assert(AHEAD * ROWS <= S::WM, "a warp has as many turns");
     float* slab = reinterpret_cast<float*>(shared) + warp_id() * S::SLAB * S::PITCH;
     const int lane = lane_id(), column = lane % VECTORS * N;
