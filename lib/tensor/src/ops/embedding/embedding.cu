@@ -142,8 +142,9 @@ DEVICE void add_rows(float (&total)[N], const element* dy, int h, int column, in
   }
 }
 
-// bounds [rows, 2], initially zero: begin and end of the positions of each row among the sorted keys. parts [n / PART, h]:
-// for each PART keys that are the same row, the sum of dy over their positions. One block per PART keys.
+// bounds [rows, 2], initially zero: begin and end of the positions of each row among the sorted keys.
+// parts [n / PART, h]: for each PART keys that are the same row, the sum of dy over their positions.
+// One block per PART keys.
 KERNEL(embedding_segments, 128, 12)
 (const element* __restrict__ dy, const int* __restrict__ keys, const int* __restrict__ positions,
  int* __restrict__ bounds, float* __restrict__ parts, int n, int rows, int h) {
@@ -193,8 +194,8 @@ KERNEL(embedding_gather)
   });
 }
 
-// table [rows, h] (+)= for each row, the sum of dy over its positions: whole parts, which are summed already, then those
-// before and after them.
+// table [rows, h] (+)= for each row, the sum of dy over its positions: whole parts, which are summed already, then
+// the positions before and after them.
 KERNEL(embedding_sum)
 (const element* __restrict__ dy, const int* __restrict__ positions, const int* __restrict__ bounds,
  const float* __restrict__ parts, element* __restrict__ table, int rows, int h, int add) {
