@@ -20,7 +20,7 @@ pub use threads::threads;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tensor::{Device, Tensor};
+use tensor::{Device, Dtype, Tensor};
 use unix::{Error, Exit, Result};
 
 /// The ranks of a run, as seen from one of them. Every rank calls the same methods in the same order.
@@ -46,16 +46,21 @@ pub trait Collective: Send + Sync {
     /// All-gather: every rank gets the bytes of all ranks, in rank order. Their lengths may differ.
     fn gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>>;
 
-    /// Replaces each tensor by that of the rank listed with it. The list is the same on all ranks.
+    /// Replaces each tensor by that of the rank listed with it, in place. The list is the same on all ranks; its tensors
+    /// are on one device. Waits for the host only: the values are there for later kernels.
     fn all_gather(&self, owned: &mut [(usize, &mut Tensor)]) -> Result<()>;
 
-    /// Whether [`Collective::reducer`] sums tensors on `device` in the fixed tree; NCCL uses its own order.
-    fn sums_in_tree(&self, device: Device) -> bool;
+    /// All-reduce of a small f64 tensor: every rank gets the sum over all ranks, in rank order on the host, in the order
+    /// of NCCL on a GPU.
+    fn all_reduce(&self, tensor: &mut Tensor) -> Result<()>;
 
-    /// Creates the reducer that sums gradients concurrently with the backward pass, for tensors on `device`, in buckets
-    /// of the given numbers of f32 elements. Called once per run by all ranks. Errors: NCCL is missing for tensors on a
-    /// GPU.
-    fn reducer(&self, device: Device, buckets: &[usize]) -> Result<Box<dyn Reducer>>;
+    /// Whether NCCL sums tensors on `device`, in its own order; otherwise [`Collective::reducer`] sums in the fixed tree.
+    fn uses_nccl(&self, device: Device) -> bool;
+
+    /// Creates the reducer that sums gradients concurrently with the backward pass, for tensors on `device`, in these
+    /// buckets of f32 tensors. Called once per run by all ranks. Errors: NCCL is missing for tensors on a GPU; without
+    /// NCCL, buckets that are not to be summed as f32.
+    fn reducer(&self, device: Device, buckets: &[Bucket]) -> Result<Box<dyn Reducer>>;
 
     /// Starts to watch the other ranks closely. When a rank is gone, suspended or late for a collective, this process
     /// reports which rank and host, and ends the job with the status that was given to [`open`]. Late means 25 s, or
@@ -74,6 +79,24 @@ pub trait Collective: Send + Sync {
     /// The end after an error of this rank only: prints the error and ends all ranks with its exit status, so that the
     /// others do not report a lost rank instead. With a single rank it returns the error.
     fn abort(&self, error: Error) -> Error;
+}
+
+/// Tensors that are summed together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bucket {
+    /// Their elements in total.
+    pub elements: usize,
+    /// The only rank that uses the sum, if there is one: NCCL then sends it to no other, which halves the traffic; what
+    /// the others get is undefined.
+    pub owner: Option<usize>,
+    /// The type in which NCCL sums them.
+    pub dtype: Dtype,
+}
+
+impl From<usize> for Bucket {
+    fn from(elements: usize) -> Self {
+        Self { elements, owner: None, dtype: Dtype::F32 }
+    }
 }
 
 /// Sums gradients over ranks concurrently with the backward pass: on a separate thread (host) or a separate stream

@@ -1,6 +1,6 @@
 //! The collectives of a single rank.
 
-use crate::{Busy, Collective, Reducer, Times};
+use crate::{Bucket, Busy, Collective, Reducer, Times};
 use std::time::Duration;
 use tensor::{Device, Tensor};
 use unix::{Error, Result};
@@ -38,11 +38,15 @@ impl Collective for Solo {
         Ok(())
     }
 
-    fn sums_in_tree(&self, _device: Device) -> bool {
-        true
+    fn all_reduce(&self, _tensor: &mut Tensor) -> Result<()> {
+        Ok(())
     }
 
-    fn reducer(&self, _device: Device, buckets: &[usize]) -> Result<Box<dyn Reducer>> {
+    fn uses_nccl(&self, _device: Device) -> bool {
+        false
+    }
+
+    fn reducer(&self, _device: Device, buckets: &[Bucket]) -> Result<Box<dyn Reducer>> {
         Ok(Box::new(Own { given: vec![Vec::new(); buckets.len()] }))
     }
 

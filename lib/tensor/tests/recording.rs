@@ -22,8 +22,9 @@ fn a_recording_keeps_the_constants_it_reads_and_moves_no_values() {
     let x = on_device(1.0);
     let plain = work(&x).unwrap().to_host().unwrap();
     assert_eq!(plain.read::<f32>()[7], 8.0);
-    let mut graph = Graph::record(device, vec![x.clone()], || {
+    let mut graph = Graph::record(device, vec![x.clone()], |segments| {
         let y = work(&x)?;
+        segments.cut()?;
         Ok(vec![y, x.reshape(&[2, 1 << 18])])
     })
     .unwrap();
@@ -32,24 +33,33 @@ fn a_recording_keeps_the_constants_it_reads_and_moves_no_values() {
         (0..300).map(|i| constant(&Tensor::scalar(i as f32 + 0.5), device).unwrap()).collect();
     let _taken = on_device(-1.0);
     // A tensor that shares the memory of an input would see it change.
-    let error = graph.replay([&on_device(0.0)]).unwrap_err().to_string();
+    let error = graph.replay([&on_device(0.0)], |_| Ok(())).unwrap_err().to_string();
     assert!(error.contains("is shared"), "{error}");
     assert_eq!(x.to_host().unwrap().read::<f32>()[7], 1.0);
     drop(x);
     for value in [2.5, -3.0] {
-        let [y, x] = graph.replay([&on_device(value)]).unwrap() else { panic!("two outputs") };
+        let mut segments = Vec::new();
+        graph
+            .replay([&on_device(value)], |segment| {
+                segments.push(segment);
+                Ok(())
+            })
+            .unwrap();
+        assert_eq!(segments, [0, 1]);
+        let [y, x] = graph.outputs() else { panic!("two outputs") };
         let y = y.to_host().unwrap();
         assert!((0..).zip(y.read::<f32>()).all(|(i, y)| *y == value + i as f32), "{value}");
         assert_eq!(x.to_host().unwrap().read::<f32>()[9], value);
     }
     let short = Tensor::scalar(1.0_f32).to_device(device).unwrap();
     for wrong in [&[][..], &[&short]] {
-        let error = graph.replay(wrong.iter().copied()).unwrap_err().to_string();
+        let error = graph.replay(wrong.iter().copied(), |_| Ok(())).unwrap_err().to_string();
         assert!(error.contains("is missing"), "{error}");
     }
     assert_eq!(others.len(), 300);
     // Not a separate test, because a device has one first error for all threads.
     let x = on_device(1.0);
-    let refused = Graph::record(device, vec![], || Ok(vec![x.to_host()?])).unwrap_err().to_string();
+    let refused =
+        Graph::record(device, vec![], |_| Ok(vec![x.to_host()?])).unwrap_err().to_string();
     assert!(refused.contains("while a graph is recorded"), "{refused}");
 }

@@ -1,6 +1,6 @@
 //! Checks every collective against the result that each rank computes alone, from the random numbers of all ranks.
 
-use dist::{Collective, Reducer};
+use dist::{Bucket, Collective, Reducer};
 use tensor::random::{Philox, Purpose};
 use tensor::{Device, Dtype, Tensor};
 use unix::{Error, Result};
@@ -56,7 +56,7 @@ fn expect_sums(found: &[Tensor], seed: u64, round: usize, ranks: usize) -> Resul
 pub fn all(ranks: &dyn Collective, seed: u64) -> Result<()> {
     let (rank, size) = (ranks.rank(), ranks.size());
     small(ranks)?;
-    let mut not_a_number = ranks.reducer(Device::Cpu, &[2])?;
+    let mut not_a_number = ranks.reducer(Device::Cpu, &[2.into()])?;
     let last = if rank == size - 1 { f32::NAN } else { 2.0 };
     not_a_number.submit(0, vec![Tensor::from_slice(&[1.0, last], &[2])])?;
     let sums = not_a_number.wait(0)?[0].copied();
@@ -106,7 +106,7 @@ fn reducer(ranks: &dyn Collective, seed: u64) -> Result<()> {
     // No tensor, one, odd lengths, several tensors, more than a slice or a few cache lines of messages.
     let buckets: [&[usize]; 8] =
         [&[70_001, 3], &[0], &[5, 17], &[33_333], &[], &[1], &[65_536], &[70_001, 5, 0, 140_003]];
-    let elements = buckets.map(|lengths| lengths.iter().sum::<usize>());
+    let elements = buckets.map(|lengths| Bucket::from(lengths.iter().sum::<usize>()));
     for device in [Device::Cpu, Device::Emu] {
         if device == Device::Emu && tensor::kernel::emu::available().is_err() {
             continue;

@@ -1,6 +1,7 @@
 //! A program with many ranks, with one subcommand per guarantee of the collectives. The tests run it under mpirun.
 
 mod check;
+mod gpu;
 mod speed;
 
 use std::io::Write;
@@ -8,8 +9,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::{Parser, Subcommand};
-use dist::Collective;
-use tensor::{Device, Tensor};
+use dist::{Bucket, Collective};
+use tensor::{Device, Dtype, Tensor};
 use unix::signal::Signals;
 use unix::{Exit, Result};
 
@@ -53,8 +54,17 @@ enum Verb {
     Mismatch,
     /// Rank 1 never starts MPI
     Never,
-    /// A reducer for a GPU
-    Gpu,
+    /// Compare NCCL's collectives on GPU 0 with the same computed by one rank
+    Gpu {
+        /// What the random numbers depend on
+        seed: u64,
+        /// Sum gradients in bf16
+        #[arg(long)]
+        bf16: bool,
+        /// Afterwards, sum for so many seconds
+        #[arg(long, default_value_t = 0.0)]
+        seconds: f64,
+    },
     /// All-reduce against the MPI library's own
     Speed {
         /// Most bytes
@@ -116,7 +126,11 @@ fn work(verb: Verb, ranks: &dyn Collective, signals: Option<Signals>) -> Result<
         Verb::Mismatch if ranks.rank() == 0 => ranks.broadcast(vec![1]).map(drop),
         Verb::Mismatch => ranks.gather(&[1]).map(drop),
         Verb::Never => Ok(()),
-        Verb::Gpu => ranks.reducer(Device::Cuda(0), &[10]).map(|_| ()),
+        Verb::Gpu { seed, bf16, seconds } => {
+            gpu::all(ranks, seed, if bf16 { Dtype::Bf16 } else { Dtype::F32 })?;
+            println!("rank {} of {}: all as computed by one", ranks.rank(), ranks.size());
+            if seconds > 0.0 { gpu::sum_for(ranks, seconds) } else { Ok(()) }
+        }
         Verb::Speed { most } => speed::table(ranks, most),
     }
 }
@@ -129,7 +143,7 @@ fn sums(
     [stuck, busy, fail]: [Option<u64>; 3],
 ) -> Result<()> {
     let buckets = [70_001, 33];
-    let mut reducer = ranks.reducer(Device::Cpu, &buckets)?;
+    let mut reducer = ranks.reducer(Device::Cpu, &buckets.map(Bucket::from))?;
     ranks.watch();
     say(format_args!("ready {} {}", ranks.rank(), std::process::id()));
     let compute = compute.get(ranks.rank()).or(compute.last()).copied().unwrap_or(0);

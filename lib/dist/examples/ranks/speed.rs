@@ -31,7 +31,7 @@ fn row(ranks: &dyn Collective, bytes: usize) -> Result<()> {
     let repeats = (1 << 22) / bytes.max(1 << 12) + 1;
     let (own, mut sum) = (vec![1.0_f32; elements], vec![0.0_f32; elements]);
     let tensors = [Tensor::full(&[elements], 1.0, Dtype::F32)];
-    let mut reducer = ranks.reducer(Device::Cpu, &[elements])?;
+    let mut reducer = ranks.reducer(Device::Cpu, &[elements.into()])?;
     let shapes = [vec![elements]];
     let mut took = [const { Vec::new() }; 3];
     for _ in 0..=PAIRS {

@@ -1,6 +1,6 @@
 //! How a thread waits for other ranks, and what the watchdog sees of it.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// Counts the calls of one thread, which all ranks make in the same order: the rank with the lowest count is the one
@@ -12,6 +12,8 @@ pub struct CallCounter {
     progress: AtomicU64,
     /// Number of waiting threads: the calling thread, and those that wait for its result.
     waiting: AtomicUsize,
+    /// Whether a collective runs on the GPU: whoever reads a value of the GPU then waits for it.
+    runs_on_device: AtomicBool,
     /// Whether the thread may spin, because it has no other use for its CPU.
     may_spin: bool,
 }
@@ -36,6 +38,15 @@ impl CallCounter {
 
     pub fn waiting(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0
+    }
+
+    pub fn runs_on_device(&self) -> bool {
+        self.runs_on_device.load(Ordering::Relaxed)
+    }
+
+    /// Tells whether a collective runs on the GPU.
+    pub fn set_on_device(&self, runs: bool) {
+        self.runs_on_device.store(runs, Ordering::Relaxed);
     }
 
     /// Marks the thread as waiting until the value is dropped.

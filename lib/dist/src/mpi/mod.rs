@@ -12,15 +12,16 @@ mod window;
 mod wire;
 mod world;
 
-use crate::{Busy, Collective, Reducer, launch};
+use crate::{Bucket, Busy, Collective, Reducer, launch};
 use calls::CallCounter;
+use nccl::{Nccl, NcclReducer};
 use place::Place;
-use reducer::HostReducer;
+use reducer::{CallCounters, HostReducer};
 use start::Start;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use tensor::{Device, Tensor};
+use tensor::{Device, Dtype, Tensor};
 use unix::{Error, Exit, Result};
 use watchdog::{Lost, Watchdog};
 use window::Window;
@@ -35,6 +36,8 @@ pub struct Ranks {
     wire: Wire,
     world: Communicator,
     watch: Watchdog,
+    /// Connects the GPUs of all ranks, once a collective needs it.
+    nccl: OnceLock<Arc<Nccl>>,
 }
 
 impl Ranks {
@@ -55,7 +58,7 @@ impl Ranks {
         let wire = Wire::new(world.copy()?, (0..size).collect(), rank, counter.clone());
         let (place, window) = Place::find(world, &wire, &counter)?;
         let watch = Watchdog::begin(&place, window, world.copy()?, counter.clone(), lost)?;
-        let ranks = Self { place, counter, wire, world, watch };
+        let ranks = Self { place, counter, wire, world, watch, nccl: OnceLock::new() };
         ranks.barrier()?;
         drop(start);
         Ok(ranks)
@@ -65,6 +68,24 @@ impl Ranks {
     fn barrier(&self) -> Result<()> {
         self.counter.enter();
         self.wire.barrier()
+    }
+
+    fn counters(&self) -> CallCounters {
+        CallCounters { main: self.counter.clone(), side: self.watch.side() }
+    }
+
+    /// NCCL for tensors on `device`, if that is what sums them. The first call is collective.
+    fn nccl(&self, device: Device) -> Result<Option<Arc<Nccl>>> {
+        if !nccl::wanted(device) {
+            return Ok(None);
+        }
+        if let Some(nccl) = self.nccl.get() {
+            return Ok(Some(nccl.clone()));
+        }
+        // Connecting blocks, where the watchdog cannot see which rank is late.
+        self.barrier()?;
+        let nccl = Arc::new(Nccl::open(device, self, self.counters())?);
+        Ok(Some(self.nccl.get_or_init(|| nccl).clone()))
     }
 }
 
@@ -101,6 +122,10 @@ impl Collective for Ranks {
             let message = format!("a tensor belongs to rank {owner}, but there are {ranks} ranks");
             return Err(Error::bug(message));
         }
+        let device = owned.first().map_or(Device::Cpu, |(_, tensor)| tensor.device());
+        if let Some(nccl) = self.nccl(device)? {
+            return nccl.all_gather(owned);
+        }
         let mut mine = Vec::new();
         for (_, tensor) in owned.iter().filter(|(owner, _)| *owner == self.rank()) {
             mine.extend_from_slice(tensor.to_host()?.as_bytes());
@@ -117,24 +142,43 @@ impl Collective for Ranks {
             if *owner != self.place.rank {
                 let mut copy = Tensor::empty(tensor.shape(), tensor.dtype());
                 copy.as_bytes_mut().copy_from_slice(bytes);
-                **tensor = copy.to_device(tensor.device())?;
+                tensor.assign(&copy.to_device(tensor.device())?);
             }
         }
         Ok(())
     }
 
-    fn sums_in_tree(&self, device: Device) -> bool {
-        !(matches!(device, Device::Cuda(_)) && nccl::wanted())
+    fn all_reduce(&self, tensor: &mut Tensor) -> Result<()> {
+        if let Some(nccl) = self.nccl(tensor.device())? {
+            return nccl.all_reduce(tensor);
+        }
+        let own = tensor.to_host()?;
+        let mut sum = Tensor::zeros(own.shape(), Dtype::F64);
+        for bytes in self.gather(own.as_bytes())? {
+            let numbers = bytes.chunks_exact(size_of::<f64>());
+            let numbers =
+                numbers.filter_map(|bytes| Some(f64::from_ne_bytes(*bytes.first_chunk()?)));
+            sum.write::<f64>().iter_mut().zip(numbers).for_each(|(sum, number)| *sum += number);
+        }
+        tensor.assign(&sum.to_device(tensor.device())?);
+        Ok(())
     }
 
-    fn reducer(&self, device: Device, buckets: &[usize]) -> Result<Box<dyn Reducer>> {
+    fn uses_nccl(&self, device: Device) -> bool {
+        nccl::wanted(device)
+    }
+
+    fn reducer(&self, device: Device, buckets: &[Bucket]) -> Result<Box<dyn Reducer>> {
+        if let Some(nccl) = self.nccl(device)? {
+            return Ok(Box::new(NcclReducer::new(nccl, buckets)));
+        }
+        if let Some(Bucket { dtype, .. }) = buckets.iter().find(|b| b.dtype != Dtype::F32) {
+            let message = format!("gradients on {device} are summed as f32, not {dtype}");
+            return Err(Error::bug(message));
+        }
         // The calls below block inside MPI, where the watchdog cannot see which rank is late.
         self.barrier()?;
-        let counters =
-            reducer::CallCounters { main: self.counter.clone(), side: self.watch.side() };
-        if let (Device::Cuda(gpu), true) = (device, nccl::wanted()) {
-            return Ok(Box::new(nccl::Nccl::open(gpu, self, counters, buckets)?));
-        }
+        let counters = self.counters();
         let (side, bytes) = (self.world.copy()?, HostReducer::bytes(buckets));
         let shared = match self.place.sums_in_window() {
             true => self.place.window(&self.wire, bytes)?,
@@ -204,7 +248,8 @@ fn or_end<T>(outcome: Result<T>) -> T {
 /// Ends this process, and thereby the job; the message has already been printed.
 fn end(exit: Exit) -> ! {
     let status = i32::from(exit as u8);
-    // The library may be stuck: it gets two seconds, then the launcher sees this process exit.
+    // The libraries may be stuck: they get two seconds, then the launcher sees this process exit.
+    let _ = std::thread::Builder::new().spawn(nccl::abort);
     let _ = std::thread::Builder::new().spawn(move || world::abort(status));
     std::thread::sleep(Duration::from_secs(2));
     // SAFETY: ends the process without the exit handlers of libraries, which may wait for other ranks.

@@ -94,9 +94,9 @@ enum Done {
 const LINES: usize = 3;
 
 /// The position of each bucket in a part, and the total number of bytes.
-fn layout(buckets: &[usize]) -> (Vec<Bucket>, usize) {
+fn layout(buckets: &[crate::Bucket]) -> (Vec<Bucket>, usize) {
     let mut end = buckets.len() * LINES * LINE;
-    let place = |&elements: &usize| {
+    let place = |&crate::Bucket { elements, .. }: &crate::Bucket| {
         let at = end;
         end += (elements * size_of::<f32>()).next_multiple_of(LINE);
         Bucket { elements, at, claimed: AtomicU64::new(0) }
@@ -106,7 +106,7 @@ fn layout(buckets: &[usize]) -> (Vec<Bucket>, usize) {
 
 impl HostReducer {
     /// Number of bytes of a part.
-    pub fn bytes(buckets: &[usize]) -> usize {
+    pub fn bytes(buckets: &[crate::Bucket]) -> usize {
         layout(buckets).1
     }
 
@@ -115,7 +115,7 @@ impl HostReducer {
         column: Option<Wire>,
         counters: CallCounters,
         device: Device,
-        buckets: &[usize],
+        buckets: &[crate::Bucket],
     ) -> Result<Self> {
         let (buckets, _) = layout(buckets);
         let count = buckets.len();

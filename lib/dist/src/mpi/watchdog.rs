@@ -223,7 +223,9 @@ impl Thread {
     fn track(&mut self, calls: [u64; 2]) {
         let own = &mut self.own;
         let counters = &self.shared.counters;
-        let computing = calls == own.calls && !counters[0].waiting();
+        // A thread that reads a value of a GPU waits for the collectives there.
+        let waiting = counters[0].waiting() || counters[1].runs_on_device();
+        let computing = calls == own.calls && !waiting;
         own.gap = if computing { own.gap + 1 } else { 0 };
         if self.shared.strict.load(Ordering::Relaxed) {
             own.longest = own.longest.max(own.gap);

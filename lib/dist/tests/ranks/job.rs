@@ -55,8 +55,12 @@ impl Job {
         Self::start_with(ranks, setting, words)
     }
 
-    /// With a variable in the environment.
-    pub fn start_with(ranks: usize, setting: Option<(&str, &str)>, words: &[&str]) -> Option<Job> {
+    /// With variables in the environment.
+    pub fn start_with<'a>(
+        ranks: usize,
+        settings: impl IntoIterator<Item = (&'a str, &'a str)>,
+        words: &[&str],
+    ) -> Option<Job> {
         if !test_support::require_program("mpirun", &["--version"]) {
             return None;
         }
@@ -65,7 +69,7 @@ impl Job {
         clean(&mut command);
         command.args(["--allow-run-as-root", "--oversubscribe", "-n", &ranks.to_string()]);
         command.arg(program.get_program()).args(program.get_args());
-        command.envs(setting);
+        command.envs(settings);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let (stdout, mut stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());

@@ -2,6 +2,7 @@
 //! and what happens to a job when one of its ranks fails.
 
 mod job;
+mod nccl;
 
 use job::{Job, program};
 use rustix::process::Signal;
@@ -177,7 +178,7 @@ fn mismatched_collectives_are_reported() {
 /// On machines without NCCL: every rank prints one line that says what to do, and does not wait.
 #[test]
 fn missing_nccl_is_reported() {
-    let Some(job) = Job::start(2, ALL, &["gpu"]) else { return };
+    let Some(job) = Job::start(2, ALL, &["gpu", "1"]) else { return };
     let seen = job.end();
     assert_eq!(seen.status, Some(1), "{}", seen.stderr);
     let told = ["libnccl.so.2", "no GPU: ", "no cuda:0", "NCCL_DEBUG"];

@@ -5,7 +5,7 @@ mod spikes;
 mod training;
 
 pub use spikes::{OnSpike, Spikes};
-pub use training::{Checkpoints, Cost, Monitor, Precision, Training};
+pub use training::{Checkpoints, Cost, Monitor, Precision, ReduceDtype, Training};
 
 use crate::init::InitFrom;
 use crate::optim::{Optimizer, Phase, Plateau};

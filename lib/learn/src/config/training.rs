@@ -2,6 +2,7 @@ use super::{OnSpike, Spikes};
 use crate::task::Direction;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tensor::Dtype;
 use unix::cli::MAX_THREADS;
 use unix::config::{Violations, within};
 
@@ -33,6 +34,12 @@ pub struct Training {
     pub tf32: bool,
     /// Record a training pass as a CUDA graph once its shapes are known, and replay it afterwards.
     pub compile: bool,
+    /// The type in which NCCL sums gradients over ranks. bf16 halves the traffic, but every partial sum is rounded to 8
+    /// significant bits.
+    // Not serialised when f32, so that configurations older than this key keep their hash.
+    #[serde(skip_serializing_if = "ReduceDtype::is_f32")]
+    #[schemars(extend("default" = "f32"))]
+    pub reduce_dtype: ReduceDtype,
     /// Activation checkpointing: fraction (0 to 1) of the memory for block activations that may be kept for the
     /// backward pass. The blocks that are cheapest to recompute are recomputed until the rest fits. 1: keep everything.
     pub mem_budget: f64,
@@ -98,6 +105,31 @@ pub struct Training {
     pub time_limit: Option<String>,
 }
 
+/// The type in which gradients are summed over ranks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ReduceDtype {
+    /// Single precision.
+    #[default]
+    F32,
+    /// bfloat16: the range of f32, 8 significant bits.
+    Bf16,
+}
+
+impl ReduceDtype {
+    /// The data type of the tensors.
+    pub fn dtype(self) -> Dtype {
+        match self {
+            Self::F32 => Dtype::F32,
+            Self::Bf16 => Dtype::Bf16,
+        }
+    }
+
+    fn is_f32(&self) -> bool {
+        *self == Self::F32
+    }
+}
+
 /// A 16-bit floating-point format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -143,6 +175,7 @@ impl Default for Training {
             precision: Precision::default(),
             tf32: false,
             compile: true,
+            reduce_dtype: ReduceDtype::default(),
             mem_budget: 1.0,
             clip_grad_norm: None,
             ema: None,

@@ -28,8 +28,9 @@ pub struct Optimizer {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layer_decay: Option<f64>,
     /// Shard the optimizer state across ranks (ZeRO stage 1, Rajbhandari et al. 2020): each rank updates its part of
-    /// the parameters and sends it to the others. Uses less memory and more communication; the result has the same
-    /// bits.
+    /// the parameters and sends it to the others. Uses less memory. Over the host, it needs more communication and
+    /// the result has the same bits; with NCCL, each gradient is summed for its rank only, and the norm of all gradients
+    /// in another order.
     #[serde(default)]
     pub shard: bool,
 }

@@ -99,7 +99,9 @@ impl Task for Layers {
         };
         let ones = |n| forward.full(&[n], 1.0);
         let weights = [&ones(x.shape()[0])?, &ones(WIDTH)?];
-        Ok(forward.apply(SquaredError, &[&found, &target, weights[0], weights[1]])?.into())
+        let sum = forward.apply(SquaredError, &[&found, &target, weights[0], weights[1]])?;
+        let terms = vec![("distance", sum.value().clone()).into()];
+        Ok(Loss { sum, terms })
     }
 
     fn validation_samples(&self) -> u64 {
@@ -125,6 +127,17 @@ impl Task for Layers {
 
 /// Trains for `updates` in the run directory, with changes to the configuration.
 fn train(run: &Path, updates: u64, change: impl Fn(&mut Value)) -> Result<Exit> {
+    train_on(run, updates, tensor::Device::Cpu, &Solo, change)
+}
+
+/// [`train`] on a device, with other ranks.
+pub fn train_on(
+    run: &Path,
+    updates: u64,
+    device: tensor::Device,
+    ranks: &dyn Collective,
+    change: impl Fn(&mut Value),
+) -> Result<Exit> {
     let mut config = json!({"seed": 4, "data": {"freeze": [], "distill": false, "stuck": false, "dropout": 0.0},
         "model": {}, "loss": {},
         "training": {"updates": updates, "batch_size": 8, "validate_every": 5, "log_every": 1},
@@ -133,7 +146,7 @@ fn train(run: &Path, updates: u64, change: impl Fn(&mut Value)) -> Result<Exit> 
     change(&mut config);
     let config: ConfigOf<Layers> = serde_json::from_value(config).map_err(Error::bug)?;
     let task = Configured::new::<Layers>(config)?;
-    let mut job = Job::new(task, run.into(), tensor::Device::Cpu, &dist::Solo);
+    let mut job = Job::new(task, run.into(), device, ranks);
     // More updates than in the previous attempt are a changed configuration.
     job.accept_changes = updates > 20;
     learn::train::train(&job)

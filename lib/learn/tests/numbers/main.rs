@@ -4,6 +4,7 @@
 mod fine_tune;
 mod machine;
 mod non_finite;
+mod overlap;
 mod ranks;
 mod spike;
 mod stage;
@@ -63,7 +64,11 @@ impl Run {
     fn start_on(&self, ranks: &dyn Collective) -> u8 {
         let config: MeanConfig = serde_json::from_value(self.config.clone()).unwrap();
         let task = Configured::new::<Mean>(config).unwrap();
-        let job = Job::new(task, self.folder.clone(), tensor::Device::Cpu, ranks);
+        let device = match std::env::var("NUMBERS_DEVICE").as_deref() {
+            Ok("emu") => tensor::Device::Emu,
+            _ => tensor::Device::Cpu,
+        };
+        let job = Job::new(task, self.folder.clone(), device, ranks);
         match train(&job) {
             Ok(exit) => {
                 ranks.close().unwrap();

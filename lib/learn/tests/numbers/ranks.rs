@@ -18,6 +18,11 @@ fn new(folder: &Path, name: &str, seed: u64, faults: Value, training: Value) -> 
 /// Starts the run on two ranks, the second with this setting in its environment; returns the statuses of the ranks that
 /// exited normally.
 fn start(run: &Run, second: &str) -> Vec<u8> {
+    start_on(run, second, "cpu")
+}
+
+/// [`start`] on a device.
+fn start_on(run: &Run, second: &str, device: &str) -> Vec<u8> {
     let rank = |more: &str| {
         let program = std::env::current_exe().unwrap().into_os_string().into_string().unwrap();
         let child = ["child_that_trains", "--exact", "--ignored", "--nocapture"];
@@ -33,6 +38,7 @@ fn start(run: &Run, second: &str) -> Vec<u8> {
         .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
         .env("OMPI_MCA_rmaps_base_oversubscribe", "1")
         .env("NUMBERS_FOLDER", &run.folder)
+        .env("NUMBERS_DEVICE", device)
         .env("NUMBERS_CONFIG", run.config.to_string())
         .output()
         .unwrap();
@@ -156,6 +162,27 @@ fn uneven_weights_give_the_same_update_for_any_accumulation_and_ranks() {
     assert_eq!(alone.start(), 0);
     assert_eq!(start(&two, "RANK=second"), both(Exit::Done));
     assert!(two.outcome() == alone.outcome(), "seed {seed}");
+}
+
+/// On two ranks, passes that are replayed in segments give the same bits as passes that are not recorded.
+#[test]
+#[cfg(feature = "emu")]
+fn captured_graphs_sum_over_ranks_like_others() {
+    if !can_start() {
+        return;
+    }
+    let (temporary, seed) = (tempfile::tempdir().unwrap(), seed());
+    for accumulation in [1, 2] {
+        let [captured, plain] = [true, false].map(|compile| {
+            let keys = json!({"updates": 9, "batch_size": 4, "accumulation": accumulation, "compile": compile});
+            let name = format!("{compile} {accumulation}");
+            let mut run = Run::new(temporary.path(), &name, seed, json!({"uneven": true}), keys);
+            run.config["optimizer"]["shard"] = json!(true);
+            assert_eq!(start_on(&run, "RANK=second", "emu"), both(Exit::Done));
+            run
+        });
+        assert!(captured.outcome() == plain.outcome(), "accumulation {accumulation}, seed {seed}");
+    }
 }
 
 /// A captured graph is replayed with the weight of each micro-batch, not with that of the captured one.

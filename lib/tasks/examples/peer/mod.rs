@@ -9,6 +9,7 @@ use std::time::Instant;
 use tensor::check::draw;
 use tensor::op::Draw;
 use tensor::updates::decision::{DeviceStepControl, StepControl, StepPolicy};
+use tensor::updates::norm;
 use tensor::{Device, Dtype, Tape, Tensor, Var, kernel};
 use unix::Result;
 
@@ -125,7 +126,8 @@ impl Training {
         let gradients: Vec<Tensor> = variables.iter().filter_map(|v| found.take(v)).collect();
         drop(variables);
         let (loss, rate) = ([loss.value().clone()], self.optimizer.learning_rate);
-        self.rule.decide_on_device(&mut self.decided, &loss, &self.weight, &gradients, rate);
+        let squares = norm::squares(self.device, &gradients);
+        self.rule.decide_on_device(&mut self.decided, &loss, &self.weight, &squares, rate);
         self.state.step(&self.optimizer, 1.0, &self.decided, &mut self.params.trained, &gradients);
         if self.device == Device::Cpu { Ok(()) } else { kernel::finish(self.device) }
     }

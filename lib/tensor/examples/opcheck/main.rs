@@ -28,7 +28,7 @@ use tensor::op::{Case, Draw};
 use tensor::updates::decision::{DeviceStepControl, StepControl, StepPolicy};
 use tensor::updates::sum::add_all;
 use tensor::updates::{
-    Parameter, adafactor::Adafactor, adamw::AdamW, ema, lamb::Lamb, lion::Lion, muon::Muon,
+    Parameter, adafactor::Adafactor, adamw::AdamW, ema, lamb::Lamb, lion::Lion, muon::Muon, norm,
     norm::global_norm, sgd::Sgd,
 };
 use tensor::{Device, DeviceChoice, Dtype, Tensor, kernel, ops, parallel};
@@ -266,8 +266,9 @@ const UPDATES: &[Update] = &[
         name: "decision",
         moves: 1,
         step: |Work { gradient, loss, weight, control, .. }| {
-            let [loss, weight, gradient] = [&*loss, weight, gradient].map(std::slice::from_ref);
-            RULE.decide_on_device(control, loss, weight, gradient, LEARNING_RATE);
+            let squares = norm::squares(gradient.device(), [&*gradient]);
+            let [loss, weight] = [&*loss, weight].map(std::slice::from_ref);
+            RULE.decide_on_device(control, loss, weight, &squares, LEARNING_RATE);
             Ok(())
         },
     },

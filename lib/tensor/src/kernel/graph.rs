@@ -3,6 +3,9 @@
 //! A short kernel finishes before the host has launched the next one; a graph avoids the launch overhead. The
 //! addresses in a recording are fixed, so a graph allocates from a private pool that nobody else uses while the graph
 //! lives. A replay first overwrites the inputs, to which the graph has the only reference.
+//!
+//! A graph consists of segments, submitted one after another, so that what does not belong to it can start in between:
+//! sums of gradients over ranks, while the rest of the backward pass runs.
 
 use super::{Grid, Source, Value, backend, cuda, memory, state};
 use crate::device::Device;
@@ -17,8 +20,8 @@ use unix::{Error, Result};
 static RECORDING: RwLock<()> = RwLock::new(());
 
 thread_local! {
-    /// What this thread has recorded for the emulator.
-    static STEPS: RefCell<Option<Vec<Step>>> = const { RefCell::new(None) };
+    /// What this thread has recorded for the emulator, by segment.
+    static STEPS: RefCell<Option<Vec<Vec<Step>>>> = const { RefCell::new(None) };
     /// Tensors from before the recording that this thread's recording reads.
     static HELD: RefCell<Vec<Tensor>> = const { RefCell::new(Vec::new()) };
 }
@@ -32,16 +35,27 @@ pub(super) enum Step {
 }
 
 #[derive(Debug)]
-enum Recorded {
+enum Segment {
     Cuda(cuda::Graph),
     Emu(Vec<Step>),
+}
+
+/// Divides the work that is being recorded.
+pub struct Segments<'a>(Option<&'a mut cuda::Capture>);
+
+impl Segments<'_> {
+    /// Ends a segment. Errors: part of it failed.
+    pub fn cut(&mut self) -> Result<()> {
+        STEPS.with_borrow_mut(|steps| steps.iter_mut().for_each(|steps| steps.push(Vec::new())));
+        self.0.as_mut().map_or(Ok(()), |capture| capture.cut())
+    }
 }
 
 /// Recorded work.
 #[derive(Debug)]
 pub struct Graph {
     device: Device,
-    recorded: Recorded,
+    segments: Vec<Segment>,
     /// What a replay overwrites, and what it computes.
     inputs: Vec<Tensor>,
     outputs: Vec<Tensor>,
@@ -73,10 +87,10 @@ pub(super) fn hold(tensor: &Tensor) {
 /// If this thread is recording for the emulator, records a step; returns whether it did.
 pub(super) fn keep(step: impl FnOnce() -> Step) -> bool {
     STEPS.with_borrow_mut(|steps| match steps {
-        Some(steps) => {
+        Some(segments) => segments.last_mut().is_some_and(|steps| {
             steps.push(step());
             true
-        }
+        }),
         None => false,
     })
 }
@@ -88,35 +102,37 @@ impl Graph {
     pub fn record(
         device: Device,
         inputs: Vec<Tensor>,
-        work: impl FnOnce() -> Result<Vec<Tensor>>,
+        work: impl FnOnce(&mut Segments) -> Result<Vec<Tensor>>,
     ) -> Result<Graph> {
         // An output that shares memory with an input would prevent the graph from owning that input alone.
         let apart = |made: Tensor| {
             let is_input = inputs.iter().any(|input| input.identity() == made.identity());
             if is_input { made.copied() } else { made }
         };
-        let work = || Ok::<_, Error>(work()?.into_iter().map(apart).collect());
+        let work = |capture: Option<&mut cuda::Capture>| {
+            let made = work(&mut Segments(capture))?;
+            Ok::<Vec<Tensor>, Error>(made.into_iter().map(apart).collect())
+        };
         let _alone = RECORDING.write().unwrap_or_else(PoisonError::into_inner);
         let graph_pool = memory::GraphPool::new(device);
         let entered = graph_pool.enter();
-        let (recorded, made) = match device {
+        let (segments, made) = match device {
             Device::Cpu => return Err(Error::bug("graphs cannot be recorded on the host")),
             Device::Cuda(n) => {
-                let mut made = None;
-                let graph = cuda::Gpu::open(n)?.capture(|| made = Some(work()))?;
-                (Recorded::Cuda(graph), made)
+                let (graphs, made) = cuda::Gpu::open(n)?.capture(|capture| work(Some(capture)))?;
+                (graphs.into_iter().map(Segment::Cuda).collect(), made)
             }
             Device::Emu => {
-                STEPS.set(Some(Vec::new()));
-                let made = work();
-                (Recorded::Emu(STEPS.take().unwrap_or_default()), Some(made))
+                STEPS.set(Some(vec![Vec::new()]));
+                let made = work(None);
+                let steps = STEPS.take().unwrap_or_default();
+                (steps.into_iter().map(Segment::Emu).collect(), made)
             }
         };
         drop(entered);
         let held = HELD.take();
         state::finish(device)?;
-        let outputs = made.ok_or_else(|| Error::bug("no work was recorded"))??;
-        Ok(Graph { device, recorded, inputs, outputs, _held: held, graph_pool })
+        Ok(Graph { device, segments, inputs, outputs: made?, _held: held, graph_pool })
     }
 
     /// Bytes that it occupies on the device.
@@ -124,12 +140,19 @@ impl Graph {
         self.graph_pool.bytes()
     }
 
-    /// Replays the graph once with these values of the inputs; returns the outputs, in memory that the next replay
-    /// overwrites. Errors: a bug if the inputs do not match the recorded ones, or if a recorded input is shared.
+    /// What a replay computes, in memory that the next one overwrites.
+    pub fn outputs(&self) -> &[Tensor] {
+        &self.outputs
+    }
+
+    /// Replays the graph once with these values of the inputs; calls `submitted` after each segment with its number.
+    /// Errors: a bug if the inputs do not match the recorded ones, or if a recorded input is shared; those of
+    /// `submitted`.
     pub fn replay<'a>(
         &mut self,
         inputs: impl IntoIterator<Item = &'a Tensor>,
-    ) -> Result<&[Tensor]> {
+        mut submitted: impl FnMut(usize) -> Result<()>,
+    ) -> Result<()> {
         let mut given = inputs.into_iter();
         for own in &mut self.inputs {
             let Some(from) = given.next().filter(|from| own.is_like(from)) else {
@@ -138,19 +161,23 @@ impl Graph {
             if !own.is_unique() {
                 return Err(Error::bug(format!("graph input {own:?} is shared")));
             }
-            let (to, from, bytes) = (own.address_mut(), from.address(), own.bytes());
-            state::run(self.device, || backend::copy(self.device, to, from, bytes));
+            own.assign(from);
         }
-        state::run(self.device, || match &self.recorded {
-            Recorded::Cuda(graph) => graph.replay(),
-            Recorded::Emu(steps) => steps.iter().try_for_each(|step| match step {
-                Step::Launch(source, element, kernel, grid, values) => {
-                    backend::launch(self.device, source, *element, kernel, *grid, values)
-                }
-                Step::Copy { to, from, bytes } => backend::copy(self.device, *to, *from, *bytes),
-                Step::Zero { address, bytes } => backend::zero(self.device, *address, *bytes),
-            }),
-        });
-        Ok(&self.outputs)
+        for (number, segment) in self.segments.iter().enumerate() {
+            state::run(self.device, || match segment {
+                Segment::Cuda(graph) => graph.replay(),
+                Segment::Emu(steps) => steps.iter().try_for_each(|step| match step {
+                    Step::Launch(source, element, kernel, grid, values) => {
+                        backend::launch(self.device, source, *element, kernel, *grid, values)
+                    }
+                    Step::Copy { to, from, bytes } => {
+                        backend::copy(self.device, *to, *from, *bytes)
+                    }
+                    Step::Zero { address, bytes } => backend::zero(self.device, *address, *bytes),
+                }),
+            });
+            submitted(number)?;
+        }
+        Ok(())
     }
 }

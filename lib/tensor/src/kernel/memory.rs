@@ -11,7 +11,7 @@ use crate::memory::{Usage, size_class};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use unix::{Error, Exit, Result};
 
 /// Smallest allocation in bytes.
@@ -116,6 +116,8 @@ pub(crate) struct DeviceBuffer {
     bytes: usize,
     /// The [`GraphPool`] it belongs to; 0 for none.
     graph_pool: u64,
+    /// The owner of borrowed memory, which does not return to a pool.
+    owner: Option<Arc<dyn Send + Sync>>,
 }
 
 impl DeviceBuffer {
@@ -128,7 +130,12 @@ impl DeviceBuffer {
             address = take(device, graph_pool, class, bytes)?;
             Ok(())
         });
-        DeviceBuffer { device, address, bytes: class, graph_pool }
+        DeviceBuffer { device, address, bytes: class, graph_pool, owner: None }
+    }
+
+    /// Memory of `owner`, which is kept until the buffer is dropped.
+    pub(crate) fn borrowed(device: Device, address: u64, owner: Arc<dyn Send + Sync>) -> Self {
+        DeviceBuffer { device, address, bytes: 0, graph_pool: 0, owner: Some(owner) }
     }
 
     pub(crate) fn device(&self) -> Device {
@@ -223,7 +230,7 @@ fn release(device: Device, pool: &mut Pool) {
 
 impl Drop for DeviceBuffer {
     fn drop(&mut self) {
-        if self.address == 0 {
+        if self.address == 0 || self.owner.is_some() {
             return;
         }
         let mut pools = pools();

@@ -31,7 +31,7 @@ pub use arg::Arg;
 pub(crate) use arg::Value;
 pub(crate) use backend::{copy, copy_in, copy_out, most_shared, zero};
 pub use constants::constant;
-pub use graph::Graph;
+pub use graph::{Graph, Segments};
 pub use pending_read::{PendingRead, read_async};
 pub use product::set_tf32;
 pub(crate) use state::run;

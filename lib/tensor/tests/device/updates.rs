@@ -6,7 +6,7 @@ use tensor::check::{difference, draw};
 use tensor::op::Draw;
 use tensor::updates::adamw::AdamW;
 use tensor::updates::decision::{DeviceStepControl, LossScale, StepControl, StepPolicy};
-use tensor::updates::norm::global_norm;
+use tensor::updates::norm::{self, global_norm};
 use tensor::updates::sgd::Sgd;
 use tensor::updates::{Parameter, cases, ema, sum};
 use tensor::{Device, Dtype, Tensor};
@@ -145,10 +145,12 @@ fn a_device_decides_as_the_host_does() {
                     [*loss, 3.5, 0.125 * update as f32].map(Tensor::scalar).to_vec();
                 let weights: Vec<Tensor> = [1.5_f32, 0.25, 4.25].map(Tensor::scalar).to_vec();
                 let rate = 1e-3 * (1 + update) as f64;
-                rule.decide_on_device(&mut here, &losses, &weights, &gradients, rate);
+                let squares = norm::squares(Device::Cpu, &gradients);
+                rule.decide_on_device(&mut here, &losses, &weights, &squares, rate);
                 let [losses, weights, gradients] =
                     [&losses, &weights, &gradients].map(|tensors| moved(tensors, device()));
-                rule.decide_on_device(&mut there, &losses, &weights, &gradients, rate);
+                let squares = norm::squares(device(), &gradients);
+                rule.decide_on_device(&mut there, &losses, &weights, &squares, rate);
                 let (ours, host) =
                     (there.read_async().wait().unwrap(), here.read_async().wait().unwrap());
                 assert_eq!(host.applied, loss.is_finite() && factor.is_finite());
@@ -206,7 +208,8 @@ fn the_scale_of_the_loss_follows_the_gradients_where_they_are() {
         for (update, ((loss, gradient), told)) in updates.clone().zip(expected).enumerate() {
             let [loss, weight, gradient] =
                 [loss, 2.0, gradient].map(|x| Tensor::scalar(x).to_device(place).unwrap());
-            rule.decide_on_device(&mut decided, &[loss], &[weight], &[gradient], 0.1);
+            let squares = norm::squares(place, [&gradient]);
+            rule.decide_on_device(&mut decided, &[loss], &[weight], &squares, 0.1);
             let made = decided.read_async().wait().unwrap();
             let LossScale { scale: next, growth_tracker } = made.loss_scale;
             assert_eq!((next, growth_tracker, made.overflow), told, "update {update} on {place}");

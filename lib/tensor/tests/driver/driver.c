@@ -1,23 +1,28 @@
 // A CUDA driver without a GPU: the functions that kernel/cuda calls, with streams whose work executes at any time that
 // their order allows, in an order drawn from DRIVER_SEED.
 //
-// Device memory is host memory. Kernels are four functions of this file, found by name. Missing synchronization by
+// Device memory is host memory. Kernels are some functions of this file, found by name. Missing synchronization by
 // events or waits eventually causes wrong results: for example, a copy reads pinned memory when it executes, not when
 // it is enqueued. DRIVER_DEVICES, DRIVER_VERSION and DRIVER_MEMORY describe the machine.
+//
+// Other libraries enqueue work of theirs with fake_poll, which is executed when it says that it is done. DRIVER_LOG names
+// a file to which fake_log appends lines; every launch of a graph is one.
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { SUCCESS, INVALID_VALUE, OUT_OF_MEMORY, NO_DEVICE = 100, INVALID_CONTEXT = 201, NOT_FOUND = 500,
-       ILLEGAL_ADDRESS = 700, CAPTURE_UNSUPPORTED = 900 };
+       NOT_READY = 600, ILLEGAL_ADDRESS = 700, CAPTURE_UNSUPPORTED = 900 };
 
 typedef unsigned long long address;
 typedef struct stream stream;
 typedef struct { stream* stream; long position; } event;
-typedef struct { enum { ADD, FAULT, NOTHING, HANG } does; unsigned granted; } function;
+typedef struct { enum { ADD, FAULT, NOTHING, HANG, TO_BF16, FROM_BF16 } does; unsigned granted; } function;
 typedef struct {
-    enum { COPY, SET, KERNEL, WAIT } kind;
+    enum { COPY, SET, KERNEL, WAIT, POLL } kind;
     void *to, *from;
     size_t bytes;
     function* kernel;
@@ -25,6 +30,7 @@ typedef struct {
     int n;
     float value;
     event until;
+    int (*poll)(void*);
 } work;
 typedef struct { work list[256]; long count; } graph;
 struct stream { work queue[65536]; long given, done; graph* capture; };
@@ -58,9 +64,32 @@ static unsigned draw(unsigned below) {
 
 static int ready(const stream* s) {
     const work* w = &s->queue[s->done % 65536];
-    if (w->kind == KERNEL && w->kernel->does == HANG) return 0;
-    return s->done < s->given && (w->kind != WAIT || !w->until.stream ||
-                                  w->until.stream->done >= w->until.position);
+    if (s->done == s->given || (w->kind == KERNEL && w->kernel->does == HANG)) return 0;
+    if (w->kind == POLL) return w->poll(w->from);
+    return w->kind != WAIT || !w->until.stream || w->until.stream->done >= w->until.position;
+}
+
+void fake_log(const char* line) {
+    const char* name = getenv("DRIVER_LOG");
+    FILE* file = name ? fopen(name, "a") : NULL;
+    if (!file) return;
+    fprintf(file, "%s\n", line);
+    fclose(file);
+}
+
+static void round_to_bf16(unsigned short* to, const float* from, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        unsigned bits;
+        memcpy(&bits, from + i, 4);
+        to[i] = (unsigned short)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+    }
+}
+
+static void widen_bf16(float* to, const unsigned short* from, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        unsigned bits = (unsigned)from[i] << 16;
+        memcpy(to + i, &bits, 4);
+    }
 }
 
 // Executes one piece of work of a randomly chosen stream that has work ready.
@@ -74,7 +103,18 @@ static void step(void) {
         if (w->kind == KERNEL && w->kernel->does == FAULT) sticky = ILLEGAL_ADDRESS;
         if (w->kind == KERNEL && w->kernel->does == ADD)
             for (int i = 0; i < w->n; i++) w->x[i] += w->value;
+        if (w->kind == KERNEL && w->kernel->does == TO_BF16) round_to_bf16(w->to, w->from, w->bytes);
+        if (w->kind == KERNEL && w->kernel->does == FROM_BF16) widen_bf16(w->to, w->from, w->bytes);
         s->done++;
+        return;
+    }
+    for (int i = 0; i < stream_count; i++) {
+        const stream* s = streams[i];
+        if (s->done == s->given || s->queue[s->done % 65536].kind != POLL) continue;
+        // It waits for another process.
+        pthread_mutex_unlock(&lock);
+        usleep(200);
+        pthread_mutex_lock(&lock);
         return;
     }
     abort(); // Streams that wait for each other.
@@ -157,9 +197,14 @@ int cuMemHostAlloc(void** at, size_t bytes, unsigned flags) {
     *at = malloc(bytes);
     LEAVE
 }
-int cuStreamCreate(stream** made, unsigned flags) {
+int cuCtxGetStreamPriorityRange(int* lowest, int* highest) {
+    if (lowest) *lowest = 0;
+    *highest = -5;
+    return 0;
+}
+int cuStreamCreateWithPriority(stream** made, unsigned flags, int priority) {
     ENTER
-    if (flags != 1 || stream_count == 16) { result = INVALID_VALUE; goto end; }
+    if (flags != 1 || stream_count == 16 || (priority != 0 && priority != -5)) { result = INVALID_VALUE; goto end; }
     *made = streams[stream_count++] = calloc(1, sizeof(stream));
     LEAVE
 }
@@ -186,6 +231,19 @@ int cuEventRecord(event* e, stream* s) {
     ENTER
     *e = (event){ s, s->given };
     LEAVE
+}
+int cuEventQuery(event* e) {
+    ENTER
+    for (int i = 0; i < stream_count; i++)
+        if (draw(3) && ready(streams[i])) { step(); break; }
+    result = sticky ? sticky : e->stream && e->stream->done < e->position ? NOT_READY : SUCCESS;
+    LEAVE
+}
+int cuEventDestroy_v2(event* e) { free(e); return 0; }
+void fake_poll(stream* s, int (*poll)(void*), void* data) {
+    pthread_mutex_lock(&lock);
+    give(s, (work){ .kind = POLL, .poll = poll, .from = data });
+    pthread_mutex_unlock(&lock);
 }
 int cuEventSynchronize(event* e) {
     ENTER
@@ -224,6 +282,8 @@ int cuModuleGetFunction(function** found, void* module, const char* name) {
     else if (!strcmp(name, "fake_fault")) f->does = FAULT;
     else if (!strcmp(name, "fake_nothing")) f->does = NOTHING;
     else if (!strcmp(name, "fake_hang")) f->does = HANG;
+    else if (!strcmp(name, "cast_from_f32")) f->does = TO_BF16;
+    else if (!strcmp(name, "cast_to_f32")) f->does = FROM_BF16;
     else result = NOT_FOUND;
     *found = f;
     LEAVE
@@ -244,8 +304,12 @@ int cuLaunchKernel(function* f, unsigned x, unsigned y, unsigned z, unsigned p, 
     (void)extra;
     ENTER
     if (!x || !y || !z || p * q * r > 1024 || shared > f->granted) { result = INVALID_VALUE; goto end; }
-    give(s, (work){ .kind = KERNEL, .kernel = f, .x = *(float**)args[0], .n = *(int*)args[1],
-                    .value = *(float*)args[2] });
+    if (f->does >= TO_BF16)
+        give(s, (work){ .kind = KERNEL, .kernel = f, .from = *(void**)args[0], .to = *(void**)args[1],
+                        .bytes = *(size_t*)args[2] });
+    else
+        give(s, (work){ .kind = KERNEL, .kernel = f, .x = *(float**)args[0], .n = *(int*)args[1],
+                        .value = *(float*)args[2] });
     LEAVE
 }
 
@@ -272,6 +336,7 @@ int cuGraphDestroy(graph* g) { free(g); return 0; }
 int cuGraphExecDestroy(graph* g) { free(g); return 0; }
 int cuGraphLaunch(graph* g, stream* s) {
     ENTER
+    fake_log("graph");
     for (long i = 0; i < g->count; i++) give(s, g->list[i]);
     LEAVE
 }

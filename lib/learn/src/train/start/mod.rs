@@ -20,6 +20,7 @@ use super::session::Session;
 use super::step::Trainer;
 use super::sync::{Comparison, all_ok, broadcast, gather};
 use crate::checkpoint::{self, Loaded, State};
+use crate::config::ReduceDtype;
 use crate::task::Opened;
 use resume::Found;
 use serde::{Deserialize, Serialize};
@@ -219,7 +220,17 @@ fn nothing_to_do<'a>(progress: &Progress) -> Start<'a> {
 
 /// Opens the data and builds the model with its initial parameters.
 fn open(job: &Job) -> Result<Opened> {
-    if job.task.config.training.deterministic && !job.ranks.sums_in_tree(job.device) {
+    let training = &job.task.config.training;
+    if job.ranks.size() > 1
+        && training.reduce_dtype != ReduceDtype::F32
+        && !job.ranks.uses_nccl(job.device)
+    {
+        let device = job.device;
+        return Err(Error::config(format!(
+            "training.reduce_dtype: without NCCL, gradients on {device} are summed over ranks as f32"
+        )));
+    }
+    if training.deterministic && job.ranks.uses_nccl(job.device) {
         return Err(Error::config(
             "training.deterministic: NCCL does not sum in a fixed order; set LONGHAUL_NCCL=0 in the \
              environment to sum gradients with MPI instead, in the order that this key requires",

@@ -1,12 +1,21 @@
 //! Forward and backward passes recorded as CUDA graphs (`training.compile`): a pass with the shapes of the previous
 //! one is recorded, and later ones replay it with other values.
 
+use super::gradients::Sink;
 use super::learner::Learner;
 use super::numerics::Numerics;
 use crate::task::{Batch, Task};
 use tensor::kernel::Graph;
 use tensor::{Device, Dtype, Tensor};
 use unix::Result;
+
+/// What computes a pass.
+#[derive(Clone, Copy)]
+pub struct Model<'a> {
+    pub task: &'a dyn Task,
+    pub learner: &'a Learner,
+    pub numerics: &'a Numerics,
+}
 
 /// The properties that a captured graph depends on; it is valid only while they are unchanged.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,8 +30,21 @@ struct Key {
 
 struct Recorded {
     graph: Graph,
-    /// How many of its outputs belong to the loss; the rest are gradients.
+    /// Addresses of the buffers in which gradients were to be computed.
+    buffers: Vec<u64>,
+    /// The gradients that are complete after each segment: the index of the parameter, and where the gradient is.
+    segments: Vec<Vec<(usize, Place)>>,
+    /// How many of the outputs of the graph belong to the loss; the rest are gradients.
     losses: usize,
+}
+
+/// Where a recorded gradient is.
+#[derive(Clone, Copy)]
+enum Place {
+    /// In the buffer of its parameter.
+    Buffer,
+    /// The output of the graph with this index.
+    Output(usize),
 }
 
 /// The captured graph, if there is one.
@@ -38,52 +60,111 @@ impl Compiled {
         Self { enabled: enabled && device != Device::Cpu, key: None, recorded: None }
     }
 
-    /// Whether graphs are captured.
-    pub fn is_enabled(&self) -> bool {
-        self.enabled
-    }
-
-    /// Like [`Learner::gradients`]. Unless `keep` is set, the next call overwrites the results.
-    pub fn gradients(
+    /// Runs a pass: returns the first result of [`Learner::gradients`] and gives each gradient to `sink` as soon as
+    /// the work that computes it was submitted. Unless `keep` is set, the next call overwrites the results.
+    pub fn pass(
         &mut self,
-        task: &dyn Task,
-        learner: &Learner,
+        model: Model,
         batch: Batch,
-        numerics: &Numerics,
         keep: bool,
-    ) -> Result<(Vec<Tensor>, Vec<Tensor>)> {
+        sink: &mut Sink,
+    ) -> Result<Vec<Tensor>> {
         if !self.enabled {
-            return learner.gradients(task, &batch, numerics);
+            return model.pass(&batch, keep, sink);
         }
+        let learner = model.learner;
         let key = Key {
             inputs: batch.tensors().map(|t| (t.shape().to_vec(), t.dtype())).collect(),
             params: learner.params.trained.tensors().map(Tensor::identity).collect(),
             loss_scale: learner.loss_scale().identity(),
-            plan: numerics.recompute.plan().map(|plan| plan.keep),
+            plan: model.numerics.recompute.plan().map(|plan| plan.keep),
         };
         if self.key.as_ref() != Some(&key) {
             // The first pass is not captured: it loads kernels, copies constants and measures blocks.
             (self.key, self.recorded) = (Some(key), None);
-            return learner.gradients(task, &batch, numerics);
+            return model.pass(&batch, keep, sink);
         }
+        let mut buffers: Vec<Option<Tensor>> = sink.buffers()?.into_iter().map(Some).collect();
+        let addresses: Vec<u64> = buffers.iter().flatten().map(Tensor::address).collect();
         let mut values: Vec<Tensor> = batch.tensors().cloned().collect();
         let recorded = match &mut self.recorded {
-            Some(recorded) => recorded,
-            none => {
+            Some(recorded) if recorded.buffers == addresses => recorded,
+            other => {
                 // The graph owns the memory that the recording reads; these values are copied there like any others.
                 let copies = values.iter().map(Tensor::copied).collect();
-                let (inputs, mut losses) = (std::mem::replace(&mut values, copies), 0);
-                let graph = Graph::record(learner.params.trained.device(), inputs, || {
-                    let (numbers, gradients) = learner.gradients(task, &batch, numerics)?;
-                    losses = numbers.len();
-                    Ok(numbers.into_iter().chain(gradients).collect())
-                })?;
-                none.insert(Recorded { graph, losses })
+                let inputs = std::mem::replace(&mut values, copies);
+                *other = None;
+                other.insert(record(model, &batch, inputs, &mut buffers, addresses, sink)?)
             }
         };
         drop(batch);
-        let (losses, gradients) = recorded.graph.replay(&values)?.split_at(recorded.losses);
-        let own = |t: &Tensor| if keep { t.copied() } else { t.clone() };
-        Ok((losses.iter().map(own).collect(), gradients.iter().map(own).collect()))
+        let own = |t: Tensor| if keep { t.copied() } else { t };
+        let outputs = recorded.graph.outputs().to_vec();
+        recorded.graph.replay(&values, |segment| {
+            for (parameter, place) in recorded.segments.get(segment).into_iter().flatten() {
+                let gradient = match place {
+                    Place::Output(index) => outputs.get(*index).cloned(),
+                    Place::Buffer => buffers.get_mut(*parameter).and_then(Option::take),
+                };
+                gradient.into_iter().for_each(|gradient| sink.take(*parameter, own(gradient)));
+            }
+            Ok(())
+        })?;
+        Ok(outputs.into_iter().take(recorded.losses).map(own).collect())
+    }
+}
+
+/// Records a pass over inputs like those of `batch`, in segments that end where the sink has a bucket complete. The
+/// buffers are then those in which gradients are computed.
+fn record(
+    model: Model,
+    batch: &Batch,
+    inputs: Vec<Tensor>,
+    buffers: &mut Vec<Option<Tensor>>,
+    addresses: Vec<u64>,
+    sink: &Sink,
+) -> Result<Recorded> {
+    let Model { task, learner, numerics } = model;
+    let given: Vec<Tensor> = std::mem::take(buffers).into_iter().flatten().collect();
+    buffers.resize(given.len(), None);
+    let mut is_cut = sink.cuts();
+    let (mut segments, mut losses) = (vec![Vec::new()], 0);
+    let graph = Graph::record(learner.params.trained.device(), inputs, |graph| {
+        let forward = learner.forward(task, batch, numerics)?;
+        let (mut elsewhere, mut cut) = (Vec::new(), Ok(()));
+        let numbers = learner.backward(forward, given, |parameter, gradient| {
+            let place = match addresses.get(parameter) == Some(&gradient.address()) {
+                true => Place::Buffer,
+                false => Place::Output(elsewhere.len()),
+            };
+            match place {
+                Place::Buffer => buffers[parameter] = Some(gradient),
+                Place::Output(_) => elsewhere.push(gradient),
+            }
+            segments.last_mut().into_iter().for_each(|ready| ready.push((parameter, place)));
+            if is_cut(parameter) && cut.is_ok() {
+                cut = graph.cut();
+                segments.push(Vec::new());
+            }
+        })?;
+        cut?;
+        losses = numbers.len();
+        Ok(numbers.into_iter().chain(elsewhere).collect())
+    })?;
+    for (_, place) in segments.iter_mut().flatten() {
+        if let Place::Output(index) = place {
+            *index += losses;
+        }
+    }
+    Ok(Recorded { graph, buffers: addresses, segments, losses })
+}
+
+impl Model<'_> {
+    /// A pass without a graph. Buffers are requested as late as possible, because other ranks may still read them.
+    fn pass(&self, batch: &Batch, keep: bool, sink: &mut Sink) -> Result<Vec<Tensor>> {
+        let forward = self.learner.forward(self.task, batch, self.numerics)?;
+        // What is kept must not be in a buffer of the next pass.
+        let buffers = if keep { Vec::new() } else { sink.buffers()? };
+        self.learner.backward(forward, buffers, |i, gradient| sink.take(i, gradient))
     }
 }

@@ -2,12 +2,27 @@
 
 use crate::train::sync::broadcast;
 use dist::{Collective, Reducer, Times};
-use tensor::{Device, Tensor};
+use tensor::{Device, Dtype, Tensor};
 use unix::{Error, Result};
 
 /// Elements per bucket: 4 MiB. Large enough for a sum to run at memory bandwidth, small enough for the first sum to
 /// start early.
 const BUCKET: usize = 1 << 20;
+/// With NCCL, which needs more to reach the bandwidth of a network: 24 MiB.
+const NCCL_BUCKET: usize = 6 << 20;
+
+/// The tensors to sum.
+pub struct Layout<'a> {
+    pub shapes: &'a [Vec<usize>],
+    /// The order in which they are approximately submitted; that of rank 0 applies.
+    pub order: Vec<usize>,
+    /// How many of them are gradients; numbers that all ranks need follow.
+    pub gradients: usize,
+    /// The only rank that uses each gradient; empty if all ranks use all.
+    pub owners: &'a [usize],
+    /// The type in which NCCL sums gradients.
+    pub dtype: Dtype,
+}
 
 /// Sums tensors over ranks in buckets (bucketed all-reduce). The sum of a bucket starts once all of its tensors have
 /// been submitted.
@@ -29,37 +44,41 @@ struct Bucket {
 }
 
 impl Exchange {
-    /// Prepares buckets for tensors of these shapes, which are submitted in approximately this `order`; the order of
-    /// rank 0 applies. A collective call.
-    pub fn new(
-        ranks: &dyn Collective,
-        device: Device,
-        shapes: &[Vec<usize>],
-        order: &[usize],
-    ) -> Result<Self> {
+    /// Prepares buckets. A collective call.
+    pub fn new(ranks: &dyn Collective, device: Device, layout: Layout) -> Result<Self> {
+        let Layout { shapes, order, gradients, owners, dtype } = layout;
+        let full = if ranks.uses_nccl(device) { NCCL_BUCKET } else { BUCKET };
         let length = |tensor: usize| shapes[tensor].iter().product::<usize>();
-        let mut groups: Vec<(usize, Vec<usize>)> = Vec::new();
-        for tensor in broadcast(ranks, order.to_vec())? {
-            match groups.last_mut().filter(|(elements, _)| *elements < BUCKET) {
-                Some((elements, tensors)) => {
-                    *elements += length(tensor);
+        let mut groups: Vec<(dist::Bucket, Vec<usize>)> = Vec::new();
+        for tensor in broadcast(ranks, order)? {
+            let owner = owners.get(tensor).copied();
+            let dtype = if tensor < gradients { dtype } else { Dtype::F32 };
+            let open = |(bucket, _): &&mut (dist::Bucket, Vec<usize>)| {
+                bucket.elements < full && (bucket.owner, bucket.dtype) == (owner, dtype)
+            };
+            match groups.last_mut().filter(open) {
+                Some((bucket, tensors)) => {
+                    bucket.elements += length(tensor);
                     tensors.push(tensor);
                 }
-                None => groups.push((length(tensor), vec![tensor])),
+                None => {
+                    let bucket = dist::Bucket { elements: length(tensor), owner, dtype };
+                    groups.push((bucket, vec![tensor]));
+                }
             }
         }
-        let elements: Vec<usize> = groups.iter().map(|(elements, _)| *elements).collect();
+        let buckets: Vec<dist::Bucket> = groups.iter().map(|(bucket, _)| *bucket).collect();
         let mut bucket_of = vec![0; shapes.len()];
         for (bucket, (_, tensors)) in groups.iter().enumerate() {
             tensors.iter().for_each(|tensor| bucket_of[*tensor] = bucket);
         }
-        let bucket = |(_, tensors): (usize, Vec<usize>)| Bucket {
+        let bucket = |(_, tensors): (dist::Bucket, Vec<usize>)| Bucket {
             missing: tensors.len(),
             shapes: tensors.iter().map(|tensor| shapes[*tensor].clone()).collect(),
             tensors,
         };
         Ok(Self {
-            reducer: ranks.reducer(device, &elements)?,
+            reducer: ranks.reducer(device, &buckets)?,
             buckets: groups.into_iter().map(bucket).collect(),
             bucket_of,
             slots: vec![None; shapes.len()],
@@ -80,6 +99,16 @@ impl Exchange {
             }
         }
         Ok(buffers.into_iter().flatten().collect())
+    }
+
+    /// Whether a tensor is the last of its bucket, for tensors in the order in which they will be submitted.
+    pub fn completes(&self) -> impl FnMut(usize) -> bool + use<> {
+        let mut missing: Vec<usize> = self.buckets.iter().map(|b| b.tensors.len()).collect();
+        let bucket_of = self.bucket_of.clone();
+        move |tensor| {
+            missing[bucket_of[tensor]] -= 1;
+            missing[bucket_of[tensor]] == 0
+        }
     }
 
     /// Submits tensor number `tensor` of this rank. All ranks sum the buckets in the same order.

@@ -1,7 +1,8 @@
 //! The gradients of an update, summed over its micro-batches and slices and over all ranks.
 
 use super::Trainer;
-use super::exchange::Exchange;
+use super::compiled::Model;
+use super::exchange::{Exchange, Layout};
 use super::micro_batches::Tree;
 use dist::Times;
 use std::time::Duration;
@@ -20,6 +21,50 @@ pub struct StepGradients {
     pub times: Times,
 }
 
+/// Takes the gradients of a pass, one parameter at a time. In the last pass of several ranks it completes their sum on
+/// this rank and submits it to the others, while the rest of the backward pass runs.
+pub struct Sink<'a> {
+    tree: &'a mut Tree,
+    /// Whether the sums of this rank are complete with this pass.
+    is_last: bool,
+    /// None before the first update or with one rank.
+    exchange: &'a mut Option<Exchange>,
+    /// Gradients that were not submitted, with the index of their parameter.
+    taken: Vec<(usize, Tensor)>,
+    submitted: Result<()>,
+}
+
+impl Sink<'_> {
+    /// Gradient buffers by parameter, as [`Exchange::buffers`]; none where there is no exchange.
+    pub fn buffers(&mut self) -> Result<Vec<Tensor>> {
+        let buffers = self.exchange.as_mut().map(Exchange::buffers).transpose()?;
+        Ok(buffers.unwrap_or_default())
+    }
+
+    /// Whether a sum over ranks can start once the gradient of a parameter is complete, for parameters in the order in
+    /// which their gradients are.
+    pub fn cuts(&self) -> impl FnMut(usize) -> bool + use<> {
+        let mut completes = self.exchange.as_ref().map(Exchange::completes);
+        move |parameter| completes.as_mut().is_some_and(|completes| completes(parameter))
+    }
+
+    /// Takes the gradient of a parameter.
+    pub fn take(&mut self, parameter: usize, gradient: Tensor) {
+        match self.exchange {
+            Some(exchange) if self.is_last => {
+                let sum = self.tree.finish(parameter, gradient);
+                if self.submitted.is_ok() {
+                    self.submitted = exchange.submit(parameter, sum);
+                }
+            }
+            _ if self.is_last => {
+                self.taken.push((parameter, self.tree.finish(parameter, gradient)))
+            }
+            _ => self.taken.push((parameter, gradient)),
+        }
+    }
+}
+
 /// Computes the gradients of update number `update`. With several ranks, the sums over ranks overlap with the last
 /// backward pass.
 pub fn accumulate_gradients(
@@ -29,45 +74,35 @@ pub fn accumulate_gradients(
 ) -> Result<StepGradients> {
     let accumulation = trainer.config.training.accumulation;
     let passes = trainer.micro_batches.passes(accumulation);
-    let ranks = trainer.ranks;
+    let is_alone = trainer.ranks.size() == 1;
     let (mut tree, mut losses) = (Tree::default(), Vec::new());
     let mut data_wait = Duration::ZERO;
-    // Gradients whose sum on this rank is complete, with the index of their parameter.
     let mut complete = Vec::new();
     for pass in 1..=passes {
         let (batch, waited) = trainer.next_batch(update, skipped)?;
         data_wait += waited;
         let Trainer { task, learner, numerics, compiled, exchange, .. } = trainer;
-        if ranks.size() > 1 && pass == passes && !compiled.is_enabled() {
-            let mut submitted = Ok(());
-            let forward = learner.forward(&**task, &batch, numerics)?;
-            let buffers = exchange.as_mut().map(Exchange::buffers).transpose()?;
-            let loss = learner.backward(forward, buffers.unwrap_or_default(), |i, gradient| {
-                let sum = tree.finish(i, gradient);
-                match exchange {
-                    Some(exchange) if submitted.is_ok() => submitted = exchange.submit(i, sum),
-                    _ => complete.push((i, sum)),
-                }
-            })?;
-            submitted?;
-            losses.push(loss);
-            // All of it was taken out.
-            tree = Tree::default();
+        let is_last = pass == passes && !is_alone;
+        let model = Model { task: &**task, learner, numerics };
+        let mut sink =
+            Sink { tree: &mut tree, is_last, exchange, taken: Vec::new(), submitted: Ok(()) };
+        losses.push(compiled.pass(model, batch, pass < passes, &mut sink)?);
+        sink.submitted?;
+        let mut taken = sink.taken;
+        if is_last {
+            complete = taken;
             break;
         }
-        let (loss, gradients) =
-            compiled.gradients(&**task, learner, batch, numerics, passes > 1)?;
-        losses.push(loss);
-        tree.add(gradients);
+        taken.sort_by_key(|(parameter, _)| *parameter);
+        tree.add(taken.into_iter().map(|(_, gradient)| gradient).collect());
         if pass.is_multiple_of(accumulation) {
             tree.close();
         }
     }
-    if ranks.size() == 1 {
+    if is_alone {
         let times = Times::default();
         return Ok(StepGradients { losses, gradients: tree.whole(), data_wait, times });
     }
-    complete.extend(tree.whole().into_iter().enumerate().rev());
     sum_over_ranks(trainer, losses, complete, data_wait)
 }
 
@@ -94,7 +129,14 @@ fn sum_over_ranks(
                 params.tensors().map(|t| t.shape().to_vec()).collect();
             shapes.resize(complete.len(), vec![1]);
             let order: Vec<usize> = complete.iter().map(|(i, _)| *i).collect();
-            none.insert(Exchange::new(trainer.ranks, trainer.device, &shapes, &order)?)
+            let layout = Layout {
+                shapes: &shapes,
+                order,
+                gradients: parameters,
+                owners: trainer.learner.owners(),
+                dtype: trainer.config.training.reduce_dtype.dtype(),
+            };
+            none.insert(Exchange::new(trainer.ranks, trainer.device, layout)?)
         }
     };
     for (i, tensor) in complete {
@@ -102,7 +144,9 @@ fn sum_over_ranks(
     }
     let mut gradients = exchange.wait()?;
     let numbers = gradients.split_off(parameters);
-    let losses = numbers.chunks(width).map(<[Tensor]>::to_vec).collect();
+    // Copies, because they are read later, when the memory of their bucket is used again.
+    let losses = numbers.chunks(width).map(|pass| pass.iter().map(Tensor::copied).collect());
+    let losses = losses.collect();
     Ok(StepGradients { losses, gradients, data_wait, times: exchange.times() })
 }
 

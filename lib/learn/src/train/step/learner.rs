@@ -17,7 +17,7 @@ use tensor::kernel::{self, PendingRead};
 use tensor::updates::decision::{
     DeviceStepControl, LossScale, PendingStepControl, StepControl, StepPolicy,
 };
-use tensor::updates::ema;
+use tensor::updates::{ema, norm};
 use tensor::{Device, Dtype, Tape, Tensor, Var};
 use unix::{Error, Result};
 
@@ -46,6 +46,8 @@ pub struct Learner {
     stores_frozen: bool,
     /// With `optimizer.shard`, the rank that owns the optimizer state of each parameter.
     owners: Option<Vec<usize>>,
+    /// Whether each gradient is summed over ranks for its owner only.
+    sums_for_owner: bool,
     /// The decision about the last update, on the device.
     decided: DeviceStepControl,
     /// Updates between log records, and in total: the terms of the loss are only read back when they are logged.
@@ -174,6 +176,7 @@ impl Learner {
         Ok(Self {
             decided: start(&rule, &Progress::default(), trained.device())?,
             moments: OptimizerState::new(optimizer, trained, is_ours),
+            sums_for_owner: owners.is_some() && ranks.uses_nccl(trained.device()),
             owners,
             stores_frozen: config.checkpoint.frozen,
             average: training.ema.map(|_| trained.clone()),
@@ -186,6 +189,11 @@ impl Learner {
             updates: training.updates,
             terms: OnceCell::new(),
         })
+    }
+
+    /// The rank that uses the gradient of each parameter; empty if all ranks use all.
+    pub fn owners(&self) -> &[usize] {
+        self.owners.as_deref().filter(|_| self.sums_for_owner).unwrap_or_default()
     }
 
     /// The loss scale of the next update, f32 [1], on the device of the parameters.
@@ -266,7 +274,15 @@ impl Learner {
         let learning_rate = self.optimizer.learning_rate * factor;
         let [sums, weights] =
             [0, 1].map(|i| losses.iter().map(|l| l[i].clone()).collect::<Vec<Tensor>>());
-        self.rule.decide_on_device(&mut self.decided, &sums, &weights, gradients, learning_rate);
+        let is_ours = |(i, _): &(usize, &Tensor)| {
+            self.owners().get(*i).is_none_or(|owner| *owner == ranks.rank())
+        };
+        let own = gradients.iter().enumerate().filter(is_ours).map(|(_, gradient)| gradient);
+        let mut squares = norm::squares(self.params.trained.device(), own);
+        if self.sums_for_owner {
+            ranks.all_reduce(&mut squares)?;
+        }
+        self.rule.decide_on_device(&mut self.decided, &sums, &weights, &squares, learning_rate);
         let decided = &self.decided;
         let trained = &mut self.params.trained;
         self.moments.step(&self.optimizer, factor, decided, trained, gradients);

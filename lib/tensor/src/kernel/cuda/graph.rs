@@ -22,51 +22,63 @@ pub struct Graph {
 // SAFETY: driver handles may be used from any thread.
 unsafe impl Send for Graph {}
 
-/// Ends the capture, also if the work panics.
-struct Capture<'a> {
-    gpu: &'a Gpu,
-}
-
-impl Capture<'_> {
-    fn end(self) -> Result<CUgraph> {
-        let gpu = self.gpu;
-        // `drop` would end it again.
-        std::mem::forget(self);
-        gpu.end_capture()
-    }
-}
-
-impl Drop for Capture<'_> {
-    fn drop(&mut self) {
-        if let Ok(graph) = self.gpu.end_capture() {
-            // SAFETY: a graph of ours that nobody uses. Work interrupted by a panic has no result.
-            let _ = unsafe { sys::cuGraphDestroy(graph) };
-        }
-    }
+/// A recording in progress, which ends also if the work panics.
+pub struct Capture {
+    gpu: &'static Gpu,
+    /// The segments so far.
+    graphs: Vec<Graph>,
+    is_open: bool,
 }
 
 impl Gpu {
-    /// Records what `work` launches, copies and clears on this GPU, without executing it. No other thread may use the
-    /// GPU meanwhile. `work` must have run once before, so that kernels are loaded and memory is in the allocator's
-    /// cache. Errors: `work` transferred values between host and device, or part of it failed.
-    pub fn capture(&'static self, work: impl FnOnce()) -> Result<Graph> {
-        self.enter()?;
+    /// Records what `work` launches, copies and clears on this GPU, without executing it, as one graph for each segment
+    /// ([`Capture::cut`]). No other thread may use the GPU meanwhile. `work` must have run once before, so that kernels
+    /// are loaded and memory is in the allocator's cache. Errors: `work` transferred values between host and device, or
+    /// part of it failed.
+    pub fn capture<R>(
+        &'static self,
+        work: impl FnOnce(&mut Capture) -> R,
+    ) -> Result<(Vec<Graph>, R)> {
+        let mut capture = Capture { gpu: self, graphs: Vec::new(), is_open: false };
+        capture.begin()?;
+        let made = work(&mut capture);
+        if capture.is_open {
+            capture.end()?;
+        }
+        Ok((std::mem::take(&mut capture.graphs), made))
+    }
+}
+
+impl Capture {
+    /// Ends a segment: what follows becomes a graph of its own. Errors: part of the segment failed.
+    pub fn cut(&mut self) -> Result<()> {
+        self.end()?;
+        self.begin()
+    }
+
+    fn begin(&mut self) -> Result<()> {
+        let gpu = self.gpu;
+        gpu.enter()?;
         // Relaxed, so that an allocation, which is not part of the graph, does not invalidate it.
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-        if self.capturing.swap(true, Ordering::Relaxed) {
-            return Err(Error::bug(self.said("a graph is already being recorded")));
+        if gpu.capturing.swap(true, Ordering::Relaxed) {
+            return Err(Error::bug(gpu.said("a graph is already being recorded")));
         }
         // SAFETY: our stream.
-        let begun = unsafe { sys::cuStreamBeginCapture_v2(self.stream, mode) };
-        check(begun, || self.said("starting to record a graph"))
-            .inspect_err(|_| self.capturing.store(false, Ordering::Relaxed))?;
-        let capture = Capture { gpu: self };
-        work();
-        let ended = capture.end();
+        let begun = unsafe { sys::cuStreamBeginCapture_v2(gpu.stream, mode) };
+        check(begun, || gpu.said("starting to record a graph"))
+            .inspect_err(|_| gpu.capturing.store(false, Ordering::Relaxed))?;
+        self.is_open = true;
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<()> {
+        let gpu = self.gpu;
+        let ended = self.end_capture();
         // A launch that failed is missing from the graph, and may be why the capture could not be ended.
-        let recorded = crate::kernel::finish(Device::Cuda(self.number));
+        let recorded = crate::kernel::finish(Device::Cuda(gpu.number));
         let graph = match (ended, recorded.is_ok()) {
-            (Err(_), false) => return recorded.and(Err(Error::bug("the recording gave no graph"))),
+            (Err(_), false) => return recorded,
             (ended, _) => ended?,
         };
         let mut replayed = ptr::null_mut();
@@ -76,18 +88,30 @@ impl Gpu {
             let _ = sys::cuGraphDestroy(graph);
             made
         };
-        check(made, || self.said("instantiating a graph"))?;
-        let graph = Graph { gpu: self, replayed };
-        recorded.map(|()| graph)
+        check(made, || gpu.said("instantiating a graph"))?;
+        self.graphs.push(Graph { gpu, replayed });
+        recorded
     }
 
-    fn end_capture(&self) -> Result<CUgraph> {
-        self.capturing.store(false, Ordering::Relaxed);
+    fn end_capture(&mut self) -> Result<CUgraph> {
+        self.is_open = false;
+        self.gpu.capturing.store(false, Ordering::Relaxed);
         let mut graph = ptr::null_mut();
         // SAFETY: our stream, which is capturing; writes to the pointer.
-        let result = unsafe { sys::cuStreamEndCapture(self.stream, &mut graph) };
-        check(result, || self.said("recording a graph"))?;
+        let result = unsafe { sys::cuStreamEndCapture(self.gpu.stream, &mut graph) };
+        check(result, || self.gpu.said("recording a graph"))?;
         Ok(graph)
+    }
+}
+
+impl Drop for Capture {
+    fn drop(&mut self) {
+        if self.is_open
+            && let Ok(graph) = self.end_capture()
+        {
+            // SAFETY: a graph of ours that nobody uses. Work interrupted by a panic has no result.
+            let _ = unsafe { sys::cuGraphDestroy(graph) };
+        }
     }
 }
 

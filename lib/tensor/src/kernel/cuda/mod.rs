@@ -15,7 +15,7 @@ mod side_stream;
 mod tests;
 
 pub(crate) use async_copy::AsyncCopy;
-pub use graph::Graph;
+pub use graph::{Capture, Graph};
 pub use side_stream::{Event, SideStream};
 
 use super::compile;
@@ -230,11 +230,18 @@ fn attribute(device: CUdevice, which: CUdevice_attribute) -> Result<c_int> {
     Ok(value)
 }
 
-/// A non-blocking stream, which does not synchronize with the default stream. A context must be current.
+/// A non-blocking stream, which does not synchronize with the default stream, of normal priority. A context must be
+/// current.
 fn stream() -> Result<CUstream> {
+    stream_of_priority(0)
+}
+
+/// The same, whose blocks are scheduled before those of streams of a greater number.
+fn stream_of_priority(priority: c_int) -> Result<CUstream> {
     let mut stream = ptr::null_mut();
     let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
     // SAFETY: a context is current; the stream is kept until the process ends.
-    check(unsafe { sys::cuStreamCreate(&mut stream, flags) }, || "creating a stream".into())?;
+    let result = unsafe { sys::cuStreamCreateWithPriority(&mut stream, flags, priority) };
+    check(result, || "creating a stream".into())?;
     Ok(stream)
 }

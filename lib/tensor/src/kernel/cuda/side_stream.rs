@@ -3,9 +3,10 @@
 
 use super::copy::{event, record, wait};
 use super::driver::check;
-use super::{Gpu, stream};
+use super::{Gpu, stream_of_priority};
 use cudarc::driver::sys::{self, CUevent, CUresult, CUstream};
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
+use std::ptr;
 use std::sync::Arc;
 use unix::Result;
 
@@ -44,10 +45,25 @@ impl Drop for RawEvent {
 }
 
 impl Gpu {
-    /// Creates a stream that runs concurrently with kernels.
+    /// Creates a stream that runs concurrently with kernels. It has the highest priority: its blocks, which are few and
+    /// which other ranks wait for, are scheduled before those of a kernel that fills the GPU.
     pub fn beside(&'static self) -> Result<SideStream> {
         self.enter()?;
-        Ok(SideStream { gpu: self, stream: stream()? })
+        let mut highest: c_int = 0;
+        // SAFETY: a context is current; writes to the integer and not to the null pointer.
+        let result = unsafe { sys::cuCtxGetStreamPriorityRange(ptr::null_mut(), &mut highest) };
+        check(result, || self.said("querying its stream priorities"))?;
+        Ok(SideStream { gpu: self, stream: stream_of_priority(highest)? })
+    }
+
+    /// Records the kernels launched so far.
+    pub fn mark_kernels(&'static self) -> Result<Event> {
+        self.mark(self.stream)
+    }
+
+    /// Makes later kernels wait for an event of another stream.
+    pub fn kernels_follow(&self, mark: &Event) -> Result<()> {
+        self.wait(self.stream, mark)
     }
 
     fn mark(&'static self, stream: CUstream) -> Result<Event> {
@@ -65,29 +81,19 @@ impl Gpu {
 
 impl SideStream {
     /// The stream handle for libraries; makes its context current on this thread.
-    pub fn stream(&self) -> Result<*mut c_void> {
+    pub fn handle(&self) -> Result<*mut c_void> {
         self.gpu.enter()?;
         Ok(self.stream.cast())
     }
 
-    /// Makes later work on this stream wait for all kernels launched so far.
-    pub fn follow_kernels(&self) -> Result<()> {
-        self.gpu.wait(self.stream, &self.kernels()?)
-    }
-
-    /// Makes later kernels wait for an event of this stream.
-    pub fn kernels_follow(&self, mark: &Event) -> Result<()> {
-        self.gpu.wait(self.gpu.stream, mark)
+    /// Makes later work on this stream wait for an event of another.
+    pub fn follow(&self, mark: &Event) -> Result<()> {
+        self.gpu.wait(self.stream, mark)
     }
 
     /// Records the work submitted to this stream so far.
     pub fn mark(&self) -> Result<Event> {
         self.gpu.mark(self.stream)
-    }
-
-    /// Records the kernels launched so far.
-    pub fn kernels(&self) -> Result<Event> {
-        self.gpu.mark(self.gpu.stream)
     }
 }
 

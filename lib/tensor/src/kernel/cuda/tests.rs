@@ -165,29 +165,42 @@ fn a_graph_does_again_what_was_recorded() {
     let gpu = Gpu::open(0).unwrap();
     let mut x = Tensor::from_slice(&values(100, 0), &[100]).to_device(GPU).unwrap();
     add(&mut x, 1.0);
-    let graph = gpu
-        .capture(|| {
-            add(&mut x, 1.0);
-            add(&mut x, 2.0);
-        })
-        .unwrap();
+    let work = |x: &mut Tensor| [1.0, 2.0].into_iter().for_each(|value| add(x, value));
+    let (graphs, ()) = gpu.capture(|_| work(&mut x)).unwrap();
+    let [graph] = &graphs[..] else { panic!("{graphs:?}") };
     graph.replay().unwrap();
     graph.replay().unwrap();
     let expect: Vec<f32> = values(100, 0).iter().map(|x| x + 7.0).collect();
     assert_eq!(x.to_host().unwrap().read::<f32>(), expect);
+    // Segments can be submitted apart.
+    let (graphs, cut) = gpu
+        .capture(|capture| {
+            add(&mut x, 0.25);
+            capture.cut()?;
+            work(&mut x);
+            capture.cut()
+        })
+        .unwrap();
+    cut.unwrap();
+    let [first, second, nothing] = &graphs[..] else { panic!("{graphs:?}") };
+    for graph in [first, first, nothing, second] {
+        graph.replay().unwrap();
+    }
+    let expect: Vec<f32> = expect.iter().map(|x| x + 3.5).collect();
+    assert_eq!(x.to_host().unwrap().read::<f32>(), expect);
     // Host transfers cannot be part of a graph, and the GPU still works after the attempt.
     let mut error = None;
-    let done = gpu.capture(|| error = Some(x.to_host().unwrap_err().to_string()));
+    let done = gpu.capture(|_| error = Some(x.to_host().unwrap_err().to_string()));
     assert!(error.unwrap().contains("cannot be part of a graph"));
     drop(done);
     assert_eq!(x.to_host().unwrap().read::<f32>(), expect);
     // A graph that lacks a launch is rejected.
-    let lacking = gpu.capture(|| {
+    let lacking = gpu.capture(|_| {
         add(&mut x, 1.0);
         SOURCE.launch(Dtype::F32, "fake_absent", Grid::new(1, 32), args![&x, 1i32, 1.0f32]);
     });
     assert!(lacking.unwrap_err().to_string().contains("there is no fake_absent"));
-    let panicked = std::panic::catch_unwind(|| gpu.capture(|| panic!("inside a graph")));
+    let panicked = std::panic::catch_unwind(|| gpu.capture(|_| panic!("inside a graph")));
     assert!(panicked.is_err());
     assert_eq!(x.to_host().unwrap().read::<f32>(), expect);
 }

@@ -24,7 +24,7 @@ impl Launch for Cast {
 }
 
 /// to (+)= from, for any two dtypes; between two 16-bit dtypes via f32.
-fn cast(from: &Tensor, to: &mut Tensor, add: bool) {
+pub(super) fn cast(from: &Tensor, to: &mut Tensor, add: bool) {
     const THREADS: usize = 256;
     const ELEMENTS: usize = 8;
     let grid = Grid::new(from.len().div_ceil(THREADS * ELEMENTS), THREADS);

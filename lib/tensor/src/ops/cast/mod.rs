@@ -13,6 +13,15 @@ use crate::tensor::Tensor;
 #[derive(Clone, Copy, Debug)]
 pub struct Cast(pub Dtype);
 
+/// Writes `from` into a tensor of another dtype and the same length, on the same device.
+///
+/// # Panics
+/// On the host; there, use [`Tensor::to_dtype`].
+pub fn convert(from: &Tensor, to: &mut Tensor) {
+    assert_eq!(from.len(), to.len(), "converting {from:?} to {to:?}");
+    cuda::cast(from, to, false);
+}
+
 impl Op for Cast {
     fn shape(&self, inputs: &[&[usize]]) -> Result<Vec<usize>, String> {
         match inputs {

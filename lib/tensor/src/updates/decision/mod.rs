@@ -120,14 +120,14 @@ impl StepPolicy {
     }
 
     /// Replaces `decided` by the decision on an update whose micro-batches have these losses and weights, f32 [1] each.
-    /// The summed gradients must still be divided by the sum of the weights and the loss scale. All tensors are on one
-    /// device.
+    /// `squares`, f64, adds up to that of the summed gradients ([`norm::squares`]), which must still be divided by the sum
+    /// of the weights and the loss scale. All tensors are on one device.
     pub fn decide_on_device(
         &self,
         decided: &mut DeviceStepControl,
         losses: &[Tensor],
         weights: &[Tensor],
-        gradients: &[Tensor],
+        squares: &Tensor,
         learning_rate: f64,
     ) {
         match decided.numbers.device() {
@@ -136,7 +136,7 @@ impl StepPolicy {
                 let [loss, weight] = [losses, weights]
                     .map(|numbers| numbers.iter().fold(0.0, |sum, number| sum + number.item()));
                 let seed = before.loss_scale.scale * self.unit;
-                let norm = norm::on_host(gradients) / (weight * seed);
+                let norm = squares.to_f64().iter().sum::<f64>().sqrt() / (weight * seed);
                 let made = self.decide(&before, [loss / weight, norm], weight, learning_rate);
                 decided.numbers = made.numbers();
                 if made.loss_scale.scale != before.loss_scale.scale {
@@ -145,7 +145,6 @@ impl StepPolicy {
             }
             device => {
                 let before = &decided.numbers;
-                let (sums, pieces) = norm::squares_of_pieces(device, gradients);
                 let number = |x: &Tensor| Entry::new(1, [x.address()]);
                 let table = Table::new(device, losses.iter().chain(weights).map(number));
                 let mut made = Tensor::empty_on(device, before.shape(), Dtype::F64);
@@ -153,7 +152,15 @@ impl StepPolicy {
                 let patience = if self.scaled { LossScale::PATIENCE } else { 0 };
                 let scale = &mut decided.loss_scale;
                 let args = [
-                    args![&table.entries, losses.len(), &sums, pieces, before, &mut made, scale],
+                    args![
+                        &table.entries,
+                        losses.len(),
+                        squares,
+                        squares.len(),
+                        before,
+                        &mut made,
+                        scale
+                    ],
                     &[learning_rate, self.clip, beta1, beta2, self.decay].map(Arg::from),
                     args![self.warmup, self.unit, patience],
                 ];

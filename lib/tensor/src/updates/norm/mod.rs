@@ -34,6 +34,16 @@ pub(super) fn square<'a>(device: Device, tensors: impl IntoIterator<Item = &'a T
     total
 }
 
+/// Σ x² in f64, as one sum or several: for [`super::decision::StepPolicy::decide_on_device`].
+pub fn squares<'a>(device: Device, tensors: impl IntoIterator<Item = &'a Tensor>) -> Tensor {
+    let mut tensors = tensors.into_iter().peekable();
+    match (device, tensors.peek()) {
+        (Device::Cpu, _) => Tensor::scalar(sum_on_host(tensors)),
+        (_, None) => Tensor::zeros_on(device, &[1], Dtype::F64),
+        _ => squares_of_pieces(device, tensors).0,
+    }
+}
+
 /// Σ x² over each piece of all tensors on a device, in f64, and the number of pieces.
 pub(super) fn squares_of_pieces<'a>(
     device: Device,
@@ -48,8 +58,11 @@ pub(super) fn squares_of_pieces<'a>(
 
 /// [`global_norm`] of tensors on the host.
 pub(super) fn on_host<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> f64 {
-    let squares = |x: &Tensor| with_float!(x.dtype(), T => on_cpu::<T>(x.read()));
-    tensors.into_iter().map(squares).sum::<f64>().sqrt()
+    sum_on_host(tensors).sqrt()
+}
+
+fn sum_on_host<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> f64 {
+    tensors.into_iter().map(|x| with_float!(x.dtype(), T => on_cpu::<T>(x.read()))).sum()
 }
 
 /// The factor that limits the gradient norm to `max_norm`, as in PyTorch: min(1, max_norm/(norm + 1e-6)).
