@@ -206,8 +206,9 @@ struct Place {
     int tile, head, sample;
 };
 
-DEVICE Place place_of(int tiles, int heads) {
-    const int block = static_cast<int>(blockIdx.x);
+// With `parts`, that many blocks in turn have the same.
+DEVICE Place place_of(int tiles, int heads, int parts = 1) {
+    const int block = static_cast<int>(blockIdx.x) / parts;
     return {block % tiles, block / tiles % heads, block / tiles / heads};
 }
 

@@ -1,5 +1,5 @@
 // Attention in f32 with multiply-adds: the same passes over tiles as for 16-bit dtypes (attention_half.cuh). A block keeps a
-// tile of 64 rows and iterates over tiles of N rows: 64, or 16 where shared memory is small.
+// tile of R rows and iterates over tiles of N rows: 64 both, or fewer where shared memory is small.
 //
 // A thread computes four rows of a product; the 16 threads that share rows are half a warp, so they exchange data
 // through shared memory without a block barrier.
@@ -8,8 +8,9 @@
 #include "async.cuh"
 #include "attention.cuh"
 
-constexpr int THREADS = 256;
-constexpr int ROWS = 64; // rows of the tile that a block keeps
+// Threads of a block with a tile of R rows.
+template <int R>
+constexpr int THREADS = 4 * R;
 
 // Row stride of the scores.
 template <int N>
@@ -29,13 +30,13 @@ DEVICE int thread_column() {
 
 // Starts to copy N rows of an operand, from position `start`; positions from `end` and columns from `dim` are filled with
 // zeros.
-template <int D, int N, class Order>
+template <int D, int R, int N, class Order>
 DEVICE void load_tile(float* tile, const Call& c, const Rows<const float>& rows, const Order& order,
                       int start, int end) {
     constexpr int CHUNKS = D / 4;
     const int chunk = static_cast<int>(threadIdx.x) % CHUNKS * 4;
 #pragma unroll 1
-    for (int row = static_cast<int>(threadIdx.x) / CHUNKS; row < N; row += THREADS / CHUNKS) {
+    for (int row = static_cast<int>(threadIdx.x) / CHUNKS; row < N; row += THREADS<R> / CHUNKS) {
         const int at = start + row;
         const int columns = at < end ? c.dim - chunk : 0;
         const float* from = columns > 0 ? row_at(rows, key_row(order, at)) + chunk : c.q;

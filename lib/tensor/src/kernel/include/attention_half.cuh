@@ -147,17 +147,18 @@ DEVICE void pack_scores(unsigned (&p)[M][N / 2][4], const float (&s)[M][N][4]) {
     }
 }
 
-// o += P B: P (16 M rows, N columns) in registers, B the N rows of a tile, D columns.
-template <int D, int M, int N>
-DEVICE void multiply_scores(float (&o)[M][D / 8][4], const unsigned (&p)[M][N / 16][4],
-                            const element* tile) {
+// o += P B: P (16 M rows, N columns) in registers, B the N rows of a tile and C of its D columns, from `column`, a
+// multiple of C.
+template <int D, int M, int N, int C = D>
+DEVICE void multiply_scores(float (&o)[M][C / 8][4], const unsigned (&p)[M][N / 16][4],
+                            const element* tile, int column = 0) {
     const int lane_at = tile_at<D>(lane_id() % 16, lane_id() / 16);
 #pragma unroll
     for (int k = 0; k < N / 16; ++k) {
 #pragma unroll
-        for (int n = 0; n < D / 16; ++n) {
+        for (int n = 0; n < C / 16; ++n) {
             unsigned r[4];
-            ldmatrix_x4_transposed(r, step<D>(tile, lane_at, k * 16, n * 16));
+            ldmatrix_x4_transposed(r, step<D>(tile, lane_at ^ column, k * 16, n * 16));
             const unsigned low[2] = {r[0], r[1]};
             const unsigned high[2] = {r[2], r[3]};
 #pragma unroll
@@ -222,22 +223,28 @@ DEVICE void clear(float (&x)[M][N][4]) {
     }
 }
 
-// Writes (or adds) row `half` of 8 of 16 accumulated rows times `factor`, or zeros if `hidden`.
+// Writes (or adds) row `half` of 8 of 16 accumulated rows times `factor`, or zeros if `hidden`: columns up to `dim`.
 template <int N>
 DEVICE void write_row(element* row, const float (&x)[N][4], int half, float factor, bool hidden,
                       int dim, int add) {
+    // Two loops: in one, all products would be computed before the first is written, and not fit in registers.
+    if (dim % 2 == 0 && !add) {
 #pragma unroll
-    for (int n = 0; n < N; ++n) {
-        const int column = n * 8 + lane_id() % 4 * 2;
-        const float low = hidden ? 0.0f : x[n][2 * half] * factor;
-        const float high = hidden ? 0.0f : x[n][2 * half + 1] * factor;
-        if (dim % 2 == 0 && !add) {
+        for (int n = 0; n < N; ++n) {
+            const int column = n * 8 + lane_id() % 4 * 2;
+            const float low = hidden ? 0.0f : x[n][2 * half] * factor;
+            const float high = hidden ? 0.0f : x[n][2 * half + 1] * factor;
             if (column < dim) {
                 *reinterpret_cast<unsigned*>(row + column) = pack<element>(low, high);
             }
-        } else {
-            put_pair(row, column, dim, low, high, add);
         }
+        return;
+    }
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+        const float low = hidden ? 0.0f : x[n][2 * half] * factor;
+        const float high = hidden ? 0.0f : x[n][2 * half + 1] * factor;
+        put_pair(row, n * 8 + lane_id() % 4 * 2, dim, low, high, add);
     }
 }
 

@@ -4,17 +4,17 @@
 
 #include "attention_f32.cuh"
 
-template <int D, int N, class Drop>
+template <int D, int R, int N, class Drop>
 DEVICE void forward(const Call& c, const Drop& drop, float* out, float* lse) {
     DYNAMIC_SHARED(memory);
     float* scores = reinterpret_cast<float*>(memory);
-    float* q_tile = scores + ROWS * SCORES<N>;
-    float* k_tile = q_tile + ROWS * PITCH<D>;
+    float* q_tile = scores + R * SCORES<N>;
+    float* k_tile = q_tile + R * PITCH<D>;
     float* v_tile = k_tile + N * PITCH<D>;
 
-    const auto [place, first, keys, end, q_rows, k_rows, v_rows, row] = query_tile<ROWS>(c);
-    load_tile<D, ROWS>(q_tile, c, q_rows, InOrder{}, first, c.queries);
-    load_tile<D, N>(k_tile, c, k_rows, keys, 0, end);
+    const auto [place, first, keys, end, q_rows, k_rows, v_rows, row] = query_tile<R>(c);
+    load_tile<D, R, R>(q_tile, c, q_rows, InOrder{}, first, c.queries);
+    load_tile<D, R, N>(k_tile, c, k_rows, keys, 0, end);
     commit_async();
 
     const float to_base_2 = c.scale * LOG2_E;
@@ -28,14 +28,14 @@ DEVICE void forward(const Call& c, const Drop& drop, float* out, float* lse) {
     for (int start = 0; start < end; start += N) {
         wait_async<0>();
         __syncthreads();
-        load_tile<D, N>(v_tile, c, v_rows, keys, start, end);
+        load_tile<D, R, N>(v_tile, c, v_rows, keys, start, end);
         commit_async();
         float s[4][N / 16];
         multiply_rows<D, N / 16>(s, q_tile, k_tile);
         wait_async<0>();
         __syncthreads();
         if (start + N < end) {
-            load_tile<D, N>(k_tile, c, k_rows, keys, start + N, end);
+            load_tile<D, R, N>(k_tile, c, k_rows, keys, start + N, end);
             commit_async();
         }
 #pragma unroll
@@ -94,22 +94,24 @@ DEVICE void forward(const Call& c, const Drop& drop, float* out, float* lse) {
     }
 }
 
-#define FORWARD(SUFFIX, DROP, D, N)                                                                   \
-    KERNEL(attention_f32_forward##SUFFIX, THREADS, 1)                                              \
+#define FORWARD(SUFFIX, DROP, D, R, N)                                                             \
+    KERNEL(attention_f32_forward##SUFFIX, THREADS<R>, 1)                                      \
     (CALL_PARAMETERS, element* __restrict__ out, float* __restrict__ lse, DROPOUT_PARAMETERS) {    \
-        forward<D, N>(CALL, DROP, out, lse);                                                          \
+        forward<D, R, N>(CALL, DROP, out, lse);                                                          \
     }
 
-FORWARD(_16, NO_DROPOUT, 16, 64)
-FORWARD(_32, NO_DROPOUT, 32, 64)
-FORWARD(_64, NO_DROPOUT, 64, 64)
-FORWARD(_128, NO_DROPOUT, 128, 64)
+FORWARD(_16, NO_DROPOUT, 16, 64, 64)
+FORWARD(_32, NO_DROPOUT, 32, 64, 64)
+FORWARD(_64, NO_DROPOUT, 64, 64, 64)
+FORWARD(_128, NO_DROPOUT, 128, 64, 64)
+FORWARD(_256, NO_DROPOUT, 256, 32, 16)
 
-FORWARD(_dropout_16, DROPOUT, 16, 64)
-FORWARD(_dropout_32, DROPOUT, 32, 64)
-FORWARD(_dropout_64, DROPOUT, 64, 64)
-FORWARD(_dropout_128, DROPOUT, 128, 64)
+FORWARD(_dropout_16, DROPOUT, 16, 64, 64)
+FORWARD(_dropout_32, DROPOUT, 32, 64, 64)
+FORWARD(_dropout_64, DROPOUT, 64, 64, 64)
+FORWARD(_dropout_128, DROPOUT, 128, 64, 64)
+FORWARD(_dropout_256, DROPOUT, 256, 32, 16)
 
 // For GPUs with 99 KB of shared memory.
-FORWARD(_small_128, NO_DROPOUT, 128, 16)
-FORWARD(_small_dropout_128, DROPOUT, 128, 16)
+FORWARD(_small_128, NO_DROPOUT, 128, 64, 16)
+FORWARD(_small_dropout_128, DROPOUT, 128, 64, 16)

@@ -5,21 +5,21 @@
 
 #include "attention_f32.cuh"
 
-template <int D, int N, class Drop>
+template <int D, int R, int N, class Drop>
 DEVICE void key_gradient(const Call& c, const Drop& drop, const float* dout, const float* lse,
                          const float* delta, const Target& dk, const Target& dv) {
     DYNAMIC_SHARED(memory);
     float* scores = reinterpret_cast<float*>(memory);
-    float* k_tile = scores + ROWS * SCORES<N>;
-    float* v_tile = k_tile + ROWS * PITCH<D>;
-    float* q_tile = v_tile + ROWS * PITCH<D>;
+    float* k_tile = scores + R * SCORES<N>;
+    float* v_tile = k_tile + R * PITCH<D>;
+    float* q_tile = v_tile + R * PITCH<D>;
     float* dout_tile = q_tile + N * PITCH<D>;
 
-    const Place place = place_of((c.keys + ROWS - 1) / ROWS, c.heads / c.group);
-    const int first = place.tile * ROWS;
+    const Place place = place_of((c.keys + R - 1) / R, c.heads / c.group);
+    const int first = place.tile * R;
     const Keys keys = keys_of(c, place.sample);
-    load_tile<D, ROWS>(k_tile, c, key_rows(c, place.sample, place.head), keys, first, keys.seen);
-    load_tile<D, ROWS>(v_tile, c, value_rows(c, place.sample, place.head), keys, first, keys.seen);
+    load_tile<D, R, R>(k_tile, c, key_rows(c, place.sample, place.head), keys, first, keys.seen);
+    load_tile<D, R, R>(v_tile, c, value_rows(c, place.sample, place.head), keys, first, keys.seen);
     // The first query that sees a key of this tile, rounded down to a whole tile; none if no key is visible.
     const int from = c.causal ? max(0, first + c.queries - c.keys) / N * N : 0;
     const int tiles = first < keys.seen ? max(0, c.queries - from + N - 1) / N : 0;
@@ -31,8 +31,8 @@ DEVICE void key_gradient(const Call& c, const Drop& drop, const float* dout, con
     for (int step = 0; step < tiles * c.group; ++step) {
         const int head = place.head * c.group + step / tiles;
         const int start = from + step % tiles * N;
-        load_tile<D, N>(q_tile, c, query_rows(c, place.sample, head), InOrder{}, start, c.queries);
-        load_tile<D, N>(dout_tile, c, output_rows(c, dout, place.sample, head), InOrder{}, start,
+        load_tile<D, R, N>(q_tile, c, query_rows(c, place.sample, head), InOrder{}, start, c.queries);
+        load_tile<D, R, N>(dout_tile, c, output_rows(c, dout, place.sample, head), InOrder{}, start,
                      c.queries);
         commit_async();
         wait_async<0>();
@@ -83,22 +83,24 @@ DEVICE void key_gradient(const Call& c, const Drop& drop, const float* dout, con
     }
 }
 
-#define KEY_GRADIENT(SUFFIX, DROP, D, N)                                                              \
-    KERNEL(attention_f32_key_gradient##SUFFIX, THREADS, 1)                                         \
+#define KEY_GRADIENT(SUFFIX, DROP, D, R, N)                                                        \
+    KERNEL(attention_f32_key_gradient##SUFFIX, THREADS<R>, 1)                                      \
     (CALL_PARAMETERS, GIVEN_PARAMETERS, KEY_TARGET_PARAMETERS, DROPOUT_PARAMETERS) {               \
-        key_gradient<D, N>(CALL, DROP, dout, lse, delta, KEY_TARGET, VALUE_TARGET);                   \
+        key_gradient<D, R, N>(CALL, DROP, dout, lse, delta, KEY_TARGET, VALUE_TARGET);                   \
     }
 
-KEY_GRADIENT(_16, NO_DROPOUT, 16, 64)
-KEY_GRADIENT(_32, NO_DROPOUT, 32, 64)
-KEY_GRADIENT(_64, NO_DROPOUT, 64, 64)
-KEY_GRADIENT(_128, NO_DROPOUT, 128, 64)
+KEY_GRADIENT(_16, NO_DROPOUT, 16, 64, 64)
+KEY_GRADIENT(_32, NO_DROPOUT, 32, 64, 64)
+KEY_GRADIENT(_64, NO_DROPOUT, 64, 64, 64)
+KEY_GRADIENT(_128, NO_DROPOUT, 128, 64, 64)
+KEY_GRADIENT(_256, NO_DROPOUT, 256, 16, 16)
 
-KEY_GRADIENT(_dropout_16, DROPOUT, 16, 64)
-KEY_GRADIENT(_dropout_32, DROPOUT, 32, 64)
-KEY_GRADIENT(_dropout_64, DROPOUT, 64, 64)
-KEY_GRADIENT(_dropout_128, DROPOUT, 128, 64)
+KEY_GRADIENT(_dropout_16, DROPOUT, 16, 64, 64)
+KEY_GRADIENT(_dropout_32, DROPOUT, 32, 64, 64)
+KEY_GRADIENT(_dropout_64, DROPOUT, 64, 64, 64)
+KEY_GRADIENT(_dropout_128, DROPOUT, 128, 64, 64)
+KEY_GRADIENT(_dropout_256, DROPOUT, 256, 16, 16)
 
 // For GPUs with 99 KB of shared memory.
-KEY_GRADIENT(_small_128, NO_DROPOUT, 128, 16)
-KEY_GRADIENT(_small_dropout_128, DROPOUT, 128, 16)
+KEY_GRADIENT(_small_128, NO_DROPOUT, 128, 64, 16)
+KEY_GRADIENT(_small_dropout_128, DROPOUT, 128, 64, 16)

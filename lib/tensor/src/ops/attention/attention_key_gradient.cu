@@ -23,7 +23,8 @@ DEVICE void mask_keys(float (&s)[M][N][4], int last) {
     }
 }
 
-template <int D, int M, int WARPS, int QUERIES, class Drop>
+// A block computes C of the D columns of both gradients, which are as many as fit in registers.
+template <int D, int C, int M, int WARPS, int QUERIES, class Drop>
 DEVICE void key_gradient(const Call& c, const Drop& drop, const element* dout, const float* lse,
                          const float* delta, const Target& dk, const Target& dv) {
     constexpr int KEYS = WARPS * M * 16;
@@ -34,7 +35,9 @@ DEVICE void key_gradient(const Call& c, const Drop& drop, const element* dout, c
     element* stages = v_tile + KEYS * D;
     float* statistics = reinterpret_cast<float*>(stages + 4 * QUERIES * D);
 
-    const Place place = place_of((c.keys + KEYS - 1) / KEYS, c.heads / c.group);
+    constexpr int PARTS = D / C;
+    const int column = static_cast<int>(blockIdx.x) % PARTS * C;
+    const Place place = place_of((c.keys + KEYS - 1) / KEYS, c.heads / c.group, PARTS);
     const int first = place.tile * KEYS;
     const Keys keys = keys_of(c, place.sample);
     const auto k_rows = key_rows(c, place.sample, place.head);
@@ -78,7 +81,7 @@ DEVICE void key_gradient(const Call& c, const Drop& drop, const element* dout, c
         keep(k);
         keep(v);
     }
-    float k_gradient[M][D / 8][4], v_gradient[M][D / 8][4];
+    float k_gradient[M][C / 8][4], v_gradient[M][C / 8][4];
     clear(k_gradient);
     clear(v_gradient);
     int head = place.head * c.group;
@@ -141,12 +144,14 @@ DEVICE void key_gradient(const Call& c, const Drop& drop, const element* dout, c
         }
         unsigned packed[M][QUERIES / 16][4];
         pack_scores(packed, p);
-        multiply_scores<D, M, QUERIES>(v_gradient, packed, dout_tile);
+        multiply_scores<D, M, QUERIES, C>(v_gradient, packed, dout_tile, column);
         pack_scores(packed, ds);
-        multiply_scores<D, M, QUERIES>(k_gradient, packed, q_tile);
+        multiply_scores<D, M, QUERIES, C>(k_gradient, packed, q_tile, column);
     }
     wait_async<0>();
-    const auto dk_rows = key_rows(c, dk, place), dv_rows = value_rows(c, dv, place);
+    auto dk_rows = key_rows(c, dk, place), dv_rows = value_rows(c, dv, place);
+    dk_rows.first += column, dk_rows.second += column;
+    dv_rows.first += column, dv_rows.second += column;
 #pragma unroll
     for (int m = 0; m < M; ++m) {
 #pragma unroll
@@ -155,28 +160,32 @@ DEVICE void key_gradient(const Call& c, const Drop& drop, const element* dout, c
             if (key < c.keys) {
                 const int row = key_row(keys, key);
                 const bool hidden = key >= keys.seen;
-                write_gradient(dk, dk_rows, row, k_gradient[m], i, c.scale, hidden, c.dim);
-                write_gradient(dv, dv_rows, row, v_gradient[m], i, 1.0f, hidden, c.dim);
+                write_gradient(dk, dk_rows, row, k_gradient[m], i, c.scale, hidden, c.dim - column);
+                write_gradient(dv, dv_rows, row, v_gradient[m], i, 1.0f, hidden, c.dim - column);
             }
         }
     }
 }
 
-#define KEY_GRADIENT(SUFFIX, DROP, D, M, WARPS, N)                                                 \
+#define KEY_GRADIENT(SUFFIX, DROP, D, C, M, WARPS, N)                                              \
     KERNEL(attention_key_gradient##SUFFIX, 32 * WARPS, 1)                                          \
     (CALL_PARAMETERS, GIVEN_PARAMETERS, KEY_TARGET_PARAMETERS, DROPOUT_PARAMETERS) {               \
-        key_gradient<D, M, WARPS, N>(CALL, DROP, dout, lse, delta, KEY_TARGET, VALUE_TARGET);      \
+        key_gradient<D, C, M, WARPS, N>(CALL, DROP, dout, lse, delta, KEY_TARGET, VALUE_TARGET);   \
     }
 
-KEY_GRADIENT(_16, NO_DROPOUT, 16, 1, 4, 64)
-KEY_GRADIENT(_32, NO_DROPOUT, 32, 1, 4, 64)
-KEY_GRADIENT(_64, NO_DROPOUT, 64, 1, 8, 64)
-KEY_GRADIENT(_128, NO_DROPOUT, 128, 1, 8, 64)
+KEY_GRADIENT(_16, NO_DROPOUT, 16, 16, 1, 4, 64)
+KEY_GRADIENT(_32, NO_DROPOUT, 32, 32, 1, 4, 64)
+KEY_GRADIENT(_64, NO_DROPOUT, 64, 64, 1, 8, 64)
+#if !(defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890))
+KEY_GRADIENT(_128, NO_DROPOUT, 128, 128, 1, 8, 64)
+#endif
+KEY_GRADIENT(_256, NO_DROPOUT, 256, 128, 1, 4, 16)
 
-KEY_GRADIENT(_dropout_16, DROPOUT, 16, 1, 4, 64)
-KEY_GRADIENT(_dropout_32, DROPOUT, 32, 1, 4, 64)
-KEY_GRADIENT(_dropout_64, DROPOUT, 64, 1, 8, 32)
-KEY_GRADIENT(_dropout_128, DROPOUT, 128, 1, 8, 16)
+KEY_GRADIENT(_dropout_16, DROPOUT, 16, 16, 1, 4, 64)
+KEY_GRADIENT(_dropout_32, DROPOUT, 32, 32, 1, 4, 64)
+KEY_GRADIENT(_dropout_64, DROPOUT, 64, 64, 1, 8, 32)
+KEY_GRADIENT(_dropout_128, DROPOUT, 128, 128, 1, 8, 16)
+KEY_GRADIENT(_dropout_256, DROPOUT, 256, 64, 1, 4, 16)
 
-// For GPUs with 99 KB of shared memory.
-KEY_GRADIENT(_small_128, NO_DROPOUT, 128, 1, 8, 32)
+// For GPUs with 99 KB of shared memory, which therefore need no _128.
+KEY_GRADIENT(_small_128, NO_DROPOUT, 128, 128, 1, 8, 32)

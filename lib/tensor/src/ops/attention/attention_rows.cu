@@ -3,55 +3,62 @@
 // Row-wise parts of attention, for each head: RMS normalization of queries and keys, forward and backward, and the
 // products O . dO of the backward pass. Formulas in mod.rs.
 //
-// A row of a head has at most 128 elements: a group of `lanes` lanes (a power of two) of one warp holds it, each lane a
-// chunk of 16 bytes.
+// A row of a head has at most 256 elements: a group of `lanes` lanes (a power of two) of one warp holds it, each lane a
+// chunk of 8 elements.
 
 #include "element.cuh"
 #include "warp.cuh"
 
-constexpr int LARGEST = 128;
+constexpr int CHUNK = 8;
+constexpr int LARGEST = CHUNK * WARP;
 constexpr int WARPS = 8;
 
 struct Chunk {
-    float at[WIDTH];
+    float at[CHUNK];
 };
 
 // A chunk of a row of `dim` elements, zero-padded past its end. `aligned`: the address and the length of the row are
 // multiples of 16 bytes.
 DEVICE Chunk load_chunk(const element* row, int start, int dim, int aligned) {
     Chunk x;
-    if (aligned && start < dim) {
-        const auto values = load_vector<WIDTH>(row + start);
 #pragma unroll
-        for (int i = 0; i < WIDTH; ++i) {
-            x.at[i] = to_float(values.at[i]);
+    for (int i = 0; i < CHUNK; i += WIDTH) {
+        if (aligned && start + i < dim) {
+            const auto values = load_vector<WIDTH>(row + start + i);
+#pragma unroll
+            for (int j = 0; j < WIDTH; ++j) {
+                x.at[i + j] = to_float(values.at[j]);
+            }
+        } else {
+#pragma unroll
+            for (int j = i; j < i + WIDTH; ++j) {
+                x.at[j] = start + j < dim ? to_float(row[start + j]) : 0.0f;
+            }
         }
-        return x;
-    }
-#pragma unroll
-    for (int i = 0; i < WIDTH; ++i) {
-        x.at[i] = start + i < dim ? to_float(row[start + i]) : 0.0f;
     }
     return x;
 }
 
 DEVICE void put_chunk(element* row, int start, int dim, const Chunk& x, int add, int aligned) {
-    if (aligned && start < dim) {
-        Vector<element, WIDTH> values;
-        if (add) {
-            values = load_vector<WIDTH>(row + start);
-        }
 #pragma unroll
-        for (int i = 0; i < WIDTH; ++i) {
-            put(&values.at[i], x.at[i], add);
-        }
-        store_vector(row + start, values);
-        return;
-    }
+    for (int i = 0; i < CHUNK; i += WIDTH) {
+        if (aligned && start + i < dim) {
+            Vector<element, WIDTH> values;
+            if (add) {
+                values = load_vector<WIDTH>(row + start + i);
+            }
 #pragma unroll
-    for (int i = 0; i < WIDTH; ++i) {
-        if (start + i < dim) {
-            put(row + start + i, x.at[i], add);
+            for (int j = 0; j < WIDTH; ++j) {
+                put(&values.at[j], x.at[i + j], add);
+            }
+            store_vector(row + start + i, values);
+        } else {
+#pragma unroll
+            for (int j = i; j < i + WIDTH; ++j) {
+                if (start + j < dim) {
+                    put(row + start + j, x.at[j], add);
+                }
+            }
         }
     }
 }
@@ -59,7 +66,7 @@ DEVICE void put_chunk(element* row, int start, int dim, const Chunk& x, int add,
 DEVICE float dot(const Chunk& a, const Chunk& b) {
     float sum = 0.0f;
 #pragma unroll
-    for (int i = 0; i < WIDTH; ++i) {
+    for (int i = 0; i < CHUNK; ++i) {
         sum = fmaf(a.at[i], b.at[i], sum);
     }
     return sum;
@@ -91,14 +98,14 @@ KERNEL(attention_rows_normalize, 256)
 (const element* __restrict__ x, const element* __restrict__ w, element* __restrict__ y, long long count,
  int heads, int dim, int lanes, int stride, int start, float epsilon, int aligned) {
     const int groups = WARP / lanes;
-    const int at = lane_id() % lanes * WIDTH;
+    const int at = lane_id() % lanes * CHUNK;
     const Chunk weight = load_chunk(w, at, dim, aligned);
     const auto [valid, row, head] = item_at(first_item(groups) + lane_id() / lanes, count, heads);
     const Chunk values = load_chunk(x + row * stride + start + head * dim, at, dim, aligned);
     const float r = inverse_root_mean_square(values, dim, epsilon, lanes);
     Chunk out;
 #pragma unroll
-    for (int i = 0; i < WIDTH; ++i) {
+    for (int i = 0; i < CHUNK; ++i) {
         out.at[i] = values.at[i] * r * weight.at[i];
     }
     if (valid) {
@@ -114,11 +121,11 @@ KERNEL(attention_rows_normalize_backward, 256)
  int start, float epsilon, int aligned, int add) {
     SHARED(float, sums, [WARPS][LARGEST]);
     const int groups = WARP / lanes;
-    const int at = lane_id() % lanes * WIDTH;
+    const int at = lane_id() % lanes * CHUNK;
     const Chunk weight = load_chunk(w, at, dim, aligned);
     Chunk dw;
 #pragma unroll
-    for (int i = 0; i < WIDTH; ++i) {
+    for (int i = 0; i < CHUNK; ++i) {
         dw.at[i] = 0.0f;
     }
     const int step = static_cast<int>(gridDim.x) * WARPS * groups, step_rows = step / heads;
@@ -141,13 +148,13 @@ KERNEL(attention_rows_normalize_backward, 256)
         Chunk g = load_chunk(dn + (row * heads + head) * dim, at, dim, aligned);
         const float r = inverse_root_mean_square(values, dim, epsilon, lanes);
 #pragma unroll
-        for (int i = 0; i < WIDTH; ++i) {
+        for (int i = 0; i < CHUNK; ++i) {
             dw.at[i] += valid ? g.at[i] * r * values.at[i] : 0.0f;
             g.at[i] *= weight.at[i];
         }
         const float mean = group_sum(dot(g, values), lanes) * r / static_cast<float>(dim);
 #pragma unroll
-        for (int i = 0; i < WIDTH; ++i) {
+        for (int i = 0; i < CHUNK; ++i) {
             g.at[i] = r * (g.at[i] - values.at[i] * r * mean);
         }
         if (valid && dx != nullptr) {
@@ -157,16 +164,14 @@ KERNEL(attention_rows_normalize_backward, 256)
     // Over the groups of a warp, then over warps.
     for (int distance = lanes; distance < WARP; distance *= 2) {
 #pragma unroll
-        for (int i = 0; i < WIDTH; ++i) {
+        for (int i = 0; i < CHUNK; ++i) {
             dw.at[i] += __shfl_xor_sync(ALL_LANES, dw.at[i], distance);
         }
     }
     if (lane_id() < lanes) {
 #pragma unroll
-        for (int i = 0; i < WIDTH; ++i) {
-            if (at + i < LARGEST) {
-                sums[warp_id()][at + i] = dw.at[i];
-            }
+        for (int i = 0; i < CHUNK; ++i) {
+            sums[warp_id()][at + i] = dw.at[i];
         }
     }
     __syncthreads();
@@ -186,7 +191,7 @@ KERNEL(attention_rows_delta, 256)
 (const element* __restrict__ out, const element* __restrict__ dout, float* __restrict__ delta,
  long long count, int queries, int heads, int dim, int lanes, int aligned) {
     const int groups = WARP / lanes;
-    const int at = lane_id() % lanes * WIDTH;
+    const int at = lane_id() % lanes * CHUNK;
     const auto [valid, row, head] = item_at(first_item(groups) + lane_id() / lanes, count, heads);
     const long long from = (row * heads + head) * dim;
     const float sum = group_sum(dot(load_chunk(out + from, at, dim, aligned),

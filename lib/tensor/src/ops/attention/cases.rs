@@ -110,6 +110,9 @@ pub fn cases() -> Vec<Case> {
         case(Packed, NONE, false, 2, [1, 1], [1, 1, 100]),
         case(Packed, CAUSAL, false, 1, [300, 300], [4, 2, 64]),
         case(Packed, NONE, false, 1, [260, 260], [2, 2, 128]),
+        case(Separate, BOTH, true, 1, [37, 150], [2, 1, 256]),
+        case(Joined, PADDED, false, 2, [13, 30], [1, 1, 160]),
+        case(Packed, CAUSAL, true, 1, [70, 70], [1, 1, 133]),
         // Dropout, also with p = 0; every head size.
         build(Some(0.0), Packed, NONE, false, 2, [5, 5], [3, 3, 7]),
         build(Some(0.2), Packed, NONE, false, 2, [17, 17], [2, 2, 8]),
@@ -117,5 +120,6 @@ pub fn cases() -> Vec<Case> {
         build(Some(0.1), Joined, PADDED, false, 2, [5, 66], [1, 1, 32]),
         build(Some(0.1), Separate, NONE, false, 1, [130, 70], [1, 1, 64]),
         build(Some(0.1), Packed, CAUSAL, false, 1, [134, 134], [1, 1, 100]),
+        build(Some(0.1), Separate, NONE, false, 1, [20, 67], [1, 1, 200]),
     ]
 }

@@ -53,6 +53,9 @@ struct Kernels {
 /// The numbers match those at the end of the sources.
 macro_rules! kernels {
     ($kind:literal, $size:literal, $forward:expr, $query:expr, $key:expr) => {
+        kernels!($kind, $size, $forward, $query, $key, [[8, 64, 64]; 3])
+    };
+    ($kind:literal, $size:literal, $forward:expr, $query:expr, $key:expr, $single:expr) => {
         Kernels {
             size: $size,
             half: [
@@ -61,9 +64,9 @@ macro_rules! kernels {
                 tile(concat!("attention_key_gradient", $kind, $size), $key),
             ],
             single: [
-                tile(concat!("attention_f32_forward", $kind, $size), [8, 64, 64]),
-                tile(concat!("attention_f32_query_gradient", $kind, $size), [8, 64, 64]),
-                tile(concat!("attention_f32_key_gradient", $kind, $size), [8, 64, 64]),
+                tile(concat!("attention_f32_forward", $kind, $size), $single[0]),
+                tile(concat!("attention_f32_query_gradient", $kind, $size), $single[1]),
+                tile(concat!("attention_f32_key_gradient", $kind, $size), $single[2]),
             ],
         }
     };
@@ -73,23 +76,28 @@ const fn tile(name: &'static str, [warps, rows, others]: [usize; 3]) -> Tile {
     (name, warps, rows, others)
 }
 
+/// In f32 for the largest heads, so that tiles fit in 99 KB of shared memory.
+const LARGE_SINGLE: [[usize; 3]; 3] = [[4, 32, 16], [2, 16, 16], [2, 16, 16]];
+
 /// By head size: without dropout, and with dropout, which uses smaller tiles to limit register use.
-const KERNELS: [[Kernels; 4]; 2] = [
+const KERNELS: [[Kernels; 5]; 2] = [
     [
         kernels!("_", 16, [4, 64, 64], [4, 64, 64], [4, 64, 64]),
         kernels!("_", 32, [4, 64, 64], [4, 64, 64], [4, 64, 64]),
         kernels!("_", 64, [4, 128, 64], [4, 128, 32], [8, 128, 64]),
         kernels!("_", 128, [8, 128, 64], [8, 128, 64], [8, 128, 64]),
+        kernels!("_", 256, [8, 128, 32], [4, 64, 16], [4, 64, 16], LARGE_SINGLE),
     ],
     [
         kernels!("_dropout_", 16, [4, 64, 64], [4, 64, 64], [4, 64, 64]),
         kernels!("_dropout_", 32, [4, 64, 64], [4, 64, 64], [4, 64, 64]),
         kernels!("_dropout_", 64, [4, 64, 64], [4, 64, 32], [8, 128, 32]),
         kernels!("_dropout_", 128, [8, 128, 32], [8, 128, 32], [8, 128, 16]),
+        kernels!("_dropout_", 256, [8, 128, 16], [4, 64, 16], [4, 64, 16], LARGE_SINGLE),
     ],
 ];
 
-/// For heads above 64 on GPUs whose blocks have 99 KB of shared memory (sm_86, sm_89, sm_120).
+/// For heads of 65 to 128 on GPUs whose blocks have 99 KB of shared memory (sm_86, sm_89, sm_120).
 const SMALL: [Kernels; 2] = [
     Kernels {
         size: 128,
@@ -216,7 +224,12 @@ impl<'a> Call<'a> {
         let (site, threshold, scale) = numbers.unwrap_or_default();
         args.extend_from_slice(args![counter, site, threshold, scale]);
         let source = SOURCES[pass as usize][usize::from(!half)];
-        let blocks = length.div_ceil(rows) * heads * s.batch;
+        // The columns of the gradients of the largest heads are shared out too, because of registers.
+        let parts = match (half, pass, kernels.size) {
+            (true, Pass::KeyGradient, 256) => [2, 4][drops],
+            _ => 1,
+        };
+        let blocks = length.div_ceil(rows) * heads * s.batch * parts;
         let operations = 2 * products * scores * kernels.size;
         let grid = Grid::new(blocks, 32 * warps).shared(shared).operations(operations);
         source.launch(self.element, name, grid, &args);

@@ -33,7 +33,7 @@ use crate::with_float;
 use layout::Sizes;
 
 /// The largest head size that kernels support; the CPU supports any.
-pub const LARGEST_HEAD: usize = 128;
+pub const LARGEST_HEAD: usize = 256;
 
 /// Multi-head attention.
 #[derive(Clone, Copy, Debug)]

@@ -13,13 +13,15 @@ pub static SOURCE: Source = source!("attention_rows", ALL_DTYPES);
 
 /// Threads of the kernels of [`SOURCE`].
 const ROW_THREADS: usize = 256;
+/// Elements of a row per lane.
+const CHUNK: usize = 8;
 
 /// Maximum number of partial sums of a weight gradient.
 const MOST_PARTIALS: usize = 256;
 
 /// How rows of heads are assigned to lanes: lanes per row (a power of two), and blocks for `count` rows.
-fn lanes(dim: usize, element: Dtype, count: usize) -> (usize, usize) {
-    let lanes = dim.div_ceil(16 / element.bytes()).next_power_of_two();
+fn lanes(dim: usize, count: usize) -> (usize, usize) {
+    let lanes = dim.div_ceil(CHUNK).next_power_of_two();
     (lanes, count.div_ceil(ROW_THREADS / lanes))
 }
 
@@ -55,7 +57,7 @@ pub(super) fn normalize(
     let element = x.dtype();
     let mut y = Tensor::empty_on(x.device(), &[s.batch, at.rows, heads * s.dim], element);
     let count = s.batch * at.rows * heads;
-    let (lanes, blocks) = lanes(s.dim, element, count);
+    let (lanes, blocks) = lanes(s.dim, count);
     let args = [args![x, w, &mut y, count as i64], &numbers(op, s, heads, at, lanes, element)];
     let grid = Grid::new(blocks, ROW_THREADS);
     SOURCE.launch(element, "attention_rows_normalize", grid, &args.concat());
@@ -74,7 +76,7 @@ pub(super) fn normalize_backward(
 ) {
     let element = x.dtype();
     let count = s.batch * at.rows * heads;
-    let (lanes, blocks) = lanes(s.dim, element, count);
+    let (lanes, blocks) = lanes(s.dim, count);
     let blocks = blocks.div_ceil(4).min(MOST_PARTIALS);
     let mut partial = Tensor::empty_on(x.device(), &[blocks, s.dim], Dtype::F32);
     let add = dx.as_ref().is_some_and(|grad| grad.accumulate);
@@ -93,7 +95,7 @@ pub(super) fn delta(s: Sizes, out: &Tensor, dy: &Tensor, log_sums: &Tensor) -> T
     let element = dy.dtype();
     let mut delta = Tensor::empty_on(dy.device(), log_sums.shape(), Dtype::F32);
     let count = delta.len();
-    let (lanes, blocks) = lanes(s.dim, element, count);
+    let (lanes, blocks) = lanes(s.dim, count);
     let (grid, aligned) = (Grid::new(blocks, ROW_THREADS), aligned(element, &[s.dim]));
     let args = args![out, dy, &mut delta, count as i64, s.queries, s.heads, s.dim, lanes, aligned];
     SOURCE.launch(element, "attention_rows_delta", grid, args);
