@@ -175,7 +175,13 @@ DEVICE void key_gradient(const Call& c, const Drop& drop, const element* dout, c
 
 KEY_GRADIENT(_16, NO_DROPOUT, 16, 16, 1, 4, 64)
 KEY_GRADIENT(_32, NO_DROPOUT, 32, 32, 1, 4, 64)
-KEY_GRADIENT(_64, NO_DROPOUT, 64, 64, 1, 8, 64)
+// Two fragments a warp read each fragment of the other operand half as often, and as many queries at once as fit in
+// registers; sums are in the same order.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+KEY_GRADIENT(_64, NO_DROPOUT, 64, 64, 2, 4, 16)
+#else
+KEY_GRADIENT(_64, NO_DROPOUT, 64, 64, 2, 4, 32)
+#endif
 #if !(defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890))
 KEY_GRADIENT(_128, NO_DROPOUT, 128, 128, 1, 8, 64)
 #endif
