@@ -1,8 +1,9 @@
 //! Collective communication between the ranks of one training run.
 //!
 //! The training loop uses only [`Collective`]. Everything that could differ between ranks (stopping, skipping an
-//! update, saving) is decided on rank 0 and broadcast. Sums over ranks follow one fixed tree (`sum`), so that they have
-//! the same bits on every rank, in every run, and however the ranks are distributed over hosts.
+//! update, saving) is decided on rank 0 and broadcast. Sums over ranks on the host follow one fixed tree (`sum`), so that
+//! they have the same bits on every rank, in every run, and however the ranks are distributed over hosts; those of NCCL
+//! have the same bits on every rank.
 //!
 //! A rank that dies, is suspended or never arrives ends the job with a message that names it: no method here blocks
 //! forever ([`Collective::watch`]).
@@ -50,7 +51,7 @@ pub trait Collective: Send + Sync {
     /// are on one device. Waits for the host only: the values are there for later kernels.
     fn all_gather(&self, owned: &mut [(usize, &mut Tensor)]) -> Result<()>;
 
-    /// All-reduce of a small f64 tensor: every rank gets the sum over all ranks, in rank order on the host, in the order
+    /// All-reduce of a small f64 tensor, of the same length everywhere: every rank gets the sum over all ranks, in rank order on the host, in the order
     /// of NCCL on a GPU.
     fn all_reduce(&self, tensor: &mut Tensor) -> Result<()>;
 

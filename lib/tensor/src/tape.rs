@@ -35,6 +35,29 @@ struct Record {
     variables: usize,
 }
 
+impl Record {
+    /// Moves nodes that only prepare a leaf, such as casts of parameters, to the first use of their output, so that its
+    /// gradient is complete as early as that of the output. Every gradient is summed in the same order.
+    fn move_to_first_use(&mut self) {
+        let mut uses = vec![(self.nodes.len(), 0); self.variables]; // the first, and how many
+        let mut is_leaf = vec![true; self.variables];
+        for (number, node) in self.nodes.iter().enumerate().rev() {
+            is_leaf[node.output] = false;
+            let variables = node.inputs.iter().filter_map(|input| input.variable);
+            variables.for_each(|variable| uses[variable] = (number, uses[variable].1 + 1));
+        }
+        let first = |node: &Node| uses[node.output].0;
+        let place = |number: usize, node: &Node| match node.inputs[..] {
+            [Input { variable: Some(v), .. }] if is_leaf[v] && uses[v].1 == 1 => 2 * first(node),
+            _ => 2 * number + 1,
+        };
+        let nodes = self.nodes.drain(..).enumerate().map(|(n, node)| (place(n, &node), node));
+        let mut nodes: Vec<(usize, Node)> = nodes.collect();
+        nodes.sort_by_key(|(place, _)| *place);
+        self.nodes = nodes.into_iter().map(|(_, node)| node).collect();
+    }
+}
+
 /// Records ops as they run.
 pub struct Tape {
     record: RefCell<Record>,
@@ -231,8 +254,9 @@ impl Tape {
     ) -> Result<()> {
         let seed = seed(loss, scale)?;
         self.owns(&leaves.iter().chain([loss]).collect::<Vec<_>>(), || "backward")?;
+        let mut record = self.record.borrow_mut();
+        record.move_to_first_use();
         // For each leaf, the first node that uses it: once that has been visited, the gradient is complete.
-        let record = self.record.borrow();
         let mut first_use = vec![usize::MAX; record.variables];
         for (number, node) in record.nodes.iter().enumerate().rev() {
             let variables = node.inputs.iter().filter_map(|input| input.variable);

@@ -55,7 +55,7 @@ impl Tensor {
     /// # Safety
     /// `address` must be that of as many f32 as the shape has elements, aligned to 256 bytes and valid until `owner` is
     /// dropped. Until then nobody else may access them, except in the order of the device's kernels.
-    pub unsafe fn from_device_parts(
+    pub(crate) unsafe fn from_device_parts(
         device: Device,
         address: u64,
         shape: &[usize],

@@ -248,8 +248,7 @@ fn or_end<T>(outcome: Result<T>) -> T {
 /// Ends this process, and thereby the job; the message has already been printed.
 fn end(exit: Exit) -> ! {
     let status = i32::from(exit as u8);
-    // The libraries may be stuck: they get two seconds, then the launcher sees this process exit.
-    let _ = std::thread::Builder::new().spawn(nccl::abort);
+    // The library may be stuck: it gets two seconds, then the launcher sees this process exit.
     let _ = std::thread::Builder::new().spawn(move || world::abort(status));
     std::thread::sleep(Duration::from_secs(2));
     // SAFETY: ends the process without the exit handlers of libraries, which may wait for other ranks.

@@ -3,7 +3,7 @@
 //
 // The communicator is nonblocking, and as lazy as the real one may be: an operation is enqueued only after some polls of
 // its state. Operations that differ between ranks, and calls of several threads at once, are errors. Each operation that
-// is enqueued, and an abort, are lines in the log of the driver.
+// is enqueued is a line in the log of the driver.
 //
 // NCCL_FAULT_RANK is the rank to which a fault happens: NCCL_FAIL=N gives it an error instead of operation N, and
 // NCCL_HANG=N makes that operation wait for ever.
@@ -202,7 +202,6 @@ int ncclBroadcast(const void* from, void* to, size_t count, int type, int root, 
 }
 int ncclGroupStart(void) { in_group++; return SUCCESS; }
 int ncclGroupEnd(void) { in_group--; return IN_PROGRESS; }
-int ncclCommAbort(void* handle) { (void)handle; log_line("abort"); return SUCCESS; }
 const char* ncclGetErrorString(int error) {
     return error == REMOTE_ERROR ? "remote process exited or there was a network error"
         : error == INVALID_USAGE ? "invalid usage" : "another error";

@@ -72,7 +72,7 @@ fn nccl_sums_in_place_and_while_kernels_run() {
     }
 }
 
-/// The error of one rank ends the others, which wait for it on their GPUs, and each rank aborts what is left there.
+/// The error of one rank ends the others, which wait for it on their GPUs.
 #[test]
 fn an_error_of_nccl_ends_all_ranks_with_its_message() {
     let Some(fake) = Fake::new() else { return };
@@ -83,8 +83,6 @@ fn an_error_of_nccl_ends_all_ranks_with_its_message() {
     for words in ["ranks[1/3]: ", "remote process exited", "(the last error)", "LONGHAUL_NCCL=0"] {
         assert!(seen.stderr.contains(words), "no {words} in {}", seen.stderr);
     }
-    let log = fake.log();
-    assert!(log.contains("rank 1: abort"), "operation {at}: {log}");
     seen.nobody_is_left();
 }
 
@@ -96,7 +94,6 @@ fn a_rank_that_dies_ends_those_that_wait_for_it_in_nccl() {
     let seen = job.end();
     let named = format!("(pid {}) is gone; ending all ranks with status 75", seen.pids[&2]);
     assert!(seen.stderr.contains(&named), "{}", seen.stderr);
-    assert!(fake.log().contains("rank 0: abort"), "{}", fake.log());
     seen.nobody_is_left();
 }
 

@@ -4,7 +4,7 @@
 use super::*;
 use learn::forward::Forward;
 use learn::nn::Linear;
-use learn::params::{Builder, ParamSet};
+use learn::params::{Builder, Init, ParamSet};
 use learn::score::Scores;
 use learn::task::{
     Batch, ConfigOf, Configured, Define, Direction, Empty, Loss, Predictions, Spec, Task,
@@ -36,6 +36,9 @@ struct Data {
     stuck: bool,
     /// Dropout before and after the body.
     dropout: f64,
+    /// Whether there is a parameter on which the loss does not depend.
+    #[serde(default)]
+    unused: bool,
 }
 
 impl Layers {
@@ -48,11 +51,11 @@ impl Layers {
     }
 
     fn run(&self, forward: &Forward, x: &tensor::Var) -> Result<tensor::Var> {
-        let x = forward.dropout(x, self.data.dropout)?;
+        let x = forward.dropout(&forward.to_compute_dtype(x)?, self.data.dropout)?;
         let (body, p) = (self.body.clone(), self.data.dropout);
         let h = forward
             .block(&[&x], move |forward, x| forward.dropout(&body.forward(forward, &x[0])?, p))?;
-        self.head.forward(forward, &h)
+        forward.to_param_dtype(&self.head.forward(forward, &h)?)
     }
 }
 
@@ -67,6 +70,9 @@ impl Define for Layers {
         b.freeze(&config.data.freeze);
         let body = Linear::new(&mut b, "body", WIDTH, WIDTH);
         let head = Linear::new(&mut b, "head", WIDTH, WIDTH);
+        if config.data.unused {
+            b.param("unused", &[WIDTH], Init::Uniform(1.0));
+        }
         let numbers = Philox::new(9, Purpose::Test);
         Ok((Self { body, head, data: config.data.clone(), numbers }, b.finish()))
     }

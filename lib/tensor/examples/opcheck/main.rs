@@ -266,7 +266,7 @@ const UPDATES: &[Update] = &[
         name: "decision",
         moves: 1,
         step: |Work { gradient, loss, weight, control, .. }| {
-            let squares = norm::squares(gradient.device(), [&*gradient]);
+            let squares = norm::squares(gradient.device(), std::slice::from_ref(gradient));
             let [loss, weight] = [&*loss, weight].map(std::slice::from_ref);
             RULE.decide_on_device(control, loss, weight, &squares, LEARNING_RATE);
             Ok(())

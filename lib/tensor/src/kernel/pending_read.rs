@@ -40,7 +40,7 @@ impl PendingRead {
         if let Some(async_copy) = self.async_copy {
             state::run(device, || async_copy.arrive(here.as_bytes_mut()));
         }
-        state::error(device)?;
+        state::take_error(device)?;
         Ok(here)
     }
 }

@@ -42,8 +42,8 @@ pub fn waits() -> u64 {
     WAITS.load(Ordering::Relaxed)
 }
 
-/// Takes the first error recorded since its errors were last read.
-pub(super) fn error(device: Device) -> Result<()> {
+/// Takes the first error recorded since its errors were last read; does not wait for the device.
+pub fn take_error(device: Device) -> Result<()> {
     let mut errors = errors();
     match errors.iter().position(|(d, _)| *d == device) {
         Some(at) => Err(errors.swap_remove(at).1),
@@ -55,5 +55,5 @@ pub(super) fn error(device: Device) -> Result<()> {
 pub fn finish(device: Device) -> Result<()> {
     WAITS.fetch_add(1, Ordering::Relaxed);
     run(device, || super::backend::synchronise(device));
-    error(device)
+    take_error(device)
 }

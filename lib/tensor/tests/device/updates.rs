@@ -208,7 +208,7 @@ fn the_scale_of_the_loss_follows_the_gradients_where_they_are() {
         for (update, ((loss, gradient), told)) in updates.clone().zip(expected).enumerate() {
             let [loss, weight, gradient] =
                 [loss, 2.0, gradient].map(|x| Tensor::scalar(x).to_device(place).unwrap());
-            let squares = norm::squares(place, [&gradient]);
+            let squares = norm::squares(place, &[gradient]);
             rule.decide_on_device(&mut decided, &[loss], &[weight], &squares, 0.1);
             let made = decided.read_async().wait().unwrap();
             let LossScale { scale: next, growth_tracker } = made.loss_scale;

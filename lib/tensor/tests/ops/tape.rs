@@ -4,6 +4,7 @@ use tensor::check::draw;
 use tensor::op::Draw;
 use tensor::ops::activation::Activation;
 use tensor::ops::binary::Binary;
+use tensor::ops::cast::Cast;
 use tensor::ops::linear::Linear;
 use tensor::ops::residual::Residual;
 use tensor::ops::squared_error::SquaredError;
@@ -42,6 +43,23 @@ fn a_gradient_is_handed_out_when_complete() {
         assert_eq!(bytes(&gradient), bytes(&expected[place]), "leaf {place}");
         assert_eq!(gradient.is_some(), place < 2);
     }
+}
+
+/// Casts of all parameters stand before the first layer, but the gradient of the last layer's is complete first.
+#[test]
+fn the_cast_of_a_leaf_does_not_delay_its_gradient() {
+    let tape = Tape::new();
+    let leaves: Vec<Var> = (0..3).map(|i| tape.leaf(Tensor::scalar(2.0 + i as f32))).collect();
+    let cast = |leaf: &Var| tape.apply(Cast(Dtype::F32), &[leaf]).unwrap();
+    let [a, b] = [cast(&leaves[0]), cast(&leaves[1])];
+    let first = tape.apply(Binary::Multiply, &[&leaves[2], &a]).unwrap();
+    let loss = tape.apply(Binary::Multiply, &[&first, &b]).unwrap();
+    let mut order = Vec::new();
+    tape.backward_each(&loss, &Tensor::scalar(1.0_f32), &leaves, Vec::new(), |place, gradient| {
+        order.push((place, gradient.unwrap().item()));
+    })
+    .unwrap();
+    assert_eq!(order, [(1, 8.0), (2, 6.0), (0, 12.0)]);
 }
 
 /// A loss that uses a weight and a bias twice, the second time in a recomputed segment.

@@ -6,7 +6,6 @@ use super::NCCL;
 use crate::Collective;
 use cudarc::nccl::sys::{self, ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclResult_t};
 use std::ffi::{CStr, c_int, c_uint, c_void};
-use std::sync::{Once, OnceLock};
 use tensor::Dtype;
 use unix::{Error, Result};
 
@@ -18,7 +17,7 @@ pub enum Call {
     Share(Vec<(u64, usize, usize)>),
 }
 
-/// The configuration struct of NCCL 2.17: newer versions recognise it by its size.
+/// The configuration struct of NCCL 2.18: newer versions recognise it by its size.
 #[repr(C)]
 struct Config {
     size: usize,
@@ -32,33 +31,12 @@ struct Config {
     split_share: c_int,
 }
 
-/// Ranks connected by NCCL. One thread at a time uses it; any thread may abort it.
+/// Ranks connected by NCCL. It is not aborted when this process ends with an error: ranks that spin on their GPUs end with
+/// their processes, whereas an abort would let kernels go on with gradients that are not summed.
 pub struct Communicator(ncclComm_t);
 
-// SAFETY: a handle of the library, which any thread may use; `&mut` keeps all calls but `ncclCommAbort` apart.
+// SAFETY: a handle of the library, which any thread may use; `&mut` keeps its calls apart.
 unsafe impl Send for Communicator {}
-
-/// The handle to abort when this process ends with an error.
-struct Abortable(ncclComm_t);
-
-// SAFETY: used for `ncclCommAbort` only, which the library allows while another thread is in a call.
-unsafe impl Send for Abortable {}
-// SAFETY: as above.
-unsafe impl Sync for Abortable {}
-
-static ABORTABLE: OnceLock<Abortable> = OnceLock::new();
-
-/// Before this process ends with an error: stops what NCCL does on the GPU, so that it does not wait there for ranks
-/// that are gone. May block.
-pub fn abort() {
-    static ABORTED: Once = Once::new();
-    if let Some(Abortable(handle)) = ABORTABLE.get() {
-        ABORTED.call_once(|| {
-            // SAFETY: the library is loaded; the process ends, so the handle is not used for anything new.
-            let _ = unsafe { sys::ncclCommAbort(*handle) };
-        });
-    }
-}
 
 /// Whether the library can be loaded.
 pub fn is_present() -> bool {
@@ -101,7 +79,6 @@ impl Communicator {
         check(result, "ncclCommInitRankConfig")?;
         let mut communicator = Self(handle);
         communicator.settle(&ranks.counter)?;
-        let _ = ABORTABLE.set(Abortable(handle));
         Ok(communicator)
     }
 

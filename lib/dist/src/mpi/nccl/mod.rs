@@ -13,7 +13,6 @@ use super::Ranks;
 use super::calls::{CallCounter, Waiting};
 use super::reducer::{CallCounters, Clock};
 use crate::Times;
-pub use calls::abort;
 use calls::{Call, Communicator};
 pub use reducer::NcclReducer;
 use std::collections::VecDeque;
@@ -92,12 +91,14 @@ impl Nccl {
         Ok(Self { device, gpu, counters, clock, jobs })
     }
 
-    /// Starts a collective after the kernels launched so far.
+    /// Starts a collective after the kernels launched so far. Errors: those of the GPU until now.
     ///
     /// # Safety
     /// Until [`Nccl::finish`], the memory of the call must stay valid, and no kernel may use it.
     unsafe fn start(&self, call: Call) -> Result<Arc<Progress>> {
         self.counters.side.enter();
+        // A tensor whose allocation failed has no memory.
+        tensor::kernel::take_error(self.device)?;
         let progress = Arc::new(Progress::default());
         let job = Job { call, after: self.gpu.mark_kernels()?, progress: progress.clone() };
         self.jobs.send(job).map_err(|_| Error::bug("the thread of NCCL has ended"))?;
@@ -111,7 +112,7 @@ impl Nccl {
         progress.end.get().map_or(Ok(()), |end| self.gpu.kernels_follow(end))
     }
 
-    /// Sums a small tensor of this GPU over all ranks.
+    /// Sums a small tensor of this GPU, of the same length everywhere, over all ranks.
     pub fn all_reduce(&self, tensor: &mut Tensor) -> Result<()> {
         let (count, dtype) = (tensor.len(), tensor.dtype());
         let call = Call::Sum { address: tensor.address_mut(), count, dtype, owner: None };

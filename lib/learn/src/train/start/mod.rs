@@ -296,16 +296,18 @@ fn record(
     run.record_start(lease.attempt(), &merged(entry, facts))
 }
 
-/// Checks that configuration, data and parameters are the same on all ranks. Errors: 78 when they are not.
+/// Checks that configuration, data, parameters and the way to sum gradients are the same on all ranks. Errors: 78 when they are not.
 fn same_on_all_ranks(session: &Session) -> Result<()> {
     let job = session.job;
     if job.ranks.size() == 1 {
         return Ok(());
     }
     let config = unix::config::hash(&identity(&job.task.resolved));
-    let own = [config, session.trainer.task.data_hash(), session.trainer.learner.hash()?];
+    let sums = if job.ranks.uses_nccl(job.device) { "NCCL" } else { "host" };
+    let learner = &session.trainer.learner;
+    let own = [config, session.trainer.task.data_hash(), learner.hash()?, sums.into()];
     let all = gather(job.ranks, own)?;
-    let what = ["configuration", "data", "parameters"];
+    let what = ["configuration", "data", "parameters", "way to sum gradients (LONGHAUL_NCCL)"];
     for (rank, theirs) in all.iter().enumerate() {
         if let Some(at) = (0..what.len()).find(|at| theirs[*at] != all[0][*at]) {
             return Err(Error::config(format!(

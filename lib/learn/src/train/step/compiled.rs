@@ -102,9 +102,14 @@ impl Compiled {
         let outputs = recorded.graph.outputs().to_vec();
         recorded.graph.replay(&values, |segment| {
             for (parameter, place) in recorded.segments.get(segment).into_iter().flatten() {
+                let buffer = buffers.get_mut(*parameter).and_then(Option::take);
                 let gradient = match place {
-                    Place::Output(index) => outputs.get(*index).cloned(),
-                    Place::Buffer => buffers.get_mut(*parameter).and_then(Option::take),
+                    Place::Buffer => buffer,
+                    Place::Output(index) => {
+                        // It must be free when its bucket is submitted.
+                        drop(buffer);
+                        outputs.get(*index).cloned()
+                    }
                 };
                 gradient.into_iter().for_each(|gradient| sink.take(*parameter, own(gradient)));
             }

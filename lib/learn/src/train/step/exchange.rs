@@ -18,7 +18,8 @@ pub struct Layout<'a> {
     pub order: Vec<usize>,
     /// How many of them are gradients; numbers that all ranks need follow.
     pub gradients: usize,
-    /// The only rank that uses each gradient; empty if all ranks use all.
+    /// The only rank that uses each gradient; empty if all ranks use all. Parameters have one owner as a whole, because
+    /// some optimizers need whole matrices; sums for one owner after another move as much as a reduce-scatter.
     pub owners: &'a [usize],
     /// The type in which NCCL sums gradients.
     pub dtype: Dtype,

@@ -262,7 +262,7 @@ impl Learner {
 
     /// Submits update number `update` (from 0), given the `losses` of every pass, as returned by
     /// [`Learner::gradients`], and the summed gradients. Does not wait for the device, except to send sharded
-    /// parameters to other ranks.
+    /// parameters to other ranks over the host.
     pub fn update(
         &mut self,
         update: u64,
@@ -274,14 +274,16 @@ impl Learner {
         let learning_rate = self.optimizer.learning_rate * factor;
         let [sums, weights] =
             [0, 1].map(|i| losses.iter().map(|l| l[i].clone()).collect::<Vec<Tensor>>());
-        let is_ours = |(i, _): &(usize, &Tensor)| {
-            self.owners().get(*i).is_none_or(|owner| *owner == ranks.rank())
+        let device = self.params.trained.device();
+        let squares = match self.owners() {
+            [] => norm::squares(device, gradients),
+            owners => {
+                let own = gradients.iter().zip(owners).filter(|(_, owner)| **owner == ranks.rank());
+                let mut square = norm::square(device, own.map(|(gradient, _)| gradient));
+                ranks.all_reduce(&mut square)?;
+                square
+            }
         };
-        let own = gradients.iter().enumerate().filter(is_ours).map(|(_, gradient)| gradient);
-        let mut squares = norm::squares(self.params.trained.device(), own);
-        if self.sums_for_owner {
-            ranks.all_reduce(&mut squares)?;
-        }
         self.rule.decide_on_device(&mut self.decided, &sums, &weights, &squares, learning_rate);
         let decided = &self.decided;
         let trained = &mut self.params.trained;

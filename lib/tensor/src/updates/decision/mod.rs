@@ -120,7 +120,7 @@ impl StepPolicy {
     }
 
     /// Replaces `decided` by the decision on an update whose micro-batches have these losses and weights, f32 [1] each.
-    /// `squares`, f64, adds up to that of the summed gradients ([`norm::squares`]), which must still be divided by the sum
+    /// `squares`, f64, adds up to that of the summed gradients ([`norm::squares`] or [`norm::square`]), which must still be divided by the sum
     /// of the weights and the loss scale. All tensors are on one device.
     pub fn decide_on_device(
         &self,

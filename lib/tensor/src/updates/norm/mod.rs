@@ -25,8 +25,15 @@ pub fn global_norm<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> Result<
     }
 }
 
-/// Σ x² over all elements of all tensors on a device, f64 [1].
-pub(super) fn square<'a>(device: Device, tensors: impl IntoIterator<Item = &'a Tensor>) -> Tensor {
+/// Σ x² over all elements of all tensors on `device`, f64 [1].
+pub fn square<'a>(device: Device, tensors: impl IntoIterator<Item = &'a Tensor>) -> Tensor {
+    let mut tensors = tensors.into_iter().peekable();
+    if device == Device::Cpu {
+        return Tensor::scalar(sum_on_host(tensors));
+    }
+    if tensors.peek().is_none() {
+        return Tensor::zeros_on(device, &[1], Dtype::F64);
+    }
     let (sums, pieces) = squares_of_pieces(device, tensors);
     let mut total = Tensor::empty_on(device, &[1], Dtype::F64);
     let args = args![&sums, &mut total, pieces];
@@ -34,12 +41,11 @@ pub(super) fn square<'a>(device: Device, tensors: impl IntoIterator<Item = &'a T
     total
 }
 
-/// Σ x² in f64, as one sum or several: for [`super::decision::StepPolicy::decide_on_device`].
-pub fn squares<'a>(device: Device, tensors: impl IntoIterator<Item = &'a Tensor>) -> Tensor {
-    let mut tensors = tensors.into_iter().peekable();
-    match (device, tensors.peek()) {
-        (Device::Cpu, _) => Tensor::scalar(sum_on_host(tensors)),
-        (_, None) => Tensor::zeros_on(device, &[1], Dtype::F64),
+/// [`square`] as several sums, whose number depends on the tensors: for
+/// [`super::decision::StepPolicy::decide_on_device`].
+pub fn squares(device: Device, tensors: &[Tensor]) -> Tensor {
+    match device {
+        Device::Cpu => square(device, tensors),
         _ => squares_of_pieces(device, tensors).0,
     }
 }
