@@ -111,3 +111,14 @@ fn a_sum_that_never_ends_is_reported() {
     assert!(seen.stderr.contains("the network has failed"), "{}", seen.stderr);
     seen.nobody_is_left();
 }
+
+/// A tensor whose allocation failed has no address that NCCL could use.
+#[test]
+fn no_memory_is_reported_as_such() {
+    let Some(fake) = Fake::new() else { return };
+    // The 16 MiB for uploads, and about one tensor more.
+    let seen = fake.start(2, &[("DRIVER_MEMORY", "17300000")], &["1"]).end();
+    assert_eq!(seen.status, Some(1), "{}", seen.stderr);
+    assert!(seen.stderr.contains("has no memory for a tensor of"), "{}", seen.stderr);
+    assert!(!seen.stderr.contains("NCCL"), "{}", seen.stderr);
+}
