@@ -62,6 +62,7 @@ pub fn all(ranks: &dyn Collective, seed: u64) -> Result<()> {
     let sums = not_a_number.wait(0)?[0].copied();
     let sums = sums.read::<f32>();
     expect(sums[0] == size as f32 && sums[1].is_nan(), || format!("NaN: {sums:?}"))?;
+    all_reduce(ranks)?;
     all_gather(ranks, seed)?;
     reducer(ranks, seed)?;
     println!("rank {rank} of {size}: all as computed by one");
@@ -79,6 +80,18 @@ fn small(ranks: &dyn Collective) -> Result<()> {
         expect(all == (0..size).map(ragged).collect::<Vec<_>>(), || format!("gather of {length}"))?;
     }
     Ok(())
+}
+
+/// Sums of numbers in rank order.
+fn all_reduce(ranks: &dyn Collective) -> Result<()> {
+    let of = |rank: usize| [0.1 + rank as f64, 1e9 / (rank as f64 + 0.7), f64::INFINITY];
+    let mut sums = Tensor::from_slice(&of(ranks.rank()), &[3]);
+    ranks.all_reduce(&mut sums)?;
+    let mut expected = [0.0; 3];
+    for rank in 0..ranks.size() {
+        expected.iter_mut().zip(of(rank)).for_each(|(sum, number)| *sum += number);
+    }
+    expect(sums.read::<f64>() == expected, || format!("all-reduce: {:?}", sums.to_f64()))
 }
 
 /// Broadcasts of every tensor from its owner, in any dtype.

@@ -164,6 +164,19 @@ fn uneven_weights_give_the_same_update_for_any_accumulation_and_ranks() {
     assert!(two.outcome() == alone.outcome(), "seed {seed}");
 }
 
+#[test]
+fn sums_over_the_host_in_bf16_are_refused() {
+    if !can_start() {
+        return;
+    }
+    let (temporary, seed) = (tempfile::tempdir().unwrap(), seed());
+    let keys = json!({"updates": 2, "reduce_dtype": "bf16"});
+    let run = |name| Run::new(temporary.path(), name, seed, json!({}), keys.clone());
+    assert_eq!(start(&run("two"), "RANK=second"), both(Exit::Config));
+    // A rank that is alone sums nothing.
+    assert_eq!(run("alone").start(), 0);
+}
+
 /// On two ranks, passes that are replayed in segments give the same bits as passes that are not recorded.
 #[test]
 #[cfg(feature = "emu")]

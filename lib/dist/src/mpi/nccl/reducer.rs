@@ -85,7 +85,9 @@ impl Reducer for NcclReducer {
         drop(lent);
         let State { wanted: Bucket { owner, dtype, .. }, memory, submitted } =
             &mut self.buckets[bucket];
-        let Some(all) = memory.as_ref().map(LentMemory::all) else { return Ok(()) };
+        let Some(all) = memory.as_ref().map(LentMemory::all) else {
+            return Err(Error::bug(format!("bucket {bucket} has no memory")));
+        };
         let converted = (*dtype != Dtype::F32).then(|| {
             let mut converted = Tensor::empty_on(device, all.shape(), *dtype);
             ops::cast::convert(all, &mut converted);
