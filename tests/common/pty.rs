@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::process::{Child, Command};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags, open};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
@@ -62,6 +63,18 @@ impl Terminal {
     /// Presses keys.
     pub fn press(&mut self, keys: &str) {
         self.master.write_all(keys.as_bytes()).unwrap();
+    }
+
+    /// Waits for the end of the program and returns its exit status. A program that waits for ever is killed.
+    pub fn end(&mut self) -> Option<i32> {
+        let deadline = Instant::now() + Duration::from_secs(300);
+        while self.child.try_wait().unwrap().is_none() {
+            if Instant::now() > deadline {
+                self.child.kill().unwrap();
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        self.child.wait().unwrap().code()
     }
 
     /// Whether keys are echoed and lines can be edited.

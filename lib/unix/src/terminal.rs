@@ -83,7 +83,8 @@ impl Page {
         if let Some(before) = tcgetattr(&stdin).ok().filter(|_| stdin.is_terminal()) {
             let mut now = before.clone();
             now.local_modes -= LocalModes::ICANON | LocalModes::ECHO;
-            now.special_codes[SpecialCodeIndex::VMIN] = 1;
+            // A read never waits: Ctrl-C discards the keys that `poll` has just reported.
+            now.special_codes[SpecialCodeIndex::VMIN] = 0;
             now.special_codes[SpecialCodeIndex::VTIME] = 0;
             // Ctrl-Z would leave the shell with this screen.
             now.special_codes[SpecialCodeIndex::VSUSP] = 0;
@@ -123,11 +124,12 @@ impl Page {
             match poll(watched, Some(&timeout)) {
                 Ok(0) => {}
                 Ok(_) => {
+                    let hung_up = keyboard[0].revents().contains(PollFlags::HUP);
                     let mut key = [0];
                     match rustix::io::read(&stdin, &mut key) {
                         Ok(1) if matches!(key[0], b'q' | b'Q') => return false,
-                        Ok(1) => {}
-                        _ => self.has_keyboard = false,
+                        Ok(_) => self.has_keyboard = !hung_up,
+                        Err(_) => self.has_keyboard = false,
                     }
                 }
                 // Resized, or asked to stop.
