@@ -141,8 +141,8 @@ MODEL = h100
 gpu-first: gpu deps
 	$(ON_GPU) -p tensor --test device -- --include-ignored
 	cargo build --release --locked -q -p tensor --example opcheck
-	for element in f32 tf32 bf16; do \
-	  "$(BIN)/examples/opcheck" --large --device cuda --model $(MODEL) --element $$element || exit 1; \
+	for options in f32 tf32 bf16 'bf16 --wgmma --filter linear'; do \
+	  "$(BIN)/examples/opcheck" --large --device cuda --model $(MODEL) --element $$options || exit 1; \
 	done
 
 gpu-test: gpu deps

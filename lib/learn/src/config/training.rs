@@ -32,6 +32,10 @@ pub struct Training {
     /// Use TF32 for f32 matrix products on a GPU: operands are rounded to 11 significant bits, which is faster and less
     /// precise.
     pub tf32: bool,
+    /// Let large 16-bit matrix products use wgmma and TMA, on Hopper GPUs only. These kernels have not run on a GPU yet.
+    // Not serialised when false, so that configurations older than this key keep their hash.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub wgmma: bool,
     /// Record a training pass as a CUDA graph once its shapes are known, and replay it afterwards.
     pub compile: bool,
     /// The type in which NCCL sums gradients over ranks. bf16 halves the traffic, but every partial sum is rounded to 8
@@ -141,7 +145,6 @@ pub enum Precision {
     F16,
 }
 
-/// The defaults of the keys. `updates` and `batch_size` have none: the schema requires them, and 0 is out of range.
 /// A metric of the validations.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -164,6 +167,7 @@ impl Monitor {
     }
 }
 
+/// The defaults of the keys. `updates` and `batch_size` have none: the schema requires them, and 0 is out of range.
 impl Default for Training {
     fn default() -> Self {
         Self {
@@ -174,6 +178,7 @@ impl Default for Training {
             amp: false,
             precision: Precision::default(),
             tf32: false,
+            wgmma: false,
             compile: true,
             reduce_dtype: ReduceDtype::default(),
             mem_budget: 1.0,

@@ -50,6 +50,9 @@ struct Args {
     #[arg(long, value_name = "TYPE", value_parser = ["f32", "tf32", "bf16", "f16"],
           default_value = "f32")]
     element: String,
+    /// Let large products of 16-bit matrices use wgmma, on Hopper
+    #[arg(long)]
+    wgmma: bool,
     /// Sizes at which GPUs are compared, in place of those that tests run
     #[arg(long)]
     large: bool,
@@ -82,6 +85,7 @@ fn body(args: Args) -> Result<Exit> {
         _ => Dtype::F32,
     };
     kernel::set_tf32(args.element == "tf32");
+    kernel::set_wgmma(args.wgmma);
     let gpu = args.model.and_then(|name| GPUS.iter().find(|gpu| gpu.name == name));
     let model = gpu.map(Model::new);
     if model.is_some() && device == Device::Cpu {

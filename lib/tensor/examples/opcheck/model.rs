@@ -17,7 +17,7 @@ pub struct Gpu {
     multiprocessors: f64,
     clock_hz: f64,
     /// Cycles of a scheduler, of which a multiprocessor has four, for an mma.sync of 16 x 8 x 16 16-bit or 16 x 8 x 8 tf32
-    /// numbers. On Hopper, mma.sync reaches 0.65 of the rate of wgmma, which would need 4.
+    /// numbers. On Hopper, mma.sync reaches 0.65 of the rate of wgmma.
     mma_cycles: f64,
     /// Cycles of a scheduler for the multiply-adds of a warp.
     ffma_cycles: f64,
@@ -27,6 +27,9 @@ pub struct Gpu {
 
 /// Four schedulers of a multiprocessor issue one instruction per cycle each; shared memory moves 128 bytes per cycle.
 const SCHEDULERS: f64 = 4.0;
+
+/// Cycles of all schedulers for a wgmma of 64 x 256 x 16, of which a warpgroup of 4 warps executes one.
+const WGMMA_CYCLES: f64 = 128.0;
 
 pub const GPUS: [Gpu; 2] = [
     Gpu {
@@ -122,15 +125,21 @@ impl Model {
         else {
             return memory;
         };
-        let warps = count(grid.threads) / 32.0;
-        // Of a warp: 16 x 8 x 16 multiply-adds on 16-bit numbers, 16 x 8 x 8 on tf32, 32 otherwise.
-        let mma = if launch.element == Dtype::F32 { 2048.0 } else { 4096.0 };
+        let by_warpgroups = launch.kernel.starts_with("product_wgmma");
+        // One warpgroup of three only copies.
+        let warps = count(grid.threads) / 32.0 - if by_warpgroups { 4.0 } else { 0.0 };
+        // Of a warp: 16 x 8 x 16 multiply-adds on 16-bit numbers, 16 x 8 x 8 on tf32, a quarter of a warpgroup's, 32 otherwise.
+        let (mma, mma_cycles) = match launch.element {
+            _ if by_warpgroups => (131072.0, WGMMA_CYCLES),
+            Dtype::F32 => (2048.0, self.gpu.mma_cycles),
+            _ => (4096.0, self.gpu.mma_cycles),
+        };
         let in_loop = warps * if body.mma > 0.0 { mma * body.mma } else { 64.0 * body.ffma };
         let turns = grid.operations as f64 / in_loop;
         let blocks = (count(grid.blocks) / self.gpu.multiprocessors).ceil();
         let all_warps = turns * blocks * warps;
         let units = [
-            (body.mma * self.gpu.mma_cycles / SCHEDULERS, Limit::Tensor),
+            (body.mma * mma_cycles / SCHEDULERS, Limit::Tensor),
             (body.ffma * self.gpu.ffma_cycles / SCHEDULERS, Limit::Ffma),
             (body.shared_units, Limit::Shared),
             (body.all / SCHEDULERS, Limit::Issue),

@@ -31,12 +31,30 @@ pub(crate) enum Value {
     F32(f32),
     /// `double`.
     F64(f64),
+    /// How a tensor lies in memory, for copies of boxes of it.
+    TensorMap(TensorMap),
     /// A size that does not fit into an `int`: the launch fails.
     TooLarge(usize),
 }
 
+/// Parts of a tensor that a kernel copies to shared memory, box by box (TMA): a tensor in four dimensions, of which the
+/// first is contiguous. Kernels that use it need sm_90a.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct TensorMap {
+    /// Device address.
+    pub(crate) address: u64,
+    /// Elements along each dimension.
+    pub(crate) extents: [u64; 4],
+    /// Bytes between elements that are adjacent along dimensions 1 to 3: multiples of 16.
+    pub(crate) strides: [u64; 3],
+    /// Elements of a box along each dimension: 128 bytes along the first.
+    pub(crate) boxes: [u32; 4],
+    pub(crate) element_bytes: u32,
+}
+
 impl Value {
-    /// The bytes as the kernel reads them, in the low end of a 64-bit word.
+    /// The bytes as the kernel reads them, in the low end of a 64-bit word; of a tensor map, the tensor's address.
     pub(crate) fn bits(self) -> u64 {
         match self {
             Value::Pointer(x) | Value::U64(x) => x,
@@ -46,6 +64,8 @@ impl Value {
             Value::F32(x) => u64::from(x.to_bits()),
             Value::F64(x) => x.to_bits(),
             Value::TooLarge(n) => n as u64,
+            // Passed by address.
+            Value::TensorMap(map) => map.address,
         }
     }
 
@@ -60,6 +80,7 @@ impl Value {
             Value::U64(_) => 4,
             Value::F32(_) => 5,
             Value::F64(_) => 6,
+            Value::TensorMap(_) => 7,
         }
     }
 }
@@ -77,6 +98,27 @@ impl Arg<'_> {
 
     pub(crate) fn value(&self) -> Value {
         self.value
+    }
+}
+
+impl<'a> Arg<'a> {
+    /// The tensor in boxes: elements along each dimension, of which the first is contiguous, elements from one to the next
+    /// along the others, and elements of a box.
+    pub fn tensor_map(
+        tensor: &'a Tensor,
+        extents: [usize; 4],
+        strides: [usize; 3],
+        boxes: [usize; 4],
+    ) -> Self {
+        let bytes = tensor.dtype().bytes();
+        let value = Value::TensorMap(TensorMap {
+            address: tensor.address(),
+            extents: extents.map(|n| n as u64),
+            strides: strides.map(|n| (n * bytes) as u64),
+            boxes: boxes.map(|n| n as u32),
+            element_bytes: bytes as u32,
+        });
+        Arg { value, ..Arg::from(tensor) }
     }
 }
 

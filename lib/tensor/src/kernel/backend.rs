@@ -133,6 +133,27 @@ pub(crate) fn most_shared(device: Device) -> usize {
     }
 }
 
+/// Whether the device has the instructions of Hopper, sm_90a.
+pub(crate) fn has_warpgroups(device: Device) -> bool {
+    match device {
+        Device::Cuda(n) => {
+            super::cuda::Gpu::open(n).is_ok_and(|gpu| gpu.architecture() == "sm_90a")
+        }
+        Device::Emu => super::emu::has_warpgroups(),
+        Device::Cpu => false,
+    }
+}
+
+/// Number of multiprocessors. The emulator has 2, so that persistent blocks have more than one part.
+pub(crate) fn multiprocessors(device: Device) -> usize {
+    match device {
+        // Launching reports a GPU that is not there.
+        Device::Cuda(n) => super::cuda::Gpu::open(n).map_or(1, |gpu| gpu.multiprocessors()),
+        Device::Emu => 2,
+        Device::Cpu => 1,
+    }
+}
+
 /// Waits until the device has finished all work.
 pub(crate) fn synchronise(device: Device) -> Result<()> {
     match device {

@@ -35,7 +35,7 @@ pub use constants::constant;
 pub use graph::{Graph, Segments};
 pub use lent_memory::LentMemory;
 pub use pending_read::{PendingRead, read_async};
-pub use product::set_tf32;
+pub use product::{set_tf32, set_wgmma};
 pub(crate) use state::run;
 pub use state::{fail, finish, take_error, waits};
 pub use trace::{Launched, trace};
@@ -77,6 +77,7 @@ pub const SOURCES: &[&Source] = &[
     &product::SOURCE,
     &product::SOURCE_F32,
     &product::SOURCE_TF32,
+    &product::SOURCE_WGMMA,
     &crate::ops::conv::SOURCE,
     &crate::ops::conv::VOLUME,
     &crate::ops::cross_entropy::SOURCE,
@@ -111,15 +112,21 @@ pub struct Source {
     pub text: &'static str,
     /// The types that `element` can have in it; its first line repeats them for the emulator's build.
     pub dtypes: &'static [Dtype],
+    /// The only architecture that has its instructions; `None` if all have.
+    pub only: Option<&'static str>,
 }
 
 /// The [`Source`] NAME.cu beside the file that contains the macro.
 macro_rules! source {
     ($name:literal, $dtypes:expr) => {
+        $crate::kernel::source!($name, $dtypes, None)
+    };
+    ($name:literal, $dtypes:expr, $only:expr) => {
         $crate::kernel::Source {
             name: $name,
             text: include_str!(concat!($name, ".cu")),
             dtypes: $dtypes,
+            only: $only,
         }
     };
 }

@@ -9,10 +9,13 @@ mod optimizers;
 mod updates;
 
 use tensor::check::{device_error, draw, inputs, run};
-use tensor::kernel::emu;
+use tensor::kernel::cuda::Gpu;
+use tensor::kernel::{emu, set_wgmma, trace};
 use tensor::op::{Case, Draw};
 use tensor::ops::ALL;
-use tensor::{Device, DeviceChoice, Tensor};
+use tensor::ops::activation::Activation;
+use tensor::ops::linear::Linear;
+use tensor::{Device, DeviceChoice, Dtype, Tensor};
 use test_support::seed;
 
 /// The largest case for the emulator, in elements touched and operations; larger cases are for GPUs and benchmarks.
@@ -80,6 +83,67 @@ fn attention_fits_into_the_shared_memory_of_every_architecture() {
                 let error = device_error(case, *dtype, Device::Emu, seed).unwrap();
                 assert!(error < 1.0, "{architecture} {dtype}: {error:.2} tolerances");
             }
+        }
+    }
+    emu::set_architecture("sm_90a").unwrap();
+}
+
+/// Large products take wgmma where it is allowed; a GPU also computes them. The emulator does in the tests of the product.
+#[test]
+#[cfg_attr(not(feature = "emu"), ignore = "needs the feature emu, or a GPU: make gpu-test")]
+fn large_products_use_warpgroups_on_hopper() {
+    let (device, seed) = (device(), seed());
+    if let Device::Cuda(n) = device
+        && Gpu::open(n).unwrap().architecture() != "sm_90a"
+    {
+        return;
+    }
+    // Parts of tiles in every direction.
+    let (rows, n, k) = (1032, 2056, 1032);
+    let op = Linear { bias: true, activation: Activation::Gelu };
+    let case = Case::new(op, &[&[rows, k], &[n, k], &[n]]);
+    for dtype in [Dtype::Bf16, Dtype::F16] {
+        let x = case.inputs_in(&inputs(&case, seed), dtype);
+        let x: Vec<Tensor> = x.iter().map(|x| x.to_device(device).unwrap()).collect();
+        let dy = Tensor::zeros_on(device, &[rows, n], dtype);
+        for allowed in [true, false] {
+            set_wgmma(allowed);
+            let (_, launched) = trace(|| run(&case, &x, &dy, None));
+            let is_wgmma = |name: &&str| name.starts_with("product_wgmma");
+            let names: Vec<&str> = launched.iter().map(|l| l.kernel).filter(is_wgmma).collect();
+            let expected = ["product_wgmma_nt", "product_wgmma_nn", "product_wgmma_tn"];
+            assert_eq!(names, expected[..if allowed { 3 } else { 0 }], "{dtype}");
+        }
+        if device != Device::Emu {
+            set_wgmma(true);
+            let error = device_error(&case, dtype, device, seed).unwrap();
+            assert!(error < 1.0, "{dtype}: {error:.2} tolerances (seed {seed})");
+        }
+    }
+    set_wgmma(false);
+}
+
+/// No case, however large, asks for more shared memory than an architecture has.
+#[test]
+#[cfg_attr(not(feature = "emu"), ignore = "needs the feature emu")]
+fn launches_fit_into_the_shared_memory_of_every_architecture() {
+    let cases: Vec<Case> = ALL.iter().flat_map(|(_, cases)| cases()).collect();
+    for (case, dtype) in cases.iter().flat_map(|c| c.op.dtypes().iter().map(move |d| (c, *d))) {
+        let empty = |shape: &[usize], dtype| Tensor::empty_on(Device::Emu, shape, dtype);
+        let each = case.inputs.iter().enumerate();
+        let x: Vec<Tensor> =
+            each.map(|(i, (s, _))| empty(s, case.op.input_dtype(i, dtype))).collect();
+        let shapes: Vec<&[usize]> = x.iter().map(Tensor::shape).collect();
+        let dy = empty(&case.op.shape(&shapes).unwrap(), case.op.output_dtype(dtype));
+        for (architecture, most) in emu::MOST_SHARED {
+            emu::set_architecture(architecture).unwrap();
+            let (_, launched) = trace(|| run(case, &x, &dy, None));
+            let asked = launched.iter().map(|launch| launch.grid.shared as usize).max();
+            let name = case.op.name();
+            assert!(
+                asked <= Some(most),
+                "{name} {shapes:?} {dtype} on {architecture}: {asked:?} bytes"
+            );
         }
     }
     emu::set_architecture("sm_90a").unwrap();

@@ -17,6 +17,7 @@ const SCALE: Source = Source {
     name: "scale",
     text: "extern \"C\" __global__ void scale_all(float* x) { x[threadIdx.x] *= 2; }",
     dtypes: &[Dtype::F32],
+    only: None,
 };
 
 fn names(folder: &Path) -> Vec<String> {

@@ -36,6 +36,7 @@ const SCALE: Source = Source {
         }
     "#,
     dtypes: &[Dtype::F32, Dtype::Bf16],
+    only: None,
 };
 
 #[test]
@@ -83,13 +84,24 @@ fn the_headers_compile_for_each_element_type() {
     if !has_nvrtc() {
         return;
     }
-    let source = Source {
+    let primitives = Source {
         name: "primitives",
         text: include_str!("../device/emulator/kernels/primitives.cu"),
         dtypes: ALL_DTYPES,
+        only: None,
     };
-    for architecture in ["sm_80", "sm_90a", "sm_100"] {
-        for element in source.dtypes {
+    let hopper = Source {
+        name: "hopper",
+        text: include_str!("../device/emulator/kernels/hopper.cu"),
+        dtypes: &[Dtype::Bf16, Dtype::F16],
+        only: Some("sm_90a"),
+    };
+    for (source, architectures) in
+        [(primitives, &["sm_80", "sm_90a", "sm_100"][..]), (hopper, &["sm_90a"])]
+    {
+        for (architecture, element) in
+            architectures.iter().flat_map(|a| source.dtypes.iter().map(move |e| (a, e)))
+        {
             let compiled = compile(&source, *element, architecture).unwrap();
             assert!(compiled.kernels.len() > 5, "{:?}", compiled.kernels);
             assert_eq!(compiled.warnings, [""; 0]);
@@ -102,7 +114,12 @@ fn compile_errors_have_name_and_line() {
     if !has_nvrtc() {
         return;
     }
-    let broken = Source { name: "broken", text: "\nint f() { return x; }", dtypes: &[Dtype::F32] };
+    let broken = Source {
+        name: "broken",
+        text: "\nint f() { return x; }",
+        dtypes: &[Dtype::F32],
+        only: None,
+    };
     let error = compile(&broken, Dtype::F32, "sm_80").unwrap_err();
     assert_eq!(error.exit, unix::Exit::Bug);
     for words in ["broken.cu does not compile for f32 on sm_80", "broken.cu(2)", "\"x\""] {

@@ -21,6 +21,7 @@ impl Numerics {
             unix::note!("training.amp has no effect on the CPU, which computes in f32");
         }
         tensor::kernel::set_tf32(training.tf32);
+        tensor::kernel::set_wgmma(training.wgmma);
         let recompute = Rc::new(Recompute::new(training.mem_budget));
         Self { dtype: dtype(training, device), recompute }
     }

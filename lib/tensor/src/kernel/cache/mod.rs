@@ -65,10 +65,11 @@ pub fn warm(architectures: &[String], step: impl Fn() + Sync) -> Result<usize> {
     compiled.sum()
 }
 
-/// What [`warm`] compiles: each source for each of its dtypes and each architecture.
+/// What [`warm`] compiles: each source for each of its dtypes and each architecture that has its instructions.
 pub fn units(architectures: &[String]) -> Vec<(&'static Source, Dtype, &str)> {
     let sources = SOURCES.iter().flat_map(|source| source.dtypes.iter().map(|e| (*source, *e)));
-    sources.flat_map(|(s, e)| architectures.iter().map(move |a| (s, e, a.as_str()))).collect()
+    let all = sources.flat_map(|(s, e)| architectures.iter().map(move |a| (s, e, a.as_str())));
+    all.filter(|(source, _, name)| source.only.is_none_or(|only| only == *name)).collect()
 }
 
 /// [`cubin`] with an explicit cache; also returns whether the cache could be written.
@@ -129,11 +130,12 @@ fn users() -> Result<&'static Folder> {
 mod tests {
     use super::*;
 
-    const SOURCE: Source = Source { name: "scale", text: "text", dtypes: &[Dtype::F32] };
+    const SOURCE: Source =
+        Source { name: "scale", text: "text", dtypes: &[Dtype::F32], only: None };
 
     #[test]
     fn whatever_decides_the_result_is_in_the_name() {
-        let other = Source { name: "scale", text: "text ", dtypes: &[Dtype::F32] };
+        let other = Source { name: "scale", text: "text ", dtypes: &[Dtype::F32], only: None };
         let mut names = vec![
             stem(&SOURCE, Dtype::F32, "sm_80"),
             stem(&SOURCE, Dtype::Bf16, "sm_80"),

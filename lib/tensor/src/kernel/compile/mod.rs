@@ -29,6 +29,7 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("element.cuh", include_str!("../include/element.cuh")),
     ("flat.cuh", include_str!("../include/flat.cuh")),
     ("gather.cuh", include_str!("../include/gather.cuh")),
+    ("hopper.cuh", include_str!("../include/hopper.cuh")),
     ("mma.cuh", include_str!("../include/mma.cuh")),
     ("philox.cuh", include_str!("../include/philox.cuh")),
     ("product.cuh", include_str!("../include/product.cuh")),
@@ -84,7 +85,7 @@ pub fn version() -> Result<String> {
 pub fn release() -> Result<String> {
     static FOUND: OnceLock<Result<String>> = OnceLock::new();
     let found = FOUND.get_or_init(|| {
-        let nothing = Source { name: "nothing", text: "", dtypes: &[] };
+        let nothing = Source { name: "nothing", text: "", dtypes: &[], only: None };
         let nvrtc = Nvrtc::get()?;
         let newest = nvrtc.capabilities.iter().max().copied().unwrap_or(0);
         let unit = Unit::new(nvrtc, &nothing)?;
@@ -158,6 +159,9 @@ fn capability(name: &str) -> Option<u32> {
 /// Compiles a source for a dtype and an architecture. Errors: no NVRTC, or it does not support the architecture; the
 /// compiler's log.
 pub fn compile(source: &Source, element: Dtype, architecture: &str) -> Result<Compiled> {
+    if let Some(only) = source.only.filter(|only| *only != architecture) {
+        return Err(Error::bug(format!("{}.cu for {architecture}: it needs {only}", source.name)));
+    }
     let is_virtual = architecture.starts_with(VIRTUAL);
     if !is_virtual {
         check_architecture(architecture)?;

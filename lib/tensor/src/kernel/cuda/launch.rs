@@ -4,9 +4,11 @@ use super::Gpu;
 use super::driver::{check, dotted};
 use crate::dtype::Dtype;
 use crate::kernel::{Grid, Source, Value, cache, compile};
-use cudarc::driver::sys::{self, CUfunction, CUfunction_attribute, CUmodule};
+use cudarc::driver::sys::{
+    self, CUfunction, CUfunction_attribute, CUmodule, CUtensorMap, CUtensorMapDataType,
+};
 use std::collections::HashMap;
-use std::ffi::{CString, c_int};
+use std::ffi::{CString, c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock};
@@ -69,7 +71,8 @@ impl Gpu {
         let function = self.function(source, element, kernel).map_err(|e| e.context(said()))?;
         function.suits(args).map_err(|why| Error::bug(format!("{}: {why}", said())))?;
         self.grant(function, grid).map_err(|e| e.context(said()))?;
-        let mut values: Vec<u64> = args.iter().map(|arg| arg.bits()).collect();
+        let values = args.iter().map(|arg| self.passed(*arg, element));
+        let mut values = values.collect::<Result<Vec<_>>>().map_err(|e| e.context(said()))?;
         let mut pointers: Vec<_> =
             values.iter_mut().map(|value| ptr::from_mut(value).cast()).collect();
         let ([x, y, z], [p, q, r]) = (grid.blocks, grid.threads);
@@ -91,6 +94,39 @@ impl Gpu {
             )
         };
         check(result, said)
+    }
+
+    /// An argument as the driver takes it: its bytes, at the low end.
+    fn passed(&self, arg: Value, element: Dtype) -> Result<CUtensorMap> {
+        let mut passed = CUtensorMap { opaque: [0; 16] };
+        let Value::TensorMap(map) = arg else {
+            passed.opaque[0] = arg.bits();
+            return Ok(passed);
+        };
+        let kind = match element {
+            Dtype::Bf16 => CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+            _ => CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+        };
+        // SAFETY: writes to the map; the arrays have as many elements as there are dimensions, but for the strides, which
+        // begin with the second one. The driver does not read the tensor's memory.
+        let result = unsafe {
+            sys::cuTensorMapEncodeTiled(
+                &mut passed,
+                kind,
+                4,
+                map.address as *mut c_void,
+                map.extents.as_ptr(),
+                map.strides.as_ptr(),
+                map.boxes.as_ptr(),
+                [1; 4].as_ptr(),
+                sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
+                sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
+                sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+            )
+        };
+        check(result, || format!("describing a tensor for copies of boxes, {map:?}"))?;
+        Ok(passed)
     }
 
     fn function(
@@ -200,6 +236,7 @@ fn size(value: Value) -> usize {
     match value {
         Value::I32(_) | Value::U32(_) | Value::F32(_) | Value::TooLarge(_) => 4,
         Value::Pointer(_) | Value::I64(_) | Value::U64(_) | Value::F64(_) => 8,
+        Value::TensorMap(_) => size_of::<CUtensorMap>(),
     }
 }
 

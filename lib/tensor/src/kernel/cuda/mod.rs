@@ -45,6 +45,7 @@ pub struct Gpu {
     driver: c_int,
     /// Maximum bytes of shared memory per block.
     shared: u32,
+    multiprocessors: u32,
     context: CUcontext,
     /// The stream of all kernels.
     stream: CUstream,
@@ -113,6 +114,7 @@ impl Gpu {
         let minor = get(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
         let shared =
             get(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
+        let multiprocessors = get(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
         if (major, minor) < OLDEST {
             let (a, b) = OLDEST;
             return Err(Error::new(
@@ -135,7 +137,8 @@ impl Gpu {
             name,
             architecture: compile::architecture(of(major), of(minor)),
             driver,
-            shared: u32::try_from(shared).unwrap_or(0),
+            shared: of(shared),
+            multiprocessors: of(multiprocessors).max(1),
             context,
             stream: stream()?,
             functions: Functions::default(),
@@ -154,6 +157,10 @@ impl Gpu {
     /// Bytes of shared memory that a block may have.
     pub(crate) fn most_shared(&self) -> usize {
         self.shared as usize
+    }
+
+    pub(crate) fn multiprocessors(&self) -> usize {
+        self.multiprocessors as usize
     }
 
     /// The architecture that kernels are compiled for, e.g. `sm_90a`, or `compute_90` for PTX.

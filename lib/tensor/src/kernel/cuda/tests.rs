@@ -19,8 +19,11 @@ static SOURCE: Source = Source {
         extern \"C\" __global__ void fake_add(float* x, int n, float value) {}
         extern \"C\" __global__ void fake_fault(float* x, int n, float value) {}
         extern \"C\" __global__ void fake_hang(float* x, int n, float value) {}
+        struct alignas(64) TensorMap { unsigned long long opaque[16]; };
+        extern \"C\" __global__ void fake_write_map(const __grid_constant__ TensorMap map, float* x) {}
     ",
-    dtypes: &[Dtype::F32],
+    dtypes: &[Dtype::F32, Dtype::Bf16],
+    only: None,
 };
 
 /// Adds to all elements.
@@ -256,6 +259,30 @@ fn every_refusal_names_the_launch() {
         assert!(message.contains(words), "no {words} in {message}");
     }
     assert!(x.to_host().is_err());
+}
+
+#[test]
+fn a_kernel_gets_tensor_maps_by_value() {
+    if !inside("a_kernel_gets_tensor_maps_by_value", &[]) {
+        return;
+    }
+    // Three matrices of 5 lines of 40 elements, with 8 elements between lines.
+    let x = Tensor::zeros_on(GPU, &[3 * 5 * 48], Dtype::Bf16);
+    let mut words = Tensor::zeros_on(GPU, &[32], Dtype::I32);
+    let (extents, boxes) = ([40, 5, 1, 3], [64, 128, 1, 1]);
+    let map = |strides| Arg::tensor_map(&x, extents, strides, boxes);
+    let args = [map([48, 8, 240]), Arg::from(&mut words)];
+    SOURCE.launch(Dtype::Bf16, "fake_write_map", Grid::new(1, 32), &args);
+    let address = args[0].value().bits();
+    let expected = [9, address, 40, 5, 1, 3, 96, 16, 480, 64, 128, 1, 1];
+    let halves = expected.iter().flat_map(|word| [*word as i32, (*word >> 32) as i32]);
+    assert_eq!(words.to_host().unwrap().read::<i32>()[..26], halves.collect::<Vec<_>>());
+    let args = [map([41, 8, 240]), Arg::from(&mut words)];
+    SOURCE.launch(Dtype::Bf16, "fake_write_map", Grid::new(1, 32), &args);
+    let message = finish(GPU).unwrap_err().to_string();
+    for part in ["fake_write_map", "describing a tensor for copies of boxes", "[82, 16, 480]"] {
+        assert!(message.contains(part), "no {part} in {message}");
+    }
 }
 
 /// Drivers before CUDA 12.4 cannot query the parameters of a kernel, so they are read from the cubin.

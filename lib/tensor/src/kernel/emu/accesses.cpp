@@ -4,24 +4,12 @@
 // Checked are bounds, alignment, and races: two lanes access the same bytes, at least one writes, and nothing orders
 // them. __syncthreads() orders the lanes of a block, __syncwarp() those of a warp; shuffles and votes do not order
 // memory, and blocks are not ordered.
-#include "runtime.h"
+#include "hopper.h"
 
 #include <algorithm>
 #include <cstdio>
 
 namespace emulator {
-
-static uint32_t serial_of(uint64_t record) {
-    return static_cast<uint32_t>(record >> (OWNER_SHIFT + LANE_BITS));
-}
-
-static unsigned lane_of(uint64_t record) {
-    return static_cast<unsigned>(record >> OWNER_SHIFT) & ((1u << LANE_BITS) - 1);
-}
-
-static unsigned epoch_of(uint64_t record) {
-    return static_cast<unsigned>(record >> 2) & ((1u << EPOCH_BITS) - 1);
-}
 
 bool is_over(const Region& region, uint64_t record) {
     const Machine& m = *machine;
@@ -30,10 +18,11 @@ bool is_over(const Region& region, uint64_t record) {
         return true;
     }
     const unsigned who = lane_of(record);
-    if (serial != m.serial || (who & IN_FLIGHT)) {
-        return false;
-    }
     const unsigned epoch = epoch_of(record);
+    if (serial != m.serial || (who & IN_FLIGHT)) {
+        return serial == m.serial && who - BOXES_LANDED < MOST_BARRIERS &&
+               knows_phase(*current, who - BOXES_LANDED, epoch);
+    }
     if (epoch < m.base) {
         return true;
     }
@@ -42,12 +31,14 @@ bool is_over(const Region& region, uint64_t record) {
     if (who < MOST_THREADS) {
         return who == me.index ||
                (who / WARP == warp.index &&
-                (epoch < warp.base || epoch < me.known[who % WARP]));
+                (epoch < warp.base || epoch < me.known[who % WARP])) ||
+               (m.hopper && epoch < m.hopper->clock(me)[who]);
     }
     // Individual readers are not recorded if a warp has several. If a barrier of part of the warp may have included
     // them, no race is reported.
-    return who == LANES_OF_WARP + warp.index &&
-           (epoch < warp.base || epoch < *std::max_element(me.known, me.known + WARP));
+    return (who == LANES_OF_WARP + warp.index &&
+            (epoch < warp.base || epoch < *std::max_element(me.known, me.known + WARP))) ||
+           (m.hopper && knows_readers(me, who, epoch));
 }
 
 // "thread 5", "several threads of warp 1".
@@ -76,6 +67,19 @@ static const char* describe_lane(uint64_t record, char (&text)[100]) {
                                     uint64_t record, bool other_writes, const void* code) {
     const size_t offset = address - region.start;
     char who[100];
+    if (other_writes && lane_of(record) >= BOXES_LANDED && serial_of(record) == machine->serial) {
+        const char* what = lane_of(record) == BARRIERS   ? "where a barrier is"
+                           : is_over(region, record)     ? "which a product may still read (wait_products and an "
+                                                           "arrival at a barrier are missing)"
+                                                         : nullptr;
+        if (what) {
+            fault(code, "%s %zu bytes at offset %zu of %s, %s", write ? "writes" : "reads", bytes, offset,
+                  describe(region), what);
+        }
+        fault(code, "%s %zu bytes at offset %zu of %s, where a box is copied for phase %u of a barrier, which this "
+                    "thread has not waited for",
+              write ? "writes" : "reads", bytes, offset, describe(region), epoch_of(record));
+    }
     if (other_writes && (lane_of(record) & IN_FLIGHT)) {
         fault(code,
               "%s %zu bytes at offset %zu of %s, where an asynchronous copy of %s is in flight "
@@ -120,14 +124,16 @@ static uint64_t join(uint64_t before, uint64_t mine) {
 
 // is_over() with its common cases inlined: the record is this lane's, from another launch, or from before the last
 // barrier of the block.
-static inline __attribute__((always_inline)) bool is_over_quickly(const Region& region,
+template <bool WRITE>
+static inline __attribute__((always_inline)) bool is_over_quickly(const Region& region, const Cell& cell,
                                                                   uint64_t record) {
     const uint32_t serial = serial_of(record);
     return record >> OWNER_SHIFT == current->owner ||
            serial - region.first_serial >= region.serials ||
            (serial == machine->serial && epoch_of(record) < machine->base &&
             !(lane_of(record) & IN_FLIGHT)) ||
-           is_over(region, record);
+           (is_over(region, record) &&
+            !(WRITE && lane_of(record) - BOXES_LANDED < MOST_BARRIERS && is_read_by_products(cell)));
 }
 
 // One access to one cell; `bytes` has one bit for each of its two bytes. Returns the record of the conflicting access,
@@ -141,18 +147,18 @@ static inline __attribute__((always_inline)) uint64_t touch(const Region& region
     if (WRITE ? (write == mine && read == mine) : read == mine) {
         return 0;
     }
-    if ((write & bytes) && !is_over_quickly(region, write)) {
+    if ((write & bytes) && !is_over_quickly<WRITE>(region, cell, write)) {
         return write;
     }
     if (WRITE) {
-        if ((read & bytes) && !is_over_quickly(region, read)) {
+        if ((read & bytes) && !is_over_quickly<false>(region, cell, read)) {
             return read;
         }
         cell.write = mine | ((write ^ mine) < 4 ? write & 3 : 0);
     } else if (read >> OWNER_SHIFT == me.owner) {
         cell.read = mine | ((read ^ mine) < 4 ? read & 3 : 0);
     } else if (read != (me.warp_record | bytes) && read != (me.block_record | bytes)) {
-        cell.read = is_over_quickly(region, read) ? mine : join(read, mine);
+        cell.read = is_over_quickly<false>(region, cell, read) ? mine : join(read, mine);
     }
     return 0;
 }
@@ -193,6 +199,13 @@ void check_read(Region& region, uintptr_t address, size_t bytes, const void* cod
 
 void check_write(Region& region, uintptr_t address, size_t bytes, const void* code) {
     check<true, true>(region, address, bytes, code);
+}
+
+bool is_written(const Region& region, uintptr_t address, size_t bytes) {
+    const Cell* cell = region.cells + (address - region.start) / 2;
+    return std::any_of(cell, cell + bytes / 2, [&](const Cell& each) {
+        return serial_of(each.write) - region.first_serial < region.serials;
+    });
 }
 
 // An access by the kernel. `aligned`: its type promises that the address is a multiple of its size.

@@ -77,6 +77,20 @@ void emulator_wait_async(int left);
 
 EmulatorWords emulator_ldmatrix(const void* row, int matrices, bool transposed);
 EmulatorWords emulator_mma(int kind, EmulatorWords a, EmulatorPair b, EmulatorWords d);
+
+// hopper.cuh: barriers.cpp, boxes.cpp, wgmma.cpp
+unsigned emulator_shared_offset(const void* pointer);
+void emulator_barrier_init(void* barrier, unsigned count);
+void emulator_barrier_publish();
+void emulator_barrier_arrive(void* barrier, unsigned expected_bytes);
+void emulator_barrier_wait(void* barrier, unsigned parity);
+void emulator_copy_box(void* to, const EmulatorTensorMap* map, int x, int y, int z, int w, void* barrier);
+void emulator_wgmma(int kind, float* sum, unsigned columns, unsigned long long a, unsigned long long b,
+                    bool lhs_mn_major, bool rhs_mn_major);
+void emulator_wgmma_fence();
+void emulator_wgmma_commit();
+void emulator_wgmma_wait(int left);
+void emulator_set_registers(int count);
 }
 
 #define threadIdx emulator_thread_index()

@@ -1,5 +1,5 @@
 // Error messages of launches: kernel, block and threads, and the source location.
-#include "runtime.h"
+#include "hopper.h"
 
 #include <unistd.h>
 
@@ -29,6 +29,11 @@ const char* name_of(Collective collective) {
         case Collective::VOTE: return "a vote";
         case Collective::LDMATRIX: return "ldmatrix";
         case Collective::MMA: return "mma";
+        case Collective::WGMMA: return "wgmma";
+        case Collective::WGMMA_FENCE: return "wgmma.fence";
+        case Collective::WGMMA_COMMIT: return "wgmma.commit_group";
+        case Collective::WGMMA_WAIT: return "wgmma.wait_group";
+        case Collective::SET_REGISTERS: return "setmaxnreg";
     }
     return "?";
 }
@@ -41,6 +46,7 @@ static void describe_state(const Lane& lane, char* text, size_t bytes) {
             snprintf(text, bytes, "wait at __syncthreads (%s:%d)", base_name(lane.place.file),
                      lane.place.line);
             break;
+        case State::BARRIER: describe_wait(lane, text, bytes); break;
         case State::COLLECTIVE:
             snprintf(text, bytes, "wait at %s with mask 0x%08x (%s:%d)", name_of(lane.collective),
                      lane.mask, base_name(lane.place.file), lane.place.line);

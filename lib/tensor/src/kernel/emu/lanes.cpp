@@ -1,5 +1,5 @@
 // Lanes: their scheduling, the block barrier, and collectives of a warp.
-#include "runtime.h"
+#include "hopper.h"
 
 #include <algorithm>
 #include <cstring>
@@ -34,7 +34,7 @@ static unsigned choose(uint32_t set, unsigned from) {
     return (static_cast<unsigned>(__builtin_ctz(turned)) + turn) % 32;
 }
 
-static void make_ready(Warp& warp, uint32_t lanes) {
+void make_ready(Warp& warp, uint32_t lanes) {
     warp.ready |= lanes;
     if (warp.ready) {
         machine->ready_warps |= 1u << warp.index;
@@ -73,6 +73,9 @@ static void enter() {
     me.state = State::EXITED;
     land_copies(0);
     machine->exited++;
+    if (machine->hopper) {
+        end_lane();
+    }
     wait_for_others();
     __builtin_unreachable();
 }
@@ -118,6 +121,9 @@ void order_warp(Warp& warp, unsigned mask) {
             }
         }
     }
+    if (machine->hopper) {
+        join_clocks(warp.lanes, warp.count, mask);
+    }
 }
 
 void order_block() {
@@ -133,11 +139,15 @@ void order_block() {
     for (unsigned w = 0; w < m.warps; w++) {
         m.warp[w].base = m.base;
     }
+    if (m.hopper) {
+        join_clocks(m.lanes, m.threads, ~0u);
+    }
 }
 
 bool run_block() {
     Machine& m = *machine;
     m.waiting = m.exited = m.base = 0;
+    m.hopper = nullptr;
     m.ready_warps = m.warps == 32 ? ~0u : (1u << m.warps) - 1;
     for (unsigned w = 0; w < m.warps; w++) {
         const unsigned count = std::min(WARP, m.threads - w * WARP);

@@ -15,9 +15,6 @@ extern "C" const EmulatorSource* const emulator_sources[];
 
 namespace emulator {
 
-// Space for the shared arrays of a block, with guards in between.
-constexpr size_t SHARED_ROOM = 512 << 10;
-
 static void* map(size_t bytes) {
     void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -28,7 +25,7 @@ static void* map(size_t bytes) {
     return memory;
 }
 
-Machine::Machine() : globals(), spare(), lanes(), warp() {
+Machine::Machine() : globals(), hopper(), spare(), kept_hopper(), lanes(), warp() {
     const size_t page = 4096 << 4;  // a multiple of every page size
     stacks = static_cast<unsigned char*>(map(MOST_THREADS * (STACK + page)));
     for (unsigned i = 0; i < MOST_THREADS; i++) {
@@ -59,7 +56,7 @@ static void give_machine(Machine* machine) {
     idle.push_back(machine);
 }
 
-static const char* const KINDS[] = {"a pointer", "i32", "u32", "i64", "u64", "f32", "f64"};
+static const char* const KINDS[] = {"a pointer", "i32", "u32", "i64", "u64", "f32", "f64", "a tensor map"};
 
 // Writes what is wrong with a launch to `text`, or nothing.
 static void check_launch(const unsigned char* kinds, unsigned count, char* text, size_t bytes) {
@@ -74,7 +71,7 @@ static void check_launch(const unsigned char* kinds, unsigned count, char* text,
     for (unsigned i = 0; i < count; i++) {
         if (kinds[i] != k.kinds[i]) {
             snprintf(text, bytes, "argument %u of (%s) is %s, got %s", i, k.parameters,
-                     KINDS[k.kinds[i]], kinds[i] < 7 ? KINDS[kinds[i]] : "an unknown kind");
+                     KINDS[k.kinds[i]], kinds[i] < 8 ? KINDS[kinds[i]] : "an unknown kind");
             return;
         }
     }
@@ -99,11 +96,16 @@ static void check_launch(const unsigned char* kinds, unsigned count, char* text,
 static bool find_regions(char* text, size_t bytes) {
     Machine& m = *machine;
     for (unsigned i = 0; i < m.kernel->count; i++) {
-        if (m.kernel->kinds[i] != 0 || m.arguments[i] == 0) {
+        const bool is_map = m.kernel->kinds[i] == EmulatorKind<TensorMap>::value;
+        if ((m.kernel->kinds[i] != 0 && !is_map) || m.arguments[i] == 0) {
             continue;
         }
+        uint64_t address = m.arguments[i];
+        if (is_map) {
+            memcpy(&address, reinterpret_cast<const void*>(address), sizeof address);
+        }
         Allocation found;
-        if (!find_allocation(m.arguments[i], found)) {
+        if (!find_allocation(address, found)) {
             snprintf(text, bytes, "argument %u of (%s) points outside of all device memory", i,
                      m.kernel->parameters);
             return false;
@@ -157,11 +159,11 @@ using namespace emulator;
 extern "C" {
 
 // Runs a kernel to its end. Arguments are 8-byte values with the kinds 0 pointer, 1 i32, 2 u32, 3 i64, 4 u64, 5 f32, 6
-// f64. The order of lanes and blocks is forward for seed 0, backward for 1, and pseudo-random for others. Returns 0, or
-// 1 with an error in `message`.
+// f64, 7 address of an EmulatorTensorMap. `hopper`: the architecture is sm_90a. The order of lanes and blocks is forward
+// for seed 0, backward for 1, and pseudo-random for others. Returns 0, or 1 with an error in `message`.
 int emulator_launch(const char* source, const char* element, const char* kernel,
                     const unsigned* grid, const unsigned* block, unsigned shared_bytes,
-                    unsigned most_shared, const uint64_t* arguments, const unsigned char* kinds, unsigned count,
+                    unsigned most_shared, bool hopper, const uint64_t* arguments, const unsigned char* kinds, unsigned count,
                     uint64_t seed, char* message, size_t message_bytes) {
     const EmulatorSource* found = nullptr;
     for (const EmulatorSource* const* each = emulator_sources; *each; each++) {
@@ -191,6 +193,7 @@ int emulator_launch(const char* source, const char* element, const char* kernel,
     m.extent = {block[0], block[1], block[2]};
     m.dynamic_bytes = shared_bytes;
     m.most_shared = most_shared;
+    m.has_hopper = hopper;
     m.seed = seed;
     m.random = seed | 1;
     m.message = message;

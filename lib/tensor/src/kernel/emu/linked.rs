@@ -21,6 +21,7 @@ unsafe extern "C" {
         block: *const c_uint,
         shared: c_uint,
         most_shared: c_uint,
+        hopper: bool,
         arguments: *const u64,
         kinds: *const u8,
         count: c_uint,
@@ -91,23 +92,29 @@ pub(crate) fn zero(address: u64, bytes: usize) -> Result<()> {
 
 thread_local! {
     static CHOSEN: Cell<Option<u64>> = const { Cell::new(None) };
-    static SHARED: Cell<Option<usize>> = const { Cell::new(None) };
+    /// Name and shared memory.
+    static ARCHITECTURE: Cell<(&'static str, usize)> = const { Cell::new(("sm_90a", 227 << 10)) };
 }
 
-/// Gives this thread's later kernels the shared memory of an architecture of [`MOST_SHARED`], instead of Hopper's.
+/// Gives this thread's later kernels the limits of an architecture of [`MOST_SHARED`], instead of Hopper's.
 /// Errors: it is none of these.
 pub fn set_architecture(name: &str) -> Result<()> {
     let found = MOST_SHARED.iter().find(|(known, _)| *known == name);
     let known = || MOST_SHARED.map(|(known, _)| known).join(", ");
     let unknown =
         || Error::usage(format!("the emulator knows no architecture {name}, only {}", known()));
-    SHARED.set(Some(found.ok_or_else(unknown)?.1));
+    ARCHITECTURE.set(*found.ok_or_else(unknown)?);
     Ok(())
 }
 
 /// Bytes of shared memory that a block may have.
 pub(crate) fn most_shared() -> usize {
-    SHARED.get().unwrap_or(227 << 10)
+    ARCHITECTURE.get().1
+}
+
+/// Whether there are the instructions of Hopper.
+pub(crate) fn has_warpgroups() -> bool {
+    ARCHITECTURE.get().0 == "sm_90a"
 }
 
 /// Sets the order of this thread's later kernels, a number as in [`run`].
@@ -159,11 +166,15 @@ fn run_values(
 ) -> Result<()> {
     let text = |s: &str| CString::new(s).map_err(|_| Error::bug(format!("a name with NUL: {s:?}")));
     let (source, kernel, element) = (text(source)?, text(kernel)?, text(&element.to_string())?);
-    let bits: Vec<u64> = args.iter().map(|a| a.bits()).collect();
+    let word = |arg: &Value| match arg {
+        Value::TensorMap(map) => &raw const *map as u64,
+        number => number.bits(),
+    };
+    let bits: Vec<u64> = args.iter().map(word).collect();
     let kinds: Vec<u8> = args.iter().map(|a| a.kind()).collect();
     let mut message = [0 as c_char; 4096];
-    // SAFETY: strings are NUL-terminated, slices have the lengths given. The runtime lets the kernel access only memory
-    // of emulator_allocate, to which there are no Rust references.
+    // SAFETY: strings are NUL-terminated, slices have the lengths given, and tensor maps stay where they are in `args`.
+    // The runtime lets the kernel access only memory of emulator_allocate, to which there are no Rust references.
     let failed = unsafe {
         emulator_launch(
             source.as_ptr(),
@@ -173,6 +184,7 @@ fn run_values(
             grid.threads.as_ptr(),
             grid.shared,
             most_shared() as c_uint,
+            has_warpgroups(),
             bits.as_ptr(),
             kinds.as_ptr(),
             args.len() as c_uint,

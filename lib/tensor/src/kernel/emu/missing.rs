@@ -21,6 +21,10 @@ pub(crate) fn most_shared() -> usize {
     usize::MAX
 }
 
+pub(crate) fn has_warpgroups() -> bool {
+    false
+}
+
 pub(crate) fn allocate(_bytes: usize) -> Result<u64> {
     available().map(|()| 0)
 }

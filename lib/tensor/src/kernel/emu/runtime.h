@@ -17,6 +17,8 @@ constexpr unsigned WARP = 32;
 constexpr unsigned MOST_THREADS = 1024;
 constexpr unsigned MOST_STATIC_SHARED = 49152;
 constexpr size_t STACK = 256 << 10;
+// Space for the shared arrays of a block, with guards in between.
+constexpr size_t SHARED_ROOM = 512 << 10;
 
 // ---- memory
 
@@ -33,7 +35,22 @@ constexpr unsigned SERIAL_BITS = 30;
 constexpr unsigned LANES_OF_WARP = 1024;  // + warp: several lanes of that warp
 constexpr unsigned LANES_OF_BLOCK = 1056;
 constexpr unsigned IN_FLIGHT = 2048;
+// Not lanes either, for writes: a box that is copied for a barrier, of which the epoch is the phase; and a barrier itself.
+constexpr unsigned MOST_BARRIERS = 64;
+constexpr unsigned BOXES_LANDED = 3072;  // + barrier
+constexpr unsigned BOXES_IN_FLIGHT = BOXES_LANDED + MOST_BARRIERS;
+constexpr unsigned BARRIERS = BOXES_IN_FLIGHT + MOST_BARRIERS;
 constexpr unsigned LANES_OF_BLOCKS = 4095;  // never over: it has the bit of IN_FLIGHT
+
+inline uint32_t serial_of(uint64_t record) {
+    return static_cast<uint32_t>(record >> (OWNER_SHIFT + LANE_BITS));
+}
+inline unsigned lane_of(uint64_t record) {
+    return static_cast<unsigned>(record >> OWNER_SHIFT) & ((1u << LANE_BITS) - 1);
+}
+inline unsigned epoch_of(uint64_t record) {
+    return static_cast<unsigned>(record >> 2) & ((1u << EPOCH_BITS) - 1);
+}
 
 // Memory that a kernel may access: an allocation or a shared array.
 struct Region {
@@ -62,8 +79,9 @@ bool find_allocation(uintptr_t address, Allocation& found);
 // ---- lanes
 
 struct Warp;
+struct Hopper;
 
-enum class State { READY, SYNC_THREADS, COLLECTIVE, EXITED };
+enum class State { READY, SYNC_THREADS, COLLECTIVE, BARRIER, EXITED };
 
 enum class Collective {
     SYNC,
@@ -73,6 +91,11 @@ enum class Collective {
     VOTE,
     LDMATRIX,
     MMA,
+    WGMMA,
+    WGMMA_FENCE,
+    WGMMA_COMMIT,
+    WGMMA_WAIT,
+    SET_REGISTERS,
 };
 
 // The operands and results of a lane in a collective.
@@ -114,6 +137,7 @@ struct Lane {
     Operands operands;
     std::vector<Copy> copies;
     unsigned groups;  // committed
+    unsigned barrier, phase;  // that it waits for
 };
 
 struct Warp {
@@ -137,6 +161,7 @@ struct Machine {
     uint3 grid, extent, block;
     unsigned dynamic_bytes;
     unsigned most_shared;  // bytes that a block may have
+    bool has_hopper;       // the architecture is sm_90a
     uint64_t seed, random;
     uint32_t first_serial, blocks;
     std::vector<Region*> globals;
@@ -155,12 +180,14 @@ struct Machine {
     std::vector<Region*> shareds;  // the dynamic one, then that of each key
     size_t shared_used, static_bytes;
     unsigned char* dynamic;
+    Hopper* hopper;  // hopper.h; null unless the block has used one of its primitives
 
     // Memory.
     unsigned char* stacks;
     unsigned char* shared;
     Cell* shared_cells;
     std::vector<Region*> spare;
+    Hopper* kept_hopper;
     Lane lanes[MOST_THREADS];
     Warp warp[MOST_THREADS / WARP];
 };
@@ -169,6 +196,7 @@ struct Machine {
 bool run_block();
 // Runs other lanes until this one is ready again.
 void wait_for_others();
+void make_ready(Warp& warp, uint32_t lanes);
 // Waits until all lanes of `mask` have reached the same call of a collective, which `finish` performs for them; `site` is the
 // return address of the call.
 void collect(Collective collective, unsigned mask, EmulatorPlace place, const void* site,
@@ -202,6 +230,8 @@ bool is_over(const Region& region, uint64_t record);
 // Faults if an access of another lane conflicts, then records this one. The access covers whole cells.
 void check_read(Region& region, uintptr_t address, size_t bytes, const void* code);
 void check_write(Region& region, uintptr_t address, size_t bytes, const void* code);
+// Whether the launch has written any of the bytes, which cover whole cells.
+bool is_written(const Region& region, uintptr_t address, size_t bytes);
 // "argument 2 'x' (1024 bytes)"; valid until the next call.
 const char* describe(const Region& region);
 // Performs the asynchronous copies of all groups of the lane except the latest; all of them when it has exited.

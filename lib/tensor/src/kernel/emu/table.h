@@ -18,6 +18,18 @@ struct EmulatorSource {
     unsigned count;
 };
 
+// How a tensor lies in global memory, and the extents of a box (kernel/arg.rs: TensorMap).
+struct EmulatorTensorMap {
+    const void* address;
+    unsigned long long extents[4];  // the first counts elements of a line
+    unsigned long long strides[3];  // in bytes, of the other dimensions
+    unsigned box[4];
+    unsigned element_bytes;
+};
+struct TensorMap {
+    const EmulatorTensorMap* map;
+};
+
 template <class T>
 struct EmulatorKind;
 template <class T>
@@ -47,6 +59,10 @@ struct EmulatorKind<float> {
 template <>
 struct EmulatorKind<double> {
     static constexpr unsigned char value = 6;
+};
+template <>
+struct EmulatorKind<TensorMap> {
+    static constexpr unsigned char value = 7;
 };
 
 template <auto FUNCTION>

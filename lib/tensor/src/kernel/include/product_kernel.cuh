@@ -41,16 +41,22 @@ struct Product {
 // Rows of blocks that share what they read of B in the L2 cache.
 constexpr int GROUP = 8;
 
-// The part of the product that a block computes.
+// The part of the product that a block computes at a time.
 struct Place {
     int row, column, split, batch;
 };
 
-// Blocks are numbered by batch, split, group of rows, column, row in its group.
+// The number of these parts.
 template <class S>
-DEVICE Place place(const Product& p) {
+DEVICE int places(const Product& p) {
+    return (p.m + S::BM - 1) / S::BM * ((p.n + S::BN - 1) / S::BN) * p.splits * p.batch;
+}
+
+// They are numbered by batch, split, group of rows, column, row in its group.
+template <class S>
+DEVICE Place place(const Product& p, unsigned number) {
     const int rows = (p.m + S::BM - 1) / S::BM, columns = (p.n + S::BN - 1) / S::BN;
-    const int block = blockIdx.x % (rows * columns), others = blockIdx.x / (rows * columns);
+    const int block = number % (rows * columns), others = number / (rows * columns);
     const int first = block / (GROUP * columns) * GROUP, in_group = block % (GROUP * columns);
     const int height = min(rows - first, GROUP);
     return {(first + in_group % height) * S::BM, in_group / height * S::BN, others % p.splits,
@@ -151,6 +157,20 @@ DEVICE void write_result(const Product& p, const Place& at, int row, int column,
     write_adjacent(p.out + offset, z, count, whole);
 }
 
+// The tiles of a sum, of all its terms, from `begin` to `end`; the first is at `k` of `term`.
+struct Range {
+    int begin, end, term, k;
+};
+
+template <int TILE>
+DEVICE Range range_of(const Product& p, const Place& at) {
+    const int tiles = (p.k + TILE - 1) / TILE;
+    const long long all = static_cast<long long>(tiles) * p.terms;
+    const int begin = static_cast<int>(all * at.split / p.splits);
+    const int term = begin / max(tiles, 1);
+    return {begin, static_cast<int>(all * (at.split + 1) / p.splits), term, (begin - term * tiles) * TILE};
+}
+
 // One operand's tile at `k`; `matrix` points to the first element of the operand that the block needs or, if aligned,
 // that this thread needs.
 template <class T, int THREADS, bool ALONG_K, bool UNALIGNED>
@@ -168,7 +188,7 @@ DEVICE void load_operand(unsigned char* to, const element* matrix, long long str
 // A block's part of a product. Lines that are not 16-byte aligned require UNALIGNED.
 template <class S, class Warp, bool UNALIGNED>
 DEVICE void make_product(const Product& p, unsigned char* shared) {
-    const Place at = place<S>(p);
+    const Place at = place<S>(p, blockIdx.x);
     using Lhs = typename S::Lhs;
     using Rhs = typename S::Rhs;
     const bool lhs_aligned = !UNALIGNED || (p.aligned & 1), rhs_aligned = !UNALIGNED || (p.aligned & 2);
@@ -178,17 +198,13 @@ DEVICE void make_product(const Product& p, unsigned char* shared) {
     const element* rhs = p.rhs + at.batch * p.rhs_batch +
                          at.column * (S::RHS_TRANSPOSED ? p.rhs_stride : 1ll) +
                          (rhs_aligned ? thread_offset<Rhs, S::THREADS>(p.rhs_stride) : 0);
-    const int tiles = (p.k + DEPTH - 1) / DEPTH;
-    const long long all = static_cast<long long>(tiles) * p.terms;
-    const int begin = static_cast<int>(all * at.split / p.splits);
-    const int end = static_cast<int>(all * (at.split + 1) / p.splits);
-    const int term = begin / max(tiles, 1);
-    lhs += term * p.lhs_term;
-    rhs += term * p.rhs_term;
-    int k = (begin - term * tiles) * DEPTH;
+    const Range range = range_of<DEPTH>(p, at);
+    lhs += range.term * p.lhs_term;
+    rhs += range.term * p.rhs_term;
+    int k = range.k;
 
     Warp warp{};
-    sum_tiles<S>(warp, shared, end - begin, [&](unsigned char* to) {
+    sum_tiles<S>(warp, shared, range.end - range.begin, [&](unsigned char* to) {
         load_operand<Lhs, S::THREADS, !S::LHS_TRANSPOSED, UNALIGNED>(
             to, lhs, p.lhs_stride, k, p.m - at.row, p.k - k, lhs_aligned);
         load_operand<Rhs, S::THREADS, S::RHS_TRANSPOSED, UNALIGNED>(

@@ -10,6 +10,7 @@ mod plan;
 #[cfg(all(test, feature = "emu"))]
 mod tests;
 
+use super::backend::{has_warpgroups, multiprocessors};
 use super::{Arg, Grid, Source, reduce_rows, source};
 use crate::args;
 use crate::dtype::Dtype;
@@ -17,7 +18,7 @@ use crate::op::GradBuffer;
 use crate::ops::activation::Activation;
 use crate::ops::strided::{self, Space, View, checked};
 use crate::tensor::Tensor;
-use plan::{Plan, Sizes, Unit};
+use plan::{Plan, Sizes, Tile, Unit};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// For 16-bit dtypes.
@@ -26,14 +27,25 @@ pub static SOURCE: Source = source!("product", &[Dtype::Bf16, Dtype::F16]);
 pub static SOURCE_F32: Source = source!("product_f32", &[Dtype::F32]);
 /// For f32 rounded to tf32.
 pub static SOURCE_TF32: Source = source!("product_tf32", &[Dtype::F32]);
+/// For 16-bit dtypes, by warpgroups.
+pub static SOURCE_WGMMA: Source =
+    source!("product_wgmma", &[Dtype::Bf16, Dtype::F16], Some("sm_90a"));
 
 static TF32: AtomicBool = AtomicBool::new(false);
+static WGMMA: AtomicBool = AtomicBool::new(false);
 
 /// Whether f32 products may round their operands to tf32 (11 bits of precision): by the rates of its units about eight
 /// times faster on a GPU with tensor cores, but less precise than f32. Exact ties are rounded to even from sm_90 on and
 /// away from zero before, so results may differ between generations. Off by default.
 pub fn set_tf32(allowed: bool) {
     TF32.store(allowed, Ordering::Relaxed);
+}
+
+/// Whether large products of 16-bit matrices may use wgmma and TMA on Hopper (sm_90a), the only instructions with which
+/// its tensor cores reach their full rate; no effect on other GPUs. Off by default, because these kernels have run in the
+/// emulator only.
+pub fn set_wgmma(allowed: bool) {
+    WGMMA.store(allowed, Ordering::Relaxed);
 }
 
 /// An operand: equally spaced matrices in a tensor.
@@ -123,6 +135,18 @@ impl<'a> Matrix<'a> {
     /// as the line itself.
     fn step(&self) -> usize {
         if self.lines().0 <= 1 { 0 } else { self.stride }
+    }
+
+    /// The matrices in boxes of 64 elements of `lines` lines; a dimension is 1 if all steps along it are to the same
+    /// matrix.
+    fn tensor_map(&self, batch: usize, terms: usize, lines: usize) -> Arg<'a> {
+        let [batch, terms, count, length] = self.stored(batch, terms);
+        // The stride of a dimension of 1 has no effect, but must be as if there were more.
+        let pitch = length.next_multiple_of(16 / self.tensor.dtype().bytes());
+        let line = if count == 1 { pitch } else { self.stride };
+        let term = if terms == 1 { line * count } else { self.term };
+        let strides = [line, term, if batch == 1 { term * terms } else { self.batch }];
+        Arg::tensor_map(self.tensor, [length, count, terms, batch], strides, [64, lines, 1, 1])
     }
 
     /// # Panics
@@ -255,6 +279,9 @@ impl<'a> Product<'a> {
             unaligned: unaligned.sum(),
             both_transposed: self.lhs.is_transposed && self.rhs.is_transposed,
             may_split: false,
+            warpgroups: WGMMA.load(Ordering::Relaxed)
+                && ![self.lhs.rows, self.rhs.columns, self.lhs.columns].contains(&0)
+                && has_warpgroups(self.lhs.tensor.device()),
         }
     }
 
@@ -299,16 +326,31 @@ impl<'a> Product<'a> {
             + 2 * i32::from(rhs.is_aligned(batch, terms))
             + 4 * i32::from((n * lhs.tensor.dtype().bytes()).is_multiple_of(16));
         let unit = self.unit();
+        let by_warpgroups = plan.tile == Tile::Wgmma;
         let (source, names) = match unit {
+            Unit::Half if by_warpgroups => (&SOURCE_WGMMA, NAMES),
             Unit::Half => (&SOURCE, NAMES),
             Unit::Tf32 => (&SOURCE_TF32, NAMES_TF32),
             Unit::Float => (&SOURCE_F32, NAMES_F32),
         };
         let stored = 2 * usize::from(lhs.is_transposed) + usize::from(rhs.is_transposed);
         let tensors = [lhs.tensor.into(), rhs.tensor.into(), out, sums, bias, addend, z];
-        let grid = Grid::new(plan::blocks(&sizes, plan), plan.tile.threads(unit))
-            .operations(2 * plan::multiply_adds(&sizes, unit, plan))
+        let (blocks, operations) =
+            (plan::blocks(&sizes, plan), 2 * plan::multiply_adds(&sizes, unit, plan));
+        // Persistent blocks: as many as run at once, each of which computes the parts of several.
+        let most = if by_warpgroups { multiprocessors(lhs.tensor.device()) } else { blocks };
+        let parts = blocks.div_ceil(most.max(1));
+        let grid = Grid::new(blocks.min(most), plan.tile.threads(unit))
+            .operations(parts * operations)
             .shared(plan.tile.shared(unit));
+        let maps = by_warpgroups.then(|| {
+            let (rows, columns) = plan.tile.size();
+            let lines = |transposed: bool, all: usize| if transposed { 64 } else { all };
+            [
+                lhs.tensor_map(batch, terms, lines(lhs.is_transposed, rows)),
+                rhs.tensor_map(batch, terms, lines(!rhs.is_transposed, columns)),
+            ]
+        });
         let sizes = [m, n, k, terms, batch, plan.splits, lhs.step(), rhs.step(), n].map(Arg::from);
         let strides = [lhs.batch, rhs.batch, m * n, lhs.term, rhs.term];
         let strides = strides.map(|elements| Arg::from(elements as i64));
@@ -316,13 +358,20 @@ impl<'a> Product<'a> {
             lhs.tensor.dtype(),
             names[plan.tile as usize][stored],
             grid,
-            &[&tensors[..], &sizes, &strides, args![activation as i32, aligned]].concat(),
+            &[
+                maps.as_ref().map_or(&[][..], |maps| maps),
+                &tensors,
+                &sizes,
+                &strides,
+                args![activation as i32, aligned],
+            ]
+            .concat(),
         );
     }
 }
 
 /// Kernel names by tile and by which operands are transposed: none, rhs, lhs, both.
-type Names = [[&'static str; 4]; 3];
+type Names = [[&'static str; 4]; 4];
 
 macro_rules! names {
     ($tile:literal) => {
@@ -330,6 +379,13 @@ macro_rules! names {
     };
 }
 
-const NAMES: Names = [names!("product_small"), names!("product_medium"), names!("product_large")];
-const NAMES_F32: Names = [names!("product_f32_small"), names!("product_f32_medium"), [""; 4]];
-const NAMES_TF32: Names = [names!("product_tf32_small"), names!("product_tf32_medium"), [""; 4]];
+const NAMES: Names = [
+    names!("product_small"),
+    names!("product_medium"),
+    names!("product_large"),
+    names!("product_wgmma"),
+];
+const NAMES_F32: Names =
+    [names!("product_f32_small"), names!("product_f32_medium"), [""; 4], [""; 4]];
+const NAMES_TF32: Names =
+    [names!("product_tf32_small"), names!("product_tf32_medium"), [""; 4], [""; 4]];

@@ -36,6 +36,8 @@ pub(crate) enum Tile {
     Medium,
     /// 128 × 256, for 16-bit elements.
     Large,
+    /// 128 × 256 by warpgroups of Hopper, for 16-bit elements.
+    Wgmma,
 }
 
 /// The arithmetic unit.
@@ -50,11 +52,6 @@ pub(crate) enum Unit {
 }
 
 impl Unit {
-    /// Elements of a tile along k: 64 bytes.
-    fn depth(self) -> usize {
-        if self == Unit::Half { 32 } else { 16 }
-    }
-
     /// Multiply-adds per multiprocessor and cycle, by mma.sync or fused multiply-adds.
     fn rate(self) -> f64 {
         match self {
@@ -71,7 +68,16 @@ impl Tile {
         match self {
             Tile::Small => (64, 64),
             Tile::Medium => (128, 128),
-            Tile::Large => (128, 256),
+            Tile::Large | Tile::Wgmma => (128, 256),
+        }
+    }
+
+    /// Elements along k: 64 bytes, or 128.
+    fn depth(self, unit: Unit) -> usize {
+        match (self, unit) {
+            (Tile::Wgmma, _) => 64,
+            (_, Unit::Half) => 32,
+            _ => 16,
         }
     }
 
@@ -80,12 +86,16 @@ impl Tile {
         match (self, unit) {
             (Tile::Small, _) | (Tile::Medium, Unit::Half | Unit::Tf32) => 128,
             (Tile::Medium, Unit::Float) | (Tile::Large, _) => 256,
+            (Tile::Wgmma, _) => 384,
         }
     }
 
     /// Bytes of shared memory per block: pipeline stages of 64 bytes for each row and column; STAGES * BYTES in the
-    /// sources.
+    /// sources. With warpgroups, also the sums of 8 warps, and what aligns the stages.
     pub(crate) fn shared(self, unit: Unit) -> usize {
+        if self == Tile::Wgmma {
+            return 4 * 128 * (128 + 256) + 8 * 16 * 40 * 4 + 1024;
+        }
         let (rows, columns) = self.size();
         let stages = if (self, unit) == (Tile::Medium, Unit::Float) { 3 } else { 4 };
         stages * 64 * (rows + columns)
@@ -96,17 +106,19 @@ impl Tile {
         match self {
             Tile::Small => 4,
             Tile::Medium => 2,
-            Tile::Large => 1,
+            Tile::Large | Tile::Wgmma => 1,
         }
     }
 
-    /// The fraction of the rate that it reaches: larger tiles read less per multiply-add.
+    /// The fraction of the rate that it reaches: larger tiles read less per multiply-add. Warpgroups have another unit, of
+    /// whose 2048 multiply-adds a cycle 0.9 are assumed.
     fn efficiency(self, unit: Unit) -> f64 {
         match (self, unit) {
             (Tile::Small, Unit::Float) => 0.75,
             (Tile::Small, _) => 0.55,
             (Tile::Medium, _) => 0.9,
             (Tile::Large, _) => 1.0,
+            (Tile::Wgmma, _) => 1.4,
         }
     }
 
@@ -136,6 +148,8 @@ pub(crate) struct Sizes {
     pub(crate) both_transposed: bool,
     /// Whether the sum may be split.
     pub(crate) may_split: bool,
+    /// Whether there are warpgroups to multiply 16-bit elements, and they may.
+    pub(crate) warpgroups: bool,
 }
 
 /// How a product is computed.
@@ -157,8 +171,9 @@ pub(crate) fn blocks(sizes: &Sizes, plan: Plan) -> usize {
 /// Multiply-adds of a block.
 pub(crate) fn multiply_adds(sizes: &Sizes, unit: Unit, plan: Plan) -> usize {
     let (rows, columns) = plan.tile.size();
-    let tiles = (sizes.k.div_ceil(unit.depth()) * sizes.terms).div_ceil(plan.splits);
-    tiles * unit.depth() * rows * columns
+    let depth = plan.tile.depth(unit);
+    let tiles = (sizes.k.div_ceil(depth) * sizes.terms).div_ceil(plan.splits);
+    tiles * depth * rows * columns
 }
 
 /// Estimated time in cycles.
@@ -188,10 +203,11 @@ fn cycles(sizes: &Sizes, unit: Unit, plan: Plan) -> f64 {
 pub(crate) fn choose(sizes: &Sizes, unit: Unit) -> Plan {
     let tiles: &[Tile] = match unit {
         _ if sizes.both_transposed => &[Tile::Small],
+        Unit::Half if sizes.warpgroups => &[Tile::Small, Tile::Medium, Tile::Large, Tile::Wgmma],
         Unit::Half => &[Tile::Small, Tile::Medium, Tile::Large],
         Unit::Tf32 | Unit::Float => &[Tile::Small, Tile::Medium],
     };
-    let all_tiles = sizes.k.div_ceil(unit.depth()) * sizes.terms;
+    let all_tiles = sizes.k.div_ceil(Tile::Small.depth(unit)) * sizes.terms;
     let elements = (sizes.batch * sizes.m * sizes.n).max(1);
     let most = MOST_SPLITS.min(all_tiles / LEAST_TILES).min(MOST_ELEMENTS / elements);
     let mut best = Plan { tile: Tile::Small, splits: 1, copied: false };
@@ -220,7 +236,17 @@ mod tests {
     use super::*;
 
     fn sizes(m: usize, n: usize, k: usize, may_split: bool) -> Sizes {
-        Sizes { m, n, k, batch: 1, terms: 1, unaligned: 0, both_transposed: false, may_split }
+        Sizes {
+            m,
+            n,
+            k,
+            batch: 1,
+            terms: 1,
+            unaligned: 0,
+            both_transposed: false,
+            may_split,
+            warpgroups: false,
+        }
     }
 
     fn plan(m: usize, n: usize, k: usize, may_split: bool) -> Plan {
@@ -234,6 +260,22 @@ mod tests {
             Plan { tile: Tile::Large, splits: 1, copied: false }
         );
         assert_eq!(plan(8192, 3072, 768, true).splits, 1);
+    }
+
+    #[test]
+    fn warpgroups_make_large_products_if_they_may() {
+        for (m, n, k, tile) in [
+            (4096, 4096, 4096, Tile::Wgmma),
+            (8192, 3072, 768, Tile::Wgmma),
+            (1024, 4096, 256, Tile::Wgmma),
+            (256, 512, 1024, Tile::Small),
+        ] {
+            let sizes = Sizes { warpgroups: true, ..sizes(m, n, k, false) };
+            assert_eq!(choose(&sizes, Unit::Half).tile, tile, "{m} x {n} x {k}");
+            let transposed = Sizes { both_transposed: true, ..sizes };
+            assert_eq!(choose(&transposed, Unit::Half).tile, Tile::Small);
+            assert_ne!(choose(&sizes, Unit::Float).tile, Tile::Wgmma);
+        }
     }
 
     #[test]

@@ -1,6 +1,5 @@
 //! Tests every product kernel on the emulator against sums in f64.
 
-use super::plan::Tile;
 use super::*;
 use crate::device::Device;
 use crate::random::{Philox, Purpose};
@@ -115,10 +114,11 @@ fn odd_sizes_and_every_storage_agree_with_f64() {
 fn large_tiles_agree_with_f64() {
     each(|dtype, tf32, transposed| {
         let half = dtype != Dtype::F32;
-        for tile in if half { &[Tile::Medium, Tile::Large][..] } else { &[Tile::Medium] } {
+        let halves = &[Tile::Medium, Tile::Large, Tile::Wgmma][..];
+        for tile in if half { halves } else { &[Tile::Medium] } {
             if transposed != [true, true] {
                 // More than a tile in every direction; aligned, but not to anything larger.
-                let sizes = [136, if *tile == Tile::Large { 264 } else { 136 }, 168];
+                let sizes = [136, if *tile == Tile::Medium { 136 } else { 264 }, 168];
                 let plan = Some(Plan { tile: *tile, splits: 1, copied: false });
                 Check { dtype, tf32, plan, transposed, sizes, batch: 1, terms: 1, add: false }
                     .run();
@@ -140,6 +140,29 @@ fn copies_with_aligned_lines_agree_with_f64() {
             Check { dtype, tf32, plan, transposed, sizes, batch: 2, terms: 3, add: true }.run();
         }
     });
+}
+
+#[test]
+fn products_by_warpgroups_agree_with_f64() {
+    for dtype in [Dtype::Bf16, Dtype::F16] {
+        for transposed in &PLAIN[..3] {
+            // Persistent blocks with several parts each, whose last tiles are partial; more tiles than slots of the pipeline.
+            for (sizes, splits, terms) in [
+                ([264, 264, 72], 1, 1),
+                ([8, 8, 8], 1, 3),
+                ([136, 8, 328], 3, 2),
+                ([1, 264, 8], 2, 1),
+            ] {
+                let plan = Some(Plan { tile: Tile::Wgmma, splits, copied: false });
+                let (transposed, add) = (*transposed, splits == 1);
+                // Lines of one element are not aligned.
+                if sizes[0] > 1 || !transposed[0] {
+                    Check { dtype, tf32: false, plan, transposed, sizes, batch: 2, terms, add }
+                        .run();
+                }
+            }
+        }
+    }
 }
 
 #[test]

@@ -11,7 +11,7 @@ fn fault(kernel: &str, grid: Grid, args: &[Arg]) -> String {
 }
 
 #[track_caller]
-fn assert_says(words: &str, parts: &[&str]) {
+pub(super) fn assert_says(words: &str, parts: &[&str]) {
     for part in parts {
         assert!(words.contains(part), "\"{part}\" is not in \"{words}\"");
     }

@@ -2,6 +2,8 @@
 //! violates its rule. The kernels are in `kernels/`.
 
 mod faults;
+mod hopper;
+mod hopper_faults;
 mod primitives;
 
 use tensor::kernel::SOURCES;
