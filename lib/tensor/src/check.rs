@@ -81,7 +81,7 @@ fn gradients(
         _ => None,
     };
     let mut all: Vec<Option<GradBuffer>> = each.into_iter().map(there).collect();
-    op::backward(&*case.op, saved, dy, &wanted, &mut all);
+    op::backward(&*case.op, saved, dy, &wanted, &mut all, (&mut [], false));
     all.into_iter().map(|slot| slot?.gradient()).collect()
 }
 

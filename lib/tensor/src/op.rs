@@ -22,6 +22,7 @@
 use crate::device::Device;
 use crate::dtype::{Dtype, Float};
 use crate::kernel;
+use crate::ops::activation::Activation;
 use crate::tensor::{Shape, Tensor};
 
 /// Tensors saved by forward for backward; clones share memory, so saving an input costs nothing.
@@ -79,6 +80,31 @@ pub trait Launch: Send + Sync + 'static {
 
     /// [`Op::backward`] on a device.
     fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads);
+
+    /// By what `launch_backward` multiplies `dy` before anything else, if that is all it uses `dy` for. The op whose
+    /// backward pass computes `dy` may multiply instead: then [`Grads::is_multiplied`].
+    fn derivative(&self, _saved: &Saved) -> Option<Derivative> {
+        None
+    }
+}
+
+/// The derivative of an activation, element by element at a tensor like the gradient.
+#[derive(Clone, Debug)]
+pub struct Derivative {
+    /// The activation.
+    pub activation: Activation,
+    /// Its argument.
+    pub at: Tensor,
+}
+
+/// By what the gradient of a variable is multiplied once it is complete.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Factor {
+    #[default]
+    None,
+    /// Not yet multiplied; the gradient has one summand.
+    Due(Derivative),
+    Done,
 }
 
 /// Shape, dtype and variable of one input of a recorded op.
@@ -110,16 +136,18 @@ pub(crate) fn forward(op: &dyn Op, inputs: &[&Tensor], shape: &[usize]) -> (Tens
 }
 
 /// Runs [`Op::backward`] on the device of `dy`: adds the gradients of `inputs` to `all`, which is indexed by
-/// variable.
+/// variable. `factors` are those of variables; for others than there are none is due. The last argument is
+/// [`Grads::is_multiplied`].
 pub(crate) fn backward(
     op: &dyn Op,
     saved: &Saved,
     dy: Tensor,
     inputs: &[Input],
     all: &mut [Option<GradBuffer>],
+    (factors, is_multiplied): (&mut [Factor], bool),
 ) {
     let (device, buffers) = (dy.device(), vec![None; inputs.len()]);
-    let mut grads = Grads { all, inputs, device, buffers };
+    let mut grads = Grads { all, inputs, device, buffers, factors, is_multiplied };
     match device {
         Device::Cpu => op.backward(saved, dy, &mut grads),
         _ => op.launch_backward(saved, dy, &mut grads),
@@ -139,6 +167,8 @@ pub struct Grads<'a> {
     device: Device,
     /// The buffers that `backward` asked for, by input.
     buffers: Vec<Option<GradBuffer>>,
+    factors: &'a mut [Factor],
+    is_multiplied: bool,
 }
 
 /// The buffer for an input's gradient.
@@ -173,6 +203,26 @@ impl GradBuffer {
 }
 
 impl Grads<'_> {
+    /// Whether `dy` has already been multiplied by [`Launch::derivative`].
+    pub fn is_multiplied(&self) -> bool {
+        self.is_multiplied
+    }
+
+    /// By what the op that computed input `i` will multiply its gradient; the caller must do so instead.
+    pub fn take_derivative(&mut self, i: usize) -> Option<Derivative> {
+        let factor = self.factors.get_mut(self.inputs.get(i)?.variable?)?;
+        match std::mem::take(factor) {
+            Factor::Due(derivative) => {
+                *factor = Factor::Done;
+                Some(derivative)
+            }
+            other => {
+                *factor = other;
+                None
+            }
+        }
+    }
+
     /// Dtype of input `i` and of its gradient.
     pub fn dtype(&self, i: usize) -> Dtype {
         self.inputs[i].dtype

@@ -1,10 +1,13 @@
 //! Reverse-mode automatic differentiation: a list of nodes in execution order, walked backwards.
 
+mod record;
+
 use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::kernel;
-use crate::op::{self, GradBuffer, Input, Op, Saved};
-use crate::tensor::{Shape, Tensor};
+use crate::op::{self, Factor, GradBuffer, Input, Op};
+use crate::tensor::Tensor;
+use record::{Kind, Node, Record};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,51 +15,6 @@ use unix::{Error, Result};
 
 /// A computation that can be rerun from its inputs to its output, on any tape.
 pub type Body = Box<dyn Fn(&Tape, &[Var]) -> Result<Var>>;
-
-/// How the gradients of a node's inputs are computed.
-enum Kind {
-    /// From the tensors that the op saved.
-    Op(Box<dyn Op>, Saved),
-    /// By rerunning the computation from these inputs (activation checkpointing).
-    Recomputed(Body, Vec<Tensor>),
-}
-
-struct Node {
-    kind: Kind,
-    inputs: Vec<Input>,
-    output: usize,
-    /// Of the output; ops that read it may see it in another.
-    shape: Shape,
-}
-
-#[derive(Default)]
-struct Record {
-    nodes: Vec<Node>,
-    variables: usize,
-}
-
-impl Record {
-    /// Moves nodes that only prepare a leaf, such as casts of parameters, to the first use of their output, so that its
-    /// gradient is complete as early as that of the output. Every gradient is summed in the same order.
-    fn move_to_first_use(&mut self) {
-        let mut uses = vec![(self.nodes.len(), 0); self.variables]; // the first, and how many
-        let mut is_leaf = vec![true; self.variables];
-        for (number, node) in self.nodes.iter().enumerate().rev() {
-            is_leaf[node.output] = false;
-            let variables = node.inputs.iter().filter_map(|input| input.variable);
-            variables.for_each(|variable| uses[variable] = (number, uses[variable].1 + 1));
-        }
-        let first = |node: &Node| uses[node.output].0;
-        let place = |number: usize, node: &Node| match node.inputs[..] {
-            [Input { variable: Some(v), .. }] if is_leaf[v] && uses[v].1 == 1 => 2 * first(node),
-            _ => 2 * number + 1,
-        };
-        let nodes = self.nodes.drain(..).enumerate().map(|(n, node)| (place(n, &node), node));
-        let mut nodes: Vec<(usize, Node)> = nodes.collect();
-        nodes.sort_by_key(|(place, _)| *place);
-        self.nodes = nodes.into_iter().map(|(_, node)| node).collect();
-    }
-}
 
 /// Records ops as they run.
 pub struct Tape {
@@ -307,13 +265,18 @@ impl Tape {
     ) -> Result<()> {
         let record = self.record.into_inner();
         all.resize(record.variables, None);
+        let mut factors = record.factors(output.id, dy.device());
         if let Some(id) = output.id {
             op::accumulate(&mut all[id], dy);
         }
         for (number, node) in record.nodes.into_iter().enumerate().rev() {
             if let Some(dy) = take(all, node.output, &node.shape) {
                 match node.kind {
-                    Kind::Op(op, saved) => op::backward(&*op, &saved, dy, &node.inputs, all),
+                    Kind::Op(op, saved) => {
+                        let is_multiplied = matches!(factors.get(node.output), Some(Factor::Done));
+                        let factors = (&mut factors[..], is_multiplied);
+                        op::backward(&*op, &saved, dy, &node.inputs, all, factors);
+                    }
                     Kind::Recomputed(body, values) => again(&body, values, &node.inputs, dy, all)?,
                 }
             }

@@ -1,6 +1,7 @@
 //! Every case of every op on a device that runs kernels, in every dtype, compared with the CPU in f64: on the emulator,
 //! or with LONGHAUL_TEST_DEVICE=cuda on a GPU (`make gpu-test`). LONGHAUL_TEST_OPS=linear,conv selects ops.
 
+mod derivatives;
 #[cfg(feature = "emu")]
 mod emulator;
 #[cfg(feature = "emu")]

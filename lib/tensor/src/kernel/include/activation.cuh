@@ -74,3 +74,9 @@ DEVICE Activated activate(int activation, float z) {
         default: return {z, 1.0f};
     }
 }
+
+// Where z was too large for its dtype, f' would have a product of infinity and zero; it is constant beyond the bounds.
+// NaN has reached the loss before.
+DEVICE float bounded(float z) {
+    return fminf(fmaxf(z, -1e4f), 1e4f);
+}

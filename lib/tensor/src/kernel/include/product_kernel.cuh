@@ -5,12 +5,12 @@
 #include "activation.cuh"
 #include "product.cuh"
 
-// For each of `batch` products: z = Σ_terms op(A) op(B) + bias, C = f(z) + addend.
+// For each of `batch` products: z = Σ_terms op(A) op(B) + bias, C = f(z) + addend or, for a gradient, C = z f'(addend).
 // Split s of `splits` computes the sum over its part of the terms and of k.
 //
 // lhs is op(A) [m, k] or, transposed, stored [k, m]; rhs is op(B) [k, n], or stored [n, k]. The strides in elements are
 // *_stride between rows, *_batch between products and *_term between terms. Bits of `aligned`: 0 means that every line
-// of lhs is 16-byte aligned, 1 the same for rhs, 2 that every output line is. If `sums` is given,
+// of lhs is 16-byte aligned, 1 the same for rhs, 2 that every output line is, 3 that C is a gradient. If `sums` is given,
 // the sum goes there in f32, [splits, batch, m, n], without the epilogue. bias [n], addend and z (laid out
 // like out) may be null; out and addend may be the same.
 #define PRODUCT_PARAMETERS                                                                       \
@@ -139,16 +139,19 @@ DEVICE void write_result(const Product& p, const Place& at, int row, int column,
             z.at[e] += to_float(bias.at[e]);
         }
     }
+    const bool is_gradient = p.aligned & 8;
     if (p.activation != IDENTITY) {
         if (p.z) {
             write_adjacent(p.z + offset, z, count, whole);
         }
 #pragma unroll
         for (int e = 0; e < WIDTH; e++) {
-            z.at[e] = activate(p.activation, z.at[e]).value;
+            const float at = is_gradient ? bounded(to_float(addend.at[e])) : z.at[e];
+            const Activated f = activate(p.activation, at);
+            z.at[e] = is_gradient ? z.at[e] * f.derivative : f.value;
         }
     }
-    if (p.addend) {
+    if (p.addend && !is_gradient) {
 #pragma unroll
         for (int e = 0; e < WIDTH; e++) {
             z.at[e] += to_float(addend.at[e]);

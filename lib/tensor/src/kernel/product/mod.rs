@@ -6,6 +6,7 @@
 //! that are, small ones are read element by element. A sum over k runs in order within each of its parts, and parts are
 //! added in order (`reduce_rows`); their number depends only on sizes (`plan`). Costs 2·m·n·k operations a product.
 
+mod matrix;
 mod plan;
 #[cfg(all(test, feature = "emu"))]
 mod tests;
@@ -14,10 +15,10 @@ use super::backend::{has_warpgroups, multiprocessors};
 use super::{Arg, Grid, Source, reduce_rows, source};
 use crate::args;
 use crate::dtype::Dtype;
-use crate::op::GradBuffer;
+use crate::op::{Derivative, GradBuffer, Grads};
 use crate::ops::activation::Activation;
-use crate::ops::strided::{self, Space, View, checked};
 use crate::tensor::Tensor;
+pub(crate) use matrix::Matrix;
 use plan::{Plan, Sizes, Tile, Unit};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -48,127 +49,7 @@ pub fn set_wgmma(allowed: bool) {
     WGMMA.store(allowed, Ordering::Relaxed);
 }
 
-/// An operand: equally spaced matrices in a tensor.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Matrix<'a> {
-    tensor: &'a Tensor,
-    rows: usize,
-    columns: usize,
-    /// Whether the transpose, [columns, rows], is stored.
-    is_transposed: bool,
-    /// Stride in elements between stored lines.
-    stride: usize,
-    /// Stride in elements between the products of a batch.
-    batch: usize,
-    /// Stride in elements between the terms of a sum of products.
-    term: usize,
-}
-
-impl<'a> Matrix<'a> {
-    /// The first `rows` × `columns` elements of a tensor, row-major.
-    pub(crate) fn new(tensor: &'a Tensor, rows: usize, columns: usize) -> Self {
-        let is_transposed = false;
-        Self { tensor, rows, columns, is_transposed, stride: columns, batch: 0, term: 0 }
-    }
-
-    /// The transposed matrix, sharing memory.
-    pub(crate) fn transposed(self) -> Self {
-        let is_transposed = !self.is_transposed;
-        Self { rows: self.columns, columns: self.rows, is_transposed, ..self }
-    }
-
-    /// Sets the stride in elements between the matrices of a batch.
-    pub(crate) fn batch_stride(self, elements: usize) -> Self {
-        Self { batch: elements, ..self }
-    }
-
-    /// Sets the stride in elements between the matrices of a sum.
-    pub(crate) fn term_stride(self, elements: usize) -> Self {
-        Self { term: elements, ..self }
-    }
-
-    /// Number and length of the stored lines.
-    fn lines(&self) -> (usize, usize) {
-        if self.is_transposed { (self.columns, self.rows) } else { (self.rows, self.columns) }
-    }
-
-    /// Whether every line is aligned to 16 bytes.
-    fn is_aligned(&self, batch: usize, terms: usize) -> bool {
-        let width = 16 / self.tensor.dtype().bytes();
-        let fits = |count: usize, stride: usize| count <= 1 || stride.is_multiple_of(width);
-        fits(self.lines().0, self.stride) && fits(batch, self.batch) && fits(terms, self.term)
-    }
-
-    /// Elements of the batch, without repetition: matrices, terms, lines and the length of a line.
-    fn stored(&self, batch: usize, terms: usize) -> [usize; 4] {
-        let (lines, length) = self.lines();
-        let count = |count: usize, stride: usize| if stride == 0 { count.min(1) } else { count };
-        [count(batch, self.batch), count(terms, self.term), lines, length]
-    }
-
-    /// A copy [matrices, terms, lines, pitch], every line of which is aligned to 16 bytes. Elements between the lines
-    /// are not written.
-    fn copied(&self, batch: usize, terms: usize) -> Tensor {
-        let sizes @ [batch, terms, lines, length] = self.stored(batch, terms);
-        let dtype = self.tensor.dtype();
-        let pitch = length.next_multiple_of(16 / dtype.bytes());
-        let mut copy = Tensor::empty_on(self.tensor.device(), &[batch, terms, lines, pitch], dtype);
-        let from = View::strided(&[self.batch, self.term, self.stride, 1]);
-        let space = checked(Space::new(&sizes, [from, View::contiguous(copy.shape())]));
-        strided::copy(&space, self.tensor, &mut copy, 1.0, false);
-        copy
-    }
-
-    /// The same matrices in a copy.
-    fn within<'b>(&self, copy: &'b Tensor) -> Matrix<'b> {
-        let [batch, terms, lines, stride] = *copy.shape() else {
-            unreachable!("a copy of shape {:?}", copy.shape())
-        };
-        let step = |count: usize, elements: usize| if count == 1 { 0 } else { elements };
-        let batch = step(batch, terms * lines * stride);
-        let term = step(terms, lines * stride);
-        let Self { rows, columns, is_transposed, .. } = *self;
-        Matrix { tensor: copy, rows, columns, is_transposed, stride, batch, term }
-    }
-
-    /// The line stride passed to a kernel: 0 for a single line, so that addresses computed with it are as well aligned
-    /// as the line itself.
-    fn step(&self) -> usize {
-        if self.lines().0 <= 1 { 0 } else { self.stride }
-    }
-
-    /// The matrices in boxes of 64 elements of `lines` lines; a dimension is 1 if all steps along it are to the same
-    /// matrix.
-    fn tensor_map(&self, batch: usize, terms: usize, lines: usize) -> Arg<'a> {
-        let [batch, terms, count, length] = self.stored(batch, terms);
-        // The stride of a dimension of 1 has no effect, but must be as if there were more.
-        let pitch = length.next_multiple_of(16 / self.tensor.dtype().bytes());
-        let line = if count == 1 { pitch } else { self.stride };
-        let term = if terms == 1 { line * count } else { self.term };
-        let strides = [line, term, if batch == 1 { term * terms } else { self.batch }];
-        Arg::tensor_map(self.tensor, [length, count, terms, batch], strides, [64, lines, 1, 1])
-    }
-
-    /// # Panics
-    /// If the operand does not lie inside its tensor.
-    fn check(&self, batch: usize, terms: usize) {
-        let (lines, length) = self.lines();
-        if [lines, length, batch, terms].contains(&0) {
-            return;
-        }
-        let last = (lines - 1) * self.stride + (batch - 1) * self.batch + (terms - 1) * self.term;
-        assert!(
-            last + length <= self.tensor.len(),
-            "{lines} lines of {length} with strides {}, {}, {} do not fit into {:?}",
-            self.stride,
-            self.batch,
-            self.term,
-            self.tensor.shape(),
-        );
-    }
-}
-
-/// What happens to z, a product plus `bias`, before it is written: out = f(z) (+ out).
+/// What happens to z, a product plus `bias`, before it is written: out = f(z) (+ out), or out = z f'(at).
 #[derive(Default)]
 pub(crate) struct Epilogue<'a> {
     /// Bias [n].
@@ -177,6 +58,8 @@ pub(crate) struct Epilogue<'a> {
     pub(crate) activation: Option<(Activation, &'a mut Tensor)>,
     /// Whether to add to `out`.
     pub(crate) add: bool,
+    /// f' and where it is taken; in place of all others.
+    pub(crate) derivative: Option<&'a Derivative>,
 }
 
 /// Σ_terms lhs·rhs for each product of a batch.
@@ -244,6 +127,21 @@ impl<'a> Product<'a> {
         }
     }
 
+    /// Writes the gradient of an op's input, if it needs one, and multiplies it by the derivative that is due, unless the sum
+    /// is split.
+    pub(crate) fn put_input(self, grads: &mut Grads, input: usize) {
+        let plan = self.choose(true);
+        let derivative = if plan.splits == 1 { grads.take_derivative(input) } else { None };
+        let Some(buffer) = grads.buffer(input) else { return };
+        match derivative {
+            None => self.put(buffer),
+            Some(derivative) => {
+                let epilogue = Epilogue { derivative: Some(&derivative), ..Epilogue::default() };
+                self.launch(plan, Target::Elements(&mut buffer.tensor, epilogue));
+            }
+        }
+    }
+
     /// Writes all of `out` [batch, m, n].
     pub(crate) fn write(self, out: &mut Tensor, epilogue: Epilogue<'_>) {
         self.launch(self.choose(false), Target::Elements(out, epilogue));
@@ -300,7 +198,7 @@ impl<'a> Product<'a> {
         let null = || Arg::from(None::<&Tensor>);
         let (mut out, mut sums, mut bias, mut addend, mut z) =
             (null(), null(), null(), null(), null());
-        let mut activation = Activation::Identity;
+        let (mut activation, mut is_gradient) = (Activation::Identity, false);
         let is_whole = |tensor: &Tensor, parts: usize| {
             assert_eq!(tensor.len(), parts * batch * m * n, "elements of a product's result");
         };
@@ -311,6 +209,11 @@ impl<'a> Product<'a> {
                 out = Arg::from(tensor);
                 addend = if epilogue.add { out } else { null() };
                 bias = epilogue.bias.into();
+                if let Some(Derivative { activation: f, at }) = epilogue.derivative {
+                    is_whole(at, 1);
+                    assert_eq!(at.dtype(), lhs.tensor.dtype(), "element type of a factor");
+                    (activation, addend, is_gradient) = (*f, Arg::from(at), true);
+                }
                 if let Some((f, tensor)) = epilogue.activation {
                     is_whole(tensor, 1);
                     (activation, z) = (f, Arg::from(tensor));
@@ -324,7 +227,8 @@ impl<'a> Product<'a> {
         }
         let aligned = i32::from(lhs.is_aligned(batch, terms))
             + 2 * i32::from(rhs.is_aligned(batch, terms))
-            + 4 * i32::from((n * lhs.tensor.dtype().bytes()).is_multiple_of(16));
+            + 4 * i32::from((n * lhs.tensor.dtype().bytes()).is_multiple_of(16))
+            + 8 * i32::from(is_gradient);
         let unit = self.unit();
         let by_warpgroups = plan.tile == Tile::Wgmma;
         let (source, names) = match unit {

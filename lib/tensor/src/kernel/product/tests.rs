@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::device::Device;
+use crate::kernel::emu;
 use crate::random::{Philox, Purpose};
 
 /// Random values on the emulator, and the same on the host.
@@ -146,22 +147,59 @@ fn copies_with_aligned_lines_agree_with_f64() {
 fn products_by_warpgroups_agree_with_f64() {
     for dtype in [Dtype::Bf16, Dtype::F16] {
         for transposed in &PLAIN[..3] {
-            // Persistent blocks with several parts each, whose last tiles are partial; more tiles than slots of the pipeline.
-            for (sizes, splits, terms) in [
+            // Persistent blocks with several parts each, whose last tiles are partial; more tiles than the pipeline has slots;
+            // a single row.
+            let cases = [
                 ([264, 264, 72], 1, 1),
                 ([8, 8, 8], 1, 3),
                 ([136, 8, 328], 3, 2),
                 ([1, 264, 8], 2, 1),
-            ] {
-                let plan = Some(Plan { tile: Tile::Wgmma, splits, copied: false });
-                let (transposed, add) = (*transposed, splits == 1);
+            ];
+            for (order, (sizes, splits, terms)) in (0..).zip(cases) {
                 // Lines of one element are not aligned.
                 if sizes[0] > 1 || !transposed[0] {
+                    emu::set_order(order);
+                    let plan = Some(Plan { tile: Tile::Wgmma, splits, copied: false });
+                    let (transposed, add) = (*transposed, splits == 1);
                     Check { dtype, tf32: false, plan, transposed, sizes, batch: 2, terms, add }
                         .run();
                 }
             }
         }
+    }
+    emu::set_order(0);
+}
+
+/// Both sum in the order of k and have the same epilogue, so their bits are the same; on a GPU the sums of 16 differ.
+#[test]
+fn products_by_warpgroups_have_the_epilogue_of_other_products() {
+    let [m, n, k] = [136, 264, 72];
+    for dtype in [Dtype::Bf16, Dtype::F16] {
+        let tensor = |len, seed| operand(len, dtype, seed).0;
+        let (a, b, bias, at) = (tensor(m * k, 1), tensor(k * n, 2), tensor(n, 3), tensor(m * n, 4));
+        let gradient = Derivative { activation: Activation::Silu, at };
+        let of = |tile, kind: usize| {
+            let plan = Plan { tile, splits: 1, copied: false };
+            let product = Product::new(Matrix::new(&a, m, k), Matrix::new(&b, k, n)).plan(plan);
+            let (mut out, mut z) = (tensor(m * n, 5), tensor(m * n, 6));
+            let epilogue = match kind {
+                0 => Epilogue {
+                    bias: Some(&bias),
+                    activation: Some((Activation::Gelu, &mut z)),
+                    ..Epilogue::default()
+                },
+                1 => Epilogue { bias: Some(&bias), add: true, ..Epilogue::default() },
+                _ => Epilogue { derivative: Some(&gradient), ..Epilogue::default() },
+            };
+            product.write(&mut out, epilogue);
+            [out, z].map(|x| x.to_host().unwrap().as_bytes().to_vec())
+        };
+        for kind in 0..3 {
+            assert!(of(Tile::Wgmma, kind) == of(Tile::Large, kind), "{dtype}, epilogue {kind}");
+        }
+        assert!(
+            of(Tile::Large, 0) != of(Tile::Large, 1) && of(Tile::Large, 1) != of(Tile::Large, 2)
+        );
     }
 }
 

@@ -1,12 +1,13 @@
 //! Kernels: forward is a matrix product with bias and activation in its epilogue, which also saves the activation's
-//! argument; backward is one pass for the activation and the bias gradient, then two products.
+//! argument; backward is one pass for the activation, unless the product that
+//! computed dy has multiplied by its derivative, and for the bias gradient, then two products.
 
 use super::Linear;
 use crate::args;
 use crate::dtype::Dtype;
 use crate::kernel::product::{Epilogue, Matrix, Product};
 use crate::kernel::{ALL_DTYPES, Grid, Source, reduce_rows, source};
-use crate::op::{GradBuffer, Grads, Launch, Saved};
+use crate::op::{Derivative, GradBuffer, Grads, Launch, Saved};
 use crate::ops::activation::Activation;
 use crate::tensor::Tensor;
 
@@ -30,7 +31,7 @@ impl Launch for Linear {
         let epilogue = Epilogue {
             bias: inputs.get(2).copied(),
             activation: z.as_mut().map(|z| (self.activation, z)),
-            add: false,
+            ..Epilogue::default()
         };
         let w_t = Matrix::new(w, n, k).transposed();
         Product::new(Matrix::new(x, rows, k), w_t).write(out, epilogue);
@@ -40,16 +41,20 @@ impl Launch for Linear {
     fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
         let (x, w) = (&saved[0], &saved[1]);
         let (rows, k, n) = (x.rows(), x.width(), w.shape()[0]);
-        let z = saved.get(2).map(|z| Factor::Derivative(self.activation, z));
+        let z = saved.get(2).filter(|_| !grads.is_multiplied());
+        let z = z.map(|z| Factor::Derivative(self.activation, z));
         let mut dz = z.map(|_| Tensor::empty_on(dy.device(), dy.shape(), dy.dtype()));
         multiply_and_sum(&dy, z, dz.as_mut(), grads.buffer(2));
         let dz = Matrix::new(dz.as_ref().unwrap_or(&dy), rows, n);
-        if let Some(grad) = grads.buffer(0) {
-            Product::new(dz, Matrix::new(w, n, k)).put(grad);
-        }
+        Product::new(dz, Matrix::new(w, n, k)).put_input(grads, 0);
         if let Some(grad) = grads.buffer(1) {
             Product::new(dz.transposed(), Matrix::new(x, rows, k)).put(grad);
         }
+    }
+
+    fn derivative(&self, saved: &Saved) -> Option<Derivative> {
+        let at = saved.get(2)?.clone();
+        Some(Derivative { activation: self.activation, at })
     }
 }
 

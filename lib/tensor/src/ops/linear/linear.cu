@@ -6,12 +6,6 @@
 
 constexpr int WARPS = 8;
 
-// Where z was too large for its dtype, f' would have a product of infinity and zero; it is constant beyond the bounds.
-// NaN has reached the loss before.
-DEVICE float bounded(float z) {
-    return fminf(fmaxf(z, -1e4f), 1e4f);
-}
-
 // dz = dy times a factor, and its sums over the rows from `first` to `last`: of the values written or, without dz, of the
 // unrounded ones. A lane has V adjacent columns of each WARPS-th row.
 template <int V>

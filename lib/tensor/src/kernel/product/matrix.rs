@@ -1,0 +1,125 @@
+//! The operands of products.
+
+use crate::kernel::Arg;
+use crate::ops::strided::{self, Space, View, checked};
+use crate::tensor::Tensor;
+
+/// An operand: equally spaced matrices in a tensor.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Matrix<'a> {
+    pub(super) tensor: &'a Tensor,
+    pub(super) rows: usize,
+    pub(super) columns: usize,
+    /// Whether the transpose, [columns, rows], is stored.
+    pub(super) is_transposed: bool,
+    /// Stride in elements between stored lines.
+    pub(super) stride: usize,
+    /// Stride in elements between the products of a batch.
+    pub(super) batch: usize,
+    /// Stride in elements between the terms of a sum of products.
+    pub(super) term: usize,
+}
+
+impl<'a> Matrix<'a> {
+    /// The first `rows` × `columns` elements of a tensor, row-major.
+    pub(crate) fn new(tensor: &'a Tensor, rows: usize, columns: usize) -> Self {
+        let is_transposed = false;
+        Self { tensor, rows, columns, is_transposed, stride: columns, batch: 0, term: 0 }
+    }
+
+    /// The transposed matrix, sharing memory.
+    pub(crate) fn transposed(self) -> Self {
+        let is_transposed = !self.is_transposed;
+        Self { rows: self.columns, columns: self.rows, is_transposed, ..self }
+    }
+
+    /// Sets the stride in elements between the matrices of a batch.
+    pub(crate) fn batch_stride(self, elements: usize) -> Self {
+        Self { batch: elements, ..self }
+    }
+
+    /// Sets the stride in elements between the matrices of a sum.
+    pub(crate) fn term_stride(self, elements: usize) -> Self {
+        Self { term: elements, ..self }
+    }
+
+    /// Number and length of the stored lines.
+    fn lines(&self) -> (usize, usize) {
+        if self.is_transposed { (self.columns, self.rows) } else { (self.rows, self.columns) }
+    }
+
+    /// Whether every line is aligned to 16 bytes.
+    pub(super) fn is_aligned(&self, batch: usize, terms: usize) -> bool {
+        let width = 16 / self.tensor.dtype().bytes();
+        let fits = |count: usize, stride: usize| count <= 1 || stride.is_multiple_of(width);
+        fits(self.lines().0, self.stride) && fits(batch, self.batch) && fits(terms, self.term)
+    }
+
+    /// Elements of the batch, without repetition: matrices, terms, lines and the length of a line.
+    pub(super) fn stored(&self, batch: usize, terms: usize) -> [usize; 4] {
+        let (lines, length) = self.lines();
+        let count = |count: usize, stride: usize| if stride == 0 { count.min(1) } else { count };
+        [count(batch, self.batch), count(terms, self.term), lines, length]
+    }
+
+    /// A copy [matrices, terms, lines, pitch], every line of which is aligned to 16 bytes. Elements between the lines
+    /// are not written.
+    pub(super) fn copied(&self, batch: usize, terms: usize) -> Tensor {
+        let sizes @ [batch, terms, lines, length] = self.stored(batch, terms);
+        let dtype = self.tensor.dtype();
+        let pitch = length.next_multiple_of(16 / dtype.bytes());
+        let mut copy = Tensor::empty_on(self.tensor.device(), &[batch, terms, lines, pitch], dtype);
+        let from = View::strided(&[self.batch, self.term, self.stride, 1]);
+        let space = checked(Space::new(&sizes, [from, View::contiguous(copy.shape())]));
+        strided::copy(&space, self.tensor, &mut copy, 1.0, false);
+        copy
+    }
+
+    /// The same matrices in a copy.
+    pub(super) fn within<'b>(&self, copy: &'b Tensor) -> Matrix<'b> {
+        let [batch, terms, lines, stride] = *copy.shape() else {
+            unreachable!("a copy of shape {:?}", copy.shape())
+        };
+        let step = |count: usize, elements: usize| if count == 1 { 0 } else { elements };
+        let batch = step(batch, terms * lines * stride);
+        let term = step(terms, lines * stride);
+        let Self { rows, columns, is_transposed, .. } = *self;
+        Matrix { tensor: copy, rows, columns, is_transposed, stride, batch, term }
+    }
+
+    /// The line stride passed to a kernel: 0 for a single line, so that addresses computed with it are as well aligned
+    /// as the line itself.
+    pub(super) fn step(&self) -> usize {
+        if self.lines().0 <= 1 { 0 } else { self.stride }
+    }
+
+    /// The matrices in boxes of 64 elements of `lines` lines; a dimension is 1 if all steps along it are to the same
+    /// matrix.
+    pub(super) fn tensor_map(&self, batch: usize, terms: usize, lines: usize) -> Arg<'a> {
+        let [batch, terms, count, length] = self.stored(batch, terms);
+        // The stride of a dimension of 1 has no effect, but must be as if there were more.
+        let pitch = length.next_multiple_of(16 / self.tensor.dtype().bytes());
+        let line = if count == 1 { pitch } else { self.stride };
+        let term = if terms == 1 { line * count } else { self.term };
+        let strides = [line, term, if batch == 1 { term * terms } else { self.batch }];
+        Arg::tensor_map(self.tensor, [length, count, terms, batch], strides, [64, lines, 1, 1])
+    }
+
+    /// # Panics
+    /// If the operand does not lie inside its tensor.
+    pub(super) fn check(&self, batch: usize, terms: usize) {
+        let (lines, length) = self.lines();
+        if [lines, length, batch, terms].contains(&0) {
+            return;
+        }
+        let last = (lines - 1) * self.stride + (batch - 1) * self.batch + (terms - 1) * self.term;
+        assert!(
+            last + length <= self.tensor.len(),
+            "{lines} lines of {length} with strides {}, {}, {} do not fit into {:?}",
+            self.stride,
+            self.batch,
+            self.term,
+            self.tensor.shape(),
+        );
+    }
+}

@@ -1,0 +1,71 @@
+//! The nodes of a tape.
+
+use super::Body;
+use crate::device::Device;
+use crate::op::{Factor, Input, Op, Saved};
+use crate::tensor::{Shape, Tensor};
+
+/// How the gradients of a node's inputs are computed.
+pub(super) enum Kind {
+    /// From the tensors that the op saved.
+    Op(Box<dyn Op>, Saved),
+    /// By rerunning the computation from these inputs (activation checkpointing).
+    Recomputed(Body, Vec<Tensor>),
+}
+
+pub(super) struct Node {
+    pub(super) kind: Kind,
+    pub(super) inputs: Vec<Input>,
+    pub(super) output: usize,
+    /// Of the output; ops that read it may see it in another.
+    pub(super) shape: Shape,
+}
+
+#[derive(Default)]
+pub(super) struct Record {
+    pub(super) nodes: Vec<Node>,
+    pub(super) variables: usize,
+}
+
+impl Record {
+    /// Moves nodes that only prepare a leaf, such as casts of parameters, to the first use of their output, so that its
+    /// gradient is complete as early as that of the output. Every gradient is summed in the same order.
+    pub(super) fn move_to_first_use(&mut self) {
+        let mut uses = vec![(self.nodes.len(), 0); self.variables]; // the first, and how many
+        let mut is_leaf = vec![true; self.variables];
+        for (number, node) in self.nodes.iter().enumerate().rev() {
+            is_leaf[node.output] = false;
+            let variables = node.inputs.iter().filter_map(|input| input.variable);
+            variables.for_each(|variable| uses[variable] = (number, uses[variable].1 + 1));
+        }
+        let first = |node: &Node| uses[node.output].0;
+        let place = |number: usize, node: &Node| match node.inputs[..] {
+            [Input { variable: Some(v), .. }] if is_leaf[v] && uses[v].1 == 1 => 2 * first(node),
+            _ => 2 * number + 1,
+        };
+        let nodes = self.nodes.drain(..).enumerate().map(|(n, node)| (place(n, &node), node));
+        let mut nodes: Vec<(usize, Node)> = nodes.collect();
+        nodes.sort_by_key(|(place, _)| *place);
+        self.nodes = nodes.into_iter().map(|(_, node)| node).collect();
+    }
+
+    /// By what the gradients of variables that are used once are multiplied on a device, so that the op which uses one can
+    /// do that while it writes the gradient.
+    pub(super) fn factors(&self, output: Option<usize>, device: Device) -> Vec<Factor> {
+        if device == Device::Cpu {
+            return Vec::new();
+        }
+        let mut uses = vec![0; self.variables];
+        let inputs = self.nodes.iter().flat_map(|node| &node.inputs);
+        inputs.filter_map(|i| i.variable).chain(output).for_each(|id| uses[id] += 1);
+        let mut factors = vec![Factor::None; self.variables];
+        for node in self.nodes.iter().filter(|node| uses[node.output] == 1) {
+            if let Kind::Op(op, saved) = &node.kind
+                && let Some(derivative) = op.derivative(saved)
+            {
+                factors[node.output] = Factor::Due(derivative);
+            }
+        }
+        factors
+    }
+}
