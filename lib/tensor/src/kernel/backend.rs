@@ -144,11 +144,13 @@ pub(crate) fn has_warpgroups(device: Device) -> bool {
     }
 }
 
-/// Number of multiprocessors. The emulator has 2, so that persistent blocks have more than one part.
+/// Number of multiprocessors. The emulator has 2, so that persistent blocks have more than one part, but those of an H100 when
+/// launches are only recorded, for models of their time.
 pub(crate) fn multiprocessors(device: Device) -> usize {
     match device {
         // Launching reports a GPU that is not there.
         Device::Cuda(n) => super::cuda::Gpu::open(n).map_or(1, |gpu| gpu.multiprocessors()),
+        Device::Emu if super::trace::is_on() => super::product::MULTIPROCESSORS,
         Device::Emu => 2,
         Device::Cpu => 1,
     }

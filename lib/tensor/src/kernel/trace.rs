@@ -29,6 +29,11 @@ pub fn trace<R>(work: impl FnOnce() -> R) -> (R, Vec<Launched>) {
     (result, LAUNCHED.take().unwrap_or_default())
 }
 
+/// Whether this thread runs in [`trace`].
+pub(super) fn is_on() -> bool {
+    LAUNCHED.with_borrow(Option::is_some)
+}
+
 /// Records a launch if this thread runs in [`trace`].
 pub(super) fn record(element: Dtype, kernel: &'static str, grid: Grid, args: &[Arg]) -> bool {
     LAUNCHED.with_borrow_mut(|launched| {

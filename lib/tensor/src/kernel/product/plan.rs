@@ -6,7 +6,7 @@
 //! read once more in f32; operands whose lines are not aligned are read slowly, or copied first.
 
 /// Multiprocessors of the modelled GPU (H100).
-const MULTIPROCESSORS: usize = 132;
+pub(crate) const MULTIPROCESSORS: usize = 132;
 /// Memory bandwidth in bytes per cycle.
 const BYTES_PER_CYCLE: f64 = 2000.0;
 /// Elements per cycle of a copy with aligned lines, which moves one element per thread; estimated from its
