@@ -140,6 +140,7 @@ gpu:
 MODEL = h100
 gpu-first: gpu deps
 	$(ON_GPU) -p tensor --test device -- --include-ignored
+	timeout 300 env $(ON_GPU) -p tensor --test wgmma -- --include-ignored
 	cargo build --release --locked -q -p tensor --example opcheck
 	for options in f32 tf32 bf16 'bf16 --wgmma --filter linear'; do \
 	  "$(BIN)/examples/opcheck" --large --device cuda --model $(MODEL) --element $$options || exit 1; \

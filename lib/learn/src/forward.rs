@@ -279,7 +279,10 @@ impl<'a> Forward<'a> {
         let recompute = self.recompute.as_deref().filter(|_| self.tape.is_recording());
         let choice = recompute.map_or(Choice::Keep, Recompute::choose);
         if choice == Choice::Keep {
-            return body(self, &inputs);
+            inputs.iter().for_each(|input| self.tape.bound(input));
+            let output = body(self, &inputs)?;
+            self.tape.bound(&output);
+            return Ok(output);
         }
         let measured = choice == Choice::Measure;
         let tape = if measured { Tape::new() } else { Tape::without_gradients() };

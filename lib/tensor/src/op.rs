@@ -136,7 +136,7 @@ pub(crate) fn forward(op: &dyn Op, inputs: &[&Tensor], shape: &[usize]) -> (Tens
 }
 
 /// Runs [`Op::backward`] on the device of `dy`: adds the gradients of `inputs` to `all`, which is indexed by
-/// variable. `factors` are those of variables; for others than there are none is due. The last argument is
+/// variable. `factors` is indexed by variable and may be shorter: nothing is due for the others. The last argument is
 /// [`Grads::is_multiplied`].
 pub(crate) fn backward(
     op: &dyn Op,

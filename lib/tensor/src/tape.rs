@@ -153,8 +153,15 @@ impl Tape {
         }
     }
 
+    /// Makes a variable the bound of a block that [`Tape::recomputed`] might recompute: one op computes its gradient, and
+    /// another multiplies that by the derivative of an activation, as if the block were on a tape of its own.
+    pub fn bound(&self, var: &Var) {
+        self.record.borrow_mut().bounds.extend(var.id);
+    }
+
     /// Records a node that keeps only its inputs (activation checkpointing, Chen et al. 2016): `value` is the output
-    /// of `body` for them, and the backward pass reruns `body`. Gradients are bit-identical to recording every op.
+    /// of `body` for them, and the backward pass reruns `body`. Gradients are bit-identical to recording every op,
+    /// if [`Tape::bound`] has been called for the inputs and the output.
     pub fn recomputed(&self, value: Tensor, inputs: &[&Var], body: Body) -> Result<Var> {
         self.owns(inputs, || "a recomputed block")?;
         Ok(self.node(value, inputs, || {
@@ -270,10 +277,13 @@ impl Tape {
             op::accumulate(&mut all[id], dy);
         }
         for (number, node) in record.nodes.into_iter().enumerate().rev() {
+            // Taken out even if nobody multiplies, because a factor keeps a tensor.
+            let factor = factors.get_mut(node.output).map(std::mem::take);
+            let is_multiplied = matches!(factor, Some(Factor::Done));
+            drop(factor);
             if let Some(dy) = take(all, node.output, &node.shape) {
                 match node.kind {
                     Kind::Op(op, saved) => {
-                        let is_multiplied = matches!(factors.get(node.output), Some(Factor::Done));
                         let factors = (&mut factors[..], is_multiplied);
                         op::backward(&*op, &saved, dy, &node.inputs, all, factors);
                     }

@@ -33,8 +33,9 @@ pub struct Training {
     /// precise.
     pub tf32: bool,
     /// Let large 16-bit matrix products use wgmma and TMA, on Hopper GPUs only. These kernels have not run on a GPU yet.
-    // Not serialised when false, so that configurations older than this key keep their hash.
+    // Not serialised when false, the default, so that configurations older than this key keep their hash.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[schemars(extend("default" = false))]
     pub wgmma: bool,
     /// Record a training pass as a CUDA graph once its shapes are known, and replay it afterwards.
     pub compile: bool,

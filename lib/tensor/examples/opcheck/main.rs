@@ -102,6 +102,7 @@ fn body(args: Args) -> Result<Exit> {
         named && runs && elements.max(case.operations) < args.below
     });
     if let Some(model) = model.as_ref().filter(|_| device == Device::Emu) {
+        kernel::emu::set_architecture(model.architecture())?;
         for (options, case) in cases {
             let mut row = head(options, &case);
             row.extend(modelled(&case, model, device, element));

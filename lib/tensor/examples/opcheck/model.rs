@@ -107,6 +107,11 @@ impl Model {
         Self { gpu, loops }
     }
 
+    /// The architecture whose machine code it knows.
+    pub fn architecture(&self) -> &'static str {
+        self.gpu.architecture
+    }
+
     /// Seconds that launches take, and what the longest of them waits for.
     pub fn time(&self, launches: &[Launched]) -> (f64, Limit) {
         let each: Vec<_> = launches.iter().map(|launch| self.one(launch)).collect();
@@ -128,7 +133,8 @@ impl Model {
         let by_warpgroups = launch.kernel.starts_with("product_wgmma");
         // One warpgroup of three only copies.
         let warps = count(grid.threads) / 32.0 - if by_warpgroups { 4.0 } else { 0.0 };
-        // Of a warp: 16 x 8 x 16 multiply-adds on 16-bit numbers, 16 x 8 x 8 on tf32, a quarter of a warpgroup's, 32 otherwise.
+        // Of a warp: 16 x 8 x 16 multiply-adds on 16-bit numbers, 16 x 8 x 8 on tf32, a quarter of a warpgroup's, 32
+        // otherwise.
         let (mma, mma_cycles) = match launch.element {
             _ if by_warpgroups => (131072.0, WGMMA_CYCLES),
             Dtype::F32 => (2048.0, self.gpu.mma_cycles),

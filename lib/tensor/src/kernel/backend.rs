@@ -144,8 +144,8 @@ pub(crate) fn has_warpgroups(device: Device) -> bool {
     }
 }
 
-/// Number of multiprocessors. The emulator has 2, so that persistent blocks have more than one part, but those of an H100 when
-/// launches are only recorded, for models of their time.
+/// Number of multiprocessors. The emulator has 2, so that persistent blocks have more than one part, but as many as an
+/// H100 when launches are only recorded, for models of their time.
 pub(crate) fn multiprocessors(device: Device) -> usize {
     match device {
         // Launching reports a GPU that is not there.

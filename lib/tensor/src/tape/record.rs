@@ -25,6 +25,8 @@ pub(super) struct Node {
 pub(super) struct Record {
     pub(super) nodes: Vec<Node>,
     pub(super) variables: usize,
+    /// Variables whose gradient is not multiplied before it is complete.
+    pub(super) bounds: Vec<usize>,
 }
 
 impl Record {
@@ -57,7 +59,8 @@ impl Record {
         }
         let mut uses = vec![0; self.variables];
         let inputs = self.nodes.iter().flat_map(|node| &node.inputs);
-        inputs.filter_map(|i| i.variable).chain(output).for_each(|id| uses[id] += 1);
+        let variables = inputs.filter_map(|i| i.variable).chain(output);
+        variables.chain(self.bounds.iter().copied()).for_each(|id| uses[id] += 1);
         let mut factors = vec![Factor::None; self.variables];
         for node in self.nodes.iter().filter(|node| uses[node.output] == 1) {
             if let Kind::Op(op, saved) = &node.kind

@@ -10,13 +10,10 @@ mod optimizers;
 mod updates;
 
 use tensor::check::{device_error, draw, inputs, run};
-use tensor::kernel::cuda::Gpu;
-use tensor::kernel::{emu, set_wgmma, trace};
+use tensor::kernel::{emu, trace};
 use tensor::op::{Case, Draw};
 use tensor::ops::ALL;
-use tensor::ops::activation::Activation;
-use tensor::ops::linear::Linear;
-use tensor::{Device, DeviceChoice, Dtype, Tensor};
+use tensor::{Device, DeviceChoice, Tensor};
 use test_support::seed;
 
 /// The largest case for the emulator, in elements touched and operations; larger cases are for GPUs and benchmarks.
@@ -87,41 +84,6 @@ fn attention_fits_into_the_shared_memory_of_every_architecture() {
         }
     }
     emu::set_architecture("sm_90a").unwrap();
-}
-
-/// Large products take wgmma where it is allowed; a GPU also computes them. The emulator does in the tests of the product.
-#[test]
-#[cfg_attr(not(feature = "emu"), ignore = "needs the feature emu, or a GPU: make gpu-test")]
-fn large_products_use_warpgroups_on_hopper() {
-    let (device, seed) = (device(), seed());
-    if let Device::Cuda(n) = device
-        && Gpu::open(n).unwrap().architecture() != "sm_90a"
-    {
-        return;
-    }
-    // Parts of tiles in every direction.
-    let (rows, n, k) = (1032, 2056, 1032);
-    let op = Linear { bias: true, activation: Activation::Gelu };
-    let case = Case::new(op, &[&[rows, k], &[n, k], &[n]]);
-    for dtype in [Dtype::Bf16, Dtype::F16] {
-        let x = case.inputs_in(&inputs(&case, seed), dtype);
-        let x: Vec<Tensor> = x.iter().map(|x| x.to_device(device).unwrap()).collect();
-        let dy = Tensor::zeros_on(device, &[rows, n], dtype);
-        for allowed in [true, false] {
-            set_wgmma(allowed);
-            let (_, launched) = trace(|| run(&case, &x, &dy, None));
-            let is_wgmma = |name: &&str| name.starts_with("product_wgmma");
-            let names: Vec<&str> = launched.iter().map(|l| l.kernel).filter(is_wgmma).collect();
-            let expected = ["product_wgmma_nt", "product_wgmma_nn", "product_wgmma_tn"];
-            assert_eq!(names, expected[..if allowed { 3 } else { 0 }], "{dtype}");
-        }
-        if device != Device::Emu {
-            set_wgmma(true);
-            let error = device_error(&case, dtype, device, seed).unwrap();
-            assert!(error < 1.0, "{dtype}: {error:.2} tolerances (seed {seed})");
-        }
-    }
-    set_wgmma(false);
 }
 
 /// No case, however large, asks for more shared memory than an architecture has.

@@ -3,6 +3,7 @@
 use super::Gpu;
 use super::driver::{check, dotted};
 use crate::dtype::Dtype;
+use crate::kernel::arg::TensorMap;
 use crate::kernel::{Grid, Source, Value, cache, compile};
 use cudarc::driver::sys::{
     self, CUfunction, CUfunction_attribute, CUmodule, CUtensorMap, CUtensorMapDataType,
@@ -71,10 +72,17 @@ impl Gpu {
         let function = self.function(source, element, kernel).map_err(|e| e.context(said()))?;
         function.suits(args).map_err(|why| Error::bug(format!("{}: {why}", said())))?;
         self.grant(function, grid).map_err(|e| e.context(said()))?;
-        let values = args.iter().map(|arg| self.passed(*arg, element));
-        let mut values = values.collect::<Result<Vec<_>>>().map_err(|e| e.context(said()))?;
-        let mut pointers: Vec<_> =
+        let mut values: Vec<u64> = args.iter().map(|arg| arg.bits()).collect();
+        let mut pointers: Vec<*mut c_void> =
             values.iter_mut().map(|value| ptr::from_mut(value).cast()).collect();
+        let maps = args.iter().enumerate().filter_map(|(i, arg)| match arg {
+            Value::TensorMap(map) => Some(encode(map, element).map(|map| (i, map))),
+            _ => None,
+        });
+        let mut maps = maps.collect::<Result<Vec<_>>>().map_err(|e| e.context(said()))?;
+        for (i, map) in &mut maps {
+            pointers[*i] = ptr::from_mut(map).cast();
+        }
         let ([x, y, z], [p, q, r]) = (grid.blocks, grid.threads);
         // SAFETY: one value per parameter, of its size, which the driver copies; the tensors whose addresses are among
         // them outlive the launch, because memory is reused in stream order.
@@ -94,39 +102,6 @@ impl Gpu {
             )
         };
         check(result, said)
-    }
-
-    /// An argument as the driver takes it: its bytes, at the low end.
-    fn passed(&self, arg: Value, element: Dtype) -> Result<CUtensorMap> {
-        let mut passed = CUtensorMap { opaque: [0; 16] };
-        let Value::TensorMap(map) = arg else {
-            passed.opaque[0] = arg.bits();
-            return Ok(passed);
-        };
-        let kind = match element {
-            Dtype::Bf16 => CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-            _ => CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-        };
-        // SAFETY: writes to the map; the arrays have as many elements as there are dimensions, but for the strides, which
-        // begin with the second one. The driver does not read the tensor's memory.
-        let result = unsafe {
-            sys::cuTensorMapEncodeTiled(
-                &mut passed,
-                kind,
-                4,
-                map.address as *mut c_void,
-                map.extents.as_ptr(),
-                map.strides.as_ptr(),
-                map.boxes.as_ptr(),
-                [1; 4].as_ptr(),
-                sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
-                sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
-                sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
-            )
-        };
-        check(result, || format!("describing a tensor for copies of boxes, {map:?}"))?;
-        Ok(passed)
     }
 
     fn function(
@@ -216,6 +191,35 @@ impl Gpu {
         function.granted.store(all, Ordering::Relaxed);
         Ok(())
     }
+}
+
+/// A tensor map as the driver takes it.
+fn encode(map: &TensorMap, element: Dtype) -> Result<CUtensorMap> {
+    let mut encoded = CUtensorMap { opaque: [0; 16] };
+    let kind = match element {
+        Dtype::Bf16 => CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+        _ => CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+    };
+    // SAFETY: writes to the map; the arrays have as many elements as there are dimensions, but for the strides, which begin
+    // with the second one. The driver does not read the tensor's memory.
+    let result = unsafe {
+        sys::cuTensorMapEncodeTiled(
+            &mut encoded,
+            kind,
+            4,
+            map.address as *mut c_void,
+            map.extents.as_ptr(),
+            map.strides.as_ptr(),
+            map.boxes.as_ptr(),
+            [1; 4].as_ptr(),
+            sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
+            sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
+            sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+            sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        )
+    };
+    check(result, || format!("describing a tensor for copies of boxes, {map:?}"))?;
+    Ok(encoded)
 }
 
 impl Function {

@@ -7,9 +7,8 @@
 //!
 //! A launch begins in `launch.cpp` and ends there or in `faults.cpp`; `lanes.cpp` and `switch.cpp` run the lanes,
 //! `collectives.cpp` their collective operations; `memory.cpp` and `accesses.cpp` check memory, `async.cpp`
-//! asynchronous copies. `barriers.cpp`, `boxes.cpp` and `wgmma.cpp` are Hopper's barriers in shared memory, tensor copies and
-//! products of warpgroups. `emulator.h` and `numbers.h` are what a kernel sees instead of CUDA. `build.rs` compiles it
-//! all.
+//! asynchronous copies. `barriers.cpp`, `boxes.cpp` and `wgmma.cpp` have the primitives of Hopper. `emulator.h` and
+//! `numbers.h` are what a kernel sees instead of CUDA. `build.rs` compiles it all.
 
 /// Bytes of shared memory that a block may have, by architecture (CUDA C++ Programming Guide, "Technical Specifications
 /// per Compute Capability").

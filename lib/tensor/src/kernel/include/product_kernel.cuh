@@ -146,8 +146,8 @@ DEVICE void write_result(const Product& p, const Place& at, int row, int column,
         }
 #pragma unroll
         for (int e = 0; e < WIDTH; e++) {
-            const float at = is_gradient ? bounded(to_float(addend.at[e])) : z.at[e];
-            const Activated f = activate(p.activation, at);
+            const float argument = is_gradient ? bounded(to_float(addend.at[e])) : z.at[e];
+            const Activated f = activate(p.activation, argument);
             z.at[e] = is_gradient ? z.at[e] * f.derivative : f.value;
         }
     }

@@ -4,7 +4,8 @@
 //! or, if [`set_tf32`] allows it, by tensor cores after rounding to tf32. Any size is supported: large operands whose
 //! lines are not aligned to 16 bytes, such as the gradients of logits of an odd vocabulary, are first copied to lines
 //! that are, small ones are read element by element. A sum over k runs in order within each of its parts, and parts are
-//! added in order (`reduce_rows`); their number depends only on sizes (`plan`). Costs 2·m·n·k operations a product.
+//! added in order (`reduce_rows`); their number depends only on sizes and on whether warpgroups multiply (`plan`).
+//! Costs 2·m·n·k operations a product.
 
 mod matrix;
 mod plan;
@@ -128,8 +129,8 @@ impl<'a> Product<'a> {
         }
     }
 
-    /// Writes the gradient of an op's input, if it needs one, and multiplies it by the derivative that is due, unless the sum
-    /// is split.
+    /// Writes the gradient of an op's input, if it needs one, and multiplies it by the derivative that is due, unless the
+    /// sum is split.
     pub(crate) fn put_input(self, grads: &mut Grads, input: usize) {
         let plan = self.choose(true);
         let derivative = if plan.splits == 1 { grads.take_derivative(input) } else { None };
@@ -137,6 +138,7 @@ impl<'a> Product<'a> {
         match derivative {
             None => self.put(buffer),
             Some(derivative) => {
+                assert!(!buffer.accumulate, "a gradient with several summands is multiplied");
                 let epilogue = Epilogue { derivative: Some(&derivative), ..Epilogue::default() };
                 self.launch(plan, Target::Elements(&mut buffer.tensor, epilogue));
             }

@@ -1,9 +1,10 @@
 //! How a product is divided among blocks: which tile, and into how many parts the sum is split.
 //!
-//! The choice depends only on sizes, not on the GPU, so that results are bit-identical on every GPU. It minimizes the
-//! time in a simple model: every multiprocessor works through its share of the blocks in rounds of as many as it holds at
-//! once, at a rate that depends on the tile and that a single block of 4 warps does not reach; a split sum is written and
-//! read once more in f32; operands whose lines are not aligned are read slowly, or copied first.
+//! The choice depends only on sizes and on whether there are warpgroups that may multiply, not on the GPU otherwise, so
+//! that all GPUs of a generation give the same bits. It minimizes the time in a simple model: every multiprocessor works
+//! through its share of the blocks in rounds of as many as it holds at once, at a rate that depends on the tile and that
+//! a single block of 4 warps does not reach; a split sum is written and read once more in f32; operands whose lines are
+//! not aligned are read slowly, or copied first.
 
 /// Multiprocessors of the modelled GPU (H100).
 pub(crate) const MULTIPROCESSORS: usize = 132;

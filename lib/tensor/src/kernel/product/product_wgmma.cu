@@ -37,7 +37,7 @@ struct Turn {
     }
 };
 
-// Starts to copy `LINES_OF` rows of an operand, from `row` on, with 64 k. In boxes along k, or of 64 rows each.
+// Starts to copy ROWS rows of an operand, from `row` on, and 64 k of each: one box along k, or boxes of 64 rows.
 template <int ROWS, bool ALONG_K>
 DEVICE void copy_operand(unsigned char* to, const TensorMap& map, int row, int k, int term, int batch, Barrier* full) {
     if constexpr (ALONG_K) {

@@ -1,6 +1,6 @@
 //! Kernels: forward is a matrix product with bias and activation in its epilogue, which also saves the activation's
-//! argument; backward is one pass for the activation, unless the product that
-//! computed dy has multiplied by its derivative, and for the bias gradient, then two products.
+//! argument; backward is one pass, which multiplies by the derivative (unless the product that computed dy has) and sums the
+//! bias gradient, then two products.
 
 use super::Linear;
 use crate::args;

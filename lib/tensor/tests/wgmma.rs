@@ -1,0 +1,104 @@
+//! Products by warpgroups of Hopper, in a process of their own: whether they are allowed is a property of the process, and a
+//! fault in one of them would fail every kernel after it. They are chosen where they are allowed, and on a GPU their results are
+//! compared with the CPU in f64; the emulator does that in the tests of the product, with smaller sizes.
+
+use tensor::check::{device_error, difference, draw, inputs, run};
+use tensor::kernel::cuda::Gpu;
+use tensor::kernel::{set_wgmma, trace};
+use tensor::op::{Case, Draw};
+use tensor::ops::activation::Activation;
+use tensor::ops::linear::Linear;
+use tensor::ops::matmul::MatMul;
+use tensor::{Device, DeviceChoice, Dtype, Tape, Tensor, Var};
+use test_support::seed;
+
+fn device() -> Device {
+    let name = std::env::var("LONGHAUL_TEST_DEVICE").unwrap_or_else(|_| "emu".into());
+    let wanted: DeviceChoice = name.parse().unwrap();
+    wanted.open().unwrap().0
+}
+
+/// Names of the products by warpgroups that `work` launches.
+fn chosen(work: impl FnOnce()) -> Vec<&'static str> {
+    let ((), launched) = trace(work);
+    let names = launched.iter().map(|launch| launch.kernel);
+    names.filter(|name| name.starts_with("product_wgmma")).collect()
+}
+
+/// Sizes that leave parts of tiles in every direction.
+fn cases() -> [(Case, &'static [&'static str]); 3] {
+    let layer = |rows: usize, n: usize, k: usize| {
+        let op = Linear { bias: true, activation: Activation::Gelu };
+        Case::new(op, &[&[rows, k], &[n, k], &[n]])
+    };
+    [
+        (layer(1032, 2056, 1032), &["product_wgmma_nt", "product_wgmma_nn", "product_wgmma_tn"]),
+        // The sum of the gradient of W is split.
+        (layer(8200, 1032, 520), &["product_wgmma_nt", "product_wgmma_nn", "product_wgmma_tn"]),
+        // A batch; the gradient of A is a sum of products.
+        (
+            Case::new(MatMul, &[&[1032, 520], &[5, 520, 1032]]),
+            &["product_wgmma_nn", "product_wgmma_nt", "product_wgmma_tn"],
+        ),
+    ]
+}
+
+/// Gradients of x and of the weights of two layers, of which the product of the second multiplies by the derivative of the first.
+fn gradients(values: &[Tensor]) -> Vec<Tensor> {
+    let tape = Tape::new();
+    let leaves: Vec<Var> = values[..3].iter().map(|value| tape.leaf(value.clone())).collect();
+    let layer = |activation, inputs: &[&Var]| {
+        tape.apply(Linear { bias: false, activation }, inputs).unwrap()
+    };
+    let h = layer(Activation::Silu, &[&leaves[0], &leaves[1]]);
+    let y = layer(Activation::Identity, &[&h, &leaves[2]]);
+    let mut found = tape.backward_from(&y, values[3].clone()).unwrap();
+    leaves.iter().map(|leaf| found.take(leaf).unwrap()).collect()
+}
+
+#[test]
+#[cfg_attr(not(feature = "emu"), ignore = "needs the feature emu, or a GPU: make gpu-first")]
+fn large_products_use_warpgroups_on_hopper() {
+    let (device, seed) = (device(), seed());
+    if let Device::Cuda(n) = device
+        && Gpu::open(n).unwrap().architecture() != "sm_90a"
+    {
+        println!("{device} is no Hopper");
+        return;
+    }
+    for dtype in [Dtype::Bf16, Dtype::F16] {
+        for (case, expected) in cases() {
+            let x = case.inputs_in(&inputs(&case, seed), dtype);
+            let x: Vec<Tensor> = x.iter().map(|x| x.to_device(device).unwrap()).collect();
+            let shapes: Vec<&[usize]> = x.iter().map(Tensor::shape).collect();
+            let dy = Tensor::zeros_on(device, &case.op.shape(&shapes).unwrap(), dtype);
+            let launches = || chosen(|| drop(run(&case, &x, &dy, None)));
+            let what = format!("{} {shapes:?} {dtype}", case.op.name());
+            set_wgmma(false);
+            assert_eq!(launches(), [""; 0], "{what}");
+            set_wgmma(true);
+            assert_eq!(launches(), expected, "{what}");
+            if device != Device::Emu {
+                let error = device_error(&case, dtype, device, seed).unwrap();
+                assert!(error < 1.0, "{what}: {error:.2} tolerances (seed {seed})");
+            }
+        }
+        let shapes: [&[usize]; 4] = [&[1032, 520], &[2056, 520], &[1032, 2056], &[1032, 1032]];
+        let kind = |i: usize| Draw::Uniform(-1.0, 1.0 / [1.0, 20.0, 40.0, 1.0][i]);
+        let values = (0..4).map(|i| draw(shapes[i], &kind(i), seed, i as u64).to_dtype(dtype));
+        let values: Vec<Tensor> = values.collect();
+        let moved: Vec<Tensor> = values.iter().map(|x| x.to_device(device).unwrap()).collect();
+        let names = chosen(|| drop(gradients(&moved)));
+        assert!(names.contains(&"product_wgmma_nn"), "{dtype}: {names:?}");
+        if device != Device::Emu {
+            let exact =
+                gradients(&values.iter().map(|x| x.to_dtype(Dtype::F64)).collect::<Vec<_>>());
+            for (i, (found, exact)) in gradients(&moved).iter().zip(&exact).enumerate() {
+                let error = difference(&found.to_host().unwrap(), exact);
+                // A few roundings of the result, and of what it is computed from.
+                let tolerance = 16.0 * dtype.roundoff();
+                assert!(error < tolerance, "{dtype}, gradient {i}: {error:e} (seed {seed})");
+            }
+        }
+    }
+}
