@@ -140,11 +140,12 @@ gpu:
 MODEL = h100
 gpu-first: gpu deps
 	$(ON_GPU) -p tensor --test device -- --include-ignored
-	timeout 300 env $(ON_GPU) -p tensor --test wgmma -- --include-ignored
 	cargo build --release --locked -q -p tensor --example opcheck
-	for options in f32 tf32 bf16 'bf16 --wgmma --filter linear'; do \
-	  "$(BIN)/examples/opcheck" --large --device cuda --model $(MODEL) --element $$options || exit 1; \
+	for element in f32 tf32 bf16; do \
+	  "$(BIN)/examples/opcheck" --large --device cuda --model $(MODEL) --element $$element || exit 1; \
 	done
+	timeout 300 env $(ON_GPU) -p tensor --test wgmma -- --include-ignored
+	"$(BIN)/examples/opcheck" --large --device cuda --model $(MODEL) --element bf16 --wgmma --filter linear
 
 gpu-test: gpu deps
 	$(ON_GPU) -p tensor --test device -- --include-ignored --nocapture
