@@ -99,7 +99,7 @@ pub struct Derivative {
 
 /// By what the gradient of a variable is multiplied once it is complete.
 #[derive(Clone, Debug, Default)]
-pub(crate) enum Factor {
+pub(crate) enum Multiplication {
     #[default]
     None,
     /// Not yet multiplied; the gradient has one summand.
@@ -144,7 +144,7 @@ pub(crate) fn backward(
     dy: Tensor,
     inputs: &[Input],
     all: &mut [Option<GradBuffer>],
-    (factors, is_multiplied): (&mut [Factor], bool),
+    (factors, is_multiplied): (&mut [Multiplication], bool),
 ) {
     let (device, buffers) = (dy.device(), vec![None; inputs.len()]);
     let mut grads = Grads { all, inputs, device, buffers, factors, is_multiplied };
@@ -167,7 +167,7 @@ pub struct Grads<'a> {
     device: Device,
     /// The buffers that `backward` asked for, by input.
     buffers: Vec<Option<GradBuffer>>,
-    factors: &'a mut [Factor],
+    factors: &'a mut [Multiplication],
     is_multiplied: bool,
 }
 
@@ -212,8 +212,8 @@ impl Grads<'_> {
     pub fn take_derivative(&mut self, i: usize) -> Option<Derivative> {
         let factor = self.factors.get_mut(self.inputs.get(i)?.variable?)?;
         match std::mem::take(factor) {
-            Factor::Due(derivative) => {
-                *factor = Factor::Done;
+            Multiplication::Due(derivative) => {
+                *factor = Multiplication::Done;
                 Some(derivative)
             }
             other => {

@@ -5,7 +5,7 @@ mod record;
 use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::kernel;
-use crate::op::{self, Factor, GradBuffer, Input, Op};
+use crate::op::{self, GradBuffer, Input, Multiplication, Op};
 use crate::tensor::Tensor;
 use record::{Kind, Node, Record};
 use std::cell::{Cell, RefCell};
@@ -279,7 +279,7 @@ impl Tape {
         for (number, node) in record.nodes.into_iter().enumerate().rev() {
             // Taken out even if nobody multiplies, because a factor keeps a tensor.
             let factor = factors.get_mut(node.output).map(std::mem::take);
-            let is_multiplied = matches!(factor, Some(Factor::Done));
+            let is_multiplied = matches!(factor, Some(Multiplication::Done));
             drop(factor);
             if let Some(dy) = take(all, node.output, &node.shape) {
                 match node.kind {

@@ -2,7 +2,7 @@
 
 use super::Body;
 use crate::device::Device;
-use crate::op::{Factor, Input, Op, Saved};
+use crate::op::{Input, Multiplication, Op, Saved};
 use crate::tensor::{Shape, Tensor};
 
 /// How the gradients of a node's inputs are computed.
@@ -53,7 +53,7 @@ impl Record {
 
     /// By what the gradients of variables that are used once are multiplied on a device, so that the op which uses one can
     /// do that while it writes the gradient.
-    pub(super) fn factors(&self, output: Option<usize>, device: Device) -> Vec<Factor> {
+    pub(super) fn factors(&self, output: Option<usize>, device: Device) -> Vec<Multiplication> {
         if device == Device::Cpu {
             return Vec::new();
         }
@@ -61,12 +61,12 @@ impl Record {
         let inputs = self.nodes.iter().flat_map(|node| &node.inputs);
         let variables = inputs.filter_map(|i| i.variable).chain(output);
         variables.chain(self.bounds.iter().copied()).for_each(|id| uses[id] += 1);
-        let mut factors = vec![Factor::None; self.variables];
+        let mut factors = vec![Multiplication::None; self.variables];
         for node in self.nodes.iter().filter(|node| uses[node.output] == 1) {
             if let Kind::Op(op, saved) = &node.kind
                 && let Some(derivative) = op.derivative(saved)
             {
-                factors[node.output] = Factor::Due(derivative);
+                factors[node.output] = Multiplication::Due(derivative);
             }
         }
         factors
