@@ -6,29 +6,31 @@ use crate::dtype::Dtype;
 use crate::op::{self, Case, Draw, GradBuffer, Input, Saved};
 use crate::random::{Permutation, Philox, Purpose};
 use crate::tensor::Tensor;
+use rayon::prelude::*;
 use unix::Result;
 
 /// Random values for one input of a case.
 pub fn draw(shape: &[usize], draw: &Draw, seed: u64, input: u64) -> Tensor {
     let random = Philox::new(seed, Purpose::Test);
     if let Draw::RandInt(n) = draw {
-        let count = shape.iter().product::<usize>() as u64;
-        let values: Vec<i32> = (0..count).map(|i| random.below(input, i, *n) as i32).collect();
+        let count = shape.iter().product::<usize>();
+        let values: Vec<i32> =
+            (0..count).into_par_iter().map(|i| random.below(input, i as u64, *n) as i32).collect();
         return Tensor::from_slice(&values, shape);
     }
-    let n = shape.iter().product::<usize>() as u64;
+    let n = shape.iter().product::<usize>();
     let values: Vec<f64> = match draw {
         Draw::Normal | Draw::Constant => {
-            (0..n).map(|i| f64::from(random.normal(input, i))).collect()
+            (0..n).into_par_iter().map(|i| f64::from(random.normal(input, i as u64))).collect()
         }
         Draw::Distinct(low, high) => {
-            let order = Permutation::keyed(random.at_update(input), n);
+            let order = Permutation::keyed(random.at_update(input), n as u64);
             let step = (high - low) / n as f64;
-            (0..n).map(|i| low + step * (order.get(i) as f64 + 0.5)).collect()
+            (0..n).into_par_iter().map(|i| low + step * (order.get(i as u64) as f64 + 0.5)).collect()
         }
         Draw::RandInt(_) => unreachable!("drawn above"),
         Draw::Uniform(low, high) => {
-            (0..n).map(|i| low + (high - low) * f64::from(random.uniform(input, i))).collect()
+            (0..n).into_par_iter().map(|i| low + (high - low) * f64::from(random.uniform(input, i as u64))).collect()
         }
     };
     Tensor::from_slice(&values, shape)
