@@ -19,18 +19,19 @@ pub fn draw(shape: &[usize], draw: &Draw, seed: u64, input: u64) -> Tensor {
         return Tensor::from_slice(&values, shape);
     }
     let n = shape.iter().product::<usize>();
-    let values: Vec<f64> = match draw {
-        Draw::Normal | Draw::Constant => {
-            (0..n).into_par_iter().map(|i| f64::from(random.normal(input, i as u64))).collect()
-        }
+    let each = |value: &(dyn Fn(u64) -> f64 + Sync)| -> Vec<f64> {
+        (0..n).into_par_iter().map(|i| value(i as u64)).collect()
+    };
+    let values = match draw {
+        Draw::Normal | Draw::Constant => each(&|i| f64::from(random.normal(input, i))),
         Draw::Distinct(low, high) => {
             let order = Permutation::keyed(random.at_update(input), n as u64);
             let step = (high - low) / n as f64;
-            (0..n).into_par_iter().map(|i| low + step * (order.get(i as u64) as f64 + 0.5)).collect()
+            each(&|i| low + step * (order.get(i) as f64 + 0.5))
         }
         Draw::RandInt(_) => unreachable!("drawn above"),
         Draw::Uniform(low, high) => {
-            (0..n).into_par_iter().map(|i| low + (high - low) * f64::from(random.uniform(input, i as u64))).collect()
+            each(&|i| low + (high - low) * f64::from(random.uniform(input, i)))
         }
     };
     Tensor::from_slice(&values, shape)
