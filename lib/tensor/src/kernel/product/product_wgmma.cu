@@ -88,7 +88,7 @@ DEVICE void multiply_tile(float (&sum)[128], const unsigned char* lhs, const uns
         // 16 k are 32 bytes of a line, or 16 lines.
         const unsigned long long a = describe_operand(lhs + step * (LHS_LINES ? 32 : 16 * LINE), LHS_LINES ? 16 : BOX);
         const unsigned long long b = describe_operand(rhs + step * (RHS_LINES ? 32 : 16 * LINE), RHS_LINES ? 16 : BOX);
-        multiply_64x256x16<LHS_LINES, RHS_LINES>(sum, a, b, element());
+        multiply_64<Part::BN, LHS_LINES, RHS_LINES>(sum, a, b, element());
     }
     commit_products();
 }
