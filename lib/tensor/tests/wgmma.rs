@@ -7,6 +7,7 @@ use tensor::kernel::cuda::Gpu;
 use tensor::kernel::{set_wgmma, trace};
 use tensor::op::{Case, Draw};
 use tensor::ops::activation::Activation;
+use tensor::ops::attention::{Attention, Layout};
 use tensor::ops::linear::Linear;
 use tensor::ops::matmul::MatMul;
 use tensor::{Device, DeviceChoice, Dtype, Tape, Tensor, Var};
@@ -41,6 +42,39 @@ fn cases() -> [(Case, &'static [&'static str]); 3] {
             &["product_wgmma_nn", "product_wgmma_nt", "product_wgmma_tn"],
         ),
     ]
+}
+
+/// Attention, by head size: what it launches, forward and backward.
+#[test]
+#[cfg_attr(not(feature = "emu"), ignore = "needs the feature emu, or a GPU: make gpu-first")]
+fn attention_uses_warpgroups_on_hopper() {
+    let device = device();
+    if let Device::Cuda(n) = device
+        && Gpu::open(n).unwrap().architecture() != "sm_90a"
+    {
+        println!("{device} is no Hopper");
+        return;
+    }
+    let launched = |width: usize, dtype| {
+        let case = Case::new(Attention::new(1, Layout::Separate), &[&[1, 130, width]; 3]);
+        let x = case.inputs_in(&inputs(&case, seed()), dtype);
+        let x: Vec<Tensor> = x.iter().map(|x| x.to_device(device).unwrap()).collect();
+        let dy = Tensor::zeros_on(device, &[1, 130, width], dtype);
+        let ((), launched) = trace(|| drop(run(&case, &x, &dy, None)));
+        let names = launched.iter().map(|launch| launch.kernel);
+        names.filter(|name| name.contains("wgmma")).collect::<Vec<_>>()
+    };
+    set_wgmma(true);
+    for dtype in [Dtype::Bf16, Dtype::F16] {
+        let names = |size: usize| {
+            ["forward", "query_gradient", "key_gradient"]
+                .map(|pass| format!("attention_wgmma_{pass}_{size}"))
+        };
+        assert_eq!(launched(64, dtype), names(64));
+        assert_eq!(launched(128, dtype), names(128));
+        assert_eq!(launched(32, dtype), [""; 0]);
+    }
+    assert_eq!(launched(64, Dtype::F32), [""; 0]);
 }
 
 /// Gradients of x and of the weights of two layers, of which the product of the second multiplies by the derivative of the first.

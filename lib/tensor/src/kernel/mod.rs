@@ -30,7 +30,9 @@ pub(crate) mod units;
 
 pub use arg::Arg;
 pub(crate) use arg::Value;
-pub(crate) use backend::{copy, copy_in, copy_out, most_shared, zero};
+pub(crate) use backend::{
+    copy, copy_in, copy_out, has_warpgroups, most_shared, multiprocessors, zero,
+};
 pub use constants::constant;
 pub use graph::{Graph, Segments};
 pub use lent_memory::LentMemory;
@@ -73,6 +75,9 @@ pub const SOURCES: &[&Source] = &[
     &ops::attention::cuda::FORWARD_F32,
     &ops::attention::cuda::QUERY_GRADIENT_F32,
     &ops::attention::cuda::KEY_GRADIENT_F32,
+    &ops::attention::warpgroups::FORWARD,
+    &ops::attention::warpgroups::QUERY_GRADIENT,
+    &ops::attention::warpgroups::KEY_GRADIENT,
     &ops::attention::rows::SOURCE,
     &product::SOURCE,
     &product::SOURCE_F32,

@@ -35,7 +35,7 @@ pub static SOURCE_WGMMA: Source =
     source!("product_wgmma", &[Dtype::Bf16, Dtype::F16], Some("sm_90a"));
 
 static TF32: AtomicBool = AtomicBool::new(false);
-static WGMMA: AtomicBool = AtomicBool::new(false);
+static WGMMA: AtomicBool = AtomicBool::new(true);
 
 /// Whether f32 products may round their operands to tf32 (11 bits of precision): by the rates of its units about eight
 /// times faster on a GPU with tensor cores, but less precise than f32. Exact ties are rounded to even from sm_90 on and
@@ -49,6 +49,11 @@ pub fn set_tf32(allowed: bool) {
 /// emulator only.
 pub fn set_wgmma(allowed: bool) {
     WGMMA.store(allowed, Ordering::Relaxed);
+}
+
+/// Whether [`set_wgmma`] allows them.
+pub(crate) fn allows_wgmma() -> bool {
+    WGMMA.load(Ordering::Relaxed)
 }
 
 /// What happens to z, a product plus `bias`, before it is written: out = f(z) (+ out), or out = z f'(at).
@@ -180,7 +185,7 @@ impl<'a> Product<'a> {
             unaligned: unaligned.sum(),
             both_transposed: self.lhs.is_transposed && self.rhs.is_transposed,
             may_split: false,
-            warpgroups: WGMMA.load(Ordering::Relaxed)
+            warpgroups: allows_wgmma()
                 && ![self.lhs.rows, self.rhs.columns, self.lhs.columns].contains(&0)
                 && has_warpgroups(self.lhs.tensor.device()),
         }

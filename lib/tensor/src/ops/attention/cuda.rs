@@ -6,6 +6,7 @@
 
 use super::layout::{Part, Segment, Sizes, segments};
 use super::rows::{aligned, delta, normalize, normalize_backward};
+use super::warpgroups;
 use super::{Attention, LARGEST_HEAD};
 use crate::args;
 use crate::device::Device;
@@ -16,7 +17,7 @@ use crate::ops::dropout::Dropout;
 use crate::tensor::Tensor;
 use unix::Error;
 
-const HALF: &[Dtype] = &[Dtype::Bf16, Dtype::F16];
+pub(super) const HALF: &[Dtype] = &[Dtype::Bf16, Dtype::F16];
 
 /// On tensor cores. One source per pass, so that NVRTC compiles them in parallel.
 pub static FORWARD: Source = source!("attention_forward", HALF);
@@ -132,23 +133,23 @@ enum Pass {
 }
 
 /// Queries, keys or values as the kernels take them.
-struct Operand {
-    first: Tensor,
-    second: Option<Tensor>,
-    start: usize,
-    stride: usize,
+pub(super) struct Operand {
+    pub(super) first: Tensor,
+    pub(super) second: Option<Tensor>,
+    pub(super) start: usize,
+    pub(super) stride: usize,
 }
 
 /// One call: its operands, and everything that forward and backward share.
-struct Call<'a> {
-    op: &'a Attention,
-    s: Sizes,
-    element: Dtype,
-    operands: [Operand; 3],
+pub(super) struct Call<'a> {
+    pub(super) op: &'a Attention,
+    pub(super) s: Sizes,
+    pub(super) element: Dtype,
+    pub(super) operands: [Operand; 3],
     /// Rows per sample in the first tensor of queries and of keys.
     splits: [usize; 2],
-    lengths: Option<&'a Tensor>,
-    dropped: Option<(Dropout, &'a Tensor)>,
+    pub(super) lengths: Option<&'a Tensor>,
+    pub(super) dropped: Option<(Dropout, &'a Tensor)>,
 }
 
 const PARTS: [Part; 3] = [Part::Queries, Part::Keys, Part::Values];
@@ -276,7 +277,11 @@ impl Launch for Attention {
         let mut log_sums = Tensor::empty_on(out.device(), &shape, Dtype::F32);
         if supported(s, out.device()) {
             let call = Call::new(self, inputs);
-            call.launch(Pass::Forward, args![&mut *out, &mut log_sums]);
+            if warpgroups::apply(&call) {
+                warpgroups::forward(&call, out, &mut log_sums);
+            } else {
+                call.launch(Pass::Forward, args![&mut *out, &mut log_sums]);
+            }
         }
         let mut saved: Saved = inputs.iter().map(|x| (*x).clone()).collect();
         saved.extend([out.clone(), log_sums]);
@@ -336,10 +341,17 @@ fn backward(op: &Attention, saved: &Saved, dy: &Tensor, grads: &mut Grads) {
         let wanted = |i: usize| targets[i].iter().any(Option::is_some);
         let [(q, q_add), (k, k_add), (v, v_add)] = [0, 1, 2].map(|i| addresses(&targets[i]));
         let given: &[Arg] = args![dy, log_sums, &delta];
+        let by_warpgroups =
+            warpgroups::apply(&call).then_some(warpgroups::Given { dy, log_sums, delta: &delta });
         if wanted(0) {
-            call.launch(Pass::QueryGradient, &[given, &q[..], &q_add].concat());
+            match &by_warpgroups {
+                Some(given) => warpgroups::query_gradient(&call, given, q[0], q_add[0]),
+                None => call.launch(Pass::QueryGradient, &[given, &q[..], &q_add].concat()),
+            }
         }
-        if wanted(1) || wanted(2) {
+        if let Some(given) = by_warpgroups.filter(|_| wanted(1) || wanted(2)) {
+            warpgroups::key_gradient(&call, &given, [k[0], v[0]], [k_add[0], v_add[0]]);
+        } else if wanted(1) || wanted(2) {
             call.launch(Pass::KeyGradient, &[given, &k[..], &v, &k_add, &v_add].concat());
         }
     }
