@@ -166,48 +166,59 @@ DEVICE void raise_registers() {
 #endif
 }
 
-// sum (64 x 256) += a (64 x 16) b (16 x 256), by a warpgroup. With g = lane / 4 and t = lane % 4 of warp w of the group,
-// sum[4 j + 2 h + e] is the element (16 w + g + 8 h, 8 j + 2 t + e). The operands are given by descriptors; LHS_LINES
-// and RHS_LINES say whether their lines are along k.
+// sum (64 x N) += a (64 x 16) b (16 x N), by a warpgroup. With g = lane / 4 and t = lane % 4 of warp w of the group,
+// sum[FIRST + 4 j + 2 h + e] is the element (16 w + g + 8 h, 8 j + 2 t + e). The operands are given by descriptors;
+// LHS_LINES and RHS_LINES say whether their lines are along k. The last argument only selects the overload.
 #ifdef EMULATOR
-template <bool LHS_LINES, bool RHS_LINES>
-DEVICE void multiply_64x256x16(float (&sum)[128], unsigned long long a, unsigned long long b, bf16) {
-    emulator_wgmma(EMULATOR_MMA_BF16, sum, 256, a, b, !LHS_LINES, !RHS_LINES);
-}
-template <bool LHS_LINES, bool RHS_LINES>
-DEVICE void multiply_64x256x16(float (&sum)[128], unsigned long long a, unsigned long long b, f16) {
-    emulator_wgmma(EMULATOR_MMA_F16, sum, 256, a, b, !LHS_LINES, !RHS_LINES);
-}
+#define MULTIPLY(name, N, kind, type)                                                                         \
+    template <int FIRST, bool LHS_LINES, bool RHS_LINES>                                                      \
+    DEVICE void name(float (&sum)[128], unsigned long long a, unsigned long long b, type) {                   \
+        static_assert(FIRST + N / 2 <= 128, "sums of a lane");                                                \
+        emulator_wgmma(kind, sum + FIRST, N, a, b, !LHS_LINES, !RHS_LINES);                                   \
+    }
+MULTIPLY(multiply_64x256x16, 256, EMULATOR_MMA_BF16, bf16)
+MULTIPLY(multiply_64x256x16, 256, EMULATOR_MMA_F16, f16)
+MULTIPLY(multiply_64x128x16, 128, EMULATOR_MMA_BF16, bf16)
+MULTIPLY(multiply_64x128x16, 128, EMULATOR_MMA_F16, f16)
 #else
 #define FOUR(x, i) x(i), x(i + 1), x(i + 2), x(i + 3)
 #define SIXTEEN(x, i) FOUR(x, i), FOUR(x, i + 4), FOUR(x, i + 8), FOUR(x, i + 12)
-#define ALL_128(x)                                                                                               \
-    SIXTEEN(x, 0), SIXTEEN(x, 16), SIXTEEN(x, 32), SIXTEEN(x, 48), SIXTEEN(x, 64), SIXTEEN(x, 80), SIXTEEN(x, 96), \
-        SIXTEEN(x, 112)
+#define ALL_64(x, i) SIXTEEN(x, i), SIXTEEN(x, i + 16), SIXTEEN(x, i + 32), SIXTEEN(x, i + 48)
+#define ALL_128(x, i) ALL_64(x, i), ALL_64(x, i + 64)
 #define SUM(i) "+f"(sum[i])
-#define NAMES_OF_SUMS                                                                         \
-    "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                  \
+#define NAMES_OF_64                                                                           \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                   \
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "         \
     "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "         \
-    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "         \
-    "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "         \
+    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define NAMES_OF_128                                                                          \
+    NAMES_OF_64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
     "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "         \
     "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
-    "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}"
-#define MULTIPLY(type)                                                                                      \
-    template <bool LHS_LINES, bool RHS_LINES>                                                               \
-    DEVICE void multiply_64x256x16(float (&sum)[128], unsigned long long a, unsigned long long b, type) {   \
-        asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32." #type "." #type " " NAMES_OF_SUMS       \
-                     ", %128, %129, 1, 1, 1, %130, %131;"                                                   \
-                     : ALL_128(SUM)                                                                         \
-                     : "l"(a), "l"(b), "n"(LHS_LINES ? 0 : 1), "n"(RHS_LINES ? 0 : 1));                     \
+    "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define MULTIPLY(name, shape, names, operands, sums, type)                                                    \
+    template <int FIRST, bool LHS_LINES, bool RHS_LINES>                                                      \
+    DEVICE void name(float (&sum)[128], unsigned long long a, unsigned long long b, type) {                   \
+        asm volatile("wgmma.mma_async.sync.aligned." shape ".f32." #type "." #type " {" names "}, " operands ";" \
+                     : sums(SUM, FIRST)                                                                       \
+                     : "l"(a), "l"(b), "n"(LHS_LINES ? 0 : 1), "n"(RHS_LINES ? 0 : 1));                       \
     }
-MULTIPLY(bf16)
-MULTIPLY(f16)
-#undef MULTIPLY
-#undef NAMES_OF_SUMS
+#define MULTIPLY_256(type) \
+    MULTIPLY(multiply_64x256x16, "m64n256k16", NAMES_OF_128, "%128, %129, 1, 1, 1, %130, %131", ALL_128, type)
+#define MULTIPLY_128(type) \
+    MULTIPLY(multiply_64x128x16, "m64n128k16", NAMES_OF_64, "%64, %65, 1, 1, 1, %66, %67", ALL_64, type)
+MULTIPLY_256(bf16)
+MULTIPLY_256(f16)
+MULTIPLY_128(bf16)
+MULTIPLY_128(f16)
+#undef MULTIPLY_128
+#undef MULTIPLY_256
+#undef NAMES_OF_128
+#undef NAMES_OF_64
 #undef SUM
 #undef ALL_128
+#undef ALL_64
 #undef SIXTEEN
 #undef FOUR
 #endif
+#undef MULTIPLY

@@ -63,7 +63,7 @@ DEVICE void multiply_64(float (&sum)[128], const unsigned char* lhs, const unsig
     for (int step = 0; step < 4; step++) {
         const unsigned long long a = describe_operand(lhs + step * (LHS ? 32 : 16 * LINE), LHS ? 16 : BOX);
         const unsigned long long b = describe_operand(rhs + step * (RHS ? 32 : 16 * LINE), RHS ? 16 : BOX);
-        multiply_64x256x16<LHS, RHS>(sum, a, b, element());
+        multiply_64x256x16<0, LHS, RHS>(sum, a, b, element());
     }
 }
 

@@ -232,9 +232,9 @@ KERNEL(hopper_faults_product)(TENSOR_MAP lhs, TENSOR_MAP rhs, float* y, int wron
         a = describe_operand(boxes + LINE, 16);
     }
     if (wrong == 11 && i / WARP == 1) {
-        multiply_64x256x16<true, true>(sum, a, b, element());
+        multiply_64x256x16<0, true, true>(sum, a, b, element());
     } else if (wrong != 12 || i / WARP != 1) {
-        multiply_64x256x16<true, true>(sum, a, b, element());
+        multiply_64x256x16<0, true, true>(sum, a, b, element());
     }
     if (wrong == 13) {
         sum[7] = 1.0f;
@@ -262,7 +262,7 @@ KERNEL(hopper_faults_product)(TENSOR_MAP lhs, TENSOR_MAP rhs, float* y, int wron
         reinterpret_cast<float*>(boxes)[0] = 1.0f;
     }
     if (wrong == 21) {
-        multiply_64x256x16<true, true>(sum, a, b, element());
+        multiply_64x256x16<0, true, true>(sum, a, b, element());
         commit_products();
         wait_products<0>();
     }
