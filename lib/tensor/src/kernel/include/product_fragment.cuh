@@ -7,7 +7,7 @@
 
 #include "product_kernel.cuh"
 
-// How the 128 sums of a lane lie in the product: 512 / COLUMNS fragments of 16 x COLUMNS, each STEP rows below the one
+// How the 128 sums of a lane lie in the product: 256 / COLUMNS fragments of 16 x COLUMNS, each STEP rows below the one
 // before it. With g = lane / 4 and t = lane % 4, sums 4 j .. 4 j + 3 of a fragment are (g, 8 j + 2 t), (g, 8 j + 2 t + 1),
 // (g + 8, 8 j + 2 t) and (g + 8, 8 j + 2 t + 1).
 constexpr int SUMS = 128;

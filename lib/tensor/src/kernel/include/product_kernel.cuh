@@ -39,7 +39,7 @@ struct Product {
 };
 
 // Rows of blocks that share what they read of B in the L2 cache.
-constexpr int GROUP = 8;
+constexpr int GROUP_ROWS = 8;
 
 // The part of the product that a block computes at a time.
 struct Place {
@@ -54,7 +54,7 @@ DEVICE int places(const Product& p) {
 
 // They are numbered by batch, split, group of rows, column, row in its group. Divides as rarely as possible: a division
 // takes more than 100 cycles, and persistent blocks come here between two parts.
-template <class S>
+template <class S, int GROUP = GROUP_ROWS>
 DEVICE Place place(const Product& p, unsigned number) {
     const unsigned rows = (p.m + S::BM - 1) / S::BM, columns = (p.n + S::BN - 1) / S::BN;
     unsigned block = number, split = 0, batch = 0;
