@@ -145,7 +145,10 @@ gpu-first: gpu deps
 	  "$(BIN)/examples/opcheck" --large --device cuda --model $(MODEL) --element $$element || exit 1; \
 	done
 	timeout 300 env $(ON_GPU) -p tensor --test wgmma -- --include-ignored
-	"$(BIN)/examples/opcheck" --large --device cuda --model $(MODEL) --element bf16 --wgmma --filter linear
+	for without in wgmma pingpong; do \
+	  "$(BIN)/examples/opcheck" --large --device cuda --model $(MODEL) --element bf16 --no-$$without --filter linear || \
+	    exit 1; \
+	done
 
 gpu-test: gpu deps
 	$(ON_GPU) -p tensor --test device -- --include-ignored --nocapture

@@ -37,7 +37,7 @@ pub use constants::constant;
 pub use graph::{Graph, Segments};
 pub use lent_memory::LentMemory;
 pub use pending_read::{PendingRead, read_async};
-pub use product::{set_tf32, set_wgmma};
+pub use product::{set_pingpong, set_tf32, set_wgmma};
 pub(crate) use state::run;
 pub use state::{fail, finish, take_error, waits};
 pub use trace::{Launched, trace};
@@ -83,6 +83,7 @@ pub const SOURCES: &[&Source] = &[
     &product::SOURCE_F32,
     &product::SOURCE_TF32,
     &product::SOURCE_WGMMA,
+    &product::SOURCE_PINGPONG,
     &crate::ops::conv::SOURCE,
     &crate::ops::conv::VOLUME,
     &crate::ops::cross_entropy::SOURCE,

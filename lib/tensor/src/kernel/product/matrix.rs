@@ -62,6 +62,11 @@ impl<'a> Matrix<'a> {
         [count(batch, self.batch), count(terms, self.term), lines, length]
     }
 
+    /// A copy of this one matrix for [`Self::within`], if its lines are not aligned to 16 bytes.
+    pub(crate) fn with_aligned_lines(&self) -> Option<Tensor> {
+        (!self.is_aligned(1, 1)).then(|| self.copied(1, 1))
+    }
+
     /// A copy [matrices, terms, lines, pitch], every line of which is aligned to 16 bytes. Elements between the lines
     /// are not written.
     pub(super) fn copied(&self, batch: usize, terms: usize) -> Tensor {
@@ -76,7 +81,7 @@ impl<'a> Matrix<'a> {
     }
 
     /// The same matrices in a copy.
-    pub(super) fn within<'b>(&self, copy: &'b Tensor) -> Matrix<'b> {
+    pub(crate) fn within<'b>(&self, copy: &'b Tensor) -> Matrix<'b> {
         let [batch, terms, lines, stride] = *copy.shape() else {
             unreachable!("a copy of shape {:?}", copy.shape())
         };
