@@ -36,6 +36,7 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("product_kernel.cuh", include_str!("../include/product_kernel.cuh")),
     ("rows.cuh", include_str!("../include/rows.cuh")),
     ("table.cuh", include_str!("../include/table.cuh")),
+    ("team.cuh", include_str!("../include/team.cuh")),
     ("tile.cuh", include_str!("../include/tile.cuh")),
     ("total.cuh", include_str!("../include/total.cuh")),
     ("warp.cuh", include_str!("../include/warp.cuh")),
