@@ -57,6 +57,7 @@ pub const SOURCES: &[&Source] = &[
     &ops::relative_error::cuda::SOURCE,
     &ops::residual::cuda::SOURCE,
     &ops::normalization::SOURCE,
+    &ops::normalization::GRADIENT,
     &ops::squared_error::cuda::SOURCE,
     &ops::weighted_sum::cuda::SOURCE,
     &updates::adafactor::SOURCE,

@@ -39,6 +39,7 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("product_wgmma.cuh", include_str!("../include/product_wgmma.cuh")),
     ("rows.cuh", include_str!("../include/rows.cuh")),
     ("table.cuh", include_str!("../include/table.cuh")),
+    ("team.cuh", include_str!("../include/team.cuh")),
     ("tile.cuh", include_str!("../include/tile.cuh")),
     ("total.cuh", include_str!("../include/total.cuh")),
     ("warp.cuh", include_str!("../include/warp.cuh")),
