@@ -56,7 +56,7 @@ fn attention_uses_warpgroups_on_hopper() {
         return;
     }
     let launched = |width: usize, dtype| {
-        let case = Case::new(Attention::new(1, Layout::Separate), &[&[1, 130, width]; 3]);
+        let case = Case::new(Attention::new(1, Layout::Separate), &[&[1, 130, width][..]; 3]);
         let x = case.inputs_in(&inputs(&case, seed()), dtype);
         let x: Vec<Tensor> = x.iter().map(|x| x.to_device(device).unwrap()).collect();
         let dy = Tensor::zeros_on(device, &[1, 130, width], dtype);
