@@ -22,6 +22,7 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("attention.cuh", include_str!("../include/attention.cuh")),
     ("attention_f32.cuh", include_str!("../include/attention_f32.cuh")),
     ("attention_half.cuh", include_str!("../include/attention_half.cuh")),
+    ("attention_scores.cuh", include_str!("../include/attention_scores.cuh")),
     ("attention_wgmma.cuh", include_str!("../include/attention_wgmma.cuh")),
     ("conv.cuh", include_str!("../include/conv.cuh")),
     ("decision.cuh", include_str!("../include/decision.cuh")),

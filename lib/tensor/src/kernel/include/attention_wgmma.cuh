@@ -4,9 +4,8 @@
 // consists of D / 64 boxes of R lines. A thread of the first warpgroup copies; each of the others computes 64 rows.
 #pragma once
 
-#include "element.cuh"
+#include "attention_scores.cuh"
 #include "hopper.cuh"
-#include "warp.cuh"
 
 // Of each operand, `*_head` is the number of its first head in the tensor. lengths: visible keys of each sample, or null.
 #define CALL_PARAMETERS                                                                            \
@@ -33,21 +32,6 @@ constexpr int GROUPS = 2, ROWS = 64 * GROUPS, THREADS = (1 + GROUPS) * WARPGROUP
 constexpr int WARPS = GROUPS * WARPGROUP / WARP;
 // Registers of a thread: 128 * (24 + 2 * 240) of 65536.
 constexpr int COPY_REGISTERS = 24, COMPUTE_REGISTERS = 240;
-
-DEVICE float infinity() {
-    return __uint_as_float(0x7f800000u);
-}
-
-// 2^x, within 2 ulp; results below 2^-126 are flushed to zero.
-DEVICE float power_of_two(float x) {
-#ifdef EMULATOR
-    return exp2f(x);
-#else
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-#endif
-}
 
 // The visible keys of a sample, which come first, and those that a query sees.
 DEVICE int seen_keys(const Call& c, int sample) {
@@ -149,6 +133,25 @@ DEVICE int thread_again() {
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
     return thread;
 #endif
+}
+
+// Drops the scores of row `h` of two: those of `query` and the keys from `key` on. Two lanes have every other pair of the same
+// four keys; each looks up those of every other n.
+template <class Drop, int N>
+DEVICE void drop_row(const Drop& drop, float (&s)[N], int h, int sample, int head, int query, int key) {
+    const int odd = lane_id() % 2;
+#pragma unroll
+    for (int n = 0; n < N / 4; n += 2) {
+        const unsigned own = drop.keeps(sample, head, query, key + (n + odd) * 8 + lane_id() % 4 * 2);
+        const unsigned other = __shfl_xor_sync(ALL_LANES, own, 1);
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            const unsigned kept = (k == odd ? own : other) >> 2 * odd;
+            float &low = s[4 * (n + k) + 2 * h], &high = s[4 * (n + k) + 2 * h + 1];
+            low = kept & 1 ? low * drop.scale : 0.0f;
+            high = kept & 2 ? high * drop.scale : 0.0f;
+        }
+    }
 }
 
 // Among four lanes, lane t gets what lane i has in x[t], in x[i].

@@ -128,8 +128,9 @@ DEVICE void end_turn(int group) {
     arrive_threads(1 + (group + 1) % GROUPS, GROUPS * WARPGROUP);
 }
 
-template <int D>
-DEVICE void compute_all(const Call& c, const Memory<D>& memory, Slots& slots, element* out, float* lse) {
+template <int D, class Drop>
+DEVICE void compute_all(const Call& c, const Drop& drop, const Memory<D>& memory, Slots& slots, element* out,
+                        float* lse) {
     const int group = threadIdx.x / WARPGROUP - 1, all = works(c);
     const unsigned char* q = memory.start + group * 64 * LINE;
     if (group == GROUPS - 1) {
@@ -154,6 +155,10 @@ DEVICE void compute_all(const Call& c, const Memory<D>& memory, Slots& slots, el
                 mask_keys(s, c, w.seen, query, tile * KEYS);
             }
             softmax.apply(s, c.to_base_2, correction);
+            if constexpr (Drop::DROPS) {
+                drop_row(drop, s, 0, w.sample, w.head, query, tile * KEYS);
+                drop_row(drop, s, 1, w.sample, w.head, query + 8, tile * KEYS);
+            }
         };
         if (w.tiles > 0) {
             wait(&slots.query_full, done++ & 1);
@@ -224,9 +229,9 @@ DEVICE void compute_all(const Call& c, const Memory<D>& memory, Slots& slots, el
     }
 }
 
-template <int D>
-DEVICE void forward(const Call& c, const TensorMap& q_map, const TensorMap& k_map, const TensorMap& v_map, element* out,
-                    float* lse, unsigned char* shared) {
+template <int D, class Drop>
+DEVICE void forward(const Call& c, const Drop& drop, const TensorMap& q_map, const TensorMap& k_map,
+                    const TensorMap& v_map, element* out, float* lse, unsigned char* shared) {
     SHARED(Slots, slots, );
     const Memory<D> memory{first_box(shared)};
     if (threadIdx.x == 0) {
@@ -244,7 +249,7 @@ DEVICE void forward(const Call& c, const TensorMap& q_map, const TensorMap& k_ma
         }
     } else {
         raise_registers<COMPUTE_REGISTERS>();
-        compute_all<D>(c, memory, slots, out, lse);
+        compute_all<D>(c, drop, memory, slots, out, lse);
     }
 }
 
@@ -252,13 +257,14 @@ DEVICE void forward(const Call& c, const TensorMap& q_map, const TensorMap& k_ma
 static_assert(Memory<64>::BYTES == 1024 + 640 * 128, "see warpgroups.rs");
 static_assert(Memory<128>::BYTES == 1024 + 640 * 256, "see warpgroups.rs");
 
-#define FORWARD(D)                                                                                     \
-    KERNEL(attention_wgmma_forward_##D, THREADS, 1)                                                    \
+#define FORWARD(SUFFIX, DROP, D)                                                                       \
+    KERNEL(attention_wgmma_forward##SUFFIX, THREADS, 1)                                                \
     (TENSOR_MAP q_map, TENSOR_MAP k_map, TENSOR_MAP v_map, CALL_PARAMETERS, element* __restrict__ out, \
-     float* __restrict__ lse) {                                                                        \
+     float* __restrict__ lse, DROPOUT_PARAMETERS) {                                                    \
         DYNAMIC_SHARED(shared);                                                                        \
-        forward<D>(CALL, q_map, k_map, v_map, out, lse, shared);                                       \
+        forward<D>(CALL, DROP, q_map, k_map, v_map, out, lse, shared);                                 \
     }
 
-FORWARD(64)
-FORWARD(128)
+FORWARD(_64, NO_DROPOUT, 64)
+FORWARD(_128, NO_DROPOUT, 128)
+FORWARD(_dropout_64, DROPOUT, 64)

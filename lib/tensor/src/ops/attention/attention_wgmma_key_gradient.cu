@@ -59,8 +59,28 @@ DEVICE void mask_scores(float (&s)[QUERIES / 2], const Call& c, const Place& pla
     }
 }
 
-template <int D, int QUERIES>
-DEVICE void key_gradient(const Call& c, const TensorMap& q_map, const TensorMap& o_map, const TensorMap& k_map,
+// Which scores dropout keeps: bit i for s[i], of one query head. Four lanes have the same four keys; each looks up those of
+// one of its four numbers.
+template <class Drop>
+DEVICE unsigned kept_scores(const Drop& drop, const Place& place, int q_head, int query) {
+    const int thread = static_cast<int>(threadIdx.x), lane = lane_id(), own = lane / 4 % 4;
+    const int key = place.first + row_of_thread(thread) + own / 2 * 8;
+    unsigned kept = 0;
+#pragma unroll
+    for (int n = 0; n < 8; n++) {
+        const unsigned mine =
+            drop.keeps(place.sample, q_head, query + 8 * n + lane % 4 * 2 + own % 2, key);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const unsigned four = __shfl_sync(ALL_LANES, mine, lane % 4 + lane / 16 * 16 + i * 4);
+            kept |= (four >> own & 1) << (4 * n + i);
+        }
+    }
+    return kept;
+}
+
+template <int D, int QUERIES, class Drop>
+DEVICE void key_gradient(const Call& c, const Drop& drop, const TensorMap& q_map, const TensorMap& o_map, const TensorMap& k_map,
                          const TensorMap& v_map, const float* lse, const float* delta, element* dk, element* dv,
                          int k_stride, int v_stride, int k_add, int v_add, unsigned char* shared) {
     using Memory = Tiles<D, QUERIES>;
@@ -153,7 +173,20 @@ DEVICE void key_gradient(const Call& c, const TensorMap& q_map, const TensorMap&
         if (step % in_head < masked) {
             mask_scores<QUERIES>(s, c, place, step % in_head);
         }
-        pack_scores<QUERIES>(p, s);
+        unsigned kept = 0;
+        if constexpr (Drop::DROPS) {
+            static_assert(QUERIES == 64, "a bit for each score of a lane");
+            const int q_head = place.head * c.group + step / in_head, query = place.from + step % in_head * QUERIES;
+            kept = kept_scores(drop, place, q_head, query);
+            float dropped[QUERIES / 2];
+#pragma unroll
+            for (int i = 0; i < QUERIES / 2; i++) {
+                dropped[i] = kept >> i & 1 ? s[i] * drop.scale : 0.0f;
+            }
+            pack_scores<QUERIES>(p, dropped);
+        } else {
+            pack_scores<QUERIES>(p, s);
+        }
         wait_products<0>();
         fence_products();
         multiply_scores<D, QUERIES>(v_sum, p, memory.other(1, step));
@@ -164,7 +197,11 @@ DEVICE void key_gradient(const Call& c, const TensorMap& q_map, const TensorMap&
             const auto row_sum = load_vector<2>(of[1] + 8 * i + column);
 #pragma unroll
             for (int j = 0; j < 4; j++) {
-                s[4 * i + j] *= dp[4 * i + j] - row_sum.at[j % 2];
+                float& gradient = dp[4 * i + j];
+                if constexpr (Drop::DROPS) {
+                    gradient = kept >> (4 * i + j) & 1 ? gradient * drop.scale : 0.0f;
+                }
+                s[4 * i + j] *= gradient - row_sum.at[j % 2];
             }
             ds[i / 2][i % 2 * 2] = pack<element>(s[4 * i], s[4 * i + 1]);
             ds[i / 2][i % 2 * 2 + 1] = pack<element>(s[4 * i + 2], s[4 * i + 3]);
@@ -189,14 +226,16 @@ DEVICE void key_gradient(const Call& c, const TensorMap& q_map, const TensorMap&
     }
 }
 
-#define KEY_GRADIENT(D, QUERIES)                                                                               \
-    KERNEL(attention_wgmma_key_gradient_##D, THREADS, 1)                                                       \
+#define KEY_GRADIENT(SUFFIX, DROP, D, QUERIES)                                                                 \
+    KERNEL(attention_wgmma_key_gradient##SUFFIX, THREADS, 1)                                                   \
     (TENSOR_MAP q_map, TENSOR_MAP o_map, TENSOR_MAP k_map, TENSOR_MAP v_map, CALL_PARAMETERS,                  \
-     GIVEN_PARAMETERS, element* dk, element* dv, int k_stride, int v_stride, int k_add, int v_add) {           \
+     GIVEN_PARAMETERS, element* dk, element* dv, int k_stride, int v_stride, int k_add, int v_add,             \
+     DROPOUT_PARAMETERS) {                                                                                     \
         DYNAMIC_SHARED(shared);                                                                                \
-        key_gradient<D, QUERIES>(CALL, q_map, o_map, k_map, v_map, lse, delta, dk, dv, k_stride, v_stride,     \
-                                 k_add, v_add, shared);                                                        \
+        key_gradient<D, QUERIES>(CALL, DROP, q_map, o_map, k_map, v_map, lse, delta, dk, dv, k_stride,         \
+                                 v_stride, k_add, v_add, shared);                                              \
     }
 
-KEY_GRADIENT(64, 128)
-KEY_GRADIENT(128, 64)
+KEY_GRADIENT(_64, NO_DROPOUT, 64, 128)
+KEY_GRADIENT(_128, NO_DROPOUT, 128, 64)
+KEY_GRADIENT(_dropout_64, DROPOUT, 64, 64)

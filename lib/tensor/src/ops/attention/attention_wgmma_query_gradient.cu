@@ -5,8 +5,8 @@
 
 #include "attention_wgmma.cuh"
 
-template <int D, int KEYS>
-DEVICE void query_gradient(const Call& c, const TensorMap& q_map, const TensorMap& o_map, const TensorMap& k_map,
+template <int D, int KEYS, class Drop>
+DEVICE void query_gradient(const Call& c, const Drop& drop, const TensorMap& q_map, const TensorMap& o_map, const TensorMap& k_map,
                            const TensorMap& v_map, const float* lse, const float* delta, element* dq, int stride, int add,
                            unsigned char* shared) {
     using Memory = Tiles<D, KEYS>;
@@ -85,6 +85,10 @@ DEVICE void query_gradient(const Call& c, const TensorMap& q_map, const TensorMa
             s[i] = power_of_two(fmaf(s[i], c.to_base_2, -base[i / 2 % 2]));
         }
         wait_products<0>();
+        if constexpr (Drop::DROPS) {
+            drop_row(drop, dp, 0, sample, head, query, step * KEYS);
+            drop_row(drop, dp, 1, sample, head, query + 8, step * KEYS);
+        }
 #pragma unroll
         for (int i = 0; i < KEYS / 2; i++) {
             s[i] *= dp[i] - row_sum[i / 2 % 2];
@@ -104,13 +108,14 @@ DEVICE void query_gradient(const Call& c, const TensorMap& q_map, const TensorMa
 static_assert(Tiles<64, 128>::BYTES == 1024 + 768 * 128, "see warpgroups.rs");
 static_assert(Tiles<128, 64>::BYTES == 1024 + 512 * 256, "see warpgroups.rs");
 
-#define QUERY_GRADIENT(D, KEYS)                                                                            \
-    KERNEL(attention_wgmma_query_gradient_##D, THREADS, 1)                                                 \
+#define QUERY_GRADIENT(SUFFIX, DROP, D, KEYS)                                                               \
+    KERNEL(attention_wgmma_query_gradient##SUFFIX, THREADS, 1)                                             \
     (TENSOR_MAP q_map, TENSOR_MAP o_map, TENSOR_MAP k_map, TENSOR_MAP v_map, CALL_PARAMETERS,              \
-     GIVEN_PARAMETERS, element* dq, int stride, int add) {                                                 \
+     GIVEN_PARAMETERS, element* dq, int stride, int add, DROPOUT_PARAMETERS) {                             \
         DYNAMIC_SHARED(shared);                                                                            \
-        query_gradient<D, KEYS>(CALL, q_map, o_map, k_map, v_map, lse, delta, dq, stride, add, shared);    \
+        query_gradient<D, KEYS>(CALL, DROP, q_map, o_map, k_map, v_map, lse, delta, dq, stride, add, shared); \
     }
 
-QUERY_GRADIENT(64, 128)
-QUERY_GRADIENT(128, 64)
+QUERY_GRADIENT(_64, NO_DROPOUT, 64, 128)
+QUERY_GRADIENT(_128, NO_DROPOUT, 128, 64)
+QUERY_GRADIENT(_dropout_64, DROPOUT, 64, 64)

@@ -184,6 +184,14 @@ impl<'a> Call<'a> {
         }
     }
 
+    /// The last parameters of every kernel: DROPOUT_PARAMETERS.
+    pub(super) fn dropout(&self) -> [Arg<'a>; 4] {
+        let (op, counter) = self.dropped.unzip();
+        let numbers = op.map(|op| (op.site, op.threshold(), op.scale() as f32));
+        let (site, threshold, scale) = numbers.unwrap_or_default();
+        [counter.into(), site.into(), threshold.into(), scale.into()]
+    }
+
     /// Launches a kernel with the common arguments followed by `rest`.
     fn launch(&self, pass: Pass, rest: &[Arg]) {
         let s = self.s;
@@ -220,10 +228,7 @@ impl<'a> Call<'a> {
         args.extend(sizes.into_iter().chain(strides).map(Arg::from));
         args.extend_from_slice(args![self.op.mask.causal, aligned, 1.0 / (s.dim as f32).sqrt()]);
         args.extend_from_slice(rest);
-        let (op, counter) = self.dropped.unzip();
-        let numbers = op.map(|op| (op.site, op.threshold(), op.scale() as f32));
-        let (site, threshold, scale) = numbers.unwrap_or_default();
-        args.extend_from_slice(args![counter, site, threshold, scale]);
+        args.extend(self.dropout());
         let source = SOURCES[pass as usize][usize::from(!half)];
         // The columns of the gradients of the largest heads are shared out too, because of registers.
         let parts = match (half, pass, kernels.size) {

@@ -20,8 +20,8 @@ const THREADS: usize = 384;
 const KEYS: usize = 128;
 
 /// Rows of the tiles of the other sequence in a gradient, as many as registers suffice for.
-fn others(dim: usize) -> usize {
-    if dim == 64 { 128 } else { 64 }
+fn others(call: &Call) -> usize {
+    if call.s.dim == 64 && call.dropped.is_none() { 128 } else { 64 }
 }
 
 /// Bytes of shared memory for tiles of `rows` rows in all, and what aligns them.
@@ -29,13 +29,12 @@ fn shared(rows: usize, dim: usize) -> usize {
     1024 + 2 * rows * dim
 }
 
-/// Whether the kernels apply: to single sequences without dropout, heads of 64 or 128, and 16-bit elements, if products by
-/// warpgroups are allowed.
+/// Whether the kernels apply: to single sequences with heads of 64, or of 128 without dropout, and 16-bit elements, if products
+/// by warpgroups are allowed.
 pub(super) fn apply(call: &Call) -> bool {
     let Call { s, operands, .. } = call;
     call.element != Dtype::F32
-        && [64, 128].contains(&s.dim)
-        && call.dropped.is_none()
+        && (s.dim == 64 || s.dim == 128 && call.dropped.is_none())
         && operands.iter().all(|operand| operand.second.is_none())
         && product::allows_wgmma()
         && has_warpgroups(operands[0].first.device())
@@ -64,6 +63,16 @@ fn operations(call: &Call, products: usize, width: usize, rows: usize) -> usize 
     2 * products * call.s.dim * if call.op.mask.causal { scores / 2 } else { scores }
 }
 
+/// The name of a kernel, of those for heads of 64, of 128, and of 64 with dropout.
+fn pick(call: &Call, names: [&'static str; 3]) -> &'static str {
+    let [small, large, dropout] = names;
+    match (call.dropped, call.s.dim) {
+        (Some(_), _) => dropout,
+        (None, 64) => small,
+        _ => large,
+    }
+}
+
 pub(super) fn forward(call: &Call, out: &mut Tensor, log_sums: &mut Tensor) {
     let (s, [q, k, v]) = (call.s, &call.operands);
     let tiles = s.queries.div_ceil(ROWS) * s.heads * s.batch;
@@ -73,9 +82,15 @@ pub(super) fn forward(call: &Call, out: &mut Tensor, log_sums: &mut Tensor) {
     let grid = Grid::new(blocks, THREADS).shared(shared(ROWS + 4 * KEYS, s.dim));
     let maps = [(q, s.queries, ROWS), (k, s.keys, KEYS), (v, s.keys, KEYS)]
         .map(|(x, count, rows)| map(call, &x.first, x.stride, count, rows));
-    let args = [&maps[..], &numbers(call), args![out, log_sums]].concat();
-    let name =
-        if s.dim == 64 { "attention_wgmma_forward_64" } else { "attention_wgmma_forward_128" };
+    let args = [&maps[..], &numbers(call), args![out, log_sums], &call.dropout()].concat();
+    let name = pick(
+        call,
+        [
+            "attention_wgmma_forward_64",
+            "attention_wgmma_forward_128",
+            "attention_wgmma_forward_dropout_64",
+        ],
+    );
     FORWARD.launch(call.element, name, grid.operations(operations), &args);
 }
 
@@ -103,24 +118,27 @@ impl Given<'_> {
     }
 }
 
-fn gradient_grid(call: &Call, blocks: usize, products: usize, width: usize) -> Grid {
-    let rows = others(call.s.dim);
+fn gradient_grid(call: &Call, blocks: usize, products: usize, width: usize, others: usize) -> Grid {
     Grid::new(blocks, THREADS)
-        .shared(shared(2 * ROWS + 4 * rows, call.s.dim))
-        .operations(operations(call, products, width, rows))
+        .shared(shared(2 * ROWS + 4 * others, call.s.dim))
+        .operations(operations(call, products, width, others))
 }
 
 /// Writes the gradient of queries to `dq`, or adds it.
 pub(super) fn query_gradient(call: &Call, given: &Given, dq: Arg, add: Arg) {
-    let s = call.s;
-    let grid = gradient_grid(call, s.queries.div_ceil(ROWS) * s.heads * s.batch, 3, s.keys);
-    let stride = Arg::from(call.operands[0].stride);
-    let args = [given.args(call, ROWS, others(s.dim)), vec![dq, stride, add]].concat();
-    let name = if s.dim == 64 {
-        "attention_wgmma_query_gradient_64"
-    } else {
-        "attention_wgmma_query_gradient_128"
-    };
+    let (s, others) = (call.s, others(call));
+    let blocks = s.queries.div_ceil(ROWS) * s.heads * s.batch;
+    let grid = gradient_grid(call, blocks, 3, s.keys, others);
+    let target = [dq, Arg::from(call.operands[0].stride), add];
+    let args = [&given.args(call, ROWS, others)[..], &target, &call.dropout()].concat();
+    let name = pick(
+        call,
+        [
+            "attention_wgmma_query_gradient_64",
+            "attention_wgmma_query_gradient_128",
+            "attention_wgmma_query_gradient_dropout_64",
+        ],
+    );
     QUERY_GRADIENT.launch(call.element, name, grid, &args);
 }
 
@@ -131,16 +149,19 @@ pub(super) fn key_gradient(
     [dk, dv]: [Arg; 2],
     [k_add, v_add]: [Arg; 2],
 ) {
-    let s = call.s;
+    let (s, others) = (call.s, others(call));
     let blocks = s.keys.div_ceil(ROWS) * s.kv_heads * s.batch;
-    let grid = gradient_grid(call, blocks, 4, s.queries * s.group());
+    let grid = gradient_grid(call, blocks, 4, s.queries * s.group(), others);
     let [k_stride, v_stride] = [1, 2].map(|i| Arg::from(call.operands[i].stride));
-    let targets = vec![dk, dv, k_stride, v_stride, k_add, v_add];
-    let args = [given.args(call, others(s.dim), ROWS), targets].concat();
-    let name = if s.dim == 64 {
-        "attention_wgmma_key_gradient_64"
-    } else {
-        "attention_wgmma_key_gradient_128"
-    };
+    let targets = [dk, dv, k_stride, v_stride, k_add, v_add];
+    let args = [&given.args(call, others, ROWS)[..], &targets, &call.dropout()].concat();
+    let name = pick(
+        call,
+        [
+            "attention_wgmma_key_gradient_64",
+            "attention_wgmma_key_gradient_128",
+            "attention_wgmma_key_gradient_dropout_64",
+        ],
+    );
     KEY_GRADIENT.launch(call.element, name, grid, &args);
 }
