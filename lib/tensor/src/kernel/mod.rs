@@ -85,6 +85,7 @@ pub const SOURCES: &[&Source] = &[
     &product::SOURCE_TF32,
     &product::SOURCE_WGMMA,
     &product::SOURCE_PINGPONG,
+    &product::SOURCE_LINES,
     &crate::ops::conv::SOURCE,
     &crate::ops::conv::VOLUME,
     &crate::ops::cross_entropy::SOURCE,

@@ -20,6 +20,7 @@ use crate::op::{Derivative, GradBuffer, Grads};
 use crate::ops::activation::Activation;
 use crate::tensor::Tensor;
 pub(crate) use matrix::Matrix;
+pub use matrix::SOURCE_LINES;
 pub(crate) use plan::MULTIPROCESSORS;
 use plan::{Plan, Sizes, Tile, Unit};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -136,9 +136,15 @@ fn copies_with_aligned_lines_agree_with_f64() {
             (_, Dtype::F32) => Tile::Medium,
             _ => Tile::Large,
         };
-        for (sizes, splits) in [([131, 137, 37], 1), ([9, 130, 67], 2), ([1, 5, 3], 1)] {
+        for (sizes, splits, [batch, terms]) in [
+            ([131, 137, 37], 1, [2, 3]),
+            ([9, 130, 67], 2, [2, 3]),
+            ([1, 5, 3], 1, [2, 3]),
+            ([130, 138, 70], 1, [1, 1]),
+            ([131, 137, 37], 2, [1, 1]),
+        ] {
             let plan = Some(Plan { tile, splits, copied: true });
-            Check { dtype, tf32, plan, transposed, sizes, batch: 2, terms: 3, add: true }.run();
+            Check { dtype, tf32, plan, transposed, sizes, batch, terms, add: true }.run();
         }
     });
 }
