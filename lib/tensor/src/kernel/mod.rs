@@ -88,6 +88,8 @@ pub const SOURCES: &[&Source] = &[
     &product::SOURCE_LINES,
     &crate::ops::conv::SOURCE,
     &crate::ops::conv::VOLUME,
+    &crate::ops::conv::SOURCE_TF32,
+    &crate::ops::conv::VOLUME_TF32,
     &crate::ops::cross_entropy::SOURCE,
     &crate::ops::depthwise_conv::SOURCE,
     &crate::ops::embedding::SOURCE,

@@ -354,20 +354,18 @@ DEVICE void gather(G& g, unsigned char* tile, int inner) {
     unsigned char* first_to = tile + chunk_at<T>(line, chunk);
 #pragma unroll
     for (int i = 0; i < G::PIECES; i++) {
-        if (G::LINES_INNER) {
-            g.rows[i] = find_row(g.operand, inner + line + i * G::STEP);
-        }
+        const auto row = G::LINES_INNER ? find_row(g.operand, inner + line + i * G::STEP) : g.rows[i];
         unsigned char* to = first_to + i * G::STEP * T::CHUNKS * 16;
         if constexpr (IS_MOVING) {
             copy_chunk(to, g.operand.data, is_past ? NO_CHUNK : g.chunks[i] + inner / WIDTH);
         } else if constexpr (!G::UNALIGNED) {
-            copy_chunk(to, g.operand.data, chunk_of(g.operand, g.rows[i], g.column));
+            copy_chunk(to, g.operand.data, chunk_of(g.operand, row, g.column));
         } else {
             const int first = (G::LINES_INNER ? g.outer : inner) + chunk * WIDTH;
 #pragma unroll 1
             for (int e = 0; e < WIDTH; e++) {
                 const auto column = find_column(g.operand, first + e);
-                const element* from = address(g.operand, g.rows[i], column);
+                const element* from = address(g.operand, row, column);
                 reinterpret_cast<element*>(to)[e] = from ? *from : from_float<element>(0.0f);
             }
         }

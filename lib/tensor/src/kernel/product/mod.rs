@@ -49,6 +49,11 @@ pub fn set_tf32(allowed: bool) {
     TF32.store(allowed, Ordering::Relaxed);
 }
 
+/// What [`set_tf32`] has set.
+pub(crate) fn is_tf32() -> bool {
+    TF32.load(Ordering::Relaxed)
+}
+
 /// Whether large products of 16-bit matrices may use wgmma and TMA on Hopper (sm_90a), the only instructions with which
 /// its tensor cores reach their full rate; no effect on other GPUs. On by default.
 pub fn set_wgmma(allowed: bool) {
