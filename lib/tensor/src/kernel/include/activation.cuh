@@ -11,19 +11,11 @@ struct Activated {
     float derivative;
 };
 
-// 1 / x to one unit in the last place, or two, and 0 if x is above 2^126. Without the branch of a division, so that loops
-// over registers have the instructions of several elements in flight.
+#if ELEMENT_BYTES == 4
 DEVICE float reciprocal(float x) {
-#ifdef EMULATOR
     return 1.0f / x;
-#else
-    float y;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-#endif
 }
 
-#if ELEMENT_BYTES == 4
 DEVICE float exponential(float x) {
     return expf(x);
 }
@@ -34,14 +26,37 @@ DEVICE Activated gelu(float z) {
     const float density = 0.39894228040143268f * expf(-0.5f * z * z);
     return {z * cdf, fmaf(z, density, cdf)};
 }
+
+// z/2 (1 + tanh u) with u = √(2/π) (z + 0.044715 z³).
+DEVICE Activated gelu_tanh(float z) {
+    const float u = 0.79788456080286536f * z * fmaf(0.044715f * z, z, 1.0f);
+    const float slope = 0.79788456080286536f * fmaf(3.0f * 0.044715f * z, z, 1.0f);
+    const float t = tanhf(u);
+    const float cdf = fmaf(0.5f, t, 0.5f);
+    // When t is 1 the square of z may be infinite, and its product with zero would be NaN.
+    return {z * cdf, fmaf(0.5f * z * fmaf(-t, t, 1.0f), fminf(slope, 1e30f), cdf)};
+}
 #else
+// 1 / x to one unit in the last place, or two, and 0 if x is above 2^126. Without the branch of a division, so that loops
+// over registers have the instructions of several elements in flight. Volatile, here and below, so that the compiler does not
+// compute several activations at once and then select one, for which registers do not suffice.
+DEVICE float reciprocal(float x) {
+#ifdef EMULATOR
+    return 1.0f / x;
+#else
+    float y;
+    asm volatile("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#endif
+}
+
 // 2^x, within 2 ulp; results below 2^-126 are flushed to zero.
 DEVICE float power_of_two(float x) {
 #ifdef EMULATOR
     return exp2f(x);
 #else
     float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    asm volatile("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 #endif
 }
@@ -65,7 +80,6 @@ DEVICE Activated gelu(float z) {
     const float cdf = z < 0.0f ? tail : 1.0f - tail;
     return {z * cdf, fmaf(z, density, cdf)};
 }
-#endif
 
 // z/2 (1 + tanh u) = z σ(2 u) with u = √(2/π) (z + 0.044715 z³).
 DEVICE Activated gelu_tanh(float z) {
@@ -75,6 +89,7 @@ DEVICE Activated gelu_tanh(float z) {
     // When σ is 1 the square of z may be infinite, and its product with zero would be NaN.
     return {z * cdf, fmaf(z * cdf * (1.0f - cdf), fminf(slope, 1e30f), cdf)};
 }
+#endif
 
 // tanh z, and 1 - tanh² z.
 DEVICE Activated tanh_of(float z) {
