@@ -62,7 +62,8 @@ if test -d "$nvrtc"; then
         echo "$nvrtc $gpus") | cksum | tr ' ' -)
     cache=$folder/kernels-$key
     test -d "$cache" || rm -rf "$folder"/kernels-*
-    mkdir -p -m 700 "$cache"
+    mkdir -p "$cache"
+    chmod 700 "$cache"
     say "kernels for $gpus"
     LONGHAUL_NVRTC=$nvrtc LONGHAUL_KERNEL_CACHE=$cache RAYON_NUM_THREADS=$jobs \
         "$stage/bin/train-stage" --warm-kernels "$gpus" >&2

@@ -17,11 +17,12 @@ OUT=${OUT:-$PWD/longhaul-gpu-results}
 WORK=${WORK:-${TMPDIR:-/tmp}/longhaul-gpu-$(id -u)}
 mkdir -p "$OUT"
 OUT=$(cd "$OUT" && pwd)
-mkdir -p -m 700 "$WORK"
+mkdir -p "$WORK"
 test -O "$WORK" || {
     echo "run.sh: $WORK belongs to another user; set WORK to a folder of yours" >&2
     exit 2
 }
+chmod 700 "$WORK"
 export OUT WORK
 export PATH=$here/bin:$PATH:/usr/local/cuda/bin:/usr/local/nvidia/bin
 export PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
