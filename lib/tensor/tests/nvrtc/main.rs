@@ -3,6 +3,7 @@
 mod cache;
 mod sass;
 mod table;
+mod versions;
 
 use tensor::Dtype;
 use tensor::kernel::compile::{compile, parameters, release, version};

@@ -60,6 +60,21 @@ struct Unit {
 /// By source, dtype and architecture.
 type Table = BTreeMap<String, Unit>;
 
+/// The release of NVRTC of the table; registers, spill stores and spill loads by unit and kernel.
+pub fn registers(architectures: &[&str]) -> (String, BTreeMap<(String, String), [u32; 3]>) {
+    let text = fs::read_to_string(TABLE).unwrap();
+    let release = text.strip_prefix("# NVRTC ").and_then(|rest| rest.split(". ").next());
+    let is_wanted =
+        |unit: &str| architectures.iter().any(|name| unit.ends_with(&format!(" {name}")));
+    let of_unit = |(unit, Unit { kernels, .. }): (String, Unit)| {
+        let row =
+            move |(kernel, row): (String, Row)| ((unit.clone(), kernel), [row[0], row[2], row[3]]);
+        kernels.into_iter().map(row)
+    };
+    let rows = read(&text).into_iter().filter(|(unit, _)| is_wanted(unit)).flat_map(of_unit);
+    (release.unwrap().into(), rows.collect())
+}
+
 fn head(release: &str) -> String {
     format!(
         "# NVRTC {release}. Source, dtype, architecture, hash; of each kernel: registers, bytes of stack, spill stores, spill \
@@ -192,7 +207,7 @@ fn measure(source: &Source, element: Dtype, architecture: &Architecture) -> Resu
 }
 
 fn hash(source: &Source, element: Dtype, architecture: &str) -> String {
-    let stem = kernels::stem(source, element, architecture);
+    let stem = kernels::stem(source, element, architecture).unwrap();
     stem.split('-').nth(3).unwrap().into()
 }
 

@@ -79,7 +79,7 @@ pub fn cubin_in(
     element: Dtype,
     architecture: &str,
 ) -> Result<(Cubin, Result<()>)> {
-    let stem = stem(source, element, architecture);
+    let stem = stem(source, element, architecture)?;
     let version = match compile::release() {
         Ok(version) => version,
         // Machine code from any version is correct; only speed and last bits may differ.
@@ -97,18 +97,19 @@ pub fn cubin_in(
     Ok((Cubin { bytes, compiled: true }, written))
 }
 
-/// The name of a cache file without the version of NVRTC: two are equal if the same is compiled.
-pub fn stem(source: &Source, element: Dtype, architecture: &str) -> String {
+/// The name of a cache file without the version of NVRTC: two are equal if the same is compiled. Errors:
+/// LONGHAUL_KERNEL_SOURCES cannot be read.
+pub fn stem(source: &Source, element: Dtype, architecture: &str) -> Result<String> {
     let mut hasher = blake3::Hasher::new();
     let options = compile::options(element, architecture);
-    let headers =
-        compile::headers_of(source.text).into_iter().flat_map(|(name, text)| [*name, *text]);
-    for text in headers.chain([source.text]).chain(options.iter().map(String::as_str)) {
+    let texts = compile::texts_of(source)?;
+    let headers = texts.headers.iter().flat_map(|(name, text)| [name.as_str(), *text]);
+    for text in headers.chain([texts.text]).chain(options.iter().map(String::as_str)) {
         hasher.update(&(text.len() as u64).to_le_bytes());
         hasher.update(text.as_bytes());
     }
     let hash = hasher.finalize().to_hex();
-    format!("{}-{element}-{architecture}-{}-nvrtc", source.name, &hash[..32])
+    Ok(format!("{}-{element}-{architecture}-{}-nvrtc", source.name, &hash[..32]))
 }
 
 /// The cache folder of this user, opened once. Errors: why it cannot be used.
@@ -136,15 +137,16 @@ mod tests {
     #[test]
     fn whatever_decides_the_result_is_in_the_name() {
         let other = Source { name: "scale", text: "text ", dtypes: &[Dtype::F32], only: None };
+        let of = |source, dtype, architecture| stem(source, dtype, architecture).unwrap();
         let mut names = vec![
-            stem(&SOURCE, Dtype::F32, "sm_80"),
-            stem(&SOURCE, Dtype::Bf16, "sm_80"),
-            stem(&SOURCE, Dtype::F32, "sm_90a"),
-            stem(&other, Dtype::F32, "sm_80"),
+            of(&SOURCE, Dtype::F32, "sm_80"),
+            of(&SOURCE, Dtype::Bf16, "sm_80"),
+            of(&SOURCE, Dtype::F32, "sm_90a"),
+            of(&other, Dtype::F32, "sm_80"),
         ];
         assert!(names[0].starts_with("scale-f32-sm_80-"), "{}", names[0]);
         names.dedup();
         assert_eq!(names.len(), 4);
-        assert_eq!(names[0], stem(&SOURCE, Dtype::F32, "sm_80"));
+        assert_eq!(names[0], of(&SOURCE, Dtype::F32, "sm_80"));
     }
 }

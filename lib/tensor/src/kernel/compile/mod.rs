@@ -3,9 +3,13 @@
 mod nvrtc;
 mod report;
 mod signature;
+mod texts;
 
 pub use report::Resources;
 pub use signature::{most_threads, parameters};
+pub use texts::HEADERS;
+use texts::Texts;
+pub(super) use texts::texts_of;
 
 use super::Source;
 use crate::dtype::Dtype;
@@ -14,49 +18,6 @@ use std::ffi::{CString, c_char, c_int};
 use std::ptr;
 use std::sync::OnceLock;
 use unix::{Error, Exit, Result};
-
-/// The headers that a source may include: the files of `kernel/include`.
-pub const HEADERS: &[(&str, &str)] = &[
-    ("activation.cuh", include_str!("../include/activation.cuh")),
-    ("async.cuh", include_str!("../include/async.cuh")),
-    ("attention.cuh", include_str!("../include/attention.cuh")),
-    ("attention_f32.cuh", include_str!("../include/attention_f32.cuh")),
-    ("attention_half.cuh", include_str!("../include/attention_half.cuh")),
-    ("conv.cuh", include_str!("../include/conv.cuh")),
-    ("decision.cuh", include_str!("../include/decision.cuh")),
-    ("divide.cuh", include_str!("../include/divide.cuh")),
-    ("dropout.cuh", include_str!("../include/dropout.cuh")),
-    ("element.cuh", include_str!("../include/element.cuh")),
-    ("flat.cuh", include_str!("../include/flat.cuh")),
-    ("gather.cuh", include_str!("../include/gather.cuh")),
-    ("hopper.cuh", include_str!("../include/hopper.cuh")),
-    ("mma.cuh", include_str!("../include/mma.cuh")),
-    ("philox.cuh", include_str!("../include/philox.cuh")),
-    ("product.cuh", include_str!("../include/product.cuh")),
-    ("product_kernel.cuh", include_str!("../include/product_kernel.cuh")),
-    ("rows.cuh", include_str!("../include/rows.cuh")),
-    ("table.cuh", include_str!("../include/table.cuh")),
-    ("tile.cuh", include_str!("../include/tile.cuh")),
-    ("total.cuh", include_str!("../include/total.cuh")),
-    ("warp.cuh", include_str!("../include/warp.cuh")),
-];
-
-/// The headers that a text includes, by name and text, and those that these include, in the order of [`HEADERS`].
-pub(super) fn headers_of(text: &str) -> Vec<&'static (&'static str, &'static str)> {
-    let mut found = vec![false; HEADERS.len()];
-    let mut open = vec![text];
-    while let Some(text) = open.pop() {
-        let names = text.lines().filter_map(|line| line.trim_start().strip_prefix("#include"));
-        for name in names.filter_map(|rest| rest.split('"').nth(1)) {
-            if let Some(at) = HEADERS.iter().position(|(known, _)| *known == name)
-                && !std::mem::replace(&mut found[at], true)
-            {
-                open.push(HEADERS[at].1);
-            }
-        }
-    }
-    HEADERS.iter().zip(found).filter_map(|(header, found)| found.then_some(header)).collect()
-}
 
 /// Minimum compute capability: the first with asynchronous copies and bf16 matrix products.
 const OLDEST: u32 = 80;
@@ -130,8 +91,14 @@ pub(super) fn options(element: Dtype, architecture: &str) -> Vec<String> {
         format!("--gpu-architecture={architecture}"),
         format!("--define-macro=ELEMENT_{}=1", element.to_string().to_uppercase()),
     ];
-    // Headers come from this program, never from the current directory.
-    let always = ["--std=c++17", "--no-source-include", "--ptxas-options=-v"];
+    // Headers come from this program, never from the current directory. NVRTC 12.4 and 13.0 take a lambda inside of a
+    // generic lambda for a function of the host, unless functions without annotations are those of the device.
+    let always = [
+        "--std=c++17",
+        "--no-source-include",
+        "--device-as-default-execution-space",
+        "--ptxas-options=-v",
+    ];
     options.extend(always.map(String::from));
     options
 }
@@ -207,11 +174,11 @@ struct Unit {
 impl Unit {
     fn new(nvrtc: &'static Nvrtc, source: &Source) -> Result<Self> {
         // Only those that the cache knows of.
-        let headers = headers_of(source.text);
+        let Texts { text, headers } = texts_of(source)?;
         let texts = headers.iter().map(|(_, text)| string(text)).collect::<Result<Vec<_>>>()?;
         let names = headers.iter().map(|(name, _)| string(name)).collect::<Result<Vec<_>>>()?;
         let (texts_at, names_at) = (pointers(&texts), pointers(&names));
-        let (text, name) = (string(source.text)?, string(&format!("{}.cu", source.name))?);
+        let (text, name) = (string(text)?, string(&format!("{}.cu", source.name))?);
         let mut unit = Unit { nvrtc, program: ptr::null_mut() };
         // SAFETY: NUL-terminated strings that live for the call, which copies them; the counts match the lists.
         let result = unsafe {
@@ -317,28 +284,5 @@ mod tests {
         // No NVRTC, or one that supports none as old: what a cache may have.
         assert_eq!(nearest([].into_iter(), 90), "sm_90a");
         assert_eq!(nearest([100].into_iter(), 89), "sm_89");
-    }
-
-    #[test]
-    fn headers_are_found_through_others() {
-        let names = |text| headers_of(text).iter().map(|(name, _)| *name).collect::<Vec<_>>();
-        assert_eq!(names("int x; // table.cuh"), [""; 0]);
-        assert_eq!(names("  #include \"element.cuh\"\n#include <cmath>"), ["element.cuh"]);
-        let rows = names("#include \"rows.cuh\"");
-        assert!(rows.contains(&"element.cuh") && rows.contains(&"rows.cuh"), "{rows:?}");
-        assert!(rows.is_sorted() && !rows.contains(&"product.cuh"), "{rows:?}");
-    }
-
-    #[test]
-    fn every_header_is_embedded() {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/kernel/include");
-        let mut there: Vec<String> = std::fs::read_dir(folder)
-            .into_iter()
-            .flatten()
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .collect();
-        there.sort();
-        let embedded: Vec<&str> = HEADERS.iter().map(|(name, _)| *name).collect();
-        assert_eq!(embedded, there);
     }
 }

@@ -3,7 +3,7 @@
 //! Not through `cudarc`, which has a fixed list of library names and panics if none is found: it supports neither a
 //! folder chosen by the user nor a proper error.
 
-use libloading::Library;
+use libloading::{Library, os};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -15,10 +15,12 @@ use unix::{Error, Exit, Result};
 const VARIABLE: &str = "LONGHAUL_NVRTC";
 /// Library names for the dynamic loader.
 const NAMES: [&str; 3] = ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"];
+/// The precompiled part of NVRTC that its functions need, and that only `compile` opens.
+const BUILTINS: &str = "libnvrtc-builtins.so.";
 /// Where `make deps` puts it in the checkout.
 const DEPS: &str = ".deps/nvrtc";
-/// Older versions lack C++17 or the options we pass.
-const OLDEST: c_int = 12;
+/// The oldest version that the kernels are compiled with in tests (`make nvrtc-versions`).
+const OLDEST: (c_int, c_int) = (12, 4);
 
 /// `nvrtcProgram`.
 pub(super) type Program = *mut c_void;
@@ -87,12 +89,11 @@ impl Nvrtc {
         let mut capabilities = vec![0; usize::try_from(count).unwrap_or(0)];
         // SAFETY: the buffer has the length that NVRTC reported.
         let status = status | unsafe { (functions.supported)(capabilities.as_mut_ptr()) };
-        if status != 0 || major < OLDEST {
-            return Err(format!(
-                "{path} is NVRTC {major}.{minor}: {OLDEST}.0 or newer is required; set {VARIABLE} to another"
-            ));
+        if status != 0 {
+            return Err(format!("{path}: NVRTC reports no version; set {VARIABLE} to another"));
         }
-        Ok(Nvrtc { version: (major, minor), capabilities, functions })
+        let version = supported(&path, (major, minor))?;
+        Ok(Nvrtc { version, capabilities, functions })
     }
 
     /// The description of an NVRTC result.
@@ -101,6 +102,18 @@ impl Nvrtc {
         let words = unsafe { CStr::from_ptr((self.functions.error_string)(result)) };
         words.to_string_lossy().into_owned()
     }
+}
+
+/// Errors: the version is too old for the kernels.
+fn supported(path: &str, version: (c_int, c_int)) -> Result<(c_int, c_int), String> {
+    let ((major, minor), (oldest, least)) = (version, OLDEST);
+    if version >= OLDEST {
+        return Ok(version);
+    }
+    Err(format!(
+        "{path} is NVRTC {major}.{minor}; the kernels require {oldest}.{least} or newer: load a newer CUDA module, or \
+         set {VARIABLE} to another"
+    ))
 }
 
 /// Looks where the user says or, by default, where the loader looks and where `make deps` puts it. Errors: it was not
@@ -126,17 +139,37 @@ fn find() -> Result<(Library, String), String> {
 }
 
 fn open(path: &str) -> Result<(Library, String), String> {
+    if let Some(folder) = Path::new(path).parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        open_builtins(folder);
+    }
     // SAFETY: the initializers that run on opening are NVIDIA's, or those of a library that the user chose.
     let library = unsafe { Library::new(path) };
     library.map(|library| (library, path.to_string())).map_err(|why| why.to_string())
 }
 
+/// Opens the builtins beside the library. Some versions (13.0) open them by name only, without looking in the folder of
+/// the library itself, and find those that are loaded already.
+fn open_builtins(folder: &Path) {
+    for path in list(folder) {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if name.starts_with(BUILTINS) {
+            // SAFETY: a part of the library that is opened next, with initializers of NVIDIA's.
+            let opened = unsafe {
+                os::unix::Library::open(Some(&path), os::unix::RTLD_NOW | os::unix::RTLD_GLOBAL)
+            };
+            // Never closed. NVRTC itself reports builtins that cannot be opened.
+            std::mem::forget(opened);
+        }
+    }
+}
+
+fn list(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).collect()
+}
+
 /// The newest library in a folder, or in a Python package unpacked there.
 fn inside(folder: &Path) -> Option<PathBuf> {
-    let list = |folder: &Path| -> Vec<PathBuf> {
-        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-        entries.map(|entry| entry.path()).collect()
-    };
     let mut folders = vec![folder.to_path_buf(), folder.join("lib"), folder.join("lib64")];
     folders.extend(list(&folder.join("nvidia")).into_iter().map(|package| package.join("lib")));
     let files = folders.iter().flat_map(|folder| list(folder));
@@ -161,4 +194,25 @@ fn deps() -> Vec<PathBuf> {
 fn is_trusted(folder: &Path) -> bool {
     let user = rustix::process::geteuid().as_raw();
     fs::symlink_metadata(folder).is_ok_and(|folder| [0, user].contains(&folder.uid()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_that_are_too_old_are_refused() {
+        for version in [(12, 4), (12, 9), (13, 0), (14, 0)] {
+            assert_eq!(supported("libnvrtc.so", version), Ok(version));
+        }
+        for version in [(11, 8), (12, 0), (12, 3)] {
+            let why = supported("/opt/libnvrtc.so.12", version).unwrap_err();
+            let (major, minor) = version;
+            for words in
+                [&format!("/opt/libnvrtc.so.12 is NVRTC {major}.{minor}; "), "12.4", VARIABLE]
+            {
+                assert!(why.contains(words), "no {words} in {why}");
+            }
+        }
+    }
 }
