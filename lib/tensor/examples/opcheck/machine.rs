@@ -1,6 +1,7 @@
-//! Measures the machine's rates and the duration of calls.
+//! The machine's rates, measured or from a file, and the duration of calls.
 
 use std::hint::black_box;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rayon::prelude::*;
@@ -11,7 +12,7 @@ use tensor::ops::activation::Activation;
 use tensor::ops::linear::Linear;
 use tensor::product::{View, product};
 use tensor::{Device, Dtype, Tape, Tensor, constant, kernel, parallel};
-use unix::Result;
+use unix::{Error, Result};
 
 /// Rates per second.
 pub struct Machine {
@@ -32,6 +33,20 @@ impl Machine {
             Device::Cpu => Ok(Self::of_threads()),
             _ => Self::of(device, element),
         }
+    }
+
+    /// Both rates from a JSON file, in which that of products is named after the dtype. Errors: the file cannot be read, or
+    /// has no such rate.
+    pub fn from_file(path: &Path, device: Device, (element, name): (Dtype, &str)) -> Result<Self> {
+        let text = std::fs::read_to_string(path).map_err(|cause| Error::open(path, cause))?;
+        let rates: Value = serde_json::from_str(&text)
+            .map_err(|cause| Error::data(format!("{}: {cause}", path.display())))?;
+        let rate = |key: String| match rates[&key].as_f64().filter(|rate| *rate > 0.0) {
+            Some(rate) => Ok(1e9 * rate),
+            None => Err(Error::data(format!("{}: {key} is not a positive number", path.display()))),
+        };
+        let (copy, product) = (rate("copy_gb_s".into())?, rate(format!("{name}_gflop_s"))?);
+        Ok(Self { copy, product, device, element })
     }
 
     fn of(device: Device, element: Dtype) -> Result<Self> {

@@ -11,12 +11,19 @@
 //! columns of the forward pass.
 //!
 //! With `--model`, rows of ops also have the time that a model of a GPU computes (`model.rs`), which is not a measurement;
-//! on the emulator they have nothing else.
+//! on the emulator they have nothing else. With `--ceilings`, bounds are computed from the rates in a file instead, such as
+//! those of another library on the same card.
+//!
+//! A row that fails has the field `failed`; the rows after it are measured in another process (`rest.rs`), and the exit
+//! status is 1.
 
 mod large;
 mod machine;
 mod model;
+mod rest;
+mod updates;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -25,16 +32,11 @@ use model::{GPUS, Model};
 use serde_json::{Map, Value, json};
 use tensor::check::{backward, draw, forward, inputs};
 use tensor::op::{Case, Draw};
-use tensor::updates::decision::{DeviceStepControl, StepControl, StepPolicy};
-use tensor::updates::sum::add_all;
-use tensor::updates::{
-    Parameter, adafactor::Adafactor, adamw::AdamW, ema, lamb::Lamb, lion::Lion, muon::Muon, norm,
-    norm::global_norm, sgd::Sgd,
-};
 use tensor::{Device, DeviceChoice, Dtype, Tensor, kernel, ops, parallel};
 use unix::cli::Output;
 use unix::out::Out;
 use unix::{Error, Exit, Result};
+use updates::UPDATES;
 
 /// Time every case of every op, and the updates, against this machine's rates
 #[derive(Parser)]
@@ -56,9 +58,18 @@ struct Args {
     /// Sizes at which GPUs are compared, in place of those that tests run
     #[arg(long)]
     large: bool,
-    /// Model the time of ops on this GPU, from the machine code of the kernels: a100, h100. On the emulator nothing runs
+    /// Model the time of ops on this GPU, from the machine code of the kernels. On the emulator nothing runs
     #[arg(long, value_name = "GPU", value_parser = GPUS.each_ref().map(|gpu| gpu.name))]
     model: Option<String>,
+    /// Compute bounds from the rates in this JSON file, copy_gb_s and TYPE_gflop_s, which are measured otherwise
+    #[arg(long, value_name = "FILE")]
+    ceilings: Option<PathBuf>,
+    /// Leave out this many rows, such as those of an earlier call that was killed
+    #[arg(long, value_name = "N", default_value_t = 0, overrides_with = "from")]
+    from: usize,
+    /// End at the first row that fails
+    #[arg(long, hide = true)]
+    single: bool,
     /// Only cases with fewer elements and operations than this
     #[arg(long, value_name = "N", default_value_t = usize::MAX)]
     below: usize,
@@ -111,7 +122,10 @@ fn body(args: Args) -> Result<Exit> {
         out.finish()?;
         return Ok(Exit::Done);
     }
-    let machine = Machine::measure(device, element)?;
+    let machine = match &args.ceilings {
+        Some(file) => Machine::from_file(file, device, (element, &args.element))?,
+        None => Machine::measure(device, element)?,
+    };
     let (threads, copy, product) = (parallel::threads(), machine.copy, machine.product);
     let place = match device {
         Device::Cpu => format!("{threads} threads"),
@@ -121,18 +135,54 @@ fn body(args: Args) -> Result<Exit> {
         &json!({"device": place, "copy_gb_s": copy / 1e9, "product_gflop_s": product / 1e9}),
         format!("{place}: copy {copy:.3e} bytes/s, product {product:.3e} operations/s"),
     )?;
-    for (options, case) in cases {
-        let mut row = op_row(options, &case, &machine)?;
-        row.extend(model.iter().flat_map(|model| modelled(&case, model, device, element)));
-        out.row(&row)?;
-    }
-    for update in UPDATES.iter().filter(|update| update.name.contains(&args.filter)) {
-        if machine.update_elements() < args.below {
-            out.row(&update_row(update, &machine)?)?;
+    let named = |name: &str| name.contains(&args.filter) && machine.update_elements() < args.below;
+    let updates = UPDATES.iter().filter(|update| named(update.name));
+    let rows: Vec<Row> = cases
+        .map(|(options, case)| Row { head: head(options, &case), work: Work::Case(case) })
+        .chain(updates.map(|update| Row {
+            head: updates::head(update, &machine),
+            work: Work::Update(update),
+        }))
+        .collect();
+    for (i, row) in rows.iter().enumerate().skip(args.from) {
+        let mut fields = row.head.clone();
+        match row.work.times(&machine) {
+            Ok(times) => fields.extend(times),
+            Err(why) => _ = fields.insert("failed".into(), why.to_string().into()),
+        }
+        if let (Work::Case(case), Some(model)) = (&row.work, &model) {
+            fields.extend(modelled(case, model, device, element));
+        }
+        out.row(&fields)?;
+        if fields.contains_key("failed") {
+            let heads: Vec<_> = rows.iter().map(|row| &row.head).collect();
+            let after = if args.single { 0 } else { rest::measure(&mut out, &heads, i + 1)? };
+            out.finish()?;
+            return Err(Error::new(Exit::Failure, format!("rows that failed: {}", 1 + after)));
         }
     }
     out.finish()?;
     Ok(Exit::Done)
+}
+
+/// A row of the output: the fields that name it, and what is measured for it.
+struct Row {
+    head: Map<String, Value>,
+    work: Work,
+}
+
+enum Work {
+    Case(Case),
+    Update(&'static updates::Update),
+}
+
+impl Work {
+    fn times(&self, machine: &Machine) -> Result<Map<String, Value>> {
+        match self {
+            Work::Case(case) => times(case, machine),
+            Work::Update(update) => updates::times(update, machine),
+        }
+    }
 }
 
 /// Distinguishes a case from others, as fields of its row.
@@ -175,7 +225,8 @@ fn modelled(case: &Case, model: &Model, device: Device, dtype: Dtype) -> Map<Str
     fields
 }
 
-fn op_row(options: Options, case: &Case, machine: &Machine) -> Result<Map<String, Value>> {
+/// Measured times of a case.
+fn times(case: &Case, machine: &Machine) -> Result<Map<String, Value>> {
     let (device, dtype) = (machine.device, machine.element);
     let x = case.inputs_in(&inputs(case, 1), dtype);
     let x: Vec<Tensor> = x.iter().map(|x| x.to_device(device)).collect::<Result<_>>()?;
@@ -198,183 +249,8 @@ fn op_row(options: Options, case: &Case, machine: &Machine) -> Result<Map<String
         bytes(x.iter().enumerate().filter(|(i, _)| is_differentiated(*i)).map(|(_, x)| x));
     let operations = case.operations as f64;
     let operands = if (0..x.len()).all(is_differentiated) { 2.0 } else { 1.0 };
-    let mut row = head(options, case);
-    row.extend(machine.fields("forward", forward_time, read + written, operations));
+    let mut row = machine.fields("forward", forward_time, read + written, operations);
     let moved = 2.0 * (read + written) + gradients;
     row.extend(machine.fields("both", both, moved, (1.0 + operands) * operations));
-    Ok(row)
-}
-
-/// The tensors of an update of one parameter.
-struct Work {
-    value: Tensor,
-    gradient: Tensor,
-    moments: [Tensor; 2],
-    /// One number for each row and for each column of the parameter.
-    factors: [Tensor; 2],
-    loss: Tensor,
-    weight: Tensor,
-    control: DeviceStepControl,
-}
-
-/// An update of one parameter, on the device of its tensors.
-struct Update {
-    name: &'static str,
-    /// Elements read and written per element of the parameter.
-    moves: usize,
-    step: fn(&mut Work) -> Result<()>,
-}
-
-const LEARNING_RATE: f64 = 1e-6;
-/// Rows of the parameter that updates are measured with.
-const ROWS: usize = 16;
-const RULE: StepPolicy = StepPolicy {
-    clip: 1.0,
-    betas: [0.9, 0.999],
-    decay: 0.999,
-    warmup: false,
-    scaled: false,
-    unit: 1.0,
-};
-
-const UPDATES: &[Update] = &[
-    Update {
-        name: "adafactor",
-        moves: 5,
-        step: |Work { value, gradient, factors: [rows, columns], control, .. }| {
-            let (learning_rate, beta2_decay) = (LEARNING_RATE, -0.8);
-            let (clip_threshold, epsilon) = (1.0, 1e-30);
-            let adafactor = Adafactor { learning_rate, beta2_decay, clip_threshold, epsilon };
-            let (rate, weight_decay, moments) = (1.0, 0.01, [rows, columns]);
-            let parameter = Parameter { rate, weight_decay, gradient, value, moments };
-            adafactor.apply_all(control, [parameter]);
-            Ok(())
-        },
-    },
-    Update {
-        name: "adamw",
-        moves: 7,
-        step: |Work { value, gradient, moments: [m, v], control, .. }| {
-            let adamw = AdamW {
-                learning_rate: LEARNING_RATE,
-                betas: RULE.betas,
-                epsilon: 1e-8,
-                coupled: false,
-            };
-            let (rate, weight_decay, moments) = (1.0, 0.01, [m, v]);
-            let parameter = Parameter { rate, weight_decay, gradient, value, moments };
-            adamw.apply_all(control, [parameter]);
-            Ok(())
-        },
-    },
-    Update {
-        name: "decision",
-        moves: 1,
-        step: |Work { gradient, loss, weight, control, .. }| {
-            let squares = norm::squares(gradient.device(), std::slice::from_ref(gradient));
-            let [loss, weight] = [&*loss, weight].map(std::slice::from_ref);
-            RULE.decide_on_device(control, loss, weight, &squares, LEARNING_RATE);
-            Ok(())
-        },
-    },
-    Update {
-        name: "ema",
-        moves: 3,
-        step: |Work { value, moments: [average, _], control, .. }| {
-            ema::apply_all(control, [(&*value, average)]);
-            Ok(())
-        },
-    },
-    Update {
-        name: "lamb",
-        moves: 10,
-        step: |Work { value, gradient, moments: [m, v], control, .. }| {
-            let (learning_rate, betas, epsilon) = (LEARNING_RATE, RULE.betas, 1e-6);
-            let lamb = Lamb { learning_rate, betas, epsilon };
-            let (rate, weight_decay, moments) = (1.0, 0.01, [m, v]);
-            let parameter = Parameter { rate, weight_decay, gradient, value, moments };
-            lamb.apply_all(control, [parameter]);
-            Ok(())
-        },
-    },
-    Update {
-        name: "lion",
-        moves: 5,
-        step: |Work { value, gradient, moments: [m, _], control, .. }| {
-            let lion = Lion { learning_rate: LEARNING_RATE, betas: [0.9, 0.99] };
-            let (rate, weight_decay, moments) = (1.0, 0.01, [m]);
-            let parameter = Parameter { rate, weight_decay, gradient, value, moments };
-            lion.apply_all(control, [parameter]);
-            Ok(())
-        },
-    },
-    Update {
-        name: "muon",
-        moves: 24,
-        step: |Work { value, gradient, moments: [momentum, _], control, .. }| {
-            let muon = Muon { learning_rate: LEARNING_RATE, momentum: 0.95 };
-            let (rate, weight_decay, moments) = (1.0, 0.01, [momentum]);
-            let parameter = Parameter { rate, weight_decay, gradient, value, moments };
-            muon.apply_all(control, [parameter]);
-            Ok(())
-        },
-    },
-    Update {
-        name: "norm",
-        moves: 1,
-        step: |Work { gradient, .. }| global_norm([&*gradient]).map(drop),
-    },
-    Update {
-        name: "sgd",
-        moves: 5,
-        step: |Work { value, gradient, moments: [buffer, _], control, .. }| {
-            let sgd = Sgd { learning_rate: LEARNING_RATE, momentum: 0.9 };
-            let (rate, weight_decay, moments) = (1.0, 0.01, [buffer]);
-            let parameter = Parameter { rate, weight_decay, gradient, value, moments };
-            sgd.apply_all(control, [parameter]);
-            Ok(())
-        },
-    },
-    Update {
-        name: "sum",
-        moves: 3,
-        step: |Work { gradient, moments: [sum, _], .. }| {
-            add_all([(sum, &*gradient)]);
-            Ok(())
-        },
-    },
-];
-
-fn update_row(update: &Update, machine: &Machine) -> Result<Map<String, Value>> {
-    let (device, elements) = (machine.device, machine.update_elements());
-    let full = |n, x| Tensor::full(&[n], x, Dtype::F32).to_device(device);
-    // A matrix, for the updates that treat matrices differently.
-    let matrix = |x| full(elements, x).map(|t| t.reshape(&[ROWS, elements / ROWS]));
-    let before = StepControl { applied: true, steps: 9, ..StepControl::default() };
-    let before = RULE.decide(&before, [0.5, 0.1], 1.0, LEARNING_RATE);
-    let mut work = Work {
-        value: matrix(0.5)?,
-        gradient: matrix(1e-6)?,
-        moments: [matrix(0.2)?, matrix(0.3)?],
-        factors: [full(ROWS, 0.2)?, full(elements / ROWS, 0.3)?],
-        loss: full(1, 0.5)?,
-        weight: full(1, 1.0)?,
-        control: DeviceStepControl::of(&before, RULE.unit).to_device(device)?,
-    };
-    let mut outcome = Ok(());
-    let time = machine.median(|| {
-        machine.timed(|| {
-            if let Err(error) = (update.step)(&mut work) {
-                outcome = Err(error);
-            }
-        })
-    });
-    outcome?;
-    kernel::finish(device)?;
-    let moved = (update.moves * elements * Dtype::F32.bytes()) as f64;
-    let mut row = Map::new();
-    row.insert("name".into(), update.name.into());
-    row.insert("inputs".into(), elements.to_string().into());
-    row.extend(machine.fields("forward", time, moved, 0.0));
     Ok(row)
 }

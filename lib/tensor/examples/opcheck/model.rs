@@ -31,7 +31,7 @@ const SCHEDULERS: f64 = 4.0;
 /// Cycles of all schedulers for a wgmma of 64 x 256 x 16, of which a warpgroup of 4 warps executes one.
 const WGMMA_CYCLES: f64 = 128.0;
 
-pub const GPUS: [Gpu; 2] = [
+pub const GPUS: [Gpu; 3] = [
     Gpu {
         name: "a100",
         architecture: "sm_80",
@@ -49,6 +49,16 @@ pub const GPUS: [Gpu; 2] = [
         mma_cycles: 6.2,
         ffma_cycles: 1.0,
         copy: 3.0e12,
+    },
+    // An H100 with faster memory; its copy was measured by PyTorch.
+    Gpu {
+        name: "h200",
+        architecture: "sm_90a",
+        multiprocessors: 132.0,
+        clock_hz: 1.7e9,
+        mma_cycles: 6.2,
+        ffma_cycles: 1.0,
+        copy: 4.26e12,
     },
 ];
 

@@ -3,7 +3,8 @@
 //! Allocating from the driver costs more than most kernels and waits for all of them, so memory freed by tensors is
 //! kept and reused. Reuse needs no synchronization because launches run in order: the next owner writes to the memory
 //! after the last kernel that used it. On the emulator every tensor is allocated from the system with its exact size,
-//! so that an access one byte out of bounds is detected.
+//! so that an access one byte out of bounds is detected. `LONGHAUL_DEVICE_EXACT=1` does the same on a GPU, for
+//! compute-sanitizer.
 
 use super::{backend, state};
 use crate::device::Device;
@@ -11,7 +12,7 @@ use crate::memory::{Usage, size_class};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 use unix::{Error, Exit, Result};
 
 /// Smallest allocation in bytes.
@@ -99,7 +100,7 @@ impl Drop for GraphPool {
 impl Pool {
     /// Takes back memory that is no longer used.
     fn take_back(&mut self, device: Device, class: usize, address: u64) {
-        if device == Device::Emu {
+        if is_exact(device) {
             self.usage.held -= class;
             backend::free(device, address);
         } else {
@@ -123,8 +124,12 @@ pub(crate) struct DeviceBuffer {
 impl DeviceBuffer {
     /// At least `bytes` bytes, uninitialized.
     pub(crate) fn take(device: Device, bytes: usize) -> DeviceBuffer {
-        let exact = device == Device::Emu;
-        let class = if exact { bytes } else { size_class(bytes.max(LEAST)) };
+        let class = match (is_exact(device), device) {
+            (true, Device::Emu) => bytes,
+            // The driver refuses to allocate nothing.
+            (true, _) => bytes.max(1),
+            (false, _) => size_class(bytes.max(LEAST)),
+        };
         let (mut address, graph_pool) = (0, ENTERED.get());
         state::run(device, || {
             address = take(device, graph_pool, class, bytes)?;
@@ -145,6 +150,14 @@ impl DeviceBuffer {
     pub(crate) fn address(&self) -> u64 {
         self.address
     }
+}
+
+/// Whether every tensor is an allocation of its own, of its exact size.
+fn is_exact(device: Device) -> bool {
+    static EXACT: LazyLock<bool> = LazyLock::new(|| {
+        std::env::var_os("LONGHAUL_DEVICE_EXACT").is_some_and(|value| value == "1")
+    });
+    device == Device::Emu || *EXACT
 }
 
 fn take(device: Device, graph_pool: u64, class: usize, asked: usize) -> Result<u64> {

@@ -1,6 +1,8 @@
 //! Every case of every op on a device that runs kernels, in every dtype, compared with the CPU in f64: on the emulator,
-//! or with LONGHAUL_TEST_DEVICE=cuda on a GPU (`make gpu-test`). LONGHAUL_TEST_OPS=linear,conv selects ops.
+//! or with LONGHAUL_TEST_DEVICE=cuda on a GPU (`make gpu-test`). LONGHAUL_TEST_OPS=linear,conv selects ops, and
+//! LONGHAUL_TEST_BELOW=N cases with fewer elements touched and operations than N.
 
+mod cases;
 mod derivatives;
 #[cfg(feature = "emu")]
 mod emulator;
@@ -9,12 +11,15 @@ mod opcheck;
 mod optimizers;
 mod updates;
 
+use cases::{each_case, size};
 use tensor::check::{device_error, draw, inputs, run};
+#[cfg(feature = "emu")]
 use tensor::kernel::{emu, trace};
 use tensor::op::{Case, Draw};
 use tensor::ops::ALL;
 use tensor::{Device, DeviceChoice, Tensor};
 use test_support::seed;
+use unix::Result;
 
 /// The largest case for the emulator, in elements touched and operations; larger cases are for GPUs and benchmarks.
 const LARGEST: usize = 3_000_000;
@@ -25,49 +30,22 @@ fn device() -> Device {
     wanted.open().unwrap().0
 }
 
-fn size(case: &Case) -> usize {
-    case.inputs.iter().map(|(s, _)| s.iter().product::<usize>()).sum::<usize>() * 8
-        + case.operations
-}
-
-/// Calls `check` for every case that is not too large, with a name for messages.
-fn each_case(device: Device, mut check: impl FnMut(&str, &Case)) {
-    let picked = std::env::var("LONGHAUL_TEST_OPS").ok();
-    let is_picked = |name: &str| picked.as_ref().is_none_or(|p| p.split(',').any(|p| p == name));
-    for (name, cases) in ALL.iter().filter(|(name, _)| is_picked(name)) {
-        for case in cases().iter().filter(|c| device != Device::Emu || size(c) < LARGEST) {
-            let shapes: Vec<_> = case.inputs.iter().map(|(s, _)| s).collect();
-            check(&format!("{name} {shapes:?}"), case);
-        }
-    }
-}
-
 #[test]
 #[cfg_attr(not(feature = "emu"), ignore = "needs the feature emu, or a GPU: make gpu-test")]
 fn kernels_agree_with_the_cpu_in_f64() {
     let (device, seed) = (device(), seed());
-    let (mut done, mut wrong) = (0, Vec::new());
-    each_case(device, |what, case| {
-        for dtype in case.op.dtypes() {
-            // The emulator is slow: only small cases are repeated with several seeds.
-            let seeds = if device != Device::Emu || size(case) < 5_000 { 3 } else { 1 };
-            let each = (0..seeds).map(|i| device_error(case, *dtype, device, seed.wrapping_add(i)));
-            match each.reduce(|a, b| Ok(f64::max(a?, b?))).unwrap_or(Ok(0.0)) {
-                Ok(error) if error < 1.0 => {}
-                Ok(error) => wrong.push(format!("{what} {dtype}: {error:.2} tolerances")),
-                Err(why) => wrong.push(format!("{what} {dtype}: {why}")),
-            }
-            done += 1;
-        }
+    each_case("kernels_agree_with_the_cpu_in_f64", device, |case, dtype| {
+        // The emulator is slow: only small cases are repeated with several seeds.
+        let seeds = if device != Device::Emu || size(case) < 5_000 { 3 } else { 1 };
+        let each = (0..seeds).map(|i| device_error(case, dtype, device, seed.wrapping_add(i)));
+        let error = each.reduce(|a, b| Ok(f64::max(a?, b?))).unwrap_or(Ok(0.0))?;
+        Ok((error >= 1.0).then(|| format!("{error:.2} tolerances")))
     });
-    println!("{done} cases on {device}");
-    assert!(done > 0, "LONGHAUL_TEST_OPS picks none");
-    assert!(wrong.is_empty(), "{} of {done} (seed {seed})\n{}", wrong.len(), wrong.join("\n"));
 }
 
 /// Wide heads need smaller tiles where a block has 99 KB of shared memory.
+#[cfg(feature = "emu")]
 #[test]
-#[cfg_attr(not(feature = "emu"), ignore = "needs the feature emu")]
 fn attention_fits_into_the_shared_memory_of_every_architecture() {
     let seed = seed();
     let wide = |case: &&Case| case.inputs[0].0.last().is_some_and(|width| *width > 64);
@@ -87,8 +65,8 @@ fn attention_fits_into_the_shared_memory_of_every_architecture() {
 }
 
 /// No case, however large, asks for more shared memory than an architecture has.
+#[cfg(feature = "emu")]
 #[test]
-#[cfg_attr(not(feature = "emu"), ignore = "needs the feature emu")]
 fn launches_fit_into_the_shared_memory_of_every_architecture() {
     let cases: Vec<Case> = ALL.iter().flat_map(|(_, cases)| cases()).collect();
     for (case, dtype) in cases.iter().flat_map(|c| c.op.dtypes().iter().map(move |d| (c, *d))) {
@@ -116,26 +94,23 @@ fn launches_fit_into_the_shared_memory_of_every_architecture() {
 #[cfg_attr(not(feature = "emu"), ignore = "needs the feature emu, or a GPU: make gpu-test")]
 fn kernels_give_the_same_bits_every_time() {
     let (device, seed) = (device(), seed());
-    let bits = |t: &Tensor| t.to_host().unwrap().as_bytes().to_vec();
-    each_case(device, |what, case| {
+    let bits = |t: &Tensor| Ok(t.to_host()?.as_bytes().to_vec());
+    each_case("kernels_give_the_same_bits_every_time", device, |case, dtype| {
         if device == Device::Emu && size(case) > LARGEST / 10 {
-            return;
+            return Ok(None);
         }
-        for dtype in case.op.dtypes() {
-            let x = case.inputs_in(&inputs(case, seed), *dtype);
-            let shapes: Vec<&[usize]> = x.iter().map(Tensor::shape).collect();
-            let shape = case.op.shape(&shapes).unwrap();
-            let dtype_of_out = case.op.output_dtype(*dtype);
-            let dy = draw(&shape, &Draw::Normal, seed, 99).to_dtype(dtype_of_out);
-            let x: Vec<Tensor> = x.iter().map(|x| x.to_device(device).unwrap()).collect();
-            let dy = dy.to_device(device).unwrap();
-            // On the emulator, threads and blocks run in another order each time.
-            let once = |order: u64| {
-                tensor::kernel::emu::set_order(order);
-                let (out, grads) = run(case, &x, &dy, None);
-                (bits(&out), grads.iter().flatten().map(bits).collect::<Vec<_>>())
-            };
-            assert!(once(1) == once(seed), "{what} {dtype} (seed {seed})");
-        }
+        let x = case.inputs_in(&inputs(case, seed), dtype);
+        let shapes: Vec<&[usize]> = x.iter().map(Tensor::shape).collect();
+        let shape = case.op.shape(&shapes).unwrap();
+        let dtype_of_out = case.op.output_dtype(dtype);
+        let dy = draw(&shape, &Draw::Normal, seed, 99).to_dtype(dtype_of_out).to_device(device)?;
+        let x = x.iter().map(|x| x.to_device(device)).collect::<Result<Vec<Tensor>>>()?;
+        // On the emulator, threads and blocks run in another order each time.
+        let once = |order: u64| -> Result<(Vec<u8>, Vec<Vec<u8>>)> {
+            tensor::kernel::emu::set_order(order);
+            let (out, grads) = run(case, &x, &dy, None);
+            Ok((bits(&out)?, grads.iter().flatten().map(bits).collect::<Result<_>>()?))
+        };
+        Ok((once(1)? != once(seed)?).then(|| "other bits".into()))
     });
 }

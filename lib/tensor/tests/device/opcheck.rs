@@ -5,10 +5,15 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use std::process::{Command, Output};
 
-fn opcheck(words: &[&str]) -> Output {
+fn command(words: &[&str]) -> Command {
     let here = std::env::current_exe().unwrap();
-    let program = here.ancestors().nth(2).unwrap().join("examples/opcheck");
-    Command::new(program).args(words).output().unwrap()
+    let mut command = Command::new(here.ancestors().nth(2).unwrap().join("examples/opcheck"));
+    command.args(words);
+    command
+}
+
+fn opcheck(words: &[&str]) -> Output {
+    command(words).output().unwrap()
 }
 
 fn rows(output: &Output) -> Vec<Value> {
@@ -38,6 +43,36 @@ fn every_op_and_update_has_a_row_on_the_emulator() {
         assert!(missing.is_empty() || element != "f32", "{missing:?}");
         assert!(found.len() > expected.len() / 2, "{element}: {found:?}");
     }
+}
+
+/// Rates of a file, and rows of which some exceed a limit of memory.
+#[test]
+fn a_row_that_fails_leaves_the_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("rates.json");
+    std::fs::write(&file, "{\"copy_gb_s\": 2.5, \"f32_gflop_s\": 7}").unwrap();
+    let file = file.to_str().unwrap();
+    let words = ["--json", "--device", "emu", "--below", "3000", "--filter", "norm"];
+    let words = [&words[..], &["--ceilings", file]].concat();
+    let all = rows(&opcheck(&words));
+    assert_eq!((&all[0]["copy_gb_s"], &all[0]["product_gflop_s"]), (&2.5.into(), &7.0.into()));
+    let mut limited = command(&words);
+    let output = limited.env("LONGHAUL_DEVICE_MEMORY", "20000").output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let found: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(found.len(), all.len(), "{text}");
+    for (row, all) in found.iter().zip(&all) {
+        assert_eq!((&row["name"], &row["inputs"]), (&all["name"], &all["inputs"]));
+    }
+    let failed: Vec<&Value> = found.iter().filter(|row| !row["failed"].is_null()).collect();
+    assert!(failed.len() > 1 && failed.len() < found.len() - 1, "{text}");
+    assert!(failed[0]["failed"].as_str().unwrap().contains("LONGHAUL_DEVICE_MEMORY"), "{text}");
+    let from = rows(&opcheck(&[&words[..], &["--from", "2"]].concat()));
+    assert_eq!(from.len(), all.len() - 2);
+    let output = opcheck(&[&words[..], &["--element", "bf16"]].concat());
+    let talk = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(talk.contains("rates.json: bf16_gflop_s is not a positive number"), "{talk}");
 }
 
 #[test]

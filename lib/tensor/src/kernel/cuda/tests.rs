@@ -323,6 +323,20 @@ fn no_memory_is_told_with_what_there_is() {
 }
 
 #[test]
+fn exact_allocations_are_not_cached() {
+    if !inside("exact_allocations_are_not_cached", &[("LONGHAUL_DEVICE_EXACT", "1")]) {
+        return;
+    }
+    let held = || crate::kernel::memory::usage(GPU).held;
+    let x = Tensor::zeros_on(GPU, &[1001], Dtype::F32);
+    let empty = Tensor::zeros_on(GPU, &[0], Dtype::F32);
+    assert_eq!(held(), 1001 * 4 + 1);
+    drop((x, empty));
+    assert_eq!(held(), 0);
+    finish(GPU).unwrap();
+}
+
+#[test]
 fn a_machine_that_will_not_do_is_told_of() {
     if std::env::var_os(INSIDE).is_some() {
         println!("{}", Gpu::open(0).unwrap_err());
