@@ -9,16 +9,34 @@
 mod peer;
 
 use learn::params::Builder;
-use peer::{Training, argument, word};
+use peer::{Training, argument};
 use serde_json::json;
 use tasks::pde::models::operator::{Attention, BackboneConfig, ConditionPath, Output};
 use tasks::pde::models::{Operator, OperatorModel, PdetStack};
 use tensor::ops::depthwise_conv::Padding;
 use tensor::ops::squared_error::SquaredError;
 use tensor::ops::weighted_sum::WeightedSum;
-use tensor::{Device, DeviceChoice, Dtype, Tensor, constant};
+use tensor::{Dtype, Tensor, constant};
 
 fn main() -> unix::Result<()> {
+    peer::check_options(
+        &[
+            "hidden",
+            "depth",
+            "heads",
+            "tokens",
+            "dim",
+            "batch",
+            "filter",
+            "attention-every",
+            "mlp-ratio",
+            "horizon",
+            "repeats",
+            "qk-norm",
+            "threads",
+        ],
+        &[],
+    )?;
     tensor::parallel::start_threads(Some(argument("threads", 2)))?;
     tensor::parallel::inside(measure)
 }
@@ -53,12 +71,7 @@ fn measure() -> unix::Result<()> {
     };
     let mut builder = Builder::new(1);
     let operator = Operator::new(&mut builder, &model, dim, [1, tokens], Padding::Periodic, 2);
-    let device = word("device", "cpu").parse::<DeviceChoice>()?.open()?.0;
-    let dtype = match word("precision", "f32").as_str() {
-        "bf16" => Dtype::Bf16,
-        "f16" => Dtype::F16,
-        _ => Dtype::F32,
-    };
+    let (device, dtype) = peer::place()?;
     let params = builder.finish();
     let count = params.count();
     let mut training = Training::new(params, device, 1.0)?;
@@ -80,11 +93,10 @@ fn measure() -> unix::Result<()> {
             forward.apply(share, &terms.iter().collect::<Vec<_>>())
         })
     })?;
-    let on_device = if device == Device::Cpu { 0 } else { device.usage().peak };
     println!(
         "{}",
         json!({"parameters": count, "median_ms": times[times.len() / 2], "minimum_ms": times[0],
-               "peak_rss_bytes": peer::peak_rss(), "peak_device_bytes": on_device})
+               "peak_rss_bytes": peer::peak_rss(), "peak_device_bytes": peer::peak_on(device)})
     );
     Ok(())
 }

@@ -8,7 +8,8 @@
 //! `predict`, `max` (an update of texts of various lengths, padded to the longest of all) and `buckets` (batches of
 //! texts of similar length, padded to the longest of the batch), `ms` and the number of tokens with padding; after
 //! `products`, the milliseconds of an update and of its matrix products; after `predict-products`, those of a
-//! prediction; after `peak`, the peak of resident memory so far.
+//! prediction, which are measured on the CPU only; after `peak`, the peaks of resident memory and of the device's tensors so
+//! far. `--device cuda` and `--precision bf16` measure a GPU.
 
 mod peer;
 
@@ -26,10 +27,12 @@ use tasks::text::encoder::EncoderConfig;
 use tasks::text::{TextModel, padded};
 use tensor::ops::cross_entropy::CrossEntropy;
 use tensor::random::{Philox, Purpose};
-use tensor::{Device, Dtype, Tape, Tensor, constant, product};
+use tensor::{Device, Dtype, Tape, Tensor, constant, kernel, product};
 use unix::{Error, Result};
 
 fn main() -> Result<()> {
+    let numbers = ["batch", "tokens", "vocabulary", "hidden", "depth", "heads", "wide", "threads"];
+    peer::check_options(&numbers, &["lengths"])?;
     tensor::parallel::start_threads(Some(argument("threads", 2)))?;
     tensor::parallel::inside(serve)
 }
@@ -38,6 +41,8 @@ fn main() -> Result<()> {
 struct Bench {
     model: Classifier,
     training: Training,
+    device: Device,
+    dtype: Dtype,
     batch: usize,
     /// Tokens of the longest text.
     tokens: usize,
@@ -98,9 +103,22 @@ impl Bench {
             word("lengths", "").split(',').filter_map(|length| length.parse().ok()).collect();
         let order = Mixture::new(1, &[(lengths.len().max(1) as u64, 1.0)], batch as u64)?
             .with_buckets(Some(Buckets { lengths: lengths.clone(), pool: 32 }));
-        let training = Training::new(builder.finish(), Device::Cpu, 1.0)?;
+        let (device, dtype) = peer::place()?;
+        let training = Training::new(builder.finish(), device, 1.0)?;
         let (updates, varied) = (0, [0, 0]);
-        Ok(Self { model, training, batch, tokens, lengths, order, vocabulary, updates, varied })
+        Ok(Self {
+            model,
+            training,
+            device,
+            dtype,
+            batch,
+            tokens,
+            lengths,
+            order,
+            vocabulary,
+            updates,
+            varied,
+        })
     }
 
     fn answer(&mut self, request: &str) -> Result<Value> {
@@ -108,7 +126,7 @@ impl Bench {
         Ok(match request {
             "update" => self.timed(Work::Update, &full)?,
             "predict" => self.timed(Work::Predict, &full)?,
-            "products" | "predict-products" => {
+            "products" | "predict-products" if self.device == Device::Cpu => {
                 let work = if request == "products" { Work::Update } else { Work::Predict };
                 let (answer, products) = product::time_within(|| self.timed(work, &full));
                 let ms = 1e3 * products.as_secs_f64() / tensor::parallel::threads() as f64;
@@ -127,7 +145,8 @@ impl Bench {
                 self.timed(Work::Update, &lengths)?
             }
             "parameters" => json!({"parameters": self.training.params.count()}),
-            "peak" => json!({"peak_rss_bytes": peer::peak_rss()}),
+            "peak" => json!({"peak_rss_bytes": peer::peak_rss(),
+                             "peak_device_bytes": peer::peak_on(self.device)}),
             other => return Err(Error::bug(format!("`{other}` is not a request"))),
         })
     }
@@ -142,8 +161,9 @@ impl Bench {
     fn timed(&mut self, work: Work, lengths: &[usize]) -> Result<Value> {
         let batch = self.texts(lengths);
         let start = Instant::now();
+        let batch = batch.to_device(self.device)?;
         match work {
-            Work::Update => self.update(&batch)?,
+            Work::Update => self.update(&batch, lengths.len())?,
             Work::Predict => self.predict(&batch)?,
         }
         let ms = 1e3 * start.elapsed().as_secs_f64();
@@ -167,17 +187,16 @@ impl Bench {
         padded(&texts, 0, 0)
     }
 
-    fn update(&mut self, batch: &Batch) -> Result<()> {
-        let count = batch.weight().item();
-        let texts = count as usize;
+    fn update(&mut self, batch: &Batch, texts: usize) -> Result<()> {
         let counter = [1, 2, self.updates as i32, 0];
         self.updates += 1;
-        self.training.counter = Some(Tensor::from_slice(&counter, &[4]));
+        self.training.counter = Some(Tensor::from_slice(&counter, &[4]).to_device(self.device)?);
         let classes: Vec<i32> = (0..texts as i32).map(|text| text % 2).collect();
-        let classes = constant(Tensor::from_slice(&classes, &[texts]));
-        let weights = constant(Tensor::full(&[texts], 1.0 / count, Dtype::F32));
+        let classes = constant(Tensor::from_slice(&classes, &[texts]).to_device(self.device)?);
+        let weights = Tensor::full(&[texts], 1.0 / texts as f64, Dtype::F32);
+        let weights = constant(weights.to_device(self.device)?);
         let model = &self.model;
-        self.training.update(Dtype::F32, |forward| {
+        self.training.update(self.dtype, |forward| {
             let found = model.forward(forward, batch)?;
             forward.apply(CrossEntropy::default(), &[found.classes()?, &classes, &weights])
         })
@@ -185,7 +204,8 @@ impl Bench {
 
     fn predict(&self, batch: &Batch) -> Result<()> {
         let tape = Tape::without_gradients();
-        let forward = Forward::evaluation(&tape, &self.training.params);
-        self.model.forward(&forward, batch).map(|_| ())
+        let forward = Forward::evaluation(&tape, &self.training.params).computing_in(self.dtype)?;
+        self.model.forward(&forward, batch)?;
+        if self.device == Device::Cpu { Ok(()) } else { kernel::finish(self.device) }
     }
 }

@@ -4,7 +4,9 @@
 //! Prints one JSON object: median and minimum milliseconds per update (forward, mean squared error, backward, clipping,
 //! AdamW) with --batch samples of 4 frames of 5 channels on --grid x --grid points; the same for each convolution alone
 //! (forward and backward), by layer; the bytes that a forward pass keeps for the backward pass, with --mem-budget percent
-//! of them (`training.mem_budget`); and the peak of resident memory in bytes.
+//! of them (`training.mem_budget`); and the peaks of resident memory and of the device's tensors in bytes.
+//!
+//! `--device cuda` and `--precision bf16` measure a GPU; bytes that are kept are those on the CPU.
 
 mod peer;
 
@@ -18,7 +20,7 @@ use tensor::ops::conv::Conv;
 use tensor::ops::conv_transpose::ConvTranspose;
 use tensor::ops::depthwise_conv::Padding;
 use tensor::ops::squared_error::SquaredError;
-use tensor::{Device, Dtype, Tape, Tensor, constant};
+use tensor::{Device, Dtype, Tape, Tensor, constant, kernel};
 
 const INPUT: usize = 20;
 const OUTPUT: usize = 5;
@@ -26,6 +28,7 @@ const HIDDEN: usize = 32;
 const LEVELS: usize = 3;
 
 fn main() -> unix::Result<()> {
+    peer::check_options(&["grid", "batch", "repeats", "mem-budget", "threads"], &[])?;
     tensor::parallel::start_threads(Some(argument("threads", 2)))?;
     tensor::parallel::inside(measure)
 }
@@ -33,6 +36,7 @@ fn main() -> unix::Result<()> {
 fn measure() -> unix::Result<()> {
     let [grid, batch, repeats] =
         [("grid", 64), ("batch", 8), ("repeats", 5)].map(|(n, d)| argument(n, d));
+    let (device, dtype) = peer::place()?;
     let config: BackboneConfig =
         serde_json::from_value(json!({"kind": "unet", "hidden": HIDDEN, "levels": LEVELS}))
             .map_err(unix::Error::bug)?;
@@ -47,25 +51,26 @@ fn measure() -> unix::Result<()> {
     let model = Network::new(&mut builder, &config, (ConditionPath::Concatenated, 1), &shape);
     let params = builder.finish();
     let (count, budget) = (params.count(), argument("mem-budget", 100) as f64 / 100.0);
-    let mut training = Training::new(params, Device::Cpu, budget)?;
+    let mut training = Training::new(params, device, budget)?;
     let points = grid * grid;
-    let (x, target) = (random(&[batch, points, INPUT], 0), random(&[batch, points, OUTPUT], 1));
-    let weights = Tensor::full(&[batch], 1.0 / batch as f64, Dtype::F32);
-    let channels = Tensor::full(&[OUTPUT], 1.0, Dtype::F32);
+    let given = |shape: &[usize], i| random(shape, i).to_device(device);
+    let (x, target) = (given(&[batch, points, INPUT], 0)?, given(&[batch, points, OUTPUT], 1)?);
+    let weights = Tensor::full(&[batch], 1.0 / batch as f64, Dtype::F32).to_device(device)?;
+    let channels = Tensor::full(&[OUTPUT], 1.0, Dtype::F32).to_device(device)?;
     // There is no condition.
-    let features = Tensor::zeros(&[batch, 0], Dtype::F32);
+    let features = Tensor::zeros(&[batch, 0], Dtype::F32).to_device(device)?;
     let updates = times(repeats, || {
-        training.update(Dtype::F32, |forward| {
+        training.update(dtype, |forward| {
             let [x, target, weights, channels, features] =
                 [&x, &target, &weights, &channels, &features].map(|t| constant(t.clone()));
             let found = model.forward(forward, &x, &features)?;
             forward.apply(SquaredError, &[&found, &target, &weights, &channels])
         })
     })?;
-    let peak = peak_rss();
+    let (peak, on_device) = (peak_rss(), peer::peak_on(device));
     let (mut layers, mut sum) = (serde_json::Map::new(), 0.0);
     for (name, side, [from, to], is_transposed) in convolutions(grid) {
-        let x = random(&[batch, side, side, from], 2);
+        let x = random(&[batch, side, side, from], 2).to_dtype(dtype).to_device(device)?;
         let found = match is_transposed {
             false => {
                 alone(Conv::same([1, 3, 3], Padding::Zero), &x, &[to, 3, 3, from], to, repeats)
@@ -79,7 +84,7 @@ fn measure() -> unix::Result<()> {
         "{}",
         json!({"parameters": count, "median_ms": updates[updates.len() / 2], "minimum_ms": updates[0],
                "activation_bytes": training.activations,
-               "convolutions_ms": sum, "peak_rss_bytes": peak, "layers": layers})
+               "convolutions_ms": sum, "peak_rss_bytes": peak, "peak_device_bytes": on_device, "layers": layers})
     );
     Ok(())
 }
@@ -115,15 +120,20 @@ fn alone(
     bias: usize,
     repeats: usize,
 ) -> unix::Result<f64> {
-    let (w, bias) = (random(w, 3), random(&[bias], 4));
+    let (device, dtype) = (x.device(), x.dtype());
+    let given = |shape: &[usize], i| random(shape, i).to_dtype(dtype).to_device(device);
+    let (w, bias) = (given(w, 3)?, given(&[bias], 4)?);
     let mut dy = None;
     let all = times(repeats, || {
         let tape = Tape::new();
         let [x, w, bias] = [x, &w, &bias].map(|t| tape.leaf(t.clone()));
         let y = tape.apply(op, &[&x, &w, &bias])?;
-        let dy = dy.get_or_insert_with(|| random(y.shape(), 5));
+        let dy: &Tensor = match &mut dy {
+            Some(dy) => dy,
+            none => none.insert(given(y.shape(), 5)?),
+        };
         drop(tape.backward_from(&y, dy.clone())?);
-        Ok(())
+        if device == Device::Cpu { Ok(()) } else { kernel::finish(device) }
     })?;
     Ok(all[all.len() / 2])
 }

@@ -10,8 +10,31 @@ use tensor::check::draw;
 use tensor::op::Draw;
 use tensor::updates::decision::{DeviceStepControl, StepControl, StepPolicy};
 use tensor::updates::norm;
-use tensor::{Device, Dtype, Tape, Tensor, Var, kernel};
-use unix::Result;
+use tensor::{Device, DeviceChoice, Dtype, Tape, Tensor, Var, kernel};
+use unix::{Error, Result};
+
+/// Checks the command line: `--NAME NUMBER` for `numbers`, `--NAME WORD` for `words`, `--device` and `--precision`.
+/// Errors: 2.
+pub fn check_options(numbers: &[&str], words: &[&str]) -> Result<()> {
+    let mut given = std::env::args().skip(1);
+    while let Some(option) = given.next() {
+        let name = option.strip_prefix("--").unwrap_or_default();
+        let is_number = numbers.contains(&name);
+        if !is_number && !words.contains(&name) && !["device", "precision"].contains(&name) {
+            let known: Vec<String> = [numbers, words, &["device", "precision"]]
+                .concat()
+                .iter()
+                .map(|n| format!("--{n}"))
+                .collect();
+            return Err(Error::usage(format!("unknown option {option}; use {}", known.join(", "))));
+        }
+        let value = given.next().ok_or_else(|| Error::usage(format!("{option} has no value")))?;
+        if is_number && value.parse::<usize>().is_err() {
+            return Err(Error::usage(format!("{option} {value}: not a number")));
+        }
+    }
+    Ok(())
+}
 
 /// The word given as `--name`, or the default.
 pub fn word(name: &str, default: &str) -> String {
@@ -22,6 +45,29 @@ pub fn word(name: &str, default: &str) -> String {
 /// The number given as `--name`, or the default.
 pub fn argument(name: &str, default: usize) -> usize {
     word(name, "").parse().unwrap_or(default)
+}
+
+/// The device given as `--device` (default cpu) and the dtype of computation given as `--precision` (default f32).
+/// Errors: 2 if they are unknown; there is no such device.
+pub fn place() -> Result<(Device, Dtype)> {
+    let device = word("device", "cpu").parse::<DeviceChoice>()?.open()?.0;
+    let dtype = match word("precision", "f32").as_str() {
+        "f32" => Dtype::F32,
+        "bf16" => Dtype::Bf16,
+        "f16" => Dtype::F16,
+        other => {
+            return Err(Error::usage(format!("--precision {other}: use f32, bf16 or f16")));
+        }
+    };
+    if device == Device::Cpu && dtype != Dtype::F32 {
+        return Err(Error::usage(format!("--precision {dtype} needs a GPU: --device cuda")));
+    }
+    Ok((device, dtype))
+}
+
+/// Peak bytes of tensors on a device; 0 on the CPU, whose memory is in [`peak_rss`].
+pub fn peak_on(device: Device) -> usize {
+    if device == Device::Cpu { 0 } else { device.usage().peak }
 }
 
 /// Normal random numbers, the same in every run.
