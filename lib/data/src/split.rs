@@ -7,11 +7,10 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::path::{Component, Path, PathBuf};
+use std::path::Path;
 use std::str::FromStr;
 use strum::Display;
 use tensor::random::{Permutation, Philox, Purpose};
-use unix::{Error, Result};
 
 /// The name of a split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ValueEnum, Display)]
@@ -52,7 +51,7 @@ impl Share {
 impl FromStr for Share {
     type Err = String;
     /// Parses a percentage (`80%`) or a count.
-    fn from_str(text: &str) -> std::result::Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || format!("`{text}` is neither a percentage (80%) nor a count (200)");
         match text.strip_suffix('%') {
             Some(number) => {
@@ -100,18 +99,6 @@ pub struct Part {
 /// The folder of a manifest.
 pub(crate) fn folder_of(manifest: &Path) -> &Path {
     manifest.parent().unwrap_or(Path::new(""))
-}
-
-/// `path` relative to `folder`, so that both can be moved together.
-pub(crate) fn relative(path: &Path, folder: &Path) -> Result<PathBuf> {
-    let absolute = |p: &Path| {
-        let p = if p.as_os_str().is_empty() { Path::new(".") } else { p };
-        std::fs::canonicalize(p).map_err(|cause| Error::open(p, cause))
-    };
-    let (path, folder) = (absolute(path)?, absolute(folder)?);
-    let common = path.components().zip(folder.components()).take_while(|(a, b)| a == b).count();
-    let up = folder.components().skip(common).map(|_| Component::ParentDir);
-    Ok(up.chain(path.components().skip(common)).collect())
 }
 
 /// Records of a stratum that must be in the same split.
@@ -226,7 +213,7 @@ pub fn shuffled(seed: u64, count: usize) -> impl Fn(usize) -> usize {
 
 /// How many of `total` units each split gets. Cumulative fractions are rounded, so the quotas always add up. Errors:
 /// which request cannot be met.
-pub fn quotas(shares: [Share; 3], total: usize) -> std::result::Result<[usize; 3], String> {
+pub fn quotas(shares: [Share; 3], total: usize) -> Result<[usize; 3], String> {
     let mut counts = [0; 3];
     let (mut fraction, mut rounded) = (0.0, 0);
     for (count, share) in counts.iter_mut().zip(shares) {

@@ -97,6 +97,9 @@ impl Parts {
             let missing = || Error::data(format!("{} has no {name}.safetensors", file.display()));
             found.tensors(name).ok_or_else(missing)
         };
+        // DIRECTORY/ckpt/step-N: where this run is now.
+        let run = file.parent().and_then(Path::parent).unwrap_or(&file);
+        let dependencies = found.manifest.dependencies.clone().into_iter();
         let average = match weights {
             Weights::Ema => found.tensors("ema"),
             Weights::Raw => None,
@@ -107,7 +110,7 @@ impl Parts {
             frozen: found.tensors("frozen"),
             buffers: need("buffers")?,
             config: found.manifest.config.clone(),
-            dependencies: found.manifest.dependencies.clone(),
+            dependencies: dependencies.map(|(n, found)| (n, found.found_from(run))).collect(),
             task: found.manifest.task.clone(),
             origin: Origin {
                 checkpoint: file,

@@ -21,6 +21,7 @@ pub mod memory;
 pub mod out;
 pub mod progress;
 pub mod publish;
+pub mod relative;
 pub mod run_dir;
 pub mod secrets;
 pub mod signal;

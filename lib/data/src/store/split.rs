@@ -1,12 +1,11 @@
 //! Manifests that divide the records of stores into training, validation and test.
 
 use super::{Content, RecordStore};
-use crate::split::{
-    By, Divider, Part, Share, SplitName, folder_of, grouped, quotas, relative, shuffled,
-};
+use crate::split::{By, Divider, Part, Share, SplitName, folder_of, grouped, quotas, shuffled};
 use crate::torch_order::randperm;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
+use unix::relative::relative;
 use unix::{Error, Result};
 
 /// A manifest of records; all its stores have the same content `C`.

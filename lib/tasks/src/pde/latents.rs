@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use tensor::Tensor;
 use unix::publish::publish_bytes;
+use unix::relative::{located, relative};
 use unix::{Error, Result, small};
 
 /// File next to a latent index that records the path of the codec.
@@ -20,24 +21,26 @@ const MAX_BYTES: u64 = 1 << 20;
 /// Name of the buffer of [`Condition`], or with several equations the start of their names.
 const BUFFER: &str = "condition";
 
-/// Records in the directory of a latent store which checkpoint or run made it. The path is not part of the identity of
-/// the latents, which is in the index.
+/// Records in the directory of a latent store which checkpoint or run made it, also relative to that directory. The path is
+/// not part of the identity of the latents, which is in the index.
 pub fn record_codec(folder: &Path, codec: &Path) -> Result<()> {
     let path = codec.canonicalize().map_err(|cause| Error::open(codec, cause))?;
-    let (file, text) = (folder.join(SOURCE), format!("{}\n", json!({ "codec": path })));
+    let source = json!({ "codec": path, "relative": relative(&path, folder)? });
+    let (file, text) = (folder.join(SOURCE), format!("{source}\n"));
     match small::read(&file, MAX_BYTES) {
         Ok(found) if found == text.as_bytes() => Ok(()),
         _ => publish_bytes(&file, text.as_bytes()),
     }
 }
 
-/// The codec of a latent store: its path when the latents were made, if recorded, and its hash.
+/// The codec of a latent store: its path, if recorded, and its hash.
 pub fn codec_of(store: &LatentStore) -> Dependency {
     let source = small::read(&store.folder().join(SOURCE), MAX_BYTES);
     let source: Option<serde_json::Value> =
         source.ok().and_then(|text| serde_json::from_slice(&text).ok());
-    let path = source.and_then(|source| Some(PathBuf::from(source["codec"].as_str()?)));
-    Dependency { path, hash: codec_hash(&store.key().codec, &store.key().normalisation) }
+    let field = |name: &str| Some(PathBuf::from(source.as_ref()?[name].as_str()?));
+    let path = located(field("codec"), field("relative").as_deref(), store.folder());
+    Dependency::new(path, codec_hash(&store.key().codec, &store.key().normalisation))
 }
 
 /// Hash of a codec, combined from the hashes of its weights and of its normalisation.

@@ -12,11 +12,12 @@ pub use crate::split::Share;
 use crate::fields::content::group_keys;
 use crate::fields::field::{Field, Shape, grid_text};
 use crate::fields::split::{By, GroupBy, Source, Split};
-use crate::split::{folder_of, relative};
+use crate::split::folder_of;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use units::Request;
 use unix::publish::hash_file;
+use unix::relative::relative;
 use unix::text::quote;
 use unix::{Error, Result};
 

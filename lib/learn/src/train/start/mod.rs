@@ -21,7 +21,7 @@ use super::step::Trainer;
 use super::sync::{Comparison, all_ok, broadcast, gather};
 use crate::checkpoint::{self, Loaded, State};
 use crate::config::ReduceDtype;
-use crate::task::Opened;
+use crate::task::{Dependency, Opened};
 use resume::Found;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -189,6 +189,8 @@ fn resume_or_init<'a>(
     let reporter = Reporter::start(job, run, &lease, &progress, &accepted, &budget, parameters)?;
     let mut dependencies = task.dependencies();
     dependencies.extend(resume::frozen_parameters(job, &params)?);
+    let recorded = |(name, found): (String, Dependency)| (name, found.recorded_in(run.path()));
+    let dependencies = dependencies.into_iter().map(recorded).collect();
     let monitor = job.task.monitor();
     let frame = State {
         seed: job.task.config.seed,

@@ -205,7 +205,7 @@ pub(in crate::train) fn frozen_parameters(job: &Job, params: &ParamSet) -> Resul
         return Ok(Dependencies::new());
     }
     let path = job.task.config.init.as_ref().map(|init| init.from.clone());
-    let dependency = Dependency { path, hash: params.frozen.hash()? };
+    let dependency = Dependency::new(path, params.frozen.hash()?);
     Ok(Dependencies::from([(FROZEN.into(), dependency)]))
 }
 

@@ -358,7 +358,7 @@ impl Residuals {
     /// The models that a user of the corrected operator needs: the operator and its codec.
     pub fn dependencies(&self) -> Dependencies {
         let path = self.path.canonicalize().ok();
-        let operator = Dependency { path, hash: self.operators[0].hash.clone() };
+        let operator = Dependency::new(path, self.operators[0].hash.clone());
         [("operator".into(), operator), ("codec".into(), codec_of(self.validation.first()))].into()
     }
 

@@ -85,7 +85,7 @@ impl FrozenCorrector {
                 (student_of(&corrector, student, denoiser), weights)
             }
         };
-        let dependency = Dependency { path: data.corrector.canonicalize().ok(), hash };
+        let dependency = Dependency::new(data.corrector.canonicalize().ok(), hash);
         Ok(Self { residuals, corrector, correction, dependency, scope, weights })
     }
 
