@@ -6,7 +6,8 @@ PYTHON = python3
 # Where cargo puts the release build, which demo and install use.
 BIN := $(abspath $(or $(CARGO_TARGET_DIR),target))/release
 
-.PHONY: demo test torture check lines bench science interop gpu gpu-first gpu-test gpu-bench sass man install deps nvrtc
+.PHONY: demo test torture check lines bench science interop gpu-pack gpu-first gpu-test gpu-bench sass man install deps nvrtc \
+  nvrtc-versions nvrtc-12.4 nvrtc-13.0
 
 # A data set, a codec, latents, an operator (stopped once and resumed), a report: demo/.
 demo: deps
@@ -126,51 +127,43 @@ $(INTEROP)/requirements.txt: tests/interop/requirements.txt
 	"$(INTEROP)/bin/pip" install --quiet --disable-pip-version-check -r $<
 	cp $< $@
 
-# On a machine with a GPU: runs the tests of kernels and of training on it, without the emulator. If compute-sanitizer
-# is installed, the tests of the ops in SANITIZED run again under it. It only sees the blocks from which tensors are
-# allocated; the emulator checks the bounds of the tensors themselves.
-SANITIZED = linear,attention,conv,layernorm,rmsnorm,cross_entropy,embedding,adaln
-ON_GPU = LONGHAUL_TEST_DEVICE=cuda cargo test --locked
-gpu:
-	@nvidia-smi -L 2>/dev/null | grep -q '^GPU' || \
-	  { echo "make: no NVIDIA GPU on this machine (nvidia-smi -L names none)" >&2; exit 1; }
+# Checks on a GPU: tests/gpu/README.md. gpu-pack builds them into target/gpu/longhaul-gpu.tar.xz, for GPU machines without
+# Rust, MPI, HDF5 and network; the others also run them here. gpu-first: whether every kernel is right, and how long it
+# takes beside what its machine code lets expect. gpu-test: training, and memory errors and races by compute-sanitizer.
+# gpu-bench: times beside PyTorch's, whose file goes to benches/results.
+GPU = $(abspath $(or $(CARGO_TARGET_DIR),target))/gpu
+ON_GPU = OUT="$(GPU)/results" bash "$(GPU)/longhaul-gpu/run.sh"
+gpu-pack: nvrtc-12.4
+	PYTHON="$(PYTHON)" sh tests/gpu/pack.sh
 
-# What to run first on a GPU: whether every kernel is right, and how long ops take beside what their machine code lets
-# expect. MODEL is a GPU that opcheck knows.
-MODEL = h100
-gpu-first: gpu deps
-	$(ON_GPU) -p tensor --test device -- --include-ignored
-	cargo build --release --locked -q -p tensor --example opcheck
-	for element in f32 tf32 bf16; do \
-	  "$(BIN)/examples/opcheck" --large --device cuda --model $(MODEL) --element $$element || exit 1; \
-	done
-	timeout 300 env $(ON_GPU) -p tensor --test wgmma -- --include-ignored
-	"$(BIN)/examples/opcheck" --large --device cuda --model $(MODEL) --element bf16 --wgmma --filter linear
+gpu-first: gpu-pack
+	$(ON_GPU) first
 
-gpu-test: gpu deps
-	$(ON_GPU) -p tensor --test device -- --include-ignored --nocapture
-	$(ON_GPU) --test programs -- device:: --include-ignored
-	@command -v compute-sanitizer >/dev/null || \
-	  { echo "gpu-test: no compute-sanitizer: accesses and races were not checked" >&2; exit 0; }; \
-	for tool in memcheck racecheck; do \
-	  echo "gpu-test: $$tool"; \
-	  LONGHAUL_TEST_OPS=$(SANITIZED) $(ON_GPU) -p tensor --test device --config \
-	    "target.'cfg(all())'.runner=['compute-sanitizer','--tool','$$tool','--error-exitcode','1']" \
-	    kernels_agree -- --include-ignored --nocapture || exit 1; \
-	done
+gpu-test: gpu-pack
+	$(ON_GPU) train; status=$$?; $(ON_GPU) sanitize && exit $$status
 
-# Times every op and update, and training updates of the operator, on a GPU, alternating with PyTorch if it is
-# installed. Writes to benches/results/, whose README describes the fields.
-gpu-bench: gpu deps
-	cargo build --release --locked -q -p tensor --example opcheck
-	cargo build --release --locked -q -p tasks --example operator_update
-	LARGE="$(LARGE)" SMALL="$(SMALL)" PYTHON="$(PYTHON)" sh tests/peers/gpu_bench.sh "$(BIN)/examples"
+gpu-bench: gpu-pack
+	rm -rf "$(GPU)/results"
+	$(ON_GPU) bench; status=$$?; cp "$(GPU)"/results/*.json benches/results/ && exit $$status
 
 # Compiles every kernel for six architectures and writes the table of their machine code again.
 sass: deps
 	LONGHAUL_WRITE_KERNELS=all cargo test --locked -p tensor --features emu --test nvrtc -- \
 	  every_kernel_stays_within_the_table
 	git --no-pager diff --stat -- lib/tensor/tests/nvrtc/kernels.txt
+
+# Compiles every kernel with the oldest supported NVRTC and one between, and writes versions.txt: registers and spills
+# beside those of the version of `make sass`.
+nvrtc-versions: deps nvrtc-12.4 nvrtc-13.0
+	LONGHAUL_WRITE_VERSIONS=1 cargo test --locked -p tensor --features emu --test nvrtc -- \
+	  --nocapture every_supported_version
+	git --no-pager diff --stat -- lib/tensor/tests/nvrtc/versions.txt
+
+NVRTC_12.4 = nvidia-cuda-nvrtc-cu12==12.4.127
+NVRTC_13.0 = nvidia-cuda-nvrtc==13.0.88
+nvrtc-12.4 nvrtc-13.0: nvrtc-%:
+	@test -d .deps/$@/nvidia || $(PYTHON) -m pip install --quiet --no-deps --no-compile \
+	  --disable-pip-version-check --root-user-action=ignore --target .deps/$@ $(NVRTC_$*)
 
 man:
 	cargo build --locked --bins

@@ -2,7 +2,7 @@
 //! is executed. On the emulator, or with LONGHAUL_TEST_DEVICE=cuda on a GPU (`make gpu-test`).
 
 use crate::common::run::{records, spawn};
-use crate::common::{Captured, shell};
+use crate::common::{Captured, programs, shell};
 use std::path::Path;
 use std::process::Command;
 use test_support::{Random, seed};
@@ -211,7 +211,7 @@ fn a_rewind_is_the_same_whether_updates_are_waited_for_or_not() {
     assert!(outcome(folder, "given") == outcome(folder, "halting"));
     // Stopped and killed, before spikes and while they are not yet detected.
     for signal in ["TERM", "KILL"] {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_train-stage"));
+        let mut command = Command::new(programs().join("train-stage"));
         command.args(["operator", "-c", "operator.yaml", "--run", "stopped", "--device"]);
         command.arg(device()).args(words.split_whitespace()).current_dir(folder);
         let mut run = spawn(folder, command);
@@ -275,16 +275,14 @@ fn a_run_in_half_precision_resumes_exactly() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "emu"), ignore = "needs the feature emu, or a GPU: make gpu-test")]
 fn out_of_memory_is_one_error_with_advice() {
     let folder = prepare();
-    let output = shell(
-        folder.path(),
-        "LONGHAUL_DEVICE_MEMORY=100000 train-stage operator -c operator.yaml --run run --device emu \
-             || exit $?",
-    );
+    let words = format!("train-stage operator -c operator.yaml --run run --device {}", device());
+    let output = shell(folder.path(), &format!("LONGHAUL_DEVICE_MEMORY=100000 {words} || exit $?"));
     assert_eq!(output.status, Some(1), "{}", output.stderr);
     let expected = output.stderr.lines().last().unwrap();
-    for word in ["emu has no memory for a tensor of", "training.batch_size", "mem_budget", "amp"] {
+    for word in ["has no memory for a tensor of", "training.batch_size", "mem_budget", "amp"] {
         assert!(expected.contains(word), "{word}: {}", output.stderr);
     }
 }

@@ -14,6 +14,8 @@ mod errors;
 mod evaluate;
 #[cfg(feature = "failpoints")]
 mod failpoints;
+#[cfg(feature = "emu")]
+mod gpu_checks;
 mod hostile;
 #[cfg(feature = "failpoints")]
 mod hpo;
@@ -27,6 +29,7 @@ mod hpo_refit;
 mod kernels;
 mod man;
 mod mixture;
+mod moved;
 mod power_cut;
 mod record_options;
 mod record_results;

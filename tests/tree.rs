@@ -53,8 +53,9 @@ fn no_unfinished_code_is_left() {
 
 #[test]
 fn shell_scripts_have_no_faults() {
-    let mut scripts: Vec<PathBuf> = fs::read_dir(root().join("slurm"))
-        .unwrap()
+    let entries = |folder| fs::read_dir(root().join(folder)).unwrap();
+    let mut scripts: Vec<PathBuf> = entries("slurm")
+        .chain(entries("tests/gpu"))
         .map(|entry| entry.unwrap().path())
         .filter(|path| path.extension().is_some_and(|e| e == "sh" || e == "sbatch"))
         .collect();

@@ -7,7 +7,7 @@ pub mod pty;
 pub mod run;
 
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 /// The outcome of a command.
@@ -35,9 +35,16 @@ pub fn shell(folder: &Path, script: &str) -> Captured {
     Captured { status: status.code(), stdout: text(stdout), stderr: text(stderr) }
 }
 
+/// The folder of the programs of this build or, on another machine, that of the tests (`make gpu-pack`).
+pub fn programs() -> PathBuf {
+    let built = Path::new(env!("CARGO_BIN_EXE_timekeep"));
+    let here = std::env::current_exe().unwrap();
+    let program = if built.exists() { built } else { &here };
+    program.parent().unwrap().to_path_buf()
+}
+
 fn path() -> OsString {
-    let programs = Path::new(env!("CARGO_BIN_EXE_timekeep")).parent().unwrap();
     let rest = std::env::var_os("PATH").unwrap_or_default();
-    let folders = std::iter::once(programs.to_path_buf()).chain(std::env::split_paths(&rest));
+    let folders = std::iter::once(programs()).chain(std::env::split_paths(&rest));
     std::env::join_paths(folders).unwrap()
 }

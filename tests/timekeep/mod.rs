@@ -54,7 +54,7 @@ fn in_seconds(seconds: u64) -> String {
 
 /// Writes an executable script and renames it into place. A file that is open for writing cannot be executed, and
 /// another test that forks at this moment inherits our open files: so a separate process writes it.
-fn script(path: &Path, text: &str) {
+pub fn script(path: &Path, text: &str) {
     let new = path.with_extension("new");
     let mut install = Command::new("install")
         .args(["-m", "755", "/dev/stdin"])
