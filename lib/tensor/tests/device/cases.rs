@@ -125,7 +125,8 @@ fn cases_after_an_error_of_the_device_run_too() {
     let lines = |start: &'static str| text.lines().filter(move |line| line.starts_with(start));
     let (wrong, cases) = (lines("wrong: linear").count(), lines("case ").count());
     assert!(!output.status.success() && wrong > 1 && cases > wrong, "{text}");
-    let numbers = lines("case ").map(|line| line[5..].split(':').next().unwrap().parse().unwrap());
+    let numbers =
+        lines("case ").map(|line| line[5..].split(':').next().unwrap().parse::<usize>().unwrap());
     assert!(numbers.eq(0..cases), "{text}");
     let talk = String::from_utf8_lossy(&output.stderr);
     assert!(talk.contains(&format!("{wrong} of {cases}\n")), "{talk}");
