@@ -32,7 +32,7 @@ pub struct Training {
     /// Use TF32 for f32 matrix products on a GPU: operands are rounded to 11 significant bits, which is faster and less
     /// precise.
     pub tf32: bool,
-    /// Let large 16-bit matrix products use wgmma and TMA, on Hopper GPUs only.
+    /// Let large 16-bit matrix products and attention use wgmma and TMA, on Hopper GPUs only.
     // Not serialised when true, the default, so that configurations older than this key keep their hash.
     #[serde(skip_serializing_if = "is_on")]
     #[schemars(extend("default" = true))]

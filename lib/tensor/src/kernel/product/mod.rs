@@ -54,7 +54,7 @@ pub(crate) fn is_tf32() -> bool {
     TF32.load(Ordering::Relaxed)
 }
 
-/// Whether large products of 16-bit matrices may use wgmma and TMA on Hopper (sm_90a), the only instructions with which
+/// Whether attention and large products of 16-bit matrices may use wgmma and TMA on Hopper (sm_90a), the only instructions with which
 /// its tensor cores reach their full rate; no effect on other GPUs. On by default.
 pub fn set_wgmma(allowed: bool) {
     WGMMA.store(allowed, Ordering::Relaxed);
