@@ -26,9 +26,8 @@ const ACTIVATION_CYCLES: f64 = 7000.0;
 const ALONE: f64 = 1.6;
 /// Minimum number of tiles along k per part.
 const LEAST_TILES: usize = 8;
-/// The same for each 128 sums of a block by mma.sync: 128 x 256 took 10 us on an H200 and 20 us with GELU.
-const SHARED_EPILOGUE_CYCLES: f64 = 66.0;
-const SHARED_ACTIVATION_CYCLES: f64 = 130.0;
+/// Both for each 128 sums of a block by mma.sync: 128 x 256 took 10 us on an H200, and 20 us with GELU.
+const SHARED_EPILOGUE_CYCLES: [f64; 2] = [66.0, 130.0];
 /// Limits on a split sum: the number of parts, and the elements of all parts together.
 const SPLITS: [usize; 16] = [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 24, 32, 48, 64];
 const MOST_ELEMENTS: usize = 16 << 20;
@@ -218,19 +217,16 @@ fn cycles(sizes: &Sizes, unit: Unit, plan: Plan) -> f64 {
         LAUNCH_CYCLES + bytes as f64 / BYTES_PER_CYCLE
     };
     let epilogue = if sizes.activates { ACTIVATION_CYCLES } else { EPILOGUE_CYCLES };
-    let shared_epilogue = match (sizes.warpgroups, sizes.activates) {
-        // Among kernels with the same epilogue it makes no difference.
-        (false, _) => 0.0,
-        (true, false) => SHARED_EPILOGUE_CYCLES,
-        (true, true) => SHARED_ACTIVATION_CYCLES,
-    } * (plan.tile.size().0 * plan.tile.size().1 / 128) as f64;
+    // It makes no difference among kernels with the same epilogue.
+    let sums = plan.tile.size().0 * plan.tile.size().1 / 128 * usize::from(sizes.warpgroups);
+    let shared_epilogue = SHARED_EPILOGUE_CYCLES[usize::from(sizes.activates)] * sums as f64;
     let multiplying = match plan.tile {
         Tile::Wgmma => most as f64 * (of_block + epilogue) + ROUND_CYCLES,
         // One warpgroup writes while the other multiplies, or both write.
         Tile::PingPong => {
             most as f64 * of_block.max((of_block + epilogue) / 2.0) + epilogue + ROUND_CYCLES
         }
-        _ => shares * (of_block + shared_epilogue) + rounds as f64 * ROUND_CYCLES,
+        _ => shares * of_block + most as f64 * shared_epilogue + rounds as f64 * ROUND_CYCLES,
     };
     copying + multiplying + second_pass
 }
@@ -292,10 +288,8 @@ mod tests {
 
     #[test]
     fn large_products_take_large_tiles_whole() {
-        assert_eq!(
-            plan(4096, 4096, 4096, true),
-            Plan { tile: Tile::Large, splits: 1, copied: false }
-        );
+        let whole = Plan { tile: Tile::Large, splits: 1, copied: false };
+        assert_eq!(plan(4096, 4096, 4096, true), whole);
         assert_eq!(plan(8192, 3072, 768, true).splits, 1);
     }
 
