@@ -30,11 +30,8 @@ def bench_ops(elements, turn):
         if REHEARSAL:
             # Rows of the tests do not say which activation or how many heads.
             ours = [row for row in ours if "norm" in row["name"] or row["name"] == "adamw"]
-        if element == "bf16" and not REHEARSAL:
-            _, fast = opcheck(element, "--wgmma", "--filter", "linear", note={"turn": turn}, modelled=False)
-            ours += [{**row, "wgmma": True} for row in fast if row["name"] == "linear"]
         given = WORK / f"rows-{element}-{turn}.jsonl"
-        given.write_text("".join(json.dumps(row) + "\n" for row in ours if not row.get("wgmma")))
+        given.write_text("".join(json.dumps(row) + "\n" for row in ours))
         theirs = peer(f"torch {element} turn {turn}", [PEERS / "gpu.py", "--element", element], 150, given).json
         theirs += peer(f"torch.compile {element} turn {turn}", [PYTHON / "peers.py", "rows", "--element", element], 120, given).json
         results["rows"] += [{"part": "large", "element": element, "turn": turn, **row} for row in theirs]
@@ -44,9 +41,8 @@ def bench_ops(elements, turn):
             table.append((element, row, best("forward_us"), best("both_us")))
     print(f"\n{'dtype':5} {'op':10} {'inputs':30} {'fwd us':>7} {'torch':>7} {'x':>5} {'':8}| {'both us':>7} {'torch':>7} {'x':>5}   (x: torch / ours, above 1 longhaul is faster)")
     for element, row, (f, kind), (b, kind_both) in table:
-        name = "wgmma" if row.get("wgmma") else row["name"]
         extra = (" gelu" if row.get("activation") == "gelu" else "") + (" causal" if row.get("causal") else "")
-        print(f"{element:5} {name[:10]:10} {(row['inputs'][:24] + extra)[:30]:30} {shown(row['forward_us'])} {shown(f)} "
+        print(f"{element:5} {row['name'][:10]:10} {(row['inputs'][:24] + extra)[:30]:30} {shown(row['forward_us'])} {shown(f)} "
               f"{shown(ratio(f, row['forward_us']), 5, 2)} {kind[:8]:8}| {shown(row.get('both_us'))} {shown(b)} {shown(ratio(b, row.get('both_us')), 5, 2)} {kind_both[:8]}")
 
 

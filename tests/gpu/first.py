@@ -75,7 +75,8 @@ def first(only):
     agree(only)
     by_warpgroups = (not only or "wgmma" in only) and (REHEARSAL or architecture() == "sm_90a")
     if by_warpgroups:
-        check(one_test("wgmma", WARPGROUPS, 100, silence=SILENCE))
+        for test in tests_in("wgmma"):
+            check(one_test("wgmma", test, 100, silence=100))
     names = [[]] if not only else [["--filter", name] for name in only if name != "wgmma"]
     rows = []
 
@@ -84,9 +85,9 @@ def first(only):
 
     for name in names if not REHEARSAL else []:
         measure("bf16", *name)
-    if by_warpgroups and not REHEARSAL:
-        found = opcheck("bf16", "--wgmma", "--filter", "linear")[1]
-        rows.extend(("bf16", {**row, "name": "wgmma"}) for row in found)
+    for without in ("no-wgmma", "no-pingpong") if by_warpgroups and not REHEARSAL else ():
+        found = opcheck("bf16", f"--{without}", "--filter", "linear")[1]
+        rows.extend(("bf16", {**row, "name": without}) for row in found)
     # Attention has no tf32; in f32 it takes most of the time.
     for name in ("linear", "conv") if not REHEARSAL else ():
         if not only or name in only:

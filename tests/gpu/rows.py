@@ -11,18 +11,18 @@ products = []
 
 def opcheck(element, *more, limit=120, name=None, note=None, modelled=True):
     """The rows, which are also added to the results. A row that hangs costs its own time; those after it are measured."""
-    wgmma = "--wgmma" in more
-    size = ["--below", "20000"] if REHEARSAL else ["--large", "--below", str(BELOW["tf32" if wgmma else element])]
+    without = next((word[2:] for word in more if word.startswith("--no-")), None)
+    size = ["--below", "20000"] if REHEARSAL else ["--large", "--below", str(BELOW["tf32" if without else element])]
     words = [BIN / "opcheck", "--json", "--device", DEVICE, "--element", element, *size, *more]
     words += model() if modelled and not REHEARSAL else []
     name = name or " ".join(["opcheck", element, *more])
-    label = {"part": "large", "element": element, "turn": 1, **({"wgmma": True} if wgmma else {}), **(note or {})}
+    label = {"part": "large", "element": element, "turn": 1, **({"without": without[3:]} if without else {}), **(note or {})}
     rows, hangs, ok = [], 0, True
     while True:
         again = ["--from", str(len(rows))] if hangs else []
         result = run(name + (f" from row {len(rows)}" if hangs else ""), [*words, *again], limit, silence=SILENCE)
         rows += [row for row in result.json if "name" in row]
-        note_product(element + (" wgmma" if wgmma else ""), element, result.json)
+        note_product(f"{element} {without or ''}".rstrip(), element, result.json)
         ok = ok and result.ok
         if not result.hung or hangs == 3 or left() < 10:
             break

@@ -118,7 +118,7 @@ def resumption():
         "f32": [], "f32, no graphs": ["-s", "training.compile=false"],
         "bf16": AMP.split(), "bf16, no graphs": [*AMP.split(), "-s", "training.compile=false"],
         "bf16, recomputed": [*AMP.split(), "-s", "training.mem_budget=0.3"],
-        "bf16, wgmma": [*AMP.split(), "-s", "training.wgmma=true"],
+        "bf16, no wgmma": [*AMP.split(), "-s", "training.wgmma=false"],
         "tf32": ["-s", "training.tf32=true"],
         "f16": [*AMP.split(), "-s", "training.precision=f16"],
     }
