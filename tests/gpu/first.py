@@ -9,7 +9,7 @@ from steps import BIN, DEVICE, PACK, REHEARSAL, check, fail, left, output, probl
 PER_OP = ["kernels_agree_with_the_cpu_in_f64", "kernels_give_the_same_bits_every_time"]
 # Seconds without a new case after which a kernel counts as hung.
 SILENCE = 60 if not REHEARSAL else 20
-WARPGROUPS = "large_products_use_warpgroups_on_hopper"
+WARPGROUPS = ("large_products_use_warpgroups_on_hopper", "attention_uses_warpgroups_on_hopper")
 
 
 def tests_in(program):
@@ -73,10 +73,9 @@ def agree(only):
 def first(only):
     ceilings()
     agree(only)
-    by_warpgroups = (not only or "wgmma" in only) and (REHEARSAL or architecture() == "sm_90a")
-    if by_warpgroups:
-        for test in tests_in("wgmma"):
-            check(one_test("wgmma", test, 100, silence=100))
+    if (not only or "wgmma" in only) and (REHEARSAL or architecture() == "sm_90a"):
+        for test in WARPGROUPS:
+            check(one_test("wgmma", test, 100, silence=SILENCE))
     names = [[]] if not only else [["--filter", name] for name in only if name != "wgmma"]
     rows = []
 
@@ -85,9 +84,6 @@ def first(only):
 
     for name in names if not REHEARSAL else []:
         measure("bf16", *name)
-    for without in ("no-wgmma", "no-pingpong") if by_warpgroups and not REHEARSAL else ():
-        found = opcheck("bf16", f"--{without}", "--filter", "linear")[1]
-        rows.extend(("bf16", {**row, "name": without}) for row in found)
     # Attention has no tf32; in f32 it takes most of the time.
     for name in ("linear", "conv") if not REHEARSAL else ():
         if not only or name in only:

@@ -24,14 +24,14 @@ def profile(only):
     if not output(["ncu", "--version"]):
         return fail("ncu", "not found: load the module of Nsight Compute, or put its folder on the PATH")
     element = next((word for word in only if word in BELOW), "bf16")
-    names = [word for word in only if word not in BELOW and not word.startswith("no-")]
+    names = [word for word in only if word not in BELOW]
     table, seen = [], set()
     for name in names or ["linear", "attention", "norm", "conv", "cross_entropy"]:
         below = BELOW["tf32"] if name == "linear" else 10**12
         words = ["ncu", "--clock-control", "none", "--filter-mode", "per-launch-config", "--launch-count", "1", "--csv",
                  "--page", "raw", *[part for section in SECTIONS for part in ("--section", section)],
                  BIN / "opcheck", "--large", "--json", "--device", DEVICE, "--element", element, "--filter", name,
-                 "--below", str(below), *[f"--{word}" for word in only if word.startswith("no-")]]
+                 "--below", str(below)]
         result = check(run(f"ncu {element} {name}", words, 100))
         with open(OUT / "profile.csv", "a") as file:
             file.write("".join(line + "\n" for line in result.text.splitlines() if line.startswith('"')))

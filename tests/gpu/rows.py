@@ -11,18 +11,17 @@ products = []
 
 def opcheck(element, *more, limit=120, name=None, note=None, modelled=True):
     """The rows, which are also added to the results. A row that hangs costs its own time; those after it are measured."""
-    without = next((word[2:] for word in more if word.startswith("--no-")), None)
-    size = ["--below", "20000"] if REHEARSAL else ["--large", "--below", str(BELOW["tf32" if without else element])]
+    size = ["--below", "20000"] if REHEARSAL else ["--large", "--below", str(BELOW[element])]
     words = [BIN / "opcheck", "--json", "--device", DEVICE, "--element", element, *size, *more]
     words += model() if modelled and not REHEARSAL else []
     name = name or " ".join(["opcheck", element, *more])
-    label = {"part": "large", "element": element, "turn": 1, **({"without": without[3:]} if without else {}), **(note or {})}
+    label = {"part": "large", "element": element, "turn": 1, **(note or {})}
     rows, hangs, ok = [], 0, True
     while True:
         again = ["--from", str(len(rows))] if hangs else []
         result = run(name + (f" from row {len(rows)}" if hangs else ""), [*words, *again], limit, silence=SILENCE)
         rows += [row for row in result.json if "name" in row]
-        note_product(f"{element} {without or ''}".rstrip(), element, result.json)
+        note_product(element, result.json)
         ok = ok and result.ok
         if not result.hung or hangs == 3 or left() < 10:
             break
@@ -42,10 +41,10 @@ def opcheck(element, *more, limit=120, name=None, note=None, modelled=True):
     return ok, [row for row in rows if "forward_us" in row or "forward_modelled_us" in row]
 
 
-def note_product(label, element, rows):
+def note_product(element, rows):
     most = results.get("ceilings", {}).get(f"{element}_gflop_s")
     for rate in [row["product_gflop_s"] for row in rows if "product_gflop_s" in row]:
-        products.append(f"{label} {rate / 1e3:.1f}" + (f" ({rate / most:.2f} of PyTorch's)" if most else ""))
+        products.append(f"{element} {rate / 1e3:.1f}" + (f" ({rate / most:.2f} of PyTorch's)" if most else ""))
 
 
 def of_card(row, way, element):

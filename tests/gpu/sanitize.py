@@ -18,7 +18,7 @@ def sanitize(only):
     def one(tool, op):
         more = {"LONGHAUL_DEVICE_EXACT": "1", "LONGHAUL_TEST_OPS": op}
         more |= {"LONGHAUL_TEST_BELOW": SMALL[tool]} if tool in SMALL else {}
-        program, test = ("wgmma", WARPGROUPS) if op == "wgmma" else ("device", PER_OP[0])
+        program, test = ("wgmma", WARPGROUPS[0]) if op == "wgmma" else ("device", PER_OP[0])
         under = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", "--print-limit", "10"]
         result = one_test(program, test, 170, more, f"{tool} {op}", under=under)
         said = re.findall(r"(?:ERROR|RACECHECK) SUMMARY: (.*)", result.text)

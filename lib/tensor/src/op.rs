@@ -208,6 +208,13 @@ impl Grads<'_> {
         self.is_multiplied
     }
 
+    /// Whether [`Self::take_derivative`] would return one.
+    pub(crate) fn has_derivative(&self, i: usize) -> bool {
+        let variable = self.inputs.get(i).and_then(|input| input.variable);
+        let factor = variable.and_then(|variable| self.factors.get(variable));
+        matches!(factor, Some(Multiplication::Due(_)))
+    }
+
     /// By what the op that computed input `i` will multiply its gradient; the caller must do so instead.
     pub fn take_derivative(&mut self, i: usize) -> Option<Derivative> {
         let factor = self.factors.get_mut(self.inputs.get(i)?.variable?)?;

@@ -32,10 +32,10 @@ pub struct Training {
     /// Use TF32 for f32 matrix products on a GPU: operands are rounded to 11 significant bits, which is faster and less
     /// precise.
     pub tf32: bool,
-    /// Let large 16-bit matrix products use wgmma and TMA, on Hopper GPUs only. These kernels have not run on a GPU yet.
-    // Not serialised when false, the default, so that configurations older than this key keep their hash.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    #[schemars(extend("default" = false))]
+    /// Let large 16-bit matrix products and attention use wgmma and TMA, on Hopper GPUs only.
+    // Not serialised when true, the default, so that configurations older than this key keep their hash.
+    #[serde(skip_serializing_if = "is_on")]
+    #[schemars(extend("default" = true))]
     pub wgmma: bool,
     /// Record a training pass as a CUDA graph once its shapes are known, and replay it afterwards.
     pub compile: bool,
@@ -168,6 +168,10 @@ impl Monitor {
     }
 }
 
+fn is_on(key: &bool) -> bool {
+    *key
+}
+
 /// The defaults of the keys. `updates` and `batch_size` have none: the schema requires them, and 0 is out of range.
 impl Default for Training {
     fn default() -> Self {
@@ -179,7 +183,7 @@ impl Default for Training {
             amp: false,
             precision: Precision::default(),
             tf32: false,
-            wgmma: false,
+            wgmma: true,
             compile: true,
             reduce_dtype: ReduceDtype::default(),
             mem_budget: 1.0,

@@ -11,7 +11,8 @@ use tensor::ops::cross_entropy::CrossEntropy;
 use tensor::ops::linear::Linear;
 use tensor::ops::normalization::{Kind, Normalization};
 
-/// Square matrix products, the linear layers of the operator, the vocabulary of BERT, rows of language models, images.
+/// Square matrix products, the linear layers of the operator, the vocabulary of BERT, the layers of BERT, of MMDiT of width
+/// 1024 and of a decoder of width 2048 at 8192 rows, rows of language models, images.
 pub fn cases() -> Vec<(Options, Case)> {
     let mut cases = Vec::new();
     for side in [4096, 8192] {
@@ -21,6 +22,16 @@ pub fn cases() -> Vec<(Options, Case)> {
     cases.push(linear(Activation::Gelu, true, 64 * 128, 1024, 256));
     cases.push(linear(Activation::Identity, true, 8192, 4096, 1024));
     cases.push(linear(Activation::Identity, false, 4096, 30_522, 768));
+    for width in [768, 1024] {
+        cases.push(linear(Activation::Identity, true, 8192, width, width));
+        cases.push(linear(Activation::Identity, true, 8192, 3 * width, width));
+        cases.push(linear(Activation::Gelu, true, 8192, 4 * width, width));
+        cases.push(linear(Activation::Identity, true, 8192, width, 4 * width));
+    }
+    for n in [2048, 6144] {
+        cases.push(linear(Activation::Identity, false, 8192, n, 2048));
+    }
+    cases.push(linear(Activation::Identity, false, 8192, 2048, 6144));
     for width in [256, 1024, 4096] {
         let shapes: &[&[usize]] = &[&[8192, width], &[width], &[width]];
         cases.push(plain(Normalization { kind: Kind::Layer, epsilon: 1e-5 }, shapes));

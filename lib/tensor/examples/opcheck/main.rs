@@ -52,9 +52,12 @@ struct Args {
     #[arg(long, value_name = "TYPE", value_parser = ["f32", "tf32", "bf16", "f16"],
           default_value = "f32")]
     element: String,
-    /// Let large products of 16-bit matrices use wgmma, on Hopper
+    /// Compute products of 16-bit matrices without wgmma, also on Hopper
     #[arg(long)]
-    wgmma: bool,
+    no_wgmma: bool,
+    /// Let warpgroups of Hopper share every part of a product instead of taking parts in turns
+    #[arg(long)]
+    no_pingpong: bool,
     /// Sizes at which GPUs are compared, in place of those that tests run
     #[arg(long)]
     large: bool,
@@ -96,7 +99,8 @@ fn body(args: Args) -> Result<Exit> {
         _ => Dtype::F32,
     };
     kernel::set_tf32(args.element == "tf32");
-    kernel::set_wgmma(args.wgmma);
+    kernel::set_wgmma(!args.no_wgmma);
+    kernel::set_pingpong(!args.no_pingpong);
     let gpu = args.model.and_then(|name| GPUS.iter().find(|gpu| gpu.name == name));
     let model = gpu.map(Model::new);
     if model.is_some() && device == Device::Cpu {

@@ -28,8 +28,8 @@ pub struct Gpu {
 /// Four schedulers of a multiprocessor issue one instruction per cycle each; shared memory moves 128 bytes per cycle.
 const SCHEDULERS: f64 = 4.0;
 
-/// Cycles of all schedulers for a wgmma of 64 x 256 x 16, of which a warpgroup of 4 warps executes one.
-const WGMMA_CYCLES: f64 = 128.0;
+/// Columns of a wgmma, of 64 rows and 16 k, that takes as many cycles of all schedulers as half of its columns.
+const COLUMNS: [(&str, f64); 2] = [("product_wgmma", 256.0), ("product_pingpong", 128.0)];
 
 pub const GPUS: [Gpu; 3] = [
     Gpu {
@@ -140,15 +140,15 @@ impl Model {
         else {
             return memory;
         };
-        let by_warpgroups = launch.kernel.starts_with("product_wgmma");
+        let of_warpgroups = COLUMNS.iter().find(|(name, _)| launch.kernel.starts_with(name));
         // One warpgroup of three only copies.
-        let warps = count(grid.threads) / 32.0 - if by_warpgroups { 4.0 } else { 0.0 };
+        let warps = count(grid.threads) / 32.0 - if of_warpgroups.is_some() { 4.0 } else { 0.0 };
         // Of a warp: 16 x 8 x 16 multiply-adds on 16-bit numbers, 16 x 8 x 8 on tf32, a quarter of a warpgroup's, 32
         // otherwise.
-        let (mma, mma_cycles) = match launch.element {
-            _ if by_warpgroups => (131072.0, WGMMA_CYCLES),
-            Dtype::F32 => (2048.0, self.gpu.mma_cycles),
-            _ => (4096.0, self.gpu.mma_cycles),
+        let (mma, mma_cycles) = match (of_warpgroups, launch.element) {
+            (Some((_, columns)), _) => (512.0 * columns, columns / 2.0),
+            (None, Dtype::F32) => (2048.0, self.gpu.mma_cycles),
+            (None, _) => (4096.0, self.gpu.mma_cycles),
         };
         let in_loop = warps * if body.mma > 0.0 { mma * body.mma } else { 64.0 * body.ffma };
         let turns = grid.operations as f64 / in_loop;

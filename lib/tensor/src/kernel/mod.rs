@@ -30,12 +30,14 @@ pub(crate) mod units;
 
 pub use arg::Arg;
 pub(crate) use arg::Value;
-pub(crate) use backend::{copy, copy_in, copy_out, most_shared, zero};
+pub(crate) use backend::{
+    copy, copy_in, copy_out, has_warpgroups, most_shared, multiprocessors, zero,
+};
 pub use constants::constant;
 pub use graph::{Graph, Segments};
 pub use lent_memory::LentMemory;
 pub use pending_read::{PendingRead, read_async};
-pub use product::{set_tf32, set_wgmma};
+pub use product::{set_pingpong, set_tf32, set_wgmma};
 pub(crate) use state::run;
 pub use state::{fail, finish, take_error, waits};
 pub use trace::{Launched, trace};
@@ -55,6 +57,7 @@ pub const SOURCES: &[&Source] = &[
     &ops::relative_error::cuda::SOURCE,
     &ops::residual::cuda::SOURCE,
     &ops::normalization::SOURCE,
+    &ops::normalization::GRADIENT,
     &ops::squared_error::cuda::SOURCE,
     &ops::weighted_sum::cuda::SOURCE,
     &updates::adafactor::SOURCE,
@@ -73,13 +76,20 @@ pub const SOURCES: &[&Source] = &[
     &ops::attention::cuda::FORWARD_F32,
     &ops::attention::cuda::QUERY_GRADIENT_F32,
     &ops::attention::cuda::KEY_GRADIENT_F32,
+    &ops::attention::warpgroups::FORWARD,
+    &ops::attention::warpgroups::QUERY_GRADIENT,
+    &ops::attention::warpgroups::KEY_GRADIENT,
     &ops::attention::rows::SOURCE,
     &product::SOURCE,
     &product::SOURCE_F32,
     &product::SOURCE_TF32,
     &product::SOURCE_WGMMA,
+    &product::SOURCE_PINGPONG,
+    &product::SOURCE_LINES,
     &crate::ops::conv::SOURCE,
     &crate::ops::conv::VOLUME,
+    &crate::ops::conv::SOURCE_TF32,
+    &crate::ops::conv::VOLUME_TF32,
     &crate::ops::cross_entropy::SOURCE,
     &crate::ops::depthwise_conv::SOURCE,
     &crate::ops::embedding::SOURCE,

@@ -28,6 +28,10 @@ Hopper& use_hopper(const char* what, const void* code) {
     h.barriers.clear();
     // References to them stay valid.
     h.barriers.reserve(MOST_BARRIERS);
+    for (NamedBarrier& each : h.named) {
+        each.threads = each.arrivals = 0;
+        each.waiting.clear();
+    }
     h.products.resize(MOST_THREADS);
     for (Products& each : h.products) {
         each.sums.clear();
@@ -70,10 +74,9 @@ void join_clocks(Lane* lanes, unsigned count, unsigned mask) {
 }
 
 // Adds what this lane has done and knows to the clock of a barrier.
-static void release(Barrier& barrier) {
+static void release(unsigned* to) {
     Lane& me = *current;
     const Warp& warp = *me.warp;
-    unsigned* to = barrier.arrived.data();
     join(to, machine->hopper->clock(me));
     for (unsigned i = 0; i < warp.count; i++) {
         unsigned& entry = to[warp.index * WARP + i];
@@ -175,6 +178,12 @@ void check_completion(Barrier& b, const void* code) {
 }
 
 void describe_wait(const Lane& lane, char* text, size_t bytes) {
+    if (lane.state == State::NAMED_BARRIER) {
+        const NamedBarrier& b = machine->hopper->named[lane.barrier];
+        snprintf(text, bytes, "wait at barrier %u, which lacks %u of %u threads", lane.barrier,
+                 b.threads - b.arrivals, b.threads);
+        return;
+    }
     const Barrier& b = machine->hopper->barriers[lane.barrier];
     snprintf(text, bytes, "wait at a barrier (offset %zu of '%s') for phase %u, which lacks %u arrivals and %zu bytes",
              b.address - b.region->start, b.region->name, lane.phase, b.pending,
@@ -245,7 +254,7 @@ void emulator_barrier_arrive(void* pointer, unsigned bytes) {
         fault(code, "a phase of a barrier that expects %zu bytes: at most %u", static_cast<size_t>(b.expected),
               MOST_BYTES);
     }
-    release(b);
+    release(b.arrived.data());
     check_completion(b, code);
 }
 
@@ -273,6 +282,48 @@ void emulator_barrier_wait(void* pointer, unsigned parity) {
         }
     }
     join(machine->hopper->clock(me), b.complete.data());
+}
+
+void emulator_named_barrier(int id, int threads, bool waits) {
+    const void* code = __builtin_return_address(0);
+    Hopper& h = use_hopper("a numbered barrier", code);
+    if (id < 1 || id >= static_cast<int>(NAMED_BARRIERS)) {
+        fault(code, "barrier %d: 1 to %u", id, NAMED_BARRIERS - 1);
+    }
+    if (threads <= 0 || threads % static_cast<int>(WARP) != 0 || threads > static_cast<int>(machine->threads)) {
+        fault(code, "barrier %d for %d threads: a multiple of %u, at most the %u of the block", id, threads, WARP,
+              machine->threads);
+    }
+    // A warp arrives as one.
+    collect(Collective::NAMED_BARRIER, ~0u, {"hopper.cuh", 0}, code, [](Warp&, unsigned) {});
+    NamedBarrier& b = h.named[id];
+    Lane& me = *current;
+    if (b.arrivals == 0) {
+        b.threads = static_cast<unsigned>(threads);
+        b.arrived.assign(h.width, 0);
+    } else if (b.threads != static_cast<unsigned>(threads)) {
+        fault(code, "barrier %d for %d threads, of which others say %u", id, threads, b.threads);
+    }
+    release(b.arrived.data());
+    if (++b.arrivals == b.threads) {
+        b.arrivals = 0;
+        b.complete = b.arrived;
+        for (unsigned i : b.waiting) {
+            Lane& lane = machine->lanes[i];
+            lane.state = State::READY;
+            join(h.clock(lane), b.complete.data());
+            make_ready(*lane.warp, 1u << lane.in_warp);
+        }
+        b.waiting.clear();
+        if (waits) {
+            join(h.clock(me), b.complete.data());
+        }
+    } else if (waits) {
+        me.state = State::NAMED_BARRIER;
+        me.barrier = static_cast<unsigned>(id);
+        b.waiting.push_back(me.index);
+        wait_for_others();
+    }
 }
 
 }  // extern "C"

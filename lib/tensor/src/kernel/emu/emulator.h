@@ -84,9 +84,12 @@ void emulator_barrier_init(void* barrier, unsigned count);
 void emulator_barrier_publish();
 void emulator_barrier_arrive(void* barrier, unsigned expected_bytes);
 void emulator_barrier_wait(void* barrier, unsigned parity);
+void emulator_named_barrier(int id, int threads, bool waits);
 void emulator_copy_box(void* to, const EmulatorTensorMap* map, int x, int y, int z, int w, void* barrier);
 void emulator_wgmma(int kind, float* sum, unsigned columns, unsigned long long a, unsigned long long b,
-                    bool lhs_mn_major, bool rhs_mn_major);
+                    bool lhs_mn_major, bool rhs_mn_major, bool zero);
+void emulator_wgmma_registers(int kind, float* sum, unsigned columns, EmulatorWords a, unsigned long long b,
+                              bool rhs_mn_major);
 void emulator_wgmma_fence();
 void emulator_wgmma_commit();
 void emulator_wgmma_wait(int left);

@@ -34,6 +34,7 @@ const char* name_of(Collective collective) {
         case Collective::WGMMA_COMMIT: return "wgmma.commit_group";
         case Collective::WGMMA_WAIT: return "wgmma.wait_group";
         case Collective::SET_REGISTERS: return "setmaxnreg";
+        case Collective::NAMED_BARRIER: return "a numbered barrier";
     }
     return "?";
 }
@@ -46,7 +47,8 @@ static void describe_state(const Lane& lane, char* text, size_t bytes) {
             snprintf(text, bytes, "wait at __syncthreads (%s:%d)", base_name(lane.place.file),
                      lane.place.line);
             break;
-        case State::BARRIER: describe_wait(lane, text, bytes); break;
+        case State::BARRIER:
+        case State::NAMED_BARRIER: describe_wait(lane, text, bytes); break;
         case State::COLLECTIVE:
             snprintf(text, bytes, "wait at %s with mask 0x%08x (%s:%d)", name_of(lane.collective),
                      lane.mask, base_name(lane.place.file), lane.place.line);

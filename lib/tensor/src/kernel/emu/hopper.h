@@ -40,6 +40,14 @@ struct Barrier {
     std::vector<unsigned> arrived, complete;  // clocks: of this phase so far, of the last one
 };
 
+// bar.sync and bar.arrive.
+struct NamedBarrier {
+    unsigned threads, arrivals;  // that complete it; so far
+    std::vector<unsigned> waiting;            // lanes
+    std::vector<unsigned> arrived, complete;  // clocks, as of a Barrier
+};
+constexpr unsigned NAMED_BARRIERS = 16;
+
 // Sums of a lane that products add to.
 struct Sums {
     float* to;
@@ -54,10 +62,14 @@ struct Product {
     unsigned columns;
     unsigned long long a, b;
     bool lhs_mn_major, rhs_mn_major;
+    bool zero;  // the sums before do not count
+    bool from_registers;
+    EmulatorWords words;  // of the left operand; a is 0
 
     bool is_like(const Product& other) const {
         return kind == other.kind && columns == other.columns && a == other.a && b == other.b &&
-               lhs_mn_major == other.lhs_mn_major && rhs_mn_major == other.rhs_mn_major;
+               lhs_mn_major == other.lhs_mn_major && rhs_mn_major == other.rhs_mn_major && zero == other.zero &&
+               from_registers == other.from_registers;
     }
 };
 
@@ -74,6 +86,7 @@ struct Hopper {
     unsigned width;  // of a clock
     std::vector<unsigned> clocks, scratch;
     std::vector<Barrier> barriers;
+    NamedBarrier named[NAMED_BARRIERS];
     std::vector<Products> products;  // by lane
     // Products are numbered over all blocks and warpgroups.
     unsigned products_issued, products_before;

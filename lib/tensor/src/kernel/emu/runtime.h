@@ -81,7 +81,7 @@ bool find_allocation(uintptr_t address, Allocation& found);
 struct Warp;
 struct Hopper;
 
-enum class State { READY, SYNC_THREADS, COLLECTIVE, BARRIER, EXITED };
+enum class State { READY, SYNC_THREADS, COLLECTIVE, BARRIER, NAMED_BARRIER, EXITED };
 
 enum class Collective {
     SYNC,
@@ -96,6 +96,7 @@ enum class Collective {
     WGMMA_COMMIT,
     WGMMA_WAIT,
     SET_REGISTERS,
+    NAMED_BARRIER,
 };
 
 // The operands and results of a lane in a collective.

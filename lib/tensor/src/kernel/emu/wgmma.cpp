@@ -140,9 +140,12 @@ bool is_read_by_products(const Cell& cell) {
     return false;
 }
 
-template <float (*VALUE)(uint16_t)>
 static void read_operands(const Product& product, Reader reader) {
     Hopper& h = *machine->hopper;
+    const auto value = [&](unsigned bits) {
+        return product.kind == EMULATOR_MMA_BF16 ? __uint_as_float(bits << 16)
+                                                 : emulator_from_half(static_cast<uint16_t>(bits));
+    };
     const auto read = [&](const Operand& operand, unsigned rows, bool along_rows, auto put) {
         for (unsigned i = 0; i < rows * 2; i++) {
             // Neighbours in memory follow each other.
@@ -150,22 +153,25 @@ static void read_operands(const Product& product, Reader reader) {
             uint16_t eight[8];
             memcpy(eight, reader.chunk(along_rows ? operand.along_rows(row, k) : operand.along_k(row, k)), CHUNK);
             for (unsigned e = 0; e < 8; e++) {
-                put(along_rows ? row + e : row, along_rows ? k : k + e, VALUE(eight[e]));
+                put(along_rows ? row + e : row, along_rows ? k : k + e, value(eight[e]));
             }
         }
     };
-    read(Operand(product.a, reader.code), 64, product.lhs_mn_major,
-         [&](unsigned row, unsigned k, float value) { h.left[row][k] = value; });
+    if (product.from_registers) {
+        for (unsigned i = 0; i < WARPGROUP; i++) {
+            const EmulatorWords& words = h.products[reader.lanes[i].index].next.words;
+            for (unsigned word = 0; word < 4; word++) {
+                const unsigned row = i / WARP * 16 + i % WARP / 4 + word % 2 * 8, k = word / 2 * 8 + i % 4 * 2;
+                h.left[row][k] = value(words.at[word] & 0xffff);
+                h.left[row][k + 1] = value(words.at[word] >> 16);
+            }
+        }
+    } else {
+        read(Operand(product.a, reader.code), 64, product.lhs_mn_major,
+             [&](unsigned row, unsigned k, float x) { h.left[row][k] = x; });
+    }
     read(Operand(product.b, reader.code), product.columns, product.rhs_mn_major,
-         [&](unsigned column, unsigned k, float value) { h.right[k][column] = value; });
-}
-
-static float of_bfloat(uint16_t bits) {
-    return __uint_as_float(static_cast<unsigned>(bits) << 16);
-}
-
-static float of_half(uint16_t bits) {
-    return emulator_from_half(bits);
+         [&](unsigned column, unsigned k, float x) { h.right[k][column] = x; });
 }
 
 static bool is_poisoned(const Sums& sums) {
@@ -177,6 +183,9 @@ static bool is_poisoned(const Sums& sums) {
 static Sums& take_sums(Lane& lane, const void* code) {
     Products& mine = machine->hopper->products[lane.index];
     float* to = mine.next.sum;
+    if (mine.next.from_registers && !mine.fenced) {
+        fault(code, "a product whose left operand is in registers without fence_products since the last wait_products");
+    }
     for (Sums& each : mine.sums) {
         if (each.to == to) {
             if (!is_poisoned(each)) {
@@ -220,19 +229,14 @@ static void multiply(Lane* lanes) {
     }
     h.readers.resize(SHARED_ROOM / CHUNK * MOST_GROUPS);
     h.products_issued++;
-    const Reader reader = {lanes, code, nullptr, 0};
-    if (product.kind == EMULATOR_MMA_BF16) {
-        read_operands<of_bfloat>(product, reader);
-    } else {
-        read_operands<of_half>(product, reader);
-    }
+    read_operands(product, {lanes, code, nullptr, 0});
     for (unsigned i = 0; i < WARPGROUP; i++) {
         current = &lanes[i];
         Products& mine = h.products[lanes[i].index];
         Sums& sums = take_sums(lanes[i], code);
         sums.product = mine.latest = h.products_issued;
         each_sum(i, product.columns, [&](unsigned at, unsigned row, unsigned column) {
-            h.sum[row][column] = sums.at[at];
+            h.sum[row][column] = product.zero ? 0.0f : sums.at[at];
         });
     }
     for (unsigned row = 0; row < 64; row++) {
@@ -250,6 +254,16 @@ static void multiply(Lane* lanes) {
             found->at[at] = h.sum[row][column];
         });
     }
+}
+
+static void issue(const Product& product, const void* site) {
+    Hopper& h = use_hopper("wgmma", site);
+    if (product.columns == 0 || product.columns > MOST_COLUMNS || product.columns % 8 != 0 ||
+        (product.kind != EMULATOR_MMA_BF16 && product.kind != EMULATOR_MMA_F16)) {
+        fault(site, "wgmma of kind %d with %u columns", product.kind, product.columns);
+    }
+    h.products[current->index].next = product;
+    collect_group(Collective::WGMMA, site, multiply);
 }
 
 static void fence(Warp& warp, unsigned) {
@@ -342,15 +356,13 @@ using namespace emulator;
 extern "C" {
 
 void emulator_wgmma(int kind, float* sum, unsigned columns, unsigned long long a, unsigned long long b,
-                    bool lhs_mn_major, bool rhs_mn_major) {
-    const void* site = __builtin_return_address(0);
-    Hopper& h = use_hopper("wgmma", site);
-    if (columns == 0 || columns > MOST_COLUMNS || columns % 8 != 0 ||
-        (kind != EMULATOR_MMA_BF16 && kind != EMULATOR_MMA_F16)) {
-        fault(site, "wgmma of kind %d with %u columns", kind, columns);
-    }
-    h.products[current->index].next = {kind, sum, columns, a, b, lhs_mn_major, rhs_mn_major};
-    collect_group(Collective::WGMMA, site, multiply);
+                    bool lhs_mn_major, bool rhs_mn_major, bool zero) {
+    issue({kind, sum, columns, a, b, lhs_mn_major, rhs_mn_major, zero, false, {}}, __builtin_return_address(0));
+}
+
+void emulator_wgmma_registers(int kind, float* sum, unsigned columns, EmulatorWords a, unsigned long long b,
+                              bool rhs_mn_major) {
+    issue({kind, sum, columns, 0, b, false, rhs_mn_major, false, true, a}, __builtin_return_address(0));
 }
 
 void emulator_wgmma_fence() {

@@ -6,9 +6,7 @@
 // order.
 #pragma once
 
-#include "dropout.cuh"
-#include "element.cuh"
-#include "warp.cuh"
+#include "attention_scores.cuh"
 
 // Common parameters of every kernel. Strides and offsets are in elements; `second` is null unless sequences are joined;
 // the first `split` rows of a sample are in the first tensor. Each field is a kernel parameter: CALL_PARAMETERS.
@@ -37,41 +35,6 @@ struct Call {
             heads, group, dim, q_stride, q_start, k_stride, k_start, v_stride, v_start, causal,    \
             aligned, scale                                                                         \
     }
-
-// No dropout of the probabilities.
-struct NoDropout {
-    static constexpr bool DROPS = false;
-};
-
-// Dropout of the probabilities, as ops/dropout applies it to a tensor [B, heads, queries, keys] with keys rounded up to
-// a multiple of 4.
-struct ProbabilityDropout {
-    static constexpr bool DROPS = true;
-    DropoutMask mask;
-    float scale;  // 1/(1 - p)
-    int queries;
-    int blocks;  // of four keys each
-
-    // Whether the four keys around `key` are kept: bits 0 to 3.
-    DEVICE unsigned keeps(int sample, int head, int query, int key) const {
-        const unsigned row = static_cast<unsigned>(head) * queries + query;
-        const uint4 words = mask.words(sample, row * blocks + key / 4);
-        return mask.keeps(words.x) | mask.keeps(words.y) << 1 | mask.keeps(words.z) << 2 |
-               mask.keeps(words.w) << 3;
-    }
-
-    // The factor of a probability: 0 or `scale`.
-    DEVICE float factor(int sample, int head, int query, int key) const {
-        return keeps(sample, head, query, key) >> key % 4 & 1 ? scale : 0.0f;
-    }
-};
-
-// The last parameters of every kernel; NO_DROPOUT ignores them.
-#define DROPOUT_PARAMETERS \
-    const int *__restrict__ counter, unsigned site, unsigned threshold, float keep_scale
-#define NO_DROPOUT NoDropout{}
-#define DROPOUT \
-    ProbabilityDropout{dropout_mask(counter, site, threshold), keep_scale, queries, (keys + 3) / 4}
 
 // Rows of a sample and head: row r is at (r < split ? first : second) + r * stride.
 template <class T>
@@ -166,23 +129,6 @@ DEVICE int adjacent(InOrder, const Rows<T>& rows) {
 // How many keys a query sees.
 DEVICE int visible(const Call& c, const Keys& keys, int query) {
     return c.causal ? max(0, min(keys.seen, query + 1 + c.keys - c.queries)) : keys.seen;
-}
-
-// 2^x, within 2 ulp; results below 2^-126 are flushed to zero.
-DEVICE float power_of_two(float x) {
-#ifdef EMULATOR
-    return exp2f(x);
-#else
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-#endif
-}
-
-constexpr float LOG2_E = 1.4426950408889634f;
-
-DEVICE float infinity() {
-    return __uint_as_float(0x7f800000u);
 }
 
 // Where the gradient of an operand goes: laid out like the operand; null if it is not needed.

@@ -1,5 +1,6 @@
 // Convolution as matrix products of gathered operands (ops/conv/mod.rs, gather.cuh). A source defines NAME, the
-// prefix of its kernels, and VOLUME if grids have three axes, which takes more registers.
+// prefix of its kernels, VOLUME if grids have three axes, which takes more registers, and TF32 if tensor cores multiply f32
+// operands rounded to tf32.
 //
 // Forward, out = seen·wᵀ: a row is an output cell, a column of `seen` a tap and a channel. The gradient of x, dx =
 // readers·w: a column of `readers` is a tap and a filter. The gradient of w, dw = dyᵀ·seen, is split over cells into
@@ -13,7 +14,7 @@
 
 template <bool LHS, bool RHS>
 using Small = Shape<64, 64, 32, 32, 4, LHS, RHS>;
-#if ELEMENT_BYTES == 4
+#if ELEMENT_BYTES == 4 && !defined(TF32)
 template <bool LHS, bool RHS>
 using Medium = Shape<64, 128, 64, 32, 4, LHS, RHS>;
 template <class S>
@@ -179,5 +180,8 @@ INPUT(NAME(input_small), Small, 128, 4, false)
 INPUT(NAME(input_medium), Medium, 128, MEDIUM_BLOCKS, false)
 INPUT(NAME(input_unaligned), Small, 128, 4, true)
 FILTER(NAME(filter_small), Small, 128, 4, false)
+#ifndef TF32
+// Of tf32 it would run out of registers.
 FILTER(NAME(filter_medium), Medium, 128, MEDIUM_BLOCKS, false)
+#endif
 FILTER(NAME(filter_unaligned), Small, 128, 4, true)

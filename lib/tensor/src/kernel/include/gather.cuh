@@ -54,7 +54,7 @@ DEVICE int taps(const Geometry& g) {
 #define GEOMETRY                                                                                 \
     { DIVISOR(channels), DIVISOR(filters), batch, periodic, DEPTH_AXIS AXIS(rows), AXIS(columns) }
 
-// A cell of a grid or a tap of a filter, before its address is computed; `slice` is negative if there is none.
+// A cell of a grid or a tap of a filter, before its place in memory is computed; `slice` is negative if there is none.
 struct Place {
     // A sample, a channel or a filter.
     int slice;
@@ -84,17 +84,21 @@ DEVICE Place nowhere() {
     return place(-1, 0, 0, 0);
 }
 
+DEVICE bool is_within(int at, int length) { return static_cast<unsigned>(at) < static_cast<unsigned>(length); }
+
 // A cell along a periodic axis; geometry.rs refuses filters that reach further than this.
 DEVICE int wrap(int at, const Divisor& length) {
     at += 3 * length.by;
     return at - divide(at, length) * length.by;
 }
 
-// Operands: matrices whose adjacent columns are mostly adjacent in memory. `find_row` and `find_column` precompute what
-// `address` needs of each; an element that is zero (padding) has no address.
+// Operands: matrices whose adjacent columns are mostly adjacent in memory, in lines of `length_of` elements: the channels of
+// a cell. `find_row` and `find_column` precompute what `line_of` needs of each; an element that is zero (padding) has no
+// line, which is -1. Lines of a tensor and chunks of 16 bytes are counted in 31 bits (conv/cuda.rs).
 
 // Rows are output cells, columns a tap and a channel: the part of x that a cell reads.
 struct Seen {
+    static constexpr bool HAS_TAPS = true;
     using Row = Place;
     using Column = Place;
     const element* data;
@@ -134,10 +138,10 @@ DEVICE Place find_column(const Seen& seen, int at) {
     return find_tap(seen.g, at, seen.g.channels, seen.columns);
 }
 
-DEVICE const element* address(const Seen& seen, Place cell, Place tap) {
+DEVICE int line_of(const Seen& seen, Place cell, Place tap) {
     const Geometry& g = seen.g;
-    if (cell.slice < 0 || tap.slice < 0) {
-        return nullptr;
+    if ((cell.slice | tap.slice) < 0) {
+        return -1;
     }
     const int depth = planes(g).from.by, rows = g.rows.from.by, columns = g.columns.from.by;
     int p = plane_of(cell) + plane_of(tap), i = cell.row + tap.row, j = cell.column + tap.column;
@@ -145,16 +149,17 @@ DEVICE const element* address(const Seen& seen, Place cell, Place tap) {
         p = wrap(p, planes(g).from);
         i = wrap(i, g.rows.from);
         j = wrap(j, g.columns.from);
-    } else if (p < 0 || p >= depth || i < 0 || i >= rows || j < 0 || j >= columns) {
-        return nullptr;
+    } else if (!is_within(p, depth) || !is_within(i, rows) || !is_within(j, columns)) {
+        return -1;
     }
-    long long plane = (long long)cell.slice * depth + p;
-    long long at = (plane * rows + i) * columns + j;
-    return seen.data + at * g.channels.by + tap.slice;
+    return ((cell.slice * depth + p) * rows + i) * columns + j;
 }
+
+DEVICE int length_of(const Seen& seen) { return seen.g.channels.by; }
 
 // Rows are input cells, columns a tap and a filter: the gradients of the outputs that read a cell.
 struct Readers {
+    static constexpr bool HAS_TAPS = true;
     using Row = Place;
     using Column = Place;
     const element* data;
@@ -188,25 +193,24 @@ DEVICE int target(const Axis& axis, int at, int periodic) {
     return to * axis.stride.by == at && to < axis.to.by ? to : -1;
 }
 
-DEVICE const element* address(const Readers& readers, Place cell, Place tap) {
+DEVICE int line_of(const Readers& readers, Place cell, Place tap) {
     const Geometry& g = readers.g;
-    if (cell.slice < 0 || tap.slice < 0) {
-        return nullptr;
+    if ((cell.slice | tap.slice) < 0) {
+        return -1;
     }
     const Axis depth = planes(g);
-    int p = target(depth, plane_of(cell) - plane_of(tap), g.periodic);
-    int i = target(g.rows, cell.row - tap.row, g.periodic);
-    int j = target(g.columns, cell.column - tap.column, g.periodic);
-    if (p < 0 || i < 0 || j < 0) {
-        return nullptr;
-    }
-    long long plane = (long long)cell.slice * depth.to.by + p;
-    long long at = (plane * g.rows.to.by + i) * g.columns.to.by + j;
-    return readers.data + at * g.filters.by + tap.slice;
+    const int p = target(depth, plane_of(cell) - plane_of(tap), g.periodic);
+    const int i = target(g.rows, cell.row - tap.row, g.periodic);
+    const int j = target(g.columns, cell.column - tap.column, g.periodic);
+    return (p | i | j) < 0 ? -1 : ((cell.slice * depth.to.by + p) * g.rows.to.by + i) * g.columns.to.by + j;
 }
+
+DEVICE int length_of(const Readers& readers) { return readers.g.filters.by; }
 
 // A plain matrix; with `filters`, w with a row per tap and filter and a column per channel.
 struct Matrix {
+    // Along a row: all columns are in one line.
+    static constexpr bool HAS_TAPS = false;
     using Row = int;
     using Column = int;
     const element* data;
@@ -229,14 +233,37 @@ DEVICE int find_column(const Matrix& matrix, int at) {
     return at < matrix.columns ? at : -1;
 }
 
-DEVICE const element* address(const Matrix& matrix, int row, int column) {
-    return row < 0 || column < 0 ? nullptr
-                               : matrix.data + (long long)row * matrix.columns + column;
+DEVICE int line_of(const Matrix&, int row, int column) { return (row | column) < 0 ? -1 : row; }
+
+DEVICE int length_of(const Matrix& matrix) { return matrix.columns; }
+
+// Where a column lies in its line; negative past the last column.
+DEVICE int slice_of(const Place& tap) { return tap.slice; }
+DEVICE int slice_of(int column) { return column; }
+
+// The address of an element; null if it is zero.
+template <class Operand, class Row, class Column>
+DEVICE const element* address(const Operand& operand, const Row& row, const Column& column) {
+    const int line = line_of(operand, row, column);
+    return line < 0 ? nullptr : operand.data + static_cast<long long>(line) * length_of(operand) + slice_of(column);
+}
+
+// No chunk: still negative after a step forward.
+constexpr int NO_CHUNK = -0x7fffffff;
+
+// The chunk of 16 bytes that begins at an element, counted from the first of the tensor; NO_CHUNK if it is zero. Lines are
+// multiples of 16 bytes.
+template <class Operand, class Row, class Column>
+DEVICE int chunk_of(const Operand& operand, const Row& row, const Column& column) {
+    const int line = line_of(operand, row, column);
+    const int chunks = static_cast<unsigned>(length_of(operand)) / WIDTH;
+    return line < 0 ? NO_CHUNK : line * chunks + slice_of(column) / WIDTH;
 }
 
 // Copies tiles of an operand, whose lines are pieces of its rows: with LINES_INNER the lines follow one another along
 // the inner axis of the product, otherwise they extend along it. Each thread copies equally many chunks of 16 bytes,
-// all in one column of chunks; what does not change from tile to tile is computed once.
+// all in one column of chunks; what does not change from tile to tile is computed once, and the lines of memory of a tap
+// once for all its channels: as long as the inner axis stays in them, from one tile to the next only the chunk moves.
 template <class Operand_, class T_, int THREADS, bool LINES_INNER_, bool UNALIGNED_>
 struct Gatherer {
     using Operand = Operand_;
@@ -248,7 +275,25 @@ struct Gatherer {
     int outer;
     typename Operand::Row rows[PIECES];
     typename Operand::Column column;
+    // Unless LINES_INNER: where on the inner axis the current lines of memory end, and the chunk of each piece, less the
+    // first of the tile on the inner axis.
+    int end;
+    int chunks[PIECES];
 };
+
+// Finds the lines of memory that hold this thread's chunk of the tile at `inner`.
+template <class G>
+DEVICE void find_lines(G& g, int inner) {
+    const int at = inner + threadIdx.x % G::T::CHUNKS * WIDTH;
+    const auto column = find_column(g.operand, at);
+    const int slice = slice_of(column);
+    g.end = slice < 0 ? 0x7fffffff : at - slice + length_of(g.operand);
+#pragma unroll
+    for (int i = 0; i < G::PIECES; i++) {
+        const int chunk = chunk_of(g.operand, g.rows[i], column);
+        g.chunks[i] = chunk < 0 ? NO_CHUNK : chunk - inner / WIDTH;
+    }
+}
 
 // For tiles that begin at `outer` on the outer axis.
 template <class G>
@@ -257,6 +302,7 @@ DEVICE G gatherer(const typename G::Operand& operand, int outer) {
     G g;
     g.operand = operand;
     g.outer = outer;
+    g.end = 0;
     if (G::LINES_INNER) {
         g.column = find_column(operand, outer + at);
     } else {
@@ -268,29 +314,58 @@ DEVICE G gatherer(const typename G::Operand& operand, int outer) {
     return g;
 }
 
+// Starts to copy a chunk of an operand; zeros if it is negative, in which case its address is not used.
+DEVICE void copy_chunk(unsigned char* to, const element* data, int chunk) {
+    const element* from = data + static_cast<long long>(chunk) * WIDTH;
+#ifdef EMULATOR
+    copy_async_16(to, from, chunk < 0 ? 0 : 16);
+#else
+    // The compiler would compute the size by shifts; so it is a predicate of the copy.
+    asm volatile(
+        "{\n"
+        ".reg .pred p;\n"
+        ".reg .u32 size;\n"
+        "setp.ge.s32 p, %2, 0;\n"
+        "selp.u32 size, 16, 0, p;\n"
+        "cp.async.cg.shared.global [%0], [%1], 16, size;\n"
+        "}" ::"r"(shared_address(to)),
+        "l"(__cvta_generic_to_global(from)), "r"(chunk)
+        : "memory");
+#endif
+}
+
 // Starts to copy the tile that begins at `inner` on the inner axis. UNALIGNED reads one element at a time, for
 // operands whose contiguous groups are not multiples of 16 bytes; these copies are synchronous.
 template <class G>
 DEVICE void gather(G& g, unsigned char* tile, int inner) {
-    const int line = threadIdx.x / G::T::CHUNKS, chunk = threadIdx.x % G::T::CHUNKS;
-    if (!G::LINES_INNER) {
-        g.column = find_column(g.operand, inner + chunk * WIDTH);
+    using T = typename G::T;
+    constexpr bool IS_MOVING = !G::LINES_INNER && !G::UNALIGNED;
+    const int line = threadIdx.x / T::CHUNKS, chunk = threadIdx.x % T::CHUNKS;
+    bool is_past = false;
+    if constexpr (IS_MOVING) {
+        const int at = inner + chunk * WIDTH;
+        if (at >= g.end && (G::Operand::HAS_TAPS || inner == 0)) {
+            find_lines(g, inner);
+        }
+        is_past = !G::Operand::HAS_TAPS && at >= g.end;
     }
+    // The lines of a thread are swizzled alike.
+    static_assert(G::STEP % (ELEMENT_BYTES == 4 && T::CHUNKS > 4 ? 4 : 8) == 0, "the swizzle repeats from step to step");
+    unsigned char* first_to = tile + chunk_at<T>(line, chunk);
 #pragma unroll
     for (int i = 0; i < G::PIECES; i++) {
-        if (G::LINES_INNER) {
-            g.rows[i] = find_row(g.operand, inner + line + i * G::STEP);
-        }
-        unsigned char* to = tile + chunk_at<typename G::T>(line + i * G::STEP, chunk);
-        if constexpr (!G::UNALIGNED) {
-            const element* from = address(g.operand, g.rows[i], g.column);
-            copy_async_16(to, from ? from : g.operand.data, from ? 16 : 0);
+        const auto row = G::LINES_INNER ? find_row(g.operand, inner + line + i * G::STEP) : g.rows[i];
+        unsigned char* to = first_to + i * G::STEP * T::CHUNKS * 16;
+        if constexpr (IS_MOVING) {
+            copy_chunk(to, g.operand.data, is_past ? NO_CHUNK : g.chunks[i] + inner / WIDTH);
+        } else if constexpr (!G::UNALIGNED) {
+            copy_chunk(to, g.operand.data, chunk_of(g.operand, row, g.column));
         } else {
             const int first = (G::LINES_INNER ? g.outer : inner) + chunk * WIDTH;
 #pragma unroll 1
             for (int e = 0; e < WIDTH; e++) {
                 const auto column = find_column(g.operand, first + e);
-                const element* from = address(g.operand, g.rows[i], column);
+                const element* from = address(g.operand, row, column);
                 reinterpret_cast<element*>(to)[e] = from ? *from : from_float<element>(0.0f);
             }
         }

@@ -93,6 +93,24 @@ DEVICE void wait(Barrier* barrier, unsigned parity) {
 #endif
 }
 
+// Barrier `id`, 1 to 15, among `threads` threads: warps that call sync_threads wait until as many have called either
+// function; 0 is that of __syncthreads().
+DEVICE void sync_threads(int id, int threads) {
+#ifdef EMULATOR
+    emulator_named_barrier(id, threads, true);
+#else
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+#endif
+}
+
+DEVICE void arrive_threads(int id, int threads) {
+#ifdef EMULATOR
+    emulator_named_barrier(id, threads, false);
+#else
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+#endif
+}
+
 // ---- copies of boxes
 
 // Starts to copy the box at the coordinates, of which the first counts elements of a line; zeros stand for what is
@@ -166,48 +184,86 @@ DEVICE void raise_registers() {
 #endif
 }
 
-// sum (64 x 256) += a (64 x 16) b (16 x 256), by a warpgroup. With g = lane / 4 and t = lane % 4 of warp w of the group,
-// sum[4 j + 2 h + e] is the element (16 w + g + 8 h, 8 j + 2 t + e). The operands are given by descriptors; LHS_LINES
-// and RHS_LINES say whether their lines are along k.
+// sum (64 x N) += a (64 x 16) b (16 x N), by a warpgroup, for N = 64, 128 and 256; with ZERO, sum = a b. With g = lane / 4 and
+// t = lane % 4 of warp w of the group, sum[4 j + 2 h + e] is the element (16 w + g + 8 h, 8 j + 2 t + e). The operands are
+// given by descriptors, LHS_LINES and RHS_LINES say whether their lines are along k; or a is in registers, as for
+// mma_16x8x16, and a warp has its rows 16 w to 16 w + 15.
 #ifdef EMULATOR
-template <bool LHS_LINES, bool RHS_LINES>
-DEVICE void multiply_64x256x16(float (&sum)[128], unsigned long long a, unsigned long long b, bf16) {
-    emulator_wgmma(EMULATOR_MMA_BF16, sum, 256, a, b, !LHS_LINES, !RHS_LINES);
+template <class T>
+constexpr int MMA_KIND = EMULATOR_MMA_F16;
+template <>
+constexpr int MMA_KIND<bf16> = EMULATOR_MMA_BF16;
+
+template <int N, bool LHS_LINES, bool RHS_LINES, bool ZERO = false, class T>
+DEVICE void multiply_64(float (&sum)[N / 2], unsigned long long a, unsigned long long b, T) {
+    emulator_wgmma(MMA_KIND<T>, sum, N, a, b, !LHS_LINES, !RHS_LINES, ZERO);
 }
-template <bool LHS_LINES, bool RHS_LINES>
-DEVICE void multiply_64x256x16(float (&sum)[128], unsigned long long a, unsigned long long b, f16) {
-    emulator_wgmma(EMULATOR_MMA_F16, sum, 256, a, b, !LHS_LINES, !RHS_LINES);
+template <int N, bool RHS_LINES, class T>
+DEVICE void multiply_64(float (&sum)[N / 2], const unsigned (&a)[4], unsigned long long b, T) {
+    emulator_wgmma_registers(MMA_KIND<T>, sum, N, EmulatorWords{{a[0], a[1], a[2], a[3]}}, b, !RHS_LINES);
 }
 #else
-#define FOUR(x, i) x(i), x(i + 1), x(i + 2), x(i + 3)
-#define SIXTEEN(x, i) FOUR(x, i), FOUR(x, i + 4), FOUR(x, i + 8), FOUR(x, i + 12)
-#define ALL_128(x)                                                                                               \
-    SIXTEEN(x, 0), SIXTEEN(x, 16), SIXTEEN(x, 32), SIXTEEN(x, 48), SIXTEEN(x, 64), SIXTEEN(x, 80), SIXTEEN(x, 96), \
-        SIXTEEN(x, 112)
+#define FOUR(f, i) f(i), f(i + 1), f(i + 2), f(i + 3)
+#define SIXTEEN(f, i) FOUR(f, i), FOUR(f, i + 4), FOUR(f, i + 8), FOUR(f, i + 12)
 #define SUM(i) "+f"(sum[i])
-#define NAMES_OF_SUMS                                                                         \
-    "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                  \
-    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "         \
-    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "         \
-    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "         \
-    "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "         \
-    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "         \
+#define SUMS_64 SIXTEEN(SUM, 0), SIXTEEN(SUM, 16)
+#define SUMS_128 SUMS_64, SIXTEEN(SUM, 32), SIXTEEN(SUM, 48)
+#define SUMS_256 SUMS_128, SIXTEEN(SUM, 64), SIXTEEN(SUM, 80), SIXTEEN(SUM, 96), SIXTEEN(SUM, 112)
+#define NAMES_64                                                                                \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                    \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define NAMES_128                                                                               \
+    NAMES_64 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define NAMES_256                                                                               \
+    NAMES_128 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
+    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "          \
     "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
-    "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}"
-#define MULTIPLY(type)                                                                                      \
-    template <bool LHS_LINES, bool RHS_LINES>                                                               \
-    DEVICE void multiply_64x256x16(float (&sum)[128], unsigned long long a, unsigned long long b, type) {   \
-        asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32." #type "." #type " " NAMES_OF_SUMS       \
-                     ", %128, %129, 1, 1, 1, %130, %131;"                                                   \
-                     : ALL_128(SUM)                                                                         \
-                     : "l"(a), "l"(b), "n"(LHS_LINES ? 0 : 1), "n"(RHS_LINES ? 0 : 1));                     \
+    "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+// The instruction, its sums and the operands after them.
+#define WGMMA(n, type) "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." #type "." #type " {" NAMES_##n "}, "
+#define MULTIPLY(n, type, operands)                                                             \
+    asm volatile(WGMMA(n, type) operands                                                        \
+                 : SUMS_##n                                                                     \
+                 : "l"(a), "l"(b), "n"(ZERO ? 0 : 1), "n"(LHS_LINES ? 0 : 1), "n"(RHS_LINES ? 0 : 1));
+#define MULTIPLY_REGISTERS(n, type, operands)                                                   \
+    asm volatile(WGMMA(n, type) operands                                                        \
+                 : SUMS_##n                                                                     \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(RHS_LINES ? 0 : 1));
+#define MULTIPLY_ALL(type)                                                                                      \
+    template <int N, bool LHS_LINES, bool RHS_LINES, bool ZERO = false>                                         \
+    DEVICE void multiply_64(float (&sum)[N / 2], unsigned long long a, unsigned long long b, type) {            \
+        static_assert(N == 64 || N == 128 || N == 256, "columns of a product");                                 \
+        if constexpr (N == 64) {                                                                                \
+            MULTIPLY(64, type, "%32, %33, %34, 1, 1, %35, %36;")                                                \
+        } else if constexpr (N == 128) {                                                                        \
+            MULTIPLY(128, type, "%64, %65, %66, 1, 1, %67, %68;")                                               \
+        } else {                                                                                                \
+            MULTIPLY(256, type, "%128, %129, %130, 1, 1, %131, %132;")                                          \
+        }                                                                                                       \
+    }                                                                                                           \
+    template <int N, bool RHS_LINES>                                                                            \
+    DEVICE void multiply_64(float (&sum)[N / 2], const unsigned (&a)[4], unsigned long long b, type) {          \
+        static_assert(N == 64 || N == 128, "columns of a product");                                             \
+        if constexpr (N == 64) {                                                                                \
+            MULTIPLY_REGISTERS(64, type, "{%32, %33, %34, %35}, %36, 1, 1, 1, %37;")                            \
+        } else {                                                                                                \
+            MULTIPLY_REGISTERS(128, type, "{%64, %65, %66, %67}, %68, 1, 1, 1, %69;")                           \
+        }                                                                                                       \
     }
-MULTIPLY(bf16)
-MULTIPLY(f16)
+MULTIPLY_ALL(bf16)
+MULTIPLY_ALL(f16)
+#undef MULTIPLY_ALL
+#undef MULTIPLY_REGISTERS
 #undef MULTIPLY
-#undef NAMES_OF_SUMS
+#undef WGMMA
+#undef NAMES_256
+#undef NAMES_128
+#undef NAMES_64
+#undef SUMS_256
+#undef SUMS_128
+#undef SUMS_64
 #undef SUM
-#undef ALL_128
 #undef SIXTEEN
 #undef FOUR
 #endif

@@ -39,7 +39,7 @@ struct Product {
 };
 
 // Rows of blocks that share what they read of B in the L2 cache.
-constexpr int GROUP = 8;
+constexpr int GROUP_ROWS = 8;
 
 // The part of the product that a block computes at a time.
 struct Place {
@@ -52,15 +52,25 @@ DEVICE int places(const Product& p) {
     return (p.m + S::BM - 1) / S::BM * ((p.n + S::BN - 1) / S::BN) * p.splits * p.batch;
 }
 
-// They are numbered by batch, split, group of rows, column, row in its group.
-template <class S>
+// They are numbered by batch, split, group of rows, column, row in its group. Divides as rarely as possible: a division
+// takes more than 100 cycles, and persistent blocks come here between two parts.
+template <class S, int GROUP = GROUP_ROWS>
 DEVICE Place place(const Product& p, unsigned number) {
-    const int rows = (p.m + S::BM - 1) / S::BM, columns = (p.n + S::BN - 1) / S::BN;
-    const int block = number % (rows * columns), others = number / (rows * columns);
-    const int first = block / (GROUP * columns) * GROUP, in_group = block % (GROUP * columns);
-    const int height = min(rows - first, GROUP);
-    return {(first + in_group % height) * S::BM, in_group / height * S::BN, others % p.splits,
-            others / p.splits};
+    const unsigned rows = (p.m + S::BM - 1) / S::BM, columns = (p.n + S::BN - 1) / S::BN;
+    unsigned block = number, split = 0, batch = 0;
+    if (p.splits > 1 || p.batch > 1) {
+        const unsigned others = number / (rows * columns);
+        block = number - others * (rows * columns);
+        batch = p.splits > 1 ? others / p.splits : others;
+        split = others - batch * p.splits;
+    }
+    const unsigned group = block / (GROUP * columns), in_group = block - group * (GROUP * columns);
+    const unsigned height = min(rows - group * GROUP, static_cast<unsigned>(GROUP));
+    // Usually by a constant.
+    const unsigned column = height == GROUP ? in_group / GROUP : in_group / height;
+    const unsigned row = group * GROUP + in_group - column * height;
+    return {static_cast<int>(row) * S::BM, static_cast<int>(column) * S::BN, static_cast<int>(split),
+            static_cast<int>(batch)};
 }
 
 // Reads WIDTH adjacent elements at once if `whole`, otherwise only the first `count`; the others are zero.
@@ -168,6 +178,9 @@ struct Range {
 template <int TILE>
 DEVICE Range range_of(const Product& p, const Place& at) {
     const int tiles = (p.k + TILE - 1) / TILE;
+    if (p.splits == 1) {
+        return {0, tiles * p.terms, 0, 0};
+    }
     const long long all = static_cast<long long>(tiles) * p.terms;
     const int begin = static_cast<int>(all * at.split / p.splits);
     const int term = begin / max(tiles, 1);

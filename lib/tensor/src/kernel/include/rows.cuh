@@ -1,72 +1,9 @@
-// Rows of a matrix distributed over the registers of a team of threads: a warp or a whole block.
-//
-// A thread holds COUNT vectors of V elements; the vectors of a team are interleaved, so that each load of a team is
-// contiguous. V = WIDTH (16 bytes) requires rows whose length is a multiple of it.
+// Rows of a matrix: which elements a thread handles, in vectors of 16 bytes where rows allow it, and how it writes them.
 
 #pragma once
 
 #include "element.cuh"
 #include "warp.cuh"
-
-// Maximum columns per thread; a warp handles rows of up to 32 times as many.
-constexpr int COLUMNS = 16;
-
-// Number of threads of a team, and the index of this thread.
-template <bool BLOCK>
-DEVICE int team_size() { return BLOCK ? (int)blockDim.x : WARP; }
-template <bool BLOCK>
-DEVICE int team_rank() { return BLOCK ? (int)threadIdx.x : lane_id(); }
-
-// Number of teams of a block, and the index of this team.
-template <bool BLOCK>
-DEVICE int teams() { return BLOCK ? 1 : (int)blockDim.x / WARP; }
-template <bool BLOCK>
-DEVICE int team_id() { return BLOCK ? 0 : warp_id(); }
-
-// The sum over a team, in every thread; for a block, `scratch` is 32 shared floats.
-template <bool BLOCK>
-DEVICE float team_sum(float x, float* scratch) { return BLOCK ? block_sum(x, scratch) : warp_sum(x); }
-
-// Two sums over a team, in every thread. In a block, calls that follow one another alternate `turn` between 0 and 1, and
-// so need one barrier each; `scratch` is 4 · 32 shared floats.
-template <bool BLOCK>
-DEVICE void team_sums(float& x, float& y, float* scratch, int turn) {
-  x = warp_sum(x);
-  y = warp_sum(y);
-  if (!BLOCK) {
-    return;
-  }
-  float* sums = scratch + turn * 2 * WARP;
-  if (lane_id() == 0) {
-    sums[warp_id()] = x;
-    sums[WARP + warp_id()] = y;
-  }
-  __syncthreads();
-  const bool is_warp = lane_id() < static_cast<int>(blockDim.x) / WARP;
-  x = warp_sum(is_warp ? sums[lane_id()] : 0.0f);
-  y = warp_sum(is_warp ? sums[WARP + lane_id()] : 0.0f);
-}
-
-// The first column of this thread's j-th vector of V elements.
-template <bool BLOCK, int V>
-DEVICE int column_of(int j) { return (j * team_size<BLOCK>() + team_rank<BLOCK>()) * V; }
-
-// A thread's share of a row; zeros past its end.
-template <bool BLOCK, int V, int COUNT>
-DEVICE void load_row(Vector<element, V> (&share)[COUNT], const element* row, int width) {
-#pragma unroll
-  for (int j = 0; j < COUNT; j++) {
-    int column = column_of<BLOCK, V>(j);
-    if (column < width) {
-      share[j] = load_vector<V>(row + column);
-    } else {
-#pragma unroll
-      for (int v = 0; v < V; v++) {
-        share[j].at[v] = from_float<element>(0.0f);
-      }
-    }
-  }
-}
 
 // N as an argument: `n.value` is a constant in the function that receives it.
 template <int N>

@@ -1,8 +1,14 @@
 //! The operands of products.
 
-use crate::kernel::Arg;
+use crate::args;
+use crate::kernel::{ALL_DTYPES, Arg, Grid, Source, source};
 use crate::ops::strided::{self, Space, View, checked};
 use crate::tensor::Tensor;
+
+/// Copies a matrix to aligned lines.
+pub static SOURCE_LINES: Source = source!("product_lines", ALL_DTYPES);
+/// Threads of its blocks.
+const THREADS: usize = 256;
 
 /// An operand: equally spaced matrices in a tensor.
 #[derive(Clone, Copy, Debug)]
@@ -62,13 +68,27 @@ impl<'a> Matrix<'a> {
         [count(batch, self.batch), count(terms, self.term), lines, length]
     }
 
+    /// A copy of this one matrix for [`Self::within`], if its lines are not aligned to 16 bytes.
+    pub(crate) fn with_aligned_lines(&self) -> Option<Tensor> {
+        (!self.is_aligned(1, 1)).then(|| self.copied(1, 1))
+    }
+
     /// A copy [matrices, terms, lines, pitch], every line of which is aligned to 16 bytes. Elements between the lines
-    /// are not written.
+    /// are arbitrary.
     pub(super) fn copied(&self, batch: usize, terms: usize) -> Tensor {
         let sizes @ [batch, terms, lines, length] = self.stored(batch, terms);
         let dtype = self.tensor.dtype();
         let pitch = length.next_multiple_of(16 / dtype.bytes());
         let mut copy = Tensor::empty_on(self.tensor.device(), &[batch, terms, lines, pitch], dtype);
+        let across = pitch.div_ceil(THREADS * 16 / dtype.bytes());
+        if batch * terms == 1 {
+            let pairs = length.is_multiple_of(2) && self.step().is_multiple_of(2);
+            let sizes = args![across, length, pitch, self.step() as i64, pairs];
+            let grid = Grid::new(lines * across, THREADS);
+            let tensors = args![self.tensor, &mut copy];
+            SOURCE_LINES.launch(dtype, "product_lines", grid, &[tensors, sizes].concat());
+            return copy;
+        }
         let from = View::strided(&[self.batch, self.term, self.stride, 1]);
         let space = checked(Space::new(&sizes, [from, View::contiguous(copy.shape())]));
         strided::copy(&space, self.tensor, &mut copy, 1.0, false);
@@ -76,7 +96,7 @@ impl<'a> Matrix<'a> {
     }
 
     /// The same matrices in a copy.
-    pub(super) fn within<'b>(&self, copy: &'b Tensor) -> Matrix<'b> {
+    pub(crate) fn within<'b>(&self, copy: &'b Tensor) -> Matrix<'b> {
         let [batch, terms, lines, stride] = *copy.shape() else {
             unreachable!("a copy of shape {:?}", copy.shape())
         };

@@ -20,6 +20,7 @@ use crate::op::{Derivative, GradBuffer, Grads};
 use crate::ops::activation::Activation;
 use crate::tensor::Tensor;
 pub(crate) use matrix::Matrix;
+pub use matrix::SOURCE_LINES;
 pub(crate) use plan::MULTIPROCESSORS;
 use plan::{Plan, Sizes, Tile, Unit};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,12 +31,16 @@ pub static SOURCE: Source = source!("product", &[Dtype::Bf16, Dtype::F16]);
 pub static SOURCE_F32: Source = source!("product_f32", &[Dtype::F32]);
 /// For f32 rounded to tf32.
 pub static SOURCE_TF32: Source = source!("product_tf32", &[Dtype::F32]);
-/// For 16-bit dtypes, by warpgroups.
+/// For 16-bit dtypes, by warpgroups that share each part of the product.
 pub static SOURCE_WGMMA: Source =
     source!("product_wgmma", &[Dtype::Bf16, Dtype::F16], Some("sm_90a"));
+/// For 16-bit dtypes, by warpgroups that take parts in turns.
+pub static SOURCE_PINGPONG: Source =
+    source!("product_pingpong", &[Dtype::Bf16, Dtype::F16], Some("sm_90a"));
 
 static TF32: AtomicBool = AtomicBool::new(false);
-static WGMMA: AtomicBool = AtomicBool::new(false);
+static WGMMA: AtomicBool = AtomicBool::new(true);
+static PINGPONG: AtomicBool = AtomicBool::new(true);
 
 /// Whether f32 products may round their operands to tf32 (11 bits of precision): by the rates of its units about eight
 /// times faster on a GPU with tensor cores, but less precise than f32. Exact ties are rounded to even from sm_90 on and
@@ -44,11 +49,26 @@ pub fn set_tf32(allowed: bool) {
     TF32.store(allowed, Ordering::Relaxed);
 }
 
-/// Whether large products of 16-bit matrices may use wgmma and TMA on Hopper (sm_90a), the only instructions with which
-/// its tensor cores reach their full rate; no effect on other GPUs. Off by default, because these kernels have run in the
-/// emulator only.
+/// What [`set_tf32`] has set.
+pub(crate) fn is_tf32() -> bool {
+    TF32.load(Ordering::Relaxed)
+}
+
+/// Whether attention and large products of 16-bit matrices may use wgmma and TMA on Hopper (sm_90a), the only instructions with which
+/// its tensor cores reach their full rate; no effect on other GPUs. On by default.
 pub fn set_wgmma(allowed: bool) {
     WGMMA.store(allowed, Ordering::Relaxed);
+}
+
+/// Whether [`set_wgmma`] allows them.
+pub(crate) fn allows_wgmma() -> bool {
+    WGMMA.load(Ordering::Relaxed)
+}
+
+/// Whether such products may also let two warpgroups take parts in turns, each of which writes its results while the other
+/// multiplies. On by default; for measurements.
+pub fn set_pingpong(allowed: bool) {
+    PINGPONG.store(allowed, Ordering::Relaxed);
 }
 
 /// What happens to z, a product plus `bias`, before it is written: out = f(z) (+ out), or out = z f'(at).
@@ -73,6 +93,8 @@ pub(crate) struct Product<'a> {
     terms: usize,
     tf32: bool,
     plan: Option<Plan>,
+    /// Whether the epilogue has an activation or a derivative.
+    activates: bool,
 }
 
 /// Where a product is written: elements, or f32 sums of each of its parts.
@@ -90,7 +112,7 @@ impl<'a> Product<'a> {
         assert_eq!(lhs.columns, rhs.rows, "inner sizes of a matrix product");
         assert_eq!(lhs.tensor.dtype(), rhs.tensor.dtype(), "element types of a matrix product");
         let tf32 = TF32.load(Ordering::Relaxed);
-        Self { lhs, rhs, batch: 1, terms: 1, tf32, plan: None }
+        Self { lhs, rhs, batch: 1, terms: 1, tf32, plan: None, activates: false }
     }
 
     /// A batch of products, whose results are stored one after another.
@@ -132,11 +154,11 @@ impl<'a> Product<'a> {
     /// Writes the gradient of an op's input, if it needs one, and multiplies it by the derivative that is due, unless the
     /// sum is split.
     pub(crate) fn put_input(self, grads: &mut Grads, input: usize) {
-        let plan = self.choose(true);
+        let plan = Self { activates: grads.has_derivative(input), ..self }.choose(true);
         let derivative = if plan.splits == 1 { grads.take_derivative(input) } else { None };
         let Some(buffer) = grads.buffer(input) else { return };
         match derivative {
-            None => self.put(buffer),
+            None => Self { plan: Some(plan), ..self }.put(buffer),
             Some(derivative) => {
                 assert!(!buffer.accumulate, "a gradient with several summands is multiplied");
                 let epilogue = Epilogue { derivative: Some(&derivative), ..Epilogue::default() };
@@ -147,7 +169,9 @@ impl<'a> Product<'a> {
 
     /// Writes all of `out` [batch, m, n].
     pub(crate) fn write(self, out: &mut Tensor, epilogue: Epilogue<'_>) {
-        self.launch(self.choose(false), Target::Elements(out, epilogue));
+        let activates = epilogue.activation.is_some() || epilogue.derivative.is_some();
+        let plan = Self { activates, ..self }.choose(false);
+        self.launch(plan, Target::Elements(out, epilogue));
     }
 
     fn unit(&self) -> Unit {
@@ -180,9 +204,11 @@ impl<'a> Product<'a> {
             unaligned: unaligned.sum(),
             both_transposed: self.lhs.is_transposed && self.rhs.is_transposed,
             may_split: false,
-            warpgroups: WGMMA.load(Ordering::Relaxed)
+            warpgroups: allows_wgmma()
                 && ![self.lhs.rows, self.rhs.columns, self.lhs.columns].contains(&0)
                 && has_warpgroups(self.lhs.tensor.device()),
+            in_turns: PINGPONG.load(Ordering::Relaxed),
+            activates: self.activates,
         }
     }
 
@@ -233,12 +259,13 @@ impl<'a> Product<'a> {
             + 4 * i32::from((n * lhs.tensor.dtype().bytes()).is_multiple_of(16))
             + 8 * i32::from(is_gradient);
         let unit = self.unit();
-        let by_warpgroups = plan.tile == Tile::Wgmma;
-        let (source, names) = match unit {
-            Unit::Half if by_warpgroups => (&SOURCE_WGMMA, NAMES),
-            Unit::Half => (&SOURCE, NAMES),
-            Unit::Tf32 => (&SOURCE_TF32, NAMES_TF32),
-            Unit::Float => (&SOURCE_F32, NAMES_F32),
+        let by_warpgroups = plan.tile.is_of_warpgroups();
+        let (source, names) = match (unit, plan.tile) {
+            (Unit::Half, Tile::Wgmma) => (&SOURCE_WGMMA, NAMES),
+            (Unit::Half, Tile::PingPong) => (&SOURCE_PINGPONG, NAMES),
+            (Unit::Half, _) => (&SOURCE, NAMES),
+            (Unit::Tf32, _) => (&SOURCE_TF32, NAMES_TF32),
+            (Unit::Float, _) => (&SOURCE_F32, NAMES_F32),
         };
         let stored = 2 * usize::from(lhs.is_transposed) + usize::from(rhs.is_transposed);
         let tensors = [lhs.tensor.into(), rhs.tensor.into(), out, sums, bias, addend, z];
@@ -278,7 +305,7 @@ impl<'a> Product<'a> {
 }
 
 /// Kernel names by tile and by which operands are transposed: none, rhs, lhs, both.
-type Names = [[&'static str; 4]; 4];
+type Names = [[&'static str; 4]; 5];
 
 macro_rules! names {
     ($tile:literal) => {
@@ -291,8 +318,9 @@ const NAMES: Names = [
     names!("product_medium"),
     names!("product_large"),
     names!("product_wgmma"),
+    names!("product_pingpong"),
 ];
 const NAMES_F32: Names =
-    [names!("product_f32_small"), names!("product_f32_medium"), [""; 4], [""; 4]];
+    [names!("product_f32_small"), names!("product_f32_medium"), [""; 4], [""; 4], [""; 4]];
 const NAMES_TF32: Names =
-    [names!("product_tf32_small"), names!("product_tf32_medium"), [""; 4], [""; 4]];
+    [names!("product_tf32_small"), names!("product_tf32_medium"), [""; 4], [""; 4], [""; 4]];

@@ -115,11 +115,11 @@ fn odd_sizes_and_every_storage_agree_with_f64() {
 fn large_tiles_agree_with_f64() {
     each(|dtype, tf32, transposed| {
         let half = dtype != Dtype::F32;
-        let halves = &[Tile::Medium, Tile::Large, Tile::Wgmma][..];
+        let halves = &[Tile::Medium, Tile::Large, Tile::Wgmma, Tile::PingPong][..];
         for tile in if half { halves } else { &[Tile::Medium] } {
             if transposed != [true, true] {
                 // More than a tile in every direction; aligned, but not to anything larger.
-                let sizes = [136, if *tile == Tile::Medium { 136 } else { 264 }, 168];
+                let sizes = [136, tile.size().1 + 8, 168];
                 let plan = Some(Plan { tile: *tile, splits: 1, copied: false });
                 Check { dtype, tf32, plan, transposed, sizes, batch: 1, terms: 1, add: false }
                     .run();
@@ -136,9 +136,15 @@ fn copies_with_aligned_lines_agree_with_f64() {
             (_, Dtype::F32) => Tile::Medium,
             _ => Tile::Large,
         };
-        for (sizes, splits) in [([131, 137, 37], 1), ([9, 130, 67], 2), ([1, 5, 3], 1)] {
+        for (sizes, splits, [batch, terms]) in [
+            ([131, 137, 37], 1, [2, 3]),
+            ([9, 130, 67], 2, [2, 3]),
+            ([1, 5, 3], 1, [2, 3]),
+            ([130, 138, 70], 1, [1, 1]),
+            ([131, 137, 37], 2, [1, 1]),
+        ] {
             let plan = Some(Plan { tile, splits, copied: true });
-            Check { dtype, tf32, plan, transposed, sizes, batch: 2, terms: 3, add: true }.run();
+            Check { dtype, tf32, plan, transposed, sizes, batch, terms, add: true }.run();
         }
     });
 }
@@ -157,9 +163,12 @@ fn products_by_warpgroups_agree_with_f64() {
             ];
             for (order, (sizes, splits, terms)) in (0..).zip(cases) {
                 // Lines of one element are not aligned.
-                if sizes[0] > 1 || !transposed[0] {
+                if sizes[0] == 1 && transposed[0] {
+                    continue;
+                }
+                for tile in [Tile::Wgmma, Tile::PingPong] {
                     emu::set_order(order);
-                    let plan = Some(Plan { tile: Tile::Wgmma, splits, copied: false });
+                    let plan = Some(Plan { tile, splits, copied: false });
                     let (transposed, add) = (*transposed, splits == 1);
                     Check { dtype, tf32: false, plan, transposed, sizes, batch: 2, terms, add }
                         .run();
@@ -170,36 +179,81 @@ fn products_by_warpgroups_agree_with_f64() {
     emu::set_order(0);
 }
 
-/// Both sum in the order of k and have the same epilogue, so their bits are the same; on a GPU the sums of 16 differ.
+#[test]
+fn products_by_warpgroups_write_lines_of_any_length() {
+    // 4-byte and 2-byte alignment, with and without parts of the sum.
+    for (n, splits) in [(130, 1), (131, 1), (130, 2), (131, 2)] {
+        for tile in [Tile::Wgmma, Tile::PingPong] {
+            for add in [false, true] {
+                let plan = Some(Plan { tile, splits, copied: false });
+                let (dtype, transposed, sizes) = (Dtype::Bf16, [false, true], [136, n, 200]);
+                Check { dtype, tf32: false, plan, transposed, sizes, batch: 2, terms: 1, add }
+                    .run();
+            }
+        }
+    }
+}
+
+const ACTIVATIONS: [Activation; 7] = [
+    Activation::Gelu,
+    Activation::GeluTanh,
+    Activation::Silu,
+    Activation::Tanh,
+    Activation::Sigmoid,
+    Activation::Relu,
+    Activation::LeakyRelu,
+];
+
+/// All sum in the order of k and have the same epilogue, so their bits are the same; on a GPU the sums of 16 differ.
 #[test]
 fn products_by_warpgroups_have_the_epilogue_of_other_products() {
-    let [m, n, k] = [136, 264, 72];
-    for dtype in [Dtype::Bf16, Dtype::F16] {
+    let [m, k] = [136, 72];
+    for (dtype, n, is_transposed) in [
+        (Dtype::Bf16, 264, false),
+        (Dtype::Bf16, 264, true),
+        (Dtype::F16, 264, false),
+        (Dtype::F16, 264, true),
+        (Dtype::Bf16, 262, true),
+    ] {
         let tensor = |len, seed| operand(len, dtype, seed).0;
         let (a, b, bias, at) = (tensor(m * k, 1), tensor(k * n, 2), tensor(n, 3), tensor(m * n, 4));
-        let gradient = Derivative { activation: Activation::Silu, at };
+        // One without an activation, one that adds; then pairs of an activation and its derivative.
         let of = |tile, kind: usize| {
             let plan = Plan { tile, splits: 1, copied: false };
-            let product = Product::new(Matrix::new(&a, m, k), Matrix::new(&b, k, n)).plan(plan);
+            let rhs = if is_transposed {
+                Matrix::new(&b, n, k).transposed()
+            } else {
+                Matrix::new(&b, k, n)
+            };
+            let product = Product::new(Matrix::new(&a, m, k), rhs).plan(plan);
             let (mut out, mut z) = (tensor(m * n, 5), tensor(m * n, 6));
+            let activation = ACTIVATIONS[kind.saturating_sub(2) / 2];
+            let derivative = Derivative { activation, at: at.clone() };
             let epilogue = match kind {
-                0 => Epilogue {
+                0 => Epilogue { bias: Some(&bias), ..Epilogue::default() },
+                1 => Epilogue { bias: Some(&bias), add: true, ..Epilogue::default() },
+                _ if kind % 2 == 0 => Epilogue {
                     bias: Some(&bias),
-                    activation: Some((Activation::Gelu, &mut z)),
+                    activation: Some((activation, &mut z)),
                     ..Epilogue::default()
                 },
-                1 => Epilogue { bias: Some(&bias), add: true, ..Epilogue::default() },
-                _ => Epilogue { derivative: Some(&gradient), ..Epilogue::default() },
+                _ => Epilogue { derivative: Some(&derivative), ..Epilogue::default() },
             };
             product.write(&mut out, epilogue);
             [out, z].map(|x| x.to_host().unwrap().as_bytes().to_vec())
         };
-        for kind in 0..3 {
-            assert!(of(Tile::Wgmma, kind) == of(Tile::Large, kind), "{dtype}, epilogue {kind}");
+        let mut all = Vec::new();
+        for kind in 0..2 + 2 * ACTIVATIONS.len() {
+            let expected = of(Tile::Large, kind);
+            for tile in [Tile::Wgmma, Tile::PingPong] {
+                assert!(of(tile, kind) == expected, "{dtype}, n = {n}, {tile:?}, epilogue {kind}");
+            }
+            all.push(expected);
         }
-        assert!(
-            of(Tile::Large, 0) != of(Tile::Large, 1) && of(Tile::Large, 1) != of(Tile::Large, 2)
-        );
+        let count = all.len();
+        all.sort();
+        all.dedup();
+        assert_eq!(all.len(), count, "each epilogue differs");
     }
 }
 

@@ -112,6 +112,10 @@ pub fn cases() -> Vec<Case> {
         case(Packed, NONE, false, 1, [260, 260], [2, 2, 128]),
         case(Separate, BOTH, true, 1, [37, 150], [2, 1, 256]),
         case(Joined, PADDED, false, 2, [13, 30], [1, 1, 160]),
+        // By warpgroups on Hopper: several tiles of both sequences, hidden keys, shared heads.
+        case(Packed, BOTH, false, 3, [140, 140], [2, 1, 64]),
+        case(Separate, PADDED, true, 2, [70, 260], [2, 1, 128]),
+        case(Separate, CAUSAL, false, 1, [150, 40], [2, 2, 128]),
         case(Packed, CAUSAL, true, 1, [70, 70], [1, 1, 133]),
         // Dropout, also with p = 0; every head size.
         build(Some(0.0), Packed, NONE, false, 2, [5, 5], [3, 3, 7]),

@@ -6,6 +6,7 @@
 
 use super::layout::{Part, Segment, Sizes, segments};
 use super::rows::{aligned, delta, normalize, normalize_backward};
+use super::warpgroups;
 use super::{Attention, LARGEST_HEAD};
 use crate::args;
 use crate::device::Device;
@@ -16,7 +17,7 @@ use crate::ops::dropout::Dropout;
 use crate::tensor::Tensor;
 use unix::Error;
 
-const HALF: &[Dtype] = &[Dtype::Bf16, Dtype::F16];
+pub(super) const HALF: &[Dtype] = &[Dtype::Bf16, Dtype::F16];
 
 /// On tensor cores. One source per pass, so that NVRTC compiles them in parallel.
 pub static FORWARD: Source = source!("attention_forward", HALF);
@@ -132,23 +133,23 @@ enum Pass {
 }
 
 /// Queries, keys or values as the kernels take them.
-struct Operand {
-    first: Tensor,
-    second: Option<Tensor>,
-    start: usize,
-    stride: usize,
+pub(super) struct Operand {
+    pub(super) first: Tensor,
+    pub(super) second: Option<Tensor>,
+    pub(super) start: usize,
+    pub(super) stride: usize,
 }
 
 /// One call: its operands, and everything that forward and backward share.
-struct Call<'a> {
-    op: &'a Attention,
-    s: Sizes,
-    element: Dtype,
-    operands: [Operand; 3],
+pub(super) struct Call<'a> {
+    pub(super) op: &'a Attention,
+    pub(super) s: Sizes,
+    pub(super) element: Dtype,
+    pub(super) operands: [Operand; 3],
     /// Rows per sample in the first tensor of queries and of keys.
     splits: [usize; 2],
-    lengths: Option<&'a Tensor>,
-    dropped: Option<(Dropout, &'a Tensor)>,
+    pub(super) lengths: Option<&'a Tensor>,
+    pub(super) dropped: Option<(Dropout, &'a Tensor)>,
 }
 
 const PARTS: [Part; 3] = [Part::Queries, Part::Keys, Part::Values];
@@ -181,6 +182,14 @@ impl<'a> Call<'a> {
             lengths: op.mask.padding.then(|| inputs[op.differentiated()]),
             dropped: op.dropped(inputs),
         }
+    }
+
+    /// The last parameters of every kernel: DROPOUT_PARAMETERS.
+    pub(super) fn dropout(&self) -> [Arg<'a>; 4] {
+        let (op, counter) = self.dropped.unzip();
+        let numbers = op.map(|op| (op.site, op.threshold(), op.scale() as f32));
+        let (site, threshold, scale) = numbers.unwrap_or_default();
+        [counter.into(), site.into(), threshold.into(), scale.into()]
     }
 
     /// Launches a kernel with the common arguments followed by `rest`.
@@ -219,10 +228,7 @@ impl<'a> Call<'a> {
         args.extend(sizes.into_iter().chain(strides).map(Arg::from));
         args.extend_from_slice(args![self.op.mask.causal, aligned, 1.0 / (s.dim as f32).sqrt()]);
         args.extend_from_slice(rest);
-        let (op, counter) = self.dropped.unzip();
-        let numbers = op.map(|op| (op.site, op.threshold(), op.scale() as f32));
-        let (site, threshold, scale) = numbers.unwrap_or_default();
-        args.extend_from_slice(args![counter, site, threshold, scale]);
+        args.extend(self.dropout());
         let source = SOURCES[pass as usize][usize::from(!half)];
         // The columns of the gradients of the largest heads are shared out too, because of registers.
         let parts = match (half, pass, kernels.size) {
@@ -276,7 +282,11 @@ impl Launch for Attention {
         let mut log_sums = Tensor::empty_on(out.device(), &shape, Dtype::F32);
         if supported(s, out.device()) {
             let call = Call::new(self, inputs);
-            call.launch(Pass::Forward, args![&mut *out, &mut log_sums]);
+            if warpgroups::apply(&call) {
+                warpgroups::forward(&call, out, &mut log_sums);
+            } else {
+                call.launch(Pass::Forward, args![&mut *out, &mut log_sums]);
+            }
         }
         let mut saved: Saved = inputs.iter().map(|x| (*x).clone()).collect();
         saved.extend([out.clone(), log_sums]);
@@ -336,10 +346,17 @@ fn backward(op: &Attention, saved: &Saved, dy: &Tensor, grads: &mut Grads) {
         let wanted = |i: usize| targets[i].iter().any(Option::is_some);
         let [(q, q_add), (k, k_add), (v, v_add)] = [0, 1, 2].map(|i| addresses(&targets[i]));
         let given: &[Arg] = args![dy, log_sums, &delta];
+        let by_warpgroups =
+            warpgroups::apply(&call).then_some(warpgroups::Given { dy, log_sums, delta: &delta });
         if wanted(0) {
-            call.launch(Pass::QueryGradient, &[given, &q[..], &q_add].concat());
+            match &by_warpgroups {
+                Some(given) => warpgroups::query_gradient(&call, given, q[0], q_add[0]),
+                None => call.launch(Pass::QueryGradient, &[given, &q[..], &q_add].concat()),
+            }
         }
-        if wanted(1) || wanted(2) {
+        if let Some(given) = by_warpgroups.filter(|_| wanted(1) || wanted(2)) {
+            warpgroups::key_gradient(&call, &given, [k[0], v[0]], [k_add[0], v_add[0]]);
+        } else if wanted(1) || wanted(2) {
             call.launch(Pass::KeyGradient, &[given, &k[..], &v, &k_add, &v_add].concat());
         }
     }

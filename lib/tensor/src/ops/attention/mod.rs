@@ -22,6 +22,7 @@ mod cpu;
 pub(crate) mod cuda;
 mod layout;
 pub(crate) mod rows;
+pub(crate) mod warpgroups;
 
 pub use cases::cases;
 

@@ -2,7 +2,8 @@ use super::{Conv, Geometry};
 use crate::args;
 use crate::dtype::Dtype;
 use crate::kernel::divisor::divisor;
-use crate::kernel::{ALL_DTYPES, Arg, Grid, Source, reduce_rows, source};
+use crate::kernel::product::{self, Epilogue, Matrix, Product};
+use crate::kernel::{ALL_DTYPES, Arg, Grid, ONLY_F32, Source, reduce_rows, source};
 use crate::op::{GradBuffer, Grads, Launch, Saved};
 use crate::ops::linear::multiply_and_sum;
 use crate::tensor::Tensor;
@@ -11,6 +12,10 @@ use crate::tensor::Tensor;
 pub static SOURCE: Source = source!("conv", ALL_DTYPES);
 /// The same for three, which need more registers.
 pub static VOLUME: Source = source!("conv_volume", ALL_DTYPES);
+/// The kernels for f32 rounded to tf32 (`set_tf32`), for one or two axes.
+pub static SOURCE_TF32: Source = source!("conv_tf32", ONLY_F32);
+/// The same for three.
+pub static VOLUME_TF32: Source = source!("conv_volume_tf32", ONLY_F32);
 
 /// Threads per block.
 const THREADS: usize = 128;
@@ -24,20 +29,34 @@ const CHUNK: usize = 256;
 enum Tile {
     /// 64 × 64.
     Small,
-    /// 128 × 128, or 64 × 128 in f32, which would run out of registers.
+    /// 128 × 128, or 64 × 128 in full f32, which would run out of registers.
     Medium,
     /// 64 × 64, for operands whose rows are not multiples of 16 bytes.
     Unaligned,
 }
 
+/// Elements and how they are multiplied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Unit {
+    element: Dtype,
+    /// Whether f32 is rounded to tf32.
+    tf32: bool,
+}
+
+impl Unit {
+    fn of(element: Dtype) -> Self {
+        Self { element, tf32: element == Dtype::F32 && product::is_tf32() }
+    }
+}
+
 impl Tile {
     /// For a result of `rows` × `columns` in `parts` parts, from operands with contiguous groups of `groups` elements.
     /// Depends only on sizes, so that results are bit-identical on every GPU.
-    fn pick(element: Dtype, [rows, columns]: [usize; 2], parts: usize, groups: &[usize]) -> Self {
-        let vector = 16 / element.bytes();
+    fn pick(unit: Unit, [rows, columns]: [usize; 2], parts: usize, groups: &[usize]) -> Self {
+        let vector = 16 / unit.element.bytes();
         if groups.iter().any(|group| !group.is_multiple_of(vector)) {
             Tile::Unaligned
-        } else if Tile::Medium.blocks(element, [rows, columns]) * parts >= BLOCKS && columns > 64 {
+        } else if Tile::Medium.blocks(unit, [rows, columns]) * parts >= BLOCKS && columns > 64 {
             Tile::Medium
         } else {
             Tile::Small
@@ -45,52 +64,57 @@ impl Tile {
     }
 
     /// Rows and columns.
-    fn size(self, element: Dtype) -> [usize; 2] {
+    fn size(self, unit: Unit) -> [usize; 2] {
         match self {
             Tile::Small | Tile::Unaligned => [64, 64],
-            Tile::Medium if element == Dtype::F32 => [64, 128],
+            Tile::Medium if unit.element == Dtype::F32 && !unit.tf32 => [64, 128],
             Tile::Medium => [128, 128],
         }
     }
 
     /// Number of blocks for a result.
-    fn blocks(self, element: Dtype, [rows, columns]: [usize; 2]) -> usize {
-        let [high, wide] = self.size(element);
+    fn blocks(self, unit: Unit, [rows, columns]: [usize; 2]) -> usize {
+        let [high, wide] = self.size(unit);
         rows.div_ceil(high) * columns.div_ceil(wide)
     }
 
     /// For a result in `parts` parts, each a sum over `k`: four pipeline stages of 64 bytes for each row and column of a
     /// tile.
-    fn grid(self, element: Dtype, result: [usize; 2], parts: usize, k: usize) -> Grid {
-        let [high, wide] = self.size(element);
-        Grid::over([self.blocks(element, result), parts, 1], THREADS)
+    fn grid(self, unit: Unit, result: [usize; 2], parts: usize, k: usize) -> Grid {
+        let [high, wide] = self.size(unit);
+        Grid::over([self.blocks(unit, result), parts, 1], THREADS)
             .shared(4 * 64 * (high + wide))
             .operations(2 * high * wide * k)
     }
 }
 
-/// The names of the variants of a kernel: for two and three axes; small, medium and unaligned tiles.
-type Variants = [[&'static str; 3]; 2];
+/// The names of the variants of a kernel: for two and three axes, then the same for tf32; small, medium and unaligned
+/// tiles.
+type Variants = [[&'static str; 3]; 4];
 
-const FORWARD: Variants = [
-    ["conv_forward_small", "conv_forward_medium", "conv_forward_unaligned"],
-    ["conv_volume_forward_small", "conv_volume_forward_medium", "conv_volume_forward_unaligned"],
-];
-const INPUT: Variants = [
-    ["conv_input_small", "conv_input_medium", "conv_input_unaligned"],
-    ["conv_volume_input_small", "conv_volume_input_medium", "conv_volume_input_unaligned"],
-];
-const FILTER: Variants = [
-    ["conv_filter_small", "conv_filter_medium", "conv_filter_unaligned"],
-    ["conv_volume_filter_small", "conv_volume_filter_medium", "conv_volume_filter_unaligned"],
-];
+macro_rules! variants {
+    ($kernel:literal) => {
+        variants!($kernel, "conv_", "conv_volume_", "conv_tf32_", "conv_volume_tf32_")
+    };
+    ($kernel:literal, $($source:literal),*) => {
+        [$([
+            concat!($source, $kernel, "_small"),
+            concat!($source, $kernel, "_medium"),
+            concat!($source, $kernel, "_unaligned"),
+        ]),*]
+    };
+}
+
+const FORWARD: Variants = variants!("forward");
+const INPUT: Variants = variants!("input");
+const FILTER: Variants = variants!("filter");
 
 /// Launches the variant of a kernel for `tile`; sizes are passed between `before` and `after`.
 fn launch(
     g: &Geometry,
-    element: Dtype,
+    unit: Unit,
     (tile, grid): (Tile, Grid),
-    [planar, volume]: Variants,
+    variants: Variants,
     before: &[Arg],
     after: &[Arg],
 ) {
@@ -100,17 +124,17 @@ fn launch(
         sizes.into_iter().flatten().chain([a.dilation, a.margin].map(Arg::from))
     });
     let channels = [g.channels, g.filters].map(divisor).into_iter().flatten();
-    let others = [g.batch, usize::from(g.axes[0].periodic)].map(Arg::from);
+    // Kernels count cells, and chunks of 16 bytes, in 31 bits; a larger size makes the launch fail.
+    let chunks = |cells: usize, width: usize| cells.max(cells * width * unit.element.bytes() / 16);
+    let [from, to] = g.cells();
+    let largest = chunks(from, g.channels).max(chunks(to, g.filters));
+    let batch = if largest > i32::MAX as usize { largest } else { g.batch };
+    let others = [batch, usize::from(g.axes[0].periodic)].map(Arg::from);
     let sizes = channels.chain(others).chain(axes);
     let args: Vec<Arg> = before.iter().copied().chain(sizes).chain(after.iter().copied()).collect();
-    let (source, [small, medium, unaligned]) =
-        if g.is_planar() { (&SOURCE, planar) } else { (&VOLUME, volume) };
-    let kernel = match tile {
-        Tile::Small => small,
-        Tile::Medium => medium,
-        Tile::Unaligned => unaligned,
-    };
-    source.launch(element, kernel, grid, &args);
+    let variant = usize::from(!g.is_planar()) + 2 * usize::from(unit.tf32);
+    let source = [&SOURCE, &VOLUME, &SOURCE_TF32, &VOLUME_TF32][variant];
+    source.launch(unit.element, variants[variant][tile as usize], grid, &args);
 }
 
 impl Launch for Conv {
@@ -141,22 +165,29 @@ pub(crate) fn output(
     out: &mut Tensor,
     add: bool,
 ) {
+    if g.is_pointwise() {
+        let [x, w] = operands;
+        let w = Matrix::new(w, g.filters, g.channels).transposed();
+        let epilogue = Epilogue { bias, add, ..Epilogue::default() };
+        return Product::new(Matrix::new(x, g.cells()[0], g.channels), w).write(out, epilogue);
+    }
     // Both operands are read in groups of the channels of a tap.
-    let tile = Tile::pick(out.dtype(), [g.cells()[1], g.filters], 1, &[g.channels]);
-    output_by(tile, g, operands, bias, out, add);
+    let unit = Unit::of(out.dtype());
+    let tile = Tile::pick(unit, [g.cells()[1], g.filters], 1, &[g.channels]);
+    output_by((tile, unit), g, operands, bias, out, add);
 }
 
 fn output_by(
-    tile: Tile,
+    (tile, unit): (Tile, Unit),
     g: &Geometry,
     [x, w]: [&Tensor; 2],
     bias: Option<&Tensor>,
     out: &mut Tensor,
     add: bool,
 ) {
-    let (element, result) = (x.dtype(), [g.cells()[1], g.filters]);
-    let grid = tile.grid(element, result, 1, g.taps() * g.channels);
-    launch(g, element, (tile, grid), FORWARD, args![x, w, bias, out], args![add]);
+    let result = [g.cells()[1], g.filters];
+    let grid = tile.grid(unit, result, 1, g.taps() * g.channels);
+    launch(g, unit, (tile, grid), FORWARD, args![x, w, bias, out], args![add]);
 }
 
 /// dx (+)= the gradient with respect to x, plus `bias`: with a bias, the transposed convolution of dy.
@@ -168,41 +199,61 @@ pub(crate) fn input(
     dx: &mut Tensor,
     add: bool,
 ) {
-    let both = [g.channels, g.filters];
-    let tile = Tile::pick(dy.dtype(), [g.cells()[0], g.channels], 1, &both);
-    input_by(tile, g, [w, dy], bias, dx, add);
+    if g.is_pointwise() {
+        let dy = Matrix::new(dy, g.cells()[1], g.filters);
+        let epilogue = Epilogue { bias, add, ..Epilogue::default() };
+        return Product::new(dy, Matrix::new(w, g.filters, g.channels)).write(dx, epilogue);
+    }
+    let (unit, both) = (Unit::of(dy.dtype()), [g.channels, g.filters]);
+    let tile = Tile::pick(unit, [g.cells()[0], g.channels], 1, &both);
+    input_by((tile, unit), g, [w, dy], bias, dx, add);
 }
 
 fn input_by(
-    tile: Tile,
+    (tile, unit): (Tile, Unit),
     g: &Geometry,
     [w, dy]: [&Tensor; 2],
     bias: Option<&Tensor>,
     dx: &mut Tensor,
     add: bool,
 ) {
-    let (element, result) = (dy.dtype(), [g.cells()[0], g.channels]);
-    let grid = tile.grid(element, result, 1, g.taps() * g.filters);
-    launch(g, element, (tile, grid), INPUT, args![dy, w, bias, dx], args![add]);
+    let result = [g.cells()[0], g.channels];
+    let grid = tile.grid(unit, result, 1, g.taps() * g.filters);
+    launch(g, unit, (tile, grid), INPUT, args![dy, w, bias, dx], args![add]);
 }
 
 /// dw, in parts over output cells.
 pub(crate) fn filter(g: &Geometry, x: &Tensor, dy: &Tensor, grad: &mut GradBuffer) {
+    if g.is_pointwise() {
+        let dy = Matrix::new(dy, g.cells()[1], g.filters).transposed();
+        return Product::new(dy, Matrix::new(x, g.cells()[0], g.channels)).put(grad);
+    }
     let most = g.cells()[1].div_ceil(CHUNK);
     let result = [g.filters, g.taps() * g.channels];
-    filter_by(Tile::pick(dy.dtype(), result, most, &[g.channels, g.filters]), g, x, dy, grad);
+    let unit = Unit::of(dy.dtype());
+    let tile = Tile::pick(unit, result, most, &[g.channels, g.filters]);
+    filter_by((tile, unit), g, x, dy, grad);
 }
 
-fn filter_by(tile: Tile, g: &Geometry, x: &Tensor, dy: &Tensor, grad: &mut GradBuffer) {
-    let (element, cells, width) = (dy.dtype(), g.cells()[1], g.taps() * g.channels);
+fn filter_by(
+    (tile, unit): (Tile, Unit),
+    g: &Geometry,
+    x: &Tensor,
+    dy: &Tensor,
+    grad: &mut GradBuffer,
+) {
+    // A larger tile of tf32 would run out of registers.
+    let is_small = unit.tf32 && tile == Tile::Medium;
+    let tile = if is_small { Tile::Small } else { tile };
+    let (cells, width) = (g.cells()[1], g.taps() * g.channels);
     let result = [g.filters, width];
-    let wanted = (2 * BLOCKS).div_ceil(tile.blocks(element, result).max(1));
+    let wanted = (2 * BLOCKS).div_ceil(tile.blocks(unit, result).max(1));
     let chunk_cells = cells.div_ceil(wanted).next_multiple_of(CHUNK).max(CHUNK);
     let parts = cells.div_ceil(chunk_cells);
     let mut partials = Tensor::empty_on(x.device(), &[parts, g.filters * width], Dtype::F32);
-    let grid = tile.grid(element, result, parts, chunk_cells);
+    let grid = tile.grid(unit, result, parts, chunk_cells);
     let before = args![x, dy, &mut partials];
-    launch(g, element, (tile, grid), FILTER, before, args![chunk_cells]);
+    launch(g, unit, (tile, grid), FILTER, before, args![chunk_cells]);
     reduce_rows::sum_to(&partials, grad);
 }
 
@@ -236,7 +287,8 @@ mod tests {
             let case = Case::new(op, &[&x, &w, &w[..1]]);
             let g = Geometry::new(&op, &x, &w).unwrap();
             let exact = inputs(&case, seed);
-            for dtype in [Dtype::F32, Dtype::Bf16] {
+            for (dtype, tf32) in [(Dtype::F32, false), (Dtype::F32, true), (Dtype::Bf16, false)] {
+                let unit = Unit { element: dtype, tf32 };
                 let given: Vec<Tensor> = exact.iter().map(|t| t.to_dtype(dtype)).collect();
                 let exact: Vec<Tensor> = given.iter().map(|t| t.to_dtype(Dtype::F64)).collect();
                 let dy = draw(&g.output(), &Draw::Normal, seed, 9).to_dtype(dtype);
@@ -250,16 +302,18 @@ mod tests {
                 for tile in [Tile::Small, Tile::Medium, Tile::Unaligned] {
                     let (mut out, mut dx, mut dw) = (on_device(&g.output()), grad(&x), grad(&w));
                     let bias = Some(&given[2]);
-                    output_by(tile, &g, [&given[0], &given[1]], bias, &mut out, false);
-                    input_by(tile, &g, [&given[1], &dy], None, &mut dx.tensor, false);
-                    filter_by(tile, &g, &given[0], &dy, &mut dw);
+                    output_by((tile, unit), &g, [&given[0], &given[1]], bias, &mut out, false);
+                    input_by((tile, unit), &g, [&given[1], &dy], None, &mut dx.tensor, false);
+                    filter_by((tile, unit), &g, &given[0], &dy, &mut dw);
                     let results = [(&out, &out64), (&dx.tensor, grads64[0].as_ref().unwrap())];
                     let results =
                         results.into_iter().chain([(&dw.tensor, grads64[1].as_ref().unwrap())]);
                     for (ours, exact) in results {
                         let error = difference(&ours.to_host().unwrap(), exact);
-                        let allowed = tolerance(dtype, 10_000);
-                        assert!(error < allowed, "{op:?} {dtype} {tile:?}: {error:e}");
+                        // tf32 has as many bits of precision as f16.
+                        let precision = if tf32 { Dtype::F16 } else { dtype };
+                        let allowed = tolerance(precision, 10_000);
+                        assert!(error < allowed, "{op:?} {unit:?} {tile:?}: {error:e}");
                     }
                 }
             }

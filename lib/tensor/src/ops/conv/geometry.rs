@@ -122,6 +122,12 @@ impl Geometry {
         (from, to, taps, margin) == (1, 1, 1, 0)
     }
 
+    /// Whether each output cell reads the input cell at its own place and no other: then a convolution is the product of
+    /// the matrices x [cells, channels] and wᵀ.
+    pub(crate) fn is_pointwise(&self) -> bool {
+        self.axes.iter().all(|axis| (axis.taps, axis.stride, axis.margin) == (1, 1, 0))
+    }
+
     /// The position in the filter of each tap.
     pub(crate) fn places(&self) -> Vec<[usize; 3]> {
         let [_, rows, columns] = self.axes.map(|axis| axis.taps);

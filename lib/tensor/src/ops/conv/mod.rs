@@ -16,7 +16,7 @@ mod geometry;
 pub use super::depthwise_conv::Padding;
 pub(crate) use geometry::Geometry;
 
-pub use cuda::{SOURCE, VOLUME};
+pub use cuda::{SOURCE, SOURCE_TF32, VOLUME, VOLUME_TF32};
 
 use crate::op::{Case, Grads, Op, Saved};
 use crate::ops::grid;

@@ -5,25 +5,55 @@
 
 #include "rows.cuh"
 
-// Calls f(N, i) for the groups of N adjacent elements of this thread in a row: vectors in its 16-byte aligned part,
-// single elements before and after it.
+// Calls f(N, M, i) for this thread's elements of a row: M groups of N adjacent elements, the first at i and the others
+// `blockDim.x * N` further each. In the row's 16-byte aligned part N = WIDTH and, but for its end, M = 2, so that two loads
+// are in flight; before and after it single elements.
 template <class F>
 DEVICE void for_row(const element* row, int width, F f) {
   unsigned long long past = (unsigned long long)row % 16;
   int begin = min(past == 0 ? 0 : (int)(16 - past) / ELEMENT_BYTES, width);
   int end = begin + (width - begin) / WIDTH * WIDTH;
   for (int i = threadIdx.x; i < begin; i += blockDim.x) {
-    f(Constant<1>(), i);
+    f(Constant<1>(), Constant<1>(), i);
   }
-  for (int i = begin + threadIdx.x * WIDTH; i < end; i += blockDim.x * WIDTH) {
-    f(Constant<WIDTH>(), i);
+  const int step = blockDim.x * WIDTH;
+  int i = begin + threadIdx.x * WIDTH;
+#pragma unroll 1
+  for (; i + step < end; i += 2 * step) {
+    f(Constant<WIDTH>(), Constant<2>(), i);
+  }
+  if (i < end) {
+    f(Constant<WIDTH>(), Constant<1>(), i);
   }
   for (int i = end + threadIdx.x; i < width; i += blockDim.x) {
-    f(Constant<1>(), i);
+    f(Constant<1>(), Constant<1>(), i);
   }
 }
 
-// The largest logit so far, Σ exp(x - top), and Σ x.
+template <int N, int M>
+DEVICE void load_groups(Vector<element, N> (&x)[M], const element* from) {
+#pragma unroll
+  for (int m = 0; m < M; m++) {
+    x[m] = load_vector<N>(from + m * blockDim.x * N);
+  }
+}
+
+// 1 / ln 2.
+constexpr float LOG2_E = 1.44269504f;
+
+// 2^x, to 2^-22. exp(x) as 2^(x / ln 2) is a third of the instructions of expf, which took longer than the loads of 16-bit
+// logits. Its error grows with |x|: here x is a logit minus the largest, and what is far below that counts little.
+DEVICE float power_of_two(float x) {
+#ifdef EMULATOR
+  return exp2f(x);
+#else
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#endif
+}
+
+// The largest logit so far, Σ exp(x - top), and Σ x if it `is_smooth`.
 struct Sums {
   float top, exponentials, plain;
 };
@@ -32,12 +62,12 @@ DEVICE float minus_infinity() {
   return __uint_as_float(0xff800000u);
 }
 
-template <int N>
-DEVICE void take(Sums& sums, Vector<element, N> x) {
+template <int N, int M>
+DEVICE void take(Sums& sums, const Vector<element, N> (&x)[M], bool is_smooth) {
   float top = sums.top;
 #pragma unroll
-  for (int i = 0; i < N; i++) {
-    top = fmaxf(top, to_float(x.at[i]));
+  for (int i = 0; i < M * N; i++) {
+    top = fmaxf(top, to_float(x[i / N].at[i % N]));
   }
   if (top > sums.top) {
     // exp(-∞) = 0 discards the empty sum.
@@ -45,11 +75,16 @@ DEVICE void take(Sums& sums, Vector<element, N> x) {
     sums.top = top;
   }
   // If all logits so far are -∞, exp(-∞ - 0) is 0, whereas exp(-∞ + ∞) would be NaN.
-  float origin = top > minus_infinity() ? top : 0.0f;
+  const float origin = top > minus_infinity() ? top : 0.0f;
 #pragma unroll
-  for (int i = 0; i < N; i++) {
-    sums.exponentials += expf(to_float(x.at[i]) - origin);
-    sums.plain += to_float(x.at[i]);
+  for (int i = 0; i < M * N; i++) {
+    sums.exponentials += power_of_two((to_float(x[i / N].at[i % N]) - origin) * LOG2_E);
+  }
+  if (is_smooth) {
+#pragma unroll
+    for (int i = 0; i < M * N; i++) {
+      sums.plain += to_float(x[i / N].at[i % N]);
+    }
   }
 }
 
@@ -63,7 +98,11 @@ KERNEL(cross_entropy_rows, 512)
   int row = blockIdx.x;
   const element* from = x + (long long)row * classes;
   Sums sums{minus_infinity(), 0.0f, 0.0f};
-  for_row(from, classes, [&](auto n, int i) { take(sums, load_vector<n.value>(from + i)); });
+  for_row(from, classes, [&](auto n, auto m, int i) {
+    Vector<element, n.value> logits[m.value];
+    load_groups(logits, from + i);
+    take(sums, logits, smoothing != 0.0f);
+  });
   float top = block_max(sums.top, scratch);
   float scale = sums.top == top ? 1.0f : expf(sums.top - top);
   float total = block_sum(sums.exponentials * scale, scratch);
@@ -134,17 +173,29 @@ KERNEL(cross_entropy_backward, 512)
   if (gamma != 0.0f && target >= 0 && target < classes) {
     scale *= focal_slope(gamma, to_float(from[target]) - top - log);
   }
-  float each = smoothing / (float)classes;
+  // p = exp(x - top - log), and scale·(p - smoothing/classes) = scale·p + rest.
+  const float log2 = log * LOG2_E, rest = scale * smoothing / (float)-classes;
   // Both rows have the same alignment.
-  for_row(from, classes, [&](auto n, int i) {
-    constexpr int N = n.value;
-    Vector<element, N> logits = load_vector<N>(from + i);
-    float out[N];
+  for_row(from, classes, [&](auto n, auto m, int i) {
+    constexpr int N = n.value, M = m.value;
+    Vector<element, N> logits[M];
+    load_groups(logits, from + i);
 #pragma unroll
-    for (int j = 0; j < N; j++) {
-      float p = expf(to_float(logits.at[j]) - top - log);
-      out[j] = scale * (p - each - (i + j == target ? kept : 0.0f));
+    for (int k = 0; k < M; k++) {
+      float out[N];
+#pragma unroll
+      for (int j = 0; j < N; j++) {
+        const float p = power_of_two((to_float(logits[k].at[j]) - top) * LOG2_E - log2);
+        out[j] = scale * p + rest;
+      }
+      const int first = i + k * blockDim.x * N;
+      if (target >= first && target < first + N) {
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+          out[j] -= first + j == target ? scale * kept : 0.0f;
+        }
+      }
+      put_vector<N>(to + first, out, add);
     }
-    put_vector<N>(to + i, out, add);
   });
 }

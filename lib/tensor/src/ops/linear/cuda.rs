@@ -10,6 +10,7 @@ use crate::kernel::{ALL_DTYPES, Grid, Source, reduce_rows, source};
 use crate::op::{Derivative, GradBuffer, Grads, Launch, Saved};
 use crate::ops::activation::Activation;
 use crate::tensor::Tensor;
+use std::ops::RangeInclusive;
 
 /// The kernel that multiplies by the activation's derivative.
 pub static SOURCE: Source = source!("linear", ALL_DTYPES);
@@ -20,6 +21,9 @@ const THREADS: usize = 256;
 const ROWS: usize = 64;
 /// Maximum number of blocks of rows.
 const BLOCKS: usize = 256;
+/// Number of elements of a gradient with unaligned lines that both products read from one copy, whose elements kernels count
+/// in 31 bits.
+const COPIED: RangeInclusive<usize> = 1 << 20..=i32::MAX as usize;
 
 impl Launch for Linear {
     /// Saves x, W and, unless the activation is the identity, z.
@@ -46,6 +50,9 @@ impl Launch for Linear {
         let mut dz = z.map(|_| Tensor::empty_on(dy.device(), dy.shape(), dy.dtype()));
         multiply_and_sum(&dy, z, dz.as_mut(), grads.buffer(2));
         let dz = Matrix::new(dz.as_ref().unwrap_or(&dy), rows, n);
+        // The logits of an odd vocabulary: each product would copy them.
+        let copy = COPIED.contains(&(rows * n)).then(|| dz.with_aligned_lines()).flatten();
+        let dz = copy.as_ref().map_or(dz, |copy| dz.within(copy));
         Product::new(dz, Matrix::new(w, n, k)).put_input(grads, 0);
         if let Some(grad) = grads.buffer(1) {
             Product::new(dz.transposed(), Matrix::new(x, rows, k)).put(grad);

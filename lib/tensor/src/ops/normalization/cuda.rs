@@ -7,8 +7,10 @@ use crate::kernel::{ALL_DTYPES, Arg, Source, source};
 use crate::op::{Grads, Launch, Saved};
 use crate::tensor::Tensor;
 
-/// The kernels.
+/// The forward kernels.
 pub static SOURCE: Source = source!("normalization", ALL_DTYPES);
+/// The backward kernels.
+pub static GRADIENT: Source = source!("normalization_backward", ALL_DTYPES);
 
 /// A kernel for rows of this width.
 fn pick([whole, odd]: [&'static str; 2], dtype: Dtype, width: usize) -> &'static str {
@@ -26,7 +28,7 @@ impl Launch for Normalization {
         let mut stats = Tensor::empty_on(x.device(), &[rows, 2], Dtype::F32);
         let (kernel, (kind, grid)) = match narrow_grid(rows, width * x.dtype().bytes()) {
             Some(narrow) => ("normalization_forward_narrow", narrow),
-            None => (pick(FORWARD, x.dtype(), width), forward_grid(rows, width)),
+            None => (pick(FORWARD, x.dtype(), width), forward_grid(rows, width, x.dtype())),
         };
         let group_rows = (rows / affine.groups.max(1)).max(1);
         let Affine { w, b, offset, .. } = affine;
@@ -45,7 +47,7 @@ impl Launch for Normalization {
         let affine = Affine::new(self, &[x, w]);
         let (width, groups) = (x.width(), affine.groups);
         let rows = x.rows() / groups.max(1);
-        let (kind, grid, parts) = backward_grid(groups, rows, width);
+        let (warps, grid, parts) = backward_grid(groups, rows, width, x.dtype());
         let [dx, dw, db] = grads.buffers([0, 1, 2]);
         let targets = match (self.kind, dw) {
             // Unused vectors of m get a zero gradient.
@@ -63,9 +65,9 @@ impl Launch for Normalization {
         let [w_start, stride] = [affine.w_start, affine.stride].map(|n| n as i64);
         let (dx, offset) = (dx.map(|grad| &mut grad.tensor), affine.offset as f32);
         let vectors = args![x, w, w_start, stats, &dy, dx, add, partials.as_mut()];
-        let sizes = args![rows, width, stride, offset, parts, self.is_centred(), kind];
+        let sizes = args![rows, width, stride, offset, parts, self.is_centred(), warps];
         let kernel = pick(BACKWARD, x.dtype(), width);
-        SOURCE.launch(x.dtype(), kernel, grid, &[vectors, sizes].concat());
+        GRADIENT.launch(x.dtype(), kernel, grid, &[vectors, sizes].concat());
         if let Some(partials) = partials {
             reduce_rows::sum(&partials, x.dtype(), affine.stride, targets);
         }

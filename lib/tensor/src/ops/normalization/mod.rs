@@ -14,7 +14,7 @@ mod cuda;
 
 pub(crate) use cpu::{input_gradient, statistics};
 
-pub use cuda::SOURCE;
+pub use cuda::{GRADIENT, SOURCE};
 
 use crate::op::{Case, Draw, Grads, Op, Saved};
 use crate::tensor::Tensor;

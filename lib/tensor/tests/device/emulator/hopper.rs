@@ -108,13 +108,14 @@ fn descriptors_have_the_bits_of_the_isa() {
 
 #[track_caller]
 fn assert_product(
+    width: usize,
     got: &[f64],
     start: &[f64],
     at: impl Fn(usize, usize, usize) -> f64,
     depth: usize,
 ) {
     for (i, got) in got.iter().enumerate() {
-        let (row, column) = (i / 256, i % 256);
+        let (row, column) = (i / width, i % width);
         let expected: f64 = start[i] + (0..depth).map(|k| at(row, column, k)).sum::<f64>();
         let off = (got - expected).abs();
         assert!(off < 1e-5 * depth as f64, "({row}, {column}): {got} for {expected}");
@@ -124,29 +125,45 @@ fn assert_product(
 #[test]
 fn products_of_every_layout() {
     for element in HALVES {
-        for (kernel, lhs_lines, rhs_lines) in [
-            ("hopper_multiply_nn", true, false),
-            ("hopper_multiply_nt", true, true),
-            ("hopper_multiply_tn", false, false),
-            ("hopper_multiply_tt", false, true),
+        for (kernel, n, lhs_lines, rhs_lines) in [
+            ("hopper_multiply_nn", 256, true, false),
+            ("hopper_multiply_nt", 256, true, true),
+            ("hopper_multiply_tn", 256, false, false),
+            ("hopper_multiply_tt", 256, false, true),
+            ("hopper_multiply_128_nn", 128, true, false),
+            ("hopper_multiply_64_nt", 64, true, true),
+            ("hopper_multiply_zero_nt", 128, true, true),
+            ("hopper_multiply_registers_128_nn", 128, true, false),
+            ("hopper_multiply_registers_64_nt", 64, true, true),
         ] {
             let a = normals(&[64, 64], 2, element);
             let b = normals(if rhs_lines { &[256, 64] } else { &[64, 256] }, 3, element);
-            let start = normals(&[64 * 256], 4, Dtype::F32);
+            let start = normals(&[64 * n], 4, Dtype::F32);
             let (x, y) = (device(&a), device(&b));
             let (a, b) = (a.to_f64(), b.to_f64());
             let at = |row: usize, column: usize, k: usize| {
                 let a = if lhs_lines { a[row * 64 + k] } else { a[k * 64 + row] };
                 a * if rhs_lines { b[column * 64 + k] } else { b[k * 256 + column] }
             };
+            let before = if kernel.contains("zero") { vec![0.0; 64 * n] } else { start.to_f64() };
             for order in ORDERS {
                 let mut out = device(&start);
-                let (lhs, rhs) = (matrix(&x, 64), matrix(&y, if rhs_lines { 256 } else { 64 }));
+                let (lhs, rhs) = (matrix(&x, 64), matrix(&y, if rhs_lines { n } else { 64 }));
                 let grid = Grid::new(1, 128).shared(1024 + 5 * 8192);
                 run(element, kernel, grid, args![lhs, rhs, &mut out], order);
-                assert_product(&host(&out), &start.to_f64(), at, 64);
+                assert_product(n, &host(&out), &before, at, 64);
             }
         }
+    }
+}
+
+/// The second of two warps lets the first one begin; without order, accesses of `digits` would be races.
+#[test]
+fn numbered_barriers_take_turns() {
+    for order in ORDERS {
+        let mut out = empty(64, Dtype::I32);
+        run(Dtype::Bf16, "hopper_turns", Grid::new(1, 64), args![&mut out, 3], order);
+        assert!(out.to_host().unwrap().read::<i32>().iter().all(|digits| *digits == 121_212));
     }
 }
 
@@ -162,7 +179,7 @@ fn products_through_a_ring() {
         let args = args![matrix(&x, 64), matrix(&y, 64), &mut out, tiles];
         run(element, "hopper_ring", Grid::new(1, 256).shared(1024 + 10 * 8192), args, order);
         let at = |row: usize, column: usize, k: usize| a[row * depth + k] * b[k * 256 + column];
-        assert_product(&host(&out), &[0.0; 64 * 256], at, depth);
+        assert_product(256, &host(&out), &[0.0; 64 * 256], at, depth);
     }
 }
 

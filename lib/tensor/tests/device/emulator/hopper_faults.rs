@@ -82,6 +82,32 @@ fn barriers_that_do_not_order() {
 }
 
 #[test]
+fn numbered_barriers_misused() {
+    let mut y = empty(32, Dtype::F32);
+    for (wrong, part) in [
+        (1, "wait at a numbered barrier"),
+        (2, "wait at barrier 5, which lacks 32 of 64 threads"),
+        (3, "barrier 0: 1 to 15"),
+        (4, "barrier 16: 1 to 15"),
+        (5, "barrier 5 for 48 threads: a multiple of 32, at most the 64 of the block"),
+        (6, "barrier 5 for 96 threads: a multiple of 32, at most the 64 of the block"),
+        (7, "race: "),
+        (8, "race: "),
+        (9, ""),
+    ] {
+        for order in ORDERS {
+            let mut run = |wrong: i32| {
+                run("hopper_faults_numbered", Grid::new(1, 64), args![&mut y, wrong], order)
+            };
+            assert_eq!(run(0), "");
+            let words = run(wrong);
+            assert!(!words.is_empty(), "{wrong}");
+            assert_says(&words, &[part]);
+        }
+    }
+}
+
+#[test]
 fn boxes_misused() {
     const FLIGHT: &str =
         "where a box is copied for phase 0 of a barrier, which this thread has not waited for";
@@ -173,6 +199,7 @@ fn products_misused() {
         ),
         (20, READS),
         (21, "a product adds to sums that this thread has used since the last fence_products"),
+        (22, "whose left operand is in registers without fence_products since"),
     ] {
         for order in ORDERS {
             let mut run = |wrong: i32| {

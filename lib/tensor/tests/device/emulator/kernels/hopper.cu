@@ -58,55 +58,82 @@ DEVICE void copy_operand(unsigned char* to, const TensorMap& map, int k, Barrier
     }
 }
 
-template <bool LHS, bool RHS>
-DEVICE void multiply_64(float (&sum)[128], const unsigned char* lhs, const unsigned char* rhs) {
+template <int N, bool LHS, bool RHS, bool ZERO = false>
+DEVICE void multiply_tile(float (&sum)[N / 2], const unsigned char* lhs, const unsigned char* rhs) {
     for (int step = 0; step < 4; step++) {
         const unsigned long long a = describe_operand(lhs + step * (LHS ? 32 : 16 * LINE), LHS ? 16 : BOX);
         const unsigned long long b = describe_operand(rhs + step * (RHS ? 32 : 16 * LINE), RHS ? 16 : BOX);
-        multiply_64x256x16<LHS, RHS>(sum, a, b, element());
+        if (ZERO && step == 0) {
+            multiply_64<N, LHS, RHS, true>(sum, a, b, element());
+        } else {
+            multiply_64<N, LHS, RHS>(sum, a, b, element());
+        }
     }
 }
 
-// The place of a sum of this thread in a matrix 64 x 256.
+// The place of a sum of this thread in a matrix 64 x N.
+template <int N>
 DEVICE int place_of(int i) {
     const int lane = lane_id(), warp = warp_id() % 4;
-    return (16 * warp + lane / 4 + i / 2 % 2 * 8) * 256 + i / 4 * 8 + lane % 4 * 2 + i % 2;
+    return (16 * warp + lane / 4 + i / 2 % 2 * 8) * N + i / 4 * 8 + lane % 4 * 2 + i % 2;
 }
 
-// out (64 x 256) += lhs (64 x 64) rhs (64 x 256), by a warpgroup.
-template <bool LHS, bool RHS>
+// out (64 x N) += lhs (64 x 64) rhs (64 x N), by a warpgroup; with REGISTERS, the left operand passes through them; with ZERO,
+// out is overwritten.
+template <int N, bool LHS, bool RHS, bool REGISTERS, bool ZERO>
 DEVICE void multiply_once(const TensorMap& lhs, const TensorMap& rhs, float* out, unsigned char* shared) {
     SHARED(Barrier, barrier, );
     unsigned char* boxes = first_box(shared);
     begin_barriers(&barrier, 1, 1);
     if (threadIdx.x == 0) {
-        arrive_and_expect(&barrier, 5 * BOX);
+        arrive_and_expect(&barrier, BOX + N * LINE);
         copy_operand<64, LHS>(boxes, lhs, 0, &barrier);
-        copy_operand<256, RHS>(boxes + BOX, rhs, 0, &barrier);
+        copy_operand<N, RHS>(boxes + BOX, rhs, 0, &barrier);
     }
-    float sum[128];
-    for (int i = 0; i < 128; i++) {
-        sum[i] = out[place_of(i)];
+    float sum[N / 2];
+    for (int i = 0; i < N / 2; i++) {
+        sum[i] = out[place_of<N>(i)];
     }
     wait(&barrier, 0);
-    fence_products();
-    multiply_64<LHS, RHS>(sum, boxes, boxes + BOX);
-    commit_products();
-    wait_products<0>();
-    for (int i = 0; i < 128; i++) {
-        out[place_of(i)] = sum[i];
+    if constexpr (REGISTERS) {
+        const int row = warp_id() % 4 * 16 + lane_id() / 4, column = lane_id() % 4 * 2;
+        for (int step = 0; step < 4; step++) {
+            unsigned a[4];
+            for (int i = 0; i < 4; i++) {
+                const int line = row + i % 2 * 8, at = step * 32 + i / 2 * 16 + column * 2;
+                a[i] = *reinterpret_cast<const unsigned*>(boxes + line * LINE + (at ^ line % 8 * 16));
+            }
+            fence_products();
+            const unsigned char* tile = boxes + BOX + step * (RHS ? 32 : 16 * LINE);
+            multiply_64<N, RHS>(sum, a, describe_operand(tile, RHS ? 16 : BOX), element());
+            commit_products();
+            wait_products<0>();
+        }
+    } else {
+        fence_products();
+        multiply_tile<N, LHS, RHS, ZERO>(sum, boxes, boxes + BOX);
+        commit_products();
+        wait_products<0>();
+    }
+    for (int i = 0; i < N / 2; i++) {
+        out[place_of<N>(i)] = sum[i];
     }
 }
 
-#define MULTIPLY_ONCE(name, LHS, RHS)                                                    \
+#define MULTIPLY_ONCE(name, N, LHS, RHS, REGISTERS, ZERO)                                \
     KERNEL(name)(TENSOR_MAP lhs, TENSOR_MAP rhs, float* out) {                           \
         DYNAMIC_SHARED(shared);                                                          \
-        multiply_once<LHS, RHS>(lhs, rhs, out, shared);                                  \
+        multiply_once<N, LHS, RHS, REGISTERS, ZERO>(lhs, rhs, out, shared);              \
     }
-MULTIPLY_ONCE(hopper_multiply_nn, true, false)
-MULTIPLY_ONCE(hopper_multiply_nt, true, true)
-MULTIPLY_ONCE(hopper_multiply_tn, false, false)
-MULTIPLY_ONCE(hopper_multiply_tt, false, true)
+MULTIPLY_ONCE(hopper_multiply_nn, 256, true, false, false, false)
+MULTIPLY_ONCE(hopper_multiply_nt, 256, true, true, false, false)
+MULTIPLY_ONCE(hopper_multiply_tn, 256, false, false, false, false)
+MULTIPLY_ONCE(hopper_multiply_tt, 256, false, true, false, false)
+MULTIPLY_ONCE(hopper_multiply_128_nn, 128, true, false, false, false)
+MULTIPLY_ONCE(hopper_multiply_64_nt, 64, true, true, false, false)
+MULTIPLY_ONCE(hopper_multiply_zero_nt, 128, true, true, false, true)
+MULTIPLY_ONCE(hopper_multiply_registers_128_nn, 128, true, false, true, false)
+MULTIPLY_ONCE(hopper_multiply_registers_64_nt, 64, true, true, true, false)
 
 // The same for 64 k of each of `tiles` tiles, through two slots: the second warpgroup multiplies what the first copies.
 KERNEL(hopper_ring, 2 * WARPGROUP)(TENSOR_MAP lhs, TENSOR_MAP rhs, float* out, int tiles) {
@@ -138,7 +165,7 @@ KERNEL(hopper_ring, 2 * WARPGROUP)(TENSOR_MAP lhs, TENSOR_MAP rhs, float* out, i
         const unsigned char* tile = boxes + t % 2 * 5 * BOX;
         wait(full + t % 2, t / 2 % 2);
         fence_products();
-        multiply_64<true, false>(sum, tile, tile + BOX);
+        multiply_tile<256, true, false>(sum, tile, tile + BOX);
         commit_products();
         wait_products<1>();
         if (t > 0 && lane_id() == 0) {
@@ -147,7 +174,7 @@ KERNEL(hopper_ring, 2 * WARPGROUP)(TENSOR_MAP lhs, TENSOR_MAP rhs, float* out, i
     }
     wait_products<0>();
     for (int i = 0; i < 128; i++) {
-        out[place_of(i)] = sum[i];
+        out[place_of<256>(i)] = sum[i];
     }
 }
 
@@ -182,4 +209,27 @@ KERNEL(hopper_stream)(TENSOR_MAP map, element* out, int boxes) {
             }
         }
     }
+}
+
+// Two warps take turns by numbered barriers: each adds its number to the digits so far.
+KERNEL(hopper_turns)(int* out, int turns) {
+    SHARED(int, digits, );
+    const int warp = warp_id(), lane = lane_id();
+    if (threadIdx.x == 0) {
+        digits = 0;
+    }
+    __syncthreads();
+    if (warp == 1) {
+        arrive_threads(1, 64);
+    }
+    for (int turn = 0; turn < turns; turn++) {
+        sync_threads(1 + warp, 64);
+        if (lane == 0) {
+            digits = digits * 10 + warp + 1;
+        }
+        __syncwarp();
+        arrive_threads(2 - warp, 64);
+    }
+    __syncthreads();
+    out[threadIdx.x] = digits;
 }

@@ -232,9 +232,9 @@ KERNEL(hopper_faults_product)(TENSOR_MAP lhs, TENSOR_MAP rhs, float* y, int wron
         a = describe_operand(boxes + LINE, 16);
     }
     if (wrong == 11 && i / WARP == 1) {
-        multiply_64x256x16<true, true>(sum, a, b, element());
+        multiply_64<256, true, true>(sum, a, b, element());
     } else if (wrong != 12 || i / WARP != 1) {
-        multiply_64x256x16<true, true>(sum, a, b, element());
+        multiply_64<256, true, true>(sum, a, b, element());
     }
     if (wrong == 13) {
         sum[7] = 1.0f;
@@ -261,8 +261,15 @@ KERNEL(hopper_faults_product)(TENSOR_MAP lhs, TENSOR_MAP rhs, float* y, int wron
     if (wrong == 20 && i == 0) {
         reinterpret_cast<float*>(boxes)[0] = 1.0f;
     }
+    if (wrong == 22) {
+        const unsigned words[4] = {};
+        float(&narrow)[64] = *reinterpret_cast<float(*)[64]>(here);
+        multiply_64<128, true>(narrow, words, b, element());
+        commit_products();
+        wait_products<0>();
+    }
     if (wrong == 21) {
-        multiply_64x256x16<true, true>(sum, a, b, element());
+        multiply_64<256, true, true>(sum, a, b, element());
         commit_products();
         wait_products<0>();
     }
@@ -273,6 +280,29 @@ KERNEL(hopper_faults_product)(TENSOR_MAP lhs, TENSOR_MAP rhs, float* y, int wron
     __syncthreads();
     if (i == 0) {
         reinterpret_cast<float*>(boxes)[0] = 1.0f;
+    }
+}
+
+// The first warp writes values and lets the second one read them, by a numbered barrier.
+KERNEL(hopper_faults_numbered)(float* y, int wrong) {
+    SHARED(float, values, [32]);
+    const int lane = lane_id();
+    if (threadIdx.x < WARP) {
+        values[lane] = static_cast<float>(lane);
+        if (wrong == 1 && lane < 16) {
+            return;
+        }
+        if (wrong != 2) {
+            arrive_threads(wrong == 3 ? 0 : wrong == 4 ? 16 : 5, wrong == 5 ? 48 : wrong == 6 ? 96 : 64);
+        }
+        if (wrong == 7) {
+            values[lane] = 0.0f;
+        }
+    } else {
+        if (wrong != 8) {
+            sync_threads(5, wrong == 9 ? 32 : 64);
+        }
+        y[lane] = values[31 - lane];
     }
 }
 
