@@ -117,8 +117,11 @@ fn a_trial_that_is_killed_is_resumed_to_the_bit_and_a_pruned_one_stays() {
     // Every attempt of a trial dies at its 30th record, and then the worker itself.
     let killed = shell(folder, "FAIL=log.write:30=kill hpo worker killed");
     assert_eq!(killed.status, Some(137), "{}", killed.stderr);
+    // How many trials are complete by then depends on how often the worker has looked at their logs.
+    let ended = trials(folder, "killed").iter().filter(|t| t["state"] == "complete").count();
     let remain = shell(folder, "hpo worker killed --trials 1");
-    assert_eq!(remain.status, Some(75), "{}", remain.stderr);
+    let status = if ended + 1 < 3 { 75 } else { 0 };
+    assert_eq!(remain.status, Some(status), "{}", remain.stderr);
     done(folder, "hpo worker killed");
     let of = |study: &str| {
         let params = |trial: &Value| (trial["params"].clone(), trial["value"].clone());
