@@ -88,9 +88,9 @@ fn times_are_modelled_from_the_machine_code() {
     let large = opcheck(&[&words[..], &large].concat());
     let square =
         rows(&large).into_iter().find(|row| row["inputs"] == "4096x4096 4096x4096").unwrap();
-    // 512 blocks on 132 multiprocessors: four on the busiest. Each multiplies 128 tiles, for which each of 8 warps has 64
-    // mma.sync of 6.2 cycles; four schedulers share them, at 1.7 GHz.
-    let expected = 4.0 * 128.0 * 64.0 * 8.0 / 4.0 * 6.2 / 1.7e3;
+    // 512 parts on 132 multiprocessors: four on the busiest. Each has 64 tiles along k, for which two warpgroups have four wgmma of
+    // 128 cycles each, at 1.7 GHz.
+    let expected = 4.0 * 64.0 * 2.0 * 4.0 * 128.0 / 1.7e3;
     let found = square["forward_modelled_us"].as_f64().unwrap();
     assert!((found / expected - 1.0).abs() < 1e-3, "{found} is not {expected}");
     assert_eq!(square["forward_limit"], "tensor");

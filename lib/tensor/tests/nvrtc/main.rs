@@ -65,7 +65,7 @@ fn ptx_declares_the_parameters_of_machine_code() {
         return;
     }
     // Compiling all would take a minute.
-    for source in SOURCES.iter().step_by(7) {
+    for source in SOURCES.iter().filter(|source| source.only.is_none()).step_by(7) {
         let element = source.dtypes[0];
         let code = compile(source, element, "sm_80").unwrap();
         let ptx = compile(source, element, "compute_80").unwrap().cubin;
