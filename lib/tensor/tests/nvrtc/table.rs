@@ -150,8 +150,7 @@ fn forbidden(table: &Table) -> Vec<String> {
             if row[WARPS] == 0 {
                 forbidden.push(format!("{name}, {unit}: no block of it fits: {row:?}"));
             }
-            // Attention by warpgroups divides once for each tile, of some thousand instructions.
-            if row[DIVISIONS] > 0 && !name.starts_with("attention_wgmma_") {
+            if row[DIVISIONS] > 0 {
                 forbidden.push(format!("{name}, {unit}: its main loop divides: use divide.cuh"));
             }
         }

@@ -14,17 +14,34 @@ struct Work {
     int first, head, sample, seen, tiles;
 };
 
-DEVICE int works(const Call& c) {
-    return (c.queries + ROWS - 1) / ROWS * c.heads * c.batch;
-}
+// Every gridDim.x-th work, from blockIdx.x on. It divides only at the beginning.
+struct Works {
+    int tiles;
+    int tile, head, sample;                 // of the present one
+    int step_tile, step_head, step_sample;  // to the next
 
-// With a causal mask, the longest of a head come first.
-DEVICE Work work(const Call& c, int number) {
-    const int tiles = (c.queries + ROWS - 1) / ROWS, tile = number % tiles, others = number / tiles;
-    const int first = (c.causal ? tiles - 1 - tile : tile) * ROWS, sample = others / c.heads;
-    const int seen = seen_keys(c, sample), end = visible(c, seen, min(first + ROWS, c.queries) - 1);
-    return {first, others % c.heads, sample, seen, (end + KEYS - 1) / KEYS};
-}
+    DEVICE Works(const Call& c) : tiles((c.queries + ROWS - 1) / ROWS) {
+        const int block = blockIdx.x, step = gridDim.x;
+        tile = block % tiles, head = block / tiles % c.heads, sample = block / tiles / c.heads;
+        step_tile = step % tiles, step_head = step / tiles % c.heads, step_sample = step / tiles / c.heads;
+    }
+    DEVICE bool next(const Call& c) {
+        tile += step_tile, head += step_head, sample += step_sample;
+        if (tile >= tiles) {
+            tile -= tiles, head++;
+        }
+        if (head >= c.heads) {
+            head -= c.heads, sample++;
+        }
+        return sample < c.batch;
+    }
+    // With a causal mask, the longest of a head come first.
+    DEVICE Work work(const Call& c) const {
+        const int first = (c.causal ? tiles - 1 - tile : tile) * ROWS, seen = seen_keys(c, sample);
+        const int end = visible(c, seen, min(first + ROWS, c.queries) - 1);
+        return {first, head, sample, seen, (end + KEYS - 1) / KEYS};
+    }
+};
 
 struct Slots {
     Barrier query_full, query_empty;
@@ -48,11 +65,11 @@ struct Memory {
 template <int D>
 DEVICE void copy_all(const Call& c, const TensorMap& q_map, const TensorMap& k_map, const TensorMap& v_map,
                      const Memory<D>& memory, Slots& slots) {
-    const int all = works(c);
+    Works works(c);
     int keys = 0, values = 0, done = 0;
 #pragma unroll 1
-    for (int number = blockIdx.x; number < all; number += gridDim.x) {
-        const Work w = work(c, number);
+    for (bool any = works.sample < c.batch; any; any = works.next(c)) {
+        const Work w = works.work(c);
         const int head = w.head / c.group;
 #pragma unroll 1
         for (int tile = 0; w.tiles > 0 && tile <= w.tiles; tile++) {
@@ -131,15 +148,16 @@ DEVICE void end_turn(int group) {
 template <int D, class Drop>
 DEVICE void compute_all(const Call& c, const Drop& drop, const Memory<D>& memory, Slots& slots, element* out,
                         float* lse) {
-    const int group = threadIdx.x / WARPGROUP - 1, all = works(c);
+    const int group = threadIdx.x / WARPGROUP - 1;
     const unsigned char* q = memory.start + group * 64 * LINE;
     if (group == GROUPS - 1) {
         arrive_threads(1, GROUPS * WARPGROUP);
     }
+    Works works(c);
     int before = 0, done = 0;
 #pragma unroll 1
-    for (int number = blockIdx.x; number < all; number += gridDim.x) {
-        const Work w = work(c, number);
+    for (bool any = works.sample < c.batch; any; any = works.next(c)) {
+        const Work w = works.work(c);
         const int query = w.first + row_of_thread(threadIdx.x);
         // Keys that all queries of this warpgroup see.
         const int seen_by_all = visible(c, w.seen, w.first + group * 64);

@@ -153,7 +153,7 @@ DEVICE void key_gradient(const Call& c, const Drop& drop, const TensorMap& q_map
         wait(&own_full, 0);
     }
 #pragma unroll 1
-    for (int step = 0; step < in_head * c.group; step++) {
+    for (int step = 0, tile = 0, q_head = head * c.group; step < in_head * c.group; step++) {
         const float(&of)[2][QUERIES] = statistics[step % Memory::STAGES].of;
         ring.wait_full(step);
         fence_products();
@@ -170,14 +170,13 @@ DEVICE void key_gradient(const Call& c, const Drop& drop, const TensorMap& q_map
                 s[4 * i + j] = power_of_two(fmaf(s[4 * i + j], c.to_base_2, -base.at[j % 2]));
             }
         }
-        if (step % in_head < masked) {
-            mask_scores<QUERIES>(s, c, place, step % in_head);
+        if (tile < masked) {
+            mask_scores<QUERIES>(s, c, place, tile);
         }
         unsigned kept = 0;
         if constexpr (Drop::DROPS) {
             static_assert(QUERIES == 64, "a bit for each score of a lane");
-            const int q_head = place.head * c.group + step / in_head, query = place.from + step % in_head * QUERIES;
-            kept = kept_scores(drop, place, q_head, query);
+            kept = kept_scores(drop, place, q_head, place.from + tile * QUERIES);
             float dropped[QUERIES / 2];
 #pragma unroll
             for (int i = 0; i < QUERIES / 2; i++) {
@@ -212,6 +211,10 @@ DEVICE void key_gradient(const Call& c, const Drop& drop, const TensorMap& q_map
         wait_products<0>();
         __syncwarp();
         ring.release(step);
+        if (++tile == in_head) {
+            tile = 0;
+            q_head++;
+        }
     }
     // Read again, because registers do not suffice to keep them.
     const Place to = place;
