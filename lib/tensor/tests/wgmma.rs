@@ -2,6 +2,7 @@
 //! fault in one of them would fail every kernel after it. They are chosen unless they are not allowed, and on a GPU their results
 //! are compared with the CPU in f64; the emulator does that in the tests of the product, with smaller sizes.
 
+use std::sync::{Mutex, PoisonError};
 use tensor::check::{device_error, difference, draw, inputs, run};
 use tensor::kernel::cuda::Gpu;
 use tensor::kernel::{set_wgmma, trace};
@@ -12,6 +13,9 @@ use tensor::ops::linear::Linear;
 use tensor::ops::matmul::MatMul;
 use tensor::{Device, DeviceChoice, Dtype, Tape, Tensor, Var};
 use test_support::seed;
+
+/// Held while a test chooses what the process allows: tests run on several threads.
+static CHOICE: Mutex<()> = Mutex::new(());
 
 fn device() -> Device {
     let name = std::env::var("LONGHAUL_TEST_DEVICE").unwrap_or_else(|_| "emu".into());
@@ -48,6 +52,7 @@ fn cases() -> [(Case, [&'static str; 3]); 3] {
 #[test]
 #[cfg_attr(not(feature = "emu"), ignore = "needs the feature emu, or a GPU: make gpu-first")]
 fn attention_uses_warpgroups_on_hopper() {
+    let _choice = CHOICE.lock().unwrap_or_else(PoisonError::into_inner);
     let device = device();
     if let Device::Cuda(n) = device
         && Gpu::open(n).unwrap().architecture() != "sm_90a"
@@ -93,6 +98,7 @@ fn gradients(values: &[Tensor]) -> Vec<Tensor> {
 #[test]
 #[cfg_attr(not(feature = "emu"), ignore = "needs the feature emu, or a GPU: make gpu-first")]
 fn large_products_use_warpgroups_on_hopper() {
+    let _choice = CHOICE.lock().unwrap_or_else(PoisonError::into_inner);
     let (device, seed) = (device(), seed());
     if let Device::Cuda(n) = device
         && Gpu::open(n).unwrap().architecture() != "sm_90a"

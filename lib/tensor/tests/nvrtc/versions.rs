@@ -34,7 +34,9 @@ fn every_supported_version_compiles_the_kernels() {
     let found: Vec<(String, Spills)> =
         folders.map(|folder| in_process(folder, if written { "all" } else { "some" })).collect();
     if !written {
-        // `make nvrtc-versions` has not been run here.
+        if found.is_empty() {
+            test_support::skip("only one NVRTC is here: make nvrtc-versions installs others");
+        }
         return;
     }
     assert_eq!(found.len(), FOLDERS.len(), "`make nvrtc-versions` installs the other versions");
