@@ -1,57 +1,71 @@
 //! Time and memory of one training update of the operator, for comparison with other programs: the counterpart of
 //! `tests/peers/operator_update.py`.
 //!
-//! `--device cuda` and `--precision bf16` measure a GPU.
+//! `--device cuda` and `--precision bf16` measure a GPU, `--compile` with passes recorded as CUDA graphs.
 //!
 //! Prints one JSON object: median and minimum milliseconds per update (forward over the horizon, squared error,
-//! backward, clipping, AdamW), and the peaks of resident memory and of the device's tensors in bytes.
+//! backward, clipping, AdamW), the last loss, and the peaks of resident memory and of the device's tensors in bytes.
 
 mod peer;
 
+use clap::Parser;
 use learn::params::Builder;
-use peer::{Training, argument};
+use peer::{Place, Training};
 use serde_json::json;
+use std::process::ExitCode;
 use tasks::pde::models::operator::{Attention, BackboneConfig, ConditionPath, Output};
 use tasks::pde::models::{Operator, OperatorModel, PdetStack};
 use tensor::ops::depthwise_conv::Padding;
 use tensor::ops::squared_error::SquaredError;
 use tensor::ops::weighted_sum::WeightedSum;
-use tensor::{Dtype, Tensor, constant};
+use tensor::{Device, Dtype, Tensor, constant};
 
-fn main() -> unix::Result<()> {
-    peer::check_options(
-        &[
-            "hidden",
-            "depth",
-            "heads",
-            "tokens",
-            "dim",
-            "batch",
-            "filter",
-            "attention-every",
-            "mlp-ratio",
-            "horizon",
-            "repeats",
-            "qk-norm",
-            "threads",
-        ],
-        &[],
-    )?;
-    tensor::parallel::start_threads(Some(argument("threads", 2)))?;
-    tensor::parallel::inside(measure)
+/// Time one training update of the operator
+#[derive(Parser)]
+#[command(name = "operator_update")]
+struct Args {
+    #[arg(long, default_value_t = 256)]
+    hidden: usize,
+    #[arg(long, default_value_t = 8)]
+    depth: usize,
+    /// Heads of attention; 0: no attention
+    #[arg(long, default_value_t = 8)]
+    heads: usize,
+    #[arg(long, default_value_t = 128)]
+    tokens: usize,
+    #[arg(long, default_value_t = 128)]
+    dim: usize,
+    #[arg(long, default_value_t = 64)]
+    batch: usize,
+    /// Size of the depthwise convolutions
+    #[arg(long, default_value_t = 7)]
+    filter: usize,
+    #[arg(long, default_value_t = 1)]
+    attention_every: usize,
+    #[arg(long, default_value_t = 4)]
+    mlp_ratio: usize,
+    /// Steps of the rollout
+    #[arg(long, default_value_t = 1)]
+    horizon: usize,
+    /// Updates that are measured, after two
+    #[arg(long, default_value_t = 9)]
+    repeats: usize,
+    /// Normalise queries and keys: 1 or 0
+    #[arg(long, default_value_t = 1)]
+    qk_norm: u8,
+    #[command(flatten)]
+    place: Place,
 }
 
-fn measure() -> unix::Result<()> {
-    let [hidden, depth, heads] =
-        [("hidden", 256), ("depth", 8), ("heads", 8)].map(|(n, d)| argument(n, d));
-    let [tokens, dim, batch] =
-        [("tokens", 128), ("dim", 128), ("batch", 64)].map(|(n, d)| argument(n, d));
-    let [kernel_size, every, ratio] =
-        [("filter", 7), ("attention-every", 1), ("mlp-ratio", 4)].map(|(n, d)| argument(n, d));
-    let [horizon, repeats] = [("horizon", 1), ("repeats", 9)].map(|(n, d)| argument(n, d));
-    let attention = match heads {
+fn main() -> ExitCode {
+    unix::cli::main(|args: Args| args.place.inside(|device, dtype| measure(&args, device, dtype)))
+}
+
+fn measure(args: &Args, device: Device, dtype: Dtype) -> unix::Result<()> {
+    let &Args { hidden, depth, tokens, dim, batch, horizon, .. } = args;
+    let attention = match args.heads {
         0 => Attention::None,
-        heads => Attention::MultiHead { heads, qk_norm: argument("qk-norm", 1) == 1 },
+        heads => Attention::MultiHead { heads, qk_norm: args.qk_norm == 1 },
     };
     let model = OperatorModel {
         backbone: BackboneConfig::PdetStack(PdetStack {
@@ -59,9 +73,9 @@ fn measure() -> unix::Result<()> {
             depth,
             iterations: 1,
             attention,
-            attention_every: every,
-            kernel_size,
-            mlp_ratio: ratio,
+            attention_every: args.attention_every,
+            kernel_size: args.filter,
+            mlp_ratio: args.mlp_ratio,
             branch_scale: 0.1,
             positions: false,
         }),
@@ -71,17 +85,16 @@ fn measure() -> unix::Result<()> {
     };
     let mut builder = Builder::new(1);
     let operator = Operator::new(&mut builder, &model, dim, [1, tokens], Padding::Periodic, 2);
-    let (device, dtype) = peer::place()?;
     let params = builder.finish();
     let count = params.count();
-    let mut training = Training::new(params, device, 1.0)?;
+    let mut training = Training::new(params, device, &args.place, 1.0)?;
     let random = |shape: &[usize], i| peer::random(shape, i).to_device(device);
     let (z, target) = (random(&[batch, tokens, dim], 0)?, random(&[batch, tokens, dim], 1)?);
     let features = random(&[batch, 2], 2)?;
     let weights = Tensor::full(&[batch], 1.0 / batch as f64, Dtype::F32).to_device(device)?;
     let channels = Tensor::full(&[dim], 1.0, Dtype::F32).to_device(device)?;
-    let times = peer::times(repeats, || {
-        training.update(dtype, |forward| {
+    let times = peer::times(args.repeats, || {
+        training.update(dtype, Vec::new(), |forward| {
             let [features, weights, channels, target] =
                 [&features, &weights, &channels, &target].map(|t| constant(t.clone()));
             let (mut state, mut terms) = (constant(z.clone()), Vec::new());
@@ -96,7 +109,7 @@ fn measure() -> unix::Result<()> {
     println!(
         "{}",
         json!({"parameters": count, "median_ms": times[times.len() / 2], "minimum_ms": times[0],
-               "peak_rss_bytes": peer::peak_rss(), "peak_device_bytes": peer::peak_on(device)})
+               "loss": training.last_loss(), "peak_rss_bytes": peer::peak_rss(), "peak_device_bytes": peer::peak_on(device)})
     );
     Ok(())
 }

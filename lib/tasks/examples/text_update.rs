@@ -9,18 +9,21 @@
 //! texts of similar length, padded to the longest of the batch), `ms` and the number of tokens with padding; after
 //! `products`, the milliseconds of an update and of its matrix products; after `predict-products`, those of a
 //! prediction, which are measured on the CPU only; after `peak`, the peaks of resident memory and of the device's tensors so
-//! far. `--device cuda` and `--precision bf16` measure a GPU.
+//! far; after `loss`, that of the last update. `--device cuda` and `--precision bf16` measure a GPU, `--compile` with passes
+//! recorded as CUDA graphs while the shapes of batches stay the same.
 
 mod peer;
 
+use clap::Parser;
 use data::loader::{Buckets, Mixture};
 use data::text::{SpecialTokens, TokenInfo};
 use learn::forward::Forward;
 use learn::params::Builder;
 use learn::task::Batch;
-use peer::{Training, argument, word};
+use peer::{Place, Training};
 use serde_json::{Value, json};
 use std::io::BufRead;
+use std::process::ExitCode;
 use std::time::Instant;
 use tasks::text::classify::{Classifier, ClassifyModel};
 use tasks::text::encoder::EncoderConfig;
@@ -30,11 +33,35 @@ use tensor::random::{Philox, Purpose};
 use tensor::{Device, Dtype, Tape, Tensor, constant, kernel, product};
 use unix::{Error, Result};
 
-fn main() -> Result<()> {
-    let numbers = ["batch", "tokens", "vocabulary", "hidden", "depth", "heads", "wide", "threads"];
-    peer::check_options(&numbers, &["lengths"])?;
-    tensor::parallel::start_threads(Some(argument("threads", 2)))?;
-    tensor::parallel::inside(serve)
+/// Time training updates and predictions of the task classify, as requests on standard input say
+#[derive(Parser)]
+#[command(name = "text_update")]
+struct Args {
+    #[arg(long, default_value_t = 16)]
+    batch: usize,
+    /// Tokens of the longest text
+    #[arg(long, default_value_t = 128)]
+    tokens: usize,
+    #[arg(long, default_value_t = 30522)]
+    vocabulary: usize,
+    #[arg(long, default_value_t = 768)]
+    hidden: usize,
+    #[arg(long, default_value_t = 12)]
+    depth: usize,
+    #[arg(long, default_value_t = 12)]
+    heads: usize,
+    /// Width of the MLP
+    #[arg(long, default_value_t = 3072)]
+    wide: usize,
+    /// Lengths of texts, separated by commas, for the requests max and buckets
+    #[arg(long, value_delimiter = ',')]
+    lengths: Vec<u32>,
+    #[command(flatten)]
+    place: Place,
+}
+
+fn main() -> ExitCode {
+    unix::cli::main(|args: Args| args.place.inside(|device, dtype| serve(&args, device, dtype)))
 }
 
 /// The model in training, and the texts it reads.
@@ -62,8 +89,8 @@ enum Work {
     Predict,
 }
 
-fn serve() -> Result<()> {
-    let mut bench = Bench::new()?;
+fn serve(args: &Args, device: Device, dtype: Dtype) -> Result<()> {
+    let mut bench = Bench::new(args, device, dtype)?;
     for line in std::io::stdin().lock().lines() {
         let line = line.map_err(|error| Error::bug(format!("standard input: {error}")))?;
         println!("{}", bench.answer(line.trim())?);
@@ -72,14 +99,13 @@ fn serve() -> Result<()> {
 }
 
 impl Bench {
-    fn new() -> Result<Self> {
-        let [batch, tokens, vocabulary] =
-            [("batch", 16), ("tokens", 128), ("vocabulary", 30522)].map(|(n, d)| argument(n, d));
+    fn new(args: &Args, device: Device, dtype: Dtype) -> Result<Self> {
+        let &Args { batch, tokens, vocabulary, .. } = args;
         let encoder = EncoderConfig {
-            hidden_size: argument("hidden", 768),
-            num_hidden_layers: argument("depth", 12),
-            num_attention_heads: argument("heads", 12),
-            intermediate_size: argument("wide", 3072),
+            hidden_size: args.hidden,
+            num_hidden_layers: args.depth,
+            num_attention_heads: args.heads,
+            intermediate_size: args.wide,
             ..EncoderConfig::default()
         };
         let special =
@@ -99,12 +125,10 @@ impl Bench {
         let config = ClassifyModel { encoder, ..ClassifyModel::default() };
         let model = Classifier::new(&mut builder, &config, &info);
         builder.check()?;
-        let lengths: Vec<u32> =
-            word("lengths", "").split(',').filter_map(|length| length.parse().ok()).collect();
+        let lengths = args.lengths.clone();
         let order = Mixture::new(1, &[(lengths.len().max(1) as u64, 1.0)], batch as u64)?
             .with_buckets(Some(Buckets { lengths: lengths.clone(), pool: 32 }));
-        let (device, dtype) = peer::place()?;
-        let training = Training::new(builder.finish(), device, 1.0)?;
+        let training = Training::new(builder.finish(), device, &args.place, 1.0)?;
         let (updates, varied) = (0, [0, 0]);
         Ok(Self {
             model,
@@ -147,6 +171,7 @@ impl Bench {
             "parameters" => json!({"parameters": self.training.params.count()}),
             "peak" => json!({"peak_rss_bytes": peer::peak_rss(),
                              "peak_device_bytes": peer::peak_on(self.device)}),
+            "loss" => json!({"loss": self.training.last_loss()}),
             other => return Err(Error::bug(format!("`{other}` is not a request"))),
         })
     }
@@ -163,7 +188,7 @@ impl Bench {
         let start = Instant::now();
         let batch = batch.to_device(self.device)?;
         match work {
-            Work::Update => self.update(&batch, lengths.len())?,
+            Work::Update => self.update(batch, lengths.len())?,
             Work::Predict => self.predict(&batch)?,
         }
         let ms = 1e3 * start.elapsed().as_secs_f64();
@@ -187,17 +212,19 @@ impl Bench {
         padded(&texts, 0, 0)
     }
 
-    fn update(&mut self, batch: &Batch, texts: usize) -> Result<()> {
+    fn update(&mut self, batch: Batch, texts: usize) -> Result<()> {
         let counter = [1, 2, self.updates as i32, 0];
         self.updates += 1;
         self.training.counter = Some(Tensor::from_slice(&counter, &[4]).to_device(self.device)?);
         let classes: Vec<i32> = (0..texts as i32).map(|text| text % 2).collect();
-        let classes = constant(Tensor::from_slice(&classes, &[texts]).to_device(self.device)?);
+        let classes = Tensor::from_slice(&classes, &[texts]).to_device(self.device)?;
         let weights = Tensor::full(&[texts], 1.0 / texts as f64, Dtype::F32);
-        let weights = constant(weights.to_device(self.device)?);
+        let weights = weights.to_device(self.device)?;
+        let differing = batch.tensors().chain([&classes, &weights]).cloned().collect();
         let model = &self.model;
-        self.training.update(self.dtype, |forward| {
-            let found = model.forward(forward, batch)?;
+        self.training.update(self.dtype, differing, move |forward| {
+            let found = model.forward(forward, &batch)?;
+            let (classes, weights) = (constant(classes), constant(weights));
             forward.apply(CrossEntropy::default(), &[found.classes()?, &classes, &weights])
         })
     }

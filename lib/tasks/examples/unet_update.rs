@@ -4,15 +4,18 @@
 //! Prints one JSON object: median and minimum milliseconds per update (forward, mean squared error, backward, clipping,
 //! AdamW) with --batch samples of 4 frames of 5 channels on --grid x --grid points; the same for each convolution alone
 //! (forward and backward), by layer; the bytes that a forward pass keeps for the backward pass, with --mem-budget percent
-//! of them (`training.mem_budget`); and the peaks of resident memory and of the device's tensors in bytes.
+//! of them (`training.mem_budget`); the last loss; and the peaks of resident memory and of the device's tensors in bytes.
 //!
-//! `--device cuda` and `--precision bf16` measure a GPU; bytes that are kept are those on the CPU.
+//! `--device cuda` and `--precision bf16` measure a GPU, `--compile` with passes recorded as CUDA graphs; bytes that are kept
+//! are those on the CPU.
 
 mod peer;
 
+use clap::Parser;
 use learn::params::Builder;
-use peer::{Training, argument, peak_rss, random, times};
+use peer::{Place, Training, peak_rss, random, times};
 use serde_json::{Value, json};
+use std::process::ExitCode;
 use tasks::pde::models::operator::BackboneConfig;
 use tasks::pde::models::{ConditionPath, Network, NetworkShape};
 use tensor::op::Op;
@@ -27,16 +30,31 @@ const OUTPUT: usize = 5;
 const HIDDEN: usize = 32;
 const LEVELS: usize = 3;
 
-fn main() -> unix::Result<()> {
-    peer::check_options(&["grid", "batch", "repeats", "mem-budget", "threads"], &[])?;
-    tensor::parallel::start_threads(Some(argument("threads", 2)))?;
-    tensor::parallel::inside(measure)
+/// Time one training update of U-Net S
+#[derive(Parser)]
+#[command(name = "unet_update")]
+struct Args {
+    /// Points of the grid along each axis
+    #[arg(long, default_value_t = 64)]
+    grid: usize,
+    #[arg(long, default_value_t = 8)]
+    batch: usize,
+    /// Updates that are measured, after two
+    #[arg(long, default_value_t = 5)]
+    repeats: usize,
+    /// Percentage of what the forward pass keeps (training.mem_budget)
+    #[arg(long, default_value_t = 100)]
+    mem_budget: u8,
+    #[command(flatten)]
+    place: Place,
 }
 
-fn measure() -> unix::Result<()> {
-    let [grid, batch, repeats] =
-        [("grid", 64), ("batch", 8), ("repeats", 5)].map(|(n, d)| argument(n, d));
-    let (device, dtype) = peer::place()?;
+fn main() -> ExitCode {
+    unix::cli::main(|args: Args| args.place.inside(|device, dtype| measure(&args, device, dtype)))
+}
+
+fn measure(args: &Args, device: Device, dtype: Dtype) -> unix::Result<()> {
+    let &Args { grid, batch, repeats, .. } = args;
     let config: BackboneConfig =
         serde_json::from_value(json!({"kind": "unet", "hidden": HIDDEN, "levels": LEVELS}))
             .map_err(unix::Error::bug)?;
@@ -50,8 +68,8 @@ fn measure() -> unix::Result<()> {
     let mut builder = Builder::new(1);
     let model = Network::new(&mut builder, &config, (ConditionPath::Concatenated, 1), &shape);
     let params = builder.finish();
-    let (count, budget) = (params.count(), argument("mem-budget", 100) as f64 / 100.0);
-    let mut training = Training::new(params, device, budget)?;
+    let (count, budget) = (params.count(), f64::from(args.mem_budget) / 100.0);
+    let mut training = Training::new(params, device, &args.place, budget)?;
     let points = grid * grid;
     let given = |shape: &[usize], i| random(shape, i).to_device(device);
     let (x, target) = (given(&[batch, points, INPUT], 0)?, given(&[batch, points, OUTPUT], 1)?);
@@ -60,7 +78,7 @@ fn measure() -> unix::Result<()> {
     // There is no condition.
     let features = Tensor::zeros(&[batch, 0], Dtype::F32).to_device(device)?;
     let updates = times(repeats, || {
-        training.update(dtype, |forward| {
+        training.update(dtype, Vec::new(), |forward| {
             let [x, target, weights, channels, features] =
                 [&x, &target, &weights, &channels, &features].map(|t| constant(t.clone()));
             let found = model.forward(forward, &x, &features)?;
@@ -83,7 +101,7 @@ fn measure() -> unix::Result<()> {
     println!(
         "{}",
         json!({"parameters": count, "median_ms": updates[updates.len() / 2], "minimum_ms": updates[0],
-               "activation_bytes": training.activations,
+               "loss": training.last_loss(), "activation_bytes": training.activations,
                "convolutions_ms": sum, "peak_rss_bytes": peak, "peak_device_bytes": on_device, "layers": layers})
     );
     Ok(())

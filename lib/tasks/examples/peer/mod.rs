@@ -7,62 +7,50 @@ use learn::recompute::Recompute;
 use std::rc::Rc;
 use std::time::Instant;
 use tensor::check::draw;
+use tensor::kernel::Graph;
 use tensor::op::Draw;
 use tensor::updates::decision::{DeviceStepControl, StepControl, StepPolicy};
 use tensor::updates::norm;
 use tensor::{Device, DeviceChoice, Dtype, Tape, Tensor, Var, kernel};
-use unix::{Error, Result};
+use unix::{Error, Exit, Result};
 
-/// Checks the command line: `--NAME NUMBER` for `numbers`, `--NAME WORD` for `words`, `--device` and `--precision`.
-/// Errors: 2.
-pub fn check_options(numbers: &[&str], words: &[&str]) -> Result<()> {
-    let mut given = std::env::args().skip(1);
-    while let Some(option) = given.next() {
-        let name = option.strip_prefix("--").unwrap_or_default();
-        let is_number = numbers.contains(&name);
-        if !is_number && !words.contains(&name) && !["device", "precision"].contains(&name) {
-            let known: Vec<String> = [numbers, words, &["device", "precision"]]
-                .concat()
-                .iter()
-                .map(|n| format!("--{n}"))
-                .collect();
-            return Err(Error::usage(format!("unknown option {option}; use {}", known.join(", "))));
+/// Where updates are measured.
+#[derive(clap::Args)]
+pub struct Place {
+    /// Where to compute: cpu, cuda, cuda:N
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    device: DeviceChoice,
+    /// Element type of the computation; 16 bits need a GPU
+    #[arg(long, value_name = "TYPE", value_parser = ["f32", "bf16", "f16"], default_value = "f32")]
+    precision: String,
+    /// Record passes as CUDA graphs (training.compile); needs a GPU
+    #[arg(long)]
+    compile: bool,
+    /// Number of threads
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    threads: usize,
+}
+
+impl Place {
+    /// Runs `work` on the threads, with the device and the dtype of the computation. Errors: 2 if they do not go together;
+    /// there is no such device.
+    pub fn inside(&self, work: impl FnOnce(Device, Dtype) -> Result<()> + Send) -> Result<Exit> {
+        tensor::parallel::start_threads(Some(self.threads))?;
+        let device = self.device.open()?.0;
+        let dtype = match self.precision.as_str() {
+            "bf16" => Dtype::Bf16,
+            "f16" => Dtype::F16,
+            _ => Dtype::F32,
+        };
+        if device == Device::Cpu && dtype != Dtype::F32 {
+            return Err(Error::usage(format!("--precision {dtype} needs a GPU: --device cuda")));
         }
-        let value = given.next().ok_or_else(|| Error::usage(format!("{option} has no value")))?;
-        if is_number && value.parse::<usize>().is_err() {
-            return Err(Error::usage(format!("{option} {value}: not a number")));
+        if device == Device::Cpu && self.compile {
+            return Err(Error::usage("--compile needs a GPU: --device cuda"));
         }
+        tensor::parallel::inside(|| work(device, dtype))?;
+        Ok(Exit::Done)
     }
-    Ok(())
-}
-
-/// The word given as `--name`, or the default.
-pub fn word(name: &str, default: &str) -> String {
-    let mut words = std::env::args().skip_while(|word| *word != format!("--{name}"));
-    words.nth(1).unwrap_or(default.into())
-}
-
-/// The number given as `--name`, or the default.
-pub fn argument(name: &str, default: usize) -> usize {
-    word(name, "").parse().unwrap_or(default)
-}
-
-/// The device given as `--device` (default cpu) and the dtype of computation given as `--precision` (default f32).
-/// Errors: 2 if they are unknown; there is no such device.
-pub fn place() -> Result<(Device, Dtype)> {
-    let device = word("device", "cpu").parse::<DeviceChoice>()?.open()?.0;
-    let dtype = match word("precision", "f32").as_str() {
-        "f32" => Dtype::F32,
-        "bf16" => Dtype::Bf16,
-        "f16" => Dtype::F16,
-        other => {
-            return Err(Error::usage(format!("--precision {other}: use f32, bf16 or f16")));
-        }
-    };
-    if device == Device::Cpu && dtype != Dtype::F32 {
-        return Err(Error::usage(format!("--precision {dtype} needs a GPU: --device cuda")));
-    }
-    Ok((device, dtype))
 }
 
 /// Peak bytes of tensors on a device; 0 on the CPU, whose memory is in [`peak_rss`].
@@ -109,15 +97,20 @@ pub struct Training {
     weight: [Tensor; 1],
     device: Device,
     recompute: Rc<Recompute>,
-    /// The dropout counter; None: nothing is dropped.
+    compile: bool,
+    /// What a recorded pass depends on: shapes of its inputs, and which blocks are recomputed.
+    key: Option<(Vec<Vec<usize>>, Option<Vec<bool>>)>,
+    recorded: Option<Graph>,
+    /// The dropout counter of the next update; None: nothing is dropped.
     pub counter: Option<Tensor>,
+    loss: Option<Tensor>,
     /// Bytes of tensors on the CPU that the last forward pass kept.
     pub activations: usize,
 }
 
 impl Training {
     /// `budget` is `training.mem_budget`.
-    pub fn new(params: ParamSet, device: Device, budget: f64) -> Result<Self> {
+    pub fn new(params: ParamSet, device: Device, place: &Place, budget: f64) -> Result<Self> {
         let optimizer = Optimizer {
             method: Method::AdamW { betas: [0.9, 0.999], epsilon: 1e-8 },
             learning_rate: 1e-3,
@@ -144,22 +137,72 @@ impl Training {
             optimizer,
             device,
             recompute: Rc::new(Recompute::new(budget)),
+            compile: place.compile,
+            key: None,
+            recorded: None,
             counter: None,
+            loss: None,
             activations: 0,
         })
     }
 
-    /// One update with the loss that `loss` computes in `dtype`.
+    /// One update with the loss that `loss` computes in `dtype`. `differing` are the tensors it reads and owns that are
+    /// others in every update.
     pub fn update(
         &mut self,
         dtype: Dtype,
+        mut differing: Vec<Tensor>,
         loss: impl FnOnce(&Forward) -> Result<Var>,
     ) -> Result<()> {
+        let counter = self.counter.take();
+        differing.extend(counter.clone());
+        let plan = self.recompute.plan().map(|plan| plan.keep);
+        let key = Some((differing.iter().map(|t| t.shape().to_vec()).collect(), plan));
+        let found = if !self.compile || self.key != key {
+            // The first pass is not recorded: it loads kernels and measures blocks.
+            (self.key, self.recorded) = (key, None);
+            self.pass(dtype, counter, loss)?
+        } else {
+            let mut graph = match self.recorded.take() {
+                Some(graph) => graph,
+                None => {
+                    // The graph owns the memory that the recording reads.
+                    let copies = differing.iter().map(Tensor::copied).collect();
+                    let inputs = std::mem::replace(&mut differing, copies);
+                    Graph::record(self.device, inputs, |_| self.pass(dtype, counter, loss))?
+                }
+            };
+            graph.replay(&differing, |_| Ok(()))?;
+            let found = graph.outputs().to_vec();
+            self.recorded = Some(graph);
+            found
+        };
+        let (loss, gradients) = found.split_at(1);
+        let rate = self.optimizer.learning_rate;
+        let squares = norm::squares(self.device, gradients);
+        self.rule.decide_on_device(&mut self.decided, loss, &self.weight, &squares, rate);
+        self.state.step(&self.optimizer, 1.0, &self.decided, &mut self.params.trained, gradients);
+        self.loss = loss.first().cloned();
+        if self.device == Device::Cpu { Ok(()) } else { kernel::finish(self.device) }
+    }
+
+    /// The loss of the last update.
+    pub fn last_loss(&self) -> Option<f64> {
+        self.loss.as_ref().and_then(|loss| loss.to_host().ok()).map(|loss| loss.item())
+    }
+
+    /// The loss and the gradients.
+    fn pass(
+        &mut self,
+        dtype: Dtype,
+        counter: Option<Tensor>,
+        loss: impl FnOnce(&Forward) -> Result<Var>,
+    ) -> Result<Vec<Tensor>> {
         let before = tensor::memory::usage().live;
         let tape = Tape::new();
         let forward = Forward::training(&tape, &self.params).computing_in(dtype)?;
         let forward = forward.recomputing(Rc::clone(&self.recompute));
-        let forward = match &self.counter {
+        let forward = match &counter {
             Some(counter) => forward.with_counter(counter),
             None => forward,
         };
@@ -169,12 +212,7 @@ impl Training {
         self.recompute.end_pass();
         self.activations = tensor::memory::usage().live.saturating_sub(before);
         let mut found = tape.backward(&loss)?;
-        let gradients: Vec<Tensor> = variables.iter().filter_map(|v| found.take(v)).collect();
-        drop(variables);
-        let (loss, rate) = ([loss.value().clone()], self.optimizer.learning_rate);
-        let squares = norm::squares(self.device, &gradients);
-        self.rule.decide_on_device(&mut self.decided, &loss, &self.weight, &squares, rate);
-        self.state.step(&self.optimizer, 1.0, &self.decided, &mut self.params.trained, &gradients);
-        if self.device == Device::Cpu { Ok(()) } else { kernel::finish(self.device) }
+        let gradients = variables.iter().filter_map(|v| found.take(v));
+        Ok([loss.value().clone()].into_iter().chain(gradients).collect())
     }
 }

@@ -57,9 +57,12 @@ impl Machine {
         let from = Tensor::zeros_on(device, &[elements], Dtype::F32);
         let copy = machine.median(|| machine.timed(|| from.copied()));
         machine.copy = 2.0 * bytes([&from]) / copy;
-        // Random numbers, because a GPU is faster with zeros.
-        let random =
-            |i| draw(&[side, side], &Draw::Normal, 1, i).to_dtype(element).to_device(device);
+        // Random numbers, because a GPU is faster with zeros; they may repeat.
+        let random = |i| {
+            let few = draw(&[side * side.min(64)], &Draw::Normal, 1, i).to_f64();
+            let all: Vec<f32> = few.iter().map(|x| *x as f32).cycle().take(side * side).collect();
+            Tensor::from_slice(&all, &[side, side]).to_dtype(element).to_device(device)
+        };
         let (a, b) = (constant(random(0)?), constant(random(1)?));
         let op = Linear { bias: false, activation: Activation::Identity };
         let product =
