@@ -5,7 +5,8 @@
 #
 # The programs need a C library at least as new as that of this machine. GPUS are the architectures of the compiled kernels;
 # KERNELS is the folder of the NVRTC that compiles them: the oldest one makes machine code that most drivers load. JOBS limits
-# the processors used. BUILD is cargo's target folder, by default target/gpu/build. FEATURES=emu packs programs with the emulator, for rehearsals with DEVICE=emu.
+# the processors used. BUILD is cargo's target folder, by default target/gpu/build. EMULATOR=1 packs programs with the
+# emulator, for rehearsals with DEVICE=emu.
 set -eu
 root=$(cd "$(dirname "$0")/../.." && pwd)
 cd "$root"
@@ -16,7 +17,7 @@ folder=${CARGO_TARGET_DIR:-$root/target}/gpu
 # Programs of their own: those in target/release have MPI.
 target=${BUILD:-$folder/build}
 stage=$folder/longhaul-gpu
-features=longhaul/static-hdf5${FEATURES:+,longhaul/$FEATURES,tensor/$FEATURES,tasks/$FEATURES}
+features=longhaul/static-hdf5${EMULATOR:+,longhaul/emu,tensor/emu,tasks/emu}
 say() { printf 'gpu-pack: %s\n' "$*" >&2; }
 rm -rf "$stage"
 mkdir -p "$stage/bin" "$stage/kernels" "$stage/python" "$stage/peers"
