@@ -42,7 +42,7 @@ struct Args {
     overrides: Vec<String>,
     /// Run directory, created if missing
     #[arg(short, long, value_name = "DIR")]
-    #[arg(required_unless_present_any = ["warm_kernels", "example", "schema", "verify_determinism"])]
+    #[arg(required_unless_present_any = ["warm_kernels", "example", "schema", "metrics", "verify_determinism"])]
     run: Option<PathBuf>,
     /// Where to start: auto (the newest good checkpoint of DIR, if there is one), never (update 0), a checkpoint such as
     /// RUN/ckpt/best or RUN/ckpt/step-00001200, or another RUN, at its newest good checkpoint. The state of the
@@ -71,6 +71,9 @@ struct Args {
     #[arg(long, value_name = "TIMES", num_args = 0..=1, require_equals = true, default_missing_value = "3")]
     #[arg(value_parser = clap::value_parser!(u64).range(2..=1000), conflicts_with_all = ["check", "dry_run"])]
     verify_determinism: Option<u64>,
+    /// Print the names of the metrics of validations, which training.monitor can name; do not train
+    #[arg(long, conflicts_with_all = ["run", "check", "dry_run", "verify_determinism"])]
+    metrics: bool,
     /// Print a small configuration of the task to start from
     #[arg(long, conflicts_with_all = ["config", "run", "check", "dry_run"])]
     example: bool,
@@ -182,6 +185,9 @@ fn body(args: Args) -> Result<Exit> {
     if let (Some(task), Some(times)) = (task, args.verify_determinism) {
         return verify(&args, task, times);
     }
+    if let Some(task) = task.filter(|_| args.metrics) {
+        return list_metrics(&args, task);
+    }
     match (task, &args.run) {
         (Some(task), Some(folder)) => run(&args, task, folder),
         (Some(task), None) if args.schema => {
@@ -286,6 +292,17 @@ fn verify(args: &Args, task: &Entry, times: u64) -> Result<Exit> {
         found.updates, found.runs, found.tensors, found.parameters
     );
     Out::stdout(args.output).item(&found, text).map(|()| Exit::Done)
+}
+
+fn list_metrics(args: &Args, task: &Entry) -> Result<Exit> {
+    let environment = |name: &str| std::env::var(name).ok();
+    let task = (task.load)(&args.config, &args.overrides, &environment)?;
+    tensor::parallel::start_threads(task.config.training.threads)?;
+    let mut out = Out::stdout(args.output);
+    for name in train::metric_names(&task)? {
+        out.item(&serde_json::json!({ "metric": name }), &name)?;
+    }
+    out.finish()
 }
 
 /// Prints every problem; the exit status is that of the first.

@@ -312,7 +312,7 @@ fn mistakes_and_damage_are_named_and_lose_nothing() {
         folder,
         "hpo worker study",
         1,
-        "the first 3 trials failed, the last with: cannot find the data",
+        "the first 3 trials failed, the last with: exit status 3: cannot find the data",
     );
     fs::write(folder.join("trial.sh"), TRIAL).unwrap();
     done(folder, "hpo retry study && hpo worker study");

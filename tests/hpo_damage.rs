@@ -206,3 +206,56 @@ fn a_trial_is_taken_over_though_its_last_heartbeat_lies_in_the_future() {
     complete(folder, "study");
     ended_once(folder, "study");
 }
+
+/// The trials of a study with one command for all, as JSON.
+fn trials_after(trial: &str, script: &str) -> String {
+    let temporary = prepare();
+    let folder = temporary.path();
+    fs::write(folder.join("trial.sh"), trial).unwrap();
+    let output = shell(folder, &format!("{script}\nhpo trials study --json"));
+    assert_eq!(output.status, Some(0), "{}", output.stderr);
+    output.stdout
+}
+
+#[test]
+fn a_value_told_after_a_request_to_stop_is_kept() {
+    let trial = "trap 'hpo tell $HPO_STUDY $HPO_TRIAL 1.5 --final; exit 143' TERM
+        touch started; while :; do sleep 0.05; done";
+    let listed = trials_after(
+        trial,
+        "hpo new study -c study.yaml -s trials=1
+         hpo worker study & worker=$!
+         until [ -e started ]; do sleep 0.05; done
+         kill -TERM $worker; wait $worker || true",
+    );
+    assert!(listed.contains("\"complete\",\"value\":1.5"), "{listed}");
+}
+
+#[test]
+fn a_trial_that_could_not_write_is_tried_again() {
+    let trial = "test -e tried || { touch tried; echo full >&2; exit 74; }
+        hpo tell $HPO_STUDY $HPO_TRIAL $1 --final";
+    let listed = trials_after(trial, "hpo new study -c study.yaml -s trials=1; hpo worker study");
+    assert!(listed.contains("\"complete\"") && listed.contains("\"attempts\":2"), "{listed}");
+}
+
+/// The second trial is worse than the first; its worker is killed when it has recorded the value and not yet the decision.
+#[test]
+fn the_pruner_is_asked_about_the_value_of_a_killed_worker() {
+    let trial = "test -e told-$HPO_TRIAL || hpo tell $HPO_STUDY $HPO_TRIAL $HPO_TRIAL --step 1
+        touch told-$HPO_TRIAL; sleep 1.5
+        hpo tell $HPO_STUDY $HPO_TRIAL $HPO_TRIAL --final";
+    let new = "hpo new study -c study.yaml -s trials=2 -s 'pruner={kind: percentile, startup: 1}'";
+    let undisturbed = trials_after(trial, &format!("{new}; hpo worker study"));
+    assert!(undisturbed.contains("\"pruned\""), "{undisturbed}");
+    // The journals have start, value, kept, end; start, value and, unwritten, end.
+    let killed = trials_after(
+        trial,
+        &format!(
+            "{new}; FAIL=log.write:7=kill hpo worker study || echo $? > status
+             grep -q 137 status; ! grep -q pruned study/trials/00001/trial.jsonl
+             hpo worker study"
+        ),
+    );
+    assert!(killed.contains("\"pruned\""), "{killed}");
+}

@@ -152,18 +152,26 @@ fn a_program_that_cannot_run_costs_no_trial() {
     let folder = temporary.path();
     fs::create_dir_all(folder.join("bin")).unwrap();
     fs::write(folder.join("bin/train"), "#!/bin/sh\nexec sh trial.sh $1\n").unwrap();
-    for (name, program, text) in [
-        ("absent", "no-such-program", "no such program in PATH"),
-        ("elsewhere", "./train", "no such file in"),
-        ("plain", "bin/train", "bin/train is not executable"),
+    let new =
+        |program: &str| format!("hpo new study -c study.yaml -s 'command=[{program}, \"{{x}}\"]'");
+    for (program, text) in [
+        ("no-such-program", "no such program in PATH"),
+        ("./train", "no such file in"),
+        ("bin/train", "bin/train is not executable"),
+        ("sh, absent.sh", "absent.sh: no such file in"),
+        ("train-stage, codec, -c, absent.yaml", "absent.yaml: no such file in"),
     ] {
-        done(folder, &format!("hpo new {name} -c study.yaml -s 'command=[{program}, \"{{x}}\"]'"));
-        refused(folder, &format!("hpo worker {name}"), 66, text);
-        assert_eq!(done(folder, &format!("hpo trials {name}")).stdout, "");
+        refused(folder, &new(program), 66, text);
+        assert!(!folder.join("study").exists(), "{program}");
     }
-    done(folder, "mkdir home; cd home; hpo new ../moved -c ../study.yaml; rmdir ../home");
+    done(folder, &format!("chmod +x bin/train; {}; chmod -x bin/train", new("bin/train")));
+    refused(folder, "hpo worker study", 66, "bin/train is not executable");
+    assert_eq!(done(folder, "hpo trials study").stdout, "");
+    let moved =
+        "mkdir home; cp trial.sh home; cd home; hpo new ../moved -c ../study.yaml; rm -r ../home";
+    done(folder, moved);
     refused(folder, "hpo worker moved", 66, "home: the directory of the command is missing");
-    done(folder, "chmod +x bin/train; hpo worker plain");
+    done(folder, "chmod +x bin/train; hpo worker study");
 }
 
 #[test]
@@ -208,4 +216,70 @@ fn a_stop_that_reaches_every_process_is_one_request() {
         sleep 0.2; kill -TERM $worker; wait $worker || test $? = 75";
     done(folder, script);
     assert_eq!(read(folder, "saved").lines().count(), 1);
+}
+
+#[test]
+fn a_trial_that_cannot_allocate_memory_is_recorded_as_such() {
+    let temporary = crate::common::run::prepare();
+    let folder = temporary.path();
+    // A batch of 2 GiB in 1 GiB of address space.
+    let study = "command: [sh, trial.sh, '{batch}', '{run}']
+metric: loss
+trials: 1
+space: {batch: {kind: int, low: 1048576, high: 1048576}}
+";
+    let trial = "ulimit -v 1000000
+exec train-stage codec -c codec.yaml --run $2 -s training.batch_size=$1 -s training.threads=2
+";
+    fs::write(folder.join("study.yaml"), study).unwrap();
+    fs::write(folder.join("trial.sh"), trial).unwrap();
+    done(folder, "hpo new study -c study.yaml");
+    let output = shell(folder, "hpo worker study || true; hpo trials study --json");
+    assert!(
+        output.stdout.contains("\"state\":\"out_of_memory\""),
+        "{} {}",
+        output.stdout,
+        output.stderr
+    );
+    let run = shell(folder, "cat $(find study -name status.json)").stdout;
+    assert!(run.contains("\"cause\": \"out_of_memory\""), "{run}{}", output.stderr);
+}
+
+#[test]
+fn secrets_of_the_command_are_hidden() {
+    let temporary = prepare();
+    let folder = temporary.path();
+    let study = STUDY.replace("'{x}'", "'{x}', --password=hunter2222");
+    fs::write(folder.join("study.yaml"), study).unwrap();
+    fs::write(folder.join("trial.sh"), "echo with $2 >&2; exit 3\n").unwrap();
+    let output = shell(
+        folder,
+        "hpo new study -c study.yaml; hpo worker study || true; hpo trials study --json; hpo status study
+         cat study/trials/*/trial.jsonl
+         stat -c %a study/study.yaml > mode",
+    );
+    assert_eq!(read(folder, "mode"), "600\n");
+    for text in [&output.stdout, &output.stderr] {
+        assert!(!text.contains("hunter2222"), "{text}");
+    }
+    assert!(
+        output.stdout.contains("exit status 3: with --password=${password}"),
+        "{}",
+        output.stdout
+    );
+}
+
+#[test]
+fn a_journal_of_optuna_that_was_cut_off_is_refused() {
+    let temporary = prepare();
+    let folder = temporary.path();
+    done(folder, "hpo new study -c study.yaml -s sampler.kind=tpe");
+    let create = r#"{"op_code": 0, "worker_id": "a", "study_name": "s", "directions": [1]}"#;
+    for (journal, text) in [
+        (format!("{create}\n{{\"op_code\": 4, \"wor"), "line 2 is incomplete"),
+        (format!("{create}\n"), "no trial in it has ended"),
+    ] {
+        fs::write(folder.join("journal.log"), journal).unwrap();
+        one_line(folder, "hpo import study journal.log", 65, text);
+    }
 }

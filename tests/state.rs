@@ -278,3 +278,20 @@ fn a_newer_format_is_refused_with_a_line() {
     assert!(stdout.contains("format 2") && stdout.contains("use a newer version"), "{stdout}");
     assert_eq!(std::fs::read_to_string(&path).unwrap(), newer);
 }
+
+/// No validation after the first improves.
+#[test]
+fn early_stopping_counts_validations_without_improvement() {
+    let folder = prepare();
+    for (patience, last) in [(0, 2), (1, 2), (3, 4)] {
+        let run = format!("patience-{patience}");
+        let patience = format!("training.early_stopping_patience={patience}");
+        let still =
+            ["training.validate_every=1", "training.updates=9", "training.ema=null", &patience];
+        let still = still.into_iter().chain(["optimizer.learning_rate=1e-30"]);
+        let more: Vec<&str> = still.flat_map(|set| ["-s", set]).collect();
+        let (exit, stderr) = train(folder.path(), &run, &more);
+        assert_eq!(exit, Some(0), "{stderr}");
+        assert_eq!(status(&folder.path().join(run))["update"], last, "{patience}: {stderr}");
+    }
+}

@@ -34,7 +34,16 @@ fn calls(folder: &Path) -> String {
 }
 
 fn job(folder: &Path, options: &[&str], line: &str) -> Command {
-    let mut command = timekeep(&[&["run"], options, &["sh", "-c", line]].concat());
+    let timekeep = timekeep(&[&["run"], options, &["sh", "-c", line]].concat());
+    // Without a terminal, as in a batch job.
+    let mut command = Command::new("/usr/bin/setsid");
+    command.arg(timekeep.get_program()).args(timekeep.get_args()).stdin(Stdio::null());
+    for (name, value) in timekeep.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
     command.envs(BATCH).env("PATH", path_with(folder));
     command
 }
@@ -84,14 +93,37 @@ fn the_job_is_requeued_and_timekeep_stays() {
     assert!(staying.is_there());
 }
 
+#[test]
+fn a_session_in_a_terminal_of_the_job_is_left_alone() {
+    let folder = fake("");
+    let in_terminal = |options: &str| {
+        let timekeep = env!("CARGO_BIN_EXE_timekeep");
+        let line = format!("{timekeep} run {options} -- sh -c 'exit 75'");
+        let mut command = Command::new("script");
+        command
+            .args(["-qec", &line, "/dev/null"])
+            .envs(BATCH)
+            .env("PATH", path_with(folder.path()));
+        command.env("LONGHAUL_ON_FAILURE", "hold").stdin(Stdio::null());
+        command
+    };
+    let output = see(&mut in_terminal(""));
+    assert_eq!(output.status, Some(75), "{}", output.stdout);
+    assert!(output.stdout.contains("job 12 is left alone"), "{}", output.stdout);
+    assert_eq!(calls(folder.path()), "");
+    let mut staying = Staying::start(&mut in_terminal("--requeue always"));
+    wait_until(|| calls(folder.path()) == "requeue incomplete 12\n");
+    assert!(staying.is_there());
+}
+
 /// Ends a shell and the `timekeep` in its script, whose `scontrol` runs the given commands, the way SLURM ends a job:
 /// with TERM to all processes. timekeep exits together with the shell.
 fn end_of_the_job(scontrol_does: &str) {
     let folder = fake(scontrol_does);
     let line =
         format!("{} run sh -c 'exit 75'; echo later >> later", env!("CARGO_BIN_EXE_timekeep"));
-    let mut shell = Command::new("sh");
-    shell.args(["-c", &line]).envs(BATCH).env("PATH", path_with(folder.path()));
+    let mut shell = Command::new("/usr/bin/setsid");
+    shell.args(["sh", "-c", &line]).envs(BATCH).env("PATH", path_with(folder.path()));
     let mut shell = Staying::start(shell.current_dir(folder.path()));
     wait_until(|| !calls(folder.path()).is_empty());
     let children = format!("/proc/{0}/task/{0}/children", shell.0.id());

@@ -272,3 +272,30 @@ fn an_extended_limit_is_noticed_before_the_warning() {
     );
     assert_eq!(fs::read_to_string(&asked).unwrap().lines().count(), 2, "asked once more");
 }
+
+#[test]
+fn a_signal_waits_until_the_command_handles_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let line = "sleep 0.7; trap 'echo USR2 >> got' USR2; trap 'echo USR1 >> got; exit 75' USR1; \
+                while :; do sleep 0.02; done";
+    let mut command = timekeep(&["run", "sh", "-c", line]);
+    let mut child = command.current_dir(folder.path()).spawn().unwrap();
+    let id = child.id().to_string();
+    let start = Instant::now();
+    // Once timekeep itself runs.
+    let status = format!("/proc/{id}/status");
+    let runs = |text: String| {
+        text.contains("Name:\ttimekeep") && !text.contains("SigCgt:\t0000000000000000")
+    };
+    while !fs::read_to_string(&status).is_ok_and(runs) {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    std::thread::sleep(Duration::from_millis(50));
+    for signal in ["-USR2", "-USR1"] {
+        assert!(Command::new("kill").args([signal, &id]).status().unwrap().success());
+    }
+    assert_eq!(child.wait().unwrap().code(), Some(75));
+    assert!(start.elapsed() < Duration::from_secs(9), "not only after ten seconds");
+    let got = fs::read_to_string(folder.path().join("got")).unwrap();
+    assert_eq!(got, "USR2\nUSR1\n");
+}

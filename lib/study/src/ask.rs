@@ -102,27 +102,27 @@ pub fn tell(study: &mut Study, number: u64, told: Told) -> Result<bool> {
         }
         Told::Step(step, value) => {
             claim.value(step, value)?;
-            prunes(study, &claim)
+            Ok(prunes(study, &claim)?.unwrap_or(false))
         }
     }
 }
 
-/// Whether the pruner ends a claimed trial after its last value.
-pub(crate) fn prunes(study: &mut Study, claim: &Claim) -> Result<bool> {
+/// Whether the pruner ends a claimed trial after its last value; None without a pruner.
+pub(crate) fn prunes(study: &mut Study, claim: &Claim) -> Result<Option<bool>> {
     let round = study.round_of(claim.number).unwrap_or(0);
     let pruner = study.config().pruner(&study.rounds()[round]).clone();
     if pruner == Pruner::None {
-        return Ok(false);
+        return Ok(None);
     }
     let (Some(own), Some(space)) = (claim.read()?, study.space_of(round)?) else {
-        return Ok(false);
+        return Ok(None);
     };
     let (first, sign) = (study.first_of(round), study.config().direction.sign());
     study.refresh()?;
     let own = own.trial(&space, first, sign);
     let mut others = study.trials(round, &space);
     others.retain(|other| other.number != own.number);
-    Ok(pruner.prunes(study.name(), &own, &others))
+    Ok(Some(pruner.prunes(study.name(), &own, &others)))
 }
 
 /// Leaves a value in the log of the run, where the worker that started the caller finds it.

@@ -81,6 +81,12 @@ impl Claim {
         self.write("value", &json!({ "step": step, "value": value }))
     }
 
+    /// Records that the pruner keeps the trial after the value at a step.
+    pub fn keep(&mut self, step: u64) -> Result<()> {
+        // Asked again if it is lost.
+        self.log.write("kept", &json!({ "step": step }))
+    }
+
     /// Records that the attempt stopped and can be resumed; `asked` if that was the worker's request, which says nothing
     /// about the trial.
     pub fn stop(&mut self, reason: &str, asked: bool) -> Result<()> {

@@ -154,6 +154,12 @@ impl StudyConfig {
         self.command.get(1).filter(|_| program == "train-stage").map(String::as_str)
     }
 
+    /// Hides the secrets in the command from now on.
+    pub fn register_secrets(&self) {
+        let words: Vec<&String> = self.command.iter().filter(|word| !word.contains('{')).collect();
+        unix::secrets::register_words(&words);
+    }
+
     /// The configuration key of a parameter.
     pub fn key<'a>(&'a self, name: &'a str) -> &'a str {
         self.names.get(name).map_or(name, String::as_str)
@@ -269,7 +275,7 @@ impl StudyConfig {
 }
 
 /// Values of a parameter that its key must accept.
-fn examples(parameter: &Parameter) -> Vec<Value> {
+pub(crate) fn examples(parameter: &Parameter) -> Vec<Value> {
     match parameter {
         Parameter::Categorical { choices, .. } => choices.clone(),
         Parameter::Fixed { value, .. } => vec![value.clone()],

@@ -1,10 +1,12 @@
 //! Creating a study.
 
-use crate::config::StudyConfig;
+use crate::config::{StudyConfig, examples};
 use crate::study::Study;
+use crate::worker::command::check_program;
 use serde_json::Value;
 use std::fs::{self, DirEntry};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use unix::config::{KeySchema, load, to_yaml};
 use unix::publish::{TEMPORARY_PREFIX, create_folder, publish_bytes, publish_new};
 use unix::{Error, Exit, Result, text};
@@ -32,8 +34,14 @@ impl Study {
         let directory = config.directory.take().unwrap_or(PathBuf::from("."));
         let directory = directory.canonicalize().map_err(|cause| Error::open(&directory, cause))?;
         config.directory = Some(directory);
+        check_files(&config)?;
         let schema = config.task().map(|task| schema(&config.command[0], task)).transpose()?;
-        Self::create_with(folder, config, schema, &file.display().to_string())
+        let source = file.display().to_string();
+        if let Some(schema) = &schema {
+            check_keys(&config, schema, &source)?;
+            check_metric(&config)?;
+        }
+        Self::create_with(folder, config, schema, &source)
     }
 
     /// Creates a study with a configuration that comes from `source`, for a task with this schema of its keys.
@@ -46,6 +54,7 @@ impl Study {
         if let Some(schema) = &schema {
             check_keys(&config, schema, source)?;
         }
+        config.register_secrets();
         let yaml = to_yaml(&serde_json::to_value(&config).map_err(Error::bug)?)?;
         let own = folder.join("study.yaml");
         if !own.exists() {
@@ -67,6 +76,88 @@ impl Study {
         }
         Ok(study)
     }
+}
+
+/// Programs that run the script in their first argument.
+const INTERPRETERS: [&str; 10] =
+    ["sh", "bash", "dash", "ksh", "zsh", "perl", "Rscript", "julia", "node", "ruby"];
+
+/// Checks that the files that the command names exist: its program, the script of an interpreter, the configurations of
+/// train-stage. Errors: 66.
+fn check_files(config: &StudyConfig) -> Result<()> {
+    let directory = config.directory.as_deref().unwrap_or(Path::new("."));
+    let (program, words) = (&config.command[0], &config.command[1..]);
+    check_program(program, directory)?;
+    let name = program.rsplit('/').next().unwrap_or(program);
+    let is_interpreter = INTERPRETERS.contains(&name) || name.starts_with("python");
+    let script = words.first().filter(|word| is_interpreter && !word.starts_with('-'));
+    let is_task = config.task().is_some();
+    let options = words.iter().zip(words.iter().skip(1));
+    let configs = options
+        .filter(|(option, _)| is_task && ["-c", "--config"].contains(&option.as_str()))
+        .map(|(_, file)| file);
+    let missing = |word: &&String| !word.contains('{') && !directory.join(word).exists();
+    match script.into_iter().chain(configs).find(missing) {
+        Some(word) => {
+            let why = format!(
+                "no such file in {}; the command of the study names it",
+                directory.display()
+            );
+            Err(Error::open(Path::new(word), why))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Asks the program for the metrics of the task, with the command's own configuration, or, if that is not complete, with
+/// one value of each parameter. Errors: the metric of the study is none of them; those of the program.
+fn check_metric(config: &StudyConfig) -> Result<()> {
+    let first = &config.rounds()[0];
+    let space = &config.space(0).0;
+    let always = space.iter().filter(|(_, parameter)| parameter.when().is_empty());
+    let values = always
+        .filter_map(|(name, parameter)| Some((name, examples(parameter).into_iter().next()?)));
+    let fidelity = first.fidelity.iter().map(|(name, value)| (name, value.clone()));
+    let set = |(name, value): (&String, Value)| format!("{}={value}", config.key(name));
+    let settings: Vec<String> = values.chain(fidelity).map(set).collect();
+    let metrics = match metrics(config, &[])? {
+        Ok(found) => found,
+        Err(why) => match metrics(config, &settings)? {
+            Ok(found) => found,
+            Err(other) if other.to_string() == why.to_string() => return Err(why),
+            Err(other) => {
+                unix::warn!(
+                    "whether the task has the metric {} is not known: {other}",
+                    config.metric
+                );
+                return Ok(());
+            }
+        },
+    };
+    if metrics.contains(&config.metric) {
+        return Ok(());
+    }
+    let (metric, all) = (&config.metric, metrics.join(", "));
+    Err(Error::config(format!("metric: validations have no {metric:?}; there are {all}")))
+}
+
+/// The metrics of the task with these settings, or why there are none.
+fn metrics(config: &StudyConfig, settings: &[String]) -> Result<Result<Vec<String>>> {
+    let mut command = Command::new(&config.command[0]);
+    command.args(&config.command[1..]).arg("--metrics");
+    command.args(settings.iter().flat_map(|setting| ["-s", setting]));
+    command.current_dir(config.directory.as_deref().unwrap_or(Path::new(".")));
+    let output = command.output();
+    let output = output.map_err(|cause| Error::open(Path::new(&config.command[0]), cause))?;
+    if output.status.success() {
+        let text = String::from_utf8_lossy(&output.stdout);
+        return Ok(Ok(text.lines().map(str::to_string).collect()));
+    }
+    let text = String::from_utf8_lossy(&output.stderr);
+    let text = text.lines().next().unwrap_or("it does not say why");
+    let exit = [Exit::Data, Exit::NoInput, Exit::Io, Exit::Bug];
+    let exit = exit.into_iter().find(|exit| output.status.code() == Some(*exit as i32));
+    Ok(Err(Error::new(exit.unwrap_or(Exit::Config), format!("command: {text}"))))
 }
 
 /// Compares the parameters with the configuration keys of the task. Errors: 78.

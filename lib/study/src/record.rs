@@ -1,7 +1,7 @@
 //! The journal of a trial, `trials/NNNNN/trial.jsonl`, and what it says.
 //!
 //! Only the holder of the trial's lease writes it ([`crate::claim`]). Records: `start` of an attempt, `value` at a step,
-//! `stop` of an attempt, `end` of the trial, `retry` after an end or after the caller of `hpo ask` has died. What comes
+//! `kept` by the pruner after one, `stop` of an attempt, `end` of the trial, `retry` after an end or after the caller of `hpo ask` has died. What comes
 //! after an `end` counts only if it is a `retry`.
 
 use crate::space::Space;
@@ -93,6 +93,9 @@ pub struct Record {
     pub start: Start,
     /// Values of the metric by step; NaN is null.
     pub values: BTreeMap<u64, Option<f64>>,
+    /// Steps after whose values the pruner kept it.
+    #[serde(default)]
+    pub kept: BTreeSet<u64>,
     /// When it was started first, UTC.
     pub started: String,
     /// When it ended, UTC.
@@ -196,6 +199,7 @@ fn add(found: &mut Option<Record>, number: u64, time: String, mut record: Map<St
                 number,
                 start,
                 values: BTreeMap::new(),
+                kept: BTreeSet::new(),
                 started: time,
                 ended: None,
                 end: None,
@@ -219,6 +223,7 @@ fn add(found: &mut Option<Record>, number: u64, time: String, mut record: Map<St
                 own.values.insert(step, record.get("value").and_then(Value::as_f64));
             }
         }
+        ("kept", Some(own)) => own.kept.extend(record.get("step").and_then(Value::as_u64)),
         ("stop", Some(own)) => {
             own.stopped = text(&record, "reason");
             if record.get("asked").and_then(Value::as_bool) == Some(true) {
@@ -234,6 +239,7 @@ fn add(found: &mut Option<Record>, number: u64, time: String, mut record: Map<St
             (own.stopped, own.start.asked) = (None, false);
             // Those of its log are read again.
             own.values.clear();
+            own.kept.clear();
         }
         _ => {}
     }

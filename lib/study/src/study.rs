@@ -67,6 +67,7 @@ impl Study {
         // Its variables are substituted already.
         let config: StudyConfig = serde_yaml::from_slice(&small::read(&file, MAX_BYTES)?)
             .map_err(|cause| Error::config(format!("{}: {cause}", file.display())))?;
+        config.register_secrets();
         // Somebody may have changed it since.
         if let Some((key, text)) = config.violations().first() {
             return Err(Error::config(format!("{}: {key}: {text}", file.display())));

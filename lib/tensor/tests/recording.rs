@@ -3,7 +3,7 @@
 
 use tensor::kernel::{Graph, constant};
 use tensor::ops::binary::Binary;
-use tensor::{Device, Tape, Tensor};
+use tensor::{Device, Dtype, Tape, Tensor};
 
 /// x + c by a kernel, where c is a constant of two MiB.
 fn work(x: &Tensor) -> unix::Result<Tensor> {
@@ -29,8 +29,8 @@ fn a_recording_keeps_the_constants_it_reads_and_moves_no_values() {
     })
     .unwrap();
     // More constants than are cached: the memory of the first would be reused, if the graph did not keep it.
-    let others: Vec<Tensor> =
-        (0..300).map(|i| constant(&Tensor::scalar(i as f32 + 0.5), device).unwrap()).collect();
+    let large = |i: usize| Tensor::full(&[1 << 19], i as f64 + 0.5, Dtype::F32);
+    let others: Vec<Tensor> = (0..40).map(|i| constant(&large(i), device).unwrap()).collect();
     let _taken = on_device(-1.0);
     // A tensor that shares the memory of an input would see it change.
     let error = graph.replay([&on_device(0.0)], |_| Ok(())).unwrap_err().to_string();
@@ -56,9 +56,16 @@ fn a_recording_keeps_the_constants_it_reads_and_moves_no_values() {
         let error = graph.replay(wrong.iter().copied(), |_| Ok(())).unwrap_err().to_string();
         assert!(error.contains("is missing"), "{error}");
     }
-    assert_eq!(others.len(), 300);
-    // Not a separate test, because a device has one first error for all threads.
+    assert_eq!(others.len(), 40);
+    // A pass may have many constants.
     let x = on_device(1.0);
+    let many = || {
+        let terms = (0..1000).map(|i| constant(&Tensor::scalar(i as f32 + 0.25), device));
+        terms.collect::<unix::Result<Vec<_>>>()
+    };
+    drop(many().unwrap());
+    assert!(Graph::record(device, vec![], |_| many()).is_ok());
+    // Not a separate test, because a device has one first error for all threads.
     let refused =
         Graph::record(device, vec![], |_| Ok(vec![x.to_host()?])).unwrap_err().to_string();
     assert!(refused.contains("while a graph is recorded"), "{refused}");

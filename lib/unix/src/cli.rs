@@ -14,7 +14,9 @@ use clap::error::{ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Command, FromArgMatches, Parser};
 
-use crate::{Error, Exit, Result, diagnostics, generate, limits, secrets, terminal, text, time};
+use crate::{
+    Error, Exit, Result, diagnostics, generate, limits, secrets, signal, terminal, text, time,
+};
 
 /// The shared option for the output format; use `#[command(flatten)]` to include it in `Args`.
 #[derive(clap::Args, Clone, Copy, Debug, Default)]
@@ -117,6 +119,7 @@ pub fn main<A: Parser>(body: fn(A) -> Result<Exit>) -> ExitCode {
 /// Runs a program that may also exit with the status of a child process (`timekeep run`).
 pub fn main_with_status<A: Parser, S: Into<ExitCode>>(body: fn(A) -> Result<S>) -> ExitCode {
     time::mark_process_start();
+    signal::catch_early();
     let command = A::command();
     set_program(&command);
     secrets::register_environment();

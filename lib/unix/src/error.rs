@@ -6,6 +6,7 @@
 use std::fmt;
 use std::path::Path;
 
+use crate::status::Cause;
 use crate::text;
 
 /// Longer lists are cut to this many lines.
@@ -48,6 +49,8 @@ impl From<Exit> for std::process::ExitCode {
 pub struct Error {
     /// Exit status of the program that ends with this error.
     pub exit: Exit,
+    /// What caused it, where programs need to know.
+    pub cause: Option<Cause>,
     message: String,
 }
 
@@ -58,7 +61,7 @@ impl Error {
     /// An error with the given exit status. The message is reduced to one line; [`text::line`] describes how it treats
     /// secrets, control characters and long names.
     pub fn new(exit: Exit, message: impl fmt::Display) -> Self {
-        Self { exit, message: text::line(&message.to_string()) }
+        Self { exit, cause: None, message: text::line(&message.to_string()) }
     }
 
     /// Status 1: a failure without a status of its own.
@@ -80,7 +83,7 @@ impl Error {
     pub fn all(errors: &[Self]) -> Result<()> {
         let Some(first) = errors.first() else { return Ok(()) };
         let messages: Vec<&str> = errors.iter().map(|error| error.message.as_str()).collect();
-        Err(Self { exit: first.exit, message: messages.join("\n") })
+        Err(Self { exit: first.exit, cause: first.cause, message: messages.join("\n") })
     }
     /// The command line is wrong (2).
     pub fn usage(message: impl fmt::Display) -> Self {
@@ -101,6 +104,15 @@ impl Error {
     /// Opening an input failed (66; 74 when the device itself failed).
     pub fn open(path: &Path, cause: impl fmt::Display) -> Self {
         Self::new(Exit::NoInput, format!("cannot open {}: {cause}", path.display()))
+    }
+    /// Memory cannot be allocated (1).
+    pub fn out_of_memory(message: impl fmt::Display) -> Self {
+        Self::failure(message).caused_by(Cause::OutOfMemory)
+    }
+    /// The same error with its cause.
+    pub fn caused_by(mut self, cause: Cause) -> Self {
+        self.cause = Some(cause);
+        self
     }
     /// Creating an output failed (73).
     pub fn create(path: &Path, cause: impl fmt::Display) -> Self {

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::cell::Cell;
 use std::io::Write;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
@@ -13,7 +13,7 @@ use signal_hook::consts::{SIGABRT, SIGXFSZ};
 use signal_hook::low_level;
 
 use crate::space::human_bytes;
-use crate::{Exit, diagnostics};
+use crate::{Error, Exit, diagnostics};
 
 /// A resource, the errors of calls that exceed its limit, the limit's name after `RLIMIT_`, its option of `ulimit`, and
 /// what it limits.
@@ -85,10 +85,25 @@ pub(crate) fn explain(text: Cow<'_, str>) -> Cow<'_, str> {
     Cow::Owned(text)
 }
 
+/// Records the failure of a program before it exits.
+type Recorder = Box<dyn FnOnce(&Error) + Send>;
+
+static RECORDER: Mutex<Option<Recorder>> = Mutex::new(None);
+
+/// Has [`out_of_memory`] call `record` before it exits. Only the last one is called.
+pub fn at_out_of_memory(record: impl FnOnce(&Error) + Send + 'static) {
+    *RECORDER.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(record));
+}
+
 /// Exits because memory for `what` cannot be allocated; used instead of an abort.
 pub fn out_of_memory(bytes: usize, what: &str) -> ! {
     let (size, reason) = (human_bytes(bytes as u64), why_no_memory());
-    diagnostics::say(format_args!("cannot allocate {size} for {what}: {reason}"));
+    let error = Error::out_of_memory(format!("cannot allocate {size} for {what}: {reason}"));
+    diagnostics::say_error(&error);
+    let recorder = RECORDER.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some(record) = recorder {
+        record(&error);
+    }
     low_level::exit(Exit::Failure as i32)
 }
 

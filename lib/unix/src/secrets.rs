@@ -141,7 +141,7 @@ fn forms(value: &str) -> Vec<String> {
         };
         value.bytes().map(encode).collect()
     };
-    vec![
+    let plain = [
         value.to_string(),
         inside(format!("{value:?}")),
         value.escape_debug().to_string(),
@@ -150,7 +150,27 @@ fn forms(value: &str) -> Vec<String> {
         text::escape(value).into_owned(),
         url(true),
         url(false),
-    ]
+    ];
+    plain.into_iter().chain((0..3).flat_map(|before| base64(value, before))).collect()
+}
+
+/// The characters of Base64, with both alphabets, that depend on the value alone if a multiple of 3 bytes and `before` others
+/// come before it: HTTP authorisation encodes `USER:PASSWORD`.
+fn base64(value: &str, before: usize) -> [String; 2] {
+    let bytes: Vec<u8> = std::iter::repeat_n(0, before).chain(value.bytes()).collect();
+    let whole = (8 * before).div_ceil(6)..8 * bytes.len() / 6;
+    let digit = |at: usize| {
+        let pair = |byte: usize| {
+            u16::from(bytes[byte]) << 8 | bytes.get(byte + 1).map_or(0, |b| u16::from(*b))
+        };
+        usize::from(pair(6 * at / 8) >> (10 - 6 * at % 8) & 63)
+    };
+    let digits: Vec<usize> = whole.map(digit).collect();
+    [b"+/", b"-_"].map(|last| {
+        let alphabet: Vec<u8> =
+            (b'A'..=b'Z').chain(b'a'..=b'z').chain(b'0'..=b'9').chain(*last).collect();
+        digits.iter().map(|digit| char::from(alphabet[*digit])).collect()
+    })
 }
 
 /// Whether a variable of this name is secret.
@@ -254,6 +274,20 @@ mod tests {
                 redacted.contains("<${A_KEY}>") || redacted.contains("<\"${A_KEY}\">"),
                 "{redacted}"
             );
+        }
+    }
+
+    #[test]
+    fn a_value_is_found_in_base64() {
+        let known = secrets(&[("A_PASSWORD", "hunter22?>")]);
+        // base64 of "hunter22?>", "me:hunter22?>", "you:hunter22?>!" and "a:hunter22?>", the last one for URLs.
+        for (shown, redacted) in [
+            ("aHVudGVyMjI/Pg==", "${A_PASSWORD}g=="),
+            ("bWU6aHVudGVyMjI/Pg==", "bWU6${A_PASSWORD}g=="),
+            ("eW91Omh1bnRlcjIyPz4h", "eW91Om${A_PASSWORD}4h"),
+            ("YTpodW50ZXIyMj8-", "YTp${A_PASSWORD}"),
+        ] {
+            assert_eq!(known.redact(shown), redacted);
         }
     }
 

@@ -24,6 +24,8 @@ use crate::{Error, Exit, Result};
 static STOP: AtomicI32 = AtomicI32::new(0);
 /// When the first TERM or INT arrived, in milliseconds of the monotonic clock; 0 for never.
 static FIRST_KILL: AtomicI64 = AtomicI64::new(0);
+/// Whether USR1 and USR2 were caught from the start.
+static CAUGHT_EARLY: AtomicBool = AtomicBool::new(false);
 static CHECKPOINT: AtomicBool = AtomicBool::new(false);
 /// Our handlers as sigaction(2) reports them, or why they could not be installed.
 static INSTALLED: OnceLock<Result<Vec<Action>, String>> = OnceLock::new();
@@ -102,14 +104,27 @@ pub fn is_ignored(signal: c_int) -> bool {
     set_action(signal, None).is_ok_and(|action| action.sa_sigaction == libc::SIG_IGN)
 }
 
+/// Makes USR1 and USR2, which would end the program, requests from now on; those that arrive before
+/// [`Signals::install`] count then. Called first in every program.
+pub(crate) fn catch_early() {
+    let caught = [SIGUSR1, SIGUSR2].into_iter().all(|signal| add(signal).is_ok());
+    CAUGHT_EARLY.store(caught, Ordering::Relaxed);
+}
+
+fn add(signal: c_int) -> Result<()> {
+    // SAFETY: the handler only touches atomics, the clock and `_exit`; all are async-signal-safe, and it cannot panic.
+    let registered = unsafe { low_level::register(signal, move || handle(signal)) };
+    registered.map(drop).map_err(|cause| refused(signal, cause))
+}
+
 fn register() -> Result<Vec<Action>> {
     let mut signals = vec![SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2];
     signals.retain(|signal| !(matches!(*signal, SIGINT | SIGHUP) && is_ignored(*signal)));
+    let caught_early = CAUGHT_EARLY.load(Ordering::Relaxed);
     for &signal in &signals {
-        // SAFETY: the handler only touches atomics, the clock and `_exit`; all are async-signal-safe, and it cannot
-        // panic.
-        let registered = unsafe { low_level::register(signal, move || handle(signal)) };
-        registered.map_err(|cause| refused(signal, cause))?;
+        if !(caught_early && matches!(signal, SIGUSR1 | SIGUSR2)) {
+            add(signal)?;
+        }
     }
     // Record the action as the system reports it: signal-hook installs its handler only once and would not notice that
     // it was replaced.

@@ -31,6 +31,20 @@ pub enum State {
     Failed,
 }
 
+/// Why a run failed, for programs; `reason` has words for people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    /// The host or the device has too little memory.
+    OutOfMemory,
+    /// Losses or gradients were not finite too often.
+    Diverged,
+    /// A spike of the loss or the gradient norm that cannot be rewound.
+    Spike,
+    /// Several attempts in a row got no further.
+    NoProgress,
+}
+
 /// The best value of the monitored metric.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Best {
@@ -75,6 +89,9 @@ pub struct Status {
     pub end_time: Option<u64>,
     /// Why it stopped or failed.
     pub reason: Option<String>,
+    /// Why it failed, if it is one of the known causes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<Cause>,
     /// The run failed in a way that another attempt would repeat; further attempts end at once until the user
     /// intervenes.
     #[serde(default)]

@@ -220,7 +220,8 @@ impl Memory {
         // SAFETY: the size is not zero.
         let part = unsafe { alloc_zeroed(layout) };
         if part.is_null() {
-            return Err(Error::failure(format!("cannot allocate {bytes} bytes for gradients")));
+            let text = format!("cannot allocate {bytes} bytes for gradients");
+            return Err(Error::out_of_memory(text));
         }
         Ok(Self { parts: vec![part], bytes })
     }

@@ -73,7 +73,7 @@ impl Image {
                 "cannot allocate {} bytes for a checkpoint: {cause}",
                 plan.header.file_bytes()
             );
-            Error::new(unix::Exit::Failure, text)
+            Error::out_of_memory(text)
         })?;
         Ok(Self { plan, memory })
     }

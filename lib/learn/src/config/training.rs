@@ -67,7 +67,7 @@ pub struct Training {
     pub validation_batch_size: u64,
     /// With amp, also run validation in 16-bit floats. False: validation runs in f32.
     pub validation_amp: bool,
-    /// Early stopping: stop after this many consecutive validations without improvement. Null: never.
+    /// Early stopping: stop after this many consecutive validations without improvement; 0 counts as 1. Null: never.
     pub early_stopping_patience: Option<u64>,
     /// The metric of the validations that selects the best checkpoint, stops early and reduces the learning rate. Null:
     /// that of the task.

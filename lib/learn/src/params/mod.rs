@@ -12,6 +12,7 @@ use crate::config::Config;
 use tensor::random::{Philox, Purpose};
 use tensor::{Device, Dtype, Tensor};
 use unix::space::human_bytes;
+use unix::status::Cause;
 use unix::{Error, Result};
 
 /// Name under which a checkpoint's dependencies list the frozen parameters.
@@ -253,7 +254,8 @@ impl Builder {
              filter",
             bytes(self.elements),
             bytes(self.most)
-        )))
+        ))
+        .caused_by(Cause::OutOfMemory))
     }
 
     /// Registers a parameter of the given shape.

@@ -11,7 +11,7 @@ pub use batch::{Batch, Predictions};
 use crate::config::{Config, Monitor};
 use crate::forward::Forward;
 use crate::params::ParamSet;
-use crate::score::Scores;
+use crate::score::{Metrics, Scores};
 use data::inputs::InputFile;
 use data::loader::Buckets;
 use schemars::JsonSchema;
@@ -254,6 +254,20 @@ impl Configured {
             direction: self.spec.direction,
             min_delta: 0.0,
         })
+    }
+
+    /// Errors (78): validations, which have these metrics, lack that of `training.monitor`.
+    pub fn check_monitor(&self, metrics: &Metrics) -> Result<()> {
+        let monitor = self.config.training.monitor.as_ref();
+        let Some(monitor) = monitor.filter(|monitor| !metrics.contains_key(&monitor.metric)) else {
+            return Ok(());
+        };
+        let names: Vec<&str> = metrics.keys().map(String::as_str).collect();
+        Err(Error::config(format!(
+            "training.monitor.metric: validations have no {:?}; there are {}",
+            monitor.metric,
+            names.join(", ")
+        )))
     }
 
     /// Loads the configuration of task `T` with [`config::load`].

@@ -6,6 +6,7 @@ use super::sync::{Cause, Stop};
 use crate::checkpoint;
 use std::path::Path;
 use unix::run_dir::RunDir;
+use unix::status;
 use unix::{Error, Exit, Result};
 
 /// Why the loop ended.
@@ -13,7 +14,7 @@ pub(super) enum End {
     Finished(&'static str),
     Stopped(String),
     /// Another attempt would fail in the same way.
-    Failed(String),
+    Failed(status::Cause, String),
     /// The hardware computes wrong results.
     Machine(String),
     /// Checkpoints cannot be saved any more.
@@ -92,7 +93,7 @@ impl Session<'_> {
                 return Err(self.lost_run(error));
             }
             Err(Halt::Error(error)) => {
-                self.reporter.failed(&self.progress, &error.to_string());
+                self.reporter.failed(&self.progress, &error.to_string(), error.cause);
                 return Err(error);
             }
         };
@@ -116,7 +117,7 @@ impl Session<'_> {
         let (saves, stopping) = match &end {
             End::Finished(_) => (true, false),
             End::Stopped(_) if !self.is_saved() => (true, true),
-            End::Failed(_) => (false, false),
+            End::Failed(..) => (false, false),
             _ => return Ok(end),
         };
         if saves {
@@ -157,13 +158,13 @@ impl Session<'_> {
                     self.reporter.stopped(&self.progress, &why);
                     return Ok(Exit::Again);
                 }
-                self.reporter.failed(&self.progress, &why);
+                self.reporter.failed(&self.progress, &why, None);
                 Ok(Exit::Failure)
             }
             End::Unsaved(why) => {
                 self.await_save()?;
                 if let Some(error) = self.writer.as_ref().and_then(RunWriter::cannot_save) {
-                    self.reporter.failed(&self.progress, &error.to_string());
+                    self.reporter.failed(&self.progress, &error.to_string(), None);
                     return Err(error);
                 }
                 // The save that was in progress succeeded.
@@ -187,10 +188,10 @@ impl Session<'_> {
             // Rank 0 reports it.
             End::Lost(exit, _) if self.writer.is_none() => Ok(exit),
             End::Lost(exit, why) => Err(Error::new(exit, why)),
-            End::Failed(why) => {
+            End::Failed(cause, why) => {
                 // The current state is not saved: the last checkpoint is more trustworthy.
                 self.await_save()?;
-                self.reporter.blocked(&self.progress, &why);
+                self.reporter.blocked(&self.progress, &why, cause);
                 self.reporter.say(&why);
                 Ok(Exit::Failure)
             }
@@ -200,7 +201,8 @@ impl Session<'_> {
     /// Reports the end of a run whose last state was not saved; the error itself is reported by the program.
     fn not_saved(&mut self, error: Error) -> Error {
         if error.exit != Exit::Again {
-            self.reporter.failed(&self.progress, &format!("checkpoint not saved: {error}"));
+            let why = format!("checkpoint not saved: {error}");
+            self.reporter.failed(&self.progress, &why, error.cause);
         }
         error
     }

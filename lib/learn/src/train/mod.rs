@@ -36,6 +36,7 @@ pub use start::{Origin, startup_failed};
 pub(crate) use step::hash_of;
 pub use step::{Learner, Pending, Step};
 pub use sync::{all_ok, broadcast};
+pub use validation::metric_names;
 
 use crate::config::{OnSpike, Training};
 use end::{End, Halt};
@@ -43,6 +44,7 @@ use session::Session;
 use start::Start;
 use std::time::Instant;
 use tensor::{Device, Dtype};
+use unix::status::Cause;
 use unix::{Exit, Result};
 
 /// Trains a task until it is finished or must stop. Returns 0 when finished; 75 when stopped with a checkpoint, also
@@ -93,7 +95,7 @@ impl Session<'_> {
         }
         if training
             .early_stopping_patience
-            .is_some_and(|p| self.progress.validations_since_best > p)
+            .is_some_and(|p| self.progress.validations_since_best >= p.max(1))
         {
             let why = "no improvement for as long as training.early_stopping_patience allows";
             return Err(End::Finished(why).into());
@@ -162,7 +164,7 @@ impl Session<'_> {
             self.count(training, &step);
             self.reporter.update(&self.progress, &step, &timing);
             if let Some(why) = self.diverged(training) {
-                return Err(End::Failed(why).into());
+                return Err(End::Failed(Cause::Diverged, why).into());
             }
         }
         Ok(Next::Continue)

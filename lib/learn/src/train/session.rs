@@ -100,15 +100,7 @@ impl Session<'_> {
     /// Records the metrics of a validation; returns whether they are the best so far.
     pub fn record_validation(&mut self, metrics: Metrics, took: Duration) -> Result<bool> {
         let monitor = self.job.task.monitor();
-        if self.job.task.config.training.monitor.is_some() && !metrics.contains_key(&monitor.metric)
-        {
-            let names: Vec<&str> = metrics.keys().map(String::as_str).collect();
-            return Err(Error::config(format!(
-                "training.monitor.metric: validations have no {:?}; there are {}",
-                monitor.metric,
-                names.join(", ")
-            )));
-        }
+        self.job.task.check_monitor(&metrics)?;
         let value = metrics.get(&monitor.metric).copied().unwrap_or(f64::NAN);
         let best = self.progress.record_metric(&monitor, value);
         if let Some(rule) = &self.job.task.config.plateau {

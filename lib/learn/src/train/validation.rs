@@ -6,7 +6,7 @@ use crate::config::Training;
 use crate::forward::Forward;
 use crate::params::ParamSet;
 use crate::score::{Metrics, Scores};
-use crate::task::Task;
+use crate::task::{Configured, Task};
 use dist::Collective;
 use tensor::{Dtype, Tape};
 use unix::Result;
@@ -26,6 +26,7 @@ pub fn validate(
         true => numerics::dtype(training, params.trained.device()),
         false => Dtype::F32,
     };
+    numerics::choose_products([training.tf32, training.wgmma]);
     let mut own = Vec::new();
     for batch in batches.iter().skip(ranks.rank()).step_by(ranks.size()) {
         let mut scores = Scores::default();
@@ -41,6 +42,35 @@ pub fn validate(
         of_rank.get(number / by_rank.len()).into_iter().for_each(|scores| all.merge(scores));
     }
     Ok(all.metrics())
+}
+
+/// The metrics of as few validation samples as have that of `training.monitor`, or of all; without it, of one batch.
+pub fn probe(task: &dyn Task, params: &ParamSet, training: &Training) -> Result<Metrics> {
+    let monitor = training.monitor.as_ref().map(|monitor| &monitor.metric);
+    let (total, batch) = (task.validation_samples(), training.validation_batch_size);
+    let (mut scores, mut metrics, mut first) = (Scores::default(), Metrics::new(), 0);
+    while first < total {
+        // Usually the first sample has all metrics.
+        let next = total.min(if first == 0 && monitor.is_some() { 1 } else { first + batch });
+        let tape = Tape::without_gradients();
+        let forward = Forward::evaluation(&tape, params);
+        task.evaluate(&forward, &(first..next).collect::<Vec<_>>(), &mut scores)?;
+        (metrics, first) = (scores.metrics(), next);
+        if monitor.is_none_or(|name| metrics.contains_key(name)) {
+            break;
+        }
+    }
+    Ok(metrics)
+}
+
+/// The names of the metrics of a task. Errors: as [`Configured::open`], [`Configured::check_monitor`].
+pub fn metric_names(configured: &Configured) -> Result<Vec<String>> {
+    let (task, mut params) = configured.open()?;
+    configured.init(&mut params, false)?;
+    let training = &configured.config.training;
+    let metrics = tensor::parallel::inside(|| probe(&*task, &params, training))?;
+    configured.check_monitor(&metrics)?;
+    Ok(metrics.into_keys().collect())
 }
 
 /// `count` of `total` indices, spread evenly; all of them for 0.

@@ -31,8 +31,12 @@ pub fn read(text: &str, name: Option<&str>) -> Result<(Vec<Former>, Direction), 
     for (at, line) in lines.iter().enumerate() {
         let record = match parse(line) {
             Some(record) => record,
-            // The last one may be incomplete.
-            None if at + 1 == lines.len() => break,
+            None if at + 1 == lines.len() => {
+                return Err(format!(
+                    "line {} is incomplete: the journal was cut off, or is being written; import a complete copy",
+                    at + 1
+                ));
+            }
             None => {
                 return Err(format!("line {} is not an operation of an Optuna journal", at + 1));
             }

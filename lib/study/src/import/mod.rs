@@ -180,7 +180,10 @@ fn read(study: &Study, file: &Path, name: Option<&str>) -> Result<Vec<Former>> {
         _ => from_csv(text).map_err(wrong)?,
     };
     trials.retain(|trial| trial.state.is_some());
-    Ok(trials)
+    match trials.is_empty() {
+        true => Err(wrong("no trial in it has ended".into())),
+        false => Ok(trials),
+    }
 }
 
 fn end(word: &str) -> Option<End> {

@@ -6,13 +6,14 @@ use crate::claim::Claim;
 use crate::record::{End, Ended, Record, Start};
 use crate::study::Study;
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 use unix::budget::END_TIME_VARIABLE;
 use unix::lease::Lease;
 use unix::log::Follow;
 use unix::run_dir::RunDir;
 use unix::signal::Signals;
-use unix::status::{self, State, StatusWriter};
+use unix::status::{self, Cause, State, StatusWriter};
 use unix::{Exit, Result};
 
 /// How often the command is looked at; at first more often, for commands that take no time.
@@ -41,7 +42,9 @@ struct Attempt<'a> {
     study: &'a mut Study,
     claim: &'a mut Claim,
     /// Steps that are in the journal already.
-    known: Vec<u64>,
+    known: BTreeSet<u64>,
+    /// Those after which the pruner kept the trial.
+    kept: BTreeSet<u64>,
     /// Step and value of the metric by validation; without a step, the final value.
     log: Follow<Option<(Option<u64>, f64)>>,
     run: RunDir,
@@ -61,7 +64,9 @@ pub fn run(
     let run = claim.run()?;
     let folder = run.path().to_path_buf();
     let record = claim.record.clone();
-    let known: Vec<u64> = record.iter().flat_map(|record| record.values.keys().copied()).collect();
+    let known: BTreeSet<u64> =
+        record.iter().flat_map(|record| record.values.keys().copied()).collect();
+    let kept = record.as_ref().map_or(BTreeSet::new(), |record| record.kept.clone());
     let updates = status::read(&run.status()).ok().flatten().map_or(0, |status| status.update);
     start.progress = updates + known.len() as u64;
     let fruitless = record.as_ref().filter(|record| record.progress() == start.progress);
@@ -94,7 +99,7 @@ pub fn run(
     let mut running = Running::start(&words, signal, &directory, &folder, &variables)?;
     let metric = study.config().metric.clone();
     let log = Follow::new(&run.log());
-    let mut attempt = Attempt { study, claim, known, log, run };
+    let mut attempt = Attempt { study, claim, known, kept, log, run };
     let watched = attempt.watch(&mut running, &metric, signals, end);
     if watched.is_err() {
         // Nobody would read its values; the next attempt resumes it.
@@ -157,15 +162,27 @@ impl Attempt<'_> {
             let step = || record.get("update").and_then(Value::as_u64).unwrap_or(0);
             Some(((kind == "validation").then(step), value))
         })?;
+        // A value may have been recorded by an attempt that was killed before the pruner was asked.
+        let last = self.known.last().copied();
         let new = |(step, value): &(Option<u64>, f64)| {
-            Some(((*step).filter(|step| !self.known.contains(step))?, *value))
+            let is_new = |step: &u64| !self.known.contains(step);
+            let is_open = |step: &u64| Some(*step) == last && !self.kept.contains(step);
+            Some(((*step).filter(|step| is_new(step) || is_open(step))?, *value))
         };
         let new: Vec<(u64, f64)> = self.log.iter().flatten().filter_map(new).collect();
         let mut is_worse = false;
         for (step, value) in new {
-            self.known.push(step);
-            self.claim.value(step, value)?;
-            is_worse |= prunes(self.study, self.claim)?;
+            if self.known.insert(step) {
+                self.claim.value(step, value)?;
+            } else if !self.kept.insert(step) {
+                continue;
+            }
+            match prunes(self.study, self.claim)? {
+                Some(true) => is_worse = true,
+                Some(false) => self.claim.keep(step)?,
+                None => {}
+            }
+            self.kept.insert(step);
         }
         Ok(is_worse)
     }
@@ -175,13 +192,19 @@ impl Attempt<'_> {
         let sign = self.study.config().direction.sign();
         let best = self.claim.read()?.as_ref().and_then(|record| Record::best(record, sign));
         let last = self.log.iter().flatten().rev().find(|(step, _)| step.is_none());
-        let value = last.map(|(_, value)| *value).or(best.map(|(_, value)| value));
+        let told = last.map(|(_, value)| *value);
+        let value = told.or(best.map(|(_, value)| value));
         let found = status::read(&self.run.status()).ok().flatten();
         // Of another program, 0 after a request to stop does not say that it is done.
         let is_done = status == 0 && (asked.is_none() || self.study.config().task().is_some());
         if asked == Some(Asked::Pruned) && !is_done {
             self.block()?;
             return finish(self.claim, Ended::of(End::Pruned));
+        }
+        // TERM, KILL, INT, HUP and, before train-stage has installed its handlers, USR1.
+        let is_stop = [Exit::Again as u8, 143, 137, 130, 129, 138].contains(&status);
+        if let Some(value) = told.filter(|_| is_stop || asked.is_some()) {
+            return finish(self.claim, Ended::with(value));
         }
         if is_done {
             let metric = &self.study.config().metric;
@@ -192,29 +215,38 @@ impl Attempt<'_> {
             };
             return finish(self.claim, end);
         }
-        // TERM, KILL, INT, HUP and, before train-stage has installed its handlers, USR1.
-        let is_stop = [Exit::Again as u8, 143, 137, 130, 129, 138].contains(&status);
-        if is_stop || asked.is_some() {
+        let how = match status.checked_sub(128).filter(|signal| (1..=64).contains(signal)) {
+            Some(signal) => format!("signal {signal}"),
+            None => format!("exit status {status}"),
+        };
+        let says = |line: Option<String>| line.map_or(how.clone(), |line| format!("{how}: {line}"));
+        // What could not be written is written by the next attempt, unless the disk stays full.
+        let is_unwritten = [Exit::CannotCreate as u8, Exit::Io as u8].contains(&status);
+        if is_stop || is_unwritten || asked.is_some() {
             let reason = match asked {
                 Some(Asked::Signal) => "the worker was asked to stop".to_string(),
                 Some(_) => "time limit of the worker".to_string(),
-                None => format!("exit status {status}"),
+                None => says(running.last_line().filter(|_| is_unwritten)),
             };
             self.claim.stop(&reason, asked.is_some())?;
             let by_itself = asked.is_none() && status == Exit::Again as u8;
             return Ok(Outcome::Stopped { by_itself });
         }
         let reason = found.filter(|found| found.state == State::Failed);
-        let is_blocked = reason.as_ref().is_some_and(|found| found.blocked);
+        let cause = reason.as_ref().and_then(|found| found.cause);
         let reason = reason.and_then(|found| found.reason).or_else(|| running.last_line());
-        let error = reason.unwrap_or_else(|| format!("exit status {status}"));
+        let error = says(reason);
+        // Other programs have no status.json.
         let small = error.to_lowercase();
+        let says = |words: &[&str]| words.iter().any(|word| small.contains(word));
         let mut end = Ended::failed(error);
-        if small.contains("out of memory") || small.contains("memory allocation of") {
+        if cause == Some(Cause::OutOfMemory)
+            || cause.is_none() && says(&["out of memory", "cannot allocate", "memoryerror"])
+        {
             end.state = End::OutOfMemory;
             let config = self.run.read_config().ok();
             end.batch_size = config.and_then(|c| c["training"]["batch_size"].as_u64());
-        } else if is_blocked && small.contains("diverged") {
+        } else if cause == Some(Cause::Diverged) {
             end.state = End::Diverged;
         }
         finish(self.claim, end)

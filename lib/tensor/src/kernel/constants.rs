@@ -6,16 +6,26 @@ use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::tensor::Tensor;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::{Mutex, PoisonError};
 use unix::Result;
 
-/// Maximum number of cached tensors. When it is exceeded the cache is cleared, and tensors are copied again on use.
-const MOST: usize = 256;
+/// Bytes of cached tensors at which the cache is cleared, and tensors are copied again on use: far more than the constants
+/// of a model, all of which must stay while a graph is recorded.
+const MOST: usize = 64 << 20;
+/// A tensor occupies at least as many bytes.
+const LEAST: usize = 512;
 
 /// Values are identified by their BLAKE3 hash.
 type Key = (Device, Dtype, Vec<usize>, [u8; 32]);
 
-static KEPT: Mutex<Option<HashMap<Key, Tensor>>> = Mutex::new(None);
+#[derive(Default)]
+struct Kept {
+    tensors: HashMap<Key, Tensor>,
+    bytes: usize,
+}
+
+static KEPT: Mutex<Option<Kept>> = Mutex::new(None);
 
 /// A host tensor on `device`; equal values share memory. Errors: those of the device.
 pub fn constant(tensor: &Tensor, device: Device) -> Result<Tensor> {
@@ -24,7 +34,7 @@ pub fn constant(tensor: &Tensor, device: Device) -> Result<Tensor> {
     }
     let hash = *blake3::hash(tensor.as_bytes()).as_bytes();
     let key = (device, tensor.dtype(), tensor.shape().to_vec(), hash);
-    let find = |kept: &Option<HashMap<Key, Tensor>>| kept.as_ref()?.get(&key).cloned();
+    let find = |kept: &Option<Kept>| kept.as_ref()?.tensors.get(&key).cloned();
     // Lookups and insertions are atomic, so the map is consistent even after a panic.
     let found = find(&KEPT.lock().unwrap_or_else(PoisonError::into_inner));
     if let Some(found) = found {
@@ -38,8 +48,15 @@ pub fn constant(tensor: &Tensor, device: Device) -> Result<Tensor> {
     }
     let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
     let kept = kept.get_or_insert_default();
-    if kept.len() >= MOST {
-        kept.clear();
+    let bytes = tensor.as_bytes().len().max(LEAST);
+    if kept.bytes + bytes > MOST {
+        *kept = Kept::default();
     }
-    Ok(kept.entry(key).or_insert(copy).clone())
+    Ok(match kept.tensors.entry(key) {
+        Entry::Occupied(found) => found.get().clone(),
+        Entry::Vacant(free) => {
+            kept.bytes += bytes;
+            free.insert(copy).clone()
+        }
+    })
 }

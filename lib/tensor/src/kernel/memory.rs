@@ -222,16 +222,13 @@ fn limit() -> Result<Option<usize>> {
 /// The out-of-memory error of a device: sizes, and the configuration keys that help.
 fn no_memory(device: Device, asked: usize, usage: &Usage, why: &Error) -> Error {
     let mib = |bytes: usize| bytes as f64 / f64::from(1 << 20);
-    Error::new(
-        Exit::Failure,
-        format!(
-            "{device} has no memory for a tensor of {:.1} MiB ({:.1} MiB in tensors, {:.1} MiB allocated): {why}; \
+    Error::out_of_memory(format!(
+        "{device} has no memory for a tensor of {:.1} MiB ({:.1} MiB in tensors, {:.1} MiB allocated): {why}; \
          reduce training.batch_size or training.mem_budget, or enable training.amp",
-            mib(asked),
-            mib(usage.live),
-            mib(usage.held),
-        ),
-    )
+        mib(asked),
+        mib(usage.live),
+        mib(usage.held),
+    ))
 }
 
 fn release(device: Device, pool: &mut Pool) {

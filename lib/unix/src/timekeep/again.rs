@@ -35,8 +35,10 @@ use crate::{Exit, note, warn};
 /// What to do when the command exits with 75.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Requeue {
-    /// Request a requeue from SLURM, and wait until SLURM ends the job
+    /// Request a requeue from SLURM, and wait until SLURM ends the job; in a terminal, as never
     Auto,
+    /// Request a requeue also in a terminal, whose session it ends
+    Always,
     /// Exit with the status of the command
     Never,
 }
@@ -141,6 +143,13 @@ pub(super) fn follow(
     let wanted = outcome != Outcome::Done;
     let job = Slurm::from_environment().filter(|job| wanted && job.is_batch_script);
     let Some(job) = job else { return false };
+    if then.requeue != Requeue::Always && has_terminal() {
+        note!(
+            "job {} is left alone, because this is a terminal in it; --requeue always requeues it",
+            job.id()
+        );
+        return false;
+    }
     if outcome == Outcome::NoStep && !job.controller_answers() {
         outcome = Outcome::Again;
     }
@@ -177,6 +186,11 @@ pub(super) fn follow(
             false
         }
     }
+}
+
+/// Whether a user works in this session, as in a terminal of Jupyter or VS Code in a batch job: the job is their session.
+fn has_terminal() -> bool {
+    std::fs::File::open("/dev/tty").is_ok()
 }
 
 /// How long to delay the next attempt if this one exited with 75 immediately and by itself.

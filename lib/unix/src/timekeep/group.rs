@@ -74,6 +74,17 @@ impl Group {
         let _ = kill_process_group(self.leader, signal);
     }
 
+    /// Whether the command has a handler for the signal, or ignores it.
+    pub fn handles(&self, signal: i32) -> bool {
+        let path = format!("/proc/{}/status", self.leader.as_raw_nonzero());
+        let status = std::fs::read_to_string(path).unwrap_or_default();
+        let mask = |line: &str| u64::from_str_radix(line.trim(), 16).unwrap_or(0);
+        let masks = status.lines().filter_map(|line| {
+            line.strip_prefix("SigCgt:").or(line.strip_prefix("SigIgn:")).map(mask)
+        });
+        masks.fold(0, |all, mask| all | mask) >> (signal - 1) & 1 == 1
+    }
+
     /// Forwards a signal; returns the signal that was sent.
     pub fn forward(&self, number: i32, warn_signal: Signal) -> Option<Signal> {
         let mut signal = Signal::from_named_raw(number)?;

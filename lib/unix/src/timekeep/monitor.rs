@@ -15,8 +15,11 @@ use crate::time::format_duration;
 use crate::{Result, note};
 
 /// A command that starts within its margin is warned after this time, and the tasks of srun or mpirun receive no USR1
-/// or USR2 before it: these signals end a program that has not installed its handlers yet.
+/// or USR2 before it: these signals end a program that has not installed its handlers yet. Other commands receive them as
+/// soon as they handle them.
 pub(super) const HANDLER_DELAY: Duration = Duration::from_secs(10);
+/// How often a command is looked at that does not handle a signal yet.
+const HANDLER_INTERVAL: Duration = Duration::from_millis(20);
 /// How often the remaining processes of a group are checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// A limit counts as extended if it is later by more than this: two queries may differ by seconds.
@@ -100,9 +103,10 @@ impl<'a> ChildMonitor<'a> {
             if let Some(end) = self.group.reap()? {
                 return Ok(end);
             }
-            if self.handlers_ready() {
-                std::mem::take(&mut self.held).into_iter().for_each(|signal| self.forward(signal));
-            }
+            let held = std::mem::take(&mut self.held);
+            let (ready, held) = held.into_iter().partition(|signal| self.is_ready_for(*signal));
+            self.held = held;
+            ready.into_iter().for_each(|signal| self.forward(signal));
             let is_due = |step: &Step| step.at <= Instant::now();
             if steps.peek().is_some_and(|step| is_due(step) && step.cause == Cause::Warned)
                 && self.was_extended()
@@ -114,7 +118,11 @@ impl<'a> ChildMonitor<'a> {
                 note!("time limit {}: sending {name}", self.limit_in_words());
                 self.group.send(step.signal);
             } else {
-                let ready = (!self.held.is_empty()).then(|| self.began + HANDLER_DELAY);
+                let next = || match self.group.is_launcher {
+                    true => self.began + HANDLER_DELAY,
+                    false => Instant::now() + HANDLER_INTERVAL,
+                };
+                let ready = (!self.held.is_empty()).then(next);
                 self.wait(steps.peek().map(|step| step.at).into_iter().chain(ready).min());
             }
         }
@@ -202,7 +210,7 @@ impl<'a> ChildMonitor<'a> {
             Ok(SIGCHLD) | Err(RecvTimeoutError::Timeout) => {}
             Ok(number) => {
                 let may_wait = number == SIGUSR1 || number == SIGUSR2;
-                if may_wait && self.group.is_launcher && !self.handlers_ready() {
+                if may_wait && !self.is_ready_for(number) {
                     self.held.push(number);
                 } else {
                     self.forward(number);
@@ -213,9 +221,10 @@ impl<'a> ChildMonitor<'a> {
         }
     }
 
-    /// Whether the tasks of a launcher have had time to install their signal handlers.
-    fn handlers_ready(&self) -> bool {
+    /// Whether this signal does not end the command before it has had time to install its handlers.
+    fn is_ready_for(&self, signal: i32) -> bool {
         self.began.elapsed() >= HANDLER_DELAY
+            || !self.group.is_launcher && self.group.handles(signal)
     }
 
     fn forward(&mut self, number: i32) {

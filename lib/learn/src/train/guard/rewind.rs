@@ -18,6 +18,7 @@ use crate::train::start::progress_of;
 use crate::train::step::Learner;
 use crate::train::sync::broadcast;
 use serde_json::Value;
+use unix::status::Cause;
 use unix::{Context, Result};
 
 impl Session<'_> {
@@ -36,12 +37,12 @@ impl Session<'_> {
                  try a lower optimizer.learning_rate or training.clip_grad_norm",
                 rule.rewinds
             );
-            return Err(End::Failed(why).into());
+            return Err(End::Failed(Cause::Spike, why).into());
         }
         let found = self.checkpoint_before(spike_at)?;
         if found.is_none() && spike_at > config.checkpoint.every {
             let why = format!("{what}, and there is no good checkpoint before it");
-            return Err(End::Failed(why).into());
+            return Err(End::Failed(Cause::Spike, why).into());
         }
         let (_, mut params) = self.job.task.open()?;
         self.job.task.init(&mut params, found.is_some())?;

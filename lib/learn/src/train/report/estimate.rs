@@ -78,7 +78,7 @@ fn measure_inside(configured: &Configured, device: Device, updates: u64) -> Resu
     let seconds_per_update = times[times.len() / 2].as_secs_f64();
     let memory_bytes = device.usage().peak;
     let started = Instant::now();
-    trainer.validate()?;
+    configured.check_monitor(&trainer.validate()?)?;
     let seconds_per_validation = started.elapsed().as_secs_f64();
     let validations = training.updates.div_ceil(training.validate_every);
     let seconds =

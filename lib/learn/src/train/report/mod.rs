@@ -27,7 +27,7 @@ use unix::lease::Lease;
 use unix::log::Log;
 use unix::progress::Progress as Bar;
 use unix::run_dir::RunDir;
-use unix::status::{State, Status, StatusWriter};
+use unix::status::{Cause, State, Status, StatusWriter};
 use unix::{Error, Exit, Result};
 
 /// Reports of a run.
@@ -353,20 +353,21 @@ impl Reporter {
     /// without progress.
     pub fn refused(&mut self, progress: &Progress, reason: &str) {
         self.record("refused", progress.update, json!({}));
-        self.failed(progress, reason);
+        self.failed(progress, reason, None);
         if self.files.is_some() {
             unix::diagnostics::say(reason);
         }
     }
 
     /// Reports a failure that another attempt would repeat.
-    pub fn blocked(&mut self, progress: &Progress, reason: &str) {
+    pub fn blocked(&mut self, progress: &Progress, reason: &str, cause: Cause) {
         self.status.blocked = true;
-        self.failed(progress, reason);
+        self.failed(progress, reason, Some(cause));
     }
 
     /// Reports a failure.
-    pub fn failed(&mut self, progress: &Progress, reason: &str) {
+    pub fn failed(&mut self, progress: &Progress, reason: &str, cause: Option<Cause>) {
+        self.status.cause = cause;
         self.end(State::Failed, progress, reason);
     }
 }

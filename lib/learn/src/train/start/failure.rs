@@ -34,6 +34,7 @@ pub(in crate::train) fn record(run: &RunDir, task: &str, fence: &Fence, error: &
         state: State::Failed,
         attempt: fence.attempt(),
         reason: Some(error.to_string()),
+        cause: error.cause,
         ..before
     };
     let _ = StatusWriter::new(run.status()).fenced(fence.clone()).write(&now);

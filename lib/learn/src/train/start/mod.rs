@@ -19,6 +19,7 @@ use super::run_writer::RunWriter;
 use super::session::Session;
 use super::step::Trainer;
 use super::sync::{Comparison, all_ok, broadcast, gather};
+use super::validation;
 use crate::checkpoint::{self, Loaded, State};
 use crate::config::ReduceDtype;
 use crate::task::{Dependency, Opened};
@@ -61,7 +62,7 @@ pub(super) fn start<'a>(job: &'a Job) -> Result<Start<'a>> {
     };
     if let Start::Go(session) = &mut start {
         same_on_all_ranks(session).inspect_err(|error| {
-            session.reporter.failed(&session.progress, &error.to_string());
+            session.reporter.failed(&session.progress, &error.to_string(), error.cause);
         })?;
         job.ranks.watch();
     }
@@ -89,7 +90,7 @@ fn start_rank_0<'a>(job: &'a Job, signals: Signals) -> Result<Start<'a>> {
     if let Start::Go(session) = &mut start
         && let Err(error) = all_ok(job.ranks, Ok(()))?
     {
-        session.reporter.failed(&session.progress, &error.to_string());
+        session.reporter.failed(&session.progress, &error.to_string(), error.cause);
         return Ok(Start::Leave(error.exit));
     }
     Ok(start)
@@ -134,9 +135,15 @@ fn decide<'a>(job: &'a Job, signals: Signals) -> Result<Start<'a>> {
         return Ok(nothing_to_do(&progress));
     }
     let lease = resume::lease(&run, signals)?;
-    let fence = lease.fence().clone();
+    let (fence, task) = (lease.fence().clone(), job.task.spec.name);
+    let (folder, held) = (job.run.clone(), fence.clone());
+    unix::limits::at_out_of_memory(move |error| {
+        if let Ok(run) = RunDir::open(&folder) {
+            failure::record(&run, task, &held, error);
+        }
+    });
     resume_or_init(job, signals, &run, lease, budget)
-        .inspect_err(|error| failure::record(&run, job.task.spec.name, &fence, error))
+        .inspect_err(|error| failure::record(&run, task, &fence, error))
 }
 
 /// The part of [`decide`] that requires the lease.
@@ -178,6 +185,9 @@ fn resume_or_init<'a>(
     // Without a checkpoint there is nothing to compare with; --accept-config-change then counts as a change.
     let changed = !accepted.is_empty() || found.is_none() && job.accept_changes;
     resume::refuse_blocked(job, run, &lease, &progress, changed)?;
+    if training.monitor.is_some() {
+        job.task.check_monitor(&validation::probe(&*task, &params, training)?)?;
+    }
     if !accepted.is_empty() {
         progress.accept(lease.attempt(), &accepted);
     }

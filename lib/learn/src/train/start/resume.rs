@@ -18,6 +18,7 @@ use super::machine;
 use super::origin::{Origin, continues};
 use super::restart_count;
 use crate::checkpoint::{self, Entry, Loaded};
+use crate::optim::{Phase, Schedule};
 use crate::params::{FROZEN, ParamSet};
 use crate::task::{Buffers, Dependencies, Dependency, Task};
 use crate::train::Progress;
@@ -28,7 +29,7 @@ use unix::lease::Lease;
 use unix::log::Log;
 use unix::run_dir::RunDir;
 use unix::signal::Signals;
-use unix::status::{self, State, Status, StatusWriter};
+use unix::status::{self, Cause, State, Status, StatusWriter};
 use unix::{Error, Exit, Result};
 
 /// Takes the lease of the run. A signal ends the wait for an owner that sends no heartbeats.
@@ -228,6 +229,15 @@ pub(in crate::train) fn report(job: &Job, found: &Loaded, accepted: &[String], f
     for change in accepted {
         unix::warn!("accepted: {change}");
     }
+    if !accepted.is_empty()
+        && let Some((was, is)) = learning_rates(job, found)
+    {
+        unix::warn!(
+            "the learning rate changes from {was:.3e} in update {} to {is:.3e} in the next, because the schedule depends \
+             on training.updates, schedule and optimizer.learning_rate",
+            found.manifest.update
+        );
+    }
     let (was, is) = (found.manifest.world, job.ranks.size() as u64);
     let ranks = (was != is && !job.task.config.training.deterministic).then(|| {
         format!("{was} ranks, now {is} (training.deterministic would make them the same)")
@@ -235,6 +245,22 @@ pub(in crate::train) fn report(job: &Job, found: &Loaded, accepted: &[String], f
     for difference in machine::differences(found, facts).into_iter().chain(ranks) {
         unix::warn!("bits may differ from those of an uninterrupted run: {difference}");
     }
+}
+
+/// The learning rates of the last update and of the next one, if they are not those of one schedule.
+fn learning_rates(job: &Job, found: &Loaded) -> Option<(f64, f64)> {
+    let done = found.manifest.update;
+    let rate = |config: &Value, update: u64| {
+        let phases: Vec<Phase> = serde_json::from_value(config.get("schedule")?.clone()).ok()?;
+        let total = config["training"]["updates"].as_u64()?;
+        let schedule = Schedule::new(&phases, total).ok()?;
+        let base = config["optimizer"]["learning_rate"].as_f64()?;
+        Some(base * schedule.factor(update.min(total.saturating_sub(1))))
+    };
+    let (before, now) = (&found.manifest.config, &job.task.resolved);
+    let (was, is) = (rate(before, done)?, rate(now, done)?);
+    let jumps = (was - is).abs() > 0.01 * was.abs().max(is.abs());
+    jumps.then_some((rate(before, done.checked_sub(1)?)?, is))
 }
 
 /// Refuses a run that would only fail again: one that diverged, or made no progress in several attempts. `--retry` or
@@ -293,6 +319,7 @@ fn block(job: &Job, run: &RunDir, lease: &Lease, progress: &Progress, reason: &s
     log.write("stop", &fields)?;
     StatusWriter::new(run.status()).fenced(fence).write(&Status {
         reason: Some(reason.into()),
+        cause: Some(Cause::NoProgress),
         blocked: true,
         ..report::status(job, State::Failed, progress, attempt)
     })

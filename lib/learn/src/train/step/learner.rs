@@ -222,6 +222,7 @@ impl Learner {
         batch: &Batch,
         numerics: &Numerics,
     ) -> Result<ForwardLoss> {
+        super::numerics::choose_products(numerics.products);
         let tape = Tape::new();
         let forward = Forward::training(&tape, &self.params)
             .with_counter(batch.counter())

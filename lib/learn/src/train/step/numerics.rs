@@ -12,6 +12,8 @@ pub struct Numerics {
     pub dtype: Dtype,
     /// Which blocks of the model are recomputed in the backward pass.
     pub recompute: Rc<Recompute>,
+    /// `training.tf32` and `training.wgmma`.
+    pub products: [bool; 2],
 }
 
 impl Numerics {
@@ -20,11 +22,17 @@ impl Numerics {
         if training.amp && device == Device::Cpu {
             unix::note!("training.amp has no effect on the CPU, which computes in f32");
         }
-        tensor::kernel::set_tf32(training.tf32);
-        tensor::kernel::set_wgmma(training.wgmma);
         let recompute = Rc::new(Recompute::new(training.mem_budget));
-        Self { dtype: dtype(training, device), recompute }
+        let products = [training.tf32, training.wgmma];
+        Self { dtype: dtype(training, device), recompute, products }
     }
+}
+
+/// Chooses how the pass that begins multiplies matrices: with tf32 and wgmma. The choice holds for the process, in which
+/// there may be other models.
+pub(in crate::train) fn choose_products([tf32, wgmma]: [bool; 2]) {
+    tensor::kernel::set_tf32(tf32);
+    tensor::kernel::set_wgmma(wgmma);
 }
 
 /// The compute dtype of the model; the CPU only supports f32.

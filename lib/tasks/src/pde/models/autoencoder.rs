@@ -20,6 +20,7 @@ const SIDE: usize = 3;
 #[serde(deny_unknown_fields)]
 pub struct Autoencoder {
     /// Features after each layer of the encoder, from the finest grid to the coarsest.
+    #[schemars(inner(range(min = 1, max = 65536)))]
     pub layers: Vec<usize>,
     /// Features of the latent grid, which one more layer computes.
     #[schemars(range(min = 1, max = 65536))]

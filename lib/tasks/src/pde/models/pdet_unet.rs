@@ -18,6 +18,7 @@ pub struct PdetUnet {
     #[schemars(range(min = 1, max = 65536))]
     pub hidden: usize,
     /// Number of blocks on each level, from the finest grid to the coarsest.
+    #[schemars(inner(range(min = 1, max = 1024)))]
     pub depths: Vec<usize>,
     /// Global mixing of tokens in the blocks.
     #[serde(default)]
