@@ -5,7 +5,7 @@ use crate::common::shell;
 use crate::records::{done, refused};
 use serde_json::Value;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 fn prepare(folder: &Path) {
     done(
@@ -190,12 +190,10 @@ fn models_that_are_not_finite_have_no_best_no_scores_and_no_predictions() {
     );
 
     // Damaged tokens of validation.
-    let shard =
+    let mut files =
         fs::read_dir(folder.join("tokens/validation")).unwrap().map(|entry| entry.unwrap().path());
-    let shard = shard
-        .filter(|path| path.extension().is_some_and(|ending| ending != "json"))
-        .next()
-        .unwrap();
+    let is_shard = |path: &PathBuf| path.extension().is_some_and(|ending| ending != "json");
+    let shard = files.find(is_shard).unwrap();
     let mut bytes = fs::read(&shard).unwrap();
     let last = bytes.len() - 1;
     bytes[last] ^= 1;

@@ -228,7 +228,7 @@ pub fn predict(given: &Given<Predict>) -> Result<Exit> {
     loop {
         let mut texts = Vec::new();
         while texts.len() < CHUNK
-            && let Some(text) = rows.next()?
+            && let Some(text) = rows.read()?
         {
             texts.push(text);
         }

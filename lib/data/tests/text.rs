@@ -157,7 +157,7 @@ fn new_texts(path: &Path) -> Vec<String> {
     let needs = Needs { text: true, text2: false, context: false };
     let mut rows = NewTexts::open(path, needs, None).unwrap();
     let mut found = Vec::new();
-    while let Some(row) = rows.next().unwrap() {
+    while let Some(row) = rows.read().unwrap() {
         found.push(row.text.unwrap());
     }
     found
@@ -265,9 +265,9 @@ fn files_of_new_texts_are_refused_with_the_line() {
         let read = || -> unix::Result<()> {
             let mut rows = NewTexts::open(&path, needs, None)?;
             for _ in 0..count {
-                assert!(rows.next()?.is_some(), "{name}");
+                assert!(rows.read()?.is_some(), "{name}");
             }
-            assert!(rows.next()?.is_none(), "{name}");
+            assert!(rows.read()?.is_none(), "{name}");
             Ok(())
         };
         let found = read().map_err(|error| error.to_string()).err().unwrap_or_default();

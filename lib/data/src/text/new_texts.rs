@@ -122,7 +122,7 @@ impl NewTexts {
     }
 
     /// The next record. Errors: 65 with the line; 74.
-    pub fn next(&mut self) -> Result<Option<NewText>> {
+    pub fn read(&mut self) -> Result<Option<NewText>> {
         let (line, cells) = match &mut self.source {
             Source::Table(table) => match table.next()? {
                 None => return Ok(None),

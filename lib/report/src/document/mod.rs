@@ -172,7 +172,7 @@ mod tests {
         assert_eq!(text(&[1.5, 250.0]), ["1.50", "250.00"]);
         assert_eq!(text(&[0.0, -0.5]), ["0.000", "-0.500"]);
         assert_eq!(text(&[8.85e10, 0.25]), ["8.85e10", "2.50e-1"]);
-        assert_eq!(equal_precision(&[None, Some(f64::NAN), Some(2.5)], 2), ["–", "–", "2.5"]);
+        assert_eq!(equal_precision(&[None, Some(f64::NAN), Some(2.5)], 2), ["–", "NaN", "2.5"]);
         assert_eq!(equal_precision(&[None], 3), ["–"]);
     }
 }
