@@ -1,7 +1,8 @@
 //! What `evaluate` and `train-stage` do with scores and splits of records.
 
-use crate::common::Captured;
+use crate::common::{Captured, shell};
 use crate::records::{done, metrics, npy, refused};
+use crate::text_training::with_tensor;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
@@ -90,6 +91,50 @@ fn scores_of_records_are_compared_ranked_and_gated() {
     let enough = format!("{} --max-ratio channel_0.rmse=1", gain - 1e-6);
     done(folder, &format!("evaluate {gate} {enough}"));
     refused(folder, &format!("evaluate {gate} {}", gain + 1e-6), 1, "failed: nrmse is");
+
+    // NaN is the worst value everywhere.
+    let mut broken = long.clone();
+    broken["overall"]["field"]["regression"]["nrmse"] = Value::Null;
+    broken["protocol"]["regression"]["blake3"] = "other".into();
+    fs::create_dir(folder.join("broken")).unwrap();
+    fs::write(folder.join("broken/metrics.json"), broken.to_string()).unwrap();
+    let gate = "evaluate gate broken --board board.jsonl --min-improvement -9";
+    refused(folder, &format!("{gate} --baseline baseline"), 1, "failed: nrmse: the report has NaN");
+    refused(
+        folder,
+        &format!("{gate} --baseline new --first-passes"),
+        1,
+        "failed: nrmse: the report has NaN",
+    );
+    let shown = done(
+        folder,
+        "evaluate leaderboard add broken --board board.jsonl --label own
+         evaluate leaderboard show --board board.jsonl --csv board.csv",
+    );
+    let last = shown.stdout.lines().rfind(|line| line.contains("broken")).unwrap().to_string();
+    assert!(last.contains("NaN") && last.trim_start().starts_with('–'), "{}", shown.stdout);
+    let csv = fs::read_to_string(folder.join("board.csv")).unwrap();
+    assert!(csv.lines().last().unwrap().contains("NaN"), "{csv}");
+    assert!(done(folder, "evaluate compare of-long broken").stdout.contains("NaN"));
+
+    // So it is if the model predicts infinity; it is reported in full, and predictions are refused.
+    let weights = "long/ckpt/step-00000030/model.safetensors";
+    with_tensor(folder, weights, "backbone.output.weight", 3e38, "large.safetensors");
+    let train =
+        "-s init.from=large.safetensors -s optimizer.learning_rate=1e-12 -s training.updates=2";
+    done(folder, &format!("{TRAIN} {train} -s training.validate_every=1 --run large"));
+    assert!(!folder.join("large/ckpt/best").exists());
+    let score = "evaluate score large --data split.json -o of-large";
+    let shown = shell(folder, &format!("{score} | grep regression")).stdout;
+    assert!(shown.contains("NaN"), "{shown}");
+    let score = format!("{score} --force");
+    refused(folder, &score, 1, "the predictions of 10 of 10 records are not finite");
+    assert_eq!(metrics(folder, "of-large")["overall"]["field"]["regression"]["nrmse"], Value::Null);
+    let csv = fs::read_to_string(folder.join("of-large/metrics.csv")).unwrap();
+    assert!(csv.contains("regression,,mae,inf\n"), "{csv}");
+    let predict = "evaluate predict large --axes nx --inputs x.npy -o large.npy";
+    refused(folder, predict, 1, "the prediction for sample 0 (from 0) is not finite");
+    assert!(!folder.join("large.npy").exists());
 
     // On another split.
     done(

@@ -5,7 +5,7 @@ use crate::common::shell;
 use crate::records::{done, refused};
 use serde_json::Value;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 fn prepare(folder: &Path) {
     done(
@@ -117,4 +117,86 @@ fn repeated_training_has_the_same_bits_unless_the_machine_errs() {
         fs::read_dir(folder).unwrap().filter_map(|e| e.unwrap().file_name().into_string().ok());
     assert!(left.into_iter().all(|name| !name.contains("run")), "files");
     refused(folder, &format!("{verify}=1"), 2, "--verify-determinism");
+}
+
+/// A checkpoint of which one tensor has this value everywhere.
+pub fn with_tensor(folder: &Path, from: &str, name: &str, value: f32, to: &str) {
+    let mut bytes = fs::read(folder.join(from)).unwrap();
+    let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let header: Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
+    let [begin, end] = [0, 1].map(|i| header[name]["data_offsets"][i].as_u64().unwrap() as usize);
+    for at in (begin..end).step_by(4) {
+        bytes[8 + length + at..][..4].copy_from_slice(&value.to_le_bytes());
+    }
+    fs::write(folder.join(to), bytes).unwrap();
+}
+
+#[test]
+fn models_that_are_not_finite_have_no_best_no_scores_and_no_predictions() {
+    let temporary = tempfile::tempdir().unwrap();
+    let folder = temporary.path();
+    prepare(folder);
+    let short = "train-stage classify -c classify.yaml -s training.updates=2 -s training.validate_every=1 \
+        -s model.encoder.hidden_size=16 -s model.encoder.intermediate_size=16 -s schedule=[] -s optimizer.learning_rate=1e-12";
+    done(folder, &format!("{short} --run run"));
+    let weights = "run/ckpt/step-00000002/model.safetensors";
+    let norm = "bert.embeddings.LayerNorm.weight";
+    with_tensor(folder, weights, "classifier.weight", f32::NAN, "nan.safetensors");
+    with_tensor(folder, weights, norm, 3e38, "large.safetensors");
+    for (name, what) in [
+        ("nan", "are not finite, so the model predicts nothing"),
+        ("large", "are not finite (NaN or"),
+    ] {
+        done(folder, &format!("{short} -s init.from={name}.safetensors --run {name}"));
+        let run = folder.join(name);
+        assert!(!run.join("ckpt/best").exists(), "{name}");
+        let log = fs::read_to_string(run.join("log.jsonl")).unwrap();
+        let validations = log.lines().filter(|line| line.contains("\"kind\":\"validation\""));
+        for line in validations {
+            let line: Value = serde_json::from_str(line).unwrap();
+            assert_eq!((&line["accuracy"], &line["best"]), (&Value::Null, &false.into()), "{line}");
+        }
+        let score = format!("evaluate score {name} --data tokens -o {name}-scores");
+        refused(folder, &score, 1, what);
+        assert!(!folder.join(format!("{name}-scores/evaluation_results.json")).exists());
+        refused(folder, &format!("echo a | evaluate predict {name} --inputs - -o -"), 1, what);
+        let exported =
+            format!("evaluate export --format csv -o csv {name}; cat csv/{name}/history.csv");
+        let history = done(folder, &exported).stdout;
+        assert!(history.lines().last().is_some_and(|line| line.contains(",NaN")), "{history}");
+    }
+
+    // Other results than of fields and records; a split that is empty.
+    done(folder, "evaluate score run --data tokens -o scores");
+    for command in [
+        "compare scores scores",
+        "leaderboard add scores --board board.jsonl --label x",
+        "gate scores --board board.jsonl --baseline x",
+        "export run --evaluation scores --format csv -o csv",
+    ] {
+        let what = "scores: the result of a model of texts (evaluation_results.json)";
+        refused(folder, &format!("evaluate {command}"), 2, what);
+    }
+    done(
+        folder,
+        "ds-prep split store --train 80% --validation 20% --test 0 -o two.json
+         ds-prep tokenize two.json --tokenizer tokenizer --max-length 64 -o two",
+    );
+    refused(
+        folder,
+        "evaluate score run --data two -o x",
+        66,
+        "two: it has tokens of other splits, but none of the test split",
+    );
+
+    // Damaged tokens of validation.
+    let mut files =
+        fs::read_dir(folder.join("tokens/validation")).unwrap().map(|entry| entry.unwrap().path());
+    let is_shard = |path: &PathBuf| path.extension().is_some_and(|ending| ending != "json");
+    let shard = files.find(is_shard).unwrap();
+    let mut bytes = fs::read(&shard).unwrap();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    fs::write(&shard, bytes).unwrap();
+    refused(folder, &format!("{short} --run damaged"), 65, "tokens/validation");
 }

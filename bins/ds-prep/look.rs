@@ -18,17 +18,20 @@ pub struct Audit {
     manifests: Vec<PathBuf>,
     /// Distance below which first frames or texts are near-duplicates, see longhaul-files(5); 0 for exact copies only
     /// [default: 0.01 for first frames, 0.2 for texts]
-    #[arg(long, value_name = "DISTANCE")]
+    #[arg(long, value_name = "DISTANCE", value_parser = distance)]
     near: Option<f64>,
     #[command(flatten)]
     output: Output,
 }
 
+/// Parses a distance of [`Audit`].
+pub fn distance(text: &str) -> std::result::Result<f64, String> {
+    let found = text.parse().ok().filter(|near| (0.0..1.0).contains(near));
+    found.ok_or_else(|| "must be at least 0 and below 1".into())
+}
+
 pub fn audit(given: &Given<Audit>) -> Result<Exit> {
     let args = &given.args;
-    if let Some(near) = args.near.filter(|near| !(0.0..1.0).contains(near)) {
-        return Err(Error::usage(format!("--near {near}: must be at least 0 and below 1")));
-    }
     let manifests = inputs::files(&args.manifests)?;
     if manifests.iter().any(|path| records::are_at(path)) {
         if records::kind(&manifests[0]) == Some(records::Kind::Arrays) {
@@ -45,7 +48,7 @@ pub fn audit(given: &Given<Audit>) -> Result<Exit> {
     report.violations.iter().try_for_each(|one| out.item(one, &one.message))?;
     out.finish()?;
     note!("{} trajectories, {} leaks or copies", report.trajectories, report.violations.len());
-    Ok(if report.violations.is_empty() { Exit::Done } else { Exit::Data })
+    Ok(if report.violations.is_empty() { Exit::Done } else { Exit::Failure })
 }
 
 #[derive(clap::Args)]

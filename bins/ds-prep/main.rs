@@ -125,6 +125,9 @@ struct Divide {
     /// Trajectories that always share a split
     #[arg(long, default_value_t, value_name = "KEY")]
     group_by: GroupBy,
+    /// Of texts: groups with texts that have a smaller distance, as in audit, share a split as well
+    #[arg(long, value_name = "DISTANCE", value_parser = look::distance)]
+    near: Option<f64>,
     /// Seed of the random split
     #[arg(long, default_value_t = 0)]
     seed: u64,
@@ -168,6 +171,7 @@ fn split(given: &Given<Divide>) -> Result<Exit> {
                 "validation-from",
                 "test-from",
                 "by",
+                "near",
                 "seed",
                 "output",
                 "json",
@@ -180,12 +184,16 @@ fn split(given: &Given<Divide>) -> Result<Exit> {
             validation_from: &args.validation_from,
             test_from: &args.test_from,
             seed: args.seed,
+            near: args.near,
         };
         return records::split(&division, &files, &args.to, Out::stdout(args.output));
     }
     if let Some(store) = args.validation_from.iter().chain(&args.test_from).next() {
         let what = "is for stores of records only, but the files to split are none";
         return Err(Error::usage(format!("{}: {what}", store.display())));
+    }
+    if args.near.is_some() {
+        return Err(Error::usage("--near: only texts are compared by their distance"));
     }
     let split = divide_by(args.by, args.group_by, &files, shares, args.seed, &args.to)?;
     if args.to.as_os_str() == "-" {

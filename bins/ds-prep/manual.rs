@@ -4,8 +4,9 @@
 pub const MANUAL: &str = "\
 EXIT STATUS
   0   Done; check and audit found no problem.
+  1   audit found what splits share: leaks, copies or near-duplicates.
   2   The command line is wrong.
-  65  The data is bad, or check or audit found problems.
+  65  The data is bad, or check found problems.
   66  A file is missing.
   73  A file cannot be created, or already exists.
   74  Reading or writing failed midway.
@@ -31,7 +32,7 @@ EXAMPLES
     $ ds-prep gen criteria --samples 300 --seed 1 -o texts
     $ ds-prep import texts/annotations.csv --columns texts/columns.yaml -o sentences
     $ ds-prep split sentences --seed 1 -o sentences.json
-    $ ds-prep audit sentences.json || test $? = 65
+    $ ds-prep audit sentences.json || test $? = 1
     $ ds-prep vocabulary sentences.json -o tokenizer
     $ ds-prep tokenize sentences.json --tokenizer tokenizer --max-length 64 -o tokens
     $ ds-prep show sentences --sample 3

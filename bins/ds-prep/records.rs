@@ -8,13 +8,13 @@ use data::split::Share;
 use data::store::check;
 pub use data::store::check::Report;
 use data::store::split::Request;
-use data::store::{Content, RecordStore, StoreSplit, divide};
+use data::store::{Content, RecordStore, StoreSet, StoreSplit, divide};
 use data::text::{TextKind, TextSplit, TextStore, near_leaks};
 use serde_json::{Value, json};
 use unix::out::Out;
 use unix::progress::Progress;
 use unix::signal::Signals;
-use unix::{Error, Exit, Result, note};
+use unix::{Error, Exit, Result, note, warn};
 
 /// What records are.
 #[derive(Clone, Copy, PartialEq)]
@@ -82,6 +82,7 @@ pub struct Division<'a> {
     pub validation_from: &'a [PathBuf],
     pub test_from: &'a [PathBuf],
     pub seed: u64,
+    pub near: Option<f64>,
 }
 
 /// Divides stores, and writes the manifest.
@@ -98,7 +99,7 @@ fn split_kind<C: Content>(
     to: &Path,
     mut out: Out,
 ) -> Result<Exit> {
-    let Division { by, mut shares, validation_from, test_from, seed } = *division;
+    let Division { by, mut shares, validation_from, test_from, seed, near } = *division;
     let given = |folders: &[PathBuf], name: SplitName| -> Vec<(PathBuf, SplitName)> {
         folders.iter().map(|folder| (folder.clone(), name)).collect()
     };
@@ -113,7 +114,8 @@ fn split_kind<C: Content>(
             shares[number] = Share::Count(0);
         }
     }
-    let split: StoreSplit<C> = divide(&Request { by, shares, fixed: &fixed, seed }, stores, to)?;
+    let split: StoreSplit<C> =
+        divide(&Request { by, shares, fixed: &fixed, seed, near }, stores, to)?;
     if to.as_os_str() == "-" {
         return out.raw(split.text()?.as_bytes()).map(|()| Exit::Done);
     }
@@ -122,6 +124,7 @@ fn split_kind<C: Content>(
         return Err(Error::create(to, cause));
     }
     split.save(to)?;
+    tell_remarks::<C>(to)?;
     out.rows(split.rows(to))
 }
 
@@ -152,10 +155,24 @@ pub fn check(path: &Path, limit: f32, out: &mut Out) -> Result<Report> {
 }
 
 fn check_kind<C: Content>(path: &Path, limit: f32) -> Result<Report> {
-    match StoreSplit::<C>::is_manifest(path) {
-        true => check::check_split::<C>(path, limit),
-        false => Ok(check::check_store::<C>(path, limit)),
+    if !StoreSplit::<C>::is_manifest(path) {
+        return Ok(check::check_store::<C>(path, limit));
     }
+    let report = check::check_split::<C>(path, limit)?;
+    if report.problems.iter().all(|problem| problem.kind != check::Kind::Store) {
+        tell_remarks::<C>(path)?;
+    }
+    Ok(report)
+}
+
+/// Warns of what is not wrong in a manifest, but mostly unintended.
+fn tell_remarks<C: Content>(manifest: &Path) -> Result<()> {
+    let (split, _) = StoreSplit::<C>::load(manifest)?;
+    let remarks = C::remarks(&StoreSet::<C>::open_all(manifest)?);
+    for remark in split.missed_shares().iter().chain(&remarks) {
+        warn!("{}: {remark}", manifest.display());
+    }
+    Ok(())
 }
 
 /// Finds what splits share; texts also resemble each other if their distance is below `near`.
@@ -171,5 +188,5 @@ pub fn audit(manifests: &[PathBuf], near: f64, mut out: Out) -> Result<Exit> {
     report.problems.iter().try_for_each(|one| out.item(one, &one.message))?;
     out.finish()?;
     note!("{} records, {} leaks", report.records, report.problems.len());
-    Ok(if report.problems.is_empty() { Exit::Done } else { Exit::Data })
+    Ok(if report.problems.is_empty() { Exit::Done } else { Exit::Failure })
 }

@@ -16,6 +16,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use manual::MANUAL;
 use unix::cli::Given;
+use unix::{Error, Exit, Result};
 
 /// Score trained models on unseen data, predict with them, and compare the results
 ///
@@ -75,6 +76,22 @@ enum Verb {
     /// Record evaluations on a leaderboard, and show it
     #[command(subcommand)]
     Leaderboard(results::Leaderboard),
+}
+
+/// Errors: 2 if mpirun or srun started several processes of a command that runs as one.
+fn require_one_rank(command: &str) -> Result<()> {
+    let ranks = dist::open(|| Exit::Usage)?;
+    let (rank, size) = (ranks.rank(), ranks.size());
+    ranks.close()?;
+    match (rank, size) {
+        (_, 1) => Ok(()),
+        (0, size) => Err(Error::usage(format!(
+            "{size} processes were started, but {command} runs as one, and each of them would do all of the work; start one \
+             process"
+        ))),
+        // Without a message, as rank 0 has it.
+        _ => Err(Error::new(Exit::Done, "")),
+    }
 }
 
 fn main() -> ExitCode {

@@ -4,7 +4,8 @@
 pub const MANUAL: &str = "\
 EXIT STATUS
   0   Complete.
-  1   For gate: the evaluation does not pass. For score: three consecutive attempts were stopped or killed before
+  1   For gate: the evaluation does not pass. For score and predict: a weight or a prediction of the model is not
+      finite; score of fields and records has written its result nevertheless. Also for score: three consecutive attempts were stopped or killed before
       they stored anything: the job needs a longer time limit. The next attempt counts from 0 again.
   2   The command line is wrong, or no rollout fits into the trajectories.
   65  A checkpoint is damaged, a data file is not what the split manifest recorded, or the codec is not the one

@@ -29,7 +29,7 @@ pub struct Plot {
     /// [default: all but the terms of the loss, and NAME[PART] beside NAME]
     #[arg(long, value_name = "NAME")]
     metric: Vec<String>,
-    /// Picture to write instead, FILE.png or FILE.svg
+    /// Picture to write instead, FILE.png or FILE.svg, with at most 24 charts
     #[arg(short = 'o', long = "output", value_name = "FILE")]
     to: Option<PathBuf>,
     /// Overwrite an existing file
@@ -68,8 +68,16 @@ pub fn plot(args: &Plot) -> Result<Exit> {
     let mut out = Out::stdout(args.output);
     if let (Some(path), Some(format)) = (&args.to, format) {
         publish_bytes(path, &picture::draw(&charts, format)?)?;
-        let titles: Vec<&str> = charts.iter().map(|chart| chart.title.as_str()).collect();
-        let record = json!({"picture": path, "charts": titles});
+        let drawn = charts.len().min(picture::CHARTS);
+        let titles: Vec<&str> = charts[..drawn].iter().map(|chart| chart.title.as_str()).collect();
+        let left_out = charts.len() - drawn;
+        if left_out > 0 {
+            warn!(
+                "{}: has the first {drawn} charts; {left_out} more were left out, choose some with --metric",
+                path.display()
+            );
+        }
+        let record = json!({"picture": path, "charts": titles, "left_out": left_out});
         let text = format!("{}: {}", path.display(), titles.join(", "));
         return out.item(&record, text).map(|()| Exit::Done);
     }

@@ -28,7 +28,8 @@ pub struct Predict {
     #[command(flatten)]
     pub model: ModelArgs,
     /// Field file with the initial states, the inputs or the fields, or an array of inputs of records (FILE or
-    /// FILE:NAME; - reads a NumPy array from stdin), or a file with a text on each line (- for stdin); see
+    /// FILE:NAME; - reads a NumPy array from stdin), or texts: a .csv, .tsv, .jsonl, .ndjson or
+    /// .json file, or a file with a text on each line (- for stdin); see
     /// longhaul-files(5) for formats
     #[arg(long, value_name = "FILE", required_unless_present = "data")]
     pub inputs: Option<PathBuf>,
@@ -41,6 +42,9 @@ pub struct Predict {
     /// Dimensions of the inputs of a model of records, as in ds-prep import, e.g. nxyc
     #[arg(long, value_name = "AXES", value_parser = Axes::parse, conflicts_with = "data")]
     pub axes: Option<Axes>,
+    /// columns.yaml, as of ds-prep import, which names the columns of texts [default: text, text2, context and id]
+    #[arg(long, value_name = "FILE", conflicts_with = "data")]
+    pub columns: Option<PathBuf>,
     /// File to write: NAME.hdf5, NAME.safetensors or NAME.npy; for texts NAME.jsonl, or - for stdout
     #[arg(short = 'o', long = "output", value_name = "FILE")]
     pub to: PathBuf,
@@ -60,6 +64,11 @@ pub fn predict(given: &Given<Predict>) -> Result<Exit> {
     let to = &given.args.to;
     if texts::is_jsonl(to) {
         return texts::predict(given);
+    }
+    if given.args.columns.is_some() {
+        return Err(Error::usage(
+            "--columns: only for models of texts, which write FILE.jsonl or -",
+        ));
     }
     if !to.extension().is_some_and(|ending| EXTENSIONS.iter().any(|known| ending == *known)) {
         return Err(Error::usage(format!(

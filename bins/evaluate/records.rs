@@ -1,10 +1,9 @@
 //! `evaluate score` for models of records.
 
-use crate::score::{Score, again, metrics, publish_json};
+use crate::score::{Measured, Score, again, metrics, not_finite, publish_json};
 use data::inputs::Verifier;
 use data::records::RecordSet;
 use data::split::SplitName;
-use serde_json::Value;
 use tasks::pde::evaluate::Partial;
 use tasks::regression::{RecordEvaluator, RecordScores};
 use unix::progress::Progress;
@@ -23,8 +22,8 @@ pub const PREDICT_OPTIONS: [&str; 11] = [
 /// Why the others are refused.
 pub const NO_EFFECT: &str = "no effect on records, which have no frames, parameters or equation";
 
-/// Scores a model on a split of a manifest of records and writes all files; returns the rows of the table.
-pub fn measure(args: &Score, signals: Signals, work: &mut Work) -> Result<Vec<Value>> {
+/// Scores a model on a split of a manifest of records and writes all files; returns what is printed.
+pub fn measure(args: &Score, signals: Signals, work: &mut Work) -> Result<Measured> {
     let data = &args.data;
     let model = args.model.opener()?.open(args.model.run())?;
     let Some(model) = model.regression().filter(|model| model.reads_records()) else {
@@ -73,5 +72,6 @@ pub fn measure(args: &Score, signals: Signals, work: &mut Work) -> Result<Vec<Va
         publish_json(path, &json)?;
     }
     partial.remove();
-    Ok(scores.rows())
+    let failed = not_finite(scores.not_finite(), scores.len(), "records");
+    Ok(Measured { rows: scores.rows(), failed })
 }

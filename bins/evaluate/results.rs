@@ -264,7 +264,8 @@ fn show(args: &Show) -> Result<Exit> {
     let first = args.metric.first().map_or("", String::as_str);
     for (group, rows) in board.groups(first).iter().enumerate() {
         for (rank, row) in rows.iter().enumerate() {
-            let rank = row.scored.metric(first).map(|_| rank + 1);
+            let ranked = row.scored.metric(first).is_some_and(f64::is_finite);
+            let rank = ranked.then_some(rank + 1);
             let mut record = json!({"group": group + 1, "rank": rank});
             if let (Some(fields), Ok(serde_json::Value::Object(row))) =
                 (record.as_object_mut(), serde_json::to_value(row))

@@ -16,7 +16,7 @@ use data::records::RecordSplit;
 use data::text::TokenSet;
 use learn::score::Bits;
 use learn::task::load_config;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tasks::ModelArgs;
 use tasks::pde::TrainedCritic;
 use tasks::pde::evaluate::{
@@ -29,7 +29,7 @@ use unix::progress::Progress;
 use unix::publish::{create_folder, publish_bytes};
 use unix::signal::Signals;
 use unix::work::{self, Task, Work};
-use unix::{Context, Error, Exit, Result, note, warn};
+use unix::{Context, Error, Exit, Result, diagnostics, note, warn};
 
 #[derive(clap::Args)]
 pub struct Rollouts {
@@ -184,6 +184,7 @@ pub fn check(args: &Check) -> Result<Exit> {
 pub fn score(given: &Given<Score>) -> Result<Exit> {
     let args = &given.args;
     let signals = Signals::install()?;
+    crate::require_one_rank("evaluate score")?;
     let of_records = RecordSplit::is_manifest(&args.data.data);
     if of_records {
         given.require_only(&records::SCORE_OPTIONS, records::NO_EFFECT)?;
@@ -197,16 +198,48 @@ pub fn score(given: &Given<Score>) -> Result<Exit> {
     refuse_earlier([&result].into_iter().chain(&args.summary), args.force)?;
     let task = Task { folder: &args.to, task: "evaluation", advice: ADVICE };
     if of_records {
-        let rows = work::run(task, signals, |work| records::measure(args, signals, work))?;
-        return Out::stdout(args.output).rows(rows);
+        return work::run(task, signals, |work| records::measure(args, signals, work))?.print(args);
     }
     let measure = if of_texts { texts::measure } else { measure };
-    let rows = work::run(task, signals, |work| measure(args, signals, work))?;
-    Out::stdout(args.output).rows(rows)
+    work::run(task, signals, |work| measure(args, signals, work))?.print(args)
 }
 
-/// Evaluates and writes all files; returns the rows of the table.
-fn measure(args: &Score, signals: Signals, work: &mut Work) -> Result<Vec<Value>> {
+/// What `evaluate score` prints after it has written all files.
+pub struct Measured {
+    /// The rows of the table.
+    pub rows: Vec<Value>,
+    /// Why the model failed, although it could be scored.
+    pub failed: Option<String>,
+}
+
+impl Measured {
+    fn print(self, args: &Score) -> Result<Exit> {
+        let mut rows = self.rows;
+        if self.failed.is_some() && !args.output.json {
+            // JSON has null for them, of which a table shows nothing.
+            let values = rows.iter_mut().filter_map(Value::as_object_mut).flat_map(Map::values_mut);
+            values.filter(|value| value.is_null()).for_each(|value| *value = "NaN".into());
+        }
+        Out::stdout(args.output).rows(rows)?;
+        Ok(self.failed.map_or(Exit::Done, |failed| {
+            diagnostics::say(format_args!("failed: {failed}"));
+            Exit::Failure
+        }))
+    }
+}
+
+/// Says that predictions were not finite, if there are such.
+pub fn not_finite(bad: usize, all: usize, what: &str) -> Option<String> {
+    (bad > 0).then(|| {
+        format!(
+            "the predictions of {bad} of {all} {what} are not finite, so the errors over all of them are NaN or infinite \
+             (null in metrics.json)"
+        )
+    })
+}
+
+/// Evaluates and writes all files; returns what is printed.
+fn measure(args: &Score, signals: Signals, work: &mut Work) -> Result<Measured> {
     let data = &args.data;
     let opener = args.model.opener()?;
     let model = opener.open(args.model.run())?;
@@ -272,7 +305,9 @@ fn measure(args: &Score, signals: Signals, work: &mut Work) -> Result<Vec<Value>
     verifier.finish(check_stop)?;
     write(args, &result, &protocol, drawn)?;
     partial.remove();
-    Ok(evaluate::rows(&result))
+    let what = if result.steps == 0 { "samples" } else { "rollouts" };
+    let failed = not_finite(result.diverged(), result.rollouts(), what);
+    Ok(Measured { rows: evaluate::rows(&result), failed })
 }
 
 pub fn metrics(folder: &Path) -> PathBuf {

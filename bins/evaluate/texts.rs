@@ -1,18 +1,17 @@
 //! `evaluate score` for models of texts, and `evaluate predict`.
 
 use crate::predict::Predict;
-use crate::score::{Score, again, publish_json, refuse_earlier};
+use crate::score::{Measured, Score, again, publish_json, refuse_earlier};
 use data::inputs::Verifier;
 use data::split::SplitName;
-use data::text::TokenSet;
+use data::text::{Columns, NewTexts, TokenSet};
 use learn::trained::Parts;
 use report::document::Document;
 use serde_json::{Map, Value, json};
-use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use tasks::text::{
-    LabelScores, Logits, NewText, SpanScores, TextPredictor, TextScores, TrainedText, calibrated,
-    classes, mistakes, open_sets,
+    LabelScores, Logits, SpanScores, TextPredictor, TextScores, TrainedText, calibrated, classes,
+    mistakes, open_sets,
 };
 use unix::cli::Given;
 use unix::out::Out;
@@ -20,7 +19,7 @@ use unix::progress::Progress;
 use unix::publish::{create_folder, publish_bytes};
 use unix::signal::Signals;
 use unix::work::Work;
-use unix::{Context, Error, Exit, Result, small, warn};
+use unix::{Context, Error, Exit, Result, warn};
 
 /// Options that apply to texts.
 pub const SCORE_OPTIONS: [&str; 9] =
@@ -36,8 +35,8 @@ pub fn results(folder: &Path) -> PathBuf {
     folder.join("evaluation_results.json")
 }
 
-/// Scores a model and the baselines on a split of tokens and writes all files; returns the rows of the table.
-pub fn measure(args: &Score, signals: Signals, work: &mut Work) -> Result<Vec<Value>> {
+/// Scores a model and the baselines on a split of tokens and writes all files; returns what is printed.
+pub fn measure(args: &Score, signals: Signals, work: &mut Work) -> Result<Measured> {
     let folder = &args.data.data;
     let sets = open_sets(folder, args.data.split)?;
     let opener = args.model.opener()?;
@@ -102,7 +101,7 @@ pub fn measure(args: &Score, signals: Signals, work: &mut Work) -> Result<Vec<Va
     for path in args.summary.iter().chain([&results(&args.to)]) {
         publish_json(path, &json)?;
     }
-    Ok(rows)
+    Ok(Measured { rows, failed: None })
 }
 
 /// The results of an evaluation.
@@ -196,40 +195,43 @@ fn lines(records: impl Iterator<Item = Value>) -> Result<String> {
 }
 
 /// Options of `evaluate predict` that apply to texts.
-const PREDICT_OPTIONS: [&str; 8] =
-    ["inputs", "output", "force", "with", "weights", "device", "threads", "json"];
+const PREDICT_OPTIONS: [&str; 9] =
+    ["inputs", "columns", "output", "force", "with", "weights", "device", "threads", "json"];
 /// Texts that are read, predicted and written at once.
 const CHUNK: usize = 512;
-/// Largest line of the input, in bytes.
-const MAX_LINE: u64 = 16 << 20;
 
 /// Whether predictions are written as JSON lines, which only models of texts have.
 pub fn is_jsonl(to: &Path) -> bool {
     to.as_os_str() == "-" || to.extension().is_some_and(|ending| ending == "jsonl")
 }
 
-/// Predicts the labels of texts, or the answers in contexts, in a file or from stdin, one per line.
+/// Predicts the labels of texts, or the answers in contexts, in a table or in lines; each gives one line of the output.
 pub fn predict(given: &Given<Predict>) -> Result<Exit> {
     let args = &given.args;
     given.require_only(&PREDICT_OPTIONS, NO_EFFECT)?;
     let Some(inputs) = &args.inputs else {
-        return Err(Error::usage("--inputs: name a file with a text on each line, or - for stdin"));
+        return Err(Error::usage(
+            "--inputs: name a .csv, .tsv, .jsonl or .json file, or one with a text on each line, or - for stdin",
+        ));
     };
+    crate::require_one_rank("evaluate predict for texts")?;
     let to_stdout = args.to.as_os_str() == "-";
     if !to_stdout {
         refuse_earlier([&args.to], args.force)?;
     }
     let signals = Signals::install()?;
-    let reader: Box<dyn Read> = match inputs.as_os_str() == "-" {
-        true => Box::new(std::io::stdin()),
-        false => Box::new(small::open(inputs)?),
-    };
-    let mut lines = Lines { path: inputs, reader: BufReader::new(reader), number: 0 };
     let model = TextPredictor::open(args.model.run(), &args.model.opener()?)?;
+    let columns = args.columns.as_deref().map(Columns::load).transpose()?;
+    let mut rows = NewTexts::open(inputs, model.needs(), columns.as_ref())?;
     let mut out = Out::stdout(args.output);
     let (mut text, mut count) = (Vec::new(), 0);
     loop {
-        let texts = lines.next(CHUNK, &model)?;
+        let mut texts = Vec::new();
+        while texts.len() < CHUNK
+            && let Some(text) = rows.read()?
+        {
+            texts.push(text);
+        }
         if texts.is_empty() {
             break;
         }
@@ -251,40 +253,4 @@ pub fn predict(given: &Given<Predict>) -> Result<Exit> {
     let file = args.to.display().to_string();
     let message = format!("{file}: {count} texts");
     out.item(&json!({"file": file, "texts": count}), message).map(|()| Exit::Done)
-}
-
-/// Reads texts, one per line.
-struct Lines<'a> {
-    path: &'a Path,
-    reader: BufReader<Box<dyn Read>>,
-    number: u64,
-}
-
-impl Lines<'_> {
-    /// The next texts, at most `most`; empty lines are skipped. Errors: 65 with the line; 74.
-    fn next(&mut self, most: usize, model: &TextPredictor) -> Result<Vec<NewText>> {
-        let (mut found, mut line) = (Vec::new(), Vec::new());
-        while found.len() < most {
-            line.clear();
-            let mut limited = (&mut self.reader).take(MAX_LINE + 1);
-            let read = limited.read_until(b'\n', &mut line);
-            if read.map_err(|cause| Error::io(self.path, cause))? == 0 {
-                break;
-            }
-            self.number += 1;
-            let wrong = |what: &str| {
-                Error::data(format!("{}: line {}: {what}", self.path.display(), self.number))
-            };
-            if line.len() as u64 > MAX_LINE {
-                return Err(wrong("more than 16 MiB, the limit"));
-            }
-            let text = std::str::from_utf8(&line).map_err(|_| wrong("not valid UTF-8"))?;
-            let text = text.trim_start_matches('\u{feff}').trim();
-            if !text.is_empty() {
-                let text = model.parse(text).map_err(|what| wrong(&what))?;
-                found.push(NewText { line: self.number, ..text });
-            }
-        }
-        Ok(found)
-    }
 }

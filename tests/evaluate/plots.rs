@@ -60,6 +60,30 @@ fn runs_are_drawn_as_pictures() {
 }
 
 #[test]
+fn a_picture_has_a_bounded_number_of_charts_and_says_what_it_lacks() {
+    let run = world().join("many-metrics");
+    fs::create_dir_all(&run).unwrap();
+    let mut log = unix::log::Log::open(&run.join("log.jsonl"), 1).unwrap();
+    for update in 1..3 {
+        let mut fields = serde_json::json!({"update": update});
+        (0..60).for_each(|n| fields[format!("metric{n}")] = (n + update).into());
+        log.write("validation", &fields).unwrap();
+    }
+    let output = plot("many-metrics -o many.png --json");
+    assert_eq!(output.status, Some(0), "{}", output.stderr);
+    assert!(
+        output.stderr.contains("has the first 24 charts; 36 more were left out"),
+        "{}",
+        output.stderr
+    );
+    let record: Value = serde_json::from_str(&output.stdout).unwrap();
+    assert_eq!((record["charts"].as_array().unwrap().len(), &record["left_out"]), (24, &36.into()));
+    let png = fs::read(world().join("many.png")).unwrap();
+    // Two columns of twelve.
+    assert_eq!(png[16..24], [1400_u32.to_be_bytes(), 4800_u32.to_be_bytes()].concat());
+}
+
+#[test]
 fn errors_say_what_there_is_to_draw() {
     let output = plot("codec --metric accuracy");
     assert_eq!((output.status, output.stderr.lines().count()), (Some(65), 1), "{}", output.stderr);

@@ -24,13 +24,13 @@ random = np.random.default_rng(18)
 
 
 def defined(of, truth, *args):
-    """None where scikit-learn warns about a ranking of one class, or about none of the positives."""
-    return float(of(truth, *args)) if 0 < truth.sum() and (of is not m.roc_auc_score or truth.sum() < len(truth)) else None
+    """None for a ranking of one class."""
+    return float(of(truth, *args)) if 0 < truth.sum() < len(truth) else None
 
 
 def mean(values):
-    values = [value for value in values if value is not None]
-    return float(np.mean(values)) if values else None
+    values = list(values)
+    return None if None in values else float(np.mean(values))
 
 
 def ece(p, y):
@@ -52,6 +52,7 @@ def classes(p, truth, labels):
     ranked = [1] if n == 2 else range(n)
     expected = {
         "accuracy": float(m.accuracy_score(truth, predicted)),
+        "matthews_correlation": float(m.matthews_corrcoef(truth, predicted)),
         **averages(truth, predicted, ["macro", "weighted"]),
         "f1_micro": float(m.f1_score(truth, predicted, average="micro")),
         "auroc": mean(defined(m.roc_auc_score, truth == c, p[:, c]) for c in ranked),

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use tensor::{Device, Tape, Tensor};
-use unix::{Error, Result, warn};
+use unix::{Error, Exit, Result, warn};
 
 /// Which weights of a checkpoint to use.
 #[derive(
@@ -159,7 +159,7 @@ impl Parts {
     }
 
     /// Builds the model with `build` and loads these weights onto `device`. Errors: 65 when model and weights do not
-    /// match.
+    /// match; 1 when a weight is not finite.
     pub fn restore<M>(
         &self,
         device: Device,
@@ -170,8 +170,28 @@ impl Parts {
         let mut params = builder.finish();
         params.trained.assign(&self.weights)?;
         self.assign_frozen(&mut params)?;
+        require_finite(&params)?;
         Ok(Trained { origin: self.origin.clone(), model, params: params.to_device(device)? })
     }
+}
+
+/// Errors: 1 for a parameter with NaN or infinity, of which nothing can be predicted.
+fn require_finite(params: &ParamSet) -> Result<()> {
+    for (name, tensor) in params.trained.entries().iter().chain(params.frozen.entries()) {
+        let values = tensor.to_host()?.to_f64();
+        let bad = values.iter().filter(|value| !value.is_finite()).count();
+        if bad > 0 {
+            let all = values.len();
+            return Err(Error::new(
+                Exit::Failure,
+                format!(
+                    "{bad} of {all} values of the weight {name} are not finite, so the model predicts nothing; use an \
+                     earlier checkpoint (ckpt list RUN), or train again with a lower learning rate"
+                ),
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// A model with its trained parameters.

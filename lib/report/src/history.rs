@@ -20,7 +20,8 @@ const THROUGHPUT: &str = "throughput";
 /// Fields of a validation that are no metrics.
 const NOT_METRICS: [&str; 3] = ["update", "attempt", "seconds"];
 
-/// The current content of a log, without superseded records. Of each record it keeps the numbers, by name.
+/// The current content of a log, without superseded records. Of each record it keeps the numbers, by name; null stands for
+/// one that is not finite.
 #[derive(Debug)]
 pub struct History {
     log: Follow<Record>,
@@ -72,9 +73,9 @@ impl Names {
                 // The terms of the loss.
                 Value::Object(terms) => {
                     let terms = terms.iter().map(|(name, value)| (format!("{key}.{name}"), value));
-                    values.extend(terms.filter_map(|(n, v)| Some((self.add(&n)?, v.as_f64()?))));
+                    values.extend(terms.filter_map(|(n, v)| Some((self.add(&n)?, number(v)?))));
                 }
-                value => values.extend(value.as_f64().and_then(|v| Some((self.add(key)?, v)))),
+                value => values.extend(number(value).and_then(|v| Some((self.add(key)?, v)))),
             }
         }
         Record {
@@ -84,6 +85,10 @@ impl Names {
             note: text("text").or(text("reason")).or(text("task")).map(|t| text::quote(t).into()),
         }
     }
+}
+
+fn number(value: &Value) -> Option<f64> {
+    if value.is_null() { Some(f64::NAN) } else { value.as_f64() }
 }
 
 impl Record {
@@ -134,7 +139,14 @@ impl History {
     /// The finite values of a field of the records of one kind, by update.
     pub fn series(&self, kind: &str, field: &str) -> Series {
         let Some([update, field]) = self.find(["update", field]) else { return Series::new() };
-        self.of(kind).filter_map(|r| Some((r.get(update)?, r.get(field)?))).collect()
+        let all = self.of(kind).filter_map(|r| Some((r.get(update)?, r.get(field)?)));
+        all.filter(|(_, value)| value.is_finite()).collect()
+    }
+
+    /// The last value of a field of the records of one kind, NaN if it is not finite.
+    pub fn last(&self, kind: &str, field: &str) -> Option<f64> {
+        let field = self.names.find(field)?;
+        self.of(kind).rev().find_map(|record| record.get(field))
     }
 
     /// The finite values of a field of the records of one kind.

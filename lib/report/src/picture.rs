@@ -10,6 +10,8 @@ use unix::{Error, Result};
 /// Size of a chart in pixels.
 const WIDTH: u32 = 700;
 const HEIGHT: u32 = 400;
+/// Maximum number of charts in a picture: pixels of all charts are in memory at once.
+pub const CHARTS: usize = 24;
 /// Maximum number of points of a curve; more are averaged.
 const POINTS: usize = 500;
 
@@ -36,8 +38,9 @@ impl Format {
     }
 }
 
-/// Draws charts in two columns.
+/// Draws charts in two columns, the first [`CHARTS`] of them.
 pub fn draw(charts: &[Chart], format: Format) -> Result<Vec<u8>> {
+    let charts = &charts[..charts.len().min(CHARTS)];
     let columns = charts.len().clamp(1, 2);
     let rows = charts.len().div_ceil(columns).max(1);
     let (width, height) = (WIDTH * columns as u32, HEIGHT * rows as u32);

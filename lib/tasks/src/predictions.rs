@@ -12,7 +12,7 @@ use serde_json::Value;
 use std::ops::Range;
 use std::path::Path;
 use unix::publish::hash_file;
-use unix::{Context, Error, Result};
+use unix::{Context, Error, Exit, Result};
 
 /// Trajectories per batch.
 const BATCH: usize = 16;
@@ -75,7 +75,7 @@ impl RecordInputs {
 /// Predicts all trajectories of the file `inputs`. An interrupted call is continued after the last trajectories that it
 /// stored. `done` is called on rank 0 with the number of trajectories stored so far and the total.
 ///
-/// Errors: those of `done`; 65 when the model cannot read the inputs; 66; 73 when the output exists and is not to be
+/// Errors: those of `done`; 1 when a prediction is not finite; 65 when the model cannot read the inputs; 66; 73 when the output exists and is not to be
 /// replaced; 74; 75 when another process is writing it.
 pub fn predict_file(
     model: &dyn TrainedModel,
@@ -151,6 +151,18 @@ fn describe(header: &mut Header, model: &dyn TrainedModel, inputs: &Path, hash: 
     }
 }
 
+/// Errors: 1 for a prediction with NaN or infinity.
+fn require_finite(sample: usize, values: &[f32], header: &Header) -> Result<()> {
+    let Some(at) = values.iter().position(|value| !value.is_finite()) else { return Ok(()) };
+    let frame = at / header.shape.frame_len();
+    let (which, remedy) = match frame {
+        0 => (String::new(), ""),
+        frame => (format!(" from frame {frame} on"), "; predict fewer --steps"),
+    };
+    let text = format!("the prediction for sample {sample} (from 0) is not finite{which}{remedy}");
+    Err(Error::new(Exit::Failure, text))
+}
+
 /// Writes what `predict` returns for each range of `batch` samples.
 fn write(
     to: &Destination,
@@ -180,6 +192,7 @@ fn write(
         if let Some(writer) = writer.filter(|_| !which.is_empty()) {
             let found = predict(which.clone())?;
             for (sample, values) in which.zip(found.chunks_exact(length)) {
+                require_finite(sample, values, header)?;
                 writer.write(sample, values)?;
             }
             writer.sync()?;

@@ -1,6 +1,7 @@
 //! Statistics of evaluations: means and quantiles that no single sample dominates, rank correlation, and bootstrap
 //! intervals.
 
+use learn::score::quantile;
 use rayon::prelude::*;
 use tensor::random::{Philox, Purpose};
 
@@ -12,25 +13,12 @@ pub fn geometric_mean(values: &[f64]) -> f64 {
     (values.iter().map(|value| value.ln()).sum::<f64>() / values.len() as f64).exp()
 }
 
-/// The quantile `q` in 0..=1, interpolated linearly between order statistics, as by default in NumPy. NaN counts as the
-/// largest value.
-pub fn quantile(mut values: Vec<f64>, q: f64) -> f64 {
-    if values.is_empty() {
+/// Spearman's rank correlation: Pearson's correlation of the ranks, where equal values share their mean rank. NaN if
+/// all values of a list are equal, or one is NaN.
+pub fn rank_correlation(a: &[f64], b: &[f64]) -> f64 {
+    if a.iter().chain(b).any(|value| value.is_nan()) {
         return f64::NAN;
     }
-    values.sort_by(f64::total_cmp);
-    let place = q * (values.len() - 1) as f64;
-    let (low, part) = (place as usize, place.fract());
-    // Where nothing is interpolated, infinite neighbours must not turn the value into NaN.
-    match part == 0.0 {
-        true => values[low],
-        false => values[low] + part * (values[low + 1] - values[low]),
-    }
-}
-
-/// Spearman's rank correlation: Pearson's correlation of the ranks, where equal values share their mean rank. NaN if
-/// all values of a list are equal.
-pub fn rank_correlation(a: &[f64], b: &[f64]) -> f64 {
     let middle = (a.len() as f64 - 1.0) / 2.0;
     let centred = |values| ranks(values).into_iter().map(|rank| rank - middle).collect();
     let (a, b): (Vec<f64>, Vec<f64>) = (centred(a), centred(b));

@@ -15,7 +15,7 @@ mod writer;
 
 pub use reader::Store;
 pub use set::StoreSet;
-pub use split::{StoreSplit, divide};
+pub use split::{SameGroup, StoreSplit, divide};
 pub use writer::{Outcome, Ragged, Writer};
 
 use crate::inputs::{InputFile, verify_all};
@@ -37,6 +37,17 @@ pub trait Content: Clone + fmt::Debug + PartialEq + Serialize + DeserializeOwned
 
     /// Says how it differs from that of the store `other_name`.
     fn difference(&self, other: &Self, other_name: &str) -> String;
+
+    /// Which groups of these stores are nearly the same: their records have a distance below `distance`. Errors: 2 for
+    /// records that are compared exactly.
+    fn near_groups(_stores: &[Self::Store], _distance: f64) -> Result<SameGroup> {
+        Err(Error::usage("--near: only texts are compared by their distance"))
+    }
+
+    /// What users of a manifest should know although nothing is wrong, given its three splits.
+    fn remarks(_sets: &[StoreSet<Self>; 3]) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 /// A store of records that can be divided into splits.

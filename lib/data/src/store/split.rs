@@ -4,6 +4,7 @@ use super::{Content, RecordStore};
 use crate::split::{By, Divider, Part, Share, SplitName, folder_of, grouped, quotas, shuffled};
 use crate::torch_order::randperm;
 use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use unix::relative::relative;
 use unix::{Error, Result};
@@ -54,6 +55,34 @@ pub struct Request<'a> {
     pub fixed: &'a [(PathBuf, SplitName)],
     /// Seed of the random assignment.
     pub seed: u64,
+    /// Groups of texts with a smaller distance also stay together.
+    pub near: Option<f64>,
+}
+
+/// Groups that are to be one: each has another one that stands for it, or stands for itself.
+#[derive(Clone, Debug, Default)]
+pub struct SameGroup(HashMap<blake3::Hash, blake3::Hash>);
+
+impl SameGroup {
+    /// The group that stands for `group`.
+    fn of(&self, mut group: blake3::Hash) -> blake3::Hash {
+        while let Some(other) = self.0.get(&group) {
+            group = *other;
+        }
+        group
+    }
+
+    /// Makes two groups one.
+    pub fn join(&mut self, a: blake3::Hash, b: blake3::Hash) {
+        let roots = [a, b].map(|group| self.of(group));
+        if roots[0] != roots[1] {
+            self.0.insert(roots[0], roots[1]);
+        }
+        // Short ways for later calls.
+        for group in [a, b].into_iter().filter(|group| *group != roots[1]) {
+            self.0.insert(group, roots[1]);
+        }
+    }
 }
 
 /// Records by number: store and record.
@@ -68,7 +97,10 @@ pub fn divide<C: Content>(
     folders: &[PathBuf],
     manifest: &Path,
 ) -> Result<StoreSplit<C>> {
-    let Request { by, shares, fixed, seed } = *request;
+    let Request { by, shares, fixed, seed, near } = *request;
+    if near.is_some() && by != By::Trajectory {
+        return Err(Error::usage(format!("--near: no effect on --by {by}, which ignores groups")));
+    }
     let all = folders.iter().chain(fixed.iter().map(|(folder, _)| folder));
     let stores = all.map(|folder| C::Store::open(folder)).collect::<Result<Vec<_>>>()?;
     let Some(first) = stores.first() else { return Err(Error::usage("no stores to split")) };
@@ -88,7 +120,10 @@ pub fn divide<C: Content>(
     }
     let free = &stores[..folders.len()];
     let mut chosen: [Entries; 3] = match by {
-        By::Trajectory => at_random(free, shares, seed)?,
+        By::Trajectory => {
+            let same = near.map(|distance| C::near_groups(free, distance)).transpose()?;
+            at_random(free, &same.unwrap_or_default(), shares, seed)?
+        }
         By::Index => in_order(free, shares, None)?,
         By::Torch => in_order(free, shares, Some(seed))?,
         By::File => by_store(free, shares, seed)?,
@@ -132,7 +167,13 @@ fn entries<R: RecordStore>(stores: &[R]) -> impl Iterator<Item = (usize, usize)>
 
 /// At random; records of a group stay together. Every stratum is divided in the same proportions, as far as groups and
 /// the size of the stratum permit. The smallest one is divided first, because larger ones have more freedom to compensate.
-fn at_random<R: RecordStore>(stores: &[R], shares: [Share; 3], seed: u64) -> Result<[Entries; 3]> {
+fn at_random<R: RecordStore>(
+    stores: &[R],
+    same: &SameGroup,
+    shares: [Share; 3],
+    seed: u64,
+) -> Result<[Entries; 3]> {
+    let group = |(s, i): (usize, usize)| same.of(stores[s].group(i));
     let total = stores.iter().map(RecordStore::len).sum();
     let mut wanted = quotas(shares, total).map_err(not_provided("records", total))?;
     let mut strata = grouped(entries(stores).map(|(s, i)| ((s, i), stores[s].stratum(i))));
@@ -142,8 +183,7 @@ fn at_random<R: RecordStore>(stores: &[R], shares: [Share; 3], seed: u64) -> Res
     let mut placed = [0; 3];
     for stratum in strata {
         let size = stratum.records.len();
-        let groups =
-            grouped(stratum.records.into_iter().map(|(s, i)| ((s, i), stores[s].group(i))));
+        let groups = grouped(stratum.records.into_iter().map(|entry| (entry, group(entry))));
         let own = divider.stratum(&groups, proportional(wanted, size, rest));
         rest -= size;
         for ((wanted, placed), own) in wanted.iter_mut().zip(&mut placed).zip(own) {
@@ -154,7 +194,7 @@ fn at_random<R: RecordStore>(stores: &[R], shares: [Share; 3], seed: u64) -> Res
     let names = SplitName::ALL.into_iter().zip(placed).zip(shares);
     for ((name, placed), share) in names {
         if placed == 0 && !share.is_zero() {
-            let groups = grouped(entries(stores).map(|(s, i)| ((), stores[s].group(i)))).len();
+            let groups = grouped(entries(stores).map(|entry| ((), group(entry)))).len();
             return Err(Error::data(format!(
                 "{total} records in {groups} groups that stay together leave {name} empty"
             )));
@@ -259,6 +299,36 @@ impl<C: Content> StoreSplit<C> {
             )));
         }
         Ok(store)
+    }
+
+    /// Which splits have over a tenth more or less than their share, with the reason; a single record does not count.
+    pub fn missed_shares(&self) -> Vec<String> {
+        let placed =
+            SplitName::ALL.map(|name| self.parts(name).iter().map(|p| p.samples.len()).sum());
+        let [all, stores]: [usize; 2] =
+            [placed.iter().sum(), self.stores.iter().map(|store| store.records).sum()];
+        // Splits without a share have stores of their own.
+        let fixed: usize = placed
+            .iter()
+            .zip(self.shares)
+            .filter(|(_, share)| share.is_zero())
+            .map(|(n, _)| n)
+            .sum();
+        let Ok(wanted) = quotas(self.shares, stores - fixed) else { return Vec::new() };
+        let by_groups = self.by == By::Trajectory;
+        let whole = SplitName::ALL.into_iter().zip(placed).zip(wanted.into_iter().zip(self.shares));
+        whole
+            .filter(|((_, placed), (wanted, share))| {
+                let by = placed.abs_diff(*wanted);
+                by_groups && !share.is_zero() && by > 1 && by as f64 > 0.1 * *wanted as f64
+            })
+            .map(|((name, placed), (wanted, _))| {
+                format!(
+                    "the {name} split has {placed} of {all} records, not {wanted} as its share: records of a group stay \
+                     together, and some groups are large"
+                )
+            })
+            .collect()
     }
 
     /// Writes the manifest atomically.

@@ -6,7 +6,14 @@ use super::store::NO_ANSWER;
 use serde::Deserialize;
 use unix::text::quote;
 
-/// A case of a row.
+/// The cases of a row, each of which is a record. They are made one at a time: a row of some kilobytes may have thousands,
+/// each with the whole context.
+pub struct Cases {
+    /// The row, without the list.
+    row: Row,
+    left: std::iter::Enumerate<std::vec::IntoIter<Case>>,
+}
+
 #[derive(Deserialize)]
 struct Case {
     start_char: usize,
@@ -15,40 +22,59 @@ struct Case {
     text: Option<String>,
 }
 
-/// The records of a row with a list of cases, each with its first character and the one after its last as the answer, and its
-/// number after the id. Errors: what is wrong with the list, or with a case.
-pub fn cases(row: &Row) -> Result<Vec<Result<Row, String>>, String> {
-    let text = row.cells[cell::CASES].trim();
-    if text.is_empty() {
-        return Ok(Vec::new());
+impl Cases {
+    /// Those of a row with a list. Errors: what is wrong with the list.
+    pub fn of(mut row: Row) -> Result<Self, String> {
+        let text = std::mem::take(&mut row.cells[cell::CASES]);
+        let all: Vec<Case> = match text.trim() {
+            "" => Vec::new(),
+            text => serde_json::from_str(text)
+                .map_err(|cause| format!("not a JSON list of cases: {cause}"))?,
+        };
+        Ok(Self { row, left: all.into_iter().enumerate() })
     }
-    let all: Vec<Case> =
-        serde_json::from_str(text).map_err(|cause| format!("not a JSON list of cases: {cause}"))?;
-    let of = |(number, case): (usize, Case)| {
-        let mut row = row.clone();
+
+    /// Whether there are none left.
+    pub fn is_empty(&self) -> bool {
+        self.left.len() == 0
+    }
+
+    /// The line on which the row begins.
+    pub fn line(&self) -> u64 {
+        self.row.line
+    }
+}
+
+impl Iterator for Cases {
+    /// The record, with the first character of the case and the one after its last as the answer, and its number after the
+    /// id; or what is wrong with the case.
+    type Item = Result<Row, String>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (number, case) = self.left.next()?;
         let characters = case.start_char..case.end_char;
-        let found: String = row.cells[cell::CONTEXT]
-            .chars()
-            .skip(characters.start)
-            .take(characters.len())
-            .collect();
-        if let Some(text) = case.text.filter(|text| text.trim() != found.trim()) {
-            return Err(format!(
-                "case {number}: characters {} to {} are {}, not {}",
-                characters.start,
-                characters.end,
-                quote(&found),
-                quote(&text)
-            ));
+        let context = &self.row.cells[cell::CONTEXT];
+        if let Some(text) = case.text {
+            let found: String =
+                context.chars().skip(characters.start).take(characters.len()).collect();
+            if text.trim() != found.trim() {
+                return Some(Err(format!(
+                    "case {number}: characters {} to {} are {}, not {}",
+                    characters.start,
+                    characters.end,
+                    quote(&found),
+                    quote(&text)
+                )));
+            }
         }
+        let mut row = self.row.clone();
         row.cells[cell::ANSWER_START] = characters.start.to_string();
         row.cells[cell::ANSWER_END] = characters.end.to_string();
         if !row.cells[cell::ID].is_empty() {
             row.cells[cell::ID] += &format!("_{number}");
         }
-        Ok(row)
-    };
-    Ok(all.into_iter().enumerate().map(of).collect())
+        Some(Ok(row))
+    }
 }
 
 /// The first character of the answer of a row in its context, and the one after the last; -1 and -1 if the columns have

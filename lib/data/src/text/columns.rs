@@ -86,6 +86,26 @@ pub mod cell {
     pub const ALL: usize = 11;
 }
 
+/// The columns that are read of a row.
+#[derive(Clone, Debug, Default)]
+pub struct Wanted {
+    /// Their names, in the order of the cells.
+    pub names: [Option<String>; cell::ALL],
+    /// Whether that of the ids may be missing.
+    pub id_is_optional: bool,
+    /// Separates the labels in a cell.
+    pub separator: Option<String>,
+    /// Whether an empty line is refused, where each is a row.
+    pub every_line: bool,
+}
+
+impl From<&Columns> for Wanted {
+    fn from(columns: &Columns) -> Self {
+        let names = columns.names().map(|name| name.map(String::from));
+        Self { names, separator: columns.multi_label.clone(), ..Self::default() }
+    }
+}
+
 fn yes() -> bool {
     true
 }

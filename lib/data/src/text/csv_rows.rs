@@ -1,9 +1,10 @@
-//! CSV files as in RFC 4180: fields in quotes may contain commas, line breaks and doubled quotes.
+//! CSV files as in RFC 4180, and the same with tabs instead of commas: fields in quotes may contain commas, line breaks and doubled quotes.
 //!
 //! The crate `csv` accepts misplaced quotes and rows of any size. [`Checked`] follows the same grammar ahead of it and
 //! refuses these, with the line.
 
-use super::columns::{Columns, cell};
+use super::columns::{Wanted, cell};
+use super::lines::BYTE_ORDER_MARK;
 use super::rows::{HashedFile, MAX_ROW, Row, at_line, no_column};
 use csv::ByteRecord;
 use std::collections::VecDeque;
@@ -24,10 +25,11 @@ pub struct CsvRows {
 
 impl CsvRows {
     /// Reads the header. Errors: 66; 65 for an empty file, or a column that is missing or there twice.
-    pub fn open(path: &Path, columns: &Columns) -> Result<Self> {
-        let checked = Checked::new(HashedFile::open(path)?);
+    pub fn open(path: &Path, delimiter: u8, wanted: &Wanted) -> Result<Self> {
+        let checked = Checked::new(HashedFile::open(path)?, delimiter);
         let mut builder = csv::ReaderBuilder::new();
-        let reader = builder.has_headers(false).flexible(true).from_reader(checked);
+        let builder = builder.has_headers(false).flexible(true).delimiter(delimiter);
+        let reader = builder.from_reader(checked);
         let mut rows = Self {
             path: path.into(),
             reader,
@@ -41,14 +43,15 @@ impl CsvRows {
         let names = (0..rows.record.len()).map(|place| rows.cell(place, line));
         let names = names.collect::<Result<Vec<String>>>()?;
         rows.width = names.len();
-        for (place, wanted) in rows.places.iter_mut().zip(columns.names()) {
-            let Some(wanted) = wanted else { continue };
-            let mut found = (0..names.len()).filter(|i| names[*i] == wanted);
-            *place = Some(found.next().ok_or_else(|| {
-                at_line(path, line, no_column(wanted, names.iter().map(String::as_str)))
-            })?);
+        for (number, (place, name)) in rows.places.iter_mut().zip(&wanted.names).enumerate() {
+            let Some(name) = name else { continue };
+            let mut found = (0..names.len()).filter(|i| names[*i] == *name);
+            *place = found.next();
+            if place.is_none() && !(number == cell::ID && wanted.id_is_optional) {
+                return Err(at_line(path, line, no_column(name, names.iter().map(String::as_str))));
+            }
             if found.next().is_some() {
-                return Err(at_line(path, line, format!("two columns are named `{wanted}`")));
+                return Err(at_line(path, line, format!("two columns are named `{name}`")));
             }
         }
         Ok(rows)
@@ -126,6 +129,7 @@ enum State {
 /// Checks quotes and the size of records, and counts lines.
 struct Checked {
     file: HashedFile,
+    delimiter: u8,
     state: State,
     /// The line of the next byte, from 1.
     line: u64,
@@ -139,12 +143,19 @@ struct Checked {
     lines: VecDeque<u64>,
 }
 
-const BYTE_ORDER_MARK: [u8; 3] = [0xef, 0xbb, 0xbf];
-
 impl Checked {
-    fn new(file: HashedFile) -> Self {
+    fn new(file: HashedFile, delimiter: u8) -> Self {
         let lines = VecDeque::new();
-        Self { file, state: State::Start, line: 1, position: 0, begin: 0, quote: 0, lines }
+        Self {
+            file,
+            delimiter,
+            state: State::Start,
+            line: 1,
+            position: 0,
+            begin: 0,
+            quote: 0,
+            lines,
+        }
     }
 
     /// Follows one byte. Errors: what is wrong, with the line.
@@ -173,7 +184,7 @@ impl Checked {
             (State::Quoted, b'"') => State::Quote,
             (State::Quote, b'"') | (State::Quoted, _) => State::Quoted,
             (_, b'\r' | b'\n') => State::Start,
-            (_, b',') => State::Field,
+            (_, byte) if byte == self.delimiter => State::Field,
             (State::Quote, _) => {
                 return Err(format!(
                     "line {}: text after the quote that ends a field, which begins on line {}; double quotes inside fields",

@@ -1,10 +1,11 @@
-//! Copies the rows of CSV and JSONL files into a store of texts.
+//! Copies the rows of CSV, TSV and JSON files into a store of texts.
 //!
 //! The files are read twice, row by row: first to check every row, to collect the labels and to plan shards of limited
 //! size, then to copy.
 
 use super::answers::answer_of;
 use super::columns::{Columns, cell, collected, require_few};
+use super::remarks::{Remarks, shown};
 use super::rows::{Row, Rows, Seen, at_line};
 use super::store::{Arrays, Description, FILE, RAGGED, TextStore};
 use crate::store::{Ragged, RecordStore, SourceFile, Writer};
@@ -63,7 +64,7 @@ fn survey(
     let known = columns.known_labels();
     let mut found = BTreeSet::new();
     let (mut sources, mut wrong, mut dropped) = (Vec::new(), Vec::new(), 0);
-    let (mut sizes, mut seen) = (Sizes::default(), Seen::new());
+    let (mut sizes, mut seen, mut remarks) = (Sizes::default(), Seen::new(), Remarks::default());
     for path in files {
         let mut rows = Rows::open(path, columns)?;
         let (mut records, mut read) = (0, 0);
@@ -71,11 +72,11 @@ fn survey(
             read += 1;
             done(1)?;
             match checked(columns, &row) {
-                Ok((labels, _)) if known.is_none() => {
+                Ok((labels, _)) => {
+                    remarks.add(&row, labels.len());
                     found.extend(labels);
                     require_few(found.len(), path)?;
                 }
-                Ok(_) => {}
                 Err(_) if !columns.strict => {
                     dropped += 1;
                     continue;
@@ -101,13 +102,21 @@ fn survey(
         return Err(report(&wrong, "all"));
     }
     let labels = match known {
-        Some(labels) => labels,
+        Some(labels) => {
+            let absent: Vec<&String> =
+                labels.iter().filter(|label| !found.contains(*label)).collect();
+            if !absent.is_empty() {
+                note!("no record has the label {}", shown(&absent));
+            }
+            labels
+        }
         None => collected(found, &files[0])?,
     };
     if let Some(column) = columns.label.as_ref().filter(|_| labels.is_empty()) {
         let file = files[0].display();
         return Err(Error::data(format!("{file}: column `{column}`: no row has a label")));
     }
+    remarks.tell(columns, &labels);
     let description = Description { columns: columns.clone(), labels, dropped, files: sources };
     Ok((description, sizes.shard_records()))
 }

@@ -1,11 +1,11 @@
 //! Rows of the user's files, one at a time, whatever the size of the file.
 
-use super::answers::cases;
-use super::columns::{Columns, cell};
+use super::answers::Cases;
+use super::columns::{Columns, Wanted, cell};
 use super::csv_rows::CsvRows;
-use super::jsonl_rows::JsonlRows;
-use std::collections::{HashSet, VecDeque};
-use std::fs::File;
+use super::json_rows::JsonRows;
+use super::remarks::is_no_group;
+use std::collections::HashSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use unix::config::nearest;
@@ -24,12 +24,49 @@ pub struct Row {
     pub cells: [String; cell::ALL],
 }
 
-/// Reads rows in order.
+/// A file with rows, in the format that its name says.
+pub enum Table {
+    /// .csv and .tsv.
+    Csv(Box<CsvRows>),
+    /// .json, .jsonl and .ndjson.
+    Json(Box<JsonRows>),
+}
+
+impl Table {
+    /// Opens a file; None for a name of another kind. Errors: 66, 74; 65 for a missing column.
+    pub fn open(path: &Path, wanted: Wanted) -> Result<Option<Self>> {
+        let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or("");
+        let csv = |delimiter: u8| Ok(Self::Csv(Box::new(CsvRows::open(path, delimiter, &wanted)?)));
+        Ok(Some(match ending.to_ascii_lowercase().as_str() {
+            "csv" => csv(b',')?,
+            "tsv" => csv(b'\t')?,
+            "json" | "jsonl" | "ndjson" => Self::Json(Box::new(JsonRows::open(path, wanted)?)),
+            _ => return Ok(None),
+        }))
+    }
+
+    /// The next row. Errors: 65 with the line; 74.
+    pub fn next(&mut self) -> Result<Option<Row>> {
+        match self {
+            Self::Csv(rows) => rows.next(),
+            Self::Json(rows) => rows.next(),
+        }
+    }
+
+    fn hash(&self) -> String {
+        match self {
+            Self::Csv(rows) => rows.hash(),
+            Self::Json(rows) => rows.hash(),
+        }
+    }
+}
+
+/// Reads records in order.
 pub struct Rows {
     path: PathBuf,
-    format: Format,
+    table: Table,
     /// Records of a row that was read.
-    pending: VecDeque<Row>,
+    pending: Option<Cases>,
     has_cases: bool,
     unique: bool,
     strict: bool,
@@ -38,32 +75,22 @@ pub struct Rows {
     pub left_out: usize,
 }
 
-enum Format {
-    Csv(Box<CsvRows>),
-    Jsonl(Box<JsonlRows>),
-}
-
 /// The groups and criteria of all records so far.
 pub type Seen = HashSet<[String; 2]>;
 
 impl Rows {
-    /// Opens a .csv or .jsonl file. Errors: 2 for other names; 66; 65 for a missing column.
+    /// Opens a file. Errors: 2 for a name of another kind; 66; 65 for a missing column.
     pub fn open(path: &Path, columns: &Columns) -> Result<Self> {
-        let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or("");
-        let format = match ending.to_ascii_lowercase().as_str() {
-            "csv" => Format::Csv(Box::new(CsvRows::open(path, columns)?)),
-            "jsonl" | "ndjson" => Format::Jsonl(Box::new(JsonlRows::open(path, columns)?)),
-            _ => {
-                return Err(Error::usage(format!(
-                    "{}: texts are read from .csv and .jsonl files",
-                    path.display()
-                )));
-            }
-        };
+        let table = Table::open(path, columns.into())?.ok_or_else(|| {
+            Error::usage(format!(
+                "{}: texts are read from .csv, .tsv, .jsonl, .ndjson and .json files",
+                path.display()
+            ))
+        })?;
         Ok(Self {
             path: path.into(),
-            format,
-            pending: VecDeque::new(),
+            table,
+            pending: None,
             has_cases: columns.cases.is_some(),
             unique: columns.unique,
             strict: columns.strict,
@@ -74,15 +101,17 @@ impl Rows {
     /// The next record: a row, or a case of one. Errors: 65 with the line; 74.
     pub fn next(&mut self, seen: &Seen) -> Result<Option<Row>> {
         loop {
-            if let Some(case) = self.pending.pop_front() {
-                return Ok(Some(case));
+            if let Some(cases) = &mut self.pending {
+                let line = cases.line();
+                match cases.next() {
+                    Some(Ok(case)) => return Ok(Some(case)),
+                    Some(Err(what)) => self.wrong_case(line, what)?,
+                    None => self.pending = None,
+                }
+                continue;
             }
-            let row = match &mut self.format {
-                Format::Csv(rows) => rows.next()?,
-                Format::Jsonl(rows) => rows.next()?,
-            };
-            let Some(row) = row else { return Ok(None) };
-            if self.unique && seen.contains(&key(&row)) {
+            let Some(row) = self.table.next()? else { return Ok(None) };
+            if self.unique && key(&row).is_some_and(|key| seen.contains(&key)) {
                 self.left_out += 1;
                 continue;
             }
@@ -90,48 +119,56 @@ impl Rows {
                 return Ok(Some(row));
             }
             let line = row.line;
-            let found = cases(&row).unwrap_or_else(|what| vec![Err(what)]);
-            self.left_out += usize::from(found.is_empty());
-            for case in found {
-                match case {
-                    Ok(case) => self.pending.push_back(case),
-                    Err(what) if self.strict => return Err(at_line(&self.path, line, what)),
-                    Err(_) => self.left_out += 1,
+            match Cases::of(row) {
+                Ok(cases) => {
+                    self.left_out += usize::from(cases.is_empty());
+                    self.pending = Some(cases);
                 }
+                Err(what) => self.wrong_case(line, what)?,
             }
         }
+    }
+
+    fn wrong_case(&mut self, line: u64, what: String) -> Result<()> {
+        if self.strict {
+            return Err(at_line(&self.path, line, what));
+        }
+        self.left_out += 1;
+        Ok(())
     }
 
     /// Notes that a record is kept, so that no other row of its group has its criterion.
     pub fn keep(&self, row: &Row, seen: &mut Seen) {
         if self.unique {
-            seen.insert(key(row));
+            seen.extend(key(row));
         }
     }
 
     /// The BLAKE3 hash of the file, after the last row.
     pub fn hash(&self) -> String {
-        match &self.format {
-            Format::Csv(rows) => rows.hash(),
-            Format::Jsonl(rows) => rows.hash(),
-        }
+        self.table.hash()
     }
 }
 
-/// The group of a row and its criterion.
-fn key(row: &Row) -> [String; 2] {
-    [row.cells[cell::GROUP].clone(), row.cells[cell::CRITERION].clone()]
+/// The group of a row and its criterion; None without a group.
+fn key(row: &Row) -> Option<[String; 2]> {
+    let [group, criterion] = [cell::GROUP, cell::CRITERION].map(|cell| &row.cells[cell]);
+    (!is_no_group(group)).then(|| [group.clone(), criterion.clone()])
 }
 
 /// A file that is hashed while it is read.
 pub struct HashedFile {
-    file: File,
+    file: Box<dyn Read>,
     hasher: blake3::Hasher,
 }
 
 impl HashedFile {
     pub fn open(path: &Path) -> Result<Self> {
-        Ok(Self { file: small::open(path)?, hasher: blake3::Hasher::new() })
+        Ok(Self::new(small::open(path)?))
+    }
+
+    pub fn new(file: impl Read + 'static) -> Self {
+        Self { file: Box::new(file), hasher: blake3::Hasher::new() }
     }
 
     /// The hash of what was read.

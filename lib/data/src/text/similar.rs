@@ -3,8 +3,9 @@
 //! The similarity of two texts is the Jaccard index of the sets of their runs of five characters, in lower case and
 //! with white space collapsed.
 
-use super::TextSet;
+use super::{TextSet, TextStore};
 use crate::store::check::{Kind, Report};
+use crate::store::{RecordStore, SameGroup};
 use rayon::prelude::*;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -96,25 +97,51 @@ impl Similar {
     /// The text with the highest similarity to `text`, and the similarity, if it is at least `threshold`; of equally
     /// similar ones the first.
     pub fn nearest(&self, text: &str, threshold: f64) -> Option<(usize, f64)> {
+        let mut best: Option<(usize, f64)> = None;
+        for (number, similarity) in self.all(text, threshold) {
+            if best.is_none_or(|(_, most)| similarity > most) {
+                best = Some((number, similarity));
+            }
+        }
+        best
+    }
+
+    /// The texts with a similarity to `text` of at least `threshold`, ascending by number, with their similarities; of texts
+    /// with equal runs the first.
+    fn all(&self, text: &str, threshold: f64) -> Vec<(usize, f64)> {
         let own = runs(text);
         if own.is_empty() {
-            return None;
+            return Vec::new();
         }
         let keys = bands(&own).into_iter().enumerate();
         let mut candidates: Vec<usize> =
             keys.filter_map(|key| self.bands.get(&key)).flatten().copied().collect();
         candidates.sort_unstable();
         candidates.dedup();
-        let mut best: Option<(usize, f64)> = None;
-        for at in candidates {
+        let similar = |at: usize| {
             let (number, runs) = &self.texts[at];
             let similarity = jaccard(&own, runs);
-            if similarity >= threshold && best.is_none_or(|(_, most)| similarity > most) {
-                best = Some((*number, similarity));
-            }
-        }
-        best
+            (similarity >= threshold).then_some((*number, similarity))
+        };
+        candidates.into_iter().filter_map(similar).collect()
     }
+}
+
+/// The groups that resemble each other, directly or by way of others: texts in them have a similarity of at least
+/// `threshold`. Maps a group to one that stands for all that resemble it.
+pub(super) fn near_groups(stores: &[TextStore], threshold: f64) -> SameGroup {
+    let records: Vec<(&TextStore, usize)> =
+        stores.iter().flat_map(|store| (0..store.len()).map(move |i| (store, i))).collect();
+    let texts: Vec<String> = records.par_iter().map(|(store, i)| store.all_texts(*i)).collect();
+    let index = Similar::new(&texts);
+    let found: Vec<Vec<(usize, f64)>> =
+        texts.par_iter().map(|text| index.all(text, threshold)).collect();
+    let groups: Vec<blake3::Hash> = records.iter().map(|(store, i)| store.group(*i)).collect();
+    let mut same = SameGroup::default();
+    for (group, near) in groups.iter().zip(found) {
+        near.into_iter().for_each(|(other, _)| same.join(*group, groups[other]));
+    }
+    same
 }
 
 /// Adds the texts of each set that resemble one of an earlier set with another name, with a similarity of at least
@@ -145,10 +172,11 @@ pub fn near_leaks(sets: &[TextSet], threshold: f64, report: &mut Report) {
                     (set.origin(i), other.origin(first));
                 let what = format!(
                     "resembles record {other_record} of {}, in splits {} and {}, with a similarity of {similarity:.2}; \
-                     group such records, or remove one",
+                     ds-prep split --near {:.2} keeps such records in one split, or remove one of them",
                     other_file.display(),
                     set.name(),
-                    other.name()
+                    other.name(),
+                    1.0 - threshold
                 );
                 report.add(Kind::NearDuplicate, file, Some(record), what);
             }
@@ -195,5 +223,8 @@ mod tests {
             assert_eq!(index.nearest(&own, 0.8), Some((n, most)));
         }
         assert_eq!(index.nearest(&text(600, 99), 0.8), None);
+        // Two of the copies of a text resemble it, and each other less.
+        let [one, two] = [text(0, 3), text(0, 20)];
+        assert_eq!(Similar::new(&[one.clone(), two.clone(), text(0, 99)]).all(&one, 0.75).len(), 2);
     }
 }

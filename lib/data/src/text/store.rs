@@ -1,10 +1,14 @@
 //! A store of texts: the records of the user's files with their labels, groups and ids.
 
 use super::columns::{Columns, cell};
+use super::remarks::{is_no_group, lacking};
+use super::similar::near_groups;
 use crate::inputs::InputFile;
 use crate::seal::SealedFile;
 use crate::store::check::{Kind, Report};
-use crate::store::{Content, RecordArray, RecordStore, SourceFile, Store, StoreLayout, locate};
+use crate::store::{
+    Content, RecordArray, RecordStore, SameGroup, SourceFile, Store, StoreLayout, StoreSet, locate,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::path::Path;
@@ -63,11 +67,16 @@ impl TextKind {
     /// The names of the labels of a record.
     pub fn names_of(&self, label: &[i32]) -> Vec<&str> {
         let named = |class: usize| self.labels.get(class).map_or("?", String::as_str);
-        if self.multi_label {
-            let set = label.iter().enumerate().filter(|(_, on)| **on == 1);
-            return set.map(|(class, _)| named(class)).collect();
-        }
-        label.iter().map(|class| named(usize::try_from(*class).unwrap_or(usize::MAX))).collect()
+        self.classes_of(label).map(named).collect()
+    }
+
+    /// The classes of a record.
+    pub fn classes_of<'a>(&self, label: &'a [i32]) -> impl Iterator<Item = usize> + use<'a> {
+        let multi_label = self.multi_label;
+        label.iter().enumerate().filter_map(move |(place, value)| match multi_label {
+            true => (*value == 1).then_some(place),
+            false => Some(usize::try_from(*value).unwrap_or(usize::MAX)),
+        })
     }
 }
 
@@ -97,6 +106,38 @@ impl Content for TextKind {
             false => "import both with the same columns",
         };
         format!("has {}, but {other_name} has {}; {remedy}", text(self), text(other))
+    }
+
+    fn near_groups(stores: &[TextStore], distance: f64) -> Result<SameGroup> {
+        Ok(near_groups(stores, 1.0 - distance))
+    }
+
+    fn remarks(sets: &[StoreSet<Self>; 3]) -> Vec<String> {
+        let kind = sets[0].content();
+        let counts = |set: &StoreSet<Self>| {
+            let mut counts = vec![0; kind.labels.len()];
+            for i in 0..set.len() {
+                let (store, record) = set.locate(i);
+                for class in kind.classes_of(store.label(record)) {
+                    counts.get_mut(class).into_iter().for_each(|count| *count += 1);
+                }
+            }
+            (set.name().to_string(), counts)
+        };
+        let mut found = lacking(&kind.labels, &sets.each_ref().map(counts));
+        let stores = sets[0].stores();
+        let grouped = stores.iter().filter(|store| store.description().columns.group.is_some());
+        let (mut all, mut without) = (0, 0);
+        for store in grouped {
+            all += store.len();
+            without += (0..store.len()).filter(|i| store.group_name(*i).is_none()).count();
+        }
+        if without > 0 {
+            found.push(format!(
+                "{without} of {all} records have no group; each of them is divided on its own, together with equal texts only"
+            ));
+        }
+        found
     }
 }
 
@@ -203,9 +244,9 @@ impl TextStore {
         [self.ragged(0, i), self.ragged(1, i)]
     }
 
-    /// The group of record `i`, if groups were given. Panics when out of range.
+    /// The group of record `i`, if it has one. Panics when out of range.
     pub fn group_name(&self, i: usize) -> Option<&str> {
-        self.ragged(2, i)
+        self.ragged(cell::GROUP, i).filter(|name| !is_no_group(name))
     }
 
     /// The id of record `i`, if ids were given. Panics when out of range.

@@ -3,6 +3,7 @@
 //! A folder of tokens has a store for each split, named after it, and the tokenizer as tokenizer.json.
 
 use super::columns::cell;
+use super::remarks::is_no_group;
 use super::store::{RAGGED, TextKind, answer};
 use super::tokenizer::SpecialTokens;
 use super::windows::fits;
@@ -167,9 +168,12 @@ pub struct TokenSet {
 impl TokenSet {
     /// Whether `path` is a folder of tokens.
     pub fn is_at(path: &Path) -> bool {
-        SplitName::ALL
-            .iter()
-            .any(|name| FILE.is_format_of(&store_path(path, *name).join("index.json")))
+        SplitName::ALL.into_iter().any(|name| Self::has_split(path, name))
+    }
+
+    /// Whether it has tokens of this split, complete or not.
+    pub fn has_split(path: &Path, name: SplitName) -> bool {
+        FILE.is_format_of(&store_path(path, name).join("index.json"))
     }
 
     /// Opens the tokens of a split in `folder`. Ids and labels are in range afterwards.
@@ -285,9 +289,14 @@ impl TokenSet {
         [self.text_of(0, i), self.text_of(1, i)]
     }
 
-    /// The group of record `i`, if groups were given. Panics when out of range.
+    /// Whether records may have groups.
+    pub fn has_groups(&self) -> bool {
+        self.arrays.texts[cell::GROUP].is_some()
+    }
+
+    /// The group of record `i`, if it has one. Panics when out of range.
     pub fn group(&self, i: usize) -> Option<&str> {
-        self.text_of(2, i)
+        self.text_of(cell::GROUP, i).filter(|name| !is_no_group(name))
     }
 
     /// The id of record `i`, if ids were given. Panics when out of range.

@@ -96,6 +96,27 @@ impl Confusion {
         right as f64 / self.samples() as f64
     }
 
+    /// Matthews' correlation coefficient of true and predicted classes (Gorodkin 2004, for any number of classes); 0 if
+    /// all samples are of one class or predicted as one, NaN without samples.
+    pub fn matthews_correlation(&self) -> f64 {
+        let samples = self.samples() as f64;
+        let sum = |of: &dyn Fn(usize) -> u64| -> f64 {
+            (0..self.counts.len()).map(|class| of(class) as f64).sum()
+        };
+        let truth = |class: usize| self.counts[class].iter().sum::<u64>();
+        let predicted = |class: usize| self.counts.iter().map(|row| row[class]).sum::<u64>();
+        let right = sum(&|class| self.counts[class][class]);
+        let product = sum(&|class| truth(class) * predicted(class));
+        let [truths, predictions] = [
+            sum(&|class| truth(class) * truth(class)),
+            sum(&|class| predicted(class) * predicted(class)),
+        ];
+        let square = samples * samples;
+        let scale = ((square - truths) * (square - predictions)).sqrt();
+        let covariance = right * samples - product;
+        if scale == 0.0 && samples > 0.0 { 0.0 } else { covariance / scale }
+    }
+
     /// The scores of a class.
     pub fn of_class(&self, class: usize) -> ClassScores {
         let row = &self.counts[class];
@@ -132,11 +153,17 @@ impl Confusion {
         ClassScores::average(&classes, weight)
     }
 
-    /// `accuracy` and the [macro averages](Self::macro_average) of precision, recall and F1.
-    pub fn metrics(&self) -> [(&'static str, f64); 4] {
+    /// `accuracy`, the [macro averages](Self::macro_average) of precision, recall and F1, and `matthews_correlation`.
+    pub fn metrics(&self) -> [(&'static str, f64); 5] {
         let ClassScores { precision, recall, f1, .. } = self.macro_average();
         let accuracy = self.accuracy();
-        [("accuracy", accuracy), ("precision", precision), ("recall", recall), ("macro_f1", f1)]
+        [
+            ("accuracy", accuracy),
+            ("precision", precision),
+            ("recall", recall),
+            ("macro_f1", f1),
+            ("matthews_correlation", self.matthews_correlation()),
+        ]
     }
 }
 
@@ -155,6 +182,8 @@ mod tests {
             (5.0 / 7.0 + 3.0 / 4.0 + 4.0 / 5.0) / 3.0,
             (5.0 / 6.0 + 3.0 / 6.0 + 1.0) / 3.0,
             (10.0 / 13.0 + 6.0 / 10.0 + 8.0 / 9.0) / 3.0,
+            // The covariance 12·16 - (7·6 + 4·6 + 5·4) over the roots of 16² - (6² + 6² + 4²) and 16² - (7² + 4² + 5²).
+            106.0 / (168.0 * 166.0_f64).sqrt(),
         ];
         for ((name, found), expected) in confusion.metrics().into_iter().zip(expected) {
             assert!((found - expected).abs() < 1e-15, "{name}: {found}, not {expected}");

@@ -68,8 +68,12 @@ pub mod bits {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Bits(#[serde(with = "bits")] pub f64);
 
-/// The quantile `q` of some values, interpolated linearly (NumPy's default); NaN if there are none.
-fn quantile(mut values: Vec<f64>, q: f64) -> f64 {
+/// The quantile `q` in 0..=1 of some values, interpolated linearly (NumPy's default); NaN if there are none, or if one is
+/// NaN.
+pub fn quantile(mut values: Vec<f64>, q: f64) -> f64 {
+    if values.iter().any(|value| value.is_nan()) {
+        return f64::NAN;
+    }
     values.sort_unstable_by(f64::total_cmp);
     let place = q * values.len().saturating_sub(1) as f64;
     let at = |place: f64| values.get(place as usize).copied().unwrap_or(f64::NAN);
@@ -160,6 +164,9 @@ impl Accumulator {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Scores {
     entries: Vec<(String, Option<String>, Accumulator)>,
+    /// Whether the model gave an output that is not finite.
+    #[serde(default)]
+    not_finite: bool,
     records: BTreeMap<String, BTreeMap<u64, Bits>>,
 }
 
@@ -215,6 +222,12 @@ impl Scores {
         self.add(name, None, &Accumulator::Mean { sum, weight });
     }
 
+    /// Notes that an output of the model is not finite: then every metric is NaN. For metrics of decisions, which would
+    /// otherwise be those of an arbitrary class.
+    pub fn require_finite<T: Copy + Into<f64>>(&mut self, outputs: &[T]) {
+        self.not_finite |= outputs.iter().any(|value| !(*value).into().is_finite());
+    }
+
     /// Keeps the value `name` of one sample, for metrics that are not sums: quantiles, ranks, the worst samples.
     pub fn record(&mut self, name: &str, id: u64, value: f64) {
         self.records.entry(name.into()).or_default().insert(id, Bits(value));
@@ -236,6 +249,7 @@ impl Scores {
 
     /// Merges the scores of other samples.
     pub fn merge(&mut self, other: &Self) {
+        self.not_finite |= other.not_finite;
         for (name, group, accumulator) in &other.entries {
             self.add(name, group.as_deref(), accumulator);
         }
@@ -276,6 +290,9 @@ impl Scores {
                 let values = others.iter().map(|other| metrics.get(other).unwrap_or(&f64::NAN));
                 metrics.insert(name.clone(), values.sum::<f64>() / others.len() as f64);
             }
+        }
+        if self.not_finite {
+            metrics.values_mut().for_each(|value| *value = f64::NAN);
         }
         metrics
     }
@@ -326,6 +343,7 @@ mod tests {
             ("loss_p95", f64::INFINITY),
             // Of class 0 one of two predictions is right, class 2 is never predicted.
             ("macro_f1", (2.0 / 3.0 + 1.0) / 3.0),
+            ("matthews_correlation", 3.0 / 24.0_f64.sqrt()),
             ("precision", (0.5 + 1.0) / 3.0),
             ("quality", 7.25 / 9.0),
             ("recall", 2.0 / 3.0),
@@ -344,6 +362,27 @@ mod tests {
         assert!((metrics["e_geometric_mean"] - 2.0_f64.powf(0.8)).abs() < 1e-15);
         assert!((metrics["e_p95"] - 7.2).abs() < 1e-14);
         assert_eq!(quantile(vec![3.0], 0.95), 3.0);
+    }
+
+    #[test]
+    fn a_value_that_is_not_finite_is_in_every_metric_that_depends_on_it() {
+        let mut scores = Scores::default();
+        for (id, x) in [1.0, f64::NAN, 2.0].into_iter().enumerate() {
+            scores.mean("loss", x, 1.0);
+            scores.record("e", id as u64, x);
+            scores.nrmse("error", if id == 1 { "a" } else { "b" }, &[x as f32], &[1.0]);
+            scores.confusion("", 0, 0);
+        }
+        let metrics = scores.metrics();
+        for name in ["loss", "e_geometric_mean", "e_p95", "error", "error[a]"] {
+            assert!(metrics[name].is_nan(), "{name}: {}", metrics[name]);
+        }
+        assert_eq!((metrics["error[b]"], metrics["accuracy"]), (0.5_f64.sqrt(), 1.0));
+        // Decisions by such outputs have no accuracy, also after scores were sent to another rank.
+        let mut merged = Scores::default();
+        scores.require_finite(&[0.5, f64::INFINITY]);
+        merged.merge(&serde_json::from_slice(&serde_json::to_vec(&scores).unwrap()).unwrap());
+        assert!(merged.metrics().values().all(|value| value.is_nan()));
     }
 
     #[test]

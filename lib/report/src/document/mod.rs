@@ -121,7 +121,7 @@ impl Cell {
 }
 
 /// Formats values of one quantity with equal precision: the smallest has at least `digits` significant digits, unless
-/// the others then have more than nine. Missing and non-finite values are dashes.
+/// the others then have more than nine. Missing values are dashes.
 pub fn equal_precision(values: &[Option<f64>], digits: usize) -> Vec<String> {
     let finite = || values.iter().flatten().filter(|value| value.is_finite());
     let exponent = |value: f64| value.log10().floor() as i32;
@@ -133,7 +133,7 @@ pub fn equal_precision(values: &[Option<f64>], digits: usize) -> Vec<String> {
     let decimals = if is_whole { 0 } else { (digits - 1 - low).max(0) };
     let scientific = high.max(0) + decimals > 8;
     let format = |value: &Option<f64>| match value {
-        Some(value) if !value.is_finite() => "–".into(),
+        Some(value) if !value.is_finite() => value.to_string(),
         None => "–".into(),
         Some(value) if scientific => format!("{value:.*e}", (digits - 1) as usize),
         Some(value) => format!("{value:.*}", decimals as usize),
@@ -172,7 +172,7 @@ mod tests {
         assert_eq!(text(&[1.5, 250.0]), ["1.50", "250.00"]);
         assert_eq!(text(&[0.0, -0.5]), ["0.000", "-0.500"]);
         assert_eq!(text(&[8.85e10, 0.25]), ["8.85e10", "2.50e-1"]);
-        assert_eq!(equal_precision(&[None, Some(f64::NAN), Some(2.5)], 2), ["–", "–", "2.5"]);
+        assert_eq!(equal_precision(&[None, Some(f64::NAN), Some(2.5)], 2), ["–", "NaN", "2.5"]);
         assert_eq!(equal_precision(&[None], 3), ["–"]);
     }
 }

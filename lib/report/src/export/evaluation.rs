@@ -6,7 +6,7 @@ use std::time::UNIX_EPOCH;
 use serde_json::Value;
 use unix::{Error, Result, secrets, small};
 
-use super::run::{id, redacted};
+use super::run::{id, number, redacted};
 
 /// Maximum size of metrics.json and metrics.csv in bytes.
 const MAX_BYTES: u64 = 64 << 20;
@@ -34,9 +34,23 @@ pub struct Evaluation {
     pub pictures: Vec<(String, Vec<u8>)>,
 }
 
+/// Errors: 2 for a folder with a result of texts, which only people and their scripts read.
+pub fn refuse_texts(folder: &Path) -> Result<()> {
+    const TEXTS: &str = "evaluation_results.json";
+    match folder.join(TEXTS).exists() && !folder.join("metrics.json").exists() {
+        false => Ok(()),
+        true => Err(Error::usage(format!(
+            "{}: the result of a model of texts ({TEXTS}); only results of fields and of records, with metrics.json, can be \
+             compared, exported or put on a leaderboard",
+            folder.display()
+        ))),
+    }
+}
+
 impl Evaluation {
     /// Reads a folder. Errors: 66 if it is not complete, 65 for damaged files.
     pub fn read(folder: &Path) -> Result<Self> {
+        refuse_texts(folder)?;
         let file = folder.join("metrics.json");
         let json = small::read(&file, MAX_BYTES)?;
         let bad = |cause: &dyn std::fmt::Display, file: &Path| {
@@ -108,7 +122,7 @@ fn collect(path: &str, value: &Value, metrics: &mut Vec<(String, f64)>) {
             (path, "rollout") => collect(path, value, metrics),
             (path, key) => collect(&format!("{path}/{key}"), value, metrics),
         }),
-        value => metrics.extend(value.as_f64().map(|value| (path.to_string(), value))),
+        value => metrics.extend(number(value).map(|value| (path.to_string(), value))),
     }
 }
 

@@ -11,7 +11,7 @@ use unix::status::State;
 use unix::{Error, Exit, Result, warn};
 
 use super::client::{Answer, Client};
-use super::run::shown;
+use super::run::{json_number, shown};
 use super::{Evaluation, Labels, Run, csv};
 
 /// Limits of a request to `runs/log-batch`.
@@ -110,7 +110,8 @@ pub fn log(client: &Client, run: &Run, labels: &Labels, replace: bool) -> Result
 
 impl Point {
     fn json(&self) -> Value {
-        json!({"key": self.key, "value": self.value, "timestamp": self.time, "step": self.step})
+        let value = json_number(self.value);
+        json!({"key": self.key, "value": value, "timestamp": self.time, "step": self.step})
     }
 }
 

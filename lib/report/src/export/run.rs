@@ -163,12 +163,27 @@ impl Step {
                 fields.iter().for_each(|(key, value)| self.add(&format!("{name}/{key}"), value));
             }
             value => {
-                if let Some(value) = value.as_f64() {
+                if let Some(value) = number(value) {
                     self.values.retain(|(own, _)| own != name);
                     self.values.push((name.to_string(), value));
                 }
             }
         }
+    }
+}
+
+/// A number of a file in JSON, which has null for one that is not finite.
+pub(super) fn number(value: &Value) -> Option<f64> {
+    if value.is_null() { Some(f64::NAN) } else { value.as_f64() }
+}
+
+/// A number as MLflow and Weights & Biases read it in JSON: those that are not finite are strings.
+pub(super) fn json_number(value: f64) -> Value {
+    match value {
+        value if value.is_nan() => "NaN".into(),
+        f64::INFINITY => "Infinity".into(),
+        f64::NEG_INFINITY => "-Infinity".into(),
+        value => value.into(),
     }
 }
 

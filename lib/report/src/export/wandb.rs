@@ -14,7 +14,7 @@ use unix::{Error, Result};
 
 use super::evaluation::size;
 use super::protobuf::Message;
-use super::run::utc;
+use super::run::{json_number, utc};
 use super::wandb_log::WandbLog;
 use super::{Evaluation, Files, Labels, Run, Step};
 
@@ -70,7 +70,7 @@ fn log(run: &Run, labels: &Labels, media: &mut Vec<Media>) -> Result<Vec<u8>> {
             .values
             .iter()
             .filter(|(name, _)| !name.starts_with("system/"))
-            .map(|(name, value)| (name.clone(), json!(value)))
+            .map(|(name, value)| (name.clone(), json_number(*value)))
             .collect();
         for evaluation in evaluations.get(&step.update).into_iter().flatten() {
             let before = media.len();
@@ -163,8 +163,8 @@ fn values(
     let prefix = format!("evaluation/{}", evaluation.name);
     let metrics = evaluation.metrics.iter();
     let mut row: Vec<(String, Value)> =
-        metrics.map(|(name, value)| (format!("{prefix}/{name}"), json!(value))).collect();
-    let cell = |cell: &String| cell.parse().map_or_else(|_| json!(cell), |x: f64| json!(x));
+        metrics.map(|(name, value)| (format!("{prefix}/{name}"), json_number(*value))).collect();
+    let cell = |cell: &String| cell.parse().map_or_else(|_| json!(cell), json_number);
     let data: Vec<Vec<Value>> =
         evaluation.rows.iter().map(|row| row.iter().map(cell).collect()).collect();
     let table = json!({"columns": evaluation.columns, "data": data});

@@ -289,6 +289,11 @@ impl RecordScores {
         self.squares.len()
     }
 
+    /// Number of records for which the model's error is not finite.
+    pub fn not_finite(&self) -> usize {
+        self.squares.iter().filter(|square| !square.0.is_finite()).count()
+    }
+
     /// Whether none was.
     pub fn is_empty(&self) -> bool {
         self.squares.is_empty()

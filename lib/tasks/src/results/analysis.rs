@@ -1,7 +1,7 @@
 //! The course of a training run, from its log, configuration and status.
 
 use super::advice::{self, Advice};
-use super::cells;
+use super::{cells, number};
 use learn::checkpoint::monitor_of;
 use learn::task::Direction;
 use report::chart::Chart;
@@ -91,7 +91,7 @@ impl Analysis {
 
     /// A quantity of the table.
     pub(super) fn get(&self, name: &str) -> Option<f64> {
-        self.quantities.get(name)?.as_f64()
+        number(self.quantities.get(name)?)
     }
 
     fn measure(&mut self, seconds: f64) {
@@ -109,7 +109,7 @@ impl Analysis {
         let sum = |values: &[f64]| values.iter().sum::<f64>();
         let spent = |kind, field| percent(sum(&history.values(kind, field)), seconds);
         let waited = |field| percent(sum(&history.values("update", field)), sum(&update_s));
-        let last_of = |series: &Series| series.last().map(|(_, value)| *value);
+        let validated = self.metric.as_ref().and_then(|metric| history.last("validation", metric));
         let highest = |values: &[f64]| values.iter().copied().reduce(f64::max);
         let tail = &loss[loss.len() - loss.len().div_ceil(10)..];
         let tail_mean = (!tail.is_empty()).then(|| mean(tail));
@@ -126,7 +126,7 @@ impl Analysis {
             ("loss, change over last tenth (%)", change_over_last_tenth(&loss)),
             ("validation, best", best.map(|(_, value)| value)),
             ("validation, best at update", best.map(|(update, _)| update)),
-            ("validation, last", last_of(&self.validation)),
+            ("validation, last", validated),
             ("learning rate, largest", highest(&rates)),
             ("learning rate, last", rates.last().copied()),
             ("gradient norm, median", median(&norms)),

@@ -84,7 +84,7 @@ impl Board {
     }
 
     /// The rows by protocol, in the order of their first rows, each group sorted by `metric`, the lowest first; rows
-    /// without the metric are last.
+    /// without the metric, or with NaN, are last.
     pub fn groups(&self, metric: &str) -> Vec<Vec<&Row>> {
         let mut groups: Vec<Vec<&Row>> = Vec::new();
         for row in &self.rows {
@@ -119,7 +119,8 @@ impl Board {
                 })
                 .collect();
             for (at, row) in group.iter().enumerate() {
-                let rank = row.scored.metric(first).map_or("–".into(), |_| (at + 1).to_string());
+                let ranked = row.scored.metric(first).is_some_and(f64::is_finite);
+                let rank = if ranked { (at + 1).to_string() } else { "–".into() };
                 let model = row.scored.models.get(&row.scored.task);
                 let parameters = model.and_then(|model| model["parameters"].as_u64());
                 let start = [
@@ -157,7 +158,10 @@ impl Board {
             let fixed =
                 [&row.time, &row.label, &row.name, &notes, &scored.task, &scored.evaluation];
             let own = protocol.iter().map(|name| plain(scored.protocol.get(name)));
-            let measured = metrics.iter().map(|name| plain(scored.metrics.get(name)));
+            let measured = metrics.iter().map(|name| match scored.metrics.get(name) {
+                Some(Value::Null) => "NaN".into(),
+                value => plain(value),
+            });
             write(fixed.map(String::clone).into_iter().chain(own).chain(measured).collect())?;
         }
         writer.into_inner().map_err(Error::bug)

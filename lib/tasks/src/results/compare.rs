@@ -5,6 +5,7 @@ use super::metrics::{Metric, baselines, is_bound, metrics, regimes};
 use super::{Report, cells, flatten, is_error, names};
 use learn::checkpoint::manifest_of;
 use report::document::{Cell, Document, Table};
+use report::export::refuse_texts;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
@@ -43,9 +44,10 @@ pub struct Line {
 impl Comparison {
     /// Reads folders of `evaluate score`, or run directories.
     ///
-    /// Errors: 2 for a mixture of both, 65 when the protocols of evaluations, or the tasks or data of runs, differ; 66.
+    /// Errors: 2 for a mixture of both and for results of texts, 65 when the protocols of evaluations, or the tasks or data of runs, differ; 66.
     pub fn read(paths: &[PathBuf]) -> Result<Self> {
         let names = paths.iter().map(|path| path.display().to_string()).collect();
+        paths.iter().try_for_each(|path| refuse_texts(path))?;
         let is_run = |path: &Path| RunDir::open(path).is_ok_and(|run| run.log().exists());
         if let Some(path) = paths.iter().find(|path| !Report::is_at(path) && !is_run(path)) {
             let text = "it has neither metrics.json, as a result of evaluate score has, nor the log.jsonl of a run";

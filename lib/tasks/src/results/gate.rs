@@ -57,7 +57,7 @@ impl Gate {
         let check = |gate, metric: &String, limit: &dyn Fn(f64) -> f64| {
             let (own, base) = (candidate.metric(metric), baseline.map(|base| base.metric(metric)));
             let (gate, limit, passed) = match (own, base) {
-                (own, None) => ("measured", None, own.is_some()),
+                (own, None) => ("measured", None, own.is_some_and(f64::is_finite)),
                 (Some(own), Some(Some(base))) => (gate, Some(limit(base)), own <= limit(base)),
                 (_, Some(base)) => (gate, base.map(limit), false),
             };
@@ -78,7 +78,15 @@ impl Check {
     pub fn describe(&self, baseline: &str) -> String {
         let Self { metric, candidate, baseline: base, limit, .. } = self;
         match (candidate, base, limit) {
-            (None, ..) => format!("{metric}: the report has no such metric, or it is not finite"),
+            (None, ..) => format!("{metric}: the report has no such metric"),
+            (Some(own), ..) if !own.is_finite() => {
+                format!("{metric}: the report has NaN, which no limit allows")
+            }
+            (_, Some(base), _) if !base.is_finite() => {
+                format!(
+                    "{metric}: the baseline {baseline} has NaN; remove its row, or choose another label"
+                )
+            }
             (_, None, _) | (_, _, None) => {
                 format!("{metric}: the baseline {baseline} has no such metric")
             }

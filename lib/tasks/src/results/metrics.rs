@@ -1,6 +1,6 @@
 //! The metrics of evaluations side by side.
 
-use super::{Report, names};
+use super::{Report, names, number};
 
 /// A metric and its value in every report.
 pub type Metric = (String, Vec<Option<f64>>);
@@ -70,7 +70,7 @@ pub fn baselines(reports: &[Report]) -> Vec<Metric> {
 /// The NRMSE of the evaluated model by parameter value.
 pub fn regimes(reports: &[Report]) -> Vec<Metric> {
     let of =
-        |report: &Report, at: usize| report.regimes.get(at)?.1.get(&report.scored.task)?.as_f64();
+        |report: &Report, at: usize| number(report.regimes.get(at)?.1.get(&report.scored.task)?);
     let row = |(at, (name, _)): (usize, &(String, _))| {
         (name.clone(), reports.iter().map(|report| of(report, at)).collect())
     };

@@ -51,6 +51,11 @@ fn names<'a>(maps: impl Iterator<Item = &'a Map<String, Value>>) -> Vec<String> 
     names
 }
 
+/// A number of a file in JSON, which has null for one that is not finite.
+fn number(value: &Value) -> Option<f64> {
+    if value.is_null() { Some(f64::NAN) } else { value.as_f64() }
+}
+
 /// Adds the leaves of nested objects to `out`, by path: `{"a": {"b": 1}}` gives `a.b`.
 fn flatten(path: &str, value: &Value, out: &mut Map<String, Value>) {
     match value {

@@ -1,8 +1,9 @@
 //! What an evaluation measured and how, read from the folder that `evaluate score` wrote.
 
-use super::flatten;
+use super::{flatten, number};
 use data::fields::parameter::Parameter;
 use data::records::Side;
+use report::export::refuse_texts;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
@@ -80,8 +81,9 @@ impl Report {
         path.join("metrics.json").exists()
     }
 
-    /// Reads the result. Errors: 66 if there is none, 65 for a damaged one.
+    /// Reads the result. Errors: 2 for one of texts, 66 if there is none, 65 for a damaged one.
     pub fn read(path: &Path) -> Result<Self> {
+        refuse_texts(path)?;
         let file = path.join("metrics.json");
         let bad = |cause: &dyn std::fmt::Display| {
             Error::data(format!(
@@ -139,12 +141,12 @@ impl Scored {
     }
 
     /// A metric by its full name `SPACE.MODEL.QUANTITY`; without the space, of the decoded fields; a quantity alone is
-    /// that of the evaluated model. None if it was not measured or is not finite.
+    /// that of the evaluated model. None if it was not measured, NaN if it is not finite.
     pub fn metric(&self, name: &str) -> Option<f64> {
         let own = format!("field.{}.{name}", self.task);
         [name, &own, &format!("field.{name}")]
             .iter()
-            .find_map(|name| self.metrics.get(*name)?.as_f64())
+            .find_map(|name| number(self.metrics.get(*name)?))
     }
 
     /// The fields in which the protocols differ, with both values; empty if results may be compared.
@@ -204,18 +206,18 @@ impl Scored {
     }
 }
 
-/// Every metric over whole rollouts by path, and the mean over regimes of `nrmse_of_starts` of every model, which is
+/// Every metric over whole rollouts by path, null where it is not finite, and the mean over regimes of `nrmse_of_starts` of every model, which is
 /// the last line of the table of `evaluate score`.
 fn metrics(found: &Metrics) -> Map<String, Value> {
     let mut all = Map::new();
     flatten("", &Value::Object(found.overall.clone()), &mut all);
     let mut metrics: Map<String, Value> = all
         .into_iter()
-        .filter(|(_, value)| value.is_number())
+        .filter(|(_, value)| number(value).is_some())
         .map(|(path, value)| (path.strip_suffix(".rollout").unwrap_or(&path).to_string(), value))
         .collect();
     for model in found.regimes.iter().take(1).flat_map(|regime| regime.nrmse_of_starts.keys()) {
-        let of_regime = |regime: &Regime| regime.nrmse_of_starts.get(model)?["mean"].as_f64();
+        let of_regime = |regime: &Regime| number(&regime.nrmse_of_starts.get(model)?["mean"]);
         let values: Option<Vec<f64>> = found.regimes.iter().map(of_regime).collect();
         if let Some(values) = values {
             let mean = values.iter().sum::<f64>() / values.len() as f64;

@@ -134,6 +134,7 @@ pub(super) fn add_class(
     logits: &[f32],
 ) {
     let info = set.info();
+    scores.require_finite(logits);
     if info.multi_label {
         let own = set.label(i);
         let found = logits.iter().map(|z| *z > 0.0);
@@ -161,5 +162,6 @@ fn largest(values: &[f32]) -> usize {
 fn cross_entropy(logits: &[f32], truth: usize) -> f64 {
     let most = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
     let sum: f64 = logits.iter().map(|x| (f64::from(*x) - most).exp()).sum();
-    most + sum.ln() - f64::from(logits[truth])
+    // Of large logits the difference comes first.
+    sum.ln() - (f64::from(logits[truth]) - most)
 }

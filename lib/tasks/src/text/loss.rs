@@ -2,7 +2,7 @@
 
 use super::classify::class;
 use super::sets::Sets;
-use data::text::{TokenSet, Window};
+use data::text::{TokenSet, Window, lacking};
 use learn::forward::Forward;
 use learn::task::Batch;
 use schemars::JsonSchema;
@@ -12,7 +12,7 @@ use tensor::ops::concat::Concat;
 use tensor::ops::cross_entropy::CrossEntropy;
 use tensor::{Tensor, Var};
 use unix::config::Violations;
-use unix::{Error, Result};
+use unix::{Error, Result, warn};
 
 /// Weights of the classes. The loss is Σ w(y)·l / Σ w(y), with the loss l of each text and its class y.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -150,6 +150,14 @@ impl ClassLoss {
                 .records()
                 .flat_map(|(set, i)| set.label(i))
                 .for_each(|has| counts[*has as usize] += 1),
+        }
+        let info = sets.info();
+        let mut of_labels = vec![0; info.labels.len()];
+        for (set, i) in sets.records() {
+            info.kind().classes_of(set.label(i)).for_each(|class| of_labels[class] += 1);
+        }
+        for lack in lacking(&info.labels, &[("train".into(), of_labels)]) {
+            warn!("{}: {lack}", folder.display());
         }
         if labels.is_some() && config.class_weights != ClassWeights::None {
             return Err(Error::config(format!(

@@ -27,7 +27,7 @@ pub use classify::{Classifier, ClassifyConfig, ClassifyTask, classes};
 pub use joint::{Joint, JointConfig, JointModel, JointTask};
 pub use label_scores::LabelScores;
 pub use mistakes::mistakes;
-pub use predict::{NewText, TextPredictor};
+pub use predict::TextPredictor;
 pub use scores::TextScores;
 pub use sets::{TextData, open_sets};
 pub use span::{SpanConfig, SpanFinder, SpanScores, SpanTask};

@@ -6,7 +6,7 @@ use super::span::described;
 use super::trained::{TextOutputs, TrainedText};
 use crate::trained::Opener;
 use data::split::SplitName;
-use data::text::{Encoded, RecordTokens, TokenInfo, TokenSet, Tokenizer};
+use data::text::{Encoded, Needs, NewText, RecordTokens, TokenInfo, TokenSet, Tokenizer};
 use learn::trained::Parts;
 use serde_json::{Map, Value, json};
 use std::path::Path;
@@ -14,21 +14,6 @@ use unix::{Context, Error, Result};
 
 /// What `--with` calls the folder of tokens.
 const TOKENS: &str = "tokens";
-
-/// A new record.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct NewText {
-    /// The line of the input that it is from.
-    pub line: u64,
-    /// Identifies it in the output.
-    pub id: Option<String>,
-    /// The text, or the question about the context.
-    pub text: Option<String>,
-    /// The second text of a pair.
-    pub text2: Option<String>,
-    /// The context of an answer.
-    pub context: Option<String>,
-}
 
 /// A model of texts with the tokenizer of its training.
 #[derive(Debug)]
@@ -44,38 +29,11 @@ pub struct TextPredictor {
     threshold: Option<f64>,
 }
 
-impl NewText {
-    /// Parses a line: a JSON object with `text` or `context`, and possibly `text2` and `id`; anything else is the text
-    /// itself, or the context if `is_context`.
-    pub fn parse(line: &str, is_context: bool) -> Self {
-        let object =
-            line.starts_with('{').then(|| serde_json::from_str::<Map<String, Value>>(line));
-        let Some(Ok(object)) = object else {
-            let (line, none) = (Some(line.to_string()), Self::default());
-            return match is_context {
-                true => Self { context: line, ..none },
-                false => Self { text: line, ..none },
-            };
-        };
-        let found = |key: &str| match object.get(key)? {
-            Value::String(text) => Some(text.clone()),
-            Value::Number(number) => Some(number.to_string()),
-            _ => None,
-        };
-        let [id, text, text2, context] = ["id", "text", "text2", "context"].map(found);
-        Self { line: 0, id, text, text2, context }
-    }
-
-    fn texts(&self) -> [Option<&str>; 2] {
-        [self.text.as_deref(), self.text2.as_deref()]
-    }
-
-    /// The context, after the question if there is one.
-    fn context(&self, has_question: bool) -> [Option<&str>; 2] {
-        match has_question {
-            true => [self.text.as_deref(), self.context.as_deref()],
-            false => [self.context.as_deref(), None],
-        }
+/// The context of a record, after the question if it has one.
+fn context(text: &NewText, has_question: bool) -> [Option<&str>; 2] {
+    match has_question {
+        true => [text.text.as_deref(), text.context.as_deref()],
+        false => [text.context.as_deref(), None],
     }
 }
 
@@ -111,41 +69,27 @@ impl TextPredictor {
         Ok(Self { model, tokenizer, unlimited, info, questions, threshold })
     }
 
-    /// Parses a line, see [`NewText::parse`]. Errors: what the model reads, if that is not what the line has.
-    pub fn parse(&self, line: &str) -> std::result::Result<NewText, String> {
+    /// What the model reads of a record.
+    pub fn needs(&self) -> Needs {
         let (classes, answers) = (self.model.has_classes(), self.model.finds_answers());
-        let needs = [
-            ("text", classes || self.questions),
-            ("text2", classes && self.info.pairs),
-            ("context", answers),
-        ];
-        let found = NewText::parse(line, !needs[0].1);
-        let has = [&found.text, &found.text2, &found.context].map(Option::is_some);
-        if needs.map(|(_, needed)| needed) == has {
-            return Ok(found);
+        Needs {
+            text: classes || self.questions,
+            text2: classes && self.info.pairs,
+            context: answers,
         }
-        let names = |which: [bool; 3]| {
-            let own = needs.iter().zip(which).filter(|(_, own)| *own);
-            let own: Vec<String> = own.map(|((name, _), _)| format!("`{name}`")).collect();
-            if own.is_empty() { "neither".into() } else { own.join(" and ") }
-        };
-        Err(format!(
-            "the model reads {}, but the line has {}",
-            names(needs.map(|(_, needed)| needed)),
-            names(has)
-        ))
     }
 
-    /// For each record its `id`, if it has one; of a model with classes the `predicted` label or labels, the
+    /// For each record its `line` in the input, and its `id`, if it has one; of a model with classes the `predicted` label or labels, the
     /// `probabilities` of all labels, and whether the text was `truncated`; of one that finds answers the context,
     /// `predicted_span` and its characters, and the best candidates.
     ///
     /// Errors: 65 for a question that leaves no room for its context, with its line.
     pub fn predict(&self, texts: &[NewText]) -> Result<Vec<Value>> {
         let (classes, answers) = (self.model.has_classes(), self.model.finds_answers());
-        let pairs: Vec<_> = texts.iter().map(NewText::texts).collect();
+        let pairs: Vec<_> =
+            texts.iter().map(|own| [own.text.as_deref(), own.text2.as_deref()]).collect();
         let of_texts = if classes { self.tokenizer.encode_all(&pairs)? } else { Vec::new() };
-        let contexts: Vec<_> = texts.iter().map(|text| text.context(self.questions)).collect();
+        let contexts: Vec<_> = texts.iter().map(|text| context(text, self.questions)).collect();
         let of_contexts = match answers {
             true => self.unlimited.encode_all(&contexts)?,
             false => Vec::new(),
@@ -171,7 +115,7 @@ impl TextPredictor {
             false => softmax(&logits, self.info.labels.len().max(1), 1.0),
         };
         let row = |(i, text): (usize, &NewText)| {
-            let mut row = Map::new();
+            let mut row = Map::from_iter([("line".to_string(), json!(text.line))]);
             text.id.iter().for_each(|id| _ = row.insert("id".into(), json!(id)));
             if classes {
                 let count = self.info.labels.len();
@@ -202,28 +146,5 @@ impl TextPredictor {
         let all: Map<String, Value> =
             labels.iter().zip(probabilities).map(|(label, p)| (label.clone(), json!(p))).collect();
         Map::from_iter([("predicted".into(), predicted), ("probabilities".into(), all.into())])
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_line_is_an_object_with_a_text_or_a_text() {
-        let found = NewText::parse(r#"{"id": 7, "text": "a", "text2": "b"}"#, false);
-        let text = |text: &str| Some(text.to_string());
-        let expected =
-            NewText { id: text("7"), text: text("a"), text2: text("b"), ..NewText::default() };
-        assert_eq!(found, expected);
-        let found = NewText::parse(r#"{"context": "c", "text": "a"}"#, true);
-        assert_eq!(found, NewText { text: text("a"), context: text("c"), ..NewText::default() });
-        assert_eq!(NewText::parse(r#"{"Text": "a"}"#, false), NewText::default());
-        for line in ["plain", "{not json", r#"["text"]"#] {
-            let plain = NewText { text: text(line), ..NewText::default() };
-            assert_eq!(NewText::parse(line, false), plain);
-            let plain = NewText { context: text(line), ..NewText::default() };
-            assert_eq!(NewText::parse(line, true), plain);
-        }
     }
 }

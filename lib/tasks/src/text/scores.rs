@@ -162,13 +162,12 @@ fn criteria(set: &TokenSet) -> Option<(Vec<String>, Vec<usize>)> {
     Some((names.into_iter().map(String::from).collect(), numbers))
 }
 
-/// The group of each text, numbered from 0, if texts have groups.
+/// The group of each text, numbered from 0, if texts have groups. A text without one is a group of its own.
 pub(super) fn groups(set: &TokenSet) -> Option<Vec<usize>> {
     let mut known = HashMap::new();
-    (0..set.len())
-        .map(|i| {
-            let next = known.len();
-            Some(*known.entry(set.group(i)?).or_insert(next))
-        })
-        .collect()
+    let mut number = |i: usize| {
+        let (next, group) = (known.len(), set.group(i));
+        *known.entry(group.ok_or(i)).or_insert(next)
+    };
+    set.has_groups().then(|| (0..set.len()).map(&mut number).collect())
 }

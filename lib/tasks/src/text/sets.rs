@@ -85,12 +85,14 @@ impl Sets {
         Buckets { lengths: lengths.map(|n| n as u32).collect(), pool: self.bucket_batches }
     }
 
+    /// The hashes of training and validation tokens: both determine what a run chooses as best.
     pub fn hash(&self) -> String {
-        self.train[0].hash().into()
+        format!("{}+{}", self.train[0].hash(), self.validation.hash())
     }
 
     pub fn input_files(&self) -> Vec<InputFile> {
-        self.train[0].input_files()
+        // Those of validation are also trained on with train+validation.
+        [&self.train[0], &self.validation].into_iter().flat_map(TokenSet::input_files).collect()
     }
 
     /// The buffers of a model for such tokens.
@@ -108,16 +110,16 @@ pub(super) fn identity(info: &TokenInfo) -> Vec<f32> {
     blake3::hash(text.as_bytes()).as_bytes().iter().map(|byte| f32::from(*byte)).collect()
 }
 
-/// A split that has records. Errors: 66, 65.
+/// A split that has records, as those that were tokenized do. Errors: 66, 65.
 fn open_split(folder: &Path, name: SplitName) -> Result<TokenSet> {
-    let set = TokenSet::open(folder, name)?;
-    match set.is_empty() {
-        false => Ok(set),
-        true => Err(Error::data(format!(
-            "{}: the {name} split is empty; run ds-prep split again with a share for it",
-            folder.display()
-        ))),
+    if TokenSet::is_at(folder) && !TokenSet::has_split(folder, name) {
+        let what = format!(
+            "it has tokens of other splits, but none of the {name} split, which is empty in the manifest; run ds-prep split \
+             with a share for it and tokenize again, or score another one with --split"
+        );
+        return Err(Error::open(folder, what));
     }
+    TokenSet::open(folder, name)
 }
 
 /// The split to score, the training and the validation split, which must have records.

@@ -4,14 +4,14 @@ use super::classify::Classifier;
 use super::joint::Joint;
 use super::sets::{BUFFER, identity};
 use super::span::{Decoded, SpanFinder, decode};
-use super::task::{BATCH, DefineText, TextModel, require_fit, window_logits};
+use super::task::{BATCH, DefineText, TextModel, WindowLogits, require_fit, window_logits};
 use crate::trained::{Opener, TrainedModel};
 use data::text::{RecordTokens, TokenInfo, TokenSet, Window};
 use learn::params::Builder;
 use learn::trained::{Origin, Parts, Trained};
 use serde_json::{Value, json};
 use std::path::Path;
-use unix::{Context, Error, Result};
+use unix::{Context, Error, Exit, Result};
 
 /// Answers that are kept for each record.
 const CANDIDATES: usize = 5;
@@ -144,6 +144,22 @@ impl TrainedText {
         protocol
     }
 
+    /// Errors: 1 for logits that are not finite, which no metric or label may be computed from.
+    fn require_finite(&self, window: &Window, logits: &WindowLogits) -> Result<()> {
+        match logits.classes.iter().chain(&logits.answers).all(|z| z.is_finite()) {
+            true => Ok(()),
+            false => Err(Error::new(
+                Exit::Failure,
+                format!(
+                    "{}: the logits of record {} (from 0) are not finite (NaN or infinity), so it has no prediction; use an \
+                     earlier checkpoint (ckpt list RUN), or train again with a lower learning rate",
+                    self.origin().checkpoint.display(),
+                    window.record
+                ),
+            )),
+        }
+    }
+
     /// What the model predicts for all records of `set`; `proceed` as in [`Self::outputs`].
     pub fn outputs_of(
         &self,
@@ -172,6 +188,9 @@ impl TrainedText {
             let logits = self
                 .trained
                 .run(|forward, model| window_logits(&**model, forward, &own_windows))?;
+            for (window, logits) in own_windows.iter().zip(&logits) {
+                self.require_finite(window.1, logits)?;
+            }
             found.extend(own.iter().copied().zip(logits));
             proceed(found.len() * records.len() / windows.len())?;
         }

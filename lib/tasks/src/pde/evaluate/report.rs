@@ -99,7 +99,7 @@ pub fn metrics_json(result: &Evaluation, protocol: &Protocol) -> Value {
 }
 
 /// `metrics.csv`: the same numbers, one per line, with the columns regime, space, quantity, model, step, value. The
-/// step is a number or `rollout`; values that are not finite are omitted.
+/// step is a number or `rollout`.
 pub fn metrics_csv(result: &Evaluation) -> String {
     let mut text = String::from("regime,space,quantity,model,step,value\n");
     let names = result.regimes.iter().map(|regime| regime.parameter.to_string()).enumerate();
@@ -107,7 +107,6 @@ pub fn metrics_csv(result: &Evaluation) -> String {
     for (regime, which) in regimes.chain([("all".to_string(), 0..result.regimes.len())]) {
         for Table { space, model, rollout, by_step, of_rollouts } in tables(result, which) {
             let mut line = |quantity: &str, step: &str, value: f64| {
-                let value = if value.is_finite() { value.to_string() } else { String::new() };
                 // Writing to a String cannot fail.
                 let _ = writeln!(text, "{regime},{space},{quantity},{model},{step},{value}");
             };

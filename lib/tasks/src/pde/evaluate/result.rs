@@ -3,9 +3,9 @@
 use super::batch::Cost;
 use super::errors::{Quantities, nrmse};
 use super::scores::{Model, Scores};
-use crate::statistics::{Stratum, bootstrap, geometric_mean, interval, quantile, rank_correlation};
+use crate::statistics::{Stratum, bootstrap, geometric_mean, interval, rank_correlation};
 use data::fields::parameter::Parameter;
-use learn::score::Bits;
+use learn::score::{Bits, quantile};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
@@ -88,6 +88,12 @@ impl Evaluation {
     /// Number of evaluated rollouts.
     pub fn rollouts(&self) -> usize {
         self.regimes.iter().map(Regime::rollouts).sum()
+    }
+
+    /// Number of rollouts of the evaluated model with an error that is not finite.
+    pub fn diverged(&self) -> usize {
+        let all = self.regimes.iter().flat_map(|regime| &regime.sums);
+        all.filter(|sums| sums.squared.first().is_some_and(|sum| !sum.0.is_finite())).count()
     }
 
     /// Errors over all rollouts of some regimes.

@@ -22,10 +22,10 @@ pub struct Outcomes<'a> {
 /// All metrics of a classifier, with the names of its evaluation file.
 #[derive(Clone, Debug, Serialize)]
 pub struct Classification {
-    /// `accuracy`; `f1_`, `precision_` and `recall_` with `macro` (over the classes that occur as a true or predicted
+    /// `accuracy`; `matthews_correlation`, 0 if only one class occurs or is predicted; `f1_`, `precision_` and `recall_` with `macro` (over the classes that occur as a true or predicted
     /// class), `micro` (equal to the accuracy), `weighted` (by class size) and `binary` (class 1 of two); `auroc` and
-    /// `average_precision`, of class 1 of two, otherwise the mean over the classes, each against the rest, for which they are
-    /// defined; `log_loss`, `brier`; `ece`, the calibration error of the probability of class 1 of two, and `ece_top_label`,
+    /// `average_precision`, of class 1 of two, otherwise the mean over the classes, each against the rest, undefined if a class is
+    /// absent; `log_loss`, `brier`; `ece`, the calibration error of the probability of class 1 of two, and `ece_top_label`,
     /// that of the probability of the most probable class.
     #[serde(flatten)]
     pub metrics: Metrics,
@@ -112,6 +112,7 @@ impl<'a> Prepared<'a> {
         };
         vec![
             ("accuracy", accuracy),
+            ("matthews_correlation", some(confusion.matthews_correlation())),
             ("f1_macro", some(mean_of.f1)),
             ("f1_micro", accuracy),
             ("f1_weighted", some(by_size.f1)),
@@ -200,8 +201,8 @@ fn ranked(
     (first..).zip(rankings).map(of).collect()
 }
 
-/// The mean of the defined values.
+/// The mean; None if one of the values is undefined.
 pub(super) fn mean(values: impl Iterator<Item = Option<f64>>) -> Option<f64> {
-    let defined: Vec<f64> = values.flatten().collect();
+    let defined: Vec<f64> = values.collect::<Option<_>>()?;
     (!defined.is_empty()).then(|| defined.iter().sum::<f64>() / defined.len() as f64)
 }

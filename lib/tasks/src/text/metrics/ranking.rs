@@ -29,7 +29,8 @@ impl Ranking {
     ///
     /// AUROC is the probability that a positive has a higher score than a negative, where equal scores count as half
     /// (the Mann-Whitney statistic with mid-ranks); undefined without positives or without negatives. Average precision
-    /// is Σ (Rᵢ - Rᵢ₋₁)·Pᵢ over the distinct scores as thresholds, without interpolation; undefined without positives.
+    /// is Σ (Rᵢ - Rᵢ₋₁)·Pᵢ over the distinct scores as thresholds, without interpolation; undefined in the same cases, although it would be 1 without
+    /// negatives.
     pub fn auroc_and_average_precision(
         &self,
         is_positive: impl Fn(usize) -> bool,
@@ -53,10 +54,7 @@ impl Ranking {
         }
         let [positives, negatives] = above;
         let defined = positives > 0.0 && negatives > 0.0;
-        (
-            defined.then(|| area / (positives * negatives)),
-            (positives > 0.0).then(|| precision / positives),
-        )
+        (defined.then(|| area / (positives * negatives)), defined.then(|| precision / positives))
     }
 
     /// The `count` samples with the highest scores; of equal ones the first.

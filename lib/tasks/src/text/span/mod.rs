@@ -36,6 +36,7 @@ pub(super) fn add_agreement(
     longest: usize,
     threshold: Option<f64>,
 ) {
+    windows.iter().for_each(|(_, logits)| scores.require_finite(logits));
     let i = windows[0].0.record;
     let record = set.record(i);
     let found = decode(windows, longest, 1).answer(threshold);
