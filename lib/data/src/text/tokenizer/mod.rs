@@ -78,12 +78,7 @@ impl Tokenizer {
         let Folder { path, inner, special, cut } = found;
         let unusable = |cause| Error::data(format!("{}: {cause}", path.display()));
         let json = inner.to_string(false).map_err(unusable)?;
-        let mut hashed = blake3::Hasher::new();
-        hashed.update(json.as_bytes());
-        if cut != Cut::default() {
-            hashed.update(format!("\n{cut:?}").as_bytes());
-        }
-        let hash = hashed.finalize().to_hex().to_string();
+        let hash = blake3::hash(json.as_bytes()).to_hex().to_string();
         let last = inner.get_vocab(true).into_values().max().unwrap_or(0);
         let vocabulary = last as usize + 1;
         let own = Self { inner, path, max_length, cut, special, vocabulary, json, hash };
