@@ -120,6 +120,7 @@ interop: deps $(INTEROP)/requirements.txt
 	cargo build --release --locked -q -p study --examples
 	"$(INTEROP)/bin/python" tests/interop/study.py "$(BIN)/examples"
 	"$(INTEROP)/bin/python" tests/interop/text.py "$(BIN)"
+	"$(INTEROP)/bin/python" tests/interop/text_settings.py "$(BIN)"
 
 $(INTEROP)/requirements.txt: tests/interop/requirements.txt
 	rm -rf "$(INTEROP)"

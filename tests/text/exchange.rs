@@ -295,7 +295,7 @@ fn folders_that_do_not_fit_are_refused() {
     for (from, to, text) in [
         ("\"bert\"", "\"gpt2\"", "known are bert, roberta, xlm-roberta and distilbert"),
         ("\"gelu\"", "\"gelu_new\"", "gelu_new"),
-        ("\"hidden_size\"", "\"hidden\"", "hidden_size"),
+        ("\"hidden_size\"", "\"hidden\"", "hidden 64: the key is not known"),
     ] {
         fs::write(folder.join("bad/config.json"), config.replace(from, to)).unwrap();
         refused("ckpt config bad", 65, text);

@@ -28,7 +28,7 @@ impl Model {
         let config = encoder(kind);
         let mut b = Builder::new(1);
         let encoder = b.adapted(lora, |b| Encoder::new(b, &config, VOCABULARY));
-        let head = Head::new(&mut b, &config, head, 3);
+        let head = Head::new(&mut b, &config, None, head, 3);
         b.check().unwrap();
         let params = golden.assigned(case, b.finish());
         let rows = golden.texts(case, "");
@@ -59,12 +59,12 @@ fn cases() -> Vec<(&'static str, Kind, HeadConfig, Option<Lora>)> {
         pooling,
         hidden_dims: hidden_dims.to_vec(),
         activation,
-        dropout: 0.1,
+        ..HeadConfig::default()
     };
     let (cls, gelu) = (Pooling::Cls, HeadActivation::Gelu);
     let plain = || of(cls, &[], gelu);
     let targets = ["query", "value", "intermediate.dense"].map(String::from).to_vec();
-    let lora = Lora { r: 3, alpha: 5.0, dropout: 0.1, targets };
+    let lora = Lora { r: 3, alpha: 5.0, dropout: 0.1, targets, pooler: true };
     vec![
         ("bert", Kind::Bert, plain(), None),
         ("roberta", Kind::Roberta, plain(), None),
@@ -174,7 +174,7 @@ fn a_merged_adapter_gives_the_same_logits() {
     let mut b = Builder::new(1);
     let (encoder, head) = (
         Encoder::new(&mut b, &adapted.config, VOCABULARY),
-        Head::new(&mut b, &adapted.config, &head, 3),
+        Head::new(&mut b, &adapted.config, None, &head, 3),
     );
     let mut params = ParamSet::from(b.finish().trained.to_dtype(Dtype::F64));
     params.trained.assign(&values).unwrap();
@@ -204,6 +204,26 @@ fn only_the_adapter_and_the_head_are_trained() {
     };
     assert!(model.params.trained.entries().iter().all(|(name, _)| is_part(name)));
     assert!(!model.params.frozen.entries().iter().any(|(name, _)| is_part(name)));
+    // As many as PEFT trains of BERT for texts with r = 3, where `dense` also names the pooler.
+    let count = |targets: &[&str], pooler: bool| {
+        let targets = targets.iter().map(|target| (*target).to_string()).collect();
+        let lora = Lora { r: 3, alpha: 5.0, dropout: 0.1, targets, pooler };
+        let mut b = Builder::new(1);
+        b.adapted(Some(&lora), |b| Encoder::new(b, &model.config, VOCABULARY));
+        Head::new(&mut b, &model.config, Some(&lora), &head, 3);
+        b.check().unwrap();
+        b.finish().trained.count()
+    };
+    let (h, i, l) =
+        (model.config.hidden_size, model.config.intermediate_size, model.config.num_hidden_layers);
+    let classifier = 3 * h + 3;
+    assert_eq!(count(&["query", "value"], false), l * 2 * 3 * 2 * h + classifier);
+    assert_eq!(count(&["query", "value"], true), l * 2 * 3 * 2 * h + h * h + h + classifier);
+    let of_layer = 4 * 3 * 2 * h + 2 * 3 * (h + i);
+    for pooler in [false, true] {
+        let all = count(&["query", "key", "value", "dense"], pooler);
+        assert_eq!(all, l * of_layer + 3 * 2 * h + classifier);
+    }
     let mut b = Builder::new(1);
     let missing = Lora { targets: vec!["query".into(), "q_proj".into()], ..lora.unwrap() };
     b.adapted(Some(&missing), |b| Encoder::new(b, &model.config, VOCABULARY));

@@ -47,6 +47,11 @@ impl FileDtype {
         NAMES.iter().find(|(_, other)| *other == name).map(|(dtype, _)| *dtype)
     }
 
+    /// Whether numbers are floating-point.
+    pub fn is_float(self) -> bool {
+        matches!(self, Self::F64 | Self::F32 | Self::F16 | Self::Bf16 | Self::F64Big | Self::F32Big)
+    }
+
     /// Bytes per number.
     pub fn bytes(self) -> usize {
         match self {

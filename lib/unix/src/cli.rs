@@ -8,6 +8,7 @@
 use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use clap::error::{ContextValue, ErrorKind};
@@ -189,13 +190,31 @@ fn end_of_parsing(mut error: clap::Error) -> ExitCode {
     }
 }
 
+/// Calls of [`catch_panics`] that have not returned.
+static CAUGHT: AtomicUsize = AtomicUsize::new(0);
+
+/// What `call` returns, or the message of its panic: for libraries that panic on damaged files. Other threads must not
+/// depend on one another meanwhile, because their panics end only themselves.
+pub fn catch_panics<T>(call: impl FnOnce() -> T) -> std::result::Result<T, String> {
+    CAUGHT.fetch_add(1, Ordering::Relaxed);
+    let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(call));
+    CAUGHT.fetch_sub(1, Ordering::Relaxed);
+    found.map_err(|cause| {
+        let text = cause.downcast_ref::<&str>().map(|text| (*text).to_string());
+        text.or_else(|| cause.downcast_ref::<String>().cloned()).unwrap_or_default()
+    })
+}
+
 /// Prints a panic of any thread as one line and exits with status 70 at once, because other threads may be waiting for
 /// the one that panicked. Files are safe, since they are renamed only once complete. If RUST_BACKTRACE is set, the
 /// backtrace follows.
 fn end_on_panic() {
     std::panic::set_hook(Box::new(|info| {
-        terminal::restore();
         let what = info.payload_as_str().unwrap_or("unknown cause");
+        if CAUGHT.load(Ordering::Relaxed) > 0 {
+            return;
+        }
+        terminal::restore();
         let place = info.location().map(|at| format!(" at {}:{}", at.file(), at.line()));
         let place = place.unwrap_or_default();
         diagnostics::say(format_args!("internal error: {what}{place} (please report)"));

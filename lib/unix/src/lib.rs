@@ -10,6 +10,7 @@ pub mod disk;
 pub mod error;
 pub mod examples;
 pub mod fail;
+pub mod foreign_keys;
 mod generate;
 pub mod host;
 pub mod inputs;

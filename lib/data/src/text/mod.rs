@@ -29,7 +29,7 @@ pub use remarks::lacking;
 pub use similar::{Similar, near_leaks};
 pub use store::{TextKind, TextStore};
 pub use tokenize::{TokenizeReport, tokenize};
-pub use tokenizer::{Encoded, SpecialTokens, Tokenizer};
+pub use tokenizer::{Cut, Encoded, SpecialTokens, Tokenizer};
 pub use tokens::{TokenInfo, TokenSet};
 pub use vocabulary::vocabulary;
 pub use windows::{RecordTokens, Window};

@@ -83,7 +83,15 @@ fn save_tokenizer(tokenizer: &Tokenizer, to: &Path) -> Result<()> {
     publish_bytes(&path, tokenizer.json().as_bytes())?;
     let special = tokenizer.special();
     let name = |id: Option<i32>| id.and_then(|id| tokenizer.token(id));
+    let cut = tokenizer.cut();
+    let inputs: &[&str] = match cut.no_segments {
+        true => &["input_ids", "attention_mask"],
+        false => &["input_ids", "token_type_ids", "attention_mask"],
+    };
     let config = json!({
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_input_names": inputs,
+        "truncation_side": if cut.left { "left" } else { "right" },
         "pad_token": name(Some(special.padding)),
         "cls_token": name(special.cls),
         "sep_token": name(special.sep),

@@ -40,6 +40,14 @@ pub struct Lora {
     pub dropout: f64,
     /// The layers: their names, or the last parts of their names.
     pub targets: Vec<String>,
+    /// Whether the pooler of BERT, if it is no target, is trained completely, like the head. False: it is frozen, as PEFT
+    /// does unless `modules_to_save` names it.
+    #[serde(default = "yes")]
+    pub pooler: bool,
+}
+
+fn yes() -> bool {
+    true
 }
 
 fn rank() -> usize {
@@ -56,13 +64,13 @@ impl Lora {
         self.alpha / self.r as f64
     }
 
-    /// The index of the target that names the layer `name`.
-    pub fn target_of(&self, name: &str) -> Option<usize> {
-        let names = |target: &String| {
+    /// The targets that name the layer `name`.
+    pub fn targets_of(&self, name: &str) -> Vec<String> {
+        let names = |target: &&String| {
             let rest = name.strip_suffix(target.as_str());
             rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
         };
-        self.targets.iter().position(names)
+        self.targets.iter().filter(names).cloned().collect()
     }
 
     /// What the schema does not express, in the section `model.lora` of `config`.
@@ -130,17 +138,18 @@ mod tests {
     #[test]
     fn targets_are_whole_parts_of_names() {
         let targets = vec!["query".into(), "output.dense".into()];
-        let lora = Lora { r: 2, alpha: 4.0, dropout: 0.0, targets };
+        let lora = Lora { r: 2, alpha: 4.0, dropout: 0.0, targets, pooler: true };
         assert_eq!(lora.scale(), 2.0);
         for (name, target) in [
-            ("encoder.layer.0.attention.self.query", Some(0)),
-            ("query", Some(0)),
+            ("encoder.layer.0.attention.self.query", Some("query")),
+            ("query", Some("query")),
             ("subquery", None),
-            ("layer.1.output.dense", Some(1)),
+            ("layer.1.output.dense", Some("output.dense")),
             ("layer.1.output.dense.extra", None),
             ("pooler.dense", None),
         ] {
-            assert_eq!(lora.target_of(name), target, "{name}");
+            let expected: Vec<&str> = target.into_iter().collect();
+            assert_eq!(lora.targets_of(name), expected, "{name}");
         }
     }
 }

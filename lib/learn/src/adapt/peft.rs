@@ -5,6 +5,7 @@ use super::Lora;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::path::Path;
+use unix::foreign_keys::{Key, Keys, check};
 use unix::{Error, Result, small};
 
 /// The file with the configuration.
@@ -35,7 +36,7 @@ pub fn config(lora: &Lora, targets: &[String], task: &str, base: &str, saved: &[
     })
 }
 
-/// What is read from adapter_config.json; options that change the formula are read only to refuse them.
+/// What is read from adapter_config.json.
 #[derive(Deserialize)]
 struct Config {
     peft_type: String,
@@ -44,57 +45,96 @@ struct Config {
     #[serde(default)]
     lora_dropout: f64,
     target_modules: Value,
-    #[serde(flatten)]
-    others: Map<String, Value>,
+    #[serde(default)]
+    modules_to_save: Option<Vec<String>>,
+    #[serde(default)]
+    init_lora_weights: Value,
 }
 
-/// Options that change what an adapter computes, besides all whose names begin with `use_` or end with `_config`.
-const REFUSED: [&str; 8] = [
-    "bias",
-    "lora_bias",
-    "fan_in_fan_out",
-    "rank_pattern",
-    "alpha_pattern",
-    "target_parameters",
-    "trainable_token_indices",
-    "layer_replication",
+/// The keys of adapter_config.json.
+const KEYS: &Keys = &[
+    ("peft_type", Key::Read),
+    ("r", Key::Read),
+    ("lora_alpha", Key::Read),
+    ("lora_dropout", Key::Read),
+    ("target_modules", Key::Read),
+    ("modules_to_save", Key::Read),
+    ("init_lora_weights", Key::Read),
+    ("bias", Key::Off),
+    ("lora_bias", Key::Off),
+    ("fan_in_fan_out", Key::Off),
+    ("rank_pattern", Key::Off),
+    ("alpha_pattern", Key::Off),
+    ("exclude_modules", Key::Off),
+    ("layers_to_transform", Key::Off),
+    ("layers_pattern", Key::Off),
+    ("target_parameters", Key::Off),
+    ("trainable_token_indices", Key::Off),
+    ("layer_replication", Key::Off),
+    ("alora_invocation_tokens", Key::Off),
+    ("ensure_weight_tying", Key::Off),
+    ("use_rslora", Key::Off),
+    ("use_dora", Key::Off),
+    ("use_qalora", Key::Off),
+    ("use_bdlora", Key::Off),
+    ("loftq_config", Key::Off),
+    ("eva_config", Key::Off),
+    ("corda_config", Key::Off),
+    ("lora_ga_config", Key::Off),
+    ("velora_config", Key::Off),
+    ("monteclora_config", Key::Off),
+    ("arrow_config", Key::Off),
+    ("kasa_config", Key::Off),
+    ("megatron_config", Key::Off),
+    ("megatron_core", Key::NoEffect),
+    ("qalora_group_size", Key::NoEffect),
+    ("runtime_config", Key::NoEffect),
+    ("task_type", Key::NoEffect),
+    ("base_model_name_or_path", Key::NoEffect),
+    ("revision", Key::NoEffect),
+    ("inference_mode", Key::NoEffect),
+    ("auto_mapping", Key::NoEffect),
+    ("peft_version", Key::NoEffect),
 ];
 /// Initialisations that also change the weights of the base model.
-const CHANGE_BASE: [&str; 3] = ["pissa", "olora", "corda"];
+const CHANGE_BASE: [&str; 5] = ["pissa", "olora", "corda", "loftq", "lora_ga"];
+/// The modules that are trained completely here; those that end with one of these names, as PEFT compares them.
+const SAVED: [&str; 4] = ["classifier", "score", "pooler", "qa_outputs"];
 
 /// Reads adapter_config.json in `folder`. Errors: 66 when it is missing; 65 when it is damaged or has options that are
 /// not supported.
 pub fn read(folder: &Path) -> Result<Lora> {
     let path = folder.join(CONFIG);
     let bad = |what: String| Error::data(format!("{}: {what}", path.display()));
-    let config: Config = serde_json::from_slice(&small::read(&path, MAX_BYTES)?)
+    let file: Map<String, Value> = serde_json::from_slice(&small::read(&path, MAX_BYTES)?)
         .map_err(|cause| bad(cause.to_string()))?;
+    check(&path, &file, KEYS)?;
+    let config: Config =
+        serde_json::from_value(file.into()).map_err(|cause| bad(cause.to_string()))?;
     if config.peft_type != "LORA" {
         return Err(bad(format!("peft_type {:?}; only \"LORA\" is known", config.peft_type)));
     }
-    let is_off = |value: &Value| match value {
-        Value::Null | Value::Bool(false) => true,
-        Value::Object(fields) => fields.is_empty(),
-        Value::Array(items) => items.is_empty(),
-        Value::String(text) => text == "none",
-        _ => false,
-    };
-    let changes_base = |value: &Value| {
-        let text = value.as_str().unwrap_or_default();
-        CHANGE_BASE.iter().any(|start| text.starts_with(start))
-    };
-    let is_refused = |(key, value): &(&String, &Value)| match key.as_str() {
-        "init_lora_weights" => changes_base(value),
-        key if key.starts_with("use_") || key.ends_with("_config") => !is_off(value),
-        key => REFUSED.contains(&key) && !is_off(value),
-    };
-    if let Some((key, value)) = config.others.iter().find(is_refused) {
-        return Err(bad(format!("{key} {value} is not supported")));
+    let start = config.init_lora_weights.as_str().unwrap_or_default();
+    if CHANGE_BASE.iter().any(|name| start.starts_with(name)) {
+        return Err(bad(format!("init_lora_weights {start} is not supported")));
     }
-    let targets = serde_json::from_value(config.target_modules.clone())
-        .map_err(|_| bad("target_modules is not a list of names".into()))?;
+    let targets: Vec<String> =
+        serde_json::from_value(config.target_modules.clone()).map_err(|_| {
+            bad(format!(
+                "target_modules {} is not a list of names; PEFT writes the list when it saves an adapter",
+                config.target_modules
+            ))
+        })?;
+    let saved = config.modules_to_save.unwrap_or_default();
+    if let Some(other) = saved.iter().find(|module| !SAVED.iter().any(|own| module.ends_with(own)))
+    {
+        return Err(bad(format!(
+            "modules_to_save {other}: only the head and the pooler can be trained beside LoRA"
+        )));
+    }
+    let pooler = saved.iter().any(|module| module.ends_with("pooler"));
     let Config { r, lora_alpha: alpha, lora_dropout: dropout, .. } = config;
-    Ok(Lora { r, alpha, dropout, targets })
+    Ok(Lora { r, alpha, dropout, targets, pooler })
 }
 
 #[cfg(test)]
@@ -102,9 +142,28 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_manual_lists_every_key() {
+        let manual = include_str!("../../../../man/longhaul-files.5");
+        for (key, _) in KEYS {
+            assert!(manual.contains(&format!(".Li {key}")), "{key}");
+        }
+    }
+
+    #[test]
+    fn a_pooler_is_trained_if_the_file_says_so() {
+        let folder = tempfile::tempdir().unwrap();
+        let targets = vec!["query".to_string()];
+        let lora = Lora { r: 4, alpha: 6.0, dropout: 0.1, targets, pooler: true };
+        let own = config(&lora, &lora.targets, "SEQ_CLS", "", &["classifier", "pooler"]);
+        std::fs::write(folder.path().join(CONFIG), own.to_string()).unwrap();
+        assert_eq!(read(folder.path()).unwrap(), lora);
+    }
+
+    #[test]
     fn options_that_change_the_formula_are_refused() {
         let folder = tempfile::tempdir().unwrap();
-        let lora = Lora { r: 4, alpha: 6.0, dropout: 0.1, targets: vec!["query".into()] };
+        let lora =
+            Lora { r: 4, alpha: 6.0, dropout: 0.1, targets: vec!["query".into()], pooler: false };
         let own = config(&lora, &lora.targets, "SEQ_CLS", "", &["classifier"]);
         let read = |config: &Value| {
             std::fs::write(folder.path().join(CONFIG), config.to_string()).unwrap();
@@ -122,6 +181,7 @@ mod tests {
             ("loftq_config", json!({})),
             ("eva_config", json!(null)),
             ("megatron_core", json!("megatron.core")),
+            ("layers_to_transform", json!(null)),
             ("init_lora_weights", json!("gaussian")),
         ] {
             assert_eq!(with(key, value), Ok(lora.clone()), "{key}");
@@ -133,6 +193,11 @@ mod tests {
             ("arrow_config", json!({"top_k": 1})),
             ("init_lora_weights", json!("pissa_niter_4")),
             ("target_modules", json!("all-linear")),
+            ("target_modules", json!(".*query")),
+            ("layers_to_transform", json!([1])),
+            ("exclude_modules", json!(["key"])),
+            ("modules_to_save", json!(["embeddings"])),
+            ("a_key_of_tomorrow", json!(1)),
             ("peft_type", json!("IA3")),
         ] {
             assert!(with(key, value).unwrap_err().contains(key), "{key}");

@@ -181,6 +181,11 @@ fn safetensors(file: &File) -> Result<Vec<TensorEntry>, String> {
     if header.entries.len() > MAX_TENSORS {
         return Err(format!("more than {MAX_TENSORS} tensors"));
     }
+    // TensorFlow and Flax store matrices transposed, under other names.
+    if let Some(format) = header.metadata.get("format").filter(|f| ["tf", "flax"].contains(&&***f))
+    {
+        return Err(format!("its weights are those of {format}; save them with PyTorch"));
+    }
     let entry = |entry: safetensors::Entry| TensorEntry {
         strides: row_major(&entry.shape),
         name: entry.name,

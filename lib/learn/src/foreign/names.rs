@@ -3,8 +3,13 @@
 use crate::checkpoint::matches;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 use unix::{Error, Exit, Result};
+
+/// Names of tensors, and problems, that a message lists.
+const LISTED: usize = 8;
+const LISTED_PROBLEMS: usize = 100;
 
 /// How names in the file map to parameter names of the model.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -41,6 +46,7 @@ impl NameMap {
             .map(|rules| rules.iter().map(|rule| parse(rule)).collect::<Result<Vec<_>>>());
         let (rules, copies) = (rules?, copies?);
         let mut names: Vec<Option<String>> = Vec::new();
+        let mut places: HashMap<String, usize> = HashMap::new();
         let mut problems = Vec::new();
         for (own, _) in given {
             if self.ignore.iter().any(|pattern| matches(pattern, own)) {
@@ -48,14 +54,13 @@ impl NameMap {
                 continue;
             }
             let name = rules.iter().find_map(|rule| mapped(*rule, own));
-            let name = Some(name.unwrap_or_else(|| (*own).to_string()));
-            if names.contains(&name) {
-                problems.push(format!(
-                    "duplicate: {}, the second from {own}",
-                    name.as_deref().unwrap_or("")
-                ));
+            let name = name.unwrap_or_else(|| (*own).to_string());
+            if places.contains_key(&name) {
+                problems.push(format!("duplicate: {name}, the second from {own}"));
+            } else {
+                places.insert(name.clone(), names.len());
             }
-            names.push(name);
+            names.push(Some(name));
         }
         let mut pairs = Vec::with_capacity(wanted.len());
         for (name, shape) in wanted {
@@ -63,7 +68,7 @@ impl NameMap {
                 pairs.push(None);
                 continue;
             }
-            let of = |name: &str| names.iter().position(|known| known.as_deref() == Some(name));
+            let of = |name: &str| places.get(name).copied();
             let copied = || copies.iter().find_map(|rule| of(&mapped(*rule, name)?));
             let found = of(name).or_else(copied);
             match found {
@@ -75,25 +80,66 @@ impl NameMap {
                 Some(at) => pairs.push(Some(at)),
             }
         }
+        let known: HashSet<&str> = wanted.iter().map(|(name, _)| *name).collect();
         for (name, (own, shape)) in names.iter().zip(given) {
             let Some(name) = name else { continue };
             let is_optional = self.optional.iter().any(|pattern| matches(pattern, name));
-            if !is_optional && wanted.iter().all(|(known, _)| known != name) {
+            if !is_optional && !known.contains(name.as_str()) {
                 let renamed =
                     if name == own { String::new() } else { format!(" ({own} in the file)") };
                 problems.push(format!("unexpected: {name} {shape:?}{renamed}"));
             }
         }
-        if problems.is_empty() {
+        let used = pairs.iter().filter(|pair| pair.is_some()).count();
+        if problems.is_empty() && (used > 0 || given.is_empty() || wanted.is_empty()) {
             return Ok(pairs);
+        }
+        let fitting = fitting_rule(given, wanted);
+        let fitting = fitting.filter(|(_, count)| *count > used);
+        let hint = fitting.map_or(String::new(), |(rule, count)| {
+            format!(" (map {rule} would fit {count} of its {} tensors)", given.len())
+        });
+        if problems.is_empty() {
+            let names: Vec<&str> = given.iter().take(LISTED).map(|(name, _)| *name).collect();
+            return Err(Error::data(format!(
+                "{}: keep and ignore leave nothing of it{hint}; its tensors are {}{}",
+                path.display(),
+                names.join(", "),
+                if given.len() > LISTED { ", …" } else { "" }
+            )));
+        }
+        let count = problems.len();
+        if count > LISTED_PROBLEMS {
+            problems.truncate(LISTED_PROBLEMS);
+            problems.push(format!("… and {} more", count - LISTED_PROBLEMS));
         }
         let first = format!(
             "{}: the tensors do not match the model; rename them with map (FROM=TO) or skip them with ignore \
-             (PATTERN):",
+             (PATTERN){hint}:",
             path.display()
         );
         Err(Error::list(Exit::Data, first, &problems))
     }
+}
+
+/// The rule that removes or adds the prefix by which most names in the file differ from those of the model, and for how
+/// many tensors.
+fn fitting_rule(given: &[Named], wanted: &[Named]) -> Option<(String, usize)> {
+    let model: HashMap<&str, &[usize]> = wanted.iter().copied().collect();
+    let file: HashMap<&str, &[usize]> = given.iter().copied().collect();
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    let mut count =
+        |names: &[Named], others: &HashMap<&str, &[usize]>, rule: &dyn Fn(&str) -> String| {
+            for (name, shape) in names {
+                let ends = name.match_indices('.').map(|(at, _)| at + 1);
+                for at in ends.filter(|at| others.get(&name[*at..]) == Some(shape)) {
+                    *counts.entry(rule(&name[..at])).or_default() += 1;
+                }
+            }
+        };
+    count(given, &model, &|prefix| format!("{prefix}*=*"));
+    count(wanted, &file, &|prefix| format!("*={prefix}*"));
+    counts.into_iter().max_by_key(|(_, count)| *count)
 }
 
 fn parse(rule: &str) -> Result<(&str, &str)> {
@@ -132,6 +178,26 @@ mod tests {
         for bad in ["a", "=b", "*.*=*", "a=*"] {
             assert!(parse(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn nothing_is_left_out_without_a_word() {
+        let wanted: [Named; 2] = [("bert.a.w", &[2]), ("bert.b.w", &[3])];
+        let given: [Named; 2] = [("module.bert.a.w", &[2]), ("module.bert.b.w", &[3])];
+        let lost = NameMap {
+            ignore: vec!["module.*".into()],
+            keep: vec!["bert.*".into()],
+            ..NameMap::default()
+        };
+        let error = |names: &NameMap, given: &[Named]| {
+            names.pair(Path::new("x"), given, &wanted).unwrap_err().to_string()
+        };
+        let text = error(&lost, &given);
+        assert!(text.contains("map module.*=* would fit 2 of its 2"), "{text}");
+        assert!(text.contains("its tensors are module.bert.a.w, module.bert.b.w"), "{text}");
+        let alone: [Named; 2] = [("a.w", &[2]), ("b.w", &[3])];
+        let text = error(&NameMap::default(), &alone);
+        assert!(text.contains("map *=bert.* would fit 2 of its 2"), "{text}");
     }
 
     #[test]

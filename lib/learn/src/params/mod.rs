@@ -9,6 +9,7 @@ pub use init::Init;
 use crate::adapt::{Adapter, Lora, is_adapter};
 use crate::checkpoint::matches;
 use crate::config::Config;
+use std::collections::BTreeMap;
 use tensor::random::{Philox, Purpose};
 use tensor::{Device, Dtype, Tensor};
 use unix::space::human_bytes;
@@ -166,8 +167,10 @@ pub struct Builder {
     kept: Option<Vec<String>>,
     /// Depth of the parameters registered next.
     depth: u32,
-    /// LoRA of the part that is being built, and for each target whether it names a layer.
-    lora: Option<(Lora, Vec<bool>)>,
+    /// LoRA of the part that is being built.
+    lora: Option<Lora>,
+    /// The targets of LoRA, and whether each names a layer of any part.
+    targets: BTreeMap<String, bool>,
     /// Number of elements registered so far, and how many fit into memory.
     elements: u64,
     most: u64,
@@ -187,6 +190,7 @@ impl Builder {
             kept: None,
             depth: 0,
             lora: None,
+            targets: BTreeMap::new(),
             elements: 0,
             most,
             problem: None,
@@ -207,28 +211,28 @@ impl Builder {
     /// Builds a part whose parameters are frozen, except those that `lora` adds to its linear layers; without `lora`,
     /// a part whose parameters are trained. A target that names no linear layer is reported by [`Builder::check`].
     pub fn adapted<R>(&mut self, lora: Option<&Lora>, build: impl FnOnce(&mut Self) -> R) -> R {
-        let used = lora.map(|lora| (lora.clone(), vec![false; lora.targets.len()]));
-        let outer = std::mem::replace(&mut self.lora, used);
-        let part = build(self);
-        if let Some((lora, used)) = std::mem::replace(&mut self.lora, outer)
-            && let Some((target, _)) = lora.targets.iter().zip(used).find(|(_, used)| !used)
-        {
-            self.refuse(format!(
-                "model.lora.targets: no linear layer of the encoder is named {target}; `ckpt show` lists the parameters \
-                 of a checkpoint"
-            ));
+        for target in lora.into_iter().flat_map(|lora| &lora.targets) {
+            self.targets.entry(target.clone()).or_default();
         }
+        let outer = std::mem::replace(&mut self.lora, lora.cloned());
+        let part = build(self);
+        self.lora = outer;
         part
     }
 
     /// LoRA's parameters of the linear layer whose scope the builder is in, if it is a target.
     pub(crate) fn adapter(&mut self, inputs: usize, outputs: usize) -> Option<Adapter> {
         let name = self.prefix.strip_suffix('.')?;
-        let (lora, used) = self.lora.as_mut()?;
-        used[lora.target_of(name)?] = true;
+        let lora = self.lora.as_ref()?;
+        // Several targets may name one layer.
+        let targets = lora.targets_of(name);
+        if targets.is_empty() {
+            return None;
+        }
+        self.targets.extend(targets.into_iter().map(|target| (target, true)));
         // Its own parameters are trained.
         let outer = self.lora.take();
-        let adapter = outer.as_ref().map(|(lora, _)| Adapter::new(self, lora, inputs, outputs));
+        let adapter = outer.as_ref().map(|lora| Adapter::new(self, lora, inputs, outputs));
         self.lora = outer;
         adapter
     }
@@ -244,6 +248,12 @@ impl Builder {
     pub fn check(&self) -> Result<()> {
         if let Some(problem) = &self.problem {
             return Err(Error::config(problem));
+        }
+        if let Some((target, _)) = self.targets.iter().find(|(_, used)| !**used) {
+            return Err(Error::config(format!(
+                "model.lora.targets: no linear layer of the encoder is named {target}; `ckpt show` lists the parameters \
+                 of a checkpoint"
+            )));
         }
         if self.elements <= self.most {
             return Ok(());

@@ -42,8 +42,12 @@ pub fn with_texts(batch: Batch, prefix: &str, texts: &[Text], padding: i32, firs
         }
         mean[own.clone()].fill(1.0 / of_text.len() as f32);
         hidden[own.clone()].fill(0.0);
-        for (at, position) in positions[own].iter_mut().enumerate() {
-            *position = (first + at) as i32;
+        let mut next = first as i32;
+        for (position, id) in positions[own].iter_mut().zip(*of_text) {
+            // RoBERTa counts tokens other than padding, which texts may contain.
+            let is_counted = first == 0 || *id != padding;
+            *position = if is_counted { next } else { padding };
+            next += i32::from(is_counted);
         }
     }
     let lengths: Vec<i32> = texts.iter().map(|(ids, _)| ids.len() as i32).collect();

@@ -49,7 +49,13 @@ impl Classifier {
     pub fn new(b: &mut Builder, config: &ClassifyModel, info: &TokenInfo) -> Self {
         Self {
             encoder: TextEncoder::new(b, &config.encoder, config.lora.as_ref(), info),
-            head: Head::new(b, &config.encoder, &config.head, info.labels.len()),
+            head: Head::new(
+                b,
+                &config.encoder,
+                config.lora.as_ref(),
+                &config.head,
+                info.labels.len(),
+            ),
         }
     }
 }
@@ -86,6 +92,10 @@ impl DefineText for Classifier {
 
     fn encoder(config: &ClassifyModel) -> (&EncoderConfig, Option<&Lora>) {
         (&config.encoder, config.lora.as_ref())
+    }
+
+    fn head(config: &ClassifyModel) -> Option<&HeadConfig> {
+        Some(&config.head)
     }
 
     fn violations(model: &ClassifyModel, loss: &ClassifyLoss) -> Violations {

@@ -2,11 +2,14 @@
 
 use super::batch::States;
 use super::encoder::{EncoderConfig, Kind};
+use data::text::TokenInfo;
+use learn::adapt::Lora;
 use learn::forward::Forward;
 use learn::nn::Linear;
 use learn::params::{Builder, Init, ParamId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::path::Path;
 use tensor::ops::activation::Activation;
 use tensor::ops::attention::{Attention, Layout, Mask};
 use tensor::ops::binary::Binary;
@@ -15,8 +18,8 @@ use tensor::ops::matmul::MatMul;
 use tensor::ops::narrow::Narrow;
 use tensor::ops::pool::{Pool, Pooling as Window};
 use tensor::{Tensor, Var};
-use unix::Result;
 use unix::config::Violations;
+use unix::{Error, Result};
 
 /// How the states of the tokens of a text become one vector.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -58,16 +61,64 @@ pub struct HeadConfig {
     pub activation: HeadActivation,
     /// Dropout before each layer.
     pub dropout: f64,
+    /// The labels of a pretrained head, in the order of its classes; tokens with others are refused. None: those of the
+    /// tokens.
+    pub labels: Option<Vec<String>>,
+    /// Whether a pretrained head gives a text any number of labels; tokens of the other kind are refused. None: as the
+    /// tokens.
+    pub multi_label: Option<bool>,
 }
 
 impl Default for HeadConfig {
     fn default() -> Self {
         let (pooling, activation) = (Pooling::Cls, HeadActivation::Gelu);
-        Self { pooling, hidden_dims: Vec::new(), activation, dropout: 0.1 }
+        let (hidden_dims, labels, multi_label) = (Vec::new(), None, None);
+        Self { pooling, hidden_dims, activation, dropout: 0.1, labels, multi_label }
     }
 }
 
 impl HeadConfig {
+    /// Checks that tokens, which are in `folder`, have the labels of a pretrained head. Errors: 78.
+    pub fn require_labels(&self, info: &TokenInfo, folder: &Path) -> Result<()> {
+        let bad = |text: String| Err(Error::config(format!("{}: {text}", folder.display())));
+        if let Some(own) = self.multi_label.filter(|own| *own != info.multi_label) {
+            let of = |many: bool| if many { "any number of labels" } else { "one label" };
+            return bad(format!(
+                "texts have {} each, but the head was trained for {} (model.head.multi_label); import the texts with \
+                 `multi_label` accordingly, or start without the head",
+                of(info.multi_label),
+                of(own)
+            ));
+        }
+        let Some(own) = self.labels.as_ref().filter(|own| **own != info.labels) else {
+            return Ok(());
+        };
+        let list = |labels: &[String]| serde_json::json!(labels);
+        let sorted = |labels: &[String]| {
+            let mut all = labels.to_vec();
+            all.sort();
+            all
+        };
+        let remedy = match sorted(own) == sorted(&info.labels) {
+            true => format!(
+                "add `labels: {}` to columns.yaml and run ds-prep import, split and tokenize again",
+                list(own)
+            ),
+            false if own.len() == info.labels.len() => format!(
+                "if both mean the same in this order, set model.head.labels to {}; otherwise import texts whose labels are \
+                 those of the head, with `labels: {}` in columns.yaml",
+                list(&info.labels),
+                list(own)
+            ),
+            false => "start without the head".into(),
+        };
+        bad(format!(
+            "the labels are {}, but those of the head, in the order of its classes, are {} (model.head.labels); {remedy}",
+            list(&info.labels),
+            list(own)
+        ))
+    }
+
     /// What the schema does not express.
     pub fn violations(&self) -> Violations {
         layer_violations(&self.hidden_dims, self.dropout)
@@ -125,10 +176,11 @@ pub struct Head {
 }
 
 impl Head {
-    /// For so many outputs.
+    /// For so many outputs. The pooler of BERT, which belongs to the pretrained model, may be frozen or a target of `lora`.
     pub fn new(
         b: &mut Builder,
         encoder: &EncoderConfig,
+        lora: Option<&Lora>,
         config: &HeadConfig,
         outputs: usize,
     ) -> Self {
@@ -140,8 +192,12 @@ impl Head {
                 Kind::Roberta | Kind::XlmRoberta => ("classifier.dense", Activation::Tanh),
                 Kind::Distilbert => ("pre_classifier", Activation::Relu),
             };
-            let (weight, bias) = (Init::Normal(0.02), Init::Constant(0.0));
-            Linear::with_init(b, name, width, width, weight, bias).then(activation)
+            let is_adapted = |lora: &&Lora| !lora.pooler || !lora.targets_of(name).is_empty();
+            let lora = lora.filter(|_| encoder.model_type == Kind::Bert).filter(is_adapted);
+            b.adapted(lora, |b| {
+                let (weight, bias) = (Init::Normal(0.02), Init::Constant(0.0));
+                Linear::with_init(b, name, width, width, weight, bias).then(activation)
+            })
         });
         // A bias would not change the softmax.
         let scores = (config.pooling == Pooling::Attention).then(|| {

@@ -89,7 +89,7 @@ impl Joint {
         let new = |b: &mut Builder| TextEncoder::new(b, encoder, lora.as_ref(), info);
         Self {
             text: new(b),
-            head: Head::new(b, encoder, &config.head, info.labels.len()),
+            head: Head::new(b, encoder, lora.as_ref(), &config.head, info.labels.len()),
             context: (!config.share).then(|| {
                 let fusion = |b: &mut Builder| Linear::new(b, "fusion", width, width);
                 (b.scope("context", new), fusion(b).then(Activation::Gelu))
@@ -155,6 +155,10 @@ impl DefineText for Joint {
 
     fn encoder(config: &JointModel) -> (&EncoderConfig, Option<&Lora>) {
         (&config.encoder, config.lora.as_ref())
+    }
+
+    fn head(config: &JointModel) -> Option<&HeadConfig> {
+        Some(&config.head)
     }
 
     fn violations(model: &JointModel, loss: &JointLoss) -> Violations {

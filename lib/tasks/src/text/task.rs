@@ -4,9 +4,11 @@
 
 use super::classify::add_class;
 use super::encoder::EncoderConfig;
+use super::head::HeadConfig;
 use super::loss::ClassLoss;
 use super::sets::{Sets, TextData};
 use super::span::{add_agreement, span_loss, with_answers};
+use super::trained::require_origin;
 use data::inputs::InputFile;
 use data::loader::Buckets;
 use data::text::{RecordTokens, TokenInfo, TokenSet, Window};
@@ -73,6 +75,11 @@ pub trait DefineText: TextModel + Sized + 'static {
     /// The configuration of its encoder, and of low-rank adaptation.
     fn encoder(config: &Self::Config) -> (&EncoderConfig, Option<&Lora>);
 
+    /// The head of classes, if it has one.
+    fn head(_: &Self::Config) -> Option<&HeadConfig> {
+        None
+    }
+
     /// What the schema does not express of the rest.
     fn violations(model: &Self::Config, loss: &Self::Loss) -> Violations;
 
@@ -96,7 +103,8 @@ pub(super) fn require_fit<M: DefineText>(
     folder: &Path,
 ) -> Result<()> {
     M::require_fit(info, folder)?;
-    M::encoder(config).0.require_fit(info, folder)
+    M::encoder(config).0.require_fit(info, folder)?;
+    M::head(config).map_or(Ok(()), |head| head.require_labels(info, folder))
 }
 
 /// What a model learns.
@@ -179,6 +187,9 @@ impl<M: DefineText> Define for TextTask<M> {
         let sets = Sets::open(&config.data)?;
         require_fit::<M>(&config.model, sets.info(), &config.data.tokens)?;
         M::encoder(&config.model).0.require_segments(sets.segments(), &config.data.tokens)?;
+        if let Some(init) = &config.init {
+            require_origin(init, sets.info(), &config.data.tokens)?;
+        }
         let mut builder = Builder::of(config);
         let model = M::new(&mut builder, &config.model, sets.info());
         builder.check()?;

@@ -7,12 +7,16 @@ use super::span::{Decoded, SpanFinder, decode};
 use super::task::{BATCH, DefineText, TextModel, WindowLogits, require_fit, window_logits};
 use crate::trained::{Opener, TrainedModel};
 use data::text::{RecordTokens, TokenInfo, TokenSet, Window};
+use learn::checkpoint::matches;
+use learn::init::InitFrom;
 use learn::params::Builder;
 use learn::trained::{Origin, Parts, Trained};
 use serde_json::{Value, json};
 use std::path::Path;
 use unix::{Context, Error, Exit, Result};
 
+/// Parameters of the heads that transformers has.
+const HEADS: [&str; 3] = ["classifier.weight", "classifier.out_proj.weight", "qa_outputs.weight"];
 /// Answers that are kept for each record.
 const CANDIDATES: usize = 5;
 
@@ -48,6 +52,32 @@ pub(super) fn require_tokens_of(parts: &Parts, info: &TokenInfo, folder: &Path) 
         folder.display(),
         checkpoint()
     )))
+}
+
+/// Checks that the checkpoint that training starts from, if it is one, was trained with the tokenizer and the labels of
+/// the tokens in `folder`, unless the head is new. Errors: 78.
+pub(super) fn require_origin(init: &InitFrom, info: &TokenInfo, folder: &Path) -> Result<()> {
+    let is_head = |pattern: &String| HEADS.iter().any(|name| matches(pattern, name));
+    if !init.from.is_dir() || init.names.keep.iter().any(is_head) {
+        return Ok(());
+    }
+    // A resumed run may no longer need it; a new one reports what is wrong when it reads the values.
+    let parts = Parts::read(&init.from, init.weights);
+    let Ok(recorded) = parts.and_then(|parts| parts.buffer(BUFFER)) else { return Ok(()) };
+    let kinds = [(false, false), (false, true), (true, false), (true, true)];
+    let is_same = kinds.into_iter().any(|(pairs, answers)| {
+        let own = identity(&TokenInfo { pairs, answers, ..info.clone() });
+        own.iter().map(|x| f64::from(*x)).eq(recorded.iter().copied())
+    });
+    match is_same {
+        true => Ok(()),
+        false => Err(Error::config(format!(
+            "{}: another tokenizer, or other labels or the same in another order, than those that {} was trained with; use \
+             its tokenizer and its labels, or start with a new head: init.names.keep=[classifier.*, qa_outputs.*]",
+            folder.display(),
+            init.from.display()
+        ))),
+    }
 }
 
 /// Models of texts predict no fields.

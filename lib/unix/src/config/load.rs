@@ -112,7 +112,8 @@ fn lay_all(layers: &mut Layers, files: &[PathBuf], overrides: &[String]) -> Resu
                 layers.merge(value, &source);
                 continue;
             }
-            Ok(Value::Null) => continue,
+            // An empty file is what a failed `command > file` leaves.
+            Ok(Value::Null) => "the file is empty; expected keys with values, KEY: VALUE".into(),
             Ok(_) => "expected keys with values, KEY: VALUE".into(),
             Err(message) => message,
         };

@@ -44,6 +44,8 @@ pub struct EncoderConfig {
     pub max_position_embeddings: usize,
     /// Number of segments; without effect on DistilBERT, which has none.
     pub type_vocab_size: usize,
+    /// Id of the padding token, after which RoBERTa counts positions; tokens of another one are refused. None: any.
+    pub pad_token_id: Option<usize>,
     /// ε of the normalisations.
     pub layer_norm_eps: f64,
     /// Dropout after the embeddings and after attention and feed-forward network of each layer.
@@ -67,6 +69,7 @@ impl Default for EncoderConfig {
             intermediate_size: 3072,
             max_position_embeddings: 512,
             type_vocab_size: 2,
+            pad_token_id: None,
             layer_norm_eps: 1e-12,
             hidden_dropout_prob: 0.1,
             attention_probs_dropout_prob: 0.1,
@@ -180,6 +183,13 @@ impl EncoderConfig {
                 "texts have up to {} tokens, but model.encoder.max_position_embeddings allows {longest}; run ds-prep \
                  tokenize with --max-length {longest}, or change the key",
                 info.max_length
+            ));
+        }
+        let padding = info.special.padding;
+        if let Some(own) = self.pad_token_id.filter(|own| *own != padding as usize) {
+            return bad(format!(
+                "texts are padded with token {padding}, but model.encoder.pad_token_id is {own}; run ds-prep tokenize with \
+                 the tokenizer of the encoder"
             ));
         }
         let remedy = "run ds-prep tokenize with the tokenizer of the encoder";

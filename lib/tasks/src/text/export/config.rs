@@ -70,7 +70,9 @@ pub(super) fn tokenizer(config: &EncoderConfig, tokenizer: &Tokenizer) -> [Value
     let named =
         |(key, id): (&str, Option<i32>)| Some((key.to_string(), tokenizer.token(id?)?.into()));
     let names: Map<String, Value> = names.into_iter().filter_map(named).collect();
-    let inputs = match config.has_segments() && config.type_vocab_size > 1 {
+    let cut = tokenizer.cut();
+    let has_segments = config.has_segments() && config.type_vocab_size > 1 && !cut.no_segments;
+    let inputs = match has_segments {
         true => vec!["input_ids", "token_type_ids", "attention_mask"],
         false => vec!["input_ids", "attention_mask"],
     };
@@ -78,6 +80,7 @@ pub(super) fn tokenizer(config: &EncoderConfig, tokenizer: &Tokenizer) -> [Value
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": config.longest(special.padding as usize),
         "model_input_names": inputs,
+        "truncation_side": if cut.left { "left" } else { "right" },
         "clean_up_tokenization_spaces": false,
     });
     if let Value::Object(all) = &mut all {

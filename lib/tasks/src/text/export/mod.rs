@@ -172,7 +172,7 @@ impl Model {
         // A target that also names a layer of the head would let PEFT adapt that one too.
         let is_ambiguous = self.params.iter().any(|(name, _)| {
             let module = name.strip_suffix(".weight").unwrap_or_default();
-            lora.target_of(module).is_some() && !adapted.contains(&module)
+            !lora.targets_of(module).is_empty() && !adapted.contains(&module)
         });
         let targets: Vec<String> = match is_ambiguous {
             true => adapted.into_iter().map(String::from).collect(),
@@ -180,7 +180,10 @@ impl Model {
         };
         let saved: Vec<&str> = ["classifier", "pooler", "qa_outputs"]
             .into_iter()
-            .filter(|module| trained.iter().any(|(name, _)| has_part(name, module)))
+            .filter(|module| {
+                let is_whole = |name: &str| !name.contains(".lora_") && has_part(name, module);
+                trained.iter().any(|(name, _)| is_whole(name))
+            })
             .collect();
         let config = peft::config(lora, &targets, head.peft_task, &self.base()?, &saved);
         let named =

@@ -1,0 +1,229 @@
+//! Tokenizers in Hugging Face's files: tokenizer.json; or vocab.txt of BERT; or vocab.json and merges.txt of RoBERTa,
+//! with the options of tokenizer_config.json.
+
+mod class;
+mod folder;
+mod hostile;
+mod keys;
+mod settings;
+
+use folder::Folder;
+use serde::{Deserialize, Serialize};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use tokenizers::{EncodeInput, Encoding};
+use unix::cli::catch_panics;
+use unix::{Error, Result};
+
+/// The ids of special tokens.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpecialTokens {
+    /// Fills batches up.
+    pub padding: i32,
+    /// The first token of a text, whose state stands for the text.
+    pub cls: Option<i32>,
+    /// Between texts and at the end.
+    pub sep: Option<i32>,
+    /// Stands for a hidden token.
+    pub mask: Option<i32>,
+    /// Stands for a word that the vocabulary cannot express.
+    pub unk: Option<i32>,
+}
+
+/// The tokens of a text, or of a pair of texts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Encoded {
+    /// The ids.
+    pub ids: Vec<i32>,
+    /// The segment of each: 0, or 1 for the second text of a pair if the model distinguishes them.
+    pub types: Vec<u8>,
+    /// The first character of each in its text, and the one after its last; 0 and 0 for special tokens.
+    pub offsets: Vec<[i32; 2]>,
+    /// Where the tokens of the last text are, without special tokens.
+    pub last: Range<usize>,
+    /// Whether tokens beyond the largest length were left out.
+    pub truncated: bool,
+}
+
+/// A tokenizer with a largest length.
+#[derive(Clone, Debug)]
+pub struct Tokenizer {
+    inner: tokenizers::Tokenizer,
+    /// The file with the vocabulary.
+    path: PathBuf,
+    max_length: usize,
+    cut: Cut,
+    special: SpecialTokens,
+    vocabulary: usize,
+    json: String,
+    hash: String,
+}
+
+/// What models are given of the tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cut {
+    /// Long texts lose their first tokens instead of their last ones.
+    pub left: bool,
+    /// All segments are 0, because models of this tokenizer are given none.
+    pub no_segments: bool,
+}
+
+impl Tokenizer {
+    /// Reads the tokenizer in `folder`, which will leave out tokens beyond `max_length`.
+    ///
+    /// Errors: 66 when it has no tokenizer; 65 when its files are damaged or not supported, or `max_length` has no room
+    /// for a text.
+    pub fn open(folder: &Path, max_length: usize) -> Result<Self> {
+        let found = Folder::open(folder)?;
+        let Folder { path, inner, special, cut } = found;
+        let unusable = |cause| Error::data(format!("{}: {cause}", path.display()));
+        let json = inner.to_string(false).map_err(unusable)?;
+        let hash = blake3::hash(json.as_bytes()).to_hex().to_string();
+        let last = inner.get_vocab(true).into_values().max().unwrap_or(0);
+        let vocabulary = last as usize + 1;
+        let own = Self { inner, path, max_length, cut, special, vocabulary, json, hash };
+        own.require_room()?;
+        Ok(own)
+    }
+
+    /// The same without a largest length.
+    pub fn unlimited(&self) -> Self {
+        Self { max_length: usize::MAX, ..self.clone() }
+    }
+
+    /// Number of ids: one more than the largest.
+    pub fn vocabulary(&self) -> usize {
+        self.vocabulary
+    }
+
+    /// The ids of special tokens.
+    pub fn special(&self) -> &SpecialTokens {
+        &self.special
+    }
+
+    /// BLAKE3 hash of the tokenizer, independent of the files it came from.
+    pub fn hash(&self) -> &str {
+        &self.hash
+    }
+
+    /// The content of its tokenizer.json.
+    pub fn json(&self) -> &str {
+        &self.json
+    }
+
+    /// The text of a token.
+    pub fn token(&self, id: i32) -> Option<String> {
+        self.inner.id_to_token(u32::try_from(id).ok()?)
+    }
+
+    /// What models are given of the tokens.
+    pub fn cut(&self) -> Cut {
+        self.cut
+    }
+
+    /// Encodes a text, or a pair of texts. Errors: 65 for a text that the tokenizer cannot encode.
+    pub fn encode(&self, text: &str, text2: Option<&str>) -> Result<Encoded> {
+        let found = catch_panics(|| self.inner.encode_char_offsets(input(text, text2), true));
+        let found = found.map_err(|cause| self.unusable(&cause))?;
+        self.encoded(&found.map_err(|cause| self.unusable(&cause.to_string()))?)
+    }
+
+    /// Encodes texts on all processors, in order. Errors: as [`encode`](Self::encode).
+    pub fn encode_all(&self, texts: &[[Option<&str>; 2]]) -> Result<Vec<Encoded>> {
+        let inputs = texts.iter().map(|[text, text2]| input(text.unwrap_or_default(), *text2));
+        let inputs = inputs.collect();
+        let found = catch_panics(|| self.inner.encode_batch_char_offsets(inputs, true));
+        let found = found.map_err(|cause| self.unusable(&cause))?;
+        let found = found.map_err(|cause| self.unusable(&cause.to_string()))?;
+        found.iter().map(|found| self.encoded(found)).collect()
+    }
+
+    fn unusable(&self, cause: &str) -> Error {
+        Error::data(format!("{}: cannot tokenize a text: {cause}", self.path.display()))
+    }
+
+    fn encoded(&self, found: &Encoding) -> Result<Encoded> {
+        let wrong = |_| Error::data("an id or offset of the tokenizer is too large");
+        let number = |n: usize| i32::try_from(n).map_err(|_| wrong(()));
+        // Where a tokenizer says nothing of its sequences, they are what it did not add.
+        let (added, sequences) = (found.get_special_tokens_mask(), found.get_sequence_ids());
+        let is_of = |i: usize, text: usize| sequences[i] == Some(text) && added[i] == 0;
+        let kept = self.kept(added.len(), is_of);
+        let last_text = found.n_sequences().saturating_sub(1);
+        let of_last = |at: &usize| is_of(kept[*at], last_text);
+        let start = (0..kept.len()).find(of_last).unwrap_or(0);
+        let end = (start..kept.len()).rev().find(of_last).map_or(start, |last| last + 1);
+        let (ids, types, offsets) = (found.get_ids(), found.get_type_ids(), found.get_offsets());
+        let types = kept.iter().map(|i| match self.cut.no_segments {
+            true => Ok(0),
+            false => u8::try_from(types[*i]).map_err(|_| wrong(())),
+        });
+        let offsets = kept.iter().map(|i| Ok([number(offsets[*i].0)?, number(offsets[*i].1)?]));
+        Ok(Encoded {
+            ids: kept.iter().map(|i| number(ids[*i] as usize)).collect::<Result<_>>()?,
+            last: start..end,
+            types: types.collect::<Result<_>>()?,
+            offsets: offsets.collect::<Result<_>>()?,
+            truncated: kept.len() < added.len(),
+        })
+    }
+
+    /// The tokens that a largest length leaves of `all`; `is_of` says whether a token is of a text. The longer text loses
+    /// tokens until both are equally long, then both do, as `longest_first` of transformers. The library's own truncation
+    /// reads no further than the largest length, and so does not know which text is longer.
+    fn kept(&self, all: usize, is_of: impl Fn(usize, usize) -> bool) -> Vec<usize> {
+        let lengths = [0, 1].map(|text| (0..all).filter(|i| is_of(*i, text)).count());
+        let added = all - lengths[0] - lengths[1];
+        let most = self.max_length.saturating_sub(added);
+        if all <= self.max_length {
+            return (0..all).collect();
+        }
+        let second_is_shorter = lengths[0] > lengths[1];
+        let shorter = lengths[0].min(lengths[1]);
+        let mut rest = shorter.max(most.saturating_sub(shorter));
+        let mut few = shorter;
+        if few + rest > most {
+            few = most / 2;
+            rest = few + most % 2;
+        }
+        let room = if second_is_shorter { [rest, few] } else { [few, rest] };
+        let mut seen = [0; 2];
+        let keep = |i: &usize| {
+            let Some(text) = [0, 1].into_iter().find(|text| is_of(*i, *text)) else { return true };
+            let at = seen[text];
+            seen[text] += 1;
+            match self.cut.left {
+                true => at + room[text] >= lengths[text],
+                false => at < room[text],
+            }
+        };
+        (0..all).filter(keep).collect()
+    }
+
+    /// Errors: 65 when special tokens alone fill the largest length, or texts do not begin with the classification token.
+    fn require_room(&self) -> Result<()> {
+        let added = self.unlimited().encode("", Some(""))?.ids;
+        let path = self.path.display();
+        if added.is_empty() || added.first().copied() != self.special.cls {
+            return Err(Error::data(format!(
+                "{path}: texts do not begin with the classification token, [CLS] or <s>, which encoders of BERT and RoBERTa \
+                 need; its post-processor must add it"
+            )));
+        }
+        let special = added.len();
+        match self.max_length > special {
+            true => Ok(()),
+            false => Err(Error::data(format!(
+                "{path}: {special} special tokens leave no room for a text in {} tokens; raise --max-length",
+                self.max_length
+            ))),
+        }
+    }
+}
+
+fn input<'a>(text: &'a str, text2: Option<&'a str>) -> EncodeInput<'a> {
+    match text2 {
+        None => EncodeInput::Single(text.into()),
+        Some(text2) => EncodeInput::Dual(text.into(), text2.into()),
+    }
+}

@@ -1,0 +1,307 @@
+//! config.json of transformers, key by key.
+
+use crate::text::encoder::{EncoderConfig, Kind};
+use serde_json::{Map, Value, json};
+use std::path::{Path, PathBuf};
+use unix::foreign_keys::{Key, Keys, check};
+use unix::{Error, Result, small};
+
+/// Maximum size of config.json in bytes.
+const MAX_BYTES: u64 = 16 << 20;
+
+/// The keys of every kind of encoder.
+const COMMON: &Keys = &[
+    ("model_type", Key::Read),
+    ("architectures", Key::Read),
+    ("vocab_size", Key::Read),
+    ("max_position_embeddings", Key::Read),
+    ("pad_token_id", Key::Read),
+    ("id2label", Key::Read),
+    ("label2id", Key::Read),
+    ("num_labels", Key::Read),
+    ("problem_type", Key::Read),
+    ("tokenizer_class", Key::Read),
+    ("position_embedding_type", Key::Only("\"absolute\"")),
+    ("is_decoder", Key::Off),
+    ("is_encoder_decoder", Key::Off),
+    ("add_cross_attention", Key::Off),
+    ("cross_attention_hidden_size", Key::Off),
+    ("tie_encoder_decoder", Key::Off),
+    ("pruned_heads", Key::Off),
+    ("per_layer_config", Key::Off),
+    ("quantization_config", Key::Off),
+    ("auto_map", Key::Off),
+    ("dtype", Key::NoEffect),
+    ("torch_dtype", Key::NoEffect),
+    ("initializer_range", Key::NoEffect),
+    ("use_cache", Key::NoEffect),
+    ("gradient_checkpointing", Key::NoEffect),
+    ("chunk_size_feed_forward", Key::NoEffect),
+    ("tie_word_embeddings", Key::NoEffect),
+    ("return_dict", Key::NoEffect),
+    ("output_hidden_states", Key::NoEffect),
+    ("output_attentions", Key::NoEffect),
+    ("output_past", Key::NoEffect),
+    ("torchscript", Key::NoEffect),
+    ("use_bfloat16", Key::NoEffect),
+    ("tf_legacy_loss", Key::NoEffect),
+    ("attn_implementation", Key::NoEffect),
+    ("_attn_implementation", Key::NoEffect),
+    ("_attn_implementation_autoset", Key::NoEffect),
+    ("_name_or_path", Key::NoEffect),
+    ("name_or_path", Key::NoEffect),
+    ("_commit_hash", Key::NoEffect),
+    ("_num_labels", Key::NoEffect),
+    ("transformers_version", Key::NoEffect),
+    ("finetuning_task", Key::NoEffect),
+    ("task_specific_params", Key::NoEffect),
+    ("prefix", Key::NoEffect),
+    ("language", Key::NoEffect),
+    ("bos_token_id", Key::NoEffect),
+    ("eos_token_id", Key::NoEffect),
+    ("sep_token_id", Key::NoEffect),
+    ("cls_token_id", Key::NoEffect),
+    ("mask_token_id", Key::NoEffect),
+    ("decoder_start_token_id", Key::NoEffect),
+    ("max_length", Key::NoEffect),
+    ("min_length", Key::NoEffect),
+    ("do_sample", Key::NoEffect),
+    ("early_stopping", Key::NoEffect),
+    ("num_beams", Key::NoEffect),
+    ("num_beam_groups", Key::NoEffect),
+    ("diversity_penalty", Key::NoEffect),
+    ("temperature", Key::NoEffect),
+    ("top_k", Key::NoEffect),
+    ("top_p", Key::NoEffect),
+    ("typical_p", Key::NoEffect),
+    ("repetition_penalty", Key::NoEffect),
+    ("length_penalty", Key::NoEffect),
+    ("no_repeat_ngram_size", Key::NoEffect),
+    ("encoder_no_repeat_ngram_size", Key::NoEffect),
+    ("bad_words_ids", Key::NoEffect),
+    ("num_return_sequences", Key::NoEffect),
+    ("output_scores", Key::NoEffect),
+    ("return_dict_in_generate", Key::NoEffect),
+    ("forced_bos_token_id", Key::NoEffect),
+    ("forced_eos_token_id", Key::NoEffect),
+    ("remove_invalid_values", Key::NoEffect),
+    ("exponential_decay_length_penalty", Key::NoEffect),
+    ("suppress_tokens", Key::NoEffect),
+    ("begin_suppress_tokens", Key::NoEffect),
+];
+
+/// Those of BERT, RoBERTa and XLM-R.
+const OF_BERT: &Keys = &[
+    ("hidden_size", Key::Read),
+    ("num_hidden_layers", Key::Read),
+    ("num_attention_heads", Key::Read),
+    ("intermediate_size", Key::Read),
+    ("type_vocab_size", Key::Read),
+    ("layer_norm_eps", Key::Read),
+    ("hidden_dropout_prob", Key::Read),
+    ("attention_probs_dropout_prob", Key::Read),
+    ("classifier_dropout", Key::Read),
+    ("hidden_act", Key::Only("\"gelu\"")),
+    ("directionality", Key::Only("\"bidi\"")),
+    ("pooler_fc_size", Key::NoEffect),
+    ("pooler_num_attention_heads", Key::NoEffect),
+    ("pooler_num_fc_layers", Key::NoEffect),
+    ("pooler_size_per_head", Key::NoEffect),
+    ("pooler_type", Key::NoEffect),
+];
+
+/// Those of DistilBERT.
+const OF_DISTILBERT: &Keys = &[
+    ("dim", Key::Read),
+    ("hidden_size", Key::Read),
+    ("n_layers", Key::Read),
+    ("num_hidden_layers", Key::Read),
+    ("n_heads", Key::Read),
+    ("num_attention_heads", Key::Read),
+    ("hidden_dim", Key::Read),
+    ("dropout", Key::Read),
+    ("attention_dropout", Key::Read),
+    ("seq_classif_dropout", Key::Read),
+    ("qa_dropout", Key::Read),
+    ("activation", Key::Only("\"gelu\"")),
+    ("layer_norm_eps", Key::NoEffect),
+    ("sinusoidal_pos_embds", Key::NoEffect),
+    ("tie_weights_", Key::NoEffect),
+];
+
+/// A config.json whose keys were checked.
+pub(super) struct Config {
+    path: PathBuf,
+    keys: Map<String, Value>,
+    kind: Kind,
+}
+
+impl Config {
+    /// Reads that of a folder. Errors: 66 when it is missing; 65 when it is damaged, or has settings that are not supported.
+    pub fn read(folder: &Path) -> Result<Self> {
+        let path = folder.join("config.json");
+        let bad = |what: String| Error::data(format!("{}: {what}", path.display()));
+        let keys: Map<String, Value> = serde_json::from_slice(&small::read(&path, MAX_BYTES)?)
+            .map_err(|cause| bad(cause.to_string()))?;
+        let kind = keys.get("model_type").cloned().unwrap_or_default();
+        let kind: Kind = serde_json::from_value(kind.clone()).map_err(|_| {
+            bad(format!("model_type {kind}; known are bert, roberta, xlm-roberta and distilbert"))
+        })?;
+        let own = if kind == Kind::Distilbert { OF_DISTILBERT } else { OF_BERT };
+        check(&path, &keys, &[own, COMMON].concat())?;
+        Ok(Self { path, keys, kind })
+    }
+
+    pub fn error(&self, what: &str) -> Error {
+        Error::data(format!("{}: {what}", self.path.display()))
+    }
+
+    fn get(&self, key: &str) -> Option<&Value> {
+        self.keys.get(key).filter(|value| !value.is_null())
+    }
+
+    /// The number in the first of these keys that is there. Errors: 65 when it is none, or the others differ.
+    fn size(&self, keys: &[&str], default: usize) -> Result<usize> {
+        let mut found = None;
+        for key in keys {
+            let Some(value) = self.get(key) else { continue };
+            let size = value.as_u64().and_then(|size| usize::try_from(size).ok());
+            let size = size.ok_or_else(|| self.error(&format!("{key} {value} is not a size")))?;
+            if found.is_some_and(|found| found != size) {
+                return Err(self.error(&format!("{} and {key} differ", keys[0])));
+            }
+            found = Some(size);
+        }
+        Ok(found.unwrap_or(default))
+    }
+
+    fn number(&self, key: &str, default: f64) -> Result<f64> {
+        let Some(value) = self.get(key) else { return Ok(default) };
+        value.as_f64().ok_or_else(|| self.error(&format!("{key} {value} is not a number")))
+    }
+
+    /// The shape of the encoder; keys that are missing have the defaults of transformers.
+    pub fn encoder(&self) -> Result<EncoderConfig> {
+        let is_roberta = matches!(self.kind, Kind::Roberta | Kind::XlmRoberta);
+        let is_distil = self.kind == Kind::Distilbert;
+        let vocabulary = if self.kind == Kind::Roberta { 50265 } else { 30522 };
+        let keys = |bert: &'static str, distil: &'static str| match is_distil {
+            true => vec![distil, bert],
+            false => vec![bert],
+        };
+        let (hidden, attention) = match is_distil {
+            true => ("dropout", "attention_dropout"),
+            false => ("hidden_dropout_prob", "attention_probs_dropout_prob"),
+        };
+        let intermediate = if is_distil { "hidden_dim" } else { "intermediate_size" };
+        let layers = if is_distil { 6 } else { 12 };
+        let encoder = EncoderConfig {
+            model_type: self.kind,
+            vocab_size: Some(self.size(&["vocab_size"], vocabulary)?),
+            tokenizer_hash: None,
+            hidden_size: self.size(&keys("hidden_size", "dim"), 768)?,
+            num_hidden_layers: self.size(&keys("num_hidden_layers", "n_layers"), layers)?,
+            num_attention_heads: self.size(&keys("num_attention_heads", "n_heads"), 12)?,
+            intermediate_size: self.size(&[intermediate], 3072)?,
+            max_position_embeddings: self.size(&["max_position_embeddings"], 512)?,
+            type_vocab_size: self.size(&["type_vocab_size"], 2)?,
+            pad_token_id: if is_roberta { Some(self.size(&["pad_token_id"], 1)?) } else { None },
+            layer_norm_eps: if is_distil { 1e-12 } else { self.number("layer_norm_eps", 1e-12)? },
+            hidden_dropout_prob: self.number(hidden, 0.1)?,
+            attention_probs_dropout_prob: self.number(attention, 0.1)?,
+            freeze_layers: 0,
+        };
+        match encoder.violations(true).into_iter().next() {
+            Some((key, text)) => Err(self.error(&format!("{key}: {text}"))),
+            None => Ok(encoder),
+        }
+    }
+
+    /// The section `model.head` for a head of spans.
+    pub fn span_head(&self) -> Result<Value> {
+        self.require_architecture("ForQuestionAnswering")?;
+        let dropout =
+            if self.kind == Kind::Distilbert { self.number("qa_dropout", 0.1)? } else { 0.0 };
+        Ok(json!({"dropout": dropout}))
+    }
+
+    /// The section `model.head` for a head of `classes` classes.
+    pub fn class_head(&self, classes: usize) -> Result<Value> {
+        self.require_architecture("ForSequenceClassification")?;
+        let dropout = match self.kind {
+            Kind::Distilbert => self.number("seq_classif_dropout", 0.2)?,
+            _ => self.number("classifier_dropout", self.number("hidden_dropout_prob", 0.1)?)?,
+        };
+        let multi_label = match self.get("problem_type").and_then(Value::as_str) {
+            Some("multi_label_classification") => Some(true),
+            Some("single_label_classification") => Some(false),
+            None if classes > 1 => None,
+            Some("regression") | None => {
+                return Err(self.error("the head is one of a regression, which is not supported"));
+            }
+            Some(other) => {
+                return Err(self.error(&format!("problem_type {other:?} is not known")));
+            }
+        };
+        let labels = self.labels(classes)?;
+        Ok(json!({"labels": labels, "multi_label": multi_label, "dropout": dropout}))
+    }
+
+    /// Errors: 65 when the head of the file is of another kind than the names of its tensors suggest, e.g. one for tokens.
+    fn require_architecture(&self, ending: &str) -> Result<()> {
+        let names = self.get("architectures").and_then(Value::as_array);
+        let name = names.and_then(|names| names.first()).and_then(Value::as_str);
+        match name {
+            Some(name) if !name.ends_with(ending) => Err(self.error(&format!(
+                "its head is that of {name}; --head uses those that end in ForSequenceClassification or \
+                 ForQuestionAnswering"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// The names of the classes of the head, in order. Errors: 65 when they are not those of so many classes.
+    fn labels(&self, classes: usize) -> Result<Vec<String>> {
+        let count = self.size(&["num_labels"], classes)?;
+        let Some(names) = self.get("id2label") else {
+            let names = (0..classes).map(|class| format!("LABEL_{class}"));
+            return if count == classes { Ok(names.collect()) } else { Err(self.differ(classes)) };
+        };
+        let names = names.as_object().ok_or_else(|| self.error("id2label is not a mapping"))?;
+        let name = |class: usize| match names.get(&class.to_string())? {
+            Value::String(name) => Some(name.clone()),
+            Value::Number(name) => Some(name.to_string()),
+            _ => None,
+        };
+        let labels: Option<Vec<String>> = (0..classes).map(name).collect();
+        let labels = labels.filter(|labels| labels.len() == names.len() && count == classes);
+        let labels = labels.ok_or_else(|| self.differ(classes))?;
+        for (class, label) in labels.iter().enumerate() {
+            let other = self.get("label2id").and_then(|ids| ids.get(label));
+            let differs = other.is_some_and(|id| id.as_u64() != Some(class as u64));
+            if differs || labels[..class].contains(label) {
+                return Err(self.error(&format!(
+                    "id2label and label2id contradict each other or name {label} twice"
+                )));
+            }
+        }
+        Ok(labels)
+    }
+
+    fn differ(&self, classes: usize) -> Error {
+        self.error(&format!(
+            "id2label and num_labels are not those of the {classes} classes of the head in the weights"
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_manual_lists_every_key() {
+        let manual = include_str!("../../../../../man/longhaul-files.5");
+        for (key, _) in [super::COMMON, super::OF_BERT, super::OF_DISTILBERT].concat() {
+            assert!(manual.contains(&format!(".Li {key}")), "{key}");
+        }
+    }
+}
