@@ -46,8 +46,9 @@ pub struct Import {
 }
 
 /// The options of all records, of those made from trajectories, and of those made from arrays.
-const OF_RECORDS: [&str; 7] = ["output", "limit", "axes", "dataset", "noise", "noise-seed", "json"];
-const OF_FRAMES: [&str; 4] = ["shift", "history", "layout", "fill-missing"];
+const OF_RECORDS: [&str; 8] =
+    ["output", "limit", "axes", "dataset", "fill-missing", "noise", "noise-seed", "json"];
+const OF_FRAMES: [&str; 3] = ["shift", "history", "layout"];
 const OF_ARRAYS: [&str; 3] = ["target", "target-axes", "group"];
 
 pub fn run(given: Given<Import>) -> Result<Exit> {

@@ -85,6 +85,7 @@ pub fn predict_file(
     done: impl FnMut(usize, usize) -> Result<()>,
 ) -> Result<()> {
     let field = Field::open(inputs)?;
+    field.require_fit_but_times()?;
     let mut header = model.output(&field, request).context(|| inputs.display().to_string())?;
     let parameter = field.parameter().into_iter().flat_map(|parameter| parameter.iter());
     header.attributes.extend(parameter.map(|(name, value)| (name.into(), Value::from(value))));

@@ -22,6 +22,13 @@ pub enum FileDtype {
     Bool,
     F64Big,
     F32Big,
+    F16Big,
+    I64Big,
+    I32Big,
+    I16Big,
+    U64Big,
+    U32Big,
+    U16Big,
 }
 
 /// The dtypes with their safetensors names. The big-endian NumPy dtypes have no such name.
@@ -55,9 +62,10 @@ impl FileDtype {
     /// Bytes per number.
     pub fn bytes(self) -> usize {
         match self {
-            Self::F64 | Self::F64Big | Self::I64 | Self::U64 => 8,
-            Self::F32 | Self::F32Big | Self::I32 | Self::U32 => 4,
+            Self::F64 | Self::I64 | Self::U64 | Self::F64Big | Self::I64Big | Self::U64Big => 8,
+            Self::F32 | Self::I32 | Self::U32 | Self::F32Big | Self::I32Big | Self::U32Big => 4,
             Self::F16 | Self::Bf16 | Self::I16 | Self::U16 => 2,
+            Self::F16Big | Self::I16Big | Self::U16Big => 2,
             Self::I8 | Self::U8 | Self::Bool => 1,
         }
     }
@@ -96,6 +104,13 @@ impl FileDtype {
             Self::Bool => (bytes[0] != 0).into(),
             Self::F64Big => f64::from_be_bytes(first(bytes)),
             Self::F32Big => f32::from_be_bytes(first(bytes)).into(),
+            Self::F16Big => f16::from_be_bytes(first(bytes)).into(),
+            Self::I64Big => i64::from_be_bytes(first(bytes)) as f64,
+            Self::I32Big => i32::from_be_bytes(first(bytes)).into(),
+            Self::I16Big => i16::from_be_bytes(first(bytes)).into(),
+            Self::U64Big => u64::from_be_bytes(first(bytes)) as f64,
+            Self::U32Big => u32::from_be_bytes(first(bytes)).into(),
+            Self::U16Big => u16::from_be_bytes(first(bytes)).into(),
         }
     }
 }
@@ -112,14 +127,15 @@ impl From<Dtype> for FileDtype {
     }
 }
 
-/// The safetensors name.
+/// The safetensors name, or `I16 (big-endian)`.
 impl fmt::Display for FileDtype {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = NAMES.iter().find(|(dtype, _)| dtype == self).map(|(_, name)| *name);
-        f.write_str(name.unwrap_or(if *self == Self::F64Big {
-            "F64 (big-endian)"
-        } else {
-            "F32 (big-endian)"
-        }))
+        match NAMES.iter().find(|(dtype, _)| dtype == self) {
+            Some((_, name)) => f.write_str(name),
+            None => {
+                let name = format!("{self:?}");
+                write!(f, "{} (big-endian)", name.trim_end_matches("Big"))
+            }
+        }
     }
 }

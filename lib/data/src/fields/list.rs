@@ -126,11 +126,12 @@ pub fn frames(field: &Field, trajectory: usize) -> Result<Vec<FrameRecord>> {
             field.trajectories()
         )));
     }
+    let times = field.t_of(trajectory)?;
     let mut values = vec![0.0; field.shape().frame_len()];
     (0..field.shape().frames)
         .map(|frame| {
             field.read_frames(trajectory, frame..frame + 1, &mut values)?;
-            let t = field.t().get(frame).copied();
+            let t = times.get(frame).copied();
             let statistics = Moments::of(values.iter().copied()).statistics();
             Ok(FrameRecord { frame, t, statistics })
         })

@@ -225,7 +225,7 @@ impl TrajectorySet {
 fn open_as_in(manifest: &Path, split: &Split, number: usize, verify: Verify) -> Result<Field> {
     let (field, violations) = compare(manifest, split, number, verify)?;
     let named = |error: Error| error.context(manifest.display());
-    field.require_shared_coordinates().map_err(named)?;
+    field.require_fit().map_err(named)?;
     match error(&violations) {
         None => Ok(field),
         Some(error) => Err(named(error)),

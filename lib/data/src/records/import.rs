@@ -3,12 +3,14 @@
 use super::origin::{Origin, file_and_name};
 use super::{Description, FILE, Records, Side, refinement};
 use crate::fields::content::hash_values;
-use crate::fields::field::{Axes, Reading};
+use crate::fields::field::{Axes, Reading, names_of};
 use crate::fields::import::content_hash;
 use crate::store::{RecordStore, SourceFile, Writer};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use unix::{Error, Exit, Result};
+use unix::text::quote;
+use unix::{Error, Exit, Result, note};
 
 /// Approximate size of a shard in bytes.
 const SHARD: usize = 256 << 20;
@@ -57,9 +59,10 @@ impl RecordPlan {
         let (shift, dataset) = (self.shift.unwrap_or(0), self.reading.dataset.as_deref());
         let (history, dataset) = (self.history, dataset.unwrap_or("-"));
         let (noise, seed) = (self.noise, self.noise_seed);
+        let filled = if self.reading.fill_missing { ", missing chunks filled" } else { "" };
         format!(
             "axes {axes}, target axes {target_axes}, shift {shift}, history {history}, noise {noise} \
-             with seed {seed}, dataset {dataset}"
+             with seed {seed}, dataset {dataset}{filled}"
         )
     }
 }
@@ -104,6 +107,7 @@ pub fn import(
     }
     let origins = (0..files.len()).map(|number| Origin::open(plan, files, number));
     let origins = origins.collect::<Result<Vec<Origin>>>()?;
+    note_unused(plan, files)?;
     let sides = require_same_sides(&origins, files)?;
     let description = describe(plan, files, &origins, sides)?;
     let layout = description.layout(SHARD);
@@ -150,6 +154,33 @@ pub fn import(
     filled?;
     writer.save()?;
     Records::open(folder)
+}
+
+/// Names the arrays of these files that no option reads.
+fn note_unused(plan: &RecordPlan, files: &[PathBuf]) -> Result<()> {
+    if plan.shift.is_some() {
+        return Ok(());
+    }
+    let dataset = plan.reading.dataset.as_deref();
+    let inputs = files.iter().map(|text| (text, dataset));
+    let others = plan.target.iter().chain(&plan.group).map(|text| (text, None));
+    let mut read: BTreeMap<PathBuf, Vec<String>> = BTreeMap::new();
+    for (text, dataset) in inputs.chain(others) {
+        let (file, name) = file_and_name(text);
+        read.entry(file).or_default().extend(name.or(dataset.map(String::from)));
+    }
+    for (file, read) in read {
+        // A file without a name has one array, which is read.
+        let mut names = if read.is_empty() { Vec::new() } else { names_of(&file)? };
+        names.retain(|name| {
+            !read.iter().any(|read| read.split('/').next() == Some(name))
+                && !name.ends_with("-coordinate")
+        });
+        if !names.is_empty() {
+            note!("{}: not read: {}", file.display(), quote(&names.join(", ")));
+        }
+    }
+    Ok(())
 }
 
 fn require_same_sides(origins: &[Origin], files: &[PathBuf]) -> Result<[Side; 2]> {
@@ -213,7 +244,8 @@ fn read(
         input_hashes.extend(hasher.finalize().as_bytes());
         for (what, side, values) in [("input", sides[0], &*input), ("target", sides[1], &*target)] {
             if let Some(at) = values.iter().position(|value| !value.is_finite()) {
-                let what = format!("{what} is {} at {}", values[at], side.place(at));
+                let value = origins[number].what_is(values[at], what == "input");
+                let what = format!("{what} is {value} at {}", side.place(at));
                 bad.push(Bad { file: files[number].clone(), record, what });
             }
         }

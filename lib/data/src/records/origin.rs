@@ -3,7 +3,9 @@
 use super::Side;
 use super::import::RecordPlan;
 use crate::fields::content::hash_values;
-use crate::fields::field::{Array, Axes, Axis, Field, Reading, coordinates_beside, open_array};
+use crate::fields::field::{
+    Array, Axes, Axis, Field, Reading, coordinates_beside, open_array, orders, orders_text,
+};
 use crate::fields::import::content_hash;
 use blake3::Hasher;
 use std::path::{Path, PathBuf};
@@ -41,11 +43,18 @@ fn usual(shape: &[usize]) -> Option<Axes> {
 
 /// Opens an array of records: the dataset that `text` names, or else `dataset`; `flag` names the option that says what its
 /// dimensions are.
-fn open(text: &Path, dataset: Option<&str>, axes: &Option<Axes>, flag: &str) -> Result<Array> {
+fn open(
+    text: &Path,
+    dataset: Option<&str>,
+    fill_missing: bool,
+    axes: &Option<Axes>,
+    flag: &str,
+) -> Result<Array> {
     let (file, name) = file_and_name(text);
-    open_array(&file, name.as_deref().or(dataset), |shape| {
+    open_array(&file, name.as_deref().or(dataset), fill_missing, |shape| {
         let axes = axes.clone().or_else(|| usual(shape)).ok_or_else(|| {
-            format!("has shape {shape:?}; {flag} says what its dimensions are, e.g. nxyc or ncxy")
+            let orders = orders_text(&orders(shape, false)).replace("--axes", flag);
+            format!("has shape {shape:?}; {flag} says what its dimensions are: {orders}")
         })?;
         match (axes.rank() == shape.len(), axes.place(Axis::Sample)) {
             (true, Some(_)) => Ok(axes),
@@ -78,7 +87,7 @@ impl InputArray {
     ///
     /// Errors: 66 and 65 for the file; 2 for axes that do not fit.
     pub fn open(text: &Path, axes: &Option<Axes>) -> Result<Self> {
-        let array = open(text, None, axes, "--axes")?;
+        let array = open(text, None, false, axes, "--axes")?;
         Ok(Self { side: side(&array), array })
     }
 
@@ -111,11 +120,16 @@ impl InputArray {
             None => Ok(()),
             Some(at) => Err(Error::data(format!(
                 "record {i}: its input is {} at {}; remove the record, or replace the value",
-                out[at],
+                what_is(out[at], self.array.marks_missing()),
                 self.side.place(at)
             ))),
         }
     }
+}
+
+/// A value that is not finite, as text. Values that the file marks as missing are read as NaN.
+fn what_is(value: f32, marks_missing: bool) -> String {
+    if value.is_nan() && marks_missing { "missing".into() } else { value.to_string() }
 }
 
 /// Reads record `i` of an array as [x.., channels].
@@ -146,6 +160,18 @@ impl Origin {
         self.pairs.sides()
     }
 
+    /// A value of an input or target that is not finite, as text.
+    pub fn what_is(&self, value: f32, is_input: bool) -> String {
+        what_is(
+            value,
+            match &self.pairs {
+                Pairs::Arrays { input, .. } if is_input => input.marks_missing(),
+                Pairs::Arrays { target, .. } => target.marks_missing(),
+                Pairs::Frames { field, .. } => field.marks_missing(),
+            },
+        )
+    }
+
     /// Reads record `i` into `input` and `target`, [grid.., channels], and returns the key of its group: a given group,
     /// the trajectory, or the input itself without noise.
     pub fn read(&self, i: usize, input: &mut [f32], target: &mut [f32]) -> Result<blake3::Hash> {
@@ -167,6 +193,7 @@ impl Pairs {
             let (file, name) = file_and_name(path);
             let dataset = name.or_else(|| plan.reading.dataset.clone());
             let field = Field::open_as(&file, &Reading { dataset, ..plan.reading.clone() })?;
+            field.require_fit()?;
             let history = plan.history;
             let frames = field.shape().frames;
             if history == 0 || history - 1 + shift >= frames || (shift == 0 && plan.noise == 0.0) {
@@ -179,8 +206,9 @@ impl Pairs {
             let hash = content_hash(&file)?;
             return Ok(Self::Frames { field, hash, history, shift });
         }
-        let input = open(path, plan.reading.dataset.as_deref(), &plan.reading.axes, "--axes")?;
-        let target = open(&plan.target[number], None, &plan.target_axes, "--target-axes")?;
+        let Reading { dataset, axes, fill_missing: fill, .. } = &plan.reading;
+        let input = open(path, dataset.as_deref(), *fill, axes, "--axes")?;
+        let target = open(&plan.target[number], None, *fill, &plan.target_axes, "--target-axes")?;
         let count = records(&input);
         let equal = |what: &str, path: &Path, found: usize| match found == count {
             true => Ok(()),
@@ -190,11 +218,14 @@ impl Pairs {
                 files[number].display()
             ))),
         };
+        if count == 0 {
+            return Err(Error::data(format!("{}: no records", path.display())));
+        }
         equal("targets", &plan.target[number], records(&target))?;
         let groups = match plan.group.get(number) {
             None => None,
             Some(path) => {
-                let array = open(path, None, &None, "--group")?;
+                let array = open(path, None, *fill, &None, "--group")?;
                 equal("groups", path, records(&array))?;
                 let mut groups = vec![0.0; count];
                 for (i, group) in groups.iter_mut().enumerate() {

@@ -5,9 +5,11 @@ use data::fields::check::{Kind, check_files, check_split};
 use data::fields::divide::{Share, divide};
 use data::fields::field::{Field, Layout, Shape};
 use data::fields::import::{Format, Plan, import, targets};
+use data::fields::list::frames;
 use data::fields::split::SplitName;
 use data::fields::split_set::{TrajectorySet, Verify};
 use data::fields::write::{Header, write_field};
+use hdf5::types::VarLenUnicode;
 use std::path::{Path, PathBuf};
 use tensor::random::{Philox, Purpose};
 use unix::Exit;
@@ -112,6 +114,88 @@ fn files_of_one_data_set_share_points_and_times() {
         let faults = check_split(&manifest, 1e9).unwrap().violations;
         let kinds: Vec<Kind> = faults.iter().map(|fault| fault.kind).collect();
         assert_eq!(kinds, [Kind::Changed, Kind::Coordinates], "{faults:?}");
+    }
+}
+
+/// Models have one interval between frames, so everything that makes batches or scores refuses other times.
+#[test]
+fn uneven_times_are_refused_unless_an_import_keeps_even_ones() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("times.hdf5");
+    let manifest = folder.path().join("split.json");
+    let shares = [3, 1, 1].map(Share::Count);
+    write(&path, Layout::Tensor, 1, 0.25, 0.05);
+    divide(std::slice::from_ref(&path), shares, 1, &manifest).unwrap().save(&manifest).unwrap();
+    for (value, words) in [
+        (1.0, "is uneven: 1 after"),
+        (0.1, "does not ascend at 3: 0.1"),
+        (-0.1, "does not ascend at 3: -0.1"),
+        (f32::NAN, "is NaN at 3"),
+    ] {
+        change(&path, "t-coordinate", 3, |_| value);
+        let faults = check_files(std::slice::from_ref(&path), 1e9).violations;
+        assert_eq!(faults.len(), 1, "{faults:?}");
+        let plan = |crop: &[&str]| {
+            let crop = crop.iter().map(|crop| crop.parse().unwrap()).collect();
+            Plan { crop, ..Plan::default() }
+        };
+        let imported = |plan: Plan| {
+            let files = std::slice::from_ref(&path);
+            let target = targets(&plan, files, folder.path(), Format::Safetensors, None).unwrap();
+            import(&plan, &target[0], |_| Ok(()))
+        };
+        for found in [
+            faults[0].message.clone(),
+            divide(std::slice::from_ref(&path), shares, 1, &manifest).unwrap_err().to_string(),
+            TrajectorySet::open(&manifest, SplitName::Train, Verify::Sizes)
+                .unwrap_err()
+                .to_string(),
+            imported(plan(&[])).unwrap_err().to_string(),
+        ] {
+            assert!(found.contains(words), "{found} lacks {words}");
+        }
+        if words.contains("uneven") {
+            imported(plan(&["t=0:3"])).unwrap();
+        }
+    }
+}
+
+#[test]
+fn files_of_one_data_set_share_units() {
+    let folder = tempfile::tempdir().unwrap();
+    let paths: Vec<PathBuf> = ["a.hdf5", "b.hdf5"].map(|name| folder.path().join(name)).to_vec();
+    for (dataset, of) in [("t-coordinate", "t"), ("tensor", "tensor")] {
+        for (number, (path, unit)) in paths.iter().zip(["hours since 1900", "days"]).enumerate() {
+            let _ = std::fs::remove_file(path);
+            write(path, Layout::Tensor, number as u64, 0.25, 0.05);
+            let file = hdf5::File::open_rw(path).unwrap();
+            let attribute = file.dataset(dataset).unwrap().new_attr::<VarLenUnicode>();
+            let unit: VarLenUnicode = unit.parse().unwrap();
+            attribute.create("units").unwrap().write_scalar(&unit).unwrap();
+        }
+        let manifest = folder.path().join("split.json");
+        let error = divide(&paths, [3, 1, 1].map(Share::Count), 1, &manifest).unwrap_err();
+        let words = format!("its {of} has the unit days, not hours");
+        assert!(error.to_string().contains(&words), "{error}");
+    }
+}
+
+#[test]
+fn each_trajectory_is_shown_with_its_own_times() {
+    let folder = tempfile::tempdir().unwrap();
+    for (layout, dataset, at) in
+        [(Layout::Groups, "0002/grid/t", 3), (Layout::Incompressible, "t", 4 * 2 + 3)]
+    {
+        let path = folder.path().join("own.h5");
+        let _ = std::fs::remove_file(&path);
+        write(&path, layout, 1, 0.25, 0.5);
+        change(&path, dataset, at, |_| 7.0);
+        let field = Field::open(&path).unwrap();
+        for (trajectory, last) in [(1, 1.5), (2, 7.0)] {
+            let records = frames(&field, trajectory).unwrap();
+            let times: Vec<_> = records.iter().map(|record| record.t).collect();
+            assert_eq!(times, [0.0, 0.5, 1.0, last].map(Some), "{layout}, {trajectory}");
+        }
     }
 }
 

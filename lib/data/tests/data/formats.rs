@@ -64,6 +64,12 @@ fn unsupported_files_are_refused_with_a_reason() {
     let npy = fs::read(golden("nu0.3.npy")).unwrap();
     put("short.npy", &npy[..npy.len() - 1]);
     refused("short.npy", &["truncated"]);
+    let descr = |name: &[u8]| {
+        let at = npy.windows(5).position(|five| five == b"'<f4'").unwrap();
+        [&npy[..at], name, &npy[at + 5..]].concat()
+    };
+    put("complex.npy", &descr(b"'<c8'"));
+    refused("complex.npy", &["dtype <c8", ".astype('float32')"]);
     put("text.npz", b"no archive");
     refused("text.npz", &["NumPy"]);
     fs::copy(golden("fortran.npy"), folder.path().join("fortran.npy")).unwrap();

@@ -107,7 +107,7 @@ fn every_layout_of_h5py_is_read() {
         assert_eq!((field.layout(), field.inputs()), (layout, inputs), "{name}");
         assert_eq!(field.channels(), channels, "{name}");
         assert_eq!(field.parameter().cloned(), parameter.map(|p| p.parse().unwrap()), "{name}");
-        assert_eq!((field.is_direct(), field.suspected_axes()), (direct, None), "{name}");
+        assert_eq!((field.is_direct(), field.suspected_axes().len()), (direct, 0), "{name}");
         if layout != Layout::Incompressible {
             let points: Vec<usize> = field.coordinates().iter().map(Vec::len).collect();
             assert_eq!(points, shape.grid, "{name}");
@@ -128,6 +128,25 @@ fn another_order_of_axes_is_found_named_and_put_right_by_the_flag() {
         let field = Field::open_as(&golden(name), &reading).unwrap();
         assert_eq!((field.shape().frames, field.shape().trajectories), (T, N));
         assert_values(&field, name);
+    }
+    // Written by a map over one device: two orders fit, and they make different things.
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("1D_Advection_Sols_beta0.1.hdf5");
+    let file = hdf5::File::create(&path).unwrap();
+    file.new_dataset::<f32>().shape((1, 10, 4, 6)).create("tensor").unwrap();
+    for (name, count) in [("x-coordinate", 6), ("t-coordinate", 5)] {
+        let values: Vec<f32> = (0..count).map(|i| i as f32).collect();
+        file.new_dataset_builder().with_data(&values).create(name).unwrap();
+    }
+    let write = |dataset: hdf5::Dataset| dataset.write_raw(&[1.0f32; 240]).unwrap();
+    write(file.dataset("tensor").unwrap());
+    drop(file);
+    let message = check_files(&[path], 1e9).violations.remove(0).message;
+    for words in [
+        "--axes nctx (1 trajectories of 4 frames on 6 points with 10 channels)",
+        "--axes cntx (10 trajectories of 4 frames on 6 points with 1 channels)",
+    ] {
+        assert!(message.contains(words), "{message}");
     }
     let reading = Reading { axes: Some("nxyt".parse().unwrap()), ..Reading::default() };
     let error = Field::open_as(&golden("transposed.hdf5"), &reading).unwrap_err();

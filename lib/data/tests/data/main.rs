@@ -1,5 +1,6 @@
 //! Tests of the crate on real files.
 
+mod attributes;
 mod burgers;
 mod common;
 mod coordinates;

@@ -19,9 +19,6 @@ pub(super) fn check_field(
 ) -> Vec<blake3::Hash> {
     let path = field.path();
     let shape = field.shape();
-    if shape.trajectories == 0 {
-        report.add(Kind::Empty, path, "no trajectories");
-    }
     match field.only_regime() {
         Err(error) => report.violations.push(Violation::of_error(path, &error, Kind::Parameter)),
         Ok(parameter) if parameter.iter().any(|(_, value)| !value.is_finite()) => {
@@ -29,7 +26,7 @@ pub(super) fn check_field(
         }
         Ok(_) => {}
     }
-    check_coordinates(field, report);
+    check_header(field, report);
     if shape.trajectories > 0 && field.read_cost() > WORTH_CONVERTING {
         unix::note!(
             "{0}: it is stored in {1}: reading a trajectory costs {2:.0} times its bytes; `ds-prep import {0} -o \
@@ -65,50 +62,29 @@ pub(super) fn check_field(
     hashes
 }
 
-fn check_coordinates(field: &Field, report: &mut Report) {
-    let (path, shape) = (field.path(), field.shape());
-    if let Some(axes) = field.suspected_axes() {
-        let what = format!(
-            "wrong order of axes: trajectories of {} frames on {:?} contradict the coordinates, \
-             which fit {axes}; `ds-prep import --axes {axes}` puts them in order",
-            shape.frames, shape.grid
-        );
-        return report.add(Kind::AxisOrder, path, what);
+/// Checks what the file says besides its values.
+fn check_header(field: &Field, report: &mut Report) {
+    let path = field.path();
+    let problems = field.problems();
+    let has_other_order = problems.iter().any(|(kind, _)| *kind == Kind::AxisOrder);
+    for (kind, what) in problems {
+        report.add(kind, path, what);
     }
-    if let Some(what) = field.coordinate_conflict() {
-        report.add(Kind::Coordinates, path, what);
-    }
-    let axes = Axis::SPACE.into_iter().zip(field.coordinates()).zip(&shape.grid);
-    for ((axis, values), &points) in axes {
-        check_coordinate(field, axis, values, &[points], report);
-    }
-    check_coordinate(field, Axis::Time, field.t(), &[shape.frames, shape.frames + 1], report);
-}
-
-fn check_coordinate(
-    field: &Field,
-    axis: Axis,
-    values: &[f64],
-    lengths: &[usize],
-    report: &mut Report,
-) {
-    let problem = if values.is_empty() {
-        if !field.layout().has_coordinates() {
-            return;
+    if field.layout().has_coordinates() && !has_other_order {
+        let axes = Axis::SPACE.into_iter().zip(field.coordinates().iter().map(Vec::as_slice));
+        for (axis, values) in axes.chain([(Axis::Time, field.t())]) {
+            if values.is_empty() {
+                let what = format!("`{}-coordinate` is missing", axis.letter());
+                report.add(Kind::Coordinates, path, what);
+            }
         }
-        "is missing".into()
-    } else if !lengths.contains(&values.len()) {
-        format!("has {} values, expected {}", values.len(), lengths[0])
-    } else if let Some(at) = values
-        .windows(2)
-        .position(|pair| pair[0] >= pair[1] || pair[1].is_nan() || pair[0].is_nan())
-    {
-        format!("does not ascend at {}: {} after {}", at + 1, values[at + 1], values[at])
-    } else {
-        return;
-    };
-    let what = format!("`{}-coordinate` {problem}", axis.letter());
-    report.add(Kind::Coordinates, field.path(), what);
+    }
+    if let Some(what) = field.ambiguity() {
+        unix::note!("{}: {what}", path.display());
+    }
+    if let Some(what) = field.unused() {
+        unix::note!("{}: not read: {what}", path.display());
+    }
 }
 
 /// What is recorded of a trajectory while its frames are read.
@@ -181,7 +157,8 @@ impl<'a> Scan<'a> {
             violations.push(Violation { kind, file, trajectory, frame, index, message });
         };
         if let Some((at, value)) = self.first_not_finite {
-            add(Kind::NotFinite, Some(at), format!("{value} ({} in all)", self.not_finite));
+            let what = if self.field.marks_missing() { "missing or " } else { "" };
+            add(Kind::NotFinite, Some(at), format!("{what}{value} ({} in all)", self.not_finite));
         }
         if let Some((at, value)) = self.first_large {
             add(Kind::TooLarge, Some(at), format!("|{value}| is above {}", self.limit));

@@ -135,15 +135,7 @@ impl Kind {
 fn source(field: &Field, manifest: &Path) -> Result<Source> {
     let path = field.path();
     let wrong = |what: String| Err(Error::data(format!("{}: {what}", path.display())));
-    if let Some(axes) = field.suspected_axes() {
-        return wrong(format!(
-            "wrong order of axes, the coordinates fit {axes}; see `ds-prep import --axes`"
-        ));
-    }
-    field.require_shared_coordinates()?;
-    if field.trajectories() == 0 {
-        return wrong("no trajectories".into());
-    }
+    field.require_fit()?;
     let ending = path.extension().unwrap_or_default();
     if ["csv", "zarr"].iter().any(|other| ending.eq_ignore_ascii_case(other)) {
         return wrong(

@@ -3,6 +3,7 @@
 use super::axes::{Axes, Axis};
 use super::element::{fill, to_f32};
 use super::mapped::MappedFile;
+use super::packing::Packing;
 use super::source::Source;
 use std::fmt;
 use std::ops::Range;
@@ -28,15 +29,19 @@ pub(crate) struct Array {
 #[derive(Debug)]
 pub(super) enum Place {
     /// Contiguous in a file, in C order or in Fortran order (`fortran`).
-    File { file: Arc<MappedFile>, offset: u64, dtype: FileDtype, fortran: bool },
+    File { file: Arc<MappedFile>, offset: u64, dtype: FileDtype, fortran: bool, packing: Packing },
     /// Read in parts by its format.
     Parts(Box<dyn Parts>),
 }
 
-/// An array that its format reads in parts.
+/// An array that its format reads in parts, and unpacks.
 pub(super) trait Parts: fmt::Debug + Send + Sync {
     /// Reads the values at `ranges` in C order. A value too large for f32 is stored in `beyond`.
     fn read(&self, ranges: &[Range<usize>], beyond: &mut Option<f64>) -> Result<Vec<f32>>;
+    /// Reads all values in C order.
+    fn numbers(&self) -> Result<Vec<f64>>;
+    /// How its numbers are packed.
+    fn packing(&self) -> &Packing;
     /// The shape of its chunks, if it is chunked. A chunk is always read completely.
     fn chunk(&self) -> Option<&[usize]>;
     /// Whether chunks are compressed.
@@ -53,7 +58,8 @@ enum Store {
         offset: usize,
         strides: Vec<usize>,
         dtype: FileDtype,
-        /// Whether the order in the file is that of the output.
+        packing: Packing,
+        /// Whether the order in the file is that of the output, and numbers are not packed.
         in_order: bool,
     },
     Parts(Box<dyn Parts>),
@@ -87,7 +93,7 @@ impl Array {
         }
         let store = match place {
             Place::Parts(parts) => Store::Parts(parts),
-            Place::File { file, offset, dtype, fortran } => {
+            Place::File { file, offset, dtype, fortran, packing } => {
                 let size = (numbers * dtype.bytes()) as u64;
                 if offset.checked_add(size).is_none_or(|end| end > file.size()) {
                     return Err(data_error(format!(
@@ -96,9 +102,11 @@ impl Array {
                     )));
                 }
                 let strides = distances(&dims, dtype.bytes(), fortran);
-                let in_order =
-                    axes.is_ordered() && strides == distances(&dims, dtype.bytes(), false);
-                Store::Mapped { file, offset: offset as usize, strides, dtype, in_order }
+                let in_order = axes.is_ordered()
+                    && strides == distances(&dims, dtype.bytes(), false)
+                    && packing.is_trivial();
+                let offset = offset as usize;
+                Store::Mapped { file, offset, strides, dtype, packing, in_order }
             }
         };
         let (path, name) = (source.path().to_path_buf(), name.into());
@@ -123,6 +131,14 @@ impl Array {
     /// Sizes along the spatial axes.
     pub fn grid(&self) -> Vec<usize> {
         Axis::SPACE.into_iter().filter_map(|axis| self.size(axis)).collect()
+    }
+
+    /// Whether some of its numbers stand for missing values, which are read as NaN.
+    pub fn marks_missing(&self) -> bool {
+        match &self.store {
+            Store::Mapped { packing, .. } => packing.marks_missing(),
+            Store::Parts(parts) => parts.packing().marks_missing(),
+        }
     }
 
     /// Whether a read is a single copy into the caller's buffer.
@@ -170,7 +186,7 @@ impl Array {
     pub fn read(&self, sample: usize, frames: Range<usize>, out: &mut [f32]) -> Result<()> {
         let frames = if self.axes.place(Axis::Time).is_some() { frames } else { 0..1 };
         let mut beyond = None;
-        if let Store::Mapped { file, offset, strides, dtype, in_order: true } = &self.store {
+        if let Store::Mapped { file, offset, strides, dtype, in_order: true, .. } = &self.store {
             let first = |axis, i| self.axes.place(axis).map_or(0, |place| i * strides[place]);
             let from = offset + first(Axis::Sample, sample) + first(Axis::Time, frames.start);
             if *dtype == FileDtype::F32 {
@@ -208,7 +224,7 @@ impl Array {
         let ranges: Vec<Range<usize>> = self.axes.iter().enumerate().map(range).collect();
         let order = self.axes.order();
         match &self.store {
-            Store::Mapped { file, offset, strides, dtype, .. } => {
+            Store::Mapped { file, offset, strides, dtype, packing, .. } => {
                 // The span from the first to the last value of the ranges.
                 let end = |(range, stride): (&Range<usize>, &usize)| {
                     range.len().saturating_sub(1) * stride
@@ -218,7 +234,7 @@ impl Array {
                 let start: usize = start.sum();
                 file.with(offset + start, ends + dtype.bytes(), |bytes| {
                     gather(&ranges, strides, &order, out, |at| {
-                        to_f32(dtype.read(&bytes[at - start..]), beyond)
+                        to_f32(packing.unpack(dtype.read(&bytes[at - start..])), beyond)
                     });
                 })?;
             }

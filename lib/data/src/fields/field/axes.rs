@@ -27,6 +27,15 @@ impl Axis {
     /// The spatial axes.
     pub const SPACE: [Self; 3] = [Self::X, Self::Y, Self::Z];
 
+    /// The axis that a column or dimension with this name denotes; `None` for others, and for channels.
+    pub(super) fn of_name(name: &str) -> Option<Self> {
+        match name.to_ascii_lowercase().as_str() {
+            "n" | "sample" | "trajectory" => Some(Self::Sample),
+            "t" | "time" => Some(Self::Time),
+            other => Self::SPACE.into_iter().find(|axis| other.chars().eq([axis.letter()])),
+        }
+    }
+
     /// The letter that denotes it.
     pub fn letter(self) -> char {
         ['n', 't', 'x', 'y', 'z', 'c'][self as usize]
@@ -90,6 +99,14 @@ impl From<Vec<Axis>> for Axes {
 }
 
 impl Axes {
+    /// The dimensions with these names, if all of them are known.
+    pub(super) fn of_names<'a>(names: impl Iterator<Item = &'a str>) -> Option<Self> {
+        let is_channel = |name: &str| ["c", "channel", "variable"].contains(&name);
+        let of_name = |name| Axis::of_name(name).or(is_channel(name).then_some(Axis::Channel));
+        let axes = Self(names.map(of_name).collect::<Option<_>>()?);
+        axes.to_string().parse().ok()
+    }
+
     /// Parses letters, which may have no spatial axis.
     pub fn parse(text: &str) -> Result<Self, String> {
         let of_letter = |letter: char| {
@@ -137,6 +154,12 @@ mod tests {
         assert!(!axes.is_ordered());
         assert_eq!(axes.place(Axis::Channel), Some(1));
         assert!("ntxyc".parse::<Axes>().unwrap().is_ordered());
+        let named = |names: &[&str]| Axes::of_names(names.iter().copied());
+        let of_xarray = ["time", "sample", "channel", "x"];
+        assert_eq!(named(&of_xarray).unwrap().to_string(), "tncx");
+        for unknown in [&["time", "lat"][..], &["x", "x"], &["time"]] {
+            assert_eq!(named(unknown), None);
+        }
         assert_eq!(Axes::ordered(true, false, 2, true).to_string(), "nxyc");
         for wrong in ["", "nt", "nty", "nxx", "nqx", "ntxz"] {
             assert!(wrong.parse::<Axes>().is_err(), "{wrong}");

@@ -5,8 +5,14 @@
 
 use super::Field;
 use super::axes::Axis;
-use super::source::{Source, numbers};
-use unix::{Error, Result};
+use super::layout::{Layout, Part};
+use super::recognise::full_name;
+use super::source::{self, Source, numbers};
+use unix::Result;
+use unix::text::quote;
+
+/// The attribute in which imports keep the unit of the times.
+pub(crate) const TIME_UNITS: &str = "time_units";
 
 /// Largest difference, relative to the largest magnitude along the axis.
 const TOLERANCE: f64 = 4.0 * f32::EPSILON as f64;
@@ -52,6 +58,25 @@ pub(super) fn of_rows(t: &[f64], rows: usize) -> Option<String> {
     Some(format!("`t` of trajectory {} has {what} as of trajectory 0", row + 1))
 }
 
+/// The units that a file states: of its times, in the array `times`, and of the arrays of its field.
+pub(super) fn units(
+    file: &dyn Source,
+    times: &str,
+    parts: &[Part],
+    groups: &[String],
+) -> Vec<(String, String)> {
+    let unit = |place: &str, in_root: &str| {
+        let own = file.attributes(Some(place));
+        let own = own.get("units").and_then(|unit| unit.as_str()).map(String::from);
+        // An origin, as in `hours since 1900-01-01`, does not change intervals.
+        let unit = own.or_else(|| file.text(in_root))?;
+        Some(unit.split(" since ").next().unwrap_or_default().trim().to_string())
+    };
+    let arrays = parts.iter().map(|part| (part.name.clone(), full_name(part, groups), "units"));
+    let all = std::iter::once(("t".to_string(), times.to_string(), TIME_UNITS)).chain(arrays);
+    all.filter_map(|(name, place, in_root)| Some((name, unit(&place, in_root)?))).collect()
+}
+
 impl Field {
     /// Describes where trajectories of this file have other points or times than its first trajectory, whose
     /// coordinates are [`coordinates`](Self::coordinates) and [`t`](Self::t).
@@ -59,16 +84,21 @@ impl Field {
         self.found.coordinate_conflict.as_deref()
     }
 
-    /// Refuses (65) a file with a [`coordinate_conflict`](Self::coordinate_conflict).
-    pub fn require_shared_coordinates(&self) -> Result<()> {
-        match &self.found.coordinate_conflict {
-            None => Ok(()),
-            Some(what) => Err(Error::data(format!(
-                "{}: {what}; all trajectories of a file must share points and times, so store those that \
-                 differ in another file",
-                self.path.display()
-            ))),
+    /// Times of the frames of one trajectory, which [`coordinate_conflict`](Self::coordinate_conflict) compares with
+    /// [`t`](Self::t). Errors: as [`Field::open`].
+    pub fn t_of(&self, trajectory: usize) -> Result<Vec<f64>> {
+        let file = source::open(&self.path, true)?;
+        let group = self.groups().get(trajectory).and_then(|data| data.rsplit_once('/'));
+        if let Some((group, _)) = group {
+            return numbers(&*file, &format!("{group}/grid/t"));
         }
+        let rows = file.shape("t").filter(|dims| dims.len() == 2).map_or(1, |dims| dims[0]);
+        if self.found.layout != Layout::Incompressible || rows < 2 {
+            return Ok(self.found.t.clone());
+        }
+        let all = numbers(&*file, "t")?;
+        let row = all.chunks_exact((all.len() / rows).max(1)).nth(trajectory);
+        Ok(row.unwrap_or_default().to_vec())
     }
 
     /// Describes how the points or times of `other`, a file of the same shape, differ from those of this file.
@@ -80,10 +110,23 @@ impl Field {
             let space = Axis::SPACE.into_iter().zip(field.found.coordinates.clone());
             space.chain([(Axis::Time, times(field))]).collect::<Vec<_>>()
         };
+        let units = |field: &Self| field.found.units.clone();
+        let other_unit = units(self).into_iter().find_map(|(name, unit)| {
+            let (_, found) =
+                units(other).into_iter().find(|(of, found)| *of == name && *found != unit)?;
+            Some(format!(
+                "its {name} has the unit {}, not {} as in {}",
+                quote(&found),
+                quote(&unit),
+                self.path.display()
+            ))
+        });
         let mut pairs = lists(self).into_iter().zip(lists(other));
-        pairs.find_map(|((axis, a), (_, b))| {
-            let what = difference(&a, &b).filter(|_| !a.is_empty() && !b.is_empty())?;
-            Some(format!("its {} has {what} as in {}", axis.letter(), self.path.display()))
+        other_unit.or_else(|| {
+            pairs.find_map(|((axis, a), (_, b))| {
+                let what = difference(&a, &b).filter(|_| !a.is_empty() && !b.is_empty())?;
+                Some(format!("its {} has {what} as in {}", axis.letter(), self.path.display()))
+            })
         })
     }
 }

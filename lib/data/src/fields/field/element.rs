@@ -10,8 +10,15 @@ pub(super) fn from_numpy(name: &str) -> Option<FileDtype> {
         "<f2" => FileDtype::F16,
         "<f4" => FileDtype::F32,
         "<f8" => FileDtype::F64,
+        ">f2" => FileDtype::F16Big,
         ">f4" => FileDtype::F32Big,
         ">f8" => FileDtype::F64Big,
+        ">i2" => FileDtype::I16Big,
+        ">i4" => FileDtype::I32Big,
+        ">i8" => FileDtype::I64Big,
+        ">u2" => FileDtype::U16Big,
+        ">u4" => FileDtype::U32Big,
+        ">u8" => FileDtype::U64Big,
         "|i1" => FileDtype::I8,
         "<i2" => FileDtype::I16,
         "<i4" => FileDtype::I32,
@@ -22,6 +29,13 @@ pub(super) fn from_numpy(name: &str) -> Option<FileDtype> {
         "<u8" => FileDtype::U64,
         _ => return None,
     })
+}
+
+/// The size in bytes of a dtype of integers.
+pub(super) fn integer_bytes(dtype: FileDtype) -> Option<usize> {
+    use FileDtype::{Bf16, F16, F16Big, F32, F32Big, F64, F64Big};
+    let is_float = matches!(dtype, F16 | Bf16 | F32 | F64 | F16Big | F32Big | F64Big);
+    (!is_float).then(|| dtype.bytes())
 }
 
 /// Fills `out` with consecutive values, the first of which is at the start of `bytes`. Returns a value that is too
@@ -56,7 +70,8 @@ mod tests {
     fn values_of_every_dtype_are_read_and_overflows_of_f32_are_reported() {
         let values = [0.0f32, 1.5, -2.0, 96.0, 0.25];
         type Write = fn(f32) -> Vec<u8>;
-        let cases: [(FileDtype, Write); 6] = [
+        let cases: [(FileDtype, Write); 7] = [
+            (FileDtype::F16Big, |v| f16::from_f32(v).to_be_bytes().into()),
             (FileDtype::F16, |v| f16::from_f32(v).to_le_bytes().into()),
             (FileDtype::Bf16, |v| bf16::from_f32(v).to_le_bytes().into()),
             (FileDtype::F32, |v| v.to_le_bytes().into()),
@@ -73,6 +88,25 @@ mod tests {
                 assert_eq!(fill(dtype, &bytes[skip..], &mut out), None, "{dtype:?}");
                 assert_eq!(out, values, "{dtype:?}");
             }
+        }
+        let whole = [0i16, 1, -2, 300, i16::MIN];
+        let big = whole.map(i16::to_be_bytes).concat();
+        let mut out = [9.0; 5];
+        assert_eq!(fill(FileDtype::I16Big, &big, &mut out), None);
+        assert_eq!(out, whole.map(f32::from));
+        for (name, bytes) in [
+            (">i4", (-70_000i32).to_be_bytes().to_vec()),
+            (">i8", (-70_000i64).to_be_bytes().to_vec()),
+            ("<i4", (-70_000i32).to_le_bytes().to_vec()),
+        ] {
+            assert_eq!(from_numpy(name).unwrap().read(&bytes), -70_000.0, "{name}");
+        }
+        for (name, bytes) in [
+            (">u2", 60_000u16.to_be_bytes().to_vec()),
+            (">u4", 60_000u32.to_be_bytes().to_vec()),
+            (">u8", 60_000u64.to_be_bytes().to_vec()),
+        ] {
+            assert_eq!(from_numpy(name).unwrap().read(&bytes), 60_000.0, "{name}");
         }
         let large = [f64::INFINITY, 1e38, -1e39, 1e300].map(f64::to_le_bytes).concat();
         let mut out = [0.0; 4];

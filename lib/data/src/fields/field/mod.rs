@@ -15,8 +15,11 @@ mod hdf5_file;
 mod layout;
 mod mapped;
 mod numpy;
+mod packing;
+mod problems;
 mod recognise;
 mod regimes;
+mod remainder;
 mod safetensors_file;
 mod shape;
 mod source;
@@ -28,16 +31,18 @@ pub(crate) use array::Array;
 pub use axes::{Axes, Axis};
 pub use hdf5_file::run_helper_if_requested;
 pub use layout::{Layout, Part};
+pub(crate) use problems::{problem_of_list, problem_of_times};
 pub use recognise::Reading;
 pub(crate) use regimes::grouped;
 pub use regimes::{Regime, describe as describe_regimes};
 pub use shape::Shape;
-pub(crate) use shape::{coordinates, grid_text};
-pub(crate) use source::PARAMETERS;
+pub(crate) use shape::{coordinates, grid_text, orders, orders_text};
+pub(crate) use source::{PARAMETERS, names_of};
 pub(crate) use stated::OF_TRAJECTORIES;
 
 use crate::fields::generate::Equation;
 use crate::fields::parameter::Parameter;
+use packing::refuse_outside;
 use recognise::{Recognised, recognise};
 use serde_json::{Map, Value};
 use source::Source;
@@ -107,15 +112,17 @@ pub(crate) fn coordinates_beside(array: &Array) -> Result<Vec<Vec<f64>>> {
     Axis::SPACE.into_iter().zip(array.grid()).map(of_axis).collect()
 }
 
-/// An array of a file: `name`, or its only one. `axes` returns the meaning of its dimensions for its shape.
+/// An array of a file: `name`, or its only one. `fill_missing` is that of [`Reading`]; `axes` returns the meaning of its
+/// dimensions for its shape.
 ///
 /// Errors: 66 when the file cannot be opened; 65 when it has no such array; 2 for those of `axes`.
 pub(crate) fn open_array(
     path: &Path,
     name: Option<&str>,
+    fill_missing: bool,
     axes: impl FnOnce(&[usize]) -> Result<Axes, String>,
 ) -> Result<Array> {
-    let file = source::open(path, false)?;
+    let file = source::open(path, fill_missing)?;
     let name = match name.map(String::from).or_else(|| file.only_array()) {
         Some(name) => name,
         None => match file.names().as_slice() {
@@ -135,6 +142,7 @@ pub(crate) fn open_array(
     };
     let wrong = |why| Error::usage(format!("{}: `{name}` {why}", path.display()));
     let axes = axes(&shape).map_err(wrong)?;
+    refuse_outside(&file.attributes(None), "the root").map_err(|what| file.invalid(what))?;
     let array = source::array(&*file, &name, &axes)?;
     file.check()?;
     Ok(array)
@@ -169,6 +177,11 @@ impl Field {
         let mut found = recognise(&**file, reading)?;
         let group = found.groups.first().cloned();
         let dataset = found.parts.last().map(|part| part.name.clone());
+        for place in std::iter::once(None).chain(group.as_deref().map(Some)) {
+            let of = place.map_or("the root".into(), |group| format!("group `{group}`"));
+            let refused = refuse_outside(&file.attributes(place), &of);
+            refused.map_err(|what| file.invalid(what))?;
+        }
         let places: Vec<String> = group.into_iter().chain(dataset).collect();
         let parameter = source::parameter(&**file, &places)?;
         let fields: Vec<String> = found.parts.iter().map(|part| part.name.clone()).collect();
@@ -250,11 +263,6 @@ impl Field {
     /// The equation that `ds-prep gen` solved, also of files that were imported since.
     pub fn equation(&self) -> Option<Equation> {
         self.equation
-    }
-
-    /// Another order of the axes that fits the lengths of the coordinates, when the assumed order does not.
-    pub fn suspected_axes(&self) -> Option<&Axes> {
-        self.found.suspected_axes.as_ref()
     }
 
     /// Whether reads bypass the HDF5 library.

@@ -3,6 +3,7 @@
 use super::array::Place;
 use super::element::from_numpy;
 use super::mapped::MappedFile;
+use super::packing::Packing;
 use super::source::Source;
 use crate::fields::parameter::is_known;
 use serde_json::{Map, Value};
@@ -10,7 +11,7 @@ use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tensor::FileDtype;
+use unix::text::quote;
 use unix::{Context, Error, Result};
 use zip::{CompressionMethod, ZipArchive};
 
@@ -33,7 +34,8 @@ pub(super) struct NumpyFile {
 struct Member {
     name: String,
     shape: Vec<usize>,
-    dtype: Option<FileDtype>,
+    /// As NumPy writes it, e.g. `<f4`; a list of fields for a structured one.
+    descr: String,
     fortran: bool,
     /// Offset of the first value: in the file, or within the member if it is compressed.
     offset: u64,
@@ -64,11 +66,17 @@ impl NumpyFile {
 
     /// Where the values of a member are stored; a compressed member is unpacked into an unnamed temporary file.
     fn place_of(&self, member: &Member) -> Result<Place> {
-        let Member { dtype: Some(dtype), fortran, offset, .. } = *member else {
-            return Err(self.invalid(format!("`{}` is not numeric", member.name)));
+        let Member { fortran, offset, .. } = *member;
+        let packing = Packing::default();
+        let Some(dtype) = from_numpy(&member.descr) else {
+            let (name, descr) = (&member.name, quote(&member.descr));
+            return Err(self.invalid(format!(
+                "`{name}` has dtype {descr}, which is not read; save it as real numbers, e.g. with \
+                 .astype('float32')"
+            )));
         };
         let Some(index) = member.packed else {
-            return Ok(Place::File { file: self.file.clone(), offset, dtype, fortran });
+            return Ok(Place::File { file: self.file.clone(), offset, dtype, fortran, packing });
         };
         // No more than the header says; if there is less, it is later found to be truncated.
         let sizes = member.shape.iter().try_fold(dtype.bytes(), |n, dim| n.checked_mul(*dim));
@@ -95,7 +103,7 @@ impl NumpyFile {
             self.invalid(what)
         })?;
         let file = Arc::new(MappedFile::of(&self.path, file)?);
-        Ok(Place::File { file, offset, dtype, fortran })
+        Ok(Place::File { file, offset, dtype, fortran, packing })
     }
 }
 
@@ -178,7 +186,9 @@ fn header(
     let after = |key: &str| Some(text.split_once(&format!("'{key}':"))?.1.trim_start());
     let descr = after("descr").ok_or_else(unread)?;
     // A list denotes a structured dtype, which is not supported.
-    let dtype = descr.strip_prefix('\'').and_then(|rest| rest.split('\'').next());
+    let simple = descr.strip_prefix('\'').and_then(|rest| rest.split('\'').next());
+    let fields = descr.split_once(']').map_or(descr, |(fields, _)| fields);
+    let descr = simple.map_or_else(|| format!("{fields}]"), String::from);
     let fortran = after("fortran_order").ok_or_else(unread)?.starts_with("True");
     let shape = after("shape").and_then(|rest| rest.strip_prefix('(')?.split(')').next());
     let shape = shape.ok_or_else(unread)?.split(',').map(str::trim).filter(|n| !n.is_empty());
@@ -186,7 +196,7 @@ fn header(
     Ok(Member {
         name: name.into(),
         shape: shape.ok_or_else(unread)?,
-        dtype: dtype.and_then(from_numpy),
+        descr,
         fortran,
         offset: begin + if wide { 12 } else { 10 } + length,
         packed,

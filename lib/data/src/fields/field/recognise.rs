@@ -4,6 +4,8 @@ use super::PREDICTIONS;
 use super::axes::{Axes, Axis};
 use super::coordinates;
 use super::layout::{Layout, Part};
+use super::remainder::Remainder;
+use super::shape::{Shape, orders, orders_text};
 use super::source::{self, Source, contents};
 use clap::ValueEnum;
 use unix::{Error, Result};
@@ -20,7 +22,7 @@ pub struct Reading {
     /// Dataset that contains the field, instead of `tensor`
     #[arg(long, value_name = "NAME")]
     pub dataset: Option<String>,
-    /// Read missing Zarr chunks as the fill value instead of refusing the file
+    /// Read chunks that are missing in HDF5 or Zarr as the fill value instead of refusing the file
     #[arg(long)]
     pub fill_missing: bool,
 }
@@ -37,15 +39,22 @@ pub(super) struct Recognised {
     /// Points along each spatial axis, empty where the file has none.
     pub coordinates: Vec<Vec<f64>>,
     pub t: Vec<f64>,
-    /// The order of the axes that fits the coordinates, when the assumed order does not.
-    pub suspected_axes: Option<Axes>,
+    /// The other orders of the axes that fit the coordinates, and what each makes: all, when the assumed order does not
+    /// fit, else those that have other frames.
+    pub other_axes: Vec<(Axes, Shape)>,
+    /// Whether the assumed order of the axes fits the coordinates, or was given.
+    pub axes_fit: bool,
+    /// Units of the times and of the datasets, by name.
+    pub units: Vec<(String, String)>,
     /// Describes where trajectories have other coordinates than the first.
     pub coordinate_conflict: Option<String>,
+    /// What the file holds besides.
+    pub remainder: Remainder,
 }
 
 /// PDEBench's names of variables, in the order of the output. Files with separate variables are recognised by these
 /// names.
-const VARIABLES: [&str; 5] = ["density", "pressure", "Vx", "Vy", "Vz"];
+pub(super) const VARIABLES: [&str; 5] = ["density", "pressure", "Vx", "Vy", "Vz"];
 
 /// Maximum number of channels.
 const MAX_CHANNELS: usize = 65_536;
@@ -88,8 +97,12 @@ pub(super) fn recognise(file: &dyn Source, reading: &Reading) -> Result<Recognis
     let part = parts.iter().find(|part| part.axes.place(Axis::Time).is_some());
     let part = part.unwrap_or(&parts[0]);
     let dims = file.shape(&full_name(part, &groups)).unwrap_or_default();
-    let suspected_axes = suspect(&dims, &part.axes, &coordinates, &t);
-    let suspected_axes = suspected_axes.filter(|_| reading.axes.is_none());
+    let (axes_fit, other_axes) = match reading.axes {
+        None => fitting(&dims, &part.axes, &coordinates, &t),
+        Some(_) => (true, Vec::new()),
+    };
+    let units = coordinates::units(file, &name(Axis::Time), &parts, &groups);
+    let remainder = Remainder::of(file, &parts, &groups);
     let (channels, inputs) = channels(file, layout, &mut parts, &groups)?;
     Ok(Recognised {
         layout,
@@ -99,12 +112,15 @@ pub(super) fn recognise(file: &dyn Source, reading: &Reading) -> Result<Recognis
         inputs,
         coordinates,
         t,
-        suspected_axes,
+        other_axes,
+        axes_fit,
+        units,
         coordinate_conflict,
+        remainder,
     })
 }
 
-fn full_name(part: &Part, groups: &[String]) -> String {
+pub(super) fn full_name(part: &Part, groups: &[String]) -> String {
     groups.first().map_or(part.name.clone(), |group| format!("{group}/{}", part.name))
 }
 
@@ -164,8 +180,14 @@ fn parts(
             let only = only.as_deref().or(has_predictions(file).then_some(PREDICTIONS));
             let name = reading.dataset.as_deref().or(only).unwrap_or("tensor");
             let rank = rank(name)?;
-            // Our own files without coordinates state it.
-            let said = || file.axes().or_else(|| file.text("axes")?.parse().ok());
+            // Our own files without coordinates state it, as does xarray.
+            let dimensions = || {
+                let attributes = file.attributes(Some(name));
+                let names = attributes.get("_ARRAY_DIMENSIONS")?.as_array()?.iter();
+                Axes::of_names(names.map(|name| name.as_str().unwrap_or_default()))
+            };
+            let own = || file.text("axes")?.parse().ok();
+            let said = || file.axes().or_else(own).or_else(dimensions);
             let axes = match (reading.axes.clone().or_else(said), known, rank) {
                 (Some(axes), ..) => axes,
                 (None, 0, 3) => Axes::ordered(true, true, 1, false),
@@ -179,12 +201,12 @@ fn parts(
                     )));
                 }
                 _ => {
+                    let dims = file.shape(name).unwrap_or_default();
                     return Err(file.invalid(format!(
-                            "unknown layout: `{name}` has shape {:?} and the file coordinates of {known} \
-                         axes of space; ds-prep import --axes says what its dimensions are, e.g. --axes ntxy",
-                            file.shape(name).unwrap_or_default()
-                        ),
-                    ));
+                        "unknown layout: `{name}` has shape {dims:?} and the file coordinates of {known} \
+                         axes of space; ds-prep import --axes says what its dimensions are: {}",
+                        orders_text(&orders(&dims, true))
+                    )));
                 }
             };
             vec![part(name, axes)]
@@ -276,23 +298,36 @@ fn channels(
     Ok((names, inputs))
 }
 
-/// Another order of `axes` that fits the lengths of the coordinates, when this one does not.
-fn suspect(dims: &[usize], axes: &Axes, coordinates: &[Vec<f64>], t: &[f64]) -> Option<Axes> {
-    let fits = |axis: Axis, size: usize| {
+/// Whether these axes fit the lengths of the coordinates, and the other orders that do: all of them, or those with
+/// other frames.
+fn fitting(
+    dims: &[usize],
+    axes: &Axes,
+    coordinates: &[Vec<f64>],
+    t: &[f64],
+) -> (bool, Vec<(Axes, Shape)>) {
+    // Some files have one time more than there are frames.
+    let fits = |axis: Axis, size: usize, more: usize| {
         let number = Axis::SPACE.iter().position(|space| *space == axis);
         let (values, more) = match number.and_then(|number| coordinates.get(number)) {
             Some(points) => (points.len(), 0),
-            None if axis == Axis::Time => (t.len(), 1),
+            None if axis == Axis::Time => (t.len(), more),
             None => (0, 0),
         };
         values == 0 || values == size || size.checked_add(more) == Some(values)
     };
-    let all_fit = |axes: &[Axis]| axes.iter().zip(dims).all(|(axis, n)| fits(*axis, *n));
+    let all_fit =
+        |axes: &[Axis], more: usize| axes.iter().zip(dims).all(|(axis, n)| fits(*axis, *n, more));
     let now: Vec<Axis> = axes.iter().collect();
-    if now.len() != dims.len() || all_fit(&now) {
-        return None;
+    let is_fit = now.len() != dims.len() || all_fit(&now, 1);
+    if is_fit && t.is_empty() {
+        return (true, Vec::new());
     }
-    permutations(&now).into_iter().find(|other| all_fit(other)).map(Axes::from)
+    let more = usize::from(!all_fit(&now, 0));
+    let differs = |other: &Axes| !is_fit || other.place(Axis::Time) != axes.place(Axis::Time);
+    let others = permutations(&now).into_iter().filter(|other| all_fit(other, more));
+    let made = |axes: Axes| (axes.clone(), Shape::of(dims, &axes));
+    (is_fit, others.map(Axes::from).filter(differs).map(made).collect())
 }
 
 fn permutations(axes: &[Axis]) -> Vec<Vec<Axis>> {

@@ -2,6 +2,7 @@
 
 use super::array::Place;
 use super::mapped::MappedFile;
+use super::packing::Packing;
 use super::source::{Source, contents};
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
@@ -48,7 +49,8 @@ impl Source for SafetensorsFile {
         let missing = || self.invalid(format!("no `{name}`; found {}", contents(self)));
         let entry = self.header.get(name).ok_or_else(missing)?;
         let (file, dtype) = (self.file.clone(), entry.dtype);
-        let place = Place::File { file, offset: entry.start, dtype, fortran: false };
+        let (offset, packing) = (entry.start, Packing::default());
+        let place = Place::File { file, offset, dtype, fortran: false, packing };
         Ok((entry.shape.clone(), place))
     }
 

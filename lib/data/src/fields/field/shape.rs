@@ -1,6 +1,6 @@
 //! The shape of a field.
 
-use super::axes::Axis;
+use super::axes::{Axes, Axis};
 use std::fmt;
 use std::ops::Range;
 
@@ -18,6 +18,15 @@ pub struct Shape {
 }
 
 impl Shape {
+    /// The shape of a dataset of these dimensions; an axis that it lacks has one entry.
+    pub(super) fn of(dims: &[usize], axes: &Axes) -> Self {
+        let size = |axis: Axis| axes.place(axis).and_then(|place| dims.get(place)).copied();
+        let [trajectories, frames, channels] =
+            [Axis::Sample, Axis::Time, Axis::Channel].map(|axis| size(axis).unwrap_or(1));
+        let grid = Axis::SPACE.into_iter().filter_map(size).collect();
+        Self { trajectories, frames, grid, channels }
+    }
+
     /// Number of grid points.
     pub fn points(&self) -> usize {
         self.grid.iter().product()
@@ -89,6 +98,47 @@ pub(crate) fn coordinates(grid: &[usize], mut point: usize) -> Vec<usize> {
         point /= n;
     }
     all
+}
+
+/// Orders of axes that are named at once.
+const MAX_ORDERS: usize = 6;
+
+/// The usual orders of axes for an array with these dimensions, and what each makes.
+pub(crate) fn orders(dims: &[usize], time: bool) -> Vec<(Axes, Shape)> {
+    let orders: &[&str] = match (dims.len(), time) {
+        (2, true) => &["tx", "nx"],
+        (3, true) => &["ntx", "nxt", "txc", "txy"],
+        (4, true) => &["ntxc", "nctx", "ntxy"],
+        (5, true) => &["ntxyc", "nctxy", "ntcxy", "ntxyz"],
+        (6, true) => &["ntxyzc", "nctxyz", "ntcxyz"],
+        (3, false) => &["nxy", "nxc", "ncx"],
+        (4, false) => &["nxyc", "ncxy", "nxyz"],
+        (5, false) => &["nxyzc", "ncxyz"],
+        _ => &[],
+    };
+    let axes = orders.iter().filter_map(|order| order.parse::<Axes>().ok());
+    axes.map(|axes| (axes.clone(), Shape::of(dims, &axes))).collect()
+}
+
+/// Orders of axes and what each makes: `ntx (…), or nxt (…)`.
+pub(crate) fn orders_text(orders: &[(Axes, Shape)]) -> String {
+    let one = |(axes, shape): &(Axes, Shape)| match axes.place(Axis::Time) {
+        Some(_) => format!("--axes {axes} ({shape})"),
+        None => {
+            let Shape { trajectories, channels, .. } = shape;
+            let grid = shape.grid_text();
+            format!(
+                "--axes {axes} ({trajectories} records on {grid} points with {channels} channels)"
+            )
+        }
+    };
+    let mut all: Vec<String> = orders.iter().take(MAX_ORDERS).map(one).collect();
+    match orders.len() {
+        0 => all.push("no order fits an array of so many dimensions".into()),
+        count if count > MAX_ORDERS => all.push(format!("{} more orders", count - MAX_ORDERS)),
+        _ => {}
+    }
+    all.join(", or ")
 }
 
 /// `20 trajectories of 101 frames on 128x128 points with 2 channels`.

@@ -11,7 +11,6 @@ use super::zarr::ZarrGroup;
 use crate::fields::parameter::{Parameter, is_known};
 use serde_json::{Map, Value};
 use std::fmt;
-use std::ops::Range;
 use std::path::Path;
 use unix::{Error, Result};
 
@@ -47,22 +46,20 @@ pub(super) trait Source: fmt::Debug + Send + Sync {
     /// Shape and place of an array. Errors (65): it does not exist, or is not an array of numbers.
     fn place(&self, name: &str) -> Result<(Vec<usize>, Place)>;
 
-    /// The values of an array with at most [`MAX_SMALL`]; see [`numbers`]. Errors (65): they cannot be read.
+    /// The values of an array with at most [`MAX_SMALL`], unpacked; see [`numbers`]. Errors (65): they cannot be read.
     fn numbers(&self, name: &str) -> Result<Vec<f64>> {
         let (shape, place) = self.place(name)?;
         match place {
-            Place::File { file, offset, dtype, .. } => {
+            Place::File { file, offset, dtype, packing, .. } => {
                 let size = shape.iter().product::<usize>() * dtype.bytes();
                 if offset.checked_add(size as u64).is_none_or(|end| end > file.size()) {
                     return Err(self.invalid(format!("`{name}` is truncated")));
                 }
                 let bytes = file.bytes(offset as usize, size)?;
-                Ok(bytes.chunks_exact(dtype.bytes()).map(|one| dtype.read(one)).collect())
+                let unpack = |one| packing.unpack(dtype.read(one));
+                Ok(bytes.chunks_exact(dtype.bytes()).map(unpack).collect())
             }
-            Place::Parts(parts) => {
-                let all: Vec<Range<usize>> = shape.iter().map(|n| 0..*n).collect();
-                Ok(parts.read(&all, &mut None)?.into_iter().map(f64::from).collect())
-            }
+            Place::Parts(parts) => parts.numbers(),
         }
     }
 
@@ -102,8 +99,8 @@ fn text(attributes: &Map<String, Value>, name: &str) -> Option<String> {
     Some(attributes.get(name)?.as_str()?.into())
 }
 
-/// Opens a file by its extension: `.npy`, `.npz`, `.csv`, `.zarr`, `.safetensors`, else HDF5. `fill_missing`: missing
-/// chunks hold the fill value.
+/// Opens a file by its extension: `.npy`, `.npz`, `.csv`, `.zarr`, `.safetensors`, else HDF5. `fill_missing`: chunks
+/// that are not there hold the fill value, which is a value.
 ///
 /// Errors: 66 when it cannot be opened, 65 when it is not of the format of its extension.
 pub(super) fn open(path: &Path, fill_missing: bool) -> Result<Box<dyn Source>> {
@@ -113,8 +110,16 @@ pub(super) fn open(path: &Path, fill_missing: bool) -> Result<Box<dyn Source>> {
         "csv" => Box::new(Table::open(path)?),
         "zarr" => Box::new(ZarrGroup::open(path, fill_missing)?),
         "safetensors" => Box::new(SafetensorsFile::open(path)?),
-        _ => Box::new(Hdf5File::open(path)?),
+        _ => Box::new(Hdf5File::open(path, fill_missing)?),
     })
+}
+
+/// Names at the root of a file. Errors: as [`open`].
+pub(crate) fn names_of(path: &Path) -> Result<Vec<String>> {
+    let file = open(path, true)?;
+    let names = file.names();
+    file.check()?;
+    Ok(names)
 }
 
 /// The values of a small array, none if it does not exist. Errors (65): it has more than [`MAX_SMALL`], or cannot be

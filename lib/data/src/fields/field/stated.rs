@@ -1,5 +1,7 @@
 //! The metadata of a file: attributes of the root, of its dataset and of each trajectory.
 
+use super::coordinates::TIME_UNITS;
+use super::packing::is_of_storage;
 use super::source::{self, Source};
 use super::{Field, Place};
 use crate::fields::parameter::{Parameter, in_file_name};
@@ -31,6 +33,9 @@ impl Field {
         let mut all = file.attributes(None);
         if let Some(dataset) = self.dataset() {
             add(&mut all, &*file, dataset);
+        }
+        if let Some((_, unit)) = self.found.units.iter().find(|(name, _)| name == "t") {
+            all.insert(TIME_UNITS.into(), unit.clone().into());
         }
         Ok(all)
     }
@@ -95,9 +100,10 @@ impl Field {
     }
 }
 
-/// Adds those attributes of a place whose names are new.
+/// Adds those attributes of a place whose names are new, but for those that say how it is stored.
 fn add(all: &mut Map<String, Value>, file: &dyn Source, place: &str) {
-    for (name, value) in file.attributes(Some(place)) {
+    let kept = |(name, _): &(String, Value)| !is_of_storage(name);
+    for (name, value) in file.attributes(Some(place)).into_iter().filter(kept) {
         all.entry(name).or_insert(value);
     }
 }

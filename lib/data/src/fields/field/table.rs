@@ -8,6 +8,7 @@
 use super::array::Place;
 use super::axes::{Axes, Axis};
 use super::mapped::MappedFile;
+use super::packing::Packing;
 use super::source::{MAX_SMALL, Source};
 use crate::fields::parameter::is_known;
 use csv::{ByteRecord, Reader, StringRecord};
@@ -48,7 +49,7 @@ impl Table {
         let mut reader = reader(path)?;
         let named = reader.headers().map_err(|cause| data_error(cause.to_string()))?;
         let names: Vec<String> = named.iter().map(|name| name.trim().to_string()).collect();
-        let meanings: Vec<Option<Axis>> = names.iter().map(|name| meaning(name)).collect();
+        let meanings: Vec<Option<Axis>> = names.iter().map(|name| Axis::of_name(name)).collect();
         if !meanings.contains(&Some(Axis::X)) {
             let all = names.join(",");
             return Err(data_error(
@@ -155,8 +156,8 @@ impl Source for Table {
     }
 
     fn place(&self, _: &str) -> Result<(Vec<usize>, Place)> {
-        let (file, dtype) = (self.file.clone(), FileDtype::F32);
-        Ok((self.dims(), Place::File { file, offset: 0, dtype, fortran: false }))
+        let (file, dtype, packing) = (self.file.clone(), FileDtype::F32, Packing::default());
+        Ok((self.dims(), Place::File { file, offset: 0, dtype, fortran: false, packing }))
     }
 
     fn attributes(&self, place: Option<&str>) -> Map<String, Value> {
@@ -172,15 +173,6 @@ impl Source for Table {
     fn axes(&self) -> Option<Axes> {
         let channel = (self.channels.len() > 1).then_some(Axis::Channel);
         Some(Axes::from(self.axes.iter().map(|(axis, _)| *axis).chain(channel).collect::<Vec<_>>()))
-    }
-}
-
-/// The axis that a column with this name denotes; `None` for values.
-fn meaning(name: &str) -> Option<Axis> {
-    match name.to_ascii_lowercase().as_str() {
-        "n" | "sample" | "trajectory" => Some(Axis::Sample),
-        "t" | "time" => Some(Axis::Time),
-        other => Axis::SPACE.into_iter().find(|axis| other.chars().eq([axis.letter()])),
     }
 }
 

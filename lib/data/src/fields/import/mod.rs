@@ -18,7 +18,8 @@ use crate::fields::field::Field;
 use crate::fields::write::{FieldWriter, Partial, remove_leftovers};
 use plan::Conversion;
 use rayon::prelude::*;
-use unix::{Error, Exit, Result, note};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use unix::{Exit, Result, note};
 
 /// Number of written bytes after which they are synced to disk.
 const AT_ONCE: usize = 32 << 20;
@@ -36,15 +37,12 @@ pub fn import(
     done: impl Fn(usize) -> Result<()> + Sync,
 ) -> Result<Outcome> {
     let field = Field::open_as(&target.source, &plan.reading)?;
-    if let Some(axes) = field.suspected_axes() {
-        return Err(Error::data(format!(
-            "{}: wrong order of axes: {} contradict the coordinates, which fit --axes {axes}; give the \
-             order by --axes",
-            target.source.display(),
-            field.shape()
-        )));
+    field.require_fit_but_times()?;
+    for what in
+        field.ambiguity().into_iter().chain(field.unused().map(|all| format!("not read: {all}")))
+    {
+        note!("{}: {what}", target.source.display());
     }
-    field.require_shared_coordinates()?;
     let conversion = Conversion::new(plan, target, &field)?;
     if target.path.exists() {
         conversion.require_same(&target.path)?;
@@ -78,45 +76,57 @@ fn fill(
         done(before)?;
     }
     let bytes = conversion.header.dtype.bytes() * shape.trajectory_len();
+    let missing = AtomicUsize::new(0);
     let step = (AT_ONCE / bytes.max(1)).max(2 * rayon::current_num_threads());
     for first in (before..shape.trajectories).step_by(step) {
         let some = first..shape.trajectories.min(first + step);
         let writer = partial.writer();
         some.clone().into_par_iter().try_for_each_init(Vec::new, |buffer, i| {
-            copy(field, conversion, writer, i, buffer)?;
+            missing.fetch_add(copy(field, conversion, writer, i, buffer)?, Relaxed);
             done(1)
         })?;
         partial.advance(some.end)?;
     }
+    if let count @ 1.. = missing.into_inner() {
+        let path = partial.path().display();
+        note!(
+            "{path}: {count} values are missing, which training refuses; `ds-prep check` names them"
+        );
+    }
     Ok(())
 }
 
-/// Copies trajectory `i` to the file.
+/// Copies trajectory `i` to the file, and counts its missing values.
 fn copy(
     field: &Field,
     conversion: &Conversion,
     writer: &FieldWriter,
     i: usize,
     buffer: &mut Vec<f32>,
-) -> Result<()> {
+) -> Result<usize> {
     let source = field.shape();
     let sample = conversion.samples[i];
     let to = &conversion.header.shape;
+    let missing = |values: &[f32]| values.iter().filter(|value| value.is_nan()).count();
+    let mut count = 0;
     if conversion.stride == 1 && conversion.resampler.is_none() {
         for frames in to.frame_blocks() {
             buffer.resize(frames.len() * source.frame_len(), 0.0);
             let from = conversion.first_frame + frames.start..conversion.first_frame + frames.end;
             field.read_frames(sample, from, buffer)?;
+            count += missing(buffer);
             writer.write_frames(i, frames, buffer)?;
         }
-        return Ok(());
+        return Ok(count);
     }
     for frame in 0..to.frames {
         let from = conversion.first_frame + frame * conversion.stride;
         buffer.resize(source.frame_len(), 0.0);
         field.read_frames(sample, from..from + 1, buffer)?;
         let resampled = conversion.resampler.as_ref().map(|resampler| resampler.frame(buffer));
-        writer.write_frames(i, frame..frame + 1, resampled.as_ref().unwrap_or(buffer))?;
+        let values = resampled.as_ref().unwrap_or(buffer);
+        count += missing(values);
+        writer.write_frames(i, frame..frame + 1, values)?;
     }
-    Ok(())
+    Ok(count)
 }

@@ -3,7 +3,9 @@
 use super::provenance::attributes;
 use super::resample::{Cut, Resampler};
 use super::target::Target;
-use crate::fields::field::{Axis, Field, Layout, PERIODIC, Reading, Shape, attributes_of};
+use crate::fields::field::{
+    Axis, Field, Layout, PERIODIC, Reading, Shape, attributes_of, problem_of_list, problem_of_times,
+};
 use crate::fields::parameter::Parameter;
 use crate::fields::write::Header;
 use std::fmt;
@@ -162,8 +164,16 @@ impl Conversion {
         };
         let cuts: Vec<Cut> = shape.grid.iter().enumerate().map(cut).collect();
         let resampler = Resampler::new(&shape.grid, &cuts, shape.channels)?;
-        let t = field.t();
-        let t = frames.clone().step_by(stride).filter_map(|frame| t.get(frame).copied()).collect();
+        let lengths = [shape.frames, shape.frames + 1];
+        let t = frames.clone().step_by(stride).filter_map(|frame| field.t().get(frame).copied());
+        let t: Vec<f64> = t.collect();
+        let problem = match field.t() {
+            all if all.is_empty() || lengths.contains(&all.len()) => problem_of_times(&t, t.len()),
+            all => problem_of_list(all, &lengths, Axis::Time),
+        };
+        if let Some(what) = problem {
+            return Err(Error::data(format!("{name}: {what}")));
+        }
         let parameter = target.parameter.as_ref().ok_or_else(|| {
             Error::data(format!("{name}: no parameter; --parameter gives one, e.g. nu=0.01"))
         })?;

@@ -61,7 +61,7 @@ pub fn targets(
                 Format::Hdf5 => samples.len(),
             };
             let size = shard.unwrap_or(most).max(1);
-            // A source without trajectories still yields a file.
+            // The import of a source without trajectories fails and says so.
             for number in 0..samples.len().div_ceil(size).max(1) {
                 let part =
                     if samples.len() > size { format!("-{number:05}") } else { String::new() };

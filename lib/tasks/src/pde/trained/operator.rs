@@ -22,6 +22,9 @@ use tensor::ops::depthwise_conv::Padding;
 use tensor::{Tensor, Var};
 use unix::{Error, Result, warn};
 
+/// Largest relative difference of two time steps that count as equal.
+const SAME_TIME: f64 = 0.01;
+
 /// States per forward run: enough for all threads, few enough for the caches.
 const BATCH: usize = 64;
 
@@ -221,10 +224,23 @@ impl TrainedModel for TrainedOperator {
 
     fn plan(&self, set: &TrajectorySet, request: &Request) -> Result<Plan> {
         self.codec.require_fields_of(set.shape(), set.inputs())?;
+        let time = self.stride(request) as f64 * set.frame_interval();
+        let mut is_known = true;
         for trajectory in 0..set.len() {
-            self.condition.frame_interval(set.entry(trajectory).parameter)?;
+            let interval = self.condition.frame_interval(set.entry(trajectory).parameter)?;
+            let is_near = |stride: &usize| {
+                let trained = *stride as f64 * interval;
+                (time - trained).abs() <= SAME_TIME * trained
+            };
+            is_known &= self.strides.iter().any(is_near);
         }
-        self.warn_of_stride(request);
+        if !is_known {
+            let (interval, strides) = (set.frame_interval(), &self.strides);
+            warn!(
+                "frames {interval} apart and this stride make time steps of {time}, with which the operator was not \
+                 trained; its strides are {strides:?}, see --stride"
+            );
+        }
         let views = Views::of(set.fields(), request, self.codec.patch())?;
         let plan = Plan::of_rollouts(set, request, self.stride(request))?;
         // The candidates are the predictions for each parameter value.

@@ -83,7 +83,7 @@ fn cpu_seconds(ask: &Ask) -> u64 {
 
 /// Size in bytes of the numbers in the answer to a request.
 fn bytes(ask: &Ask) -> u64 {
-    let Ask::Part(_, ranges) = ask else { return 0 };
+    let Ask::Part(_, ranges, _) = ask else { return 0 };
     ranges.iter().fold(4, |bytes: u64, range| bytes.saturating_mul(range.len() as u64))
 }
 
@@ -222,6 +222,7 @@ impl Helper {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::packing::Packing;
     use super::*;
 
     #[test]
@@ -230,8 +231,9 @@ mod tests {
         for ask in [Ask::Open, Ask::Names, Ask::Kind(name()), Ask::Shape(name())] {
             assert_eq!(cpu_seconds(&ask), 2, "{ask:?}");
         }
-        assert_eq!(cpu_seconds(&Ask::Numbers(name())), 20);
-        assert_eq!(cpu_seconds(&Ask::Part(name(), vec![0..1024, 0..1024])), 24);
+        assert_eq!(cpu_seconds(&Ask::Numbers(name(), Packing::default())), 20);
+        let part = Ask::Part(name(), vec![0..1024, 0..1024], Packing::default());
+        assert_eq!(cpu_seconds(&part), 24);
         let killed = ExitStatus::from_raw(rustix::process::Signal::XCPU.as_raw());
         let failure = Failure::Died(killed, cpu_seconds(&Ask::Names));
         assert_eq!(failure.exit(), Exit::Data);

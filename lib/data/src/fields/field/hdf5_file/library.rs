@@ -1,10 +1,14 @@
 //! The only code that calls the HDF5 library. Whatever a file contains, no other file is opened.
 
-use super::message::{Ask, Dataset, Place, Reply, Request};
+use super::super::element::to_f32;
+use super::super::packing::Packing;
+use super::message::{Ask, Dataset, Place, Reply, Request, Unwritten};
 use hdf5::datatype::ByteOrder;
-use hdf5::plist::dataset_create::Layout;
+use hdf5::plist::dataset_create::{FillValue, Layout};
 use hdf5::types::{FixedAscii, FixedUnicode, TypeDescriptor, VarLenAscii, VarLenUnicode};
 use hdf5::{Hyperslab, LinkType, SliceOrIndex};
+use hdf5_sys::h5::HADDR_UNDEF;
+use hdf5_sys::h5d::H5Dget_chunk_info_by_coord;
 use hdf5_sys::h5l::{H5L_type_t, H5Lunregister};
 use ndarray::IxDyn;
 use serde_json::{Map, Value, json};
@@ -20,6 +24,12 @@ const CACHE: usize = 32 << 20;
 const SLOTS: usize = 10_007;
 /// Datasets that are kept open, each with its chunk cache.
 const OPEN_DATASETS: usize = 16;
+/// What netCDF-4 stores for a dimension that has no coordinates: a dataset of zeros that readers must ignore.
+pub(in super::super) const ONLY_DIMENSION: &str = "netCDF dimension without coordinates";
+/// The attribute `NAME` of such a dataset begins with this.
+const DIMENSION_NAME: &str = "This is a netCDF dimension but not a netCDF variable";
+/// Chunks that are looked up to find the first one that is missing.
+const MAX_SEARCHED: usize = 1 << 14;
 /// Maximum number of values in an attribute.
 const MAX_ATTRIBUTE: usize = 65_536;
 
@@ -59,15 +69,19 @@ impl Library {
             Ask::Open | Ask::Close => Value::Null,
             Ask::Names => json!(names(file)),
             Ask::Kind(name) => json!(kind(file, &name)),
-            Ask::Shape(name) => json!(dataset(file, &name).ok().map(|found| found.shape())),
-            Ask::Numbers(name) => {
-                let values = dataset(file, &name)?.read_raw::<f64>()?;
+            Ask::Shape(name) => {
+                let found = dataset(file, &name).ok().filter(|found| !is_only_dimension(found));
+                json!(found.map(|found| found.shape()))
+            }
+            Ask::Numbers(name, packing) => {
+                let mut values = dataset(file, &name)?.read_raw::<f64>()?;
+                values.iter_mut().for_each(|value| *value = packing.unpack(*value));
                 return Ok((Value::Null, bytemuck::cast_slice(&values).to_vec()));
             }
             Ask::Dataset(name) => json!(describe(file, &dataset(file, &name)?)?),
-            Ask::Part(name, ranges) => {
+            Ask::Part(name, ranges, packing) => {
                 let dataset = self.dataset(number, file, name)?;
-                let (values, beyond) = part(&dataset, ranges)?;
+                let (values, beyond) = part(&dataset, ranges, &packing)?;
                 return Ok((json!(beyond), bytemuck::cast_slice(&values).to_vec()));
             }
             Ask::Attributes(place) => Value::Object(attributes(file, place)),
@@ -127,6 +141,11 @@ fn is_elsewhere(dataset: &hdf5::Dataset) -> hdf5::Result<bool> {
     Ok(creation.get_layout()? == Layout::Virtual || !creation.get_external()?.is_empty())
 }
 
+fn is_only_dimension(dataset: &hdf5::Dataset) -> bool {
+    let name = dataset.attr("NAME").and_then(|attribute| value_of(&attribute));
+    name.is_ok_and(|name| name.as_str().is_some_and(|name| name.starts_with(DIMENSION_NAME)))
+}
+
 fn names(file: &hdf5::File) -> Vec<String> {
     let mut names = file.member_names().unwrap_or_default();
     names.sort();
@@ -142,6 +161,8 @@ fn kind(file: &hdf5::File, name: &str) -> &'static str {
         "external link, which is not followed"
     } else if file.dataset(name).is_ok_and(|dataset| is_elsewhere(&dataset).unwrap_or(false)) {
         "dataset in other files, which are not read"
+    } else if file.dataset(name).is_ok_and(|dataset| is_only_dimension(&dataset)) {
+        ONLY_DIMENSION
     } else {
         "group"
     }
@@ -158,6 +179,9 @@ fn describe(file: &hdf5::File, dataset: &hdf5::Dataset) -> hdf5::Result<Dataset>
         (dtype.is::<half::f16>(), FileDtype::F16),
     ];
     let number = known.into_iter().find(|(is_it, _)| *is_it).map(|(_, number)| number);
+    let creation = dataset.dcpl()?;
+    let chosen = creation.fill_value_defined() == FillValue::UserDefined;
+    let kind = dtype.to_descriptor();
     let little = dtype.byte_order() == ByteOrder::LittleEndian && file.userblock() == 0;
     Ok(Dataset {
         shape: dataset.shape(),
@@ -165,17 +189,68 @@ fn describe(file: &hdf5::File, dataset: &hdf5::Dataset) -> hdf5::Result<Dataset>
         size: dtype.size(),
         stored: dataset.storage_size(),
         chunk: dataset.chunk(),
-        is_packed: !dataset.dcpl()?.get_filters()?.is_empty(),
+        is_packed: !creation.get_filters()?.is_empty(),
+        unwritten: unwritten(dataset),
+        attributes: all_attributes(dataset),
+        fill: creation.get_fill_value_as::<f64>().ok().flatten().filter(|_| chosen),
+        is_integer: matches!(kind, Ok(TypeDescriptor::Integer(_) | TypeDescriptor::Unsigned(_))),
     })
+}
+
+/// The chunks of a dataset that are not stored.
+fn unwritten(dataset: &hdf5::Dataset) -> Option<Unwritten> {
+    let (shape, chunk) = (dataset.shape(), dataset.chunk()?);
+    let counts: Vec<usize> = shape.iter().zip(&chunk).map(|(n, size)| n.div_ceil(*size)).collect();
+    let of = counts.iter().try_fold(1usize, |all, count| all.checked_mul(*count))?;
+    let missing = of.checked_sub(dataset.num_chunks()?).filter(|missing| *missing > 0)?;
+    // The index of the first value of chunk number `number`, in C order.
+    let index = |mut number: usize| {
+        let mut index = vec![0; counts.len()];
+        for (place, (count, size)) in index.iter_mut().zip(counts.iter().zip(&chunk)).rev() {
+            *place = number % count * size;
+            number /= count;
+        }
+        index
+    };
+    let first = (0..of.min(MAX_SEARCHED)).map(index).find(|index| !is_stored(dataset, index));
+    Some(Unwritten { missing, of, first })
+}
+
+/// Whether the chunk that begins at `index` is stored.
+fn is_stored(dataset: &hdf5::Dataset, index: &[usize]) -> bool {
+    let offset: Vec<u64> = index.iter().map(|place| *place as u64).collect();
+    let (mut mask, mut address, mut size) = (0, HADDR_UNDEF, 0);
+    let status = hdf5::sync::sync(|| {
+        // SAFETY: the library's lock is held, the dataset is open, and `offset` has one number for each dimension.
+        unsafe {
+            H5Dget_chunk_info_by_coord(
+                dataset.id(),
+                offset.as_ptr(),
+                &mut mask,
+                &mut address,
+                &mut size,
+            )
+        }
+    });
+    status >= 0 && address != HADDR_UNDEF
 }
 
 /// The values at `ranges` in C order, and the bits of one that is too large for f32.
 fn part(
     dataset: &hdf5::Dataset,
     ranges: Vec<Range<usize>>,
+    packing: &Packing,
 ) -> hdf5::Result<(Vec<f32>, Option<u64>)> {
     let selection: Vec<SliceOrIndex> = ranges.into_iter().map(Into::into).collect();
     let selection = Hyperslab::from(selection);
+    if !packing.is_trivial() {
+        // In f64, because rounded integers would not equal their markers.
+        let mut beyond = None;
+        let stored = dataset.read_slice::<f64, _, IxDyn>(selection)?;
+        let unpack = |stored: &f64| to_f32(packing.unpack(*stored), &mut beyond);
+        let values = stored.iter().map(unpack).collect();
+        return Ok((values, beyond.map(f64::to_bits)));
+    }
     let values = dataset.read_slice::<f32, _, IxDyn>(selection.clone())?;
     let mut beyond = None;
     if dataset.dtype()?.size() > 4 && values.iter().any(|value| value.is_infinite()) {
@@ -198,15 +273,16 @@ fn at<T>(file: &hdf5::File, place: Place, look: impl FnOnce(&hdf5::Location) -> 
 /// Attributes of unsupported types are represented by a list that describes the type; plain text would look like the
 /// value.
 fn attributes(file: &hdf5::File, place: Place) -> Map<String, Value> {
-    let all = |place: &hdf5::Location| {
-        let value = |name: String| {
-            let attribute = place.attr(&name).ok()?;
-            let unreadable = |_| json!(["(not readable)"]);
-            Some((name, value_of(&attribute).unwrap_or_else(unreadable)))
-        };
-        place.attr_names().unwrap_or_default().into_iter().filter_map(value).collect()
+    at(file, place, all_attributes).unwrap_or_default()
+}
+
+fn all_attributes(place: &hdf5::Location) -> Map<String, Value> {
+    let value = |name: String| {
+        let attribute = place.attr(&name).ok()?;
+        let unreadable = |_| json!(["(not readable)"]);
+        Some((name, value_of(&attribute).unwrap_or_else(unreadable)))
     };
-    at(file, place, all).unwrap_or_default()
+    place.attr_names().unwrap_or_default().into_iter().filter_map(value).collect()
 }
 
 fn groups(file: &hdf5::File) -> Vec<String> {

@@ -1,9 +1,11 @@
 //! The requests to the HDF5 library and its answers, as sent through a pipe: two lengths, the message in JSON, then
 //! numbers in native byte order.
 
+use super::super::packing::Packing;
 use bytemuck::Pod;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use std::io::{self, Read, Write};
 use std::ops::Range;
 use tensor::FileDtype;
@@ -32,12 +34,12 @@ pub(super) enum Ask {
     Kind(String),
     /// `Option<Vec<usize>>`.
     Shape(String),
-    /// `()` and all values of a dataset, as f64.
-    Numbers(String),
+    /// `()` and all values of a dataset, unpacked, as f64.
+    Numbers(String, Packing),
     /// [`Dataset`].
     Dataset(String),
-    /// Part of a dataset, as f32: `Option<u64>`, the bits as f64 of a value too large for f32, and the values.
-    Part(String, Vec<Range<usize>>),
+    /// Part of a dataset, unpacked, as f32: `Option<u64>`, the bits as f64 of a value too large for f32, and the values.
+    Part(String, Vec<Range<usize>>, Packing),
     /// `Map<String, Value>`; a value that is not finite is null.
     Attributes(Place),
     /// `Vec<String>`.
@@ -60,6 +62,20 @@ pub(super) struct Dataset {
     pub chunk: Option<Vec<usize>>,
     /// Whether chunks pass through filters, such as compression.
     pub is_packed: bool,
+    /// Chunks that were never written.
+    pub unwritten: Option<Unwritten>,
+    pub attributes: Map<String, Value>,
+    /// The fill value, if the writer chose one.
+    pub fill: Option<f64>,
+    pub is_integer: bool,
+}
+
+/// How many of how many chunks are not stored, and the index of the first value of the first of them, if it is known.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Unwritten {
+    pub missing: usize,
+    pub of: usize,
+    pub first: Option<Vec<usize>>,
 }
 
 /// Writes a message and the numbers that belong to it.

@@ -5,13 +5,15 @@ mod library;
 mod message;
 
 pub use helper::run_helper_if_requested;
+pub(super) use library::ONLY_DIMENSION;
 
 use super::array::{Parts, Place};
 use super::mapped::MappedFile;
+use super::packing::Packing;
 use super::source::{Source, contents};
 use bytemuck::Pod;
 use helper::{Failure, ask};
-use message::{Ask, Dataset, Request};
+use message::{Ask, Dataset, Request, Unwritten};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use std::ops::Range;
@@ -33,6 +35,8 @@ pub(super) struct Hdf5File {
     handle: Arc<Handle>,
     /// Maps the same file, for reads without the library.
     mapped: Arc<MappedFile>,
+    /// Whether chunks that were never written hold the fill value, as a value.
+    fill_missing: bool,
 }
 
 /// The file as opened by the library.
@@ -77,19 +81,37 @@ struct Stored {
     name: String,
     /// How it is stored.
     form: Dataset,
+    packing: Packing,
+}
+
+impl Stored {
+    fn failed(&self, cause: Failure) -> Error {
+        let path = &self.handle.path;
+        match cause {
+            Failure::Refused(_) => Error::io(path, cause),
+            cause => cause.about(format_args!("{}: `{}`", path.display(), self.name)),
+        }
+    }
 }
 
 impl Parts for Stored {
     /// Errors: 65 when the file makes the library crash, 74 when the library cannot read it.
     fn read(&self, ranges: &[Range<usize>], beyond: &mut Option<f64>) -> Result<Vec<f32>> {
-        let path = &self.handle.path;
-        let answer = self.handle.ask(Ask::Part(self.name.clone(), ranges.to_vec()));
-        let (found, values): (Option<u64>, _) = answer.map_err(|cause| match cause {
-            Failure::Refused(_) => Error::io(path, cause),
-            cause => cause.about(format_args!("{}: `{}`", path.display(), self.name)),
-        })?;
+        let part = Ask::Part(self.name.clone(), ranges.to_vec(), self.packing.clone());
+        let answer = self.handle.ask(part);
+        let (found, values): (Option<u64>, _) = answer.map_err(|cause| self.failed(cause))?;
         *beyond = beyond.or(found.map(f64::from_bits));
         Ok(values)
+    }
+
+    fn numbers(&self) -> Result<Vec<f64>> {
+        let numbers = Ask::Numbers(self.name.clone(), self.packing.clone());
+        let answer = self.handle.ask::<(), f64>(numbers);
+        answer.map(|((), values)| values).map_err(|cause| self.failed(cause))
+    }
+
+    fn packing(&self) -> &Packing {
+        &self.packing
     }
 
     fn chunk(&self) -> Option<&[usize]> {
@@ -107,7 +129,7 @@ impl Parts for Stored {
 
 impl Hdf5File {
     /// Errors: 66 when it cannot be opened, 65 when it is not an HDF5 file or is truncated.
-    pub fn open(path: &Path) -> Result<Self> {
+    pub fn open(path: &Path, fill_missing: bool) -> Result<Self> {
         static OPENED: AtomicU64 = AtomicU64::new(0);
         // The library's messages for missing files and folders are unhelpful.
         let mapped = MappedFile::open(path)?;
@@ -116,7 +138,7 @@ impl Hdf5File {
         let path = &handle.path;
         let not_whole = format!("{}: not a complete HDF5 file", path.display());
         handle.query::<()>(Ask::Open).map_err(|cause| cause.about(not_whole))?;
-        Ok(Self { handle: Arc::new(handle), mapped: Arc::new(mapped) })
+        Ok(Self { handle: Arc::new(handle), mapped: Arc::new(mapped), fill_missing })
     }
 
     fn failed(&self, name: &str, cause: Failure) -> Error {
@@ -146,21 +168,23 @@ impl Source for Hdf5File {
         self.handle.query(Ask::Shape(name.into())).ok().flatten()
     }
 
-    fn numbers(&self, name: &str) -> Result<Vec<f64>> {
-        let numbers = self.handle.ask::<(), f64>(Ask::Numbers(name.into()));
-        numbers.map(|((), values)| values).map_err(|cause| self.failed(name, cause))
-    }
-
     fn place(&self, name: &str) -> Result<(Vec<usize>, Place)> {
-        if self.shape(name).is_none() {
-            return Err(self.invalid(format!("no `{name}`; found {}", contents(self))));
-        }
         let form = self.handle.query::<Dataset>(Ask::Dataset(name.into()));
-        let form = form.map_err(|cause| self.failed(name, cause))?;
+        let form = form.map_err(|cause| match &cause {
+            Failure::Refused(_) if self.shape(name).is_none() => {
+                self.invalid(format!("no `{name}`; found {}", contents(self)))
+            }
+            _ => self.failed(name, cause),
+        })?;
         let shape = form.shape.clone();
+        // 0, the default of h5py, marks nothing.
+        let marker = form.fill.filter(|fill| *fill != 0.0 && !self.fill_missing);
+        let integer = form.is_integer.then_some(form.size);
+        let packing = Packing::of(&form.attributes, marker, integer)
+            .map_err(|what| self.invalid(format!("`{name}`: {what}")))?;
         if let Some((offset, dtype)) = form.mapped {
             let file = self.mapped.clone();
-            return Ok((shape, Place::File { file, offset, dtype, fortran: false }));
+            return Ok((shape, Place::File { file, offset, dtype, fortran: false, packing }));
         }
         let chunk = form.chunk.iter().flatten().try_fold(form.size, |n, dim| n.checked_mul(*dim));
         if chunk.is_none_or(|chunk| chunk > MAX_CHUNK) {
@@ -178,8 +202,16 @@ impl Source for Hdf5File {
             );
             return Err(self.invalid(what));
         }
+        if let Some(unwritten) = form.unwritten.as_ref().filter(|_| !self.fill_missing) {
+            let Unwritten { missing, of, first } = unwritten;
+            let first = first.as_ref().map_or(String::new(), |at| format!(", the first at {at:?}"));
+            return Err(self.invalid(format!(
+                "`{name}` {shape:?} was never completely written: {missing} of its {of} chunks are missing{first}; \
+                 if these hold the fill value, `ds-prep import --fill-missing` says so"
+            )));
+        }
         let (handle, name) = (self.handle.clone(), name.into());
-        Ok((shape, Place::Parts(Box::new(Stored { handle, name, form }))))
+        Ok((shape, Place::Parts(Box::new(Stored { handle, name, form, packing }))))
     }
 
     fn attributes(&self, place: Option<&str>) -> Map<String, Value> {

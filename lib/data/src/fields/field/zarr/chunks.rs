@@ -2,6 +2,7 @@
 
 use super::super::array::{Parts, distances};
 use super::super::element::to_f32;
+use super::super::packing::Packing;
 use super::compressor::Compressor;
 use std::fs;
 use std::ops::Range;
@@ -16,10 +17,13 @@ const MAX_COUNTED: usize = 1 << 20;
 #[derive(Debug)]
 pub struct Chunks {
     pub(super) folder: PathBuf,
+    pub(super) shape: Vec<usize>,
     pub(super) chunk: Vec<usize>,
     pub(super) dtype: FileDtype,
     pub(super) compressor: Compressor,
-    pub(super) fill: f32,
+    /// The stored number in chunks that are not there.
+    pub(super) fill: f64,
+    pub(super) packing: Packing,
     pub(super) fortran: bool,
     pub(super) separator: String,
     pub(super) fill_missing: bool,
@@ -38,9 +42,29 @@ impl Parts for Chunks {
         self.compressor != Compressor::None
     }
 
+    fn packing(&self) -> &Packing {
+        &self.packing
+    }
+
     fn read(&self, ranges: &[Range<usize>], beyond: &mut Option<f64>) -> Result<Vec<f32>> {
+        self.gather(ranges, |value| to_f32(value, beyond))
+    }
+
+    fn numbers(&self) -> Result<Vec<f64>> {
+        let all: Vec<Range<usize>> = self.shape.iter().map(|n| 0..*n).collect();
+        self.gather(&all, |value| value)
+    }
+}
+
+impl Chunks {
+    /// The values at `ranges` in C order, each converted.
+    fn gather<T: Clone>(
+        &self,
+        ranges: &[Range<usize>],
+        mut convert: impl FnMut(f64) -> T,
+    ) -> Result<Vec<T>> {
         let sizes: Vec<usize> = ranges.iter().map(Range::len).collect();
-        let mut out = vec![self.fill; sizes.iter().product()];
+        let mut out = vec![convert(self.packing.unpack(self.fill)); sizes.iter().product()];
         if out.is_empty() {
             return Ok(out);
         }
@@ -61,15 +85,13 @@ impl Parts for Chunks {
                     source += (at - index[axis] * self.chunk[axis]) * from[axis];
                     target += (at - ranges[axis].start) * to[axis];
                 }
-                out[target] = to_f32(self.dtype.read(&bytes[source..]), beyond);
+                out[target] = convert(self.packing.unpack(self.dtype.read(&bytes[source..])));
                 Ok(())
             })
         })?;
         Ok(out)
     }
-}
 
-impl Chunks {
     /// The decompressed bytes of a chunk; `None` when it was never written.
     fn chunk_at(&self, index: &[usize]) -> Result<Option<Vec<u8>>> {
         let path = self.path_of(index);
@@ -91,7 +113,8 @@ impl Chunks {
 
     /// Fails if chunks are missing, unless the user says that these were never written, or if the array is larger than
     /// its chunks can hold. The error says which.
-    pub fn require_all(&self, shape: &[usize]) -> Result<(), String> {
+    pub fn require_all(&self) -> Result<(), String> {
+        let shape = &self.shape;
         let counts = shape.iter().zip(&self.chunk).map(|(n, chunk)| 0..n.div_ceil(*chunk));
         let counts: Vec<Range<usize>> = counts.collect();
         if self.fill_missing || counts.iter().any(Range::is_empty) {

@@ -8,8 +8,9 @@ mod chunks;
 mod compressor;
 
 use super::array::Place;
-use super::element::from_numpy;
+use super::element::{from_numpy, integer_bytes};
 use super::hdf5_file::MAX_CHUNK;
+use super::packing::Packing;
 use super::source::Source;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
@@ -133,21 +134,40 @@ impl ZarrGroup {
                 human_bytes(MAX_CHUNK as u64)
             )));
         }
+        if !matches!(found.order.as_str(), "C" | "F") {
+            return Err(data_error(format!("order {} is neither C nor F", quote(&found.order))));
+        }
+        let attributes = self.attributes_of(name);
+        let fill = match &found.fill_value {
+            Value::Null => None,
+            Value::Number(number) => number.as_f64(),
+            Value::Bool(yes) => Some(f64::from(u8::from(*yes))),
+            Value::String(text) => text.parse().ok(),
+            _ => None,
+        };
+        // For xarray, which names the dimensions, the fill value is the marker of missing values. Others may have kept
+        // the default, 0.
+        let is_marker = |fill: &f64| {
+            !self.fill_missing && (*fill != 0.0 || attributes.contains_key("_ARRAY_DIMENSIONS"))
+        };
+        let packing = Packing::of(&attributes, fill.filter(is_marker), integer_bytes(dtype))
+            .map_err(data_error)?;
         let chunks = Chunks {
             folder: self.folder(name),
+            shape: found.shape.clone(),
             chunk: found.chunks,
             dtype,
             compressor,
             fill: match &found.fill_value {
                 Value::Null => 0.0,
-                Value::Number(number) => number.as_f64().unwrap_or(f64::NAN) as f32,
-                _ => f32::NAN,
+                _ => fill.unwrap_or(f64::NAN),
             },
+            packing,
             fortran: found.order == "F",
             separator,
             fill_missing: self.fill_missing,
         };
-        chunks.require_all(&found.shape).map_err(data_error)?;
+        chunks.require_all().map_err(data_error)?;
         Ok((found.shape, chunks))
     }
 
@@ -163,14 +183,25 @@ impl Source for ZarrGroup {
     }
 
     fn names(&self) -> Vec<String> {
-        let is_member =
-            |path: &Path| path.join(".zarray").exists() || path.join(".zgroup").exists();
+        if self.path.join(".zarray").exists() {
+            return Vec::new();
+        }
         let entries = fs::read_dir(&self.path).into_iter().flatten().flatten();
-        let members = entries.filter(|entry| is_member(&entry.path()));
+        let members = entries.filter(|entry| entry.path().is_dir());
         let mut names: Vec<String> =
             members.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        names.retain(|name| !name.starts_with('.'));
         names.sort();
         names
+    }
+
+    fn kind(&self, name: &str) -> String {
+        let has = |file| self.folder(name).join(file).exists();
+        match (has(".zarray"), has(".zgroup")) {
+            (true, _) => "array with a damaged .zarray".into(),
+            (false, true) => "group".into(),
+            (false, false) => "folder without .zarray".into(),
+        }
     }
 
     fn shape(&self, name: &str) -> Option<Vec<usize>> {
