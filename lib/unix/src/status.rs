@@ -171,6 +171,7 @@ mod tests {
             attempt: 2,
             end_time: None,
             reason: None,
+            cause: None,
             blocked: false,
             fruitless_attempts: 0,
             time: String::new(),

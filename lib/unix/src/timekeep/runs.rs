@@ -242,6 +242,7 @@ mod tests {
             attempt: 3,
             end_time: None,
             reason: Some("signal SIGUSR1".into()),
+            cause: None,
             blocked: false,
             fruitless_attempts: 0,
             time: String::new(),
