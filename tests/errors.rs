@@ -48,7 +48,7 @@ const VARIABLES: &str = "file=raw/1D_Burgers_Sols_Nu0.1.hdf5
 const NAN: &str = "printf '\\000\\000\\300\\177' |
     dd of=$file bs=4 seek=$(($(stat -c %s $file) / 8)) conv=notrunc status=none";
 /// Makes most of its values NaN.
-const ALL_NAN: &str = "head -c 19k /dev/zero | tr '\\000' '\\377' |
+const ALL_NAN: &str = "head -c 17k /dev/zero | tr '\\000' '\\377' |
     dd of=$file bs=1k seek=11 conv=notrunc status=none";
 /// Changes a bit of a value in the middle of the file: size and shape stay the same.
 const FLIP: &str = "b=$(($(stat -c %s $file) / 2)); c=$(od -An -tu1 -j$b -N1 $file)

@@ -222,13 +222,13 @@ fn a_stop_that_reaches_every_process_is_one_request() {
 fn a_trial_that_cannot_allocate_memory_is_recorded_as_such() {
     let temporary = crate::common::run::prepare();
     let folder = temporary.path();
-    // A batch of 2 GiB in 1 GiB of address space.
+    // Batches of more than 1.5 GB in as much address space.
     let study = "command: [sh, trial.sh, '{batch}', '{run}']
 metric: loss
 trials: 1
 space: {batch: {kind: int, low: 1048576, high: 1048576}}
 ";
-    let trial = "ulimit -v 1000000
+    let trial = "ulimit -v 1500000
 exec train-stage codec -c codec.yaml --run $2 -s training.batch_size=$1 -s training.threads=2
 ";
     fs::write(folder.join("study.yaml"), study).unwrap();

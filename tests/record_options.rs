@@ -80,7 +80,11 @@ fn every_option_is_for_records_or_refused() {
     let import = "ds-prep import";
     let of_all = "output limit axes dataset noise noise-seed json";
     for (command, words, used) in [
-        (import, "x.npy --target y.npy -o x", format!("{of_all} target target-axes group")),
+        (
+            import,
+            "x.npy --target y.npy -o x",
+            format!("{of_all} target target-axes group fill-missing"),
+        ),
         (
             import,
             "waves/*.hdf5 --shift 1 -o x",

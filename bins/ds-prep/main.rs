@@ -193,7 +193,9 @@ fn split(given: &Given<Divide>) -> Result<Exit> {
         return Err(Error::usage(format!("{}: {what}", store.display())));
     }
     if args.near.is_some() {
-        return Err(Error::usage("--near: only texts are compared by their distance"));
+        return Err(Error::usage(
+            "--near has no effect on fields: only texts are compared by their distance",
+        ));
     }
     let split = divide_by(args.by, args.group_by, &files, shares, args.seed, &args.to)?;
     if args.to.as_os_str() == "-" {

@@ -67,7 +67,7 @@ pub fn predict(given: &Given<Predict>) -> Result<Exit> {
     }
     if given.args.columns.is_some() {
         return Err(Error::usage(
-            "--columns: only for models of texts, which write FILE.jsonl or -",
+            "--columns has no effect on records and fields: only texts have columns; texts are written to FILE.jsonl or -",
         ));
     }
     if !to.extension().is_some_and(|ending| EXTENSIONS.iter().any(|known| ending == *known)) {

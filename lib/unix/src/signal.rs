@@ -111,6 +111,17 @@ pub(crate) fn catch_early() {
     CAUGHT_EARLY.store(caught, Ordering::Relaxed);
 }
 
+/// The requests that [`catch_early`] has seen so far, for a program that forwards them instead of following them.
+pub(crate) fn take_early() -> Vec<c_int> {
+    let stop = STOP.swap(0, Ordering::Relaxed) == SIGUSR1;
+    let save = CHECKPOINT.swap(false, Ordering::Relaxed);
+    [(save, SIGUSR2), (stop, SIGUSR1)]
+        .into_iter()
+        .filter(|(came, _)| *came)
+        .map(|(_, s)| s)
+        .collect()
+}
+
 fn add(signal: c_int) -> Result<()> {
     // SAFETY: the handler only touches atomics, the clock and `_exit`; all are async-signal-safe, and it cannot panic.
     let registered = unsafe { low_level::register(signal, move || handle(signal)) };

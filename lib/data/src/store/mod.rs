@@ -41,7 +41,9 @@ pub trait Content: Clone + fmt::Debug + PartialEq + Serialize + DeserializeOwned
     /// Which groups of these stores are nearly the same: their records have a distance below `distance`. Errors: 2 for
     /// records that are compared exactly.
     fn near_groups(_stores: &[Self::Store], _distance: f64) -> Result<SameGroup> {
-        Err(Error::usage("--near: only texts are compared by their distance"))
+        Err(Error::usage(
+            "--near has no effect on records of arrays: only texts are compared by their distance",
+        ))
     }
 
     /// What users of a manifest should know although nothing is wrong, given its three splits.

@@ -223,8 +223,11 @@ mod tests {
             assert_eq!(index.nearest(&own, 0.8), Some((n, most)));
         }
         assert_eq!(index.nearest(&text(600, 99), 0.8), None);
-        // Two of the copies of a text resemble it, and each other less.
-        let [one, two] = [text(0, 3), text(0, 20)];
-        assert_eq!(Similar::new(&[one.clone(), two.clone(), text(0, 99)]).all(&one, 0.75).len(), 2);
+        // Two copies of a text resemble it, and each other less.
+        let [one, two, whole] = [text(0, 3), text(0, 20), text(0, 99)];
+        let [near, far] = [&whole, &two].map(|other| jaccard(&runs(&one), &runs(other)));
+        assert!(near > far, "{near} {far}");
+        let index = Similar::new(&[one.clone(), two, whole]);
+        assert_eq!([near, far].map(|threshold| index.all(&one, threshold).len()), [2, 3]);
     }
 }

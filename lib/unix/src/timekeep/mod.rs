@@ -215,8 +215,9 @@ fn receive_signals() -> Result<Receiver<i32>> {
     let mut signals =
         signals.map_err(|cause| Error::new(Exit::Failure, format!("signal handlers: {cause}")))?;
     let (send, receive) = mpsc::channel();
+    let early = signal::take_early();
     std::thread::Builder::new()
-        .spawn(move || signals.forever().try_for_each(|signal| send.send(signal)))
+        .spawn(move || early.into_iter().chain(signals.forever()).try_for_each(|s| send.send(s)))
         .map_err(|cause| Error::new(Exit::Failure, format!("cannot start a thread: {cause}")))?;
     Ok(receive)
 }
