@@ -3,6 +3,7 @@
 
 use super::super::{SOURCES, Source};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -66,9 +67,9 @@ fn headers_of(text: &str, files: &'static Files) -> Vec<(String, &'static str)> 
     while let Some(name) = open.pop() {
         let known = HEADERS.iter().find(|(known, _)| *known == name).map(|(_, text)| *text);
         let Some(text) = files.get(&name).map(String::as_str).or(known) else { continue };
-        if !found.contains_key(&name) {
+        if let Entry::Vacant(free) = found.entry(name) {
             open.extend(included(text));
-            found.insert(name, text);
+            free.insert(text);
         }
     }
     found.into_iter().collect()

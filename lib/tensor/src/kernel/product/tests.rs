@@ -232,7 +232,7 @@ fn products_by_warpgroups_have_the_epilogue_of_other_products() {
             let epilogue = match kind {
                 0 => Epilogue { bias: Some(&bias), ..Epilogue::default() },
                 1 => Epilogue { bias: Some(&bias), add: true, ..Epilogue::default() },
-                _ if kind % 2 == 0 => Epilogue {
+                _ if kind.is_multiple_of(2) => Epilogue {
                     bias: Some(&bias),
                     activation: Some((activation, &mut z)),
                     ..Epilogue::default()
