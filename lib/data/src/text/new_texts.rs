@@ -101,7 +101,7 @@ pub struct NewTexts {
 
 enum Source {
     Table(Table),
-    Lines(LineReader),
+    Lines(Box<LineReader>),
 }
 
 impl NewTexts {
@@ -110,7 +110,7 @@ impl NewTexts {
     /// for `-`, stdin. Errors: 66, 74; 65 for a column that is missing.
     pub fn open(path: &Path, needs: Needs, columns: Option<&Columns>) -> Result<Self> {
         let wanted = needs.wanted(columns)?;
-        let lines = |file| Source::Lines(LineReader::new(path, file));
+        let lines = |file| Source::Lines(Box::new(LineReader::new(path, file)));
         let source = match path.as_os_str() == "-" {
             true => lines(HashedFile::new(io::stdin())),
             false => match Table::open(path, wanted.clone())? {

@@ -85,6 +85,9 @@ pub fn peak_rss() -> usize {
     1024 * peak.and_then(|kib| kib.parse().ok()).unwrap_or(0)
 }
 
+/// What a recorded pass depends on: shapes of its inputs, and which blocks are recomputed.
+type Key = (Vec<Vec<usize>>, Option<Vec<bool>>);
+
 /// Parameters in training: AdamW with clipping of the gradient norm.
 pub struct Training {
     /// The parameters.
@@ -98,8 +101,7 @@ pub struct Training {
     device: Device,
     recompute: Rc<Recompute>,
     compile: bool,
-    /// What a recorded pass depends on: shapes of its inputs, and which blocks are recomputed.
-    key: Option<(Vec<Vec<usize>>, Option<Vec<bool>>)>,
+    key: Option<Key>,
     recorded: Option<Graph>,
     /// The dropout counter of the next update; None: nothing is dropped.
     pub counter: Option<Tensor>,
