@@ -1,6 +1,6 @@
 //! `hpo` on disks that are full or read-only, with damaged journals, and with clocks that are wrong.
 
-use crate::common::shell;
+use crate::common::{make_clock, shell};
 use crate::records::done;
 use std::fs;
 use std::path::Path;
@@ -136,20 +136,6 @@ fn damaged_lines_of_a_journal_cost_only_themselves() {
     assert!(found.stderr.contains("retried.jsonl: skipped 1 damaged"), "{}", found.stderr);
 }
 
-/// Shifts the clock of a program by SHIFT seconds; that of the file system stays, like the clock of a file server.
-const CLOCK: &str = "#define _GNU_SOURCE
-#include <stdlib.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
-int clock_gettime(clockid_t id, struct timespec *at) {
-    const char *shift = getenv(\"SHIFT\");
-    int failed = syscall(SYS_clock_gettime, id, at);
-    if (!failed && id == CLOCK_REALTIME && shift) at->tv_sec += atol(shift);
-    return failed;
-}
-";
-
 /// A worker on another machine: a PID namespace is one for the leases.
 const ELSEWHERE: &str =
     "unshare --map-root-user --pid --fork --kill-child --mount-proc hpo worker study";
@@ -161,12 +147,11 @@ fn workers_with_wrong_clocks_run_every_trial_once() {
     if !may_unshare(folder) {
         return;
     }
-    fs::write(folder.join("clock.c"), CLOCK).unwrap();
+    make_clock(folder);
     let trial = format!("echo >> ran-$HPO_TRIAL\nsleep 0.3\n{TRIAL}");
     fs::write(folder.join("trial.sh"), trial).unwrap();
     let script = format!(
-        "cc -shared -fPIC -o clock.so clock.c
-         LD_PRELOAD=$PWD/clock.so SHIFT=86400 hpo new study -c study.yaml
+        "LD_PRELOAD=$PWD/clock.so SHIFT=86400 hpo new study -c study.yaml
          for shift in 0 86400 -86400; do
              LD_PRELOAD=$PWD/clock.so SHIFT=$shift {ELSEWHERE} & all=\"${{all-}} $!\"
          done

@@ -1,8 +1,7 @@
 //! What `evaluate` and `train-stage` do with scores and splits of records.
 
-use crate::common::{Captured, shell};
+use crate::common::{Captured, shell, with_tensor};
 use crate::records::{done, metrics, npy, refused};
-use crate::text_training::with_tensor;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! Options of training, as users run it on texts: buckets of similar length, optimizers, frozen layers, losses, and whether
 //! repeated training gives the same bits.
 
-use crate::common::shell;
+use crate::common::{shell, with_tensor};
 use crate::records::{done, refused};
 use serde_json::Value;
 use std::fs;
@@ -36,6 +36,11 @@ fn options_of_training_resume_to_the_bit_and_evaluate() {
             "-s optimizer.method.kind=adafactor -s model.encoder.freeze_layers=1 -s checkpoint.frozen=true -s optimizer.layer_decay=0.8",
         ),
     ];
+    let state = |run: &str| {
+        let newest = folder.join(run).join("ckpt/step-00000024");
+        ["model.safetensors", "optim-0-of-1.safetensors"]
+            .map(|file| fs::read(newest.join(file)).unwrap())
+    };
     for (name, options) in options {
         let run = format!("{SMALL} {options} -s checkpoint.every=8");
         done(folder, &format!("{run} --run {name}"));
@@ -43,14 +48,13 @@ fn options_of_training_resume_to_the_bit_and_evaluate() {
         let killed = shell(folder, &killed);
         assert_eq!(killed.status, Some(137), "{}", killed.stderr);
         done(folder, &format!("{run} --run {name}-killed -s training.threads=1"));
-        let state = |run: &str| {
-            let newest = folder.join(run).join("ckpt/step-00000024");
-            ["model.safetensors", "optim-0-of-1.safetensors"]
-                .map(|file| fs::read(newest.join(file)).unwrap())
-        };
         assert!(state(name) == state(&format!("{name}-killed")), "{name}");
         done(folder, &format!("evaluate score {name} --data tokens -o {name}-scores"));
     }
+    // Whatever is recomputed in the backward pass, the bits are the same.
+    let again = format!("{SMALL} {} -s checkpoint.every=8 -s training.mem_budget=0", options[1].1);
+    done(folder, &format!("{again} --run recomputed"));
+    assert!(state("lion") == state("recomputed"));
     // Frozen parameters are not among the trained ones.
     let names = done(folder, "ckpt show adafactor").stdout;
     assert!(names.contains("bert.encoder.layer.1."), "{names}");
@@ -117,18 +121,6 @@ fn repeated_training_has_the_same_bits_unless_the_machine_errs() {
         fs::read_dir(folder).unwrap().filter_map(|e| e.unwrap().file_name().into_string().ok());
     assert!(left.into_iter().all(|name| !name.contains("run")), "files");
     refused(folder, &format!("{verify}=1"), 2, "--verify-determinism");
-}
-
-/// A checkpoint of which one tensor has this value everywhere.
-pub fn with_tensor(folder: &Path, from: &str, name: &str, value: f32, to: &str) {
-    let mut bytes = fs::read(folder.join(from)).unwrap();
-    let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
-    let header: Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
-    let [begin, end] = [0, 1].map(|i| header[name]["data_offsets"][i].as_u64().unwrap() as usize);
-    for at in (begin..end).step_by(4) {
-        bytes[8 + length + at..][..4].copy_from_slice(&value.to_le_bytes());
-    }
-    fs::write(folder.join(to), bytes).unwrap();
 }
 
 #[test]

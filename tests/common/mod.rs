@@ -48,3 +48,22 @@ fn path() -> OsString {
     let folders = std::iter::once(programs()).chain(std::env::split_paths(&rest));
     std::env::join_paths(folders).unwrap()
 }
+
+/// Compiles `clock.so` in `folder`, which shifts the clock of a program with it in LD_PRELOAD (`clock.c`).
+pub fn make_clock(folder: &Path) {
+    std::fs::write(folder.join("clock.c"), include_str!("clock.c")).unwrap();
+    let made = shell(folder, "cc -shared -fPIC -o clock.so clock.c");
+    assert_eq!(made.status, Some(0), "{}", made.stderr);
+}
+
+/// A checkpoint of which one tensor has this value everywhere.
+pub fn with_tensor(folder: &Path, from: &str, name: &str, value: f32, to: &str) {
+    let mut bytes = std::fs::read(folder.join(from)).unwrap();
+    let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let header: serde_json::Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
+    let [begin, end] = [0, 1].map(|i| header[name]["data_offsets"][i].as_u64().unwrap() as usize);
+    for at in (begin..end).step_by(4) {
+        bytes[8 + length + at..][..4].copy_from_slice(&value.to_le_bytes());
+    }
+    std::fs::write(folder.join(to), bytes).unwrap();
+}

@@ -286,7 +286,10 @@ impl<'a> Forward<'a> {
         }
         let measured = choice == Choice::Measure;
         let tape = if measured { Tape::new() } else { Tape::without_gradients() };
-        let leaf = |v: &Var| tape.leaf(v.value().clone());
+        let leaf = |v: &Var| match v.has_gradient() {
+            true => tape.leaf(v.value().clone()),
+            false => v.detached(),
+        };
         let trained = self.context.trained.each(leaf);
         let inner = Forward::on(&tape, Context { trained, ..self.context.clone() });
         let first = self.dropouts.get();

@@ -53,6 +53,11 @@ impl Var {
         Var { value: self.value.reshape(shape), id: self.id, tape: self.tape }
     }
 
+    /// Whether it has a gradient: it is a leaf, or computed from one.
+    pub fn has_gradient(&self) -> bool {
+        self.id.is_some()
+    }
+
     /// The value as a constant: no gradient flows through it.
     pub fn detached(&self) -> Var {
         constant(self.value.clone())

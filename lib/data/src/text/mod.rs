@@ -16,6 +16,7 @@ mod remarks;
 mod rows;
 mod similar;
 mod store;
+mod token_arrays;
 mod tokenize;
 mod tokenizer;
 mod tokens;

@@ -2,8 +2,9 @@
 
 use super::import::Sizes;
 use super::store::{NO_ANSWER, RAGGED};
+use super::token_arrays::{Arrays, Counts, Description};
 use super::tokenizer::Tokenizer;
-use super::tokens::{Arrays, Counts, Description, FILE, TokenInfo, TokenSet, store_path};
+use super::tokens::{FILE, TokenInfo, TokenSet, store_path};
 use super::windows::RecordTokens;
 use super::{TextSet, TextStore};
 use crate::store::{Ragged, RecordStore, Writer};
@@ -206,6 +207,8 @@ fn shard(
             offsets.push(&encoded.offsets);
             types.push(&encoded.types);
             counts.tokens += encoded.ids.len();
+            let segments = encoded.types.iter().max().map_or(0, |most| usize::from(*most) + 1);
+            counts.segments = counts.segments.max(segments);
             counts.truncated += usize::from(encoded.truncated);
             counts.unknown += encoded.ids.iter().filter(|id| Some(**id) == unk).count();
             let number = set.stores().iter().position(|other| std::ptr::eq(other, *store));

@@ -4,23 +4,23 @@
 
 use super::columns::cell;
 use super::remarks::is_no_group;
-use super::store::{RAGGED, TextKind, answer};
+use super::store::{TextKind, answer};
+use super::token_arrays::{Arrays, Counts, Description};
 use super::tokenizer::SpecialTokens;
-use super::windows::fits;
+use super::windows::{RecordTokens, fits};
 use crate::inputs::InputFile;
 use crate::provenance::Provenance;
 use crate::seal::SealedFile;
 use crate::split::SplitName;
-use crate::store::{RecordArray, Store, StoreLayout};
+use crate::store::Store;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use tensor::FileDtype;
 use unix::{Error, Result};
 
 pub(super) const FILE: SealedFile = SealedFile {
     format: "longhaul-tokens",
-    version: 1,
+    version: 2,
     made_by: "ds-prep tokenize",
     max_bytes: 64 << 20,
 };
@@ -65,98 +65,6 @@ impl TokenInfo {
     }
 }
 
-/// The description of a store of tokens.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Description {
-    pub info: TokenInfo,
-    pub split: SplitName,
-    /// BLAKE3 hash of the manifest.
-    pub manifest: String,
-    /// BLAKE3 hashes of its stores of texts.
-    pub stores: Vec<String>,
-    /// Whether records have groups, ids, and questions about their contexts.
-    pub groups: bool,
-    pub ids: bool,
-    #[serde(default)]
-    pub questions: bool,
-    /// Whether records say what they are about.
-    #[serde(default)]
-    pub criteria: bool,
-    pub records: usize,
-}
-
-/// What was counted in a shard.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Counts {
-    /// Records of which tokens were left out.
-    pub truncated: usize,
-    /// Tokens of all records.
-    pub tokens: usize,
-    /// Those that stand for words which the vocabulary cannot express.
-    pub unknown: usize,
-}
-
-/// The numbers of the arrays of a store of tokens.
-#[derive(Clone, Debug)]
-pub(super) struct Arrays {
-    pub all: Vec<RecordArray>,
-    pub ids: usize,
-    pub offsets: usize,
-    pub label: Option<usize>,
-    pub source: usize,
-    pub types: usize,
-    /// The tokens of the context within those of the record, and the characters of the answer within the context.
-    pub context: Option<usize>,
-    pub answer: Option<usize>,
-    /// Ids and segments of the text with the label, of a record that has a context as well.
-    pub of_text: Option<[usize; 2]>,
-    /// Text, text2, group, id, context and criterion.
-    pub texts: [Option<usize>; RAGGED.len()],
-}
-
-impl Arrays {
-    pub fn new(description: &Description) -> Self {
-        let Description { info, groups, ids, questions, criteria, .. } = description;
-        let has_text = !info.answers || info.is_joint() || *questions;
-        let has = [has_text, info.pairs, *groups, *ids, info.answers, *criteria];
-        let names: Vec<(usize, &str)> =
-            RAGGED.into_iter().enumerate().filter(|(k, _)| has[*k]).collect();
-        let mut all = vec![RecordArray::ends("tokens.ends")];
-        all.extend(names.iter().map(|(_, name)| RecordArray::ends(&format!("{name}.ends"))));
-        let ends_of_text = all.len();
-        all.extend(info.is_joint().then(|| RecordArray::ends("text_tokens.ends")));
-        let add = |all: &mut Vec<RecordArray>, array: RecordArray| {
-            all.push(array);
-            all.len() - 1
-        };
-        let source = add(&mut all, RecordArray::fixed("source", FileDtype::U64, &[2]));
-        let token_ids = add(&mut all, RecordArray::ragged("ids", FileDtype::I32, &[], 0));
-        let offsets = add(&mut all, RecordArray::ragged("offsets", FileDtype::I32, &[2], 0));
-        let length = info.kind().label_len();
-        let label = RecordArray::fixed("label", FileDtype::I32, &[length]);
-        let label = (length > 0).then(|| add(&mut all, label));
-        // In the order of the sizes of their elements, so that all are aligned.
-        let pair = |name| RecordArray::fixed(name, FileDtype::I32, &[2]);
-        let context = info.answers.then(|| add(&mut all, pair("context_tokens")));
-        let answer = info.answers.then(|| add(&mut all, pair("answer")));
-        let of_text = |name, dtype| RecordArray::ragged(name, dtype, &[], ends_of_text);
-        let text_ids = info.is_joint().then(|| add(&mut all, of_text("text_ids", FileDtype::I32)));
-        let types = add(&mut all, RecordArray::ragged("types", FileDtype::U8, &[], 0));
-        let of_text =
-            text_ids.map(|ids| [ids, add(&mut all, of_text("text_types", FileDtype::U8))]);
-        let mut texts = [None; RAGGED.len()];
-        for (number, (kind, name)) in names.into_iter().enumerate() {
-            let array = RecordArray::ragged(name, FileDtype::U8, &[], number + 1);
-            texts[kind] = Some(add(&mut all, array));
-        }
-        Self { all, ids: token_ids, offsets, label, source, types, context, answer, of_text, texts }
-    }
-
-    pub fn layout(&self, records: usize, shard_records: usize) -> StoreLayout {
-        StoreLayout { arrays: self.all.clone(), records, shard_records }
-    }
-}
-
 /// The tokens of one split. It can be shared between threads; reads copy nothing.
 #[derive(Debug)]
 pub struct TokenSet {
@@ -176,7 +84,8 @@ impl TokenSet {
         FILE.is_format_of(&store_path(path, name).join("index.json"))
     }
 
-    /// Opens the tokens of a split in `folder`. Ids and labels are in range afterwards.
+    /// Opens the tokens of a split in `folder`. Lengths and labels are in range afterwards; the tokens themselves, which are
+    /// most of the data, are not read: see [`Self::checked`].
     ///
     /// Errors: 66 when there are none; 65 when they are incomplete or damaged.
     pub fn open(folder: &Path, name: SplitName) -> Result<Self> {
@@ -184,37 +93,56 @@ impl TokenSet {
         let store = Store::<Description, Counts>::open(FILE, &path)?;
         let (layout, description) = (&store.index().layout, &store.index().description);
         let arrays = Arrays::new(description);
-        let damaged = |what: &str| {
-            Error::data(format!("{}: {what}; run ds-prep tokenize again", path.display()))
-        };
         let planned = (&arrays.all, description.records, name);
-        if (&layout.arrays, layout.records, description.split) != planned {
-            return Err(damaged("its arrays are not those of this version"));
-        }
+        let is_planned = (&layout.arrays, layout.records, description.split) == planned;
         let set = Self { folder: folder.into(), store, arrays };
+        if !is_planned {
+            return Err(set.damaged("its arrays are not those of this version"));
+        }
         let (info, kind) = (set.info(), set.info().kind());
-        let vocabulary = i32::try_from(info.vocabulary).unwrap_or(i32::MAX);
-        let is_id = |id: &i32| (0..vocabulary).contains(id);
-        if !is_id(&info.special.padding) {
-            return Err(damaged("the padding token is not in the vocabulary"));
+        if !set.is_id(&info.special.padding) {
+            return Err(set.damaged("the padding token is not in the vocabulary"));
         }
         for i in 0..set.len() {
-            let (ids, length) = (set.ids(i), set.ids(i).len());
-            let offsets_fit = set.offsets(i).iter().all(|[a, b]| 0 <= *a && a <= b);
-            let length_fits = match info.answers {
+            let length = set.ids(i).len();
+            let fits = match info.answers {
                 false => length > 0 && length <= info.max_length,
                 true => fits(length, set.context_tokens(i), info),
             };
-            let of_text = set.of_text(i).0;
-            let text_fits = of_text.len() <= info.max_length && of_text.iter().all(is_id);
-            if !length_fits || !ids.iter().all(is_id) || !offsets_fit || !text_fits {
-                return Err(damaged(&format!("the tokens of record {i} are damaged")));
+            if !fits || set.of_text(i).0.len() > info.max_length {
+                return Err(set.damaged(&format!("the tokens of record {i} are damaged")));
             }
             if !kind.has_label(set.label(i)) {
-                return Err(damaged(&format!("the label of record {i} is damaged")));
+                return Err(set.damaged(&format!("the label of record {i} is damaged")));
             }
         }
         Ok(set)
+    }
+
+    fn damaged(&self, what: &str) -> Error {
+        let path = store_path(&self.folder, self.name());
+        Error::data(format!("{}: {what}; run ds-prep tokenize again", path.display()))
+    }
+
+    fn is_id(&self, id: &i32) -> bool {
+        usize::try_from(*id).is_ok_and(|id| id < self.info().vocabulary)
+    }
+
+    /// The tokens of record `i`, of which ids and offsets are in range. Panics when it is out of range. Errors: 65 when they
+    /// were damaged after they were written.
+    pub fn checked(&self, i: usize) -> Result<RecordTokens<'_>> {
+        let record = self.record(i);
+        let offsets_fit = record.offsets.iter().all(|[a, b]| 0 <= *a && a <= b);
+        let mut ids = record.ids.iter().chain(record.of_text.0);
+        match offsets_fit && ids.all(|id| self.is_id(id)) {
+            true => Ok(record),
+            false => Err(self.damaged(&format!("the tokens of record {i} are damaged"))),
+        }
+    }
+
+    /// Number of segments of all tokens.
+    pub fn segments(&self) -> usize {
+        self.counts().map(|counts| counts.segments).max().unwrap_or(0)
     }
 
     /// The split.

@@ -132,6 +132,39 @@ fn a_text_has_the_same_ids_whichever_way_it_is_read() {
 }
 
 #[test]
+fn a_damaged_token_is_found_when_its_record_is_read() {
+    let temporary = tempfile::tempdir().unwrap();
+    let path = |name: &str| temporary.path().join(name);
+    std::fs::write(path("columns.yaml"), "text: text\n").unwrap();
+    std::fs::write(path("a.csv"), "text\nab cd\nef gh\nij kl\n").unwrap();
+    let columns = Columns::load(&path("columns.yaml")).unwrap();
+    import(&columns, &[path("a.csv")], &path("store"), |_| Ok(())).unwrap();
+    let shares = [Share::Fraction(1.0), Share::Count(0), Share::Count(0)];
+    let request = Request { by: By::Index, shares, fixed: &[], seed: 0, near: None };
+    let split: StoreSplit<TextKind> =
+        divide(&request, &[path("store")], &path("split.json")).unwrap();
+    split.save(&path("split.json")).unwrap();
+    let tokenizer = Tokenizer::open(&folder().join("bert"), 16).unwrap();
+    tokenize(&path("split.json"), &tokenizer, 16, None, &path("tokens"), |_| Ok(())).unwrap();
+    let set = || TokenSet::open(&path("tokens"), SplitName::Train).unwrap();
+    assert_eq!((set().len(), set().segments()), (3, 1));
+    let ids: Vec<i32> = (0..3).flat_map(|i| set().checked(i).unwrap().ids.to_vec()).collect();
+    let ids: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+    let shard = std::fs::read_dir(path("tokens/train")).unwrap().map(|e| e.unwrap().path());
+    let shard = shard.into_iter().find(|p| p.extension().is_some_and(|e| e == "safetensors"));
+    let mut bytes = std::fs::read(shard.as_ref().unwrap()).unwrap();
+    let at = bytes.windows(ids.len()).position(|found| found == ids).unwrap();
+    let second = 4 * set().ids(0).len();
+    bytes[at + second..][..4].copy_from_slice(&30_000_i32.to_le_bytes());
+    std::fs::write(shard.unwrap(), bytes).unwrap();
+    let damaged = set();
+    let error = damaged.checked(1).map(drop).unwrap_err();
+    assert_eq!(error.exit, unix::Exit::Data);
+    assert!(error.to_string().contains("the tokens of record 1 are damaged"), "{error}");
+    assert!(damaged.checked(0).is_ok() && damaged.checked(2).is_ok());
+}
+
+#[test]
 fn files_of_new_texts_are_refused_with_the_line() {
     let temporary = tempfile::tempdir().unwrap();
     let needs = Needs { text: true, text2: false, context: false };

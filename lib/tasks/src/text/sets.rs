@@ -67,8 +67,7 @@ impl Sets {
 
     /// Number of segments of the tokens that are trained on.
     pub fn segments(&self) -> usize {
-        let most = self.records().flat_map(|(set, i)| set.types(i)).max();
-        most.map_or(0, |most| usize::from(*most) + 1)
+        self.train.iter().map(TokenSet::segments).max().unwrap_or(0)
     }
 
     /// The least margin of an answer over no answer, where none was fitted: 0 if there are records without an answer;

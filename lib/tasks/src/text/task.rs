@@ -259,7 +259,8 @@ impl<M: DefineText> Task for TextTask<M> {
             (&self.sets.train[*set], window)
         };
         let own: Vec<(&TokenSet, &Window)> = samples.iter().map(of).collect();
-        let windows: Vec<_> = own.iter().map(|(set, w)| (set.record(w.record), *w)).collect();
+        let windows = own.iter().map(|(set, w)| Ok((set.checked(w.record)?, *w)));
+        let windows = windows.collect::<Result<Vec<_>>>()?;
         Ok(self.objective.add(self.model.batch(&windows), &own))
     }
 
@@ -279,7 +280,8 @@ impl<M: DefineText> Task for TextTask<M> {
         let windows: Vec<Window> = samples.iter().flat_map(|i| set.windows(*i as usize)).collect();
         let mut logits = Vec::with_capacity(windows.len());
         for own in windows.chunks(BATCH) {
-            let own: Vec<_> = own.iter().map(|w| (set.record(w.record), w)).collect();
+            let own = own.iter().map(|w| Ok((set.checked(w.record)?, w)));
+            let own = own.collect::<Result<Vec<_>>>()?;
             logits.extend(window_logits(&self.model, forward, &own)?);
         }
         let both = matches!(self.objective, Objective::Both(..));

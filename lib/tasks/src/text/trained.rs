@@ -196,7 +196,7 @@ impl TrainedText {
         set: &TokenSet,
         proceed: impl FnMut(usize) -> Result<()>,
     ) -> Result<TextOutputs> {
-        let records: Vec<RecordTokens> = (0..set.len()).map(|i| set.record(i)).collect();
+        let records = (0..set.len()).map(|i| set.checked(i)).collect::<Result<Vec<_>>>()?;
         self.outputs(&records, proceed)
     }
 

@@ -1,0 +1,102 @@
+//! The arrays of a store of tokens.
+
+use super::store::RAGGED;
+use super::tokens::TokenInfo;
+use crate::split::SplitName;
+use crate::store::{RecordArray, StoreLayout};
+use serde::{Deserialize, Serialize};
+use tensor::FileDtype;
+
+/// The description of a store of tokens.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Description {
+    pub info: TokenInfo,
+    pub split: SplitName,
+    /// BLAKE3 hash of the manifest.
+    pub manifest: String,
+    /// BLAKE3 hashes of its stores of texts.
+    pub stores: Vec<String>,
+    /// Whether records have groups, ids, and questions about their contexts.
+    pub groups: bool,
+    pub ids: bool,
+    #[serde(default)]
+    pub questions: bool,
+    /// Whether records say what they are about.
+    #[serde(default)]
+    pub criteria: bool,
+    pub records: usize,
+}
+
+/// What was counted in a shard.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Counts {
+    /// Records of which tokens were left out.
+    pub truncated: usize,
+    /// Tokens of all records.
+    pub tokens: usize,
+    /// Those that stand for words which the vocabulary cannot express.
+    pub unknown: usize,
+    /// Segments that they have.
+    pub segments: usize,
+}
+
+/// The numbers of the arrays of a store of tokens.
+#[derive(Clone, Debug)]
+pub(super) struct Arrays {
+    pub all: Vec<RecordArray>,
+    pub ids: usize,
+    pub offsets: usize,
+    pub label: Option<usize>,
+    pub source: usize,
+    pub types: usize,
+    /// The tokens of the context within those of the record, and the characters of the answer within the context.
+    pub context: Option<usize>,
+    pub answer: Option<usize>,
+    /// Ids and segments of the text with the label, of a record that has a context as well.
+    pub of_text: Option<[usize; 2]>,
+    /// Text, text2, group, id, context and criterion.
+    pub texts: [Option<usize>; RAGGED.len()],
+}
+
+impl Arrays {
+    pub fn new(description: &Description) -> Self {
+        let Description { info, groups, ids, questions, criteria, .. } = description;
+        let has_text = !info.answers || info.is_joint() || *questions;
+        let has = [has_text, info.pairs, *groups, *ids, info.answers, *criteria];
+        let names: Vec<(usize, &str)> =
+            RAGGED.into_iter().enumerate().filter(|(k, _)| has[*k]).collect();
+        let mut all = vec![RecordArray::ends("tokens.ends")];
+        all.extend(names.iter().map(|(_, name)| RecordArray::ends(&format!("{name}.ends"))));
+        let ends_of_text = all.len();
+        all.extend(info.is_joint().then(|| RecordArray::ends("text_tokens.ends")));
+        let add = |all: &mut Vec<RecordArray>, array: RecordArray| {
+            all.push(array);
+            all.len() - 1
+        };
+        let source = add(&mut all, RecordArray::fixed("source", FileDtype::U64, &[2]));
+        let token_ids = add(&mut all, RecordArray::ragged("ids", FileDtype::I32, &[], 0));
+        let offsets = add(&mut all, RecordArray::ragged("offsets", FileDtype::I32, &[2], 0));
+        let length = info.kind().label_len();
+        let label = RecordArray::fixed("label", FileDtype::I32, &[length]);
+        let label = (length > 0).then(|| add(&mut all, label));
+        // In the order of the sizes of their elements, so that all are aligned.
+        let pair = |name| RecordArray::fixed(name, FileDtype::I32, &[2]);
+        let context = info.answers.then(|| add(&mut all, pair("context_tokens")));
+        let answer = info.answers.then(|| add(&mut all, pair("answer")));
+        let of_text = |name, dtype| RecordArray::ragged(name, dtype, &[], ends_of_text);
+        let text_ids = info.is_joint().then(|| add(&mut all, of_text("text_ids", FileDtype::I32)));
+        let types = add(&mut all, RecordArray::ragged("types", FileDtype::U8, &[], 0));
+        let of_text =
+            text_ids.map(|ids| [ids, add(&mut all, of_text("text_types", FileDtype::U8))]);
+        let mut texts = [None; RAGGED.len()];
+        for (number, (kind, name)) in names.into_iter().enumerate() {
+            let array = RecordArray::ragged(name, FileDtype::U8, &[], number + 1);
+            texts[kind] = Some(add(&mut all, array));
+        }
+        Self { all, ids: token_ids, offsets, label, source, types, context, answer, of_text, texts }
+    }
+
+    pub fn layout(&self, records: usize, shard_records: usize) -> StoreLayout {
+        StoreLayout { arrays: self.all.clone(), records, shard_records }
+    }
+}
