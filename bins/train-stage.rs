@@ -59,11 +59,11 @@ struct Args {
     /// Device: auto (a GPU if there is one, else the CPU), cpu, cuda, cuda:N or emu
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     device: DeviceChoice,
-    /// Check the configuration, the content of all input files, disk space and memory, and report every problem;
-    /// do not train
+    /// Check the configuration, the content of all input files, disk space and memory, which is predicted from small
+    /// batches, and report every problem; do not train
     #[arg(long, conflicts_with = "dry_run")]
     check: bool,
-    /// Measure a few updates and report memory, time and cost of the run; do not train
+    /// Measure a few updates, if they fit into memory, and report memory, time and cost of the run; do not train
     #[arg(long)]
     dry_run: bool,
     /// Make the first 50 updates this many times (3 if no number is given), without a run directory, and compare every
@@ -260,7 +260,9 @@ fn run_on(
         return check(args, &task, device, folder);
     }
     if args.dry_run {
-        return tell(args, &train::dry_run(&task, device)?).map(|()| Exit::Done);
+        let estimate = train::dry_run(&task, device)?;
+        let lacking = estimate.lacks_memory(device).filter(|_| estimate.times.seconds.is_none());
+        return tell(args, &estimate, lacking).map(|()| Exit::Done);
     }
     let exit = train::train(&Job {
         task,
@@ -309,7 +311,7 @@ fn list_metrics(args: &Args, task: &Entry) -> Result<Exit> {
 fn check(args: &Args, task: &Configured, device: Device, folder: &Path) -> Result<Exit> {
     let report = train::check(task, device, folder);
     if let Some(estimate) = &report.estimate {
-        tell(args, estimate)?;
+        tell(args, estimate, None)?;
     }
     Error::all(&report.problems).map(|()| Exit::Done)
 }
@@ -327,11 +329,10 @@ fn recomputed(plan: &Plan) -> String {
     )
 }
 
-fn tell(args: &Args, e: &Estimate) -> Result<()> {
-    let text = format!(
+fn tell(args: &Args, e: &Estimate, lacking: Option<u64>) -> Result<()> {
+    let mut text = format!(
         "task        {}\nparameters  {}\nupdates     {} ({:.1} epochs of {} samples)\n\
-         memory      {}\n{}checkpoint  {}\nupdate      {:.1} ms\nvalidation  {:.2} s\n\
-         total       {} (cost {:.2})",
+         memory      {}\n{}checkpoint  {}",
         e.task,
         e.parameters,
         e.updates,
@@ -340,10 +341,20 @@ fn tell(args: &Args, e: &Estimate) -> Result<()> {
         human_bytes(e.memory_bytes as u64),
         e.plan.as_ref().map_or(String::new(), recomputed),
         human_bytes(e.checkpoint_bytes as u64),
-        1e3 * e.seconds_per_update,
-        e.seconds_per_validation,
-        unix::time::format_duration(std::time::Duration::from_secs_f64(e.seconds)),
-        e.cost
     );
+    let times = &e.times;
+    if let (Some(update), Some(validation), Some(seconds), Some(cost)) =
+        (times.seconds_per_update, times.seconds_per_validation, times.seconds, times.cost)
+    {
+        text += &format!(
+            "\nupdate      {:.1} ms\nvalidation  {validation:.2} s\ntotal       {} (cost {cost:.2})",
+            1e3 * update,
+            unix::time::format_duration(std::time::Duration::from_secs_f64(seconds)),
+        );
+    }
+    if let Some(available) = lacking {
+        let available = human_bytes(available);
+        text += &format!("\ntotal       not measured: {available} of memory available");
+    }
     Out::stdout(args.output).item(e, text)
 }

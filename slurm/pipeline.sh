@@ -175,6 +175,7 @@ if [ "$until" = dry-run ]; then
             said=$($inside "$@" --dry-run --json) || fail $? "step $name: see above"
             hours=$(printf '%s\n' "$said" | sed -n 's/.*"seconds":\([^,}]*\).*/\1/p' | awk '{ print $1 / 3600 }')
             why=estimated
+            case $said in *'"seconds":null'*) hours='' why='not measured: memory' ;; esac
         elif [ "$state" != 'done' ]; then
             hours='' why="unknown until it has run"
         fi

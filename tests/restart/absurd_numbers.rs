@@ -7,8 +7,12 @@ use std::path::Path;
 use tasks::TASKS;
 use unix::Exit;
 
-const NUMBERS: [&str; 6] =
-    ["0", "1", "2147483648", "9007199254740992", "9223372036854775807", "1e11"];
+const NUMBERS: [&str; 6] = ["0", "1", "1048576", "2147483648", "4611686018427387904", "1e11"];
+
+/// Bytes that are more than a check needs beside the parameters, and for each parameter: values, gradients, the state of the
+/// optimizer.
+const MEMORY: usize = 1 << 30;
+const OF_PARAMETER: usize = 24;
 
 /// The keys of a configuration whose value is a number, a list of numbers or null, as overrides.
 fn numeric(value: &Value, path: &str, found: &mut Vec<String>) {
@@ -34,6 +38,7 @@ fn check(folder: &Path, name: &str) -> (usize, usize) {
         let folder = folder.display();
         let data: Vec<String> = match name {
             "codec" => ["split", "stats"].map(|n| format!("data.{n}={folder}/{n}.json")).into(),
+            "classify" => vec![format!("data.tokens={folder}/tokens")],
             _ => ["train", "validation"].map(|n| format!("data.{n}={folder}/latents/{n}")).into(),
         };
         let file = Path::new(&folder.to_string()).join(format!("{name}.yaml"));
@@ -42,16 +47,27 @@ fn check(folder: &Path, name: &str) -> (usize, usize) {
     let mut keys = Vec::new();
     numeric(&load(&[]).unwrap_or_else(|error| panic!("{error}")).resolved, "", &mut keys);
     assert!(keys.len() > 30, "{keys:?}");
+    // Once is enough for what all tasks share and which depends on none of them.
+    let shared = ["checkpoint.", "cost.", "optimizer.", "plateau", "schedule", "seed"];
+    keys.retain(|key| name == "codec" || !shared.iter().any(|section| key.starts_with(section)));
     let (mut refused, mut checked) = (0, 0);
     for (key, number) in keys.iter().flat_map(|key| NUMBERS.map(|number| (key, number))) {
+        // A model of that size may fit into this machine, and then takes its time.
+        if key.starts_with("model.") && number == "1048576" {
+            continue;
+        }
         let given = key.replace('N', number);
         match load(std::slice::from_ref(&given)) {
             Ok(loaded) => {
                 checked += 1;
                 let run = folder.join("run");
+                tensor::Device::Cpu.reset_peak();
                 let report = learn::train::check(&loaded, tensor::Device::Cpu, &run);
                 let bug = report.problems.iter().find(|fault| fault.exit == Exit::Bug);
                 assert!(bug.is_none(), "{given}: {bug:?}");
+                let peak = tensor::Device::Cpu.usage().peak;
+                let parameters = report.estimate.map_or(0, |estimate| estimate.parameters);
+                assert!(peak < MEMORY + OF_PARAMETER * parameters, "{given}: {peak}");
             }
             Err(error) => {
                 refused += 1;
@@ -80,10 +96,16 @@ optimizer: {method: {kind: sgd}, learning_rate: 1e-3}
     let output = shell(
         folder,
         "train-stage codec -c codec.yaml -s training.updates=2 --run codec
-         latent-cache make codec --data split.json -o latents",
+         latent-cache make codec --data split.json -o latents
+         ds-prep gen criteria -o data --samples 40 --seed 5
+         ds-prep import data/annotations.csv --columns data/columns.yaml -o store
+         ds-prep split store --seed 1 -o texts.json
+         ds-prep vocabulary texts.json -o tokenizer
+         ds-prep tokenize texts.json --tokenizer tokenizer --max-length 32 -o tokens
+         train-stage classify --example > classify.yaml",
     );
     assert_eq!(output.status, Some(0), "{}", output.stderr);
-    for (refused, checked) in ["codec", "operator"].map(|name| check(folder, name)) {
+    for (refused, checked) in ["codec", "operator", "classify"].map(|name| check(folder, name)) {
         assert!(refused > 50 && checked > 30, "{refused} refused, {checked} checked");
     }
     // Sizes that are valid individually, but not together.
@@ -93,4 +115,22 @@ optimizer: {method: {kind: sgd}, learning_rate: 1e-3}
     );
     assert_eq!(output.status, Some(78), "{}", output.stderr);
     assert!(output.stderr.contains("model: the parameters need"), "{}", output.stderr);
+    // A batch that does not fit is neither tried by a check nor by a dry run.
+    let large = "train-stage codec -c codec.yaml -s training.batch_size=1048576 --run new --json";
+    for (option, status) in [("--check", 1), ("--dry-run", 0)] {
+        let output = shell(folder, &format!("ulimit -v 4000000; {large} {option}"));
+        assert_eq!(output.status, Some(status), "{}", output.stderr);
+        let estimate: Value = serde_json::from_str(&output.stdout).unwrap();
+        assert!(estimate["memory_bytes"].as_u64() > Some(4 << 30), "{estimate}");
+        assert_eq!(estimate["seconds"], Value::Null);
+        assert_eq!(output.stderr.contains("memory: an update needs"), status == 1);
+    }
+    // What is predicted is what is measured, but for batches that are prepared in advance.
+    let both = ["--check", "--dry-run"].map(|option| {
+        let output =
+            shell(folder, &format!("train-stage codec -c codec.yaml --run new --json {option}"));
+        assert_eq!(output.status, Some(0), "{}", output.stderr);
+        serde_json::from_str::<Value>(&output.stdout).unwrap()["memory_bytes"].as_f64().unwrap()
+    });
+    assert!((both[0] / both[1] - 1.0).abs() < 0.1, "{both:?}");
 }

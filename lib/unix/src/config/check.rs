@@ -108,6 +108,11 @@ impl Walk<'_> {
                 let near = nearest(word, words.iter().map(String::as_str));
                 near.map_or(String::new(), |near| format!("; did you mean {near}?"))
             }
+            // The limit of a type, which the description leaves out.
+            (Shape::Integer(_, high), _) => {
+                let is_above = scalar::integer(value).is_some_and(|n| exact(&n) > *high);
+                if is_above { format!(", above the largest, {high}") } else { String::new() }
+            }
             _ => String::new(),
         };
         self.violation(path, format!("expected {schema}; found {}{hint}", found(value)));

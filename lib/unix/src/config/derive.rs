@@ -180,12 +180,18 @@ fn tagged(several: &[Schema]) -> Option<Shape> {
     None
 }
 
+/// Highest size or count (`usize`) whose schema states no bound: products of two of them do not overflow. Descriptions leave
+/// it out, like those of other types.
+const MAX_SIZE: i128 = (1 << 24) - 1;
+
 /// Bounds of an integer: the range of its Rust type, narrowed by the bounds in the schema.
 fn integer(json: &Map<String, Value>) -> Shape {
     let format = json.get("format").and_then(Value::as_str).unwrap_or("int64");
+    let is_size = format == "uint" && !json.contains_key("maximum");
     let bits = format.trim_start_matches("uint").trim_start_matches("int").parse::<u32>();
     let bits = bits.map_or(64, |bits| bits.min(64));
     let (lowest, highest) = match format.starts_with('u') {
+        true if is_size => (0, MAX_SIZE),
         true => (0, (1_i128 << bits) - 1),
         false => (-(1 << (bits - 1)), (1 << (bits - 1)) - 1),
     };

@@ -47,7 +47,7 @@ impl fmt::Display for Shape {
 /// Bounds of 32-bit and 64-bit types are not printed, except the 0 of unsigned types.
 fn integer(low: i128, high: i128, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let widest = |bound: i128| {
-        [31, 32, 63, 64].iter().any(|bits| bound == (1 << bits) - 1 || bound == -(1 << bits))
+        [24, 31, 32, 63, 64].iter().any(|bits| bound == (1 << bits) - 1 || bound == -(1 << bits))
     };
     match (widest(low) && low < 0, widest(high) && high > 1) {
         (true, true) => f.write_str("integer"),

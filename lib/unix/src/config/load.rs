@@ -48,9 +48,10 @@ where
 {
     let schema = Schema::of::<T>();
     let mut layers = Layers::new(&schema);
-    lay_all(&mut layers, files, overrides)?;
+    // First, so that its secrets are hidden in every message about the files.
     let beside = files.first().map(|file| file.with_file_name(".env"));
     let env_file = beside.map(|path| read_env_file(&path)).transpose()?.unwrap_or_default();
+    lay_all(&mut layers, files, overrides)?;
     let lookup = |name: &str| environment(name).or_else(|| env_file.get(name).cloned());
     let mut value = std::mem::take(&mut layers.value);
     let substituted = substitute(&mut value, &lookup);

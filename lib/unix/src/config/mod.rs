@@ -20,6 +20,7 @@ pub use keys::{Key, keys};
 pub use load::{Loaded, hash, load, to_yaml};
 pub use path::KeySchema;
 pub use suggest::nearest;
+pub use variables::register_env_file;
 
 /// Violations of a section, each with its key relative to the section.
 pub type Violations = Vec<(String, String)>;

@@ -129,6 +129,12 @@ pub(super) fn read_env_file(path: &Path) -> Result<BTreeMap<String, String>> {
     Ok(variables)
 }
 
+/// Registers the secrets in `.env` in the current directory, which messages of programs that read no configuration may
+/// contain, too. A file of another kind is left to the program that reads it.
+pub fn register_env_file() {
+    let _ = read_env_file(Path::new(".env"));
+}
+
 fn unquoted(value: &str) -> &str {
     let inside = |quote| value.strip_prefix(quote).and_then(|v| v.strip_suffix(quote));
     inside('"').or_else(|| inside('\'')).unwrap_or(value)

@@ -12,6 +12,9 @@ use serde_json::{Map, Number, Value};
 pub(super) const MAX_BYTES: u64 = 1 << 20;
 /// Maximum number of values and keys in one file, after aliases are expanded.
 const MAX_VALUES: usize = 100_000;
+/// Maximum number of brackets that are open at the same time, in whatever kind of text. The parser takes time in proportion
+/// to the square of the depth of mappings.
+const MAX_OPEN: usize = 256;
 
 /// Parses one document. The error says what is wrong and where; an empty document is null.
 ///
@@ -20,6 +23,19 @@ const MAX_VALUES: usize = 100_000;
 pub(super) fn parse(text: &str) -> Result<Value, String> {
     if text.len() as u64 > MAX_BYTES {
         return Err(format!("larger than {MAX_BYTES} bytes: this is not a configuration file"));
+    }
+    let mut open = 0_usize;
+    for (number, line) in text.lines().enumerate() {
+        for byte in line.bytes() {
+            match byte {
+                b'[' | b'{' => open += 1,
+                b']' | b'}' => open = open.saturating_sub(1),
+                _ => {}
+            }
+        }
+        if open > MAX_OPEN {
+            return Err(format!("more than {MAX_OPEN} open brackets at line {}", number + 1));
+        }
     }
     let left = Cell::new(MAX_VALUES);
     let reader = serde_yaml::Deserializer::from_str(text);
@@ -166,7 +182,9 @@ mod tests {
             laughs += &format!("a{i}: &a{i} [{items}]\n");
         }
         assert!(parse(&laughs).is_err());
-        assert!(parse(&"[".repeat(100_000)).is_err());
+        for open in ["[", "{", "{\"a\":", "[{a: "] {
+            assert!(parse(&open.repeat(100_000)).unwrap_err().contains("brackets"), "{open}");
+        }
         assert!(parse(&format!("[{}]", "1,".repeat(200_000))).unwrap_err().contains("values"));
         assert!(parse(&" ".repeat(2 << 20)).unwrap_err().contains("bytes"));
     }

@@ -21,7 +21,7 @@ pub struct Report {
 /// Checks a run.
 pub fn check(task: &Configured, device: Device, run: &Path) -> Report {
     let mut problems = bad_inputs(task, run);
-    let estimate = match estimate::measure(task, device, 1) {
+    let estimate = match estimate::without_times(task, device) {
         Ok(estimate) => Some(estimate),
         Err(error) => {
             // Data that cannot be opened was reported above.
@@ -39,10 +39,7 @@ pub fn check(task: &Configured, device: Device, run: &Path) -> Report {
         if let Err(error) = ensure_space(&run.join("ckpt"), bytes) {
             problems.push(error);
         }
-        if device == Device::Cpu
-            && let Some(available) =
-                unix::memory::available().filter(|a| *a < estimate.memory_bytes as u64)
-        {
+        if let Some(available) = estimate.lacks_memory(device) {
             problems.push(Error::new(
                 Exit::Failure,
                 format!(

@@ -1,5 +1,6 @@
-//! Estimates what a run will need from a few real updates, which are then discarded.
+//! Estimates what a run will need: memory from small batches, time from a few real updates, which are then discarded.
 
+use super::predict::predict;
 use crate::recompute::Plan;
 use crate::task::{self, Configured};
 use crate::train::step::Trainer;
@@ -29,77 +30,111 @@ pub struct Estimate {
     pub epochs: f64,
     /// Peak memory of tensors during an update, in bytes.
     pub memory_bytes: usize,
-    /// Which blocks of the model are recomputed (`training.mem_budget`).
+    /// Which blocks of the model are recomputed (`training.mem_budget`); null where no update was measured.
     pub plan: Option<Plan>,
     /// Size of one checkpoint in bytes.
     pub checkpoint_bytes: usize,
+    /// Times and cost; null where they were not measured.
+    #[serde(flatten)]
+    pub times: Times,
+}
+
+/// How long a run will take.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Times {
     /// Seconds per update, the median of a few.
-    pub seconds_per_update: f64,
+    pub seconds_per_update: Option<f64>,
     /// Seconds per validation.
-    pub seconds_per_validation: f64,
+    pub seconds_per_validation: Option<f64>,
     /// Seconds for the whole run.
-    pub seconds: f64,
+    pub seconds: Option<f64>,
     /// Cost of the run at `cost.rate_per_hour`.
-    pub cost: f64,
+    pub cost: Option<f64>,
 }
 
-/// Runs a few updates and a validation like a real run, and extrapolates.
+/// Predicts the memory of an update. Only if that much is available, runs a few updates and a validation like a real run,
+/// and extrapolates.
 pub fn dry_run(task: &Configured, device: Device) -> Result<Estimate> {
-    measure(task, device, MEASURED)
+    let estimate = without_times(task, device)?;
+    match estimate.lacks_memory(device) {
+        Some(_) => Ok(estimate),
+        None => tensor::parallel::inside(|| measure(task, device)),
+    }
 }
 
-/// Measures `updates` updates after as many warm-up updates.
-pub(in crate::train) fn measure(
-    task: &Configured,
-    device: Device,
-    updates: u64,
-) -> Result<Estimate> {
-    tensor::parallel::inside(|| measure_inside(task, device, updates))
+/// What a run needs but its times, found with small batches.
+pub(super) fn without_times(configured: &Configured, device: Device) -> Result<Estimate> {
+    tensor::parallel::inside(|| {
+        let mut trainer = start(configured, device)?;
+        let memory = predict(configured, &mut trainer, device)?;
+        Estimate::of(configured, &trainer, memory)
+    })
 }
 
-fn measure_inside(configured: &Configured, device: Device, updates: u64) -> Result<Estimate> {
-    let config = &configured.config;
-    let training = &config.training;
+fn start(configured: &Configured, device: Device) -> Result<Trainer<'_>> {
     let (task, mut params) = configured.open()?;
     configured.init(&mut params, false)?;
-    let mut trainer = Trainer::new(configured, device, &Solo, (task, params))?;
+    Trainer::new(configured, device, &Solo, (task, params))
+}
+
+fn measure(configured: &Configured, device: Device) -> Result<Estimate> {
+    let training = &configured.config.training;
+    let mut trainer = start(configured, device)?;
     device.reset_peak();
     let mut times: Vec<Duration> = Vec::new();
-    for update in 0..2 * updates {
+    for update in 0..2 * MEASURED {
         let started = Instant::now();
         let (_, timing) = trainer.step(update, 0)?.wait(started)?;
         tensor::kernel::finish(device)?;
-        if update >= updates {
+        if update >= MEASURED {
             // Batches are prepared concurrently; a slow loader shows up in the log of a run.
             times.push(started.elapsed().saturating_sub(timing.data_wait));
         }
     }
     times.sort();
-    let seconds_per_update = times[times.len() / 2].as_secs_f64();
-    let memory_bytes = device.usage().peak;
+    let update = times[times.len() / 2].as_secs_f64();
+    let memory = device.usage().peak;
     let started = Instant::now();
     configured.check_monitor(&trainer.validate()?)?;
-    let seconds_per_validation = started.elapsed().as_secs_f64();
+    let validation = started.elapsed().as_secs_f64();
     let validations = training.updates.div_ceil(training.validate_every);
-    let seconds =
-        seconds_per_update * training.updates as f64 + seconds_per_validation * validations as f64;
-    let samples = training.updates * training.samples_per_update();
-    let epoch = task::samples(&*trainer.task);
-    let files = trainer.learner.files(&Solo)?.unwrap_or_default();
-    let tensors = files.into_iter().flat_map(|(_, tensors)| tensors);
-    Ok(Estimate {
-        task: configured.spec.name.into(),
-        parameters: trainer.learner.params.trained.count(),
-        frozen_parameters: trainer.learner.params.frozen.count(),
-        samples: epoch,
-        updates: training.updates,
-        epochs: samples as f64 / epoch as f64,
-        memory_bytes,
-        plan: trainer.numerics.recompute.plan(),
-        checkpoint_bytes: tensors.map(|(_, t)| t.bytes()).sum(),
-        seconds_per_update,
-        seconds_per_validation,
-        seconds,
-        cost: seconds / 3600.0 * config.cost.rate_per_hour,
-    })
+    let seconds = update * training.updates as f64 + validation * validations as f64;
+    let times = Times {
+        seconds_per_update: Some(update),
+        seconds_per_validation: Some(validation),
+        seconds: Some(seconds),
+        cost: Some(seconds / 3600.0 * configured.config.cost.rate_per_hour),
+    };
+    let plan = trainer.numerics.recompute.plan();
+    Ok(Estimate { plan, times, ..Estimate::of(configured, &trainer, memory)? })
+}
+
+impl Estimate {
+    /// Without what takes a whole update to measure.
+    fn of(configured: &Configured, trainer: &Trainer<'_>, memory_bytes: usize) -> Result<Self> {
+        let training = &configured.config.training;
+        let samples = training.updates * training.samples_per_update();
+        let epoch = task::samples(&*trainer.task);
+        let files = trainer.learner.files(&Solo)?.unwrap_or_default();
+        let tensors = files.into_iter().flat_map(|(_, tensors)| tensors);
+        Ok(Self {
+            task: configured.spec.name.into(),
+            parameters: trainer.learner.params.trained.count(),
+            frozen_parameters: trainer.learner.params.frozen.count(),
+            samples: epoch,
+            updates: training.updates,
+            epochs: samples as f64 / epoch as f64,
+            memory_bytes,
+            plan: None,
+            checkpoint_bytes: tensors.map(|(_, t)| t.bytes()).sum(),
+            times: Times::default(),
+        })
+    }
+
+    /// The memory of this machine that is available, if an update needs more. Unknown for GPUs, whose memory other
+    /// processes may use.
+    pub fn lacks_memory(&self, device: Device) -> Option<u64> {
+        let available = unix::memory::available().filter(|_| device == Device::Cpu);
+        available.filter(|available| *available < self.memory_bytes as u64)
+    }
 }

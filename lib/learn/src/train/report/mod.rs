@@ -3,6 +3,7 @@
 mod check;
 mod estimate;
 mod log_errors;
+mod predict;
 mod system;
 mod timing;
 

@@ -13,7 +13,7 @@ pub use in_flight::{InFlight, Timing};
 pub use learner::{Files, Learner, Pending, Step, hash_of};
 use micro_batches::MicroBatches;
 
-use crate::config::Config;
+use crate::config::{Config, Training};
 use crate::params::ParamSet;
 use crate::score::Metrics;
 use crate::task::{Batch, Configured, Task};
@@ -32,7 +32,7 @@ use unix::{Error, Result};
 pub struct Trainer<'a> {
     pub task: Arc<dyn Task>,
     pub learner: Learner,
-    config: &'a Config<(), (), ()>,
+    config: Config<(), (), ()>,
     ranks: &'a dyn Collective,
     device: Device,
     micro_batches: MicroBatches,
@@ -60,7 +60,7 @@ impl<'a> Trainer<'a> {
             numerics: Numerics::new(&config.training, device),
             compiled: Compiled::new(config.training.compile, device),
             task: Arc::from(task),
-            config,
+            config: config.clone(),
             ranks,
             device,
             exchange: None,
@@ -71,6 +71,24 @@ impl<'a> Trainer<'a> {
     /// Discards the prepared batches, so that the next [`Trainer::step`] restarts their threads: after a rewind.
     pub fn restart_loader(&mut self) {
         self.batches = None;
+    }
+
+    /// Makes batches as `training` says from now on, which otherwise equals that of the run.
+    pub fn set_batches(&mut self, training: Training) -> Result<()> {
+        let (rank, ranks) = (self.ranks.rank(), self.ranks.size());
+        self.micro_batches = MicroBatches::new(&training, rank, ranks)?;
+        (self.config.training, self.batches) = (training, None);
+        Ok(())
+    }
+
+    /// Samples of each forward and backward pass of this rank.
+    pub fn samples_per_pass(&self) -> u64 {
+        self.micro_batches.samples
+    }
+
+    /// Number of forward and backward passes of this rank per update.
+    pub fn passes(&self) -> u64 {
+        self.micro_batches.passes(self.config.training.accumulation)
     }
 
     /// Submits update number `update` (from 0) to the device. Rewinds have skipped `skipped` samples before it.
@@ -94,7 +112,7 @@ impl<'a> Trainer<'a> {
     }
 
     fn first_pass(&self, update: u64) -> u64 {
-        update * self.micro_batches.passes(self.config.training.accumulation)
+        update * self.passes()
     }
 
     /// Returns the function that maps `count` to the batch of this rank's `count`-th pass.

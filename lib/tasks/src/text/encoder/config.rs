@@ -7,6 +7,9 @@ use std::path::Path;
 use unix::config::Violations;
 use unix::{Error, Result};
 
+/// Most rows of a table of tokens or positions.
+const MAX_ROWS: usize = (1 << 24) - 1;
+
 /// The architecture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -84,16 +87,23 @@ impl EncoderConfig {
     pub fn violations(&self, keeps_frozen: bool) -> Violations {
         let mut violations = Violations::new();
         let mut say = |key: &str, text: String| violations.push((key.into(), text));
+        // Also config.json of other programs is held to these.
         let sizes = [
-            ("hidden_size", self.hidden_size),
-            ("num_attention_heads", self.num_attention_heads),
-            ("intermediate_size", self.intermediate_size),
-            ("max_position_embeddings", self.max_position_embeddings),
-            ("type_vocab_size", self.type_vocab_size),
+            ("vocab_size", self.vocab_size.unwrap_or(1), 1..=MAX_ROWS),
+            ("hidden_size", self.hidden_size, 1..=65536),
+            ("num_hidden_layers", self.num_hidden_layers, 0..=1024),
+            ("num_attention_heads", self.num_attention_heads, 1..=65536),
+            ("intermediate_size", self.intermediate_size, 1..=1 << 20),
+            ("max_position_embeddings", self.max_position_embeddings, 1..=MAX_ROWS),
+            ("type_vocab_size", self.type_vocab_size, 1..=65536),
+            ("pad_token_id", self.pad_token_id.unwrap_or(0), 0..=MAX_ROWS),
         ];
-        for (key, size) in sizes {
-            if size == 0 {
-                say(key, "must be at least 1".into());
+        for (key, size, allowed) in sizes {
+            if !allowed.contains(&size) {
+                say(
+                    key,
+                    format!("must be from {} to {}, not {size}", allowed.start(), allowed.end()),
+                );
             }
         }
         if self.num_attention_heads > 0
