@@ -295,3 +295,29 @@ fn early_stopping_counts_validations_without_improvement() {
         assert_eq!(status(&folder.path().join(run))["update"], last, "{patience}: {stderr}");
     }
 }
+
+/// A schedule that is stretched over more updates continues elsewhere.
+#[test]
+fn a_learning_rate_that_jumps_is_told() {
+    let temporary = prepare();
+    let folder = temporary.path();
+    let cosine = "schedule=[{kind: linear, end_factor: 0.0}]";
+    let longer = ["-s", "training.updates=40", "--accept-config-change"];
+    for (name, schedule, told) in [
+        (
+            "decays",
+            cosine,
+            Some("the learning rate changes from 5.000e-5 in update 20 to 5.000e-4 in the next"),
+        ),
+        ("constant", "schedule=[]", None),
+    ] {
+        let common = ["-s", schedule, "-s", "training.updates=20"];
+        assert_eq!(train(folder, name, &common).0, Some(0));
+        let (exit, stderr) = train(folder, name, &[&["-s", schedule][..], &longer].concat());
+        assert_eq!(exit, Some(0), "{stderr}");
+        match told {
+            Some(words) => assert!(stderr.contains(words), "{stderr}"),
+            None => assert!(!stderr.contains("the learning rate changes"), "{stderr}"),
+        }
+    }
+}

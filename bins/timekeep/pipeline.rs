@@ -6,7 +6,7 @@ use serde_json::json;
 use unix::cli::Output;
 use unix::out::Out;
 use unix::timekeep::pipeline::{Pipeline, quoted, summary};
-use unix::{Error, Result, text};
+use unix::{Result, text};
 
 /// The arguments of `timekeep pipeline`.
 #[derive(clap::Args)]
@@ -34,7 +34,7 @@ pub fn pipeline(args: &PipelineArgs) -> Result<u8> {
         out.item(&summary, format!("{}: {state}{failed}", path.display()))?;
         return Ok(0);
     }
-    let folder = pipeline.folder.to_str().ok_or_else(|| Error::usage("folder: not UTF-8"))?;
+    let folder = pipeline.folder.to_string_lossy();
     for (step, standing) in pipeline.steps.iter().zip(pipeline.standings()?) {
         let command = quoted(step.words.iter().map(String::as_str))?;
         let after: Vec<&str> =
@@ -44,7 +44,7 @@ pub fn pipeline(args: &PipelineArgs) -> Result<u8> {
             let hours = standing.hours.map_or(String::new(), |hours| hours.to_string());
             let sbatch = step.sbatch.join(" ");
             let state = state.as_str().unwrap_or_default();
-            let fixed = quoted([folder, &step.name, state, &hours, &after.join(" "), &sbatch])?;
+            let fixed = quoted([&*folder, &step.name, state, &hours, &after.join(" "), &sbatch])?;
             out.raw(format!("step {fixed} {command}\n").as_bytes())?;
             continue;
         }

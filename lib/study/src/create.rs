@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use unix::config::{KeySchema, load, to_yaml};
 use unix::publish::{TEMPORARY_PREFIX, create_folder, publish_bytes, publish_new};
-use unix::{Error, Exit, Result, text};
+use unix::{Context, Error, Exit, Result, text};
 
 impl Study {
     /// Creates a study from a configuration file. A study with the same configuration is left as it is, so several
@@ -32,14 +32,15 @@ impl Study {
         };
         config.name = Some(config.name.take().unwrap_or_else(default_name));
         let directory = config.directory.take().unwrap_or(PathBuf::from("."));
-        let directory = directory.canonicalize().map_err(|cause| Error::open(&directory, cause))?;
-        config.directory = Some(directory);
-        check_files(&config)?;
-        let schema = config.task().map(|task| schema(&config.command[0], task)).transpose()?;
         let source = file.display().to_string();
+        let directory = directory.canonicalize().map_err(|cause| Error::open(&directory, cause));
+        config.directory = Some(directory.context(|| format!("{source}: directory"))?);
+        check_files(&config).context(|| format!("{source}: command"))?;
+        let schema = config.task().map(|task| schema(&config.command[0], task)).transpose();
+        let schema = schema.context(|| format!("{source}: command"))?;
         if let Some(schema) = &schema {
             check_keys(&config, schema, &source)?;
-            check_metric(&config)?;
+            check_metric(&config).context(|| &source)?;
         }
         Self::create_with(folder, config, schema, &source)
     }
@@ -99,10 +100,7 @@ fn check_files(config: &StudyConfig) -> Result<()> {
     let missing = |word: &&String| !word.contains('{') && !directory.join(word).exists();
     match script.into_iter().chain(configs).find(missing) {
         Some(word) => {
-            let why = format!(
-                "no such file in {}; the command of the study names it",
-                directory.display()
-            );
+            let why = format!("no such file in {}", directory.display());
             Err(Error::open(Path::new(word), why))
         }
         None => Ok(()),

@@ -16,7 +16,8 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, Command, FromArgMatches, Parser};
 
 use crate::{
-    Error, Exit, Result, diagnostics, generate, limits, secrets, signal, terminal, text, time,
+    Error, Exit, Result, config, diagnostics, generate, limits, secrets, signal, terminal, text,
+    time,
 };
 
 /// The shared option for the output format; use `#[command(flatten)]` to include it in `Args`.
@@ -124,6 +125,7 @@ pub fn main_with_status<A: Parser, S: Into<ExitCode>>(body: fn(A) -> Result<S>) 
     let command = A::command();
     set_program(&command);
     secrets::register_environment();
+    config::register_env_file();
     limits::install();
     end_on_panic();
     let words: Vec<OsString> = std::env::args_os().collect();

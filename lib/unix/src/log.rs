@@ -109,11 +109,14 @@ fn append_to(path: &Path) -> Result<File> {
     Ok(file)
 }
 
-/// Opens a regular file for appending; refuses a pipe instead of blocking on it.
+/// Opens a regular file for appending; refuses a pipe instead of blocking on it, and a link, which may lead to any file.
 fn open_to_append(path: &Path) -> Result<File> {
     let mut options = OpenOptions::new();
-    options.read(true).append(true).create(true).custom_flags(libc::O_NONBLOCK);
-    let file = options.open(path).map_err(|cause| Error::create(path, cause))?;
+    options.read(true).append(true).create(true).custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW);
+    let file = options.open(path).map_err(|cause| match cause.raw_os_error() {
+        Some(libc::ELOOP) => Error::create(path, "it is a link; move it away"),
+        _ => Error::create(path, cause),
+    })?;
     let found = file.metadata().map_err(|cause| Error::io(path, cause))?;
     if !found.is_file() {
         return Err(Error::create(path, "it is not a regular file; move it away"));
@@ -311,7 +314,30 @@ mod tests {
         assert!(error.to_string().contains("not a regular file"), "{error}");
         assert!(read(&path).is_err());
         std::fs::remove_file(&path).unwrap();
+        // Nor may a link lead to a file of somebody else.
+        let other = folder.path().join("other");
+        std::fs::write(&other, "text").unwrap();
+        std::os::unix::fs::symlink(&other, &path).unwrap();
+        let error = write().unwrap_err();
+        assert!(error.to_string().contains("it is a link"), "{error}");
+        assert_eq!(std::fs::read_to_string(&other).unwrap(), "text");
+        std::fs::remove_file(&path).unwrap();
         write().unwrap();
         assert_eq!(read(&path).unwrap().records.len(), 2);
+    }
+
+    #[test]
+    fn holes_of_gibibytes_cost_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log.jsonl");
+        let mut log = Log::open(&path, 1).unwrap();
+        for update in 1..=3 {
+            log.write("update", &json!({"update": update})).unwrap();
+            let size = std::fs::metadata(&path).unwrap().len();
+            log.file.set_len(size + (64 << 30)).unwrap();
+        }
+        Log::open(&path, 2).unwrap().write("update", &json!({"update": 4})).unwrap();
+        let found = read(&path).unwrap();
+        assert_eq!((found.bad_lines, updates(&found)), (3, vec![(1, 1), (2, 4)]));
     }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::publish::{create_folder, publish_bytes};
+use crate::publish::{TEMPORARY_PREFIX, create_folder, publish_bytes};
 use crate::slurm::Slurm;
 use crate::{Error, Result, cli, host, small, text, time, warn};
 
@@ -85,6 +85,21 @@ impl RunDir {
     /// The checkpoints.
     pub fn checkpoints(&self) -> PathBuf {
         self.root.join("ckpt")
+    }
+
+    /// Removes the temporary files of attempts that were killed. Only the holder of the run's lease, which is the only one to
+    /// write these files, may call it.
+    pub fn remove_leftovers(&self) {
+        let own = [self.config(), self.env(), self.status(), self.inputs()];
+        let names = own.iter().filter_map(|path| path.file_name()?.to_str());
+        let prefixes: Vec<String> =
+            names.map(|name| format!("{TEMPORARY_PREFIX}{name}-")).collect();
+        for entry in std::fs::read_dir(&self.root).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            if prefixes.iter().any(|prefix| name.to_string_lossy().starts_with(prefix)) {
+                let _ = std::fs::remove_file(entry.path()); // the next attempt tries again
+            }
+        }
     }
 
     /// The newest attempt in `env.json`; 0 if there is none.
@@ -183,6 +198,21 @@ mod tests {
         let names = std::fs::read_dir(folder.path()).unwrap();
         let aside = names.map(|e| e.unwrap().file_name().into_string().unwrap());
         assert_eq!(aside.filter(|name| name.starts_with("env.json.damaged-")).count(), 1);
+    }
+
+    #[test]
+    fn leftovers_of_the_owner_alone_are_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = RunDir::create_or_open(folder.path()).unwrap();
+        for name in ["env.json-a-1-0", "status.json-a-1-0", "step.json-a-1-0", "report"] {
+            std::fs::write(folder.path().join(format!(".tmp-{name}")), "").unwrap();
+        }
+        run.remove_leftovers();
+        let names = std::fs::read_dir(folder.path()).unwrap();
+        let mut names: Vec<_> =
+            names.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        assert_eq!(names, [".tmp-report", ".tmp-step.json-a-1-0", "ckpt"]);
     }
 
     #[test]

@@ -91,6 +91,7 @@ impl Work {
             }
             lease => lease?,
         };
+        run.remove_leftovers();
         // A damaged status is replaced.
         let before = status::read(&run.status()).ok().flatten().unwrap_or_default();
         self.before = before.cost;

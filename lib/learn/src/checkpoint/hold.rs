@@ -8,7 +8,7 @@ use unix::{Error, Result};
 
 use super::list::list;
 
-/// Takes the lease of the run. The attempt number continues from the highest one recorded in the run. `stop` aborts the
+/// Takes the lease of the run, and removes what killed attempts left. The attempt number continues from the highest one recorded in the run. `stop` aborts the
 /// wait for an owner that has stopped sending heartbeats.
 ///
 /// Errors: 75 when another process holds the lease, 73.
@@ -24,7 +24,9 @@ pub(crate) fn hold(run: &RunDir, stop: &dyn Fn() -> bool) -> Result<Lease> {
             ))
         })
     };
-    Lease::take(&run.lease(), first, stop)
+    let lease = Lease::take(&run.lease(), first, stop)?;
+    run.remove_leftovers();
+    Ok(lease)
 }
 
 /// Takes the lease of the run whose checkpoints are in `folder`; None when the directory does not belong to a run.

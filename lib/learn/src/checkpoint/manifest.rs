@@ -142,6 +142,9 @@ impl Manifest {
         let value: Value = serde_json::from_slice(text)
             .map_err(|cause| damaged(&format!("is not valid JSON: {cause}")))?;
         let format = value.get("format").and_then(Value::as_u64).unwrap_or(0);
+        if format == 0 {
+            return Err(damaged("has no format that this program knows"));
+        }
         if format > FORMAT {
             return Err(Problem::Newer(format!(
                 "{NAME} has format {format}, but this program reads only up to {FORMAT}: use a newer version"
@@ -239,6 +242,8 @@ mod tests {
     fn newer_formats_and_names_that_lead_away_are_refused() {
         let newer = Manifest { format: FORMAT + 1, ..manifest() }.encode().unwrap();
         assert!(matches!(Manifest::decode(&newer), Err(Problem::Newer(_))));
+        let none = Manifest { format: 0, ..manifest() }.encode().unwrap();
+        assert!(matches!(Manifest::decode(&none), Err(Problem::Damaged(_))));
         for name in ["", ".", "..", "/etc/passwd", "a/b", "../a", "a/", "./a", "a\0", NAME] {
             let mut bad = manifest();
             bad.files[0].name = name.into();

@@ -51,11 +51,13 @@ const MAX_BYTES: u64 = 1 << 20;
 /// Reads the lease of an attempt; `None` if it does not exist. Errors: 66, also for a pipe or a directory.
 pub(super) fn read_lease(path: &Path) -> Result<Option<LeaseFile>> {
     // An NFS client fetches the current mtime of a file only when the file is opened.
-    let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+    let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW;
+    let opened = OpenOptions::new().read(true).custom_flags(flags).open(path);
     let found = opened.and_then(|file| Ok((file.metadata()?, file)));
     let (found, file) = match found {
         Ok(found) => found,
         Err(cause) if cause.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(cause) if cause.raw_os_error() == Some(libc::ELOOP) => return Err(is_link(path)),
         Err(cause) => return Err(Error::open(path, cause)),
     };
     if !found.is_file() {
@@ -64,6 +66,11 @@ pub(super) fn read_lease(path: &Path) -> Result<Option<LeaseFile>> {
     }
     let beaten = found.modified().map_err(|cause| Error::open(path, cause))?;
     Ok(Some(LeaseFile { owner: serde_json::from_reader(file.take(MAX_BYTES)).ok(), beaten }))
+}
+
+/// A link may lead to the lease of another run, or to any file. Errors: 66.
+pub(super) fn is_link(path: &Path) -> Error {
+    Error::open(path, "it is a link; remove it if no process is using the run")
 }
 
 /// Sets the mtime of a file to the current time of the file system's clock; needs no disk space.

@@ -26,7 +26,7 @@ use std::time::Duration;
 use crate::publish::{create_folder, publish_bytes};
 use crate::{Error, Exit, Result, note, time, warn};
 pub use fence::{Fence, FencedDisk};
-use files::{Candidate, mark_released, numbers, path_of, remove_older, touch};
+use files::{Candidate, is_link, mark_released, numbers, path_of, remove_older, touch};
 use judge::{Verdict, judge};
 pub use observation::{Observation, observe};
 pub use owner::{HEARTBEAT_VARIABLE, Owner};
@@ -64,7 +64,8 @@ impl Lease {
     /// Takes the lease in `folder` (RUN/lease). `first` returns the number for a run without a lease; it is called
     /// before the directory is read. When `stop` returns true, waiting for a stale owner ends.
     ///
-    /// Errors: 75 when another process holds the run (its name is in the message) or `stop` returned true; 73.
+    /// Errors: 75 when another process holds the run (its name is in the message) or `stop` returned true; 66 for a
+    /// link in place of the directory or of a file in it; 73.
     pub fn take(
         folder: &Path,
         first: impl FnOnce() -> Result<u64>,
@@ -79,6 +80,9 @@ impl Lease {
         first: impl FnOnce() -> Result<u64>,
         stop: &dyn Fn() -> bool,
     ) -> Result<Self> {
+        if folder.is_symlink() {
+            return Err(is_link(folder));
+        }
         create_folder(folder)?;
         // The order matters: as long as there is no lease, no process changes what `first` reads, so all candidates
         // compute the same number.

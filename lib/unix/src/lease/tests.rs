@@ -280,7 +280,7 @@ fn the_highest_number_has_no_successor() {
 }
 
 #[test]
-fn a_pipe_or_a_folder_in_place_of_a_lease_is_refused() {
+fn a_pipe_a_folder_or_a_link_in_place_of_a_lease_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = path_of(folder.path(), 1);
     assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
@@ -289,6 +289,17 @@ fn a_pipe_or_a_folder_in_place_of_a_lease_is_refused() {
     std::fs::remove_file(&path).unwrap();
     std::fs::create_dir(&path).unwrap();
     assert_eq!(take(stranger(2), folder.path()).unwrap_err().exit, Exit::NoInput);
+    // Nor does a link lead to the lease of another run.
+    std::fs::remove_dir(&path).unwrap();
+    let other = tempfile::tempdir().unwrap();
+    drop(take(stranger(3), other.path()).unwrap());
+    let link = folder.path().join("lease");
+    std::os::unix::fs::symlink(path_of(other.path(), 1), &path).unwrap();
+    std::os::unix::fs::symlink(other.path(), &link).unwrap();
+    for folder in [folder.path(), &link] {
+        let error = take(stranger(2), folder).unwrap_err();
+        assert!(error.to_string().contains("it is a link"), "{error}");
+    }
 }
 
 /// A copy has the same files with the same content; only the inodes show that it is another run.

@@ -1,6 +1,7 @@
 //! The reader of a log: finds its valid records and drops the superseded ones.
 
-use std::io::{BufRead, BufReader, Read};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
 use serde_json::{Map, Value};
@@ -76,7 +77,7 @@ pub(super) struct Position {
 /// Reads the lines from `at` on, where `reader` stands. Stops before an incomplete last line.
 pub(super) fn read_lines(
     path: &Path,
-    mut reader: impl BufRead,
+    mut reader: BufReader<File>,
     at: &mut Position,
     mut what: impl FnMut(Map<String, Value>),
 ) -> Result<()> {
@@ -91,7 +92,7 @@ pub(super) fn read_lines(
         match line::open(&line) {
             _ if bytes == 0 => return Ok(()),
             _ if is_long => {
-                bytes += reader.skip_until(b'\n').map_err(io)?;
+                bytes += skip_line(&mut reader).map_err(io)?;
                 at.damaged.add(at.lines + 1);
             }
             // Also if only its end is missing.
@@ -102,5 +103,28 @@ pub(super) fn read_lines(
         }
         at.offset += bytes as u64;
         at.lines += u64::from(has_end || is_long);
+    }
+}
+
+/// Skips to the end of a line and returns the number of bytes, as [`BufRead::skip_until`] does, but does not read holes, which
+/// a crash of a file system may leave: they hold no line feed.
+fn skip_line(reader: &mut BufReader<File>) -> io::Result<usize> {
+    let mut skipped = 0;
+    loop {
+        let at = reader.stream_position()?;
+        let data = match rustix::fs::seek(reader.get_ref(), rustix::fs::SeekFrom::Data(at)) {
+            Ok(data) => data,
+            // No data up to the end of the file.
+            Err(rustix::io::Errno::NXIO) => reader.seek(SeekFrom::End(0))?,
+            // The file system does not know its holes.
+            Err(_) => at,
+        };
+        reader.seek(SeekFrom::Start(data))?;
+        let mut line = Vec::new();
+        let bytes = Read::take(&mut *reader, MAX_LINE).read_until(b'\n', &mut line)?;
+        skipped += data.saturating_sub(at) as usize + bytes;
+        if bytes == 0 || line.last() == Some(&b'\n') {
+            return Ok(skipped);
+        }
     }
 }

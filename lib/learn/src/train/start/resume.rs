@@ -276,7 +276,7 @@ pub(in crate::train) fn refuse_blocked(
         return Ok(());
     }
     let before = status::read(&run.status()).unwrap_or_else(|error| {
-        unix::warn!("{error}");
+        unix::warn!("{error}; the attempt replaces it, as if the run were not blocked");
         None
     });
     if let Some(before) = &before

@@ -58,6 +58,9 @@ pub(super) fn resolve(file: &PipelineFile) -> (Vec<Step>, Violations) {
         let why = "must name a folder, without % and \\, which SLURM replaces in output paths";
         violations.push(("folder".into(), why.into()));
     }
+    if let Some(character) = control(&file.folder) {
+        violations.push(("folder".into(), format!("has the control character {character}")));
+    }
     if file.steps.is_empty() {
         violations.push(("steps".into(), "needs at least one step".into()));
     }
@@ -67,6 +70,12 @@ pub(super) fn resolve(file: &PipelineFile) -> (Vec<Step>, Violations) {
         steps.push(step);
     }
     (steps, violations)
+}
+
+/// The first control character, escaped; line feeds and tabs are blanks.
+fn control(text: &str) -> Option<String> {
+    let found = text.chars().find(|c| c.is_control() && !"\n\t".contains(*c));
+    found.map(|character| character.escape_default().to_string())
 }
 
 /// Resolves the step `at`, given the earlier ones.
@@ -157,6 +166,10 @@ impl Resolver<'_> {
             self.wrong(field, "has a quote that is not closed");
             return Vec::new();
         };
+        // It would be printed to the terminal, and cannot be seen in the file.
+        if let Some(character) = control(text) {
+            self.wrong(field, format!("has the control character {character}"));
+        }
         for word in &words {
             let placeholder = word.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
             if let Some((inside, _)) = placeholder.filter(|(inside, _)| *inside != "folder")
@@ -254,6 +267,7 @@ steps:
   - {name: last, after: [latent], run: 'use {folder}/latent', result: other.json, sbatch: '--comment=*'}
   - {name: late, run: 'use d={folder}/end {folder}/latent'}
   - {name: end, after: [], run: 'use {folder}/late'}
+  - {name: screen, run: \"clear '\\e[2J'\"}
 ",
         )
         .unwrap_err()
@@ -271,6 +285,7 @@ steps:
             "steps.4.run: step late names x%j/latent, which no earlier step makes; did you mean x%j/latents?",
             "steps.3.result: the command of last does not name other.json",
             "which the later step end makes; move end before it",
+            "steps.6.run: has the control character \\u{1b}",
             "but does not come after late; add late to after",
         ] {
             assert!(error.contains(part), "{part}\n{error}");

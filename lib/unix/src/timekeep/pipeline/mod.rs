@@ -17,7 +17,7 @@ use serde_json::json;
 
 use crate::config;
 use crate::publish::hash_file;
-use crate::{Error, Exit, Result, secrets};
+use crate::{Context, Error, Exit, Result, secrets};
 use file::{PipelineFile, folder_of, hint, resolve};
 
 /// The name of the summary in that folder.
@@ -79,11 +79,12 @@ impl Pipeline {
     /// The keys of all steps. Errors: 66, 74 for an input that cannot be read.
     pub fn keys(&self) -> Result<Vec<String>> {
         let (mut keys, mut hashes) = (Vec::<String>::new(), HashMap::new());
-        for step in &self.steps {
+        for (at, step) in self.steps.iter().enumerate() {
             let mut files = Vec::new();
             for path in self.inputs(step) {
                 if !hashes.contains_key(&path) {
-                    hashes.insert(path.clone(), hash_file(Path::new(&path))?);
+                    let key = || format!("{}: steps.{at}.run", self.file.display());
+                    hashes.insert(path.clone(), hash_file(Path::new(&path)).context(key)?);
                 }
                 files.push(json!([path, hashes[&path]]));
             }

@@ -227,7 +227,8 @@ impl Attempt {
         if let Some(path) = &pipeline.steps[self.at].result
             && pipeline.result(self.at)?.is_none()
         {
-            return Err(Error::open(path, format_args!("step {name} has not written its result")));
+            let what = format_args!("step {name} has not written its result");
+            return Err(Error::open(path, what).context(pipeline.file.display()));
         }
         if pipeline.keys()?[self.at] != self.stamp.key {
             warn!(
