@@ -26,7 +26,7 @@ use manual::MANUAL;
 use serde_json::{Value, json};
 use unix::cli::{Given, Output};
 use unix::out::Out;
-use unix::{Error, Exit, Result, inputs, note};
+use unix::{Error, Exit, Result, inputs, note, warn};
 
 /// Generate, import, split and check data sets
 ///
@@ -207,7 +207,14 @@ fn split(given: &Given<Divide>) -> Result<Exit> {
         return Err(Error::create(&args.to, cause));
     }
     split.save(&args.to)?;
+    tell_missed(&split, &args.to);
     Out::stdout(args.output).rows(parts(&split, &args.to))
+}
+
+fn tell_missed(split: &Split, path: &Path) {
+    for missed in split.missed_shares() {
+        warn!("{}: {missed}", path.display());
+    }
 }
 
 fn stats(manifest: &Path, to: Option<PathBuf>, mut out: Out) -> Result<Exit> {
@@ -235,6 +242,9 @@ fn check(files: &[PathBuf], limit: Option<f32>, mut out: Out) -> Result<Exit> {
             continue;
         }
         let report = if is_manifest(&path) {
+            if let Ok((split, _)) = Split::load(&path) {
+                tell_missed(&split, &path);
+            }
             check_split(&path, field_limit)?
         } else {
             check_files(&[path], field_limit)

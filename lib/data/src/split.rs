@@ -240,6 +240,29 @@ pub fn quotas(shares: [Share; 3], total: usize) -> Result<[usize; 3], String> {
     Ok(counts)
 }
 
+/// Which splits have over a tenth more or less than the number that is wanted, with the reason `because`; a single one does
+/// not count. `what` names the units that were placed.
+pub fn missed_shares(
+    placed: [usize; 3],
+    wanted: [Option<usize>; 3],
+    what: &str,
+    because: &str,
+) -> Vec<String> {
+    let all: usize = placed.iter().sum();
+    let splits = SplitName::ALL.into_iter().zip(placed).zip(wanted);
+    let missed = splits.filter_map(|((name, placed), wanted)| {
+        let by = placed.abs_diff(wanted?);
+        let is_missed = by > 1 && by as f64 > 0.1 * wanted? as f64;
+        is_missed.then_some((name, placed, wanted?))
+    });
+    let said = |(name, placed, wanted)| {
+        format!(
+            "the {name} split has {placed} of {all} {what}, not {wanted} as its share: {because}"
+        )
+    };
+    missed.map(said).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

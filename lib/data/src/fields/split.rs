@@ -9,7 +9,7 @@ use crate::fields::field::{Shape, grouped};
 use crate::fields::parameter::Parameter;
 use crate::seal::SealedFile;
 pub use crate::split::{By, Part, SplitName};
-use crate::split::{Share, folder_of};
+use crate::split::{Share, folder_of, missed_shares};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -147,6 +147,26 @@ impl Split {
             grid: self.grid.clone(),
             channels: self.channels,
         }
+    }
+
+    /// Which splits miss their share of the trajectories by far, see [`missed_shares`]; numbers of trajectories are met exactly.
+    pub fn missed_shares(&self) -> Vec<String> {
+        if self.by != By::Trajectory {
+            return Vec::new();
+        }
+        let placed = SplitName::ALL.map(|name| self.shape(name).trajectories);
+        let all: usize = self.files.iter().map(|source| source.trajectories).sum();
+        let wanted = self.shares.map(|share| match share {
+            Share::Fraction(part) if part > 0.0 => Some((part * all as f64).round() as usize),
+            _ => None,
+        });
+        let because = match self.group_by {
+            GroupBy::State => {
+                "trajectories that begin alike stay together, and some of these groups are large"
+            }
+            GroupBy::Content => "copies stay together, and some groups of them are large",
+        };
+        missed_shares(placed, wanted, "trajectories", because)
     }
 
     /// The path of file `number`, for a manifest at `manifest`.

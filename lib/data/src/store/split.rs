@@ -1,7 +1,9 @@
 //! Manifests that divide the records of stores into training, validation and test.
 
 use super::{Content, RecordStore};
-use crate::split::{By, Divider, Part, Share, SplitName, folder_of, grouped, quotas, shuffled};
+use crate::split::{
+    By, Divider, Part, Share, SplitName, folder_of, grouped, missed_shares, quotas, shuffled,
+};
 use crate::torch_order::randperm;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -301,34 +303,22 @@ impl<C: Content> StoreSplit<C> {
         Ok(store)
     }
 
-    /// Which splits have over a tenth more or less than their share, with the reason; a single record does not count.
+    /// Which splits miss their share by far, see [`missed_shares`].
     pub fn missed_shares(&self) -> Vec<String> {
+        if self.by != By::Trajectory {
+            return Vec::new();
+        }
         let placed =
             SplitName::ALL.map(|name| self.parts(name).iter().map(|p| p.samples.len()).sum());
-        let [all, stores]: [usize; 2] =
-            [placed.iter().sum(), self.stores.iter().map(|store| store.records).sum()];
+        let stores: usize = self.stores.iter().map(|store| store.records).sum();
         // Splits without a share have stores of their own.
-        let fixed: usize = placed
-            .iter()
-            .zip(self.shares)
-            .filter(|(_, share)| share.is_zero())
-            .map(|(n, _)| n)
-            .sum();
+        let own = placed.iter().zip(self.shares).filter(|(_, share)| share.is_zero());
+        let fixed: usize = own.map(|(count, _)| count).sum();
         let Ok(wanted) = quotas(self.shares, stores - fixed) else { return Vec::new() };
-        let by_groups = self.by == By::Trajectory;
-        let whole = SplitName::ALL.into_iter().zip(placed).zip(wanted.into_iter().zip(self.shares));
-        whole
-            .filter(|((_, placed), (wanted, share))| {
-                let by = placed.abs_diff(*wanted);
-                by_groups && !share.is_zero() && by > 1 && by as f64 > 0.1 * *wanted as f64
-            })
-            .map(|((name, placed), (wanted, _))| {
-                format!(
-                    "the {name} split has {placed} of {all} records, not {wanted} as its share: records of a group stay \
-                     together, and some groups are large"
-                )
-            })
-            .collect()
+        let wanted =
+            std::array::from_fn(|split| (!self.shares[split].is_zero()).then_some(wanted[split]));
+        let because = "records of a group stay together, and some groups are large";
+        missed_shares(placed, wanted, "records", because)
     }
 
     /// Writes the manifest atomically.
