@@ -3,7 +3,7 @@
 
 use super::ranks::{can_start, outcome, prepare, processes, same, start, start_by, start_each};
 use crate::common::run::{self, Hold, Run, records, send, status, wait_until};
-use crate::common::shell;
+use crate::common::{make_clock, shell};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use test_support::Random;
@@ -177,6 +177,33 @@ fn a_run_directory_that_is_moved_away_ends_all_ranks_with_74() {
         "one rank ended alone: {stderr}"
     );
     assert!(!folder.join("run").exists());
+}
+
+/// The clock of one rank jumps by a day every second, while rank 0 is told to stop.
+#[test]
+fn ranks_whose_clock_jumps_stop_together_and_go_on() {
+    if !can_start() {
+        return;
+    }
+    let setup = Setup::new(LONG, &[]);
+    make_clock(setup.path());
+    let preload = format!("LD_PRELOAD={}", setup.path().join("clock.so").display());
+    for jumping in 0..2 {
+        let name = format!("run-{jumping}");
+        let mut settings = ["RANK=any"; 2];
+        settings[jumping] = &preload;
+        for shift in ["SHIFT=86400", "SHIFT=-86400"] {
+            let mut mpirun = Command::new("env");
+            mpirun.args([shift, "JUMP=yes", "LONGHAUL_HEARTBEAT=0.3", "mpirun"]);
+            let mut job = start_by(mpirun, setup.path(), &settings, &name, &[]);
+            job.wait_for_update(&setup.run(&name), run::newest_update(&setup.run(&name)) + 20);
+            let told = processes(setup.path(), &name).first().is_some_and(|pid| send(*pid, "TERM"));
+            let (status, stderr) = job.end();
+            let is_over = status == Some(0) && run::newest_update(&setup.run(&name)) == LONG;
+            assert!(told && status == Some(75) || is_over, "{shift}: {status:?} {stderr}");
+        }
+        setup.goes_on(&name);
+    }
 }
 
 #[test]

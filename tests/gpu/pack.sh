@@ -44,7 +44,7 @@ cargo build --release --locked -j "$jobs" --target-dir "$target" --no-default-fe
 set --
 for name in $tests; do set -- "$@" --test "$name"; done
 cargo test --release --locked -j "$jobs" --target-dir "$target" --no-default-features --features "$features" \
-    -p longhaul -p tensor "$@" --no-run --message-format=json > "$folder/tests.json"
+    -p longhaul -p tensor "$@" --no-run --message-format=json-render-diagnostics > "$folder/tests.json"
 for name in $programs; do strip -o "$stage/bin/$name" "$target/release/$name"; done
 for name in $examples; do strip -o "$stage/bin/$name" "$target/release/examples/$name"; done
 for name in $tests; do

@@ -255,17 +255,27 @@ def kind_of_model(kind, folder, texts):
     merged = AutoModelForSequenceClassification.from_pretrained(f"{adapted}-hf")
     compare(f"{kind} adapter merged", merged, tokenizer, texts, ours)
 
-    # An adapter that PEFT saved.
-    targets = ["q_lin", "v_lin"] if kind == "distilbert" else ["query", "value"]
-    theirs = get_peft_model(AutoModelForSequenceClassification.from_pretrained(base),
-                            LoraConfig(task_type="SEQ_CLS", r=2, lora_alpha=5, lora_dropout=0.1, target_modules=targets))
-    with torch.no_grad():
-        for name, value in theirs.named_parameters():
-            if value.requires_grad:
-                value.add_(0.2 * torch.randn(value.shape))
-    theirs.save_pretrained(f"{kind}-peft")
-    back = train(f"{kind}-peft-run", tokens, pretrained(base, "--adapter", f"{kind}-peft"))
-    compare(f"{kind} adapter imported", theirs, tokenizer, texts, predictions(back, tokens))
+    # Adapters that PEFT saved train as many parameters here.
+    several = {
+        "distilbert": [["q_lin", "v_lin"], "all-linear", ["lin1"]],
+        "bert": [["query", "value"], "all-linear", ["dense"], ["output.dense"]],
+    }["distilbert" if kind == "distilbert" else "bert"]
+    for number, targets in enumerate(several):
+        theirs = get_peft_model(AutoModelForSequenceClassification.from_pretrained(base),
+                                LoraConfig(task_type="SEQ_CLS", r=2, lora_alpha=5, lora_dropout=0.1, target_modules=targets))
+        with torch.no_grad():
+            for name, value in theirs.named_parameters():
+                if value.requires_grad:
+                    value.add_(0.2 * torch.randn(value.shape))
+        name = f"{kind}-peft-{number}"
+        theirs.save_pretrained(name)
+        files = pretrained(base, "--adapter", name)
+        back = train(f"{name}-run", tokens, files)
+        compare(f"{kind} adapter of {targets} imported", theirs, tokenizer, texts, predictions(back, tokens))
+        words = ["classify", "-c", "base.yaml", "-c", files, "--run", "none", "--check", "--json"]
+        count = json.loads(run("train-stage", *words))["parameters"]
+        trained = theirs.get_nb_trainable_parameters()[0]
+        assert count == trained, f"{name}: {count} trained parameters, PEFT {trained}"
 
 
 def make_contexts():

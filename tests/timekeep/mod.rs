@@ -15,6 +15,7 @@ mod submit;
 mod templates;
 mod watch;
 
+use crate::common::run::wait_until;
 use std::fs;
 use std::io::Write;
 use std::path::Path;
@@ -119,4 +120,16 @@ fn the_version_names_the_commit() {
         }
         _ => assert_eq!(commit, "unknown"),
     }
+}
+
+/// Waits until the guard of a timekeep process runs, which it starts after the command.
+pub fn wait_for_guard(timekeep: u32) {
+    let parent = format!("PPid:\t{timekeep}\n");
+    let is_guard = |process: std::io::Result<fs::DirEntry>| {
+        let file = |name: &str| fs::read_to_string(process.as_ref().ok()?.path().join(name)).ok();
+        let words = file("cmdline").unwrap_or_default();
+        words.split('\0').any(|word| word == "guard")
+            && file("status").is_some_and(|status| status.contains(&parent))
+    };
+    wait_until(|| fs::read_dir("/proc").unwrap().any(is_guard));
 }

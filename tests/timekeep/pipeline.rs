@@ -207,6 +207,7 @@ fn a_command_ends_when_its_timekeep_is_killed() {
     let mut child =
         child.env("PATH", path).current_dir(folder).stderr(Stdio::null()).spawn().unwrap();
     wait_until(|| folder.join("waits").exists());
+    super::wait_for_guard(child.id());
     assert!(send(child.id(), "KILL"));
     child.wait().unwrap();
     wait_until(|| folder.join("stopped").exists());

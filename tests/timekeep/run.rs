@@ -181,17 +181,7 @@ fn the_limit_is_kept_when_timekeep_is_killed() {
         for i in $(seq 2500); do sleep 0.1; done";
     let words = ["run", "--limit", "7", "--margin", "2s", "--grace", "1s", "sh", "-c", line];
     let mut running = Running::start(&mut timekeep(&words));
-    // The guard, which is started after the command, knows the limit from its arguments.
-    let parent = format!("PPid:\t{}\n", running.child.id());
-    let is_guard = |process: std::io::Result<fs::DirEntry>| {
-        let file = |name: &str| fs::read_to_string(process.as_ref().ok()?.path().join(name)).ok();
-        let words = file("cmdline").unwrap_or_default();
-        words.split('\0').any(|word| word == "guard")
-            && file("status").is_some_and(|status| status.contains(&parent))
-    };
-    while !fs::read_dir("/proc").unwrap().any(is_guard) {
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    super::wait_for_guard(running.child.id());
     running.child.kill().unwrap();
     assert_eq!(running.line(), "warned\n");
     // If the test is delayed, timekeep has sent the warning before it was killed, and its guard repeats it.

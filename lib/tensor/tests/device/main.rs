@@ -15,7 +15,10 @@ use cases::{each_case, size};
 use tensor::check::{device_error, draw, inputs, run};
 #[cfg(feature = "emu")]
 use tensor::kernel::{emu, trace};
-use tensor::op::{Case, Draw};
+#[cfg(feature = "emu")]
+use tensor::op::Case;
+use tensor::op::Draw;
+#[cfg(feature = "emu")]
 use tensor::ops::ALL;
 use tensor::{Device, DeviceChoice, Tensor};
 use test_support::seed;
