@@ -257,7 +257,8 @@ def kind_of_model(kind, folder, texts):
 
     # Adapters that PEFT saved train as many parameters here.
     several = {
-        "distilbert": [["q_lin", "v_lin"], "all-linear", ["lin1"]],
+        # PEFT itself fails with "all-linear" of DistilBERT.
+        "distilbert": [["q_lin", "v_lin"], ["lin1"]],
         "bert": [["query", "value"], "all-linear", ["dense"], ["output.dense"]],
     }["distilbert" if kind == "distilbert" else "bert"]
     for number, targets in enumerate(several):

@@ -118,7 +118,7 @@ pub fn read(folder: &Path) -> Result<Lora> {
     if CHANGE_BASE.iter().any(|name| start.starts_with(name)) {
         return Err(bad(format!("init_lora_weights {start} is not supported")));
     }
-    let targets: Vec<String> =
+    let mut targets: Vec<String> =
         serde_json::from_value(config.target_modules.clone()).map_err(|_| {
             bad(format!(
                 "target_modules {} is not a list of names; PEFT writes the list when it saves an adapter",
@@ -132,6 +132,11 @@ pub fn read(folder: &Path) -> Result<Lora> {
             "modules_to_save {other}: only the head and the pooler can be trained beside LoRA"
         )));
     }
+    // PEFT adapts no layer of a module that is trained completely; "all-linear" names those of RoBERTa's head.
+    targets.retain(|target| {
+        let is_inside = |module: &String| target.starts_with(&format!("{module}."));
+        !saved.iter().any(is_inside)
+    });
     let pooler = saved.iter().any(|module| module.ends_with("pooler"));
     let Config { r, lora_alpha: alpha, lora_dropout: dropout, .. } = config;
     Ok(Lora { r, alpha, dropout, targets, pooler })
@@ -157,6 +162,17 @@ mod tests {
         let own = config(&lora, &lora.targets, "SEQ_CLS", "", &["classifier", "pooler"]);
         std::fs::write(folder.path().join(CONFIG), own.to_string()).unwrap();
         assert_eq!(read(folder.path()).unwrap(), lora);
+    }
+
+    #[test]
+    fn layers_of_modules_that_are_trained_completely_are_no_targets() {
+        let folder = tempfile::tempdir().unwrap();
+        let targets = ["classifier.dense".to_string(), "query".into(), "classifiers.dense".into()];
+        let lora =
+            Lora { r: 4, alpha: 6.0, dropout: 0.1, targets: targets.to_vec(), pooler: false };
+        let own = config(&lora, &lora.targets, "SEQ_CLS", "", &["classifier", "score"]);
+        std::fs::write(folder.path().join(CONFIG), own.to_string()).unwrap();
+        assert_eq!(read(folder.path()).unwrap().targets, targets[1..]);
     }
 
     #[test]
