@@ -6,7 +6,7 @@ use super::secrets::files;
 use super::*;
 
 /// Scripts in which `$V` is a secret, the value of `PLANTED_KEY`.
-const PLACES: [&str; 52] = [
+const PLACES: [&str; 54] = [
     // Names of outputs, and of inputs that exist.
     r#"ds-prep gen burgers --parameter 0.01 --samples 3 --grid 64 --frames 9 -o "$V""#,
     r#"ds-prep split raw/* --json -o "$V.json"; ds-prep check "$V.json"; ds-prep show "$V.json""#,
@@ -36,6 +36,10 @@ const PLACES: [&str; 52] = [
        train-stage codec -c codec.yaml -s 'data.split=${X_KEY}' --run new-i; rm .env"#,
     r#"unset PLANTED_KEY
        train-stage codec -c codec.yaml -s 'data.split=${X_SECRET:-'"$V"'}' --run new-j"#,
+    r#"unset PLANTED_KEY; keep "X_KEY='$V'" .env
+       train-stage codec -c "$V" --run new-env-a; train-stage codec -c codec.yaml -s "$V=1" --run new-env-b; rm .env"#,
+    r#"unset PLANTED_KEY; keep "X_KEY='$V'" .env
+       ckpt ls "$V"; ds-prep show "$V"; evaluate score "$V" --data split.json -o report; hpo show "$V"; rm .env"#,
     // Values and keys in configurations.
     r#"keep "data: {split: '$V', stats: stats.json}" x.yaml; train-stage codec -c x.yaml --run new-k"#,
     r#"keep "$V: 1" y.yaml; train-stage codec -c y.yaml --run new-l"#,

@@ -149,7 +149,7 @@ fn require_same(base: &Loaded, other: &Loaded) -> Result<()> {
     };
     if buffers(base) != buffers(other) || base.manifest.dependencies != other.manifest.dependencies
     {
-        problems.push("different buffers: it was trained on different data or latents".into());
+        problems.push("different buffers: it was trained on different data".into());
     }
     if problems.is_empty() {
         return Ok(());

@@ -81,7 +81,7 @@ pub struct FileEntry {
 pub struct TensorEntry {
     /// Its name.
     pub name: String,
-    /// `F32` or `F64`.
+    /// Element type, with the names of safetensors: `F32`.
     pub dtype: String,
     /// Shape.
     pub shape: Vec<usize>,

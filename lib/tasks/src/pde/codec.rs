@@ -209,7 +209,7 @@ impl Define for CodecTask {
                 split.display()
             )));
         }
-        let mut builder = Builder::new(config.seed);
+        let mut builder = Builder::of(config);
         let codec = Codec::new(&mut builder, &config.model, &patches);
         let task = Self {
             codec,

@@ -245,7 +245,7 @@ impl Define for RegressionTask {
         let all: Vec<_> = parameters.map(|p| (p.names(), vec![p.value], 1.0)).collect();
         let condition = (!all.is_empty()).then(|| Condition::new(all));
         let preparation = Preparation { tokens, condition };
-        let mut builder = Builder::new(*seed);
+        let mut builder = Builder::of(config);
         let features = preparation.features();
         let whole = Regression::new(&mut builder, model, &preparation.tokens, features);
         builder.check()?;

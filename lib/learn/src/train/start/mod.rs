@@ -167,11 +167,12 @@ fn resume_or_init<'a>(
         None => error,
     })?;
     job.task.init(&mut params, found.is_some())?;
+    let frozen = resume::frozen_parameters(job, &params)?;
     let facts = machine::facts(job.device);
     let (mut progress, mut accepted) = (Progress::default(), Vec::new());
     if let Some(found) = &found {
         progress = progress_of(job, found)?;
-        accepted = resume::changes(job, found, Some((&*task, &params)))?;
+        accepted = resume::changes(job, found, Some((&*task, &frozen)))?;
         resume::report(job, found, &accepted, &facts);
         if progress.update > training.updates {
             return Err(Error::config(format!(
@@ -198,7 +199,7 @@ fn resume_or_init<'a>(
     let parameters = params.trained.count();
     let reporter = Reporter::start(job, run, &lease, &progress, &accepted, &budget, parameters)?;
     let mut dependencies = task.dependencies();
-    dependencies.extend(resume::frozen_parameters(job, &params)?);
+    dependencies.extend(frozen);
     let recorded = |(name, found): (String, Dependency)| (name, found.recorded_in(run.path()));
     let dependencies = dependencies.into_iter().map(recorded).collect();
     let monitor = job.task.monitor();

@@ -157,19 +157,19 @@ pub(in crate::train) fn progress_of(job: &Job, found: &Loaded) -> Result<Progres
     Ok(progress)
 }
 
-/// The differences in configuration, data and frozen parameters between an opened task and the checkpoint. Errors: 78
+/// The differences in configuration, data and [frozen parameters](frozen_parameters) between an opened task and the checkpoint. Errors: 78
 /// when there are differences that were not accepted; 65 when a buffer is missing.
 pub(in crate::train) fn changes(
     job: &Job,
     found: &Loaded,
-    opened: Option<(&dyn Task, &ParamSet)>,
+    opened: Option<(&dyn Task, &Dependencies)>,
 ) -> Result<Vec<String>> {
     let (was, is) = (identity(&found.manifest.config), identity(&job.task.resolved));
     let differences = checkpoint::value_differences("", &was, &is);
     let change = |(key, was, is)| format!("{key}: was {was}, now {is}");
     let mut changes: Vec<String> = differences.into_iter().map(change).collect();
     changes.sort();
-    if let Some((task, params)) = opened {
+    if let Some((task, frozen)) = opened {
         let (was, is) = (&found.manifest.data_hash, task.data_hash());
         if *was != is {
             changes.push(format!("data: hash was {was}, now {is}"));
@@ -177,7 +177,7 @@ pub(in crate::train) fn changes(
         // Frozen parameters that the checkpoint stores cannot have changed.
         let frozen = match found.tensors("frozen") {
             Some(_) => Dependencies::new(),
-            None => frozen_parameters(job, params)?,
+            None => frozen.clone(),
         };
         for (name, Dependency { hash: is, .. }) in task.dependencies().into_iter().chain(frozen) {
             let was = found.manifest.dependencies.get(&name);

@@ -61,7 +61,7 @@ impl Define for CorrectorTask {
 
     fn open(config: &ConfigOf<Self>) -> Result<(Self, ParamSet)> {
         let CorrectorConfig { data, model, loss, seed, .. } = config;
-        let mut builder = Builder::new(*seed);
+        let mut builder = Builder::of(config);
         let steps = [loss.closed_loop + 1, loss.validation_steps];
         let residuals = Residuals::open(data, steps, *seed, &mut builder)?;
         let denoiser = residuals.denoiser(&mut builder, model);

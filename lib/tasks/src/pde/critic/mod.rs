@@ -79,7 +79,7 @@ impl Define for CriticTask {
     fn open(config: &ConfigOf<Self>) -> Result<(Self, ParamSet)> {
         let CriticConfig { data, model, loss, seed, .. } = config;
         let parts = Parts::read(&data.corrector, Weights::Ema).context(|| "data.corrector")?;
-        let mut builder = Builder::new(*seed);
+        let mut builder = Builder::of(config);
         let how = ("candidates", [1, loss.validation_steps], *seed);
         let frozen = FrozenCorrector::open(data, &parts, how, &mut builder)?;
         if !frozen.correction.method.is_random() {

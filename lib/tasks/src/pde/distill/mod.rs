@@ -81,7 +81,7 @@ impl Define for DistillTask {
         let DistillConfig { data, model, loss, seed, .. } = config;
         let parts = Parts::read(&data.corrector, Weights::Ema).context(|| "data.corrector")?;
         CorrectorParts::require_task(&parts).context(|| "data.corrector")?;
-        let mut builder = Builder::new(*seed);
+        let mut builder = Builder::of(config);
         let how = ("teacher", [1, loss.validation_steps], *seed);
         let frozen = FrozenCorrector::open(data, &parts, how, &mut builder)?;
         let teacher = &frozen.corrector;

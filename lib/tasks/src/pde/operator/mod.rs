@@ -123,7 +123,7 @@ impl Define for OperatorTask {
         train.require_steps("data.train")?;
         validation.require_steps("data.validation")?;
         let layout = train.first().layout();
-        let mut builder = Builder::new(config.seed);
+        let mut builder = Builder::of(config);
         let operator = Operator::new(
             &mut builder,
             &config.model,
