@@ -141,9 +141,10 @@ impl Manifest {
         }
         let value: Value = serde_json::from_slice(text)
             .map_err(|cause| damaged(&format!("is not valid JSON: {cause}")))?;
-        let format = value.get("format").and_then(Value::as_u64).unwrap_or(0);
+        // A missing one is reported below.
+        let format = value.get("format").and_then(Value::as_u64).unwrap_or(FORMAT);
         if format == 0 {
-            return Err(damaged("has no format that this program knows"));
+            return Err(damaged("has format 0, which no program writes"));
         }
         if format > FORMAT {
             return Err(Problem::Newer(format!(
