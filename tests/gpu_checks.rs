@@ -48,6 +48,7 @@ fn first(folder: &Path, only: &str) -> (Option<i32>, String) {
         ("DEVICE", "emu".as_ref()),
         ("OUT", out.as_os_str()),
         ("WORK", folder.join("work").as_os_str()),
+        ("SILENCE", "15".as_ref()),
     ]);
     let output = command.current_dir(folder).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -81,9 +82,19 @@ fn the_first_part_names_what_is_wrong_and_goes_on() {
     assert!(text.contains("4 of 6 checks passed") && rows(&text) > 2, "{text}");
     let failed = text.lines().filter(|line| line.starts_with("FAILED  pool: "));
     assert_eq!(failed.filter(|line| line.contains("case 3: pool [[2, 2]]")).count(), 2, "{text}");
+    // Measuring an op hangs: it is named, and the rows of those after it are there.
+    let opcheck = folder.join("bin/opcheck");
+    let real = fs::read_link(&opcheck).unwrap();
+    fs::remove_file(&opcheck).unwrap();
+    let hang = "while read -r line; do echo \"$line\"; case $line in *'\"next\":\"narrow\"'*) sleep 100 ;; esac; done";
+    script(&opcheck, &format!("{} \"$@\" | {hang}", real.display()));
+    let (status, text) = first(folder, "narrow,pool,concat");
+    assert_eq!(status, Some(1), "{text}");
+    assert!(text.contains("FAILED  opcheck f32 --filter narrow: narrow 5: silent"), "{text}");
+    assert!(text.contains("f32   pool ") && !text.contains("f32   narrow "), "{text}");
     let results = fs::read_dir(folder.join("out")).unwrap().map(|entry| entry.unwrap().file_name());
     let results = results.filter(|name| name.to_string_lossy().ends_with(".json")).count();
-    assert_eq!(results, 2, "a file for each run");
+    assert_eq!(results, 3, "a file for each run");
     let logs = folder.join("out/first-logs.tar.gz");
     assert!(fs::metadata(logs).unwrap().len() > 1000);
 }

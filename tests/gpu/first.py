@@ -3,12 +3,10 @@ import os
 import re
 
 from machine import architecture, ceilings
-from rows import compare_with_model, of_card, opcheck, print_products
+from rows import SILENCE, compare_with_model, of_card, opcheck, print_products
 from steps import BIN, DEVICE, PACK, REHEARSAL, check, fail, left, output, problem, run, say, shown, together
 
 PER_OP = ["kernels_agree_with_the_cpu_in_f64", "kernels_give_the_same_bits_every_time"]
-# Seconds without a new case after which a kernel counts as hung.
-SILENCE = 60 if not REHEARSAL else 20
 WARPGROUPS = ("large_products_use_warpgroups_on_hopper", "attention_uses_warpgroups_on_hopper")
 
 

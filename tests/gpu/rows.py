@@ -1,40 +1,40 @@
 """Rows of opcheck at large sizes, beside a model of the card and the card's own rates."""
+import os
+
 from machine import model, results, save_results
 from steps import BIN, DEVICE, REHEARSAL, check, fail, left, run, say, shown
 
 # Rows with more operations are left out: they take long and say nothing new.
 BELOW = {"bf16": 10**12, "f16": 10**12, "tf32": 15 * 10**10, "f32": 3 * 10**11}
 # Seconds without a row after which it counts as hung: at most that long does compiling or drawing inputs take.
-SILENCE = 60 if not REHEARSAL else 20
+SILENCE = int(os.environ.get("SILENCE", 20 if REHEARSAL else 60))
 products = []
 
 
 def opcheck(element, *more, limit=120, name=None, note=None, modelled=True):
-    """The rows, which are also added to the results. A row that hangs costs its own time; those after it are measured."""
+    """The rows, which are also added to the results. A row that hangs costs its own time and the other rows of its op; those
+    after them are measured."""
     size = ["--below", "20000"] if REHEARSAL else ["--large", "--below", str(BELOW[element])]
-    words = [BIN / "opcheck", "--json", "--device", DEVICE, "--element", element, *size, *more]
+    words = [BIN / "opcheck", "--json", "--announce", "--device", DEVICE, "--element", element, *size, *more]
     words += model() if modelled and not REHEARSAL else []
     name = name or " ".join(["opcheck", element, *more])
     label = {"part": "large", "element": element, "turn": 1, **(note or {})}
-    rows, hangs, ok = [], 0, True
+    rows, again, ok = [], [], True
     while True:
-        again = ["--from", str(len(rows))] if hangs else []
-        result = run(name + (f" from row {len(rows)}" if hangs else ""), [*words, *again], limit, silence=SILENCE)
+        result = run(name + (f" without {again[-1]}" if again else ""), [*words, *again], limit, silence=SILENCE)
         rows += [row for row in result.json if "name" in row]
         note_product(element, result.json)
         ok = ok and result.ok
-        if not result.hung or hangs == 3 or left() < 10:
+        announced = [row for row in result.json if "next" in row]
+        if not result.hung or not announced or left() < 10:
             break
-        before = f"{rows[-1]['name']} {rows[-1]['inputs']}" if rows else "the start"
-        fail(name, f"no result of row {len(rows)}, which follows {before}: {result.status}")
-        # Its place is kept, so that rows stay numbered.
-        rows.append({"name": f"row {len(rows)}", "inputs": "", "failed": "hangs"})
-        hangs += 1
+        hung = announced[-1]
+        rows.append({"name": hung["next"], "inputs": hung["inputs"], "failed": result.status})
+        again += ["--from", str(hung["row"]), "--without", hung["next"]]
     broken = [row for row in rows if row.get("failed")]
     for row in broken:
-        if row["failed"] != "hangs":
-            fail(f"{name}: {row['name']} {row['inputs']}", row["failed"])
-    if not broken:
+        fail(f"{name}: {row['name']} {row['inputs']}", row["failed"])
+    if not any(row.get("failed") for row in result.json):
         check(result)
     results["rows"] += [{**label, **row} for row in rows]
     save_results()

@@ -70,6 +70,12 @@ struct Args {
     /// Leave out this many rows, such as those of an earlier call that was killed
     #[arg(long, value_name = "N", default_value_t = 0, overrides_with = "from")]
     from: usize,
+    /// Leave out the rows of this op or update, such as one that hangs; can be repeated
+    #[arg(long, value_name = "NAME")]
+    without: Vec<String>,
+    /// Name each row before it is measured, so that one that hangs is known
+    #[arg(long)]
+    announce: bool,
     /// End at the first row that fails
     #[arg(long, hide = true)]
     single: bool,
@@ -150,6 +156,13 @@ fn body(args: Args) -> Result<Exit> {
         .collect();
     for (i, row) in rows.iter().enumerate().skip(args.from) {
         let mut fields = row.head.clone();
+        if args.without.iter().any(|name| fields["name"] == name.as_str()) {
+            continue;
+        }
+        if args.announce {
+            let next = json!({"row": i, "next": fields["name"], "inputs": fields["inputs"]});
+            out.item(&next, format!("row {i}: {} {}", fields["name"], fields["inputs"]))?;
+        }
         match row.work.times(&machine) {
             Ok(times) => fields.extend(times),
             Err(why) => _ = fields.insert("failed".into(), why.to_string().into()),
