@@ -108,10 +108,15 @@ impl Walk<'_> {
                 let near = nearest(word, words.iter().map(String::as_str));
                 near.map_or(String::new(), |near| format!("; did you mean {near}?"))
             }
-            // The limit of a type, which the description leaves out.
             (Shape::Integer(_, high), _) => {
                 let is_above = scalar::integer(value).is_some_and(|n| exact(&n) > *high);
-                if is_above { format!(", above the largest, {high}") } else { String::new() }
+                // The limit of a type is not part of the description.
+                let is_said = schema.to_string().contains(&high.to_string());
+                if is_above && !is_said {
+                    format!(", above the largest, {high}")
+                } else {
+                    String::new()
+                }
             }
             _ => String::new(),
         };
