@@ -8,8 +8,8 @@ use unix::{Error, Result};
 
 use super::list::list;
 
-/// Takes the lease of the run, and removes what killed attempts left. The attempt number continues from the highest one recorded in the run. `stop` aborts the
-/// wait for an owner that has stopped sending heartbeats.
+/// Takes the lease of the run, and removes what killed attempts left. The attempt number continues from the highest one
+/// recorded in the run. `stop` aborts the wait for an owner that has stopped sending heartbeats.
 ///
 /// Errors: 75 when another process holds the lease, 73.
 pub(crate) fn hold(run: &RunDir, stop: &dyn Fn() -> bool) -> Result<Lease> {

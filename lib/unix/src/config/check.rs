@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value};
 
-use super::describe::found;
+use super::describe::{found, is_of_type};
 use super::scalar;
 use super::schema::{Bounds, Record, Schema, Shape};
 use super::suggest::nearest;
@@ -108,15 +108,11 @@ impl Walk<'_> {
                 let near = nearest(word, words.iter().map(String::as_str));
                 near.map_or(String::new(), |near| format!("; did you mean {near}?"))
             }
-            (Shape::Integer(_, high), _) => {
-                let is_above = scalar::integer(value).is_some_and(|n| exact(&n) > *high);
-                // The limit of a type is not part of the description.
-                let is_said = schema.to_string().contains(&high.to_string());
-                if is_above && !is_said {
-                    format!(", above the largest, {high}")
-                } else {
-                    String::new()
-                }
+            (Shape::Integer(_, high), _)
+                if is_of_type(*high)
+                    && scalar::integer(value).is_some_and(|n| exact(&n) > *high) =>
+            {
+                format!(", above the largest, {high}")
             }
             _ => String::new(),
         };

@@ -45,11 +45,13 @@ impl fmt::Display for Shape {
 }
 
 /// Bounds of 32-bit and 64-bit types are not printed, except the 0 of unsigned types.
+/// Whether a bound is that of a type, which descriptions leave out.
+pub(super) fn is_of_type(bound: i128) -> bool {
+    [24, 31, 32, 63, 64].iter().any(|bits| bound == (1 << bits) - 1 || bound == -(1 << bits))
+}
+
 fn integer(low: i128, high: i128, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    let widest = |bound: i128| {
-        [24, 31, 32, 63, 64].iter().any(|bits| bound == (1 << bits) - 1 || bound == -(1 << bits))
-    };
-    match (widest(low) && low < 0, widest(high) && high > 1) {
+    match (is_of_type(low) && low < 0, is_of_type(high) && high > 1) {
         (true, true) => f.write_str("integer"),
         (false, true) => write!(f, "integer ≥ {low}"),
         (true, false) => write!(f, "integer ≤ {high}"),

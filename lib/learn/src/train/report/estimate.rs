@@ -54,21 +54,20 @@ pub struct Times {
 
 /// Predicts the memory of an update. Only if that much is available, runs a few updates and a validation like a real run,
 /// and extrapolates.
-pub fn dry_run(task: &Configured, device: Device) -> Result<Estimate> {
-    let estimate = without_times(task, device)?;
-    match estimate.lacks_memory(device) {
-        Some(_) => Ok(estimate),
-        None => tensor::parallel::inside(|| measure(task, device)),
-    }
+pub fn dry_run(configured: &Configured, device: Device) -> Result<Estimate> {
+    tensor::parallel::inside(|| {
+        let mut trainer = start(configured, device)?;
+        let estimate = predicted(configured, &mut trainer, device)?;
+        match estimate.lacks_memory(device) {
+            Some(_) => Ok(estimate),
+            None => measured(configured, &mut trainer, device, estimate),
+        }
+    })
 }
 
 /// What a run needs but its times, found with small batches.
 pub(super) fn without_times(configured: &Configured, device: Device) -> Result<Estimate> {
-    tensor::parallel::inside(|| {
-        let mut trainer = start(configured, device)?;
-        let memory = predict(configured, &mut trainer, device)?;
-        Estimate::of(configured, &trainer, memory)
-    })
+    tensor::parallel::inside(|| predicted(configured, &mut start(configured, device)?, device))
 }
 
 fn start(configured: &Configured, device: Device) -> Result<Trainer<'_>> {
@@ -77,9 +76,24 @@ fn start(configured: &Configured, device: Device) -> Result<Trainer<'_>> {
     Trainer::new(configured, device, &Solo, (task, params))
 }
 
-fn measure(configured: &Configured, device: Device) -> Result<Estimate> {
+fn predicted(
+    configured: &Configured,
+    trainer: &mut Trainer<'_>,
+    device: Device,
+) -> Result<Estimate> {
+    let memory = predict(configured, trainer, device)?;
+    Estimate::of(configured, trainer, memory)
+}
+
+/// The estimate with measured times and memory.
+fn measured(
+    configured: &Configured,
+    trainer: &mut Trainer<'_>,
+    device: Device,
+    predicted: Estimate,
+) -> Result<Estimate> {
     let training = &configured.config.training;
-    let mut trainer = start(configured, device)?;
+    trainer.set_batches(training.clone())?;
     device.reset_peak();
     let mut times: Vec<Duration> = Vec::new();
     for update in 0..2 * MEASURED {
@@ -93,7 +107,7 @@ fn measure(configured: &Configured, device: Device) -> Result<Estimate> {
     }
     times.sort();
     let update = times[times.len() / 2].as_secs_f64();
-    let memory = device.usage().peak;
+    let memory_bytes = device.usage().peak;
     let started = Instant::now();
     configured.check_monitor(&trainer.validate()?)?;
     let validation = started.elapsed().as_secs_f64();
@@ -106,7 +120,7 @@ fn measure(configured: &Configured, device: Device) -> Result<Estimate> {
         cost: Some(seconds / 3600.0 * configured.config.cost.rate_per_hour),
     };
     let plan = trainer.numerics.recompute.plan();
-    Ok(Estimate { plan, times, ..Estimate::of(configured, &trainer, memory)? })
+    Ok(Estimate { memory_bytes, plan, times, ..predicted })
 }
 
 impl Estimate {

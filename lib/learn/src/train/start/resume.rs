@@ -157,8 +157,8 @@ pub(in crate::train) fn progress_of(job: &Job, found: &Loaded) -> Result<Progres
     Ok(progress)
 }
 
-/// The differences in configuration, data and [frozen parameters](frozen_parameters) between an opened task and the checkpoint. Errors: 78
-/// when there are differences that were not accepted; 65 when a buffer is missing.
+/// The differences in configuration, data and [frozen parameters](frozen_parameters) between an opened task and the
+/// checkpoint. Errors: 78 when there are differences that were not accepted; 65 when a buffer is missing.
 pub(in crate::train) fn changes(
     job: &Job,
     found: &Loaded,
