@@ -1,5 +1,5 @@
-//! Searches in memory, driven by another program: each line of standard input is a [`Request`] in JSON, answered by one
-//! line. tests/interop/study.py compares the samplers with Optuna's through it.
+//! An in-memory search driven by another program: each line of stdin is a [`Request`] in JSON, answered by one line.
+//! tests/interop/study.py uses it to compare the samplers with Optuna's.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -15,11 +15,11 @@ use study::trial::{Point, State, Trial};
 enum Request {
     /// Starts a search.
     New(Search),
-    /// The answer has the parameters of the next trial.
+    /// Requests the parameters of the next trial.
     Ask,
-    /// A step of the trial and its value; the answer is whether to prune it.
+    /// Reports a step and its value; the answer is whether to prune the trial.
     Report(u64, f64),
-    /// Ends the trial, with a value if it is complete; otherwise it was pruned.
+    /// Ends the trial: complete with a value, pruned without.
     Tell(Option<f64>),
 }
 
@@ -34,13 +34,13 @@ struct Search {
     trials: Vec<Trial>,
 }
 
-const NO_TRIAL: &str = "no trial has been asked for";
+const NO_TRIAL: &str = "no trial is open; send ask first";
 
 impl Search {
     fn ask(&mut self) -> Result<Value, String> {
         let number = self.trials.len() as u64;
         let point = self.sampler.suggest(&self.space, &self.trials, number, self.seed);
-        let point: Point = point.ok_or("nothing is left to try")?;
+        let point: Point = point.ok_or("every combination has been tried")?;
         let values = self.space.values(&point);
         let intermediate = BTreeMap::new();
         self.trials.push(Trial { number, state: State::Open, point, value: None, intermediate });

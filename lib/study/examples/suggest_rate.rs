@@ -1,5 +1,5 @@
-//! The time of one suggestion after 100, 1,000 and 10,000 trials whose records are in memory, in 10 dimensions (`make
-//! bench`). tests/interop/study.py compares it with Optuna's.
+//! Measures the time of one suggestion in 10 dimensions after 100, 1,000 and 10,000 trials in memory (`make bench`).
+//! tests/interop/study.py compares it with Optuna's.
 
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ fn main() -> Result<(), serde_json::Error> {
         for (name, space) in &spaces {
             for count in [100, 1_000, 10_000] {
                 let trials = trials(space, count);
-                // The fastest of several: what else the machine does only adds to the time.
+                // The fastest of several runs: other load on the machine only adds time.
                 let mut fastest = Duration::MAX;
                 for seed in 0..31 {
                     let start = Instant::now();
@@ -33,7 +33,7 @@ fn main() -> Result<(), serde_json::Error> {
     Ok(())
 }
 
-/// Random trials; their values are as good as any other for the time that a suggestion takes.
+/// Random trials with arbitrary values, which do not affect the time of a suggestion.
 fn trials(space: &Space, count: u64) -> Vec<Trial> {
     let trial = |number| {
         let point = Sampler::Random.suggest(space, &[], number, 0)?;

@@ -1,39 +1,41 @@
-//! Which parameters matter: PED-ANOVA (Watanabe et al. 2023, arXiv:2304.10255), and for conditional parameters condPED-ANOVA
-//! (arXiv:2601.20800), with the formulas of Optuna 5's `PedAnovaImportanceEvaluator`.
+//! Parameter importances by PED-ANOVA (Watanabe et al. 2023, arXiv:2304.10255), and condPED-ANOVA (arXiv:2601.20800)
+//! for conditional parameters, with the formulas of Optuna 5's `PedAnovaImportanceEvaluator`.
 //!
 //! The importance of a parameter is the Pearson divergence between its density among the best tenth of the complete
-//! trials and that among all of them. Each density is one over a grid: categories, or at most 50 values in the range.
+//! trials and its density among all of them. Densities are discrete: over the choices, or over a grid of at most 50
+//! cells.
 
 use crate::samplers::log_mass;
 use crate::space::{Domain, Parameter, Space};
 use crate::trial::{State, Trial};
 
-/// The share of the trials that are good.
+/// Fraction of the trials that count as good.
 const GOOD: f64 = 0.1;
-/// Most values of a grid.
-const GRID: usize = 50;
-/// Added to densities, by which they are divided.
+/// Largest number of grid cells.
+const MAX_CELLS: usize = 50;
+/// Added to densities before they are divided.
 const EPSILON: f64 = 1e-12;
-/// The narrowest deviation: the cell of a value holds 90 % of the normal distribution around it.
-const NARROWEST: f64 = 0.5 / 1.64;
+/// Smallest standard deviation, in cells: 90 % of the normal distribution around a value lies within its cell.
+const MIN_DEVIATION: f64 = 0.5 / 1.64;
 
 /// The importance of one parameter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Importance {
-    /// Its name.
+    /// Name of the parameter.
     pub parameter: String,
-    /// The share of the sum over all parameters.
+    /// Importance, normalised to sum to 1 over all parameters.
     pub importance: f64,
-    /// The number of complete trials in which it was active.
+    /// Number of complete trials in which it was active.
     pub trials: usize,
 }
 
-/// The importance of each parameter that has more than one value, the largest first; `None` with fewer than two complete
-/// trials. If none of them matters, all have the same.
+/// The importance of each parameter that has more than one value, in descending order; `None` with fewer than two
+/// complete trials. If every divergence is 0, all importances are equal.
 ///
-/// A conditional parameter is judged by the trials in which it was active. With shares b of all trials and a of the good
-/// ones, the divergence among those is multiplied by a²/b, so one that is rarely active, or rarely in good trials, counts
-/// less. Whether it was active is not counted as its importance, but as that of the parameters in its condition.
+/// A conditional parameter is evaluated on the trials in which it was active. If it was active in a fraction b of all
+/// trials and a fraction a of the good ones, its divergence is multiplied by a²/b, so that a parameter that is rarely
+/// active, or rarely active in good trials, counts less. Whether it was active counts towards the parameters in its
+/// condition.
 pub fn importances(space: &Space, trials: &[Trial]) -> Option<Vec<Importance>> {
     let finite = |trial: &Trial| trial.value.filter(|value| value.is_finite());
     let all: Vec<(&Trial, f64)> = trials
@@ -76,7 +78,7 @@ pub fn importances(space: &Space, trials: &[Trial]) -> Option<Vec<Importance>> {
     Some(found)
 }
 
-/// The Pearson divergence of the density of the best values from that of all of them.
+/// The Pearson divergence of the density of the best values from the density of all values.
 fn divergence(domain: Domain, is_log_int: bool, best: &[f64], all: &[f64]) -> f64 {
     let cells = cells(domain, is_log_int);
     let density = |values: &[f64]| {
@@ -94,21 +96,21 @@ fn divergence(domain: Domain, is_log_int: bool, best: &[f64], all: &[f64]) -> f6
     density(best).into_iter().zip(density(all)).map(ratio).sum()
 }
 
-/// The number of values of the grid.
+/// The number of grid cells.
 fn cells(domain: Domain, is_log_int: bool) -> usize {
     match domain {
         Domain::Categorical(choices) => choices,
         Domain::Numeric { low, high, .. } if is_log_int => {
-            GRID.min(((high - low + 1.0).ln() / 2.0_f64.ln()).ceil() as usize + 1)
+            MAX_CELLS.min(((high - low + 1.0).ln() / 2.0_f64.ln()).ceil() as usize + 1)
         }
         Domain::Numeric { low, high, step: Some(step), .. } => {
-            GRID.min(((high - low) / step).round() as usize + 1)
+            MAX_CELLS.min(((high - low) / step).round() as usize + 1)
         }
-        Domain::Numeric { .. } => GRID,
+        Domain::Numeric { .. } => MAX_CELLS,
     }
 }
 
-/// The nearest value of the grid, the lower one of two.
+/// The nearest cell; the lower one of two at equal distance.
 fn cell(domain: Domain, cells: usize, x: f64) -> usize {
     let Domain::Numeric { low, high, .. } = domain else { return x as usize };
     let (low, high) = (domain.place(low), domain.place(high));
@@ -116,13 +118,13 @@ fn cell(domain: Domain, cells: usize, x: f64) -> usize {
     (((domain.place(x) - low) / width - 0.5).ceil().max(0.0) as usize).min(cells - 1)
 }
 
-/// The values that occur and how often.
+/// The cells that occur, each with its count.
 fn observed(counts: &[usize]) -> Vec<(usize, f64)> {
     let pairs = counts.iter().enumerate().filter(|(_, count)| **count > 0);
     pairs.map(|(at, count)| (at, *count as f64)).collect()
 }
 
-/// A component for each choice that occurs, weighted by its count, and a uniform one.
+/// A mixture of one component per observed choice, weighted by its count, and a uniform prior.
 fn categorical(counts: &[usize]) -> Vec<f64> {
     let observed = observed(counts);
     let total = observed.iter().map(|(_, count)| count).sum::<f64>() + 1.0;
@@ -137,8 +139,8 @@ fn categorical(counts: &[usize]) -> Vec<f64> {
     (0..counts.len()).map(of).collect()
 }
 
-/// A normal distribution around each value that occurs, as wide as Scott's rule says (Scott 1992), and one of the width of
-/// the grid; rounded to the values of the grid.
+/// A mixture, discretised on the grid, of one normal distribution per observed cell, with the bandwidth of Scott's rule
+/// (Scott 1992), and a prior as wide as the grid.
 fn numeric(counts: &[usize]) -> Vec<f64> {
     let observed = observed(counts);
     let total: f64 = observed.iter().map(|(_, count)| count).sum();
@@ -147,7 +149,7 @@ fn numeric(counts: &[usize]) -> Vec<f64> {
     };
     let mean = sum(&|x| x) / total;
     let deviation = (sum(&|x| (x - mean).powi(2)) / (total - 1.0).max(1.0)).sqrt();
-    // The value at which the count of those up to it reaches, or exceeds, a number.
+    // The smallest cell whose cumulative count reaches, or exceeds, `least`.
     let reaches = |least: f64, or_exceeds: bool| {
         let mut below = 0.0;
         let found = observed.iter().find(|(_, count)| {
@@ -161,7 +163,8 @@ fn numeric(counts: &[usize]) -> Vec<f64> {
     let scott = 1.059 * (range / 1.34).min(deviation) * total.powf(-0.2);
     let last = counts.len() as f64 - 1.0;
     let (low, high) = (-0.5, last + 0.5);
-    let components = observed.iter().map(|(at, count)| (*at as f64, scott.max(NARROWEST), *count));
+    let components =
+        observed.iter().map(|(at, count)| (*at as f64, scott.max(MIN_DEVIATION), *count));
     let components: Vec<(f64, f64, f64)> =
         components.chain([(last / 2.0, last + 1.0, 1.0)]).collect();
     let mass = |from: f64, to: f64, mean: f64, deviation: f64| {

@@ -1,4 +1,4 @@
-//! Narrowing the space of a round to where the best trials of the round before are.
+//! Narrows the space of a round to the region of the previous round's best trials.
 
 use crate::samplers::by_merit;
 use crate::space::{Parameter, Space};
@@ -10,14 +10,14 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Narrow {
-    /// Number of best trials that are looked at.
+    /// Number of best trials to use.
     #[schemars(range(min = 1))]
     pub top: usize,
-    /// Share of the span of their values by which the range of a real parameter is widened on both sides, in the logarithm
-    /// where that is searched.
+    /// Margin added to both ends of the range of a real parameter, as a fraction of the span of the best trials'
+    /// values; computed on logarithms for parameters with `log: true`.
     #[schemars(range(min = 0))]
     pub widen: f64,
-    /// Number of most frequent choices that are kept.
+    /// Number of choices to keep, the most frequent ones.
     #[schemars(range(min = 1))]
     pub choices: usize,
 }
@@ -29,8 +29,8 @@ impl Default for Narrow {
 }
 
 impl Narrow {
-    /// The space around the best of these trials, never larger than `space`; pruned ones come after complete ones. Parameters
-    /// that none of them has, and ranges of those that only one has, stay as they are.
+    /// The space around the best of these trials, never larger than `space`; complete trials rank before pruned ones. A
+    /// parameter that none of them has, or a range with a value from only one of them, is not narrowed.
     pub fn apply(&self, space: &Space, trials: &[Trial]) -> Space {
         let mut best: Vec<&Trial> = trials.iter().filter(|trial| trial.informs()).collect();
         best.retain(|trial| trial.state != State::Infeasible);
@@ -49,7 +49,7 @@ impl Narrow {
     fn parameter(&self, parameter: &Parameter, values: &[f64]) -> Parameter {
         let Some(least) = values.iter().copied().reduce(f64::min) else { return parameter.clone() };
         let most = values.iter().copied().fold(least, f64::max);
-        // A single value says nothing about a range.
+        // A single value does not define a range.
         let is_choice = matches!(parameter, Parameter::Categorical { .. });
         if least == most && values.len() < 2 && !is_choice {
             return parameter.clone();
@@ -71,7 +71,7 @@ impl Narrow {
                 let to = |x: f64| if is_log { x.ln() } else { x };
                 let back = |x: f64| if is_log { x.exp() } else { x };
                 let margin = if step.is_some() { 0.0 } else { self.widen * (to(most) - to(least)) };
-                // Exactly the value of a trial if there is no margin.
+                // Without a margin, keep the value exact: exp(ln(x)) may differ from x.
                 let end =
                     |x: f64, margin: f64| if margin == 0.0 { x } else { back(to(x) + margin) };
                 *low = end(least, -margin).max(*low);
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_shrink_to_the_best_trials_and_choices_to_the_most_frequent() {
+    fn narrows_ranges_to_the_best_trials_and_choices_to_the_most_frequent() {
         let whole = space(json!({
             "rate": {"kind": "float", "low": 1e-4, "high": 1.0, "log": true},
             "decay": {"kind": "float", "low": 0.0, "high": 1.0},
@@ -130,7 +130,7 @@ mod tests {
         let choices =
             |space: &Space| serde_json::to_value(space).unwrap()["kind"]["choices"].clone();
         assert_eq!(choices(&found), json!(["b", "c"]));
-        // It is never active any more.
+        // Its condition can no longer be met.
         assert!(!found.0.contains_key("extra"));
         assert_eq!(found.violations(), []);
         assert_eq!(choices(&Narrow { choices: 1, ..narrow }.apply(&whole, &trials)), json!(["b"]));

@@ -1,5 +1,5 @@
-//! A study as a journal of Optuna 5, which `JournalFileBackend` and optuna-dashboard open: one operation per line. The
-//! numbers of the operations and the names of the fields are those of optuna.storages.journal.
+//! Exports a study as an Optuna 5 journal for `JournalFileBackend` and optuna-dashboard: one operation per line, with
+//! the operation codes and field names of optuna.storages.journal.
 
 use crate::config::Direction;
 use crate::record::{End, Record};
@@ -12,7 +12,7 @@ use unix::{Error, Result};
 const CREATE_STUDY: u8 = 0;
 const CREATE_TRIAL: u8 = 4;
 
-/// The journal of a study. All rounds are one study of Optuna, with the round as an attribute of each trial.
+/// The journal of a study. All rounds become one Optuna study; the round is a user attribute of each trial.
 pub fn journal(study: &Study) -> Result<Vec<u8>> {
     // optuna.study.StudyDirection.
     let direction = match study.config().direction {
@@ -51,7 +51,7 @@ fn trial(record: &Record, space: &Space, sign: f64) -> Value {
     };
     let value = end.and_then(|end| end.value).or(record.best(sign).map(|(_, value)| value));
     let value = value.filter(|_| (1..=2).contains(&state));
-    // Optuna has no parameters that are the same in all trials.
+    // Optuna has no fixed parameters.
     let point = space.point(&record.start.params);
     let searched =
         point.iter().filter(|(name, _)| !matches!(space.0[*name], Parameter::Fixed { .. }));
@@ -84,11 +84,11 @@ fn trial(record: &Record, space: &Space, sign: f64) -> Value {
     line
 }
 
-/// A distribution of Optuna as JSON.
+/// An Optuna distribution as JSON.
 fn distribution(parameter: &Parameter) -> Value {
     let (name, attributes) = match (parameter, parameter.domain()) {
         (Parameter::Categorical { choices, .. }, _) => {
-            // Optuna takes only scalars.
+            // Optuna accepts only scalars.
             let scalar = |choice: &Value| match choice {
                 Value::Array(_) | Value::Object(_) => choice.to_string().into(),
                 scalar => scalar.clone(),
@@ -99,7 +99,7 @@ fn distribution(parameter: &Parameter) -> Value {
         (Parameter::Int { .. }, Domain::Numeric { low, high, step, log }) => {
             let step = step.unwrap_or(1.0) as i64;
             let (low, high) = (low as i64, high as i64);
-            // Optuna has no steps in the logarithm.
+            // Optuna does not combine log with a step.
             let step = if log { 1 } else { step };
             ("IntDistribution", json!({ "log": log, "step": step, "low": low, "high": high }))
         }

@@ -1,4 +1,4 @@
-//! The space of a study: the parameters that its trials vary.
+//! The search space of a study.
 
 use crate::trial::Point;
 use schemars::JsonSchema;
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Parameters by name; the name is a key of the configuration of the command.
+/// Parameters by name. The name is a configuration key of the task or, for other programs, a placeholder.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct Space(pub BTreeMap<String, Parameter>);
@@ -17,19 +17,19 @@ pub struct Space(pub BTreeMap<String, Parameter>);
 pub enum Parameter {
     /// One of a list of values.
     Categorical {
-        /// The values: numbers, words, booleans or lists.
+        /// The values: numbers, strings, booleans or lists.
         choices: Vec<Value>,
         /// Active only if other parameters have these values.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         when: When,
     },
-    /// A whole number.
+    /// An integer.
     Int {
         /// The smallest value.
         low: i64,
         /// The largest value.
         high: i64,
-        /// Distance between values, counted from `low`.
+        /// Distance between values, starting at `low`.
         #[serde(default = "one")]
         step: u64,
         /// Search the logarithm.
@@ -45,7 +45,7 @@ pub enum Parameter {
         low: f64,
         /// The largest value.
         high: f64,
-        /// Distance between values, counted from `low`; all values without it.
+        /// Distance between values, starting at `low`; without it, the parameter is continuous.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         step: Option<f64>,
         /// Search the logarithm.
@@ -65,20 +65,20 @@ pub enum Parameter {
     },
 }
 
-/// Most steps of a float; with more of them, neighbours are no longer different numbers.
-const MOST_STEPS: f64 = 1e12;
+/// Largest number of steps of a float; with more, neighbouring values would round to the same number.
+const MAX_STEPS: f64 = 1e12;
 
-/// Names of other parameters, each with the values at which a parameter is active.
+/// A condition: names of other parameters, each with the values for which the parameter is active.
 pub type When = BTreeMap<String, Vec<Value>>;
 
 fn one() -> u64 {
     1
 }
 
-/// The numbers by which samplers see a parameter.
+/// The numeric encoding of a parameter for samplers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Domain {
-    /// The index of one of so many choices.
+    /// The index of a choice; the field is the number of choices.
     Categorical(usize),
     /// The value itself.
     Numeric {
@@ -94,7 +94,7 @@ pub enum Domain {
 }
 
 impl Domain {
-    /// Whether there is one value only.
+    /// Whether there is only one value.
     pub fn is_single(&self) -> bool {
         match *self {
             Self::Categorical(choices) => choices == 1,
@@ -122,8 +122,8 @@ impl Domain {
         Some((0..self.count()?).map(move |i| low + i as f64 * step))
     }
 
-    /// The range that continuous searches use, in the logarithm if that is searched: with a step, half a step beyond the
-    /// outermost values.
+    /// The range of the continuous search coordinate: the value, or its logarithm if `log` is set. With a step, it goes
+    /// half a step beyond the outermost values.
     pub fn range(&self) -> (f64, f64) {
         match *self {
             Self::Categorical(choices) => (0.0, choices as f64),
@@ -134,12 +134,12 @@ impl Domain {
         }
     }
 
-    /// Where a value lies in [`Domain::range`].
+    /// The search coordinate of a value, within [`Domain::range`].
     pub fn place(&self, value: f64) -> f64 {
         if matches!(self, Self::Numeric { log: true, .. }) { value.ln() } else { value }
     }
 
-    /// The value at a place of [`Domain::range`].
+    /// The value nearest to a search coordinate.
     pub fn at(&self, place: f64) -> f64 {
         match *self {
             Self::Categorical(choices) => place.floor().clamp(0.0, choices as f64 - 1.0),
@@ -156,13 +156,13 @@ impl Domain {
 }
 
 impl Parameter {
-    /// How samplers see it.
+    /// The encoding for samplers.
     pub fn domain(&self) -> Domain {
         match self {
             Self::Categorical { choices, .. } => Domain::Categorical(choices.len()),
             Self::Fixed { .. } => Domain::Categorical(1),
             Self::Int { low, high, step, log, .. } => {
-                // The largest value that the steps reach.
+                // The largest value reachable by whole steps.
                 let step = i128::from((*step).max(1));
                 let span = (i128::from(*high) - i128::from(*low)).max(0) / step * step;
                 let (low, step) = (*low as f64, Some(step as f64));
@@ -176,7 +176,7 @@ impl Parameter {
         }
     }
 
-    /// The condition under which it is active.
+    /// The condition under which the parameter is active.
     pub fn when(&self) -> &When {
         match self {
             Self::Categorical { when, .. }
@@ -195,7 +195,7 @@ impl Parameter {
         }
     }
 
-    /// The value that a number stands for.
+    /// Decodes a value.
     pub fn value(&self, number: f64) -> Value {
         match self {
             Self::Categorical { choices, .. } => {
@@ -207,7 +207,7 @@ impl Parameter {
         }
     }
 
-    /// The number that stands for a value; `None` if the value is not one of this parameter's.
+    /// Encodes a value; `None` if it is not a value of this parameter.
     pub fn number(&self, value: &Value) -> Option<f64> {
         match self {
             Self::Categorical { choices, .. } => {
@@ -221,7 +221,7 @@ impl Parameter {
         }
     }
 
-    /// What is wrong with it.
+    /// The first violation, conditions aside.
     fn violation(&self) -> Option<String> {
         match self {
             Self::Categorical { choices, .. } if choices.is_empty() => {
@@ -240,7 +240,7 @@ impl Parameter {
                     Some("step 0: must be at least 1".into())
                 } else if *log && *low < 1 {
                     Some(format!(
-                        "log: the logarithm of {low} does not exist; low must be at least 1"
+                        "log: the logarithm of {low} is undefined; low must be at least 1"
                     ))
                 } else {
                     None
@@ -250,17 +250,15 @@ impl Parameter {
                 if !low.is_finite() || !high.is_finite() || low > high {
                     Some(format!("low {low} is above high {high}"))
                 } else if !(high - low).is_finite() {
-                    Some("the range is too wide: high - low is no finite number".into())
+                    Some("the range is too wide: high - low is not finite".into())
                 } else if *log && *low <= 0.0 {
-                    Some(format!(
-                        "log: the logarithm of {low} does not exist; low must be positive"
-                    ))
+                    Some(format!("log: the logarithm of {low} is undefined; low must be positive"))
                 } else if *log && step.is_some() {
-                    Some("log and step exclude each other; list the values as choices".into())
+                    Some("log and step cannot be combined; list the values as choices".into())
                 } else if step.is_some_and(|step| !(step.is_finite() && step > 0.0)) {
                     Some("step must be positive".into())
-                } else if step.is_some_and(|step| (high - low) / step > MOST_STEPS) {
-                    Some("step is too small for the range; leave it out".into())
+                } else if step.is_some_and(|step| (high - low) / step > MAX_STEPS) {
+                    Some("step is too small for the range; omit it".into())
                 } else {
                     None
                 }
@@ -269,7 +267,7 @@ impl Parameter {
     }
 }
 
-/// Equality in which 1 and 1.0 are the same number.
+/// Equality of JSON values, with 1 equal to 1.0.
 fn same(a: &Value, b: &Value) -> bool {
     match (a.as_f64(), b.as_f64()) {
         (Some(a), Some(b)) => a == b,
@@ -278,24 +276,24 @@ fn same(a: &Value, b: &Value) -> bool {
 }
 
 impl Space {
-    /// What is wrong, each with the name of the parameter.
+    /// Violations, each with the name of the parameter.
     pub fn violations(&self) -> Vec<(String, String)> {
         let mut all = Vec::new();
         for (name, parameter) in &self.0 {
-            let mut say = |text: String| all.push((name.clone(), text));
+            let mut report = |text: String| all.push((name.clone(), text));
             if let Some(text) = parameter.violation() {
-                say(text);
+                report(text);
             }
             for (other, values) in parameter.when() {
                 match self.0.get(other) {
-                    None => say(format!("when: there is no parameter {other}")),
+                    None => report(format!("when: there is no parameter {other}")),
                     Some(_) if values.is_empty() => {
-                        say(format!("when: no value of {other} is listed"))
+                        report(format!("when: lists no value of {other}"))
                     }
                     Some(other_parameter) => {
                         let missing = values.iter().find(|v| other_parameter.number(v).is_none());
                         if let Some(missing) = missing {
-                            say(format!("when: {other} is never {missing}"));
+                            report(format!("when: {other} is never {missing}"));
                         }
                     }
                 }
@@ -322,8 +320,8 @@ impl Space {
         false
     }
 
-    /// Names such that a parameter comes after those in its condition, otherwise in alphabetical order. The conditions
-    /// must not be circular ([`Space::violations`]).
+    /// Names in topological order: a parameter follows those in its condition, ties are sorted by name. Conditions must
+    /// not be circular ([`Space::violations`]).
     pub fn order(&self) -> Vec<&str> {
         let mut order: Vec<&str> = Vec::new();
         while order.len() < self.0.len() {
@@ -338,7 +336,7 @@ impl Space {
         order
     }
 
-    /// Whether a parameter is active at a point that has all parameters of its condition.
+    /// Whether a parameter is active at a point, which must hold the active parameters of its condition.
     pub fn is_active(&self, name: &str, point: &Point) -> bool {
         let Some(parameter) = self.0.get(name) else { return false };
         parameter.when().iter().all(|(other, values)| {
@@ -349,7 +347,7 @@ impl Space {
         })
     }
 
-    /// Removes from conditions the values that a parameter no longer has, and parameters that are never active any more.
+    /// Removes values from conditions that narrowing has made impossible, and parameters that can no longer be active.
     pub(crate) fn drop_impossible(&mut self) {
         loop {
             let known = self.0.clone();
@@ -368,8 +366,7 @@ impl Space {
         }
     }
 
-    /// The point for these values; parameters that the space does not have, or whose values lie outside of it, are left
-    /// out.
+    /// Encodes values as a point; skips parameters that are not in the space and values outside it.
     pub fn point(&self, values: &BTreeMap<String, Value>) -> Point {
         let number = |(name, value): (&String, &Value)| {
             Some((name.clone(), self.0.get(name)?.number(value)?))
@@ -377,7 +374,7 @@ impl Space {
         values.iter().filter_map(number).collect()
     }
 
-    /// The values at a point.
+    /// Decodes a point.
     pub fn values(&self, point: &Point) -> BTreeMap<String, Value> {
         let value = |(name, number): (&String, &f64)| {
             Some((name.clone(), self.0.get(name)?.value(*number)))

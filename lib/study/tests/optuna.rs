@@ -1,4 +1,4 @@
-//! Agreement with Optuna 5.0.0 and cmaes 0.13.1 on recorded histories; tests/golden/study.py made study.json.
+//! Agreement with Optuna 5.0.0 and cmaes 0.13.1 on the histories in study.json, written by tests/golden/study.py.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -92,7 +92,7 @@ fn golden() -> Golden {
     serde_json::from_str(text).unwrap()
 }
 
-/// A value as the study sees it: to be minimised. JSON has no NaN.
+/// A value with the sign of a minimised metric; null stands for NaN.
 fn minimised(direction: &str, value: Option<f64>) -> f64 {
     let sign = if direction == "minimize" { 1.0 } else { -1.0 };
     value.map_or(f64::NAN, |value| sign * value)
@@ -103,7 +103,7 @@ fn trial(number: usize, state: State, point: Point) -> Trial {
 }
 
 #[test]
-fn densities_are_those_of_optuna() {
+fn densities_match_optuna() {
     for case in golden().densities {
         let group: Vec<(&str, Domain)> = case
             .space
@@ -128,14 +128,14 @@ fn densities_are_those_of_optuna() {
             assert!(error < 1e-9, "{}: {found} {expected}", case.name);
         }
         let most = (0..found.len()).max_by(|a, b| found[*a].total_cmp(&found[*b]).then(b.cmp(a)));
-        // Points with a step may be equal, and their densities too.
+        // Points with a step may coincide, so the argmax need not be unique.
         let most = found[most.unwrap()] - found[case.argmax];
         assert!(most.abs() < 1e-9, "{}", case.name);
     }
 }
 
 #[test]
-fn trials_are_divided_like_optunas() {
+fn split_into_good_and_bad_matches_optuna() {
     for case in golden().divisions {
         let trials: Vec<Trial> = (0..)
             .zip(&case.trials)
@@ -165,7 +165,7 @@ fn trials_are_divided_like_optunas() {
 }
 
 #[test]
-fn pruners_end_the_trials_that_optunas_end() {
+fn pruning_decisions_match_optuna() {
     for case in golden().pruners {
         assert_eq!(case.pruner.violations(), []);
         let mut trials: Vec<Trial> = Vec::new();
@@ -204,7 +204,7 @@ fn pruners_end_the_trials_that_optunas_end() {
 }
 
 #[test]
-fn the_state_of_cma_es_is_that_of_the_package_cmaes() {
+fn cma_es_state_matches_cmaes() {
     for case in golden().evolutions {
         let d = case.generations[0][0].len();
         for expected in case.states {
@@ -230,7 +230,7 @@ fn the_state_of_cma_es_is_that_of_the_package_cmaes() {
 }
 
 #[test]
-fn a_median_is_the_percentile_50() {
+fn median_accepts_only_percentile_50() {
     let violations = |kind: &str| {
         let pruner = serde_json::json!({"kind": kind, "percentile": 30.0});
         serde_json::from_value::<Pruner>(pruner).unwrap().violations()
@@ -240,7 +240,7 @@ fn a_median_is_the_percentile_50() {
 }
 
 #[test]
-fn a_value_outside_of_the_space_is_none_of_its_points() {
+fn values_outside_the_space_are_not_encoded() {
     let space: Space = serde_json::from_value(serde_json::json!({
         "kind": {"kind": "categorical", "choices": ["adamw", "sgd", 1]},
         "momentum": {"kind": "float", "low": 0.5, "high": 0.9, "when": {"kind": ["sgd"]}},
@@ -257,7 +257,7 @@ fn a_value_outside_of_the_space_is_none_of_its_points() {
 }
 
 #[test]
-fn importances_are_those_of_ped_anova() {
+fn importances_match_ped_anova() {
     for case in golden().importances {
         let trials: Vec<Trial> = (0..)
             .zip(case.trials)
@@ -271,7 +271,7 @@ fn importances_are_those_of_ped_anova() {
         let found = importances(&case.space, &trials).unwrap();
         assert_eq!(found.len(), case.space.0.len());
         for own in &found {
-            // Optuna leaves out a parameter that no trial has.
+            // Optuna omits parameters that no trial has.
             let expected = case.importances.get(&own.parameter).copied().unwrap_or(0.0);
             let error = (own.importance - expected).abs();
             assert!(error < 1e-9, "{} trials: {own:?} {expected}", trials.len());

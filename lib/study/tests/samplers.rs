@@ -1,4 +1,4 @@
-//! Samplers on spaces with conditions, and as optimisers of a function.
+//! Samplers on conditional spaces, and their convergence on test functions.
 
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,7 +23,7 @@ fn conditional() -> Space {
     }))
 }
 
-/// A point has exactly the active parameters, with values of the space.
+/// Asserts that a point has exactly the active parameters, with values of the space.
 fn check(space: &Space, point: &Point) {
     for name in space.0.keys() {
         assert_eq!(point.contains_key(name), space.is_active(name, point), "{name} {point:?}");
@@ -36,7 +36,7 @@ fn complete(number: u64, point: Point, value: f64) -> Trial {
     Trial { number, state: State::Complete, point, value: Some(value), intermediate }
 }
 
-/// The trials of a search, each of which knows the others.
+/// Runs a sequential search; each trial sees all earlier ones.
 fn search(
     sampler: &Sampler,
     space: &Space,
@@ -55,7 +55,7 @@ fn search(
 }
 
 #[test]
-fn every_sampler_gives_points_of_the_space_that_depend_on_seed_and_number() {
+fn samplers_return_valid_points_that_depend_on_seed_and_number() {
     let space = conditional();
     let cma = Sampler::Cma(Cma::default());
     for sampler in [Sampler::Random, Sampler::Sobol, Sampler::Tpe(Tpe::default()), cma] {
@@ -73,7 +73,7 @@ fn every_sampler_gives_points_of_the_space_that_depend_on_seed_and_number() {
 }
 
 #[test]
-fn a_grid_has_every_combination_once() {
+fn grid_covers_every_combination_once() {
     let mut space = conditional();
     assert_eq!(Sampler::Grid.violations(&space)[0].0, "rate");
     space.0.remove("rate");
@@ -81,7 +81,7 @@ fn a_grid_has_every_combination_once() {
     let many = Sampler::Grid.violations(&serde_json::from_value(many).unwrap());
     assert!(many[0].1.contains("a grid takes at most 10000"), "{many:?}");
     assert_eq!(Sampler::Grid.violations(&space), []);
-    // adamw, and muon with five momenta, two of which have two more values: 1 + 3 + 2·2, for each of three depths.
+    // adamw, or muon with 5 momenta, 2 of which have 2 values of nesterov: 1 + 3 + 2·2 points for each of 3 depths.
     let point = |number: u64| Sampler::Grid.suggest(&space, &[], number, 7);
     let points: Vec<Point> = (0..24).map(|number| point(number).unwrap()).collect();
     points.iter().for_each(|point| check(&space, point));
@@ -89,7 +89,7 @@ fn a_grid_has_every_combination_once() {
         assert!(!points[..i].contains(point), "{point:?}");
     }
     assert_eq!((point(24), Sampler::Grid.count(&space)), (None, Some(24)));
-    // Not by trying one after the other.
+    // Points of a large grid are computed directly, without enumerating the ones before.
     let axis = json!({"kind": "int", "low": 0, "high": 9999});
     let large: Space = serde_json::from_value(json!({"a": axis, "b": axis, "c": axis})).unwrap();
     assert_eq!(Sampler::Grid.count(&large), Some(1_000_000_000_000));
@@ -102,7 +102,7 @@ fn a_grid_has_every_combination_once() {
 }
 
 #[test]
-fn tpe_finds_the_minimum_better_than_chance_and_the_right_branch() {
+fn tpe_beats_random_search_on_a_conditional_space() {
     let space = conditional();
     let f = |point: &Point| {
         let rate = (point["rate"].log10() + 2.0).powi(2);
@@ -121,7 +121,7 @@ fn tpe_finds_the_minimum_better_than_chance_and_the_right_branch() {
 }
 
 #[test]
-fn cma_es_converges_though_some_trials_were_drawn_from_older_generations_or_by_hand() {
+fn cma_es_converges_with_trials_of_older_generations_or_other_origin() {
     let space = space(json!({
         "x": {"kind": "float", "low": -4.0, "high": 6.0},
         "y": {"kind": "float", "low": 1e-6, "high": 1.0, "log": true},
@@ -141,7 +141,7 @@ fn cma_es_converges_though_some_trials_were_drawn_from_older_generations_or_by_h
             let known = &trials[..trials.len() / workers * workers];
             let mut point = sampler.suggest(&space, known, number, seed).unwrap();
             if number % 29 == 28 {
-                // Far from where the search has come to, and later better than anything else.
+                // A point far from the current mean; trial 376 also gets the best value of all.
                 point = Sampler::Random.suggest(&space, &[], number, seed).unwrap();
             }
             let value = if number == 376 { -1.0 } else { f(&point) };
@@ -155,7 +155,7 @@ fn cma_es_converges_though_some_trials_were_drawn_from_older_generations_or_by_h
 }
 
 #[test]
-fn open_trials_keep_others_away() {
+fn open_trials_repel_suggestions() {
     let space = space(json!({"x": {"kind": "float", "low": 0.0, "high": 1.0}}));
     let at = |x: f64| Point::from([("x".to_string(), x)]);
     let mut trials: Vec<Trial> = (0..40_u32)
@@ -176,16 +176,16 @@ fn open_trials_keep_others_away() {
 }
 
 #[test]
-fn bad_spaces_are_named() {
+fn invalid_spaces_are_reported() {
     for (parameter, text) in [
         (json!({"kind": "int", "low": 5, "high": 4}), "low 5 is above high 4"),
         (
             json!({"kind": "float", "low": 0.0, "high": 1.0, "log": true}),
-            "the logarithm of 0 does not exist",
+            "the logarithm of 0 is undefined",
         ),
         (
             json!({"kind": "float", "low": 1.0, "high": 2.0, "log": true, "step": 0.5}),
-            "exclude each other",
+            "cannot be combined",
         ),
         (
             json!({"kind": "float", "low": 0.0, "high": 1.0, "step": 1e-300}),
@@ -202,7 +202,7 @@ fn bad_spaces_are_named() {
         (json!({"kind": "int", "low": 1, "high": 3, "step": 0, "when": {"z": [7]}}), "step 0"),
     ] {
         let z = json!({"kind": "int", "low": 1, "high": 3});
-        // A parameter whose condition names a faulty one.
+        // A parameter whose condition refers to an invalid one.
         let y = json!({"kind": "fixed", "value": 1, "when": {"x": [1]}});
         let space = json!({"w": y, "x": parameter, "z": z});
         let space: Space = serde_json::from_value(space).unwrap();

@@ -2,20 +2,20 @@ use crate::trial::Trial;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Asynchronous successive halving, ASHA (Li et al. 2020): at each rung the best 1/`reduction` of the trials that have
-/// reached it go on. Rung r ends at step `min_resource`·`reduction`^(`early`+r).
+/// Asynchronous successive halving, ASHA (Li et al. 2020): at each rung, the best 1/`reduction` of the trials that have
+/// reached it are promoted. Rung r ends at step `min_resource`·`reduction`^(`early`+r).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Halving {
-    /// The step of the first rung.
+    /// The step at which the first rung ends.
     #[schemars(range(min = 1))]
     pub min_resource: u64,
-    /// One of so many trials goes on.
+    /// Reduction factor: one in this many trials is promoted.
     #[schemars(range(min = 2))]
     pub reduction: u64,
-    /// Rungs that are left out at the beginning.
+    /// Number of initial rungs to skip.
     pub early: u32,
-    /// Trials that a rung ends at once, to have something to compare with.
+    /// Number of trials that each rung prunes unconditionally, as a basis for comparison.
     pub bootstrap: usize,
 }
 
@@ -33,7 +33,7 @@ impl Halving {
             if last < end {
                 return false;
             }
-            // What happened at a rung that the trial had reached before was decided then.
+            // The trial reached this rung at an earlier step, and was decided on then.
             if trial.intermediate.range(end..last).next().is_some() {
                 continue;
             }
@@ -44,9 +44,9 @@ impl Halving {
             let mut all: Vec<f64> = others.iter().filter_map(reached).collect();
             all.retain(|value| !value.is_nan());
             all.push(value);
-            let go_on = (all.len() / self.reduction.max(2) as usize).max(1);
+            let promoted = (all.len() / self.reduction.max(2) as usize).max(1);
             all.sort_by(f64::total_cmp);
-            if all.len() <= self.bootstrap || value > all[go_on - 1] {
+            if all.len() <= self.bootstrap || value > all[promoted - 1] {
                 return true;
             }
         }

@@ -3,18 +3,18 @@ use crate::trial::Trial;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Hyperband (Li et al. 2018): brackets of successive halving that begin at different rungs. The bracket of a trial
-/// follows from the name of the study and its number, as in Optuna.
+/// Hyperband (Li et al. 2018): brackets of successive halving that start at different rungs. The bracket of a trial is
+/// derived from its number and the name of the study, as in Optuna.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Hyperband {
-    /// The step of the first rung.
+    /// The step at which the first rung ends.
     #[serde(default = "one")]
     #[schemars(range(min = 1))]
     pub min_resource: u64,
     /// The last step of a trial.
     pub max_resource: u64,
-    /// One of so many trials goes on.
+    /// Reduction factor: one in this many trials is promoted.
     #[serde(default = "three")]
     #[schemars(range(min = 2))]
     pub reduction: u64,
@@ -45,7 +45,7 @@ impl Hyperband {
         Halving { min_resource, reduction, early, bootstrap: 0 }.prunes(trial, &others)
     }
 
-    /// The share of the trials that each bracket gets.
+    /// The budget of each bracket; trials are assigned in proportion to it.
     fn budgets(&self) -> Vec<u64> {
         let reduction = self.reduction.max(2) as f64;
         let ratio = self.max_resource as f64 / self.min_resource.max(1) as f64;

@@ -1,4 +1,4 @@
-//! Pruners: whether a trial should end early. One file each.
+//! Pruners, which decide whether a trial ends early. One file each.
 
 mod halving;
 mod hyperband;
@@ -13,27 +13,27 @@ pub use percentile::Percentile;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A rule by which trials end early.
+/// The pruner of a study or round.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Pruner {
-    /// Never.
+    /// No pruning.
     #[default]
     None,
-    /// Worse than the median of complete trials.
+    /// Prunes trials worse than the median of the complete trials.
     Median(Percentile),
-    /// Worse than a percentile of complete trials.
+    /// Prunes trials worse than a percentile of the complete trials.
     Percentile(Percentile),
     /// Asynchronous successive halving, ASHA (Li et al. 2020).
     Halving(Halving),
     /// Hyperband (Li et al. 2018): several brackets of successive halving.
     Hyperband(Hyperband),
-    /// Another rule, once a trial no longer improves.
+    /// Another pruner, applied once a trial no longer improves.
     Patient(Patient),
 }
 
 impl Pruner {
-    /// What is wrong with it, with keys relative to the pruner.
+    /// Violations, with keys relative to the pruner.
     pub fn violations(&self) -> Vec<(String, String)> {
         match self {
             Self::None | Self::Halving(_) => Vec::new(),
@@ -44,7 +44,7 @@ impl Pruner {
         }
     }
 
-    /// Whether `trial` should end after its last value, given the other trials of the study named `study`.
+    /// Whether to prune `trial` after its last value, given the other trials of the study named `study`.
     pub fn prunes(&self, study: &str, trial: &Trial, others: &[Trial]) -> bool {
         let Some((step, _)) = trial.last() else { return false };
         match self {

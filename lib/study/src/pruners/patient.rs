@@ -3,16 +3,16 @@ use crate::trial::{Trial, best};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Asks another rule only when a trial no longer improves.
+/// Applies another pruner only once a trial no longer improves.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Patient {
-    /// Values without an improvement that are forgiven.
+    /// Number of values without improvement to tolerate.
     pub patience: usize,
-    /// What counts as an improvement.
+    /// Tolerance: recent values may be worse than the earlier best by this much.
     #[serde(default)]
     pub min_delta: f64,
-    /// The other rule; without one, the trial ends.
+    /// The other pruner; without one, the trial is pruned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pruner: Option<Box<Pruner>>,
 }

@@ -2,20 +2,20 @@ use crate::trial::{State, Trial, best};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Ends a trial whose best value so far is not among the best percentage of the complete trials at the same step.
+/// Prunes a trial whose best value so far is worse than a percentile of the complete trials' values at the same step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Percentile {
-    /// Percentage of the trials that go on; of a median 50.
+    /// Percentage of trials to keep; 50 for the median.
     pub percentile: f64,
-    /// Complete trials before the first decision.
+    /// Number of complete trials before the first decision.
     pub startup: usize,
-    /// Steps of a trial before the first decision.
+    /// Number of steps of a trial before the first decision.
     pub warmup: u64,
-    /// Steps between decisions.
+    /// Number of steps between decisions.
     #[schemars(range(min = 1))]
     pub interval: u64,
-    /// Complete trials with a value at a step that a decision needs.
+    /// Number of complete trials that must have a value at the step.
     pub min_trials: usize,
 }
 
@@ -26,9 +26,10 @@ impl Default for Percentile {
 }
 
 impl Percentile {
-    /// What is wrong with it as a median.
+    /// Violations for `kind: median`.
     pub(super) fn median_violations(&self) -> Vec<(String, String)> {
-        let text = format!("{}: that of a median is 50; use kind: percentile", self.percentile);
+        let text =
+            format!("{}: the median is percentile 50; use kind: percentile", self.percentile);
         if self.percentile == 50.0 { Vec::new() } else { vec![("percentile".into(), text)] }
     }
 
@@ -43,7 +44,7 @@ impl Percentile {
         if complete().count() < self.startup.max(1) || step < self.warmup {
             return false;
         }
-        // A decision belongs to the first value of an interval.
+        // Only the first value in each interval triggers a decision.
         let interval = self.interval.max(1);
         let first = (step - self.warmup) / interval * interval + self.warmup;
         if trial.intermediate.range(first..step).next().is_some() {
@@ -59,7 +60,7 @@ impl Percentile {
     }
 }
 
-/// The percentile of the values that are numbers, interpolated linearly; NaN if none is.
+/// The percentile by linear interpolation, ignoring NaN; NaN if there are no other values.
 fn percentile(mut values: Vec<f64>, percent: f64) -> f64 {
     values.retain(|value| !value.is_nan());
     values.sort_by(f64::total_cmp);

@@ -4,34 +4,34 @@ use crate::trial::{Point, Trial};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What a variance that is not positive becomes.
+/// Replaces variances that are not positive.
 const EPSILON: f64 = 1e-8;
 /// Largest step size.
-const MOST: f64 = 1e32;
-/// Smallest step size: the range of a parameter is 1, so the mean no longer moves.
-const LEAST: f64 = 1e-20;
+const MAX_SIGMA: f64 = 1e32;
+/// Smallest step size. Parameters are scaled to [0, 1], so the mean no longer moves.
+const MIN_SIGMA: f64 = 1e-20;
 
-/// Evolution strategy with covariance matrix adaptation, CMA-ES (Hansen 2016), with the formulas of the Python package
-/// cmaes. It searches the numeric parameters without a condition, each scaled to [0, 1]; the others are random.
+/// CMA-ES, the covariance matrix adaptation evolution strategy (Hansen 2016), with the formulas of the Python package
+/// cmaes. It searches the unconditional numeric parameters, each scaled to [0, 1]; the others are sampled at random.
 ///
-/// The first mean is the middle of the space, the first step size 1/6. Optuna marks each trial with the generation it was
-/// drawn from and stores the state in a trial. Here the state is computed again from the records alone: each
-/// `population` trials that have ended, in the order of their numbers, are a generation, whether or not they were drawn
-/// from its distribution. One worker finds the same either way. With several, some trials of a generation were drawn
-/// from an earlier one, but none is wasted. Pruned and infeasible trials rank after complete ones.
+/// The initial mean is the centre of the space, the initial step size 1/6. Optuna marks each trial with the generation
+/// it was drawn from and stores the optimizer state in a trial. Here the state is recomputed from the records alone:
+/// every `population` ended trials, in order of their numbers, form a generation, whether or not they were drawn from
+/// its distribution. With one worker the result is the same. With several, some trials of a generation were drawn from
+/// an earlier one, but none is discarded. Pruned and infeasible trials rank after complete ones.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Cma {
-    /// Trials of a generation; by default 4 + ⌊3 ln d⌋ for d parameters.
+    /// Number of trials per generation; default: 4 + ⌊3 ln d⌋ for d parameters.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 2, max = 65536))]
     pub population: Option<usize>,
 }
 
 impl Cma {
-    /// No parameter that it could search.
+    /// Violation of a space without any parameter that CMA-ES can search.
     pub(super) fn violations(space: &Space) -> Vec<(String, String)> {
-        let text = "there is no numeric parameter without a condition; use another sampler";
+        let text = "the space has no unconditional numeric parameter; use another sampler";
         if axes(space).is_empty() { vec![("kind".into(), text.into())] } else { Vec::new() }
     }
 
@@ -57,7 +57,7 @@ impl Cma {
     }
 }
 
-/// The parameters that it searches.
+/// The parameters that CMA-ES searches.
 fn axes(space: &Space) -> Vec<(&str, Domain)> {
     let domain = |name| (name, space.0[name].domain());
     let numeric = |(name, domain): &(&str, Domain)| {
@@ -68,7 +68,7 @@ fn axes(space: &Space) -> Vec<(&str, Domain)> {
     space.order().into_iter().map(domain).filter(numeric).collect()
 }
 
-/// Where a trial lies in [0, 1]^d; `None` if it lacks a parameter.
+/// The position of a trial in [0, 1]^d; `None` if it lacks a parameter.
 fn places(axes: &[(&str, Domain)], trial: &Trial) -> Option<Vec<f64>> {
     let scaled = |(name, domain): &(&str, Domain)| {
         let (low, high) = domain.range();
@@ -77,11 +77,11 @@ fn places(axes: &[(&str, Domain)], trial: &Trial) -> Option<Vec<f64>> {
     axes.iter().map(scaled).collect()
 }
 
-/// The distribution from which a generation is drawn, N(mean, sigma² covariance), in [0, 1]^d. Equations: Hansen 2016,
-/// "The CMA Evolution Strategy: A Tutorial", arXiv:1604.00772.
+/// The distribution of a generation, N(mean, sigma² covariance), in [0, 1]^d. Equations: Hansen 2016, "The CMA
+/// Evolution Strategy: A Tutorial", arXiv:1604.00772.
 #[derive(Clone, Debug)]
 pub struct CmaState {
-    /// Its mean [d].
+    /// The mean [d].
     pub mean: Vec<f64>,
     /// The step size.
     pub sigma: f64,
@@ -92,7 +92,7 @@ pub struct CmaState {
     /// The evolution path of the covariance matrix [d].
     pub path: Vec<f64>,
     generation: i32,
-    /// Weights of a generation, the best trial first (eq. 53).
+    /// Recombination weights, the best trial first (eq. 53).
     weights: Vec<f64>,
     mu_eff: f64,
     c_1: f64,
@@ -100,7 +100,7 @@ pub struct CmaState {
 }
 
 impl CmaState {
-    /// The first generation in `d` dimensions, of at least 2 trials.
+    /// The initial distribution in `d` dimensions, for generations of at least 2 trials.
     pub fn new(d: usize, population: Option<usize>) -> Self {
         let n = d as f64;
         let population = population.unwrap_or(4 + (3.0 * n.ln()) as usize).max(2);
@@ -135,12 +135,12 @@ impl CmaState {
         }
     }
 
-    /// Trials of a generation.
+    /// Number of trials per generation.
     pub fn population(&self) -> usize {
         self.weights.len()
     }
 
-    /// A point of [0, 1]^d: the first of 10·d draws that lies within, else the next one, moved to the bounds.
+    /// Samples a point of [0, 1]^d: the first of 10·d draws inside the bounds, or else one more draw clamped to them.
     fn sample(&self, random: &mut Random) -> Vec<f64> {
         let d = self.mean.len();
         let (values, vectors) = eigen(self.covariance.clone(), d);
@@ -154,7 +154,7 @@ impl CmaState {
         found.unwrap_or_else(|| draw().iter().map(|x| x.clamp(0.0, 1.0)).collect())
     }
 
-    /// Adapts the distribution to a generation [population, d], the best point first.
+    /// Updates the distribution with a generation [population, d], the best point first.
     pub fn tell(&mut self, points: &[&[f64]]) {
         let (d, n) = (self.mean.len(), self.mean.len() as f64);
         let mu = self.population() / 2;
@@ -166,9 +166,9 @@ impl CmaState {
             point.iter().zip(&self.mean).map(|(x, m)| (x - m) / self.sigma).collect()
         };
         let mut steps: Vec<Vec<f64>> = points.iter().map(step).collect();
-        // A point that was not drawn from this distribution can be many deviations away and would let the step size
-        // explode. Such points are moved closer (Hansen 2011, "Injecting external solutions into CMA-ES", with a bound
-        // that no drawn point reaches in practice).
+        // A point drawn from another distribution may be many standard deviations away and would make the step size
+        // explode. Such points are moved closer (Hansen 2011, "Injecting external solutions into CMA-ES"), with a bound
+        // that points drawn from this distribution do not reach in practice.
         let most = n.sqrt() + 6.0;
         let mut lengths = Vec::with_capacity(steps.len());
         for step in &mut steps {
@@ -195,7 +195,7 @@ impl CmaState {
         }
         let length = norm(&self.path_sigma);
         self.sigma *= (c_sigma / d_sigma * (length / chi - 1.0)).exp();
-        self.sigma = self.sigma.clamp(LEAST, MOST);
+        self.sigma = self.sigma.clamp(MIN_SIGMA, MAX_SIGMA);
 
         // Eq. 45: the path stalls while the step size grows fast.
         let start = (1.0 - (1.0 - c_sigma).powi(2 * (self.generation + 1))).sqrt();
@@ -242,7 +242,7 @@ fn add_outer(matrix: &mut [f64], weight: f64, x: &[f64]) {
     }
 }
 
-/// The symmetric matrix with these eigenvectors (rows) and a function of the eigenvalues.
+/// The symmetric matrix with these eigenvectors (rows) and `function` applied to the eigenvalues.
 fn compose(values: &[f64], vectors: &[f64], function: impl Fn(f64) -> f64) -> Vec<f64> {
     let mut matrix = vec![0.0; vectors.len()];
     for (value, vector) in values.iter().zip(vectors.chunks_exact(values.len())) {
@@ -251,11 +251,11 @@ fn compose(values: &[f64], vectors: &[f64], function: impl Fn(f64) -> f64) -> Ve
     matrix
 }
 
-/// Eigenvalues, positive, and eigenvectors, as rows, of a symmetric matrix [d, d] by Jacobi's method (Golub and Van Loan
-/// 2013, section 8.5).
+/// Eigenvalues, clamped to be positive, and eigenvectors (rows) of a symmetric matrix [d, d], by Jacobi's method (Golub
+/// and Van Loan 2013, section 8.5).
 fn eigen(mut a: Vec<f64>, d: usize) -> (Vec<f64>, Vec<f64>) {
     let mut vectors = identity(d);
-    // It converges quadratically; ten sweeps are plenty.
+    // Convergence is quadratic; ten sweeps are plenty.
     for _ in 0..30 {
         let mut rotated = false;
         for p in 0..d {

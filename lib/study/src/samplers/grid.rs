@@ -1,15 +1,15 @@
 use crate::space::{Parameter, Space};
 use crate::trial::Point;
 
-/// Most values of a parameter.
-const MOST: u64 = 10_000;
+/// Largest number of values of a parameter.
+const MAX_VALUES: u64 = 10_000;
 
 /// Parameters with too many values.
 pub fn violations(space: &Space) -> Vec<(String, String)> {
     let text = |parameter: &Parameter| match parameter.domain().count() {
-        Some(count) if count <= MOST => None,
+        Some(count) if count <= MAX_VALUES => None,
         Some(count) => {
-            Some(format!("has {count} values; a grid takes at most {MOST}: give a larger step"))
+            Some(format!("has {count} values; a grid takes at most {MAX_VALUES}: increase step"))
         }
         None => {
             Some("has infinitely many values; a grid needs a step, or kind: categorical".into())
@@ -19,17 +19,17 @@ pub fn violations(space: &Space) -> Vec<(String, String)> {
     space.0.iter().filter_map(named).collect()
 }
 
-/// The number of combinations.
+/// The number of points of the grid.
 pub fn count(space: &Space) -> u64 {
     count_after(space, &space.order(), &mut Point::new())
 }
 
-/// Combination `number`: the last parameter in the order of the space changes fastest.
+/// Point `number` of the grid. The last parameter in [`Space::order`] varies fastest.
 pub fn suggest(space: &Space, number: u64) -> Option<Point> {
     nth(space, &space.order(), &mut Point::new(), number)
 }
 
-/// Combination `left` of the parameters `names` after `point`.
+/// Completes `point` with combination `left` of the parameters `names`.
 fn nth(space: &Space, names: &[&str], point: &mut Point, mut left: u64) -> Option<Point> {
     let Some((name, rest)) = names.split_first() else {
         return (left == 0).then(|| point.clone());
@@ -48,7 +48,7 @@ fn nth(space: &Space, names: &[&str], point: &mut Point, mut left: u64) -> Optio
     None
 }
 
-/// The number of combinations of the parameters `names` after `point`.
+/// The number of combinations of the parameters `names` that complete `point`.
 fn count_after(space: &Space, names: &[&str], point: &mut Point) -> u64 {
     let Some((name, rest)) = names.split_first() else { return 1 };
     if !space.is_active(name, point) {
@@ -56,7 +56,7 @@ fn count_after(space: &Space, names: &[&str], point: &mut Point) -> u64 {
     }
     let domain = space.0[*name].domain();
     if !rest.iter().any(|later| space.0[*later].when().contains_key(*name)) {
-        // Every value leaves the same combinations.
+        // No later parameter depends on this one, so every value leaves the same combinations.
         return domain.count().unwrap_or(0).saturating_mul(count_after(space, rest, point));
     }
     let mut count: u64 = 0;

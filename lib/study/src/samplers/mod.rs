@@ -1,4 +1,4 @@
-//! Samplers: which parameters the next trial tries. One file each.
+//! Samplers, which choose the parameters of the next trial. One file each.
 
 mod cma;
 mod grid;
@@ -18,15 +18,15 @@ use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
 pub use tpe::{Tpe, divide};
 
-/// A way to choose parameters.
+/// The sampler of a study or round.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Sampler {
-    /// Uniformly at random, in the logarithm where that is searched.
+    /// Uniform, or log-uniform for parameters with `log: true`.
     Random,
-    /// Every combination once, in the order of the trials; for parameters with finitely many values.
+    /// Grid search: every combination once, for parameters with finitely many values.
     Grid,
-    /// A scrambled Sobol sequence (Burley 2020), which covers the space more evenly than random numbers.
+    /// A scrambled Sobol sequence (Burley 2020), which covers the space more evenly than random sampling.
     Sobol,
     /// A tree-structured Parzen estimator (Bergstra et al. 2011).
     Tpe(Tpe),
@@ -41,7 +41,7 @@ impl Default for Sampler {
 }
 
 impl Sampler {
-    /// What is wrong with it for this space, with the key relative to the sampler or the name of the parameter.
+    /// Violations of the sampler for this space, each with a key relative to the sampler or the name of a parameter.
     pub fn violations(&self, space: &Space) -> Vec<(String, String)> {
         match self {
             Self::Grid => grid::violations(space),
@@ -51,13 +51,13 @@ impl Sampler {
         }
     }
 
-    /// The number of different trials, if it is finite.
+    /// The number of distinct points, if the sampler is exhaustive.
     pub fn count(&self, space: &Space) -> Option<u64> {
         matches!(self, Self::Grid).then(|| grid::count(space))
     }
 
-    /// The parameters of trial `number`, given the other trials in the order of their numbers; `None` if there is nothing
-    /// left to try.
+    /// The parameters of trial `number`, given the other trials in order of their numbers; `None` if every combination
+    /// has been tried.
     pub fn suggest(
         &self,
         space: &Space,
@@ -76,7 +76,7 @@ impl Sampler {
     }
 }
 
-/// Orders ended trials, the best first: complete ones by value, then pruned ones, those with more steps first, then
+/// Orders ended trials from best to worst: complete ones by value, then pruned ones by last step, latest first, then
 /// infeasible ones.
 pub(crate) fn by_merit(a: &Trial, b: &Trial) -> Ordering {
     let rank = |trial: &Trial| match (trial.state, trial.value, trial.last()) {

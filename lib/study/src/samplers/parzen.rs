@@ -1,5 +1,5 @@
-//! A mixture of products of truncated normal and categorical distributions, one component for each trial and one for
-//! the prior: the Parzen estimator of TPE (Bergstra et al. 2011; Falkner et al. 2018 for products).
+//! The Parzen estimator of TPE (Bergstra et al. 2011; Falkner et al. 2018 for products): a mixture of products of
+//! truncated normal and categorical distributions, with one component per trial and one for the prior.
 
 use super::Random;
 use crate::space::Domain;
@@ -10,45 +10,45 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::f64::consts::{PI, SQRT_2};
 
-/// Trials of the full weight; older ones have less.
+/// The number of most recent trials with full weight; older ones weigh less.
 const RECENT: usize = 25;
 
-/// Components whose logarithm is that far below the largest do not change the sum.
+/// Components whose log density is this far below the largest do not change the sum in f64.
 const NEGLIGIBLE: f64 = 45.0;
 
-/// The density of a group of parameters. There are n + 1 components: one for each trial, then the prior.
+/// The density of a group of parameters. It has n + 1 components: one per trial, then the prior.
 #[derive(Clone, Debug)]
 pub struct Mixture {
-    /// Of each component, the weights up to it.
+    /// Cumulative weights of the components.
     cumulative: Vec<f64>,
-    /// Of each component, the logarithm of its weight, less those of σ√(2π) of parameters without a step.
+    /// Per component, the log weight minus log σ√(2π) for each parameter without a step.
     log_scale: Vec<f64>,
-    /// Of each component, the logarithm of its normal distributions' mass within the range, by which they are divided;
+    /// Per component, the log of the mass that its normal distributions have within the range, which normalises them;
     /// NaN until it is needed.
     log_mass: Vec<Cell<f64>>,
     axes: Vec<Axis>,
 }
 
-/// One parameter, in every component.
+/// One parameter of all components.
 #[derive(Clone, Debug)]
 enum Axis {
     /// The choice of each trial.
     Categorical { choices: usize, observed: Vec<u32> },
-    /// Normal distributions, truncated to the range of the domain.
+    /// Normal distributions truncated to the range of the domain.
     Continuous { domain: Domain, mean: Vec<f64>, inverse_deviation: Vec<f64> },
-    /// The same with a step. Many trials have the same value, so there are fewer distributions [mean, σ] than components;
-    /// `index` says which one a component has.
+    /// Truncated normal distributions of a parameter with a step. Many trials share a value, so there are fewer
+    /// distributions [mean, σ] than components; `index` maps a component to its distribution.
     Stepped { domain: Domain, step: f64, normals: Vec<[f64; 2]>, index: Vec<u32> },
 }
 
 impl Mixture {
-    /// The density around the trials that have all parameters of the group, in the order of their numbers, and a prior
-    /// over the whole space. The group is in alphabetical order.
+    /// The density of the trials that have all parameters of the group, in order of their numbers, with a prior over
+    /// the whole space. The group is sorted by name.
     pub fn of(group: &[(&str, Domain)], trials: &[&Trial]) -> Self {
         let mut columns = vec![Vec::with_capacity(trials.len() + 1); group.len()];
         let mut n = 0;
         for trial in trials {
-            // One pass instead of a look-up for each parameter, which would take a third of the time of a suggestion.
+            // One pass: looking up each parameter would take a third of the time of a suggestion.
             let mut entries = trial.point.iter();
             let has_all = columns.iter_mut().zip(group).all(|(column, (name, domain))| {
                 let found = entries.find(|(key, _)| key == name);
@@ -86,7 +86,7 @@ impl Mixture {
         Self { cumulative: weights, log_scale, log_mass, axes }
     }
 
-    /// A random point, with one number for each parameter of the group.
+    /// Samples a point: one number per parameter of the group.
     pub fn sample(&self, random: &mut Random) -> Vec<f64> {
         let last = self.cumulative.len() - 1;
         let u = random.uniform();
@@ -94,8 +94,8 @@ impl Mixture {
         self.axes.iter().map(|axis| axis.sample(component, random)).collect()
     }
 
-    /// The logarithm of the density at a point, with respect to the logarithm of parameters for which that is searched;
-    /// of a parameter with a step, the logarithm of the probability.
+    /// The log density at a point. Parameters with `log: true` contribute the density of their logarithm, parameters
+    /// with a step their probability.
     pub fn log_density(&self, point: &[f64]) -> f64 {
         let mut logs = self.log_scale.clone();
         let mut stepped = Vec::new();
@@ -122,9 +122,9 @@ impl Mixture {
                 }
             }
         }
-        // Masses take most of the time, so they are left out where the other factors are already small enough: those at
-        // the point are below 1, those to divide by above 1/3, as the means lie within the range. The prior comes first,
-        // because it is nowhere small.
+        // Masses take most of the time, so they are skipped for components whose other factors are already negligible.
+        // This bound is safe: the mass at the point is below 1, and the normalising mass is above 1/3, because the
+        // means lie within the range. The prior comes first because it is nowhere small.
         let most_gain = 3.0_f64.ln() * self.axes.len() as f64;
         let mut most = f64::NEG_INFINITY;
         for (i, log) in logs.iter_mut().enumerate().rev() {
@@ -138,7 +138,7 @@ impl Mixture {
         large.map(|log| (log - most).exp()).sum::<f64>().ln() + most
     }
 
-    /// The logarithm of the mass of a component's normal distributions within the range.
+    /// The log of the mass of a component's normal distributions within the range.
     fn log_mass(&self, component: usize) -> f64 {
         let known = &self.log_mass[component];
         if known.get().is_nan() {
@@ -154,7 +154,7 @@ impl Mixture {
 }
 
 impl Axis {
-    /// A random number from a component.
+    /// Samples from a component.
     fn sample(&self, component: usize, random: &mut Random) -> f64 {
         let u = random.uniform();
         if let Some((domain, mean, deviation)) = self.normal(component) {
@@ -179,7 +179,7 @@ impl Axis {
         below.count() as f64
     }
 
-    /// The normal distribution of a component: domain, mean and σ.
+    /// Domain, mean and σ of a component's normal distribution; `None` for a categorical parameter.
     fn normal(&self, component: usize) -> Option<(&Domain, f64, f64)> {
         match self {
             Self::Categorical { .. } => None,
@@ -194,18 +194,18 @@ impl Axis {
     }
 }
 
-/// Logarithms of the masses that the distributions of a parameter with a step have at one of its values.
+/// Log masses at one value of a parameter with a step.
 struct Masses<'a> {
     normals: &'a [[f64; 2]],
     index: &'a [u32],
-    /// The ends of the interval that is rounded to the value.
+    /// The ends of the interval that rounds to the value.
     ends: [f64; 2],
-    /// Of each distribution, NaN if not yet known.
+    /// Per distribution; NaN until computed.
     logs: Vec<f64>,
 }
 
 impl Masses<'_> {
-    /// Of a component.
+    /// The log mass of a component.
     fn log(&mut self, component: usize) -> f64 {
         let i = self.index[component] as usize;
         if self.logs[i].is_nan() {
@@ -217,24 +217,24 @@ impl Masses<'_> {
     }
 }
 
-/// The probability of the choice that one of n trials has, and of each other choice, in the component of the trial.
+/// In the component of one of n trials: the probability of the trial's choice, and of each other choice.
 fn categorical(choices: usize, n: usize) -> [f64; 2] {
     let prior = 1.0 / (n as f64 + 1.0);
     [1.0 + prior, prior].map(|p| p / (1.0 + choices as f64 * prior))
 }
 
-/// Normal distributions around the observations, as wide as the larger gap to a neighbour, within bounds. Subtracts the
-/// logarithms of σ√(2π) if there is no step.
+/// Normal distributions around the observations. σ is the larger gap to a neighbour, within bounds. Subtracts log
+/// σ√(2π) from `log_scale` if there is no step.
 fn normal(domain: Domain, mut mean: Vec<f64>, log_scale: &mut [f64]) -> Axis {
     let ((low, high), n) = (domain.range(), mean.len());
     let range = high - low;
-    let narrowest = range / (n as f64 + 2.0).min(100.0);
-    let mut deviation = vec![narrowest; n];
+    let min_deviation = range / (n as f64 + 2.0).min(100.0);
+    let mut deviation = vec![min_deviation; n];
     if n == 1 {
         deviation[0] = (mean[0] - low).max(high - mean[0]);
     }
-    // Gaps below the narrowest deviation do not matter. All others are between the largest observation of one cell of
-    // that width and the smallest of the next. The distances to the ends of the range do not count.
+    // Gaps below the smallest σ do not matter. Every larger gap lies between the largest observation of one cell of
+    // that width and the smallest of the next non-empty one. Distances to the ends of the range do not count.
     let mut cells = vec![None; 100.min(n + 2)];
     let scale = cells.len() as f64 / range;
     for (i, x) in mean.iter().enumerate() {
@@ -258,10 +258,10 @@ fn normal(domain: Domain, mut mean: Vec<f64>, log_scale: &mut [f64]) -> Axis {
     mean.push(0.5 * (low + high));
     let step = if let Domain::Numeric { step, .. } = domain { step } else { None };
     let Some(step) = step else {
-        let log_narrowest = narrowest.ln();
+        let log_min_deviation = min_deviation.ln();
         for (log, deviation) in log_scale.iter_mut().zip(&deviation) {
             let log_deviation =
-                if *deviation == narrowest { log_narrowest } else { deviation.ln() };
+                if *deviation == min_deviation { log_min_deviation } else { deviation.ln() };
             *log -= log_deviation + 0.5 * (2.0 * PI).ln();
         }
         deviation.iter_mut().for_each(|deviation| *deviation = 1.0 / *deviation);
@@ -298,7 +298,7 @@ pub(crate) fn log_mass(a: f64, b: f64) -> f64 {
     if a > -37.0 {
         return (phi(b) - phi(a)).ln();
     }
-    // Φ(a) is too small for a number.
+    // Φ(a) underflows.
     let (large, small) = (log_phi(b), log_phi(a));
     large + (-(small - large).exp()).ln_1p()
 }

@@ -6,20 +6,20 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// Most trials that count as good.
-const GOOD: usize = 25;
+/// Largest number of trials that count as good.
+const MAX_GOOD: usize = 25;
 
-/// A tree-structured Parzen estimator (Bergstra et al. 2011) with the formulas of Optuna 5: parameters that are active
-/// together are drawn together, open trials count as bad ones (constant liar).
+/// A tree-structured Parzen estimator (Bergstra et al. 2011) with the formulas of Optuna 5. Parameters that are active
+/// together are sampled jointly, and open trials count as bad ones (constant liar).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Tpe {
-    /// Trials at random before the first estimate.
+    /// Number of random trials before the first estimate.
     pub startup: usize,
-    /// Candidates drawn for each suggestion.
+    /// Number of candidates drawn per suggestion.
     #[schemars(range(min = 1, max = 65536))]
     pub candidates: usize,
-    /// Draw parameters that are active together from a joint density instead of one by one.
+    /// Sample parameters that are active together from a joint density instead of independently.
     pub multivariate: bool,
 }
 
@@ -51,7 +51,7 @@ impl Tpe {
         random.complete(space, point)
     }
 
-    /// The parameters with more than one value, those that are active together in one group. A group comes after those in
+    /// The parameters with more than one value, grouped if they are active together. A group follows the parameters in
     /// its condition.
     fn groups<'a>(&self, space: &'a Space) -> Vec<Vec<(&'a str, Domain)>> {
         let mut groups: Vec<Vec<(&str, Domain)>> = Vec::new();
@@ -71,7 +71,7 @@ impl Tpe {
         groups
     }
 
-    /// The candidate drawn from the good trials' density with the largest ratio to that of the bad ones.
+    /// Draws candidates from the density of the good trials and returns the one with the largest ratio of good to bad.
     fn draw(
         &self,
         group: &[(&str, Domain)],
@@ -92,12 +92,12 @@ impl Tpe {
     }
 }
 
-/// Divides trials, the oldest first, into good and bad: the best tenth of those that have ended, at most 25,
-/// and the others, open ones included. Pruned trials come after complete ones, those with more steps first.
+/// Splits trials, the oldest first, into good and bad: the best tenth of the ended ones, at most 25, and the rest,
+/// including open ones. Pruned trials rank after complete ones, by last step, latest first.
 pub fn divide<'a>(trials: &[&'a Trial]) -> (Vec<&'a Trial>, Vec<&'a Trial>) {
     let of = |places: &mut dyn Iterator<Item = usize>| places.map(|i| trials[i]).collect();
     let mut ended: Vec<usize> = (0..trials.len()).filter(|i| trials[*i].informs()).collect();
-    let count = ended.len().div_ceil(10).min(GOOD);
+    let count = ended.len().div_ceil(10).min(MAX_GOOD);
     if count < ended.len() {
         ended.select_nth_unstable_by(count, |a, b| by_merit(trials[*a], trials[*b]).then(a.cmp(b)));
     }
