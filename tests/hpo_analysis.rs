@@ -104,11 +104,11 @@ fn a_sampler_learns_from_the_trials_of_another_study() {
         // Only CSV says that a trial diverged, not just that it failed.
         let diverged = xs.iter().filter(|t| t["state"] == "diverged" && x(t) >= 1e-2).count();
         let count = if format == "csv" { fit + diverged } else { fit };
-        let text = format!("{count} trials imported, 0 known before, {} left out", 20 - count);
+        let text = format!("{count} trials imported, 0 already known, {} skipped", 20 - count);
         assert!(output.stdout.contains(&text), "{}", output.stdout);
-        assert!(output.stderr.contains("x outside of the space in"), "{}", output.stderr);
+        assert!(output.stderr.contains("with x outside the space"), "{}", output.stderr);
         let again = done(folder, &import).stdout;
-        assert!(again.contains(&format!("0 trials imported, {count} known")), "{again}");
+        assert!(again.contains(&format!("0 trials imported, {count} already known")), "{again}");
         // They are no trials of the study, which begins with an estimate instead of random numbers.
         assert_eq!(done(folder, &format!("hpo trials {format}")).stdout, "");
         let first = |study: &str| done(folder, &format!("hpo ask {study} --json")).stdout;
@@ -120,7 +120,7 @@ fn a_sampler_learns_from_the_trials_of_another_study() {
     }
     refused(folder, "hpo import study csv.out", 2, "does not learn from trials");
     done(folder, "hpo new other -c next.yaml -s direction=maximize");
-    refused(folder, "hpo import other optuna.out", 65, "minimizes, and this one maximizes");
-    refused(folder, "hpo import csv next.yaml", 65, "nor the JSON or CSV of hpo export");
+    refused(folder, "hpo import other optuna.out", 65, "minimizes, but this one maximizes");
+    refused(folder, "hpo import csv next.yaml", 65, "nor JSON or CSV written by hpo export");
     refused(folder, "hpo import optuna optuna.out --name b", 65, "name one of its studies");
 }

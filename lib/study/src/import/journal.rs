@@ -1,5 +1,5 @@
-//! The trials of a journal of Optuna's `JournalFileBackend`: one operation per line, with the numbers and names of
-//! optuna.storages.journal.
+//! Reads trials from a journal of Optuna's `JournalFileBackend`: one operation per line, with the operation codes and
+//! field names of optuna.storages.journal.
 
 use super::Former;
 use crate::config::Direction;
@@ -22,10 +22,10 @@ struct Found {
     is_deleted: bool,
 }
 
-/// The trials of the study with this name, or of the only one, and its direction. Errors: what is wrong.
+/// The trials and the direction of the study `name`, or of the only study. Errors: a description of the problem.
 pub fn read(text: &str, name: Option<&str>) -> Result<(Vec<Former>, Direction), String> {
     let mut studies: Vec<Found> = Vec::new();
-    // Each with its study; a trial's id is its place.
+    // Each trial with the id of its study; the index is the trial's id.
     let mut trials: Vec<(u64, Former)> = Vec::new();
     let lines: Vec<&str> = text.lines().collect();
     for (at, line) in lines.iter().enumerate() {
@@ -33,7 +33,7 @@ pub fn read(text: &str, name: Option<&str>) -> Result<(Vec<Former>, Direction), 
             Some(record) => record,
             None if at + 1 == lines.len() => {
                 return Err(format!(
-                    "line {} is incomplete: the journal was cut off, or is being written; import a complete copy",
+                    "line {} is incomplete: the journal is truncated or being written; import a complete copy",
                     at + 1
                 ));
             }
@@ -45,7 +45,7 @@ pub fn read(text: &str, name: Option<&str>) -> Result<(Vec<Former>, Direction), 
         let study = number("study_id").unwrap_or(u64::MAX);
         let exists = studies.get(study as usize).is_some_and(|found| !found.is_deleted);
         let trial = number("trial_id").and_then(|id| trials.get_mut(id as usize));
-        // A trial that has ended does not change.
+        // An ended trial is immutable.
         let trial = trial.map(|(_, own)| own).filter(|own| own.state.is_none());
         match (number("op_code"), trial) {
             (Some(CREATE_STUDY), _) => {
@@ -74,7 +74,7 @@ pub fn read(text: &str, name: Option<&str>) -> Result<(Vec<Former>, Direction), 
                 own.values.extend(number("step").map(|step| (step, value)));
             }
             (Some(DISCARD_TRIALS), _) => {
-                return Err("it has discarded trials, which is not supported".into());
+                return Err("it contains discarded trials, which are not supported".into());
             }
             _ => {}
         }
@@ -86,7 +86,7 @@ pub fn read(text: &str, name: Option<&str>) -> Result<(Vec<Former>, Direction), 
         _ => {
             let names: Vec<&str> = left().map(|(found, _)| found.name.as_str()).collect();
             return Err(match names.is_empty() {
-                true => "it has no study".into(),
+                true => "it contains no study".into(),
                 false => format!("name one of its studies with --name: {}", names.join(", ")),
             });
         }
@@ -94,17 +94,17 @@ pub fn read(text: &str, name: Option<&str>) -> Result<(Vec<Former>, Direction), 
     let direction = match study.directions[..] {
         [1] => Direction::Minimize,
         [2] => Direction::Maximize,
-        _ => return Err(format!("study {} does not have one objective", study.name)),
+        _ => return Err(format!("study {} does not have exactly one objective", study.name)),
     };
     let own = trials.into_iter().filter(|(study, _)| *study == id).map(|(_, own)| own);
     Ok((own.collect(), direction))
 }
 
-/// An operation. Python writes numbers that are not finite, which JSON does not have.
+/// Parses an operation. Python writes NaN and Infinity, which JSON does not have; they become null.
 fn parse(line: &str) -> Option<Map<String, Value>> {
     serde_json::from_str(line).ok().or_else(|| {
         let mut is_quoted = false;
-        // At the quotes; those within a string have a backslash before them.
+        // Split at quotes; a quote within a string is preceded by a backslash.
         let parts = line.split_inclusive('"').map(|part| {
             let plain = |part: &str| {
                 let part = part.replace("-Infinity", "null").replace("Infinity", "null");
@@ -118,7 +118,7 @@ fn parse(line: &str) -> Option<Map<String, Value>> {
     })
 }
 
-/// A trial when it is created; one that was added as a whole has all of its fields.
+/// A newly created trial; a trial added as a whole has all fields.
 fn created(record: &Map<String, Value>) -> Former {
     let object = |key: &str| record.get(key).and_then(Value::as_object);
     let distribution = |name: &str| object("distributions").and_then(|all| all.get(name));
@@ -139,7 +139,7 @@ fn value(values: Option<&Value>) -> Option<f64> {
     values?.as_array()?.first()?.as_f64()
 }
 
-/// optuna.trial.TrialState. What a failure says of the parameters is not recorded.
+/// Maps optuna.trial.TrialState, which does not distinguish the causes of a failure.
 fn state(number: Option<u64>) -> Option<End> {
     match number {
         Some(1) => Some(End::Complete),
@@ -149,7 +149,7 @@ fn state(number: Option<u64>) -> Option<End> {
     }
 }
 
-/// The value that a number stands for in a distribution, which is JSON in a string.
+/// Decodes a number by its distribution, which is JSON in a string.
 fn external(distribution: Option<&Value>, number: Option<&Value>) -> Option<Value> {
     let (number, distribution) = (number?, distribution?.as_str()?);
     let distribution: Value = serde_json::from_str(distribution).ok()?;

@@ -1,8 +1,8 @@
-//! Trials of earlier studies, from which the sampler of a round learns.
+//! Imports trials of earlier studies, from which the sampler of a round learns.
 //!
-//! They lie in `imported/NNNN.json`, one file per import, and are no trials of the study: they have no numbers, so the round
-//! of a trial still follows from its number. Samplers see them as trials that ended before the first one; pruners, narrowing
-//! and results do not see them.
+//! They are stored in `imported/NNNN.json`, one file per import, and are not trials of the study: they have no numbers,
+//! so the round of a trial still follows from its number. Samplers treat them as trials that ended before the first
+//! one; pruners, narrowing and results ignore them.
 
 mod journal;
 
@@ -19,13 +19,13 @@ use std::path::{Path, PathBuf};
 use unix::publish::{create_folder, publish_new};
 use unix::{Error, Result, small, text, warn};
 
-/// Maximum size in bytes of a file of trials.
+/// Maximum size of an imported file in bytes.
 const MAX_BYTES: u64 = 1 << 30;
 
 /// A trial of another study.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Former {
-    /// The parameters by name.
+    /// Parameters by name.
     pub params: BTreeMap<String, Value>,
     /// How it ended.
     pub state: Option<End>,
@@ -36,29 +36,29 @@ pub struct Former {
     pub values: BTreeMap<u64, Option<f64>>,
 }
 
-/// A file of the folder.
+/// The content of a file in `imported`.
 #[derive(Serialize, Deserialize)]
 struct Import {
-    /// The round that they are for.
+    /// Name of the round whose sampler uses the trials.
     round: String,
     trials: Vec<Former>,
 }
 
-/// What an import has done.
+/// The outcome of an import.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Imported {
-    /// Trials that were added.
+    /// Number of trials added.
     pub imported: usize,
-    /// Trials that had been imported before.
+    /// Number of trials that had been imported before.
     pub known: usize,
-    /// Trials that do not fit.
+    /// Number of trials skipped because they do not match the space.
     pub left_out: usize,
 }
 
-/// Adds the trials of a file to what the sampler of a round knows: an Optuna journal (of the study `name`, if it has
-/// several), or the JSON or CSV of `hpo export`. Those that do not fit the space of the round are left out with a warning.
+/// Imports the trials of a file for the sampler of a round. The file is an Optuna journal (`name` selects one of
+/// several studies), or JSON or CSV written by `hpo export`. Trials outside the space are skipped with a warning.
 ///
-/// Errors: 2 for a sampler that does not learn; 65 for a file of another format or direction; 66, 73, 74.
+/// Errors: 2 for a sampler that does not learn; 65 for an unknown format or the opposite direction; 66, 73, 74.
 pub fn import(study: &Study, round: usize, file: &Path, name: Option<&str>) -> Result<Imported> {
     let own = &study.rounds()[round];
     if !matches!(study.config().sampler(own), Sampler::Tpe(_) | Sampler::Cma(_)) {
@@ -66,19 +66,27 @@ pub fn import(study: &Study, round: usize, file: &Path, name: Option<&str>) -> R
         return Err(Error::usage(text));
     }
     let Some(space) = study.space_of(round)? else {
-        let text = format!("round {} is narrowed to results that are not there yet", own.name);
+        let text = format!(
+            "the space of round {} is narrowed and unknown until the previous round has ended",
+            own.name
+        );
         return Err(Error::usage(text));
     };
     let found = read(study, file, name)?;
     let (names, config) = (&space.0, study.config());
-    let is_ours = |name: &&String| {
+    let is_known = |name: &&String| {
         names.contains_key(*name) || names.keys().any(|own| config.key(own) == name.as_str())
     };
     let given: BTreeSet<&String> = found.iter().flat_map(|former| former.params.keys()).collect();
-    let others: Vec<&str> = given.into_iter().filter(|n| !is_ours(n)).map(|n| n.as_str()).collect();
+    let others: Vec<&str> =
+        given.into_iter().filter(|n| !is_known(n)).map(|n| n.as_str()).collect();
     if !others.is_empty() {
         let file = file.display();
-        warn!("{file}: round {} does not search {}; left out", own.name, others.join(", "));
+        warn!(
+            "{file}: ignoring parameters that round {} does not search: {}",
+            own.name,
+            others.join(", ")
+        );
     }
     let (files, mut known) = (files(study)?, Vec::new());
     for (_, import) in &files {
@@ -97,9 +105,9 @@ pub fn import(study: &Study, round: usize, file: &Path, name: Option<&str>) -> R
     done.imported = trials.len();
     if !reasons.is_empty() {
         let reasons: Vec<String> =
-            reasons.iter().map(|(reason, count)| format!("{reason} in {count}")).collect();
+            reasons.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
         let (file, left_out) = (file.display(), done.left_out);
-        warn!("{file}: left out {left_out} of {all} trials: {}", reasons.join(", "));
+        warn!("{file}: skipped {left_out} of {all} trials: {}", reasons.join(", "));
     }
     if !trials.is_empty() {
         let import = text::json_pretty(&Import { round: own.name.clone(), trials })?;
@@ -112,7 +120,7 @@ pub fn import(study: &Study, round: usize, file: &Path, name: Option<&str>) -> R
     Ok(done)
 }
 
-/// The trials imported for a round, as its sampler sees them. Their numbers are those that no trial has. Errors: 65, 66, 74.
+/// The trials imported for a round, for its sampler, numbered downwards from `u64::MAX`. Errors: 65, 66, 74.
 pub fn imported(study: &Study, round: usize, space: &Space) -> Result<Vec<Trial>> {
     let sign = study.config().direction.sign();
     let number = |value: Option<f64>| value.map_or(f64::NAN, |value| sign * value);
@@ -135,7 +143,7 @@ fn folder(study: &Study) -> PathBuf {
     study.folder().join("imported")
 }
 
-/// The imports in the order of their numbers.
+/// The imports in order of their numbers.
 fn files(study: &Study) -> Result<Vec<(PathBuf, Import)>> {
     let folder = folder(study);
     if folder.symlink_metadata().is_err() {
@@ -160,7 +168,7 @@ fn files(study: &Study) -> Result<Vec<(PathBuf, Import)>> {
     Ok(imports)
 }
 
-/// The trials of a file that have ended.
+/// Reads the ended trials of a file.
 fn read(study: &Study, file: &Path, name: Option<&str>) -> Result<Vec<Former>> {
     let wrong = |cause: String| Error::data(format!("{}: {cause}", file.display()));
     let bytes = small::read(file, MAX_BYTES)?;
@@ -172,7 +180,7 @@ fn read(study: &Study, file: &Path, name: Option<&str>) -> Result<Vec<Former>> {
                 let word =
                     |direction| if direction == Direction::Minimize { "mini" } else { "maxi" };
                 let (theirs, ours) = (word(direction), word(study.config().direction));
-                return Err(wrong(format!("its study {theirs}mizes, and this one {ours}mizes")));
+                return Err(wrong(format!("its study {theirs}mizes, but this one {ours}mizes")));
             }
             trials
         }
@@ -181,7 +189,7 @@ fn read(study: &Study, file: &Path, name: Option<&str>) -> Result<Vec<Former>> {
     };
     trials.retain(|trial| trial.state.is_some());
     match trials.is_empty() {
-        true => Err(wrong("no trial in it has ended".into())),
+        true => Err(wrong("none of its trials has ended".into())),
         false => Ok(trials),
     }
 }
@@ -194,13 +202,13 @@ fn end(word: &str) -> Option<End> {
     })
 }
 
-/// The list of trials_history.json.
+/// Parses the format of trials_history.json.
 fn from_json(text: &str) -> Result<Vec<Former>, String> {
     let list: Vec<Map<String, Value>> =
         serde_json::from_str(text).map_err(|cause| cause.to_string())?;
     let former = |entry: Map<String, Value>| {
         let params = entry.get("params").and_then(Value::as_object);
-        let params = params.ok_or("an entry without params; expected the JSON of hpo export")?;
+        let params = params.ok_or("an entry has no params; expected JSON written by hpo export")?;
         Ok(Former {
             params: params.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
             state: entry.get("state").and_then(Value::as_str).and_then(end),
@@ -211,13 +219,13 @@ fn from_json(text: &str) -> Result<Vec<Former>, String> {
     list.into_iter().map(former).collect()
 }
 
-/// A table with the columns state and value, and one for each parameter.
+/// Parses a table with the columns state and value, and a column per parameter.
 fn from_csv(text: &str) -> Result<Vec<Former>, String> {
     let mut reader = csv::Reader::from_reader(text.as_bytes());
     let header = reader.headers().map_err(|cause| cause.to_string())?.clone();
     let column = |name: &str| header.iter().position(|column| column == name);
     let (Some(state), Some(value)) = (column("state"), column("value")) else {
-        return Err("neither an Optuna journal nor the JSON or CSV of hpo export".into());
+        return Err("neither an Optuna journal nor JSON or CSV written by hpo export".into());
     };
     let own = ["number", "round", "state", "value", "error"];
     let mut trials = Vec::new();
@@ -235,7 +243,8 @@ fn from_csv(text: &str) -> Result<Vec<Former>, String> {
     Ok(trials)
 }
 
-/// A trial with the parameters of the space; `None`, with the reason counted, if it says nothing about them.
+/// Restricts a trial to the parameters of the space; counts the reason and returns `None` if that is impossible, or if
+/// the trial has no value to learn from.
 fn fitted(
     config: &StudyConfig,
     space: &Space,
@@ -245,8 +254,8 @@ fn fitted(
     let found = parameters(config, space, &former).and_then(|params| {
         let is_finite = former.value.is_some_and(f64::is_finite);
         match former.state {
-            Some(End::Failed) | None => Err("it failed".into()),
-            Some(End::Complete) if !is_finite => Err("no value".into()),
+            Some(End::Failed) | None => Err("failed".into()),
+            Some(End::Complete) if !is_finite => Err("without a finite value".into()),
             _ => Ok(params),
         }
     });
@@ -259,7 +268,7 @@ fn fitted(
     }
 }
 
-/// The values of the active parameters. Errors: the first one that is missing or outside of the space.
+/// The values of the active parameters. Errors: the first parameter that is missing or outside the space.
 fn parameters(
     config: &StudyConfig,
     space: &Space,
@@ -274,12 +283,14 @@ fn parameters(
         let given = former.params.get(name).or_else(|| former.params.get(config.key(name)));
         let number = match given {
             Some(value) => {
-                number(parameter, value).ok_or_else(|| format!("{name} outside of the space"))?
+                number(parameter, value).ok_or_else(|| format!("with {name} outside the space"))?
             }
-            // What is the same in all trials of this study may have been so in those of the other.
+            // A parameter with a single value may have been fixed, and not recorded, in the other study.
             None => {
                 let single = parameter.domain().values().filter(|_| parameter.domain().is_single());
-                single.and_then(|mut values| values.next()).ok_or_else(|| format!("no {name}"))?
+                single
+                    .and_then(|mut values| values.next())
+                    .ok_or_else(|| format!("without {name}"))?
             }
         };
         point.insert(name.to_string(), number);
@@ -287,7 +298,7 @@ fn parameters(
     Ok(space.values(&point))
 }
 
-/// The number that stands for a value, which may be the text of one.
+/// Encodes a value; a string may be the text of a value, as in CSV.
 fn number(parameter: &Parameter, value: &Value) -> Option<f64> {
     let found = parameter.number(value).or_else(|| {
         let text = value.as_str()?;
