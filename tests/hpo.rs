@@ -281,8 +281,8 @@ fn mistakes_and_damage_are_named_and_lose_nothing() {
         ),
         ("-s 'space={x: {kind: int, low: 1, high: 2, when: {x: [9]}}}'", "x is never 9"),
         ("-s sampler.kind=tpa", "did you mean tpe?"),
-        ("-s 'rounds=[{name: a, trials: 2}]'", "is for studies without rounds"),
-        ("-s 'command=[sh, trial.sh]'", "no argument has {x} or {params}"),
+        ("-s 'rounds=[{name: a, trials: 2}]'", "trials: cannot be combined with rounds"),
+        ("-s 'command=[sh, trial.sh]'", "no argument contains {x} or {params}"),
         (
             "-s 'command=[train-stage, codec]' -s 'space={optimizer.learnin_rate: {kind: float, low: 0, high: 1}}'",
             "did you mean optimizer.learning_rate?",

@@ -170,7 +170,12 @@ fn a_program_that_cannot_run_costs_no_trial() {
     let moved =
         "mkdir home; cp trial.sh home; cd home; hpo new ../moved -c ../study.yaml; rm -r ../home";
     done(folder, moved);
-    refused(folder, "hpo worker moved", 66, "home: the directory of the command is missing");
+    refused(
+        folder,
+        "hpo worker moved",
+        66,
+        "home: the working directory of the command is missing",
+    );
     done(folder, "chmod +x bin/train; hpo worker study");
 }
 
@@ -277,7 +282,7 @@ fn a_journal_of_optuna_that_was_cut_off_is_refused() {
     let create = r#"{"op_code": 0, "worker_id": "a", "study_name": "s", "directions": [1]}"#;
     for (journal, text) in [
         (format!("{create}\n{{\"op_code\": 4, \"wor"), "line 2 is incomplete"),
-        (format!("{create}\n"), "no trial in it has ended"),
+        (format!("{create}\n"), "none of its trials has ended"),
     ] {
         fs::write(folder.join("journal.log"), journal).unwrap();
         one_line(folder, "hpo import study journal.log", 65, text);

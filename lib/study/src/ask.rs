@@ -1,4 +1,4 @@
-//! Trials that another program runs: it asks for parameters and tells values.
+//! Ask and tell: another program requests parameters, runs the trial itself and reports its values.
 
 use crate::claim::Claim;
 use crate::pruners::Pruner;
@@ -14,32 +14,33 @@ use unix::log::Log;
 use unix::run_dir::RunDir;
 use unix::{Error, Exit, Result};
 
-/// A trial that was asked for.
+/// A trial handed out to another program.
 #[derive(Clone, Debug, Serialize)]
 pub struct Asked {
-    /// Its number.
+    /// Number of the trial.
     pub trial: u64,
-    /// Its parameters by name.
+    /// Parameters by name.
     pub params: BTreeMap<String, Value>,
-    /// Its seed.
+    /// Seed of the trial.
     pub seed: u64,
-    /// Its folder.
+    /// Folder of the trial.
     pub folder: PathBuf,
 }
 
-/// What a program tells of a trial.
+/// A report about a trial.
 pub enum Told {
-    /// A value after a step.
+    /// The value of the metric at a step.
     Step(u64, f64),
-    /// The end.
+    /// The end of the trial.
     End(Ended),
 }
 
-/// Starts a new trial, or one that was retried and that no worker has started since. Errors: 1 if all trials have been started; 75 while a round has trials that have not ended; 73, 74.
+/// Starts a new trial, or a retried one that no worker has picked up. Errors: 1 if all trials have been started; 75
+/// while the next round waits for trials of the previous one; 73, 74.
 pub fn ask(study: &mut Study) -> Result<Asked> {
     let wait = |study: &Study, round: usize| {
         let name = &study.rounds()[round].name;
-        Error::new(Exit::Again, format!("the trials of round {name} have not ended"))
+        Error::new(Exit::Again, format!("round {name} has trials that have not ended"))
     };
     for round in 0..study.rounds().len() {
         let Some(space) = study.begin_round(round)? else { return Err(wait(study, round - 1)) };
@@ -71,10 +72,10 @@ pub fn ask(study: &mut Study) -> Result<Asked> {
     Err(Error::failure("all trials of the study have been started"))
 }
 
-/// Records what a program tells of a trial; returns whether the pruner ends the trial. Errors: 2 for a trial that has not
-/// been started, or has ended; 75 if another process is telling something of it.
+/// Records a report about a trial; returns whether the pruner ends the trial. Errors: 2 for a trial that has not been
+/// started or has ended; 75 if another process is reporting on it.
 pub fn tell(study: &mut Study, number: u64, told: Told) -> Result<bool> {
-    // The caller was told of the trial: what this host has read of it before may be older.
+    // Reread the journal: our copy may be older than the caller's `ask`.
     let Some(record) = study.read_now(number)? else {
         return Err(Error::usage(format!("trial {number} has not been started")));
     };
@@ -82,15 +83,15 @@ pub fn tell(study: &mut Study, number: u64, told: Told) -> Result<bool> {
         return Err(Error::usage(format!("trial {number} has ended")));
     }
     if !record.start.asked {
-        return to_worker(study, number, told).map(|()| false);
+        return log_for_worker(study, number, told).map(|()| false);
     }
     let Some(mut claim) = Claim::take(study, number, &|| false)? else {
         return Err(Error::new(
             Exit::Again,
-            format!("another process tells values of trial {number}"),
+            format!("another process is reporting on trial {number}"),
         ));
     };
-    // Another process may have told something in between.
+    // Another process may have ended the trial before we took the lease.
     if claim.record.as_ref().is_none_or(Record::has_ended) {
         return Err(Error::usage(format!("trial {number} has ended")));
     }
@@ -107,7 +108,7 @@ pub fn tell(study: &mut Study, number: u64, told: Told) -> Result<bool> {
     }
 }
 
-/// Whether the pruner ends a claimed trial after its last value; None without a pruner.
+/// Whether the pruner ends a claimed trial after its last value; `None` without a pruner.
 pub(crate) fn prunes(study: &mut Study, claim: &Claim) -> Result<Option<bool>> {
     let round = study.round_of(claim.number).unwrap_or(0);
     let pruner = study.config().pruner(&study.rounds()[round]).clone();
@@ -125,8 +126,8 @@ pub(crate) fn prunes(study: &mut Study, claim: &Claim) -> Result<Option<bool>> {
     Ok(Some(pruner.prunes(study.name(), &own, &others)))
 }
 
-/// Leaves a value in the log of the run, where the worker that started the caller finds it.
-fn to_worker(study: &Study, number: u64, told: Told) -> Result<()> {
+/// Appends a value to the run's log, which the worker that started the caller follows.
+fn log_for_worker(study: &Study, number: u64, told: Told) -> Result<()> {
     let metric = &study.config().metric;
     let (kind, record) = match told {
         Told::Step(step, value) => ("validation", json!({ "update": step, (metric): value })),
@@ -134,7 +135,7 @@ fn to_worker(study: &Study, number: u64, told: Told) -> Result<()> {
         Told::End(Ended { state: End::Diverged, .. }) => ("final", json!({ (metric): null })),
         Told::End(_) => {
             return Err(Error::usage(format!(
-                "a worker runs trial {number} and sees its end from the exit status of the command"
+                "a worker runs trial {number} and takes its state from the command's exit status; report values only"
             )));
         }
     };

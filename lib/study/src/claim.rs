@@ -1,4 +1,4 @@
-//! Claiming a trial: the lease of its folder, without which nobody writes its journal.
+//! Claims a trial by taking the lease of its folder; only the holder writes the journal.
 
 use crate::record::{Ended, Record, Start};
 use crate::study::Study;
@@ -16,7 +16,7 @@ use unix::{Error, Exit, Result};
 pub struct Claim {
     /// Number of the trial.
     pub number: u64,
-    /// What its journal said when it was claimed; `None` if it has not been started.
+    /// The journal when the trial was claimed; `None` if the trial has not been started.
     pub record: Option<Record>,
     folder: PathBuf,
     log: Log,
@@ -24,7 +24,7 @@ pub struct Claim {
     _lease: Lease,
 }
 
-/// Whether a process is working on a trial: a worker, or the command that a killed worker has left behind.
+/// Whether a process is working on a trial: a worker, or a command that has outlived its worker.
 pub fn is_at_work(study: &Study, number: u64) -> Result<bool> {
     any_lease(study, number, |seen| seen.is_at_work)
 }
@@ -40,12 +40,11 @@ fn any_lease(study: &Study, number: u64, is: impl Fn(&Observation) -> bool) -> R
 }
 
 impl Claim {
-    /// Claims a trial; `None` if another process works on it. Errors: 73, 74; 75 when `stop` returns true.
+    /// Claims a trial; `None` if another process is working on it. Errors: 73, 74; 75 when `stop` returns true.
     pub fn take(study: &Study, number: u64, stop: &dyn Fn() -> bool) -> Result<Option<Self>> {
-        // A heartbeat in the future, whose age is 0, says nothing: a clock was set back, or that of this host is slow. Who
-        // takes the lease waits for the next heartbeat.
-        let works = |seen: &Observation| seen.is_at_work && seen.age != Some(Duration::ZERO);
-        if any_lease(study, number, works)? {
+        // An age of 0 means that the clocks disagree; `Lease::take` then waits for the next heartbeat.
+        let is_held = |seen: &Observation| seen.is_at_work && seen.age != Some(Duration::ZERO);
+        if any_lease(study, number, is_held)? {
             return Ok(None);
         }
         let folder = study.trial_folder(number);
@@ -55,12 +54,11 @@ impl Claim {
         };
         let log = Log::open(&folder.join("trial.jsonl"), lease.attempt())?;
         let log = log.fenced(lease.fence().clone());
-        // The one who wrote it before has closed it.
+        // The previous writer has closed the journal.
         let record = study.read_now(number)?;
         let path = folder.join("trial.jsonl");
         if record.is_none() && path.metadata().is_ok_and(|found| found.len() > 0) {
-            let text =
-                "its first record is damaged; move the folder of the trial away to run it again";
+            let text = "its first record is damaged; move the folder of the trial away to run the trial again";
             return Err(Error::data(format!("{}: {text}", path.display())));
         }
         Ok(Some(Self { number, record, folder, log, _lease: lease }))
@@ -83,12 +81,12 @@ impl Claim {
 
     /// Records that the pruner keeps the trial after the value at a step.
     pub fn keep(&mut self, step: u64) -> Result<()> {
-        // Asked again if it is lost.
+        // Not synced: if the record is lost, the pruner is asked again.
         self.log.write("kept", &json!({ "step": step }))
     }
 
-    /// Records that the attempt stopped and can be resumed; `asked` if that was the worker's request, which says nothing
-    /// about the trial.
+    /// Records that the attempt stopped and can be resumed; `asked` if the worker requested it, so that the attempt
+    /// does not count as fruitless.
     pub fn stop(&mut self, reason: &str, asked: bool) -> Result<()> {
         self.write("stop", &json!({ "reason": reason, "asked": asked }))
     }
@@ -98,7 +96,7 @@ impl Claim {
         self.write("end", end)
     }
 
-    /// Opens a trial that has ended once more.
+    /// Reopens a trial that has ended, or whose caller is gone.
     pub fn retry(&mut self) -> Result<()> {
         self.write("retry", &json!({}))
     }
@@ -109,7 +107,7 @@ impl Claim {
         self.log.sync()
     }
 
-    /// The journal as it is now. Errors: 66, 74.
+    /// Rereads the journal. Errors: 66, 74.
     pub fn read(&self) -> Result<Option<Record>> {
         let path = self.folder.join("trial.jsonl");
         Ok(Record::read(&path, self.number, &|_| true)?.0)

@@ -1,4 +1,4 @@
-//! `study.yaml`: what a study searches, and how.
+//! The configuration of a study, `study.yaml`.
 
 use crate::narrow::Narrow;
 use crate::pruners::Pruner;
@@ -15,26 +15,26 @@ use unix::config::{KeySchema, Violations};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StudyConfig {
-    /// Name of the study; default: that of its folder.
+    /// Name of the study; default: the name of its folder.
     #[serde(default)]
     pub name: Option<String>,
-    /// Program and arguments of a trial. `train-stage TASK -c FILE` gets the parameters and the run directory by itself; in
-    /// the arguments of another program, {NAME} stands for a parameter, {params} for a YAML file with all parameters, {run}
-    /// for the folder of the trial, {number} for its number and {seed} for its seed.
+    /// Program and arguments of a trial. For `train-stage TASK -c FILE`, options with the parameters and the run
+    /// directory are appended; in the arguments of another program, {NAME} stands for a parameter, {params} for a YAML
+    /// file with all parameters, {run} for the folder of the trial, {number} for its number and {seed} for its seed.
     #[schemars(length(min = 1))]
     pub command: Vec<String>,
-    /// Working directory of the command; default: that of `hpo new`.
+    /// Working directory of the command; default: the directory in which `hpo new` ran.
     #[serde(default)]
     pub directory: Option<PathBuf>,
-    /// Metric of the validations that is optimised.
+    /// Validation metric to optimise.
     pub metric: String,
     /// Whether lower or higher values are better.
     #[serde(default)]
     pub direction: Direction,
-    /// Seed of the search. A trial has this seed plus its number.
+    /// Seed of the search. The seed of a trial is this plus its number.
     #[serde(default)]
     pub seed: u64,
-    /// Configuration keys of parameters with short names.
+    /// Short names of parameters, each with its configuration key.
     #[serde(default)]
     pub names: BTreeMap<String, String>,
     /// Parameters to search, by configuration key or short name.
@@ -46,16 +46,17 @@ pub struct StudyConfig {
     /// Which trials end early.
     #[serde(default)]
     pub pruner: Pruner,
-    /// Number of trials, if there are no rounds.
+    /// Number of trials of a study without rounds.
     #[serde(default)]
     #[schemars(range(min = 1, max = 1_000_000))]
     pub trials: Option<u64>,
-    /// Rounds of the search; each begins when all trials of the one before have ended.
+    /// Rounds of the search; each begins when all trials of the previous one have ended.
     #[serde(default)]
     pub rounds: Vec<Round>,
-    /// Program and arguments that `hpo refit` runs once for each seed after training: {run} stands for the run directory and
-    /// {output} for a new folder. The numbers in the JSON object that is its last line are the results. Default:
-    /// `evaluate score` on the test split, if the command is train-stage with data.split.
+    /// Program and arguments that `hpo refit` runs after training, once per seed: {run} stands for the run directory
+    /// and {output} for a new folder. The last line of its output must be a JSON object; the numbers in it are the
+    /// results. Default: `evaluate score` on the test split, if the command is train-stage with data.split or
+    /// data.tokens.
     #[serde(default)]
     #[schemars(length(min = 1))]
     pub test: Option<Vec<String>>,
@@ -69,19 +70,19 @@ fn three() -> u64 {
     3
 }
 
-/// Which values of the metric are better.
+/// The direction of optimisation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {
-    /// Lower values.
+    /// Lower values are better.
     #[default]
     Minimize,
-    /// Higher values.
+    /// Higher values are better.
     Maximize,
 }
 
 impl Direction {
-    /// 1, or -1 if the metric is maximised: with this factor, lower values are better.
+    /// 1 to minimise, -1 to maximise: multiplied by it, lower values are better.
     pub fn sign(self) -> f64 {
         match self {
             Self::Minimize => 1.0,
@@ -90,7 +91,7 @@ impl Direction {
     }
 }
 
-/// A round of a search; what it leaves out is that of the study.
+/// A round of a search. Space, sampler and pruner default to the study's.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Round {
@@ -99,13 +100,13 @@ pub struct Round {
     /// Number of trials.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub trials: u64,
-    /// Configuration keys with the same value in every trial of the round, e.g. a number of updates or a share of the data.
+    /// Configuration keys fixed in every trial of the round, e.g. the number of updates or the fraction of the data.
     #[serde(default)]
     pub fidelity: BTreeMap<String, Value>,
     /// Parameters to search.
     #[serde(default)]
     pub space: Option<Space>,
-    /// Narrow the space to where the best trials of the round before are.
+    /// Narrow the space to the region of the previous round's best trials.
     #[serde(default)]
     pub narrow: Option<Narrow>,
     /// How parameters are chosen.
@@ -127,12 +128,12 @@ impl StudyConfig {
         }
     }
 
-    /// The space of a round, before it is narrowed: its own, or that of the round before.
+    /// The space of a round before narrowing: its own, that of the round it narrows, or the study's.
     pub fn space(&self, round: usize) -> &Space {
         let rounds = self.rounds.iter().take(round + 1).rev();
-        let mut narrowed = rounds.scan(true, |goes_on, round| {
-            let found = goes_on.then_some(round);
-            *goes_on &= round.narrow.is_some() && round.space.is_none();
+        let mut narrowed = rounds.scan(true, |inherits, round| {
+            let found = inherits.then_some(round);
+            *inherits &= round.narrow.is_some() && round.space.is_none();
             found
         });
         narrowed.find_map(|round| round.space.as_ref()).unwrap_or(&self.space)
@@ -154,7 +155,7 @@ impl StudyConfig {
         self.command.get(1).filter(|_| program == "train-stage").map(String::as_str)
     }
 
-    /// Hides the secrets in the command from now on.
+    /// Masks the secrets in the command in all later output.
     pub fn register_secrets(&self) {
         let words: Vec<&String> = self.command.iter().filter(|word| !word.contains('{')).collect();
         unix::secrets::register_words(&words);
@@ -165,32 +166,41 @@ impl StudyConfig {
         self.names.get(name).map_or(name, String::as_str)
     }
 
-    /// What is wrong beyond the types, each with its key.
+    /// Violations that the types do not rule out, each with its key.
     pub fn violations(&self) -> Violations {
         let mut violations = Violations::new();
-        let mut say = |key: String, text: &str| violations.push((key, text.into()));
+        let mut report = |key: String, text: &str| violations.push((key, text.into()));
         match (self.trials, self.rounds.is_empty()) {
-            (None, true) => say("trials".into(), "missing; set trials, or define rounds"),
-            (Some(_), false) => say("trials".into(), "is for studies without rounds"),
+            (None, true) => report("trials".into(), "missing; set trials or define rounds"),
+            (Some(_), false) => report(
+                "trials".into(),
+                "cannot be combined with rounds; each round has its own trials",
+            ),
             _ => {}
         }
         for (at, round) in self.rounds.iter().enumerate() {
             let key = |name: &str| format!("rounds.{at}.{name}");
             if self.rounds[..at].iter().any(|other| other.name == round.name) {
-                say(key("name"), "another round has this name");
+                report(key("name"), "another round has this name");
             }
             let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
             if round.name.is_empty()
                 || round.name.starts_with('.')
                 || !round.name.chars().all(is_plain)
             {
-                say(key("name"), "must consist of letters, digits, - and _: it becomes a folder");
+                report(
+                    key("name"),
+                    "must consist of letters, digits, -, _ and ., not beginning with a dot: it names a folder",
+                );
             }
             if round.narrow.is_some() && at == 0 {
-                say(key("narrow"), "there is no round before the first");
+                report(key("narrow"), "the first round has no previous round to narrow");
             }
             if round.narrow.is_some() && round.space.is_some() {
-                say(key("narrow"), "excludes space, which is that of the round before");
+                report(
+                    key("narrow"),
+                    "cannot be combined with space: the space of the previous round is narrowed",
+                );
             }
         }
         let rounds = self.rounds();
@@ -203,7 +213,7 @@ impl StudyConfig {
             let space_key = section(round.space.is_some(), "space");
             if space.0.is_empty() && round.narrow.is_none() {
                 violations
-                    .push((space_key.clone(), "missing; name the parameters to search".into()));
+                    .push((space_key.clone(), "missing; list the parameters to search".into()));
             }
             let sampler = self.sampler(round).violations(space);
             let within = |key: &str, all: Violations| -> Violations {
@@ -218,15 +228,15 @@ impl StudyConfig {
         distinct(violations)
     }
 
-    /// A program other than train-stage must be told the parameters.
+    /// Parameters that a program other than train-stage would not receive.
     fn command_violations(&self, rounds: &[Round]) -> Violations {
         if self.task().is_some() {
             return Violations::new();
         }
         let mut missing = Violations::new();
         let given = |name: &str| {
-            let place = format!("{{{name}}}");
-            self.command.iter().any(|word| word.contains(&place))
+            let placeholder = format!("{{{name}}}");
+            self.command.iter().any(|word| word.contains(&placeholder))
         };
         let reserved = ["params", "run", "number", "seed"];
         let names = rounds
@@ -235,11 +245,11 @@ impl StudyConfig {
             .flat_map(|(at, round)| self.space(at).0.keys().chain(round.fidelity.keys()));
         for name in names {
             if reserved.contains(&name.as_str()) {
-                let text = format!("{{{name}}} has a meaning of its own; use another name");
+                let text = format!("{{{name}}} is a reserved placeholder; rename the parameter");
                 missing.push((format!("space.{name}"), text));
             } else if !given(name) && !given("params") {
                 let text = format!(
-                    "no argument has {{{name}}} or {{params}}, so the program would not know its value"
+                    "no argument contains {{{name}}} or {{params}}, so the program would not receive the value"
                 );
                 missing.push(("command".into(), text));
             }
@@ -247,7 +257,7 @@ impl StudyConfig {
         missing
     }
 
-    /// What does not fit to the configuration keys of the task.
+    /// Parameters that do not match the configuration keys of the task.
     pub fn key_violations(&self, keys: &KeySchema) -> Violations {
         let mut violations = Violations::new();
         let mut check = |section: String, name: &str, values: &[Value]| {
@@ -274,7 +284,7 @@ impl StudyConfig {
     }
 }
 
-/// Values of a parameter that its key must accept.
+/// Values of a parameter that its configuration key must accept.
 pub(crate) fn examples(parameter: &Parameter) -> Vec<Value> {
     match parameter {
         Parameter::Categorical { choices, .. } => choices.clone(),
@@ -284,7 +294,7 @@ pub(crate) fn examples(parameter: &Parameter) -> Vec<Value> {
     }
 }
 
-/// Each violation once: that of a space which several rounds have is found several times.
+/// Removes duplicates: a space shared by several rounds is checked once for each of them.
 fn distinct(mut violations: Violations) -> Violations {
     let mut seen = std::collections::HashSet::new();
     violations.retain(|violation| seen.insert(violation.clone()));

@@ -1,4 +1,4 @@
-//! Creating a study.
+//! Creates studies.
 
 use crate::config::{StudyConfig, examples};
 use crate::study::Study;
@@ -12,10 +12,10 @@ use unix::publish::{TEMPORARY_PREFIX, create_folder, publish_bytes, publish_new}
 use unix::{Context, Error, Exit, Result, text};
 
 impl Study {
-    /// Creates a study from a configuration file. A study with the same configuration is left as it is, so several
-    /// processes may create the same one at once.
+    /// Creates a study from a configuration file. An existing study with the same configuration is opened unchanged, so
+    /// several processes may create the same study concurrently.
     ///
-    /// Errors: 66, 78 with every violation; 73 if the folder holds another study or other files.
+    /// Errors: 66; 78, listing every violation; 73 if the folder holds another study or other files.
     pub fn create(
         folder: &Path,
         file: &Path,
@@ -45,7 +45,7 @@ impl Study {
         Self::create_with(folder, config, schema, &source)
     }
 
-    /// Creates a study with a configuration that comes from `source`, for a task with this schema of its keys.
+    /// Creates a study from `config`, which was read from `source`; `schema` has the configuration keys of the task.
     pub(crate) fn create_with(
         folder: &Path,
         config: StudyConfig,
@@ -59,17 +59,18 @@ impl Study {
         let yaml = to_yaml(&serde_json::to_value(&config).map_err(Error::bug)?)?;
         let own = folder.join("study.yaml");
         if !own.exists() {
-            // Another process may have created a study meanwhile.
+            // Another process may have created the study in the meantime.
             if has_other_files(folder) && !own.exists() {
                 return Err(Error::create(folder, "it is not empty; choose another folder"));
             }
             create_folder(&folder.join("trials"))?;
-            // The first process decides.
+            // The first process wins; the others compare their configuration below.
             publish_new(&own, yaml.as_bytes())?;
         }
         let study = Self::open(folder)?;
         if study.config() != &config {
-            let cause = "it is another study, or of another directory; choose another folder";
+            let cause =
+                "it is another study, or has another working directory; choose another folder";
             return Err(Error::create(&own, cause));
         }
         if let Some(schema) = schema {
@@ -79,11 +80,11 @@ impl Study {
     }
 }
 
-/// Programs that run the script in their first argument.
+/// Interpreters, whose first argument is a script.
 const INTERPRETERS: [&str; 10] =
     ["sh", "bash", "dash", "ksh", "zsh", "perl", "Rscript", "julia", "node", "ruby"];
 
-/// Checks that the files that the command names exist: its program, the script of an interpreter, the configurations of
+/// Checks that the files named in the command exist: the program, the script of an interpreter, the configurations of
 /// train-stage. Errors: 66.
 fn check_files(config: &StudyConfig) -> Result<()> {
     let directory = config.directory.as_deref().unwrap_or(Path::new("."));
@@ -107,8 +108,9 @@ fn check_files(config: &StudyConfig) -> Result<()> {
     }
 }
 
-/// Asks the program for the metrics of the task, with the command's own configuration, or, if that is not complete, with
-/// one value of each parameter. Errors: the metric of the study is none of them; those of the program.
+/// Checks that the task reports the metric of the study. The program lists the metrics for the command's own
+/// configuration or, if that is incomplete, for one with a value of each parameter added. Errors: 78 if the metric is
+/// not among them; those of the program.
 fn check_metric(config: &StudyConfig) -> Result<()> {
     let first = &config.rounds()[0];
     let space = &config.space(0).0;
@@ -125,7 +127,7 @@ fn check_metric(config: &StudyConfig) -> Result<()> {
             Err(other) if other.to_string() == why.to_string() => return Err(why),
             Err(other) => {
                 unix::warn!(
-                    "whether the task has the metric {} is not known: {other}",
+                    "cannot check that the task reports the metric {}: {other}",
                     config.metric
                 );
                 return Ok(());
@@ -136,10 +138,10 @@ fn check_metric(config: &StudyConfig) -> Result<()> {
         return Ok(());
     }
     let (metric, all) = (&config.metric, metrics.join(", "));
-    Err(Error::config(format!("metric: validations have no {metric:?}; there are {all}")))
+    Err(Error::config(format!("metric: validations do not report {metric:?}; they report {all}")))
 }
 
-/// The metrics of the task with these settings, or why there are none.
+/// The metrics of the task with these settings, or why the program cannot list them.
 fn metrics(config: &StudyConfig, settings: &[String]) -> Result<Result<Vec<String>>> {
     let mut command = Command::new(&config.command[0]);
     command.args(&config.command[1..]).arg("--metrics");
@@ -152,13 +154,13 @@ fn metrics(config: &StudyConfig, settings: &[String]) -> Result<Result<Vec<Strin
         return Ok(Ok(text.lines().map(str::to_string).collect()));
     }
     let text = String::from_utf8_lossy(&output.stderr);
-    let text = text.lines().next().unwrap_or("it does not say why");
+    let text = text.lines().next().unwrap_or("failed without a message");
     let exit = [Exit::Data, Exit::NoInput, Exit::Io, Exit::Bug];
     let exit = exit.into_iter().find(|exit| output.status.code() == Some(*exit as i32));
     Ok(Err(Error::new(exit.unwrap_or(Exit::Config), format!("command: {text}"))))
 }
 
-/// Compares the parameters with the configuration keys of the task. Errors: 78.
+/// Checks the parameters against the configuration keys of the task. Errors: 78.
 fn check_keys(config: &StudyConfig, schema: &Value, source: &str) -> Result<()> {
     let wrong = config.key_violations(&KeySchema::new(schema));
     if wrong.is_empty() {
@@ -170,16 +172,16 @@ fn check_keys(config: &StudyConfig, schema: &Value, source: &str) -> Result<()> 
     Err(Error::list(Exit::Config, first, &lines))
 }
 
-/// Whether a folder has files other than those that `hpo new` leaves behind if it is killed.
+/// Whether a folder has files other than those left by a killed `hpo new`.
 fn has_other_files(folder: &Path) -> bool {
-    let is_left = |entry: DirEntry| match entry.file_name().to_str() {
+    let is_leftover = |entry: DirEntry| match entry.file_name().to_str() {
         Some("trials") => fs::read_dir(entry.path()).is_ok_and(|mut inner| inner.next().is_none()),
         Some("schema.json") => true,
         name => name.is_some_and(|name| name.starts_with(TEMPORARY_PREFIX)),
     };
-    // The folder may be missing.
+    // No entries if the folder is missing.
     let mut entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    !entries.all(is_left)
+    !entries.all(is_leftover)
 }
 
 fn write_keys(path: &Path, schema: &Value) -> Result<()> {

@@ -1,7 +1,7 @@
-//! Hyper-parameter search: the space of a study, what its trials have told, and which parameters to try next.
+//! Hyper-parameter search: search spaces, samplers, pruners, and studies whose trials many workers run.
 //!
-//! A suggestion ([`samplers::Sampler::suggest`]) and a pruner's decision ([`pruners::Pruner::prunes`]) are functions of
-//! the seed, the number of the trial and the records read, so any program that has read the same records finds the same.
+//! [`samplers::Sampler::suggest`] and [`pruners::Pruner::prunes`] are pure functions of the seed, the trial number and
+//! the records read: processes that have read the same records reach the same result.
 #![forbid(unsafe_code)]
 
 pub mod ask;

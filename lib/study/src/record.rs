@@ -1,8 +1,9 @@
-//! The journal of a trial, `trials/NNNNN/trial.jsonl`, and what it says.
+//! The journal of a trial, `trials/NNNNN/trial.jsonl`, and the state derived from it.
 //!
-//! Only the holder of the trial's lease writes it ([`crate::claim`]). Records: `start` of an attempt, `value` at a step,
-//! `kept` by the pruner after one, `stop` of an attempt, `end` of the trial, `retry` after an end or after the caller of `hpo ask` has died. What comes
-//! after an `end` counts only if it is a `retry`.
+//! Only the holder of the trial's lease appends to it ([`crate::claim`]). Kinds of records: `start` of an attempt,
+//! `value` at a step, `kept` when the pruner keeps the trial after a value, `stop` of an attempt, `end` of the trial,
+//! and `retry`, which reopens a trial that has ended or whose `hpo ask` caller is gone. After an `end`, every record
+//! but `retry` is ignored.
 
 use crate::space::Space;
 use crate::trial::{State, Trial};
@@ -23,14 +24,14 @@ pub enum End {
     Pruned,
     /// Its loss was NaN or infinite.
     Diverged,
-    /// It did not fit into memory.
+    /// It ran out of memory.
     OutOfMemory,
-    /// It ended with an error.
+    /// It ended with another error.
     Failed,
 }
 
 impl End {
-    /// Its name.
+    /// The name, as in the journal.
     pub fn name(self) -> &'static str {
         match self {
             Self::Complete => "complete",
@@ -56,14 +57,14 @@ impl End {
 pub struct Start {
     /// Name of the round.
     pub round: String,
-    /// The parameters by name.
+    /// Parameters by name.
     pub params: BTreeMap<String, Value>,
     /// Seed of the trial.
     pub seed: u64,
     /// Whether `hpo ask` started this attempt: the caller runs it, not a worker.
     #[serde(default)]
     pub asked: bool,
-    /// What earlier attempts have done: updates and values.
+    /// Progress of earlier attempts: updates plus recorded values.
     #[serde(default)]
     pub progress: u64,
 }
@@ -73,50 +74,50 @@ pub struct Start {
 pub struct Ended {
     /// How it ended.
     pub state: End,
-    /// The final value, of a complete trial.
+    /// The final value of a complete trial.
     #[serde(default)]
     pub value: Option<f64>,
-    /// What went wrong.
+    /// The error message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// The batch size that did not fit into memory.
+    /// The batch size that ran out of memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch_size: Option<u64>,
 }
 
-/// What the journal of a trial says.
+/// The state of a trial according to its journal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
     /// Number of the trial.
     pub number: u64,
-    /// Its first start; the parameters are those of this one. `asked` is that of the last one.
+    /// The first `start` record, which determines the parameters; `asked` is taken from the last one.
     pub start: Start,
     /// Values of the metric by step; NaN is null.
     pub values: BTreeMap<u64, Option<f64>>,
-    /// Steps after whose values the pruner kept it.
+    /// Steps after which the pruner kept the trial.
     #[serde(default)]
     pub kept: BTreeSet<u64>,
-    /// When it was started first, UTC.
+    /// Time of the first start, UTC.
     pub started: String,
-    /// When it ended, UTC.
+    /// Time of the end, UTC.
     pub ended: Option<String>,
     /// How it ended.
     pub end: Option<Ended>,
     /// Number of attempts.
     pub attempts: u64,
-    /// Number of attempts in a row that began with the same progress as the last one.
+    /// Number of consecutive attempts, up to the last one, that started from the same progress.
     pub fruitless: u64,
     /// Why the last attempt stopped.
     pub stopped: Option<String>,
-    /// Whether it is tried again after a failure.
+    /// Whether `hpo retry` has reopened it.
     pub retry: bool,
     /// Progress at the start of the last attempt.
     progress: u64,
 }
 
 impl Record {
-    /// Reads the journal of trial `number`; `None` if it has not been started. Records that `is_visible` refuses, given
-    /// their time, and those after them are left out. Also returns the damaged lines. Errors: 66, 74.
+    /// Reads the journal of trial `number`; `None` if the trial has not been started. Stops at the first record whose
+    /// time `is_visible` rejects. Also returns the damaged lines. Errors: 66, 74.
     pub fn read(
         path: &Path,
         number: u64,
@@ -131,7 +132,7 @@ impl Record {
         let damaged = log::each(path, |record| {
             let time = record.get("time").and_then(Value::as_str).unwrap_or_default().to_string();
             is_hidden |= !is_visible(&time);
-            // A line that a damaged file has twice is one attempt.
+            // A damaged file may contain the same line twice; it is still one attempt.
             let is_start = record.get("kind").and_then(Value::as_str) == Some("start");
             if !is_hidden && (!is_start || starts.insert(time.clone())) {
                 add(&mut found, number, time, record);
@@ -140,22 +141,22 @@ impl Record {
         Ok((found, damaged))
     }
 
-    /// Whether no worker need touch it any more.
+    /// Whether the trial has ended.
     pub fn has_ended(&self) -> bool {
         self.end.is_some()
     }
 
-    /// Whether `hpo retry` opened it again and nobody has started it since.
+    /// Whether `hpo retry` reopened it and no attempt has started since.
     pub fn waits_for_retry(&self) -> bool {
         self.retry && self.fruitless == 0 && self.stopped.is_none() && !self.has_ended()
     }
 
-    /// Whether `hpo ask` started it and its caller has not told its end.
+    /// Whether `hpo ask` started it and its caller has not reported the end.
     pub fn waits_for_caller(&self) -> bool {
         self.start.asked && !self.has_ended()
     }
 
-    /// The best value and its step; `sign` is 1 if lower values are better, else -1.
+    /// The best value and its step; `sign` is 1 if lower values are better, -1 otherwise.
     pub fn best(&self, sign: f64) -> Option<(u64, f64)> {
         let values = self.values.iter().filter_map(|(step, value)| Some((*step, (*value)?)));
         values.reduce(|a, b| if sign * b.1 < sign * a.1 { b } else { a })
@@ -178,7 +179,7 @@ impl Record {
     }
 }
 
-/// Adds a record of the journal; those of unknown kinds are left out.
+/// Applies a record of the journal; unknown kinds are ignored.
 fn add(found: &mut Option<Record>, number: u64, time: String, mut record: Map<String, Value>) {
     let kind = record.remove("kind");
     let kind = kind.as_ref().and_then(Value::as_str).unwrap_or_default();
@@ -237,7 +238,7 @@ fn add(found: &mut Option<Record>, number: u64, time: String, mut record: Map<St
         ("retry", Some(own)) => {
             (own.end, own.ended, own.fruitless, own.retry) = (None, None, 0, true);
             (own.stopped, own.start.asked) = (None, false);
-            // Those of its log are read again.
+            // The next attempt rereads the values in the run's log.
             own.values.clear();
             own.kept.clear();
         }
@@ -258,7 +259,7 @@ impl Ended {
         Self { state, value: None, error: None, batch_size: None }
     }
 
-    /// An end with a value: complete, or diverged if it is not finite.
+    /// An end with a value: complete if the value is finite, otherwise diverged.
     pub fn with(value: f64) -> Self {
         match value.is_finite() {
             true => Self { value: Some(value), ..Self::of(End::Complete) },

@@ -1,4 +1,4 @@
-//! Trains the best configuration of a study again with other seeds, as a study of its own whose parameters are fixed.
+//! Retrains the best configuration of a study with new seeds. A refit is itself a study, with fixed parameters.
 
 use crate::config::{Round, StudyConfig};
 use crate::pruners::Pruner;
@@ -11,22 +11,22 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use unix::{Error, Exit, Result, small};
 
-/// Maximum size in bytes of the schema of a task.
+/// Maximum size of a task's schema in bytes.
 const MAX_BYTES: u64 = 1 << 26;
 
-/// What is trained again, and how.
+/// Settings of a refit.
 pub struct Refit<'a> {
-    /// The trial whose configuration it is.
+    /// The trial whose configuration is retrained.
     pub trial: &'a Record,
     /// Number of seeds.
     pub seeds: u64,
-    /// Values of configuration keys that differ from those of the trial.
+    /// Configuration keys that override the trial's, with their values.
     pub overrides: BTreeMap<String, Value>,
 }
 
 impl Study {
-    /// The best complete trial of a round, by default of the last one. Errors: 75 if the round has not ended; 1 if no trial
-    /// of it is complete.
+    /// The best complete trial of a round, by default the last round. Errors: 75 if the round has not ended; 1 if it
+    /// has no complete trial.
     pub fn winner(&self, round: Option<usize>) -> Result<&Record> {
         let round = round.unwrap_or(self.rounds().len() - 1);
         let name = &self.rounds()[round].name;
@@ -39,8 +39,9 @@ impl Study {
         best.ok_or_else(|| Error::failure(format!("no trial of round {name} is complete")))
     }
 
-    /// Creates the study of a refit in `folder`, or opens it if it exists. It has the seeds that follow those of the
-    /// search, because the best trial owes its place in part to its seed. Errors: those of [`Study::create`].
+    /// Creates the study of a refit in `folder`, or opens it if it exists. Its seeds follow those of the search: the
+    /// best trial was selected in part for its seed, so that seed would bias the result. Errors: those of
+    /// [`Study::create`].
     pub fn create_refit(&self, refit: &Refit, folder: &Path) -> Result<Self> {
         let config = self.config();
         let round = self.round_of(refit.trial.number).unwrap_or(0);
@@ -71,7 +72,7 @@ impl Study {
         Self::create_with(folder, config, schema, "the configuration of the refit")
     }
 
-    /// The other complete trials of the round of a trial that are not worse than it by more than `margin`, the best first.
+    /// The other complete trials in the round of `trial` that are at most `margin` worse than it, the best first.
     pub fn within(&self, trial: &Record, margin: f64) -> Vec<&Record> {
         let sign = self.config().direction.sign();
         let value =
@@ -83,14 +84,14 @@ impl Study {
     }
 }
 
-/// Mean and spread of a value over seeds.
+/// Mean and spread over seeds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
     /// Number of seeds.
     pub count: usize,
     /// Mean.
     pub mean: f64,
-    /// Sample standard deviation, with n - 1; `None` for a single seed.
+    /// Sample standard deviation (n - 1); `None` for a single seed.
     pub std: Option<f64>,
     /// Smallest value.
     pub low: f64,
@@ -122,7 +123,7 @@ mod tests {
     fn spread_of_known_values() {
         let found = Spread::of(&[2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0]).unwrap();
         assert_eq!((found.count, found.mean, found.low, found.high), (8, 5.0, 2.0, 9.0));
-        // Squares of the deviations sum to 32.
+        // The squared deviations sum to 32.
         assert!((found.std.unwrap() - (32.0_f64 / 7.0).sqrt()).abs() < 1e-15);
         assert_eq!(Spread::of(&[3.0]).unwrap().std, None);
         assert_eq!(Spread::of(&[]), None);

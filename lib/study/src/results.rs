@@ -1,4 +1,4 @@
-//! What a round found: files in `rounds/NAME/`.
+//! The result files of a round, in `rounds/NAME/`.
 
 use crate::record::{End, Record};
 use crate::space::Space;
@@ -10,11 +10,11 @@ use unix::config::to_yaml;
 use unix::publish::{create_folder, publish_bytes};
 use unix::{Error, Result, text};
 
-/// Number of best trials in topk.csv and topk.json.
+/// Number of trials in topk.csv and topk.json.
 const TOP: usize = 10;
 
-/// Writes the results of a round that has ended, unless they are there: best_config.yaml, trials_history.json, topk.json
-/// and topk.csv. Errors: 73, 74.
+/// Writes the results of a round that has ended, unless they are up to date: best_config.yaml, trials_history.json,
+/// topk.json and topk.csv. Errors: 73, 74.
 pub fn write(study: &Study, round: usize, space: &Space) -> Result<()> {
     let folder = study.round_folder(round);
     let range = study.numbers_of(round, space);
@@ -47,7 +47,7 @@ pub fn write_ended(study: &Study) -> Result<()> {
     Ok(())
 }
 
-/// A trial as in trials_history.json.
+/// An entry of trials_history.json.
 pub fn entry(record: &Record) -> Value {
     let state = match record.end.as_ref().map(|end| end.state) {
         Some(End::Complete) => "COMPLETE",
@@ -93,7 +93,7 @@ pub fn csv(records: &[&Record]) -> Result<Vec<u8>> {
     writer.into_inner().map_err(Error::bug)
 }
 
-/// The parameters of a trial as a configuration that train-stage takes, or as a flat map.
+/// The parameters of a trial as a train-stage configuration, or as a flat mapping.
 pub fn best_config(study: &Study, record: &Record, flat: bool) -> Value {
     match flat {
         true => json!(record.start.params),

@@ -3,14 +3,14 @@
 //! ```text
 //! STUDY/study.yaml            the configuration
 //! STUDY/schema.json           the configuration keys of the task, if the command is train-stage
-//! STUDY/trials/00012/         a trial: trial.jsonl (its journal), claim/ (its lease), params.yaml, and the run directory
-//! STUDY/rounds/NAME/          the space of a round that was narrowed, and its results
-//! STUDY/snapshot.json         the journals of trials that have ended, so that they need not be read one by one
+//! STUDY/trials/00012/         a trial: trial.jsonl (the journal), claim/ (the lease), params.yaml, the run directory
+//! STUDY/rounds/NAME/          the narrowed space of a round, and its results
+//! STUDY/snapshot.json         copies of the journals of ended trials, read instead of the journals
 //! STUDY/imported/NNNN.json    trials of other studies, from which samplers learn
-//! STUDY/retried.jsonl         trials that were tried again after they had ended
+//! STUDY/retried.jsonl         trials that were retried after they had ended
 //! ```
 //!
-//! A trial belongs to the round whose range of numbers it lies in, so that no process need agree with others on it.
+//! The round of a trial follows from its number, so processes need not agree on it.
 
 use crate::config::{Round, StudyConfig};
 use crate::record::{End, Record};
@@ -27,12 +27,12 @@ use unix::publish::{create_folder, publish_bytes, publish_new};
 use unix::time::format_utc;
 use unix::{Error, Result, fail, log, small, text, warn};
 
-/// Maximum size in bytes of the files of a study that are read as a whole.
+/// Maximum size in bytes of a file that is read into memory as a whole.
 const MAX_BYTES: u64 = 1 << 30;
-/// A new snapshot is written when it would have this many more trials.
+/// A snapshot is rewritten when this many more trials have ended.
 const SNAPSHOT_EVERY: usize = 16;
 
-/// A study and what is known of its trials.
+/// A study, with its trials as last read.
 #[derive(Debug)]
 pub struct Study {
     folder: PathBuf,
@@ -42,11 +42,11 @@ pub struct Study {
     records: BTreeMap<u64, Record>,
     /// Number of trials in the snapshot.
     in_snapshot: usize,
-    /// Trials whose journals have damaged lines, of which a warning was printed.
+    /// Trials whose damaged journals have been warned about.
     warned: BTreeSet<u64>,
 }
 
-/// The content of the snapshot.
+/// The content of snapshot.json.
 #[derive(Serialize, Deserialize)]
 struct Snapshot {
     trials: Vec<Record>,
@@ -64,16 +64,16 @@ impl Study {
         if !file.exists() {
             return Err(Error::open(&file, "this is not a study; create one with `hpo new`"));
         }
-        // Its variables are substituted already.
+        // `hpo new` has already substituted environment variables.
         let config: StudyConfig = serde_yaml::from_slice(&small::read(&file, MAX_BYTES)?)
             .map_err(|cause| Error::config(format!("{}: {cause}", file.display())))?;
         config.register_secrets();
-        // Somebody may have changed it since.
+        // The file may have been edited since.
         if let Some((key, text)) = config.violations().first() {
             return Err(Error::config(format!("{}: {key}: {text}", file.display())));
         }
         let rounds = config.rounds();
-        // The command of a trial runs in another directory.
+        // Absolute, because the command of a trial runs in another directory.
         let folder = std::path::absolute(folder).map_err(|cause| Error::open(folder, cause))?;
         let mut study = Self {
             folder,
@@ -88,22 +88,22 @@ impl Study {
         Ok(study)
     }
 
-    /// Its folder.
+    /// The folder of the study.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Its configuration.
+    /// The configuration.
     pub fn config(&self) -> &StudyConfig {
         &self.config
     }
 
-    /// Its name.
+    /// The name of the study.
     pub fn name(&self) -> &str {
         self.config.name.as_deref().unwrap_or_default()
     }
 
-    /// Its rounds.
+    /// The rounds.
     pub fn rounds(&self) -> &[Round] {
         &self.rounds
     }
@@ -142,15 +142,15 @@ impl Study {
         })
     }
 
-    /// The numbers that the trials of a round have: all of its budget, or as many as a grid has points.
+    /// The trial numbers of a round: as many as configured, or the points of its grid if they are fewer.
     pub fn numbers_of(&self, round: usize, space: &Space) -> std::ops::Range<u64> {
         let (first, all) = (self.first_of(round), self.rounds[round].trials);
         let count = self.config.sampler(&self.rounds[round]).count(space).unwrap_or(all);
         first..first + count.min(all)
     }
 
-    /// The space of a round: that of the configuration, or the one that was narrowed when the round began, or would be now.
-    /// `None` if it is narrowed and the round before has not ended. Errors: 65, 66, 74.
+    /// The space of a round: as configured, or as narrowed when the round began (computed now if it has not begun).
+    /// `None` if it has to be narrowed and the previous round has not ended. Errors: 65, 66, 74.
     pub fn space_of(&self, round: usize) -> Result<Option<Space>> {
         let own = &self.rounds[round];
         let Some(narrow) = &own.narrow else {
@@ -165,7 +165,8 @@ impl Study {
         Ok(before.map(|before| narrow.apply(&before, &self.trials(round - 1, &before))))
     }
 
-    /// The space of a round that begins now; `None` if the round before has not ended. Errors: 65, 66, 73, 74.
+    /// Begins a round and returns its space, fixed from now on; `None` if the previous round has not ended. Errors: 65,
+    /// 66, 73, 74.
     pub fn begin_round(&self, round: usize) -> Result<Option<Space>> {
         if round > 0 {
             let before = self.space_of(round - 1)?;
@@ -179,7 +180,7 @@ impl Study {
             return Ok(space);
         }
         create_folder(&self.round_folder(round))?;
-        // Another process may know other records, if it sees them late: the first one decides.
+        // Another process may see other records and narrow differently: the first one to publish wins.
         publish_new(&file, text::json_pretty(&space)?.as_bytes())?;
         self.space_of(round)
     }
@@ -194,7 +195,7 @@ impl Study {
             .all(|number| self.records.get(&number).is_some_and(Record::has_ended))
     }
 
-    /// The trials of a round, as samplers and pruners see them, in the order of their numbers.
+    /// The trials of a round for samplers and pruners, in order of their numbers.
     pub fn trials(&self, round: usize, space: &Space) -> Vec<Trial> {
         let first = self.first_of(round);
         let range = first..first + self.rounds[round].trials;
@@ -220,12 +221,12 @@ impl Study {
         found.into_iter().map(|(_, record)| record).collect()
     }
 
-    /// Sees to it that a record, read under the lease of its trial, is known whether others see it yet or not.
+    /// Adds a record read under its lease, which [`Study::refresh`] may not see yet.
     pub fn insert(&mut self, record: Record) {
         self.records.insert(record.number, record);
     }
 
-    /// Reads what was added since the last time. Errors: 66, 74.
+    /// Rereads the journals that may have changed. Errors: 66, 74.
     pub fn refresh(&mut self) -> Result<()> {
         let (retried, damaged) = self.retried()?;
         let trials = self.folder.join("trials");
@@ -247,13 +248,13 @@ impl Study {
         Ok(())
     }
 
-    /// Reads the journal of a trial as it is now. Errors: 66, 74.
+    /// Reads the current journal of a trial. Errors: 66, 74.
     pub fn read_now(&self, number: u64) -> Result<Option<Record>> {
         let path = self.trial_folder(number).join("trial.jsonl");
         Ok(Record::read(&path, number, &|_| true)?.0)
     }
 
-    /// Reads the journal of a trial of which another process may be the writer.
+    /// Reads the journal of a trial that another process may be writing.
     fn read(&mut self, number: u64) -> Result<Option<Record>> {
         let delay = fail::visibility_delay(number);
         let latest = SystemTime::now().checked_sub(delay).map(format_utc);
@@ -277,13 +278,13 @@ impl Study {
         if path.symlink_metadata().is_err() {
             return Ok(());
         }
-        // Then it is unknown which trials of the snapshot have really ended.
+        // If retried.jsonl is damaged, an end in the snapshot may be outdated: read the journals instead.
         let (_, damaged) = self.retried()?;
         if damaged.count > 0 {
             damaged.tell(&self.retried_file());
             return Ok(());
         }
-        // It is only a copy.
+        // The snapshot is only a cache, so a damaged one is ignored.
         match serde_json::from_slice::<Snapshot>(&small::read(&path, MAX_BYTES)?) {
             Ok(snapshot) => {
                 self.in_snapshot = snapshot.trials.len();
@@ -295,15 +296,15 @@ impl Study {
         Ok(())
     }
 
-    /// Writes a snapshot if there is much to add to the last one. It holds copies, so a failure is only a warning.
+    /// Rewrites the snapshot if enough trials have ended since the last one. It is a cache, so a failure only warns.
     pub fn save_snapshot(&mut self) {
         let ended = self.records.values().filter(|record| record.has_ended()).count();
         if ended < self.in_snapshot + SNAPSHOT_EVERY {
             return;
         }
         let Ok((retried, Damaged { count: 0, .. })) = self.retried() else { return };
-        let is_settled = |record: &&Record| record.has_ended() && !retried.contains(&record.number);
-        let ended: Vec<Record> = self.records.values().filter(is_settled).cloned().collect();
+        let is_final = |record: &&Record| record.has_ended() && !retried.contains(&record.number);
+        let ended: Vec<Record> = self.records.values().filter(is_final).cloned().collect();
         let count = ended.len();
         let written = serde_json::to_vec(&Snapshot { trials: ended })
             .map_err(Error::bug)
@@ -318,7 +319,7 @@ impl Study {
         self.folder.join("retried.jsonl")
     }
 
-    /// Trials whose end in the snapshot may not be the last word, and damaged lines, which may name more of them.
+    /// Retried trials, whose end in the snapshot may be outdated, and damaged lines, which may hide more of them.
     fn retried(&self) -> Result<(BTreeSet<u64>, Damaged)> {
         let path = self.retried_file();
         let mut numbers = BTreeSet::new();
@@ -331,7 +332,7 @@ impl Study {
         Ok((numbers, damaged))
     }
 
-    /// Records that a trial is tried again.
+    /// Records that a trial is retried.
     pub fn mark_retried(&self, number: u64) -> Result<()> {
         let record = serde_json::json!({ "trial": number });
         let same =

@@ -1,4 +1,4 @@
-//! A study in one line, for `timekeep status`.
+//! A one-line summary of a study for `timekeep status`.
 
 use crate::claim::is_at_work;
 use crate::study::Study;
@@ -8,24 +8,24 @@ use std::path::Path;
 use unix::Result;
 use unix::timekeep::runs::RunState;
 
-/// How far a study is.
+/// Progress of a study.
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
-    /// Its name.
+    /// Name of the study.
     pub study: String,
-    /// Running if a process works on a trial, finished if all have ended.
+    /// Running if a process is working on a trial, finished if all trials have ended.
     pub state: RunState,
-    /// Number of trials of all rounds.
+    /// Number of trials over all rounds.
     pub trials: u64,
     /// Number of trials that have ended.
     pub ended: u64,
-    /// Value of the best trial of the last round that has one.
+    /// Value of the best trial in the last round with a complete trial.
     pub best: Option<f64>,
-    /// Number of that trial.
+    /// Number of the best trial.
     pub trial: Option<u64>,
 }
 
-/// Whether a folder is that of a trial of a study.
+/// Whether a folder belongs to a trial of a study.
 pub fn is_trial(folder: &Path) -> bool {
     let whole = folder.canonicalize().unwrap_or_default();
     let trials = whole.parent().filter(|parent| parent.ends_with("trials"));
@@ -33,7 +33,7 @@ pub fn is_trial(folder: &Path) -> bool {
 }
 
 impl Study {
-    /// Its state and its best value. Errors: 65, 66, 74.
+    /// State, progress and best value. Errors: 65, 66, 74.
     pub fn summary(&self) -> Result<Summary> {
         let left = self.left(0..self.rounds().len())?;
         let ended = self.records().values().filter(|record| record.has_ended()).count() as u64;
@@ -59,7 +59,7 @@ impl Study {
         })
     }
 
-    /// The number of trials of some rounds that have not ended. Errors: 65, 66, 74.
+    /// The number of trials in `rounds` that have not ended. Errors: 65, 66, 74.
     pub fn left(&self, rounds: Range<usize>) -> Result<u64> {
         let mut left = 0;
         for round in rounds {

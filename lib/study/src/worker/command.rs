@@ -1,4 +1,4 @@
-//! The command of a trial: its words, and the process.
+//! The command of a trial: its arguments and its process.
 
 use super::supervise::VERB;
 use crate::config::StudyConfig;
@@ -19,11 +19,11 @@ use unix::{Error, Result, config::to_yaml, small};
 pub struct Running {
     child: Child,
     output: PathBuf,
-    /// Bytes that earlier attempts wrote.
+    /// Size of the output of earlier attempts in bytes.
     written: u64,
 }
 
-/// Writes the configuration keys of a trial to `params.yaml` in its folder.
+/// Writes the parameters and the fidelity of a trial to `params.yaml` in its folder.
 pub fn write_params(
     config: &StudyConfig,
     fidelity: &BTreeMap<String, Value>,
@@ -40,7 +40,7 @@ pub fn write_params(
     Ok(path)
 }
 
-/// Parameters as a configuration: the key `a.b` becomes b in a mapping a.
+/// Parameters as a nested configuration: the key `a.b` becomes `b` in a mapping `a`.
 pub fn nested(config: &StudyConfig, params: &BTreeMap<String, Value>) -> Value {
     let mut root = Map::new();
     for (name, value) in params {
@@ -63,7 +63,7 @@ fn insert(map: &mut Map<String, Value>, keys: &[&str], value: &Value) {
     }
 }
 
-/// The words of the command of a trial.
+/// The command line of a trial.
 pub fn words(
     config: &StudyConfig,
     number: u64,
@@ -85,28 +85,30 @@ pub fn words(
         Value::String(text) => text.clone(),
         other => other.to_string(),
     };
-    // A parameter that is not active is empty.
+    // Inactive parameters are empty.
     let rounds = config.rounds();
     let names = (0..rounds.len()).flat_map(|round| config.space(round).0.keys().cloned());
-    let mut places: BTreeMap<String, String> = names.map(|name| (name, String::new())).collect();
-    places.extend(fidelity.iter().map(|(name, value)| (name.clone(), text(value))));
-    places.extend(start.params.iter().map(|(name, value)| (name.clone(), text(value))));
-    places.insert("params".into(), params.display().to_string());
-    places.insert("run".into(), folder.display().to_string());
-    places.insert("number".into(), number.to_string());
-    places.insert("seed".into(), start.seed.to_string());
+    let mut placeholders: BTreeMap<String, String> =
+        names.map(|name| (name, String::new())).collect();
+    placeholders.extend(fidelity.iter().map(|(name, value)| (name.clone(), text(value))));
+    placeholders.extend(start.params.iter().map(|(name, value)| (name.clone(), text(value))));
+    placeholders.insert("params".into(), params.display().to_string());
+    placeholders.insert("run".into(), folder.display().to_string());
+    placeholders.insert("number".into(), number.to_string());
+    placeholders.insert("seed".into(), start.seed.to_string());
     for word in &mut words[1..] {
-        *word = filled(word, &places);
+        *word = filled(word, &placeholders);
     }
     words
 }
 
-/// A word with the values of the places that it names; other braces stay.
-pub fn filled(word: &str, places: &BTreeMap<String, String>) -> String {
+/// Replaces each `{name}` in `word` by its value; other braces are kept.
+pub fn filled(word: &str, placeholders: &BTreeMap<String, String>) -> String {
     let (mut out, mut rest) = (String::new(), word);
     while let Some((before, after)) = rest.split_once('{') {
         out += before;
-        let named = after.split_once('}').and_then(|(name, tail)| Some((places.get(name)?, tail)));
+        let named =
+            after.split_once('}').and_then(|(name, tail)| Some((placeholders.get(name)?, tail)));
         match named {
             Some((value, tail)) => (out, rest) = (out + value, tail),
             None => {
@@ -118,16 +120,16 @@ pub fn filled(word: &str, places: &BTreeMap<String, String>) -> String {
     out + rest
 }
 
-/// Whether the program of a command can be run in `directory`. Errors: 66.
+/// Checks that the program of a command can be run in `directory`. Errors: 66.
 pub fn check_program(program: &str, directory: &Path) -> Result<()> {
     if !directory.is_dir() {
-        return Err(Error::open(directory, "the directory of the command is missing"));
+        return Err(Error::open(directory, "the working directory of the command is missing"));
     }
     let is_file = |path: &PathBuf| path.is_file();
     let found = if program.contains('/') {
         Some(directory.join(program)).filter(is_file)
     } else {
-        // As exec does: a file that is not executable does not hide one in a later folder.
+        // Like execvp, skip files that are not executable.
         let folders = std::env::var_os("PATH").unwrap_or_default();
         let all =
             std::env::split_paths(&folders).map(|folder| directory.join(folder).join(program));
@@ -148,8 +150,8 @@ fn is_executable(path: &Path) -> bool {
 }
 
 impl Running {
-    /// Starts the command, which gets `signal` (TERM or USR1) when it is to stop. Its
-    /// output is appended to `output.log` in `folder`. Errors: 73.
+    /// Starts the command under a supervisor, which sends it `signal` (TERM or USR1) to stop it. Its output is appended
+    /// to `output.log` in `folder`. Errors: 73.
     pub fn start(
         words: &[String],
         signal: &str,
@@ -162,7 +164,7 @@ impl Running {
         let file = file.map_err(|cause| Error::create(&output, cause))?;
         let written = file.metadata().map_err(|cause| Error::io(&output, cause))?.len();
         let copy = file.try_clone().map_err(|cause| Error::create(&output, cause))?;
-        // Not by its path, because the file may have been replaced since.
+        // Not the path of the program, because the file may have been replaced since.
         let mut command = Command::new("/proc/self/exe");
         command.arg(VERB).arg(std::process::id().to_string()).arg(signal).arg(folder).arg("--");
         command.args(words);
@@ -175,7 +177,7 @@ impl Running {
         Ok(Self { child, output, written })
     }
 
-    /// The exit status once the command has exited, 128+n for signal n.
+    /// The exit status if the command has exited, 128+n for signal n.
     pub fn ended(&mut self) -> Result<Option<u8>> {
         let status = self.child.try_wait();
         let status = status.map_err(|cause| Error::failure(format!("wait: {cause}")))?;
@@ -185,12 +187,12 @@ impl Running {
     /// Asks the command to stop.
     pub fn stop(&self) {
         if let Some(id) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
-            // SLURM may have sent TERM to all processes; a second one would end the supervisor at once.
-            let _ = kill_process(id, Signal::USR1); // it may just have exited
+            // Not TERM: SLURM may have sent it to all processes already, and a second one ends the supervisor at once.
+            let _ = kill_process(id, Signal::USR1); // the process may have just exited
         }
     }
 
-    /// The last line that the command wrote.
+    /// The last non-empty line of the command's output.
     pub fn last_line(&self) -> Option<String> {
         let file = small::open(&self.output).ok()?;
         let size = file.metadata().ok()?.len().checked_sub(self.written)?;
@@ -213,12 +215,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_filled_and_other_braces_stay() {
-        let places =
+    fn replaces_placeholders_and_keeps_other_braces() {
+        let placeholders =
             [("lr", "0.1"), ("decay", "")].map(|(name, x)| (name.to_string(), x.to_string()));
-        let places = BTreeMap::from(places);
-        assert_eq!(filled("--lr={lr} {decay}x{lr} {other}", &places), "--lr=0.1 x0.1 {other}");
-        assert_eq!(filled("f() { echo {lr}; }", &places), "f() { echo 0.1; }");
-        assert_eq!(filled("${HOME} {", &places), "${HOME} {");
+        let placeholders = BTreeMap::from(placeholders);
+        assert_eq!(
+            filled("--lr={lr} {decay}x{lr} {other}", &placeholders),
+            "--lr=0.1 x0.1 {other}"
+        );
+        assert_eq!(filled("f() { echo {lr}; }", &placeholders), "f() { echo 0.1; }");
+        assert_eq!(filled("${HOME} {", &placeholders), "${HOME} {");
     }
 }

@@ -1,7 +1,7 @@
-//! A worker: runs the trials of a study one after the other, until none is left or its time is up.
+//! A worker runs the trials of a study one after another, until none remain or its time is up.
 //!
-//! It first resumes trials that nobody works on any more, then starts new ones. Several workers need no coordinator: who
-//! gets the lease of a trial runs it ([`crate::claim`]), and what they know of each other's trials may be old.
+//! It first resumes trials that no process is working on, then starts new ones. Workers need no coordinator: the worker
+//! that takes a trial's lease runs it ([`crate::claim`]); its view of other trials may be stale.
 
 pub mod command;
 pub mod supervise;
@@ -17,21 +17,21 @@ use trial::Outcome;
 use unix::signal::Signals;
 use unix::{Error, Result, note};
 
-/// How often a worker without a trial looks again.
+/// How often an idle worker looks for a trial.
 const PAUSE: Duration = Duration::from_secs(2);
-/// A worker gives up if this many trials fail before any trial of the study has succeeded: the cause is then probably not
-/// the parameters.
+/// A worker gives up if the first trials of the study, at least this many, all fail: the cause is then probably not the
+/// parameters.
 const FAILURES: usize = 3;
 
-/// What a worker may do.
+/// Limits of a worker.
 pub struct Limits {
-    /// Largest number of trials to end.
+    /// Stop after this many trials have ended.
     pub trials: Option<u64>,
-    /// When to stop.
+    /// Stop at this time.
     pub end: Option<Instant>,
-    /// Only the trials of this round.
+    /// Run only trials of this round.
     pub round: Option<usize>,
-    /// Whether to wait for trials that other workers run: they may have to be resumed, or another round may follow.
+    /// Whether to wait for trials of other workers, which may have to be resumed or may be followed by another round.
     pub wait: bool,
 }
 
@@ -41,35 +41,35 @@ pub struct Worker {
     signals: Signals,
     limits: Limits,
     ended: u64,
-    /// Whether [`Worker::tell_of_callers`] has said it.
-    has_told: bool,
+    /// Whether the note about waiting callers was printed.
+    has_noted: bool,
 }
 
-/// What there is to do.
+/// The next action.
 enum Next {
     Run(Box<Claim>, usize, Space),
-    /// Other workers run what is left.
+    /// The remaining trials are being run elsewhere, or another round has to end first.
     Wait,
     Finished,
 }
 
 impl Worker {
-    /// A worker; handles signals from here on. Errors: those of [`Signals::install`].
+    /// Creates a worker and installs its signal handlers. Errors: those of [`Signals::install`].
     pub fn new(study: Study, limits: Limits) -> Result<Self> {
-        Ok(Self { study, signals: Signals::install()?, limits, ended: 0, has_told: false })
+        Ok(Self { study, signals: Signals::install()?, limits, ended: 0, has_noted: false })
     }
 
-    /// Number of trials that have ended under this worker.
+    /// Number of trials that this worker has ended.
     pub fn ended(&self) -> u64 {
         self.ended
     }
 
-    /// The signals that it has received.
+    /// The signals received so far.
     pub fn signals(&self) -> Signals {
         self.signals
     }
 
-    /// Runs trials; returns how many are left. Errors: 1 if the first trials all fail; 73, 74.
+    /// Runs trials and returns how many remain. Errors: 1 if the first trials all fail; 73, 74.
     pub fn run(&mut self) -> Result<u64> {
         loop {
             if let Some(why) = self.must_stop() {
@@ -84,9 +84,9 @@ impl Worker {
                 }
                 Next::Finished => return Ok(0),
                 Next::Wait => {
-                    self.tell_of_callers();
+                    self.note_callers();
                     if !self.limits.wait {
-                        return self.remaining("the trials that are left run elsewhere");
+                        return self.remaining("the remaining trials are running elsewhere");
                     }
                     self.pause();
                 }
@@ -99,24 +99,26 @@ impl Worker {
         match self.signals.stop_requested() {
             Some(signal) => Some(format!("signal {signal}")),
             _ if limits.end.is_some_and(|end| Instant::now() >= end) => Some("time limit".into()),
-            _ if limits.trials.is_some_and(|most| self.ended >= most) => Some("--trials".into()),
+            _ if limits.trials.is_some_and(|most| self.ended >= most) => {
+                Some("limit of --trials".into())
+            }
             _ => None,
         }
     }
 
-    /// Says once that all trials that are left wait for callers of `hpo ask`: nobody knows whether those are alive.
-    fn tell_of_callers(&mut self) {
+    /// Prints once that only trials of `hpo ask` remain, whose callers may be gone.
+    fn note_callers(&mut self) {
         let mut open =
             self.study.records().values().filter(|record| !record.has_ended()).peekable();
-        if self.has_told || open.peek().is_none() || !open.all(Record::waits_for_caller) {
+        if self.has_noted || open.peek().is_none() || !open.all(Record::waits_for_caller) {
             return;
         }
-        self.has_told = true;
+        self.has_noted = true;
         let open = self.study.records().values().filter(|record| record.waits_for_caller());
         let numbers: Vec<String> = open.map(|record| record.number.to_string()).collect();
         note!(
-            "waiting for values of trials that `hpo ask` started: {}; if their callers are gone, let workers run them: hpo \
-             retry {} {}",
+            "waiting for values of trials that `hpo ask` started: {}; if their callers are gone, let workers run them: \
+             hpo retry {} {}",
             numbers.join(", "),
             self.study.folder().display(),
             numbers.join(" ")
@@ -130,13 +132,13 @@ impl Worker {
         }
     }
 
-    /// The number of trials that have not ended.
+    /// Notes why the worker stops; returns the number of trials that have not ended.
     fn remaining(&mut self, why: &str) -> Result<u64> {
         self.study.refresh()?;
         let open = self.study.left(self.rounds())?;
         crate::results::write_ended(&self.study)?;
         if open > 0 {
-            note!("stopped: {why}; the same command resumes");
+            note!("stopped: {why}; run the same command again to resume");
         }
         Ok(open)
     }
@@ -148,12 +150,12 @@ impl Worker {
         }
     }
 
-    /// The next trial to run, claimed.
+    /// Claims the next trial to run.
     fn next(&mut self) -> Result<Next> {
         for round in self.rounds() {
             let Some(space) = self.study.begin_round(round)? else { return Ok(Next::Wait) };
             let numbers = self.study.numbers_of(round, &space);
-            // Open trials first, then new ones, each in the order of their numbers.
+            // Open trials first, then new ones, both in order of their numbers.
             let is_open = |record: &&Record| !record.has_ended() && !record.start.asked;
             let open = self.study.records().range(numbers.clone()).map(|(_, record)| record);
             let open: Vec<u64> = open.filter(is_open).map(|record| record.number).collect();
@@ -178,12 +180,12 @@ impl Worker {
         Ok(Next::Finished)
     }
 
-    /// Claims a trial that can be run.
+    /// Claims a trial, unless it has ended or belongs to a caller of `hpo ask`.
     fn claim(&mut self, number: u64) -> Result<Option<Claim>> {
         let stop = || self.signals.stop_requested().is_some();
         let Some(claim) = Claim::take(&self.study, number, &stop)? else { return Ok(None) };
         match &claim.record {
-            // It ended, or was asked for, and this process does not see it yet.
+            // Another process ended it or handed it out, which our copy of the journal did not show yet.
             Some(record) if record.has_ended() || record.start.asked => {
                 self.study.insert(record.clone());
                 Ok(None)
@@ -192,7 +194,7 @@ impl Worker {
         }
     }
 
-    /// Runs a trial, or what is left of it; returns whether its command stopped by itself.
+    /// Runs or resumes a trial; returns whether its command stopped by itself.
     fn work_on(&mut self, mut claim: Claim, round: usize, space: &Space) -> Result<bool> {
         let number = claim.number;
         let start = match &claim.record {
@@ -217,7 +219,7 @@ impl Worker {
         self.check_failures(end.error.as_deref()).map(|()| false)
     }
 
-    /// Errors: 1 if all trials so far have failed.
+    /// Gives up if the trials so far have all failed. Errors: 1.
     fn check_failures(&self, last: Option<&str>) -> Result<()> {
         let mut failed = 0;
         for record in self.study.records().values() {
@@ -231,19 +233,20 @@ impl Worker {
             return Ok(());
         }
         Err(Error::failure(format!(
-            "the first {failed} trials failed, the last with: {}; fix the cause, then run `hpo retry` and the worker again",
+            "the first {failed} trials failed, the last with: {}; fix the cause, then run `hpo retry` and the worker \
+             again",
             last.unwrap_or("no message")
         )))
     }
 }
 
 impl Study {
-    /// The start of a new trial: its parameters follow from its number and the trials that are known now.
+    /// The start record of a new trial, with parameters suggested from the trials known now.
     pub fn start_of(&self, number: u64, round: usize, space: &Space) -> Result<Start> {
         let config = self.config();
         let own = &self.rounds()[round];
         let first = self.first_of(round);
-        // Rounds with the same sampler must not draw the same numbers.
+        // Rounds with the same sampler must not repeat each other's random numbers.
         let seed = config.seed.wrapping_add((round as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let mut trials = imported(self, round, space)?;
         trials.extend(self.trials(round, space));

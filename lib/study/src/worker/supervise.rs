@@ -1,5 +1,5 @@
-//! A process between the worker and the command of a trial, so that the command ends if the worker is killed, and runs
-//! at most once at a time.
+//! The supervisor, a process between the worker and the command of a trial: it stops the command if the worker is
+//! killed, and ensures that the command runs at most once at a time.
 
 use super::command::code;
 use rustix::process::{Pid, Signal, kill_process_group, set_parent_process_death_signal};
@@ -14,16 +14,16 @@ use unix::{Error, Exit, Result};
 
 /// The hidden subcommand of hpo that runs the command of a trial ([`supervise`]).
 pub const VERB: &str = "supervise";
-/// A command that is asked to stop may need this long to save a checkpoint.
+/// Time that a command has to write a checkpoint after a request to stop.
 const GRACE: Duration = Duration::from_secs(600);
-/// How often a supervisor looks at the command: a signal that reaches both counts as one if it is passed on within 0.1 s.
+/// Polling interval. Forwarding a signal within 0.1 s ensures that a signal sent to both processes counts as one.
 const POLL: Duration = Duration::from_millis(10);
 
-/// Runs a command for the worker `parent` and returns its exit status. While the command runs, this process holds the lease
-/// `folder`/command, so that nobody starts it a second time, even if the worker was killed. A request to stop, also that
-/// the worker has died, is passed on to the command and its descendants as `signal`; those that have not ended after
-/// [`GRACE`] are killed. Errors: 66 if there is no such program; 75 if the worker is gone or another process holds the
-/// lease.
+/// Runs a command for the worker `parent` and returns its exit status. While the command runs, this process holds the
+/// lease `folder`/command, so that the command is not started twice, even if the worker is killed. A request to stop,
+/// or the death of the worker, is forwarded to the command and its descendants as `signal`; processes still running
+/// after [`GRACE`] are killed. Errors: 66 if the program does not exist; 75 if the worker is gone or another process
+/// holds the lease.
 pub fn supervise(parent: u32, signal: &str, folder: &Path, words: &[String]) -> Result<u8> {
     let signals = Signals::install()?;
     set_parent_process_death_signal(Some(Signal::USR1))
@@ -38,7 +38,7 @@ pub fn supervise(parent: u32, signal: &str, folder: &Path, words: &[String]) -> 
         Command::new(program).args(arguments).process_group(guard.group.as_raw_pid()).spawn();
     let mut child = child.map_err(|cause| Error::open(Path::new(program), cause))?;
     let send = |signal: Signal| {
-        let _ = kill_process_group(guard.group, signal); // it may just have ended
+        let _ = kill_process_group(guard.group, signal); // the group may have just ended
     };
     let signal = if signal == "USR1" { Signal::USR1 } else { Signal::TERM };
     let mut requested: Option<Instant> = None;
@@ -46,7 +46,7 @@ pub fn supervise(parent: u32, signal: &str, folder: &Path, words: &[String]) -> 
         let status = child.try_wait();
         let status = status.map_err(|cause| Error::failure(format!("wait: {cause}")))?;
         if let Some(status) = status {
-            // Descendants that it has left behind.
+            // Stop descendants that outlived the command.
             send(Signal::TERM);
             return Ok(code(status));
         }
@@ -62,9 +62,9 @@ pub fn supervise(parent: u32, signal: &str, folder: &Path, words: &[String]) -> 
     }
 }
 
-/// The first process of the group that the command and its descendants run in. It kills the group when its stdin is
-/// closed, that is when the supervisor is killed: `PR_SET_PDEATHSIG` would reach only the command itself. Processes that
-/// leave the group are out of its reach.
+/// The leader of the process group that the command and its descendants run in. It kills the group when its stdin is
+/// closed, which happens when the supervisor is killed; `PR_SET_PDEATHSIG` would reach only the command itself.
+/// Processes that leave the group are not killed.
 struct Guard {
     process: Child,
     group: Pid,
@@ -73,7 +73,7 @@ struct Guard {
 impl Guard {
     const SCRIPT: &str = "trap '' HUP INT TERM USR1 USR2; echo; read -r _; kill -KILL 0";
 
-    /// Starts it and waits until it ignores signals to the group.
+    /// Starts the process and waits until it ignores signals sent to the group.
     fn start() -> io::Result<Self> {
         let mut command = Command::new("sh");
         command.args(["-c", Self::SCRIPT]).process_group(0);
@@ -86,10 +86,10 @@ impl Guard {
     }
 }
 
-/// Ends it alone.
+/// Kills the leader only, not the group.
 impl Drop for Guard {
     fn drop(&mut self) {
-        let _ = self.process.kill(); // it may have been killed together with the command
+        let _ = self.process.kill(); // it may have been killed with the command
         let _ = self.process.wait();
     }
 }

@@ -1,4 +1,4 @@
-//! One attempt at a trial: the command runs, its validations are followed, and the pruner is asked after each.
+//! One attempt at a trial: runs the command, records its validations and consults the pruner after each.
 
 use super::command::{Running, check_program, words, write_params};
 use crate::ask::prunes;
@@ -16,23 +16,23 @@ use unix::signal::Signals;
 use unix::status::{self, Cause, State, StatusWriter};
 use unix::{Exit, Result};
 
-/// How often the command is looked at; at first more often, for commands that take no time.
+/// Shortest and longest polling interval; the first polls are closer together, for commands that exit quickly.
 const POLL: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(200)];
 
 /// How an attempt ended.
 pub enum Outcome {
     /// The trial has ended.
     Ended(Ended),
-    /// It can be resumed.
+    /// The attempt stopped; the trial can be resumed.
     Stopped {
-        /// The command stopped by itself, e.g. because the time limit of its job is near: the worker should stop as well.
+        /// The command stopped by itself, e.g. because its job nears the time limit; the worker should stop, too.
         by_itself: bool,
     },
 }
 
 /// Why the command was asked to stop.
 #[derive(Clone, Copy, PartialEq)]
-enum Asked {
+enum StopReason {
     Pruned,
     Signal,
     Time,
@@ -41,19 +41,18 @@ enum Asked {
 struct Attempt<'a> {
     study: &'a mut Study,
     claim: &'a mut Claim,
-    /// Steps that are in the journal already.
+    /// Steps already in the journal.
     known: BTreeSet<u64>,
-    /// Those after which the pruner kept the trial.
+    /// Steps after which the pruner kept the trial.
     kept: BTreeSet<u64>,
-    /// Step and value of the metric by validation; without a step, the final value.
+    /// Step and value of each validation; a value without a step is final.
     log: Follow<Option<(Option<u64>, f64)>>,
     run: RunDir,
 }
 
-/// Runs the command of a claimed trial until it ends, and records what happens. A stop is requested from the command when
-/// a signal arrives, at `end`, and when the pruner says so; it is then waited for. Errors: 66 if its program is missing;
-/// 73, 74, 75 when the lease of the
-/// trial was lost.
+/// Runs the command of a claimed trial until it exits, and records values and outcome. Asks the command to stop, and
+/// waits for it, when a signal arrives, at the time `end`, or when the pruner ends the trial. Errors: 66 if the program
+/// is missing; 73, 74; 75 if the lease of the trial was lost.
 pub fn run(
     study: &mut Study,
     claim: &mut Claim,
@@ -73,8 +72,8 @@ pub fn run(
     let fruitless = fruitless.map_or(0, |record| record.fruitless);
     if fruitless >= study.config().attempts {
         let why = record.as_ref().and_then(|record| record.stopped.clone());
-        let why = why.map_or(String::new(), |why| format!("; the last one: {why}"));
-        let error = format!("{fruitless} attempts in a row made no progress{why}");
+        let why = why.map_or(String::new(), |why| format!("; the last one stopped with: {why}"));
+        let error = format!("{fruitless} consecutive attempts made no progress{why}");
         return finish(claim, Ended::failed(error));
     }
     let directory = study.config().directory.clone().unwrap_or(".".into());
@@ -85,7 +84,7 @@ pub fn run(
     claim.start(&start)?;
     let retry = record.as_ref().is_some_and(|record| record.retry);
     let words = words(study.config(), number, &start, fidelity, [&params, &folder], retry);
-    // A second TERM ends train-stage at once, without a checkpoint; USR1 does not count as one.
+    // A second TERM ends train-stage at once, without a checkpoint; USR1 is not counted.
     let signal = if study.config().task().is_some() { "USR1" } else { "TERM" };
     let left = end.map(|end| end.saturating_duration_since(Instant::now()).as_secs());
     let mut variables = vec![
@@ -93,7 +92,7 @@ pub fn run(
         ("HPO_TRIAL", number.to_string()),
     ];
     variables.extend(left.map(|left| {
-        // It then stops in time by itself, as under timekeep.
+        // The command then stops by itself before that time, as under timekeep.
         (END_TIME_VARIABLE, unix::time::unix_seconds().saturating_add(left).to_string())
     }));
     let mut running = Running::start(&words, signal, &directory, &folder, &variables)?;
@@ -102,14 +101,14 @@ pub fn run(
     let mut attempt = Attempt { study, claim, known, kept, log, run };
     let watched = attempt.watch(&mut running, &metric, signals, end);
     if watched.is_err() {
-        // Nobody would read its values; the next attempt resumes it.
+        // The worker can no longer record values; the next attempt resumes the trial.
         running.stop();
         while running.ended()?.is_none() {
             std::thread::sleep(POLL[1]);
         }
     }
     let (status, asked) = watched?;
-    attempt.settle(status, asked, &running)
+    attempt.conclude(status, asked, &running)
 }
 
 fn finish(claim: &mut Claim, ended: Ended) -> Result<Outcome> {
@@ -118,14 +117,14 @@ fn finish(claim: &mut Claim, ended: Ended) -> Result<Outcome> {
 }
 
 impl Attempt<'_> {
-    /// Follows the command to its end; returns its exit status, and why it was asked to stop, if it was.
+    /// Follows the command until it exits; returns its exit status and why it was asked to stop, if it was.
     fn watch(
         &mut self,
         running: &mut Running,
         metric: &str,
         signals: Signals,
         end: Option<Instant>,
-    ) -> Result<(u8, Option<Asked>)> {
+    ) -> Result<(u8, Option<StopReason>)> {
         let mut asked = None;
         let mut pause = POLL[0];
         loop {
@@ -135,9 +134,9 @@ impl Attempt<'_> {
                 return Ok((status, asked));
             }
             let why = match () {
-                () if signals.stop_requested().is_some() => Some(Asked::Signal),
-                () if end.is_some_and(|end| Instant::now() >= end) => Some(Asked::Time),
-                () if is_worse => Some(Asked::Pruned),
+                () if signals.stop_requested().is_some() => Some(StopReason::Signal),
+                () if end.is_some_and(|end| Instant::now() >= end) => Some(StopReason::Time),
+                () if is_worse => Some(StopReason::Pruned),
                 () => None,
             };
             if asked.is_none() && why.is_some() {
@@ -149,7 +148,7 @@ impl Attempt<'_> {
         }
     }
 
-    /// Records new validations; returns whether the pruner ends the trial after one of them.
+    /// Records new validations; returns whether the pruner ends the trial.
     fn follow(&mut self, metric: &str) -> Result<bool> {
         if self.run.log().symlink_metadata().is_err() {
             return Ok(false);
@@ -157,12 +156,12 @@ impl Attempt<'_> {
         self.log.read(|record| {
             let kind = record.get("kind").and_then(Value::as_str)?;
             let value = record.get(metric).filter(|_| ["validation", "final"].contains(&kind))?;
-            // What is not finite is null.
+            // Values that are not finite are logged as null.
             let value = value.as_f64().or(value.is_null().then_some(f64::NAN))?;
             let step = || record.get("update").and_then(Value::as_u64).unwrap_or(0);
             Some(((kind == "validation").then(step), value))
         })?;
-        // A value may have been recorded by an attempt that was killed before the pruner was asked.
+        // The last recorded value may come from an attempt that was killed before the pruner was consulted.
         let last = self.known.last().copied();
         let new = |(step, value): &(Option<u64>, f64)| {
             let is_new = |step: &u64| !self.known.contains(step);
@@ -188,22 +187,27 @@ impl Attempt<'_> {
     }
 
     /// Records how the attempt ended.
-    fn settle(&mut self, status: u8, asked: Option<Asked>, running: &Running) -> Result<Outcome> {
+    fn conclude(
+        &mut self,
+        status: u8,
+        asked: Option<StopReason>,
+        running: &Running,
+    ) -> Result<Outcome> {
         let sign = self.study.config().direction.sign();
         let best = self.claim.read()?.as_ref().and_then(|record| Record::best(record, sign));
         let last = self.log.iter().flatten().rev().find(|(step, _)| step.is_none());
-        let told = last.map(|(_, value)| *value);
-        let value = told.or(best.map(|(_, value)| value));
+        let reported = last.map(|(_, value)| *value);
+        let value = reported.or(best.map(|(_, value)| value));
         let found = status::read(&self.run.status()).ok().flatten();
-        // Of another program, 0 after a request to stop does not say that it is done.
+        // Other programs may exit 0 when asked to stop, which does not mean that the trial is complete.
         let is_done = status == 0 && (asked.is_none() || self.study.config().task().is_some());
-        if asked == Some(Asked::Pruned) && !is_done {
+        if asked == Some(StopReason::Pruned) && !is_done {
             self.block()?;
             return finish(self.claim, Ended::of(End::Pruned));
         }
-        // TERM, KILL, INT, HUP and, before train-stage has installed its handlers, USR1.
+        // TERM, KILL, INT, HUP, and USR1 if train-stage has not installed its handlers yet.
         let is_stop = [Exit::Again as u8, 143, 137, 130, 129, 138].contains(&status);
-        if let Some(value) = told.filter(|_| is_stop || asked.is_some()) {
+        if let Some(value) = reported.filter(|_| is_stop || asked.is_some()) {
             return finish(self.claim, Ended::with(value));
         }
         if is_done {
@@ -211,7 +215,7 @@ impl Attempt<'_> {
             let end = match value {
                 Some(value) => Ended::with(value),
                 None if !self.known.is_empty() => Ended::of(End::Diverged),
-                None => Ended::failed(format!("the command ended without a value of {metric}")),
+                None => Ended::failed(format!("the command exited without reporting {metric}")),
             };
             return finish(self.claim, end);
         }
@@ -219,14 +223,15 @@ impl Attempt<'_> {
             Some(signal) => format!("signal {signal}"),
             None => format!("exit status {status}"),
         };
-        let says = |line: Option<String>| line.map_or(how.clone(), |line| format!("{how}: {line}"));
-        // What could not be written is written by the next attempt, unless the disk stays full.
+        let explained =
+            |line: Option<String>| line.map_or(how.clone(), |line| format!("{how}: {line}"));
+        // After a write error, another attempt may succeed, unless the disk stays full.
         let is_unwritten = [Exit::CannotCreate as u8, Exit::Io as u8].contains(&status);
         if is_stop || is_unwritten || asked.is_some() {
             let reason = match asked {
-                Some(Asked::Signal) => "the worker was asked to stop".to_string(),
+                Some(StopReason::Signal) => "the worker was asked to stop".to_string(),
                 Some(_) => "time limit of the worker".to_string(),
-                None => says(running.last_line().filter(|_| is_unwritten)),
+                None => explained(running.last_line().filter(|_| is_unwritten)),
             };
             self.claim.stop(&reason, asked.is_some())?;
             let by_itself = asked.is_none() && status == Exit::Again as u8;
@@ -235,13 +240,13 @@ impl Attempt<'_> {
         let reason = found.filter(|found| found.state == State::Failed);
         let cause = reason.as_ref().and_then(|found| found.cause);
         let reason = reason.and_then(|found| found.reason).or_else(|| running.last_line());
-        let error = says(reason);
-        // Other programs have no status.json.
+        let error = explained(reason);
+        // Programs without status.json report the cause only in their output.
         let small = error.to_lowercase();
-        let says = |words: &[&str]| words.iter().any(|word| small.contains(word));
+        let mentions = |words: &[&str]| words.iter().any(|word| small.contains(word));
         let mut end = Ended::failed(error);
         if cause == Some(Cause::OutOfMemory)
-            || cause.is_none() && says(&["out of memory", "cannot allocate", "memoryerror"])
+            || cause.is_none() && mentions(&["out of memory", "cannot allocate", "memoryerror"])
         {
             end.state = End::OutOfMemory;
             let config = self.run.read_config().ok();
@@ -252,7 +257,7 @@ impl Attempt<'_> {
         finish(self.claim, end)
     }
 
-    /// Marks the run of a pruned trial such that nobody resumes it by accident, cron least of all.
+    /// Marks the run of a pruned trial as failed, so that nothing resumes it, in particular `timekeep cron`.
     fn block(&self) -> Result<()> {
         let Some(mut status) = status::read(&self.run.status())? else { return Ok(()) };
         let lease = Lease::take(&self.run.lease(), || Ok(self.run.last_attempt()? + 1), &|| false)?;
