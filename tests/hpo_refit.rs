@@ -90,7 +90,7 @@ fn a_failed_seed_and_a_failed_test_are_reported() {
         folder,
         "touch good; hpo refit study",
         65,
-        "the last line that the test printed is no JSON",
+        "the last line of the test's output is not a JSON object",
     );
     // A seed that fails is named; after `hpo retry` the same command goes on.
     let command = "test -e good && hpo tell $HPO_STUDY $HPO_TRIAL {x}";

@@ -1,4 +1,4 @@
-//! What `hpo plot` draws: values of the trials of a round, and the axes on which they are drawn.
+//! The data of `hpo plot`: series of trial values and their axes.
 
 use clap::ValueEnum;
 use report::axis::Axis;
@@ -9,26 +9,26 @@ use study::record::{End, Record};
 use study::space::{Domain, Parameter};
 use unix::Result;
 
-/// The share of the values, the best ones, that determines the range of an axis if the others lie far away: of the
-/// values of trials, and of those of all steps, where the first ones always lie far away.
-const MOST: [f64; 2] = [0.9, 0.98];
-/// They lie far away from this multiple of the span of the best ones on.
-const FAR: f64 = 4.0;
+/// Fraction of the values, taken from the best, that determines the range of an axis with outliers: for the values of
+/// trials, and for the values at all steps, whose first ones are always outliers.
+const CORE_FRACTION: [f64; 2] = [0.9, 0.98];
+/// Values are outliers if they lie beyond this multiple of the best values' span; they are clipped.
+const OUTLIER_SPANS: f64 = 4.0;
 
 /// A plot of a study.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
     /// The value of each trial, and the best so far
     History,
-    /// The values of each trial by step
+    /// The intermediate values of each trial by step
     Values,
     /// The importance of each parameter, as `hpo importance` prints it
     Importance,
-    /// The value against each parameter, the most important one first
+    /// The value against each parameter, most important first
     Slice,
 }
 
-/// All of them.
+/// All kinds, in the order in which they are drawn.
 pub const KINDS: [Kind; 4] = [Kind::History, Kind::Values, Kind::Importance, Kind::Slice];
 
 /// How a series is drawn.
@@ -46,14 +46,14 @@ pub enum Look {
     Running,
 }
 
-/// Points of the same kind.
+/// Points that are drawn alike.
 #[derive(Clone, Debug)]
 pub struct Series {
     /// How it is drawn.
     pub look: Look,
     /// Whether a line joins the points.
     pub joined: bool,
-    /// The points; one of a trial without a value is NaN.
+    /// The points; y is NaN for a trial without a value.
     pub points: Vec<(f64, f64)>,
     /// The trial of each point.
     pub trials: Vec<u64>,
@@ -68,14 +68,14 @@ pub struct Figure {
     pub x: Axis,
     /// The metric.
     pub y: Axis,
-    /// The series, the first one on top.
+    /// The series; the first one is drawn on top.
     pub series: Vec<Series>,
-    /// The end of the vertical axis at which values beyond it, and trials without a value, are drawn.
+    /// The worst end of the vertical axis, where trials without a value are drawn.
     worst: f64,
 }
 
 impl Look {
-    /// Its name in a legend.
+    /// The name in the legend.
     pub fn name(self) -> &'static str {
         match self {
             Self::Best => "best",
@@ -98,7 +98,7 @@ impl Look {
 }
 
 impl Figure {
-    /// The points of a series as they are drawn: within the axes, and those of a category beside each other.
+    /// The points of a series as drawn: clipped to the axes, and spread horizontally within a category.
     pub fn drawn(&self, series: &Series) -> Vec<(f64, f64)> {
         let (low, high) = self.y.ends();
         let place = |((x, y), trial): (&(f64, f64), &u64)| {
@@ -116,7 +116,7 @@ impl Figure {
         values.filter(|value| !value.is_nan() && !self.y.contains(*value)).count()
     }
 
-    /// A record for each series.
+    /// A JSON record per series.
     pub fn records(&self) -> impl Iterator<Item = Value> {
         let names: Vec<String> = self.x.ticks().into_iter().map(|(_, name)| name).collect();
         let kind = self.kind.to_possible_value();
@@ -136,14 +136,14 @@ impl Figure {
     }
 }
 
-/// The plots of a round but that of the importances. Errors: 65, 66, 74.
+/// All plots of a round except the importances. Errors: 65, 66, 74.
 pub fn of_round(study: &Study, round: usize, kinds: &[Kind]) -> Result<Vec<Figure>> {
     let first = study.first_of(round);
     let records = study.records().range(first..first + study.rounds()[round].trials);
     let records: Vec<&Record> = records.map(|(_, record)| record).collect();
     let mut figures = Vec::new();
     let values = records.iter().map(|record| value(study, record));
-    let (y, worst) = value_axis(study, values, MOST[0]);
+    let (y, worst) = value_axis(study, values, CORE_FRACTION[0]);
     let number = |record: &Record| Some(record.number as f64);
     for kind in kinds {
         match kind {
@@ -180,7 +180,7 @@ pub fn of_round(study: &Study, round: usize, kinds: &[Kind]) -> Result<Vec<Figur
     Ok(figures)
 }
 
-/// The value of a trial: the final one, or the best of one that was pruned; NaN if it has none.
+/// The value of a trial: the final value if complete, the best value if pruned, otherwise NaN.
 pub fn value(study: &Study, record: &Record) -> f64 {
     let best = || record.best(study.config().direction.sign()).map(|(_, value)| value);
     match record.end.as_ref() {
@@ -190,7 +190,7 @@ pub fn value(study: &Study, record: &Record) -> f64 {
     }
 }
 
-/// The trials that have ended, by how they ended.
+/// The ended trials, one series per outcome.
 fn marks(study: &Study, records: &[&Record], x: impl Fn(&Record) -> Option<f64>) -> Vec<Series> {
     let of = |look: Look| {
         let own = records.iter().filter(|record| Look::of(record) == look);
@@ -204,7 +204,7 @@ fn marks(study: &Study, records: &[&Record], x: impl Fn(&Record) -> Option<f64>)
     all
 }
 
-/// Steps from each best value to the next one, up to the last trial.
+/// The best value so far as a step function, up to the last trial.
 fn best_so_far(study: &Study, records: &[&Record]) -> Series {
     let sign = study.config().direction.sign();
     let (mut points, mut trials): (Vec<(f64, f64)>, Vec<u64>) = (Vec::new(), Vec::new());
@@ -224,7 +224,7 @@ fn best_so_far(study: &Study, records: &[&Record]) -> Series {
     Series { look: Look::Best, joined: true, points, trials }
 }
 
-/// A curve for each trial with values by step.
+/// A curve per trial with intermediate values.
 fn curves(study: &Study, round: usize, records: &[&Record]) -> Option<Figure> {
     let best = study.ranking(round).first().map(|record| record.number);
     let curve = |record: &&Record| {
@@ -240,7 +240,7 @@ fn curves(study: &Study, round: usize, records: &[&Record]) -> Option<Figure> {
     let points = || series.iter().flat_map(|series| &series.points).copied();
     let first = points().map(|(step, _)| step).reduce(f64::min)?;
     let last = points().map(|(step, _)| step).reduce(f64::max)?;
-    let (y, worst) = value_axis(study, points().map(|(_, value)| value), MOST[1]);
+    let (y, worst) = value_axis(study, points().map(|(_, value)| value), CORE_FRACTION[1]);
     let step = if study.config().task().is_some() { "update" } else { "step" };
     let last = last.max(first + 1.0);
     let margin = 0.02 * (last - first);
@@ -267,12 +267,12 @@ fn parameter_axis(name: &str, parameter: &Parameter, domain: Domain) -> Axis {
     }
 }
 
-/// The axis of the metric, and the end at which bad values are drawn: logarithmic if it is minimised and positive and
-/// spans more than a factor of 5. A few values that are far worse than the others do not count.
+/// The axis of the metric, and its worst end. The axis is logarithmic if the metric is minimised, positive and spans a
+/// factor of 5 or more, outliers aside.
 fn value_axis(study: &Study, values: impl Iterator<Item = f64>, most: f64) -> (Axis, f64) {
     let sign = study.config().direction.sign();
     let label = &study.config().metric;
-    // Minimised.
+    // With the sign of a minimised metric.
     let mut values: Vec<f64> =
         values.filter(|value| value.is_finite()).map(|value| sign * value).collect();
     values.sort_by(f64::total_cmp);
@@ -284,12 +284,12 @@ fn value_axis(study: &Study, values: impl Iterator<Item = f64>, most: f64) -> (A
     let to = |x: f64| if is_log { x.ln() } else { x };
     let back = |x: f64| if is_log { x.exp() } else { x };
     let span = to(most) - to(*best);
-    let is_far = span > 0.0 && to(*worst) - to(*best) > FAR * span;
+    let is_far = span > 0.0 && to(*worst) - to(*best) > OUTLIER_SPANS * span;
     let worst = if is_far { back(to(*best) + 1.2 * span) } else { *worst };
     let axis = if is_log {
         Axis::logarithmic(label, [*best, worst])
     } else {
-        // A constant needs a range as well.
+        // The range must not be empty if all values are equal.
         let margin = (0.06 * (worst - best)).max(0.01 * best.abs()).max(1e-12);
         let ends = [sign * (best - margin), sign * (worst + margin)];
         Axis::linear(label, ends[0].min(ends[1]), ends[0].max(ends[1]))

@@ -1,4 +1,4 @@
-//! `hpo importance`.
+//! `hpo importance`, and the bar chart of importances.
 
 use std::path::PathBuf;
 
@@ -17,8 +17,8 @@ use unix::{Error, Exit, Result};
 
 /// Title of the plot.
 pub const TITLE: &str = "importance of each parameter";
-/// Most parameters of a plot.
-const MOST: usize = 12;
+/// Largest number of parameters in the picture.
+const MAX_BARS: usize = 12;
 
 /// The arguments of `hpo importance`.
 #[derive(clap::Args)]
@@ -32,7 +32,7 @@ pub struct ImportanceArgs {
     output: Output,
 }
 
-/// Prints the importance of each parameter, the largest first.
+/// Prints the importance of each parameter in descending order.
 pub fn importance(args: &ImportanceArgs) -> Result<Exit> {
     let study = Study::open(&args.study)?;
     let round = match &args.round {
@@ -62,17 +62,17 @@ pub fn of_round(study: &Study, round: usize) -> Result<Option<Vec<Importance>>> 
     Ok(space.and_then(|space| importances(&space, &study.trials(round, &space))))
 }
 
-/// Draws a bar for each parameter, with its name above.
+/// Draws a bar per parameter, with the name above it.
 pub fn draw(canvas: &Canvas, area: Area, found: &[Importance]) -> Result<()> {
-    let found = &found[..found.len().min(MOST)];
+    let found = &found[..found.len().min(MAX_BARS)];
     let most = found.first().map_or(1.0, |own| own.importance);
-    let x = Axis::linear("share of the sum", 0.0, 1.06 * most);
+    let x = Axis::linear("fraction of the sum", 0.0, 1.06 * most);
     let rows = vec![String::new(); found.len()];
     let panel = Panel::new(canvas, area, x.clone(), Axis::categories("", rows).quiet());
     panel.curves(TITLE, &[])?;
     let plot = panel.plot();
     let row = plot.height / found.len().max(1) as f64;
-    // The name takes the upper part of a row.
+    // The upper part of a row is for the name.
     let (height, centre) = ((row - 22.0).clamp(3.0, 16.0), row / 2.0 + 9.0);
     for (at, own) in found.iter().enumerate() {
         let y = plot.y + row * at as f64 + centre;
@@ -86,7 +86,7 @@ pub fn draw(canvas: &Canvas, area: Area, found: &[Importance]) -> Result<()> {
     Ok(())
 }
 
-/// A bar for each parameter, for a terminal of this width.
+/// The bar chart as text for a terminal of this width.
 pub fn text(found: &[Importance], width: usize, style: Style) -> String {
     let label = |own: &Importance| terminal::label(&own.parameter, width / 2, style);
     let longest = found.iter().map(|own| label(own).chars().count()).max().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! `hpo`: the command line; `report.rs` has the commands that only read a study.
+//! The command line of `hpo`. Commands that only read a study are in `report.rs`.
 
 mod figures;
 mod import;
@@ -30,8 +30,8 @@ use unix::{Error, Exit, Result};
 /// Search hyper-parameters in a shared directory
 ///
 /// A study is a directory with a configuration, study.yaml, and one folder per trial. Any number of workers, on any
-/// number of nodes that see the directory, run its trials; they need no server. A trial whose worker is stopped or killed
-/// is resumed from its checkpoint by the next free worker, with the same result. longhaul-study(5) describes the
+/// number of nodes that share the directory, run its trials; no server is needed. If a worker is stopped or killed, the
+/// next free worker resumes its trial from the last checkpoint, with the same result. longhaul-study(5) describes the
 /// configuration and the files.
 #[derive(Parser)]
 #[command(name = "hpo", version = env!("LONGHAUL_VERSION"), after_long_help = MANUAL)]
@@ -42,46 +42,45 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Create a study; checks its parameters against the configuration keys of the task
+    /// Create a study and check its parameters against the configuration keys of the task
     New {
         /// Folder of the study, created if missing
         #[arg(required_unless_present = "example")]
         study: Option<PathBuf>,
-        /// Configuration, see longhaul-study(5)
+        /// Configuration file, see longhaul-study(5)
         #[arg(short, long, value_name = "FILE", required_unless_present = "example")]
         config: Option<PathBuf>,
-        /// Print a small configuration to start from
+        /// Print a small example configuration
         #[arg(long, conflicts_with_all = ["study", "config", "overrides"])]
         example: bool,
-        /// Override a key of the configuration, e.g. -s trials=20
+        /// Override a configuration key, e.g. -s trials=20
         #[arg(short = 's', long = "set", value_name = "KEY=VALUE")]
         overrides: Vec<String>,
         #[command(flatten)]
         output: Output,
     },
-    /// Run trials one after the other until none is left
+    /// Run trials one after another until none remain
     ///
-    /// Trials that were interrupted are resumed first. A signal is passed on to the running trial, which saves a
-    /// checkpoint.
+    /// Interrupted trials are resumed first. Signals are forwarded to the running trial, which writes a checkpoint.
     Worker(WorkerArgs),
-    /// Start a trial that another program runs; prints its number and parameters
+    /// Start a trial for another program to run; print its number and parameters
     Ask {
         /// Folder of the study
         study: PathBuf,
         #[command(flatten)]
         output: Output,
     },
-    /// Report a value of a trial; for a trial of ask, print whether the pruner ends it
+    /// Report a value of a trial; for a trial started by ask, print whether to prune it
     ///
-    /// Also for the command of a worker's trial if it is not train-stage: the variables HPO_STUDY and HPO_TRIAL name the
-    /// study and the trial. A worker ends such a trial with TERM.
+    /// The command of a study, if it is not train-stage, also reports its values this way: workers set HPO_STUDY and
+    /// HPO_TRIAL to the study and the trial. A worker stops such a command with TERM.
     Tell(TellArgs),
-    /// Show the progress of a study by round
+    /// Show the progress of studies by round
     Status {
         /// Folders of studies
         #[arg(required = true)]
         studies: Vec<PathBuf>,
-        /// Show it again every few seconds, until all trials have ended
+        /// Refresh every few seconds until all trials have ended
         #[arg(long)]
         watch: bool,
         #[command(flatten)]
@@ -91,42 +90,42 @@ enum Verb {
     Trials(report::TrialsArgs),
     /// Print the parameters of the best trial as a configuration
     Best(report::BestArgs),
-    /// Draw the values of the trials of a round, and which parameters matter
+    /// Plot the trials of a round and the parameter importances
     ///
-    /// In the terminal, or as a picture. Trials that were pruned have their best value; those without a value are drawn
-    /// at the bad end of the axis.
+    /// Plots are drawn in the terminal or written to a picture file. Pruned trials are drawn at their best value,
+    /// trials without a value at the worst end of the axis.
     Plot(plot::PlotArgs),
-    /// Print how much each parameter matters for good values
+    /// Print the importance of each parameter
     ///
-    /// By PED-ANOVA: how different the best tenth of the complete trials is from all of them. A conditional parameter is
-    /// judged by the trials in which it was active, and counts less if these are few; that it is active or not counts
-    /// for the parameters in its condition.
+    /// PED-ANOVA compares the distribution of a parameter among the best tenth of the complete trials with its
+    /// distribution among all of them. A conditional parameter is evaluated on the trials in which it was active, and
+    /// counts less if they are few; whether it was active counts towards the parameters in its condition.
     Importance(importance::ImportanceArgs),
-    /// Retry trials that failed, diverged or did not fit into memory, or that the caller of ask has given up
+    /// Retry trials that failed, diverged or ran out of memory, or whose caller of ask is gone
     ///
-    /// The next free worker runs them, or the next caller of ask.
+    /// The next free worker or the next caller of ask runs them.
     Retry {
         /// Folder of the study
         study: PathBuf,
-        /// Numbers of trials; those of ask that have not ended must be named [default: all others]
+        /// Trial numbers; open trials of ask must be listed [default: all that failed, diverged or ran out of memory]
         trials: Vec<u64>,
         #[command(flatten)]
         output: Output,
     },
-    /// Let the sampler of a round learn from the trials of another study
+    /// Import trials of another study for the sampler of a round to learn from
     ///
-    /// It treats them as trials that ended before the first one; they do not count as trials of this study. Trials that
-    /// failed, lack a parameter or have a value outside of the space are left out with a warning. Importing a file again
-    /// adds only what is new.
+    /// The sampler treats imported trials as if they had ended before the first trial of the round; they do not count
+    /// as trials of this study. Trials that failed, lack a parameter or lie outside the search space are skipped with a
+    /// warning. Importing a file again adds only new trials.
     Import(import::ImportArgs),
-    /// Train the best configuration with several seeds, evaluate them on the test split, and write a report
+    /// Retrain the best configuration with several seeds, evaluate on the test split and write a report
     ///
-    /// Several processes may run it at the same time; a run that was interrupted is resumed. The folder of the refit is a
-    /// study with one trial for each seed; it gets report.md and report.html.
+    /// Several processes may run it concurrently; interrupted runs are resumed. The folder of the refit is itself a
+    /// study, with one trial per seed; report.md and report.html are written there.
     Refit(refit::RefitArgs),
-    /// Write the trials for other programs
+    /// Export the trials for other programs
     Export(report::ExportArgs),
-    /// Run the command of a trial for a worker
+    /// Supervise the command of a trial for a worker
     #[command(name = VERB, hide = true)]
     Supervise {
         parent: u32,
@@ -144,13 +143,13 @@ struct WorkerArgs {
     /// Stop after this many trials have ended
     #[arg(long, value_name = "N")]
     trials: Option<u64>,
-    /// Stop after this time, e.g. 4h; an earlier end of the job takes precedence
+    /// Stop after this time, e.g. 4h, or earlier if the job ends earlier
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     time: Option<Duration>,
-    /// Only run trials of this round
+    /// Run only trials of this round
     #[arg(long, value_name = "NAME")]
     round: Option<String>,
-    /// Exit with 75 instead of waiting while other workers run the trials that are left
+    /// Exit with 75 instead of waiting while other workers run the remaining trials
     #[arg(long)]
     no_wait: bool,
     #[command(flatten)]
@@ -166,16 +165,16 @@ struct TellArgs {
     /// Value of the metric
     #[arg(allow_negative_numbers = true, required_unless_present = "state")]
     value: Option<f64>,
-    /// The value is that after this step; without it, it is the final value
+    /// Step of the value; without --step, the value is final
     #[arg(long, value_name = "N", conflicts_with_all = ["last", "state"])]
     step: Option<u64>,
-    /// The value is the final one
+    /// The value is final (the default without --step)
     #[arg(long = "final", conflicts_with = "state")]
     last: bool,
     /// End the trial without a value
     #[arg(long, conflicts_with = "value")]
     state: Option<State>,
-    /// What went wrong
+    /// Error message to record with --state
     #[arg(long, requires = "state", value_name = "TEXT")]
     error: Option<String>,
     #[command(flatten)]
@@ -189,9 +188,9 @@ enum State {
     Pruned,
     /// The loss was NaN or infinite
     Diverged,
-    /// Too large for the memory
+    /// Ran out of memory
     OutOfMemory,
-    /// An error that says nothing about the parameters
+    /// Failed with an error unrelated to the parameters
     Failed,
 }
 
@@ -241,7 +240,7 @@ fn create(folder: &Path, config: &Path, overrides: &[String], out: Out) -> Resul
     out.rows(rows.collect::<Vec<_>>())
 }
 
-/// The schema of the configuration of a task.
+/// The configuration schema of a task.
 fn schema(program: &str, task: &str) -> Result<Value> {
     let output = Command::new(program).args([task, "--schema"]).output();
     let output = output.map_err(|cause| Error::open(Path::new(program), cause))?;
@@ -263,7 +262,7 @@ fn work(args: &WorkerArgs) -> Result<Exit> {
     let mut worker = Worker::new(study, limits)?;
     let left = worker.run()?;
     let record = json!({"ended": worker.ended(), "left": left});
-    let text = format!("{} trials ended, {left} are left", worker.ended());
+    let text = format!("{} trials ended, {left} remain", worker.ended());
     Out::stdout(args.output).item(&record, text)?;
     Ok(if left == 0 { Exit::Done } else { Exit::Again })
 }
@@ -282,7 +281,7 @@ fn tell(args: &TellArgs) -> Result<Exit> {
         }
         (_, Some(value), Some(step)) => ask::Told::Step(step, value),
         (_, Some(value), None) => ask::Told::End(Ended::with(value)),
-        (None, None, _) => return Err(Error::usage("give a value, or --state")),
+        (None, None, _) => return Err(Error::usage("give a value or --state")),
     };
     let prune = ask::tell(&mut study, args.trial, told)?;
     let record = json!({"trial": args.trial, "prune": prune});
@@ -291,7 +290,7 @@ fn tell(args: &TellArgs) -> Result<Exit> {
         .map(|()| Exit::Done)
 }
 
-/// What a program told in earlier attempts does not belong to the next one; train-stage sees to that itself.
+/// Renames the run's log, so that the next attempt does not see values of earlier ones; train-stage does this itself.
 fn set_log_aside(claim: &Claim) -> Result<()> {
     let log = claim.run()?.log();
     let attempts = claim.record.as_ref().map_or(0, |record| record.attempts);
@@ -316,12 +315,12 @@ fn retry(folder: &Path, numbers: &[u64], out: Out) -> Result<Exit> {
         if !study.records().get(&number).is_some_and(may_retry) {
             return Err(Error::usage(format!("trial {number} has not failed")));
         }
-        // First, so that no snapshot with its end is believed.
+        // Before the retry is recorded, so that no process trusts the end of the trial in a snapshot.
         study.mark_retried(number)?;
         let Some(mut claim) = Claim::take(&study, number, &|| false)? else {
             return Err(Error::new(
                 Exit::Again,
-                format!("another process works on trial {number}"),
+                format!("another process is working on trial {number}"),
             ));
         };
         if !claim.record.as_ref().is_some_and(may_retry) {

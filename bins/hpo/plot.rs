@@ -1,4 +1,4 @@
-//! `hpo plot`: plots of a round in the terminal and as a picture.
+//! `hpo plot`: draws the plots of a round in the terminal or as a picture.
 
 use std::path::PathBuf;
 
@@ -22,20 +22,20 @@ use unix::{Error, Exit, Result};
 use crate::figures::{self, Figure, KINDS, Kind, Look, Series};
 use crate::importance;
 
-/// Height of a plot on the terminal, and of one in two columns.
+/// Height of plots in the terminal: over the full width, and in two columns.
 const ROWS: [usize; 2] = [16, 12];
-/// The terminal has two columns from this width on.
+/// Smallest terminal width for two columns of plots.
 const TWO_COLUMNS: usize = 72;
-/// Size of the picture and its parts in pixels.
+/// Sizes of the picture and its parts in pixels.
 const WIDTH: f64 = 1400.0;
 const HEADING: f64 = 90.0;
 const LARGE: f64 = 420.0;
 const SLICE: f64 = 300.0;
-/// Distance of rows of plots of parameters, of which only the first has a title above.
+/// Distance between rows of slice plots; only the first row has a title.
 const PITCH: f64 = 288.0;
-/// Below the last row, for names in several lines.
+/// Space below the last row, for names that take several lines.
 const MARGIN: f64 = 36.0;
-/// Columns of plots of parameters; the colour bar is right of them.
+/// Columns of slice plots, and the width of the colour bar to their right.
 const COLUMNS: usize = 3;
 const BAR: f64 = 90.0;
 
@@ -44,13 +44,13 @@ const BAR: f64 = 90.0;
 pub struct PlotArgs {
     /// Folder of the study
     study: PathBuf,
-    /// What to draw [default: all]
+    /// Plots to draw [default: all]
     #[arg(long)]
     kind: Vec<Kind>,
     /// Round [default: the last one with a trial that has ended]
     #[arg(long, value_name = "NAME")]
     round: Option<String>,
-    /// Picture to write instead, FILE.png or FILE.svg
+    /// Write a picture instead, FILE.png or FILE.svg
     #[arg(short = 'o', long = "output", value_name = "FILE")]
     to: Option<PathBuf>,
     /// Overwrite an existing file
@@ -60,11 +60,11 @@ pub struct PlotArgs {
     output: Output,
 }
 
-/// Draws a round. With `--json` and without a picture, writes the values, a line per series.
+/// Draws a round. With `--json` and no picture, writes the plotted values, a line per series.
 pub fn plot(args: &PlotArgs) -> Result<Exit> {
     let format = args.to.as_deref().map(Format::of).transpose()?;
     if let Some(path) = args.to.as_ref().filter(|path| path.exists() && !args.force) {
-        return Err(Error::create(path, "it exists; choose another name, or use --force"));
+        return Err(Error::create(path, "it exists; choose another name or use --force"));
     }
     let study = Study::open(&args.study)?;
     let round = match &args.round {
@@ -98,7 +98,7 @@ pub fn plot(args: &PlotArgs) -> Result<Exit> {
     out.raw(text.as_bytes()).map(|()| Exit::Done)
 }
 
-/// The importances, if they are wanted and known. Errors: 65, 66, 74.
+/// The importances, if they are requested and can be computed. Errors: 65, 66, 74.
 fn bars(study: &Study, round: usize, kinds: &[Kind]) -> Result<Option<Vec<Importance>>> {
     let is_wanted = kinds.contains(&Kind::Importance);
     if is_wanted { importance::of_round(study, round) } else { Ok(None) }
@@ -114,7 +114,7 @@ fn has_ended(study: &Study, round: usize) -> bool {
     records(study, round).any(Record::has_ended)
 }
 
-/// Plots below each other, those of parameters in two columns if there is room.
+/// The plots one below the other; slice plots in two columns if they fit.
 fn text(
     figures: &[Figure],
     bars: Option<&[Importance]>,
@@ -131,7 +131,7 @@ fn text(
         let draw =
             |figure: &&Figure| terminal::draw(&chart(figure), width, height.min(rows), style);
         let mut lines: Vec<Vec<String>> = row.iter().map(draw).collect();
-        // A line that only one of them has, of its legend, moves the plots against each other.
+        // Pad all plots of a row to the same number of lines: their legends differ in height.
         let most = lines.iter().map(Vec::len).max().unwrap_or(0);
         lines.iter_mut().for_each(|lines| lines.resize(most, String::new()));
         let line = |at: usize| {
@@ -170,7 +170,7 @@ fn chart(figure: &Figure) -> Chart {
     }
 }
 
-/// The name of a series in the legend, which lists a name once.
+/// The name of a series in the legend; empty if an earlier series has the same name.
 fn name(figure: &Figure, at: usize) -> &'static str {
     let look = figure.series[at].look;
     let is_first = figure.series[..at].iter().all(|series| series.look != look);
@@ -192,7 +192,7 @@ fn title(figure: &Figure) -> String {
     }
 }
 
-/// One picture of a round: history, values and importances side by side, then the parameters. Errors: 65, 66, 74.
+/// The picture of a round: history, values and importances side by side, slice plots below. Errors: 65, 66, 74.
 pub fn picture(study: &Study, round: usize, kinds: &[Kind], format: Format) -> Result<Vec<u8>> {
     let figures = figures::of_round(study, round, kinds)?;
     let bars = bars(study, round, kinds)?;
@@ -241,7 +241,7 @@ pub fn picture(study: &Study, round: usize, kinds: &[Kind], format: Format) -> R
     }
 }
 
-/// The curves and marks of a plot. With a colour map, the colour of a mark shows the number of its trial.
+/// The curves and marks of a plot. With a colour map, marks are coloured by trial number.
 fn curves(figure: &Figure, colours: Option<(&Map, &Axis)>) -> Vec<Curve> {
     let count = figure.series.iter().map(|series| series.points.len()).sum::<usize>();
     let radius = if figure.kind == Kind::Values || count < 150 { 4.5 } else { 3.0 };
@@ -256,9 +256,9 @@ fn curves(figure: &Figure, colours: Option<(&Map, &Axis)>) -> Vec<Curve> {
         let colour = colour(series.look, series.joined);
         match colours.filter(|_| series.look != Look::Failed) {
             Some((map, trials)) => {
-                // The name without a point of its own.
+                // An empty series for the legend.
                 curves.push(Curve::points(name, INK, mark, []));
-                // The last trials on top.
+                // Draw the latest trials on top.
                 for (point, trial) in points.into_iter().zip(&series.trials).rev() {
                     let colour = map.at(trials.place(*trial as f64));
                     curves.push(Curve::points("", colour, mark, [point]));
@@ -266,7 +266,7 @@ fn curves(figure: &Figure, colours: Option<(&Map, &Axis)>) -> Vec<Curve> {
             }
             None if series.joined => {
                 let width = if series.look == Look::Best { 2.4 } else { 1.0 };
-                // Where the pruner ended it, or the only value.
+                // Mark where the pruner ended the trial, or its only value.
                 let end = (series.look == Look::Pruned || points.len() == 1).then(|| points.last());
                 let end = end.flatten().map(|end| Curve::points("", colour, (mark.0, 2.6), [*end]));
                 curves.extend(end);
@@ -278,7 +278,7 @@ fn curves(figure: &Figure, colours: Option<(&Map, &Axis)>) -> Vec<Curve> {
     curves
 }
 
-/// The colour of marks, or the lighter one of curves, of which there are many.
+/// The colour of a series; curves are lighter than marks, because there are many of them.
 fn colour(look: Look, joined: bool) -> Colour {
     match (look, joined) {
         (Look::Best, _) => INK,
@@ -291,7 +291,7 @@ fn colour(look: Look, joined: bool) -> Colour {
     }
 }
 
-/// The round in a line: how many trials ended how, and the best value.
+/// A one-line summary of the round: the number of trials in each state and the best value.
 fn summary(study: &Study, round: usize, figures: &[Figure]) -> String {
     let mut parts = vec![format!("round {}", study.rounds()[round].name)];
     for look in [Look::Complete, Look::Pruned, Look::Failed, Look::Running] {
@@ -308,7 +308,7 @@ fn summary(study: &Study, round: usize, figures: &[Figure]) -> String {
     }
     let beyond = figures.iter().map(Figure::beyond).max().unwrap_or(0);
     if beyond > 0 {
-        parts.push(format!("{beyond} values beyond the axis, drawn at its end"));
+        parts.push(format!("{beyond} values beyond the axis are drawn at its end"));
     }
     parts.join("  ·  ")
 }

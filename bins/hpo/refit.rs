@@ -1,4 +1,4 @@
-//! `hpo refit`: the best configuration with several seeds, its evaluation on the test split, and a report.
+//! `hpo refit`: retrains the best configuration with several seeds, evaluates it on the test split and writes a report.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -24,9 +24,9 @@ use unix::{Error, Exit, Result, note, small};
 
 use crate::seeds::Results;
 
-/// Maximum size in bytes of the output of a test.
+/// Maximum size of the output of a test in bytes.
 const MAX_BYTES: u64 = 1 << 26;
-/// How often a running test, or the process that runs it, is looked at.
+/// Polling interval while a test, or another process that runs the tests, is running.
 const POLL: Duration = Duration::from_millis(50);
 
 /// The arguments of `hpo refit`.
@@ -37,22 +37,22 @@ pub struct RefitArgs {
     /// Number of seeds
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..))]
     seeds: u64,
-    /// Splits to train on; with train+validation the task needs the key data.train_on
+    /// Splits to train on; train+validation requires a task with the key data.train_on
     #[arg(long, default_value = "train")]
     on: On,
-    /// Round whose best trial is trained again [default: the last one]
+    /// Round whose best trial is retrained [default: the last one]
     #[arg(long, value_name = "NAME", conflicts_with = "trial")]
     round: Option<String>,
-    /// This trial instead of the best
+    /// Retrain this trial instead of the best one
     #[arg(long, value_name = "NUMBER")]
     trial: Option<u64>,
-    /// Override a configuration key of the trial or of the fidelity of its round, e.g. -s training.updates=5000
+    /// Override a configuration key of the trial or its round's fidelity, e.g. -s training.updates=5000
     #[arg(short = 's', long = "set", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
-    /// Folder of the refit [default: refit in the folder of the study]
+    /// Folder of the refit [default: STUDY/refit]
     #[arg(short = 'o', long = "output", value_name = "DIR")]
     to: Option<PathBuf>,
-    /// Stop after this time, e.g. 4h; an earlier end of the job takes precedence
+    /// Stop after this time, e.g. 4h, or earlier if the job ends earlier
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     time: Option<Duration>,
     #[command(flatten)]
@@ -64,12 +64,12 @@ pub struct RefitArgs {
 pub enum On {
     /// The training split
     Train,
-    /// The training and the validation split: the test split is the only measure of the result
+    /// The training and validation splits; only the test split then measures the result
     #[value(name = "train+validation")]
     TrainValidation,
 }
 
-/// Trains, tests and reports; what has been done is not done again.
+/// Trains, tests and reports; resumes without repeating completed steps.
 pub fn refit(args: &RefitArgs) -> Result<Exit> {
     let search = Study::open(&args.study)?;
     let trial = match args.trial {
@@ -99,7 +99,7 @@ pub fn refit(args: &RefitArgs) -> Result<Exit> {
             continue;
         };
         return Err(Error::failure(format!(
-            "trial {number} failed: {}; fix the cause, run `hpo retry {}`, and then this command again",
+            "trial {number} failed: {}; fix the cause, run `hpo retry {}`, then run this command again",
             end.error.as_deref().unwrap_or("no message"),
             own.folder().display()
         )));
@@ -141,7 +141,7 @@ fn overrides(args: &RefitArgs) -> Result<BTreeMap<String, Value>> {
     Ok(all)
 }
 
-/// Waits until no other process tests and reports. `None` if this one must stop.
+/// Waits until no other process is testing or reporting; `None` if this one must stop.
 fn lease(own: &Study, signals: Signals, end: Option<Instant>) -> Result<Option<Lease>> {
     let folder = own.folder().join("lease");
     loop {
@@ -158,7 +158,7 @@ fn must_stop(signals: Signals, end: Option<Instant>) -> bool {
     signals.stop_requested().is_some() || end.is_some_and(|end| Instant::now() >= end)
 }
 
-/// The numbers of the test of a trial, which runs unless it has been done. `None` if this process must stop.
+/// The results of a trial's test, which is run if it has not completed; `None` if this process must stop.
 fn test(
     own: &Study,
     number: u64,
@@ -174,18 +174,19 @@ fn test(
     if !done.exists() {
         create_folder(&folder)?;
         if output.exists() {
-            // What an interrupted test has left.
+            // Left by an interrupted test.
             std::fs::remove_dir_all(&output).map_err(|cause| Error::io(&output, cause))?;
         }
         let model = match on {
             On::Train => run.path().to_path_buf(),
-            // The best one was chosen by data that it was trained on.
+            // Not the best checkpoint: it was selected on data that the model was trained on.
             On::TrainValidation => run.path().join("ckpt/latest"),
         };
-        let places = [("run", &model), ("output", &output)];
-        let places = places.map(|(name, path)| (name.to_string(), path.display().to_string()));
-        let places = BTreeMap::from(places);
-        let words: Vec<String> = command.iter().map(|word| filled(word, &places)).collect();
+        let placeholders = [("run", &model), ("output", &output)];
+        let placeholders =
+            placeholders.map(|(name, path)| (name.to_string(), path.display().to_string()));
+        let placeholders = BTreeMap::from(placeholders);
+        let words: Vec<String> = command.iter().map(|word| filled(word, &placeholders)).collect();
         let part = done.with_extension("part");
         if !run_test(&words, own.config().directory.as_deref(), &part, signals, end)? {
             return Ok(None);
@@ -196,7 +197,7 @@ fn test(
     numbers(&done).map(Some)
 }
 
-/// The command of the configuration, or `evaluate score` for a task with data.split or data.tokens.
+/// The configured test command, or `evaluate score` for a task with data.split or data.tokens.
 fn test_command(own: &Study, run: &RunDir) -> Option<Vec<String>> {
     if let Some(command) = &own.config().test {
         return Some(command.clone());
@@ -205,14 +206,14 @@ fn test_command(own: &Study, run: &RunDir) -> Option<Vec<String>> {
     let config = run.read_config().ok()?;
     let data = &config["data"];
     let data = data["split"].as_str().or_else(|| data["tokens"].as_str())?;
-    // Beside train-stage, if that was given with its folder.
+    // In the folder of train-stage, if the command gives one.
     let folder = own.config().command[0].strip_suffix("train-stage")?;
     let words = ["score", "{run}", "--data", data, "-o", "{output}", "--json"];
     let program = format!("{folder}evaluate");
     Some(std::iter::once(program.as_str()).chain(words).map(String::from).collect())
 }
 
-/// Runs a test, with its stdout in a file; false if it was stopped. Errors: 66 if there is no such program; 1 if it fails.
+/// Runs a test, writing stdout to a file; false if stopped. Errors: 66 if the program is missing; 1 if it fails.
 fn run_test(
     words: &[String],
     directory: Option<&Path>,
@@ -236,7 +237,7 @@ fn run_test(
             };
         }
         if must_stop(signals, end) {
-            // It has nothing to save: it is started again.
+            // A test has no checkpoint; it will be restarted from scratch.
             child.kill().and_then(|()| child.wait()).map_err(wait)?;
             return Ok(false);
         }
@@ -244,14 +245,14 @@ fn run_test(
     }
 }
 
-/// The numbers in the last line of the output of a test. Errors: 65.
+/// The numbers in the last line of a test's output. Errors: 65.
 fn numbers(path: &Path) -> Result<Map<String, Value>> {
     let bytes = small::read(path, MAX_BYTES)?;
     let text = String::from_utf8_lossy(&bytes);
     let last = text.lines().rev().find(|line| !line.trim().is_empty());
     let found = last.and_then(|line| serde_json::from_str::<Map<String, Value>>(line).ok());
     let found = found.ok_or_else(|| {
-        let text = "the last line that the test printed is no JSON object";
+        let text = "the last line of the test's output is not a JSON object";
         Error::data(format!("{}: {text}", path.display()))
     })?;
     Ok(found.into_iter().filter(|(_, value)| value.is_number()).collect())

@@ -16,7 +16,7 @@ use unix::out::Out;
 use unix::publish::publish_bytes;
 use unix::{Error, Exit, Result, text};
 
-/// Time between two pages of `status --watch`.
+/// Refresh interval of `status --watch`.
 const INTERVAL: Duration = Duration::from_secs(5);
 
 /// The arguments of `hpo trials`.
@@ -30,7 +30,7 @@ pub struct TrialsArgs {
     /// Only trials of this round
     #[arg(long, value_name = "NAME")]
     round: Option<String>,
-    /// Print only their numbers, as sbatch --array takes them
+    /// Print only the trial numbers, in the format of sbatch --array
     #[arg(long)]
     ids: bool,
     #[command(flatten)]
@@ -45,10 +45,10 @@ pub struct BestArgs {
     /// Round [default: the last one with a complete trial]
     #[arg(long, value_name = "NAME", conflicts_with = "trial")]
     round: Option<String>,
-    /// This trial instead of the best
+    /// Use this trial instead of the best one
     #[arg(long, value_name = "NUMBER")]
     trial: Option<u64>,
-    /// Print parameter names and values without sections
+    /// Print a flat mapping from parameter names to values
     #[arg(long)]
     flat: bool,
     #[command(flatten)]
@@ -66,7 +66,7 @@ pub struct ExportArgs {
     /// File to write; `-` for stdout
     #[arg(short = 'o', long = "output", value_name = "FILE")]
     to: PathBuf,
-    /// Replace an existing file
+    /// Overwrite an existing file
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -75,23 +75,23 @@ pub struct ExportArgs {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Format {
-    /// A journal that Optuna and optuna-dashboard open
+    /// A journal for Optuna and optuna-dashboard
     Optuna,
-    /// A table with a column for each parameter
+    /// A table with a column per parameter
     Csv,
-    /// The list of trials_history.json
+    /// A list in the format of trials_history.json
     Json,
 }
 
-/// The state of a trial: longhaul-study(5).
+/// The state of a trial, see longhaul-study(5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 enum TrialState {
-    /// A process works on it
+    /// A process is working on it
     Running,
     /// Interrupted; the next free worker resumes it
     Stopped,
-    /// Started by ask
+    /// Started by ask; the caller runs it
     Asked,
     /// Has a final value
     Complete,
@@ -99,9 +99,9 @@ enum TrialState {
     Pruned,
     /// The loss was NaN or infinite
     Diverged,
-    /// Too large for the memory
+    /// Ran out of memory
     OutOfMemory,
-    /// An error that says nothing about the parameters
+    /// Failed with an error unrelated to the parameters
     Failed,
 }
 
@@ -137,7 +137,7 @@ pub fn status(folders: &[PathBuf], watch: bool, output: Output) -> Result<Exit> 
             }
         }
         if !output.json {
-            leave_out_rare_states(&mut rows);
+            drop_rare_states(&mut rows);
         }
         if watch && std::io::stdout().is_terminal() {
             print!("\x1b[H\x1b[2J");
@@ -150,8 +150,8 @@ pub fn status(folders: &[PathBuf], watch: bool, output: Output) -> Result<Exit> 
     }
 }
 
-/// Removes the columns of states in which most studies have no trial, unless one of these has.
-fn leave_out_rare_states(rows: &mut [Map<String, Value>]) {
+/// Drops the columns of rare states if no round has a trial in them.
+fn drop_rare_states(rows: &mut [Map<String, Value>]) {
     for name in ["asked", "diverged", "out_of_memory"] {
         if rows.iter().all(|row| row[name] == 0) {
             rows.iter_mut().for_each(|row| _ = row.shift_remove(name));
@@ -222,7 +222,7 @@ pub fn trials(args: &TrialsArgs) -> Result<Exit> {
         rows.push(row);
     }
     if args.ids {
-        // Without numbers there is nothing to say, not even an empty line.
+        // Without trials, print nothing, not even an empty line.
         let line = if numbers.is_empty() { String::new() } else { ranges(&numbers) + "\n" };
         return Out::stdout(args.output).raw(line.as_bytes()).map(|()| Exit::Done);
     }
@@ -270,7 +270,7 @@ pub fn best(args: &BestArgs) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// Writes the trials for other programs.
+/// Exports the trials for other programs.
 pub fn export(args: &ExportArgs) -> Result<Exit> {
     let study = Study::open(&args.study)?;
     let records: Vec<&Record> = study.records().values().collect();
@@ -286,7 +286,7 @@ pub fn export(args: &ExportArgs) -> Result<Exit> {
         return Out::stdout(Output::default()).raw(&bytes).map(|()| Exit::Done);
     }
     if args.to.exists() && !args.force {
-        return Err(Error::create(&args.to, "it exists; choose another name, or use --force"));
+        return Err(Error::create(&args.to, "it exists; choose another name or use --force"));
     }
     publish_bytes(&args.to, &bytes)?;
     let record = json!({"file": args.to, "trials": records.len()});

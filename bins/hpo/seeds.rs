@@ -1,4 +1,4 @@
-//! What the seeds of a refit gave: rows for stdout, and the report.
+//! The results of a refit over its seeds: rows for stdout, and the report.
 
 use report::document::{Cell, Document, Table, equal_precision};
 use report::picture::Format;
@@ -12,34 +12,34 @@ use crate::figures::KINDS;
 use crate::plot::picture;
 use crate::refit::On;
 
-/// Other configurations are listed if they are worse than the best by at most this many standard deviations of the seeds.
+/// Configurations at most this many standard deviations over the seeds worse than the retrained trial are listed.
 const MARGIN: f64 = 2.0;
 
-/// What the seeds gave.
+/// Results over the seeds.
 pub struct Results<'a> {
     /// The study of the search.
     pub search: &'a Study,
-    /// The trial that was trained again.
+    /// The trial that was retrained.
     pub trial: &'a Record,
     /// The study of the refit.
     pub refit: &'a Study,
-    /// The splits that the seeds were trained on.
+    /// The splits that the models were trained on.
     pub on: On,
-    /// Value of the metric by seed, unless the model was trained on the validation split.
+    /// Validation value by seed; `None` if the model was trained on the validation split.
     pub validation: Vec<Option<f64>>,
-    /// Numbers of the tests by seed.
+    /// Test results by seed.
     pub tests: Vec<Map<String, Value>>,
 }
 
 impl Results<'_> {
-    /// Quantities with their values by seed: where they were measured, and their name.
+    /// The measured quantities: split, name and values by seed.
     fn quantities(&self) -> Vec<(&'static str, &str, Vec<f64>)> {
         let metric = &self.search.config().metric;
         let values: Vec<f64> = self.validation.iter().flatten().copied().collect();
         let validation = (!values.is_empty()).then_some(("validation", metric.as_str(), values));
         let first = self.tests.iter().find(|test| !test.is_empty());
         let names = first.into_iter().flat_map(Map::keys);
-        // A whole number that is the same for all seeds is a setting, such as the number of steps.
+        // An integer that is the same for all seeds is a setting, such as the number of steps.
         let is_setting = |name: &str| {
             let mut values = self.tests.iter().filter_map(|test| test.get(name));
             let first = values.next();
@@ -79,9 +79,9 @@ impl Results<'_> {
         let direction = if config.direction.sign() > 0.0 { "lower" } else { "higher" };
         let value = trial.end.as_ref().and_then(|end| end.value).unwrap_or(f64::NAN);
         document.paragraph(format!(
-            "Trial {} of round {}, number {rank} of {} complete trials by {} on the validation split ({direction} is \
-             better), trained again with {} new seeds ({} to {}) on {}. The test split was used only for the numbers \
-             below, never to choose.",
+            "Trial {} of round {}, ranked {rank} of {} complete trials by {} on the validation split ({direction} is \
+             better), retrained with {} new seeds ({} to {}) on {}. The test split was used only for the numbers \
+             below, never for selection.",
             trial.number,
             trial.start.round,
             of_round.len(),
@@ -91,7 +91,7 @@ impl Results<'_> {
             last.unwrap_or(0),
             match self.on {
                 On::Train => "the training split",
-                On::TrainValidation => "the training and the validation split",
+                On::TrainValidation => "the training and validation splits",
             },
         ));
         self.results_table(&mut document);
@@ -103,7 +103,7 @@ impl Results<'_> {
                 1 => {
                     let count = of_round.len();
                     format!(
-                        "{text} The former is the best of {count} values, and therefore optimistic."
+                        "{text} The former is the best of {count} values and therefore optimistically biased."
                     )
                 }
                 _ => text,
@@ -172,23 +172,24 @@ impl Results<'_> {
         document.table(table);
     }
 
-    /// Lists the configurations which the spread of the seeds does not tell from the best.
+    /// Lists the configurations that differ from the retrained trial by no more than the noise over seeds.
     fn neighbours(&self, document: &mut Document) {
         let Some(std) = self.validation_spread().and_then(|spread| spread.std) else { return };
-        document.heading("Configurations within noise of it");
+        document.heading("Configurations within noise");
         let found = self.search.within(self.trial, MARGIN * std);
         let metric = &self.search.config().metric;
         let text = format!(
-            "complete trials of the round are worse by at most {MARGIN} standard deviations of the seeds ({:.3e} of {metric})",
-            MARGIN * std
+            "complete trials of the round are at most {MARGIN} standard deviations over the seeds ({:.3e} in {metric}) \
+             worse than trial {}",
+            MARGIN * std,
+            self.trial.number
         );
         if found.is_empty() {
             return document.paragraph(format!("No other {text}."));
         }
         document.paragraph(format!(
-            "{} other {text}: the search does not tell them from trial {}.",
-            found.len(),
-            self.trial.number
+            "{} other {text}; the search cannot distinguish them from it.",
+            found.len()
         ));
         let names: Vec<&String> = self.trial.start.params.keys().collect();
         let columns = ["trial".to_string(), metric.clone()].into_iter();
