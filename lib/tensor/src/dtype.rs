@@ -1,6 +1,7 @@
 //! Element types. The CPU trains in f32, and every CPU op is also generic over f64, for checks. Kernels also compute
 //! with the 16-bit floats; integers are indices.
 
+use crate::product::Gemm;
 pub use half::{bf16, f16};
 use std::fmt::Debug;
 use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Neg, Sub};
@@ -150,6 +151,8 @@ pub trait Float:
     fn sqrt(self) -> Self;
     /// The larger of the two.
     fn maximum(self, other: Self) -> Self;
+    /// The matrix product on one thread.
+    fn gemm() -> Gemm<Self>;
 }
 
 impl Float for f32 {
@@ -223,6 +226,9 @@ impl Float for f32 {
     fn maximum(self, other: f32) -> f32 {
         if self > other { self } else { other }
     }
+    fn gemm() -> Gemm<f32> {
+        gemm_f32::gemm::f32::get_gemm_fn()
+    }
 }
 
 impl Float for f64 {
@@ -248,6 +254,9 @@ impl Float for f64 {
     #[inline(always)]
     fn maximum(self, other: f64) -> f64 {
         if self > other { self } else { other }
+    }
+    fn gemm() -> Gemm<f64> {
+        gemm_f64::gemm::f64::get_gemm_fn()
     }
 }
 

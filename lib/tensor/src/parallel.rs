@@ -43,6 +43,12 @@ pub fn rows_per_block(width: usize) -> usize {
 /// Calls `work` for consecutive blocks of 0..n with at most `grain` items each, on all threads; a single block runs on
 /// the calling thread.
 pub fn blocks(n: usize, grain: usize, work: impl Fn(Range<usize>) + Send + Sync) {
+    distribute(n, grain, &work);
+}
+
+/// The implementation of [`blocks`]: without type parameters, because the code that distributes work takes long to
+/// compile and was generated for each closure.
+fn distribute(n: usize, grain: usize, work: &(dyn Fn(Range<usize>) + Sync)) {
     let grain = grain.max(1);
     let block = |i: usize| i * grain..((i + 1) * grain).min(n);
     let count = n.div_ceil(grain);
@@ -81,81 +87,106 @@ pub fn reduce<T: Float>(
 
 /// Row-major matrices whose rows are divided among threads: a slice with the width of its rows, or a pair of matrices
 /// with equally many rows.
-pub trait Rows: Send + Sized {
-    /// The elements: a slice of each matrix.
+pub trait Rows {
+    /// The elements of some rows: a slice of each matrix.
     type Slice;
+    /// The matrices, for all threads.
+    type Shared: Sync;
 
     /// Number of rows.
     fn count(&self) -> usize;
 
-    /// The first `rows` rows, and the others.
-    fn split(self, rows: usize) -> (Self, Self);
+    /// Lends the matrices to all threads.
+    fn share(self) -> Self::Shared;
 
-    /// The elements of all rows.
-    fn slice(self) -> Self::Slice;
+    /// The elements of some rows.
+    ///
+    /// # Safety
+    /// No row may be in two slices that live at the same time.
+    unsafe fn slice(shared: &Self::Shared, rows: Range<usize>) -> Self::Slice;
 
-    /// The elements of each row.
-    fn each(self) -> impl Iterator<Item = Self::Slice>;
+    /// The elements of each of some rows.
+    ///
+    /// # Safety
+    /// As for [`Rows::slice`].
+    unsafe fn each(
+        shared: &Self::Shared,
+        rows: Range<usize>,
+    ) -> impl Iterator<Item = Self::Slice>;
 }
 
 impl<'a, T: Send> Rows for (&'a mut [T], usize) {
     type Slice = &'a mut [T];
+    type Shared = (Shared<'a, T>, usize);
 
     fn count(&self) -> usize {
         self.0.len() / self.1.max(1)
     }
 
-    #[inline(always)]
-    fn split(self, rows: usize) -> (Self, Self) {
-        let (first, others) = self.0.split_at_mut(rows * self.1);
-        ((first, self.1), (others, self.1))
+    fn share(self) -> Self::Shared {
+        (Shared::new(self.0), self.1)
     }
 
     #[inline(always)]
-    fn slice(self) -> Self::Slice {
-        self.0
+    unsafe fn slice((shared, width): &Self::Shared, rows: Range<usize>) -> &'a mut [T] {
+        // SAFETY: the caller keeps slices disjoint.
+        unsafe { shared.slice(rows.start * width..rows.end * width) }
     }
 
     #[inline(always)]
-    fn each(self) -> impl Iterator<Item = Self::Slice> {
-        self.0.chunks_exact_mut(self.1.max(1))
+    unsafe fn each(
+        shared: &Self::Shared,
+        rows: Range<usize>,
+    ) -> impl Iterator<Item = Self::Slice> {
+        // SAFETY: as above.
+        unsafe { Self::slice(shared, rows) }.chunks_exact_mut(shared.1.max(1))
     }
 }
 
 impl<A: Rows, B: Rows> Rows for (A, B) {
     type Slice = (A::Slice, B::Slice);
+    type Shared = (A::Shared, B::Shared);
 
     fn count(&self) -> usize {
         self.0.count()
     }
 
-    #[inline(always)]
-    fn split(self, rows: usize) -> (Self, Self) {
-        let ((a, b), (c, d)) = (self.0.split(rows), self.1.split(rows));
-        ((a, c), (b, d))
+    fn share(self) -> Self::Shared {
+        (self.0.share(), self.1.share())
     }
 
     #[inline(always)]
-    fn slice(self) -> Self::Slice {
-        (self.0.slice(), self.1.slice())
+    unsafe fn slice((a, b): &Self::Shared, rows: Range<usize>) -> Self::Slice {
+        // SAFETY: the caller keeps slices disjoint.
+        unsafe { (A::slice(a, rows.clone()), B::slice(b, rows)) }
     }
 
     #[inline(always)]
-    fn each(self) -> impl Iterator<Item = Self::Slice> {
-        self.0.each().zip(self.1.each())
+    unsafe fn each(
+        (a, b): &Self::Shared,
+        rows: Range<usize>,
+    ) -> impl Iterator<Item = Self::Slice> {
+        // SAFETY: as above.
+        unsafe { A::each(a, rows.clone()).zip(B::each(b, rows)) }
     }
 }
 
 /// [`blocks`] of at most `grain` rows of `out`: calls `work` with their indices and elements.
 pub fn row_blocks<R: Rows>(out: R, grain: usize, work: impl Fn(Range<usize>, R::Slice) + Sync) {
-    divide(0, out, grain.max(1), &|range, block: R| work(range, block.slice()));
+    let (count, shared) = (out.count(), out.share());
+    distribute(count, grain, &|range| {
+        // SAFETY: blocks are disjoint, and the slices of one end with its call.
+        work(range.clone(), unsafe { R::slice(&shared, range) });
+    });
 }
 
 /// The implementation of [`for_rows!`](crate::for_rows!): `work` must be `#[inline(always)]`.
 pub fn for_rows<R: Rows>(out: R, cost: usize, work: impl Fn(usize, R::Slice) + Sync) {
-    divide(0, out, rows_per_block(cost), &|range: Range<usize>, block: R| {
+    let (count, shared) = (out.count(), out.share());
+    distribute(count, rows_per_block(cost), &|range| {
         vectorize!({
-            for (row, slice) in range.zip(block.each()) {
+            // SAFETY: as above.
+            for (row, slice) in range.clone().zip(unsafe { R::each(&shared, range) }) {
                 work(row, slice);
             }
         });
@@ -174,27 +205,6 @@ macro_rules! for_rows {
             |$row, $slice| $body,
         )
     };
-}
-
-/// Halves `out`, whose first row has the index `start`, down to blocks of at most `grain` rows.
-fn divide<R: Rows>(start: usize, out: R, grain: usize, work: &(impl Fn(Range<usize>, R) + Sync)) {
-    let rows = out.count();
-    if rows <= grain {
-        if rows > 0 {
-            work(start..start + rows, out);
-        }
-        return;
-    }
-    let half = rows.div_ceil(grain) / 2 * grain;
-    let (low, high) = out.split(half);
-    let low = || divide(start, low, grain, work);
-    let high = || divide(start + half, high, grain, work);
-    if threads() == 1 {
-        low();
-        high();
-    } else {
-        rayon::join(low, high);
-    }
 }
 
 /// A mutable slice whose disjoint parts are written by several threads at once.
@@ -222,8 +232,7 @@ impl<'a, T> Shared<'a, T> {
     ///
     /// # Panics
     /// If `range` is not inside the slice.
-    #[allow(clippy::mut_from_ref)] // that is its purpose
-    pub unsafe fn slice(&self, range: Range<usize>) -> &mut [T] {
+    pub unsafe fn slice(&self, range: Range<usize>) -> &'a mut [T] {
         assert!(range.start <= range.end && range.end <= self.len);
         // SAFETY: inside the slice (checked); the caller guarantees disjointness.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }

@@ -1,12 +1,37 @@
-//! Matrix products on the CPU, through the `gemm` crate.
+//! Matrix products on the CPU, through the `gemm` crates.
 //!
 //! Each call runs on the calling thread. Ops split their work into blocks themselves (`parallel::blocks`), so that
 //! what follows a product (bias, activation, the next product) finds the block in cache, and so that the split does
 //! not depend on the number of threads.
 
 use crate::dtype::Float;
+use gemm_common::Parallelism;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+
+/// A kernel of the `gemm` crates: out = alpha·out + beta·lhs·rhs, where `out` is only read if the flag after its strides
+/// is set. Sizes are rows, columns and the inner size; strides are of columns, then of rows.
+pub type Gemm<T> = unsafe fn(
+    usize,
+    usize,
+    usize,
+    *mut T,
+    isize,
+    isize,
+    bool,
+    *const T,
+    isize,
+    isize,
+    *const T,
+    isize,
+    isize,
+    T,
+    T,
+    bool,
+    bool,
+    bool,
+    Parallelism,
+);
 
 /// Whether products are timed.
 static TIMED: AtomicBool = AtomicBool::new(false);
@@ -97,16 +122,22 @@ pub unsafe fn product_into<T: Float>(
     assert_eq!(lhs.columns, rhs.rows, "inner sizes of a matrix product");
     let beta = if add { T::ONE } else { T::ZERO };
     let start = TIMED.load(Ordering::Relaxed).then(Instant::now);
+    let (mut lhs, mut rhs, mut strides) = (lhs, rhs, [1, row_stride as isize]);
+    if row_stride > 1 {
+        // The kernels prefer rows next to each other: the transposed product, rhsᵀ·lhsᵀ.
+        (lhs, rhs) = (rhs.transposed(), lhs.transposed());
+        strides.reverse();
+    }
     // SAFETY: the views lie inside their slices (checked on construction); the caller guarantees `out`. Strides are
     // below isize::MAX because the slices exist.
     unsafe {
-        gemm::gemm(
+        T::gemm()(
             lhs.rows,
             rhs.columns,
             lhs.columns,
             out,
-            1,
-            row_stride as isize,
+            strides[0],
+            strides[1],
             add,
             lhs.data.as_ptr(),
             lhs.column_stride as isize,
@@ -119,7 +150,7 @@ pub unsafe fn product_into<T: Float>(
             false,
             false,
             false,
-            gemm::Parallelism::None,
+            Parallelism::None,
         );
     }
     if let Some(start) = start {

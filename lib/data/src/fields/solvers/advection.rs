@@ -2,8 +2,7 @@
 
 use super::symmetry::{Point, Symmetries};
 use super::{cell_centres, frame_times};
-use realfft::num_complex::Complex64;
-use realfft::{ComplexToReal, RealFftPlanner, RealToComplex};
+use fft::{Complex64, ComplexToReal, RealToComplex};
 use std::f64::consts::TAU;
 use std::sync::Arc;
 
@@ -36,8 +35,7 @@ pub struct Translation {
 impl Translation {
     /// For `grid` cells at speed β.
     pub fn new(beta: f64, grid: usize) -> Self {
-        let mut planner = RealFftPlanner::new();
-        let (forward, inverse) = (planner.plan_fft_forward(grid), planner.plan_fft_inverse(grid));
+        let (forward, inverse) = fft::real(grid);
         Self { beta, forward, inverse }
     }
 

@@ -4,8 +4,7 @@
 //! It is a convolution with a positive kernel of sum 1: stable for any step, it does not increase extrema and preserves
 //! the mean. Applying it along several axes in turn is exact as well.
 
-use realfft::num_complex::Complex64;
-use realfft::{ComplexToReal, RealFftPlanner, RealToComplex};
+use fft::{Complex64, ComplexToReal, RealToComplex};
 use std::f64::consts::PI;
 use std::sync::Arc;
 
@@ -38,11 +37,9 @@ pub struct Workspace {
 impl Diffusion {
     /// For an axis of `cells` cells.
     pub fn new(cells: usize, ends: Ends) -> Self {
-        let mut planner = RealFftPlanner::new();
         // The mirrored line is periodic.
         let period = if ends == Ends::Closed { 2 * cells } else { cells };
-        let (forward, inverse) =
-            (planner.plan_fft_forward(period), planner.plan_fft_inverse(period));
+        let (forward, inverse) = fft::real(period);
         Self { cells, ends, forward, inverse }
     }
 

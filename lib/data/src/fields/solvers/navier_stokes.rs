@@ -8,7 +8,7 @@
 
 use super::plane::{self, Plane};
 use super::symmetry::{Point, Symmetries};
-use realfft::num_complex::Complex64;
+use fft::Complex64;
 use std::f64::consts::TAU;
 
 /// Courant number: (|u|+|v|) · step / spacing at its maximum. The method would be unstable from 1.3.

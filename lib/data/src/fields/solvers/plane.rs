@@ -4,9 +4,7 @@
 //! waves 0..=kept, the second all n in FFT order; waves beyond `kept` are dropped by the forward transform and taken as
 //! zero by the inverse.
 
-use realfft::num_complex::Complex64;
-use realfft::{ComplexToReal, RealFftPlanner, RealToComplex};
-use rustfft::{Fft, FftPlanner};
+use fft::{Complex64, ComplexToReal, Fft, RealToComplex};
 use std::sync::Arc;
 
 /// Transforms for one grid; can be shared between threads.
@@ -31,14 +29,15 @@ impl Plane {
     /// For `points` points per side, such that products of two fields are free of aliasing: waves up to the largest
     /// integer below points/3 are retained (the two-thirds rule).
     pub fn new(points: usize) -> Self {
-        let (mut real, mut complex) = (RealFftPlanner::new(), FftPlanner::new());
+        let (rows_forward, rows_inverse) = fft::real(points);
+        let (columns_forward, columns_inverse) = fft::complex(points);
         Self {
             points,
             kept: points.saturating_sub(1) / 3,
-            rows_forward: real.plan_fft_forward(points),
-            rows_inverse: real.plan_fft_inverse(points),
-            columns_forward: complex.plan_fft_forward(points),
-            columns_inverse: complex.plan_fft_inverse(points),
+            rows_forward,
+            rows_inverse,
+            columns_forward,
+            columns_inverse,
         }
     }
 

@@ -1,7 +1,6 @@
 //! Power spectrum: distributes the mean square of a field over wave numbers, treating the grid as periodic.
 
-use realfft::{RealFftPlanner, RealToComplex};
-use rustfft::{Fft, FftPlanner};
+use fft::{Fft, RealToComplex};
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -37,8 +36,8 @@ impl Spectrum {
         Self {
             grid: grid.to_vec(),
             channels,
-            lines: RealFftPlanner::new().plan_fft_forward(last),
-            columns: FftPlanner::new().plan_fft_forward(grid[0]),
+            lines: fft::real(last).0,
+            columns: fft::complex(grid[0]).0,
         }
     }
 

@@ -51,14 +51,13 @@ pub(super) fn magnitudes(forward: &Forward, x: &Var) -> Result<Var> {
 mod tests {
     use super::*;
     use learn::params::Builder;
-    use realfft::RealFftPlanner;
     use tensor::check::draw;
     use tensor::op::Draw;
     use tensor::{Dtype, Tape, constant};
 
     /// Reference: |rFFT|² of a row.
     fn squares(mut x: Vec<f64>) -> Vec<f64> {
-        let plan = RealFftPlanner::new().plan_fft_forward(x.len());
+        let plan = fft::real(x.len()).0;
         let mut waves = plan.make_output_vec();
         plan.process(&mut x, &mut waves).unwrap();
         waves.iter().map(|wave| wave.norm_sqr()).collect()
