@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use learn::checkpoint::{self, KeepRules};
-use learn::task::Direction;
+use learn::score::Direction;
 use serde_json::{Value, json};
 use unix::cli::Output;
 use unix::out::Out;

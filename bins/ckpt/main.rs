@@ -162,7 +162,7 @@ fn body(args: Args) -> Result<Exit> {
         Verb::Show { checkpoint, tensor, pattern, output } => {
             let wanted = |name: &str| match (&tensor, &pattern) {
                 (Some(tensor), _) => tensor == name,
-                (_, Some(pattern)) => checkpoint::matches(pattern, name),
+                (_, Some(pattern)) => unix::text::matches(pattern, name),
                 _ => true,
             };
             show(&checkpoint, wanted, output)

@@ -309,7 +309,7 @@ fn times(_: &Path, chaos: &mut Mutator) {
 fn names(_: &Path, chaos: &mut Mutator) {
     let text = chaos.text("core.*.weight=1D_Burgers_Sols_Nu0.001.hdf5");
     let text = String::from_utf8_lossy(&text);
-    let _ = checkpoint::matches(&text, "core.0.weight.*.1D");
+    let _ = unix::text::matches(&text, "core.0.weight.*.1D");
     let _ = data::fields::parameter::Parameter::from_file_name(&text);
     if let Some(path) = unix::small::inside(Path::new("a"), &text) {
         assert_eq!(path.parent(), Some(Path::new("a")), "{text:?}");

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Times an update of the operator stage in PyTorch, for comparison with ours.
 
-The model is that of lib/tasks (pde/models/operator.rs, pdet_stack.rs) and lib/learn (nn/block.rs), layer by
+The model is that of lib/tasks (pde/models/operator.rs, common/models/pdet_stack.rs) and lib/learn (nn/block.rs), layer by
 layer and with the same parameter names, so that each line has its counterpart there:
 
     c = SiLU(Linear(SiLU(Linear(features))))

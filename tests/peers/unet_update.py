@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Times an update of U-Net S in PyTorch, channels last, for comparison with lib/tasks/examples/unet_update.rs.
 
-The model is that of lib/tasks/src/pde/models/unet.rs with instance norm, ReLU and transposed convolutions: 4 frames of 5
+The model is that of lib/tasks/src/common/models/unet.rs with instance norm, ReLU and transposed convolutions: 4 frames of 5
 channels on 64 x 64 points, batch 8, f32. One update is zero_grad, forward, mean squared error, backward, clipping, AdamW
 (fused). Each convolution is also timed alone, forward and backward. malloc keeps freed memory, as in operator_update.py.
 

@@ -4,7 +4,7 @@
 
 use dist::Solo;
 use learn::checkpoint::{best, load, load_newest};
-use learn::{forward::Forward, nn::Linear, params::*, score::Scores, task::*, train::*};
+use learn::{forward::Forward, nn::Linear, params::*, score::*, task::*, train::*};
 use rustix::process::{Signal, getpid, kill_process};
 use std::{path::PathBuf, process::Command};
 use tensor::random::{Philox, Purpose};

@@ -6,6 +6,7 @@
 pub mod adapt;
 pub mod checkpoint;
 pub mod config;
+pub mod dependency;
 pub mod foreign;
 pub mod forward;
 pub mod init;

@@ -1,10 +1,11 @@
 //! Trained models, restored from a checkpoint.
 
 use crate::checkpoint::{self, Loaded};
+use crate::dependency::Dependencies;
 use crate::forward::Forward;
 use crate::init::InitFrom;
 use crate::params::{Builder, FROZEN, ParamSet};
-use crate::task::{Buffers, Dependencies};
+use crate::task::Buffers;
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};

@@ -16,7 +16,7 @@ use learn::params::Builder;
 use peer::{Place, Training, peak_rss, random, times};
 use serde_json::{Value, json};
 use std::process::ExitCode;
-use tasks::pde::models::operator::BackboneConfig;
+use tasks::common::models::backbone::BackboneConfig;
 use tasks::pde::models::{ConditionPath, Network, NetworkShape};
 use tensor::op::Op;
 use tensor::ops::conv::Conv;

@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod common;
 pub mod diffusion;
 mod model_args;
 pub mod pde;

@@ -9,12 +9,17 @@ use learn::config::Config;
 use learn::forward::Forward;
 use learn::params::{Builder, ParamSet};
 use learn::train::Learner;
+use tasks::common::models::backbone::{Attention, BackboneConfig};
+use tasks::common::models::{
+    Autoencoder, ConvActivation, ConvNorm, ConvUnet, Fno, Mlp, PdetStack, PdetUnet, Resnet,
+    Upsample,
+};
 use tasks::diffusion::Preconditioning;
+use tasks::pde::models::ConditionPath;
 use tasks::pde::models::denoiser::{Denoiser, Given};
-use tasks::pde::models::operator::{Attention, BackboneConfig, ConditionPath, Output};
+use tasks::pde::models::operator::Output;
 use tasks::pde::models::{
-    Autoencoder, Codec, CodecModel, ConvActivation, ConvNorm, ConvUnet, Critic, Fno, Mlp, Network,
-    NetworkModel, NetworkShape, Operator, OperatorModel, PdetStack, PdetUnet, Resnet, Upsample,
+    Codec, CodecModel, Critic, Network, NetworkModel, NetworkShape, Operator, OperatorModel,
 };
 use tensor::check::{difference, draw};
 use tensor::op::Draw;

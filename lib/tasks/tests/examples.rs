@@ -1,6 +1,5 @@
 //! The programs in `examples` that measure training updates, which `cargo test -p tasks` builds along with the tests.
 
-use serde_json::Value;
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
 
@@ -38,7 +37,7 @@ fn an_option_that_is_unknown_or_cannot_apply_is_refused() {
 fn losses(output: &Output) -> Vec<f64> {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout.clone()).unwrap();
-    let rows = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let rows = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
     rows.filter_map(|row| row["loss"].as_f64()).collect()
 }
 

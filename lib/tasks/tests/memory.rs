@@ -2,8 +2,11 @@
 
 use learn::forward::Forward;
 use learn::params::Builder;
-use tasks::pde::models::operator::{Attention, BackboneConfig, ConditionPath, Output};
-use tasks::pde::models::{Operator, OperatorModel, PdetStack};
+use tasks::common::models::PdetStack;
+use tasks::common::models::backbone::{Attention, BackboneConfig};
+use tasks::pde::models::ConditionPath;
+use tasks::pde::models::operator::Output;
+use tasks::pde::models::{Operator, OperatorModel};
 use tensor::ops::depthwise_conv::Padding;
 use tensor::ops::squared_error::SquaredError;
 use tensor::{Dtype, Tape, Tensor, constant};

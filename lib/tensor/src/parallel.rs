@@ -109,10 +109,7 @@ pub trait Rows {
     ///
     /// # Safety
     /// As for [`Rows::slice`].
-    unsafe fn each(
-        shared: &Self::Shared,
-        rows: Range<usize>,
-    ) -> impl Iterator<Item = Self::Slice>;
+    unsafe fn each(shared: &Self::Shared, rows: Range<usize>) -> impl Iterator<Item = Self::Slice>;
 }
 
 impl<'a, T: Send> Rows for (&'a mut [T], usize) {
@@ -134,10 +131,7 @@ impl<'a, T: Send> Rows for (&'a mut [T], usize) {
     }
 
     #[inline(always)]
-    unsafe fn each(
-        shared: &Self::Shared,
-        rows: Range<usize>,
-    ) -> impl Iterator<Item = Self::Slice> {
+    unsafe fn each(shared: &Self::Shared, rows: Range<usize>) -> impl Iterator<Item = Self::Slice> {
         // SAFETY: as above.
         unsafe { Self::slice(shared, rows) }.chunks_exact_mut(shared.1.max(1))
     }
@@ -162,10 +156,7 @@ impl<A: Rows, B: Rows> Rows for (A, B) {
     }
 
     #[inline(always)]
-    unsafe fn each(
-        (a, b): &Self::Shared,
-        rows: Range<usize>,
-    ) -> impl Iterator<Item = Self::Slice> {
+    unsafe fn each((a, b): &Self::Shared, rows: Range<usize>) -> impl Iterator<Item = Self::Slice> {
         // SAFETY: as above.
         unsafe { A::each(a, rows.clone()).zip(B::each(b, rows)) }
     }

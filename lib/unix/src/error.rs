@@ -38,6 +38,15 @@ pub enum Exit {
     Config = 78,
 }
 
+impl Exit {
+    /// The status with this number; [`Exit::Failure`] if there is none.
+    pub fn of(number: u8) -> Self {
+        use Exit::*;
+        let all = [Done, Failure, Usage, Data, NoInput, Bug, CannotCreate, Io, Again, Config];
+        all.into_iter().find(|exit| *exit as u8 == number).unwrap_or(Failure)
+    }
+}
+
 impl From<Exit> for std::process::ExitCode {
     fn from(exit: Exit) -> Self {
         std::process::ExitCode::from(exit as u8)

@@ -132,6 +132,36 @@ fn shorten(text: &str, (first, last): (usize, usize)) -> Cow<'_, str> {
     }
 }
 
+/// Whether `name` matches `pattern`, as in a shell: `*` matches any characters, dots included, `?` exactly one.
+pub fn matches(pattern: &str, name: &str) -> bool {
+    let (pattern, name): (Vec<char>, Vec<char>) =
+        (pattern.chars().collect(), name.chars().collect());
+    let (mut p, mut n) = (0, 0);
+    // Where to continue when the last `*` has to match one more character.
+    let mut again: Option<(usize, usize)> = None;
+    while n < name.len() {
+        match pattern.get(p) {
+            Some('*') => {
+                again = Some((p + 1, n));
+                p += 1;
+            }
+            Some(c) if *c == '?' || *c == name[n] => {
+                p += 1;
+                n += 1;
+            }
+            _ => match again {
+                Some((star, taken)) => {
+                    again = Some((star, taken + 1));
+                    p = star;
+                    n = taken + 1;
+                }
+                None => return false,
+            },
+        }
+    }
+    pattern[p..].iter().all(|c| *c == '*')
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -177,5 +207,23 @@ mod tests {
         assert_eq!(summary(&json!(many)), expected);
         assert_eq!(summary(&json!(vec!["a"; 9])), "[a, a, a, …] (9 elements)");
         assert!(summary(&json!({"a": "x".repeat(3000)})).contains("KiB"));
+    }
+
+    #[test]
+    fn patterns_have_stars_and_question_marks() {
+        let cases = [
+            ("*", "", true),
+            ("*.weight", "core.0.weight", true),
+            ("*.weight", "core.0.weights", false),
+            ("core.?.w*t", "core.1.weight", true),
+            ("core.?.w*t", "core.10.weight", false),
+            ("a*b*c", "a-b-b-c", true),
+            ("a*b*c", "a-c-b", false),
+            ("", "a", false),
+            ("ν?", "νx", true),
+        ];
+        for (pattern, name, expected) in cases {
+            assert_eq!(matches(pattern, name), expected, "{pattern} {name}");
+        }
     }
 }

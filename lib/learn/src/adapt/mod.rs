@@ -87,7 +87,7 @@ impl Lora {
         let drops = (0.0..1.0).contains(&lora.dropout);
         check(drops, "dropout", "must be at least 0 and less than 1");
         check(!lora.targets.is_empty(), "targets", "must name a layer");
-        let text = "the weights of the encoder are frozen, and a checkpoint holds only their hash: set init.from to \
+        let text = "the weights of these layers are frozen, and a checkpoint holds only their hash: set init.from to \
                     pretrained weights, or checkpoint.frozen to true";
         check(config.keeps_frozen(), "targets", text);
         within("model.lora", violations).collect()

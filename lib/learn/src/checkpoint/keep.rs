@@ -11,7 +11,7 @@ use unix::{Result, warn};
 use super::list::{Entry, list};
 use super::trash;
 use super::write::step;
-use crate::task::Direction;
+use crate::score::Direction;
 
 /// Which checkpoints to keep. The newest one and the target of `best` are always kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -10,7 +10,8 @@ use serde_json::Value;
 use unix::{Error, Result, small};
 
 use super::problem::{Problem, metadata};
-use crate::task::{Dependencies, Direction};
+use crate::dependency::Dependencies;
+use crate::score::Direction;
 
 /// Format version that is written, and the newest that can be read.
 pub(super) const FORMAT: u64 = 1;

@@ -14,7 +14,7 @@ use super::keep::KeepRules;
 use super::list::{Entry, list};
 use super::trash;
 use super::verify::verify;
-use crate::task::Direction;
+use crate::score::Direction;
 
 /// Outcome for one checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

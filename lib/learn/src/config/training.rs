@@ -1,5 +1,5 @@
 use super::{OnSpike, Spikes};
-use crate::task::Direction;
+use crate::score::Direction;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tensor::Dtype;

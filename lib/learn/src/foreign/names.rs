@@ -1,10 +1,10 @@
 //! Maps the tensor names of a weight file to the parameter names of a model.
 
-use crate::checkpoint::matches;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
+use unix::text::matches;
 use unix::{Error, Exit, Result};
 
 /// Names of tensors, and problems, that a message lists.

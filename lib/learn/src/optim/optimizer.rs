@@ -1,9 +1,9 @@
-use crate::checkpoint::matches;
 use crate::params::ParamSet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tensor::Tensor;
 use tensor::updates::adafactor::Adafactor;
+use unix::text::matches;
 use unix::{Error, Result};
 
 /// Optimizer, learning rate and weight decay.

@@ -1,7 +1,7 @@
 //! Reduces the learning rate when the validation metric stops improving, like PyTorch's `ReduceLROnPlateau` with
 //! `threshold_mode="rel"`. Its state is part of every checkpoint.
 
-use crate::task::Direction;
+use crate::score::Direction;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use unix::config::Violations;

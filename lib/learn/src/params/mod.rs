@@ -7,13 +7,13 @@ mod init;
 pub use init::Init;
 
 use crate::adapt::{Adapter, Lora, is_adapter};
-use crate::checkpoint::matches;
 use crate::config::Config;
 use std::collections::BTreeMap;
 use tensor::random::{Philox, Purpose};
 use tensor::{Device, Dtype, Tensor};
 use unix::space::human_bytes;
 use unix::status::Cause;
+use unix::text::matches;
 use unix::{Error, Result};
 
 /// Name under which a checkpoint's dependencies list the frozen parameters.
@@ -118,7 +118,7 @@ impl Params {
     pub fn hash(&self) -> Result<String> {
         let of = |tensor: &Tensor| Ok(blake3::hash(tensor.to_host()?.as_bytes()).to_hex());
         let hashes = self.tensors().map(of).collect::<Result<Vec<_>>>()?;
-        Ok(crate::train::hash_of(hashes.iter().map(|hash| hash.as_str())))
+        Ok(hash_of(hashes.iter().map(|hash| hash.as_str())))
     }
 
     /// Assigns `values`, which must have the same names and shapes, in any order.
@@ -149,6 +149,16 @@ impl Params {
             None => Ok(()),
         }
     }
+}
+
+/// The first 64 bits, in hexadecimal, of a BLAKE3 over the hexadecimal BLAKE3 hashes of all parameters, in order. The
+/// manifest of a checkpoint contains the hashes of the parameters.
+pub fn hash_of<'a>(parameters: impl Iterator<Item = &'a str>) -> String {
+    let mut hasher = blake3::Hasher::new();
+    parameters.for_each(|hash| {
+        hasher.update(hash.as_bytes());
+    });
+    hasher.finalize().to_hex()[..16].to_string()
 }
 
 /// Named tensors on `device`.
@@ -251,7 +261,7 @@ impl Builder {
         }
         if let Some((target, _)) = self.targets.iter().find(|(_, used)| !**used) {
             return Err(Error::config(format!(
-                "model.lora.targets: no linear layer of the encoder is named {target}; `ckpt show` lists the parameters \
+                "model.lora.targets: no linear layer that can be adapted is named {target}; `ckpt show` lists the parameters \
                  of a checkpoint"
             )));
         }
@@ -260,8 +270,7 @@ impl Builder {
         }
         let bytes = |elements: u64| human_bytes(elements.saturating_mul(4));
         Err(Error::config(format!(
-            "model: the parameters need {} of memory, but {} is available: lower hidden, depth, mlp_ratio or \
-             filter",
+            "model: the parameters need {} of memory, but {} is available: choose smaller sizes",
             bytes(self.elements),
             bytes(self.most)
         ))

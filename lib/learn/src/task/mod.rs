@@ -9,80 +9,23 @@ mod batch;
 pub use batch::{Batch, Predictions};
 
 use crate::config::{Config, Monitor};
+use crate::dependency::Dependencies;
 use crate::forward::Forward;
 use crate::params::ParamSet;
-use crate::score::{Metrics, Scores};
+use crate::score::{Direction, Metrics, Scores};
 use data::inputs::InputFile;
 use data::loader::Buckets;
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use tensor::{Tensor, Var};
 use unix::config::{self, Violations};
-use unix::relative::{located, relative};
 use unix::{Error, Result};
 
 /// Tensors that belong to a model but are not trained (PyTorch's buffers), e.g. normalisation statistics.
 pub type Buffers = Vec<(String, Tensor)>;
-
-/// The trained models that a model depends on, by name, e.g. the `codec` whose latents it reads.
-pub type Dependencies = BTreeMap<String, Dependency>;
-
-/// A trained model that another model depends on.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Dependency {
-    /// Its run directory or checkpoint when it was used; None when that is unknown.
-    pub path: Option<PathBuf>,
-    /// The same relative to the run directory of the model that depends on it, once that is known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub relative: Option<PathBuf>,
-    /// Hash over its configuration, weights and buffers. A replacement must have the same hash.
-    pub hash: String,
-}
-
-impl Dependency {
-    /// A dependency as a task finds it.
-    pub fn new(path: Option<PathBuf>, hash: String) -> Self {
-        Self { path, relative: None, hash }
-    }
-
-    /// As the model in `run` records it, so that both can be moved together.
-    pub(crate) fn recorded_in(self, run: &Path) -> Self {
-        let path = self.path.as_deref().filter(|path| path.is_absolute());
-        let relative = path.and_then(|path| relative(path, run).ok());
-        Self { relative, ..self }
-    }
-
-    /// As the model that is now in `run` finds it.
-    pub(crate) fn found_from(self, run: &Path) -> Self {
-        let path = located(self.path, self.relative.as_deref(), run);
-        Self { path, relative: None, hash: self.hash }
-    }
-}
-
-/// Whether a metric is minimised or maximised.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Direction {
-    /// Smaller is better: losses, errors.
-    #[default]
-    Minimize,
-    /// Larger is better: accuracy, F1.
-    Maximize,
-}
-
-impl Direction {
-    /// Whether `a` is strictly better than `b`; a NaN never is.
-    pub fn is_better(self, a: f64, b: f64) -> bool {
-        match self {
-            Self::Minimize => a < b,
-            Self::Maximize => a > b,
-        }
-    }
-}
 
 /// Static properties of a task.
 #[derive(Debug)]

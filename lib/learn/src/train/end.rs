@@ -52,17 +52,10 @@ impl From<Stop> for Halt {
             Cause::Asked => End::Stopped(why),
             Cause::Unsaved => End::Unsaved(why),
             Cause::Machine => End::Machine(why),
-            Cause::Changed(exit) => End::Refused(exit_of(exit), why),
-            Cause::Lost(exit) => End::Lost(exit_of(exit), why),
+            Cause::Changed(exit) => End::Refused(Exit::of(exit), why),
+            Cause::Lost(exit) => End::Lost(Exit::of(exit), why),
         })
     }
-}
-
-/// The exit status of another rank.
-pub(super) fn exit_of(number: u8) -> Exit {
-    use Exit::*;
-    let all = [Done, Failure, Usage, Data, NoInput, Bug, CannotCreate, Io, Again, Config];
-    all.into_iter().find(|exit| *exit as u8 == number).unwrap_or(Failure)
 }
 
 /// Whether the run has a checkpoint to resume from.
@@ -108,7 +101,7 @@ impl Session<'_> {
             error.exit
         });
         let status = ranks.broadcast(vec![own as u8])?;
-        Ok(status.first().map_or(own, |number| exit_of(*number)))
+        Ok(status.first().map_or(own, |number| Exit::of(*number)))
     }
 
     /// Revises the end: no checkpoint is written when parameters differ between ranks or an input file has changed. A

@@ -33,7 +33,6 @@ pub use job::{Job, Resume};
 pub use progress::Progress;
 pub use report::{Estimate, Report, check, dry_run};
 pub use start::{Origin, startup_failed};
-pub(crate) use step::hash_of;
 pub use step::{Learner, Pending, Step};
 pub use sync::{all_ok, broadcast};
 pub use validation::metric_names;

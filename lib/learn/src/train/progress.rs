@@ -84,7 +84,7 @@ impl Progress {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::task::Direction;
+    use crate::score::Direction;
 
     #[test]
     fn a_value_that_is_not_finite_is_never_the_best() {

@@ -3,7 +3,7 @@
 use std::fs;
 
 use learn::checkpoint::{Saver, list, load};
-use learn::task::Direction;
+use learn::score::Direction;
 use serde_json::Value;
 use tensor::random::{Philox, Purpose};
 

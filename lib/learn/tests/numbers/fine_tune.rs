@@ -5,10 +5,9 @@ use super::*;
 use learn::forward::Forward;
 use learn::nn::Linear;
 use learn::params::{Builder, Init, ParamSet};
+use learn::score::Direction;
 use learn::score::Scores;
-use learn::task::{
-    Batch, ConfigOf, Configured, Define, Direction, Empty, Loss, Predictions, Spec, Task,
-};
+use learn::task::{Batch, ConfigOf, Configured, Define, Empty, Loss, Predictions, Spec, Task};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tensor::Tensor;

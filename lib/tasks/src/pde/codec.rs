@@ -5,20 +5,21 @@
 //! ones. This is the inverse loss of the encoder (UPT, Alkin et al. 2024, §3.3); the inverse loss of the decoder,
 //! ‖encode(û) - z‖², is optional. The error may be estimated at some grid points, drawn anew in every update.
 
-use super::sources::{
+use crate::common::models::PaddingMode;
+use crate::common::sources::{
     FieldSource, Fields, Sources, joined, normalisation, not_negative, one, positive,
     weight_violations,
 };
-use crate::pde::models::codec::PaddingMode;
+use crate::common::tokens::FieldTokens;
 use crate::pde::models::{Codec, CodecModel};
-use crate::pde::tokens::FieldTokens;
 use data::fields::split_set::TrajectorySet;
 use data::inputs::InputFile;
 use learn::config::Config;
 use learn::forward::Forward;
 use learn::params::{Builder, ParamSet};
+use learn::score::Direction;
 use learn::score::Scores;
-use learn::task::{Batch, Buffers, ConfigOf, Define, Direction, Loss, Predictions, Spec, Task};
+use learn::task::{Batch, Buffers, ConfigOf, Define, Loss, Predictions, Spec, Task};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;

@@ -8,13 +8,9 @@ pub mod evaluate;
 pub mod identity;
 pub mod latents;
 pub mod models;
-pub mod normalisation;
 pub mod operator;
 pub mod search;
-pub(crate) mod sources;
-pub(crate) mod tokens;
 mod trained;
 pub(crate) mod windows;
 
-pub use sources::{FieldSource, Sources};
 pub use trained::{TrainedCodec, TrainedCorrector, TrainedCritic, TrainedOperator};

@@ -1,8 +1,8 @@
 //! Windows of latent trajectories: the states from a random start frame on, a stride apart, as training draws them.
 
-use super::latents::Condition;
-use super::normalisation::Normalisation;
-use super::sources::Sources;
+use crate::common::condition::Condition;
+use crate::common::normalisation::Normalisation;
+use crate::common::sources::Sources;
 use data::fields::latents::LatentStore;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

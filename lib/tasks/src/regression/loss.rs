@@ -224,9 +224,9 @@ fn h1(target: &[f32], how: &Preparation) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pde::models::Patches;
-    use crate::pde::normalisation::Normalisation;
-    use crate::pde::tokens::FieldTokens;
+    use crate::common::models::Patches;
+    use crate::common::normalisation::Normalisation;
+    use crate::common::tokens::FieldTokens;
     use learn::params::{Builder, Init, ParamSet};
     use serde_json::Value;
     use tensor::Tape;

@@ -14,5 +14,5 @@ pub use augment::{Augmentation, Vectors};
 pub use loss::{Dims, LossKind, RegressionLoss};
 pub use model::{Regression, RegressionModel};
 pub use scoring::{RecordEvaluator, RecordScores};
-pub use task::{RegressionConfig, RegressionTask, TrainOn};
+pub use task::{RegressionConfig, RegressionTask};
 pub use trained::TrainedRegression;

@@ -4,10 +4,10 @@
 //! place. There is no bottleneck: tokens are as wide as patches. A target without a grid is the mean of all output tokens.
 
 use super::task::{Preparation, patches};
-use crate::pde::models::backbone::{Backbone, BackboneConfig, BackboneShape};
-use crate::pde::models::codec::PaddingMode;
-use crate::pde::models::number;
-use crate::pde::tokens::FieldTokens;
+use crate::common::models::PaddingMode;
+use crate::common::models::backbone::{Backbone, BackboneConfig, BackboneShape};
+use crate::common::models::number;
+use crate::common::tokens::FieldTokens;
 use data::records::refinement;
 use learn::forward::Forward;
 use learn::nn::{Condition, Linear};

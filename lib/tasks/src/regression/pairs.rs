@@ -1,8 +1,9 @@
 //! The data of regression: fields of a steady problem, or records of the user's own arrays.
 
-use super::task::{RegressionData, TrainOn};
-use crate::pde::normalisation::Normalisation;
-use crate::pde::sources::{Fields, Sources, joined, normalisation, open_split, refuse_overlap};
+use super::task::RegressionData;
+use crate::common::TrainOn;
+use crate::common::normalisation::Normalisation;
+use crate::common::sources::{Fields, Sources, joined, normalisation, open_split, refuse_overlap};
 use data::fields::parameter::Parameter;
 use data::fields::split::SplitName;
 use data::fields::split_set::TrajectorySet;

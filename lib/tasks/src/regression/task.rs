@@ -6,19 +6,20 @@ use super::crop::Crop;
 use super::loss::{Dims, LossKind, RegressionLoss};
 use super::model::{Regression, RegressionModel};
 use super::pairs::{Opened, Pair, Pairs};
-use crate::pde::latents::Condition;
-use crate::pde::models::Patches;
-use crate::pde::models::codec::PaddingMode;
-use crate::pde::sources::{FieldSource, one, positive, weight_violations};
-use crate::pde::tokens::FieldTokens;
+use crate::common::TrainOn;
+use crate::common::condition::Condition;
+use crate::common::models::{PaddingMode, Patches};
+use crate::common::sources::{FieldSource, one, positive, weight_violations};
+use crate::common::tokens::FieldTokens;
 use data::fields::parameter::Parameter;
 use data::inputs::InputFile;
 use data::records::{Side, refinement};
 use learn::config::Config;
 use learn::forward::Forward;
 use learn::params::{Builder, ParamSet};
+use learn::score::Direction;
 use learn::score::Scores;
-use learn::task::{Batch, Buffers, ConfigOf, Define, Direction, Loss, Predictions, Spec, Task};
+use learn::task::{Batch, Buffers, ConfigOf, Define, Loss, Predictions, Spec, Task};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -47,19 +48,6 @@ pub struct RegressionData {
     /// Data augmentation: random symmetries, applied to input and target alike. Only for problems that have them.
     #[serde(default)]
     pub augmentation: Augmentation,
-}
-
-/// The splits to train on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum TrainOn {
-    /// The training split.
-    #[default]
-    Train,
-    /// The training and the validation split, for a final model. The metric is then of data that the model was trained on,
-    /// so use the newest checkpoint rather than the best one, and measure it on the test split.
-    #[serde(rename = "train+validation")]
-    TrainAndValidation,
 }
 
 /// The configuration of the task.

@@ -7,10 +7,10 @@
 use super::model::{Regression, RegressionModel, on_grid};
 use super::pairs::part_of;
 use super::task::{Preparation, RegressionTask, patches};
+use crate::common::condition::Condition;
+use crate::common::normalisation::Normalisation;
+use crate::common::tokens::FieldTokens;
 use crate::pde::evaluate::{Batch, Cost, Frames, Model, Plan, Request, Space, Start, Views};
-use crate::pde::latents::Condition;
-use crate::pde::normalisation::Normalisation;
-use crate::pde::tokens::FieldTokens;
 use crate::trained::{Opener, TrainedModel, require_fields};
 use data::fields::field::{Field, Shape};
 use data::fields::parameter::Parameter;

@@ -3,7 +3,7 @@
 use super::advice::{self, Advice};
 use super::{cells, number};
 use learn::checkpoint::monitor_of;
-use learn::task::Direction;
+use learn::score::Direction;
 use report::chart::Chart;
 use report::document::{Cell, Document, Table};
 use report::history::{History, Series};

@@ -1,6 +1,6 @@
 //! The data of the tasks of texts.
 
-use crate::regression::TrainOn;
+use crate::common::TrainOn;
 use data::inputs::InputFile;
 use data::loader::Buckets;
 use data::split::SplitName;

@@ -7,12 +7,12 @@ use super::span::{Decoded, SpanFinder, decode};
 use super::task::{BATCH, DefineText, TextModel, WindowLogits, require_fit, window_logits};
 use crate::trained::{Opener, TrainedModel};
 use data::text::{RecordTokens, TokenInfo, TokenSet, Window};
-use learn::checkpoint::matches;
 use learn::init::InitFrom;
 use learn::params::Builder;
 use learn::trained::{Origin, Parts, Trained};
 use serde_json::{Value, json};
 use std::path::Path;
+use unix::text::matches;
 use unix::{Context, Error, Exit, Result};
 
 /// Parameters of the heads that transformers has.

@@ -3,7 +3,7 @@
 use super::unet::plain;
 use super::*;
 use std::fs::{self, File};
-use tasks::pde::models::{Autoencoder, ConvActivation, ConvNorm, ConvUnet, Resnet, Upsample};
+use tasks::common::models::{Autoencoder, ConvActivation, ConvNorm, ConvUnet, Resnet, Upsample};
 use tensor::safetensors::Header;
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/backbones.safetensors");

@@ -9,11 +9,11 @@ mod volumes;
 
 use learn::forward::Forward;
 use learn::params::{Builder, ParamSet};
-use tasks::pde::models::operator::{Attention, BackboneConfig, ConditionPath, Output};
-use tasks::pde::models::{
-    Codec, CodecModel, Fno, Mlp, Network, NetworkShape, Operator, OperatorModel, PdetStack,
-    PdetUnet,
-};
+use tasks::common::models::backbone::{Attention, BackboneConfig};
+use tasks::common::models::{Fno, Mlp, PdetStack, PdetUnet};
+use tasks::pde::models::ConditionPath;
+use tasks::pde::models::operator::Output;
+use tasks::pde::models::{Codec, CodecModel, Network, NetworkShape, Operator, OperatorModel};
 use tensor::check::draw;
 use tensor::op::Draw;
 use tensor::ops::depthwise_conv::Padding;

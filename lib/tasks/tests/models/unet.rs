@@ -4,7 +4,7 @@ use super::*;
 use learn::recompute::Recompute;
 use learn::task::Batch;
 use std::rc::Rc;
-use tasks::pde::models::{ConvActivation, ConvNorm, ConvUnet, Upsample};
+use tasks::common::models::{ConvActivation, ConvNorm, ConvUnet, Upsample};
 
 pub fn plain(hidden: usize, levels: usize) -> ConvUnet {
     ConvUnet {

@@ -4,7 +4,7 @@
 //! with it. Nothing that depends on the data is kept until the files are known to match their manifests: a validation, a
 //! checkpoint and the end of a run wait for the verifier, which then compares the metadata of every file once more.
 
-use crate::train::end::{End, Halt, exit_of, has_checkpoint};
+use crate::train::end::{End, Halt, has_checkpoint};
 use crate::train::run_writer::RunWriter;
 use crate::train::session::Session;
 use crate::train::sync::broadcast;
@@ -61,7 +61,7 @@ impl Session<'_> {
         };
         match broadcast(ranks, own)? {
             Verdict::Verified => Ok(()),
-            Verdict::Changed(exit, why) => Err(End::Refused(exit_of(exit), why).into()),
+            Verdict::Changed(exit, why) => Err(End::Refused(Exit::of(exit), why).into()),
             Verdict::Unfinished => Err(End::Unverified.into()),
         }
     }

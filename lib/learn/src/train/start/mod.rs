@@ -10,7 +10,6 @@ pub use failure::startup_failed;
 pub use origin::Origin;
 pub(super) use resume::progress_of;
 
-use super::end::exit_of;
 use super::guard::not_of_checkpoint;
 use super::job::{Job, identity};
 use super::progress::Progress;
@@ -22,7 +21,8 @@ use super::sync::{Comparison, all_ok, broadcast, gather};
 use super::validation;
 use crate::checkpoint::{self, Loaded, State};
 use crate::config::ReduceDtype;
-use crate::task::{Dependency, Opened};
+use crate::dependency::Dependency;
+use crate::task::Opened;
 use resume::Found;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -100,7 +100,7 @@ fn start_worker<'a>(job: &'a Job, signals: Signals) -> Result<Start<'a>> {
     // The same error probably occurs on rank 0, which then reports it for all ranks.
     let opened = open(job);
     let (path, saved_at) = match broadcast(job.ranks, StartDecision::Leave(0))? {
-        StartDecision::Leave(exit) => return Ok(Start::Leave(exit_of(exit))),
+        StartDecision::Leave(exit) => return Ok(Start::Leave(Exit::of(exit))),
         StartDecision::Go { checkpoint, saved_at } => (checkpoint, saved_at),
     };
     let session = opened.and_then(|opened| {

@@ -139,16 +139,6 @@ fn start(rule: &StepPolicy, progress: &Progress, device: Device) -> Result<Devic
     DeviceStepControl::of(&decision, rule.unit).to_device(device)
 }
 
-/// The first 64 bits, in hexadecimal, of a BLAKE3 over the hexadecimal BLAKE3 hashes of all parameters, in order. The
-/// manifest of a checkpoint contains the hashes of the parameters.
-pub fn hash_of<'a>(parameters: impl Iterator<Item = &'a str>) -> String {
-    let mut hasher = blake3::Hasher::new();
-    parameters.for_each(|hash| {
-        hasher.update(hash.as_bytes());
-    });
-    hasher.finalize().to_hex()[..16].to_string()
-}
-
 impl Learner {
     /// The state before the first update, on the device of the parameters. Errors: those of the device.
     pub fn new(
@@ -315,7 +305,7 @@ impl Learner {
         ParamSet { trained: trained.clone(), frozen: self.params.frozen.clone() }
     }
 
-    /// [`hash_of`] the trained parameters; equal on all ranks, and in runs with the same configuration.
+    /// [`hash_of`](crate::params::hash_of) the trained parameters; equal on all ranks, and in runs with the same configuration.
     pub fn hash(&self) -> Result<String> {
         self.params.trained.hash()
     }

@@ -10,7 +10,7 @@ mod micro_batches;
 pub mod numerics;
 
 pub use in_flight::{InFlight, Timing};
-pub use learner::{Files, Learner, Pending, Step, hash_of};
+pub use learner::{Files, Learner, Pending, Step};
 use micro_batches::MicroBatches;
 
 use crate::config::{Config, Training};

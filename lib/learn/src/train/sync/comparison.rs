@@ -3,8 +3,8 @@
 //! that writes the checkpoint, which hashes everything it writes.
 
 use crate::checkpoint::{Condition, FileEntry};
+use crate::params::hash_of;
 use crate::train::Job;
-use crate::train::hash_of;
 use dist::Collective;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};

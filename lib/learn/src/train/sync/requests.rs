@@ -4,7 +4,7 @@
 use dist::Collective;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use unix::{Error, Result};
+use unix::{Error, Exit, Result};
 
 /// The values of all ranks, in rank order. A collective call.
 pub fn gather<T: Serialize + DeserializeOwned>(ranks: &dyn Collective, own: T) -> Result<Vec<T>> {
@@ -40,7 +40,7 @@ pub fn all_ok<T>(ranks: &dyn Collective, own: Result<T>) -> Result<Result<T, Err
     {
         unix::diagnostics::say(error);
     }
-    let error = Error::new(crate::train::end::exit_of(*exit), text);
+    let error = Error::new(Exit::of(*exit), text);
     Ok(Err(error.context(format_args!("rank {rank} on {}", ranks.host(rank)))))
 }
 

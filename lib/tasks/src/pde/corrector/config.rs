@@ -1,9 +1,9 @@
 //! The configuration of task `corrector`.
 
 use super::correction::Method;
+use crate::common::sources::one;
 use crate::diffusion::{Churn, LogNormal, Preconditioning, Sampler, Schedule, Solver};
 use crate::pde::models::NetworkModel;
-use crate::pde::sources::one;
 use learn::config::Config;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,10 +1,10 @@
 //! One corrected step: z' = operator(z) + s·c ∘ r, with r sampled from a denoiser.
 
 use super::scale::ResidualScale;
+use crate::common::normalisation::Normalisation;
 use crate::diffusion::{Preconditioning, Sampler, combine, refine};
 use crate::pde::models::Denoiser;
 use crate::pde::models::denoiser::Given;
-use crate::pde::normalisation::Normalisation;
 use learn::forward::Forward;
 use tensor::ops::binary::Binary;
 use tensor::ops::concat::Concat;

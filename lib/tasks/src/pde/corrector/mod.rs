@@ -19,15 +19,15 @@ pub use parts::CorrectorParts;
 pub(in crate::pde) use residuals::Residuals;
 pub use scale::ResidualScale;
 
-use super::sources::joined;
+use crate::common::sources::joined;
 use crate::pde::models::NetworkModel;
 use data::inputs::InputFile;
+use learn::dependency::Dependencies;
 use learn::forward::Forward;
 use learn::params::{Builder, ParamSet};
+use learn::score::Direction;
 use learn::score::Scores;
-use learn::task::{
-    Batch, Buffers, ConfigOf, Define, Dependencies, Direction, Loss, Predictions, Spec, Task,
-};
+use learn::task::{Batch, Buffers, ConfigOf, Define, Loss, Predictions, Spec, Task};
 use tensor::ops::binary::Binary;
 use tensor::ops::squared_error::SquaredError;
 use tensor::random::{Philox, Purpose};

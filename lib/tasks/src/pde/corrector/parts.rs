@@ -3,8 +3,9 @@
 use super::{Correction, CorrectorLoss, CorrectorTask, ResidualScale};
 use crate::pde::identity::{hash_of_buffers, hash_of_model};
 use crate::pde::models::{Denoiser, NetworkModel};
+use learn::dependency::Dependency;
 use learn::params::Builder;
-use learn::task::{Define, Dependency};
+use learn::task::Define;
 use learn::trained::{Origin, Parts};
 use tensor::Tensor;
 use tensor::ops::depthwise_conv::Padding;

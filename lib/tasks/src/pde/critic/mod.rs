@@ -15,9 +15,9 @@ pub use config::{CriticConfig, CriticLoss};
 
 use super::corrector::{Draws, Residuals, normal};
 use super::distill::{FrozenCorrector, SampledData};
-use super::latents::Condition;
-use super::sources::joined;
 use super::windows::{Window, Windows};
+use crate::common::condition::Condition;
+use crate::common::sources::joined;
 use crate::diffusion::combine;
 use crate::pde::corrector::Correction;
 use crate::pde::models::Critic;
@@ -25,13 +25,12 @@ use crate::pde::models::critic::log_rms;
 use crate::statistics::rank_correlation;
 use crate::trained::{Opener, TrainedModel};
 use data::inputs::InputFile;
+use learn::dependency::{Dependencies, Dependency};
 use learn::forward::Forward;
 use learn::params::{Builder, ParamSet};
+use learn::score::Direction;
 use learn::score::Scores;
-use learn::task::{
-    Batch, Buffers, ConfigOf, Define, Dependencies, Dependency, Direction, Loss, Predictions, Spec,
-    Task,
-};
+use learn::task::{Batch, Buffers, ConfigOf, Define, Loss, Predictions, Spec, Task};
 use learn::trained::{Parts, Weights};
 use tensor::ops::squared_error::SquaredError;
 use tensor::random::{Philox, Purpose};

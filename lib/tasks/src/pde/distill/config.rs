@@ -1,7 +1,7 @@
 //! The configuration of task `distill`.
 
+use crate::common::sources::one;
 use crate::pde::corrector::CorrectorData;
-use crate::pde::sources::one;
 use learn::config::Config;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

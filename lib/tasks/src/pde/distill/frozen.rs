@@ -3,8 +3,9 @@
 use super::{DistillTask, SampledData, Student, student_of};
 use crate::pde::corrector::{Correction, CorrectorParts, CorrectorTask, Residuals};
 use crate::pde::identity::hash_of_model;
+use learn::dependency::Dependency;
 use learn::params::{Builder, ParamSet};
-use learn::task::{Define, Dependency};
+use learn::task::Define;
 use learn::trained::{Parts, Weights};
 use std::path::PathBuf;
 use tensor::Tensor;

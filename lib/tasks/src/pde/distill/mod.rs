@@ -12,17 +12,16 @@ pub use config::{DistillConfig, DistillLoss, SampledData, Student};
 pub(in crate::pde) use frozen::FrozenCorrector;
 
 use super::corrector::{Correction, CorrectorParts, Draws, Method, Objective, Residuals, normal};
-use super::sources::joined;
+use crate::common::sources::joined;
 use crate::diffusion::{Coefficients, Preconditioning, Schedule, combine};
 use crate::pde::models::Denoiser;
 use data::inputs::InputFile;
+use learn::dependency::{Dependencies, Dependency};
 use learn::forward::Forward;
 use learn::params::{Builder, ParamSet};
+use learn::score::Direction;
 use learn::score::Scores;
-use learn::task::{
-    Batch, Buffers, ConfigOf, Define, Dependencies, Dependency, Direction, Loss, Predictions, Spec,
-    Task,
-};
+use learn::task::{Batch, Buffers, ConfigOf, Define, Loss, Predictions, Spec, Task};
 use learn::trained::{Parts, Weights};
 use tensor::ops::binary::Binary;
 use tensor::ops::reduce::Reduce;

@@ -8,14 +8,13 @@
 //! With `hidden: 0` there are no blocks, and the codec is the linear map. With patches of one point and as many
 //! features as channels this map is the identity: the latents are the normalised fields.
 
-use super::{Patches, number};
+use crate::common::models::{PaddingMode, Patches, number};
 use learn::forward::Forward;
 use learn::nn::{Block, BlockConfig, Condition, Linear, Mixing};
 use learn::params::{Builder, Init};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tensor::ops::binary::Binary;
-use tensor::ops::depthwise_conv::Padding;
 use tensor::{Tensor, Var};
 use unix::Result;
 
@@ -49,26 +48,6 @@ pub struct CodecModel {
     /// Padding of the convolutions: circular for a periodic domain, else zeros.
     #[serde(default)]
     pub padding_mode: PaddingMode,
-}
-
-/// Padding of the convolutions at the boundary of the domain.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum PaddingMode {
-    /// Circular (circular) padding.
-    #[default]
-    Circular,
-    /// Zeros padding.
-    Zeros,
-}
-
-impl From<PaddingMode> for Padding {
-    fn from(padding_mode: PaddingMode) -> Padding {
-        match padding_mode {
-            PaddingMode::Circular => Padding::Periodic,
-            PaddingMode::Zeros => Padding::Zero,
-        }
-    }
 }
 
 impl CodecModel {

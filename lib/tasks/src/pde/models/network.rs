@@ -1,7 +1,7 @@
 //! A backbone together with its condition, which operators and denoisers share.
 
-use super::backbone::{Backbone, BackboneConfig, BackboneShape};
-use super::number;
+use crate::common::models::backbone::{Backbone, BackboneConfig, BackboneShape};
+use crate::common::models::number;
 use learn::forward::Forward;
 use learn::nn::{Condition, Linear};
 use learn::params::Builder;

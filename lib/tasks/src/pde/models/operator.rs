@@ -1,9 +1,8 @@
 //! The operator: maps the latent tokens of one frame to those of the next, z' = z + s ∘ network(z).
 
-pub use super::backbone::{Attention, BackboneConfig};
-pub use super::network::ConditionPath;
-use super::network::{Network, NetworkShape};
-use super::number;
+use super::network::{ConditionPath, Network, NetworkShape};
+use crate::common::models::backbone::BackboneConfig;
+use crate::common::models::number;
 use learn::forward::Forward;
 use learn::nn::{Condition, Norm};
 use learn::params::{Builder, Init, ParamId};

@@ -1,8 +1,8 @@
 //! The configuration of task `operator`.
 
+use crate::common::models::PaddingMode;
+use crate::common::sources::{not_negative, one, positive, weight_violations};
 use crate::pde::models::OperatorModel;
-use crate::pde::models::codec::PaddingMode;
-use crate::pde::sources::{not_negative, one, positive, weight_violations};
 use crate::pde::windows::Fold;
 use learn::config::Config;
 use schemars::JsonSchema;

@@ -19,21 +19,22 @@ pub use config::{LatentData, LatentSource, OperatorConfig, OperatorLoss};
 pub use parts::OperatorParts;
 pub(super) use stores::open_split;
 
-use super::sources::joined;
 use super::trained::rollout;
 use super::windows::{Part, Share, Window, Windows, longest};
-use crate::pde::latents::{Condition, channel_weights, codec_of, mean_square};
+use crate::common::condition::Condition;
+use crate::common::normalisation::Normalisation;
+use crate::common::sources::joined;
+use crate::pde::latents::{channel_weights, codec_of, mean_square};
 use crate::pde::models::{Operator, OperatorModel};
-use crate::pde::normalisation::Normalisation;
 use by_equation::{ErrorsByEquation, add_weights};
 use data::fields::latents::LatentStore;
 use data::inputs::InputFile;
+use learn::dependency::Dependencies;
 use learn::forward::Forward;
 use learn::params::{Builder, ParamSet};
+use learn::score::Direction;
 use learn::score::{Scores, Sums};
-use learn::task::{
-    Batch, Buffers, ConfigOf, Define, Dependencies, Direction, Loss, Predictions, Spec, Task, Term,
-};
+use learn::task::{Batch, Buffers, ConfigOf, Define, Loss, Predictions, Spec, Task, Term};
 use tensor::ops::relative_error::RelativeError;
 use tensor::ops::squared_error::SquaredError;
 use tensor::ops::weighted_sum::WeightedSum;

@@ -1,12 +1,13 @@
 //! A trained operator as read from a checkpoint, without its codec: what a task that builds on it needs.
 
 use super::{LatentData, OperatorTask};
+use crate::common::condition::Condition;
+use crate::common::normalisation::Normalisation;
 use crate::pde::identity::{hash_of_buffers, hash_of_model};
-use crate::pde::latents::Condition;
 use crate::pde::models::{Operator, OperatorModel};
-use crate::pde::normalisation::Normalisation;
+use learn::dependency::Dependency;
 use learn::params::Builder;
-use learn::task::{Define, Dependency};
+use learn::task::Define;
 use learn::trained::{Origin, Parts};
 use tensor::Tensor;
 use tensor::ops::depthwise_conv::Padding;

@@ -1,7 +1,7 @@
 //! Opens the latent stores of the task.
 
 use super::{LatentData, LatentSource};
-use crate::pde::sources::{refuse_overlap, source_key};
+use crate::common::sources::{refuse_overlap, source_key};
 use data::fields::latents::LatentStore;
 use data::fields::split::SplitName;
 use std::path::Path;

@@ -1,11 +1,11 @@
 //! A trained codec: encodes fields in physical units to latents and decodes them.
 
+use crate::common::tokens::FieldTokens;
 use crate::pde::codec::CodecTask;
 use crate::pde::evaluate::{Batch, Frames, Model, Plan, Request, Space, Start};
 use crate::pde::identity::{hash_of_buffers, hash_of_model};
 use crate::pde::latents::codec_hash;
 use crate::pde::models::{Codec, CodecModel};
-use crate::pde::tokens::FieldTokens;
 use crate::trained::{Opener, TrainedModel, require_fields};
 use data::fields::field::{Field, Shape};
 use data::fields::latents::Key;

@@ -1,9 +1,9 @@
 //! A trained critic: the reward of test-time search that was learned.
 
 use super::TrainedOperator;
+use crate::common::condition::Condition;
 use crate::pde::corrector::{ResidualScale, Scales};
 use crate::pde::critic::CriticTask;
-use crate::pde::latents::Condition;
 use crate::pde::models::{Critic, NetworkModel};
 use crate::trained::Opener;
 use data::fields::parameter::Parameter;

@@ -3,10 +3,10 @@
 use super::TrainedCodec;
 use super::candidates::{Candidates, Source};
 use super::forecast::{Forecast, Predicted};
+use crate::common::condition::Condition;
+use crate::common::normalisation::Normalisation;
 use crate::pde::evaluate::{Batch, Model, Plan, Request, Start, Views};
-use crate::pde::latents::Condition;
 use crate::pde::models::Operator;
-use crate::pde::normalisation::Normalisation;
 use crate::pde::operator::{OperatorParts, OperatorTask};
 use crate::pde::search::Search;
 use crate::trained::{Opener, TrainedModel};
