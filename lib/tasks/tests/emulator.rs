@@ -15,12 +15,9 @@ use tasks::common::models::{
     Upsample,
 };
 use tasks::diffusion::Preconditioning;
-use tasks::pde::models::ConditionPath;
 use tasks::pde::models::denoiser::{Denoiser, Given};
-use tasks::pde::models::operator::Output;
-use tasks::pde::models::{
-    Codec, CodecModel, Critic, Network, NetworkModel, NetworkShape, Operator, OperatorModel,
-};
+use tasks::pde::models::{Codec, CodecModel, ConditionPath, Critic, Network, NetworkModel};
+use tasks::pde::models::{NetworkShape, Operator, OperatorModel, operator::Output};
 use tensor::check::{difference, draw};
 use tensor::op::Draw;
 use tensor::ops::depthwise_conv::Padding;

@@ -1,38 +1,18 @@
 //! Scores of a model: accumulators by metric and group, and values per sample. Scores merge across batches and ranks.
 
 mod confusion;
+mod direction;
 mod regression;
 
 pub use confusion::{ClassScores, Confusion};
+pub use direction::Direction;
 pub use regression::{ChannelErrors, RegressionErrors};
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Metric values by name.
 pub type Metrics = BTreeMap<String, f64>;
-
-/// Whether a metric is minimised or maximised.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Direction {
-    /// Smaller is better: losses, errors.
-    #[default]
-    Minimize,
-    /// Larger is better: accuracy, F1.
-    Maximize,
-}
-
-impl Direction {
-    /// Whether `a` is strictly better than `b`; a NaN never is.
-    pub fn is_better(self, a: f64, b: f64) -> bool {
-        match self {
-            Self::Minimize => a < b,
-            Self::Maximize => a > b,
-        }
-    }
-}
 
 /// Sums of squared errors and squared targets, accumulated in f64.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]

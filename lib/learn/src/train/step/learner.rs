@@ -305,7 +305,8 @@ impl Learner {
         ParamSet { trained: trained.clone(), frozen: self.params.frozen.clone() }
     }
 
-    /// [`hash_of`](crate::params::hash_of) the trained parameters; equal on all ranks, and in runs with the same configuration.
+    /// [`hash_of`](crate::params::hash_of) the trained parameters; equal on all ranks, and in runs with the same
+    /// configuration.
     pub fn hash(&self) -> Result<String> {
         self.params.trained.hash()
     }
