@@ -14,8 +14,8 @@ demo: deps
 	cargo build --release --locked --bins
 	sh slurm/demo.sh "$(BIN)"
 
-# Uses the dev profile, which optimises only the crates that compute, a little, and keeps overflow checks: a slower build
-# would not pay off. tests/README.md has the slowest tests and where the build spends its time. Failpoints (lib/unix/src/fail.rs) and the GPU emulator are in the same build, because
+# Uses the dev profile, which is slightly optimised and keeps overflow checks: a slower build would not pay off.
+# Failpoints (lib/unix/src/fail.rs) and the GPU emulator are in the same build, because
 # a second one would take longer than all tests; without FAIL in the environment a failpoint does nothing.
 # The tests include a real SLURM (tests/slurm). As root and in CI, a missing tool fails the test that uses it; elsewhere
 # the test is skipped, and the number of skips is printed at the end (tests/support).

@@ -166,7 +166,7 @@ impl<A: Rows, B: Rows> Rows for (A, B) {
 pub fn row_blocks<R: Rows>(out: R, grain: usize, work: impl Fn(Range<usize>, R::Slice) + Sync) {
     let (count, shared) = (out.count(), out.share());
     distribute(count, grain, &|range| {
-        // SAFETY: blocks are disjoint, and the slices of one end with its call.
+        // SAFETY: blocks are disjoint, and each is passed once.
         work(range.clone(), unsafe { R::slice(&shared, range) });
     });
 }
