@@ -10,6 +10,7 @@ use data::fields::split_set::{TrajectorySet, Verify};
 use data::inputs::Verifier;
 use serde_json::json;
 use tasks::ModelArgs;
+use tasks::pde::TrainedCodec;
 use tasks::pde::latents::record_codec;
 use unix::cli::Output;
 use unix::out::Out;
@@ -110,11 +111,8 @@ fn make(args: &Make) -> Result<Exit> {
 }
 
 fn encode(args: &Make, signals: Signals, work: &mut Work) -> Result<Exit> {
-    let model = args.model.open()?;
-    let Some(codec) = model.encoder() else {
-        let (task, origin, _) = &model.models()[0];
-        return Err(Error::data(format!("{origin}: the task {task} has no encoder")));
-    };
+    let opener = args.model.opener()?;
+    let codec = &TrainedCodec::open(args.model.run(), &opener)?;
     let mut out = Out::stdout(args.output);
     let mut before = 0;
     let open = |name: &SplitName| TrajectorySet::open(&args.data, *name, Verify::Sizes);

@@ -27,7 +27,7 @@ ds-prep tokenize split.json --tokenizer tokenizer --max-length 64 -o tokens
 say "an encoder of two layers"
 train-stage classify --example > classify.yaml
 train-stage classify -c classify.yaml -s training.updates=1500 --run run
-evaluate score run --data tokens -o scores               # with mistakes.html and predictions.jsonl
+evaluate score run --data tokens -o scores               # with worst.html and predictions.jsonl
 printf 'My sister tends to, to be honest, lie awake until dawn.\nI tend to, at home and elsewhere, skip most meals.\n' |
     evaluate predict run --inputs - -o -
 
@@ -60,4 +60,4 @@ hpo new search -c search.yaml
 hpo worker search
 hpo best search
 hpo refit search --seeds 3
-printf '\nscores in demo-text/scores and demo-text/span-scores, mistakes in demo-text/scores/mistakes.html, the search in demo-text/search/refit/report.html\n'
+printf '\nscores in demo-text/scores and demo-text/span-scores, mistakes in demo-text/scores/worst.html, the search in demo-text/search/refit/report.html\n'

@@ -154,9 +154,9 @@ fn a_critic_ranks_candidates(folder: &Path, score: &str) {
     let by_critic = format!("{search} --reward critic --critic");
     succeed(folder, &format!("{by_critic} critic -o by-critic --threads 1"));
     let report = metrics(folder, "by-critic");
-    assert_eq!(report["protocol"]["search"]["reward"], "critic");
-    assert!(report["protocol"]["critic"]["blake3"].is_string(), "{}", report["protocol"]);
-    let rank = &report["overall"]["field"]["search"]["reward_rank_correlation"]["rollout"];
+    assert_eq!(report["settings"]["search"]["reward"], "critic");
+    assert!(report["models"]["critic"]["blake3"].is_string(), "{}", report["models"]);
+    let rank = &report["methods"]["search"]["reward_rank_correlation"]["value"];
     assert!(rank.as_f64() > Some(0.1), "{rank}");
     let times = std::fs::read(folder.join("by-critic/times.json")).unwrap();
     let times: Value = serde_json::from_slice(&times).unwrap();
@@ -171,8 +171,8 @@ fn a_critic_ranks_candidates(folder: &Path, score: &str) {
     // The rewards of a rollout do not depend on the others: matrix products of other sizes only round differently.
     succeed(folder, &format!("{by_critic} critic -o critic-one --starts 1"));
     let first = |report: &str| {
-        let regime = &metrics(folder, report)["regimes"][1];
-        regime["nrmse_of_starts"]["search"]["by_start"][0].as_f64().unwrap()
+        let of_starts = &metrics(folder, report)["details"]["parameters"][1]["by_start"];
+        of_starts["search"][0].as_f64().unwrap()
     };
     let ratio = first("critic-one") / first("by-critic");
     assert!((ratio - 1.0).abs() < 1e-3, "{ratio}");
@@ -222,18 +222,16 @@ fn correctors_and_students_resume_to_the_bit_and_know_what_they_belong_to() {
     let score = "evaluate score --data split.json --steps 3";
     succeed(folder, &format!("{score} distill -o student --views 2"));
     let report = metrics(folder, "student");
-    let field = &report["overall"]["field"];
+    let field = &report["methods"];
     for model in ["student", "corrector", "operator", "views", "persistence"] {
-        assert!(field[model]["nrmse"]["rollout"].as_f64() > Some(0.0), "{model}: {field}");
+        assert!(field[model]["nrmse"]["value"].as_f64() > Some(0.0), "{model}: {field}");
     }
-    let evaluations =
-        |model: &str| field[model]["denoiser_evaluations_per_step"]["rollout"].clone();
+    let evaluations = |model: &str| field[model]["denoiser_evaluations_per_step"]["value"].clone();
     assert_eq!([evaluations("student"), evaluations("views")], [2.0, 4.0]);
     // The noise of a rollout depends neither on the other rollouts nor on threads.
     let of_first_start = |report: &str| {
-        let regime = &metrics(folder, report)["regimes"][1];
-        let of_starts = &regime["nrmse_of_starts"]["corrector"]["by_start"];
-        of_starts[0].as_f64().unwrap()
+        let of_starts = &metrics(folder, report)["details"]["parameters"][1]["by_start"];
+        of_starts["corrector"][0].as_f64().unwrap()
     };
     succeed(folder, &format!("{score} corrector --starts 2 -o two --threads 1"));
     succeed(folder, &format!("{score} corrector --starts 1 -o one --threads 2"));
@@ -245,9 +243,9 @@ fn correctors_and_students_resume_to_the_bit_and_know_what_they_belong_to() {
     let spread = |run: &str| {
         succeed(folder, &format!("{score} {run} -o {run}-members --members 4"));
         let report = metrics(folder, &format!("{run}-members"));
-        let ensemble = &report["overall"]["field"]["ensemble"];
-        assert!(ensemble["energy_score"]["rollout"].as_f64() > Some(0.0), "{ensemble}");
-        ensemble["spread_skill"]["rollout"].as_f64().unwrap()
+        let ensemble = &report["methods"]["ensemble"];
+        assert!(ensemble["energy_score"]["value"].as_f64() > Some(0.0), "{ensemble}");
+        ensemble["spread_skill"]["value"].as_f64().unwrap()
     };
     let (teacher, student) = (spread("corrector"), spread("distill"));
     assert!(student > 0.3 * teacher && teacher > 0.0, "{student} {teacher}");
@@ -256,33 +254,33 @@ fn correctors_and_students_resume_to_the_bit_and_know_what_they_belong_to() {
     // A search among samples: beside it what costs as much, and the best that any reward could choose.
     let options = "--search enhanced --candidates 3 --beam 2 --reward solver --budget 27";
     succeed(folder, &format!("{score} corrector -o searched {options}"));
-    let field = metrics(folder, "searched")["overall"]["field"].clone();
+    let field = metrics(folder, "searched")["methods"].clone();
     let first = |model: &str| field[model]["rmse"]["by_step"][1].as_f64().unwrap();
     // Of the first step: later ones start from other states. The mean may be better than any candidate.
     assert!(first("oracle") <= first("corrector") && first("oracle") <= first("search"));
     assert!(first("candidate_mean").is_finite() && first("search") < first("corrector"));
     // Three candidates, then three for each of two paths, at three steps.
-    let evaluations = &field["search"]["denoiser_evaluations_per_step"]["rollout"];
+    let evaluations = &field["search"]["denoiser_evaluations_per_step"]["value"];
     assert_eq!(*evaluations, 2.0 * 9.0, "{field}");
-    let rank = field["search"]["reward_rank_correlation"]["rollout"].as_f64().unwrap();
+    let rank = field["search"]["reward_rank_correlation"]["value"].as_f64().unwrap();
     assert!(rank > 0.3, "{rank}");
     // Penalties change what is chosen, not what there is to choose from.
     succeed(folder, &format!("{score} corrector -o penalised {options} --penalty 10"));
-    let penalised = metrics(folder, "penalised")["overall"]["field"].clone();
+    let penalised = metrics(folder, "penalised")["methods"].clone();
     assert_ne!(penalised["search"], field["search"]);
     assert_eq!(penalised["oracle"], field["oracle"]);
-    let share = field["search"]["oracle_gain_captured"]["rollout"].as_f64();
+    let share = field["search"]["oracle_gain_captured"]["value"].as_f64();
     let gain = |model: &str| {
-        let of = |model: &str| field[model]["nrmse"]["rollout"].as_f64().unwrap();
+        let of = |model: &str| field[model]["nrmse"]["value"].as_f64().unwrap();
         of("operator") - of(model)
     };
     let expected = (gain("oracle") > 0.0).then(|| gain("search") / gain("oracle"));
     assert_eq!(share, expected);
     // Views of a search.
     succeed(folder, &format!("{score} corrector -o viewed {options} --views 2"));
-    let viewed = metrics(folder, "viewed")["overall"]["field"].clone();
+    let viewed = metrics(folder, "viewed")["methods"].clone();
     assert_eq!(viewed["search"], field["search"]);
-    let evaluations = &viewed["search_views"]["denoiser_evaluations_per_step"]["rollout"];
+    let evaluations = &viewed["search_views"]["denoiser_evaluations_per_step"]["value"];
     assert_eq!(*evaluations, 2.0 * 2.0 * 9.0);
     assert_ne!(viewed["search_views"]["rmse"], field["search"]["rmse"]);
     // Killed after the first regime and started again, with everything at once.
@@ -297,8 +295,8 @@ fn correctors_and_students_resume_to_the_bit_and_know_what_they_belong_to() {
     assert_eq!(whole, killed);
     // The candidates of an operator are its predictions for each parameter value.
     succeed(folder, &format!("{score} operator -o guessed --search default --reward solver"));
-    let guessed = metrics(folder, "guessed")["overall"]["field"].clone();
-    assert_eq!(guessed["search"]["evaluations_per_step"]["rollout"], 2.0);
+    let guessed = metrics(folder, "guessed")["methods"].clone();
+    assert_eq!(guessed["search"]["evaluations_per_step"]["value"], 2.0);
     let first = |model: &str| guessed[model]["rmse"]["by_step"][1].as_f64().unwrap();
     // One of the guesses is true; its prediction is that of the operator, up to the rounding of larger products.
     assert!(first("oracle") <= 1.0001 * first("operator") && first("oracle") <= first("search"));
@@ -319,7 +317,7 @@ fn correctors_and_students_resume_to_the_bit_and_know_what_they_belong_to() {
         "train-stage corrector -c corrector.yaml -s loss.sampling.steps=0 -s training.updates=20 --run zero",
     );
     succeed(folder, &format!("{score} zero -o zero-score"));
-    let field = metrics(folder, "zero-score")["overall"]["field"].clone();
+    let field = metrics(folder, "zero-score")["methods"].clone();
     assert_eq!(field["corrector"], field["operator"]);
 
     // Other operators, teachers and latents.

@@ -99,7 +99,7 @@ fn every_option_is_for_records_or_refused() {
         (
             "evaluate score",
             "run --data split.json -o x",
-            "data split output summary force with weights device threads json".into(),
+            "data split output summary force worst with weights device threads json".into(),
         ),
         (
             "evaluate predict",
@@ -121,6 +121,7 @@ fn every_option_is_for_records_or_refused() {
             assert!(text.contains(&format!("--{option}")), "{script}: {text}");
             let refusals = [
                 "no effect on records",
+                "not an option of task regression",
                 "no effect on texts",
                 "cannot be used with",
                 "were not provided",
@@ -162,7 +163,7 @@ fn inputs_that_do_not_fit_are_named_and_named_datasets_are_found() {
          evaluate score vectors-run --data vectors.json -o vectors-score"
         ),
     );
-    let methods = &metrics(folder, "vectors-score")["overall"]["field"];
+    let methods = &metrics(folder, "vectors-score")["methods"];
     assert!(methods["linear"].is_object() && methods["persistence"].is_null(), "{methods}");
 
     // A dataset of a file of trajectories, named in both ways.

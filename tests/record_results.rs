@@ -47,9 +47,9 @@ fn scores_of_records_are_compared_ranked_and_gated() {
         ),
     );
     let [short, long] = ["of-short", "of-long"].map(|report| metrics(folder, report));
-    let value = |report: &Value, method: &str, quantity: &str| {
-        let pointer = format!("/overall/field/{method}/{}", quantity.replace('.', "/"));
-        report.pointer(&pointer).and_then(Value::as_f64).unwrap_or_else(|| panic!("{pointer}"))
+    let value = |report: &Value, method: &str, metric: &str| {
+        let value = report["methods"][method][metric]["value"].as_f64();
+        value.unwrap_or_else(|| panic!("{method} has no {metric}"))
     };
     let times = fs::read_to_string(folder.join("of-long/times.json")).unwrap();
     let times: Value = serde_json::from_str(&times).unwrap();
@@ -62,7 +62,7 @@ fn scores_of_records_are_compared_ranked_and_gated() {
     let line = |name: &str| &lines.iter().find(|line| line["name"] == name).unwrap()["values"];
     for (name, method, quantity) in [
         ("nrmse", "regression", "nrmse"),
-        ("channel_1.mae", "regression", "channel_1.mae"),
+        ("mae[1]", "regression", "mae[1]"),
         ("linear 3.nrmse", "linear 3", "nrmse"),
     ] {
         let both = [&short, &long].map(|report| value(report, method, quantity));
@@ -70,8 +70,8 @@ fn scores_of_records_are_compared_ranked_and_gated() {
     }
     assert_eq!(line("training.updates"), &json!([2, 30]));
     let text = done(folder, "evaluate compare of-short of-long --html both.html").stdout;
-    let title = "10 records of the test split";
-    assert!(text.contains(title) && text.contains("16 points, 2 channels"), "{text}");
+    let title = long["description"].as_str().unwrap();
+    assert!(text.contains(title) && text.contains("of 10 items is lower by"), "{text}");
     let html = fs::read_to_string(folder.join("both.html")).unwrap();
     assert_eq!(html.matches("<img src=\"data:image/png;base64,iVBORw0KGgo").count(), 2);
 
@@ -87,14 +87,14 @@ fn scores_of_records_are_compared_ranked_and_gated() {
     let gate = "gate of-long --board board.jsonl --baseline baseline --min-improvement";
     let gain = value(&short, "regression", "nrmse") - value(&long, "regression", "nrmse");
     assert!(gain > 1e-3, "{gain}");
-    let enough = format!("{} --max-ratio channel_0.rmse=1", gain - 1e-6);
+    let enough = format!("{} --max-ratio rmse[0]=1", gain - 1e-6);
     done(folder, &format!("evaluate {gate} {enough}"));
     refused(folder, &format!("evaluate {gate} {}", gain + 1e-6), 1, "failed: nrmse is");
 
     // NaN is the worst value everywhere.
     let mut broken = long.clone();
-    broken["overall"]["field"]["regression"]["nrmse"] = Value::Null;
-    broken["protocol"]["regression"]["blake3"] = "other".into();
+    broken["methods"]["regression"]["nrmse"]["value"] = Value::Null;
+    broken["models"]["regression"]["blake3"] = "other".into();
     fs::create_dir(folder.join("broken")).unwrap();
     fs::write(folder.join("broken/metrics.json"), broken.to_string()).unwrap();
     let gate = "evaluate gate broken --board board.jsonl --min-improvement -9";
@@ -128,9 +128,9 @@ fn scores_of_records_are_compared_ranked_and_gated() {
     assert!(shown.contains("NaN"), "{shown}");
     let score = format!("{score} --force");
     refused(folder, &score, 1, "the predictions of 10 of 10 records are not finite");
-    assert_eq!(metrics(folder, "of-large")["overall"]["field"]["regression"]["nrmse"], Value::Null);
+    assert_eq!(metrics(folder, "of-large")["methods"]["regression"]["nrmse"]["value"], Value::Null);
     let csv = fs::read_to_string(folder.join("of-large/metrics.csv")).unwrap();
-    assert!(csv.contains("regression,,mae,inf\n"), "{csv}");
+    assert!(csv.contains("\n,regression,mae,,inf,,\n"), "{csv}");
     let predict = "evaluate predict large --axes nx --inputs x.npy -o large.npy";
     refused(folder, predict, 1, "the prediction for sample 0 (from 0) is not finite");
     assert!(!folder.join("large.npy").exists());
@@ -141,7 +141,7 @@ fn scores_of_records_are_compared_ranked_and_gated() {
         "ds-prep split pairs --seed 3 -o other.json
          evaluate score long --data other.json -o of-other",
     );
-    refused(folder, "evaluate compare of-long of-other", 65, "split_hash is");
+    refused(folder, "evaluate compare of-long of-other", 65, "data_hash is");
 }
 
 #[test]

@@ -122,7 +122,7 @@ fn a_users_arrays_are_imported_divided_learned_scored_and_predicted() {
     assert_eq!(report, again);
     let metrics = metrics(folder, "report");
     assert_eq!(metrics["protocol"]["records"], 300);
-    let nrmse = |method: &str| metrics["overall"]["field"][method]["nrmse"].as_f64().unwrap();
+    let nrmse = |method: &str| metrics["methods"][method]["nrmse"]["value"].as_f64().unwrap();
     assert!(nrmse("regression") < 0.5 * nrmse("linear 3"), "{metrics}");
     assert!(nrmse("linear 3") < nrmse("linear 1") && nrmse("linear 1") < nrmse("mean"));
     assert!(nrmse("persistence") > nrmse("linear 1"));
@@ -139,7 +139,7 @@ fn a_users_arrays_are_imported_divided_learned_scored_and_predicted() {
         (first..first + POINTS).map(|at| f64::from(predicted[at] - targets[at]).powi(2))
     });
     let rmse = (squares.sum::<f64>() / (300 * POINTS) as f64).sqrt();
-    let scored = metrics["overall"]["field"]["regression"]["rmse"].as_f64().unwrap();
+    let scored = metrics["methods"]["regression"]["rmse"]["value"].as_f64().unwrap();
     assert!((rmse / scored - 1.0).abs() < 1e-5, "{rmse} {scored}");
     refused(
         folder,
@@ -285,7 +285,7 @@ fn every_loss_trains_and_vectors_and_finer_grids_are_targets() {
         .map(|run| fs::read(folder.join(run).join("ckpt/step-00000150/model.safetensors")));
     assert!(whole.unwrap() == again.unwrap());
     let report = metrics(folder, "windows-report");
-    let nrmse = |method: &str| report["overall"]["field"][method]["nrmse"].as_f64().unwrap();
+    let nrmse = |method: &str| report["methods"][method]["nrmse"]["value"].as_f64().unwrap();
     assert!(nrmse("regression") < 0.9 * nrmse("linear 1"), "{report}");
     let crop = "-s 'data.augmentation.crop=[12]' --run x";
     refused(folder, &format!("{run} {crop}"), 78, "model.padding_mode");
@@ -299,9 +299,9 @@ fn every_loss_trains_and_vectors_and_finer_grids_are_targets() {
     done(folder, &format!("{run} -s training.updates=150 --run pooled"));
     done(folder, "evaluate score pooled --data vector.json -o report");
     let report = metrics(folder, "report");
-    let nrmse = |method: &str| report["overall"]["field"][method]["nrmse"].as_f64().unwrap();
+    let nrmse = |method: &str| report["methods"][method]["nrmse"]["value"].as_f64().unwrap();
     assert!(nrmse("regression") < nrmse("mean"), "{report}");
-    assert!(report["overall"]["field"]["linear"]["channel_1"]["nrmse"].is_number());
+    assert!(report["methods"]["linear"]["nrmse[1]"]["value"].is_number());
     refused(folder, &format!("{run} -s model.integrate=true --run x"), 78, "model.integrate");
 
     let run = prepare("fine", "fine.npy --target-axes nx");

@@ -150,7 +150,7 @@ fn models_that_are_not_finite_have_no_best_no_scores_and_no_predictions() {
         }
         let score = format!("evaluate score {name} --data tokens -o {name}-scores");
         refused(folder, &score, 1, what);
-        assert!(!folder.join(format!("{name}-scores/evaluation_results.json")).exists());
+        assert!(!folder.join(format!("{name}-scores/metrics.json")).exists());
         refused(folder, &format!("echo a | evaluate predict {name} --inputs - -o -"), 1, what);
         let exported =
             format!("evaluate export --format csv -o csv {name}; cat csv/{name}/history.csv");
@@ -158,16 +158,35 @@ fn models_that_are_not_finite_have_no_best_no_scores_and_no_predictions() {
         assert!(history.lines().last().is_some_and(|line| line.contains(",NaN")), "{history}");
     }
 
-    // Other results than of fields and records; a split that is empty.
-    done(folder, "evaluate score run --data tokens -o scores");
+    // Scores are compared, ranked and exported; a larger one is better.
+    done(
+        folder,
+        "evaluate score run --data tokens -o scores
+         evaluate compare scores scores
+         evaluate leaderboard add scores --board board.jsonl --label x
+         evaluate leaderboard show --board board.jsonl --metric accuracy | grep 'the highest first'
+         evaluate export run --evaluation scores --format csv -o csv
+         grep classify,accuracy, csv/run/scores/metrics.csv",
+    );
+    refused(
+        folder,
+        "evaluate gate scores --board board.jsonl --baseline x",
+        66,
+        "no row labelled x",
+    );
+    let gate =
+        "evaluate gate scores --board board.jsonl --baseline y --first-passes --metric accuracy";
+    done(folder, gate);
+    // A result of an earlier version; a split that is empty.
+    fs::create_dir(folder.join("earlier")).unwrap();
+    fs::write(folder.join("earlier/evaluation_results.json"), "{}").unwrap();
     for command in [
-        "compare scores scores",
-        "leaderboard add scores --board board.jsonl --label x",
-        "gate scores --board board.jsonl --baseline x",
-        "export run --evaluation scores --format csv -o csv",
+        "compare earlier",
+        "leaderboard add earlier --board board.jsonl --label x",
+        "gate earlier --board board.jsonl --baseline x",
+        "export run --evaluation earlier --format csv -o csv",
     ] {
-        let what = "scores: the result of a model of texts (evaluation_results.json)";
-        refused(folder, &format!("evaluate {command}"), 2, what);
+        refused(folder, &format!("evaluate {command}"), 65, "make it again: evaluate score RUN");
     }
     done(
         folder,

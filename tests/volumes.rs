@@ -81,7 +81,7 @@ fn volumes_are_learned_resumed_scored_and_predicted() {
 
     done(folder, "evaluate score whole --data split.json -o report");
     let report = metrics(folder, "report");
-    let nrmse = |method: &str| report["overall"]["field"][method]["nrmse"].as_f64().unwrap();
+    let nrmse = |method: &str| report["methods"][method]["nrmse"]["value"].as_f64().unwrap();
     assert!(nrmse("regression") < 0.6 * nrmse("mean"), "{report}");
     assert!(nrmse("linear 3x3x3") < 0.9 * nrmse("linear 1x1x1"), "{report}");
     assert!(folder.join("report/pictures/records.png").is_file());

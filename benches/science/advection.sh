@@ -35,7 +35,7 @@ for seed in 1 2 3; do
     score "$at/unet" "$at/unet-score" --views 2
 done
 
-notes --title "Advection, 8 speeds" \
+errors_table --title "Advection, 8 speeds" \
     --note "64/16/16 trajectories per speed, 256 points, 201 frames; 16 steps of 1 frame from 8 start frames." \
     --note "Other data: the published protocol has persistence 0.673, FNO 0.833." \
     --note "FNO and U-Net: trained on the fields for the wall time of codec and operator, $(updates_of fno)and $(updates_of unet)updates; 5000 of the operator." \

@@ -31,7 +31,7 @@ for seed in 1 2 3; do
     score "$at/unet" "$at/unet-score" $rollouts --views 2
 done
 
-notes --title "Burgers' equation as in PDEBench" \
+errors_table --title "Burgers' equation as in PDEBench" \
     --note "880/20/100 trajectories for each of 3 viscosities, 256 points, 41 frames (dt = 0.05); frames 10 to 40 from frame 9." \
     --note "FNO and U-Net: trained on the fields for the wall time of codec and operator, $(updates_of fno)and $(updates_of unet)updates; 3300 of the operator." \
     --method "persistence=ours:persistence" \
@@ -42,4 +42,4 @@ notes --title "Burgers' equation as in PDEBench" \
     --method "operator, 8 views=ours:views" \
     --method "codec alone=ours:codec" \
     --column "nRMSE of PDEBench=nrmse_pdebench" \
-    --regimes nrmse_pdebench
+    --groups nrmse_pdebench

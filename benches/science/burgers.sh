@@ -35,7 +35,7 @@ for seed in 1 2 3; do
     score "$at/unet" "$at/unet-score" --views 2
 done
 
-notes --title "Burgers' equation, 12 viscosities" \
+errors_table --title "Burgers' equation, 12 viscosities" \
     --note "24/6/6 trajectories per viscosity, 256 points, 201 frames; 16 steps of 2 frames from 8 start frames." \
     --note "Other data: the published protocol (1024 points) has persistence 0.640, FNO 0.307." \
     --note "FNO and U-Net: trained on the fields for the wall time of codec and operator, $(updates_of fno)and $(updates_of unet)updates; 3300 of the operator." \

@@ -113,6 +113,18 @@ table() {
     "${TABLE:-$top/target/release/examples/science_table}" . "$top/benches/results/science-$name.md" "$@"
 }
 
+# errors_table [OPTION...]: notes, with the errors of decoded fields.
+errors_table() {
+    notes \
+        --note "RMSE / RMS: root mean square error of the decoded fields over all steps of a rollout, divided by the root mean square of the validation split. Geometric mean and 95th percentile: of the NRMSE of single rollouts, without meaning where fields decay to almost zero. Interval: bootstrap over trajectories, of RMSE / RMS, within a seed." \
+        --column "RMSE / RMS=nrmse_validation_scale" --ratio yes \
+        --column "one step=nrmse_validation_scale@1" \
+        --column "geometric mean=nrmse_geometric_mean" \
+        --column "95th percentile=nrmse_p95" \
+        --interval nrmse \
+        --groups nrmse_validation_scale "$@"
+}
+
 # score_correctors FOLDER STARTS: errors of the runs wide, regression, student and corrector in FOLDER, and of searches
 # among 8 candidates of the corrector.
 score_correctors() {
@@ -127,7 +139,7 @@ score_correctors() {
 
 # correctors_table [OPTION...]: the table of what score_correctors measured.
 correctors_table() {
-    notes "$@" \
+    errors_table "$@" \
         --method "persistence=corrector-members:persistence" \
         --method "operator=corrector-members:operator" \
         --method "wider operator=wide-score:operator" \

@@ -21,7 +21,7 @@ for seed in 1 2 3; do
     once "$at/unet-score/metrics.json" evaluate score "$at/unet" --data split.json -o "$at/unet-score" --views 8
 done
 
-notes --title "Darcy flow, 5 forces" \
+errors_table --title "Darcy flow, 5 forces" \
     --note "52/13/13 samples per force, 64 x 64 points; the solutions of a coefficient at all forces are in one split." \
     --note "Other data: published FNO with the force as input 0.1224, persistence 0.972." \
     --note "FNO and U-Net: trained for the same wall time, $(updates_of fno)and $(updates_of unet)updates; 2000 of the pdet_unet." \

@@ -37,7 +37,7 @@ for seed in 1 2 3 4 5; do
     done
 done
 
-notes --title "Navier-Stokes in two dimensions, from a state coarsened by four" \
+errors_table --title "Navier-Stokes in two dimensions, from a state coarsened by four" \
     --note "200/20/20 trajectories for each of 2 viscosities, means over 4 x 4 of 64 x 64 points; 16 steps of 2 frames from the first frame." \
     --method "persistence=corrector-members:persistence" \
     --method "operator=corrector-members:operator" \

@@ -43,7 +43,7 @@ for seed in 1 2 3 4 5; do
     searched "$at/told" solver
 done
 
-notes --title "Burgers' equation, the operator is not told the viscosity" \
+errors_table --title "Burgers' equation, the operator is not told the viscosity" \
     --note "400/20/20 trajectories for each of 3 viscosities, 256 points; 16 steps of 2 frames from the first frame." \
     --method "persistence=corrector-members:persistence" \
     --method "operator=corrector-members:operator" \

@@ -32,7 +32,7 @@ for seed in 1 2 3; do
     score "$at/unet" "$at/unet-score" --views 8
 done
 
-notes --title "Navier-Stokes in two dimensions, decaying, 2 viscosities" \
+errors_table --title "Navier-Stokes in two dimensions, decaying, 2 viscosities" \
     --note "120/10/10 trajectories per viscosity, 64 x 64 points, 41 frames; 16 steps of 2 frames from 8 start frames." \
     --note "FNO and U-Net: trained on the fields for the wall time of codec and operator, $(updates_of fno)and $(updates_of unet)updates; 4000 of the operator." \
     --method "persistence=ours:persistence" \

@@ -71,7 +71,7 @@ of_seed() {
 seeds of_seed 1 2 3
 
 counted() { hpo trials study --round "$1" --state "$2" --json | wc -l; }
-notes --title "A search for the operator of the demo" \
+errors_table --title "A search for the operator of the demo" \
     --note "Burgers' equation, 400/20/20 trajectories per viscosity; 16 steps of 2 frames from 8 start frames." \
     --note "$(counted coarse complete) trials of the first round went to the end and $(counted coarse pruned) were pruned, $(counted fine complete) and $(counted fine pruned) of the second, in $(hours study/trials/* | awk '{ printf "%.0f", 60 * $1 / 2 }') minutes of two workers with one thread each, which were killed after 24 trials, one with -9 and one with TERM." \
     --note "Found: $(hpo best study --flat --json)" \

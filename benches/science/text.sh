@@ -17,7 +17,7 @@ of_case() {
     once "$at/tokens/test/index.json" ds-prep tokenize "$at/split.json" --tokenizer "$at/tokenizer" --max-length 64 \
         -o "$at/tokens"
     train classify "$at/run" classify.yaml -s "seed=$1" -s "data.tokens=$at/tokens" -s "training.updates=$4"
-    once "$at/scores/evaluation_results.json" evaluate score "$at/run" --data "$at/tokens" -o "$at/scores"
+    once "$at/scores/metrics.json" evaluate score "$at/run" --data "$at/tokens" -o "$at/scores"
 }
 
 of_seed() {
@@ -35,11 +35,11 @@ done
 notes --title "Annotated sentences" \
     --note "4000 sentences of posts, split by post, half of them positive; an encoder of two layers and 64 features, 1500 updates of 32 sentences. Labels of the test split are as noisy as those of the training split." \
     --note "Noise 0.5: the labels are random, so nothing can be learnt." \
-    --file evaluation_results.json "$@" --method "medium, noise 0.5=medium-0.5/scores" \
-    --column "macro F1=/f1_macro" \
-    --column "accuracy=/accuracy" \
-    --column "AUROC=/auroc" \
-    --column "ECE=/ece" \
-    --column "macro F1: bag of words=/baselines/bag of words/f1_macro" \
-    --column "constant=/baselines/constant/f1_macro" \
-    --column "stratified random=/baselines/stratified/f1_macro"
+    "$@" --method "medium, noise 0.5=medium-0.5/scores" \
+    --column "macro F1=f1_macro" \
+    --column "accuracy=accuracy" \
+    --column "AUROC=auroc" \
+    --column "ECE=ece" \
+    --column "macro F1: bag of words=bag of words.f1_macro" \
+    --column "constant=constant.f1_macro" \
+    --column "stratified random=stratified.f1_macro"

@@ -24,7 +24,7 @@ for seed in 1 2 3; do
     score "$at/long" "$at/long-views" --views 8
 done
 
-notes --title "Burgers' equation: symmetry views and longer rollouts in training" \
+errors_table --title "Burgers' equation: symmetry views and longer rollouts in training" \
     --note "400/20/40 trajectories for each of 3 viscosities, 1024 points; 16 steps of 2 frames from 8 start frames." \
     --note "Operator: 5000 updates through rollouts of up to 4 steps. Continued: 1000 more through 4, then 8 steps." \
     --method "persistence=views-8:persistence" \
@@ -38,4 +38,4 @@ notes --title "Burgers' equation: symmetry views and longer rollouts in training
     --column "NRMSE by regime and start=nrmse_of_starts" \
     --column "spread ranks the error=spread_rank_correlation" \
     --column "relative=spread_rank_correlation_relative" \
-    --regimes nrmse_of_starts
+    --groups nrmse_of_starts

@@ -5,28 +5,24 @@ mod export;
 mod manual;
 mod plot;
 mod predict;
-mod records;
 mod results;
 mod score;
-mod search;
-mod texts;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use manual::MANUAL;
-use unix::cli::Given;
-use unix::{Error, Exit, Result};
 
 /// Score trained models on unseen data, predict with them, and compare the results
 ///
 /// RUN is a run directory or a checkpoint of any task. Models it depends on, such as the codec of an operator, are
-/// found by the paths in its checkpoint. An operator is rolled out in latent space from start frames spread over every
-/// trajectory, and decoded; the baselines are persistence, the mean of the training data and the codec alone. The
-/// model of a steady problem is compared with the mean of the training solutions and with the solution of the nearest
-/// training sample. Errors are given in physical units and in latent space, by step and by parameter value, with 95 %
-/// intervals over trajectories. longhaul-files(5) defines every metric and describes the files that score, predict and
-/// leaderboard write.
+/// found by the paths in its checkpoint. The scores stand beside baselines and have 95 % intervals, by bootstrap over
+/// the samples. Some tasks have options of their own, which `evaluate score RUN --help` lists: an operator, for
+/// example, is rolled out from start frames spread over every trajectory. longhaul-files(5) defines every metric and
+/// describes the files that score, predict and leaderboard write.
+///
+/// Started with mpirun or srun, the ranks of score and predict share the work; the results are the same for any number
+/// of ranks. An interrupted command resumes when it is given again, with the results of one that was not interrupted.
 #[derive(Parser)]
 #[command(name = "evaluate", version = env!("LONGHAUL_VERSION"), after_long_help = MANUAL)]
 struct Args {
@@ -36,21 +32,21 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Compute the errors of a model and of the baselines on a split
-    Score(Given<score::Score>),
-    /// Write the predictions of a model for the trajectories of a file, for records, or for texts
+    /// Score a model and the baselines on a split
+    Score(score::Score),
+    /// Write the predictions of a model for new inputs
     ///
     /// For an operator, a rollout from the first frame of every trajectory; for the model of a steady problem, the
     /// solution for every input; for a codec, the reconstruction of every frame; for a model of records, the target of
-    /// every input; for a model of texts, the label of every text and the answer in every context. An interrupted
-    /// command resumes when it is given again. Started with mpirun or srun, each rank predicts a part.
-    Predict(Given<predict::Predict>),
+    /// every input; for a model of texts, the label of every text and the answer in every context.
+    Predict(predict::Predict),
     /// Check that the rollouts fit into the trajectories of a split; requires no models
-    Check(score::Check),
+    Check(tasks::check::Check),
     /// Compare evaluations or runs: metrics, and configuration keys that differ
     ///
     /// Evaluations must have the same protocol, and runs the same task and data; otherwise the command fails and names
-    /// what differs.
+    /// what differs. Of evaluations, the differences of the losses of single items tell whether chance explains the
+    /// difference from the first one.
     Compare(results::Compare),
     /// Analyse the log of a run, and advise which configuration keys to change
     Analyze(results::Analyze),
@@ -70,36 +66,21 @@ enum Verb {
     Export(export::Export),
     /// Test an evaluation against a baseline on a leaderboard; exit 1 if it fails
     ///
-    /// The baseline is the row with the lowest METRIC among those with the same protocol. The candidate's own rows do
-    /// not count. A metric that is missing fails.
+    /// The baseline is the row with the best METRIC among those with the same protocol. The candidate's own rows do not
+    /// count. A metric that is missing fails. Whether smaller or larger values are better is a property of each metric;
+    /// one of which neither are is refused.
     Gate(results::GateArgs),
     /// Record evaluations on a leaderboard, and show it
     #[command(subcommand)]
     Leaderboard(results::Leaderboard),
 }
 
-/// Errors: 2 if mpirun or srun started several processes of a command that runs as one.
-fn require_one_rank(command: &str) -> Result<()> {
-    let ranks = dist::open(|| Exit::Usage)?;
-    let (rank, size) = (ranks.rank(), ranks.size());
-    ranks.close()?;
-    match (rank, size) {
-        (_, 1) => Ok(()),
-        (0, size) => Err(Error::usage(format!(
-            "{size} processes were started, but {command} runs as one, and each of them would do all of the work; start one \
-             process"
-        ))),
-        // Without a message, as rank 0 has it.
-        _ => Err(Error::new(Exit::Done, "")),
-    }
-}
-
 fn main() -> ExitCode {
     data::fields::field::run_helper_if_requested().unwrap_or_else(|| {
-        unix::cli::main::<Args>(|args| match args.verb {
+        unix::cli::main_of::<Args, _>(tasks::evaluation::narrow, |args| match args.verb {
             Verb::Score(args) => score::score(&args),
             Verb::Predict(args) => predict::predict(&args),
-            Verb::Check(args) => score::check(&args),
+            Verb::Check(args) => tasks::check::check(&args),
             Verb::Compare(args) => results::compare(&args),
             Verb::Analyze(args) => results::analyze(&args),
             Verb::Plot(args) => plot::plot(&args),

@@ -5,18 +5,20 @@ pub const MANUAL: &str = "\
 EXIT STATUS
   0   Complete.
   1   For gate: the evaluation does not pass. For score and predict: a weight or a prediction of the model is not
-      finite; score of fields and records has written its result nevertheless. Also for score: three consecutive attempts were stopped or killed before
-      they stored anything: the job needs a longer time limit. The next attempt counts from 0 again.
+      finite; score of fields and records has written its result nevertheless. Also for score: three consecutive
+      attempts were stopped or killed before they stored anything: the job needs a longer time limit. The next
+      attempt counts from 0 again.
   2   The command line is wrong, or no rollout fits into the trajectories.
   65  A checkpoint is damaged, a data file is not what the split manifest recorded, or the codec is not the one
-      that the operator was trained with. Data files are hashed concurrently with the rollouts and compared before
-      any result is written. For compare: the protocols, tasks or data differ.
+      that the operator was trained with. Data files are hashed concurrently with the evaluation and compared before
+      any result is written. For compare: the protocols, tasks or data differ, or a result is of an
+      earlier version.
   66  A checkpoint, the data or an evaluation is missing. For gate: the leaderboard has no baseline. For plot:
       no run has logged anything to draw.
   73  The result cannot be written, or already exists.
   74  For export: the server cannot be reached.
-  75  Stopped by TERM, INT, HUP or USR1; the same command resumes after the last stored batch of rollouts or
-      trajectories, and export --follow where it was.
+  75  Stopped by TERM, INT, HUP or USR1; the same command resumes after the last stored samples,
+      and export --follow where it was.
 
 ENVIRONMENT
   MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD

@@ -14,7 +14,7 @@ use unix::run_dir::RunDir;
 use unix::terminal::Style;
 use unix::{Error, Exit, Result, warn};
 
-use crate::score::refuse_earlier;
+use crate::results::refuse_earlier;
 
 /// Height of a chart on the terminal, if that has so many lines.
 const ROWS: usize = 16;

@@ -3,15 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
+use learn::evaluate::refuse_existing;
+use learn::results::{Analysis, Board, Comparison, Gate, Row, Scored};
 use report::document::Document;
 use serde_json::json;
-use tasks::results::{Analysis, Board, Comparison, Gate, Report, Row};
 use unix::cli::Output;
 use unix::out::Out;
 use unix::publish::publish_bytes;
 use unix::{Error, Exit, Result, diagnostics, note};
-
-use crate::score::refuse_earlier;
 
 /// The arguments of `evaluate compare`.
 #[derive(clap::Args)]
@@ -63,13 +62,14 @@ pub struct GateArgs {
     /// Label of the baseline; the first label that has rows with the candidate's protocol counts
     #[arg(long, value_name = "LABEL", required = true)]
     baseline: Vec<String>,
-    /// Metric that must improve: QUANTITY, MODEL.QUANTITY or SPACE.MODEL.QUANTITY
-    #[arg(long, value_name = "METRIC", default_value = "nrmse")]
-    metric: String,
-    /// How far the metric must be below that of the baseline
+    /// Metric that must improve, METRIC or METHOD.METRIC [default: the most important one of the candidate's task]
+    #[arg(long, value_name = "METRIC")]
+    metric: Option<String>,
+    /// By how much the metric must be better than that of the baseline
     #[arg(long, value_name = "X", default_value_t = 0.01, allow_negative_numbers = true)]
     min_improvement: f64,
-    /// Largest allowed ratio of another metric to that of the baseline
+    /// By which factor another metric may be worse than that of the baseline: at most FACTOR times as large if smaller
+    /// values are better, at least 1/FACTOR times as large if larger ones are
     #[arg(long, value_name = "METRIC=FACTOR", value_parser = ratio)]
     max_ratio: Vec<(String, f64)>,
     /// Pass if the board has no baseline yet and the candidate has every metric
@@ -124,9 +124,9 @@ pub struct Show {
     /// Leaderboard
     #[arg(long, value_name = "FILE")]
     board: PathBuf,
-    /// Metrics to show; rows are sorted by the first one
-    #[arg(long, value_name = "METRIC", value_delimiter = ',',
-        default_values = ["nrmse", "nrmse_of_starts", "rmse", "persistence.nrmse"])]
+    /// Metrics to show, METRIC or METHOD.METRIC; rows are sorted by the first one [default: the most important one of
+    /// the task, also of up to 5 other methods]
+    #[arg(long, value_name = "METRIC", value_delimiter = ',')]
     metric: Vec<String>,
     /// Also write all rows, with all metrics, as CSV
     #[arg(long, value_name = "FILE")]
@@ -135,6 +135,11 @@ pub struct Show {
     files: Files,
     #[command(flatten)]
     output: Output,
+}
+
+/// Refuses (73) to replace existing files without `force`.
+pub fn refuse_earlier<'a>(paths: impl IntoIterator<Item = &'a PathBuf>, force: bool) -> Result<()> {
+    if force { Ok(()) } else { refuse_existing(paths) }
 }
 
 impl Files {
@@ -187,14 +192,14 @@ pub fn gate(args: &GateArgs) -> Result<Exit> {
         return Err(Error::usage("--min-improvement must be a finite number"));
     }
     refuse_earlier(&args.summary, args.force)?;
-    let candidate = Report::read(&args.candidate)?.scored;
+    let candidate = Scored::read(&args.candidate)?;
     let board = Board::read(&args.board, args.first_passes)?;
     let gate = Gate {
         metric: args.metric.clone(),
         min_improvement: args.min_improvement,
         max_ratios: args.max_ratio.clone(),
     };
-    let baseline = gate.baseline(&board, &candidate, &args.baseline);
+    let baseline = gate.baseline(&board, &candidate, &args.baseline)?;
     let (name, labels) = (args.board.display(), args.baseline.join(" or "));
     let title = match baseline {
         Some(row) => format!("{} ({})", row.name, row.label),
@@ -206,13 +211,13 @@ pub fn gate(args: &GateArgs) -> Result<Exit> {
                     "{name} has no row labelled {labels} with the protocol of {} ({}); add one with evaluate \
                      leaderboard add, or let the first candidate pass with --first-passes",
                     args.candidate.display(),
-                    candidate.describe()
+                    candidate.subject.describe()
                 ),
             ));
         }
     };
     note!("baseline: {title}");
-    let checks = gate.check(&candidate, baseline.map(|row| &row.scored));
+    let checks = gate.check(&candidate, baseline.map(|row| &row.scored))?;
     let failed: Vec<String> =
         checks.iter().filter(|check| !check.passed).map(|check| check.describe(&title)).collect();
     if let Some(path) = &args.summary {
@@ -235,9 +240,9 @@ pub fn leaderboard(verb: &Leaderboard) -> Result<Exit> {
 }
 
 fn add(args: &Add) -> Result<Exit> {
-    let report = Report::read(&args.report)?;
+    let scored = Scored::read(&args.report)?;
     let name = args.name.clone().unwrap_or_else(|| args.report.display().to_string());
-    let row = Row::new(&args.label, &name, args.notes.as_deref(), &report);
+    let row = Row::new(&args.label, &name, args.notes.as_deref(), scored);
     let added = row.append(&args.board)?;
     let board = args.board.display();
     let text = match added {
@@ -261,12 +266,9 @@ fn show(args: &Show) -> Result<Exit> {
         out.raw(document.text().as_bytes())?;
         return Ok(Exit::Done);
     }
-    let first = args.metric.first().map_or("", String::as_str);
-    for (group, rows) in board.groups(first).iter().enumerate() {
-        for (rank, row) in rows.iter().enumerate() {
-            let ranked = row.scored.metric(first).is_some_and(f64::is_finite);
-            let rank = ranked.then_some(rank + 1);
-            let mut record = json!({"group": group + 1, "rank": rank});
+    for (group, ranking) in board.rankings(&args.metric).iter().enumerate() {
+        for (at, row) in ranking.rows.iter().enumerate() {
+            let mut record = json!({"group": group + 1, "rank": ranking.rank(at)});
             if let (Some(fields), Ok(serde_json::Value::Object(row))) =
                 (record.as_object_mut(), serde_json::to_value(row))
             {

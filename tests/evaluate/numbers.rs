@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::{evaluate, json, rollout, world};
+use super::{evaluate, json, metric, world};
 use data::fields::split::SplitName;
 use data::fields::split_set::{TrajectorySet, Verify};
 use serde_json::Value;
@@ -63,20 +63,23 @@ fn the_numbers_are_those_of_the_fields() {
     // The longest stride of the training; 21 frames have room for 8 from frames 0 to 12.
     assert_eq!((protocol["stride"].as_u64(), protocol["rollouts"].as_u64()), (Some(2), Some(12)));
     assert_eq!(protocol["start_frames"], serde_json::json!([0, 6, 12]));
-    assert_eq!(protocol["codec"]["weights"], "ema");
-    assert!(protocol["codec"]["checkpoint"].as_str().unwrap().contains("/codec/ckpt/step-"));
-    for (regime, value) in metrics["regimes"].as_array().unwrap().iter().zip([0.01, 0.1]) {
+    assert_eq!(metrics["models"]["codec"]["weights"], "ema");
+    assert!(
+        metrics["models"]["codec"]["checkpoint"].as_str().unwrap().contains("/codec/ckpt/step-")
+    );
+    for (regime, value) in metrics["groups"].as_array().unwrap().iter().zip([0.01, 0.1]) {
         let [expected, of_starts, geometric, largest] = persistence(value);
-        let found = regime["nrmse_of_starts"]["persistence"]["mean"].as_f64().unwrap();
+        let quantity = |name: &str| metric(regime, "persistence", name);
+        let found = quantity("nrmse_of_starts");
         assert!((found / of_starts - 1.0).abs() < 1e-9, "{value}: {found}, not {of_starts}");
-        let found = rollout(regime, "field", "persistence", "nrmse");
+        let found = quantity("nrmse");
         assert!((found / expected - 1.0).abs() < 1e-9, "{value}: {found}, not {expected}");
-        let quantity = |name: &str| rollout(regime, "field", "persistence", name);
         assert!((quantity("nrmse_geometric_mean") / geometric - 1.0).abs() < 1e-9);
         // Of 6 rollouts, a quarter of the way from the largest error to the next.
         assert!(quantity("nrmse_p95") <= largest && quantity("nrmse_p95") > geometric);
         for name in ["nrmse", "nrmse_geometric_mean"] {
-            let [low, high] = ["low", "high"].map(|end| quantity(&format!("{name}_{end}")));
+            let interval = &regime["methods"]["persistence"][name]["interval"];
+            let [low, high] = [0, 1].map(|end| interval[end].as_f64().unwrap());
             assert!(low < quantity(name) && quantity(name) < high, "{low} {name} {high}");
         }
         let scaled = quantity("rmse") / validation_rms();
@@ -84,15 +87,16 @@ fn the_numbers_are_those_of_the_fields() {
         // An identity operator is persistence in the latents; in the field it is the codec's reconstruction of the
         // first frame.
         for space in ["latent", "latent_weighted"] {
-            let [operator, persistence] =
-                ["operator", "persistence"].map(|model| rollout(regime, space, model, "nrmse"));
+            let [operator, persistence] = ["operator", "persistence"]
+                .map(|model| metric(regime, model, &format!("{space}.nrmse")));
             assert!((operator / persistence - 1.0).abs() < 1e-4, "{operator} {persistence}");
         }
-        let by_step = |model: &str, step: usize| &regime["field"][model]["nrmse"]["by_step"][step];
+        let by_step =
+            |model: &str, step: usize| &regime["methods"][model]["nrmse"]["by_step"][step];
         assert_eq!(by_step("operator", 0), by_step("codec", 0));
         assert_eq!(by_step("persistence", 0), 0.0);
-        assert!(rollout(regime, "field", "codec", "nrmse") < found);
-        let mean = rollout(regime, "field", "mean", "nrmse");
+        assert!(metric(regime, "codec", "nrmse") < found);
+        let mean = metric(regime, "mean", "nrmse");
         assert!((0.9..1.1).contains(&mean), "the mean explains nothing: {mean}");
     }
     let summary = json("numbers.json");
@@ -113,29 +117,34 @@ fn csv_has_the_numbers_of_json_and_pictures_are_pictures() {
     let metrics = json("files/metrics.json");
     let text = fs::read_to_string(world().join("files/metrics.csv")).unwrap();
     let mut lines = text.lines();
-    assert_eq!(lines.next(), Some("regime,space,quantity,model,step,value"));
+    assert_eq!(lines.next(), Some("group,method,metric,step,value,low,high"));
     let mut count = 0;
     for line in lines {
-        let [regime, space, quantity, model, step, value] = line.split(',').collect::<Vec<_>>()[..]
+        let [group, method, name, step, value, low, high] = line.split(',').collect::<Vec<_>>()[..]
         else {
             panic!("{line}")
         };
-        let place = match regime {
-            "all" => &metrics["overall"],
-            "nu=0.01" => &metrics["regimes"][0],
-            _ => &metrics["regimes"][1],
+        let place = match group {
+            "" => &metrics,
+            "nu=0.01" => &metrics["groups"][0],
+            _ => &metrics["groups"][1],
         };
-        let expected = &place[space][model][quantity];
-        let expected = match step.parse::<usize>() {
-            Ok(step) => &expected["by_step"][step],
-            Err(_) => &expected[step],
-        };
-        assert_eq!(expected.as_f64(), value.parse().ok(), "{line}");
+        let expected = &place["methods"][method][name];
+        let value_of = |text: &str| text.parse::<f64>().ok();
+        match step.parse::<usize>() {
+            Ok(step) => assert_eq!(expected["by_step"][step].as_f64(), value_of(value), "{line}"),
+            Err(_) => {
+                assert_eq!(expected["value"].as_f64(), value_of(value), "{line}");
+                let bounds = [0, 1].map(|end| expected["interval"][end].as_f64());
+                assert_eq!(bounds, [low, high].map(value_of), "{line}");
+            }
+        }
         count += 1;
     }
-    // All regimes and each one; the whole rollout and steps 0 to 3; four models with 13 quantities in the field, three
-    // with six in both kinds of latents; seven quantities over rollouts of each model, and the operator's evaluations.
-    assert_eq!(count, 3 * (5 * (4 * 13 + 2 * 3 * 6) + 4 * 7 + 1));
+    // All parameter values and each one; the whole rollout and steps 0 to 3; four models with 13 quantities in the field,
+    // three with six in both kinds of latents; of each model four quantities over rollouts, and the operator's
+    // evaluations; over all parameter values one more mean of each model.
+    assert_eq!(count, 3 * (5 * (4 * 13 + 2 * 3 * 6) + 4 * 4 + 1) + 4);
     for (name, height) in [("nu-0.01", 960), ("nu-0.1", 960), ("summary", 640)] {
         let png = fs::read(world().join(format!("files/pictures/{name}.png"))).unwrap();
         assert_eq!(&png[..8], b"\x89PNG\r\n\x1a\n");

@@ -3,7 +3,7 @@
 use std::fs;
 use std::sync::Once;
 
-use super::{evaluate, json, rollout, world};
+use super::{evaluate, json, world};
 use crate::common::{Captured, run, shell};
 use serde_json::Value;
 
@@ -35,7 +35,13 @@ fn rows(board: &str) -> Vec<Value> {
 }
 
 fn nrmse(folder: &str) -> f64 {
-    rollout(&json(&format!("{folder}/metrics.json"))["overall"], "field", "codec", "nrmse")
+    json(&format!("{folder}/metrics.json"))["methods"]["codec"]["nrmse"]["value"].as_f64().unwrap()
+}
+
+/// The name of the losses of an evaluation.
+fn losses_name(folder: &str) -> String {
+    let text = fs::read_to_string(world().join(folder).join("losses.csv")).unwrap();
+    text.lines().next().unwrap().rsplit(',').next().unwrap().to_string()
 }
 
 #[test]
@@ -67,6 +73,7 @@ fn a_gate_compares_with_the_best_row_of_the_same_protocol() {
         let check: Value = serde_json::from_str(output.stdout.lines().next().unwrap()).unwrap();
         assert_eq!(check["candidate"].as_f64(), Some(candidate));
         assert_eq!(check["baseline"].as_f64(), Some(baseline));
+        assert_eq!((&check["metric"], &check["direction"]), (&"nrmse".into(), &"minimize".into()));
         assert_eq!(output.stderr.contains("failed: nrmse is"), status == 1, "{}", output.stderr);
     }
     let output = gate("second", "baseline --min-improvement -9 --max-ratio no_such=1");
@@ -100,6 +107,30 @@ fn a_line_that_a_crash_left_incomplete_costs_only_itself() {
     let labels: Vec<Value> = rows("torn.jsonl").iter().map(|row| row["label"].clone()).collect();
     let best_first = if nrmse("first") < nrmse("second") { ["a", "b"] } else { ["b", "a"] };
     assert_eq!(labels, best_first);
+}
+
+#[test]
+fn results_and_rows_of_an_earlier_version_name_the_commands_that_make_them_again() {
+    scored();
+    fs::create_dir(world().join("old")).unwrap();
+    let old = r#"{"format": "longhaul-evaluation", "version": 1, "protocol": {}}"#;
+    fs::write(world().join("old/metrics.json"), old).unwrap();
+    for words in [
+        "compare first old",
+        "gate old --board old.jsonl --baseline a --first-passes",
+        "leaderboard add old --board old.jsonl --label a",
+    ] {
+        let output = program(words);
+        assert_eq!((output.status, output.stderr.lines().count()), (Some(65), 1), "{words}");
+        assert!(output.stderr.contains("evaluate score RUN --data DATA -o old --force"), "{words}");
+    }
+    let row = serde_json::json!({"label": "a", "name": "old", "metrics": {}});
+    let path = world().join("earlier.jsonl");
+    unix::log::append_once(&path, &row, |record| record.contains_key("metrics")).unwrap();
+    let output = done("leaderboard show --board earlier.jsonl --json");
+    assert_eq!(output.stdout, "");
+    assert!(output.stderr.contains("skipped 1 rows of an earlier version"), "{}", output.stderr);
+    assert!(output.stderr.contains("evaluate leaderboard add"), "{}", output.stderr);
 }
 
 #[test]
@@ -150,7 +181,7 @@ fn boards_rank_within_a_protocol_and_are_exported() {
     let at = |name: &str| header.iter().position(|own| *own == name).unwrap();
     // The quoted notes contain one comma.
     let cells: Vec<&str> = csv.lines().nth(1).unwrap().split(',').collect();
-    assert_eq!(cells[at("field.codec.nrmse") + 1].parse::<f64>().unwrap(), nrmse("second"));
+    assert_eq!(cells[at("codec.nrmse") + 1].parse::<f64>().unwrap(), nrmse("second"));
     assert!(csv.contains("\"<b>a & b</b>, \"\"c\"\"\""), "{csv}");
     let html = fs::read_to_string(world().join("three.html")).unwrap();
     assert!(html.contains("&lt;b&gt;a &amp; b&lt;") && !html.contains("<b>"), "{html}");
@@ -164,11 +195,23 @@ fn evaluations_are_compared_if_their_protocols_are_equal() {
         output.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let line = |name: &str| &lines.iter().find(|line| line["name"] == name).unwrap()["values"];
     assert_eq!(line("nrmse"), &serde_json::json!([nrmse("first"), nrmse("second")]));
-    let regime = |folder: &str| {
-        let metrics = json(&format!("{folder}/metrics.json"));
-        metrics["regimes"][1]["nrmse_of_starts"]["codec"]["mean"].clone()
+    let group = |folder: &str| {
+        let group = json(&format!("{folder}/metrics.json"))["groups"][1].clone();
+        assert_eq!(group["name"], "nu=0.1");
+        group["methods"]["codec"]["nrmse"]["value"].clone()
     };
-    assert_eq!(line("nu=0.1"), &serde_json::json!([regime("first"), regime("second")]));
+    assert_eq!(line("nu=0.1"), &serde_json::json!([group("first"), group("second")]));
+    let difference = lines.iter().find(|line| line["kind"] == "difference").unwrap();
+    let losses = |folder: &str| -> Vec<f64> {
+        let text = fs::read_to_string(world().join(folder).join("losses.csv")).unwrap();
+        text.lines().skip(1).map(|line| line.rsplit(',').next().unwrap().parse().unwrap()).collect()
+    };
+    let (first, second) = (losses("first"), losses("second"));
+    let mean = second.iter().zip(&first).map(|(b, a)| b - a).sum::<f64>() / first.len() as f64;
+    let found = difference["values"][1].as_f64().unwrap();
+    assert!((found - mean).abs() <= 1e-12 * first[0], "{difference} is not {mean}");
+    let bounds = &difference["intervals"][1];
+    assert!(bounds[0].as_f64() <= Some(found) && bounds[1].as_f64() >= Some(found), "{difference}");
     let keys: Vec<&Value> = lines.iter().filter(|line| line["kind"] == "config").collect();
     assert_eq!((keys.len(), &keys[0]["name"]), (1, &"seed".into()), "{keys:?}");
     done("compare first second --html both.html --markdown both.md");
@@ -185,6 +228,9 @@ fn evaluations_are_compared_if_their_protocols_are_equal() {
 
     let output = evaluate("codec --steps 1 --starts 2 -o one-step");
     assert_eq!(output.status, Some(0), "{}", output.stderr);
+    let compared = done("compare first second").stdout;
+    let items = format!("second: the mean {} of {} items is ", losses_name("first"), first.len());
+    assert!(compared.contains(&items), "{items}: {compared}");
     let output = program("compare first one-step");
     assert_eq!((output.status, output.stderr.lines().count()), (Some(65), 1), "{}", output.stderr);
     assert!(output.stderr.contains("steps is 2 and 1"), "{}", output.stderr);

@@ -3,7 +3,7 @@
 use std::fs;
 
 use super::predictions::{done, read};
-use super::{evaluate, json, rollout, world};
+use super::{evaluate, json, metric, world};
 use crate::common::shell;
 use data::fields::field::Field;
 use data::fields::write::{Header, write_field};
@@ -66,21 +66,19 @@ fn views_are_a_second_model_and_change_no_other_number() {
     assert_eq!(output.status, Some(0), "{}", output.stderr);
     assert!(output.stdout.lines().next().unwrap().contains(" views "), "{}", output.stdout);
     let [one, four] = ["one-view", "four-views"].map(|name| json(&format!("{name}/metrics.json")));
-    assert_eq!((&one["protocol"]["views"], &four["protocol"]["views"]), (&1.into(), &4.into()));
-    let regimes = |metrics: &serde_json::Value| metrics["regimes"].as_array().unwrap().clone();
+    assert_eq!((&one["settings"]["views"], &four["settings"]["views"]), (&1.into(), &4.into()));
+    let regimes = |metrics: &serde_json::Value| metrics["groups"].as_array().unwrap().clone();
     for (one, four) in regimes(&one).iter().zip(&regimes(&four)) {
-        for space in ["field", "latent", "latent_weighted"] {
-            for (model, quantities) in one[space].as_object().unwrap() {
-                assert_eq!(quantities, &four[space][model], "{space} {model}");
-            }
+        for (model, metrics) in one["methods"].as_object().unwrap() {
+            assert_eq!(metrics, &four["methods"][model], "{model}");
         }
-        assert!(one["field"]["views"].is_null());
-        let views = |quantity: &str| rollout(four, "field", "views", quantity);
+        assert!(one["methods"]["views"].is_null());
+        let views = |name: &str| metric(four, "views", name);
         // The mean is conserved exactly, up to roundings of f32; the operator's codec changes it.
         assert!(views("conserved_rmse") < 1e-6, "{}", views("conserved_rmse"));
-        assert!(rollout(four, "field", "operator", "conserved_rmse") > 1e-5);
+        assert!(metric(four, "operator", "conserved_rmse") > 1e-5);
         assert_eq!(views("evaluations_per_step"), 4.0);
-        assert_eq!(rollout(four, "field", "operator", "evaluations_per_step"), 1.0);
+        assert_eq!(metric(four, "operator", "evaluations_per_step"), 1.0);
         assert!(views("spread") > 0.0);
         for name in ["spread_rank_correlation", "spread_rank_correlation_relative"] {
             assert!((-1.0..=1.0).contains(&views(name)), "{name}: {}", views(name));

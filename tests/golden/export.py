@@ -94,12 +94,14 @@ def inputs():
     (run / "env.json").write_text(json.dumps([{"attempt": 1, "version": "0.1.0", "commit": "0a1b2c3", "host": "node1", "cpu": "a CPU"}]))
     status = {"task": "codec", "state": "finished", "update": 50, "updates": 50, "best": None, "reason": None}
     (run / "status.json").write_text(json.dumps(status))
-    protocol = {"task": "codec", "codec": {"checkpoint": "small/ckpt/step-00000040"}}
-    overall = {"field": {"codec": {"nrmse": {"rollout": 0.25, "by_step": [0.2, 0.3]}}, "mean": {"nrmse": {"rollout": 1.0}}}}
-    metrics = {"format": "longhaul-evaluation", "version": 1, "protocol": protocol, "regimes": [], "overall": overall}
+    error = {"value": 0.25, "direction": "minimize", "interval": [0.125, 0.5], "by_step": [0.2, 0.3]}
+    methods = {"codec": {"nrmse": error}, "mean": {"nrmse": {"value": None, "direction": "minimize"}}}
+    subject = {"task": "codec", "metric": "nrmse", "description": "two fields", "protocol": {"data_hash": "0a1b"}, "settings": {}}
+    models = {"codec": {"checkpoint": "small/ckpt/step-00000040"}}
+    metrics = {"format": "longhaul-evaluation", "version": 2, **subject, "models": models, "samples": 2, "methods": methods}
     (scores / "metrics.json").write_text(json.dumps(metrics))
-    table = "regime,space,quantity,model,step,value\nall,field,nrmse,codec,rollout,0.25\nall,field,nrmse,codec,0,0.2\n"
-    (scores / "metrics.csv").write_text(table + '"a, b",field,nrmse,mean,rollout,\n')
+    table = "group,method,metric,step,value,low,high\n,codec,nrmse,,0.25,0.125,0.5\n,codec,nrmse,0,0.2,,\n"
+    (scores / "metrics.csv").write_text(table + '"a, b",mean,nrmse,,NaN,,\n')
     (scores / "pictures/summary.png").write_bytes(png(5, 3))
 
 
@@ -126,7 +128,8 @@ def check_tensorboard(to):
     scalars, texts, images, hparams = readers.events(to / "small")
     for tag, curve in CURVE.items():
         assert close(finite(scalars[tag]), curve), (tag, scalars[tag])
-    assert scalars["evaluation/scores/field/codec/nrmse"] == [(40, 0.25)]
+    assert scalars["evaluation/scores/codec/nrmse"] == [(40, 0.25)]
+    assert scalars["evaluation/scores/codec/nrmse_low"] == [(40, 0.125)]
     assert [step for step, _ in scalars["train/samples"]] == STEPS and len(scalars["train/loss"]) == len(STEPS)
     assert len(scalars["train/gradient_norm"]) == len(STEPS) and not finite(scalars["train/gradient_norm"])
     assert "| config.training.updates | 50 |" in texts["run"] and "two attempts \\| and a rewind" in texts["run"]
@@ -166,7 +169,7 @@ def check_csv(to):
     for tag, curve in CURVE.items():
         assert finite((int(row["update"]), float(row[tag])) for row in rows if row[tag]) == curve, tag
     with open(to / "small/scores/metrics.csv", newline="") as file:
-        assert list(csv.reader(file))[3] == ["a, b", "field", "nrmse", "mean", "rollout", ""]
+        assert list(csv.reader(file))[3] == ["a, b", "mean", "nrmse", "", "NaN", "", ""]
 
 
 if __name__ == "__main__":

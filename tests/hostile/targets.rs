@@ -11,9 +11,9 @@ use data::fields::stats::Stats;
 use data::seal;
 use learn::checkpoint;
 use learn::foreign;
+use learn::results::{Analysis, Board, Comparison};
 use serde_json::Value;
 use tasks::pde::codec::CodecTask;
-use tasks::results::{Analysis, Board, Comparison};
 use tensor::Dtype;
 use unix::slurm::{Slurm, time_left_of};
 

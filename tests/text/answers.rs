@@ -52,14 +52,14 @@ fn answers_are_found_in_windows_and_training_resumes_to_the_bit() {
     done(folder, &format!("{run} --run run -s training.updates=400"));
     let scored = done(folder, "evaluate score run --data tokens -o scores");
     assert!(scored.stdout.contains("first occurrence"), "{}", scored.stdout);
-    let results = json_of(&folder.join("scores/evaluation_results.json"));
-    let ours = results["exact_match"].as_f64().unwrap();
-    let first = results["baselines"]["first occurrence"]["exact_match"].as_f64().unwrap();
+    let results = json_of(&folder.join("scores/metrics.json"));
+    let exact = |method: &str| results["methods"][method]["exact_match"]["value"].as_f64().unwrap();
+    let (ours, first) = (exact("span"), exact("first occurrence"));
     assert!(ours > 0.7 && first < 0.5, "{ours} {first}");
-    assert_eq!(results["no_answer_threshold"], Value::Null);
-    assert!(folder.join("scores/mistakes.html").exists());
+    assert_eq!(results["details"]["no_answer_threshold"], Value::Null);
+    assert!(folder.join("scores/worst.html").exists());
     let predictions = lines_of(&folder.join("scores/predictions.jsonl"));
-    assert_eq!(predictions.len() as u64, results["total_samples"].as_u64().unwrap());
+    assert_eq!(predictions.len() as u64, results["samples"].as_u64().unwrap());
     let exact = predictions.iter().filter(|row| row["exact_match"] == true).count();
     assert!((exact as f64 / predictions.len() as f64 - ours).abs() < 1e-9);
     for row in &predictions {
@@ -101,8 +101,8 @@ fn answers_are_found_in_windows_and_training_resumes_to_the_bit() {
              evaluate score back --data tokens -o back-scores"
         ),
     );
-    let back = json_of(&folder.join("back-scores/evaluation_results.json"));
-    assert_eq!(back["exact_match"], results["exact_match"]);
+    let back = json_of(&folder.join("back-scores/metrics.json"));
+    assert_eq!(back["methods"], results["methods"]);
 
     // Answers of about 14 tokens in windows that share 2.
     let lost = done(
@@ -189,13 +189,13 @@ fn answers_come_as_texts_or_characters_and_may_be_missing() {
          train-stage span -c span.yaml --run run -s training.updates=250 -s training.validate_every=250 -s schedule=[]
          evaluate score run --data tokens -o scores",
     );
-    let results = json_of(&folder.join("scores/evaluation_results.json"));
+    let results = json_of(&folder.join("scores/metrics.json"));
     let of = |pointer: &str| results.pointer(pointer).unwrap().as_f64().unwrap();
     // The margin from which on an answer is better than none comes from the validation split.
-    assert!(of("/no_answer_threshold").is_finite());
-    assert!(of("/baselines/no answer/exact_match") > 0.1, "{results}");
-    assert!(of("/exact_match") > of("/baselines/no answer/exact_match"), "{results}");
-    assert!(of("/with_answer") < of("/total_samples"));
+    assert!(of("/details/no_answer_threshold").is_finite());
+    let exact = |method: &str| of(&format!("/methods/{method}/exact_match/value"));
+    assert!(exact("no answer") > 0.1 && exact("span") > exact("no answer"), "{results}");
+    assert!(of("/details/with_answer") < of("/samples"));
 
     write(
         "wrong.jsonl",
@@ -329,10 +329,11 @@ fn a_joint_model_is_told_the_answer_unless_one_encoder_reads_both() {
         };
         assert!(weights(name.into()) == weights(format!("{name}-killed")), "{name}");
         done(folder, &format!("evaluate score {name} --data tokens -o {name}-scores"));
-        let results = json_of(&folder.join(format!("{name}-scores/evaluation_results.json")));
+        let results = json_of(&folder.join(format!("{name}-scores/metrics.json")));
         let of = |pointer: &str| results.pointer(pointer).unwrap().as_f64().unwrap();
-        let score = (of("/classes/f1_binary") + of("/answers/exact_match")) / 2.0;
-        assert!((of("/joint_score") - score).abs() < 1e-12, "{results}");
+        let of = |metric: &str| of(&format!("/methods/joint/{metric}/value"));
+        let score = (of("f1_binary") + of("answer_exact_match")) / 2.0;
+        assert!((of("joint_score") - score).abs() < 1e-12, "{results}");
         let rows = lines_of(&folder.join(format!("{name}-scores/predictions.jsonl")));
         assert!(
             rows.iter()

@@ -7,6 +7,7 @@ mod labels;
 use crate::common::shell;
 use crate::records::{done, refused};
 use learn::foreign;
+use report::evaluation::MetricsFile;
 use serde_json::Value;
 use std::fs;
 use tensor::Dtype;
@@ -27,18 +28,18 @@ fn a_small_encoder_learns_what_a_bag_of_words_cannot_and_resumes_to_the_bit() {
     let run = "train-stage classify -c classify.yaml -s training.log_every=1";
     done(folder, &format!("{run} --run run -s training.updates=500"));
     done(folder, "evaluate score run --data tokens -o scores");
-    let text = fs::read_to_string(folder.join("scores/evaluation_results.json")).unwrap();
-    let results: Value = serde_json::from_str(&text).unwrap();
-    let ours = results["f1_macro"].as_f64().unwrap();
-    let words = results["baselines"]["bag of words"]["f1_macro"].as_f64().unwrap();
+    let results = MetricsFile::read(&folder.join("scores")).unwrap();
+    let f1 = |method: &str| results.scores.methods[method]["f1_macro"].value;
+    let (ours, words) = (f1("classify"), f1("bag of words"));
     // With these sentences the words are the same and only their order differs.
     assert!(ours > 0.9 && words < 0.75, "{ours} {words}");
-    let by_criterion = results["by_criterion"].as_object().unwrap();
-    let of_criteria = by_criterion.values().filter_map(|own| own["total_samples"].as_u64());
-    assert_eq!(of_criteria.sum::<u64>(), results["total_samples"].as_u64().unwrap());
-    assert!(by_criterion["FATIGUE"]["f1_macro"].as_f64().unwrap() > 0.7, "{by_criterion:?}");
+    let criteria = || results.groups.iter().filter(|group| group.kind == "criterion");
+    let samples = results.scores.samples;
+    assert_eq!(criteria().map(|group| group.scores.samples).sum::<u64>(), samples);
+    let fatigue = criteria().find(|group| group.name == "FATIGUE").unwrap();
+    assert!(fatigue.scores.methods["classify"]["f1_macro"].value > 0.7, "{fatigue:?}");
     let predictions = fs::read_to_string(folder.join("scores/predictions.jsonl")).unwrap();
-    assert_eq!(predictions.lines().count() as u64, results["total_samples"].as_u64().unwrap());
+    assert_eq!(predictions.lines().count() as u64, samples);
 
     // With dropout, killed between checkpoints and resumed: the same weights.
     let short = "-s training.updates=30 -s training.validate_every=20 -s checkpoint.every=10 -s schedule=[]";

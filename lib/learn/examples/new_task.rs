@@ -1,15 +1,19 @@
 //! A task in one file: linear classification of synthetic data. Samples have weights, and accuracy selects the best
 //! checkpoint; the engine does everything else. `cargo run -p learn --example new_task FOLDER` trains one run without
-//! interruption, kills another one midway and restarts it: both end with the same bits.
+//! interruption, kills another one midway and restarts it: both end with the same bits. Then it scores the best
+//! checkpoint and predicts the classes of new samples.
 
+use data::{inputs::InputFile, split::SplitName};
 use dist::Solo;
-use learn::checkpoint::{best, load, load_newest};
-use learn::{forward::Forward, nn::Linear, params::*, score::*, task::*, train::*};
+use learn::checkpoint::load_newest;
+use learn::trained::{Parts, Trained, Weights};
+use learn::{evaluate::*, forward::Forward, nn::Linear, params::*, score::*, task::*, train::*};
+use report::evaluation::{self, Metric, Subject};
 use rustix::process::{Signal, getpid, kill_process};
-use std::{path::PathBuf, process::Command};
-use tensor::random::{Philox, Purpose};
-use tensor::{Device, Tensor, ops::squared_error::SquaredError};
-use unix::{Error, Result};
+use serde_json::json;
+use std::{ops::Range, path::Path, path::PathBuf, process::Command};
+use tensor::{Device, Tensor, ops::squared_error::SquaredError, random::Philox, random::Purpose};
+use unix::{Error, Result, cli::Output, out::Out, signal::Signals, work};
 
 const CLASSES: usize = 5;
 const WIDTH: usize = 7;
@@ -101,6 +105,95 @@ impl Task for Classes {
     }
 }
 
+/// A trained model, and the split that follows those of training and validation.
+struct Scored(Trained<Classes>);
+
+impl Scored {
+    fn restore(run: &Path) -> Result<Self> {
+        let parts = Parts::read(run, Weights::Ema)?;
+        let layer = |b: &mut Builder| Linear::new(b, "layer", WIDTH, CLASSES);
+        let numbers = Philox::new(3, Purpose::Test);
+        parts.restore(Device::Cpu, |b| Ok(Classes { layer: layer(b), numbers })).map(Self)
+    }
+
+    /// The true and the predicted class of each sample.
+    fn classes(&self, samples: Range<u64>) -> Result<Vec<(usize, usize)>> {
+        let all: Vec<u64> = samples.map(|i| 2 * SAMPLES + i).collect();
+        let (inputs, truth) = self.0.model.read(&all);
+        let batch = Batch::new(1.0).with("inputs", inputs);
+        let found = self.0.run(|forward, model| model.predict(forward, &batch))?;
+        Ok(truth.into_iter().zip(found.rows("scores")?.map(largest)).collect())
+    }
+}
+
+impl Evaluator for Scored {
+    type Part = Vec<(usize, usize)>;
+    type Sums = u64;
+
+    fn subject(&self) -> Subject {
+        subject(("classes", "accuracy"), (Path::new("nothing"), "made up"), SplitName::Test)
+    }
+
+    fn models(&self) -> Vec<Model> {
+        let (origin, parameters) = (self.0.origin.clone(), self.0.params.count());
+        vec![Model { task: "classes", origin, parameters, data: None }]
+    }
+
+    fn items(&self) -> u64 {
+        SAMPLES
+    }
+
+    fn inputs(&self) -> Vec<InputFile> {
+        Vec::new()
+    }
+
+    fn loss(&self) -> &'static str {
+        "error"
+    }
+
+    fn measure(&self, block: Range<u64>) -> Result<Block<Self::Part>> {
+        let part = self.classes(block)?;
+        let losses = part.iter().map(|(a, b)| f64::from(u8::from(a != b)).into()).collect();
+        Ok(Block { part, losses })
+    }
+
+    fn add(&self, right: &mut u64, part: Self::Part) {
+        *right += part.iter().filter(|(a, b)| a == b).count() as u64;
+    }
+
+    fn finish(&self, right: &u64, _: &Losses) -> Result<Results> {
+        let accuracy = Metric::score(*right as f64 / SAMPLES as f64);
+        let methods = [("classes".into(), [("accuracy".into(), accuracy)].into())].into();
+        Ok(Results {
+            scores: evaluation::Scores { samples: SAMPLES, methods },
+            ..Results::default()
+        })
+    }
+}
+
+/// Predictions as JSON lines on stdout, and the next sample.
+struct Lines(Scored, JsonLines, u64);
+
+impl Predictor for Lines {
+    type Input = Range<u64>;
+    type Output = String;
+
+    fn read(&mut self) -> Result<Option<(Range<u64>, u64)>> {
+        let block = self.2..SAMPLES.min(self.2 + 250);
+        self.2 = block.end;
+        Ok((!block.is_empty()).then_some((block, 250)))
+    }
+
+    fn predict(&self, block: Range<u64>) -> Result<String> {
+        let line = |(_, class): &(usize, usize)| format!("{}\n", json!({"class": class}));
+        Ok(self.0.classes(block)?.iter().map(line).collect())
+    }
+
+    fn write(&mut self, outputs: Vec<String>, done: u64) -> Result<()> {
+        self.1.write(outputs.concat().as_bytes(), done)
+    }
+}
+
 fn main() -> Result<()> {
     let folder = std::env::args_os().nth(1).map(PathBuf::from).unwrap_or("new_task".into());
     if std::env::var_os("KILL_AT").is_some() {
@@ -114,7 +207,13 @@ fn main() -> Result<()> {
     let newest = |name: &str| load_newest(&folder.join(name).join("ckpt"));
     let files = |name: &str| newest(name).map(|newest| newest.map(|found| found.manifest.files));
     assert_eq!(files("whole")?, files("killed")?, "the killed run has other bits");
-    let best = best(&folder.join("killed/ckpt"))?.ok_or_else(|| Error::data("no checkpoint"))?;
-    println!("best: {}, {}", best.display(), load(&best)?.manifest.metrics);
-    Ok(())
+    let (run, signals) = (folder.join("killed"), Signals::install()?);
+    let to = &folder.join("scores");
+    let job = ScoreJob { folder: to, summary: None, ranks: &Solo, signals, worst: None };
+    let task = work::Task { folder: to, task: "evaluation", advice: "" };
+    let scored = Scored::restore(&run)?;
+    let found = work::run(task, signals, |work| score(&scored, &job, Some(work)))?;
+    println!("{}: {:?}", scored.0.origin, found.map(|found| found.scores.methods));
+    let lines = JsonLines::Pipe(Out::stdout(Output::default()));
+    predict(&mut Lines(scored, lines, 0), &Solo, signals).map(drop)
 }

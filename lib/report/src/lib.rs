@@ -8,6 +8,7 @@ pub mod canvas;
 pub mod chart;
 pub mod colours;
 pub mod document;
+pub mod evaluation;
 #[cfg(feature = "export")]
 pub mod export;
 pub mod history;

@@ -4,6 +4,7 @@ use crate::narrow::Narrow;
 use crate::pruners::Pruner;
 use crate::samplers::Sampler;
 use crate::space::{Parameter, Space};
+pub use report::evaluation::Direction;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -68,27 +69,6 @@ pub struct StudyConfig {
 
 fn three() -> u64 {
     3
-}
-
-/// The direction of optimisation.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Direction {
-    /// Lower values are better.
-    #[default]
-    Minimize,
-    /// Higher values are better.
-    Maximize,
-}
-
-impl Direction {
-    /// 1 to minimise, -1 to maximise: multiplied by it, lower values are better.
-    pub fn sign(self) -> f64 {
-        match self {
-            Self::Minimize => 1.0,
-            Self::Maximize => -1.0,
-        }
-    }
 }
 
 /// A round of a search. Space, sampler and pruner default to the study's.

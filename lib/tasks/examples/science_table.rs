@@ -1,44 +1,33 @@
 //! The table of a science protocol: reads the results of `evaluate score` of several methods and seeds, and writes
-//! means and spreads as Markdown. benches/science/*.sh call it, for fields
+//! means and spreads as Markdown. benches/science/*.sh call it:
 //!
-//!     science_table ROOT OUT --title TEXT [--method LABEL=FOLDER:MODEL]... [--column LABEL=QUANTITY]... [--regimes QUANTITY]
-//!         [--note TEXT]...
+//!     science_table ROOT OUT --title TEXT [--method LABEL=FOLDER[:METHOD]]... [--column LABEL=METRIC[@STEP]]...
+//!         [--ratio yes] [--interval METRIC] [--groups METRIC] [--note TEXT]...
 //!
-//! and for texts
-//!
-//!     science_table ROOT OUT --title TEXT --file NAME [--method LABEL=FOLDER]... [--column LABEL=POINTER]... [--note TEXT]...
-//!
-//! whose columns are the numbers at a JSON pointer (RFC 6901) of ROOT/seed-N/FOLDER/NAME.
-//!
-//! The result of a method with one seed is ROOT/seed-N/FOLDER/metrics.json. The first method, persistence where there is
-//! one, is the reference of the ratios. Further columns have quantities of whole rollouts, which not every method has; the
-//! table of regimes has QUANTITY, by default RMSE / RMS.
+//! The result of a method with one seed is ROOT/seed-N/FOLDER/metrics.json; METHOD is the one of it that is shown, by
+//! default the evaluated model. Columns that no method has are left out. `--ratio yes` adds the ratio of the first column
+//! to that of the first method, `--interval` the 95 % interval of a metric in units of the first column, and `--groups` a
+//! table of a metric by group.
 
 use report::document::{Cell, Document, Table, equal_precision};
-use serde_json::Value;
+use report::evaluation::{Group, Metric, MetricsFile, Scores};
 use std::path::{Path, PathBuf};
 use unix::{Error, Result};
 
 struct Method {
     label: String,
     folder: String,
-    model: String,
+    /// Empty for the evaluated model.
+    name: String,
     /// One result for each seed.
-    results: Vec<Value>,
+    results: Vec<MetricsFile>,
 }
 
-/// The columns of every table: their labels and quantities.
-const COLUMNS: [(&str, &str); 4] = [
-    ("RMSE / RMS", SCALED),
-    (ONE_STEP, SCALED),
-    ("geometric mean", "nrmse_geometric_mean"),
-    ("95th percentile", "nrmse_p95"),
-];
-const SCALED: &str = "nrmse_validation_scale";
-/// Averaged over start frames and regimes; the other quantities are pooled.
-const OF_STARTS: &str = "nrmse_of_starts";
-/// The column of the first step; all others are of whole rollouts.
-const ONE_STEP: &str = "one step";
+struct Column {
+    label: String,
+    metric: String,
+    step: Option<usize>,
+}
 
 /// Mean and standard deviation (with the divisor n - 1) over seeds.
 fn moments(values: &[f64]) -> (f64, f64) {
@@ -49,26 +38,43 @@ fn moments(values: &[f64]) -> (f64, f64) {
 }
 
 impl Method {
-    /// The values of a quantity over seeds, of all regimes or of one.
-    fn values(&self, regime: Option<usize>, quantity: &str, step: Option<usize>) -> Vec<f64> {
-        let of = |result: &Value| {
-            if quantity == OF_STARTS {
-                return self.of_starts(result, regime);
-            }
-            let scope = regime.map_or(&result["overall"], |at| &result["regimes"][at]);
-            let found = &scope["field"][&self.model][quantity];
-            step.map_or(&found["rollout"], |step| &found["by_step"][step]).as_f64()
+    /// What `of` gives for a metric, over seeds; NaN where it is missing.
+    fn values<'m>(
+        &'m self,
+        metric: &str,
+        scores: impl Fn(&'m MetricsFile) -> Option<&'m Scores>,
+        of: impl Fn(&'m Metric) -> Option<f64>,
+    ) -> Vec<f64> {
+        let name = match self.name.as_str() {
+            "" => metric.to_string(),
+            method => format!("{method}.{metric}"),
         };
-        self.results.iter().map(|result| of(result).unwrap_or(f64::NAN)).collect()
+        let value = |file| of(scores(file)?.metric(&name)?);
+        self.results.iter().map(|file| value(file).unwrap_or(f64::NAN)).collect()
     }
 
-    /// The NRMSE averaged over start frames, of one regime or their mean.
-    fn of_starts(&self, result: &Value, regime: Option<usize>) -> Option<f64> {
-        let regimes = result["regimes"].as_array()?;
-        let which = regime.map_or(0..regimes.len(), |at| at..at + 1);
-        let of = |regime: &Value| regime["nrmse_of_starts"][&self.model]["mean"].as_f64();
-        let all: Option<Vec<f64>> = regimes[which].iter().map(of).collect();
-        all.map(|all| all.iter().sum::<f64>() / all.len() as f64)
+    fn column(&self, column: &Column) -> Vec<f64> {
+        self.values(
+            &column.metric,
+            |file| Some(&file.scores),
+            |metric| match column.step {
+                Some(step) => metric.by_step.get(step).copied(),
+                None => Some(metric.value),
+            },
+        )
+    }
+
+    /// The mean bounds of the interval of a metric, in units of a column.
+    fn bounds(&self, metric: &str, unit: &Column) -> String {
+        let mean = |of: &dyn Fn(&Metric) -> Option<f64>| {
+            moments(&self.values(metric, |file| Some(&file.scores), of)).0
+        };
+        let scale = moments(&self.column(unit)).0 / mean(&|metric| Some(metric.value));
+        let bounds = [0, 1].map(|at| scale * mean(&|metric| Some(metric.interval?[at])));
+        match bounds.iter().all(|bound| bound.is_finite()) {
+            true => equal_precision(&bounds.map(Some), 3).join(" to "),
+            false => String::new(),
+        }
     }
 }
 
@@ -94,67 +100,51 @@ fn shown(values: &[f64]) -> Cell {
     })
 }
 
-fn overall(methods: &[Method], further: &[(String, String)]) -> Table {
-    let further = further.iter().map(|(label, quantity)| (label.as_str(), quantity.as_str()));
-    // A steady problem has no steps.
-    let has_steps = methods[0].values(None, SCALED, Some(1)).iter().any(|value| value.is_finite());
-    let columns = COLUMNS.into_iter().filter(|(label, _)| has_steps || *label != ONE_STEP);
-    let columns: Vec<(&str, &str)> = columns.chain(further).collect();
-    let mut labels: Vec<&str> = columns.iter().map(|(label, _)| *label).collect();
-    labels.insert(0, "method");
-    let of_first = format!("of {}", methods[0].label);
-    labels.insert(2, &of_first);
-    labels.push("interval over trajectories");
+fn overall(methods: &[Method], columns: &[Column], ratio: bool, interval: Option<&str>) -> Table {
+    let mut labels = vec!["method".to_string()];
+    let mut cells: Vec<Vec<Cell>> = Vec::new();
+    for (at, column) in columns.iter().enumerate() {
+        let values: Vec<Vec<f64>> = methods.iter().map(|method| method.column(column)).collect();
+        if values.iter().flatten().all(|value| value.is_nan()) {
+            continue;
+        }
+        labels.push(column.label.clone());
+        cells.push(values.iter().map(|values| shown(values)).collect());
+        if ratio && at == 0 {
+            let reference = moments(&values[0]).0;
+            let ratio = |all: &Vec<f64>| all.iter().map(|x| x / reference).collect::<Vec<_>>();
+            labels.push(format!("of {}", methods[0].label));
+            cells.push(values.iter().map(|values| shown(&ratio(values))).collect());
+        }
+    }
+    if let Some(metric) = interval {
+        labels.push("95 % interval".into());
+        let bounds = |method: &Method| Cell::text(method.bounds(metric, &columns[0]));
+        cells.push(methods.iter().map(bounds).collect());
+    }
     let mut table = Table::new(labels);
-    let column = |(label, quantity): &(&str, &str)| -> Vec<Cell> {
-        let step = (*label == ONE_STEP).then_some(1);
-        methods.iter().map(|m| shown(&m.values(None, quantity, step))).collect()
-    };
-    let cells: Vec<Vec<Cell>> = columns.iter().map(column).collect();
-    let pooled: Vec<Vec<f64>> = methods.iter().map(|m| m.values(None, SCALED, None)).collect();
-    let reference = moments(&pooled[0]).0;
-    let ratio = |all: &Vec<f64>| shown(&all.iter().map(|x| x / reference).collect::<Vec<_>>());
-    let ratios: Vec<Cell> = pooled.iter().map(ratio).collect();
     for (at, method) in methods.iter().enumerate() {
-        let [nrmse, low, high] = ["nrmse", "nrmse_low", "nrmse_high"]
-            .map(|quantity| moments(&method.values(None, quantity, None)).0);
-        // In units of the first column.
-        let scale = moments(&pooled[at]).0 / nrmse;
-        let bounds = equal_precision(&[Some(scale * low), Some(scale * high)], 3).join(" to ");
-        let mut row: Vec<Cell> = cells.iter().map(|column| column[at].clone()).collect();
-        row.insert(0, Cell::text(method.label.clone()));
-        row.insert(2, ratios[at].clone());
-        row.push(Cell::text(bounds));
-        table.row(row);
+        let row = cells.iter().map(|column| column[at].clone());
+        table.row(std::iter::once(Cell::text(method.label.clone())).chain(row));
     }
     table
 }
 
-fn by_regime(methods: &[Method], quantity: &str) -> Table {
-    let mut table = Table::new(
-        std::iter::once("regime".to_string()).chain(methods.iter().map(|m| m.label.clone())),
-    );
-    let regimes = methods[0].results[0]["regimes"].as_array().map_or(0, Vec::len);
-    for at in 0..regimes {
-        let parameter = &methods[0].results[0]["regimes"][at]["parameter"];
-        let name = format!("{} = {}", parameter["name"].as_str().unwrap_or(""), parameter["value"]);
-        let cells = methods.iter().map(|m| shown(&m.values(Some(at), quantity, None)));
-        table.row([Cell::text(name)].into_iter().chain(cells));
-    }
-    table
+/// The scores of a group.
+fn same<'f>(file: &'f MetricsFile, group: &Group) -> Option<&'f Scores> {
+    let mut groups = file.groups.iter();
+    let same = groups.find(|own| (&own.kind, &own.name) == (&group.kind, &group.name));
+    same.map(|same| &same.scores)
 }
 
-/// The numbers at JSON pointers of the results.
-fn at_pointers(methods: &[Method], columns: &[(String, String)]) -> Table {
-    let labels = columns.iter().map(|(label, _)| label.clone());
-    let mut table = Table::new(std::iter::once(String::new()).chain(labels));
-    for method in methods {
-        let of = |(_, pointer): &(String, String)| {
-            let number = |result: &Value| result.pointer(pointer).and_then(Value::as_f64);
-            let values = method.results.iter().map(|result| number(result).unwrap_or(f64::NAN));
-            shown(&values.collect::<Vec<_>>())
+fn by_group(methods: &[Method], metric: &str) -> Table {
+    let labels = methods.iter().map(|method| method.label.clone());
+    let mut table = Table::new(std::iter::once("group".to_string()).chain(labels));
+    for group in &methods[0].results[0].groups {
+        let cell = |method: &Method| {
+            shown(&method.values(metric, |file| same(file, group), |metric| Some(metric.value)))
         };
-        table.row(std::iter::once(Cell::text(&method.label)).chain(columns.iter().map(of)));
+        table.row(std::iter::once(Cell::text(group.name.clone())).chain(methods.iter().map(cell)));
     }
     table
 }
@@ -175,69 +165,59 @@ fn main() -> Result<()> {
     let mut words = std::env::args().skip(1);
     let usage = || {
         Error::usage(
-            "science_table ROOT OUT --title TEXT [--method LABEL=FOLDER:MODEL] [--column LABEL=QUANTITY] \
-             [--regimes QUANTITY] [--file NAME] [--note TEXT]",
+            "science_table ROOT OUT --title TEXT [--method LABEL=FOLDER[:METHOD]] [--column LABEL=METRIC[@STEP]] \
+             [--ratio yes] [--interval METRIC] [--groups METRIC] [--note TEXT]",
         )
     };
     let (root, out) = (words.next().ok_or_else(usage)?, words.next().ok_or_else(usage)?);
     let (mut title, mut methods, mut notes) = (String::new(), Vec::new(), Vec::new());
-    let (mut further, mut regimes) = (Vec::new(), SCALED.to_string());
-    let mut name = None;
+    let (mut columns, mut groups) = (Vec::new(), None);
+    let (mut ratio, mut interval) = (false, None);
     while let Some(option) = words.next() {
         let value = words.next().ok_or_else(usage)?;
         match option.as_str() {
             "--title" => title = value,
             "--note" => notes.push(value),
-            "--regimes" => regimes = value,
-            "--file" => name = Some(value),
+            "--groups" => groups = Some(value),
+            "--ratio" => ratio = value == "yes",
+            "--interval" => interval = Some(value),
             "--column" => {
-                let (label, quantity) = value.split_once('=').ok_or_else(usage)?;
-                further.push((label.to_string(), quantity.to_string()));
+                let (label, metric) = value.split_once('=').ok_or_else(usage)?;
+                let (metric, step) = match metric.split_once('@') {
+                    Some((metric, step)) => (metric, Some(step.parse().map_err(|_| usage())?)),
+                    None => (metric, None),
+                };
+                columns.push(Column { label: label.into(), metric: metric.into(), step });
             }
             "--method" => {
                 let (label, rest) = value.split_once('=').ok_or_else(usage)?;
-                let (folder, model) = rest.split_once(':').unwrap_or((rest, ""));
-                let [label, folder, model] = [label, folder, model].map(String::from);
-                methods.push(Method { label, folder, model, results: Vec::new() });
+                let (folder, name) = rest.split_once(':').unwrap_or((rest, ""));
+                let [label, folder, name] = [label, folder, name].map(String::from);
+                methods.push(Method { label, folder, name, results: Vec::new() });
             }
             _ => return Err(usage()),
         }
     }
     let seeds = seeds(Path::new(&root))?;
+    if methods.is_empty() || columns.is_empty() || seeds.is_empty() {
+        return Err(usage());
+    }
     for method in &mut methods {
         for seed in &seeds {
-            let name = name.as_deref().unwrap_or("metrics.json");
-            let file = seed.join(&method.folder).join(name);
-            let text = std::fs::read(&file).map_err(|cause| Error::open(&file, cause))?;
-            let value = serde_json::from_slice(&text)
-                .map_err(|cause| Error::data(format!("{}: {cause}", file.display())))?;
-            method.results.push(value);
+            method.results.push(MetricsFile::read(&seed.join(&method.folder))?);
         }
-    }
-    if methods.is_empty() || seeds.is_empty() {
-        return Err(usage());
     }
     let mut document = Document::new(title);
     document.list(notes);
-    if name.is_some() {
-        let count = seeds.len();
-        document.paragraph(format!("Means and standard deviations over {count} seeds."));
-        document.table(at_pointers(&methods, &further));
-        return unix::publish::publish_bytes(Path::new(&out), document.markdown().as_bytes());
-    }
     document.paragraph(format!(
-        "Means and standard deviations over {} seeds. RMSE / RMS: root mean square error of the decoded fields over all \
-         steps of a rollout, divided by the root mean square of the validation split. Geometric mean and 95th percentile: \
-         of the NRMSE of single rollouts, without meaning where \
-         fields decay to almost zero. Interval: bootstrap over trajectories (95 %) of \
-         RMSE / RMS, within a seed. \
-         Differences below the spread over seeds are noise.",
+        "Means and standard deviations over {} seeds. Differences below the spread over seeds are noise.",
         seeds.len()
     ));
-    document.table(overall(&methods, &further));
-    let columns = COLUMNS.map(|(label, quantity)| (label.to_string(), quantity.to_string()));
-    let known = columns.iter().chain(&further).find(|(_, quantity)| *quantity == regimes);
-    document.heading(format!("{} by regime", known.map_or(&regimes, |(label, _)| label)));
-    document.table(by_regime(&methods, &regimes));
+    document.table(overall(&methods, &columns, ratio, interval.as_deref()));
+    if let Some(metric) = groups {
+        let known = columns.iter().find(|column| column.metric == metric);
+        document.heading(format!("{} by group", known.map_or(&metric, |column| &column.label)));
+        document.table(by_group(&methods, &metric));
+    }
     unix::publish::publish_bytes(Path::new(&out), document.markdown().as_bytes())
 }

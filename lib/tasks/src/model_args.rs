@@ -1,6 +1,6 @@
 //! The options of programs that use a trained model.
 
-use crate::trained::{Opener, TrainedModel};
+use crate::trained::Opener;
 use dist::{Collective, Solo};
 use learn::trained::Weights;
 use std::path::PathBuf;
@@ -27,11 +27,6 @@ pub struct ModelArgs {
 }
 
 impl ModelArgs {
-    /// Starts the threads and opens the model.
-    pub fn open(&self) -> Result<Box<dyn TrainedModel>> {
-        self.opener()?.open(&self.run)
-    }
-
     /// Starts the threads and opens the device for the model, and for others beside it.
     pub fn opener(&self) -> Result<Opener> {
         self.opener_of(&Solo)

@@ -1,12 +1,4 @@
-//! Statistics of evaluations: means and quantiles that no single sample dominates, rank correlation, and bootstrap
-//! intervals.
-
-use learn::score::quantile;
-use rayon::prelude::*;
-use tensor::random::{Philox, Purpose};
-
-/// Number of bootstrap resamples.
-const RESAMPLES: u64 = 1000;
+//! Statistics of evaluations: means that no single sample dominates, and rank correlation.
 
 /// exp of the mean logarithm; 0 if a value is 0.
 pub fn geometric_mean(values: &[f64]) -> f64 {
@@ -40,39 +32,10 @@ fn ranks(values: &[f64]) -> Vec<f64> {
     ranks
 }
 
-/// Clusters of samples that are resampled as a whole.
-#[derive(Clone, Copy, Debug)]
-pub struct Stratum {
-    /// Key of its random numbers.
-    pub number: u64,
-    /// Number of clusters.
-    pub clusters: usize,
-}
-
-/// Bootstrap (Efron 1979): what `of` computes from each of [`RESAMPLES`] resamples. A resample draws as many clusters as
-/// there are, with replacement, from every stratum; `of` takes the drawn clusters by stratum. The random numbers are a
-/// function of stratum, resample and draw.
-pub fn bootstrap<T: Send>(strata: &[Stratum], of: impl Fn(&[Vec<usize>]) -> T + Sync) -> Vec<T> {
-    let random = Philox::new(0, Purpose::Bootstrap);
-    let resample = |resample: u64| {
-        let drawn = |stratum: &Stratum| {
-            let (random, count) = (random.at_source(stratum.number), stratum.clusters as u64);
-            (0..count).map(|draw| random.below(resample, draw, count) as usize).collect()
-        };
-        of(&strata.iter().map(drawn).collect::<Vec<_>>())
-    };
-    (0..RESAMPLES).into_par_iter().map(resample).collect()
-}
-
-/// Bounds of the 95 % interval of a value, from its values in the resamples of [`bootstrap`]: the percentile method.
-pub fn interval(resampled: impl Iterator<Item = f64>) -> [f64; 2] {
-    let resampled: Vec<f64> = resampled.collect();
-    [0.025, 0.975].map(|q| quantile(resampled.clone(), q))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use learn::score::quantile;
 
     #[test]
     fn quantiles_and_means_are_those_of_numpy() {
@@ -94,34 +57,5 @@ mod tests {
         let cubes: Vec<f64> = x.iter().map(|x| -x * x * x).collect();
         assert!((rank_correlation(&x, &cubes) + 1.0).abs() < 1e-12);
         assert!(rank_correlation(&x, &[1.0; 9]).is_nan());
-    }
-
-    /// The interval of a mean of n values is ±1.96 standard errors, √(s²/n) with the population variance s²; the
-    /// quantiles of 1000 resamples scatter by 4 % of its width (standard deviation).
-    #[test]
-    fn the_interval_of_a_mean_is_that_of_its_standard_error() {
-        let n = 400;
-        let random = Philox::new(test_support::seed(), Purpose::Test);
-        let values: Vec<f64> = (0..n).map(|i| f64::from(random.normal(0, i))).collect();
-        let mean = values.iter().sum::<f64>() / n as f64;
-        let variance = values.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n as f64;
-        let error = (variance / n as f64).sqrt();
-        // Two strata of half the clusters each have nearly the same interval as one.
-        for clusters in [n as usize, n as usize / 2] {
-            let strata = values.chunks(clusters).zip(0..);
-            let strata: Vec<Stratum> =
-                strata.map(|(own, number)| Stratum { number, clusters: own.len() }).collect();
-            let means = bootstrap(&strata, |draws| {
-                let all = values.chunks(clusters).zip(draws);
-                let drawn = all.flat_map(|(own, draws)| draws.iter().map(|i| own[*i]));
-                drawn.sum::<f64>() / n as f64
-            });
-            let [low, high] = interval(means.into_iter());
-            assert!(((mean - low) / error - 1.96).abs() < 0.35, "{low} {mean} {error}");
-            assert!(((high - mean) / error - 1.96).abs() < 0.35, "{high} {mean} {error}");
-        }
-        // A single cluster has no spread.
-        let single = bootstrap(&[Stratum { number: 0, clusters: 1 }], |draws| draws[0][0]);
-        assert!(single.iter().all(|drawn| *drawn == 0));
     }
 }

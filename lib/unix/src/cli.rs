@@ -120,6 +120,14 @@ pub fn main<A: Parser>(body: fn(A) -> Result<Exit>) -> ExitCode {
 
 /// Runs a program that may also exit with the status of a child process (`timekeep run`).
 pub fn main_with_status<A: Parser, S: Into<ExitCode>>(body: fn(A) -> Result<S>) -> ExitCode {
+    main_of(|command, _| command, body)
+}
+
+/// Runs a program whose command line depends on its words: `narrow` may change the command before they are parsed.
+pub fn main_of<A: Parser, S: Into<ExitCode>>(
+    narrow: fn(Command, &[OsString]) -> Command,
+    body: fn(A) -> Result<S>,
+) -> ExitCode {
     time::mark_process_start();
     signal::catch_early();
     let command = A::command();
@@ -133,7 +141,7 @@ pub fn main_with_status<A: Parser, S: Into<ExitCode>>(body: fn(A) -> Result<S>) 
         return end(done);
     }
     // Otherwise help would print the values of environment variables.
-    let parsed = without_values(A::command()).try_get_matches_from(&words);
+    let parsed = without_values(narrow(A::command(), &words)).try_get_matches_from(&words);
     match parsed.and_then(|found| A::from_arg_matches(&found)) {
         Ok(args) => end(body(args)),
         Err(error) => end_of_parsing(error),

@@ -4,13 +4,14 @@ use super::columns::{Columns, Wanted, cell};
 use super::json_rows::cells_of;
 use super::lines::LineReader;
 use super::rows::{HashedFile, Table};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::io;
 use std::path::Path;
 use unix::{Error, Result};
 
 /// A new record.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NewText {
     /// The line of the input on which it begins, from 1.
     pub line: u64,

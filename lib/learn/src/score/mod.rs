@@ -1,12 +1,11 @@
 //! Scores of a model: accumulators by metric and group, and values per sample. Scores merge across batches and ranks.
 
 mod confusion;
-mod direction;
 mod regression;
 
 pub use confusion::{ClassScores, Confusion};
-pub use direction::Direction;
 pub use regression::{ChannelErrors, RegressionErrors};
+pub use report::evaluation::Direction;
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

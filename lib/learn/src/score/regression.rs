@@ -103,7 +103,7 @@ impl RegressionErrors {
     }
 
     /// The metrics over all channels, and with several channels those of each as `NAME[CHANNEL]`.
-    pub(super) fn metrics(&self) -> Vec<(String, f64)> {
+    pub fn metrics(&self) -> Vec<(String, f64)> {
         let overall = self.overall().metrics().map(|(name, value)| (name.to_string(), value));
         let several = self.0.iter().enumerate().filter(|_| self.0.len() > 1);
         let each = several.flat_map(|(number, channel)| {

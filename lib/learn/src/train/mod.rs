@@ -34,7 +34,7 @@ pub use progress::Progress;
 pub use report::{Estimate, Report, check, dry_run};
 pub use start::{Origin, startup_failed};
 pub use step::{Learner, Pending, Step};
-pub use sync::{all_ok, broadcast};
+pub use sync::{all_ok, broadcast, gather};
 pub use validation::metric_names;
 
 use crate::config::{OnSpike, Training};

@@ -18,6 +18,7 @@ use dist::{Collective, Solo};
 use learn::checkpoint;
 use learn::task::Configured;
 use learn::train::{Job, train};
+use report::evaluation::MetricsFile;
 use serde_json::{Value, json};
 use stage::{Mean, MeanConfig};
 use tensor::random::{Philox, Purpose};
@@ -158,7 +159,13 @@ fn a_task_of_ones_own_trains_resumes_and_has_a_best_checkpoint() {
     let accuracy = |r: &serde_json::Map<String, Value>| r["accuracy"].as_f64().unwrap();
     let best = all.iter().map(|record| accuracy(record)).fold(0.0, f64::max);
     assert!(all.len() == 6 && best > 0.8, "{all:?}");
-    assert!(told.contains(&format!("{{\"accuracy\":{best},")), "{told}, best {best}");
+    // It is scored on samples of its own, of which each is predicted.
+    let first = all.iter().find(|record| accuracy(record) == best).unwrap();
+    let step = format!("ckpt/step-{:08}", first["update"].as_u64().unwrap());
+    let scores = MetricsFile::read(&folder.path().join("scores")).unwrap();
+    assert!(scores.subject.models["classes"]["checkpoint"].as_str().unwrap().ends_with(&step));
+    assert!((scores.scores.metric("accuracy").unwrap().value - best).abs() < 0.1, "{told} {best}");
+    assert_eq!(told.lines().filter(|line| line.starts_with("{\"class\":")).count(), 1000);
 }
 
 /// Not a test of its own: the process that other tests start, which kills itself.

@@ -16,7 +16,7 @@ mod wandb;
 mod wandb_log;
 
 pub use client::Client;
-pub use evaluation::{Evaluation, refuse_texts};
+pub use evaluation::Evaluation;
 pub use files::Files;
 pub use mlflow::{Logged, log};
 pub use run::{Run, Step, id};

@@ -225,6 +225,6 @@ pub fn id(path: &Path) -> Result<String> {
 }
 
 /// The value with registered secrets replaced.
-pub(super) fn redacted(value: Value) -> Result<Value> {
+fn redacted(value: Value) -> Result<Value> {
     serde_json::from_str(&text::json(&value)?).map_err(Error::bug)
 }

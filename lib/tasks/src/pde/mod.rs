@@ -14,3 +14,35 @@ mod trained;
 pub(crate) mod windows;
 
 pub use trained::{TrainedCodec, TrainedCorrector, TrainedCritic, TrainedOperator};
+
+use crate::evaluation::{Predict, Score, Verb};
+use crate::predictions;
+use crate::trained::Opener;
+use clap::Args;
+use evaluate::Rollouts;
+use evaluate::options::{PredictOptions, ScoreOptions};
+use learn::trained::Parts;
+use unix::{Context, Result};
+
+/// `evaluate score` with a model of this kind.
+pub(crate) const fn score<M: Rollouts + 'static>() -> Score {
+    Verb {
+        options: ScoreOptions::augment_args,
+        open: |request| evaluate::open(restored::<M>(request.parts, request.opener)?, request),
+    }
+}
+
+/// `evaluate predict` with a model of this kind.
+pub(crate) const fn predict<M: Rollouts + 'static>() -> Predict {
+    Verb {
+        options: PredictOptions::augment_args,
+        open: |request| {
+            predictions::of_fields(restored::<M>(request.parts, request.opener)?, request)
+        },
+    }
+}
+
+fn restored<M: Rollouts + 'static>(parts: &Parts, opener: &Opener) -> Result<Box<dyn Rollouts>> {
+    let model = M::restore(parts, opener);
+    Ok(Box::new(model.context(|| parts.origin.checkpoint.display().to_string())?))
+}

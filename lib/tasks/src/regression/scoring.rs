@@ -3,62 +3,37 @@
 use super::linear::Linear;
 use super::task::{METRIC, RegressionTask};
 use super::trained::TrainedRegression;
-use crate::pde::evaluate::Trained;
 use crate::pde::evaluate::pictures::{Pair, draw_pairs};
-use crate::trained::TrainedModel;
+use data::inputs::InputFile;
 use data::records::{RecordSet, RecordStats, Side};
 use data::split::SplitName;
-use learn::score::{Bits, ChannelErrors, RegressionErrors};
+use learn::evaluate::{Block, Evaluator, Losses, Model, Results, Shown, not_finite, subject};
+use learn::score::{Bits, RegressionErrors};
 use learn::task::Define;
 use rayon::prelude::*;
+use report::evaluation::{Metric, Scores, Subject};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
-use std::collections::BTreeMap;
-use std::fmt::Write;
-use std::path::Path;
+use std::collections::HashMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
+use unix::text::json_pretty;
 use unix::{Error, Result};
 
 /// Records that are scored at a time, after which an interrupted evaluation resumes.
-const BATCH: usize = 256;
+const BATCH: u64 = 256;
 
-/// The errors so far.
+/// The errors so far, by method; the model comes first.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct RecordScores {
-    /// By method; the model comes first.
-    methods: Vec<Method>,
-    /// The model's Σ (p - t)² of each record.
-    squares: Vec<Bits>,
-}
+pub struct RecordSums(Vec<Method>);
 
-/// The errors of a method so far, and the time that its predictions took.
+/// The errors of a method, and the time that its predictions took.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Method {
     name: String,
     errors: RegressionErrors,
     seconds: Bits,
-}
-
-/// What was evaluated on which records.
-#[derive(Clone, Debug, Serialize)]
-pub struct RecordProtocol {
-    /// Task of the model.
-    task: &'static str,
-    /// Path of the split manifest.
-    split: String,
-    /// BLAKE3 of the split manifest.
-    split_hash: String,
-    /// Name of the split.
-    on: String,
-    /// Number of records.
-    records: usize,
-    /// The shape of the inputs.
-    input: Side,
-    /// That of the targets.
-    target: Side,
-    /// The model, by task.
-    #[serde(flatten)]
-    models: BTreeMap<&'static str, Trained>,
 }
 
 /// A baseline.
@@ -73,21 +48,23 @@ enum Baseline {
 }
 
 /// A model and the records that it is scored on.
-pub struct RecordEvaluator<'a> {
-    model: &'a TrainedRegression,
-    set: &'a RecordSet,
+pub struct RecordEvaluator {
+    model: TrainedRegression,
+    /// The split manifest.
+    manifest: PathBuf,
+    set: RecordSet,
+    /// The group of each record, numbered from 0.
+    groups: Vec<u64>,
     baselines: Vec<(String, Baseline)>,
 }
 
-impl<'a> RecordEvaluator<'a> {
+impl RecordEvaluator {
     /// Fits the baselines to the training split.
     ///
     /// Errors: 65 when the records are not those that the model reads, or the training split is empty.
-    pub fn new(
-        model: &'a TrainedRegression,
-        set: &'a RecordSet,
-        train: &RecordSet,
-    ) -> Result<Self> {
+    pub fn open(model: TrainedRegression, manifest: &Path, split: SplitName) -> Result<Self> {
+        let [set, train] = [split, SplitName::Train].map(|name| RecordSet::open(manifest, name));
+        let (set, train) = (set?, train?);
         let sides = model.sides();
         if set.sides() != &sides {
             let ([x, y], [u, v]) = (set.sides(), &sides);
@@ -95,10 +72,12 @@ impl<'a> RecordEvaluator<'a> {
                 "inputs with {x} and targets with {y}, but the model was trained on {u} and {v}"
             )));
         }
-        if set.is_empty() || train.name() != SplitName::Train {
-            return Err(Error::data(format!("the {} split is empty", set.name())));
+        for set in [&set, &train] {
+            if set.is_empty() {
+                return Err(Error::data(format!("the {} split is empty", set.name())));
+            }
         }
-        let stats = RecordStats::of(train)?;
+        let stats = RecordStats::of(&train)?;
         let [input, target] = set.sides();
         let points = target.len() / target.channels;
         let mean: Vec<f32> = stats.target.iter().map(|channel| channel.mean as f32).collect();
@@ -107,7 +86,7 @@ impl<'a> RecordEvaluator<'a> {
         let same_grid = input.grid == target.grid && !target.grid.is_empty();
         if same_grid && input.channels >= target.channels {
             baselines.push(("persistence".into(), Baseline::Persistence));
-            let width = best_blur(train);
+            let width = best_blur(&train);
             baselines.extend(width.map(|width| ("Gaussian blur".into(), Baseline::Blur(width))));
         }
         let side = |radius: usize| vec![(2 * radius + 1).to_string(); input.grid.len()].join("x");
@@ -116,109 +95,191 @@ impl<'a> RecordEvaluator<'a> {
             false => [0, 1].map(|radius| (format!("linear {}", side(radius)), Some(radius))).into(),
         };
         for (name, radius) in maps {
-            let fitted = Linear::fit(train, radius)?;
+            let fitted = Linear::fit(&train, radius)?;
             baselines.extend(fitted.map(|linear| (name, Baseline::Linear(linear))));
         }
-        Ok(Self { model, set, baselines })
-    }
-
-    /// Whether the model was trained on the manifest of `set`.
-    pub fn was_trained_on(&self, set: &RecordSet) -> bool {
-        let mut models = self.model.models().into_iter();
-        models.all(|(_, origin, _)| origin.was_trained_on(set.manifest_hash()))
-    }
-
-    /// The protocol of this evaluation on the split of the manifest at `split`.
-    pub fn protocol(&self, split: &Path) -> RecordProtocol {
-        let [input, target] = self.set.sides().clone();
-        let models = self.model.models().into_iter();
-        RecordProtocol {
-            task: METHOD,
-            split: split.display().to_string(),
-            split_hash: self.set.manifest_hash().into(),
-            on: self.set.name().to_string(),
-            records: self.set.len(),
-            input,
-            target,
-            models: models
-                .map(|(task, origin, n)| (task, Trained { origin, parameters: n }))
-                .collect(),
-        }
-    }
-
-    /// Scores the records that `scores` does not have yet. Calls `done` after each batch; its error ends the work, which a
-    /// later call continues.
-    pub fn score(
-        &self,
-        mut scores: RecordScores,
-        mut done: impl FnMut(&RecordScores) -> Result<()>,
-    ) -> Result<RecordScores> {
-        let [_, target] = self.set.sides();
-        while scores.len() < self.set.len() {
-            let some = scores.len()..self.set.len().min(scores.len() + BATCH);
-            let inputs: Vec<f32> = some.clone().flat_map(|i| self.set.input(i)).copied().collect();
-            let began = Instant::now();
-            let found = self.model.solve(&inputs, &[])?;
-            let seconds = began.elapsed().as_secs_f64() / some.len() as f64;
-            for (i, found) in some.zip(found.chunks_exact(target.len())) {
-                let truth = self.set.target(i);
-                let errors = RegressionErrors::of(target.channels, found, truth);
-                scores.squares.push(Bits(errors.overall().squared));
-                scores.add(METHOD, &errors, seconds);
-                for (name, baseline) in &self.baselines {
-                    let began = Instant::now();
-                    let found = baseline.predict(self.set.input(i), target);
-                    let seconds = began.elapsed().as_secs_f64();
-                    scores.add(
-                        name,
-                        &RegressionErrors::of(target.channels, &found, truth),
-                        seconds,
-                    );
-                }
-            }
-            done(&scores)?;
-        }
-        Ok(scores)
-    }
-
-    /// Pictures of the records with the smallest, the median and the largest error, of a grid with three axes the plane in
-    /// the middle of the first; none for targets without a grid. The input is the channel that persistence predicts.
-    pub fn picture(&self, scores: &RecordScores) -> Result<Option<Vec<u8>>> {
-        let [input, target] = self.set.sides();
-        let (grid, plane, which) = match target.grid[..] {
-            [] => return Ok(None),
-            [depth, ref plane @ ..] if plane.len() == 2 => {
-                (plane, depth / 2, format!(" in plane {} of {depth} along x", depth / 2))
-            }
-            _ => (&target.grid[..], 0, String::new()),
+        let mut known = HashMap::new();
+        let mut number = |i: usize| {
+            let next = known.len() as u64;
+            *known.entry(set.group(i)).or_insert(next)
         };
-        let points = grid.iter().product::<usize>();
-        let mut order: Vec<usize> = (0..scores.len()).collect();
-        order.sort_by(|a, b| scores.squares[*a].0.total_cmp(&scores.squares[*b].0));
-        let chosen = [("best", 0), ("median", (order.len() - 1) / 2), ("worst", order.len() - 1)];
-        let (mut pairs, mut records) = (Vec::new(), Vec::new());
-        for (name, at) in chosen {
-            let record = order[at];
-            let found = self.model.solve(self.set.input(record), &[])?;
-            let rmse = (scores.squares[record].0 / target.len() as f64).sqrt();
-            let (file, number) = self.set.origin(record);
-            let file = file.file_name().unwrap_or_default().to_string_lossy();
-            let of = |values: &[f32], channel: usize, channels: usize| {
-                let values = values.iter().skip(channel).step_by(channels);
-                values.skip(plane * points).take(points).copied().collect()
-            };
-            let last = input.channels.checked_sub(target.channels);
-            let last = last.filter(|_| input.grid == target.grid);
-            records.push(format!("{name}: record {number} of {file}"));
-            pairs.push(Pair {
-                name: format!("{name}, RMSE {rmse:.3}"),
-                input: last.map(|channel| of(self.set.input(record), channel, input.channels)),
-                truth: of(self.set.target(record), 0, target.channels),
-                prediction: of(&found, 0, target.channels),
-            });
+        let groups = (0..set.len()).map(&mut number).collect();
+        Ok(Self { model, manifest: manifest.to_path_buf(), set, groups, baselines })
+    }
+
+    /// Grid and number of points of what is drawn of a field; of a grid with three axes it is the plane in the middle of
+    /// the first. `None` for targets without a grid.
+    fn plane(&self) -> Option<(&[usize], usize, String)> {
+        let [_, target] = self.set.sides();
+        match target.grid[..] {
+            [] => None,
+            [depth, ref plane @ ..] if plane.len() == 2 => {
+                let title = format!(" in plane {} of {depth} along x", depth / 2);
+                Some((plane, depth / 2, title))
+            }
+            _ => Some((&target.grid[..], 0, String::new())),
         }
-        let title = format!("channel 0 of the target{which}");
-        draw_pairs(&title, &records.join("; "), grid, &pairs).map(Some)
+    }
+
+    /// Pictures of some records with their names; `None` for targets without a grid. The input is the channel that
+    /// persistence predicts.
+    fn picture(&self, records: &[(String, usize)]) -> Result<Option<Vec<u8>>> {
+        let [input, target] = self.set.sides();
+        let Some((grid, plane, which)) = self.plane() else { return Ok(None) };
+        let points = grid.iter().product::<usize>();
+        let of = |values: &[f32], channel: usize, channels: usize| {
+            let values = values.iter().skip(channel).step_by(channels);
+            values.skip(plane * points).take(points).copied().collect()
+        };
+        let last = input.channels.checked_sub(target.channels);
+        let last = last.filter(|_| input.grid == target.grid);
+        let pair = |(name, record): &(String, usize)| {
+            let found = self.model.solve(self.set.input(*record), &[])?;
+            Ok(Pair {
+                name: name.clone(),
+                input: last.map(|channel| of(self.set.input(*record), channel, input.channels)),
+                truth: of(self.set.target(*record), 0, target.channels),
+                prediction: of(&found, 0, target.channels),
+            })
+        };
+        let pairs = records.iter().map(pair).collect::<Result<Vec<_>>>()?;
+        let places = records.iter().map(|(name, record)| {
+            let (file, number) = self.set.origin(*record);
+            let file = file.file_name().unwrap_or_default().to_string_lossy();
+            format!("{}: record {number} of {file}", name.split(',').next().unwrap_or(name))
+        });
+        let text = places.collect::<Vec<_>>().join("; ");
+        draw_pairs(&format!("channel 0 of the target{which}"), &text, grid, &pairs).map(Some)
+    }
+
+    /// The records with the smallest, the median and the largest error, with their names.
+    fn typical(losses: &[f64]) -> [(String, usize); 3] {
+        let mut order: Vec<usize> = (0..losses.len()).collect();
+        order.sort_by(|a, b| losses[*a].total_cmp(&losses[*b]));
+        let last = order.len() - 1;
+        [("best", 0), ("median", last / 2), ("worst", last)].map(|(name, at)| {
+            let record = order[at];
+            (format!("{name}, RMSE {:.3}", losses[record].sqrt()), record)
+        })
+    }
+}
+
+/// The errors of a record by method, and the seconds that each took.
+type Measured = Vec<(RegressionErrors, Bits)>;
+
+impl Evaluator for RecordEvaluator {
+    type Part = Vec<Measured>;
+    type Sums = RecordSums;
+
+    fn subject(&self) -> Subject {
+        let [input, target] = self.set.sides();
+        let (split, data) = (self.set.name(), (&*self.manifest, self.set.manifest_hash()));
+        let mut subject = subject((METHOD, METRIC), data, split);
+        subject.description = format!(
+            "{} records of the {split} split: inputs with {input}, targets with {target}",
+            self.set.len()
+        );
+        subject.protocol.extend([
+            ("records".into(), self.set.len().into()),
+            ("input".into(), json!(input)),
+            ("target".into(), json!(target)),
+        ]);
+        subject
+    }
+
+    fn models(&self) -> Vec<Model> {
+        vec![self.model.model(Some(self.set.manifest_hash().into()))]
+    }
+
+    fn noun(&self) -> &'static str {
+        "records"
+    }
+
+    fn items(&self) -> u64 {
+        self.set.len() as u64
+    }
+
+    fn block_end(&self, first: u64) -> u64 {
+        first + BATCH
+    }
+
+    fn inputs(&self) -> Vec<InputFile> {
+        self.set.input_files()
+    }
+
+    fn loss(&self) -> &'static str {
+        "mse"
+    }
+
+    fn cluster(&self, item: u64) -> u64 {
+        self.groups[item as usize]
+    }
+
+    fn shown(&self) -> usize {
+        4
+    }
+
+    fn measure(&self, block: Range<u64>) -> Result<Block<Vec<Measured>>> {
+        let [_, target] = self.set.sides();
+        let records = block.start as usize..block.end as usize;
+        let inputs: Vec<f32> = records.clone().flat_map(|i| self.set.input(i)).copied().collect();
+        let began = Instant::now();
+        let found = self.model.solve(&inputs, &[])?;
+        let seconds = began.elapsed().as_secs_f64() / records.len() as f64;
+        let (mut part, mut losses) = (Vec::new(), Vec::new());
+        for (i, found) in records.zip(found.chunks_exact(target.len())) {
+            let errors = RegressionErrors::of(target.channels, found, self.set.target(i));
+            losses.push((errors.overall().squared / target.len() as f64).into());
+            let mut own = vec![(errors, Bits(seconds))];
+            for (_, baseline) in &self.baselines {
+                let began = Instant::now();
+                let found = baseline.predict(self.set.input(i), target);
+                let seconds = Bits(began.elapsed().as_secs_f64());
+                let errors = RegressionErrors::of(target.channels, &found, self.set.target(i));
+                own.push((errors, seconds));
+            }
+            part.push(own);
+        }
+        Ok(Block { part, losses })
+    }
+
+    fn add(&self, sums: &mut RecordSums, part: Vec<Measured>) {
+        for own in part {
+            let baselines = self.baselines.iter().map(|(name, _)| name.as_str());
+            for (name, (errors, seconds)) in std::iter::once(METHOD).chain(baselines).zip(&own) {
+                sums.add(name, errors, seconds.0);
+            }
+        }
+    }
+
+    fn finish(&self, sums: &RecordSums, losses: &Losses) -> Result<Results> {
+        let all = losses.values.len();
+        let picture = self.picture(&Self::typical(&losses.values))?;
+        let times = json_pretty(&sums.times(all)).map_err(Error::bug)?;
+        let picture = picture.map(|png| ("pictures/records.png".into(), png));
+        let mut scores = sums.scores(all as u64);
+        if let Some(rmse) = scores.methods.get_mut(METHOD).and_then(|own| own.get_mut("rmse")) {
+            let interval = losses.mean_of(|record| losses.values[record]).interval;
+            *rmse = rmse.clone().within(Some(interval.map(f64::sqrt)));
+        }
+        let bad = losses.values.iter().filter(|loss| !loss.is_finite()).count();
+        Ok(Results {
+            scores,
+            rows: sums.rows(),
+            files: picture.into_iter().chain([("times.json".into(), times.into_bytes())]).collect(),
+            failed: not_finite(bad, all, self.noun()),
+            ..Results::default()
+        })
+    }
+
+    fn show(&self, _: &RecordSums, item: u64) -> Result<Shown> {
+        let (file, number) = self.set.origin(item as usize);
+        let fields = Map::from_iter([
+            ("file".into(), file.display().to_string().into()),
+            ("record".into(), number.into()),
+        ]);
+        let picture = self.picture(&[(format!("record {number}"), item as usize)])?;
+        Ok(Shown { fields, picture })
     }
 }
 
@@ -283,29 +344,14 @@ fn best_blur(train: &RecordSet) -> Option<f64> {
     (best > 0.0).then_some(best)
 }
 
-impl RecordScores {
-    /// Number of records that were scored.
-    pub fn len(&self) -> usize {
-        self.squares.len()
-    }
-
-    /// Number of records for which the model's error is not finite.
-    pub fn not_finite(&self) -> usize {
-        self.squares.iter().filter(|square| !square.0.is_finite()).count()
-    }
-
-    /// Whether none was.
-    pub fn is_empty(&self) -> bool {
-        self.squares.is_empty()
-    }
-
+impl RecordSums {
     fn add(&mut self, name: &str, errors: &RegressionErrors, seconds: f64) {
-        match self.methods.iter_mut().find(|own| own.name == name) {
+        match self.0.iter_mut().find(|own| own.name == name) {
             Some(own) => {
                 own.errors.merge(errors);
                 own.seconds.0 += seconds;
             }
-            None => self.methods.push(Method {
+            None => self.0.push(Method {
                 name: name.into(),
                 errors: errors.clone(),
                 seconds: Bits(seconds),
@@ -313,37 +359,24 @@ impl RecordScores {
         }
     }
 
-    /// The content of metrics.json, in the format of evaluations of fields, with one space and without regimes. The
-    /// metrics of a channel are in `channel_N`, if there are several.
-    pub fn metrics_json(&self, protocol: &RecordProtocol) -> Value {
-        let metrics = |errors: &ChannelErrors| -> Map<String, Value> {
-            let number = |(name, value): (&str, f64)| (name.to_string(), json!(value));
-            errors.metrics().into_iter().map(number).collect()
-        };
+    /// The metrics of every method. Those of a channel, if there are several, are called `METRIC[CHANNEL]`.
+    fn scores(&self, samples: u64) -> Scores {
         let of_method = |Method { name, errors, .. }: &Method| {
-            let mut all = metrics(&errors.overall());
-            let several = errors.0.iter().enumerate().filter(|_| errors.0.len() > 1);
-            all.extend(several.map(|(n, own)| (format!("channel_{n}"), metrics(own).into())));
-            (name.clone(), Value::Object(all))
+            let all = errors.metrics().into_iter();
+            (name.clone(), all.map(|(name, value)| (name, Metric::error(value))).collect())
         };
-        json!({
-            "format": "longhaul-evaluation",
-            "version": 1,
-            "protocol": protocol,
-            "regimes": [],
-            "overall": {"field": self.methods.iter().map(of_method).collect::<Map<_, _>>()},
-        })
+        Scores { samples, methods: self.0.iter().map(of_method).collect() }
     }
 
     /// The content of times.json: wall-clock seconds per record, by method.
-    pub fn times(&self) -> Value {
-        let count = self.len().max(1) as f64;
+    fn times(&self, records: usize) -> Value {
+        let count = records.max(1) as f64;
         let of_method = |own: &Method| (own.name.clone(), json!(own.seconds.0 / count));
-        json!({"seconds_per_record": self.methods.iter().map(of_method).collect::<Map<_, _>>()})
+        json!({"seconds_per_record": self.0.iter().map(of_method).collect::<Map<_, _>>()})
     }
 
     /// One row for each method, for a table.
-    pub fn rows(&self) -> Vec<Value> {
+    fn rows(&self) -> Vec<Value> {
         let row = |Method { name, errors, .. }: &Method| {
             let mut row = json!({"method": name});
             for (metric, value) in errors.overall().metrics() {
@@ -353,23 +386,6 @@ impl RecordScores {
             }
             row
         };
-        self.methods.iter().map(row).collect()
-    }
-
-    /// The content of metrics.csv: one line for each method, channel and metric; the channel is empty for all together.
-    pub fn csv(&self) -> String {
-        let mut text = "method,channel,metric,value\n".to_string();
-        let mut lines = |method: &str, channel: &str, errors: &ChannelErrors| {
-            for (metric, value) in errors.metrics() {
-                let _ = writeln!(text, "{method},{channel},{metric},{value}"); // cannot fail
-            }
-        };
-        for Method { name: method, errors, .. } in &self.methods {
-            lines(method, "", &errors.overall());
-            for (number, channel) in errors.0.iter().enumerate() {
-                lines(method, &number.to_string(), channel);
-            }
-        }
-        text
+        self.0.iter().map(row).collect()
     }
 }

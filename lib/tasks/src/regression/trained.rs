@@ -10,8 +10,10 @@ use super::task::{Preparation, RegressionTask, patches};
 use crate::common::condition::Condition;
 use crate::common::normalisation::Normalisation;
 use crate::common::tokens::FieldTokens;
-use crate::pde::evaluate::{Batch, Cost, Frames, Model, Plan, Request, Space, Start, Views};
-use crate::trained::{Opener, TrainedModel, require_fields};
+use crate::pde::evaluate::{
+    Batch, Cost, Frames, Model, Plan, Request, Rollouts, Space, Start, Views, require_fields,
+};
+use crate::trained::Opener;
 use data::fields::field::{Field, Shape};
 use data::fields::parameter::Parameter;
 use data::fields::split_set::TrajectorySet;
@@ -53,6 +55,13 @@ impl TrainedRegression {
             })?);
         }
         Ok(found)
+    }
+
+    /// Where it comes from; `data` is the hash of the data that it must have been trained on.
+    pub fn model(&self, data: Option<String>) -> learn::evaluate::Model {
+        let Trained { origin, params, .. } = &self.trained;
+        let (task, parameters) = (RegressionTask::SPEC.name, params.count());
+        learn::evaluate::Model { task, origin: origin.clone(), parameters, data }
     }
 
     /// The shapes of inputs and targets, if the model was trained on records.
@@ -135,7 +144,7 @@ impl TrainedRegression {
     }
 }
 
-impl TrainedModel for TrainedRegression {
+impl Rollouts for TrainedRegression {
     /// Restores the model from its checkpoint. Errors: 65 when its parts do not match.
     fn restore(parts: &Parts, opener: &Opener) -> Result<Self> {
         let config: RegressionModel = parts.section("model")?;
@@ -183,10 +192,6 @@ impl TrainedModel for TrainedRegression {
     fn shape(&self) -> (&[usize], usize) {
         let output = &self.preparation.tokens[1].patches;
         (output.grid(), output.channels())
-    }
-
-    fn regression(&self) -> Option<&TrainedRegression> {
-        Some(self)
     }
 
     fn needs_training_data(&self) -> bool {

@@ -1,7 +1,6 @@
-//! The page of an evaluation that shows where a classifier is wrong: by label, by length, its most confident mistakes,
-//! and whether its probabilities can be believed.
+//! The page of an evaluation that shows where a classifier is wrong: by label, by length, and whether its probabilities
+//! can be believed.
 
-use super::classes;
 use super::metrics::{Reliability, predicted_classes};
 use data::text::TokenSet;
 use learn::score::Confusion;
@@ -9,33 +8,33 @@ use report::axis::{Axis, plain, short};
 use report::canvas::{self, Area};
 use report::colours::{GREY, distinct};
 use report::document::{Cell, Document, Table};
+use report::evaluation::MetricsByName;
 use report::panel::{Curve, Mark, Panel};
+use serde_json::Value;
 use unix::Result;
 
-/// Mistakes that are listed.
-const LISTED: usize = 40;
-/// Characters of a text that are shown.
-const SHOWN: usize = 240;
 /// Labels of a confusion matrix that is shown.
 const MATRIX: usize = 24;
 /// Groups of texts of similar length, of equal size.
 const LENGTHS: usize = 5;
 
-/// A report on probabilities [texts, classes] for the texts of `set`.
-pub fn mistakes(set: &TokenSet, probabilities: &[f64]) -> Result<Document> {
+/// Adds the sections on probabilities [texts, classes] for the texts of `set`, of which `truth` are the classes.
+pub(super) fn classes(
+    page: &mut Document,
+    set: &TokenSet,
+    truth: &[usize],
+    probabilities: &[f64],
+) -> Result<()> {
     let labels = &set.info().labels;
-    let truth = classes(set);
     let (classes, texts) = (labels.len(), set.len());
     let predicted = predicted_classes(probabilities, classes);
     let confidence = |i: usize| probabilities[i * classes + predicted[i]];
     let mut confusion = Confusion::new(classes);
     truth.iter().zip(&predicted).for_each(|(truth, predicted)| confusion.add(*truth, *predicted));
-    let mut wrong: Vec<usize> = (0..texts).filter(|i| truth[*i] != predicted[*i]).collect();
-
-    let mut page = Document::new(format!("Mistakes on the {} split", set.name()));
+    let right: Vec<bool> = truth.iter().zip(&predicted).map(|(a, b)| a == b).collect();
     page.paragraph(format!(
         "{} of {texts} texts have another label than the predicted one. Accuracy {}, macro F1 {}.",
-        wrong.len(),
+        right.iter().filter(|right| !**right).count(),
         short(confusion.accuracy()),
         short(confusion.macro_average().f1)
     ));
@@ -47,8 +46,9 @@ pub fn mistakes(set: &TokenSet, probabilities: &[f64]) -> Result<Document> {
         page.table(matrix(&confusion, labels));
     }
     page.heading("By length");
-    page.paragraph("Texts of similar length, in tokens; confidence is the mean probability of the predicted label.");
-    let right: Vec<bool> = truth.iter().zip(&predicted).map(|(a, b)| a == b).collect();
+    page.paragraph(
+        "Texts of similar length, in tokens; confidence is the mean probability of the predicted label.",
+    );
     let lengths: Vec<usize> = (0..texts).map(|i| set.text_len(i)).collect();
     page.table(by_length(&lengths, &right, confidence));
     page.heading("Reliability");
@@ -57,43 +57,29 @@ pub fn mistakes(set: &TokenSet, probabilities: &[f64]) -> Result<Document> {
         "How often the predicted label is right, by its probability",
         diagram(&Reliability::of(events))?,
     );
-    wrong.sort_by(|a, b| confidence(*b).total_cmp(&confidence(*a)));
-    page.heading("Most confident mistakes");
-    let mut table = Table::new([
-        "record",
-        "id",
-        "label",
-        "predicted",
-        "probability",
-        "of the label",
-        "tokens",
-        "text",
-    ]);
-    for i in wrong.iter().copied().take(LISTED) {
-        let text: String = set.texts(i).into_iter().flatten().collect::<Vec<_>>().join(" | ");
-        let shown = beginning(&text, SHOWN);
-        table.row([
-            Cell::number(i.to_string()),
-            Cell::text(set.id(i).unwrap_or("")),
-            Cell::text(&labels[truth[i]]),
-            Cell::text(&labels[predicted[i]]),
-            Cell::number(short(confidence(i))),
-            Cell::number(short(probabilities[i * classes + truth[i]])),
-            Cell::number(lengths[i].to_string()),
-            Cell::text(shown),
-        ]);
-    }
-    page.table(table);
-    Ok(page)
+    Ok(())
 }
 
-/// The first characters of a text, with an ellipsis if there are more.
-pub(super) fn beginning(text: &str, characters: usize) -> String {
-    let mut shown: String = text.chars().take(characters).collect();
-    if shown.len() < text.len() {
-        shown.push('…');
+/// Adds the sections on the metrics and the classification report of a model with any number of labels.
+pub(super) fn labels(page: &mut Document, metrics: &MetricsByName, report: &Value, set: &TokenSet) {
+    let labels = &set.info().labels;
+    page.paragraph(format!(
+        "{} texts, {} labels. All labels are right for a share of {} of the texts; macro F1 {}.",
+        set.len(),
+        labels.len(),
+        short(metrics["accuracy"].value),
+        short(metrics["f1_macro"].value)
+    ));
+    page.heading("By label");
+    let mut table = Table::new(["label", "texts", "precision", "recall", "F1"]);
+    for label in labels {
+        let own = &report[label];
+        let number = |key: &str| Cell::number(own[key].as_f64().map_or(String::new(), short));
+        let texts = Cell::number(own["support"].to_string());
+        let scores = ["precision", "recall", "f1-score"].map(number);
+        table.row([Cell::text(label), texts].into_iter().chain(scores));
     }
-    shown
+    page.table(table);
 }
 
 /// Scores of each label, and the label that it is most often taken for.

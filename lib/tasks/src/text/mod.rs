@@ -4,33 +4,40 @@
 pub mod baselines;
 mod batch;
 mod calibrated;
+mod class_scores;
 pub mod classify;
 pub mod encoder;
+mod evaluator;
 pub mod export;
 pub mod head;
 pub mod joint;
-mod label_scores;
 pub mod loss;
 pub mod metrics;
 mod mistakes;
 mod predict;
 pub mod pretrained;
-mod scores;
 mod sets;
 pub mod span;
 mod task;
 mod trained;
 
 pub use batch::{States, Text, TextEncoder, padded, with_texts};
-pub use calibrated::{Logits, calibrated};
 pub use classify::{Classifier, ClassifyConfig, ClassifyTask, classes};
 pub use joint::{Joint, JointConfig, JointModel, JointTask};
-pub use label_scores::LabelScores;
-pub use mistakes::mistakes;
-pub use predict::TextPredictor;
-pub use scores::TextScores;
+pub use predict::TextOptions;
 pub use sets::{TextData, open_sets};
-pub use span::{SpanConfig, SpanFinder, SpanScores, SpanTask};
+pub use span::{SpanConfig, SpanFinder, SpanTask};
 pub use task::{Outputs, TextModel, TextTask};
-pub(crate) use trained::refuse;
-pub use trained::{TextOutputs, TrainedText};
+
+use crate::evaluation::{Predict, Score, Verb};
+use task::DefineText;
+
+/// `evaluate score` with a model of this kind.
+pub(crate) const fn score<M: DefineText>() -> Score {
+    Verb { options: |command| command, open: evaluator::open::<M> }
+}
+
+/// `evaluate predict` with a model of this kind.
+pub(crate) const fn predict<M: DefineText>() -> Predict {
+    Verb { options: <TextOptions as clap::Args>::augment_args, open: predict::open::<M> }
+}

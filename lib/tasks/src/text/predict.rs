@@ -1,23 +1,46 @@
 //! The labels of new texts, and the answers in new contexts.
 
-use super::metrics::{predicted_classes, sigmoid, softmax};
+use super::class_scores::{labelled, probabilities};
 use super::sets::{Sets, TextData};
 use super::span::described;
-use super::trained::{TextOutputs, TrainedText};
-use crate::trained::Opener;
+use super::task::DefineText;
+use super::trained::{Found, TrainedText};
+use crate::evaluation::PredictRequest;
+use clap::FromArgMatches;
+
 use data::split::SplitName;
-use data::text::{Encoded, Needs, NewText, RecordTokens, TokenInfo, TokenSet, Tokenizer};
-use learn::trained::Parts;
-use serde_json::{Map, Value, json};
-use std::path::Path;
+use data::text::{
+    Columns, Encoded, Needs, NewText, NewTexts, RecordTokens, TokenInfo, TokenSet, Tokenizer,
+};
+use learn::evaluate::{JsonLines, Prediction, Predictor};
+use serde_json::{Map, json};
+use std::path::{Path, PathBuf};
+use unix::cli::Output;
+use unix::out::Out;
+use unix::publish::hash_file;
 use unix::{Context, Error, Result};
 
+/// Texts per block.
+const BLOCK: usize = 512;
 /// What `--with` calls the folder of tokens.
 const TOKENS: &str = "tokens";
 
+/// The options of `evaluate predict` for models of texts.
+#[derive(clap::Args, Clone, Debug)]
+pub struct TextOptions {
+    /// columns.yaml, as of ds-prep import, which names the columns of texts [default: text, text2, context and id]
+    #[arg(long, value_name = "FILE")]
+    columns: Option<PathBuf>,
+}
+
+/// Where new texts come from, and where the lines go; on rank 0.
+struct Stream {
+    rows: NewTexts,
+    lines: JsonLines,
+}
+
 /// A model of texts with the tokenizer of its training.
-#[derive(Debug)]
-pub struct TextPredictor {
+struct TextPredictor {
     model: TrainedText,
     tokenizer: Tokenizer,
     /// The same without a largest length, for contexts.
@@ -27,6 +50,9 @@ pub struct TextPredictor {
     questions: bool,
     /// The least margin over no answer with which an answer is predicted; None: there always is one.
     threshold: Option<f64>,
+    /// The file of inputs, for messages.
+    inputs: String,
+    stream: Option<Stream>,
 }
 
 /// The context of a record, after the question if it has one.
@@ -37,40 +63,74 @@ fn context(text: &NewText, has_question: bool) -> [Option<&str>; 2] {
     }
 }
 
-impl TextPredictor {
-    /// Restores a model and the tokenizer beside the tokens that it was trained with: those of its configuration, or of
-    /// `--with tokens=FOLDER`.
-    ///
-    /// Errors: those of [`TrainedText::restore`]; 66 when there is no checkpoint or no tokens.
-    pub fn open(path: &Path, opener: &Opener) -> Result<Self> {
-        let parts = Parts::read(path, opener.weights)?;
-        TrainedText::require_task(&parts)?;
-        let checkpoint = parts.origin.checkpoint.display().to_string();
-        if let Some((name, _)) = opener.with.iter().find(|(name, _)| name != TOKENS) {
-            return Err(Error::usage(format!(
-                "--with {name}: {checkpoint} does not need a {name}"
-            )));
-        }
-        let mut data: TextData = parts.section("data").context(|| checkpoint.clone())?;
-        if let Some((_, folder)) = opener.with.first() {
-            data.tokens.clone_from(folder);
-        }
-        let set = TokenSet::open(&data.tokens, SplitName::Train).map_err(|error| {
-            error.context(format!(
-                "the tokens that {checkpoint} was trained with; give their new path with --with {TOKENS}=FOLDER"
-            ))
-        })?;
-        let info = set.info().clone();
-        let tokenizer = Tokenizer::open(&data.tokens, info.max_length)?;
-        let unlimited = tokenizer.unlimited();
-        let model = TrainedText::restore(&parts, opener, &info, &data.tokens)?;
-        let questions = info.answers && !info.is_joint() && set.texts(0)[0].is_some();
-        let threshold = if info.answers { Sets::open(&data)?.threshold() } else { None };
-        Ok(Self { model, tokenizer, unlimited, info, questions, threshold })
+/// Restores a model of this kind and the tokenizer beside the tokens that it was trained with: those of its
+/// configuration, or of `--with tokens=FOLDER`; opens the inputs and the file of predictions.
+///
+/// Errors: 2 without inputs, and for another output than JSON lines; those of [`TrainedText::restore`]; 66 when there are no
+/// tokens or inputs; 73, 75.
+pub(super) fn open<M: DefineText>(request: &PredictRequest) -> Result<Box<dyn Prediction>> {
+    let (parts, opener, to) = (request.parts, request.opener, request.to);
+    let to_stdout = to == Path::new("-");
+    if !to_stdout && to.extension().is_none_or(|ending| ending != "jsonl") {
+        return Err(Error::usage(format!(
+            "-o {}: predictions for texts are written to FILE.jsonl, or to - for stdout",
+            to.display()
+        )));
     }
+    let inputs = request.inputs.ok_or_else(|| {
+        Error::usage(
+            "--inputs: name a .csv, .tsv, .jsonl or .json file, or one with a text on each line, or - for stdin",
+        )
+    })?;
+    opener.require_known(parts, &[TOKENS])?;
+    let checkpoint = parts.origin.checkpoint.display().to_string();
+    let mut data: TextData = parts.section("data").context(|| checkpoint.clone())?;
+    if let Some((_, folder)) = opener.with.first() {
+        data.tokens.clone_from(folder);
+    }
+    let set = TokenSet::open(&data.tokens, SplitName::Train).map_err(|error| {
+        error.context(format!(
+            "the tokens that {checkpoint} was trained with; give their new path with --with {TOKENS}=FOLDER"
+        ))
+    })?;
+    let info = set.info().clone();
+    let tokenizer = Tokenizer::open(&data.tokens, info.max_length)?;
+    let mut predictor = TextPredictor {
+        model: TrainedText::restore::<M>(parts, opener, &info, &data.tokens)?,
+        unlimited: tokenizer.unlimited(),
+        tokenizer,
+        questions: info.answers && !info.is_joint() && set.texts(0)[0].is_some(),
+        threshold: if info.answers { Sets::open(&data)?.threshold() } else { None },
+        info,
+        inputs: inputs.display().to_string(),
+        stream: None,
+    };
+    if request.ranks.rank() == 0 {
+        let options = TextOptions::from_arg_matches(request.options).map_err(Error::bug)?;
+        let columns = options.columns.as_deref().map(Columns::load).transpose()?;
+        let mut rows = NewTexts::open(inputs, predictor.needs(), columns.as_ref())?;
+        let lines = match to_stdout {
+            true => JsonLines::Pipe(Out::stdout(Output::default())),
+            false => {
+                // A stream cannot be read again from its beginning.
+                let is_file = inputs != Path::new("-");
+                let hash = is_file.then(|| hash_file(inputs)).transpose()?;
+                let identity =
+                    hash.map(|hash| format!("{hash} {} {columns:?}", parts.origin.blake3));
+                JsonLines::open(to, request.replace, identity.as_deref())?
+            }
+        };
+        for _ in 0..lines.done() {
+            rows.read()?;
+        }
+        predictor.stream = Some(Stream { rows, lines });
+    }
+    Ok(Box::new(predictor))
+}
 
+impl TextPredictor {
     /// What the model reads of a record.
-    pub fn needs(&self) -> Needs {
+    fn needs(&self) -> Needs {
         let (classes, answers) = (self.model.has_classes(), self.model.finds_answers());
         Needs {
             text: classes || self.questions,
@@ -84,7 +144,7 @@ impl TextPredictor {
     /// `predicted_span` and its characters, and the best candidates.
     ///
     /// Errors: 65 for a question that leaves no room for its context, with its line.
-    pub fn predict(&self, texts: &[NewText]) -> Result<Vec<Value>> {
+    fn rows(&self, texts: &[NewText]) -> Result<Vec<Map<String, serde_json::Value>>> {
         let (classes, answers) = (self.model.has_classes(), self.model.finds_answers());
         let pairs: Vec<_> =
             texts.iter().map(|own| [own.text.as_deref(), own.text2.as_deref()]).collect();
@@ -108,43 +168,63 @@ impl TextPredictor {
         let records: Vec<RecordTokens> = (0..texts.len())
             .map(|i| record(i).map_err(|what| failed(i, what)))
             .collect::<Result<_>>()?;
-        let TextOutputs { classes: logits, answers: decoded } =
-            self.model.outputs(&records, |_| Ok(()))?;
-        let probabilities = match self.info.multi_label {
-            true => sigmoid(&logits, 1.0),
-            false => softmax(&logits, self.info.labels.len().max(1), 1.0),
-        };
-        let row = |(i, text): (usize, &NewText)| {
+        let outputs = self.model.outputs(&records, 0)?;
+        let row = |(i, (text, Found { classes: logits, answer })): (usize, (&NewText, &Found))| {
             let mut row = Map::from_iter([("line".to_string(), json!(text.line))]);
             text.id.iter().for_each(|id| _ = row.insert("id".into(), json!(id)));
             if classes {
-                let count = self.info.labels.len();
-                let own = &probabilities[i * count..][..count];
-                row.extend(self.labelled(own));
+                row.extend(labelled(&probabilities(logits, &self.info), &self.info));
                 row.insert("truncated".into(), json!(of_texts[i].truncated));
             }
-            if let Some(decoded) = decoded.get(i)
-                && let Value::Object(own) = described(&records[i], decoded, self.threshold)
-            {
-                row.extend(own);
+            if answers {
+                row.extend(described(&records[i], answer, self.threshold));
             }
-            row.into()
+            row
         };
-        Ok(texts.iter().enumerate().map(row).collect())
+        Ok(texts.iter().zip(&outputs).enumerate().map(row).collect())
     }
 
-    /// The predicted label or labels, and the probability of each.
-    fn labelled(&self, probabilities: &[f64]) -> Map<String, Value> {
-        let labels = &self.info.labels;
-        let predicted = match self.info.multi_label {
-            true => {
-                let has = labels.iter().zip(probabilities).filter(|(_, p)| **p >= 0.5);
-                json!(has.map(|(label, _)| label).collect::<Vec<_>>())
-            }
-            false => json!(labels[predicted_classes(probabilities, labels.len())[0]]),
-        };
-        let all: Map<String, Value> =
-            labels.iter().zip(probabilities).map(|(label, p)| (label.clone(), json!(p))).collect();
-        Map::from_iter([("predicted".into(), predicted), ("probabilities".into(), all.into())])
+    /// Errors: a bug on a rank other than 0.
+    fn stream(&mut self) -> Result<&mut Stream> {
+        self.stream.as_mut().ok_or_else(|| Error::bug("only rank 0 reads and writes"))
+    }
+}
+
+impl Predictor for TextPredictor {
+    type Input = Vec<NewText>;
+    type Output = String;
+
+    fn noun(&self) -> &'static str {
+        "texts"
+    }
+
+    fn done(&self) -> u64 {
+        self.stream.as_ref().map_or(0, |stream| stream.lines.done())
+    }
+
+    fn read(&mut self) -> Result<Option<(Vec<NewText>, u64)>> {
+        let rows = &mut self.stream()?.rows;
+        let mut texts = Vec::new();
+        while texts.len() < BLOCK
+            && let Some(text) = rows.read()?
+        {
+            texts.push(text);
+        }
+        let count = texts.len() as u64;
+        Ok((count > 0).then_some((texts, count)))
+    }
+
+    fn predict(&self, texts: Vec<NewText>) -> Result<String> {
+        let line = |row| Ok(serde_json::to_string(&row).map_err(Error::bug)? + "\n");
+        let rows = self.rows(&texts).context(|| &self.inputs)?;
+        rows.into_iter().map(line).collect()
+    }
+
+    fn write(&mut self, lines: Vec<String>, done: u64) -> Result<()> {
+        self.stream()?.lines.write(lines.concat().as_bytes(), done)
+    }
+
+    fn publish(&mut self) -> Result<()> {
+        self.stream()?.lines.publish()
     }
 }

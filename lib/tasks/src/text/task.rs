@@ -36,6 +36,11 @@ pub trait TextModel: Debug + Send + Sync {
     /// The logits of a batch.
     fn forward(&self, forward: &Forward, batch: &Batch) -> Result<Outputs>;
 
+    /// Whether the model gives classes.
+    fn has_classes(&self) -> bool {
+        true
+    }
+
     /// Longest answer, in tokens; 0 if the model gives none.
     fn longest(&self) -> usize {
         0

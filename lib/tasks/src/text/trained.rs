@@ -1,16 +1,15 @@
 //! Trained models of texts.
 
-use super::classify::Classifier;
-use super::joint::Joint;
 use super::sets::{BUFFER, identity};
-use super::span::{Decoded, SpanFinder, decode};
+use super::span::{Decoded, decode};
 use super::task::{BATCH, DefineText, TextModel, WindowLogits, require_fit, window_logits};
-use crate::trained::{Opener, TrainedModel};
-use data::text::{RecordTokens, TokenInfo, TokenSet, Window};
+use crate::trained::Opener;
+use data::text::{RecordTokens, TokenInfo, Window};
+use learn::evaluate::Model;
 use learn::init::InitFrom;
 use learn::params::Builder;
-use learn::trained::{Origin, Parts, Trained};
-use serde_json::{Value, json};
+use learn::trained::{Parts, Trained};
+use serde::{Deserialize, Serialize};
 use std::path::Path;
 use unix::text::matches;
 use unix::{Context, Error, Exit, Result};
@@ -23,20 +22,18 @@ const CANDIDATES: usize = 5;
 /// A model with its weights.
 #[derive(Debug)]
 pub struct TrainedText {
-    trained: Model,
-    task: String,
-    /// `data.train_on` of its training.
-    trained_on: Value,
+    trained: Trained<Box<dyn TextModel>>,
+    task: &'static str,
     info: TokenInfo,
 }
 
-/// What a model predicts for records.
-#[derive(Clone, Debug, Default)]
-pub struct TextOutputs {
-    /// Logits [records, classes]; nothing of a model without classes.
+/// What a model predicts for a record.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Found {
+    /// Logits [classes]; nothing of a model without classes.
     pub classes: Vec<f32>,
-    /// The answers to each record; nothing of a model that gives none.
-    pub answers: Vec<Decoded>,
+    /// The best answers; none of a model that gives none.
+    pub answer: Decoded,
 }
 
 /// Checks that the tokens in `folder` have the tokenizer and labels that a model was trained with. Errors: 65.
@@ -80,79 +77,42 @@ pub(super) fn require_origin(init: &InitFrom, info: &TokenInfo, folder: &Path) -
     }
 }
 
-/// Models of texts predict no fields.
-pub(crate) fn refuse(_: &Parts, _: &Opener) -> Result<Box<dyn TrainedModel>> {
-    Err(Error::usage(
-        "the model reads texts: give evaluate score a folder of ds-prep tokenize as --data, and evaluate predict a file \
-         -o FILE.jsonl or -",
-    ))
-}
-
-type Model = Trained<Box<dyn TextModel>>;
-type Restore = fn(&Parts, &Opener, &TokenInfo, &Path) -> Result<Model>;
-
-/// Restores the model of a task.
-fn restored<M: DefineText>(
-    parts: &Parts,
-    opener: &Opener,
-    info: &TokenInfo,
-    folder: &Path,
-) -> Result<Model> {
-    let checkpoint = || parts.origin.checkpoint.display().to_string();
-    let config: M::Config = parts.section("model").context(checkpoint)?;
-    require_tokens_of(parts, info, folder)?;
-    require_fit::<M>(&config, info, folder)?;
-    let build = |b: &mut Builder| {
-        let model: Box<dyn TextModel> = Box::new(M::new(b, &config, info));
-        b.check().map(|()| model)
-    };
-    parts.restore(opener.device, build).context(checkpoint)
-}
-
-/// How the model of a checkpoint is restored. Errors: 2 for a model that reads no texts.
-fn restore_of(parts: &Parts) -> Result<Restore> {
-    let task = parts.task.as_str();
-    if task == Classifier::SPEC.name {
-        Ok(restored::<Classifier>)
-    } else if task == SpanFinder::SPEC.name {
-        Ok(restored::<SpanFinder>)
-    } else if task == Joint::SPEC.name {
-        Ok(restored::<Joint>)
-    } else {
-        let checkpoint = parts.origin.checkpoint.display();
-        Err(Error::usage(format!("{checkpoint}: a model of task {task} reads no texts")))
-    }
-}
-
 impl TrainedText {
-    /// Restores the model of a checkpoint for tokens in `folder`.
+    /// Restores the model of a checkpoint of task `M` for tokens in `folder`.
     ///
-    /// Errors: 2 for a model that reads no texts; 65 when it is damaged, or its tokenizer or labels are not those of the
-    /// tokens; 78 when it cannot read them.
-    pub fn restore(
+    /// Errors: 65 when it is damaged, or its tokenizer or labels are not those of the tokens; 78 when it cannot read them.
+    pub fn restore<M: DefineText>(
         parts: &Parts,
         opener: &Opener,
         info: &TokenInfo,
         folder: &Path,
     ) -> Result<Self> {
-        let trained = restore_of(parts)?(parts, opener, info, folder)?;
-        let trained_on = parts.config["data"]["train_on"].clone();
-        Ok(Self { trained, task: parts.task.clone(), trained_on, info: info.clone() })
+        let checkpoint = || parts.origin.checkpoint.display().to_string();
+        let config: M::Config = parts.section("model").context(checkpoint)?;
+        require_tokens_of(parts, info, folder)?;
+        require_fit::<M>(&config, info, folder)?;
+        let build = |b: &mut Builder| {
+            let model: Box<dyn TextModel> = Box::new(M::new(b, &config, info));
+            b.check().map(|()| model)
+        };
+        let trained = parts.restore(opener.device, build).context(checkpoint)?;
+        Ok(Self { trained, task: M::SPEC.name, info: info.clone() })
     }
 
-    /// Errors: 2 for a model that reads no texts.
-    pub fn require_task(parts: &Parts) -> Result<()> {
-        restore_of(parts).map(|_| ())
+    /// Its task.
+    pub fn task(&self) -> &'static str {
+        self.task
     }
 
-    /// Where the weights come from.
-    pub fn origin(&self) -> &Origin {
-        &self.trained.origin
+    /// Where it comes from; `data` is the hash of the tokens that it must have been trained on.
+    pub fn model(&self, data: &str) -> Model {
+        let (origin, parameters) = (self.trained.origin.clone(), self.trained.params.count());
+        Model { task: self.task, origin, parameters, data: Some(data.into()) }
     }
 
     /// Whether it gives classes.
     pub fn has_classes(&self) -> bool {
-        self.task != SpanFinder::SPEC.name
+        self.trained.model.has_classes()
     }
 
     /// Whether it finds answers in contexts.
@@ -160,53 +120,24 @@ impl TrainedText {
         self.trained.model.longest() > 0
     }
 
-    /// The protocol of an evaluation on `set`.
-    pub fn protocol(&self, set: &TokenSet) -> Value {
-        let origin = self.origin();
-        let mut protocol = json!({
-            "task": self.task, "tokens": set.folder(), "on": set.name(), "tokens_hash": set.hash(),
-            "records": set.len(), "truncated": set.truncated(), "train_on": self.trained_on,
-        });
-        protocol[self.task.as_str()] = json!({
-            "checkpoint": origin.checkpoint, "update": origin.update, "weights": origin.weights,
-            "blake3": origin.blake3, "data": origin.data, "parameters": self.trained.params.count(),
-        });
-        protocol
-    }
-
     /// Errors: 1 for logits that are not finite, which no metric or label may be computed from.
-    fn require_finite(&self, window: &Window, logits: &WindowLogits) -> Result<()> {
+    fn require_finite(&self, record: usize, logits: &WindowLogits) -> Result<()> {
         match logits.classes.iter().chain(&logits.answers).all(|z| z.is_finite()) {
             true => Ok(()),
             false => Err(Error::new(
                 Exit::Failure,
                 format!(
-                    "{}: the logits of record {} (from 0) are not finite (NaN or infinity), so it has no prediction; use an \
-                     earlier checkpoint (ckpt list RUN), or train again with a lower learning rate",
-                    self.origin().checkpoint.display(),
-                    window.record
+                    "{}: the logits of record {record} (from 0) are not finite (NaN or infinity), so it has no prediction; \
+                     use an earlier checkpoint (ckpt list RUN), or train again with a lower learning rate",
+                    self.trained.origin.checkpoint.display()
                 ),
             )),
         }
     }
 
-    /// What the model predicts for all records of `set`; `proceed` as in [`Self::outputs`].
-    pub fn outputs_of(
-        &self,
-        set: &TokenSet,
-        proceed: impl FnMut(usize) -> Result<()>,
-    ) -> Result<TextOutputs> {
-        let records = (0..set.len()).map(|i| set.checked(i)).collect::<Result<Vec<_>>>()?;
-        self.outputs(&records, proceed)
-    }
-
-    /// What the model predicts for records; `proceed` is called with a number of records after each batch. Windows of similar
-    /// length share a batch, which does not change the results.
-    pub fn outputs(
-        &self,
-        records: &[RecordTokens],
-        mut proceed: impl FnMut(usize) -> Result<()>,
-    ) -> Result<TextOutputs> {
+    /// What the model predicts for records, which are numbered from `first` in messages. Windows of similar length share a
+    /// batch, which does not change the results.
+    pub fn outputs(&self, records: &[RecordTokens], first: usize) -> Result<Vec<Found>> {
         let of = |(i, record): (usize, &RecordTokens)| record.windows(i, &self.info);
         let windows: Vec<Window> = records.iter().enumerate().flat_map(of).collect();
         let mut order: Vec<usize> = (0..windows.len()).collect();
@@ -219,23 +150,25 @@ impl TrainedText {
                 .trained
                 .run(|forward, model| window_logits(&**model, forward, &own_windows))?;
             for (window, logits) in own_windows.iter().zip(&logits) {
-                self.require_finite(window.1, logits)?;
+                self.require_finite(first + window.1.record, logits)?;
             }
             found.extend(own.iter().copied().zip(logits));
-            proceed(found.len() * records.len() / windows.len())?;
         }
         found.sort_by_key(|(i, _)| *i);
         let longest = self.trained.model.longest();
-        let mut outputs = TextOutputs::default();
-        for own in found.chunk_by(|a, b| windows[a.0].record == windows[b.0].record) {
-            // The text with the label is the same in all windows of a record.
-            outputs.classes.extend(&own[0].1.classes);
-            if longest > 0 {
-                let own: Vec<_> =
-                    own.iter().map(|(i, logits)| (&windows[*i], &logits.answers[..])).collect();
-                outputs.answers.push(decode(&own, longest, CANDIDATES));
+        let of_record = |own: &[(usize, WindowLogits)]| {
+            let answers: Vec<_> =
+                own.iter().map(|(i, logits)| (&windows[*i], &logits.answers[..])).collect();
+            Found {
+                // The text with the label is the same in all windows of a record.
+                classes: own[0].1.classes.clone(),
+                answer: match longest {
+                    0 => Decoded::default(),
+                    _ => decode(&answers, longest, CANDIDATES),
+                },
             }
-        }
-        Ok(outputs)
+        };
+        let is_same = |a: &(usize, _), b: &(usize, _)| windows[a.0].record == windows[b.0].record;
+        Ok(found.chunk_by(is_same).map(of_record).collect())
     }
 }

@@ -19,11 +19,13 @@ use super::windows::{Window, Windows};
 use crate::common::condition::Condition;
 use crate::common::sources::joined;
 use crate::diffusion::combine;
+use crate::evaluation::{Predict, Score, Verb};
 use crate::pde::corrector::Correction;
+use crate::pde::evaluate::options::{PredictOptions, ScoreOptions};
 use crate::pde::models::Critic;
 use crate::pde::models::critic::log_rms;
 use crate::statistics::rank_correlation;
-use crate::trained::{Opener, TrainedModel};
+use clap::Args;
 use data::inputs::InputFile;
 use learn::dependency::{Dependencies, Dependency};
 use learn::forward::Forward;
@@ -56,13 +58,21 @@ const METRIC: &str = "rank_correlation";
 /// Name of the critic's condition in a batch; `features` is that of the operator.
 const CONDITION: &str = "condition";
 
-/// [`crate::Restore`] of a critic, which is no model that programs score. Errors: 2.
-pub(crate) fn refuse(_: &Parts, _: &Opener) -> Result<Box<dyn TrainedModel>> {
-    Err(Error::usage(
+/// Why programs do not evaluate a critic by itself. Errors: 2.
+fn refused() -> Error {
+    Error::usage(
         "a critic predicts no fields; score the corrector or student that it was trained for with --search PRESET \
          --reward critic --critic RUN",
-    ))
+    )
 }
+
+/// `evaluate score`, which refuses a critic.
+pub(crate) const SCORE: Score =
+    Verb { options: ScoreOptions::augment_args, open: |_| Err(refused()) };
+
+/// `evaluate predict`, which refuses a critic.
+pub(crate) const PREDICT: Predict =
+    Verb { options: PredictOptions::augment_args, open: |_| Err(refused()) };
 
 impl Define for CriticTask {
     const SPEC: Spec =

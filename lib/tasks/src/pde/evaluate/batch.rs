@@ -83,6 +83,17 @@ pub struct Cost {
     pub reward_seconds: Bits,
 }
 
+impl Cost {
+    /// Adds what other predictions of the model cost.
+    pub fn add(&mut self, other: &Self) {
+        self.evaluations += other.evaluations;
+        self.denoisings += other.denoisings;
+        self.seconds.0 += other.seconds.0;
+        self.rewards += other.rewards;
+        self.reward_seconds.0 += other.reward_seconds.0;
+    }
+}
+
 /// A batch of rollouts; step 0 is the initial state.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {

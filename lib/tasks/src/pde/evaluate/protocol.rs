@@ -1,37 +1,22 @@
-//! The evaluation protocol: which model was evaluated on which data, and how.
+//! The protocol of an evaluation: which rollouts of which data are scored.
 
 use super::plan::Plan;
+use super::rollouts::Rollouts;
 use super::views::Views;
-use crate::TrainedModel;
-use crate::pde::search::Search;
+use crate::pde::codec::CodecTask;
 use data::fields::split_set::TrajectorySet;
-use learn::trained::Origin;
+use learn::task::Define;
 use serde::Serialize;
-use std::collections::BTreeMap;
 use std::fmt;
-use std::path::Path;
 
-/// A trained model as named in a report.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Trained {
-    /// The checkpoint, and which of its weights.
-    #[serde(flatten)]
-    pub origin: Origin,
-    /// Number of parameters.
-    pub parameters: usize,
-}
-
-/// What was evaluated on which data.
+/// Which rollouts are scored.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Protocol {
-    /// Task of the model.
-    pub task: &'static str,
-    /// Path of the split manifest.
-    pub split: String,
-    /// BLAKE3 of the split manifest.
-    pub split_hash: String,
     /// Name of the split.
+    #[serde(skip)]
     pub on: String,
+    /// `reconstruction` of a codec, which sees the target, else `prediction`.
+    pub measures: &'static str,
     /// Grid points along each axis.
     pub grid: Vec<usize>,
     /// Frames per trajectory.
@@ -51,27 +36,24 @@ pub struct Protocol {
     /// Number of rollouts.
     pub rollouts: usize,
     /// Number of views whose predictions are averaged as the model `views`; 1 for none.
+    #[serde(skip)]
     pub views: usize,
-    /// Test-time search, if there was one.
-    pub search: Option<Search>,
     /// Samples of each rollout, whose mean is the model `ensemble`; 1 for a single forecast.
+    #[serde(skip)]
     pub members: usize,
-    /// Tokens and features of a latent state.
-    pub latent: Option<[usize; 2]>,
-    /// The model, its dependencies and the critic of its search, by task.
-    #[serde(flatten)]
-    pub models: BTreeMap<&'static str, Trained>,
+    /// Task and number of parameters of each model.
+    #[serde(skip)]
+    pub models: Vec<(&'static str, usize)>,
 }
 
 impl Protocol {
-    /// The protocol of an evaluation of `model` on `set`, opened from the manifest `split`.
-    pub fn of(split: &Path, set: &TrajectorySet, plan: &Plan, model: &dyn TrainedModel) -> Self {
+    /// The protocol of an evaluation of `model` on `set`.
+    pub fn of(set: &TrajectorySet, plan: &Plan, model: &dyn Rollouts) -> Self {
         let models = model.models();
+        let is_codec = models[0].0 == CodecTask::SPEC.name;
         Self {
-            task: models[0].0,
-            split: split.display().to_string(),
-            split_hash: set.manifest_hash().to_string(),
             on: set.name().to_string(),
+            measures: if is_codec { "reconstruction" } else { "prediction" },
             grid: model.shape().0.to_vec(),
             frames: set.shape().frames,
             frame_interval: set.frame_interval(),
@@ -83,11 +65,7 @@ impl Protocol {
             rollouts: plan.count(),
             views: plan.views.as_ref().map_or(1, Views::count),
             members: plan.members,
-            search: plan.search,
-            latent: model.latent(),
-            models: (models.into_iter().chain(plan.critic.iter().map(|critic| critic.model())))
-                .map(|(task, origin, parameters)| (task, Trained { origin, parameters }))
-                .collect(),
+            models: models.into_iter().map(|(task, _, parameters)| (task, parameters)).collect(),
         }
     }
 
@@ -104,7 +82,8 @@ impl fmt::Display for Protocol {
         let Self { on, frames, steps, stride, time_step, rollouts, trajectories, .. } = self;
         write!(
             f,
-            "{on}: {trajectories} trajectories of {frames} frames on {} points",
+            "{on}: {} of {trajectories} trajectories of {frames} frames on {} points",
+            self.measures,
             self.points()
         )?;
         if *steps > 0 {
@@ -121,6 +100,6 @@ impl fmt::Display for Protocol {
         if self.views > 1 {
             write!(f, ", {} views", self.views)?;
         }
-        self.models.iter().try_for_each(|(task, model)| write!(f, "; {task} {}", model.origin))
+        Ok(())
     }
 }

@@ -2,11 +2,11 @@
 
 use super::batch::Cost;
 use super::errors::{Errors, Quantities};
-use super::protocol::Protocol;
 use super::scores::{Model, Scores, rollout};
 use super::{Evaluation, Regime};
+use indexmap::IndexMap;
+use report::evaluation::{self, Group, Metric, MetricsByName};
 use serde_json::{Map, Value, json};
-use std::fmt::Write;
 use std::ops::Range;
 
 /// The rows of the table, one per regime and one for their mean: NRMSE of the fields over whole rollouts, by model. It
@@ -71,54 +71,97 @@ pub fn summary(result: &Evaluation) -> Value {
     Value::Object(summary)
 }
 
-/// `metrics.json`: protocol, and every quantity of every model over the rollout and by step; step 0 is the
-/// initial state.
-pub fn metrics_json(result: &Evaluation, protocol: &Protocol) -> Value {
-    let of_regime = |(number, regime): (usize, &Regime)| {
-        let mut value = json!({
-            "parameter": regime.parameter,
-            "trajectories": regime.trajectories,
-            "rollouts": regime.rollouts(),
-            "nrmse_of_starts": of_all_starts(regime),
-        });
-        nest(&mut value, tables(result, number..number + 1));
-        value
-    };
-    let mut overall = json!({
-        "mean_nrmse_of_regimes": mean_of_regimes(result),
-        "validation_rms": result.validation_rms.map(|rms| rms.0),
-    });
-    nest(&mut overall, tables(result, 0..result.regimes.len()));
-    json!({
-        "format": "longhaul-evaluation",
-        "version": 1,
-        "protocol": protocol,
-        "regimes": result.regimes.iter().enumerate().map(of_regime).collect::<Vec<_>>(),
-        "overall": overall,
-    })
+/// Metrics of which larger values are better.
+const SCORES: [&str; 4] = [
+    "reward_rank_correlation",
+    "oracle_gain_captured",
+    "spread_rank_correlation",
+    "spread_rank_correlation_relative",
+];
+/// Metrics of which neither are.
+const PLAIN: [&str; 4] =
+    ["spread_skill", "spread", "evaluations_per_step", "denoiser_evaluations_per_step"];
+
+/// A quantity as a metric.
+fn metric(quantity: &str, value: f64) -> Metric {
+    match quantity {
+        _ if SCORES.contains(&quantity) => Metric::score(value),
+        _ if PLAIN.contains(&quantity) => Metric::plain(value),
+        _ => Metric::error(value),
+    }
 }
 
-/// `metrics.csv`: the same numbers, one per line, with the columns regime, space, quantity, model, step, value. The
-/// step is a number or `rollout`.
-pub fn metrics_csv(result: &Evaluation) -> String {
-    let mut text = String::from("regime,space,quantity,model,step,value\n");
-    let names = result.regimes.iter().map(|regime| regime.parameter.to_string()).enumerate();
-    let regimes = names.map(|(number, name)| (name, number..number + 1));
-    for (regime, which) in regimes.chain([("all".to_string(), 0..result.regimes.len())]) {
-        for Table { space, model, rollout, by_step, of_rollouts } in tables(result, which) {
-            let mut line = |quantity: &str, step: &str, value: f64| {
-                // Writing to a String cannot fail.
-                let _ = writeln!(text, "{regime},{space},{quantity},{model},{step},{value}");
+/// Every quantity of every model over some regimes, over whole rollouts and by step. In latent spaces their names begin
+/// with that of the space.
+pub fn scores(result: &Evaluation, which: Range<usize>) -> evaluation::Scores {
+    let mut methods: IndexMap<String, MetricsByName> = IndexMap::new();
+    for Table { space, model, rollout, by_step, of_rollouts } in tables(result, which.clone()) {
+        let own = methods.entry(model.name().into()).or_default();
+        let prefix = if space == "field" { String::new() } else { format!("{space}.") };
+        for (at, (quantity, over_all)) in rollout.into_iter().enumerate() {
+            let by_step = by_step.iter().map(|quantities| quantities[at].1).collect();
+            let metric = Metric { by_step, ..metric(quantity, over_all) };
+            own.insert(format!("{prefix}{quantity}"), metric);
+        }
+        let of = |name: &str| of_rollouts.iter().find(|(own, _)| *own == name).map(|(_, x)| *x);
+        for (quantity, value) in &of_rollouts {
+            if !quantity.ends_with("_low") && !quantity.ends_with("_high") {
+                own.insert((*quantity).into(), metric(quantity, *value));
+            }
+        }
+        for name in ["nrmse", "nrmse_geometric_mean"] {
+            let bounds = of(&format!("{name}_low")).zip(of(&format!("{name}_high")));
+            if let (Some((low, high)), Some(metric)) = (bounds, own.get_mut(name)) {
+                *metric = metric.clone().within(Some([low, high]));
+            }
+        }
+        if space == "field" {
+            let regimes = &result.regimes[which.clone()];
+            let mean = |of: &dyn Fn(&Regime) -> Option<f64>| {
+                let all: Option<Vec<f64>> = regimes.iter().map(of).collect();
+                all.map(|all| all.iter().sum::<f64>() / all.len() as f64)
             };
-            let all = rollout.iter().chain(&of_rollouts);
-            all.for_each(|(quantity, value)| line(quantity, "rollout", *value));
-            for (step, quantities) in by_step.iter().enumerate() {
-                let step = step.to_string();
-                quantities.iter().for_each(|(quantity, value)| line(quantity, &step, *value));
+            if let Some(value) = mean(&|regime| of_starts(regime, model)) {
+                own.insert("nrmse_of_starts".into(), Metric::error(value));
+            }
+            let of_all = which.len() == result.regimes.len() && result.regimes.len() > 1;
+            if let Some(value) = mean(&|regime| regime.scores().nrmse(model)).filter(|_| of_all) {
+                own.insert("nrmse_mean_of_parameters".into(), Metric::error(value));
             }
         }
     }
-    text
+    let samples = result.regimes[which].iter().map(Regime::rollouts).sum::<usize>() as u64;
+    evaluation::Scores { samples, methods }
+}
+
+/// The scores of each regime.
+pub fn groups(result: &Evaluation) -> Vec<Group> {
+    let group = |(number, regime): (usize, &Regime)| Group {
+        kind: "parameter".into(),
+        name: regime.parameter.to_string(),
+        scores: scores(result, number..number + 1),
+    };
+    result.regimes.iter().enumerate().map(group).collect()
+}
+
+/// What else is in metrics.json: the RMS of the validation fields, and of every regime the parameter, the number of
+/// trajectories and the NRMSE of each model by start frame.
+pub fn details(result: &Evaluation) -> Map<String, Value> {
+    let of_regime = |regime: &Regime| {
+        let by_start = |model: Model| {
+            let each: Vec<_> = regime.by_start.iter().map(|scores| scores.nrmse(model)).collect();
+            (model.name().to_string(), json!(each))
+        };
+        let by_start: Map<_, _> = regime.scores().models().into_iter().map(by_start).collect();
+        json!({
+            "parameter": regime.parameter, "trajectories": regime.trajectories, "by_start": by_start,
+        })
+    };
+    let regimes: Vec<Value> = result.regimes.iter().map(of_regime).collect();
+    Map::from_iter([
+        ("validation_rms".into(), json!(result.validation_rms.map(|rms| rms.0))),
+        ("parameters".into(), regimes.into()),
+    ])
 }
 
 /// `times.json`: wall-clock seconds per step of one rollout by model. They are kept apart from the metrics, which are
@@ -152,7 +195,7 @@ pub fn times(result: &Evaluation) -> Value {
 /// The quantities of one model in one space.
 struct Table {
     space: String,
-    model: &'static str,
+    model: Model,
     rollout: Quantities,
     by_step: Vec<Quantities>,
     /// Quantities that only exist for whole rollouts.
@@ -178,7 +221,7 @@ fn tables(result: &Evaluation, which: Range<usize>) -> Vec<Table> {
     };
     let of_model = |(space, model, steps): (&str, Model, &[Errors])| Table {
         space: space.into(),
-        model: model.name(),
+        model,
         rollout: quantities(space, &rollout(steps)),
         by_step: steps.iter().map(|errors| quantities(space, errors)).collect(),
         of_rollouts: match space {
@@ -187,35 +230,4 @@ fn tables(result: &Evaluation, which: Range<usize>) -> Vec<Table> {
         },
     };
     result.scores(which.clone()).iter().map(of_model).collect()
-}
-
-/// Adds `space.model.quantity = {rollout, by_step}` for all tables.
-fn nest(value: &mut Value, tables: Vec<Table>) {
-    for Table { space, model, rollout, by_step, of_rollouts } in tables {
-        for (at, (quantity, over_all)) in rollout.into_iter().enumerate() {
-            let by_step: Vec<f64> = by_step.iter().map(|quantities| quantities[at].1).collect();
-            value[&space][model][quantity] = json!({ "rollout": over_all, "by_step": by_step });
-        }
-        for (quantity, over_all) in of_rollouts {
-            value[&space][model][quantity] = json!({ "rollout": over_all });
-        }
-    }
-}
-
-/// NRMSE of whole rollouts by model: the mean over start frames, and the value of each start frame.
-fn of_all_starts(regime: &Regime) -> Map<String, Value> {
-    let of_model = |model: Model| {
-        let each: Vec<_> = regime.by_start.iter().map(|scores| scores.nrmse(model)).collect();
-        (model.name().to_string(), json!({ "mean": of_starts(regime, model), "by_start": each }))
-    };
-    regime.scores().models().into_iter().map(of_model).collect()
-}
-
-fn mean_of_regimes(result: &Evaluation) -> Map<String, Value> {
-    let count = result.regimes.len() as f64;
-    let mean = |model: Model| {
-        let sum: f64 = result.regimes.iter().filter_map(|r| r.scores().nrmse(model)).sum();
-        (model.name().to_string(), json!(sum / count))
-    };
-    result.overall().models().into_iter().map(mean).collect()
 }

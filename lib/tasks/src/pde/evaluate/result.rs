@@ -3,8 +3,9 @@
 use super::batch::Cost;
 use super::errors::{Quantities, nrmse};
 use super::scores::{Model, Scores};
-use crate::statistics::{Stratum, bootstrap, geometric_mean, interval, rank_correlation};
+use crate::statistics::{geometric_mean, rank_correlation};
 use data::fields::parameter::Parameter;
+use learn::evaluate::{Stratum, bootstrap, interval};
 use learn::score::{Bits, quantile};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -25,7 +26,7 @@ pub struct RolloutSums {
 }
 
 impl RolloutSums {
-    fn nrmse(&self, model: usize) -> f64 {
+    pub fn nrmse(&self, model: usize) -> f64 {
         nrmse(self.squared[model].0, self.target.0)
     }
 

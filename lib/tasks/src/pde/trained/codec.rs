@@ -2,11 +2,13 @@
 
 use crate::common::tokens::FieldTokens;
 use crate::pde::codec::CodecTask;
-use crate::pde::evaluate::{Batch, Frames, Model, Plan, Request, Space, Start};
+use crate::pde::evaluate::{
+    Batch, Frames, Model, Plan, Request, Rollouts, Space, Start, require_fields,
+};
 use crate::pde::identity::{hash_of_buffers, hash_of_model};
 use crate::pde::latents::codec_hash;
 use crate::pde::models::{Codec, CodecModel};
-use crate::trained::{Opener, TrainedModel, require_fields};
+use crate::trained::Opener;
 use data::fields::field::{Field, Shape};
 use data::fields::latents::Key;
 use data::fields::split_set::TrajectorySet;
@@ -14,8 +16,9 @@ use data::fields::write::Header;
 use learn::task::Define;
 use learn::trained::{Origin, Parts, Trained};
 use std::ops::Range;
+use std::path::Path;
 use tensor::{Device, Tensor};
-use unix::{Error, Result};
+use unix::{Context, Error, Result};
 
 /// Fields per forward run: enough for all threads, few enough for the caches.
 const BATCH: usize = 64;
@@ -31,6 +34,18 @@ pub struct TrainedCodec {
 }
 
 impl TrainedCodec {
+    /// Opens the codec at `path`, a checkpoint or a run directory. Errors: 66 when there is no checkpoint; 65 when it is
+    /// damaged or of another task.
+    pub fn open(path: &Path, opener: &Opener) -> Result<Self> {
+        let parts = Parts::read(path, opener.weights)?;
+        opener.require_known(&parts, &[])?;
+        if parts.task != CodecTask::SPEC.name {
+            let text = format!("{}: the task {} has no encoder", parts.origin, parts.task);
+            return Err(Error::data(text));
+        }
+        Self::restore(&parts, opener).context(|| parts.origin.checkpoint.display().to_string())
+    }
+
     /// Rows and columns of the token grid.
     pub fn token_grid(&self) -> [usize; 2] {
         let [_, rows, columns] = self.tokens.patches.tokens();
@@ -131,7 +146,7 @@ impl TrainedCodec {
     }
 }
 
-impl TrainedModel for TrainedCodec {
+impl Rollouts for TrainedCodec {
     /// Restores the codec from its checkpoint. Errors: 65 when that is of another task or its parts do not match.
     fn restore(parts: &Parts, opener: &Opener) -> Result<Self> {
         let (task, wanted) = (&parts.task, CodecTask::SPEC.name);
@@ -198,9 +213,5 @@ impl TrainedModel for TrainedCodec {
             inputs.read(trajectory, out)?;
         }
         self.decode(self.encode(&fields)?.read())
-    }
-
-    fn encoder(&self) -> Option<&TrainedCodec> {
-        Some(self)
     }
 }

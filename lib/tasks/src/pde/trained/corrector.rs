@@ -5,8 +5,8 @@ use super::candidates::{Candidates, Source};
 use super::forecast::{Forecast, Predicted};
 use crate::pde::corrector::{Correction, CorrectorParts, CorrectorTask, Draws};
 use crate::pde::distill::{DistillTask, Student, student_of};
-use crate::pde::evaluate::{Batch, Model, Plan, Request, Start};
-use crate::trained::{Opener, TrainedModel};
+use crate::pde::evaluate::{Batch, Model, Plan, Request, Rollouts, Start};
+use crate::trained::Opener;
 use data::fields::field::Field;
 use data::fields::parameter::Parameter;
 use data::fields::split_set::TrajectorySet;
@@ -111,7 +111,7 @@ impl TrainedCorrector {
     }
 }
 
-impl TrainedModel for TrainedCorrector {
+impl Rollouts for TrainedCorrector {
     /// Restores a corrector or a student from its checkpoint, and what it depends on from theirs.
     ///
     /// Errors: 65 when their parts do not match, or the operator or the teacher is a different one; 66 when a checkpoint

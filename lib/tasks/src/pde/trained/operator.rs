@@ -5,11 +5,11 @@ use super::candidates::{Candidates, Source};
 use super::forecast::{Forecast, Predicted};
 use crate::common::condition::Condition;
 use crate::common::normalisation::Normalisation;
-use crate::pde::evaluate::{Batch, Model, Plan, Request, Start, Views};
+use crate::pde::evaluate::{Batch, Model, Plan, Request, Rollouts, Start, Views};
 use crate::pde::models::Operator;
 use crate::pde::operator::{OperatorParts, OperatorTask};
 use crate::pde::search::Search;
-use crate::trained::{Opener, TrainedModel};
+use crate::trained::Opener;
 use data::fields::field::{Field, Shape};
 use data::fields::parameter::Parameter;
 use data::fields::split_set::TrajectorySet;
@@ -180,7 +180,7 @@ pub(crate) fn rollout(
     Ok(states)
 }
 
-impl TrainedModel for TrainedOperator {
+impl Rollouts for TrainedOperator {
     /// Restores the operator from its checkpoint and that of its codec.
     ///
     /// Errors: 65 when their parts do not match or the codec is a different one; 66 when the codec cannot be found.

@@ -5,7 +5,6 @@ use super::intervals::{Metrics, Resampling, Values};
 use super::predicted_classes;
 use super::ranking::Ranking;
 use learn::score::{ClassScores, Confusion};
-use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 /// What a classifier said of some samples, and what is true.
@@ -20,14 +19,13 @@ pub struct Outcomes<'a> {
 }
 
 /// All metrics of a classifier, with the names of its evaluation file.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub struct Classification {
     /// `accuracy`; `matthews_correlation`, 0 if only one class occurs or is predicted; `f1_`, `precision_` and `recall_` with `macro` (over the classes that occur as a true or predicted
     /// class), `micro` (equal to the accuracy), `weighted` (by class size) and `binary` (class 1 of two); `auroc` and
     /// `average_precision`, of class 1 of two, otherwise the mean over the classes, each against the rest, undefined if a class is
     /// absent; `log_loss`, `brier`; `ece`, the calibration error of the probability of class 1 of two, and `ece_top_label`,
     /// that of the probability of the most probable class.
-    #[serde(flatten)]
     pub metrics: Metrics,
     /// [classes, classes], indexed by true class, then by predicted class.
     pub confusion_matrix: Vec<Vec<u64>>,
@@ -36,8 +34,6 @@ pub struct Classification {
     pub classification_report: Map<String, Value>,
     /// The reliability diagram of the probability of class 1 of two, otherwise of the most probable class.
     pub reliability: Reliability,
-    /// Number of samples.
-    pub total_samples: usize,
 }
 
 impl Classification {
@@ -52,7 +48,6 @@ impl Classification {
             metrics,
             confusion_matrix: confusion.counts().to_vec(),
             reliability: prepared.reliability(prepared.classes != 2, &vec![1; samples]),
-            total_samples: samples,
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Named metrics with their bootstrap intervals.
 
-use crate::statistics::{Stratum, bootstrap, interval};
-use serde::ser::{Serialize, SerializeMap, Serializer};
+use learn::evaluate::{Stratum, bootstrap, interval};
+use report::evaluation::{Metric as Scored, MetricsByName};
+use serde_json::{Value, json};
 
 /// Metrics by name, in the order of an evaluation file.
 pub type Values = Vec<(&'static str, Option<f64>)>;
@@ -17,8 +18,7 @@ pub struct Metric {
     pub interval: Option<[f64; 2]>,
 }
 
-/// Metrics in the order of an evaluation file. Serialised as a map from `NAME` to the value or null, and from `NAME_low`
-/// and `NAME_high` to the bounds of the interval.
+/// Metrics in the order in which they are shown.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Metrics(pub Vec<Metric>);
 
@@ -80,16 +80,24 @@ pub enum Resampling<'a> {
     Groups(&'a [usize]),
 }
 
-impl Serialize for Metrics {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(None)?;
-        for Metric { name, value, interval } in &self.0 {
-            map.serialize_entry(name, value)?;
-            if let Some([low, high]) = interval {
-                map.serialize_entry(&format!("{name}_low"), low)?;
-                map.serialize_entry(&format!("{name}_high"), high)?;
-            }
-        }
-        map.end()
+/// Metrics of which smaller values are better.
+const ERRORS: [&str; 4] = ["log_loss", "brier", "ece", "ece_top_label"];
+
+impl Metrics {
+    /// In the form of metrics.json, with names that begin with `prefix`.
+    pub fn scored(&self, prefix: &str) -> MetricsByName {
+        let of = |metric: &Metric| {
+            let value = metric.value.unwrap_or(f64::NAN);
+            let is_error = ERRORS.contains(&metric.name);
+            let scored = if is_error { Scored::error(value) } else { Scored::score(value) };
+            (format!("{prefix}{}", metric.name), scored.within(metric.interval))
+        };
+        self.0.iter().map(of).collect()
+    }
+
+    /// A map from names to values; null where a metric is undefined.
+    pub fn values(&self) -> Value {
+        let pair = |metric: &Metric| (metric.name.to_string(), json!(metric.value));
+        Value::Object(self.0.iter().map(pair).collect())
     }
 }

@@ -5,7 +5,6 @@ use super::classification::mean;
 use super::intervals::{Metrics, Resampling, Values};
 use super::ranking::Ranking;
 use learn::score::{ClassScores, Confusion};
-use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 /// What a multi-label classifier said of some samples, and what is true; all [samples, labels].
@@ -20,13 +19,12 @@ pub struct LabelOutcomes<'a> {
 }
 
 /// All metrics of a multi-label classifier, with the names of its evaluation file.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub struct MultiLabel {
     /// `accuracy`, the share of samples with all labels right; `f1_`, `precision_` and `recall_` with `macro` (the mean over
     /// all labels), `micro` (over all decisions) and `weighted` (by label size); `auroc` and `average_precision`, the mean
     /// over the labels for which they are defined, and with `_micro` over all decisions; `log_loss`, `brier` and `ece` over
     /// all decisions.
-    #[serde(flatten)]
     pub metrics: Metrics,
     /// For each label [[true negatives, false positives], [false negatives, true positives]].
     pub confusion_matrix: Vec<Vec<Vec<u64>>>,
@@ -35,8 +33,6 @@ pub struct MultiLabel {
     pub classification_report: Map<String, Value>,
     /// The reliability diagram of all probabilities.
     pub reliability: Reliability,
-    /// Number of samples.
-    pub total_samples: usize,
 }
 
 impl MultiLabel {
@@ -52,7 +48,6 @@ impl MultiLabel {
             confusion_matrix: counts,
             classification_report: prepared.report(&confusions, labels),
             reliability: prepared.reliability(&ones),
-            total_samples: samples,
         }
     }
 }

@@ -1,9 +1,10 @@
 //! From the scores of tokens to answers.
 
 use data::text::Window;
+use serde::{Deserialize, Serialize};
 
 /// An answer to a record.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Candidate {
     /// Its first and its last token, numbered as those of the record.
     pub tokens: [usize; 2],
@@ -12,7 +13,7 @@ pub struct Candidate {
 }
 
 /// What the model predicts for a record.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Decoded {
     /// The best answers, the best one first; none if the context has no tokens.
     pub candidates: Vec<Candidate>,

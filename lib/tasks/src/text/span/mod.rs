@@ -13,7 +13,8 @@ pub use decode::{Candidate, Decoded, decode, fit_threshold};
 pub use metrics::{Agreement, Answer, means, normalised, word_f1};
 pub use model::{SpanFinder, SpanHead, SpanHeadConfig, SpanModel, span_loss};
 pub(super) use model::{require_answers, with_answers};
-pub use scores::{SpanScores, described};
+pub use scores::described;
+pub(super) use scores::{agreement, fitted_threshold, needs_threshold, row, scores};
 
 use super::sets::TextData;
 use super::task::TextTask;

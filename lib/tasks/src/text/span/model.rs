@@ -168,6 +168,10 @@ impl TextModel for SpanFinder {
         Ok(Outputs { classes: None, answers: Some(logits) })
     }
 
+    fn has_classes(&self) -> bool {
+        false
+    }
+
     fn longest(&self) -> usize {
         self.longest
     }

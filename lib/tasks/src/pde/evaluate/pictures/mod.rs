@@ -5,10 +5,10 @@ mod regime;
 mod summary;
 pub mod trajectory;
 
-use super::protocol::Protocol;
+use super::plan::Start;
 use super::report::mean_of_starts;
 use super::scores::{Model, Scores};
-use super::{Evaluation, Evaluator, Frames, Regime};
+use super::{Evaluation, Frames, Regime, RolloutEvaluator};
 use report::axis::Axis;
 use report::colours::{Colour, distinct};
 use report::{canvas, panel};
@@ -51,22 +51,25 @@ fn of_model(model: Model) -> Colour {
 }
 
 /// A picture: its file name and its contents as PNG.
-pub type Picture = (String, Vec<u8>);
+type Picture = (String, Vec<u8>);
 
 /// Draws all pictures of an evaluation. `done` is called before each regime; if it returns an error, drawing stops.
-pub fn draw(
+pub(crate) fn draw(
     result: &Evaluation,
-    evaluator: &Evaluator,
-    protocol: &Protocol,
+    evaluator: &RolloutEvaluator,
     done: impl Fn() -> Result<()>,
 ) -> Result<Vec<Picture>> {
-    let mut pictures = Vec::new();
+    let (mut pictures, protocol) = (Vec::new(), &evaluator.protocol);
     if result.steps > 0 {
         pictures.push(("summary.png".to_string(), summary::draw(result, protocol)?));
     }
     for (number, regime) in result.regimes.iter().enumerate() {
         done()?;
-        let example = |quantile: f64| Example::of(regime, number, quantile, evaluator);
+        let example = |quantile: f64| {
+            let (at, nrmse) = regime.at_quantile(quantile);
+            let start = evaluator.plan.rollouts(&evaluator.plan.regimes[number])[at];
+            Example::of(start, nrmse, evaluator)
+        };
         let png = match protocol.grid[..] {
             _ if result.steps > 0 => regime::draw(result, regime, &example(0.5)?, protocol)?,
             [x, y] => draw_solutions(regime, [x, y], [example(0.5)?, example(1.0)?])?,
@@ -76,6 +79,21 @@ pub fn draw(
         pictures.push((name, png));
     }
     Ok(pictures)
+}
+
+/// Draws one rollout: its states in space and time, or the solution of a steady problem.
+pub(crate) fn of_rollout(evaluator: &RolloutEvaluator, start: Start) -> Result<Option<Vec<u8>>> {
+    let mut example = Example::of(start, 0.0, evaluator)?;
+    let title = format!("trajectory {} from frame {}", start.trajectory, start.frame);
+    match (evaluator.plan.steps, example.grid.len()) {
+        (0, 1 | 2) => {
+            let (truth, prediction) = (example.truth.remove(0), example.prediction.remove(0));
+            let pair = Pair { name: example.name.into(), input: None, truth, prediction };
+            draw_pairs(&title, "", &example.grid, &[pair]).map(Some)
+        }
+        (_, 1 | 2) => regime::draw_rollout(&title, &example).map(Some),
+        _ => Ok(None),
+    }
 }
 
 /// Draws two solutions of steady problems on [x, y], one per row: those with the median and the largest error.
@@ -138,11 +156,9 @@ pub fn draw_pairs(title: &str, text: &str, grid: &[usize], pairs: &[Pair]) -> Re
 }
 
 impl Example {
-    /// Recomputes the rollout of regime `number` whose error is at this quantile.
-    fn of(regime: &Regime, number: usize, quantile: f64, evaluator: &Evaluator) -> Result<Self> {
-        let Evaluator { model, set, plan, .. } = evaluator;
-        let (at, nrmse) = regime.at_quantile(quantile);
-        let start = plan.rollouts(&plan.regimes[number])[at];
+    /// Recomputes a rollout, whose error is `nrmse`.
+    fn of(start: Start, nrmse: f64, evaluator: &RolloutEvaluator) -> Result<Self> {
+        let RolloutEvaluator { model, set, plan, .. } = evaluator;
         let batch = evaluator.rollouts(&[start])?;
         let (grid, channels) = model.shape();
         let states = |frames: &Frames| -> Vec<Vec<f32>> {

@@ -52,6 +52,19 @@ pub fn draw(
     })
 }
 
+/// Draws a rollout by itself.
+pub fn draw_rollout(title: &str, example: &Example) -> Result<Vec<u8>> {
+    let frames = example.frames();
+    let rows = if example.grid.len() == 2 { frames.len() } else { 1 };
+    png(WIDTH, (TOP + ROW * rows as f64) as u32, |canvas| {
+        heading(canvas, title, "")?;
+        match example.grid[..] {
+            [x, y] => frames::draw(canvas, TOP, [x, y], Axis::linear("y / L", 0.0, 1.0), &frames),
+            _ => space_and_time(canvas, example),
+        }
+    })
+}
+
 fn head(
     canvas: &Canvas,
     result: &Evaluation,

@@ -26,11 +26,8 @@ pub fn draw(result: &Evaluation, protocol: &Protocol) -> Result<Vec<u8>> {
 
 fn head(canvas: &Canvas, result: &Evaluation, protocol: &Protocol) -> Result<()> {
     let title = format!("NRMSE of {} steps of Δt = {}", result.steps, plain(protocol.time_step));
-    let parameters: Vec<String> = protocol
-        .models
-        .iter()
-        .map(|(task, model)| format!("{task} {}", model.parameters))
-        .collect();
+    let parameters: Vec<String> =
+        protocol.models.iter().map(|(task, parameters)| format!("{task} {parameters}")).collect();
     let text = format!(
         "{} rollouts from {} trajectories of the {} split, {} grid points; parameters: {}",
         protocol.rollouts,

@@ -1,25 +1,15 @@
 use super::*;
-use crate::pde::evaluate::Trained;
 use crate::pde::evaluate::batch::{Batch, Space};
+use crate::pde::evaluate::protocol::Protocol;
 use crate::pde::evaluate::result::RolloutSums;
 use crate::pde::evaluate::spectrum::Spectrum;
 use data::fields::parameter::Parameter;
 use learn::score::Bits;
-use learn::trained::{Origin, Weights};
 
 fn protocol() -> Protocol {
-    let origin = Origin {
-        checkpoint: "run/ckpt/step-00000001".into(),
-        update: 1,
-        weights: Weights::Raw,
-        blake3: String::new(),
-        data: String::new(),
-    };
     Protocol {
-        task: "operator",
-        split: "split.json".into(),
-        split_hash: String::new(),
         on: "test".into(),
+        measures: "prediction",
         grid: vec![8],
         frames: 5,
         frame_interval: 0.5,
@@ -31,9 +21,7 @@ fn protocol() -> Protocol {
         rollouts: 1,
         views: 1,
         members: 1,
-        search: None,
-        latent: Some([2, 2]),
-        models: [("codec", Trained { origin, parameters: 1 })].into(),
+        models: vec![("codec", 1)],
     }
 }
 

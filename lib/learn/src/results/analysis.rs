@@ -2,10 +2,10 @@
 
 use super::advice::{self, Advice};
 use super::{cells, number};
-use learn::checkpoint::monitor_of;
-use learn::score::Direction;
+use crate::checkpoint::monitor_of;
 use report::chart::Chart;
 use report::document::{Cell, Document, Table};
+use report::evaluation::{Direction, Metric};
 use report::history::{History, Series};
 use report::picture::{self, Format};
 use serde::Serialize;
@@ -217,11 +217,16 @@ pub(super) fn curves(document: &mut Document, runs: &[&Analysis]) -> Result<()> 
 pub(super) fn table(runs: &[&Analysis]) -> Table {
     let names = runs.iter().map(|run| run.run.clone());
     let mut table = Table::new(std::iter::once("quantity".to_string()).chain(names));
-    for name in super::names(runs.iter().map(|run| &run.quantities)) {
-        let values: Vec<Option<f64>> = runs.iter().map(|run| run.get(&name)).collect();
-        let is_score = name == "validation, best" && runs[0].direction == Direction::Minimize;
-        let mark = runs.len() > 1 && (is_score || name.starts_with("time per update"));
-        table.row(std::iter::once(Cell::text(name)).chain(cells(&values, mark)));
+    for name in super::names(runs.iter().flat_map(|run| run.quantities.keys())) {
+        let values: Vec<Option<Metric>> =
+            runs.iter().map(|run| run.get(&name).map(Metric::plain)).collect();
+        let values: Vec<Option<&Metric>> = values.iter().map(Option::as_ref).collect();
+        let direction = match name.as_str() {
+            "validation, best" => Some(runs[0].direction),
+            "time per update (ms)" => Some(Direction::Minimize),
+            _ => None,
+        };
+        table.row(std::iter::once(Cell::text(name)).chain(cells(&values, direction)));
     }
     table
 }

@@ -211,7 +211,7 @@ fn saving(run: &Analysis) -> Option<Advice> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use learn::score::Direction;
+    use crate::score::Direction;
     use report::history::History;
     use serde_json::json;
     use unix::log::Log;

@@ -1,0 +1,112 @@
+//! The loop of predictions.
+
+use super::again;
+use crate::train::{broadcast, gather};
+use dist::Collective;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use unix::progress::Progress;
+use unix::signal::Signals;
+use unix::{Error, Exit, Result, note};
+
+/// How a task predicts: items in blocks from a source, and a sink that takes them in the same order.
+///
+/// Rank 0 reads blocks of inputs and writes outputs; every rank predicts one of the blocks.
+pub trait Predictor {
+    /// A block of inputs, or what says which they are.
+    type Input: Serialize + DeserializeOwned;
+    /// Its predictions; nothing if each rank writes its own.
+    type Output: Serialize + DeserializeOwned;
+
+    /// What items are called: `records`.
+    fn noun(&self) -> &'static str {
+        "samples"
+    }
+
+    /// Number of items; `None` if that is not known before the inputs end.
+    fn items(&self) -> Option<u64> {
+        None
+    }
+
+    /// How many items an earlier attempt has stored, which are not predicted again.
+    fn done(&self) -> u64 {
+        0
+    }
+
+    /// The next block of inputs and the number of its items; `None` after the last one. Called on rank 0.
+    fn read(&mut self) -> Result<Option<(Self::Input, u64)>>;
+
+    /// The predictions for a block. Called on any rank.
+    fn predict(&self, input: Self::Input) -> Result<Self::Output>;
+
+    /// Writes the predictions of some blocks, with which the first `done` items are complete. Called on rank 0.
+    fn write(&mut self, outputs: Vec<Self::Output>, done: u64) -> Result<()>;
+
+    /// Publishes the output once it is complete. Called on rank 0.
+    fn publish(&mut self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// A [`Predictor`] behind an interface that does not depend on its types.
+pub trait Prediction {
+    /// Runs it, and returns the number of items and what they are called; see [`predict`].
+    fn run(&mut self, ranks: &dyn Collective, signals: Signals) -> Result<(u64, &'static str)>;
+}
+
+impl<P: Predictor> Prediction for P {
+    fn run(&mut self, ranks: &dyn Collective, signals: Signals) -> Result<(u64, &'static str)> {
+        let count = predict(self, ranks, signals)?;
+        Ok((count, self.noun()))
+    }
+}
+
+/// Predicts all items. Returns their number.
+///
+/// Errors: those of the predictor; 75 after a stop signal, with all complete blocks stored.
+pub fn predict<P: Predictor>(
+    predictor: &mut P,
+    ranks: &dyn Collective,
+    signals: Signals,
+) -> Result<u64> {
+    let leads = ranks.rank() == 0;
+    let mut done = broadcast(ranks, predictor.done())?;
+    let (noun, all) = (predictor.noun(), predictor.items());
+    if leads && done > 0 {
+        note!("resuming after {done} {noun}");
+    }
+    // Of a stream nothing is known that a bar could show.
+    let mut progress = all.filter(|_| leads).map(|all| Progress::new(noun, all));
+    progress.iter_mut().for_each(|progress| progress.resume_at(done));
+    loop {
+        // One block for each rank.
+        let mut blocks = Vec::new();
+        while leads && blocks.len() < ranks.size() {
+            let Some((block, items)) = predictor.read()? else { break };
+            done += items;
+            blocks.push(Some(block));
+        }
+        let mut blocks: Vec<Option<P::Input>> = broadcast(ranks, blocks)?;
+        if blocks.is_empty() {
+            break;
+        }
+        let own = blocks.get_mut(ranks.rank()).and_then(Option::take);
+        let found = own.map(|block| predictor.predict(block)).transpose()?;
+        let stops = signals.stop_requested().is_some();
+        let every: Vec<(Option<P::Output>, bool)> = gather(ranks, (found, stops))?;
+        let stops = every.iter().any(|(_, stops)| *stops);
+        if leads {
+            predictor.write(every.into_iter().filter_map(|(found, _)| found).collect(), done)?;
+            progress.iter_mut().for_each(|progress| progress.set(done));
+        }
+        if stops {
+            signals.check_stop(again)?;
+            return Err(Error::new(Exit::Again, again()));
+        }
+    }
+    drop(progress);
+    if leads {
+        predictor.publish()?;
+    }
+    Ok(done)
+}

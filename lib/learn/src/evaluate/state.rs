@@ -1,0 +1,101 @@
+//! The sums of an interrupted evaluation, in files from which the next attempt continues: `partial.json`, and
+//! `partial.losses` with the losses so far as f64, to which only new ones are appended.
+
+use report::evaluation::Subject;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File};
+use std::io::{Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use unix::publish::publish_bytes;
+use unix::{Error, Result, small};
+
+/// Maximum file size in bytes that is read.
+const MAX_BYTES: u64 = 4 << 30;
+/// Storing takes at most this share of the time: one part in so many.
+const SHARE: u32 = 20;
+
+/// The files of one evaluation.
+#[derive(Debug)]
+pub struct StateFile {
+    path: PathBuf,
+    losses: PathBuf,
+    subject: String,
+    /// Losses in the file.
+    stored: usize,
+    last: Instant,
+    /// How long the last store took.
+    took: Duration,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Stored<S> {
+    /// Hash of the subject.
+    subject: String,
+    state: S,
+    /// Number of losses.
+    losses: usize,
+}
+
+impl StateFile {
+    /// Those in `folder` for an evaluation of this subject.
+    pub fn new(folder: &Path, subject: &Subject) -> Self {
+        Self {
+            path: folder.join("partial.json"),
+            losses: folder.join("partial.losses"),
+            subject: subject.hash(),
+            stored: 0,
+            last: Instant::now(),
+            took: Duration::ZERO,
+        }
+    }
+
+    /// State and losses of an earlier attempt of the same evaluation. Files that are damaged or belong to another
+    /// evaluation are ignored, and replaced by [`StateFile::store`].
+    pub fn load<S: DeserializeOwned>(&mut self) -> Option<(S, Vec<f64>)> {
+        let text = small::read(&self.path, MAX_BYTES).ok()?;
+        let stored: Stored<S> = serde_json::from_slice(&text).ok()?;
+        if stored.subject != self.subject {
+            return None;
+        }
+        let bytes = match stored.losses {
+            0 => Vec::new(),
+            _ => small::read(&self.losses, MAX_BYTES).ok()?,
+        };
+        let own = bytes.get(..stored.losses.checked_mul(8)?)?;
+        self.stored = stored.losses;
+        Some((stored.state, own.as_chunks().0.iter().map(|x| f64::from_le_bytes(*x)).collect()))
+    }
+
+    /// Stores the state and all losses so far atomically, unless that happened so recently that it would take too much
+    /// of the time and `must` is false. Returns whether it did. Errors: 73, 74.
+    pub fn store(&mut self, state: &impl Serialize, losses: &[f64], must: bool) -> Result<bool> {
+        if !must && self.last.elapsed() < SHARE * self.took {
+            return Ok(false);
+        }
+        let began = Instant::now();
+        self.append(losses).map_err(|cause| Error::io(&self.losses, cause))?;
+        let stored = Stored { subject: self.subject.clone(), state, losses: losses.len() };
+        publish_bytes(&self.path, &serde_json::to_vec(&stored).map_err(Error::bug)?)?;
+        (self.took, self.last) = (began.elapsed(), Instant::now());
+        Ok(true)
+    }
+
+    /// What an attempt wrote after its last state is overwritten.
+    fn append(&mut self, losses: &[f64]) -> std::io::Result<()> {
+        let mut file =
+            File::options().write(true).create(true).truncate(false).open(&self.losses)?;
+        file.seek(SeekFrom::Start(8 * self.stored as u64))?;
+        let bytes: Vec<u8> = losses[self.stored..].iter().flat_map(|x| x.to_le_bytes()).collect();
+        file.write_all(&bytes)?;
+        file.sync_data()?;
+        self.stored = losses.len();
+        Ok(())
+    }
+
+    /// Removes the files once the evaluation is complete. If this fails, the next evaluation replaces them.
+    pub fn remove(&self) {
+        let _ = fs::remove_file(&self.path).and_then(|()| fs::remove_file(&self.losses));
+    }
+}

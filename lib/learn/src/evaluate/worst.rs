@@ -1,0 +1,145 @@
+//! The worst items of an evaluation, as JSON lines and as a page.
+
+use super::ItemLoss;
+use crate::score::Bits;
+use report::axis::short;
+use report::document::{Cell, Document, Table};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use std::path::PathBuf;
+use unix::{Error, Result};
+
+/// Characters of a value that are shown on the page.
+const SHOWN: usize = 400;
+
+/// How to show an item.
+#[derive(Clone, Debug, Default)]
+pub struct Shown {
+    /// What is known of it: its id, the truth, the prediction.
+    pub fields: Map<String, Value>,
+    /// A picture in PNG.
+    pub picture: Option<Vec<u8>>,
+}
+
+/// The items with the largest losses so far, the largest first; of equal ones the most confident, then the earlier one.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Worst(Vec<(u64, ItemLoss)>);
+
+impl Worst {
+    /// Adds the items from `first` on with their losses, and keeps `most` of all. A loss that is NaN is the largest.
+    pub fn add(&mut self, first: u64, losses: &[ItemLoss], most: usize) {
+        self.0.extend((first..).zip(losses.iter().copied()));
+        let key = |x: Bits| if x.0.is_nan() { f64::INFINITY } else { x.0 };
+        self.0.sort_by(|(a, x), (b, y)| {
+            let by_loss = key(y.value).total_cmp(&key(x.value));
+            by_loss.then(key(y.confidence).total_cmp(&key(x.confidence))).then(a.cmp(b))
+        });
+        self.0.truncate(most);
+    }
+
+    /// `worst.jsonl`, with a line for each item, `worst.html`, the page with these items added to it, and the pictures
+    /// that `show` makes. `name` is the name of the loss.
+    pub fn files(
+        &self,
+        name: &str,
+        mut page: Document,
+        show: impl Fn(u64) -> Result<Shown>,
+    ) -> Result<Vec<(PathBuf, Vec<u8>)>> {
+        let (mut text, mut files) = (Vec::new(), Vec::new());
+        let (mut lines, mut pictures) = (Vec::new(), Vec::new());
+        for (rank, (item, loss)) in self.0.iter().enumerate() {
+            let Shown { fields, picture } = show(*item)?;
+            let loss = Some(loss.value.0).filter(|loss| loss.is_finite());
+            let mut line = Map::from_iter([
+                ("item".to_string(), Value::from(*item)),
+                (name.to_string(), Value::from(loss)),
+            ]);
+            line.extend(fields);
+            if let Some(png) = picture {
+                let path = format!("pictures/worst-{}.png", rank + 1);
+                line.insert("picture".into(), path.clone().into());
+                pictures.push((format!("{}: item {item}", rank + 1), png.clone()));
+                files.push((path.into(), png));
+            }
+            serde_json::to_writer(&mut text, &line).map_err(Error::bug)?;
+            text.push(b'\n');
+            lines.push(line);
+        }
+        page.heading("Worst items");
+        page.paragraph(format!("Those with the largest {name}, the largest first."));
+        page.table(table(&lines));
+        pictures.into_iter().for_each(|(caption, png)| page.picture(caption, png));
+        files.push(("worst.jsonl".into(), text));
+        files.push(("worst.html".into(), page.html().into_bytes()));
+        Ok(files)
+    }
+}
+
+/// A row for each line, a column for each key; of objects and lists only their text.
+fn table(lines: &[Map<String, Value>]) -> Table {
+    let mut columns: Vec<&String> = Vec::new();
+    for key in lines.iter().flat_map(Map::keys).filter(|key| *key != "picture") {
+        if !columns.contains(&key) {
+            columns.push(key);
+        }
+    }
+    let mut table = Table::new(columns.iter().map(|key| key.as_str()));
+    let cell = |value: Option<&Value>| match value {
+        None | Some(Value::Null) => Cell::text(""),
+        Some(Value::Number(number)) => match number.as_f64() {
+            Some(value) if number.is_f64() => Cell::number(short(value)),
+            _ => Cell::number(number.to_string()),
+        },
+        Some(Value::String(text)) => Cell::text(beginning(text)),
+        Some(other) => Cell::text(beginning(&other.to_string())),
+    };
+    for line in lines {
+        table.row(columns.iter().map(|key| cell(line.get(*key))));
+    }
+    table
+}
+
+/// The first characters of a text, with an ellipsis if there are more.
+fn beginning(text: &str) -> String {
+    let mut shown: String = text.chars().take(SHOWN).collect();
+    if shown.len() < text.len() {
+        shown.push('…');
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_worst_do_not_depend_on_the_blocks() {
+        let loss =
+            |value, confidence| ItemLoss { value: Bits(value), confidence: Bits(confidence) };
+        let all = [
+            loss(0.5, 0.0),
+            loss(f64::NAN, 0.0),
+            loss(0.5, 2.0),
+            loss(0.1, 9.0),
+            loss(0.5, 0.0),
+            loss(3.0, 0.0),
+        ];
+        let (mut whole, mut parts) = (Worst::default(), Worst::default());
+        whole.add(0, &all, 4);
+        for (number, own) in all.chunks(2).enumerate() {
+            parts.add(2 * number as u64, own, 4);
+        }
+        let items = |worst: &Worst| worst.0.iter().map(|(item, _)| *item).collect::<Vec<_>>();
+        assert_eq!((items(&whole), items(&parts)), (vec![1, 5, 2, 0], vec![1, 5, 2, 0]));
+        let show = |item| {
+            let fields = Map::from_iter([("id".into(), format!("r{item}").into())]);
+            Ok(Shown { fields, picture: (item == 5).then(|| vec![1]) })
+        };
+        let files = whole.files("nrmse", Document::new("Worst"), show).unwrap();
+        let paths: Vec<_> = files.iter().map(|(path, _)| path.to_str().unwrap()).collect();
+        assert_eq!(paths, ["pictures/worst-2.png", "worst.jsonl", "worst.html"]);
+        let text = String::from_utf8(files[1].1.clone()).unwrap();
+        assert!(text.starts_with("{\"item\":1,\"nrmse\":null,\"id\":\"r1\"}\n"), "{text}");
+        assert!(text.contains("\"picture\":\"pictures/worst-2.png\"") && text.lines().count() == 4);
+    }
+}

@@ -1,0 +1,214 @@
+//! How `evaluate score` and `evaluate predict` use a trained model of any task: its task says how, and has options of
+//! its own beside those that all tasks share.
+
+use crate::trained::Opener;
+use crate::{Entry, TASKS};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, Command, FromArgMatches};
+use data::split::SplitName;
+use dist::Collective;
+use learn::evaluate::{Evaluation, Prediction};
+use learn::trained::Parts;
+use std::ffi::OsString;
+use std::path::Path;
+use unix::{Error, Result};
+
+/// Scores with a model.
+pub struct ScoreRequest<'a> {
+    /// The checkpoint.
+    pub parts: &'a Parts,
+    /// Opens the model, and others beside it.
+    pub opener: &'a Opener,
+    /// The data: a split manifest, or a folder of tokens.
+    pub data: &'a Path,
+    /// The split.
+    pub split: SplitName,
+    /// The options of the task.
+    pub options: &'a ArgMatches,
+}
+
+/// Predictions of a model.
+pub struct PredictRequest<'a> {
+    /// The checkpoint.
+    pub parts: &'a Parts,
+    /// Opens the model.
+    pub opener: &'a Opener,
+    /// The file of inputs, `-` for stdin, if it is given.
+    pub inputs: Option<&'a Path>,
+    /// The file to write, `-` for stdout.
+    pub to: &'a Path,
+    /// Whether an existing file is replaced.
+    pub replace: bool,
+    /// The ranks that share the work, and the file system of `to`.
+    pub ranks: &'a dyn Collective,
+    /// The options of the task.
+    pub options: &'a ArgMatches,
+}
+
+/// What a task contributes to a command: `OPEN` makes an evaluation or a prediction.
+#[derive(Clone, Copy)]
+pub struct Verb<OPEN> {
+    /// Adds the options of the task.
+    pub options: fn(Command) -> Command,
+    /// Restores the model and opens its data.
+    pub open: OPEN,
+}
+
+/// `evaluate score`.
+pub type Score = Verb<fn(&ScoreRequest) -> Result<Box<dyn Evaluation>>>;
+/// `evaluate predict`.
+pub type Predict = Verb<fn(&PredictRequest) -> Result<Box<dyn Prediction>>>;
+
+/// The task of a checkpoint. Errors: 65 for an unknown one.
+pub fn entry(parts: &Parts) -> Result<&'static Entry> {
+    TASKS.iter().find(|entry| entry.spec.name == parts.task).ok_or_else(|| {
+        let (checkpoint, task) = (parts.origin.checkpoint.display(), &parts.task);
+        Error::data(format!("{checkpoint}: unknown task {task}"))
+    })
+}
+
+/// Which command.
+pub trait Which {
+    /// Its name.
+    const NAME: &'static str;
+    /// Adds the options of a task.
+    fn options(entry: &Entry) -> fn(Command) -> Command;
+}
+
+/// `score`.
+#[derive(Clone, Copy, Debug)]
+pub struct ScoreCommand;
+
+/// `predict`.
+#[derive(Clone, Copy, Debug)]
+pub struct PredictCommand;
+
+impl Which for ScoreCommand {
+    const NAME: &'static str = "score";
+
+    fn options(entry: &Entry) -> fn(Command) -> Command {
+        entry.score.options
+    }
+}
+
+impl Which for PredictCommand {
+    const NAME: &'static str = "predict";
+
+    fn options(entry: &Entry) -> fn(Command) -> Command {
+        entry.predict.options
+    }
+}
+
+/// The options of a task for a command.
+fn of<W: Which>(entry: &Entry) -> Vec<Arg> {
+    W::options(entry)(Command::new("")).get_arguments().cloned().collect()
+}
+
+/// The options of the tasks on a command line, with `#[command(flatten)]`: the command knows those of every task, so
+/// that it finds RUN, and [`TaskOptions::of`] refuses those of others.
+#[derive(Clone, Debug)]
+pub struct TaskOptions<W> {
+    found: ArgMatches,
+    which: std::marker::PhantomData<W>,
+}
+
+impl<W: Which> TaskOptions<W> {
+    /// The options of a task. Errors: 2 for those that only other tasks have.
+    pub fn of(&self, entry: &Entry) -> Result<&ArgMatches> {
+        let (own, task) = (of::<W>(entry), entry.spec.name);
+        let is_own = |arg: &Arg| own.iter().any(|own| own.get_id() == arg.get_id());
+        for other in TASKS.iter().flat_map(of::<W>).filter(|arg| !is_own(arg)) {
+            if is_given(&self.found, other.get_id().as_str()) {
+                return Err(Error::usage(format!(
+                    "--{}: not an option of task {task}; see evaluate {} RUN --help",
+                    other.get_long().unwrap_or_default(),
+                    W::NAME
+                )));
+            }
+        }
+        Ok(&self.found)
+    }
+}
+
+/// Whether an option is on the command line.
+fn is_given(found: &ArgMatches, id: &str) -> bool {
+    found.try_contains_id(id).is_ok_and(|there| there)
+        && found.value_source(id) == Some(ValueSource::CommandLine)
+}
+
+/// Refuses (2) options that have no effect on the data of a model; `why` completes `--OPTION: `.
+pub(crate) fn refuse(found: &ArgMatches, options: fn(Command) -> Command, why: &str) -> Result<()> {
+    let command = options(Command::new(""));
+    let given = command.get_arguments().filter(|arg| is_given(found, arg.get_id().as_str()));
+    let given: Vec<String> =
+        given.map(|arg| format!("--{}", arg.get_long().unwrap_or_default())).collect();
+    match given.is_empty() {
+        true => Ok(()),
+        false => Err(Error::usage(format!("{}: {why}", given.join(", ")))),
+    }
+}
+
+impl<W: Which> FromArgMatches for TaskOptions<W> {
+    fn from_arg_matches(found: &ArgMatches) -> Result<Self, clap::Error> {
+        Ok(Self { found: found.clone(), which: std::marker::PhantomData })
+    }
+
+    fn update_from_arg_matches(&mut self, found: &ArgMatches) -> Result<(), clap::Error> {
+        self.found = found.clone();
+        Ok(())
+    }
+}
+
+impl<W: Which> clap::Args for TaskOptions<W> {
+    /// Adds the options of all tasks, under headings that name the tasks.
+    fn augment_args(mut command: Command) -> Command {
+        let mut all: Vec<(Arg, Vec<&str>)> = Vec::new();
+        for entry in &TASKS {
+            for arg in of::<W>(entry) {
+                match all.iter_mut().find(|(known, _)| known.get_id() == arg.get_id()) {
+                    Some((_, tasks)) => tasks.push(entry.spec.name),
+                    None => all.push((arg, vec![entry.spec.name])),
+                }
+            }
+        }
+        for (arg, tasks) in all {
+            command = command.arg(arg.help_heading(format!("Options of {}", tasks.join(", "))));
+        }
+        command
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+/// The command with only those options of `score` and `predict` in its help that apply to the task of RUN in `words`, if
+/// there is one.
+pub fn narrow(command: Command, words: &[OsString]) -> Command {
+    let verb = |command: Command, name: &str| {
+        let lenient = command.clone().ignore_errors(true).disable_help_flag(true);
+        let lenient = lenient.mut_subcommands(|own| own.disable_help_flag(true));
+        let found = lenient.try_get_matches_from(words).ok()?;
+        let own = found.subcommand_matches(name)?;
+        let run = own.try_get_one::<std::path::PathBuf>("run").ok()??;
+        let newest = learn::checkpoint::one_in(run).ok()?;
+        learn::checkpoint::manifest_of(&newest).ok().map(|manifest| manifest.task)
+    };
+    let mut command = command;
+    for (name, options) in [
+        (ScoreCommand::NAME, of::<ScoreCommand> as fn(&Entry) -> Vec<Arg>),
+        (PredictCommand::NAME, of::<PredictCommand>),
+    ] {
+        let Some(task) = verb(command.clone(), name) else { continue };
+        let Some(entry) = TASKS.iter().find(|entry| entry.spec.name == task) else { continue };
+        let own = options(entry);
+        for other in TASKS.iter().flat_map(options) {
+            if !own.iter().any(|own| own.get_id() == other.get_id()) {
+                let id = other.get_id().clone();
+                command =
+                    command.mut_subcommand(name, |verb| verb.mut_arg(id, |arg| arg.hide(true)));
+            }
+        }
+    }
+    command
+}

@@ -1,0 +1,79 @@
+//! Models of fields behind one interface, as evaluations and predictions use them.
+
+use super::batch::Batch;
+use super::plan::{Plan, Request, Start};
+use crate::pde::TrainedOperator;
+use crate::trained::Opener;
+use data::fields::field::Field;
+use data::fields::split_set::TrajectorySet;
+use data::fields::write::Header;
+use learn::trained::{Origin, Parts};
+use std::ops::Range;
+use unix::{Error, Result};
+
+/// A model of fields with its trained weights, together with the models that it depends on.
+pub trait Rollouts: Send + Sync {
+    /// Restores the model from its checkpoint. Errors: 65 when its parts do not match, 66 when a model that it depends
+    /// on cannot be found.
+    fn restore(parts: &Parts, opener: &Opener) -> Result<Self>
+    where
+        Self: Sized;
+
+    /// Task, origin and number of parameters of every trained model in use, this one first.
+    fn models(&self) -> Vec<(&'static str, Origin, usize)>;
+
+    /// Grid of the fields that it predicts, and their number of channels.
+    fn shape(&self) -> (&[usize], usize);
+
+    /// Tokens and features of its latent states, if it has any.
+    fn latent(&self) -> Option<[usize; 2]> {
+        None
+    }
+
+    /// The operator whose latent states it predicts, if it has one.
+    fn operator(&self) -> Option<&TrainedOperator> {
+        None
+    }
+
+    /// Whether its baselines need the training split.
+    fn needs_training_data(&self) -> bool {
+        false
+    }
+
+    /// Which predictions are scored. Errors: 2 when a rollout is longer than the trajectories of `set`; 65 when the
+    /// model cannot read its fields.
+    fn plan(&self, set: &TrajectorySet, request: &Request) -> Result<Plan>;
+
+    /// Ground truth, predictions and baselines for some rollouts of a plan, all of one regime. `train` is the training
+    /// split; it is given if [`Rollouts::needs_training_data`].
+    fn rollouts(
+        &self,
+        set: &TrajectorySet,
+        train: Option<&TrajectorySet>,
+        plan: &Plan,
+        starts: &[Start],
+    ) -> Result<Batch>;
+
+    /// The header of the file of predictions for the trajectories of `inputs`. Errors: 65 when the model cannot read
+    /// its fields.
+    fn output(&self, inputs: &Field, request: &Request) -> Result<Header>;
+
+    /// The predictions for the trajectories `which` of `inputs`, concatenated, in the layout of
+    /// [`Rollouts::output`].
+    fn predict(&self, inputs: &Field, which: Range<usize>, request: &Request) -> Result<Vec<f32>>;
+}
+
+/// Rejects (65) fields whose grid or numbers of inputs and states differ from those that a model reads.
+pub(crate) fn require_fields(
+    found: (&[usize], usize, usize),
+    expected: (&[usize], usize, usize),
+) -> Result<()> {
+    if found == expected {
+        return Ok(());
+    }
+    let text = |(grid, inputs, states): (&[usize], usize, usize)| {
+        format!("{inputs} inputs and {states} states on a grid of {grid:?}")
+    };
+    let (found, expected) = (text(found), text(expected));
+    Err(Error::data(format!("the data has {found}, the model was trained on {expected}")))
+}
