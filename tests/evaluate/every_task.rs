@@ -182,7 +182,7 @@ fn killed_evaluations_and_predictions_end_with_the_bits_of_undisturbed_ones() {
     for (run, score, [inputs, ending]) in [
         (
             "operator",
-            "--data more/split.json --steps 4 --starts 12",
+            "--data more/split.json --steps 4 --starts 6 --worst 1",
             ["more/*u0.1.hdf5 --steps 3", "hdf5"],
         ),
         ("records", "--data pairs.json", ["rock/2D_DarcyFlow_beta1.0.hdf5:nu --axes nxy", "npy"]),
