@@ -83,28 +83,26 @@ impl Truth {
         labels: &[String],
         resampling: Resampling,
     ) -> (Metrics, Value) {
-        match self {
+        let (metrics, matrix, report, reliability) = match self {
             Self::Classes(truth) => {
                 let predicted = predicted_classes(probabilities, labels.len());
                 let outcomes = Outcomes { probabilities, truth, predicted: &predicted };
                 let found = Classification::of(&outcomes, labels, resampling);
-                let details = json!({
-                    "confusion_matrix": found.confusion_matrix,
-                    "classification_report": found.classification_report, "reliability": found.reliability,
-                });
-                (found.metrics, details)
+                let matrix = json!(found.confusion_matrix);
+                (found.metrics, matrix, found.classification_report, found.reliability)
             }
             Self::Labels(truth) => {
                 let predicted: Vec<bool> = probabilities.iter().map(|p| *p >= 0.5).collect();
                 let outcomes = LabelOutcomes { probabilities, truth, predicted: &predicted };
                 let found = MultiLabel::of(&outcomes, labels, resampling);
-                let details = json!({
-                    "confusion_matrix": found.confusion_matrix,
-                    "classification_report": found.classification_report, "reliability": found.reliability,
-                });
-                (found.metrics, details)
+                let matrix = json!(found.confusion_matrix);
+                (found.metrics, matrix, found.classification_report, found.reliability)
             }
-        }
+        };
+        let details = json!({
+            "confusion_matrix": matrix, "classification_report": report, "reliability": reliability,
+        });
+        (metrics, details)
     }
 }
 

@@ -35,6 +35,8 @@ struct TextEvaluator {
     sets: [TokenSet; 3],
     /// The group of each record of the scored split, if records have groups.
     groups: Option<Vec<usize>>,
+    /// Whether a record may have no answer.
+    may_lack_answer: bool,
     /// The fitted margin over no answer, see [`span::fitted_threshold`].
     threshold: OnceLock<Option<f64>>,
 }
@@ -63,7 +65,8 @@ pub(super) fn open<M: DefineText>(request: &ScoreRequest) -> Result<Box<dyn Eval
         );
     }
     let (groups, threshold) = (class_scores::groups(&sets[0]), OnceLock::new());
-    Ok(Box::new(TextEvaluator { model, folder, sets, groups, threshold }))
+    let may_lack_answer = info.answers && span::needs_threshold(&sets[1], &sets[2]);
+    Ok(Box::new(TextEvaluator { model, folder, groups, may_lack_answer, threshold, sets }))
 }
 
 impl TextEvaluator {
@@ -109,9 +112,9 @@ impl TextEvaluator {
 
     /// The loss of a record: the log loss of its class, 1 - F1 of its answer, or the mean of both being wrong.
     fn loss_of(&self, i: usize, found: &Found) -> ItemLoss {
-        let [set, train, validation] = &self.sets;
+        let set = &self.sets[0];
         let answer = || {
-            let threshold = span::needs_threshold(train, validation).then_some(0.0);
+            let threshold = self.may_lack_answer.then_some(0.0);
             (span::agreement(set, i, found.answer.answer(threshold)), found.answer.margin())
         };
         let class = || class_scores::loss(set, i, &found.classes);
