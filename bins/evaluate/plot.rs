@@ -92,14 +92,6 @@ pub fn plot(args: &Plot) -> Result<Exit> {
         }));
     }
     let (width, rows) = unix::terminal::size();
-    let style = Style::stdout();
-    for (at, chart) in charts.iter().enumerate() {
-        let mut text = if at > 0 { "\n".to_string() } else { String::new() };
-        for line in terminal::draw(chart, width, ROWS.min(rows), style) {
-            text.push_str(line.trim_end());
-            text.push('\n');
-        }
-        out.raw(text.as_bytes())?;
-    }
-    Ok(Exit::Done)
+    let lines = terminal::page(&charts, width, ROWS.min(rows), Style::stdout());
+    out.raw((lines.join("\n") + "\n").as_bytes()).map(|()| Exit::Done)
 }

@@ -1,7 +1,7 @@
 //! An axis: maps values to positions and chooses the ticks.
 
 /// An axis with its ticks.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Axis {
     label: String,
     start: f64,
@@ -18,15 +18,7 @@ impl Axis {
     pub fn linear(label: &str, start: f64, end: f64) -> Self {
         let ordered = start.is_finite() && end.is_finite() && start < end;
         let (start, end) = if ordered { (start, end) } else { (0.0, 1.0) };
-        Self {
-            label: label.into(),
-            start,
-            end,
-            logarithmic: false,
-            quiet: false,
-            whole: false,
-            names: Vec::new(),
-        }
+        Self { label: label.into(), start, end, ..Self::default() }
     }
 
     /// A logarithmic axis that covers all positive `values` with a margin.
@@ -37,15 +29,19 @@ impl Axis {
         let (low, high) = if high > 0.0 { (low, high) } else { (0.1, 1.0) };
         let margin = (high / low).powf(0.06).max(1.2);
         let (start, end) = (low / margin, high * margin);
-        Self {
-            label: label.into(),
-            start,
-            end,
-            logarithmic: true,
-            quiet: false,
-            whole: false,
-            names: Vec::new(),
+        Self { label: label.into(), start, end, logarithmic: true, ..Self::default() }
+    }
+
+    /// An axis that covers `values` with a margin: logarithmic if they are positive and span a factor of 5 or more.
+    pub fn covering(label: &str, values: &[f64]) -> Self {
+        let low = values.iter().copied().fold(f64::INFINITY, f64::min);
+        let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        if low > 0.0 && high >= 5.0 * low {
+            return Self::logarithmic(label, [low, high]);
         }
+        // A constant needs a range as well.
+        let margin = (0.05 * (high - low)).max(0.01 * high.abs()).max(1e-12);
+        Self::linear(label, low - margin, high + margin)
     }
 
     /// A linear axis with a tick and a name at each of 0, 1, ...

@@ -1,7 +1,9 @@
-//! Charts of metrics by update, one curve per run; [`crate::terminal`] and [`crate::picture`] draw them.
+//! Charts, such as those of metrics by update with one curve per run; [`crate::terminal`] and [`crate::picture`] draw
+//! them.
 
 use crate::axis::Axis;
 use crate::history::{History, Series};
+use crate::panel::Mark;
 
 /// A chart of one metric.
 #[derive(Clone, Debug)]
@@ -14,7 +16,7 @@ pub struct Chart {
     pub x: Axis,
     /// The values.
     pub y: Axis,
-    /// The curves of the runs that have the metric, in the order of the runs.
+    /// The curves, the first one on top. Those of runs are in the order of the runs that have the metric.
     pub curves: Vec<Curve>,
 }
 
@@ -23,41 +25,64 @@ pub struct Chart {
 pub struct Curve {
     /// Number of the run, which determines its colour in all charts.
     pub run: usize,
-    /// Its name; empty in a chart of a single run.
+    /// Its name; an empty one is not listed.
     pub name: String,
     /// The values by update.
     pub points: Series,
-    /// Whether a line joins its points.
-    pub joined: bool,
+    /// How its points are drawn.
+    pub look: Look,
+}
+
+/// How the points of a curve are drawn.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Look {
+    /// Joined by a line of this width in pixels.
+    Line(f64),
+    /// Each with a mark.
+    Points(Mark),
 }
 
 impl Chart {
-    /// The chart of a metric of [`History::metric`]; None if no run has it. The values have a logarithmic axis if they
-    /// are positive and span more than a factor of 5.
+    /// The chart of a metric of [`History::metric`]; None if no run has it.
     pub fn new(metric: &str, runs: &[(String, &History)]) -> Option<Self> {
         let curve = |(run, (name, history)): (usize, &(String, &History))| {
             let name = if runs.len() > 1 { name.clone() } else { String::new() };
-            Curve { run, name, points: history.metric(metric), joined: true }
+            Curve { run, name, points: history.metric(metric), look: Look::Line(1.8) }
         };
         let mut curves: Vec<Curve> = runs.iter().enumerate().map(curve).collect();
         curves.retain(|curve| !curve.points.is_empty());
-        let points = || curves.iter().flat_map(|curve| &curve.points).copied();
-        let values = || points().map(|(_, value)| value);
-        let (first, last) = span(points().map(|(update, _)| update))?;
-        let (low, high) = span(values())?;
+        let points = curves.iter().flat_map(|curve| &curve.points).copied();
+        let (updates, values): (Vec<f64>, Vec<f64>) = points.unzip();
+        let last = updates.iter().copied().reduce(f64::max)?;
+        let first = updates.into_iter().fold(0.0, f64::min);
         // Both may end at zero.
-        let from_zero = ["learning_rate", "throughput"].contains(&metric) && low >= 0.0;
-        let y = if from_zero {
+        let from_zero = ["learning_rate", "throughput"].contains(&metric);
+        let y = if from_zero && values.iter().all(|value| *value >= 0.0) {
+            let high = values.into_iter().fold(0.0, f64::max);
             Axis::linear("", 0.0, if high > 0.0 { 1.05 * high } else { 1.0 })
-        } else if low > 0.0 && high >= 5.0 * low {
-            Axis::logarithmic("", values())
         } else {
-            // A constant needs a range as well.
-            let margin = (0.05 * (high - low)).max(0.01 * high.abs()).max(1e-12);
-            Axis::linear("", low - margin, high + margin)
+            Axis::covering("", &values)
         };
-        let x = Axis::linear("update", first.min(0.0), last.max(1.0));
+        let x = Axis::linear("update", first, last.max(1.0));
         Some(Self { metric: metric.into(), title: title(metric), x, y, curves })
+    }
+
+    /// A chart with a bar for each value, the first at the top.
+    pub fn bars(title: &str, label: &str, values: &[(&str, f64)]) -> Self {
+        let name = |(name, value): &(&str, f64)| format!("{name} {value:.3}");
+        let names = values.iter().rev().map(name).collect();
+        let bar = |(at, (_, value)): (usize, &(&str, f64))| {
+            let points = [0.0, *value].map(|x| (x, at as f64));
+            Curve { run: 0, name: String::new(), points: points.into(), look: Look::Line(9.0) }
+        };
+        let most = values.iter().map(|(_, value)| *value).fold(0.0, f64::max);
+        Self {
+            metric: label.into(),
+            title: title.into(),
+            x: Axis::linear(label, 0.0, 1.06 * most),
+            y: Axis::categories("", names),
+            curves: values.iter().rev().enumerate().map(bar).collect(),
+        }
     }
 
     /// The metrics that some run has.
@@ -96,13 +121,6 @@ fn title(metric: &str) -> String {
             _ => format!("validation {other}"),
         },
     }
-}
-
-fn span(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
-    values.fold(None, |span, value| {
-        let (low, high) = span.unwrap_or((value, value));
-        Some((low.min(value), high.max(value)))
-    })
 }
 
 /// At most `count` points: means of equally many neighbours.

@@ -20,6 +20,8 @@ pub const TITLE: Letters = Letters { size: 18.0, bold: true, ..SMALL };
 
 /// Margins around the plot for ticks and labels, and above it for title and legend.
 const LEFT: f64 = 80.0;
+/// The left margin for the names of categories.
+const NAMES: f64 = 300.0;
 const BOTTOM: f64 = 54.0;
 const TOP: f64 = 54.0;
 const RIGHT: f64 = 12.0;
@@ -97,10 +99,11 @@ pub struct Panel<'a, 'b> {
 impl<'a, 'b> Panel<'a, 'b> {
     /// A panel that fills `outer`.
     pub fn new(canvas: &'a Canvas<'b>, outer: Area, x: Axis, y: Axis) -> Self {
+        let left = if y.names() > 0 { NAMES } else { LEFT };
         let plot = Area {
-            x: outer.x + LEFT,
+            x: outer.x + left,
             y: outer.y + TOP,
-            width: outer.width - LEFT - RIGHT,
+            width: outer.width - left - RIGHT,
             height: outer.height - TOP - BOTTOM,
         };
         Self { canvas, plot, x, y }
@@ -144,7 +147,7 @@ impl<'a, 'b> Panel<'a, 'b> {
     /// Fills the plot with `colour(x, y)`; x and y run from 0 to 1, y upwards.
     pub fn image(&self, title: &str, colour: impl Fn(f64, f64) -> Colour) -> Result<()> {
         self.canvas.text(title, (self.plot.x, self.plot.y - 16.0), TITLE)?;
-        self.canvas.image(self.plot, colour)?;
+        self.canvas.image(self.plot, &colour)?;
         self.frame()
     }
 
@@ -237,6 +240,7 @@ impl<'a, 'b> Panel<'a, 'b> {
         for (value, text) in self.y.ticks() {
             let y = self.at(f64::NAN, value).1 - height / 2.0;
             if labels.last().is_none_or(|(_, below)| y + height <= below.y) {
+                let text = fitted(self.canvas, &text, NAMES - 18.0)?;
                 let width = self.canvas.text_width(&text, SMALL)?;
                 labels.push((text, Area { x: self.plot.x - 9.0 - width, y, width, height }));
             }
@@ -274,7 +278,7 @@ impl<'a, 'b> Panel<'a, 'b> {
 }
 
 /// Text of at most this width; the end of a name says more than its beginning.
-pub fn fitted(canvas: &Canvas, text: &str, width: f64) -> Result<String> {
+fn fitted(canvas: &Canvas, text: &str, width: f64) -> Result<String> {
     if canvas.text_width(text, SMALL)? <= width {
         return Ok(text.into());
     }
@@ -303,7 +307,7 @@ pub fn heading(canvas: &Canvas, title: &str, text: &str) -> Result<()> {
 /// Draws the colour bar of an image, right of `plot`.
 pub fn colour_bar(canvas: &Canvas, plot: Area, map: &Map, axis: &Axis) -> Result<()> {
     let bar = Area { x: plot.x + plot.width + 10.0, width: 14.0, ..plot };
-    canvas.image(bar, |_, y| map.at(y))?;
+    canvas.image(bar, &|_, y| map.at(y))?;
     let pen = Pen { colour: GREY, width: 1.0, dash: None };
     let (right, bottom) = (bar.x + bar.width, bar.y + bar.height);
     canvas.frame(bar, pen)?;

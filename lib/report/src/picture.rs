@@ -1,7 +1,7 @@
 //! Charts as one picture.
 
 use crate::canvas::{Area, Canvas, png, svg};
-use crate::chart::{self, Chart, thinned};
+use crate::chart::{self, Chart, Look, thinned};
 use crate::colours::distinct;
 use crate::panel::{Curve, Panel};
 use std::path::Path;
@@ -60,5 +60,12 @@ pub fn draw(charts: &[Chart], format: Format) -> Result<Vec<u8>> {
 }
 
 fn curve(curve: &chart::Curve) -> Curve {
-    Curve::new(&curve.name, distinct(curve.run), 1.8, thinned(&curve.points, POINTS))
+    let (name, colour, points) = (&curve.name, distinct(curve.run), &curve.points);
+    match curve.look {
+        Look::Line(width) => Curve::new(name, colour, width, thinned(points, POINTS)),
+        Look::Points(mark) => {
+            let radius = if points.len() < 150 { 4.5 } else { 3.0 };
+            Curve::points(name, colour, (mark, radius), points.iter().copied())
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! Charts as text: in Braille characters, or with a marker per run where those or colours are missing.
 
-use crate::chart::{Chart, thinned};
+use crate::chart::{Chart, Look, thinned};
 use unix::terminal::Style;
 use unix::text;
 
@@ -12,6 +12,8 @@ const MARKERS: [char; 8] = ['*', '+', 'o', 'x', '#', '%', '@', '='];
 const GUTTER: usize = 6;
 /// The smallest chart.
 const SMALLEST: (usize, usize) = (24, 7);
+/// Width from which charts are drawn side by side.
+const WIDE: usize = 100;
 /// The bits of the dots of a Braille character (U+2800), by row and column.
 const DOTS: [[u8; 2]; 4] = [[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]];
 
@@ -44,10 +46,12 @@ pub fn draw(chart: &Chart, width: usize, height: usize, style: Style) -> Vec<Str
     let has_dots = style.unicode && (style.colour || chart.curves.len() == 1);
     let mut lines = vec![style.paint(1, &pad(&label(&chart.title, width, style), width))];
     lines.extend(legend(chart, width, has_dots, style));
-    let labels: Vec<(f64, String)> =
-        chart.y.ticks().into_iter().map(|t| number(t, style)).collect();
+    let shown = |(value, text): (f64, String)| (value, label(&text, width / 2, style));
+    let labels: Vec<(f64, String)> = chart.y.ticks().into_iter().map(shown).collect();
     let gutter = labels.iter().map(|(_, text)| text.chars().count()).fold(GUTTER, usize::max);
-    let (columns, rows) = (width - gutter - 2, height.saturating_sub(lines.len() + 2).max(3));
+    // Each category has a row.
+    let rows = height.saturating_sub(lines.len() + 2).max(chart.y.names()).max(3);
+    let columns = width - gutter - 2;
     let detail = if has_dots { (2, 4) } else { (1, 1) };
     let mut plot = Plot { columns, cells: vec![Cell::default(); columns * rows], detail };
     for at in (0..chart.curves.len()).rev() {
@@ -63,10 +67,10 @@ pub fn draw(chart: &Chart, width: usize, height: usize, style: Style) -> Vec<Str
         let axis = if text.is_some() { tick } else { vertical };
         let text = text.unwrap_or_default();
         let cells = &plot.cells[row * columns..][..columns];
-        lines.push(format!("{text:>gutter$} {axis}{}", shown(cells, chart, has_dots, style)));
+        lines.push(format!("{text:>gutter$} {axis}{}", painted(cells, chart, has_dots, style)));
     }
     let (mut axis, mut numbers) = (vec![horizontal; columns], String::new());
-    for (value, text) in chart.x.ticks().into_iter().map(|tick| number(tick, style)) {
+    for (value, text) in chart.x.ticks().into_iter().map(shown) {
         let column = place(chart.x.place(value), columns);
         axis[column] = down;
         let length = text.chars().count();
@@ -82,20 +86,42 @@ pub fn draw(chart: &Chart, width: usize, height: usize, style: Style) -> Vec<Str
     lines
 }
 
+/// The number of charts side by side.
+pub fn columns(charts: usize, width: usize) -> usize {
+    if width >= WIDE && charts > 1 { 2 } else { 1 }
+}
+
+/// Draws charts in as many columns as `width` allows, with an empty line between their rows.
+pub fn page(charts: &[Chart], width: usize, height: usize, style: Style) -> Vec<String> {
+    let columns = columns(charts.len(), width);
+    let each = (width + 2) / columns - 2;
+    let row = |row: &[Chart]| {
+        let drawn: Vec<_> = row.iter().map(|one| draw(one, each, height, style)).collect();
+        let lines = drawn.iter().map(Vec::len).max().unwrap_or(0);
+        let line = |at: usize| {
+            let part = |one: &Vec<String>| one.get(at).cloned().unwrap_or(pad("", each));
+            drawn.iter().map(part).collect::<Vec<_>>().join("  ").trim_end().to_string()
+        };
+        (0..lines).map(line).collect::<Vec<String>>()
+    };
+    charts.chunks(columns).map(row).collect::<Vec<_>>().join(&String::new())
+}
+
 impl Plot {
     /// Draws curve number `at` over the others, as lines between its points.
     fn curve(&mut self, chart: &Chart, at: usize, rows: usize) {
         let (width, height) = (self.columns * self.detail.0, rows * self.detail.1);
         let mut before: Option<(usize, usize)> = None;
         let curve = &chart.curves[at];
-        let most = if curve.joined { width } else { usize::MAX };
+        let joined = matches!(curve.look, Look::Line(_));
+        let most = if joined { width } else { usize::MAX };
         for (x, y) in thinned(&curve.points, most) {
             if !chart.x.contains(x) || !chart.y.contains(y) {
                 before = None;
                 continue;
             }
             let to = (place(chart.x.place(x), width), place(1.0 - chart.y.place(y), height));
-            let from = before.replace(to).filter(|_| curve.joined).unwrap_or(to);
+            let from = before.replace(to).filter(|_| joined).unwrap_or(to);
             let steps = from.0.abs_diff(to.0).max(from.1.abs_diff(to.1)).max(1);
             for step in 0..=steps {
                 let between = |from: usize, to: usize| {
@@ -122,7 +148,7 @@ fn place(position: f64, count: usize) -> usize {
 }
 
 /// A row of the plot.
-fn shown(cells: &[Cell], chart: &Chart, has_dots: bool, style: Style) -> String {
+fn painted(cells: &[Cell], chart: &Chart, has_dots: bool, style: Style) -> String {
     let character = |cell: &Cell| match cell.is_used {
         false => ' ',
         true if has_dots => char::from_u32(0x2800 + u32::from(cell.dots)).unwrap_or(' '),
@@ -167,7 +193,7 @@ fn legend(chart: &Chart, width: usize, has_dots: bool, style: Style) -> Vec<Stri
 }
 
 /// Text of at most `width` characters; the end of a path says more than its beginning.
-pub fn label(text: &str, width: usize, style: Style) -> String {
+fn label(text: &str, width: usize, style: Style) -> String {
     let text = text::line(text);
     let text = if style.unicode { text } else { ascii(&text) };
     let length = text.chars().count();
@@ -182,10 +208,6 @@ pub fn label(text: &str, width: usize, style: Style) -> String {
 
 fn pad(text: &str, width: usize) -> String {
     format!("{text:<width$}")
-}
-
-fn number((value, text): (f64, String), style: Style) -> (f64, String) {
-    (value, if style.unicode { text } else { ascii(&text) })
 }
 
 /// Numbers of an axis in ASCII (`1.5·10⁻³` becomes `1.5e-3`); other characters become `?`.
@@ -213,6 +235,7 @@ mod tests {
     use super::*;
     use crate::axis::Axis;
     use crate::chart::Curve;
+    use crate::panel::Mark;
 
     const PLAIN: Style = Style { unicode: false, colour: false };
     const BRAILLE: Style = Style { unicode: true, colour: false };
@@ -222,7 +245,7 @@ mod tests {
             let slope = if run == 0 { 1.0 } else { -1.0 };
             let value = |n: u32| 0.5 + slope * (f64::from(n) / 100.0 - 0.5);
             let points = (0..=100).map(|n| (f64::from(n), value(n))).collect();
-            Curve { run, name: name.to_string(), points, joined: true }
+            Curve { run, name: name.to_string(), points, look: Look::Line(1.0) }
         };
         Chart {
             metric: "loss".into(),
@@ -303,7 +326,7 @@ update  0    20    40     60    80   100
         let mut one = chart(&["a"]);
         one.curves[0] = Curve {
             points: vec![(0.0, 0.0), (100.0, 1.0)],
-            joined: false,
+            look: Look::Points(Mark::Disc),
             ..one.curves[0].clone()
         };
         let drawn = text(&one, 40, 12, PLAIN);

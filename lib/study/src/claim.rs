@@ -1,6 +1,6 @@
 //! Claims a trial by taking the lease of its folder; only the holder writes the journal.
 
-use crate::record::{Ended, Record, Start};
+use crate::record::{End, Ended, Record, Start};
 use crate::study::Study;
 use serde::Serialize;
 use serde_json::json;
@@ -37,6 +37,46 @@ fn any_lease(study: &Study, number: u64, is: impl Fn(&Observation) -> bool) -> R
         }
     }
     Ok(false)
+}
+
+impl Study {
+    /// Reopens trials that failed, diverged or ran out of memory, by default all of them, and open trials of `hpo ask`;
+    /// returns their numbers. Errors: 2 for a trial that is none of these; 75 if another process is working on it.
+    pub fn retry(&self, numbers: &[u64]) -> Result<Vec<u64>> {
+        let failed = |record: &Record| {
+            [End::Failed, End::OutOfMemory, End::Diverged].iter().any(|end| record.is(*end))
+        };
+        let may_retry = |record: &Record| failed(record) || record.waits_for_caller();
+        let all = self.records().values().filter(|record| failed(record));
+        let numbers = match numbers {
+            [] => all.map(|record| record.number).collect(),
+            given => given.to_vec(),
+        };
+        let mut retried = Vec::new();
+        for number in numbers {
+            if !self.records().get(&number).is_some_and(may_retry) {
+                return Err(Error::usage(format!("trial {number} has not failed")));
+            }
+            // Before the retry is recorded, so that no process trusts the end of the trial in a snapshot.
+            self.mark_retried(number)?;
+            let Some(mut claim) = Claim::take(self, number, &|| false)? else {
+                let text = format!("another process is working on trial {number}");
+                return Err(Error::new(Exit::Again, text));
+            };
+            let Some(record) = claim.record.as_ref().filter(|record| may_retry(record)) else {
+                continue;
+            };
+            let log = claim.run()?.log();
+            if self.config().task().is_none() && log.exists() {
+                // The next attempt must not see values of earlier ones; train-stage renames its log itself.
+                let earlier = log.with_file_name(format!("log-{}.jsonl", record.attempts));
+                std::fs::rename(&log, earlier).map_err(|cause| Error::io(&log, cause))?;
+            }
+            claim.write("retry", &json!({}))?;
+            retried.push(number);
+        }
+        Ok(retried)
+    }
 }
 
 impl Claim {
@@ -94,11 +134,6 @@ impl Claim {
     /// Records the end of the trial.
     pub fn end(&mut self, end: &Ended) -> Result<()> {
         self.write("end", end)
-    }
-
-    /// Reopens a trial that has ended, or whose caller is gone.
-    pub fn retry(&mut self) -> Result<()> {
-        self.write("retry", &json!({}))
     }
 
     /// Appends a record durably.

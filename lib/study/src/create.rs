@@ -16,12 +16,7 @@ impl Study {
     /// several processes may create the same study concurrently.
     ///
     /// Errors: 66; 78, listing every violation; 73 if the folder holds another study or other files.
-    pub fn create(
-        folder: &Path,
-        file: &Path,
-        overrides: &[String],
-        schema: impl FnOnce(&str, &str) -> Result<Value>,
-    ) -> Result<Self> {
+    pub fn create(folder: &Path, file: &Path, overrides: &[String]) -> Result<Self> {
         let environment = |name: &str| std::env::var(name).ok();
         let validate = StudyConfig::violations;
         let mut config =
@@ -36,8 +31,8 @@ impl Study {
         let directory = directory.canonicalize().map_err(|cause| Error::open(&directory, cause));
         config.directory = Some(directory.context(|| format!("{source}: directory"))?);
         check_files(&config).context(|| format!("{source}: command"))?;
-        let schema = config.task().map(|task| schema(&config.command[0], task)).transpose();
-        let schema = schema.context(|| format!("{source}: command"))?;
+        let schema = config.task().map(|task| schema(&config, task)).transpose();
+        let schema = schema.context(|| &source)?;
         if let Some(schema) = &schema {
             check_keys(&config, schema, &source)?;
             check_metric(&config).context(|| &source)?;
@@ -141,17 +136,31 @@ fn check_metric(config: &StudyConfig) -> Result<()> {
     Err(Error::config(format!("metric: validations do not report {metric:?}; they report {all}")))
 }
 
+/// The configuration schema of a task.
+fn schema(config: &StudyConfig, task: &str) -> Result<Value> {
+    let text = output(config, &[task, "--schema"])??;
+    serde_json::from_str(&text).map_err(|cause| {
+        Error::config(format!("command: {} {task} --schema: {cause}", config.command[0]))
+    })
+}
+
 /// The metrics of the task with these settings, or why the program cannot list them.
 fn metrics(config: &StudyConfig, settings: &[String]) -> Result<Result<Vec<String>>> {
+    let mut words: Vec<&str> = config.command[1..].iter().map(String::as_str).collect();
+    words.push("--metrics");
+    words.extend(settings.iter().flat_map(|setting| ["-s", setting]));
+    let lines = |text: String| text.lines().map(str::to_string).collect();
+    Ok(output(config, &words)?.map(lines))
+}
+
+/// What the program of the command prints, or why it fails. Errors: 66 if it cannot be started.
+fn output(config: &StudyConfig, words: &[&str]) -> Result<Result<String>> {
     let mut command = Command::new(&config.command[0]);
-    command.args(&config.command[1..]).arg("--metrics");
-    command.args(settings.iter().flat_map(|setting| ["-s", setting]));
-    command.current_dir(config.directory.as_deref().unwrap_or(Path::new(".")));
+    command.args(words).current_dir(config.directory.as_deref().unwrap_or(Path::new(".")));
     let output = command.output();
     let output = output.map_err(|cause| Error::open(Path::new(&config.command[0]), cause))?;
     if output.status.success() {
-        let text = String::from_utf8_lossy(&output.stdout);
-        return Ok(Ok(text.lines().map(str::to_string).collect()));
+        return Ok(Ok(String::from_utf8_lossy(&output.stdout).into_owned()));
     }
     let text = String::from_utf8_lossy(&output.stderr);
     let text = text.lines().next().unwrap_or("failed without a message");

@@ -7,7 +7,9 @@
 
 use crate::samplers::log_mass;
 use crate::space::{Domain, Parameter, Space};
+use crate::study::Study;
 use crate::trial::{State, Trial};
+use unix::Result;
 
 /// Fraction of the trials that count as good.
 const GOOD: f64 = 0.1;
@@ -27,6 +29,14 @@ pub struct Importance {
     pub importance: f64,
     /// Number of complete trials in which it was active.
     pub trials: usize,
+}
+
+impl Study {
+    /// The importances in a round; `None` with fewer than two complete trials. Errors: 65, 66, 74.
+    pub fn importances(&self, round: usize) -> Result<Option<Vec<Importance>>> {
+        let space = self.space_of(round)?;
+        Ok(space.and_then(|space| importances(&space, &self.trials(round, &space))))
+    }
 }
 
 /// The importance of each parameter that has more than one value, in descending order; `None` with fewer than two

@@ -31,6 +31,14 @@ pub enum End {
 }
 
 impl End {
+    const ALL: [Self; 5] =
+        [Self::Complete, Self::Pruned, Self::Diverged, Self::OutOfMemory, Self::Failed];
+
+    /// The end of this name, in either case.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|end| end.name().eq_ignore_ascii_case(name))
+    }
+
     /// The name, as in the journal.
     pub fn name(self) -> &'static str {
         match self {
@@ -146,6 +154,16 @@ impl Record {
         self.end.is_some()
     }
 
+    /// Whether it has ended this way.
+    pub fn is(&self, end: End) -> bool {
+        self.end.as_ref().is_some_and(|own| own.state == end)
+    }
+
+    /// The final value, if it has one.
+    pub fn value(&self) -> Option<f64> {
+        self.end.as_ref().and_then(|end| end.value)
+    }
+
     /// Whether `hpo retry` reopened it and no attempt has started since.
     pub fn waits_for_retry(&self) -> bool {
         self.retry && self.fruitless == 0 && self.stopped.is_none() && !self.has_ended()
@@ -169,11 +187,7 @@ impl Record {
             number: self.number - first,
             state: self.end.as_ref().map_or(State::Open, |end| end.state.state()),
             point: space.point(&self.start.params),
-            value: self
-                .end
-                .as_ref()
-                .filter(|end| end.state == End::Complete)
-                .map(|end| number(&end.value)),
+            value: self.is(End::Complete).then(|| number(&self.value())),
             intermediate: self.values.iter().map(|(step, value)| (*step, number(value))).collect(),
         }
     }

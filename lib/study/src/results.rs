@@ -1,9 +1,8 @@
 //! The result files of a round, in `rounds/NAME/`.
 
 use crate::record::{End, Record};
-use crate::space::Space;
+use crate::space::{Space, plain};
 use crate::study::Study;
-use crate::worker::command::nested;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use unix::config::to_yaml;
@@ -57,7 +56,7 @@ pub fn entry(record: &Record) -> Value {
     };
     json!({
         "number": record.number,
-        "value": record.end.as_ref().and_then(|end| end.value),
+        "value": record.value(),
         "params": record.start.params,
         "state": state,
         "datetime_start": record.started,
@@ -75,28 +74,16 @@ pub fn csv(records: &[&Record]) -> Result<Vec<u8>> {
     writer.write_record(header).map_err(Error::bug)?;
     for record in records {
         let end = record.end.as_ref();
-        let plain = |value: Option<&Value>| match value {
-            None => String::new(),
-            Some(Value::String(text)) => text.clone(),
-            Some(value) => value.to_string(),
-        };
         let start = [
             record.number.to_string(),
             record.start.round.clone(),
             end.map_or("open", |end| end.state.name()).to_string(),
-            end.and_then(|end| end.value).map_or(String::new(), |value| value.to_string()),
+            record.value().map_or(String::new(), |value| value.to_string()),
             end.and_then(|end| end.error.clone()).unwrap_or_default(),
         ];
-        let params = names.iter().map(|name| plain(record.start.params.get(*name)));
+        let params =
+            names.iter().map(|name| record.start.params.get(*name).map_or(String::new(), plain));
         writer.write_record(start.into_iter().chain(params)).map_err(Error::bug)?;
     }
     writer.into_inner().map_err(Error::bug)
-}
-
-/// The parameters of a trial as a train-stage configuration, or as a flat mapping.
-pub fn best_config(study: &Study, record: &Record, flat: bool) -> Value {
-    match flat {
-        true => json!(record.start.params),
-        false => nested(study.config(), &record.start.params),
-    }
 }

@@ -267,6 +267,11 @@ impl Parameter {
     }
 }
 
+/// A value as text: a string without quotes.
+pub(crate) fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), String::from)
+}
+
 /// Equality of JSON values, with 1 equal to 1.0.
 fn same(a: &Value, b: &Value) -> bool {
     match (a.as_f64(), b.as_f64()) {

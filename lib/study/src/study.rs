@@ -197,28 +197,24 @@ impl Study {
 
     /// The trials of a round for samplers and pruners, in order of their numbers.
     pub fn trials(&self, round: usize, space: &Space) -> Vec<Trial> {
+        let (first, sign) = (self.first_of(round), self.config.direction.sign());
+        self.of_round(round).map(|record| record.trial(space, first, sign)).collect()
+    }
+
+    /// The trials of a round that have been started, in order of their numbers.
+    pub fn of_round(&self, round: usize) -> impl Iterator<Item = &Record> {
         let first = self.first_of(round);
-        let range = first..first + self.rounds[round].trials;
-        let sign = self.config.direction.sign();
-        self.records.range(range).map(|(_, record)| record.trial(space, first, sign)).collect()
+        self.records.range(first..first + self.rounds[round].trials).map(|(_, record)| record)
     }
 
     /// The complete trials of a round, the best first.
     pub fn ranking(&self, round: usize) -> Vec<&Record> {
-        let first = self.first_of(round);
-        let range = first..first + self.rounds[round].trials;
         let sign = self.config.direction.sign();
-        let value = |record: &Record| {
-            let end = record.end.as_ref().filter(|end| end.state == End::Complete)?;
-            end.value.filter(|value| !value.is_nan())
-        };
-        let mut found: Vec<(f64, &Record)> = self
-            .records
-            .range(range)
-            .filter_map(|(_, record)| Some((sign * value(record)?, record)))
-            .collect();
-        found.sort_by(|a, b| a.0.total_cmp(&b.0));
-        found.into_iter().map(|(_, record)| record).collect()
+        let value = |record: &Record| sign * record.value().unwrap_or(f64::NAN);
+        let mut found: Vec<&Record> = self.of_round(round).collect();
+        found.retain(|record| record.is(End::Complete) && !value(record).is_nan());
+        found.sort_by(|a, b| value(a).total_cmp(&value(b)));
+        found
     }
 
     /// Adds a record read under its lease, which [`Study::refresh`] may not see yet.
@@ -333,7 +329,7 @@ impl Study {
     }
 
     /// Records that a trial is retried.
-    pub fn mark_retried(&self, number: u64) -> Result<()> {
+    pub(crate) fn mark_retried(&self, number: u64) -> Result<()> {
         let record = serde_json::json!({ "trial": number });
         let same =
             |found: &serde_json::Map<String, Value>| found.get("trial") == Some(&number.into());

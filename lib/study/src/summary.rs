@@ -1,12 +1,26 @@
-//! A one-line summary of a study for `timekeep status`.
+//! The state of a study in one line, of its rounds and of its trials.
 
 use crate::claim::is_at_work;
+use crate::record::Record;
 use crate::study::Study;
 use serde::Serialize;
+use serde_json::{Value, json};
 use std::ops::Range;
 use std::path::Path;
 use unix::Result;
 use unix::timekeep::runs::RunState;
+
+/// The states of a trial, see longhaul-study(5), each with its meaning.
+pub const STATES: [(&str, &str); 8] = [
+    ("running", "A process is working on it"),
+    ("stopped", "Interrupted; the next free worker resumes it"),
+    ("asked", "Started by ask; the caller runs it"),
+    ("complete", "Has a final value"),
+    ("pruned", "Ended by the pruner"),
+    ("diverged", "The loss was NaN or infinite"),
+    ("out_of_memory", "Ran out of memory"),
+    ("failed", "Failed with an error unrelated to the parameters"),
+];
 
 /// Progress of a study.
 #[derive(Clone, Debug, Serialize)]
@@ -47,16 +61,54 @@ impl Study {
             () if self.records().is_empty() => RunState::New,
             () => RunState::Stopped,
         };
-        let best = (0..self.rounds().len()).rev();
-        let best = best.filter_map(|round| self.ranking(round).first().copied()).next();
+        let best = self.ranking(self.last_complete()).first().copied();
         Ok(Summary {
             study: self.name().into(),
             state,
             trials: ended + left,
             ended,
-            best: best.and_then(|record| record.end.as_ref()?.value),
+            best: best.and_then(Record::value),
             trial: best.map(|record| record.number),
         })
+    }
+
+    /// The state of a trial, one of [`STATES`]. Errors: 74.
+    pub fn state(&self, record: &Record) -> Result<&'static str> {
+        Ok(match &record.end {
+            Some(end) => end.state.name(),
+            None if record.start.asked => "asked",
+            None if is_at_work(self, record.number)? => "running",
+            None => "stopped",
+        })
+    }
+
+    /// The progress of a round: the number of its trials, of those in each state and of those that have not ended; value
+    /// and number of the best trial. Errors: 65, 66, 74.
+    pub fn progress(&self, round: usize) -> Result<Value> {
+        let states = self.of_round(round).map(|record| self.state(record));
+        let states = states.collect::<Result<Vec<_>>>()?;
+        let ended = self.of_round(round).filter(|record| record.has_ended()).count() as u64;
+        let left = self.left(round..round + 1)?;
+        let name = &self.rounds()[round].name;
+        let mut row = json!({"study": self.name(), "round": name, "trials": left + ended});
+        for (name, _) in STATES {
+            row[name] = states.iter().filter(|state| **state == name).count().into();
+        }
+        let best = self.ranking(round).first().copied();
+        row["left"] = left.into();
+        row["best"] = best.and_then(Record::value).into();
+        row["trial"] = best.map(|record| record.number).into();
+        Ok(row)
+    }
+
+    /// The last round with a complete trial, or the first round.
+    pub fn last_complete(&self) -> usize {
+        self.last_round(|round| !self.ranking(round).is_empty())
+    }
+
+    /// The last round that `is` accepts, or the first one.
+    pub fn last_round(&self, is: impl Fn(usize) -> bool) -> usize {
+        (0..self.rounds().len()).rev().find(|round| is(*round)).unwrap_or(0)
     }
 
     /// The number of trials in `rounds` that have not ended. Errors: 65, 66, 74.

@@ -50,22 +50,24 @@ pub struct Letters {
 }
 
 /// A canvas to draw on.
-pub struct Canvas<'a> {
-    surface: &'a dyn Surface,
-}
+pub type Canvas<'a> = dyn Surface + 'a;
 
 /// What a canvas draws into.
-trait Surface {
+pub trait Surface {
+    /// Draws a polyline.
     fn line(&self, points: &[(f64, f64)], pen: Pen) -> Result<()>;
+    /// Draws a filled circle.
     fn dot(&self, at: (f64, f64), radius: f64, colour: Colour) -> Result<()>;
+    /// Draws text.
     fn text(&self, text: &str, at: (f64, f64), letters: Letters) -> Result<()>;
+    /// Fills a rectangle with `colour(x, y)`; x and y run from 0 to 1, y upwards.
     fn image(&self, area: Area, colour: &dyn Fn(f64, f64) -> Colour) -> Result<()>;
 }
 
 /// Draws a picture and returns it as PNG.
 pub fn png(width: u32, height: u32, draw: impl FnOnce(&Canvas) -> Result<()>) -> Result<Vec<u8>> {
     pixels::register_fonts()?;
-    let pixels = pixels::draw(width, height, |surface| draw(&Canvas { surface }))?;
+    let pixels = pixels::draw(width, height, draw)?;
     encode(width, height, &pixels)
 }
 
@@ -73,16 +75,11 @@ pub fn png(width: u32, height: u32, draw: impl FnOnce(&Canvas) -> Result<()>) ->
 pub fn svg(width: u32, height: u32, draw: impl FnOnce(&Canvas) -> Result<()>) -> Result<Vec<u8>> {
     pixels::register_fonts()?;
     let surface = svg::Elements::default();
-    draw(&Canvas { surface: &surface })?;
+    draw(&surface)?;
     Ok(surface.finish(width, height))
 }
 
 impl Canvas<'_> {
-    /// A polyline.
-    pub fn line(&self, points: &[(f64, f64)], pen: Pen) -> Result<()> {
-        self.surface.line(points, pen)
-    }
-
     /// The outline of a rectangle.
     pub fn frame(&self, Area { x, y, width, height }: Area, pen: Pen) -> Result<()> {
         let (right, bottom) = (x + width, y + height);
@@ -90,24 +87,9 @@ impl Canvas<'_> {
         corners.windows(2).try_for_each(|side| self.line(side, pen))
     }
 
-    /// A filled circle.
-    pub fn dot(&self, at: (f64, f64), radius: f64, colour: Colour) -> Result<()> {
-        self.surface.dot(at, radius, colour)
-    }
-
-    /// Text.
-    pub fn text(&self, text: &str, at: (f64, f64), letters: Letters) -> Result<()> {
-        self.surface.text(text, at, letters)
-    }
-
     /// Width of a text.
     pub fn text_width(&self, text: &str, letters: Letters) -> Result<f64> {
         pixels::text_width(text, letters)
-    }
-
-    /// Fills a rectangle with `colour(x, y)`; x and y run from 0 to 1, y upwards.
-    pub fn image(&self, area: Area, colour: impl Fn(f64, f64) -> Colour) -> Result<()> {
-        self.surface.image(area, &colour)
     }
 }
 

@@ -3,7 +3,7 @@
 use super::{Report, Watch, Watched};
 use crate::axis::plain;
 use crate::chart::Chart;
-use crate::terminal::{ascii, colour, draw};
+use crate::terminal::{ascii, colour, columns, page};
 use std::time::Duration;
 use unix::terminal::Style;
 use unix::time::format_duration;
@@ -17,8 +17,6 @@ const GREEN: u8 = 32;
 const YELLOW: u8 = 33;
 /// The smallest height of a chart, and the largest.
 const CHART: (usize, usize) = (9, 24);
-/// Width from which charts are drawn side by side.
-const WIDE: usize = 100;
 
 impl Watch {
     /// The page, as lines of at most `width` characters, in `height` lines, or in as many as it needs.
@@ -151,25 +149,15 @@ impl Page {
 
     /// As many of the charts as fit into `free` lines, after an empty line.
     fn charts(&self, charts: &[Chart], free: usize) -> Vec<String> {
-        let columns = if self.width >= WIDE && charts.len() > 1 { 2 } else { 1 };
+        let columns = columns(charts.len(), self.width);
         let rows = charts.len().div_ceil(columns).min(free / (CHART.0 + 1));
         if rows == 0 {
             return Vec::new();
         }
         let height = (free / rows - 1).min(CHART.1);
-        let width = (self.width + 2) / columns - 2;
-        let mut lines = Vec::new();
-        for row in charts.chunks(columns).take(rows) {
-            let drawn: Vec<_> =
-                row.iter().map(|one| draw(one, width, height, self.style)).collect();
-            lines.push(String::new());
-            lines.extend((0..height).map(|at| {
-                let parts: Vec<&str> =
-                    drawn.iter().filter_map(|one| Some(one.get(at)?.as_str())).collect();
-                parts.join("  ").trim_end().to_string()
-            }));
-        }
-        lines
+        let shown = &charts[..charts.len().min(rows * columns)];
+        let lines = page(shown, self.width, height, self.style);
+        std::iter::once(String::new()).chain(lines).take(rows * (height + 1)).collect()
     }
 }
 

@@ -195,11 +195,7 @@ fn read(study: &Study, file: &Path, name: Option<&str>) -> Result<Vec<Former>> {
 }
 
 fn end(word: &str) -> Option<End> {
-    let all = [End::Complete, End::Pruned, End::Diverged, End::OutOfMemory, End::Failed];
-    all.into_iter().find(|end| end.name().eq_ignore_ascii_case(word)).or(match word {
-        "FAIL" => Some(End::Failed),
-        _ => None,
-    })
+    End::named(word).or((word == "FAIL").then_some(End::Failed))
 }
 
 /// Parses the format of trials_history.json.

@@ -3,6 +3,7 @@
 use super::supervise::VERB;
 use crate::config::StudyConfig;
 use crate::record::Start;
+use crate::space::plain;
 use rustix::fs::{Access, access};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Map, Value};
@@ -81,17 +82,13 @@ pub fn words(
         words.extend(retry.then(|| "--retry".into()));
         return words;
     }
-    let text = |value: &Value| match value {
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    };
     // Inactive parameters are empty.
     let rounds = config.rounds();
     let names = (0..rounds.len()).flat_map(|round| config.space(round).0.keys().cloned());
     let mut placeholders: BTreeMap<String, String> =
         names.map(|name| (name, String::new())).collect();
-    placeholders.extend(fidelity.iter().map(|(name, value)| (name.clone(), text(value))));
-    placeholders.extend(start.params.iter().map(|(name, value)| (name.clone(), text(value))));
+    let values = fidelity.iter().chain(&start.params);
+    placeholders.extend(values.map(|(name, value)| (name.clone(), plain(value))));
     placeholders.insert("params".into(), params.display().to_string());
     placeholders.insert("run".into(), folder.display().to_string());
     placeholders.insert("number".into(), number.to_string());
