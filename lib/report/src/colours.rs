@@ -36,11 +36,6 @@ impl Map {
         Self { gradient: colorous::RED_BLUE, reversed: true }
     }
 
-    /// The map from its end to its start.
-    pub fn reversed(self) -> Self {
-        Self { reversed: !self.reversed, ..self }
-    }
-
     /// The colour at `x`, clamped to 0..=1; grey for NaN.
     pub fn at(&self, x: f64) -> Colour {
         if x.is_nan() {

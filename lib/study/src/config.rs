@@ -67,7 +67,7 @@ pub struct StudyConfig {
     pub attempts: u64,
 }
 
-fn three() -> u64 {
+pub(crate) fn three() -> u64 {
     3
 }
 

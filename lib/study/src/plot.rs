@@ -97,18 +97,14 @@ impl Study {
                 }
                 Kind::Values => plots.extend(self.curves(round, &records)),
                 Kind::Importance => {
-                    let found = important.iter().flatten();
-                    let records = found.clone().map(|own| {
-                        json!({
-                            "plot": kind, "parameter": own.parameter, "importance": own.importance,
-                        })
-                    });
-                    let records: Vec<Value> = records.collect();
-                    let bars = found.map(|own| (own.parameter.as_str(), own.importance));
+                    let bars = important.iter().flatten();
+                    let bars = bars.map(|own| (own.parameter.as_str(), own.importance));
                     let bars: Vec<(&str, f64)> = bars.collect();
+                    let record = |(name, importance): &(&str, f64)| json!({"plot": kind, "parameter": name, "importance": importance});
                     let title = "importance of each parameter";
-                    let chart = Chart::bars(title, "fraction of the sum", &bars);
-                    plots.extend((!records.is_empty()).then_some(Plot { chart, records }));
+                    let chart = Chart::bars(title, "fraction", &bars);
+                    let records = bars.iter().map(record).collect();
+                    plots.extend((!bars.is_empty()).then_some(Plot { chart, records }));
                 }
                 Kind::Slice => {
                     let Some(space) = self.space_of(round)? else { continue };
@@ -145,13 +141,10 @@ impl Study {
         let of = |group: Group| {
             let own = records.iter().filter(|record| Group::of(record) == group);
             let point = |record: &&Record| Some(((x(record)?, self.value(record)), record.number));
-            (own.clone().count() > 0).then(|| Series {
-                group,
-                joined: false,
-                points: own.filter_map(|record| point(record)).collect(),
-            })
+            Series { group, joined: false, points: own.filter_map(point).collect() }
         };
-        [Group::Complete, Group::Pruned, Group::Failed].into_iter().filter_map(of).collect()
+        let all = [Group::Complete, Group::Pruned, Group::Failed].into_iter().map(of);
+        all.filter(|series| !series.points.is_empty()).collect()
     }
 
     /// The best value so far as a step function, up to the last trial.

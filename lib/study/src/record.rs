@@ -61,7 +61,7 @@ impl End {
 }
 
 /// A record of kind `start`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Start {
     /// Name of the round.
     pub round: String,
@@ -94,7 +94,7 @@ pub struct Ended {
 }
 
 /// The state of a trial according to its journal.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Record {
     /// Number of the trial.
     pub number: u64,
@@ -120,7 +120,7 @@ pub struct Record {
     /// Whether `hpo retry` has reopened it.
     pub retry: bool,
     /// Progress at the start of the last attempt.
-    progress: u64,
+    pub(crate) progress: u64,
 }
 
 impl Record {
@@ -197,9 +197,6 @@ impl Record {
 fn add(found: &mut Option<Record>, number: u64, time: String, mut record: Map<String, Value>) {
     let kind = record.remove("kind");
     let kind = kind.as_ref().and_then(Value::as_str).unwrap_or_default();
-    let text = |record: &Map<String, Value>, key: &str| {
-        record.get(key).and_then(Value::as_str).map(String::from)
-    };
     if let Some(own) = found
         && own.end.is_some()
         && kind != "retry"
@@ -213,16 +210,11 @@ fn add(found: &mut Option<Record>, number: u64, time: String, mut record: Map<St
             *first = Some(Record {
                 number,
                 start,
-                values: BTreeMap::new(),
-                kept: BTreeSet::new(),
                 started: time,
-                ended: None,
-                end: None,
                 attempts: 1,
                 fruitless: 1,
-                stopped: None,
-                retry: false,
                 progress,
+                ..Record::default()
             });
         }
         ("start", Some(own)) => {
@@ -240,7 +232,7 @@ fn add(found: &mut Option<Record>, number: u64, time: String, mut record: Map<St
         }
         ("kept", Some(own)) => own.kept.extend(record.get("step").and_then(Value::as_u64)),
         ("stop", Some(own)) => {
-            own.stopped = text(&record, "reason");
+            own.stopped = record.get("reason").and_then(Value::as_str).map(String::from);
             if record.get("asked").and_then(Value::as_bool) == Some(true) {
                 own.fruitless = 0;
             }
@@ -257,13 +249,6 @@ fn add(found: &mut Option<Record>, number: u64, time: String, mut record: Map<St
             own.kept.clear();
         }
         _ => {}
-    }
-}
-
-impl Record {
-    /// Progress at the start of the last attempt.
-    pub(crate) fn progress(&self) -> u64 {
-        self.progress
     }
 }
 

@@ -71,7 +71,7 @@ const MAX_STEPS: f64 = 1e12;
 /// A condition: names of other parameters, each with the values for which the parameter is active.
 pub type When = BTreeMap<String, Vec<Value>>;
 
-fn one() -> u64 {
+pub(crate) fn one() -> u64 {
     1
 }
 
@@ -223,47 +223,42 @@ impl Parameter {
 
     /// The first violation, conditions aside.
     fn violation(&self) -> Option<String> {
-        match self {
-            Self::Categorical { choices, .. } if choices.is_empty() => {
-                Some("has no choices".into())
-            }
+        let undefined = |low: &dyn std::fmt::Display, least: &str| {
+            format!("log: the logarithm of {low} is undefined; low must be {least}")
+        };
+        Some(match self {
+            Self::Fixed { .. } => return None,
+            Self::Categorical { choices, .. } if choices.is_empty() => "has no choices".into(),
             Self::Categorical { choices, .. } => {
                 let twice = |i: &usize| choices[..*i].iter().any(|other| same(other, &choices[*i]));
-                let twice = (0..choices.len()).find(twice);
-                twice.map(|i| format!("lists the choice {} twice", choices[i]))
+                let twice = (0..choices.len()).find(twice)?;
+                format!("lists the choice {} twice", choices[twice])
             }
-            Self::Fixed { .. } => None,
-            Self::Int { low, high, step, log, .. } => {
-                if low > high {
-                    Some(format!("low {low} is above high {high}"))
-                } else if *step == 0 {
-                    Some("step 0: must be at least 1".into())
-                } else if *log && *low < 1 {
-                    Some(format!(
-                        "log: the logarithm of {low} is undefined; low must be at least 1"
-                    ))
-                } else {
-                    None
-                }
+            Self::Int { low, high, .. } if low > high => format!("low {low} is above high {high}"),
+            Self::Int { step: 0, .. } => "step 0: must be at least 1".into(),
+            Self::Int { low, log: true, .. } if *low < 1 => undefined(low, "at least 1"),
+            Self::Int { .. } => return None,
+            Self::Float { low, high, .. }
+                if !low.is_finite() || !high.is_finite() || low > high =>
+            {
+                format!("low {low} is above high {high}")
             }
-            Self::Float { low, high, step, log, .. } => {
-                if !low.is_finite() || !high.is_finite() || low > high {
-                    Some(format!("low {low} is above high {high}"))
-                } else if !(high - low).is_finite() {
-                    Some("the range is too wide: high - low is not finite".into())
-                } else if *log && *low <= 0.0 {
-                    Some(format!("log: the logarithm of {low} is undefined; low must be positive"))
-                } else if *log && step.is_some() {
-                    Some("log and step cannot be combined; list the values as choices".into())
-                } else if step.is_some_and(|step| !(step.is_finite() && step > 0.0)) {
-                    Some("step must be positive".into())
-                } else if step.is_some_and(|step| (high - low) / step > MAX_STEPS) {
-                    Some("step is too small for the range; omit it".into())
-                } else {
-                    None
-                }
+            Self::Float { low, high, .. } if !(high - low).is_finite() => {
+                "the range is too wide: high - low is not finite".into()
             }
-        }
+            Self::Float { low, log: true, .. } if *low <= 0.0 => undefined(low, "positive"),
+            Self::Float { step: None, .. } => return None,
+            Self::Float { log: true, .. } => {
+                "log and step cannot be combined; list the values as choices".into()
+            }
+            Self::Float { step: Some(step), .. } if !(step.is_finite() && *step > 0.0) => {
+                "step must be positive".into()
+            }
+            Self::Float { low, high, step: Some(step), .. } if (high - low) / step > MAX_STEPS => {
+                "step is too small for the range; omit it".into()
+            }
+            Self::Float { .. } => return None,
+        })
     }
 }
 

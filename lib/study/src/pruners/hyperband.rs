@@ -9,23 +9,15 @@ use serde::{Deserialize, Serialize};
 #[serde(deny_unknown_fields)]
 pub struct Hyperband {
     /// The step at which the first rung ends.
-    #[serde(default = "one")]
+    #[serde(default = "crate::space::one")]
     #[schemars(range(min = 1))]
     pub min_resource: u64,
     /// The last step of a trial.
     pub max_resource: u64,
     /// Reduction factor: one in this many trials is promoted.
-    #[serde(default = "three")]
+    #[serde(default = "crate::config::three")]
     #[schemars(range(min = 2))]
     pub reduction: u64,
-}
-
-fn one() -> u64 {
-    1
-}
-
-fn three() -> u64 {
-    3
 }
 
 impl Hyperband {

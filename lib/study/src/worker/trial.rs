@@ -68,7 +68,7 @@ pub fn run(
     let kept = record.as_ref().map_or(BTreeSet::new(), |record| record.kept.clone());
     let updates = status::read(&run.status()).ok().flatten().map_or(0, |status| status.update);
     start.progress = updates + known.len() as u64;
-    let fruitless = record.as_ref().filter(|record| record.progress() == start.progress);
+    let fruitless = record.as_ref().filter(|record| record.progress == start.progress);
     let fruitless = fruitless.map_or(0, |record| record.fruitless);
     if fruitless >= study.config().attempts {
         let why = record.as_ref().and_then(|record| record.stopped.clone());
