@@ -3,7 +3,7 @@
 
 use crate::axis::Axis;
 use crate::history::{History, Series};
-use crate::panel::Mark;
+use crate::panel::Curve;
 
 /// A chart of one metric.
 #[derive(Clone, Debug)]
@@ -20,34 +20,12 @@ pub struct Chart {
     pub curves: Vec<Curve>,
 }
 
-/// The curve of a run.
-#[derive(Clone, Debug)]
-pub struct Curve {
-    /// Number of the run, which determines its colour in all charts.
-    pub run: usize,
-    /// Its name; an empty one is not listed.
-    pub name: String,
-    /// The values by update.
-    pub points: Series,
-    /// How its points are drawn.
-    pub look: Look,
-}
-
-/// How the points of a curve are drawn.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Look {
-    /// Joined by a line of this width in pixels.
-    Line(f64),
-    /// Each with a mark.
-    Points(Mark),
-}
-
 impl Chart {
     /// The chart of a metric of [`History::metric`]; None if no run has it.
     pub fn new(metric: &str, runs: &[(String, &History)]) -> Option<Self> {
         let curve = |(run, (name, history)): (usize, &(String, &History))| {
             let name = if runs.len() > 1 { name.clone() } else { String::new() };
-            Curve { run, name, points: history.metric(metric), look: Look::Line(1.8) }
+            Curve::of_run(run, &name, 1.8, history.metric(metric))
         };
         let mut curves: Vec<Curve> = runs.iter().enumerate().map(curve).collect();
         curves.retain(|curve| !curve.points.is_empty());
@@ -72,8 +50,7 @@ impl Chart {
         let name = |(name, value): &(&str, f64)| format!("{name} {value:.3}");
         let names = values.iter().rev().map(name).collect();
         let bar = |(at, (_, value)): (usize, &(&str, f64))| {
-            let points = [0.0, *value].map(|x| (x, at as f64));
-            Curve { run: 0, name: String::new(), points: points.into(), look: Look::Line(9.0) }
+            Curve::of_run(0, "", 9.0, [0.0, *value].map(|x| (x, at as f64)))
         };
         let most = values.iter().map(|(_, value)| *value).fold(0.0, f64::max);
         Self {

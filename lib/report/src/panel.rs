@@ -2,7 +2,7 @@
 
 use crate::axis::Axis;
 use crate::canvas::{Area, Canvas, Letters, Pen};
-use crate::colours::{Colour, FAINT, GREY, INK, Map};
+use crate::colours::{Colour, FAINT, GREY, INK, Map, distinct};
 use plotters::style::text_anchor::{HPos, VPos};
 use unix::Result;
 
@@ -38,6 +38,8 @@ const NAME_ROW: f64 = 18.0;
 /// A curve with its name.
 #[derive(Clone, Debug)]
 pub struct Curve {
+    /// Number of its run, which determines its colour in all charts.
+    pub run: usize,
     /// Name in the legend; an empty one is not listed.
     pub name: String,
     /// Line style.
@@ -68,7 +70,17 @@ impl Curve {
         points: impl IntoIterator<Item = (f64, f64)>,
     ) -> Self {
         let pen = Pen { colour, width, dash: None };
-        Self { name: name.into(), pen, points: points.into_iter().collect(), mark: None }
+        Self { run: 0, name: name.into(), pen, points: points.into_iter().collect(), mark: None }
+    }
+
+    /// The curve of a run, in its colour.
+    pub fn of_run(
+        run: usize,
+        name: &str,
+        width: f64,
+        points: impl IntoIterator<Item = (f64, f64)>,
+    ) -> Self {
+        Self { run, ..Self::new(name, distinct(run), width, points) }
     }
 
     /// Points that no line joins.

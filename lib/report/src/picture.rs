@@ -1,8 +1,7 @@
 //! Charts as one picture.
 
 use crate::canvas::{Area, Canvas, png, svg};
-use crate::chart::{self, Chart, Look, thinned};
-use crate::colours::distinct;
+use crate::chart::{Chart, thinned};
 use crate::panel::{Curve, Panel};
 use std::path::Path;
 use unix::{Error, Result};
@@ -44,28 +43,21 @@ pub fn draw(charts: &[Chart], format: Format) -> Result<Vec<u8>> {
     let columns = charts.len().clamp(1, 2);
     let rows = charts.len().div_ceil(columns).max(1);
     let (width, height) = (WIDTH * columns as u32, HEIGHT * rows as u32);
+    let thin = |curve: &Curve| {
+        let most = if curve.mark.is_some() { usize::MAX } else { POINTS };
+        Curve { points: thinned(&curve.points, most), ..curve.clone() }
+    };
     let draw = |canvas: &Canvas| {
         charts.iter().enumerate().try_for_each(|(at, chart)| {
             let (column, row) = ((at % columns) as f64, (at / columns) as f64);
             let (width, height) = (f64::from(WIDTH), f64::from(HEIGHT));
             let area = Area { x: width * column, y: height * row, width, height };
-            let curves: Vec<Curve> = chart.curves.iter().map(curve).collect();
+            let curves: Vec<Curve> = chart.curves.iter().map(thin).collect();
             Panel::new(canvas, area, chart.x.clone(), chart.y.clone()).curves(&chart.title, &curves)
         })
     };
     match format {
         Format::Png => png(width, height, draw),
         Format::Svg => svg(width, height, draw),
-    }
-}
-
-fn curve(curve: &chart::Curve) -> Curve {
-    let (name, colour, points) = (&curve.name, distinct(curve.run), &curve.points);
-    match curve.look {
-        Look::Line(width) => Curve::new(name, colour, width, thinned(points, POINTS)),
-        Look::Points(mark) => {
-            let radius = if points.len() < 150 { 4.5 } else { 3.0 };
-            Curve::points(name, colour, (mark, radius), points.iter().copied())
-        }
     }
 }

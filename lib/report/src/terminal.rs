@@ -1,6 +1,6 @@
 //! Charts as text: in Braille characters, or with a marker per run where those or colours are missing.
 
-use crate::chart::{Chart, Look, thinned};
+use crate::chart::{Chart, thinned};
 use unix::terminal::Style;
 use unix::text;
 
@@ -113,7 +113,7 @@ impl Plot {
         let (width, height) = (self.columns * self.detail.0, rows * self.detail.1);
         let mut before: Option<(usize, usize)> = None;
         let curve = &chart.curves[at];
-        let joined = matches!(curve.look, Look::Line(_));
+        let joined = curve.mark.is_none();
         let most = if joined { width } else { usize::MAX };
         for (x, y) in thinned(&curve.points, most) {
             if !chart.x.contains(x) || !chart.y.contains(y) {
@@ -234,8 +234,7 @@ pub(crate) fn ascii(text: &str) -> String {
 mod tests {
     use super::*;
     use crate::axis::Axis;
-    use crate::chart::Curve;
-    use crate::panel::Mark;
+    use crate::panel::{Curve, Mark};
 
     const PLAIN: Style = Style { unicode: false, colour: false };
     const BRAILLE: Style = Style { unicode: true, colour: false };
@@ -244,8 +243,8 @@ mod tests {
         let curve = |(run, name): (usize, &&str)| {
             let slope = if run == 0 { 1.0 } else { -1.0 };
             let value = |n: u32| 0.5 + slope * (f64::from(n) / 100.0 - 0.5);
-            let points = (0..=100).map(|n| (f64::from(n), value(n))).collect();
-            Curve { run, name: name.to_string(), points, look: Look::Line(1.0) }
+            let points = (0..=100).map(|n| (f64::from(n), value(n)));
+            Curve::of_run(run, name, 1.0, points)
         };
         Chart {
             metric: "loss".into(),
@@ -326,7 +325,7 @@ update  0    20    40     60    80   100
         let mut one = chart(&["a"]);
         one.curves[0] = Curve {
             points: vec![(0.0, 0.0), (100.0, 1.0)],
-            look: Look::Points(Mark::Disc),
+            mark: Some((Mark::Disc, 1.0)),
             ..one.curves[0].clone()
         };
         let drawn = text(&one, 40, 12, PLAIN);

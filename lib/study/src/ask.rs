@@ -44,17 +44,13 @@ pub fn ask(study: &mut Study) -> Result<Asked> {
     };
     for round in 0..study.rounds().len() {
         let Some(space) = study.begin_round(round)? else { return Err(wait(study, round - 1)) };
-        let is_taken = |record: &Record| !record.waits_for_retry();
         for number in study.numbers_of(round, &space) {
-            if study.records().get(&number).is_some_and(is_taken) {
+            if study.records().get(&number).is_some_and(|record| !record.waits_for_retry()) {
                 continue;
             }
-            let Some(mut claim) = Claim::take(study, number, &|| false)? else { continue };
+            let claim = Claim::take_free(study, number, &|| false, Record::waits_for_retry)?;
+            let Some(mut claim) = claim else { continue };
             let start = match claim.record.clone() {
-                Some(record) if is_taken(&record) => {
-                    study.insert(record);
-                    continue;
-                }
                 Some(record) => record.start,
                 None => study.start_of(number, round, &space)?,
             };

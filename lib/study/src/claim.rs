@@ -104,6 +104,21 @@ impl Claim {
         Ok(Some(Self { number, record, folder, log, _lease: lease }))
     }
 
+    /// Claims a trial that has not been started or whose record `is_free` accepts; `study` may not know it yet.
+    pub fn take_free(
+        study: &mut Study,
+        number: u64,
+        stop: &dyn Fn() -> bool,
+        is_free: impl Fn(&Record) -> bool,
+    ) -> Result<Option<Self>> {
+        let Some(claim) = Self::take(study, number, stop)? else { return Ok(None) };
+        match &claim.record {
+            Some(record) if !is_free(record) => study.insert(record.clone()),
+            _ => return Ok(Some(claim)),
+        }
+        Ok(None)
+    }
+
     /// The folder of the trial, which is also its run directory.
     pub fn run(&self) -> Result<RunDir> {
         RunDir::open(&self.folder)

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use unix::config::{KeySchema, Violations};
+use unix::config::{KeySchema, Violations, within};
 
 /// The configuration of a study.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -196,9 +196,6 @@ impl StudyConfig {
                     .push((space_key.clone(), "missing; list the parameters to search".into()));
             }
             let sampler = self.sampler(round).violations(space);
-            let within = |key: &str, all: Violations| -> Violations {
-                all.into_iter().map(|(name, text)| (format!("{key}.{name}"), text)).collect()
-            };
             violations.extend(within(&space_key, space.violations()));
             violations.extend(within(&section(round.sampler.is_some(), "sampler"), sampler));
             let pruner = self.pruner(round).violations();

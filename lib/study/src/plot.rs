@@ -5,8 +5,8 @@ use crate::space::{Domain, Parameter, plain};
 use crate::study::Study;
 use clap::ValueEnum;
 use report::axis::Axis;
-use report::chart::{Chart, Curve, Look};
-use report::panel::Mark;
+use report::chart::Chart;
+use report::panel::{Curve, Mark};
 use serde::Serialize;
 use serde_json::{Value, json};
 use unix::Result;
@@ -232,23 +232,20 @@ fn plot(
     };
     let curve = |(at, series): (usize, &Series)| {
         let mark = match series.group {
-            Group::Pruned => Mark::Ring,
-            Group::Failed => Mark::Cross,
-            _ => Mark::Disc,
+            _ if series.joined && series.points.len() > 1 => None,
+            Group::Pruned => Some(Mark::Ring),
+            Group::Failed => Some(Mark::Cross),
+            _ => Some(Mark::Disc),
+        };
+        let (name, width) = match series.group {
+            Group::Best => (best, 2.4),
+            group => (Group::NAMES[group as usize], if mark.is_some() { 1.4 } else { 1.0 }),
         };
         let is_listed = all[..at].iter().any(|other| other.group == series.group);
-        let name =
-            if series.group == Group::Best { best } else { Group::NAMES[series.group as usize] };
-        let width = if series.group == Group::Best { 2.4 } else { 1.0 };
-        Curve {
-            run: series.group as usize,
-            name: if is_listed { "" } else { name }.into(),
-            points: series.points.iter().map(drawn).collect(),
-            look: match series.joined && series.points.len() > 1 {
-                true => Look::Line(width),
-                false => Look::Points(mark),
-            },
-        }
+        let radius = if series.points.len() < 150 { 4.5 } else { 3.0 };
+        let (name, points) = (if is_listed { "" } else { name }, series.points.iter().map(drawn));
+        let curve = Curve::of_run(series.group as usize, name, width, points);
+        Curve { mark: mark.map(|mark| (mark, radius)), ..curve }
     };
     let record = |series: &Series| {
         let points = || series.points.iter();

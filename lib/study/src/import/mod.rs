@@ -150,10 +150,8 @@ fn files(study: &Study) -> Result<Vec<(PathBuf, Import)>> {
         return Ok(Vec::new());
     }
     let entries = std::fs::read_dir(&folder).map_err(|cause| Error::open(&folder, cause))?;
-    let mut paths = Vec::new();
-    for entry in entries {
-        paths.push(entry.map_err(|cause| Error::io(&folder, cause))?.path());
-    }
+    let paths = entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>();
+    let mut paths = paths.map_err(|cause| Error::io(&folder, cause))?;
     let is_number = |path: &PathBuf| {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         name.strip_suffix(".json").is_some_and(|stem| stem.parse::<u64>().is_ok())

@@ -2,6 +2,7 @@ use super::Pruner;
 use crate::trial::{Trial, best};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use unix::config::{Violations, within};
 
 /// Applies another pruner only once a trial no longer improves.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -20,7 +21,7 @@ pub struct Patient {
 impl Patient {
     pub(super) fn violations(&self) -> Vec<(String, String)> {
         let inner = self.pruner.iter().flat_map(|pruner| pruner.violations());
-        let mut all: Vec<_> = inner.map(|(key, text)| (format!("pruner.{key}"), text)).collect();
+        let mut all: Violations = within("pruner", inner.collect()).collect();
         if !(self.min_delta.is_finite() && self.min_delta >= 0.0) {
             all.push(("min_delta".into(), format!("{}: must not be negative", self.min_delta)));
         }

@@ -6,7 +6,7 @@ use crate::record::Start;
 use crate::space::plain;
 use rustix::fs::{Access, access};
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::{Map, Value};
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
@@ -43,25 +43,16 @@ pub fn write_params(
 
 /// Parameters as a nested configuration: the key `a.b` becomes `b` in a mapping `a`.
 pub fn nested(config: &StudyConfig, params: &BTreeMap<String, Value>) -> Value {
-    let mut root = Map::new();
+    let mut root = json!({});
     for (name, value) in params {
-        let keys: Vec<&str> = config.key(name).split('.').collect();
-        insert(&mut root, &keys, value);
-    }
-    Value::Object(root)
-}
-
-fn insert(map: &mut Map<String, Value>, keys: &[&str], value: &Value) {
-    match keys {
-        [] => {}
-        [last] => _ = map.insert(last.to_string(), value.clone()),
-        [section, rest @ ..] => {
-            let inner = map.entry(*section).or_insert_with(|| Value::Object(Map::new()));
-            if let Value::Object(inner) = inner {
-                insert(inner, rest, value);
-            }
+        let place = config.key(name).split('.').try_fold(&mut root, |outer, key| {
+            Some(outer.as_object_mut()?.entry(key).or_insert_with(|| json!({})))
+        });
+        if let Some(place) = place {
+            *place = value.clone();
         }
     }
+    root
 }
 
 /// The command line of a trial.

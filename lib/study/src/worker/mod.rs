@@ -156,15 +156,17 @@ impl Worker {
             let Some(space) = self.study.begin_round(round)? else { return Ok(Next::Wait) };
             let numbers = self.study.numbers_of(round, &space);
             // Open trials first, then new ones, both in order of their numbers.
-            let is_open = |record: &&Record| !record.has_ended() && !record.start.asked;
-            let open = self.study.records().range(numbers.clone()).map(|(_, record)| record);
-            let open: Vec<u64> = open.filter(is_open).map(|record| record.number).collect();
+            let is_open = |record: &Record| !record.has_ended() && !record.start.asked;
+            let open = self.study.of_round(round).filter(|record| is_open(record));
+            let open: Vec<u64> = open.map(|record| record.number).collect();
+            let signals = self.signals;
+            let stop = || signals.stop_requested().is_some();
             let new = numbers.map(|number| (number, true));
             for (number, is_new) in open.into_iter().map(|number| (number, false)).chain(new) {
                 if is_new && self.study.records().contains_key(&number) {
                     continue;
                 }
-                if let Some(claim) = self.claim(number)? {
+                if let Some(claim) = Claim::take_free(&mut self.study, number, &stop, is_open)? {
                     return Ok(Next::Run(Box::new(claim), round, space));
                 }
                 if self.must_stop().is_some() {
@@ -178,20 +180,6 @@ impl Worker {
         }
         self.study.save_snapshot();
         Ok(Next::Finished)
-    }
-
-    /// Claims a trial, unless it has ended or belongs to a caller of `hpo ask`.
-    fn claim(&mut self, number: u64) -> Result<Option<Claim>> {
-        let stop = || self.signals.stop_requested().is_some();
-        let Some(claim) = Claim::take(&self.study, number, &stop)? else { return Ok(None) };
-        match &claim.record {
-            // Another process ended it or handed it out, which our copy of the journal did not show yet.
-            Some(record) if record.has_ended() || record.start.asked => {
-                self.study.insert(record.clone());
-                Ok(None)
-            }
-            _ => Ok(Some(claim)),
-        }
     }
 
     /// Runs or resumes a trial; returns whether its command stopped by itself.
