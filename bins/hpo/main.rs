@@ -1,7 +1,5 @@
 //! The command line of `hpo`.
 
-mod import;
-mod importance;
 mod manual;
 mod plot;
 mod refit;
@@ -75,7 +73,7 @@ enum Verb {
     /// PED-ANOVA compares the distribution of a parameter among the best tenth of the complete trials with its
     /// distribution among all of them. A conditional parameter is evaluated on the trials in which it was active, and
     /// counts less if they are few; whether it was active counts towards the parameters in its condition.
-    Importance(importance::ImportanceArgs),
+    Importance(report::ImportanceArgs),
     /// Retry trials that failed, diverged or ran out of memory, or whose caller of ask is gone
     ///
     /// The next free worker or the next caller of ask runs them.
@@ -92,7 +90,7 @@ enum Verb {
     /// The sampler treats imported trials as if they had ended before the first trial of the round; they do not count
     /// as trials of this study. Trials that failed, lack a parameter or lie outside the search space are skipped with a
     /// warning. Importing a file again adds only new trials.
-    Import(import::ImportArgs),
+    Import(trials::ImportArgs),
     /// Retrain the best configuration with several seeds, evaluate on the test split and write a report
     ///
     /// Several processes may run it concurrently; interrupted runs are resumed. The folder of the refit is itself a
@@ -125,8 +123,8 @@ fn run(args: Args) -> Result<ExitCode> {
         Verb::Trials(args) => report::trials(&args),
         Verb::Best(args) => report::best(&args),
         Verb::Retry { study, trials, output } => trials::retry(&study, &trials, output),
-        Verb::Import(args) => import::import(&args),
-        Verb::Importance(args) => importance::importance(&args),
+        Verb::Import(args) => trials::import(&args),
+        Verb::Importance(args) => report::importance(&args),
         Verb::Plot(args) => plot::plot(&args),
         Verb::Refit(args) => refit::refit(&args),
         Verb::Export(args) => report::export(&args),

@@ -1,4 +1,5 @@
-//! The commands that run trials and record their values: `new`, `worker`, `ask`, `tell`, `retry`.
+//! The commands that run trials and record their values: `new`, `worker`, `ask`, `tell`, `retry`,
+//! `import`.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -7,7 +8,7 @@ use serde_json::json;
 use study::record::{End, Ended};
 use study::summary::STATES;
 use study::worker::{Limits, Worker};
-use study::{Study, ask};
+use study::{Study, ask, import};
 use unix::budget::Budget;
 use unix::cli::Output;
 use unix::out::Out;
@@ -82,6 +83,23 @@ pub struct TellArgs {
     output: Output,
 }
 
+/// The arguments of `hpo import`.
+#[derive(clap::Args)]
+pub struct ImportArgs {
+    /// Folder of the study
+    study: PathBuf,
+    /// Journal of Optuna's JournalFileBackend, or JSON or CSV written by `hpo export`
+    file: PathBuf,
+    /// Round whose sampler learns from the trials [default: the first]
+    #[arg(long, value_name = "NAME")]
+    round: Option<String>,
+    /// Name of the study, if an Optuna journal contains several
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    #[command(flatten)]
+    output: Output,
+}
+
 /// Creates a study, or prints an example of its configuration.
 pub fn new(args: &NewArgs) -> Result<Exit> {
     let mut out = Out::stdout(args.output);
@@ -137,4 +155,16 @@ pub fn tell(args: &TellArgs) -> Result<Exit> {
 pub fn retry(study: &Path, trials: &[u64], output: Output) -> Result<Exit> {
     let retried = Study::open(study)?.retry(trials)?;
     Out::stdout(output).rows(retried.into_iter().map(|number| json!({"trial": number})))
+}
+
+/// Imports trials of another study for the sampler of a round.
+pub fn import(args: &ImportArgs) -> Result<Exit> {
+    let study = Study::open(&args.study)?;
+    let round = args.round.as_ref().map_or(Ok(0), |name| study.round_named(name))?;
+    let done = import::import(&study, round, &args.file, args.name.as_deref())?;
+    let text = format!(
+        "{} trials imported, {} already known, {} skipped",
+        done.imported, done.known, done.left_out
+    );
+    Out::stdout(args.output).item(&done, text).map(|()| Exit::Done)
 }

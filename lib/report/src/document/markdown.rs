@@ -1,26 +1,12 @@
 //! Markdown (CommonMark with GitHub's tables).
 
-use super::{Block, Cell, Document, Table, aligned};
+use super::{Cell, Document, Table, aligned};
 
 impl Document {
     /// The report as Markdown, without pictures. The best values are bold.
     pub fn markdown(&self) -> String {
-        let mut text = format!("# {}\n", escape(&self.title));
-        for block in self.without_pictures().map(block) {
-            text += "\n";
-            text += &block;
-        }
-        text
-    }
-}
-
-fn block(block: &Block) -> String {
-    match block {
-        Block::Heading(text) => format!("## {}\n", escape(text)),
-        Block::Paragraph(text) => format!("{}\n", escape(text)),
-        Block::List(items) => items.iter().map(|item| format!("- {}\n", escape(item))).collect(),
-        Block::Table(table) => lines(table),
-        Block::Picture { .. } => String::new(),
+        let blocks = self.written("## ", escape, lines);
+        format!("# {}\n\n{}", escape(&self.title), blocks.join("\n"))
     }
 }
 

@@ -73,15 +73,25 @@ impl Document {
         self.blocks.push(Block::Picture { caption: caption.into(), png });
     }
 
-    /// The blocks without pictures and without the headings of pictures.
-    fn without_pictures(&self) -> impl Iterator<Item = &Block> {
+    /// The blocks as lines, without pictures and without the headings of pictures.
+    fn written(
+        &self,
+        heading: &str,
+        escape: impl Fn(&str) -> String,
+        lines: impl Fn(&Table) -> String,
+    ) -> Vec<String> {
         let is_picture = |block: Option<&Block>| matches!(block, Some(Block::Picture { .. }));
-        self.blocks.iter().enumerate().filter_map(move |(at, block)| {
-            let is_heading = matches!(block, Block::Heading(_));
-            let next = self.blocks.get(at + 1);
-            let is_left_out = is_picture(Some(block)) || is_heading && is_picture(next);
-            (!is_left_out).then_some(block)
-        })
+        let write = |(at, block): (usize, &Block)| match block {
+            Block::Heading(_) if is_picture(self.blocks.get(at + 1)) => None,
+            Block::Heading(text) => Some(format!("{heading}{}\n", escape(text))),
+            Block::Paragraph(text) => Some(format!("{}\n", escape(text))),
+            Block::List(items) => {
+                Some(items.iter().map(|item| format!("- {}\n", escape(item))).collect())
+            }
+            Block::Table(table) => Some(lines(table)),
+            Block::Picture { .. } => None,
+        };
+        self.blocks.iter().enumerate().filter_map(write).collect()
     }
 }
 

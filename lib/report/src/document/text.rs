@@ -1,22 +1,11 @@
 //! Plain text for terminals, in the style of the tables of all programs.
 
-use super::{Block, Cell, Document, Table, aligned};
+use super::{Cell, Document, Table, aligned};
 
 impl Document {
     /// The report as plain text, without title and pictures. The best values have an asterisk.
     pub fn text(&self) -> String {
-        let blocks: Vec<String> = self.without_pictures().map(block).collect();
-        blocks.join("\n")
-    }
-}
-
-fn block(block: &Block) -> String {
-    match block {
-        Block::Heading(text) => format!("{text}\n"),
-        Block::Paragraph(text) => format!("{text}\n"),
-        Block::List(items) => items.iter().map(|item| format!("- {item}\n")).collect(),
-        Block::Table(table) => lines(table),
-        Block::Picture { .. } => String::new(),
+        self.written("", str::to_string, lines).join("\n")
     }
 }
 
