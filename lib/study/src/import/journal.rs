@@ -4,8 +4,7 @@
 use super::Former;
 use crate::config::Direction;
 use crate::record::End;
-use serde_json::{Map, Value};
-use std::collections::BTreeMap;
+use serde_json::Value;
 
 const CREATE_STUDY: u64 = 0;
 const DELETE_STUDY: u64 = 1;
@@ -23,11 +22,11 @@ struct Found {
 }
 
 /// The trials and the direction of the study `name`, or of the only study. Errors: a description of the problem.
-pub fn read(text: &str, name: Option<&str>) -> Result<(Vec<Former>, Direction), String> {
+pub fn read(journal: &str, name: Option<&str>) -> Result<(Vec<Former>, Direction), String> {
     let mut studies: Vec<Found> = Vec::new();
     // Each trial with the id of its study; the index is the trial's id.
     let mut trials: Vec<(u64, Former)> = Vec::new();
-    let lines: Vec<&str> = text.lines().collect();
+    let lines: Vec<&str> = journal.lines().collect();
     for (at, line) in lines.iter().enumerate() {
         let record = match parse(line) {
             Some(record) => record,
@@ -41,7 +40,8 @@ pub fn read(text: &str, name: Option<&str>) -> Result<(Vec<Former>, Direction), 
                 return Err(format!("line {} is not an operation of an Optuna journal", at + 1));
             }
         };
-        let number = |key: &str| record.get(key).and_then(Value::as_u64);
+        let number = |key: &str| record[key].as_u64();
+        let text = |key: &str| record[key].as_str().unwrap_or_default();
         let study = number("study_id").unwrap_or(u64::MAX);
         let exists = studies.get(study as usize).is_some_and(|found| !found.is_deleted);
         let trial = number("trial_id").and_then(|id| trials.get_mut(id as usize));
@@ -49,10 +49,9 @@ pub fn read(text: &str, name: Option<&str>) -> Result<(Vec<Former>, Direction), 
         let trial = trial.map(|(_, own)| own).filter(|own| own.state.is_none());
         match (number("op_code"), trial) {
             (Some(CREATE_STUDY), _) => {
-                let name = record.get("study_name").and_then(Value::as_str).unwrap_or_default();
-                let directions = record.get("directions").and_then(Value::as_array);
-                let directions =
-                    directions.into_iter().flatten().filter_map(Value::as_u64).collect();
+                let name = text("study_name");
+                let directions = record["directions"].as_array().into_iter().flatten();
+                let directions = directions.filter_map(Value::as_u64).collect();
                 if !studies.iter().any(|found| found.name == name && !found.is_deleted) {
                     studies.push(Found { name: name.into(), directions, is_deleted: false });
                 }
@@ -60,17 +59,15 @@ pub fn read(text: &str, name: Option<&str>) -> Result<(Vec<Former>, Direction), 
             (Some(DELETE_STUDY), _) if exists => studies[study as usize].is_deleted = true,
             (Some(CREATE_TRIAL), _) if exists => trials.push((study, created(&record))),
             (Some(SET_PARAM), Some(own)) => {
-                let name = record.get("param_name").and_then(Value::as_str).unwrap_or_default();
-                let value =
-                    external(record.get("distribution"), record.get("param_value_internal"));
-                own.params.extend(value.map(|value| (name.to_string(), value)));
+                let value = external(&record["distribution"], &record["param_value_internal"]);
+                own.params.extend(value.map(|value| (text("param_name").to_string(), value)));
             }
             (Some(SET_STATE), Some(own)) => {
-                own.value = value(record.get("values")).or(own.value);
+                own.value = record["values"][0].as_f64().or(own.value);
                 own.state = state(number("state"));
             }
             (Some(SET_INTERMEDIATE), Some(own)) => {
-                let value = record.get("intermediate_value").and_then(Value::as_f64);
+                let value = record["intermediate_value"].as_f64();
                 own.values.extend(number("step").map(|step| (step, value)));
             }
             (Some(DISCARD_TRIALS), _) => {
@@ -101,8 +98,8 @@ pub fn read(text: &str, name: Option<&str>) -> Result<(Vec<Former>, Direction), 
 }
 
 /// Parses an operation. Python writes NaN and Infinity, which JSON does not have; they become null.
-fn parse(line: &str) -> Option<Map<String, Value>> {
-    serde_json::from_str(line).ok().or_else(|| {
+fn parse(line: &str) -> Option<Value> {
+    let record = serde_json::from_str(line).ok().or_else(|| {
         let mut is_quoted = false;
         // Split at quotes; a quote within a string is preceded by a backslash.
         let parts = line.split_inclusive('"').map(|part| {
@@ -115,28 +112,23 @@ fn parse(line: &str) -> Option<Map<String, Value>> {
             text
         });
         serde_json::from_str(&parts.collect::<String>()).ok()
-    })
+    });
+    record.filter(Value::is_object)
 }
 
 /// A newly created trial; a trial added as a whole has all fields.
-fn created(record: &Map<String, Value>) -> Former {
-    let object = |key: &str| record.get(key).and_then(Value::as_object);
-    let distribution = |name: &str| object("distributions").and_then(|all| all.get(name));
-    let params = object("params").into_iter().flatten().filter_map(|(name, number)| {
-        Some((name.clone(), external(distribution(name), Some(number))?))
+fn created(record: &Value) -> Former {
+    let object = |key: &str| record[key].as_object().into_iter().flatten();
+    let params = object("params").filter_map(|(name, number)| {
+        Some((name.clone(), external(&record["distributions"][name.as_str()], number)?))
     });
     let step = |(step, value): (&String, &Value)| Some((step.parse().ok()?, value.as_f64()));
-    let values = object("intermediate_values").into_iter().flatten();
     Former {
         params: params.collect(),
-        state: state(record.get("state").and_then(Value::as_u64)),
-        value: value(record.get("values")).or_else(|| record.get("value")?.as_f64()),
-        values: values.filter_map(step).collect::<BTreeMap<_, _>>(),
+        state: state(record["state"].as_u64()),
+        value: record["values"][0].as_f64().or(record["value"].as_f64()),
+        values: object("intermediate_values").filter_map(step).collect(),
     }
-}
-
-fn value(values: Option<&Value>) -> Option<f64> {
-    values?.as_array()?.first()?.as_f64()
 }
 
 /// Maps optuna.trial.TrialState, which does not distinguish the causes of a failure.
@@ -150,15 +142,14 @@ fn state(number: Option<u64>) -> Option<End> {
 }
 
 /// Decodes a number by its distribution, which is JSON in a string.
-fn external(distribution: Option<&Value>, number: Option<&Value>) -> Option<Value> {
-    let (number, distribution) = (number?, distribution?.as_str()?);
-    let distribution: Value = serde_json::from_str(distribution).ok()?;
-    let attributes = distribution.get("attributes")?;
-    match distribution.get("name")?.as_str()? {
+fn external(distribution: &Value, value: &Value) -> Option<Value> {
+    let number = value.as_f64()?;
+    let distribution: Value = serde_json::from_str(distribution.as_str()?).ok()?;
+    match distribution["name"].as_str()? {
         "CategoricalDistribution" => {
-            attributes.get("choices")?.get(number.as_f64()? as usize).cloned()
+            distribution["attributes"]["choices"].get(number as usize).cloned()
         }
-        name if name.starts_with("Int") => Some(Value::from(number.as_f64()? as i64)),
-        _ => Some(number.clone()),
+        name if name.starts_with("Int") => Some(Value::from(number as i64)),
+        _ => Some(value.clone()),
     }
 }

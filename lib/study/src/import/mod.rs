@@ -13,7 +13,7 @@ use crate::space::{Parameter, Space};
 use crate::study::Study;
 use crate::trial::{Point, Trial};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use unix::publish::{create_folder, publish_new};
@@ -88,26 +88,22 @@ pub fn import(study: &Study, round: usize, file: &Path, name: Option<&str>) -> R
             others.join(", ")
         );
     }
-    let (files, mut known) = (files(study)?, Vec::new());
-    for (_, import) in &files {
-        known.extend(import.trials.iter().filter(|_| import.round == own.name));
-    }
-    let mut done = Imported { imported: 0, known: 0, left_out: 0 };
-    let (mut trials, mut reasons) = (Vec::new(), BTreeMap::<String, usize>::new());
-    let all = found.len();
+    let (files, all) = (files(study)?, found.len());
+    let earlier = files.iter().filter(|import| import.round == own.name);
+    let earlier: Vec<&Former> = earlier.flat_map(|import| &import.trials).collect();
+    let (mut trials, mut known, mut reasons) = (Vec::new(), 0, BTreeMap::<String, usize>::new());
     for former in found {
-        match fitted(config, &space, former, &mut reasons) {
-            Some(fitted) if known.contains(&&fitted) => done.known += 1,
-            Some(fitted) => trials.push(fitted),
-            None => done.left_out += 1,
+        match fitted(config, &space, former) {
+            Ok(fitted) if earlier.contains(&&fitted) => known += 1,
+            Ok(fitted) => trials.push(fitted),
+            Err(reason) => *reasons.entry(reason).or_default() += 1,
         }
     }
-    done.imported = trials.len();
+    let done = Imported { imported: trials.len(), known, left_out: reasons.values().sum() };
     if !reasons.is_empty() {
-        let reasons: Vec<String> =
-            reasons.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
-        let (file, left_out) = (file.display(), done.left_out);
-        warn!("{file}: skipped {left_out} of {all} trials: {}", reasons.join(", "));
+        let reasons = reasons.iter().map(|(reason, count)| format!("{count} {reason}"));
+        let reasons = reasons.collect::<Vec<_>>().join(", ");
+        warn!("{}: skipped {} of {all} trials: {reasons}", file.display(), done.left_out);
     }
     if !trials.is_empty() {
         let import = text::json_pretty(&Import { round: own.name.clone(), trials })?;
@@ -124,7 +120,7 @@ pub fn import(study: &Study, round: usize, file: &Path, name: Option<&str>) -> R
 pub fn imported(study: &Study, round: usize, space: &Space) -> Result<Vec<Trial>> {
     let sign = study.config().direction.sign();
     let number = |value: Option<f64>| value.map_or(f64::NAN, |value| sign * value);
-    let files = files(study)?.into_iter().map(|(_, import)| import);
+    let files = files(study)?.into_iter();
     let own = files.filter(|import| import.round == study.rounds()[round].name);
     let trials = own.flat_map(|import| import.trials).enumerate().filter_map(|(at, own)| {
         let state = own.state?;
@@ -144,7 +140,7 @@ fn folder(study: &Study) -> PathBuf {
 }
 
 /// The imports in order of their numbers.
-fn files(study: &Study) -> Result<Vec<(PathBuf, Import)>> {
+fn files(study: &Study) -> Result<Vec<Import>> {
     let folder = folder(study);
     if folder.symlink_metadata().is_err() {
         return Ok(Vec::new());
@@ -161,7 +157,7 @@ fn files(study: &Study) -> Result<Vec<(PathBuf, Import)>> {
     let mut imports = Vec::new();
     for path in paths {
         let advice = "move it away and import the trials again";
-        imports.extend(small::read_json(&path, MAX_BYTES, advice)?.map(|import| (path, import)));
+        imports.extend(small::read_json::<Import>(&path, MAX_BYTES, advice)?);
     }
     Ok(imports)
 }
@@ -198,15 +194,14 @@ fn end(word: &str) -> Option<End> {
 
 /// Parses the format of trials_history.json.
 fn from_json(text: &str) -> Result<Vec<Former>, String> {
-    let list: Vec<Map<String, Value>> =
-        serde_json::from_str(text).map_err(|cause| cause.to_string())?;
-    let former = |entry: Map<String, Value>| {
-        let params = entry.get("params").and_then(Value::as_object);
+    let list: Vec<Value> = serde_json::from_str(text).map_err(|cause| cause.to_string())?;
+    let former = |entry: Value| {
+        let params = entry["params"].as_object();
         let params = params.ok_or("an entry has no params; expected JSON written by hpo export")?;
         Ok(Former {
             params: params.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
-            state: entry.get("state").and_then(Value::as_str).and_then(end),
-            value: entry.get("value").and_then(Value::as_f64),
+            state: entry["state"].as_str().and_then(end),
+            value: entry["value"].as_f64(),
             values: BTreeMap::new(),
         })
     };
@@ -237,28 +232,15 @@ fn from_csv(text: &str) -> Result<Vec<Former>, String> {
     Ok(trials)
 }
 
-/// Restricts a trial to the parameters of the space; counts the reason and returns `None` if that is impossible, or if
-/// the trial has no value to learn from.
-fn fitted(
-    config: &StudyConfig,
-    space: &Space,
-    former: Former,
-    reasons: &mut BTreeMap<String, usize>,
-) -> Option<Former> {
-    let found = parameters(config, space, &former).and_then(|params| {
-        let is_finite = former.value.is_some_and(f64::is_finite);
-        match former.state {
-            Some(End::Failed) | None => Err("failed".into()),
-            Some(End::Complete) if !is_finite => Err("without a finite value".into()),
-            _ => Ok(params),
-        }
-    });
-    match found {
-        Ok(params) => Some(Former { params, ..former }),
-        Err(reason) => {
-            *reasons.entry(reason).or_default() += 1;
-            None
-        }
+/// Restricts a trial to the parameters of the space. Errors: why that is impossible, or why the trial has no value to
+/// learn from.
+fn fitted(config: &StudyConfig, space: &Space, former: Former) -> Result<Former, String> {
+    let params = parameters(config, space, &former)?;
+    let is_finite = former.value.is_some_and(f64::is_finite);
+    match former.state {
+        Some(End::Failed) | None => Err("failed".into()),
+        Some(End::Complete) if !is_finite => Err("without a finite value".into()),
+        _ => Ok(Former { params, ..former }),
     }
 }
 

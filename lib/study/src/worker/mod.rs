@@ -108,14 +108,13 @@ impl Worker {
 
     /// Prints once that only trials of `hpo ask` remain, whose callers may be gone.
     fn note_callers(&mut self) {
-        let mut open =
-            self.study.records().values().filter(|record| !record.has_ended()).peekable();
-        if self.has_noted || open.peek().is_none() || !open.all(Record::waits_for_caller) {
+        let open = self.study.records().values().filter(|record| !record.has_ended());
+        let open: Vec<&Record> = open.collect();
+        if self.has_noted || open.is_empty() || !open.iter().all(|own| own.waits_for_caller()) {
             return;
         }
         self.has_noted = true;
-        let open = self.study.records().values().filter(|record| record.waits_for_caller());
-        let numbers: Vec<String> = open.map(|record| record.number.to_string()).collect();
+        let numbers: Vec<String> = open.iter().map(|record| record.number.to_string()).collect();
         note!(
             "waiting for values of trials that `hpo ask` started: {}; if their callers are gone, let workers run them: \
              hpo retry {} {}",
