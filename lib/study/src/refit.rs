@@ -53,8 +53,8 @@ pub enum On {
 }
 
 impl Study {
-    /// The complete trial of this number, by default the best one of a round, by default of the last round. Errors: 2 if
-    /// the trial is not complete; 75 if the round has not ended; 1 if it has no complete trial.
+    /// The complete trial of this number, by default the best one of a round, by default of the last round. Errors: 2
+    /// if the trial is not complete; 75 if the round has not ended; 1 if it has no complete trial.
     pub fn winner(&self, number: Option<u64>, round: Option<usize>) -> Result<&Record> {
         if let Some(number) = number {
             let found = self.records().get(&number).filter(|trial| trial.is(End::Complete));
@@ -83,8 +83,8 @@ impl Study {
 }
 
 impl<'a> Refit<'a> {
-    /// Trains and tests every seed in the study `folder` until `end`; completed steps are not repeated. `None` if it must
-    /// be run again. Errors: 1 if a seed or a test fails; 65 for the output of a test; those of [`Study::create`].
+    /// Trains and tests every seed in the study `folder` until `end`; completed steps are not repeated. `None` if it
+    /// must be run again. Errors: 1 if a seed or a test fails; 65 for the output of a test; those of [`Study::create`].
     pub fn run(self, folder: &Path, end: Option<Instant>) -> Result<Option<Results<'a>>> {
         let limits = Limits { trials: None, end, round: None, wait: true };
         let mut worker = Worker::new(self.create(folder)?, limits)?;

@@ -82,8 +82,8 @@ impl Study {
         })
     }
 
-    /// The progress of a round: the number of its trials, of those in each state and of those that have not ended; value
-    /// and number of the best trial. Errors: 65, 66, 74.
+    /// The progress of a round: the number of its trials, of those in each state and of those that have not ended;
+    /// value and number of the best trial. Errors: 65, 66, 74.
     pub fn progress(&self, round: usize) -> Result<Value> {
         let states = self.of_round(round).map(|record| self.state(record));
         let states = states.collect::<Result<Vec<_>>>()?;
