@@ -100,7 +100,7 @@ impl Study {
                     let bars = important.iter().flatten();
                     let bars = bars.map(|own| (own.parameter.as_str(), own.importance));
                     let bars: Vec<(&str, f64)> = bars.collect();
-                    let record = |(name, share): &(&str, f64)| json!({"plot": kind, "parameter": name, "importance": share});
+                    let record = |(name, x): &(&str, f64)| json!({"plot": kind, "parameter": name, "importance": x});
                     let title = "importance of each parameter";
                     let chart = Chart::bars(title, "fraction", &bars);
                     let records = bars.iter().map(record).collect();
