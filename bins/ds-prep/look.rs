@@ -33,22 +33,26 @@ pub fn distance(text: &str) -> std::result::Result<f64, String> {
 pub fn audit(given: &Given<Audit>) -> Result<Exit> {
     let args = &given.args;
     let manifests = inputs::files(&args.manifests)?;
-    if manifests.iter().any(|path| records::are_at(path)) {
+    let report = if manifests.iter().any(|path| records::are_at(path)) {
         if records::kind(&manifests[0]) == Some(records::Kind::Arrays) {
             given.require_only(
                 &["json"],
                 "no effect on records of arrays, which are compared exactly",
             )?;
         }
-        let near = args.near.unwrap_or(0.2);
-        return records::audit(&manifests, near, Out::stdout(args.output));
-    }
-    let report = audit::audit(&manifests, args.near.unwrap_or(0.01))?;
+        records::audit(&manifests, args.near.unwrap_or(0.2))?
+    } else {
+        audit::audit(&manifests, args.near.unwrap_or(0.01))?
+    };
     let mut out = Out::stdout(args.output);
-    report.violations.iter().try_for_each(|one| out.item(one, &one.message))?;
+    report.problems.iter().try_for_each(|one| out.item(one, &one.message))?;
     out.finish()?;
-    note!("{} trajectories, {} leaks or copies", report.trajectories, report.violations.len());
-    Ok(if report.violations.is_empty() { Exit::Done } else { Exit::Failure })
+    let found = report.problems.len();
+    match report.records {
+        0 => note!("{} trajectories, {found} leaks or copies", report.trajectories),
+        count => note!("{count} records, {found} leaks"),
+    }
+    Ok(if report.problems.is_empty() { Exit::Done } else { Exit::Failure })
 }
 
 #[derive(clap::Args)]

@@ -14,19 +14,19 @@ use clap::{Parser, Subcommand};
 use data::fields::check::{Report, check_files, check_split};
 use data::fields::divide::{Share, divide_by};
 use data::fields::field::Field;
-use data::fields::list::{FileRecord, describe, frames, parts};
+use data::fields::list::{FileRecord, describe, frames};
 use data::fields::split::{By, GroupBy, Split, SplitName};
 use data::fields::split_set::{TrajectorySet, Verify};
 use data::fields::stats::Stats;
 use data::records::stats::of_record;
 use data::records::{RecordSplit, Records};
-use data::store::RecordStore;
+use data::split::Source;
 use data::text::{TextSplit, TextStore, TokenSet};
 use manual::MANUAL;
 use serde_json::{Value, json};
 use unix::cli::{Given, Output};
 use unix::out::Out;
-use unix::{Error, Exit, Result, inputs, note, warn};
+use unix::{Error, Exit, Result, inputs, note};
 
 /// Generate, import, split and check data sets
 ///
@@ -198,23 +198,10 @@ fn split(given: &Given<Divide>) -> Result<Exit> {
         ));
     }
     let split = divide_by(args.by, args.group_by, &files, shares, args.seed, &args.to)?;
-    if args.to.as_os_str() == "-" {
-        let text = split.text()?;
-        return Out::stdout(args.output).raw(text.as_bytes()).map(|()| Exit::Done);
-    }
-    if args.to.exists() && Split::load(&args.to).map_or(true, |(old, _)| old != split) {
-        let cause = "it is a different manifest that runs may use; move it or choose another name";
-        return Err(Error::create(&args.to, cause));
-    }
-    split.save(&args.to)?;
-    tell_missed(&split, &args.to);
-    Out::stdout(args.output).rows(parts(&split, &args.to))
-}
-
-fn tell_missed(split: &Split, path: &Path) {
-    for missed in split.missed_shares() {
-        warn!("{}: {missed}", path.display());
-    }
+    records::save(&split, &args.to, Out::stdout(args.output), || {
+        records::tell_missed(&split, &args.to);
+        Ok(())
+    })
 }
 
 fn stats(manifest: &Path, to: Option<PathBuf>, mut out: Out) -> Result<Exit> {
@@ -232,37 +219,29 @@ fn stats(manifest: &Path, to: Option<PathBuf>, mut out: Out) -> Result<Exit> {
 }
 
 fn check(files: &[PathBuf], limit: Option<f32>, mut out: Out) -> Result<Exit> {
-    let (mut all, mut of_records) = (Report::default(), records::Report::default());
+    let mut all = Report::default();
     let field_limit = limit.unwrap_or(1e10);
     for path in inputs::files(files)? {
-        if records::are_at(&path) {
-            let report = records::check(&path, limit.unwrap_or(f32::INFINITY), &mut out)?;
-            of_records.records += report.records;
-            of_records.problems.extend(report.problems);
-            continue;
-        }
-        let report = if is_manifest(&path) {
+        let report = if records::are_at(&path) {
+            records::check(&path, limit.unwrap_or(f32::INFINITY))?
+        } else if is_manifest(&path) {
             if let Ok((split, _)) = Split::load(&path) {
-                tell_missed(&split, &path);
+                records::tell_missed(&split, &path);
             }
             check_split(&path, field_limit)?
         } else {
             check_files(&[path], field_limit)
         };
-        all.files += report.files;
-        all.trajectories += report.trajectories;
-        for violation in report.violations {
-            out.item(&violation, &violation.message)?;
-            all.violations.push(violation);
-        }
+        report.problems.iter().try_for_each(|one| out.item(one, &one.message))?;
+        all.append(report);
     }
-    let Report { files, trajectories, violations } = all;
-    let problems = violations.len() + of_records.problems.len();
-    match of_records.records {
-        0 => note!("{files} files, {trajectories} trajectories, {problems} problems"),
-        count => note!("{count} records, {problems} problems"),
+    let Report { files, trajectories, records, problems } = all;
+    let found = problems.len();
+    match records {
+        0 => note!("{files} files, {trajectories} trajectories, {found} problems"),
+        count => note!("{count} records, {found} problems"),
     }
-    Ok(if problems == 0 { Exit::Done } else { Exit::Data })
+    Ok(if problems.is_empty() { Exit::Done } else { Exit::Data })
 }
 
 /// Lists files; those that cannot be read are reported and do not prevent the others from being listed.
@@ -270,28 +249,22 @@ fn list(files: &[PathBuf], mut out: Out) -> Result<Exit> {
     // A closed or full stdout ends the program.
     let fatal = [Exit::Done, Exit::Io];
     let exit = inputs::each(files, &fatal, |path| {
-        if TextStore::is_store(path) {
-            return out.row(&texts::row(&TextStore::open(path)?));
-        }
-        if TokenSet::is_at(path) {
+        let rows = if TextSplit::is_manifest(path) {
+            TextSplit::load(path)?.0.rows(path)
+        } else if RecordSplit::is_manifest(path) {
+            RecordSplit::load(path)?.0.rows(path)
+        } else if TokenSet::is_at(path) {
             return texts::rows(path)?.iter().try_for_each(|split| out.row(split));
-        }
-        if TextSplit::is_manifest(path) {
-            let (split, _) = TextSplit::load(path)?;
-            return split.rows(path).iter().try_for_each(|part| out.row(part));
-        }
-        if Records::is_store(path) {
-            return out.row(&records::row(&Records::open(path)?));
-        }
-        if RecordSplit::is_manifest(path) {
-            let (split, _) = RecordSplit::load(path)?;
-            return split.rows(path).iter().try_for_each(|part| out.row(part));
-        }
-        if !is_manifest(path) {
+        } else if TextStore::is_store(path) {
+            vec![texts::row(&TextStore::open(path)?)]
+        } else if Records::is_store(path) {
+            vec![records::row(&Records::open(path)?)]
+        } else if is_manifest(path) {
+            Split::load(path)?.0.rows(path)
+        } else {
             return out.row(&FileRecord::of(path)?);
-        }
-        let (split, _) = Split::load(path)?;
-        parts(&split, path).iter().try_for_each(|part| out.row(part))
+        };
+        rows.iter().try_for_each(|row| out.row(row))
     })?;
     out.finish()?;
     Ok(exit)

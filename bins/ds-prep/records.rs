@@ -2,19 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
-use data::fields::split::{By, SplitName};
 use data::records::{RecordPlan, RecordSet, RecordSplit, RecordStats, Records, Sides, import};
-use data::split::Share;
-use data::store::check;
-pub use data::store::check::Report;
-use data::store::split::Request;
-use data::store::{Content, RecordStore, StoreSet, StoreSplit, divide};
+use data::split::check::{Kind as Problems, Report};
+use data::split::{By, Divisible, Request, Share, Source, Split, SplitName, SplitSet, divide};
+use data::store::{Content, RecordStore, check};
 use data::text::{TextKind, TextSplit, TextStore, near_leaks};
 use serde_json::{Value, json};
 use unix::out::Out;
 use unix::progress::Progress;
 use unix::signal::Signals;
-use unix::{Error, Exit, Result, note, warn};
+use unix::{Error, Exit, Result, warn};
 
 /// What records are.
 #[derive(Clone, Copy, PartialEq)]
@@ -58,7 +55,7 @@ pub fn make(plan: &RecordPlan, files: &[PathBuf], to: &Path, mut out: Out) -> Re
 pub fn row(store: &Records) -> Value {
     let description = store.description();
     json!({
-        "store": store.folder(),
+        "store": store.path(),
         "records": store.len(),
         "input": description.input.to_string(),
         "target": description.target.to_string(),
@@ -97,7 +94,7 @@ fn split_kind<C: Content>(
     division: &Division,
     stores: &[PathBuf],
     to: &Path,
-    mut out: Out,
+    out: Out,
 ) -> Result<Exit> {
     let Division { by, mut shares, validation_from, test_from, seed, near } = *division;
     let given = |folders: &[PathBuf], name: SplitName| -> Vec<(PathBuf, SplitName)> {
@@ -114,17 +111,27 @@ fn split_kind<C: Content>(
             shares[number] = Share::Count(0);
         }
     }
-    let split: StoreSplit<C> =
-        divide(&Request { by, shares, fixed: &fixed, seed, near }, stores, to)?;
+    let request = Request { by, group_by: None, shares, fixed: &fixed, seed, near };
+    let split: Split<C> = divide(&request, stores, to)?;
+    save(&split, to, out, || tell_remarks::<C>(to))
+}
+
+/// Writes a manifest, or prints it for `-`. `tell` warns of what is not wrong in it, but mostly unintended.
+pub fn save<C: Divisible>(
+    split: &Split<C>,
+    to: &Path,
+    mut out: Out,
+    tell: impl FnOnce() -> Result<()>,
+) -> Result<Exit> {
     if to.as_os_str() == "-" {
         return out.raw(split.text()?.as_bytes()).map(|()| Exit::Done);
     }
-    if to.exists() && StoreSplit::<C>::load(to).map_or(true, |(old, _)| old != split) {
+    if to.exists() && Split::<C>::load(to).map_or(true, |(old, _)| old != *split) {
         let cause = "it is a different manifest that runs may use; move it or choose another name";
         return Err(Error::create(to, cause));
     }
     split.save(to)?;
-    tell_remarks::<C>(to)?;
+    tell()?;
     out.rows(split.rows(to))
 }
 
@@ -144,49 +151,48 @@ pub fn stats(manifest: &Path, to: &Path, mut out: Out) -> Result<Exit> {
     out.rows(stats.rows())
 }
 
-/// Checks a store or a manifest and prints every problem.
-pub fn check(path: &Path, limit: f32, out: &mut Out) -> Result<Report> {
-    let report = match kind(path) {
-        Some(Kind::Texts) => check_kind::<TextKind>(path, limit)?,
-        _ => check_kind::<Sides>(path, limit)?,
-    };
-    report.problems.iter().try_for_each(|one| out.item(one, &one.message))?;
-    Ok(report)
+/// Checks a store or a manifest.
+pub fn check(path: &Path, limit: f32) -> Result<Report> {
+    match kind(path) {
+        Some(Kind::Texts) => check_kind::<TextKind>(path, limit),
+        _ => check_kind::<Sides>(path, limit),
+    }
 }
 
 fn check_kind<C: Content>(path: &Path, limit: f32) -> Result<Report> {
-    if !StoreSplit::<C>::is_manifest(path) {
+    if !Split::<C>::is_manifest(path) {
         return Ok(check::check_store::<C>(path, limit));
     }
     let report = check::check_split::<C>(path, limit)?;
-    if report.problems.iter().all(|problem| problem.kind != check::Kind::Store) {
+    if report.problems.iter().all(|problem| problem.kind != Problems::Store) {
         tell_remarks::<C>(path)?;
     }
     Ok(report)
 }
 
-/// Warns of what is not wrong in a manifest, but mostly unintended.
 fn tell_remarks<C: Content>(manifest: &Path) -> Result<()> {
-    let (split, _) = StoreSplit::<C>::load(manifest)?;
-    let remarks = C::remarks(&StoreSet::<C>::open_all(manifest)?);
-    for remark in split.missed_shares().iter().chain(&remarks) {
+    tell_missed(&Split::<C>::load(manifest)?.0, manifest);
+    for remark in C::remarks(&SplitSet::<C>::open_all(manifest)?) {
         warn!("{}: {remark}", manifest.display());
     }
     Ok(())
 }
 
+/// Warns of shares that a manifest misses.
+pub fn tell_missed<C: Divisible>(split: &Split<C>, manifest: &Path) {
+    for missed in split.missed_shares() {
+        warn!("{}: {missed}", manifest.display());
+    }
+}
+
 /// Finds what splits share; texts also resemble each other if their distance is below `near`.
-pub fn audit(manifests: &[PathBuf], near: f64, mut out: Out) -> Result<Exit> {
-    let report = match kind(&manifests[0]) {
+pub fn audit(manifests: &[PathBuf], near: f64) -> Result<Report> {
+    match kind(&manifests[0]) {
         Some(Kind::Texts) => check::audit::<TextKind>(manifests, |sets, report| {
             if near > 0.0 {
                 near_leaks(sets, 1.0 - near, report);
             }
-        })?,
-        _ => check::audit::<Sides>(manifests, |_, _| ())?,
-    };
-    report.problems.iter().try_for_each(|one| out.item(one, &one.message))?;
-    out.finish()?;
-    note!("{} records, {} leaks", report.records, report.problems.len());
-    Ok(if report.problems.is_empty() { Exit::Done } else { Exit::Failure })
+        }),
+        _ => check::audit::<Sides>(manifests, |_, _| ()),
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use data::split::SplitName;
+use data::split::{Source, SplitName};
 use data::store::RecordStore;
 use data::text::{
     Columns, TextSet, TextStore, TokenSet, TokenizeReport, Tokenizer, import, tokenize,
@@ -34,7 +34,7 @@ pub fn make(columns: &Path, files: &[PathBuf], to: &Path, mut out: Out) -> Resul
 pub fn row(store: &TextStore) -> Value {
     let kind = store.kind();
     json!({
-        "store": store.folder(),
+        "store": store.path(),
         "records": store.len(),
         "labels": kind.labels.join(", "),
         "multi_label": kind.multi_label,
@@ -65,7 +65,7 @@ pub fn describe(store: &Path) -> Result<Value> {
 /// A record of a store.
 pub fn of_record(store: &TextStore, i: usize) -> Result<Value> {
     if i >= store.len() {
-        let (store, count) = (store.folder().display(), store.len());
+        let (store, count) = (store.path().display(), store.len());
         return Err(Error::usage(format!("{store}: no record {i}, there are {count} (from 0)")));
     }
     let [text, text2] = store.texts(i);

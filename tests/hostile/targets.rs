@@ -248,7 +248,7 @@ fn data_set(folder: &Path, chaos: &mut Mutator) {
     let split = chaos.json(&document(&folder.join("split.json"))).to_string();
     with(&folder.join("fuzzed"), split.as_bytes(), |path| {
         if let Ok((split, _)) = Split::load(path) {
-            let _ = data::fields::list::parts(&split, path);
+            let _ = split.rows(path);
         }
         if let Ok(set) = TrajectorySet::open(path, SplitName::Train, Verify::Sizes) {
             let mut values = vec![0.0; set.shape().trajectory_len()];

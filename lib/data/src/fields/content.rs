@@ -1,7 +1,7 @@
 //! Identifies trajectories by their content.
 
 use crate::fields::field::{Field, Shape};
-use crate::fields::split::GroupBy;
+use crate::split::GroupBy;
 use blake3::Hasher;
 use rayon::prelude::*;
 use std::path::Path;

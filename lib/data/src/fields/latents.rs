@@ -52,7 +52,7 @@ impl Key {
             normalisation: normalisation.into(),
             split: set.manifest_hash().into(),
             split_name: set.name(),
-            data: set.file_hashes().to_vec(),
+            data: set.file_hashes(),
             dtype: dtype.into(),
         }
     }

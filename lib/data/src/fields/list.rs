@@ -1,7 +1,6 @@
-//! Describes the content of files and manifests in records, for people and programs.
+//! Describes the content of files in records, for people and programs.
 
 use crate::fields::field::{Axis, Field, attributes_of, describe_regimes};
-use crate::fields::split::{Split, SplitName};
 use crate::fields::stats::{Moments, Statistics};
 use serde::Serialize;
 use serde_json::Value;
@@ -77,32 +76,6 @@ fn channels(field: &Field) -> String {
         [] => states.join(","),
         _ => format!("{}|{}", inputs.join(","), states.join(",")),
     }
-}
-
-/// The trajectories of one file in one split.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct PartRecord {
-    /// The split.
-    pub split: SplitName,
-    /// The regime, e.g. `nu=0.001`.
-    pub parameter: String,
-    /// Number of trajectories.
-    pub trajectories: usize,
-    /// Path of the file.
-    pub file: PathBuf,
-}
-
-/// The parts of a manifest.
-pub fn parts(split: &Split, manifest: &Path) -> Vec<PartRecord> {
-    let of_split = |name: SplitName| {
-        split.parts(name).iter().map(move |part| PartRecord {
-            split: name,
-            parameter: split.files[part.file].parameter.to_string(),
-            trajectories: part.samples.len(),
-            file: split.file_path(part.file, manifest),
-        })
-    };
-    SplitName::ALL.into_iter().flat_map(of_split).collect()
 }
 
 /// One frame of a trajectory.

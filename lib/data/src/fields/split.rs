@@ -1,67 +1,45 @@
-//! Split manifests: which trajectory of which file is used for training, validation and test.
+//! Split manifests of fields: which trajectory of which file is used for training, validation and test.
 //!
 //! Every trajectory carries its provenance: path and content of the file, index in the file, regime.
 //! [`crate::fields::divide`] makes manifests.
 
-use crate::fields::check::Kind;
-use crate::fields::check::manifest::{error, in_itself};
-use crate::fields::field::{Shape, grouped};
+use crate::fields::content::group_keys;
+use crate::fields::field::{Field, Shape, grid_text, grouped};
 use crate::fields::parameter::Parameter;
+use crate::fields::split_set::{OpenFile, TrajectorySet};
+use crate::inputs::InputFile;
 use crate::seal::SealedFile;
-pub use crate::split::{By, Part, SplitName};
-use crate::split::{Share, folder_of, missed_shares};
-use clap::ValueEnum;
+use crate::split::check::{Kind, Problem};
+pub use crate::split::{By, GroupBy, Part, SplitName};
+use crate::split::{Divisible, Listed, SameGroup, Share};
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
-use strum::Display;
-use unix::Result;
+use unix::publish::hash_file;
+use unix::text::quote;
+use unix::{Error, Result};
 
-/// Which trajectories always share a split.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum, Display,
-)]
-#[serde(rename_all = "lowercase")]
-#[value(rename_all = "lower")]
-#[strum(serialize_all = "lowercase")]
-pub enum GroupBy {
-    /// Those with the same initial state, or with the same input of a steady problem, under any parameters. Where the
-    /// first frame is constant or not finite: those with identical values in all frames.
-    #[default]
-    State,
-    /// Those with identical values in all frames.
-    Content,
-}
+/// A manifest of trajectories.
+pub type Split = crate::split::Split<Trajectories>;
 
-/// The manifest, the content of `split.json`.
+/// The properties that all files of a manifest share.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Split {
-    /// Seed of the random assignment.
-    #[serde(with = "unix::decimal")]
-    pub seed: u64,
-    /// What was divided.
-    pub by: By,
-    /// Which trajectories were kept together.
-    pub group_by: GroupBy,
-    /// The requested shares of train, validation and test.
-    pub shares: [Share; 3],
-    /// Frames per trajectory.
-    pub frames: usize,
-    /// Points along each spatial axis.
-    pub grid: Vec<usize>,
-    /// Values per point.
-    pub channels: usize,
+pub struct Trajectories {
+    /// Frames, grid and channels of a trajectory. The number of trajectories is that of a set, and 0 in manifests.
+    #[serde(flatten)]
+    pub shape: Shape,
     /// Names of the channels, inputs first.
     pub channel_names: Vec<String>,
     /// How many of the channels are inputs, given and not predicted.
     pub inputs: usize,
+}
+
+/// The files of a manifest.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Files {
     /// The files; parts refer to them by index.
     pub files: Vec<Source>,
-    /// Trajectories for training, ascending within each file.
-    pub train: Vec<Part>,
-    /// Trajectories for validation.
-    pub validation: Vec<Part>,
-    /// Trajectories for the test.
-    pub test: Vec<Part>,
 }
 
 /// A file of a manifest.
@@ -79,104 +57,205 @@ pub struct Source {
     pub parameter: Parameter,
 }
 
-/// The size limit suffices for about eight million trajectories.
-const FILE: SealedFile = SealedFile {
-    format: "longhaul-split",
-    version: 1,
-    made_by: "ds-prep split",
-    max_bytes: 64 << 20,
-};
+/// A file that is to be divided.
+pub struct FieldFile {
+    field: Field,
+    bytes: u64,
+    blake3: String,
+    parameter: Parameter,
+    keys: Vec<blake3::Hash>,
+}
 
-impl Split {
-    /// Reads a manifest; the second value is the BLAKE3 hash of its bytes, which identifies it.
-    ///
-    /// Errors: 66 when it cannot be read; 65 when it is not a manifest, was edited or is inconsistent.
-    pub fn load(path: &Path) -> Result<(Self, String)> {
-        Self::load_allowing(path, None)
-    }
+impl crate::split::Source for FieldFile {
+    type Content = Trajectories;
 
-    /// Like [`load`](Self::load), but ignores one kind of violation.
-    pub(crate) fn load_allowing(path: &Path, allowed: Option<Kind>) -> Result<(Self, String)> {
-        let (split, hash) = Self::parse(path)?;
-        let mut violations = in_itself(&split, path);
-        violations.retain(|violation| Some(violation.kind) != allowed);
-        match error(&violations) {
-            None => Ok((split, hash)),
-            Some(error) => Err(error.context(path.display())),
+    fn open(path: &Path) -> Result<Self> {
+        let field = Field::open(path)?;
+        let wrong = |what: String| Err(Error::data(format!("{}: {what}", path.display())));
+        field.require_fit()?;
+        let ending = path.extension().unwrap_or_default();
+        if ["csv", "zarr"].iter().any(|other| ending.eq_ignore_ascii_case(other)) {
+            return wrong(
+                "training does not read this format; convert it with `ds-prep import`".into(),
+            );
         }
-    }
-
-    /// Reads a manifest without checking its consistency. Errors otherwise as [`load`](Self::load).
-    pub(crate) fn parse(path: &Path) -> Result<(Self, String)> {
-        FILE.read(path)
-    }
-
-    /// Every listed trajectory: split, index of the file, index in the file.
-    pub(crate) fn entries(&self) -> impl Iterator<Item = (SplitName, usize, usize)> {
-        SplitName::ALL.into_iter().flat_map(move |name| {
-            self.parts(name).iter().flat_map(move |part| {
-                part.samples.iter().map(move |&sample| (name, part.file, sample))
-            })
-        })
-    }
-
-    /// Writes the manifest atomically.
-    pub fn save(&self, path: &Path) -> Result<()> {
-        FILE.write(path, self)
-    }
-
-    /// The content of the manifest file, including its seal.
-    pub fn text(&self) -> Result<String> {
-        FILE.text(self)
-    }
-
-    /// The trajectories of one split.
-    pub fn parts(&self, name: SplitName) -> &[Part] {
-        match name {
-            SplitName::Train => &self.train,
-            SplitName::Validation => &self.validation,
-            SplitName::Test => &self.test,
+        let parameter = field.only_regime()?;
+        if parameter.iter().any(|(_, value)| !value.is_finite()) {
+            return wrong(format!(
+                "parameter {parameter} is not finite; correct it with `ds-prep import --parameter NAME=V --override`"
+            ));
         }
+        let bytes = std::fs::metadata(path).map_err(|cause| Error::open(path, cause))?.len();
+        Ok(Self { field, bytes, blake3: hash_file(path)?, parameter, keys: Vec::new() })
     }
 
-    /// The shape of the trajectories; their number is that of one split.
-    pub fn shape(&self, name: SplitName) -> Shape {
-        Shape {
-            trajectories: self.parts(name).iter().map(|part| part.samples.len()).sum(),
-            frames: self.frames,
-            grid: self.grid.clone(),
-            channels: self.channels,
-        }
+    fn content(&self) -> Trajectories {
+        let shape = Shape { trajectories: 0, ..self.field.shape().clone() };
+        let (channel_names, inputs) = (self.field.channels().to_vec(), self.field.inputs());
+        Trajectories { shape, channel_names, inputs }
     }
 
-    /// Which splits miss their share of the trajectories by far, see [`missed_shares`]; numbers of trajectories are met exactly.
-    pub fn missed_shares(&self) -> Vec<String> {
-        if self.by != By::Trajectory {
-            return Vec::new();
+    fn path(&self) -> &Path {
+        self.field.path()
+    }
+
+    fn hash(&self) -> &str {
+        &self.blake3
+    }
+
+    fn len(&self) -> usize {
+        self.field.trajectories()
+    }
+
+    fn difference(&self, first: &Self) -> Option<String> {
+        let [here, before] = [self, first].map(Self::content);
+        if here == before {
+            let what = first.field.coordinate_difference(&self.field)?;
+            let remedy = "make a manifest for each and mix these in the configuration";
+            return Some(format!("{what}; {remedy}"));
         }
-        let placed = SplitName::ALL.map(|name| self.shape(name).trajectories);
-        let all: usize = self.files.iter().map(|source| source.trajectories).sum();
-        let wanted = self.shares.map(|share| match share {
-            Share::Fraction(part) if part > 0.0 => Some((part * all as f64).round() as usize),
-            _ => None,
+        let [here, before] = [here, before].map(|Trajectories { shape, channel_names, inputs }| {
+            let (frames, grid) = (shape.frames, grid_text(&shape.grid));
+            let channels = quote(&channel_names.join(","));
+            format!(
+                "{frames} frames on {grid} points, channels {channels}, {inputs} of them inputs"
+            )
         });
-        let because = match self.group_by {
-            GroupBy::State => {
-                "trajectories that begin alike stay together, and some of these groups are large"
-            }
-            GroupBy::Content => "copies stay together, and some groups of them are large",
-        };
-        missed_shares(placed, wanted, "trajectories", because)
+        Some(format!("its trajectories have {here}, those of the previous files {before}"))
     }
 
-    /// The path of file `number`, for a manifest at `manifest`.
-    pub fn file_path(&self, number: usize, manifest: &Path) -> PathBuf {
-        folder_of(manifest).join(&self.files[number].path)
+    fn regime(&self) -> Option<(String, Vec<f64>)> {
+        let values = self.parameter.iter().map(|(_, value)| value).collect();
+        Some((self.parameter.to_string(), values))
+    }
+
+    fn prepare(&mut self, by: Option<GroupBy>) -> Result<()> {
+        self.keys = group_keys(&self.field, by.unwrap_or_default())?;
+        Ok(())
+    }
+
+    fn group(&self, i: usize) -> blake3::Hash {
+        self.keys[i]
     }
 }
 
-/// The files of each regime, in order of first appearance.
-pub(crate) fn regimes(files: &[Source]) -> Vec<Vec<usize>> {
+impl Divisible for Trajectories {
+    type Source = FieldFile;
+    type Opened = OpenFile;
+    type List = Files;
+    /// The size limit suffices for about eight million trajectories.
+    const FILE: SealedFile = SealedFile {
+        format: "longhaul-split",
+        version: 1,
+        made_by: "ds-prep split",
+        max_bytes: 64 << 20,
+    };
+    const WORDS: [&'static str; 3] = ["file", "trajectory", "trajectories"];
+
+    fn list(sources: &[FieldFile], paths: Vec<PathBuf>) -> Files {
+        let source = |(file, path): (&FieldFile, PathBuf)| Source {
+            path,
+            bytes: file.bytes,
+            blake3: file.blake3.clone(),
+            trajectories: file.field.trajectories(),
+            parameter: file.parameter.clone(),
+        };
+        Files { files: sources.iter().zip(paths).map(source).collect() }
+    }
+
+    fn listed(Files { files }: &Files, number: usize) -> Option<Listed<'_>> {
+        let Source { path, blake3, trajectories, .. } = files.get(number)?;
+        Some(Listed { path, blake3, samples: *trajectories })
+    }
+
+    fn in_common(&self, by: Option<GroupBy>) -> Option<&'static str> {
+        Some(match by.unwrap_or_default() {
+            GroupBy::State if self.shape.frames == 1 && self.inputs > 0 => "one input",
+            GroupBy::State => "one initial state",
+            GroupBy::Content => "all their values",
+        })
+    }
+
+    fn near_groups(_sources: &[FieldFile], _distance: f64) -> Result<SameGroup> {
+        let what = "--near has no effect on fields: only texts are compared by their distance";
+        Err(Error::usage(what))
+    }
+
+    fn problems(split: &Split, path: &Path) -> Vec<Problem> {
+        let mut all = Vec::new();
+        let mut wrong = |what: String| all.push(Problem::new(Kind::Manifest, path, None, what));
+        let Self { shape: Shape { frames, grid, channels, .. }, channel_names, inputs } =
+            &split.content;
+        if *frames == 0 || *channels == 0 || grid.contains(&0) || !(1..=3).contains(&grid.len()) {
+            wrong(format!("{frames} frames on a grid {grid:?} with {channels} channels"));
+        }
+        if channel_names.len() != *channels {
+            wrong(format!("{} `channel_names` for {channels} channels", channel_names.len()));
+        }
+        let distinct: HashSet<&String> = channel_names.iter().collect();
+        if distinct.len() != channel_names.len() {
+            wrong(format!("`channel_names` {} repeat a name", channel_names.join(",")));
+        }
+        if inputs >= channels {
+            wrong(format!("{inputs} `inputs` of {channels} channels leave nothing to predict"));
+        }
+        counts(split, wrong);
+        for (number, source) in split.list.files.iter().enumerate() {
+            if source.parameter.iter().any(|(_, value)| !value.is_finite()) {
+                let what = format!("parameter {} of {}", source.parameter, source.path.display());
+                let file = split.file_path(number, path);
+                all.push(Problem::new(Kind::Parameter, &file, None, what));
+            }
+        }
+        all
+    }
+
+    fn input_files(set: &TrajectorySet) -> Vec<InputFile> {
+        let open = set.sources.iter().zip(&set.list.files).filter(|(file, _)| file.is_open());
+        let input = |(file, source): (&OpenFile, &Source)| InputFile {
+            path: file.path.clone(),
+            blake3: source.blake3.clone(),
+            recorded_in: set.manifest.display().to_string(),
+            remedy: "restore the file, or run `ds-prep split` and `ds-prep stats` again".into(),
+        };
+        open.map(input).collect()
+    }
+
+    fn row(list: &Files, split: SplitName, number: usize, samples: usize, path: &str) -> Value {
+        let parameter = list.files.get(number).map(|source| source.parameter.to_string());
+        json!({"split": split, "parameter": parameter, "trajectories": samples, "file": path})
+    }
+}
+
+/// Splits whose number of trajectories (per regime), regimes or files differs from the requested one.
+fn counts(split: &Split, mut wrong: impl FnMut(String)) {
+    let files = &split.list.files;
     let parameters = files.iter().map(|source| Some(source.parameter.clone()));
-    grouped(parameters.enumerate()).into_iter().map(|regime| regime.samples).collect()
+    let regimes = grouped(parameters.enumerate());
+    for (name, share) in SplitName::ALL.into_iter().zip(split.shares) {
+        let Share::Count(count) = share else { continue };
+        let mut compare = |found: usize, what: &str| {
+            if found != count {
+                wrong(format!("{name} lists {found} {what}, its share is {count}"));
+            }
+        };
+        // How many trajectories of each file, and of some files, are in the split.
+        let mut found = vec![0; files.len()];
+        for part in split.parts(name) {
+            found.get_mut(part.file).into_iter().for_each(|count| *count += part.samples.len());
+        }
+        let sum = |files: &[usize]| files.iter().map(|file| found[*file]).sum::<usize>();
+        match split.by {
+            By::Trajectory => regimes.iter().for_each(|regime| {
+                let parameter = &files[regime.samples[0]].parameter;
+                compare(sum(&regime.samples), &format!("trajectories of {parameter}"));
+            }),
+            By::Parameter => {
+                compare(regimes.iter().filter(|r| sum(&r.samples) > 0).count(), "regimes");
+            }
+            // Only manifests of records are divided so.
+            By::Index | By::Torch => {}
+            By::File => compare(found.iter().filter(|count| **count > 0).count(), "files"),
+        }
+    }
 }

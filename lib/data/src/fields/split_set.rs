@@ -1,12 +1,10 @@
 //! The trajectories of one split, across its files.
 
-use crate::fields::check::manifest::{against_file, error};
-use crate::fields::check::{Kind, Violation};
 use crate::fields::field::{Field, Shape};
 use crate::fields::parameter::Parameter;
-use crate::fields::split::{Split, SplitName};
-use crate::inputs::InputFile;
-use crate::provenance::Provenance;
+use crate::fields::split::{Split, SplitName, Trajectories};
+use crate::split::SplitSet;
+use crate::split::check::{Kind, Problem, error};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use unix::publish::hash_file;
@@ -33,24 +31,20 @@ pub struct Entry<'a> {
 }
 
 /// The trajectories of one split, in the order of the manifest. Can be shared between threads; reads are cheap.
+pub type TrajectorySet = SplitSet<Trajectories>;
+
+/// A file of a manifest, open if the split uses it.
 #[derive(Debug)]
-pub struct TrajectorySet {
-    manifest: PathBuf,
-    name: SplitName,
-    shape: Shape,
-    channels: Vec<String>,
-    inputs: usize,
-    manifest_hash: String,
-    file_hashes: Vec<String>,
-    files: Vec<OpenFile>,
-    entries: Vec<(usize, usize)>,
+pub struct OpenFile {
+    pub(crate) path: PathBuf,
+    field: Option<Field>,
 }
 
-#[derive(Debug)]
-struct OpenFile {
-    path: PathBuf,
-    field: Option<Field>,
-    parameter: Parameter,
+impl OpenFile {
+    /// Whether the split uses it.
+    pub(crate) fn is_open(&self) -> bool {
+        self.field.is_some()
+    }
 }
 
 impl TrajectorySet {
@@ -62,48 +56,34 @@ impl TrajectorySet {
         Self::open_allowing(manifest, name, verify, None)
     }
 
-    /// Like [`open`](Self::open), but ignores one kind of violation within the manifest.
+    /// Like [`open`](Self::open), but ignores one kind of problem within the manifest.
     pub(crate) fn open_allowing(
         manifest: &Path,
         name: SplitName,
         verify: Verify,
         allowed: Option<Kind>,
     ) -> Result<Self> {
-        let (split, manifest_hash) = Split::load_allowing(manifest, allowed)?;
-        let mut entries = Vec::new();
-        for part in split.parts(name) {
-            entries.extend(part.samples.iter().map(|&sample| (part.file, sample)));
-        }
-        let mut files: Vec<OpenFile> = Vec::new();
-        for (number, source) in split.files.iter().enumerate() {
+        let (split, hash) = Split::load_allowing(manifest, allowed)?;
+        let open = |number| {
             let path = split.file_path(number, manifest);
             let used = split.parts(name).iter().any(|p| p.file == number && !p.samples.is_empty());
             let field = used.then(|| open_as_in(manifest, &split, number, verify)).transpose()?;
-            let first = files.iter().find_map(|file| file.field.as_ref());
-            if let (Some(first), Some(field)) = (first, &field)
-                && let Some(what) = first.coordinate_difference(field)
-            {
-                return Err(Error::data(format!(
-                    "{}: {}: {what}; make a manifest for each and mix these in the configuration",
-                    manifest.display(),
-                    path.display()
-                )));
-            }
-            files.push(OpenFile { path, field, parameter: source.parameter.clone() });
+            Ok(OpenFile { path, field })
+        };
+        let files = (0..split.list.files.len()).map(open).collect::<Result<Vec<_>>>()?;
+        let mut set = SplitSet::new(manifest, (split, hash), name, files);
+        set.content.shape.trajectories = set.entries.len();
+        let different = |field: &Field| {
+            let what = set.fields().next()?.coordinate_difference(field)?;
+            Some((field.path().display().to_string(), what))
+        };
+        if let Some((path, what)) = set.fields().skip(1).find_map(different) {
+            return Err(Error::data(format!(
+                "{}: {path}: {what}; make a manifest for each and mix these in the configuration",
+                manifest.display()
+            )));
         }
-        let file_hashes = split.files.iter().map(|source| source.blake3.clone()).collect();
-        let (shape, channels, inputs) = (split.shape(name), split.channel_names, split.inputs);
-        Ok(Self {
-            manifest: manifest.into(),
-            name,
-            shape,
-            channels,
-            inputs,
-            manifest_hash,
-            file_hashes,
-            files,
-            entries,
-        })
+        Ok(set)
     }
 
     /// See [`Field::read_often`].
@@ -113,76 +93,32 @@ impl TrajectorySet {
 
     /// The files that this set reads, in the order of the manifest.
     pub fn fields(&self) -> impl Iterator<Item = &Field> {
-        self.files.iter().filter_map(|file| file.field.as_ref())
+        self.sources.iter().filter_map(|file| file.field.as_ref())
     }
 
     /// The file of trajectory `i`; None when it is not open.
     pub fn field_of(&self, i: usize) -> Option<&Field> {
-        self.files[self.entries[i].0].field.as_ref()
-    }
-
-    /// Number of trajectories.
-    pub fn len(&self) -> usize {
-        self.entries.len()
-    }
-
-    /// Whether the set is empty.
-    pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
-    }
-
-    /// The split.
-    pub fn name(&self) -> SplitName {
-        self.name
+        self.sources[self.entries[i].0].field.as_ref()
     }
 
     /// The shape of the trajectories; their number is that of the set.
     pub fn shape(&self) -> &Shape {
-        &self.shape
+        &self.content.shape
     }
 
     /// Names of the channels, inputs first.
     pub fn channels(&self) -> &[String] {
-        &self.channels
+        &self.content.channel_names
     }
 
     /// How many of the channels are inputs: given, not predicted, and the same in all frames.
     pub fn inputs(&self) -> usize {
-        self.inputs
-    }
-
-    /// BLAKE3 hash of the manifest.
-    pub fn manifest_hash(&self) -> &str {
-        &self.manifest_hash
+        self.content.inputs
     }
 
     /// BLAKE3 hash of every file of the manifest, in its order.
-    pub fn file_hashes(&self) -> &[String] {
-        &self.file_hashes
-    }
-
-    /// The files that this set reads: the manifest, and the data files of the split, with the hashes that the manifest
-    /// recorded.
-    pub fn input_files(&self) -> Vec<InputFile> {
-        let open =
-            self.files.iter().zip(&self.file_hashes).filter(|(file, _)| file.field.is_some());
-        let data = open.map(|(file, blake3)| InputFile {
-            path: file.path.clone(),
-            blake3: blake3.clone(),
-            recorded_in: self.manifest.display().to_string(),
-            remedy: "restore the file, or run `ds-prep split` and `ds-prep stats` again".into(),
-        });
-        let manifest = InputFile::read_at_start(&self.manifest, &self.manifest_hash);
-        std::iter::once(manifest).chain(data).collect()
-    }
-
-    /// The trajectories, identified by the content of their files, in the order of the manifest.
-    pub fn provenance(&self) -> Vec<Provenance> {
-        let of_file = |entries: &[(usize, usize)]| Provenance {
-            blake3: self.file_hashes[entries[0].0].clone(),
-            samples: entries.iter().map(|(_, sample)| *sample).collect(),
-        };
-        self.entries.chunk_by(|a, b| a.0 == b.0).map(of_file).collect()
+    pub fn file_hashes(&self) -> Vec<String> {
+        self.list.files.iter().map(|source| source.blake3.clone()).collect()
     }
 
     /// Time between frames.
@@ -201,32 +137,32 @@ impl TrajectorySet {
     /// Trajectory `i`. Panics when out of range.
     pub fn entry(&self, i: usize) -> Entry<'_> {
         let (file, sample) = self.entries[i];
-        let file = &self.files[file];
-        Entry { file: &file.path, sample, parameter: &file.parameter }
+        let parameter = &self.list.files[file].parameter;
+        Entry { file: &self.sources[file].path, sample, parameter }
     }
 
     /// Reads trajectory `i`, [frames, grid…, channels].
     pub fn read(&self, i: usize, out: &mut [f32]) -> Result<()> {
-        self.read_frames(i, 0..self.shape.frames, out)
+        self.read_frames(i, 0..self.shape().frames, out)
     }
 
     /// Reads frames of trajectory `i`, [frames.len(), grid…, channels].
     pub fn read_frames(&self, i: usize, frames: Range<usize>, out: &mut [f32]) -> Result<()> {
         let field =
-            |&(file, sample): &(usize, usize)| Some((self.files[file].field.as_ref()?, sample));
+            |&(file, sample): &(usize, usize)| Some((self.sources[file].field.as_ref()?, sample));
         match self.entries.get(i).and_then(field) {
             Some((field, sample)) => field.read_frames(sample, frames, out),
-            None => Err(Error::bug(format!("trajectory {i} of {} in {}", self.len(), self.name))),
+            None => Err(Error::bug(format!("trajectory {i} of {} in {}", self.len(), self.name()))),
         }
     }
 }
 
 /// Opens file `number` of a manifest. Errors: 66, and 65 when it differs from the manifest's description.
 fn open_as_in(manifest: &Path, split: &Split, number: usize, verify: Verify) -> Result<Field> {
-    let (field, violations) = compare(manifest, split, number, verify)?;
+    let (field, problems) = compare(manifest, split, number, verify)?;
     let named = |error: Error| error.context(manifest.display());
     field.require_fit().map_err(named)?;
-    match error(&violations) {
+    match error(&problems) {
         None => Ok(field),
         Some(error) => Err(named(error)),
     }
@@ -240,8 +176,8 @@ pub(crate) fn compare(
     split: &Split,
     number: usize,
     verify: Verify,
-) -> Result<(Field, Vec<Violation>)> {
-    let source = &split.files[number];
+) -> Result<(Field, Vec<Problem>)> {
+    let source = &split.list.files[number];
     let path = split.file_path(number, manifest);
     let named = |error: Error| error.context(manifest.display());
     // How the content differs from the recorded one; it is only hashed on request.
@@ -262,9 +198,35 @@ pub(crate) fn compare(
         None => named(cause),
         Some(change) => named(Error::data(cause).context(change)),
     })?;
-    let mut violations = against_file(split, number, &field);
+    let mut problems = against_file(split, number, &field);
     if let Some(change) = change {
-        violations.insert(0, Violation::new(Kind::Changed, &path, change));
+        problems.insert(0, Problem::new(Kind::Changed, &path, None, change));
     }
-    Ok((field, violations))
+    Ok((field, problems))
+}
+
+/// Differences between a file and its entry in the manifest.
+fn against_file(split: &Split, number: usize, field: &Field) -> Vec<Problem> {
+    let source = &split.list.files[number];
+    let (stated, mut all) = (&split.content.shape, Vec::new());
+    let mut compare = |kind, what: &str, found: String, stated: String| {
+        if found != stated {
+            let path = field.path();
+            let what = format!("{}: {what} {found}, the manifest says {stated}", path.display());
+            all.push(Problem::new(kind, path, None, what));
+        }
+    };
+    let Shape { trajectories, frames, grid, channels } = field.shape();
+    let text = |value: &usize| value.to_string();
+    compare(Kind::Mismatch, "trajectories", text(trajectories), text(&source.trajectories));
+    compare(Kind::Mismatch, "frames", text(frames), text(&stated.frames));
+    compare(Kind::Mismatch, "grid", format!("{grid:?}"), format!("{:?}", stated.grid));
+    compare(Kind::Mismatch, "number of channels", text(channels), text(&stated.channels));
+    let (found, stated) = (field.channels().join(","), split.content.channel_names.join(","));
+    compare(Kind::Mismatch, "channels", found, stated);
+    compare(Kind::Mismatch, "inputs", text(&field.inputs()), text(&split.content.inputs));
+    // Values are printed with all their digits, so equal texts mean equal bits.
+    let found = field.parameter().map_or("none".into(), Parameter::to_string);
+    compare(Kind::Parameter, "parameter", found, source.parameter.to_string());
+    all
 }

@@ -115,7 +115,7 @@ impl Stats {
         of_channel.iter().for_each(|channel| overall.merge(channel));
         let stats = Self {
             split: set.manifest_hash().into(),
-            files: set.file_hashes().to_vec(),
+            files: set.file_hashes(),
             trajectories: set.len(),
             overall: overall.statistics(),
             channels: of_channel.iter().map(Moments::statistics).collect(),

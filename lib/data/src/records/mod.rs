@@ -13,9 +13,10 @@ pub use stats::RecordStats;
 
 use crate::inputs::InputFile;
 use crate::seal::SealedFile;
-use crate::store::check::{Kind, Report};
+use crate::split::check::{Kind, Report};
+use crate::split::{Source, Split, SplitSet};
 use crate::store::{
-    Content, RecordArray, RecordStore, SourceFile, Store, StoreLayout, StoreSet, StoreSplit, locate,
+    Content, RecordArray, RecordStore, SourceFile, Store, StoreLayout, difference, locate,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -174,9 +175,9 @@ impl Records {
 }
 
 /// A manifest of records.
-pub type RecordSplit = StoreSplit<Sides>;
+pub type RecordSplit = Split<Sides>;
 /// The records of one split, across its stores.
-pub type RecordSet = StoreSet<Sides>;
+pub type RecordSet = SplitSet<Sides>;
 
 /// The shapes of the inputs and targets of a manifest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -236,7 +237,7 @@ impl RecordSet {
     }
 }
 
-impl RecordStore for Records {
+impl Source for Records {
     type Content = Sides;
 
     fn open(folder: &Path) -> Result<Self> {
@@ -256,7 +257,7 @@ impl RecordStore for Records {
         Sides([input.clone(), target.clone()])
     }
 
-    fn folder(&self) -> &Path {
+    fn path(&self) -> &Path {
         self.0.folder()
     }
 
@@ -268,12 +269,18 @@ impl RecordStore for Records {
         self.0.index().layout.records
     }
 
-    fn input_files(&self) -> Vec<InputFile> {
-        self.0.input_files()
+    fn difference(&self, first: &Self) -> Option<String> {
+        difference::<Sides>(self, first)
     }
 
     fn group(&self, i: usize) -> blake3::Hash {
         self.hash_at(GROUP, i)
+    }
+}
+
+impl RecordStore for Records {
+    fn input_files(&self) -> Vec<InputFile> {
+        self.0.input_files()
     }
 
     fn input_hash(&self, i: usize) -> blake3::Hash {
@@ -282,7 +289,7 @@ impl RecordStore for Records {
 
     fn origin(&self, i: usize) -> (&Path, usize) {
         let found = locate(&self.description().files, i);
-        found.unwrap_or((self.folder(), i))
+        found.unwrap_or((self.path(), i))
     }
 
     fn check(&self, limit: f32, report: &mut Report) {
@@ -299,7 +306,7 @@ impl RecordStore for Records {
                     false => (Kind::NotFinite, "not finite; remove the record"),
                 };
                 let what = format!("its {name} is {value} at {}, {why}", side.place(at));
-                report.add(kind, file, Some(record), what);
+                report.add_record(kind, file, Some(record), what);
             }
         }
     }

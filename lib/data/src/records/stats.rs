@@ -3,8 +3,8 @@
 use super::{Description, RecordSet, Records, Side};
 use crate::fields::stats::{Moments, Statistics, StatsRecord};
 use crate::seal::SealedFile;
+use crate::split::Source;
 use crate::split::SplitName;
-use crate::store::RecordStore;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -41,7 +41,7 @@ fn rows(name: &'static str, channels: impl Iterator<Item = Statistics>) -> Vec<S
 /// One row for each channel of record `i` of a store. Errors (2): there is no such record.
 pub fn of_record(store: &Records, i: usize) -> Result<Vec<StatsRecord>> {
     if i >= store.len() {
-        let (store, count) = (store.folder().display(), store.len());
+        let (store, count) = (store.path().display(), store.len());
         return Err(Error::usage(format!("{store}: no record {i}, there are {count} (from 0)")));
     }
     let Description { input, target, .. } = store.description();

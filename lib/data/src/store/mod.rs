@@ -9,17 +9,17 @@
 
 pub mod check;
 mod reader;
-mod set;
-pub mod split;
+mod split;
 mod writer;
 
 pub use reader::Store;
-pub use set::StoreSet;
-pub use split::{SameGroup, StoreSplit, divide};
+pub use split::{StoreEntry, Stores};
 pub use writer::{Outcome, Ragged, Writer};
 
 use crate::inputs::{InputFile, verify_all};
 use crate::seal::SealedFile;
+use crate::split::check::Report;
+use crate::split::{SameGroup, Source, SplitSet};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -31,7 +31,7 @@ use unix::{Error, Result};
 /// What all stores of a manifest have in common; part of the manifest.
 pub trait Content: Clone + fmt::Debug + PartialEq + Serialize + DeserializeOwned {
     /// The stores with such content.
-    type Store: RecordStore<Content = Self>;
+    type Store: RecordStore + Source<Content = Self>;
     /// The manifests of these stores.
     const MANIFEST: SealedFile;
 
@@ -47,48 +47,32 @@ pub trait Content: Clone + fmt::Debug + PartialEq + Serialize + DeserializeOwned
     }
 
     /// What users of a manifest should know although nothing is wrong, given its three splits.
-    fn remarks(_sets: &[StoreSet<Self>; 3]) -> Vec<String> {
+    fn remarks(_sets: &[SplitSet<Self>; 3]) -> Vec<String> {
         Vec::new()
     }
 }
 
-/// A store of records that can be divided into splits.
-pub trait RecordStore: Sized {
-    /// What it holds, as far as all stores of a manifest must agree.
-    type Content: Content<Store = Self>;
-
-    /// Maps the store in `folder`. Errors: 66 when there is none; 65 when it is incomplete or damaged.
-    fn open(folder: &Path) -> Result<Self>;
-    /// Its content.
-    fn content(&self) -> Self::Content;
-    /// Its folder.
-    fn folder(&self) -> &Path;
-    /// The BLAKE3 hash of its index, which identifies its content.
-    fn hash(&self) -> &str;
-    /// Number of records.
-    fn len(&self) -> usize;
-    /// Whether there are none.
-    fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
+/// A store of records that can be divided into splits. Its hash is that of its index.
+pub trait RecordStore: Source {
     /// The files of the store with their recorded hashes.
     fn input_files(&self) -> Vec<InputFile>;
     /// Reads every shard and compares it with its hash. Errors: 65, naming all damaged shards.
     fn verify(&self) -> Result<()> {
         Error::all(&verify_all(&self.input_files()))
     }
-    /// The key of the group of record `i`: records with the same key belong into the same split.
-    fn group(&self, i: usize) -> blake3::Hash;
-    /// The key of the stratum of record `i`: every stratum is divided in the same proportions.
-    fn stratum(&self, _i: usize) -> blake3::Hash {
-        blake3::Hash::from_bytes([0; blake3::OUT_LEN])
-    }
     /// The hash of the input of record `i`: equal for equal inputs.
     fn input_hash(&self, i: usize) -> blake3::Hash;
     /// Where record `i` came from: a file and the number of the record in it.
     fn origin(&self, i: usize) -> (&Path, usize);
     /// Reports every problem in its records; values that exceed `limit` are one.
-    fn check(&self, limit: f32, report: &mut check::Report);
+    fn check(&self, limit: f32, report: &mut Report);
+}
+
+/// How the contents of two stores differ.
+pub(crate) fn difference<C: Content>(store: &C::Store, first: &C::Store) -> Option<String> {
+    let [own, expected] = [store, first].map(Source::content);
+    let name = first.path().display();
+    (own != expected).then(|| own.difference(&expected, &name.to_string()))
 }
 
 /// An array that every record has.

@@ -35,9 +35,9 @@ pub use tokens::{TokenInfo, TokenSet};
 pub use vocabulary::vocabulary;
 pub use windows::{RecordTokens, Window};
 
-use crate::store::{StoreSet, StoreSplit};
+use crate::split::{Split, SplitSet};
 
 /// A manifest of texts.
-pub type TextSplit = StoreSplit<TextKind>;
+pub type TextSplit = Split<TextKind>;
 /// The texts of one split, across its stores.
-pub type TextSet = StoreSet<TextKind>;
+pub type TextSet = SplitSet<TextKind>;

@@ -4,8 +4,8 @@
 //! with white space collapsed.
 
 use super::{TextSet, TextStore};
-use crate::store::check::{Kind, Report};
-use crate::store::{RecordStore, SameGroup};
+use crate::split::check::{Kind, Report};
+use crate::split::{SameGroup, Source};
 use rayon::prelude::*;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -178,7 +178,7 @@ pub fn near_leaks(sets: &[TextSet], threshold: f64, report: &mut Report) {
                     other.name(),
                     1.0 - threshold
                 );
-                report.add(Kind::NearDuplicate, file, Some(record), what);
+                report.add_record(Kind::NearDuplicate, file, Some(record), what);
             }
         }
     }

@@ -5,9 +5,10 @@ use super::remarks::{is_no_group, lacking};
 use super::similar::near_groups;
 use crate::inputs::InputFile;
 use crate::seal::SealedFile;
-use crate::store::check::{Kind, Report};
+use crate::split::check::{Kind, Report};
+use crate::split::{SameGroup, Source, SplitSet};
 use crate::store::{
-    Content, RecordArray, RecordStore, SameGroup, SourceFile, Store, StoreLayout, StoreSet, locate,
+    Content, RecordArray, RecordStore, SourceFile, Store, StoreLayout, difference, locate,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -112,9 +113,9 @@ impl Content for TextKind {
         Ok(near_groups(stores, 1.0 - distance))
     }
 
-    fn remarks(sets: &[StoreSet<Self>; 3]) -> Vec<String> {
+    fn remarks(sets: &[SplitSet<Self>; 3]) -> Vec<String> {
         let kind = sets[0].content();
-        let counts = |set: &StoreSet<Self>| {
+        let counts = |set: &SplitSet<Self>| {
             let mut counts = vec![0; kind.labels.len()];
             for i in 0..set.len() {
                 let (store, record) = set.locate(i);
@@ -294,7 +295,7 @@ impl TextStore {
     }
 }
 
-impl RecordStore for TextStore {
+impl Source for TextStore {
     type Content = TextKind;
 
     fn open(folder: &Path) -> Result<Self> {
@@ -314,7 +315,7 @@ impl RecordStore for TextStore {
         self.kind.clone()
     }
 
-    fn folder(&self) -> &Path {
+    fn path(&self) -> &Path {
         self.store.folder()
     }
 
@@ -326,8 +327,8 @@ impl RecordStore for TextStore {
         self.store.index().layout.records
     }
 
-    fn input_files(&self) -> Vec<InputFile> {
-        self.store.input_files()
+    fn difference(&self, first: &Self) -> Option<String> {
+        difference::<TextKind>(self, first)
     }
 
     fn group(&self, i: usize) -> blake3::Hash {
@@ -340,6 +341,12 @@ impl RecordStore for TextStore {
             false => blake3::hash(label),
             true => blake3::hash(&[label, &[u8::from(self.answer(i).is_some())]].concat()),
         }
+    }
+}
+
+impl RecordStore for TextStore {
+    fn input_files(&self) -> Vec<InputFile> {
+        self.store.input_files()
     }
 
     /// Upper and lower case and white space make no difference.
@@ -355,7 +362,7 @@ impl RecordStore for TextStore {
     }
 
     fn origin(&self, i: usize) -> (&Path, usize) {
-        locate(&self.description().files, i).unwrap_or((self.folder(), i))
+        locate(&self.description().files, i).unwrap_or((self.path(), i))
     }
 
     fn check(&self, _limit: f32, report: &mut Report) {
@@ -364,7 +371,7 @@ impl RecordStore for TextStore {
             let (file, record) = self.origin(i);
             let mut add = |kind: Kind, what: String| {
                 let what = format!("{what} (line {})", self.line(i));
-                report.add(kind, file, Some(record), what);
+                report.add_record(kind, file, Some(record), what);
             };
             let [text, text2] = self.texts(i);
             let texts = [("text", text), ("second text", text2), ("context", self.context(i))];
@@ -390,7 +397,7 @@ impl RecordStore for TextStore {
         if differing > 0 {
             unix::note!(
                 "{}: {differing} texts occur more than once with different labels",
-                self.folder().display()
+                self.path().display()
             );
         }
     }

@@ -7,6 +7,7 @@ use super::tokenizer::Tokenizer;
 use super::tokens::{FILE, TokenInfo, TokenSet, store_path};
 use super::windows::RecordTokens;
 use super::{TextSet, TextStore};
+use crate::split::Source;
 use crate::store::{Ragged, RecordStore, Writer};
 use serde::Serialize;
 use serde_json::json;

@@ -100,13 +100,10 @@ fn packed_numbers_are_unpacked_and_markers_are_missing_in_every_format() {
         if name == "group.zarr" {
             assert_eq!(field.t(), [1.7e9, 1.7e9 + 6.0, 1.7e9 + 12.0]);
         }
-        let found = check_files(std::slice::from_ref(path), 1e9).violations;
+        let found = check_files(std::slice::from_ref(path), 1e9).problems;
         let missing: Vec<_> = found.iter().filter(|one| one.kind == Kind::NotFinite).collect();
         assert_eq!(missing.len(), 1, "{found:?}");
-        assert_eq!(
-            (missing[0].trajectory, missing[0].frame, missing[0].index),
-            (Some(0), Some(1), Some(3))
-        );
+        assert_eq!(missing[0].place, crate::faults::place(0, Some(1), Some(3)));
         assert!(missing[0].message.contains("missing"), "{}", missing[0].message);
         // A copy holds values, and does not say that it is packed.
         let plan = Plan::default();
@@ -178,7 +175,7 @@ fn chunks_of_hdf5_that_were_never_written_are_missing() {
     let words = "4 of its 14 chunks are missing, the first at [0, 5, 0]";
     assert!(error.to_string().contains(words), "{error}");
     assert!(error.to_string().contains("--fill-missing"), "{error}");
-    let found = check_files(std::slice::from_ref(&path), 1e9).violations;
+    let found = check_files(std::slice::from_ref(&path), 1e9).problems;
     assert!(found[0].kind == Kind::Unreadable && found[0].message.contains(words), "{found:?}");
     // As the user says, they hold the fill value.
     let reading = Reading { fill_missing: true, ..Reading::default() };
@@ -222,7 +219,7 @@ fn names_of_arrays_and_groups_that_cannot_be_used_are_told() {
     file.create_group("t-coordinate").unwrap();
     drop(file);
     let messages: Vec<String> = check_files(std::slice::from_ref(&path), 1e9)
-        .violations
+        .problems
         .into_iter()
         .map(|one| one.message)
         .collect();

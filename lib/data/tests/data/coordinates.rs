@@ -70,7 +70,7 @@ fn trajectories_of_one_file_share_points_and_times() {
         let conflict = open().coordinate_conflict().unwrap().to_string();
         assert!(conflict.contains(&words) && conflict.contains(", not 0."), "{conflict}");
 
-        let faults = check_files(std::slice::from_ref(&path), 1e9).violations;
+        let faults = check_files(std::slice::from_ref(&path), 1e9).problems;
         assert_eq!(faults.len(), 1, "{faults:?}");
         assert_eq!(faults[0].kind, Kind::Coordinates, "{faults:?}");
         let files = [path.clone()];
@@ -111,7 +111,7 @@ fn files_of_one_data_set_share_points_and_times() {
         // Comparing sizes with the manifest finds it.
         let error = TrajectorySet::open(&manifest, SplitName::Train, Verify::Sizes).unwrap_err();
         assert!(error.exit == Exit::Data && error.to_string().contains(words), "{error}");
-        let faults = check_split(&manifest, 1e9).unwrap().violations;
+        let faults = check_split(&manifest, 1e9).unwrap().problems;
         let kinds: Vec<Kind> = faults.iter().map(|fault| fault.kind).collect();
         assert_eq!(kinds, [Kind::Changed, Kind::Coordinates], "{faults:?}");
     }
@@ -133,7 +133,7 @@ fn uneven_times_are_refused_unless_an_import_keeps_even_ones() {
         (f32::NAN, "is NaN at 3"),
     ] {
         change(&path, "t-coordinate", 3, |_| value);
-        let faults = check_files(std::slice::from_ref(&path), 1e9).violations;
+        let faults = check_files(std::slice::from_ref(&path), 1e9).problems;
         assert_eq!(faults.len(), 1, "{faults:?}");
         let plan = |crop: &[&str]| {
             let crop = crop.iter().map(|crop| crop.parse().unwrap()).collect();

@@ -1,7 +1,7 @@
 //! Plants every kind of violation that `check` reports.
 
 use crate::common::{files, manifest};
-use data::fields::check::{Kind, Violation, check_files, check_split};
+use data::fields::check::{Kind, Place, Problem, check_files, check_split};
 use data::fields::divide::Share;
 use data::fields::field::{Field, Shape};
 use data::fields::split::{By, Part, Split, SplitName};
@@ -31,12 +31,16 @@ fn ordinary(n: usize, t: usize, x: usize) -> f32 {
     (n * 100 + t * 10 + x) as f32 / 50.0
 }
 
-fn kinds(faults: &[Violation]) -> Vec<Kind> {
+pub fn place(trajectory: usize, frame: Option<usize>, index: Option<usize>) -> Place {
+    Place::Field { trajectory: Some(trajectory), frame, index }
+}
+
+fn kinds(faults: &[Problem]) -> Vec<Kind> {
     faults.iter().map(|fault| fault.kind).collect()
 }
 
-fn check(path: &Path) -> Vec<Violation> {
-    check_files(&[path.to_path_buf()], LIMIT).violations
+fn check(path: &Path) -> Vec<Problem> {
+    check_files(&[path.to_path_buf()], LIMIT).problems
 }
 
 #[test]
@@ -44,7 +48,7 @@ fn a_good_file_has_no_violations() {
     let folder = tempfile::tempdir().unwrap();
     let files = files(folder.path(), &[0.001, 4.0], 1);
     let report = check_files(&files, LIMIT);
-    assert_eq!((report.files, report.trajectories, report.violations), (2, 40, vec![]));
+    assert_eq!((report.files, report.trajectories, report.problems), (2, 40, vec![]));
 }
 
 #[test]
@@ -64,10 +68,9 @@ fn bad_values_are_found_at_their_position() {
     );
     let faults = check(&path);
     assert_eq!(kinds(&faults), [Kind::Constant, Kind::NotFinite, Kind::TooLarge]);
-    let place = |fault: &Violation| (fault.trajectory, fault.frame, fault.index);
-    assert_eq!(place(&faults[0]), (Some(0), None, None));
-    assert_eq!(place(&faults[1]), (Some(1), Some(2), Some(3)));
-    assert_eq!(place(&faults[2]), (Some(2), Some(1), Some(7)));
+    assert_eq!(faults[0].place, place(0, None, None));
+    assert_eq!(faults[1].place, place(1, Some(2), Some(3)));
+    assert_eq!(faults[2].place, place(2, Some(1), Some(7)));
     assert!(faults[1].message.contains("trajectory 1, frame 2, point 3: NaN (2 in all)"));
 }
 
@@ -105,7 +108,7 @@ fn files_that_cannot_be_read_do_not_hide_the_others() {
     let report = check_files(&all, LIMIT);
     let unreadable = [Kind::Unreadable; 3];
     let constant = [Kind::Constant; 3];
-    assert_eq!(kinds(&report.violations), [&[Kind::Missing][..], &unreadable, &constant].concat());
+    assert_eq!(kinds(&report.problems), [&[Kind::Missing][..], &unreadable, &constant].concat());
     assert_eq!((report.files, report.trajectories), (5, 3));
 }
 
@@ -113,15 +116,15 @@ fn files_that_cannot_be_read_do_not_hide_the_others() {
 fn overlaps_and_exchanged_files_of_a_split_are_found() {
     let folder = tempfile::tempdir().unwrap();
     let (path, split) = manifest(folder.path(), &[0.01, 0.1], 7);
-    assert_eq!(check_split(&path, LIMIT).unwrap().violations, []);
+    assert_eq!(check_split(&path, LIMIT).unwrap().problems, []);
 
     let mut overlapping = split.clone();
     let sample = overlapping.train[1].samples[0];
     overlapping.test[1].samples.push(sample);
     overlapping.save(&path).unwrap();
-    let faults = check_split(&path, LIMIT).unwrap().violations;
+    let faults = check_split(&path, LIMIT).unwrap().problems;
     assert_eq!(kinds(&faults), [Kind::Overlap]);
-    assert_eq!(faults[0].trajectory, Some(sample));
+    assert_eq!(faults[0].place, place(sample, None, None));
     assert_eq!(faults[0].file, overlapping.file_path(1, &path));
     assert!(faults[0].message.contains("is in train and again in test"), "{}", faults[0].message);
 
@@ -129,13 +132,13 @@ fn overlaps_and_exchanged_files_of_a_split_are_found() {
     let data = split.file_path(1, &path);
     let other = split.file_path(0, &path);
     std::fs::copy(&other, &data).unwrap();
-    let faults = check_split(&path, LIMIT).unwrap().violations;
+    let faults = check_split(&path, LIMIT).unwrap().problems;
     assert_eq!(kinds(&faults), [Kind::Changed, Kind::Parameter], "{faults:?}");
     let length = std::fs::metadata(&data).unwrap().len();
     std::fs::OpenOptions::new().write(true).open(&data).unwrap().set_len(length / 2).unwrap();
-    assert_eq!(kinds(&check_split(&path, LIMIT).unwrap().violations), [Kind::Unreadable]);
+    assert_eq!(kinds(&check_split(&path, LIMIT).unwrap().problems), [Kind::Unreadable]);
     std::fs::remove_file(&data).unwrap();
-    assert_eq!(kinds(&check_split(&path, LIMIT).unwrap().violations), [Kind::Missing]);
+    assert_eq!(kinds(&check_split(&path, LIMIT).unwrap().problems), [Kind::Missing]);
     std::fs::remove_file(&path).unwrap();
     assert_eq!(check_split(&path, LIMIT).unwrap_err().exit, unix::Exit::NoInput);
 }
@@ -145,30 +148,42 @@ type Edit = fn(&mut Split);
 /// Edits of a manifest with two files before it is sealed, the kinds of the violations, and words of their messages.
 const EDITS: [(Edit, &[Kind], &str); 21] = [
     (
-        |split| split.files[1].parameter.value = 0.2,
+        |split| split.list.files[1].parameter.value = 0.2,
         &[Kind::Parameter],
         "parameter nu=0.1, the manifest says nu=0.2",
     ),
-    (|split| split.files[1].parameter.name = "beta".into(), &[Kind::Parameter], "says beta=0.1"),
     (
-        |split| split.files[0].parameter.further = vec![("rho".into(), 1.0)],
+        |split| split.list.files[1].parameter.name = "beta".into(),
+        &[Kind::Parameter],
+        "says beta=0.1",
+    ),
+    (
+        |split| split.list.files[0].parameter.further = vec![("rho".into(), 1.0)],
         &[Kind::Parameter],
         "says nu=0.01,rho=1",
     ),
-    (|split| split.inputs = 1, &[Kind::Manifest, Kind::Mismatch, Kind::Mismatch], "to predict"),
-    (|split| split.inputs = 9, &[Kind::Manifest, Kind::Mismatch, Kind::Mismatch], "9 `inputs`"),
     (
-        |split| split.channel_names = vec!["w".into()],
+        |split| split.content.inputs = 1,
+        &[Kind::Manifest, Kind::Mismatch, Kind::Mismatch],
+        "to predict",
+    ),
+    (
+        |split| split.content.inputs = 9,
+        &[Kind::Manifest, Kind::Mismatch, Kind::Mismatch],
+        "9 `inputs`",
+    ),
+    (
+        |split| split.content.channel_names = vec!["w".into()],
         &[Kind::Mismatch, Kind::Mismatch],
         "channels u, the manifest says w",
     ),
     (
-        |split| split.channel_names.push("v".into()),
+        |split| split.content.channel_names.push("v".into()),
         &[Kind::Manifest, Kind::Mismatch, Kind::Mismatch],
         "2 `channel_names` for 1",
     ),
     (
-        |split| split.channel_names.push("u".into()),
+        |split| split.content.channel_names.push("u".into()),
         &[Kind::Manifest, Kind::Manifest, Kind::Mismatch, Kind::Mismatch],
         "repeat a name",
     ),
@@ -178,14 +193,26 @@ const EDITS: [(Edit, &[Kind], &str); 21] = [
         &[Kind::Empty],
         "the test split is empty",
     ),
-    (|split| split.frames = 6, &[Kind::Mismatch, Kind::Mismatch], "frames 5, the manifest says 6"),
-    (|split| split.grid[0] = 8, &[Kind::Mismatch, Kind::Mismatch], "grid [16], the manifest says"),
     (
-        |split| split.grid.clear(),
+        |split| split.content.shape.frames = 6,
+        &[Kind::Mismatch, Kind::Mismatch],
+        "frames 5, the manifest says 6",
+    ),
+    (
+        |split| split.content.shape.grid[0] = 8,
+        &[Kind::Mismatch, Kind::Mismatch],
+        "grid [16], the manifest says",
+    ),
+    (
+        |split| split.content.shape.grid.clear(),
         &[Kind::Manifest, Kind::Mismatch, Kind::Mismatch],
         "5 frames on a grid []",
     ),
-    (|split| split.files[0].trajectories = 21, &[Kind::Mismatch], "trajectories 20, the manifest"),
+    (
+        |split| split.list.files[0].trajectories = 21,
+        &[Kind::Mismatch],
+        "trajectories 20, the manifest",
+    ),
     (|split| split.train[0].file = 7, &[Kind::Manifest], "train: file 7 of 2"),
     (
         |split| split.test[0].samples.push(20),
@@ -240,7 +267,7 @@ fn an_edited_manifest_is_found_by_check_and_refused_by_training() {
         let mut edited = split.clone();
         edit(&mut edited);
         edited.save(&path).unwrap();
-        let faults = check_split(&path, LIMIT).unwrap().violations;
+        let faults = check_split(&path, LIMIT).unwrap().problems;
         assert_eq!(kinds(&faults), expected, "{words}: {faults:?}");
         assert!(faults.iter().any(|fault| fault.message.contains(words)), "{words}: {faults:?}");
         refused();
@@ -249,7 +276,7 @@ fn an_edited_manifest_is_found_by_check_and_refused_by_training() {
     let mut edited = split.clone();
     EDITS.iter().for_each(|(edit, ..)| edit(&mut edited));
     edited.save(&path).unwrap();
-    let found = kinds(&check_split(&path, LIMIT).unwrap().violations);
+    let found = kinds(&check_split(&path, LIMIT).unwrap().problems);
     for kind in [Kind::Manifest, Kind::Mismatch, Kind::Parameter, Kind::Empty, Kind::Overlap] {
         assert!(found.contains(&kind), "{kind:?} in {found:?}");
     }
@@ -279,7 +306,7 @@ fn an_edited_manifest_is_found_by_check_and_refused_by_training() {
     let mut edited = split.clone();
     edited.train[0].samples = vec![3; 200_000];
     edited.save(&path).unwrap();
-    assert_eq!(check_split(&path, LIMIT).unwrap().violations.len(), 101, "bounded");
+    assert_eq!(check_split(&path, LIMIT).unwrap().problems.len(), 101, "bounded");
     assert!(refused().contains("and 91 more"));
 }
 
@@ -342,7 +369,7 @@ fn one_initial_state_in_two_splits_is_found() {
         of_both.extend(of_first.iter().cloned());
     }
     leaking.save(&path).unwrap();
-    let faults = check_split(&path, LIMIT).unwrap().violations;
+    let faults = check_split(&path, LIMIT).unwrap().problems;
     assert_eq!(kinds(&faults), [Kind::SameInitialState]);
-    assert_eq!(faults[0].trajectory, Some(test));
+    assert_eq!(faults[0].place, place(test, None, None));
 }

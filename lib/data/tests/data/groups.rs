@@ -68,7 +68,7 @@ fn a_share_that_one_initial_state_leaves_empty_is_refused() {
     let split = divided(folder.path(), &[0.1, 0.2], PERCENT, GroupBy::Content, one_state).unwrap();
     assert_eq!(counts(&split), [32, 4, 4]);
     // The user's decision is recorded in the manifest, so it is no violation.
-    assert_eq!(check_split(&folder.path().join("split.json"), 1e9).unwrap().violations, []);
+    assert_eq!(check_split(&folder.path().join("split.json"), 1e9).unwrap().problems, []);
     // Exact copies stay together whatever the options.
     let copies = |_, _, values: Vec<f32>| (0..values.len()).map(|i| i as f32).collect();
     let error = divided(folder.path(), &[0.1], PERCENT, GroupBy::Content, copies).unwrap_err();
@@ -200,7 +200,7 @@ fn every_share_gets_a_group_while_there_are_groups() {
                 let split = split.unwrap();
                 assert_eq!(counts(&split), expected, "{sizes:?} {percent:?}");
                 let manifest = folder.path().join("split.json");
-                assert_eq!(check_split(&manifest, 1e9).unwrap().violations, [], "nothing leaks");
+                assert_eq!(check_split(&manifest, 1e9).unwrap().problems, [], "nothing leaks");
             }
             None => {
                 let error = split.unwrap_err();
@@ -234,7 +234,7 @@ fn a_shared_state_across_splits_is_found_again_by_check() {
     to[0].samples.push(11);
     let manifest = folder.path().join("split.json");
     split.save(&manifest).unwrap();
-    let faults = check_split(&manifest, 1e9).unwrap().violations;
+    let faults = check_split(&manifest, 1e9).unwrap().problems;
     let kinds: Vec<Kind> = faults.iter().map(|fault| fault.kind).collect();
     assert_eq!(kinds, [Kind::Duplicate], "{faults:?}");
 }

@@ -121,7 +121,7 @@ fn every_layout_of_h5py_is_read() {
 #[test]
 fn another_order_of_axes_is_found_named_and_put_right_by_the_flag() {
     for (name, fits) in [("transposed.hdf5", "nctyx"), ("1D_transposed_Nu0.1.hdf5", "nxt")] {
-        let faults = check_files(&[golden(name)], 1e9).violations;
+        let faults = check_files(&[golden(name)], 1e9).problems;
         assert_eq!(faults[0].kind, Kind::AxisOrder, "{faults:?}");
         assert!(faults[0].message.contains(&format!("--axes {fits}")), "{}", faults[0].message);
         let reading = Reading { axes: Some(fits.parse().unwrap()), ..Reading::default() };
@@ -141,7 +141,7 @@ fn another_order_of_axes_is_found_named_and_put_right_by_the_flag() {
     let write = |dataset: hdf5::Dataset| dataset.write_raw(&[1.0f32; 240]).unwrap();
     write(file.dataset("tensor").unwrap());
     drop(file);
-    let message = check_files(&[path], 1e9).violations.remove(0).message;
+    let message = check_files(&[path], 1e9).problems.remove(0).message;
     for words in [
         "--axes nctx (1 trajectories of 4 frames on 6 points with 10 channels)",
         "--axes cntx (10 trajectories of 4 frames on 6 points with 1 channels)",
@@ -229,7 +229,7 @@ fn each_trajectory_may_have_parameters_of_its_own() {
         let told: Vec<_> = found.iter().map(|r| (&r.parameter, r.samples.as_slice())).collect();
         assert_eq!(told, [(&parameters[0], &[0, 2][..]), (&parameters[1], &[1])], "{name}");
         // A split of the unchanged file would treat it as one regime.
-        let faults = check_files(std::slice::from_ref(&source), 1e9).violations;
+        let faults = check_files(std::slice::from_ref(&source), 1e9).problems;
         assert_eq!(faults[0].kind, Kind::Parameter, "{faults:?}");
         assert!(faults[0].message.contains("ds-prep import"), "{}", faults[0].message);
         let folder = tempfile::tempdir().unwrap();

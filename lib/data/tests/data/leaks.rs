@@ -3,7 +3,7 @@
 use crate::common::{fresh_seed, manifest};
 use crate::golden::golden;
 use data::fields::audit::audit;
-use data::fields::check::{Kind, Violation};
+use data::fields::check::{Kind, Problem};
 use data::fields::divide::{Share, divide, divide_by};
 use data::fields::field::{Field, Shape};
 use data::fields::split::{By, GroupBy, Part, Split};
@@ -11,7 +11,7 @@ use data::fields::write::{Header, write_field};
 use std::path::{Path, PathBuf};
 use tensor::random::{Philox, Purpose};
 
-fn kinds(faults: &[Violation]) -> Vec<Kind> {
+fn kinds(faults: &[Problem]) -> Vec<Kind> {
     faults.iter().map(|fault| fault.kind).collect()
 }
 
@@ -36,7 +36,7 @@ fn leaks_are_found_by_content_alone() {
     let folder = tempfile::tempdir().unwrap();
     let seed = fresh_seed();
     let (path, split) = manifest(folder.path(), &[0.1], seed);
-    assert_eq!(audit(std::slice::from_ref(&path), 0.01).unwrap().violations, []);
+    assert_eq!(audit(std::slice::from_ref(&path), 0.01).unwrap().problems, []);
     let original = |sample| {
         let mut all = vec![0.0; 80];
         Field::open(&split.file_path(0, &path)).unwrap().read(sample, &mut all).unwrap();
@@ -63,15 +63,15 @@ fn leaks_are_found_by_content_alone() {
     split.save(&second).unwrap();
 
     let report = audit(&[path.clone(), second.clone()], 0.01).unwrap();
-    let count = |kind| report.violations.iter().filter(|fault| fault.kind == kind).count();
+    let count = |kind| report.problems.iter().filter(|fault| fault.kind == kind).count();
     for kind in [Kind::Duplicate, Kind::SharedFrame, Kind::SameInitialState, Kind::NearDuplicate] {
-        assert_eq!(count(kind), 1, "{kind:?} in {:?}", report.violations);
+        assert_eq!(count(kind), 1, "{kind:?} in {:?}", report.problems);
     }
-    assert_eq!(report.violations.len(), 4);
-    for fault in &report.violations {
+    assert_eq!(report.problems.len(), 4);
+    for fault in &report.problems {
         assert!(fault.message.contains("second_nu0.7.hdf5") && fault.message.contains("train"));
     }
-    let exact = audit(&[path, second], 0.0).unwrap().violations;
+    let exact = audit(&[path, second], 0.0).unwrap().problems;
     assert!(exact.iter().all(|fault| fault.kind != Kind::NearDuplicate));
     assert_eq!(exact.len(), 3);
 }
@@ -121,13 +121,13 @@ fn variants_of_one_coefficient_stay_together() {
         assert!(parts.iter().all(|part| coefficients(part) == coefficients(&parts[0])));
     }
     assert_eq!(split.train[0].samples.len(), 12);
-    assert_eq!(audit(std::slice::from_ref(&manifest), 0.01).unwrap().violations, []);
+    assert_eq!(audit(std::slice::from_ref(&manifest), 0.01).unwrap().problems, []);
     // Split by file they do not stay together: the audit reports every coefficient of the test.
     let by_file =
         divide_by(By::File, GroupBy::State, &paths, [1, 1, 1].map(Share::Count), seed, &manifest)
             .unwrap();
     by_file.save(&manifest).unwrap();
-    let faults = audit(&[manifest], 0.0).unwrap().violations;
+    let faults = audit(&[manifest], 0.0).unwrap().problems;
     assert_eq!(kinds(&faults), [Kind::SameInitialState; 40]);
 }
 

@@ -2,7 +2,7 @@
 
 use crate::common::fresh_seed;
 use data::fields::audit::audit;
-use data::fields::check::{Kind, Violation};
+use data::fields::check::{Kind, Problem};
 use data::fields::divide::{Share, divide};
 use data::fields::field::Shape;
 use data::fields::split::Part;
@@ -58,7 +58,7 @@ fn found(
     train: &Shape,
     test: &Shape,
     change: impl Fn(&mut Vec<Vec<f32>>, &dyn Fn(u64) -> f32),
-) -> Vec<Violation> {
+) -> Vec<Problem> {
     let seed = fresh_seed();
     let (original, mut others) = (noise(train, seed), noise(test, seed + 1));
     let mut frames: Vec<Vec<f32>> =
@@ -70,17 +70,17 @@ fn found(
 }
 
 /// The violations that an audit reports for a training and a test split with these trajectories.
-fn audited(train: (&Shape, &[Vec<f32>]), test: (&Shape, &[Vec<f32>])) -> Vec<Violation> {
+fn audited(train: (&Shape, &[Vec<f32>]), test: (&Shape, &[Vec<f32>])) -> Vec<Problem> {
     let folder = tempfile::tempdir().unwrap();
     let paths = [
         manifest(folder.path(), "train", train.0, train.1, false),
         manifest(folder.path(), "test", test.0, test.1, true),
     ];
-    audit(&paths, 0.01).unwrap().violations
+    audit(&paths, 0.01).unwrap().problems
 }
 
 #[track_caller]
-fn assert_one(faults: &[Violation], kind: Kind, words: &str) {
+fn assert_one(faults: &[Problem], kind: Kind, words: &str) {
     let [fault] = faults else { panic!("one {kind:?} expected: {faults:?}") };
     assert_eq!(fault.kind, kind, "{fault:?}");
     for words in ["train.hdf5", "test.hdf5", "trajectory 3 of", "trajectory 7 of", words] {
@@ -213,7 +213,7 @@ fn independent_trajectories_raise_no_alarm() {
         std::fs::create_dir(&part).unwrap();
         let files = files_of(&part, count, seed);
         divide(&files, shares, 0, &path).unwrap().save(&path).unwrap();
-        assert_eq!(audit(std::slice::from_ref(&path), 0.01).unwrap().violations, []);
+        assert_eq!(audit(std::slice::from_ref(&path), 0.01).unwrap().problems, []);
     }
 }
 

@@ -59,8 +59,8 @@ fn a_parameter_of_any_name_goes_through_the_whole_chain() {
         let split = divide(std::slice::from_ref(&made), [1; 3].map(Share::Count), 1, &manifest);
         let split = split.unwrap();
         split.save(&manifest).unwrap();
-        assert_eq!(Some(&split.files[0].parameter), plan.parameter.as_ref());
-        assert_eq!(check_split(&manifest, 1e9).unwrap().violations, []);
+        assert_eq!(Some(&split.list.files[0].parameter), plan.parameter.as_ref());
+        assert_eq!(check_split(&manifest, 1e9).unwrap().problems, []);
         // Also through a second import.
         let again = to.join("again");
         std::fs::create_dir(&again).unwrap();
@@ -190,7 +190,7 @@ fn several_values_of_a_parameter_are_refused_by_name() {
         for word in words {
             assert!(error.to_string().contains(word), "{error} lacks {word}");
         }
-        assert_eq!(check_files(&[path.to_path_buf()], 1e9).violations.len(), 1);
+        assert_eq!(check_files(&[path.to_path_buf()], 1e9).problems.len(), 1);
     };
     for (name, count) in [("array.hdf5", 3), ("two.hdf5", 2)] {
         let path = folder.path().join(name);

@@ -43,7 +43,7 @@ fn shares_are_percentages_or_counts_that_the_regimes_have() {
     let counts = |shares: [&str; 3]| {
         let shares = shares.map(|text| text.parse::<Share>().unwrap());
         let split = divide(&files, shares, 1, &manifest)?;
-        Ok::<_, unix::Error>(SplitName::ALL.map(|name| split.shape(name).trajectories))
+        Ok::<_, unix::Error>(SplitName::ALL.map(|name| split.count(name)))
     };
     assert_eq!(counts(["80%", "10%", "10%"]).unwrap(), [16, 2, 2]);
     assert_eq!(counts(["33%", "33%", "34%"]).unwrap(), [7, 6, 7]);

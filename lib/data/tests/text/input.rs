@@ -107,9 +107,10 @@ fn a_text_has_the_same_ids_whichever_way_it_is_read() {
         let store = path(&format!("{name}.store"));
         import(&columns, &[path(name)], &store, |_| Ok(())).unwrap();
         let shares = [Share::Fraction(1.0), Share::Count(0), Share::Count(0)];
-        let request = Request { by: By::Index, shares, fixed: &[], seed: 0, near: None };
+        let request =
+            Request { by: By::Index, group_by: None, shares, fixed: &[], seed: 0, near: None };
         let manifest = path(&format!("{name}.split.json"));
-        let split: StoreSplit<TextKind> = divide(&request, &[store], &manifest).unwrap();
+        let split: TextSplit = divide(&request, &[store], &manifest).unwrap();
         split.save(&manifest).unwrap();
         let set = TextSet::open(&manifest, SplitName::Train).unwrap();
         for (i, text) in all.iter().enumerate() {
@@ -140,9 +141,9 @@ fn a_damaged_token_is_found_when_its_record_is_read() {
     let columns = Columns::load(&path("columns.yaml")).unwrap();
     import(&columns, &[path("a.csv")], &path("store"), |_| Ok(())).unwrap();
     let shares = [Share::Fraction(1.0), Share::Count(0), Share::Count(0)];
-    let request = Request { by: By::Index, shares, fixed: &[], seed: 0, near: None };
-    let split: StoreSplit<TextKind> =
-        divide(&request, &[path("store")], &path("split.json")).unwrap();
+    let request =
+        Request { by: By::Index, group_by: None, shares, fixed: &[], seed: 0, near: None };
+    let split: TextSplit = divide(&request, &[path("store")], &path("split.json")).unwrap();
     split.save(&path("split.json")).unwrap();
     let tokenizer = Tokenizer::open(&folder().join("bert"), 16).unwrap();
     tokenize(&path("split.json"), &tokenizer, 16, None, &path("tokens"), |_| Ok(())).unwrap();

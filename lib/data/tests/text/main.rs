@@ -2,11 +2,9 @@
 
 mod input;
 
-use data::split::{By, Share, SplitName};
-use data::store::split::Request;
-use data::store::{StoreSplit, divide};
+use data::split::{By, Request, Share, SplitName, divide};
 use data::text::{
-    Columns, Encoded, Needs, NewTexts, TextKind, TextSet, TokenSet, Tokenizer, import, tokenize,
+    Columns, Encoded, Needs, NewTexts, TextSet, TextSplit, TokenSet, Tokenizer, import, tokenize,
 };
 use serde::Deserialize;
 use std::collections::HashMap;

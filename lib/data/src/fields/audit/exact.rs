@@ -1,10 +1,10 @@
 //! Equal trajectories, first frames and frames, found by their hashes.
 
 use super::Place;
-use crate::fields::check::Kind;
 use crate::fields::content::{begin, hash_values};
 use crate::fields::split::SplitName;
 use crate::fields::split_set::TrajectorySet;
+use crate::split::check::Kind;
 use std::collections::HashMap;
 use unix::Result;
 

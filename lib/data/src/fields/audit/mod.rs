@@ -10,9 +10,9 @@ mod near;
 mod signature;
 mod sorted;
 
-use crate::fields::check::{Kind, Report, Violation};
 use crate::fields::split::SplitName;
 use crate::fields::split_set::{TrajectorySet, Verify};
+use crate::split::check::{Kind, Problem, Report};
 use exact::Exact;
 use near::{Index, Near};
 use rayon::prelude::*;
@@ -42,7 +42,7 @@ pub fn audit(manifests: &[PathBuf], near: f64) -> Result<Report> {
     let mut found = Found { sets: &sets, report: Report::default(), pairs: HashSet::new() };
     let (mut exact, mut leaks, mut cut) = (Exact::default(), Vec::new(), 0);
     for (number, set) in sets.iter().enumerate() {
-        found.report.files += set.file_hashes().len();
+        found.report.files += set.sources.len();
         found.report.trajectories += set.len();
         let buffer = || vec![0.0; set.shape().block_len()];
         for first in (0..set.len()).step_by(AT_ONCE) {
@@ -104,7 +104,6 @@ impl Found<'_> {
             b.sample,
             b.file.display()
         );
-        let violation = Violation::new(kind, a.file, message);
-        self.report.violations.push(Violation { trajectory: Some(a.sample), ..violation });
+        self.report.problems.push(Problem::new(kind, a.file, Some(a.sample), message));
     }
 }

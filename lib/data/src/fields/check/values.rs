@@ -1,9 +1,9 @@
 //! Checks of a single file: its header and all of its values.
 
-use super::{Kind, Report, Violation};
 use crate::fields::content::GroupKey;
 use crate::fields::field::{Axis, Field, coordinates};
 use crate::fields::split::GroupBy;
+use crate::split::check::{Kind, Place, Problem, Report};
 use rayon::prelude::*;
 use unix::Result;
 
@@ -20,7 +20,7 @@ pub(super) fn check_field(
     let path = field.path();
     let shape = field.shape();
     match field.only_regime() {
-        Err(error) => report.violations.push(Violation::of_error(path, &error, Kind::Parameter)),
+        Err(error) => report.problems.push(Problem::of_error(path, &error, Kind::Parameter)),
         Ok(parameter) if parameter.iter().any(|(_, value)| !value.is_finite()) => {
             report.add(Kind::Parameter, path, parameter);
         }
@@ -36,17 +36,18 @@ pub(super) fn check_field(
             field.read_cost()
         );
     }
-    let found: Vec<(Vec<Violation>, Option<blake3::Hash>)> = (0..shape.trajectories)
+    let found: Vec<(Vec<Problem>, Option<blake3::Hash>)> = (0..shape.trajectories)
         .into_par_iter()
         .map_init(
             || vec![0.0; shape.block_len()],
             |buffer, trajectory| {
                 let mut scan = Scan::new(field, limit, group_by);
                 match scan.read(trajectory, buffer) {
-                    Ok(()) => (scan.violations(trajectory), scan.key.map(|key| key.finish())),
+                    Ok(()) => (scan.problems(trajectory), scan.key.map(|key| key.finish())),
                     Err(error) => {
-                        let violation = Violation::of_error(path, &error, Kind::Unreadable);
-                        (vec![Violation { trajectory: Some(trajectory), ..violation }], None)
+                        let Problem { kind, .. } =
+                            Problem::of_error(path, &error, Kind::Unreadable);
+                        (vec![Problem::new(kind, path, Some(trajectory), error)], None)
                     }
                 }
             },
@@ -55,8 +56,8 @@ pub(super) fn check_field(
     report.trajectories += found.len();
     let whole = found.iter().all(|(_, hash)| hash.is_some());
     let mut hashes = Vec::with_capacity(found.len());
-    for (violations, hash) in found {
-        report.violations.extend(violations);
+    for (problems, hash) in found {
+        report.problems.extend(problems);
         hashes.extend(hash.filter(|_| whole));
     }
     hashes
@@ -141,9 +142,9 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// The first violation of each kind.
-    fn violations(&self, trajectory: usize) -> Vec<Violation> {
-        let mut violations = Vec::new();
+    /// The first problem of each kind.
+    fn problems(&self, trajectory: usize) -> Vec<Problem> {
+        let mut problems = Vec::new();
         let path = self.field.path();
         let frame_len = self.field.shape().frame_len();
         let mut add = |kind, at: Option<usize>, what: String| {
@@ -153,8 +154,8 @@ impl<'a> Scan<'a> {
                 _ => String::new(),
             };
             let message = format!("{}: trajectory {trajectory}{place}: {what}", path.display());
-            let (file, trajectory) = (path.to_path_buf(), Some(trajectory));
-            violations.push(Violation { kind, file, trajectory, frame, index, message });
+            let place = Place::Field { trajectory: Some(trajectory), frame, index };
+            problems.push(Problem { kind, file: path.into(), place, message });
         };
         if let Some((at, value)) = self.first_not_finite {
             let what = if self.field.marks_missing() { "missing or " } else { "" };
@@ -168,7 +169,7 @@ impl<'a> Scan<'a> {
             Some(values) => add(Kind::Constant, None, format!("every point is {values:?}")),
             None => {}
         }
-        violations
+        problems
     }
 
     /// A position in a frame as text.

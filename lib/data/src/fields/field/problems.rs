@@ -4,7 +4,7 @@ use super::Field;
 use super::array::Array;
 use super::axes::{Axes, Axis};
 use super::shape::{Shape, orders_text};
-use crate::fields::check::Kind;
+use crate::split::check::Kind;
 use unix::text::quote;
 use unix::{Error, Result};
 

@@ -1,13 +1,15 @@
 //! The shape of a field.
 
 use super::axes::{Axes, Axis};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::Range;
 
 /// The shape of a field: [trajectories, frames, grid…, channels].
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shape {
-    /// Number of trajectories, N.
+    /// Number of trajectories, N; no part of manifests.
+    #[serde(skip)]
     pub trajectories: usize,
     /// Frames per trajectory, T; 1 for a steady problem.
     pub frames: usize,

@@ -1,105 +1,12 @@
-//! Divides records of any kind into training, validation and test.
+//! Assigns groups of samples to splits.
 //!
-//! Records are organized in strata, each of which is divided in the same proportions, and in groups, which are never
-//! split up. The result depends only on the seed and on the records.
+//! Samples are organized in strata, each of which is divided in the same proportions, and in groups, which are never
+//! split up. The result depends only on the seed and on the samples.
 
-use clap::ValueEnum;
-use serde::{Deserialize, Serialize};
+use super::{Share, SplitName};
 use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::path::Path;
-use std::str::FromStr;
-use strum::Display;
 use tensor::random::{Permutation, Philox, Purpose};
-
-/// The name of a split.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ValueEnum, Display)]
-#[serde(rename_all = "lowercase")]
-#[value(rename_all = "lower")]
-#[strum(serialize_all = "lowercase")]
-pub enum SplitName {
-    /// Trains the model; the statistics for normalization are computed from it.
-    Train,
-    /// For model selection.
-    Validation,
-    /// For the final scores.
-    Test,
-}
-
-impl SplitName {
-    /// All splits.
-    pub const ALL: [Self; 3] = [Self::Train, Self::Validation, Self::Test];
-}
-
-/// How much of every stratum a split gets.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Share {
-    /// A fraction of its records, 0 to 1.
-    Fraction(f64),
-    /// This many records of every stratum.
-    Count(usize),
-}
-
-impl Share {
-    /// Whether the split gets nothing.
-    pub fn is_zero(self) -> bool {
-        matches!(self, Self::Count(0) | Self::Fraction(0.0))
-    }
-}
-
-impl FromStr for Share {
-    type Err = String;
-    /// Parses a percentage (`80%`) or a count.
-    fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("`{text}` is neither a percentage (80%) nor a count (200)");
-        match text.strip_suffix('%') {
-            Some(number) => {
-                let percent: f64 = number.trim().parse().map_err(|_| wrong())?;
-                let valid = (0.0..=100.0).contains(&percent);
-                valid.then_some(Self::Fraction(percent / 100.0)).ok_or_else(wrong)
-            }
-            None => text.parse().map(Self::Count).map_err(|_| wrong()),
-        }
-    }
-}
-
-/// The unit that is divided among the splits.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum, Display,
-)]
-#[serde(rename_all = "lowercase")]
-#[value(rename_all = "lower")]
-#[strum(serialize_all = "lowercase")]
-pub enum By {
-    /// Trajectories, every regime in the same proportions; or records.
-    #[default]
-    Trajectory,
-    /// Regimes, by parameter value: the smallest for training, the largest for the test, which then tests
-    /// extrapolation.
-    Parameter,
-    /// Files, or stores of records.
-    File,
-    /// Records in their order: the first ones for training, the last ones for the test.
-    Index,
-    /// Records in the order of torch.randperm with the same seed, whatever their groups and labels: the split of
-    /// torch.utils.data.random_split with the same counts.
-    Torch,
-}
-
-/// Records of one file or store.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Part {
-    /// Index of the file.
-    pub file: usize,
-    /// Indices of the records in the file.
-    pub samples: Vec<usize>,
-}
-
-/// The folder of a manifest.
-pub(crate) fn folder_of(manifest: &Path) -> &Path {
-    manifest.parent().unwrap_or(Path::new(""))
-}
 
 /// Records of a stratum that must be in the same split.
 #[derive(Clone, Debug)]
@@ -238,29 +145,6 @@ pub fn quotas(shares: [Share; 3], total: usize) -> Result<[usize; 3], String> {
         }
     }
     Ok(counts)
-}
-
-/// Which splits have over a tenth more or less than the number that is wanted, with the reason `because`; a single one does
-/// not count. `what` names the units that were placed.
-pub fn missed_shares(
-    placed: [usize; 3],
-    wanted: [Option<usize>; 3],
-    what: &str,
-    because: &str,
-) -> Vec<String> {
-    let all: usize = placed.iter().sum();
-    let splits = SplitName::ALL.into_iter().zip(placed).zip(wanted);
-    let missed = splits.filter_map(|((name, placed), wanted)| {
-        let by = placed.abs_diff(wanted?);
-        let is_missed = by > 1 && by as f64 > 0.1 * wanted? as f64;
-        is_missed.then_some((name, placed, wanted?))
-    });
-    let said = |(name, placed, wanted)| {
-        format!(
-            "the {name} split has {placed} of {all} {what}, not {wanted} as its share: {because}"
-        )
-    };
-    missed.map(said).collect()
 }
 
 #[cfg(test)]

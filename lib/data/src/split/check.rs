@@ -1,0 +1,187 @@
+//! Problems of files, stores and manifests. A check reports all of them instead of stopping at the first.
+
+use super::SplitName;
+use serde::Serialize;
+use std::collections::HashMap;
+use std::fmt;
+use std::hash::Hash;
+use std::path::{Path, PathBuf};
+use unix::{Error, Exit};
+
+/// Problems that one error quotes.
+const MAX_QUOTED: usize = 10;
+
+/// The kinds of problems.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// The file does not exist or cannot be opened.
+    Missing,
+    /// The file has no supported layout, or is truncated.
+    Unreadable,
+    /// The file's content is not the one that the manifest was made from.
+    Changed,
+    /// The manifest and the file disagree.
+    Mismatch,
+    /// The manifest is inconsistent.
+    Manifest,
+    /// The file has no trajectories, or a split has no samples.
+    Empty,
+    /// The parameter is missing or not finite.
+    Parameter,
+    /// Coordinates are missing, too few or too many, not ascending, or differ between trajectories.
+    Coordinates,
+    /// The coordinates fit a different order of the axes than the one that is assumed.
+    AxisOrder,
+    /// A value is NaN or infinite.
+    NotFinite,
+    /// All values of a trajectory are equal.
+    Constant,
+    /// A value exceeds the limit.
+    TooLarge,
+    /// The splits list a sample twice.
+    Overlap,
+    /// Two trajectories have the same content.
+    Duplicate,
+    /// A frame of one split also occurs in a trajectory of another.
+    SharedFrame,
+    /// Two splits have trajectories with almost the same initial state or input, or texts that are nearly equal.
+    NearDuplicate,
+    /// Two splits have trajectories with the same initial state or input.
+    SameInitialState,
+    /// A store is missing, incomplete, damaged, or another one than was divided.
+    Store,
+    /// A text is empty.
+    EmptyText,
+    /// A label is not one of the classes.
+    Label,
+    /// Records of one group are in two splits.
+    Group,
+    /// Two splits have records with the same input.
+    SameInput,
+}
+
+/// Where in a file or store a problem is, as far as it is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum Place {
+    /// In a file of trajectories; the index is that in the frame, over points and channels.
+    #[allow(missing_docs)]
+    Field { trajectory: Option<usize>, frame: Option<usize>, index: Option<usize> },
+    /// In a file that records came from, or in a store.
+    #[allow(missing_docs)]
+    Store { record: Option<usize> },
+}
+
+/// One problem and where it is.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Problem {
+    /// What is wrong.
+    pub kind: Kind,
+    /// The file or store.
+    pub file: PathBuf,
+    /// Where in it.
+    #[serde(flatten)]
+    pub place: Place,
+    /// The problem as a message.
+    pub message: String,
+}
+
+impl Problem {
+    /// A problem of a file of trajectories, or of one of these.
+    pub(crate) fn new(
+        kind: Kind,
+        file: &Path,
+        trajectory: Option<usize>,
+        message: impl ToString,
+    ) -> Self {
+        let place = Place::Field { trajectory, frame: None, index: None };
+        Self { kind, file: file.into(), place, message: message.to_string() }
+    }
+
+    /// The problem that an error about a file means: [`Kind::Missing`], or else `otherwise`.
+    pub(crate) fn of_error(file: &Path, error: &Error, otherwise: Kind) -> Self {
+        let kind = if error.exit == Exit::NoInput { Kind::Missing } else { otherwise };
+        Self::new(kind, file, None, error)
+    }
+}
+
+/// The result of a check.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Report {
+    /// Files of trajectories that were checked.
+    pub files: usize,
+    /// Trajectories that were read.
+    pub trajectories: usize,
+    /// Records that were read.
+    pub records: usize,
+    /// All problems, in the order of the files.
+    pub problems: Vec<Problem>,
+}
+
+impl Report {
+    /// Adds a problem of a file of trajectories; its message begins with the path.
+    pub(crate) fn add(&mut self, kind: Kind, file: &Path, what: impl fmt::Display) {
+        let message = format!("{}: {what}", file.display());
+        self.problems.push(Problem::new(kind, file, None, message));
+    }
+
+    /// Adds a problem of a record, or of a store as a whole.
+    pub(crate) fn add_record(
+        &mut self,
+        kind: Kind,
+        file: &Path,
+        record: Option<usize>,
+        what: impl fmt::Display,
+    ) {
+        let message = match record {
+            Some(record) => format!("{}: record {record}: {what}", file.display()),
+            None => what.to_string(),
+        };
+        let place = Place::Store { record };
+        self.problems.push(Problem { kind, file: file.into(), place, message });
+    }
+
+    /// Adds problems of a manifest, prefixing their messages with its path.
+    pub(crate) fn add_of(&mut self, manifest: &Path, problems: Vec<Problem>) {
+        self.problems.extend(problems.into_iter().map(|problem| Problem {
+            message: format!("{}: {}", manifest.display(), problem.message),
+            ..problem
+        }));
+    }
+
+    /// Adds the result of another check.
+    pub fn append(&mut self, other: Self) {
+        self.files += other.files;
+        self.trajectories += other.trajectories;
+        self.records += other.records;
+        self.problems.extend(other.problems);
+    }
+}
+
+/// The error (65) for problems; `None` if there are none.
+pub(crate) fn error(problems: &[Problem]) -> Option<Error> {
+    let quoted = problems.iter().take(MAX_QUOTED).map(|problem| problem.message.clone());
+    let mut all: Vec<String> = quoted.collect();
+    if problems.len() > all.len() {
+        all.push(format!("and {} more", problems.len() - all.len()));
+    }
+    (!problems.is_empty()).then(|| Error::data(all.join("; ")))
+}
+
+/// Calls `found` for every sample that has a key in common with a sample of another split: with the key, the sample, and
+/// the first one with this key. `samples` are the split, the place and the keys of each.
+pub(crate) fn shared<K: Copy + Eq + Hash, P: Copy, Keys: IntoIterator<Item = K>>(
+    samples: impl IntoIterator<Item = (SplitName, P, Keys)>,
+    mut found: impl FnMut(K, (SplitName, P), (SplitName, P)),
+) {
+    let mut seen: HashMap<K, (SplitName, P)> = HashMap::new();
+    for (name, place, keys) in samples {
+        for key in keys {
+            let first = *seen.entry(key).or_insert((name, place));
+            if first.0 != name {
+                found(key, (name, place), first);
+            }
+        }
+    }
+}
