@@ -12,7 +12,6 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use data::fields::check::{Report, check_files, check_split};
-use data::fields::divide::{Share, divide_by};
 use data::fields::field::Field;
 use data::fields::list::{FileRecord, describe, frames};
 use data::fields::split::{By, GroupBy, Split, SplitName};
@@ -20,7 +19,7 @@ use data::fields::split_set::{TrajectorySet, Verify};
 use data::fields::stats::Stats;
 use data::records::stats::of_record;
 use data::records::{RecordSplit, Records};
-use data::split::Source;
+use data::split::{Request, Share, Source, divide};
 use data::text::{TextSplit, TextStore, TokenSet};
 use manual::MANUAL;
 use serde_json::{Value, json};
@@ -192,12 +191,9 @@ fn split(given: &Given<Divide>) -> Result<Exit> {
         let what = "is for stores of records only, but the files to split are none";
         return Err(Error::usage(format!("{}: {what}", store.display())));
     }
-    if args.near.is_some() {
-        return Err(Error::usage(
-            "--near has no effect on fields: only texts are compared by their distance",
-        ));
-    }
-    let split = divide_by(args.by, args.group_by, &files, shares, args.seed, &args.to)?;
+    let Divide { by, seed, near, .. } = *args;
+    let request = Request { by, group_by: Some(args.group_by), shares, fixed: &[], seed, near };
+    let split: Split = divide(&request, &files, &args.to)?;
     records::save(&split, &args.to, Out::stdout(args.output), || {
         records::tell_missed(&split, &args.to);
         Ok(())

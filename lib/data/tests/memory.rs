@@ -1,11 +1,11 @@
 //! Memory of a process while it reads. The only test in its process, because others would allocate too.
 
-use data::fields::divide::{Share, divide};
 use data::fields::field::Shape;
-use data::fields::split::SplitName;
+use data::fields::split::{Split, SplitName};
 use data::fields::split_set::{TrajectorySet, Verify};
 use data::fields::write::{Header, write_field};
 use data::loader::{Ahead, Order, Prefetch};
+use data::split::{By, GroupBy, Request, Share, divide};
 use tensor::{Dtype, Tensor};
 
 const BATCH: u64 = 16;
@@ -32,7 +32,10 @@ fn epochs_take_no_more_memory() {
         .unwrap();
         let manifest = path.with_extension("json");
         let shares = [Share::Fraction(1.0), Share::Count(0), Share::Count(0)];
-        divide(&[path], shares, 0, &manifest).unwrap().save(&manifest).unwrap();
+        let (by, group_by) = (By::Trajectory, Some(GroupBy::State));
+        let request = Request { by, group_by, shares, fixed: &[], seed: 0, near: None };
+        let split: Split = divide(&request, &[path], &manifest).unwrap();
+        split.save(&manifest).unwrap();
         let set = TrajectorySet::open(&manifest, SplitName::Train, Verify::Sizes).unwrap();
         let starts = (shape.frames - WINDOW + 1) as u64;
         let order = Order::new(3, shape.trajectories as u64 * starts, BATCH).unwrap();

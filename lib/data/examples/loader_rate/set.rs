@@ -1,11 +1,11 @@
 //! The data set to read: one file, which is entirely training data.
 
-use data::fields::divide::{Share, divide};
 use data::fields::field::Shape;
 use data::fields::import::Format;
-use data::fields::split::SplitName;
+use data::fields::split::{Split, SplitName};
 use data::fields::split_set::{TrajectorySet, Verify};
 use data::fields::write::{Header, write_field};
+use data::split::{By, GroupBy, Request, Share, divide};
 use rayon::prelude::*;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -47,7 +47,10 @@ impl Set {
         let manifest = path.with_extension(format!("{format}.json"));
         if !manifest.exists() {
             let shares = [Share::Fraction(1.0), Share::Count(0), Share::Count(0)];
-            divide(std::slice::from_ref(&path), shares, 0, &manifest)?.save(&manifest)?;
+            let (by, group_by) = (By::Trajectory, Some(GroupBy::State));
+            let request = Request { by, group_by, shares, fixed: &[], seed: 0, near: None };
+            let split: Split = divide(&request, std::slice::from_ref(&path), &manifest)?;
+            split.save(&manifest)?;
         }
         let trajectories = TrajectorySet::open(&manifest, SplitName::Train, Verify::Sizes)?;
         trajectories.read_often();

@@ -4,7 +4,6 @@
 pub mod audit;
 pub mod check;
 pub(crate) mod content;
-pub mod divide;
 pub mod field;
 pub mod generate;
 pub mod import;

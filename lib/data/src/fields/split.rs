@@ -1,7 +1,11 @@
 //! Split manifests of fields: which trajectory of which file is used for training, validation and test.
 //!
 //! Every trajectory carries its provenance: path and content of the file, index in the file, regime.
-//! [`crate::fields::divide`] makes manifests.
+//!
+//! The unit is the trajectory, never the frame. Trajectories with the same initial state, or the same input (a
+//! coefficient field under several parameters), stay together; see [`GroupBy`]. Every regime (parameter value) is
+//! divided in the same proportions, so each split contains every regime; alternatively, whole regimes or whole files
+//! are assigned to splits. The result depends only on the seed and the content of the files.
 
 use crate::fields::content::group_keys;
 use crate::fields::field::{Field, Shape, grid_text, grouped};
@@ -11,7 +15,7 @@ use crate::inputs::InputFile;
 use crate::seal::SealedFile;
 use crate::split::check::{Kind, Problem};
 pub use crate::split::{By, GroupBy, Part, SplitName};
-use crate::split::{Divisible, Listed, SameGroup, Share};
+use crate::split::{Divisible, Listed, Share, Source};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::HashSet;
@@ -39,12 +43,12 @@ pub struct Trajectories {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Files {
     /// The files; parts refer to them by index.
-    pub files: Vec<Source>,
+    pub files: Vec<FileEntry>,
 }
 
 /// A file of a manifest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Source {
+pub struct FileEntry {
     /// Path, relative to the manifest's folder if possible.
     pub path: PathBuf,
     /// Size in bytes.
@@ -66,7 +70,7 @@ pub struct FieldFile {
     keys: Vec<blake3::Hash>,
 }
 
-impl crate::split::Source for FieldFile {
+impl Source for FieldFile {
     type Content = Trajectories;
 
     fn open(path: &Path) -> Result<Self> {
@@ -153,7 +157,7 @@ impl Divisible for Trajectories {
     const WORDS: [&'static str; 3] = ["file", "trajectory", "trajectories"];
 
     fn list(sources: &[FieldFile], paths: Vec<PathBuf>) -> Files {
-        let source = |(file, path): (&FieldFile, PathBuf)| Source {
+        let source = |(file, path): (&FieldFile, PathBuf)| FileEntry {
             path,
             bytes: file.bytes,
             blake3: file.blake3.clone(),
@@ -164,7 +168,7 @@ impl Divisible for Trajectories {
     }
 
     fn listed(Files { files }: &Files, number: usize) -> Option<Listed<'_>> {
-        let Source { path, blake3, trajectories, .. } = files.get(number)?;
+        let FileEntry { path, blake3, trajectories, .. } = files.get(number)?;
         Some(Listed { path, blake3, samples: *trajectories })
     }
 
@@ -174,11 +178,6 @@ impl Divisible for Trajectories {
             GroupBy::State => "one initial state",
             GroupBy::Content => "all their values",
         })
-    }
-
-    fn near_groups(_sources: &[FieldFile], _distance: f64) -> Result<SameGroup> {
-        let what = "--near has no effect on fields: only texts are compared by their distance";
-        Err(Error::usage(what))
     }
 
     fn problems(split: &Split, path: &Path) -> Vec<Problem> {
@@ -212,7 +211,7 @@ impl Divisible for Trajectories {
 
     fn input_files(set: &TrajectorySet) -> Vec<InputFile> {
         let open = set.sources.iter().zip(&set.list.files).filter(|(file, _)| file.is_open());
-        let input = |(file, source): (&OpenFile, &Source)| InputFile {
+        let input = |(file, source): (&OpenFile, &FileEntry)| InputFile {
             path: file.path.clone(),
             blake3: source.blake3.clone(),
             recorded_in: set.manifest.display().to_string(),

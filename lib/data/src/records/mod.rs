@@ -15,9 +15,7 @@ use crate::inputs::InputFile;
 use crate::seal::SealedFile;
 use crate::split::check::{Kind, Report};
 use crate::split::{Source, Split, SplitSet};
-use crate::store::{
-    Content, RecordArray, RecordStore, SourceFile, Store, StoreLayout, difference, locate,
-};
+use crate::store::{Content, RecordArray, RecordStore, SourceFile, Store, StoreLayout, locate};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::Path;
@@ -270,7 +268,7 @@ impl Source for Records {
     }
 
     fn difference(&self, first: &Self) -> Option<String> {
-        difference::<Sides>(self, first)
+        Sides::difference_of(self, first)
     }
 
     fn group(&self, i: usize) -> blake3::Hash {

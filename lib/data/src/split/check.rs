@@ -89,18 +89,13 @@ pub struct Problem {
 
 impl Problem {
     /// A problem of a file of trajectories, or of one of these.
-    pub(crate) fn new(
-        kind: Kind,
-        file: &Path,
-        trajectory: Option<usize>,
-        message: impl ToString,
-    ) -> Self {
+    pub fn new(kind: Kind, file: &Path, trajectory: Option<usize>, message: impl ToString) -> Self {
         let place = Place::Field { trajectory, frame: None, index: None };
         Self { kind, file: file.into(), place, message: message.to_string() }
     }
 
     /// The problem that an error about a file means: [`Kind::Missing`], or else `otherwise`.
-    pub(crate) fn of_error(file: &Path, error: &Error, otherwise: Kind) -> Self {
+    pub fn of_error(file: &Path, error: &Error, otherwise: Kind) -> Self {
         let kind = if error.exit == Exit::NoInput { Kind::Missing } else { otherwise };
         Self::new(kind, file, None, error)
     }
@@ -121,13 +116,13 @@ pub struct Report {
 
 impl Report {
     /// Adds a problem of a file of trajectories; its message begins with the path.
-    pub(crate) fn add(&mut self, kind: Kind, file: &Path, what: impl fmt::Display) {
+    pub fn add(&mut self, kind: Kind, file: &Path, what: impl fmt::Display) {
         let message = format!("{}: {what}", file.display());
         self.problems.push(Problem::new(kind, file, None, message));
     }
 
     /// Adds a problem of a record, or of a store as a whole.
-    pub(crate) fn add_record(
+    pub fn add_record(
         &mut self,
         kind: Kind,
         file: &Path,
@@ -143,7 +138,7 @@ impl Report {
     }
 
     /// Adds problems of a manifest, prefixing their messages with its path.
-    pub(crate) fn add_of(&mut self, manifest: &Path, problems: Vec<Problem>) {
+    pub fn add_of(&mut self, manifest: &Path, problems: Vec<Problem>) {
         self.problems.extend(problems.into_iter().map(|problem| Problem {
             message: format!("{}: {}", manifest.display(), problem.message),
             ..problem

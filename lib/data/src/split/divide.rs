@@ -70,6 +70,9 @@ pub fn divide<C: Divisible>(
     if near.is_some() && by != By::Trajectory {
         return Err(Error::usage(format!("--near: no effect on --by {by}, which ignores groups")));
     }
+    if near.is_some() && !C::Source::HAS_DISTANCES {
+        return Err(Error::usage("--near: only texts are compared by their distance"));
+    }
     let mut sources: Vec<C::Source> = Vec::new();
     for path in paths.iter().chain(fixed.iter().map(|(path, _)| path)) {
         let source = C::Source::open(path)?;
@@ -155,87 +158,107 @@ fn in_order<U: IntoIterator<Item = Entry>>(
 }
 
 /// At random; samples of a group stay together, across sources and regimes. Every regime is divided in the requested
-/// proportions, and every stratum in it as far as groups and the size of the stratum permit. The smallest ones are divided
-/// first, because larger ones have more freedom to compensate.
+/// proportions, the smallest one first, because larger ones have more freedom to compensate.
 fn at_random<C: Divisible>(
     request: &Request,
     sources: &mut [C::Source],
     content: &C,
 ) -> Result<[Vec<Entry>; 3]> {
-    let Request { shares, seed, group_by, near, .. } = *request;
-    sources.iter_mut().try_for_each(|source| source.prepare(group_by))?;
+    sources.iter_mut().try_for_each(|source| source.prepare(request.group_by))?;
     let sources = &*sources;
-    let same = near.map(|distance| C::near_groups(sources, distance)).transpose()?;
-    let same = same.unwrap_or_default();
+    let near = request.near.map(|distance| C::Source::near_groups(sources, distance));
+    let same = near.unwrap_or_default();
+    let mut regimes = regimes(sources);
+    regimes.sort_by_key(|own| own.iter().map(|s| sources[*s].len()).sum::<usize>());
+    let mut divider = Divider::new(request.shares, request.seed);
+    for own in regimes {
+        divide_regime(request, sources, own, &same, content, &mut divider)?;
+    }
+    Ok(divider.chosen)
+}
+
+/// Divides the samples of the sources `own`. Every stratum is divided in the same proportions, as far as groups and the
+/// size of the stratum permit, the smallest one first.
+fn divide_regime<C: Divisible>(
+    request: &Request,
+    sources: &[C::Source],
+    own: Vec<usize>,
+    same: &SameGroup,
+    content: &C,
+    divider: &mut Divider<Entry>,
+) -> Result<()> {
+    let shares = request.shares;
+    let (names, regime) = match sources[own[0]].regime() {
+        Some((regime, _)) => (format!("{}: ", names(sources, &own)), format!(" of {regime}")),
+        None => (String::new(), String::new()),
+    };
     let keyed = |entries: Vec<Entry>| {
         grouped(entries.into_iter().map(|(s, i)| ((s, i), same.of(sources[s].group(i)))))
     };
-    let mut regimes = regimes(sources);
-    regimes.sort_by_key(|own| own.iter().map(|s| sources[*s].len()).sum::<usize>());
-    let mut divider = Divider::new(shares, seed);
-    for own in regimes {
-        let (names, regime) = match sources[own[0]].regime() {
-            Some((regime, _)) => (format!("{}: ", names(sources, &own)), format!(" of {regime}")),
-            None => (String::new(), String::new()),
+    let all = samples(sources, own);
+    let unit = C::WORDS[if all.len() == 1 { 1 } else { 2 }];
+    let what = format!("{} {unit}{regime}", all.len());
+    let wanted = quotas(shares, all.len()).map_err(|why| {
+        let others = match regime.is_empty() {
+            true => "",
+            false => ", give them as counts, or divide whole regimes with --by parameter",
         };
-        let is_regime = !regime.is_empty();
-        let all = samples(sources, own);
-        let unit = C::WORDS[if all.len() == 1 { 1 } else { 2 }];
-        let what = format!("{} {unit}{regime}", all.len());
-        let wanted = quotas(shares, all.len()).map_err(|why| {
-            let others = match is_regime {
-                true => ", give them as counts, or divide whole regimes with --by parameter",
-                false => "",
-            };
-            Error::usage(format!("{names}{what}, {why}; lower the shares{others}"))
-        })?;
-        let entries = all.iter().copied();
-        let mut strata = grouped(entries.map(|(s, i)| ((s, i), sources[s].stratum(i))));
-        strata.sort_by_key(|stratum| stratum.records.len());
-        let (mut left, mut rest, mut placed) = (wanted, all.len(), [0; 3]);
-        for stratum in strata {
-            let size = stratum.records.len();
-            let own = divider.stratum(&keyed(stratum.records), proportional(left, size, rest));
-            rest -= size;
-            for split in 0..3 {
-                left[split] = left[split].saturating_sub(own[split]);
-                placed[split] += own[split];
-            }
-        }
-        // Numbers of trajectories are met exactly, numbers of records as far as groups permit.
-        let is_wrong = |split: &usize| match shares[*split] {
-            Share::Count(count) if is_regime => placed[*split] != count,
-            share => placed[*split] == 0 && !share.is_zero(),
-        };
-        if let Some(split) = (0..3).find(is_wrong) {
-            let sizes: Vec<usize> = keyed(all).iter().map(|group| group.records.len()).collect();
-            let in_common = content.in_common(group_by);
-            let reason = match sizes.as_slice() {
-                [_] => format!("all {what} share {}", in_common.unwrap_or("one group")),
-                sizes => format!(
-                    "the {what} form {} groups{} (the largest has {})",
-                    sizes.len(),
-                    in_common.map_or(String::new(), |what| format!(" that share {what}")),
-                    sizes.iter().max().unwrap_or(&0)
-                ),
-            };
-            let advice = match group_by {
-                Some(GroupBy::State) => {
-                    "--group-by content keeps only identical trajectories together, or "
-                }
-                Some(GroupBy::Content) => "remove the copies, or ",
-                None => "",
-            };
-            return Err(Error::data(format!(
-                "{names}{reason}, and a group is never divided, so {} gets {} of {} {}; {advice}choose other shares",
-                SplitName::ALL[split],
-                placed[split],
-                wanted[split],
-                C::WORDS[2]
-            )));
+        Error::usage(format!("{names}{what}, {why}; lower the shares{others}"))
+    })?;
+    let entries = all.iter().copied();
+    let mut strata = grouped(entries.map(|(s, i)| ((s, i), sources[s].stratum(i))));
+    strata.sort_by_key(|stratum| stratum.records.len());
+    let (mut left, mut rest, mut placed) = (wanted, all.len(), [0; 3]);
+    for stratum in strata {
+        let size = stratum.records.len();
+        let own = divider.stratum(&keyed(stratum.records), proportional(left, size, rest));
+        rest -= size;
+        for split in 0..3 {
+            left[split] = left[split].saturating_sub(own[split]);
+            placed[split] += own[split];
         }
     }
-    Ok(divider.chosen)
+    // Numbers of trajectories are met exactly, numbers of records as far as groups permit.
+    let is_wrong = |split: &usize| match shares[*split] {
+        Share::Count(count) if !regime.is_empty() => placed[*split] != count,
+        share => placed[*split] == 0 && !share.is_zero(),
+    };
+    let Some(split) = (0..3).find(is_wrong) else { return Ok(()) };
+    let sizes: Vec<usize> = keyed(all).iter().map(|group| group.records.len()).collect();
+    let (reason, advice) = reason_and_advice(&what, &sizes, request.group_by, content);
+    Err(Error::data(format!(
+        "{names}{reason}, and a group is never divided, so {} gets {} of {} {}; {advice}choose other shares",
+        SplitName::ALL[split],
+        placed[split],
+        wanted[split],
+        C::WORDS[2]
+    )))
+}
+
+/// Why shares are missed: `what` was divided has groups of these sizes; and what else than other shares may help.
+fn reason_and_advice<C: Divisible>(
+    what: &str,
+    sizes: &[usize],
+    group_by: Option<GroupBy>,
+    content: &C,
+) -> (String, &'static str) {
+    let reason = match (sizes, content.in_common(group_by)) {
+        ([_], in_common) => format!("all {what} share {}", in_common.unwrap_or("a group")),
+        (_, in_common) => format!(
+            "the {what} form {} groups{} (the largest has {})",
+            sizes.len(),
+            in_common.map_or(String::new(), |what| format!(" that share {what}")),
+            sizes.iter().max().unwrap_or(&0)
+        ),
+    };
+    let advice = match group_by {
+        Some(GroupBy::State) => {
+            "--group-by content keeps only identical trajectories together, or "
+        }
+        Some(GroupBy::Content) => "remove the copies, or ",
+        None => "",
+    };
+    (reason, advice)
 }
 
 /// The paths of some sources; only the first three are named.

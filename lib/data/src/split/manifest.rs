@@ -20,6 +20,8 @@ const MAX_REPEATS: usize = 100;
 pub trait Source: Sized {
     /// What it holds, as far as all sources of a manifest must agree.
     type Content: Divisible;
+    /// Whether its samples have distances, see [`near_groups`](Self::near_groups).
+    const HAS_DISTANCES: bool = false;
 
     /// Opens it. Errors: 66 when there is none; 65 when it is incomplete, damaged or unfit for training.
     fn open(path: &Path) -> Result<Self>;
@@ -47,6 +49,10 @@ pub trait Source: Sized {
     }
     /// The key of the group of sample `i`: samples with the same key belong into the same split.
     fn group(&self, i: usize) -> blake3::Hash;
+    /// Which groups of these sources are nearly the same: their samples have a distance below `distance`.
+    fn near_groups(_sources: &[Self], _distance: f64) -> SameGroup {
+        SameGroup::default()
+    }
     /// The key of the stratum of sample `i`: every stratum is divided in the same proportions.
     fn stratum(&self, _i: usize) -> blake3::Hash {
         blake3::Hash::from_bytes([0; blake3::OUT_LEN])
@@ -74,9 +80,6 @@ pub trait Divisible: Clone + Debug + PartialEq + Serialize + DeserializeOwned {
     fn in_common(&self, _by: Option<GroupBy>) -> Option<&'static str> {
         None
     }
-    /// Which groups of these sources are nearly the same: their samples have a distance below `distance`. Errors: 2 for
-    /// samples that are compared exactly.
-    fn near_groups(sources: &[Self::Source], distance: f64) -> Result<SameGroup>;
     /// What contradicts itself in the manifest that was read from `path`, apart from the samples that it lists.
     fn problems(_split: &Split<Self>, _path: &Path) -> Vec<Problem> {
         Vec::new()

@@ -19,7 +19,7 @@ pub use writer::{Outcome, Ragged, Writer};
 use crate::inputs::{InputFile, verify_all};
 use crate::seal::SealedFile;
 use crate::split::check::Report;
-use crate::split::{SameGroup, Source, SplitSet};
+use crate::split::{Source, SplitSet};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -38,12 +38,11 @@ pub trait Content: Clone + fmt::Debug + PartialEq + Serialize + DeserializeOwned
     /// Says how it differs from that of the store `other_name`.
     fn difference(&self, other: &Self, other_name: &str) -> String;
 
-    /// Which groups of these stores are nearly the same: their records have a distance below `distance`. Errors: 2 for
-    /// records that are compared exactly.
-    fn near_groups(_stores: &[Self::Store], _distance: f64) -> Result<SameGroup> {
-        Err(Error::usage(
-            "--near has no effect on records of arrays: only texts are compared by their distance",
-        ))
+    /// Says how the content of `store` differs from that of `first`.
+    fn difference_of(store: &Self::Store, first: &Self::Store) -> Option<String> {
+        let [own, expected] = [store, first].map(Source::content);
+        let name = first.path().display();
+        (own != expected).then(|| own.difference(&expected, &name.to_string()))
     }
 
     /// What users of a manifest should know although nothing is wrong, given its three splits.
@@ -66,13 +65,6 @@ pub trait RecordStore: Source {
     fn origin(&self, i: usize) -> (&Path, usize);
     /// Reports every problem in its records; values that exceed `limit` are one.
     fn check(&self, limit: f32, report: &mut Report);
-}
-
-/// How the contents of two stores differ.
-pub(crate) fn difference<C: Content>(store: &C::Store, first: &C::Store) -> Option<String> {
-    let [own, expected] = [store, first].map(Source::content);
-    let name = first.path().display();
-    (own != expected).then(|| own.difference(&expected, &name.to_string()))
 }
 
 /// An array that every record has.

@@ -3,7 +3,7 @@
 use super::{Content, RecordStore};
 use crate::inputs::InputFile;
 use crate::seal::SealedFile;
-use crate::split::{Divisible, Listed, SameGroup, Source, Split, SplitName, SplitSet};
+use crate::split::{Divisible, Listed, Source, Split, SplitName, SplitSet};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -46,10 +46,6 @@ impl<C: Content> Divisible for C {
     fn listed(Stores { stores }: &Stores, number: usize) -> Option<Listed<'_>> {
         let StoreEntry { path, blake3, records } = stores.get(number)?;
         Some(Listed { path, blake3, samples: *records })
-    }
-
-    fn near_groups(stores: &[C::Store], distance: f64) -> Result<SameGroup> {
-        <C as Content>::near_groups(stores, distance)
     }
 
     fn input_files(set: &SplitSet<C>) -> Vec<InputFile> {

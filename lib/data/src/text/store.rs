@@ -7,9 +7,7 @@ use crate::inputs::InputFile;
 use crate::seal::SealedFile;
 use crate::split::check::{Kind, Report};
 use crate::split::{SameGroup, Source, SplitSet};
-use crate::store::{
-    Content, RecordArray, RecordStore, SourceFile, Store, StoreLayout, difference, locate,
-};
+use crate::store::{Content, RecordArray, RecordStore, SourceFile, Store, StoreLayout, locate};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::path::Path;
@@ -107,10 +105,6 @@ impl Content for TextKind {
             false => "import both with the same columns",
         };
         format!("has {}, but {other_name} has {}; {remedy}", text(self), text(other))
-    }
-
-    fn near_groups(stores: &[TextStore], distance: f64) -> Result<SameGroup> {
-        Ok(near_groups(stores, 1.0 - distance))
     }
 
     fn remarks(sets: &[SplitSet<Self>; 3]) -> Vec<String> {
@@ -297,6 +291,7 @@ impl TextStore {
 
 impl Source for TextStore {
     type Content = TextKind;
+    const HAS_DISTANCES: bool = true;
 
     fn open(folder: &Path) -> Result<Self> {
         let store = Store::<Description, ()>::open(FILE, folder)?;
@@ -328,11 +323,15 @@ impl Source for TextStore {
     }
 
     fn difference(&self, first: &Self) -> Option<String> {
-        difference::<TextKind>(self, first)
+        TextKind::difference_of(self, first)
     }
 
     fn group(&self, i: usize) -> blake3::Hash {
         self.group_name(i).map_or_else(|| self.input_hash(i), |name| blake3::hash(name.as_bytes()))
+    }
+
+    fn near_groups(stores: &[Self], distance: f64) -> SameGroup {
+        near_groups(stores, 1.0 - distance)
     }
 
     fn stratum(&self, i: usize) -> blake3::Hash {

@@ -1,10 +1,11 @@
 //! Small data sets for the tests.
 
-use data::fields::divide::{Share, divide};
 use data::fields::generate::{Equation, Generation};
-use data::fields::split::Split;
+use data::fields::split::{By, GroupBy, Split};
+use data::split::{Request, Share};
 use std::path::{Path, PathBuf};
 pub use test_support::seed as fresh_seed;
+use unix::Result;
 
 /// Burgers files with 20 trajectories, 5 frames and 16 points, one for each viscosity.
 pub fn files(folder: &Path, viscosities: &[f64], seed: u64) -> Vec<PathBuf> {
@@ -16,6 +17,25 @@ pub fn files(folder: &Path, viscosities: &[f64], seed: u64) -> Vec<PathBuf> {
         path
     };
     viscosities.iter().map(make).collect()
+}
+
+/// Divides trajectories.
+pub fn divide(files: &[PathBuf], shares: [Share; 3], seed: u64, manifest: &Path) -> Result<Split> {
+    divide_by(By::Trajectory, GroupBy::State, files, shares, seed, manifest)
+}
+
+/// Divides files in units of `by`.
+pub fn divide_by(
+    by: By,
+    group_by: GroupBy,
+    files: &[PathBuf],
+    shares: [Share; 3],
+    seed: u64,
+    manifest: &Path,
+) -> Result<Split> {
+    let group_by = Some(group_by);
+    let request = Request { by, group_by, shares, fixed: &[], seed, near: None };
+    data::split::divide(&request, files, manifest)
 }
 
 /// A manifest for such files, with 60 %, 20 % and 20 % of each.

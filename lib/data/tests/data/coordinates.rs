@@ -1,14 +1,14 @@
 //! Files and data sets whose trajectories differ in points or times.
 
-use crate::common::fresh_seed;
+use crate::common::{divide, fresh_seed};
 use data::fields::check::{Kind, check_files, check_split};
-use data::fields::divide::{Share, divide};
 use data::fields::field::{Field, Layout, Shape};
 use data::fields::import::{Format, Plan, import, targets};
 use data::fields::list::frames;
 use data::fields::split::SplitName;
 use data::fields::split_set::{TrajectorySet, Verify};
 use data::fields::write::{Header, write_field};
+use data::split::Share;
 use hdf5::types::VarLenUnicode;
 use std::path::{Path, PathBuf};
 use tensor::random::{Philox, Purpose};

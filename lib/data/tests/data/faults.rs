@@ -2,11 +2,11 @@
 
 use crate::common::{files, manifest};
 use data::fields::check::{Kind, Place, Problem, check_files, check_split};
-use data::fields::divide::Share;
 use data::fields::field::{Field, Shape};
 use data::fields::split::{By, Part, Split, SplitName};
 use data::fields::split_set::{TrajectorySet, Verify};
 use data::fields::write::{Header, write_field};
+use data::split::Share;
 use std::path::{Path, PathBuf};
 
 const LIMIT: f32 = 100.0;
@@ -337,10 +337,10 @@ fn one_initial_state_in_two_splits_is_found() {
         })
     })
     .unwrap();
-    let shares = [12, 4, 4].map(data::fields::divide::Share::Count);
+    let shares = [12, 4, 4].map(data::split::Share::Count);
     let files = [split.file_path(0, &path), copied.clone()];
-    let parts = [0.6, 0.2, 0.2].map(data::fields::divide::Share::Fraction);
-    let mut leaking = data::fields::divide::divide(&files, parts, seed, &path).unwrap();
+    let parts = [0.6, 0.2, 0.2].map(data::split::Share::Fraction);
+    let mut leaking = crate::common::divide(&files, parts, seed, &path).unwrap();
     let of_file = |parts: &[Part], file| {
         let found = parts.iter().find(|part| part.file == file);
         found.map_or(Vec::new(), |part| part.samples.clone())
@@ -351,7 +351,7 @@ fn one_initial_state_in_two_splits_is_found() {
     }
     // A split by `ds-prep` keeps the two together, so the leak is made by hand: the other regime is split like the
     // first.
-    let alone = data::fields::divide::divide(&[copied], shares, seed, &path).unwrap();
+    let alone = crate::common::divide(&[copied], shares, seed, &path).unwrap();
     for (of_both, of_one) in [
         (&mut leaking.train, alone.train),
         (&mut leaking.validation, alone.validation),

@@ -1,8 +1,9 @@
 //! Formats other than HDF5, written by NumPy and Zarr, are read correctly or refused with a reason.
 
+use crate::common::divide;
 use crate::golden::{N, T, assert_values, golden};
-use data::fields::divide::{Share, divide};
 use data::fields::field::{Field, Reading};
+use data::split::Share;
 use std::fs;
 use std::path::Path;
 use unix::Exit;

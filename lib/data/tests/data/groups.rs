@@ -1,10 +1,10 @@
 //! Trajectories that must share a split, and requests that they make impossible.
 
-use crate::common::fresh_seed;
+use crate::common::{divide, divide_by, fresh_seed};
 use crate::leaks::{noise, write};
 use data::fields::check::{Kind, check_split};
-use data::fields::divide::{Share, divide, divide_by};
 use data::fields::split::{By, GroupBy, Part, Split};
+use data::split::Share;
 use std::path::{Path, PathBuf};
 use unix::{Exit, Result};
 

@@ -1,14 +1,14 @@
 //! Every layout of PDEBench, as written by h5py, is read correctly: values, parameters, axes, inputs; and fields that
 //! we write are read back. tests/golden/layouts/ is made by golden_layouts.py.
 
-use crate::common::fresh_seed;
+use crate::common::{divide, fresh_seed};
 use crate::golden::{GRID, N, T, assert_values, golden};
 use data::fields::check::{Kind, check_files};
-use data::fields::divide::{Share, divide};
 use data::fields::field::{Field, Layout, Reading, Shape};
 use data::fields::import::{Format, Plan, import, targets};
 use data::fields::parameter::Parameter;
 use data::fields::write::{Header, write_field};
+use data::split::Share;
 use unix::Exit;
 
 #[test]

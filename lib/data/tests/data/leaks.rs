@@ -1,13 +1,13 @@
 //! Splits without leaks, and planted leaks that are found by content.
 
-use crate::common::{fresh_seed, manifest};
+use crate::common::{divide, divide_by, fresh_seed, manifest};
 use crate::golden::golden;
 use data::fields::audit::audit;
 use data::fields::check::{Kind, Problem};
-use data::fields::divide::{Share, divide, divide_by};
 use data::fields::field::{Field, Shape};
 use data::fields::split::{By, GroupBy, Part, Split};
 use data::fields::write::{Header, write_field};
+use data::split::Share;
 use std::path::{Path, PathBuf};
 use tensor::random::{Philox, Purpose};
 

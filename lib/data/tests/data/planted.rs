@@ -1,12 +1,12 @@
 //! Copies planted in a test split, modified in every way that an audit must detect.
 
-use crate::common::fresh_seed;
+use crate::common::{divide, fresh_seed};
 use data::fields::audit::audit;
 use data::fields::check::{Kind, Problem};
-use data::fields::divide::{Share, divide};
 use data::fields::field::Shape;
 use data::fields::split::Part;
 use data::fields::write::{Header, write_field};
+use data::split::Share;
 use std::path::{Path, PathBuf};
 use tensor::random::{Philox, Purpose};
 

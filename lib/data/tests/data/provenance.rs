@@ -1,12 +1,13 @@
 //! Parameters and attributes of imported files.
 
+use crate::common::divide;
 use crate::golden::golden;
 use crate::leaks::{noise, write};
 use data::fields::check::{check_files, check_split};
-use data::fields::divide::{Share, divide};
 use data::fields::field::Field;
 use data::fields::import::{Format, Plan, import, targets};
 use data::fields::list::describe;
+use data::split::Share;
 use hdf5::types::VarLenUnicode;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};

@@ -1,11 +1,11 @@
 //! Manifests, the sets they describe, and statistics.
 
-use crate::common::{files, fresh_seed, manifest};
-use data::fields::divide::{Share, divide};
+use crate::common::{divide, files, fresh_seed, manifest};
 use data::fields::field::Field;
 use data::fields::split::{Split, SplitName};
 use data::fields::split_set::{TrajectorySet, Verify};
 use data::fields::stats::Stats;
+use data::split::Share;
 use std::collections::HashSet;
 use std::os::unix::fs::FileExt;
 use unix::Exit;

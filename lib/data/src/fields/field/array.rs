@@ -4,8 +4,7 @@ use super::axes::{Axes, Axis};
 use super::element::{fill, to_f32};
 use super::mapped::MappedFile;
 use super::packing::Packing;
-use super::source::Source;
-use std::fmt;
+use super::source::{Parts, Place, Source};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,31 +24,6 @@ pub(crate) struct Array {
     store: Store,
 }
 
-/// Where an array is stored.
-#[derive(Debug)]
-pub(super) enum Place {
-    /// Contiguous in a file, in C order or in Fortran order (`fortran`).
-    File { file: Arc<MappedFile>, offset: u64, dtype: FileDtype, fortran: bool, packing: Packing },
-    /// Read in parts by its format.
-    Parts(Box<dyn Parts>),
-}
-
-/// An array that its format reads in parts, and unpacks.
-pub(super) trait Parts: fmt::Debug + Send + Sync {
-    /// Reads the values at `ranges` in C order. A value too large for f32 is stored in `beyond`.
-    fn read(&self, ranges: &[Range<usize>], beyond: &mut Option<f64>) -> Result<Vec<f32>>;
-    /// Reads all values in C order.
-    fn numbers(&self) -> Result<Vec<f64>>;
-    /// How its numbers are packed.
-    fn packing(&self) -> &Packing;
-    /// The shape of its chunks, if it is chunked. A chunk is always read completely.
-    fn chunk(&self) -> Option<&[usize]>;
-    /// Whether chunks are compressed.
-    fn is_packed(&self) -> bool;
-    /// Size in bytes of a stored value.
-    fn number_bytes(&self) -> usize;
-}
-
 #[derive(Debug)]
 enum Store {
     /// Any dtype and order of axes: element (i, j, …) is at offset + i·strides[0] + j·strides[1] + …
@@ -66,17 +40,12 @@ enum Store {
 }
 
 impl Array {
-    /// The array `name` of `source`.
+    /// The array `name` of `source`, whose dimensions are `axes`.
     ///
-    /// Errors (65): it does not have as many dimensions as `axes`, is empty (except for trajectories), too large, or
-    /// truncated.
-    pub(super) fn new(
-        source: &dyn Source,
-        name: &str,
-        dims: Vec<usize>,
-        axes: &Axes,
-        place: Place,
-    ) -> Result<Self> {
+    /// Errors (65): it cannot be read, does not have as many dimensions as `axes`, is empty (except for trajectories), too
+    /// large, or truncated.
+    pub(super) fn of(source: &dyn Source, name: &str, axes: &Axes) -> Result<Self> {
+        let (dims, place) = source.place(name)?;
         let data_error = |what: String| source.invalid(format!("`{name}` {what}"));
         if dims.len() != axes.rank() {
             return Err(data_error(format!(

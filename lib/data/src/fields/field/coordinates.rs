@@ -5,9 +5,10 @@
 
 use super::Field;
 use super::axes::Axis;
+use super::formats;
 use super::layout::{Layout, Part};
 use super::recognise::full_name;
-use super::source::{self, Source, numbers};
+use super::source::{Source, numbers};
 use unix::Result;
 use unix::text::quote;
 
@@ -87,7 +88,7 @@ impl Field {
     /// Times of the frames of one trajectory, which [`coordinate_conflict`](Self::coordinate_conflict) compares with
     /// [`t`](Self::t). Errors: as [`Field::open`].
     pub fn t_of(&self, trajectory: usize) -> Result<Vec<f64>> {
-        let file = source::open(&self.path, true)?;
+        let file = formats::open(&self.path, true)?;
         let group = self.groups().get(trajectory).and_then(|data| data.rsplit_once('/'));
         if let Some((group, _)) = group {
             return numbers(&*file, &format!("{group}/grid/t"));

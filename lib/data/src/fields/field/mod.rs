@@ -11,6 +11,7 @@ mod array;
 mod axes;
 mod coordinates;
 mod element;
+mod formats;
 mod hdf5_file;
 mod layout;
 mod mapped;
@@ -29,18 +30,20 @@ mod zarr;
 
 pub(crate) use array::Array;
 pub use axes::{Axes, Axis};
+pub(crate) use formats::names_of;
 pub use hdf5_file::run_helper_if_requested;
 pub use layout::{Layout, Part};
 pub(crate) use problems::{problem_of_list, problem_of_times};
+pub(crate) use recognise::PREDICTIONS;
 pub use recognise::Reading;
 pub(crate) use regimes::grouped;
 pub use regimes::{Regime, describe as describe_regimes};
 pub use shape::Shape;
 pub(crate) use shape::{coordinates, grid_text, orders, orders_text};
-pub(crate) use source::{PARAMETERS, names_of};
+pub(crate) use source::PARAMETERS;
+pub use source::PERIODIC;
 pub(crate) use stated::OF_TRAJECTORIES;
 
-use crate::fields::generate::Equation;
 use crate::fields::parameter::Parameter;
 use packing::refuse_outside;
 use recognise::{Recognised, recognise};
@@ -54,14 +57,8 @@ use unix::{Error, Result};
 /// Maximum number of trajectories in a file.
 const MAX_TRAJECTORIES: usize = 1 << 24;
 
-/// Attribute of the root that names the periodic spatial axes, e.g. `x,y`; empty when there are none.
-pub const PERIODIC: &str = "periodic";
-
 /// Attribute of the root that contains the formula of the equation, in generated files.
 pub const EQUATION: &str = "equation";
-
-/// Name of the dataset with the predictions of records.
-pub(crate) const PREDICTIONS: &str = "target";
 
 /// The trajectories of one file, opened but not read. Can be shared between threads.
 #[derive(Debug)]
@@ -72,7 +69,7 @@ pub struct Field {
     parameter: Option<Parameter>,
     lists: Vec<regimes::List>,
     periodic: Vec<bool>,
-    equation: Option<Equation>,
+    formula: Option<String>,
     components: Vec<Component>,
 }
 
@@ -104,7 +101,7 @@ enum Place {
 ///
 /// Errors (65): they cannot be read.
 pub(crate) fn coordinates_beside(array: &Array) -> Result<Vec<Vec<f64>>> {
-    let file = source::open(array.path(), false)?;
+    let file = formats::open(array.path(), false)?;
     let of_axis = |(axis, points): (Axis, usize)| -> Result<Vec<f64>> {
         let found = source::numbers(&*file, &format!("{}-coordinate", axis.letter()))?;
         Ok(if found.len() == points { found } else { Vec::new() })
@@ -122,7 +119,7 @@ pub(crate) fn open_array(
     fill_missing: bool,
     axes: impl FnOnce(&[usize]) -> Result<Axes, String>,
 ) -> Result<Array> {
-    let file = source::open(path, fill_missing)?;
+    let file = formats::open(path, fill_missing)?;
     let name = match name.map(String::from).or_else(|| file.only_array()) {
         Some(name) => name,
         None => match file.names().as_slice() {
@@ -143,14 +140,14 @@ pub(crate) fn open_array(
     let wrong = |why| Error::usage(format!("{}: `{name}` {why}", path.display()));
     let axes = axes(&shape).map_err(wrong)?;
     refuse_outside(&file.attributes(None), "the root").map_err(|what| file.invalid(what))?;
-    let array = source::array(&*file, &name, &axes)?;
+    let array = Array::of(&*file, &name, &axes)?;
     file.check()?;
     Ok(array)
 }
 
 /// All attributes of a file. Errors: as [`Field::open`].
 pub(crate) fn attributes_of(path: &Path) -> Result<Map<String, Value>> {
-    let file = source::open(path, true)?;
+    let file = formats::open(path, true)?;
     let all = file.attributes(None);
     file.check()?;
     Ok(all)
@@ -167,7 +164,7 @@ impl Field {
 
     /// Like [`open`](Self::open), with information from the user that the file lacks.
     pub fn open_as(path: &Path, reading: &Reading) -> Result<Self> {
-        let file: Arc<dyn Source> = source::open(path, reading.fill_missing)?.into();
+        let file: Arc<dyn Source> = formats::open(path, reading.fill_missing)?.into();
         let field = Self::of(path, &file, reading);
         file.check()?;
         field
@@ -189,10 +186,10 @@ impl Field {
         for Part { name, axes, channels } in std::mem::take(&mut found.parts) {
             let is_static = axes.place(Axis::Time).is_none();
             let place = match found.groups.as_slice() {
-                [] => Place::One(source::array(&**file, &name, &axes)?),
+                [] => Place::One(Array::of(&**file, &name, &axes)?),
                 groups => {
                     let names: Vec<String> = groups.iter().map(|g| format!("{g}/{name}")).collect();
-                    let first = source::array(&**file, &names[0], &axes)?;
+                    let first = Array::of(&**file, &names[0], &axes)?;
                     let arrays = names.iter().map(|_| OnceLock::new()).collect();
                     let file = file.clone();
                     Place::Each { file, first, names, axes, arrays }
@@ -204,9 +201,9 @@ impl Field {
         let lists = regimes::lists(&**file, shape.trajectories, &fields)?;
         let parameter = regimes::with_lists(&lists, 0, parameter);
         let periodic = source::periodic(&**file, shape.grid.len());
-        let equation = file.text(EQUATION).and_then(|text| Equation::of_formula(&text));
+        let formula = file.text(EQUATION);
         let path = path.to_path_buf();
-        Ok(Self { path, found, shape, parameter, lists, periodic, equation, components })
+        Ok(Self { path, found, shape, parameter, lists, periodic, formula, components })
     }
 
     /// Path of the file.
@@ -260,9 +257,9 @@ impl Field {
         &self.periodic
     }
 
-    /// The equation that `ds-prep gen` solved, also of files that were imported since.
-    pub fn equation(&self) -> Option<Equation> {
-        self.equation
+    /// The formula of the equation that `ds-prep gen` solved, also of files that were imported since.
+    pub fn formula(&self) -> Option<&str> {
+        self.formula.as_deref()
     }
 
     /// Whether reads bypass the HDF5 library.
@@ -348,7 +345,7 @@ impl Place {
                 if let Some(array) = opened.get() {
                     return array.read(0, frames, out);
                 }
-                let array = source::array(&**file, &names[trajectory], axes)?;
+                let array = Array::of(&**file, &names[trajectory], axes)?;
                 let sizes = |a: &Array| (a.grid(), a.size(Axis::Time), a.size(Axis::Channel));
                 if sizes(&array) != sizes(first) {
                     let (a, b) = (&names[trajectory], &names[0]);

@@ -1,10 +1,9 @@
 //! NumPy files: one array (`.npy`), or several in a zip archive (`.npz`), compressed or not.
 
-use super::array::Place;
 use super::element::from_numpy;
 use super::mapped::MappedFile;
 use super::packing::Packing;
-use super::source::Source;
+use super::source::{Place, Source};
 use crate::fields::parameter::is_known;
 use serde_json::{Map, Value};
 use std::fs::File;

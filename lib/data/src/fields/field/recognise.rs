@@ -1,6 +1,5 @@
 //! Determines the layout of a file from the names and shapes in it.
 
-use super::PREDICTIONS;
 use super::axes::{Axes, Axis};
 use super::coordinates;
 use super::layout::{Layout, Part};
@@ -9,6 +8,9 @@ use super::shape::{Shape, orders, orders_text};
 use super::source::{self, Source, contents};
 use clap::ValueEnum;
 use unix::{Error, Result};
+
+/// Name of the dataset with the predictions of records.
+pub(crate) const PREDICTIONS: &str = "target";
 
 /// Information from the user that takes precedence over the file. Everything is optional.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args)]

@@ -2,6 +2,7 @@
 //!
 //! Each group may state its own, and a list like `nu` [n] next to the field has one value per trajectory.
 
+use super::formats;
 use super::source::{self, Source};
 use super::{Field, Place};
 use crate::fields::parameter::{Parameter, is_known};
@@ -89,7 +90,7 @@ impl Field {
             let of_all = self.parameter.clone();
             all.map(|i| with_lists(&self.lists, i, of_all.clone())).collect()
         } else {
-            let file = source::open(&self.path, true)?;
+            let file = formats::open(&self.path, true)?;
             let of_root = source::parameter_at(&*file, &[None])?;
             let of_group = |(i, data): (usize, &String)| {
                 let group = data.rsplit_once('/').map(|(group, _)| group);

@@ -1,9 +1,8 @@
 //! Fields in safetensors files: the same array names as in HDF5, with attributes as metadata.
 
-use super::array::Place;
 use super::mapped::MappedFile;
 use super::packing::Packing;
-use super::source::{Source, contents};
+use super::source::{Place, Source, contents};
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

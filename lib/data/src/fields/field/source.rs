@@ -1,21 +1,47 @@
 //! The interface between file formats and layouts: layouts are recognised through [`Source`] alone.
 
-use super::PERIODIC;
-use super::array::{Array, Place};
 use super::axes::{Axes, Axis};
-use super::hdf5_file::Hdf5File;
-use super::numpy::NumpyFile;
-use super::safetensors_file::SafetensorsFile;
-use super::table::Table;
-use super::zarr::ZarrGroup;
+use super::mapped::MappedFile;
+use super::packing::Packing;
 use crate::fields::parameter::{Parameter, is_known};
 use serde_json::{Map, Value};
 use std::fmt;
+use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
+use tensor::FileDtype;
 use unix::{Error, Result};
+
+/// Attribute of the root that names the periodic spatial axes, e.g. `x,y`; empty when there are none.
+pub const PERIODIC: &str = "periodic";
 
 /// Maximum number of values of an array that is read completely: coordinates, parameters.
 pub(super) const MAX_SMALL: usize = 1 << 24;
+
+/// Where an array is stored.
+#[derive(Debug)]
+pub(super) enum Place {
+    /// Contiguous in a file, in C order or in Fortran order (`fortran`).
+    File { file: Arc<MappedFile>, offset: u64, dtype: FileDtype, fortran: bool, packing: Packing },
+    /// Read in parts by its format.
+    Parts(Box<dyn Parts>),
+}
+
+/// An array that its format reads in parts, and unpacks.
+pub(super) trait Parts: fmt::Debug + Send + Sync {
+    /// Reads the values at `ranges` in C order. A value too large for f32 is stored in `beyond`.
+    fn read(&self, ranges: &[Range<usize>], beyond: &mut Option<f64>) -> Result<Vec<f32>>;
+    /// Reads all values in C order.
+    fn numbers(&self) -> Result<Vec<f64>>;
+    /// How its numbers are packed.
+    fn packing(&self) -> &Packing;
+    /// The shape of its chunks, if it is chunked. A chunk is always read completely.
+    fn chunk(&self) -> Option<&[usize]>;
+    /// Whether chunks are compressed.
+    fn is_packed(&self) -> bool;
+    /// Size in bytes of a stored value.
+    fn number_bytes(&self) -> usize;
+}
 
 /// A file (or folder) of named arrays.
 pub(super) trait Source: fmt::Debug + Send + Sync {
@@ -88,38 +114,9 @@ pub(super) trait Source: fmt::Debug + Send + Sync {
     }
 }
 
-/// The array `name` of `source`, whose dimensions are `axes`. Errors (65): see [`Array`].
-pub(super) fn array(source: &dyn Source, name: &str, axes: &Axes) -> Result<Array> {
-    let (shape, place) = source.place(name)?;
-    Array::new(source, name, shape, axes, place)
-}
-
 /// The value of a text attribute.
 fn text(attributes: &Map<String, Value>, name: &str) -> Option<String> {
     Some(attributes.get(name)?.as_str()?.into())
-}
-
-/// Opens a file by its extension: `.npy`, `.npz`, `.csv`, `.zarr`, `.safetensors`, else HDF5. `fill_missing`: chunks
-/// that are not there hold the fill value, which is a value.
-///
-/// Errors: 66 when it cannot be opened, 65 when it is not of the format of its extension.
-pub(super) fn open(path: &Path, fill_missing: bool) -> Result<Box<dyn Source>> {
-    let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or("");
-    Ok(match ending.to_ascii_lowercase().as_str() {
-        "npy" | "npz" => Box::new(NumpyFile::open(path)?),
-        "csv" => Box::new(Table::open(path)?),
-        "zarr" => Box::new(ZarrGroup::open(path, fill_missing)?),
-        "safetensors" => Box::new(SafetensorsFile::open(path)?),
-        _ => Box::new(Hdf5File::open(path, fill_missing)?),
-    })
-}
-
-/// Names at the root of a file. Errors: as [`open`].
-pub(crate) fn names_of(path: &Path) -> Result<Vec<String>> {
-    let file = open(path, true)?;
-    let names = file.names();
-    file.check()?;
-    Ok(names)
 }
 
 /// The values of a small array, none if it does not exist. Errors (65): it has more than [`MAX_SMALL`], or cannot be

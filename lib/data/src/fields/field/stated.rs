@@ -1,6 +1,7 @@
 //! The metadata of a file: attributes of the root, of its dataset and of each trajectory.
 
 use super::coordinates::TIME_UNITS;
+use super::formats;
 use super::packing::is_of_storage;
 use super::source::{self, Source};
 use super::{Field, Place};
@@ -29,7 +30,7 @@ impl Field {
 
     /// The attributes of the root, and those of the dataset that the root lacks. Errors: as [`Field::open`].
     pub fn attributes(&self) -> Result<Map<String, Value>> {
-        let file = source::open(&self.path, true)?;
+        let file = formats::open(&self.path, true)?;
         let mut all = file.attributes(None);
         if let Some(dataset) = self.dataset() {
             add(&mut all, &*file, dataset);
@@ -43,7 +44,7 @@ impl Field {
     /// The attributes of the groups of some trajectories, in order; empty if none has any. Errors: as [`Field::open`];
     /// 65 when the list of an imported file is damaged.
     pub fn trajectory_attributes(&self, samples: &[usize]) -> Result<Vec<Map<String, Value>>> {
-        let file = source::open(&self.path, true)?;
+        let file = formats::open(&self.path, true)?;
         let data_error =
             |what: String| file.invalid(format!("attribute `{OF_TRAJECTORIES}`: {what}"));
         let all: Vec<Map<String, Value>> = if self.groups().is_empty() {
@@ -70,7 +71,7 @@ impl Field {
     /// Describes where the file gives a parameter of `given` another value: in an attribute, a line of `config`, a list
     /// or its name. Values that differ by a rounding of f32 count as equal. Errors: as [`Field::open`].
     pub fn contradiction(&self, given: &Parameter) -> Result<Option<String>> {
-        let file = source::open(&self.path, true)?;
+        let file = formats::open(&self.path, true)?;
         let differs = |name: &str, value: f64| {
             let wanted = given.get(name)?;
             let scale = f64::from(f32::EPSILON) * wanted.abs().max(value.abs());

@@ -5,11 +5,10 @@
 //! order, and every point must occur exactly once. A table is read into memory as a whole, so convert large ones with
 //! `ds-prep import`.
 
-use super::array::Place;
 use super::axes::{Axes, Axis};
 use super::mapped::MappedFile;
 use super::packing::Packing;
-use super::source::{MAX_SMALL, Source};
+use super::source::{MAX_SMALL, Place, Source};
 use crate::fields::parameter::is_known;
 use csv::{ByteRecord, Reader, StringRecord};
 use serde_json::{Map, Value};

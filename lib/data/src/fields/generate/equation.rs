@@ -1,6 +1,6 @@
 //! The equations that the solvers support: names, constants, default sizes, and the attributes of their files.
 
-use crate::fields::field::Layout;
+use crate::fields::field::{Field, Layout};
 use crate::fields::parameter::Parameter;
 use crate::fields::solvers::symmetry::Symmetries;
 use crate::fields::solvers::{
@@ -144,10 +144,10 @@ impl Equation {
         }
     }
 
-    /// The equation with this formula, as in the attribute [`EQUATION`](crate::fields::field::EQUATION) of generated
-    /// files.
-    pub fn of_formula(text: &str) -> Option<Self> {
-        Self::value_variants().iter().copied().find(|equation| equation.formula() == text)
+    /// The equation that a file names.
+    pub fn of(field: &Field) -> Option<Self> {
+        let formula = field.formula()?;
+        Self::value_variants().iter().copied().find(|equation| equation.formula() == formula)
     }
 
     /// Default sizes, those of PDEBench.

@@ -58,7 +58,7 @@ impl Physics {
         time: f64,
     ) -> Result<Self> {
         let path = field.path().display();
-        let Some(equation) = equation.or(field.equation()) else {
+        let Some(equation) = equation.or(Equation::of(field)) else {
             return Err(Error::usage(format!("{path} does not name its equation; add --equation")));
         };
         let shape = field.shape();

@@ -61,7 +61,7 @@ impl Views {
     fn of_field(field: &Field, request: &Request, patch: usize) -> Result<Self> {
         let (path, shape) = (field.path().display(), field.shape());
         let refused = |what: String| Err(Error::usage(format!("--views: {path}: {what}")));
-        let equation = match (request.equation, field.equation()) {
+        let equation = match (request.equation, Equation::of(field)) {
             (Some(given), Some(own)) if given != own => {
                 return refused(format!("generated as {own}, but --equation is {given}"));
             }

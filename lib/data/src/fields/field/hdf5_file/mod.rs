@@ -7,10 +7,9 @@ mod message;
 pub use helper::run_helper_if_requested;
 pub(super) use library::ONLY_DIMENSION;
 
-use super::array::{Parts, Place};
 use super::mapped::MappedFile;
 use super::packing::Packing;
-use super::source::{Source, contents};
+use super::source::{Parts, Place, Source, contents};
 use bytemuck::Pod;
 use helper::{Failure, ask};
 use message::{Ask, Dataset, Request, Unwritten};

@@ -1,8 +1,9 @@
 //! The chunks of an array, one file each.
 
-use super::super::array::{Parts, distances};
+use super::super::array::distances;
 use super::super::element::to_f32;
 use super::super::packing::Packing;
+use super::super::source::Parts;
 use super::compressor::Compressor;
 use std::fs;
 use std::ops::Range;

@@ -7,11 +7,10 @@
 mod chunks;
 mod compressor;
 
-use super::array::Place;
 use super::element::{from_numpy, integer_bytes};
 use super::hdf5_file::MAX_CHUNK;
 use super::packing::Packing;
-use super::source::Source;
+use super::source::{Place, Source};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 use std::fs;
