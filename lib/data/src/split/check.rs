@@ -164,8 +164,8 @@ pub(crate) fn error(problems: &[Problem]) -> Option<Error> {
     (!problems.is_empty()).then(|| Error::data(all.join("; ")))
 }
 
-/// Calls `found` for every sample that has a key in common with a sample of another split: with the key, the sample, and
-/// the first one with this key. `samples` are the split, the place and the keys of each.
+/// Calls `found` for every sample that has a key in common with a sample of another split: with the key, the sample,
+/// and the first one with this key. `samples` are the split, the place and the keys of each.
 pub(crate) fn shared<K: Copy + Eq + Hash, P: Copy, Keys: IntoIterator<Item = K>>(
     samples: impl IntoIterator<Item = (SplitName, P, Keys)>,
     mut found: impl FnMut(K, (SplitName, P), (SplitName, P)),

@@ -12,8 +12,8 @@ use unix::{Error, Result};
 /// What [`divide`] is asked for.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// Samples at random ([`By::Trajectory`]), in their order ([`By::Index`]) or in that of torch ([`By::Torch`]), whole
-    /// regimes, or whole sources ([`By::File`]).
+    /// Samples at random ([`By::Trajectory`]), in their order ([`By::Index`]) or in that of torch ([`By::Torch`]),
+    /// whole regimes ([`By::Parameter`]), or whole sources ([`By::File`]).
     pub by: By,
     /// Which trajectories share a split; `None` for records, whose stores have groups.
     pub group_by: Option<GroupBy>,

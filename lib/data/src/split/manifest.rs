@@ -213,8 +213,8 @@ impl<C: Divisible> Split<C> {
         SplitName::ALL.into_iter().flat_map(of_split).collect()
     }
 
-    /// Which splits have over a tenth more or less than their share, and why; a single sample does not count. Numbers of
-    /// trajectories are met exactly.
+    /// Which splits have over a tenth more or less than their share, and why; a single sample does not count. Numbers
+    /// of trajectories are met exactly.
     pub fn missed_shares(&self) -> Vec<String> {
         if self.by != By::Trajectory {
             return Vec::new();
@@ -227,11 +227,12 @@ impl<C: Divisible> Split<C> {
             Some(GroupBy::Content) => "copies stay together, and some groups of them are large",
         };
         let placed = SplitName::ALL.map(|name| self.count(name));
-        let (total, all) = (placed.iter().sum::<usize>(), self.sources().map(|s| s.samples).sum());
+        let total: usize = placed.iter().sum();
+        let all = self.sources().fold(0, |all, s| usize::saturating_add(all, s.samples));
         // Splits without a share have sources of their own.
         let own = placed.iter().zip(self.shares).filter(|(_, share)| share.is_zero());
         let own: usize = own.map(|(count, _)| count).sum();
-        let Ok(wanted) = quotas(self.shares, usize::saturating_sub(all, own)) else {
+        let Ok(wanted) = quotas(self.shares, all.saturating_sub(own)) else {
             return Vec::new();
         };
         let mut missed = Vec::new();

@@ -42,8 +42,8 @@ enum Store {
 impl Array {
     /// The array `name` of `source`, whose dimensions are `axes`.
     ///
-    /// Errors (65): it cannot be read, does not have as many dimensions as `axes`, is empty (except for trajectories), too
-    /// large, or truncated.
+    /// Errors (65): it cannot be read, does not have as many dimensions as `axes`, is empty (except for trajectories),
+    /// too large, or truncated.
     pub(super) fn of(source: &dyn Source, name: &str, axes: &Axes) -> Result<Self> {
         let (dims, place) = source.place(name)?;
         let data_error = |what: String| source.invalid(format!("`{name}` {what}"));
