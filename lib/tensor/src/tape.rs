@@ -177,11 +177,11 @@ impl Tape {
     /// Bytes kept for the backward pass, not counting the `known` tensors.
     pub fn kept_bytes(&self, known: &[&Tensor]) -> usize {
         let record = self.record.borrow();
-        let mut seen: BTreeSet<usize> = known.iter().map(|t| t.identity()).collect();
+        let mut seen: BTreeSet<usize> = known.iter().map(|t| t.storage_id()).collect();
         let mut bytes = 0;
         for node in &record.nodes {
             let (Kind::Op(_, kept) | Kind::Recomputed(_, kept)) = &node.kind;
-            let new = kept.iter().filter(|t| seen.insert(t.identity()));
+            let new = kept.iter().filter(|t| seen.insert(t.storage_id()));
             bytes += new.map(Tensor::bytes).sum::<usize>();
         }
         bytes

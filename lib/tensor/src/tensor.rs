@@ -269,7 +269,7 @@ impl Tensor {
     }
 
     /// Identifies the memory: equal for tensors that share it, different for all other live tensors.
-    pub fn identity(&self) -> usize {
+    pub fn storage_id(&self) -> usize {
         Arc::as_ptr(&self.storage).addr()
     }
 

@@ -48,7 +48,7 @@ impl InputFile {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Verified {
     blake3: String,
-    /// [`identity`] of the file.
+    /// [`fingerprint`] of the file.
     metadata: String,
     /// Whether any later change of the content must change the metadata too.
     settled: bool,
@@ -74,7 +74,7 @@ pub fn verify_all(inputs: &[InputFile]) -> Vec<Error> {
 /// When this process first saw a file with its present metadata.
 #[derive(Clone, Debug)]
 struct Seen {
-    /// [`identity`] of the file.
+    /// [`fingerprint`] of the file.
     metadata: String,
     /// Its size.
     bytes: u64,
@@ -83,7 +83,7 @@ struct Seen {
 
 impl Seen {
     fn now(found: &Metadata) -> Self {
-        Self { metadata: identity(found), bytes: found.size(), at: Instant::now() }
+        Self { metadata: fingerprint(found), bytes: found.size(), at: Instant::now() }
     }
 }
 
@@ -105,13 +105,13 @@ fn verify(
     let path = &input.path;
     for _ in 0..TRIES {
         let (before, started) = (metadata(path)?, SystemTime::now());
-        let is_same = identity(&before) == seen.metadata;
+        let is_same = fingerprint(&before) == seen.metadata;
         let unchanged_for = if is_same { seen.at.elapsed() } else { Duration::ZERO };
         let settled = is_settled(&before, started, unchanged_for);
         unix::fail::point("inputs.hash").map_err(|cause| Error::io(path, cause))?;
         let blake3 = hash_file_while(path, proceed)?;
-        let after = identity(&metadata(path)?);
-        if identity(&before) != after {
+        let after = fingerprint(&metadata(path)?);
+        if fingerprint(&before) != after {
             continue;
         }
         if blake3 != input.blake3 {
@@ -137,7 +137,7 @@ fn metadata(path: &Path) -> Result<Metadata> {
 }
 
 /// Text that changes whenever the file is replaced or written to. Not numbers, because JSON would lose nanoseconds.
-fn identity(found: &Metadata) -> String {
+fn fingerprint(found: &Metadata) -> String {
     format!(
         "inode {}, {} bytes, mtime {}.{:09}, ctime {}.{:09}",
         found.ino(),

@@ -127,13 +127,13 @@ fn small(ranks: &dyn Collective) -> Result<()> {
     };
     let own: Result<Vec<Tensor>> = (0..2 * size + 1).map(|i| of(rank, i).to_device(gpu)).collect();
     let mut own = own?;
-    let before: Vec<usize> = own.iter().map(Tensor::identity).collect();
+    let before: Vec<usize> = own.iter().map(Tensor::storage_id).collect();
     let mut owned: Vec<(usize, &mut Tensor)> =
         own.iter_mut().enumerate().map(|(i, tensor)| (i % size, tensor)).collect();
     ranks.all_gather(&mut owned)?;
     for (i, tensor) in own.iter().enumerate() {
         let same = tensor.to_host()?.as_bytes() == of(i % size, i).as_bytes();
-        expect(same && tensor.identity() == before[i], || format!("share of tensor {i}"))?;
+        expect(same && tensor.storage_id() == before[i], || format!("share of tensor {i}"))?;
     }
     let mut number = Tensor::scalar(0.5 + rank as f64).to_device(gpu)?;
     ranks.all_reduce(&mut number)?;

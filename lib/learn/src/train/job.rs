@@ -75,14 +75,14 @@ const OPERATIONAL: [&str; 16] = [
 ];
 
 /// The configuration without [`OPERATIONAL`] keys.
-pub(super) fn identity(resolved: &Value) -> Value {
-    let mut identity = resolved.clone();
+pub(super) fn without_operational(resolved: &Value) -> Value {
+    let mut kept = resolved.clone();
     for key in OPERATIONAL {
         let (path, last) = key.rsplit_once('.').unwrap_or(("", key));
         let pointer = if path.is_empty() { String::new() } else { format!("/{path}") };
-        if let Some(map) = identity.pointer_mut(&pointer).and_then(Value::as_object_mut) {
+        if let Some(map) = kept.pointer_mut(&pointer).and_then(Value::as_object_mut) {
             map.remove(last);
         }
     }
-    identity
+    kept
 }

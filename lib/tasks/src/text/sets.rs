@@ -96,13 +96,13 @@ impl Sets {
 
     /// The buffers of a model for such tokens.
     pub fn buffers(&self) -> Buffers {
-        let values = identity(self.info());
+        let values = tokens_hash(self.info());
         vec![(BUFFER.into(), Tensor::from_slice(&values, &[values.len()]))]
     }
 }
 
 /// The hash of tokenizer, kind of records and labels as numbers that a checkpoint stores.
-pub(super) fn identity(info: &TokenInfo) -> Vec<f32> {
+pub(super) fn tokens_hash(info: &TokenInfo) -> Vec<f32> {
     let TokenInfo { multi_label, pairs, answers, .. } = info;
     let kind = format!("{multi_label} {pairs} {answers}");
     let text = format!("{}\n{kind}\n{}", info.tokenizer_hash, info.labels.join("\n"));

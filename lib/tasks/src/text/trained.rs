@@ -1,6 +1,6 @@
 //! Trained models of texts.
 
-use super::sets::{BUFFER, identity};
+use super::sets::{BUFFER, tokens_hash};
 use super::span::{Decoded, decode};
 use super::task::{BATCH, DefineText, TextModel, WindowLogits, require_fit, window_logits};
 use crate::trained::Opener;
@@ -40,7 +40,7 @@ pub struct Found {
 pub(super) fn require_tokens_of(parts: &Parts, info: &TokenInfo, folder: &Path) -> Result<()> {
     let checkpoint = || parts.origin.checkpoint.display().to_string();
     let recorded = parts.buffer(BUFFER).context(checkpoint)?;
-    if recorded == identity(info).iter().map(|x| f64::from(*x)).collect::<Vec<_>>() {
+    if recorded == tokens_hash(info).iter().map(|x| f64::from(*x)).collect::<Vec<_>>() {
         return Ok(());
     }
     Err(Error::data(format!(
@@ -63,7 +63,7 @@ pub(super) fn require_origin(init: &InitFrom, info: &TokenInfo, folder: &Path) -
     let Ok(recorded) = parts.and_then(|parts| parts.buffer(BUFFER)) else { return Ok(()) };
     let kinds = [(false, false), (false, true), (true, false), (true, true)];
     let is_same = kinds.into_iter().any(|(pairs, answers)| {
-        let own = identity(&TokenInfo { pairs, answers, ..info.clone() });
+        let own = tokens_hash(&TokenInfo { pairs, answers, ..info.clone() });
         own.iter().map(|x| f64::from(*x)).eq(recorded.iter().copied())
     });
     match is_same {

@@ -106,7 +106,7 @@ impl Graph {
     ) -> Result<Graph> {
         // An output that shares memory with an input would prevent the graph from owning that input alone.
         let apart = |made: Tensor| {
-            let is_input = inputs.iter().any(|input| input.identity() == made.identity());
+            let is_input = inputs.iter().any(|input| input.storage_id() == made.storage_id());
             if is_input { made.copied() } else { made }
         };
         let work = |capture: Option<&mut cuda::Capture>| {

@@ -204,7 +204,7 @@ fn the_scale_of_the_loss_follows_the_gradients_where_they_are() {
     for place in [device(), Device::Cpu] {
         let start = StepControl { loss_scale: first, ..StepControl::default() };
         let mut decided = DeviceStepControl::of(&start, 1.0).to_device(place).unwrap();
-        let (seed, mut scale) = (decided.loss_scale().identity(), first.scale);
+        let (seed, mut scale) = (decided.loss_scale().storage_id(), first.scale);
         for (update, ((loss, gradient), told)) in updates.clone().zip(expected).enumerate() {
             let [loss, weight, gradient] =
                 [loss, 2.0, gradient].map(|x| Tensor::scalar(x).to_device(place).unwrap());
@@ -219,7 +219,7 @@ fn the_scale_of_the_loss_follows_the_gradients_where_they_are() {
             }
             scale = next;
             assert_eq!(decided.loss_scale().to_host().unwrap().item(), scale);
-            assert_eq!(decided.loss_scale().identity(), seed, "recorded passes read it there");
+            assert_eq!(decided.loss_scale().storage_id(), seed, "recorded passes read it there");
         }
     }
 }

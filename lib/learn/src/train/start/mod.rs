@@ -11,7 +11,7 @@ pub use origin::Origin;
 pub(super) use resume::progress_of;
 
 use super::guard::not_of_checkpoint;
-use super::job::{Job, identity};
+use super::job::{Job, without_operational};
 use super::progress::Progress;
 use super::report::{Reporter, merged};
 use super::run_writer::RunWriter;
@@ -210,7 +210,7 @@ fn resume_or_init<'a>(
         config: job.task.resolved.clone(),
         monitor: monitor.metric,
         direction: monitor.direction,
-        config_hash: unix::config::hash(&identity(&job.task.resolved)),
+        config_hash: unix::config::hash(&without_operational(&job.task.resolved)),
         data_hash: task.data_hash(),
         dependencies,
         fence: Some(lease.fence().clone()),
@@ -315,7 +315,7 @@ fn same_on_all_ranks(session: &Session) -> Result<()> {
     if job.ranks.size() == 1 {
         return Ok(());
     }
-    let config = unix::config::hash(&identity(&job.task.resolved));
+    let config = unix::config::hash(&without_operational(&job.task.resolved));
     let sums = if job.ranks.uses_nccl(job.device) { "NCCL" } else { "host" };
     let learner = &session.trainer.learner;
     let own = [config, session.trainer.task.data_hash(), learner.hash()?, sums.into()];

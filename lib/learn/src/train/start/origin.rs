@@ -5,7 +5,7 @@
 //! attempt resumes there, as with `auto`.
 
 use crate::checkpoint::Manifest;
-use crate::train::job::{Job, Resume, identity};
+use crate::train::job::{Job, Resume, without_operational};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, absolute};
 use unix::publish::hash_file;
@@ -50,5 +50,5 @@ pub(in crate::train) fn continues(job: &Job, manifest: &Manifest) -> bool {
     let recorded =
         manifest.progress.get("origin").and_then(|value| Origin::deserialize(value).ok());
     recorded.is_some_and(|recorded| wanted.is_same(&recorded))
-        && identity(&manifest.config) == identity(&job.task.resolved)
+        && without_operational(&manifest.config) == without_operational(&job.task.resolved)
 }

@@ -23,7 +23,7 @@ use crate::optim::{Phase, Schedule};
 use crate::params::{FROZEN, ParamSet};
 use crate::task::{Buffers, Task};
 use crate::train::Progress;
-use crate::train::job::{Job, Resume, identity};
+use crate::train::job::{Job, Resume, without_operational};
 use crate::train::report;
 use serde_json::{Value, json};
 use unix::lease::Lease;
@@ -165,7 +165,8 @@ pub(in crate::train) fn changes(
     found: &Loaded,
     opened: Option<(&dyn Task, &Dependencies)>,
 ) -> Result<Vec<String>> {
-    let (was, is) = (identity(&found.manifest.config), identity(&job.task.resolved));
+    let (was, is) =
+        (without_operational(&found.manifest.config), without_operational(&job.task.resolved));
     let differences = checkpoint::value_differences("", &was, &is);
     let change = |(key, was, is)| format!("{key}: was {was}, now {is}");
     let mut changes: Vec<String> = differences.into_iter().map(change).collect();

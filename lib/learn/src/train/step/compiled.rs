@@ -75,8 +75,8 @@ impl Compiled {
         let learner = model.learner;
         let key = Key {
             inputs: batch.tensors().map(|t| (t.shape().to_vec(), t.dtype())).collect(),
-            params: learner.params.trained.tensors().map(Tensor::identity).collect(),
-            loss_scale: learner.loss_scale().identity(),
+            params: learner.params.trained.tensors().map(Tensor::storage_id).collect(),
+            loss_scale: learner.loss_scale().storage_id(),
             plan: model.numerics.recompute.plan().map(|plan| plan.keep),
         };
         if self.key.as_ref() != Some(&key) {
