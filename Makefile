@@ -17,25 +17,31 @@ demo: deps
 # Uses the dev profile, which is slightly optimised and keeps overflow checks: a slower build would not pay off.
 # Failpoints (lib/unix/src/fail.rs) and the GPU emulator are in the same build, because
 # a second one would take longer than all tests; without FAIL in the environment a failpoint does nothing.
-# The tests include a real SLURM (tests/slurm). As root and in CI, a missing tool fails the test that uses it; elsewhere
-# the test is skipped, and the number of skips is printed at the end (tests/support).
-# TESTS="--test slurm" selects tests. All tests run, even after one has failed.
+# The tests include a real SLURM (tests/slurm), which mostly waits and runs beside the others; its output comes last. As
+# root and in CI, a missing tool fails the test that uses it; elsewhere the test is skipped, and the number of skips is
+# printed at the end (tests/support). TESTS="--test slurm" selects tests. All tests run, even after one has failed.
 FEATURES = failpoints,emu
+TEST = cargo test --workspace --locked --features $(FEATURES) --no-fail-fast
 test: deps
-	@skips=$$(mktemp) && trap 'rm -f "$$skips"' EXIT && status=0 && \
-	LONGHAUL_SKIPS="$$skips" cargo test --workspace --locked --features $(FEATURES) --no-fail-fast $(TESTS) \
-	  || status=$$?; \
-	sort "$$skips"; echo "make: $$(wc -l < "$$skips") skips"; exit $$status
+	@skips=$$(mktemp) && slurm=$$(mktemp) && status=0 && beside= && export LONGHAUL_SKIPS="$$skips" && \
+	trap 'rm -f "$$skips" "$$slurm"; test -z "$$beside" || kill "$$beside" 2>/dev/null || :' EXIT && \
+	if test -z "$(TESTS)"; then \
+	  $(TEST) --no-run || exit 1; \
+	  $(TEST) --test slurm >"$$slurm" 2>&1 & beside=$$!; \
+	fi; \
+	$(TEST) $(or $(TESTS),-- --skip runs_survive_slurm) || status=$$?; \
+	test -z "$$beside" || wait "$$beside" || status=$$?; beside=; \
+	cat "$$slurm"; sort "$$skips"; echo "make: $$(wc -l < "$$skips") skips"; exit $$status
 
 # The long versions of the reliability tests, about an hour: every fault at every failpoint, on a single rank and on the
-# first of two; 500 kills, and 100 of one rank of several; 200 signals; suspended ranks; 100 power cuts (as root); data
-# and latents that change during a run; minutes of fuzzing; 2,000 bit flips in the header of each kind of file under a
-# memory limit; planted secrets; and an outage of the SLURM controller. Seeds are random and printed as SEED=N; set
-# SEED=N in the environment to repeat a run.
+# first of two; every kernel compiled for sm_90a; 500 kills, and 100 of one rank of several; 200 signals; suspended
+# ranks; 100 power cuts (as root); data and latents that change during a run; minutes of fuzzing; 2,000 bit flips in the
+# header of each kind of file under a memory limit; planted secrets; and an outage of the SLURM controller. Seeds are
+# random and printed as SEED=N; set SEED=N in the environment to repeat a run.
 TORTURE = TORTURE=1 cargo test --workspace --locked --features $(FEATURES)
 torture: deps
 	cargo build --workspace --locked --features $(FEATURES) --examples
-	$(TORTURE) --test numbers -- --nocapture
+	$(TORTURE) --test numbers --test nvrtc -- --nocapture
 	$(TORTURE) --test programs -- failpoints:: power_cut:: restart:: stop:: state:: data_parallel:: \
 	  hostile::fuzz hostile::flips hostile::planted --nocapture
 	SCENARIO=controller_outage $(TORTURE) --test slurm -- --nocapture

@@ -107,7 +107,7 @@ fn a_command_that_only_listens_to_term_gets_it_after_the_grace() {
     let line = "trap '' USR1; trap 'exit 3' TERM; echo ready; while :; do sleep 0.05; done";
     let output = once_ready(|time| {
         // Two grace periods end in KILL; they are long enough for a machine under load.
-        let (limit, grace) = (time.to_string(), (10 * time).to_string());
+        let (limit, grace) = (time.to_string(), (4 * time).to_string());
         let words = ["run", "--limit", &limit, "--margin", "0", "--grace", &grace, "--json"];
         see(timekeep(&words).args(["sh", "-c", line]))
     });
