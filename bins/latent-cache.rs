@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use data::fields::latents::{LatentStore, Layout, write_latents};
+use data::fields::latents::{LatentLayout, LatentStore, write_latents};
 use data::fields::split::SplitName;
 use data::fields::split_set::{TrajectorySet, Verify};
 use data::inputs::Verifier;
@@ -122,7 +122,7 @@ fn encode(args: &Make, signals: Signals, work: &mut Work) -> Result<Exit> {
     let check_stop = || signals.check_stop(|| "run the same command again to resume".into());
     for set in &sets {
         codec.require_fields_of(set.shape(), set.inputs())?;
-        let layout = Layout {
+        let layout = LatentLayout {
             frames: set.shape().frames,
             tokens: codec.tokens(),
             rows: codec.token_grid()[0],

@@ -308,7 +308,7 @@ fn correctors_and_students_resume_to_the_bit_and_know_what_they_belong_to() {
                ds-prep split one/*.hdf5 -o one.json && ds-prep stats one.json -o one-stats.json";
     succeed(folder, one);
     let of_one = "evaluate score operator --data one.json --steps 3 -o x --search default";
-    refused(folder, of_one, 2, "the data has one value");
+    refused(folder, of_one, 2, "the data has only one parameter value");
     refused(folder, &format!("{score} corrector -o x --search default --budget 0"), 2, "--budget");
 
     // Without steps a corrector is its operator, bit for bit.

@@ -273,7 +273,10 @@ fn mistakes_and_damage_are_named_and_lose_nothing() {
     prepare(folder, SHORT);
     let new = |overrides: &str| format!("hpo new study -c study.yaml -s trials=3 {overrides}");
     for (overrides, text) in [
-        ("-s 'space={x: {kind: float, low: 2, high: 1}}'", "space.x: low 2 is above high 1"),
+        (
+            "-s 'space={x: {kind: float, low: 2, high: 1}}'",
+            "space.x: low 2 and high 1 must be finite",
+        ),
         ("-s 'space={x: {kind: float, low: 0, high: 1, log: true}}'", "the logarithm of 0"),
         (
             "-s 'space={x: {kind: int, low: 1, high: 2, when: {z: [1]}}}'",

@@ -55,7 +55,7 @@ fn wrong_keys_are_named_in_one_line() {
     let whole = read(folder, "study/study.yaml");
     for (old, new, text) in [
         ("metric", "metrik", "unknown field `metrik`"),
-        ("high: 10.0", "high: -1.0", "space.x: low 0 is above high -1"),
+        ("high: 10.0", "high: -1.0", "space.x: low 0 and high -1 must be finite"),
         ("name: study", "name: \"", "study.yaml: "),
     ] {
         assert!(whole.contains(old), "{whole}");

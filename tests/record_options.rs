@@ -123,6 +123,7 @@ fn every_option_is_for_records_or_refused() {
                 "no effect on records",
                 "not an option of task regression",
                 "no effect on texts",
+                "only texts are compared",
                 "cannot be used with",
                 "were not provided",
             ];

@@ -158,36 +158,7 @@ fn models_that_are_not_finite_have_no_best_no_scores_and_no_predictions() {
         assert!(history.lines().last().is_some_and(|line| line.contains(",NaN")), "{history}");
     }
 
-    // Scores are compared, ranked and exported; a larger one is better.
-    done(
-        folder,
-        "evaluate score run --data tokens -o scores
-         evaluate compare scores scores
-         evaluate leaderboard add scores --board board.jsonl --label x
-         evaluate leaderboard show --board board.jsonl --metric accuracy | grep 'the highest first'
-         evaluate export run --evaluation scores --format csv -o csv
-         grep classify,accuracy, csv/run/scores/metrics.csv",
-    );
-    refused(
-        folder,
-        "evaluate gate scores --board board.jsonl --baseline x",
-        66,
-        "no row labelled x",
-    );
-    let gate =
-        "evaluate gate scores --board board.jsonl --baseline y --first-passes --metric accuracy";
-    done(folder, gate);
-    // A result of an earlier version; a split that is empty.
-    fs::create_dir(folder.join("earlier")).unwrap();
-    fs::write(folder.join("earlier/evaluation_results.json"), "{}").unwrap();
-    for command in [
-        "compare earlier",
-        "leaderboard add earlier --board board.jsonl --label x",
-        "gate earlier --board board.jsonl --baseline x",
-        "export run --evaluation earlier --format csv -o csv",
-    ] {
-        refused(folder, &format!("evaluate {command}"), 65, "make it again: evaluate score RUN");
-    }
+    // A split that is empty.
     done(
         folder,
         "ds-prep split store --train 80% --validation 20% --test 0 -o two.json

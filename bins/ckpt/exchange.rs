@@ -107,7 +107,7 @@ pub fn export(args: Export) -> Result<Exit> {
             }
         };
         let (checkpoint, tokens) = (from.clone(), args.tokens.clone());
-        text::export(&text::Request { checkpoint, weights, tokens, format }, &path)
+        text::export(&text::ExportRequest { checkpoint, weights, tokens, format }, &path)
     };
     let bytes = match args.format {
         Format::Safetensors => checkpoint::export(&from, &args.what, &path),

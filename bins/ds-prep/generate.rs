@@ -21,7 +21,7 @@ use unix::{Error, Exit, Result};
 #[derive(clap::Args)]
 pub struct Gen {
     /// Equation, see longhaul-files(5); or `criteria` for annotated sentences of posts
-    subject: Subject,
+    subject: Generator,
     /// Values of the parameter of the equation, e.g. 0.001,0.01,0.1; required for equations
     #[arg(long, value_delimiter = ',', value_name = "VALUE")]
     #[arg(allow_negative_numbers = true)]
@@ -78,16 +78,16 @@ fn constant(text: &str) -> Result<(String, f64), String> {
 
 /// What can be generated.
 #[derive(Clone, Copy, PartialEq)]
-enum Subject {
+enum Generator {
     Equation(Equation),
     Criteria,
 }
 
-impl ValueEnum for Subject {
+impl ValueEnum for Generator {
     fn value_variants<'a>() -> &'a [Self] {
-        static ALL: LazyLock<Vec<Subject>> = LazyLock::new(|| {
-            let equations = Equation::value_variants().iter().copied().map(Subject::Equation);
-            equations.chain([Subject::Criteria]).collect()
+        static ALL: LazyLock<Vec<Generator>> = LazyLock::new(|| {
+            let equations = Equation::value_variants().iter().copied().map(Generator::Equation);
+            equations.chain([Generator::Criteria]).collect()
         });
         &ALL
     }
@@ -105,7 +105,7 @@ impl ValueEnum for Subject {
 
 pub fn run(given: &Given<Gen>) -> Result<Exit> {
     match given.args.subject {
-        Subject::Equation(equation) => {
+        Generator::Equation(equation) => {
             let own = [
                 "parameter",
                 "constant",
@@ -122,7 +122,7 @@ pub fn run(given: &Given<Gen>) -> Result<Exit> {
             given.require_only(&own, "for `gen criteria` only")?;
             fields(&given.args, equation)
         }
-        Subject::Criteria => {
+        Generator::Criteria => {
             let own = [
                 "samples",
                 "seed",

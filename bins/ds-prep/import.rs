@@ -3,7 +3,7 @@
 use super::{in_pool, records, texts};
 use std::path::PathBuf;
 
-use data::fields::import::{Format, Outcome, Plan, import, targets};
+use data::fields::import::{Format, ImportOptions, ImportOutcome, import, targets};
 use data::fields::list::FileRecord;
 use rayon::prelude::*;
 use unix::cli::{Given, Output};
@@ -28,7 +28,7 @@ pub struct Import {
     #[arg(long, value_name = "FILE")]
     columns: Option<PathBuf>,
     #[command(flatten)]
-    plan: Plan,
+    plan: ImportOptions,
     #[command(flatten)]
     records: data::records::RecordPlan,
     /// Output format
@@ -46,10 +46,10 @@ pub struct Import {
 }
 
 /// The options of all records, of those made from trajectories, and of those made from arrays.
-const OF_RECORDS: [&str; 8] =
+const RECORD_OPTIONS: [&str; 8] =
     ["output", "limit", "axes", "dataset", "fill-missing", "noise", "noise-seed", "json"];
-const OF_FRAMES: [&str; 3] = ["shift", "history", "layout"];
-const OF_ARRAYS: [&str; 3] = ["target", "target-axes", "group"];
+const FRAME_OPTIONS: [&str; 3] = ["shift", "history", "layout"];
+const ARRAY_OPTIONS: [&str; 3] = ["target", "target-axes", "group"];
 
 pub fn run(given: Given<Import>) -> Result<Exit> {
     if let Some(columns) = &given.args.columns {
@@ -60,10 +60,11 @@ pub fn run(given: Given<Import>) -> Result<Exit> {
         return texts::make(columns, &files, &given.args.to, Out::stdout(given.args.output));
     }
     if given.args.records.makes_records() {
-        let own = if given.args.records.shift.is_some() { &OF_FRAMES[..] } else { &OF_ARRAYS };
+        let own =
+            if given.args.records.shift.is_some() { &FRAME_OPTIONS[..] } else { &ARRAY_OPTIONS };
         let why = "no effect on records, which are copied as they are; import the files without --target and \
                    --shift first, then make records of the result";
-        given.require_only(&[&OF_RECORDS[..], own].concat(), why)?;
+        given.require_only(&[&RECORD_OPTIONS[..], own].concat(), why)?;
     }
     let args = given.args;
     let mut files = inputs::files(&args.files)?;
@@ -88,7 +89,7 @@ pub fn run(given: Given<Import>) -> Result<Exit> {
             advance(more as u64);
             Ok(())
         };
-        if import(&args.plan, target, done)? == Outcome::Kept {
+        if import(&args.plan, target, done)? == ImportOutcome::Kept {
             note!("{}: already exists", target.path.display());
             advance(target.samples.len() as u64);
         }

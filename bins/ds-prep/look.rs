@@ -34,7 +34,7 @@ pub fn audit(given: &Given<Audit>) -> Result<Exit> {
     let args = &given.args;
     let manifests = inputs::files(&args.manifests)?;
     let report = if manifests.iter().any(|path| records::are_at(path)) {
-        if records::kind(&manifests[0]) == Some(records::Kind::Arrays) {
+        if records::kind(&manifests[0]) == Some(records::RecordKind::Arrays) {
             given.require_only(
                 &["json"],
                 "no effect on records of arrays, which are compared exactly",

@@ -2,9 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use data::records::{RecordPlan, RecordSet, RecordSplit, RecordStats, Records, Sides, import};
-use data::split::check::{Kind as Problems, Report};
-use data::split::{By, Divisible, Request, Share, Source, Split, SplitName, SplitSet, divide};
+use data::records::{
+    RecordPlan, RecordSet, RecordShapes, RecordSplit, RecordStats, Records, import,
+};
+use data::split::check::{CheckReport, ProblemKind};
+use data::split::{
+    By, DivideRequest, Divisible, Share, Source, Split, SplitName, SplitSet, divide,
+};
 use data::store::{Content, RecordStore, check};
 use data::text::{TextKind, TextSplit, TextStore, near_leaks};
 use serde_json::{Value, json};
@@ -15,7 +19,7 @@ use unix::{Error, Exit, Result, warn};
 
 /// What records are.
 #[derive(Clone, Copy, PartialEq)]
-pub enum Kind {
+pub enum RecordKind {
     /// Pairs of arrays.
     Arrays,
     /// Texts with labels.
@@ -23,11 +27,11 @@ pub enum Kind {
 }
 
 /// The kind of the records in a store or manifest; `None` if a path is neither.
-pub fn kind(path: &Path) -> Option<Kind> {
+pub fn kind(path: &Path) -> Option<RecordKind> {
     if TextStore::is_store(path) || TextSplit::is_manifest(path) {
-        return Some(Kind::Texts);
+        return Some(RecordKind::Texts);
     }
-    (Records::is_store(path) || RecordSplit::is_manifest(path)).then_some(Kind::Arrays)
+    (Records::is_store(path) || RecordSplit::is_manifest(path)).then_some(RecordKind::Arrays)
 }
 
 /// Whether a path is a store or a manifest of records.
@@ -85,8 +89,8 @@ pub struct Division<'a> {
 /// Divides stores, and writes the manifest.
 pub fn split(division: &Division, stores: &[PathBuf], to: &Path, out: Out) -> Result<Exit> {
     match kind(&stores[0]) {
-        Some(Kind::Texts) => split_kind::<TextKind>(division, stores, to, out),
-        _ => split_kind::<Sides>(division, stores, to, out),
+        Some(RecordKind::Texts) => split_kind::<TextKind>(division, stores, to, out),
+        _ => split_kind::<RecordShapes>(division, stores, to, out),
     }
 }
 
@@ -111,9 +115,9 @@ fn split_kind<C: Content>(
             shares[number] = Share::Count(0);
         }
     }
-    let request = Request { by, group_by: None, shares, fixed: &fixed, seed, near };
+    let request = DivideRequest { by, group_by: None, shares, fixed: &fixed, seed, near };
     let split: Split<C> = divide(&request, stores, to)?;
-    save(&split, to, out, || tell_remarks::<C>(to))
+    save(&split, to, out, || warn_remarks::<C>(to))
 }
 
 /// Writes a manifest, or prints it for `-`. `tell` warns of what is not wrong in it, but mostly unintended.
@@ -137,7 +141,7 @@ pub fn save<C: Divisible>(
 
 /// Computes the statistics of the training split of a manifest.
 pub fn stats(manifest: &Path, to: &Path, mut out: Out) -> Result<Exit> {
-    if kind(manifest) == Some(Kind::Texts) {
+    if kind(manifest) == Some(RecordKind::Texts) {
         let what = "texts have no statistics; ds-prep show counts the labels of a store";
         return Err(Error::usage(format!("{}: {what}", manifest.display())));
     }
@@ -152,26 +156,26 @@ pub fn stats(manifest: &Path, to: &Path, mut out: Out) -> Result<Exit> {
 }
 
 /// Checks a store or a manifest.
-pub fn check(path: &Path, limit: f32) -> Result<Report> {
+pub fn check(path: &Path, limit: f32) -> Result<CheckReport> {
     match kind(path) {
-        Some(Kind::Texts) => check_kind::<TextKind>(path, limit),
-        _ => check_kind::<Sides>(path, limit),
+        Some(RecordKind::Texts) => check_kind::<TextKind>(path, limit),
+        _ => check_kind::<RecordShapes>(path, limit),
     }
 }
 
-fn check_kind<C: Content>(path: &Path, limit: f32) -> Result<Report> {
+fn check_kind<C: Content>(path: &Path, limit: f32) -> Result<CheckReport> {
     if !Split::<C>::is_manifest(path) {
         return Ok(check::check_store::<C>(path, limit));
     }
     let report = check::check_split::<C>(path, limit)?;
-    if report.problems.iter().all(|problem| problem.kind != Problems::Store) {
-        tell_remarks::<C>(path)?;
+    if report.problems.iter().all(|problem| problem.kind != ProblemKind::Store) {
+        warn_remarks::<C>(path)?;
     }
     Ok(report)
 }
 
-fn tell_remarks<C: Content>(manifest: &Path) -> Result<()> {
-    tell_missed(&Split::<C>::load(manifest)?.0, manifest);
+fn warn_remarks<C: Content>(manifest: &Path) -> Result<()> {
+    warn_missed_shares(&Split::<C>::load(manifest)?.0, manifest);
     for remark in C::remarks(&SplitSet::<C>::open_all(manifest)?) {
         warn!("{}: {remark}", manifest.display());
     }
@@ -179,20 +183,20 @@ fn tell_remarks<C: Content>(manifest: &Path) -> Result<()> {
 }
 
 /// Warns of shares that a manifest misses.
-pub fn tell_missed<C: Divisible>(split: &Split<C>, manifest: &Path) {
+pub fn warn_missed_shares<C: Divisible>(split: &Split<C>, manifest: &Path) {
     for missed in split.missed_shares() {
         warn!("{}: {missed}", manifest.display());
     }
 }
 
 /// Finds what splits share; texts also resemble each other if their distance is below `near`.
-pub fn audit(manifests: &[PathBuf], near: f64) -> Result<Report> {
+pub fn audit(manifests: &[PathBuf], near: f64) -> Result<CheckReport> {
     match kind(&manifests[0]) {
-        Some(Kind::Texts) => check::audit::<TextKind>(manifests, |sets, report| {
+        Some(RecordKind::Texts) => check::audit::<TextKind>(manifests, |sets, report| {
             if near > 0.0 {
                 near_leaks(sets, 1.0 - near, report);
             }
         }),
-        _ => check::audit::<Sides>(manifests, |_, _| ()),
+        _ => check::audit::<RecordShapes>(manifests, |_, _| ()),
     }
 }

@@ -66,7 +66,9 @@ pub fn describe(store: &Path) -> Result<Value> {
 pub fn of_record(store: &TextStore, i: usize) -> Result<Value> {
     if i >= store.len() {
         let (store, count) = (store.path().display(), store.len());
-        return Err(Error::usage(format!("{store}: no record {i}, there are {count} (from 0)")));
+        return Err(Error::usage(format!(
+            "{store}: no record {i}; it has {count} records, numbered from 0"
+        )));
     }
     let [text, text2] = store.texts(i);
     Ok(json!({
@@ -94,7 +96,7 @@ pub struct Tokenize {
     /// contexts are read in windows of this length
     #[arg(long, default_value_t = 256, value_name = "NUMBER")]
     max_length: usize,
-    /// Tokens that neighbouring windows of a long context share; longer answers may be in no window as a whole
+    /// Tokens that neighbouring windows of a long context share; longer answers may not fit completely into any window
     /// [default: a quarter of --max-length]
     #[arg(long, value_name = "NUMBER")]
     stride: Option<usize>,

@@ -79,7 +79,7 @@ enum Target {
 }
 
 /// A run that is exported, perhaps repeatedly.
-struct Job<'a> {
+struct ExportedRun<'a> {
     path: &'a PathBuf,
     /// It was exported before by this command.
     again: bool,
@@ -92,7 +92,7 @@ struct Job<'a> {
 pub fn export(args: &Export) -> Result<Exit> {
     let target = args.target()?;
     let signals = Signals::install()?;
-    let mut jobs: Vec<Job> = args.runs.iter().map(Job::new).collect();
+    let mut jobs: Vec<ExportedRun> = args.runs.iter().map(ExportedRun::new).collect();
     let evaluations = args.evaluations()?;
     args.refuse_equal_names()?;
     loop {
@@ -117,7 +117,7 @@ pub fn export(args: &Export) -> Result<Exit> {
     Out::stdout(args.output).rows(jobs.into_iter().filter_map(|job| job.done))
 }
 
-impl<'a> Job<'a> {
+impl<'a> ExportedRun<'a> {
     fn new(path: &'a PathBuf) -> Self {
         Self { path, again: false, failing: false, done: None }
     }

@@ -16,10 +16,10 @@ use manual::MANUAL;
 /// Score trained models on unseen data, predict with them, and compare the results
 ///
 /// RUN is a run directory or a checkpoint of any task. Models it depends on, such as the codec of an operator, are
-/// found by the paths in its checkpoint. The scores stand beside baselines and have 95 % intervals, by bootstrap over
-/// the samples. Some tasks have options of their own, which `evaluate score RUN --help` lists: an operator, for
-/// example, is rolled out from start frames spread over every trajectory. longhaul-files(5) defines every metric and
-/// describes the files that score, predict and leaderboard write.
+/// found by the paths in its checkpoint. The scores are listed next to those of baselines, with 95% bootstrap
+/// confidence intervals over the samples. Some tasks have options of their own, which `evaluate score RUN --help`
+/// lists: an operator, for example, is rolled out from start frames spread over every trajectory. longhaul-files(5)
+/// defines every metric and describes the files that score, predict and leaderboard write.
 ///
 /// Started with mpirun or srun, the ranks of score and predict share the work; the results are the same for any number
 /// of ranks. An interrupted command resumes when it is given again, with the results of one that was not interrupted.
@@ -68,7 +68,7 @@ enum Verb {
     ///
     /// The baseline is the row with the best METRIC among those with the same protocol. The candidate's own rows do not
     /// count. A metric that is missing fails. Whether smaller or larger values are better is a property of each metric;
-    /// one of which neither are is refused.
+    /// a metric for which neither is better is refused.
     Gate(results::GateArgs),
     /// Record evaluations on a leaderboard, and show it
     #[command(subcommand)]
@@ -77,16 +77,18 @@ enum Verb {
 
 fn main() -> ExitCode {
     data::fields::field::run_helper_if_requested().unwrap_or_else(|| {
-        unix::cli::main_of::<Args, _>(tasks::evaluation::narrow, |args| match args.verb {
-            Verb::Score(args) => score::score(&args),
-            Verb::Predict(args) => predict::predict(&args),
-            Verb::Check(args) => tasks::check::check(&args),
-            Verb::Compare(args) => results::compare(&args),
-            Verb::Analyze(args) => results::analyze(&args),
-            Verb::Plot(args) => plot::plot(&args),
-            Verb::Export(args) => export::export(&args),
-            Verb::Gate(args) => results::gate(&args),
-            Verb::Leaderboard(verb) => results::leaderboard(&verb),
+        unix::cli::main_of::<Args, _>(tasks::evaluation::hide_inapplicable_options, |args| {
+            match args.verb {
+                Verb::Score(args) => score::score(&args),
+                Verb::Predict(args) => predict::predict(&args),
+                Verb::Check(args) => tasks::check::check(&args),
+                Verb::Compare(args) => results::compare(&args),
+                Verb::Analyze(args) => results::analyze(&args),
+                Verb::Plot(args) => plot::plot(&args),
+                Verb::Export(args) => export::export(&args),
+                Verb::Gate(args) => results::gate(&args),
+                Verb::Leaderboard(verb) => results::leaderboard(&verb),
+            }
         })
     })
 }

@@ -73,7 +73,7 @@ pub fn plot(args: &Plot) -> Result<Exit> {
         let left_out = charts.len() - drawn;
         if left_out > 0 {
             warn!(
-                "{}: has the first {drawn} charts; {left_out} more were left out, choose some with --metric",
+                "{}: contains only the first {drawn} charts; {left_out} were left out: select charts with --metric",
                 path.display()
             );
         }

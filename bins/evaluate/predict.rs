@@ -16,8 +16,8 @@ use unix::{Exit, Result};
 pub struct Predict {
     #[command(flatten)]
     model: ModelArgs,
-    /// Field file with the initial states, the inputs or the fields, or an array of inputs of records (FILE or
-    /// FILE:NAME; - reads a NumPy array from stdin), or texts: a .csv, .tsv, .jsonl, .ndjson or
+    /// Input file. For fields: a field file with initial states, inputs or fields. For records: an input array (FILE or
+    /// FILE:NAME; - reads a NumPy array from stdin). For texts: a .csv, .tsv, .jsonl, .ndjson or
     /// .json file, or a file with a text on each line (- for stdin); see
     /// longhaul-files(5) for formats
     #[arg(long, value_name = "FILE")]

@@ -20,7 +20,7 @@ pub struct Compare {
     #[arg(required = true, value_name = "RUN")]
     runs: Vec<PathBuf>,
     #[command(flatten)]
-    files: Files,
+    files: ReportFiles,
     #[command(flatten)]
     output: Output,
 }
@@ -31,14 +31,14 @@ pub struct Analyze {
     /// Run directory
     run: PathBuf,
     #[command(flatten)]
-    files: Files,
+    files: ReportFiles,
     #[command(flatten)]
     output: Output,
 }
 
 /// The files that a report is also written to.
 #[derive(clap::Args)]
-struct Files {
+struct ReportFiles {
     /// Also write the report with all pictures as one HTML file
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -124,15 +124,15 @@ pub struct Show {
     /// Leaderboard
     #[arg(long, value_name = "FILE")]
     board: PathBuf,
-    /// Metrics to show, METRIC or METHOD.METRIC; rows are sorted by the first one [default: the most important one of
-    /// the task, also of up to 5 other methods]
+    /// Metrics to show, METRIC or METHOD.METRIC; rows are sorted by the first one [default: the main metric of
+    /// the task, for the model and up to 5 other methods]
     #[arg(long, value_name = "METRIC", value_delimiter = ',')]
     metric: Vec<String>,
     /// Also write all rows, with all metrics, as CSV
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
     #[command(flatten)]
-    files: Files,
+    files: ReportFiles,
     #[command(flatten)]
     output: Output,
 }
@@ -142,7 +142,7 @@ pub fn refuse_earlier<'a>(paths: impl IntoIterator<Item = &'a PathBuf>, force: b
     if force { Ok(()) } else { refuse_existing(paths) }
 }
 
-impl Files {
+impl ReportFiles {
     fn refuse_earlier(&self) -> Result<()> {
         refuse_earlier(self.html.iter().chain(&self.markdown), self.force)
     }

@@ -31,7 +31,7 @@ pub struct Score {
     /// Folder for metrics.json, metrics.csv, losses.csv and the other files
     #[arg(short = 'o', long = "output", value_name = "DIR")]
     to: PathBuf,
-    /// Also write a summary to a JSON file: of fields, the errors by parameter value; otherwise metrics.json
+    /// Also write a summary to a JSON file: for fields, the errors by parameter value; otherwise a copy of metrics.json
     #[arg(long, value_name = "FILE")]
     summary: Option<PathBuf>,
     /// Overwrite an earlier result

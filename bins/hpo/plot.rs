@@ -8,7 +8,7 @@ use report::picture::{self, Format};
 use report::terminal;
 use serde_json::json;
 use study::Study;
-use study::plot::Kind;
+use study::plot::PlotKind;
 use study::record::Record;
 use unix::cli::Output;
 use unix::out::Out;
@@ -26,7 +26,7 @@ pub struct PlotArgs {
     study: PathBuf,
     /// Plots to draw [default: all]
     #[arg(long)]
-    kind: Vec<Kind>,
+    kind: Vec<PlotKind>,
     /// Round [default: the last one with a trial that has ended]
     #[arg(long, value_name = "NAME")]
     round: Option<String>,
@@ -57,7 +57,7 @@ pub fn plot(args: &PlotArgs) -> Result<Exit> {
         let text = format!("no trial of round {name} has ended yet; nothing to draw");
         return Err(Error::new(Exit::NoInput, text));
     }
-    let mut kinds = Kind::value_variants().to_vec();
+    let mut kinds = PlotKind::value_variants().to_vec();
     kinds.retain(|kind| args.kind.is_empty() || args.kind.contains(kind));
     let plots = study.plots(round, &kinds)?;
     let mut out = Out::stdout(args.output);

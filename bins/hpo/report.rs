@@ -112,7 +112,7 @@ pub fn status(folders: &[PathBuf], watch: bool, output: Output) -> Result<Exit> 
             rows.extend(own.collect::<Result<Vec<_>>>()?);
         }
         let is_over = rows.iter().all(|row| row["left"] == 0);
-        // Without the columns of rare states in which no round has a trial.
+        // Omit the columns of rare states that no trial of any round is in.
         for name in ["asked", "diverged", "out_of_memory"] {
             if !output.json && rows.iter().all(|row| row[name] == 0) {
                 let rows = rows.iter_mut().filter_map(Value::as_object_mut);

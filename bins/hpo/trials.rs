@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::json;
-use study::record::{End, Ended};
+use study::record::{End, EndRecord};
 use study::summary::STATES;
 use study::worker::{Limits, Worker};
 use study::{Study, ask, import};
@@ -139,10 +139,10 @@ pub fn tell(args: &TellArgs) -> Result<Exit> {
     let state = args.state.as_deref().and_then(End::named);
     let told = match (state, args.value, args.step) {
         (Some(state), ..) => {
-            ask::Told::End(Ended { error: args.error.clone(), ..Ended::of(state) })
+            ask::Told::End(EndRecord { error: args.error.clone(), ..EndRecord::of(state) })
         }
         (_, Some(value), Some(step)) => ask::Told::Step(step, value),
-        (_, Some(value), None) => ask::Told::End(Ended::with(value)),
+        (_, Some(value), None) => ask::Told::End(EndRecord::with(value)),
         (None, None, _) => return Err(Error::usage("give a value or --state")),
     };
     let prune = ask::tell(&mut Study::open(&args.study)?, args.trial, told)?;

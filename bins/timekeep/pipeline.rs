@@ -35,7 +35,7 @@ pub fn pipeline(args: &PipelineArgs) -> Result<u8> {
         return Ok(0);
     }
     let folder = pipeline.folder.to_string_lossy();
-    for (step, standing) in pipeline.steps.iter().zip(pipeline.standings()?) {
+    for (step, standing) in pipeline.steps.iter().zip(pipeline.step_statuses()?) {
         let command = quoted(step.words.iter().map(String::as_str))?;
         let after: Vec<&str> =
             step.after.iter().map(|at| pipeline.steps[*at].name.as_str()).collect();

@@ -12,6 +12,7 @@ use unix::out::Out;
 use unix::run_dir::RunDir;
 use unix::time::{format_duration, parse_duration};
 use unix::timekeep::interval;
+use unix::timekeep::pipeline::step::STEP_VARIABLE;
 use unix::timekeep::runs::{self, RunState};
 use unix::timekeep::submit::{self, LEFT};
 use unix::{Error, Exit, Result, diagnostics, inputs, note, slurm, warn};
@@ -36,6 +37,28 @@ pub struct IntervalArgs {
     nodes: u32,
     #[command(flatten)]
     output: Output,
+}
+
+/// Arguments of `submit`.
+#[derive(clap::Args)]
+pub struct SubmitArgs {
+    /// Site file with variables for the command and the job, one NAME=VALUE per line. Nothing in it is expanded or
+    /// executed; a misspelt variable of sbatch or longhaul is an error
+    #[arg(long, value_name = "FILE")]
+    site: Option<PathBuf>,
+    /// Submit nothing; cron ignores the run until it is submitted again
+    #[arg(long, conflicts_with_all = ["site", "command"])]
+    forget: bool,
+    /// Step of a pipeline that the job runs: submit nothing if it is up to date
+    #[arg(long, value_name = "FILE:NAME", env = STEP_VARIABLE)]
+    step: Option<String>,
+    #[command(flatten)]
+    output: Output,
+    /// Run directory, created if missing
+    run: PathBuf,
+    /// Command that submits the job, e.g. sbatch and its arguments; runs without a shell
+    #[arg(required_unless_present = "forget", trailing_var_arg = true, allow_hyphen_values = true)]
+    command: Vec<String>,
 }
 
 /// Prints one line per run; returns the exit status of the first failure, after all runs. Asks SLURM at most once, and
@@ -98,7 +121,7 @@ fn reason_to_leave(path: &Path) -> Result<Option<&'static str>> {
     Ok(if is_finished { Some("finished") } else { why })
 }
 
-/// Resubmits stopped runs; returns the exit status of the first failure, after all runs.
+/// Resubmits stopped runs, even if some fail; returns the exit status of the first failure.
 pub fn cron(given: &[PathBuf], output: Output) -> Result<u8> {
     let queue = submit::queue()?;
     let mut out = Out::stdout(output);
@@ -111,22 +134,23 @@ pub fn cron(given: &[PathBuf], output: Output) -> Result<u8> {
     Ok(exit as u8)
 }
 
-/// Submits one run; prints the id of its job.
-pub fn submit(
-    path: &Path,
-    command: &[String],
-    site: Option<&Path>,
-    step: Option<&str>,
-    output: Output,
-) -> Result<u8> {
-    if is_trial(path) {
-        return Err(Error::usage(format!("{}: it is {TRIAL}", path.display())));
+/// Submits one run and prints the id of its job; with `--forget`, makes `cron` ignore the run until it is submitted
+/// again.
+pub fn submit(args: &SubmitArgs) -> Result<u8> {
+    let SubmitArgs { site, forget, step, output, run, command } = args;
+    let mut out = Out::stdout(*output);
+    if *forget {
+        let done = submit::forget(run)?;
+        out.item(&done, format!("{}: {}", done.run, done.why))?;
+        return Ok(0);
     }
-    let done = submit::submit(path, command, site, step)?;
+    if is_trial(run) {
+        return Err(Error::usage(format!("{}: it is {TRIAL}", run.display())));
+    }
+    let done = submit::submit(run, command, site.as_deref(), step.as_deref())?;
     if done.done == LEFT {
         diagnostics::say(format_args!("{}: {}; nothing was submitted", done.run, done.why));
     }
-    let mut out = Out::stdout(output);
     match &done.job {
         Some(job) => out.item(&done, job)?,
         None if out.is_json() => out.item(&done, "")?,
@@ -135,18 +159,11 @@ pub fn submit(
     Ok(0)
 }
 
-/// Makes `cron` ignore a run until it is submitted again.
-pub fn forget(path: &Path, output: Output) -> Result<u8> {
-    let done = submit::forget(path)?;
-    Out::stdout(output).item(&done, format!("{}: {}", done.run, done.why))?;
-    Ok(0)
-}
-
 /// Prints the optimal checkpoint interval.
 pub fn interval(args: &IntervalArgs) -> Result<u8> {
     let mut measured = match &args.run {
         Some(run) => interval::measured(run)?,
-        None => interval::Measured::default(),
+        None => interval::CheckpointTimes::default(),
     };
     measured.cost = args.cost.map(|cost| cost.as_secs_f64()).or(measured.cost);
     let best = interval::best(&measured, args.mtbf, args.nodes)?;

@@ -14,7 +14,7 @@ use unix::{Error, Exit, Result};
 /// The arguments of `timekeep watch`.
 #[derive(clap::Args)]
 pub struct WatchArgs {
-    /// Run directories; one that does not exist yet is waited for
+    /// Run directories; waits for those that do not exist yet
     #[arg(required = true, value_name = "RUN")]
     runs: Vec<PathBuf>,
     /// Time between two refreshes

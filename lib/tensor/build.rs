@@ -1,7 +1,7 @@
 //! With the feature `emu`, compiles every kernel as C++ for the host, together with the emulator's runtime.
 //!
 //! Each `.cu` under `src/` and `tests/device/emulator/kernels/` becomes one object for each dtype that its first line
-//! lists (`// elements: f32 bf16 f16`). Objects are cached by the hash of the preprocessed source and the flags, so a
+//! lists (`// dtypes: f32 bf16 f16`). Objects are cached by the hash of the preprocessed source and the flags, so a
 //! change recompiles only what it affects. Without the feature this does nothing.
 
 fn main() {
@@ -118,9 +118,9 @@ mod emulator {
     fn elements(path: &Path) -> Vec<&'static str> {
         let text = read(path);
         let line = text.lines().next().unwrap_or_default();
-        let Some(list) = line.strip_prefix("// elements:") else {
+        let Some(list) = line.strip_prefix("// dtypes:") else {
             fail(&format!(
-                "{}: the first line must be \"// elements:\" and some of f32 bf16 f16",
+                "{}: the first line must be \"// dtypes:\" and some of f32 bf16 f16",
                 path.display()
             ));
         };

@@ -107,7 +107,10 @@ fn a_split_other_than_the_codecs_gives_a_warning() {
     for (split, warned) in [("split", false), ("again", true)] {
         let output = shell(world(), &format!("{words} --data data/{split}.json -o of-{split}"));
         assert_eq!(output.status, Some(0), "{}", output.stderr);
-        assert_eq!(output.stderr.contains("warning: the codec was trained on other data"), warned);
+        assert_eq!(
+            output.stderr.contains("warning: the codec was trained on different data"),
+            warned
+        );
     }
 }
 

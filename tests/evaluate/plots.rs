@@ -72,7 +72,7 @@ fn a_picture_has_a_bounded_number_of_charts_and_says_what_it_lacks() {
     let output = plot("many-metrics -o many.png --json");
     assert_eq!(output.status, Some(0), "{}", output.stderr);
     assert!(
-        output.stderr.contains("has the first 24 charts; 36 more were left out"),
+        output.stderr.contains("contains only the first 24 charts; 36 were left out"),
         "{}",
         output.stderr
     );

@@ -1,9 +1,8 @@
-//! `evaluate predict`: the fields agree with the scores of the same model, and the file is the same after any
-//! interruption.
+//! `evaluate predict`: the fields agree with those of the model.
 
 use std::fs;
 
-use super::{evaluate, json, world};
+use super::world;
 use crate::common::shell;
 use data::fields::field::Field;
 
@@ -53,56 +52,4 @@ fn a_rollout_starts_from_the_first_frame_and_a_reconstruction_is_near_its_frame(
     assert!(refused.stderr.contains("--force"), "{}", refused.stderr);
     done(&format!("{again} --force"));
     assert_eq!(Field::open(&world().join("rollouts.hdf5")).unwrap().shape().frames, 3);
-}
-
-/// Killed after every batch of trajectories, it ends with the same bytes.
-#[test]
-fn predictions_that_are_killed_continue_after_the_last_batch() {
-    done(
-        "ds-prep gen burgers --parameter 0.1 --samples 70 --grid 72 --frames 2 --seed 8 -o many-inputs",
-    );
-    let predict = "evaluate predict operator --inputs many-inputs/*.hdf5 --steps 3";
-    done(&format!("{predict} -o whole.hdf5"));
-    let mut kills = 0;
-    loop {
-        let output = shell(
-            world(),
-            &format!("FAIL=save.after_shard:2=kill {predict} -o killed.hdf5 || exit $?"),
-        );
-        match output.status {
-            Some(0) => break,
-            status => assert_eq!(status, Some(137), "{}", output.stderr),
-        }
-        kills += 1;
-        assert!(kills < 10, "{}", output.stderr);
-    }
-    // Five batches of at most 16 trajectories; each attempt is killed after its second.
-    assert_eq!(kills, 2);
-    let [whole, killed] = ["whole", "killed"].map(|n| fs::read(world().join(format!("{n}.hdf5"))));
-    assert!(whole.unwrap() == killed.unwrap(), "other bytes after an interruption");
-}
-
-/// The same for scores: completed work is kept, and the result has the same bits.
-#[test]
-fn an_evaluation_that_is_killed_continues_after_the_last_batch() {
-    let words = "operator --steps 4 --starts 0 --views 2";
-    assert_eq!(evaluate(&format!("{words} -o whole-scores")).status, Some(0));
-    let mut kills = 0;
-    loop {
-        let command = format!(
-            "FAIL=save.after_shard:1=kill evaluate score {words} --data data/split.json -o killed-scores \
-             || exit $?"
-        );
-        let output = shell(world(), &command);
-        assert_eq!(kills > 0, output.stderr.contains("resuming after"), "{}", output.stderr);
-        match output.status {
-            Some(0) => break,
-            status => assert_eq!(status, Some(137), "{}", output.stderr),
-        }
-        kills += 1;
-        assert!(kills < 10, "{}", output.stderr);
-    }
-    assert_eq!(kills, 2, "a batch for each parameter value");
-    assert_eq!(json("killed-scores/metrics.json"), json("whole-scores/metrics.json"));
-    assert!(!world().join("killed-scores/partial.json").exists());
 }

@@ -123,7 +123,7 @@ fn answers_are_found_in_windows_and_training_resumes_to_the_bit() {
         (
             "train-stage classify --example > c.yaml; train-stage classify -c c.yaml --run c",
             78,
-            "train them with task span",
+            "use task span",
         ),
         (
             "train-stage joint --example > j.yaml; train-stage joint -c j.yaml --run j",

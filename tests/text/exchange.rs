@@ -293,7 +293,7 @@ fn folders_that_do_not_fit_are_refused() {
     refused("ckpt config bad", 66, "model.safetensors");
     let config = fs::read_to_string(folder.join("hf/config.json")).unwrap();
     for (from, to, text) in [
-        ("\"bert\"", "\"gpt2\"", "known are bert, roberta, xlm-roberta and distilbert"),
+        ("\"bert\"", "\"gpt2\"", "supported are bert, roberta, xlm-roberta and distilbert"),
         ("\"gelu\"", "\"gelu_new\"", "gelu_new"),
         ("\"hidden_size\"", "\"hidden\"", "hidden 64: the key is not known"),
     ] {

@@ -5,7 +5,7 @@ use data::fields::split::{Split, SplitName};
 use data::fields::split_set::{TrajectorySet, Verify};
 use data::fields::write::{Header, write_field};
 use data::loader::{Ahead, Order, Prefetch};
-use data::split::{By, GroupBy, Request, Share, divide};
+use data::split::{By, DivideRequest, GroupBy, Share, divide};
 use tensor::{Dtype, Tensor};
 
 const BATCH: u64 = 16;
@@ -33,7 +33,7 @@ fn epochs_take_no_more_memory() {
         let manifest = path.with_extension("json");
         let shares = [Share::Fraction(1.0), Share::Count(0), Share::Count(0)];
         let (by, group_by) = (By::Trajectory, Some(GroupBy::State));
-        let request = Request { by, group_by, shares, fixed: &[], seed: 0, near: None };
+        let request = DivideRequest { by, group_by, shares, fixed: &[], seed: 0, near: None };
         let split: Split = divide(&request, &[path], &manifest).unwrap();
         split.save(&manifest).unwrap();
         let set = TrajectorySet::open(&manifest, SplitName::Train, Verify::Sizes).unwrap();

@@ -5,7 +5,7 @@ use unix::Error;
 
 /// How this process was started.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Started {
+pub enum Launch {
     /// As a single process, or by something that does not provide ranks.
     Alone,
     /// By a launcher, with the number of tasks if known.
@@ -13,11 +13,11 @@ pub enum Started {
 }
 
 /// Reads the environment.
-pub fn started() -> Started {
+pub fn detect() -> Launch {
     read(|name| std::env::var(name).ok())
 }
 
-fn read(variable: impl Fn(&str) -> Option<String>) -> Started {
+fn read(variable: impl Fn(&str) -> Option<String>) -> Launch {
     let number = |name| variable(name).and_then(|text| text.trim().parse::<usize>().ok());
     // A batch script also has SLURM_NTASKS, but is not a step.
     let step = || {
@@ -26,10 +26,10 @@ fn read(variable: impl Fn(&str) -> Option<String>) -> Started {
     };
     // Check Open MPI's mpirun first: it may itself run in a step of one task per host.
     match number("OMPI_COMM_WORLD_SIZE").or_else(|| number("PMI_SIZE")).or_else(step) {
-        Some(0 | 1) => Started::Alone,
-        Some(tasks) => Started::Tasks(Some(tasks)),
-        None if variable("PMIX_RANK").is_some() => Started::Tasks(None),
-        None => Started::Alone,
+        Some(0 | 1) => Launch::Alone,
+        Some(tasks) => Launch::Tasks(Some(tasks)),
+        None if variable("PMIX_RANK").is_some() => Launch::Tasks(None),
+        None => Launch::Alone,
     }
 }
 
@@ -64,25 +64,25 @@ pub fn without_mpi(tasks: Option<usize>) -> Error {
 mod tests {
     use super::*;
 
-    fn seen(variables: &[(&str, &str)]) -> Started {
+    fn seen(variables: &[(&str, &str)]) -> Launch {
         read(|name| variables.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_string()))
     }
 
     #[test]
     fn launchers_are_known_by_their_variables() {
-        assert_eq!(seen(&[]), Started::Alone);
-        assert_eq!(seen(&[("OMPI_COMM_WORLD_SIZE", "4")]), Started::Tasks(Some(4)));
-        assert_eq!(seen(&[("OMPI_COMM_WORLD_SIZE", "1")]), Started::Alone);
-        assert_eq!(seen(&[("PMI_SIZE", "3"), ("PMI_RANK", "0")]), Started::Tasks(Some(3)));
-        assert_eq!(seen(&[("PMIX_RANK", "0")]), Started::Tasks(None));
+        assert_eq!(seen(&[]), Launch::Alone);
+        assert_eq!(seen(&[("OMPI_COMM_WORLD_SIZE", "4")]), Launch::Tasks(Some(4)));
+        assert_eq!(seen(&[("OMPI_COMM_WORLD_SIZE", "1")]), Launch::Alone);
+        assert_eq!(seen(&[("PMI_SIZE", "3"), ("PMI_RANK", "0")]), Launch::Tasks(Some(3)));
+        assert_eq!(seen(&[("PMIX_RANK", "0")]), Launch::Tasks(None));
         // The batch script of a job with many tasks is a single process; a step is not.
-        assert_eq!(seen(&[("SLURM_NTASKS", "8"), ("SLURM_JOB_ID", "7")]), Started::Alone);
+        assert_eq!(seen(&[("SLURM_NTASKS", "8"), ("SLURM_JOB_ID", "7")]), Launch::Alone);
         let step = [("SLURM_NTASKS", "8"), ("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "2")];
-        assert_eq!(seen(&step), Started::Tasks(Some(2)));
+        assert_eq!(seen(&step), Launch::Tasks(Some(2)));
         let one = [("SLURM_NTASKS", "8"), ("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "1")];
-        assert_eq!(seen(&[one[0], one[1], one[2], ("PMIX_RANK", "0")]), Started::Alone);
+        assert_eq!(seen(&[one[0], one[1], one[2], ("PMIX_RANK", "0")]), Launch::Alone);
         let mpirun_in_step = [one[0], one[1], one[2], ("OMPI_COMM_WORLD_SIZE", "8")];
-        assert_eq!(seen(&mpirun_in_step), Started::Tasks(Some(8)));
-        assert_eq!(seen(&[("OMPI_COMM_WORLD_SIZE", "many")]), Started::Alone);
+        assert_eq!(seen(&mpirun_in_step), Launch::Tasks(Some(8)));
+        assert_eq!(seen(&[("OMPI_COMM_WORLD_SIZE", "many")]), Launch::Alone);
     }
 }

@@ -120,7 +120,7 @@ pub trait Reducer: Send {
     fn wait(&mut self, bucket: usize) -> Result<Vec<Tensor>>;
 
     /// The times since the last call.
-    fn times(&mut self) -> Times;
+    fn take_times(&mut self) -> Times;
 }
 
 /// Time spent on sums over ranks.
@@ -154,14 +154,14 @@ impl Drop for Busy<'_> {
 /// Errors: this program was built without MPI; or the launcher started several tasks but MPI sees only one, so that
 /// several independent runs would overwrite each other.
 pub fn open(lost: impl Fn() -> Exit + Send + Sync + 'static) -> Result<Box<dyn Collective>> {
-    match launch::started() {
-        launch::Started::Alone => Ok(Box::new(Solo)),
+    match launch::detect() {
+        launch::Launch::Alone => Ok(Box::new(Solo)),
         #[cfg(feature = "mpi")]
-        launch::Started::Tasks(tasks) => {
+        launch::Launch::Tasks(tasks) => {
             Ok(Box::new(mpi::Ranks::open(tasks, std::sync::Arc::new(lost))?))
         }
         #[cfg(not(feature = "mpi"))]
-        launch::Started::Tasks(tasks) => {
+        launch::Launch::Tasks(tasks) => {
             drop(lost);
             Err(launch::without_mpi(tasks))
         }

@@ -80,7 +80,7 @@ impl Reducer for Own {
         Ok(std::mem::take(&mut self.given[bucket]))
     }
 
-    fn times(&mut self) -> Times {
+    fn take_times(&mut self) -> Times {
         Times::default()
     }
 }

@@ -47,7 +47,7 @@ pub fn tree<'a>(first: &mut [f32], ranks: usize, other: impl Fn(usize) -> &'a [f
 /// One exchange of a rank on its way up the tree: merges two neighbouring blocks of ranks, where every rank of a block
 /// holds the sum of that block.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct SumExchange {
     /// Whether this rank is in the block with the lower numbers.
     pub lower: bool,
     /// The rank that sends the sum of the other block.
@@ -57,7 +57,7 @@ pub struct Step {
 }
 
 /// The steps of a rank, after which it holds the sum over all ranks.
-pub fn steps(rank: usize, ranks: usize) -> Vec<Step> {
+pub fn steps(rank: usize, ranks: usize) -> Vec<SumExchange> {
     let mut steps = Vec::new();
     let mut width = 1;
     while width < ranks {
@@ -70,11 +70,11 @@ pub fn steps(rank: usize, ranks: usize) -> Vec<Step> {
             steps.push(if lower {
                 let mine = rank - start;
                 let to = (mine < upper).then_some(middle + mine);
-                Step { lower, from: middle + mine % upper, to: to.into_iter().collect() }
+                SumExchange { lower, from: middle + mine % upper, to: to.into_iter().collect() }
             } else {
                 let mine = rank - middle;
                 let to = (start + mine..middle).step_by(upper).collect();
-                Step { lower, from: start + mine, to }
+                SumExchange { lower, from: start + mine, to }
             });
         }
         width *= 2;
@@ -123,7 +123,8 @@ mod tests {
     fn steps_lead_to_the_same_tree_and_every_message_has_two_ends() {
         for ranks in 1..=33 {
             let values: Vec<f32> = vectors(ranks, 1).into_iter().map(|v| v[0]).collect();
-            let steps: Vec<Vec<Step>> = (0..ranks).map(|rank| super::steps(rank, ranks)).collect();
+            let steps: Vec<Vec<SumExchange>> =
+                (0..ranks).map(|rank| super::steps(rank, ranks)).collect();
             // Ranks without a neighbour skip a level, so each rank keeps its own position in its list of steps.
             let mut sums = values.clone();
             let mut width = 1;

@@ -198,7 +198,7 @@ fn main() -> Result<()> {
     let folder = std::env::args_os().nth(1).map(PathBuf::from).unwrap_or("new_task".into());
     if std::env::var_os("KILL_AT").is_some() {
         let task = Configured::new::<Classes>(serde_json::from_str(EXAMPLE).map_err(Error::bug)?)?;
-        return train(&Job::new(task, folder, Device::Cpu, &Solo)).map(drop);
+        return train(&TrainJob::new(task, folder, Device::Cpu, &Solo)).map(drop);
     }
     for (name, kill_at) in [("whole", "never"), ("killed", "101"), ("killed", "never")] {
         let mut run = Command::new(std::env::current_exe().map_err(Error::bug)?);

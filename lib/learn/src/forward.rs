@@ -279,9 +279,9 @@ impl<'a> Forward<'a> {
         let recompute = self.recompute.as_deref().filter(|_| self.tape.is_recording());
         let choice = recompute.map_or(Choice::Keep, Recompute::choose);
         if choice == Choice::Keep {
-            inputs.iter().for_each(|input| self.tape.bound(input));
+            inputs.iter().for_each(|input| self.tape.mark_boundary(input));
             let output = body(self, &inputs)?;
-            self.tape.bound(&output);
+            self.tape.mark_boundary(&output);
             return Ok(output);
         }
         let measured = choice == Choice::Measure;
@@ -302,7 +302,7 @@ impl<'a> Forward<'a> {
             let Context { trained, frozen, .. } = &inner.context;
             let known = trained.variables().chain(frozen.variables()).chain(&leaves);
             let known: Vec<&Tensor> = known.map(Var::value).collect();
-            let (bytes, operations) = (tape.kept_bytes(&known), tape.operations());
+            let (bytes, operations) = (tape.kept_bytes(&known), tape.flops());
             recompute.note(recompute::Block { bytes, operations });
         }
         let uses = used.iter().map(|which| self.context.trained.of_use(*which));

@@ -69,13 +69,13 @@ impl InitFrom {
         }
         // What an adapter contains is trained.
         let adapter = self.adapter.as_deref().filter(|_| !only_frozen);
-        let adapter = adapter.map(|path| Found::adapter(path, &wanted)).transpose()?;
+        let adapter = adapter.map(|path| MatchedSource::adapter(path, &wanted)).transpose()?;
         if let Some(adapter) = &adapter {
             let own = wanted.iter().zip(&adapter.pairs).filter(|(_, at)| at.is_some());
             names.keep.extend(own.map(|((name, _), _)| name.to_string()));
         }
         let pairs = names.pair(&self.from, &given, &wanted)?;
-        let found = Found { source, pairs };
+        let found = MatchedSource { source, pairs };
         let trained = params.trained.entries().len();
         let tensors = params.trained.tensors_mut().chain(params.frozen.tensors_mut());
         for (number, tensor) in tensors.enumerate().filter(|(n, _)| !only_frozen || *n >= trained) {
@@ -90,12 +90,12 @@ impl InitFrom {
 }
 
 /// The tensors of a source, and for each parameter of the model the index of its tensor.
-struct Found {
+struct MatchedSource {
     source: Source,
     pairs: Vec<Option<usize>>,
 }
 
-impl Found {
+impl MatchedSource {
     /// Those of an adapter: some of the parameters `wanted`.
     fn adapter(path: &Path, wanted: &[Named]) -> Result<Self> {
         let file = foreign::open(path)?;

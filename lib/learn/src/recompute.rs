@@ -33,14 +33,14 @@ pub enum Choice {
 
 /// Which blocks keep their activations and which are recomputed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Plan {
+pub struct RecomputePlan {
     /// Every block of a forward pass, in order of execution.
     pub blocks: Vec<Block>,
     /// Whether each block keeps its activations.
     pub keep: Vec<bool>,
 }
 
-impl Plan {
+impl RecomputePlan {
     /// The plan that keeps at most the fraction `budget` (0 to 1) of all bytes and recomputes the fewest operations.
     pub fn new(blocks: Vec<Block>, budget: f64) -> Self {
         let total: usize = blocks.iter().map(|b| b.bytes).sum();
@@ -78,7 +78,7 @@ impl Plan {
     }
 
     /// Operations recomputed, and total operations of all blocks.
-    pub fn operations(&self) -> (usize, usize) {
+    pub fn flops(&self) -> (usize, usize) {
         let again = self.blocks.iter().zip(&self.keep).filter(|(_, keep)| !**keep);
         let all = self.blocks.iter().map(|b| b.operations).sum();
         (again.map(|(b, _)| b.operations).sum(), all)
@@ -87,7 +87,7 @@ impl Plan {
 
 #[derive(Debug, Default)]
 struct State {
-    plan: Option<Plan>,
+    plan: Option<RecomputePlan>,
     measured: Vec<Block>,
     /// Blocks seen so far in this forward pass.
     met: usize,
@@ -131,14 +131,14 @@ impl Recompute {
         let met = std::mem::take(&mut state.met);
         let measured = std::mem::take(&mut state.measured);
         match &state.plan {
-            None if met > 0 => state.plan = Some(Plan::new(measured, self.budget)),
+            None if met > 0 => state.plan = Some(RecomputePlan::new(measured, self.budget)),
             Some(plan) if plan.keep.len() != met => state.plan = None,
             _ => {}
         }
     }
 
     /// The plan, once it has been made.
-    pub fn plan(&self) -> Option<Plan> {
+    pub fn plan(&self) -> Option<RecomputePlan> {
         self.state.borrow().plan.clone()
     }
 }
@@ -170,10 +170,10 @@ mod tests {
                 .collect();
             let total: usize = blocks.iter().map(|b| b.bytes).sum();
             for budget in [0.0, 0.2, 0.5, 0.9, 1.0] {
-                let plan = Plan::new(blocks.clone(), budget);
+                let plan = RecomputePlan::new(blocks.clone(), budget);
                 let capacity = (budget * total as f64) as usize;
                 assert!(plan.bytes().0 <= capacity);
-                let (again, all) = plan.operations();
+                let (again, all) = plan.flops();
                 assert_eq!(all - again, best(&blocks, capacity), "{budget} {blocks:?}");
             }
         }
@@ -184,7 +184,7 @@ mod tests {
         let blocks: Vec<Block> =
             (1..40).map(|i| Block { bytes: 1_000_003 * i, operations: i * i }).collect();
         for budget in [0.1, 0.35, 0.77] {
-            let plan = Plan::new(blocks.clone(), budget);
+            let plan = RecomputePlan::new(blocks.clone(), budget);
             let (kept, all) = plan.bytes();
             assert!(
                 kept as f64 <= budget * all as f64 && kept as f64 > (budget - 0.06) * all as f64

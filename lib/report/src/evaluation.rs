@@ -60,7 +60,7 @@ pub struct Metric {
     /// Which values are better; `None` if neither are, as of counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub direction: Option<Direction>,
-    /// The 95 % interval of the value, by bootstrap over samples.
+    /// The 95% confidence interval of the value, by bootstrap over samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interval: Option<[f64; 2]>,
     /// The value at each step of a rollout; step 0 is the initial state.
@@ -74,18 +74,18 @@ impl Metric {
         Self { direction: Some(Direction::Minimize), ..Self::plain(value) }
     }
 
-    /// A value of which larger ones are better.
+    /// A value for which larger is better.
     pub fn score(value: f64) -> Self {
         Self { direction: Some(Direction::Maximize), ..Self::plain(value) }
     }
 
-    /// A value that is neither good nor bad.
+    /// A value without a direction, such as a count.
     pub fn plain(value: f64) -> Self {
         Self { value, direction: None, interval: None, by_step: Vec::new() }
     }
 
-    /// With a 95 % interval; without one if a bound is not finite.
-    pub fn within(self, interval: Option<[f64; 2]>) -> Self {
+    /// Sets the 95% confidence interval, or none if a bound is not finite.
+    pub fn with_interval(self, interval: Option<[f64; 2]>) -> Self {
         let interval = interval.filter(|bounds| bounds.iter().all(|bound| bound.is_finite()));
         Self { interval, ..self }
     }
@@ -149,7 +149,7 @@ pub struct Group {
 pub struct Subject {
     /// Task of the evaluated model.
     pub task: String,
-    /// The most important metric, in which results are ranked.
+    /// The most important metric, by which results are ranked.
     pub metric: String,
     /// The protocol in one line, for people.
     pub description: String,
@@ -223,7 +223,8 @@ impl MetricsFile {
 
     /// Reads the result in a directory of `evaluate score`.
     ///
-    /// Errors: 65 for a damaged one and one of another version, with the command that makes it again; 66 if there is none.
+    /// Errors: 65 for a damaged one and one of another version, with the command that makes it again; 66 if there is
+    /// none.
     pub fn read(folder: &Path) -> Result<Self> {
         #[derive(Deserialize)]
         struct Header {
@@ -260,8 +261,8 @@ impl MetricsFile {
         }
     }
 
-    /// All numbers as CSV: the columns group (empty for all samples), method, metric, step (empty for the value over all
-    /// steps), value, and the bounds of the interval.
+    /// All numbers as CSV: the columns group (empty for all samples), method, metric, step (empty for the value over
+    /// all steps), value, and the bounds of the interval.
     pub fn csv(&self) -> String {
         let mut text = String::from("group,method,metric,step,value,low,high\n");
         let all = std::iter::once(("", &self.scores));

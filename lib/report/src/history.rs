@@ -1,4 +1,4 @@
-//! The history of a run: what its log says by update. Everything that draws or analyses a log reads it here.
+//! The history of a run: the values in its log, by update. Everything that draws or analyses a log reads it here.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,11 +17,11 @@ const VALIDATION: &str = "validation.";
 const OF_UPDATES: [&str; 3] = ["loss", "learning_rate", "gradient_norm"];
 /// Samples per second; the log has seconds and the total number of samples.
 const THROUGHPUT: &str = "throughput";
-/// Fields of a validation that are no metrics.
+/// Fields of a validation that are not metrics.
 const NOT_METRICS: [&str; 3] = ["update", "attempt", "seconds"];
 
-/// The current content of a log, without superseded records. Of each record it keeps the numbers, by name; null stands for
-/// one that is not finite.
+/// The current content of a log, without superseded records. Of each record it keeps the numbers, by name; null stands
+/// for one that is not finite.
 #[derive(Debug)]
 pub struct History {
     log: Follow<Record>,
@@ -217,8 +217,8 @@ impl History {
         self.of("update").filter_map(&mut rate).collect()
     }
 
-    /// Seconds per update at present, with validations and checkpoints: from the last `count` logged updates, or those of
-    /// the last `seconds` if that is longer, of the newest attempt.
+    /// Seconds per update at present, with validations and checkpoints: from the last `count` logged updates, or those
+    /// of the last `seconds` if that is longer, of the newest attempt.
     pub fn pace(&self, count: usize, seconds: f64) -> Option<f64> {
         let [update, attempt] = self.find(["update", "attempt"])?;
         let mut newest = self.of("update").rev().peekable();

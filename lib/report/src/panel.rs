@@ -1,13 +1,13 @@
 //! A panel of a picture: a plot with axes, title and legend.
 
 use crate::axis::Axis;
-use crate::canvas::{Area, Canvas, Letters, Pen};
+use crate::canvas::{Area, Canvas, Pen, TextStyle};
 use crate::colours::{Colour, FAINT, GREY, INK, Map, distinct};
 use plotters::style::text_anchor::{HPos, VPos};
 use unix::Result;
 
 /// Text style of ticks and labels.
-pub const SMALL: Letters = Letters {
+pub const SMALL: TextStyle = TextStyle {
     size: 16.0,
     bold: false,
     colour: INK,
@@ -16,7 +16,7 @@ pub const SMALL: Letters = Letters {
     upwards: false,
 };
 /// Text style of panel titles.
-pub const TITLE: Letters = Letters { size: 18.0, bold: true, ..SMALL };
+pub const TITLE: TextStyle = TextStyle { size: 18.0, bold: true, ..SMALL };
 
 /// Margins around the plot for ticks and labels, and above it for title and legend.
 const LEFT: f64 = 80.0;
@@ -188,7 +188,7 @@ impl<'a, 'b> Panel<'a, 'b> {
         let bottom = y + height;
         let pen = Pen { colour: GREY, width: 1.0, dash: None };
         self.canvas.frame(self.plot, pen)?;
-        let centred = Letters { horizontal: HPos::Center, vertical: VPos::Top, ..SMALL };
+        let centred = TextStyle { horizontal: HPos::Center, vertical: VPos::Top, ..SMALL };
         for (value, length) in ticks(&self.x) {
             let at = self.at(value, f64::NAN).0;
             self.canvas.line(&[(at, bottom), (at, bottom + length)], pen)?;
@@ -208,7 +208,7 @@ impl<'a, 'b> Panel<'a, 'b> {
         let label = fitted(self.canvas, self.x.label(), width + 2.0 * OUTSIDE)?;
         self.canvas.text(&label, (x + width / 2.0, lowest + 22.0), centred)?;
         let upwards =
-            Letters { horizontal: HPos::Center, vertical: VPos::Top, upwards: true, ..SMALL };
+            TextStyle { horizontal: HPos::Center, vertical: VPos::Top, upwards: true, ..SMALL };
         self.canvas.text(self.y.label(), (x - LEFT + 4.0, y + height / 2.0), upwards)
     }
 
@@ -312,8 +312,8 @@ fn ticks(axis: &Axis) -> impl Iterator<Item = (f64, f64)> {
 
 /// Draws the title and the description of a picture in its first two lines.
 pub fn heading(canvas: &Canvas, title: &str, text: &str) -> Result<()> {
-    canvas.text(title, (28.0, 24.0), Letters { size: 24.0, ..TITLE })?;
-    canvas.text(text, (28.0, 52.0), Letters { colour: GREY, ..SMALL })
+    canvas.text(title, (28.0, 24.0), TextStyle { size: 24.0, ..TITLE })?;
+    canvas.text(text, (28.0, 52.0), TextStyle { colour: GREY, ..SMALL })
 }
 
 /// Draws the colour bar of an image, right of `plot`.

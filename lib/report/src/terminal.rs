@@ -10,8 +10,8 @@ const COLOURS: [u8; 6] = [34, 31, 32, 35, 33, 36];
 const MARKERS: [char; 8] = ['*', '+', 'o', 'x', '#', '%', '@', '='];
 /// Width of the numbers of the vertical axis at least.
 const GUTTER: usize = 6;
-/// The smallest chart.
-const SMALLEST: (usize, usize) = (24, 7);
+/// Minimum width and height of a chart in characters.
+const MIN_SIZE: (usize, usize) = (24, 7);
 /// Width from which charts are drawn side by side.
 const WIDE: usize = 100;
 /// The bits of the dots of a Braille character (U+2800), by row and column.
@@ -42,7 +42,7 @@ pub fn colour(run: usize) -> u8 {
 
 /// Draws a chart of the given width and height; returns its lines, each as wide as the chart.
 pub fn draw(chart: &Chart, width: usize, height: usize, style: Style) -> Vec<String> {
-    let (width, height) = (width.max(SMALLEST.0), height.max(SMALLEST.1));
+    let (width, height) = (width.max(MIN_SIZE.0), height.max(MIN_SIZE.1));
     let has_dots = style.unicode && (style.colour || chart.curves.len() == 1);
     let mut lines = vec![style.paint(1, &pad(&label(&chart.title, width, style), width))];
     lines.extend(legend(chart, width, has_dots, style));
@@ -192,7 +192,7 @@ fn legend(chart: &Chart, width: usize, has_dots: bool, style: Style) -> Vec<Stri
     lines
 }
 
-/// Text of at most `width` characters; the end of a path says more than its beginning.
+/// Shortens text to `width` characters by cutting its beginning, because the end of a path is more informative.
 fn label(text: &str, width: usize, style: Style) -> String {
     let text = text::line(text);
     let text = if style.unicode { text } else { ascii(&text) };
@@ -317,7 +317,7 @@ update  0    20    40     60    80   100
     fn a_single_point_and_tiny_terminals_are_drawn() {
         let mut one = chart(&["a"]);
         one.curves[0].points.truncate(1);
-        assert!(text(&one, 1, 1.max(SMALLEST.1), PLAIN).contains('*'));
+        assert!(text(&one, 1, 1.max(MIN_SIZE.1), PLAIN).contains('*'));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::claim::Claim;
 use crate::pruners::Pruner;
-use crate::record::{End, Ended, Record, Start};
+use crate::record::{End, EndRecord, Record, Start};
 use crate::study::Study;
 use crate::worker::command::write_params;
 use serde::Serialize;
@@ -32,7 +32,7 @@ pub enum Told {
     /// The value of the metric at a step.
     Step(u64, f64),
     /// The end of the trial.
-    End(Ended),
+    End(EndRecord),
 }
 
 /// Starts a new trial, or a retried one that no worker has picked up. Errors: 1 if all trials have been started; 75
@@ -127,8 +127,8 @@ fn log_for_worker(study: &Study, number: u64, told: Told) -> Result<()> {
     let metric = &study.config().metric;
     let (kind, record) = match told {
         Told::Step(step, value) => ("validation", json!({ "update": step, (metric): value })),
-        Told::End(Ended { value: Some(value), .. }) => ("final", json!({ (metric): value })),
-        Told::End(Ended { state: End::Diverged, .. }) => ("final", json!({ (metric): null })),
+        Told::End(EndRecord { value: Some(value), .. }) => ("final", json!({ (metric): value })),
+        Told::End(EndRecord { state: End::Diverged, .. }) => ("final", json!({ (metric): null })),
         Told::End(_) => {
             return Err(Error::usage(format!(
                 "a worker runs trial {number} and takes its state from the command's exit status; report values only"

@@ -1,6 +1,6 @@
 //! Claims a trial by taking the lease of its folder; only the holder writes the journal.
 
-use crate::record::{End, Ended, Record, Start};
+use crate::record::{End, EndRecord, Record, Start};
 use crate::study::Study;
 use serde::Serialize;
 use serde_json::json;
@@ -147,7 +147,7 @@ impl Claim {
     }
 
     /// Records the end of the trial.
-    pub fn end(&mut self, end: &Ended) -> Result<()> {
+    pub fn end(&mut self, end: &EndRecord) -> Result<()> {
         self.write("end", end)
     }
 

@@ -20,7 +20,7 @@ const OUTLIER_SPANS: f64 = 4.0;
 /// A plot of a study.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum PlotKind {
     /// The value of each trial, and the best so far
     History,
     /// The intermediate values of each trial by step
@@ -76,7 +76,7 @@ impl Group {
 
 impl Study {
     /// The plots of a round. Errors: 65, 66, 74.
-    pub fn plots(&self, round: usize, kinds: &[Kind]) -> Result<Vec<Plot>> {
+    pub fn plots(&self, round: usize, kinds: &[PlotKind]) -> Result<Vec<Plot>> {
         let records: Vec<&Record> = self.of_round(round).collect();
         let important = self.importances(round)?;
         let metric = &self.config().metric;
@@ -85,7 +85,7 @@ impl Study {
         let mut plots = Vec::new();
         for kind in kinds {
             match kind {
-                Kind::History => {
+                PlotKind::History => {
                     let number = |record: &Record| Some(record.number as f64);
                     let first = self.first_of(round) as f64;
                     let last = records.last().map_or(first, |record| record.number as f64);
@@ -95,8 +95,8 @@ impl Study {
                     let title = format!("{metric} of each trial");
                     plots.push(plot(*kind, title, "best so far", x, y.clone(), series));
                 }
-                Kind::Values => plots.extend(self.curves(round, &records)),
-                Kind::Importance => {
+                PlotKind::Values => plots.extend(self.curves(round, &records)),
+                PlotKind::Importance => {
                     let bars = important.iter().flatten();
                     let bars = bars.map(|own| (own.parameter.as_str(), own.importance));
                     let bars: Vec<(&str, f64)> = bars.collect();
@@ -106,7 +106,7 @@ impl Study {
                     let records = bars.iter().map(record).collect();
                     plots.extend((!bars.is_empty()).then_some(Plot { chart, records }));
                 }
-                Kind::Slice => {
+                PlotKind::Slice => {
                     let Some(space) = self.space_of(round)? else { continue };
                     let searched = space.0.iter().filter(|(_, own)| !own.domain().is_single());
                     let mut searched: Vec<(&String, &Parameter)> = searched.collect();
@@ -185,7 +185,7 @@ impl Study {
         let margin = 0.02 * (last - first);
         let x = Axis::linear(step, first - margin, last + margin).whole();
         let title = format!("{} by {step}", self.config().metric);
-        Some(plot(Kind::Values, title, "best trial", x, y, series))
+        Some(plot(PlotKind::Values, title, "best trial", x, y, series))
     }
 
     /// The axis of the metric, and its worst end.
@@ -215,7 +215,7 @@ impl Study {
 
 /// A plot whose series of the best values is called `best`; trials without a value are drawn at `worst`.
 fn plot(
-    kind: Kind,
+    kind: PlotKind,
     title: String,
     best: &str,
     x: Axis,

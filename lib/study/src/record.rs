@@ -79,7 +79,7 @@ pub struct Start {
 
 /// A record of kind `end`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Ended {
+pub struct EndRecord {
     /// How it ended.
     pub state: End,
     /// The final value of a complete trial.
@@ -110,7 +110,7 @@ pub struct Record {
     /// Time of the end, UTC.
     pub ended: Option<String>,
     /// How it ended.
-    pub end: Option<Ended>,
+    pub end: Option<EndRecord>,
     /// Number of attempts.
     pub attempts: u64,
     /// Number of consecutive attempts, up to the last one, that started from the same progress.
@@ -252,7 +252,7 @@ fn add(found: &mut Option<Record>, number: u64, time: String, mut record: Map<St
     }
 }
 
-impl Ended {
+impl EndRecord {
     /// An end without a value.
     pub fn of(state: End) -> Self {
         Self { state, value: None, error: None, batch_size: None }

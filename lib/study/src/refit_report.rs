@@ -1,6 +1,6 @@
 //! The results of a refit over its seeds: rows for stdout, and the report.
 
-use crate::plot::Kind;
+use crate::plot::PlotKind;
 use crate::record::Record;
 use crate::refit::{On, Spread};
 use crate::study::Study;
@@ -151,7 +151,7 @@ impl Results<'_> {
             self.neighbours(MARGIN * std, &mut document);
         }
         document.heading("Search");
-        let plots = self.search.plots(round, Kind::value_variants())?;
+        let plots = self.search.plots(round, PlotKind::value_variants())?;
         let charts: Vec<Chart> = plots.into_iter().map(|plot| plot.chart).collect();
         let picture = picture::draw(&charts, Format::Png)?;
         document.picture(format!("Round {} of the search", trial.start.round), picture);

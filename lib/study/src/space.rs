@@ -32,7 +32,7 @@ pub enum Parameter {
         /// Distance between values, starting at `low`.
         #[serde(default = "one")]
         step: u64,
-        /// Search the logarithm.
+        /// Search on a logarithmic scale.
         #[serde(default)]
         log: bool,
         /// Active only if other parameters have these values.
@@ -48,7 +48,7 @@ pub enum Parameter {
         /// Distance between values, starting at `low`; without it, the parameter is continuous.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         step: Option<f64>,
-        /// Search the logarithm.
+        /// Search on a logarithmic scale.
         #[serde(default)]
         log: bool,
         /// Active only if other parameters have these values.
@@ -241,7 +241,7 @@ impl Parameter {
             Self::Float { low, high, .. }
                 if !low.is_finite() || !high.is_finite() || low > high =>
             {
-                format!("low {low} is above high {high}")
+                format!("low {low} and high {high} must be finite, and low must not be above high")
             }
             Self::Float { low, high, .. } if !(high - low).is_finite() => {
                 "the range is too wide: high - low is not finite".into()

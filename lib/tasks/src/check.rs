@@ -1,7 +1,7 @@
 //! `evaluate check`: whether rollouts fit into the trajectories of a split, before there is a model.
 
 use crate::pde::evaluate::options::StartOptions;
-use crate::pde::evaluate::{Plan, Request};
+use crate::pde::evaluate::{RolloutPlan, RolloutRequest};
 use crate::pde::operator::OperatorTask;
 use data::fields::split::SplitName;
 use data::fields::split_set::{TrajectorySet, Verify};
@@ -42,7 +42,7 @@ pub fn check(args: &Check) -> Result<Exit> {
         let config = load_config::<OperatorTask>(from_ref(file), &[], &environment)?.config;
         let longest = |numbers: &[usize]| numbers.iter().copied().max().unwrap_or(1);
         stride = longest(&config.data.strides);
-        let trained = |steps| Request { steps, stride: Some(stride), ..request };
+        let trained = |steps| RolloutRequest { steps, stride: Some(stride), ..request };
         needed.push((SplitName::Train, trained(longest(&config.loss.horizons))));
         needed.push((SplitName::Validation, trained(config.loss.validation_steps)));
     }
@@ -50,7 +50,7 @@ pub fn check(args: &Check) -> Result<Exit> {
     let mut out = Out::stdout(args.output);
     for (split, request) in needed {
         let set = TrajectorySet::open(&args.data, split, Verify::Sizes)?;
-        let plan = Plan::of_rollouts(&set, &request, stride)
+        let plan = RolloutPlan::of_rollouts(&set, &request, stride)
             .context(|| format!("{}, {split}", args.data.display()))?;
         out.row(&json!({"split": split.to_string(), "rollouts": plan.count()}))?;
     }

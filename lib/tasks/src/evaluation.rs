@@ -184,7 +184,7 @@ impl<W: Which> clap::Args for TaskOptions<W> {
 
 /// The command with only those options of `score` and `predict` in its help that apply to the task of RUN in `words`, if
 /// there is one.
-pub fn narrow(command: Command, words: &[OsString]) -> Command {
+pub fn hide_inapplicable_options(command: Command, words: &[OsString]) -> Command {
     let verb = |command: Command, name: &str| {
         let lenient = command.clone().ignore_errors(true).disable_help_flag(true);
         let lenient = lenient.mut_subcommands(|own| own.disable_help_flag(true));

@@ -15,7 +15,7 @@ use tasks::common::models::{
     Upsample,
 };
 use tasks::diffusion::Preconditioning;
-use tasks::pde::models::denoiser::{Denoiser, Given};
+use tasks::pde::models::denoiser::{Conditioning, Denoiser};
 use tasks::pde::models::{Codec, CodecModel, ConditionPath, Critic, Network, NetworkModel};
 use tasks::pde::models::{NetworkShape, Operator, OperatorModel, operator::Output};
 use tensor::check::{difference, draw};
@@ -61,9 +61,8 @@ impl Model {
                 (codec.decode(forward, &z).unwrap(), u)
             }
             Model::Operator(operator, tokens) => {
-                let (z, features) =
-                    (value(&[BATCH, *tokens, DIM], 1), value(&[BATCH, FEATURES], 2));
-                let next = operator.forward(forward, &z, &features).unwrap();
+                let z = value(&[BATCH, *tokens, DIM], 1);
+                let next = operator.forward(forward, &z, &value(&[BATCH, FEATURES], 2)).unwrap();
                 (next, value(&[BATCH, *tokens, DIM], 3))
             }
             Model::Network(network, tokens) => {
@@ -76,7 +75,8 @@ impl Model {
             Model::Denoiser(denoiser) => {
                 let [x, next, z, target] =
                     [1, 2, 3, 4].map(|seed| value(&[BATCH, TOKENS, DIM], seed));
-                let given = Given { states: [&next, &z], features: &value(&[BATCH, FEATURES], 5) };
+                let features = &value(&[BATCH, FEATURES], 5);
+                let given = Conditioning { states: [&next, &z], features };
                 let c = Preconditioning::Edm { sigma_data: 1.0 }.at(0.7);
                 (denoiser.denoise(forward, &x, &given, &c).unwrap(), target)
             }

@@ -120,7 +120,7 @@ fn less_memory_for_the_same_bits() {
             let made = plan.plan().unwrap();
             let (kept, all) = made.bytes();
             assert!(kept as f64 <= budget * all as f64 && all > 0, "{kept} of {all}");
-            assert!(made.operations().0 > 0, "something is computed again at {budget}");
+            assert!(made.flops().0 > 0, "something is computed again at {budget}");
         }
         assert!(peaks.is_sorted_by(|a, b| a > b), "{peaks:?}");
         assert!((peaks[3] as f64) < share * peaks[0] as f64, "{peaks:?}");

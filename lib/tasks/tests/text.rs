@@ -6,9 +6,9 @@ use learn::adapt::{Lora, merged};
 use learn::forward::Forward;
 use learn::params::{Builder, ParamSet};
 use learn::task::Batch;
-use tasks::text::encoder::{Encoder, EncoderConfig, Kind, Tokens};
+use tasks::text::encoder::{Architecture, Encoder, EncoderConfig, Tokens};
 use tasks::text::head::{Head, HeadActivation, HeadConfig, Pooling};
-use tasks::text::{States, Text, padded};
+use tasks::text::{EncodedText, States, padded};
 use tensor::{Device, Dtype, Tape, Var};
 #[cfg(feature = "emu")]
 use text_golden::LAYERS;
@@ -24,7 +24,13 @@ struct Model {
 }
 
 impl Model {
-    fn of(golden: &Golden, case: &str, kind: Kind, head: &HeadConfig, lora: Option<&Lora>) -> Self {
+    fn of(
+        golden: &Golden,
+        case: &str,
+        kind: Architecture,
+        head: &HeadConfig,
+        lora: Option<&Lora>,
+    ) -> Self {
         let config = encoder(kind);
         let mut b = Builder::new(1);
         let encoder = b.adapted(lora, |b| Encoder::new(b, &config, VOCABULARY));
@@ -32,8 +38,10 @@ impl Model {
         b.check().unwrap();
         let params = golden.assigned(case, b.finish());
         let rows = golden.texts(case, "");
-        let texts: Vec<Text> = rows.iter().map(|(ids, types)| (&ids[..], &types[..])).collect();
-        let padding = if matches!(kind, Kind::Bert | Kind::Distilbert) { 0 } else { 1 };
+        let texts: Vec<EncodedText> =
+            rows.iter().map(|(ids, types)| (&ids[..], &types[..])).collect();
+        let padding =
+            if matches!(kind, Architecture::Bert | Architecture::Distilbert) { 0 } else { 1 };
         let batch = padded(&texts, padding, config.first_position(padding as usize));
         Self { config, encoder, head, params, batch }
     }
@@ -54,7 +62,7 @@ impl Model {
 }
 
 /// Name, architecture, head and adapter of each case.
-fn cases() -> Vec<(&'static str, Kind, HeadConfig, Option<Lora>)> {
+fn cases() -> Vec<(&'static str, Architecture, HeadConfig, Option<Lora>)> {
     let of = |pooling, hidden_dims: &[usize], activation| HeadConfig {
         pooling,
         hidden_dims: hidden_dims.to_vec(),
@@ -66,15 +74,20 @@ fn cases() -> Vec<(&'static str, Kind, HeadConfig, Option<Lora>)> {
     let targets = ["query", "value", "intermediate.dense"].map(String::from).to_vec();
     let lora = Lora { r: 3, alpha: 5.0, dropout: 0.1, targets, pooler: true };
     vec![
-        ("bert", Kind::Bert, plain(), None),
-        ("roberta", Kind::Roberta, plain(), None),
-        ("bert_mean", Kind::Bert, of(Pooling::Mean, &[10], HeadActivation::Relu), None),
-        ("roberta_max", Kind::Roberta, of(Pooling::Max, &[9, 5], HeadActivation::Silu), None),
-        ("bert_cls", Kind::Bert, of(cls, &[7], gelu), None),
-        ("bert_attention", Kind::Bert, of(Pooling::Attention, &[6], gelu), None),
-        ("xlm", Kind::XlmRoberta, plain(), None),
-        ("distilbert", Kind::Distilbert, plain(), None),
-        ("bert_lora", Kind::Bert, plain(), Some(lora)),
+        ("bert", Architecture::Bert, plain(), None),
+        ("roberta", Architecture::Roberta, plain(), None),
+        ("bert_mean", Architecture::Bert, of(Pooling::Mean, &[10], HeadActivation::Relu), None),
+        (
+            "roberta_max",
+            Architecture::Roberta,
+            of(Pooling::Max, &[9, 5], HeadActivation::Silu),
+            None,
+        ),
+        ("bert_cls", Architecture::Bert, of(cls, &[7], gelu), None),
+        ("bert_attention", Architecture::Bert, of(Pooling::Attention, &[6], gelu), None),
+        ("xlm", Architecture::XlmRoberta, plain(), None),
+        ("distilbert", Architecture::Distilbert, plain(), None),
+        ("bert_lora", Architecture::Bert, plain(), Some(lora)),
     ]
 }
 
@@ -119,21 +132,22 @@ fn states_logits_and_gradients_are_those_of_transformers() {
 fn errors_in(dtype: Dtype, device: Device) -> Vec<(&'static str, f64, f64)> {
     let golden = Golden::open("text.safetensors");
     let plain = cases().into_iter().filter(|(_, _, head, _)| head.hidden_dims.is_empty());
-    let error = |(case, kind, head, lora): (&'static str, Kind, HeadConfig, Option<Lora>)| {
-        let mut model = Model::of(&golden, case, kind, &head, lora.as_ref());
-        let [trained, frozen] =
-            [&model.params.trained, &model.params.frozen].map(|p| p.to_dtype(Dtype::F32));
-        let params = ParamSet { trained, frozen }.to_device(device).unwrap();
-        model.batch = model.batch.to_device(device).unwrap();
-        let tape = Tape::without_gradients();
-        let forward = Forward::evaluation(&tape, &params).computing_in(dtype).unwrap();
-        let [_, logits] = model.run(&forward);
-        let expected = golden.read(&format!("{case}/logits")).to_f64();
-        let found = logits.value().to_host().unwrap().to_f64();
-        let errors = found.iter().zip(&expected).map(|(a, b)| (a - b).abs());
-        let scale = expected.iter().fold(1.0, |most: f64, x| most.max(x.abs()));
-        (case, errors.fold(0.0, f64::max), scale)
-    };
+    let error =
+        |(case, kind, head, lora): (&'static str, Architecture, HeadConfig, Option<Lora>)| {
+            let mut model = Model::of(&golden, case, kind, &head, lora.as_ref());
+            let [trained, frozen] =
+                [&model.params.trained, &model.params.frozen].map(|p| p.to_dtype(Dtype::F32));
+            let params = ParamSet { trained, frozen }.to_device(device).unwrap();
+            model.batch = model.batch.to_device(device).unwrap();
+            let tape = Tape::without_gradients();
+            let forward = Forward::evaluation(&tape, &params).computing_in(dtype).unwrap();
+            let [_, logits] = model.run(&forward);
+            let expected = golden.read(&format!("{case}/logits")).to_f64();
+            let found = logits.value().to_host().unwrap().to_f64();
+            let errors = found.iter().zip(&expected).map(|(a, b)| (a - b).abs());
+            let scale = expected.iter().fold(1.0, |most: f64, x| most.max(x.abs()));
+            (case, errors.fold(0.0, f64::max), scale)
+        };
     plain.map(error).collect()
 }
 

@@ -8,9 +8,9 @@ use learn::params::Builder;
 use learn::task::Batch;
 use serde_json::Value;
 use std::fs;
-use tasks::text::encoder::Kind;
+use tasks::text::encoder::Architecture;
 use tasks::text::span::{Agreement, SpanHeadConfig, SpanModel, span_loss};
-use tasks::text::{Joint, JointModel, SpanFinder, Text, TextModel, with_texts};
+use tasks::text::{EncodedText, Joint, JointModel, SpanFinder, TextModel, with_texts};
 use tensor::ops::cross_entropy::CrossEntropy;
 use tensor::ops::weighted_sum::WeightedSum;
 use tensor::{Tape, Tensor};
@@ -36,17 +36,17 @@ fn info(padding: i32) -> TokenInfo {
 fn logits_loss_and_gradients_are_those_of_transformers() {
     let golden = Golden::open("text_spans.safetensors");
     let cases = [
-        ("bert", Kind::Bert, None),
-        ("roberta", Kind::Roberta, None),
-        ("distilbert", Kind::Distilbert, None),
-        ("joint_bert", Kind::Bert, Some(false)),
-        ("joint_roberta", Kind::Roberta, Some(false)),
-        ("joint_share", Kind::Bert, Some(true)),
+        ("bert", Architecture::Bert, None),
+        ("roberta", Architecture::Roberta, None),
+        ("distilbert", Architecture::Distilbert, None),
+        ("joint_bert", Architecture::Bert, Some(false)),
+        ("joint_roberta", Architecture::Roberta, Some(false)),
+        ("joint_share", Architecture::Bert, Some(true)),
     ];
     for (case, kind, joint) in cases {
         let key = |name: &str| format!("{case}/{name}");
         let config = encoder(kind);
-        let padding = if kind == Kind::Roberta { 1 } else { 0 };
+        let padding = if kind == Architecture::Roberta { 1 } else { 0 };
         let mut b = Builder::new(1);
         let (encoder, span) = (config.clone(), SpanHeadConfig::default());
         let model: Box<dyn TextModel> = match joint {
@@ -65,7 +65,8 @@ fn logits_loss_and_gradients_are_those_of_transformers() {
         let mut batch = Batch::new(5.0);
         for prefix in ["", "text_"].into_iter().take(if joint.is_some() { 2 } else { 1 }) {
             let rows = golden.texts(case, prefix);
-            let texts: Vec<Text> = rows.iter().map(|(ids, types)| (&ids[..], &types[..])).collect();
+            let texts: Vec<EncodedText> =
+                rows.iter().map(|(ids, types)| (&ids[..], &types[..])).collect();
             batch = with_texts(batch, prefix, &texts, padding, first);
         }
         let places = golden.integers(&key("places"));

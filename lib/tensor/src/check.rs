@@ -266,9 +266,9 @@ impl Given {
 /// over the output and every gradient, in several mixtures of not needed, written and accumulated gradients. Errors:
 /// those of the device.
 ///
-/// Allowed is the [`tolerance`] or, if results are more sensitive to their inputs (a normalization of three numbers, a
-/// sum that cancels), twelve times the change caused by one rounding of every input: the largest change over three
-/// random roundings, or more if there are few elements.
+/// The allowed difference is the [`tolerance`] or, if results are more sensitive to their inputs (a normalization of
+/// three numbers, a sum that cancels), twelve times the change caused by one rounding of every input: the largest
+/// change over three random roundings, or more if there are few elements.
 pub fn device_error(case: &Case, dtype: Dtype, device: Device, seed: u64) -> Result<f64> {
     let inputs = case.inputs_in(&inputs(case, seed), dtype);
     let shapes: Vec<&[usize]> = inputs.iter().map(Tensor::shape).collect();

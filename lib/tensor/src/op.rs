@@ -57,7 +57,7 @@ pub trait Op: Launch {
 
     /// Floating-point operations of a forward pass; a multiply-add counts as two. The default is one per input
     /// element.
-    fn operations(&self, inputs: &[&[usize]]) -> usize {
+    fn flops(&self, inputs: &[&[usize]]) -> usize {
         inputs.iter().map(|shape| shape.iter().product::<usize>()).sum()
     }
 
@@ -342,7 +342,7 @@ impl Case {
     }
 
     /// Sets the number of floating-point operations of a forward pass.
-    pub fn operations(mut self, operations: usize) -> Self {
+    pub fn flops(mut self, operations: usize) -> Self {
         self.operations = operations;
         self
     }

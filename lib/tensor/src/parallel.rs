@@ -105,7 +105,7 @@ pub trait Rows {
     /// No row may be in two slices that live at the same time.
     unsafe fn slice(shared: &Self::Shared, rows: Range<usize>) -> Self::Slice;
 
-    /// The elements of each of some rows.
+    /// The elements of `rows`, one slice per row.
     ///
     /// # Safety
     /// As for [`Rows::slice`].

@@ -7,7 +7,7 @@ use crate::dtype::Dtype;
 use crate::kernel;
 use crate::op::{self, GradBuffer, Input, Multiplication, Op};
 use crate::tensor::Tensor;
-use record::{Kind, Node, Record};
+use record::{BackwardKind, Node, Record};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -127,14 +127,14 @@ impl Tape {
         {
             return Err(Error::bug(format!("{}: input {i} has no gradient", op.name())));
         }
-        self.operations.set(self.operations.get() + op.operations(&shapes));
+        self.operations.set(self.operations.get() + op.flops(&shapes));
         let values: Vec<&Tensor> = inputs.iter().map(|v| &v.value).collect();
         let (out, saved) = op::forward(&op, &values, &shape);
-        Ok(self.node(out, inputs, || Kind::Op(Box::new(op), saved)))
+        Ok(self.node(out, inputs, || BackwardKind::Op(Box::new(op), saved)))
     }
 
     /// Records a node with this output; returns a constant if no input needs a gradient.
-    fn node(&self, value: Tensor, inputs: &[&Var], kind: impl FnOnce() -> Kind) -> Var {
+    fn node(&self, value: Tensor, inputs: &[&Var], kind: impl FnOnce() -> BackwardKind) -> Var {
         if !self.recording || inputs.iter().all(|v| v.id.is_none()) {
             return constant(value);
         }
@@ -158,9 +158,10 @@ impl Tape {
         }
     }
 
-    /// Makes a variable the bound of a block that [`Tape::recomputed`] might recompute: one op computes its gradient, and
-    /// another multiplies that by the derivative of an activation, as if the block were on a tape of its own.
-    pub fn bound(&self, var: &Var) {
+    /// Marks a variable as the boundary of a block that [`Tape::recomputed`] might recompute: one op computes its
+    /// gradient, and another multiplies that by the derivative of an activation, as if the block were on a tape of its
+    /// own.
+    pub fn mark_boundary(&self, var: &Var) {
         self.record.borrow_mut().bounds.extend(var.id);
     }
 
@@ -170,7 +171,7 @@ impl Tape {
     pub fn recomputed(&self, value: Tensor, inputs: &[&Var], body: Body) -> Result<Var> {
         self.owns(inputs, || "a recomputed block")?;
         Ok(self.node(value, inputs, || {
-            Kind::Recomputed(body, inputs.iter().map(|v| v.value.clone()).collect())
+            BackwardKind::Recomputed(body, inputs.iter().map(|v| v.value.clone()).collect())
         }))
     }
 
@@ -180,7 +181,7 @@ impl Tape {
         let mut seen: BTreeSet<usize> = known.iter().map(|t| t.storage_id()).collect();
         let mut bytes = 0;
         for node in &record.nodes {
-            let (Kind::Op(_, kept) | Kind::Recomputed(_, kept)) = &node.kind;
+            let (BackwardKind::Op(_, kept) | BackwardKind::Recomputed(_, kept)) = &node.kind;
             let new = kept.iter().filter(|t| seen.insert(t.storage_id()));
             bytes += new.map(Tensor::bytes).sum::<usize>();
         }
@@ -188,7 +189,7 @@ impl Tape {
     }
 
     /// Floating-point operations of all ops so far, by [`Op::operations`].
-    pub fn operations(&self) -> usize {
+    pub fn flops(&self) -> usize {
         self.operations.get()
     }
 
@@ -211,8 +212,8 @@ impl Tape {
     /// with the index of the leaf; `None` if the loss does not depend on it. The order follows from the computation:
     /// roughly the reverse of the leaves' first use.
     ///
-    /// `buffers` are optional buffers with the shapes of the leaves, in their order (there may be fewer): an op writes a
-    /// leaf's gradient directly into its buffer if it can. If the gradient ends up in other memory, that buffer is
+    /// `buffers` are optional buffers with the shapes of the leaves, in their order (there may be fewer): an op writes
+    /// a leaf's gradient directly into its buffer if it can. If the gradient ends up in other memory, that buffer is
     /// dropped.
     pub fn backward_each(
         self,
@@ -288,11 +289,13 @@ impl Tape {
             drop(factor);
             if let Some(dy) = take(all, node.output, &node.shape) {
                 match node.kind {
-                    Kind::Op(op, saved) => {
+                    BackwardKind::Op(op, saved) => {
                         let factors = (&mut factors[..], is_multiplied);
                         op::backward(&*op, &saved, dy, &node.inputs, all, factors);
                     }
-                    Kind::Recomputed(body, values) => again(&body, values, &node.inputs, dy, all)?,
+                    BackwardKind::Recomputed(body, values) => {
+                        again(&body, values, &node.inputs, dy, all)?
+                    }
                 }
             }
             passed(number, all);

@@ -5,7 +5,7 @@ use data::fields::import::Format;
 use data::fields::split::{Split, SplitName};
 use data::fields::split_set::{TrajectorySet, Verify};
 use data::fields::write::{Header, write_field};
-use data::split::{By, GroupBy, Request, Share, divide};
+use data::split::{By, DivideRequest, GroupBy, Share, divide};
 use rayon::prelude::*;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -48,7 +48,7 @@ impl Set {
         if !manifest.exists() {
             let shares = [Share::Fraction(1.0), Share::Count(0), Share::Count(0)];
             let (by, group_by) = (By::Trajectory, Some(GroupBy::State));
-            let request = Request { by, group_by, shares, fixed: &[], seed: 0, near: None };
+            let request = DivideRequest { by, group_by, shares, fixed: &[], seed: 0, near: None };
             let split: Split = divide(&request, std::slice::from_ref(&path), &manifest)?;
             split.save(&manifest)?;
         }

@@ -11,7 +11,7 @@ use crate::fields::stats::{Moments, Statistics};
 use crate::inputs::InputFile;
 use crate::provenance::Provenance;
 use crate::seal::SealedFile;
-pub use crate::store::Outcome;
+pub use crate::store::FillCounts;
 use crate::store::{RecordArray, Store, StoreLayout, Writer};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -78,7 +78,7 @@ impl Key {
 
 /// The layout of a store of latents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Layout {
+pub struct LatentLayout {
     /// Frames per trajectory.
     pub frames: usize,
     /// Tokens per frame, in row-major order.
@@ -92,7 +92,7 @@ pub struct Layout {
 }
 
 /// `21 frames of 16 tokens of width 8, in shards of 64 trajectories`.
-impl fmt::Display for Layout {
+impl fmt::Display for LatentLayout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { frames, tokens, dim, shard_samples, .. } = self;
         write!(
@@ -102,7 +102,7 @@ impl fmt::Display for Layout {
     }
 }
 
-impl Layout {
+impl LatentLayout {
     /// Rows and columns of tokens.
     pub fn token_grid(&self) -> [usize; 2] {
         [self.rows, self.tokens / self.rows]
@@ -130,7 +130,7 @@ impl Layout {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Description {
     key: Key,
-    layout: Layout,
+    layout: LatentLayout,
     /// Name of the parameter of the equation.
     parameter: String,
     /// Names of all its parameters, if there are several.
@@ -169,11 +169,11 @@ pub struct TrajectoryBatch<'a> {
 pub fn write_latents(
     folder: &Path,
     key: &Key,
-    layout: Layout,
+    layout: LatentLayout,
     set: &TrajectorySet,
     batch: usize,
     mut encode_batch: impl FnMut(&TrajectoryBatch) -> Result<Vec<f32>>,
-) -> Result<Outcome> {
+) -> Result<FillCounts> {
     if set.is_empty() || layout.shard_samples == 0 || layout.sample_len() == 0 || batch == 0 {
         return Err(Error::data(format!("no latents: {} trajectories, {layout}", set.len())));
     }
@@ -275,7 +275,7 @@ impl LatentStore {
             key.require(store.key(), folder)?;
         }
         let (layout, channels) = (store.layout(), store.channels().len());
-        let Layout { tokens, rows, dim, .. } = layout;
+        let LatentLayout { tokens, rows, dim, .. } = layout;
         let arrays = store.0.index().layout == layout.of_store(store.len());
         if !arrays || rows == 0 || !tokens.is_multiple_of(rows) || channels != dim {
             let error = Error::data("index.json: its sizes contradict each other");
@@ -304,7 +304,7 @@ impl LatentStore {
     }
 
     /// The layout.
-    pub fn layout(&self) -> Layout {
+    pub fn layout(&self) -> LatentLayout {
         self.description().layout
     }
 

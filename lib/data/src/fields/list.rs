@@ -94,7 +94,7 @@ pub struct FrameRecord {
 pub fn frames(field: &Field, trajectory: usize) -> Result<Vec<FrameRecord>> {
     if trajectory >= field.trajectories() {
         return Err(Error::usage(format!(
-            "{}: no trajectory {trajectory}, there are {} (from 0)",
+            "{}: no trajectory {trajectory}; the file has {}, numbered from 0",
             field.path().display(),
             field.trajectories()
         )));

@@ -13,8 +13,8 @@ use crate::fields::parameter::Parameter;
 use crate::fields::split_set::{OpenFile, TrajectorySet};
 use crate::inputs::InputFile;
 use crate::seal::SealedFile;
-use crate::split::check::{Kind, Problem};
-pub use crate::split::{By, GroupBy, Part, SplitName};
+use crate::split::check::{Problem, ProblemKind};
+pub use crate::split::{By, GroupBy, SourceSamples, SplitName};
 use crate::split::{Divisible, Listed, Share, Source};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -182,7 +182,8 @@ impl Divisible for Trajectories {
 
     fn problems(split: &Split, path: &Path) -> Vec<Problem> {
         let mut all = Vec::new();
-        let mut wrong = |what: String| all.push(Problem::new(Kind::Manifest, path, None, what));
+        let mut wrong =
+            |what: String| all.push(Problem::new(ProblemKind::Manifest, path, None, what));
         let Self { shape: Shape { frames, grid, channels, .. }, channel_names, inputs } =
             &split.content;
         if *frames == 0 || *channels == 0 || grid.contains(&0) || !(1..=3).contains(&grid.len()) {
@@ -203,7 +204,7 @@ impl Divisible for Trajectories {
             if source.parameter.iter().any(|(_, value)| !value.is_finite()) {
                 let what = format!("parameter {} of {}", source.parameter, source.path.display());
                 let file = split.file_path(number, path);
-                all.push(Problem::new(Kind::Parameter, &file, None, what));
+                all.push(Problem::new(ProblemKind::Parameter, &file, None, what));
             }
         }
         all

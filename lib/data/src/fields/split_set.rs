@@ -4,7 +4,7 @@ use crate::fields::field::{Field, Shape};
 use crate::fields::parameter::Parameter;
 use crate::fields::split::{Split, SplitName, Trajectories};
 use crate::split::SplitSet;
-use crate::split::check::{Kind, Problem, error};
+use crate::split::check::{Problem, ProblemKind, error};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use unix::publish::hash_file;
@@ -61,7 +61,7 @@ impl TrajectorySet {
         manifest: &Path,
         name: SplitName,
         verify: Verify,
-        allowed: Option<Kind>,
+        allowed: Option<ProblemKind>,
     ) -> Result<Self> {
         let (split, hash) = Split::load_allowing(manifest, allowed)?;
         let open = |number| {
@@ -200,7 +200,7 @@ pub(crate) fn compare(
     })?;
     let mut problems = against_file(split, number, &field);
     if let Some(change) = change {
-        problems.insert(0, Problem::new(Kind::Changed, &path, None, change));
+        problems.insert(0, Problem::new(ProblemKind::Changed, &path, None, change));
     }
     Ok((field, problems))
 }
@@ -218,15 +218,15 @@ fn against_file(split: &Split, number: usize, field: &Field) -> Vec<Problem> {
     };
     let Shape { trajectories, frames, grid, channels } = field.shape();
     let text = |value: &usize| value.to_string();
-    compare(Kind::Mismatch, "trajectories", text(trajectories), text(&source.trajectories));
-    compare(Kind::Mismatch, "frames", text(frames), text(&stated.frames));
-    compare(Kind::Mismatch, "grid", format!("{grid:?}"), format!("{:?}", stated.grid));
-    compare(Kind::Mismatch, "number of channels", text(channels), text(&stated.channels));
+    compare(ProblemKind::Mismatch, "trajectories", text(trajectories), text(&source.trajectories));
+    compare(ProblemKind::Mismatch, "frames", text(frames), text(&stated.frames));
+    compare(ProblemKind::Mismatch, "grid", format!("{grid:?}"), format!("{:?}", stated.grid));
+    compare(ProblemKind::Mismatch, "number of channels", text(channels), text(&stated.channels));
     let (found, stated) = (field.channels().join(","), split.content.channel_names.join(","));
-    compare(Kind::Mismatch, "channels", found, stated);
-    compare(Kind::Mismatch, "inputs", text(&field.inputs()), text(&split.content.inputs));
+    compare(ProblemKind::Mismatch, "channels", found, stated);
+    compare(ProblemKind::Mismatch, "inputs", text(&field.inputs()), text(&split.content.inputs));
     // Values are printed with all their digits, so equal texts mean equal bits.
     let found = field.parameter().map_or("none".into(), Parameter::to_string);
-    compare(Kind::Parameter, "parameter", found, source.parameter.to_string());
+    compare(ProblemKind::Parameter, "parameter", found, source.parameter.to_string());
     all
 }

@@ -57,7 +57,7 @@ struct Verified {
 /// Timestamps have a coarser resolution than writes, so a file that was just changed may change again with the same
 /// metadata. File systems with timestamps in whole seconds need more than one second.
 const TIMESTAMP_SLACK: Duration = Duration::from_secs(2);
-/// How often hashing a file is tried when its metadata change meanwhile.
+/// Maximum number of attempts to hash a file whose metadata changes while it is read.
 const TRIES: usize = 3;
 
 /// Reads and hashes every input, whatever its metadata. Returns one error per file whose content is not the recorded

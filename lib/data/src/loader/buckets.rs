@@ -35,11 +35,11 @@ impl Buckets {
     ) {
         let first = number * self.pool * batch;
         let key = Philox::new(seed, Purpose::Buckets).at_update(number);
-        for part in between(0..samples.len() as u64, first, epoch.unwrap_or(u64::MAX)) {
+        for part in split_at_multiples(0..samples.len() as u64, first, epoch.unwrap_or(u64::MAX)) {
             // A stable sort: samples of the same length stay in random order.
             let mut sorted = samples[range(&part)].to_vec();
             sorted.sort_by_key(|sample| self.lengths.get(*sample as usize));
-            let places: Vec<Range<u64>> = between(part.clone(), first, batch).collect();
+            let places: Vec<Range<u64>> = split_at_multiples(part.clone(), first, batch).collect();
             let order = Permutation::keyed(key.at_source(part.start), places.len() as u64);
             let mut rest = sorted.as_slice();
             for at in 0..places.len() {
@@ -53,7 +53,11 @@ impl Buckets {
 }
 
 /// The parts of `range` between multiples of `step`, counted from `first` positions before it.
-fn between(range: Range<u64>, first: u64, step: u64) -> impl Iterator<Item = Range<u64>> {
+fn split_at_multiples(
+    range: Range<u64>,
+    first: u64,
+    step: u64,
+) -> impl Iterator<Item = Range<u64>> {
     let mut start = range.start;
     std::iter::from_fn(move || {
         let rest = step - (first + start) % step;

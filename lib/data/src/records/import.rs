@@ -1,7 +1,7 @@
 //! Copies pairs of arrays, or pairs of frames of trajectories, into a store of records.
 
 use super::origin::{Origin, file_and_name};
-use super::{Description, FILE, Records, Side, refinement};
+use super::{Description, FILE, Records, ValueShape, refinement};
 use crate::fields::content::hash_values;
 use crate::fields::field::{Axes, Reading, names_of};
 use crate::fields::import::content_hash;
@@ -22,14 +22,15 @@ pub struct RecordPlan {
     /// What the user knows about the inputs.
     #[clap(skip)]
     pub reading: Reading,
-    /// Makes records: the targets of the inputs FILES, one file for each; FILE:NAME names a dataset of a file with several
+    /// Makes records: the targets of the inputs FILES, one file for each; FILE:NAME names a dataset of a file with
+    /// several
     #[arg(long, value_delimiter = ',', value_name = "FILE[:NAME]")]
     pub target: Vec<PathBuf>,
     /// Dimensions of the targets, as `--axes` of the inputs
     #[arg(long, value_name = "AXES", value_parser = Axes::parse, requires = "target")]
     pub target_axes: Option<Axes>,
-    /// Numbers, one for each record, one file for each of FILES: records with equal numbers get the same split. Default:
-    /// records with equal inputs
+    /// Numbers, one for each record, one file for each of FILES: records with equal numbers get the same split.
+    /// Default: records with equal inputs
     #[arg(long, value_delimiter = ',', value_name = "FILE[:NAME]", requires = "target")]
     pub group: Vec<PathBuf>,
     /// Makes records from trajectories: the target is the frame NUMBER frames after the last one of the input
@@ -76,10 +77,11 @@ struct Bad {
 }
 
 /// Copies the records of `files` and their targets into the store `folder`. `done` is called with the number of records
-/// read since its last call; its error ends the work. When it fails, the same call resumes after the last complete shard.
+/// read since its last call; its error ends the work. When it fails, the same call resumes after the last complete
+/// shard.
 ///
-/// Errors: 2 for options that do not fit; 66 and 65 for the files; 65 for values that are not finite, naming each record;
-/// 73 when the folder holds other records; 74; and those of `done`.
+/// Errors: 2 for options that do not fit; 66 and 65 for the files; 65 for values that are not finite, naming each
+/// record; 73 when the folder holds other records; 74; and those of `done`.
 pub fn import(
     plan: &RecordPlan,
     files: &[PathBuf],
@@ -100,7 +102,7 @@ pub fn import(
     for (flag, list) in [("target", &plan.target), ("group", &plan.group)] {
         if plan.shift.is_none() && !list.is_empty() && list.len() != files.len() {
             return Err(Error::usage(format!(
-                "--{flag} names {} files, but there are {} files of inputs; each needs its own",
+                "--{flag} names {} files, but there are {} input files; each needs its own",
                 list.len(),
                 files.len()
             )));
@@ -184,7 +186,7 @@ fn note_unused(plan: &RecordPlan, files: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-fn require_same_sides(origins: &[Origin], files: &[PathBuf]) -> Result<[Side; 2]> {
+fn require_same_sides(origins: &[Origin], files: &[PathBuf]) -> Result<[ValueShape; 2]> {
     let [input, target] = origins[0].sides();
     for (origin, file) in origins.iter().zip(files).skip(1) {
         let [own_input, own_target] = origin.sides();
@@ -203,7 +205,7 @@ fn describe(
     plan: &RecordPlan,
     files: &[PathBuf],
     origins: &[Origin],
-    [input, target]: [Side; 2],
+    [input, target]: [ValueShape; 2],
 ) -> Result<Description> {
     let source = |text: &Path, records: usize| -> Result<SourceFile> {
         let (file, name) = file_and_name(text);
@@ -226,12 +228,12 @@ fn describe(
 fn read(
     origins: &[Origin],
     files: &[PathBuf],
-    sides: [&Side; 2],
+    sides: [&ValueShape; 2],
     range: Range<usize>,
     bad: &mut Vec<Bad>,
     done: &mut impl FnMut(usize) -> Result<()>,
 ) -> Result<Vec<Vec<u8>>> {
-    let lengths = sides.map(Side::len);
+    let lengths = sides.map(ValueShape::len);
     let [mut inputs, mut targets] = lengths.map(|length| vec![0.0_f32; length * range.len()]);
     let [mut groups, mut input_hashes] =
         [0, 1].map(|_| Vec::with_capacity(range.len() * blake3::OUT_LEN));

@@ -13,7 +13,7 @@ pub use stats::RecordStats;
 
 use crate::inputs::InputFile;
 use crate::seal::SealedFile;
-use crate::split::check::{Kind, Report};
+use crate::split::check::{CheckReport, ProblemKind};
 use crate::split::{Source, Split, SplitSet};
 use crate::store::{Content, RecordArray, RecordStore, SourceFile, Store, StoreLayout, locate};
 use serde::{Deserialize, Serialize};
@@ -38,14 +38,14 @@ const INPUT_HASH: usize = 3;
 /// The shape of one side of a record, [grid.., channels]; a vector has no grid. Frames count as channels, the earliest
 /// first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Side {
+pub struct ValueShape {
     /// Points along each spatial axis, at most three.
     pub grid: Vec<usize>,
     /// Values per point.
     pub channels: usize,
 }
 
-impl Side {
+impl ValueShape {
     /// Number of values.
     pub fn len(&self) -> usize {
         self.grid.iter().product::<usize>() * self.channels
@@ -79,7 +79,7 @@ impl Side {
 /// Points of a target along each axis for each point of its input; `None` for a target without a grid.
 ///
 /// The error says why the target does not fit.
-pub fn refinement([input, target]: &[Side; 2]) -> Result<Option<usize>, String> {
+pub fn refinement([input, target]: &[ValueShape; 2]) -> Result<Option<usize>, String> {
     if target.grid.is_empty() {
         return Ok(None);
     }
@@ -96,7 +96,7 @@ pub fn refinement([input, target]: &[Side; 2]) -> Result<Option<usize>, String> 
 }
 
 /// `64 x 64 points, 3 channels` or `10 numbers`.
-impl fmt::Display for Side {
+impl fmt::Display for ValueShape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let channels = self.channels;
         if self.grid.is_empty() {
@@ -111,9 +111,9 @@ impl fmt::Display for Side {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Description {
     /// The input.
-    pub input: Side,
+    pub input: ValueShape,
     /// The target.
-    pub target: Side,
+    pub target: ValueShape,
     /// The options of the import that determine the records.
     pub options: String,
     /// The files of the inputs, in order.
@@ -125,7 +125,7 @@ pub struct Description {
 impl Description {
     /// `shard` is the approximate size of a shard in bytes.
     fn layout(&self, shard: usize) -> StoreLayout {
-        let side = |name: &str, side: &Side| {
+        let side = |name: &str, side: &ValueShape| {
             let shape = [&side.grid[..], &[side.channels]].concat();
             RecordArray::fixed(name, FileDtype::F32, &shape)
         };
@@ -173,35 +173,35 @@ impl Records {
 }
 
 /// A manifest of records.
-pub type RecordSplit = Split<Sides>;
+pub type RecordSplit = Split<RecordShapes>;
 /// The records of one split, across its stores.
-pub type RecordSet = SplitSet<Sides>;
+pub type RecordSet = SplitSet<RecordShapes>;
 
 /// The shapes of the inputs and targets of a manifest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Pair", into = "Pair")]
-pub struct Sides(pub [Side; 2]);
+pub struct RecordShapes(pub [ValueShape; 2]);
 
-/// [`Sides`] in a manifest.
+/// [`RecordShapes`] in a manifest.
 #[derive(Serialize, Deserialize)]
 struct Pair {
-    input: Side,
-    target: Side,
+    input: ValueShape,
+    target: ValueShape,
 }
 
-impl From<Pair> for Sides {
+impl From<Pair> for RecordShapes {
     fn from(Pair { input, target }: Pair) -> Self {
         Self([input, target])
     }
 }
 
-impl From<Sides> for Pair {
-    fn from(Sides([input, target]): Sides) -> Self {
+impl From<RecordShapes> for Pair {
+    fn from(RecordShapes([input, target]): RecordShapes) -> Self {
         Self { input, target }
     }
 }
 
-impl Content for Sides {
+impl Content for RecordShapes {
     type Store = Records;
     const MANIFEST: SealedFile = SealedFile {
         format: "longhaul-record-split",
@@ -218,7 +218,7 @@ impl Content for Sides {
 
 impl RecordSet {
     /// The shapes of inputs and targets.
-    pub fn sides(&self) -> &[Side; 2] {
+    pub fn sides(&self) -> &[ValueShape; 2] {
         &self.content().0
     }
 
@@ -236,7 +236,7 @@ impl RecordSet {
 }
 
 impl Source for Records {
-    type Content = Sides;
+    type Content = RecordShapes;
 
     fn open(folder: &Path) -> Result<Self> {
         let store = Self(Store::open(FILE, folder)?);
@@ -250,9 +250,9 @@ impl Source for Records {
         Ok(store)
     }
 
-    fn content(&self) -> Sides {
+    fn content(&self) -> RecordShapes {
         let Description { input, target, .. } = self.description();
-        Sides([input.clone(), target.clone()])
+        RecordShapes([input.clone(), target.clone()])
     }
 
     fn path(&self) -> &Path {
@@ -268,7 +268,7 @@ impl Source for Records {
     }
 
     fn difference(&self, first: &Self) -> Option<String> {
-        Sides::difference_of(self, first)
+        RecordShapes::difference_of(self, first)
     }
 
     fn group(&self, i: usize) -> blake3::Hash {
@@ -290,7 +290,7 @@ impl RecordStore for Records {
         found.unwrap_or((self.path(), i))
     }
 
-    fn check(&self, limit: f32, report: &mut Report) {
+    fn check(&self, limit: f32, report: &mut CheckReport) {
         for i in 0..self.len() {
             let Description { input, target, .. } = self.description();
             for (name, side, values) in
@@ -300,8 +300,8 @@ impl RecordStore for Records {
                 let Some(at) = bad else { continue };
                 let ((file, record), value) = (self.origin(i), values[at]);
                 let (kind, why) = match value.is_finite() {
-                    true => (Kind::TooLarge, "larger than --limit; scale the numbers"),
-                    false => (Kind::NotFinite, "not finite; remove the record"),
+                    true => (ProblemKind::TooLarge, "larger than --limit; scale the numbers"),
+                    false => (ProblemKind::NotFinite, "not finite; remove the record"),
                 };
                 let what = format!("its {name} is {value} at {}, {why}", side.place(at));
                 report.add_record(kind, file, Some(record), what);

@@ -1,6 +1,6 @@
 //! Where the records of an import are read from.
 
-use super::Side;
+use super::ValueShape;
 use super::import::RecordPlan;
 use crate::fields::content::hash_values;
 use crate::fields::field::{
@@ -71,15 +71,15 @@ fn records(array: &Array) -> usize {
 }
 
 /// The shape of a record of an array.
-fn side(array: &Array) -> Side {
+fn side(array: &Array) -> ValueShape {
     let [frames, channels] = [Axis::Time, Axis::Channel].map(|axis| array.size(axis).unwrap_or(1));
-    Side { grid: array.grid(), channels: frames * channels }
+    ValueShape { grid: array.grid(), channels: frames * channels }
 }
 
 /// The inputs of records, without targets.
 pub struct InputArray {
     array: Array,
-    side: Side,
+    side: ValueShape,
 }
 
 impl InputArray {
@@ -92,7 +92,7 @@ impl InputArray {
     }
 
     /// The shape of an input.
-    pub fn side(&self) -> &Side {
+    pub fn side(&self) -> &ValueShape {
         &self.side
     }
 
@@ -156,7 +156,7 @@ impl Origin {
     }
 
     /// The shapes of input and target.
-    pub fn sides(&self) -> [Side; 2] {
+    pub fn sides(&self) -> [ValueShape; 2] {
         self.pairs.sides()
     }
 
@@ -246,15 +246,15 @@ impl Pairs {
         }
     }
 
-    fn sides(&self) -> [Side; 2] {
+    fn sides(&self) -> [ValueShape; 2] {
         match self {
             Self::Arrays { input, target, .. } => [input, target].map(side),
             Self::Frames { field, history, .. } => {
                 let (grid, channels) = (field.shape().grid.clone(), field.shape().channels);
                 let states = channels - field.inputs();
                 [
-                    Side { grid: grid.clone(), channels: history * channels },
-                    Side { grid, channels: states },
+                    ValueShape { grid: grid.clone(), channels: history * channels },
+                    ValueShape { grid, channels: states },
                 ]
             }
         }

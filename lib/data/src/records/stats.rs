@@ -1,6 +1,6 @@
 //! Statistics of records, computed from the training split only: one pass, merged in order (Chan, Golub and LeVeque 1979).
 
-use super::{Description, RecordSet, Records, Side};
+use super::{Description, RecordSet, Records, ValueShape};
 use crate::fields::stats::{Moments, Statistics, StatsRecord};
 use crate::seal::SealedFile;
 use crate::split::Source;
@@ -45,7 +45,7 @@ pub fn of_record(store: &Records, i: usize) -> Result<Vec<StatsRecord>> {
         return Err(Error::usage(format!("{store}: no record {i}, there are {count} (from 0)")));
     }
     let Description { input, target, .. } = store.description();
-    let of = |name, side: &Side, values: &[f32]| {
+    let of = |name, side: &ValueShape, values: &[f32]| {
         rows(name, moments(values, side.channels).iter().map(Moments::statistics))
     };
     Ok([of("input", input, store.input(i)), of("target", target, store.target(i))].concat())

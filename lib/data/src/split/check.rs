@@ -14,7 +14,7 @@ const MAX_QUOTED: usize = 10;
 /// The kinds of problems.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum ProblemKind {
     /// The file does not exist or cannot be opened.
     Missing,
     /// The file has no supported layout, or is truncated.
@@ -64,7 +64,7 @@ pub enum Kind {
 /// Where in a file or store a problem is, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
-pub enum Place {
+pub enum ProblemPlace {
     /// In a file of trajectories; the index is that in the frame, over points and channels.
     #[allow(missing_docs)]
     Field { trajectory: Option<usize>, frame: Option<usize>, index: Option<usize> },
@@ -77,33 +77,38 @@ pub enum Place {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Problem {
     /// What is wrong.
-    pub kind: Kind,
+    pub kind: ProblemKind,
     /// The file or store.
     pub file: PathBuf,
     /// Where in it.
     #[serde(flatten)]
-    pub place: Place,
+    pub place: ProblemPlace,
     /// The problem as a message.
     pub message: String,
 }
 
 impl Problem {
     /// A problem of a file of trajectories, or of one of these.
-    pub fn new(kind: Kind, file: &Path, trajectory: Option<usize>, message: impl ToString) -> Self {
-        let place = Place::Field { trajectory, frame: None, index: None };
+    pub fn new(
+        kind: ProblemKind,
+        file: &Path,
+        trajectory: Option<usize>,
+        message: impl ToString,
+    ) -> Self {
+        let place = ProblemPlace::Field { trajectory, frame: None, index: None };
         Self { kind, file: file.into(), place, message: message.to_string() }
     }
 
-    /// The problem that an error about a file means: [`Kind::Missing`], or else `otherwise`.
-    pub fn of_error(file: &Path, error: &Error, otherwise: Kind) -> Self {
-        let kind = if error.exit == Exit::NoInput { Kind::Missing } else { otherwise };
+    /// The problem that an error about a file means: [`ProblemKind::Missing`], or else `otherwise`.
+    pub fn of_error(file: &Path, error: &Error, otherwise: ProblemKind) -> Self {
+        let kind = if error.exit == Exit::NoInput { ProblemKind::Missing } else { otherwise };
         Self::new(kind, file, None, error)
     }
 }
 
 /// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Report {
+pub struct CheckReport {
     /// Files of trajectories that were checked.
     pub files: usize,
     /// Trajectories that were read.
@@ -114,9 +119,9 @@ pub struct Report {
     pub problems: Vec<Problem>,
 }
 
-impl Report {
+impl CheckReport {
     /// Adds a problem of a file of trajectories; its message begins with the path.
-    pub fn add(&mut self, kind: Kind, file: &Path, what: impl fmt::Display) {
+    pub fn add(&mut self, kind: ProblemKind, file: &Path, what: impl fmt::Display) {
         let message = format!("{}: {what}", file.display());
         self.problems.push(Problem::new(kind, file, None, message));
     }
@@ -124,7 +129,7 @@ impl Report {
     /// Adds a problem of a record, or of a store as a whole.
     pub fn add_record(
         &mut self,
-        kind: Kind,
+        kind: ProblemKind,
         file: &Path,
         record: Option<usize>,
         what: impl fmt::Display,
@@ -133,7 +138,7 @@ impl Report {
             Some(record) => format!("{}: record {record}: {what}", file.display()),
             None => what.to_string(),
         };
-        let place = Place::Store { record };
+        let place = ProblemPlace::Store { record };
         self.problems.push(Problem { kind, file: file.into(), place, message });
     }
 

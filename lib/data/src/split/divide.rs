@@ -1,7 +1,7 @@
 //! Divides the samples of sources into training, validation and test.
 
 use super::groups::{Divider, grouped, quotas, shuffled};
-use super::{By, Divisible, GroupBy, Part, Share, Source, Split, SplitName, folder_of};
+use super::{By, Divisible, GroupBy, Share, Source, SourceSamples, Split, SplitName, folder_of};
 use crate::torch_order::randperm;
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -11,7 +11,7 @@ use unix::{Error, Result};
 
 /// What [`divide`] is asked for.
 #[derive(Clone, Copy, Debug)]
-pub struct Request<'a> {
+pub struct DivideRequest<'a> {
     /// Samples at random ([`By::Trajectory`]), in their order ([`By::Index`]) or in that of torch ([`By::Torch`]),
     /// whole regimes ([`By::Parameter`]), or whole sources ([`By::File`]).
     pub by: By,
@@ -62,11 +62,11 @@ type Entry = (usize, usize);
 /// Errors: those of the sources; 65 when their contents do not fit or one is named twice, and when samples that stay
 /// together leave a split empty; 2 for shares that cannot be provided.
 pub fn divide<C: Divisible>(
-    request: &Request,
+    request: &DivideRequest,
     paths: &[PathBuf],
     manifest: &Path,
 ) -> Result<Split<C>> {
-    let Request { by, group_by, shares, fixed, seed, near } = *request;
+    let DivideRequest { by, group_by, shares, fixed, seed, near } = *request;
     if near.is_some() && by != By::Trajectory {
         return Err(Error::usage(format!("--near: no effect on --by {by}, which ignores groups")));
     }
@@ -160,7 +160,7 @@ fn in_order<U: IntoIterator<Item = Entry>>(
 /// At random; samples of a group stay together, across sources and regimes. Every regime is divided in the requested
 /// proportions, the smallest one first, because larger ones have more freedom to compensate.
 fn at_random<C: Divisible>(
-    request: &Request,
+    request: &DivideRequest,
     sources: &mut [C::Source],
     content: &C,
 ) -> Result<[Vec<Entry>; 3]> {
@@ -180,7 +180,7 @@ fn at_random<C: Divisible>(
 /// Divides the samples of the sources `own`. Every stratum is divided in the same proportions, as far as groups and the
 /// size of the stratum permit, the smallest one first.
 fn divide_regime<C: Divisible>(
-    request: &Request,
+    request: &DivideRequest,
     sources: &[C::Source],
     own: Vec<usize>,
     same: &SameGroup,
@@ -285,9 +285,9 @@ fn proportional(wanted: [usize; 3], size: usize, rest: usize) -> [usize; 3] {
 }
 
 /// Entries as sorted parts.
-fn parts(mut entries: Vec<Entry>) -> Vec<Part> {
+fn parts(mut entries: Vec<Entry>) -> Vec<SourceSamples> {
     entries.sort_unstable();
-    let part = |own: &[Entry]| Part {
+    let part = |own: &[Entry]| SourceSamples {
         file: own[0].0,
         samples: own.iter().map(|(_, sample)| *sample).collect(),
     };

@@ -76,7 +76,7 @@ impl<R: Clone> Divider<R> {
         for (group, left) in known.chain(new.into_iter().zip(left)) {
             let size = group.records.len();
             let has_room = |split: &usize| placed[*split] + size <= quotas[*split];
-            // Of the quota, the part for groups that are not smaller.
+            // The part of the quota that is for groups of at least this size.
             let part = up_to.get(&size).map_or(all, |records| *records);
             let has_its_part =
                 |split: &usize| placed[*split] + size <= (quotas[*split] * part).div_ceil(all);

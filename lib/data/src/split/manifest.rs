@@ -1,8 +1,8 @@
 //! Manifests: which samples of which source are used for training, validation and test.
 
-use super::check::{Kind, Problem, error};
+use super::check::{Problem, ProblemKind, error};
 use super::groups::quotas;
-use super::{By, GroupBy, Part, SameGroup, Share, SplitName, SplitSet, folder_of};
+use super::{By, GroupBy, SameGroup, Share, SourceSamples, SplitName, SplitSet, folder_of};
 use crate::inputs::InputFile;
 use crate::seal::SealedFile;
 use serde::de::DeserializeOwned;
@@ -123,11 +123,11 @@ pub struct Split<C: Divisible> {
     #[serde(flatten)]
     pub list: C::List,
     /// Samples for training, ascending within each source.
-    pub train: Vec<Part>,
+    pub train: Vec<SourceSamples>,
     /// Samples for validation.
-    pub validation: Vec<Part>,
+    pub validation: Vec<SourceSamples>,
     /// Samples for the test.
-    pub test: Vec<Part>,
+    pub test: Vec<SourceSamples>,
 }
 
 impl<C: Divisible> Split<C> {
@@ -144,7 +144,10 @@ impl<C: Divisible> Split<C> {
     }
 
     /// Like [`load`](Self::load), but ignores one kind of problem.
-    pub(crate) fn load_allowing(path: &Path, allowed: Option<Kind>) -> Result<(Self, String)> {
+    pub(crate) fn load_allowing(
+        path: &Path,
+        allowed: Option<ProblemKind>,
+    ) -> Result<(Self, String)> {
         let (split, hash) = Self::parse(path)?;
         let mut problems = split.problems(path);
         problems.retain(|problem| Some(problem.kind) != allowed);
@@ -170,7 +173,7 @@ impl<C: Divisible> Split<C> {
     }
 
     /// The samples of one split.
-    pub fn parts(&self, name: SplitName) -> &[Part] {
+    pub fn parts(&self, name: SplitName) -> &[SourceSamples] {
         match name {
             SplitName::Train => &self.train,
             SplitName::Validation => &self.validation,
@@ -205,7 +208,7 @@ impl<C: Divisible> Split<C> {
 
     /// One row for each split and source, for a manifest at `manifest`.
     pub fn rows(&self, manifest: &Path) -> Vec<Value> {
-        let row = |name, part: &Part| {
+        let row = |name, part: &SourceSamples| {
             let path = self.file_path(part.file, manifest);
             C::row(&self.list, name, part.file, part.samples.len(), &path.to_string_lossy())
         };
@@ -261,20 +264,20 @@ impl<C: Divisible> Split<C> {
                     let [source, ..] = C::WORDS;
                     let what =
                         format!("{name}: {source} {} of {}", part.file, self.sources().count());
-                    all.push(Problem::new(Kind::Manifest, path, None, what));
+                    all.push(Problem::new(ProblemKind::Manifest, path, None, what));
                     continue;
                 };
                 if let Some(first) = part.samples.iter().find(|sample| **sample >= samples) {
                     let (of, sample) = (of.display(), C::WORDS[1]);
                     let what = format!("{name}: {sample} {first} of {of}, which has {samples}");
-                    all.push(Problem::new(Kind::Manifest, path, None, what));
+                    all.push(Problem::new(ProblemKind::Manifest, path, None, what));
                 }
             }
         }
         for (name, share) in SplitName::ALL.into_iter().zip(self.shares) {
             if self.count(name) == 0 && !share.is_zero() {
                 let what = format!("the {name} split is empty, though its share is not 0");
-                all.push(Problem::new(Kind::Empty, path, None, what));
+                all.push(Problem::new(ProblemKind::Empty, path, None, what));
             }
         }
         all.extend(self.repeats(path));
@@ -304,11 +307,11 @@ impl<C: Divisible> Split<C> {
             let (path, unit) = (path.display(), C::WORDS[1]);
             let message = format!("{path}: {unit} {sample} is in {before} and again in {name}");
             let file = self.file_path(file, manifest);
-            all.push(Problem::new(Kind::Overlap, &file, Some(sample), message));
+            all.push(Problem::new(ProblemKind::Overlap, &file, Some(sample), message));
         }
         if more > 0 {
             let what = format!("{more} more {} are listed twice", C::WORDS[2]);
-            all.push(Problem::new(Kind::Overlap, manifest, None, what));
+            all.push(Problem::new(ProblemKind::Overlap, manifest, None, what));
         }
         all
     }

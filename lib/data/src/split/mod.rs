@@ -9,7 +9,7 @@ mod groups;
 mod manifest;
 mod set;
 
-pub use divide::{Request, SameGroup, divide};
+pub use divide::{DivideRequest, SameGroup, divide};
 pub use manifest::{Divisible, Listed, Source, Split};
 pub use set::SplitSet;
 
@@ -112,7 +112,7 @@ pub enum GroupBy {
 
 /// Samples of one source.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Part {
+pub struct SourceSamples {
     /// Index of the source.
     pub file: usize,
     /// Indices of the samples in the source.

@@ -1,24 +1,24 @@
 //! Checks stores of records and their manifests, and reports every problem instead of stopping at the first.
 
 use super::{Content, RecordStore};
-use crate::split::check::{Kind, Report, shared};
+use crate::split::check::{CheckReport, ProblemKind, shared};
 use crate::split::{Source, Split, SplitSet};
 use std::path::{Path, PathBuf};
 use unix::{Error, Exit, Result};
 
 /// Checks the store in `folder`: hashes, and its records, of which values must be at most `limit`.
-pub fn check_store<C: Content>(folder: &Path, limit: f32) -> Report {
-    let mut report = Report::default();
+pub fn check_store<C: Content>(folder: &Path, limit: f32) -> CheckReport {
+    let mut report = CheckReport::default();
     match C::Store::open(folder) {
         Ok(store) => records(&store, limit, &mut report),
-        Err(error) => report.add_record(Kind::Store, folder, None, error),
+        Err(error) => report.add_record(ProblemKind::Store, folder, None, error),
     }
     report
 }
 
-fn records<R: RecordStore>(store: &R, limit: f32, report: &mut Report) {
+fn records<R: RecordStore>(store: &R, limit: f32, report: &mut CheckReport) {
     if let Err(error) = store.verify() {
-        report.add_record(Kind::Store, store.path(), None, error);
+        report.add_record(ProblemKind::Store, store.path(), None, error);
         return;
     }
     report.records += store.len();
@@ -28,9 +28,9 @@ fn records<R: RecordStore>(store: &R, limit: f32, report: &mut Report) {
 /// Checks a manifest, its stores, and that no group and no input is in two splits.
 ///
 /// Errors: only when the manifest or a store is missing (66), or the manifest is invalid (65).
-pub fn check_split<C: Content>(manifest: &Path, limit: f32) -> Result<Report> {
+pub fn check_split<C: Content>(manifest: &Path, limit: f32) -> Result<CheckReport> {
     let (split, _) = Split::<C>::load(manifest)?;
-    let mut report = Report::default();
+    let mut report = CheckReport::default();
     for number in 0..split.list.stores.len() {
         match split.open_store(number, manifest) {
             Ok(store) => records(&store, limit, &mut report),
@@ -38,12 +38,15 @@ pub fn check_split<C: Content>(manifest: &Path, limit: f32) -> Result<Report> {
                 let what = format!("a store of {} is missing", manifest.display());
                 return Err(error.context(what));
             }
-            Err(error) => {
-                report.add_record(Kind::Store, &split.file_path(number, manifest), None, error)
-            }
+            Err(error) => report.add_record(
+                ProblemKind::Store,
+                &split.file_path(number, manifest),
+                None,
+                error,
+            ),
         }
     }
-    if report.problems.iter().all(|problem| problem.kind != Kind::Store) {
+    if report.problems.iter().all(|problem| problem.kind != ProblemKind::Store) {
         leaks(&SplitSet::<C>::open_all(manifest)?, &mut report);
     }
     Ok(report)
@@ -51,7 +54,7 @@ pub fn check_split<C: Content>(manifest: &Path, limit: f32) -> Result<Report> {
 
 /// Checks that no group and no input is in two of these splits of a manifest. Errors: 65.
 pub fn require_separate<C: Content>(manifest: &Path, sets: &[SplitSet<C>]) -> Result<()> {
-    let mut report = Report::default();
+    let mut report = CheckReport::default();
     leaks(sets, &mut report);
     if report.problems.is_empty() {
         return Ok(());
@@ -68,28 +71,29 @@ pub fn require_separate<C: Content>(manifest: &Path, sets: &[SplitSet<C>]) -> Re
 /// of [`SplitSet::open`].
 pub fn audit<C: Content>(
     manifests: &[PathBuf],
-    more: impl FnOnce(&[SplitSet<C>], &mut Report),
-) -> Result<Report> {
+    more: impl FnOnce(&[SplitSet<C>], &mut CheckReport),
+) -> Result<CheckReport> {
     let sets = manifests.iter().map(|manifest| SplitSet::<C>::open_all(manifest));
     let sets: Vec<SplitSet<C>> = sets.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect();
-    let mut report = Report { records: sets.iter().map(SplitSet::len).sum(), ..Report::default() };
+    let mut report =
+        CheckReport { records: sets.iter().map(SplitSet::len).sum(), ..CheckReport::default() };
     leaks(&sets, &mut report);
     more(&sets, &mut report);
     Ok(report)
 }
 
 /// Adds what two splits share.
-fn leaks<C: Content>(sets: &[SplitSet<C>], report: &mut Report) {
+fn leaks<C: Content>(sets: &[SplitSet<C>], report: &mut CheckReport) {
     let samples = sets.iter().flat_map(|set| (0..set.len()).map(move |i| (set, i)));
     let keyed = samples.map(|(set, i)| {
         let (input, group) = (set.input_hash(i), set.group(i));
         // Without given groups, the group is the input.
-        let group = (group != input).then_some((Kind::Group, group));
-        (set.name(), (set, i), std::iter::once((Kind::SameInput, input)).chain(group))
+        let group = (group != input).then_some((ProblemKind::Group, group));
+        (set.name(), (set, i), std::iter::once((ProblemKind::SameInput, input)).chain(group))
     });
     shared(keyed, |(kind, _), (name, (set, i)), (other_name, (other, first))| {
         let how = match kind {
-            Kind::Group => "is in the same group as",
+            ProblemKind::Group => "is in the same group as",
             _ => "has the same input as",
         };
         let ((file, record), (other_file, other_record)) = (set.origin(i), other.origin(first));

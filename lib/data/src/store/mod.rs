@@ -14,11 +14,11 @@ mod writer;
 
 pub use reader::Store;
 pub use split::{StoreEntry, Stores};
-pub use writer::{Outcome, Ragged, Writer};
+pub use writer::{FillCounts, Ragged, Writer};
 
 use crate::inputs::{InputFile, verify_all};
 use crate::seal::SealedFile;
-use crate::split::check::Report;
+use crate::split::check::CheckReport;
 use crate::split::{Source, SplitSet};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -64,7 +64,7 @@ pub trait RecordStore: Source {
     /// Where record `i` came from: a file and the number of the record in it.
     fn origin(&self, i: usize) -> (&Path, usize);
     /// Reports every problem in its records; values that exceed `limit` are one.
-    fn check(&self, limit: f32, report: &mut Report);
+    fn check(&self, limit: f32, report: &mut CheckReport);
 }
 
 /// An array that every record has.

@@ -35,7 +35,7 @@ impl Ragged {
 
 /// The outcome of [`Writer::fill`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct FillCounts {
     /// Shards that were already complete.
     pub kept: usize,
     /// Shards that were written.
@@ -98,8 +98,8 @@ impl<D: Serialize + DeserializeOwned, S: Serialize + DeserializeOwned + Clone> W
     pub fn fill(
         &mut self,
         mut encode: impl FnMut(Range<usize>) -> Result<(Vec<Vec<u8>>, S)>,
-    ) -> Result<Outcome> {
-        let mut done = Outcome { kept: 0, made: 0 };
+    ) -> Result<FillCounts> {
+        let mut done = FillCounts { kept: 0, made: 0 };
         for number in 0..self.index.shards.len() {
             let path = shard_path(&self.folder, number);
             if self.index.shards[number].as_ref().is_some_and(|entry| is_whole(&path, entry)) {

@@ -1,4 +1,4 @@
-//! Answers: parts of a context, given as text or as characters.
+//! Answers: spans of a context, given as text or as character offsets.
 
 use super::columns::{Columns, cell};
 use super::rows::Row;
@@ -6,8 +6,8 @@ use super::store::NO_ANSWER;
 use serde::Deserialize;
 use unix::text::quote;
 
-/// The cases of a row, each of which is a record. They are made one at a time: a row of some kilobytes may have thousands,
-/// each with the whole context.
+/// The cases of a row, each of which is a record. They are made one at a time: a row of some kilobytes may have
+/// thousands, each with the whole context.
 pub struct Cases {
     /// The row, without the list.
     row: Row,
@@ -46,8 +46,8 @@ impl Cases {
 }
 
 impl Iterator for Cases {
-    /// The record, with the first character of the case and the one after its last as the answer, and its number after the
-    /// id; or what is wrong with the case.
+    /// The record, with the first character of the case and the one after its last as the answer, and its number after
+    /// the id; or what is wrong with the case.
     type Item = Result<Row, String>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -123,7 +123,8 @@ pub fn answer_of(columns: &Columns, row: &Row) -> Result<[i32; 2], String> {
     }
 }
 
-/// The characters of the first occurrence of `answer`; if there is none, in upper or lower case.
+/// The character range of the first occurrence of `answer`; if there is no exact one, of the first that differs only in
+/// case.
 fn find(context: &str, answer: &str) -> Option<[usize; 2]> {
     let exact = context.find(answer).map(|byte| context[..byte].chars().count());
     let length = answer.chars().count();

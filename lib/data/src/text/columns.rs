@@ -40,7 +40,8 @@ pub struct Columns {
     /// The character after the last one of the answer.
     #[serde(default)]
     pub answer_end: Option<String>,
-    /// Instead, a JSON list of answers, each an object with `start_char`, `end_char` and possibly `text`: one record for each.
+    /// Instead, a JSON list of answers, each an object with `start_char`, `end_char` and possibly `text`: one record
+    /// for each.
     #[serde(default)]
     pub cases: Option<String>,
     /// The label.
@@ -141,7 +142,7 @@ impl Columns {
             (Some(_), [true, false] | [false, true], [false, false]) => {}
             (Some(_), _, _) => {
                 let text =
-                    "needs one of `answer`, `cases`, and both `answer_start` and `answer_end`";
+                    "needs exactly one of `answer`, `cases`, or `answer_start` with `answer_end`";
                 add("context", text);
             }
             (None, _, _) => {

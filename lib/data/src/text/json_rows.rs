@@ -138,7 +138,8 @@ fn parse(text: &[u8], wanted: &Wanted) -> std::result::Result<[String; cell::ALL
     cells_of(&object, wanted)
 }
 
-/// The cells of an object. Errors: a column that is missing, or has neither text nor a number nor what it may have instead.
+/// The cells of an object. Errors: a column that is missing or has an unsupported type. Supported are strings, numbers
+/// and booleans; lists only for labels and cases.
 pub fn cells_of(
     object: &Map<String, Value>,
     wanted: &Wanted,

@@ -4,7 +4,7 @@
 //! with white space collapsed.
 
 use super::{TextSet, TextStore};
-use crate::split::check::{Kind, Report};
+use crate::split::check::{CheckReport, ProblemKind};
 use crate::split::{SameGroup, Source};
 use rayon::prelude::*;
 use std::collections::HashMap;
@@ -146,7 +146,7 @@ pub(super) fn near_groups(stores: &[TextStore], threshold: f64) -> SameGroup {
 
 /// Adds the texts of each set that resemble one of an earlier set with another name, with a similarity of at least
 /// `threshold`, but are not equal to it, which exact comparison reports.
-pub fn near_leaks(sets: &[TextSet], threshold: f64, report: &mut Report) {
+pub fn near_leaks(sets: &[TextSet], threshold: f64, report: &mut CheckReport) {
     let texts = |set: &TextSet| -> Vec<String> {
         let text = |i: usize| {
             let (store, record) = set.locate(i);
@@ -178,7 +178,7 @@ pub fn near_leaks(sets: &[TextSet], threshold: f64, report: &mut Report) {
                     other.name(),
                     1.0 - threshold
                 );
-                report.add_record(Kind::NearDuplicate, file, Some(record), what);
+                report.add_record(ProblemKind::NearDuplicate, file, Some(record), what);
             }
         }
     }

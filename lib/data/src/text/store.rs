@@ -5,7 +5,7 @@ use super::remarks::{is_no_group, lacking};
 use super::similar::near_groups;
 use crate::inputs::InputFile;
 use crate::seal::SealedFile;
-use crate::split::check::{Kind, Report};
+use crate::split::check::{CheckReport, ProblemKind};
 use crate::split::{SameGroup, Source, SplitSet};
 use crate::store::{Content, RecordArray, RecordStore, SourceFile, Store, StoreLayout, locate};
 use serde::{Deserialize, Serialize};
@@ -141,7 +141,7 @@ impl Content for TextKind {
 pub(super) struct Arrays {
     /// The arrays.
     pub all: Vec<RecordArray>,
-    /// The numbers of [`RAGGED`] in `all`, if there are such.
+    /// The index in `all` of each array of [`RAGGED`], if the store has it.
     pub ragged: [Option<usize>; RAGGED.len()],
     /// The number of the line.
     pub line: usize,
@@ -229,7 +229,7 @@ impl TextStore {
         &self.store.index().description
     }
 
-    /// Labels and number of texts.
+    /// The labels, and whether records have pairs of texts, several labels or answers.
     pub fn kind(&self) -> &TextKind {
         &self.kind
     }
@@ -364,11 +364,11 @@ impl RecordStore for TextStore {
         locate(&self.description().files, i).unwrap_or((self.path(), i))
     }
 
-    fn check(&self, _limit: f32, report: &mut Report) {
+    fn check(&self, _limit: f32, report: &mut CheckReport) {
         let mut labels: HashMap<blake3::Hash, (&[i32], bool)> = HashMap::new();
         for i in 0..self.len() {
             let (file, record) = self.origin(i);
-            let mut add = |kind: Kind, what: String| {
+            let mut add = |kind: ProblemKind, what: String| {
                 let what = format!("{what} (line {})", self.line(i));
                 report.add_record(kind, file, Some(record), what);
             };
@@ -376,18 +376,15 @@ impl RecordStore for TextStore {
             let texts = [("text", text), ("second text", text2), ("context", self.context(i))];
             for (name, text) in texts {
                 if text.is_some_and(|text| text.trim().is_empty()) {
-                    add(Kind::EmptyText, format!("its {name} is empty; remove the record"));
+                    add(ProblemKind::EmptyText, format!("its {name} is empty; remove the record"));
                 }
             }
             if !self.kind.has_label(self.label(i)) {
-                add(Kind::Label, "its label is not in the list; run ds-prep import again".into());
+                add(ProblemKind::Label, "its label is not in the list; import it again".into());
             }
             let length = self.context(i).map_or(0, |context| context.chars().count());
             if self.answer(i).is_some_and(|[start, end]| start >= end || end > length) {
-                add(
-                    Kind::Label,
-                    "its answer is not in its context; run ds-prep import again".into(),
-                );
+                add(ProblemKind::Label, "its answer is not in its context; import it again".into());
             }
             let first = labels.entry(self.input_hash(i)).or_insert((self.label(i), false));
             first.1 |= first.0 != self.label(i);

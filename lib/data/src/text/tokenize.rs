@@ -45,11 +45,13 @@ impl TokenizeReport {
     }
 }
 
-/// Encodes all splits of `manifest` into the folder `to`: texts in at most `max_length` tokens; contexts as a whole, to be
-/// read in windows of `max_length` tokens, of which neighbours share `stride`, by default a quarter. `done` is called with the number of records encoded since its
-/// last call; its error ends the work. When it fails, the same call resumes after the last complete shard.
+/// Encodes all splits of `manifest` into the folder `to`: texts in at most `max_length` tokens; contexts as a whole, to
+/// be read in windows of `max_length` tokens that overlap by `stride` tokens, by default a quarter of `max_length`.
+/// `done` is called with the number of records encoded since its last call; its error ends the work. When it fails, the
+/// same call resumes after the last complete shard.
 ///
-/// Errors: 2 for a stride of texts without contexts; 66, 65 for the manifest, its stores and texts; 73 when the folder holds other tokens; 74; and those of `done`.
+/// Errors: 2 for a stride of texts without contexts; 66, 65 for the manifest, its stores and texts; 73 when the folder
+/// holds other tokens; 74; and those of `done`.
 pub fn tokenize(
     manifest: &Path,
     tokenizer: &Tokenizer,

@@ -1,9 +1,9 @@
 //! What files of other programs say about their numbers: packing, missing values, chunks that were never written.
 
 use crate::common::fresh_seed;
-use data::fields::check::{Kind, check_files};
+use data::fields::check::{ProblemKind, check_files};
 use data::fields::field::{Field, Reading};
-use data::fields::import::{Format, Plan, import, targets};
+use data::fields::import::{Format, ImportOptions, import, targets};
 use hdf5::types::VarLenUnicode;
 use serde_json::json;
 use std::fs;
@@ -101,12 +101,13 @@ fn packed_numbers_are_unpacked_and_markers_are_missing_in_every_format() {
             assert_eq!(field.t(), [1.7e9, 1.7e9 + 6.0, 1.7e9 + 12.0]);
         }
         let found = check_files(std::slice::from_ref(path), 1e9).problems;
-        let missing: Vec<_> = found.iter().filter(|one| one.kind == Kind::NotFinite).collect();
+        let missing: Vec<_> =
+            found.iter().filter(|one| one.kind == ProblemKind::NotFinite).collect();
         assert_eq!(missing.len(), 1, "{found:?}");
         assert_eq!(missing[0].place, crate::faults::place(0, Some(1), Some(3)));
         assert!(missing[0].message.contains("missing"), "{}", missing[0].message);
         // A copy holds values, and does not say that it is packed.
-        let plan = Plan::default();
+        let plan = ImportOptions::default();
         let made = targets(
             &plan,
             std::slice::from_ref(path),
@@ -176,7 +177,10 @@ fn chunks_of_hdf5_that_were_never_written_are_missing() {
     assert!(error.to_string().contains(words), "{error}");
     assert!(error.to_string().contains("--fill-missing"), "{error}");
     let found = check_files(std::slice::from_ref(&path), 1e9).problems;
-    assert!(found[0].kind == Kind::Unreadable && found[0].message.contains(words), "{found:?}");
+    assert!(
+        found[0].kind == ProblemKind::Unreadable && found[0].message.contains(words),
+        "{found:?}"
+    );
     // As the user says, they hold the fill value.
     let reading = Reading { fill_missing: true, ..Reading::default() };
     let values = all(&Field::open_as(&path, &reading).unwrap());

@@ -2,7 +2,7 @@
 
 use data::fields::generate::{Equation, Generation};
 use data::fields::split::{By, GroupBy, Split};
-use data::split::{Request, Share};
+use data::split::{DivideRequest, Share};
 use std::path::{Path, PathBuf};
 pub use test_support::seed as fresh_seed;
 use unix::Result;
@@ -34,7 +34,7 @@ pub fn divide_by(
     manifest: &Path,
 ) -> Result<Split> {
     let group_by = Some(group_by);
-    let request = Request { by, group_by, shares, fixed: &[], seed, near: None };
+    let request = DivideRequest { by, group_by, shares, fixed: &[], seed, near: None };
     data::split::divide(&request, files, manifest)
 }
 

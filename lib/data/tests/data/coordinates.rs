@@ -1,9 +1,9 @@
 //! Files and data sets whose trajectories differ in points or times.
 
 use crate::common::{divide, fresh_seed};
-use data::fields::check::{Kind, check_files, check_split};
-use data::fields::field::{Field, Layout, Shape};
-use data::fields::import::{Format, Plan, import, targets};
+use data::fields::check::{ProblemKind, check_files, check_split};
+use data::fields::field::{Field, FieldLayout, Shape};
+use data::fields::import::{Format, ImportOptions, import, targets};
 use data::fields::list::frames;
 use data::fields::split::SplitName;
 use data::fields::split_set::{TrajectorySet, Verify};
@@ -17,7 +17,7 @@ use unix::Exit;
 const COUNT: usize = 5;
 
 /// A file of noise in `layout`, with spacings `dx` and `dt`.
-fn write(path: &Path, layout: Layout, seed: u64, dx: f64, dt: f64) {
+fn write(path: &Path, layout: FieldLayout, seed: u64, dx: f64, dt: f64) {
     let channels = ["velocity0", "velocity1"].map(String::from).to_vec();
     let shape = Shape { trajectories: COUNT, frames: 4, grid: vec![6, 3], channels: 2 };
     let list = |count: u32, step: f64| (0..count).map(|i| f64::from(i) * step).collect::<Vec<_>>();
@@ -49,11 +49,11 @@ fn trajectories_of_one_file_share_points_and_times() {
     let folder = tempfile::tempdir().unwrap();
     let at = fresh_seed() as usize % (COUNT - 1) + 1;
     let changes = [
-        (Layout::Groups, format!("{at:04}/grid/t"), 3, format!("`{at:04}/grid/t` has 0.25")),
-        (Layout::Groups, format!("{at:04}/grid/x"), 1, format!("`{at:04}/grid/x` has 0.35")),
-        (Layout::Groups, format!("{at:04}/grid/y"), 2, format!("`{at:04}/grid/y` has 0.6")),
+        (FieldLayout::Groups, format!("{at:04}/grid/t"), 3, format!("`{at:04}/grid/t` has 0.25")),
+        (FieldLayout::Groups, format!("{at:04}/grid/x"), 1, format!("`{at:04}/grid/x` has 0.35")),
+        (FieldLayout::Groups, format!("{at:04}/grid/y"), 2, format!("`{at:04}/grid/y` has 0.6")),
         (
-            Layout::Incompressible,
+            FieldLayout::Incompressible,
             "t".into(),
             4 * at + 3,
             format!("`t` of trajectory {at} has 0.25"),
@@ -72,12 +72,13 @@ fn trajectories_of_one_file_share_points_and_times() {
 
         let faults = check_files(std::slice::from_ref(&path), 1e9).problems;
         assert_eq!(faults.len(), 1, "{faults:?}");
-        assert_eq!(faults[0].kind, Kind::Coordinates, "{faults:?}");
+        assert_eq!(faults[0].kind, ProblemKind::Coordinates, "{faults:?}");
         let files = [path.clone()];
         let shares = [3, 1, 1].map(Share::Count);
         let split = divide(&files, shares, 1, &folder.path().join("split.json"));
-        let target = targets(&Plan::default(), &files, folder.path(), Format::Safetensors, None);
-        let imported = import(&Plan::default(), &target.unwrap()[0], |_| Ok(()));
+        let target =
+            targets(&ImportOptions::default(), &files, folder.path(), Format::Safetensors, None);
+        let imported = import(&ImportOptions::default(), &target.unwrap()[0], |_| Ok(()));
         for error in [split.unwrap_err(), imported.unwrap_err()] {
             assert_eq!(error.exit, Exit::Data, "{error}");
             assert!(error.to_string().contains(&words), "{error}");
@@ -101,19 +102,19 @@ fn files_of_one_data_set_share_points_and_times() {
     for (dx, dt, words) in [(0.5, 0.05, "its x has 0.5"), (0.25, 0.1, "its t has 0.1")] {
         for (number, path) in paths.iter().enumerate() {
             let _ = std::fs::remove_file(path);
-            write(path, Layout::Tensor, number as u64, 0.25, 0.05);
+            write(path, FieldLayout::Tensor, number as u64, 0.25, 0.05);
         }
         divide(&paths, shares, 1, &manifest).unwrap().save(&manifest).unwrap();
         std::fs::remove_file(&paths[1]).unwrap();
-        write(&paths[1], Layout::Tensor, 1, dx, dt);
+        write(&paths[1], FieldLayout::Tensor, 1, dx, dt);
         let error = divide(&paths, shares, 1, &manifest).unwrap_err();
         assert!(error.exit == Exit::Data && error.to_string().contains(words), "{error}");
         // Comparing sizes with the manifest finds it.
         let error = TrajectorySet::open(&manifest, SplitName::Train, Verify::Sizes).unwrap_err();
         assert!(error.exit == Exit::Data && error.to_string().contains(words), "{error}");
         let faults = check_split(&manifest, 1e9).unwrap().problems;
-        let kinds: Vec<Kind> = faults.iter().map(|fault| fault.kind).collect();
-        assert_eq!(kinds, [Kind::Changed, Kind::Coordinates], "{faults:?}");
+        let kinds: Vec<ProblemKind> = faults.iter().map(|fault| fault.kind).collect();
+        assert_eq!(kinds, [ProblemKind::Changed, ProblemKind::Coordinates], "{faults:?}");
     }
 }
 
@@ -124,12 +125,12 @@ fn uneven_times_are_refused_unless_an_import_keeps_even_ones() {
     let path = folder.path().join("times.hdf5");
     let manifest = folder.path().join("split.json");
     let shares = [3, 1, 1].map(Share::Count);
-    write(&path, Layout::Tensor, 1, 0.25, 0.05);
+    write(&path, FieldLayout::Tensor, 1, 0.25, 0.05);
     divide(std::slice::from_ref(&path), shares, 1, &manifest).unwrap().save(&manifest).unwrap();
     for (value, words) in [
         (1.0, "is uneven: 1 after"),
-        (0.1, "does not ascend at 3: 0.1"),
-        (-0.1, "does not ascend at 3: -0.1"),
+        (0.1, "is not strictly increasing at index 3: 0.1"),
+        (-0.1, "is not strictly increasing at index 3: -0.1"),
         (f32::NAN, "is NaN at 3"),
     ] {
         change(&path, "t-coordinate", 3, |_| value);
@@ -137,9 +138,9 @@ fn uneven_times_are_refused_unless_an_import_keeps_even_ones() {
         assert_eq!(faults.len(), 1, "{faults:?}");
         let plan = |crop: &[&str]| {
             let crop = crop.iter().map(|crop| crop.parse().unwrap()).collect();
-            Plan { crop, ..Plan::default() }
+            ImportOptions { crop, ..ImportOptions::default() }
         };
-        let imported = |plan: Plan| {
+        let imported = |plan: ImportOptions| {
             let files = std::slice::from_ref(&path);
             let target = targets(&plan, files, folder.path(), Format::Safetensors, None).unwrap();
             import(&plan, &target[0], |_| Ok(()))
@@ -167,7 +168,7 @@ fn files_of_one_data_set_share_units() {
     for (dataset, of) in [("t-coordinate", "t"), ("tensor", "tensor")] {
         for (number, (path, unit)) in paths.iter().zip(["hours since 1900", "days"]).enumerate() {
             let _ = std::fs::remove_file(path);
-            write(path, Layout::Tensor, number as u64, 0.25, 0.05);
+            write(path, FieldLayout::Tensor, number as u64, 0.25, 0.05);
             let file = hdf5::File::open_rw(path).unwrap();
             let attribute = file.dataset(dataset).unwrap().new_attr::<VarLenUnicode>();
             let unit: VarLenUnicode = unit.parse().unwrap();
@@ -184,7 +185,7 @@ fn files_of_one_data_set_share_units() {
 fn each_trajectory_is_shown_with_its_own_times() {
     let folder = tempfile::tempdir().unwrap();
     for (layout, dataset, at) in
-        [(Layout::Groups, "0002/grid/t", 3), (Layout::Incompressible, "t", 4 * 2 + 3)]
+        [(FieldLayout::Groups, "0002/grid/t", 3), (FieldLayout::Incompressible, "t", 4 * 2 + 3)]
     {
         let path = folder.path().join("own.h5");
         let _ = std::fs::remove_file(&path);
@@ -204,7 +205,7 @@ fn each_trajectory_is_shown_with_its_own_times() {
 fn a_group_that_claims_a_huge_axis_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("groups.h5");
-    write(&path, Layout::Groups, 1, 0.5, 0.5);
+    write(&path, FieldLayout::Groups, 1, 0.5, 0.5);
     let grid = hdf5::File::open_rw(&path).unwrap().group("0002/grid").unwrap();
     grid.unlink("t").unwrap();
     grid.new_dataset::<f32>().shape([1usize << 33]).create("t").unwrap();

@@ -1,9 +1,9 @@
 //! Plants every kind of violation that `check` reports.
 
 use crate::common::{files, manifest};
-use data::fields::check::{Kind, Place, Problem, check_files, check_split};
+use data::fields::check::{Problem, ProblemKind, ProblemPlace, check_files, check_split};
 use data::fields::field::{Field, Shape};
-use data::fields::split::{By, Part, Split, SplitName};
+use data::fields::split::{By, SourceSamples, Split, SplitName};
 use data::fields::split_set::{TrajectorySet, Verify};
 use data::fields::write::{Header, write_field};
 use data::split::Share;
@@ -31,11 +31,11 @@ fn ordinary(n: usize, t: usize, x: usize) -> f32 {
     (n * 100 + t * 10 + x) as f32 / 50.0
 }
 
-pub fn place(trajectory: usize, frame: Option<usize>, index: Option<usize>) -> Place {
-    Place::Field { trajectory: Some(trajectory), frame, index }
+pub fn place(trajectory: usize, frame: Option<usize>, index: Option<usize>) -> ProblemPlace {
+    ProblemPlace::Field { trajectory: Some(trajectory), frame, index }
 }
 
-fn kinds(faults: &[Problem]) -> Vec<Kind> {
+fn kinds(faults: &[Problem]) -> Vec<ProblemKind> {
     faults.iter().map(|fault| fault.kind).collect()
 }
 
@@ -67,7 +67,10 @@ fn bad_values_are_found_at_their_position() {
         },
     );
     let faults = check(&path);
-    assert_eq!(kinds(&faults), [Kind::Constant, Kind::NotFinite, Kind::TooLarge]);
+    assert_eq!(
+        kinds(&faults),
+        [ProblemKind::Constant, ProblemKind::NotFinite, ProblemKind::TooLarge]
+    );
     assert_eq!(faults[0].place, place(0, None, None));
     assert_eq!(faults[1].place, place(1, Some(2), Some(3)));
     assert_eq!(faults[2].place, place(2, Some(1), Some(7)));
@@ -83,14 +86,17 @@ fn violations_of_shape_coordinates_and_parameter_are_found() {
         kinds(&check(&path(name)))
     };
     assert_eq!(found("good", &|_| ()), []);
-    assert_eq!(found("empty", &|h| h.shape.trajectories = 0), [Kind::Empty]);
-    assert_eq!(found("x-short", &|h| h.coordinates[0].truncate(7)), [Kind::Coordinates]);
-    assert_eq!(found("x-back", &|h| h.coordinates[0].swap(2, 5)), [Kind::Coordinates]);
-    assert_eq!(found("x-nan", &|h| h.coordinates[0][3] = f64::NAN), [Kind::Coordinates]);
-    assert_eq!(found("t-long", &|h| h.t.push(9.0)), [Kind::Coordinates]);
-    assert_eq!(found("no-parameter", &|h| h.attributes.clear()), [Kind::Parameter]);
+    assert_eq!(found("empty", &|h| h.shape.trajectories = 0), [ProblemKind::Empty]);
+    assert_eq!(found("x-short", &|h| h.coordinates[0].truncate(7)), [ProblemKind::Coordinates]);
+    assert_eq!(found("x-back", &|h| h.coordinates[0].swap(2, 5)), [ProblemKind::Coordinates]);
+    assert_eq!(found("x-nan", &|h| h.coordinates[0][3] = f64::NAN), [ProblemKind::Coordinates]);
+    assert_eq!(found("t-long", &|h| h.t.push(9.0)), [ProblemKind::Coordinates]);
+    assert_eq!(found("no-parameter", &|h| h.attributes.clear()), [ProblemKind::Parameter]);
     let nan = ("Nu".to_string(), f64::NAN.into());
-    assert_eq!(found("nan-parameter", &|h| h.attributes = vec![nan.clone()]), [Kind::Parameter]);
+    assert_eq!(
+        found("nan-parameter", &|h| h.attributes = vec![nan.clone()]),
+        [ProblemKind::Parameter]
+    );
 }
 
 #[test]
@@ -106,9 +112,12 @@ fn files_that_cannot_be_read_do_not_hide_the_others() {
     let all: Vec<PathBuf> =
         vec![path("absent"), path("truncated"), path("text"), rank, path("constant")];
     let report = check_files(&all, LIMIT);
-    let unreadable = [Kind::Unreadable; 3];
-    let constant = [Kind::Constant; 3];
-    assert_eq!(kinds(&report.problems), [&[Kind::Missing][..], &unreadable, &constant].concat());
+    let unreadable = [ProblemKind::Unreadable; 3];
+    let constant = [ProblemKind::Constant; 3];
+    assert_eq!(
+        kinds(&report.problems),
+        [&[ProblemKind::Missing][..], &unreadable, &constant].concat()
+    );
     assert_eq!((report.files, report.trajectories), (5, 3));
 }
 
@@ -123,7 +132,7 @@ fn overlaps_and_exchanged_files_of_a_split_are_found() {
     overlapping.test[1].samples.push(sample);
     overlapping.save(&path).unwrap();
     let faults = check_split(&path, LIMIT).unwrap().problems;
-    assert_eq!(kinds(&faults), [Kind::Overlap]);
+    assert_eq!(kinds(&faults), [ProblemKind::Overlap]);
     assert_eq!(faults[0].place, place(sample, None, None));
     assert_eq!(faults[0].file, overlapping.file_path(1, &path));
     assert!(faults[0].message.contains("is in train and again in test"), "{}", faults[0].message);
@@ -133,12 +142,12 @@ fn overlaps_and_exchanged_files_of_a_split_are_found() {
     let other = split.file_path(0, &path);
     std::fs::copy(&other, &data).unwrap();
     let faults = check_split(&path, LIMIT).unwrap().problems;
-    assert_eq!(kinds(&faults), [Kind::Changed, Kind::Parameter], "{faults:?}");
+    assert_eq!(kinds(&faults), [ProblemKind::Changed, ProblemKind::Parameter], "{faults:?}");
     let length = std::fs::metadata(&data).unwrap().len();
     std::fs::OpenOptions::new().write(true).open(&data).unwrap().set_len(length / 2).unwrap();
-    assert_eq!(kinds(&check_split(&path, LIMIT).unwrap().problems), [Kind::Unreadable]);
+    assert_eq!(kinds(&check_split(&path, LIMIT).unwrap().problems), [ProblemKind::Unreadable]);
     std::fs::remove_file(&data).unwrap();
-    assert_eq!(kinds(&check_split(&path, LIMIT).unwrap().problems), [Kind::Missing]);
+    assert_eq!(kinds(&check_split(&path, LIMIT).unwrap().problems), [ProblemKind::Missing]);
     std::fs::remove_file(&path).unwrap();
     assert_eq!(check_split(&path, LIMIT).unwrap_err().exit, unix::Exit::NoInput);
 }
@@ -146,77 +155,82 @@ fn overlaps_and_exchanged_files_of_a_split_are_found() {
 type Edit = fn(&mut Split);
 
 /// Edits of a manifest with two files before it is sealed, the kinds of the violations, and words of their messages.
-const EDITS: [(Edit, &[Kind], &str); 21] = [
+const EDITS: [(Edit, &[ProblemKind], &str); 21] = [
     (
         |split| split.list.files[1].parameter.value = 0.2,
-        &[Kind::Parameter],
+        &[ProblemKind::Parameter],
         "parameter nu=0.1, the manifest says nu=0.2",
     ),
     (
         |split| split.list.files[1].parameter.name = "beta".into(),
-        &[Kind::Parameter],
+        &[ProblemKind::Parameter],
         "says beta=0.1",
     ),
     (
         |split| split.list.files[0].parameter.further = vec![("rho".into(), 1.0)],
-        &[Kind::Parameter],
+        &[ProblemKind::Parameter],
         "says nu=0.01,rho=1",
     ),
     (
         |split| split.content.inputs = 1,
-        &[Kind::Manifest, Kind::Mismatch, Kind::Mismatch],
+        &[ProblemKind::Manifest, ProblemKind::Mismatch, ProblemKind::Mismatch],
         "to predict",
     ),
     (
         |split| split.content.inputs = 9,
-        &[Kind::Manifest, Kind::Mismatch, Kind::Mismatch],
+        &[ProblemKind::Manifest, ProblemKind::Mismatch, ProblemKind::Mismatch],
         "9 `inputs`",
     ),
     (
         |split| split.content.channel_names = vec!["w".into()],
-        &[Kind::Mismatch, Kind::Mismatch],
+        &[ProblemKind::Mismatch, ProblemKind::Mismatch],
         "channels u, the manifest says w",
     ),
     (
         |split| split.content.channel_names.push("v".into()),
-        &[Kind::Manifest, Kind::Mismatch, Kind::Mismatch],
+        &[ProblemKind::Manifest, ProblemKind::Mismatch, ProblemKind::Mismatch],
         "2 `channel_names` for 1",
     ),
     (
         |split| split.content.channel_names.push("u".into()),
-        &[Kind::Manifest, Kind::Manifest, Kind::Mismatch, Kind::Mismatch],
+        &[
+            ProblemKind::Manifest,
+            ProblemKind::Manifest,
+            ProblemKind::Mismatch,
+            ProblemKind::Mismatch,
+        ],
         "repeat a name",
     ),
-    (|split| split.validation.clear(), &[Kind::Empty], "the validation split is empty"),
+    (|split| split.validation.clear(), &[ProblemKind::Empty], "the validation split is empty"),
     (
         |split| split.test.iter_mut().for_each(|part| part.samples.clear()),
-        &[Kind::Empty],
+        &[ProblemKind::Empty],
         "the test split is empty",
     ),
     (
         |split| split.content.shape.frames = 6,
-        &[Kind::Mismatch, Kind::Mismatch],
+        &[ProblemKind::Mismatch, ProblemKind::Mismatch],
         "frames 5, the manifest says 6",
     ),
     (
         |split| split.content.shape.grid[0] = 8,
-        &[Kind::Mismatch, Kind::Mismatch],
+        &[ProblemKind::Mismatch, ProblemKind::Mismatch],
         "grid [16], the manifest says",
     ),
     (
         |split| split.content.shape.grid.clear(),
-        &[Kind::Manifest, Kind::Mismatch, Kind::Mismatch],
+        &[ProblemKind::Manifest, ProblemKind::Mismatch, ProblemKind::Mismatch],
         "5 frames on a grid []",
     ),
     (
         |split| split.list.files[0].trajectories = 21,
-        &[Kind::Mismatch],
+        &[ProblemKind::Mismatch],
         "trajectories 20, the manifest",
     ),
-    (|split| split.train[0].file = 7, &[Kind::Manifest], "train: file 7 of 2"),
+    (|split| split.train[0].file = 7, &[ProblemKind::Manifest], "train: file 7 of 2"),
     (
         |split| split.test[0].samples.push(20),
-        &[Kind::Manifest],
+        &[ProblemKind::Manifest],
         "test: trajectory 20 of 1D_Burgers_Sols_Nu0.01.hdf5, which has 20",
     ),
     (
@@ -224,12 +238,12 @@ const EDITS: [(Edit, &[Kind], &str); 21] = [
             let twice = split.train[1].samples[0];
             split.train[1].samples.push(twice);
         },
-        &[Kind::Overlap],
+        &[ProblemKind::Overlap],
         "is in train and again in train",
     ),
     (
         |split| split.shares = [12, 4, 3].map(Share::Count),
-        &[Kind::Manifest, Kind::Manifest],
+        &[ProblemKind::Manifest, ProblemKind::Manifest],
         "test lists 4 trajectories of nu=0.1, its share is 3",
     ),
     (
@@ -237,17 +251,17 @@ const EDITS: [(Edit, &[Kind], &str); 21] = [
             split.shares = [12, 4, 4].map(Share::Count);
             split.train[0].samples.pop();
         },
-        &[Kind::Manifest],
+        &[ProblemKind::Manifest],
         "train lists 11 trajectories of nu=0.01, its share is 12",
     ),
     (
         |split| (split.by, split.shares[1]) = (By::Parameter, Share::Count(1)),
-        &[Kind::Manifest],
+        &[ProblemKind::Manifest],
         "validation lists 2 regimes, its share is 1",
     ),
     (
         |split| (split.by, split.shares[2]) = (By::File, Share::Count(3)),
-        &[Kind::Manifest],
+        &[ProblemKind::Manifest],
         "test lists 2 files, its share is 3",
     ),
 ];
@@ -277,7 +291,13 @@ fn an_edited_manifest_is_found_by_check_and_refused_by_training() {
     EDITS.iter().for_each(|(edit, ..)| edit(&mut edited));
     edited.save(&path).unwrap();
     let found = kinds(&check_split(&path, LIMIT).unwrap().problems);
-    for kind in [Kind::Manifest, Kind::Mismatch, Kind::Parameter, Kind::Empty, Kind::Overlap] {
+    for kind in [
+        ProblemKind::Manifest,
+        ProblemKind::Mismatch,
+        ProblemKind::Parameter,
+        ProblemKind::Empty,
+        ProblemKind::Overlap,
+    ] {
         assert!(found.contains(&kind), "{kind:?} in {found:?}");
     }
     let error = refused();
@@ -341,7 +361,7 @@ fn one_initial_state_in_two_splits_is_found() {
     let files = [split.file_path(0, &path), copied.clone()];
     let parts = [0.6, 0.2, 0.2].map(data::split::Share::Fraction);
     let mut leaking = crate::common::divide(&files, parts, seed, &path).unwrap();
-    let of_file = |parts: &[Part], file| {
+    let of_file = |parts: &[SourceSamples], file| {
         let found = parts.iter().find(|part| part.file == file);
         found.map_or(Vec::new(), |part| part.samples.clone())
     };
@@ -358,7 +378,7 @@ fn one_initial_state_in_two_splits_is_found() {
         (&mut leaking.test, alone.test),
     ] {
         of_both.retain(|part| part.file != 1);
-        of_both.extend(of_one.into_iter().map(|part| Part { file: 1, ..part }));
+        of_both.extend(of_one.into_iter().map(|part| SourceSamples { file: 1, ..part }));
     }
     for (of_both, of_first) in [
         (&mut leaking.train, &split.train),
@@ -370,6 +390,6 @@ fn one_initial_state_in_two_splits_is_found() {
     }
     leaking.save(&path).unwrap();
     let faults = check_split(&path, LIMIT).unwrap().problems;
-    assert_eq!(kinds(&faults), [Kind::SameInitialState]);
+    assert_eq!(kinds(&faults), [ProblemKind::SameInitialState]);
     assert_eq!(faults[0].place, place(test, None, None));
 }

@@ -2,8 +2,8 @@
 
 use crate::common::{divide, divide_by, fresh_seed};
 use crate::leaks::{noise, write};
-use data::fields::check::{Kind, check_split};
-use data::fields::split::{By, GroupBy, Part, Split};
+use data::fields::check::{ProblemKind, check_split};
+use data::fields::split::{By, GroupBy, SourceSamples, Split};
 use data::split::Share;
 use std::path::{Path, PathBuf};
 use unix::{Exit, Result};
@@ -35,13 +35,13 @@ fn divided(
 }
 
 fn counts(split: &Split) -> [usize; 3] {
-    let count = |parts: &[Part]| parts.iter().map(|part| part.samples.len()).sum();
+    let count = |parts: &[SourceSamples]| parts.iter().map(|part| part.samples.len()).sum();
     [count(&split.train), count(&split.validation), count(&split.test)]
 }
 
 /// The split of a sample of the first file.
 fn split_of(split: &Split, sample: usize) -> usize {
-    let has = |parts: &&Vec<Part>| parts[0].samples.contains(&sample);
+    let has = |parts: &&Vec<SourceSamples>| parts[0].samples.contains(&sample);
     [&split.train, &split.validation, &split.test].iter().position(has).unwrap()
 }
 
@@ -137,7 +137,7 @@ fn regimes_that_share_some_states_are_divided_in_the_same_proportion() {
     let split = divided(folder.path(), &[0.1, 0.2], PERCENT, GroupBy::State, shared).unwrap();
     assert_eq!(counts(&split), [32, 4, 4]);
     for parts in [&split.train, &split.validation, &split.test] {
-        let states = |part: &Part| -> Vec<usize> {
+        let states = |part: &SourceSamples| -> Vec<usize> {
             let first = if part.file == 0 { 10..20 } else { 0..10 };
             let own = part.samples.iter().filter(|sample| first.contains(*sample));
             own.map(|sample| sample % 10).collect()
@@ -235,6 +235,6 @@ fn a_shared_state_across_splits_is_found_again_by_check() {
     let manifest = folder.path().join("split.json");
     split.save(&manifest).unwrap();
     let faults = check_split(&manifest, 1e9).unwrap().problems;
-    let kinds: Vec<Kind> = faults.iter().map(|fault| fault.kind).collect();
-    assert_eq!(kinds, [Kind::Duplicate], "{faults:?}");
+    let kinds: Vec<ProblemKind> = faults.iter().map(|fault| fault.kind).collect();
+    assert_eq!(kinds, [ProblemKind::Duplicate], "{faults:?}");
 }

@@ -3,7 +3,7 @@
 use crate::golden::{assert_values, golden, value};
 use data::fields::field::{Field, Reading};
 use data::fields::generate::{Equation, Generation};
-use data::fields::import::{Format, Outcome, Plan, import, targets};
+use data::fields::import::{Format, ImportOptions, ImportOutcome, import, targets};
 use data::fields::parameter::Parameter;
 use std::fs;
 use std::path::Path;
@@ -11,9 +11,9 @@ use tensor::Dtype;
 use unix::{Exit, Result};
 
 /// Imports one file and opens the result.
-fn bring(source: &Path, folder: &Path, plan: &Plan, format: Format) -> Result<Field> {
+fn bring(source: &Path, folder: &Path, plan: &ImportOptions, format: Format) -> Result<Field> {
     let targets = targets(plan, &[source.to_path_buf()], folder, format, None)?;
-    assert_eq!(import(plan, &targets[0], |_| Ok(()))?, Outcome::New);
+    assert_eq!(import(plan, &targets[0], |_| Ok(()))?, ImportOutcome::New);
     Field::open(&targets[0].path)
 }
 
@@ -34,11 +34,11 @@ fn every_layout_is_imported_with_the_same_values() {
             _ => "re=100",
         };
         let parameter: Parameter = parameter.parse().unwrap();
-        let plan = Plan {
+        let plan = ImportOptions {
             reading: Reading { axes: axes.map(|a| a.parse().unwrap()), ..Reading::default() },
             parameter: Some(parameter.clone()),
             override_parameter: true,
-            ..Plan::default()
+            ..ImportOptions::default()
         };
         for format in [Format::Hdf5, Format::Safetensors] {
             let folder = tempfile::tempdir().unwrap();
@@ -62,13 +62,13 @@ fn every_layout_is_imported_with_the_same_values() {
 fn crops_strides_and_grids_are_as_requested() {
     let folder = tempfile::tempdir().unwrap();
     let source = golden("tensor2d_channels.hdf5");
-    let plan = Plan {
+    let plan = ImportOptions {
         samples: Some(2),
         stride: Some(2),
         crop: ["t=1:5", "x=1:7", "y=2:3"].map(|crop| crop.parse().unwrap()).to_vec(),
         grid: Some(vec![3, 1]),
         channels: vec!["a".into(), "b".into()],
-        ..Plan::default()
+        ..ImportOptions::default()
     };
     let field = bring(&source, folder.path(), &plan, Format::Hdf5).unwrap();
     assert_eq!((field.trajectories(), field.shape().frames), (2, 2));
@@ -86,41 +86,46 @@ fn crops_strides_and_grids_are_as_requested() {
         assert_eq!(*found, mean);
     }
     for (wrong, exit) in [
-        (Plan { crop: vec!["x=0:8".parse().unwrap()], ..Plan::default() }, Exit::Usage),
-        (Plan { grid: Some(vec![4]), ..Plan::default() }, Exit::Usage),
-        (Plan { stride: Some(0), ..Plan::default() }, Exit::Usage),
-        (Plan { channels: vec!["a".into()], ..Plan::default() }, Exit::Usage),
+        (
+            ImportOptions { crop: vec!["x=0:8".parse().unwrap()], ..ImportOptions::default() },
+            Exit::Usage,
+        ),
+        (ImportOptions { grid: Some(vec![4]), ..ImportOptions::default() }, Exit::Usage),
+        (ImportOptions { stride: Some(0), ..ImportOptions::default() }, Exit::Usage),
+        (ImportOptions { channels: vec!["a".into()], ..ImportOptions::default() }, Exit::Usage),
     ] {
         let folder = tempfile::tempdir().unwrap();
         let error = bring(&source, folder.path(), &wrong, Format::Hdf5).unwrap_err();
         assert_eq!(error.exit, exit, "{error}");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "something is left");
     }
-    let unknown = bring(&golden("2D_rdb_NA_NA.h5"), folder.path(), &Plan::default(), Format::Hdf5);
+    let unknown =
+        bring(&golden("2D_rdb_NA_NA.h5"), folder.path(), &ImportOptions::default(), Format::Hdf5);
     assert!(unknown.unwrap_err().to_string().contains("--parameter"));
     let transposed = golden("1D_transposed_Nu0.1.hdf5");
-    let error = bring(&transposed, folder.path(), &Plan::default(), Format::Hdf5).unwrap_err();
+    let error =
+        bring(&transposed, folder.path(), &ImportOptions::default(), Format::Hdf5).unwrap_err();
     assert!(error.exit == Exit::Data && error.to_string().contains("--axes nxt"), "{error}");
 }
 
 #[test]
 fn an_import_resumes_and_keeps_identical_files() {
     let folder = tempfile::tempdir().unwrap();
-    let plan = Plan::default();
+    let plan = ImportOptions::default();
     let sources = [golden("tensor2d.hdf5")];
     let two = targets(&plan, &sources, folder.path(), Format::Safetensors, Some(2)).unwrap();
     let names: Vec<_> = two.iter().map(|t| t.path.file_name().unwrap().to_str().unwrap()).collect();
     assert_eq!(names, ["tensor2d-00000.safetensors", "tensor2d-00001.safetensors"]);
     for target in &two {
-        assert_eq!(import(&plan, target, |_| Ok(())).unwrap(), Outcome::New);
-        assert_eq!(import(&plan, target, |_| Ok(())).unwrap(), Outcome::Kept);
+        assert_eq!(import(&plan, target, |_| Ok(())).unwrap(), ImportOutcome::New);
+        assert_eq!(import(&plan, target, |_| Ok(())).unwrap(), ImportOutcome::Kept);
     }
     let second = Field::open(&two[1].path).unwrap();
     let mut frame = vec![0.0; 42];
     second.read_frames(0, 0..1, &mut frame).unwrap();
     assert_eq!((second.trajectories(), frame[0]), (1, value(2, 0, &[0, 0], 0)));
 
-    let other = Plan { stride: Some(2), ..Plan::default() };
+    let other = ImportOptions { stride: Some(2), ..ImportOptions::default() };
     let error = import(&other, &two[0], |_| Ok(())).unwrap_err();
     assert_eq!(error.exit, Exit::CannotCreate, "{error}");
     // When interrupted, nothing is published, and the next call completes the file.
@@ -128,7 +133,7 @@ fn an_import_resumes_and_keeps_identical_files() {
     let stop = |_| Err(unix::Error::new(Exit::Again, "stopped"));
     assert_eq!(import(&other, &one[0], stop).unwrap_err().exit, Exit::Again);
     assert!(!one[0].path.exists());
-    assert_eq!(import(&other, &one[0], |_| Ok(())).unwrap(), Outcome::New);
+    assert_eq!(import(&other, &one[0], |_| Ok(())).unwrap(), ImportOutcome::New);
     let twice = [sources[0].clone(), sources[0].clone()];
     let error = targets(&plan, &twice, folder.path(), Format::Hdf5, None).unwrap_err();
     assert_eq!(error.exit, Exit::Usage);
@@ -144,7 +149,7 @@ fn values_are_stored_in_the_requested_dtype() {
         (Format::Safetensors, Dtype::Bf16),
     ] {
         let folder = tempfile::tempdir().unwrap();
-        let plan = Plan { dtype: Some(dtype), ..Plan::default() };
+        let plan = ImportOptions { dtype: Some(dtype), ..ImportOptions::default() };
         let field = bring(&source, folder.path(), &plan, format).unwrap();
         assert_eq!((field.shape(), field.inputs()), (whole.shape(), 1));
         let [mut a, mut b] = [0, 1].map(|_| vec![0.0; whole.shape().trajectory_len()]);
@@ -161,7 +166,7 @@ fn values_are_stored_in_the_requested_dtype() {
         }
     }
     let folder = tempfile::tempdir().unwrap();
-    let wrong = Plan { dtype: Some(Dtype::Bf16), ..Plan::default() };
+    let wrong = ImportOptions { dtype: Some(Dtype::Bf16), ..ImportOptions::default() };
     let error = bring(&source, folder.path(), &wrong, Format::Hdf5).unwrap_err();
     assert!(error.exit == Exit::Usage && error.to_string().contains("safetensors"), "{error}");
 }
@@ -182,7 +187,7 @@ fn values_too_large_for_a_dtype_are_named() {
     let source = folder.path().join("a_nu0.1.npy");
     let refused = |source: &Path, dtype: Option<Dtype>, words: &[&str]| {
         let made = tempfile::tempdir().unwrap();
-        let plan = Plan { dtype, ..Plan::default() };
+        let plan = ImportOptions { dtype, ..ImportOptions::default() };
         let error = bring(source, made.path(), &plan, Format::Hdf5).unwrap_err();
         assert_eq!(error.exit, Exit::Data, "{error}");
         for word in words {
@@ -193,7 +198,7 @@ fn values_too_large_for_a_dtype_are_named() {
     doubles(&source, 17, -7e4);
     let place = ["-7e4", "frame 1 of trajectory 1", "channel u", "f16"];
     refused(&source, Some(Dtype::F16), &place);
-    assert!(bring(&source, folder.path(), &Plan::default(), Format::Hdf5).is_ok());
+    assert!(bring(&source, folder.path(), &ImportOptions::default(), Format::Hdf5).is_ok());
     doubles(&source, 5, 1e39);
     refused(&source, None, &["a_nu0.1.npy", "1e39", "trajectory 0", "f32"]);
     // The same through the HDF5 library, which would make it infinite.
@@ -218,12 +223,12 @@ fn finer_grids_wrap_around_periodic_axes() {
     let other = folder.path().join("wave.hdf5");
     fs::rename(&source, &other).unwrap();
     let ends = |name: &str, periodic: Option<&str>, crop: &[&str]| {
-        let plan = Plan {
+        let plan = ImportOptions {
             parameter: Some("beta=0.4".parse().unwrap()),
             grid: Some(vec![48]),
             periodic: periodic.map(String::from),
             crop: crop.iter().map(|crop| crop.parse().unwrap()).collect(),
-            ..Plan::default()
+            ..ImportOptions::default()
         };
         fs::create_dir(folder.path().join(name)).unwrap();
         let field = bring(&other, &folder.path().join(name), &plan, Format::Hdf5).unwrap();

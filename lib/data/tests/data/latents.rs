@@ -1,14 +1,17 @@
 //! Latent stores: resumed, damaged, repaired, refused.
 
 use crate::common::manifest;
-use data::fields::latents::{Key, LatentStore, Layout, Outcome, TrajectoryBatch, write_latents};
+use data::fields::latents::{
+    FillCounts, Key, LatentLayout, LatentStore, TrajectoryBatch, write_latents,
+};
 use data::fields::split::SplitName;
 use data::fields::split_set::{TrajectorySet, Verify};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use unix::{Error, Exit, Result};
 
-const LAYOUT: Layout = Layout { frames: 5, tokens: 3, rows: 1, dim: 2, shard_samples: 5 };
+const LAYOUT: LatentLayout =
+    LatentLayout { frames: 5, tokens: 3, rows: 1, dim: 2, shard_samples: 5 };
 
 /// In place of a codec: values that encode trajectory, frame, token and channel.
 fn encode(batch: &TrajectoryBatch) -> Result<Vec<f32>> {
@@ -24,7 +27,7 @@ fn set(folder: &Path) -> TrajectorySet {
     TrajectorySet::open(&path, SplitName::Train, Verify::Sizes).unwrap()
 }
 
-fn make(folder: &Path, set: &TrajectorySet, codec: &str) -> Result<Outcome> {
+fn make(folder: &Path, set: &TrajectorySet, codec: &str) -> Result<FillCounts> {
     write_latents(folder, &Key::new(codec, "n", "f32", set), LAYOUT, set, 2, encode)
 }
 
@@ -33,7 +36,7 @@ fn latents_come_back_as_they_were_made() {
     let folder = tempfile::tempdir().unwrap();
     let set = set(folder.path());
     let store = folder.path().join("store");
-    assert_eq!(make(&store, &set, "c").unwrap(), Outcome { kept: 0, made: 5 });
+    assert_eq!(make(&store, &set, "c").unwrap(), FillCounts { kept: 0, made: 5 });
     let store = LatentStore::open(&store, Some(&Key::new("c", "n", "f32", &set))).unwrap();
     store.verify().unwrap();
     assert_eq!((store.len(), store.layout()), (24, LAYOUT));
@@ -75,13 +78,13 @@ fn an_interrupted_store_goes_on_and_ends_the_same() {
     assert_eq!(stopped.unwrap_err().exit, Exit::Again);
     let error = LatentStore::open(&broken, None).unwrap_err();
     assert!(error.to_string().contains("2 of 5 shards"), "{error}");
-    assert_eq!(make(&broken, &set, "c").unwrap(), Outcome { kept: 2, made: 3 });
+    assert_eq!(make(&broken, &set, "c").unwrap(), FillCounts { kept: 2, made: 3 });
     for entry in std::fs::read_dir(&whole).unwrap() {
         let name = entry.unwrap().file_name();
         let read = |folder: &Path| std::fs::read(folder.join(&name)).unwrap();
         assert!(read(&whole) == read(&broken), "{name:?} differs");
     }
-    assert_eq!(make(&broken, &set, "c").unwrap(), Outcome { kept: 5, made: 0 });
+    assert_eq!(make(&broken, &set, "c").unwrap(), FillCounts { kept: 5, made: 0 });
 }
 
 #[test]
@@ -101,7 +104,7 @@ fn damage_is_found_named_and_repaired() {
     let text = error.to_string();
     assert!(text.contains("shard-00001") && text.contains("shard-00003"), "{text}");
     assert!(!text.contains("shard-00002"), "{text}");
-    assert_eq!(make(&store, &set, "c").unwrap(), Outcome { kept: 3, made: 2 });
+    assert_eq!(make(&store, &set, "c").unwrap(), FillCounts { kept: 3, made: 2 });
     LatentStore::open(&store, None).unwrap().verify().unwrap();
     assert_eq!(std::fs::read(shard(1)).unwrap(), whole);
 
@@ -110,7 +113,7 @@ fn damage_is_found_named_and_repaired() {
     assert!(error.exit == Exit::Data && error.to_string().contains("shard-00004"), "{error}");
     std::fs::remove_file(shard(2)).unwrap();
     assert_eq!(LatentStore::open(&store, None).unwrap_err().exit, Exit::NoInput);
-    assert_eq!(make(&store, &set, "c").unwrap(), Outcome { kept: 3, made: 2 });
+    assert_eq!(make(&store, &set, "c").unwrap(), FillCounts { kept: 3, made: 2 });
     LatentStore::open(&store, None).unwrap().verify().unwrap();
 }
 
@@ -123,12 +126,12 @@ fn stale_latents_are_refused_by_readers_and_made_again_by_the_writer() {
     let key = Key::new("d", "n", "f32", &set);
     let error = LatentStore::open(&store, Some(&key)).unwrap_err();
     assert!(error.exit == Exit::Data && error.to_string().contains("another codec"), "{error}");
-    assert_eq!(make(&store, &set, "d").unwrap(), Outcome { kept: 0, made: 5 });
+    assert_eq!(make(&store, &set, "d").unwrap(), FillCounts { kept: 0, made: 5 });
     LatentStore::open(&store, Some(&key)).unwrap().verify().unwrap();
-    let other = Layout { shard_samples: LAYOUT.shard_samples + 1, ..LAYOUT };
+    let other = LatentLayout { shard_samples: LAYOUT.shard_samples + 1, ..LAYOUT };
     assert_eq!(write_latents(&store, &key, other, &set, 2, encode).unwrap().kept, 0);
     std::fs::write(store.join("index.json"), "{torn").unwrap();
-    assert_eq!(make(&store, &set, "d").unwrap(), Outcome { kept: 0, made: 5 });
+    assert_eq!(make(&store, &set, "d").unwrap(), FillCounts { kept: 0, made: 5 });
 }
 
 #[test]

@@ -3,9 +3,9 @@
 
 use crate::common::{divide, fresh_seed};
 use crate::golden::{GRID, N, T, assert_values, golden};
-use data::fields::check::{Kind, check_files};
-use data::fields::field::{Field, Layout, Reading, Shape};
-use data::fields::import::{Format, Plan, import, targets};
+use data::fields::check::{ProblemKind, check_files};
+use data::fields::field::{Field, FieldLayout, Reading, Shape};
+use data::fields::import::{Format, ImportOptions, import, targets};
 use data::fields::parameter::Parameter;
 use data::fields::write::{Header, write_field};
 use data::split::Share;
@@ -17,7 +17,7 @@ fn more_than_ten_thousand_groups_are_read_in_the_order_of_their_numbers() {
     let path = folder.path().join("many.h5");
     let shape = Shape { trajectories: 10_003, frames: 1, grid: vec![2], channels: 1 };
     let header = Header {
-        layout: Layout::Groups,
+        layout: FieldLayout::Groups,
         attributes: vec![("nu".into(), 0.5.into())],
         ..Header::tensor(shape, vec![Vec::new()], Vec::new())
     };
@@ -43,25 +43,33 @@ fn more_than_ten_thousand_groups_are_read_in_the_order_of_their_numbers() {
 fn every_layout_of_h5py_is_read() {
     let cfd = ["density", "pressure", "Vx", "Vy", "Vz"];
     let flow = ["force0", "force1", "velocity0", "velocity1", "particles"];
-    type Case<'a> = (&'a str, Layout, usize, &'a [&'a str], usize, Option<&'a str>, bool);
+    type Case<'a> = (&'a str, FieldLayout, usize, &'a [&'a str], usize, Option<&'a str>, bool);
     let cases: [Case; 12] = [
-        ("ReacDiff_Nu0.5_Rho1.0.hdf5", Layout::Tensor, 1, &["u"], 0, Some("nu=0.5,rho=1"), true),
-        ("tensor2d.hdf5", Layout::Tensor, 2, &["u"], 0, Some("nu=0.01"), true),
-        ("tensor2d_channels.hdf5", Layout::Tensor, 2, &["u0", "u1"], 0, Some("nu=0.01"), true),
+        (
+            "ReacDiff_Nu0.5_Rho1.0.hdf5",
+            FieldLayout::Tensor,
+            1,
+            &["u"],
+            0,
+            Some("nu=0.5,rho=1"),
+            true,
+        ),
+        ("tensor2d.hdf5", FieldLayout::Tensor, 2, &["u"], 0, Some("nu=0.01"), true),
+        ("tensor2d_channels.hdf5", FieldLayout::Tensor, 2, &["u0", "u1"], 0, Some("nu=0.01"), true),
         (
             "2D_diff-react_NA_NA.h5",
-            Layout::Groups,
+            FieldLayout::Groups,
             2,
             &["u0", "u1"],
             0,
             Some("du=0.001,dv=0.005,k=0.005"),
             false,
         ),
-        ("2D_rdb_NA_NA.h5", Layout::Groups, 2, &["u"], 0, None, false),
-        ("1D_diff-sorp_NA_NA.h5", Layout::Groups, 1, &["u"], 0, Some("d=0.0005"), true),
+        ("2D_rdb_NA_NA.h5", FieldLayout::Groups, 2, &["u"], 0, None, false),
+        ("1D_diff-sorp_NA_NA.h5", FieldLayout::Groups, 1, &["u"], 0, Some("d=0.0005"), true),
         (
             "1D_CFD_Rand_Eta0.1_Zeta0.1_periodic_Train.hdf5",
-            Layout::Variables,
+            FieldLayout::Variables,
             1,
             &cfd[..3],
             0,
@@ -70,7 +78,7 @@ fn every_layout_of_h5py_is_read() {
         ),
         (
             "2D_CFD_Rand_M0.1_Eta0.01_Zeta0.01_periodic_128_Train.hdf5",
-            Layout::Variables,
+            FieldLayout::Variables,
             2,
             &cfd[..4],
             0,
@@ -79,28 +87,44 @@ fn every_layout_of_h5py_is_read() {
         ),
         (
             "3D_CFD_Rand_M1.0_Eta1e-08_Zeta1e-08_periodic_Train.hdf5",
-            Layout::Variables,
+            FieldLayout::Variables,
             3,
             &cfd,
             0,
             Some("m=1,eta=1e-8,zeta=1e-8"),
             true,
         ),
-        ("merged.hdf5", Layout::Variables, 2, &cfd[..4], 0, Some("m=0.1,eta=0.01,zeta=0.02"), true),
+        (
+            "merged.hdf5",
+            FieldLayout::Variables,
+            2,
+            &cfd[..4],
+            0,
+            Some("m=0.1,eta=0.01,zeta=0.02"),
+            true,
+        ),
         (
             "2D_DarcyFlow_beta10.0_Train.hdf5",
-            Layout::Steady,
+            FieldLayout::Steady,
             2,
             &["nu", "u"],
             1,
             Some("beta=10"),
             true,
         ),
-        ("ns_incom_inhom_2d_512-0.h5", Layout::Incompressible, 2, &flow, 2, Some("nu=0.01"), true),
+        (
+            "ns_incom_inhom_2d_512-0.h5",
+            FieldLayout::Incompressible,
+            2,
+            &flow,
+            2,
+            Some("nu=0.01"),
+            true,
+        ),
     ];
     for (name, layout, space, channels, inputs, parameter, direct) in cases {
         let field = Field::open(&golden(name)).unwrap_or_else(|error| panic!("{error}"));
-        let frames = if layout == Layout::Steady { 1 } else { T };
+        let frames = if layout == FieldLayout::Steady { 1 } else { T };
         let grid = GRID[..space].to_vec();
         let shape = Shape { trajectories: N, frames, grid, channels: channels.len() };
         assert_eq!(*field.shape(), shape, "{name}");
@@ -108,7 +132,7 @@ fn every_layout_of_h5py_is_read() {
         assert_eq!(field.channels(), channels, "{name}");
         assert_eq!(field.parameter().cloned(), parameter.map(|p| p.parse().unwrap()), "{name}");
         assert_eq!((field.is_direct(), field.suspected_axes().len()), (direct, 0), "{name}");
-        if layout != Layout::Incompressible {
+        if layout != FieldLayout::Incompressible {
             let points: Vec<usize> = field.coordinates().iter().map(Vec::len).collect();
             assert_eq!(points, shape.grid, "{name}");
             assert_eq!(field.coordinates()[0][1], f64::from(1.5_f32 / 7.0), "{name}");
@@ -122,7 +146,7 @@ fn every_layout_of_h5py_is_read() {
 fn another_order_of_axes_is_found_named_and_put_right_by_the_flag() {
     for (name, fits) in [("transposed.hdf5", "nctyx"), ("1D_transposed_Nu0.1.hdf5", "nxt")] {
         let faults = check_files(&[golden(name)], 1e9).problems;
-        assert_eq!(faults[0].kind, Kind::AxisOrder, "{faults:?}");
+        assert_eq!(faults[0].kind, ProblemKind::AxisOrder, "{faults:?}");
         assert!(faults[0].message.contains(&format!("--axes {fits}")), "{}", faults[0].message);
         let reading = Reading { axes: Some(fits.parse().unwrap()), ..Reading::default() };
         let field = Field::open_as(&golden(name), &reading).unwrap();
@@ -157,16 +181,16 @@ fn another_order_of_axes_is_found_named_and_put_right_by_the_flag() {
 fn every_written_layout_is_read_back() {
     let folder = tempfile::tempdir().unwrap();
     let seed = fresh_seed();
-    let cases: [(Layout, usize, &[&str], usize); 5] = [
-        (Layout::Tensor, 2, &["vorticity"], 0),
-        (Layout::Tensor, 3, &["a", "b"], 0),
-        (Layout::Groups, 2, &["u", "v"], 0),
-        (Layout::Steady, 2, &["nu", "u"], 1),
-        (Layout::Incompressible, 2, &["force0", "force1", "velocity0", "velocity1"], 2),
+    let cases: [(FieldLayout, usize, &[&str], usize); 5] = [
+        (FieldLayout::Tensor, 2, &["vorticity"], 0),
+        (FieldLayout::Tensor, 3, &["a", "b"], 0),
+        (FieldLayout::Groups, 2, &["u", "v"], 0),
+        (FieldLayout::Steady, 2, &["nu", "u"], 1),
+        (FieldLayout::Incompressible, 2, &["force0", "force1", "velocity0", "velocity1"], 2),
     ];
     for (number, (layout, space, channels, inputs)) in cases.into_iter().enumerate() {
         let size = |i: u32| 2 + (seed.rotate_right(8 * i) % 5) as usize;
-        let frames = if layout == Layout::Steady { 1 } else { size(0) };
+        let frames = if layout == FieldLayout::Steady { 1 } else { size(0) };
         let grid: Vec<usize> = (1..=space as u32).map(size).collect();
         let shape = Shape { trajectories: size(7), frames, grid, channels: channels.len() };
         let coordinates = shape.grid.iter().map(|n| (0..*n).map(|i| i as f64).collect()).collect();
@@ -230,7 +254,7 @@ fn each_trajectory_may_have_parameters_of_its_own() {
         assert_eq!(told, [(&parameters[0], &[0, 2][..]), (&parameters[1], &[1])], "{name}");
         // A split of the unchanged file would treat it as one regime.
         let faults = check_files(std::slice::from_ref(&source), 1e9).problems;
-        assert_eq!(faults[0].kind, Kind::Parameter, "{faults:?}");
+        assert_eq!(faults[0].kind, ProblemKind::Parameter, "{faults:?}");
         assert!(faults[0].message.contains("ds-prep import"), "{}", faults[0].message);
         let folder = tempfile::tempdir().unwrap();
         let manifest = folder.path().join("split.json");
@@ -238,7 +262,7 @@ fn each_trajectory_may_have_parameters_of_its_own() {
         let error = divide(std::slice::from_ref(&source), shares, 1, &manifest).unwrap_err();
         assert!(error.exit == Exit::Data && error.to_string().contains("different"), "{error}");
 
-        let plan = Plan::default();
+        let plan = ImportOptions::default();
         let made = targets(&plan, &[source], folder.path(), Format::Hdf5, None).unwrap();
         for ((target, suffix), (parameter, samples)) in made.iter().zip(suffixes).zip(told) {
             import(&plan, target, |_| Ok(())).unwrap();
@@ -256,13 +280,15 @@ fn each_trajectory_may_have_parameters_of_its_own() {
         assert_eq!(made.len(), 2);
         // The user can override this.
         let given = if name == "listed.hdf5" { "nu=3" } else { "du=3" };
-        let plan = Plan { parameter: Some(given.parse().unwrap()), ..plan };
-        let made = |plan: &Plan| targets(plan, &[golden(name)], folder.path(), Format::Hdf5, None);
+        let plan = ImportOptions { parameter: Some(given.parse().unwrap()), ..plan };
+        let made = |plan: &ImportOptions| {
+            targets(plan, &[golden(name)], folder.path(), Format::Hdf5, None)
+        };
         let error = made(&plan).unwrap_err();
         assert_eq!(error.exit, Exit::Usage);
         let text = error.to_string();
         assert!(text.contains("--override") && text.contains(&given.replace('3', "0.")), "{text}");
-        let made = made(&Plan { override_parameter: true, ..plan.clone() }).unwrap();
+        let made = made(&ImportOptions { override_parameter: true, ..plan.clone() }).unwrap();
         assert_eq!((made.len(), made[0].samples.as_slice()), (1, &[0, 1, 2][..]));
     }
 }

@@ -3,15 +3,15 @@
 use crate::common::{divide, divide_by, fresh_seed, manifest};
 use crate::golden::golden;
 use data::fields::audit::audit;
-use data::fields::check::{Kind, Problem};
+use data::fields::check::{Problem, ProblemKind};
 use data::fields::field::{Field, Shape};
-use data::fields::split::{By, GroupBy, Part, Split};
+use data::fields::split::{By, GroupBy, SourceSamples, Split};
 use data::fields::write::{Header, write_field};
 use data::split::Share;
 use std::path::{Path, PathBuf};
 use tensor::random::{Philox, Purpose};
 
-fn kinds(faults: &[Problem]) -> Vec<Kind> {
+fn kinds(faults: &[Problem]) -> Vec<ProblemKind> {
     faults.iter().map(|fault| fault.kind).collect()
 }
 
@@ -56,15 +56,20 @@ fn leaks_are_found_by_content_alone() {
     write(&file, 0.7, |sample| planted.get(sample).cloned().unwrap_or_else(|| random(sample)));
     let second = folder.path().join("second.json");
     let mut split = divide(&[file], [16, 2, 2].map(Share::Count), seed, &second).unwrap();
-    split.train = vec![Part { file: 0, samples: (8..20).collect() }];
+    split.train = vec![SourceSamples { file: 0, samples: (8..20).collect() }];
     split.validation = vec![];
     split.shares = [12, 0, 8].map(Share::Count);
-    split.test = vec![Part { file: 0, samples: (0..8).collect() }];
+    split.test = vec![SourceSamples { file: 0, samples: (0..8).collect() }];
     split.save(&second).unwrap();
 
     let report = audit(&[path.clone(), second.clone()], 0.01).unwrap();
     let count = |kind| report.problems.iter().filter(|fault| fault.kind == kind).count();
-    for kind in [Kind::Duplicate, Kind::SharedFrame, Kind::SameInitialState, Kind::NearDuplicate] {
+    for kind in [
+        ProblemKind::Duplicate,
+        ProblemKind::SharedFrame,
+        ProblemKind::SameInitialState,
+        ProblemKind::NearDuplicate,
+    ] {
         assert_eq!(count(kind), 1, "{kind:?} in {:?}", report.problems);
     }
     assert_eq!(report.problems.len(), 4);
@@ -72,7 +77,7 @@ fn leaks_are_found_by_content_alone() {
         assert!(fault.message.contains("second_nu0.7.hdf5") && fault.message.contains("train"));
     }
     let exact = audit(&[path, second], 0.0).unwrap().problems;
-    assert!(exact.iter().all(|fault| fault.kind != Kind::NearDuplicate));
+    assert!(exact.iter().all(|fault| fault.kind != ProblemKind::NearDuplicate));
     assert_eq!(exact.len(), 3);
 }
 
@@ -111,7 +116,7 @@ fn variants_of_one_coefficient_stay_together() {
     let split = divide(&paths, shares, seed, &manifest).unwrap();
     split.save(&manifest).unwrap();
     for parts in [&split.train, &split.validation, &split.test] {
-        let coefficients = |part: &Part| {
+        let coefficients = |part: &SourceSamples| {
             let shift = files[part.file].1;
             let mut all: Vec<usize> = part.samples.iter().map(|i| (i + shift) % 20).collect();
             all.sort_unstable();
@@ -128,7 +133,7 @@ fn variants_of_one_coefficient_stay_together() {
             .unwrap();
     by_file.save(&manifest).unwrap();
     let faults = audit(&[manifest], 0.0).unwrap().problems;
-    assert_eq!(kinds(&faults), [Kind::SameInitialState; 40]);
+    assert_eq!(kinds(&faults), [ProblemKind::SameInitialState; 40]);
 }
 
 #[test]
@@ -144,7 +149,8 @@ fn whole_regimes_and_whole_files_go_to_one_split() {
     let of = |by, shares: [usize; 3]| {
         divide_by(by, GroupBy::State, &files, shares.map(Share::Count), seed, &path)
     };
-    let numbers = |parts: &[Part]| -> Vec<usize> { parts.iter().map(|part| part.file).collect() };
+    let numbers =
+        |parts: &[SourceSamples]| -> Vec<usize> { parts.iter().map(|part| part.file).collect() };
     let split: Split = of(By::Parameter, [2, 1, 1]).unwrap();
     assert_eq!(numbers(&split.train), [0, 1, 3], "0.1 of both files, 0.5");
     assert_eq!((numbers(&split.validation), numbers(&split.test)), (vec![4], vec![2]));

@@ -2,9 +2,9 @@
 
 use crate::common::{divide, fresh_seed};
 use data::fields::audit::audit;
-use data::fields::check::{Kind, Problem};
+use data::fields::check::{Problem, ProblemKind};
 use data::fields::field::Shape;
-use data::fields::split::Part;
+use data::fields::split::SourceSamples;
 use data::fields::write::{Header, write_field};
 use data::split::Share;
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ fn manifest(folder: &Path, name: &str, shape: &Shape, all: &[Vec<f32>], test: bo
     .unwrap();
     let path = folder.join(format!("{name}.json"));
     let mut split = divide(&[file], [10, 1, 1].map(Share::Count), 0, &path).unwrap();
-    let part = vec![Part { file: 0, samples: (0..shape.trajectories).collect() }];
+    let part = vec![SourceSamples { file: 0, samples: (0..shape.trajectories).collect() }];
     (split.train, split.validation, split.test) = (vec![], vec![], vec![]);
     let (own, at) = if test { (&mut split.test, 2) } else { (&mut split.train, 0) };
     *own = part;
@@ -80,7 +80,7 @@ fn audited(train: (&Shape, &[Vec<f32>]), test: (&Shape, &[Vec<f32>])) -> Vec<Pro
 }
 
 #[track_caller]
-fn assert_one(faults: &[Problem], kind: Kind, words: &str) {
+fn assert_one(faults: &[Problem], kind: ProblemKind, words: &str) {
     let [fault] = faults else { panic!("one {kind:?} expected: {faults:?}") };
     assert_eq!(fault.kind, kind, "{fault:?}");
     for words in ["train.hdf5", "test.hdf5", "trajectory 3 of", "trajectory 7 of", words] {
@@ -122,7 +122,7 @@ fn nearly_equal_fields_are_found_with_their_true_distance() {
                     }
                 }
             });
-            assert_one(&faults, Kind::NearDuplicate, words);
+            assert_one(&faults, ProblemKind::NearDuplicate, words);
         }
     }
 }
@@ -133,7 +133,7 @@ fn changes_invisible_to_coarse_means_are_found() {
     let ulp = found(&all, &all, |frames, _| {
         frames.iter_mut().for_each(|frame| frame[40] = f32::from_bits(frame[40].to_bits() + 1));
     });
-    assert_one(&ulp, Kind::NearDuplicate, "e-");
+    assert_one(&ulp, ProblemKind::NearDuplicate, "e-");
     // Swaps two neighbours, which are first made similar, also in the original.
     let seed = fresh_seed();
     let mut train = noise(&all, seed);
@@ -141,7 +141,7 @@ fn changes_invisible_to_coarse_means_are_found() {
     let mut test = noise(&all, seed + 1);
     test[7] = train[3].clone();
     test[7].chunks_exact_mut(all.frame_len()).for_each(|frame| frame.swap(40, 42));
-    assert_one(&audited((&all, &train), (&all, &test)), Kind::NearDuplicate, "e-4");
+    assert_one(&audited((&all, &train), (&all, &test)), ProblemKind::NearDuplicate, "e-4");
 }
 
 #[test]
@@ -152,9 +152,9 @@ fn the_sign_of_zero_hides_no_copy() {
     let copy: Vec<f32> = train[3].iter().map(|v| if *v == 0.0 { -0.0 } else { *v }).collect();
     let frame = all.frame_len();
     for (kind, from, to) in [
-        (Kind::Duplicate, 0..copy.len(), 0),
-        (Kind::SameInitialState, 0..frame, 0),
-        (Kind::SharedFrame, 2 * frame..3 * frame, frame),
+        (ProblemKind::Duplicate, 0..copy.len(), 0),
+        (ProblemKind::SameInitialState, 0..frame, 0),
+        (ProblemKind::SharedFrame, 2 * frame..3 * frame, frame),
     ] {
         let mut test = noise(&all, seed + 1);
         test[7][to..to + from.len()].copy_from_slice(&copy[from]);
@@ -183,11 +183,11 @@ fn the_offset_of_a_channel_neither_hides_nor_makes_leaks() {
         };
         assert_eq!(audited((&all, &train), (&all, &data(seed + 1))), []);
         let near = planted(&|frame| frame[40] += 0.01);
-        assert_one(&near, Kind::NearDuplicate, "e-3 ");
+        assert_one(&near, ProblemKind::NearDuplicate, "e-3 ");
         // Different mean pressures, which must not affect relative distances.
         let offset =
             planted(&|frame| frame.iter_mut().skip(1).step_by(2).for_each(|p| *p += 512.0));
-        assert_one(&offset, Kind::NearDuplicate, "has a first frame within");
+        assert_one(&offset, ProblemKind::NearDuplicate, "has a first frame within");
     }
 }
 
@@ -198,8 +198,11 @@ fn copies_within_a_split_do_not_hide_that_both_leak() {
     train[4] = train[3].clone();
     test[7][..all.frame_len()].copy_from_slice(&train[3][..all.frame_len()]);
     let faults = audited((&all, &train), (&all, &test));
-    let kinds: Vec<Kind> = faults.iter().map(|fault| fault.kind).collect();
-    assert_eq!(kinds, [Kind::SameInitialState, Kind::Duplicate, Kind::SameInitialState]);
+    let kinds: Vec<ProblemKind> = faults.iter().map(|fault| fault.kind).collect();
+    assert_eq!(
+        kinds,
+        [ProblemKind::SameInitialState, ProblemKind::Duplicate, ProblemKind::SameInitialState]
+    );
 }
 
 /// Initial states of two sines; an eighth of them are a single wave, and such states are always shifts of each other.

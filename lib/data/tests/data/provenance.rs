@@ -5,7 +5,7 @@ use crate::golden::golden;
 use crate::leaks::{noise, write};
 use data::fields::check::{check_files, check_split};
 use data::fields::field::Field;
-use data::fields::import::{Format, Plan, import, targets};
+use data::fields::import::{Format, ImportOptions, import, targets};
 use data::fields::list::describe;
 use data::split::Share;
 use hdf5::types::VarLenUnicode;
@@ -13,11 +13,20 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use unix::{Exit, Result};
 
-fn plan(parameter: &str, override_parameter: bool) -> Plan {
-    Plan { parameter: Some(parameter.parse().unwrap()), override_parameter, ..Plan::default() }
+fn plan(parameter: &str, override_parameter: bool) -> ImportOptions {
+    ImportOptions {
+        parameter: Some(parameter.parse().unwrap()),
+        override_parameter,
+        ..ImportOptions::default()
+    }
 }
 
-fn bring(source: &Path, folder: &Path, plan: &Plan, format: Format) -> Result<Vec<PathBuf>> {
+fn bring(
+    source: &Path,
+    folder: &Path,
+    plan: &ImportOptions,
+    format: Format,
+) -> Result<Vec<PathBuf>> {
     let targets = targets(plan, &[source.to_path_buf()], folder, format, None)?;
     let made = targets.into_iter().map(|target| {
         import(plan, &target, |_| Ok(()))?;
@@ -65,7 +74,8 @@ fn a_parameter_of_any_name_goes_through_the_whole_chain() {
         // Also through a second import.
         let again = to.join("again");
         std::fs::create_dir(&again).unwrap();
-        let again = bring(&made, &again, &Plan::default(), Format::Hdf5).unwrap().remove(0);
+        let again =
+            bring(&made, &again, &ImportOptions::default(), Format::Hdf5).unwrap().remove(0);
         assert_eq!(Field::open(&again).unwrap().parameter(), plan.parameter.as_ref());
     }
 }
@@ -149,7 +159,7 @@ fn attributes_of_the_file_and_of_its_groups_survive_every_import() {
     for (step, format) in chain.into_iter().enumerate() {
         let to = folder.path().join(step.to_string());
         std::fs::create_dir(&to).unwrap();
-        let asked = Plan { stride: Some(1), ..plan("g=1", false) };
+        let asked = ImportOptions { stride: Some(1), ..plan("g=1", false) };
         let made = bring(&before, &to, &asked, format).unwrap().remove(0);
         let told = attributes(&made);
         assert_eq!(told["equation"], "h_t");
@@ -177,8 +187,9 @@ fn attributes_of_the_file_and_of_its_groups_survive_every_import() {
     // A subset of the trajectories keeps the corresponding attributes.
     let to = folder.path().join("part");
     std::fs::create_dir(&to).unwrap();
-    let shards = targets(&Plan::default(), &[before], &to, Format::Safetensors, Some(2)).unwrap();
-    import(&Plan::default(), &shards[1], |_| Ok(())).unwrap();
+    let shards =
+        targets(&ImportOptions::default(), &[before], &to, Format::Safetensors, Some(2)).unwrap();
+    import(&ImportOptions::default(), &shards[1], |_| Ok(())).unwrap();
     assert_eq!(of_groups(&shards[1].path), json!([groups[2]]));
 }
 

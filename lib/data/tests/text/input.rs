@@ -107,8 +107,14 @@ fn a_text_has_the_same_ids_whichever_way_it_is_read() {
         let store = path(&format!("{name}.store"));
         import(&columns, &[path(name)], &store, |_| Ok(())).unwrap();
         let shares = [Share::Fraction(1.0), Share::Count(0), Share::Count(0)];
-        let request =
-            Request { by: By::Index, group_by: None, shares, fixed: &[], seed: 0, near: None };
+        let request = DivideRequest {
+            by: By::Index,
+            group_by: None,
+            shares,
+            fixed: &[],
+            seed: 0,
+            near: None,
+        };
         let manifest = path(&format!("{name}.split.json"));
         let split: TextSplit = divide(&request, &[store], &manifest).unwrap();
         split.save(&manifest).unwrap();
@@ -142,7 +148,7 @@ fn a_damaged_token_is_found_when_its_record_is_read() {
     import(&columns, &[path("a.csv")], &path("store"), |_| Ok(())).unwrap();
     let shares = [Share::Fraction(1.0), Share::Count(0), Share::Count(0)];
     let request =
-        Request { by: By::Index, group_by: None, shares, fixed: &[], seed: 0, near: None };
+        DivideRequest { by: By::Index, group_by: None, shares, fixed: &[], seed: 0, near: None };
     let split: TextSplit = divide(&request, &[path("store")], &path("split.json")).unwrap();
     split.save(&path("split.json")).unwrap();
     let tokenizer = Tokenizer::open(&folder().join("bert"), 16).unwrap();

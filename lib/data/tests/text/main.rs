@@ -2,7 +2,7 @@
 
 mod input;
 
-use data::split::{By, Request, Share, SplitName, divide};
+use data::split::{By, DivideRequest, Share, SplitName, divide};
 use data::text::{
     Columns, Encoded, Needs, NewTexts, TextSet, TextSplit, TokenSet, Tokenizer, import, tokenize,
 };

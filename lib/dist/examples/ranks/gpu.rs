@@ -83,7 +83,7 @@ pub fn all(ranks: &dyn Collective, seed: u64, dtype: Dtype) -> Result<()> {
             }
         }
     }
-    let times = reducer.times();
+    let times = reducer.take_times();
     expect(times.busy.as_nanos() > 0, || format!("{times:?}"))?;
     refusals(&mut *reducer, gpu, seed, rank)?;
     small(ranks)?;

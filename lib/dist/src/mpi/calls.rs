@@ -50,7 +50,7 @@ impl CallCounter {
     }
 
     /// Marks the thread as waiting until the value is dropped.
-    pub fn wait(&self) -> Waiting<'_> {
+    pub fn mark_waiting(&self) -> Waiting<'_> {
         self.progress.fetch_add(1, Ordering::Relaxed);
         self.waiting.fetch_add(1, Ordering::Relaxed);
         Waiting(self)
@@ -61,7 +61,7 @@ impl CallCounter {
         if done() {
             return;
         }
-        let _waiting = self.wait();
+        let _waiting = self.mark_waiting();
         let mut wait = Wait::new(may_spin);
         while !done() {
             wait.pause();

@@ -1,7 +1,7 @@
 //! Heartbeats between ranks that share no memory. The leader of each window sends the heartbeats of its ranks to rank
 //! 0, and rank 0 sends back those of its own window: rank 0 sees all ranks, and every rank sees rank 0.
 
-use super::place::Place;
+use super::place::Placement;
 use super::world::{Communicator, c_rank};
 use mpi::ffi;
 use std::ffi::c_int;
@@ -16,7 +16,7 @@ const EVERY: u64 = 5;
 pub struct Heartbeat {
     /// Increases while the process runs.
     pub count: u64,
-    /// Number of calls of the training loop, and of the reducer.
+    /// Number of collective calls made by the training loop, and by the reducer.
     pub calls: [u64; 2],
     /// Ticks that the others should wait for this rank; 0 for the usual limit.
     pub patience: u64,
@@ -58,7 +58,7 @@ unsafe impl Send for Heartbeats {}
 
 impl Heartbeats {
     /// The messages of this rank, if it is a leader and not the only one.
-    pub fn new(place: &Place, communicator: Communicator) -> Option<Self> {
+    pub fn new(place: &Placement, communicator: Communicator) -> Option<Self> {
         let led = |leader: usize| -> Vec<usize> {
             (0..place.ranks.len()).filter(|rank| place.ranks[*rank].leader == leader).collect()
         };

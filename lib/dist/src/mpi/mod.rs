@@ -15,7 +15,7 @@ mod world;
 use crate::{Bucket, Busy, Collective, Reducer, launch};
 use calls::CallCounter;
 use nccl::{Nccl, NcclReducer};
-use place::Place;
+use place::Placement;
 use reducer::{CallCounters, HostReducer};
 use start::Start;
 use std::sync::atomic::Ordering;
@@ -30,7 +30,7 @@ use world::Communicator;
 
 /// This rank among those connected by MPI.
 pub struct Ranks {
-    place: Place,
+    place: Placement,
     counter: Arc<CallCounter>,
     /// All ranks.
     wire: Wire,
@@ -56,7 +56,7 @@ impl Ranks {
         unix::diagnostics::set_rank(rank, size);
         let counter = Arc::new(CallCounter::new(true));
         let wire = Wire::new(world.copy()?, (0..size).collect(), rank, counter.clone());
-        let (place, window) = Place::find(world, &wire, &counter)?;
+        let (place, window) = Placement::find(world, &wire, &counter)?;
         let watch = Watchdog::begin(&place, window, world.copy()?, counter.clone(), lost)?;
         let ranks = Self { place, counter, wire, world, watch, nccl: OnceLock::new() };
         ranks.barrier()?;
@@ -76,7 +76,7 @@ impl Ranks {
 
     /// NCCL for tensors on `device`, if that is what sums them. The first call is collective.
     fn nccl(&self, device: Device) -> Result<Option<Arc<Nccl>>> {
-        if !nccl::wanted(device) {
+        if !nccl::is_enabled(device) {
             return Ok(None);
         }
         if let Some(nccl) = self.nccl.get() {
@@ -165,7 +165,7 @@ impl Collective for Ranks {
     }
 
     fn uses_nccl(&self, device: Device) -> bool {
-        nccl::wanted(device)
+        nccl::is_enabled(device)
     }
 
     fn reducer(&self, device: Device, buckets: &[Bucket]) -> Result<Box<dyn Reducer>> {
@@ -224,7 +224,7 @@ impl Collective for Ranks {
 impl Drop for Ranks {
     fn drop(&mut self) {
         // Without a preceding `close` this is an error: the process is about to report it and exit, which the other
-        // ranks notice. From here on this rank ignores that they end too.
+        // ranks notice. From here on this rank no longer reports the exit of other ranks.
         self.watch.leave();
     }
 }

@@ -24,7 +24,7 @@ pub struct Rank {
 
 /// All ranks.
 #[derive(Debug)]
-pub struct Place {
+pub struct Placement {
     pub rank: usize,
     pub ranks: Vec<Rank>,
     /// Index among the ranks of this host.
@@ -33,7 +33,7 @@ pub struct Place {
     shared: Option<Communicator>,
 }
 
-impl Place {
+impl Placement {
     /// Determines the topology and creates a shared window for each group of ranks; called by all ranks.
     pub fn find(
         world: Communicator,

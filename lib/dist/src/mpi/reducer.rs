@@ -21,11 +21,11 @@ pub struct CallCounters {
 /// Times to which both the thread and its user add.
 pub type Clock = Arc<Mutex<Times>>;
 
-fn add(clock: &Clock, to: impl FnOnce(&mut Times) -> &mut Duration, since: Instant) {
+fn add_elapsed(clock: &Clock, to: impl FnOnce(&mut Times) -> &mut Duration, since: Instant) {
     *to(&mut clock.lock().unwrap_or_else(PoisonError::into_inner)) += since.elapsed();
 }
 
-pub fn times(clock: &Clock) -> Times {
+pub fn take_times(clock: &Clock) -> Times {
     std::mem::take(&mut clock.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
@@ -35,13 +35,13 @@ pub fn times(clock: &Clock) -> Times {
 pub struct HostReducer {
     inside: Arc<Inside>,
     device: Device,
-    buckets: Vec<Uses>,
+    buckets: Vec<BucketState>,
     sender: Sender<(usize, u64)>,
 }
 
 /// The state of a bucket in the training loop of this rank.
 #[derive(Clone, Default)]
-struct Uses {
+struct BucketState {
     /// The shapes that were submitted but not yet taken.
     given: Option<Vec<Vec<usize>>>,
     /// How often it was submitted.
@@ -82,7 +82,7 @@ struct Bucket {
     claimed: AtomicU64,
 }
 
-/// The progress of a rank with a bucket, counted in its part of the window.
+/// The stages of a bucket, which each rank counts in its part of the window.
 #[derive(Clone, Copy)]
 enum Done {
     Given,
@@ -126,7 +126,7 @@ impl HostReducer {
         let work =
             move || receiver.iter().for_each(|(bucket, round)| work.sum(bucket, round, false));
         super::spawn("reducer", work)?;
-        Ok(Self { inside, device, buckets: vec![Uses::default(); count], sender })
+        Ok(Self { inside, device, buckets: vec![BucketState::default(); count], sender })
     }
 }
 
@@ -165,26 +165,26 @@ impl Inside {
             super::or_end(column.all_reduce(slice));
         }
         self.done(number, Done::Summed);
-        add(&self.clock, |times| &mut times.busy, since);
+        add_elapsed(&self.clock, |times| &mut times.busy, since);
     }
 }
 
 impl Reducer for HostReducer {
     fn buffers(&mut self, bucket: usize, shapes: &[Vec<usize>]) -> Result<Option<Vec<Tensor>>> {
-        self.accepts(bucket, shapes)?;
+        self.check_submission(bucket, shapes)?;
         if self.device != Device::Cpu {
             return Ok(None);
         }
         let start = self.free(bucket)?;
         let owner = Arc::new(Writing(self.inside.clone()));
         self.buckets[bucket].writing = Arc::downgrade(&owner);
-        // SAFETY: our own part, which no one reads or writes before it is submitted; `give` checks the owner.
+        // SAFETY: our own part, which no one reads or writes before it is submitted; `submit` checks the owner.
         Ok(Some(unsafe { tensors_from_raw_parts(start, shapes, Access::Write, owner) }))
     }
 
     fn submit(&mut self, bucket: usize, gradients: Vec<Tensor>) -> Result<()> {
         let shapes: Vec<Vec<usize>> = gradients.iter().map(|t| t.shape().to_vec()).collect();
-        self.accepts(bucket, &shapes)?;
+        self.check_submission(bucket, &shapes)?;
         if let Some(other) = gradients.iter().find(|t| t.dtype() != Dtype::F32) {
             let what = format!("{other:?} cannot be summed over ranks: only f32 is supported");
             return Err(Error::bug(what));
@@ -229,20 +229,24 @@ impl Reducer for HostReducer {
         sums.iter().map(|sum| sum.to_device(self.device)).collect()
     }
 
-    fn times(&mut self) -> Times {
-        times(&self.inside.clock)
+    fn take_times(&mut self) -> Times {
+        take_times(&self.inside.clock)
     }
 }
 
 impl HostReducer {
     /// Errors: the shapes do not match the bucket, or its sum was not yet taken.
-    fn accepts(&self, number: usize, shapes: &[Vec<usize>]) -> Result<()> {
+    fn check_submission(&self, number: usize, shapes: &[Vec<usize>]) -> Result<()> {
         let elements: usize = shapes.iter().map(|shape| shape.iter().product::<usize>()).sum();
         let own = self.inside.buckets.get(number).map(|bucket| bucket.elements);
         let what = match self.buckets.get(number) {
-            Some(Uses { given: Some(_), .. }) => "again before its sum was taken".to_string(),
+            Some(BucketState { given: Some(_), .. }) => {
+                "again before its sum was taken".to_string()
+            }
             Some(_) if own == Some(elements) => return Ok(()),
-            _ => format!("as {elements} elements, not {own:?}"),
+            _ => own.map_or("but does not exist".into(), |own| {
+                format!("with {elements} elements instead of {own}")
+            }),
         };
         Err(Error::bug(format!("bucket {number} was submitted or requested {what}")))
     }
@@ -257,7 +261,7 @@ impl HostReducer {
             return Err(Error::bug(format!("a sum of bucket {bucket} is still held")));
         }
         let inside = &self.inside;
-        let _waiting = inside.counters.main.wait();
+        let _waiting = inside.counters.main.mark_waiting();
         inside.all(bucket, Done::Released, self.buckets[bucket].round, true);
         let Bucket { at, elements, .. } = inside.buckets[bucket];
         Ok(inside.window.floats(inside.window.me(), at, elements))
@@ -266,14 +270,14 @@ impl HostReducer {
     /// Waits for the sum of a bucket over all ranks.
     fn summed(&self, bucket: usize) -> *mut f32 {
         let (inside, round) = (&self.inside, self.buckets[bucket].round);
-        let _waiting = inside.counters.main.wait();
+        let _waiting = inside.counters.main.mark_waiting();
         let since = Instant::now();
         // Messages between windows must keep the order in which buckets were submitted, so only the thread may sum.
         if inside.column.is_none() && round > 0 {
             inside.sum(bucket, round, true);
         }
         inside.all(bucket, Done::Summed, round, true);
-        add(&inside.clock, |times| &mut times.waited, since);
+        add_elapsed(&inside.clock, |times| &mut times.waited, since);
         inside.window.floats(0, inside.buckets[bucket].at, inside.buckets[bucket].elements)
     }
 }

@@ -7,7 +7,7 @@
 use super::calls::CallCounter;
 use super::heartbeat::{HEARTBEAT, Heartbeat, Heartbeats};
 use super::peer::Peer;
-use super::place::Place;
+use super::place::Placement;
 use super::window::Window;
 use super::world::{self, Communicator};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -22,14 +22,14 @@ pub type Lost = Arc<dyn Fn() -> Exit + Send + Sync>;
 /// The length of a tick.
 pub const TICK: Duration = Duration::from_millis(200);
 /// Maximum number of ticks between two messages with heartbeats.
-const BETWEEN_HEARTBEATS: u64 = 15;
+const MAX_HEARTBEAT_TICKS: u64 = 15;
 /// Number of ticks without a heartbeat after which a rank counts as not running.
 const SILENT: u64 = 75;
 /// Number of ticks that a rank may be late for a collective: the minimum, and the limit before
 /// [`crate::Collective::watch`].
 const LATE: (u64, u64) = (125, 3000);
 /// A rank may be late by this multiple of our own longest time between two collectives.
-const SLOWER: u64 = 20;
+const LATE_FACTOR: u64 = 20;
 /// Maximum number of ticks for a regular shutdown.
 const CLOSING: u64 = 100;
 
@@ -54,7 +54,7 @@ pub struct Watchdog(Arc<Shared>);
 impl Watchdog {
     /// Starts to send heartbeats and to watch those of the other ranks; called by all ranks.
     pub fn begin(
-        place: &Place,
+        place: &Placement,
         window: Option<Arc<Window>>,
         side: Communicator,
         counter: Arc<CallCounter>,
@@ -238,10 +238,10 @@ impl Thread {
         own.calls = calls;
     }
 
-    /// Number of ticks that this rank waits for one that is running.
+    /// Number of ticks that this rank waits for a rank that still sends heartbeats.
     fn limit(&self) -> u64 {
         match self.shared.strict.load(Ordering::Relaxed) {
-            true => LATE.0.max(SLOWER * self.own.longest),
+            true => LATE.0.max(LATE_FACTOR * self.own.longest),
             false => LATE.1,
         }
     }
@@ -255,7 +255,9 @@ impl Thread {
         }
         // Nothing is known about a rank whose forwarding rank is silent.
         let speaks = |number| {
-            self.peers.iter().all(|peer| peer.number != number || peer.silent <= BETWEEN_HEARTBEATS)
+            self.peers
+                .iter()
+                .all(|peer| peer.number != number || peer.silent <= MAX_HEARTBEAT_TICKS)
         };
         let silent = self.peers.iter().find(|peer| {
             peer.is_heard && peer.silent > SILENT && peer.forwarder.is_none_or(speaks)

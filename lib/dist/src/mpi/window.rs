@@ -3,7 +3,7 @@
 //! Each part of the memory has one writer at a time. Counters in the window determine whose turn it is; they are stored
 //! with release and loaded with acquire ordering.
 
-use super::world::{Communicator, Memory};
+use super::world::{Communicator, WindowMemory};
 use crate::sum;
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
@@ -15,7 +15,7 @@ pub const LINE: usize = 64;
 /// A window, as seen from one of its ranks.
 #[derive(Debug)]
 pub struct Window {
-    memory: Memory,
+    memory: WindowMemory,
     /// Number of ranks that share it.
     ranks: usize,
     /// The index of this rank among them.
@@ -25,13 +25,13 @@ pub struct Window {
 impl Window {
     /// A window with `bytes` for each rank of a communicator of one host; called by all of them.
     pub fn take(host: Communicator, bytes: usize) -> Result<Self> {
-        let memory = Memory::take(host, bytes)?;
+        let memory = WindowMemory::take(host, bytes)?;
         Ok(Self { memory, ranks: host.size()?, me: host.rank()? })
     }
 
     /// Memory of this rank only: a window with a single rank.
     pub fn private(bytes: usize) -> Result<Self> {
-        Ok(Self { memory: Memory::private(bytes)?, ranks: 1, me: 0 })
+        Ok(Self { memory: WindowMemory::private(bytes)?, ranks: 1, me: 0 })
     }
 
     /// A counter in a rank's part.

@@ -3,7 +3,7 @@
 
 use super::calls::CallCounter;
 use super::world::{Communicator, c_rank, check, lock};
-use crate::sum::{self, Step};
+use crate::sum::{self, SumExchange};
 use mpi::ffi;
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub struct Wire {
 /// The kind of a call, sent along to detect ranks that make different calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
-enum Kind {
+enum CallKind {
     Broadcast = 1,
     Gather,
     AllReduce,
@@ -52,7 +52,7 @@ impl Wire {
     /// Returns the bytes of the first member; the arguments of the others are ignored.
     pub fn broadcast(&self, bytes: Vec<u8>) -> Result<Vec<u8>> {
         let mine = if self.me == 0 { bytes } else { Vec::new() };
-        self.combine(Kind::Broadcast, mine, |low, _| low)
+        self.combine(CallKind::Broadcast, mine, |low, _| low)
     }
 
     /// The bytes of all members, in order.
@@ -60,7 +60,7 @@ impl Wire {
         // The values one after the other, each preceded by its length.
         let mut mine = (bytes.len() as u64).to_le_bytes().to_vec();
         mine.extend_from_slice(bytes);
-        let all = self.combine(Kind::Gather, mine, |low, high| [low, high].concat())?;
+        let all = self.combine(CallKind::Gather, mine, |low, high| [low, high].concat())?;
         let broken = || Error::new(Exit::Bug, "gathered data is truncated");
         let (mut packed, mut values) = (&*all, Vec::new());
         while !packed.is_empty() {
@@ -86,14 +86,14 @@ impl Wire {
     /// Combines the values of all ranks along the tree; `combine` gets the value of the lower ranks first.
     fn combine(
         &self,
-        kind: Kind,
+        kind: CallKind,
         mine: Vec<u8>,
         combine: impl Fn(Vec<u8>, Vec<u8>) -> Vec<u8>,
     ) -> Result<Vec<u8>> {
         self.calls.fetch_add(1, Ordering::Relaxed);
         let mut value = mine;
         for step in sum::steps(self.me, self.members.len()) {
-            let length = self.heads(kind, value.len(), &step)?;
+            let length = self.exchange_headers(kind, value.len(), &step)?;
             let mut other = vec![0; length];
             let sends: Vec<(usize, &[u8])> = step.to.iter().map(|to| (*to, &*value)).collect();
             self.exchange(&sends, step.from, &mut other)?;
@@ -104,7 +104,7 @@ impl Wire {
 
     /// Exchanges the headers of a step; returns the length of the data to receive. Errors: the other rank is in another
     /// call.
-    fn heads(&self, kind: Kind, bytes: usize, step: &Step) -> Result<usize> {
+    fn exchange_headers(&self, kind: CallKind, bytes: usize, step: &SumExchange) -> Result<usize> {
         let ours = [self.calls.load(Ordering::Relaxed), kind as u64, bytes as u64];
         let head = ours.map(u64::to_le_bytes);
         let mut theirs = [[0; 8]; 3];
@@ -112,7 +112,7 @@ impl Wire {
             step.to.iter().map(|to| (*to, head.as_flattened())).collect();
         self.exchange(&sends, step.from, theirs.as_flattened_mut())?;
         let theirs = theirs.map(u64::from_le_bytes);
-        let alike = if kind == Kind::AllReduce { 3 } else { 2 };
+        let alike = if kind == CallKind::AllReduce { 3 } else { 2 };
         if theirs[..alike] != ours[..alike] {
             return Err(Error::bug(format!(
                 "ranks {} and {} are not in the same call: {ours:?} and {theirs:?} (number, kind, bytes)",
@@ -129,7 +129,7 @@ impl Wire {
         let mut other = Scratch::<f32>::uninit(values.len());
         if !ranks.is_power_of_two() || values.len() < HALVE {
             for step in sum::steps(self.me, ranks) {
-                self.heads(Kind::AllReduce, 4 * values.len(), &step)?;
+                self.exchange_headers(CallKind::AllReduce, 4 * values.len(), &step)?;
                 let sends: Vec<(usize, &[u8])> =
                     step.to.iter().map(|to| (*to, bytes(values))).collect();
                 self.exchange(&sends, step.from, bytes_mut(&mut other))?;
@@ -142,7 +142,7 @@ impl Wire {
         let mut parts = Vec::new();
         parts.push(0..values.len());
         for step in sum::steps(self.me, ranks) {
-            self.heads(Kind::AllReduce, 4 * values.len(), &step)?;
+            self.exchange_headers(CallKind::AllReduce, 4 * values.len(), &step)?;
             let part = parts[parts.len() - 1].clone();
             let middle = part.start + part.len() / 2;
             let (keep, give) = match step.lower {
@@ -168,7 +168,7 @@ impl Wire {
     fn exchange(&self, sends: &[(usize, &[u8])], from: usize, received: &mut [u8]) -> Result<()> {
         let pieces = sends.len() * (sends.first().map_or(0, |s| s.1.len()) / LONGEST + 1);
         let mut requests = Vec::with_capacity(pieces + received.len() / LONGEST + 1);
-        let _waiting = self.counter.wait();
+        let _waiting = self.counter.mark_waiting();
         // Converted first: an error must not return while a request is in flight.
         let peer = |rank: usize| c_rank(self.members[rank]);
         let peers = sends.iter().map(|(to, _)| peer(*to)).collect::<Result<Vec<c_int>>>()?;

@@ -82,8 +82,8 @@ pub fn finish() -> Result<()> {
 
 /// Ends all ranks with `status`, whatever other threads do in MPI; returns if the library fails to.
 pub fn abort(status: c_int) {
-    // SAFETY: the handle of all ranks. Does not take the lock, because another thread may be stuck in the library; the
-    // process ends in any case.
+    // SAFETY: MPI_COMM_WORLD is a valid handle. Does not take the lock, because another thread may be stuck in the
+    // library; the process ends in any case.
     unsafe { ffi::MPI_Abort(ffi::RSMPI_COMM_WORLD, status) };
 }
 
@@ -167,19 +167,19 @@ const ALIGN: usize = 64;
 /// Memory of an MPI window shared by ranks of one host. It is kept until the process ends, because threads and tensors
 /// may still use it, and freeing it would be another collective call.
 #[derive(Debug)]
-pub struct Memory {
+pub struct WindowMemory {
     /// Start of each rank's part.
     parts: Vec<*mut u8>,
     /// Bytes of each part.
     bytes: usize,
 }
 
-// SAFETY: memory of the whole process. `window` regulates which rank accesses which bytes when.
-unsafe impl Send for Memory {}
+// SAFETY: memory that lives as long as the process. `window` regulates which rank accesses which bytes when.
+unsafe impl Send for WindowMemory {}
 // SAFETY: as above.
-unsafe impl Sync for Memory {}
+unsafe impl Sync for WindowMemory {}
 
-impl Memory {
+impl WindowMemory {
     /// Allocates `bytes` zeroed bytes for each rank of a communicator of one host; called by all of them. Errors: the
     /// allocation failed on any of them.
     pub fn take(host: Communicator, bytes: usize) -> Result<Self> {

@@ -17,8 +17,8 @@ pub const PREFIX: &str = "base_model.model.";
 /// Maximum size of the configuration in bytes.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// The content of adapter_config.json for the layers `targets` of the model in the folder `base`. `task` is PEFT's name
-/// of the task; `saved` are the modules that were trained completely.
+/// The content of adapter_config.json for the layers `targets` of the model in the folder `base`. `task` is PEFT's
+/// `task_type`; `saved` are the modules that were fully trained, PEFT's `modules_to_save`.
 pub fn config(lora: &Lora, targets: &[String], task: &str, base: &str, saved: &[&str]) -> Value {
     json!({
         "peft_type": "LORA",

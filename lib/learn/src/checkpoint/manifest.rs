@@ -130,12 +130,12 @@ impl Manifest {
     pub(super) fn decode(text: &[u8]) -> Result<Self, Problem> {
         let damaged = |what: &str| Problem::Damaged(format!("{NAME} {what}"));
         let tail = DIGEST.len() + 64 + END.len();
-        let Some(at) = text.len().checked_sub(tail) else { return Err(damaged("is cut short")) };
+        let Some(at) = text.len().checked_sub(tail) else { return Err(damaged("is truncated")) };
         let (before, tail) = text.split_at(at);
         let digest = tail.strip_prefix(DIGEST.as_bytes());
         let digest = digest.and_then(|tail| tail.strip_suffix(END.as_bytes()));
         if digest.is_none() {
-            return Err(damaged("is cut short, or was written by another program"));
+            return Err(damaged("is truncated, or was written by another program"));
         }
         if digest != Some(blake3::hash(before).to_hex().as_bytes()) {
             return Err(damaged("was changed after it was written"));

@@ -52,7 +52,7 @@ pub use saver::{Done, Saved, Saver};
 pub use shards::reshard;
 pub(crate) use shards::{parts, split};
 pub use statistics::{Statistics, statistics};
-pub use verify::{Damage, Report, verify};
+pub use verify::{Damage, VerifyReport, verify};
 pub use write::write;
 
 use std::collections::BTreeMap;

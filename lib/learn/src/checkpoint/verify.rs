@@ -14,7 +14,7 @@ use super::tensor_file::{TensorFile, open_sized};
 
 /// Result of verifying a checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Report {
+pub struct VerifyReport {
     /// Its directory.
     pub path: PathBuf,
     /// Updates completed; None when the manifest cannot be read.
@@ -50,8 +50,8 @@ impl fmt::Display for Damage {
 }
 
 /// Reads and verifies a whole checkpoint. Errors: 66 when it does not exist.
-pub fn verify(path: &Path) -> Result<Report> {
-    let mut report = Report { path: path.to_path_buf(), ..Report::default() };
+pub fn verify(path: &Path) -> Result<VerifyReport> {
+    let mut report = VerifyReport { path: path.to_path_buf(), ..VerifyReport::default() };
     if !path.is_dir() {
         return Err(unix::Error::open(path, "no such checkpoint"));
     }
@@ -128,7 +128,7 @@ fn hash_parts<'a>(
         let mut own = blake3::Hasher::new();
         at += hash_range(&mut file, at, tensor.end, &mut buffer, &mut all, Some(&mut own))?;
         if at < tensor.end {
-            changed.push((tensor, "is cut short".into()));
+            changed.push((tensor, "is truncated".into()));
         } else if own.finalize().to_hex().as_str() != tensor.blake3 {
             changed.push((tensor, "was changed after it was written".into()));
         }

@@ -7,7 +7,8 @@ use tensor::random::{Philox, Purpose};
 /// Number of bootstrap resamples.
 const RESAMPLES: u64 = 1000;
 
-/// Clusters of samples that are resampled as a whole.
+/// A stratum of the bootstrap: clusters are drawn from it independently of the other strata, and the samples of a
+/// cluster are drawn together.
 #[derive(Clone, Copy, Debug)]
 pub struct Stratum {
     /// Key of its random numbers.
@@ -16,9 +17,9 @@ pub struct Stratum {
     pub clusters: usize,
 }
 
-/// Bootstrap (Efron 1979): what `of` computes from each of [`RESAMPLES`] resamples. A resample draws as many clusters as
-/// there are, with replacement, from every stratum; `of` takes the drawn clusters by stratum. The random numbers are a
-/// function of stratum, resample and draw.
+/// Bootstrap (Efron 1979): what `of` computes from each of [`RESAMPLES`] resamples. A resample draws as many clusters
+/// as there are, with replacement, from every stratum; `of` takes the drawn clusters by stratum. The random numbers are
+/// a function of stratum, resample and draw.
 pub fn bootstrap<T: Send>(strata: &[Stratum], of: impl Fn(&[Vec<usize>]) -> T + Sync) -> Vec<T> {
     let random = Philox::new(0, Purpose::Bootstrap);
     let resample = |resample: u64| {
@@ -31,7 +32,7 @@ pub fn bootstrap<T: Send>(strata: &[Stratum], of: impl Fn(&[Vec<usize>]) -> T + 
     (0..RESAMPLES).into_par_iter().map(resample).collect()
 }
 
-/// Bounds of the 95 % interval of a value, from its values in the resamples of [`bootstrap`]: the percentile method.
+/// The 95 % confidence interval of a value from its values in the resamples of [`bootstrap`], by the percentile method.
 pub fn interval(resampled: impl Iterator<Item = f64>) -> [f64; 2] {
     let resampled: Vec<f64> = resampled.collect();
     [0.025, 0.975].map(|q| quantile(resampled.clone(), q))

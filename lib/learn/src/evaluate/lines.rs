@@ -16,7 +16,7 @@ use unix::{Error, Exit, Result, small};
 /// Maximum size of the record of an unfinished file in bytes.
 const MAX_RECORD: u64 = 1 << 20;
 /// Syncing to disk takes at most this share of the time: one part in so many.
-const SHARE: u32 = 20;
+const STORE_INTERVAL: u32 = 20;
 
 /// Where lines go.
 pub enum JsonLines {
@@ -132,7 +132,7 @@ impl Unfinished {
         self.file.write_all(lines).map_err(failed)?;
         self.stored.bytes += lines.len() as u64;
         self.stored.items = done;
-        if self.last.elapsed() < SHARE * self.took {
+        if self.last.elapsed() < STORE_INTERVAL * self.took {
             return Ok(());
         }
         let began = Instant::now();

@@ -55,7 +55,8 @@ pub trait Evaluator: Sync {
     /// Number of items.
     fn items(&self) -> u64;
 
-    /// Number of items with a loss, the first ones. Others are only measured, such as those that a threshold is fitted on.
+    /// Number of items with a loss, the first ones. Others are only measured, such as those that a threshold is fitted
+    /// on.
     fn scored(&self) -> u64 {
         self.items()
     }
@@ -71,8 +72,8 @@ pub trait Evaluator: Sync {
     /// Name of the loss of an item, by which the worst are chosen and two models are compared. Smaller is better.
     fn loss(&self) -> &'static str;
 
-    /// The number of the cluster that an item belongs to: items of a cluster depend on each other, as those of a trajectory
-    /// do, and are resampled together.
+    /// The number of the cluster that an item belongs to: items of a cluster depend on each other, as those of a
+    /// trajectory do, and are resampled together.
     fn cluster(&self, item: u64) -> u64 {
         item
     }
@@ -91,7 +92,7 @@ pub trait Evaluator: Sync {
     /// The results of all items, whose losses are given.
     fn finish(&self, sums: &Self::Sums, losses: &Losses) -> Result<Results>;
 
-    /// How to show an item among the worst, given the sums over all.
+    /// How to present one of the worst items in the report, given the sums over all items.
     fn show(&self, _sums: &Self::Sums, _item: u64) -> Result<Shown> {
         Ok(Shown::default())
     }
@@ -106,8 +107,8 @@ pub struct Model {
     pub origin: Origin,
     /// Number of parameters.
     pub parameters: usize,
-    /// The hash that its training data must include, so that they are known not to overlap those it is scored on; `None` if
-    /// nothing can be said.
+    /// The hash that its training data must include, so that they are known not to overlap those it is scored on;
+    /// `None` if nothing can be said.
     pub data: Option<String>,
 }
 
@@ -156,7 +157,8 @@ pub struct Results {
     pub failed: Option<String>,
 }
 
-/// What is evaluated: a task by its most important metric on a split of the data at `data`, whose content has this hash.
+/// What is evaluated: a task by its most important metric on a split of the data at `data`, whose content has this
+/// hash.
 pub fn subject(
     (task, metric): (&str, &str),
     (data, hash): (&Path, &str),

@@ -157,7 +157,7 @@ fn warn_of_overlap(models: &[Model], subject: &Subject) {
         if data.as_ref().is_some_and(|hash| !origin.was_trained_on(hash)) {
             let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_string();
             warn!(
-                "the {task} was trained on other data than {}; the {} split may overlap its training data",
+                "the {task} was trained on different data than {}; the {} split may overlap its training data",
                 text(&subject.settings["data"]),
                 text(&subject.protocol["split"])
             );

@@ -14,7 +14,7 @@ use unix::{Error, Result, small};
 /// Maximum file size in bytes that is read.
 const MAX_BYTES: u64 = 4 << 30;
 /// Storing takes at most this share of the time: one part in so many.
-const SHARE: u32 = 20;
+const STORE_INTERVAL: u32 = 20;
 
 /// The files of one evaluation.
 #[derive(Debug)]
@@ -68,10 +68,10 @@ impl StateFile {
         Some((stored.state, own.as_chunks().0.iter().map(|x| f64::from_le_bytes(*x)).collect()))
     }
 
-    /// Stores the state and all losses so far atomically, unless that happened so recently that it would take too much
-    /// of the time and `must` is false. Returns whether it did. Errors: 73, 74.
+    /// Atomically stores the state and all losses so far. Unless `must` is set, a save is skipped if the last one was
+    /// too recent ([`STORE_INTERVAL`]). Returns whether the state was stored. Errors: 73, 74.
     pub fn store(&mut self, state: &impl Serialize, losses: &[f64], must: bool) -> Result<bool> {
-        if !must && self.last.elapsed() < SHARE * self.took {
+        if !must && self.last.elapsed() < STORE_INTERVAL * self.took {
             return Ok(false);
         }
         let began = Instant::now();

@@ -48,13 +48,13 @@ pub struct TensorEntry {
 #[derive(Debug)]
 pub struct WeightFile {
     path: PathBuf,
-    parts: Vec<Part>,
+    parts: Vec<WeightShard>,
     tensors: Vec<TensorEntry>,
 }
 
 /// One of the files that hold the tensors.
 #[derive(Debug)]
-struct Part {
+struct WeightShard {
     path: PathBuf,
     file: File,
     bytes: u64,
@@ -74,7 +74,7 @@ pub fn open(path: &Path) -> Result<WeightFile> {
 }
 
 /// Opens a single file; its tensors have part number 0.
-fn open_part(path: &Path) -> Result<(Part, Vec<TensorEntry>)> {
+fn open_part(path: &Path) -> Result<(WeightShard, Vec<TensorEntry>)> {
     let found = std::fs::metadata(path).map_err(|cause| Error::open(path, cause))?;
     if !found.is_file() {
         return Err(Error::open(path, "not a regular file; expected a .safetensors or .pt file"));
@@ -95,7 +95,7 @@ fn open_part(path: &Path) -> Result<(Part, Vec<TensorEntry>)> {
         _ => safetensors(&file),
     };
     let tensors = tensors.map_err(bad)?;
-    let part = Part { path: path.into(), file, bytes };
+    let part = WeightShard { path: path.into(), file, bytes };
     tensors.iter().try_for_each(|tensor| part.check(tensor)).map_err(bad)?;
     Ok((part, tensors))
 }
@@ -143,7 +143,7 @@ impl WeightFile {
     }
 }
 
-impl Part {
+impl WeightShard {
     /// Checks that a tensor lies within the file and takes no more than twice the size of the file, because a stride of
     /// 0 expands one element to any number.
     fn check(&self, tensor: &TensorEntry) -> Result<(), String> {

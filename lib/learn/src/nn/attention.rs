@@ -3,7 +3,7 @@ use crate::forward::Forward;
 use crate::params::{Builder, Init, ParamId};
 use tensor::Var;
 use tensor::ops::attention::{Attention, Layout};
-use tensor::ops::normalization::{Kind, Normalization};
+use tensor::ops::normalization::{NormKind, Normalization};
 use unix::Result;
 
 /// ε of the query and key normalisation.
@@ -84,7 +84,7 @@ impl ChannelSeparated {
         let shape = x.shape().to_vec();
         let groups = shape[2] / self.group;
         let x = x.reshape(&[shape[0] * shape[1] * groups, self.group]);
-        let op = Normalization { kind: Kind::Rms, epsilon: EPSILON };
+        let op = Normalization { kind: NormKind::Rms, epsilon: EPSILON };
         let norm = |weight: ParamId| forward.apply(op, &[&x, forward.get(weight)]);
         let q = self.q.forward(forward, &norm(self.q_norm)?)?.reshape(&shape);
         let k = self.k.forward(forward, &norm(self.k_norm)?)?.reshape(&shape);

@@ -40,7 +40,7 @@ impl DepthwiseConv {
 }
 
 /// The shape of a filter [first, (depth,) rows, columns, last], whose depth is left out if it is 1.
-fn weights(first: usize, [depth, rows, columns]: [usize; 3], last: usize) -> Vec<usize> {
+fn filter_shape(first: usize, [depth, rows, columns]: [usize; 3], last: usize) -> Vec<usize> {
     match depth {
         1 => vec![first, rows, columns, last],
         _ => vec![first, depth, rows, columns, last],
@@ -67,7 +67,7 @@ impl Conv {
     ) -> Self {
         let init = Init::linear(channels * filter.iter().product::<usize>());
         b.scope(name, |b| Self {
-            weight: b.param("weight", &weights(filters, filter, channels), init),
+            weight: b.param("weight", &filter_shape(filters, filter, channels), init),
             bias: b.param("bias", &[filters], init),
             op: conv::Conv::same(filter, padding),
         })
@@ -104,7 +104,7 @@ impl ConvTranspose {
     ) -> Self {
         let init = Init::linear(filters * stride.iter().product::<usize>());
         b.scope(name, |b| Self {
-            weight: b.param("weight", &weights(channels, stride, filters), init),
+            weight: b.param("weight", &filter_shape(channels, stride, filters), init),
             bias: b.param("bias", &[filters], init),
             op: conv_transpose::ConvTranspose::patches(stride),
         })

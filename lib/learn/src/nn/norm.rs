@@ -4,7 +4,7 @@ use crate::params::{Builder, Init, ParamId};
 use tensor::Var;
 use tensor::ops::activation::Activation;
 use tensor::ops::group_norm;
-use tensor::ops::normalization::{Kind, Normalization};
+use tensor::ops::normalization::{NormKind, Normalization};
 use unix::Result;
 
 /// PyTorch's default ε of layer and group normalisation.
@@ -30,7 +30,7 @@ impl LayerNorm {
 
     /// x [.., width] -> the same shape.
     pub fn forward(&self, forward: &Forward, x: &Var) -> Result<Var> {
-        let op = Normalization { kind: Kind::Layer, epsilon: self.epsilon };
+        let op = Normalization { kind: NormKind::Layer, epsilon: self.epsilon };
         forward.apply(op, &[x, forward.get(self.weight), forward.get(self.bias)])
     }
 }
@@ -69,7 +69,7 @@ impl Norm {
             (Norm::Fixed(norm), _) => norm.forward(forward, x),
             (Norm::Adaptive(linear), Some(condition)) => {
                 let modulation = linear.forward(forward, condition)?;
-                let kind = Kind::Adaptive { shift: 0, scale: 1 };
+                let kind = NormKind::Adaptive { shift: 0, scale: 1 };
                 forward.apply(Normalization { kind, epsilon: EPSILON }, &[x, &modulation])
             }
             (Norm::Adaptive(_), None) => {

@@ -22,15 +22,15 @@ pub struct Optimizer {
     /// matches it.
     #[serde(default)]
     pub groups: Vec<ParamGroup>,
-    /// Layer-wise decay of the learning rate: that of a layer is multiplied by this factor once for every layer above it
-    /// and once for the head. Null: all layers have the same.
+    /// Layer-wise decay of the learning rate: that of a layer is multiplied by this factor once for every layer above
+    /// it and once for the head. Null: all layers have the same.
     // Not serialised when null, so that configurations older than this key keep their hash.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layer_decay: Option<f64>,
     /// Shard the optimizer state across ranks (ZeRO stage 1, Rajbhandari et al. 2020): each rank updates its part of
     /// the parameters and sends it to the others. Uses less memory. Over the host, it needs more communication and
-    /// the result has the same bits; with NCCL, each gradient is summed for its rank only, and the norm of all gradients
-    /// in another order.
+    /// the result has the same bits; with NCCL, each gradient is summed for its rank only, and the norm of all
+    /// gradients in another order.
     #[serde(default)]
     pub shard: bool,
 }
@@ -109,8 +109,8 @@ pub enum Method {
         #[serde(default = "lamb_epsilon")]
         epsilon: f64,
     },
-    /// Adafactor (Shazeer & Stern 2018) with the given learning rate, without relative steps and parameter scaling: its
-    /// state is averages over the rows and columns of each matrix.
+    /// Adafactor (Shazeer & Stern 2018) with the given learning rate, without relative steps or parameter scaling:
+    /// its state consists of averages over the rows and columns of each matrix.
     Adafactor {
         /// Exponent a of the decay of the averages, 1 - tᵃ at step t.
         #[serde(default = "beta2_decay")]
@@ -207,9 +207,9 @@ impl Optimizer {
         }
     }
 
-    /// Errors (78): a pattern of a group matches no parameter, or there is a `layer_decay`, but the model has no layers of
-    /// different depth. A pattern may match frozen parameters only, so that the groups of a model also serve when LoRA
-    /// adapts it.
+    /// Errors (78): a pattern of a group matches no parameter, or there is a `layer_decay`, but the model has no layers
+    /// of different depth. A pattern may match frozen parameters only, so that the groups of a model also serve when
+    /// LoRA adapts it.
     pub fn check_groups(&self, params: &ParamSet) -> Result<()> {
         if self.layer_decay.is_some() && params.trained.depths().iter().all(|depth| *depth == 0) {
             return Err(Error::config(

@@ -13,7 +13,7 @@ pub struct OptimizerState {
 
 /// One parameter with the tensors that its update rule needs.
 fn parameter<'a, const N: usize>(
-    (((value, gradient), moments), (rate, weight_decay)): Step<'a>,
+    (((value, gradient), moments), (rate, weight_decay)): ParamUpdate<'a>,
 ) -> Parameter<'a, N> {
     let Ok(moments) = <&mut [Tensor; N]>::try_from(moments.as_mut_slice()) else {
         unreachable!("the state was made for this method")
@@ -23,7 +23,7 @@ fn parameter<'a, const N: usize>(
 }
 
 /// Value, gradient, state and factors of one parameter.
-type Step<'a> = (((&'a mut Tensor, &'a Tensor), &'a mut Vec<Tensor>), &'a (f64, f64));
+type ParamUpdate<'a> = (((&'a mut Tensor, &'a Tensor), &'a mut Vec<Tensor>), &'a (f64, f64));
 
 impl OptimizerState {
     /// The state before the first step. Parameters whose index is not owned by this rank have no state and are left

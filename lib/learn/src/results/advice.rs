@@ -22,7 +22,7 @@ const CLIPPED: f64 = 50.0;
 /// Ratio of the largest gradient norm to the median above which clipping is suggested.
 const OUTLIER: f64 = 20.0;
 /// Percent by which the metric may have become worse since its best value.
-const WORSE: f64 = 5.0;
+const MAX_DEGRADATION: f64 = 5.0;
 /// Percent of the time that waiting for data, validation and checkpoints may take.
 const WAITING: f64 = 10.0;
 const VALIDATING: f64 = 20.0;
@@ -94,7 +94,7 @@ fn overfitting(run: &Analysis) -> Option<Advice> {
     };
     let end = run.get("updates")?;
     let falls = mean_after(0.9 * at, at)? > mean_after(at + 0.9 * (end - at), end)?;
-    if !falls || worse < WORSE || !run.direction.is_better(best, last) {
+    if !falls || worse < MAX_DEGRADATION || !run.direction.is_better(best, last) {
         return None;
     }
     let mut keys = Vec::new();

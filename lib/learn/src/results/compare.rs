@@ -37,8 +37,8 @@ pub struct Line {
     pub group: Option<String>,
     /// Name of the metric, the group, the loss or the key.
     pub name: String,
-    /// The value of each run, in the order in which they were given; of a difference, by how much the mean loss exceeds
-    /// that of the first.
+    /// The value of each run, in the order in which the runs were given; for a difference, the mean loss minus that of
+    /// the first run.
     pub values: Vec<Value>,
     /// The 95 % intervals of the values; left out if there are none.
     #[serde(skip_serializing_if = "no_interval")]

@@ -100,7 +100,7 @@ mod examples {
     pub fn result(error: f64, score: f64) -> MetricsFile {
         let around = |metric: Metric| {
             let interval = [metric.value - 0.05, metric.value + 0.05];
-            metric.within(Some(interval))
+            metric.with_interval(Some(interval))
         };
         let own = [
             ("error", around(Metric::error(error))),

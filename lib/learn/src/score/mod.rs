@@ -225,7 +225,7 @@ impl Scores {
 
     /// Notes that an output of the model is not finite: then every metric is NaN. For metrics of decisions, which would
     /// otherwise be those of an arbitrary class.
-    pub fn require_finite<T: Copy + Into<f64>>(&mut self, outputs: &[T]) {
+    pub fn check_finite<T: Copy + Into<f64>>(&mut self, outputs: &[T]) {
         self.not_finite |= outputs.iter().any(|value| !(*value).into().is_finite());
     }
 
@@ -381,7 +381,7 @@ mod tests {
         assert_eq!((metrics["error[b]"], metrics["accuracy"]), (0.5_f64.sqrt(), 1.0));
         // Decisions by such outputs have no accuracy, also after scores were sent to another rank.
         let mut merged = Scores::default();
-        scores.require_finite(&[0.5, f64::INFINITY]);
+        scores.check_finite(&[0.5, f64::INFINITY]);
         merged.merge(&serde_json::from_slice(&serde_json::to_vec(&scores).unwrap()).unwrap());
         assert!(merged.metrics().values().all(|value| value.is_nan()));
     }

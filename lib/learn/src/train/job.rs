@@ -19,7 +19,7 @@ pub enum Resume {
 }
 
 /// A training job.
-pub struct Job<'a> {
+pub struct TrainJob<'a> {
     /// The task and its configuration.
     pub task: Configured,
     /// The run directory.
@@ -38,7 +38,7 @@ pub struct Job<'a> {
     pub ranks: &'a dyn Collective,
 }
 
-impl<'a> Job<'a> {
+impl<'a> TrainJob<'a> {
     /// A run of `task` in the directory `run`, resumed from its newest checkpoint if it has one.
     pub fn new(task: Configured, run: PathBuf, device: Device, ranks: &'a dyn Collective) -> Self {
         Self {

@@ -29,11 +29,11 @@ mod validation;
 pub use determinism::{Determinism, verify_determinism};
 pub use end::lost_a_rank;
 pub use guard::{Spike, SpikeDetector};
-pub use job::{Job, Resume};
+pub use job::{Resume, TrainJob};
 pub use progress::Progress;
-pub use report::{Estimate, Report, check, dry_run};
+pub use report::{DryRun, Estimate, check, dry_run};
 pub use start::{Origin, startup_failed};
-pub use step::{Learner, Pending, Step};
+pub use step::{Learner, Pending, UpdateResult};
 pub use sync::{all_ok, broadcast, gather};
 pub use validation::metric_names;
 
@@ -49,7 +49,7 @@ use unix::{Exit, Result};
 /// Trains a task until it is finished or must stop. Returns 0 when finished; 75 when stopped with a checkpoint, also
 /// because of faulty hardware; 1 when it diverged or spiked too often. Errors, among others: 75 when another process
 /// holds the run, 73 or 74 when too many saves failed.
-pub fn train(job: &Job) -> Result<Exit> {
+pub fn train(job: &TrainJob) -> Result<Exit> {
     tensor::parallel::inside(|| match start::start(job)? {
         Start::Leave(exit) => Ok(exit),
         Start::Go(mut session) => {
@@ -170,7 +170,7 @@ impl Session<'_> {
     }
 
     /// Adds an update to the progress.
-    fn count(&mut self, training: &Training, step: &Step) {
+    fn count(&mut self, training: &Training, step: &UpdateResult) {
         let p = &mut self.progress;
         if self.trainer.numerics.dtype == Dtype::F16 {
             p.loss_scale = Some(step.loss_scale);

@@ -1,7 +1,7 @@
 //! Rank 0's duties: it holds the run lease, writes checkpoints and tracks the time budget.
 
 use super::guard::SaveFailures;
-use super::job::Job;
+use super::job::TrainJob;
 use super::progress::Progress;
 use super::report::Reporter;
 use super::step::Files;
@@ -35,7 +35,7 @@ pub(super) struct RunWriter {
 
 impl RunWriter {
     pub fn new(
-        job: &Job,
+        job: &TrainJob,
         run: &RunDir,
         lease: Lease,
         budget: Budget,

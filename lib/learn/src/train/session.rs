@@ -1,12 +1,12 @@
 //! One attempt at a run: the state that a rank holds while it trains.
 
 use super::end::{End, Halt};
-use super::job::Job;
+use super::job::TrainJob;
 use super::progress::Progress;
 use super::report::Reporter;
 use super::run_writer::RunWriter;
 use super::step::{Files, InFlight, Trainer};
-use super::sync::{self, Cause, Comparison, Request, Stop};
+use super::sync::{self, Cause, Comparison, RankRequest, Stop};
 use crate::checkpoint::{Condition, Saved};
 use crate::score::Metrics;
 use serde_json::Value;
@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(3600);
 
 /// One attempt at a run, on one rank.
 pub(super) struct Session<'a> {
-    pub job: &'a Job<'a>,
+    pub job: &'a TrainJob<'a>,
     pub trainer: Trainer<'a>,
     pub progress: Progress,
     pub reporter: Reporter,
@@ -64,7 +64,7 @@ impl Session<'_> {
     }
 
     /// The combined requests of all ranks to stop or to save.
-    pub fn requests(&mut self) -> Result<Request> {
+    pub fn requests(&mut self) -> Result<RankRequest> {
         let stop = |cause| move |why| Stop { cause, why };
         let lost = self.check_lease().err().map(|error| self.lost_run(error));
         let writer = self.writer.as_ref();
@@ -81,7 +81,7 @@ impl Session<'_> {
             .or(unsaved.map(stop(Cause::Unsaved)))
             .or(asked.map(stop(Cause::Asked)));
         let save = self.signals.take_checkpoint_request();
-        sync::reduce_requests(self.job.ranks, Request { stop, save })
+        sync::reduce_requests(self.job.ranks, RankRequest { stop, save })
     }
 
     fn over_budget(&mut self) -> Option<String> {

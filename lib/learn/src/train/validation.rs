@@ -26,7 +26,7 @@ pub fn validate(
         true => numerics::dtype(training, params.trained.device()),
         false => Dtype::F32,
     };
-    numerics::choose_products([training.tf32, training.wgmma]);
+    numerics::set_matmul_modes([training.tf32, training.wgmma]);
     let mut own = Vec::new();
     for batch in batches.iter().skip(ranks.rank()).step_by(ranks.size()) {
         let mut scores = Scores::default();

@@ -76,7 +76,7 @@ fn every_cut_and_every_addition_is_found() {
     fs::write(&model, &bytes[..bytes.len() - 3]).unwrap();
     let told: Vec<String> = verify(&path).unwrap().damage.iter().map(|d| d.to_string()).collect();
     assert!(told[0].contains("bytes, but was written with"), "{told:?}");
-    assert!(told.last().unwrap().ends_with("is cut short"), "{told:?}");
+    assert!(told.last().unwrap().ends_with("is truncated"), "{told:?}");
 }
 
 #[test]

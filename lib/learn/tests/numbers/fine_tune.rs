@@ -151,7 +151,7 @@ pub fn train_on(
     change(&mut config);
     let config: ConfigOf<Layers> = serde_json::from_value(config).map_err(Error::bug)?;
     let task = Configured::new::<Layers>(config)?;
-    let mut job = Job::new(task, run.into(), device, ranks);
+    let mut job = TrainJob::new(task, run.into(), device, ranks);
     // More updates than in the previous attempt are a changed configuration.
     job.accept_changes = updates > 20;
     learn::train::train(&job)

@@ -17,7 +17,7 @@ use data::loader::Order;
 use dist::{Collective, Solo};
 use learn::checkpoint;
 use learn::task::Configured;
-use learn::train::{Job, train};
+use learn::train::{TrainJob, train};
 use report::evaluation::MetricsFile;
 use serde_json::{Value, json};
 use stage::{Mean, MeanConfig};
@@ -69,7 +69,7 @@ impl Run {
             Ok("emu") => tensor::Device::Emu,
             _ => tensor::Device::Cpu,
         };
-        let job = Job::new(task, self.folder.clone(), device, ranks);
+        let job = TrainJob::new(task, self.folder.clone(), device, ranks);
         match train(&job) {
             Ok(exit) => {
                 ranks.close().unwrap();

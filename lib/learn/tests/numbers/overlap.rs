@@ -149,7 +149,7 @@ impl Reducer for TwinReducer {
             None => Ok(self.sums[bucket].clone()),
         }
     }
-    fn times(&mut self) -> Times {
+    fn take_times(&mut self) -> Times {
         Times::default()
     }
 }

@@ -34,7 +34,7 @@ pub struct Pen {
 
 /// Text style and anchor.
 #[derive(Clone, Copy)]
-pub struct Letters {
+pub struct TextStyle {
     /// Line height.
     pub size: f64,
     /// Bold.
@@ -59,7 +59,7 @@ pub trait Surface {
     /// Draws a filled circle.
     fn dot(&self, at: (f64, f64), radius: f64, colour: Colour) -> Result<()>;
     /// Draws text.
-    fn text(&self, text: &str, at: (f64, f64), letters: Letters) -> Result<()>;
+    fn text(&self, text: &str, at: (f64, f64), letters: TextStyle) -> Result<()>;
     /// Fills a rectangle with `colour(x, y)`; x and y run from 0 to 1, y upwards.
     fn image(&self, area: Area, colour: &dyn Fn(f64, f64) -> Colour) -> Result<()>;
 }
@@ -88,7 +88,7 @@ impl Canvas<'_> {
     }
 
     /// Width of a text.
-    pub fn text_width(&self, text: &str, letters: Letters) -> Result<f64> {
+    pub fn text_width(&self, text: &str, letters: TextStyle) -> Result<f64> {
         pixels::text_width(text, letters)
     }
 }

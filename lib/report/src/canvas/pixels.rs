@@ -1,6 +1,6 @@
 //! A picture in pixels. It is drawn at a higher resolution and averaged down, for antialiased lines and text.
 
-use super::{Area, Letters, Pen, Surface, VPos, problem, sample};
+use super::{Area, Pen, Surface, TextStyle, VPos, problem, sample};
 use crate::colours::Colour;
 use plotters::coord::Shift;
 use plotters::element::{BitMapElement, Circle, DashedPathElement, PathElement, Text};
@@ -56,7 +56,7 @@ impl Surface for Pixels<'_> {
         self.0.draw(&Circle::new(centre, drawn(radius), rgb(colour).filled())).map_err(problem)
     }
 
-    fn text(&self, text: &str, at: (f64, f64), letters: Letters) -> Result<()> {
+    fn text(&self, text: &str, at: (f64, f64), letters: TextStyle) -> Result<()> {
         let colour = rgb(letters.colour);
         let style = font(letters)
             .into_text_style(&self.0)
@@ -84,12 +84,12 @@ impl Surface for Pixels<'_> {
 }
 
 /// Width of a text.
-pub fn text_width(text: &str, letters: Letters) -> Result<f64> {
+pub fn text_width(text: &str, letters: TextStyle) -> Result<f64> {
     let (width, _) = font(letters).box_size(text).map_err(problem)?;
     Ok(f64::from(width) / f64::from(SCALE))
 }
 
-fn font(letters: Letters) -> FontDesc<'static> {
+fn font(letters: TextStyle) -> FontDesc<'static> {
     let style = if letters.bold { FontStyle::Bold } else { FontStyle::Normal };
     let turn = if letters.upwards { FontTransform::Rotate270 } else { FontTransform::None };
     FontDesc::new(FontFamily::Name(FAMILY), letters.size * f64::from(SCALE), style).transform(turn)

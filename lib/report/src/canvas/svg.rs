@@ -1,6 +1,6 @@
 //! A picture as SVG elements. Text stays text.
 
-use super::{Area, HPos, Letters, Pen, Surface, VPos, encode};
+use super::{Area, HPos, Pen, Surface, TextStyle, VPos, encode};
 use crate::colours::Colour;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -15,7 +15,7 @@ const FONTS: &str = "DejaVu Sans, Verdana, sans-serif";
 const ASCENDER: f64 = 0.928;
 const DESCENDER: f64 = 0.236;
 /// Height of a capital letter.
-const CAPITAL: f64 = 0.729;
+const CAP_HEIGHT: f64 = 0.729;
 /// Pixels of an image per unit.
 const DETAIL: f64 = 2.0;
 
@@ -64,13 +64,13 @@ impl Surface for Elements {
         })
     }
 
-    fn text(&self, content: &str, at: (f64, f64), letters: Letters) -> Result<()> {
+    fn text(&self, content: &str, at: (f64, f64), letters: TextStyle) -> Result<()> {
         let size = letters.size / (ASCENDER + DESCENDER);
         let baseline = at.1
             + size
                 * match letters.vertical {
                     VPos::Top => ASCENDER,
-                    VPos::Center => CAPITAL / 2.0,
+                    VPos::Center => CAP_HEIGHT / 2.0,
                     VPos::Bottom => -DESCENDER,
                 };
         let anchor = match letters.horizontal {

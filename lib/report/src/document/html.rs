@@ -25,7 +25,7 @@ impl Document {
                 }
                 body {
                     h1 { (self.title) }
-                    @for block in &self.blocks { (of_block(block)) }
+                    @for block in &self.blocks { (render_block(block)) }
                     footer { (program.name) " " (program.version) ", commit " (program.commit) }
                 }
             }
@@ -34,12 +34,12 @@ impl Document {
     }
 }
 
-fn of_block(block: &Block) -> Markup {
+fn render_block(block: &Block) -> Markup {
     match block {
         Block::Heading(text) => html! { h2 { (text) } },
         Block::Paragraph(text) => html! { p { (text) } },
         Block::List(items) => html! { ul { @for item in items { li { (item) } } } },
-        Block::Table(table) => of_table(table),
+        Block::Table(table) => render_table(table),
         Block::Picture { caption, png } => html! {
             figure {
                 img src=(format!("data:image/png;base64,{}", STANDARD.encode(png))) alt=(caption);
@@ -49,7 +49,7 @@ fn of_block(block: &Block) -> Markup {
     }
 }
 
-fn of_table(table: &Table) -> Markup {
+fn render_table(table: &Table) -> Markup {
     let class = |at: usize| table.is_numeric(at).then_some("number");
     html! {
         div class="wide" {
@@ -63,7 +63,7 @@ fn of_table(table: &Table) -> Markup {
                 }
                 tbody {
                     @for row in &table.rows {
-                        tr { @for (at, cell) in row.iter().enumerate() { td class=[class(at)] { (of_cell(cell)) } } }
+                        tr { @for (at, cell) in row.iter().enumerate() { td class=[class(at)] { (render_cell(cell)) } } }
                     }
                 }
             }
@@ -71,7 +71,7 @@ fn of_table(table: &Table) -> Markup {
     }
 }
 
-fn of_cell(cell: &Cell) -> Markup {
+fn render_cell(cell: &Cell) -> Markup {
     let text = match cell.is_number {
         true => html! { (cell.text.replace('-', "−")) },
         false => breakable(&cell.text),

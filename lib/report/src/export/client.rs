@@ -19,7 +19,7 @@ const MAX_RESPONSE: u64 = 64 << 20;
 /// Maximum size of a file of certificates in bytes.
 const MAX_CERTIFICATES: u64 = 16 << 20;
 
-/// A server, and what it needs to let this user in.
+/// A server and the credentials of this user.
 #[derive(Debug)]
 pub struct Client {
     agent: Agent,
@@ -37,8 +37,8 @@ pub(super) enum Answer {
 
 impl Client {
     /// A client for the server at `url`, with the token in `MLFLOW_TRACKING_TOKEN` or the user and password in
-    /// `MLFLOW_TRACKING_USERNAME` and `MLFLOW_TRACKING_PASSWORD`. The certificate of an https server must be issued by a
-    /// public authority or by one in the PEM file `MLFLOW_TRACKING_SERVER_CERT_PATH`. Errors: 2 for a URL that is not
+    /// `MLFLOW_TRACKING_USERNAME` and `MLFLOW_TRACKING_PASSWORD`. The certificate of an https server must be issued by
+    /// a public authority or by one in the PEM file `MLFLOW_TRACKING_SERVER_CERT_PATH`. Errors: 2 for a URL that is not
     /// one of a server, or that contains a password; 65, 66 for a bad certificate file.
     pub fn new(url: &str) -> Result<Self> {
         let url = url.trim_end_matches('/');

@@ -23,18 +23,18 @@ pub(super) fn files(run: &Run, labels: &Labels) -> Result<Files> {
         let pictures = evaluation.pictures.iter();
         files.extend(pictures.map(|(name, png)| (folder.join(name), png.clone())));
     }
-    let mark = table([head(run)])?;
+    let mark = table([identity_row(run)])?;
     Ok(Files { files, mark, alone: None, grows: false })
 }
 
 /// The line that tells this run from others.
-fn head(run: &Run) -> Vec<String> {
+fn identity_row(run: &Run) -> Vec<String> {
     vec!["started".into(), run.started_text()]
 }
 
 fn facts(run: &Run, labels: &Labels) -> Result<Vec<u8>> {
     let text = |key: &str, value: &str| vec![key.to_string(), value.to_string()];
-    let mut rows = vec![text("key", "value"), text("run", &run.id), head(run)];
+    let mut rows = vec![text("key", "value"), text("run", &run.id), identity_row(run)];
     rows.extend(labels.name.iter().map(|name| text("name", name)));
     rows.extend(labels.tags.iter().map(|tag| text("tag", tag)));
     rows.extend(labels.notes.iter().map(|notes| text("notes", notes)));

@@ -117,7 +117,7 @@ impl Point {
 
 /// The points of the curve, by step.
 fn points(run: &Run) -> Vec<Point> {
-    let of_step = |step: &super::Step| {
+    let of_step = |step: &super::RecordedUpdate| {
         let (time, update) = (milliseconds(step.time), step.update);
         let point = |(name, value): &(String, f64)| Point {
             key: key(name),
@@ -143,7 +143,7 @@ fn scores(run: &Run, evaluation: &Evaluation) -> Vec<Point> {
         .collect()
 }
 
-/// The name with characters that MLflow refuses replaced.
+/// The name, with `_` in place of every character that MLflow refuses.
 fn key(name: &str) -> String {
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || "_-. :/".contains(c);
     name.chars().map(|c| if is_allowed(c) { c } else { '_' }).take(250).collect()

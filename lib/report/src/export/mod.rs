@@ -19,7 +19,7 @@ pub use client::Client;
 pub use evaluation::Evaluation;
 pub use files::Files;
 pub use mlflow::{Logged, log};
-pub use run::{Run, Step, id};
+pub use run::{RecordedUpdate, Run, id};
 
 /// What the user adds to a run.
 #[derive(Clone, Debug, Default)]

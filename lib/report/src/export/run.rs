@@ -21,7 +21,7 @@ const NOT_VALUES: [&str; 2] = ["update", "attempt"];
 
 /// What was recorded of one update.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Step {
+pub struct RecordedUpdate {
     /// Number of completed updates.
     pub update: u64,
     /// When it was recorded, in seconds since 1970.
@@ -46,7 +46,7 @@ pub struct Run {
     /// The resolved configuration: an object.
     pub config: Map<String, Value>,
     /// One entry for each recorded update, in order.
-    pub steps: Vec<Step>,
+    pub steps: Vec<RecordedUpdate>,
     /// Evaluations of its checkpoints.
     pub evaluations: Vec<Evaluation>,
 }
@@ -90,7 +90,7 @@ impl Run {
         state: Option<State>,
         first_attempt: Option<Value>,
     ) -> Option<Self> {
-        let mut steps: BTreeMap<u64, Step> = BTreeMap::new();
+        let mut steps: BTreeMap<u64, RecordedUpdate> = BTreeMap::new();
         for record in records {
             let kind = record.get("kind").and_then(Value::as_str);
             let prefix =
@@ -98,7 +98,8 @@ impl Run {
             let update = record.get("update").and_then(Value::as_u64);
             if let (Some(prefix), Some(update), Some(time)) = (prefix, update, time_of(record)) {
                 let step = steps.entry(update);
-                let step = step.or_insert_with(|| Step { update, time, values: Vec::new() });
+                let step =
+                    step.or_insert_with(|| RecordedUpdate { update, time, values: Vec::new() });
                 let values = record.iter().filter(|(name, _)| !NOT_VALUES.contains(&&***name));
                 values.for_each(|(name, value)| step.add(&format!("{prefix}/{name}"), value));
             }
@@ -155,7 +156,7 @@ impl Run {
     }
 }
 
-impl Step {
+impl RecordedUpdate {
     /// Adds a value, or the values of an object. Of a value that was recorded twice, the later one counts.
     fn add(&mut self, name: &str, value: &Value) {
         match value {
@@ -199,15 +200,15 @@ fn flatten(key: &str, value: &Value, all: &mut Vec<(String, Value)>) {
     }
 }
 
-/// A text as a file or a form shows it: strings without quotes.
+/// A JSON value as text for files and web pages: strings without quotes.
 pub(super) fn shown(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_string)
 }
 
-/// A time in seconds since 1970, in UTC with milliseconds.
+/// Formats a time in seconds since 1970 as UTC with milliseconds.
 pub(super) fn utc(seconds: f64) -> String {
     let since = std::time::Duration::try_from_secs_f64(seconds).unwrap_or_default();
-    // Milliseconds in f64 may be just below the number.
+    // A whole number of milliseconds may be slightly too small in f64, and formatting truncates.
     time::format_utc(UNIX_EPOCH + since + std::time::Duration::from_micros(1))
 }
 

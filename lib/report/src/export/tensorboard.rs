@@ -68,13 +68,13 @@ fn scalar(tag: &str, value: f64) -> Message {
     Message::default().bytes(1, tag).float(2, value as f32)
 }
 
-/// The metadata that give a value to a plugin.
+/// The metadata that assign a value to a plugin.
 fn plugin(name: &str, content: Message) -> Message {
     let data = Message::default().bytes(1, name).message(2, content);
     Message::default().message(1, data)
 }
 
-/// Markdown.
+/// A text summary in Markdown.
 fn text(tag: &str, markdown: &str) -> Message {
     // DT_STRING, without dimensions.
     let tensor = Message::default().int(1, 7).message(2, Message::default()).bytes(8, markdown);

@@ -1,6 +1,7 @@
 //! Offline runs of Weights & Biases: `wandb/offline-run-YYYYMMDD_HHMMSS-RUN/run-RUN.wandb` and the files it refers to.
 //!
-//! The file is a [`WandbLog`] of `Record` messages (wandb/proto/wandb_internal.proto), an internal format of the client;
+//! The file is a [`WandbLog`] of `Record` messages (wandb/proto/wandb_internal.proto), an internal format of the
+//! client;
 //! `make interop` opens it with the real one. A run that has not ended has no exit record, which the client shows as
 //! crashed or running.
 
@@ -16,7 +17,7 @@ use super::evaluation::size;
 use super::protobuf::Message;
 use super::run::{json_number, utc};
 use super::wandb_log::WandbLog;
-use super::{Evaluation, Files, Labels, Run, Step};
+use super::{Evaluation, Files, Labels, RecordedUpdate, Run};
 
 /// The program in the first record.
 const PRODUCER: &str = "longhaul evaluate export";
@@ -126,7 +127,7 @@ fn of_run(run: &Run, labels: &Labels) -> Result<Message> {
 }
 
 /// The usage of the machine under the names that the client gives to it.
-fn usage(run: &Run, step: &Step) -> Vec<(&'static str, f64)> {
+fn usage(run: &Run, step: &RecordedUpdate) -> Vec<(&'static str, f64)> {
     let value = |name: &str| step.values.iter().find(|(own, _)| own == name).map(|(_, v)| *v);
     let threads = run.facts.get("threads").and_then(Value::as_f64).unwrap_or(1.0).max(1.0);
     // The client's `cpu` is a percentage of all CPUs that the process may use.
@@ -140,7 +141,7 @@ fn usage(run: &Run, step: &Step) -> Vec<(&'static str, f64)> {
     .collect()
 }
 
-/// Evaluations by the last recorded step that is not after them, so that steps do not decrease.
+/// Evaluations, keyed by the last recorded step at or before each of them, so that steps do not decrease.
 fn by_step(run: &Run) -> BTreeMap<u64, Vec<&Evaluation>> {
     let mut all: BTreeMap<u64, Vec<&Evaluation>> = BTreeMap::new();
     for evaluation in &run.evaluations {

@@ -26,12 +26,12 @@ struct Watched {
     history: History,
     /// The price of an hour, as read for the newest attempt, which it belongs to.
     rate: Option<(u64, Option<f64>)>,
-    found: Result<Report>,
+    found: Result<WatchReport>,
 }
 
 /// The state of a run: a record of `timekeep watch --json`.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct WatchReport {
     /// What `timekeep status` reports; `eta` at the present pace if the run is running.
     #[serde(flatten)]
     pub run: Run,
@@ -88,7 +88,7 @@ impl Watch {
 
     /// The reports, or why there is none: 66 for a directory that does not exist or is not that of a run, 65 for a
     /// damaged status.
-    pub fn reports(&self) -> impl Iterator<Item = &Result<Report>> {
+    pub fn reports(&self) -> impl Iterator<Item = &Result<WatchReport>> {
         self.runs.iter().map(|run| &run.found)
     }
 }
@@ -98,7 +98,7 @@ fn history_in(run: &std::path::Path) -> History {
 }
 
 impl Watched {
-    fn read(&mut self) -> Result<Report> {
+    fn read(&mut self) -> Result<WatchReport> {
         let mut run = runs::look(&self.path)?;
         match self.history.refresh() {
             // The log is written after the lease.
@@ -127,7 +127,7 @@ impl Watched {
         let warnings = history.notes("warning").rev().take(WARNINGS);
         let mut warnings: Vec<String> = warnings.map(|(_, text)| text.to_string()).collect();
         warnings.reverse();
-        Ok(Report {
+        Ok(WatchReport {
             seconds_per_update: pace,
             estimated_hours: hours,
             cost: rate.map(|rate| rate * run.hours),

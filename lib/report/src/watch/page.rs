@@ -1,6 +1,6 @@
 //! The page of `timekeep watch`.
 
-use super::{Report, Watch, Watched};
+use super::{Watch, WatchReport, Watched};
 use crate::axis::plain;
 use crate::chart::Chart;
 use crate::terminal::{ascii, colour, columns, page};
@@ -123,7 +123,7 @@ impl Page {
     }
 
     /// A bar, and what is done.
-    fn bar(&self, report: &Report, width: usize) -> String {
+    fn bar(&self, report: &WatchReport, width: usize) -> String {
         let done = report.run.update;
         let Some(all) = report.run.updates.filter(|all| *all > 0) else {
             return format!("update {done}");
@@ -177,7 +177,7 @@ fn duration(seconds: f64) -> String {
     Duration::try_from_secs_f64(seconds).map_or("-".into(), format_duration)
 }
 
-fn time_left(report: &Report) -> Option<String> {
+fn time_left(report: &WatchReport) -> Option<String> {
     let pace = |seconds: f64| match seconds {
         small if small < 0.1 => format!(" at {} ms per update", plain(1000.0 * small)),
         large => format!(" at {} s per update", plain(large)),
@@ -193,7 +193,7 @@ fn time_left(report: &Report) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join("; "))
 }
 
-fn cost(report: &Report) -> Option<String> {
+fn cost(report: &WatchReport) -> Option<String> {
     let run = &report.run;
     let total = report.estimated_hours.filter(|_| run.state != RunState::Finished);
     let total =
@@ -211,7 +211,7 @@ fn cost(report: &Report) -> Option<String> {
     (run.hours > 0.0).then(|| format!("{time}{devices}{money}"))
 }
 
-fn scores(report: &Report) -> Option<String> {
+fn scores(report: &WatchReport) -> Option<String> {
     let loss = report.loss.map(|loss| format!("loss {}", plain(loss)));
     let last = report
         .validation

@@ -1,7 +1,7 @@
 //! Reads trials from a journal of Optuna's `JournalFileBackend`: one operation per line, with the operation codes and
 //! field names of optuna.storages.journal.
 
-use super::Former;
+use super::ImportedTrial;
 use crate::config::Direction;
 use crate::record::End;
 use serde_json::Value;
@@ -15,17 +15,17 @@ const SET_INTERMEDIATE: u64 = 7;
 const DISCARD_TRIALS: u64 = 10;
 
 /// A study of the journal.
-struct Found {
+struct JournalStudy {
     name: String,
     directions: Vec<u64>,
     is_deleted: bool,
 }
 
 /// The trials and the direction of the study `name`, or of the only study. Errors: a description of the problem.
-pub fn read(journal: &str, name: Option<&str>) -> Result<(Vec<Former>, Direction), String> {
-    let mut studies: Vec<Found> = Vec::new();
+pub fn read(journal: &str, name: Option<&str>) -> Result<(Vec<ImportedTrial>, Direction), String> {
+    let mut studies: Vec<JournalStudy> = Vec::new();
     // Each trial with the id of its study; the index is the trial's id.
-    let mut trials: Vec<(u64, Former)> = Vec::new();
+    let mut trials: Vec<(u64, ImportedTrial)> = Vec::new();
     let lines: Vec<&str> = journal.lines().collect();
     for (at, line) in lines.iter().enumerate() {
         let record = match parse(line) {
@@ -53,7 +53,7 @@ pub fn read(journal: &str, name: Option<&str>) -> Result<(Vec<Former>, Direction
                 let directions = record["directions"].as_array().into_iter().flatten();
                 let directions = directions.filter_map(Value::as_u64).collect();
                 if !studies.iter().any(|found| found.name == name && !found.is_deleted) {
-                    studies.push(Found { name: name.into(), directions, is_deleted: false });
+                    studies.push(JournalStudy { name: name.into(), directions, is_deleted: false });
                 }
             }
             (Some(DELETE_STUDY), _) if exists => studies[study as usize].is_deleted = true,
@@ -117,13 +117,13 @@ fn parse(line: &str) -> Option<Value> {
 }
 
 /// A newly created trial; a trial added as a whole has all fields.
-fn created(record: &Value) -> Former {
+fn created(record: &Value) -> ImportedTrial {
     let object = |key: &str| record[key].as_object().into_iter().flatten();
     let params = object("params").filter_map(|(name, number)| {
         Some((name.clone(), external(&record["distributions"][name.as_str()], number)?))
     });
     let step = |(step, value): (&String, &Value)| Some((step.parse().ok()?, value.as_f64()));
-    Former {
+    ImportedTrial {
         params: params.collect(),
         state: state(record["state"].as_u64()),
         value: record["values"][0].as_f64().or(record["value"].as_f64()),

@@ -24,7 +24,7 @@ const MAX_BYTES: u64 = 1 << 30;
 
 /// A trial of another study.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Former {
+pub struct ImportedTrial {
     /// Parameters by name.
     pub params: BTreeMap<String, Value>,
     /// How it ended.
@@ -41,7 +41,7 @@ pub struct Former {
 struct Import {
     /// Name of the round whose sampler uses the trials.
     round: String,
-    trials: Vec<Former>,
+    trials: Vec<ImportedTrial>,
 }
 
 /// The outcome of an import.
@@ -90,12 +90,12 @@ pub fn import(study: &Study, round: usize, file: &Path, name: Option<&str>) -> R
     }
     let (files, all) = (files(study)?, found.len());
     let earlier = files.iter().filter(|import| import.round == own.name);
-    let earlier: Vec<&Former> = earlier.flat_map(|import| &import.trials).collect();
+    let earlier: Vec<&ImportedTrial> = earlier.flat_map(|import| &import.trials).collect();
     let (mut trials, mut known, mut reasons) = (Vec::new(), 0, BTreeMap::<String, usize>::new());
     for former in found {
-        match fitted(config, &space, former) {
-            Ok(fitted) if earlier.contains(&&fitted) => known += 1,
-            Ok(fitted) => trials.push(fitted),
+        match restricted(config, &space, former) {
+            Ok(restricted) if earlier.contains(&&restricted) => known += 1,
+            Ok(restricted) => trials.push(restricted),
             Err(reason) => *reasons.entry(reason).or_default() += 1,
         }
     }
@@ -163,7 +163,7 @@ fn files(study: &Study) -> Result<Vec<Import>> {
 }
 
 /// Reads the ended trials of a file.
-fn read(study: &Study, file: &Path, name: Option<&str>) -> Result<Vec<Former>> {
+fn read(study: &Study, file: &Path, name: Option<&str>) -> Result<Vec<ImportedTrial>> {
     let wrong = |cause: String| Error::data(format!("{}: {cause}", file.display()));
     let bytes = small::read(file, MAX_BYTES)?;
     let text = std::str::from_utf8(&bytes).map_err(|cause| wrong(cause.to_string()))?;
@@ -193,12 +193,12 @@ fn end(word: &str) -> Option<End> {
 }
 
 /// Parses the format of trials_history.json.
-fn from_json(text: &str) -> Result<Vec<Former>, String> {
+fn from_json(text: &str) -> Result<Vec<ImportedTrial>, String> {
     let list: Vec<Value> = serde_json::from_str(text).map_err(|cause| cause.to_string())?;
     let former = |entry: Value| {
         let params = entry["params"].as_object();
         let params = params.ok_or("an entry has no params; expected JSON written by hpo export")?;
-        Ok(Former {
+        Ok(ImportedTrial {
             params: params.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
             state: entry["state"].as_str().and_then(end),
             value: entry["value"].as_f64(),
@@ -209,7 +209,7 @@ fn from_json(text: &str) -> Result<Vec<Former>, String> {
 }
 
 /// Parses a table with the columns state and value, and a column per parameter.
-fn from_csv(text: &str) -> Result<Vec<Former>, String> {
+fn from_csv(text: &str) -> Result<Vec<ImportedTrial>, String> {
     let mut reader = csv::Reader::from_reader(text.as_bytes());
     let header = reader.headers().map_err(|cause| cause.to_string())?.clone();
     let column = |name: &str| header.iter().position(|column| column == name);
@@ -222,7 +222,7 @@ fn from_csv(text: &str) -> Result<Vec<Former>, String> {
         let row = row.map_err(|cause| cause.to_string())?;
         let cells =
             header.iter().zip(&row).filter(|(name, cell)| !own.contains(name) && !cell.is_empty());
-        trials.push(Former {
+        trials.push(ImportedTrial {
             params: cells.map(|(name, cell)| (name.to_string(), cell.into())).collect(),
             state: row.get(state).and_then(end),
             value: row.get(value).and_then(|cell| cell.parse().ok()),
@@ -234,13 +234,17 @@ fn from_csv(text: &str) -> Result<Vec<Former>, String> {
 
 /// Restricts a trial to the parameters of the space. Errors: why that is impossible, or why the trial has no value to
 /// learn from.
-fn fitted(config: &StudyConfig, space: &Space, former: Former) -> Result<Former, String> {
+fn restricted(
+    config: &StudyConfig,
+    space: &Space,
+    former: ImportedTrial,
+) -> Result<ImportedTrial, String> {
     let params = parameters(config, space, &former)?;
     let is_finite = former.value.is_some_and(f64::is_finite);
     match former.state {
         Some(End::Failed) | None => Err("failed".into()),
         Some(End::Complete) if !is_finite => Err("without a finite value".into()),
-        _ => Ok(Former { params, ..former }),
+        _ => Ok(ImportedTrial { params, ..former }),
     }
 }
 
@@ -248,7 +252,7 @@ fn fitted(config: &StudyConfig, space: &Space, former: Former) -> Result<Former,
 fn parameters(
     config: &StudyConfig,
     space: &Space,
-    former: &Former,
+    former: &ImportedTrial,
 ) -> Result<BTreeMap<String, Value>, String> {
     let mut point = Point::new();
     for name in space.order().into_iter().filter(|name| space.0.contains_key(*name)) {

@@ -13,7 +13,7 @@ use crate::record::{End, Record, Start};
 use crate::space::Space;
 use crate::study::Study;
 use std::time::{Duration, Instant};
-use trial::Outcome;
+use trial::AttemptOutcome;
 use unix::signal::Signals;
 use unix::{Error, Result, note};
 
@@ -195,8 +195,8 @@ impl Worker {
         }
         drop(claim);
         let end = match outcome {
-            Outcome::Ended(end) => end,
-            Outcome::Stopped { by_itself } => return Ok(by_itself),
+            AttemptOutcome::Ended(end) => end,
+            AttemptOutcome::Stopped { by_itself } => return Ok(by_itself),
         };
         self.ended += 1;
         self.study.save_snapshot();

@@ -3,7 +3,7 @@
 use super::command::{Running, check_program, words, write_params};
 use crate::ask::prunes;
 use crate::claim::Claim;
-use crate::record::{End, Ended, Record, Start};
+use crate::record::{End, EndRecord, Record, Start};
 use crate::study::Study;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -20,9 +20,9 @@ use unix::{Exit, Result};
 const POLL: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(200)];
 
 /// How an attempt ended.
-pub enum Outcome {
+pub enum AttemptOutcome {
     /// The trial has ended.
-    Ended(Ended),
+    Ended(EndRecord),
     /// The attempt stopped; the trial can be resumed.
     Stopped {
         /// The command stopped by itself, e.g. because its job nears the time limit; the worker should stop, too.
@@ -59,7 +59,7 @@ pub fn run(
     mut start: Start,
     signals: Signals,
     end: Option<Instant>,
-) -> Result<Outcome> {
+) -> Result<AttemptOutcome> {
     let run = claim.run()?;
     let folder = run.path().to_path_buf();
     let record = claim.record.clone();
@@ -74,7 +74,7 @@ pub fn run(
         let why = record.as_ref().and_then(|record| record.stopped.clone());
         let why = why.map_or(String::new(), |why| format!("; the last one stopped with: {why}"));
         let error = format!("{fruitless} consecutive attempts made no progress{why}");
-        return finish(claim, Ended::failed(error));
+        return finish(claim, EndRecord::failed(error));
     }
     let directory = study.config().directory.clone().unwrap_or(".".into());
     check_program(&study.config().command[0], &directory)?;
@@ -111,9 +111,9 @@ pub fn run(
     attempt.conclude(status, asked, &running)
 }
 
-fn finish(claim: &mut Claim, ended: Ended) -> Result<Outcome> {
+fn finish(claim: &mut Claim, ended: EndRecord) -> Result<AttemptOutcome> {
     claim.end(&ended)?;
-    Ok(Outcome::Ended(ended))
+    Ok(AttemptOutcome::Ended(ended))
 }
 
 impl Attempt<'_> {
@@ -192,7 +192,7 @@ impl Attempt<'_> {
         status: u8,
         asked: Option<StopReason>,
         running: &Running,
-    ) -> Result<Outcome> {
+    ) -> Result<AttemptOutcome> {
         let sign = self.study.config().direction.sign();
         let best = self.claim.read()?.as_ref().and_then(|record| Record::best(record, sign));
         let last = self.log.iter().flatten().rev().find(|(step, _)| step.is_none());
@@ -203,19 +203,19 @@ impl Attempt<'_> {
         let is_done = status == 0 && (asked.is_none() || self.study.config().task().is_some());
         if asked == Some(StopReason::Pruned) && !is_done {
             self.block()?;
-            return finish(self.claim, Ended::of(End::Pruned));
+            return finish(self.claim, EndRecord::of(End::Pruned));
         }
         // TERM, KILL, INT, HUP, and USR1 if train-stage has not installed its handlers yet.
         let is_stop = [Exit::Again as u8, 143, 137, 130, 129, 138].contains(&status);
         if let Some(value) = reported.filter(|_| is_stop || asked.is_some()) {
-            return finish(self.claim, Ended::with(value));
+            return finish(self.claim, EndRecord::with(value));
         }
         if is_done {
             let metric = &self.study.config().metric;
             let end = match value {
-                Some(value) => Ended::with(value),
-                None if !self.known.is_empty() => Ended::of(End::Diverged),
-                None => Ended::failed(format!("the command exited without reporting {metric}")),
+                Some(value) => EndRecord::with(value),
+                None if !self.known.is_empty() => EndRecord::of(End::Diverged),
+                None => EndRecord::failed(format!("the command exited without reporting {metric}")),
             };
             return finish(self.claim, end);
         }
@@ -235,7 +235,7 @@ impl Attempt<'_> {
             };
             self.claim.stop(&reason, asked.is_some())?;
             let by_itself = asked.is_none() && status == Exit::Again as u8;
-            return Ok(Outcome::Stopped { by_itself });
+            return Ok(AttemptOutcome::Stopped { by_itself });
         }
         let reason = found.filter(|found| found.state == State::Failed);
         let cause = reason.as_ref().and_then(|found| found.cause);
@@ -244,7 +244,7 @@ impl Attempt<'_> {
         // Programs without status.json report the cause only in their output.
         let small = error.to_lowercase();
         let mentions = |words: &[&str]| words.iter().any(|word| small.contains(word));
-        let mut end = Ended::failed(error);
+        let mut end = EndRecord::failed(error);
         if cause == Some(Cause::OutOfMemory)
             || cause.is_none() && mentions(&["out of memory", "cannot allocate", "memoryerror"])
         {

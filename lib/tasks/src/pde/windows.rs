@@ -67,14 +67,14 @@ impl Share {
 }
 
 /// Latents of which a share is used.
-pub(super) struct Part {
+pub(super) struct LatentsPart {
     pub store: LatentStore,
     pub share: Share,
     /// A number that the task gives to its parts.
     pub number: usize,
 }
 
-impl Part {
+impl LatentsPart {
     /// Number of windows of `steps` steps of `stride` frames.
     fn windows(&self, steps: usize, stride: usize) -> u64 {
         self.share.count(self.store.len()) as u64 * starts(&self.store, steps, stride)
@@ -83,7 +83,7 @@ impl Part {
 
 /// The windows of a mixture of latent stores; a sample is a trajectory and a place in it.
 pub(super) struct Windows {
-    pub parts: Sources<Part>,
+    pub parts: Sources<LatentsPart>,
     /// Steps of the longest window.
     pub steps: usize,
     pub strides: Vec<usize>,
@@ -98,7 +98,7 @@ pub(super) struct Windows {
 #[derive(Clone, Copy)]
 pub(super) struct Window<'a> {
     pub store: &'a LatentStore,
-    /// [`Part::number`].
+    /// [`LatentsPart::number`].
     pub part: usize,
     pub trajectory: usize,
     /// Frame of the first state.
@@ -121,9 +121,9 @@ pub(super) fn longest(strides: &[usize]) -> usize {
 
 impl Windows {
     /// The windows of `steps` steps in parts with their weights.
-    pub fn new(parts: Vec<(Part, f64)>, steps: usize, strides: &[usize], seed: u64) -> Self {
+    pub fn new(parts: Vec<(LatentsPart, f64)>, steps: usize, strides: &[usize], seed: u64) -> Self {
         let stride = longest(strides);
-        let count = |part: &Part| match steps * stride < part.store.layout().frames {
+        let count = |part: &LatentsPart| match steps * stride < part.store.layout().frames {
             true => part.windows(steps, stride),
             false => 0,
         };

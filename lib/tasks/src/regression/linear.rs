@@ -1,6 +1,6 @@
 //! Linear baselines: the least-squares map from the input around a point to its target, fitted to the training split.
 
-use data::records::{RecordSet, Side};
+use data::records::{RecordSet, ValueShape};
 use rayon::prelude::*;
 use unix::{Error, Result};
 
@@ -16,8 +16,8 @@ const RIDGE: f64 = 1e-10;
 /// A linear map with an intercept.
 #[derive(Clone, Debug)]
 pub(super) struct Linear {
-    sides: [Side; 2],
-    /// Points to each side that it sees, along each axis; beyond the grid there are zeros. `None`: the whole input.
+    sides: [ValueShape; 2],
+    /// Radius of the stencil along each axis, in points, with zero padding; `None`: the whole input.
     radius: Option<usize>,
     /// [features + 1, channels of the target]; the last row is the intercept.
     weights: Vec<f64>,
@@ -132,8 +132,8 @@ impl Linear {
     }
 }
 
-/// Solves A·W = B by Cholesky's method: `sums` holds rows [A, B] of n + m numbers, A symmetric. `None` if A is not positive
-/// definite.
+/// Solves A·W = B by Cholesky's method: `sums` holds rows [A, B] of n + m numbers, A symmetric. `None` if A is not
+/// positive definite.
 fn solve(sums: &mut [f64], n: usize, m: usize) -> Option<Vec<f64>> {
     let width = n + m;
     let trace: f64 = (0..n).map(|i| sums[i * width + i]).sum();
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn a_point_sees_its_neighbours_and_zeros_beyond_the_grid() {
-        let side = |channels| Side { grid: vec![2, 3], channels };
+        let side = |channels| ValueShape { grid: vec![2, 3], channels };
         let map = Linear { sides: [side(1), side(1)], radius: Some(1), weights: Vec::new() };
         let mut row = vec![0.0; 10];
         map.row(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 5, &mut row);

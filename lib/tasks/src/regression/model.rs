@@ -62,12 +62,12 @@ pub struct Regression {
     pooled: bool,
     /// Of the input that is added: its channels, and the factor and summand of each that convert it to the scale of the
     /// target.
-    integrate: Option<Integrate>,
+    integrate: Option<InputSkip>,
 }
 
 /// Adds the last channels of the input to the output.
 #[derive(Clone, Debug)]
-struct Integrate {
+struct InputSkip {
     /// Channels of the input, and of the target.
     channels: [usize; 2],
     factor: Tensor,
@@ -103,7 +103,7 @@ impl Regression {
             backbone: b.scope("backbone", |b| Backbone::new(b, &config.backbone, &shape)),
             patch_len: [input_len, output_len],
             pooled: input.patches.tokens() != output.patches.tokens(),
-            integrate: config.integrate.then(|| Integrate::new(input, output)),
+            integrate: config.integrate.then(|| InputSkip::new(input, output)),
         }
     }
 
@@ -173,7 +173,7 @@ pub(super) fn on_grid(
     }
 }
 
-impl Integrate {
+impl InputSkip {
     fn new(input: &FieldTokens, output: &FieldTokens) -> Self {
         let channels = [input, output].map(|side| side.patches.channels());
         let (x, u) = (&input.normalisation, &output.normalisation);

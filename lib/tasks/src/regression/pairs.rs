@@ -8,7 +8,7 @@ use data::fields::parameter::Parameter;
 use data::fields::split::SplitName;
 use data::fields::split_set::TrajectorySet;
 use data::inputs::InputFile;
-use data::records::{RecordSet, RecordSplit, RecordStats, Side};
+use data::records::{RecordSet, RecordSplit, RecordStats, ValueShape};
 use data::store::check::require_separate;
 use std::path::Path;
 use unix::{Error, Result};
@@ -31,7 +31,7 @@ pub(super) struct Opened {
     pub train: Pairs,
     pub validation: Pairs,
     /// Shapes of input and target.
-    pub sides: [Side; 2],
+    pub sides: [ValueShape; 2],
     /// Normalisation of input and target.
     pub normalisations: [Normalisation; 2],
     pub input_files: Vec<InputFile>,
@@ -65,7 +65,7 @@ impl Opened {
             )));
         }
         let (states, grid) = (shape.channels - inputs, &shape.grid);
-        let side = |channels: usize| Side { grid: grid.clone(), channels };
+        let side = |channels: usize| ValueShape { grid: grid.clone(), channels };
         let parts = [0..inputs, inputs..shape.channels];
         Ok(Self {
             sides: [side(inputs), side(states)],

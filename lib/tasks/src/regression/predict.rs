@@ -7,7 +7,7 @@ use clap::FromArgMatches;
 use data::fields::field::Axes;
 use data::fields::write::Header;
 use data::inputs::Verifier;
-use data::records::{InputArray, RecordSet, Side};
+use data::records::{InputArray, RecordSet, ValueShape};
 use data::split::SplitName;
 use dist::Collective;
 use learn::evaluate::Prediction;
@@ -45,7 +45,7 @@ enum Inputs {
 
 impl Inputs {
     /// The shape of an input.
-    fn side(&self) -> &Side {
+    fn side(&self) -> &ValueShape {
         match self {
             Self::Array(array) => array.side(),
             Self::Set(set) => &set.sides()[0],
@@ -114,7 +114,7 @@ pub(super) fn open(
             name.display()
         )
     };
-    let axes = |side: &Side| side.grid.len();
+    let axes = |side: &ValueShape| side.grid.len();
     if (axes(found), found.channels) != (axes(&trained_on), trained_on.channels) {
         return Err(Error::data(format!("{}; --axes says what the dimensions are", other())));
     }

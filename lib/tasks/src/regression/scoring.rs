@@ -5,7 +5,7 @@ use super::task::{METRIC, RegressionTask};
 use super::trained::TrainedRegression;
 use crate::pde::evaluate::pictures::{Pair, draw_pairs};
 use data::inputs::InputFile;
-use data::records::{RecordSet, RecordStats, Side};
+use data::records::{RecordSet, RecordStats, ValueShape};
 use data::split::SplitName;
 use learn::evaluate::{Block, Evaluator, Losses, Model, Results, Shown, not_finite, subject};
 use learn::score::{Bits, RegressionErrors};
@@ -107,8 +107,8 @@ impl RecordEvaluator {
         Ok(Self { model, manifest: manifest.to_path_buf(), set, groups, baselines })
     }
 
-    /// Grid and number of points of what is drawn of a field; of a grid with three axes it is the plane in the middle of
-    /// the first. `None` for targets without a grid.
+    /// The plane of a field that is drawn: its grid, its index along the first axis, and a suffix for the title. A
+    /// field with three axes is cut in the middle of the first one. `None` for targets without a grid.
     fn plane(&self) -> Option<(&[usize], usize, String)> {
         let [_, target] = self.set.sides();
         match target.grid[..] {
@@ -165,10 +165,10 @@ impl RecordEvaluator {
 }
 
 /// The errors of a record by method, and the seconds that each took.
-type Measured = Vec<(RegressionErrors, Bits)>;
+type MeasuredRecord = Vec<(RegressionErrors, Bits)>;
 
 impl Evaluator for RecordEvaluator {
-    type Part = Vec<Measured>;
+    type Part = Vec<MeasuredRecord>;
     type Sums = RecordSums;
 
     fn subject(&self) -> Subject {
@@ -219,7 +219,7 @@ impl Evaluator for RecordEvaluator {
         4
     }
 
-    fn measure(&self, block: Range<u64>) -> Result<Block<Vec<Measured>>> {
+    fn measure(&self, block: Range<u64>) -> Result<Block<Vec<MeasuredRecord>>> {
         let [_, target] = self.set.sides();
         let records = block.start as usize..block.end as usize;
         let inputs: Vec<f32> = records.clone().flat_map(|i| self.set.input(i)).copied().collect();
@@ -243,7 +243,7 @@ impl Evaluator for RecordEvaluator {
         Ok(Block { part, losses })
     }
 
-    fn add(&self, sums: &mut RecordSums, part: Vec<Measured>) {
+    fn add(&self, sums: &mut RecordSums, part: Vec<MeasuredRecord>) {
         for own in part {
             let baselines = self.baselines.iter().map(|(name, _)| name.as_str());
             for (name, (errors, seconds)) in std::iter::once(METHOD).chain(baselines).zip(&own) {
@@ -260,7 +260,7 @@ impl Evaluator for RecordEvaluator {
         let mut scores = sums.scores(all as u64);
         if let Some(rmse) = scores.methods.get_mut(METHOD).and_then(|own| own.get_mut("rmse")) {
             let interval = losses.mean_of(|record| losses.values[record]).interval;
-            *rmse = rmse.clone().within(Some(interval.map(f64::sqrt)));
+            *rmse = rmse.clone().with_interval(Some(interval.map(f64::sqrt)));
         }
         let bad = losses.values.iter().filter(|loss| !loss.is_finite()).count();
         Ok(Results {
@@ -288,7 +288,7 @@ const METHOD: &str = RegressionTask::SPEC.name;
 
 impl Baseline {
     /// The prediction for an input; `side` is the shape of the target.
-    fn predict(&self, input: &[f32], side: &Side) -> Vec<f32> {
+    fn predict(&self, input: &[f32], side: &ValueShape) -> Vec<f32> {
         match self {
             Self::Mean(mean) => mean.clone(),
             Self::Linear(linear) => linear.predict(input),
@@ -299,14 +299,14 @@ impl Baseline {
 }
 
 /// The last channels of an input on the grid of the target.
-fn last_channels(input: &[f32], side: &Side) -> Vec<f32> {
+fn last_channels(input: &[f32], side: &ValueShape) -> Vec<f32> {
     let own = input.len() / (side.len() / side.channels);
     input.chunks_exact(own).flat_map(|point| &point[own - side.channels..]).copied().collect()
 }
 
 /// Convolves each axis of a field with a Gaussian of standard deviation `width` in points, cut off at four of these;
 /// beyond the grid the last value continues, as in scipy.ndimage's mode `nearest`.
-fn blur(mut field: Vec<f32>, side: &Side, width: f64) -> Vec<f32> {
+fn blur(mut field: Vec<f32>, side: &ValueShape, width: f64) -> Vec<f32> {
     let radius = (4.0 * width + 0.5) as isize;
     let weight = |d: isize| (-0.5 * (d as f64 / width).powi(2)).exp();
     let total: f64 = (-radius..=radius).map(weight).sum();

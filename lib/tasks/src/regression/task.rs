@@ -13,7 +13,7 @@ use crate::common::sources::{FieldSource, one, positive, weight_violations};
 use crate::common::tokens::FieldTokens;
 use data::fields::parameter::Parameter;
 use data::inputs::InputFile;
-use data::records::{Side, refinement};
+use data::records::{ValueShape, refinement};
 use learn::config::Config;
 use learn::forward::Forward;
 use learn::params::{Builder, ParamSet};
@@ -67,11 +67,11 @@ pub struct Preparation {
 
 impl Preparation {
     /// The shapes of input and target.
-    pub fn sides(&self) -> [Side; 2] {
+    pub fn sides(&self) -> [ValueShape; 2] {
         self.tokens.each_ref().map(|side| {
             let (grid, channels) = (side.patches.grid(), side.patches.channels());
             // A vector is a single point.
-            Side { grid: if *grid == [1] { Vec::new() } else { grid.to_vec() }, channels }
+            ValueShape { grid: if *grid == [1] { Vec::new() } else { grid.to_vec() }, channels }
         })
     }
 
@@ -114,7 +114,7 @@ impl Preparation {
 /// larger patches.
 ///
 /// The error says what does not match.
-pub(super) fn patches(sides: &[Side; 2], patch: usize) -> Result<[Patches; 2], String> {
+pub(super) fn patches(sides: &[ValueShape; 2], patch: usize) -> Result<[Patches; 2], String> {
     let [input, target] = sides;
     let side = refinement(sides)?.map_or(1, |factor| patch * factor);
     Ok([

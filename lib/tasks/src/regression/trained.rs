@@ -11,14 +11,15 @@ use crate::common::condition::Condition;
 use crate::common::normalisation::Normalisation;
 use crate::common::tokens::FieldTokens;
 use crate::pde::evaluate::{
-    Batch, Cost, Frames, Model, Plan, Request, Rollouts, Space, Start, Views, require_fields,
+    Batch, Cost, Frames, Method, RolloutPlan, RolloutRequest, Rollouts, Space, Start, Views,
+    require_fields,
 };
 use crate::trained::Opener;
 use data::fields::field::{Field, Shape};
 use data::fields::parameter::Parameter;
 use data::fields::split_set::TrajectorySet;
 use data::fields::write::Header;
-use data::records::Side;
+use data::records::ValueShape;
 use learn::score::Bits;
 use learn::task::Define;
 use learn::trained::{Origin, Parts, Trained};
@@ -65,7 +66,7 @@ impl TrainedRegression {
     }
 
     /// The shapes of inputs and targets, if the model was trained on records.
-    pub fn sides(&self) -> [Side; 2] {
+    pub fn sides(&self) -> [ValueShape; 2] {
         self.preparation.sides()
     }
 
@@ -166,8 +167,8 @@ impl Rollouts for TrainedRegression {
             to.clear();
         }
         let sides = [
-            Side { grid: from, channels: of_input.channels() },
-            Side { grid: to, channels: of_target.channels() },
+            ValueShape { grid: from, channels: of_input.channels() },
+            ValueShape { grid: to, channels: of_target.channels() },
         ];
         let [input, target] = patches(&sides, config.patch).map_err(Error::data)?;
         let tokens = [
@@ -198,17 +199,17 @@ impl Rollouts for TrainedRegression {
         true
     }
 
-    fn plan(&self, set: &TrajectorySet, request: &Request) -> Result<Plan> {
+    fn plan(&self, set: &TrajectorySet, request: &RolloutRequest) -> Result<RolloutPlan> {
         self.require_fields_of(set.shape(), set.inputs())?;
         let views = Views::of(set.fields(), request, self.patch())?;
-        Ok(Plan { views, ..Plan::of_frames(set, request)? })
+        Ok(RolloutPlan { views, ..RolloutPlan::of_frames(set, request)? })
     }
 
     fn rollouts(
         &self,
         set: &TrajectorySet,
         train: Option<&TrajectorySet>,
-        plan: &Plan,
+        plan: &RolloutPlan,
         starts: &[Start],
     ) -> Result<Batch> {
         let Some(train) = train.filter(|train| !train.is_empty()) else {
@@ -230,26 +231,26 @@ impl Rollouts for TrainedRegression {
             let (evaluations, reward_seconds) = ((count * views) as u64, Bits(0.0));
             Cost { model, evaluations, denoisings: 0, seconds, rewards: 0, reward_seconds }
         };
-        let (mut costs, mut variances) = (vec![cost(Model::Regression, 1)], Vec::new());
+        let (mut costs, mut variances) = (vec![cost(Method::Regression, 1)], Vec::new());
         let mut averaged = None;
         if let Some(views) = &plan.views {
             let solve = |inputs: &[f32]| self.solve(inputs, &parameters);
             let all = views.average(&first, count, &found, solve)?;
             (averaged, variances) = (Some(all.fields), all.variances);
-            costs.push(cost(Model::Views, views.count()));
+            costs.push(cost(Method::Views, views.count()));
         }
         let (mean, nearest) = self.baselines(&inputs, parameters[0], train)?;
         let frames = |values: Vec<f32>| Frames::new(values, 1, mean.len());
-        let averaged = averaged.map(|fields| (Model::Views, frames(fields)));
+        let averaged = averaged.map(|fields| (Method::Views, frames(fields)));
         let (found, nearest, truth) = (frames(found), frames(nearest), frames(truth));
-        let baselines = [(Model::Mean, Frames::constant(mean)), (Model::Nearest, nearest)];
-        let models = [(Model::Regression, found)].into_iter().chain(averaged).chain(baselines);
+        let baselines = [(Method::Mean, Frames::constant(mean)), (Method::Nearest, nearest)];
+        let models = [(Method::Regression, found)].into_iter().chain(averaged).chain(baselines);
         let spaces = vec![Space { name: "field", models: models.collect(), truth }];
         Ok(Batch { spaces, members: Vec::new(), costs, variances, rank_correlations: Vec::new() })
     }
 
     /// Predicts the solution of every trajectory. The file may hold inputs only, or inputs and solutions.
-    fn output(&self, inputs: &Field, request: &Request) -> Result<Header> {
+    fn output(&self, inputs: &Field, request: &RolloutRequest) -> Result<Header> {
         Views::of([inputs], request, self.patch())?;
         let shape = inputs.shape();
         let (_, states) = self.shape();
@@ -263,7 +264,12 @@ impl Rollouts for TrainedRegression {
         Ok(Header::tensor(shape, inputs.coordinates().to_vec(), inputs.t().to_vec()))
     }
 
-    fn predict(&self, inputs: &Field, which: Range<usize>, request: &Request) -> Result<Vec<f32>> {
+    fn predict(
+        &self,
+        inputs: &Field,
+        which: Range<usize>,
+        request: &RolloutRequest,
+    ) -> Result<Vec<f32>> {
         let parameter = inputs.only_regime()?;
         let parameters = vec![&parameter; which.len()];
         let mut given = Vec::new();

@@ -10,29 +10,35 @@ use tensor::{Tensor, Var};
 use unix::Result;
 
 /// Token ids and segments of a text.
-pub type Text<'a> = (&'a [i32], &'a [u8]);
+pub type EncodedText<'a> = (&'a [i32], &'a [u8]);
 
-/// Sequences are padded to a multiple of this length, which kernels like.
+/// Sequence lengths are rounded up to a multiple of this, for which kernels are faster.
 const MULTIPLE: usize = 8;
 /// Added to the states of padding before a maximum.
-const HIDDEN: f32 = -1e30;
+const MASKED: f32 = -1e30;
 
-/// A batch of texts, padded with `padding` to a multiple of 8 of the longest. `first` is the position of the first token.
-/// Its tensors: ids, types and positions, i32 [B, T]; lengths, i32 [B]; mean [B, 1, T], the
-/// weights of a mean over the tokens of each text; hidden [B, T, 1], 0 at tokens and -1e30 at padding. Its weight is the
-/// number of texts.
-pub fn padded(texts: &[Text], padding: i32, first: usize) -> Batch {
+/// A batch of texts. Each is padded with token `padding` to the length of the longest one, rounded up to a multiple of
+/// 8. `first` is the position of the first token. Tensors: `ids`, `types` and `positions`, i32 [B, T]; `lengths`, i32
+/// [B]; `mean`, [B, 1, T], the weights of a mean over the tokens of each text; `hidden`, [B, T, 1], 0 at tokens and
+/// -1e30 at padding. The weight of the batch is the number of texts.
+pub fn padded(texts: &[EncodedText], padding: i32, first: usize) -> Batch {
     with_texts(Batch::new(texts.len() as f64), "", texts, padding, first)
 }
 
-/// The batch with the tensors of [`padded`], whose names begin with `prefix`.
-pub fn with_texts(batch: Batch, prefix: &str, texts: &[Text], padding: i32, first: usize) -> Batch {
+/// Adds the tensors of [`padded`] to a batch, with names that begin with `prefix`.
+pub fn with_texts(
+    batch: Batch,
+    prefix: &str,
+    texts: &[EncodedText],
+    padding: i32,
+    first: usize,
+) -> Batch {
     let longest = texts.iter().map(|(ids, _)| ids.len()).max().unwrap_or(0);
     let (count, width) = (texts.len(), longest.max(1).next_multiple_of(MULTIPLE));
     let mut ids = vec![padding; count * width];
     let mut types = vec![0; count * width];
     let mut mean = vec![0.0_f32; count * width];
-    let mut hidden = vec![HIDDEN; count * width];
+    let mut hidden = vec![MASKED; count * width];
     let mut positions = vec![first as i32; count * width];
     for (row, (of_text, segments)) in texts.iter().enumerate() {
         let own = row * width..row * width + of_text.len();
@@ -44,7 +50,7 @@ pub fn with_texts(batch: Batch, prefix: &str, texts: &[Text], padding: i32, firs
         hidden[own.clone()].fill(0.0);
         let mut next = first as i32;
         for (position, id) in positions[own].iter_mut().zip(*of_text) {
-            // RoBERTa counts tokens other than padding, which texts may contain.
+            // RoBERTa's positions count only tokens other than padding; texts may contain the padding token themselves.
             let is_counted = first == 0 || *id != padding;
             *position = if is_counted { next } else { padding };
             next += i32::from(is_counted);
@@ -61,7 +67,7 @@ pub fn with_texts(batch: Batch, prefix: &str, texts: &[Text], padding: i32, firs
         .with(name("hidden"), Tensor::from_slice(&hidden, &[count, width, 1]))
 }
 
-/// An encoder, and what it needs to know of the tokens.
+/// An encoder with the properties of the tokenizer that it depends on.
 #[derive(Clone, Debug)]
 pub struct TextEncoder {
     encoder: Encoder,
@@ -71,7 +77,7 @@ pub struct TextEncoder {
     first: usize,
 }
 
-/// The last hidden states of texts, and what heads need beside them.
+/// The last hidden states of a batch of texts, with the mask and lengths that heads require.
 pub struct States {
     /// [B, T, H]; those of padding have no meaning.
     pub states: Var,
@@ -84,7 +90,7 @@ pub struct States {
 }
 
 impl TextEncoder {
-    /// For tokens of this kind.
+    /// Builds the encoder for the tokenizer described by `info`.
     pub fn new(
         b: &mut Builder,
         config: &EncoderConfig,
@@ -99,19 +105,20 @@ impl TextEncoder {
         }
     }
 
-    /// Adds texts to a batch, whose tensors get names that begin with `prefix`.
-    pub fn add(&self, batch: Batch, prefix: &str, texts: &[Text]) -> Batch {
+    /// Adds texts to a batch, as tensors with names that begin with `prefix`.
+    pub fn add(&self, batch: Batch, prefix: &str, texts: &[EncodedText]) -> Batch {
         with_texts(batch, prefix, texts, self.padding, self.first)
     }
 
     /// A batch of windows.
     pub fn windows(&self, windows: &[(RecordTokens, &Window)]) -> Batch {
         let tokens: Vec<_> = windows.iter().map(|(record, own)| record.of_window(own)).collect();
-        let texts: Vec<Text> = tokens.iter().map(|(ids, types)| (&ids[..], &types[..])).collect();
+        let texts: Vec<EncodedText> =
+            tokens.iter().map(|(ids, types)| (&ids[..], &types[..])).collect();
         self.add(Batch::new(windows.len() as f64), "", &texts)
     }
 
-    /// The states of the texts with these names.
+    /// Encodes the texts whose tensors have names that begin with `prefix`.
     pub fn forward(&self, forward: &Forward, batch: &Batch, prefix: &str) -> Result<States> {
         let tokens = Tokens::of(batch, forward, prefix)?;
         let input = |name: &str| batch.input(forward, &format!("{prefix}{name}"));
@@ -125,7 +132,7 @@ impl TextEncoder {
 }
 
 impl Tokens {
-    /// Those of a batch that [`padded`] or [`TextEncoder::add`] made.
+    /// The token inputs in a batch made by [`padded`] or [`TextEncoder::add`]; their names begin with `prefix`.
     pub fn of(batch: &Batch, forward: &Forward, prefix: &str) -> Result<Self> {
         let input = |name: &str| batch.input(forward, &format!("{prefix}{name}"));
         let [ids, types, positions, lengths] = ["ids", "types", "positions", "lengths"].map(input);

@@ -1,8 +1,9 @@
-//! What the validation split can improve of a trained classifier: the temperature of its probabilities and, for two
-//! classes, how they are decided.
+//! Calibration of a trained classifier on the validation split: the temperature of its softmax and, for two classes,
+//! the decision policy.
 
 use super::metrics::{
-    Classification, NullPolicy, Outcomes, Resampling, fit_temperature, predicted_classes, softmax,
+    Classification, DecisionPolicy, Outcomes, Resampling, fit_temperature, predicted_classes,
+    softmax,
 };
 use serde_json::{Map, Value, json};
 
@@ -15,14 +16,15 @@ pub struct Logits<'a> {
     pub truth: &'a [usize],
 }
 
-/// The metrics that a decision changes.
-const DECIDED: [&str; 5] =
+/// Metrics that depend on the decisions.
+const DECISION_METRICS: [&str; 5] =
     ["accuracy", "f1_macro", "f1_binary", "precision_binary", "recall_binary"];
-/// Those that a temperature changes.
-const OF_PROBABILITIES: [&str; 4] = ["log_loss", "brier", "ece", "ece_top_label"];
+/// Metrics that depend on the temperature.
+const PROBABILITY_METRICS: [&str; 4] = ["log_loss", "brier", "ece", "ece_top_label"];
 
-/// The temperature fitted on `validation`, and the metrics of probabilities of `scored` with it; for two classes also
-/// each policy with the parameter that has the highest F1 of class 1 there, and the metrics of its decisions.
+/// Fits the temperature to `validation`, and computes the probability metrics of `scored` with it. For two classes, it
+/// also fits the parameter of each policy to the highest F1 of class 1 on `validation`, and computes the metrics of the
+/// policy's decisions on `scored`.
 pub fn calibrated(validation: Logits, scored: Logits, labels: &[String]) -> Value {
     let classes = labels.len();
     let temperature = fit_temperature(validation.logits, classes, validation.truth);
@@ -32,7 +34,7 @@ pub fn calibrated(validation: Logits, scored: Logits, labels: &[String]) -> Valu
         let found = Classification::of(&outcomes, labels, Resampling::None).metrics;
         names.iter().map(|name| (name.to_string(), json!(found.get(name)))).collect()
     };
-    let mut all = metrics(&predicted_classes(&probabilities, classes), &OF_PROBABILITIES);
+    let mut all = metrics(&predicted_classes(&probabilities, classes), &PROBABILITY_METRICS);
     all.insert("fitted_on".into(), "validation".into());
     all.insert("temperature".into(), json!(temperature));
     if classes == 2 {
@@ -40,13 +42,16 @@ pub fn calibrated(validation: Logits, scored: Logits, labels: &[String]) -> Valu
         let positive = |all: &[f64]| all.iter().copied().skip(1).step_by(2).collect::<Vec<f64>>();
         let (known, own) = (positive(&known), positive(&probabilities));
         let truth: Vec<bool> = validation.truth.iter().map(|class| *class == 1).collect();
-        let kinds =
-            [NullPolicy::Threshold(0.5), NullPolicy::Ratio(0.5), NullPolicy::Calibrated(0.5)];
-        let of_kind = |kind: NullPolicy| {
+        let kinds = [
+            DecisionPolicy::Threshold(0.5),
+            DecisionPolicy::Ratio(0.5),
+            DecisionPolicy::Calibrated(0.5),
+        ];
+        let of_kind = |kind: DecisionPolicy| {
             let policy = kind.fit(&known, &truth);
             let predicted: Vec<usize> = policy.decide(&own).into_iter().map(usize::from).collect();
             let mut row = json!(policy);
-            for (name, value) in metrics(&predicted, &DECIDED) {
+            for (name, value) in metrics(&predicted, &DECISION_METRICS) {
                 row[name] = value;
             }
             row
@@ -62,7 +67,7 @@ mod tests {
 
     /// Logits z of class 1 against 0, all twice as large as they should be.
     fn samples() -> (Vec<f32>, Vec<usize>) {
-        // Of the texts with odds of e (3 of 4 correct at ln 3), as many are positive as the odds say.
+        // At true log odds of ln 3, three of four texts are positive; the logits are twice the log odds.
         let odds = 3.0_f32.ln() * 2.0;
         let all = [(odds, 1), (odds, 1), (odds, 1), (odds, 0)];
         let all = all.into_iter().chain(all.map(|(z, class)| (-z, 1 - class)));

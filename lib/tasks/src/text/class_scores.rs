@@ -1,4 +1,4 @@
-//! The scores of the classes or labels that a model gives texts, beside baselines.
+//! Scores the classes or labels that a model predicts and compares them with baselines.
 
 use super::baselines::{BagOfWords, Targets, constant, stratified};
 use super::calibrated::{Logits, calibrated};
@@ -18,27 +18,28 @@ use unix::{Error, Result};
 
 /// Texts with this similarity or more are counted as leaked, as in ds-prep audit.
 const SIMILAR: f64 = 0.8;
-/// The columns of the table, of classes and of labels.
+/// The columns of the results table for single-label and for multi-label classification.
 const COLUMNS: [&[&str]; 2] = [
     &["accuracy", "f1_macro", "precision_macro", "recall_macro", "auroc", "log_loss", "ece"],
     &["accuracy", "f1_macro", "f1_micro", "auroc", "log_loss", "ece"],
 ];
-/// The metrics that thresholds change.
+/// Metrics that depend on the thresholds.
 const DECIDED: [&str; 4] = ["accuracy", "f1_macro", "f1_micro", "f1_weighted"];
 
-/// The scores of one kind of outputs.
+/// The scores of one kind of output: classes or answers.
 #[derive(Default)]
 pub(super) struct PartScores {
     /// By method, the model first.
     pub methods: IndexMap<String, MetricsByName>,
-    /// The rows of the table, the model last, as in the tables of other families.
+    /// The rows of the table; the model is last, as in the tables of other tasks.
     pub rows: Vec<Value>,
     pub details: Map<String, Value>,
     pub groups: Vec<Group>,
 }
 
 impl PartScores {
-    /// Adds those of another kind of outputs, whose details are then called `answers`, if there are others.
+    /// Adds the scores of the answers. If `apart` is set, i.e. if the model also predicts classes, their details are
+    /// stored under `answers`.
     pub fn merge(&mut self, other: Self, apart: bool) {
         for (method, metrics) in other.methods {
             self.methods.entry(method).or_default().extend(metrics);
@@ -52,7 +53,7 @@ impl PartScores {
     }
 }
 
-/// What is true of the texts of a set: a class, or any number of labels [texts, labels].
+/// The ground truth of a set: one class per text, or any number of labels, [texts, labels].
 enum Truth {
     Classes(Vec<usize>),
     Labels(Vec<bool>),
@@ -76,7 +77,7 @@ impl Truth {
         }
     }
 
-    /// The metrics of probabilities [texts, classes or labels], and what belongs to them in the details of an evaluation.
+    /// The metrics of the probabilities [texts, classes or labels], and their entries in `details` of metrics.json.
     fn measure(
         &self,
         probabilities: &[f64],
@@ -114,8 +115,8 @@ pub(super) fn probabilities(logits: &[f32], info: &TokenInfo) -> Vec<f64> {
     }
 }
 
-/// The predicted label or labels, and the probability of each.
-pub(super) fn labelled(probabilities: &[f64], info: &TokenInfo) -> Map<String, Value> {
+/// The predicted label or labels, and the probability of every label.
+pub(super) fn prediction_fields(probabilities: &[f64], info: &TokenInfo) -> Map<String, Value> {
     let labels = &info.labels;
     let predicted = match info.multi_label {
         true => {
@@ -129,7 +130,7 @@ pub(super) fn labelled(probabilities: &[f64], info: &TokenInfo) -> Map<String, V
     Map::from_iter([("predicted".into(), predicted), ("probabilities".into(), all.into())])
 }
 
-/// Record `i` of a set: its id, its true and predicted label or labels, and the probability of each.
+/// Record `i` of a set: its id, its true and predicted label or labels, and the probability of every label.
 pub(super) fn row(set: &TokenSet, i: usize, logits: &[f32]) -> Map<String, Value> {
     let info = set.info();
     let mut row =
@@ -142,12 +143,12 @@ pub(super) fn row(set: &TokenSet, i: usize, logits: &[f32]) -> Map<String, Value
         }
         false => _ = row.insert("label".into(), json!(info.labels[class(set, i)])),
     }
-    row.extend(labelled(&probabilities(logits, info), info));
+    row.extend(prediction_fields(&probabilities(logits, info), info));
     row
 }
 
-/// The log loss of record `i` (of labels, their mean), whether all of it is right, and the probability of the predicted
-/// class.
+/// The log loss of record `i` (with several labels, its mean over them), whether the prediction is entirely correct,
+/// and the probability of the predicted class (0 with several labels).
 pub(super) fn loss(set: &TokenSet, i: usize, logits: &[f32]) -> (f64, bool, f64) {
     let (info, p) = (set.info(), probabilities(logits, set.info()));
     if info.multi_label {
@@ -160,8 +161,9 @@ pub(super) fn loss(set: &TokenSet, i: usize, logits: &[f32]) -> (f64, bool, f64)
     (log_loss(p[truth]), truth == predicted, p[predicted])
 }
 
-/// Scores logits [texts, classes or labels] for the first of the sets and for the last, the validation split. Baselines
-/// learn from the second, the training split, the bag of words with the validation split. Adds the sections of a page.
+/// Scores the logits [texts, classes or labels] of the first set. Those of the last one, the validation split, are used
+/// to fit the temperature and the thresholds. Baselines are fitted to the second one, the training split; the bag of
+/// words also uses the validation split, to choose its regularisation. Adds sections to `page`.
 pub(super) fn scores(
     method: &'static str,
     sets: [&TokenSet; 3],
@@ -198,7 +200,7 @@ pub(super) fn scores(
     all.groups.extend(by_label(method, &all.details["classification_report"], labels));
     match &truth {
         [Truth::Classes(truth), _, Truth::Classes(validated)] => {
-            mistakes::classes(page, set, truth, &own)?;
+            mistakes::add_class_sections(page, set, truth, &own)?;
             let found = calibrated(
                 Logits { logits: known, truth: validated },
                 Logits { logits, truth },
@@ -217,7 +219,7 @@ pub(super) fn scores(
             }
         }
         [Truth::Labels(truth), _, Truth::Labels(validated)] => {
-            mistakes::labels(
+            mistakes::add_label_sections(
                 page,
                 &all.methods[method],
                 &all.details["classification_report"],
@@ -236,7 +238,7 @@ pub(super) fn scores(
             }
             all.details.insert("calibrated".into(), found);
         }
-        _ => return Err(Error::bug("splits with and without several labels")),
+        _ => return Err(Error::bug("some splits are multi-label and others are not")),
     }
     Ok(all)
 }
@@ -289,7 +291,7 @@ fn by_criterion(method: &str, set: &TokenSet, truth: &[usize], own: &[f64]) -> V
     names.iter().enumerate().map(group).collect()
 }
 
-/// Which texts resemble one of the other splits: their number, and the metrics of the model on the other texts.
+/// The number of texts that resemble a text of another split, and the metrics of the model on the remaining texts.
 fn without_leaks(
     sets: &[&TokenSet; 3],
     texts: &[Vec<String>; 3],
@@ -315,7 +317,7 @@ fn without_leaks(
     })
 }
 
-/// Both texts of each record.
+/// The text of each record; the two texts of a pair are joined by a newline.
 fn texts(set: &TokenSet) -> Vec<String> {
     let joined = |i: usize| set.texts(i).into_iter().flatten().collect::<Vec<_>>().join("\n");
     (0..set.len()).map(joined).collect()

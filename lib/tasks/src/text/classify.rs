@@ -24,7 +24,7 @@ use unix::{Error, Result};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ClassifyModel {
-    /// Encoder; its vocabulary is that of the tokens.
+    /// Encoder; its vocabulary is that of the tokenizer.
     pub encoder: EncoderConfig,
     /// Pooling and layers after the encoder.
     pub head: HeadConfig,
@@ -46,7 +46,7 @@ pub struct Classifier {
 }
 
 impl Classifier {
-    /// For tokens and labels of this kind.
+    /// Builds the model for the tokenizer and labels described by `info`.
     pub fn new(b: &mut Builder, config: &ClassifyModel, info: &TokenInfo) -> Self {
         Self {
             encoder: TextEncoder::new(b, &config.encoder, config.lora.as_ref(), info),
@@ -73,7 +73,7 @@ impl TextModel for Classifier {
     }
 }
 
-/// Checks that there are labels to tell apart. Errors: 78.
+/// Checks that there are at least two classes, or one label if texts may have several. Errors: 78.
 pub(super) fn require_classes(info: &TokenInfo, folder: &Path) -> Result<()> {
     let (found, least) = (info.labels.len(), if info.multi_label { 1 } else { 2 });
     match found >= least {
@@ -108,7 +108,7 @@ impl DefineText for Classifier {
     fn require_fit(info: &TokenInfo, folder: &Path) -> Result<()> {
         if info.answers {
             let (folder, task) = (folder.display(), if info.is_joint() { "joint" } else { "span" });
-            let text = format!("{folder}: texts with a context; train them with task {task}");
+            let text = format!("{folder}: the records have contexts; use task {task}");
             return Err(Error::config(text));
         }
         require_classes(info, folder)
@@ -134,9 +134,10 @@ pub(super) fn class(set: &TokenSet, i: usize) -> usize {
     set.label(i).first().map_or(0, |class| *class as usize)
 }
 
-/// Adds the metrics of the logits for record `i`, whose names begin with `prefix`: accuracy, and macro averages of
-/// precision, recall and F1; of two classes, the F1 of the second; loss, the mean cross entropy without weights. Of any
-/// number of labels: accuracy, the share of texts with all labels right, and the F1 of each label, `f1[LABEL]`.
+/// Adds the metrics of record `i`, given its logits, under names that begin with `prefix`. One class per text:
+/// accuracy; macro-averaged precision, recall and F1; with two classes, the F1 of the second; and `loss`, the
+/// unweighted cross entropy. Several labels per text: accuracy, the share of texts with all labels correct, and the F1
+/// of each label, `f1[LABEL]`.
 pub(super) fn add_class(
     scores: &mut Scores,
     prefix: &str,
@@ -145,7 +146,7 @@ pub(super) fn add_class(
     logits: &[f32],
 ) {
     let info = set.info();
-    scores.require_finite(logits);
+    scores.check_finite(logits);
     if info.multi_label {
         let own = set.label(i);
         let found = logits.iter().map(|z| *z > 0.0);
@@ -156,7 +157,7 @@ pub(super) fn add_class(
         }
         return;
     }
-    let (truth, found) = (class(set, i), largest(logits));
+    let (truth, found) = (class(set, i), argmax(logits));
     scores.confusion(prefix, truth, found);
     if info.labels.len() == 2 {
         scores.f1(&format!("{prefix}f1"), truth == 1, found == 1);
@@ -164,8 +165,8 @@ pub(super) fn add_class(
     scores.mean(&format!("{prefix}loss"), cross_entropy(logits, truth), 1.0);
 }
 
-/// The index of the largest value, the first of several.
-fn largest(values: &[f32]) -> usize {
+/// The index of the largest value; the first one on ties.
+fn argmax(values: &[f32]) -> usize {
     (0..values.len()).rev().max_by(|a, b| values[*a].total_cmp(&values[*b])).unwrap_or(0)
 }
 
@@ -173,6 +174,6 @@ fn largest(values: &[f32]) -> usize {
 fn cross_entropy(logits: &[f32], truth: usize) -> f64 {
     let most = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
     let sum: f64 = logits.iter().map(|x| (f64::from(*x) - most).exp()).sum();
-    // Of large logits the difference comes first.
+    // Subtracting first keeps precision when the logits are large.
     sum.ln() - (f64::from(logits[truth]) - most)
 }

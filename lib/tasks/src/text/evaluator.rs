@@ -1,4 +1,4 @@
-//! The evaluation of a model of texts: of its classes, of its answers, or of both.
+//! Evaluates text models: their classes, their answers, or both.
 //!
 //! Items are the records of the scored split, then those of the validation split, on which thresholds and the
 //! temperature are fitted.
@@ -7,7 +7,7 @@ use super::class_scores::{self, PartScores};
 use super::sets::{TextData, open_sets};
 use super::span;
 use super::task::DefineText;
-use super::trained::{Found, TrainedText};
+use super::trained::{TextOutput, TrainedText};
 use crate::evaluation::ScoreRequest;
 use data::inputs::InputFile;
 use data::split::SplitName;
@@ -37,17 +37,17 @@ struct TextEvaluator {
     groups: Option<Vec<usize>>,
     /// Whether a record may have no answer.
     may_lack_answer: bool,
-    /// The fitted margin over no answer, see [`span::fitted_threshold`].
+    /// The fitted no-answer threshold, see [`span::fitted_threshold`].
     threshold: OnceLock<Option<f64>>,
 }
 
 /// Opens the evaluation of a model of this kind.
 ///
-/// Errors: 2 when the data are not tokens; 65 when they have another tokenizer or other labels; 66; 78.
+/// Errors: 2 when the data are not tokens; 65 when their tokenizer or labels differ from those of the model; 66; 78.
 pub(super) fn open<M: DefineText>(request: &ScoreRequest) -> Result<Box<dyn Evaluation>> {
     if !TokenSet::is_at(request.data) {
         return Err(Error::usage(format!(
-            "--data {}: the model reads texts; give a folder of ds-prep tokenize",
+            "--data {}: the model is a text model; name a folder written by ds-prep tokenize",
             request.data.display()
         )));
     }
@@ -59,8 +59,8 @@ pub(super) fn open<M: DefineText>(request: &ScoreRequest) -> Result<Box<dyn Eval
     let scores_validation = request.split == SplitName::Validation;
     if scores_validation || data.train_on != Default::default() {
         warn!(
-            "thresholds and the temperature are fitted on the validation split, which is {}: what depends on them is too \
-             optimistic",
+            "thresholds and the temperature are fitted on the validation split, which is {}: metrics that depend on them are \
+             too optimistic",
             if scores_validation { "scored here" } else { "part of the training data" }
         );
     }
@@ -70,8 +70,8 @@ pub(super) fn open<M: DefineText>(request: &ScoreRequest) -> Result<Box<dyn Eval
 }
 
 impl TextEvaluator {
-    /// The set of an item, and its number there.
-    fn place(&self, item: u64) -> (&TokenSet, usize) {
+    /// The set that contains an item, and the index of its record in it.
+    fn locate(&self, item: u64) -> (&TokenSet, usize) {
         let [set, _, validation] = &self.sets;
         match (item as usize).checked_sub(set.len()) {
             None => (set, item as usize),
@@ -79,27 +79,27 @@ impl TextEvaluator {
         }
     }
 
-    /// What the model found for the scored split and for the validation split.
-    fn divided<'f>(&self, found: &'f [Found]) -> [&'f [Found]; 2] {
+    /// The outputs for the scored split and for the validation split.
+    fn by_split<'f>(&self, found: &'f [TextOutput]) -> [&'f [TextOutput]; 2] {
         let (own, known) = found.split_at(self.sets[0].len());
-        // The validation split is not read twice.
+        // If the validation split is scored, its outputs serve both purposes.
         [own, if known.is_empty() { own } else { known }]
     }
 
-    fn threshold(&self, found: &[Found]) -> Option<f64> {
+    fn threshold(&self, found: &[TextOutput]) -> Option<f64> {
         let [_, train, validation] = &self.sets;
-        let known = self.divided(found)[1];
+        let known = self.by_split(found)[1];
         *self.threshold.get_or_init(|| span::fitted_threshold(train, (validation, known)))
     }
 
-    /// Whether the model gives classes, and whether it gives answers.
-    fn gives(&self) -> [bool; 2] {
+    /// Whether the model predicts classes, and whether it predicts answers.
+    fn predicts(&self) -> [bool; 2] {
         [self.model.has_classes(), self.model.finds_answers()]
     }
 
-    /// What a line of predictions.jsonl says of a record of the scored split.
-    fn row(&self, found: &[Found], i: usize) -> Map<String, Value> {
-        let (set, [classes, answers]) = (&self.sets[0], self.gives());
+    /// The line of predictions.jsonl for a record of the scored split.
+    fn row(&self, found: &[TextOutput], i: usize) -> Map<String, Value> {
+        let (set, [classes, answers]) = (&self.sets[0], self.predicts());
         let mut row = Map::new();
         if classes {
             row.extend(class_scores::row(set, i, &found[i].classes));
@@ -110,15 +110,16 @@ impl TextEvaluator {
         row
     }
 
-    /// The loss of a record: the log loss of its class, 1 - F1 of its answer, or the mean of both being wrong.
-    fn loss_of(&self, i: usize, found: &Found) -> ItemLoss {
+    /// The loss of a record: the log loss of its class; 1 - F1 of its answer; or, with both, the mean of their 0/1
+    /// errors.
+    fn loss_of(&self, i: usize, found: &TextOutput) -> ItemLoss {
         let set = &self.sets[0];
         let answer = || {
             let threshold = self.may_lack_answer.then_some(0.0);
             (span::agreement(set, i, found.answer.answer(threshold)), found.answer.margin())
         };
         let class = || class_scores::loss(set, i, &found.classes);
-        let (value, confidence) = match self.gives() {
+        let (value, confidence) = match self.predicts() {
             [true, true] => {
                 let ((_, is_right, confidence), (agreement, _)) = (class(), answer());
                 let wrong = [is_right, agreement.exact()].map(|right| f64::from(u8::from(!right)));
@@ -138,8 +139,8 @@ impl TextEvaluator {
         let leaked = details.get("leaks").and_then(|leaks| leaks["leaked"].as_u64()).unwrap_or(0);
         if leaked > 0 {
             warn!(
-                "{leaked} of {} texts of the {} split resemble one of the other splits; details.leaks in metrics.json has the \
-                 result without them",
+                "{leaked} of {} texts of the {} split resemble texts of other splits; details.leaks in metrics.json has the \
+                 metrics without them",
                 self.sets[0].len(),
                 self.sets[0].name()
             );
@@ -148,12 +149,12 @@ impl TextEvaluator {
 }
 
 impl Evaluator for TextEvaluator {
-    type Part = Vec<Found>;
-    type Sums = Vec<Found>;
+    type Part = Vec<TextOutput>;
+    type Sums = Vec<TextOutput>;
 
     fn subject(&self) -> Subject {
         let set = &self.sets[0];
-        let metric = match self.gives() {
+        let metric = match self.predicts() {
             [true, true] => "joint_score",
             [true, false] => "f1_macro",
             [false, _] => "exact_match",
@@ -196,7 +197,7 @@ impl Evaluator for TextEvaluator {
     }
 
     fn loss(&self) -> &'static str {
-        match self.gives() {
+        match self.predicts() {
             [true, true] => "joint_error",
             [true, false] => "log_loss",
             [false, _] => "f1_error",
@@ -207,8 +208,8 @@ impl Evaluator for TextEvaluator {
         self.groups.as_ref().map_or(item, |groups| groups[item as usize] as u64)
     }
 
-    fn measure(&self, block: Range<u64>) -> Result<Block<Vec<Found>>> {
-        let (set, first) = self.place(block.start);
+    fn measure(&self, block: Range<u64>) -> Result<Block<Vec<TextOutput>>> {
+        let (set, first) = self.locate(block.start);
         let own = first..first + (block.end - block.start) as usize;
         let records = own.clone().map(|i| set.checked(i)).collect::<Result<Vec<_>>>()?;
         let part = self.model.outputs(&records, first)?;
@@ -218,30 +219,30 @@ impl Evaluator for TextEvaluator {
         Ok(Block { part, losses })
     }
 
-    fn add(&self, sums: &mut Vec<Found>, part: Vec<Found>) {
+    fn add(&self, sums: &mut Vec<TextOutput>, part: Vec<TextOutput>) {
         sums.extend(part);
     }
 
-    fn finish(&self, found: &Vec<Found>, _: &Losses) -> Result<Results> {
+    fn finish(&self, found: &Vec<TextOutput>, _: &Losses) -> Result<Results> {
         let [set, train, validation] = &self.sets;
-        let (task, [own, known]) = (self.model.task(), self.divided(found));
+        let (task, [own, known]) = (self.model.task(), self.by_split(found));
         let mut page = Document::new(format!("Mistakes on the {} split", set.name()));
         let mut all = PartScores::default();
-        if self.gives()[0] {
+        if self.predicts()[0] {
             let logits = [own, known].map(|found| {
                 found.iter().flat_map(|own| own.classes.iter().copied()).collect::<Vec<f32>>()
             });
             all = class_scores::scores(task, [set, train, validation], &logits, &mut page)?;
         }
-        if self.gives()[1] {
-            let prefix = if self.gives()[0] { "answer_" } else { "" };
+        if self.predicts()[1] {
+            let prefix = if self.predicts()[0] { "answer_" } else { "" };
             let threshold = self.threshold(found);
             let sets = [set, train, validation];
             let answers = span::scores((task, prefix), sets, own, threshold, &mut page);
             all.merge(answers, !prefix.is_empty());
         }
         let PartScores { mut methods, rows, details, groups } = all;
-        if let ([true, true], Some(metrics)) = (self.gives(), methods.get_mut(task)) {
+        if let ([true, true], Some(metrics)) = (self.predicts(), methods.get_mut(task)) {
             let value = |name: &str| metrics.get(name).map_or(f64::NAN, |metric| metric.value);
             let f1 = [value("f1_binary"), value("f1_macro")].into_iter().find(|f1| !f1.is_nan());
             let joint = (f1.unwrap_or(f64::NAN) + value("answer_exact_match")) / 2.0;
@@ -264,10 +265,10 @@ impl Evaluator for TextEvaluator {
         })
     }
 
-    fn show(&self, found: &Vec<Found>, item: u64) -> Result<Shown> {
-        let (set, i) = self.place(item);
+    fn show(&self, found: &Vec<TextOutput>, item: u64) -> Result<Shown> {
+        let (set, i) = self.locate(item);
         let mut fields = self.row(found, i);
-        if !fields.contains_key("context") || self.gives()[0] {
+        if !fields.contains_key("context") || self.predicts()[0] {
             fields.insert("text".into(), set.all_texts(i).into());
         }
         Ok(Shown { fields, picture: None })

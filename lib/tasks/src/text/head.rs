@@ -1,7 +1,7 @@
 //! Pooling of the states of tokens, and the classification head.
 
 use super::batch::States;
-use super::encoder::{EncoderConfig, Kind};
+use super::encoder::{Architecture, EncoderConfig};
 use data::text::TokenInfo;
 use learn::adapt::Lora;
 use learn::forward::Forward;
@@ -55,17 +55,16 @@ pub enum HeadActivation {
 pub struct HeadConfig {
     /// How the states of tokens become one vector.
     pub pooling: Pooling,
-    /// Features of hidden layers, each followed by the activation and dropout.
+    /// Widths of the hidden layers, each followed by the activation and dropout.
     pub hidden_dims: Vec<usize>,
     /// Activation of the hidden layers.
     pub activation: HeadActivation,
     /// Dropout before each layer.
     pub dropout: f64,
-    /// The labels of a pretrained head, in the order of its classes; tokens with others are refused. None: those of the
-    /// tokens.
+    /// The labels of a pretrained head, in the order of its classes; tokens with other labels are refused. Null: the
+    /// labels of the tokens.
     pub labels: Option<Vec<String>>,
-    /// Whether a pretrained head gives a text any number of labels; tokens of the other kind are refused. None: as the
-    /// tokens.
+    /// Whether a pretrained head is multi-label; tokens that differ in this are refused. Null: as the tokens are.
     pub multi_label: Option<bool>,
 }
 
@@ -78,7 +77,7 @@ impl Default for HeadConfig {
 }
 
 impl HeadConfig {
-    /// Checks that tokens, which are in `folder`, have the labels of a pretrained head. Errors: 78.
+    /// Checks that the tokens in `folder` have the labels of the pretrained head. Errors: 78.
     pub fn require_labels(&self, info: &TokenInfo, folder: &Path) -> Result<()> {
         let bad = |text: String| Err(Error::config(format!("{}: {text}", folder.display())));
         if let Some(own) = self.multi_label.filter(|own| *own != info.multi_label) {
@@ -119,13 +118,13 @@ impl HeadConfig {
         ))
     }
 
-    /// What the schema does not express.
+    /// Violations that the schema does not express.
     pub fn violations(&self) -> Violations {
         layer_violations(&self.hidden_dims, self.dropout)
     }
 }
 
-/// What the schema does not express of hidden layers and the dropout before each layer.
+/// Violations in the hidden layers and the dropout that the schema does not express.
 pub(super) fn layer_violations(hidden_dims: &[usize], dropout: f64) -> Violations {
     let mut violations = Violations::new();
     if hidden_dims.contains(&0) {
@@ -137,8 +136,8 @@ pub(super) fn layer_violations(hidden_dims: &[usize], dropout: f64) -> Violation
     violations
 }
 
-/// Layers with so many features, each with the activation; named as in a torch.nn.Sequential of linear layers,
-/// activations and dropouts.
+/// Hidden layers of widths `dims`, each followed by the activation; named as in a torch.nn.Sequential of linear,
+/// activation and dropout modules.
 pub(super) fn hidden_layers(
     b: &mut Builder,
     head: &str,
@@ -160,15 +159,16 @@ pub(super) fn hidden_layers(
     dims.iter().enumerate().map(layer).collect()
 }
 
-/// Pooling and layers. Their names are those of transformers for heads without hidden layers.
+/// Pooling and classification layers. Without hidden layers, the parameters have the names that transformers gives
+/// them.
 #[derive(Clone, Debug)]
 pub struct Head {
     pooling: Pooling,
-    /// RoBERTa drops features of the first token before its layer; BERT and DistilBERT do not.
-    drops_first: bool,
+    /// RoBERTa applies dropout to the first token before its dense layer; BERT and DistilBERT do not.
+    dropout_before_first: bool,
     /// The layer of the first token.
     first: Option<Linear>,
-    /// The weight of the scores of tokens, and the number of attention heads of the encoder.
+    /// The weight that maps token states to pooling scores, and the number of attention heads of the encoder.
     scores: Option<(ParamId, usize)>,
     hidden: Vec<Linear>,
     output: Linear,
@@ -176,7 +176,8 @@ pub struct Head {
 }
 
 impl Head {
-    /// For so many outputs. The pooler of BERT, which belongs to the pretrained model, may be frozen or a target of `lora`.
+    /// Builds a head with `outputs` logits. BERT's pooler, which belongs to the pretrained model, may be frozen or
+    /// adapted by `lora`.
     pub fn new(
         b: &mut Builder,
         encoder: &EncoderConfig,
@@ -185,15 +186,18 @@ impl Head {
         outputs: usize,
     ) -> Self {
         let width = encoder.hidden_size;
-        let is_roberta = matches!(encoder.model_type, Kind::Roberta | Kind::XlmRoberta);
+        let is_roberta =
+            matches!(encoder.model_type, Architecture::Roberta | Architecture::XlmRoberta);
         let first = (config.pooling == Pooling::Cls).then(|| {
             let (name, activation) = match encoder.model_type {
-                Kind::Bert => ("bert.pooler.dense", Activation::Tanh),
-                Kind::Roberta | Kind::XlmRoberta => ("classifier.dense", Activation::Tanh),
-                Kind::Distilbert => ("pre_classifier", Activation::Relu),
+                Architecture::Bert => ("bert.pooler.dense", Activation::Tanh),
+                Architecture::Roberta | Architecture::XlmRoberta => {
+                    ("classifier.dense", Activation::Tanh)
+                }
+                Architecture::Distilbert => ("pre_classifier", Activation::Relu),
             };
             let is_adapted = |lora: &&Lora| !lora.pooler || !lora.targets_of(name).is_empty();
-            let lora = lora.filter(|_| encoder.model_type == Kind::Bert).filter(is_adapted);
+            let lora = lora.filter(|_| encoder.model_type == Architecture::Bert).filter(is_adapted);
             b.adapted(lora, |b| {
                 let (weight, bias) = (Init::Normal(0.02), Init::Constant(0.0));
                 Linear::with_init(b, name, width, width, weight, bias).then(activation)
@@ -214,7 +218,7 @@ impl Head {
         };
         let output = Linear::new(b, name, inputs, outputs);
         let (pooling, dropout) = (config.pooling, config.dropout);
-        Self { pooling, drops_first: is_roberta, first, scores, hidden, output, dropout }
+        Self { pooling, dropout_before_first: is_roberta, first, scores, hidden, output, dropout }
     }
 
     /// Logits [B, outputs] of texts.
@@ -242,7 +246,7 @@ impl Head {
         };
         let mut x = pooled.reshape(&[batch, width]);
         if let Some(first) = &self.first {
-            if self.drops_first {
+            if self.dropout_before_first {
                 x = forward.dropout(&x, self.dropout)?;
             }
             x = first.forward(forward, &x)?;

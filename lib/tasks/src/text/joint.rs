@@ -1,9 +1,9 @@
 //! The task `joint`: the class of a text, and the answer in a context that belongs to it.
 //!
-//! One encoder reads the text, another one the context; the vector of the text, through a linear layer and GELU, is added
-//! to the state of every token of the context. With `share`, one encoder reads both, and nothing is added.
+//! One encoder reads the text, another one the context; the vector of the text, through a linear layer and GELU, is
+//! added to the state of every token of the context. With `share`, one encoder reads both, and nothing is added.
 
-use super::batch::{Text, TextEncoder};
+use super::batch::{EncodedText, TextEncoder};
 use super::classify::require_classes;
 use super::encoder::EncoderConfig;
 use super::head::{Head, HeadConfig};
@@ -27,26 +27,27 @@ use tensor::ops::binary::Binary;
 use unix::config::{Violations, within};
 use unix::{Error, Result, warn};
 
-/// The names of the tensors of texts in a batch begin with it; those of contexts have no prefix.
-const TEXT: &str = "text_";
+/// Prefix of the names of the text's tensors in a batch; those of the context have none.
+const TEXT_PREFIX: &str = "text_";
 
 /// The model.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct JointModel {
-    /// The encoder of texts and that of contexts.
+    /// Configuration of the text encoder and of the context encoder, which are alike.
     pub encoder: EncoderConfig,
-    /// Whether one encoder reads both. Contexts then learn nothing of the text.
+    /// Whether one encoder reads both. The answer then does not depend on the text.
     pub share: bool,
     /// Pooling and layers for the class of the text.
     pub head: HeadConfig,
-    /// Layers for the answer in the context; their dropout is also that of the vector of the text that is added.
+    /// Layers that find the answer in the context. Their dropout also applies to the text vector before the fusion
+    /// layer.
     pub span: SpanHeadConfig,
     /// Low-rank adaptation of the encoders, whose own weights are frozen. Null: all weights are trained.
     pub lora: Option<Lora>,
 }
 
-/// The loss: the weighted sum of that of the classes and that of the answers.
+/// The loss: the weighted sum of the class loss and the answer loss.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct JointLoss {
@@ -75,7 +76,8 @@ pub type JointTask = TextTask<Joint>;
 pub struct Joint {
     text: TextEncoder,
     head: Head,
-    /// The encoder of contexts, unless that of texts reads them, and the layer of what is added to its states.
+    /// The context encoder and the fusion layer, whose output is added to its states; None if the text encoder also
+    /// reads contexts.
     context: Option<(TextEncoder, Linear)>,
     span: SpanHead,
     longest: usize,
@@ -83,7 +85,7 @@ pub struct Joint {
 }
 
 impl Joint {
-    /// For tokens and labels of this kind.
+    /// Builds the model for the tokenizer and labels described by `info`.
     pub fn new(b: &mut Builder, config: &JointModel, info: &TokenInfo) -> Self {
         let JointModel { encoder, lora, .. } = config;
         let width = encoder.hidden_size;
@@ -105,12 +107,12 @@ impl Joint {
 impl TextModel for Joint {
     /// Windows of contexts, and the texts of their records.
     fn batch(&self, windows: &[(RecordTokens, &Window)]) -> Batch {
-        let texts: Vec<Text> = windows.iter().map(|(record, _)| record.of_text).collect();
-        self.text.add(self.text.windows(windows), TEXT, &texts)
+        let texts: Vec<EncodedText> = windows.iter().map(|(record, _)| record.of_text).collect();
+        self.text.add(self.text.windows(windows), TEXT_PREFIX, &texts)
     }
 
     fn forward(&self, forward: &Forward, batch: &Batch) -> Result<Outputs> {
-        let text = self.text.forward(forward, batch, TEXT)?;
+        let text = self.text.forward(forward, batch, TEXT_PREFIX)?;
         let pooled = self.head.pool(forward, &text)?;
         let classes = forward.to_param_dtype(&self.head.output(forward, &pooled)?)?;
         let states = match &self.context {

@@ -1,4 +1,4 @@
-//! The loss of classification: cross entropy with weights of classes and smoothed labels, or a focal loss.
+//! The classification loss: cross entropy with class weights and label smoothing, or a focal loss.
 
 use super::classify::class;
 use super::sets::Sets;
@@ -39,7 +39,7 @@ fn beta() -> f64 {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Focal {
-    /// γ, at least 0: how much less texts count that are classified well.
+    /// γ, at least 0: how strongly well-classified texts are down-weighted.
     #[serde(default = "gamma")]
     pub gamma: f64,
     /// α of the second of two classes, that of the first being 1 - α. Null: 1 for all classes.
@@ -52,7 +52,7 @@ fn gamma() -> f64 {
 }
 
 impl Focal {
-    /// α of each of so many classes.
+    /// α of each of `classes` classes.
     pub fn factors(&self, classes: usize) -> Vec<f64> {
         match self.alpha {
             Some(alpha) if classes == 2 => vec![1.0 - alpha, alpha],
@@ -74,7 +74,7 @@ pub struct ClassifyLoss {
 }
 
 impl ClassifyLoss {
-    /// What the schema does not express.
+    /// Violations that the schema does not express.
     pub fn violations(&self) -> Violations {
         let mut violations = Violations::new();
         if !(0.0..1.0).contains(&self.label_smoothing) {
@@ -121,10 +121,10 @@ impl ClassWeights {
     }
 }
 
-/// The loss with the weights of the classes of some sets.
+/// The classification loss with class weights computed from the training records.
 pub struct ClassLoss {
     op: CrossEntropy,
-    /// Weight of each class, and the factor of its loss in addition (α of a focal loss).
+    /// Weight of each class, and an additional factor of its loss (α of the focal loss).
     weights: Vec<f64>,
     factors: Vec<f64>,
     mean: f64,
@@ -135,13 +135,14 @@ pub struct ClassLoss {
 }
 
 impl ClassLoss {
-    /// For records that are read in so many windows: every record counts the same, whatever the number of its windows.
+    /// `windows` is the number of windows of all training records. Every record has the same total weight, however many
+    /// windows it has.
     ///
-    /// Errors: 78 for an α with other than two classes of the tokens in `folder`, and for weights of labels of which a record
-    /// may have any number.
+    /// Errors (78): `focal.alpha` unless there are two classes, and `class_weights` if a record may have several
+    /// labels.
     pub fn new(config: &ClassifyLoss, sets: &Sets, folder: &Path, windows: usize) -> Result<Self> {
         let labels = sets.info().multi_label.then_some(sets.info().labels.len());
-        // Each of several labels is there or not.
+        // With several labels per text, each label is a binary decision.
         let classes = labels.map_or(sets.info().labels.len(), |_| 2);
         let mut counts = vec![0; classes];
         match labels {
@@ -161,8 +162,8 @@ impl ClassLoss {
         }
         if labels.is_some() && config.class_weights != ClassWeights::None {
             return Err(Error::config(format!(
-                "loss.class_weights: must be of kind none, because records of {} have any number of labels; loss.focal.alpha \
-                 weighs labels that are there against those that are not",
+                "loss.class_weights: must be of kind none, because records of {} have several labels each; use \
+                 loss.focal.alpha to weight present labels against absent ones",
                 folder.display()
             )));
         }
@@ -190,8 +191,8 @@ impl ClassLoss {
         self.mean
     }
 
-    /// The batch with the classes of the records of these windows and their weights; and the sum of the weights, by which the loss is
-    /// divided.
+    /// Adds the classes and weights of these windows to a batch, and returns it with the sum of the weights, by which
+    /// the loss is divided.
     pub fn add(&self, batch: Batch, windows: &[(&TokenSet, &Window)]) -> (Batch, f64) {
         let records = windows.iter().map(|(set, window)| (set, window.record));
         let classes: Vec<i32> = match self.labels {
@@ -217,8 +218,8 @@ impl ClassLoss {
         (batch, total)
     }
 
-    /// The weighted sum of the losses of logits [B, classes]. Of any number of labels, the mean over the labels of the binary
-    /// cross entropies, each that of the logits 0 and z.
+    /// The weighted sum of the losses of the logits [B, classes]. With several labels per text, the loss of a text is
+    /// its mean binary cross entropy over the labels, each computed as the cross entropy of the logits (0, z).
     pub fn of(&self, forward: &Forward, batch: &Batch, logits: &Var) -> Result<Var> {
         let [classes, weights] =
             [batch.input(forward, "classes")?, batch.input(forward, "weights")?];

@@ -1,5 +1,4 @@
-//! The page of an evaluation that shows where a classifier is wrong: by label, by length, and whether its probabilities
-//! can be believed.
+//! The report page on a classifier's errors: by label, by length, and the calibration of its probabilities.
 
 use super::metrics::{Reliability, predicted_classes};
 use data::text::TokenSet;
@@ -13,13 +12,14 @@ use report::panel::{Curve, Mark, Panel};
 use serde_json::Value;
 use unix::Result;
 
-/// Labels of a confusion matrix that is shown.
-const MATRIX: usize = 24;
-/// Groups of texts of similar length, of equal size.
-const LENGTHS: usize = 5;
+/// Maximum number of labels for which the confusion matrix is shown.
+const MAX_MATRIX_LABELS: usize = 24;
+/// Number of equally large groups into which texts are divided by length.
+const LENGTH_GROUPS: usize = 5;
 
-/// Adds the sections on probabilities [texts, classes] for the texts of `set`, of which `truth` are the classes.
-pub(super) fn classes(
+/// Adds the sections on a classifier with one class per text, given its probabilities [texts, classes] and the true
+/// classes of `set`.
+pub(super) fn add_class_sections(
     page: &mut Document,
     set: &TokenSet,
     truth: &[usize],
@@ -33,14 +33,14 @@ pub(super) fn classes(
     truth.iter().zip(&predicted).for_each(|(truth, predicted)| confusion.add(*truth, *predicted));
     let right: Vec<bool> = truth.iter().zip(&predicted).map(|(a, b)| a == b).collect();
     page.paragraph(format!(
-        "{} of {texts} texts have another label than the predicted one. Accuracy {}, macro F1 {}.",
+        "{} of {texts} texts are misclassified. Accuracy {}, macro F1 {}.",
         right.iter().filter(|right| !**right).count(),
         short(confusion.accuracy()),
         short(confusion.macro_average().f1)
     ));
     page.heading("By label");
     page.table(by_label(&confusion, labels));
-    if classes <= MATRIX {
+    if classes <= MAX_MATRIX_LABELS {
         page.heading("Confusion matrix");
         page.paragraph("Rows are true labels, columns predicted ones.");
         page.table(matrix(&confusion, labels));
@@ -60,11 +60,16 @@ pub(super) fn classes(
     Ok(())
 }
 
-/// Adds the sections on the metrics and the classification report of a model with any number of labels.
-pub(super) fn labels(page: &mut Document, metrics: &MetricsByName, report: &Value, set: &TokenSet) {
+/// Adds the sections on a multi-label classifier, given its metrics and classification report.
+pub(super) fn add_label_sections(
+    page: &mut Document,
+    metrics: &MetricsByName,
+    report: &Value,
+    set: &TokenSet,
+) {
     let labels = &set.info().labels;
     page.paragraph(format!(
-        "{} texts, {} labels. All labels are right for a share of {} of the texts; macro F1 {}.",
+        "{} texts, {} labels. Accuracy (all labels of a text correct) {}, macro F1 {}.",
         set.len(),
         labels.len(),
         short(metrics["accuracy"].value),
@@ -82,7 +87,7 @@ pub(super) fn labels(page: &mut Document, metrics: &MetricsByName, report: &Valu
     page.table(table);
 }
 
-/// Scores of each label, and the label that it is most often taken for.
+/// Scores of each label, and the label that it is most often confused with.
 fn by_label(confusion: &Confusion, labels: &[String]) -> Table {
     let mut table = Table::new([
         "label",
@@ -90,7 +95,7 @@ fn by_label(confusion: &Confusion, labels: &[String]) -> Table {
         "precision",
         "recall",
         "F1",
-        "most often taken for",
+        "most often confused with",
         "times",
     ]);
     for (class, scores) in confusion.of_classes() {
@@ -124,7 +129,7 @@ fn by_length(lengths: &[usize], right: &[bool], confidence: impl Fn(usize) -> f6
     let mut order: Vec<usize> = (0..lengths.len()).collect();
     order.sort_by_key(|i| lengths[*i]);
     let mut table = Table::new(["tokens", "texts", "accuracy", "confidence"]);
-    for own in order.chunks(lengths.len().div_ceil(LENGTHS).max(1)) {
+    for own in order.chunks(lengths.len().div_ceil(LENGTH_GROUPS).max(1)) {
         let n = own.len() as f64;
         let (first, last) = (lengths[own[0]], lengths[own[own.len() - 1]]);
         let range = if first == last { first.to_string() } else { format!("{first}–{last}") };
@@ -155,7 +160,7 @@ fn diagram(reliability: &Reliability) -> Result<Vec<u8>> {
     canvas::png(640, 560, |canvas| {
         let area = Area { x: 8.0, y: 8.0, width: 620.0, height: 544.0 };
         let x = Axis::linear("probability", 0.0, 1.0);
-        let y = Axis::linear("share of right predictions", 0.0, 1.0);
+        let y = Axis::linear("share of correct predictions", 0.0, 1.0);
         Panel::new(canvas, area, x, y).curves(&error, &curves)
     })
 }

@@ -1,5 +1,5 @@
-//! Texts: classes of texts and answers in contexts with the encoders of BERT and RoBERTa, their metrics, and baselines
-//! without an encoder.
+//! Text models: classification and extractive question answering with BERT and RoBERTa encoders, their metrics, and
+//! baselines without an encoder.
 
 pub mod baselines;
 mod batch;
@@ -21,7 +21,7 @@ pub mod span;
 mod task;
 mod trained;
 
-pub use batch::{States, Text, TextEncoder, padded, with_texts};
+pub use batch::{EncodedText, States, TextEncoder, padded, with_texts};
 pub use classify::{Classifier, ClassifyConfig, ClassifyTask, classes};
 pub use joint::{Joint, JointConfig, JointModel, JointTask};
 pub use predict::TextOptions;

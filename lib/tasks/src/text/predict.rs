@@ -1,10 +1,10 @@
-//! The labels of new texts, and the answers in new contexts.
+//! Predicts the labels of new texts and the answers in new contexts.
 
-use super::class_scores::{labelled, probabilities};
+use super::class_scores::{prediction_fields, probabilities};
 use super::sets::{Sets, TextData};
-use super::span::described;
+use super::span::answer_fields;
 use super::task::DefineText;
-use super::trained::{Found, TrainedText};
+use super::trained::{TextOutput, TrainedText};
 use crate::evaluation::PredictRequest;
 use clap::FromArgMatches;
 
@@ -22,33 +22,34 @@ use unix::{Context, Error, Result};
 
 /// Texts per block.
 const BLOCK: usize = 512;
-/// What `--with` calls the folder of tokens.
+/// The name of the folder of tokens in `--with NAME=FOLDER`.
 const TOKENS: &str = "tokens";
 
 /// The options of `evaluate predict` for models of texts.
 #[derive(clap::Args, Clone, Debug)]
 pub struct TextOptions {
-    /// columns.yaml, as of ds-prep import, which names the columns of texts [default: text, text2, context and id]
+    /// columns.yaml, as for ds-prep import, which names the columns of the inputs [default: text, text2, context and
+    /// id]
     #[arg(long, value_name = "FILE")]
     columns: Option<PathBuf>,
 }
 
-/// Where new texts come from, and where the lines go; on rank 0.
+/// The input and output streams of rank 0.
 struct Stream {
     rows: NewTexts,
     lines: JsonLines,
 }
 
-/// A model of texts with the tokenizer of its training.
+/// A text model with the tokenizer that it was trained with.
 struct TextPredictor {
     model: TrainedText,
     tokenizer: Tokenizer,
-    /// The same without a largest length, for contexts.
+    /// The same without a maximum length, for contexts.
     unlimited: Tokenizer,
     info: TokenInfo,
     /// Whether contexts have questions.
     questions: bool,
-    /// The least margin over no answer with which an answer is predicted; None: there always is one.
+    /// The no-answer threshold: an answer is predicted if its margin over no answer is at least this. None: always.
     threshold: Option<f64>,
     /// The file of inputs, for messages.
     inputs: String,
@@ -63,11 +64,11 @@ fn context(text: &NewText, has_question: bool) -> [Option<&str>; 2] {
     }
 }
 
-/// Restores a model of this kind and the tokenizer beside the tokens that it was trained with: those of its
-/// configuration, or of `--with tokens=FOLDER`; opens the inputs and the file of predictions.
+/// Restores the model, and the tokenizer from the folder of tokens that it was trained on: that of its configuration,
+/// or of `--with tokens=FOLDER`. Opens the inputs and the output.
 ///
-/// Errors: 2 without inputs, and for another output than JSON lines; those of [`TrainedText::restore`]; 66 when there are no
-/// tokens or inputs; 73, 75.
+/// Errors: 2 without inputs, and for an output that is not JSON lines; those of [`TrainedText::restore`]; 66 when there
+/// are no tokens or inputs; 73, 75.
 pub(super) fn open<M: DefineText>(request: &PredictRequest) -> Result<Box<dyn Prediction>> {
     let (parts, opener, to) = (request.parts, request.opener, request.to);
     let to_stdout = to == Path::new("-");
@@ -112,7 +113,7 @@ pub(super) fn open<M: DefineText>(request: &PredictRequest) -> Result<Box<dyn Pr
         let lines = match to_stdout {
             true => JsonLines::Pipe(Out::stdout(Output::default())),
             false => {
-                // A stream cannot be read again from its beginning.
+                // stdin cannot be reread, so its predictions cannot be resumed.
                 let is_file = inputs != Path::new("-");
                 let hash = is_file.then(|| hash_file(inputs)).transpose()?;
                 let identity =
@@ -129,7 +130,7 @@ pub(super) fn open<M: DefineText>(request: &PredictRequest) -> Result<Box<dyn Pr
 }
 
 impl TextPredictor {
-    /// What the model reads of a record.
+    /// The columns that the model requires.
     fn needs(&self) -> Needs {
         let (classes, answers) = (self.model.has_classes(), self.model.finds_answers());
         Needs {
@@ -139,9 +140,9 @@ impl TextPredictor {
         }
     }
 
-    /// For each record its `line` in the input, and its `id`, if it has one; of a model with classes the `predicted` label or labels, the
-    /// `probabilities` of all labels, and whether the text was `truncated`; of one that finds answers the context,
-    /// `predicted_span` and its characters, and the best candidates.
+    /// One row per record: its `line` in the input, and its `id` if it has one. Models with classes add the `predicted`
+    /// label or labels, the `probabilities` of all labels, and whether the text was `truncated`; models that find
+    /// answers add the context, `predicted_span` with its character range, and the best candidates.
     ///
     /// Errors: 65 for a question that leaves no room for its context, with its line.
     fn rows(&self, texts: &[NewText]) -> Result<Vec<Map<String, serde_json::Value>>> {
@@ -169,15 +170,18 @@ impl TextPredictor {
             .map(|i| record(i).map_err(|what| failed(i, what)))
             .collect::<Result<_>>()?;
         let outputs = self.model.outputs(&records, 0)?;
-        let row = |(i, (text, Found { classes: logits, answer })): (usize, (&NewText, &Found))| {
+        let row = |(i, (text, TextOutput { classes: logits, answer })): (
+            usize,
+            (&NewText, &TextOutput),
+        )| {
             let mut row = Map::from_iter([("line".to_string(), json!(text.line))]);
             text.id.iter().for_each(|id| _ = row.insert("id".into(), json!(id)));
             if classes {
-                row.extend(labelled(&probabilities(logits, &self.info), &self.info));
+                row.extend(prediction_fields(&probabilities(logits, &self.info), &self.info));
                 row.insert("truncated".into(), json!(of_texts[i].truncated));
             }
             if answers {
-                row.extend(described(&records[i], answer, self.threshold));
+                row.extend(answer_fields(&records[i], answer, self.threshold));
             }
             row
         };

@@ -1,15 +1,15 @@
-//! The data of the tasks of texts.
+//! The data of the text tasks.
 
 use crate::common::TrainOn;
 use data::inputs::InputFile;
 use data::loader::Buckets;
 use data::split::SplitName;
 use data::text::{TokenInfo, TokenSet};
-use learn::task::Buffers;
+use learn::dependency::{Dependencies, Dependency};
+use learn::trained::Parts;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
-use tensor::Tensor;
 use unix::{Error, Result};
 
 /// The training and validation data.
@@ -21,8 +21,8 @@ pub struct TextData {
     /// The splits to train on.
     #[serde(default)]
     pub train_on: TrainOn,
-    /// Batches per pool: within each pool, texts are sorted by length and cut into batches, which are then read in random
-    /// order. Larger pools need less padding. 0 or 1: batches of random lengths.
+    /// Batches per pool: within each pool, texts are sorted by length and cut into batches, which are then read in
+    /// random order. Larger pools need less padding. 0 or 1: batches of random lengths.
     #[serde(default = "bucket_batches")]
     #[schemars(range(min = 0, max = 10_000))]
     pub bucket_batches: u64,
@@ -32,12 +32,12 @@ fn bucket_batches() -> u64 {
     32
 }
 
-/// The buffer with the hash of tokenizer and labels.
-pub(super) const BUFFER: &str = "tokenizer_and_labels";
+/// What the manifest of a checkpoint calls the hash of tokenizer and labels.
+const TOKENIZER: &str = "tokenizer and labels";
 
 /// The opened splits.
 pub struct Sets {
-    /// Those that are trained on.
+    /// The splits to train on.
     pub train: Vec<TokenSet>,
     pub validation: TokenSet,
     bucket_batches: u64,
@@ -70,8 +70,8 @@ impl Sets {
         self.train.iter().map(TokenSet::segments).max().unwrap_or(0)
     }
 
-    /// The least margin of an answer over no answer, where none was fitted: 0 if there are records without an answer;
-    /// None: there always is an answer.
+    /// The no-answer threshold where none was fitted: 0 if there are records without an answer; otherwise None, and an
+    /// answer is always predicted.
     pub fn threshold(&self) -> Option<f64> {
         let validation = (0..self.validation.len()).map(|i| (&self.validation, i));
         let has_no_answer =
@@ -84,32 +84,41 @@ impl Sets {
         Buckets { lengths: lengths.map(|n| n as u32).collect(), pool: self.bucket_batches }
     }
 
-    /// The hashes of training and validation tokens: both determine what a run chooses as best.
+    /// The hashes of training and validation tokens: both determine which checkpoint is best.
     pub fn hash(&self) -> String {
         format!("{}+{}", self.train[0].hash(), self.validation.hash())
     }
 
     pub fn input_files(&self) -> Vec<InputFile> {
-        // Those of validation are also trained on with train+validation.
+        // With train+validation, the validation split is also trained on, but its files are listed only once.
         [&self.train[0], &self.validation].into_iter().flat_map(TokenSet::input_files).collect()
     }
 
-    /// The buffers of a model for such tokens.
-    pub fn buffers(&self) -> Buffers {
-        let values = tokens_hash(self.info());
-        vec![(BUFFER.into(), Tensor::from_slice(&values, &[values.len()]))]
+    /// What a model depends on besides its weights.
+    pub fn dependencies(&self) -> Dependencies {
+        [(TOKENIZER.into(), Dependency::new(None, tokenizer_hash(self.info())))].into()
     }
 }
 
-/// The hash of tokenizer, kind of records and labels as numbers that a checkpoint stores.
-pub(super) fn tokens_hash(info: &TokenInfo) -> Vec<f32> {
+/// The hash of tokenizer, kind of records and labels, which the manifest of a checkpoint records.
+pub(super) fn tokenizer_hash(info: &TokenInfo) -> String {
     let TokenInfo { multi_label, pairs, answers, .. } = info;
     let kind = format!("{multi_label} {pairs} {answers}");
     let text = format!("{}\n{kind}\n{}", info.tokenizer_hash, info.labels.join("\n"));
-    blake3::hash(text.as_bytes()).as_bytes().iter().map(|byte| f32::from(*byte)).collect()
+    blake3::hash(text.as_bytes()).to_hex().to_string()
 }
 
-/// A split that has records, as those that were tokenized do. Errors: 66, 65.
+/// The hash that a checkpoint records. Errors: 65 without one.
+pub(super) fn recorded_tokenizer(parts: &Parts) -> Result<String> {
+    if let Some(recorded) = parts.dependencies.get(TOKENIZER) {
+        return Ok(recorded.hash.clone());
+    }
+    // Version 0.1.0 stored the bytes of the hash as a buffer.
+    let bytes = parts.buffer("tokenizer_and_labels")?;
+    Ok(bytes.iter().map(|byte| format!("{:02x}", *byte as u8)).collect())
+}
+
+/// Opens a split. `ds-prep tokenize` writes only splits that have records. Errors: 66, 65.
 fn open_split(folder: &Path, name: SplitName) -> Result<TokenSet> {
     if TokenSet::is_at(folder) && !TokenSet::has_split(folder, name) {
         let what = format!(

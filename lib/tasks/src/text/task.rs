@@ -1,6 +1,6 @@
-//! The tasks of texts: what `classify`, `span` and `joint` have in common.
+//! The text tasks: what `classify`, `span` and `joint` have in common.
 //!
-//! A sample of training is a window of a context, or a whole text without a context; a record is scored as a whole.
+//! A training sample is a window of a context or, for records without a context, a whole text. Scores are per record.
 
 use super::classify::add_class;
 use super::encoder::EncoderConfig;
@@ -14,10 +14,11 @@ use data::loader::Buckets;
 use data::text::{RecordTokens, TokenInfo, TokenSet, Window};
 use learn::adapt::Lora;
 use learn::config::Config;
+use learn::dependency::Dependencies;
 use learn::forward::Forward;
 use learn::params::{Builder, ParamSet};
 use learn::score::Scores;
-use learn::task::{Batch, Buffers, ConfigOf, Define, Loss, Predictions, Section, Spec, Task};
+use learn::task::{Batch, ConfigOf, Define, Loss, Predictions, Section, Spec, Task};
 use std::fmt::Debug;
 use std::path::Path;
 use tensor::Var;
@@ -25,10 +26,10 @@ use tensor::ops::weighted_sum::WeightedSum;
 use unix::config::{Violations, within};
 use unix::{Error, Result, warn};
 
-/// Windows per forward run without gradients.
-pub(super) const BATCH: usize = 32;
+/// Windows per batch in evaluation and prediction.
+pub(super) const EVAL_BATCH: usize = 32;
 
-/// A model of texts.
+/// A text model.
 pub trait TextModel: Debug + Send + Sync {
     /// A batch of windows.
     fn batch(&self, windows: &[(RecordTokens, &Window)]) -> Batch;
@@ -36,18 +37,18 @@ pub trait TextModel: Debug + Send + Sync {
     /// The logits of a batch.
     fn forward(&self, forward: &Forward, batch: &Batch) -> Result<Outputs>;
 
-    /// Whether the model gives classes.
+    /// Whether the model predicts classes.
     fn has_classes(&self) -> bool {
         true
     }
 
-    /// Longest answer, in tokens; 0 if the model gives none.
+    /// Maximum length of an answer in tokens; 0 if the model predicts no answers.
     fn longest(&self) -> usize {
         0
     }
 }
 
-/// What a model computes of a batch.
+/// The outputs of a model for a batch.
 #[derive(Clone, Debug, Default)]
 pub struct Outputs {
     /// Logits of the classes of texts, [B, classes].
@@ -57,12 +58,12 @@ pub struct Outputs {
 }
 
 impl Outputs {
-    /// Those of the classes, for a model that has them.
+    /// The class logits. Errors: a bug if the model has none.
     pub fn classes(&self) -> Result<&Var> {
         self.classes.as_ref().ok_or_else(|| Error::bug("a model without classes"))
     }
 
-    /// Those of the answers, for a model that has them.
+    /// The answer logits. Errors: a bug if the model has none.
     pub fn answers(&self) -> Result<&Var> {
         self.answers.as_ref().ok_or_else(|| Error::bug("a model without answers"))
     }
@@ -77,31 +78,32 @@ pub trait DefineText: TextModel + Sized + 'static {
     /// Section `loss`.
     type Loss: Section;
 
-    /// The configuration of its encoder, and of low-rank adaptation.
+    /// The configurations of its encoder and of LoRA.
     fn encoder(config: &Self::Config) -> (&EncoderConfig, Option<&Lora>);
 
-    /// The head of classes, if it has one.
+    /// The configuration of its classification head, if it has one.
     fn head(_: &Self::Config) -> Option<&HeadConfig> {
         None
     }
 
-    /// What the schema does not express of the rest.
+    /// Violations outside the encoder and LoRA that the schema does not express.
     fn violations(model: &Self::Config, loss: &Self::Loss) -> Violations;
 
-    /// Checks that tokens of this kind, which are in `folder`, have what it is trained on. Errors: 78.
+    /// Checks that the tokens in `folder`, described by `info`, have the labels or answers that the model is trained
+    /// on. Errors: 78.
     fn require_fit(info: &TokenInfo, folder: &Path) -> Result<()>;
 
-    /// Registers its parameters, for tokens and labels of this kind.
+    /// Registers its parameters, for the tokenizer and labels described by `info`.
     fn new(b: &mut Builder, config: &Self::Config, info: &TokenInfo) -> Self;
 
-    /// Its loss on the records of `sets`, which are trained on in so many windows. Errors: 78.
+    /// Its objective on the training records of `sets`, which have `windows` windows in total. Errors: 78.
     fn objective(config: &TextConfig<Self>, sets: &Sets, windows: usize) -> Result<Objective>;
 }
 
 /// The configuration of the task of a model.
 pub type TextConfig<M> = Config<TextData, <M as DefineText>::Config, <M as DefineText>::Loss>;
 
-/// Checks that a model can read tokens of this kind, which are in `folder`. Errors: 78.
+/// Checks that a model with this configuration can read the tokens in `folder`. Errors: 78.
 pub(super) fn require_fit<M: DefineText>(
     config: &M::Config,
     info: &TokenInfo,
@@ -131,7 +133,7 @@ impl Objective {
         }
     }
 
-    /// Adds to a batch what these windows should give.
+    /// Adds the targets of these windows to a batch.
     fn add(&self, batch: Batch, windows: &[(&TokenSet, &Window)]) -> Batch {
         match self {
             Self::Classes(loss) => {
@@ -143,7 +145,7 @@ impl Objective {
         }
     }
 
-    /// The loss of outputs; of both, with the terms `classes` and `answers`.
+    /// The loss of the outputs; with both objectives, it has the terms `classes` and `answers`.
     fn of(&self, forward: &Forward, batch: &Batch, outputs: &Outputs) -> Result<Loss> {
         let classes = |loss: &ClassLoss| loss.of(forward, batch, outputs.classes()?);
         let answers = || span_loss(forward, batch, outputs.answers()?);
@@ -162,14 +164,14 @@ impl Objective {
     }
 }
 
-/// The task of a model of texts.
+/// The task that trains a text model.
 pub struct TextTask<M> {
     model: M,
     objective: Objective,
     sets: Sets,
     /// The set and the window of each sample.
     samples: Vec<(usize, Window)>,
-    /// The least margin of an answer over no answer in validations, see [`Sets::threshold`].
+    /// The no-answer threshold in validation, see [`Sets::threshold`].
     threshold: Option<f64>,
 }
 
@@ -210,7 +212,7 @@ impl<M: DefineText> Define for TextTask<M> {
     }
 }
 
-/// Warns if training records have answers that no prediction can give.
+/// Warns if training records have answers that the model cannot predict, because they are too long or in no window.
 fn warn_of_lost_answers(sets: &Sets, samples: &[(usize, Window)], longest: usize, folder: &Path) {
     let answers = sets.records().filter_map(|(set, i)| set.answer_tokens(i));
     let lengths: Vec<usize> = answers.map(|[first, last]| last + 1 - first).collect();
@@ -232,8 +234,8 @@ fn warn_of_lost_answers(sets: &Sets, samples: &[(usize, Window)], longest: usize
     let lost = all - whole.len();
     if longest > 0 && lost > 0 {
         warn!(
-            "{folder}: {lost} of the {all} answers in training are in no window as a whole, so their windows are trained as \
-             having no answer; run ds-prep tokenize with a larger --stride or --max-length"
+            "{folder}: {lost} of the {all} answers in training are not completely inside any window, so their windows are trained \
+             as having no answer; run ds-prep tokenize with a larger --stride or --max-length"
         );
     }
 }
@@ -277,14 +279,14 @@ impl<M: DefineText> Task for TextTask<M> {
         self.sets.validation.len() as u64
     }
 
-    /// Metrics of classes, see [`add_class`], and of answers, see [`Agreement`](super::span::Agreement). Of both, those of
-    /// classes are named `class_...`, and `joint_score` is the mean of the F1 of the second of two classes (of more:
-    /// `class_macro_f1`) and of `exact_match`.
+    /// Metrics of classes, see [`add_class`], and of answers, see [`Agreement`](super::span::Agreement). With both, the
+    /// metrics of classes are named `class_...`, and `joint_score` is the mean of `exact_match` and of `class_f1` for
+    /// two classes or `class_macro_f1` for more.
     fn evaluate(&self, forward: &Forward, samples: &[u64], scores: &mut Scores) -> Result<()> {
         let set = &self.sets.validation;
         let windows: Vec<Window> = samples.iter().flat_map(|i| set.windows(*i as usize)).collect();
         let mut logits = Vec::with_capacity(windows.len());
-        for own in windows.chunks(BATCH) {
+        for own in windows.chunks(EVAL_BATCH) {
             let own = own.iter().map(|w| Ok((set.checked(w.record)?, w)));
             let own = own.collect::<Result<Vec<_>>>()?;
             logits.extend(window_logits(&self.model, forward, &own)?);
@@ -327,8 +329,8 @@ impl<M: DefineText> Task for TextTask<M> {
         Ok(predictions)
     }
 
-    fn buffers(&self) -> Buffers {
-        self.sets.buffers()
+    fn dependencies(&self) -> Dependencies {
+        self.sets.dependencies()
     }
 }
 
@@ -341,7 +343,7 @@ pub(super) struct WindowLogits {
     pub answers: Vec<f32>,
 }
 
-/// Those of each window.
+/// The logits of each window.
 pub(super) fn window_logits(
     model: &dyn TextModel,
     forward: &Forward,
@@ -359,7 +361,7 @@ pub(super) fn window_logits(
     Ok(all)
 }
 
-/// Each row of a tensor, on the host; nothing without a tensor.
+/// The rows of a tensor, on the host; empty without a tensor.
 fn rows(x: Option<Var>) -> Result<Vec<Vec<f32>>> {
     let Some(x) = x else { return Ok(Vec::new()) };
     let width = x.shape()[1..].iter().product();

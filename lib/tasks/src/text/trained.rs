@@ -1,8 +1,8 @@
-//! Trained models of texts.
+//! Trained text models.
 
-use super::sets::{BUFFER, tokens_hash};
+use super::sets::{recorded_tokenizer, tokenizer_hash};
 use super::span::{Decoded, decode};
-use super::task::{BATCH, DefineText, TextModel, WindowLogits, require_fit, window_logits};
+use super::task::{DefineText, EVAL_BATCH, TextModel, WindowLogits, require_fit, window_logits};
 use crate::trained::Opener;
 use data::text::{RecordTokens, TokenInfo, Window};
 use learn::evaluate::Model;
@@ -29,48 +29,47 @@ pub struct TrainedText {
 
 /// What a model predicts for a record.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Found {
-    /// Logits [classes]; nothing of a model without classes.
+pub struct TextOutput {
+    /// Logits [classes]; empty if the model predicts no classes.
     pub classes: Vec<f32>,
-    /// The best answers; none of a model that gives none.
+    /// The best answers; empty if the model predicts no answers.
     pub answer: Decoded,
 }
 
 /// Checks that the tokens in `folder` have the tokenizer and labels that a model was trained with. Errors: 65.
 pub(super) fn require_tokens_of(parts: &Parts, info: &TokenInfo, folder: &Path) -> Result<()> {
     let checkpoint = || parts.origin.checkpoint.display().to_string();
-    let recorded = parts.buffer(BUFFER).context(checkpoint)?;
-    if recorded == tokens_hash(info).iter().map(|x| f64::from(*x)).collect::<Vec<_>>() {
+    if recorded_tokenizer(parts).context(checkpoint)? == tokenizer_hash(info) {
         return Ok(());
     }
     Err(Error::data(format!(
-        "{}: another tokenizer or other labels than those that {} was trained with; run ds-prep tokenize with the same \
+        "{}: the tokenizer or the labels differ from those that {} was trained with; run ds-prep tokenize with the same \
          tokenizer",
         folder.display(),
         checkpoint()
     )))
 }
 
-/// Checks that the checkpoint that training starts from, if it is one, was trained with the tokenizer and the labels of
-/// the tokens in `folder`, unless the head is new. Errors: 78.
+/// If training starts from a checkpoint and keeps its head, checks that it was trained with the tokenizer and the
+/// labels of the tokens in `folder`. Errors: 78.
 pub(super) fn require_origin(init: &InitFrom, info: &TokenInfo, folder: &Path) -> Result<()> {
     let is_head = |pattern: &String| HEADS.iter().any(|name| matches(pattern, name));
     if !init.from.is_dir() || init.names.keep.iter().any(is_head) {
         return Ok(());
     }
-    // A resumed run may no longer need it; a new one reports what is wrong when it reads the values.
+    // An unreadable checkpoint is no error here: a resumed run may not need it any more, and a new run reports the
+    // problem when it loads the weights.
     let parts = Parts::read(&init.from, init.weights);
-    let Ok(recorded) = parts.and_then(|parts| parts.buffer(BUFFER)) else { return Ok(()) };
+    let Ok(recorded) = parts.and_then(|parts| recorded_tokenizer(&parts)) else { return Ok(()) };
     let kinds = [(false, false), (false, true), (true, false), (true, true)];
     let is_same = kinds.into_iter().any(|(pairs, answers)| {
-        let own = tokens_hash(&TokenInfo { pairs, answers, ..info.clone() });
-        own.iter().map(|x| f64::from(*x)).eq(recorded.iter().copied())
+        recorded == tokenizer_hash(&TokenInfo { pairs, answers, ..info.clone() })
     });
     match is_same {
         true => Ok(()),
         false => Err(Error::config(format!(
-            "{}: another tokenizer, or other labels or the same in another order, than those that {} was trained with; use \
-             its tokenizer and its labels, or start with a new head: init.names.keep=[classifier.*, qa_outputs.*]",
+            "{}: the tokenizer, the labels or their order differ from those that {} was trained with; use its tokenizer and \
+             labels, or start with a new head: init.names.keep=[classifier.*, qa_outputs.*]",
             folder.display(),
             init.from.display()
         ))),
@@ -80,7 +79,8 @@ pub(super) fn require_origin(init: &InitFrom, info: &TokenInfo, folder: &Path) -
 impl TrainedText {
     /// Restores the model of a checkpoint of task `M` for tokens in `folder`.
     ///
-    /// Errors: 65 when it is damaged, or its tokenizer or labels are not those of the tokens; 78 when it cannot read them.
+    /// Errors: 65 when it is damaged, or its tokenizer or labels are not those of the tokens; 78 when it cannot read
+    /// them.
     pub fn restore<M: DefineText>(
         parts: &Parts,
         opener: &Opener,
@@ -135,15 +135,15 @@ impl TrainedText {
         }
     }
 
-    /// What the model predicts for records, which are numbered from `first` in messages. Windows of similar length share a
-    /// batch, which does not change the results.
-    pub fn outputs(&self, records: &[RecordTokens], first: usize) -> Result<Vec<Found>> {
+    /// What the model predicts for records, which are numbered from `first` in messages. Windows of similar length
+    /// share a batch, which does not change the results.
+    pub fn outputs(&self, records: &[RecordTokens], first: usize) -> Result<Vec<TextOutput>> {
         let of = |(i, record): (usize, &RecordTokens)| record.windows(i, &self.info);
         let windows: Vec<Window> = records.iter().enumerate().flat_map(of).collect();
         let mut order: Vec<usize> = (0..windows.len()).collect();
         order.sort_by_key(|i| records[windows[*i].record].window_len(&windows[*i]));
         let mut found = Vec::with_capacity(windows.len());
-        for own in order.chunks(BATCH) {
+        for own in order.chunks(EVAL_BATCH) {
             let of = |i: &usize| (records[windows[*i].record].clone(), &windows[*i]);
             let own_windows: Vec<_> = own.iter().map(of).collect();
             let logits = self
@@ -159,7 +159,7 @@ impl TrainedText {
         let of_record = |own: &[(usize, WindowLogits)]| {
             let answers: Vec<_> =
                 own.iter().map(|(i, logits)| (&windows[*i], &logits.answers[..])).collect();
-            Found {
+            TextOutput {
                 // The text with the label is the same in all windows of a record.
                 classes: own[0].1.classes.clone(),
                 answer: match longest {

@@ -4,7 +4,7 @@
 use super::*;
 use tasks::diffusion::{Preconditioning, combine};
 use tasks::pde::models::critic::log_rms;
-use tasks::pde::models::denoiser::{Denoiser, Given};
+use tasks::pde::models::denoiser::{Conditioning, Denoiser};
 use tasks::pde::models::{Critic, NetworkModel};
 
 fn mlp(hidden: usize) -> BackboneConfig {
@@ -42,7 +42,7 @@ fn gradients_of_denoisers_are_right_and_reach_every_parameter() {
         check(&format!("{condition:?}"), &b.finish(), |forward| {
             let [x, next, z] = [&x, &next, &z].map(|t| constant(t.clone()));
             let features = constant(features.clone());
-            let given = Given { states: [&next, &z], features: &features };
+            let given = Conditioning { states: [&next, &z], features: &features };
             distance(forward, &denoiser.denoise(forward, &x, &given, &c).unwrap(), &target)
         });
     }
@@ -98,7 +98,7 @@ fn the_published_distillation_makes_corrections_vanish() {
         let forward = Forward::training(&tape, &params);
         let [x, next, z] = [&x, &next, &z].map(|t| constant(t.clone()));
         let features = constant(features.clone());
-        let given = Given { states: [&next, &z], features: &features };
+        let given = Conditioning { states: [&next, &z], features: &features };
         let [input, noise] = [0.5, 0.1].map(|c| constant(Tensor::full(&[16, 1], c, Dtype::F64)));
         let drift = student.network(&forward, &x, &given, [&input, &noise]).unwrap();
         let loss = distance(&forward, &drift, &nothing);

@@ -2,7 +2,7 @@
 
 use learn::params::ParamSet;
 use std::fs::{self, File};
-use tasks::text::encoder::{EncoderConfig, Kind};
+use tasks::text::encoder::{Architecture, EncoderConfig};
 use tensor::safetensors::{Entry, Header};
 use tensor::{Dtype, Tensor};
 
@@ -10,8 +10,8 @@ pub const VOCABULARY: usize = 61;
 #[allow(dead_code, reason = "used with the emulator")]
 pub const LAYERS: usize = 2;
 
-pub fn encoder(model_type: Kind) -> EncoderConfig {
-    let is_roberta = matches!(model_type, Kind::Roberta | Kind::XlmRoberta);
+pub fn encoder(model_type: Architecture) -> EncoderConfig {
+    let is_roberta = matches!(model_type, Architecture::Roberta | Architecture::XlmRoberta);
     EncoderConfig {
         model_type,
         hidden_size: 24,

@@ -9,7 +9,7 @@ use tensor::ops::attention::{Attention, Layout, Mask};
 use tensor::ops::conv::{Conv, Padding};
 use tensor::ops::cross_entropy::CrossEntropy;
 use tensor::ops::linear::Linear;
-use tensor::ops::normalization::{Kind, Normalization};
+use tensor::ops::normalization::{NormKind, Normalization};
 
 /// Square matrix products, the linear layers of the operator, the vocabulary of BERT, the layers of BERT, of MMDiT of width
 /// 1024 and of a decoder of width 2048 at 8192 rows, rows of language models, images.
@@ -34,8 +34,8 @@ pub fn cases() -> Vec<(Options, Case)> {
     cases.push(linear(Activation::Identity, false, 8192, 2048, 6144));
     for width in [256, 1024, 4096] {
         let shapes: &[&[usize]] = &[&[8192, width], &[width], &[width]];
-        cases.push(plain(Normalization { kind: Kind::Layer, epsilon: 1e-5 }, shapes));
-        cases.push(plain(Normalization { kind: Kind::Rms, epsilon: 1e-6 }, &shapes[..2]));
+        cases.push(plain(Normalization { kind: NormKind::Layer, epsilon: 1e-5 }, shapes));
+        cases.push(plain(Normalization { kind: NormKind::Rms, epsilon: 1e-6 }, &shapes[..2]));
     }
     for classes in [1000, 50_257] {
         let (options, case) = plain(CrossEntropy::default(), &[&[4096, classes], &[4096]]);
@@ -64,7 +64,7 @@ fn linear(activation: Activation, bias: bool, rows: usize, n: usize, k: usize) -
     let shapes: &[&[usize]] = &[&[rows, k], &[n, k], &[n]];
     let case = Case::new(Linear { bias, activation }, &shapes[..2 + usize::from(bias)]);
     let name = format!("{activation:?}").to_lowercase();
-    (options([("activation", json!(name))]), case.operations(2 * rows * n * k))
+    (options([("activation", json!(name))]), case.flops(2 * rows * n * k))
 }
 
 /// As many queries as keys; a causal mask leaves half of the operations.
@@ -73,7 +73,7 @@ fn attention(b: usize, tokens: usize, heads: usize, width: usize, causal: bool) 
     let mask = Mask { causal, padding: false };
     let op = Attention { mask, ..Attention::new(heads, Layout::Separate) };
     let operations = 4 * b * heads * tokens * tokens * width / if causal { 2 } else { 1 };
-    let case = Case::new(op, &[shape; 3]).operations(operations);
+    let case = Case::new(op, &[shape; 3]).flops(operations);
     (options([("heads", json!(heads)), ("causal", json!(causal))]), case)
 }
 
@@ -83,5 +83,5 @@ fn conv(x: [usize; 5], outputs: usize, filter: [usize; 3]) -> (Options, Case) {
     let w = [outputs, filter[0], filter[1], filter[2], x[4]];
     let taps: usize = filter.iter().product();
     let operations = 2 * x.iter().product::<usize>() * outputs * taps;
-    (Options::new(), Case::new(op, &[&x, &w, &[outputs]]).operations(operations))
+    (Options::new(), Case::new(op, &[&x, &w, &[outputs]]).flops(operations))
 }

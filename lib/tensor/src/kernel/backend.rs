@@ -1,6 +1,6 @@
 //! The operations of a device that runs kernels: one interface to GPUs and the emulator.
 
-use super::graph::{self, Step};
+use super::graph::{self, StreamOp};
 use super::{Grid, Source, Value};
 use crate::device::Device;
 use crate::dtype::Dtype;
@@ -87,7 +87,7 @@ pub(crate) fn copy(device: Device, to: u64, from: u64, bytes: usize) -> Result<(
     match device {
         Device::Cpu => Err(host()),
         Device::Cuda(n) => super::cuda::Gpu::open(n)?.copy(to, from, bytes),
-        Device::Emu if graph::keep(|| Step::Copy { to, from, bytes }) => Ok(()),
+        Device::Emu if graph::keep(|| StreamOp::Copy { to, from, bytes }) => Ok(()),
         Device::Emu => super::emu::copy(to, from, bytes),
     }
 }
@@ -97,7 +97,7 @@ pub(crate) fn zero(device: Device, address: u64, bytes: usize) -> Result<()> {
     match device {
         Device::Cpu => Err(host()),
         Device::Cuda(n) => super::cuda::Gpu::open(n)?.zero(address, bytes),
-        Device::Emu if graph::keep(|| Step::Zero { address, bytes }) => Ok(()),
+        Device::Emu if graph::keep(|| StreamOp::Zero { address, bytes }) => Ok(()),
         Device::Emu => super::emu::zero(address, bytes),
     }
 }
@@ -115,7 +115,7 @@ pub(crate) fn launch(
         Device::Cpu => Err(host()),
         Device::Cuda(n) => super::cuda::Gpu::open(n)?.launch(source, element, kernel, grid, args),
         Device::Emu
-            if graph::keep(|| Step::Launch(source, element, kernel, grid, args.to_vec())) =>
+            if graph::keep(|| StreamOp::Launch(source, element, kernel, grid, args.to_vec())) =>
         {
             Ok(())
         }

@@ -21,14 +21,14 @@ static RECORDING: RwLock<()> = RwLock::new(());
 
 thread_local! {
     /// What this thread has recorded for the emulator, by segment.
-    static STEPS: RefCell<Option<Vec<Vec<Step>>>> = const { RefCell::new(None) };
+    static STEPS: RefCell<Option<Vec<Vec<StreamOp>>>> = const { RefCell::new(None) };
     /// Tensors from before the recording that this thread's recording reads.
     static HELD: RefCell<Vec<Tensor>> = const { RefCell::new(Vec::new()) };
 }
 
 /// An operation that the emulator performs in stream order.
 #[derive(Debug)]
-pub(super) enum Step {
+pub(super) enum StreamOp {
     Launch(&'static Source, Dtype, &'static str, Grid, Vec<Value>),
     Copy { to: u64, from: u64, bytes: usize },
     Zero { address: u64, bytes: usize },
@@ -37,7 +37,7 @@ pub(super) enum Step {
 #[derive(Debug)]
 enum Segment {
     Cuda(cuda::Graph),
-    Emu(Vec<Step>),
+    Emu(Vec<StreamOp>),
 }
 
 /// Divides the work that is being recorded.
@@ -68,7 +68,7 @@ pub struct Graph {
 /// Runs a transfer between host and device while no graph is being recorded. Errors: this thread is recording, and a
 /// graph cannot contain such a transfer.
 pub(super) fn outside<R>(work: impl FnOnce() -> Result<R>) -> Result<R> {
-    if memory::GraphPool::is_entered() {
+    if memory::GraphPool::is_active() {
         return Err(Error::bug(
             "values are copied between host and device while a graph is recorded",
         ));
@@ -79,13 +79,13 @@ pub(super) fn outside<R>(work: impl FnOnce() -> Result<R>) -> Result<R> {
 
 /// If this thread is recording, makes the recording keep the memory of a tensor alive.
 pub(super) fn hold(tensor: &Tensor) {
-    if memory::GraphPool::is_entered() {
+    if memory::GraphPool::is_active() {
         HELD.with_borrow_mut(|held| held.push(tensor.clone()));
     }
 }
 
 /// If this thread is recording for the emulator, records a step; returns whether it did.
-pub(super) fn keep(step: impl FnOnce() -> Step) -> bool {
+pub(super) fn keep(step: impl FnOnce() -> StreamOp) -> bool {
     STEPS.with_borrow_mut(|steps| match steps {
         Some(segments) => segments.last_mut().is_some_and(|steps| {
             steps.push(step());
@@ -167,13 +167,15 @@ impl Graph {
             state::run(self.device, || match segment {
                 Segment::Cuda(graph) => graph.replay(),
                 Segment::Emu(steps) => steps.iter().try_for_each(|step| match step {
-                    Step::Launch(source, element, kernel, grid, values) => {
+                    StreamOp::Launch(source, element, kernel, grid, values) => {
                         backend::launch(self.device, source, *element, kernel, *grid, values)
                     }
-                    Step::Copy { to, from, bytes } => {
+                    StreamOp::Copy { to, from, bytes } => {
                         backend::copy(self.device, *to, *from, *bytes)
                     }
-                    Step::Zero { address, bytes } => backend::zero(self.device, *address, *bytes),
+                    StreamOp::Zero { address, bytes } => {
+                        backend::zero(self.device, *address, *bytes)
+                    }
                 }),
             });
             submitted(number)?;

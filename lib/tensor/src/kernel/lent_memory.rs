@@ -1,11 +1,12 @@
-//! Memory of a device that is lent to tensors again and again: gradients are computed, summed and used in the same place.
+//! Memory of a device that is lent to tensors again and again: gradients are computed, summed and used in the same
+//! place.
 
 use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::tensor::Tensor;
 use std::sync::{Arc, Weak};
 
-/// Elements to which tensors are aligned: 256 bytes, like every allocation.
+/// Alignment of tensors in elements: 256 bytes, like every allocation.
 const ALIGN: usize = 64;
 
 /// Contiguous memory for f32 tensors of certain shapes.

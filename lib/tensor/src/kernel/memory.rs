@@ -67,7 +67,7 @@ impl GraphPool {
     }
 
     /// Whether a pool is active on this thread.
-    pub(super) fn is_entered() -> bool {
+    pub(super) fn is_active() -> bool {
         ENTERED.get() != 0
     }
 

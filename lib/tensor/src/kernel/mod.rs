@@ -174,7 +174,7 @@ impl Grid {
     }
 
     /// With products of this many operations in a block.
-    pub fn operations(mut self, operations: usize) -> Self {
+    pub fn flops(mut self, operations: usize) -> Self {
         self.operations = operations as u64;
         self
     }

@@ -6,7 +6,7 @@ use crate::op::{Input, Multiplication, Op, Saved};
 use crate::tensor::{Shape, Tensor};
 
 /// How the gradients of a node's inputs are computed.
-pub(super) enum Kind {
+pub(super) enum BackwardKind {
     /// From the tensors that the op saved.
     Op(Box<dyn Op>, Saved),
     /// By rerunning the computation from these inputs (activation checkpointing).
@@ -14,7 +14,7 @@ pub(super) enum Kind {
 }
 
 pub(super) struct Node {
-    pub(super) kind: Kind,
+    pub(super) kind: BackwardKind,
     pub(super) inputs: Vec<Input>,
     pub(super) output: usize,
     /// Of the output; ops that read it may see it in another.
@@ -51,8 +51,8 @@ impl Record {
         self.nodes = nodes.into_iter().map(|(_, node)| node).collect();
     }
 
-    /// By what the gradients of variables that are used once are multiplied on a device, so that the op which uses one can
-    /// do that while it writes the gradient.
+    /// The factors of gradients of variables that are used only once, on a device: the op that uses such a variable can
+    /// multiply while it writes the gradient.
     pub(super) fn factors(&self, output: Option<usize>, device: Device) -> Vec<Multiplication> {
         if device == Device::Cpu {
             return Vec::new();
@@ -63,7 +63,7 @@ impl Record {
         variables.chain(self.bounds.iter().copied()).for_each(|id| uses[id] += 1);
         let mut factors = vec![Multiplication::None; self.variables];
         for node in self.nodes.iter().filter(|node| uses[node.output] == 1) {
-            if let Kind::Op(op, saved) = &node.kind
+            if let BackwardKind::Op(op, saved) = &node.kind
                 && let Some(derivative) = op.derivative(saved)
             {
                 factors[node.output] = Multiplication::Due(derivative);

@@ -110,9 +110,9 @@ fn a_block_has_the_same_bits_recomputed_or_not() {
             let again = move |tape: &Tape, vars: &[Var]| Ok(body(tape, vars));
             tape.recomputed(value, &[&h, inner], Box::new(again)).unwrap()
         } else {
-            tape.bound(&h);
+            tape.mark_boundary(&h);
             let output = body(&tape, &[h, inner.clone()]);
-            tape.bound(&output);
+            tape.mark_boundary(&output);
             output
         };
         let y = layer(&tape, Activation::Identity, &[&h, last]);

@@ -44,8 +44,7 @@ impl fmt::Display for Shape {
     }
 }
 
-/// Bounds of 32-bit and 64-bit types are not printed, except the 0 of unsigned types.
-/// Whether a bound is that of a type, which descriptions leave out.
+/// Whether a bound is the limit of an integer type. Such bounds are not printed, except the 0 of unsigned types.
 pub(super) fn is_of_type(bound: i128) -> bool {
     [24, 31, 32, 63, 64].iter().any(|bits| bound == (1 << bits) - 1 || bound == -(1 << bits))
 }

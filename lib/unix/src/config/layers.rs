@@ -25,10 +25,10 @@ impl<'a> Layers<'a> {
     /// Merges a file on top: mappings are merged key by key, everything else is replaced.
     ///
     /// A mapping whose tag (`kind`) changes is replaced as well, because the keys of another kind do not apply.
-    pub fn merge(&mut self, later: Value, source: &str) {
+    pub fn add(&mut self, later: Value, source: &str) {
         self.sources.entry(String::new()).or_insert_with(|| source.into());
         let mut value = std::mem::take(&mut self.value);
-        self.lay(&mut value, later, Some(self.schema), "", source);
+        self.merge(&mut value, later, Some(self.schema), "", source);
         self.value = value;
     }
 
@@ -59,7 +59,7 @@ impl<'a> Layers<'a> {
         }
     }
 
-    fn lay(
+    fn merge(
         &mut self,
         below: &mut Value,
         above: Value,
@@ -84,7 +84,7 @@ impl<'a> Layers<'a> {
                     let path = join(path, &key);
                     let schema = schema.and_then(|schema| schema.child(&whole, &key));
                     match below.get_mut(&key) {
-                        Some(old) => self.lay(old, value, schema, &path, source),
+                        Some(old) => self.merge(old, value, schema, &path, source),
                         None => {
                             self.note(&path, source);
                             below.insert(key, value);
@@ -109,7 +109,7 @@ impl<'a> Layers<'a> {
         source: &str,
     ) -> Result<(), String> {
         let [key, rest @ ..] = keys else {
-            self.lay(at, value, schema, path, source);
+            self.merge(at, value, schema, path, source);
             return Ok(());
         };
         let deeper = join(path, key);
@@ -132,7 +132,7 @@ impl<'a> Layers<'a> {
         if rest.is_empty() {
             // Treated as a file with one key, so that the merge rules apply.
             let one = Value::Object(Map::from_iter([(key.to_string(), value)]));
-            self.lay(at, one, schema, path, source);
+            self.merge(at, one, schema, path, source);
             return Ok(());
         }
         let schema = schema.and_then(|schema| schema.child(at, key));

@@ -51,7 +51,7 @@ where
     // First, so that its secrets are hidden in every message about the files.
     let beside = files.first().map(|file| file.with_file_name(".env"));
     let env_file = beside.map(|path| read_env_file(&path)).transpose()?.unwrap_or_default();
-    lay_all(&mut layers, files, overrides)?;
+    merge_all(&mut layers, files, overrides)?;
     let lookup = |name: &str| environment(name).or_else(|| env_file.get(name).cloned());
     let mut value = std::mem::take(&mut layers.value);
     let substituted = substitute(&mut value, &lookup);
@@ -104,13 +104,13 @@ pub fn to_yaml(resolved: &Value) -> Result<String> {
     serde_yaml::to_string(resolved).map_err(|cause| Error::bug(format!("configuration: {cause}")))
 }
 
-fn lay_all(layers: &mut Layers, files: &[PathBuf], overrides: &[String]) -> Result<()> {
+fn merge_all(layers: &mut Layers, files: &[PathBuf], overrides: &[String]) -> Result<()> {
     let mut violations = Vec::new();
     for file in files {
         let source = file.display().to_string();
         let message = match yaml::parse(&read(file)?) {
             Ok(value @ Value::Object(_)) => {
-                layers.merge(value, &source);
+                layers.add(value, &source);
                 continue;
             }
             // An empty file is what a failed `command > file` leaves.

@@ -3,7 +3,7 @@
 use serde_json::{Number, Value};
 
 /// 2^53: f64 represents every integer below it exactly.
-const EXACT: f64 = 9_007_199_254_740_992.0;
+const MAX_EXACT_INTEGER: f64 = 9_007_199_254_740_992.0;
 
 /// An integer: `12`, `600e3`, `1_000`, "12"; not 1.5.
 pub(super) fn integer(value: &Value) -> Option<Number> {
@@ -48,7 +48,7 @@ pub(super) fn flag(value: &Value) -> Option<bool> {
 }
 
 fn whole(value: f64) -> Option<Number> {
-    (value.fract() == 0.0 && value.abs() < EXACT).then(|| (value as i64).into())
+    (value.fract() == 0.0 && value.abs() < MAX_EXACT_INTEGER).then(|| (value as i64).into())
 }
 
 /// The text of a number without the underscores between its digits. Rejects leading zeros, which YAML 1.1 reads as

@@ -14,7 +14,7 @@ pub(super) const MAX_BYTES: u64 = 1 << 20;
 const MAX_VALUES: usize = 100_000;
 /// Maximum number of brackets that are open at the same time, in whatever kind of text. The parser takes time in proportion
 /// to the square of the depth of mappings.
-const MAX_OPEN: usize = 256;
+const MAX_OPEN_BRACKETS: usize = 256;
 
 /// Parses one document. The error says what is wrong and where; an empty document is null.
 ///
@@ -33,13 +33,16 @@ pub(super) fn parse(text: &str) -> Result<Value, String> {
                 _ => {}
             }
         }
-        if open > MAX_OPEN {
-            return Err(format!("more than {MAX_OPEN} open brackets at line {}", number + 1));
+        if open > MAX_OPEN_BRACKETS {
+            return Err(format!(
+                "more than {MAX_OPEN_BRACKETS} open brackets at line {}",
+                number + 1
+            ));
         }
     }
     let left = Cell::new(MAX_VALUES);
     let reader = serde_yaml::Deserializer::from_str(text);
-    Node { left: &left }.deserialize(reader).map_err(|error| {
+    CountedValueSeed { left: &left }.deserialize(reader).map_err(|error| {
         let line = error.location().and_then(|at| text.lines().nth(at.line().saturating_sub(1)));
         // YAML parses the brace of a variable as the start of a mapping.
         let hint = match line {
@@ -54,11 +57,11 @@ pub(super) fn parse(text: &str) -> Result<Value, String> {
 
 /// Reads any value and counts it against the limit.
 #[derive(Clone, Copy)]
-struct Node<'a> {
+struct CountedValueSeed<'a> {
     left: &'a Cell<usize>,
 }
 
-impl<'de> DeserializeSeed<'de> for Node<'_> {
+impl<'de> DeserializeSeed<'de> for CountedValueSeed<'_> {
     type Value = Value;
     fn deserialize<D: de::Deserializer<'de>>(self, reader: D) -> Result<Value, D::Error> {
         let Some(left) = self.left.get().checked_sub(1) else {
@@ -69,7 +72,7 @@ impl<'de> DeserializeSeed<'de> for Node<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Node<'_> {
+impl<'de> Visitor<'de> for CountedValueSeed<'_> {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {

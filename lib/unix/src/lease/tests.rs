@@ -145,7 +145,7 @@ fn clocks_that_jump_mislead_nobody() {
     }
 }
 
-/// Fifty at once, with a dead owner on another machine, and without any owner.
+/// Fifty processes try at once, with a dead owner on another machine and without any owner.
 #[test]
 fn of_fifty_starts_at_once_one_has_the_lease() {
     for with_dead in [false, true] {

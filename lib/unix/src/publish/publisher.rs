@@ -59,7 +59,7 @@ impl<'d> Publisher<'d> {
         if private {
             make_private(&temporary.path).map_err(|cause| Error::create(path, cause))?;
         }
-        let (written, value) = written(file, path, write)?;
+        let (written, value) = write_content(file, path, write)?;
         written.sync()?;
         self.rename(&temporary.path, path, Rename::Replace)?;
         Ok(value)
@@ -75,7 +75,7 @@ impl<'d> Publisher<'d> {
     ) -> Result<Written> {
         let file = self.disk.create_sized(path, bytes);
         let file = file.map_err(|cause| Error::create(path, cause))?;
-        written(file, path, write).map(|(written, ())| written)
+        write_content(file, path, write).map(|(written, ())| written)
     }
 
     /// Writes a new file with this content; it is readable only by its owner if it contains a registered secret.
@@ -215,7 +215,7 @@ impl Written {
 }
 
 /// Writes the content of `file`, which has or will have the name `path`.
-fn written<T>(
+fn write_content<T>(
     file: Box<dyn DiskFile>,
     path: &Path,
     write: impl FnOnce(&mut FileWriter) -> io::Result<T>,

@@ -18,7 +18,7 @@ const OF_SBATCH: &str = "\
 type Check = fn(&str) -> Option<String>;
 
 /// The variables that longhaul reads in a job, and those of pipeline.sh, with the checks before submission.
-const OF_LONGHAUL: [(&str, Check); 15] = [
+const LONGHAUL_VARIABLES: [(&str, Check); 15] = [
     ("LONGHAUL_SETUP", setup),
     ("LONGHAUL_INSIDE", anything),
     ("LONGHAUL_MPI", anything),
@@ -63,13 +63,13 @@ fn setup(text: &str) -> Option<String> {
 /// The names that sbatch and longhaul read.
 pub(super) fn known() -> impl Iterator<Item = String> {
     let of_sbatch = OF_SBATCH.split(' ').map(|rest| format!("SBATCH_{rest}"));
-    OF_LONGHAUL.iter().map(|(name, _)| (*name).to_string()).chain(of_sbatch)
+    LONGHAUL_VARIABLES.iter().map(|(name, _)| (*name).to_string()).chain(of_sbatch)
 }
 
 /// What is wrong with a variable, if anything. Only names that sbatch and longhaul read are known; any other is meant
 /// for the programs of the job, unless it nearly matches one of these.
 pub(super) fn problem(name: &str, value: &str) -> Option<String> {
-    if let Some((_, check)) = OF_LONGHAUL.iter().find(|(known, _)| *known == name) {
+    if let Some((_, check)) = LONGHAUL_VARIABLES.iter().find(|(known, _)| *known == name) {
         return check(value).map(|why| format!("{name}: {why}"));
     }
     if known().any(|known| known == name) {

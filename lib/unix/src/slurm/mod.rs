@@ -15,7 +15,7 @@ use crate::text::quote;
 use crate::time::parse_limit;
 use ask::{Answer, ask};
 pub use queue::{Queued, cancel, queue, submit, was_cancelled};
-pub use requeue::{Attempts, Request, requeue};
+pub use requeue::{Attempts, RequeueKind, requeue};
 
 /// Timeout of a query; a busy controller answers within seconds or not at all.
 pub const QUESTION_TIMEOUT: Duration = Duration::from_secs(10);
@@ -41,8 +41,8 @@ pub struct Slurm {
     pub tasks: Option<u32>,
     /// SLURM_JOB_END_TIME, seconds since 1970 (SLURM 23.02 and newer).
     pub end_time: Option<u64>,
-    /// Whether this is the script of a batch job, rather than a step of it or a shell opened by `salloc`. SLURM
-    /// restarts the job on request only from there.
+    /// Whether this is the script of a batch job, rather than a step of it or a shell opened by `salloc`. Only
+    /// the batch script can have SLURM restart the job.
     #[serde(skip)]
     pub is_batch_script: bool,
     /// Notes on invalid variables that were ignored.

@@ -1,6 +1,6 @@
 //! Lets a job ask SLURM to requeue it.
 //!
-//! SLURM restarts a job only on request (`scontrol requeue`): a batch script that exits is finished, whatever its
+//! SLURM restarts a job only on request (`scontrol requeue`): a job whose batch script exits is complete, whatever its
 //! status, and before SLURM 24.05 so is one that saves and exits within the grace time of a preemption. Repeating the
 //! request is harmless, even if SLURM requeues the job by itself.
 //!
@@ -23,7 +23,7 @@ const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs
 
 /// The kind of request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Request {
+pub enum RequeueKind {
     /// Requeue the job.
     Requeue,
     /// Requeue the job in held state: it starts when its user releases it.
@@ -33,7 +33,7 @@ pub enum Request {
 /// A request and how to repeat it.
 pub struct Attempts<'a> {
     /// The kind of request.
-    pub request: Request,
+    pub request: RequeueKind,
     /// Whether SLURM is ending the job: it has sent TERM.
     pub is_ending: bool,
     /// Called before each repetition with the problem and the pause to make; returns whether SLURM has begun to end the
@@ -69,15 +69,15 @@ pub fn requeue(job: &Slurm, attempts: Attempts) -> Result<(), String> {
 }
 
 /// Makes one request and checks whether it took effect.
-fn try_once(job: &Slurm, id: &str, request: Request, is_ending: bool) -> Result<(), Refusal> {
+fn try_once(job: &Slurm, id: &str, request: RequeueKind, is_ending: bool) -> Result<(), Refusal> {
     let is_over_time = is_ending && word_of(&show(id)?, "Reason") == Some("TimeLimit");
     let ended = || Refusal::Final("SLURM is ending it for another reason, such as scancel".into());
-    if is_ending && !is_over_time && request == Request::Hold {
+    if is_ending && !is_over_time && request == RequeueKind::Hold {
         return Err(ended());
     }
     let verb = match request {
-        Request::Requeue => "requeue",
-        Request::Hold => "requeuehold",
+        RequeueKind::Requeue => "requeue",
+        RequeueKind::Hold => "requeuehold",
     };
     let words: &[&str] = if is_over_time { &[verb, id] } else { &[verb, "incomplete", id] };
     let answer = scontrol(words)?;

@@ -29,7 +29,7 @@ use signal_hook::consts::{SIGKILL, SIGTERM};
 use super::group::NO_STEP;
 use super::monitor::ChildMonitor;
 use super::{Cause, Ended};
-use crate::slurm::{Attempts, Request, Slurm, requeue};
+use crate::slurm::{Attempts, RequeueKind, Slurm, requeue};
 use crate::{Exit, note, warn};
 
 /// What to do when the command exits with 75.
@@ -76,12 +76,12 @@ const IMMEDIATE: f64 = 10.0;
 /// Initial and maximum delay of the next attempt after that; it doubles with each restart.
 const DELAY: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(600));
 
-/// How often srun is run in total if it cannot start a step although the controller answers.
+/// How many times srun is run in total if it cannot start a step although the controller answers.
 const STEP_TRIES: u32 = 3;
 
 /// The outcome of a command, from the point of view of its job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum CommandOutcome {
     Done,
     /// It should run again.
     Again,
@@ -90,7 +90,7 @@ pub(super) enum Outcome {
     Failed,
 }
 
-impl Outcome {
+impl CommandOutcome {
     pub fn of(status: u8, cause: Cause, is_srun: bool) -> Self {
         match status {
             status if status == Exit::Done as u8 => Self::Done,
@@ -106,8 +106,12 @@ impl Outcome {
 
 /// Whether to run srun again now, after `tries` runs: it could not start a step although the controller answers, and no
 /// signal requested a stop, before or during the pause made here.
-pub(super) fn should_rerun(outcome: Outcome, tries: u32, monitor: &mut ChildMonitor) -> bool {
-    let job = Slurm::from_environment().filter(|_| outcome == Outcome::NoStep);
+pub(super) fn should_rerun(
+    outcome: CommandOutcome,
+    tries: u32,
+    monitor: &mut ChildMonitor,
+) -> bool {
+    let job = Slurm::from_environment().filter(|_| outcome == CommandOutcome::NoStep);
     if tries >= STEP_TRIES || !job.is_some_and(|job| job.controller_answers()) {
         return false;
     }
@@ -131,16 +135,16 @@ fn got_term_within(time: Duration, events: &Receiver<i32>) -> bool {
     }
 }
 
-/// Makes the request to SLURM that follows from `outcome`, until SLURM answers. Returns whether SLURM is about to end
-/// the job because of it.
+/// Sends SLURM the request that follows from `outcome`, and repeats it until SLURM answers. Returns whether SLURM is
+/// about to end the job because of it.
 pub(super) fn follow(
     then: &Then,
-    mut outcome: Outcome,
+    mut outcome: CommandOutcome,
     ended: &Ended,
     is_ending: bool,
     events: &Receiver<i32>,
 ) -> bool {
-    let wanted = outcome != Outcome::Done;
+    let wanted = outcome != CommandOutcome::Done;
     let job = Slurm::from_environment().filter(|job| wanted && job.is_batch_script);
     let Some(job) = job else { return false };
     if then.requeue != Requeue::Always && has_terminal() {
@@ -150,8 +154,8 @@ pub(super) fn follow(
         );
         return false;
     }
-    if outcome == Outcome::NoStep && !job.controller_answers() {
-        outcome = Outcome::Again;
+    if outcome == CommandOutcome::NoStep && !job.controller_answers() {
+        outcome = CommandOutcome::Again;
     }
     let Some(request) = request_for(then, outcome, &job) else { return false };
     let id = job.id();
@@ -164,7 +168,7 @@ pub(super) fn follow(
         got_term_within(pause, events)
     };
     match requeue(&job, Attempts { request, is_ending, wait: &mut wait }) {
-        Ok(()) if request == Request::Requeue => {
+        Ok(()) if request == RequeueKind::Requeue => {
             let later = delay(ended, job.restart_count).filter(|delay| {
                 job.start_later(*delay).inspect_err(|problem| warn!("{problem}")).is_ok()
             });
@@ -180,7 +184,7 @@ pub(super) fn follow(
         }
         Err(why) => {
             warn!("job {id} was not requeued: {why}");
-            if outcome == Outcome::Again {
+            if outcome == CommandOutcome::Again {
                 note!("submit the same job again to resume");
             }
             false
@@ -188,7 +192,8 @@ pub(super) fn follow(
     }
 }
 
-/// Whether a user works in this session, as in a terminal of Jupyter or VS Code in a batch job: the job is their session.
+/// Whether a user works in this session, as in a terminal of Jupyter or VS Code in a batch job: the job is their
+/// session.
 fn has_terminal() -> bool {
     std::fs::File::open("/dev/tty").is_ok()
 }
@@ -201,23 +206,25 @@ fn delay(ended: &Ended, restarts: u32) -> Option<Duration> {
 }
 
 /// The request to make to SLURM, if any.
-fn request_for(then: &Then, outcome: Outcome, job: &Slurm) -> Option<Request> {
-    if then.requeue == Requeue::Never && outcome != Outcome::Failed {
+fn request_for(then: &Then, outcome: CommandOutcome, job: &Slurm) -> Option<RequeueKind> {
+    if then.requeue == Requeue::Never && outcome != CommandOutcome::Failed {
         return None;
     }
     match outcome {
-        Outcome::Done => return None,
-        Outcome::Again if job.restart_count < then.max_restarts => return Some(Request::Requeue),
-        Outcome::Again => warn!(
+        CommandOutcome::Done => return None,
+        CommandOutcome::Again if job.restart_count < then.max_restarts => {
+            return Some(RequeueKind::Requeue);
+        }
+        CommandOutcome::Again => warn!(
             "SLURM has restarted job {} {} times; it is not requeued again (--max-restarts)",
             job.id(),
             job.restart_count
         ),
         // SLURM does the same with a batch script that it cannot launch.
-        Outcome::NoStep => return Some(Request::Hold),
-        Outcome::Failed => {}
+        CommandOutcome::NoStep => return Some(RequeueKind::Hold),
+        CommandOutcome::Failed => {}
     }
-    (then.on_failure == OnFailure::Hold).then_some(Request::Hold)
+    (then.on_failure == OnFailure::Hold).then_some(RequeueKind::Hold)
 }
 
 /// Returns the exit status: at once or, if SLURM is about to end the job, only when it does.
@@ -267,35 +274,43 @@ mod tests {
         let hold = Then { on_failure: OnFailure::Hold, ..plain };
         let never = Then { requeue: Requeue::Never, ..hold };
         let cases = [
-            (plain, 75, 0, Some(Request::Requeue)),
-            (plain, 75, 1, Some(Request::Requeue)),
+            (plain, 75, 0, Some(RequeueKind::Requeue)),
+            (plain, 75, 1, Some(RequeueKind::Requeue)),
             (plain, 75, 2, None),
-            (plain, 143, 0, Some(Request::Requeue)),
+            (plain, 143, 0, Some(RequeueKind::Requeue)),
             (plain, 138, 0, None),
             (plain, 1, 0, None),
-            (plain, NO_STEP, 5, Some(Request::Hold)),
-            (hold, 75, 1, Some(Request::Requeue)),
-            (hold, 75, 2, Some(Request::Hold)),
-            (hold, 1, 0, Some(Request::Hold)),
-            (hold, 139, 0, Some(Request::Hold)),
-            (hold, 137, 0, Some(Request::Requeue)),
-            (plain, 137, 0, Some(Request::Requeue)),
+            (plain, NO_STEP, 5, Some(RequeueKind::Hold)),
+            (hold, 75, 1, Some(RequeueKind::Requeue)),
+            (hold, 75, 2, Some(RequeueKind::Hold)),
+            (hold, 1, 0, Some(RequeueKind::Hold)),
+            (hold, 139, 0, Some(RequeueKind::Hold)),
+            (hold, 137, 0, Some(RequeueKind::Requeue)),
+            (plain, 137, 0, Some(RequeueKind::Requeue)),
             (plain, 137, 2, None),
             (never, 75, 0, None),
-            (never, 78, 0, Some(Request::Hold)),
+            (never, 78, 0, Some(RequeueKind::Hold)),
             (never, NO_STEP, 0, None),
         ];
         for (then, status, restarts, request) in cases {
-            let outcome = Outcome::of(status, Cause::Itself, true);
+            let outcome = CommandOutcome::of(status, Cause::Itself, true);
             assert_eq!(request_for(&then, outcome, &job(restarts)), request, "{then:?} {status}");
         }
-        assert_eq!(Outcome::of(NO_STEP, Cause::Itself, false), Outcome::Failed, "not of srun");
+        assert_eq!(
+            CommandOutcome::of(NO_STEP, Cause::Itself, false),
+            CommandOutcome::Failed,
+            "not of srun"
+        );
         for cause in [Cause::Signalled, Cause::Warned, Cause::Terminated] {
-            assert_eq!(Outcome::of(NO_STEP, cause, true), Outcome::Again, "asked to stop");
+            assert_eq!(
+                CommandOutcome::of(NO_STEP, cause, true),
+                CommandOutcome::Again,
+                "asked to stop"
+            );
         }
         assert_eq!(
-            Outcome::of(137, Cause::Killed, true),
-            Outcome::Failed,
+            CommandOutcome::of(137, Cause::Killed, true),
+            CommandOutcome::Failed,
             "by us, after the limit"
         );
     }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 
 use super::group;
-use super::monitor::{Step, steps};
+use super::monitor::{TimedSignal, steps};
 use crate::time::{format_duration, parse_duration, unix_seconds};
 use crate::{Error, Result, note, warn};
 
@@ -90,7 +90,7 @@ pub fn run(leader: i32, schedule: Schedule, end: u64) -> Result<()> {
         return Ok(());
     };
     note!("timekeep was killed; its command has {} left", format_duration(left));
-    for Step { at, signal, .. } in steps(limit, schedule) {
+    for TimedSignal { at, signal, .. } in steps(limit, schedule) {
         while Instant::now() < at {
             if !is_alive() {
                 return Ok(());

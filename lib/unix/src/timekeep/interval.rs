@@ -17,7 +17,7 @@ use crate::{Error, Result, log};
 
 /// What a run measured of its checkpoints, in seconds; means over its log.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Measured {
+pub struct CheckpointTimes {
     /// How long a checkpoint blocked training.
     pub cost: Option<f64>,
     /// Time until a checkpoint was on disk.
@@ -46,7 +46,7 @@ pub struct Interval {
 }
 
 /// Reads the measurements from the log of a run. Errors: 66, 74.
-pub fn measured(run: &Path) -> Result<Measured> {
+pub fn measured(run: &Path) -> Result<CheckpointTimes> {
     let records = log::read(&RunDir::open(run)?.log())?.records;
     let mean = |kind: &str, field: &str| {
         let of_kind = |record: &&Map<String, Value>| record.get("kind").is_some_and(|k| k == kind);
@@ -55,7 +55,7 @@ pub fn measured(run: &Path) -> Result<Measured> {
         let (sum, count) = values.fold((0.0, 0u32), |(sum, count), value| (sum + value, count + 1));
         (count > 0).then(|| sum / f64::from(count))
     };
-    Ok(Measured {
+    Ok(CheckpointTimes {
         cost: mean("checkpoint", "blocked_s"),
         saved_after: mean("saved", "seconds"),
         update: mean("update", "seconds"),
@@ -64,7 +64,7 @@ pub fn measured(run: &Path) -> Result<Measured> {
 
 /// The optimal interval for a job on `nodes` nodes, each with mean time between failures `node_mtbf`. Errors: 2 if the
 /// cost is unknown, a time is 0, or a checkpoint costs nothing at all.
-pub fn best(measured: &Measured, node_mtbf: Duration, nodes: u32) -> Result<Interval> {
+pub fn best(measured: &CheckpointTimes, node_mtbf: Duration, nodes: u32) -> Result<Interval> {
     let cost = measured.cost.ok_or_else(|| {
         Error::usage("no checkpoint was measured: name a run that has saved one, or give --cost")
     })?;
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     fn of(cost: f64, mtbf: u64, nodes: u32) -> Interval {
-        let measured = Measured { cost: Some(cost), ..Measured::default() };
+        let measured = CheckpointTimes { cost: Some(cost), ..CheckpointTimes::default() };
         best(&measured, Duration::from_secs(mtbf), nodes).unwrap()
     }
 
@@ -137,21 +137,21 @@ mod tests {
 
     #[test]
     fn never_more_often_than_saves_end_or_updates_pass() {
-        let free = Measured { cost: Some(0.0), saved_after: Some(8.0), update: Some(2.0) };
+        let free = CheckpointTimes { cost: Some(0.0), saved_after: Some(8.0), update: Some(2.0) };
         let found = best(&free, Duration::from_secs(3600), 1).unwrap();
         assert_eq!((found.seconds, found.updates), (8.0, Some(4)));
-        let slow = Measured { update: Some(100.0), ..free };
+        let slow = CheckpointTimes { update: Some(100.0), ..free };
         assert_eq!(best(&slow, Duration::from_secs(3600), 1).unwrap().updates, Some(1));
     }
 
     #[test]
     fn what_is_unknown_is_asked_for() {
-        let error = best(&Measured::default(), Duration::from_secs(1), 1).unwrap_err();
+        let error = best(&CheckpointTimes::default(), Duration::from_secs(1), 1).unwrap_err();
         assert!(error.to_string().contains("--cost"), "{error}");
-        let some = Measured { cost: Some(1.0), ..Measured::default() };
+        let some = CheckpointTimes { cost: Some(1.0), ..CheckpointTimes::default() };
         assert!(best(&some, Duration::ZERO, 1).is_err());
         assert!(best(&some, Duration::from_secs(1), 0).is_err());
-        let free = Measured { cost: Some(0.0), ..Measured::default() };
+        let free = CheckpointTimes { cost: Some(0.0), ..CheckpointTimes::default() };
         assert!(best(&free, Duration::from_secs(1), 1).unwrap_err().to_string().contains("--cost"));
     }
 }

@@ -38,7 +38,7 @@ use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT};
 use crate::budget::{Budget, END_TIME_VARIABLE, round};
 use crate::time::{format_duration, unix_seconds};
 use crate::{Error, Exit, Result, note, secrets, signal, warn};
-use again::Outcome;
+use again::CommandOutcome;
 pub use again::{OnFailure, Requeue, Then};
 use group::Group;
 pub use group::parse_warn_signal;
@@ -140,7 +140,7 @@ pub fn run(plan: &CommandPlan, report: impl FnOnce(&Ended) -> Result<()>) -> Res
             let missing = cause.kind() == std::io::ErrorKind::NotFound;
             let ended = ended(Cause::Itself, if missing { 127 } else { 126 }, None);
             report(&ended)?;
-            let follow = again::follow(&plan.then, Outcome::Failed, &ended, false, &events);
+            let follow = again::follow(&plan.then, CommandOutcome::Failed, &ended, false, &events);
             return Ok(again::end(follow, &ended, &events, shell));
         }
     };
@@ -151,7 +151,7 @@ pub fn run(plan: &CommandPlan, report: impl FnOnce(&Ended) -> Result<()>) -> Res
         let ended = ended(monitor.cause, status, signal);
         note!("{ended}");
         monitor.wait_for_group()?;
-        let outcome = Outcome::of(status, monitor.cause, monitor.group.is_srun);
+        let outcome = CommandOutcome::of(status, monitor.cause, monitor.group.is_srun);
         tries += 1;
         if !again::should_rerun(outcome, tries, &mut monitor) {
             break (ended, status);
@@ -162,7 +162,7 @@ pub fn run(plan: &CommandPlan, report: impl FnOnce(&Ended) -> Result<()>) -> Res
     report(&ended)?;
     // Also record signals that arrived after the command ended.
     monitor.stop_requested_within(Duration::ZERO);
-    let outcome = Outcome::of(status, monitor.cause, monitor.group.is_srun);
+    let outcome = CommandOutcome::of(status, monitor.cause, monitor.group.is_srun);
     let follow = again::follow(&plan.then, outcome, &ended, monitor.got_term, &monitor.events);
     Ok(again::end(follow, &ended, &monitor.events, shell))
 }

@@ -15,8 +15,8 @@ use crate::time::format_duration;
 use crate::{Result, note};
 
 /// A command that starts within its margin is warned after this time, and the tasks of srun or mpirun receive no USR1
-/// or USR2 before it: these signals end a program that has not installed its handlers yet. Other commands receive them as
-/// soon as they handle them.
+/// or USR2 before it: these signals end a program that has not installed its handlers yet. Other commands receive them
+/// as soon as they handle them.
 pub(super) const HANDLER_DELAY: Duration = Duration::from_secs(10);
 /// How often a command is looked at that does not handle a signal yet.
 const HANDLER_INTERVAL: Duration = Duration::from_millis(20);
@@ -28,14 +28,14 @@ const EXTENSION_THRESHOLD: Duration = Duration::from_secs(20);
 const KILL_WAIT: Duration = Duration::from_secs(5);
 
 /// One signal to send at a given time.
-pub(super) struct Step {
+pub(super) struct TimedSignal {
     pub at: Instant,
     pub signal: Signal,
     cause: Cause,
 }
 
 /// The signals for a limit, in chronological order.
-pub(super) fn steps(limit: Instant, schedule: Schedule) -> Vec<Step> {
+pub(super) fn steps(limit: Instant, schedule: Schedule) -> Vec<TimedSignal> {
     let Schedule { margin, grace, warn_signal } = schedule;
     let now = Instant::now();
     let mut warning = limit.checked_sub(margin).unwrap_or(now);
@@ -43,14 +43,15 @@ pub(super) fn steps(limit: Instant, schedule: Schedule) -> Vec<Step> {
         // A signal that arrives before the command has installed its handler would end it.
         warning = limit.min(now + HANDLER_DELAY);
     }
-    let mut steps = vec![Step { at: warning, signal: warn_signal, cause: Cause::Warned }];
+    let mut steps = vec![TimedSignal { at: warning, signal: warn_signal, cause: Cause::Warned }];
     // A grace period beyond the range of the clock never ends.
     let after = |grace| limit.checked_add(grace);
     let last = [
         (after(grace), Signal::TERM, Cause::Terminated),
         (after(grace.saturating_mul(2)), Signal::KILL, Cause::Killed),
     ];
-    let step = |(at, signal, cause): (Option<Instant>, _, _)| Some(Step { at: at?, signal, cause });
+    let step =
+        |(at, signal, cause): (Option<Instant>, _, _)| Some(TimedSignal { at: at?, signal, cause });
     steps.extend(last.into_iter().filter_map(step));
     steps
 }
@@ -107,7 +108,7 @@ impl<'a> ChildMonitor<'a> {
             let (ready, held) = held.into_iter().partition(|signal| self.is_ready_for(*signal));
             self.held = held;
             ready.into_iter().for_each(|signal| self.forward(signal));
-            let is_due = |step: &Step| step.at <= Instant::now();
+            let is_due = |step: &TimedSignal| step.at <= Instant::now();
             if steps.peek().is_some_and(|step| is_due(step) && step.cause == Cause::Warned)
                 && self.was_extended()
             {
@@ -148,7 +149,7 @@ impl<'a> ChildMonitor<'a> {
     }
 
     /// The signals to send; none without a limit.
-    fn steps(&mut self) -> Peekable<IntoIter<Step>> {
+    fn steps(&mut self) -> Peekable<IntoIter<TimedSignal>> {
         let (limit, schedule) = (self.limit(), self.plan.schedule);
         let of_guard = if self.plan.ends_with_us { Some(Instant::now()) } else { limit };
         match &mut self.guard {
@@ -164,7 +165,10 @@ impl<'a> ChildMonitor<'a> {
     pub fn wait_for_group(&mut self) -> Result<()> {
         let grace = self.plan.schedule.grace;
         if self.group.is_alive()? {
-            note!("waiting up to {} for processes that it left running", format_duration(grace));
+            note!(
+                "waiting up to {} for processes that the command left running",
+                format_duration(grace)
+            );
         }
         let patience =
             [(grace, None), (grace, Some(Signal::TERM)), (KILL_WAIT, Some(Signal::KILL))];

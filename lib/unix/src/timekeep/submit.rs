@@ -1,9 +1,9 @@
 //! Submits runs to SLURM, and resubmits them when they have stopped.
 //!
-//! `RUN/submit.json` ([`super::record`]) holds the command and its jobs; a new command replaces the old one once its
-//! job was submitted. Only one process at a time submits jobs for a run: it holds a lease (`RUN/submit.lease`), so two
-//! instances of `timekeep cron` may run at once, even on different hosts. If one is killed between a submission and its
-//! record, the run gets a second job, which finds the first one running and tries again later, or finds the run
+//! `RUN/submit.json` ([`super::record`]) holds the command and its jobs; a new command replaces the old one as soon as
+//! its job was submitted. Only one process at a time submits jobs for a run: it holds a lease (`RUN/submit.lease`), so
+//! two instances of `timekeep cron` may run at once, even on different hosts. If one is killed between a submission and
+//! its record, the run gets a second job, which finds the first one running and tries again later, or finds the run
 //! finished.
 
 use std::path::Path;
@@ -23,7 +23,7 @@ use crate::{Context, Error, Exit, Result, note, secrets, site, time, warn};
 /// Maximum number of jobs in a row without a new update.
 const MAX_FRUITLESS_JOBS: usize = 3;
 /// Number of jobs that are remembered.
-const REMEMBERED: usize = 20;
+const MAX_REMEMBERED_JOBS: usize = 20;
 
 /// A job was submitted.
 pub const SUBMITTED: &str = "submitted";
@@ -225,7 +225,7 @@ fn now(
         .map_err(|why| Error::new(Exit::Failure, format!("{}: {why}", path.display())))?;
     let (time, update) = (time::now_utc(), found.update);
     submission.jobs.push(Job { id: id.clone(), time, update, cancelled: false });
-    let old = submission.jobs.len().saturating_sub(REMEMBERED);
+    let old = submission.jobs.len().saturating_sub(MAX_REMEMBERED_JOBS);
     submission.jobs.drain(..old);
     write(run, &submission, lease)
         .context(|| format!("job {id} was submitted but could not be recorded"))?;
@@ -263,7 +263,7 @@ fn other_run<'a>(path: &Path, command: &'a [String]) -> Option<&'a str> {
     (!is_same && !Path::new(named).components().eq(path.components())).then_some(named)
 }
 
-/// The existing job of the run, and why no other should be submitted, if so.
+/// The existing job of the run, if any, and the reason not to submit another; `None` if one should be submitted.
 fn needless(found: &Run, jobs: &[Job], queue: &[Queued]) -> Option<(Option<String>, String)> {
     if found.state == RunState::Finished {
         return Some((None, "finished".into()));

@@ -1,10 +1,10 @@
 //! Equal trajectories, first frames and frames, found by their hashes.
 
-use super::Place;
+use super::TrajectoryIndex;
 use crate::fields::content::{begin, hash_values};
 use crate::fields::split::SplitName;
 use crate::fields::split_set::TrajectorySet;
-use crate::split::check::Kind;
+use crate::split::check::ProblemKind;
 use std::collections::HashMap;
 use unix::Result;
 
@@ -57,9 +57,9 @@ fn short(hash: blake3::Hash) -> Hash {
 /// The hashes of all trajectories; those of single frames only for validation and test.
 #[derive(Default)]
 pub(super) struct Exact {
-    whole: HashMap<Hash, Place>,
-    begins: HashMap<Hash, Place>,
-    frames: HashMap<Hash, (Place, u32)>,
+    whole: HashMap<Hash, TrajectoryIndex>,
+    begins: HashMap<Hash, TrajectoryIndex>,
+    frames: HashMap<Hash, (TrajectoryIndex, u32)>,
 }
 
 impl Exact {
@@ -67,10 +67,10 @@ impl Exact {
     pub fn compare(
         &mut self,
         sets: &[TrajectorySet],
-        place: Place,
+        place: TrajectoryIndex,
         hashes: Hashes,
-    ) -> Vec<(Kind, Place, String)> {
-        let split = |place: Place| sets[place.0].name();
+    ) -> Vec<(ProblemKind, TrajectoryIndex, String)> {
+        let split = |place: TrajectoryIndex| sets[place.0].name();
         let found = self.find(sets, place, &hashes);
         if split(place) != SplitName::Train {
             for (frame, hash) in hashes.frames.iter().enumerate() {
@@ -88,17 +88,17 @@ impl Exact {
     fn find(
         &self,
         sets: &[TrajectorySet],
-        place: Place,
+        place: TrajectoryIndex,
         hashes: &Hashes,
-    ) -> Vec<(Kind, Place, String)> {
+    ) -> Vec<(ProblemKind, TrajectoryIndex, String)> {
         let mut found = Vec::new();
-        let elsewhere = |other: &Place| sets[other.0].name() != sets[place.0].name();
+        let elsewhere = |other: &TrajectoryIndex| sets[other.0].name() != sets[place.0].name();
         if let Some(&other) = self.whole.get(&hashes.whole) {
             let [a, b] = [place, other].map(|(set, i)| sets[set].entry(i));
             let kind = if (a.file, a.sample) == (b.file, b.sample) {
-                Kind::Overlap
+                ProblemKind::Overlap
             } else {
-                Kind::Duplicate
+                ProblemKind::Duplicate
             };
             found.push((kind, other, "is identical to".into()));
             if elsewhere(&other) {
@@ -106,13 +106,13 @@ impl Exact {
             }
         }
         if let Some(&other) = self.begins.get(&hashes.begin).filter(|other| elsewhere(other)) {
-            found.push((Kind::SameInitialState, other, "begins exactly as".into()));
+            found.push((ProblemKind::SameInitialState, other, "begins exactly as".into()));
             return found;
         }
         found.extend(hashes.frames.iter().enumerate().find_map(|(frame, hash)| {
             let (other, at) = *self.frames.get(hash.as_ref()?)?;
             let how = format!("has a frame ({frame}) that is identical to frame {at} of");
-            elsewhere(&other).then_some((Kind::SharedFrame, other, how))
+            elsewhere(&other).then_some((ProblemKind::SharedFrame, other, how))
         }));
         found
     }

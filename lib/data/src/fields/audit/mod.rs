@@ -12,7 +12,7 @@ mod sorted;
 
 use crate::fields::split::SplitName;
 use crate::fields::split_set::{TrajectorySet, Verify};
-use crate::split::check::{Kind, Problem, Report};
+use crate::split::check::{CheckReport, Problem, ProblemKind};
 use exact::Exact;
 use near::{Index, Near};
 use rayon::prelude::*;
@@ -28,18 +28,18 @@ const AT_ONCE: usize = 256;
 /// over all points and channels, with the mean of each channel subtracted from a and b.
 ///
 /// Errors: 66 and 65 for manifests and files that cannot be read or have changed.
-pub fn audit(manifests: &[PathBuf], near: f64) -> Result<Report> {
+pub fn audit(manifests: &[PathBuf], near: f64) -> Result<CheckReport> {
     let mut sets = Vec::new();
     // Training comes last and is looked up in the hashes of the others.
     for name in [SplitName::Test, SplitName::Validation, SplitName::Train] {
         for manifest in manifests {
             // The audit reports overlaps itself.
-            let overlap = Some(Kind::Overlap);
+            let overlap = Some(ProblemKind::Overlap);
             sets.push(TrajectorySet::open_allowing(manifest, name, Verify::Hashes, overlap)?);
         }
     }
     let index = Index::new(&sets, near)?;
-    let mut found = Found { sets: &sets, report: Report::default(), pairs: HashSet::new() };
+    let mut found = Found { sets: &sets, report: CheckReport::default(), pairs: HashSet::new() };
     let (mut exact, mut leaks, mut cut) = (Exact::default(), Vec::new(), 0);
     for (number, set) in sets.iter().enumerate() {
         found.report.files += set.sources.len();
@@ -69,7 +69,7 @@ pub fn audit(manifests: &[PathBuf], near: f64) -> Result<Report> {
     }
     // An exact copy is the stronger finding of a pair.
     for (place, (other, how)) in leaks {
-        found.add(Kind::NearDuplicate, place, other, how);
+        found.add(ProblemKind::NearDuplicate, place, other, how);
     }
     if cut > 0 {
         note!(
@@ -81,17 +81,23 @@ pub fn audit(manifests: &[PathBuf], near: f64) -> Result<Report> {
 }
 
 /// A trajectory: index of its set, and index in the set.
-type Place = (usize, usize);
+type TrajectoryIndex = (usize, usize);
 
 /// The leaks to report, one per pair.
 struct Found<'a> {
     sets: &'a [TrajectorySet],
-    report: Report,
-    pairs: HashSet<[Place; 2]>,
+    report: CheckReport,
+    pairs: HashSet<[TrajectoryIndex; 2]>,
 }
 
 impl Found<'_> {
-    fn add(&mut self, kind: Kind, place: Place, other: Place, how: String) {
+    fn add(
+        &mut self,
+        kind: ProblemKind,
+        place: TrajectoryIndex,
+        other: TrajectoryIndex,
+        how: String,
+    ) {
         if !self.pairs.insert([place.min(other), place.max(other)]) {
             return;
         }

@@ -1,7 +1,7 @@
 //! Finds first frames that are nearly equal to one in another split: candidates are selected by signature, then
 //! compared at full resolution.
 
-use super::Place;
+use super::TrajectoryIndex;
 use super::signature::{ROUNDING, Sketch, Sketcher};
 use super::sorted::Sorted;
 use crate::fields::split_set::TrajectorySet;
@@ -30,7 +30,7 @@ pub(super) struct Index<'a> {
 #[derive(Default)]
 pub(super) struct Near {
     /// The trajectory with a near first frame, and a description of the relation.
-    pub leak: Option<(Place, String)>,
+    pub leak: Option<(TrajectoryIndex, String)>,
     /// Whether candidates were skipped because there were too many.
     pub cut: bool,
 }

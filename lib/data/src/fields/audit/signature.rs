@@ -13,7 +13,7 @@ pub(super) const LENGTH: usize = 2 * HALF;
 
 pub(super) type Signature = [f32; LENGTH];
 
-/// Bound of a signature's rounding error, relative to the variation of the field.
+/// Bound on a signature's rounding error, relative to the variation of the field.
 pub(super) const ROUNDING: f64 = 1e-6;
 /// A channel counts as constant if its variation is at most this fraction of its norm.
 const CONSTANT: f64 = 1e-6;

@@ -2,7 +2,7 @@
 
 mod values;
 
-pub use crate::split::check::{Kind, Place, Problem, Report};
+pub use crate::split::check::{CheckReport, Problem, ProblemKind, ProblemPlace};
 
 use crate::fields::field::Field;
 use crate::fields::split::{GroupBy, Split};
@@ -13,8 +13,8 @@ use unix::Result;
 use values::check_field;
 
 /// Checks files on their own. `limit` bounds |u|.
-pub fn check_files(paths: &[PathBuf], limit: f32) -> Report {
-    let mut report = Report::default();
+pub fn check_files(paths: &[PathBuf], limit: f32) -> CheckReport {
+    let mut report = CheckReport::default();
     for path in paths {
         report.files += 1;
         match Field::open(path) {
@@ -22,7 +22,7 @@ pub fn check_files(paths: &[PathBuf], limit: f32) -> Report {
                 check_field(&field, limit, GroupBy::State, &mut report);
             }
             Err(error) => {
-                report.problems.push(Problem::of_error(path, &error, Kind::Unreadable));
+                report.problems.push(Problem::of_error(path, &error, ProblemKind::Unreadable));
             }
         }
     }
@@ -32,9 +32,9 @@ pub fn check_files(paths: &[PathBuf], limit: f32) -> Report {
 /// Checks a manifest and its files, and that no trajectory is in two splits.
 ///
 /// Errors: only when the manifest cannot be read (66) or is invalid (65).
-pub fn check_split(manifest: &Path, limit: f32) -> Result<Report> {
+pub fn check_split(manifest: &Path, limit: f32) -> Result<CheckReport> {
     let (split, _) = Split::parse(manifest)?;
-    let (group_by, mut report) = (split.group_by.unwrap_or_default(), Report::default());
+    let (group_by, mut report) = (split.group_by.unwrap_or_default(), CheckReport::default());
     report.add_of(manifest, split.problems(manifest));
     let mut keys: Vec<Vec<blake3::Hash>> = Vec::new();
     let mut first: Option<Field> = None;
@@ -45,13 +45,13 @@ pub fn check_split(manifest: &Path, limit: f32) -> Result<Report> {
                 report.add_of(manifest, problems);
                 keys.push(check_field(&field, limit, group_by, &mut report));
                 if let Some(what) = first.as_ref().and_then(|f| f.coordinate_difference(&field)) {
-                    report.add(Kind::Coordinates, field.path(), what);
+                    report.add(ProblemKind::Coordinates, field.path(), what);
                 }
                 first.get_or_insert(field);
             }
             Err(error) => {
                 let path = split.file_path(number, manifest);
-                report.problems.push(Problem::of_error(&path, &error, Kind::Unreadable));
+                report.problems.push(Problem::of_error(&path, &error, ProblemKind::Unreadable));
                 keys.push(Vec::new());
             }
         }
@@ -60,8 +60,8 @@ pub fn check_split(manifest: &Path, limit: f32) -> Result<Report> {
         Some((name, (file, sample), keys.get(file)?.get(sample).copied()))
     });
     let (kind, how) = match group_by {
-        GroupBy::State => (Kind::SameInitialState, "has the same initial state or input as"),
-        GroupBy::Content => (Kind::Duplicate, "equals"),
+        GroupBy::State => (ProblemKind::SameInitialState, "has the same initial state or input as"),
+        GroupBy::Content => (ProblemKind::Duplicate, "equals"),
     };
     shared(samples, |_, (name, (file, sample)), (first, (other_file, other))| {
         // Listed twice, which was reported.

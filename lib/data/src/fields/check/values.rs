@@ -3,7 +3,7 @@
 use crate::fields::content::GroupKey;
 use crate::fields::field::{Axis, Field, coordinates};
 use crate::fields::split::GroupBy;
-use crate::split::check::{Kind, Place, Problem, Report};
+use crate::split::check::{CheckReport, Problem, ProblemKind, ProblemPlace};
 use rayon::prelude::*;
 use unix::Result;
 
@@ -15,14 +15,14 @@ pub(super) fn check_field(
     field: &Field,
     limit: f32,
     group_by: GroupBy,
-    report: &mut Report,
+    report: &mut CheckReport,
 ) -> Vec<blake3::Hash> {
     let path = field.path();
     let shape = field.shape();
     match field.only_regime() {
-        Err(error) => report.problems.push(Problem::of_error(path, &error, Kind::Parameter)),
+        Err(error) => report.problems.push(Problem::of_error(path, &error, ProblemKind::Parameter)),
         Ok(parameter) if parameter.iter().any(|(_, value)| !value.is_finite()) => {
-            report.add(Kind::Parameter, path, parameter);
+            report.add(ProblemKind::Parameter, path, parameter);
         }
         Ok(_) => {}
     }
@@ -46,7 +46,7 @@ pub(super) fn check_field(
                     Ok(()) => (scan.problems(trajectory), scan.key.map(|key| key.finish())),
                     Err(error) => {
                         let Problem { kind, .. } =
-                            Problem::of_error(path, &error, Kind::Unreadable);
+                            Problem::of_error(path, &error, ProblemKind::Unreadable);
                         (vec![Problem::new(kind, path, Some(trajectory), error)], None)
                     }
                 }
@@ -64,10 +64,10 @@ pub(super) fn check_field(
 }
 
 /// Checks what the file says besides its values.
-fn check_header(field: &Field, report: &mut Report) {
+fn check_header(field: &Field, report: &mut CheckReport) {
     let path = field.path();
     let problems = field.problems();
-    let has_other_order = problems.iter().any(|(kind, _)| *kind == Kind::AxisOrder);
+    let has_other_order = problems.iter().any(|(kind, _)| *kind == ProblemKind::AxisOrder);
     for (kind, what) in problems {
         report.add(kind, path, what);
     }
@@ -76,7 +76,7 @@ fn check_header(field: &Field, report: &mut Report) {
         for (axis, values) in axes.chain([(Axis::Time, field.t())]) {
             if values.is_empty() {
                 let what = format!("`{}-coordinate` is missing", axis.letter());
-                report.add(Kind::Coordinates, path, what);
+                report.add(ProblemKind::Coordinates, path, what);
             }
         }
     }
@@ -154,19 +154,23 @@ impl<'a> Scan<'a> {
                 _ => String::new(),
             };
             let message = format!("{}: trajectory {trajectory}{place}: {what}", path.display());
-            let place = Place::Field { trajectory: Some(trajectory), frame, index };
+            let place = ProblemPlace::Field { trajectory: Some(trajectory), frame, index };
             problems.push(Problem { kind, file: path.into(), place, message });
         };
         if let Some((at, value)) = self.first_not_finite {
             let what = if self.field.marks_missing() { "missing or " } else { "" };
-            add(Kind::NotFinite, Some(at), format!("{what}{value} ({} in all)", self.not_finite));
+            add(
+                ProblemKind::NotFinite,
+                Some(at),
+                format!("{what}{value} ({} in all)", self.not_finite),
+            );
         }
         if let Some((at, value)) = self.first_large {
-            add(Kind::TooLarge, Some(at), format!("|{value}| is above {}", self.limit));
+            add(ProblemKind::TooLarge, Some(at), format!("|{value}| is above {}", self.limit));
         }
         match self.constant.as_deref() {
-            Some([value]) => add(Kind::Constant, None, format!("every number is {value}")),
-            Some(values) => add(Kind::Constant, None, format!("every point is {values:?}")),
+            Some([value]) => add(ProblemKind::Constant, None, format!("every number is {value}")),
+            Some(values) => add(ProblemKind::Constant, None, format!("every point is {values:?}")),
             None => {}
         }
         problems

@@ -4,7 +4,7 @@ use super::axes::{Axes, Axis};
 use super::element::{fill, to_f32};
 use super::mapped::MappedFile;
 use super::packing::Packing;
-use super::source::{Parts, Place, Source};
+use super::source::{ArrayStorage, Parts, Source};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -61,12 +61,12 @@ impl Array {
             return Err(data_error(format!("is empty, {dims:?}")));
         }
         let store = match place {
-            Place::Parts(parts) => Store::Parts(parts),
-            Place::File { file, offset, dtype, fortran, packing } => {
+            ArrayStorage::Parts(parts) => Store::Parts(parts),
+            ArrayStorage::File { file, offset, dtype, fortran, packing } => {
                 let size = (numbers * dtype.bytes()) as u64;
                 if offset.checked_add(size).is_none_or(|end| end > file.size()) {
                     return Err(data_error(format!(
-                        "is truncated: it needs {size} bytes from {offset}, the file has {}",
+                        "is truncated: it needs {size} bytes at offset {offset}, but the file has only {}",
                         file.size()
                     )));
                 }
@@ -127,7 +127,7 @@ impl Array {
         match &self.store {
             Store::Mapped { .. } if self.is_direct() => "direct",
             Store::Mapped { .. } => "converted",
-            Store::Parts(parts) if parts.is_packed() => "packed chunks",
+            Store::Parts(parts) if parts.is_compressed() => "packed chunks",
             Store::Parts(parts) if parts.chunk().is_some() => "chunks",
             Store::Parts(_) => "converted",
         }

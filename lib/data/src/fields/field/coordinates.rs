@@ -6,7 +6,7 @@
 use super::Field;
 use super::axes::Axis;
 use super::formats;
-use super::layout::{Layout, Part};
+use super::layout::{FieldLayout, LayoutDataset};
 use super::recognise::full_name;
 use super::source::{Source, numbers};
 use unix::Result;
@@ -63,7 +63,7 @@ pub(super) fn of_rows(t: &[f64], rows: usize) -> Option<String> {
 pub(super) fn units(
     file: &dyn Source,
     times: &str,
-    parts: &[Part],
+    parts: &[LayoutDataset],
     groups: &[String],
 ) -> Vec<(String, String)> {
     let unit = |place: &str, in_root: &str| {
@@ -94,7 +94,7 @@ impl Field {
             return numbers(&*file, &format!("{group}/grid/t"));
         }
         let rows = file.shape("t").filter(|dims| dims.len() == 2).map_or(1, |dims| dims[0]);
-        if self.found.layout != Layout::Incompressible || rows < 2 {
+        if self.found.layout != FieldLayout::Incompressible || rows < 2 {
             return Ok(self.found.t.clone());
         }
         let all = numbers(&*file, "t")?;

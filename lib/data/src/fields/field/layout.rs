@@ -12,7 +12,7 @@ use std::ops::Range;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, strum::Display)]
 #[value(rename_all = "lower")]
 #[strum(serialize_all = "lowercase")]
-pub enum Layout {
+pub enum FieldLayout {
     /// One dataset `tensor` [n, t, x…] or [n, t, x…, c], with `x-coordinate`, …, `t-coordinate`.
     Tensor,
     /// A group for each trajectory: `0000/data` [t, x…, c] with `0000/grid/x`, …, `0000/grid/t`.
@@ -27,11 +27,11 @@ pub enum Layout {
     Incompressible,
 }
 
-impl Layout {
+impl FieldLayout {
     /// The datasets that hold a field of this layout. `channels` are the names; the first `inputs` of them are inputs.
-    pub fn datasets(self, shape: &Shape, channels: &[String], inputs: usize) -> Vec<Part> {
+    pub fn datasets(self, shape: &Shape, channels: &[String], inputs: usize) -> Vec<LayoutDataset> {
         let space = shape.grid.len();
-        let part = |name: &str, axes, channels| Part { name: name.into(), axes, channels };
+        let part = |name: &str, axes, channels| LayoutDataset { name: name.into(), axes, channels };
         let all = 0..channels.len();
         let axes = |time, channel| Axes::ordered(true, time, space, channel);
         match self {
@@ -75,7 +75,7 @@ impl Layout {
 
 /// One dataset of a layout.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Part {
+pub struct LayoutDataset {
     /// Its name within its group.
     pub name: String,
     /// Its dimensions.

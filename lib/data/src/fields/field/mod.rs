@@ -1,7 +1,7 @@
 //! Reading fields: HDF5 in PDEBench's layouts, and the same arrays in NumPy, Zarr, safetensors and CSV files.
 //!
 //! A trajectory is returned as [frames, grid…, channels], whatever the layout: spatial axes in the order of the file
-//! (x, y, z), channels last, inputs before states. See [`Layout`].
+//! (x, y, z), channels last, inputs before states. See [`FieldLayout`].
 //!
 //! A file is opened once for its shape and attributes, and mapped into memory. Contiguous f32 data is then copied
 //! straight into the caller's buffer, without HDF5 and its global lock; data that is compressed, chunked or of another
@@ -32,7 +32,7 @@ pub(crate) use array::Array;
 pub use axes::{Axes, Axis};
 pub(crate) use formats::names_of;
 pub use hdf5_file::run_helper_if_requested;
-pub use layout::{Layout, Part};
+pub use layout::{FieldLayout, LayoutDataset};
 pub(crate) use problems::{problem_of_list, problem_of_times};
 pub(crate) use recognise::PREDICTIONS;
 pub use recognise::Reading;
@@ -42,7 +42,7 @@ pub use shape::Shape;
 pub(crate) use shape::{coordinates, grid_text, orders, orders_text};
 pub(crate) use source::PARAMETERS;
 pub use source::PERIODIC;
-pub(crate) use stated::OF_TRAJECTORIES;
+pub(crate) use stated::TRAJECTORY_ATTRIBUTES;
 
 use crate::fields::parameter::Parameter;
 use packing::refuse_outside;
@@ -79,11 +79,11 @@ struct Component {
     channels: Range<usize>,
     /// The same for all frames.
     is_static: bool,
-    place: Place,
+    place: FieldArrays,
 }
 
 #[derive(Debug)]
-enum Place {
+enum FieldArrays {
     One(Array),
     /// Opened when read, as there may be thousands. Only arrays with a known offset are kept; each open dataset of the
     /// library would keep its chunks in memory.
@@ -183,16 +183,16 @@ impl Field {
         let parameter = source::parameter(&**file, &places)?;
         let fields: Vec<String> = found.parts.iter().map(|part| part.name.clone()).collect();
         let mut components = Vec::with_capacity(found.parts.len());
-        for Part { name, axes, channels } in std::mem::take(&mut found.parts) {
+        for LayoutDataset { name, axes, channels } in std::mem::take(&mut found.parts) {
             let is_static = axes.place(Axis::Time).is_none();
             let place = match found.groups.as_slice() {
-                [] => Place::One(Array::of(&**file, &name, &axes)?),
+                [] => FieldArrays::One(Array::of(&**file, &name, &axes)?),
                 groups => {
                     let names: Vec<String> = groups.iter().map(|g| format!("{g}/{name}")).collect();
                     let first = Array::of(&**file, &names[0], &axes)?;
                     let arrays = names.iter().map(|_| OnceLock::new()).collect();
                     let file = file.clone();
-                    Place::Each { file, first, names, axes, arrays }
+                    FieldArrays::Each { file, first, names, axes, arrays }
                 }
             };
             components.push(Component { channels, is_static, place });
@@ -212,7 +212,7 @@ impl Field {
     }
 
     /// How the file stores its field.
-    pub fn layout(&self) -> Layout {
+    pub fn layout(&self) -> FieldLayout {
         self.found.layout
     }
 
@@ -288,7 +288,7 @@ impl Field {
 
     fn arrays(&self) -> impl Iterator<Item = &Array> {
         self.components.iter().map(|component| match &component.place {
-            Place::One(array) | Place::Each { first: array, .. } => array,
+            FieldArrays::One(array) | FieldArrays::Each { first: array, .. } => array,
         })
     }
 
@@ -336,7 +336,7 @@ impl Field {
     }
 }
 
-impl Place {
+impl FieldArrays {
     fn read(&self, trajectory: usize, frames: Range<usize>, out: &mut [f32]) -> Result<()> {
         match self {
             Self::One(array) => array.read(trajectory, frames, out),
@@ -364,10 +364,12 @@ impl Place {
 /// The shape that the components share. Errors (65): they contradict each other.
 fn shape_of(file: &dyn Source, components: &[Component], channels: usize) -> Result<Shape> {
     let sizes = |component: &Component| match &component.place {
-        Place::One(array) => {
+        FieldArrays::One(array) => {
             (array.size(Axis::Sample).unwrap_or(1), array.size(Axis::Time), array.grid())
         }
-        Place::Each { first, names, .. } => (names.len(), first.size(Axis::Time), first.grid()),
+        FieldArrays::Each { first, names, .. } => {
+            (names.len(), first.size(Axis::Time), first.grid())
+        }
     };
     let all: Vec<_> = components.iter().map(sizes).collect();
     let frames = all.iter().find_map(|(_, frames, _)| *frames).unwrap_or(1);

@@ -3,7 +3,7 @@
 use super::element::from_numpy;
 use super::mapped::MappedFile;
 use super::packing::Packing;
-use super::source::{Place, Source};
+use super::source::{ArrayStorage, Source};
 use crate::fields::parameter::is_known;
 use serde_json::{Map, Value};
 use std::fs::File;
@@ -64,7 +64,7 @@ impl NumpyFile {
     }
 
     /// Where the values of a member are stored; a compressed member is unpacked into an unnamed temporary file.
-    fn place_of(&self, member: &Member) -> Result<Place> {
+    fn place_of(&self, member: &Member) -> Result<ArrayStorage> {
         let Member { fortran, offset, .. } = *member;
         let packing = Packing::default();
         let Some(dtype) = from_numpy(&member.descr) else {
@@ -75,7 +75,13 @@ impl NumpyFile {
             )));
         };
         let Some(index) = member.packed else {
-            return Ok(Place::File { file: self.file.clone(), offset, dtype, fortran, packing });
+            return Ok(ArrayStorage::File {
+                file: self.file.clone(),
+                offset,
+                dtype,
+                fortran,
+                packing,
+            });
         };
         // No more than the header says; if there is less, it is later found to be truncated.
         let sizes = member.shape.iter().try_fold(dtype.bytes(), |n, dim| n.checked_mul(*dim));
@@ -102,7 +108,7 @@ impl NumpyFile {
             self.invalid(what)
         })?;
         let file = Arc::new(MappedFile::of(&self.path, file)?);
-        Ok(Place::File { file, offset, dtype, fortran, packing })
+        Ok(ArrayStorage::File { file, offset, dtype, fortran, packing })
     }
 }
 
@@ -119,7 +125,7 @@ impl Source for NumpyFile {
         Some(self.member(name)?.shape.clone())
     }
 
-    fn place(&self, name: &str) -> Result<(Vec<usize>, Place)> {
+    fn place(&self, name: &str) -> Result<(Vec<usize>, ArrayStorage)> {
         let member = self.member(name).ok_or_else(|| self.invalid(format!("no `{name}`")))?;
         Ok((member.shape.clone(), self.place_of(member)?))
     }

@@ -193,10 +193,10 @@ impl Packing {
                 }
             }
         }
-        let is_packed = packing.scale != 1.0 || packing.offset != 0.0;
+        let is_compressed = packing.scale != 1.0 || packing.offset != 0.0;
         for (limits, are_floats) in valid {
             // Limits of the unpacked type are values, all others stored numbers.
-            let of_values = is_packed && are_floats && integer.is_some();
+            let of_values = is_compressed && are_floats && integer.is_some();
             let all = if of_values { &mut packing.values } else { &mut packing.stored };
             let rounds = of_values || integer.is_none();
             for (end, limit) in limits.into_iter().enumerate() {

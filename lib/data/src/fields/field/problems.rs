@@ -4,7 +4,7 @@ use super::Field;
 use super::array::Array;
 use super::axes::{Axes, Axis};
 use super::shape::{Shape, orders_text};
-use crate::split::check::Kind;
+use crate::split::check::ProblemKind;
 use unix::text::quote;
 use unix::{Error, Result};
 
@@ -46,16 +46,21 @@ pub(crate) fn problem_of_list(values: &[f64], lengths: &[usize], axis: Axis) -> 
         format!("is {} at {at}", values[at])
     } else {
         let at = values.windows(2).position(|pair| pair[0] >= pair[1])?;
-        format!("does not ascend at {}: {} after {}", at + 1, values[at + 1], values[at])
+        format!(
+            "is not strictly increasing at index {}: {} follows {}",
+            at + 1,
+            values[at + 1],
+            values[at]
+        )
     };
     Some(format!("`{}-coordinate` {problem}", axis.letter()))
 }
 
 impl Field {
     /// Everything except the times that makes it unfit, with its remedy.
-    fn problems_but_times(&self) -> Vec<(Kind, String)> {
+    fn problems_but_times(&self) -> Vec<(ProblemKind, String)> {
         if self.trajectories() == 0 {
-            return vec![(Kind::Empty, "no trajectories".into())];
+            return vec![(ProblemKind::Empty, "no trajectories".into())];
         }
         let suspected = self.suspected_axes();
         if !suspected.is_empty() {
@@ -65,24 +70,21 @@ impl Field {
                 self.shape,
                 orders_text(suspected)
             );
-            return vec![(Kind::AxisOrder, what)];
+            return vec![(ProblemKind::AxisOrder, what)];
         }
         let conflict = self.found.coordinate_conflict.iter().map(|what| {
             let what = format!(
                 "{what}; all trajectories of a file must share points and times, so store those that differ in \
                  another file"
             );
-            (Kind::Coordinates, what)
+            (ProblemKind::Coordinates, what)
         });
-        let unusable = self
-            .found
-            .remainder
-            .unusable
-            .iter()
-            .map(|what| (Kind::Unreadable, format!("{}; complete or remove it", quote(what))));
+        let unusable = self.found.remainder.unusable.iter().map(|what| {
+            (ProblemKind::Unreadable, format!("{}; complete or remove it", quote(what)))
+        });
         let points = Axis::SPACE.into_iter().zip(self.coordinates()).zip(&self.shape.grid);
         let points = points.filter_map(|((axis, values), points)| {
-            Some((Kind::Coordinates, problem_of_list(values, &[*points], axis)?))
+            Some((ProblemKind::Coordinates, problem_of_list(values, &[*points], axis)?))
         });
         conflict.chain(unusable).chain(points).collect()
     }
@@ -111,11 +113,11 @@ impl Field {
     }
 
     /// Everything that makes it unfit for training, apart from its values, with its remedy.
-    pub(crate) fn problems(&self) -> Vec<(Kind, String)> {
+    pub(crate) fn problems(&self) -> Vec<(ProblemKind, String)> {
         let mut all = self.problems_but_times();
         let times = problem_of_times(self.t(), self.shape.frames);
-        if all.iter().all(|(kind, _)| *kind != Kind::AxisOrder) {
-            all.extend(times.map(|what| (Kind::Coordinates, what)));
+        if all.iter().all(|(kind, _)| *kind != ProblemKind::AxisOrder) {
+            all.extend(times.map(|what| (ProblemKind::Coordinates, what)));
         }
         all
     }
@@ -130,7 +132,7 @@ impl Field {
         self.require(self.problems_but_times())
     }
 
-    fn require(&self, problems: Vec<(Kind, String)>) -> Result<()> {
+    fn require(&self, problems: Vec<(ProblemKind, String)>) -> Result<()> {
         match problems.first() {
             None => Ok(()),
             Some((_, what)) => Err(Error::data(format!("{}: {what}", self.path.display()))),

@@ -2,7 +2,7 @@
 
 use super::axes::{Axes, Axis};
 use super::coordinates;
-use super::layout::{Layout, Part};
+use super::layout::{FieldLayout, LayoutDataset};
 use super::remainder::Remainder;
 use super::shape::{Shape, orders, orders_text};
 use super::source::{self, Source, contents};
@@ -17,7 +17,7 @@ pub(crate) const PREDICTIONS: &str = "target";
 pub struct Reading {
     /// Layout of the files, if it is ambiguous
     #[arg(long)]
-    pub layout: Option<Layout>,
+    pub layout: Option<FieldLayout>,
     /// Dimensions of the arrays, one letter each: n (trajectory), t, x, y, z, c (channel), e.g. ntxyc
     #[arg(long, value_parser = Axes::parse)]
     pub axes: Option<Axes>,
@@ -32,8 +32,8 @@ pub struct Reading {
 /// A file whose layout is known.
 #[derive(Debug)]
 pub(super) struct Recognised {
-    pub layout: Layout,
-    pub parts: Vec<Part>,
+    pub layout: FieldLayout,
+    pub parts: Vec<LayoutDataset>,
     /// The group of each trajectory; empty when one dataset holds all.
     pub groups: Vec<String>,
     pub channels: Vec<String>,
@@ -68,17 +68,17 @@ pub(super) fn recognise(file: &dyn Source, reading: &Reading) -> Result<Recognis
     }
     let layout = match reading.layout {
         Some(layout) => layout,
-        None if reading.dataset.is_some() || file.only_array().is_some() => Layout::Tensor,
-        None if has_predictions(file) => Layout::Tensor,
+        None if reading.dataset.is_some() || file.only_array().is_some() => FieldLayout::Tensor,
+        None if has_predictions(file) => FieldLayout::Tensor,
         None => guess(file)?,
     };
-    let groups = if layout == Layout::Groups { file.groups() } else { Vec::new() };
+    let groups = if layout == FieldLayout::Groups { file.groups() } else { Vec::new() };
     let name = |axis: Axis| match (layout, axis) {
-        (Layout::Groups, axis) => {
+        (FieldLayout::Groups, axis) => {
             format!("{}/grid/{}", groups.first().map_or("", String::as_str), axis.letter())
         }
         // Our safetensors files have one list for all trajectories.
-        (Layout::Incompressible, Axis::Time) if file.shape("t").is_some() => "t".into(),
+        (FieldLayout::Incompressible, Axis::Time) if file.shape("t").is_some() => "t".into(),
         (_, axis) => format!("{}-coordinate", axis.letter()),
     };
     let numbers = |axis: Axis| source::numbers(file, &name(axis));
@@ -90,7 +90,7 @@ pub(super) fn recognise(file: &dyn Source, reading: &Reading) -> Result<Recognis
     coordinates.resize(space, Vec::new());
     let mut t = numbers(Axis::Time)?;
     let mut coordinate_conflict = coordinates::of_groups(file, &groups, &coordinates, &t)?;
-    if layout == Layout::Incompressible {
+    if layout == FieldLayout::Incompressible {
         // One row per trajectory.
         let rows = file.shape("t").filter(|dims| dims.len() == 2).map_or(1, |dims| dims[0].max(1));
         coordinate_conflict = coordinates::of_rows(&t, rows);
@@ -122,7 +122,7 @@ pub(super) fn recognise(file: &dyn Source, reading: &Reading) -> Result<Recognis
     })
 }
 
-pub(super) fn full_name(part: &Part, groups: &[String]) -> String {
+pub(super) fn full_name(part: &LayoutDataset, groups: &[String]) -> String {
     groups.first().map_or(part.name.clone(), |group| format!("{group}/{}", part.name))
 }
 
@@ -131,21 +131,22 @@ fn has_predictions(file: &dyn Source) -> bool {
     file.shape(PREDICTIONS).is_some() && file.text("axes").is_some()
 }
 
-fn guess(file: &dyn Source) -> Result<Layout> {
+fn guess(file: &dyn Source) -> Result<FieldLayout> {
     let has = |name: &str| file.shape(name).is_some();
     if has("tensor") {
         // A single value with this name is a parameter, not a field.
         let coefficient = file.shape("nu").is_some_and(|dims| dims.len() > 1);
-        return Ok(if coefficient { Layout::Steady } else { Layout::Tensor });
+        return Ok(if coefficient { FieldLayout::Steady } else { FieldLayout::Tensor });
     }
     if has("velocity") {
-        return Ok(Layout::Incompressible);
+        return Ok(FieldLayout::Incompressible);
     }
     let groups = !file.groups().is_empty();
-    let supported: Vec<_> = Layout::value_variants().iter().map(|one| one.describe()).collect();
+    let supported: Vec<_> =
+        FieldLayout::value_variants().iter().map(|one| one.describe()).collect();
     match (VARIABLES.iter().any(|name| has(name)), groups) {
-        (true, false) => Ok(Layout::Variables),
-        (false, true) => Ok(Layout::Groups),
+        (true, false) => Ok(FieldLayout::Variables),
+        (false, true) => Ok(FieldLayout::Groups),
         (true, true) => Err(file.invalid(format!(
                 "unknown layout: both variables and groups with `data`; found {}; choose one with --layout",
                 contents(file)
@@ -164,12 +165,12 @@ fn guess(file: &dyn Source) -> Result<Layout> {
 /// The datasets of the file in the layout; `known` spatial axes have coordinates. Channels are numbered later.
 fn parts(
     file: &dyn Source,
-    layout: Layout,
+    layout: FieldLayout,
     reading: &Reading,
     groups: &[String],
     known: usize,
-) -> Result<Vec<Part>> {
-    let part = |name: &str, axes: Axes| Part { name: name.into(), axes, channels: 0..0 };
+) -> Result<Vec<LayoutDataset>> {
+    let part = |name: &str, axes: Axes| LayoutDataset { name: name.into(), axes, channels: 0..0 };
     let rank = |name: &str| {
         let dims = file.shape(name);
         dims.map(|dims| dims.len())
@@ -177,7 +178,7 @@ fn parts(
     };
     let wanted = |otherwise: Axes| reading.axes.clone().unwrap_or(otherwise);
     Ok(match layout {
-        Layout::Tensor => {
+        FieldLayout::Tensor => {
             let only = file.only_array();
             let only = only.as_deref().or(has_predictions(file).then_some(PREDICTIONS));
             let name = reading.dataset.as_deref().or(only).unwrap_or("tensor");
@@ -213,7 +214,7 @@ fn parts(
             };
             vec![part(name, axes)]
         }
-        Layout::Groups => {
+        FieldLayout::Groups => {
             let Some(first) = groups.first() else {
                 return Err(
                     file.invalid(format!("no groups with `data`; found {}", contents(file)))
@@ -223,7 +224,7 @@ fn parts(
             let space = if known > 0 { known } else { rank.saturating_sub(2).clamp(1, 3) };
             vec![part("data", wanted(Axes::ordered(false, true, space, rank == space + 2)))]
         }
-        Layout::Variables => {
+        FieldLayout::Variables => {
             let names = VARIABLES.into_iter().filter(|name| file.shape(name).is_some());
             let mut parts = Vec::new();
             for name in names {
@@ -239,14 +240,14 @@ fn parts(
             }
             parts
         }
-        Layout::Steady => {
+        FieldLayout::Steady => {
             let space = rank("nu")?.saturating_sub(1).clamp(1, 3);
             vec![
                 part("nu", Axes::ordered(true, false, space, false)),
                 part("tensor", Axes::ordered(true, true, space, false)),
             ]
         }
-        Layout::Incompressible => {
+        FieldLayout::Incompressible => {
             let space = rank("velocity")?.saturating_sub(3).clamp(1, 3);
             let all = [("force", false), ("velocity", true), ("particles", true)];
             let there = all.into_iter().filter(|(name, _)| file.shape(name).is_some());
@@ -258,8 +259,8 @@ fn parts(
 /// Numbers and names the channels of the parts, and counts the inputs.
 fn channels(
     file: &dyn Source,
-    layout: Layout,
-    parts: &mut [Part],
+    layout: FieldLayout,
+    parts: &mut [LayoutDataset],
     groups: &[String],
 ) -> Result<(Vec<String>, usize)> {
     let mut names: Vec<String> = Vec::new();
@@ -275,13 +276,14 @@ fn channels(
             );
         }
         part.channels = names.len()..names.len() + count;
-        let usual = layout == Layout::Tensor || matches!(part.name.as_str(), "tensor" | "data");
+        let usual =
+            layout == FieldLayout::Tensor || matches!(part.name.as_str(), "tensor" | "data");
         let stem = if usual { "u" } else { &part.name };
         match count {
             1 => names.push(stem.into()),
             _ => names.extend((0..count).map(|i| format!("{stem}{i}"))),
         }
-        if part.axes.place(Axis::Time).is_none() && layout != Layout::Tensor {
+        if part.axes.place(Axis::Time).is_none() && layout != FieldLayout::Tensor {
             inputs = names.len();
         }
     }

@@ -4,7 +4,7 @@
 
 use super::formats;
 use super::source::{self, Source};
-use super::{Field, Place};
+use super::{Field, FieldArrays};
 use crate::fields::parameter::{Parameter, is_known};
 use std::collections::HashMap;
 use unix::{Error, Result};
@@ -72,7 +72,7 @@ impl Field {
     /// The group of each trajectory, if there are groups.
     pub(super) fn groups(&self) -> &[String] {
         match self.components.last().map(|component| &component.place) {
-            Some(Place::Each { names, .. }) => names,
+            Some(FieldArrays::Each { names, .. }) => names,
             _ => &[],
         }
     }

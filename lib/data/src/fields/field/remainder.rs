@@ -1,7 +1,7 @@
 //! What a file holds besides its field: arrays and groups that are not read, and those that cannot be.
 
 use super::hdf5_file::ONLY_DIMENSION;
-use super::layout::Part;
+use super::layout::LayoutDataset;
 use super::recognise::VARIABLES;
 use super::source::Source;
 use crate::fields::parameter::is_known;
@@ -31,7 +31,7 @@ pub(super) struct Remainder {
 
 impl Remainder {
     /// Of a file whose field is in `parts` or, if there are any, in `groups`.
-    pub fn of(file: &dyn Source, parts: &[Part], groups: &[String]) -> Self {
+    pub fn of(file: &dyn Source, parts: &[LayoutDataset], groups: &[String]) -> Self {
         let mut remainder = Self::default();
         let read: HashSet<&str> = match groups {
             [] => parts.iter().map(|part| part.name.as_str()).collect(),

@@ -2,7 +2,7 @@
 
 use super::mapped::MappedFile;
 use super::packing::Packing;
-use super::source::{Place, Source, contents};
+use super::source::{ArrayStorage, Source, contents};
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -44,12 +44,12 @@ impl Source for SafetensorsFile {
         Some(self.header.get(name)?.shape.clone())
     }
 
-    fn place(&self, name: &str) -> Result<(Vec<usize>, Place)> {
+    fn place(&self, name: &str) -> Result<(Vec<usize>, ArrayStorage)> {
         let missing = || self.invalid(format!("no `{name}`; found {}", contents(self)));
         let entry = self.header.get(name).ok_or_else(missing)?;
         let (file, dtype) = (self.file.clone(), entry.dtype);
         let (offset, packing) = (entry.start, Packing::default());
-        let place = Place::File { file, offset, dtype, fortran: false, packing };
+        let place = ArrayStorage::File { file, offset, dtype, fortran: false, packing };
         Ok((entry.shape.clone(), place))
     }
 

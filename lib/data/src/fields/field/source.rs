@@ -20,7 +20,7 @@ pub(super) const MAX_SMALL: usize = 1 << 24;
 
 /// Where an array is stored.
 #[derive(Debug)]
-pub(super) enum Place {
+pub(super) enum ArrayStorage {
     /// Contiguous in a file, in C order or in Fortran order (`fortran`).
     File { file: Arc<MappedFile>, offset: u64, dtype: FileDtype, fortran: bool, packing: Packing },
     /// Read in parts by its format.
@@ -38,7 +38,7 @@ pub(super) trait Parts: fmt::Debug + Send + Sync {
     /// The shape of its chunks, if it is chunked. A chunk is always read completely.
     fn chunk(&self) -> Option<&[usize]>;
     /// Whether chunks are compressed.
-    fn is_packed(&self) -> bool;
+    fn is_compressed(&self) -> bool;
     /// Size in bytes of a stored value.
     fn number_bytes(&self) -> usize;
 }
@@ -70,13 +70,13 @@ pub(super) trait Source: fmt::Debug + Send + Sync {
     fn shape(&self, name: &str) -> Option<Vec<usize>>;
 
     /// Shape and place of an array. Errors (65): it does not exist, or is not an array of numbers.
-    fn place(&self, name: &str) -> Result<(Vec<usize>, Place)>;
+    fn place(&self, name: &str) -> Result<(Vec<usize>, ArrayStorage)>;
 
     /// The values of an array with at most [`MAX_SMALL`], unpacked; see [`numbers`]. Errors (65): they cannot be read.
     fn numbers(&self, name: &str) -> Result<Vec<f64>> {
         let (shape, place) = self.place(name)?;
         match place {
-            Place::File { file, offset, dtype, packing, .. } => {
+            ArrayStorage::File { file, offset, dtype, packing, .. } => {
                 let size = shape.iter().product::<usize>() * dtype.bytes();
                 if offset.checked_add(size as u64).is_none_or(|end| end > file.size()) {
                     return Err(self.invalid(format!("`{name}` is truncated")));
@@ -85,7 +85,7 @@ pub(super) trait Source: fmt::Debug + Send + Sync {
                 let unpack = |one| packing.unpack(dtype.read(one));
                 Ok(bytes.chunks_exact(dtype.bytes()).map(unpack).collect())
             }
-            Place::Parts(parts) => parts.numbers(),
+            ArrayStorage::Parts(parts) => parts.numbers(),
         }
     }
 

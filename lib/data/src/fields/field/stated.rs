@@ -4,14 +4,14 @@ use super::coordinates::TIME_UNITS;
 use super::formats;
 use super::packing::is_of_storage;
 use super::source::{self, Source};
-use super::{Field, Place};
+use super::{Field, FieldArrays};
 use crate::fields::parameter::{Parameter, in_file_name};
 use serde_json::{Map, Value};
 use unix::Result;
 
 /// The attribute in which imports keep the attributes of the source's groups, a JSON list with one object per
 /// trajectory.
-pub(crate) const OF_TRAJECTORIES: &str = "trajectory_attributes";
+pub(crate) const TRAJECTORY_ATTRIBUTES: &str = "trajectory_attributes";
 
 impl Field {
     /// The group of each trajectory, if there are groups.
@@ -23,8 +23,8 @@ impl Field {
     /// The dataset that holds the states of all trajectories, if there is one.
     fn dataset(&self) -> Option<&str> {
         match &self.components.last()?.place {
-            Place::One(array) => Some(array.name()),
-            Place::Each { .. } => None,
+            FieldArrays::One(array) => Some(array.name()),
+            FieldArrays::Each { .. } => None,
         }
     }
 
@@ -46,9 +46,9 @@ impl Field {
     pub fn trajectory_attributes(&self, samples: &[usize]) -> Result<Vec<Map<String, Value>>> {
         let file = formats::open(&self.path, true)?;
         let data_error =
-            |what: String| file.invalid(format!("attribute `{OF_TRAJECTORIES}`: {what}"));
+            |what: String| file.invalid(format!("attribute `{TRAJECTORY_ATTRIBUTES}`: {what}"));
         let all: Vec<Map<String, Value>> = if self.groups().is_empty() {
-            let Some(text) = file.text(OF_TRAJECTORIES) else { return Ok(Vec::new()) };
+            let Some(text) = file.text(TRAJECTORY_ATTRIBUTES) else { return Ok(Vec::new()) };
             let listed: Vec<Map<String, Value>> =
                 serde_json::from_str(&text).map_err(|cause| data_error(cause.to_string()))?;
             let one = |sample: &usize| listed.get(*sample).cloned();

@@ -8,7 +8,7 @@
 use super::axes::{Axes, Axis};
 use super::mapped::MappedFile;
 use super::packing::Packing;
-use super::source::{MAX_SMALL, Place, Source};
+use super::source::{ArrayStorage, MAX_SMALL, Source};
 use crate::fields::parameter::is_known;
 use csv::{ByteRecord, Reader, StringRecord};
 use serde_json::{Map, Value};
@@ -154,9 +154,9 @@ impl Source for Table {
         values.ok_or_else(|| self.invalid(format!("no coordinates `{name}`")))
     }
 
-    fn place(&self, _: &str) -> Result<(Vec<usize>, Place)> {
+    fn place(&self, _: &str) -> Result<(Vec<usize>, ArrayStorage)> {
         let (file, dtype, packing) = (self.file.clone(), FileDtype::F32, Packing::default());
-        Ok((self.dims(), Place::File { file, offset: 0, dtype, fortran: false, packing }))
+        Ok((self.dims(), ArrayStorage::File { file, offset: 0, dtype, fortran: false, packing }))
     }
 
     fn attributes(&self, place: Option<&str>) -> Map<String, Value> {

@@ -1,6 +1,6 @@
 //! The equations that the solvers support: names, constants, default sizes, and the attributes of their files.
 
-use crate::fields::field::{Field, Layout};
+use crate::fields::field::{Field, FieldLayout};
 use crate::fields::parameter::Parameter;
 use crate::fields::solvers::symmetry::Symmetries;
 use crate::fields::solvers::{
@@ -91,14 +91,14 @@ impl Equation {
     }
 
     /// The layout of the file, the names of the channels, and how many of them are inputs.
-    pub(super) fn layout(self) -> (Layout, &'static [&'static str], usize) {
+    pub(super) fn layout(self) -> (FieldLayout, &'static [&'static str], usize) {
         match self {
             Self::Burgers | Self::Advection | Self::DiffusionReaction => {
-                (Layout::Tensor, &["u"], 0)
+                (FieldLayout::Tensor, &["u"], 0)
             }
-            Self::FitzHughNagumo => (Layout::Groups, &["u", "v"], 0),
-            Self::Darcy => (Layout::Steady, &["nu", "u"], 1),
-            Self::NavierStokes => (Layout::Groups, &["vorticity"], 0),
+            Self::FitzHughNagumo => (FieldLayout::Groups, &["u", "v"], 0),
+            Self::Darcy => (FieldLayout::Steady, &["nu", "u"], 1),
+            Self::NavierStokes => (FieldLayout::Groups, &["vorticity"], 0),
         }
     }
 
@@ -108,7 +108,8 @@ impl Equation {
         channels.len() - inputs
     }
 
-    /// Whether fields with these numbers of axes and channels, or only its inputs, can be of the equation.
+    /// Whether a field with this many axes and channels can belong to this equation, either complete or with its inputs
+    /// only.
     pub fn has_shape(self, axes: usize, channels: usize) -> bool {
         let (_, all, inputs) = self.layout();
         axes == self.axes() && [all.len(), inputs].contains(&channels)
@@ -226,7 +227,9 @@ impl Equation {
                 "nu is high where a Gaussian field (-lap + 9)^-2 is not negative, low elsewhere; the same \
                  for every beta"
             }
-            Self::NavierStokes => "scale times a Gaussian field 7^3 (-lap + 49)^-2.5",
+            Self::NavierStokes => {
+                "scale times a Gaussian random field with covariance 7^3 (-lap + 49)^-2.5"
+            }
         }
     }
 }

@@ -10,9 +10,9 @@ mod provenance;
 mod resample;
 mod target;
 
-pub use plan::{Crop, Format, Plan};
+pub use plan::{Crop, Format, ImportOptions};
 pub(crate) use provenance::content_hash;
-pub use target::{Outcome, Target, targets};
+pub use target::{ImportOutcome, Target, targets};
 
 use crate::fields::field::Field;
 use crate::fields::write::{FieldWriter, Partial, remove_leftovers};
@@ -32,10 +32,10 @@ const AT_ONCE: usize = 32 << 20;
 /// apply to it, 73 when a different file exists or the file cannot be created, 74, and 75 when another process is
 /// writing it.
 pub fn import(
-    plan: &Plan,
+    plan: &ImportOptions,
     target: &Target,
     done: impl Fn(usize) -> Result<()> + Sync,
-) -> Result<Outcome> {
+) -> Result<ImportOutcome> {
     let field = Field::open_as(&target.source, &plan.reading)?;
     field.require_fit_but_times()?;
     for what in
@@ -47,7 +47,7 @@ pub fn import(
     if target.path.exists() {
         conversion.require_same(&target.path)?;
         remove_leftovers(&target.path);
-        return Ok(Outcome::Kept);
+        return Ok(ImportOutcome::Kept);
     }
     let mut partial = Partial::open(&target.path, &conversion.header)?;
     match fill(&field, &conversion, &mut partial, done) {
@@ -58,7 +58,7 @@ pub fn import(
             return Err(error);
         }
     }
-    Ok(Outcome::New)
+    Ok(ImportOutcome::New)
 }
 
 /// Makes the missing part of a file.

@@ -4,7 +4,8 @@ use super::provenance::attributes;
 use super::resample::{Cut, Resampler};
 use super::target::Target;
 use crate::fields::field::{
-    Axis, Field, Layout, PERIODIC, Reading, Shape, attributes_of, problem_of_list, problem_of_times,
+    Axis, Field, FieldLayout, PERIODIC, Reading, Shape, attributes_of, problem_of_list,
+    problem_of_times,
 };
 use crate::fields::parameter::Parameter;
 use crate::fields::write::Header;
@@ -17,7 +18,7 @@ use unix::{Error, Result};
 
 /// The options of an import; the same for all files.
 #[derive(Clone, Debug, Default, clap::Args)]
-pub struct Plan {
+pub struct ImportOptions {
     /// What the user knows about the files.
     #[command(flatten)]
     pub reading: Reading,
@@ -132,7 +133,7 @@ pub(super) struct Conversion {
 
 impl Conversion {
     /// Errors: 2 when the options do not apply to the source, 65 when the parameter is unknown.
-    pub fn new(plan: &Plan, target: &Target, field: &Field) -> Result<Self> {
+    pub fn new(plan: &ImportOptions, target: &Target, field: &Field) -> Result<Self> {
         let shape = field.shape();
         let name = target.source.display();
         let crop = |axis: Axis, size: usize| {
@@ -178,15 +179,17 @@ impl Conversion {
             Error::data(format!("{name}: no parameter; --parameter gives one, e.g. nu=0.01"))
         })?;
         let layout = match field.layout() {
-            layout @ (Layout::Steady | Layout::Incompressible) => layout,
-            Layout::Tensor | Layout::Groups | Layout::Variables => Layout::Tensor,
+            layout @ (FieldLayout::Steady | FieldLayout::Incompressible) => layout,
+            FieldLayout::Tensor | FieldLayout::Groups | FieldLayout::Variables => {
+                FieldLayout::Tensor
+            }
         };
         let channels = match plan.channels.as_slice() {
             [] => field.channels().to_vec(),
             given if given.len() == shape.channels => given.to_vec(),
             given => {
                 return Err(Error::usage(format!(
-                    "{name}: {} names for the channels {}",
+                    "{name}: --channels gives {} names, but the file has the channels {}",
                     given.len(),
                     field.channels().join(",")
                 )));

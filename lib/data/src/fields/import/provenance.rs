@@ -1,8 +1,8 @@
 //! The attributes of an imported file: its parameters, the attributes of its source, and its origin.
 
-use super::plan::Plan;
+use super::plan::ImportOptions;
 use super::target::{Target, runs};
-use crate::fields::field::{Field, OF_TRAJECTORIES, PARAMETERS};
+use crate::fields::field::{Field, PARAMETERS, TRAJECTORY_ATTRIBUTES};
 use crate::fields::parameter::Parameter;
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
@@ -12,12 +12,12 @@ use unix::{Error, Result};
 /// Attributes that describe this import. Those of an earlier import move into `import`, as `previous`.
 const OWN: [&str; 4] = ["source", "source_blake3", "import", "importer"];
 /// Attributes that describe how this file stores its field.
-const STORAGE: [&str; 4] = ["channels", "axes", PARAMETERS, OF_TRAJECTORIES];
+const STORAGE: [&str; 4] = ["channels", "axes", PARAMETERS, TRAJECTORY_ATTRIBUTES];
 
 /// The attributes of the root of a target. Errors: 66, 65 for the source; 2 when a parameter has the name of another
 /// attribute.
 pub(super) fn attributes(
-    plan: &Plan,
+    plan: &ImportOptions,
     target: &Target,
     parameter: &Parameter,
     field: &Field,
@@ -39,7 +39,7 @@ pub(super) fn attributes(
     let of_trajectories = field.trajectory_attributes(&target.samples)?;
     if !of_trajectories.is_empty() {
         let text = serde_json::to_string(&of_trajectories).map_err(Error::bug)?;
-        all.push((OF_TRAJECTORIES.into(), text.into()));
+        all.push((TRAJECTORY_ATTRIBUTES.into(), text.into()));
     }
     let name = source.file_name().unwrap_or_default().to_string_lossy();
     for (name, text) in [
@@ -54,7 +54,7 @@ pub(super) fn attributes(
 }
 
 /// The options that were given, and the import that made the source, if one did.
-fn request(plan: &Plan, target: &Target, stated: &Map<String, Value>) -> Value {
+fn request(plan: &ImportOptions, target: &Target, stated: &Map<String, Value>) -> Value {
     let reading = &plan.reading;
     let trajectories: Vec<[usize; 2]> =
         runs(&target.samples).into_iter().map(|run| [run.start, run.end]).collect();

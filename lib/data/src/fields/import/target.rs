@@ -1,6 +1,6 @@
 //! Which files an import writes, and which trajectories each contains.
 
-use super::plan::{Format, Plan};
+use super::plan::{Format, ImportOptions};
 use crate::fields::field::{Field, Regime, grouped};
 use crate::fields::parameter::Parameter;
 use std::collections::HashMap;
@@ -24,7 +24,7 @@ pub struct Target {
 
 /// The outcome of [`import`](super::import).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum ImportOutcome {
     /// The file already existed.
     Kept,
     /// The file was written.
@@ -39,7 +39,7 @@ const SHARD: usize = 1 << 30;
 ///
 /// Errors: as [`Field::open`]; 2 when two files would have the same name, or the format does not support the dtype.
 pub fn targets(
-    plan: &Plan,
+    plan: &ImportOptions,
     sources: &[PathBuf],
     folder: &Path,
     format: Format,
@@ -85,7 +85,7 @@ pub fn targets(
 
 /// The regimes of the selected trajectories, and what distinguishes each in a file name: the parameters that differ
 /// between them, in PDEBench's style (`_nu0.1`).
-fn regimes(plan: &Plan, source: &Path) -> Result<Vec<(String, Regime)>> {
+fn regimes(plan: &ImportOptions, source: &Path) -> Result<Vec<(String, Regime)>> {
     let field = Field::open_as(source, &plan.reading)?;
     let count = plan.samples.unwrap_or(usize::MAX).min(field.trajectories());
     let mut regimes = field.regimes()?;

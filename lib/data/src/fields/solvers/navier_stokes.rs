@@ -6,7 +6,7 @@
 //! takes four transforms (Basdevant 1983). In time, viscosity is integrated exactly and the rest by classical
 //! fourth-order Runge-Kutta (integrating factor); the step is bounded by the Courant number alone. Arithmetic is f64.
 
-use super::plane::{self, Plane};
+use super::plane::{self, FftPlan};
 use super::symmetry::{Point, Symmetries};
 use fft::Complex64;
 use std::f64::consts::TAU;
@@ -34,7 +34,7 @@ pub struct NavierStokes {
     nu: f64,
     points: usize,
     courant: f64,
-    plane: Plane,
+    plane: FftPlan,
     /// For each wave: kx, ky, 1/k² (0 for the mean), k²; all zero for truncated waves.
     waves: Vec<Wave>,
     force: Vec<(usize, Complex64)>,
@@ -66,7 +66,7 @@ pub struct Workspace {
 impl NavierStokes {
     /// A scheme on `points` points per side with a forcing of amplitude `force`.
     pub fn new(nu: f64, force: f64, points: usize, courant: f64) -> Self {
-        let plane = Plane::new(points);
+        let plane = FftPlan::new(points);
         let wave = |k: &Option<[f64; 2]>| {
             let Some([x, y]) = k.map(|k| k.map(|k| TAU * k)) else { return Wave::default() };
             let square = x * x + y * y;

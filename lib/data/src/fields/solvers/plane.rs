@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 /// Transforms for one grid; can be shared between threads.
 #[derive(Clone)]
-pub struct Plane {
+pub struct FftPlan {
     points: usize,
     kept: usize,
     rows_forward: Arc<dyn RealToComplex<f64>>,
@@ -25,7 +25,7 @@ pub struct Workspace {
     scratch: Vec<Complex64>,
 }
 
-impl Plane {
+impl FftPlan {
     /// For `points` points per side, such that products of two fields are free of aliasing: waves up to the largest
     /// integer below points/3 are retained (the two-thirds rule).
     pub fn new(points: usize) -> Self {

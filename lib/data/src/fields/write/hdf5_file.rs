@@ -1,7 +1,7 @@
 //! Creates HDF5 files.
 
-use super::{Dataset, Header, Place};
-use crate::fields::field::{Axis, Layout, Part, Shape};
+use super::{Dataset, Header, TrajectoryOffsets};
+use crate::fields::field::{Axis, FieldLayout, LayoutDataset, Shape};
 use hdf5::H5Type;
 use hdf5::types::VarLenUnicode;
 use serde_json::Value;
@@ -24,7 +24,7 @@ pub(super) fn lay_out(path: &Path, header: &Header) -> hdf5::Result<Vec<Dataset>
         write_attribute(&file, name, &text.into())?;
     }
     let groups: Vec<hdf5::Group> = match layout {
-        Layout::Groups => {
+        FieldLayout::Groups => {
             // With leading zeros, names sort like numbers.
             let digits = shape.trajectories.saturating_sub(1).to_string().len().max(4);
             let group = |i| file.create_group(&format!("{i:0digits$}"));
@@ -33,14 +33,14 @@ pub(super) fn lay_out(path: &Path, header: &Header) -> hdf5::Result<Vec<Dataset>
         _ => vec![(*file).clone()],
     };
     let mut datasets = Vec::new();
-    for Part { name, axes, channels } in header.parts() {
+    for LayoutDataset { name, axes, channels } in header.parts() {
         let dims: Vec<usize> = axes.iter().map(|axis| shape.size(axis, channels.len())).collect();
         let offsets = groups.iter().map(|group| keep_place(group, &name, &dims, header.dtype));
         let offsets: Vec<u64> = offsets.collect::<hdf5::Result<_>>()?;
         let is_static = axes.place(Axis::Time).is_none();
         let place = match layout {
-            Layout::Groups => Place::Each(offsets),
-            _ => Place::One(offsets[0]),
+            FieldLayout::Groups => TrajectoryOffsets::Each(offsets),
+            _ => TrajectoryOffsets::One(offsets[0]),
         };
         datasets.push(Dataset { channels, is_static, place });
     }
@@ -71,7 +71,7 @@ fn keep_place(group: &hdf5::Group, name: &str, dims: &[usize], dtype: Dtype) -> 
 
 fn write_coordinates(group: &hdf5::Group, header: &Header) -> hdf5::Result<()> {
     let (folder, name): (_, fn(char) -> String) = match header.layout {
-        Layout::Groups => (group.create_group("grid")?, |letter| letter.into()),
+        FieldLayout::Groups => (group.create_group("grid")?, |letter| letter.into()),
         _ => (group.clone(), |letter| format!("{letter}-coordinate")),
     };
     let real = |name: String, values: &[f64]| {
@@ -83,7 +83,7 @@ fn write_coordinates(group: &hdf5::Group, header: &Header) -> hdf5::Result<()> {
             real(name(axis.letter()), values)?;
         }
     }
-    if header.layout == Layout::Incompressible {
+    if header.layout == FieldLayout::Incompressible {
         let Shape { trajectories, frames, .. } = header.shape;
         let row = header.t.iter().take(frames).map(|&t| t as f32);
         let rows: Vec<f32> = std::iter::repeat_n(row, trajectories).flatten().collect();

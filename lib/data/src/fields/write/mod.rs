@@ -13,7 +13,7 @@ pub use numpy_file::npy_header;
 pub(crate) use partial::remove_leftovers;
 pub use partial::{Partial, Shared};
 
-use crate::fields::field::{Axes, Layout, PREDICTIONS, Part, Shape};
+use crate::fields::field::{Axes, FieldLayout, LayoutDataset, PREDICTIONS, Shape};
 use narrow::narrowed;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -30,7 +30,7 @@ pub struct Header {
     /// Shape of the field.
     pub shape: Shape,
     /// Layout of the file.
-    pub layout: Layout,
+    pub layout: FieldLayout,
     /// Names of the channels, inputs first.
     pub channels: Vec<String>,
     /// Number of input channels: 1 for a steady problem, 0 or one per spatial axis for an incompressible flow,
@@ -53,8 +53,8 @@ pub struct Header {
 impl Header {
     /// One dataset `tensor`, channels `u` or `u0`, `u1`, …, without attributes.
     pub fn tensor(shape: Shape, coordinates: Vec<Vec<f64>>, t: Vec<f64>) -> Self {
-        let channels = unnamed_channels(shape.channels);
-        let (layout, inputs, attributes, dtype) = (Layout::Tensor, 0, Vec::new(), Dtype::F32);
+        let channels = default_channel_names(shape.channels);
+        let (layout, inputs, attributes, dtype) = (FieldLayout::Tensor, 0, Vec::new(), Dtype::F32);
         let is_records = false;
         Self { shape, layout, channels, inputs, coordinates, t, attributes, dtype, is_records }
     }
@@ -71,11 +71,15 @@ impl Header {
     }
 
     /// The datasets of the file.
-    fn parts(&self) -> Vec<Part> {
+    fn parts(&self) -> Vec<LayoutDataset> {
         let Self { layout, shape, channels, inputs, .. } = self;
         if self.is_records {
             let axes = Axes::ordered(true, false, shape.grid.len(), true);
-            return vec![Part { name: PREDICTIONS.into(), axes, channels: 0..channels.len() }];
+            return vec![LayoutDataset {
+                name: PREDICTIONS.into(),
+                axes,
+                channels: 0..channels.len(),
+            }];
         }
         layout.datasets(shape, channels, *inputs)
     }
@@ -90,12 +94,12 @@ impl Header {
     fn own_attributes(&self) -> Vec<(&'static str, String)> {
         let Self { layout, channels, coordinates, .. } = self;
         let mut all = Vec::new();
-        let named = matches!(layout, Layout::Tensor | Layout::Groups);
-        if named && *channels != unnamed_channels(channels.len()) {
+        let named = matches!(layout, FieldLayout::Tensor | FieldLayout::Groups);
+        if named && *channels != default_channel_names(channels.len()) {
             all.push(("channels", channels.join(",")));
         }
         let complete = !self.is_records && !coordinates.iter().any(Vec::is_empty);
-        if *layout == Layout::Tensor && !complete {
+        if *layout == FieldLayout::Tensor && !complete {
             all.extend(self.parts().first().map(|part| ("axes", part.axes.to_string())));
         }
         all
@@ -106,10 +110,10 @@ impl Header {
         let Shape { frames, channels, ref grid, .. } = self.shape;
         let (inputs, space) = (self.inputs, grid.len());
         let fits = match self.layout {
-            Layout::Tensor | Layout::Groups => inputs == 0,
-            Layout::Variables => false,
-            Layout::Steady => (frames, channels, inputs) == (1, 2, 1),
-            Layout::Incompressible => {
+            FieldLayout::Tensor | FieldLayout::Groups => inputs == 0,
+            FieldLayout::Variables => false,
+            FieldLayout::Steady => (frames, channels, inputs) == (1, 2, 1),
+            FieldLayout::Incompressible => {
                 (inputs == 0 || inputs == space) && channels >= inputs + space
             }
         };
@@ -128,7 +132,7 @@ impl Header {
 }
 
 /// The default names of channels.
-fn unnamed_channels(count: usize) -> Vec<String> {
+fn default_channel_names(count: usize) -> Vec<String> {
     match count {
         1 => vec!["u".into()],
         _ => (0..count).map(|i| format!("u{i}")).collect(),
@@ -149,11 +153,11 @@ struct Dataset {
     channels: Range<usize>,
     /// The same in all frames: only one is written.
     is_static: bool,
-    place: Place,
+    place: TrajectoryOffsets,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-enum Place {
+enum TrajectoryOffsets {
     /// All trajectories, starting at this offset.
     One(u64),
     /// The offset of each trajectory.
@@ -218,8 +222,10 @@ impl FieldWriter {
             let frame_len = shape.points() * width;
             let length = if dataset.is_static { 1 } else { all };
             let begin = match &dataset.place {
-                Place::One(offset) => offset + (size * trajectory * length * frame_len) as u64,
-                Place::Each(offsets) => offsets[trajectory],
+                TrajectoryOffsets::One(offset) => {
+                    offset + (size * trajectory * length * frame_len) as u64
+                }
+                TrajectoryOffsets::Each(offsets) => offsets[trajectory],
             };
             let bytes = narrowed(mine, *dtype, &mut narrow).map_err(|at| {
                 Error::data(format!(

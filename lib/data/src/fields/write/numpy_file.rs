@@ -1,6 +1,6 @@
 //! Creates NumPy files: one array, in C order, without coordinates and attributes.
 
-use super::{Dataset, Header, Place};
+use super::{Dataset, Header, TrajectoryOffsets};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -35,6 +35,6 @@ pub(super) fn lay_out(path: &Path, header: &Header) -> io::Result<Vec<Dataset>> 
     let file = File::create_new(path)?;
     file.write_all_at(&head, 0)?;
     file.set_len(head.len() as u64 + header.bytes())?;
-    let place = Place::One(head.len() as u64);
+    let place = TrajectoryOffsets::One(head.len() as u64);
     Ok(vec![Dataset { channels: part.channels.clone(), is_static: false, place }])
 }

@@ -1,8 +1,8 @@
 //! Creates safetensors files: one tensor per dataset, coordinates as f64, attributes as metadata. The field is aligned
 //! to 64 bytes.
 
-use super::{Dataset, Place};
-use crate::fields::field::{Axis, Layout, Part};
+use super::{Dataset, TrajectoryOffsets};
+use crate::fields::field::{Axis, FieldLayout, LayoutDataset};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -18,7 +18,7 @@ const ALIGNMENT: usize = 64;
 /// Creates the file with everything except the values of the field; returns where these belong.
 pub(super) fn lay_out(path: &Path, header: &super::Header) -> io::Result<Vec<Dataset>> {
     let super::Header { shape, layout, dtype, .. } = header;
-    if *layout == Layout::Groups {
+    if *layout == FieldLayout::Groups {
         return Err(io::Error::other("safetensors files have no groups; choose layout tensor"));
     }
     if !matches!(dtype, Dtype::F32 | Dtype::F16 | Dtype::Bf16) {
@@ -52,10 +52,10 @@ pub(super) fn lay_out(path: &Path, header: &super::Header) -> io::Result<Vec<Dat
     for ((_, values), entry) in axes.iter().zip(&plan.entries[parts.len()..]) {
         file.write_all_at(bytemuck::cast_slice(values), entry.start)?;
     }
-    let dataset = |(part, entry): (Part, &Entry)| Dataset {
+    let dataset = |(part, entry): (LayoutDataset, &Entry)| Dataset {
         channels: part.channels,
         is_static: part.axes.place(Axis::Time).is_none(),
-        place: Place::One(entry.start),
+        place: TrajectoryOffsets::One(entry.start),
     };
     Ok(parts.into_iter().zip(&plan.entries).map(dataset).collect())
 }

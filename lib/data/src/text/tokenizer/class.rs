@@ -1,4 +1,4 @@
-//! The classes of transformers that read tokenizers.
+//! The tokenizer classes of Hugging Face transformers.
 
 /// How a class of transformers makes a tokenizer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

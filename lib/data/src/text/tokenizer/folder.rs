@@ -200,14 +200,14 @@ fn require_class(settings: &Settings, inner: &tokenizers::Tokenizer, path: &Path
             return Err(differs(part, expected, own));
         }
     }
-    if class == Class::XlmRoberta && !is_of_sentence_piece(&own["normalizer"]) {
+    if class == Class::XlmRoberta && !is_sentencepiece_table(&own["normalizer"]) {
         return Err(differs("normalizer", &json!("that of SentencePiece"), &own["normalizer"]));
     }
     require_template(settings, class, inner, path)
 }
 
 /// Whether a normalizer is nothing but the table of SentencePiece; spaces are split at anyway.
-fn is_of_sentence_piece(normalizer: &Value) -> bool {
+fn is_sentencepiece_table(normalizer: &Value) -> bool {
     let parts = normalizer["normalizers"].as_array();
     let is_table = |part: &Value| part["type"] == "Precompiled";
     let is_spaces = |part: &Value| part["type"] == "Replace" && part["content"] == " ";

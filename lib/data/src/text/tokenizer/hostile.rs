@@ -52,7 +52,7 @@ fn require_few<'a>(ids: impl Iterator<Item = &'a Value>, count: usize) -> Result
     }
 }
 
-/// An upper bound of how many times longer a normalizer makes a text, but for a constant.
+/// An upper bound on the factor by which a normalizer lengthens a text, up to an additive constant.
 fn growth(normalizer: &Value) -> f64 {
     let text = |value: &Value| value.as_str().map_or(0, str::len) as f64;
     match normalizer["type"].as_str() {

@@ -14,7 +14,7 @@ pub enum Call {
     /// Sums `count` elements over all ranks; with an owner, only that rank gets the sum.
     Sum { address: u64, count: usize, dtype: Dtype, owner: Option<usize> },
     /// Sends ranges of bytes, each from its rank to the others: address, length, rank.
-    Share(Vec<(u64, usize, usize)>),
+    AllGather(Vec<(u64, usize, usize)>),
 }
 
 /// The configuration struct of NCCL 2.18: newer versions recognise it by its size.
@@ -78,12 +78,12 @@ impl Communicator {
         };
         check(result, "ncclCommInitRankConfig")?;
         let mut communicator = Self(handle);
-        communicator.settle(&ranks.counter)?;
+        communicator.wait_enqueued(&ranks.counter)?;
         Ok(communicator)
     }
 
     /// Whether the operations started by the host have been enqueued on the GPU. Errors: the communicator failed.
-    pub fn progress(&mut self) -> Result<bool> {
+    pub fn is_enqueued(&mut self) -> Result<bool> {
         let mut state = ncclResult_t::ncclSuccess;
         // SAFETY: a handle of the library, which writes the state.
         check(unsafe { sys::ncclCommGetAsyncError(self.0, &mut state) }, "NCCL")?;
@@ -92,10 +92,10 @@ impl Communicator {
     }
 
     /// Waits until the ranks are connected, or the last call is enqueued.
-    fn settle(&mut self, counter: &CallCounter) -> Result<()> {
-        let _waiting = counter.wait();
+    fn wait_enqueued(&mut self, counter: &CallCounter) -> Result<()> {
+        let _waiting = counter.mark_waiting();
         let mut pauses = counter.pauses();
-        while !self.progress()? {
+        while !self.is_enqueued()? {
             pauses.pause();
         }
         Ok(())
@@ -135,7 +135,7 @@ impl Communicator {
                 };
                 check(result, what)?;
             }
-            Call::Share(ref ranges) => {
+            Call::AllGather(ref ranges) => {
                 // SAFETY: the library is loaded.
                 check(unsafe { sys::ncclGroupStart() }, "ncclGroupStart")?;
                 for (address, bytes, owner) in ranges {
@@ -151,7 +151,7 @@ impl Communicator {
                 check(unsafe { sys::ncclGroupEnd() }, "ncclGroupEnd")?;
             }
         }
-        self.settle(counter)
+        self.wait_enqueued(counter)
     }
 }
 

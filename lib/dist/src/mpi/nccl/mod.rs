@@ -25,11 +25,11 @@ use unix::{Context, Error, Result};
 
 /// `0` sums GPU tensors on the host, in the order of the tree; for ranks that share a GPU.
 const NCCL: &str = "LONGHAUL_NCCL";
-/// Time between two looks at collectives in flight.
+/// Interval at which collectives in flight are polled.
 const POLL: Duration = Duration::from_micros(20);
 
 /// Whether to use NCCL for tensors on this device.
-pub fn wanted(device: Device) -> bool {
+pub fn is_enabled(device: Device) -> bool {
     matches!(device, Device::Cuda(_)) && std::env::var_os(NCCL).is_none_or(|value| value != "0")
 }
 
@@ -105,7 +105,7 @@ impl Nccl {
         Ok(progress)
     }
 
-    /// Makes kernels wait for a collective. Waits itself only until it is enqueued.
+    /// Makes kernels wait for a collective. The calling thread waits only until the collective is enqueued.
     fn finish(&self, progress: &Progress) -> Result<()> {
         let _ = progress.requested.set(self.gpu.mark_kernels()?); // requested once
         self.counters.main.until(true, || progress.end.get().is_some());
@@ -116,7 +116,7 @@ impl Nccl {
     pub fn all_reduce(&self, tensor: &mut Tensor) -> Result<()> {
         let (count, dtype) = (tensor.len(), tensor.dtype());
         let call = Call::Sum { address: tensor.address_mut(), count, dtype, owner: None };
-        // SAFETY: the tensor is borrowed until the collective has ended, for kernels.
+        // SAFETY: the tensor stays borrowed until `finish` has made later kernels wait for the collective.
         unsafe { self.start(call) }.and_then(|progress| self.finish(&progress))
     }
 
@@ -126,14 +126,14 @@ impl Nccl {
             let bytes = tensor.bytes();
             (tensor.address_mut(), bytes, *owner)
         };
-        let call = Call::Share(owned.iter_mut().map(range).collect());
+        let call = Call::AllGather(owned.iter_mut().map(range).collect());
         // SAFETY: as above.
         unsafe { self.start(call) }.and_then(|progress| self.finish(&progress))
     }
 
     /// The times since the last call.
     fn times(&self) -> Times {
-        super::reducer::times(&self.clock)
+        super::reducer::take_times(&self.clock)
     }
 }
 
@@ -166,7 +166,7 @@ impl Thread {
             let runs = self.in_flight.front().is_some_and(|first| first.began.is_some());
             if runs != counter.runs_on_device() || changed {
                 counter.set_on_device(runs);
-                _waiting = runs.then(|| counter.wait());
+                _waiting = runs.then(|| counter.mark_waiting());
             }
             let next = match self.in_flight.is_empty() {
                 true => jobs.recv().map_err(|_| RecvTimeoutError::Disconnected),
@@ -198,7 +198,7 @@ impl Thread {
     fn retire(&mut self) -> Result<bool> {
         let mut any = false;
         while let Some(first) = self.in_flight.front_mut() {
-            self.communicator.progress()?;
+            self.communicator.is_enqueued()?;
             if first.began.is_none() && first.begin.is_past()? {
                 first.began = Some(Instant::now());
             }

@@ -15,12 +15,12 @@ pub struct NcclReducer {
     buckets: Vec<State>,
 }
 
-/// A bucket, and what happens to it.
+/// A bucket and the state of its reduction.
 struct State {
     wanted: Bucket,
     /// Allocated when the shapes of its tensors are known.
     memory: Option<LentMemory>,
-    /// Until the sum is taken; with the gradients in the type in which they are summed, if it is another.
+    /// The collective in flight, until its sum is taken, and the gradients converted to its dtype if that is not f32.
     submitted: Option<(Arc<Progress>, Option<Tensor>)>,
 }
 
@@ -52,7 +52,7 @@ impl NcclReducer {
     }
 }
 
-/// Errors: there is nothing, because a gradient or a sum of the bucket is still held.
+/// Unwraps the memory of a bucket. Errors: it is `None`, because a gradient or a sum of the bucket is still held.
 fn free<T>(lent: Option<T>, bucket: usize) -> Result<T> {
     lent.ok_or_else(|| Error::bug(format!("a gradient or sum of bucket {bucket} is still held")))
 }
@@ -116,7 +116,7 @@ impl Reducer for NcclReducer {
         free(memory.lend(), bucket)
     }
 
-    fn times(&mut self) -> Times {
+    fn take_times(&mut self) -> Times {
         self.nccl.times()
     }
 }

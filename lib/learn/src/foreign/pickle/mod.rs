@@ -159,7 +159,7 @@ impl<'a> Machine<'a> {
     }
 
     fn take(&mut self, length: usize) -> Result<&'a [u8], String> {
-        let (taken, rest) = self.rest.split_at_checked(length).ok_or("its pickle is cut short")?;
+        let (taken, rest) = self.rest.split_at_checked(length).ok_or("its pickle is truncated")?;
         self.rest = rest;
         Ok(taken)
     }
@@ -340,7 +340,7 @@ mod tests {
         assert!(refused(&[&b")"[..], &vec![0x85; 2 << 20]].concat()).contains("more than"));
         let doubling = [&b"]q\0"[..], &b"(h\0h\0t".repeat(400_000)].concat();
         assert!(refused(&doubling).contains("more than"));
-        assert!(refused(b"X\xff\xff\xff\xff").contains("cut short"));
+        assert!(refused(b"X\xff\xff\xff\xff").contains("truncated"));
         assert!(refused(b"Nr\xff\xff\xff\x7f").contains("out of order"));
     }
 

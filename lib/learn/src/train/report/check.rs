@@ -11,7 +11,7 @@ use unix::space::{ensure_space, human_bytes};
 use unix::{Error, Exit, Result};
 
 /// All problems found, and an estimate of the run if it could be measured.
-pub struct Report {
+pub struct DryRun {
     /// Problems, each with what to do.
     pub problems: Vec<Error>,
     /// The estimate.
@@ -19,7 +19,7 @@ pub struct Report {
 }
 
 /// Checks a run.
-pub fn check(task: &Configured, device: Device, run: &Path) -> Report {
+pub fn check(task: &Configured, device: Device, run: &Path) -> DryRun {
     let mut problems = bad_inputs(task, run);
     let estimate = match estimate::without_times(task, device) {
         Ok(estimate) => Some(estimate),
@@ -51,7 +51,7 @@ pub fn check(task: &Configured, device: Device, run: &Path) -> Report {
             ));
         }
     }
-    Report { problems, estimate }
+    DryRun { problems, estimate }
 }
 
 /// Reads and hashes every input file, and compares the data with that of the run's newest checkpoint. When the data

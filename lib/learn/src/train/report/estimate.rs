@@ -1,7 +1,7 @@
 //! Estimates what a run will need: memory from small batches, time from a few real updates, which are then discarded.
 
 use super::predict::predict;
-use crate::recompute::Plan;
+use crate::recompute::RecomputePlan;
 use crate::task::{self, Configured};
 use crate::train::step::Trainer;
 use dist::Solo;
@@ -31,7 +31,7 @@ pub struct Estimate {
     /// Peak memory of tensors during an update, in bytes.
     pub memory_bytes: usize,
     /// Which blocks of the model are recomputed (`training.mem_budget`); null where no update was measured.
-    pub plan: Option<Plan>,
+    pub plan: Option<RecomputePlan>,
     /// Size of one checkpoint in bytes.
     pub checkpoint_bytes: usize,
     /// Times and cost; null where they were not measured.
@@ -52,8 +52,8 @@ pub struct Times {
     pub cost: Option<f64>,
 }
 
-/// Predicts the memory of an update. Only if that much is available, runs a few updates and a validation like a real run,
-/// and extrapolates.
+/// Predicts the memory that an update requires. If that much is available, runs a few updates and one validation as a
+/// real run would, and extrapolates.
 pub fn dry_run(configured: &Configured, device: Device) -> Result<Estimate> {
     tensor::parallel::inside(|| {
         let mut trainer = start(configured, device)?;
@@ -124,7 +124,7 @@ fn measured(
 }
 
 impl Estimate {
-    /// Without what takes a whole update to measure.
+    /// The estimate without the values that are only known after running an update.
     fn of(configured: &Configured, trainer: &Trainer<'_>, memory_bytes: usize) -> Result<Self> {
         let training = &configured.config.training;
         let samples = training.updates * training.samples_per_update();

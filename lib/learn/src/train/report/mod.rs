@@ -7,13 +7,13 @@ mod predict;
 mod system;
 mod timing;
 
-pub use check::{Report, check};
+pub use check::{DryRun, check};
 pub use estimate::{Estimate, dry_run};
 
 use super::guard::{Mismatch, Spike};
-use super::job::Job;
+use super::job::TrainJob;
 use super::progress::Progress;
-use super::step::{Step, Timing};
+use super::step::{Timing, UpdateResult};
 use crate::checkpoint::{Done, Saved};
 use crate::config::Training;
 use crate::score::Metrics;
@@ -21,7 +21,7 @@ use data::inputs::Summary;
 use log_errors::LogErrors;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
-use system::System;
+use system::UsageSampler;
 use timing::{DataWait, TotalTiming};
 use unix::budget::Budget;
 use unix::lease::Lease;
@@ -49,7 +49,7 @@ pub(super) struct Reporter {
     inputs_recorded: bool,
     total: TotalTiming,
     data_wait: DataWait,
-    system: System,
+    system: UsageSampler,
 }
 
 /// The fields of two objects.
@@ -62,7 +62,7 @@ pub(super) fn merged(mut fields: Value, more: impl serde::Serialize) -> Value {
 }
 
 /// The status of an attempt at a run.
-pub(super) fn status(job: &Job, state: State, progress: &Progress, attempt: u64) -> Status {
+pub(super) fn status(job: &TrainJob, state: State, progress: &Progress, attempt: u64) -> Status {
     Status {
         task: job.task.spec.name.into(),
         state,
@@ -78,7 +78,7 @@ pub(super) fn status(job: &Job, state: State, progress: &Progress, attempt: u64)
 impl Reporter {
     /// Opens log and status, and records the start of an attempt.
     pub fn start(
-        job: &Job,
+        job: &TrainJob,
         run: &RunDir,
         lease: &Lease,
         progress: &Progress,
@@ -131,7 +131,7 @@ impl Reporter {
             ranks: job.ranks.size(),
             samples_per_update: training.samples_per_update(),
             began: Some(Instant::now()),
-            system: System::new(job.device),
+            system: UsageSampler::new(job.device),
             ..Self::silent(training)
         })
     }
@@ -174,7 +174,7 @@ impl Reporter {
     }
 
     /// Reports a completed update.
-    pub fn update(&mut self, progress: &Progress, step: &Step, timing: &Timing) {
+    pub fn update(&mut self, progress: &Progress, step: &UpdateResult, timing: &Timing) {
         self.total.add(timing);
         if let Some(fraction) = self.data_wait.note(timing, self.total.data_wait()) {
             let text = format!(
@@ -209,7 +209,7 @@ impl Reporter {
             }
         }
         if !step.applied {
-            let Step { loss, gradient_norm, .. } = step;
+            let UpdateResult { loss, gradient_norm, .. } = step;
             let text = format!("update {done} skipped: loss {loss}, gradient norm {gradient_norm}");
             self.warn(done, &text);
         }

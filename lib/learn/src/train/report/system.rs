@@ -11,13 +11,13 @@ const INTERVAL: Duration = Duration::from_secs(15);
 
 /// Samples of the usage of this process, taken after an update and at most every 15 seconds.
 #[derive(Default)]
-pub(super) struct System {
+pub(super) struct UsageSampler {
     device: Device,
     /// When the last sample was taken, and the CPU time until then.
     last: Option<(Instant, Duration)>,
 }
 
-impl System {
+impl UsageSampler {
     pub fn new(device: Device) -> Self {
         Self { device, last: None }
     }

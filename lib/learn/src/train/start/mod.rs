@@ -11,7 +11,7 @@ pub use origin::Origin;
 pub(super) use resume::progress_of;
 
 use super::guard::not_of_checkpoint;
-use super::job::{Job, without_operational};
+use super::job::{TrainJob, without_operational};
 use super::progress::Progress;
 use super::report::{Reporter, merged};
 use super::run_writer::RunWriter;
@@ -23,7 +23,7 @@ use crate::checkpoint::{self, Loaded, State};
 use crate::config::ReduceDtype;
 use crate::dependency::Dependency;
 use crate::task::Opened;
-use resume::Found;
+use resume::ResumePoint;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::VecDeque;
@@ -54,7 +54,7 @@ enum StartDecision {
 
 /// Starts an attempt. If rank 0 refuses to train, it reports why, and all ranks exit. An error of a single rank ends
 /// all ranks.
-pub(super) fn start<'a>(job: &'a Job) -> Result<Start<'a>> {
+pub(super) fn start<'a>(job: &'a TrainJob) -> Result<Start<'a>> {
     let signals = Signals::install()?;
     let mut start = match job.ranks.rank() {
         0 => start_rank_0(job, signals)?,
@@ -69,7 +69,7 @@ pub(super) fn start<'a>(job: &'a Job) -> Result<Start<'a>> {
     Ok(start)
 }
 
-fn start_rank_0<'a>(job: &'a Job, signals: Signals) -> Result<Start<'a>> {
+fn start_rank_0<'a>(job: &'a TrainJob, signals: Signals) -> Result<Start<'a>> {
     let start = decide(job, signals);
     if job.ranks.size() == 1 {
         return start;
@@ -96,7 +96,7 @@ fn start_rank_0<'a>(job: &'a Job, signals: Signals) -> Result<Start<'a>> {
     Ok(start)
 }
 
-fn start_worker<'a>(job: &'a Job, signals: Signals) -> Result<Start<'a>> {
+fn start_worker<'a>(job: &'a TrainJob, signals: Signals) -> Result<Start<'a>> {
     // The same error probably occurs on rank 0, which then reports it for all ranks.
     let opened = open(job);
     let (path, saved_at) = match broadcast(job.ranks, StartDecision::Leave(0))? {
@@ -127,7 +127,7 @@ fn start_worker<'a>(job: &'a Job, signals: Signals) -> Result<Start<'a>> {
 }
 
 /// Rank 0: inspects the run directory, takes the lease, and decides.
-fn decide<'a>(job: &'a Job, signals: Signals) -> Result<Start<'a>> {
+fn decide<'a>(job: &'a TrainJob, signals: Signals) -> Result<Start<'a>> {
     let limit = job.task.config.training.time_limit.as_deref().map(unix::time::parse_limit);
     let budget = Budget::from_environment(limit.transpose()?.flatten());
     let run = RunDir::create_or_open(&job.run)?;
@@ -148,14 +148,14 @@ fn decide<'a>(job: &'a Job, signals: Signals) -> Result<Start<'a>> {
 
 /// The part of [`decide`] that requires the lease.
 fn resume_or_init<'a>(
-    job: &'a Job,
+    job: &'a TrainJob,
     signals: Signals,
     run: &RunDir,
     lease: Lease,
     budget: Budget,
 ) -> Result<Start<'a>> {
     let training = &job.task.config.training;
-    let Found { checkpoint: found, origin } = resume::find(job, run)?;
+    let ResumePoint { checkpoint: found, origin } = resume::find(job, run)?;
     if origin.is_none()
         && let Some(found) = &found
         && let Some(progress) = resume::ended(job, found)?
@@ -232,7 +232,7 @@ fn nothing_to_do<'a>(progress: &Progress) -> Start<'a> {
 }
 
 /// Opens the data and builds the model with its initial parameters.
-fn open(job: &Job) -> Result<Opened> {
+fn open(job: &TrainJob) -> Result<Opened> {
     let training = &job.task.config.training;
     if job.ranks.size() > 1
         && training.reduce_dtype != ReduceDtype::F32
@@ -254,7 +254,7 @@ fn open(job: &Job) -> Result<Opened> {
 
 /// Creates a session in the state of the checkpoint `found`.
 fn session<'a>(
-    job: &'a Job,
+    job: &'a TrainJob,
     signals: Signals,
     opened: Opened,
     progress: Progress,
@@ -290,7 +290,7 @@ fn session<'a>(
 
 /// Records this attempt in `env.json`: where it resumes, and on which hosts it runs.
 fn record(
-    job: &Job,
+    job: &TrainJob,
     run: &RunDir,
     lease: &Lease,
     found: Option<&Loaded>,

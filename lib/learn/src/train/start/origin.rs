@@ -5,7 +5,7 @@
 //! attempt resumes there, as with `auto`.
 
 use crate::checkpoint::Manifest;
-use crate::train::job::{Job, Resume, without_operational};
+use crate::train::job::{Resume, TrainJob, without_operational};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, absolute};
 use unix::publish::hash_file;
@@ -45,7 +45,7 @@ impl Origin {
 
 /// Whether an attempt resumes from the checkpoint of `manifest` although `--resume` names another: it descends
 /// from the same `--resume`, with the same configuration. Always for `auto`.
-pub(in crate::train) fn continues(job: &Job, manifest: &Manifest) -> bool {
+pub(in crate::train) fn continues(job: &TrainJob, manifest: &Manifest) -> bool {
     let Some(wanted) = Origin::of(&job.resume) else { return true };
     let recorded =
         manifest.progress.get("origin").and_then(|value| Origin::deserialize(value).ok());

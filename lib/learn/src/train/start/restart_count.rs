@@ -21,26 +21,26 @@ struct Record {
 
 /// A position in training: samples skipped by rewinds, then the update number. After a rewind, updates are new although
 /// their numbers repeat.
-pub(in crate::train) type Place = (u64, u64);
+pub(in crate::train) type Position = (u64, u64);
 
 /// One attempt.
 #[derive(Default)]
 struct Attempt {
     /// Where it resumed; None if it was refused.
-    from: Option<Place>,
+    from: Option<Position>,
     /// It was refused because of its input files, which says nothing about the run itself.
     refused: bool,
     restart: bool,
     skipped_samples: u64,
     /// The furthest position that it completed.
-    furthest: Place,
+    furthest: Position,
 }
 
 /// Counts the attempts at the end of the log that resumed at `now`, like this attempt, and got no further than earlier
 /// attempts that resumed there. Counting begins at the last restart (`--retry` or an accepted change). Attempts that
 /// resumed elsewhere are not counted, because the run may have been restored from an older copy. 0 without a log.
 /// Errors: 66, 74.
-pub(in crate::train) fn without_progress(log: &Path, now: Place) -> Result<u64> {
+pub(in crate::train) fn without_progress(log: &Path, now: Position) -> Result<u64> {
     if log.symlink_metadata().is_err() {
         return Ok(0);
     }
@@ -72,7 +72,7 @@ impl Attempts {
         }
     }
 
-    fn without_progress(&self, now: Place) -> u64 {
+    fn without_progress(&self, now: Position) -> u64 {
         let (mut place, mut furthest, mut fruitless) = (None, (0, 0), 0);
         for attempt in self.0.values() {
             let Some(from) = attempt.from.filter(|_| !attempt.refused) else { continue };
@@ -101,7 +101,7 @@ mod tests {
         records.iter().map(line).collect()
     }
 
-    fn count(log: &str, now: Place) -> u64 {
+    fn count(log: &str, now: Position) -> u64 {
         let mut attempts = Attempts::default();
         log.lines().for_each(|line| attempts.note(&serde_json::from_str(line).unwrap()));
         attempts.without_progress(now)

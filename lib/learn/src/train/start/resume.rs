@@ -23,7 +23,7 @@ use crate::optim::{Phase, Schedule};
 use crate::params::{FROZEN, ParamSet};
 use crate::task::{Buffers, Task};
 use crate::train::Progress;
-use crate::train::job::{Job, Resume, without_operational};
+use crate::train::job::{Resume, TrainJob, without_operational};
 use crate::train::report;
 use serde_json::{Value, json};
 use unix::lease::Lease;
@@ -39,7 +39,7 @@ pub(in crate::train) fn lease(run: &RunDir, signals: Signals) -> Result<Lease> {
 }
 
 /// The progress of a finished run. Does not require the lease.
-pub(in crate::train) fn finished(job: &Job, run: &RunDir) -> Result<Option<Progress>> {
+pub(in crate::train) fn finished(job: &TrainJob, run: &RunDir) -> Result<Option<Progress>> {
     let entries = checkpoint::list(&run.checkpoints())?;
     let Some(newest) = entries.last() else { return Ok(None) };
     let manifest = newest.manifest().filter(|manifest| continues(job, manifest));
@@ -53,13 +53,13 @@ pub(in crate::train) fn finished(job: &Job, run: &RunDir) -> Result<Option<Progr
 }
 
 /// The progress of a finished run, unless an accepted change makes it continue.
-pub(in crate::train) fn ended(job: &Job, found: &Loaded) -> Result<Option<Progress>> {
+pub(in crate::train) fn ended(job: &TrainJob, found: &Loaded) -> Result<Option<Progress>> {
     let progress = progress_of(job, found)?;
     Ok((progress.finished && changes(job, found, None)?.is_empty()).then_some(progress))
 }
 
 /// Where an attempt resumes.
-pub(in crate::train) struct Found {
+pub(in crate::train) struct ResumePoint {
     /// The checkpoint; None to start at update 0.
     pub checkpoint: Option<Loaded>,
     /// The `--resume` that this attempt applies.
@@ -67,11 +67,11 @@ pub(in crate::train) struct Found {
 }
 
 /// Finds the checkpoint to resume from.
-pub(in crate::train) fn find(job: &Job, run: &RunDir) -> Result<Found> {
+pub(in crate::train) fn find(job: &TrainJob, run: &RunDir) -> Result<ResumePoint> {
     let Some(origin) = Origin::of(&job.resume) else {
         let checkpoint = checkpoint::load_newest(&run.checkpoints())?;
         checkpoint.is_none().then(|| refuse_emptied(run)).transpose()?;
-        return Ok(Found { checkpoint, origin: None });
+        return Ok(ResumePoint { checkpoint, origin: None });
     };
     let entries = checkpoint::list(&run.checkpoints())?;
     if let Some(newest) = descendant(job, &entries) {
@@ -79,7 +79,7 @@ pub(in crate::train) fn find(job: &Job, run: &RunDir) -> Result<Found> {
         unix::note!(
             "--resume was applied by an earlier attempt: resuming from its newest checkpoint, {path}"
         );
-        return Ok(Found { checkpoint: Some(newest), origin: None });
+        return Ok(ResumePoint { checkpoint: Some(newest), origin: None });
     }
     let checkpoint = match &job.resume {
         Resume::From(path) => Some(checkpoint::load_at(path)?),
@@ -95,11 +95,11 @@ pub(in crate::train) fn find(job: &Job, run: &RunDir) -> Result<Found> {
             ));
         }
     };
-    Ok(Found { checkpoint, origin: Some(origin) })
+    Ok(ResumePoint { checkpoint, origin: Some(origin) })
 }
 
 /// The newest good checkpoint of the run, if it descends from the `--resume` of this attempt.
-fn descendant(job: &Job, entries: &[Entry]) -> Option<Loaded> {
+fn descendant(job: &TrainJob, entries: &[Entry]) -> Option<Loaded> {
     for entry in entries.iter().rev().filter(|entry| entry.is_good()) {
         entry.manifest().filter(|manifest| continues(job, manifest))?;
         match checkpoint::load(&entry.path) {
@@ -133,7 +133,7 @@ fn refuse_emptied(run: &RunDir) -> Result<()> {
 }
 
 /// The progress in a checkpoint, which must agree with its manifest.
-pub(in crate::train) fn progress_of(job: &Job, found: &Loaded) -> Result<Progress> {
+pub(in crate::train) fn progress_of(job: &TrainJob, found: &Loaded) -> Result<Progress> {
     let (path, manifest) = (found.path().display(), &found.manifest);
     if manifest.task != job.task.spec.name {
         let task = &manifest.task;
@@ -161,7 +161,7 @@ pub(in crate::train) fn progress_of(job: &Job, found: &Loaded) -> Result<Progres
 /// The differences in configuration, data and [frozen parameters](frozen_parameters) between an opened task and the
 /// checkpoint. Errors: 78 when there are differences that were not accepted; 65 when a buffer is missing.
 pub(in crate::train) fn changes(
-    job: &Job,
+    job: &TrainJob,
     found: &Loaded,
     opened: Option<(&dyn Task, &Dependencies)>,
 ) -> Result<Vec<String>> {
@@ -203,7 +203,10 @@ pub(in crate::train) fn changes(
 }
 
 /// The frozen parameters as a dependency, which a checkpoint records instead of storing them; None if there are none.
-pub(in crate::train) fn frozen_parameters(job: &Job, params: &ParamSet) -> Result<Dependencies> {
+pub(in crate::train) fn frozen_parameters(
+    job: &TrainJob,
+    params: &ParamSet,
+) -> Result<Dependencies> {
     if params.frozen.entries().is_empty() {
         return Ok(Dependencies::new());
     }
@@ -227,7 +230,7 @@ fn changed_buffers(saved: &Buffers, ours: &Buffers, found: &Loaded) -> Result<Ve
 }
 
 /// Reports accepted changes, and why the bits may differ from those of an uninterrupted run.
-pub(in crate::train) fn report(job: &Job, found: &Loaded, accepted: &[String], facts: &Value) {
+pub(in crate::train) fn report(job: &TrainJob, found: &Loaded, accepted: &[String], facts: &Value) {
     for change in accepted {
         unix::warn!("accepted: {change}");
     }
@@ -250,7 +253,7 @@ pub(in crate::train) fn report(job: &Job, found: &Loaded, accepted: &[String], f
 }
 
 /// The learning rates of the last update and of the next one, if they are not those of one schedule.
-fn learning_rates(job: &Job, found: &Loaded) -> Option<(f64, f64)> {
+fn learning_rates(job: &TrainJob, found: &Loaded) -> Option<(f64, f64)> {
     let done = found.manifest.update;
     let rate = |config: &Value, update: u64| {
         let phases: Vec<Phase> = serde_json::from_value(config.get("schedule")?.clone()).ok()?;
@@ -268,7 +271,7 @@ fn learning_rates(job: &Job, found: &Loaded) -> Option<(f64, f64)> {
 /// Refuses a run that would only fail again: one that diverged, or made no progress in several attempts. `--retry` or
 /// an accepted change lets it try again. Errors: 1.
 pub(in crate::train) fn refuse_blocked(
-    job: &Job,
+    job: &TrainJob,
     run: &RunDir,
     lease: &Lease,
     progress: &Progress,
@@ -304,7 +307,7 @@ pub(in crate::train) fn refuse_blocked(
     Err(blocked_error(job, &reason))
 }
 
-fn blocked_error(job: &Job, reason: &str) -> Error {
+fn blocked_error(job: &TrainJob, reason: &str) -> Error {
     let text = format!(
         "{}: {reason}; nothing was done. Check the log, fix the cause, then start the run with --retry, \
          or with a changed configuration and --accept-config-change",
@@ -314,7 +317,13 @@ fn blocked_error(job: &Job, reason: &str) -> Error {
 }
 
 /// Records that the run failed, before it makes any update.
-fn block(job: &Job, run: &RunDir, lease: &Lease, progress: &Progress, reason: &str) -> Result<()> {
+fn block(
+    job: &TrainJob,
+    run: &RunDir,
+    lease: &Lease,
+    progress: &Progress,
+    reason: &str,
+) -> Result<()> {
     let (attempt, fence) = (lease.attempt(), lease.fence().clone());
     let mut log = Log::open(&run.log(), attempt)?.fenced(fence.clone());
     let fields = json!({"update": progress.update, "state": State::Failed, "reason": reason});

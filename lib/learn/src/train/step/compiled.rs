@@ -33,14 +33,14 @@ struct Recorded {
     /// Addresses of the buffers in which gradients were to be computed.
     buffers: Vec<u64>,
     /// The gradients that are complete after each segment: the index of the parameter, and where the gradient is.
-    segments: Vec<Vec<(usize, Place)>>,
+    segments: Vec<Vec<(usize, GradientPlace)>>,
     /// How many of the outputs of the graph belong to the loss; the rest are gradients.
     losses: usize,
 }
 
 /// Where a recorded gradient is.
 #[derive(Clone, Copy)]
-enum Place {
+enum GradientPlace {
     /// In the buffer of its parameter.
     Buffer,
     /// The output of the graph with this index.
@@ -60,8 +60,9 @@ impl Compiled {
         Self { enabled: enabled && device != Device::Cpu, key: None, recorded: None }
     }
 
-    /// Runs a pass: returns the first result of [`Learner::gradients`] and gives each gradient to `sink` as soon as
-    /// the work that computes it was submitted. Unless `keep` is set, the next call overwrites the results.
+    /// Runs a forward and backward pass: returns the losses as [`Learner::gradients`] does, and passes each gradient to
+    /// `sink` as soon as the work that computes it has been submitted. Unless `keep` is set, the next call overwrites
+    /// the results.
     pub fn pass(
         &mut self,
         model: Model,
@@ -104,8 +105,8 @@ impl Compiled {
             for (parameter, place) in recorded.segments.get(segment).into_iter().flatten() {
                 let buffer = buffers.get_mut(*parameter).and_then(Option::take);
                 let gradient = match place {
-                    Place::Buffer => buffer,
-                    Place::Output(index) => {
+                    GradientPlace::Buffer => buffer,
+                    GradientPlace::Output(index) => {
                         // It must be free when its bucket is submitted.
                         drop(buffer);
                         outputs.get(*index).cloned()
@@ -119,8 +120,8 @@ impl Compiled {
     }
 }
 
-/// Records a pass over inputs like those of `batch`, in segments that end where the sink has a bucket complete. The
-/// buffers are then those in which gradients are computed.
+/// Captures a forward and backward pass with the input shapes of `batch`, in segments that end where the sink completes
+/// a bucket. Afterwards, `buffers` are the tensors into which the gradients are computed.
 fn record(
     model: Model,
     batch: &Batch,
@@ -139,12 +140,12 @@ fn record(
         let (mut elsewhere, mut cut) = (Vec::new(), Ok(()));
         let numbers = learner.backward(forward, given, |parameter, gradient| {
             let place = match addresses.get(parameter) == Some(&gradient.address()) {
-                true => Place::Buffer,
-                false => Place::Output(elsewhere.len()),
+                true => GradientPlace::Buffer,
+                false => GradientPlace::Output(elsewhere.len()),
             };
             match place {
-                Place::Buffer => buffers[parameter] = Some(gradient),
-                Place::Output(_) => elsewhere.push(gradient),
+                GradientPlace::Buffer => buffers[parameter] = Some(gradient),
+                GradientPlace::Output(_) => elsewhere.push(gradient),
             }
             segments.last_mut().into_iter().for_each(|ready| ready.push((parameter, place)));
             if is_cut(parameter) && cut.is_ok() {
@@ -157,7 +158,7 @@ fn record(
         Ok(numbers.into_iter().chain(elsewhere).collect())
     })?;
     for (_, place) in segments.iter_mut().flatten() {
-        if let Place::Output(index) = place {
+        if let GradientPlace::Output(index) = place {
             *index += losses;
         }
     }

@@ -141,6 +141,6 @@ impl Exchange {
 
     /// Communication times since the last call.
     pub fn times(&mut self) -> Times {
-        self.reducer.times()
+        self.reducer.take_times()
     }
 }

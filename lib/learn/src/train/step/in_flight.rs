@@ -1,6 +1,6 @@
 //! Updates that were submitted to the device and whose results have not been read back.
 
-use super::learner::{Pending, Step};
+use super::learner::{Pending, UpdateResult};
 use dist::Times;
 use std::time::{Duration, Instant};
 use unix::Result;
@@ -27,7 +27,7 @@ pub struct Timing {
 impl InFlight {
     /// Waits for the result. `previous` is when the previous update was retired; this one may have been submitted
     /// earlier.
-    pub fn wait(self, previous: Instant) -> Result<(Step, Timing)> {
+    pub fn wait(self, previous: Instant) -> Result<(UpdateResult, Timing)> {
         let step = self.pending.wait()?;
         let took = self.submitted.max(previous).elapsed();
         Ok((step, Timing { took, data_wait: self.data_wait, times: self.times }))

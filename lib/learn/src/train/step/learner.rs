@@ -68,7 +68,7 @@ pub type Files = Vec<(String, Named)>;
 
 /// The result of one update.
 #[derive(Clone, Debug)]
-pub struct Step {
+pub struct UpdateResult {
     /// Weighted mean loss over its micro-batches.
     pub loss: f64,
     /// Mean of each term of the loss.
@@ -99,7 +99,7 @@ pub struct Pending {
 
 impl Pending {
     /// Waits for this update, but not for later ones. Errors: those of the device.
-    pub fn wait(self) -> Result<Step> {
+    pub fn wait(self) -> Result<UpdateResult> {
         let StepControl { loss, norm, applied, overflow, loss_scale, steps, .. } =
             self.decision.wait()?;
         let mut sums = vec![0.0; self.numbers.first().map_or(0, Vec::len)];
@@ -115,7 +115,7 @@ impl Pending {
             let weight = if weighted { sums.next()? } else { all };
             (weight > 0.0).then_some((name, sum / weight))
         };
-        Ok(Step {
+        Ok(UpdateResult {
             loss,
             terms: self.terms.into_iter().filter_map(mean).collect(),
             gradient_norm: norm,
@@ -212,7 +212,7 @@ impl Learner {
         batch: &Batch,
         numerics: &Numerics,
     ) -> Result<ForwardLoss> {
-        super::numerics::choose_products(numerics.products);
+        super::numerics::set_matmul_modes(numerics.products);
         let tape = Tape::new();
         let forward = Forward::training(&tape, &self.params)
             .with_counter(batch.counter())

@@ -10,7 +10,7 @@ mod micro_batches;
 pub mod numerics;
 
 pub use in_flight::{InFlight, Timing};
-pub use learner::{Files, Learner, Pending, Step};
+pub use learner::{Files, Learner, Pending, UpdateResult};
 use micro_batches::MicroBatches;
 
 use crate::config::{Config, Training};
@@ -73,7 +73,7 @@ impl<'a> Trainer<'a> {
         self.batches = None;
     }
 
-    /// Makes batches as `training` says from now on, which otherwise equals that of the run.
+    /// Switches to the batches of `training`, which must otherwise equal the configuration of the run.
     pub fn set_batches(&mut self, training: Training) -> Result<()> {
         let (rank, ranks) = (self.ranks.rank(), self.ranks.size());
         self.micro_batches = MicroBatches::new(&training, rank, ranks)?;

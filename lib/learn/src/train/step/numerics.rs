@@ -30,7 +30,7 @@ impl Numerics {
 
 /// Chooses how the pass that begins multiplies matrices: with tf32 and wgmma. The choice holds for the process, in which
 /// there may be other models.
-pub(in crate::train) fn choose_products([tf32, wgmma]: [bool; 2]) {
+pub(in crate::train) fn set_matmul_modes([tf32, wgmma]: [bool; 2]) {
     tensor::kernel::set_tf32(tf32);
     tensor::kernel::set_wgmma(wgmma);
 }

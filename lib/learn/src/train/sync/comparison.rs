@@ -4,7 +4,7 @@
 
 use crate::checkpoint::{Condition, FileEntry};
 use crate::params::hash_of;
-use crate::train::Job;
+use crate::train::TrainJob;
 use dist::Collective;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -18,7 +18,7 @@ pub(in crate::train) struct Comparison(Arc<OnceLock<String>>);
 type Hashes = Sender<Vec<Vec<u8>>>;
 
 /// Whether ranks are compared.
-pub(in crate::train) fn is_comparing(job: &Job) -> bool {
+pub(in crate::train) fn is_comparing(job: &TrainJob) -> bool {
     job.ranks.size() > 1 && job.task.config.training.hash_every > 0
 }
 
@@ -44,7 +44,7 @@ pub(in crate::train) fn differing_rank(
 impl Comparison {
     /// The condition for publishing a checkpoint of update `update`, and the channel on which it receives the hashes of
     /// all ranks; that of rank 0 is empty. None when ranks are not compared.
-    pub fn condition(&self, job: &Job, update: u64) -> Option<(Hashes, Condition)> {
+    pub fn condition(&self, job: &TrainJob, update: u64) -> Option<(Hashes, Condition)> {
         if !is_comparing(job) {
             return None;
         }

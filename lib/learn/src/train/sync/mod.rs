@@ -4,5 +4,5 @@ mod comparison;
 mod requests;
 
 pub(super) use comparison::{Comparison, differing_rank, hosts, is_comparing};
-pub(super) use requests::{Cause, Request, Stop, reduce_requests};
+pub(super) use requests::{Cause, RankRequest, Stop, reduce_requests};
 pub use requests::{all_ok, broadcast, gather};

@@ -77,7 +77,7 @@ impl Stop {
 
 /// What a rank, or all of them together, request.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Request {
+pub struct RankRequest {
     /// To stop before the next update.
     pub stop: Option<Stop>,
     /// To save after the next update.
@@ -85,18 +85,18 @@ pub struct Request {
 }
 
 /// Combines the requests of all ranks: any rank can stop all of them.
-pub fn reduce_requests(ranks: &dyn Collective, own: Request) -> Result<Request> {
+pub fn reduce_requests(ranks: &dyn Collective, own: RankRequest) -> Result<RankRequest> {
     if ranks.size() == 1 {
         return Ok(own);
     }
     // Usually no rank has a request, which takes no bytes.
-    let own = match own == Request::default() {
+    let own = match own == RankRequest::default() {
         true => Vec::new(),
         false => serde_json::to_vec(&own).map_err(Error::bug)?,
     };
-    let mut all = Request::default();
+    let mut all = RankRequest::default();
     for (rank, bytes) in ranks.gather(&own)?.iter().enumerate().filter(|(_, b)| !b.is_empty()) {
-        let request: Request = serde_json::from_slice(bytes).map_err(Error::bug)?;
+        let request: RankRequest = serde_json::from_slice(bytes).map_err(Error::bug)?;
         if let Some(mut stop) = request.stop
             && all.stop.as_ref().is_none_or(|known| known.cause < stop.cause)
         {

@@ -4,7 +4,7 @@ use super::scale::ResidualScale;
 use crate::common::normalisation::Normalisation;
 use crate::diffusion::{Preconditioning, Sampler, combine, refine};
 use crate::pde::models::Denoiser;
-use crate::pde::models::denoiser::Given;
+use crate::pde::models::denoiser::Conditioning;
 use learn::forward::Forward;
 use tensor::ops::binary::Binary;
 use tensor::ops::concat::Concat;
@@ -43,7 +43,7 @@ impl Scales {
 }
 
 /// A state and the operator's prediction from it, as a denoiser sees them.
-pub(crate) struct Step {
+pub(crate) struct StepInput {
     /// The state z, normalised, [B, T, D].
     pub z: Var,
     /// The prediction of the operator, normalised, [B, T, D].
@@ -54,7 +54,7 @@ pub(crate) struct Step {
     pub scale: Var,
 }
 
-impl Step {
+impl StepInput {
     /// `condition` is the operator's, [B, F - 1]; `log` and `scale` are those of [`Scales`].
     pub fn new(
         forward: &Forward,
@@ -67,8 +67,8 @@ impl Step {
     }
 
     /// The inputs of the denoiser.
-    pub fn given(&self) -> Given<'_> {
-        Given { states: [&self.next, &self.z], features: &self.features }
+    pub fn conditioning(&self) -> Conditioning<'_> {
+        Conditioning { states: [&self.next, &self.z], features: &self.features }
     }
 
     /// The prediction plus a residual r in units of its scale, [B, T, D].
@@ -117,8 +117,8 @@ impl Draws {
 pub(crate) enum Method {
     /// From a diffusion model.
     Diffusion(Sampler),
-    /// By adding noise of these levels in turn and removing it: refinement, consistency models, and regression, which has
-    /// one level of 0.
+    /// By adding noise of these levels in turn and removing it: refinement, consistency models, and regression, which
+    /// has one level of 0.
     Refine(Vec<f64>),
 }
 
@@ -160,8 +160,8 @@ pub(crate) struct Correction {
 
 impl Correction {
     /// D(x; σ) at a step.
-    pub fn denoise(&self, forward: &Forward, step: &Step, x: &Var, sigma: f64) -> Result<Var> {
-        self.denoiser.denoise(forward, x, &step.given(), &self.preconditioning.at(sigma))
+    pub fn denoise(&self, forward: &Forward, step: &StepInput, x: &Var, sigma: f64) -> Result<Var> {
+        self.denoiser.denoise(forward, x, &step.conditioning(), &self.preconditioning.at(sigma))
     }
 
     /// Rolls out normalised states z [B, T, D] and returns the unnormalised states of `steps` steps, [B, steps, T, D].
@@ -200,16 +200,16 @@ impl Correction {
         let scales = Scales::of(&self.scale, &z.value().to_host()?, features);
         let [log, scale] = [&scales.log, &scales.scale].map(|t| forward.data(t));
         let next = operate(z, &condition)?;
-        let at = Step::new(forward, [z.clone(), next], &condition, [&log?, &scale?])?;
+        let at = StepInput::new(forward, [z.clone(), next], &condition, [&log?, &scale?])?;
         self.apply(forward, &at, |i| forward.data(&draws.noise(step, i, z.shape())))
     }
 
-    /// The corrected state after a step. `noise(i)` returns standard normal numbers [B, T, D] for use i. Without
-    /// evaluations it is the prediction of the operator, to the bit.
+    /// The corrected state after a step. `noise(i)` returns the i-th draw of standard normal noise, [B, T, D]. With
+    /// zero denoiser evaluations the result equals the operator's prediction bit for bit.
     pub fn apply(
         &self,
         forward: &Forward,
-        step: &Step,
+        step: &StepInput,
         noise: impl FnMut(usize) -> Result<Var>,
     ) -> Result<Var> {
         if self.method.evaluations() == 0 {

@@ -13,7 +13,7 @@ mod residuals;
 mod scale;
 
 pub use config::{CorrectorConfig, CorrectorData, CorrectorLoss, Objective, Sampling};
-pub(crate) use correction::{Correction, Draws, Method, Scales, Step};
+pub(crate) use correction::{Correction, Draws, Method, Scales, StepInput};
 pub use energy::energy_score;
 pub use parts::CorrectorParts;
 pub(in crate::pde) use residuals::Residuals;
@@ -172,7 +172,7 @@ impl Task for CorrectorTask {
         let noise = input("noise")?;
         let x = forward.apply(Binary::Add, &[&r, &noise])?;
         let levels = [&input("c_in")?, &input("c_noise")?];
-        let found = denoiser.network(forward, &x, &step.given(), levels)?;
+        let found = denoiser.network(forward, &x, &step.conditioning(), levels)?;
         let [r, noise] = [(&r, "of_residual"), (&noise, "of_noise")]
             .map(|(x, name)| forward.apply(Binary::Multiply, &[x, &input(name)?]));
         let target = forward.apply(Binary::Add, &[&r?, &noise?])?;

@@ -1,7 +1,7 @@
 //! The residuals of frozen operators, which correctors and their students learn: r = (z_next - operator(z))/(s·c).
 
 use super::config::CorrectorData;
-use super::correction::{Correction, Draws, Scales, Step};
+use super::correction::{Correction, Draws, Scales, StepInput};
 use super::energy::energy_score;
 use super::scale::ResidualScale;
 use crate::common::normalisation::Normalisation;
@@ -9,7 +9,7 @@ use crate::diffusion::combine;
 use crate::pde::latents::codec_of;
 use crate::pde::models::{Denoiser, NetworkModel, Operator};
 use crate::pde::operator::{OperatorParts, open_split};
-use crate::pde::windows::{Part, Share, Window, Windows};
+use crate::pde::windows::{LatentsPart, Share, Window, Windows};
 use data::fields::latents::LatentStore;
 use data::fields::split::SplitName;
 use data::inputs::InputFile;
@@ -90,13 +90,13 @@ impl Residuals {
                 }
             };
             require_same(&operators[0], operator)?;
-            parts.push((Part { store: open_train()?, share, number }, 1.0));
+            parts.push((LatentsPart { store: open_train()?, share, number }, 1.0));
         }
         let strides = &operators[0].data.strides;
         let mut train = Windows::new(parts, steps, strides, seed);
         (train.start_bias, train.random_shift) = (data.start_bias, data.random_shift);
         let grid = validation.layout().token_grid();
-        let whole = Part { store: validation, share: Share::All, number: 0 };
+        let whole = LatentsPart { store: validation, share: Share::All, number: 0 };
         let validation = Windows::new(vec![(whole, 1.0)], validation_steps, strides, seed);
         for (windows, key) in [(&train, "data.train"), (&validation, "data.validation")] {
             windows.require_steps(key)?;
@@ -131,7 +131,7 @@ impl Residuals {
     pub fn seen_and_unseen(&self, params: &ParamSet, data: &CorrectorData) -> Result<[f64; 2]> {
         let own = &self.operators[0].data;
         let rms = |store: LatentStore, share: Share| -> Result<f64> {
-            let parts = vec![(Part { store, share, number: 0 }, 1.0)];
+            let parts = vec![(LatentsPart { store, share, number: 0 }, 1.0)];
             let windows = Windows::new(parts, 1, &own.strides, 0);
             let (_, residuals) = self.sample(params, &windows, FIT / 4)?;
             let squares = residuals.iter().flatten().map(|r| f64::from(*r).powi(2));
@@ -249,12 +249,18 @@ impl Residuals {
     }
 
     /// The step from state `k` of a batch, or from `z` in its place.
-    pub fn step(&self, forward: &Forward, batch: &Batch, k: usize, z: Option<Var>) -> Result<Step> {
+    pub fn step(
+        &self,
+        forward: &Forward,
+        batch: &Batch,
+        k: usize,
+        z: Option<Var>,
+    ) -> Result<StepInput> {
         let z = z.map_or_else(|| batch.input(forward, &name("states", k)), Ok)?;
         let next = self.predict(forward, batch, &z)?;
         let input = |what: &str| batch.input(forward, &name(what, k));
         let condition = batch.input(forward, "features")?;
-        Step::new(forward, [z, next], &condition, [&input("log")?, &input("scale")?])
+        StepInput::new(forward, [z, next], &condition, [&input("log")?, &input("scale")?])
     }
 
     /// The residual r of a step from state `k` of a batch, [B, T, D].
@@ -263,7 +269,7 @@ impl Residuals {
         forward: &Forward,
         batch: &Batch,
         k: usize,
-        step: &Step,
+        step: &StepInput,
         scale: &ResidualScale,
     ) -> Result<Var> {
         let target = batch.input(forward, &name("states", k + 1))?;
@@ -388,9 +394,6 @@ fn require_same(one: &OperatorParts, other: &OperatorParts) -> Result<()> {
     if (&one.model, &one.data.strides) == (&other.model, &other.data.strides) {
         return Ok(());
     }
-    Err(Error::config(format!(
-        "data.cross_fit: {} has another architecture or other strides than {}",
-        other.origin.checkpoint.display(),
-        one.origin.checkpoint.display()
-    )))
+    let [a, b] = [other, one].map(|parts| parts.origin.checkpoint.display());
+    Err(Error::config(format!("data.cross_fit: {a} and {b} differ in architecture or strides")))
 }

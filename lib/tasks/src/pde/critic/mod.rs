@@ -204,7 +204,7 @@ impl Task for CriticTask {
             let [candidate, found, truth] = self.judge(forward, &batch, (k, z), noise)?;
             let [found, truth] = [found, truth].map(|x| Ok(x.value().to_host()?.to_f64()));
             let (found, truth): (Vec<f64>, Vec<f64>) = (found?, truth?);
-            scores.require_finite(&found);
+            scores.check_finite(&found);
             for (found, truth) in found.chunks_exact(members).zip(truth.chunks_exact(members)) {
                 let rank = rank_correlation(found, truth);
                 if rank.is_finite() {

@@ -134,11 +134,11 @@ impl DistillTask {
         forward: &Forward,
         denoiser: &Denoiser,
         x: &Var,
-        step: &super::corrector::Step,
+        step: &super::corrector::StepInput,
         (batch, which): (&Batch, &str),
     ) -> Result<Var> {
         let [input, noise, skip, output] = names(which).map(|name| batch.input(forward, &name));
-        let found = denoiser.network(forward, x, &step.given(), [&input?, &noise?])?;
+        let found = denoiser.network(forward, x, &step.conditioning(), [&input?, &noise?])?;
         let x = forward.apply(Binary::Multiply, &[x, &skip?])?;
         let found = forward.apply(Binary::Multiply, &[&found, &output?])?;
         forward.apply(Binary::Add, &[&x, &found])

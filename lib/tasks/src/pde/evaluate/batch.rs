@@ -1,6 +1,6 @@
 //! A batch of rollouts: ground truth and the predictions of each model, as fields and as latents.
 
-use super::scores::Model;
+use super::scores::Method;
 use learn::score::Bits;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -63,14 +63,14 @@ pub struct Space {
     /// Ground truth.
     pub truth: Frames,
     /// Predictions by model, the evaluated model first.
-    pub models: Vec<(Model, Frames)>,
+    pub models: Vec<(Method, Frames)>,
 }
 
 /// What the predictions of a model cost.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Cost {
     /// The model.
-    pub model: Model,
+    pub model: Method,
     /// Evaluations of the operator or regression model, one for each step of each rollout.
     pub evaluations: u64,
     /// Evaluations of the denoiser of a corrector.
@@ -121,7 +121,7 @@ impl Batch {
     }
 
     /// The fields predicted by the evaluated model, and by others that are not baselines.
-    pub fn predictions(&self) -> impl Iterator<Item = &(Model, Frames)> {
+    pub fn predictions(&self) -> impl Iterator<Item = &(Method, Frames)> {
         let all = self.field().models.iter().enumerate();
         all.filter(|(i, (model, _))| *i == 0 || !model.is_baseline()).map(|(_, one)| one)
     }

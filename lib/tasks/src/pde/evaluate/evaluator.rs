@@ -3,11 +3,11 @@
 use super::batch::{Batch, Cost, Frames};
 use super::errors::Errors;
 use super::options::ScoreOptions;
-use super::plan::{Plan, Start};
+use super::plan::{RolloutPlan, Start};
 use super::protocol::Protocol;
 use super::result::{Evaluation, Regime, RolloutSums};
 use super::rollouts::Rollouts;
-use super::scores::{Model as Method, Scores, rollout};
+use super::scores::{Method, Scores, rollout};
 use super::spectrum::Spectrum;
 use super::{pictures, report};
 use crate::evaluation::ScoreRequest;
@@ -43,7 +43,7 @@ pub(crate) struct RolloutEvaluator {
     /// The training split, if a baseline needs it.
     train: Option<TrajectorySet>,
     validation: TrajectorySet,
-    pub(super) plan: Plan,
+    pub(super) plan: RolloutPlan,
     pub(super) protocol: Protocol,
     spectrum: Spectrum,
     /// All rollouts, and the number of the regime of each.
@@ -98,7 +98,7 @@ pub(crate) fn open(
 
 /// The errors of one rollout, and the spectra of its last state.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct Measured {
+pub(crate) struct MeasuredRollout {
     scores: Scores,
     sums: RolloutSums,
     spectrum: Vec<Bits>,
@@ -107,10 +107,10 @@ pub(crate) struct Measured {
 
 /// Those of a batch of rollouts of one regime.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct Part {
+pub(crate) struct RegimeRollouts {
     regime: usize,
     /// The start frame of each rollout, by number, and its errors.
-    rollouts: Vec<(usize, Measured)>,
+    rollouts: Vec<(usize, MeasuredRollout)>,
     costs: Vec<Cost>,
 }
 
@@ -126,7 +126,7 @@ impl RolloutEvaluator {
     }
 
     /// Measures every rollout of a batch. Uses all threads.
-    fn measured(&self, batch: &Batch, rollouts: usize) -> Vec<Measured> {
+    fn measured(&self, batch: &Batch, rollouts: usize) -> Vec<MeasuredRollout> {
         let (plan, spectrum) = (&self.plan, &self.spectrum);
         let one = |number: usize| {
             let energies = |frames: &Frames| {
@@ -136,7 +136,7 @@ impl RolloutEvaluator {
             let scores = Scores::of(batch, number, plan.steps, spectrum);
             let fields = scores.iter().filter(|(space, ..)| *space == "field");
             let all: Vec<Errors> = fields.map(|(.., steps)| rollout(steps)).collect();
-            Measured {
+            MeasuredRollout {
                 sums: RolloutSums {
                     elements: all[0].elements(),
                     target: Bits(all[0].sums()[1]),
@@ -163,7 +163,7 @@ fn add(sums: &mut Vec<Bits>, energies: &[Bits]) {
 }
 
 impl Evaluator for RolloutEvaluator {
-    type Part = Part;
+    type Part = RegimeRollouts;
     type Sums = Evaluation;
 
     fn subject(&self) -> Subject {
@@ -226,7 +226,7 @@ impl Evaluator for RolloutEvaluator {
         4
     }
 
-    fn measure(&self, block: Range<u64>) -> Result<Block<Part>> {
+    fn measure(&self, block: Range<u64>) -> Result<Block<RegimeRollouts>> {
         let own = &self.starts[block.start as usize..block.end as usize];
         let starts: Vec<Start> = own.iter().map(|(_, start)| *start).collect();
         let batch = self.rollouts(&starts)?;
@@ -235,11 +235,12 @@ impl Evaluator for RolloutEvaluator {
         let frames = &self.plan.starts;
         let number = |start: &Start| frames.iter().position(|frame| *frame == start.frame);
         let rollouts = starts.iter().map(|start| number(start).unwrap_or(0)).zip(measured);
-        let part = Part { regime: own[0].0, rollouts: rollouts.collect(), costs: batch.costs };
+        let part =
+            RegimeRollouts { regime: own[0].0, rollouts: rollouts.collect(), costs: batch.costs };
         Ok(Block { part, losses })
     }
 
-    fn add(&self, result: &mut Evaluation, part: Part) {
+    fn add(&self, result: &mut Evaluation, part: RegimeRollouts) {
         result.steps = self.plan.steps;
         while result.regimes.len() <= part.regime {
             let planned = &self.plan.regimes[result.regimes.len()];

@@ -1,6 +1,6 @@
 //! The options of `evaluate score` and `evaluate predict` for models of fields.
 
-use super::plan::Request;
+use super::plan::RolloutRequest;
 use crate::pde::search::{Preset, Reward, Search};
 use data::fields::generate::Equation;
 use std::num::NonZeroUsize;
@@ -131,8 +131,8 @@ impl SearchOptions {
 
 impl StepOptions {
     /// A single rollout of each trajectory.
-    fn request(&self) -> Request {
-        Request {
+    fn request(&self) -> RolloutRequest {
+        RolloutRequest {
             steps: self.steps,
             stride: self.stride,
             starts: 1,
@@ -148,28 +148,28 @@ impl StepOptions {
 
 impl StartOptions {
     /// Rollouts from several frames.
-    pub fn request(&self) -> Request {
+    pub fn request(&self) -> RolloutRequest {
         let Self { starts, from, max_trajectories, .. } = *self;
-        Request { starts, from, max_trajectories, ..self.steps.request() }
+        RolloutRequest { starts, from, max_trajectories, ..self.steps.request() }
     }
 }
 
 impl ViewOptions {
-    fn add_to(&self, request: Request) -> Request {
-        Request { views: self.views.get(), equation: self.equation, ..request }
+    fn add_to(&self, request: RolloutRequest) -> RolloutRequest {
+        RolloutRequest { views: self.views.get(), equation: self.equation, ..request }
     }
 }
 
 impl PredictOptions {
     /// A single rollout of each trajectory.
-    pub fn request(&self) -> Request {
+    pub fn request(&self) -> RolloutRequest {
         self.views.add_to(self.steps.request())
     }
 }
 
 impl ScoreOptions {
     /// The rollouts to score, and the critic of a search. Errors: 2 for a critic without its reward and the reverse.
-    pub fn request(&self) -> Result<(Request, Option<&PathBuf>)> {
+    pub fn request(&self) -> Result<(RolloutRequest, Option<&PathBuf>)> {
         let critic = self.search.critic.as_ref();
         match (self.search.reward == Some(Reward::Critic), critic) {
             (true, None) => {
@@ -179,7 +179,7 @@ impl ScoreOptions {
             _ => {
                 let (members, search) = (self.members.get(), self.search.search());
                 let request = self.views.add_to(self.starts.request());
-                Ok((Request { members, search, ..request }, critic))
+                Ok((RolloutRequest { members, search, ..request }, critic))
             }
         }
     }

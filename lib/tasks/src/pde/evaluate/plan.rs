@@ -29,7 +29,7 @@ pub struct RegimePlan {
 
 /// The rollouts that the user requested.
 #[derive(Clone, Copy, Debug)]
-pub struct Request {
+pub struct RolloutRequest {
     /// Steps per rollout.
     pub steps: usize,
     /// Frames per step.
@@ -51,7 +51,7 @@ pub struct Request {
     pub search: Option<Search>,
 }
 
-impl Request {
+impl RolloutRequest {
     /// Fails (2) for more than one view of a model that does not predict.
     pub fn refuse_views(&self) -> Result<()> {
         match self.views {
@@ -63,7 +63,7 @@ impl Request {
 
 /// The rollouts of an evaluation: from every start frame of every trajectory.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct RolloutPlan {
     /// Steps per rollout.
     pub steps: usize,
     /// Frames per step.
@@ -84,11 +84,15 @@ pub struct Plan {
     pub equation: Option<Equation>,
 }
 
-impl Plan {
+impl RolloutPlan {
     /// The rollouts that `request` asks for, with `stride` frames per step unless the request overrides it.
     ///
     /// Errors: 2 when no rollout fits, 65 for a set without trajectories.
-    pub fn of_rollouts(set: &TrajectorySet, request: &Request, stride: usize) -> Result<Self> {
+    pub fn of_rollouts(
+        set: &TrajectorySet,
+        request: &RolloutRequest,
+        stride: usize,
+    ) -> Result<Self> {
         let (steps, stride) = (request.steps, request.stride.unwrap_or(stride));
         let frames = set.shape().frames;
         let last = frames.saturating_sub(request.from);
@@ -110,7 +114,7 @@ impl Plan {
     /// The single frames of the trajectories of steady problems.
     ///
     /// Errors: 65 for a set without trajectories.
-    pub fn of_frames(set: &TrajectorySet, request: &Request) -> Result<Self> {
+    pub fn of_frames(set: &TrajectorySet, request: &RolloutRequest) -> Result<Self> {
         Self::of(set, 0, 1, vec![0], request.max_trajectories)
     }
 

@@ -1,6 +1,6 @@
 //! The protocol of an evaluation: which rollouts of which data are scored.
 
-use super::plan::Plan;
+use super::plan::RolloutPlan;
 use super::rollouts::Rollouts;
 use super::views::Views;
 use crate::pde::codec::CodecTask;
@@ -48,7 +48,7 @@ pub struct Protocol {
 
 impl Protocol {
     /// The protocol of an evaluation of `model` on `set`.
-    pub fn of(set: &TrajectorySet, plan: &Plan, model: &dyn Rollouts) -> Self {
+    pub fn of(set: &TrajectorySet, plan: &RolloutPlan, model: &dyn Rollouts) -> Self {
         let models = model.models();
         let is_codec = models[0].0 == CodecTask::SPEC.name;
         Self {

@@ -2,7 +2,7 @@
 
 use super::batch::Cost;
 use super::errors::{Errors, Quantities};
-use super::scores::{Model, Scores, rollout};
+use super::scores::{Method, Scores, rollout};
 use super::{Evaluation, Regime};
 use indexmap::IndexMap;
 use report::evaluation::{self, Group, Metric, MetricsByName};
@@ -24,15 +24,15 @@ pub fn rows(result: &Evaluation) -> Vec<Value> {
             0 => json!({ "regime": name, "samples": rollouts }),
             steps => json!({ "regime": name, "steps": steps, "rollouts": rollouts }),
         };
-        if let Some(first) = mean(&|scores| Some(scores.field(Model::Operator)?.get(1)?.nrmse())) {
+        if let Some(first) = mean(&|scores| Some(scores.field(Method::Operator)?.get(1)?.nrmse())) {
             row["one_step"] = json!(first);
         }
         let models = regimes[0].by_start[0].models();
         for model in &models {
             row[model.name()] = json!(mean(&|scores| scores.nrmse(*model)));
         }
-        let of = |model: Model| mean(&|scores| scores.nrmse(model));
-        if let Some((operator, persistence)) = of(Model::Operator).zip(of(Model::Persistence)) {
+        let of = |model: Method| mean(&|scores| scores.nrmse(model));
+        if let Some((operator, persistence)) = of(Method::Operator).zip(of(Method::Persistence)) {
             row["ratio"] = json!(operator / persistence);
         }
         row
@@ -53,7 +53,7 @@ pub(super) fn mean_of_starts(
 }
 
 /// NRMSE of whole rollouts, averaged over start frames.
-pub(super) fn of_starts(regime: &Regime, model: Model) -> Option<f64> {
+pub(super) fn of_starts(regime: &Regime, model: Method) -> Option<f64> {
     mean_of_starts(regime, |scores| scores.nrmse(model))
 }
 
@@ -63,7 +63,7 @@ pub fn summary(result: &Evaluation) -> Value {
     let mut summary = Map::new();
     for regime in &result.regimes {
         let of_name = summary.entry(&regime.parameter.name).or_insert_with(|| json!({}));
-        let nrmse = |model: Model| (model.name().to_string(), json!(of_starts(regime, model)));
+        let nrmse = |model: Method| (model.name().to_string(), json!(of_starts(regime, model)));
         let models = regime.scores().models().into_iter().map(nrmse);
         of_name[regime.parameter.value.to_string()] = Value::Object(models.collect());
     }
@@ -71,7 +71,7 @@ pub fn summary(result: &Evaluation) -> Value {
     Value::Object(summary)
 }
 
-/// Metrics of which larger values are better.
+/// Metrics for which larger values are better.
 const SCORES: [&str; 4] = [
     "reward_rank_correlation",
     "oracle_gain_captured",
@@ -112,7 +112,7 @@ pub fn scores(result: &Evaluation, which: Range<usize>) -> evaluation::Scores {
         for name in ["nrmse", "nrmse_geometric_mean"] {
             let bounds = of(&format!("{name}_low")).zip(of(&format!("{name}_high")));
             if let (Some((low, high)), Some(metric)) = (bounds, own.get_mut(name)) {
-                *metric = metric.clone().within(Some([low, high]));
+                *metric = metric.clone().with_interval(Some([low, high]));
             }
         }
         if space == "field" {
@@ -148,7 +148,7 @@ pub fn groups(result: &Evaluation) -> Vec<Group> {
 /// trajectories and the NRMSE of each model by start frame.
 pub fn details(result: &Evaluation) -> Map<String, Value> {
     let of_regime = |regime: &Regime| {
-        let by_start = |model: Model| {
+        let by_start = |model: Method| {
             let each: Vec<_> = regime.by_start.iter().map(|scores| scores.nrmse(model)).collect();
             (model.name().to_string(), json!(each))
         };
@@ -168,7 +168,7 @@ pub fn details(result: &Evaluation) -> Map<String, Value> {
 /// the same in every run. Of a search also the time of a reward, in evaluations of the operator.
 pub fn times(result: &Evaluation) -> Value {
     let all = 0..result.regimes.len();
-    let of_model = |model: Model| {
+    let of_model = |model: Method| {
         let [.., seconds] = result.cost(all.clone(), model)?;
         Some((model.name().to_string(), json!(seconds)))
     };
@@ -176,15 +176,15 @@ pub fn times(result: &Evaluation) -> Value {
         result.overall().models().into_iter().filter_map(of_model).collect();
     let mut times = json!({ "seconds_per_step": seconds });
     let costs = || result.regimes.iter().flat_map(|regime| &regime.costs);
-    let per = |model: Model, of: fn(&Cost) -> (f64, u64)| {
+    let per = |model: Method, of: fn(&Cost) -> (f64, u64)| {
         let [seconds, count] = costs()
             .filter(|cost| cost.model == model)
             .map(of)
             .fold([0.0; 2], |[seconds, count], (more, of)| [seconds + more, count + of as f64]);
         (count > 0.0).then_some(seconds / count)
     };
-    let reward = per(Model::Search, |cost| (cost.reward_seconds.0, cost.rewards));
-    let operator = per(Model::Operator, |cost| (cost.seconds.0, cost.evaluations));
+    let reward = per(Method::Search, |cost| (cost.reward_seconds.0, cost.rewards));
+    let operator = per(Method::Operator, |cost| (cost.seconds.0, cost.evaluations));
     if let Some((reward, operator)) = reward.zip(operator) {
         times["seconds_per_reward"] = json!(reward);
         times["operator_evaluations_per_reward"] = json!(reward / operator);
@@ -195,7 +195,7 @@ pub fn times(result: &Evaluation) -> Value {
 /// The quantities of one model in one space.
 struct Table {
     space: String,
-    model: Model,
+    model: Method,
     rollout: Quantities,
     by_step: Vec<Quantities>,
     /// Quantities that only exist for whole rollouts.
@@ -219,7 +219,7 @@ fn tables(result: &Evaluation, which: Range<usize>) -> Vec<Table> {
         }
         quantities
     };
-    let of_model = |(space, model, steps): (&str, Model, &[Errors])| Table {
+    let of_model = |(space, model, steps): (&str, Method, &[Errors])| Table {
         space: space.into(),
         model,
         rollout: quantities(space, &rollout(steps)),

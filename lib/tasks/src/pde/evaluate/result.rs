@@ -2,7 +2,7 @@
 
 use super::batch::Cost;
 use super::errors::{Quantities, nrmse};
-use super::scores::{Model, Scores};
+use super::scores::{Method, Scores};
 use crate::statistics::{geometric_mean, rank_correlation};
 use data::fields::parameter::Parameter;
 use learn::evaluate::{Stratum, bootstrap, interval};
@@ -47,7 +47,7 @@ pub struct Regime {
     /// Sum over rollouts of the spectrum (mean square by wave number) of the last state of the ground truth.
     pub spectrum: Vec<Bits>,
     /// The same for the predictions of each evaluated model.
-    pub spectra: Vec<(Model, Vec<Bits>)>,
+    pub spectra: Vec<(Method, Vec<Bits>)>,
     /// Cost of the evaluated models.
     pub costs: Vec<Cost>,
     /// Sums of each rollout, in the order of the plan: trajectory by trajectory, all start frames of each.
@@ -108,7 +108,7 @@ impl Evaluation {
     }
 
     /// Evaluations of the operator and of a denoiser, and seconds, per step of one rollout, of a model over some regimes.
-    pub fn cost(&self, regimes: Range<usize>, model: Model) -> Option<[f64; 3]> {
+    pub fn cost(&self, regimes: Range<usize>, model: Method) -> Option<[f64; 3]> {
         let regimes = &self.regimes[regimes];
         let all =
             regimes.iter().flat_map(|regime| &regime.costs).filter(|cost| cost.model == model);
@@ -123,7 +123,7 @@ impl Evaluation {
     }
 
     /// Statistics over the rollouts of some regimes of a model's errors in the space of fields.
-    pub fn of_rollouts(&self, regimes: Range<usize>, model: Model) -> Quantities {
+    pub fn of_rollouts(&self, regimes: Range<usize>, model: Method) -> Quantities {
         let models = self.regimes[0].by_start[0].models();
         let Some(at) = models.iter().position(|own| *own == model) else { return Vec::new() };
         let all = || self.regimes[regimes.clone()].iter().flat_map(|regime| &regime.sums);
@@ -171,14 +171,14 @@ impl Evaluation {
             }
         }
         let ranks: Option<Vec<f64>> = all().map(|sums| Some(sums.rank_correlation?.0)).collect();
-        if let Some(ranks) = ranks.filter(|_| model == Model::Search) {
+        if let Some(ranks) = ranks.filter(|_| model == Method::Search) {
             // Without candidates that differ there is no correlation.
             let ranks: Vec<f64> = ranks.into_iter().filter(|rank| !rank.is_nan()).collect();
             let mean = ranks.iter().sum::<f64>() / ranks.len() as f64;
             quantities.push(("reward_rank_correlation", mean));
             let scores = self.scores(regimes.clone());
             let of = |model| scores.nrmse(model);
-            let gains = of(Model::Operator).zip(of(Model::Search)).zip(of(Model::Oracle));
+            let gains = of(Method::Operator).zip(of(Method::Search)).zip(of(Method::Oracle));
             // Without a gain there is nothing to capture.
             if let Some(((operator, search), oracle)) = gains.filter(|((a, _), c)| c < a) {
                 let share = (operator - search) / (operator - oracle);
@@ -186,7 +186,7 @@ impl Evaluation {
             }
         }
         let variances: Option<Vec<f64>> = all().map(|sums| Some(sums.variance?.0)).collect();
-        if let Some(variances) = variances.filter(|_| model == Model::Views) {
+        if let Some(variances) = variances.filter(|_| model == Method::Views) {
             let squared: Vec<f64> = all().map(|sums| sums.squared[at].0).collect();
             let mean = variances.iter().sum::<f64>() / variances.len() as f64;
             quantities.push(("spread", mean.sqrt()));

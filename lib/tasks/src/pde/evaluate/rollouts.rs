@@ -1,7 +1,7 @@
 //! Models of fields behind one interface, as evaluations and predictions use them.
 
 use super::batch::Batch;
-use super::plan::{Plan, Request, Start};
+use super::plan::{RolloutPlan, RolloutRequest, Start};
 use crate::pde::TrainedOperator;
 use crate::trained::Opener;
 use data::fields::field::Field;
@@ -42,7 +42,7 @@ pub trait Rollouts: Send + Sync {
 
     /// Which predictions are scored. Errors: 2 when a rollout is longer than the trajectories of `set`; 65 when the
     /// model cannot read its fields.
-    fn plan(&self, set: &TrajectorySet, request: &Request) -> Result<Plan>;
+    fn plan(&self, set: &TrajectorySet, request: &RolloutRequest) -> Result<RolloutPlan>;
 
     /// Ground truth, predictions and baselines for some rollouts of a plan, all of one regime. `train` is the training
     /// split; it is given if [`Rollouts::needs_training_data`].
@@ -50,17 +50,22 @@ pub trait Rollouts: Send + Sync {
         &self,
         set: &TrajectorySet,
         train: Option<&TrajectorySet>,
-        plan: &Plan,
+        plan: &RolloutPlan,
         starts: &[Start],
     ) -> Result<Batch>;
 
     /// The header of the file of predictions for the trajectories of `inputs`. Errors: 65 when the model cannot read
     /// its fields.
-    fn output(&self, inputs: &Field, request: &Request) -> Result<Header>;
+    fn output(&self, inputs: &Field, request: &RolloutRequest) -> Result<Header>;
 
     /// The predictions for the trajectories `which` of `inputs`, concatenated, in the layout of
     /// [`Rollouts::output`].
-    fn predict(&self, inputs: &Field, which: Range<usize>, request: &Request) -> Result<Vec<f32>>;
+    fn predict(
+        &self,
+        inputs: &Field,
+        which: Range<usize>,
+        request: &RolloutRequest,
+    ) -> Result<Vec<f32>>;
 }
 
 /// Rejects (65) fields whose grid or numbers of inputs and states differ from those that a model reads.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, strum::IntoStaticStr)]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
-pub enum Model {
+pub enum Method {
     /// The operator's rollout, decoded.
     Operator,
     /// The operator's rollout with a correction after every step, decoded.
@@ -40,7 +40,7 @@ pub enum Model {
     Codec,
 }
 
-impl Model {
+impl Method {
     /// Its name in files.
     pub fn name(self) -> &'static str {
         self.into()
@@ -56,7 +56,7 @@ impl Model {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Entry {
     space: String,
-    model: Model,
+    model: Method,
     steps: Vec<Errors>,
 }
 
@@ -78,7 +78,7 @@ impl Scores {
                     let errors =
                         Errors::of(found, truth, (space.name == "field").then_some(spectrum));
                     match model {
-                        Model::Ensemble => {
+                        Method::Ensemble => {
                             let members = batch.members.iter();
                             let members: Vec<_> = members.map(|m| m.at(rollout, step)).collect();
                             errors.of_ensemble(&members, found, truth)
@@ -104,25 +104,25 @@ impl Scores {
     }
 
     /// Every space and model with its errors by step.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, Model, &[Errors])> {
+    pub fn iter(&self) -> impl Iterator<Item = (&str, Method, &[Errors])> {
         self.entries.iter().map(|e| (e.space.as_str(), e.model, e.steps.as_slice()))
     }
 
     /// The evaluated models and baselines, in the space of fields.
-    pub fn models(&self) -> Vec<Model> {
+    pub fn models(&self) -> Vec<Method> {
         let fields = self.iter().filter(|(space, ..)| *space == "field");
         fields.map(|(_, model, _)| model).collect()
     }
 
     /// The errors of the fields by step; None when the model was not evaluated.
-    pub fn field(&self, model: Model) -> Option<&[Errors]> {
+    pub fn field(&self, model: Method) -> Option<&[Errors]> {
         self.iter()
             .find(|(space, own, _)| (*space, *own) == ("field", model))
             .map(|(.., steps)| steps)
     }
 
     /// NRMSE of the fields over whole rollouts.
-    pub fn nrmse(&self, model: Model) -> Option<f64> {
+    pub fn nrmse(&self, model: Method) -> Option<f64> {
         Some(rollout(self.field(model)?).nrmse())
     }
 }

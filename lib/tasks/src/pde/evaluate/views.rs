@@ -1,10 +1,11 @@
-//! Views: predictions from exactly transformed copies of the initial states.
+//! Test-time augmentation: predictions from copies of the initial states ("views") under exact symmetries of the
+//! equation.
 //!
 //! A symmetry of the equation maps solutions to solutions, but a model learns it only in part. Predictions from several
 //! transformed copies, transformed back, therefore have different errors. Their mean has a smaller one, and their
 //! spread estimates it, without any training and without knowledge of the solution.
 
-use super::plan::Request;
+use super::plan::RolloutRequest;
 use data::fields::field::Field;
 use data::fields::generate::Equation;
 use data::fields::solvers::symmetry::Symmetry;
@@ -38,7 +39,7 @@ impl Views {
     /// Errors: 2 when there are fewer, or when the equation is unknown or is not that of a file.
     pub fn of<'a>(
         fields: impl IntoIterator<Item = &'a Field>,
-        request: &Request,
+        request: &RolloutRequest,
         patch: usize,
     ) -> Result<Option<Self>> {
         let mut views: Option<Self> = None;
@@ -58,7 +59,7 @@ impl Views {
         Ok(views)
     }
 
-    fn of_field(field: &Field, request: &Request, patch: usize) -> Result<Self> {
+    fn of_field(field: &Field, request: &RolloutRequest, patch: usize) -> Result<Self> {
         let (path, shape) = (field.path().display(), field.shape());
         let refused = |what: String| Err(Error::usage(format!("--views: {path}: {what}")));
         let equation = match (request.equation, Equation::of(field)) {

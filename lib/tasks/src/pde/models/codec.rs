@@ -94,7 +94,7 @@ struct Side {
     nonlinear: Option<Nonlinear>,
 }
 
-/// What is added to the linear map.
+/// The nonlinear branch, whose output is added to that of the linear map.
 #[derive(Clone, Debug)]
 struct Nonlinear {
     input: Linear,

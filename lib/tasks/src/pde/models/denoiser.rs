@@ -12,7 +12,7 @@ use tensor::{Tensor, Var};
 use unix::Result;
 
 /// What the denoiser is given besides the noisy residual.
-pub struct Given<'a> {
+pub struct Conditioning<'a> {
     /// The operator's output and its input, normalised: [B, T, D] each.
     pub states: [&'a Var; 2],
     /// The condition without the noise level, [B, F].
@@ -46,7 +46,7 @@ impl Denoiser {
         &self,
         forward: &Forward,
         x: &Var,
-        given: &Given,
+        given: &Conditioning,
         [input, noise]: [&Var; 2],
     ) -> Result<Var> {
         let input = input.reshape(&[x.shape()[0], 1, 1]);
@@ -62,7 +62,7 @@ impl Denoiser {
         &self,
         forward: &Forward,
         x: &Var,
-        given: &Given,
+        given: &Conditioning,
         c: &Coefficients,
     ) -> Result<Var> {
         let column =

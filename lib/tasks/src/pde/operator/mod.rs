@@ -20,7 +20,7 @@ pub use parts::OperatorParts;
 pub(super) use stores::open_split;
 
 use super::trained::rollout;
-use super::windows::{Part, Share, Window, Windows, longest};
+use super::windows::{LatentsPart, Share, Window, Windows, longest};
 use crate::common::condition::Condition;
 use crate::common::normalisation::Normalisation;
 use crate::common::sources::joined;
@@ -113,7 +113,7 @@ impl Define for OperatorTask {
             condition = condition.without_parameter();
         }
         let windows = |stores: Vec<(LatentStore, f64)>, share: Share, steps: usize| {
-            let part = |(store, weight)| (Part { store, share, number: 0 }, weight);
+            let part = |(store, weight)| (LatentsPart { store, share, number: 0 }, weight);
             let parts = stores.into_iter().map(part).collect();
             Windows::new(parts, steps, &config.data.strides, config.seed)
         };

@@ -5,7 +5,7 @@ use super::corrector::{SEED, Stage};
 use super::forecast::{Forecast, Predicted};
 use super::{TrainedCritic, TrainedOperator};
 use crate::pde::corrector::Draws;
-use crate::pde::evaluate::{Model, Plan, Start};
+use crate::pde::evaluate::{Method, RolloutPlan, Start};
 use crate::pde::search::{Choice, Node, Reward, Search, Searched, World};
 use crate::statistics::rank_correlation;
 use data::fields::solvers::physics::Physics;
@@ -45,7 +45,7 @@ pub(super) struct Candidates<'a> {
 pub(super) enum Source<'a> {
     /// Samples, and the numbers of the rollouts.
     Samples(&'a Stage, Vec<u64>),
-    /// The operator, told each parameter value of the data.
+    /// The operator, conditioned on each parameter value of the data.
     Guesses,
 }
 
@@ -55,7 +55,7 @@ impl<'a> Candidates<'a> {
         operator: &'a TrainedOperator,
         source: Source<'a>,
         search: Search,
-        plan: &Plan,
+        plan: &RolloutPlan,
         set: &TrajectorySet,
         starts: &[Start],
     ) -> Result<Self> {
@@ -70,8 +70,8 @@ impl<'a> Candidates<'a> {
         let critic = match (search.reward, &plan.critic) {
             (Reward::Critic, Some(critic)) => {
                 let own = critic.features_of(&parameters, time)?;
-                let told = operator.condition().features_of(&parameters, time)?;
-                Some((critic.clone(), [own, told]))
+                let conditions = operator.condition().features_of(&parameters, time)?;
+                Some((critic.clone(), [own, conditions]))
             }
             (Reward::Critic, None) => return Err(Error::bug("a search by a critic without one")),
             _ => None,
@@ -84,11 +84,11 @@ impl<'a> Candidates<'a> {
                 set.read_frames(start.trajectory, frame..frame + 1, row)?;
             }
         }
-        let told = match source {
+        let conditions = match source {
             Source::Samples(..) => parameters,
             Source::Guesses => plan.regimes.iter().map(|regime| &regime.parameter).collect(),
         };
-        let features = operator.condition().features_of(&told, time)?;
+        let features = operator.condition().features_of(&conditions, time)?;
         let (steps, nanoseconds) = (plan.steps, AtomicU64::new(0));
         Ok(Self {
             source,
@@ -107,9 +107,9 @@ impl<'a> Candidates<'a> {
     /// The search, and beside it the mean of as many candidates and the oracle.
     pub fn forecasts(&self) -> [Forecast<'_>; 3] {
         let all = [
-            (Model::Search, Choice::Reward),
-            (Model::CandidateMean, Choice::Mean),
-            (Model::Oracle, Choice::Oracle),
+            (Method::Search, Choice::Reward),
+            (Method::CandidateMean, Choice::Mean),
+            (Method::Oracle, Choice::Oracle),
         ];
         all.map(|(model, choice)| Forecast::new(model, move |first, _| self.rollout(first, choice)))
     }
@@ -191,15 +191,15 @@ impl Candidates<'_> {
         for steps in steps.chunks(ROWS) {
             let from = self.normalised(steps.iter().map(|(from, _)| *from));
             let to = self.normalised(steps.iter().map(|(_, to)| *to));
-            let told = [0, 1].map(|which| {
+            let conditions = [0, 1].map(|which| {
                 let (of_rollout, width) = (&features[which], features[which].width());
                 let rows = of_rollout.read::<f32>();
                 let row = |from: &Node| &rows[from.rollout * width..][..width];
-                let told: Vec<f32> =
+                let conditions: Vec<f32> =
                     steps.iter().flat_map(|(from, _)| row(from)).copied().collect();
-                Tensor::from_slice(&told, &[steps.len(), width])
+                Tensor::from_slice(&conditions, &[steps.len(), width])
             });
-            all.extend(critic.errors([&from, &to], [&told[0], &told[1]])?);
+            all.extend(critic.errors([&from, &to], [&conditions[0], &conditions[1]])?);
         }
         self.spent(began, rayon::current_num_threads());
         Ok(all)
@@ -207,7 +207,7 @@ impl Candidates<'_> {
 
     /// The conditions of `count` candidates of each node, [nodes · count, F]: that of the rollout, or every guess in
     /// turn, starting with the candidate's number.
-    fn told(&self, nodes: &[Node], numbers: &[u64], count: usize) -> Tensor {
+    fn conditions(&self, nodes: &[Node], numbers: &[u64], count: usize) -> Tensor {
         let width = self.features.width();
         let all: Vec<&[f32]> = self.features.read::<f32>().chunks_exact(width).collect();
         let of_candidate = |node: &Node, number: u64| match &self.source {
@@ -217,8 +217,8 @@ impl Candidates<'_> {
         let rows = nodes.iter().zip(numbers).flat_map(|(node, first)| {
             (*first..first + count as u64).flat_map(move |number| of_candidate(node, number))
         });
-        let told: Vec<f32> = rows.copied().collect();
-        Tensor::from_slice(&told, &[nodes.len() * count, width])
+        let conditions: Vec<f32> = rows.copied().collect();
+        Tensor::from_slice(&conditions, &[nodes.len() * count, width])
     }
 }
 
@@ -248,7 +248,7 @@ impl World for Candidates<'_> {
         for (nodes, numbers) in nodes.chunks(some).zip(numbers.chunks(some)) {
             let copies =
                 self.normalised(nodes.iter().flat_map(|node| std::iter::repeat_n(node, count)));
-            let features = self.told(nodes, numbers, count);
+            let features = self.conditions(nodes, numbers, count);
             let found = match &self.source {
                 Source::Samples(stage, ids) => {
                     let of_node = |(node, first): (&Node, &u64)| {

@@ -3,7 +3,7 @@
 use crate::common::tokens::FieldTokens;
 use crate::pde::codec::CodecTask;
 use crate::pde::evaluate::{
-    Batch, Frames, Model, Plan, Request, Rollouts, Space, Start, require_fields,
+    Batch, Frames, Method, RolloutPlan, RolloutRequest, Rollouts, Space, Start, require_fields,
 };
 use crate::pde::identity::{hash_of_buffers, hash_of_model};
 use crate::pde::latents::codec_hash;
@@ -125,7 +125,7 @@ impl TrainedCodec {
     pub(super) fn truth(
         &self,
         set: &TrajectorySet,
-        plan: &Plan,
+        plan: &RolloutPlan,
         starts: &[Start],
     ) -> Result<([Frames; 3], Frames)> {
         let (points, states) = (self.tokens.field_len(), plan.steps + 1);
@@ -175,38 +175,38 @@ impl Rollouts for TrainedCodec {
         Some([self.tokens(), self.dim])
     }
 
-    fn plan(&self, set: &TrajectorySet, request: &Request) -> Result<Plan> {
+    fn plan(&self, set: &TrajectorySet, request: &RolloutRequest) -> Result<RolloutPlan> {
         self.require_fields_of(set.shape(), set.inputs())?;
         request.refuse_views()?;
-        Plan::of_rollouts(set, request, 1)
+        RolloutPlan::of_rollouts(set, request, 1)
     }
 
     fn rollouts(
         &self,
         set: &TrajectorySet,
         _: Option<&TrajectorySet>,
-        plan: &Plan,
+        plan: &RolloutPlan,
         starts: &[Start],
     ) -> Result<Batch> {
         let ([truth, _, codec], mean) = self.truth(set, plan, starts)?;
         let models = vec![
-            (Model::Codec, codec),
-            (Model::Persistence, truth.persistence()),
-            (Model::Mean, mean),
+            (Method::Codec, codec),
+            (Method::Persistence, truth.persistence()),
+            (Method::Mean, mean),
         ];
         let spaces = vec![Space { name: "field", truth, models }];
         Ok(Batch { spaces, ..Batch::default() })
     }
 
     /// The reconstruction of every frame.
-    fn output(&self, inputs: &Field, request: &Request) -> Result<Header> {
+    fn output(&self, inputs: &Field, request: &RolloutRequest) -> Result<Header> {
         self.require_fields_of(inputs.shape(), inputs.inputs())?;
         request.refuse_views()?;
         let (shape, coordinates) = (inputs.shape().clone(), inputs.coordinates().to_vec());
         Ok(Header::tensor(shape, coordinates, inputs.t().to_vec()))
     }
 
-    fn predict(&self, inputs: &Field, which: Range<usize>, _: &Request) -> Result<Vec<f32>> {
+    fn predict(&self, inputs: &Field, which: Range<usize>, _: &RolloutRequest) -> Result<Vec<f32>> {
         let length = inputs.shape().trajectory_len();
         let mut fields = vec![0.0; which.len() * length];
         for (trajectory, out) in which.zip(fields.chunks_exact_mut(length)) {

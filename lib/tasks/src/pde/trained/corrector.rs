@@ -5,7 +5,7 @@ use super::candidates::{Candidates, Source};
 use super::forecast::{Forecast, Predicted};
 use crate::pde::corrector::{Correction, CorrectorParts, CorrectorTask, Draws};
 use crate::pde::distill::{DistillTask, Student, student_of};
-use crate::pde::evaluate::{Batch, Model, Plan, Request, Rollouts, Start};
+use crate::pde::evaluate::{Batch, Method, RolloutPlan, RolloutRequest, Rollouts, Start};
 use crate::trained::Opener;
 use data::fields::field::Field;
 use data::fields::parameter::Parameter;
@@ -38,7 +38,7 @@ pub struct TrainedCorrector {
 #[derive(Clone, Debug)]
 pub(super) struct Stage {
     task: &'static str,
-    model: Model,
+    model: Method,
     pub trained: Trained<Correction>,
 }
 
@@ -88,7 +88,7 @@ impl TrainedCorrector {
         }
         let trained = parts
             .restore(opener.device, |b| Ok(own.correction(own.build(b, grid, padding, width))))?;
-        let stage = Stage { task: CorrectorTask::SPEC.name, model: Model::Corrector, trained };
+        let stage = Stage { task: CorrectorTask::SPEC.name, model: Method::Corrector, trained };
         Ok(Self { stages: vec![stage], operator, hash: own.hash })
     }
 
@@ -106,7 +106,7 @@ impl TrainedCorrector {
             Ok(student_of(&teacher, &student, teacher.build(b, grid, padding, width)))
         })?;
         all.stages
-            .insert(0, Stage { task: DistillTask::SPEC.name, model: Model::Student, trained });
+            .insert(0, Stage { task: DistillTask::SPEC.name, model: Method::Student, trained });
         Ok(all)
     }
 }
@@ -142,9 +142,9 @@ impl Rollouts for TrainedCorrector {
         Some(&self.operator)
     }
 
-    fn plan(&self, set: &TrajectorySet, request: &Request) -> Result<Plan> {
-        let plan = self.operator.plan(set, &Request { search: None, ..*request })?;
-        Ok(Plan {
+    fn plan(&self, set: &TrajectorySet, request: &RolloutRequest) -> Result<RolloutPlan> {
+        let plan = self.operator.plan(set, &RolloutRequest { search: None, ..*request })?;
+        Ok(RolloutPlan {
             members: request.members,
             search: request.search,
             equation: request.equation,
@@ -156,7 +156,7 @@ impl Rollouts for TrainedCorrector {
         &self,
         set: &TrajectorySet,
         _: Option<&TrajectorySet>,
-        plan: &Plan,
+        plan: &RolloutPlan,
         starts: &[Start],
     ) -> Result<Batch> {
         let ids = ids(set, starts);
@@ -185,12 +185,17 @@ impl Rollouts for TrainedCorrector {
         self.operator.compare(set, plan, starts, &forecasts)
     }
 
-    fn output(&self, inputs: &Field, request: &Request) -> Result<Header> {
+    fn output(&self, inputs: &Field, request: &RolloutRequest) -> Result<Header> {
         self.operator.output(inputs, request)
     }
 
     /// One sample of the rollout from the first frame of every trajectory.
-    fn predict(&self, inputs: &Field, which: Range<usize>, request: &Request) -> Result<Vec<f32>> {
+    fn predict(
+        &self,
+        inputs: &Field,
+        which: Range<usize>,
+        request: &RolloutRequest,
+    ) -> Result<Vec<f32>> {
         let ids: Vec<u64> = which.clone().map(|trajectory| trajectory as u64).collect();
         let parameter = inputs.only_regime()?;
         let time = self.operator.time_step(&parameter, request)?;

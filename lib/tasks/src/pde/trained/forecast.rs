@@ -2,7 +2,9 @@
 //! truth and the baselines.
 
 use super::TrainedOperator;
-use crate::pde::evaluate::{Batch, Cost, Frames, Model, Plan, Request, Space, Start, Views};
+use crate::pde::evaluate::{
+    Batch, Cost, Frames, Method, RolloutPlan, RolloutRequest, Space, Start, Views,
+};
 use crate::pde::latents::channel_weights;
 use data::fields::field::Field;
 use data::fields::split_set::TrajectorySet;
@@ -36,14 +38,14 @@ pub(super) type Rollout<'a> = dyn Fn(&[f32], u64) -> Result<Predicted> + 'a;
 
 /// A way to predict.
 pub(super) struct Forecast<'a> {
-    pub model: Model,
+    pub model: Method,
     /// Predicts.
     pub rollout: Box<Rollout<'a>>,
 }
 
 impl<'a> Forecast<'a> {
     /// A way to predict as `model`.
-    pub fn new(model: Model, rollout: impl Fn(&[f32], u64) -> Result<Predicted> + 'a) -> Self {
+    pub fn new(model: Method, rollout: impl Fn(&[f32], u64) -> Result<Predicted> + 'a) -> Self {
         Self { model, rollout: Box::new(rollout) }
     }
 }
@@ -53,7 +55,7 @@ impl TrainedOperator {
     pub(super) fn compare(
         &self,
         set: &TrajectorySet,
-        plan: &Plan,
+        plan: &RolloutPlan,
         starts: &[Start],
         forecasts: &[Forecast],
     ) -> Result<Batch> {
@@ -83,8 +85,8 @@ impl TrainedOperator {
             let decoded = codec.decode(&predicted)?;
             costs.push(cost(forecast.model, 1));
             let averaged = match forecast.model {
-                Model::Search => Some(Model::SearchViews),
-                _ => (number == 0).then_some(Model::Views),
+                Method::Search => Some(Method::SearchViews),
+                _ => (number == 0).then_some(Method::Views),
             };
             if let Some((views, model)) = plan.views.as_ref().zip(averaged) {
                 let first: Vec<f32> = (0..count).flat_map(|i| truth.at(i, 0)).copied().collect();
@@ -92,7 +94,7 @@ impl TrainedOperator {
                 let predict = |first: &[f32]| self.rollout_fields(first, rollout);
                 let all = views.average(&first, count, &decoded, predict)?;
                 in_fields.push((model, Frames::new(all.fields, states, points)));
-                if model == Model::Views {
+                if model == Method::Views {
                     variances = all.variances;
                 }
                 costs.push(cost(model, views.count()));
@@ -104,16 +106,16 @@ impl TrainedOperator {
                     let states_of = codec.decode(&(forecast.rollout)(&first, member)?.states)?;
                     members.push(Frames::new(states_of, states, points));
                 }
-                in_fields.push((Model::Ensemble, Frames::mean(&members)));
-                costs.push(cost(Model::Ensemble, plan.members));
+                in_fields.push((Method::Ensemble, Frames::mean(&members)));
+                costs.push(cost(Method::Ensemble, plan.members));
             }
             in_fields.insert(number, (forecast.model, decoded));
             in_latents.push((forecast.model, Frames::new(predicted, states, width)));
         }
         let mut at_zero = vec![0.0; width];
         self.scale().invert(&vec![0.0; width], &mut at_zero);
-        in_latents.push((Model::Persistence, latents.persistence()));
-        in_latents.push((Model::Mean, Frames::constant(at_zero)));
+        in_latents.push((Method::Persistence, latents.persistence()));
+        in_latents.push((Method::Mean, Frames::constant(at_zero)));
         let latent = Space { name: "latent", models: in_latents, truth: latents };
         let weights = channel_weights(self.scale());
         let roots: Vec<f32> = weights.read::<f32>().iter().map(|w| w.sqrt()).collect();
@@ -128,9 +130,9 @@ impl TrainedOperator {
             truth: weigh(&latent.truth),
             models: latent.models.iter().map(|(model, frames)| (*model, weigh(frames))).collect(),
         };
-        in_fields.push((Model::Persistence, truth.persistence()));
-        in_fields.push((Model::Mean, mean));
-        in_fields.push((Model::Codec, reconstruction));
+        in_fields.push((Method::Persistence, truth.persistence()));
+        in_fields.push((Method::Mean, mean));
+        in_fields.push((Method::Codec, reconstruction));
         let field = Space { name: "field", truth, models: in_fields };
         Ok(Batch {
             spaces: vec![field, latent, weighted],
@@ -156,7 +158,7 @@ impl TrainedOperator {
         &self,
         inputs: &Field,
         which: Range<usize>,
-        request: &Request,
+        request: &RolloutRequest,
         rollout: impl Fn(&[f32]) -> Result<Vec<f32>>,
     ) -> Result<Vec<f32>> {
         let length = inputs.shape().frame_len();

@@ -5,7 +5,7 @@ use super::candidates::{Candidates, Source};
 use super::forecast::{Forecast, Predicted};
 use crate::common::condition::Condition;
 use crate::common::normalisation::Normalisation;
-use crate::pde::evaluate::{Batch, Model, Plan, Request, Rollouts, Start, Views};
+use crate::pde::evaluate::{Batch, Method, RolloutPlan, RolloutRequest, Rollouts, Start, Views};
 use crate::pde::models::Operator;
 use crate::pde::operator::{OperatorParts, OperatorTask};
 use crate::pde::search::Search;
@@ -85,20 +85,20 @@ impl TrainedOperator {
         time: f64,
         steps: usize,
     ) -> Forecast<'a> {
-        Forecast::new(Model::Operator, move |first, _| {
+        Forecast::new(Method::Operator, move |first, _| {
             let states = self.rollout(first, parameters, time, steps)?;
             Ok(Predicted::plain(states, parameters.len() * steps, 0))
         })
     }
 
     /// The requested stride, or the longest one that it was trained with.
-    fn stride(&self, request: &Request) -> usize {
+    fn stride(&self, request: &RolloutRequest) -> usize {
         request.stride.unwrap_or(self.strides.iter().copied().max().unwrap_or(1))
     }
 
     /// Time per step of a rollout from a file of trajectories with this parameter. Errors: 65 for a parameter of an
     /// equation that it was not trained on.
-    pub(super) fn time_step(&self, parameter: &Parameter, request: &Request) -> Result<f64> {
+    pub(super) fn time_step(&self, parameter: &Parameter, request: &RolloutRequest) -> Result<f64> {
         Ok(self.stride(request) as f64 * self.condition.frame_interval(parameter)?)
     }
 
@@ -107,7 +107,7 @@ impl TrainedOperator {
         &self.condition
     }
 
-    fn warn_of_stride(&self, request: &Request) {
+    fn warn_of_stride(&self, request: &RolloutRequest) {
         if let Some(stride) = request.stride.filter(|stride| !self.strides.contains(stride)) {
             warn!("the operator was trained with strides {:?}, not {stride}", self.strides);
         }
@@ -222,7 +222,7 @@ impl Rollouts for TrainedOperator {
         Some(self)
     }
 
-    fn plan(&self, set: &TrajectorySet, request: &Request) -> Result<Plan> {
+    fn plan(&self, set: &TrajectorySet, request: &RolloutRequest) -> Result<RolloutPlan> {
         self.codec.require_fields_of(set.shape(), set.inputs())?;
         let time = self.stride(request) as f64 * set.frame_interval();
         let mut is_known = true;
@@ -242,22 +242,22 @@ impl Rollouts for TrainedOperator {
             );
         }
         let views = Views::of(set.fields(), request, self.codec.patch())?;
-        let plan = Plan::of_rollouts(set, request, self.stride(request))?;
+        let plan = RolloutPlan::of_rollouts(set, request, self.stride(request))?;
         // The candidates are the predictions for each parameter value.
         let search = request.search.map(|own| Search { candidates: plan.regimes.len(), ..own });
         if search.is_some() && plan.regimes.len() == 1 {
             return Err(Error::usage(
-                "--search: an operator predicts differently only for different parameters, and the data has one value",
+                "--search: all candidates would be equal, because the operator is deterministic and the data has only one parameter value",
             ));
         }
-        Ok(Plan { views, search, equation: request.equation, ..plan })
+        Ok(RolloutPlan { views, search, equation: request.equation, ..plan })
     }
 
     fn rollouts(
         &self,
         set: &TrajectorySet,
         _: Option<&TrajectorySet>,
-        plan: &Plan,
+        plan: &RolloutPlan,
         starts: &[Start],
     ) -> Result<Batch> {
         let (parameters, time) = (plan.parameters(set, starts), plan.time_step(set));
@@ -272,7 +272,7 @@ impl Rollouts for TrainedOperator {
 
     /// Predicts the rollout from the first frame of every trajectory; the first predicted frame is that frame
     /// reconstructed by the codec.
-    fn output(&self, inputs: &Field, request: &Request) -> Result<Header> {
+    fn output(&self, inputs: &Field, request: &RolloutRequest) -> Result<Header> {
         self.codec.require_fields_of(inputs.shape(), inputs.inputs())?;
         Views::of([inputs], request, self.codec.patch())?;
         self.warn_of_stride(request);
@@ -283,7 +283,12 @@ impl Rollouts for TrainedOperator {
         Ok(Header::tensor(shape, inputs.coordinates().to_vec(), t))
     }
 
-    fn predict(&self, inputs: &Field, which: Range<usize>, request: &Request) -> Result<Vec<f32>> {
+    fn predict(
+        &self,
+        inputs: &Field,
+        which: Range<usize>,
+        request: &RolloutRequest,
+    ) -> Result<Vec<f32>> {
         let parameter = inputs.only_regime()?;
         let time = self.time_step(&parameter, request)?;
         let parameters = vec![&parameter; which.len()];

@@ -1,4 +1,4 @@
-//! The bag of words: logistic regression on hashed words and pairs of words.
+//! The bag of words: logistic regression on hashed unigrams and bigrams.
 
 use super::Targets;
 use super::features::Features;
@@ -6,8 +6,9 @@ use super::logistic::{Logistic, Problem};
 use crate::text::metrics::{LabelOutcomes, MultiLabel, Resampling, predicted_classes};
 use learn::score::Confusion;
 
-/// Strengths that are tried, in scikit-learn's notation `C`: the penalty is |w|²/(2·C) beside the sum of the losses.
-const STRENGTHS: [f64; 5] = [0.1, 1.0, 10.0, 100.0, 1000.0];
+/// Candidate values of scikit-learn's `C`, the inverse regularisation strength: the objective is the sum of the losses
+/// plus |w|²/(2·C).
+const CANDIDATES: [f64; 5] = [0.1, 1.0, 10.0, 100.0, 1000.0];
 
 /// A classifier of texts by the words and pairs of words in them.
 #[derive(Clone, Debug)]
@@ -19,8 +20,9 @@ pub struct BagOfWords {
 }
 
 impl BagOfWords {
-    /// Fits the classifier to the training texts with the strength that has the highest macro F1 on the validation texts:
-    /// what models are chosen by as well. Strengths are tried in ascending order until one is worse than the best so far.
+    /// Fits the classifier to the training texts, with the `C` that has the highest macro F1 on the validation texts,
+    /// the metric by which models are chosen as well. Values are tried in ascending order until one is worse than the
+    /// best so far.
     pub fn fit<T: AsRef<str> + Sync>(
         train: (&[T], &Targets),
         validation: (&[T], &Targets),
@@ -30,7 +32,7 @@ impl BagOfWords {
         let problem = Problem::new(&rows, train.1);
         let mut model = problem.start();
         let mut best: Option<(f64, f64, Logistic)> = None;
-        for strength in STRENGTHS {
+        for strength in CANDIDATES {
             problem.fit(&mut model, strength);
             let score = macro_f1(&model.predict(&validation_rows), validation.1);
             match &best {
@@ -39,7 +41,7 @@ impl BagOfWords {
                 _ => best = Some((score, strength, model.clone())),
             }
         }
-        let (strength, model) = best.map_or((STRENGTHS[0], model), |(_, own, model)| (own, model));
+        let (strength, model) = best.map_or((CANDIDATES[0], model), |(_, own, model)| (own, model));
         Self { features, model, strength }
     }
 

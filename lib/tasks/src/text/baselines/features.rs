@@ -1,7 +1,7 @@
-//! Texts as sparse vectors: counts of hashed words and pairs of words, weighted by their rarity in the training texts.
+//! Texts as sparse TF-IDF vectors of hashed unigrams and bigrams.
 //!
-//! As scikit-learn's `HashingVectorizer(n_features=2**18, ngram_range=(1, 2), alternate_sign=False, norm=None)`, followed
-//! by its `TfidfTransformer()`.
+//! Equivalent to scikit-learn's `HashingVectorizer(n_features=2**18, ngram_range=(1, 2), alternate_sign=False,
+//! norm=None)`, followed by its `TfidfTransformer()`.
 
 use rayon::prelude::*;
 
@@ -25,8 +25,8 @@ pub struct Rows {
 pub struct Features {
     /// By hashed feature, its column; `UNSEEN` if no training text has it.
     columns: Vec<u32>,
-    /// By hashed feature.
-    inverse_frequencies: Vec<f64>,
+    /// Inverse document frequency of each hashed feature.
+    idf: Vec<f64>,
     /// Number of columns.
     width: usize,
 }
@@ -46,12 +46,12 @@ impl Rows {
         self.starts.len() - 1
     }
 
-    /// The column and the value of each entry of a row other than 0.
+    /// Column and value of each nonzero entry of a row.
     pub fn row(&self, at: usize) -> &[(u32, f32)] {
         &self.entries[self.starts[at]..self.starts[at + 1]]
     }
 
-    /// The matrix whose rows are the columns of this one.
+    /// The transpose of the matrix.
     pub fn transposed(&self) -> Self {
         let mut rows = vec![Vec::new(); self.width];
         for at in 0..self.len() {
@@ -81,8 +81,8 @@ impl Features {
         let columns: Vec<u32> = texts_with.iter().map(column).collect();
         let all = 1.0 + texts.len() as f64;
         let inverse = |n: &u32| (all / (1.0 + f64::from(*n))).ln() + 1.0;
-        let inverse_frequencies = texts_with.iter().map(inverse).collect();
-        let features = Self { columns, inverse_frequencies, width: width as usize };
+        let idf = texts_with.iter().map(inverse).collect();
+        let features = Self { columns, idf, width: width as usize };
         let rows = counts.par_iter().map(|counts| features.weigh(counts)).collect();
         let rows = Rows::of(features.width, rows);
         (features, rows)
@@ -94,10 +94,9 @@ impl Features {
         Rows::of(self.width, texts.par_iter().map(row).collect())
     }
 
-    /// Counts times inverse frequencies, divided by the norm of the vector. Unseen features count in the norm only.
+    /// TF-IDF, L2-normalised. Features that no training text has contribute to the norm only.
     fn weigh(&self, counts: &[(u32, u32)]) -> Vec<(u32, f32)> {
-        let weight =
-            |(feature, n): &(u32, u32)| f64::from(*n) * self.inverse_frequencies[*feature as usize];
+        let weight = |(feature, n): &(u32, u32)| f64::from(*n) * self.idf[*feature as usize];
         let norm = counts.iter().map(|own| weight(own).powi(2)).sum::<f64>().sqrt();
         let seen = counts.iter().filter(|(feature, _)| self.columns[*feature as usize] != UNSEEN);
         seen.map(|own| (self.columns[own.0 as usize], (weight(own) / norm) as f32)).collect()

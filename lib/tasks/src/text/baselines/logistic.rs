@@ -7,15 +7,15 @@ use std::collections::VecDeque;
 
 /// Updates that L-BFGS remembers.
 const MEMORY: usize = 6;
-/// Iterations at most.
+/// Maximum number of iterations.
 const ITERATIONS: usize = 200;
 /// The fit ends when the norm of the gradient has fallen to this fraction of that at the start.
 const TOLERANCE: f64 = 1e-4;
 /// Elements or rows per partial sum, so that sums do not depend on the number of threads.
 const BLOCK: usize = 4096;
 
-/// The weights of a fit. Two classes have one column, the log odds of class 1, and more have one each, as in
-/// scikit-learn's `LogisticRegression`; so does each label.
+/// Fitted weights. As in scikit-learn's `LogisticRegression`, two classes share one column, the log odds of class 1;
+/// with more classes, or with labels, each has its own.
 #[derive(Clone, Debug)]
 pub struct Logistic {
     link: Link,
@@ -28,7 +28,7 @@ pub struct Logistic {
 /// How the linear functions become probabilities.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Link {
-    /// Two classes, the first of which has what is left.
+    /// Two classes: class 1 has the probability σ(z), class 0 the rest.
     Binary,
     Softmax,
     /// Independent labels.
@@ -86,13 +86,13 @@ impl<'a> Problem<'a> {
         Logistic { link, columns, weights: vec![0.0; (self.rows.width + 1) * columns] }
     }
 
-    /// Minimises the sum of the log losses plus |w|²/(2·strength), from the weights of `model`: L-BFGS (Nocedal 1980) with
-    /// backtracking.
+    /// Minimises the sum of the log losses plus |w|²/(2·strength), from the weights of `model`: L-BFGS (Nocedal 1980)
+    /// with backtracking.
     pub fn fit(&self, model: &mut Logistic, strength: f64) {
         let penalty = 1.0 / (strength * self.rows.len().max(1) as f64);
         let (mut value, mut gradient) = self.evaluate(model, penalty);
         let first = norm(&self.evaluate(&self.start(), penalty).1);
-        let mut memory: VecDeque<Step> = VecDeque::new();
+        let mut memory: VecDeque<CurvaturePair> = VecDeque::new();
         for _ in 0..ITERATIONS {
             if norm(&gradient) <= TOLERANCE * first {
                 break;
@@ -125,7 +125,12 @@ impl<'a> Problem<'a> {
             let curvature = dot(&s, &y);
             if curvature > 0.0 {
                 memory.truncate(MEMORY - 1);
-                memory.push_front(Step { scale: curvature / dot(&y, &y), curvature, s, y });
+                memory.push_front(CurvaturePair {
+                    scale: curvature / dot(&y, &y),
+                    curvature,
+                    s,
+                    y,
+                });
             }
             (value, gradient) = (next, next_gradient);
         }
@@ -169,7 +174,7 @@ impl<'a> Problem<'a> {
         (value, gradient)
     }
 
-    /// The log loss of a text with these values of the linear functions, which become p - y.
+    /// The log loss of a text, given its linear scores `z`, which are overwritten with p - y.
     fn loss(&self, link: Link, text: usize, z: &mut [f32]) -> f64 {
         let mut sum = 0.0;
         if link == Link::Softmax {
@@ -194,17 +199,17 @@ impl<'a> Problem<'a> {
 }
 
 /// An update that L-BFGS remembers: the change of the weights and of the gradient.
-struct Step {
+struct CurvaturePair {
     s: Vec<f32>,
     y: Vec<f32>,
     /// s·y.
     curvature: f64,
-    /// s·y/y·y.
+    /// (s·y)/(y·y).
     scale: f64,
 }
 
-/// The direction of L-BFGS, by its two loops; the newest step comes first.
-fn direction(gradient: &[f32], memory: &VecDeque<Step>) -> Vec<f32> {
+/// The L-BFGS direction by the two-loop recursion; `memory` has the newest step first.
+fn direction(gradient: &[f32], memory: &VecDeque<CurvaturePair>) -> Vec<f32> {
     let mut direction: Vec<f32> = gradient.par_iter().map(|g| -g).collect();
     let factors: Vec<f64> = memory
         .iter()

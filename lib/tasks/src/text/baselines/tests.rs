@@ -1,4 +1,4 @@
-//! The baselines against scikit-learn (tests/golden/text_metrics.py), and what they find where the answer is known.
+//! Compares the baselines with scikit-learn (tests/golden/text_metrics.py), and tests them on data with known results.
 
 use super::features::{Features, count};
 use super::logistic::Problem;

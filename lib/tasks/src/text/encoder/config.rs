@@ -7,21 +7,21 @@ use std::path::Path;
 use unix::config::Violations;
 use unix::{Error, Result};
 
-/// Most rows of a table of tokens or positions.
+/// Maximum number of rows of the token and position embedding tables.
 const MAX_ROWS: usize = (1 << 24) - 1;
 
 /// The architecture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum Architecture {
     /// Positions are counted from 0.
     #[default]
     Bert,
     /// Positions are counted from the id of the padding token plus 1.
     Roberta,
-    /// As RoBERTa, for a vocabulary of many languages.
+    /// RoBERTa with a multilingual vocabulary.
     XlmRoberta,
-    /// BERT without segments, without pooler and with other names.
+    /// BERT without segments and pooler, and with different parameter names.
     Distilbert,
 }
 
@@ -30,16 +30,17 @@ pub enum Kind {
 #[serde(default, deny_unknown_fields)]
 pub struct EncoderConfig {
     /// Architecture.
-    pub model_type: Kind,
-    /// Rows of the table of tokens, at least as many as the tokenizer has ids. None: as many.
+    pub model_type: Architecture,
+    /// Rows of the token embedding table, at least the number of ids of the tokenizer. Null: exactly that number.
     pub vocab_size: Option<usize>,
-    /// Hash of the tokenizer that the encoder was trained with; tokens of another one are refused. None: of any.
+    /// Hash of the tokenizer that the encoder was trained with; tokens made with a different one are refused. Null:
+    /// any.
     pub tokenizer_hash: Option<String>,
     /// Features of a token.
     pub hidden_size: usize,
     /// Number of layers.
     pub num_hidden_layers: usize,
-    /// Attention heads; divides the features.
+    /// Number of attention heads; must divide hidden_size.
     pub num_attention_heads: usize,
     /// Features of the hidden layer of each feed-forward network.
     pub intermediate_size: usize,
@@ -47,7 +48,8 @@ pub struct EncoderConfig {
     pub max_position_embeddings: usize,
     /// Number of segments; without effect on DistilBERT, which has none.
     pub type_vocab_size: usize,
-    /// Id of the padding token, after which RoBERTa counts positions; tokens of another one are refused. None: any.
+    /// Id of the padding token, after which RoBERTa counts positions; tokens padded with a different id are refused.
+    /// Null: any.
     pub pad_token_id: Option<usize>,
     /// ε of the normalisations.
     pub layer_norm_eps: f64,
@@ -63,7 +65,7 @@ impl Default for EncoderConfig {
     /// bert-base.
     fn default() -> Self {
         Self {
-            model_type: Kind::Bert,
+            model_type: Architecture::Bert,
             vocab_size: None,
             tokenizer_hash: None,
             hidden_size: 768,
@@ -82,12 +84,12 @@ impl Default for EncoderConfig {
 }
 
 impl EncoderConfig {
-    /// What the schema does not express; `keeps_frozen` says whether frozen parameters can be found again
+    /// Violations that the schema does not express; `keeps_frozen` says whether frozen parameters can be restored
     /// ([`Config::keeps_frozen`](learn::config::Config::keeps_frozen)).
     pub fn violations(&self, keeps_frozen: bool) -> Violations {
         let mut violations = Violations::new();
         let mut say = |key: &str, text: String| violations.push((key.into(), text));
-        // Also config.json of other programs is held to these.
+        // These limits also apply to config.json files of other programs.
         let sizes = [
             ("vocab_size", self.vocab_size.unwrap_or(1), 1..=MAX_ROWS),
             ("hidden_size", self.hidden_size, 1..=65536),
@@ -139,9 +141,9 @@ impl EncoderConfig {
     /// The prefix of its parameters.
     pub fn prefix(&self) -> &'static str {
         match self.model_type {
-            Kind::Bert => "bert",
-            Kind::Roberta | Kind::XlmRoberta => "roberta",
-            Kind::Distilbert => "distilbert",
+            Architecture::Bert => "bert",
+            Architecture::Roberta | Architecture::XlmRoberta => "roberta",
+            Architecture::Distilbert => "distilbert",
         }
     }
 
@@ -156,21 +158,21 @@ impl EncoderConfig {
     /// The position of the first token, for a vocabulary with this padding token.
     pub fn first_position(&self, padding: usize) -> usize {
         match self.model_type {
-            Kind::Bert | Kind::Distilbert => 0,
-            Kind::Roberta | Kind::XlmRoberta => padding + 1,
+            Architecture::Bert | Architecture::Distilbert => 0,
+            Architecture::Roberta | Architecture::XlmRoberta => padding + 1,
         }
     }
 
     /// Whether tokens have segments.
     pub fn has_segments(&self) -> bool {
-        self.model_type != Kind::Distilbert
+        self.model_type != Architecture::Distilbert
     }
 
     /// Checks that there is a row for each of the segments of the tokens in `folder`. Errors: 78.
     pub fn require_segments(&self, segments: usize, folder: &Path) -> Result<()> {
         match self.has_segments() && segments > self.type_vocab_size {
             true => Err(Error::config(format!(
-                "{}: tokens are of {segments} segments, but model.encoder.type_vocab_size is {}; raise it, or run ds-prep \
+                "{}: the tokens have {segments} segments, but model.encoder.type_vocab_size is {}; raise it, or run ds-prep \
                  tokenize with the tokenizer of the encoder",
                 folder.display(),
                 self.type_vocab_size
@@ -184,7 +186,7 @@ impl EncoderConfig {
         self.max_position_embeddings.saturating_sub(self.first_position(padding))
     }
 
-    /// Checks that the encoder can read tokens of this kind, which are in `folder`. Errors: 78.
+    /// Checks that the encoder can read the tokens in `folder`, described by `info`. Errors: 78.
     pub fn require_fit(&self, info: &TokenInfo, folder: &Path) -> Result<()> {
         let bad = |text: String| Err(Error::config(format!("{}: {text}", folder.display())));
         let longest = self.longest(info.special.padding as usize);
@@ -212,7 +214,7 @@ impl EncoderConfig {
         }
         match &self.tokenizer_hash {
             Some(hash) if *hash != info.tokenizer_hash => bad(format!(
-                "the tokens are of tokenizer {}, but model.encoder.tokenizer_hash is {hash}; {remedy}, or set the key to \
+                "the tokens were made with tokenizer {}, but model.encoder.tokenizer_hash is {hash}; {remedy}, or set the key to \
                  null",
                 info.tokenizer_hash
             )),

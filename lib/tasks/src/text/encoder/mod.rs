@@ -1,12 +1,12 @@
 //! The encoders of BERT (Devlin et al. 2019), RoBERTa (Liu et al. 2019), XLM-R (Conneau et al. 2020) and DistilBERT
-//! (Sanh et al. 2019): token, position and segment embeddings, then Transformer layers with the normalisation after each
-//! residual connection.
+//! (Sanh et al. 2019): token, position and segment embeddings, then Transformer layers with the normalisation after
+//! each residual connection.
 //!
 //! Parameters have the names that transformers gives them, below the prefix `bert.`, `roberta.` or `distilbert.`.
 
 mod config;
 
-pub use config::{EncoderConfig, Kind};
+pub use config::{Architecture, EncoderConfig};
 
 use learn::forward::Forward;
 use learn::nn::{LayerNorm, Linear};
@@ -18,7 +18,7 @@ use tensor::ops::binary::Binary;
 use tensor::ops::embedding::Embedding;
 use unix::Result;
 
-/// Standard deviation of initial weights (`initializer_range` of both papers' models).
+/// Standard deviation of initial weights (`initializer_range` of all these models).
 const DEVIATION: f64 = 0.02;
 
 /// The token inputs of an encoder.
@@ -47,10 +47,10 @@ pub struct Encoder {
 struct Layer {
     /// Queries, keys and values.
     qkv: [Linear; 3],
-    mixed: Linear,
+    attention_output: Linear,
     attention_norm: LayerNorm,
-    wide: Linear,
-    narrow: Linear,
+    fc1: Linear,
+    fc2: Linear,
     norm: LayerNorm,
     heads: usize,
     /// Dropout after attention, after the feed-forward network, and of the attention probabilities.
@@ -61,47 +61,47 @@ struct Layer {
 struct Names {
     layers: &'static str,
     qkv: [&'static str; 3],
-    mixed: &'static str,
+    attention_output: &'static str,
     attention_norm: &'static str,
-    wide: &'static str,
-    narrow: &'static str,
+    fc1: &'static str,
+    fc2: &'static str,
     norm: &'static str,
 }
 
 const OF_BERT: Names = Names {
     layers: "encoder.layer",
     qkv: ["attention.self.query", "attention.self.key", "attention.self.value"],
-    mixed: "attention.output.dense",
+    attention_output: "attention.output.dense",
     attention_norm: "attention.output.LayerNorm",
-    wide: "intermediate.dense",
-    narrow: "output.dense",
+    fc1: "intermediate.dense",
+    fc2: "output.dense",
     norm: "output.LayerNorm",
 };
 
 const OF_DISTILBERT: Names = Names {
     layers: "transformer.layer",
     qkv: ["attention.q_lin", "attention.k_lin", "attention.v_lin"],
-    mixed: "attention.out_lin",
+    attention_output: "attention.out_lin",
     attention_norm: "sa_layer_norm",
-    wide: "ffn.lin1",
-    narrow: "ffn.lin2",
+    fc1: "ffn.lin1",
+    fc2: "ffn.lin2",
     norm: "output_layer_norm",
 };
 
-/// A linear layer initialised as BERT's.
+/// A linear layer initialised like BERT's.
 fn linear(b: &mut Builder, name: &str, inputs: usize, outputs: usize) -> Linear {
     Linear::with_init(b, name, inputs, outputs, Init::Normal(DEVIATION), Init::Constant(0.0))
 }
 
 impl Encoder {
-    /// For a vocabulary of so many tokens. The depth of layer l of L is L - l, counted from 0, that of the embeddings
-    /// L + 1.
+    /// Builds the encoder for a vocabulary of `vocabulary` tokens. For layer-wise learning-rate decay, layer l of L,
+    /// counted from 0, has depth L - l and the embeddings have depth L + 1.
     pub fn new(b: &mut Builder, config: &EncoderConfig, vocabulary: usize) -> Self {
         let (width, epsilon) = (config.hidden_size, config.layer_norm_eps);
         let layers = config.num_hidden_layers;
         let names = match config.model_type {
-            Kind::Distilbert => OF_DISTILBERT,
-            Kind::Bert | Kind::Roberta | Kind::XlmRoberta => OF_BERT,
+            Architecture::Distilbert => OF_DISTILBERT,
+            Architecture::Bert | Architecture::Roberta | Architecture::XlmRoberta => OF_BERT,
         };
         b.freeze(&config.frozen(names.layers));
         b.scope(config.prefix(), |b| {
@@ -161,14 +161,14 @@ impl Layer {
     fn new(b: &mut Builder, config: &EncoderConfig, names: &Names) -> Self {
         let (width, epsilon) = (config.hidden_size, config.layer_norm_eps);
         let (wide, hidden) = (config.intermediate_size, config.hidden_dropout_prob);
-        // DistilBERT drops nothing between attention and residual connection.
-        let mixed = if config.model_type == Kind::Distilbert { 0.0 } else { hidden };
+        // DistilBERT has no dropout between attention and the residual connection.
+        let mixed = if config.model_type == Architecture::Distilbert { 0.0 } else { hidden };
         Self {
             qkv: names.qkv.map(|name| linear(b, name, width, width)),
-            mixed: linear(b, names.mixed, width, width),
+            attention_output: linear(b, names.attention_output, width, width),
             attention_norm: LayerNorm::new(b, names.attention_norm, width, epsilon),
-            wide: linear(b, names.wide, width, wide).then(Activation::Gelu),
-            narrow: linear(b, names.narrow, wide, width),
+            fc1: linear(b, names.fc1, width, wide).then(Activation::Gelu),
+            fc2: linear(b, names.fc2, wide, width),
             norm: LayerNorm::new(b, names.norm, width, epsilon),
             heads: config.num_attention_heads,
             dropout: [mixed, hidden, config.attention_probs_dropout_prob],
@@ -189,9 +189,10 @@ impl Layer {
             Some((_, counter)) => forward.apply(op, &[&q, &k, &v, lengths, counter])?,
             None => forward.apply(op, &[&q, &k, &v, lengths])?,
         };
-        let mixed = forward.dropout(&self.mixed.forward(forward, &mixed)?, after_attention)?;
+        let mixed =
+            forward.dropout(&self.attention_output.forward(forward, &mixed)?, after_attention)?;
         let x = self.attention_norm.forward(forward, &forward.apply(Binary::Add, &[x, &mixed])?)?;
-        let fed = self.narrow.forward(forward, &self.wide.forward(forward, &x)?)?;
+        let fed = self.fc2.forward(forward, &self.fc1.forward(forward, &x)?)?;
         let fed = forward.dropout(&fed, after_mlp)?;
         self.norm.forward(forward, &forward.apply(Binary::Add, &[&x, &fed])?)
     }

@@ -1,17 +1,21 @@
 //! config.json and tokenizer_config.json of transformers.
 
-use super::head::Known;
-use crate::text::encoder::{EncoderConfig, Kind};
+use super::head::TransformersHead;
+use crate::text::encoder::{Architecture, EncoderConfig};
 use data::text::{TokenInfo, Tokenizer};
 use serde_json::{Map, Value, json};
 
-/// The content of config.json; without a head for the encoder alone.
-pub(super) fn model(config: &EncoderConfig, info: &TokenInfo, head: Option<&Known>) -> Value {
+/// The content of config.json; if `head` is None, that of the encoder alone.
+pub(super) fn model(
+    config: &EncoderConfig,
+    info: &TokenInfo,
+    head: Option<&TransformersHead>,
+) -> Value {
     let (name, model_type) = match config.model_type {
-        Kind::Bert => ("Bert", "bert"),
-        Kind::Roberta => ("Roberta", "roberta"),
-        Kind::XlmRoberta => ("XLMRoberta", "xlm-roberta"),
-        Kind::Distilbert => ("DistilBert", "distilbert"),
+        Architecture::Bert => ("Bert", "bert"),
+        Architecture::Roberta => ("Roberta", "roberta"),
+        Architecture::XlmRoberta => ("XLMRoberta", "xlm-roberta"),
+        Architecture::Distilbert => ("DistilBert", "distilbert"),
     };
     let architecture = head.map_or("Model", |head| head.architecture);
     let mut all = json!({
@@ -26,7 +30,7 @@ pub(super) fn model(config: &EncoderConfig, info: &TokenInfo, head: Option<&Know
         "initializer_range": 0.02,
     });
     let sizes = match config.model_type {
-        Kind::Distilbert => json!({
+        Architecture::Distilbert => json!({
             "dim": config.hidden_size,
             "n_layers": config.num_hidden_layers,
             "n_heads": config.num_attention_heads,
@@ -36,7 +40,7 @@ pub(super) fn model(config: &EncoderConfig, info: &TokenInfo, head: Option<&Know
             "attention_dropout": config.attention_probs_dropout_prob,
             "sinusoidal_pos_embds": false,
         }),
-        Kind::Bert | Kind::Roberta | Kind::XlmRoberta => json!({
+        Architecture::Bert | Architecture::Roberta | Architecture::XlmRoberta => json!({
             "hidden_size": config.hidden_size,
             "num_hidden_layers": config.num_hidden_layers,
             "num_attention_heads": config.num_attention_heads,

@@ -1,7 +1,7 @@
-//! The heads of the tasks as transformers has them.
+//! Maps the heads of the tasks to those of transformers.
 
 use crate::text::classify::{Classifier, ClassifyModel, ClassifyTask};
-use crate::text::encoder::Kind;
+use crate::text::encoder::Architecture;
 use crate::text::head::Pooling;
 use crate::text::span::{SpanFinder, SpanModel, SpanTask};
 use data::text::TokenInfo;
@@ -12,10 +12,11 @@ use serde_json::{Map, Value, json};
 use unix::Result;
 
 /// A task whose models can be exported.
-pub(super) struct Source {
+pub(super) struct ExportableTask {
     /// Its name.
     pub task: &'static str,
-    /// Registers the parameters of the model of a checkpoint, for tokens of this kind.
+    /// Registers the parameters of the model of a checkpoint, for the tokenizer and labels described by the last
+    /// argument.
     pub build: fn(&mut Builder, &Parts, &TokenInfo) -> Result<()>,
     /// The head of the model of a checkpoint.
     pub head: fn(&Parts, &TokenInfo) -> Result<Head>,
@@ -23,15 +24,15 @@ pub(super) struct Source {
 
 /// A head.
 pub(super) enum Head {
-    /// Transformers has it.
-    Known(Known),
-    /// Transformers does not have it, with the reason.
+    /// transformers has such a head.
+    TransformersHead(TransformersHead),
+    /// transformers has no such head, for this reason.
     Unknown(String),
 }
 
 /// A head of transformers.
-pub(super) struct Known {
-    /// The name of its models, without that of the encoder.
+pub(super) struct TransformersHead {
+    /// The suffix of its architecture, e.g. `ForSequenceClassification`.
     pub architecture: &'static str,
     /// The name of its task in PEFT.
     pub peft_task: &'static str,
@@ -39,10 +40,10 @@ pub(super) struct Known {
     pub keys: Map<String, Value>,
 }
 
-/// All of them.
-pub(super) static SOURCES: [Source; 2] = [
-    Source { task: ClassifyTask::SPEC.name, build: build_classifier, head: of_classifier },
-    Source { task: SpanTask::SPEC.name, build: build_span_finder, head: of_span_finder },
+/// All tasks whose models can be exported.
+pub(super) static EXPORTABLE_TASKS: [ExportableTask; 2] = [
+    ExportableTask { task: ClassifyTask::SPEC.name, build: build_classifier, head: of_classifier },
+    ExportableTask { task: SpanTask::SPEC.name, build: build_span_finder, head: of_span_finder },
 ];
 
 fn build_span_finder(b: &mut Builder, parts: &Parts, info: &TokenInfo) -> Result<()> {
@@ -53,15 +54,18 @@ fn build_span_finder(b: &mut Builder, parts: &Parts, info: &TokenInfo) -> Result
 fn of_span_finder(parts: &Parts, _: &TokenInfo) -> Result<Head> {
     let SpanModel { encoder, head, .. } = parts.section("model")?;
     if !head.hidden_dims.is_empty() {
-        let problem = "transformers has only heads of spans without model.head.hidden_dims";
+        let problem = "span heads in transformers have no hidden layers, but model.head.hidden_dims is not empty";
         return Ok(Head::Unknown(problem.into()));
     }
     // Only DistilBERT has dropout there.
     let dropout = ("qa_dropout".to_string(), json!(head.dropout));
-    Ok(Head::Known(Known {
+    Ok(Head::TransformersHead(TransformersHead {
         architecture: "ForQuestionAnswering",
         peft_task: "QUESTION_ANS",
-        keys: [dropout].into_iter().filter(|_| encoder.model_type == Kind::Distilbert).collect(),
+        keys: [dropout]
+            .into_iter()
+            .filter(|_| encoder.model_type == Architecture::Distilbert)
+            .collect(),
     }))
 }
 
@@ -74,12 +78,14 @@ fn of_classifier(parts: &Parts, info: &TokenInfo) -> Result<Head> {
     let ClassifyModel { encoder, head, .. } = parts.section("model")?;
     if head.pooling != Pooling::Cls || !head.hidden_dims.is_empty() {
         return Ok(Head::Unknown(
-            "transformers has only heads with model.head.pooling cls and no hidden_dims".into(),
+            "classification heads in transformers have model.head.pooling cls and no model.head.hidden_dims".into(),
         ));
     }
     let dropout = match encoder.model_type {
-        Kind::Distilbert => "seq_classif_dropout",
-        Kind::Bert | Kind::Roberta | Kind::XlmRoberta => "classifier_dropout",
+        Architecture::Distilbert => "seq_classif_dropout",
+        Architecture::Bert | Architecture::Roberta | Architecture::XlmRoberta => {
+            "classifier_dropout"
+        }
     };
     let labels = || info.labels.iter().enumerate();
     let to_label: Map<String, Value> =
@@ -96,7 +102,7 @@ fn of_classifier(parts: &Parts, info: &TokenInfo) -> Result<Head> {
         ("label2id", to_class.into()),
         ("problem_type", json!(problem)),
     ];
-    Ok(Head::Known(Known {
+    Ok(Head::TransformersHead(TransformersHead {
         architecture: "ForSequenceClassification",
         peft_task: "SEQ_CLS",
         keys: keys.map(|(key, value)| (key.to_string(), value)).into_iter().collect(),

@@ -1,4 +1,4 @@
-//! Trained models of texts as folders that transformers and PEFT load.
+//! Exports trained text models as folders that transformers and PEFT load.
 
 mod config;
 mod head;
@@ -7,7 +7,7 @@ use super::encoder::EncoderConfig;
 use super::trained::require_tokens_of;
 use data::split::SplitName;
 use data::text::{TokenInfo, TokenSet, Tokenizer};
-use head::{Head, SOURCES};
+use head::{EXPORTABLE_TASKS, Head};
 use learn::adapt::{Lora, merged, peft};
 use learn::foreign;
 use learn::init::InitFrom;
@@ -23,7 +23,7 @@ use unix::{Context, Error, Result, space};
 
 /// What to export.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub struct ExportRequest {
     /// The checkpoint.
     pub checkpoint: PathBuf,
     /// Which of its weights.
@@ -54,7 +54,7 @@ type Files = Vec<(&'static str, String)>;
 ///
 /// Errors: 2 for a model that reads no texts, has no LoRA, or has a head that transformers does not have; 66 when the
 /// checkpoint or the tokens are missing; 65 when they are damaged or do not belong together; 73, 74.
-pub fn export(request: &Request, to: &Path) -> Result<u64> {
+pub fn export(request: &ExportRequest, to: &Path) -> Result<u64> {
     let model = Model::open(request)?;
     let (name, (tensors, files)) = match request.format {
         Format::Model => ("model.safetensors", model.complete()?),
@@ -79,12 +79,12 @@ struct Model {
     head: Head,
     info: TokenInfo,
     tokens: PathBuf,
-    /// All parameters, with the updates of LoRA added.
+    /// All parameters, with LoRA merged.
     params: Tensors,
     parts: Parts,
 }
 
-/// What is read of the section `model` of any task.
+/// The keys of section `model` that all text tasks share.
 #[derive(Deserialize)]
 struct ModelSection {
     encoder: EncoderConfig,
@@ -93,13 +93,13 @@ struct ModelSection {
 }
 
 impl Model {
-    fn open(request: &Request) -> Result<Self> {
+    fn open(request: &ExportRequest) -> Result<Self> {
         let checkpoint = || request.checkpoint.display().to_string();
         let parts = Parts::read(&request.checkpoint, request.weights)?;
         if parts.origin.weights != request.weights {
-            return Err(Error::open(&request.checkpoint, "it has no ema, a moving average"));
+            return Err(Error::open(&request.checkpoint, "it has no EMA weights (--what ema)"));
         }
-        let Some(source) = SOURCES.iter().find(|source| source.task == parts.task) else {
+        let Some(source) = EXPORTABLE_TASKS.iter().find(|source| source.task == parts.task) else {
             return Err(Error::usage(format!(
                 "{}: transformers has no model of task {}; --format safetensors exports the weights of any model",
                 checkpoint(),
@@ -130,7 +130,7 @@ impl Model {
 
     fn complete(&self) -> Result<(Tensors, Files)> {
         match &self.head {
-            Head::Known(head) => Ok((self.params.clone(), self.files(Some(head))?)),
+            Head::TransformersHead(head) => Ok((self.params.clone(), self.files(Some(head))?)),
             Head::Unknown(problem) => {
                 let text = format!("{problem}; --encoder-only exports the model without its head");
                 Err(self.error(&text))
@@ -147,7 +147,7 @@ impl Model {
     }
 
     /// config.json and the tokenizer.
-    fn files(&self, head: Option<&head::Known>) -> Result<Files> {
+    fn files(&self, head: Option<&head::TransformersHead>) -> Result<Files> {
         let tokenizer = Tokenizer::open(&self.tokens, self.info.max_length)?;
         let [of_tokenizer, special] = config::tokenizer(&self.config, &tokenizer);
         Ok(vec![
@@ -158,12 +158,12 @@ impl Model {
         ])
     }
 
-    /// The parameters that were trained, A, B and the head, and their configuration.
+    /// The trained parameters (A, B and the head), and the configuration of the adapter.
     fn adapter(&self) -> Result<(Tensors, Files)> {
         let lora = self.lora.as_ref();
         let lora =
             lora.ok_or_else(|| self.error("it has no adapter, because model.lora is null"))?;
-        let Head::Known(head) = &self.head else {
+        let Head::TransformersHead(head) = &self.head else {
             return Err(self.error("PEFT has no adapters for a model with such a head"));
         };
         let trained = &self.parts.weights;

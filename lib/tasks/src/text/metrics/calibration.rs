@@ -1,11 +1,10 @@
-//! Whether probabilities are right: log loss, Brier score, reliability diagrams and their calibration error; and the
-//! temperature that makes them so.
+//! Calibration: log loss, Brier score, reliability diagrams, expected calibration error, and temperature scaling.
 
 use serde::Serialize;
 
 /// Number of bins of a reliability diagram.
 const BINS: usize = 15;
-/// Range of fitted temperatures: perfectly separated samples have none that is best.
+/// Bounds of the fitted temperature; the loss of perfectly separated samples has no minimum.
 const TEMPERATURES: [f64; 2] = [0.01, 100.0];
 
 /// -ln p for a sample; a probability of 0 counts as 2⁻⁵², as in scikit-learn.
@@ -75,8 +74,8 @@ impl Reliability {
 /// The temperature T that minimises the log loss of softmax(z/T) for logits z [samples, classes] (Guo et al. 2017,
 /// "On calibration of modern neural networks"), within 0.01 to 100; 1 without samples.
 ///
-/// The log loss is convex in 1/T: its derivative is the mean of Σ p·z - z of the true class, and the derivative of that the
-/// mean variance of z under p. Newton's method, with bisection where a step leaves the bracket.
+/// The log loss is convex in 1/T: its derivative is the mean of Σ p·z - z of the true class, and the derivative of that
+/// the mean variance of z under p. Newton's method, with bisection where a step leaves the bracket.
 pub fn fit_temperature(logits: &[f32], classes: usize, truth: &[usize]) -> f64 {
     let derivatives = |inverse: f64| {
         let (mut slope, mut curvature) = (0.0, 0.0);

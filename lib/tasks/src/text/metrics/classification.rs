@@ -1,35 +1,36 @@
 //! The metrics of a classifier with one class for each sample.
 
 use super::calibration::{Reliability, brier, log_loss};
-use super::intervals::{Metrics, Resampling, Values};
+use super::intervals::{Metrics, NamedValues, Resampling};
 use super::predicted_classes;
 use super::ranking::Ranking;
 use learn::score::{ClassScores, Confusion};
 use serde_json::{Map, Value, json};
 
-/// What a classifier said of some samples, and what is true.
+/// The predictions of a classifier for some samples, and the ground truth.
 #[derive(Clone, Copy, Debug)]
 pub struct Outcomes<'a> {
     /// [samples, classes].
     pub probabilities: &'a [f64],
     /// The class of each sample.
     pub truth: &'a [usize],
-    /// The class that was decided for each sample: [`predicted_classes`], or that of a policy.
+    /// The predicted class of each sample: [`predicted_classes`], or the decision of a policy.
     pub predicted: &'a [usize],
 }
 
 /// All metrics of a classifier, with the names of its evaluation file.
 #[derive(Clone, Debug)]
 pub struct Classification {
-    /// `accuracy`; `matthews_correlation`, 0 if only one class occurs or is predicted; `f1_`, `precision_` and `recall_` with `macro` (over the classes that occur as a true or predicted
-    /// class), `micro` (equal to the accuracy), `weighted` (by class size) and `binary` (class 1 of two); `auroc` and
-    /// `average_precision`, of class 1 of two, otherwise the mean over the classes, each against the rest, undefined if a class is
-    /// absent; `log_loss`, `brier`; `ece`, the calibration error of the probability of class 1 of two, and `ece_top_label`,
-    /// that of the probability of the most probable class.
+    /// `accuracy`; `matthews_correlation`, 0 if only one class occurs or is predicted; `f1_`, `precision_` and
+    /// `recall_` with `macro` (over the classes that occur as a true or predicted class), `micro` (equal to the
+    /// accuracy), `weighted` (by class size) and `binary` (class 1 of two); `auroc` and
+    /// `average_precision`, of class 1 of two, otherwise the mean over the classes, each against the rest, undefined if
+    /// a class is absent; `log_loss`, `brier`; `ece`, the calibration error of the probability of class 1 of two, and
+    /// `ece_top_label`, that of the probability of the most probable class.
     pub metrics: Metrics,
     /// [classes, classes], indexed by true class, then by predicted class.
     pub confusion_matrix: Vec<Vec<u64>>,
-    /// As scikit-learn's: the scores of each class that occurs by its label, then `accuracy`, `macro avg` and
+    /// Like scikit-learn's: the scores of each class that occurs by its label, then `accuracy`, `macro avg` and
     /// `weighted avg`. Classes also have their `auroc` and `average_precision` against the rest.
     pub classification_report: Map<String, Value>,
     /// The reliability diagram of the probability of class 1 of two, otherwise of the most probable class.
@@ -40,7 +41,7 @@ impl Classification {
     /// Computes the metrics; `labels` are the names of the classes.
     pub fn of(outcomes: &Outcomes, labels: &[String], resampling: Resampling) -> Self {
         let samples = outcomes.truth.len();
-        let prepared = Prepared::of(outcomes, labels.len());
+        let prepared = Precomputed::of(outcomes, labels.len());
         let metrics = Metrics::of(samples, resampling, |weights| prepared.metrics(weights));
         let confusion = prepared.confusion(&vec![1; samples]);
         Self {
@@ -68,8 +69,8 @@ pub fn macro_f1_by_group(
     by_group.iter().map(macro_f1).collect()
 }
 
-/// What does not depend on how often a sample counts.
-struct Prepared<'a> {
+/// Quantities that are independent of the weights of samples, computed once for all resamples.
+struct Precomputed<'a> {
     outcomes: &'a Outcomes<'a>,
     classes: usize,
     /// Of class 1 of two, otherwise of every class.
@@ -80,7 +81,7 @@ struct Prepared<'a> {
     losses: Vec<[f64; 2]>,
 }
 
-impl<'a> Prepared<'a> {
+impl<'a> Precomputed<'a> {
     fn of(outcomes: &'a Outcomes, classes: usize) -> Self {
         let rows = outcomes.probabilities.chunks_exact(classes).zip(outcomes.truth);
         Self {
@@ -92,8 +93,8 @@ impl<'a> Prepared<'a> {
         }
     }
 
-    /// The metrics when each sample counts so many times.
-    fn metrics(&self, weights: &[u32]) -> Values {
+    /// The metrics with these sample weights.
+    fn metrics(&self, weights: &[u32]) -> NamedValues {
         let confusion = self.confusion(weights);
         let samples = confusion.samples() as f64;
         let some = |value: f64| (samples > 0.0).then_some(value);

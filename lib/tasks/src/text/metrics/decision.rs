@@ -6,19 +6,19 @@ use serde::{Deserialize, Serialize};
 /// Which samples count as positive, given their probabilities.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind", content = "value")]
-pub enum NullPolicy {
+pub enum DecisionPolicy {
     /// Those with p ≥ 0.5.
     #[default]
     None,
     /// Those with p ≥ t.
     Threshold(f64),
-    /// The share r of samples with the highest probabilities, max(1, ⌊n·r⌋) of n; of equal ones the first.
+    /// The fraction r of samples with the highest probabilities, max(1, ⌊n·r⌋) of n; ties are broken by index.
     Ratio(f64),
     /// Those with p ≥ (m + t)/2, where m is the mean probability.
     Calibrated(f64),
 }
 
-impl NullPolicy {
+impl DecisionPolicy {
     /// Which samples with these probabilities count as positive.
     pub fn decide(&self, probabilities: &[f64]) -> Vec<bool> {
         let from = |threshold: f64| probabilities.iter().map(|p| *p >= threshold).collect();
@@ -36,8 +36,8 @@ impl NullPolicy {
         }
     }
 
-    /// The policy of the same kind with the parameter that gives the highest F1 of the positive class; the policy itself
-    /// if it has none, or if no sample is positive.
+    /// The policy of the same kind with the parameter that gives the highest F1 of the positive class; the policy
+    /// itself if it has none, or if no sample is positive.
     pub fn fit(self, probabilities: &[f64], truth: &[bool]) -> Self {
         let Some((threshold, count)) = best_cut(probabilities, truth) else { return self };
         match self {
@@ -50,8 +50,8 @@ impl NullPolicy {
     }
 }
 
-/// The threshold whose decisions p ≥ t have the highest F1; of equal ones the highest. It is the mean of the lowest
-/// probability above and the highest below, so that rounding does not matter. 0.5 if no sample is positive.
+/// The threshold t whose decisions p ≥ t have the highest F1; the largest one on ties. It is the mean of the lowest
+/// probability above it and the highest one below it, so that rounding does not matter. 0.5 if no sample is positive.
 pub fn best_threshold(probabilities: &[f64], truth: &[bool]) -> f64 {
     best_cut(probabilities, truth).map_or(0.5, |(threshold, _)| threshold)
 }
@@ -77,7 +77,7 @@ fn best_cut(probabilities: &[f64], truth: &[bool]) -> Option<(f64, usize)> {
             let f1 = 2.0 * cut.positives as f64 / (all + cut.samples) as f64;
             if all > 0 && best.is_none_or(|(most, ..)| f1 > most) {
                 let lowest = probabilities[cut.lowest];
-                // The mean of neighbouring numbers may round to the lower one, which must not count.
+                // The mean of adjacent floats may round down to the lower one, which must stay below the threshold.
                 let middle = cut.next.map(|next| 0.5 * (lowest + probabilities[next]));
                 let between =
                     |middle: &f64| cut.next.is_some_and(|next| *middle > probabilities[next]);

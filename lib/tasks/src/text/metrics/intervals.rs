@@ -5,7 +5,7 @@ use report::evaluation::{Metric as Scored, MetricsByName};
 use serde_json::{Value, json};
 
 /// Metrics by name, in the order of an evaluation file.
-pub type Values = Vec<(&'static str, Option<f64>)>;
+pub type NamedValues = Vec<(&'static str, Option<f64>)>;
 
 /// One metric.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -28,14 +28,15 @@ impl Metrics {
         self.0.iter().find(|metric| metric.name == name)?.value
     }
 
-    /// The metrics that `of` computes when each sample counts once, with intervals from resamples if `groups` is given.
+    /// The metrics that `of` computes with all weights 1, with bootstrap confidence intervals unless `resampling` is
+    /// None.
     ///
-    /// `of` takes how often each sample counts. Samples of the same group are resampled together; groups are numbers
-    /// from 0, one for each sample. Resamples in which a metric is undefined are left out of its interval.
+    /// `of` takes the weight of each sample: how often a resample contains it. Resamples in which a metric is undefined
+    /// are left out of its interval.
     pub(crate) fn of(
         samples: usize,
         resampling: Resampling,
-        of: impl Fn(&[u32]) -> Values + Sync,
+        of: impl Fn(&[u32]) -> NamedValues + Sync,
     ) -> Self {
         let values = of(&vec![1; samples]);
         let resampled = match resampling {
@@ -80,7 +81,7 @@ pub enum Resampling<'a> {
     Groups(&'a [usize]),
 }
 
-/// Metrics of which smaller values are better.
+/// Metrics for which smaller values are better.
 const ERRORS: [&str; 4] = ["log_loss", "brier", "ece", "ece_top_label"];
 
 impl Metrics {
@@ -90,7 +91,7 @@ impl Metrics {
             let value = metric.value.unwrap_or(f64::NAN);
             let is_error = ERRORS.contains(&metric.name);
             let scored = if is_error { Scored::error(value) } else { Scored::score(value) };
-            (format!("{prefix}{}", metric.name), scored.within(metric.interval))
+            (format!("{prefix}{}", metric.name), scored.with_interval(metric.interval))
         };
         self.0.iter().map(of).collect()
     }

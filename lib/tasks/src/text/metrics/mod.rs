@@ -12,7 +12,7 @@ mod tests;
 
 pub use calibration::{Bin, Reliability, brier, fit_temperature, log_loss};
 pub use classification::{Classification, Outcomes, macro_f1_by_group};
-pub use decision::{NullPolicy, best_threshold, best_thresholds};
+pub use decision::{DecisionPolicy, best_threshold, best_thresholds};
 pub use intervals::{Metric, Metrics, Resampling};
 pub use multi_label::{LabelOutcomes, MultiLabel};
 pub use ranking::Ranking;
@@ -34,7 +34,7 @@ pub fn sigmoid(logits: &[f32], temperature: f64) -> Vec<f64> {
     logits.iter().map(|z| 1.0 / (1.0 + (-f64::from(*z) / temperature).exp())).collect()
 }
 
-/// The class with the largest of the probabilities [samples, classes] of each sample, the first of equal ones.
+/// The most probable class of each sample, from probabilities [samples, classes]; the first one on ties.
 pub fn predicted_classes(probabilities: &[f64], classes: usize) -> Vec<usize> {
     let largest = |row: &[f64]| {
         let better =

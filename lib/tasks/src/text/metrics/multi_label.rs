@@ -1,35 +1,35 @@
-//! The metrics of a classifier that decides about every label on its own.
+//! Metrics of multi-label classification, in which each label is decided independently.
 
 use super::calibration::{Reliability, log_loss};
 use super::classification::mean;
-use super::intervals::{Metrics, Resampling, Values};
+use super::intervals::{Metrics, NamedValues, Resampling};
 use super::ranking::Ranking;
 use learn::score::{ClassScores, Confusion};
 use serde_json::{Map, Value, json};
 
-/// What a multi-label classifier said of some samples, and what is true; all [samples, labels].
+/// The predictions of a multi-label classifier for some samples, and the ground truth; all [samples, labels].
 #[derive(Clone, Copy, Debug)]
 pub struct LabelOutcomes<'a> {
     /// The probability of every label.
     pub probabilities: &'a [f64],
     /// Whether the sample has the label.
     pub truth: &'a [bool],
-    /// Whether it was decided to have it.
+    /// Whether the label is predicted.
     pub predicted: &'a [bool],
 }
 
 /// All metrics of a multi-label classifier, with the names of its evaluation file.
 #[derive(Clone, Debug)]
 pub struct MultiLabel {
-    /// `accuracy`, the share of samples with all labels right; `f1_`, `precision_` and `recall_` with `macro` (the mean over
-    /// all labels), `micro` (over all decisions) and `weighted` (by label size); `auroc` and `average_precision`, the mean
-    /// over the labels for which they are defined, and with `_micro` over all decisions; `log_loss`, `brier` and `ece` over
-    /// all decisions.
+    /// `accuracy`, the share of samples with all labels right; `f1_`, `precision_` and `recall_` with `macro` (the mean
+    /// over all labels), `micro` (over all decisions) and `weighted` (by label size); `auroc` and `average_precision`,
+    /// the mean over the labels for which they are defined, and with `_micro` over all decisions; `log_loss`, `brier`
+    /// and `ece` over all decisions.
     pub metrics: Metrics,
     /// For each label [[true negatives, false positives], [false negatives, true positives]].
     pub confusion_matrix: Vec<Vec<Vec<u64>>>,
-    /// As scikit-learn's: the scores of each label, then `micro avg`, `macro avg` and `weighted avg`. Labels also have
-    /// their `auroc` and `average_precision`.
+    /// Like scikit-learn's: the scores of each label, then `micro avg`, `macro avg` and `weighted avg`. Labels also
+    /// have their `auroc` and `average_precision`.
     pub classification_report: Map<String, Value>,
     /// The reliability diagram of all probabilities.
     pub reliability: Reliability,
@@ -40,7 +40,7 @@ impl MultiLabel {
     pub fn of(outcomes: &LabelOutcomes, labels: &[String], resampling: Resampling) -> Self {
         let samples = outcomes.truth.len() / labels.len();
         let ones = vec![1; samples];
-        let prepared = Prepared::of(outcomes, labels.len());
+        let prepared = Precomputed::of(outcomes, labels.len());
         let confusions = prepared.confusions(&ones);
         let counts = confusions.iter().map(|own| own.counts().to_vec()).collect();
         Self {
@@ -52,8 +52,8 @@ impl MultiLabel {
     }
 }
 
-/// What does not depend on how often a sample counts.
-struct Prepared<'a> {
+/// Quantities that are independent of the weights of samples, computed once for all resamples.
+struct Precomputed<'a> {
     outcomes: &'a LabelOutcomes<'a>,
     labels: usize,
     /// Of each label.
@@ -62,7 +62,7 @@ struct Prepared<'a> {
     overall: Ranking,
 }
 
-impl<'a> Prepared<'a> {
+impl<'a> Precomputed<'a> {
     fn of(outcomes: &'a LabelOutcomes, labels: usize) -> Self {
         let of_label = |label: usize| {
             let column = outcomes.probabilities.iter().skip(label).step_by(labels);
@@ -72,8 +72,8 @@ impl<'a> Prepared<'a> {
         Self { outcomes, labels, rankings, overall: Ranking::new(outcomes.probabilities) }
     }
 
-    /// The metrics when each sample counts so many times.
-    fn metrics(&self, weights: &[u32]) -> Values {
+    /// The metrics with these sample weights.
+    fn metrics(&self, weights: &[u32]) -> NamedValues {
         let LabelOutcomes { probabilities, truth, predicted } = self.outcomes;
         let samples: u64 = weights.iter().map(|n| u64::from(*n)).sum();
         let some = |value: f64| (samples > 0).then_some(value);
@@ -160,7 +160,7 @@ impl<'a> Prepared<'a> {
     }
 }
 
-/// The scores over the decisions about all labels.
+/// The micro-averaged scores: those of the decisions for all labels together.
 fn pooled(confusions: &[Confusion]) -> ClassScores {
     let mut sum = Confusion::new(2);
     confusions.iter().for_each(|own| sum.merge(own));

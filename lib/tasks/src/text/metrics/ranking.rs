@@ -29,8 +29,8 @@ impl Ranking {
     ///
     /// AUROC is the probability that a positive has a higher score than a negative, where equal scores count as half
     /// (the Mann-Whitney statistic with mid-ranks); undefined without positives or without negatives. Average precision
-    /// is Σ (Rᵢ - Rᵢ₋₁)·Pᵢ over the distinct scores as thresholds, without interpolation; undefined in the same cases, although it would be 1 without
-    /// negatives.
+    /// is Σ (Rᵢ - Rᵢ₋₁)·Pᵢ over the distinct scores as thresholds, without interpolation; undefined in the same cases,
+    /// although it would be 1 without negatives.
     pub fn auroc_and_average_precision(
         &self,
         is_positive: impl Fn(usize) -> bool,
@@ -57,13 +57,13 @@ impl Ranking {
         (defined.then(|| area / (positives * negatives)), defined.then(|| precision / positives))
     }
 
-    /// The `count` samples with the highest scores; of equal ones the first.
+    /// The `count` samples with the highest scores; ties are broken by index.
     pub(super) fn highest(&self, count: usize) -> impl Iterator<Item = usize> {
         self.order.iter().take(count).map(|sample| *sample as usize)
     }
 
-    /// Calls `visit` with the number of samples and of positives with at least each distinct score, and one of these
-    /// samples with that score, from the highest score to the lowest.
+    /// Calls `visit` for every distinct score, from the highest to the lowest, with the samples whose score is at least
+    /// that.
     pub(super) fn cuts(&self, is_positive: impl Fn(usize) -> bool, mut visit: impl FnMut(Cut)) {
         let (mut start, mut positives) = (0, 0);
         for end in &self.ends {

@@ -1,4 +1,4 @@
-//! The metrics against scikit-learn (tests/golden/text_metrics.py), and in closed form where there is one.
+//! Compares the metrics with scikit-learn (tests/golden/text_metrics.py) and, where there is one, with a closed form.
 
 use super::*;
 use serde_json::{Value, json};
@@ -68,7 +68,7 @@ fn metrics_of_labels_are_those_of_scikit_learn() {
     }
 }
 
-/// Probabilities of two classes for `n` samples, and true classes that have them.
+/// Probabilities of two classes for `n` samples, and classes drawn with these probabilities.
 fn drawn(n: u64) -> (Vec<f64>, Vec<usize>) {
     let random = Philox::new(test_support::seed(), Purpose::Test);
     let p: Vec<f64> = (0..n).map(|i| random.uniform64(0, i)).collect();
@@ -144,7 +144,7 @@ fn calibration_errors_are_those_of_the_definition() {
     assert_eq!(Reliability::of(std::iter::empty()).error(), None);
 }
 
-/// Logits that were multiplied by 3 are divided by 3 times the temperature that was best before.
+/// Multiplying the logits by 3 multiplies the best temperature by 3.
 #[test]
 fn the_temperature_undoes_a_factor() {
     let (p, truth) = drawn(4000);
@@ -176,26 +176,29 @@ fn thresholds_and_policies_have_the_best_f1_of_validation() {
     };
     // All but the lowest: 3 of 5 right, F1 = 6/8; no other threshold reaches it.
     assert!((best_threshold(&p, &truth) - 0.225).abs() < 1e-15);
-    let policies =
-        [NullPolicy::Threshold(0.0), NullPolicy::Ratio(0.0), NullPolicy::Calibrated(0.0)];
+    let policies = [
+        DecisionPolicy::Threshold(0.0),
+        DecisionPolicy::Ratio(0.0),
+        DecisionPolicy::Calibrated(0.0),
+    ];
     for policy in policies {
         let fitted = policy.fit(&p, &truth);
         assert_eq!(f1(&fitted.decide(&p)), 0.75, "{fitted:?}");
         // Without positives there is nothing to fit.
         assert_eq!(policy.fit(&p, &[false; 6]), policy);
     }
-    assert_eq!(NullPolicy::None.fit(&p, &truth), NullPolicy::None);
-    let decided = |policy: NullPolicy| -> Vec<usize> {
+    assert_eq!(DecisionPolicy::None.fit(&p, &truth), DecisionPolicy::None);
+    let decided = |policy: DecisionPolicy| -> Vec<usize> {
         let decisions = policy.decide(&p);
         (0..6).filter(|i| decisions[*i]).collect()
     };
-    assert_eq!(decided(NullPolicy::None), [3, 5]);
-    assert_eq!(decided(NullPolicy::Threshold(0.35)), [1, 2, 3, 4, 5]);
+    assert_eq!(decided(DecisionPolicy::None), [3, 5]);
+    assert_eq!(decided(DecisionPolicy::Threshold(0.35)), [1, 2, 3, 4, 5]);
     // ⌊6·0.7⌋ = 4, of the equal ones the first; at least one.
-    assert_eq!(decided(NullPolicy::Ratio(0.7)), [1, 2, 3, 5]);
-    assert_eq!(decided(NullPolicy::Ratio(0.0)), [3]);
+    assert_eq!(decided(DecisionPolicy::Ratio(0.7)), [1, 2, 3, 5]);
+    assert_eq!(decided(DecisionPolicy::Ratio(0.0)), [3]);
     // The mean is 0.45: p ≥ 0.5·(0.45 + 0.9) = 0.675.
-    assert_eq!(decided(NullPolicy::Calibrated(0.9)), [3, 5]);
+    assert_eq!(decided(DecisionPolicy::Calibrated(0.9)), [3, 5]);
     // Each label has its own.
     let both: Vec<f64> = p.iter().flat_map(|p| [*p, 1.0 - p]).collect();
     let of_both: Vec<bool> = truth.iter().flat_map(|y| [*y, !y]).collect();

@@ -1,6 +1,6 @@
 //! config.json of transformers, key by key.
 
-use crate::text::encoder::{EncoderConfig, Kind};
+use crate::text::encoder::{Architecture, EncoderConfig};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 use unix::foreign_keys::{Key, Keys, check};
@@ -133,21 +133,22 @@ const OF_DISTILBERT: &Keys = &[
 pub(super) struct Config {
     path: PathBuf,
     keys: Map<String, Value>,
-    kind: Kind,
+    kind: Architecture,
 }
 
 impl Config {
-    /// Reads that of a folder. Errors: 66 when it is missing; 65 when it is damaged, or has settings that are not supported.
+    /// Reads config.json in `folder`. Errors: 66 when it is missing; 65 when it is damaged, or has settings that are
+    /// not supported.
     pub fn read(folder: &Path) -> Result<Self> {
         let path = folder.join("config.json");
         let bad = |what: String| Error::data(format!("{}: {what}", path.display()));
         let keys: Map<String, Value> = serde_json::from_slice(&small::read(&path, MAX_BYTES)?)
             .map_err(|cause| bad(cause.to_string()))?;
         let kind = keys.get("model_type").cloned().unwrap_or_default();
-        let kind: Kind = serde_json::from_value(kind.clone()).map_err(|_| {
-            bad(format!("model_type {kind}; known are bert, roberta, xlm-roberta and distilbert"))
+        let kind: Architecture = serde_json::from_value(kind.clone()).map_err(|_| {
+            bad(format!("model_type {kind} is not supported; supported are bert, roberta, xlm-roberta and distilbert"))
         })?;
-        let own = if kind == Kind::Distilbert { OF_DISTILBERT } else { OF_BERT };
+        let own = if kind == Architecture::Distilbert { OF_DISTILBERT } else { OF_BERT };
         check(&path, &keys, &[own, COMMON].concat())?;
         Ok(Self { path, keys, kind })
     }
@@ -160,7 +161,8 @@ impl Config {
         self.keys.get(key).filter(|value| !value.is_null())
     }
 
-    /// The number in the first of these keys that is there. Errors: 65 when it is none, or the others differ.
+    /// The size stored under any of these keys, or `default`. Errors: 65 for a value that is not a size, and for keys
+    /// that differ.
     fn size(&self, keys: &[&str], default: usize) -> Result<usize> {
         let mut found = None;
         for key in keys {
@@ -182,9 +184,9 @@ impl Config {
 
     /// The shape of the encoder; keys that are missing have the defaults of transformers.
     pub fn encoder(&self) -> Result<EncoderConfig> {
-        let is_roberta = matches!(self.kind, Kind::Roberta | Kind::XlmRoberta);
-        let is_distil = self.kind == Kind::Distilbert;
-        let vocabulary = if self.kind == Kind::Roberta { 50265 } else { 30522 };
+        let is_roberta = matches!(self.kind, Architecture::Roberta | Architecture::XlmRoberta);
+        let is_distil = self.kind == Architecture::Distilbert;
+        let vocabulary = if self.kind == Architecture::Roberta { 50265 } else { 30522 };
         let keys = |bert: &'static str, distil: &'static str| match is_distil {
             true => vec![distil, bert],
             false => vec![bert],
@@ -217,11 +219,14 @@ impl Config {
         }
     }
 
-    /// The section `model.head` for a head of spans.
+    /// The section `model.head` for a span head.
     pub fn span_head(&self) -> Result<Value> {
         self.require_architecture("ForQuestionAnswering")?;
-        let dropout =
-            if self.kind == Kind::Distilbert { self.number("qa_dropout", 0.1)? } else { 0.0 };
+        let dropout = if self.kind == Architecture::Distilbert {
+            self.number("qa_dropout", 0.1)?
+        } else {
+            0.0
+        };
         Ok(json!({"dropout": dropout}))
     }
 
@@ -229,7 +234,7 @@ impl Config {
     pub fn class_head(&self, classes: usize) -> Result<Value> {
         self.require_architecture("ForSequenceClassification")?;
         let dropout = match self.kind {
-            Kind::Distilbert => self.number("seq_classif_dropout", 0.2)?,
+            Architecture::Distilbert => self.number("seq_classif_dropout", 0.2)?,
             _ => self.number("classifier_dropout", self.number("hidden_dropout_prob", 0.1)?)?,
         };
         let multi_label = match self.get("problem_type").and_then(Value::as_str) {
@@ -237,7 +242,7 @@ impl Config {
             Some("single_label_classification") => Some(false),
             None if classes > 1 => None,
             Some("regression") | None => {
-                return Err(self.error("the head is one of a regression, which is not supported"));
+                return Err(self.error("the head is a regression head, which is not supported"));
             }
             Some(other) => {
                 return Err(self.error(&format!("problem_type {other:?} is not known")));
@@ -247,20 +252,21 @@ impl Config {
         Ok(json!({"labels": labels, "multi_label": multi_label, "dropout": dropout}))
     }
 
-    /// Errors: 65 when the head of the file is of another kind than the names of its tensors suggest, e.g. one for tokens.
+    /// Errors: 65 when config.json names a different kind of head than the tensors do, e.g. one for token
+    /// classification.
     fn require_architecture(&self, ending: &str) -> Result<()> {
         let names = self.get("architectures").and_then(Value::as_array);
         let name = names.and_then(|names| names.first()).and_then(Value::as_str);
         match name {
             Some(name) if !name.ends_with(ending) => Err(self.error(&format!(
-                "its head is that of {name}; --head uses those that end in ForSequenceClassification or \
+                "its head is that of {name}; --head supports only architectures that end in ForSequenceClassification or \
                  ForQuestionAnswering"
             ))),
             _ => Ok(()),
         }
     }
 
-    /// The names of the classes of the head, in order. Errors: 65 when they are not those of so many classes.
+    /// The names of the classes of the head, in order. Errors: 65 when their number is not `classes`.
     fn labels(&self, classes: usize) -> Result<Vec<String>> {
         let count = self.size(&["num_labels"], classes)?;
         let Some(names) = self.get("id2label") else {
@@ -290,7 +296,7 @@ impl Config {
 
     fn differ(&self, classes: usize) -> Error {
         self.error(&format!(
-            "id2label and num_labels are not those of the {classes} classes of the head in the weights"
+            "id2label or num_labels does not match the {classes} classes of the head in the weights"
         ))
     }
 }

@@ -1,10 +1,10 @@
-//! Encoders in folders as transformers writes them: config.json, and model.safetensors or pytorch_model.bin, each in one
-//! or several files.
+//! Reads pretrained encoders from folders in the layout of transformers: config.json and model.safetensors or
+//! pytorch_model.bin, single or sharded.
 
 mod config;
 mod names;
 
-use super::encoder::Kind;
+use super::encoder::Architecture;
 use config::Config;
 use data::text::Tokenizer;
 use learn::adapt::{Lora, peft};
@@ -35,9 +35,9 @@ pub struct Pretrained {
 }
 
 impl Pretrained {
-    /// The configuration that starts training from it: `model.encoder` with its shape, `model.lora` with that of the
-    /// adapter, and `init` with the rules that map the names of the tensors. Without `head` it starts with random
-    /// values.
+    /// The configuration that starts training from these files: `model.encoder` with the shape of the encoder,
+    /// `model.lora` with that of the adapter, and `init` with the rules that map tensor names. Without `head`, the head
+    /// is initialised randomly.
     ///
     /// Errors: 66 when config.json or the weights are missing; 65 when they are damaged, of a model that is not
     /// supported, or without the head.
@@ -74,7 +74,9 @@ impl Pretrained {
         };
         if let Some(entry) = file.tensors().iter().filter(own).find(|e| !e.dtype.is_float()) {
             let (name, dtype) = (&entry.name, entry.dtype);
-            return Err(bad(&format!("{name} is of {dtype}: quantised weights are not supported")));
+            return Err(bad(&format!(
+                "{name} has dtype {dtype}: quantised weights are not supported"
+            )));
         }
         let mut init = json!({
             "from": weights.to_string_lossy(),
@@ -95,7 +97,7 @@ impl Pretrained {
                 None => return Err(bad("it has no head that --head could use")),
             };
         }
-        let has_pooler = encoder.model_type != Kind::Bert || names.has_pooler();
+        let has_pooler = encoder.model_type != Architecture::Bert || names.has_pooler();
         if let Some(adapter) = &self.adapter {
             let lora = peft::read(adapter)?;
             let file = adapter.join(peft::WEIGHTS);
@@ -105,8 +107,8 @@ impl Pretrained {
         }
         if !has_pooler && !is_of_spans {
             warn!(
-                "{}: no pooler, as in weights of a masked language model: bert.pooler.* is drawn at random and has to be \
-                 trained, or use model.head.pooling=mean",
+                "{}: no pooler, as usual for a masked language model: bert.pooler.* is initialised randomly and must be \
+                 trained; or set model.head.pooling=mean",
                 weights.display()
             );
         }
@@ -114,8 +116,8 @@ impl Pretrained {
     }
 }
 
-/// Checks that an adapter changes layers of the encoder only, and that a pooler that it keeps frozen has values. Errors:
-/// 66, 65.
+/// Checks that an adapter changes only layers of the encoder, and that the base model has a pooler unless the adapter
+/// brings a trained one. Errors: 66, 65.
 fn require_adapter(lora: &Lora, prefix: &str, has_pooler: bool, path: &Path) -> Result<()> {
     let bad = |what: String| Error::data(format!("{}: {what}", path.display()));
     let file = foreign::open(path)?;
@@ -129,7 +131,7 @@ fn require_adapter(lora: &Lora, prefix: &str, has_pooler: bool, path: &Path) -> 
         let is_known = layers.iter().any(|part| module.starts_with(part)) || module == pooler;
         if !is_known || lora.targets_of(module).is_empty() {
             return Err(bad(format!(
-                "{module} is adapted, which is no target in adapter_config.json or no layer of {prefix}"
+                "{module} is adapted, but is not a target in adapter_config.json or not a layer of {prefix}"
             )));
         }
         has_layers = true;

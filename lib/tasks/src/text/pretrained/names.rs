@@ -1,19 +1,19 @@
-//! Rules for the names of the tensors in files of weights.
+//! Rules that map the tensor names of weight files to parameter names.
 
-use super::Kind;
+use super::Architecture;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
-/// How the names of the tensors of heads begin.
+/// Prefixes of the names of head tensors.
 const HEADS: [&str; 3] = ["classifier", "pre_classifier", "qa_outputs"];
 /// A tensor that every encoder has.
 const ANCHOR: &str = "embeddings.word_embeddings.weight";
 /// The prefixes of encoders.
 const PREFIXES: [&str; 3] = ["bert", "roberta", "distilbert"];
-/// How the names of the tensors of an encoder begin, after its prefix.
+/// Prefixes of the names of encoder tensors, after the prefix of the encoder.
 const PARTS: [&str; 4] = ["embeddings.", "encoder.", "transformer.", "pooler."];
-/// Names that a message lists, and patterns of tensors to ignore.
-const LISTED: usize = 6;
+/// Maximum number of names in a message, and of patterns of ignored tensors.
+const MAX_LISTED: usize = 6;
 const MAX_IGNORED: usize = 64;
 
 /// The tensors of an encoder and its head in a file.
@@ -21,23 +21,24 @@ const MAX_IGNORED: usize = 64;
 pub(super) struct Names<'a> {
     /// The prefix of the encoder in the model, with a dot.
     own: String,
-    /// That in the file, which may be empty.
+    /// The prefix of the encoder in the file, which may be empty.
     given: String,
-    /// What precedes the names of heads in the file.
+    /// The prefix of head tensors in the file.
     outer: String,
     all: &'a [&'a str],
 }
 
 impl<'a> Names<'a> {
-    /// Finds the encoder of such a kind. Errors: what is wrong, with names of the file.
-    pub fn of(kind: Kind, prefix: &str, all: &'a [&'a str]) -> Result<Self, String> {
+    /// Finds the encoder of this architecture among the tensors `all` of a file. Errors: what is wrong, with tensor
+    /// names of the file.
+    pub fn of(kind: Architecture, prefix: &str, all: &'a [&'a str]) -> Result<Self, String> {
         let own = format!("{prefix}.");
         let prefixes = all.iter().filter_map(|name| name.strip_suffix(ANCHOR));
         let prefixes: Vec<&str> =
             prefixes.filter(|given| given.is_empty() || given.ends_with('.')).collect();
         let first = |names: &[&str]| {
-            let more = if names.len() > LISTED { ", …" } else { "" };
-            format!("{}{more}", names[..names.len().min(LISTED)].join(", "))
+            let more = if names.len() > MAX_LISTED { ", …" } else { "" };
+            format!("{}{more}", names[..names.len().min(MAX_LISTED)].join(", "))
         };
         let given = match prefixes[..] {
             [given] => given,
@@ -50,7 +51,7 @@ impl<'a> Names<'a> {
             }
             _ => {
                 return Err(format!(
-                    "it has several encoders, below {}; save one of them alone",
+                    "it has several encoders, with the prefixes {}; save one of them alone",
                     first(&prefixes)
                 ));
             }
@@ -70,11 +71,11 @@ impl<'a> Names<'a> {
     pub fn is_of_encoder(&self, name: &str) -> bool {
         let rest = name.strip_prefix(&self.given);
         rest.is_some_and(|rest| {
-            PARTS.iter().any(|part| rest.starts_with(part)) && !is_of_positions(rest)
+            PARTS.iter().any(|part| rest.starts_with(part)) && !is_position_ids(rest)
         })
     }
 
-    /// The name of a tensor of a head in the model.
+    /// The name that the model gives to this tensor; None if it does not belong to a head.
     pub fn of_head<'b>(&self, name: &'b str) -> Option<&'b str> {
         let rest = name.strip_prefix(&self.outer)?;
         let is_head = |head: &&str| {
@@ -110,12 +111,12 @@ impl<'a> Names<'a> {
         let belongs =
             |name: &&&str| self.is_of_encoder(name) || (head && self.of_head(name).is_some());
         let mut ignore: Vec<String> = Vec::new();
-        // What begins the name of a tensor that belongs.
+        // All prefixes of the names of tensors that are used.
         let used: BTreeSet<&str> =
-            all.iter().filter(belongs).flat_map(|name| starts(name)).collect();
+            all.iter().filter(belongs).flat_map(|name| prefixes(name)).collect();
         for name in all.iter().filter(|name| !belongs(name)) {
-            let pattern = match starts(name).find(|start| !used.contains(start)) {
-                _ if is_of_positions(name) => "*position_ids".to_string(),
+            let pattern = match prefixes(name).find(|start| !used.contains(start)) {
+                _ if is_position_ids(name) => "*position_ids".to_string(),
                 Some(start) if start.len() < name.len() => format!("{start}*"),
                 _ => (*name).to_string(),
             };
@@ -123,7 +124,10 @@ impl<'a> Names<'a> {
                 ignore.push(pattern);
             }
             if ignore.len() > MAX_IGNORED {
-                return Err(format!("{} tensors, most of them not of an encoder", all.len()));
+                return Err(format!(
+                    "it has {} tensors, most of which do not belong to an encoder",
+                    all.len()
+                ));
             }
         }
         let pooler = format!("{own}pooler.*");
@@ -131,12 +135,12 @@ impl<'a> Names<'a> {
         if !head {
             keep.extend(HEADS.map(|head| format!("{head}.*")));
         }
-        // Task joint has a second encoder, whose states a layer adds to.
+        // The fusion layer of task joint, which no file has.
         keep.push("fusion.*".into());
         if !self.has_pooler() {
             keep.push(pooler.clone());
         }
-        // RoBERTa's head has a layer of its own; with a mean or maximum over tokens, BERT's has none.
+        // Optional, because RoBERTa's head has its own dense layer, and mean or max pooling uses no pooler.
         let optional: Vec<String> = self.has_pooler().then_some(pooler).into_iter().collect();
         let copy = ["context.*=*"];
         Ok(json!({"map": map, "ignore": ignore, "keep": keep, "optional": optional, "copy": copy}))
@@ -144,12 +148,12 @@ impl<'a> Names<'a> {
 }
 
 /// The beginnings of a dotted name, each with its dot, and the name itself.
-fn starts(name: &str) -> impl Iterator<Item = &str> {
+fn prefixes(name: &str) -> impl Iterator<Item = &str> {
     name.match_indices('.').map(|(at, _)| &name[..=at]).chain([name])
 }
 
 /// Whether a tensor is the list 0, 1, 2, ... of the positions.
-fn is_of_positions(name: &str) -> bool {
+fn is_position_ids(name: &str) -> bool {
     name.ends_with("position_ids")
 }
 
@@ -158,7 +162,7 @@ mod tests {
     use super::*;
 
     fn rules(prefix: &str, names: &[&str], head: bool) -> Value {
-        Names::of(Kind::Bert, prefix, names).unwrap().rules(head).unwrap()
+        Names::of(Architecture::Bert, prefix, names).unwrap().rules(head).unwrap()
     }
 
     #[test]
@@ -218,11 +222,14 @@ mod tests {
 
     #[test]
     fn files_without_one_such_encoder_are_refused_with_their_names() {
-        let error = |names: &[&str]| Names::of(Kind::Bert, "bert", names).unwrap_err();
+        let error = |names: &[&str]| Names::of(Architecture::Bert, "bert", names).unwrap_err();
         assert!(error(&["a.b", "c"]).contains("they are a.b, c"));
         let of = |prefix: &str| format!("{prefix}embeddings.word_embeddings.weight");
         let two = [of("a.bert."), of("b.bert.")];
-        assert!(error(&two.each_ref().map(String::as_str)).contains("below a.bert., b.bert."));
+        assert!(
+            error(&two.each_ref().map(String::as_str))
+                .contains("with the prefixes a.bert., b.bert.")
+        );
         assert!(error(&[&of("roberta.")]).contains("those of roberta"));
     }
 }

@@ -1,16 +1,16 @@
-//! Answers without an encoder.
+//! Baselines for answers without an encoder.
 
 use super::metrics::normalised;
 use data::text::TokenSet;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
-/// Share of the occurrences of a word in answers that must be in answers to a question, for the word to stand for it.
+/// A word is typical of a question if at least this share of its occurrences in answers is in answers to that question.
 const TYPICAL: f64 = 0.9;
-/// The same for the occurrences in contexts that must be in answers, where records have no questions.
-const MOSTLY: f64 = 0.5;
-/// Occurrences that it needs.
-const OFTEN: usize = 2;
+/// Without questions, a word is typical if at least this share of its occurrences in contexts is in answers.
+const TYPICAL_IN_CONTEXTS: f64 = 0.5;
+/// Minimum number of occurrences of a typical word in answers.
+const MIN_OCCURRENCES: usize = 2;
 
 /// The first sentence of the context with a word that is typical of answers to the question in training; the first
 /// sentence if there is none.
@@ -35,9 +35,9 @@ impl<'a> FirstOccurrence<'a> {
             let of_question = own.entry(question(train, i)).or_default();
             answer.into_iter().for_each(|word| *of_question.entry(word).or_default() += 1);
         }
-        let least = if has_questions { TYPICAL } else { MOSTLY };
+        let least = if has_questions { TYPICAL } else { TYPICAL_IN_CONTEXTS };
         let is_typical = |word: &str, n: usize| {
-            n >= OFTEN && n as f64 >= least * all.get(word).copied().unwrap_or(n) as f64
+            n >= MIN_OCCURRENCES && n as f64 >= least * all.get(word).copied().unwrap_or(n) as f64
         };
         let words = |counts: HashMap<String, usize>| {
             let typical = counts.into_iter().filter(|(word, n)| is_typical(word, *n));

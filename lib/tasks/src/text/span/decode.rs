@@ -1,4 +1,4 @@
-//! From the scores of tokens to answers.
+//! Decodes answers from start and end logits.
 
 use data::text::Window;
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// An answer to a record.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Candidate {
-    /// Its first and its last token, numbered as those of the record.
+    /// Its first and its last token, as indices into the tokens of the record.
     pub tokens: [usize; 2],
     /// The sum of the logits of both.
     pub score: f32,
@@ -17,12 +17,13 @@ pub struct Candidate {
 pub struct Decoded {
     /// The best answers, the best one first; none if the context has no tokens.
     pub candidates: Vec<Candidate>,
-    /// The score of there being no answer: the least one of all windows, since those without the answer say so, too.
+    /// The no-answer score: the smallest one over all windows, because windows that do not contain the answer have high
+    /// ones.
     pub no_answer: f32,
 }
 
 impl Decoded {
-    /// How much better the best answer is than no answer; without an answer, infinitely worse.
+    /// Score of the best answer minus the no-answer score; -∞ without an answer.
     pub fn margin(&self) -> f64 {
         let best = self.candidates.first();
         best.map_or(f64::NEG_INFINITY, |best| f64::from(best.score) - f64::from(self.no_answer))
@@ -36,8 +37,8 @@ impl Decoded {
     }
 }
 
-/// The `count` best answers of a record of at most `longest` tokens, given its windows with their logits [T, 2]: the
-/// greatest sums of the logits of first and last token with the first one not after the last, both of the context.
+/// The `count` best answers to a record, given the logits [T, 2] of its windows: the spans of the context of at most
+/// `longest` tokens with the largest sums of start and end logits.
 pub fn decode(windows: &[(&Window, &[f32])], longest: usize, count: usize) -> Decoded {
     let mut best: Vec<Candidate> = Vec::with_capacity(count + 1);
     let mut no_answer = f32::INFINITY;
@@ -70,12 +71,12 @@ pub fn decode(windows: &[(&Window, &[f32])], longest: usize, count: usize) -> De
     Decoded { candidates: best, no_answer }
 }
 
-/// The least margin over no answer with which an answer is predicted: the one with the most right predictions, where `outcomes` has
-/// for each record the margin, and whether the answer and whether no answer is right. None if answers are best everywhere.
+/// The no-answer threshold with the most correct predictions. `outcomes` has, for each record, the margin, whether the
+/// answer is correct, and whether predicting no answer is. None if it is best to predict an answer for every record.
 pub fn fit_threshold(outcomes: &[(f64, bool, bool)]) -> Option<f64> {
     let mut sorted = outcomes.to_vec();
     sorted.sort_by(|a, b| a.0.total_cmp(&b.0));
-    // Answers everywhere, then none below each margin in turn.
+    // First an answer for every record, then none up to each margin in turn.
     let mut right = sorted.iter().filter(|(_, answer, _)| *answer).count() as i64;
     let mut best = (right, None);
     for (at, (margin, answer, none)) in sorted.iter().enumerate() {

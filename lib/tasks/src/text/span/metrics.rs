@@ -22,7 +22,7 @@ pub struct Agreement {
 pub type Answer<'a> = Option<([usize; 2], &'a str)>;
 
 impl Agreement {
-    /// Of a predicted with the true answer.
+    /// Compares a predicted answer with the true one.
     pub fn of(predicted: Answer, truth: Answer) -> Self {
         let (Some(([first, last], text)), Some(([true_first, true_last], true_text))) =
             (predicted, truth)
@@ -80,12 +80,12 @@ pub fn means(all: &[Agreement], resampling: Resampling) -> Metrics {
 pub fn normalised(text: &str) -> Vec<String> {
     let lower = text.to_lowercase();
     let kept: String = lower.chars().filter(|c| !c.is_ascii_punctuation()).collect();
-    let words = articles_removed(&kept);
+    let words = remove_articles(&kept);
     words.split_whitespace().map(String::from).collect()
 }
 
-/// Articles that stand between characters that belong to no word become spaces, as `\b(a|an|the)\b` does in Python.
-fn articles_removed(text: &str) -> String {
+/// Replaces articles that are whole words with spaces, like Python's `re.sub(r"\b(a|an|the)\b", " ", text)`.
+fn remove_articles(text: &str) -> String {
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -98,7 +98,7 @@ fn articles_removed(text: &str) -> String {
     out
 }
 
-/// F1 of words, counted as often as they occur; 1 if there are none in both, and 0 if in one of them.
+/// F1 over words as multisets; 1 if both are empty, 0 if only one is.
 pub fn word_f1(predicted: &[String], truth: &[String]) -> f64 {
     if predicted.is_empty() || truth.is_empty() {
         return f64::from(u8::from(predicted == truth));

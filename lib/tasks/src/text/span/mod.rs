@@ -1,7 +1,8 @@
-//! The task `span`: the part of a context that answers a question, or that is of the kind that was annotated.
+//! The task `span`, extractive question answering: finds the part of a context that answers a question or, without
+//! questions, the kind of part that was annotated.
 //!
-//! A sample of training is a window of a context; a record is scored as a whole. Windows without the answer are trained to
-//! point to the first special token (Devlin et al. 2019, section 4.3).
+//! A training sample is a window of a context; scores are per record. Windows without the answer are trained to point
+//! to the first special token (Devlin et al. 2019, section 4.3).
 
 mod baselines;
 mod decode;
@@ -13,7 +14,7 @@ pub use decode::{Candidate, Decoded, decode, fit_threshold};
 pub use metrics::{Agreement, Answer, means, normalised, word_f1};
 pub use model::{SpanFinder, SpanHead, SpanHeadConfig, SpanModel, span_loss};
 pub(super) use model::{require_answers, with_answers};
-pub use scores::described;
+pub use scores::answer_fields;
 pub(super) use scores::{agreement, fitted_threshold, needs_threshold, row, scores};
 
 use super::sets::TextData;
@@ -37,7 +38,7 @@ pub(super) fn add_agreement(
     longest: usize,
     threshold: Option<f64>,
 ) {
-    windows.iter().for_each(|(_, logits)| scores.require_finite(logits));
+    windows.iter().for_each(|(_, logits)| scores.check_finite(logits));
     let i = windows[0].0.record;
     let record = set.record(i);
     let found = decode(windows, longest, 1).answer(threshold);
@@ -47,7 +48,7 @@ pub(super) fn add_agreement(
     }
 }
 
-/// An answer in the context of a record with its text.
+/// The predicted answer to a record, with its text.
 pub(super) fn predicted<'a>(record: &RecordTokens<'a>, tokens: Option<[usize; 2]>) -> Answer<'a> {
     tokens.map(|tokens| (tokens, record.text_of_tokens(tokens).1))
 }

@@ -1,4 +1,4 @@
-//! Scores of the first and the last token of an answer.
+//! The span model: start and end logits for each token.
 
 use super::SpanConfig;
 use crate::text::batch::TextEncoder;
@@ -27,7 +27,7 @@ use unix::{Error, Result};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct SpanModel {
-    /// Encoder; its vocabulary is that of the tokens.
+    /// Encoder; its vocabulary is that of the tokenizer.
     pub encoder: EncoderConfig,
     /// Layers after the encoder.
     pub head: SpanHeadConfig,
@@ -35,11 +35,11 @@ pub struct SpanModel {
     pub lora: Option<Lora>,
 }
 
-/// The head of spans.
+/// The span head.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct SpanHeadConfig {
-    /// Features of hidden layers, each followed by the activation and dropout.
+    /// Widths of the hidden layers, each followed by the activation and dropout.
     pub hidden_dims: Vec<usize>,
     /// Activation of the hidden layers.
     pub activation: HeadActivation,
@@ -57,7 +57,7 @@ impl Default for SpanHeadConfig {
 }
 
 impl SpanHeadConfig {
-    /// What the schema does not express.
+    /// Violations that the schema does not express.
     pub fn violations(&self) -> Violations {
         let mut violations = layer_violations(&self.hidden_dims, self.dropout);
         if self.max_answer == 0 {
@@ -67,7 +67,7 @@ impl SpanHeadConfig {
     }
 }
 
-/// What does not fit between a model and its tokens. Errors: 78.
+/// Checks that the tokens in `folder` have answers. Errors: 78.
 pub fn require_answers(info: &TokenInfo, folder: &Path) -> Result<()> {
     match info.answers {
         true => Ok(()),
@@ -110,8 +110,8 @@ impl SpanHead {
     }
 }
 
-/// The batch with the places of the first and the last token of the answer of each window: 0, the first special token,
-/// if the answer is not in the window as a whole.
+/// Adds the positions of the first and the last token of each window's answer to a batch: 0, the first special token,
+/// if the window does not contain the whole answer.
 pub fn with_answers(batch: Batch, windows: &[(&TokenSet, &Window)]) -> Batch {
     let places = |(set, window): &(&TokenSet, &Window)| {
         let tokens = set.answer_tokens(window.record);
@@ -128,7 +128,7 @@ pub fn with_answers(batch: Batch, windows: &[(&TokenSet, &Window)]) -> Batch {
         .with("halves", Tensor::from_slice(&halves, &[halves.len()]))
 }
 
-/// The sum over windows of the mean of the cross entropies of first and last token, without padding.
+/// The sum over windows of the mean of the start and end cross entropies, with padding masked.
 pub fn span_loss(forward: &Forward, batch: &Batch, logits: &Var) -> Result<Var> {
     let [windows, tokens] = [0, 1].map(|axis| logits.shape()[axis]);
     let visible = forward.apply(Binary::Add, &[logits, &batch.input(forward, "hidden")?])?;
@@ -147,7 +147,7 @@ pub struct SpanFinder {
 }
 
 impl SpanFinder {
-    /// For tokens of this kind.
+    /// Builds the model for the tokenizer described by `info`.
     pub fn new(b: &mut Builder, config: &SpanModel, info: &TokenInfo) -> Self {
         Self {
             encoder: TextEncoder::new(b, &config.encoder, config.lora.as_ref(), info),

@@ -1,4 +1,4 @@
-//! The scores of answers, beside baselines.
+//! Scores answers and compares them with baselines.
 
 use super::baselines::{FirstOccurrence, whole_context};
 use super::decode::{Decoded, fit_threshold};
@@ -6,16 +6,16 @@ use super::metrics::{Agreement, means};
 use super::{predicted, truth};
 use crate::text::class_scores::{PartScores, groups};
 use crate::text::metrics::Resampling;
-use crate::text::trained::Found;
+use crate::text::trained::TextOutput;
 use data::text::{RecordTokens, TokenSet};
 use report::axis::short;
 use report::document::{Cell, Document, Table};
 use serde_json::{Map, Value, json};
 
-/// Groups of contexts of similar length, of equal size.
-const LENGTHS: usize = 5;
+/// Number of equally large groups into which contexts are divided by length.
+const LENGTH_GROUPS: usize = 5;
 
-/// Whether there may be no answer, so that a margin over it decides.
+/// Whether records may have no answer, so that a no-answer threshold is required.
 pub(in crate::text) fn needs_threshold(train: &TokenSet, validation: &TokenSet) -> bool {
     let has_no_answer = |set: &TokenSet| (0..set.len()).any(|i| set.answer(i).is_none());
     has_no_answer(train) || has_no_answer(validation)
@@ -30,28 +30,27 @@ pub(in crate::text) fn agreement(
     Agreement::of(predicted(&set.record(i), answer), truth(set, i))
 }
 
-/// The least margin over no answer with which an answer is predicted, fitted to what a model found for the validation
-/// split; None: there always is an answer.
+/// The no-answer threshold, fitted to the outputs for the validation split; None: an answer is always predicted.
 pub(in crate::text) fn fitted_threshold(
     train: &TokenSet,
-    (validation, known): (&TokenSet, &[Found]),
+    (validation, known): (&TokenSet, &[TextOutput]),
 ) -> Option<f64> {
     if !needs_threshold(train, validation) {
         return None;
     }
-    let outcome = |(i, own): (usize, &Found)| {
+    let outcome = |(i, own): (usize, &TextOutput)| {
         let is_right = |tokens| agreement(validation, i, tokens).exact();
         (own.answer.margin(), is_right(own.answer.answer(None)), is_right(None))
     };
     fit_threshold(&known.iter().enumerate().map(outcome).collect::<Vec<_>>())
 }
 
-/// Scores the answers to the first of the sets; baselines learn from the second, the training split. The names of the
-/// metrics begin with `prefix`. Adds the sections of a page.
+/// Scores the answers to the first set; baselines are fitted to the second one, the training split. The names of the
+/// metrics begin with `prefix`. Adds sections to `page`.
 pub(in crate::text) fn scores(
     (method, prefix): (&'static str, &str),
     [set, train, validation]: [&TokenSet; 3],
-    found: &[Found],
+    found: &[TextOutput],
     threshold: Option<f64>,
     page: &mut Document,
 ) -> PartScores {
@@ -85,7 +84,7 @@ pub(in crate::text) fn scores(
         ("no_answer_threshold".to_string(), json!(threshold)),
         ("with_answer".into(), answers.into()),
     ]);
-    mistakes(page, set, &methods[0].1);
+    add_mistakes(page, set, &methods[0].1);
     all
 }
 
@@ -104,16 +103,16 @@ pub(in crate::text) fn row(
         ("answer".into(), json!(truth(set, i).map(|(_, text)| text))),
         ("exact_match".into(), agreement(set, i, decoded.answer(threshold)).exact().into()),
     ]);
-    row.extend(described(&set.record(i), decoded, threshold));
+    row.extend(answer_fields(&set.record(i), decoded, threshold));
     row
 }
 
-/// Adds the sections that show where answers are wrong: by length.
-fn mistakes(page: &mut Document, set: &TokenSet, own: &[Agreement]) {
+/// Adds the sections on wrong answers, by length of the context.
+fn add_mistakes(page: &mut Document, set: &TokenSet, own: &[Agreement]) {
     let right = |of: &mut dyn Iterator<Item = usize>| of.filter(|i| own[*i].exact()).count();
     let exact = right(&mut (0..set.len()));
     page.paragraph(format!(
-        "{} of {} answers have other tokens than the true ones. Exact match {}.",
+        "{} of {} answers differ from the true ones. Exact match {}.",
         set.len() - exact,
         set.len(),
         short(exact as f64 / set.len() as f64)
@@ -124,7 +123,7 @@ fn mistakes(page: &mut Document, set: &TokenSet, own: &[Agreement]) {
     let mut order: Vec<usize> = (0..set.len()).collect();
     order.sort_by_key(|i| length(*i));
     let mut table = Table::new(["tokens", "windows", "contexts", "exact match", "F1"]);
-    for part in order.chunks(set.len().div_ceil(LENGTHS).max(1)) {
+    for part in order.chunks(set.len().div_ceil(LENGTH_GROUPS).max(1)) {
         let n = part.len() as f64;
         let windows: usize = part.iter().map(|i| set.windows(*i).len()).sum();
         table.row([
@@ -138,8 +137,9 @@ fn mistakes(page: &mut Document, set: &TokenSet, own: &[Agreement]) {
     page.table(table);
 }
 
-/// The predicted answer to a record with its characters, whether there is one, and the best candidates.
-pub fn described(
+/// The predicted answer to a record with its character range, null if there is none; the no-answer score; and the best
+/// candidates.
+pub fn answer_fields(
     record: &RecordTokens,
     decoded: &Decoded,
     threshold: Option<f64>,

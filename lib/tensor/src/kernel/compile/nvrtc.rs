@@ -17,7 +17,7 @@ const VARIABLE: &str = "LONGHAUL_NVRTC";
 const NAMES: [&str; 3] = ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"];
 /// The precompiled part of NVRTC that its functions need, and that only `compile` opens.
 const BUILTINS: &str = "libnvrtc-builtins.so.";
-/// Where `make deps` puts it in the checkout.
+/// Directory of the checkout into which `make deps` installs NVRTC.
 const DEPS: &str = ".deps/nvrtc";
 /// The oldest version that the kernels are compiled with in tests (`make nvrtc-versions`).
 const OLDEST: (c_int, c_int) = (12, 4);

@@ -34,7 +34,7 @@ impl Gpu {
         self.refuse_in_capture("a value read on the host")?;
         if bytes > MOST {
             return Err(Error::bug(
-                self.said(&format!("{bytes} bytes exceed {MOST} for an async copy")),
+                self.with_device(&format!("{bytes} bytes exceed {MOST} for an async copy")),
             ));
         }
         self.enter()?;
@@ -48,7 +48,7 @@ impl Gpu {
         // SAFETY: `bytes` bytes of the caller's, into a slot that no other copy uses.
         let result =
             unsafe { sys::cuMemcpyDtoHAsync_v2(slot.pinned.0.cast(), from, bytes, stream) };
-        check(result, || self.said(&format!("copying {bytes} bytes out")))?;
+        check(result, || self.with_device(&format!("copying {bytes} bytes out")))?;
         record(slot.arrived, stream)?;
         Ok(AsyncCopy { gpu: self, slot: Some(slot) })
     }
@@ -72,7 +72,7 @@ impl AsyncCopy {
         let result = gpu.enter().and_then(|()| until(arrived));
         result
             .inspect_err(|_| self.slot = None)
-            .map_err(|why| why.context(gpu.said("kernels before a value was read")))
+            .map_err(|why| why.context(gpu.with_device("kernels before a value was read")))
     }
 }
 

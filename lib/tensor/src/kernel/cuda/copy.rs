@@ -60,7 +60,7 @@ pub(super) fn until(event: CUevent) -> Result<()> {
 
 /// State of uploads.
 #[derive(Debug)]
-pub(super) struct Upload {
+pub(super) struct HostToDevice {
     stream: CUstream,
     stages: Vec<Stage>,
     next: usize,
@@ -79,7 +79,7 @@ struct Stage {
 
 /// State of downloads.
 #[derive(Debug)]
-pub(super) struct Download {
+pub(super) struct DeviceToHost {
     pub(super) stream: CUstream,
     /// Recorded after the preceding kernels.
     ready: CUevent,
@@ -108,7 +108,7 @@ impl Gpu {
             let result = unsafe {
                 sys::cuMemcpyHtoDAsync_v2(stage.landing, stage.pinned.0.cast(), n, upload.stream)
             };
-            check(result, || self.said(&format!("copying {n} bytes in")))?;
+            check(result, || self.with_device(&format!("copying {n} bytes in")))?;
             record(stage.uploaded, upload.stream)?;
             wait(self.stream, stage.uploaded)?;
             self.copy(to + offset, stage.landing, n)?;
@@ -117,7 +117,7 @@ impl Gpu {
         Ok(())
     }
 
-    fn upload(&self) -> Result<Upload> {
+    fn upload(&self) -> Result<HostToDevice> {
         let stage = |_| {
             Ok(Stage {
                 pinned: Pinned::new(PIECE)?,
@@ -127,17 +127,17 @@ impl Gpu {
             })
         };
         let stages = (0..PIECES).map(stage).collect::<Result<_>>()?;
-        Ok(Upload { stream: stream()?, stages, next: 0 })
+        Ok(HostToDevice { stream: stream()?, stages, next: 0 })
     }
 
     /// Makes the download stream wait for all earlier launches.
     pub(super) fn after_launches<'a>(
         &self,
-        download: &'a mut Option<Download>,
-    ) -> Result<&'a mut Download> {
+        download: &'a mut Option<DeviceToHost>,
+    ) -> Result<&'a mut DeviceToHost> {
         let download = match download {
             Some(download) => download,
-            none => none.insert(Download::new()?),
+            none => none.insert(DeviceToHost::new()?),
         };
         record(download.ready, self.stream)?;
         wait(download.stream, download.ready)?;
@@ -156,7 +156,7 @@ impl Gpu {
             // SAFETY: `n` bytes of the caller's, into a buffer that has been read.
             let result =
                 unsafe { sys::cuMemcpyDtoHAsync_v2(pinned.0.cast(), at, n, download.stream) };
-            check(result, || self.said(&format!("copying {n} bytes out")))?;
+            check(result, || self.with_device(&format!("copying {n} bytes out")))?;
             record(*done, download.stream)
         };
         let sizes: Vec<usize> = to.chunks(PIECE).map(<[u8]>::len).collect();
@@ -170,7 +170,7 @@ impl Gpu {
             }
             let (pinned, done) = &download.pieces[index % 2];
             until(*done)
-                .map_err(|why| why.context(self.said("kernels before a value was read")))?;
+                .map_err(|why| why.context(self.with_device("kernels before a value was read")))?;
             // SAFETY: the copy into the buffer has finished.
             unsafe { ptr::copy_nonoverlapping(pinned.0, chunk.as_mut_ptr(), chunk.len()) };
         }
@@ -182,7 +182,7 @@ impl Gpu {
         self.enter()?;
         // SAFETY: memory of the caller's, which is reused only in stream order.
         let result = unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes, self.stream) };
-        check(result, || self.said(&format!("copying {bytes} bytes")))
+        check(result, || self.with_device(&format!("copying {bytes} bytes")))
     }
 
     /// Fills with zero bytes, in stream order.
@@ -190,18 +190,18 @@ impl Gpu {
         self.enter()?;
         // SAFETY: memory of the caller's.
         let result = unsafe { sys::cuMemsetD8Async(address, 0, bytes, self.stream) };
-        check(result, || self.said(&format!("clearing {bytes} bytes")))
+        check(result, || self.with_device(&format!("clearing {bytes} bytes")))
     }
 
     pub(super) fn refuse_in_capture(&self, what: &str) -> Result<()> {
         match self.capturing.load(Ordering::Relaxed) {
-            true => Err(Error::bug(self.said(&format!("{what} cannot be part of a graph")))),
+            true => Err(Error::bug(self.with_device(&format!("{what} cannot be part of a graph")))),
             false => Ok(()),
         }
     }
 }
 
-impl Download {
+impl DeviceToHost {
     fn new() -> Result<Self> {
         let piece = || Ok((Pinned::new(PIECE)?, event()?));
         Ok(Self { stream: stream()?, ready: event()?, pieces: [piece()?, piece()?] })

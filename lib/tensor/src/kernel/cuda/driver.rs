@@ -13,11 +13,11 @@ const OLDEST: c_int = 12000;
 /// or it finds no GPU.
 pub(super) fn version() -> Result<c_int> {
     static VERSION: OnceLock<Result<c_int, String>> = OnceLock::new();
-    let version = VERSION.get_or_init(initialise);
+    let version = VERSION.get_or_init(initialize);
     version.clone().map_err(|why| Error::new(Exit::Failure, why))
 }
 
-fn initialise() -> Result<c_int, String> {
+fn initialize() -> Result<c_int, String> {
     // First of all, because without the library every function of the driver panics.
     // SAFETY: only the driver's own initializers run on opening it.
     if !unsafe { sys::is_culib_present() } {
@@ -89,7 +89,7 @@ pub(super) fn words(result: CUresult) -> String {
                 CStr::from_ptr(meaning).to_string_lossy(),
                 CStr::from_ptr(name).to_string_lossy()
             ),
-            _ => format!("error {} of the CUDA driver", result as u32),
+            _ => format!("CUDA driver error {}", result as u32),
         }
     }
 }

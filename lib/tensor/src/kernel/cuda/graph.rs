@@ -62,11 +62,11 @@ impl Capture {
         // Relaxed, so that an allocation, which is not part of the graph, does not invalidate it.
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         if gpu.capturing.swap(true, Ordering::Relaxed) {
-            return Err(Error::bug(gpu.said("a graph is already being recorded")));
+            return Err(Error::bug(gpu.with_device("a graph is already being captured")));
         }
         // SAFETY: our stream.
         let begun = unsafe { sys::cuStreamBeginCapture_v2(gpu.stream, mode) };
-        check(begun, || gpu.said("starting to record a graph"))
+        check(begun, || gpu.with_device("starting to record a graph"))
             .inspect_err(|_| gpu.capturing.store(false, Ordering::Relaxed))?;
         self.is_open = true;
         Ok(())
@@ -88,7 +88,7 @@ impl Capture {
             let _ = sys::cuGraphDestroy(graph);
             made
         };
-        check(made, || gpu.said("instantiating a graph"))?;
+        check(made, || gpu.with_device("instantiating a graph"))?;
         self.graphs.push(Graph { gpu, replayed });
         recorded
     }
@@ -99,7 +99,7 @@ impl Capture {
         let mut graph = ptr::null_mut();
         // SAFETY: our stream, which is capturing; writes to the pointer.
         let result = unsafe { sys::cuStreamEndCapture(self.gpu.stream, &mut graph) };
-        check(result, || self.gpu.said("recording a graph"))?;
+        check(result, || self.gpu.with_device("recording a graph"))?;
         Ok(graph)
     }
 }
@@ -121,7 +121,7 @@ impl Graph {
         self.gpu.enter()?;
         // SAFETY: an instantiated graph, and our stream.
         let result = unsafe { sys::cuGraphLaunch(self.replayed, self.gpu.stream) };
-        check(result, || self.gpu.said("replaying a graph"))
+        check(result, || self.gpu.with_device("replaying a graph"))
     }
 }
 

@@ -68,7 +68,7 @@ impl Gpu {
         args: &[Value],
     ) -> Result<()> {
         self.enter()?;
-        let said = || self.said(&describe(kernel, element, grid));
+        let said = || self.with_device(&describe(kernel, element, grid));
         let function = self.function(source, element, kernel).map_err(|e| e.context(said()))?;
         function.suits(args).map_err(|why| Error::bug(format!("{}: {why}", said())))?;
         self.grant(function, grid).map_err(|e| e.context(said()))?;
@@ -200,7 +200,7 @@ fn encode(map: &TensorMap, element: Dtype) -> Result<CUtensorMap> {
         Dtype::Bf16 => CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
         _ => CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
     };
-    // SAFETY: writes to the map; the arrays have as many elements as there are dimensions, but for the strides, which begin
+    // SAFETY: writes to the map; the arrays have one element per dimension, except the strides, which begin
     // with the second one. The driver does not read the tensor's memory.
     let result = unsafe {
         sys::cuTensorMapEncodeTiled(

@@ -20,7 +20,7 @@ pub use side_stream::{Event, SideStream};
 
 use super::compile;
 use async_copy::Slot;
-use copy::{Download, Upload};
+use copy::{DeviceToHost, HostToDevice};
 use cudarc::driver::sys::{self, CUcontext, CUdevice, CUdevice_attribute, CUstream};
 use driver::check;
 use launch::Functions;
@@ -50,8 +50,8 @@ pub struct Gpu {
     /// The stream of all kernels.
     stream: CUstream,
     functions: Functions,
-    upload: Mutex<Option<Upload>>,
-    download: Mutex<Option<Download>>,
+    upload: Mutex<Option<HostToDevice>>,
+    download: Mutex<Option<DeviceToHost>>,
     slots: Mutex<Vec<Slot>>,
     /// Whether launches are being recorded.
     capturing: AtomicBool,
@@ -174,7 +174,7 @@ impl Gpu {
         let (mut free, mut total) = (0, 0);
         // SAFETY: a context is current; writes to both numbers.
         let result = unsafe { sys::cuMemGetInfo_v2(&mut free, &mut total) };
-        check(result, || self.said("querying its memory"))?;
+        check(result, || self.with_device("querying its memory"))?;
         Ok((free, total))
     }
 
@@ -186,7 +186,7 @@ impl Gpu {
         let result = unsafe { sys::cuMemAlloc_v2(&mut address, bytes.max(1)) };
         check(result, || {
             let left = self.memory().map(|(free, total)| format!(", {free} of {total} are free"));
-            self.said(&format!("allocating {bytes} bytes{}", left.unwrap_or_default()))
+            self.with_device(&format!("allocating {bytes} bytes{}", left.unwrap_or_default()))
         })?;
         Ok(address)
     }
@@ -205,17 +205,19 @@ impl Gpu {
         self.enter()?;
         // SAFETY: our stream.
         let result = unsafe { sys::cuStreamSynchronize(self.stream) };
-        check(result, || self.said("waiting for kernels"))
+        check(result, || self.with_device("waiting for kernels"))
     }
 
     /// Makes the context current on this thread, as driver functions require.
     fn enter(&self) -> Result<()> {
         // SAFETY: a context that is never released.
-        check(unsafe { sys::cuCtxSetCurrent(self.context) }, || self.said("setting its context"))
+        check(unsafe { sys::cuCtxSetCurrent(self.context) }, || {
+            self.with_device("setting its context")
+        })
     }
 
     /// The beginning of an error message.
-    fn said(&self, what: &str) -> String {
+    fn with_device(&self, what: &str) -> String {
         format!("cuda:{}: {what}", self.number)
     }
 }

@@ -52,7 +52,7 @@ impl Gpu {
         let mut highest: c_int = 0;
         // SAFETY: a context is current; writes to the integer and not to the null pointer.
         let result = unsafe { sys::cuCtxGetStreamPriorityRange(ptr::null_mut(), &mut highest) };
-        check(result, || self.said("querying its stream priorities"))?;
+        check(result, || self.with_device("querying its stream priorities"))?;
         Ok(SideStream { gpu: self, stream: stream_of_priority(highest)? })
     }
 

@@ -197,7 +197,7 @@ fn a_graph_does_again_what_was_recorded() {
     assert!(error.unwrap().contains("cannot be part of a graph"));
     drop(done);
     assert_eq!(x.to_host().unwrap().read::<f32>(), expect);
-    // A graph that lacks a launch is rejected.
+    // A graph is rejected if one of its launches failed during capture.
     let lacking = gpu.capture(|_| {
         add(&mut x, 1.0);
         SOURCE.launch(Dtype::F32, "fake_absent", Grid::new(1, 32), args![&x, 1i32, 1.0f32]);

@@ -1,7 +1,7 @@
 // Barriers in shared memory (mbarrier), and the clocks by which they order memory.
 //
-// A phase without copies completes with its last arrival. One with copies completes when a lane waits for it: as late as
-// on a GPU, so that a kernel that relies on less is found.
+// A phase without copies completes with its last arrival. One with copies completes when a lane waits for it: as late
+// as on a GPU, so that a kernel that relies on less is found.
 #include "hopper.h"
 
 #include <algorithm>
@@ -134,7 +134,7 @@ void check_phase(const Barrier& barrier, const char* verb, const void* code) {
               barrier.phase);
     }
     if (barrier.phase > 0 && !knows_phase(*current, barrier.index, barrier.phase - 1)) {
-        fault(code, "%s a barrier in its phase %u, but may do so in phase %u: this thread has not waited for that", verb,
+        fault(code, "%s a barrier in phase %u, but this thread has not waited for phase %u to complete", verb,
               barrier.phase, barrier.phase - 1);
     }
 }

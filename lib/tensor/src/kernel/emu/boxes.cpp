@@ -21,7 +21,7 @@ static unsigned lines_of(const EmulatorTensorMap& map) {
     return map.box[1] * map.box[2] * map.box[3];
 }
 
-// What cuTensorMapEncodeTiled would refuse.
+// Rejects maps that cuTensorMapEncodeTiled would reject.
 static void check_map(const EmulatorTensorMap& map, const void* code) {
     if (reinterpret_cast<uintptr_t>(map.address) % CHUNK != 0) {
         fault(code, "a tensor map of the address %p, which is not a multiple of 16", map.address);

@@ -35,7 +35,7 @@ static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) {
     return {x, y, z, w};
 }
 
-// Sixteen bytes, and eight.
+// Vector words of 16 and of 8 bytes.
 struct EmulatorWords {
     unsigned at[4];
 };

@@ -1,10 +1,10 @@
 // What a block that uses the primitives of include/hopper.cuh needs: barriers, boxes that are being copied, products of
-// warpgroups, and who knows what to be over through them.
+// warpgroups, and the vector clocks that record which lane knows which of these to be complete.
 //
-// Barriers order memory between any lanes, not only within a warp or the whole block. So each lane has a clock: an entry
-// for each lane of the block (epochs below it are over), for each barrier (phases below it are complete), and for each
-// warp (its products up to this number are complete). An arrival adds the lane's clock to that of the barrier, a wait adds
-// the barrier's to the lane's.
+// Barriers order memory between any lanes, not only within a warp or the whole block. So each lane has a clock: an
+// entry for each lane of the block (epochs below it are over), for each barrier (phases below it are complete), and for
+// each warp (its products up to this number are complete). An arrival adds the lane's clock to that of the barrier, a
+// wait adds the barrier's to the lane's.
 #pragma once
 
 #include "runtime.h"
@@ -100,7 +100,7 @@ struct Hopper {
     unsigned* clock(const Lane& lane) {
         return &clocks[lane.index * width];
     }
-    // Indices of entries.
+    // Index of the clock entry of a barrier or a warp.
     static unsigned of_barrier(unsigned barrier) {
         return machine->threads + barrier;
     }
@@ -114,8 +114,8 @@ Hopper& use_hopper(const char* what, const void* code);
 // Joins the clocks of the lanes whose bit, in the mask of their warp, is set.
 void join_clocks(Lane* lanes, unsigned count, unsigned mask);
 bool knows_phase(const Lane& lane, unsigned barrier, unsigned phase);
-// Whether the readers `who`, lanes of a warp or of the block, have been waited for. If those of several warps have read,
-// no race is reported if any of them may have been waited for.
+// Whether the readers `who`, lanes of a warp or of the block, have been waited for. If those of several warps have
+// read, no race is reported if any of them may have been waited for.
 bool knows_readers(const Lane& lane, unsigned who, unsigned epoch);
 // Whether a product may still read what a box has filled.
 bool is_read_by_products(const Cell& cell);

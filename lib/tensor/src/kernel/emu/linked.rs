@@ -164,7 +164,9 @@ fn run_values(
     args: &[Value],
     order: u64,
 ) -> Result<()> {
-    let text = |s: &str| CString::new(s).map_err(|_| Error::bug(format!("a name with NUL: {s:?}")));
+    let text = |s: &str| {
+        CString::new(s).map_err(|_| Error::bug(format!("name contains a NUL byte: {s:?}")))
+    };
     let (source, kernel, element) = (text(source)?, text(kernel)?, text(&element.to_string())?);
     let word = |arg: &Value| match arg {
         Value::TensorMap(map) => &raw const *map as u64,

@@ -1,13 +1,15 @@
 // Attention by warpgroups of Hopper (sm_90a): what its forward pass and its gradients share.
 //
-// Operands are tensors [B, rows, heads, D] of one sequence, with D = 64 or 128, of which TMA copies tiles: a tile of R rows
-// consists of D / 64 boxes of R lines. A thread of the first warpgroup copies; each of the others computes 64 rows.
+// Operands are tensors [B, rows, heads, D] of one sequence, with D = 64 or 128, of which TMA copies tiles: a tile of R
+// rows consists of D / 64 boxes of R lines. A thread of the first warpgroup copies; each of the others computes 64
+// rows.
 #pragma once
 
 #include "attention_scores.cuh"
 #include "hopper.cuh"
 
-// Of each operand, `*_head` is the number of its first head in the tensor. lengths: visible keys of each sample, or null.
+// Of each operand, `*_head` is the number of its first head in the tensor. lengths: visible keys of each sample, or
+// null.
 #define CALL_PARAMETERS                                                                            \
     const int *__restrict__ lengths, int batch, int queries, int keys, int heads, int group,       \
         int q_head, int k_head, int v_head, int causal, float scale, float to_base_2
@@ -135,8 +137,8 @@ DEVICE int thread_again() {
 #endif
 }
 
-// Drops the scores of row `h` of two: those of `query` and the keys from `key` on. Two lanes have every other pair of the same
-// four keys; each looks up those of every other n.
+// Drops the scores of row `h` of two: those of `query` and the keys from `key` on. Two lanes have every other pair of
+// the same four keys; each looks up those of every other n.
 template <class Drop, int N>
 DEVICE void drop_row(const Drop& drop, float (&s)[N], int h, int sample, int head, int query, int key) {
     const int odd = lane_id() % 2;
@@ -174,7 +176,8 @@ DEVICE void transpose_quad(float (&x)[4], int t) {
     }
 }
 
-// Writes the rows of this warpgroup's sums, times `factor`, to rows `stride` elements apart, of which the block has those from
+// Writes the rows of this warpgroup's sums, times `factor`, to rows `stride` elements apart, of which the block has
+// those from
 // `first` on, if they are below `rows`. With `add`, adds to what is there.
 template <int D>
 DEVICE void write_rows(element* to, long long stride, int first, int rows, const float (&o)[D / 2],
@@ -227,5 +230,5 @@ struct Tiles {
     }
 };
 
-// Parameters of the gradients, after the common ones.
+// Additional parameters of the gradient kernels, after the common ones.
 #define GIVEN_PARAMETERS const float *__restrict__ lse, const float *__restrict__ delta

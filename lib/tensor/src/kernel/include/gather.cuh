@@ -92,9 +92,9 @@ DEVICE int wrap(int at, const Divisor& length) {
     return at - divide(at, length) * length.by;
 }
 
-// Operands: matrices whose adjacent columns are mostly adjacent in memory, in lines of `length_of` elements: the channels of
-// a cell. `find_row` and `find_column` precompute what `line_of` needs of each; an element that is zero (padding) has no
-// line, which is -1. Lines of a tensor and chunks of 16 bytes are counted in 31 bits (conv/cuda.rs).
+// Operands: matrices whose adjacent columns are mostly adjacent in memory, in lines of `length_of` elements: the
+// channels of a cell. `find_row` and `find_column` precompute what `line_of` needs of each; an element that is zero
+// (padding) has no line, which is -1. Lines of a tensor and chunks of 16 bytes are counted in 31 bits (conv/cuda.rs).
 
 // Rows are output cells, columns a tap and a channel: the part of x that a cell reads.
 struct Seen {
@@ -251,8 +251,8 @@ DEVICE const element* address(const Operand& operand, const Row& row, const Colu
 // No chunk: still negative after a step forward.
 constexpr int NO_CHUNK = -0x7fffffff;
 
-// The chunk of 16 bytes that begins at an element, counted from the first of the tensor; NO_CHUNK if it is zero. Lines are
-// multiples of 16 bytes.
+// The chunk of 16 bytes that begins at an element, counted from the first of the tensor; NO_CHUNK if it is zero. Lines
+// are multiples of 16 bytes.
 template <class Operand, class Row, class Column>
 DEVICE int chunk_of(const Operand& operand, const Row& row, const Column& column) {
     const int line = line_of(operand, row, column);
@@ -260,10 +260,11 @@ DEVICE int chunk_of(const Operand& operand, const Row& row, const Column& column
     return line < 0 ? NO_CHUNK : line * chunks + slice_of(column) / WIDTH;
 }
 
-// Copies tiles of an operand, whose lines are pieces of its rows: with LINES_INNER the lines follow one another along
-// the inner axis of the product, otherwise they extend along it. Each thread copies equally many chunks of 16 bytes,
-// all in one column of chunks; what does not change from tile to tile is computed once, and the lines of memory of a tap
-// once for all its channels: as long as the inner axis stays in them, from one tile to the next only the chunk moves.
+// Copies tiles of an operand. A line of a tile is a piece of an operand row: with LINES_INNER, lines follow one another
+// along the inner axis of the product, otherwise they extend along it. Each thread copies equally many chunks of 16
+// bytes, all in one column of chunks; what does not change from tile to tile is computed once, and the lines of memory
+// of a tap once for all its channels: as long as the inner axis stays in them, from one tile to the next only the chunk
+// moves.
 template <class Operand_, class T_, int THREADS, bool LINES_INNER_, bool UNALIGNED_>
 struct Gatherer {
     using Operand = Operand_;
@@ -275,8 +276,8 @@ struct Gatherer {
     int outer;
     typename Operand::Row rows[PIECES];
     typename Operand::Column column;
-    // Unless LINES_INNER: where on the inner axis the current lines of memory end, and the chunk of each piece, less the
-    // first of the tile on the inner axis.
+    // Unless LINES_INNER: where on the inner axis the current lines of memory end, and the chunk of each piece, less
+    // the first of the tile on the inner axis.
     int end;
     int chunks[PIECES];
 };
@@ -320,7 +321,7 @@ DEVICE void copy_chunk(unsigned char* to, const element* data, int chunk) {
 #ifdef EMULATOR
     copy_async_16(to, from, chunk < 0 ? 0 : 16);
 #else
-    // The compiler would compute the size by shifts; so it is a predicate of the copy.
+    // Selects the size by a predicate, because the compiler would compute it with shifts.
     asm volatile(
         "{\n"
         ".reg .pred p;\n"

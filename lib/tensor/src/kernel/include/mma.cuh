@@ -86,8 +86,9 @@ DEVICE void mma_16x8x8(float (&d)[4], const unsigned (&a)[4], const unsigned (&b
 #undef MMA
 #endif
 
-// Rounds to the nearest tf32, and ties to even from sm_90 on, which has an instruction for it; otherwise away from zero,
-// which takes a comparison and an addition. The addition alone would make -0 of the NaN that arithmetic returns.
+// Rounds to the nearest tf32, and ties to even from sm_90 on, which has an instruction for it; otherwise away from
+// zero, which takes a comparison and an addition. The addition alone would turn the NaN that arithmetic returns into
+// -0.
 DEVICE unsigned to_tf32(float x) {
 #ifdef EMULATOR
     return emulator_to_tf32(x);

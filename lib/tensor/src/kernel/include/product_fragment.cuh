@@ -8,8 +8,8 @@
 #include "product_kernel.cuh"
 
 // How the 128 sums of a lane lie in the product: 256 / COLUMNS fragments of 16 x COLUMNS, each STEP rows below the one
-// before it. With g = lane / 4 and t = lane % 4, sums 4 j .. 4 j + 3 of a fragment are (g, 8 j + 2 t), (g, 8 j + 2 t + 1),
-// (g + 8, 8 j + 2 t) and (g + 8, 8 j + 2 t + 1).
+// before it. With g = lane / 4 and t = lane % 4, accumulators 4 j .. 4 j + 3 of a fragment are (g, 8 j + 2 t), (g, 8 j
+// + 2 t + 1), (g + 8, 8 j + 2 t) and (g + 8, 8 j + 2 t + 1).
 constexpr int SUMS = 128;
 template <int COLUMNS_, int STEP_>
 struct Fragments {
@@ -37,8 +37,8 @@ DEVICE Sums<2> unpack(unsigned word, f16) {
     return {{to_float(f16{static_cast<unsigned short>(word)}), to_float(f16{static_cast<unsigned short>(word >> 16)})}};
 }
 
-// Word i of lane t of each 4 lanes becomes word t of lane i. A lane then has 8 adjacent elements of a row, instead of 2 of
-// every 8: 16 bytes that it moves at once.
+// Word i of lane t of each 4 lanes becomes word t of lane i. A lane then has 8 adjacent elements of a row, instead of 2
+// of every 8: 16 bytes that it moves at once.
 DEVICE void transpose_words(unsigned (&word)[4]) {
     const int lane = lane_id();
 #pragma unroll
@@ -69,8 +69,8 @@ DEVICE void write_words(element* to, const unsigned (&word)[4], bool valid) {
     }
 }
 
-// The bias of N columns, of which a lane has two of every 8 from `column` on; n is even. All is read at once, because each
-// read takes hundreds of cycles if it is not in a cache.
+// The bias of N columns, of which a lane has two of every 8 from `column` on; n is even. All is read at once, because
+// each read takes hundreds of cycles if it is not in a cache.
 template <int N>
 struct Bias {
     unsigned at[N / 8];
@@ -154,8 +154,8 @@ DEVICE void write_plain(const Product& p, const Place& at, const float (&sum)[SU
     }
 }
 
-// C = sum + bias for lines that are 4-byte aligned, such as the logits of an even vocabulary. A warp writes 64 columns of a
-// row at once, so that few sectors of memory are written in two parts.
+// C = sum + bias for lines that are 4-byte aligned, such as the logits of an even vocabulary. A warp writes 64 columns
+// of a row at once, so that few sectors of memory are written in two parts.
 template <class F>
 DEVICE void write_pairs(const Product& p, const Place& at, const float (&sum)[SUMS], unsigned* slab) {
     constexpr int WIDE = 2 * STRIP;
@@ -252,8 +252,8 @@ DEVICE void apply_derivative(int activation, float (&x)[32], const unsigned (&z)
     }
 }
 
-// C = f(sum + bias) and z or, if GRADIENT, C = sum f'(addend), for lines that are 16-byte aligned. A turn of the loop has
-// 64 columns of a fragment; the sums move down in their registers, because registers cannot be indexed.
+// C = f(sum + bias) and z or, if GRADIENT, C = sum f'(addend), for lines that are 16-byte aligned. A turn of the loop
+// has 64 columns of a fragment; the sums move down in their registers, because registers cannot be indexed.
 template <class F, bool GRADIENT>
 DEVICE void write_activated(const Product& p, const Place& at, float (&sum)[SUMS]) {
     constexpr int WIDE = 2 * STRIP;

@@ -1,4 +1,4 @@
-// The kernels of kernel/product: batches, sums of products, splits of the sum, and the epilogue. kernel/product knows
+// The kernels of kernel/product: batches, sums of products, splits of the sum, and the epilogue. kernel/product repeats
 // the sizes given here.
 #pragma once
 
@@ -10,9 +10,9 @@
 //
 // lhs is op(A) [m, k] or, transposed, stored [k, m]; rhs is op(B) [k, n], or stored [n, k]. The strides in elements are
 // *_stride between rows, *_batch between products and *_term between terms. Bits of `aligned`: 0 means that every line
-// of lhs is 16-byte aligned, 1 the same for rhs, 2 that every output line is, 3 that C is a gradient. If `sums` is given,
-// the sum goes there in f32, [splits, batch, m, n], without the epilogue. bias [n], addend and z (laid out
-// like out) may be null; out and addend may be the same.
+// of lhs is 16-byte aligned, 1 the same for rhs, 2 that every output line is, 3 that C is a gradient. If `sums` is
+// given, the sum goes there in f32, [splits, batch, m, n], without the epilogue. bias [n], addend and z (laid out like
+// out) may be null; out and addend may be the same.
 #define PRODUCT_PARAMETERS                                                                       \
     const element *lhs, const element *rhs, element *out, float *sums, const element *bias,      \
         const element *addend, element *z, int m, int n, int k, int terms, int batch,        \
@@ -170,7 +170,7 @@ DEVICE void write_result(const Product& p, const Place& at, int row, int column,
     write_adjacent(p.out + offset, z, count, whole);
 }
 
-// The tiles of a sum, of all its terms, from `begin` to `end`; the first is at `k` of `term`.
+// The k-tiles that a block sums, numbered over all terms: `begin` to `end`; the first starts at `k` of `term`.
 struct Range {
     int begin, end, term, k;
 };

@@ -1,11 +1,13 @@
-// Products of 16-bit matrices by warpgroups of Hopper (sm_90a), sums in f32; epilogues as in product_kernel.cuh.
+// Products of 16-bit matrices with warpgroup MMA (wgmma, Hopper sm_90a), accumulated in f32; epilogues as in
+// product_kernel.cuh.
 //
 // As many blocks as there are multiprocessors compute one part of the product after another. A thread of the first
 // warpgroup copies tiles of 64 along k, of which STAGES are in flight or in use; the two others sum.
-//   cooperative  128 x 256 parts, 64 rows for each warpgroup. While they write their results, the tiles of the next part are
+// cooperative  128 x 256 parts, 64 rows for each warpgroup. While they write their results, the tiles of the next part
+// are
 //                copied, but nothing is multiplied.
-//   ping-pong    128 x 128 parts, which the warpgroups take in turns: one multiplies while the other writes its results.
-//                This suits short sums and expensive epilogues. More bytes are copied for each multiply-add, 4/3 of those of
+// ping-pong    128 x 128 parts, which the warpgroups take in turns: one multiplies while the other writes its results.
+// This suits short sums and expensive epilogues. More bytes are copied for each multiply-add, 4/3 of those of
 //                cooperative ones; on an H200, long sums take 1.05 times as long.
 //
 // Warp specialization, register reallocation, persistent blocks and both schedules follow CUTLASS 3 (NVIDIA, "Efficient

@@ -5,7 +5,7 @@ use crate::kernel::{ALL_DTYPES, Arg, Grid, Source, source};
 use crate::ops::strided::{self, Space, View, checked};
 use crate::tensor::Tensor;
 
-/// Copies a matrix to aligned lines.
+/// Copies a matrix so that every stored line is 16-byte aligned.
 pub static SOURCE_LINES: Source = source!("product_lines", ALL_DTYPES);
 /// Threads of its blocks.
 const THREADS: usize = 256;

@@ -22,7 +22,7 @@ use crate::tensor::Tensor;
 pub(crate) use matrix::Matrix;
 pub use matrix::SOURCE_LINES;
 pub(crate) use plan::MULTIPROCESSORS;
-use plan::{Plan, Sizes, Tile, Unit};
+use plan::{ProductPlan, Sizes, Tile, Unit};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// For 16-bit dtypes.
@@ -54,8 +54,8 @@ pub(crate) fn is_tf32() -> bool {
     TF32.load(Ordering::Relaxed)
 }
 
-/// Whether attention and large products of 16-bit matrices may use wgmma and TMA on Hopper (sm_90a), the only instructions with which
-/// its tensor cores reach their full rate; no effect on other GPUs. On by default.
+/// Whether attention and large products of 16-bit matrices may use wgmma and TMA on Hopper (sm_90a), the only
+/// instructions with which its tensor cores reach their full rate; no effect on other GPUs. On by default.
 pub fn set_wgmma(allowed: bool) {
     WGMMA.store(allowed, Ordering::Relaxed);
 }
@@ -65,8 +65,8 @@ pub(crate) fn allows_wgmma() -> bool {
     WGMMA.load(Ordering::Relaxed)
 }
 
-/// Whether such products may also let two warpgroups take parts in turns, each of which writes its results while the other
-/// multiplies. On by default; for measurements.
+/// Whether such products may use the ping-pong schedule: two warpgroups alternate, one writing its results while the
+/// other multiplies. On by default; for measurements.
 pub fn set_pingpong(allowed: bool) {
     PINGPONG.store(allowed, Ordering::Relaxed);
 }
@@ -92,7 +92,7 @@ pub(crate) struct Product<'a> {
     batch: usize,
     terms: usize,
     tf32: bool,
-    plan: Option<Plan>,
+    plan: Option<ProductPlan>,
     /// Whether the epilogue has an activation or a derivative.
     activates: bool,
 }
@@ -107,7 +107,7 @@ impl<'a> Product<'a> {
     /// lhs·rhs.
     ///
     /// # Panics
-    /// If inner sizes or element types differ.
+    /// If inner dimensions or dtypes differ.
     pub(crate) fn new(lhs: Matrix<'a>, rhs: Matrix<'a>) -> Self {
         assert_eq!(lhs.columns, rhs.rows, "inner sizes of a matrix product");
         assert_eq!(lhs.tensor.dtype(), rhs.tensor.dtype(), "element types of a matrix product");
@@ -133,11 +133,11 @@ impl<'a> Product<'a> {
 
     /// Uses this plan.
     #[cfg(all(test, feature = "emu"))]
-    pub(crate) fn plan(self, plan: Plan) -> Self {
+    pub(crate) fn plan(self, plan: ProductPlan) -> Self {
         Self { plan: Some(plan), ..self }
     }
 
-    /// Writes a gradient: sets the whole buffer or adds to it. May be summed in parts.
+    /// Writes a gradient: sets the whole buffer or adds to it. May use split-k.
     pub(crate) fn put(self, buffer: &mut GradBuffer) {
         let plan = self.choose(true);
         if plan.splits == 1 {
@@ -151,8 +151,8 @@ impl<'a> Product<'a> {
         }
     }
 
-    /// Writes the gradient of an op's input, if it needs one, and multiplies it by the derivative that is due, unless the
-    /// sum is split.
+    /// Writes the gradient of an op's input, if it needs one, and multiplies it by the derivative that is due, unless
+    /// the sum is split.
     pub(crate) fn put_input(self, grads: &mut Grads, input: usize) {
         let plan = Self { activates: grads.has_derivative(input), ..self }.choose(true);
         let derivative = if plan.splits == 1 { grads.take_derivative(input) } else { None };
@@ -182,7 +182,7 @@ impl<'a> Product<'a> {
         }
     }
 
-    fn choose(&self, may_split: bool) -> Plan {
+    fn choose(&self, may_split: bool) -> ProductPlan {
         let sizes = Sizes { may_split, ..self.sizes() };
         self.plan.unwrap_or_else(|| plan::choose(&sizes, self.unit()))
     }
@@ -212,7 +212,7 @@ impl<'a> Product<'a> {
         }
     }
 
-    fn launch(self, plan: Plan, target: Target<'_>) {
+    fn launch(self, plan: ProductPlan, target: Target<'_>) {
         let Self { lhs, rhs, batch, terms, .. } = self;
         lhs.check(batch, terms);
         rhs.check(batch, terms);
@@ -275,7 +275,7 @@ impl<'a> Product<'a> {
         let most = if by_warpgroups { multiprocessors(lhs.tensor.device()) } else { blocks };
         let parts = blocks.div_ceil(most.max(1));
         let grid = Grid::new(blocks.min(most), plan.tile.threads(unit))
-            .operations(parts * operations)
+            .flops(parts * operations)
             .shared(plan.tile.shared(unit));
         let maps = by_warpgroups.then(|| {
             let (rows, columns) = plan.tile.size();

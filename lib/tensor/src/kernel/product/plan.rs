@@ -10,8 +10,7 @@
 pub(crate) const MULTIPROCESSORS: usize = 132;
 /// Memory bandwidth in bytes per cycle.
 const BYTES_PER_CYCLE: f64 = 2000.0;
-/// Elements per cycle of a copy with aligned lines, which moves one element per thread; estimated from its
-/// instructions.
+/// Elements per cycle of a copy with aligned lines, one per thread; estimated from its instructions.
 const COPIED_PER_CYCLE: f64 = 250.0;
 /// Cycles of an additional launch.
 const LAUNCH_CYCLES: f64 = 4000.0;
@@ -174,7 +173,7 @@ pub(crate) struct Sizes {
 
 /// How a product is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Plan {
+pub(crate) struct ProductPlan {
     pub(crate) tile: Tile,
     /// Parts of the sum.
     pub(crate) splits: usize,
@@ -183,13 +182,13 @@ pub(crate) struct Plan {
 }
 
 /// Number of blocks of a plan.
-pub(crate) fn blocks(sizes: &Sizes, plan: Plan) -> usize {
+pub(crate) fn blocks(sizes: &Sizes, plan: ProductPlan) -> usize {
     let (rows, columns) = plan.tile.size();
     sizes.m.div_ceil(rows) * sizes.n.div_ceil(columns) * sizes.batch * plan.splits
 }
 
 /// Multiply-adds of a block.
-pub(crate) fn multiply_adds(sizes: &Sizes, unit: Unit, plan: Plan) -> usize {
+pub(crate) fn multiply_adds(sizes: &Sizes, unit: Unit, plan: ProductPlan) -> usize {
     let (rows, columns) = plan.tile.size();
     let depth = plan.tile.depth(unit);
     let tiles = (sizes.k.div_ceil(depth) * sizes.terms).div_ceil(plan.splits);
@@ -197,7 +196,7 @@ pub(crate) fn multiply_adds(sizes: &Sizes, unit: Unit, plan: Plan) -> usize {
 }
 
 /// Estimated time in cycles.
-fn cycles(sizes: &Sizes, unit: Unit, plan: Plan) -> f64 {
+fn cycles(sizes: &Sizes, unit: Unit, plan: ProductPlan) -> f64 {
     let (slowed, copying) = match (sizes.unaligned, plan.copied) {
         (0, _) => (1.0, 0.0),
         (_, false) => (Tile::unaligned(unit), 0.0),
@@ -232,7 +231,7 @@ fn cycles(sizes: &Sizes, unit: Unit, plan: Plan) -> f64 {
 }
 
 /// The fastest plan; among equals, the one with the fewest parts and the smallest tile, and without a copy.
-pub(crate) fn choose(sizes: &Sizes, unit: Unit) -> Plan {
+pub(crate) fn choose(sizes: &Sizes, unit: Unit) -> ProductPlan {
     let tiles: &[Tile] = match unit {
         _ if sizes.both_transposed => &[Tile::Small],
         Unit::Half if !sizes.warpgroups => &[Tile::Small, Tile::Medium, Tile::Large],
@@ -243,7 +242,7 @@ pub(crate) fn choose(sizes: &Sizes, unit: Unit) -> Plan {
     let all_tiles = sizes.k.div_ceil(Tile::Small.depth(unit)) * sizes.terms;
     let elements = (sizes.batch * sizes.m * sizes.n).max(1);
     let most = (all_tiles / LEAST_TILES).min(MOST_ELEMENTS / elements);
-    let mut best = Plan { tile: Tile::Small, splits: 1, copied: false };
+    let mut best = ProductPlan { tile: Tile::Small, splits: 1, copied: false };
     let mut least = f64::INFINITY;
     let may_copy = (1..=MOST_COPIED).contains(&sizes.unaligned);
     for splits in SPLITS.into_iter().filter(|n| *n == 1 || (sizes.may_split && *n <= most)) {
@@ -251,7 +250,7 @@ pub(crate) fn choose(sizes: &Sizes, unit: Unit) -> Plan {
             for copied in [false, true] {
                 let is_possible =
                     if copied { may_copy } else { sizes.unaligned == 0 || tile == Tile::Small };
-                let plan = Plan { tile, splits, copied };
+                let plan = ProductPlan { tile, splits, copied };
                 let cycles = cycles(sizes, unit, plan);
                 if is_possible && cycles < least {
                     (best, least) = (plan, cycles);
@@ -282,13 +281,13 @@ mod tests {
         }
     }
 
-    fn plan(m: usize, n: usize, k: usize, may_split: bool) -> Plan {
+    fn plan(m: usize, n: usize, k: usize, may_split: bool) -> ProductPlan {
         choose(&sizes(m, n, k, may_split), Unit::Half)
     }
 
     #[test]
     fn large_products_take_large_tiles_whole() {
-        let whole = Plan { tile: Tile::Large, splits: 1, copied: false };
+        let whole = ProductPlan { tile: Tile::Large, splits: 1, copied: false };
         assert_eq!(plan(4096, 4096, 4096, true), whole);
         assert_eq!(plan(8192, 3072, 768, true).splits, 1);
     }
@@ -347,7 +346,7 @@ mod tests {
 
     #[test]
     fn a_multiprocessor_is_not_left_with_one_block_of_4_warps() {
-        let of = |splits| Plan { tile: Tile::Medium, splits, copied: false };
+        let of = |splits| ProductPlan { tile: Tile::Medium, splits, copied: false };
         // 108 blocks, of which two fit on each of 132 multiprocessors.
         let product = sizes(2304, 768, 8192, true);
         assert!(cycles(&product, Unit::Half, of(2)) < cycles(&product, Unit::Half, of(1)));
@@ -361,7 +360,8 @@ mod tests {
     #[test]
     fn what_may_not_be_split_is_not() {
         assert_eq!(plan(64, 64, 1 << 20, false).splits, 1);
-        assert_eq!(plan(1, 1, 1, true), Plan { tile: Tile::Small, splits: 1, copied: false });
+        let small = ProductPlan { tile: Tile::Small, splits: 1, copied: false };
+        assert_eq!(plan(1, 1, 1, true), small);
     }
 
     #[test]

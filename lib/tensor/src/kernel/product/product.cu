@@ -1,4 +1,4 @@
-// elements: bf16 f16
+// dtypes: bf16 f16
 // Products of 16-bit matrices on tensor cores, sums in f32: see include/product_kernel.cuh.
 
 #include "product_kernel.cuh"

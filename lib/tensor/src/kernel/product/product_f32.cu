@@ -1,4 +1,4 @@
-// elements: f32
+// dtypes: f32
 // Products of f32 matrices in full precision: see include/product_kernel.cuh.
 
 #include "product_kernel.cuh"

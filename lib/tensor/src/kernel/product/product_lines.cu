@@ -1,4 +1,4 @@
-// elements: f32 bf16 f16
+// dtypes: f32 bf16 f16
 // Copies a matrix to lines that are aligned to 16 bytes, for products of matrices whose lines are not.
 //
 // A thread writes 16 bytes at once and reads them in parts that are as wide as the alignment of the lines allows: 4 bytes

@@ -1,4 +1,4 @@
-// elements: f32
+// dtypes: f32
 // Products of f32 matrices on tensor cores: operands are rounded to tf32 (11 bits), sums are f32: see
 // include/product_kernel.cuh.
 

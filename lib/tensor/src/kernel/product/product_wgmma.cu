@@ -1,4 +1,4 @@
-// elements: bf16 f16
+// dtypes: bf16 f16
 // Products of 16-bit matrices by warpgroups of Hopper (sm_90a), whose two warpgroups share each part: see
 // include/product_wgmma.cuh.
 

@@ -17,7 +17,7 @@ fn operand(len: usize, dtype: Dtype, seed: u64) -> (Tensor, Vec<f64>) {
 struct Check {
     dtype: Dtype,
     tf32: bool,
-    plan: Option<Plan>,
+    plan: Option<ProductPlan>,
     transposed: [bool; 2],
     sizes: [usize; 3],
     batch: usize,
@@ -105,7 +105,7 @@ fn each(check: impl Fn(Dtype, bool, [bool; 2])) {
 fn odd_sizes_and_every_storage_agree_with_f64() {
     each(|dtype, tf32, transposed| {
         for sizes in [[1, 1, 1], [3, 5, 7], [65, 67, 33], [2, 129, 70], [70, 3, 131]] {
-            let plan = Some(Plan { tile: Tile::Small, splits: 1, copied: false });
+            let plan = Some(ProductPlan { tile: Tile::Small, splits: 1, copied: false });
             Check { dtype, tf32, plan, transposed, sizes, batch: 2, terms: 1, add: true }.run();
         }
     });
@@ -120,7 +120,7 @@ fn large_tiles_agree_with_f64() {
             if transposed != [true, true] {
                 // More than a tile in every direction; aligned, but not to anything larger.
                 let sizes = [136, tile.size().1 + 8, 168];
-                let plan = Some(Plan { tile: *tile, splits: 1, copied: false });
+                let plan = Some(ProductPlan { tile: *tile, splits: 1, copied: false });
                 Check { dtype, tf32, plan, transposed, sizes, batch: 1, terms: 1, add: false }
                     .run();
             }
@@ -143,7 +143,7 @@ fn copies_with_aligned_lines_agree_with_f64() {
             ([130, 138, 70], 1, [1, 1]),
             ([131, 137, 37], 2, [1, 1]),
         ] {
-            let plan = Some(Plan { tile, splits, copied: true });
+            let plan = Some(ProductPlan { tile, splits, copied: true });
             Check { dtype, tf32, plan, transposed, sizes, batch, terms, add: true }.run();
         }
     });
@@ -168,7 +168,7 @@ fn products_by_warpgroups_agree_with_f64() {
                 }
                 for tile in [Tile::Wgmma, Tile::PingPong] {
                     emu::set_order(order);
-                    let plan = Some(Plan { tile, splits, copied: false });
+                    let plan = Some(ProductPlan { tile, splits, copied: false });
                     let (transposed, add) = (*transposed, splits == 1);
                     Check { dtype, tf32: false, plan, transposed, sizes, batch: 2, terms, add }
                         .run();
@@ -185,7 +185,7 @@ fn products_by_warpgroups_write_lines_of_any_length() {
     for (n, splits) in [(130, 1), (131, 1), (130, 2), (131, 2)] {
         for tile in [Tile::Wgmma, Tile::PingPong] {
             for add in [false, true] {
-                let plan = Some(Plan { tile, splits, copied: false });
+                let plan = Some(ProductPlan { tile, splits, copied: false });
                 let (dtype, transposed, sizes) = (Dtype::Bf16, [false, true], [136, n, 200]);
                 Check { dtype, tf32: false, plan, transposed, sizes, batch: 2, terms: 1, add }
                     .run();
@@ -219,7 +219,7 @@ fn products_by_warpgroups_have_the_epilogue_of_other_products() {
         let (a, b, bias, at) = (tensor(m * k, 1), tensor(k * n, 2), tensor(n, 3), tensor(m * n, 4));
         // One without an activation, one that adds; then pairs of an activation and its derivative.
         let of = |tile, kind: usize| {
-            let plan = Plan { tile, splits: 1, copied: false };
+            let plan = ProductPlan { tile, splits: 1, copied: false };
             let rhs = if is_transposed {
                 Matrix::new(&b, n, k).transposed()
             } else {
@@ -261,7 +261,7 @@ fn products_by_warpgroups_have_the_epilogue_of_other_products() {
 fn sums_of_products_in_parts_agree_with_f64() {
     each(|dtype, tf32, transposed| {
         for splits in [1, 3, 7] {
-            let plan = Some(Plan { tile: Tile::Small, splits, copied: false });
+            let plan = Some(ProductPlan { tile: Tile::Small, splits, copied: false });
             for add in [false, true] {
                 let sizes = [17, 24, 40];
                 Check { dtype, tf32, plan, transposed, sizes, batch: 2, terms: 3, add }.run();

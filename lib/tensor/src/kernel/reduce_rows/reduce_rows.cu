@@ -1,4 +1,4 @@
-// elements: f32 bf16 f16
+// dtypes: f32 bf16 f16
 // Sums over the rows of partial results, in a fixed order: the last step of a gradient that is summed over many rows.
 
 #include "element.cuh"

@@ -1,4 +1,4 @@
-// elements: f32
+// dtypes: f32
 //
 // The output of attention in f32; `lse` as in attention_forward.cu.
 

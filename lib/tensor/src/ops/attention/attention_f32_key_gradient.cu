@@ -1,4 +1,4 @@
-// elements: f32
+// dtypes: f32
 //
 // The gradients of keys and values in f32; parameters as in attention_query_gradient.cu. Scores are computed
 // transposed, one key per row.

@@ -1,4 +1,4 @@
-// elements: f32
+// dtypes: f32
 //
 // The gradient of queries in f32; parameters as in attention_query_gradient.cu.
 

@@ -1,4 +1,4 @@
-// elements: bf16 f16
+// dtypes: bf16 f16
 //
 // The output of attention in 16-bit dtypes, without materializing the scores. `lse` is the base-2 logarithm of the
 // sum of exponentials of each row of scores: [B, heads, queries].

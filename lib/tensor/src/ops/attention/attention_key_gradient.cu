@@ -1,4 +1,4 @@
-// elements: bf16 f16
+// dtypes: bf16 f16
 //
 // The gradients of keys and values in 16-bit dtypes; parameters as in attention_query_gradient.cu. Scores are
 // computed transposed, one key per row: their fragments are then the left operand of both gradients.
@@ -175,8 +175,8 @@ DEVICE void key_gradient(const Call& c, const Drop& drop, const element* dout, c
 
 KEY_GRADIENT(_16, NO_DROPOUT, 16, 16, 1, 4, 64)
 KEY_GRADIENT(_32, NO_DROPOUT, 32, 32, 1, 4, 64)
-// Two fragments a warp read each fragment of the other operand half as often, and as many queries at once as fit in
-// registers; sums are in the same order.
+// With two fragments per warp, each fragment of the other operand is read half as often; queries at once: as many as
+// fit in registers; sums are in the same order.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 KEY_GRADIENT(_64, NO_DROPOUT, 64, 64, 2, 4, 16)
 #else

@@ -1,4 +1,4 @@
-// elements: bf16 f16
+// dtypes: bf16 f16
 //
 // The gradient of queries in 16-bit dtypes. `lse` comes from the forward pass, `delta` is O . dO, both
 // [B, heads, queries]. The gradients of queries and of keys have separate kernels: nothing is summed across blocks, so

@@ -1,4 +1,4 @@
-// elements: f32 bf16 f16
+// dtypes: f32 bf16 f16
 //
 // Row-wise parts of attention, for each head: RMS normalization of queries and keys, forward and backward, and the
 // products O . dO of the backward pass. Formulas in mod.rs.

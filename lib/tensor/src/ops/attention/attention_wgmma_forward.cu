@@ -1,4 +1,4 @@
-// elements: bf16 f16
+// dtypes: bf16 f16
 //
 // The output of attention by warpgroups; out and lse as in attention_forward.cu. Blocks are persistent: tiles of the next
 // queries are copied while a result is written. Two warpgroups take turns to issue their products, so that one calculates

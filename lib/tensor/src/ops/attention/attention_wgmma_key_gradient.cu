@@ -1,8 +1,8 @@
-// elements: bf16 f16
+// dtypes: bf16 f16
 //
 // The gradients of keys and values by warpgroups, with the names of attention_wgmma_query_gradient.cu: dV = P^T dO and
-// dK = scale (P (dP - delta))^T Q, summed over the query heads that share them. Scores are computed transposed, a key per
-// row, so that their fragments are the left operands of both.
+// dK = scale (P (dP - delta))^T Q, summed over the query heads that share them. Scores are computed transposed, a key
+// per row, so that their fragments are the left operands of both.
 
 #include "attention_wgmma.cuh"
 
@@ -12,8 +12,8 @@ struct alignas(16) Statistics {
     float of[2][QUERIES];
 };
 
-// The keys of a block. Tiles of queries begin at `from`, with the first that sees one of the keys; there is none if all keys are
-// hidden.
+// The keys of a block. Tiles of queries begin at `from`, with the first that sees one of the keys; there is none if all
+// keys are hidden.
 struct Place {
     int first, head, sample, seen, from;
 };
@@ -59,8 +59,8 @@ DEVICE void mask_scores(float (&s)[QUERIES / 2], const Call& c, const Place& pla
     }
 }
 
-// Which scores dropout keeps: bit i for s[i], of one query head. Four lanes have the same four keys; each looks up those of
-// one of its four numbers.
+// Which scores dropout keeps: bit i for s[i], of one query head. Four lanes have the same four keys; each looks up
+// those of one of its four numbers.
 template <class Drop>
 DEVICE unsigned kept_scores(const Drop& drop, const Place& place, int q_head, int query) {
     const int thread = static_cast<int>(threadIdx.x), lane = lane_id(), own = lane / 4 % 4;
@@ -92,7 +92,7 @@ DEVICE void key_gradient(const Call& c, const Drop& drop, const TensorMap& q_map
     if (threadIdx.x == 0) {
         place = place_of<QUERIES>(c);
         init_barrier(&own_full, 1);
-        // The thread that copies boxes, and the warps that copy statistics.
+        // Arrivals per stage: the thread that copies boxes, and the two warps that copy statistics.
         ring.init(3);
         publish_barriers();
     }

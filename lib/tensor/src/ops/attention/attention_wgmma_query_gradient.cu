@@ -1,4 +1,4 @@
-// elements: bf16 f16
+// dtypes: bf16 f16
 //
 // The gradient of queries by warpgroups: with P = softmax(scale Q K^T), dP = dO V^T and delta = rowsum(O dO),
 // dQ = scale P (dP - delta) K (Dao et al. 2022, FlashAttention, algorithm 4). P is recomputed from `lse`.

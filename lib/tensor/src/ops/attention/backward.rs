@@ -1,7 +1,7 @@
 //! Gradients on the CPU. Scores are recomputed, a block of queries at a time.
 
 use super::cpu::{Dropped, Rows, grain, query_blocks, scale, visible};
-use super::layout::{Part, Segment, Sizes, seen, segments};
+use super::layout::{Segment, SegmentRole, Sizes, segments, visible_keys};
 use super::{Attention, Layout};
 use crate::dtype::Float;
 use crate::op::GradBuffer;
@@ -38,7 +38,8 @@ pub(super) fn backward<T: Float>(
         op,
         s,
         inputs,
-        parts: [Part::Queries, Part::Keys, Part::Values].map(|p| segments(op, s, p, inputs)),
+        parts: [SegmentRole::Queries, SegmentRole::Keys, SegmentRole::Values]
+            .map(|p| segments(op, s, p, inputs)),
         out: inputs[inputs.len() - 2].read(),
         stats: inputs[inputs.len() - 1].read(),
         dy,
@@ -114,7 +115,7 @@ impl<T: Float> Call<'_, T> {
     /// All gradients of one sample and key/value head, with all its query heads.
     fn head(&self, work: &mut Work<T>, sample: usize, kv_head: usize, dweights: &mut [T]) {
         let (op, s, inputs, d) = (self.op, self.s, self.inputs, self.s.dim);
-        let seen = seen(op, &self.parts[1], inputs, sample);
+        let seen = visible_keys(op, &self.parts[1], inputs, sample);
         let all = [self.parts[0][0].rows, self.parts[0].get(1).map_or(0, |x| x.rows)];
         let keys = seen[0] + seen[1];
         if keys == 0 {

@@ -63,7 +63,7 @@ fn build(
     }
     let counter = shapes.len() - 1;
     let shapes: Vec<&[usize]> = shapes.iter().map(Vec::as_slice).collect();
-    let mut case = Case::new(op, &shapes).operations(4 * b * heads * queries * keys * d);
+    let mut case = Case::new(op, &shapes).flops(4 * b * heads * queries * keys * d);
     if mask.padding {
         case = case.draw(last, Draw::RandInt(keys as u64 + 1));
     }

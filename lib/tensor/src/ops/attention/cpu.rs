@@ -1,7 +1,7 @@
 //! Attention on the CPU. Keys hidden by padding are skipped when rows are gathered; the causal mask is applied per
 //! block of queries, so most of the hidden scores are not computed.
 
-use super::layout::{Part, Segment, Sizes, seen, segments};
+use super::layout::{Segment, SegmentRole, Sizes, segments, visible_keys};
 use super::{Attention, Layout};
 use crate::dtype::Float;
 use crate::ops::dropout::Mask;
@@ -165,7 +165,8 @@ pub(super) fn forward<T: Float>(
     stats: &mut [T],
     out: &mut [T],
 ) {
-    let parts = [Part::Queries, Part::Keys, Part::Values].map(|p| segments(op, s, p, inputs));
+    let parts = [SegmentRole::Queries, SegmentRole::Keys, SegmentRole::Values]
+        .map(|p| segments(op, s, p, inputs));
     let all = [parts[0][0].rows, parts[0].get(1).map_or(0, |x| x.rows)];
     let (t, d, width) = (s.queries, s.dim, s.heads * s.dim);
     let (stats, out) = (Shared::new(stats), Shared::new(out));
@@ -175,7 +176,7 @@ pub(super) fn forward<T: Float>(
         let mut scores = Scratch::<T>::uninit(tallest * s.keys);
         for i in range {
             let (sample, kv_head) = (i / s.kv_heads, i % s.kv_heads);
-            let seen = seen(op, &parts[1], inputs, sample);
+            let seen = visible_keys(op, &parts[1], inputs, sample);
             let keys = seen[0] + seen[1];
             let at = [sample, kv_head];
             let k = Rows::<T>::gather(op, s, inputs, &parts[1], seen, at);

@@ -4,7 +4,7 @@
 //! Queries and keys are normalized by a separate kernel into tensors of their own: normalized on the fly, keys would
 //! be normalized again for every tile of queries.
 
-use super::layout::{Part, Segment, Sizes, segments};
+use super::layout::{Segment, SegmentRole, Sizes, segments};
 use super::rows::{aligned, delta, normalize, normalize_backward};
 use super::warpgroups;
 use super::{Attention, LARGEST_HEAD};
@@ -152,7 +152,7 @@ pub(super) struct Call<'a> {
     pub(super) dropped: Option<(Dropout, &'a Tensor)>,
 }
 
-const PARTS: [Part; 3] = [Part::Queries, Part::Keys, Part::Values];
+const PARTS: [SegmentRole; 3] = [SegmentRole::Queries, SegmentRole::Keys, SegmentRole::Values];
 
 impl<'a> Call<'a> {
     /// Normalizes queries and keys if requested.
@@ -160,7 +160,7 @@ impl<'a> Call<'a> {
         let s = Sizes::of(op, inputs);
         let operands = PARTS.map(|part| {
             let segments = segments(op, s, part, inputs);
-            let heads = if part == Part::Queries { s.heads } else { s.kv_heads };
+            let heads = if part == SegmentRole::Queries { s.heads } else { s.kv_heads };
             let tensor = |at: &Segment| match at.weight {
                 Some(weight) => normalize(op, s, heads, at, [inputs[at.input], inputs[weight]]),
                 None => inputs[at.input].clone(),
@@ -177,7 +177,8 @@ impl<'a> Call<'a> {
             op,
             s,
             element: inputs[0].dtype(),
-            splits: [Part::Queries, Part::Keys].map(|p| segments(op, s, p, inputs)[0].rows),
+            splits: [SegmentRole::Queries, SegmentRole::Keys]
+                .map(|p| segments(op, s, p, inputs)[0].rows),
             operands,
             lengths: op.mask.padding.then(|| inputs[op.differentiated()]),
             dropped: op.dropped(inputs),
@@ -237,7 +238,7 @@ impl<'a> Call<'a> {
         };
         let blocks = length.div_ceil(rows) * heads * s.batch * parts;
         let operations = 2 * products * scores * kernels.size;
-        let grid = Grid::new(blocks, 32 * warps).shared(shared).operations(operations);
+        let grid = Grid::new(blocks, 32 * warps).shared(shared).flops(operations);
         source.launch(self.element, name, grid, &args);
     }
 }

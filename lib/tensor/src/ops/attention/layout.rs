@@ -20,7 +20,7 @@ pub(super) struct Sizes {
 
 /// What a segment holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum SegmentRole {
     Queries,
     Keys,
     Values,
@@ -139,12 +139,17 @@ pub(super) fn check(op: &Attention, inputs: &[&[usize]]) -> Result<Sizes, String
 }
 
 /// Where a part lies: one segment, or two for joined sequences.
-pub(super) fn segments(op: &Attention, s: Sizes, part: Part, inputs: &[&Tensor]) -> Vec<Segment> {
+pub(super) fn segments(
+    op: &Attention,
+    s: Sizes,
+    part: SegmentRole,
+    inputs: &[&Tensor],
+) -> Vec<Segment> {
     let (q, kv) = (s.heads * s.dim, s.kv_heads * s.dim);
     let packed = match part {
-        Part::Queries => 0,
-        Part::Keys => q,
-        Part::Values => q + kv,
+        SegmentRole::Queries => 0,
+        SegmentRole::Keys => q,
+        SegmentRole::Values => q + kv,
     };
     let (first, count, start) = match (op.layout, part) {
         (Layout::Packed, _) => (0, 1, packed),
@@ -156,14 +161,14 @@ pub(super) fn segments(op: &Attention, s: Sizes, part: Part, inputs: &[&Tensor])
         start,
         stride: inputs[first + i].shape()[2],
         rows: inputs[first + i].shape()[1],
-        weight: (op.weights() > 0 && part != Part::Values)
+        weight: (op.weights() > 0 && part != SegmentRole::Values)
             .then(|| op.operands() + 2 * i + part as usize),
     };
     (0..count).map(segment).collect()
 }
 
 /// Number of visible keys of each segment of a sample.
-pub(super) fn seen(
+pub(super) fn visible_keys(
     op: &Attention,
     segments: &[Segment],
     inputs: &[&Tensor],

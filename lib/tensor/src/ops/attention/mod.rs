@@ -136,7 +136,7 @@ impl Op for Attention {
         if i >= self.differentiated() { Dtype::I32 } else { compute }
     }
 
-    fn operations(&self, inputs: &[&[usize]]) -> usize {
+    fn flops(&self, inputs: &[&[usize]]) -> usize {
         layout::check(self, inputs)
             .map_or(0, |s| 4 * s.batch * s.heads * s.queries * s.keys * s.dim)
     }

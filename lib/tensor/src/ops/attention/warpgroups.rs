@@ -91,7 +91,7 @@ pub(super) fn forward(call: &Call, out: &mut Tensor, log_sums: &mut Tensor) {
             "attention_wgmma_forward_dropout_64",
         ],
     );
-    FORWARD.launch(call.element, name, grid.operations(operations), &args);
+    FORWARD.launch(call.element, name, grid.flops(operations), &args);
 }
 
 /// What both gradients are computed from.
@@ -121,7 +121,7 @@ impl Given<'_> {
 fn gradient_grid(call: &Call, blocks: usize, products: usize, width: usize, others: usize) -> Grid {
     Grid::new(blocks, THREADS)
         .shared(shared(2 * ROWS + 4 * others, call.s.dim))
-        .operations(operations(call, products, width, others))
+        .flops(operations(call, products, width, others))
 }
 
 /// Writes the gradient of queries to `dq`, or adds it.

@@ -1,4 +1,4 @@
-// elements: f32 bf16 f16
+// dtypes: f32 bf16 f16
 // Conversion between f32 and `element`. A thread handles eight elements: 16 bytes of the shorter type.
 
 #include "element.cuh"

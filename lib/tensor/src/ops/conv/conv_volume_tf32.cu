@@ -1,4 +1,4 @@
-// elements: f32
+// dtypes: f32
 // Convolution over three axes, of f32 rounded to tf32.
 
 #define TF32

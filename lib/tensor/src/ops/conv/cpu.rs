@@ -24,7 +24,7 @@ fn cells_per_block(width: usize) -> usize {
     (BLOCK / width.max(1)).clamp(8, CELLS)
 }
 
-/// The taps in groups of equal length, which have about `columns` columns of the im2col matrix.
+/// Number of taps per group: groups have equal length and about `columns` columns of the im2col matrix.
 fn taps_per_group(g: &Geometry, columns: usize) -> usize {
     g.taps().div_ceil((g.taps() * g.channels).div_ceil(columns).max(1))
 }
@@ -121,8 +121,8 @@ pub(crate) fn input<T: Float>(g: &Geometry, w: &[T], dy: &[T], start: Start<'_, 
     });
 }
 
-/// dw. Blocks are groups of taps, and parts of the cells if the groups are few: a partial sum for each part of the cells
-/// is as large as the weights.
+/// dw. Blocks are groups of taps, and parts of the cells if the groups are few: a partial sum for each part of the
+/// cells is as large as the weights.
 pub(crate) fn backward_filter<T: Float>(g: &Geometry, x: &[T], dy: &[T], grad: &mut GradBuffer) {
     let ([_, cells], c, n, k) = (g.cells(), g.channels, g.filters, g.taps() * g.channels);
     let (places, taps) = (g.places(), taps_per_group(g, GRADIENT_COLUMNS));

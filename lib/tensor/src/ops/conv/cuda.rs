@@ -84,7 +84,7 @@ impl Tile {
         let [high, wide] = self.size(unit);
         Grid::over([self.blocks(unit, result), parts, 1], THREADS)
             .shared(4 * 64 * (high + wide))
-            .operations(2 * high * wide * k)
+            .flops(2 * high * wide * k)
     }
 }
 

@@ -56,7 +56,7 @@ impl Op for Conv {
         grid::like(x, Geometry::new(self, x, w)?.output())
     }
 
-    fn operations(&self, inputs: &[&[usize]]) -> usize {
+    fn flops(&self, inputs: &[&[usize]]) -> usize {
         let sizes = Geometry::new(self, inputs[0], inputs[1]);
         sizes.map_or(0, |g| 2 * g.cells()[1] * g.filters * g.taps() * g.channels)
     }
@@ -103,7 +103,7 @@ pub fn cases() -> Vec<Case> {
     use Padding::{Periodic, Zero};
     let any = |op: Conv, x: &[usize], w: &[usize]| {
         let shapes: &[&[usize]] = if op.bias { &[x, w, &w[..1]] } else { &[x, w] };
-        Case::new(op, shapes).operations(op.operations(shapes))
+        Case::new(op, shapes).flops(op.flops(shapes))
     };
     let case = |op: Conv, x: [usize; 4], w: [usize; 4]| any(op, &x, &w);
     let volume = |op: Conv, x: [usize; 5], w: [usize; 5]| any(op, &x, &w);

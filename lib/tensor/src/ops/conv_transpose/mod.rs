@@ -92,7 +92,7 @@ impl Op for ConvTranspose {
         grid::like(x, self.geometry(x, w)?.input())
     }
 
-    fn operations(&self, inputs: &[&[usize]]) -> usize {
+    fn flops(&self, inputs: &[&[usize]]) -> usize {
         let sizes = self.geometry(inputs[0], inputs[1]);
         sizes.map_or(0, |g| 2 * g.cells()[1] * g.filters * g.taps() * g.channels)
     }
@@ -131,7 +131,7 @@ impl Op for ConvTranspose {
 pub fn cases() -> Vec<Case> {
     let any = |op: ConvTranspose, x: &[usize], w: &[usize]| {
         let shapes: &[&[usize]] = if op.bias { &[x, w, &w[w.len() - 1..]] } else { &[x, w] };
-        Case::new(op, shapes).operations(op.operations(shapes))
+        Case::new(op, shapes).flops(op.flops(shapes))
     };
     let case = |op: ConvTranspose, x: [usize; 4], w: [usize; 4]| any(op, &x, &w);
     let volume = |op: ConvTranspose, x: [usize; 5], w: [usize; 5]| any(op, &x, &w);

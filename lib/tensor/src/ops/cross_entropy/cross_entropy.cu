@@ -1,4 +1,4 @@
-// elements: f32 bf16 f16
+// dtypes: f32 bf16 f16
 // Cross entropy of a softmax (cross_entropy/mod.rs). A block handles a row: forward reads the logits once, keeping a
 // running maximum and sum; backward reads them once more while writing the gradient. Rows may have any width and
 // alignment: elements before and after the 16-byte aligned part are read one by one.

@@ -1,6 +1,6 @@
-// elements: f32 bf16 f16
-// Depthwise convolution over a grid of tokens (depthwise_conv/mod.rs). A thread computes RUN adjacent tokens of a row of
-// the grid, 16 bytes of channels if their number allows it, otherwise one channel. What it reads of a row it reads
+// dtypes: f32 bf16 f16
+// Depthwise convolution over a grid of tokens (depthwise_conv/mod.rs). A thread computes RUN adjacent tokens of a row
+// of the grid, 16 bytes of channels if their number allows it, otherwise one channel. It reads each row
 // once; other threads that read the same find it in the L1 cache.
 
 #include "divide.cuh"
@@ -71,8 +71,8 @@ DEVICE void load_floats(float (&values)[N], const element* from) {
   }
 }
 
-// Calls f(j, values) for the tokens j = 0 .. COUNT - 1 of row `row` of a sample, the first of which is at `column`; zeros
-// outside of the grid. Nothing if the whole row is outside.
+// Calls f(j, values) for the tokens j = 0 .. COUNT - 1 of row `row` of a sample, the first of which is at `column`;
+// zeros outside of the grid. Nothing if the whole row is outside.
 template <int N, int COUNT, class F>
 DEVICE void for_tokens(const Grid& g, const element* x, int first, int row, int column, int channel, F f) {
   row = wrap(row, g.row, g.periodic);
@@ -95,8 +95,8 @@ DEVICE void for_tokens(const Grid& g, const element* x, int first, int row, int 
   }
 }
 
-// y [tokens, channels] (+)= x convolved with the filter w [taps, channels], plus `bias` unless null; `flip` reverses the
-// filter, which gives the gradient of x from that of y. COLUMNS_ of the filter, or any number if 0.
+// y [tokens, channels] (+)= x convolved with the filter w [taps, channels], plus `bias` unless null; `flip` reverses
+// the filter, which gives the gradient of x from that of y. COLUMNS_ of the filter, or any number if 0.
 template <int COLUMNS_, int N>
 DEVICE void apply(const Grid& g, const element* x, const element* w, const element* bias, element* y, int run,
                   int channel, int flip, int add) {

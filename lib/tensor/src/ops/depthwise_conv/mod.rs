@@ -48,7 +48,7 @@ impl Op for DepthwiseConv {
         Ok(x.to_vec())
     }
 
-    fn operations(&self, inputs: &[&[usize]]) -> usize {
+    fn flops(&self, inputs: &[&[usize]]) -> usize {
         2 * inputs[0].iter().product::<usize>() * inputs[1][0]
     }
 
@@ -78,7 +78,7 @@ pub fn cases() -> Vec<Case> {
         let op = DepthwiseConv { grid, filter, padding };
         let taps = filter[0] * filter[1];
         let tokens = grid[0] * grid[1];
-        Case::new(op, &[&[b, tokens, c], &[taps, c], &[c]]).operations(2 * b * tokens * taps * c)
+        Case::new(op, &[&[b, tokens, c], &[taps, c], &[c]]).flops(2 * b * tokens * taps * c)
     };
     use Padding::{Periodic, Zero};
     vec![

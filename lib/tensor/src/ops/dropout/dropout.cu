@@ -1,4 +1,4 @@
-// elements: f32 bf16 f16
+// dtypes: f32 bf16 f16
 // Dropout, forward and backward (ops/dropout/mod.rs).
 
 #include "dropout.cuh"

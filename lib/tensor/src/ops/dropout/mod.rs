@@ -2,8 +2,8 @@
 //!
 //! The mask is never stored: it is a function of the element's position, the same in the backward pass, in
 //! recomputation, on any device and for any division of the samples over ranks and micro-batches. Word `i % 4` of the
-//! Philox block with the key (seed low, seed high) and the counter (⌊i/4⌋, sample, micro-batch, site) decides about
-//! element i of a sample, which is kept if the word is at least p·2³².
+//! Philox block with the key (seed low, seed high) and the counter (⌊i/4⌋, sample, micro-batch, site) decides whether
+//! element i of a sample is kept: it is if the word is at least p·2³².
 
 mod cpu;
 pub(crate) mod cuda;

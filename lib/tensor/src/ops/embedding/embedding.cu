@@ -1,4 +1,4 @@
-// elements: f32 bf16 f16
+// dtypes: f32 bf16 f16
 // Embedding lookup and the gradient of the table (embedding/mod.rs). Positions are sorted by index with a stable radix
 // sort, 8 bits per pass (histogram, scan, scatter); then every row of the table sums its positions in order, those of a
 // frequent index PART at a time by blocks of their own. No atomics: ranks come from votes.

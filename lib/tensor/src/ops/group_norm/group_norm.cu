@@ -1,4 +1,4 @@
-// elements: f32 bf16 f16
+// dtypes: f32 bf16 f16
 // Group normalization of x [batch, cells, channels] and an activation (group_norm/mod.rs).
 //
 // Sums over the cells of a sample are divided into parts. A block sums a part for a tile of channels: `lanes` threads

@@ -1,4 +1,4 @@
-// elements: f32 bf16 f16
+// dtypes: f32 bf16 f16
 // Interpolation to another grid size, channels last (interpolate/mod.rs). A thread computes 16 bytes of channels of a
 // cell if their number allows it, otherwise one channel.
 

@@ -1,4 +1,4 @@
-// elements: f32 bf16 f16
+// dtypes: f32 bf16 f16
 // The backward pass through a layer's activation, and sums over rows for its bias.
 
 #include "activation.cuh"

@@ -35,7 +35,7 @@ impl Op for Linear {
         }
     }
 
-    fn operations(&self, inputs: &[&[usize]]) -> usize {
+    fn flops(&self, inputs: &[&[usize]]) -> usize {
         2 * inputs[0].iter().product::<usize>() * inputs[1][0]
     }
 
@@ -79,7 +79,7 @@ pub fn cases() -> Vec<Case> {
         let bound = (3.0 / k as f64).sqrt();
         Case::new(Linear { bias, activation }, shapes)
             .draw(1, Draw::Uniform(-bound, bound))
-            .operations(2 * rows.iter().product::<usize>() * n * k)
+            .flops(2 * rows.iter().product::<usize>() * n * k)
     };
     vec![
         case(true, Identity, &[1], 1, 1),

@@ -43,7 +43,7 @@ impl Op for MatMul {
         }
     }
 
-    fn operations(&self, inputs: &[&[usize]]) -> usize {
+    fn flops(&self, inputs: &[&[usize]]) -> usize {
         2 * inputs[0][inputs[0].len() - 2] * inputs[1].iter().product::<usize>()
     }
 
@@ -64,10 +64,10 @@ impl Op for MatMul {
 /// A.
 pub fn cases() -> Vec<Case> {
     let case = |b: usize, s: usize, t: usize, c: usize| {
-        Case::new(MatMul, &[&[s, t], &[b, t, c]]).operations(2 * b * s * t * c)
+        Case::new(MatMul, &[&[s, t], &[b, t, c]]).flops(2 * b * s * t * c)
     };
     let batched = |b: usize, s: usize, t: usize, c: usize| {
-        Case::new(MatMul, &[&[b, s, t], &[b, t, c]]).operations(2 * b * s * t * c)
+        Case::new(MatMul, &[&[b, s, t], &[b, t, c]]).flops(2 * b * s * t * c)
     };
     vec![
         case(1, 1, 1, 1),

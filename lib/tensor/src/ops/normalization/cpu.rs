@@ -1,4 +1,4 @@
-use super::{Affine, Kind, Normalization};
+use super::{Affine, NormKind, Normalization};
 use crate::dtype::Float;
 use crate::op::GradBuffer;
 use crate::parallel::{Shared, reduce, row_blocks, rows_per_block};
@@ -111,7 +111,7 @@ pub(super) fn backward<T: Float>(
             }
         });
     };
-    let Kind::Adaptive { shift, scale } = op.kind else {
+    let NormKind::Adaptive { shift, scale } = op.kind else {
         let mut sums = Scratch::<T>::zeroed(2 * h);
         reduce(rows, rows_per_block(h), &mut sums, pass);
         for (grad, sum) in [(dw, &sums[..h]), (db, &sums[h..])] {

@@ -1,4 +1,4 @@
-use super::{Affine, Kind, Normalization};
+use super::{Affine, NormKind, Normalization};
 use crate::args;
 use crate::dtype::Dtype;
 use crate::kernel::reduce_rows::{self, Target, zeroed};
@@ -51,7 +51,7 @@ impl Launch for Normalization {
         let [dx, dw, db] = grads.buffers([0, 1, 2]);
         let targets = match (self.kind, dw) {
             // Unused vectors of m get a zero gradient.
-            (Kind::Adaptive { shift, scale }, Some(dm)) => {
+            (NormKind::Adaptive { shift, scale }, Some(dm)) => {
                 let out = Arg::from(zeroed(dm));
                 [scale, shift].map(|i| Some(Target { out, start: i * width, add: true }))
             }

@@ -24,14 +24,14 @@ use crate::with_float;
 #[derive(Clone, Copy, Debug)]
 pub struct Normalization {
     /// Which kind.
-    pub kind: Kind,
+    pub kind: NormKind,
     /// ε, added to the variance or mean square.
     pub epsilon: f64,
 }
 
 /// Kinds of normalization.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum NormKind {
     /// Layer normalization with weight and bias.
     Layer,
     /// RMS normalization with weight.
@@ -48,7 +48,7 @@ pub enum Kind {
 impl Normalization {
     /// Whether the mean is subtracted.
     fn is_centred(&self) -> bool {
-        self.kind != Kind::Rms
+        self.kind != NormKind::Rms
     }
 }
 
@@ -71,10 +71,10 @@ impl<'a> Affine<'a> {
     fn new(op: &Normalization, inputs: &[&'a Tensor]) -> Self {
         let (w, b, h) = (inputs[1], inputs.get(2).copied(), inputs[0].width());
         match op.kind {
-            Kind::Layer | Kind::Rms => {
+            NormKind::Layer | NormKind::Rms => {
                 Affine { w, w_start: 0, offset: 0.0, b, b_start: 0, groups: 1, stride: 0 }
             }
-            Kind::Adaptive { shift, scale } => {
+            NormKind::Adaptive { shift, scale } => {
                 let (w_start, b_start) = (scale * h, shift * h);
                 let (groups, stride) = (w.rows(), w.width());
                 Affine { w, w_start, offset: 1.0, b: Some(w), b_start, groups, stride }
@@ -86,25 +86,25 @@ impl<'a> Affine<'a> {
 impl Op for Normalization {
     fn name(&self) -> &'static str {
         match self.kind {
-            Kind::Layer => "layernorm",
-            Kind::Rms => "rmsnorm",
-            Kind::Adaptive { .. } => "adaln",
+            NormKind::Layer => "layernorm",
+            NormKind::Rms => "rmsnorm",
+            NormKind::Adaptive { .. } => "adaln",
         }
     }
 
     fn shape(&self, inputs: &[&[usize]]) -> Result<Vec<usize>, String> {
         let fits = match (self.kind, inputs) {
-            (Kind::Layer, [[.., h], w, b]) => **w == [*h] && **b == [*h],
-            (Kind::Rms, [[.., h], w]) => **w == [*h],
-            (Kind::Adaptive { shift, scale }, [[g, .., h], [groups, m]]) => {
+            (NormKind::Layer, [[.., h], w, b]) => **w == [*h] && **b == [*h],
+            (NormKind::Rms, [[.., h], w]) => **w == [*h],
+            (NormKind::Adaptive { shift, scale }, [[g, .., h], [groups, m]]) => {
                 g % groups == 0 && m % h == 0 && shift.max(scale) < m / h
             }
             _ => false,
         };
         let takes = match self.kind {
-            Kind::Layer => "x [.., H], w [H], b [H]",
-            Kind::Rms => "x [.., H] and w [H]",
-            Kind::Adaptive { .. } => {
+            NormKind::Layer => "x [.., H], w [H], b [H]",
+            NormKind::Rms => "x [.., H] and w [H]",
+            NormKind::Adaptive { .. } => {
                 "x [G.., H] and m [G, S·H], which holds shift and scale for groups that divide x's first axis"
             }
         };
@@ -130,7 +130,7 @@ impl Op for Normalization {
 /// Odd widths, one column block, a mean far from zero, many rows, and rows for each of the kernels: handled by a warp,
 /// by a block, and too long for the registers of a block.
 pub fn layernorm_cases() -> Vec<Case> {
-    let op = Normalization { kind: Kind::Layer, epsilon: 1e-5 };
+    let op = Normalization { kind: NormKind::Layer, epsilon: 1e-5 };
     let shapes: [&[usize]; 11] = [
         &[3],
         &[5, 7],
@@ -157,7 +157,7 @@ pub fn layernorm_cases() -> Vec<Case> {
 
 /// Odd widths, many rows, and rows for each of the kernels.
 pub fn rmsnorm_cases() -> Vec<Case> {
-    let op = Normalization { kind: Kind::Rms, epsilon: 1e-6 };
+    let op = Normalization { kind: NormKind::Rms, epsilon: 1e-6 };
     let long: [&[usize]; 4] = [&[19, 1024], &[5, 1001], &[9, 8200], &[2, 8193]];
     [&[3][..], &[5, 7], &[2, 9, 8], &[129, 33], &[64, 128, 256]]
         .iter()
@@ -168,7 +168,8 @@ pub fn rmsnorm_cases() -> Vec<Case> {
 
 /// One group, several, a group of one row, unused vectors in m, groups and rows split over several blocks.
 pub fn adaln_cases() -> Vec<Case> {
-    let op = |shift, scale| Normalization { kind: Kind::Adaptive { shift, scale }, epsilon: 1e-5 };
+    let op =
+        |shift, scale| Normalization { kind: NormKind::Adaptive { shift, scale }, epsilon: 1e-5 };
     vec![
         Case::new(op(0, 1), &[&[1, 5], &[1, 10]]),
         Case::new(op(1, 0), &[&[3, 7, 5], &[3, 10]]),

@@ -1,4 +1,4 @@
-// elements: f32 bf16 f16
+// dtypes: f32 bf16 f16
 // Row normalization: y = (offset + w) ∘ n + b with n = (x - μ)·r. Centred (layernorm): μ the
 // mean, r = 1/√(variance + ε); otherwise (rmsnorm): μ = 0, r = 1/√(mean square + ε).
 //

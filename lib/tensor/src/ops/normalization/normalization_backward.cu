@@ -1,4 +1,4 @@
-// elements: f32 bf16 f16
+// dtypes: f32 bf16 f16
 // The gradients of row normalization (normalization.cu): dx (+)= r·(g - mean(g) - n·mean(g ∘ n)) with g = (offset + w) ∘ dy
 // and n = (x - μ)·r, and partial sums of dw = Σ dy ∘ n, db = Σ dy.
 

@@ -1,4 +1,4 @@
-// elements: f32
+// dtypes: f32
 // Relative error of samples of n elements: e = ‖p - t‖/√D, D = ‖t‖² + ε.
 
 #include "total.cuh"

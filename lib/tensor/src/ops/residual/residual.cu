@@ -1,4 +1,4 @@
-// elements: f32 bf16 f16
+// dtypes: f32 bf16 f16
 // Residual connection. A thread has 16 bytes of a row if they divide it, otherwise one element.
 
 #include "rows.cuh"

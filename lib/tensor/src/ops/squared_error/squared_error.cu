@@ -1,4 +1,4 @@
-// elements: f32
+// dtypes: f32
 // Weighted mean squared error. A sample has n elements; the last axis has C channels.
 
 #include "divide.cuh"

@@ -14,11 +14,11 @@ pub static SOURCE: Source = source!("strided", ALL_DTYPES);
 /// Threads per block.
 const THREADS: usize = 256;
 /// Threads that occupy a large GPU; sums are split into chunks until there are that many.
-const MOST_THREADS: usize = 2048 * 128;
+const MAX_THREADS: usize = 2048 * 128;
 /// Maximum number of chunks per sum.
-const MOST_CHUNKS: usize = 1024;
+const MAX_CHUNKS: usize = 1024;
 /// Minimum number of units that a thread sums.
-const LEAST: usize = 32;
+const MIN_UNITS: usize = 32;
 
 impl<const N: usize> Space<N> {
     /// How many adjacent elements along `axis` a thread moves at once: 16 bytes if every view is either contiguous
@@ -90,8 +90,8 @@ pub(super) fn sum(
     let vector = if sum.rows && !by_warp { 1 } else { sum.space.vector(element, axis) };
     let (reduced, teams, team) =
         if by_warp { (sum.reduced / vector, kept, 32) } else { (sum.reduced, kept / vector, 1) };
-    let most = (MOST_THREADS / (teams * team).max(1)).clamp(1, MOST_CHUNKS);
-    let chunk = reduced.div_ceil(most).max(LEAST * team);
+    let most = (MAX_THREADS / (teams * team).max(1)).clamp(1, MAX_CHUNKS);
+    let chunk = reduced.div_ceil(most).max(MIN_UNITS * team);
     let chunks = reduced.div_ceil(chunk).max(1);
     let mut partials =
         (chunks > 1).then(|| Tensor::empty_on(x.device(), &[chunks, kept], Dtype::F32));

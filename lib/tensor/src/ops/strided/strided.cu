@@ -1,4 +1,4 @@
-// elements: f32 bf16 f16
+// dtypes: f32 bf16 f16
 // Copies, sums and products of strided tensors (ops/strided/mod.rs). An index space has AXES axes; leading ones may
 // have size 1. If the number of elements along an axis is a multiple of WIDTH, a thread moves 16 bytes along it
 // (V = WIDTH), otherwise one element (V = 1); sizes count groups of V elements along that axis.

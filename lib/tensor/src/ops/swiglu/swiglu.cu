@@ -1,4 +1,4 @@
-// elements: f32 bf16 f16
+// dtypes: f32 bf16 f16
 // SwiGLU: y = silu(a) ∘ b, with x [rows, 2h] the concatenation of a and b (swiglu/mod.rs). A thread computes 16 bytes
 // of y if h allows it, otherwise one element; forward reads 2 and writes 1 element per output, backward 3 and 2.
 

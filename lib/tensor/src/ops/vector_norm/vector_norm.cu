@@ -1,4 +1,4 @@
-// elements: f32
+// dtypes: f32
 // Norms of rows, one block per row.
 
 #include "element.cuh"

@@ -1,4 +1,4 @@
-// elements: f32
+// dtypes: f32
 // Weighted sum of scalars, eight at a time; pointers beyond `count` are null.
 
 #include "element.cuh"

@@ -1,4 +1,4 @@
-// elements: f32
+// dtypes: f32
 // Adafactor for one parameter of n = rows·width elements g; a parameter with fewer than two axes has a width of 1 and no
 // averages of columns.
 

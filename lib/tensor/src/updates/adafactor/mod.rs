@@ -38,7 +38,7 @@ pub struct Adafactor {
 }
 
 /// What a step needs besides the tensors.
-struct Step {
+struct StepFactors {
     /// Factors of the parameter and of its direction.
     keep: f64,
     step: f64,
@@ -72,7 +72,7 @@ impl Adafactor {
                 [rows, columns] => (rows.len(), columns.len()),
                 _ => (len, 1),
             };
-            let step = Step { keep: 1.0 - rate * weight_decay, step: -rate, rows, width };
+            let step = StepFactors { keep: 1.0 - rate * weight_decay, step: -rate, rows, width };
             match value.device() {
                 _ if len == 0 => {}
                 Device::Cpu => {
@@ -91,7 +91,7 @@ impl Adafactor {
     fn on_cpu<T: Float>(
         &self,
         decision: &StepControl,
-        step: &Step,
+        step: &StepFactors,
         gradient: &Tensor,
         value: &mut Tensor,
         moments: &mut [&mut Tensor],
@@ -151,7 +151,7 @@ impl Adafactor {
     fn launch(
         &self,
         decided: &DeviceStepControl,
-        step: &Step,
+        step: &StepFactors,
         gradient: &Tensor,
         value: &mut Tensor,
         moments: &mut [&mut Tensor],

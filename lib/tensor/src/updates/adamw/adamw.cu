@@ -1,4 +1,4 @@
-// elements: f32
+// dtypes: f32
 // AdamW, or Adam with the decay in the gradient, for all parameters at once.
 
 #include "decision.cuh"

@@ -1,4 +1,4 @@
-// elements: f32
+// dtypes: f32
 // Decides whether and how an update is applied, without involving the host.
 
 #include "decision.cuh"

@@ -1,4 +1,4 @@
-// elements: f32
+// dtypes: f32
 // Moving averages of all parameters at once.
 
 #include "decision.cuh"

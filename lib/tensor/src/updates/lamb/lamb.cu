@@ -1,4 +1,4 @@
-// elements: f32
+// dtypes: f32
 // LAMB for all parameters at once: the averages with the squares of both norms, then the step.
 
 #include "decision.cuh"

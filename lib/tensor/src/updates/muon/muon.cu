@@ -1,4 +1,4 @@
-// elements: f32
+// dtypes: f32
 // The elementwise parts of a step of Muon; its products are those of product.cu.
 
 #include "decision.cuh"

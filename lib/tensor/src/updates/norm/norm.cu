@@ -1,4 +1,4 @@
-// elements: f32
+// dtypes: f32
 // Sum of squares over many tensors, in double: the square of an f32 is exact there and cannot overflow.
 
 #include "table.cuh"

@@ -39,7 +39,7 @@ fn barriers_misused() {
         (8, "a barrier outside of shared memory"),
         (9, "reads 8 bytes at offset 0 of shared array 'barriers' (16 bytes), where a barrier is"),
         (10, "has all 2 arrivals of phase 0 and lacks only copies of "),
-        (11, "arrives at a barrier in its phase 1, but may do so in phase 0"),
+        (11, "arrives at a barrier in phase 1, but this thread has not waited for phase 0"),
         (
             12,
             "wait at a barrier (offset 0 of 'barriers') for phase 0, which lacks 1 arrivals and 0 bytes",

@@ -34,7 +34,7 @@ fn host(x: &Tensor) -> Vec<f64> {
 fn sources_declare_their_dtypes() {
     for source in SOURCES {
         let elements: Vec<String> = source.dtypes.iter().map(Dtype::to_string).collect();
-        let expected = format!("// elements: {}", elements.join(" "));
+        let expected = format!("// dtypes: {}", elements.join(" "));
         assert_eq!(source.text.lines().next(), Some(&*expected), "{}.cu", source.name);
     }
 }

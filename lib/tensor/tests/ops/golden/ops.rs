@@ -21,7 +21,7 @@ use tensor::ops::interpolate::Interpolation::{self, Linear as Straight, Nearest}
 use tensor::ops::linear::Linear;
 use tensor::ops::matmul::MatMul;
 use tensor::ops::narrow::Narrow;
-use tensor::ops::normalization::{Kind, Normalization};
+use tensor::ops::normalization::{NormKind, Normalization};
 use tensor::ops::permute::Permute;
 use tensor::ops::pool::{Pool, Pooling};
 use tensor::ops::reduce::Reduce;
@@ -40,7 +40,7 @@ type Row = (&'static str, Box<dyn Op>, &'static [&'static str]);
 fn rows(golden: &Golden) -> Vec<Row> {
     let linear = |bias, activation| Box::new(Linear { bias, activation });
     let norm = |kind| {
-        let file = if kind == Kind::Rms { "rmsnorm" } else { "layernorm" };
+        let file = if kind == NormKind::Rms { "rmsnorm" } else { "layernorm" };
         Box::new(Normalization { kind, epsilon: golden.number(&format!("{file}/epsilon")) })
     };
     let attention = |packed: bool, norm: bool| {
@@ -106,9 +106,9 @@ fn rows(golden: &Golden) -> Vec<Row> {
         ("concat", Box::new(Concat { axis: 1 }), &["a", "b", "c"]),
         ("concat_last", Box::new(Concat { axis: 2 }), &["a", "b", "c"]),
         ("scatter_add", Box::new(ScatterAdd(6)), &["x", "index"]),
-        ("layernorm", norm(Kind::Layer), &["x", "w", "b"]),
-        ("rmsnorm", norm(Kind::Rms), &["x", "w"]),
-        ("adaln", norm(Kind::Adaptive { shift: 3, scale: 4 }), &["x", "m"]),
+        ("layernorm", norm(NormKind::Layer), &["x", "w", "b"]),
+        ("rmsnorm", norm(NormKind::Rms), &["x", "w"]),
+        ("adaln", norm(NormKind::Adaptive { shift: 3, scale: 4 }), &["x", "m"]),
         ("attention_packed", attention(true, false), &["qkv"]),
         ("attention_packed_norm", attention(true, true), &["qkv", "wq", "wk"]),
         ("attention", attention(false, false), &["q", "k", "v"]),

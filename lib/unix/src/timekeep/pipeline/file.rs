@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{SUMMARY, Step, inside, paths};
+use super::{PipelineStep, SUMMARY, inside, paths};
 use crate::config::{Violations, nearest};
 
 /// The placeholder for the folder of the pipeline.
@@ -52,7 +52,7 @@ pub(super) fn hint<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> 
 }
 
 /// The steps, as far as they are valid, and every violation.
-pub(super) fn resolve(file: &PipelineFile) -> (Vec<Step>, Violations) {
+pub(super) fn resolve(file: &PipelineFile) -> (Vec<PipelineStep>, Violations) {
     let mut violations = Violations::new();
     if file.folder.is_empty() || file.folder.contains(['%', '\\']) {
         let why = "must name a folder, without % and \\, which SLURM replaces in output paths";
@@ -64,7 +64,7 @@ pub(super) fn resolve(file: &PipelineFile) -> (Vec<Step>, Violations) {
     if file.steps.is_empty() {
         violations.push(("steps".into(), "needs at least one step".into()));
     }
-    let mut steps: Vec<Step> = Vec::new();
+    let mut steps: Vec<PipelineStep> = Vec::new();
     for at in 0..file.steps.len() {
         let step = Resolver { file, at, steps: &steps, violations: &mut violations }.step();
         steps.push(step);
@@ -82,7 +82,7 @@ fn control(text: &str) -> Option<String> {
 struct Resolver<'a> {
     file: &'a PipelineFile,
     at: usize,
-    steps: &'a [Step],
+    steps: &'a [PipelineStep],
     violations: &'a mut Violations,
 }
 
@@ -95,7 +95,7 @@ impl Resolver<'_> {
         self.steps.iter().map(|step| step.name.as_str())
     }
 
-    fn step(mut self) -> Step {
+    fn step(mut self) -> PipelineStep {
         let entry = &self.file.steps[self.at];
         self.name(&entry.name);
         let after = self.after(entry);
@@ -119,7 +119,7 @@ impl Resolver<'_> {
         }
         let name = entry.name.clone();
         let after = after.unwrap_or_default();
-        Step { name, words, after, sbatch, result: result.map(PathBuf::from) }
+        PipelineStep { name, words, after, sbatch, result: result.map(PathBuf::from) }
     }
 
     fn name(&mut self, name: &str) {

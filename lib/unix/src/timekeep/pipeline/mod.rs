@@ -31,12 +31,12 @@ pub struct Pipeline {
     /// Its folder.
     pub folder: PathBuf,
     /// Its steps; each comes after others with smaller indices only.
-    pub steps: Vec<Step>,
+    pub steps: Vec<PipelineStep>,
 }
 
 /// A step of a pipeline.
 #[derive(Clone, Debug)]
-pub struct Step {
+pub struct PipelineStep {
     /// Its name.
     pub name: String,
     /// Program and arguments.
@@ -96,7 +96,7 @@ impl Pipeline {
     }
 
     /// The regular files that the key of a step covers, sorted.
-    fn inputs(&self, step: &Step) -> Vec<String> {
+    fn inputs(&self, step: &PipelineStep) -> Vec<String> {
         let is_input = |path: &&str| {
             Path::new(path).is_file()
                 && !path.ends_with(".jsonl")

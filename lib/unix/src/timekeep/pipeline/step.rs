@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Pipeline, Step, paths, summary};
+use super::{Pipeline, PipelineStep, paths, summary};
 use crate::publish::{create_folder, publish_bytes};
 use crate::slurm::Slurm;
 use crate::timekeep::Ended;
@@ -73,7 +73,7 @@ pub enum StepState {
 
 /// What is known about a step.
 #[derive(Clone, Debug)]
-pub struct Standing {
+pub struct StepStatus {
     /// Its state.
     pub state: StepState,
     /// Its key.
@@ -89,9 +89,9 @@ impl Pipeline {
         self.folder_of(at).join("step.json")
     }
 
-    /// The standings of all steps. Errors: 65, 66, 74.
-    pub fn standings(&self) -> Result<Vec<Standing>> {
-        let mut standings = Vec::<Standing>::new();
+    /// The step_statuses of all steps. Errors: 65, 66, 74.
+    pub fn step_statuses(&self) -> Result<Vec<StepStatus>> {
+        let mut step_statuses = Vec::<StepStatus>::new();
         for (at, key) in self.keys()?.into_iter().enumerate() {
             let stamp = read(&self.stamp_of(at))?;
             let stamp = stamp.filter(|stamp| stamp.key == key);
@@ -101,7 +101,9 @@ impl Pipeline {
             let mut before = self.steps[at].after.iter();
             let state = match &stamp {
                 Some(stamp) if is_done(stamp) => StepState::Done,
-                _ if before.any(|at| standings[*at].state != StepState::Done) => StepState::Waiting,
+                _ if before.any(|at| step_statuses[*at].state != StepState::Done) => {
+                    StepState::Waiting
+                }
                 Some(stamp) if stamp.failed() => StepState::Failed,
                 _ => StepState::Ready,
             };
@@ -109,19 +111,19 @@ impl Pipeline {
             let status = status::read(&self.folder_of(at).join("status.json")).ok().flatten();
             let hours = status.map(|status| status.cost.hours).filter(|hours| *hours > 0.0);
             let hours = hours.or(stamp.as_ref().map(|stamp| stamp.seconds / 3600.0));
-            standings.push(Standing { state, key, stamp, hours });
+            step_statuses.push(StepStatus { state, key, stamp, hours });
         }
-        Ok(standings)
+        Ok(step_statuses)
     }
 
     /// The same for a step that is about to run: in a job, waits for the stamps of the steps before it.
-    fn standings_for(&self, at: usize) -> Result<Vec<Standing>> {
+    fn step_statuses_for(&self, at: usize) -> Result<Vec<StepStatus>> {
         let patience = Slurm::from_environment().map_or(Duration::ZERO, |_| STAMP_PATIENCE);
         let start = Instant::now();
         loop {
-            let standings = self.standings()?;
-            if standings[at].state != StepState::Waiting || start.elapsed() >= patience {
-                return Ok(standings);
+            let step_statuses = self.step_statuses()?;
+            if step_statuses[at].state != StepState::Waiting || start.elapsed() >= patience {
+                return Ok(step_statuses);
             }
             std::thread::sleep(Duration::from_secs(1));
         }
@@ -151,7 +153,7 @@ fn open(step: &str) -> Result<(Pipeline, usize)> {
 /// Whether the step `FILE:NAME` is up to date. Errors: 2, 65, 66, 74, 78.
 pub fn is_done(step: &str) -> Result<bool> {
     let (pipeline, at) = open(step)?;
-    Ok(pipeline.standings()?[at].state == StepState::Done)
+    Ok(pipeline.step_statuses()?[at].state == StepState::Done)
 }
 
 /// A step that `timekeep run` works on.
@@ -168,7 +170,7 @@ impl Attempt {
     /// date; 2, 65, 66, 73, 74, 78.
     pub fn begin(step: &str, command: Vec<OsString>) -> Result<Option<(Self, Vec<OsString>)>> {
         let (pipeline, at) = open(step)?;
-        let (file, Step { name, words, after, result, .. }) =
+        let (file, PipelineStep { name, words, after, result, .. }) =
             (pipeline.file.display(), &pipeline.steps[at]);
         if !command.is_empty()
             && !command.ends_with(&words.iter().map(OsString::from).collect::<Vec<_>>())
@@ -178,13 +180,13 @@ impl Attempt {
                  one, and run pipeline.sh again"
             )));
         }
-        let standings = pipeline.standings_for(at)?;
-        if standings[at].state == StepState::Done {
+        let step_statuses = pipeline.step_statuses_for(at)?;
+        if step_statuses[at].state == StepState::Done {
             note!("{file}: step {name} is up to date");
             summary::write(&pipeline)?;
             return Ok(None);
         }
-        if let Some(before) = after.iter().find(|at| standings[**at].state != StepState::Done) {
+        if let Some(before) = after.iter().find(|at| step_statuses[**at].state != StepState::Done) {
             return Err(Error::failure(format!(
                 "{file}: step {name} comes after {}, which is not up to date; run pipeline.sh again",
                 pipeline.steps[*before].name
@@ -198,7 +200,7 @@ impl Attempt {
         if let Some(path) = result.as_ref().filter(|path| path.is_file()) {
             std::fs::remove_file(path).map_err(|cause| Error::io(path, cause))?;
         }
-        let Standing { key, stamp: earlier, .. } = standings[at].clone();
+        let StepStatus { key, stamp: earlier, .. } = step_statuses[at].clone();
         let (seconds, attempts) = earlier.map_or((0.0, 0), |e| (e.seconds, e.attempts));
         let (attempts, paths) = (attempts + 1, Vec::new());
         let stamp = Stamp { key, status: None, seconds, attempts, paths, time: time::now_utc() };

@@ -47,8 +47,8 @@ pub struct Summary {
 
 /// The summary of a pipeline. Errors: 65, 66, 74.
 pub fn of(pipeline: &Pipeline) -> Result<Summary> {
-    let standings = pipeline.standings()?;
-    let all_done = standings.iter().all(|step| step.state == StepState::Done);
+    let step_statuses = pipeline.step_statuses()?;
+    let all_done = step_statuses.iter().all(|step| step.state == StepState::Done);
     let mut summary = Summary {
         pipeline: pipeline.file.display().to_string(),
         state: if all_done { PipelineState::Done } else { PipelineState::Unfinished },
@@ -57,7 +57,7 @@ pub fn of(pipeline: &Pipeline) -> Result<Summary> {
         results: Map::new(),
         times: Map::new(),
     };
-    for (at, (step, standing)) in pipeline.steps.iter().zip(standings).enumerate() {
+    for (at, (step, standing)) in pipeline.steps.iter().zip(step_statuses).enumerate() {
         let name = &step.name;
         if standing.state == StepState::Failed && summary.failed.is_none() {
             summary.state = PipelineState::Failed;

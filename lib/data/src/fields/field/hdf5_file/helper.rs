@@ -9,7 +9,7 @@
 //! In programs that have not called [`run_helper_if_requested`] (tests, examples) the library runs in the same process.
 
 use super::library::Library;
-use super::message::{Ask, Reply, Request, receive, send};
+use super::message::{Ask, HelperRequest, Reply, receive, send};
 use bytemuck::Pod;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::time::{ClockId, clock_gettime};
@@ -52,7 +52,7 @@ pub fn run_helper_if_requested() -> Option<ExitCode> {
     // When memory is short, the kernel should kill the helper instead of the program.
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
     let (mut library, mut from, mut to) = (Library::default(), BufReader::new(stdin()), stdout());
-    while let Ok(Some((request, _))) = receive::<Request, u8>(&mut from) {
+    while let Ok(Some((request, _))) = receive::<HelperRequest, u8>(&mut from) {
         limit(&request.ask);
         let (reply, numbers) = library.answer(request);
         if send(&mut to, &reply, &numbers).is_err() {
@@ -145,14 +145,16 @@ impl fmt::Display for Failure {
 }
 
 /// Sends a request about a file; the second value holds the numbers of the answer.
-pub(super) fn ask<T: DeserializeOwned, N: Pod>(request: &Request) -> Result<(T, Vec<N>), Failure> {
+pub(super) fn ask<T: DeserializeOwned, N: Pod>(
+    request: &HelperRequest,
+) -> Result<(T, Vec<N>), Failure> {
     let (reply, numbers) =
         if STARTS.load(Relaxed) { ask_helper(request)? } else { ask_library(request) };
     let value = reply.and_then(|value| serde_json::from_value(value).map_err(|e| e.to_string()));
     Ok((value.map_err(Failure::Refused)?, numbers))
 }
 
-fn ask_library<T: Pod>(request: &Request) -> (Reply, Vec<T>) {
+fn ask_library<T: Pod>(request: &HelperRequest) -> (Reply, Vec<T>) {
     let (reply, numbers) = held(&LIBRARY).get_or_insert_default().answer(request.clone());
     let mut values = vec![T::zeroed(); numbers.len() / size_of::<T>()];
     bytemuck::cast_slice_mut(&mut values).copy_from_slice(&numbers);
@@ -160,7 +162,7 @@ fn ask_library<T: Pod>(request: &Request) -> (Reply, Vec<T>) {
 }
 
 /// A helper that dies is replaced once: a signal may have killed it before its handlers were installed.
-fn ask_helper<T: Pod>(request: &Request) -> Result<(Reply, Vec<T>), Failure> {
+fn ask_helper<T: Pod>(request: &HelperRequest) -> Result<(Reply, Vec<T>), Failure> {
     let mut helper = held(&HELPER);
     let mut again = true;
     loop {

@@ -2,7 +2,7 @@
 
 use super::super::element::to_f32;
 use super::super::packing::Packing;
-use super::message::{Ask, Dataset, Place, Reply, Request, Unwritten};
+use super::message::{Ask, Dataset, HelperRequest, Object, Reply, Unwritten};
 use hdf5::datatype::ByteOrder;
 use hdf5::plist::dataset_create::{FillValue, Layout};
 use hdf5::types::{FixedAscii, FixedUnicode, TypeDescriptor, VarLenAscii, VarLenUnicode};
@@ -43,8 +43,8 @@ pub(super) struct Library {
 
 impl Library {
     /// Answers one request; the second value holds the numbers of the answer as bytes.
-    pub fn answer(&mut self, request: Request) -> (Reply, Vec<u8>) {
-        let Request { file: number, path, ask } = request;
+    pub fn answer(&mut self, request: HelperRequest) -> (Reply, Vec<u8>) {
+        let HelperRequest { file: number, path, ask } = request;
         if let Ask::Close = ask {
             self.datasets.retain(|(file, ..)| *file != number);
             self.files.remove(&number);
@@ -189,7 +189,7 @@ fn describe(file: &hdf5::File, dataset: &hdf5::Dataset) -> hdf5::Result<Dataset>
         size: dtype.size(),
         stored: dataset.storage_size(),
         chunk: dataset.chunk(),
-        is_packed: !creation.get_filters()?.is_empty(),
+        is_compressed: !creation.get_filters()?.is_empty(),
         unwritten: unwritten(dataset),
         attributes: all_attributes(dataset),
         fill: creation.get_fill_value_as::<f64>().ok().flatten().filter(|_| chosen),
@@ -262,7 +262,7 @@ fn part(
 }
 
 /// Calls `look` with the root, or with the group or dataset `place`.
-fn at<T>(file: &hdf5::File, place: Place, look: impl FnOnce(&hdf5::Location) -> T) -> Option<T> {
+fn at<T>(file: &hdf5::File, place: Object, look: impl FnOnce(&hdf5::Location) -> T) -> Option<T> {
     let Some(place) = place else { return Some(look(file)) };
     match file.group(&place) {
         Ok(group) => Some(look(&group)),
@@ -272,7 +272,7 @@ fn at<T>(file: &hdf5::File, place: Place, look: impl FnOnce(&hdf5::Location) -> 
 
 /// Attributes of unsupported types are represented by a list that describes the type; plain text would look like the
 /// value.
-fn attributes(file: &hdf5::File, place: Place) -> Map<String, Value> {
+fn attributes(file: &hdf5::File, place: Object) -> Map<String, Value> {
     at(file, place, all_attributes).unwrap_or_default()
 }
 

@@ -12,7 +12,7 @@ use tensor::FileDtype;
 
 /// A request about a file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Request {
+pub(super) struct HelperRequest {
     /// Number of the open file; the same path may be open several times.
     pub file: u64,
     /// The bytes of its path.
@@ -21,7 +21,7 @@ pub(super) struct Request {
 }
 
 /// Which object an attribute belongs to: the root (`None`), or the group or dataset of that name.
-pub(super) type Place = Option<String>;
+pub(super) type Object = Option<String>;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Ask {
@@ -41,7 +41,7 @@ pub(super) enum Ask {
     /// Part of a dataset, unpacked, as f32: `Option<u64>`, the bits as f64 of a value too large for f32, and the values.
     Part(String, Vec<Range<usize>>, Packing),
     /// `Map<String, Value>`; a value that is not finite is null.
-    Attributes(Place),
+    Attributes(Object),
     /// `Vec<String>`.
     Groups,
 }
@@ -61,7 +61,7 @@ pub(super) struct Dataset {
     pub stored: u64,
     pub chunk: Option<Vec<usize>>,
     /// Whether chunks pass through filters, such as compression.
-    pub is_packed: bool,
+    pub is_compressed: bool,
     /// Chunks that were never written.
     pub unwritten: Option<Unwritten>,
     pub attributes: Map<String, Value>,

@@ -9,10 +9,10 @@ pub(super) use library::ONLY_DIMENSION;
 
 use super::mapped::MappedFile;
 use super::packing::Packing;
-use super::source::{Parts, Place, Source, contents};
+use super::source::{ArrayStorage, Parts, Source, contents};
 use bytemuck::Pod;
 use helper::{Failure, ask};
-use message::{Ask, Dataset, Request, Unwritten};
+use message::{Ask, Dataset, HelperRequest, Unwritten};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use std::ops::Range;
@@ -53,7 +53,7 @@ impl Handle {
             return Err(Failure::Refused(text.clone()));
         }
         let path = self.path.as_os_str().as_bytes().to_vec();
-        let answer = ask(&Request { file: self.number, path, ask: ask_for });
+        let answer = ask(&HelperRequest { file: self.number, path, ask: ask_for });
         if let Err(cause @ Failure::Died(..)) = &answer {
             // If two threads get here, the first error is kept.
             let _ = self.died.set((cause.exit(), cause.to_string()));
@@ -117,8 +117,8 @@ impl Parts for Stored {
         self.form.chunk.as_deref()
     }
 
-    fn is_packed(&self) -> bool {
-        self.form.is_packed
+    fn is_compressed(&self) -> bool {
+        self.form.is_compressed
     }
 
     fn number_bytes(&self) -> usize {
@@ -167,7 +167,7 @@ impl Source for Hdf5File {
         self.handle.query(Ask::Shape(name.into())).ok().flatten()
     }
 
-    fn place(&self, name: &str) -> Result<(Vec<usize>, Place)> {
+    fn place(&self, name: &str) -> Result<(Vec<usize>, ArrayStorage)> {
         let form = self.handle.query::<Dataset>(Ask::Dataset(name.into()));
         let form = form.map_err(|cause| match &cause {
             Failure::Refused(_) if self.shape(name).is_none() => {
@@ -183,7 +183,10 @@ impl Source for Hdf5File {
             .map_err(|what| self.invalid(format!("`{name}`: {what}")))?;
         if let Some((offset, dtype)) = form.mapped {
             let file = self.mapped.clone();
-            return Ok((shape, Place::File { file, offset, dtype, fortran: false, packing }));
+            return Ok((
+                shape,
+                ArrayStorage::File { file, offset, dtype, fortran: false, packing },
+            ));
         }
         let chunk = form.chunk.iter().flatten().try_fold(form.size, |n, dim| n.checked_mul(*dim));
         if chunk.is_none_or(|chunk| chunk > MAX_CHUNK) {
@@ -210,7 +213,7 @@ impl Source for Hdf5File {
             )));
         }
         let (handle, name) = (self.handle.clone(), name.into());
-        Ok((shape, Place::Parts(Box::new(Stored { handle, name, form, packing }))))
+        Ok((shape, ArrayStorage::Parts(Box::new(Stored { handle, name, form, packing }))))
     }
 
     fn attributes(&self, place: Option<&str>) -> Map<String, Value> {

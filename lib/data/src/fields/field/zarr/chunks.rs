@@ -39,7 +39,7 @@ impl Parts for Chunks {
         self.dtype.bytes()
     }
 
-    fn is_packed(&self) -> bool {
+    fn is_compressed(&self) -> bool {
         self.compressor != Compressor::None
     }
 

@@ -10,7 +10,7 @@ mod compressor;
 use super::element::{from_numpy, integer_bytes};
 use super::hdf5_file::MAX_CHUNK;
 use super::packing::Packing;
-use super::source::{Place, Source};
+use super::source::{ArrayStorage, Source};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 use std::fs;
@@ -207,9 +207,9 @@ impl Source for ZarrGroup {
         Some(self.description(name).ok()?.shape)
     }
 
-    fn place(&self, name: &str) -> Result<(Vec<usize>, Place)> {
+    fn place(&self, name: &str) -> Result<(Vec<usize>, ArrayStorage)> {
         let (shape, chunks) = self.chunks(name)?;
-        Ok((shape, Place::Parts(Box::new(chunks))))
+        Ok((shape, ArrayStorage::Parts(Box::new(chunks))))
     }
 
     fn attributes(&self, place: Option<&str>) -> Map<String, Value> {

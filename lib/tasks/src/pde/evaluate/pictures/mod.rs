@@ -7,7 +7,7 @@ pub mod trajectory;
 
 use super::plan::Start;
 use super::report::mean_of_starts;
-use super::scores::{Model, Scores};
+use super::scores::{Method, Scores};
 use super::{Evaluation, Frames, Regime, RolloutEvaluator};
 use report::axis::Axis;
 use report::colours::{Colour, distinct};
@@ -15,7 +15,7 @@ use report::{canvas, panel};
 use unix::Result;
 
 /// A rollout as it is drawn.
-struct Example {
+struct DrawnRollout {
     /// Name of the evaluated model.
     name: &'static str,
     /// Times of the states.
@@ -32,21 +32,21 @@ struct Example {
 
 /// Whether a model stands beside the others for comparison; drawn as a ring or with dashes, in a colour that one of the
 /// others may have as well.
-fn is_reference(model: Model) -> bool {
-    model.is_baseline() || matches!(model, Model::CandidateMean | Model::Oracle)
+fn is_reference(model: Method) -> bool {
+    model.is_baseline() || matches!(model, Method::CandidateMean | Method::Oracle)
 }
 
 /// The colour of a model.
-fn of_model(model: Model) -> Colour {
+fn of_model(model: Method) -> Colour {
     match model {
-        Model::Operator | Model::Regression => distinct(0),
-        Model::Persistence | Model::Nearest | Model::SearchViews => distinct(1),
-        Model::Codec | Model::Search => distinct(2),
-        Model::Corrector | Model::CandidateMean => distinct(3),
-        Model::Student => distinct(4),
-        Model::Views => distinct(5),
-        Model::Ensemble | Model::Oracle => distinct(6),
-        Model::Mean => [0x99, 0x99, 0x99],
+        Method::Operator | Method::Regression => distinct(0),
+        Method::Persistence | Method::Nearest | Method::SearchViews => distinct(1),
+        Method::Codec | Method::Search => distinct(2),
+        Method::Corrector | Method::CandidateMean => distinct(3),
+        Method::Student => distinct(4),
+        Method::Views => distinct(5),
+        Method::Ensemble | Method::Oracle => distinct(6),
+        Method::Mean => [0x99, 0x99, 0x99],
     }
 }
 
@@ -68,7 +68,7 @@ pub(crate) fn draw(
         let example = |quantile: f64| {
             let (at, nrmse) = regime.at_quantile(quantile);
             let start = evaluator.plan.rollouts(&evaluator.plan.regimes[number])[at];
-            Example::of(start, nrmse, evaluator)
+            DrawnRollout::of(start, nrmse, evaluator)
         };
         let png = match protocol.grid[..] {
             _ if result.steps > 0 => regime::draw(result, regime, &example(0.5)?, protocol)?,
@@ -83,7 +83,7 @@ pub(crate) fn draw(
 
 /// Draws one rollout: its states in space and time, or the solution of a steady problem.
 pub(crate) fn of_rollout(evaluator: &RolloutEvaluator, start: Start) -> Result<Option<Vec<u8>>> {
-    let mut example = Example::of(start, 0.0, evaluator)?;
+    let mut example = DrawnRollout::of(start, 0.0, evaluator)?;
     let title = format!("trajectory {} from frame {}", start.trajectory, start.frame);
     match (evaluator.plan.steps, example.grid.len()) {
         (0, 1 | 2) => {
@@ -97,9 +97,13 @@ pub(crate) fn of_rollout(evaluator: &RolloutEvaluator, start: Start) -> Result<O
 }
 
 /// Draws two solutions of steady problems on [x, y], one per row: those with the median and the largest error.
-fn draw_solutions(regime: &Regime, grid: [usize; 2], examples: [Example; 2]) -> Result<Vec<u8>> {
+fn draw_solutions(
+    regime: &Regime,
+    grid: [usize; 2],
+    examples: [DrawnRollout; 2],
+) -> Result<Vec<u8>> {
     let pairs = examples.into_iter().zip(["median", "largest"]).map(|(example, which)| {
-        let Example { name, nrmse, mut truth, mut prediction, .. } = example;
+        let DrawnRollout { name, nrmse, mut truth, mut prediction, .. } = example;
         let name = format!("{name}, {which} error {nrmse:.3}");
         let (truth, prediction) = (truth.swap_remove(0), prediction.swap_remove(0));
         Pair { name, input: None, truth, prediction }
@@ -155,7 +159,7 @@ pub fn draw_pairs(title: &str, text: &str, grid: &[usize], pairs: &[Pair]) -> Re
     })
 }
 
-impl Example {
+impl DrawnRollout {
     /// Recomputes a rollout, whose error is `nrmse`.
     fn of(start: Start, nrmse: f64, evaluator: &RolloutEvaluator) -> Result<Self> {
         let RolloutEvaluator { model, set, plan, .. } = evaluator;
@@ -217,7 +221,7 @@ impl Example {
 
 /// NRMSE of the states by time since the start, averaged over start frames. Steps with zero error are omitted, because
 /// the axis is logarithmic.
-fn errors_by_time(regime: &Regime, model: Model, time_step: f64) -> Vec<(f64, f64)> {
+fn errors_by_time(regime: &Regime, model: Method, time_step: f64) -> Vec<(f64, f64)> {
     let error = |step: usize| {
         let at = |scores: &Scores| Some(scores.field(model)?.get(step)?.nrmse());
         mean_of_starts(regime, at).filter(|error| *error > 0.0)

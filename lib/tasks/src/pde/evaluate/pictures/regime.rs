@@ -1,10 +1,10 @@
 //! The picture of one regime: a typical rollout in space and time, and the errors of all rollouts.
 
 use super::frames::{self, ROW, Row};
-use super::{Example, errors_by_time, is_reference, of_model, symbol};
+use super::{DrawnRollout, errors_by_time, is_reference, of_model, symbol};
 use crate::pde::evaluate::protocol::Protocol;
 use crate::pde::evaluate::report::of_starts;
-use crate::pde::evaluate::scores::Model;
+use crate::pde::evaluate::scores::Method;
 use crate::pde::evaluate::{Evaluation, Regime};
 use learn::score::Bits;
 use report::axis::{Axis, plain, short};
@@ -22,7 +22,7 @@ const TOP: f64 = 62.0;
 pub fn draw(
     result: &Evaluation,
     regime: &Regime,
-    example: &Example,
+    example: &DrawnRollout,
     protocol: &Protocol,
 ) -> Result<Vec<u8>> {
     let frames = example.frames();
@@ -53,7 +53,7 @@ pub fn draw(
 }
 
 /// Draws a rollout by itself.
-pub fn draw_rollout(title: &str, example: &Example) -> Result<Vec<u8>> {
+pub fn draw_rollout(title: &str, example: &DrawnRollout) -> Result<Vec<u8>> {
     let frames = example.frames();
     let rows = if example.grid.len() == 2 { frames.len() } else { 1 };
     png(WIDTH, (TOP + ROW * rows as f64) as u32, |canvas| {
@@ -69,11 +69,11 @@ fn head(
     canvas: &Canvas,
     result: &Evaluation,
     regime: &Regime,
-    example: &Example,
+    example: &DrawnRollout,
     protocol: &Protocol,
 ) -> Result<()> {
     let error =
-        |model: Model| Some(format!("{} {}", model.name(), short(of_starts(regime, model)?)));
+        |model: Method| Some(format!("{} {}", model.name(), short(of_starts(regime, model)?)));
     let errors: Vec<String> = regime.by_start[0].models().into_iter().filter_map(error).collect();
     let parameter = &regime.parameter;
     let title =
@@ -93,7 +93,7 @@ fn head(
 }
 
 /// Draws a one-dimensional rollout as one row of images, time upwards.
-fn space_and_time(canvas: &Canvas, example: &Example) -> Result<()> {
+fn space_and_time(canvas: &Canvas, example: &DrawnRollout) -> Result<()> {
     let (points, states) = (example.truth[0].len(), example.truth.len());
     let by_point = |states: &[Vec<f32>]| -> Vec<f32> {
         (0..points).flat_map(|x| states.iter().map(move |state| state[x])).collect()
@@ -118,7 +118,7 @@ fn error_over_time(
             let points = errors_by_time(regime, model, protocol.time_step);
             let curve = Curve::new(model.name(), of_model(model), 2.2, points);
             match model {
-                Model::Codec => curve.dashed(2.0, 3.0),
+                Method::Codec => curve.dashed(2.0, 3.0),
                 _ if is_reference(model) => curve.dashed(8.0, 4.0),
                 _ => curve,
             }
@@ -130,7 +130,7 @@ fn error_over_time(
     Panel::new(canvas, area, x, y).curves("Error over time", &curves)
 }
 
-fn last_state(canvas: &Canvas, area: Area, example: &Example) -> Result<()> {
+fn last_state(canvas: &Canvas, area: Area, example: &DrawnRollout) -> Result<()> {
     let (Some(first), Some(last), Some(prediction)) =
         (example.truth.first(), example.truth.last(), example.prediction.last())
     else {
@@ -161,7 +161,7 @@ fn spectrum(canvas: &Canvas, area: Area, regime: &Regime) -> Result<()> {
     let rollouts = regime.rollouts() as f64;
     let mean = |sums: &Vec<Bits>| sums.iter().map(|sum| sum.0 / rollouts).collect::<Vec<_>>();
     let truth = mean(&regime.spectrum);
-    let of_model = |(model, sums): &(Model, Vec<Bits>)| {
+    let of_model = |(model, sums): &(Method, Vec<Bits>)| {
         curve(model.name(), of_model(*model), &mean(sums)).dashed(7.0, 4.0)
     };
     let mut curves: Vec<Curve> = regime.spectra.iter().map(of_model).collect();

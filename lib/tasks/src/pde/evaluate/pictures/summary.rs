@@ -3,11 +3,11 @@
 use super::{errors_by_time, is_reference, of_model, symbol};
 use crate::pde::evaluate::protocol::Protocol;
 use crate::pde::evaluate::report::of_starts;
-use crate::pde::evaluate::scores::Model;
+use crate::pde::evaluate::scores::Method;
 use crate::pde::evaluate::{Evaluation, Regime};
 use report::axis::{Axis, plain, short};
 use report::canvas::HPos;
-use report::canvas::{Area, Canvas, Letters, Pen, png};
+use report::canvas::{Area, Canvas, Pen, TextStyle, png};
 use report::colours::{FAINT, Map};
 use report::panel::{Curve, Panel, SMALL, TITLE, heading};
 use unix::Result;
@@ -44,11 +44,11 @@ fn name(regime: &Regime) -> String {
 }
 
 /// The evaluated model and the one to compare it with.
-fn compared(models: &[Model]) -> (Model, Option<Model>) {
-    let first_of = |all: &[Model]| all.iter().find(|model| models.contains(model)).copied();
-    let evaluated = first_of(&[Model::Student, Model::Corrector, Model::Operator]);
-    let evaluated = evaluated.unwrap_or(Model::Codec);
-    let others = [Model::SearchViews, Model::Search, Model::Views, Model::Operator];
+fn compared(models: &[Method]) -> (Method, Option<Method>) {
+    let first_of = |all: &[Method]| all.iter().find(|model| models.contains(model)).copied();
+    let evaluated = first_of(&[Method::Student, Method::Corrector, Method::Operator]);
+    let evaluated = evaluated.unwrap_or(Method::Codec);
+    let others = [Method::SearchViews, Method::Search, Method::Views, Method::Operator];
     (evaluated, first_of(&others).filter(|other| *other != evaluated))
 }
 
@@ -60,23 +60,23 @@ fn over_time(canvas: &Canvas, result: &Evaluation, protocol: &Protocol) -> Resul
     for (i, regime) in result.regimes.iter().enumerate() {
         // The light end of the map is hard to see on white.
         let colour = map.at(0.1 + 0.75 * (i as f64 + 0.5) / result.regimes.len() as f64);
-        let curve = |name: &str, model: Model, width: f64| {
+        let curve = |name: &str, model: Method, width: f64| {
             let points = errors_by_time(regime, model, protocol.time_step);
             Curve::new(name, colour, width, points)
         };
         curves.push(curve(&name(regime), evaluated, 2.4));
         curves.extend(other.map(|other| curve("", other, 1.2)));
-        if evaluated != Model::Codec {
-            curves.push(curve("", Model::Codec, 1.6).dashed(2.0, 3.0));
+        if evaluated != Method::Codec {
+            curves.push(curve("", Method::Codec, 1.6).dashed(2.0, 3.0));
         }
-        curves.push(curve("", Model::Persistence, 1.6).dashed(8.0, 4.0));
+        curves.push(curve("", Method::Persistence, 1.6).dashed(8.0, 4.0));
     }
     let values = curves.iter().flat_map(|curve| curve.points.iter().map(|(_, e)| *e));
     let y = Axis::logarithmic("NRMSE", values);
     let x = Axis::linear("time since the start", 0.0, protocol.time_step * protocol.steps as f64);
     let area = Area { x: 8.0, y: 80.0, width: 760.0, height: 550.0 };
     let thin = other.map_or(String::new(), |other| format!("{} (thin), ", other.name()));
-    let dots = if evaluated == Model::Codec { "" } else { ", codec (dots)" };
+    let dots = if evaluated == Method::Codec { "" } else { ", codec (dots)" };
     let title =
         format!("Over time: {} (thick), {thin}persistence (dashes){dots}", evaluated.name());
     Panel::new(canvas, area, x, y).curves(&title, &curves)
@@ -84,10 +84,10 @@ fn over_time(canvas: &Canvas, result: &Evaluation, protocol: &Protocol) -> Resul
 
 /// Draws a row per regime with a dot or a ring per model; the codec is only drawn over time, far below the others.
 fn by_regime(canvas: &Canvas, result: &Evaluation) -> Result<()> {
-    let nrmse = |regime: &Regime, model: Model| of_starts(regime, model).unwrap_or(f64::NAN);
+    let nrmse = |regime: &Regime, model: Method| of_starts(regime, model).unwrap_or(f64::NAN);
     let mut models = result.overall().models();
-    if compared(&models).0 != Model::Codec {
-        models.retain(|model| *model != Model::Codec);
+    if compared(&models).0 != Method::Codec {
+        models.retain(|model| *model != Method::Codec);
     }
     let values = result.regimes.iter().flat_map(|r| models.iter().map(|m| nrmse(r, *m)));
     let axis = Axis::logarithmic("NRMSE", values.collect::<Vec<_>>());
@@ -96,7 +96,7 @@ fn by_regime(canvas: &Canvas, result: &Evaluation) -> Result<()> {
     let taken = legend(canvas, plot, &models)?;
     let plot = Area { y: plot.y + taken, height: plot.height - taken, ..plot };
     let faint = Pen { colour: FAINT, width: 1.0, dash: None };
-    let centred = Letters { horizontal: HPos::Center, ..SMALL };
+    let centred = TextStyle { horizontal: HPos::Center, ..SMALL };
     for (value, text) in axis.ticks() {
         let x = plot.x + plot.width * axis.place(value);
         canvas.line(&[(x, plot.y), (x, plot.y + plot.height)], faint)?;
@@ -106,11 +106,11 @@ fn by_regime(canvas: &Canvas, result: &Evaluation) -> Result<()> {
     let row = plot.height / result.regimes.len() as f64;
     for (i, regime) in result.regimes.iter().enumerate() {
         let y = plot.y + row * (i as f64 + 0.5);
-        let leftward = Letters { horizontal: HPos::Right, ..SMALL };
+        let leftward = TextStyle { horizontal: HPos::Right, ..SMALL };
         canvas.text(&name(regime), (plot.x - 12.0, y), leftward)?;
         canvas
             .line(&[(plot.x, y), (plot.x + plot.width, y)], Pen { colour: [0xbb; 3], ..faint })?;
-        let mut found: Vec<(f64, Model)> = (models.iter())
+        let mut found: Vec<(f64, Method)> = (models.iter())
             .map(|model| (nrmse(regime, *model), *model))
             .filter(|(value, _)| value.is_finite())
             .collect();
@@ -127,7 +127,7 @@ fn by_regime(canvas: &Canvas, result: &Evaluation) -> Result<()> {
             let half = canvas.text_width(&text, SMALL)? / 2.0;
             if let Some((level, end)) = levels.iter_mut().find(|(_, end)| *end < x - half) {
                 *end = x + half + 6.0;
-                let letters = Letters { colour: of_model(model), ..centred };
+                let letters = TextStyle { colour: of_model(model), ..centred };
                 canvas.text(&text, (x, y + *level), letters)?;
             }
         }
@@ -136,13 +136,13 @@ fn by_regime(canvas: &Canvas, result: &Evaluation) -> Result<()> {
 }
 
 /// Draws the symbol of a model: a dot, or a ring.
-fn mark(canvas: &Canvas, at: (f64, f64), radius: f64, model: Model) -> Result<()> {
+fn mark(canvas: &Canvas, at: (f64, f64), radius: f64, model: Method) -> Result<()> {
     canvas.dot(at, radius, of_model(model))?;
     if is_reference(model) { canvas.dot(at, radius - 2.5, [0xff; 3]) } else { Ok(()) }
 }
 
 /// Names the models from the top of `area` on, in as many lines as they need; returns the height of these lines.
-fn legend(canvas: &Canvas, area: Area, models: &[Model]) -> Result<f64> {
+fn legend(canvas: &Canvas, area: Area, models: &[Method]) -> Result<f64> {
     const LINE: f64 = 18.0;
     let (mut x, mut y) = (area.x, area.y);
     for model in models {

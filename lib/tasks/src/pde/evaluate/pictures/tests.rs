@@ -26,9 +26,9 @@ fn protocol() -> Protocol {
 }
 
 /// An empty result, and a rollout of the given states.
-fn nothing(states: [Vec<f32>; 3]) -> (Evaluation, Example) {
+fn nothing(states: [Vec<f32>; 3]) -> (Evaluation, DrawnRollout) {
     let unknown = Frames::constant(vec![f32::NAN; 8]);
-    let models = [Model::Operator, Model::Persistence, Model::Mean, Model::Codec];
+    let models = [Method::Operator, Method::Persistence, Method::Mean, Method::Codec];
     let models = models.map(|model| (model, unknown.clone())).to_vec();
     let batch =
         Batch { spaces: vec![Space { name: "field", truth: unknown, models }], ..Batch::default() };
@@ -37,7 +37,7 @@ fn nothing(states: [Vec<f32>; 3]) -> (Evaluation, Example) {
         trajectories: 1,
         by_start: vec![Scores::of(&batch, 0, 2, &Spectrum::new(&[8], 1))],
         spectrum: vec![Bits(f64::NAN); 5],
-        spectra: vec![(Model::Operator, vec![Bits(0.0); 5])],
+        spectra: vec![(Method::Operator, vec![Bits(0.0); 5])],
         costs: Vec::new(),
         sums: vec![RolloutSums {
             elements: 16,
@@ -47,7 +47,7 @@ fn nothing(states: [Vec<f32>; 3]) -> (Evaluation, Example) {
             rank_correlation: None,
         }],
     };
-    let example = Example {
+    let example = DrawnRollout {
         name: "operator",
         grid: vec![8],
         times: vec![0.0, 0.5, 1.0],

@@ -1,4 +1,4 @@
-// elements: f32
+// dtypes: f32
 // Kernels that each break one rule, for ../faults.rs. `wrong` 0 keeps to it.
 #include "async.cuh"
 #include "element.cuh"

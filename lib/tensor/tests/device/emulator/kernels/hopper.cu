@@ -1,4 +1,4 @@
-// elements: bf16 f16
+// dtypes: bf16 f16
 // Each primitive of hopper.cuh, for ../hopper.rs.
 #include "element.cuh"
 #include "hopper.cuh"

@@ -1,4 +1,4 @@
-// elements: bf16
+// dtypes: bf16
 // Kernels that each break one rule of hopper.cuh, chosen by `wrong`, for ../hopper_faults.rs. 0 keeps to them all.
 #include "element.cuh"
 #include "hopper.cuh"

@@ -1,0 +1,51 @@
+//! The end of the manual page.
+
+pub const MANUAL: &str = "\
+EXIT STATUS
+  0   Done. For verify: all checkpoints are good. For diff: they differ only in when, where (host, attempt,
+      number of ranks, version) and how fast they were made.
+  1   For diff: the checkpoints differ.
+  2   The command line is wrong.
+  65  A checkpoint or file of weights is damaged, of a newer format, or of another model.
+  66  There is no checkpoint, or it cannot be read.
+  73  The output already exists, or cannot be created.
+  74  Reading or writing failed midway.
+  75  Another process is working on the run; repeat prune or adopt after it has ended.
+
+EXAMPLES
+  List the checkpoints:
+    $ ckpt ls runs/codec
+  Show the newest, with statistics of the weights of its decoder:
+    $ ckpt show runs/codec --pattern 'decoder.*.weight'
+  Verify a checkpoint:
+    $ ckpt verify runs/codec/ckpt/best
+  Verify all checkpoints of all runs, as JSON:
+    $ ckpt verify runs/* --json
+  How far the last updates changed the weights:
+    $ ckpt diff runs/codec/ckpt/best runs/codec --json || test $? = 1
+  The mean of two checkpoints, the second with twice the weight:
+    $ ckpt average runs/codec/ckpt/best runs/codec/ckpt/latest --weights 1,2 -o mean
+  The optimizer state in four files:
+    $ ckpt reshard runs/codec --shards 4 -o resharded
+  Export the weights; import them, removing a prefix that another program added to the names:
+    $ ckpt export runs/codec -o codec.safetensors
+    $ ckpt import codec.safetensors --like runs/codec --map 'module.*=*' -o imported
+  Fine-tune an encoder of transformers, here in the folder pretrained, and export the result as a folder that
+  transformers loads:
+    $ ckpt config pretrained > encoder.yaml
+    $ ds-prep tokenize split.json --tokenizer pretrained --max-length 64 -o tokens
+    $ train-stage classify -c classify.yaml -c encoder.yaml --run runs/tuned
+    $ ckpt export runs/tuned --format hf -o model
+  The same with LoRA: training changes only small matrices and the head, which PEFT loads on top of the pretrained model:
+    $ LORA='model.lora={r: 4, targets: [query, value]}'
+    $ train-stage classify -c classify.yaml -c encoder.yaml -s \"$LORA\" --run runs/lora
+    $ ckpt export runs/lora --format peft -o adapter
+  Recover complete checkpoints after a machine died:
+    $ ckpt adopt runs/codec
+  Show what prune would remove, then remove it:
+    $ ckpt prune runs/codec --keep-last 1 --keep-best 1 --dry-run
+    $ ckpt prune runs/codec --keep-last 1 --keep-best 1
+
+SEE ALSO
+  longhaul-files(5), train-stage(1), evaluate(1), longhaul(7), longhaul-recovery(7)
+";

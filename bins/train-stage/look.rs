@@ -1,0 +1,107 @@
+//! What train-stage reports without training.
+
+use super::Args;
+use learn::recompute::RecomputePlan;
+use learn::task::Configured;
+use learn::train::{self, Estimate};
+use std::path::Path;
+use tasks::Entry;
+use tensor::Device;
+use tensor::kernel::cache;
+use unix::out::Out;
+use unix::progress::Progress;
+use unix::space::human_bytes;
+use unix::{Error, Exit, Result};
+
+/// Compiles kernels in advance.
+pub fn warm(args: &Args) -> Result<Exit> {
+    let all = cache::units(&args.warm_kernels).len();
+    let advance = Progress::shared("kernel files", all as u64);
+    let compiled = cache::warm(&args.warm_kernels, || advance(1))?;
+    drop(advance);
+    let cached = all - compiled;
+    let record = serde_json::json!({ "compiled": compiled, "cached": cached });
+    let text = format!("compiled  {compiled}\ncached    {cached}");
+    Out::stdout(args.output).item(&record, text).map(|()| Exit::Done)
+}
+
+/// Trains several times and compares the bits.
+pub fn verify(args: &Args, task: &Entry, times: u64) -> Result<Exit> {
+    let environment = |name: &str| std::env::var(name).ok();
+    let task = (task.load)(&args.config, &args.overrides, &environment)?;
+    let (device, _) = args.device.open()?;
+    tensor::parallel::start_threads(task.config.training.threads)?;
+    let found = train::verify_determinism(&task, device, times)?;
+    let text = format!(
+        "{} updates, {} times: all {} tensors have the same bits\nparameters  {}",
+        found.updates, found.runs, found.tensors, found.parameters
+    );
+    Out::stdout(args.output).item(&found, text).map(|()| Exit::Done)
+}
+
+/// Prints the names of the metrics of validations.
+pub fn list_metrics(args: &Args, task: &Entry) -> Result<Exit> {
+    let environment = |name: &str| std::env::var(name).ok();
+    let task = (task.load)(&args.config, &args.overrides, &environment)?;
+    tensor::parallel::start_threads(task.config.training.threads)?;
+    let mut out = Out::stdout(args.output);
+    for name in train::metric_names(&task)? {
+        out.item(&serde_json::json!({ "metric": name }), &name)?;
+    }
+    out.finish()
+}
+
+/// Prints every problem; the exit status is that of the first.
+pub fn check(args: &Args, task: &Configured, device: Device, folder: &Path) -> Result<Exit> {
+    let report = train::check(task, device, folder);
+    if let Some(estimate) = &report.estimate {
+        tell(args, estimate, None)?;
+    }
+    Error::all(&report.problems).map(|()| Exit::Done)
+}
+
+/// Describes the recomputed blocks, and the memory saved and time spent by recomputing them.
+fn recomputed(plan: &RecomputePlan) -> String {
+    let again = plan.keep.iter().filter(|keep| !**keep).count();
+    let ((kept, all), (repeated, operations)) = (plan.bytes(), plan.flops());
+    format!(
+        "recomputed  {again} of {} blocks: {} of {} kept, {:.1} % of their operations repeated\n",
+        plan.keep.len(),
+        human_bytes(kept as u64),
+        human_bytes(all as u64),
+        100.0 * repeated as f64 / operations.max(1) as f64
+    )
+}
+
+/// Prints an estimate; `lacking` is the memory available if there was too little to measure updates.
+pub fn tell(args: &Args, e: &Estimate, lacking: Option<u64>) -> Result<()> {
+    let mut text = format!(
+        "task        {}\nparameters  {}\nupdates     {} ({:.1} epochs of {} samples)\n\
+         memory      {}\n{}checkpoint  {}",
+        e.task,
+        e.parameters,
+        e.updates,
+        e.epochs,
+        e.samples,
+        human_bytes(e.memory_bytes as u64),
+        e.plan.as_ref().map_or(String::new(), recomputed),
+        human_bytes(e.checkpoint_bytes as u64),
+    );
+    let times = &e.times;
+    if let (Some(update), Some(validation), Some(seconds), Some(cost)) =
+        (times.seconds_per_update, times.seconds_per_validation, times.seconds, times.cost)
+    {
+        text += &format!(
+            "\nupdate      {:.1} ms\nvalidation  {validation:.2} s\ntotal       {} (cost {cost:.2})",
+            1e3 * update,
+            unix::time::format_duration(std::time::Duration::from_secs_f64(seconds)),
+        );
+    }
+    if let Some(available) = lacking {
+        let available = human_bytes(available);
+        text += &format!(
+            "\ntotal       not measured: does not fit into the {available} of available memory"
+        );
+    }
+    Out::stdout(args.output).item(e, text)
+}
