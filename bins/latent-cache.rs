@@ -1,4 +1,4 @@
-//! Encodes a data set once, with a trained codec, into latents on disk.
+//! `latent-cache`: encodes a data set once with a trained codec, and stores the latents on disk.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -100,7 +100,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// Advice when every attempt was interrupted before it finished a shard.
+/// Advice if every attempt was interrupted before it finished a shard.
 const ADVICE: &str = "no shard was finished: give its job a longer time limit (sbatch --time), or choose \
                       smaller shards (--shard), then run it again";
 

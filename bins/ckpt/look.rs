@@ -17,7 +17,7 @@ pub fn ls(run: &Path, output: Output) -> Result<Exit> {
     out.finish()
 }
 
-/// Shows a manifest and statistics of the tensors that are `wanted`.
+/// Shows a manifest, and statistics of the tensors whose names are `wanted`.
 pub fn show(path: &Path, wanted: impl Fn(&str) -> bool, output: Output) -> Result<Exit> {
     let path = checkpoint::one_in(path)?;
     let manifest = checkpoint::manifest_of(&path)?;
@@ -38,7 +38,7 @@ pub fn show(path: &Path, wanted: impl Fn(&str) -> bool, output: Output) -> Resul
     Ok(Exit::Done)
 }
 
-/// The manifest without its tensor tables, which follow as rows.
+/// Returns the manifest without its tensor tables, which follow as rows.
 fn head(path: &Path, manifest: &Manifest) -> Map<String, Value> {
     let mut head = Map::from_iter([("path".to_string(), json!(path))]);
     if let Ok(Value::Object(fields)) = serde_json::to_value(manifest) {
@@ -50,7 +50,7 @@ fn head(path: &Path, manifest: &Manifest) -> Map<String, Value> {
     head
 }
 
-/// One line per field, nested ones with their path; omits the configuration, which has its own file.
+/// Formats one line per field, with the paths of nested fields; omits the configuration, which has its own file.
 fn lines(head: &Map<String, Value>) -> String {
     let mut lines = Vec::new();
     for (name, value) in head.iter().filter(|(name, _)| *name != "config") {
@@ -70,7 +70,7 @@ fn line(name: &str, value: &Value) -> String {
     format!("{name}: {}", summary(value))
 }
 
-/// Compares checkpoints with their checksums.
+/// Verifies checkpoints against their checksums.
 pub fn verify(paths: &[PathBuf], output: Output) -> Result<Exit> {
     let mut out = Out::stdout(output);
     let (mut checked, mut damaged, mut missing) = (0, 0, None);
@@ -98,7 +98,7 @@ pub fn verify(paths: &[PathBuf], output: Output) -> Result<Exit> {
     Ok(missing.unwrap_or(Exit::Done))
 }
 
-/// Prints the report as a JSON line, or one row per problem.
+/// Prints the report as a JSON line, or as one row per problem.
 fn tell(out: &mut Out, report: &VerifyReport) -> Result<()> {
     if out.is_json() {
         return out.row(report);

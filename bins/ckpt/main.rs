@@ -1,5 +1,5 @@
-//! `ckpt`: the command line; `look.rs` has the subcommands that only read checkpoints, `change.rs` those that modify or
-//! create them, `exchange.rs` those for other programs.
+//! The command line of `ckpt`. Its subcommands are in `look.rs` (reading checkpoints), `change.rs` (modifying and
+//! creating checkpoints) and `exchange.rs` (import and export for other programs).
 
 mod change;
 mod exchange;

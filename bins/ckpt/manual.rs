@@ -1,4 +1,4 @@
-//! The end of the manual page.
+//! The last sections of the manual page.
 
 pub const MANUAL: &str = "\
 EXIT STATUS

@@ -1,4 +1,4 @@
-//! Statistics of the training split, and problems of files.
+//! Computes statistics of the training split, and checks files for problems.
 
 use crate::{is_manifest, records};
 use data::fields::check::{CheckReport, check_files, check_split};
@@ -24,7 +24,7 @@ pub fn stats(manifest: &Path, to: Option<PathBuf>, mut out: Out) -> Result<Exit>
     out.rows(stats.records())
 }
 
-/// Reports every problem.
+/// Reports every problem in the files.
 pub fn check(files: &[PathBuf], limit: Option<f32>, mut out: Out) -> Result<Exit> {
     let mut all = CheckReport::default();
     let field_limit = limit.unwrap_or(1e10);

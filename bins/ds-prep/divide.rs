@@ -1,4 +1,4 @@
-//! Splits into training, validation and test.
+//! Divides data into a training, a validation and a test split.
 
 use crate::{look, records};
 use data::fields::split::{By, GroupBy, Split};

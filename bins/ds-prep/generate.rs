@@ -76,7 +76,7 @@ fn constant(text: &str) -> Result<(String, f64), String> {
     Ok((name.into(), value))
 }
 
-/// What can be generated.
+/// The data that can be generated.
 #[derive(Clone, Copy, PartialEq)]
 enum Generator {
     Equation(Equation),
@@ -139,7 +139,7 @@ pub fn run(given: &Given<Gen>) -> Result<Exit> {
     }
 }
 
-/// Writes annotations.csv, and files that name its columns: columns.yaml, spans.yaml and joint.yaml.
+/// Writes annotations.csv and the files that describe its columns: columns.yaml, spans.yaml and joint.yaml.
 fn texts(args: &Gen) -> Result<Exit> {
     let criteria = Criteria {
         samples: args.samples,

@@ -1,4 +1,4 @@
-//! `ds-prep import`: converts files of any supported layout into contiguous files, or makes records of them.
+//! `ds-prep import`: converts files of any supported layout to contiguous files, or makes records from them.
 
 use super::{in_pool, records, texts};
 use std::path::PathBuf;
@@ -45,7 +45,7 @@ pub struct Import {
     output: Output,
 }
 
-/// The options of all records, of those made from trajectories, and of those made from arrays.
+/// Options valid for all records, for records made from trajectories, and for records made from arrays.
 const RECORD_OPTIONS: [&str; 8] =
     ["output", "limit", "axes", "dataset", "fill-missing", "noise", "noise-seed", "json"];
 const FRAME_OPTIONS: [&str; 3] = ["shift", "history", "layout"];
@@ -78,7 +78,7 @@ pub fn run(given: Given<Import>) -> Result<Exit> {
     let total: usize = targets.iter().map(|target| target.samples.len()).sum();
     let advance = Progress::shared("trajectories", total as u64);
     unix::publish::create_folder(&args.to)?;
-    // Files are finished in any order, but listed in the order of the command line.
+    // Files finish in any order, but are listed in the order of the command line.
     let mut records: Vec<Option<FileRecord>> = targets.iter().map(|_| None).collect();
     let one = |(target, record): (&data::fields::import::Target, &mut Option<FileRecord>)| {
         let done = |more: usize| {

@@ -1,4 +1,4 @@
-//! What files, stores and manifests contain.
+//! `ds-prep ls` and `ds-prep show`: the contents of files, stores and manifests.
 
 use crate::{is_manifest, records, texts};
 use data::fields::field::Field;
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use unix::out::Out;
 use unix::{Exit, Result, inputs};
 
-/// Lists files; those that cannot be read are reported and do not prevent the others from being listed.
+/// Lists files. Files that cannot be read are reported, and the others are still listed.
 pub fn list(files: &[PathBuf], mut out: Out) -> Result<Exit> {
     // A closed or full stdout ends the program.
     let fatal = [Exit::Done, Exit::Io];
@@ -54,7 +54,7 @@ pub fn show(file: &Path, sample: Option<usize>, out: Out) -> Result<Exit> {
     if out.is_json() { out.rows([record]) } else { out.rows(entries("", &record)) }
 }
 
-/// The values of a record, one per row of a table, e.g. `attributes.Nu` and its value.
+/// Returns the values of a record, one per row of a table, e.g. `attributes.Nu` and its value.
 fn entries(name: &str, value: &Value) -> Vec<Value> {
     let inside = |key: &str| if name.is_empty() { key.into() } else { format!("{name}.{key}") };
     match value {

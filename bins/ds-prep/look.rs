@@ -1,4 +1,4 @@
-//! `ds-prep audit` and `ds-prep plot`.
+//! `ds-prep audit` finds leaks between splits, `ds-prep plot` draws trajectories.
 
 use super::records;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ pub struct Audit {
     output: Output,
 }
 
-/// Parses a distance of [`Audit`].
+/// Parses the value of `--near` of [`Audit`].
 pub fn distance(text: &str) -> std::result::Result<f64, String> {
     let found = text.parse().ok().filter(|near| (0.0..1.0).contains(near));
     found.ok_or_else(|| "must be at least 0 and below 1".into())

@@ -1,4 +1,4 @@
-//! Data sets: generate or import, split, compute statistics, check, audit, list and plot them.
+//! The command line of `ds-prep`: generates, imports, splits, checks, audits, lists and plots data sets.
 
 mod check;
 mod divide;
@@ -109,7 +109,7 @@ fn run(args: Args) -> Result<Exit> {
     }
 }
 
-/// Runs `work` on this many threads; without a number, on one per processor.
+/// Runs `work` on `threads` threads, by default one per processor.
 fn in_pool(threads: Option<usize>, work: impl FnOnce() -> Result<()> + Send) -> Result<()> {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads.unwrap_or(0)).build();
     let cannot = |cause| Error::new(Exit::Failure, format!("cannot start threads: {cause}"));

@@ -1,4 +1,4 @@
-//! Verbs applied to records: stores of pairs of arrays or of texts, and manifests of these.
+//! Subcommands for records: stores of pairs of arrays or of texts, and their manifests.
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ use unix::progress::Progress;
 use unix::signal::Signals;
 use unix::{Error, Exit, Result, warn};
 
-/// What records are.
+/// The content of records.
 #[derive(Clone, Copy, PartialEq)]
 pub enum RecordKind {
     /// Pairs of arrays.
@@ -26,7 +26,7 @@ pub enum RecordKind {
     Texts,
 }
 
-/// The kind of the records in a store or manifest; `None` if a path is neither.
+/// Returns the kind of records in a store or manifest; `None` if a path is neither.
 pub fn kind(path: &Path) -> Option<RecordKind> {
     if TextStore::is_store(path) || TextSplit::is_manifest(path) {
         return Some(RecordKind::Texts);
@@ -34,7 +34,7 @@ pub fn kind(path: &Path) -> Option<RecordKind> {
     (Records::is_store(path) || RecordSplit::is_manifest(path)).then_some(RecordKind::Arrays)
 }
 
-/// Whether a path is a store or a manifest of records.
+/// Returns whether a path is a store or a manifest of records.
 pub fn are_at(path: &Path) -> bool {
     kind(path).is_some()
 }
@@ -55,7 +55,7 @@ pub fn make(plan: &RecordPlan, files: &[PathBuf], to: &Path, mut out: Out) -> Re
     out.finish()
 }
 
-/// A row that describes a store.
+/// Returns a table row that describes a store.
 pub fn row(store: &Records) -> Value {
     let description = store.description();
     json!({
@@ -66,7 +66,7 @@ pub fn row(store: &Records) -> Value {
     })
 }
 
-/// A complete description of a store.
+/// Returns a complete description of a store.
 pub fn describe(store: &Path) -> Result<Value> {
     let store = Records::open(store)?;
     let (mut row, description) = (row(&store), store.description());
@@ -76,7 +76,7 @@ pub fn describe(store: &Path) -> Result<Value> {
     Ok(row)
 }
 
-/// What `ds-prep split` is asked for.
+/// The options of `ds-prep split` for records.
 pub struct Division<'a> {
     pub by: By,
     pub shares: [Share; 3],
@@ -86,7 +86,7 @@ pub struct Division<'a> {
     pub near: Option<f64>,
 }
 
-/// Divides stores, and writes the manifest.
+/// Splits stores, and writes the manifest.
 pub fn split(division: &Division, stores: &[PathBuf], to: &Path, out: Out) -> Result<Exit> {
     match kind(&stores[0]) {
         Some(RecordKind::Texts) => split_kind::<TextKind>(division, stores, to, out),
@@ -106,7 +106,7 @@ fn split_kind<C: Content>(
     };
     let validation = given(validation_from, SplitName::Validation);
     let fixed = [validation, given(test_from, SplitName::Test)].concat();
-    // A split with its own stores takes nothing from the others; what it would take is for training.
+    // A split with its own stores takes no records from the others; its share of those goes to training.
     for (number, from) in [(1, validation_from), (2, test_from)] {
         if !from.is_empty() {
             if let (Share::Fraction(train), Share::Fraction(own)) = (shares[0], shares[number]) {
@@ -120,7 +120,7 @@ fn split_kind<C: Content>(
     save(&split, to, out, || warn_remarks::<C>(to))
 }
 
-/// Writes a manifest, or prints it for `-`. `tell` warns of what is not wrong in it, but mostly unintended.
+/// Writes a manifest, or prints it for `-`. `tell` warns about properties that are valid but probably unintended.
 pub fn save<C: Divisible>(
     split: &Split<C>,
     to: &Path,
@@ -182,14 +182,14 @@ fn warn_remarks<C: Content>(manifest: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Warns of shares that a manifest misses.
+/// Warns about requested shares that a manifest does not meet.
 pub fn warn_missed_shares<C: Divisible>(split: &Split<C>, manifest: &Path) {
     for missed in split.missed_shares() {
         warn!("{}: {missed}", manifest.display());
     }
 }
 
-/// Finds what splits share; texts also resemble each other if their distance is below `near`.
+/// Finds records shared between splits; for texts, also near-duplicates with a distance below `near`.
 pub fn audit(manifests: &[PathBuf], near: f64) -> Result<CheckReport> {
     match kind(&manifests[0]) {
         Some(RecordKind::Texts) => check::audit::<TextKind>(manifests, |sets, report| {

@@ -1,4 +1,4 @@
-//! Verbs applied to texts: stores of texts, their manifests, and tokens.
+//! Subcommands for texts: stores of texts, their manifests, and tokens.
 
 use std::path::{Path, PathBuf};
 
@@ -30,7 +30,7 @@ pub fn make(columns: &Path, files: &[PathBuf], to: &Path, mut out: Out) -> Resul
     out.finish()
 }
 
-/// A row that describes a store.
+/// Returns a table row that describes a store.
 pub fn row(store: &TextStore) -> Value {
     let kind = store.kind();
     json!({
@@ -43,7 +43,7 @@ pub fn row(store: &TextStore) -> Value {
     })
 }
 
-/// A complete description of a store.
+/// Returns a complete description of a store.
 pub fn describe(store: &Path) -> Result<Value> {
     let store = TextStore::open(store)?;
     let (mut row, description) = (row(&store), store.description());
@@ -62,7 +62,7 @@ pub fn describe(store: &Path) -> Result<Value> {
     Ok(row)
 }
 
-/// A record of a store.
+/// Returns a record of a store.
 pub fn of_record(store: &TextStore, i: usize) -> Result<Value> {
     if i >= store.len() {
         let (store, count) = (store.path().display(), store.len());
@@ -148,7 +148,7 @@ pub fn vocabulary(args: &Vocabulary) -> Result<Exit> {
     Out::stdout(args.output).rows([row])
 }
 
-/// The rows of a folder of tokens: its splits.
+/// Returns the table rows of a folder of tokens, one for each split.
 pub fn rows(tokens: &Path) -> Result<Vec<TokenizeReport>> {
     let exists = |name: &SplitName| tokens.join(name.to_string()).exists();
     let sets = SplitName::ALL.into_iter().filter(exists).map(|name| TokenSet::open(tokens, name));

@@ -1,4 +1,4 @@
-//! `evaluate export`.
+//! `evaluate export`: exports runs to files or a server for experiment tracking.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -11,8 +11,8 @@ use unix::out::Out;
 use unix::signal::Signals;
 use unix::{Error, Exit, Result, secrets, warn};
 
-/// Shortest time between two exports of a run that is being followed. Reading a long log takes at most a twentieth of
-/// the time.
+/// Minimum time between two exports of a run that is being followed. The pause is also at least `SHARE` times as long
+/// as the export, so that reading a long log takes at most a twentieth of the time.
 const INTERVAL: Duration = Duration::from_secs(5);
 const SHARE: u32 = 20;
 
@@ -72,23 +72,23 @@ enum Format {
     Mlflow,
 }
 
-/// Where runs are exported to.
+/// The destination of exported runs.
 enum Target {
     Files(FileFormat, PathBuf),
     Server(Client),
 }
 
-/// A run that is exported, perhaps repeatedly.
+/// A run to export, once or repeatedly.
 struct ExportedRun<'a> {
     path: &'a PathBuf,
-    /// It was exported before by this command.
+    /// Whether this command has exported the run before.
     again: bool,
-    /// Its last export failed.
+    /// Whether the last export failed.
     failing: bool,
     done: Option<Value>,
 }
 
-/// Exports runs, once or until they end.
+/// Exports runs, once or with `--follow` until they end.
 pub fn export(args: &Export) -> Result<Exit> {
     let target = args.target()?;
     let signals = Signals::install()?;
@@ -122,8 +122,8 @@ impl<'a> ExportedRun<'a> {
         Self { path, again: false, failing: false, done: None }
     }
 
-    /// Exports the run as it is now. While a run is followed, only the first error ends the command; later ones may be
-    /// those of a network or of a file system that comes back.
+    /// Exports the run in its current state. While a run is followed, only an error of the first export ends the
+    /// command; later errors may be temporary failures of the network or the file system.
     fn export(
         &mut self,
         args: &Export,
@@ -215,7 +215,7 @@ impl Export {
         }
         let read = self.evaluation.iter().map(|folder| Evaluation::read(folder));
         let all = read.collect::<Result<Vec<_>>>()?;
-        // There is a single run if there are any.
+        // There is exactly one run if there are any evaluations.
         for (run, evaluation) in self.runs.iter().flat_map(|run| all.iter().map(move |e| (run, e)))
         {
             evaluation.require_run(run)?;
@@ -224,7 +224,7 @@ impl Export {
         Ok(all)
     }
 
-    /// Two runs of the same name would have the same output.
+    /// Refuses runs of the same name, which would have the same output.
     fn refuse_equal_names(&self) -> Result<()> {
         let names = self.runs.iter().map(|path| export::id(path));
         refuse_equal("RUN", names.collect::<Result<Vec<_>>>()?)

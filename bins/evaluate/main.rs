@@ -1,5 +1,5 @@
-//! `evaluate`: the command line; `score.rs` and `predict.rs` have the commands that run models, with the options of
-//! `search.rs`, `results.rs` those that compare what they wrote, and `export.rs` converts runs for experiment trackers.
+//! The command line of `evaluate`. Its subcommands are in `score.rs` and `predict.rs` (running models), `results.rs`
+//! (comparing results), `plot.rs` (plotting curves) and `export.rs` (converting runs for experiment trackers).
 
 mod export;
 mod manual;

@@ -1,4 +1,4 @@
-//! `evaluate plot`.
+//! `evaluate plot`: draws the curves of runs.
 
 use std::path::PathBuf;
 
@@ -16,7 +16,7 @@ use unix::{Error, Exit, Result, warn};
 
 use crate::results::refuse_earlier;
 
-/// Height of a chart on the terminal, if that has so many lines.
+/// Maximum height of a chart on the terminal, in lines.
 const ROWS: usize = 16;
 
 /// The arguments of `evaluate plot`.
@@ -39,7 +39,7 @@ pub struct Plot {
     output: Output,
 }
 
-/// Draws the curves of runs. With `--json` and without a picture, writes their values, a line per curve.
+/// Draws the curves of runs. With `--json` and without a picture, writes their values, one line per curve.
 pub fn plot(args: &Plot) -> Result<Exit> {
     let format = args.to.as_deref().map(Format::of).transpose()?;
     refuse_earlier(&args.to, args.force)?;

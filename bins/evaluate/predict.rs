@@ -1,4 +1,4 @@
-//! `evaluate predict`: the predictions of a trained model for new inputs.
+//! `evaluate predict`: writes the predictions of a trained model for new inputs.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! The commands of `evaluate` that compare results and analyse runs; they run no model.
+//! The commands of `evaluate` that compare results and analyse runs, without running a model.
 
 use std::path::{Path, PathBuf};
 
@@ -137,7 +137,7 @@ pub struct Show {
     output: Output,
 }
 
-/// Refuses (73) to replace existing files without `force`.
+/// Refuses (73) to overwrite existing files without `force`.
 pub fn refuse_earlier<'a>(paths: impl IntoIterator<Item = &'a PathBuf>, force: bool) -> Result<()> {
     if force { Ok(()) } else { refuse_existing(paths) }
 }
@@ -186,7 +186,7 @@ pub fn analyze(args: &Analyze) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// Compares a result with its baseline; exits 1 if it does not pass.
+/// Compares a result with its baseline; exits with 1 if the result does not pass.
 pub fn gate(args: &GateArgs) -> Result<Exit> {
     if !args.min_improvement.is_finite() {
         return Err(Error::usage("--min-improvement must be a finite number"));

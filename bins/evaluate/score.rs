@@ -1,4 +1,4 @@
-//! `evaluate score`: the scores of a trained model on unseen data.
+//! `evaluate score`: scores a trained model on unseen data.
 
 use std::path::PathBuf;
 
@@ -79,7 +79,7 @@ pub fn score(args: &Score) -> Result<Exit> {
 fn print(results: Results, output: Output) -> Result<Exit> {
     let Results { mut rows, failed, .. } = results;
     if failed.is_some() && !output.json {
-        // JSON has null for them, of which a table shows nothing.
+        // Values that are not finite are null in JSON, which a table would leave blank.
         let values = rows.iter_mut().filter_map(Value::as_object_mut).flat_map(Map::values_mut);
         values.filter(|value| value.is_null()).for_each(|value| *value = "NaN".into());
     }

@@ -1,4 +1,4 @@
-//! `hpo plot`.
+//! `hpo plot`: draws the trials of a round and the parameter importances.
 
 use std::path::PathBuf;
 
@@ -16,7 +16,7 @@ use unix::publish::publish_bytes;
 use unix::terminal::Style;
 use unix::{Error, Exit, Result, warn};
 
-/// Height of a chart in the terminal, if that has so many lines.
+/// Maximum height of a chart in the terminal, in lines.
 const ROWS: usize = 16;
 
 /// The arguments of `hpo plot`.
@@ -40,7 +40,7 @@ pub struct PlotArgs {
     output: Output,
 }
 
-/// Draws a round. With `--json` and no picture, writes the plotted values, a line per series.
+/// Draws a round. With `--json` and no picture, writes the plotted values, one line per series.
 pub fn plot(args: &PlotArgs) -> Result<Exit> {
     let format = args.to.as_deref().map(Format::of).transpose()?;
     if let Some(path) = args.to.as_ref().filter(|path| path.exists() && !args.force) {

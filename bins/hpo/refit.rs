@@ -44,7 +44,7 @@ pub struct RefitArgs {
     output: Output,
 }
 
-/// Trains, tests and reports; resumes without repeating completed steps.
+/// Trains and tests the seeds and writes the report; resumes without repeating completed steps.
 pub fn refit(args: &RefitArgs) -> Result<Exit> {
     let search = Study::open(&args.study)?;
     let round = args.round.as_ref().map(|name| search.round_named(name)).transpose()?;

@@ -97,7 +97,7 @@ enum Format {
     Json,
 }
 
-/// A parser of states that lists them with their meanings.
+/// Returns a parser of states that lists them with their meanings.
 pub fn states(all: &[(&'static str, &'static str)]) -> PossibleValuesParser {
     all.iter().map(|(name, meaning)| PossibleValue::new(*name).help(*meaning)).into()
 }
@@ -112,7 +112,7 @@ pub fn status(folders: &[PathBuf], watch: bool, output: Output) -> Result<Exit> 
             rows.extend(own.collect::<Result<Vec<_>>>()?);
         }
         let is_over = rows.iter().all(|row| row["left"] == 0);
-        // Omit the columns of rare states that no trial of any round is in.
+        // Omit the columns of rare states that no trial is in.
         for name in ["asked", "diverged", "out_of_memory"] {
             if !output.json && rows.iter().all(|row| row[name] == 0) {
                 let rows = rows.iter_mut().filter_map(Value::as_object_mut);
@@ -166,14 +166,14 @@ pub fn trials(args: &TrialsArgs) -> Result<Exit> {
         rows.push(row);
     }
     if args.ids {
-        // Without trials, print nothing, not even an empty line.
+        // If there are no trials, print nothing, not even an empty line.
         let line = if numbers.is_empty() { String::new() } else { ranges(&numbers) + "\n" };
         return Out::stdout(args.output).raw(line.as_bytes()).map(|()| Exit::Done);
     }
     Out::stdout(args.output).rows(rows)
 }
 
-/// Numbers in ascending order as `0-3,7`.
+/// Formats numbers in ascending order as `0-3,7`.
 fn ranges(numbers: &[u64]) -> String {
     let parts = numbers.chunk_by(|a, b| a + 1 == *b).map(|part| match part {
         [first, .., last] => format!("{first}-{last}"),

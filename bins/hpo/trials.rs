@@ -100,7 +100,7 @@ pub struct ImportArgs {
     output: Output,
 }
 
-/// Creates a study, or prints an example of its configuration.
+/// Creates a study, or prints an example configuration.
 pub fn new(args: &NewArgs) -> Result<Exit> {
     let mut out = Out::stdout(args.output);
     let (Some(folder), Some(config)) = (&args.study, &args.config) else {
@@ -127,7 +127,7 @@ pub fn work(args: &WorkerArgs) -> Result<Exit> {
     Ok(if left == 0 { Exit::Done } else { Exit::Again })
 }
 
-/// Starts a trial for another program.
+/// Starts a trial that another program runs.
 pub fn ask(study: &Path, output: Output) -> Result<Exit> {
     let asked = ask::ask(&mut Study::open(study)?)?;
     let text = serde_json::to_string(&asked).map_err(Error::bug)?;
@@ -151,13 +151,13 @@ pub fn tell(args: &TellArgs) -> Result<Exit> {
     Out::stdout(args.output).item(&record, text).map(|()| Exit::Done)
 }
 
-/// Reopens trials.
+/// Reopens trials so that they are run again.
 pub fn retry(study: &Path, trials: &[u64], output: Output) -> Result<Exit> {
     let retried = Study::open(study)?.retry(trials)?;
     Out::stdout(output).rows(retried.into_iter().map(|number| json!({"trial": number})))
 }
 
-/// Imports trials of another study for the sampler of a round.
+/// Imports trials of another study into the history of a round's sampler.
 pub fn import(args: &ImportArgs) -> Result<Exit> {
     let study = Study::open(&args.study)?;
     let round = args.round.as_ref().map_or(Ok(0), |name| study.round_named(name))?;

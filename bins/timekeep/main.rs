@@ -1,4 +1,4 @@
-//! `timekeep`: the command line.
+//! The command line of `timekeep`.
 
 mod manual;
 mod pipeline;

@@ -1,4 +1,4 @@
-//! `timekeep pipeline`, for people and for `pipeline.sh`.
+//! `timekeep pipeline`: shows the steps of a pipeline, for users and for `pipeline.sh`.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! The time limit of a job, and of a command.
+//! `timekeep run` and `timekeep left`: the time limits of a command and of a job.
 
 use clap::Args;
 use std::ffi::OsString;

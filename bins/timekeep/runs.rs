@@ -17,7 +17,7 @@ use unix::timekeep::runs::{self, RunState};
 use unix::timekeep::submit::{self, LEFT};
 use unix::{Error, Exit, Result, diagnostics, inputs, note, slurm, warn};
 
-/// Why timekeep starts no job for a trial.
+/// Reason why timekeep starts no job for a trial.
 const TRIAL: &str = "a trial of a study: `hpo worker` starts it";
 
 /// The arguments of `timekeep interval`.
@@ -61,8 +61,8 @@ pub struct SubmitArgs {
     command: Vec<String>,
 }
 
-/// Prints one line per run; returns the exit status of the first failure, after all runs. Asks SLURM at most once, and
-/// only if a job may be pending.
+/// Prints one line per run and returns the exit status of the first failure. Queries SLURM at most once, and only if a
+/// job may be pending.
 pub fn status(given: &[PathBuf], output: Output) -> Result<u8> {
     let mut out = Out::stdout(output);
     let queue = OnceCell::new();
@@ -106,7 +106,7 @@ fn study(path: &Path, out: &mut Out) -> Result<()> {
     }))
 }
 
-/// Why cron leaves a folder of hpo alone: only a study that was submitted itself and has not ended needs jobs.
+/// Returns the reason for cron to skip a folder: of hpo, only a submitted study that has not ended needs jobs.
 fn reason_to_leave(path: &Path) -> Result<Option<&'static str>> {
     if is_trial(path) {
         return Ok(Some(TRIAL));
@@ -134,8 +134,7 @@ pub fn cron(given: &[PathBuf], output: Output) -> Result<u8> {
     Ok(exit as u8)
 }
 
-/// Submits one run and prints the id of its job; with `--forget`, makes `cron` ignore the run until it is submitted
-/// again.
+/// Submits one run and prints its job ID; with `--forget`, makes `cron` ignore the run until it is submitted again.
 pub fn submit(args: &SubmitArgs) -> Result<u8> {
     let SubmitArgs { site, forget, step, output, run, command } = args;
     let mut out = Out::stdout(*output);
@@ -189,7 +188,7 @@ pub fn interval(args: &IntervalArgs) -> Result<u8> {
     Ok(0)
 }
 
-/// `0.14 s`, or `92 s (00:01:32)`, which shows the same time in two formats.
+/// Formats a time as `0.14 s`, or in two formats as `92 s (00:01:32)`.
 fn time(seconds: f64) -> Result<String> {
     if seconds < 10.0 {
         return Ok(format!("{seconds:.2} s"));

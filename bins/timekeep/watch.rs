@@ -1,4 +1,4 @@
-//! `timekeep watch`.
+//! `timekeep watch`: shows the state of runs on the terminal.
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -35,7 +35,7 @@ fn interval(text: &str) -> Result<Duration> {
     Ok(found)
 }
 
-/// Shows the state of runs until the user leaves, or once if stdout is not a terminal; then returns the exit status of
+/// Shows the state of runs until the user quits, or once if stdout is not a terminal; then returns the exit status of
 /// the first run that cannot be read.
 pub fn watch(args: &WatchArgs) -> Result<u8> {
     let mut watch = Watch::new(&args.runs);

@@ -1,4 +1,4 @@
-//! The configuration keys of a task.
+//! `train-stage TASK --help`: lists the configuration keys of a task.
 
 use clap::Parser;
 use unix::cli::Output;
@@ -16,7 +16,7 @@ pub struct KeysOf {
     help: bool,
 }
 
-/// Prints the keys.
+/// Prints the configuration keys.
 pub fn list_keys(args: KeysOf) -> Result<Exit> {
     let Some(task) = super::named(&args.task).filter(|_| args.help) else { return Ok(Exit::Usage) };
     let mut text = format!("train-stage {}: {}\n\n", task.spec.name, task.about);

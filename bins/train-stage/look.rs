@@ -1,4 +1,4 @@
-//! What train-stage reports without training.
+//! The reports of train-stage that do not train a run.
 
 use super::Args;
 use learn::recompute::RecomputePlan;
@@ -13,7 +13,7 @@ use unix::progress::Progress;
 use unix::space::human_bytes;
 use unix::{Error, Exit, Result};
 
-/// Compiles kernels in advance.
+/// Compiles kernels in advance and stores them in the cache.
 pub fn warm(args: &Args) -> Result<Exit> {
     let all = cache::units(&args.warm_kernels).len();
     let advance = Progress::shared("kernel files", all as u64);
@@ -25,7 +25,7 @@ pub fn warm(args: &Args) -> Result<Exit> {
     Out::stdout(args.output).item(&record, text).map(|()| Exit::Done)
 }
 
-/// Trains several times and compares the bits.
+/// Trains `times` times and checks that the results are bit-identical.
 pub fn verify(args: &Args, task: &Entry, times: u64) -> Result<Exit> {
     let environment = |name: &str| std::env::var(name).ok();
     let task = (task.load)(&args.config, &args.overrides, &environment)?;
@@ -39,7 +39,7 @@ pub fn verify(args: &Args, task: &Entry, times: u64) -> Result<Exit> {
     Out::stdout(args.output).item(&found, text).map(|()| Exit::Done)
 }
 
-/// Prints the names of the metrics of validations.
+/// Prints the names of the validation metrics.
 pub fn list_metrics(args: &Args, task: &Entry) -> Result<Exit> {
     let environment = |name: &str| std::env::var(name).ok();
     let task = (task.load)(&args.config, &args.overrides, &environment)?;
@@ -51,7 +51,7 @@ pub fn list_metrics(args: &Args, task: &Entry) -> Result<Exit> {
     out.finish()
 }
 
-/// Prints every problem; the exit status is that of the first.
+/// Prints every problem and returns the exit status of the first.
 pub fn check(args: &Args, task: &Configured, device: Device, folder: &Path) -> Result<Exit> {
     let report = train::check(task, device, folder);
     if let Some(estimate) = &report.estimate {
@@ -60,7 +60,7 @@ pub fn check(args: &Args, task: &Configured, device: Device, folder: &Path) -> R
     Error::all(&report.problems).map(|()| Exit::Done)
 }
 
-/// Describes the recomputed blocks, and the memory saved and time spent by recomputing them.
+/// Describes the recomputed blocks, the memory saved and the operations repeated.
 fn recomputed(plan: &RecomputePlan) -> String {
     let again = plan.keep.iter().filter(|keep| !**keep).count();
     let ((kept, all), (repeated, operations)) = (plan.bytes(), plan.flops());
@@ -73,7 +73,7 @@ fn recomputed(plan: &RecomputePlan) -> String {
     )
 }
 
-/// Prints an estimate; `lacking` is the memory available if there was too little to measure updates.
+/// Prints an estimate. `lacking` is the available memory, given if it was too small to measure updates.
 pub fn tell(args: &Args, e: &Estimate, lacking: Option<u64>) -> Result<()> {
     let mut text = format!(
         "task        {}\nparameters  {}\nupdates     {} ({:.1} epochs of {} samples)\n\

@@ -1,4 +1,4 @@
-//! Trains one task: reads configuration and data, writes checkpoints and a log.
+//! The command line of `train-stage`: trains one task from configuration and data, writes checkpoints and a log.
 
 mod keys;
 mod look;
@@ -87,7 +87,7 @@ struct Args {
     output: Output,
 }
 
-/// The names of all tasks, each with a one-line description.
+/// Returns the names of all tasks, each with a one-line description.
 fn names() -> PossibleValuesParser {
     TASKS.iter().map(|task| PossibleValue::new(task.spec.name).help(task.about)).into()
 }

@@ -1,4 +1,4 @@
-//! Trains on one or several ranks.
+//! Trains, checks or estimates a run, on one or several ranks.
 
 use super::{Args, look};
 use dist::{Collective, Solo};
@@ -8,10 +8,10 @@ use std::path::Path;
 use tasks::Entry;
 use unix::{Exit, Result};
 
-/// Trains, or checks or estimates a run.
+/// Trains, checks or estimates a run.
 pub fn run(args: &Args, task: &Entry, folder: &Path) -> Result<Exit> {
     if !args.check && !args.dry_run {
-        // From here on a signal requests an orderly stop, even while input files are being read.
+        // From here on, a signal requests an orderly stop, even while input files are being read.
         unix::signal::Signals::install()?;
     }
     let environment = |name: &str| std::env::var(name).ok();

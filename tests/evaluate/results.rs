@@ -115,9 +115,9 @@ fn results_and_rows_of_an_earlier_version_name_the_commands_that_make_them_again
     fs::create_dir(world().join("old")).unwrap();
     let old = r#"{"format": "longhaul-evaluation", "version": 1, "protocol": {}}"#;
     fs::write(world().join("old/metrics.json"), old).unwrap();
-    fs::create_dir(world().join("texts")).unwrap();
-    fs::write(world().join("texts/evaluation_results.json"), "{}").unwrap();
-    assert_eq!(program("compare texts").status, Some(65));
+    fs::create_dir(world().join("old-texts")).unwrap();
+    fs::write(world().join("old-texts/evaluation_results.json"), "{}").unwrap();
+    assert_eq!(program("compare old-texts").status, Some(65));
     for words in [
         "compare first old",
         "gate old --board old.jsonl --baseline a --first-passes",

@@ -1,6 +1,5 @@
-//! Data sets: the order in which training reads samples, the threads that prepare batches, stores of records in shards,
-//! the verification of input files; with the feature `hdf5` fields and records of arrays, with `text` texts and their
-//! tokens. Independent of any model.
+//! Data sets: sample order, threads that prepare batches, sharded stores of records, and verification of input files.
+//! The feature `hdf5` adds fields and array records, `text` adds texts and their tokens. Independent of any model.
 
 #[cfg(feature = "hdf5")]
 pub mod fields;

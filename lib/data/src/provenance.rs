@@ -1,5 +1,5 @@
-//! Which trajectories or records a data set was made from, independent of file names, so that overlapping training and validation
-//! data can be refused.
+//! The trajectories or records that a data set was made from. They are identified independently of file names, so that
+//! overlapping training and validation data can be refused.
 
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
@@ -13,7 +13,7 @@ pub struct Provenance {
     pub samples: Vec<usize>,
 }
 
-/// A trajectory that is in both sets: the BLAKE3 hash of its file, and its index there.
+/// Finds a trajectory that is in both sets. Returns the BLAKE3 hash of its file and its index in the file.
 pub fn shared<'a>(ours: &'a [Provenance], theirs: &[Provenance]) -> Option<(&'a str, usize)> {
     let mut known: HashMap<&str, HashSet<usize>> = HashMap::new();
     for Provenance { blake3, samples } in theirs {

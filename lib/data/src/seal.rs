@@ -18,7 +18,7 @@ pub struct SealedFile {
     pub version: u32,
     /// The command that writes such files.
     pub made_by: &'static str,
-    /// Largest file, in bytes.
+    /// Maximum size of a file in bytes.
     pub max_bytes: u64,
 }
 
@@ -49,9 +49,9 @@ impl SealedFile {
         Ok((content, blake3::hash(&bytes).to_hex().to_string()))
     }
 
-    /// Whether the file at `path` says that it has this format.
+    /// Whether the file at `path` declares this format.
     pub fn is_format_of(&self, path: &Path) -> bool {
-        // The first member of the object.
+        // `format` is the first member of the object.
         let begin = format!("{{\"format\":\"{}\"", self.format);
         let read = || {
             let mut found = vec![0; begin.len()];
@@ -61,7 +61,7 @@ impl SealedFile {
         path.is_file() && read().unwrap_or(false)
     }
 
-    /// The text of a file with this content.
+    /// Returns the text of a sealed file with this content.
     pub fn text<T: Serialize>(&self, content: &T) -> Result<String> {
         #[derive(Serialize)]
         struct Document<'a, T> {
@@ -82,7 +82,7 @@ impl SealedFile {
 
 const BEFORE: &str = ",\n\"seal\": \"";
 const AFTER: &str = "\"\n}\n";
-/// Hexadecimal digits of a hash.
+/// Number of hexadecimal digits in a hash.
 const DIGITS: usize = 64;
 
 /// Appends the seal to a JSON object as its last member.

@@ -1,4 +1,4 @@
-//! The order of `torch.randperm`, for splits that are equal to those of `torch.utils.data.random_split`.
+//! The order of `torch.randperm`, for splits equal to those of `torch.utils.data.random_split`.
 
 /// State of the generator MT19937 (Matsumoto and Nishimura 1998).
 struct Mt19937 {
@@ -35,8 +35,8 @@ impl Mt19937 {
     }
 }
 
-/// `torch.randperm(n, generator=torch.Generator().manual_seed(seed))` on the CPU, of whose seed only the low 32 bits
-/// count.
+/// Computes `torch.randperm(n, generator=torch.Generator().manual_seed(seed))` as on the CPU, where only the low 32
+/// bits of the seed count.
 pub fn randperm(n: usize, seed: u64) -> Vec<usize> {
     let mut random = Mt19937::new(seed as u32);
     let mut order: Vec<usize> = (0..n).collect();

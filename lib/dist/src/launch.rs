@@ -6,25 +6,25 @@ use unix::Error;
 /// How this process was started.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Launch {
-    /// As a single process, or by something that does not provide ranks.
+    /// As a single process, or by a launcher that does not assign ranks.
     Alone,
     /// By a launcher, with the number of tasks if known.
     Tasks(Option<usize>),
 }
 
-/// Reads the environment.
+/// Detects the launcher from the environment variables of this process.
 pub fn detect() -> Launch {
     read(|name| std::env::var(name).ok())
 }
 
 fn read(variable: impl Fn(&str) -> Option<String>) -> Launch {
     let number = |name| variable(name).and_then(|text| text.trim().parse::<usize>().ok());
-    // A batch script also has SLURM_NTASKS, but is not a step.
+    // A batch script also has SLURM_NTASKS, but it is not a job step.
     let step = || {
         number("SLURM_STEP_ID")
             .and_then(|_| number("SLURM_STEP_NUM_TASKS").or_else(|| number("SLURM_NTASKS")))
     };
-    // Check Open MPI's mpirun first: it may itself run in a step of one task per host.
+    // Open MPI's variables come first: its mpirun may itself run in a job step with one task per host.
     match number("OMPI_COMM_WORLD_SIZE").or_else(|| number("PMI_SIZE")).or_else(step) {
         Some(0 | 1) => Launch::Alone,
         Some(tasks) => Launch::Tasks(Some(tasks)),
@@ -33,14 +33,14 @@ fn read(variable: impl Fn(&str) -> Option<String>) -> Launch {
     }
 }
 
-/// The rank of this process according to the launcher, available before MPI is.
+/// Returns the rank that the launcher assigned to this process, which is known before MPI is initialised.
 #[cfg(feature = "mpi")]
 pub fn rank() -> Option<usize> {
     let names = ["OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID"];
     names.iter().find_map(|name| std::env::var(name).ok()?.trim().parse().ok())
 }
 
-/// Several tasks were started, but MPI sees only one.
+/// Returns the error for a process that is one of several tasks although MPI sees only one.
 #[cfg(feature = "mpi")]
 pub fn not_connected(tasks: usize) -> Error {
     Error::usage(format!(
@@ -50,7 +50,7 @@ pub fn not_connected(tasks: usize) -> Error {
     ))
 }
 
-/// Several tasks were started, but the program has no MPI.
+/// Returns the error for a process that is one of several tasks although the program was built without MPI.
 #[cfg(not(feature = "mpi"))]
 pub fn without_mpi(tasks: Option<usize>) -> Error {
     let tasks = tasks.map_or("several".to_string(), |tasks| tasks.to_string());

@@ -1,12 +1,12 @@
 //! Collective communication between the ranks of one training run.
 //!
-//! The training loop uses only [`Collective`]. Everything that could differ between ranks (stopping, skipping an
-//! update, saving) is decided on rank 0 and broadcast. Sums over ranks on the host follow one fixed tree (`sum`), so that
-//! they have the same bits on every rank, in every run, and however the ranks are distributed over hosts; those of NCCL
-//! have the same bits on every rank.
+//! The training loop uses only [`Collective`]. Rank 0 makes and broadcasts every decision on which ranks could disagree
+//! (stopping, skipping an update, saving). On the host, sums over ranks follow one fixed tree (`sum`): the result has
+//! the same bits on every rank, in every run, and for every distribution of the ranks over hosts. NCCL sums have the
+//! same bits on every rank.
 //!
-//! A rank that dies, is suspended or never arrives ends the job with a message that names it: no method here blocks
-//! forever ([`Collective::watch`]).
+//! If a rank dies, is suspended or never reaches a collective, the job ends with a message that names the rank: no
+//! method here blocks forever ([`Collective::watch`]).
 
 mod launch;
 #[cfg(feature = "mpi")]
@@ -26,10 +26,10 @@ use unix::{Error, Exit, Result};
 
 /// The ranks of a run, as seen from one of them. Every rank calls the same methods in the same order.
 ///
-/// Errors: the ranks did not make the same call, or the network failed. The loss of a rank is not an error of a call:
-/// it ends the process ([`Collective::watch`]).
+/// Errors: the ranks did not make the same call, or the network failed. A lost rank is not reported as an error: it
+/// ends the process ([`Collective::watch`]).
 pub trait Collective: Send + Sync {
-    /// This rank, from 0.
+    /// Number of this rank, starting at 0.
     fn rank(&self) -> usize;
 
     /// Number of ranks.
@@ -44,40 +44,42 @@ pub trait Collective: Send + Sync {
     /// Sends the bytes of rank 0 to all ranks; the arguments of the other ranks are ignored.
     fn broadcast(&self, bytes: Vec<u8>) -> Result<Vec<u8>>;
 
-    /// All-gather: every rank gets the bytes of all ranks, in rank order. Their lengths may differ.
+    /// All-gather: every rank gets the bytes of all ranks, in rank order. Ranks may pass different lengths.
     fn gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>>;
 
-    /// Replaces each tensor by that of the rank listed with it, in place. The list is the same on all ranks; its tensors
-    /// are on one device. Waits for the host only: the values are there for later kernels.
+    /// All-gather of tensors: replaces each tensor, in place, by the one on the rank listed with it. The list is the
+    /// same on all ranks, and its tensors are on one device. Blocks only for work on the host: kernels launched later
+    /// see the new values.
     fn all_gather(&self, owned: &mut [(usize, &mut Tensor)]) -> Result<()>;
 
-    /// All-reduce of a small f64 tensor, of the same length everywhere: every rank gets the sum over all ranks, in rank order on the host, in the order
-    /// of NCCL on a GPU.
+    /// All-reduce of a small f64 tensor that has the same length on all ranks: every rank gets the sum over all ranks,
+    /// computed in rank order on the host and in NCCL's order on a GPU.
     fn all_reduce(&self, tensor: &mut Tensor) -> Result<()>;
 
-    /// Whether NCCL sums tensors on `device`, in its own order; otherwise [`Collective::reducer`] sums in the fixed tree.
+    /// Whether NCCL sums tensors on `device`, in its own order. Otherwise [`Collective::reducer`] sums along the fixed
+    /// tree.
     fn uses_nccl(&self, device: Device) -> bool;
 
-    /// Creates the reducer that sums gradients concurrently with the backward pass, for tensors on `device`, in these
-    /// buckets of f32 tensors. Called once per run by all ranks. Errors: NCCL is missing for tensors on a GPU; without
-    /// NCCL, buckets that are not to be summed as f32.
+    /// Creates the reducer that sums gradients concurrently with the backward pass, for tensors on `device`, grouped
+    /// into `buckets` of f32 tensors. Called once per run by all ranks. Errors: NCCL is missing for tensors on a GPU;
+    /// without NCCL, a bucket is to be summed in a dtype other than f32.
     fn reducer(&self, device: Device, buckets: &[Bucket]) -> Result<Box<dyn Reducer>>;
 
     /// Starts to watch the other ranks closely. When a rank is gone, suspended or late for a collective, this process
-    /// reports which rank and host, and ends the job with the status that was given to [`open`]. Late means 25 s, or
-    /// 20 times the longest time between two collectives of this rank if that is more, so that slow work raises no
-    /// alarm. Before this call, a rank is late after ten minutes.
+    /// reports the rank and its host, and ends the job with the exit status returned by the `lost` function passed to
+    /// [`open`]. A rank is late after 25 s, or after 20 times this rank's longest time between two collectives if that
+    /// is more, so that slow work raises no alarm. Before this call, a rank is late after ten minutes.
     fn watch(&self);
 
-    /// While the returned value lives, the other ranks wait up to `at_most` for this rank: for work that not all ranks
-    /// do, such as writing a checkpoint.
+    /// Makes the other ranks wait up to `at_most` for this rank while the returned guard lives. For work that not all
+    /// ranks do, such as writing a checkpoint.
     fn busy(&self, at_most: Duration) -> Busy<'_>;
 
-    /// The regular end, called by all ranks together; nothing else may be called afterwards. A process that exits
-    /// without it (with an error) ends the job.
+    /// Shuts down regularly; called by all ranks together, and no other method may be called afterwards. A process that
+    /// exits without it (with an error) ends the job.
     fn close(&self) -> Result<()>;
 
-    /// The end after an error of this rank only: prints the error and ends all ranks with its exit status, so that the
+    /// Aborts after an error on this rank only: prints the error and ends all ranks with its exit status, so that the
     /// others do not report a lost rank instead. With a single rank it returns the error.
     fn abort(&self, error: Error) -> Error;
 }
@@ -85,12 +87,12 @@ pub trait Collective: Send + Sync {
 /// Tensors that are summed together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bucket {
-    /// Their elements in total.
+    /// Total number of elements in these tensors.
     pub elements: usize,
-    /// The only rank that uses the sum, if there is one: NCCL then sends it to no other, which halves the traffic; what
-    /// the others get is undefined.
+    /// The only rank that uses the sum, if there is one: NCCL then sends the sum only to that rank, which halves the
+    /// traffic. On the other ranks the result is undefined.
     pub owner: Option<usize>,
-    /// The type in which NCCL sums them.
+    /// The dtype in which NCCL sums the tensors.
     pub dtype: Dtype,
 }
 
@@ -103,36 +105,36 @@ impl From<usize> for Bucket {
 /// Sums gradients over ranks concurrently with the backward pass: on a separate thread (host) or a separate stream
 /// (GPU). The order of buckets is the same on all ranks.
 pub trait Reducer: Send {
-    /// Returns uninitialised tensors of these shapes in the memory in which a bucket is summed, if there is such
-    /// memory: gradients written there need no copy. Each tensor must be submitted with the bucket or dropped before
-    /// that. Waits until no rank reads the sum of the previous round. Errors: a buffer or a sum of the bucket is still
-    /// held.
+    /// Returns uninitialised tensors with `shapes` in the memory in which a bucket is summed, if the reducer has it:
+    /// gradients written there need no copy. Each tensor must be submitted with the bucket or dropped before the bucket
+    /// is submitted. Waits until no rank reads the sum of the previous round. Errors: a buffer or a sum of the bucket
+    /// is still held.
     fn buffers(&mut self, _bucket: usize, _shapes: &[Vec<usize>]) -> Result<Option<Vec<Tensor>>> {
         Ok(None)
     }
 
-    /// Starts to sum a bucket. Its tensors (f32) must have as many elements in total as the bucket. Errors: a buffer of
-    /// the bucket that is not among them, or a sum of the bucket, is still held.
+    /// Starts to sum a bucket. Its tensors (f32) must have as many elements in total as the bucket. Errors: a sum of
+    /// the bucket, or a buffer of the bucket that is not among `gradients`, is still held.
     fn submit(&mut self, bucket: usize, gradients: Vec<Tensor>) -> Result<()>;
 
-    /// Waits for a submitted bucket and returns its sum, in tensors of the submitted shapes. All ranks may read the
+    /// Waits for a submitted bucket and returns its sum, as tensors of the submitted shapes. All ranks may read the
     /// same memory: drop the tensors before requesting buffers of the bucket or submitting it again.
     fn wait(&mut self, bucket: usize) -> Result<Vec<Tensor>>;
 
-    /// The times since the last call.
+    /// Returns the times since the last call, and resets them.
     fn take_times(&mut self) -> Times;
 }
 
 /// Time spent on sums over ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Times {
-    /// Total time of communication, from the moment when every rank has submitted its gradients.
+    /// Total communication time, measured from the moment at which every rank has submitted its gradients.
     pub busy: Duration,
     /// Time blocked in [`Reducer::wait`]: communication that the backward pass did not hide.
     pub waited: Duration,
 }
 
-/// See [`Collective::busy`].
+/// Guard returned by [`Collective::busy`].
 #[must_use = "it ends when it is dropped"]
 #[derive(Debug)]
 pub struct Busy<'a>(Option<&'a AtomicU64>);
@@ -145,11 +147,11 @@ impl Drop for Busy<'_> {
     }
 }
 
-/// Connects to the ranks that the launcher (`srun`, `mpirun`) started together with this process; without a launcher it
+/// Connects to the ranks that the launcher (`srun`, `mpirun`) started together with this process. Without a launcher it
 /// returns [`Solo`] and does not touch MPI. Signal handlers installed before the call remain in place.
 ///
-/// When a rank is lost, or the ranks do not find each other within LONGHAUL_START_LIMIT, the job ends with the status
-/// that `lost` then returns: `Again` if there is a checkpoint.
+/// When a rank is lost, or the ranks do not connect within LONGHAUL_START_LIMIT, the job ends with the exit status that
+/// `lost` returns: `Again` if there is a checkpoint.
 ///
 /// Errors: this program was built without MPI; or the launcher started several tasks but MPI sees only one, so that
 /// several independent runs would overwrite each other.

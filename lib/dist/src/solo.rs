@@ -65,7 +65,7 @@ impl Collective for Solo {
     }
 }
 
-/// The sum over one rank: returns the submitted gradients without a copy.
+/// The reducer of a single rank: returns the submitted gradients without a copy.
 struct Own {
     given: Vec<Vec<Tensor>>,
 }

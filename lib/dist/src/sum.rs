@@ -1,26 +1,26 @@
-//! The tree in which sums over ranks are computed: neighbours first, (r0 + r1) + (r2 + r3); a rank without a neighbour
+//! The reduction tree of sums over ranks: neighbours are added first, (r0 + r1) + (r2 + r3). A rank without a neighbour
 //! joins at the next level, ((r0 + r1) + (r2 + r3)) + r4.
 //!
-//! The tree depends only on the number of ranks. If each rank sums its own power-of-two number of leaves in the same
-//! way, the result has the same bits for 1, 2, 4 .. ranks.
+//! The tree depends only on the number of ranks. If each rank sums its own values (a power of two of them) along the
+//! same tree, the result has the same bits for 1, 2, 4 .. ranks.
 
 use tensor::vectorize;
 
 /// Number of elements summed at a time: the partial sums of a block stay in the L1 cache.
 const BLOCK: usize = 1024;
 
-/// `own += other`. Addition is commutative to the bit, except for which of two NaN payloads is kept.
+/// Computes `own += other`. Addition is bitwise commutative, except for which of two NaN payloads is kept.
 pub fn add(own: &mut [f32], other: &[f32]) {
     vectorize!(own.iter_mut().zip(other).for_each(|(a, b)| *a += *b));
 }
 
-/// Replaces `first` by the sum of `ranks` vectors, following the tree; `other` returns the vector of each rank from 1
-/// on, all of the same length.
+/// Replaces `first` by the sum of `ranks` vectors along the tree. `other` returns the vector of a rank from 1 on; all
+/// vectors have the same length.
 pub fn tree<'a>(first: &mut [f32], ranks: usize, other: impl Fn(usize) -> &'a [f32]) {
     if ranks == 2 {
         return add(first, other(1));
     }
-    // Level k holds the sum of a complete block of 2^k ranks while bit k of the rank count is set.
+    // After r ranks, level k holds the sum of a complete block of 2^k ranks if bit k of r is set.
     let mut levels = vec![[0.0_f32; BLOCK]; ranks.ilog2() as usize + 1];
     for start in (0..first.len()).step_by(BLOCK) {
         let end = first.len().min(start + BLOCK);
@@ -44,11 +44,11 @@ pub fn tree<'a>(first: &mut [f32], ranks: usize, other: impl Fn(usize) -> &'a [f
     }
 }
 
-/// One exchange of a rank on its way up the tree: merges two neighbouring blocks of ranks, where every rank of a block
-/// holds the sum of that block.
+/// One exchange of a rank on its way up the tree. It merges two neighbouring blocks of ranks; every rank of a block
+/// already holds the sum of its block.
 #[derive(Debug, PartialEq, Eq)]
 pub struct SumExchange {
-    /// Whether this rank is in the block with the lower numbers.
+    /// Whether this rank is in the lower-numbered block.
     pub lower: bool,
     /// The rank that sends the sum of the other block.
     pub from: usize,
@@ -56,7 +56,7 @@ pub struct SumExchange {
     pub to: Vec<usize>,
 }
 
-/// The steps of a rank, after which it holds the sum over all ranks.
+/// Returns the exchanges of a rank, after which the rank holds the sum over all ranks.
 pub fn steps(rank: usize, ranks: usize) -> Vec<SumExchange> {
     let mut steps = Vec::new();
     let mut width = 1;
@@ -86,7 +86,7 @@ pub fn steps(rank: usize, ranks: usize) -> Vec<SumExchange> {
 mod tests {
     use super::*;
 
-    /// The tree, directly from its definition.
+    /// Sums along the tree, directly from its definition.
     fn reference(values: &[f32]) -> f32 {
         let mut values = values.to_vec();
         while values.len() > 1 {
@@ -125,7 +125,7 @@ mod tests {
             let values: Vec<f32> = vectors(ranks, 1).into_iter().map(|v| v[0]).collect();
             let steps: Vec<Vec<SumExchange>> =
                 (0..ranks).map(|rank| super::steps(rank, ranks)).collect();
-            // Ranks without a neighbour skip a level, so each rank keeps its own position in its list of steps.
+            // Ranks without a neighbour skip a level, so each rank has its own index into its list of steps.
             let mut sums = values.clone();
             let mut width = 1;
             let mut at = vec![0; ranks];

@@ -1,4 +1,4 @@
-//! The context of one forward run of a model: the tape, the parameters as its variables, and the dropout counter.
+//! Context of one forward run of a model: the tape, the parameters as tape variables, and the dropout counter.
 
 use crate::params::{ParamId, ParamSet, Params};
 use crate::recompute::{self, Choice, Recompute};
@@ -11,7 +11,7 @@ use tensor::ops::dropout::Dropout;
 use tensor::{Device, Dtype, Tape, Tensor, Var, constant, kernel};
 use unix::{Error, Result};
 
-/// The parameters as variables, in the dtype in which they are stored and in the compute dtype.
+/// Parameters as variables, in their stored dtype and in the compute dtype.
 #[derive(Clone)]
 struct Typed {
     stored: Vec<Var>,
@@ -48,7 +48,7 @@ impl Typed {
         self.stored.iter().chain(self.compute.iter().flatten())
     }
 
-    /// The variable for one use; when both dtypes are the same, both uses share one variable.
+    /// Returns the variable for one use; when both dtypes are the same, both uses share one variable.
     fn of_use(&self, which: Use) -> &Var {
         match (which, &self.compute) {
             (Use::Compute(i), Some(compute)) => &compute[i],
@@ -56,7 +56,7 @@ impl Typed {
         }
     }
 
-    /// Mutable access to the variable for one use.
+    /// Returns mutable access to the variable for one use.
     fn of_use_mut(&mut self, which: Use) -> &mut Var {
         match (which, &mut self.compute) {
             (Use::Compute(i), Some(compute)) => &mut compute[i],
@@ -72,7 +72,7 @@ enum Use {
     Compute(usize),
 }
 
-/// The parameters and mode of a forward run: all that a recomputed block needs of it.
+/// Parameters and mode of a forward run, as needed to recompute a block.
 #[derive(Clone)]
 struct Context {
     trained: Typed,
@@ -93,21 +93,21 @@ pub struct Forward<'a> {
     context: Context,
     /// The moving average of the trained parameters, for losses that need it.
     average: Option<&'a Params>,
-    /// Which blocks are recomputed in the backward pass; None: no block.
+    /// Decides which blocks are recomputed in the backward pass; None: no block.
     recompute: Option<Rc<Recompute>>,
-    /// Parameters that a recomputed block requested, recorded in its own context.
+    /// Parameters that a recomputed block has requested, recorded while the block runs.
     used: Option<RefCell<BTreeSet<Use>>>,
-    /// Dropouts so far: each has masks of its own.
+    /// Number of dropout ops so far; each one has its own masks.
     dropouts: Cell<u32>,
 }
 
 impl<'a> Forward<'a> {
-    /// A forward run that is differentiated with respect to the trained parameters.
+    /// Starts a forward run that is differentiated with respect to the trained parameters.
     pub fn training(tape: &'a Tape, params: &ParamSet) -> Self {
         Self::of(tape, params, |t| tape.leaf(t.clone()))
     }
 
-    /// A forward run in which all parameters are constants.
+    /// Starts a forward run in which all parameters are constants.
     pub fn evaluation(tape: &'a Tape, params: &ParamSet) -> Self {
         Self::of(tape, params, |t| constant(t.clone()))
     }
@@ -142,7 +142,7 @@ impl<'a> Forward<'a> {
         self
     }
 
-    /// Computes in `dtype`: each parameter is cast once, and gradients are returned in the dtype of the parameter.
+    /// Sets the compute dtype: each parameter is cast once, and gradients are returned in the parameter's dtype.
     pub fn computing_in(mut self, dtype: Dtype) -> Result<Self> {
         self.context.trained = self.context.trained.computing_in(self.tape, dtype)?;
         self.context.frozen = self.context.frozen.computing_in(self.tape, dtype)?;
@@ -150,14 +150,14 @@ impl<'a> Forward<'a> {
         Ok(self)
     }
 
-    /// Recomputes some of the model's blocks in the backward pass.
+    /// Enables recomputation of the model's blocks in the backward pass, as `recompute` decides.
     pub fn recomputing(mut self, recompute: Rc<Recompute>) -> Self {
         self.recompute = Some(recompute);
         self
     }
 
-    /// The same model with the moving average of its parameters, as constants and in evaluation mode: the teacher of a
-    /// self-distillation loss. Errors (78): `training.ema` is not set.
+    /// Returns the same model with the moving average of its parameters, as constants and in evaluation mode: the
+    /// teacher of a self-distillation loss. Errors (78): `training.ema` is not set.
     pub fn averaged(&self) -> Result<Forward<'a>> {
         let average = self.average.ok_or_else(|| {
             Error::config(
@@ -169,12 +169,12 @@ impl<'a> Forward<'a> {
         Ok(Forward::on(self.tape, Context { trained, counter: None, ..self.context.clone() }))
     }
 
-    /// A parameter in the compute dtype.
+    /// Returns a parameter in the compute dtype.
     pub fn get(&self, id: ParamId) -> &Var {
         self.variable(id, Use::Compute)
     }
 
-    /// A parameter in its stored dtype, for computations outside the model's backbone.
+    /// Returns a parameter in its stored dtype, for computations outside the model's backbone.
     pub fn get_stored(&self, id: ParamId) -> &Var {
         self.variable(id, Use::Stored)
     }
@@ -195,9 +195,9 @@ impl<'a> Forward<'a> {
         self.context.counter.is_some()
     }
 
-    /// In training, zeroes elements of x [samples, ..] with probability `p` and divides the others by 1 - p; in
-    /// evaluation, the identity. Masks are a function of (seed, micro-batch, sample, index of the dropout in the
-    /// model): they depend neither on ranks nor on what is recomputed, and a run that resumes draws the same ones.
+    /// In training mode, zeroes elements of x [samples, ..] with probability `p` and divides the others by 1 - p; in
+    /// evaluation mode, the identity. Masks are a function of (seed, micro-batch, sample, index of the dropout in the
+    /// model): they do not depend on the number of ranks or on recomputation, and a resumed run draws the same masks.
     pub fn dropout(&self, x: &Var, p: f64) -> Result<Var> {
         match self.next_dropout(p, x.shape()[0]) {
             Some((op, counter)) => self.apply(op, &[x, &counter]),
@@ -205,26 +205,27 @@ impl<'a> Forward<'a> {
         }
     }
 
-    /// The next dropout of the model over `samples` samples, for ops that have it built in, and its counter; None where
-    /// nothing is dropped.
+    /// Returns parameters and counter of the next dropout over `samples` samples, for ops with built-in dropout; None
+    /// where nothing is dropped.
     pub fn next_dropout(&self, p: f64, samples: usize) -> Option<(Dropout, Var)> {
         let site = self.dropouts.replace(self.dropouts.get() + 1);
         let counter = self.context.counter.as_ref().filter(|_| p > 0.0)?;
         Some((Dropout { p, site, samples }, constant(counter.clone())))
     }
 
-    /// The dtype of the trained parameters, and of the inputs and outputs of a model.
+    /// Dtype of the trained parameters and of the model's inputs and outputs.
     pub fn dtype(&self) -> Dtype {
         self.context.dtype
     }
 
-    /// The device that holds the parameters.
+    /// Device that holds the parameters.
     pub fn device(&self) -> Device {
         self.context.device
     }
 
-    /// A tensor in the dtype of the parameters, unless it holds integers, and on their device, without gradient. Copies of host tensors are cached
-    /// on the device, so use [`Forward::data`] for tensors that change with every batch.
+    /// Converts a tensor to a constant on the device and, unless it holds integers, in the dtype of the parameters.
+    /// Copies of host tensors are cached on the device, so use [`Forward::data`] for tensors that change with every
+    /// batch.
     pub fn constant(&self, tensor: &Tensor) -> Result<Var> {
         let tensor = match (tensor.device(), tensor.dtype()) {
             (Device::Cpu, Dtype::I32) => kernel::constant(tensor, self.device())?,
@@ -234,12 +235,12 @@ impl<'a> Forward<'a> {
         Ok(constant(tensor))
     }
 
-    /// Data on the device of the parameters, without gradient.
+    /// Moves data to the device of the parameters, as a constant.
     pub fn data(&self, tensor: &Tensor) -> Result<Var> {
         Ok(constant(tensor.to_device(self.device())?))
     }
 
-    /// A [`Forward::constant`] filled with `value`.
+    /// Returns a [`Forward::constant`] filled with `value`.
     pub fn full(&self, shape: &[usize], value: f64) -> Result<Var> {
         self.constant(&Tensor::full(shape, value, self.dtype()))
     }
@@ -258,18 +259,18 @@ impl<'a> Forward<'a> {
         if x.value().dtype() == dtype { Ok(x.clone()) } else { self.apply(Cast(dtype), &[x]) }
     }
 
-    /// The variables of the trained parameters, in order and in their stored dtype.
+    /// Variables of the trained parameters, in order and in their stored dtype.
     pub fn variables(&self) -> &[Var] {
         &self.context.trained.stored
     }
 
-    /// Runs an op.
+    /// Applies an op to its inputs.
     pub fn apply(&self, op: impl Op, inputs: &[&Var]) -> Result<Var> {
         self.tape.apply(op, inputs)
     }
 
-    /// Runs a block of a model that may be recomputed in the backward pass instead of keeping its activations. It must
-    /// be a pure function of its inputs and of the parameters that it requests.
+    /// Runs a model block that may be recomputed in the backward pass instead of keeping its activations. It must be a
+    /// pure function of its inputs and of the parameters that it requests.
     pub fn block(
         &self,
         inputs: &[&Var],

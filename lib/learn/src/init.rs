@@ -1,4 +1,4 @@
-//! Initial parameter values from a file (config section `init`): for fine-tuning, or for retraining from the weights of
+//! Initial parameter values from a file (config section `init`), for fine-tuning, or for retraining from the weights of
 //! another run with a fresh optimizer.
 
 use crate::adapt::{is_adapter, peft};
@@ -30,16 +30,16 @@ pub struct InitFrom {
     pub adapter: Option<PathBuf>,
 }
 
-/// The tensors that the initial values are read from.
+/// Source of the initial tensors.
 enum Source {
     File(WeightFile),
     Checkpoint(Vec<(String, Tensor)>),
 }
 
 impl InitFrom {
-    /// Assigns initial values to `params`, converted to the dtype of each parameter. With `only_frozen` only the frozen
-    /// parameters are assigned, because the trained ones come from the checkpoint being resumed. Parameters of LoRA keep
-    /// their values if the source has none.
+    /// Assigns initial values to `params`, converted to the dtype of each parameter. With `only_frozen`, only the
+    /// frozen parameters are assigned, because the trained ones come from the checkpoint being resumed. LoRA parameters
+    /// keep their values if the source has none.
     ///
     /// Errors: 66 when the file is missing; 65 when it is damaged or its tensors do not match the model.
     pub fn apply(&self, params: &mut ParamSet, only_frozen: bool) -> Result<()> {
@@ -67,7 +67,7 @@ impl InitFrom {
         if only_frozen {
             names.keep.extend(params.trained.entries().iter().map(|(name, _)| name.clone()));
         }
-        // What an adapter contains is trained.
+        // An adapter contains only trained parameters, so it is skipped with `only_frozen`.
         let adapter = self.adapter.as_deref().filter(|_| !only_frozen);
         let adapter = adapter.map(|path| MatchedSource::adapter(path, &wanted)).transpose()?;
         if let Some(adapter) = &adapter {
@@ -89,14 +89,14 @@ impl InitFrom {
     }
 }
 
-/// The tensors of a source, and for each parameter of the model the index of its tensor.
+/// A source with, for each model parameter, the index of its tensor.
 struct MatchedSource {
     source: Source,
     pairs: Vec<Option<usize>>,
 }
 
 impl MatchedSource {
-    /// Those of an adapter: some of the parameters `wanted`.
+    /// Matches the tensors of a PEFT adapter with the parameters `wanted`, of which it has only some.
     fn adapter(path: &Path, wanted: &[Named]) -> Result<Self> {
         let file = foreign::open(path)?;
         let own = |name: &str| {
@@ -116,7 +116,7 @@ impl MatchedSource {
         Ok(Self { source: Source::File(file), pairs })
     }
 
-    /// The value of parameter number `number`, if the source has one.
+    /// Reads the value of the parameter with index `number`; None if the source has none.
     fn value(&self, number: usize, dtype: Dtype) -> Result<Option<Tensor>> {
         let Some(at) = self.pairs[number] else { return Ok(None) };
         match &self.source {

@@ -1,9 +1,9 @@
-//! Activation checkpointing: decides which blocks keep the activations that their backward pass needs and which are
-//! recomputed (`training.mem_budget`).
+//! Activation checkpointing: decides which blocks keep the activations for their backward pass and which recompute them
+//! (`training.mem_budget`).
 //!
-//! The first forward pass recomputes every block and measures how many bytes the block would keep and how many
-//! operations recomputing it costs. A 0-1 knapsack then spends the memory budget on the blocks that are most expensive
-//! to recompute. The result has the same bits for every choice ([`tensor::Tape::recomputed`]).
+//! The first forward pass recomputes every block and measures the bytes that the block would keep and the cost of
+//! recomputing it in floating-point operations. A 0-1 knapsack then spends the memory budget on the blocks that are
+//! most expensive to recompute. The result is bit-identical for every choice ([`tensor::Tape::recomputed`]).
 
 use serde::Serialize;
 use std::cell::RefCell;
@@ -11,37 +11,38 @@ use std::cell::RefCell;
 /// Resolution of the knapsack capacity: the budget is used to within one step and never exceeded.
 const STEPS: usize = 4096;
 
-/// Cost of one block.
+/// Memory and recomputation cost of one block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Block {
-    /// Bytes that it keeps for its backward pass.
+    /// Bytes of activations that the block keeps for its backward pass.
     pub bytes: usize,
-    /// Floating-point operations to recompute it.
+    /// Floating-point operations needed to recompute the block.
     pub operations: usize,
 }
 
-/// What to do with a block.
+/// Treatment of a block in the forward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
     /// Keep its activations.
     Keep,
-    /// Keep only its inputs and recompute.
+    /// Keep only its inputs, and recompute its activations.
     Again,
-    /// Keep only its inputs, recompute, and measure its cost.
+    /// Keep only its inputs, recompute its activations, and measure its cost.
     Measure,
 }
 
-/// Which blocks keep their activations and which are recomputed.
+/// Plan of which blocks keep their activations and which are recomputed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct RecomputePlan {
-    /// Every block of a forward pass, in order of execution.
+    /// All blocks of a forward pass, in execution order.
     pub blocks: Vec<Block>,
     /// Whether each block keeps its activations.
     pub keep: Vec<bool>,
 }
 
 impl RecomputePlan {
-    /// The plan that keeps at most the fraction `budget` (0 to 1) of all bytes and recomputes the fewest operations.
+    /// Computes the plan that keeps at most the fraction `budget` (0 to 1) of all bytes and recomputes the fewest
+    /// operations.
     pub fn new(blocks: Vec<Block>, budget: f64) -> Self {
         let total: usize = blocks.iter().map(|b| b.bytes).sum();
         if budget >= 1.0 || total == 0 {
@@ -49,7 +50,7 @@ impl RecomputePlan {
         }
         let step = total.div_ceil(STEPS).max(1);
         let capacity = (budget * total as f64) as usize / step;
-        // most[i][c]: most operations saved from recomputation among the first i blocks with a capacity of c steps.
+        // most[i][c]: maximum number of operations saved among the first i blocks with a capacity of c steps.
         let mut most = vec![vec![0; capacity + 1]];
         for block in &blocks {
             let size = block.bytes.div_ceil(step);
@@ -77,7 +78,7 @@ impl RecomputePlan {
         (kept.map(|(b, _)| b.bytes).sum(), self.blocks.iter().map(|b| b.bytes).sum())
     }
 
-    /// Operations recomputed, and total operations of all blocks.
+    /// Number of operations recomputed, and total number of operations of all blocks.
     pub fn flops(&self) -> (usize, usize) {
         let again = self.blocks.iter().zip(&self.keep).filter(|(_, keep)| !**keep);
         let all = self.blocks.iter().map(|b| b.operations).sum();
@@ -93,7 +94,7 @@ struct State {
     met: usize,
 }
 
-/// The recomputation choices of one run.
+/// State of activation checkpointing during a run.
 #[derive(Debug)]
 pub struct Recompute {
     budget: f64,
@@ -101,12 +102,12 @@ pub struct Recompute {
 }
 
 impl Recompute {
-    /// With a budget of 0 every block is recomputed, with 1 none.
+    /// Creates the state. A budget of 0 recomputes every block, a budget of 1 none.
     pub fn new(budget: f64) -> Self {
         Self { budget, state: RefCell::default() }
     }
 
-    /// The choice for the next block of this forward pass.
+    /// Chooses how to treat the next block of this forward pass.
     pub(crate) fn choose(&self) -> Choice {
         if self.budget >= 1.0 {
             return Choice::Keep;
@@ -125,7 +126,8 @@ impl Recompute {
         self.state.borrow_mut().measured.push(block);
     }
 
-    /// Ends a forward pass: makes the plan, or discards it when the number of blocks has changed (a longer rollout).
+    /// Ends a forward pass: makes the plan, or discards it when the number of blocks has changed (e.g. a longer
+    /// rollout).
     pub fn end_pass(&self) {
         let mut state = self.state.borrow_mut();
         let met = std::mem::take(&mut state.met);
@@ -137,7 +139,7 @@ impl Recompute {
         }
     }
 
-    /// The plan, once it has been made.
+    /// Returns the plan; None until it has been made.
     pub fn plan(&self) -> Option<RecomputePlan> {
         self.state.borrow().plan.clone()
     }
@@ -147,7 +149,7 @@ impl Recompute {
 mod tests {
     use super::*;
 
-    /// The optimum by exhaustive search.
+    /// Finds the optimum by exhaustive search.
     fn best(blocks: &[Block], capacity: usize) -> usize {
         let sum = |of: fn(&Block) -> usize, set: usize| -> usize {
             let chosen = blocks.iter().enumerate().filter(|(i, _)| set >> i & 1 == 1);
@@ -161,7 +163,7 @@ mod tests {
     fn the_plan_is_the_best_there_is_and_never_beyond_the_budget() {
         let random = tensor::random::Philox::new(7, tensor::random::Purpose::Test);
         for trial in 0..50 {
-            // Sizes are whole steps, so the plan can reach the optimum.
+            // Sizes are multiples of one step, so the plan can reach the optimum.
             let blocks: Vec<Block> = (0..10)
                 .map(|i| Block {
                     bytes: 1 + random.below(trial, 2 * i, 99) as usize,

@@ -38,23 +38,23 @@ pub enum Weights {
     Raw,
 }
 
-/// Where the weights of a model come from.
+/// Origin of the weights of a model.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Origin {
-    /// The checkpoint.
+    /// Path of the checkpoint.
     pub checkpoint: PathBuf,
-    /// Updates completed when it was saved.
+    /// Updates completed when the checkpoint was saved.
     pub update: u64,
-    /// Which of its weights were used.
+    /// Whether the moving average or the trained parameters were used.
     pub weights: Weights,
-    /// BLAKE3 over the hashes of its files.
+    /// BLAKE3 over the hashes of the checkpoint files.
     pub blake3: String,
-    /// Hash of its training data. For fields it is the hash of the split manifest; several hashes are joined with `+`.
+    /// Hash of the training data. For fields it is the hash of the split manifest; several hashes are joined with `+`.
     pub data: String,
 }
 
 impl Origin {
-    /// Whether its training data included the split manifest with this hash.
+    /// Whether the training data included the split manifest with this hash.
     pub fn was_trained_on(&self, manifest_hash: &str) -> bool {
         self.data.split('+').any(|hash| hash == manifest_hash)
     }
@@ -71,7 +71,7 @@ impl fmt::Display for Origin {
 pub struct Parts {
     /// Name of the task.
     pub task: String,
-    /// Where the checkpoint came from.
+    /// Origin of the weights.
     pub origin: Origin,
     /// The resolved configuration of the training run.
     pub config: serde_json::Value,
@@ -79,15 +79,15 @@ pub struct Parts {
     pub weights: Vec<(String, Tensor)>,
     /// The frozen parameters, if the checkpoint stores them.
     pub frozen: Option<Vec<(String, Tensor)>>,
-    /// The buffers.
+    /// Buffers by name.
     pub buffers: Buffers,
-    /// The trained models that it depends on.
+    /// Trained models that the model depends on.
     pub dependencies: Dependencies,
 }
 
 impl Parts {
     /// Reads a checkpoint. For a run directory it reads the best checkpoint, or the newest good one if there is no best
-    /// one or it is damaged.
+    /// checkpoint or it is damaged.
     ///
     /// Errors: 66 when there is no checkpoint, 65 when it is damaged.
     pub fn read(path: &Path, weights: Weights) -> Result<Self> {
@@ -98,7 +98,7 @@ impl Parts {
             let missing = || Error::data(format!("{} has no {name}.safetensors", file.display()));
             found.tensors(name).ok_or_else(missing)
         };
-        // DIRECTORY/ckpt/step-N: where this run is now.
+        // The checkpoint is at DIRECTORY/ckpt/step-N, so this is the current run directory.
         let run = file.parent().and_then(Path::parent).unwrap_or(&file);
         let dependencies = found.manifest.dependencies.clone().into_iter();
         let average = match weights {
@@ -129,7 +129,7 @@ impl Parts {
             .map_err(|cause| Error::data(format!("its configuration, {name}: {cause}")))
     }
 
-    /// The values of a buffer. Errors: 65 when there is no buffer of that name.
+    /// Returns the values of a buffer. Errors: 65 when there is no buffer with this name.
     pub fn buffer(&self, name: &str) -> Result<Vec<f64>> {
         let found = self.buffers.iter().find(|(own, _)| own == name);
         let (_, values) =
@@ -176,7 +176,7 @@ impl Parts {
     }
 }
 
-/// Errors: 1 for a parameter with NaN or infinity, of which nothing can be predicted.
+/// Checks that all parameters are finite, because a model with NaN or infinite weights cannot predict. Errors: 1.
 fn require_finite(params: &ParamSet) -> Result<()> {
     for (name, tensor) in params.trained.entries().iter().chain(params.frozen.entries()) {
         let values = tensor.to_host()?.to_f64();
@@ -198,7 +198,7 @@ fn require_finite(params: &ParamSet) -> Result<()> {
 /// A model with its trained parameters.
 #[derive(Clone, Debug)]
 pub struct Trained<M> {
-    /// Where the weights came from.
+    /// Origin of the weights.
     pub origin: Origin,
     /// The model.
     pub model: M,
@@ -207,27 +207,27 @@ pub struct Trained<M> {
 }
 
 impl<M> Trained<M> {
-    /// Runs `body` in a forward run without gradients.
+    /// Runs `body` as a forward run without gradients.
     pub fn run<R>(&self, body: impl FnOnce(&Forward, &M) -> Result<R>) -> Result<R> {
         let tape = Tape::without_gradients();
         body(&Forward::evaluation(&tape, &self.params), &self.model)
     }
 }
 
-/// All parameters of a checkpoint: the trained ones, and the frozen ones if it stores them. For a run directory, those
-/// of the best checkpoint. Errors: 66 when there is no checkpoint, 65 when it is damaged.
+/// Loads all parameters of a checkpoint: the trained ones, and the frozen ones if stored. For a run directory, uses the
+/// best checkpoint. Errors: 66 when there is no checkpoint, 65 when it is damaged.
 pub fn weights(path: &Path, weights: Weights) -> Result<Vec<(String, Tensor)>> {
     let Parts { weights, frozen, .. } = Parts::read(path, weights)?;
     Ok(weights.into_iter().chain(frozen.unwrap_or_default()).collect())
 }
 
-/// Resolves `path`: a checkpoint itself, or the best checkpoint of a run directory.
+/// Resolves `path` to a checkpoint: the path itself, or the best checkpoint of a run directory.
 fn find(path: &Path) -> Result<Loaded> {
     let checkpoints = path.join("ckpt");
     if !checkpoints.is_dir() {
         return checkpoint::load(path);
     }
-    // The link `best` is not used: it may be missing from a copy, or point elsewhere.
+    // The link `best` is not used: it may be missing from a copy of the run, or point elsewhere.
     if let Some(best) = checkpoint::best(&checkpoints)? {
         match checkpoint::load(&best) {
             Ok(found) => return Ok(found),

@@ -14,14 +14,14 @@ pub struct Axis {
 }
 
 impl Axis {
-    /// A linear axis over at least `start..=end`.
+    /// Creates a linear axis over at least `start..=end`.
     pub fn linear(label: &str, start: f64, end: f64) -> Self {
         let ordered = start.is_finite() && end.is_finite() && start < end;
         let (start, end) = if ordered { (start, end) } else { (0.0, 1.0) };
         Self { label: label.into(), start, end, ..Self::default() }
     }
 
-    /// A logarithmic axis that covers all positive `values` with a margin.
+    /// Creates a logarithmic axis that covers all positive `values` with a margin.
     pub fn logarithmic(label: &str, values: impl IntoIterator<Item = f64>) -> Self {
         let positive = values.into_iter().filter(|v| *v > 0.0 && v.is_finite());
         let (low, high) =
@@ -32,7 +32,8 @@ impl Axis {
         Self { label: label.into(), start, end, logarithmic: true, ..Self::default() }
     }
 
-    /// An axis that covers `values` with a margin: logarithmic if they are positive and span a factor of 5 or more.
+    /// Creates an axis that covers `values` with a margin: logarithmic if they are positive and span a factor of 5 or
+    /// more.
     pub fn covering(label: &str, values: &[f64]) -> Self {
         let low = values.iter().copied().fold(f64::INFINITY, f64::min);
         let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -44,7 +45,7 @@ impl Axis {
         Self::linear(label, low - margin, high + margin)
     }
 
-    /// A linear axis with a tick and a name at each of 0, 1, ...
+    /// Creates a linear axis with a tick and a name at each of 0, 1, ...
     pub fn categories(label: &str, names: Vec<String>) -> Self {
         Self { names: names.clone(), ..Self::linear(label, -0.5, names.len() as f64 - 0.5) }
     }
@@ -73,12 +74,12 @@ impl Axis {
         &self.label
     }
 
-    /// Its ends.
+    /// The values at its start and end.
     pub fn ends(&self) -> (f64, f64) {
         (self.start, self.end)
     }
 
-    /// The number of names; 0 unless it is an axis of categories.
+    /// The number of names; 0 unless it is a category axis.
     pub fn names(&self) -> usize {
         self.names.len()
     }
@@ -88,7 +89,8 @@ impl Axis {
         (self.start..=self.end).contains(&value)
     }
 
-    /// Position of a value: 0 at the start and 1 at the end, clamped to this range; NaN if it has no position.
+    /// Returns the position of a value: 0 at the start and 1 at the end, clamped to this range; NaN if it has no
+    /// position.
     pub fn place(&self, value: f64) -> f64 {
         let place = match self.logarithmic {
             true => (value / self.start).ln() / (self.end / self.start).ln(),
@@ -97,7 +99,7 @@ impl Axis {
         place.clamp(-0.0, 1.0)
     }
 
-    /// Ticks with a label: value and text.
+    /// Returns the ticks with a label, as value and text.
     pub fn ticks(&self) -> Vec<(f64, String)> {
         let named = |(at, name): (usize, &String)| (at as f64, name.clone());
         let mut ticks = match self.logarithmic {
@@ -111,7 +113,7 @@ impl Axis {
         ticks
     }
 
-    /// Minor ticks, without a label.
+    /// Returns the minor ticks, which have no label.
     pub fn minor_ticks(&self) -> Vec<f64> {
         if !self.logarithmic {
             return Vec::new();
@@ -167,7 +169,7 @@ fn power(exponent: i32) -> f64 {
     format!("1e{exponent}").parse().unwrap_or(f64::NAN)
 }
 
-/// A number with a typographic minus sign.
+/// Formats a number with a typographic minus sign.
 pub fn number(value: f64, digits: usize) -> String {
     let text = format!("{value:.digits$}");
     match text.strip_prefix('-') {
@@ -177,7 +179,7 @@ pub fn number(value: f64, digits: usize) -> String {
     }
 }
 
-/// Up to four significant digits, without trailing zeros.
+/// Formats a number with up to four significant digits, without trailing zeros.
 pub fn plain(value: f64) -> String {
     if !(1e-4..1e4).contains(&value.abs()) {
         return short(value);
@@ -190,7 +192,7 @@ pub fn plain(value: f64) -> String {
     }
 }
 
-/// Three significant digits.
+/// Formats a number with three significant digits.
 pub fn short(value: f64) -> String {
     if value == 0.0 || !value.is_finite() {
         return format!("{value}");

@@ -1,5 +1,4 @@
-//! Charts, such as those of metrics by update with one curve per run; [`crate::terminal`] and [`crate::picture`] draw
-//! them.
+//! Charts, such as metrics by update with one curve per run. [`crate::terminal`] and [`crate::picture`] draw them.
 
 use crate::axis::Axis;
 use crate::history::{History, Series};
@@ -10,18 +9,18 @@ use crate::panel::Curve;
 pub struct Chart {
     /// The metric, as in [`History::metric`].
     pub metric: String,
-    /// What it shows.
+    /// Title of the chart.
     pub title: String,
-    /// The updates.
+    /// The axis of updates.
     pub x: Axis,
-    /// The values.
+    /// The axis of values.
     pub y: Axis,
-    /// The curves, the first one on top. Those of runs are in the order of the runs that have the metric.
+    /// The curves, the first one on top. Curves of runs are in the order of the runs that have the metric.
     pub curves: Vec<Curve>,
 }
 
 impl Chart {
-    /// The chart of a metric of [`History::metric`]; None if no run has it.
+    /// Creates the chart of a metric of [`History::metric`]; None if no run has it.
     pub fn new(metric: &str, runs: &[(String, &History)]) -> Option<Self> {
         let curve = |(run, (name, history)): (usize, &(String, &History))| {
             let name = if runs.len() > 1 { name.clone() } else { String::new() };
@@ -33,7 +32,7 @@ impl Chart {
         let (updates, values): (Vec<f64>, Vec<f64>) = points.unzip();
         let last = updates.iter().copied().reduce(f64::max)?;
         let first = updates.into_iter().fold(0.0, f64::min);
-        // Both may end at zero.
+        // Learning rate and throughput may end at zero.
         let from_zero = ["learning_rate", "throughput"].contains(&metric);
         let y = if from_zero && values.iter().all(|value| *value >= 0.0) {
             let high = values.into_iter().fold(0.0, f64::max);
@@ -45,7 +44,7 @@ impl Chart {
         Some(Self { metric: metric.into(), title: title(metric), x, y, curves })
     }
 
-    /// A chart with a bar for each value, the first at the top.
+    /// Creates a chart with a bar for each value, the first at the top.
     pub fn bars(title: &str, label: &str, values: &[(&str, f64)]) -> Self {
         let name = |(name, value): &(&str, f64)| format!("{name} {value:.3}");
         let names = values.iter().rev().map(name).collect();
@@ -62,7 +61,7 @@ impl Chart {
         }
     }
 
-    /// The metrics that some run has.
+    /// Returns the names of the metrics that some run has.
     pub fn names(runs: &[(String, &History)]) -> Vec<String> {
         let mut names = Vec::new();
         for name in runs.iter().flat_map(|(_, history)| history.metrics()) {
@@ -73,7 +72,8 @@ impl Chart {
         names
     }
 
-    /// The charts of these metrics, or of all that some run has; without those of a part, `NAME[PART]`, beside `NAME`.
+    /// Creates the charts of these metrics, or of all metrics that some run has, without parts `NAME[PART]` if `NAME`
+    /// exists.
     pub fn all(metrics: &[String], runs: &[(String, &History)]) -> Vec<Self> {
         let mut all = if metrics.is_empty() { Self::names(runs) } else { metrics.to_vec() };
         if metrics.is_empty() {
@@ -100,7 +100,7 @@ fn title(metric: &str) -> String {
     }
 }
 
-/// At most `count` points: means of equally many neighbours.
+/// Thins a series to at most `count` points, each the mean of equally many neighbours.
 pub(crate) fn thinned(series: &Series, count: usize) -> Series {
     let group = series.len().div_ceil(count.max(1)).max(1);
     let mean = |points: &[(f64, f64)]| {

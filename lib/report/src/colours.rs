@@ -13,7 +13,7 @@ pub const FAINT: Colour = [0xe3, 0xe3, 0xe3];
 /// Colours that are distinct for colour-blind readers (Okabe and Ito 2008).
 const DISTINCT: [u32; 7] = [0x0072b2, 0xd55e00, 0x009e73, 0xcc79a7, 0xe69f00, 0x56b4e9, 0x000000];
 
-/// The colour of curve number `i`.
+/// Returns the colour of curve number `i`.
 pub fn distinct(i: usize) -> Colour {
     [16, 8, 0].map(|shift| (DISTINCT[i % DISTINCT.len()] >> shift) as u8)
 }
@@ -26,17 +26,17 @@ pub struct Map {
 }
 
 impl Map {
-    /// Sequential, from dark to light: viridis (Smith and van der Walt 2015), perceptually uniform.
+    /// Creates a sequential map from dark to light: viridis (Smith and van der Walt 2015), perceptually uniform.
     pub fn sequential() -> Self {
         Self { gradient: colorous::VIRIDIS, reversed: false }
     }
 
-    /// Diverging, from blue over white to red (ColorBrewer RdBu), for values around zero.
+    /// Creates a diverging map from blue over white to red (ColorBrewer RdBu), for values around zero.
     pub fn diverging() -> Self {
         Self { gradient: colorous::RED_BLUE, reversed: true }
     }
 
-    /// The colour at `x`, clamped to 0..=1; grey for NaN.
+    /// Returns the colour at `x`, clamped to 0..=1; grey for NaN.
     pub fn at(&self, x: f64) -> Colour {
         if x.is_nan() {
             return GREY;

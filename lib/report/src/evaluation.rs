@@ -13,13 +13,13 @@ use unix::{Error, Result, small};
 const MAX_BYTES: u64 = 256 << 20;
 /// Maximum size of a picture in bytes.
 const MAX_PICTURE: u64 = 64 << 20;
-/// Characters of a hash that people are shown.
+/// Number of characters of a hash shown to users.
 const SHOWN: usize = 12;
 /// Format of `metrics.json`.
 pub const FORMAT: &str = "longhaul-evaluation";
 /// The version written; results of an earlier one are refused.
 pub const VERSION: u64 = 2;
-/// The files that held the results of version 1.
+/// Names of the result files of version 1.
 const EARLIER: [&str; 2] = ["metrics.json", "evaluation_results.json"];
 
 /// Whether a metric is minimised or maximised.
@@ -42,7 +42,7 @@ impl Direction {
         }
     }
 
-    /// 1 to minimise, -1 to maximise: multiplied by it, lower values are better.
+    /// 1 to minimise, -1 to maximise; multiplying by it makes lower values better.
     pub fn sign(self) -> f64 {
         match self {
             Self::Minimize => 1.0,
@@ -54,10 +54,10 @@ impl Direction {
 /// One metric of one method.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Metric {
-    /// Its value; NaN, null in JSON, if it is not finite or not defined.
+    /// Its value; NaN (null in JSON) if it is not finite or not defined.
     #[serde(with = "or_null")]
     pub value: f64,
-    /// Which values are better; `None` if neither are, as of counts.
+    /// Whether lower or higher values are better; `None` if neither, as for counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub direction: Option<Direction>,
     /// The 95% confidence interval of the value, by bootstrap over samples.
@@ -69,17 +69,17 @@ pub struct Metric {
 }
 
 impl Metric {
-    /// A value of which smaller ones are better.
+    /// Creates a value for which smaller is better.
     pub fn error(value: f64) -> Self {
         Self { direction: Some(Direction::Minimize), ..Self::plain(value) }
     }
 
-    /// A value for which larger is better.
+    /// Creates a value for which larger is better.
     pub fn score(value: f64) -> Self {
         Self { direction: Some(Direction::Maximize), ..Self::plain(value) }
     }
 
-    /// A value without a direction, such as a count.
+    /// Creates a value without a direction, such as a count.
     pub fn plain(value: f64) -> Self {
         Self { value, direction: None, interval: None, by_step: Vec::new() }
     }
@@ -104,7 +104,7 @@ pub struct Scores {
 }
 
 impl Scores {
-    /// A metric of a method. `name` is `METRIC`, then of the evaluated model, or `METHOD.METRIC`.
+    /// Returns a metric of a method. `name` is `METHOD.METRIC`, or `METRIC` for the evaluated model.
     pub fn metric(&self, name: &str) -> Option<&Metric> {
         let own = self.methods.values().next().and_then(|own| own.get(name));
         own.or_else(|| {
@@ -114,8 +114,8 @@ impl Scores {
         })
     }
 
-    /// The values of all metrics by `METHOD.METRIC`, with this separator, and the bounds of their intervals with `_low`
-    /// and `_high` added to the name.
+    /// Returns the values of all metrics by `METHOD.METRIC`, with this separator, and the bounds of their intervals
+    /// with `_low` and `_high` appended to the name.
     pub fn numbers(&self, separator: char) -> IndexMap<String, f64> {
         let mut numbers = IndexMap::new();
         for (method, metrics) in &self.methods {
@@ -132,10 +132,10 @@ impl Scores {
     }
 }
 
-/// Some of the samples: those of a parameter value, a class, a criterion.
+/// A group of samples that share a parameter value, a class or a criterion.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Group {
-    /// What the groups are: `parameter`, `label`, `criterion`.
+    /// Kind of the groups: `parameter`, `label`, `criterion`.
     pub kind: String,
     /// The value that the samples of this group share.
     pub name: String,
@@ -144,25 +144,25 @@ pub struct Group {
     pub scores: Scores,
 }
 
-/// What was evaluated on which data, and how.
+/// The evaluated model and data, and the protocol.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Subject {
     /// Task of the evaluated model.
     pub task: String,
     /// The most important metric, by which results are ranked.
     pub metric: String,
-    /// The protocol in one line, for people.
+    /// The protocol in one line, for users.
     pub description: String,
-    /// What must be equal for two results to be comparable: data, split, samples.
+    /// Settings that must be equal for two results to be comparable: data, split, samples.
     pub protocol: Map<String, Value>,
-    /// What may differ, because it is compared: how the model predicts, where the data are.
+    /// Settings that may differ between compared results: how the model predicts, the location of the data.
     pub settings: Map<String, Value>,
-    /// The evaluated model and those that it depends on, by task.
+    /// The evaluated model and the models that it depends on, by task.
     pub models: Map<String, Value>,
 }
 
 impl Subject {
-    /// Identifies the evaluation: a hash of all of it without paths. A repetition has the same.
+    /// Identifies the evaluation by a hash of everything except paths. Repeating an evaluation gives the same hash.
     pub fn hash(&self) -> String {
         let mut models = self.models.clone();
         for model in models.values_mut().filter_map(Value::as_object_mut) {
@@ -174,7 +174,7 @@ impl Subject {
         unix::config::hash(&Value::from(all.to_vec()))
     }
 
-    /// The parts of the protocol that differ, with both values; none if the results can be compared.
+    /// Lists the parts of the protocol that differ, with both values; empty if the results can be compared.
     pub fn differences(&self, other: &Self) -> Vec<String> {
         let new = other.protocol.keys().filter(|key| !self.protocol.contains_key(*key));
         let keys = self.protocol.keys().chain(new);
@@ -186,7 +186,7 @@ impl Subject {
             .collect()
     }
 
-    /// The protocol in one line, with the beginning of the hash of the data.
+    /// Returns the protocol in one line, with the beginning of the data hash.
     pub fn describe(&self) -> String {
         let hash = self.protocol.get("data_hash").map_or_else(|| "?".into(), text::summary);
         let hash: String = hash.chars().take(SHOWN).collect();
@@ -201,29 +201,29 @@ pub struct MetricsFile {
     pub format: String,
     /// [`VERSION`].
     pub version: u64,
-    /// What was evaluated.
+    /// The evaluated model and data, and the protocol.
     #[serde(flatten)]
     pub subject: Subject,
-    /// Over all samples.
+    /// Scores over all samples.
     #[serde(flatten)]
     pub scores: Scores,
-    /// Over the samples of each group.
+    /// Scores over the samples of each group.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<Group>,
-    /// What else the task found, such as a confusion matrix; not compared.
+    /// Further results of the task, such as a confusion matrix, which are not compared.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub details: Map<String, Value>,
 }
 
 impl MetricsFile {
-    /// Whether a directory is one that `evaluate score` wrote, of this version or an earlier one.
+    /// Whether `evaluate score` wrote a directory, in this version or an earlier one.
     pub fn is_in(folder: &Path) -> bool {
         EARLIER.iter().any(|name| folder.join(name).exists())
     }
 
     /// Reads the result in a directory of `evaluate score`.
     ///
-    /// Errors: 65 for a damaged one and one of another version, with the command that makes it again; 66 if there is
+    /// Errors: 65 for a result that is damaged or of another version, with the command that repeats it; 66 if there is
     /// none.
     pub fn read(folder: &Path) -> Result<Self> {
         #[derive(Deserialize)]
@@ -261,8 +261,8 @@ impl MetricsFile {
         }
     }
 
-    /// All numbers as CSV: the columns group (empty for all samples), method, metric, step (empty for the value over
-    /// all steps), value, and the bounds of the interval.
+    /// Returns all numbers as CSV, with the columns group (empty for all samples), method, metric, step (empty for the
+    /// value over all steps), value, and the bounds of the interval.
     pub fn csv(&self) -> String {
         let mut text = String::from("group,method,metric,step,value,low,high\n");
         let all = std::iter::once(("", &self.scores));
@@ -285,8 +285,8 @@ impl MetricsFile {
     }
 }
 
-/// The pictures of a result, as PNG by file name, the summary first; those of the worst items are left out, which have
-/// a page of their own. None if there is no such folder.
+/// Reads the pictures of a result, as PNG by file name, the summary first. Pictures of the worst items are left out
+/// because they have their own page. Empty if there is no folder of pictures.
 ///
 /// Errors: 65, 66, 74.
 pub fn pictures(folder: &Path) -> Result<Vec<(String, Vec<u8>)>> {
@@ -301,7 +301,7 @@ pub fn pictures(folder: &Path) -> Result<Vec<(String, Vec<u8>)>> {
     paths.into_iter().map(read).collect()
 }
 
-/// A cell of a CSV file, in quotes if it needs them.
+/// Formats a cell of a CSV file, in quotes if it needs them.
 fn cell(text: &str) -> String {
     match text.contains([',', '"', '\n', '\r']) {
         true => format!("\"{}\"", text.replace('"', "\"\"")),
@@ -309,7 +309,7 @@ fn cell(text: &str) -> String {
     }
 }
 
-/// f64 in JSON, with null for NaN and the infinities.
+/// Serialises f64 as JSON, with null for NaN and the infinities.
 mod or_null {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -322,7 +322,7 @@ mod or_null {
     }
 }
 
-/// The same for a list.
+/// Serialises a list of f64 like [`or_null`].
 mod all_or_null {
     use serde::{Deserialize, Deserializer, Serializer};
 

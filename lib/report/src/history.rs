@@ -1,4 +1,4 @@
-//! The history of a run: the values in its log, by update. Everything that draws or analyses a log reads it here.
+//! The history of a run: the values in its log, by update. All code that draws or analyses a log uses this module.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,20 +8,20 @@ use unix::log::Follow;
 use unix::time::parse_utc;
 use unix::{Result, text};
 
-/// Values by update.
+/// Pairs of update and value.
 pub type Series = Vec<(f64, f64)>;
 
-/// Prefix of the metrics that validations measure.
+/// Prefix of validation metrics.
 const VALIDATION: &str = "validation.";
-/// Metrics of updates: their names, and the fields of the log.
+/// Metrics of updates: both metric names and log fields.
 const OF_UPDATES: [&str; 3] = ["loss", "learning_rate", "gradient_norm"];
-/// Samples per second; the log has seconds and the total number of samples.
+/// Samples per second, computed from the seconds and the total number of samples in the log.
 const THROUGHPUT: &str = "throughput";
 /// Fields of a validation that are not metrics.
 const NOT_METRICS: [&str; 3] = ["update", "attempt", "seconds"];
 
-/// The current content of a log, without superseded records. Of each record it keeps the numbers, by name; null stands
-/// for one that is not finite.
+/// The current content of a log, without superseded records. Each record keeps its numbers by name; null, for a number
+/// that is not finite, is NaN.
 #[derive(Debug)]
 pub struct History {
     log: Follow<Record>,
@@ -39,12 +39,12 @@ struct Record {
     note: Option<Box<str>>,
 }
 
-/// The number of a name.
+/// Index of a name in [`Names`].
 type Name = u16;
 
 #[derive(Debug, Default)]
 struct Names {
-    /// In the order in which they first occurred.
+    /// The names, in order of first occurrence.
     list: Vec<String>,
     numbers: BTreeMap<String, Name>,
 }
@@ -54,7 +54,7 @@ impl Names {
         self.numbers.get(name).copied()
     }
 
-    /// None if there are too many names.
+    /// Adds a name if it is new; None if there are too many names.
     fn add(&mut self, name: &str) -> Option<Name> {
         if let Some(found) = self.find(name) {
             return Some(found);
@@ -98,7 +98,7 @@ impl Record {
 }
 
 impl History {
-    /// A log of which nothing was read yet.
+    /// Creates the history of a log without reading it.
     pub fn new(log: &Path) -> Self {
         Self { log: Follow::new(log), names: Names::default() }
     }
@@ -131,43 +131,43 @@ impl History {
         self.log.iter().filter(move |record| Some(record.kind) == kind)
     }
 
-    /// The number of records of a kind.
+    /// Returns the number of records of a kind.
     pub fn count(&self, kind: &str) -> usize {
         self.of(kind).count()
     }
 
-    /// The finite values of a field of the records of one kind, by update.
+    /// Returns the finite values of a field over the records of one kind, by update.
     pub fn series(&self, kind: &str, field: &str) -> Series {
         let Some([update, field]) = self.find(["update", field]) else { return Series::new() };
         let all = self.of(kind).filter_map(|r| Some((r.get(update)?, r.get(field)?)));
         all.filter(|(_, value)| value.is_finite()).collect()
     }
 
-    /// The last value of a field of the records of one kind, NaN if it is not finite.
+    /// Returns the last value of a field over the records of one kind, NaN if it is not finite.
     pub fn last(&self, kind: &str, field: &str) -> Option<f64> {
         let field = self.names.find(field)?;
         self.of(kind).rev().find_map(|record| record.get(field))
     }
 
-    /// The finite values of a field of the records of one kind.
+    /// Returns the finite values of a field over the records of one kind.
     pub fn values(&self, kind: &str, field: &str) -> Vec<f64> {
         self.series(kind, field).into_iter().map(|(_, value)| value).collect()
     }
 
-    /// The largest value of a field of all records.
+    /// Returns the maximum of a field over all records.
     pub fn highest(&self, field: &str) -> Option<f64> {
         let field = self.names.find(field)?;
         self.log.iter().filter_map(|record| record.get(field)).reduce(f64::max)
     }
 
-    /// The notes of the records of one kind with their times in seconds since 1970: the text of a warning, the reason
-    /// of a stop, the task of a start.
+    /// Returns the notes of the records of one kind with their times in seconds since 1970: the text of a warning, the
+    /// reason of a stop, or the task of a start.
     pub fn notes(&self, kind: &str) -> impl DoubleEndedIterator<Item = (f64, &str)> {
         self.of(kind).filter_map(|record| Some((record.time, record.note.as_deref()?)))
     }
 
-    /// The metrics that can be drawn: loss, metrics of validations, learning rate, gradient norm and throughput; the
-    /// terms of the loss are not listed.
+    /// Returns the names of the metrics that can be drawn: loss, validation metrics, learning rate, gradient norm and
+    /// throughput; the terms of the loss are not listed.
     pub fn metrics(&self) -> Vec<String> {
         let mut measured: Vec<Name> = Vec::new();
         for (name, _) in self.of("validation").flat_map(|record| &record.values) {
@@ -184,8 +184,8 @@ impl History {
         names.filter(|name| !self.metric(name).is_empty()).collect()
     }
 
-    /// The series of a metric by update: loss, learning_rate, gradient_norm, throughput (samples per second),
-    /// loss_terms.NAME, or a metric of validations with or without the prefix `validation.`; empty if the log has none.
+    /// Returns the series of a metric by update: loss, learning_rate, gradient_norm, throughput (samples per second),
+    /// loss_terms.NAME, or a validation metric with or without the prefix `validation.`; empty if the log has none.
     pub fn metric(&self, name: &str) -> Series {
         if let Some(name) = name.strip_prefix(VALIDATION) {
             return self.series("validation", name);
@@ -199,8 +199,8 @@ impl History {
         self.series("validation", name)
     }
 
-    /// Samples per second of the logged updates. An update has as many samples as the updates since the logged one
-    /// before have on average.
+    /// Computes the samples per second of the logged updates. The number of samples of an update is the average over
+    /// the updates since the previous logged one.
     fn throughput(&self) -> Series {
         let Some(names) = self.find(["update", "samples", "seconds"]) else {
             return Series::new();
@@ -217,8 +217,8 @@ impl History {
         self.of("update").filter_map(&mut rate).collect()
     }
 
-    /// Seconds per update at present, with validations and checkpoints: from the last `count` logged updates, or those
-    /// of the last `seconds` if that is longer, of the newest attempt.
+    /// Returns the current seconds per update, including validations and checkpoints. They are measured over the last
+    /// `count` logged updates of the newest attempt, or over the updates of the last `seconds` if that is longer.
     pub fn pace(&self, count: usize, seconds: f64) -> Option<f64> {
         let [update, attempt] = self.find(["update", "attempt"])?;
         let mut newest = self.of("update").rev().peekable();

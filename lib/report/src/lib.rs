@@ -1,5 +1,5 @@
-//! Charts of runs in a terminal and as PNG and SVG, reports as HTML and Markdown, and runs as files of experiment
-//! trackers. This crate does not depend on tensors or models.
+//! Charts of runs in a terminal and as PNG and SVG, reports as HTML and Markdown, and export to experiment trackers.
+//! This crate does not depend on tensors or models.
 
 #![forbid(unsafe_code)]
 

@@ -20,7 +20,7 @@ pub const TITLE: TextStyle = TextStyle { size: 18.0, bold: true, ..SMALL };
 
 /// Margins around the plot for ticks and labels, and above it for title and legend.
 const LEFT: f64 = 80.0;
-/// The left margin for the names of categories.
+/// Left margin for the names of categories.
 const NAMES: f64 = 300.0;
 const BOTTOM: f64 = 54.0;
 const TOP: f64 = 54.0;
@@ -31,7 +31,7 @@ const ROW: f64 = 20.0;
 const OUTSIDE: f64 = 9.0;
 /// Minimum gap between two tick labels.
 const SPACE: f64 = 6.0;
-/// Most rows of names below an axis of categories, and their height.
+/// Maximum number of rows of names below a category axis, and the height of a row.
 const NAME_ROWS: usize = 3;
 const NAME_ROW: f64 = 18.0;
 
@@ -46,23 +46,23 @@ pub struct Curve {
     pub pen: Pen,
     /// Its points, in axis values.
     pub points: Vec<(f64, f64)>,
-    /// The mark of its points, and its radius; without it, a line joins them.
+    /// Marker of its points and marker radius; without a marker, a line joins the points.
     pub mark: Option<(Mark, f64)>,
 }
 
-/// The mark of a point.
+/// The marker of a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
     /// A filled circle.
     Disc,
-    /// A circle.
+    /// An open circle.
     Ring,
     /// A cross.
     Cross,
 }
 
 impl Curve {
-    /// A solid curve with the given line width.
+    /// Creates a solid curve with the given line width.
     pub fn new(
         name: &str,
         colour: Colour,
@@ -73,7 +73,7 @@ impl Curve {
         Self { run: 0, name: name.into(), pen, points: points.into_iter().collect(), mark: None }
     }
 
-    /// The curve of a run, in its colour.
+    /// Creates the curve of a run, in its colour.
     pub fn of_run(
         run: usize,
         name: &str,
@@ -83,7 +83,7 @@ impl Curve {
         Self { run, ..Self::new(name, distinct(run), width, points) }
     }
 
-    /// Points that no line joins.
+    /// Creates points that no line joins.
     pub fn points(
         name: &str,
         colour: Colour,
@@ -109,7 +109,7 @@ pub struct Panel<'a, 'b> {
 }
 
 impl<'a, 'b> Panel<'a, 'b> {
-    /// A panel that fills `outer`.
+    /// Creates a panel that fills `outer`.
     pub fn new(canvas: &'a Canvas<'b>, outer: Area, x: Axis, y: Axis) -> Self {
         let left = if y.names() > 0 { NAMES } else { LEFT };
         let plot = Area {
@@ -212,8 +212,8 @@ impl<'a, 'b> Panel<'a, 'b> {
         self.canvas.text(self.y.label(), (x - LEFT + 4.0, y + height / 2.0), upwards)
     }
 
-    /// The tick labels below the plot and their boxes. Labels stay clear of the neighbouring panels; one that would
-    /// touch the previous label is omitted. Long names alternate between several rows.
+    /// Returns the tick labels below the plot and their boxes. Labels stay clear of the neighbouring panels; a label
+    /// that would touch the previous one is omitted. Long names alternate between several rows.
     fn x_labels(&self) -> Result<Vec<(String, Area)>> {
         let Area { x, y, width, height } = self.plot;
         let slot = self.plot.width / self.x.names().max(1) as f64;
@@ -245,7 +245,7 @@ impl<'a, 'b> Panel<'a, 'b> {
         Ok(labels)
     }
 
-    /// The tick labels left of the plot and their boxes. One that would touch the label below it is omitted.
+    /// Returns the tick labels left of the plot and their boxes. A label that would touch the one below it is omitted.
     fn y_labels(&self) -> Result<Vec<(String, Area)>> {
         let height = SMALL.size;
         let mut labels: Vec<(String, Area)> = Vec::new();
@@ -289,7 +289,7 @@ impl<'a, 'b> Panel<'a, 'b> {
     }
 }
 
-/// Text of at most this width; the end of a name says more than its beginning.
+/// Shortens text to at most this width, cutting its beginning, because the end of a name is more informative.
 fn fitted(canvas: &Canvas, text: &str, width: f64) -> Result<String> {
     if canvas.text_width(text, SMALL)? <= width {
         return Ok(text.into());
@@ -304,7 +304,7 @@ fn fitted(canvas: &Canvas, text: &str, width: f64) -> Result<String> {
     Ok(String::new())
 }
 
-/// All ticks of an axis: value and length in pixels.
+/// Returns all ticks of an axis as value and length in pixels.
 fn ticks(axis: &Axis) -> impl Iterator<Item = (f64, f64)> {
     let large = axis.ticks().into_iter().map(|(value, _)| (value, 5.0));
     large.chain(axis.minor_ticks().into_iter().map(|value| (value, 3.0)))

@@ -9,22 +9,22 @@ use unix::{Error, Result};
 /// Size of a chart in pixels.
 const WIDTH: u32 = 700;
 const HEIGHT: u32 = 400;
-/// Maximum number of charts in a picture: pixels of all charts are in memory at once.
+/// Maximum number of charts in a picture, because the pixels of all charts are in memory at once.
 pub const CHARTS: usize = 24;
-/// Maximum number of points of a curve; more are averaged.
+/// Maximum number of points of a curve; longer curves are averaged.
 const POINTS: usize = 500;
 
 /// Format of a picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// Pixels.
+    /// A raster image.
     Png,
-    /// Lines and text.
+    /// A vector image with text.
     Svg,
 }
 
 impl Format {
-    /// The format that the name of a file asks for. Errors: 2 unless it ends in .png or .svg.
+    /// Returns the format for a file name. Errors: 2 unless it ends in .png or .svg.
     pub fn of(path: &Path) -> Result<Self> {
         match path.extension().and_then(|ending| ending.to_str()) {
             Some("png") => Ok(Self::Png),
@@ -37,7 +37,7 @@ impl Format {
     }
 }
 
-/// Draws charts in two columns, the first [`CHARTS`] of them.
+/// Draws the first [`CHARTS`] charts in two columns.
 pub fn draw(charts: &[Chart], format: Format) -> Result<Vec<u8>> {
     let charts = &charts[..charts.len().min(CHARTS)];
     let columns = charts.len().clamp(1, 2);

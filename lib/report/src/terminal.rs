@@ -1,4 +1,4 @@
-//! Charts as text: in Braille characters, or with a marker per run where those or colours are missing.
+//! Charts as text: in Braille characters, or with a marker per run where Braille or colours are not available.
 
 use crate::chart::{Chart, thinned};
 use unix::terminal::Style;
@@ -8,7 +8,7 @@ use unix::text;
 const COLOURS: [u8; 6] = [34, 31, 32, 35, 33, 36];
 /// The markers of curves without colours.
 const MARKERS: [char; 8] = ['*', '+', 'o', 'x', '#', '%', '@', '='];
-/// Width of the numbers of the vertical axis at least.
+/// Minimum width of the tick labels of the vertical axis.
 const GUTTER: usize = 6;
 /// Minimum width and height of a chart in characters.
 const MIN_SIZE: (usize, usize) = (24, 7);
@@ -35,7 +35,7 @@ struct Plot {
     detail: (usize, usize),
 }
 
-/// The colour of a run, as SGR code.
+/// Returns the colour of a run as SGR code.
 pub fn colour(run: usize) -> u8 {
     COLOURS[run % COLOURS.len()]
 }
@@ -49,7 +49,7 @@ pub fn draw(chart: &Chart, width: usize, height: usize, style: Style) -> Vec<Str
     let shown = |(value, text): (f64, String)| (value, label(&text, width / 2, style));
     let labels: Vec<(f64, String)> = chart.y.ticks().into_iter().map(shown).collect();
     let gutter = labels.iter().map(|(_, text)| text.chars().count()).fold(GUTTER, usize::max);
-    // Each category has a row.
+    // Each category needs a row.
     let rows = height.saturating_sub(lines.len() + 2).max(chart.y.names()).max(3);
     let columns = width - gutter - 2;
     let detail = if has_dots { (2, 4) } else { (1, 1) };
@@ -86,7 +86,7 @@ pub fn draw(chart: &Chart, width: usize, height: usize, style: Style) -> Vec<Str
     lines
 }
 
-/// The number of charts side by side.
+/// Returns the number of charts side by side.
 pub fn columns(charts: usize, width: usize) -> usize {
     if width >= WIDE && charts > 1 { 2 } else { 1 }
 }
@@ -142,12 +142,12 @@ impl Plot {
     }
 }
 
-/// The index of a position from 0 to 1 among `count`.
+/// Returns the index, among `count`, of a position from 0 to 1.
 fn place(position: f64, count: usize) -> usize {
     (position * (count - 1) as f64).round() as usize
 }
 
-/// A row of the plot.
+/// Formats a row of the plot.
 fn painted(cells: &[Cell], chart: &Chart, has_dots: bool, style: Style) -> String {
     let character = |cell: &Cell| match cell.is_used {
         false => ' ',
@@ -167,7 +167,7 @@ fn marker(run: usize) -> char {
     MARKERS[run % MARKERS.len()]
 }
 
-/// The names of the curves, in as many lines as they require.
+/// Lists the names of the curves, in as many lines as they require.
 fn legend(chart: &Chart, width: usize, has_dots: bool, style: Style) -> Vec<String> {
     let mut lines = Vec::new();
     let (mut line, mut used) = (String::new(), 0);
@@ -210,7 +210,7 @@ fn pad(text: &str, width: usize) -> String {
     format!("{text:<width$}")
 }
 
-/// Numbers of an axis in ASCII (`1.5·10⁻³` becomes `1.5e-3`); other characters become `?`.
+/// Converts the numbers of an axis to ASCII (`1.5·10⁻³` becomes `1.5e-3`); other characters become `?`.
 pub(crate) fn ascii(text: &str) -> String {
     const SUPERSCRIPTS: [char; 11] = ['⁰', '¹', '²', '³', '⁴', '⁵', '⁶', '⁷', '⁸', '⁹', '⁻'];
     let at = text.find(SUPERSCRIPTS).unwrap_or(text.len());

@@ -71,7 +71,7 @@ pub fn ask(study: &mut Study) -> Result<Asked> {
 /// Records a report about a trial; returns whether the pruner ends the trial. Errors: 2 for a trial that has not been
 /// started or has ended; 75 if another process is reporting on it.
 pub fn tell(study: &mut Study, number: u64, told: Told) -> Result<bool> {
-    // Reread the journal: our copy may be older than the caller's `ask`.
+    // Rereads the journal, because our copy may be older than the caller's `ask`.
     let Some(record) = study.read_now(number)? else {
         return Err(Error::usage(format!("trial {number} has not been started")));
     };
@@ -104,7 +104,7 @@ pub fn tell(study: &mut Study, number: u64, told: Told) -> Result<bool> {
     }
 }
 
-/// Whether the pruner ends a claimed trial after its last value; `None` without a pruner.
+/// Returns whether the pruner ends a claimed trial after its last value; `None` without a pruner.
 pub(crate) fn prunes(study: &mut Study, claim: &Claim) -> Result<Option<bool>> {
     let round = study.round_of(claim.number).unwrap_or(0);
     let pruner = study.config().pruner(&study.rounds()[round]).clone();
@@ -122,7 +122,7 @@ pub(crate) fn prunes(study: &mut Study, claim: &Claim) -> Result<Option<bool>> {
     Ok(Some(pruner.prunes(study.name(), &own, &others)))
 }
 
-/// Appends a value to the run's log, which the worker that started the caller follows.
+/// Appends a value to the run's log, which the worker that started the caller reads.
 fn log_for_worker(study: &Study, number: u64, told: Told) -> Result<()> {
     let metric = &study.config().metric;
     let (kind, record) = match told {

@@ -40,8 +40,8 @@ fn any_lease(study: &Study, number: u64, is: impl Fn(&Observation) -> bool) -> R
 }
 
 impl Study {
-    /// Reopens trials that failed, diverged or ran out of memory, by default all of them, and open trials of `hpo ask`;
-    /// returns their numbers. Errors: 2 for a trial that is none of these; 75 if another process is working on it.
+    /// Reopens trials that failed, diverged or ran out of memory, by default all such trials, and open trials of `hpo
+    /// ask`; returns their numbers. Errors: 2 for any other trial; 75 if another process is working on it.
     pub fn retry(&self, numbers: &[u64]) -> Result<Vec<u64>> {
         let failed = |record: &Record| {
             [End::Failed, End::OutOfMemory, End::Diverged].iter().any(|end| record.is(*end))
@@ -57,7 +57,7 @@ impl Study {
             if !self.records().get(&number).is_some_and(may_retry) {
                 return Err(Error::usage(format!("trial {number} has not failed")));
             }
-            // Before the retry is recorded, so that no process trusts the end of the trial in a snapshot.
+            // Recorded before the retry, so that no process trusts the end of the trial in a snapshot.
             self.mark_retried(number)?;
             let Some(mut claim) = Claim::take(self, number, &|| false)? else {
                 let text = format!("another process is working on trial {number}");
@@ -68,7 +68,7 @@ impl Study {
             };
             let log = claim.run()?.log();
             if self.config().task().is_none() && log.exists() {
-                // The next attempt must not see values of earlier ones; train-stage renames its log itself.
+                // The next attempt must not read values of earlier ones; train-stage renames its log itself.
                 let earlier = log.with_file_name(format!("log-{}.jsonl", record.attempts));
                 std::fs::rename(&log, earlier).map_err(|cause| Error::io(&log, cause))?;
             }
@@ -134,14 +134,14 @@ impl Claim {
         self.write("value", &json!({ "step": step, "value": value }))
     }
 
-    /// Records that the pruner keeps the trial after the value at a step.
+    /// Records that the pruner keeps the trial after the value at this step.
     pub fn keep(&mut self, step: u64) -> Result<()> {
         // Not synced: if the record is lost, the pruner is asked again.
         self.log.write("kept", &json!({ "step": step }))
     }
 
-    /// Records that the attempt stopped and can be resumed; `asked` if the worker requested it, so that the attempt
-    /// does not count as fruitless.
+    /// Records that the attempt stopped and can be resumed. `asked` means that the worker requested the stop, so the
+    /// attempt does not count as fruitless.
     pub fn stop(&mut self, reason: &str, asked: bool) -> Result<()> {
         self.write("stop", &json!({ "reason": reason, "asked": asked }))
     }

@@ -98,7 +98,7 @@ pub struct Round {
 }
 
 impl StudyConfig {
-    /// The rounds; a single one named `search` if none are configured.
+    /// Returns the rounds; a single one named `search` if none are configured.
     pub fn rounds(&self) -> Vec<Round> {
         match self.trials {
             Some(trials) if self.rounds.is_empty() => {
@@ -108,7 +108,7 @@ impl StudyConfig {
         }
     }
 
-    /// The space of a round before narrowing: its own, that of the round it narrows, or the study's.
+    /// Returns the space of a round before narrowing: its own, the space of the round it narrows, or the study's.
     pub fn space(&self, round: usize) -> &Space {
         let rounds = self.rounds.iter().take(round + 1).rev();
         let mut narrowed = rounds.scan(true, |inherits, round| {
@@ -129,24 +129,24 @@ impl StudyConfig {
         round.pruner.as_ref().unwrap_or(&self.pruner)
     }
 
-    /// The task, if the command is `train-stage TASK`.
+    /// Returns the task, if the command is `train-stage TASK`.
     pub fn task(&self) -> Option<&str> {
         let program = self.command.first()?.rsplit('/').next()?;
         self.command.get(1).filter(|_| program == "train-stage").map(String::as_str)
     }
 
-    /// Masks the secrets in the command in all later output.
+    /// Registers the secrets in the command, so that all later output masks them.
     pub fn register_secrets(&self) {
         let words: Vec<&String> = self.command.iter().filter(|word| !word.contains('{')).collect();
         unix::secrets::register_words(&words);
     }
 
-    /// The configuration key of a parameter.
+    /// Returns the configuration key of a parameter.
     pub fn key<'a>(&'a self, name: &'a str) -> &'a str {
         self.names.get(name).map_or(name, String::as_str)
     }
 
-    /// Violations that the types do not rule out, each with its key.
+    /// Finds violations that the types do not rule out, each with its key.
     pub fn violations(&self) -> Violations {
         let mut violations = Violations::new();
         let mut report = |key: String, text: &str| violations.push((key, text.into()));
@@ -205,7 +205,7 @@ impl StudyConfig {
         distinct(violations)
     }
 
-    /// Parameters that a program other than train-stage would not receive.
+    /// Finds parameters that a program other than train-stage would not receive.
     fn command_violations(&self, rounds: &[Round]) -> Violations {
         if self.task().is_some() {
             return Violations::new();
@@ -234,7 +234,7 @@ impl StudyConfig {
         missing
     }
 
-    /// Parameters that do not match the configuration keys of the task.
+    /// Finds parameters that do not match the configuration keys of the task.
     pub fn key_violations(&self, keys: &KeySchema) -> Violations {
         let mut violations = Violations::new();
         let mut check = |section: String, name: &str, values: &[Value]| {
@@ -261,7 +261,7 @@ impl StudyConfig {
     }
 }
 
-/// Values of a parameter that its configuration key must accept.
+/// Returns values of a parameter that its configuration key must accept.
 pub(crate) fn examples(parameter: &Parameter) -> Vec<Value> {
     match parameter {
         Parameter::Categorical { choices, .. } => choices.clone(),

@@ -40,7 +40,8 @@ impl Study {
         Self::create_with(folder, config, schema, &source)
     }
 
-    /// Creates a study from `config`, which was read from `source`; `schema` has the configuration keys of the task.
+    /// Creates a study from `config`, which was read from `source`; `schema` contains the configuration keys of the
+    /// task.
     pub(crate) fn create_with(
         folder: &Path,
         config: StudyConfig,
@@ -59,7 +60,7 @@ impl Study {
                 return Err(Error::create(folder, "it is not empty; choose another folder"));
             }
             create_folder(&folder.join("trials"))?;
-            // The first process wins; the others compare their configuration below.
+            // The first process publishes its configuration; the others compare theirs with it below.
             publish_new(&own, yaml.as_bytes())?;
         }
         let study = Self::open(folder)?;
@@ -75,12 +76,12 @@ impl Study {
     }
 }
 
-/// Interpreters, whose first argument is a script.
+/// Interpreters whose first argument is a script.
 const INTERPRETERS: [&str; 10] =
     ["sh", "bash", "dash", "ksh", "zsh", "perl", "Rscript", "julia", "node", "ruby"];
 
-/// Checks that the files named in the command exist: the program, the script of an interpreter, the configurations of
-/// train-stage. Errors: 66.
+/// Checks that the files named in the command exist: the program, the script of an interpreter, and the configuration
+/// files of train-stage. Errors: 66.
 fn check_files(config: &StudyConfig) -> Result<()> {
     let directory = config.directory.as_deref().unwrap_or(Path::new("."));
     let (program, words) = (&config.command[0], &config.command[1..]);
@@ -104,8 +105,8 @@ fn check_files(config: &StudyConfig) -> Result<()> {
 }
 
 /// Checks that the task reports the metric of the study. The program lists the metrics for the command's own
-/// configuration or, if that is incomplete, for one with a value of each parameter added. Errors: 78 if the metric is
-/// not among them; those of the program.
+/// configuration or, if that is incomplete, for a configuration with one value added per parameter. Errors: 78 if the
+/// metric is not listed; those of the program.
 fn check_metric(config: &StudyConfig) -> Result<()> {
     let first = &config.rounds()[0];
     let space = &config.space(0).0;
@@ -136,7 +137,7 @@ fn check_metric(config: &StudyConfig) -> Result<()> {
     Err(Error::config(format!("metric: validations do not report {metric:?}; they report {all}")))
 }
 
-/// The configuration schema of a task.
+/// Returns the configuration schema of a task.
 fn schema(config: &StudyConfig, task: &str) -> Result<Value> {
     let text = output(config, &[task, "--schema"])??;
     serde_json::from_str(&text).map_err(|cause| {
@@ -144,7 +145,7 @@ fn schema(config: &StudyConfig, task: &str) -> Result<Value> {
     })
 }
 
-/// The metrics of the task with these settings, or why the program cannot list them.
+/// Returns the metrics of the task with these settings, or the reason why the program cannot list them.
 fn metrics(config: &StudyConfig, settings: &[String]) -> Result<Result<Vec<String>>> {
     let mut words: Vec<&str> = config.command[1..].iter().map(String::as_str).collect();
     words.push("--metrics");
@@ -153,7 +154,7 @@ fn metrics(config: &StudyConfig, settings: &[String]) -> Result<Result<Vec<Strin
     Ok(output(config, &words)?.map(lines))
 }
 
-/// What the program of the command prints, or why it fails. Errors: 66 if it cannot be started.
+/// Returns the output of the command's program, or the reason why it fails. Errors: 66 if it cannot be started.
 fn output(config: &StudyConfig, words: &[&str]) -> Result<Result<String>> {
     let mut command = Command::new(&config.command[0]);
     command.args(words).current_dir(config.directory.as_deref().unwrap_or(Path::new(".")));
@@ -188,7 +189,7 @@ fn has_other_files(folder: &Path) -> bool {
         Some("schema.json") => true,
         name => name.is_some_and(|name| name.starts_with(TEMPORARY_PREFIX)),
     };
-    // No entries if the folder is missing.
+    // A missing folder has no entries.
     let mut entries = fs::read_dir(folder).into_iter().flatten().flatten();
     !entries.all(is_leftover)
 }

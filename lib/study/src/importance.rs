@@ -2,8 +2,8 @@
 //! for conditional parameters, with the formulas of Optuna 5's `PedAnovaImportanceEvaluator`.
 //!
 //! The importance of a parameter is the Pearson divergence between its density among the best tenth of the complete
-//! trials and its density among all of them. Densities are discrete: over the choices, or over a grid of at most 50
-//! cells.
+//! trials and its density among all complete trials. Densities are discrete: over the choices, or over a grid of at
+//! most 50 cells.
 
 use crate::samplers::log_mass;
 use crate::space::{Domain, Parameter, Space};
@@ -13,11 +13,11 @@ use unix::Result;
 
 /// Fraction of the trials that count as good.
 const GOOD: f64 = 0.1;
-/// Largest number of grid cells.
+/// Maximum number of grid cells.
 const MAX_CELLS: usize = 50;
-/// Added to densities before they are divided.
+/// Added to densities before division.
 const EPSILON: f64 = 1e-12;
-/// Smallest standard deviation, in cells: 90 % of the normal distribution around a value lies within its cell.
+/// Minimum standard deviation in cells: 90 % of the normal distribution around a value lies within its cell.
 const MIN_DEVIATION: f64 = 0.5 / 1.64;
 
 /// The importance of one parameter.
@@ -32,15 +32,15 @@ pub struct Importance {
 }
 
 impl Study {
-    /// The importances in a round; `None` with fewer than two complete trials. Errors: 65, 66, 74.
+    /// Computes the importances in a round; `None` with fewer than two complete trials. Errors: 65, 66, 74.
     pub fn importances(&self, round: usize) -> Result<Option<Vec<Importance>>> {
         let space = self.space_of(round)?;
         Ok(space.and_then(|space| importances(&space, &self.trials(round, &space))))
     }
 }
 
-/// The importance of each parameter that has more than one value, in descending order; `None` with fewer than two
-/// complete trials. If every divergence is 0, all importances are equal.
+/// Computes the importance of each parameter that has more than one value, in descending order; `None` with fewer than
+/// two complete trials. If every divergence is 0, all importances are equal.
 ///
 /// A conditional parameter is evaluated on the trials in which it was active. If it was active in a fraction b of all
 /// trials and a fraction a of the good ones, its divergence is multiplied by a²/b, so that a parameter that is rarely
@@ -88,7 +88,7 @@ pub fn importances(space: &Space, trials: &[Trial]) -> Option<Vec<Importance>> {
     Some(found)
 }
 
-/// The Pearson divergence of the density of the best values from the density of all values.
+/// Computes the Pearson divergence of the density of the best values from the density of all values.
 fn divergence(domain: Domain, is_log_int: bool, best: &[f64], all: &[f64]) -> f64 {
     let cells = cells(domain, is_log_int);
     let density = |values: &[f64]| {
@@ -106,7 +106,7 @@ fn divergence(domain: Domain, is_log_int: bool, best: &[f64], all: &[f64]) -> f6
     density(best).into_iter().zip(density(all)).map(ratio).sum()
 }
 
-/// The number of grid cells.
+/// Returns the number of grid cells.
 fn cells(domain: Domain, is_log_int: bool) -> usize {
     match domain {
         Domain::Categorical(choices) => choices,
@@ -120,7 +120,7 @@ fn cells(domain: Domain, is_log_int: bool) -> usize {
     }
 }
 
-/// The nearest cell; the lower one of two at equal distance.
+/// Returns the nearest cell, and the lower one on ties.
 fn cell(domain: Domain, cells: usize, x: f64) -> usize {
     let Domain::Numeric { low, high, .. } = domain else { return x as usize };
     let (low, high) = (domain.place(low), domain.place(high));
@@ -128,13 +128,13 @@ fn cell(domain: Domain, cells: usize, x: f64) -> usize {
     (((domain.place(x) - low) / width - 0.5).ceil().max(0.0) as usize).min(cells - 1)
 }
 
-/// The cells that occur, each with its count.
+/// Returns the cells that occur, each with its count.
 fn observed(counts: &[usize]) -> Vec<(usize, f64)> {
     let pairs = counts.iter().enumerate().filter(|(_, count)| **count > 0);
     pairs.map(|(at, count)| (at, *count as f64)).collect()
 }
 
-/// A mixture of one component per observed choice, weighted by its count, and a uniform prior.
+/// Computes a mixture of one component per observed choice, weighted by its count, and a uniform prior.
 fn categorical(counts: &[usize]) -> Vec<f64> {
     let observed = observed(counts);
     let total = observed.iter().map(|(_, count)| count).sum::<f64>() + 1.0;
@@ -149,8 +149,8 @@ fn categorical(counts: &[usize]) -> Vec<f64> {
     (0..counts.len()).map(of).collect()
 }
 
-/// A mixture, discretised on the grid, of one normal distribution per observed cell, with the bandwidth of Scott's rule
-/// (Scott 1992), and a prior as wide as the grid.
+/// Computes a mixture, discretised on the grid, of one normal distribution per observed cell, with the bandwidth of
+/// Scott's rule (Scott 1992), and a prior as wide as the grid.
 fn numeric(counts: &[usize]) -> Vec<f64> {
     let observed = observed(counts);
     let total: f64 = observed.iter().map(|(_, count)| count).sum();

@@ -1,7 +1,7 @@
-//! Hyper-parameter search: search spaces, samplers, pruners, and studies whose trials many workers run.
+//! Hyper-parameter search: search spaces, samplers, pruners, and studies whose trials are run by many workers.
 //!
 //! [`samplers::Sampler::suggest`] and [`pruners::Pruner::prunes`] are pure functions of the seed, the trial number and
-//! the records read: processes that have read the same records reach the same result.
+//! the records read, so processes that have read the same records get the same result.
 #![forbid(unsafe_code)]
 
 pub mod ask;

@@ -29,8 +29,8 @@ impl Default for Narrow {
 }
 
 impl Narrow {
-    /// The space around the best of these trials, never larger than `space`; complete trials rank before pruned ones. A
-    /// parameter that none of them has, or a range with a value from only one of them, is not narrowed.
+    /// Returns the space around the best of these trials, never larger than `space`; complete trials rank before pruned
+    /// ones. A parameter that no trial has, or a range with a value from only one trial, is not narrowed.
     pub fn apply(&self, space: &Space, trials: &[Trial]) -> Space {
         let mut best: Vec<&Trial> = trials.iter().filter(|trial| trial.informs()).collect();
         best.retain(|trial| trial.state != State::Infeasible);
@@ -122,7 +122,7 @@ mod tests {
         let number = |name: &str, key: &str| {
             serde_json::to_value(&found).unwrap()[name][key].as_f64().unwrap()
         };
-        // One decade, widened by a fifth of it on both sides.
+        // One decade, widened by a fifth of a decade on both sides.
         assert!((number("rate", "low") - 10f64.powf(-2.2)).abs() < 1e-12);
         assert!((number("rate", "high") - 10f64.powf(-0.8)).abs() < 1e-12);
         assert_eq!((number("decay", "low"), number("decay", "high")), (0.0, 0.6));
@@ -130,7 +130,7 @@ mod tests {
         let choices =
             |space: &Space| serde_json::to_value(space).unwrap()["kind"]["choices"].clone();
         assert_eq!(choices(&found), json!(["b", "c"]));
-        // Its condition can no longer be met.
+        // The condition of `extra` can no longer be met.
         assert!(!found.0.contains_key("extra"));
         assert_eq!(found.violations(), []);
         assert_eq!(choices(&Narrow { choices: 1, ..narrow }.apply(&whole, &trials)), json!(["b"]));

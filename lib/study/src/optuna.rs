@@ -12,7 +12,7 @@ use unix::{Error, Result};
 const CREATE_STUDY: u8 = 0;
 const CREATE_TRIAL: u8 = 4;
 
-/// The journal of a study. All rounds become one Optuna study; the round is a user attribute of each trial.
+/// Returns the journal of a study. All rounds become one Optuna study; the round is a user attribute of each trial.
 pub fn journal(study: &Study) -> Result<Vec<u8>> {
     // optuna.study.StudyDirection.
     let direction = match study.config().direction {
@@ -84,7 +84,7 @@ fn trial(record: &Record, space: &Space, sign: f64) -> Value {
     line
 }
 
-/// An Optuna distribution as JSON.
+/// Encodes an Optuna distribution as JSON.
 fn distribution(parameter: &Parameter) -> Value {
     let (name, attributes) = match (parameter, parameter.domain()) {
         (Parameter::Categorical { choices, .. }, _) => {

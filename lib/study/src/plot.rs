@@ -11,10 +11,10 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use unix::Result;
 
-/// Fraction of the values, taken from the best, that determines the range of an axis with outliers: for the values of
-/// trials, and for the values at all steps, whose first ones are always outliers.
+/// Fraction of the values, counted from the best, that determines the range of an axis with outliers. The first entry
+/// is for trial values, the second for values at all steps, whose first ones are always outliers.
 const CORE_FRACTION: [f64; 2] = [0.9, 0.98];
-/// Values are outliers if they lie beyond this multiple of the best values' span; they are clipped.
+/// Values farther than this multiple of the best values' span are outliers and are clipped.
 const OUTLIER_SPANS: f64 = 4.0;
 
 /// A plot of a study.
@@ -34,22 +34,22 @@ pub enum PlotKind {
 /// A chart and its values.
 #[derive(Clone, Debug)]
 pub struct Plot {
-    /// The chart, in which values beyond the vertical axis are at its end and trials without a value at its worst end.
+    /// The chart. Values beyond the vertical axis are drawn at its end, and trials without a value at its worst end.
     pub chart: Chart,
-    /// A JSON record per series.
+    /// One JSON record per series.
     pub records: Vec<Value>,
 }
 
-/// How trials are drawn; the number is that of the colour.
+/// How trials are drawn; the discriminant is the index of the colour.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Group {
     Complete,
-    /// Ended without a value.
+    /// Trials that ended without a value.
     Failed,
     /// The best value so far, or the curve of the best trial.
     Best,
     Running,
-    /// With their best value.
+    /// Pruned trials, drawn with their best value.
     Pruned,
 }
 
@@ -75,7 +75,7 @@ impl Group {
 }
 
 impl Study {
-    /// The plots of a round. Errors: 65, 66, 74.
+    /// Creates the plots of a round. Errors: 65, 66, 74.
     pub fn plots(&self, round: usize, kinds: &[PlotKind]) -> Result<Vec<Plot>> {
         let records: Vec<&Record> = self.of_round(round).collect();
         let important = self.importances(round)?;
@@ -126,7 +126,7 @@ impl Study {
         Ok(plots)
     }
 
-    /// The final value of a complete trial, the best value of a pruned one, otherwise NaN.
+    /// Returns the final value of a complete trial, the best value of a pruned one, otherwise NaN.
     fn value(&self, record: &Record) -> f64 {
         let value = match Group::of(record) {
             Group::Complete => record.value(),
@@ -136,7 +136,7 @@ impl Study {
         value.unwrap_or(f64::NAN)
     }
 
-    /// The ended trials, one series per outcome.
+    /// Returns the ended trials as points, one series per outcome.
     fn marks(&self, records: &[&Record], x: impl Fn(&Record) -> Option<f64>) -> Vec<Series> {
         let of = |group: Group| {
             let own = records.iter().filter(|record| Group::of(record) == group);
@@ -147,7 +147,7 @@ impl Study {
         all.filter(|series| !series.points.is_empty()).collect()
     }
 
-    /// The best value so far as a step function, up to the last trial.
+    /// Returns the best value so far as a step function, up to the last trial.
     fn best_so_far(&self, records: &[&Record]) -> Series {
         let sign = self.config().direction.sign();
         let mut best = f64::NAN;
@@ -164,7 +164,7 @@ impl Study {
         Series { group: Group::Best, joined: true, points }
     }
 
-    /// A curve per trial with intermediate values.
+    /// Plots one curve per trial with intermediate values.
     fn curves(&self, round: usize, records: &[&Record]) -> Option<Plot> {
         let best = self.ranking(round).first().map(|record| record.number);
         let curve = |record: &&Record| {
@@ -188,10 +188,10 @@ impl Study {
         Some(plot(PlotKind::Values, title, "best trial", x, y, series))
     }
 
-    /// The axis of the metric, and its worst end.
+    /// Returns the axis of the metric, and its worst end.
     fn value_axis(&self, values: impl Iterator<Item = f64>, core: f64) -> (Axis, f64) {
         let sign = self.config().direction.sign();
-        // With the sign of a minimised metric.
+        // Signed so that lower values are better.
         let mut values: Vec<f64> =
             values.filter(|value| value.is_finite()).map(|value| sign * value).collect();
         values.sort_by(f64::total_cmp);
@@ -213,7 +213,7 @@ impl Study {
     }
 }
 
-/// A plot whose series of the best values is called `best`; trials without a value are drawn at `worst`.
+/// Creates a plot whose series of the best values is called `best`; trials without a value are drawn at `worst`.
 fn plot(
     kind: PlotKind,
     title: String,
@@ -225,7 +225,7 @@ fn plot(
     let ((low, high), is_named) = (y.ends(), x.names() > 0);
     let names: Vec<String> = x.ticks().into_iter().map(|(_, name)| name).collect();
     let drawn = |((x, y), trial): &((f64, f64), u64)| {
-        // Within a category, spread by the golden ratio, which spreads successive numbers evenly.
+        // Spreads points within a category by the golden ratio, which distributes successive numbers evenly.
         let spread = (*trial as f64 * 0.618_033_988_749_895).fract() - 0.5;
         let x = if is_named { x + 0.3 * spread } else { *x };
         (x, if y.is_nan() { worst } else { y.clamp(low, high) })

@@ -34,12 +34,12 @@ impl End {
     const ALL: [Self; 5] =
         [Self::Complete, Self::Pruned, Self::Diverged, Self::OutOfMemory, Self::Failed];
 
-    /// The end of this name, in either case.
+    /// Returns the end with this name, in upper or lower case.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|end| end.name().eq_ignore_ascii_case(name))
     }
 
-    /// The name, as in the journal.
+    /// The name used in the journal.
     pub fn name(self) -> &'static str {
         match self {
             Self::Complete => "complete",
@@ -69,7 +69,7 @@ pub struct Start {
     pub params: BTreeMap<String, Value>,
     /// Seed of the trial.
     pub seed: u64,
-    /// Whether `hpo ask` started this attempt: the caller runs it, not a worker.
+    /// Whether `hpo ask` started this attempt, so that its caller runs it instead of a worker.
     #[serde(default)]
     pub asked: bool,
     /// Progress of earlier attempts: updates plus recorded values.
@@ -80,7 +80,7 @@ pub struct Start {
 /// A record of kind `end`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EndRecord {
-    /// How it ended.
+    /// How the trial ended.
     pub state: End,
     /// The final value of a complete trial.
     #[serde(default)]
@@ -98,7 +98,7 @@ pub struct EndRecord {
 pub struct Record {
     /// Number of the trial.
     pub number: u64,
-    /// The first `start` record, which determines the parameters; `asked` is taken from the last one.
+    /// The first `start` record, which determines the parameters; `asked` comes from the last one.
     pub start: Start,
     /// Values of the metric by step; NaN is null.
     pub values: BTreeMap<u64, Option<f64>>,
@@ -109,15 +109,15 @@ pub struct Record {
     pub started: String,
     /// Time of the end, UTC.
     pub ended: Option<String>,
-    /// How it ended.
+    /// The `end` record, if the trial has ended.
     pub end: Option<EndRecord>,
     /// Number of attempts.
     pub attempts: u64,
-    /// Number of consecutive attempts, up to the last one, that started from the same progress.
+    /// Number of consecutive attempts, including the last one, that started from the same progress.
     pub fruitless: u64,
     /// Why the last attempt stopped.
     pub stopped: Option<String>,
-    /// Whether `hpo retry` has reopened it.
+    /// Whether `hpo retry` has reopened the trial.
     pub retry: bool,
     /// Progress at the start of the last attempt.
     pub(crate) progress: u64,
@@ -154,33 +154,33 @@ impl Record {
         self.end.is_some()
     }
 
-    /// Whether it has ended this way.
+    /// Whether the trial has ended this way.
     pub fn is(&self, end: End) -> bool {
         self.end.as_ref().is_some_and(|own| own.state == end)
     }
 
-    /// The final value, if it has one.
+    /// The final value, if the trial has one.
     pub fn value(&self) -> Option<f64> {
         self.end.as_ref().and_then(|end| end.value)
     }
 
-    /// Whether `hpo retry` reopened it and no attempt has started since.
+    /// Whether `hpo retry` has reopened the trial and no attempt has started since.
     pub fn waits_for_retry(&self) -> bool {
         self.retry && self.fruitless == 0 && self.stopped.is_none() && !self.has_ended()
     }
 
-    /// Whether `hpo ask` started it and its caller has not reported the end.
+    /// Whether `hpo ask` started the trial and its caller has not reported the end.
     pub fn waits_for_caller(&self) -> bool {
         self.start.asked && !self.has_ended()
     }
 
-    /// The best value and its step; `sign` is 1 if lower values are better, -1 otherwise.
+    /// Returns the best value and its step; `sign` is 1 if lower values are better, -1 otherwise.
     pub fn best(&self, sign: f64) -> Option<(u64, f64)> {
         let values = self.values.iter().filter_map(|(step, value)| Some((*step, (*value)?)));
         values.reduce(|a, b| if sign * b.1 < sign * a.1 { b } else { a })
     }
 
-    /// The trial as samplers and pruners see it, with its number within the round.
+    /// Converts the record for samplers and pruners, with the trial's number within the round.
     pub fn trial(&self, space: &Space, first: u64, sign: f64) -> Trial {
         let number = |value: &Option<f64>| sign * value.unwrap_or(f64::NAN);
         Trial {
@@ -253,12 +253,12 @@ fn add(found: &mut Option<Record>, number: u64, time: String, mut record: Map<St
 }
 
 impl EndRecord {
-    /// An end without a value.
+    /// Creates an end without a value.
     pub fn of(state: End) -> Self {
         Self { state, value: None, error: None, batch_size: None }
     }
 
-    /// An end with a value: complete if the value is finite, otherwise diverged.
+    /// Creates an end with a value: complete if the value is finite, otherwise diverged.
     pub fn with(value: f64) -> Self {
         match value.is_finite() {
             true => Self { value: Some(value), ..Self::of(End::Complete) },
@@ -266,7 +266,7 @@ impl EndRecord {
         }
     }
 
-    /// An end with an error.
+    /// Creates an end with an error.
     pub fn failed(error: String) -> Self {
         Self { error: Some(error), ..Self::of(End::Failed) }
     }

@@ -25,7 +25,7 @@ use unix::{Error, Exit, Result, small};
 
 /// Maximum size of a task's schema, and of the output of a test, in bytes.
 const MAX_BYTES: u64 = 1 << 26;
-/// Polling interval while a test, or another process that runs the tests, is running.
+/// Polling interval while a test, or another process that runs tests, is running.
 const POLL: Duration = Duration::from_millis(50);
 
 /// Settings of a refit.
@@ -53,8 +53,8 @@ pub enum On {
 }
 
 impl Study {
-    /// The complete trial of this number, by default the best one of a round, by default of the last round. Errors: 2
-    /// if the trial is not complete; 75 if the round has not ended; 1 if it has no complete trial.
+    /// Returns the complete trial with this number, by default the best trial of a round, by default of the last round.
+    /// Errors: 2 if the trial is not complete; 75 if the round has not ended; 1 if it has no complete trial.
     pub fn winner(&self, number: Option<u64>, round: Option<usize>) -> Result<&Record> {
         if let Some(number) = number {
             let found = self.records().get(&number).filter(|trial| trial.is(End::Complete));
@@ -71,7 +71,7 @@ impl Study {
         best.ok_or_else(|| Error::failure(format!("no trial of round {name} is complete")))
     }
 
-    /// The other complete trials in the round of `trial` that are at most `margin` worse than it, the best first.
+    /// Returns the other complete trials in the round of `trial` that are worse by at most `margin`, the best first.
     pub(crate) fn within(&self, trial: &Record, margin: f64) -> Vec<&Record> {
         let sign = self.config().direction.sign();
         let value = |record: &Record| record.value().map(|value| sign * value);
@@ -83,8 +83,9 @@ impl Study {
 }
 
 impl<'a> Refit<'a> {
-    /// Trains and tests every seed in the study `folder` until `end`; completed steps are not repeated. `None` if it
-    /// must be run again. Errors: 1 if a seed or a test fails; 65 for the output of a test; those of [`Study::create`].
+    /// Trains and tests every seed in the study `folder` until `end`; completed steps are not repeated. Returns `None`
+    /// if it must be run again. Errors: 1 if a seed or a test fails; 65 for the output of a test; those of
+    /// [`Study::create`].
     pub fn run(self, folder: &Path, end: Option<Instant>) -> Result<Option<Results<'a>>> {
         let limits = Limits { trials: None, end, round: None, wait: true };
         let mut worker = Worker::new(self.create(folder)?, limits)?;
@@ -120,8 +121,8 @@ impl<'a> Refit<'a> {
         Ok(Some(Results { search, trial, refit: own, on, validation, tests }))
     }
 
-    /// Creates the study of the refit in `folder`, or opens it if it exists. Its seeds follow those of the search: the
-    /// best trial was selected in part for its seed, so that seed would bias the result.
+    /// Creates the study of the refit in `folder`, or opens it if it exists. Its seeds follow the seeds of the search:
+    /// the best trial was selected partly because of its seed, so reusing that seed would bias the result.
     fn create(&self, folder: &Path) -> Result<Study> {
         let (search, config) = (self.search, self.search.config());
         let mut overrides = self.overrides.clone();
@@ -156,7 +157,7 @@ impl<'a> Refit<'a> {
         Study::create_with(folder, config, schema, "the configuration of the refit")
     }
 
-    /// The results of a trial's test, which is run if it has not completed; `None` if this process must stop.
+    /// Returns the results of a trial's test, running it if it has not completed; `None` if this process must stop.
     fn test(
         &self,
         own: &Study,
@@ -194,7 +195,7 @@ impl<'a> Refit<'a> {
     }
 }
 
-/// Waits until no other process is testing or reporting; `None` if this one must stop.
+/// Waits until no other process is testing or reporting; `None` if this process must stop.
 fn lease(own: &Study, stop: &dyn Fn() -> bool) -> Result<Option<Lease>> {
     loop {
         match Lease::take(&own.folder().join("lease"), || Ok(1), stop) {
@@ -205,7 +206,7 @@ fn lease(own: &Study, stop: &dyn Fn() -> bool) -> Result<Option<Lease>> {
     }
 }
 
-/// The configured test command, or `evaluate score` for a task with data.split or data.tokens.
+/// Returns the configured test command, or `evaluate score` for a task with data.split or data.tokens.
 fn test_command(own: &Study, run: &RunDir) -> Option<Vec<String>> {
     if let Some(command) = &own.config().test {
         return Some(command.clone());
@@ -214,7 +215,7 @@ fn test_command(own: &Study, run: &RunDir) -> Option<Vec<String>> {
     let config = run.read_config().ok()?;
     let data = &config["data"];
     let data = data["split"].as_str().or_else(|| data["tokens"].as_str())?;
-    // In the folder of train-stage, if the command gives one.
+    // `evaluate` is in the folder of train-stage, if the command gives one.
     let folder = own.config().command[0].strip_suffix("train-stage")?;
     let words = ["score", "{run}", "--data", data, "-o", "{output}", "--json"];
     let program = format!("{folder}evaluate");
@@ -244,7 +245,7 @@ fn run_test(
             };
         }
         if stop() {
-            // A test has no checkpoint; it will be restarted from scratch.
+            // A test has no checkpoint, so it will be restarted from scratch.
             child.kill().and_then(|()| child.wait()).map_err(wait)?;
             return Ok(false);
         }
@@ -252,7 +253,7 @@ fn run_test(
     }
 }
 
-/// The numbers in the last line of a test's output. Errors: 65.
+/// Parses the numbers in the last line of a test's output. Errors: 65.
 fn numbers(path: &Path) -> Result<Map<String, Value>> {
     let bytes = small::read(path, MAX_BYTES)?;
     let text = String::from_utf8_lossy(&bytes);
@@ -274,14 +275,14 @@ pub struct Spread {
     pub mean: f64,
     /// Sample standard deviation (n - 1); `None` for a single seed.
     pub std: Option<f64>,
-    /// Smallest value.
+    /// Minimum.
     pub low: f64,
-    /// Largest value.
+    /// Maximum.
     pub high: f64,
 }
 
 impl Spread {
-    /// `None` without values.
+    /// Computes mean and spread; `None` without values.
     pub(crate) fn of(values: &[f64]) -> Option<Self> {
         let count = values.len();
         let mean = values.iter().sum::<f64>() / count as f64;

@@ -11,7 +11,8 @@ use report::picture::{self, Format};
 use serde_json::{Map, Value, json};
 use unix::Result;
 
-/// Configurations at most this many standard deviations over the seeds worse than the retrained trial are listed.
+/// Configurations are listed if they are worse than the retrained trial by at most this many standard deviations over
+/// seeds.
 const MARGIN: f64 = 2.0;
 
 /// Results over the seeds.
@@ -32,10 +33,10 @@ pub struct Results<'a> {
 
 /// A measured quantity.
 struct Quantity<'a> {
-    /// The split.
+    /// The split on which it was measured.
     on: &'static str,
     name: &'a str,
-    /// By seed.
+    /// The value of each seed.
     values: Vec<Option<f64>>,
     spread: Spread,
 }
@@ -61,7 +62,7 @@ impl Results<'_> {
         validation.into_iter().chain(tests).collect()
     }
 
-    /// Mean and spread of each quantity.
+    /// Returns mean and spread of each quantity.
     pub fn rows(&self) -> impl Iterator<Item = Value> {
         self.quantities().into_iter().map(|Quantity { on, name, spread, .. }| {
             json!({
@@ -71,7 +72,7 @@ impl Results<'_> {
         })
     }
 
-    /// The report. Errors: 65, 66, 74.
+    /// Creates the report. Errors: 65, 66, 74.
     pub fn document(&self) -> Result<Document> {
         let (config, trial) = (self.search.config(), self.trial);
         let mut document = Document::new(format!("Refit of {}", self.search.name()));

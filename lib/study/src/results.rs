@@ -46,7 +46,7 @@ pub fn write_ended(study: &Study) -> Result<()> {
     Ok(())
 }
 
-/// An entry of trials_history.json.
+/// Returns an entry of trials_history.json.
 pub fn entry(record: &Record) -> Value {
     let state = match record.end.as_ref().map(|end| end.state) {
         Some(End::Complete) => "COMPLETE",
@@ -64,7 +64,7 @@ pub fn entry(record: &Record) -> Value {
     })
 }
 
-/// Trials as CSV: number, round, state, value, error, and a column for each parameter.
+/// Writes trials as CSV: number, round, state, value, error, and a column for each parameter.
 pub fn csv(records: &[&Record]) -> Result<Vec<u8>> {
     let names: BTreeSet<&String> =
         records.iter().flat_map(|record| record.start.params.keys()).collect();

@@ -65,7 +65,7 @@ pub enum Parameter {
     },
 }
 
-/// Largest number of steps of a float; with more, neighbouring values would round to the same number.
+/// Maximum number of steps of a float; with more, neighbouring values would round to the same number.
 const MAX_STEPS: f64 = 1e12;
 
 /// A condition: names of other parameters, each with the values for which the parameter is active.
@@ -102,7 +102,7 @@ impl Domain {
         }
     }
 
-    /// The number of values, if it is finite.
+    /// Returns the number of values, if it is finite.
     pub fn count(&self) -> Option<u64> {
         match *self {
             Self::Categorical(choices) => Some(choices as u64),
@@ -113,7 +113,7 @@ impl Domain {
         }
     }
 
-    /// All values, if they are finitely many.
+    /// Returns all values, if there are finitely many.
     pub fn values(&self) -> Option<impl Iterator<Item = f64> + use<>> {
         let (low, step) = match *self {
             Self::Categorical(_) => (0.0, 1.0),
@@ -122,8 +122,8 @@ impl Domain {
         Some((0..self.count()?).map(move |i| low + i as f64 * step))
     }
 
-    /// The range of the continuous search coordinate: the value, or its logarithm if `log` is set. With a step, it goes
-    /// half a step beyond the outermost values.
+    /// Returns the range of the continuous search coordinate: the value, or its logarithm if `log` is set. With a step,
+    /// the range extends half a step beyond the outermost values.
     pub fn range(&self) -> (f64, f64) {
         match *self {
             Self::Categorical(choices) => (0.0, choices as f64),
@@ -134,12 +134,12 @@ impl Domain {
         }
     }
 
-    /// The search coordinate of a value, within [`Domain::range`].
+    /// Returns the search coordinate of a value, within [`Domain::range`].
     pub fn place(&self, value: f64) -> f64 {
         if matches!(self, Self::Numeric { log: true, .. }) { value.ln() } else { value }
     }
 
-    /// The value nearest to a search coordinate.
+    /// Returns the value nearest to a search coordinate.
     pub fn at(&self, place: f64) -> f64 {
         match *self {
             Self::Categorical(choices) => place.floor().clamp(0.0, choices as f64 - 1.0),
@@ -156,13 +156,13 @@ impl Domain {
 }
 
 impl Parameter {
-    /// The encoding for samplers.
+    /// Returns the encoding for samplers.
     pub fn domain(&self) -> Domain {
         match self {
             Self::Categorical { choices, .. } => Domain::Categorical(choices.len()),
             Self::Fixed { .. } => Domain::Categorical(1),
             Self::Int { low, high, step, log, .. } => {
-                // The largest value reachable by whole steps.
+                // The largest value reachable in whole steps.
                 let step = i128::from((*step).max(1));
                 let span = (i128::from(*high) - i128::from(*low)).max(0) / step * step;
                 let (low, step) = (*low as f64, Some(step as f64));
@@ -221,7 +221,7 @@ impl Parameter {
         }
     }
 
-    /// The first violation, conditions aside.
+    /// Finds the first violation, apart from conditions.
     fn violation(&self) -> Option<String> {
         let undefined = |low: &dyn std::fmt::Display, least: &str| {
             format!("log: the logarithm of {low} is undefined; low must be {least}")
@@ -262,12 +262,12 @@ impl Parameter {
     }
 }
 
-/// A value as text: a string without quotes.
+/// Formats a value as text: a string without quotes.
 pub(crate) fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), String::from)
 }
 
-/// Equality of JSON values, with 1 equal to 1.0.
+/// Compares JSON values, with 1 equal to 1.0.
 fn same(a: &Value, b: &Value) -> bool {
     match (a.as_f64(), b.as_f64()) {
         (Some(a), Some(b)) => a == b,
@@ -276,7 +276,7 @@ fn same(a: &Value, b: &Value) -> bool {
 }
 
 impl Space {
-    /// Violations, each with the name of the parameter.
+    /// Finds violations, each with the name of the parameter.
     pub fn violations(&self) -> Vec<(String, String)> {
         let mut all = Vec::new();
         for (name, parameter) in &self.0 {
@@ -320,8 +320,8 @@ impl Space {
         false
     }
 
-    /// Names in topological order: a parameter follows those in its condition, ties are sorted by name. Conditions must
-    /// not be circular ([`Space::violations`]).
+    /// Returns the names in topological order: a parameter follows the parameters in its condition, and ties are sorted
+    /// by name. Conditions must not be circular ([`Space::violations`]).
     pub fn order(&self) -> Vec<&str> {
         let mut order: Vec<&str> = Vec::new();
         while order.len() < self.0.len() {
@@ -347,7 +347,7 @@ impl Space {
         })
     }
 
-    /// Removes values from conditions that narrowing has made impossible, and parameters that can no longer be active.
+    /// Removes condition values that narrowing has made impossible, and parameters that can no longer be active.
     pub(crate) fn drop_impossible(&mut self) {
         loop {
             let known = self.0.clone();

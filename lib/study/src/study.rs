@@ -29,7 +29,7 @@ use unix::{Error, Result, fail, log, small, text, warn};
 
 /// Maximum size in bytes of a file that is read into memory as a whole.
 const MAX_BYTES: u64 = 1 << 30;
-/// A snapshot is rewritten when this many more trials have ended.
+/// Number of newly ended trials after which the snapshot is rewritten.
 const SNAPSHOT_EVERY: usize = 16;
 
 /// A study, with its trials as last read.
@@ -123,18 +123,18 @@ impl Study {
         self.folder.join("rounds").join(&self.rounds[round].name)
     }
 
-    /// The first number of a round.
+    /// Returns the first trial number of a round.
     pub fn first_of(&self, round: usize) -> u64 {
         self.rounds[..round].iter().map(|round| round.trials).sum()
     }
 
-    /// The round of a trial.
+    /// Returns the round of a trial.
     pub fn round_of(&self, number: u64) -> Option<usize> {
         (0..self.rounds.len())
             .find(|round| number < self.first_of(*round) + self.rounds[*round].trials)
     }
 
-    /// The index of a round by its name. Errors: 2.
+    /// Returns the index of a round by its name. Errors: 2.
     pub fn round_named(&self, name: &str) -> Result<usize> {
         self.rounds.iter().position(|round| round.name == name).ok_or_else(|| {
             let names: Vec<&str> = self.rounds.iter().map(|round| round.name.as_str()).collect();
@@ -142,15 +142,15 @@ impl Study {
         })
     }
 
-    /// The trial numbers of a round: as many as configured, or the points of its grid if they are fewer.
+    /// Returns the trial numbers of a round: as many as configured, or as many as its grid has points if that is less.
     pub fn numbers_of(&self, round: usize, space: &Space) -> std::ops::Range<u64> {
         let (first, all) = (self.first_of(round), self.rounds[round].trials);
         let count = self.config.sampler(&self.rounds[round]).count(space).unwrap_or(all);
         first..first + count.min(all)
     }
 
-    /// The space of a round: as configured, or as narrowed when the round began (computed now if it has not begun).
-    /// `None` if it has to be narrowed and the previous round has not ended. Errors: 65, 66, 74.
+    /// Returns the space of a round: as configured, or as narrowed when the round began (computed now if it has not
+    /// begun). `None` if it must be narrowed and the previous round has not ended. Errors: 65, 66, 74.
     pub fn space_of(&self, round: usize) -> Result<Option<Space>> {
         let own = &self.rounds[round];
         let Some(narrow) = &own.narrow else {
@@ -165,8 +165,8 @@ impl Study {
         Ok(before.map(|before| narrow.apply(&before, &self.trials(round - 1, &before))))
     }
 
-    /// Begins a round and returns its space, fixed from now on; `None` if the previous round has not ended. Errors: 65,
-    /// 66, 73, 74.
+    /// Begins a round and returns its space, which is fixed from now on; `None` if the previous round has not ended.
+    /// Errors: 65, 66, 73, 74.
     pub fn begin_round(&self, round: usize) -> Result<Option<Space>> {
         if round > 0 {
             let before = self.space_of(round - 1)?;
@@ -180,7 +180,7 @@ impl Study {
             return Ok(space);
         }
         create_folder(&self.round_folder(round))?;
-        // Another process may see other records and narrow differently: the first one to publish wins.
+        // Another process may see other records and narrow differently; the space published first is used.
         publish_new(&file, text::json_pretty(&space)?.as_bytes())?;
         self.space_of(round)
     }
@@ -195,19 +195,19 @@ impl Study {
             .all(|number| self.records.get(&number).is_some_and(Record::has_ended))
     }
 
-    /// The trials of a round for samplers and pruners, in order of their numbers.
+    /// Returns the trials of a round for samplers and pruners, in order of their numbers.
     pub fn trials(&self, round: usize, space: &Space) -> Vec<Trial> {
         let (first, sign) = (self.first_of(round), self.config.direction.sign());
         self.of_round(round).map(|record| record.trial(space, first, sign)).collect()
     }
 
-    /// The trials of a round that have been started, in order of their numbers.
+    /// Iterates over the trials of a round that have been started, in order of their numbers.
     pub fn of_round(&self, round: usize) -> impl Iterator<Item = &Record> {
         let first = self.first_of(round);
         self.records.range(first..first + self.rounds[round].trials).map(|(_, record)| record)
     }
 
-    /// The complete trials of a round, the best first.
+    /// Returns the complete trials of a round, the best first.
     pub fn ranking(&self, round: usize) -> Vec<&Record> {
         let sign = self.config.direction.sign();
         let value = |record: &Record| sign * record.value().unwrap_or(f64::NAN);
@@ -315,7 +315,8 @@ impl Study {
         self.folder.join("retried.jsonl")
     }
 
-    /// Retried trials, whose end in the snapshot may be outdated, and damaged lines, which may hide more of them.
+    /// Returns retried trials, whose end in the snapshot may be outdated, and damaged lines, which may hide further
+    /// ones.
     fn retried(&self) -> Result<(BTreeSet<u64>, Damaged)> {
         let path = self.retried_file();
         let mut numbers = BTreeSet::new();
@@ -328,7 +329,7 @@ impl Study {
         Ok((numbers, damaged))
     }
 
-    /// Records that a trial is retried.
+    /// Records that a trial is being retried.
     pub(crate) fn mark_retried(&self, number: u64) -> Result<()> {
         let record = serde_json::json!({ "trial": number });
         let same =

@@ -1,4 +1,4 @@
-//! The state of a study in one line, of its rounds and of its trials.
+//! The state of a study in one line, and the states of its rounds and trials.
 
 use crate::claim::is_at_work;
 use crate::record::Record;
@@ -27,13 +27,13 @@ pub const STATES: [(&str, &str); 8] = [
 pub struct Summary {
     /// Name of the study.
     pub study: String,
-    /// Running if a process is working on a trial, finished if all trials have ended.
+    /// `Running` if a process is working on a trial, `Finished` if all trials have ended.
     pub state: RunState,
     /// Number of trials over all rounds.
     pub trials: u64,
     /// Number of trials that have ended.
     pub ended: u64,
-    /// Value of the best trial in the last round with a complete trial.
+    /// Value of the best trial in the last round that has a complete trial.
     pub best: Option<f64>,
     /// Number of the best trial.
     pub trial: Option<u64>,
@@ -47,7 +47,7 @@ pub fn is_trial(folder: &Path) -> bool {
 }
 
 impl Study {
-    /// State, progress and best value. Errors: 65, 66, 74.
+    /// Summarises state, progress and best value. Errors: 65, 66, 74.
     pub fn summary(&self) -> Result<Summary> {
         let left = self.left(0..self.rounds().len())?;
         let ended = self.records().values().filter(|record| record.has_ended()).count() as u64;
@@ -72,7 +72,7 @@ impl Study {
         })
     }
 
-    /// The state of a trial, one of [`STATES`]. Errors: 74.
+    /// Returns the state of a trial, one of [`STATES`]. Errors: 74.
     pub fn state(&self, record: &Record) -> Result<&'static str> {
         Ok(match &record.end {
             Some(end) => end.state.name(),
@@ -82,7 +82,7 @@ impl Study {
         })
     }
 
-    /// The progress of a round: the number of its trials, of those in each state and of those that have not ended;
+    /// Returns the progress of a round: the number of its trials, in total, in each state and not yet ended, and the
     /// value and number of the best trial. Errors: 65, 66, 74.
     pub fn progress(&self, round: usize) -> Result<Value> {
         let states = self.of_round(round).map(|record| self.state(record));
@@ -101,17 +101,17 @@ impl Study {
         Ok(row)
     }
 
-    /// The last round with a complete trial, or the first round.
+    /// Returns the last round with a complete trial, or the first round.
     pub fn last_complete(&self) -> usize {
         self.last_round(|round| !self.ranking(round).is_empty())
     }
 
-    /// The last round that `is` accepts, or the first one.
+    /// Returns the last round that `is` accepts, or the first one.
     pub fn last_round(&self, is: impl Fn(usize) -> bool) -> usize {
         (0..self.rounds().len()).rev().find(|round| is(*round)).unwrap_or(0)
     }
 
-    /// The number of trials in `rounds` that have not ended. Errors: 65, 66, 74.
+    /// Counts the trials in `rounds` that have not ended. Errors: 65, 66, 74.
     pub fn left(&self, rounds: Range<usize>) -> Result<u64> {
         let mut left = 0;
         for round in rounds {

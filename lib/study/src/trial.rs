@@ -1,4 +1,4 @@
-//! Trials as samplers and pruners see them.
+//! Trials in the form that samplers and pruners use.
 
 use std::collections::BTreeMap;
 
@@ -20,14 +20,14 @@ pub enum State {
     Failed,
 }
 
-/// A trial. Values are minimised; a study that maximises negates them.
+/// A trial. Values are minimised; they are negated for studies that maximise.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trial {
     /// Number within the round, from 0; imported trials have other, larger numbers.
     pub number: u64,
-    /// Its state.
+    /// State of the trial.
     pub state: State,
-    /// Its parameters.
+    /// Active parameters, encoded.
     pub point: Point,
     /// The final value of a complete trial.
     pub value: Option<f64>,
@@ -36,18 +36,18 @@ pub struct Trial {
 }
 
 impl Trial {
-    /// The last step and its value.
+    /// Returns the last step and its value.
     pub fn last(&self) -> Option<(u64, f64)> {
         self.intermediate.last_key_value().map(|(step, value)| (*step, *value))
     }
 
-    /// Whether samplers can learn from it: it ended, and its outcome depends on its parameters.
+    /// Whether samplers can learn from the trial: it has ended, and its outcome depends on its parameters.
     pub fn informs(&self) -> bool {
         matches!(self.state, State::Complete | State::Pruned | State::Infeasible)
     }
 }
 
-/// The smallest value, ignoring NaN; NaN if there is no other.
+/// Returns the minimum, ignoring NaN; NaN if there are no other values.
 pub(crate) fn best(values: impl IntoIterator<Item = f64>) -> f64 {
     values.into_iter().fold(f64::NAN, f64::min)
 }

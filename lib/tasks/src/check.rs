@@ -1,4 +1,4 @@
-//! `evaluate check`: whether rollouts fit into the trajectories of a split, before there is a model.
+//! `evaluate check`: checks, before a model is trained, that rollouts fit into the trajectories of a split.
 
 use crate::pde::evaluate::options::StartOptions;
 use crate::pde::evaluate::{RolloutPlan, RolloutRequest};

@@ -1,5 +1,5 @@
-//! How `evaluate score` and `evaluate predict` use a trained model of any task: its task says how, and has options of
-//! its own beside those that all tasks share.
+//! The interface through which `evaluate score` and `evaluate predict` use the trained models of any task. A task adds
+//! its own options to the shared ones.
 
 use crate::trained::Opener;
 use crate::{Entry, TASKS};
@@ -13,11 +13,11 @@ use std::ffi::OsString;
 use std::path::Path;
 use unix::{Error, Result};
 
-/// Scores with a model.
+/// Arguments of a task's `open` for `evaluate score`.
 pub struct ScoreRequest<'a> {
     /// The checkpoint.
     pub parts: &'a Parts,
-    /// Opens the model, and others beside it.
+    /// Opens the model and the models that it depends on.
     pub opener: &'a Opener,
     /// The data: a split manifest, or a folder of tokens.
     pub data: &'a Path,
@@ -27,25 +27,25 @@ pub struct ScoreRequest<'a> {
     pub options: &'a ArgMatches,
 }
 
-/// Predictions of a model.
+/// Arguments of a task's `open` for `evaluate predict`.
 pub struct PredictRequest<'a> {
     /// The checkpoint.
     pub parts: &'a Parts,
     /// Opens the model.
     pub opener: &'a Opener,
-    /// The file of inputs, `-` for stdin, if it is given.
+    /// The input file, `-` for stdin; None if not given.
     pub inputs: Option<&'a Path>,
-    /// The file to write, `-` for stdout.
+    /// The output file, `-` for stdout.
     pub to: &'a Path,
-    /// Whether an existing file is replaced.
+    /// Whether to replace an existing file.
     pub replace: bool,
-    /// The ranks that share the work, and the file system of `to`.
+    /// The ranks that share the work; all of them can access the file system of `to`.
     pub ranks: &'a dyn Collective,
     /// The options of the task.
     pub options: &'a ArgMatches,
 }
 
-/// What a task contributes to a command: `OPEN` makes an evaluation or a prediction.
+/// A task's part of a command. `OPEN` is the function that opens an evaluation or a prediction.
 #[derive(Clone, Copy)]
 pub struct Verb<OPEN> {
     /// Adds the options of the task.
@@ -54,12 +54,12 @@ pub struct Verb<OPEN> {
     pub open: OPEN,
 }
 
-/// `evaluate score`.
+/// A task's part of `evaluate score`.
 pub type Score = Verb<fn(&ScoreRequest) -> Result<Box<dyn Evaluation>>>;
-/// `evaluate predict`.
+/// A task's part of `evaluate predict`.
 pub type Predict = Verb<fn(&PredictRequest) -> Result<Box<dyn Prediction>>>;
 
-/// The task of a checkpoint. Errors: 65 for an unknown one.
+/// Returns the task of a checkpoint. Errors: 65 for an unknown task.
 pub fn entry(parts: &Parts) -> Result<&'static Entry> {
     TASKS.iter().find(|entry| entry.spec.name == parts.task).ok_or_else(|| {
         let (checkpoint, task) = (parts.origin.checkpoint.display(), &parts.task);
@@ -67,19 +67,19 @@ pub fn entry(parts: &Parts) -> Result<&'static Entry> {
     })
 }
 
-/// Which command.
+/// A command with task-specific options: `score` or `predict`.
 pub trait Which {
-    /// Its name.
+    /// Name of the command.
     const NAME: &'static str;
     /// Adds the options of a task.
     fn options(entry: &Entry) -> fn(Command) -> Command;
 }
 
-/// `score`.
+/// The command `evaluate score`.
 #[derive(Clone, Copy, Debug)]
 pub struct ScoreCommand;
 
-/// `predict`.
+/// The command `evaluate predict`.
 #[derive(Clone, Copy, Debug)]
 pub struct PredictCommand;
 
@@ -99,13 +99,13 @@ impl Which for PredictCommand {
     }
 }
 
-/// The options of a task for a command.
+/// Returns the options that a task adds to command `W`.
 fn of<W: Which>(entry: &Entry) -> Vec<Arg> {
     W::options(entry)(Command::new("")).get_arguments().cloned().collect()
 }
 
-/// The options of the tasks on a command line, with `#[command(flatten)]`: the command knows those of every task, so
-/// that it finds RUN, and [`TaskOptions::of`] refuses those of others.
+/// The task-specific options on a command line, for `#[command(flatten)]`. The parser accepts the options of every
+/// task, since the task is known only once RUN is parsed; [`TaskOptions::of`] rejects options of other tasks.
 #[derive(Clone, Debug)]
 pub struct TaskOptions<W> {
     found: ArgMatches,
@@ -113,7 +113,7 @@ pub struct TaskOptions<W> {
 }
 
 impl<W: Which> TaskOptions<W> {
-    /// The options of a task. Errors: 2 for those that only other tasks have.
+    /// Returns the options of `entry`. Errors: 2 if an option of another task is given.
     pub fn of(&self, entry: &Entry) -> Result<&ArgMatches> {
         let (own, task) = (of::<W>(entry), entry.spec.name);
         let is_own = |arg: &Arg| own.iter().any(|own| own.get_id() == arg.get_id());
@@ -130,7 +130,7 @@ impl<W: Which> TaskOptions<W> {
     }
 }
 
-/// Whether an option is on the command line.
+/// Returns whether option `id` is on the command line.
 fn is_given(found: &ArgMatches, id: &str) -> bool {
     found.try_contains_id(id).is_ok_and(|there| there)
         && found.value_source(id) == Some(ValueSource::CommandLine)
@@ -182,8 +182,7 @@ impl<W: Which> clap::Args for TaskOptions<W> {
     }
 }
 
-/// The command with only those options of `score` and `predict` in its help that apply to the task of RUN in `words`, if
-/// there is one.
+/// Hides the options of `score` and `predict` that do not apply to the task of RUN in `words`, if there is a RUN.
 pub fn hide_inapplicable_options(command: Command, words: &[OsString]) -> Command {
     let verb = |command: Command, name: &str| {
         let lenient = command.clone().ignore_errors(true).disable_help_flag(true);

@@ -1,4 +1,4 @@
-//! The tasks, one directory per family: what a sample is, which loss is minimised, how a model is scored, and how
+//! The tasks, one directory per family. A task defines its samples, its loss, the scores of its models, and how
 //! programs use a trained model.
 
 #![forbid(unsafe_code)]
@@ -42,9 +42,9 @@ pub struct Entry {
     pub about: &'static str,
     /// [`Configured::load`] for this task.
     pub load: Load,
-    /// All keys of its configuration.
+    /// All configuration keys of the task.
     pub keys: fn() -> Vec<Key>,
-    /// The JSON Schema of its configuration.
+    /// JSON Schema of the configuration.
     pub schema: fn() -> Schema,
     /// `evaluate score` with a model of this task.
     pub score: Score,

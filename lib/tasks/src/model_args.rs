@@ -27,12 +27,12 @@ pub struct ModelArgs {
 }
 
 impl ModelArgs {
-    /// Starts the threads and opens the device for the model, and for others beside it.
+    /// Starts the threads and opens the device for the model and the models that it depends on.
     pub fn opener(&self) -> Result<Opener> {
         self.opener_of(&Solo)
     }
 
-    /// The same on one of several ranks: those of a host share its GPUs and processors.
+    /// Like [`Self::opener`], but for one of several ranks: the ranks of a host share its GPUs and processors.
     pub fn opener_of(&self, ranks: &dyn Collective) -> Result<Opener> {
         let threads = match self.threads {
             None if ranks.size() > 1 => Some(dist::threads(ranks)?),

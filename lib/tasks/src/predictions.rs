@@ -1,4 +1,4 @@
-//! Predictions of fields and records: a file that every rank writes a part of, resumed after an interruption.
+//! Predictions of fields and records: all ranks write to one file, which is resumed after an interruption.
 
 use crate::evaluation::PredictRequest;
 use crate::pde::evaluate::Rollouts;
@@ -15,33 +15,33 @@ use std::path::{Path, PathBuf};
 use unix::publish::hash_file;
 use unix::{Context, Error, Exit, Result};
 
-/// Trajectories per block.
+/// Number of trajectories per block.
 const BATCH: usize = 16;
 
-/// The values of some samples, in the layout of the file.
+/// Predicts a range of samples and returns their values in the layout of the file.
 pub(crate) type Predict = Box<dyn Fn(Range<usize>) -> Result<Vec<f32>>>;
 
-/// Predictions that are written to a field file.
+/// Writes predictions to a field file.
 pub(crate) struct FieldPredictor {
     path: PathBuf,
     replace: bool,
     header: Header,
     noun: &'static str,
-    /// Samples per block.
+    /// Number of samples per block.
     block: usize,
     predict: Predict,
     /// The unfinished file, on rank 0.
     partial: Option<Partial>,
-    /// Writes into it on the other ranks.
+    /// Writer to the unfinished file, on the other ranks.
     writer: Option<FieldWriter>,
-    /// The first sample of the next block, on rank 0.
+    /// Index of the first sample of the next block, on rank 0.
     next: usize,
 }
 
 impl FieldPredictor {
-    /// Resumes the file that `request` names, or starts it; its extension selects the format. A collective call.
+    /// Resumes or creates the output file of `request`; its extension selects the format. A collective call.
     ///
-    /// Errors: 73 when it exists and is not to be replaced, or cannot be created; 75 when another process is writing it.
+    /// Errors: 73 when the file exists without `replace` or cannot be created; 75 when another process writes it.
     pub fn open(
         request: &PredictRequest,
         header: Header,
@@ -64,7 +64,7 @@ impl FieldPredictor {
     }
 }
 
-/// Refuses (2) a name whose ending names no format of fields.
+/// Refuses (2) a file name whose extension is not that of a field format.
 pub(crate) fn require_extension(to: &Path) -> Result<()> {
     match to.extension().is_some_and(|ending| EXTENSIONS.iter().any(|known| ending == *known)) {
         true => Ok(()),
@@ -76,10 +76,10 @@ pub(crate) fn require_extension(to: &Path) -> Result<()> {
     }
 }
 
-/// Predicts all trajectories of the file of inputs.
+/// Opens the prediction of all trajectories of the input file.
 ///
-/// Errors: 2 without inputs, and for another output; 65 when the model cannot read the inputs; 66; those of
-/// [`FieldPredictor::open`].
+/// Errors: 2 without an input file or for an unknown output format; 65 when the model cannot read the inputs; 66; those
+/// of [`FieldPredictor::open`].
 pub(crate) fn of_fields(
     model: Box<dyn Rollouts>,
     request: &PredictRequest,
@@ -110,7 +110,7 @@ pub(crate) fn of_fields(
     FieldPredictor::open(request, header, ("trajectories", BATCH), predict)
 }
 
-/// Adds the inputs and the models to the attributes, which also identify an interrupted file.
+/// Adds the input file and the models to the attributes, by which an interrupted file is also recognised.
 pub(crate) fn describe(
     header: &mut Header,
     models: impl IntoIterator<Item = Model>,
@@ -126,7 +126,7 @@ pub(crate) fn describe(
     }
 }
 
-/// Errors: 1 for a prediction with NaN or infinity.
+/// Checks that a prediction is finite. Errors: 1 for NaN or infinity.
 fn require_finite(sample: usize, values: &[f32], header: &Header) -> Result<()> {
     let Some(at) = values.iter().position(|value| !value.is_finite()) else { return Ok(()) };
     let frame = at / header.shape.frame_len();
@@ -173,7 +173,7 @@ impl Predictor for FieldPredictor {
         writer.sync()
     }
 
-    /// Every rank has stored its block.
+    /// Records the progress; every rank has already stored its block.
     fn write(&mut self, _: Vec<()>, done: u64) -> Result<()> {
         if let Some(partial) = &mut self.partial {
             partial.advance(done as usize)?;

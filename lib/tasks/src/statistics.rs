@@ -1,11 +1,11 @@
-//! Statistics of evaluations: means that no single sample dominates, and rank correlation.
+//! Statistics of evaluations: geometric mean and rank correlation.
 
-/// exp of the mean logarithm; 0 if a value is 0.
+/// Returns exp of the mean logarithm; 0 if a value is 0.
 pub fn geometric_mean(values: &[f64]) -> f64 {
     (values.iter().map(|value| value.ln()).sum::<f64>() / values.len() as f64).exp()
 }
 
-/// Spearman's rank correlation: Pearson's correlation of the ranks, where equal values share their mean rank. NaN if
+/// Computes Spearman's rank correlation: Pearson's correlation of the ranks, where ties share their mean rank. NaN if
 /// all values of a list are equal, or one is NaN.
 pub fn rank_correlation(a: &[f64], b: &[f64]) -> f64 {
     if a.iter().chain(b).any(|value| value.is_nan()) {
@@ -18,7 +18,7 @@ pub fn rank_correlation(a: &[f64], b: &[f64]) -> f64 {
     product(&a, &b) / (product(&a, &a) * product(&b, &b)).sqrt()
 }
 
-/// Ranks from 0.
+/// Returns the ranks of `values`, counted from 0; ties share their mean rank.
 fn ranks(values: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..values.len()).collect();
     order.sort_by(|i, j| values[*i].total_cmp(&values[*j]));

@@ -1,14 +1,14 @@
-//! How programs open trained models, and models that these depend on.
+//! Opens trained models and the models that these depend on.
 
 use learn::trained::{Parts, Weights};
 use std::path::PathBuf;
 use tensor::Device;
 use unix::{Context, Error, Result};
 
-/// How to open trained models.
+/// Options for opening trained models.
 #[derive(Clone, Debug)]
 pub struct Opener {
-    /// Which weights of the checkpoints to use.
+    /// The weights of a checkpoint to use, raw or averaged.
     pub weights: Weights,
     /// The device to compute on.
     pub device: Device,
@@ -17,7 +17,7 @@ pub struct Opener {
 }
 
 impl Opener {
-    /// Refuses (2) replacements of models that a checkpoint does not depend on; `also` can be replaced, too.
+    /// Refuses (2) replacements of models that a checkpoint does not depend on, except those named in `also`.
     pub fn require_known(&self, parts: &Parts, also: &[&str]) -> Result<()> {
         let is_known =
             |name: &String| parts.dependencies.contains_key(name) || also.contains(&name.as_str());
@@ -32,8 +32,8 @@ impl Opener {
 
     /// Opens the trained model `name` that `parts` depend on: the recorded one, or its replacement.
     ///
-    /// Errors: 66 when it cannot be found, 65 when it is not the one that the model was trained with, 2 when its path
-    /// is not recorded and no replacement is given.
+    /// Errors: 66 when the model cannot be found, 65 when it differs from the one used in training, 2 when its path is
+    /// not recorded and no replacement is given.
     pub fn dependency<M>(
         &self,
         parts: &Parts,

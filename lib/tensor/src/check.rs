@@ -1,5 +1,5 @@
-//! Checks that run for every case of every op: the gradient in f64, and each dtype on each device against f64 on the
-//! CPU.
+//! Checks that run for every case of every op: the gradient against finite differences in f64, and each dtype on each
+//! device against f64 on the CPU.
 
 use crate::device::Device;
 use crate::dtype::Dtype;
@@ -9,7 +9,7 @@ use crate::tensor::Tensor;
 use rayon::prelude::*;
 use unix::Result;
 
-/// Random values for one input of a case.
+/// Draws random values for one input of a case.
 pub fn draw(shape: &[usize], draw: &Draw, seed: u64, input: u64) -> Tensor {
     let random = Philox::new(seed, Purpose::Test);
     if let Draw::RandInt(n) = draw {
@@ -37,12 +37,12 @@ pub fn draw(shape: &[usize], draw: &Draw, seed: u64, input: u64) -> Tensor {
     Tensor::from_slice(&values, shape)
 }
 
-/// The inputs of a case in f64.
+/// Draws the inputs of a case in f64.
 pub fn inputs(case: &Case, seed: u64) -> Vec<Tensor> {
     (0..).zip(&case.inputs).map(|(i, (shape, d))| draw(shape, d, seed, i)).collect()
 }
 
-/// Runs the op of a case on the device of `inputs`: the output, and what the op saves for its backward pass.
+/// Runs a case's op on the device of `inputs`; returns the output and the tensors saved for the backward pass.
 ///
 /// # Panics
 /// If the op rejects the shapes.
@@ -52,7 +52,7 @@ pub fn forward(case: &Case, inputs: &[Tensor]) -> (Tensor, Saved) {
     op::forward(&*case.op, &inputs.iter().collect::<Vec<_>>(), &shape)
 }
 
-/// What a backward pass does with the gradient of an input.
+/// How a backward pass handles an input gradient.
 #[derive(Clone)]
 enum Gradient {
     Unwanted,
@@ -61,7 +61,7 @@ enum Gradient {
     Added(Tensor),
 }
 
-/// The requested gradients for the output gradient `dy`.
+/// Computes the requested input gradients from the output gradient `dy`.
 fn gradients(
     case: &Case,
     inputs: &[Tensor],
@@ -88,14 +88,14 @@ fn gradients(
     all.into_iter().map(|slot| slot?.gradient()).collect()
 }
 
-/// The gradients of all inputs (`None` for constants) for the output gradient `dy`, which the op may overwrite if it
-/// is not shared.
+/// Computes the gradients of all inputs (`None` for constants) from the output gradient `dy`, which the op may
+/// overwrite if it is not shared.
 pub fn backward(case: &Case, inputs: &[Tensor], saved: &Saved, dy: Tensor) -> Vec<Option<Tensor>> {
     gradients(case, inputs, saved, dy, vec![Gradient::Written; inputs.len()])
 }
 
-/// The output, and the gradients of all inputs (`None` for constants) for the output gradient `dy`. With `existing`,
-/// gradients are added to these tensors.
+/// Runs a forward and a backward pass; returns the output and the gradients of all inputs (`None` for constants) for
+/// the output gradient `dy`. With `existing`, gradients are added to these tensors.
 pub fn run(
     case: &Case,
     inputs: &[Tensor],
@@ -110,8 +110,8 @@ pub fn run(
     (out, gradients(case, inputs, &saved, dy.clone(), each))
 }
 
-/// The combinations to test: all gradients written, all accumulated and, if there are several, mixtures in which each
-/// is once not needed, once written and once accumulated.
+/// Returns the gradient requests to test: all written, all accumulated and, if several inputs are differentiated, three
+/// mixtures in which each gradient is skipped once, written once and accumulated once.
 fn requests(case: &Case, before: &[Tensor]) -> Vec<Vec<Gradient>> {
     let added = || before.iter().cloned().map(Gradient::Added).collect::<Vec<_>>();
     let mut all = vec![vec![Gradient::Written; before.len()], added()];
@@ -132,7 +132,7 @@ fn requests(case: &Case, before: &[Tensor]) -> Vec<Vec<Gradient>> {
     all
 }
 
-/// Casts to `dtype`, except indices.
+/// Casts `x` to `dtype` unless it holds indices (i32).
 fn float_to(x: &Tensor, dtype: Dtype) -> Tensor {
     if x.dtype() == Dtype::I32 { x.clone() } else { x.to_dtype(dtype) }
 }
@@ -141,9 +141,9 @@ fn dot(a: &Tensor, b: &Tensor) -> f64 {
     a.to_f64().iter().zip(b.to_f64()).map(|(a, b)| a * b).sum()
 }
 
-/// Difference between ⟨dy, Df·v⟩ by central differences and ⟨dx, v⟩ by `backward`, along one random direction v of all
-/// inputs together, in f64. It is relative to ‖dx‖, the standard deviation of ⟨dx, v⟩ over directions: the product
-/// itself is occasionally near zero by chance, and rounding would then dominate.
+/// Returns the difference in f64 between ⟨dy, Df·v⟩ by central differences and ⟨dx, v⟩ by `backward`, along one random
+/// direction v of all inputs together. It is relative to ‖dx‖, the standard deviation of ⟨dx, v⟩ over directions: the
+/// product itself is occasionally near zero by chance, and rounding would then dominate.
 pub fn gradient_error(case: &Case, seed: u64) -> f64 {
     let x = inputs(case, seed);
     let v: Vec<Tensor> = (0..)
@@ -174,9 +174,9 @@ pub fn gradient_error(case: &Case, seed: u64) -> f64 {
             .collect();
         forward(case, &moved).0.to_f64()
     };
-    // Fourth-order central differences: truncation h⁴ against rounding ε/h. Near a kink (such as the maximum of two
-    // almost equal numbers) only a large step fails, while a wrong gradient fails at every step. Outputs are
-    // subtracted before summing, because rounding of their sum would be far larger.
+    // Fourth-order central differences: truncation error h⁴ against rounding error ε/h. Near a kink (such as the
+    // maximum of two almost equal numbers) only a large step fails, while a wrong gradient fails at every step. Outputs
+    // are subtracted before summing, because rounding of their sum would be far larger.
     let error = |h: f64| {
         let [near, before, far, far_before] = [h, -h, 2.0 * h, -2.0 * h].map(along);
         let change = |i: usize| 8.0 * (near[i] - before[i]) - (far[i] - far_before[i]);
@@ -194,8 +194,8 @@ pub fn gradient_error(case: &Case, seed: u64) -> f64 {
     least
 }
 
-/// The scale of a tensor's elements: their root mean square or a fifth of the largest, whichever is larger (the latter
-/// when most elements are zero).
+/// Returns the scale of a tensor's elements: their root mean square or a fifth of the largest, whichever is larger (the
+/// latter when most elements are zero).
 fn size(x: &Tensor) -> f64 {
     let x = x.to_f64();
     let mean = x.iter().map(|x| x * x).sum::<f64>() / x.len().max(1) as f64;
@@ -203,8 +203,8 @@ fn size(x: &Tensor) -> f64 {
     mean.sqrt().max(largest / 5.0).max(1e-30)
 }
 
-/// max |a - b| relative to the root mean square of b or a fifth of its largest element, whichever is larger (the
-/// latter when most of b is zero).
+/// Returns max |a - b| relative to the root mean square of b or a fifth of its largest element, whichever is larger
+/// (the latter when most of b is zero).
 pub fn difference(a: &Tensor, b: &Tensor) -> f64 {
     let (x, y) = (a.to_f64(), b.to_f64());
     let worst = x.iter().zip(&y).map(|(x, y)| (x - y).abs());
@@ -212,7 +212,7 @@ pub fn difference(a: &Tensor, b: &Tensor) -> f64 {
     worst.fold(0.0, |worst, x| if x.is_nan() { x } else { f64::max(worst, x) }) / size(b)
 }
 
-/// Allowed difference between kernel results and the CPU in f64, relative to their root mean square.
+/// Returns the allowed difference between kernel results and the f64 CPU reference, relative to their root mean square.
 ///
 /// The largest of many elements is about five times the root mean square. It is rounded once when stored, after a few
 /// roundings of its inputs; a sum of n terms in f32 adds at most about √n roundings.
@@ -220,7 +220,7 @@ pub fn tolerance(dtype: Dtype, terms: usize) -> f64 {
     24.0 * dtype.roundoff() + 4.0 * Dtype::F32.roundoff() * (terms as f64).sqrt()
 }
 
-/// The same tensors, with every element perturbed by at most one rounding of `dtype`.
+/// Perturbs every element of the tensors by at most one rounding error of `dtype`.
 fn nearby(tensors: &[Tensor], dtype: Dtype, seed: u64) -> Vec<Tensor> {
     let random = Philox::new(seed, Purpose::Test);
     let off = |sample: u64, tensor: &Tensor| {
@@ -249,7 +249,7 @@ impl Given {
         Ok(Self { inputs: each(&self.inputs)?, dy, before: each(&self.before)? })
     }
 
-    /// The output and all gradients, for each of the [`requests`].
+    /// Returns the output, and the gradients for each of the [`requests`].
     fn results(&self, case: &Case) -> Vec<Option<Tensor>> {
         let (out, saved) = forward(case, &self.inputs);
         let mut results = vec![Some(out)];
@@ -262,20 +262,20 @@ impl Given {
     }
 }
 
-/// Largest difference between a result in `dtype` on `device` and the CPU in f64, as a multiple of what is allowed:
-/// over the output and every gradient, in several mixtures of not needed, written and accumulated gradients. Errors:
-/// those of the device.
+/// Returns the largest difference between a result in `dtype` on `device` and the f64 CPU reference, as a multiple of
+/// the allowed difference: over the output and every gradient, in several mixtures of skipped, written and accumulated
+/// gradients. Errors: device errors.
 ///
 /// The allowed difference is the [`tolerance`] or, if results are more sensitive to their inputs (a normalization of
 /// three numbers, a sum that cancels), twelve times the change caused by one rounding of every input: the largest
-/// change over three random roundings, or more if there are few elements.
+/// change over 3 random perturbations, or over 12 if inputs have fewer than 1000 elements.
 pub fn device_error(case: &Case, dtype: Dtype, device: Device, seed: u64) -> Result<f64> {
     let inputs = case.inputs_in(&inputs(case, seed), dtype);
     let shapes: Vec<&[usize]> = inputs.iter().map(Tensor::shape).collect();
     let shape = case.op.shape(&shapes).unwrap_or_else(|why| panic!("{}: {why}", case.op.name()));
     let dtype_of_out = case.op.output_dtype(inputs[0].dtype());
     let dy = draw(&shape, &Draw::Normal, seed ^ 0xd1f, 0).to_dtype(dtype_of_out);
-    // Far from zero: intermediate rounding is not small just because the final sum is.
+    // Existing gradients far from zero: a sum that cancels would be small, but its intermediate rounding errors not.
     let before = (100..)
         .zip(&inputs)
         .map(|(i, x)| draw(x.shape(), &Draw::Uniform(1.0, 2.0), seed, i).to_dtype(dtype))

@@ -1,4 +1,4 @@
-//! Devices: where tensors live and ops run.
+//! Devices that store tensors and run ops.
 
 use crate::kernel;
 use crate::memory::{self, Usage};
@@ -6,20 +6,21 @@ use std::fmt;
 use std::str::FromStr;
 use unix::{Error, Result};
 
-/// Where a tensor lives. A value rather than a type parameter, so that one binary runs on every machine.
+/// The device that stores a tensor. It is a value rather than a type parameter, so that one binary runs on every
+/// machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Device {
     /// Host memory; ops run on the threads of this process.
     #[default]
     Cpu,
-    /// A GPU, by its index among those visible to the process.
+    /// A GPU, by its index among the GPUs visible to the process.
     Cuda(u32),
-    /// The GPU emulator: runs the kernels compiled for the host and checks every memory access; slow, for tests.
+    /// The GPU emulator: runs kernels compiled for the host and checks every memory access; slow, for tests.
     Emu,
 }
 
 impl Device {
-    /// The current counters of its tensor memory.
+    /// Current tensor memory counters of this device.
     pub fn usage(self) -> Usage {
         match self {
             Device::Cpu => memory::usage(),
@@ -27,7 +28,7 @@ impl Device {
         }
     }
 
-    /// Restarts the measurement of the peak from the current usage.
+    /// Resets the peak to the current usage.
     pub fn reset_peak(self) {
         match self {
             Device::Cpu => memory::reset_peak(),
@@ -46,7 +47,7 @@ impl fmt::Display for Device {
     }
 }
 
-/// The device that the user asks for.
+/// The device requested by the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceChoice {
     /// A GPU if there is one, otherwise the CPU.
@@ -84,8 +85,8 @@ impl fmt::Display for DeviceChoice {
 }
 
 impl DeviceChoice {
-    /// The device for the rank `local_rank` of this host: each gets its own GPU, counting up from the requested one
-    /// modulo the number of GPUs.
+    /// Returns the device for rank `local_rank` of this host: GPU indices count up from the requested one, modulo the
+    /// number of GPUs.
     pub fn of_rank(self, local_rank: usize) -> Self {
         let first = match self {
             DeviceChoice::Auto => 0,

@@ -1,5 +1,5 @@
-//! Element types. The CPU trains in f32, and every CPU op is also generic over f64, for checks. Kernels also compute
-//! with the 16-bit floats; integers are indices.
+//! Dtypes. Training on the CPU uses f32; every CPU op is also generic over f64, for checks. Kernels also compute in f16
+//! and bf16. Integers serve as indices.
 
 use crate::product::Gemm;
 pub use half::{bf16, f16};
@@ -31,7 +31,8 @@ impl Dtype {
         }
     }
 
-    /// Unit roundoff, half the distance from 1 to the next larger number: the relative rounding error. 0 for integers.
+    /// Unit roundoff, half the distance from 1 to the next larger number: the maximum relative rounding error. 0 for
+    /// integers.
     pub fn roundoff(self) -> f64 {
         match self {
             Dtype::F64 => f64::EPSILON / 2.0,
@@ -55,12 +56,12 @@ impl std::fmt::Display for Dtype {
     }
 }
 
-/// Element types of tensors on the host.
+/// A Rust type that stores tensor elements on the host.
 ///
 /// # Safety
-/// Every bit pattern must be a valid value, and the size must be that of `DTYPE`.
+/// Every bit pattern must be a valid value, and the size must match `DTYPE`.
 pub unsafe trait Element: Copy + Debug + Default + Send + Sync + 'static {
-    /// The dtype.
+    /// The dtype of this Rust type.
     const DTYPE: Dtype;
     /// Converts to f64, exactly.
     fn f64(self) -> f64;
@@ -70,7 +71,7 @@ pub unsafe trait Element: Copy + Debug + Default + Send + Sync + 'static {
 
 macro_rules! element {
     ($($type:ty, $dtype:ident, $to:expr, $of:expr;)*) => {$(
-        // SAFETY: a plain number of the size of its dtype; every bit pattern is valid.
+        // SAFETY: a plain number with the size of its dtype; every bit pattern is valid.
         unsafe impl Element for $type {
             const DTYPE: Dtype = Dtype::$dtype;
             #[inline(always)]
@@ -149,9 +150,9 @@ pub trait Float:
     fn tanh(self) -> Self;
     /// Square root.
     fn sqrt(self) -> Self;
-    /// The larger of the two.
+    /// The larger of `self` and `other`.
     fn maximum(self, other: Self) -> Self;
-    /// The matrix product on one thread.
+    /// Returns the single-threaded matrix product kernel.
     fn gemm() -> Gemm<Self>;
 }
 
@@ -165,7 +166,7 @@ impl Float for f32 {
     /// Cephes' expf: range reduction by ln 2 and a polynomial of degree 5; within 2 ulp.
     #[inline(always)]
     fn exp(self) -> f32 {
-        /// 1.5 · 2²³: adding it rounds to an integer, which then sits in the low mantissa bits.
+        /// 1.5 · 2²³: adding it rounds to an integer, which is then in the low mantissa bits.
         const ROUND: f32 = 12_582_912.0;
         // Clamped above to keep the exponent in range; very negative inputs give zero.
         let x = if self < 88.37 { self } else { 88.37 };
@@ -209,7 +210,7 @@ impl Float for f32 {
     #[inline(always)]
     fn tanh(self) -> f32 {
         let e = Float::exp(-2.0 * self.abs());
-        // For small |x| the quotient below cancels; there the odd Taylor terms are accurate enough.
+        // For small |x| the quotient loses digits to cancellation; there the odd Taylor terms are accurate enough.
         let large = (1.0 - e) / (1.0 + e);
         let x2 = self * self;
         let mut p = 2.186_949e-2_f32;

@@ -1,11 +1,11 @@
-//! Dtypes of arrays in files: more than tensors support, because files written by other programs use them.
+//! Dtypes of arrays in files, including dtypes that tensors do not support but other programs write.
 
 use crate::dtype::{Dtype, bf16, f16};
 use std::fmt;
 
 /// Dtype and byte order of a number in a file; little-endian unless the name says otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[allow(missing_docs)] // the names say it all
+#[allow(missing_docs)] // the names are self-explanatory
 pub enum FileDtype {
     F64,
     F32,
@@ -31,7 +31,7 @@ pub enum FileDtype {
     U16Big,
 }
 
-/// The dtypes with their safetensors names. The big-endian NumPy dtypes have no such name.
+/// The safetensors name of each dtype. Big-endian NumPy dtypes have none.
 const NAMES: [(FileDtype, &str); 13] = [
     (FileDtype::F64, "F64"),
     (FileDtype::F32, "F32"),
@@ -54,7 +54,7 @@ impl FileDtype {
         NAMES.iter().find(|(_, other)| *other == name).map(|(dtype, _)| *dtype)
     }
 
-    /// Whether numbers are floating-point.
+    /// Whether the dtype is floating-point.
     pub fn is_float(self) -> bool {
         matches!(self, Self::F64 | Self::F32 | Self::F16 | Self::Bf16 | Self::F64Big | Self::F32Big)
     }
@@ -127,7 +127,7 @@ impl From<Dtype> for FileDtype {
     }
 }
 
-/// The safetensors name, or `I16 (big-endian)`.
+/// Writes the safetensors name or, for a big-endian dtype, e.g. `I16 (big-endian)`.
 impl fmt::Display for FileDtype {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match NAMES.iter().find(|(dtype, _)| dtype == self) {

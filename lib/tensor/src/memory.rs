@@ -2,10 +2,10 @@
 //!
 //! Fresh pages cost far more than arithmetic (first touch runs at a fraction of a gigabyte per second), and a training
 //! step allocates the same sizes again and again. So memory is faulted in when it is first taken from the system and
-//! then kept in free lists by size class: after the first training step nothing is allocated from the system. Memory
-//! is written once before it is handed out, so its content is arbitrary but always initialized. Only large blocks of
-//! zeros are left to the first write, such as the moments of an optimizer, which are not needed before the first update
-//! ends.
+//! then kept in free lists by size class: after the first training step nothing is allocated from the system. Memory is
+//! written once before it is handed out, so its content is arbitrary but always initialized. Only large blocks of zeros
+//! are not faulted in until their first write: optimizer moments, for example, are not needed before the end of the
+//! first update.
 
 use rustix::mm::{self, MapFlags, ProtFlags};
 use std::alloc::{Layout, alloc_zeroed};
@@ -16,7 +16,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::parallel;
 use unix::limits;
 
-/// A cache line, and the widest vector register, in bytes.
+/// Alignment of blocks in bytes: a cache line, and the widest vector register.
 const ALIGN: usize = 64;
 /// Blocks of at least this many bytes use transparent huge pages.
 const HUGE: usize = 2 << 20;
@@ -24,11 +24,11 @@ const HUGE: usize = 2 << 20;
 /// Counters of the allocator, in bytes except `system_calls`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Currently in tensors.
+    /// Bytes currently used by tensors.
     pub live: usize,
-    /// The most in tensors at any time.
+    /// Maximum of `live` since the last reset.
     pub peak: usize,
-    /// Taken from the system: live and cached.
+    /// Bytes allocated from the system, live or cached.
     pub held: usize,
     /// Number of allocations from the system.
     pub system_calls: u64,
@@ -70,7 +70,7 @@ pub(crate) fn size_class(bytes: usize) -> usize {
 }
 
 impl Block {
-    /// At least `bytes` bytes, aligned to 64.
+    /// Allocates at least `bytes` bytes, aligned to 64 bytes.
     pub(crate) fn take(bytes: usize) -> Block {
         let class = size_class(bytes);
         Self::cached(class).unwrap_or_else(|| {
@@ -80,7 +80,7 @@ impl Block {
         })
     }
 
-    /// The same, all zeros.
+    /// Allocates at least `bytes` zero bytes, aligned to 64 bytes.
     pub(crate) fn zeroed(bytes: usize) -> Block {
         let class = size_class(bytes);
         match Self::cached(class) {
@@ -92,7 +92,7 @@ impl Block {
         }
     }
 
-    /// Counts a block of this size class, and takes it from the free list.
+    /// Takes a block of this size class from the free list, if there is one; counts the allocation in either case.
     fn cached(class: usize) -> Option<Block> {
         let mut pool = pool();
         pool.usage.live += class;
@@ -105,7 +105,7 @@ impl Block {
         block
     }
 
-    /// Zeros from the system. The pages of large blocks are not there yet.
+    /// Allocates zeros from the system. The pages of large blocks are not yet faulted in.
     fn fresh(class: usize) -> Block {
         let failed = || -> ! { limits::out_of_memory(class, "a tensor") };
         if class < HUGE {
@@ -120,18 +120,18 @@ impl Block {
         let mapped =
             unsafe { mm::mmap_anonymous(ptr::null_mut(), with_alignment, protection, flags) };
         let mapped = mapped.unwrap_or_else(|_| failed()).cast::<u8>();
-        // SAFETY: less than HUGE bytes further on, `class` bytes of the mapping are left.
+        // SAFETY: the offset is below HUGE, so at least `class` bytes of the mapping remain.
         let start = unsafe { mapped.add(mapped.align_offset(HUGE)) };
         // SAFETY: the range was just mapped and is ours. Only a hint: everything also works without huge pages.
         let _ = unsafe { mm::madvise(start.cast(), class, mm::Advice::LinuxHugepage) };
         Block { start: NonNull::new(start).unwrap_or_else(|| failed()), bytes: class }
     }
 
-    /// Writes zeros to all bytes, which faults the pages in; large blocks on all threads.
+    /// Writes zeros to all bytes, which faults the pages in; uses all threads for large blocks.
     fn clear(&self) {
         parallel::blocks(self.bytes.div_ceil(HUGE), 1, |pages| {
             let bytes = pages.start * HUGE..self.bytes.min(pages.end * HUGE);
-            // SAFETY: the range lies within the block, which nobody else has yet, and ranges do not overlap.
+            // SAFETY: the range lies within the block, which has no other user yet, and ranges do not overlap.
             unsafe { self.start.as_ptr().add(bytes.start).write_bytes(0, bytes.len()) };
         });
     }
@@ -150,12 +150,12 @@ impl Drop for Block {
     }
 }
 
-/// The current counters.
+/// Current counters of host tensor memory.
 pub fn usage() -> Usage {
     pool().usage
 }
 
-/// Restarts the measurement of the peak from the current usage.
+/// Resets the peak to the current usage.
 pub fn reset_peak() {
     let mut pool = pool();
     pool.usage.peak = pool.usage.live;
@@ -191,7 +191,7 @@ mod tests {
         for bytes in [5_432_109, 1_234, 543_211] {
             for _ in 0..2 {
                 let block = Block::zeroed(bytes);
-                // SAFETY: the block has that many bytes and is not shared.
+                // SAFETY: the block has at least `bytes` bytes and is not shared.
                 let all = unsafe { std::slice::from_raw_parts_mut(block.start(), bytes) };
                 assert!(all.iter().all(|byte| *byte == 0));
                 all.fill(7);

@@ -30,7 +30,7 @@ pub type Saved = Vec<Tensor>;
 
 /// A differentiable function of tensors. Every op has a gradient and, through [`Launch`], kernels.
 pub trait Op: Launch {
-    /// Name used in errors and tables: by default that of the op's folder, the module of its type.
+    /// Name used in errors and tables: by default the name of the op's folder, i.e. the module of its type.
     fn name(&self) -> &'static str {
         std::any::type_name::<Self>().rsplit("::").nth(1).unwrap_or("op")
     }
@@ -61,15 +61,15 @@ pub trait Op: Launch {
         inputs.iter().map(|shape| shape.iter().product::<usize>()).sum()
     }
 
-    /// Dtypes that its kernels can compute in. Mixed precision casts inputs to one of them first.
+    /// Dtypes in which the op's kernels can compute. Mixed precision casts inputs to one of these first.
     fn dtypes(&self) -> &'static [Dtype] {
         kernel::ALL_DTYPES
     }
 
-    /// On the CPU: writes all of `out` and returns what `backward` needs.
+    /// Computes all of `out` on the CPU and returns the tensors that `backward` needs.
     fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved;
 
-    /// On the CPU: adds the gradient of each input to `grads`, given the gradient `dy` of the output.
+    /// Adds the gradient of each input to `grads` on the CPU, given the output gradient `dy`.
     fn backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads);
 }
 
@@ -81,23 +81,23 @@ pub trait Launch: Send + Sync + 'static {
     /// [`Op::backward`] on a device.
     fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads);
 
-    /// By what `launch_backward` multiplies `dy` before anything else, if that is all it uses `dy` for. The op whose
-    /// backward pass computes `dy` may multiply instead: then [`Grads::is_multiplied`].
+    /// The factor by which `launch_backward` first multiplies `dy`, if it uses `dy` for nothing else. The op whose
+    /// backward pass computes `dy` may multiply instead; [`Grads::is_multiplied`] then returns true.
     fn derivative(&self, _saved: &Saved) -> Option<Derivative> {
         None
     }
 }
 
-/// The derivative of an activation, element by element at a tensor like the gradient.
+/// The elementwise derivative of an activation at a tensor with the shape and dtype of the gradient.
 #[derive(Clone, Debug)]
 pub struct Derivative {
     /// The activation.
     pub activation: Activation,
-    /// Its argument.
+    /// Argument of the activation.
     pub at: Tensor,
 }
 
-/// By what the gradient of a variable is multiplied once it is complete.
+/// The multiplication of a variable's complete gradient by a derivative.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum Multiplication {
     #[default]
@@ -116,7 +116,7 @@ pub(crate) struct Input {
     pub(crate) dtype: Dtype,
 }
 
-/// The first input whose dtype differs from the one that the op requires, with the required dtype.
+/// Returns the first input whose dtype differs from the dtype that the op requires, and the required dtype.
 pub(crate) fn wrong_dtype(op: &dyn Op, inputs: &[Dtype]) -> Option<(usize, Dtype)> {
     let compute = *inputs.first()?;
     let required = (0..inputs.len()).map(|i| op.input_dtype(i, compute));
@@ -135,9 +135,9 @@ pub(crate) fn forward(op: &dyn Op, inputs: &[&Tensor], shape: &[usize]) -> (Tens
     (out, saved)
 }
 
-/// Runs [`Op::backward`] on the device of `dy`: adds the gradients of `inputs` to `all`, which is indexed by
-/// variable. `factors` is indexed by variable and may be shorter: nothing is due for the others. The last argument is
-/// [`Grads::is_multiplied`].
+/// Runs [`Op::backward`] on the device of `dy`: adds the gradients of `inputs` to `all`, which is indexed by variable.
+/// `factors` is indexed by variable and may be shorter than `all`: missing entries mean [`Multiplication::None`].
+/// `is_multiplied` is the result of [`Grads::is_multiplied`].
 pub(crate) fn backward(
     op: &dyn Op,
     saved: &Saved,
@@ -159,13 +159,13 @@ pub(crate) fn backward(
     }
 }
 
-/// The gradients of an op's inputs, while its `backward` runs.
+/// The gradients of an op's inputs while its `backward` runs.
 pub struct Grads<'a> {
     /// For each variable of the tape, its gradient so far or the buffer to write it to.
     all: &'a mut [Option<GradBuffer>],
     inputs: &'a [Input],
     device: Device,
-    /// The buffers that `backward` asked for, by input.
+    /// The buffers requested by `backward`, by input.
     buffers: Vec<Option<GradBuffer>>,
     factors: &'a mut [Multiplication],
     is_multiplied: bool,
@@ -186,7 +186,7 @@ impl GradBuffer {
         self.accumulate.then_some(self.tensor)
     }
 
-    /// On the CPU: the elements to add to, zeroed first if there was no gradient yet.
+    /// Returns the elements to add to on the CPU, zeroed first if there is no gradient yet.
     pub fn zeroed<T: Float>(&mut self) -> &mut [T] {
         let fresh = !std::mem::replace(&mut self.accumulate, true);
         let slice = self.tensor.write::<T>();
@@ -196,7 +196,7 @@ impl GradBuffer {
         slice
     }
 
-    /// On the CPU: adds `gradient`, element by element.
+    /// Adds `gradient` elementwise on the CPU.
     pub fn add<T: Float>(&mut self, gradient: &[T]) {
         self.zeroed::<T>().iter_mut().zip(gradient).for_each(|(sum, g)| *sum += *g);
     }
@@ -208,14 +208,15 @@ impl Grads<'_> {
         self.is_multiplied
     }
 
-    /// Whether [`Self::take_derivative`] would return one.
+    /// Whether [`Self::take_derivative`] would return a derivative for input `i`.
     pub(crate) fn has_derivative(&self, i: usize) -> bool {
         let variable = self.inputs.get(i).and_then(|input| input.variable);
         let factor = variable.and_then(|variable| self.factors.get(variable));
         matches!(factor, Some(Multiplication::Due(_)))
     }
 
-    /// By what the op that computed input `i` will multiply its gradient; the caller must do so instead.
+    /// Takes the derivative by which the op that computed input `i` would multiply the gradient; the caller must
+    /// multiply instead.
     pub fn take_derivative(&mut self, i: usize) -> Option<Derivative> {
         let factor = self.factors.get_mut(self.inputs.get(i)?.variable?)?;
         match std::mem::take(factor) {
@@ -240,13 +241,13 @@ impl Grads<'_> {
         self.inputs.iter().map(|input| &*input.shape)
     }
 
-    /// The buffer of input `i`, which the op must then write; `None` if that input needs no gradient.
+    /// Returns the gradient buffer of input `i`, which the op must then write; `None` if that input needs no gradient.
     pub fn buffer(&mut self, i: usize) -> Option<&mut GradBuffer> {
         let Input { variable, shape, dtype } = self.inputs.get(i)?;
         let slot = &mut self.buffers[i];
         if slot.is_none() {
             *slot = Some(match self.all[(*variable)?].take() {
-                // Another op may have seen the same variable in another shape.
+                // Another op may have used the same variable with a different shape.
                 Some(GradBuffer { tensor, accumulate }) => {
                     GradBuffer { tensor: tensor.reshape(shape), accumulate }
                 }
@@ -259,7 +260,7 @@ impl Grads<'_> {
         slot.as_mut()
     }
 
-    /// [`Grads::buffer`] for several inputs, in ascending order; `None` for inputs that the op does not have.
+    /// Like [`Grads::buffer`], for several inputs in ascending order; `None` for inputs that the op does not have.
     pub fn buffers<const N: usize>(&mut self, inputs: [usize; N]) -> [Option<&mut GradBuffer>; N] {
         for i in inputs {
             self.buffer(i);
@@ -277,7 +278,7 @@ impl Grads<'_> {
     }
 }
 
-/// Adds `gradient` to the existing one, if any.
+/// Adds `gradient` to the gradient in `slot`, if any.
 pub(crate) fn accumulate(slot: &mut Option<GradBuffer>, gradient: Tensor) {
     let tensor = match slot.take().and_then(GradBuffer::gradient) {
         None => gradient,
@@ -323,13 +324,13 @@ pub struct Case {
 }
 
 impl Case {
-    /// A case whose inputs are all normal and all differentiated.
+    /// Creates a case whose inputs are all normally distributed and differentiated.
     pub fn new(op: impl Op, shapes: &[&[usize]]) -> Self {
         let inputs = shapes.iter().map(|s| (s.to_vec(), Draw::Normal)).collect();
         Case { op: Box::new(op), inputs, operations: 0 }
     }
 
-    /// Casts `inputs` to what the op requires when it computes in `dtype`: [`Op::input_dtype`] of each.
+    /// Casts each input to the dtype that the op requires when it computes in `dtype` ([`Op::input_dtype`]).
     pub fn inputs_in(&self, inputs: &[Tensor], dtype: Dtype) -> Vec<Tensor> {
         let each = inputs.iter().enumerate();
         each.map(|(i, x)| x.to_dtype(self.op.input_dtype(i, dtype))).collect()

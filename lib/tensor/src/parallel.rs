@@ -9,13 +9,14 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use unix::{Error, Exit, Result};
 
-/// Elements that one block of simple work should touch; for smaller blocks, waking a thread costs more than it gains.
+/// Number of elements that one block of simple work should touch; for smaller blocks, waking a thread costs more than
+/// it gains.
 pub const BLOCK_ELEMENTS: usize = 32 * 1024;
 
-/// The most partial results in a reduction over blocks.
+/// Maximum number of partial results in a reduction over blocks.
 const REDUCTION_BLOCKS: usize = 32;
 
-/// Starts the thread pool of the process, by default with one thread per processor; to be called once, before any
+/// Starts the thread pool of the process, by default with one thread per processor; must be called once, before any
 /// work. Errors: 1 when the threads cannot be started.
 pub fn start_threads(threads: Option<usize>) -> Result<()> {
     rayon::ThreadPoolBuilder::new()
@@ -29,13 +30,13 @@ pub fn threads() -> usize {
     rayon::current_num_threads()
 }
 
-/// Runs `work` on a thread of the pool. Work split from there needs no thread switch, because the calling thread does
-/// its share; from outside the pool, every split would put the caller to sleep and wake it again.
+/// Runs `work` on a thread of the pool. Parallel work started there needs no thread switch, because the calling thread
+/// takes part in it; from outside the pool, every split would put the caller to sleep and wake it again.
 pub fn inside<R: Send>(work: impl FnOnce() -> R + Send) -> R {
     rayon::scope(|_| work())
 }
 
-/// Rows of `width` elements that form one block.
+/// Number of rows of `width` elements per block.
 pub fn rows_per_block(width: usize) -> usize {
     (BLOCK_ELEMENTS / width.max(1)).max(1)
 }
@@ -46,8 +47,8 @@ pub fn blocks(n: usize, grain: usize, work: impl Fn(Range<usize>) + Send + Sync)
     distribute(n, grain, &work);
 }
 
-/// The implementation of [`blocks`]: without type parameters, because the code that distributes work takes long to
-/// compile and was generated for each closure.
+/// Implements [`blocks`] without type parameters: the code that distributes work is slow to compile and would otherwise
+/// be generated for every closure.
 fn distribute(n: usize, grain: usize, work: &(dyn Fn(Range<usize>) + Sync)) {
     let grain = grain.max(1);
     let block = |i: usize| i * grain..((i + 1) * grain).min(n);
@@ -59,8 +60,8 @@ fn distribute(n: usize, grain: usize, work: &(dyn Fn(Range<usize>) + Sync)) {
     }
 }
 
-/// Σ over blocks of what `work` adds to its accumulator of `total.len()` elements (initially zero); the sums are added
-/// to `total` in block order.
+/// Reduces over blocks: `work` adds to an accumulator of `total.len()` elements (initially zero) for each block, and
+/// the accumulators are added to `total` in block order.
 pub fn reduce<T: Float>(
     n: usize,
     min_grain: usize,
@@ -85,30 +86,30 @@ pub fn reduce<T: Float>(
     }
 }
 
-/// Row-major matrices whose rows are divided among threads: a slice with the width of its rows, or a pair of matrices
-/// with equally many rows.
+/// Row-major matrices whose rows are divided among threads: a slice with its row width, or a pair of matrices with the
+/// same number of rows.
 pub trait Rows {
-    /// The elements of some rows: a slice of each matrix.
+    /// Elements of a range of rows: one slice per matrix.
     type Slice;
-    /// The matrices, for all threads.
+    /// The matrices in a form that threads can share.
     type Shared: Sync;
 
     /// Number of rows.
     fn count(&self) -> usize;
 
-    /// Lends the matrices to all threads.
+    /// Shares the matrices with all threads.
     fn share(self) -> Self::Shared;
 
-    /// The elements of some rows.
+    /// Returns the elements of `rows`, one slice per matrix.
     ///
     /// # Safety
     /// No row may be in two slices that live at the same time.
     unsafe fn slice(shared: &Self::Shared, rows: Range<usize>) -> Self::Slice;
 
-    /// The elements of `rows`, one slice per row.
+    /// Iterates over `rows`, with one slice per row and matrix.
     ///
     /// # Safety
-    /// As for [`Rows::slice`].
+    /// Same as for [`Rows::slice`].
     unsafe fn each(shared: &Self::Shared, rows: Range<usize>) -> impl Iterator<Item = Self::Slice>;
 }
 
@@ -162,7 +163,7 @@ impl<A: Rows, B: Rows> Rows for (A, B) {
     }
 }
 
-/// [`blocks`] of at most `grain` rows of `out`: calls `work` with their indices and elements.
+/// Splits `out` into [`blocks`] of at most `grain` rows and calls `work` with the row indices and elements of each.
 pub fn row_blocks<R: Rows>(out: R, grain: usize, work: impl Fn(Range<usize>, R::Slice) + Sync) {
     let (count, shared) = (out.count(), out.share());
     distribute(count, grain, &|range| {
@@ -171,7 +172,7 @@ pub fn row_blocks<R: Rows>(out: R, grain: usize, work: impl Fn(Range<usize>, R::
     });
 }
 
-/// The implementation of [`for_rows!`](crate::for_rows!): `work` must be `#[inline(always)]`.
+/// Implements [`for_rows!`](crate::for_rows!): `work` must be `#[inline(always)]`.
 pub fn for_rows<R: Rows>(out: R, cost: usize, work: impl Fn(usize, R::Slice) + Sync) {
     let (count, shared) = (out.count(), out.share());
     distribute(count, rows_per_block(cost), &|range| {
@@ -185,7 +186,7 @@ pub fn for_rows<R: Rows>(out: R, cost: usize, work: impl Fn(usize, R::Slice) + S
 }
 
 /// Calls a closure with the index and the elements of each row of `out` ([`Rows`](crate::parallel::Rows)), on all
-/// threads and compiled like [`vectorize!`](crate::vectorize!). A row touches about `cost` elements.
+/// threads and compiled like [`vectorize!`](crate::vectorize!). The closure touches about `cost` elements per row.
 #[macro_export]
 macro_rules! for_rows {
     ($out:expr, $cost:expr, |$row:pat_param, $slice:pat_param| $body:expr $(,)?) => {
@@ -216,7 +217,7 @@ impl<'a, T> Shared<'a, T> {
         Self { start: slice.as_mut_ptr(), len: slice.len(), slice: PhantomData }
     }
 
-    /// The part `range`.
+    /// Returns the elements in `range`.
     ///
     /// # Safety
     /// No two parts that live at the same time may overlap.
@@ -229,7 +230,7 @@ impl<'a, T> Shared<'a, T> {
         unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
     }
 
-    /// Pointer to element `at`, for strided parts of a matrix.
+    /// Returns a pointer to element `at`, for strided parts of a matrix.
     ///
     /// # Panics
     /// If `at` is not inside the slice.

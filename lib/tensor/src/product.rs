@@ -1,16 +1,16 @@
 //! Matrix products on the CPU, through the `gemm` crates.
 //!
-//! Each call runs on the calling thread. Ops split their work into blocks themselves (`parallel::blocks`), so that
-//! what follows a product (bias, activation, the next product) finds the block in cache, and so that the split does
-//! not depend on the number of threads.
+//! Each call runs on the calling thread. Ops split their work into blocks themselves (`parallel::blocks`), so that the
+//! next step (bias, activation, next product) finds the block in cache and the split does not depend on the number of
+//! threads.
 
 use crate::dtype::Float;
 use gemm_common::Parallelism;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// A kernel of the `gemm` crates: out = alpha·out + beta·lhs·rhs, where `out` is only read if the flag after its strides
-/// is set. Sizes are rows, columns and the inner size; strides are of columns, then of rows.
+/// A kernel of the `gemm` crates: out = alpha·out + beta·lhs·rhs, where `out` is only read if the flag after its
+/// strides is set. Sizes are rows, columns and the inner dimension; column strides precede row strides.
 pub type Gemm<T> = unsafe fn(
     usize,
     usize,
@@ -35,10 +35,10 @@ pub type Gemm<T> = unsafe fn(
 
 /// Whether products are timed.
 static TIMED: AtomicBool = AtomicBool::new(false);
-/// Nanoseconds in products, summed over threads.
+/// Nanoseconds spent in matrix products, summed over threads.
 static NANOSECONDS: AtomicU64 = AtomicU64::new(0);
 
-/// The time that `work` spends in matrix products, summed over all threads of the process: for measurements.
+/// Runs `work` and measures the time spent in matrix products, summed over all threads of the process.
 pub fn time_within<R>(work: impl FnOnce() -> R) -> (R, Duration) {
     NANOSECONDS.store(0, Ordering::Relaxed);
     TIMED.store(true, Ordering::Relaxed);
@@ -58,7 +58,7 @@ pub struct View<'a, T> {
 }
 
 impl<'a, T> View<'a, T> {
-    /// `rows` × `columns` starting at `data[0]`, rows `row_stride` apart.
+    /// Creates a `rows` × `columns` view that starts at `data[0]`, with rows `row_stride` elements apart.
     ///
     /// # Panics
     /// If the matrix does not lie inside `data`.
@@ -67,7 +67,7 @@ impl<'a, T> View<'a, T> {
         Self { data, rows, columns, row_stride, column_stride: 1 }
     }
 
-    /// The transposed matrix; only swaps the strides.
+    /// Returns the transposed view; only swaps the strides.
     pub fn transposed(self) -> Self {
         Self {
             data: self.data,
@@ -86,10 +86,10 @@ fn check(len: usize, rows: usize, columns: usize, row_stride: usize) {
     );
 }
 
-/// out = alpha·lhs·rhs, or out += alpha·lhs·rhs if `add` is set; `out` is row-major with the given row stride.
+/// Computes out = alpha·lhs·rhs, or out += alpha·lhs·rhs if `add` is set; `out` is row-major with the given row stride.
 ///
 /// # Panics
-/// If the inner sizes differ or `out` is too short.
+/// If the inner dimensions differ or `out` is too short.
 pub fn product<T: Float>(
     out: &mut [T],
     row_stride: usize,
@@ -103,14 +103,14 @@ pub fn product<T: Float>(
     unsafe { product_into(out.as_mut_ptr(), row_stride, add, alpha, lhs, rhs) }
 }
 
-/// [`product`] into memory whose other columns may be written by other threads at the same time.
+/// Like [`product`], but other threads may write other columns of the same rows at the same time.
 ///
 /// # Safety
-/// `out` must be valid for writes of lhs.rows rows of rhs.columns elements, rows `row_stride` apart, and nobody else
-/// may access those elements during the call.
+/// `out` must be valid for writes of lhs.rows rows of rhs.columns elements, rows `row_stride` elements apart, and no
+/// other thread may access those elements during the call.
 ///
 /// # Panics
-/// If the inner sizes differ.
+/// If the inner dimensions differ.
 pub unsafe fn product_into<T: Float>(
     out: *mut T,
     row_stride: usize,
@@ -124,7 +124,7 @@ pub unsafe fn product_into<T: Float>(
     let start = TIMED.load(Ordering::Relaxed).then(Instant::now);
     let (mut lhs, mut rhs, mut strides) = (lhs, rhs, [1, row_stride as isize]);
     if row_stride > 1 {
-        // The kernels prefer rows next to each other: the transposed product, rhsᵀ·lhsᵀ.
+        // The kernels prefer column-major results: compute the transposed product rhsᵀ·lhsᵀ.
         (lhs, rhs) = (rhs.transposed(), lhs.transposed());
         strides.reverse();
     }

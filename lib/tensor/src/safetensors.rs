@@ -1,4 +1,4 @@
-//! Reader and writer of the safetensors format.
+//! Reader and writer for the safetensors format.
 //!
 //! A file consists of the length of its header (u64), the header (JSON: dtype, shape and byte range of each tensor,
 //! counted from the end of the header; strings under `__metadata__`) and the numbers, row-major and little-endian
@@ -23,7 +23,7 @@ const _: () = assert!(cfg!(target_endian = "little"));
 
 /// Maximum header size in bytes, as in the `safetensors` library.
 const MAX_HEADER: u64 = 100_000_000;
-/// Estimated memory per header byte while parsing.
+/// Estimated bytes of memory per header byte while parsing.
 const PARSED: u64 = 16;
 /// Maximum length of a tensor name, in bytes.
 pub const MAX_NAME: usize = 4096;
@@ -58,8 +58,8 @@ pub struct Header {
 }
 
 impl Header {
-    /// Lays out a file of tensors (name, dtype, shape) in this order; the first starts at a multiple of `align` bytes.
-    /// Metadata is sorted by name.
+    /// Lays out a file with tensors (name, dtype, shape) in the given order; the first starts at a multiple of `align`
+    /// bytes. Metadata is sorted by name.
     ///
     /// Errors: two tensors have the same name, or a name or rank is not supported.
     pub fn plan<'a>(
@@ -116,7 +116,7 @@ impl Header {
         Self::parse(bytes, size)
     }
 
-    /// Parses the header of a file of `size` bytes; `bytes` is everything before its numbers.
+    /// Parses the header of a file of `size` bytes; `bytes` contains everything before the numbers.
     pub fn parse(bytes: Vec<u8>, size: u64) -> Result<Self, String> {
         let json = bytes.get(8..).unwrap_or_default();
         let Raw { metadata, tensors } = serde_json::from_slice(json)
@@ -161,7 +161,7 @@ impl Header {
         }
     }
 
-    /// The tensor with this name.
+    /// Returns the tensor with this name.
     pub fn get(&self, name: &str) -> Option<&Entry> {
         self.entries.iter().find(|entry| entry.name == name)
     }
@@ -172,7 +172,7 @@ impl Header {
     }
 }
 
-/// Errors: the name or the number of axes is not supported.
+/// Checks the name and rank of a tensor. Errors: either is not supported.
 fn check(name: &str, rank: usize) -> Result<(), String> {
     let bad = name.is_empty() || name.len() > MAX_NAME || name.contains('\0');
     if bad || name == METADATA || rank > MAX_RANK {
@@ -226,7 +226,7 @@ impl<'de> Deserialize<'de> for Raw {
     }
 }
 
-/// A memory-mapped file. Can be shared between threads; reads copy nothing.
+/// A memory-mapped file. It can be shared between threads; reads do not copy.
 #[derive(Debug)]
 pub struct MappedTensors {
     map: Mmap,
@@ -237,7 +237,7 @@ impl MappedTensors {
     /// Maps a file.
     ///
     /// # Safety
-    /// Nobody may write to or truncate the file while it is mapped.
+    /// No process may write to or truncate the file while it is mapped.
     pub unsafe fn open(file: &File) -> Result<Self, String> {
         let header = Header::read(file)?;
         // SAFETY: the map is read-only, and the caller guarantees that the file does not change.

@@ -1,11 +1,11 @@
-//! Working memory of ops.
+//! Temporary memory for ops.
 
 use crate::dtype::Float;
 use crate::memory::Block;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
-/// Working memory of an op on the host: a slice from the caching allocator, not a tensor.
+/// Temporary host memory of an op: a slice from the caching allocator, not a tensor.
 pub struct Scratch<T> {
     block: Block,
     len: usize,
@@ -13,12 +13,12 @@ pub struct Scratch<T> {
 }
 
 impl<T: Float> Scratch<T> {
-    /// `len` uninitialized elements (arbitrary values).
+    /// Allocates `len` uninitialized elements (arbitrary values).
     pub fn uninit(len: usize) -> Self {
         Self { block: Block::take(len * size_of::<T>()), len, element: PhantomData }
     }
 
-    /// `len` zeros.
+    /// Allocates `len` zeros.
     pub fn zeroed(len: usize) -> Self {
         let mut scratch = Self::uninit(len);
         scratch.fill(T::ZERO);
@@ -37,7 +37,7 @@ impl<T: Float> Deref for Scratch<T> {
 
 impl<T: Float> DerefMut for Scratch<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: as in `deref`; `&mut self` is the only holder.
+        // SAFETY: as in `deref`; `&mut self` guarantees exclusive access.
         unsafe { std::slice::from_raw_parts_mut(self.block.start().cast(), self.len) }
     }
 }

@@ -6,11 +6,11 @@
 
 use crate::dtype::Float;
 
-/// Partial sums of a reduction: one AVX-512 register of f32.
+/// Number of partial sums in a reduction: one AVX-512 register of f32.
 pub const LANES: usize = 16;
 
 /// Evaluates an expression compiled for the best instruction set of this processor. Functions called inside must be
-/// `#[inline(always)]`, otherwise they are compiled for the baseline.
+/// `#[inline(always)]`; otherwise they are compiled for the baseline.
 #[macro_export]
 macro_rules! vectorize {
     ($body:expr $(,)?) => {
@@ -23,7 +23,7 @@ macro_rules! vectorize {
     };
 }
 
-/// The implementation of [`vectorize!`](crate::vectorize!).
+/// Implements [`vectorize!`](crate::vectorize!).
 #[inline]
 pub fn dispatch<R>(kernel: impl FnOnce() -> R) -> R {
     pulp::Arch::new().dispatch(kernel)
@@ -43,7 +43,7 @@ pub fn level() -> &'static str {
     }
 }
 
-/// Σ f(a_i, b_i, ..) over the elements of slices of equal length, with [`LANES`] partial sums.
+/// Returns Σ f(a_i, b_i, ..) over the elements of slices of equal length, with [`LANES`] partial sums.
 ///
 /// # Panics
 /// If the slices differ in length.
@@ -51,7 +51,7 @@ pub fn level() -> &'static str {
 pub fn sum<T: Float, const K: usize>(slices: [&[T]; K], f: impl Fn([T; K]) -> T) -> T {
     let n = slices[0].len();
     assert!(slices.iter().all(|s| s.len() == n));
-    // Arrays of known length need no bounds checks and stay in registers; the remainder therefore has its own sum.
+    // Arrays of known length need no bounds checks and stay in registers; the remainder is therefore summed separately.
     let parts = slices.map(|s| s.as_chunks::<LANES>());
     let mut lanes = [T::ZERO; LANES];
     for chunk in 0..n / LANES {
@@ -76,7 +76,7 @@ pub fn fold<T: Float>(lanes: &[T; LANES]) -> T {
     (four[0] + four[2]) + (four[1] + four[3])
 }
 
-/// The largest element of a non-empty slice.
+/// Returns the largest element of a non-empty slice.
 #[inline(always)]
 pub fn max<T: Float>(x: &[T]) -> T {
     let (chunks, rest) = x.as_chunks::<LANES>();

@@ -1,11 +1,11 @@
-//! Where the elements of a tensor are stored.
+//! Storage of tensor elements.
 
 use crate::device::Device;
 use crate::kernel::memory::DeviceBuffer;
 use crate::memory::Block;
 use std::sync::Arc;
 
-/// Memory shared by one or several tensors.
+/// Memory of one or more tensors.
 pub(crate) enum Storage {
     Host(Block),
     /// Host memory with an external owner.
@@ -21,7 +21,7 @@ impl Storage {
         }
     }
 
-    /// Zeros on the host.
+    /// Allocates zeroed host memory.
     pub(crate) fn zeroed(bytes: usize) -> Storage {
         Storage::Host(Block::zeroed(bytes))
     }
@@ -33,7 +33,7 @@ impl Storage {
         }
     }
 
-    /// Start of the memory on the host.
+    /// Pointer to the start of the host memory.
     pub(crate) fn host(&self) -> *mut u8 {
         match self {
             Storage::Host(block) => block.start(),
@@ -45,10 +45,10 @@ impl Storage {
     }
 }
 
-/// What a tensor may do with borrowed memory.
+/// Access rights of a tensor to borrowed memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Read only: writing to such a tensor first copies it to memory of its own.
+    /// Read-only: a write first copies the data to memory owned by the tensor.
     Read,
     /// Read and write in place.
     Write,

@@ -1,4 +1,4 @@
-//! Reverse-mode automatic differentiation: a list of nodes in execution order, walked backwards.
+//! Reverse-mode automatic differentiation: nodes are recorded in execution order and visited in reverse.
 
 mod record;
 
@@ -21,7 +21,7 @@ pub struct Tape {
     record: RefCell<Record>,
     recording: bool,
     operations: Cell<usize>,
-    /// Unique within the process.
+    /// Identifies the tape; unique within the process.
     number: u64,
 }
 
@@ -35,7 +35,7 @@ pub struct Var {
 }
 
 impl Var {
-    /// The value.
+    /// The underlying tensor.
     pub fn value(&self) -> &Tensor {
         &self.value
     }
@@ -45,7 +45,7 @@ impl Var {
         self.value.shape()
     }
 
-    /// The same elements with another shape; shares memory.
+    /// Returns the same elements with a different shape; shares memory.
     ///
     /// # Panics
     /// If the number of elements differs.
@@ -53,12 +53,12 @@ impl Var {
         Var { value: self.value.reshape(shape), id: self.id, tape: self.tape }
     }
 
-    /// Whether it has a gradient: it is a leaf, or computed from one.
+    /// Whether the variable has a gradient: it is a leaf or was computed from one.
     pub fn has_gradient(&self) -> bool {
         self.id.is_some()
     }
 
-    /// The value as a constant: no gradient flows through it.
+    /// Returns the value as a constant: no gradient flows through it.
     pub fn detached(&self) -> Var {
         constant(self.value.clone())
     }
@@ -68,13 +68,13 @@ impl Var {
     }
 }
 
-/// A tensor without a gradient.
+/// Wraps a tensor as a variable without a gradient.
 pub fn constant(value: Tensor) -> Var {
     Var { value, id: None, tape: 0 }
 }
 
 impl Tape {
-    /// A tape for training.
+    /// Creates a tape for training.
     pub fn new() -> Self {
         static TAPES: AtomicU64 = AtomicU64::new(1);
         Self {
@@ -85,7 +85,7 @@ impl Tape {
         }
     }
 
-    /// A tape that saves nothing, for evaluation.
+    /// Creates a tape that saves nothing, for evaluation.
     pub fn without_gradients() -> Self {
         Self { recording: false, ..Self::new() }
     }
@@ -95,7 +95,7 @@ impl Tape {
         self.recording
     }
 
-    /// A tensor that needs a gradient.
+    /// Wraps a tensor as a leaf, whose gradient is computed.
     pub fn leaf(&self, value: Tensor) -> Var {
         if !self.recording {
             return constant(value);
@@ -105,8 +105,8 @@ impl Tape {
         Var { value, id: Some(record.variables - 1), tape: self.number }
     }
 
-    /// Runs an op. Errors: a bug if the inputs do not fit, because shapes from files and configurations are validated
-    /// where they are read.
+    /// Runs an op. Errors: a bug if the inputs do not fit the op, because shapes from files and configurations are
+    /// validated where they are read.
     pub fn apply(&self, op: impl Op, inputs: &[&Var]) -> Result<Var> {
         let shapes: Vec<&[usize]> = inputs.iter().map(|v| v.shape()).collect();
         let shape = op
@@ -147,7 +147,8 @@ impl Tape {
         Var { value, id: Some(output), tape: self.number }
     }
 
-    /// Errors: a bug if one of `vars` belongs to another tape, where its id means a different gradient.
+    /// Checks that `vars` belong to this tape: on another tape, their ids mean different gradients. Errors: a bug if
+    /// one does not.
     fn owns(&self, vars: &[&Var], what: impl Fn() -> &'static str) -> Result<()> {
         let is_foreign = |v: &&Var| v.id.is_some() && v.tape != self.number;
         match vars.iter().position(is_foreign) {
@@ -158,16 +159,15 @@ impl Tape {
         }
     }
 
-    /// Marks a variable as the boundary of a block that [`Tape::recomputed`] might recompute: one op computes its
-    /// gradient, and another multiplies that by the derivative of an activation, as if the block were on a tape of its
-    /// own.
+    /// Marks a variable as the boundary of a block that [`Tape::recomputed`] might recompute: the op that computes its
+    /// gradient does not also multiply it by the derivative of an activation, as if the block were on a separate tape.
     pub fn mark_boundary(&self, var: &Var) {
         self.record.borrow_mut().bounds.extend(var.id);
     }
 
-    /// Records a node that keeps only its inputs (activation checkpointing, Chen et al. 2016): `value` is the output
-    /// of `body` for them, and the backward pass reruns `body`. Gradients are bit-identical to recording every op,
-    /// if [`Tape::bound`] has been called for the inputs and the output.
+    /// Records a node that keeps only its inputs (activation checkpointing, Chen et al. 2016): `value` is the output of
+    /// `body` for these inputs, and the backward pass reruns `body`. Gradients are bit-identical to recording every op
+    /// if [`Tape::mark_boundary`] has been called for the inputs and the output.
     pub fn recomputed(&self, value: Tensor, inputs: &[&Var], body: Body) -> Result<Var> {
         self.owns(inputs, || "a recomputed block")?;
         Ok(self.node(value, inputs, || {
@@ -188,32 +188,32 @@ impl Tape {
         bytes
     }
 
-    /// Floating-point operations of all ops so far, by [`Op::operations`].
+    /// Number of floating-point operations of all ops run so far, from [`Op::flops`].
     pub fn flops(&self) -> usize {
         self.operations.get()
     }
 
-    /// Gradients of the scalar `loss` with respect to all leaves. Consumes the tape: the tensors saved by a node are
-    /// freed as soon as it has been visited.
+    /// Computes the gradients of the scalar `loss` with respect to all leaves. Consumes the tape: the tensors saved by
+    /// a node are freed as soon as it has been visited.
     pub fn backward(self, loss: &Var) -> Result<Gradients> {
         let one = Tensor::full(&[1], 1.0, loss.value.dtype());
         let one = kernel::constant(&one, loss.value.device())?;
         self.backward_scaled(loss, &one)
     }
 
-    /// [`Tape::backward`] of `scale` times the scalar `loss`; `scale` has one element, and the dtype and device of
-    /// `loss`.
+    /// Like [`Tape::backward`], for `scale` times the scalar `loss`; `scale` has one element, and the dtype and device
+    /// of `loss`.
     pub fn backward_scaled(self, loss: &Var, scale: &Tensor) -> Result<Gradients> {
         let seed = seed(loss, scale)?;
         self.backward_from(loss, seed)
     }
 
-    /// [`Tape::backward_scaled`], but hands out the gradient of each of `leaves` as soon as it is complete, together
-    /// with the index of the leaf; `None` if the loss does not depend on it. The order follows from the computation:
-    /// roughly the reverse of the leaves' first use.
+    /// Like [`Tape::backward_scaled`], but calls `whole` with the index and gradient of each leaf as soon as the
+    /// gradient is complete; the gradient is `None` if the loss does not depend on the leaf. Gradients complete roughly
+    /// in reverse order of the leaves' first use.
     ///
-    /// `buffers` are optional buffers with the shapes of the leaves, in their order (there may be fewer): an op writes
-    /// a leaf's gradient directly into its buffer if it can. If the gradient ends up in other memory, that buffer is
+    /// `buffers` holds buffers with the shapes of the leaves, in the same order (there may be fewer): an op writes a
+    /// leaf's gradient directly into its buffer if possible. If the gradient ends up in different memory, the buffer is
     /// dropped.
     pub fn backward_each(
         self,
@@ -259,7 +259,7 @@ impl Tape {
         Ok(())
     }
 
-    /// Like [`Tape::backward`] for an output of any shape: the gradients of Σ `dy`·`output`.
+    /// Like [`Tape::backward`] for an output of any shape: computes the gradients of Σ `dy`·`output`.
     pub fn backward_from(self, output: &Var, dy: Tensor) -> Result<Gradients> {
         self.owns(&[output], || "backward")?;
         let (mut all, tape) = (vec![None; self.record.borrow().variables], self.number);
@@ -267,8 +267,8 @@ impl Tape {
         Ok(Gradients { all, tape })
     }
 
-    /// Walks over all nodes, adding to the existing gradients; calls `passed` with the index of each node after
-    /// visiting it.
+    /// Visits all nodes in reverse order and adds to the existing gradients; calls `passed` with the index of each node
+    /// after visiting it.
     fn walk(
         self,
         output: &Var,
@@ -283,7 +283,7 @@ impl Tape {
             op::accumulate(&mut all[id], dy);
         }
         for (number, node) in record.nodes.into_iter().enumerate().rev() {
-            // Taken out even if nobody multiplies, because a factor keeps a tensor.
+            // Removed even if it was not applied, because a factor keeps a tensor alive.
             let factor = factors.get_mut(node.output).map(std::mem::take);
             let is_multiplied = matches!(factor, Some(Multiplication::Done));
             drop(factor);
@@ -309,7 +309,7 @@ fn take(all: &mut [Option<GradBuffer>], id: usize, shape: &[usize]) -> Option<Te
     Some(all.get_mut(id)?.take()?.gradient()?.reshape(shape))
 }
 
-/// The initial gradient of a backward pass from `scale` times the scalar `loss`.
+/// Returns the initial gradient of a backward pass for `scale` times the scalar `loss`.
 fn seed(loss: &Var, scale: &Tensor) -> Result<Tensor> {
     let place = |t: &Tensor| (t.len(), t.dtype(), t.device());
     if loss.value.len() != 1 || place(scale) != place(&loss.value) {
@@ -321,8 +321,8 @@ fn seed(loss: &Var, scale: &Tensor) -> Result<Tensor> {
     Ok(scale.reshape(loss.shape()))
 }
 
-/// Reruns `body` on its own tape and runs its backward pass. Existing gradients are passed in and added to in the
-/// same buffers and order as on a single tape.
+/// Reruns `body` on its own tape and runs its backward pass. Existing gradients are passed in; new terms are added in
+/// the same buffers and in the same order as on a single tape.
 fn again(
     body: &Body,
     values: Vec<Tensor>,
@@ -331,7 +331,7 @@ fn again(
     all: &mut [Option<GradBuffer>],
 ) -> Result<()> {
     let tape = Tape::new();
-    // For each leaf, its variable outside and its gradient or buffer. A variable that is passed twice is one leaf.
+    // For each leaf, its variable on the outer tape and its gradient or buffer. A variable passed twice is one leaf.
     let (mut outer, mut found) = (Vec::new(), Vec::new());
     let variables: Vec<Var> = inputs
         .iter()

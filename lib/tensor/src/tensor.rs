@@ -22,12 +22,12 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// An uninitialized tensor on the host (arbitrary values), for outputs that are written entirely.
+    /// Creates an uninitialized tensor on the host (arbitrary values), for outputs that are written entirely.
     pub fn empty(shape: &[usize], dtype: Dtype) -> Self {
         Self::empty_on(Device::Cpu, shape, dtype)
     }
 
-    /// [`Tensor::empty`] on any device. Running out of device memory does not fail here: the error is recorded
+    /// Like [`Tensor::empty`], on any device. Running out of device memory does not fail here: the error is recorded
     /// and reported when a value is read ([`crate::kernel`]).
     pub fn empty_on(device: Device, shape: &[usize], dtype: Dtype) -> Self {
         let len: usize = shape.iter().product();
@@ -39,7 +39,7 @@ impl Tensor {
     ///
     /// # Safety
     /// `start` must point to as many f32 as the shape has elements, aligned and initialized, valid until `owner` is
-    /// dropped. Until then nobody else may write to them or, with [`Access::Write`], read them.
+    /// dropped. Until then no other code may write to them or, with [`Access::Write`], read them.
     pub unsafe fn from_raw_parts(
         start: *mut f32,
         shape: &[usize],
@@ -50,11 +50,11 @@ impl Tensor {
         Self { storage, dtype: Dtype::F32, shape: Shape::from_slice(shape) }
     }
 
-    /// [`Tensor::from_raw_parts`] for the memory of a device, to be read and written.
+    /// Like [`Tensor::from_raw_parts`], for device memory that may be read and written.
     ///
     /// # Safety
-    /// `address` must be that of as many f32 as the shape has elements, aligned to 256 bytes and valid until `owner` is
-    /// dropped. Until then nobody else may access them, except in the order of the device's kernels.
+    /// `address` must point to as many f32 as the shape has elements, aligned to 256 bytes and valid until `owner` is
+    /// dropped. Until then no other code may access them, except in stream order.
     pub(crate) unsafe fn from_device_parts(
         device: Device,
         address: u64,
@@ -65,12 +65,12 @@ impl Tensor {
         Self { storage, dtype: Dtype::F32, shape: Shape::from_slice(shape) }
     }
 
-    /// All zeros, on the host.
+    /// Creates a tensor of zeros on the host.
     pub fn zeros(shape: &[usize], dtype: Dtype) -> Self {
         Self::zeros_on(Device::Cpu, shape, dtype)
     }
 
-    /// All zeros.
+    /// Creates a tensor of zeros on `device`.
     pub fn zeros_on(device: Device, shape: &[usize], dtype: Dtype) -> Self {
         if device == Device::Cpu {
             let len: usize = shape.iter().product();
@@ -82,7 +82,7 @@ impl Tensor {
         tensor
     }
 
-    /// Sets every element to zero. Shared memory is left untouched; the tensor then gets its own.
+    /// Sets every element to zero. If the memory is shared, the tensor gets new memory instead.
     pub fn zero(&mut self) {
         if !self.is_own() {
             *self = Self::empty_on(self.device(), &self.shape, self.dtype);
@@ -95,14 +95,14 @@ impl Tensor {
         }
     }
 
-    /// Filled with `value`, on the host.
+    /// Creates a tensor filled with `value` on the host.
     pub fn full(shape: &[usize], value: f64, dtype: Dtype) -> Self {
         let mut tensor = Self::empty(shape, dtype);
         with_element!(dtype, T => tensor.write::<T>().fill(<T as Element>::of(value)));
         tensor
     }
 
-    /// A copy of `values` in the given shape, on the host.
+    /// Copies `values` to a new tensor with the given shape on the host.
     ///
     /// # Panics
     /// If the number of values is not the product of the shape.
@@ -112,7 +112,7 @@ impl Tensor {
         tensor
     }
 
-    /// A tensor of one element, on the host.
+    /// Creates a tensor with one element on the host.
     pub fn scalar<T: Element>(value: T) -> Self {
         Self::from_slice(&[value], &[1])
     }
@@ -127,7 +127,7 @@ impl Tensor {
         self.shape.iter().product()
     }
 
-    /// Number of bytes of all elements.
+    /// Size of all elements in bytes.
     pub fn bytes(&self) -> usize {
         self.len() * self.dtype.bytes()
     }
@@ -157,7 +157,7 @@ impl Tensor {
         self.storage.device()
     }
 
-    /// The same elements with another shape; shares memory.
+    /// Returns the same elements with a different shape; shares memory.
     ///
     /// # Panics
     /// If the number of elements differs.
@@ -167,7 +167,7 @@ impl Tensor {
         Self { storage: self.storage.clone(), dtype: self.dtype, shape: Shape::from_slice(shape) }
     }
 
-    /// The bytes of a tensor on the host, for writing; shared memory is copied first.
+    /// Returns the bytes of a tensor on the host for writing; shared memory is copied first.
     ///
     /// # Panics
     /// If the tensor is not on the host.
@@ -184,11 +184,11 @@ impl Tensor {
     pub fn read<T: Element>(&self) -> &[T] {
         assert_eq!(self.dtype, T::DTYPE, "element type of a tensor");
         // SAFETY: the memory holds `len` aligned, initialized elements (see `memory` and `from_raw_parts`); every bit
-        // pattern is a valid element, and only a sole owner writes.
+        // pattern is a valid element, and only an exclusive owner writes.
         unsafe { std::slice::from_raw_parts(self.storage.host().cast(), self.len()) }
     }
 
-    /// The elements of a tensor on the host, for writing; shared memory is copied first.
+    /// Returns the elements of a tensor on the host for writing; shared memory is copied first.
     ///
     /// # Panics
     /// If `T` is not the element type, or the tensor is not on the host.
@@ -199,14 +199,14 @@ impl Tensor {
         unsafe { std::slice::from_raw_parts_mut(self.storage.host().cast(), self.len()) }
     }
 
-    /// A deep copy.
+    /// Returns a deep copy.
     pub fn copied(&self) -> Self {
         let mut copy = self.clone();
         copy.make_unique();
         copy
     }
 
-    /// Whether the tensor may write to its memory: it is not shared with another tensor, nor borrowed read-only.
+    /// Whether the tensor may write to its memory: it is neither shared with another tensor nor borrowed read-only.
     fn is_own(&mut self) -> bool {
         match Arc::get_mut(&mut self.storage) {
             Some(Storage::Borrowed(borrowed)) => borrowed.is_writable(),
@@ -234,7 +234,7 @@ impl Tensor {
         self.storage = Arc::new(copy);
     }
 
-    /// Replaces the values by those of `from`, in the order of kernels if both are on a device.
+    /// Copies the values of `from` into this tensor; on a device, in stream order.
     ///
     /// # Panics
     /// If shape, dtype or device differ.
@@ -278,13 +278,13 @@ impl Tensor {
         Arc::strong_count(&self.storage) == 1
     }
 
-    /// The same values on the host. Errors: the first failure on the device since its errors were last read.
+    /// Returns the same values on the host. Errors: the first failure on the device since its errors were last read.
     pub fn to_host(&self) -> Result<Self> {
         self.to_device(Device::Cpu)
     }
 
-    /// The same values on `device`: a copy, or shared memory if the tensor is already there. Errors: failures on
-    /// either device.
+    /// Returns the same values on `device`: a copy, or shared memory if the tensor is already on it. Errors: failures
+    /// on either device.
     pub fn to_device(&self, device: Device) -> Result<Self> {
         let from = self.device();
         if from == device {
@@ -320,7 +320,7 @@ impl Tensor {
         unsafe { std::slice::from_raw_parts(self.storage.host(), self.bytes()) }
     }
 
-    /// The same values in another dtype, rounded to nearest.
+    /// Returns the values converted to `dtype`, rounded to nearest.
     ///
     /// # Panics
     /// If the tensor is not on the host; on devices, use the op `cast`.
@@ -337,12 +337,12 @@ impl Tensor {
         out
     }
 
-    /// All elements of a tensor on the host as f64, for checks and reports.
+    /// Returns all elements of a tensor on the host as f64, for checks and reports.
     pub fn to_f64(&self) -> Vec<f64> {
         with_element!(self.dtype, T => self.read::<T>().iter().map(|x| Element::f64(*x)).collect())
     }
 
-    /// The only element of a scalar on the host, as f64.
+    /// Returns the only element of a scalar on the host as f64.
     ///
     /// # Panics
     /// If there is not exactly one element.

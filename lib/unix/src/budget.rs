@@ -1,7 +1,7 @@
-//! The time budget of a job: the earliest of the configured limit, the end of the SLURM job and the end handed down by
-//! `timekeep run`; and whether training must stop because of it.
+//! The time budget of a job: the earliest of the configured limit, the end of the SLURM job and the end time passed on
+//! by `timekeep run`; and the decision whether training must stop because of it.
 //!
-//! Construct it once, on rank 0, and broadcast the decisions: it may call `squeue` or `scontrol`.
+//! Construct it once, on rank 0, and broadcast the decisions: construction may call `squeue` or `scontrol`.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -9,35 +9,36 @@ use std::time::{Duration, Instant};
 use crate::slurm::{QUESTION_TIMEOUT, Slurm};
 use crate::time::{format_duration, process_start, unix_seconds};
 
-/// Environment variable in which `timekeep run` passes the end of its limit to the command: seconds since 1970.
+/// Environment variable in which `timekeep run` passes the end of its time limit to the command, in seconds since 1970.
 pub const END_TIME_VARIABLE: &str = "LONGHAUL_END_TIME";
 
-/// SLURM checks its limits twice a minute, so its signals may arrive up to this much early.
+/// Default of [`Budget::margin`]: SLURM checks time limits only twice a minute, so its signals may arrive up to this
+/// early.
 pub const DEFAULT_MARGIN: Duration = Duration::from_secs(60);
 
-/// When time runs out, and according to which limit.
+/// The end of the time budget, and the limit that sets it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct End {
-    /// `time_limit`, `SLURM_JOB_END_TIME`, `squeue`, `scontrol` or `LONGHAUL_END_TIME`.
+    /// Name of the limit: `time_limit`, `SLURM_JOB_END_TIME`, `squeue`, `scontrol` or `LONGHAUL_END_TIME`.
     pub source: &'static str,
     /// A point on the monotonic clock, so that corrections of the wall clock have no effect.
     pub at: Instant,
 }
 
-/// All known time limits.
+/// All known time limits of a job.
 #[derive(Clone, Debug)]
 pub struct Budget {
     ends: Vec<End>,
     /// Whether this is a SLURM job whose end could not be determined.
     pub is_unknown: bool,
-    /// Messages for the user about limits that could not be determined.
+    /// Messages to the user about limits that could not be determined.
     pub notes: Vec<String>,
-    /// Reserve on top of the longest update and checkpoint.
+    /// Time reserved in addition to the longest update and checkpoint.
     pub margin: Duration,
 }
 
 impl Budget {
-    /// Without any limit.
+    /// Creates a budget without any limit.
     pub fn unlimited() -> Self {
         Self { ends: Vec::new(), is_unknown: false, notes: Vec::new(), margin: DEFAULT_MARGIN }
     }
@@ -67,7 +68,7 @@ impl Budget {
         if let Some(end) = slurm.end_time {
             budget.add_unix("SLURM_JOB_END_TIME", end);
         } else if !matches!(from_timekeep, Some(Ok(_))) {
-            // timekeep has already asked, and squeue may be missing inside a container
+            // timekeep has already asked SLURM, and squeue may be missing inside a container
             match slurm.ask_time_left(QUESTION_TIMEOUT) {
                 Ok((Some(left), source)) => budget.add(source, Instant::now().checked_add(left)),
                 Ok((None, _)) => {}
@@ -92,7 +93,7 @@ impl Budget {
     }
 
     /// Asks SLURM again if its limit is the earliest, because an administrator may have changed it. If SLURM does not
-    /// answer, the old limit stays. Two answers may differ by a second.
+    /// answer, the old limit is kept. Two answers may differ by a second.
     pub fn ask_again(&mut self) {
         const SLURMS: [&str; 3] = ["SLURM_JOB_END_TIME", "squeue", "scontrol"];
         let counts = self.end().is_some_and(|end| SLURMS.contains(&end.source));
@@ -103,12 +104,12 @@ impl Budget {
         }
     }
 
-    /// The earliest end; `None` without a limit.
+    /// Returns the earliest end; `None` without a limit.
     pub fn end(&self) -> Option<End> {
         self.ends.iter().copied().min_by_key(|end| end.at)
     }
 
-    /// Time until the earliest end, 0 if it has passed; `None` without a limit.
+    /// Returns the time until the earliest end, 0 if it has passed; `None` without a limit.
     pub fn left(&self) -> Option<Duration> {
         self.end().map(|end| end.at.saturating_duration_since(Instant::now()))
     }
@@ -126,7 +127,7 @@ pub(crate) fn round(duration: Duration) -> Duration {
     Duration::from_secs(duration.saturating_add(Duration::from_millis(500)).as_secs())
 }
 
-/// `23:59:59 left by time_limit (SLURM_JOB_END_TIME: 1-00:00:00)`, `unlimited`, or `unknown`.
+/// Formats the budget as `23:59:59 left by time_limit (SLURM_JOB_END_TIME: 1-00:00:00)`, `unlimited`, or `unknown`.
 impl fmt::Display for Budget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(first) = self.end() else {

@@ -28,8 +28,8 @@ pub struct Output {
     pub json: bool,
 }
 
-/// Arguments, and which of their options are on the command line: for a command that ignores some of its options for some
-/// of its inputs, and must not do so silently.
+/// Arguments, together with the options that were given on the command line. For a command that ignores some options
+/// for some inputs, and must not do so silently.
 #[derive(Clone, Debug)]
 pub struct Given<T> {
     /// The arguments.
@@ -38,8 +38,8 @@ pub struct Given<T> {
 }
 
 impl<T> Given<T> {
-    /// Refuses all options on the command line except `used`, which are given without dashes; `why` completes
-    /// `--OPTION: `. Errors: 2.
+    /// Rejects every option on the command line that is not in `used`, which lists names without dashes; `why`
+    /// completes the message `--OPTION: `. Errors: 2.
     pub fn require_only(&self, used: &[&str], why: &str) -> Result<()> {
         let unused = self.options.iter().filter(|option| !used.contains(&option.as_str()));
         let unused: Vec<String> = unused.map(|option| format!("--{option}")).collect();
@@ -78,8 +78,7 @@ impl<T: clap::Args> clap::Args for Given<T> {
     }
 }
 
-/// Upper limit for `--threads`, above any machine's core count. Far larger numbers would take minutes to start and
-/// stop.
+/// Upper limit for `--threads`, above any machine's core count: far more threads would take minutes to start and stop.
 pub const MAX_THREADS: usize = 1024;
 
 /// Parses the value of `--threads`.
@@ -90,20 +89,20 @@ pub fn threads(text: &str) -> Result<usize, String> {
     }
 }
 
-/// The running program, for messages and `env.json`.
+/// The running program, as shown in messages and `env.json`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
-    /// Name of the program, e.g. `train-stage`.
+    /// Program name, e.g. `train-stage`.
     pub name: String,
     /// Version, e.g. `0.1.0`.
     pub version: String,
-    /// Git commit it was built from, or `unknown`.
+    /// Git commit that the program was built from, or `unknown`.
     pub commit: String,
 }
 
 static PROGRAM: Mutex<Option<Program>> = Mutex::new(None);
 
-/// The running program; outside of [`main`] (tests, examples) a placeholder named `longhaul`.
+/// Returns the running program; outside of [`main`] (tests, examples), a placeholder named `longhaul`.
 pub fn program() -> Program {
     let known = PROGRAM.lock().unwrap_or_else(PoisonError::into_inner).clone();
     known.unwrap_or_else(|| Program {
@@ -123,7 +122,7 @@ pub fn main_with_status<A: Parser, S: Into<ExitCode>>(body: fn(A) -> Result<S>) 
     main_of(|command, _| command, body)
 }
 
-/// Runs a program whose command line depends on its words: `narrow` may change the command before they are parsed.
+/// Runs a program whose arguments depend on the command line: `narrow` may change the command before it is parsed.
 pub fn main_of<A: Parser, S: Into<ExitCode>>(
     narrow: fn(Command, &[OsString]) -> Command,
     body: fn(A) -> Result<S>,
@@ -140,7 +139,7 @@ pub fn main_of<A: Parser, S: Into<ExitCode>>(
     if let Some(done) = generate::asked(command, &words) {
         return end(done);
     }
-    // Otherwise help would print the values of environment variables.
+    // Hide these values: help would otherwise print the values of environment variables.
     let parsed = without_values(narrow(A::command(), &words)).try_get_matches_from(&words);
     match parsed.and_then(|found| A::from_arg_matches(&found)) {
         Ok(args) => end(body(args)),
@@ -175,7 +174,7 @@ fn end<S: Into<ExitCode>>(outcome: Result<S>) -> ExitCode {
     }
 }
 
-/// Help and version go to stdout with status 0; anything else is a usage error (stderr, 2).
+/// Prints help and version to stdout with status 0, and any other outcome as a usage error to stderr with status 2.
 fn end_of_parsing(mut error: clap::Error) -> ExitCode {
     let status = match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Exit::Done,
@@ -200,11 +199,11 @@ fn end_of_parsing(mut error: clap::Error) -> ExitCode {
     }
 }
 
-/// Calls of [`catch_panics`] that have not returned.
+/// Number of calls of [`catch_panics`] that have not returned.
 static CAUGHT: AtomicUsize = AtomicUsize::new(0);
 
-/// What `call` returns, or the message of its panic: for libraries that panic on damaged files. Other threads must not
-/// depend on one another meanwhile, because their panics end only themselves.
+/// Returns the result of `call`, or the message of its panic. For libraries that panic on damaged files. Other threads
+/// must not depend on one another meanwhile, because a panic then ends only its own thread.
 pub fn catch_panics<T>(call: impl FnOnce() -> T) -> std::result::Result<T, String> {
     CAUGHT.fetch_add(1, Ordering::Relaxed);
     let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(call));
@@ -215,8 +214,8 @@ pub fn catch_panics<T>(call: impl FnOnce() -> T) -> std::result::Result<T, Strin
     })
 }
 
-/// Prints a panic of any thread as one line and exits with status 70 at once, because other threads may be waiting for
-/// the one that panicked. Files are safe, since they are renamed only once complete. If RUST_BACKTRACE is set, the
+/// Makes a panic in any thread print one line and exit with status 70 at once, because other threads may be waiting for
+/// the one that panicked. Files stay intact, since they are renamed only once complete. If RUST_BACKTRACE is set, the
 /// backtrace follows.
 fn end_on_panic() {
     std::panic::set_hook(Box::new(|info| {

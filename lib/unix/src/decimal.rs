@@ -8,7 +8,7 @@ pub fn serialize<S: Serializer>(number: &u64, serializer: S) -> Result<S::Ok, S:
     serializer.collect_str(number)
 }
 
-/// Reads what [`serialize`] wrote.
+/// Reads a number written by [`serialize`].
 pub fn deserialize<'a, D: Deserializer<'a>>(deserializer: D) -> Result<u64, D::Error> {
     let text = String::deserialize(deserializer)?;
     text.parse().map_err(|cause| D::Error::custom(format!("`{text}` as a 64-bit integer: {cause}")))

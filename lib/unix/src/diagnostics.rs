@@ -8,12 +8,12 @@ use crate::{Error, cli, progress, text};
 
 static RANK: OnceLock<(usize, usize)> = OnceLock::new();
 
-/// Makes every following line name the rank: `train-stage[3/64]: …`. Has no effect with a single rank.
+/// Adds the rank to every following line: `train-stage[3/64]: …`. Has no effect with a single rank.
 pub fn set_rank(rank: usize, world: usize) {
     let _ = RANK.set((rank, world)); // only the first call counts
 }
 
-/// `train-stage`, or `train-stage[3/64]` in a job of many ranks.
+/// Returns the prefix of messages: `train-stage`, or `train-stage[3/64]` in a job with several ranks.
 pub fn speaker() -> String {
     let name = cli::program().name;
     match RANK.get() {
@@ -27,7 +27,7 @@ pub fn say(message: impl fmt::Display) {
     write(&text::line(&message.to_string()));
 }
 
-/// Writes an error, whose message may have several lines.
+/// Writes an error, which may have several lines, to stderr.
 pub fn say_error(error: &Error) {
     write(&text::lines(&error.to_string()));
 }

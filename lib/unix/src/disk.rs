@@ -1,7 +1,7 @@
 //! The operations that modify the file system, as a trait.
 //!
-//! Everything that must survive a crash is written through it ([`crate::publish`]), so that a test can record the order
-//! of operations and reconstruct every state that a power failure may leave. Reads are not part of it.
+//! Everything that must survive a crash is written through this trait ([`crate::publish`]), so that a test can record
+//! the order of operations and reconstruct every state that a power failure may leave. Reads bypass it.
 
 use std::fmt::Debug;
 use std::fs::{self, File, OpenOptions};
@@ -13,7 +13,7 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use crate::stream::Stream;
 
-/// What a rename does if the new name exists.
+/// The behaviour of a rename if the new name exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rename {
     /// Replaces the existing file or link.
@@ -32,7 +32,7 @@ pub trait DiskFile: Write + Send {
 }
 
 /// The operations that modify the file system. A name is durable only after [`Disk::sync_folder`] of its parent
-/// directory, content only after a sync of the file.
+/// directory, and content only after a sync of the file.
 pub trait Disk: Debug + Send + Sync {
     /// Whether this process may modify the file system now; called before each operation that creates, changes or
     /// removes a name.
@@ -61,7 +61,7 @@ pub trait Disk: Debug + Send + Sync {
         fs::create_dir(path)
     }
 
-    /// Makes `link` a symbolic link to `target`; it must not exist yet.
+    /// Creates `link`, which must not exist yet, as a symbolic link to `target`.
     fn symlink(&self, target: &Path, link: &Path) -> io::Result<()> {
         self.permit()?;
         std::os::unix::fs::symlink(target, link)
@@ -90,9 +90,9 @@ pub trait Disk: Debug + Send + Sync {
         fs::remove_dir(path)
     }
 
-    /// Makes the content of a file durable that another process wrote and closed.
+    /// Makes the content of a file durable after another process has written and closed it.
     fn sync_file(&self, path: &Path) -> io::Result<()> {
-        // Does not block if the name now belongs to a pipe.
+        // O_NONBLOCK prevents blocking if the name now belongs to a pipe.
         OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?.sync_all()
     }
 
@@ -112,7 +112,7 @@ pub trait Disk: Debug + Send + Sync {
         self.remove_folder(path)
     }
 
-    /// Makes a file, or a directory with its contents, durable; each directory after its contents.
+    /// Makes a file, or a directory with its contents, durable; each directory is synced after its contents.
     fn sync_all(&self, path: &Path) -> io::Result<()> {
         if !fs::symlink_metadata(path)?.is_dir() {
             return self.sync_file(path);
@@ -128,7 +128,7 @@ pub trait Disk: Debug + Send + Sync {
     }
 }
 
-/// Whether `path` still names the open `file`. Returns true if the file system does not answer.
+/// Whether `path` still refers to the open `file`. Also returns true if the file system does not answer.
 pub(crate) fn is_still_at(file: &File, path: &Path) -> bool {
     match (file.metadata(), fs::metadata(path)) {
         (Ok(open), Ok(named)) => (open.dev(), open.ino()) == (named.dev(), named.ino()),
@@ -137,10 +137,10 @@ pub(crate) fn is_still_at(file: &File, path: &Path) -> bool {
     }
 }
 
-/// Files of at least this many bytes are written with direct I/O, bypassing the page cache.
+/// Size in bytes from which files are written with direct I/O, bypassing the page cache.
 const LARGE: u64 = 16 << 20;
 
-/// The file system of this machine.
+/// The real file system of this machine.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RealDisk;
 

@@ -1,7 +1,7 @@
 //! One error type for the whole toolkit: a message for the user and the exit status of the program.
 //!
-//! The status is chosen where the problem is detected, because only that place knows whether a file was missing (66),
-//! damaged (65) or not writable (73). Context added on the way up does not change it.
+//! The status is chosen where the problem is detected, because only the code there knows whether a file was missing
+//! (66), damaged (65) or not writable (73). Context that callers add does not change it.
 
 use std::fmt;
 use std::path::Path;
@@ -9,7 +9,7 @@ use std::path::Path;
 use crate::status::Cause;
 use crate::text;
 
-/// Longer lists are cut to this many lines.
+/// Maximum number of items printed by [`Error::list`]; longer lists are truncated.
 const LISTED: usize = 100;
 
 /// Exit status of every program (`longhaul(7)`, EXIT STATUS).
@@ -18,7 +18,7 @@ const LISTED: usize = 100;
 pub enum Exit {
     /// The work is complete.
     Done = 0,
-    /// Any failure without its own status.
+    /// A failure without a status of its own.
     Failure = 1,
     /// The command line is wrong.
     Usage = 2,
@@ -39,7 +39,7 @@ pub enum Exit {
 }
 
 impl Exit {
-    /// The status with this number; [`Exit::Failure`] if there is none.
+    /// Returns the status with this number; [`Exit::Failure`] if there is none.
     pub fn of(number: u8) -> Self {
         use Exit::*;
         let all = [Done, Failure, Usage, Data, NoInput, Bug, CannotCreate, Io, Again, Config];
@@ -53,12 +53,12 @@ impl From<Exit> for std::process::ExitCode {
     }
 }
 
-/// A failure as the user sees it: what happened, to which file, key or shape, and what to do.
+/// A failure as shown to the user: what happened, to which file, key or shape, and what to do.
 #[derive(Debug)]
 pub struct Error {
     /// Exit status of the program that ends with this error.
     pub exit: Exit,
-    /// What caused it, where programs need to know.
+    /// The cause, if it is one that programs distinguish.
     pub cause: Option<Cause>,
     message: String,
 }
@@ -67,8 +67,8 @@ pub struct Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// An error with the given exit status. The message is reduced to one line; [`text::line`] describes how it treats
-    /// secrets, control characters and long names.
+    /// Creates an error with the given exit status. The message is reduced to one line; [`text::line`] describes its
+    /// treatment of secrets, control characters and long names.
     pub fn new(exit: Exit, message: impl fmt::Display) -> Self {
         Self { exit, cause: None, message: text::line(&message.to_string()) }
     }
@@ -77,7 +77,7 @@ impl Error {
     pub fn failure(message: impl fmt::Display) -> Self {
         Self::new(Exit::Failure, message)
     }
-    /// An error with a list below its first line, one item per line.
+    /// Creates an error with a list below its first line, one item per line.
     pub fn list<T: fmt::Display>(exit: Exit, first: impl fmt::Display, items: &[T]) -> Self {
         let mut error = Self::new(exit, first);
         for item in items.iter().take(LISTED) {
@@ -110,7 +110,7 @@ impl Error {
     pub fn config(message: impl fmt::Display) -> Self {
         Self::new(Exit::Config, message)
     }
-    /// Opening an input failed (66; 74 when the device itself failed).
+    /// Opening an input failed (66).
     pub fn open(path: &Path, cause: impl fmt::Display) -> Self {
         Self::new(Exit::NoInput, format!("cannot open {}: {cause}", path.display()))
     }
@@ -118,7 +118,7 @@ impl Error {
     pub fn out_of_memory(message: impl fmt::Display) -> Self {
         Self::failure(message).caused_by(Cause::OutOfMemory)
     }
-    /// The same error with its cause.
+    /// Attaches a cause to the error.
     pub fn caused_by(mut self, cause: Cause) -> Self {
         self.cause = Some(cause);
         self
@@ -131,7 +131,7 @@ impl Error {
     pub fn io(path: &Path, cause: impl fmt::Display) -> Self {
         Self::new(Exit::Io, format!("{}: {cause}", path.display()))
     }
-    /// The same error with `what` as a prefix.
+    /// Prefixes the message with `what`.
     pub fn context(mut self, what: impl fmt::Display) -> Self {
         self.message = format!("{}: {}", text::line(&what.to_string()), self.message);
         self
@@ -146,9 +146,9 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Adds what was being done to an error on its way up; the exit status is kept.
+/// Adds a description of the failed operation to an error; the exit status is kept.
 pub trait Context<T> {
-    /// `what` is only evaluated if there is an error.
+    /// Prefixes the error with `what`, which is only evaluated if there is an error.
     fn context<D: fmt::Display>(self, what: impl FnOnce() -> D) -> Result<T>;
 }
 

@@ -8,7 +8,7 @@ use clap::Command;
 const PROMPT: &str = "    $ ";
 const CONTINUED: &str = "    > ";
 
-/// All example commands of a program and its subcommands, in the order of the page.
+/// Returns all example commands of a program and its subcommands, in the order of the man page.
 pub fn script(command: &Command) -> String {
     let mut script = String::new();
     collect(command, &mut script);

@@ -1,16 +1,16 @@
 //! Failpoints: places where a test can make a program fail.
 //!
-//! With the feature `failpoints`, `FAIL=POINT:N=ACTION` triggers the N-th time that POINT is reached; `N+` triggers
-//! every time from then on. Several specifications are separated by commas. Actions: `kill` the process, `sleep` for a
-//! second, `hold` while the current directory contains a file [`HOLD`], or return the error `eio` or `enospc` as the
-//! disk would. The points in [`FLIPS`] accept only `flip`, which flips a bit of the data in memory. Without the feature
-//! a point compiles to nothing; release builds with the feature are rejected.
+//! With the feature `failpoints`, `FAIL=POINT:N=ACTION` triggers ACTION the N-th time that POINT is reached; `N+`
+//! triggers it every time from then on. Several specifications are separated by commas. Actions: `kill` the process,
+//! `sleep` for a second, `hold` while the current directory contains a file [`HOLD`], or return the error `eio` or
+//! `enospc` as the disk would. The points in [`FLIPS`] accept only `flip`, which flips a bit of the data in memory.
+//! Without the feature, a point compiles to nothing; release builds with the feature are rejected.
 
 #[cfg(all(feature = "failpoints", not(debug_assertions)))]
 compile_error!("the feature `failpoints` is for tests: it must not be enabled in a release build");
 
-/// The failpoints, in the order in which a save reaches them. Every published file, directory and link passes those of
-/// `publish`.
+/// The failpoints, in the order in which a save reaches them. Every published file, directory and link passes through
+/// the failpoints that start with `publish`.
 pub const POINTS: [&str; 18] = [
     "status.write",
     "log.write",
@@ -32,38 +32,38 @@ pub const POINTS: [&str; 18] = [
     "save.end",
 ];
 
-/// The program waits at a point with the action `hold` while this file exists in the current directory.
+/// Name of the file in the current directory that makes the action `hold` wait at its point while the file exists.
 pub const HOLD: &str = "hold";
 
-/// Points before a read whose failure does not end the run: before an input file is hashed.
+/// Failpoints before a read whose failure does not end the run, such as hashing an input file.
 pub const READS: [&str; 1] = ["inputs.hash"];
 
-/// Points at which memory can be corrupted: the parameters after an update.
+/// Failpoints at which memory can be corrupted: the parameters after an update.
 pub const FLIPS: [&str; 1] = ["update.parameters"];
 
-/// A failpoint: does nothing without the feature.
+/// A failpoint; without the feature it does nothing.
 #[cfg(not(feature = "failpoints"))]
 #[inline(always)]
 pub fn point(_name: &str) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Whether to flip a bit at this point.
+/// Whether to flip a bit at this failpoint.
 #[cfg(not(feature = "failpoints"))]
 #[inline(always)]
 pub fn flips(_name: &str) -> bool {
     false
 }
 
-/// How long what other processes append to file `number` stays invisible to this process, as on a network file system
-/// whose clients cache open files. Only tests delay it, by up to the seconds in [`DELAY_VARIABLE`].
+/// Returns how long data that other processes append to file `number` stays invisible to this process, as on a network
+/// file system whose clients cache open files. Only tests set a delay, of up to [`DELAY_VARIABLE`] seconds.
 #[cfg(not(feature = "failpoints"))]
 #[inline(always)]
 pub fn visibility_delay(_number: u64) -> std::time::Duration {
     std::time::Duration::ZERO
 }
 
-/// Environment variable with the longest delay of [`visibility_delay`].
+/// Environment variable with the maximum of [`visibility_delay`] in seconds.
 pub const DELAY_VARIABLE: &str = "LONGHAUL_VISIBILITY_DELAY";
 
 #[cfg(feature = "failpoints")]
@@ -95,20 +95,20 @@ mod on {
         Error(rustix::io::Errno),
     }
 
-    /// A failpoint. Errors: the one that `FAIL` asks for.
+    /// A failpoint. Errors: the error that `FAIL` specifies.
     pub fn point(name: &str) -> io::Result<()> {
         let is_known = POINTS.contains(&name) || READS.contains(&name);
         debug_assert!(is_known, "{name} is in no list of points");
         due(name).into_iter().try_for_each(act)
     }
 
-    /// Whether to flip a bit at this point.
+    /// Whether to flip a bit at this failpoint.
     pub fn flips(name: &str) -> bool {
         debug_assert!(FLIPS.contains(&name), "{name} is not in the list of flips");
         !due(name).is_empty()
     }
 
-    /// A share of the longest delay that differs between processes and files.
+    /// Returns a fraction of the maximum delay that differs between processes and files.
     pub fn visibility_delay(number: u64) -> Duration {
         let longest = std::env::var(super::DELAY_VARIABLE).ok().and_then(|text| text.parse().ok());
         let mixed =
@@ -117,7 +117,7 @@ mod on {
         Duration::try_from_secs_f64(longest.unwrap_or(0.0) * share).unwrap_or_default()
     }
 
-    /// Counts one more pass through this point and returns the actions that are due.
+    /// Counts another pass through this point and returns the actions that are due.
     fn due(name: &str) -> Vec<Action> {
         static HITS: OnceLock<Vec<Hit>> = OnceLock::new();
         let hits = HITS.get_or_init(|| {
@@ -157,7 +157,7 @@ mod on {
                     std::thread::sleep(Duration::from_millis(2));
                 }
             }
-            Action::Flip => {} // the caller does it
+            Action::Flip => {} // the caller flips the bit
             Action::Error(errno) => return Err(errno.into()),
         }
         Ok(())

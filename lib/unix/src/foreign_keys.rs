@@ -1,5 +1,5 @@
-//! Reads JSON files of other programs key by key: a key that could change a result is obeyed or refused, never dropped
-//! without a word. longhaul-files(5) lists the keys.
+//! Reads JSON files of other programs key by key: a key that could change a result is either applied or rejected, never
+//! silently ignored. longhaul-files(5) lists the keys.
 
 use std::path::Path;
 
@@ -8,25 +8,25 @@ use serde_json::{Map, Value};
 use crate::text::{quote, summary};
 use crate::{Error, Result};
 
-/// What becomes of a key. Null is everywhere the same as a missing key.
+/// The treatment of a key. Null is always equivalent to a missing key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Key {
-    /// Whoever reads the file obeys or checks it.
+    /// Applied or checked by the reader of the file.
     Read,
-    /// Results do not depend on it.
+    /// Ignored, because results do not depend on it.
     NoEffect,
-    /// Only this value, in JSON, is supported.
+    /// Only this value, written as JSON, is supported.
     Only(&'static str),
     /// Must be switched off: false, empty or "none".
     Off,
 }
 
-/// The keys of a file that are known.
+/// The known keys of a file.
 pub type Keys = [(&'static str, Key)];
 
-/// Checks the keys of `file` that were read from `path` against `known`.
+/// Checks the keys of `file`, which was read from `path`, against `known`.
 ///
-/// Errors: 65 for a value that is not supported, and for a key that is not known and not null.
+/// Errors: 65 for an unsupported value, or for an unknown key that is not null.
 pub fn check(path: &Path, file: &Map<String, Value>, known: &Keys) -> Result<()> {
     for (key, value) in file.iter().filter(|(_, value)| !value.is_null()) {
         let bad = |what: String| {

@@ -12,7 +12,7 @@ use crate::cli::Output;
 use crate::out::Out;
 use crate::{Error, Exit, Result, examples, man};
 
-/// Handles `PROGRAM --generate WHAT`; `None` for any other command line.
+/// Handles `PROGRAM --generate WHAT`; returns `None` for any other command line.
 pub fn asked(command: Command, words: &[OsString]) -> Option<Result<Exit>> {
     if words.get(1)?.to_str()? != "--generate" {
         return None;

@@ -8,8 +8,8 @@ use crate::{Error, Exit, Result, diagnostics};
 /// Maximum length in bytes of a file name read from stdin, newline included (PATH_MAX on Linux).
 const MAX_NAME: usize = 4096;
 
-/// The given files, with `-` replaced by the names on stdin, one per line; empty lines are skipped. Errors: 2 when `-`
-/// is given twice or the list is empty, 74 when stdin cannot be read.
+/// Returns the given files, with `-` replaced by the names on stdin, one per line; empty lines are skipped. Errors: 2
+/// when `-` is given twice or the list is empty, 74 when stdin cannot be read.
 pub fn files(given: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     let mut stdin = Some(io::stdin());
@@ -29,7 +29,7 @@ pub fn files(given: &[PathBuf]) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Calls `what` for each of these [`files`]. A failure is reported and does not prevent the other calls, unless its
+/// Calls `what` for each of the given [`files`]. A failure is reported and does not prevent the other calls, unless its
 /// status is in `fatal`. Returns the status of the first failure.
 pub fn each(
     given: &[PathBuf],

@@ -1,5 +1,5 @@
-//! What makes longhaul's programs behave like Unix programs: exit statuses, signals, time limits, atomic file writes,
-//! logs, progress, and the shared parts of the command line. Nothing here depends on tensors, data sets or models.
+//! The Unix conventions of longhaul's programs: exit statuses, signals, time limits, atomic file writes, logs,
+//! progress, and the shared parts of the command line. Nothing here depends on tensors, data sets or models.
 
 pub mod budget;
 pub mod cli;

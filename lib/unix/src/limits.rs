@@ -1,4 +1,4 @@
-//! Resource limits of the process (`ulimit`, SLURM), named in the message when one of them causes a failure.
+//! Resource limits of the process (`ulimit`, SLURM), which error messages name when a limit causes a failure.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::borrow::Cow;
@@ -15,8 +15,8 @@ use signal_hook::low_level;
 use crate::space::human_bytes;
 use crate::{Error, Exit, diagnostics};
 
-/// A resource, the errors of calls that exceed its limit, the limit's name after `RLIMIT_`, its option of `ulimit`, and
-/// what it limits.
+/// A resource, the errors of calls that exceed its limit, the limit's name after `RLIMIT_`, its `ulimit` option, and a
+/// description of the limited quantity.
 type Limit = (Resource, &'static [Errno], &'static str, char, &'static str);
 
 const LIMITS: [Limit; 5] = [
@@ -45,7 +45,7 @@ fn in_words(&(resource, _, name, option, what): &Limit) -> Option<String> {
     Some(format!("RLIMIT_{name} limits {what} to {}; {advice}", shown(current)))
 }
 
-/// Describes the limits behind an error; `None` if none is set.
+/// Describes the limits that may have caused an error; `None` if none is set.
 fn reason(errno: Errno) -> Option<String> {
     let causes = LIMITS.iter().filter(|(_, errors, ..)| errors.contains(&errno));
     let words: Vec<String> = causes.filter_map(in_words).collect();
@@ -56,18 +56,18 @@ fn why_no_memory() -> String {
     reason(Errno::NOMEM).unwrap_or_else(|| "the machine or its job has no more".into())
 }
 
-/// Replaces the error number of a limit with the limit and its value.
+/// Replaces the error number in a message with the limit that caused it and its value.
 ///
 /// It works on text because errors come from std, rustix, HDF5 and MPI, and many reach a message only as text. All of
-/// them contain the number: `(os error 27)`, `errno = 27`. Every message passes through here, so an earlier failed
-/// allocation evidently did not end the thread.
+/// them contain the number: `(os error 27)`, `errno = 27`. Every message passes through here, which shows that an
+/// earlier failed allocation did not end the thread.
 pub(crate) fn explain(text: Cow<'_, str>) -> Cow<'_, str> {
     FAILED.set(0);
     if !text.contains("os error ") && !text.contains("errno = ") {
         return text;
     }
     let mut text = text.into_owned();
-    // EAGAIN has many causes; if a thread or process cannot be started, memory for its stack or an id is missing.
+    // EAGAIN has many causes. If a thread or process cannot be started, its stack has no memory or there is no free id.
     let is_start = text.contains("thread") || text.contains("start a process");
     let of_start = is_start.then_some(Errno::AGAIN);
     for errno in [Errno::FBIG, Errno::NOMEM, Errno::MFILE].into_iter().chain(of_start) {
@@ -90,12 +90,12 @@ type Recorder = Box<dyn FnOnce(&Error) + Send>;
 
 static RECORDER: Mutex<Option<Recorder>> = Mutex::new(None);
 
-/// Has [`out_of_memory`] call `record` before it exits. Only the last one is called.
+/// Registers `record` to be called by [`out_of_memory`] before it exits; replaces an earlier one.
 pub fn at_out_of_memory(record: impl FnOnce(&Error) + Send + 'static) {
     *RECORDER.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(record));
 }
 
-/// Exits because memory for `what` cannot be allocated; used instead of an abort.
+/// Exits because memory for `what` cannot be allocated; used instead of aborting.
 pub fn out_of_memory(bytes: usize, what: &str) -> ! {
     let (size, reason) = (human_bytes(bytes as u64), why_no_memory());
     let error = Error::out_of_memory(format!("cannot allocate {size} for {what}: {reason}"));
@@ -108,14 +108,14 @@ pub fn out_of_memory(bytes: usize, what: &str) -> ! {
 }
 
 thread_local! {
-    /// Size of the last failed allocation of this thread; reset to 0 by every message, because then the thread has
-    /// survived the failure.
+    /// Size in bytes of the last failed allocation of this thread. Every message resets it to 0, because the thread has
+    /// then survived the failure.
     static FAILED: Cell<usize> = const { Cell::new(0) };
 }
-/// The prepared message for an abort after a failed allocation, when nothing more can be allocated.
+/// The prepared message for an abort after a failed allocation, when no memory can be allocated for a new one.
 static WORDS: OnceLock<(String, String)> = OnceLock::new();
 
-/// The system allocator, which also records the size of a failed allocation.
+/// The system allocator, extended to record the size of a failed allocation.
 struct Remembering;
 
 fn remembered(start: *mut u8, bytes: usize) -> *mut u8 {
@@ -148,11 +148,11 @@ unsafe impl GlobalAlloc for Remembering {
 #[global_allocator]
 static ALLOCATOR: Remembering = Remembering;
 
-/// Makes writing a file beyond its size limit fail with EFBIG instead of ending the process, and makes a failed
+/// Makes a write beyond the file size limit fail with EFBIG instead of ending the process, and makes a failed
 /// allocation exit with a message instead of an abort.
 pub(crate) fn install() {
-    // A handler instead of SIG_IGN, which children would inherit. If it cannot be installed, the process ends as
-    // before.
+    // Use a handler instead of SIG_IGN, which children would inherit. If it cannot be installed, such a write still
+    // ends the process.
     let _ = signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)));
     let _ = WORDS.set((format!("{}: cannot allocate ", diagnostics::speaker()), why_no_memory()));
     // SAFETY: the handler formats a number on its stack, writes, and ends the process with `_exit`: it does not
@@ -160,7 +160,7 @@ pub(crate) fn install() {
     let _ = unsafe { low_level::register(SIGABRT, aborted) };
 }
 
-/// Rust aborts after a failed allocation that the caller cannot handle. Any other abort proceeds as usual.
+/// Handles the abort that follows a failed allocation; any other abort proceeds as usual.
 fn aborted() {
     let bytes = FAILED.get();
     let Some((before, reason)) = WORDS.get().filter(|_| bytes > 0) else {
@@ -179,7 +179,7 @@ fn aborted() {
 mod tests {
     use super::*;
 
-    /// The child process of the next test: it ends by SIGABRT, or with a message.
+    /// The child process of the next test: it ends by SIGABRT or with a message.
     #[test]
     #[ignore = "run by the next test"]
     fn aborts() {

@@ -1,9 +1,9 @@
-//! `log.jsonl`: one JSON object per line, append-only; the source of truth of a run.
+//! `log.jsonl`: one JSON object per line, append-only; the authoritative record of a run.
 //!
 //! Every record carries `time`, `attempt`, `kind` and a checksum; readers skip damaged lines. A kill or a full disk may
-//! leave an incomplete last line, which is not a record: the next write or attempt truncates it. After a resume,
-//! records of older attempts beyond the update resumed from are superseded, and readers drop them; likewise records of
-//! the same attempt after the target of a `rewind`.
+//! leave an incomplete last line, which is not a record: the next write or attempt truncates it. A resume supersedes
+//! the records of older attempts beyond the update resumed from, and a `rewind` those of its own attempt beyond its
+//! target; readers drop superseded records.
 
 mod follow;
 mod line;
@@ -26,16 +26,16 @@ pub use follow::Follow;
 pub use read::{Damaged, Records, each, read};
 pub use shared::append_once;
 
-/// Maximum length of a line in bytes; records have a few hundred.
+/// Maximum length of a line in bytes; typical records have a few hundred.
 const MAX_LINE: u64 = 1 << 20;
 
-/// The writer of a log. Only one process writes a log; the lease of the run directory ensures it.
+/// The writer of a log. Only one process at a time writes a log, which the lease of the run directory ensures.
 #[derive(Debug)]
 pub struct Log {
     path: PathBuf,
     file: File,
     attempt: u64,
-    /// The last write failed and may have left an incomplete line.
+    /// Whether the last write failed and may have left an incomplete line.
     is_torn: bool,
     fence: Option<Fence>,
 }
@@ -50,14 +50,14 @@ struct Record<'a, T> {
 }
 
 impl Log {
-    /// Opens a log for appending, creating it if absent, and truncates an incomplete last line. Errors: 73, also for a
-    /// pipe or a device; 74.
+    /// Opens a log for appending, creating it if absent, and truncates an incomplete last line. Errors: 73, including
+    /// for a pipe or a device; 74.
     pub fn open(path: &Path, attempt: u64) -> Result<Self> {
         let file = append_to(path)?;
         Ok(Self { path: path.to_path_buf(), file, attempt, is_torn: false, fence: None })
     }
 
-    /// Makes every write check first that this process still holds the lease.
+    /// Makes every write first check that this process still holds the lease.
     pub fn fenced(mut self, fence: Fence) -> Self {
         self.fence = Some(fence);
         self
@@ -76,7 +76,7 @@ impl Log {
 
     /// Continues at the same path after the log was moved, removed or replaced.
     fn reopen(&mut self) -> Result<()> {
-        // If the whole run directory was replaced, the path leads to another run's file.
+        // If the whole run directory was replaced, the path refers to another run's file.
         self.fence.as_ref().map_or(Ok(()), Fence::check_now)?;
         self.file = append_to(&self.path)?;
         self.is_torn = false;
@@ -96,20 +96,20 @@ impl Log {
         written.map_err(|cause| Error::io(&self.path, cause))
     }
 
-    /// Makes the records durable; called before a checkpoint is published and at the end.
+    /// Makes the records durable; called before a checkpoint is published and at the end of an attempt.
     pub fn sync(&self) -> Result<()> {
         self.file.sync_data().map_err(|cause| Error::io(&self.path, cause))
     }
 }
 
-/// Opens the log of one writer and mends its end.
+/// Opens a log for its writer and repairs an incomplete last line.
 fn append_to(path: &Path) -> Result<File> {
     let mut file = open_to_append(path)?;
     mend(&mut file).map_err(|cause| Error::io(path, cause))?;
     Ok(file)
 }
 
-/// Opens a regular file for appending; refuses a pipe instead of blocking on it, and a link, which may lead to any file.
+/// Opens a regular file for appending. Rejects a pipe, which would block, and a link, which may refer to any file.
 fn open_to_append(path: &Path) -> Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).append(true).create(true).custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW);
@@ -134,7 +134,7 @@ fn mend(file: &mut File) -> std::io::Result<()> {
     let line = tail.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
     match &tail[line..] {
         [] => Ok(()),
-        // Longer than any record: do not discard it silently.
+        // This is longer than any record: do not discard it silently.
         _ if line == 0 && from > 0 => file.write_all(b"\n"),
         last if line::open(last).is_some() => file.write_all(b"\n"),
         _ => file.set_len(from + line as u64),
@@ -166,7 +166,7 @@ mod tests {
             log.sync().unwrap();
             let found = read(&path).unwrap();
             assert_eq!(found.bad_lines, 0, "cut at {cut}");
-            // Cut just before the newline, the record is complete and exists twice.
+            // After a cut just before the newline, the record is complete and therefore exists twice.
             let kept = 2 + usize::from(cut == whole.len() - 1);
             assert_eq!(updates(&found).len(), kept, "cut at {cut}");
             assert_eq!(*updates(&found).last().unwrap(), (2, 2));
@@ -179,7 +179,7 @@ mod tests {
         let path = folder.path().join("log.jsonl");
         let mut log = Log::open(&path, 1).unwrap();
         log.write("update", &json!({"update": 1})).unwrap();
-        // As the kernel leaves it when the disk fills up in the middle of a write.
+        // Simulates a disk that fills up in the middle of a write.
         log.file.write_all(b"{\"time\":\"2026-01-01T00:00:00Z\",\"waited\":0.").unwrap();
         log.is_torn = true;
         log.write("update", &json!({"update": 2})).unwrap();
@@ -217,7 +217,7 @@ mod tests {
     fn records_behind_a_resume_are_superseded() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log.jsonl");
-        // Attempt 1 does 1..=5, 2 resumes at 3 and does 4, 5, 6; 3 resumes at 5 and dies at once.
+        // Attempt 1 completes updates 1 to 5, 2 resumes at 3 and completes 4 to 6, and 3 resumes at 5 and dies.
         for (attempt, resumed, last) in [(1, 0, 5), (2, 3, 6), (3, 5, 5)] {
             let mut log = Log::open(&path, attempt).unwrap();
             log.write("start", &json!({"update": resumed})).unwrap();
@@ -307,14 +307,14 @@ mod tests {
         write().unwrap();
         assert_eq!(read(&path).unwrap().records.len(), 2);
         assert_eq!(read(&folder.path().join("old")).unwrap().records.len(), 1);
-        // A pipe in its place must not block.
+        // A pipe in place of the log must not block.
         std::fs::remove_file(&path).unwrap();
         assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
         let error = write().unwrap_err();
         assert!(error.to_string().contains("not a regular file"), "{error}");
         assert!(read(&path).is_err());
         std::fs::remove_file(&path).unwrap();
-        // Nor may a link lead to a file of somebody else.
+        // A link must not redirect writes to another file.
         let other = folder.path().join("other");
         std::fs::write(&other, "text").unwrap();
         std::os::unix::fs::symlink(&other, &path).unwrap();

@@ -16,7 +16,7 @@ use clap_mangen::Man;
 
 use crate::{Error, Result};
 
-/// Date in the page footer: that of the release, so that the page does not depend on the build machine.
+/// Date in the page footer: the release date, so that the page does not depend on the build machine.
 const DATE: &str = "2026-11-20";
 
 const EXIT_STATUS: &str = "
@@ -33,7 +33,7 @@ EXIT STATUS
   1   Any other failure.
 ";
 
-/// The page as roff text; EXIT STATUS and SEE ALSO are added if the program has none of its own.
+/// Returns the man page as roff text; EXIT STATUS and SEE ALSO are added if the program has none of its own.
 pub fn page(command: &Command) -> Result<String> {
     let mut command = command.clone().disable_help_subcommand(true);
     command.build();
@@ -65,7 +65,8 @@ pub fn page(command: &Command) -> Result<String> {
     Ok(tidy(&page))
 }
 
-/// A `.SS` subsection with the synopsis, description and options of one subcommand, or those of its subcommands.
+/// Returns a `.SS` subsection with the synopsis, description and options of a subcommand, or the subsections of its own
+/// subcommands.
 fn subsection(command: &Command) -> Result<String> {
     if command.has_subcommands() {
         return shown(command).map(subsection).collect();
@@ -88,7 +89,7 @@ fn shown(command: &Command) -> impl Iterator<Item = &Command> {
     command.get_subcommands().filter(|subcommand| !subcommand.is_hide_set())
 }
 
-/// The usage line; for a command with subcommands, the usage lines of all of them.
+/// Returns the usage line; for a command with subcommands, the usage lines of all of them.
 fn synopsis(command: &Command) -> String {
     let lines: Vec<String> = shown(command).map(synopsis).collect();
     if !lines.is_empty() {
@@ -100,7 +101,7 @@ fn synopsis(command: &Command) -> String {
     format!("\\fB{}\\fR{}\n", escape(name), escape(usage.strip_prefix(name).unwrap_or(usage)))
 }
 
-/// Removes the first paragraph of the long description, which NAME or the heading already contains.
+/// Removes the first paragraph of the long description, which already appears in NAME or the heading.
 fn with_own_description(command: &Command) -> Command {
     let short = command.get_about().map(|text| text.to_string()).unwrap_or_default();
     let long = command.get_long_about().map(|text| text.to_string()).unwrap_or_default();
@@ -116,7 +117,7 @@ fn piece(render: impl FnOnce(&mut dyn std::io::Write) -> std::io::Result<()>) ->
     String::from_utf8(bytes).map_err(|cause| Error::bug(format!("manual page: {cause}")))
 }
 
-/// Drops `.SH` lines and the preamble in front of them.
+/// Removes `.SH` lines and the preamble in front of them.
 fn without_head(section: &str) -> String {
     let body = section.split_once(".SH ").map(|(_, rest)| rest).unwrap_or(section);
     let lines = body.lines().skip(1).filter(|line| !line.starts_with(".SH "));
@@ -166,14 +167,14 @@ fn sections(text: &str) -> String {
     roff
 }
 
-/// Escapes text for roff: backslashes, minus signs that can be copied, leading dots.
+/// Escapes text for roff: backslashes, hyphens (so that they can be copied as minus signs), quotes and leading dots.
 fn escape(text: &str) -> String {
     let text = text.replace('\\', "\\e").replace('-', "\\-").replace('\'', "\\(aq");
     if text.starts_with('.') { format!("\\&{text}") } else { text }
 }
 
-/// Removes paragraph marks before or after a heading, duplicate ones, and a second line break, all of which mandoc
-/// warns about.
+/// Removes paragraph macros before or after a heading, duplicate ones, and a second line break; mandoc warns about all
+/// of these.
 fn tidy(page: &str) -> String {
     let mut lines: Vec<&str> = Vec::new();
     for line in page.lines().filter(|line| !line.trim().is_empty()) {

@@ -1,6 +1,6 @@
 //! Checks whether enough memory is available before a large allocation.
 //!
-//! A failed allocation aborts a Rust program, and an overcommitted one invokes the kernel's OOM killer. Sizes that
+//! A failed allocation aborts a Rust program, and overcommitted memory invokes the kernel's OOM killer. Sizes that
 //! depend on an input file or the command line are therefore compared with the available memory first.
 
 use std::fs;
@@ -10,35 +10,35 @@ use rustix::process::{Resource, getrlimit};
 use crate::space::human_bytes;
 use crate::{Error, Result};
 
-/// Smaller requests are not checked: reading the kernel's figures takes about ten microseconds.
+/// Minimum size in bytes that is checked: reading the kernel's figures takes about ten microseconds.
 const SMALL: u64 = 16 << 20;
 
-/// Bytes that this process can still allocate: what the kernel reports as available without swapping, or less if its
-/// address space is limited (`ulimit -v`). `None` if unknown.
+/// Returns the number of bytes that this process can still allocate: the memory that the kernel reports as available
+/// without swapping, or less if the address space is limited (`ulimit -v`). `None` if unknown.
 pub fn available() -> Option<u64> {
     let limit = getrlimit(Resource::As).current;
     let addresses = limit.map(|limit| limit.saturating_sub(held().unwrap_or(0)));
     [addresses, kilobytes("/proc/meminfo", "MemAvailable:")].into_iter().flatten().min()
 }
 
-/// Size of the address space of this process in bytes.
+/// Returns the size of the address space of this process in bytes.
 pub fn held() -> Option<u64> {
     kilobytes("/proc/self/status", "VmSize:")
 }
 
-/// Resident memory of this process in bytes.
+/// Returns the resident memory of this process in bytes.
 pub fn resident() -> Option<u64> {
     kilobytes("/proc/self/status", "VmRSS:")
 }
 
-/// A figure reported by the kernel in KiB, converted to bytes.
+/// Returns a figure that the kernel reports in KiB, converted to bytes.
 fn kilobytes(path: &str, name: &str) -> Option<u64> {
     let text = fs::read_to_string(path).ok()?;
     let figure = text.lines().find_map(|line| line.strip_prefix(name))?;
     figure.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib << 10)
 }
 
-/// Refuses (65) an input that needs more bytes of memory than are available; `None` stands for a size that overflows.
+/// Rejects (65) an input that needs more bytes of memory than are available; `None` means that the size overflows.
 /// `what` names the input.
 pub fn ensure(what: &dyn std::fmt::Display, bytes: Option<u64>) -> Result<()> {
     if bytes.is_some_and(|bytes| bytes < SMALL) {

@@ -1,8 +1,8 @@
 //! Results on stdout: JSON lines with `--json`, otherwise an aligned table.
 //!
-//! All output to stdout goes through here, so that a reader that closes the pipe (`ckpt list | head -1`) ends the
-//! program silently: the write returns an error without a message, which [`cli::main`](crate::cli::main) turns into
-//! status 0. Non-finite numbers become `null` in JSON and `-` in a table.
+//! All output to stdout goes through this module, so that closing the pipe (`ckpt list | head -1`) ends the program
+//! silently: the write returns an error without a message, which [`cli::main`](crate::cli::main) turns into status 0.
+//! Non-finite numbers become `null` in JSON and `-` in a table.
 
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};
@@ -14,7 +14,7 @@ use crate::cli::Output;
 use crate::table::Table;
 use crate::{Error, Exit, Result, text};
 
-/// Writer of results.
+/// Writes results as JSON lines or as a table.
 pub struct Out<W: Write = io::Stdout> {
     json: bool,
     sink: W,
@@ -22,14 +22,14 @@ pub struct Out<W: Write = io::Stdout> {
 }
 
 impl Out {
-    /// Writes results to stdout in the format chosen on the command line.
+    /// Creates a writer to stdout in the format chosen on the command line.
     pub fn stdout(output: Output) -> Self {
         Self::new(output, io::stdout())
     }
 }
 
 impl<W: Write> Out<W> {
-    /// Writes results to any writer.
+    /// Creates a writer to any sink.
     pub fn new(output: Output, sink: W) -> Self {
         Self { json: output.json, sink, table: Table::default() }
     }
@@ -39,8 +39,8 @@ impl<W: Write> Out<W> {
         self.json
     }
 
-    /// One record of several: written at once as a JSON line, or collected as a row of the table that
-    /// [`finish`](Self::finish) writes. The columns are the record's fields.
+    /// Writes one of several records: at once as a JSON line, or as a row of the table that [`finish`](Self::finish)
+    /// writes. The columns are the record's fields.
     pub fn row(&mut self, record: &impl Serialize) -> Result<()> {
         let fields = fields(record)?;
         if self.json {
@@ -50,7 +50,7 @@ impl<W: Write> Out<W> {
         Ok(())
     }
 
-    /// A single result: the record as a JSON line, or `shown` as text, with its line breaks.
+    /// Writes a single result: the record as a JSON line, or `shown` as text, with its line breaks.
     pub fn item(&mut self, record: &impl Serialize, shown: impl Display) -> Result<()> {
         if self.json {
             let value = Value::Object(fields(record)?);
@@ -59,19 +59,19 @@ impl<W: Write> Out<W> {
         self.raw((text::lines(&shown.to_string()) + "\n").as_bytes())
     }
 
-    /// Bytes without any conversion (an exported file, a configuration).
+    /// Writes bytes without any conversion (an exported file, a configuration).
     pub fn raw(&mut self, bytes: &[u8]) -> Result<()> {
         let written = self.sink.write_all(bytes).and_then(|()| self.sink.flush());
         written.map_err(stdout_error)
     }
 
-    /// One row per record, and nothing else.
+    /// Writes one row per record, then finishes.
     pub fn rows<R: Serialize>(mut self, records: impl IntoIterator<Item = R>) -> Result<Exit> {
         records.into_iter().try_for_each(|record| self.row(&record))?;
         self.finish()
     }
 
-    /// Writes the table collected by [`row`](Self::row); nothing with `--json`. Returns the status of success.
+    /// Writes the table collected by [`row`](Self::row), or nothing with `--json`. Returns the status of success.
     pub fn finish(mut self) -> Result<Exit> {
         let text = std::mem::take(&mut self.table).render();
         self.raw(text.as_bytes()).map(|()| Exit::Done)

@@ -1,4 +1,4 @@
-//! Progress on stderr: a bar with the estimated time left on a terminal, otherwise one line per minute.
+//! Progress on stderr: on a terminal, a bar with the estimated time left; otherwise one line per minute.
 
 use std::io::IsTerminal;
 use std::sync::{Mutex, PoisonError};
@@ -9,14 +9,14 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::diagnostics::say;
 use crate::time::format_duration;
 
-/// The bar on the screen, so that messages can be printed above it.
+/// The bar on the screen, which is hidden while messages are printed.
 static BAR: Mutex<Option<ProgressBar>> = Mutex::new(None);
 
 /// Progress of a task with a known number of steps.
 pub struct Progress {
     what: String,
     total: u64,
-    /// Steps done before this process started; excluded from the speed.
+    /// Number of steps done before this process started, which do not count towards the speed.
     before: u64,
     done: u64,
     bar: Option<ProgressBar>,
@@ -26,19 +26,20 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Progress of `total` steps of `what` (`"updates"`, `"files"`).
+    /// Creates the progress of `total` steps of `what` (`"updates"`, `"files"`).
     pub fn new(what: &str, total: u64) -> Self {
         let interval = Duration::from_secs(60);
         Self::with(what, total, std::io::stderr().is_terminal(), interval)
     }
 
-    /// As [`new`](Self::new), as a function that any thread calls with the number of steps made.
+    /// Like [`new`](Self::new), but returns a function that any thread can call with the number of steps it has
+    /// completed.
     pub fn shared(what: &str, total: u64) -> impl Fn(u64) + Send + Sync {
         let progress = Mutex::new(Self::new(what, total));
         move |steps| progress.lock().unwrap_or_else(PoisonError::into_inner).advance(steps)
     }
 
-    /// As [`new`](Self::new), with an explicit choice of bar and time between lines.
+    /// Like [`new`](Self::new), with an explicit choice of bar and interval between lines.
     pub fn with(what: &str, total: u64, on_terminal: bool, interval: Duration) -> Self {
         let bar = on_terminal.then(|| bar(what, total));
         *BAR.lock().unwrap_or_else(PoisonError::into_inner) = bar.clone();
@@ -80,14 +81,14 @@ impl Progress {
         }
     }
 
-    /// Text next to the bar, e.g. the loss. Ignored without a terminal: the log has it.
+    /// Sets the text next to the bar, e.g. the loss. Ignored without a terminal, because the log contains it.
     pub fn message(&self, text: impl Into<String>) {
         if let Some(bar) = &self.bar {
             bar.set_message(text.into());
         }
     }
 
-    /// `updates 50/200 (25 %), 00:03:00 left`
+    /// Formats a line such as `updates 50/200 (25 %), 00:03:00 left`.
     fn line(&self) -> String {
         let Self { what, total, done, .. } = self;
         if *total == 0 {
@@ -122,8 +123,8 @@ fn bar(what: &str, total: u64) -> ProgressBar {
     ProgressBar::new(total).with_style(style).with_prefix(what.to_string())
 }
 
-/// Runs `write` while the bar is hidden. Never waits for the lock of the bar: the caller may be a panic in a thread
-/// that holds it.
+/// Runs `write` while the bar is hidden. Does not wait for the lock of the bar, because the caller may be a panic in a
+/// thread that holds it.
 pub(crate) fn without_bar(write: impl FnOnce()) {
     let bar = BAR.try_lock().ok().and_then(|bar| bar.clone());
     match bar {

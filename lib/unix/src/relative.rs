@@ -4,7 +4,8 @@ use crate::{Error, Result};
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-/// `path` relative to `folder`, without symbolic links, so that both can be moved together. Errors: one does not exist.
+/// Returns `path` relative to `folder`, without symbolic links, so that both can be moved together. Errors: either does
+/// not exist.
 pub fn relative(path: &Path, folder: &Path) -> Result<PathBuf> {
     let absolute = |p: &Path| {
         let p = if p.as_os_str().is_empty() { Path::new(".") } else { p };
@@ -16,7 +17,7 @@ pub fn relative(path: &Path, folder: &Path) -> Result<PathBuf> {
     Ok(up.chain(path.components().skip(common)).collect())
 }
 
-/// Where something is now: at `relative` to `folder` if it exists there, otherwise at `path`.
+/// Returns the current location of a file or folder: `relative` to `folder` if it exists there, otherwise `path`.
 pub fn located(path: Option<PathBuf>, relative: Option<&Path>, folder: &Path) -> Option<PathBuf> {
     let near = relative.map(|relative| folder.join(relative)).filter(|near| near.exists());
     near.and_then(|near| near.canonicalize().ok()).or(path)
@@ -38,7 +39,7 @@ mod tests {
         fs::rename(at("project"), at("moved")).unwrap();
         let found = located(Some(codec.clone()), Some(&path), &at("moved/latents"));
         assert_eq!(found, Some(at("moved/runs/codec").canonicalize().unwrap()));
-        // Alone it was moved to a place without a codec beside it.
+        // It was moved alone, without the codec next to it.
         fs::rename(at("moved/latents"), at("latents")).unwrap();
         assert_eq!(located(Some(codec.clone()), Some(&path), &at("latents")), Some(codec));
         assert!(relative(&at("none"), &at("moved")).is_err());

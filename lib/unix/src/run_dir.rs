@@ -1,4 +1,4 @@
-//! The directory of a run: paths of its files, and a record of every attempt.
+//! The directory of a run: the paths of its files, and a record of every attempt.
 
 use std::path::{Path, PathBuf};
 
@@ -62,19 +62,19 @@ impl RunDir {
     pub fn log(&self) -> PathBuf {
         self.root.join("log.jsonl")
     }
-    /// The process that holds the run ([`crate::lease`]).
+    /// The lease of the process that works on the run ([`crate::lease`]).
     pub fn lease(&self) -> PathBuf {
         self.root.join("lease")
     }
-    /// How the run is submitted to SLURM ([`crate::timekeep::submit`]).
+    /// The command that submits the run to SLURM, and its jobs ([`crate::timekeep::submit`]).
     pub fn submission(&self) -> PathBuf {
         self.root.join("submit.json")
     }
-    /// The stamp of a step of a pipeline ([`crate::timekeep::pipeline::step`]).
+    /// The stamp of a pipeline step ([`crate::timekeep::pipeline::step`]).
     pub fn step(&self) -> PathBuf {
         self.root.join("step.json")
     }
-    /// The lease of the process that is submitting it.
+    /// The lease of the process that is submitting the run.
     pub fn submitting(&self) -> PathBuf {
         self.root.join("submit.lease")
     }
@@ -82,13 +82,13 @@ impl RunDir {
     pub fn inputs(&self) -> PathBuf {
         self.root.join("inputs.json")
     }
-    /// The checkpoints.
+    /// The directory of the checkpoints.
     pub fn checkpoints(&self) -> PathBuf {
         self.root.join("ckpt")
     }
 
-    /// Removes the temporary files of attempts that were killed. Only the holder of the run's lease, which is the only one to
-    /// write these files, may call it.
+    /// Removes the temporary files of attempts that were killed. Only the holder of the run's lease may call it,
+    /// because it is the only process that writes these files.
     pub fn remove_leftovers(&self) {
         let own = [self.config(), self.env(), self.status(), self.inputs()];
         let names = own.iter().filter_map(|path| path.file_name()?.to_str());
@@ -102,7 +102,7 @@ impl RunDir {
         }
     }
 
-    /// The newest attempt in `env.json`; 0 if there is none.
+    /// Returns the number of the newest attempt in `env.json`; 0 if there is none.
     pub fn last_attempt(&self) -> Result<u64> {
         let entries = self.starts()?;
         let number = |entry: &Value| entry.get("attempt").and_then(Value::as_u64);
@@ -111,8 +111,8 @@ impl RunDir {
 
     /// Adds an entry for this attempt to `env.json`. Only the holder of the run's lease may call it.
     ///
-    /// `facts` are additional fields of the caller (devices, libraries). Of the environment only the SLURM variables
-    /// are recorded: others may contain secrets. A damaged file is moved aside, not overwritten.
+    /// `facts` are additional fields of the caller (devices, libraries). Only the SLURM variables of the environment
+    /// are recorded, because others may contain secrets. A damaged file is moved aside instead of being overwritten.
     pub fn record_start(&self, attempt: u64, facts: &impl Serialize) -> Result<()> {
         let mut entries = self.starts()?;
         let program = cli::program();
@@ -139,7 +139,7 @@ impl RunDir {
         publish_bytes(&self.env(), text::json_pretty(&entries)?.as_bytes())
     }
 
-    /// The entries of `env.json`, oldest first.
+    /// Returns the entries of `env.json`, oldest first.
     pub fn starts(&self) -> Result<Vec<Value>> {
         let path = self.env();
         if std::fs::symlink_metadata(&path).is_err() {

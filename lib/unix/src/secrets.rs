@@ -1,9 +1,9 @@
-//! Hides secret values: those of variables whose name marks them as secret.
+//! Hides secret values: the values of variables with a name that marks them as secret.
 //!
-//! Every program registers the secrets of its environment when it starts, and those of `.env`, site files and commands
-//! when it reads them. [`crate::text`] replaces them with `${NAME}` in all messages, tables, logs and records. Files
-//! that need the actual value (a manifest that contains a path) keep it and are readable only by their owner
-//! ([`crate::publish`]).
+//! Every program registers the secrets of its environment when it starts, and the secrets in `.env`, site files and
+//! commands when it reads them. [`crate::text`] replaces them with `${NAME}` in all messages, tables, logs and records.
+//! Files that need the actual value (such as a manifest that contains a path) keep it and are readable only by their
+//! owner ([`crate::publish`]).
 
 use std::borrow::Cow;
 use std::sync::{PoisonError, RwLock};
@@ -12,13 +12,13 @@ use serde_json::Value;
 
 use crate::text;
 
-/// A variable is secret if its name contains one of these.
+/// A variable is secret if its name contains one of these strings.
 const NAMES: [&str; 8] =
     ["KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "JWT"];
-/// Shorter values occur in ordinary text, so they are not replaced everywhere. The configuration still hides them in
-/// the keys that use them.
+/// Minimum length in characters of a value that is replaced everywhere: shorter values occur in ordinary text. The
+/// configuration still hides shorter values in the keys that use them.
 const SHORTEST: usize = 6;
-/// Fields of our records that contain fixed words, versions or times; readers depend on them.
+/// Fields of longhaul's own records that contain fixed words, versions or times, which readers depend on.
 const OWN_FIELDS: [&str; 11] = [
     "kind", "state", "task", "done", "change", "cause", "metric", "time", "program", "version",
     "commit",
@@ -52,7 +52,7 @@ impl Secrets {
     pub fn redact<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let mut hits: Vec<(usize, usize, &str)> = Vec::new();
         for (needle, shown) in &self.needles {
-            // Occurrences of one value may overlap too: `abab` in `ababab`.
+            // Occurrences of the same value may overlap too: `abab` in `ababab`.
             let mut from = 0;
             while let Some(at) = text[from..].find(needle.as_str()) {
                 let start = from + at;
@@ -87,8 +87,9 @@ impl Secrets {
         Cow::Owned(redacted)
     }
 
-    /// Redacts all strings in a record that may come from outside: keys not of our form, and all values except fixed
-    /// words in [`OWN_FIELDS`]. A variable whose value happens to be `finished` must not make records unreadable.
+    /// Redacts all strings in a record that may come from outside: keys that do not have longhaul's form, and all
+    /// values except fixed words in [`OWN_FIELDS`]. A secret that happens to be `finished` must not make records
+    /// unreadable.
     pub fn redact_value(&self, value: &mut Value) {
         match value {
             Value::String(text) => {
@@ -114,19 +115,19 @@ impl Secrets {
     }
 }
 
-/// Whether a key has the form of the keys in our records.
+/// Whether a key has the form of the keys in longhaul's records.
 pub(crate) fn is_own_key(key: &str) -> bool {
     key.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
 }
 
-/// Whether the value of a field is one of our fixed words. A sentence is not, because it may quote anything.
+/// Whether the value of a field is one of longhaul's fixed words. A sentence is not, because it may quote anything.
 pub(crate) fn is_own_word(field: &str, value: &Value) -> bool {
     let is_word =
         |text: &str| text.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.:".contains(&b));
     OWN_FIELDS.contains(&field) && value.as_str().is_some_and(is_word)
 }
 
-/// The forms in which a message may contain a value.
+/// Returns all forms in which a message may contain a value.
 fn forms(value: &str) -> Vec<String> {
     let inside = |quoted: String| {
         quoted.get(1..quoted.len().saturating_sub(1)).unwrap_or_default().to_string()
@@ -154,8 +155,8 @@ fn forms(value: &str) -> Vec<String> {
     plain.into_iter().chain((0..3).flat_map(|before| base64(value, before))).collect()
 }
 
-/// The characters of Base64, with both alphabets, that depend on the value alone if a multiple of 3 bytes and `before` others
-/// come before it: HTTP authorisation encodes `USER:PASSWORD`.
+/// Returns the Base64 characters, in both alphabets, that depend only on `value` when a multiple of 3 bytes and
+/// `before` more bytes precede it: HTTP authorisation encodes `USER:PASSWORD`.
 fn base64(value: &str, before: usize) -> [String; 2] {
     let bytes: Vec<u8> = std::iter::repeat_n(0, before).chain(value.bytes()).collect();
     let whole = (8 * before).div_ceil(6)..8 * bytes.len() / 6;
@@ -173,13 +174,13 @@ fn base64(value: &str, before: usize) -> [String; 2] {
     })
 }
 
-/// Whether a variable of this name is secret.
+/// Whether a variable with this name is secret.
 pub fn is_secret(name: &str) -> bool {
     let name = name.to_ascii_uppercase();
     NAMES.iter().any(|part| name.contains(part))
 }
 
-/// Hides the value from now on if the name marks it as secret.
+/// Registers the value to be hidden from now on if `name` marks it as secret.
 pub fn register(name: &str, value: &str) {
     let value = value.trim();
     if is_secret(name) && value.chars().count() >= SHORTEST {
@@ -194,8 +195,8 @@ pub fn register_environment() {
     }
 }
 
-/// Registers the secrets on a command line given as `NAME=VALUE`, also in a list (`--export=ALL,NAME=VALUE`), as
-/// `--name=VALUE` or as `--name VALUE`.
+/// Registers the secrets on a command line that are given as `NAME=VALUE`, including in a list
+/// (`--export=ALL,NAME=VALUE`), as `--name=VALUE` or as `--name VALUE`.
 pub fn register_words<S: AsRef<str>>(words: &[S]) {
     let is_name = |name: &str| {
         !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b))
@@ -222,12 +223,12 @@ pub fn register_words<S: AsRef<str>>(words: &[S]) {
     }
 }
 
-/// Replaces all registered values in a text.
+/// Replaces all registered secrets in a text.
 pub fn redact(text: &str) -> Cow<'_, str> {
     KNOWN.read().unwrap_or_else(PoisonError::into_inner).redact(text)
 }
 
-/// Replaces all registered values in the strings of a value; `None` if no value is registered.
+/// Replaces all registered secrets in the strings of a value; `None` if no secret is registered.
 pub(crate) fn redact_value(value: impl FnOnce() -> Option<Value>) -> Option<Value> {
     let known = KNOWN.read().unwrap_or_else(PoisonError::into_inner);
     if known.needles.is_empty() {
@@ -238,7 +239,7 @@ pub(crate) fn redact_value(value: impl FnOnce() -> Option<Value>) -> Option<Valu
     Some(value)
 }
 
-/// Whether the content of a file contains a registered value.
+/// Whether the content of a file contains a registered secret.
 pub fn occur_in(content: &[u8]) -> bool {
     let known = KNOWN.read().unwrap_or_else(PoisonError::into_inner);
     !known.needles.is_empty()
@@ -280,7 +281,8 @@ mod tests {
     #[test]
     fn a_value_is_found_in_base64() {
         let known = secrets(&[("A_PASSWORD", "hunter22?>")]);
-        // base64 of "hunter22?>", "me:hunter22?>", "you:hunter22?>!" and "a:hunter22?>", the last one for URLs.
+        // Base64 of "hunter22?>", "me:hunter22?>", "you:hunter22?>!" and "a:hunter22?>"; the last one uses the URL
+        // alphabet.
         for (shown, redacted) in [
             ("aHVudGVyMjI/Pg==", "${A_PASSWORD}g=="),
             ("bWU6aHVudGVyMjI/Pg==", "bWU6${A_PASSWORD}g=="),

@@ -7,8 +7,8 @@
 //! | USR2 | save a checkpoint and continue |
 //! | CONT | none (SLURM sends it before every other signal) |
 //!
-//! INT and HUP that are ignored when the program starts (`nohup`, `&` in a script) stay ignored. MPI and NCCL install
-//! handlers of their own when they start: call [`Signals::reinstall`] after them.
+//! INT and HUP stay ignored if they are ignored when the program starts (`nohup`, `&` in a script). MPI and NCCL
+//! install their own handlers when they start: call [`Signals::reinstall`] afterwards.
 
 use std::ffi::c_int;
 use std::sync::OnceLock;
@@ -22,17 +22,18 @@ use crate::{Error, Exit, Result};
 
 /// The first signal that requested a stop; 0 for none.
 static STOP: AtomicI32 = AtomicI32::new(0);
-/// When the first TERM or INT arrived, in milliseconds of the monotonic clock; 0 for never.
+/// Time of the first TERM or INT, in milliseconds of the monotonic clock; 0 if none has arrived.
 static FIRST_KILL: AtomicI64 = AtomicI64::new(0);
 /// Whether USR1 and USR2 were caught from the start.
 static CAUGHT_EARLY: AtomicBool = AtomicBool::new(false);
 static CHECKPOINT: AtomicBool = AtomicBool::new(false);
-/// Our handlers as sigaction(2) reports them, or why they could not be installed.
+/// Our handlers as reported by sigaction(2), or why they could not be installed.
 static INSTALLED: OnceLock<Result<Vec<Action>, String>> = OnceLock::new();
 
 type Action = (c_int, libc::sigaction);
 
-/// A request reaches a rank twice if both the scheduler (or the terminal) and `mpirun` deliver it.
+/// A TERM or INT within this many milliseconds of the first one is the same request: a rank receives it twice if both
+/// the scheduler (or the terminal) and `mpirun` deliver it.
 const ONE_REQUEST_MS: i64 = 100;
 
 /// Proof that the handlers are installed; cheap to copy and to query.
@@ -50,13 +51,13 @@ impl Signals {
         }
     }
 
-    /// The handlers, if this program has installed them.
+    /// Returns the handlers, if this program has installed them.
     pub fn installed() -> Option<Self> {
         let actions = INSTALLED.get()?.as_ref().ok()?;
         Some(Self { actions })
     }
 
-    /// Name of the signal that requested a stop, if any.
+    /// Returns the name of the signal that requested a stop, if any.
     pub fn stop_requested(&self) -> Option<&'static str> {
         match STOP.load(Ordering::Relaxed) {
             0 => None,
@@ -64,14 +65,14 @@ impl Signals {
         }
     }
 
-    /// Whether KILL may follow within seconds: after TERM, INT or HUP, but not after USR1, the warning before a time
+    /// Whether KILL may follow within seconds: true after TERM, INT or HUP, but not after USR1, which warns of a time
     /// limit.
     pub fn is_urgent(&self) -> bool {
         FIRST_KILL.load(Ordering::Relaxed) != 0 || STOP.load(Ordering::Relaxed) == SIGHUP
     }
 
-    /// For work that can stop between two steps. Errors: 75 when a signal requested a stop; the message ends with
-    /// `leaves`, which describes what is left behind.
+    /// Returns an error if a signal requested a stop; for work that can stop between two steps. Errors: 75; the message
+    /// ends with `leaves`, which describes what is left behind.
     pub fn check_stop(&self, leaves: impl FnOnce() -> String) -> Result<()> {
         match self.stop_requested() {
             None => Ok(()),
@@ -81,12 +82,12 @@ impl Signals {
         }
     }
 
-    /// Whether a checkpoint was requested since the last call.
+    /// Whether a checkpoint has been requested since the last call.
     pub fn take_checkpoint_request(&self) -> bool {
         CHECKPOINT.swap(false, Ordering::Relaxed)
     }
 
-    /// Restores handlers that a library has replaced; returns the names of those signals.
+    /// Restores handlers that a library has replaced, and returns the names of the affected signals.
     pub fn reinstall(&self) -> Result<Vec<&'static str>> {
         let mut replaced = Vec::new();
         for (signal, ours) in self.actions {
@@ -99,19 +100,20 @@ impl Signals {
     }
 }
 
-/// Whether the signal is ignored at present; signals ignored at the start should stay ignored.
+/// Whether the signal is currently ignored; signals that are ignored at the start should stay ignored.
 pub fn is_ignored(signal: c_int) -> bool {
     set_action(signal, None).is_ok_and(|action| action.sa_sigaction == libc::SIG_IGN)
 }
 
-/// Makes USR1 and USR2, which would end the program, requests from now on; those that arrive before
-/// [`Signals::install`] count then. Called first in every program.
+/// Handles USR1 and USR2, which would otherwise end the program, as requests from now on; [`Signals::install`] keeps
+/// requests that arrive before it. Called first in every program.
 pub(crate) fn catch_early() {
     let caught = [SIGUSR1, SIGUSR2].into_iter().all(|signal| add(signal).is_ok());
     CAUGHT_EARLY.store(caught, Ordering::Relaxed);
 }
 
-/// The requests that [`catch_early`] has seen so far, for a program that forwards them instead of following them.
+/// Returns and clears the requests that [`catch_early`] has recorded, for a program that forwards them instead of
+/// acting on them.
 pub(crate) fn take_early() -> Vec<c_int> {
     let stop = STOP.swap(0, Ordering::Relaxed) == SIGUSR1;
     let save = CHECKPOINT.swap(false, Ordering::Relaxed);
@@ -123,7 +125,7 @@ pub(crate) fn take_early() -> Vec<c_int> {
 }
 
 fn add(signal: c_int) -> Result<()> {
-    // SAFETY: the handler only touches atomics, the clock and `_exit`; all are async-signal-safe, and it cannot panic.
+    // SAFETY: the handler only uses atomics, the clock and `_exit`; all are async-signal-safe, and it cannot panic.
     let registered = unsafe { low_level::register(signal, move || handle(signal)) };
     registered.map(drop).map_err(|cause| refused(signal, cause))
 }
@@ -137,8 +139,8 @@ fn register() -> Result<Vec<Action>> {
             add(signal)?;
         }
     }
-    // Record the action as the system reports it: signal-hook installs its handler only once and would not notice that
-    // it was replaced.
+    // Record the action as reported by the system: signal-hook installs its handler only once and would not notice a
+    // replacement.
     signals.into_iter().map(|signal| Ok((signal, set_action(signal, None)?))).collect()
 }
 
@@ -162,7 +164,7 @@ fn monotonic_ms() -> i64 {
     (now.tv_sec * 1000 + now.tv_nsec / 1_000_000).max(1)
 }
 
-/// Sets an action, if given, and returns the previous one.
+/// Sets an action, if one is given, and returns the previous one.
 fn set_action(signal: c_int, action: Option<&libc::sigaction>) -> Result<libc::sigaction> {
     let new = action.map_or(std::ptr::null(), std::ptr::from_ref);
     let mut before = std::mem::MaybeUninit::<libc::sigaction>::zeroed();

@@ -1,7 +1,7 @@
-//! Reads small input files in full: a manifest, an index, a record of a run.
+//! Reads small input files in full, such as a manifest, an index or a record of a run.
 //!
-//! A path may name anything: opening a pipe would block, the error for a directory is unhelpful, and a file of
-//! gigabytes in place of a small one would fill the memory. All of these are refused without reading them.
+//! A path may refer to anything: opening a pipe would block, the error for a directory is unhelpful, and a file of
+//! several gigabytes would fill the memory. All of these are rejected without reading them.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Read;
@@ -13,14 +13,14 @@ use serde::de::DeserializeOwned;
 
 use crate::{Error, Result, memory};
 
-/// Memory per byte of a parsed file: in `[0,0,0]` every 2 bytes hold a number of 8 bytes, in a list that may double its
-/// capacity.
+/// Bytes of memory per byte of a parsed file: in `[0,0,0]`, every 2 bytes hold an 8-byte number, in a list that may
+/// have doubled its capacity.
 const PARSED: u64 = 16;
 
 /// Reads a regular file of at most `limit` bytes.
 ///
-/// Errors: 66 when it is missing, unreadable or not a regular file; 65 when it is larger, or does not fit into memory
-/// when parsed; 74.
+/// Errors: 66 when it is missing, unreadable or not a regular file; 65 when it is too large, or does not fit into
+/// memory when parsed; 74.
 pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>> {
     let bytes = require_file(path)?;
     let large = |bytes: u64| {
@@ -41,8 +41,8 @@ pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>> {
     if content.len() as u64 > limit { Err(large(content.len() as u64)) } else { Ok(content) }
 }
 
-/// The value in a JSON file; `None` if there is no such file. Errors: 65 for a damaged file, with `advice`; those of
-/// [`read`].
+/// Reads a JSON file; returns `None` if there is no such file. Errors: 65 for a damaged file, with `advice` in the
+/// message; those of [`read`].
 pub fn read_json<T: DeserializeOwned>(path: &Path, limit: u64, advice: &str) -> Result<Option<T>> {
     if fs::symlink_metadata(path).is_err() {
         return Ok(None);
@@ -59,7 +59,7 @@ pub fn open(path: &Path) -> Result<File> {
     opened.map_err(|cause| Error::open(path, cause))
 }
 
-/// The size of a regular file. Opening anything else might block forever. Errors: 66.
+/// Returns the size of a regular file. Opening anything else might block forever. Errors: 66.
 pub fn require_file(path: &Path) -> Result<u64> {
     let found = fs::metadata(path).map_err(|cause| Error::open(path, cause))?;
     match found.is_file() {
@@ -69,7 +69,7 @@ pub fn require_file(path: &Path) -> Result<u64> {
     }
 }
 
-/// Opens a file or a pipe without waiting for a writer: a pipe without one reads as empty.
+/// Opens a file or a pipe without waiting for a writer: a pipe without a writer reads as empty.
 ///
 /// Errors: 66.
 pub fn open_pipe(path: &Path) -> Result<File> {
@@ -77,14 +77,14 @@ pub fn open_pipe(path: &Path) -> Result<File> {
     let mut options = File::options();
     let opened = options.read(true).custom_flags(nonblocking.bits() as i32).open(path);
     let file = opened.map_err(|cause| Error::open(path, cause))?;
-    // Once a writer has the pipe open, read everything, however slow it is.
+    // Once a writer has opened the pipe, read everything, however slow the writer is.
     let flags = fcntl_getfl(&file).and_then(|flags| fcntl_setfl(&file, flags - nonblocking));
     flags.map_err(|cause| Error::open(path, cause))?;
     Ok(file)
 }
 
-/// The path of a file in `folder` whose name was read from another file; `None` if the name leads outside the
-/// directory. Every such name goes through here.
+/// Returns the path of the file `name` in `folder`, where `name` was read from another file; `None` if it leads outside
+/// the directory. Every name from a file is checked here.
 pub fn inside(folder: &Path, name: &str) -> Option<PathBuf> {
     let mut parts = Path::new(name).components();
     let plain = matches!(parts.next(), Some(Component::Normal(part)) if part == name);

@@ -7,8 +7,8 @@ use rustix::io::Errno;
 
 use crate::{Error, Result};
 
-/// Refuses (73) if the file system of `path` has less than 1.2 times `bytes` free for this user. A file system that
-/// does not report its size is trusted; quotas only show when writing.
+/// Fails (73) if the file system of `path` has less than 1.2 times `bytes` free for this user. A file system that does
+/// not report its size is trusted; exceeded quotas show only when writing.
 pub fn ensure_space(path: &Path, bytes: u64) -> Result<()> {
     let Ok(found) = rustix::fs::statvfs(nearest(path)) else { return Ok(()) };
     let free = found.f_bavail.saturating_mul(found.f_frsize);
@@ -21,7 +21,7 @@ pub fn ensure_space(path: &Path, bytes: u64) -> Result<()> {
     Err(Error::create(path, why))
 }
 
-/// Refuses (73) if the file system of `path` has fewer than 1.2 times `files` free inodes.
+/// Fails (73) if the file system of `path` has fewer than 1.2 times `files` free inodes.
 pub fn ensure_files(path: &Path, files: u64) -> Result<()> {
     let Ok(found) = rustix::fs::statvfs(nearest(path)) else { return Ok(()) };
     let wanted = files.saturating_add(files.div_ceil(5));
@@ -32,12 +32,12 @@ pub fn ensure_files(path: &Path, files: u64) -> Result<()> {
     Err(Error::create(path, format!("it needs {wanted} inodes, the file system has {has}")))
 }
 
-/// Whether files cannot be created in `folder`, for lack of permission or because its file system is mounted read-only.
+/// Whether files cannot be created in `folder`, because permission is missing or its file system is mounted read-only.
 pub fn is_read_only(folder: &Path) -> bool {
     matches!(access(folder, Access::WRITE_OK), Err(Errno::ROFS | Errno::ACCESS | Errno::PERM))
 }
 
-/// The nearest existing ancestor of `path`; missing directories will be created on its file system.
+/// Returns the nearest existing ancestor of `path`; missing directories will be created on its file system.
 fn nearest(path: &Path) -> &Path {
     let mut folder = parent(path);
     while !folder.exists() && folder != parent(folder) {
@@ -46,7 +46,7 @@ fn nearest(path: &Path) -> &Path {
     folder
 }
 
-/// The directory that contains `path`: `.` for a bare name.
+/// Returns the directory that contains `path`: `.` for a bare name.
 pub(crate) fn parent(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
@@ -55,7 +55,7 @@ pub(crate) fn parent(path: &Path) -> &Path {
     }
 }
 
-/// A human-readable size: `3.4 GiB`.
+/// Formats a size for people: `3.4 GiB`.
 pub fn human_bytes(bytes: u64) -> String {
     let mut value = bytes as f64;
     for unit in ["B", "KiB", "MiB", "GiB", "TiB"] {

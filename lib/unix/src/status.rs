@@ -1,4 +1,4 @@
-//! `status.json`: the current state of a run, for people, `ckpt` and the next attempt.
+//! `status.json`: the current state of a run, read by people, `ckpt` and the next attempt.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -13,35 +13,35 @@ use crate::{Error, Result, small, text};
 /// Maximum size of a status file in bytes.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Minimum time between two writes while the state stays the same, to spare shared file systems.
+/// Minimum time between two writes while the state stays the same, to reduce the load on shared file systems.
 const INTERVAL: Duration = Duration::from_secs(5);
 
-/// What a run is doing.
+/// The state of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// Running, or killed without a chance to write: then the mtime of the file is old.
+    /// Running, or killed before it could write another state: the mtime of the file is then old.
     #[default]
     Running,
     /// Stopped early with a checkpoint; run it again.
     Stopped,
-    /// Complete; another attempt ends at once.
+    /// Complete; another attempt ends immediately.
     Finished,
-    /// Ended with an error; see `reason` and `held`.
+    /// Ended with an error; see `reason` and `blocked`.
     Failed,
 }
 
-/// Why a run failed, for programs; `reason` has words for people.
+/// The cause of a failure, for programs; `reason` describes it for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
-    /// The host or the device has too little memory.
+    /// The host or the device ran out of memory.
     OutOfMemory,
-    /// Losses or gradients were not finite too often.
+    /// Losses or gradients were non-finite too many times.
     Diverged,
-    /// A spike of the loss or the gradient norm that cannot be rewound.
+    /// The loss or the gradient norm spiked, and the run could not be rewound.
     Spike,
-    /// Several attempts in a row got no further.
+    /// Several consecutive attempts made no progress.
     NoProgress,
 }
 
@@ -50,9 +50,9 @@ pub enum Cause {
 pub struct Best {
     /// Name of the metric.
     pub metric: String,
-    /// Its value.
+    /// Value of the metric.
     pub value: f64,
-    /// Update after which it was measured.
+    /// Number of the update after which the metric was measured.
     pub update: u64,
 }
 
@@ -61,7 +61,7 @@ pub struct Best {
 pub struct Cost {
     /// Wall-clock hours.
     pub hours: f64,
-    /// Hours times devices.
+    /// Wall-clock hours times the number of devices.
     pub device_hours: f64,
 }
 
@@ -70,7 +70,7 @@ pub struct Cost {
 pub struct Status {
     /// Kind of the training task.
     pub task: String,
-    /// What the run is doing.
+    /// State of the run.
     pub state: State,
     /// Number of completed updates.
     pub update: u64,
@@ -81,36 +81,36 @@ pub struct Status {
     /// Cost so far.
     #[serde(default)]
     pub cost: Cost,
-    /// The attempt that wrote this, from 1.
+    /// Number of the attempt that wrote this status, starting at 1.
     #[serde(default)]
     pub attempt: u64,
-    /// When the time limit of the attempt ends it, in seconds since 1970; None without a limit.
+    /// Time at which the time limit ends the attempt, in seconds since 1970; `None` without a limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end_time: Option<u64>,
-    /// Why it stopped or failed.
+    /// Why the run stopped or failed.
     pub reason: Option<String>,
-    /// Why it failed, if it is one of the known causes.
+    /// The cause of a failure, if it is one of the known causes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<Cause>,
-    /// The run failed in a way that another attempt would repeat; further attempts end at once until the user
-    /// intervenes.
+    /// Whether the run failed in a way that another attempt would repeat; further attempts end immediately until the
+    /// user intervenes.
     #[serde(default)]
     pub blocked: bool,
     /// For work other than training ([`crate::work`]): the number of consecutive attempts, including this one, that
     /// stored nothing a later attempt can use.
     #[serde(default)]
     pub fruitless_attempts: u64,
-    /// When this was written, UTC; set by [`StatusWriter`].
+    /// Time of writing, UTC; set by [`StatusWriter`].
     #[serde(default)]
     pub time: String,
 }
 
-/// Reads a status; `None` if there is none yet. Errors: 65 for a damaged one, 66, 74.
+/// Reads a status; `None` if there is none yet. Errors: 65 for a damaged file, 66, 74.
 pub fn read(path: &Path) -> Result<Option<Status>> {
     small::read_json(path, MAX_BYTES, "move the file away to continue without it")
 }
 
-/// Replaces `status.json` when the state changes, else every few seconds.
+/// Replaces `status.json` when the state changes, and otherwise every few seconds.
 #[derive(Debug)]
 pub struct StatusWriter {
     path: PathBuf,
@@ -119,12 +119,12 @@ pub struct StatusWriter {
 }
 
 impl StatusWriter {
-    /// A writer for this path; writes nothing yet.
+    /// Creates a writer for this path; writes nothing yet.
     pub fn new(path: PathBuf) -> Self {
         Self { path, last: None, fence: None }
     }
 
-    /// Makes every write check first that this process still holds the lease.
+    /// Makes every write first check that this process still holds the lease.
     pub fn fenced(mut self, fence: Fence) -> Self {
         self.fence = Some(fence);
         self

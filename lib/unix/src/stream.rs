@@ -1,9 +1,9 @@
 //! Writes large files with direct I/O, bypassing the page cache.
 //!
-//! The page cache copies every byte once more and then waits for writeback, at a fraction of the disk's bandwidth. A
-//! [`Stream`] writes with O_DIRECT, straight from the caller's buffer, as long as the data is aligned both in memory
-//! and in the file. From the first unaligned write on, and on file systems that do not support O_DIRECT, it writes
-//! through the page cache.
+//! Writing through the page cache copies every byte once more and then waits for writeback, at a fraction of the disk's
+//! bandwidth. A [`Stream`] writes with O_DIRECT, straight from the caller's buffer, as long as the data is aligned both
+//! in memory and in the file. From the first unaligned write on, and on file systems that do not support O_DIRECT, it
+//! writes through the page cache.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -15,9 +15,10 @@ use rustix::io::Errno;
 
 use crate::disk::DiskFile;
 
-/// Alignment of addresses, offsets and lengths; no disk or file system requires more.
+/// Alignment of addresses, offsets and lengths in bytes; no disk or file system requires more.
 const ALIGN: usize = 4096;
-/// Maximum size of a write: large enough to keep the disk busy, small enough that a killed process ends quickly.
+/// Maximum size of a write in bytes: large enough to keep the disk busy, small enough that a killed process ends
+/// quickly.
 const PIECE: usize = 16 << 20;
 
 /// A new file that is written sequentially.
@@ -41,7 +42,7 @@ impl Stream {
         options.write(true).create_new(true);
         let direct = options.clone().custom_flags(OFlags::DIRECT.bits() as i32).open(path);
         let (file, direct) = match direct {
-            // The file system refused O_DIRECT, possibly after the file was created.
+            // The file system rejected O_DIRECT, possibly after creating the file.
             Err(error) if is_refused(&error) => match std::fs::remove_file(path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => (options.open(path)?, false),
@@ -49,14 +50,14 @@ impl Stream {
             other => (other?, true),
         };
         let taken = fallocate(&file, FallocateFlags::KEEP_SIZE, 0, size.max(1));
-        // Ignore other errors: the space is not preallocated, and a lack of it shows when writing.
+        // Ignore other errors: the space is then not preallocated, and a shortage shows when writing.
         if let Err(error @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) = taken {
             return Err(error.into());
         }
         Ok(Self { file, at: 0, direct })
     }
 
-    /// Switches this file to buffered writes.
+    /// Switches this file to writes through the page cache.
     fn through_the_cache(&mut self) -> io::Result<()> {
         let flags = fcntl_getfl(&self.file)?;
         fcntl_setfl(&self.file, flags - OFlags::DIRECT)?;
@@ -96,7 +97,7 @@ impl Write for Stream {
     }
 }
 
-/// Whether the file system does not support O_DIRECT for this file or this write.
+/// Whether the error means that O_DIRECT is not supported for this file or this write.
 fn is_refused(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::INVAL.raw_os_error())
 }
@@ -105,7 +106,7 @@ fn is_refused(error: &io::Error) -> bool {
 mod tests {
     use super::*;
 
-    /// Pseudo-random bytes, and their start `offset` bytes after an aligned address.
+    /// Returns memory with pseudo-random bytes, and the index of their start, `offset` bytes after an aligned address.
     fn content(size: usize, offset: usize) -> (Vec<u8>, usize) {
         let mut memory = vec![0; size + 2 * ALIGN];
         let start = memory.as_ptr().align_offset(ALIGN) + offset;
@@ -145,7 +146,7 @@ mod tests {
         let error = Stream::create(&path, 10).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(std::fs::read(&path).unwrap(), b"kept");
-        // More than any disk has; refused before anything is written.
+        // This exceeds any disk, so it is rejected before anything is written.
         let error = Stream::create(&folder.path().join("b"), 1 << 60).unwrap_err();
         let kinds = [io::ErrorKind::StorageFull, io::ErrorKind::FileTooLarge];
         assert!(kinds.contains(&error.kind()), "{error}");

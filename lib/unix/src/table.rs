@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use crate::{secrets, text};
 
-/// Rows in insertion order; columns in the order in which fields first occurred.
+/// Rows in insertion order; columns in the order in which the fields first occur.
 #[derive(Debug, Default)]
 pub struct Table {
     columns: Vec<String>,
@@ -22,7 +22,8 @@ impl Table {
         self.rows.push(record);
     }
 
-    /// The text with a header line, two spaces between columns and no trailing blanks; empty without rows.
+    /// Returns the table as text with a header line, two spaces between columns and no trailing blanks; empty without
+    /// rows.
     pub fn render(&self) -> String {
         if self.rows.is_empty() {
             return String::new();
@@ -37,7 +38,7 @@ impl Table {
         text
     }
 
-    /// Header and cells of one column, padded to the same width.
+    /// Returns the header and the cells of a column, padded to the same width.
     fn column(&self, name: &str) -> Vec<String> {
         let values: Vec<&Value> =
             self.rows.iter().map(|row| row.get(name).unwrap_or(&Value::Null)).collect();
@@ -64,7 +65,7 @@ fn cell(name: &str, value: &Value) -> String {
     }
 }
 
-/// Six significant digits, like `%g` of printf.
+/// Formats a number with six significant digits, like `%g` of printf.
 fn float(x: f64) -> String {
     if x == 0.0 {
         return "0".into();

@@ -1,4 +1,4 @@
-//! The terminal: what it can show, and a page that fills it.
+//! The terminal: its capabilities, and a full-screen page.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::{Mutex, PoisonError};
@@ -12,28 +12,28 @@ use rustix::termios::{
 use crate::Result;
 use crate::signal::Signals;
 
-/// Enters the alternate screen and hides the cursor.
+/// Switches to the alternate screen and hides the cursor.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
-/// Shows the cursor and restores the screen as it was.
+/// Shows the cursor and switches back to the main screen.
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
 
-/// The settings to restore, while a page fills the screen.
+/// The settings to restore; set while a page fills the screen.
 static SAVED: Mutex<Option<Saved>> = Mutex::new(None);
 
-/// The settings of the keyboard; None if stdin is not a terminal.
+/// The keyboard settings; `None` if stdin is not a terminal.
 struct Saved(Option<Termios>);
 
-/// What output may contain.
+/// The capabilities that output may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Style {
-    /// Characters beyond ASCII.
+    /// Whether output may contain characters beyond ASCII.
     pub unicode: bool,
-    /// Colours and other attributes.
+    /// Whether output may contain colours and other attributes.
     pub colour: bool,
 }
 
 impl Style {
-    /// What stdout can show: characters by the locale; colours if it is a terminal and NO_COLOR is not set.
+    /// Returns the style of stdout: the locale determines the characters; colours require a terminal without NO_COLOR.
     pub fn stdout() -> Self {
         let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(set).unwrap_or_default();
@@ -43,7 +43,7 @@ impl Style {
         Self { unicode: locale.contains("utf8"), colour }
     }
 
-    /// Text in one of the colours of the terminal, by its SGR code (31 is red); bold for 1.
+    /// Formats text with an SGR code, such as 31 for red or 1 for bold.
     pub fn paint(self, code: u8, text: &str) -> String {
         if self.colour && !text.is_empty() {
             format!("\x1b[{code}m{text}\x1b[0m")
@@ -53,7 +53,7 @@ impl Style {
     }
 }
 
-/// Columns and rows of stdout: of the terminal, else COLUMNS and LINES, else 80 and 24.
+/// Returns the columns and rows of stdout: of the terminal, else COLUMNS and LINES, else 80 and 24.
 pub fn size() -> (usize, usize) {
     let window = tcgetwinsize(io::stdout()).ok().map(|w| (w.ws_col, w.ws_row));
     let (columns, rows) = window.filter(|(c, r)| *c > 0 && *r > 0).unwrap_or_default();
@@ -72,7 +72,7 @@ pub struct Page {
 }
 
 impl Page {
-    /// Takes over the screen; keys are no longer echoed. Signals other than USR2 ask to leave it.
+    /// Takes over the screen and disables the echo of keys. Signals other than USR2 ask to leave the page.
     pub fn open() -> Result<Self> {
         let signals = Signals::install()?;
         let resized = std::sync::Arc::default();
@@ -83,10 +83,10 @@ impl Page {
         if let Some(before) = tcgetattr(&stdin).ok().filter(|_| stdin.is_terminal()) {
             let mut now = before.clone();
             now.local_modes -= LocalModes::ICANON | LocalModes::ECHO;
-            // A read never waits: Ctrl-C discards the keys that `poll` has just reported.
+            // Make reads nonblocking: Ctrl-C discards the keys that `poll` has just reported.
             now.special_codes[SpecialCodeIndex::VMIN] = 0;
             now.special_codes[SpecialCodeIndex::VTIME] = 0;
-            // Ctrl-Z would leave the shell with this screen.
+            // Disable Ctrl-Z, which would return to the shell without restoring the screen.
             now.special_codes[SpecialCodeIndex::VSUSP] = 0;
             if tcsetattr(&stdin, OptionalActions::Now, &now).is_ok() {
                 saved = Some(before);
@@ -98,16 +98,17 @@ impl Page {
         Ok(page)
     }
 
-    /// Replaces the content of the screen, in one write.
+    /// Replaces the content of the screen in a single write.
     pub fn show(&self, lines: &[String]) -> Result<()> {
         let lines: Vec<String> = lines.iter().map(|line| format!("{line}\x1b[K")).collect();
         write(&format!("\x1b[H{}\x1b[J", lines.join("\r\n")))
     }
 
-    /// Waits until it is time to draw again: after `interval`, or when the terminal was resized. Returns false if the user asked to leave, by the key q or a signal.
+    /// Waits until the next redraw: after `interval`, or when the terminal is resized. Returns false if the user asked
+    /// to leave, with the key q or a signal.
     pub fn wait(&mut self, interval: Duration) -> bool {
         let end = Instant::now() + interval;
-        // A signal that arrives just before `poll` is seen a second later.
+        // A signal that arrives just before `poll` is noticed a second later.
         let longest = Timespec { tv_sec: 1, tv_nsec: 0 };
         loop {
             let left = end.saturating_duration_since(Instant::now());
@@ -132,7 +133,7 @@ impl Page {
                         Err(_) => self.has_keyboard = false,
                     }
                 }
-                // Resized, or asked to stop.
+                // The terminal was resized, or a stop was requested.
                 Err(_) => return self.signals.stop_requested().is_none(),
             }
         }
@@ -145,7 +146,7 @@ impl Drop for Page {
     }
 }
 
-/// Restores the screen and the keyboard, if a page has taken them. Never waits, because it is also called by a panic.
+/// Restores the screen and the keyboard if a page has taken them over. Never blocks, because a panic also calls it.
 pub(crate) fn restore() {
     let saved = SAVED.try_lock().ok().and_then(|mut saved| saved.take());
     if let Some(Saved(keyboard)) = saved {

@@ -1,4 +1,4 @@
-//! Sanitises text for terminals, logs and records: secrets replaced, control characters escaped, length bounded.
+//! Sanitises text for terminals, logs and records: replaces secrets, escapes control characters and limits the length.
 //!
 //! All messages ([`crate::Error`], [`crate::diagnostics`]), tables and JSON ([`crate::out`], [`crate::log`],
 //! [`crate::status`]) pass through here, so names from files and clusters can be quoted without further care.
@@ -16,26 +16,26 @@ use crate::{Error, Result, limits, secrets};
 const LINE: (usize, usize) = (1200, 600);
 /// Number of characters kept of an overlong quoted text.
 const QUOTE: usize = 200;
-/// Longer lists are summarised.
+/// Maximum number of list elements that [`summary`] prints in full.
 const LISTED: usize = 8;
 
-/// Any text as one line: line breaks are shown as `\n`.
+/// Formats any text as one line: line breaks are shown as `\n`.
 pub fn line(text: &str) -> String {
     let text = limits::explain(secrets::redact(text));
     escape(&shorten(&text, LINE)).into_owned()
 }
 
-/// Text whose line breaks are intended: each line as by [`line`].
+/// Formats a text whose line breaks are intended: each line as by [`line`].
 pub fn lines(text: &str) -> String {
     text.split('\n').map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// A value or name from outside, for use within a message: at most 200 characters of it.
+/// Formats a value or name from outside for use within a message: at most 200 characters of it.
 pub fn quote(text: &str) -> String {
     escape(&shorten(&secrets::redact(text), (QUOTE, 0))).into_owned()
 }
 
-/// A human-readable JSON value: strings without quotes, long lists as first elements, length and range.
+/// Formats a JSON value for people: strings without quotes, long lists as their first elements, length and range.
 pub fn summary(value: &Value) -> String {
     match value {
         Value::String(text) => line(text),
@@ -55,19 +55,19 @@ pub fn summary(value: &Value) -> String {
     }
 }
 
-/// A record as one line of JSON. Also escapes control characters that JSON allows unescaped.
+/// Formats a record as one line of JSON. Also escapes control characters that JSON allows unescaped.
 pub fn json(record: &impl Serialize) -> Result<String> {
     to_json(record, serde_json::Value::to_string, serde_json::to_string)
 }
 
-/// A record as indented JSON with a trailing line break.
+/// Formats a record as indented JSON with a trailing line break.
 pub fn json_pretty(record: &impl Serialize) -> Result<String> {
     to_json(record, |value| format!("{value:#}"), serde_json::to_string_pretty)
         .map(|text| text + "\n")
 }
 
-/// `serialized` preserves the digits of f32, which a [`Value`] would print as f64; the redacted value is therefore
-/// parsed from its output.
+/// Formats a record, with secrets replaced. `serialized` preserves the digits of f32, which a [`Value`] would print as
+/// f64; the redacted value is therefore parsed from its output.
 fn to_json<T: Serialize>(
     record: &T,
     shown: impl Fn(&Value) -> String,
@@ -93,8 +93,8 @@ pub(crate) fn escape(text: &str) -> Cow<'_, str> {
     escape_by(text, is_unsafe, |c, out| out.extend(c.escape_default()))
 }
 
-/// Control characters, and characters that change the direction of text or break a line. All other Unicode characters
-/// stay as they are.
+/// Whether to escape a character: control characters, and characters that change the direction of text or break a line.
+/// All other Unicode characters stay unchanged.
 fn is_unsafe(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
@@ -116,7 +116,7 @@ fn escape_by(
     Cow::Owned(escaped)
 }
 
-/// The text, or its first and last characters with its size between them.
+/// Returns the text or, if it is too long, its first and last characters with its size between them.
 fn shorten(text: &str, (first, last): (usize, usize)) -> Cow<'_, str> {
     let end = text.char_indices().nth(first).map(|(at, _)| at);
     let begin = last
@@ -132,12 +132,12 @@ fn shorten(text: &str, (first, last): (usize, usize)) -> Cow<'_, str> {
     }
 }
 
-/// Whether `name` matches `pattern`, as in a shell: `*` matches any characters, dots included, `?` exactly one.
+/// Whether `name` matches `pattern`, as in a shell: `*` matches any characters, including dots, and `?` exactly one.
 pub fn matches(pattern: &str, name: &str) -> bool {
     let (pattern, name): (Vec<char>, Vec<char>) =
         (pattern.chars().collect(), name.chars().collect());
     let (mut p, mut n) = (0, 0);
-    // Where to continue when the last `*` has to match one more character.
+    // The positions from which to continue when the last `*` has to match one more character.
     let mut again: Option<(usize, usize)> = None;
     while n < name.len() {
         match pattern.get(p) {

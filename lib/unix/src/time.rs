@@ -1,5 +1,5 @@
-//! Parses and formats durations in SLURM's and other notations, formats UTC times, and records when the process
-//! started.
+//! Parses and formats durations in SLURM's and other notations, formats UTC times, and records the start time of the
+//! process.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -12,7 +12,7 @@ pub(crate) fn mark_process_start() {
     process_start();
 }
 
-/// When the process started, as recorded by [`cli::main`](crate::cli::main); time limits count from here.
+/// Returns the start time of the process, as recorded by [`cli::main`](crate::cli::main); time limits count from it.
 pub fn process_start() -> Instant {
     *START.get_or_init(Instant::now)
 }
@@ -27,7 +27,7 @@ pub fn parse_duration(text: &str) -> Result<Duration> {
     })
 }
 
-/// As [`parse_duration`], and `UNLIMITED` or `none` for no limit.
+/// Like [`parse_duration`], but also accepts `UNLIMITED`, `unlimited` or `none` for no limit.
 pub fn parse_limit(text: &str) -> Result<Option<Duration>> {
     match text {
         "UNLIMITED" | "unlimited" | "none" => Ok(None),
@@ -35,7 +35,7 @@ pub fn parse_limit(text: &str) -> Result<Option<Duration>> {
     }
 }
 
-/// `1-02:03:04`, `02:03:04`, `03:04`; after `days-` the first number is hours.
+/// Parses `1-02:03:04`, `02:03:04` or `03:04` to seconds; after `days-`, the first number is hours.
 fn clock(text: &str) -> Option<u64> {
     let (days, rest) = match text.split_once('-') {
         Some((days, rest)) => (Some(number(days)?), rest),
@@ -53,12 +53,12 @@ fn clock(text: &str) -> Option<u64> {
     hours.checked_mul(60)?.checked_add(minutes)?.checked_mul(60)?.checked_add(seconds)
 }
 
-/// Digits only: `u64::from_str` would also accept a sign.
+/// Parses a number of digits only: `u64::from_str` would also accept a sign.
 fn number(text: &str) -> Option<u64> {
     text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok())?
 }
 
-/// Formats in SLURM's notation, rounded down to seconds: `00:05:00`, `1-02:03:04`.
+/// Formats a duration in SLURM's notation, rounded down to seconds: `00:05:00`, `1-02:03:04`.
 pub fn format_duration(duration: Duration) -> String {
     let seconds = duration.as_secs();
     let (days, seconds) = (seconds / 86_400, seconds % 86_400);
@@ -66,12 +66,12 @@ pub fn format_duration(duration: Duration) -> String {
     if days > 0 { format!("{days}-{clock}") } else { clock }
 }
 
-/// The current time in whole seconds since 1970, UTC.
+/// Returns the current time in whole seconds since 1970, UTC.
 pub fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// The current time as `2026-11-20T21:53:37.123Z`.
+/// Returns the current time in UTC, such as `2026-11-20T21:53:37.123Z`.
 pub fn now_utc() -> String {
     format_utc(SystemTime::now())
 }
@@ -81,7 +81,7 @@ pub fn format_utc(time: SystemTime) -> String {
     humantime::format_rfc3339_millis(time.max(UNIX_EPOCH)).to_string()
 }
 
-/// The seconds since 1970 of a time formatted by [`format_utc`].
+/// Parses a time formatted by [`format_utc`] to seconds since 1970.
 pub fn parse_utc(text: &str) -> Option<f64> {
     let time = humantime::parse_rfc3339(text).ok()?;
     Some(time.duration_since(UNIX_EPOCH).ok()?.as_secs_f64())

@@ -1,12 +1,13 @@
-//! Lets work other than training report its state in a directory as runs do, with `status.json` and a lease, so that
-//! `timekeep` knows whether it is running, finished or failed.
+//! Lets work other than training report its state like a training run, with `status.json` and a lease in a directory,
+//! so that `timekeep` knows whether it is running, finished or failed.
 //!
-//! The directory is created only once the inputs are known to be valid: a command that fails because of a misspelt name
-//! leaves none behind. If another process already reports in the same directory, this one does not.
+//! The directory is created only once the inputs are known to be valid, so a command that fails because of a misspelt
+//! name leaves none behind. If another process already reports in the same directory, this process does not.
 //!
 //! Work that is interrupted every time before it has stored anything would be restarted forever. It therefore fails
-//! (with status 1 instead of 75) after [`MAX_FRUITLESS_ATTEMPTS`] such attempts in a row, stopped or killed. The count
-//! then restarts, because a user who starts it again has presumably changed something.
+//! (with status 1 instead of 75) after [`MAX_FRUITLESS_ATTEMPTS`] consecutive attempts that were stopped or killed
+//! without storing anything. The count then restarts, because a user who starts the work again has presumably changed
+//! something.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -21,14 +22,14 @@ use crate::{Error, Exit, Result, warn};
 /// Maximum number of consecutive attempts that are interrupted before they store anything.
 pub const MAX_FRUITLESS_ATTEMPTS: u64 = 3;
 
-/// A task and where it reports.
+/// A task and the directory in which it reports.
 #[derive(Clone, Copy, Debug)]
 pub struct Task<'a> {
-    /// Its directory.
+    /// The directory of the task.
     pub folder: &'a Path,
     /// The kind of work, for the field `task` of the status.
     pub task: &'static str,
-    /// Advice to the user if every attempt is interrupted before it has stored anything.
+    /// Advice to the user if every attempt is interrupted before it stores anything.
     pub advice: &'static str,
 }
 
@@ -49,7 +50,7 @@ pub struct Work {
 }
 
 /// Runs `body` and reports its progress and outcome. Errors: those of `body`; 1 after [`MAX_FRUITLESS_ATTEMPTS`]
-/// attempts that stored nothing; 73; 75 when a signal arrived before it began.
+/// attempts that stored nothing; 73; 75 when a signal arrived before the work began.
 pub fn run<T>(
     task: Task,
     signals: Signals,
@@ -80,7 +81,7 @@ impl Work {
         Ok(work)
     }
 
-    /// Takes the lease of the directory and continues the count of earlier attempts.
+    /// Takes the lease of the directory and continues the attempt count.
     fn enter(&mut self) -> Result<()> {
         let (run, signals) = (RunDir::open(&self.folder)?, self.signals);
         let stop = || signals.stop_requested().is_some();
@@ -92,7 +93,7 @@ impl Work {
             lease => lease?,
         };
         run.remove_leftovers();
-        // A damaged status is replaced.
+        // A damaged status counts as none and is replaced.
         let before = status::read(&run.status()).ok().flatten().unwrap_or_default();
         self.before = before.cost;
         self.status.attempt = lease.attempt();
@@ -109,8 +110,8 @@ impl Work {
         Ok(())
     }
 
-    /// Reports `done` of `all` steps, if the total is known. The first call means that the inputs are valid and creates
-    /// the directory. Errors: 73, 75.
+    /// Reports that `done` steps, of `all` if the total is known, are complete. The first call means that the inputs
+    /// are valid; it creates the directory. Errors: 73, 75.
     pub fn progress(&mut self, done: u64, all: Option<u64>) -> Result<()> {
         if self.lease.is_none() && !self.reported_by_other {
             create_folder(&self.folder)?;
@@ -122,7 +123,7 @@ impl Work {
         Ok(())
     }
 
-    /// Reports that this attempt has stored something that later attempts need not repeat, and so has made progress.
+    /// Records that this attempt has stored something that later attempts need not repeat, and so has made progress.
     pub fn stored(&mut self) {
         if std::mem::take(&mut self.status.fruitless_attempts) > 0 {
             // Write it at once, because this attempt may be killed.
@@ -161,7 +162,7 @@ impl Work {
         outcome
     }
 
-    /// Writes the status if its state changed or the last write is some seconds old.
+    /// Writes the status if its state changed or the last write was several seconds ago.
     fn write(&mut self) {
         self.write_with(StatusWriter::update);
     }
@@ -258,7 +259,7 @@ mod tests {
         assert_eq!(status.state, State::Failed);
         let reason = status.reason.unwrap();
         assert!(reason.contains("3 attempts in a row") && reason.contains("raise the limit"));
-        // The count has restarted. Two attempts that are killed write nothing when they end.
+        // The count has restarted. The next two attempts are killed, so they write no final status.
         assert_eq!(stopped(false).exit, Exit::Again);
         for fruitless_attempts in [2, 3] {
             let killed = Work::begin(task(&path), signals).unwrap();

@@ -20,11 +20,11 @@ pub(crate) fn hash_values(hasher: &mut Hasher, values: &[f32]) {
     }
 }
 
-/// Hashes what the solution is computed from: the inputs of a steady problem, or else the first frame. `frame` is the
-/// first frame, [grid…, channels].
+/// Hashes the data that determine the solution: the inputs of a steady problem, otherwise the first frame. `frame` is
+/// the first frame, [grid…, channels].
 ///
-/// `None` if all its finite values are equal or none is finite: a fluid at rest or a frame of NaN does not identify a
-/// trajectory.
+/// Returns `None` if all finite points are equal or no point is finite: a fluid at rest or a frame of NaN does not
+/// identify a trajectory.
 pub(crate) fn initial_state(shape: &Shape, inputs: usize, frame: &[f32]) -> Option<blake3::Hash> {
     let width = if shape.frames > 1 || inputs == 0 { shape.channels } else { inputs };
     let points = frame.chunks_exact(shape.channels).map(|point| &point[..width]);
@@ -42,7 +42,8 @@ pub(crate) fn initial_state(shape: &Shape, inputs: usize, frame: &[f32]) -> Opti
     Some(hasher.finalize())
 }
 
-/// [`initial_state`], or a hash of the trajectory's `name` if the first frame does not identify it.
+/// Returns [`initial_state`], or a hash of the trajectory's `name` (file and index) if the first frame does not
+/// identify it.
 pub(crate) fn begin(
     shape: &Shape,
     inputs: usize,
@@ -66,7 +67,8 @@ pub(crate) enum GroupKey {
 }
 
 impl GroupKey {
-    /// `frames` are the first frames, at least one. Call [`update`](Self::update) with these and with the rest.
+    /// Starts a key. `frames` holds at least the first frame; pass these and all remaining frames to
+    /// [`update`](Self::update).
     pub fn new(by: GroupBy, shape: &Shape, inputs: usize, frames: &[f32]) -> Self {
         let state = match by {
             GroupBy::State => initial_state(shape, inputs, &frames[..shape.frame_len()]),
@@ -91,7 +93,7 @@ impl GroupKey {
     }
 }
 
-/// The [`GroupKey`] of each trajectory of a file. Reads only first frames if they suffice.
+/// Computes the [`GroupKey`] of each trajectory in a file. Reads only the first frames where these suffice.
 pub(crate) fn group_keys(field: &Field, by: GroupBy) -> Result<Vec<blake3::Hash>> {
     let shape = field.shape();
     (0..shape.trajectories)

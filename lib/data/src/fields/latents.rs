@@ -1,7 +1,7 @@
-//! Latents on disk: a [`Store`](crate::store::Store) whose record i is trajectory i of a split.
+//! Latents on disk: a [`Store`](crate::store::Store) whose record i holds the latents of trajectory i in a split.
 //!
-//! The index identifies the codec, normalization and data that the latents were computed from; they are invalid for any
-//! others. Each record has `latents` [frames, tokens, dim], f32, and `parameters`, one f64.
+//! The index identifies the codec, normalization and data from which the latents were computed; the latents are not
+//! valid for any others. Each record has `latents` [frames, tokens, dim] in f32 and `parameters`, a single f64.
 
 use crate::fields::field::Shape;
 use crate::fields::parameter::Parameter;
@@ -27,7 +27,7 @@ const FILE: SealedFile = SealedFile {
     max_bytes: 256 << 20,
 };
 
-/// What the latents were computed from. Stores with equal keys and layouts hold equal latents.
+/// Identifies the inputs from which the latents were computed. Stores with equal keys and layouts hold equal latents.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Key {
     /// BLAKE3 hash of the codec's weights.
@@ -36,16 +36,16 @@ pub struct Key {
     pub normalisation: String,
     /// BLAKE3 hash of the split manifest.
     pub split: String,
-    /// The split of the manifest.
+    /// Name of the split within the manifest.
     pub split_name: SplitName,
     /// BLAKE3 hash of each data file.
     pub data: Vec<String>,
-    /// The dtype of the codec's computation: `f32`, `bf16`, …
+    /// Compute dtype of the codec: `f32`, `bf16`, …
     pub dtype: String,
 }
 
 impl Key {
-    /// The key for latents of `set`, given the hashes of codec and normalization.
+    /// Creates the key for latents of `set` from the hashes of the codec and the normalization.
     pub fn new(codec: &str, normalisation: &str, dtype: &str, set: &TrajectorySet) -> Self {
         Self {
             codec: codec.into(),
@@ -57,7 +57,7 @@ impl Key {
         }
     }
 
-    /// Errors: 65 for latents of another codec, normalization or data, saying which of these differs.
+    /// Checks that `found` equals this key. Errors: 65, naming the first part that differs.
     fn require(&self, found: &Self, folder: &Path) -> Result<()> {
         let differs = [
             ("codec", self.codec != found.codec),
@@ -76,7 +76,7 @@ impl Key {
     }
 }
 
-/// The layout of a store of latents.
+/// The layout of a latent store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LatentLayout {
     /// Frames per trajectory.
@@ -91,7 +91,7 @@ pub struct LatentLayout {
     pub shard_samples: usize,
 }
 
-/// `21 frames of 16 tokens of width 8, in shards of 64 trajectories`.
+/// Formats as `21 frames of 16 tokens of width 8, in shards of 64 trajectories`.
 impl fmt::Display for LatentLayout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { frames, tokens, dim, shard_samples, .. } = self;
@@ -103,7 +103,7 @@ impl fmt::Display for LatentLayout {
 }
 
 impl LatentLayout {
-    /// Rows and columns of tokens.
+    /// Token grid, [rows, columns].
     pub fn token_grid(&self) -> [usize; 2] {
         [self.rows, self.tokens / self.rows]
     }
@@ -126,21 +126,21 @@ impl LatentLayout {
     }
 }
 
-/// The description of the latents in the index.
+/// Metadata of the latents, stored in the index.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Description {
     key: Key,
     layout: LatentLayout,
-    /// Name of the parameter of the equation.
+    /// Name of the equation's parameter.
     parameter: String,
-    /// Names of all its parameters, if there are several.
+    /// Names of all parameters of the equation, if there are several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     equation: Option<String>,
     /// Time between frames.
     frame_interval: f64,
     /// The encoded trajectories, in order.
     trajectories: Vec<Provenance>,
-    /// Statistics of each of the `dim` channels over all trajectories, frames and tokens; present once all shards are
+    /// Statistics of the `dim` latent channels over all trajectories, frames and tokens; filled in once all shards are
     /// complete.
     channels: Vec<Statistics>,
 }
@@ -148,9 +148,9 @@ struct Description {
 /// A batch of trajectories to encode.
 #[derive(Debug)]
 pub struct TrajectoryBatch<'a> {
-    /// Index of the first one in the set.
+    /// Index of the first trajectory in the set.
     pub first: usize,
-    /// [trajectories, frames, grid…, channels].
+    /// Values, [trajectories, frames, grid…, channels].
     pub values: &'a [f32],
     /// Shape of `values`.
     pub shape: Shape,
@@ -160,12 +160,11 @@ pub struct TrajectoryBatch<'a> {
 
 /// Encodes all trajectories of `set` into the store `folder`, `batch` trajectories at a time.
 ///
-/// `encode_batch` returns [trajectories, frames, tokens, dim] for a batch. When it fails, completed shards are kept,
-/// and the next call continues after them. Damaged shards are written again, and so are all shards if their key or
-/// layout differs.
+/// `encode_batch` returns [trajectories, frames, tokens, dim] for a batch. If it fails, completed shards are kept, and
+/// the next call resumes after them. Damaged shards are rewritten, as are all shards if the key or layout differs.
 ///
-/// Errors: 65 for latents that are not finite; 70 when `encode_batch` returns the wrong number of values; 73, 74 for
-/// the disk; and those of `encode_batch`.
+/// Errors: 65 for non-finite latents; 70 when `encode_batch` returns the wrong number of values; 73 and 74 for disk
+/// errors; and those of `encode_batch`.
 pub fn write_latents(
     folder: &Path,
     key: &Key,
@@ -260,15 +259,15 @@ fn require_latents(latents: &[f32], expected: usize, first: usize) -> Result<()>
     }
 }
 
-/// The complete latents of a split, mapped into memory. Can be shared between threads; reads copy nothing.
+/// The complete latents of a split, memory-mapped. Can be shared between threads; reads do not copy.
 #[derive(Debug)]
 pub struct LatentStore(Store<Description, Vec<Moments>>);
 
 impl LatentStore {
-    /// Maps the latents in `folder`. If `key` is given, they must have this key.
+    /// Maps the latents in `folder`. If `key` is given, it must equal the key of the store.
     ///
-    /// Errors: 66 when they do not exist; 65 when they are incomplete, have the wrong size or shape, or belong to
-    /// another codec or other data. Hashes are not checked here but by [`verify`](Self::verify).
+    /// Errors: 66 when the store does not exist; 65 when it is incomplete, has the wrong size or shape, or does not
+    /// match `key`. Only [`verify`](Self::verify) checks hashes.
     pub fn open(folder: &Path, key: Option<&Key>) -> Result<Self> {
         let store = Self(Store::open(FILE, folder)?);
         if let Some(key) = key {
@@ -298,17 +297,17 @@ impl LatentStore {
         self.0.index().layout.records
     }
 
-    /// Whether there are none.
+    /// Whether the store has no trajectories.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The layout.
+    /// Layout of the latents.
     pub fn layout(&self) -> LatentLayout {
         self.description().layout
     }
 
-    /// What they were made from.
+    /// Identifies the inputs from which the latents were computed.
     pub fn key(&self) -> &Key {
         &self.description().key
     }
@@ -328,28 +327,28 @@ impl LatentStore {
         self.0.input_files()
     }
 
-    /// Statistics of each channel.
+    /// Statistics of each latent channel.
     pub fn channels(&self) -> &[Statistics] {
         &self.description().channels
     }
 
-    /// Trajectory `i`, [frames, tokens, dim]. Panics when out of range.
+    /// Latents of trajectory `i`, [frames, tokens, dim]. Panics if `i` is out of range.
     pub fn sample(&self, i: usize) -> &[f32] {
         bytemuck::cast_slice(self.0.bytes(0, i))
     }
 
-    /// Frames of trajectory `i`, [frames.len(), tokens, dim]. Panics when out of range.
+    /// Latents of `frames` of trajectory `i`, [frames.len(), tokens, dim]. Panics if either is out of range.
     pub fn frames(&self, i: usize, frames: Range<usize>) -> &[f32] {
         let length = self.layout().frame_len();
         &self.sample(i)[frames.start * length..frames.end * length]
     }
 
-    /// The parameter of the equation for trajectory `i`.
+    /// The equation's parameter for trajectory `i`.
     pub fn parameter(&self, i: usize) -> Parameter {
         Parameter::new(&self.description().parameter, FileDtype::F64.read(self.0.bytes(1, i)))
     }
 
-    /// [`Parameter::names`] of the data set.
+    /// Parameter names of the data set; see [`Parameter::names`].
     pub fn equation(&self) -> &str {
         let description = self.description();
         description.equation.as_deref().unwrap_or(&description.parameter)

@@ -1,4 +1,4 @@
-//! Describes the content of files in records, for people and programs.
+//! Describes file contents as records, for people and programs.
 
 use crate::fields::field::{Axis, Field, attributes_of, describe_regimes};
 use crate::fields::stats::{Moments, Statistics};
@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use unix::{Error, Result};
 
-/// A file.
+/// Summary of a file.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FileRecord {
     /// Path of the file.
@@ -18,14 +18,14 @@ pub struct FileRecord {
     pub trajectories: usize,
     /// Frames per trajectory.
     pub frames: usize,
-    /// Points of the grid, e.g. `1024` or `128x128`.
+    /// Grid size, e.g. `1024` or `128x128`.
     pub grid: String,
     /// Names of the channels: inputs, then `|`, then states.
     pub channels: String,
     /// The layout of the file.
     pub layout: String,
-    /// `direct` when values are read without conversion, else `converted`, `chunks` or `packed chunks`, with the bytes
-    /// read per byte returned.
+    /// `direct` when values are read without conversion, else `converted`, `chunks` or `packed chunks`, followed by the
+    /// bytes read per byte returned if this exceeds 1.
     pub reads: String,
     /// Size in bytes of the file, or of all files of a folder.
     pub bytes: u64,
@@ -78,19 +78,19 @@ fn channels(field: &Field) -> String {
     }
 }
 
-/// One frame of a trajectory.
+/// Summary of one frame of a trajectory.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FrameRecord {
     /// Index of the frame.
     pub frame: usize,
-    /// Its time, if the file has times.
+    /// Time of the frame, if the file has times.
     pub t: Option<f64>,
     /// Statistics of the frame.
     #[serde(flatten)]
     pub statistics: Statistics,
 }
 
-/// Records of all frames of a trajectory. Errors (2) when the file has no such trajectory.
+/// Returns a record for each frame of a trajectory. Errors: 2 if `trajectory` is out of range.
 pub fn frames(field: &Field, trajectory: usize) -> Result<Vec<FrameRecord>> {
     if trajectory >= field.trajectories() {
         return Err(Error::usage(format!(
@@ -111,7 +111,8 @@ pub fn frames(field: &Field, trajectory: usize) -> Result<Vec<FrameRecord>> {
         .collect()
 }
 
-/// A complete description of a file: its record, parameter, attributes and the range of its coordinates.
+/// Returns a complete description of a file: its record, its attributes, and the first and last value of each
+/// coordinate axis and of the times.
 pub fn describe(path: &Path) -> Result<Value> {
     let field = Field::open(path)?;
     let ends = |values: &[f64]| match (values.first(), values.last()) {

@@ -1,5 +1,5 @@
-//! Fields: PDE solvers, files of trajectories in HDF5 and other formats, splits, statistics, checks, and
-//! memory-mapped latents.
+//! Fields: PDE solvers, trajectory files in HDF5 and other formats, splits, statistics, checks, and memory-mapped
+//! latents.
 
 pub mod audit;
 pub mod check;

@@ -1,44 +1,45 @@
-//! The parameters of the equation that a file was made with: its regime.
+//! The equation parameters that a file was generated with: its regime.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// Name and value of a parameter, e.g. `nu=0.001`, and of any further ones. Names are lower case.
+/// Name and value of a parameter, e.g. `nu=0.001`, plus any further parameters. Names are lower case.
 ///
-/// Models are conditioned on the first; all of them together define the regime.
+/// Models are conditioned on the first parameter; all parameters together define the regime.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Parameter {
     /// `nu` (Burgers, reaction-diffusion), `beta` (advection, Darcy), …
     pub name: String,
-    /// Its value.
+    /// Value of this parameter.
     pub value: f64,
-    /// Further parameters as (name, value): those in [`NAMES`], in its order, then all others.
+    /// Further parameters as (name, value): those in [`NAMES`], in that order, then all others.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub further: Vec<(String, f64)>,
 }
 
-/// Names of parameters in PDEBench's files, as attributes and in configurations, by precedence: viscosity, speed or
+/// Parameter names in the attributes and configurations of PDEBench files, by precedence: viscosity, speed or
 /// coefficient, Mach and Reynolds number, shear and bulk viscosity, reaction and diffusion, and the wave number of
 /// Kelvin-Helmholtz shear layers.
 pub const NAMES: [&str; 12] =
     ["nu", "beta", "m", "re", "eta", "zeta", "rho", "du", "dv", "k", "d", "dk"];
-/// Names that are recognised in file names; single letters other than `M` are too common in words.
+/// Parameter names recognised in file names; single letters other than `M` are too common in words.
 const IN_FILE_NAMES: [&str; 10] = ["nu", "beta", "m", "re", "eta", "zeta", "rho", "du", "dv", "dk"];
 
 impl Parameter {
-    /// A parameter; the name is converted to lower case.
+    /// Creates a parameter; the name is converted to lower case.
     pub fn new(name: &str, value: f64) -> Self {
         Self { name: name.to_ascii_lowercase(), value, further: Vec::new() }
     }
 
-    /// The parameters among the given names and values: those in [`NAMES`]. The first value of a repeated name wins.
+    /// Selects the parameters whose names are in [`NAMES`]; `None` if there are none. The first value of a repeated
+    /// name wins.
     pub fn of<S: AsRef<str>>(values: impl IntoIterator<Item = (S, f64)>) -> Option<Self> {
         Self::all_of(values.into_iter().filter(|(name, _)| is_known(name.as_ref())))
     }
 
-    /// All names and values as parameters: those in [`NAMES`], in its order, then all others. The first value of a
-    /// repeated name wins.
+    /// Takes all names and values as parameters: those in [`NAMES`], in that order, then all others. The first value of
+    /// a repeated name wins.
     pub fn all_of<S: AsRef<str>>(values: impl IntoIterator<Item = (S, f64)>) -> Option<Self> {
         let mut all: Vec<(String, f64)> = Vec::new();
         for (name, value) in values {
@@ -54,18 +55,18 @@ impl Parameter {
         Some(Self { name, value, further: all.collect() })
     }
 
-    /// The value of a parameter, by its name.
+    /// Value of the parameter `name`, ignoring case.
     pub fn get(&self, name: &str) -> Option<f64> {
         self.iter().find(|(other, _)| other.eq_ignore_ascii_case(name)).map(|(_, value)| value)
     }
 
-    /// These parameters, followed by those of `other` whose names are new.
+    /// Returns these parameters plus those of `other` whose names are new.
     pub fn with(&self, other: Option<&Self>) -> Self {
         let all = self.iter().chain(other.into_iter().flat_map(Self::iter));
         Self::all_of(all).unwrap_or_else(|| self.clone())
     }
 
-    /// The parameters in a file name in PDEBench's style: `1D_Burgers_Sols_Nu0.001.hdf5`,
+    /// Parses the parameters in a PDEBench-style file name: `1D_Burgers_Sols_Nu0.001.hdf5`,
     /// `2D_CFD_Rand_M0.1_Eta0.01_Zeta0.01_periodic_128_Train.hdf5`, `KH_M01_dk1_Re1e3.hdf5`.
     pub fn from_file_name(name: &str) -> Option<Self> {
         let value = |known| Some((known, in_file_name(name, known)?));
@@ -78,14 +79,14 @@ impl Parameter {
         std::iter::once((self.name.as_str(), self.value)).chain(further)
     }
 
-    /// The names of all parameters, which tell equations apart: `nu` (Burgers), `nu,rho` (reaction-diffusion).
+    /// The names of all parameters, which distinguish equations: `nu` (Burgers), `nu,rho` (reaction-diffusion).
     pub fn names(&self) -> String {
         self.iter().map(|(name, _)| name).collect::<Vec<_>>().join(",")
     }
 
-    /// Whether names and values are the same to the bit.
+    /// Whether names and values are bitwise equal.
     pub fn is_same_regime(&self, other: &Self) -> bool {
-        // The text of a number distinguishes all its bits.
+        // Formatted numbers round-trip, so equal texts mean equal bits.
         self.to_string() == other.to_string()
     }
 }
@@ -95,9 +96,9 @@ pub fn is_known(name: &str) -> bool {
     NAMES.iter().any(|known| known.eq_ignore_ascii_case(name))
 }
 
-/// The value of a parameter in a file name: 0.1 for `m` in `Turb_M01.hdf5`.
+/// Returns the value of the parameter `name` in a file name: 0.1 for `m` in `Turb_M01.hdf5`.
 ///
-/// Digits after a leading 0 are decimals, as in PDEBench's names: `M01` is Mach 0.1, `M1` is 1.
+/// Digits after a leading 0 are decimals, as in PDEBench's names: `M01` is Mach 0.1, `M1` is Mach 1.
 pub fn in_file_name(file: &str, name: &str) -> Option<f64> {
     let stem = file.rsplit_once('.').map_or(file, |(stem, _)| stem).to_ascii_lowercase();
     let value = |part: &str| {

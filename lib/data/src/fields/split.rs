@@ -1,8 +1,8 @@
-//! Split manifests of fields: which trajectory of which file is used for training, validation and test.
+//! Split manifests for fields: they assign the trajectories of each file to training, validation and test.
 //!
-//! Every trajectory carries its provenance: path and content of the file, index in the file, regime.
+//! Every trajectory carries its provenance: the path and hash of the file, the index in the file, and the regime.
 //!
-//! The unit is the trajectory, never the frame. Trajectories with the same initial state, or the same input (a
+//! Data are split by trajectory, never by frame. Trajectories with the same initial state, or the same input (a
 //! coefficient field under several parameters), stay together; see [`GroupBy`]. Every regime (parameter value) is
 //! divided in the same proportions, so each split contains every regime; alternatively, whole regimes or whole files
 //! are assigned to splits. The result depends only on the seed and the content of the files.
@@ -24,25 +24,25 @@ use unix::publish::hash_file;
 use unix::text::quote;
 use unix::{Error, Result};
 
-/// A manifest of trajectories.
+/// A split manifest of trajectories.
 pub type Split = crate::split::Split<Trajectories>;
 
-/// The properties that all files of a manifest share.
+/// Properties shared by all files of a manifest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Trajectories {
-    /// Frames, grid and channels of a trajectory. The number of trajectories is that of a set, and 0 in manifests.
+    /// Frames, grid and channels of a trajectory. `trajectories` is the size of an opened set, and 0 in manifests.
     #[serde(flatten)]
     pub shape: Shape,
     /// Names of the channels, inputs first.
     pub channel_names: Vec<String>,
-    /// How many of the channels are inputs, given and not predicted.
+    /// Number of input channels, which are given, not predicted.
     pub inputs: usize,
 }
 
-/// The files of a manifest.
+/// The file list of a manifest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Files {
-    /// The files; parts refer to them by index.
+    /// File entries, to which parts refer by index.
     pub files: Vec<FileEntry>,
 }
 
@@ -55,13 +55,13 @@ pub struct FileEntry {
     pub bytes: u64,
     /// BLAKE3 hash of the file.
     pub blake3: String,
-    /// Trajectories in the file, used or not.
+    /// Number of trajectories in the file, used or not.
     pub trajectories: usize,
-    /// Its regime.
+    /// Regime of the file.
     pub parameter: Parameter,
 }
 
-/// A file that is to be divided.
+/// A file to be split.
 pub struct FieldFile {
     field: Field,
     bytes: u64,
@@ -227,7 +227,7 @@ impl Divisible for Trajectories {
     }
 }
 
-/// Splits whose number of trajectories (per regime), regimes or files differs from the requested one.
+/// Reports splits whose number of trajectories (per regime), regimes or files differs from the requested count.
 fn counts(split: &Split, mut wrong: impl FnMut(String)) {
     let files = &split.list.files;
     let parameters = files.iter().map(|source| Some(source.parameter.clone()));
@@ -239,7 +239,7 @@ fn counts(split: &Split, mut wrong: impl FnMut(String)) {
                 wrong(format!("{name} lists {found} {what}, its share is {count}"));
             }
         };
-        // How many trajectories of each file, and of some files, are in the split.
+        // Number of trajectories from each file in the split.
         let mut found = vec![0; files.len()];
         for part in split.parts(name) {
             found.get_mut(part.file).into_iter().for_each(|count| *count += part.samples.len());
@@ -253,7 +253,7 @@ fn counts(split: &Split, mut wrong: impl FnMut(String)) {
             By::Parameter => {
                 compare(regimes.iter().filter(|r| sum(&r.samples) > 0).count(), "regimes");
             }
-            // Only manifests of records are divided so.
+            // Only manifests of records use these modes.
             By::Index | By::Torch => {}
             By::File => compare(found.iter().filter(|count| **count > 0).count(), "files"),
         }

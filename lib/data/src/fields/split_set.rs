@@ -1,4 +1,4 @@
-//! The trajectories of one split, across its files.
+//! The trajectories of one split, across all its files.
 
 use crate::fields::field::{Field, Shape};
 use crate::fields::parameter::Parameter;
@@ -13,9 +13,9 @@ use unix::{Error, Result};
 /// How thoroughly files are compared with the manifest when a set is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verify {
-    /// By size and shape, which is cheap.
+    /// Compares sizes and shapes, which is cheap.
     Sizes,
-    /// By hash as well, which reads every file completely.
+    /// Also compares hashes, which reads every file completely.
     Hashes,
 }
 
@@ -24,9 +24,9 @@ pub enum Verify {
 pub struct Entry<'a> {
     /// Path of the file.
     pub file: &'a Path,
-    /// Its index in the file.
+    /// Index of the trajectory in the file.
     pub sample: usize,
-    /// Its regime.
+    /// Regime of the trajectory.
     pub parameter: &'a Parameter,
 }
 
@@ -41,7 +41,7 @@ pub struct OpenFile {
 }
 
 impl OpenFile {
-    /// Whether the split uses it.
+    /// Whether the file is open, that is, used by the split.
     pub(crate) fn is_open(&self) -> bool {
         self.field.is_some()
     }
@@ -50,7 +50,7 @@ impl OpenFile {
 impl TrajectorySet {
     /// Opens the files that a split of the manifest uses.
     ///
-    /// Errors: 66 for a missing file; 65 for a file that differs from the one in the manifest, and for an inconsistent
+    /// Errors: 66 for a missing file; 65 for a file that differs from its manifest entry, and for an inconsistent
     /// manifest.
     pub fn open(manifest: &Path, name: SplitName, verify: Verify) -> Result<Self> {
         Self::open_allowing(manifest, name, verify, None)
@@ -96,12 +96,12 @@ impl TrajectorySet {
         self.sources.iter().filter_map(|file| file.field.as_ref())
     }
 
-    /// The file of trajectory `i`; None when it is not open.
+    /// The file of trajectory `i`; `None` if it is not open.
     pub fn field_of(&self, i: usize) -> Option<&Field> {
         self.sources[self.entries[i].0].field.as_ref()
     }
 
-    /// The shape of the trajectories; their number is that of the set.
+    /// Shape of the trajectories; `trajectories` is the size of the set.
     pub fn shape(&self) -> &Shape {
         &self.content.shape
     }
@@ -111,17 +111,17 @@ impl TrajectorySet {
         &self.content.channel_names
     }
 
-    /// How many of the channels are inputs: given, not predicted, and the same in all frames.
+    /// Number of input channels, which are given, not predicted, and constant over all frames.
     pub fn inputs(&self) -> usize {
         self.content.inputs
     }
 
-    /// BLAKE3 hash of every file of the manifest, in its order.
+    /// BLAKE3 hash of each file in the manifest, in manifest order.
     pub fn file_hashes(&self) -> Vec<String> {
         self.list.files.iter().map(|source| source.blake3.clone()).collect()
     }
 
-    /// Time between frames.
+    /// Mean time between frames; 1 if the file has fewer than two times.
     pub fn frame_interval(&self) -> f64 {
         match self.t() {
             [first, .., last] => (last - first) / (self.t().len() - 1) as f64,
@@ -134,7 +134,7 @@ impl TrajectorySet {
         self.fields().next().map_or(&[], Field::t)
     }
 
-    /// Trajectory `i`. Panics when out of range.
+    /// Describes trajectory `i`. Panics if `i` is out of range.
     pub fn entry(&self, i: usize) -> Entry<'_> {
         let (file, sample) = self.entries[i];
         let parameter = &self.list.files[file].parameter;
@@ -157,7 +157,7 @@ impl TrajectorySet {
     }
 }
 
-/// Opens file `number` of a manifest. Errors: 66, and 65 when it differs from the manifest's description.
+/// Opens file `number` of a manifest. Errors: 66 when it cannot be opened, 65 when it differs from its manifest entry.
 fn open_as_in(manifest: &Path, split: &Split, number: usize, verify: Verify) -> Result<Field> {
     let (field, problems) = compare(manifest, split, number, verify)?;
     let named = |error: Error| error.context(manifest.display());
@@ -168,9 +168,9 @@ fn open_as_in(manifest: &Path, split: &Split, number: usize, verify: Verify) -> 
     }
 }
 
-/// Opens file `number` of a manifest and lists how it differs from the manifest's description.
+/// Opens file `number` of a manifest and lists its differences from the manifest entry.
 ///
-/// Errors: 66, 65 when it cannot be opened.
+/// Errors: 66 or 65 when it cannot be opened.
 pub(crate) fn compare(
     manifest: &Path,
     split: &Split,
@@ -180,7 +180,7 @@ pub(crate) fn compare(
     let source = &split.list.files[number];
     let path = split.file_path(number, manifest);
     let named = |error: Error| error.context(manifest.display());
-    // How the content differs from the recorded one; it is only hashed on request.
+    // Describes how the content has changed since the split; it is hashed only on request.
     let change = || {
         let (bytes, blake3) = (source.bytes, &source.blake3);
         let found = std::fs::metadata(&path).map_err(|cause| Error::open(&path, cause))?.len();
@@ -205,7 +205,7 @@ pub(crate) fn compare(
     Ok((field, problems))
 }
 
-/// Differences between a file and its entry in the manifest.
+/// Lists the differences between a file and its manifest entry.
 fn against_file(split: &Split, number: usize, field: &Field) -> Vec<Problem> {
     let source = &split.list.files[number];
     let (stated, mut all) = (&split.content.shape, Vec::new());
@@ -225,7 +225,7 @@ fn against_file(split: &Split, number: usize, field: &Field) -> Vec<Problem> {
     let (found, stated) = (field.channels().join(","), split.content.channel_names.join(","));
     compare(ProblemKind::Mismatch, "channels", found, stated);
     compare(ProblemKind::Mismatch, "inputs", text(&field.inputs()), text(&split.content.inputs));
-    // Values are printed with all their digits, so equal texts mean equal bits.
+    // Values are printed with full precision, so equal texts mean equal bits.
     let found = field.parameter().map_or("none".into(), Parameter::to_string);
     compare(ProblemKind::Parameter, "parameter", found, source.parameter.to_string());
     all

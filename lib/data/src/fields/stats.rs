@@ -1,8 +1,8 @@
 //! Statistics of a data set, computed from its training split only.
 //!
-//! A single pass: every trajectory is reduced on its own, in blocks of frames, in f64 (first the mean, then the squared
-//! deviations from it), and blocks and trajectories are merged in order (Chan, Golub and LeVeque 1979). The result does
-//! not depend on the number of threads, nor the memory on the size of the data.
+//! The data are read in a single pass: each trajectory is reduced separately, in blocks of frames, in f64 (first the
+//! mean, then the squared deviations from it), and blocks and trajectories are merged in order (Chan, Golub and LeVeque
+//! 1979). The result does not depend on the number of threads, and memory use does not depend on the size of the data.
 
 use crate::fields::field::{Regime, Shape, grouped};
 use crate::fields::parameter::Parameter;
@@ -37,37 +37,37 @@ pub struct Statistics {
 pub struct RegimeStatistics {
     /// The regime.
     pub parameter: Parameter,
-    /// Over all its training trajectories and channels.
+    /// Statistics over all training trajectories and channels of the regime.
     pub statistics: Statistics,
 }
 
-/// A row of a table of statistics.
+/// A row of the statistics table.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StatsRecord {
-    /// What the row describes: `all`, `channel u`, `nu=0.001`, …
+    /// Subject of the row: `all`, `channel u`, `nu=0.001`, …
     pub of: String,
-    /// Its statistics.
+    /// Statistics of the subject.
     #[serde(flatten)]
     pub statistics: Statistics,
 }
 
-/// The file `stats.json`.
+/// Contents of the file `stats.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Stats {
-    /// BLAKE3 hash of the split manifest they were computed from.
+    /// BLAKE3 hash of the split manifest from which the statistics were computed.
     pub split: String,
-    /// BLAKE3 hashes of the data files of the manifest, in its order.
+    /// BLAKE3 hashes of the manifest's data files, in manifest order.
     pub files: Vec<String>,
     /// Number of trajectories in the training split.
     pub trajectories: usize,
-    /// Over everything.
+    /// Statistics over all trajectories and channels.
     pub overall: Statistics,
-    /// One entry per channel.
+    /// Statistics of each channel.
     pub channels: Vec<Statistics>,
     /// Names of the channels.
     #[serde(default)]
     pub channel_names: Vec<String>,
-    /// One entry per regime, in the order of the manifest.
+    /// Statistics of each regime, in manifest order.
     pub regimes: Vec<RegimeStatistics>,
 }
 
@@ -79,9 +79,9 @@ const FILE: SealedFile = SealedFile {
 };
 
 impl Stats {
-    /// Reads the whole training split.
+    /// Computes the statistics of the whole training split.
     ///
-    /// Errors: 65 when it is empty, has values that are not finite, or has a constant channel.
+    /// Errors: 65 when the split is empty, has non-finite values, or has a constant channel.
     pub fn of(set: &TrajectorySet) -> Result<Self> {
         if set.name() != SplitName::Train || set.is_empty() {
             return Err(Error::data(format!(
@@ -126,10 +126,10 @@ impl Stats {
         Ok(stats)
     }
 
-    /// Reads the statistics of a training split; the second value is the BLAKE3 hash of the file.
+    /// Loads the statistics of the training split `train`; the second value is the BLAKE3 hash of the file.
     ///
-    /// Errors: 66 when the file cannot be read; 65 when it was edited or damaged, belongs to another manifest or other
-    /// data files, or has counts or deviations that do not fit the split.
+    /// Errors: 66 when the file cannot be read; 65 when it was edited or damaged, belongs to a different manifest or
+    /// different data files, or has counts or deviations that do not fit the split.
     pub fn load(path: &Path, train: &TrajectorySet) -> Result<(Self, String)> {
         let (stats, hash) = FILE.read::<Self>(path)?;
         if stats.split != train.manifest_hash() || stats.files != train.file_hashes() {
@@ -144,8 +144,8 @@ impl Stats {
         Ok((stats, hash))
     }
 
-    /// Errors (65), with the key: counts that differ from those of the split, and standard deviations that cannot be
-    /// divided by.
+    /// Checks the statistics against the training split. Errors: 65, naming the key, for counts that differ from the
+    /// split, non-finite values, and channels with a standard deviation of 0.
     fn require_consistent(&self, train: &TrajectorySet) -> Result<()> {
         let shape = train.shape();
         let in_channel = (shape.trajectory_len() / shape.channels * train.len()) as u64;
@@ -177,7 +177,7 @@ impl Stats {
         regimes.try_for_each(|(i, r)| r.statistics.require_finite(&format!("regimes[{i}]")))
     }
 
-    /// One record for all data, each channel and each regime.
+    /// Returns one record for all data, then one for each channel and each regime.
     pub fn records(&self) -> Vec<StatsRecord> {
         let record = |of: String, statistics| StatsRecord { of, statistics };
         let name = |i: usize| self.channel_names.get(i).cloned().unwrap_or_else(|| i.to_string());
@@ -200,8 +200,8 @@ impl Stats {
     }
 }
 
-/// Root mean square of the states of a split over all trajectories and frames, without its inputs; NaN for an empty
-/// split. Calls `check` before every block of frames that it reads; an error of `check` ends the work.
+/// Computes the root mean square of a split's state channels (without inputs) over all trajectories and frames; NaN for
+/// an empty split. Calls `check` before reading each block of frames, and stops if it returns an error.
 pub fn rms(set: &TrajectorySet, check: impl Fn() -> Result<()> + Sync) -> Result<f64> {
     let moments = moments_of(set.shape(), |i, frames, out| {
         check()?;
@@ -213,7 +213,8 @@ pub fn rms(set: &TrajectorySet, check: impl Fn() -> Result<()> + Sync) -> Result
 }
 
 impl Statistics {
-    /// Errors (65), with the key: a value that is not finite, or a negative standard deviation.
+    /// Checks that all values are finite. Errors: 65, naming the key, for a non-finite value or a negative standard
+    /// deviation.
     pub(crate) fn require_finite(&self, key: &str) -> Result<()> {
         let Self { mean, std, min, max, rms, .. } = *self;
         let named = [("mean", mean), ("std", std), ("min", min), ("max", max), ("rms", rms)];
@@ -225,7 +226,7 @@ impl Statistics {
     }
 }
 
-/// Count, mean, sum of squared deviations from the mean, and range.
+/// Accumulated count, mean, sum of squared deviations from the mean, and range.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Moments {
     pub count: u64,
@@ -285,7 +286,7 @@ impl Moments {
     }
 }
 
-/// The moments of each channel of each trajectory; `read` reads frames of one trajectory.
+/// Computes the moments of each trajectory, per channel; `read` reads frames of one trajectory.
 fn moments_of(
     shape: &Shape,
     read: impl Fn(usize, Range<usize>, &mut [f32]) -> Result<()> + Sync,

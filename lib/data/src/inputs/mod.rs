@@ -28,7 +28,7 @@ pub struct InputFile {
     pub blake3: String,
     /// The file that recorded the hash, e.g. `split.json`.
     pub recorded_in: String,
-    /// What to do when the content has changed.
+    /// Advice in the error message if the content has changed.
     pub remedy: String,
 }
 
@@ -60,8 +60,8 @@ const TIMESTAMP_SLACK: Duration = Duration::from_secs(2);
 /// Maximum number of attempts to hash a file whose metadata changes while it is read.
 const TRIES: usize = 3;
 
-/// Reads and hashes every input, whatever its metadata. Returns one error per file whose content is not the recorded
-/// one.
+/// Reads and hashes every input regardless of its metadata. Returns one error per file whose content differs from the
+/// recorded one.
 pub fn verify_all(inputs: &[InputFile]) -> Vec<Error> {
     let unique: BTreeMap<_, _> = inputs.iter().map(|input| (key(input), input)).collect();
     let verify = |input: &InputFile| {
@@ -71,12 +71,12 @@ pub fn verify_all(inputs: &[InputFile]) -> Vec<Error> {
     unique.into_values().filter_map(|input| verify(input).err()).collect()
 }
 
-/// When this process first saw a file with its present metadata.
+/// The current metadata of a file, and when this process first saw them.
 #[derive(Clone, Debug)]
 struct Seen {
     /// [`fingerprint`] of the file.
     metadata: String,
-    /// Its size.
+    /// Size of the file in bytes.
     bytes: u64,
     at: Instant,
 }
@@ -87,16 +87,16 @@ impl Seen {
     }
 }
 
-/// Whether any change of the file from now on must change its metadata. This holds when its ctime is old. As the clock
-/// of a file server may be ahead of this machine's, it also holds when the metadata have not changed for some time: the
-/// server's clock had already reached the ctime when they were first seen.
+/// Whether any later change to the file must change its metadata. True if its ctime is old. Because the clock of a file
+/// server may be ahead of this machine's, it is also true if the metadata have not changed for some time: the server's
+/// clock had already reached the ctime when they were first seen.
 fn is_settled(found: &Metadata, now: SystemTime, unchanged_for: Duration) -> bool {
     unchanged_for > TIMESTAMP_SLACK
         || changed(found).is_some_and(|time| time + TIMESTAMP_SLACK < now)
 }
 
-/// Hashes a file and compares the hash with the expected one. `proceed` is called with the number of bytes read, as by
-/// [`hash_file_while`]. Returns its cache entry and its size in bytes.
+/// Hashes a file and compares the hash with the expected one. Calls `proceed` with the number of bytes read, like
+/// [`hash_file_while`]. Returns the file's cache entry and its size in bytes.
 fn verify(
     input: &InputFile,
     seen: &Seen,
@@ -130,13 +130,14 @@ fn verify(
     )))
 }
 
-/// The metadata of a regular file. Errors: 66.
+/// Returns the metadata of a regular file. Errors: 66.
 fn metadata(path: &Path) -> Result<Metadata> {
     small::require_file(path)?;
     std::fs::metadata(path).map_err(|cause| Error::open(path, cause))
 }
 
-/// Text that changes whenever the file is replaced or written to. Not numbers, because JSON would lose nanoseconds.
+/// Returns a text that changes whenever the file is replaced or written to. The values are not stored as numbers
+/// because JSON would lose nanoseconds.
 fn fingerprint(found: &Metadata) -> String {
     format!(
         "inode {}, {} bytes, mtime {}.{:09}, ctime {}.{:09}",
@@ -149,7 +150,7 @@ fn fingerprint(found: &Metadata) -> String {
     )
 }
 
-/// When a file or its metadata last changed. `None` before 1970.
+/// Returns the ctime of a file, when its content or metadata last changed; `None` before 1970.
 fn changed(found: &Metadata) -> Option<SystemTime> {
     let [seconds, nanoseconds] = [found.ctime(), found.ctime_nsec()];
     let since = Duration::new(seconds.try_into().ok()?, nanoseconds.try_into().ok()?);

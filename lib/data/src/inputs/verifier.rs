@@ -13,16 +13,16 @@ use unix::disk::Disk;
 use unix::publish::Publisher;
 use unix::{Error, Result};
 
-/// The work that verification has done so far.
+/// Counts of the verification work done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Summary {
     /// Number of input files.
     pub files: usize,
     /// Files that this process hashed; a file hashed twice counts twice.
     pub hashed: usize,
-    /// Total size of these in bytes.
+    /// Total size of the hashed files in bytes.
     pub bytes: u64,
-    /// Files that were verified by the cache alone.
+    /// Files that were verified from the cache without being read.
     pub cached: usize,
 }
 
@@ -63,8 +63,8 @@ impl Drop for Running {
 
 impl Verifier {
     /// Starts to verify `inputs` on a background thread. Files that are in the file `cache` and have not changed are
-    /// not read; a missing or unreadable cache counts as empty. It is written through the given [`Disk`]; the one of a
-    /// run refuses writes once another process holds the run.
+    /// not read; a missing or unreadable cache counts as empty. The cache is written through the given [`Disk`]; a
+    /// run's disk refuses writes once another process holds the run.
     ///
     /// Errors: 66 when a file is missing; 74 when no thread can be started.
     pub fn start(inputs: Vec<InputFile>, cache: Option<(PathBuf, Arc<dyn Disk>)>) -> Result<Self> {
@@ -80,23 +80,23 @@ impl Verifier {
         Ok(verifier)
     }
 
-    /// The work that verification has done so far.
+    /// Returns counts of the verification work done so far.
     pub fn summary(&self) -> Summary {
         self.summary
     }
 
     /// Collects the results of the background thread without waiting. Returns whether it has finished.
     ///
-    /// Errors: 65 for a file with another content, and those of reading.
+    /// Errors: 65 for a file whose content has changed, and read errors.
     pub fn poll(&mut self) -> Result<bool> {
         self.wait(|_| false)
     }
 
-    /// Waits until every input is verified, then checks the metadata of all; a file whose metadata changed is hashed
-    /// again. `keep_waiting` is called a few hundred times a second with the number of bytes that were hashed and that
-    /// are to be hashed; returns false as soon as it does.
+    /// Waits until every input is verified, then checks the metadata of all inputs and rehashes every file whose
+    /// metadata have changed. Calls `keep_waiting` a few hundred times a second with the number of bytes hashed and the
+    /// total number of bytes to hash; returns false as soon as it returns false.
     ///
-    /// Errors: 65 for a file with another content, 66 for a missing one, and those of reading.
+    /// Errors: 65 for a file whose content has changed, 66 for a missing one, and read errors.
     pub fn settle(&mut self, mut keep_waiting: impl FnMut([u64; 2]) -> bool) -> Result<bool> {
         if !self.wait(&mut keep_waiting)? {
             return Ok(false);
@@ -142,7 +142,7 @@ impl Verifier {
         Ok(true)
     }
 
-    /// The inputs that have no valid entry in the cache.
+    /// Returns the inputs that have no valid entry in the cache.
     fn stale(&mut self) -> Result<Vec<(InputFile, Seen)>> {
         let mut stale = Vec::new();
         for input in &self.inputs {

@@ -5,10 +5,10 @@ use tensor::random::{Permutation, Philox, Purpose};
 
 /// Groups samples of similar length into batches, within pools of consecutive batches.
 ///
-/// The samples of a pool are those that the order without buckets reads in the same batches. They are sorted by length,
-/// cut into batches, and the batches are read in the order of a keyed permutation. A pool across the end of an epoch
-/// is arranged in two parts, so every epoch still reads every sample once; the batch that both share is not of similar
-/// length. The samples of a batch depend on the seed, the lengths and the number of the update alone.
+/// A pool has the same samples as the corresponding batches of the order without buckets. They are sorted by length and
+/// cut into batches, which are read in the order of a keyed permutation. A pool that crosses the end of an epoch is
+/// arranged in two parts, so every epoch still reads every sample once; the batch at the boundary mixes lengths. The
+/// samples of a batch depend only on the seed, the lengths and the update number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Buckets {
     /// Length of each sample, over all sources.
@@ -18,13 +18,13 @@ pub struct Buckets {
 }
 
 impl Buckets {
-    /// Whether batches are arranged at all.
+    /// Whether bucketing changes the order.
     pub(super) fn is_on(&self) -> bool {
         self.pool > 1
     }
 
-    /// Arranges the samples of pool number `number`, read in batches of `batch`, in place. Epochs begin at the multiples of
-    /// `epoch` of the global position; `None` if there are several sources, which have epochs of their own.
+    /// Arranges the samples of pool `number`, read in batches of `batch`, in place. Epochs begin at global positions
+    /// that are multiples of `epoch`; `None` if there are several sources, each with its own epochs.
     pub(super) fn arrange(
         &self,
         seed: u64,
@@ -52,7 +52,7 @@ impl Buckets {
     }
 }
 
-/// The parts of `range` between multiples of `step`, counted from `first` positions before it.
+/// Splits `range` at multiples of `step`. Position 0 of `range` is position `first` of the whole order.
 fn split_at_multiples(
     range: Range<u64>,
     first: u64,
@@ -76,7 +76,7 @@ mod tests {
     use super::super::Mixture;
     use super::*;
 
-    /// Lengths with a long tail, as those of texts.
+    /// Long-tailed lengths, like those of texts.
     fn lengths(samples: u64) -> Vec<u32> {
         let uniform = |i: u64| (i * 2_654_435_761 % 1000) as f64 / 1000.0;
         (0..samples).map(|i| (8.0 + 120.0 * uniform(i).powi(3)) as u32).collect()
@@ -115,7 +115,7 @@ mod tests {
         for (update, batch) in (0..60).zip(&backwards) {
             assert_eq!(parts(update).concat(), *batch, "update {update}");
         }
-        // A pool has the samples that it has without buckets, and none at all are moved when that is off.
+        // Bucketing keeps the set of samples of a pool. Without it, the order is unchanged.
         let pool = |mixture: &Mixture| {
             let mut all: Vec<u64> = (0..6).flat_map(|update| mixture.batch(update)).collect();
             all.sort_unstable();

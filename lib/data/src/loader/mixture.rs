@@ -27,15 +27,15 @@ pub struct Mixture {
 #[derive(Clone, Debug, PartialEq)]
 struct Source {
     order: Order,
-    /// The number of its first sample.
+    /// Number of the source's first sample, counted across all sources.
     first: u64,
-    /// The positions of a period that belong to it.
+    /// The shuffled positions of a period that belong to the source.
     places: Range<u64>,
 }
 
 impl Mixture {
-    /// A mixture of sources, given as (number of samples, weight), in batches of `batch` over all ranks. A source with
-    /// weight 0 is not read.
+    /// Creates a mixture of sources, given as (number of samples, weight), in batches of `batch` samples over all
+    /// ranks. A source with weight 0 is not read.
     ///
     /// Errors: 78 for weights that are negative, not finite or all 0, or for more sources than a period has positions;
     /// 65 when a source with a positive weight has no samples, or the batch is 0.
@@ -64,19 +64,19 @@ impl Mixture {
         Ok(Self { seed, sources: all, batch, buckets: None })
     }
 
-    /// The same mixture, in batches of samples of similar length if there are `buckets`.
+    /// Returns the mixture with samples of similar length batched together, if `buckets` are given.
     #[must_use]
     pub fn with_buckets(mut self, buckets: Option<Buckets>) -> Self {
         self.buckets = buckets.filter(Buckets::is_on);
         self
     }
 
-    /// The samples of one update, for all ranks.
+    /// Returns the samples of one update, for all ranks.
     pub fn batch(&self, update: u64) -> Vec<u64> {
         self.part(update, 0, self.batch)
     }
 
-    /// `count` samples of the batch, starting at `first`.
+    /// Returns `count` samples of the batch, starting at `first`.
     pub fn part(&self, update: u64, first: u64, count: u64) -> Vec<u64> {
         let Some(buckets) = &self.buckets else {
             return self.positions(update * self.batch + first, count);
@@ -93,7 +93,7 @@ impl Mixture {
         samples[start..start + count as usize].to_vec()
     }
 
-    /// The samples at `count` global positions from `first` on, without buckets.
+    /// Returns the samples at `count` global positions, starting at `first`, without buckets.
     fn positions(&self, first: u64, count: u64) -> Vec<u64> {
         match self.sources.as_slice() {
             [only] => {
@@ -105,7 +105,7 @@ impl Mixture {
         }
     }
 
-    /// The sample at a global position, with several sources.
+    /// Returns the sample at a global position, with several sources.
     fn sample(&self, position: u64) -> u64 {
         let (period, place) = (position / PERIOD, position % PERIOD);
         let key = Philox::new(self.seed, Purpose::Mixture).at_update(period);
@@ -117,8 +117,9 @@ impl Mixture {
     }
 }
 
-/// The number of positions of a period for each weight (the weights add up to 1): rounded down, but at least 1 for a
-/// positive weight. Remaining positions go to the largest remainders; excess ones are taken from the largest counts.
+/// Computes the number of positions of a period for each weight; the weights add up to 1. Counts are rounded down, but
+/// at least 1 for a positive weight. Remaining positions go to the largest remainders; excess ones are taken from the
+/// largest counts.
 fn counts(weights: &[f64]) -> Vec<u64> {
     let exact = |i: usize| weights[i] * PERIOD as f64;
     let least = |i: usize| if weights[i] > 0.0 { 1 } else { 0 };
@@ -165,7 +166,7 @@ mod tests {
         let places: Vec<usize> = (0..4).flat_map(|u| mixture.batch(u)).map(source).collect();
         assert!(places.windows(9).any(|w| w.iter().any(|s| *s != w[0])), "{places:?}");
         assert_ne!(mixture.batch(0), Mixture::new(4, &sources, 16).unwrap().batch(0));
-        // Two ranks together read what a single one would.
+        // Two ranks together read the same samples as a single rank.
         assert_eq!([mixture.part(7, 0, 9), mixture.part(7, 9, 7)].concat(), mixture.batch(7));
     }
 

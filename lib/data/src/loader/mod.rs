@@ -1,4 +1,4 @@
-//! How training reads: the order of the samples of one source or several, and threads that prepare batches in advance.
+//! Sample order of one or several sources, and threads that prepare batches in advance.
 
 mod buckets;
 mod mixture;

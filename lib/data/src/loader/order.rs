@@ -16,12 +16,12 @@ pub struct Order {
 }
 
 impl Order {
-    /// An order over `samples` samples in batches of `batch` (over all ranks). Errors: 65 when either is 0.
+    /// Creates an order over `samples` samples in batches of `batch` (over all ranks). Errors: 65 when either is 0.
     pub fn new(seed: u64, samples: u64, batch: u64) -> Result<Self> {
         Self::keyed(Philox::new(seed, Purpose::Order), samples, batch)
     }
 
-    /// [`Order::new`] with a key made from the seed and, if there are several sources, the source.
+    /// Like [`Order::new`], with a key derived from the seed and, if there are several sources, the source number.
     pub(super) fn keyed(key: Philox, samples: u64, batch: u64) -> Result<Self> {
         if samples == 0 || batch == 0 {
             return Err(Error::data(format!(
@@ -31,26 +31,26 @@ impl Order {
         Ok(Self { key, samples, batch })
     }
 
-    /// The sample at global position `position`.
+    /// Returns the sample at global position `position`.
     pub fn sample(&self, position: u64) -> u64 {
         let mut sample = [0];
         self.fill(position, &mut sample);
         sample[0]
     }
 
-    /// The samples of one update, for all ranks.
+    /// Returns the samples of one update, for all ranks.
     pub fn batch(&self, update: u64) -> Vec<u64> {
         self.part(update, 0, self.batch)
     }
 
-    /// `count` samples of the batch, starting at `first`.
+    /// Returns `count` samples of the batch, starting at `first`.
     pub fn part(&self, update: u64, first: u64, count: u64) -> Vec<u64> {
         let mut samples = vec![0; count as usize];
         self.fill(update * self.batch + first, &mut samples);
         samples
     }
 
-    /// The samples at consecutive global positions, starting at `position`.
+    /// Fills `out` with the samples at consecutive global positions, starting at `position`.
     pub fn fill(&self, mut position: u64, mut out: &mut [u64]) {
         while !out.is_empty() {
             let (epoch, place) = (position / self.samples, position % self.samples);
@@ -66,7 +66,7 @@ impl Order {
         self.samples
     }
 
-    /// The epoch in which an update begins and the fraction of it that is already done, e.g. 2.25.
+    /// Returns the epoch in which an update begins plus the fraction of it already read, e.g. 2.25.
     pub fn epoch(&self, update: u64) -> f64 {
         update as f64 * self.batch as f64 / self.samples as f64
     }

@@ -7,11 +7,11 @@ use std::thread::{JoinHandle, yield_now};
 use std::time::{Duration, Instant};
 use unix::{Error, Result};
 
-/// How long to spin for a batch before blocking: sleeping and waking takes longer than making a small batch, and the
-/// thread that makes the batches would have to spend time on the wake-up.
+/// Time to spin for a batch before blocking: sleeping and waking takes longer than making a small batch, and the thread
+/// that makes the batches would have to spend time on the wake-up.
 const AWAKE: Duration = Duration::from_micros(200);
 
-/// How batches are prefetched.
+/// Prefetch settings.
 #[derive(Clone, Copy, Debug)]
 pub struct Ahead {
     /// Minimum number of batches in the queues; each worker holds one more.
@@ -55,7 +55,7 @@ impl<B: Send + 'static> Prefetch<B> {
         Ok(started)
     }
 
-    /// The next batch, or the error of making it; after an error there are no more batches.
+    /// Returns the next batch, or the error that making it returned. After an error there are no more batches.
     #[expect(clippy::should_implement_trait, reason = "batches do not end, and every one may fail")]
     pub fn next(&mut self) -> Result<B> {
         let start = Instant::now();
@@ -77,7 +77,7 @@ impl<B: Send + 'static> Prefetch<B> {
         batch
     }
 
-    /// How long the last call of `next` waited.
+    /// Time that the last call to `next` waited.
     pub fn stall(&self) -> Duration {
         self.stall
     }
@@ -161,7 +161,7 @@ mod tests {
         let counter = made.clone();
         let prefetch =
             Prefetch::start(0, ahead(2), move |_| Ok(counter.fetch_add(1, Ordering::SeqCst)));
-        // Two batches are queued, a third is being sent.
+        // Two batches are queued while a third is being sent.
         while made.load(Ordering::SeqCst) < 3 {
             sleep(Duration::from_millis(1));
         }

@@ -49,12 +49,12 @@ pub struct RecordPlan {
 }
 
 impl RecordPlan {
-    /// Whether records are made, and not files of trajectories.
+    /// Whether the import makes records instead of trajectory files.
     pub fn makes_records(&self) -> bool {
         self.shift.is_some() || !self.target.is_empty() || self.noise != 0.0
     }
 
-    /// The options that determine the records, besides the files.
+    /// Returns the options that determine the records, besides the files.
     fn options(&self) -> String {
         let axes = |axes: &Option<Axes>| axes.as_ref().map_or("-".into(), Axes::to_string);
         let [axes, target_axes] = [&self.reading.axes, &self.target_axes].map(axes);
@@ -76,12 +76,12 @@ struct Bad {
     what: String,
 }
 
-/// Copies the records of `files` and their targets into the store `folder`. `done` is called with the number of records
-/// read since its last call; its error ends the work. When it fails, the same call resumes after the last complete
-/// shard.
+/// Copies the records of `files` and their targets into the store `folder`. Calls `done` with the number of records
+/// read since its last call; an error of `done` ends the import. After a failure, the same call resumes after the last
+/// complete shard.
 ///
-/// Errors: 2 for options that do not fit; 66 and 65 for the files; 65 for values that are not finite, naming each
-/// record; 73 when the folder holds other records; 74; and those of `done`.
+/// Errors: 2 for incompatible options; 66 and 65 for the files; 65 for values that are not finite, naming each record;
+/// 73 when the folder holds other records; 74; and those of `done`.
 pub fn import(
     plan: &RecordPlan,
     files: &[PathBuf],
@@ -142,7 +142,7 @@ pub fn import(
     });
     if !bad.is_empty() {
         if writer.index.shards.iter().all(Option::is_none) {
-            // Nothing was stored, and the corrected files are other files.
+            // Nothing was stored, and an index left behind would refuse the corrected files, whose hashes differ.
             let _ = std::fs::remove_file(folder.join("index.json"));
             let _ = std::fs::remove_dir(folder);
         }
@@ -159,7 +159,7 @@ pub fn import(
     Records::open(folder)
 }
 
-/// Names the arrays of these files that no option reads.
+/// Prints a note about the arrays of these files that no option reads.
 fn note_unused(plan: &RecordPlan, files: &[PathBuf]) -> Result<()> {
     if plan.shift.is_some() {
         return Ok(());
@@ -173,7 +173,7 @@ fn note_unused(plan: &RecordPlan, files: &[PathBuf]) -> Result<()> {
         read.entry(file).or_default().extend(name.or(dataset.map(String::from)));
     }
     for (file, read) in read {
-        // A file without a name has one array, which is read.
+        // A path without a dataset name refers to a file with a single array, which is read.
         let mut names = if read.is_empty() { Vec::new() } else { names_of(&file)? };
         names.retain(|name| {
             !read.iter().any(|read| read.split('/').next() == Some(name))
@@ -224,7 +224,8 @@ fn describe(
     })
 }
 
-/// The bytes of the three arrays of some records. Records with values that are not finite are added to `bad`.
+/// Reads some records and returns the bytes of their three arrays. Adds records with values that are not finite to
+/// `bad`.
 fn read(
     origins: &[Origin],
     files: &[PathBuf],
@@ -258,7 +259,7 @@ fn read(
     Ok(vec![bytes(inputs), bytes(targets), groups, input_hashes])
 }
 
-/// The origin of record `i`, and its number there.
+/// Returns the index of the origin of record `i`, and the record's index in it.
 fn locate(origins: &[Origin], mut i: usize) -> (usize, usize) {
     for (number, origin) in origins.iter().enumerate() {
         if i < origin.records() {

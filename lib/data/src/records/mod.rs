@@ -1,7 +1,7 @@
 //! Records: pairs of an input and a target from the user's own arrays, for regression.
 //!
-//! `ds-prep import` copies them into a [`Records`] store, `ds-prep split` divides stores ([`RecordSplit`]), and `ds-prep
-//! stats` computes the statistics of the training split ([`stats`]). All values of a store are finite.
+//! `ds-prep import` copies them into a [`Records`] store, `ds-prep split` divides stores ([`RecordSplit`]), and
+//! `ds-prep stats` computes the statistics of the training split ([`stats`]). All values of a store are finite.
 
 pub mod import;
 mod origin;
@@ -29,7 +29,7 @@ const FILE: SealedFile = SealedFile {
     max_bytes: 64 << 20,
 };
 
-/// The arrays of a record in a store.
+/// Indices of the arrays of a record in a store.
 const INPUT: usize = 0;
 const TARGET: usize = 1;
 const GROUP: usize = 2;
@@ -51,17 +51,18 @@ impl ValueShape {
         self.grid.iter().product::<usize>() * self.channels
     }
 
-    /// Whether there are none.
+    /// Whether there are no values.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The grid; that of a vector is a single point.
+    /// The grid; a vector has a single point.
     pub fn points(&self) -> Vec<usize> {
         if self.grid.is_empty() { vec![1] } else { self.grid.clone() }
     }
 
-    /// Where the value at `index` is: `point (2, 5), channel 1`, or `number 3` of a vector; all are counted from 0.
+    /// Describes the position of the value at `index`: `point (2, 5), channel 1`, or `number 3` of a vector, counted
+    /// from 0.
     pub fn place(&self, index: usize) -> String {
         if self.grid.is_empty() {
             return format!("number {index}");
@@ -76,7 +77,8 @@ impl ValueShape {
     }
 }
 
-/// Points of a target along each axis for each point of its input; `None` for a target without a grid.
+/// Returns the refinement factor, the number of target points per input point along each axis; `None` for a target
+/// without a grid.
 ///
 /// The error says why the target does not fit.
 pub fn refinement([input, target]: &[ValueShape; 2]) -> Result<Option<usize>, String> {
@@ -95,7 +97,7 @@ pub fn refinement([input, target]: &[ValueShape; 2]) -> Result<Option<usize>, St
     }
 }
 
-/// `64 x 64 points, 3 channels` or `10 numbers`.
+/// Formats the shape as `64 x 64 points, 3 channels` or `10 numbers`.
 impl fmt::Display for ValueShape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let channels = self.channels;
@@ -107,23 +109,23 @@ impl fmt::Display for ValueShape {
     }
 }
 
-/// What a store holds.
+/// Description of the records in a store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Description {
-    /// The input.
+    /// Shape of an input.
     pub input: ValueShape,
-    /// The target.
+    /// Shape of a target.
     pub target: ValueShape,
     /// The options of the import that determine the records.
     pub options: String,
-    /// The files of the inputs, in order.
+    /// The input files, in order.
     pub files: Vec<SourceFile>,
-    /// The files of the targets and groups.
+    /// The target files and group files.
     pub others: Vec<SourceFile>,
 }
 
 impl Description {
-    /// `shard` is the approximate size of a shard in bytes.
+    /// Returns the layout of the store; `shard` is the approximate size of a shard in bytes.
     fn layout(&self, shard: usize) -> StoreLayout {
         let side = |name: &str, side: &ValueShape| {
             let shape = [&side.grid[..], &[side.channels]].concat();
@@ -151,7 +153,7 @@ impl Records {
         path.join("index.json").is_file()
     }
 
-    /// What it holds.
+    /// The description of the records.
     pub fn description(&self) -> &Description {
         &self.0.index().description
     }
@@ -177,12 +179,12 @@ pub type RecordSplit = Split<RecordShapes>;
 /// The records of one split, across its stores.
 pub type RecordSet = SplitSet<RecordShapes>;
 
-/// The shapes of the inputs and targets of a manifest.
+/// The shapes of inputs and targets in a manifest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Pair", into = "Pair")]
 pub struct RecordShapes(pub [ValueShape; 2]);
 
-/// [`RecordShapes`] in a manifest.
+/// JSON representation of [`RecordShapes`] in a manifest.
 #[derive(Serialize, Deserialize)]
 struct Pair {
     input: ValueShape,

@@ -1,4 +1,4 @@
-//! Where the records of an import are read from.
+//! Reads the records of an import from arrays and trajectories.
 
 use super::ValueShape;
 use super::import::RecordPlan;
@@ -15,18 +15,19 @@ use unix::{Error, Result};
 /// One file of inputs with its targets.
 pub(super) struct Origin {
     pairs: Pairs,
-    /// Standard deviation of the normal numbers that are added to the inputs, and their generator.
+    /// Standard deviation of the normal noise added to the inputs, and its generator.
     noise: (f64, Philox),
 }
 
 enum Pairs {
-    /// Two arrays whose first axis is that of the records, and the group of each record.
+    /// Two arrays with records along the first axis, and the group of each record.
     Arrays { input: Array, target: Array, groups: Option<Vec<f64>>, records: usize },
-    /// Frames of trajectories: `history` of them are the input, and the frame `shift` later is the target.
+    /// Frames of trajectories: `history` consecutive frames are the input, and the frame `shift` after the last one is
+    /// the target.
     Frames { field: Field, hash: String, history: usize, shift: usize },
 }
 
-/// `FILE` or `FILE:NAME`, the dataset NAME in it.
+/// Splits `FILE:NAME` into the file and the name of a dataset in it; `FILE` has no name.
 pub(super) fn file_and_name(text: &Path) -> (PathBuf, Option<String>) {
     let split = text.to_str().and_then(|text| text.rsplit_once(':'));
     match split {
@@ -35,14 +36,14 @@ pub(super) fn file_and_name(text: &Path) -> (PathBuf, Option<String>) {
     }
 }
 
-/// The dimensions of an array of records with this shape, if they are unambiguous: [n] or [n, channels].
+/// Returns the dimensions of an array of records with this shape, if they are unambiguous: [n] or [n, channels].
 fn usual(shape: &[usize]) -> Option<Axes> {
     let axes = [Axis::Sample, Axis::Channel];
     (1..=2).contains(&shape.len()).then(|| Axes::from(axes[..shape.len()].to_vec()))
 }
 
-/// Opens an array of records: the dataset that `text` names, or else `dataset`; `flag` names the option that says what its
-/// dimensions are.
+/// Opens an array of records: the dataset that `text` names, or else `dataset`. `flag` is the option that states the
+/// dimensions.
 fn open(
     text: &Path,
     dataset: Option<&str>,
@@ -70,7 +71,7 @@ fn records(array: &Array) -> usize {
     array.size(Axis::Sample).unwrap_or(0)
 }
 
-/// The shape of a record of an array.
+/// Returns the shape of a record of an array.
 fn side(array: &Array) -> ValueShape {
     let [frames, channels] = [Axis::Time, Axis::Channel].map(|axis| array.size(axis).unwrap_or(1));
     ValueShape { grid: array.grid(), channels: frames * channels }
@@ -101,9 +102,9 @@ impl InputArray {
         content_hash(self.array.path())
     }
 
-    /// The points along each spatial axis; an empty list for an axis whose points the file does not state.
+    /// Reads the coordinates along each spatial axis; the list is empty for an axis without coordinates in the file.
     ///
-    /// Errors (65): they cannot be read.
+    /// Errors (65): the coordinates cannot be read.
     pub fn coordinates(&self) -> Result<Vec<Vec<f64>>> {
         coordinates_beside(&self.array)
     }
@@ -127,7 +128,7 @@ impl InputArray {
     }
 }
 
-/// A value that is not finite, as text. Values that the file marks as missing are read as NaN.
+/// Formats a value that is not finite. Values that the file marks as missing are read as NaN.
 fn what_is(value: f32, marks_missing: bool) -> String {
     if value.is_nan() && marks_missing { "missing".into() } else { value.to_string() }
 }
@@ -141,7 +142,7 @@ fn read_record(array: &Array, i: usize, out: &mut [f32]) -> Result<()> {
 }
 
 impl Origin {
-    /// Opens the files at place `number` of the lists of inputs, targets and groups.
+    /// Opens the files at index `number` of the lists of inputs, targets and groups.
     ///
     /// Errors: 66 and 65 for a file; 65 when the arrays have different numbers of records, or the trajectories are too
     /// short; 2 for axes that do not fit.
@@ -160,7 +161,7 @@ impl Origin {
         self.pairs.sides()
     }
 
-    /// A value of an input or target that is not finite, as text.
+    /// Formats a value of an input or target that is not finite.
     pub fn what_is(&self, value: f32, is_input: bool) -> String {
         what_is(
             value,
@@ -172,8 +173,8 @@ impl Origin {
         )
     }
 
-    /// Reads record `i` into `input` and `target`, [grid.., channels], and returns the key of its group: a given group,
-    /// the trajectory, or the input itself without noise.
+    /// Reads record `i` into `input` and `target`, [grid.., channels], and returns the key of its group: the given
+    /// group, the trajectory, or the input without noise.
     pub fn read(&self, i: usize, input: &mut [f32], target: &mut [f32]) -> Result<blake3::Hash> {
         let group = self.pairs.read(i, input, target)?;
         let (std, random) = &self.noise;
@@ -290,7 +291,7 @@ impl Pairs {
     }
 }
 
-/// [frames, points, channels] -> [points, frames·channels].
+/// Permutes [frames, points, channels] to [points, frames·channels].
 fn frames_last(values: &mut [f32], frames: usize, channels: usize) {
     if frames == 1 {
         return;

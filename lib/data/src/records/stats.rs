@@ -1,4 +1,5 @@
-//! Statistics of records, computed from the training split only: one pass, merged in order (Chan, Golub and LeVeque 1979).
+//! Statistics of records, computed in one pass over the training split only and merged in order (Chan, Golub and
+//! LeVeque 1979).
 
 use super::{Description, RecordSet, Records, ValueShape};
 use crate::fields::stats::{Moments, Statistics, StatsRecord};
@@ -10,35 +11,35 @@ use serde::{Deserialize, Serialize};
 use std::path::Path;
 use unix::{Error, Result};
 
-/// Records whose moments are computed at a time, which bounds the memory.
+/// Number of records whose moments are computed at once, which bounds the memory.
 const BLOCK: usize = 4096;
 
-/// The file `stats.json` of records.
+/// The content of `stats.json` for records.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RecordStats {
-    /// BLAKE3 hash of the manifest that they were computed from.
+    /// BLAKE3 hash of the manifest that the statistics were computed from.
     pub split: String,
     /// Number of records in the training split.
     pub records: usize,
-    /// Of each channel of the inputs.
+    /// Statistics of each input channel.
     pub input: Vec<Statistics>,
-    /// Of each channel of the targets.
+    /// Statistics of each target channel.
     pub target: Vec<Statistics>,
 }
 
-/// Of each channel.
+/// Computes the moments of each channel.
 fn moments(values: &[f32], channels: usize) -> Vec<Moments> {
     let channel = |c: usize| values.iter().skip(c).step_by(channels).copied();
     (0..channels).map(|c| Moments::of(channel(c))).collect()
 }
 
-/// One row for each channel of `name`.
+/// Returns one row for each channel of `name`.
 fn rows(name: &'static str, channels: impl Iterator<Item = Statistics>) -> Vec<StatsRecord> {
     let row = |(i, statistics)| StatsRecord { of: format!("{name} {i}"), statistics };
     channels.enumerate().map(row).collect()
 }
 
-/// One row for each channel of record `i` of a store. Errors (2): there is no such record.
+/// Computes one row for each channel of record `i` of a store. Errors (2): there is no such record.
 pub fn of_record(store: &Records, i: usize) -> Result<Vec<StatsRecord>> {
     if i >= store.len() {
         let (store, count) = (store.path().display(), store.len());
@@ -59,7 +60,7 @@ const FILE: SealedFile = SealedFile {
 };
 
 impl RecordStats {
-    /// Reads the whole training split. Errors (65): it is empty.
+    /// Computes the statistics of the training split, reading all of it. Errors (65): the split is empty.
     pub fn of(set: &RecordSet) -> Result<Self> {
         if set.name() != SplitName::Train || set.is_empty() {
             return Err(Error::data(format!(
@@ -117,7 +118,7 @@ impl RecordStats {
         Ok((stats, hash))
     }
 
-    /// One row for each channel.
+    /// Returns one row for each channel.
     pub fn rows(&self) -> Vec<StatsRecord> {
         let sides = [("input", &self.input), ("target", &self.target)];
         sides.into_iter().flat_map(|(name, side)| rows(name, side.iter().copied())).collect()
@@ -128,7 +129,7 @@ impl RecordStats {
         FILE.write(path, self)
     }
 
-    /// The content of the file, including its seal.
+    /// Returns the content of the file, including its seal.
     pub fn text(&self) -> Result<String> {
         FILE.text(self)
     }

@@ -8,7 +8,7 @@ use std::hash::Hash;
 use std::path::{Path, PathBuf};
 use unix::{Error, Exit};
 
-/// Problems that one error quotes.
+/// Maximum number of problems quoted in one error.
 const MAX_QUOTED: usize = 10;
 
 /// The kinds of problems.
@@ -19,7 +19,7 @@ pub enum ProblemKind {
     Missing,
     /// The file has no supported layout, or is truncated.
     Unreadable,
-    /// The file's content is not the one that the manifest was made from.
+    /// The file's content differs from the content that the manifest was made from.
     Changed,
     /// The manifest and the file disagree.
     Mismatch,
@@ -31,7 +31,7 @@ pub enum ProblemKind {
     Parameter,
     /// Coordinates are missing, too few or too many, not ascending, or differ between trajectories.
     Coordinates,
-    /// The coordinates fit a different order of the axes than the one that is assumed.
+    /// The coordinates fit a different order of the axes than the assumed one.
     AxisOrder,
     /// A value is NaN or infinite.
     NotFinite,
@@ -49,7 +49,7 @@ pub enum ProblemKind {
     NearDuplicate,
     /// Two splits have trajectories with the same initial state or input.
     SameInitialState,
-    /// A store is missing, incomplete, damaged, or another one than was divided.
+    /// A store is missing, incomplete or damaged, or not the one that was divided.
     Store,
     /// A text is empty.
     EmptyText,
@@ -61,11 +61,11 @@ pub enum ProblemKind {
     SameInput,
 }
 
-/// Where in a file or store a problem is, as far as it is known.
+/// Position of a problem in a file or store, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum ProblemPlace {
-    /// In a file of trajectories; the index is that in the frame, over points and channels.
+    /// In a file of trajectories; `index` counts the values of the frame over points and channels.
     #[allow(missing_docs)]
     Field { trajectory: Option<usize>, frame: Option<usize>, index: Option<usize> },
     /// In a file that records came from, or in a store.
@@ -73,14 +73,14 @@ pub enum ProblemPlace {
     Store { record: Option<usize> },
 }
 
-/// One problem and where it is.
+/// A problem and its position.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Problem {
-    /// What is wrong.
+    /// The kind of problem.
     pub kind: ProblemKind,
     /// The file or store.
     pub file: PathBuf,
-    /// Where in it.
+    /// Position in the file or store.
     #[serde(flatten)]
     pub place: ProblemPlace,
     /// The problem as a message.
@@ -88,7 +88,7 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// A problem of a file of trajectories, or of one of these.
+    /// Creates a problem of a file of trajectories, or of one of its trajectories.
     pub fn new(
         kind: ProblemKind,
         file: &Path,
@@ -99,7 +99,7 @@ impl Problem {
         Self { kind, file: file.into(), place, message: message.to_string() }
     }
 
-    /// The problem that an error about a file means: [`ProblemKind::Missing`], or else `otherwise`.
+    /// Converts an error about a file to a problem: [`ProblemKind::Missing`] for a missing file, or else `otherwise`.
     pub fn of_error(file: &Path, error: &Error, otherwise: ProblemKind) -> Self {
         let kind = if error.exit == Exit::NoInput { ProblemKind::Missing } else { otherwise };
         Self::new(kind, file, None, error)
@@ -109,11 +109,11 @@ impl Problem {
 /// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CheckReport {
-    /// Files of trajectories that were checked.
+    /// Number of trajectory files checked.
     pub files: usize,
-    /// Trajectories that were read.
+    /// Number of trajectories read.
     pub trajectories: usize,
-    /// Records that were read.
+    /// Number of records read.
     pub records: usize,
     /// All problems, in the order of the files.
     pub problems: Vec<Problem>,
@@ -159,7 +159,7 @@ impl CheckReport {
     }
 }
 
-/// The error (65) for problems; `None` if there are none.
+/// Combines problems into an error (65); `None` if there are none.
 pub(crate) fn error(problems: &[Problem]) -> Option<Error> {
     let quoted = problems.iter().take(MAX_QUOTED).map(|problem| problem.message.clone());
     let mut all: Vec<String> = quoted.collect();
@@ -169,8 +169,8 @@ pub(crate) fn error(problems: &[Problem]) -> Option<Error> {
     (!problems.is_empty()).then(|| Error::data(all.join("; ")))
 }
 
-/// Calls `found` for every sample that has a key in common with a sample of another split: with the key, the sample,
-/// and the first one with this key. `samples` are the split, the place and the keys of each.
+/// Calls `found` for every sample that shares a key with a sample of another split, with the key, the sample and the
+/// first sample that has this key. `samples` yields the split, the place and the keys of each sample.
 pub(crate) fn shared<K: Copy + Eq + Hash, P: Copy, Keys: IntoIterator<Item = K>>(
     samples: impl IntoIterator<Item = (SplitName, P, Keys)>,
     mut found: impl FnMut(K, (SplitName, P), (SplitName, P)),

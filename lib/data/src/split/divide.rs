@@ -1,4 +1,4 @@
-//! Divides the samples of sources into training, validation and test.
+//! Divides the samples of sources into training, validation and test splits.
 
 use super::groups::{Divider, grouped, quotas, shuffled};
 use super::{By, Divisible, GroupBy, Share, Source, SourceSamples, Split, SplitName, folder_of};
@@ -9,30 +9,30 @@ use std::path::{Path, PathBuf};
 use unix::relative::relative;
 use unix::{Error, Result};
 
-/// What [`divide`] is asked for.
+/// Options of [`divide`].
 #[derive(Clone, Copy, Debug)]
 pub struct DivideRequest<'a> {
-    /// Samples at random ([`By::Trajectory`]), in their order ([`By::Index`]) or in that of torch ([`By::Torch`]),
-    /// whole regimes ([`By::Parameter`]), or whole sources ([`By::File`]).
+    /// Samples at random ([`By::Trajectory`]), in their original order ([`By::Index`]) or in torch's order
+    /// ([`By::Torch`]), whole regimes ([`By::Parameter`]), or whole sources ([`By::File`]).
     pub by: By,
     /// Which trajectories share a split; `None` for records, whose stores have groups.
     pub group_by: Option<GroupBy>,
-    /// Shares of train, validation and test of the samples that are not `fixed`.
+    /// Shares of train, validation and test among the samples that are not `fixed`.
     pub shares: [Share; 3],
-    /// Sources all of whose samples are in one split.
+    /// Sources that go to one split as a whole.
     pub fixed: &'a [(PathBuf, SplitName)],
     /// Seed of the random assignment.
     pub seed: u64,
-    /// Groups of texts with a smaller distance also stay together.
+    /// Groups of texts with a distance below this also stay together.
     pub near: Option<f64>,
 }
 
-/// Groups that are to be one: each has another one that stands for it, or stands for itself.
+/// Merged groups, as a union-find structure: maps a group to another group that represents it.
 #[derive(Clone, Debug, Default)]
 pub struct SameGroup(HashMap<blake3::Hash, blake3::Hash>);
 
 impl SameGroup {
-    /// The group that stands for `group`.
+    /// Returns the representative of `group`.
     fn of(&self, mut group: blake3::Hash) -> blake3::Hash {
         while let Some(other) = self.0.get(&group) {
             group = *other;
@@ -40,27 +40,27 @@ impl SameGroup {
         group
     }
 
-    /// Makes two groups one.
+    /// Merges two groups.
     pub fn join(&mut self, a: blake3::Hash, b: blake3::Hash) {
         let roots = [a, b].map(|group| self.of(group));
         if roots[0] != roots[1] {
             self.0.insert(roots[0], roots[1]);
         }
-        // Short ways for later calls.
+        // Path compression for later calls.
         for group in [a, b].into_iter().filter(|group| *group != roots[1]) {
             self.0.insert(group, roots[1]);
         }
     }
 }
 
-/// A sample: its source and its number there.
+/// A sample: the index of its source, and its index in the source.
 type Entry = (usize, usize);
 
 /// Divides the samples of the sources at `paths`, and of those in `request.fixed`, for a manifest that will be saved at
 /// `manifest`.
 ///
-/// Errors: those of the sources; 65 when their contents do not fit or one is named twice, and when samples that stay
-/// together leave a split empty; 2 for shares that cannot be provided.
+/// Errors: those of the sources; 65 when their contents are incompatible or a source is named twice, and when samples
+/// that stay together leave a split empty; 2 for shares that cannot be met.
 pub fn divide<C: Divisible>(
     request: &DivideRequest,
     paths: &[PathBuf],
@@ -131,19 +131,19 @@ pub fn divide<C: Divisible>(
     Ok(Split { seed, by, group_by, shares, content, list, train, validation, test })
 }
 
-/// The samples of some sources.
+/// Lists the samples of some sources.
 fn samples<S: Source>(sources: &[S], of: Vec<usize>) -> Vec<Entry> {
     of.into_iter().flat_map(|s| (0..sources[s].len()).map(move |i| (s, i))).collect()
 }
 
-/// The sources of each regime, in order of first appearance; records are one.
+/// Returns the sources of each regime, in order of first appearance. Records form a single regime.
 fn regimes<S: Source>(sources: &[S]) -> Vec<Vec<usize>> {
     let name = |source: &S| source.regime().map_or(String::new(), |(name, _)| name);
     let keys = sources.iter().map(|source| blake3::hash(name(source).as_bytes()));
     grouped(keys.enumerate()).into_iter().map(|regime| regime.records).collect()
 }
 
-/// The first units for training, the last ones for the test. Errors: 2 when there are too few for the shares.
+/// Assigns the first units to training and the last ones to the test. Errors: 2 when there are too few for the shares.
 fn in_order<U: IntoIterator<Item = Entry>>(
     units: Vec<U>,
     shares: [Share; 3],
@@ -157,8 +157,8 @@ fn in_order<U: IntoIterator<Item = Entry>>(
     Ok(quotas.map(|count| units.by_ref().take(count).flatten().collect()))
 }
 
-/// At random; samples of a group stay together, across sources and regimes. Every regime is divided in the requested
-/// proportions, the smallest one first, because larger ones have more freedom to compensate.
+/// Divides samples at random. Samples of a group stay together, across sources and regimes. Every regime is divided in
+/// the requested proportions, the smallest one first, because larger ones have more freedom to compensate.
 fn at_random<C: Divisible>(
     request: &DivideRequest,
     sources: &mut [C::Source],
@@ -218,7 +218,7 @@ fn divide_regime<C: Divisible>(
             placed[split] += own[split];
         }
     }
-    // Numbers of trajectories are met exactly, numbers of records as far as groups permit.
+    // Counts of trajectories must be met exactly, counts of records as far as groups permit.
     let is_wrong = |split: &usize| match shares[*split] {
         Share::Count(count) if !regime.is_empty() => placed[*split] != count,
         share => placed[*split] == 0 && !share.is_zero(),
@@ -235,7 +235,8 @@ fn divide_regime<C: Divisible>(
     )))
 }
 
-/// Why shares are missed: `what` was divided has groups of these sizes; and what else than other shares may help.
+/// Returns the reason why shares are missed, and advice besides choosing other shares. `what` names the divided
+/// samples, whose groups have these `sizes`.
 fn reason_and_advice<C: Divisible>(
     what: &str,
     sizes: &[usize],
@@ -261,7 +262,7 @@ fn reason_and_advice<C: Divisible>(
     (reason, advice)
 }
 
-/// The paths of some sources; only the first three are named.
+/// Lists the paths of some sources; only the first three are named.
 fn names<S: Source>(sources: &[S], of: &[usize]) -> String {
     let names = of.iter().take(3).map(|s| sources[*s].path().display().to_string());
     let names: Vec<String> = names.collect();
@@ -271,8 +272,8 @@ fn names<S: Source>(sources: &[S], of: &[usize]) -> String {
     }
 }
 
-/// The quotas of a stratum with `size` of the `rest` samples of which `wanted` are still to be placed. Cumulative
-/// proportions are rounded.
+/// Computes the quotas of a stratum of `size` samples when `rest` samples are left, of which the splits still need
+/// `wanted`. Cumulative proportions are rounded.
 fn proportional(wanted: [usize; 3], size: usize, rest: usize) -> [usize; 3] {
     let (mut sum, mut rounded) = (0, 0);
     wanted.map(|wanted| {
@@ -284,7 +285,7 @@ fn proportional(wanted: [usize; 3], size: usize, rest: usize) -> [usize; 3] {
     })
 }
 
-/// Entries as sorted parts.
+/// Sorts entries and collects them by source.
 fn parts(mut entries: Vec<Entry>) -> Vec<SourceSamples> {
     entries.sort_unstable();
     let part = |own: &[Entry]| SourceSamples {

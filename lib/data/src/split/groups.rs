@@ -11,7 +11,7 @@ use tensor::random::{Permutation, Philox, Purpose};
 /// Records of a stratum that must be in the same split.
 #[derive(Clone, Debug)]
 pub struct Group<R> {
-    /// What the records have in common. Groups with the same key in different strata get the same split.
+    /// Key that the records share. Groups with the same key in different strata get the same split.
     pub key: blake3::Hash,
     /// The records.
     pub records: Vec<R>,
@@ -43,17 +43,17 @@ pub struct Divider<R> {
 }
 
 impl<R: Clone> Divider<R> {
-    /// `shares` are those of train, validation and test, in this order.
+    /// Creates a divider; `shares` are for train, validation and test, in this order.
     pub fn new(shares: [Share; 3], seed: u64) -> Self {
         Self { shares, seed, splits: HashMap::new(), chosen: Default::default() }
     }
 
-    /// Assigns the groups of a stratum to splits, each of which should get its quota (see [`quotas`]), and counts the
-    /// records in each split.
+    /// Assigns the groups of a stratum to splits, each of which should get its quota (see [`quotas`]). Returns the
+    /// number of records in each split.
     ///
     /// A group that occurred in an earlier stratum keeps its split. The others are taken in random order, large ones
-    /// first, and go to the first split with enough room; of groups of one size, every split gets its proportion. The
-    /// last and smallest groups are reserved for splits with a share that would otherwise stay empty.
+    /// first, and go to the first split with enough room; every split gets its proportion of the groups of each size.
+    /// The last, smallest groups are reserved for splits that have a share but would otherwise stay empty.
     pub fn stratum(&mut self, groups: &[Group<R>], quotas: [usize; 3]) -> [usize; 3] {
         let (known, new): (Vec<&Group<R>>, Vec<&Group<R>>) =
             groups.iter().partition(|group| self.splits.contains_key(&group.key));
@@ -63,7 +63,7 @@ impl<R: Clone> Divider<R> {
         let all: usize = groups.iter().map(|group| group.records.len()).sum();
         let everything = quotas.iter().sum::<usize>() == all;
         let (shares, mut placed) = (self.shares, [0; 3]);
-        // Records of this and of larger groups.
+        // The number of records in groups of at least each size.
         let size_of = |group: &&Group<R>| group.records.len();
         let mut reached: usize = known.iter().map(size_of).sum();
         let mut up_to: HashMap<usize, usize> = HashMap::new();
@@ -76,7 +76,7 @@ impl<R: Clone> Divider<R> {
         for (group, left) in known.chain(new.into_iter().zip(left)) {
             let size = group.records.len();
             let has_room = |split: &usize| placed[*split] + size <= quotas[*split];
-            // The part of the quota that is for groups of at least this size.
+            // Quotas are scaled to the records in groups of at least this size.
             let part = up_to.get(&size).map_or(all, |records| *records);
             let has_its_part =
                 |split: &usize| placed[*split] + size <= (quotas[*split] * part).div_ceil(all);
@@ -112,14 +112,14 @@ impl<R: Clone> Divider<R> {
     }
 }
 
-/// A random permutation of `count` units.
+/// Returns a random permutation of `count` units.
 pub fn shuffled(seed: u64, count: usize) -> impl Fn(usize) -> usize {
     let permutation = Permutation::keyed(Philox::new(seed, Purpose::Split), count as u64);
     move |place| permutation.get(place as u64) as usize
 }
 
-/// How many of `total` units each split gets. Cumulative fractions are rounded, so the quotas always add up. Errors:
-/// which request cannot be met.
+/// Computes how many of `total` units each split gets. Cumulative fractions are rounded, so the quotas always add up.
+/// Errors: the request that cannot be met.
 pub fn quotas(shares: [Share; 3], total: usize) -> Result<[usize; 3], String> {
     let mut counts = [0; 3];
     let (mut fraction, mut rounded) = (0.0, 0);
@@ -165,7 +165,7 @@ mod tests {
             for size in 1..=3 {
                 let records = split.iter().filter(|i| 1 + *i % 3 == size).count() as f64;
                 let expected = share * 300.0 * size as f64;
-                // Half a group at the end of each size, and what earlier sizes left over.
+                // The tolerance is half a group at the end of each size, plus the remainder of earlier sizes.
                 assert!((records - expected).abs() <= 4.0, "{size}: {records}, not {expected}");
             }
         }

@@ -1,4 +1,4 @@
-//! Manifests: which samples of which source are used for training, validation and test.
+//! Manifests, which list the samples of each source that are used for training, validation and test.
 
 use super::check::{Problem, ProblemKind, error};
 use super::groups::quotas;
@@ -13,17 +13,18 @@ use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 use unix::Result;
 
-/// Samples that are listed twice and reported individually; the rest are only counted.
+/// Maximum number of repeated samples reported individually; the rest are only counted.
 const MAX_REPEATS: usize = 100;
 
 /// A file of trajectories or a store of records, opened to be divided or checked.
 pub trait Source: Sized {
-    /// What it holds, as far as all sources of a manifest must agree.
+    /// The properties of the content that all sources of a manifest must share.
     type Content: Divisible;
     /// Whether its samples have distances, see [`near_groups`](Self::near_groups).
     const HAS_DISTANCES: bool = false;
 
-    /// Opens it. Errors: 66 when there is none; 65 when it is incomplete, damaged or unfit for training.
+    /// Opens the source at `path`. Errors: 66 when it is missing; 65 when it is incomplete, damaged or unfit for
+    /// training.
     fn open(path: &Path) -> Result<Self>;
     /// Its content.
     fn content(&self) -> Self::Content;
@@ -33,60 +34,60 @@ pub trait Source: Sized {
     fn hash(&self) -> &str;
     /// Number of samples.
     fn len(&self) -> usize;
-    /// Whether there are none.
+    /// Whether there are no samples.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// Why it cannot be in one manifest with `first`.
+    /// Returns why it cannot share a manifest with `first`; `None` if it can.
     fn difference(&self, first: &Self) -> Option<String>;
     /// The parameters of all its trajectories, as text and as values; `None` for records.
     fn regime(&self) -> Option<(String, Vec<f64>)> {
         None
     }
-    /// Prepares calls of [`group`](Self::group). Errors: those of reading it.
+    /// Prepares calls of [`group`](Self::group). Errors: those of reading the source.
     fn prepare(&mut self, _by: Option<GroupBy>) -> Result<()> {
         Ok(())
     }
-    /// The key of the group of sample `i`: samples with the same key belong into the same split.
+    /// Returns the key of the group of sample `i`. Samples with the same key must be in the same split.
     fn group(&self, i: usize) -> blake3::Hash;
-    /// Which groups of these sources are nearly the same: their samples have a distance below `distance`.
+    /// Merges groups of these sources if their samples have a distance below `distance`.
     fn near_groups(_sources: &[Self], _distance: f64) -> SameGroup {
         SameGroup::default()
     }
-    /// The key of the stratum of sample `i`: every stratum is divided in the same proportions.
+    /// Returns the key of the stratum of sample `i`. Every stratum is divided in the same proportions.
     fn stratum(&self, _i: usize) -> blake3::Hash {
         blake3::Hash::from_bytes([0; blake3::OUT_LEN])
     }
 }
 
-/// What all sources of a manifest have in common; part of the manifest.
+/// The properties that all sources of a manifest share; part of the manifest.
 pub trait Divisible: Clone + Debug + PartialEq + Serialize + DeserializeOwned {
-    /// The sources with such content.
+    /// The type of the sources with this content.
     type Source: Source<Content = Self>;
-    /// A source of a [`SplitSet`].
+    /// An opened source of a [`SplitSet`].
     type Opened;
-    /// The sources in a manifest; they and the content have different members.
+    /// The list of sources in a manifest. Its JSON members must differ from those of the content.
     type List: Clone + Debug + PartialEq + Serialize + DeserializeOwned;
-    /// The file with the manifest.
+    /// File format of the manifest.
     const FILE: SealedFile;
-    /// A source, a sample and several samples in messages.
+    /// Words for a source, a sample and several samples in messages.
     const WORDS: [&'static str; 3];
 
     /// Lists sources under these paths.
     fn list(sources: &[Self::Source], paths: Vec<PathBuf>) -> Self::List;
-    /// Source `number` of a list.
+    /// Returns source `number` of a list.
     fn listed(list: &Self::List, number: usize) -> Option<Listed<'_>>;
-    /// What samples of a group have in common, for messages.
+    /// Describes what the samples of a group share, for messages.
     fn in_common(&self, _by: Option<GroupBy>) -> Option<&'static str> {
         None
     }
-    /// What contradicts itself in the manifest that was read from `path`, apart from the samples that it lists.
+    /// Finds contradictions in the manifest that was read from `path`, apart from the samples that it lists.
     fn problems(_split: &Split<Self>, _path: &Path) -> Vec<Problem> {
         Vec::new()
     }
-    /// The data files that a set reads, with their recorded hashes.
+    /// Returns the data files that a set reads, with their recorded hashes.
     fn input_files(set: &SplitSet<Self>) -> Vec<InputFile>;
-    /// A row of a table for a split, the number of its samples in source `number` of `list`, and the path of that.
+    /// Returns a table row: the split, its number of samples in source `number` of `list`, and the path of this source.
     fn row(list: &Self::List, split: SplitName, number: usize, samples: usize, path: &str)
     -> Value;
 }
@@ -109,14 +110,14 @@ pub struct Split<C: Divisible> {
     /// Seed of the random assignment.
     #[serde(with = "unix::decimal")]
     pub seed: u64,
-    /// What was divided.
+    /// The unit that was divided.
     pub by: By,
     /// Which trajectories were kept together; `None` for records, whose groups are in their stores.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group_by: Option<GroupBy>,
     /// The requested shares of train, validation and test.
     pub shares: [Share; 3],
-    /// What all sources have in common.
+    /// The properties that all sources share.
     #[serde(flatten)]
     pub content: C,
     /// The sources; parts refer to them by index.
@@ -131,7 +132,7 @@ pub struct Split<C: Divisible> {
 }
 
 impl<C: Divisible> Split<C> {
-    /// Whether the file at `path` says that it is such a manifest.
+    /// Whether the file at `path` declares itself a manifest of this kind.
     pub fn is_manifest(path: &Path) -> bool {
         C::FILE.is_format_of(path)
     }
@@ -157,7 +158,7 @@ impl<C: Divisible> Split<C> {
         }
     }
 
-    /// Reads a manifest without checking its consistency. Errors otherwise as [`load`](Self::load).
+    /// Reads a manifest without checking its consistency. Otherwise fails like [`load`](Self::load).
     pub(crate) fn parse(path: &Path) -> Result<(Self, String)> {
         C::FILE.read(path)
     }
@@ -167,7 +168,7 @@ impl<C: Divisible> Split<C> {
         C::FILE.write(path, self)
     }
 
-    /// The content of the manifest file, including its seal.
+    /// Returns the content of the manifest file, including its seal.
     pub fn text(&self) -> Result<String> {
         C::FILE.text(self)
     }
@@ -186,7 +187,7 @@ impl<C: Divisible> Split<C> {
         self.parts(name).iter().map(|part| part.samples.len()).sum()
     }
 
-    /// Every listed sample: split, index of the source, index in the source.
+    /// Iterates over all listed samples: split, index of the source, index in the source.
     pub(crate) fn entries(&self) -> impl Iterator<Item = (SplitName, usize, usize)> {
         SplitName::ALL.into_iter().flat_map(move |name| {
             self.parts(name).iter().flat_map(move |part| {
@@ -200,13 +201,13 @@ impl<C: Divisible> Split<C> {
         (0..).map_while(|number| C::listed(&self.list, number))
     }
 
-    /// The path of source `number`, for a manifest at `manifest`.
+    /// Returns the path of source `number`, for a manifest at `manifest`.
     pub fn file_path(&self, number: usize, manifest: &Path) -> PathBuf {
         let listed = C::listed(&self.list, number);
         folder_of(manifest).join(listed.map_or(Path::new(""), |source| source.path))
     }
 
-    /// One row for each split and source, for a manifest at `manifest`.
+    /// Returns one row for each split and source, for a manifest at `manifest`.
     pub fn rows(&self, manifest: &Path) -> Vec<Value> {
         let row = |name, part: &SourceSamples| {
             let path = self.file_path(part.file, manifest);
@@ -216,8 +217,8 @@ impl<C: Divisible> Split<C> {
         SplitName::ALL.into_iter().flat_map(of_split).collect()
     }
 
-    /// Which splits have over a tenth more or less than their share, and why; a single sample does not count. Numbers
-    /// of trajectories are met exactly.
+    /// Describes the splits that miss their share by over a tenth and more than one sample, with the reason. Counts of
+    /// trajectories are always met exactly.
     pub fn missed_shares(&self) -> Vec<String> {
         if self.by != By::Trajectory {
             return Vec::new();
@@ -232,7 +233,7 @@ impl<C: Divisible> Split<C> {
         let placed = SplitName::ALL.map(|name| self.count(name));
         let total: usize = placed.iter().sum();
         let all = self.sources().fold(0, |all, s| usize::saturating_add(all, s.samples));
-        // Splits without a share have sources of their own.
+        // Splits without a share consist of fixed sources.
         let own = placed.iter().zip(self.shares).filter(|(_, share)| share.is_zero());
         let own: usize = own.map(|(count, _)| count).sum();
         let Ok(wanted) = quotas(self.shares, all.saturating_sub(own)) else {
@@ -254,7 +255,7 @@ impl<C: Divisible> Split<C> {
         missed
     }
 
-    /// Inconsistencies within the manifest that was read from `path`.
+    /// Finds inconsistencies within the manifest that was read from `path`.
     pub(crate) fn problems(&self, path: &Path) -> Vec<Problem> {
         let mut all = C::problems(self, path);
         for name in SplitName::ALL {
@@ -284,7 +285,7 @@ impl<C: Divisible> Split<C> {
         all
     }
 
-    /// Samples that are listed twice: in one split, in two splits, or under two paths with the same content.
+    /// Finds samples that are listed twice: in one split, in two splits, or under two paths with the same content.
     fn repeats(&self, manifest: &Path) -> Vec<Problem> {
         let mut first = HashMap::new();
         let sources = self.sources().enumerate();
@@ -293,7 +294,7 @@ impl<C: Divisible> Split<C> {
         let listed = |(name, file, sample)| Some((*same.get(file)?, sample, file, name));
         let mut entries: Vec<(usize, usize, usize, SplitName)> =
             self.entries().filter_map(listed).collect();
-        // Mostly three runs in order, which a stable sort merges.
+        // The entries are mostly three sorted runs, which a stable sort merges.
         entries.sort_by_key(|(source, sample, ..)| (*source, *sample));
         let twice = entries.windows(2).filter(|two| (two[0].0, two[0].1) == (two[1].0, two[1].1));
         let (mut all, mut more) = (Vec::new(), 0usize);

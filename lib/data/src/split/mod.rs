@@ -1,5 +1,5 @@
-//! Training, validation and test: divides trajectories or records ([`divide`]), lists them in a manifest ([`Split`]),
-//! reads those of one split ([`SplitSet`]), and reports problems ([`check`]).
+//! Training, validation and test splits: divides trajectories or records ([`divide`]), lists them in a manifest
+//! ([`Split`]), reads those of one split ([`SplitSet`]), and reports problems ([`check`]).
 //!
 //! Samples are trajectories or records. They come from sources: files of trajectories, or stores of records.
 
@@ -38,13 +38,13 @@ impl SplitName {
     pub const ALL: [Self; 3] = [Self::Train, Self::Validation, Self::Test];
 }
 
-/// How much of every stratum a split gets.
+/// The part of every stratum that a split gets.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Share {
-    /// A fraction of its records, 0 to 1.
+    /// Fraction of the records of a stratum, 0 to 1.
     Fraction(f64),
-    /// This many records of every stratum.
+    /// Number of records of a stratum.
     Count(usize),
 }
 

@@ -13,14 +13,14 @@ pub struct SplitSet<C: Divisible> {
     name: SplitName,
     pub(crate) content: C,
     pub(crate) list: C::List,
-    /// As many as the manifest lists.
+    /// The opened sources, in the order of the manifest's list.
     pub(crate) sources: Vec<C::Opened>,
-    /// Source and sample of each.
+    /// For each sample, the index of its source and its index in the source.
     pub(crate) entries: Vec<(usize, usize)>,
 }
 
 impl<C: Divisible> SplitSet<C> {
-    /// A split of a manifest that was loaded with its hash, with its opened sources.
+    /// Creates a split from a manifest, its hash and its opened sources.
     pub(crate) fn new(
         manifest: &Path,
         (split, manifest_hash): (Split<C>, String),
@@ -44,12 +44,12 @@ impl<C: Divisible> SplitSet<C> {
         self.entries.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no samples.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// What all sources have in common.
+    /// The properties that all sources share.
     pub fn content(&self) -> &C {
         &self.content
     }
@@ -59,13 +59,13 @@ impl<C: Divisible> SplitSet<C> {
         &self.manifest_hash
     }
 
-    /// The files that the set is read from, with the hashes that the manifest and the stores recorded.
+    /// Returns the files that the set is read from, with the hashes recorded in the manifest and the stores.
     pub fn input_files(&self) -> Vec<InputFile> {
         let manifest = InputFile::read_at_start(&self.manifest, &self.manifest_hash);
         std::iter::once(manifest).chain(C::input_files(self)).collect()
     }
 
-    /// The samples, identified by the content of their sources, in the order of the manifest.
+    /// Returns the samples, identified by the content of their sources, in the order of the manifest.
     pub fn provenance(&self) -> Vec<Provenance> {
         let of_source = |entries: &[(usize, usize)]| Provenance {
             blake3: C::listed(&self.list, entries[0].0).map_or("", |source| source.blake3).into(),

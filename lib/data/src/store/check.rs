@@ -6,7 +6,7 @@ use crate::split::{Source, Split, SplitSet};
 use std::path::{Path, PathBuf};
 use unix::{Error, Exit, Result};
 
-/// Checks the store in `folder`: hashes, and its records, of which values must be at most `limit`.
+/// Checks the hashes and the records of the store in `folder`; values may be at most `limit`.
 pub fn check_store<C: Content>(folder: &Path, limit: f32) -> CheckReport {
     let mut report = CheckReport::default();
     match C::Store::open(folder) {
@@ -25,7 +25,7 @@ fn records<R: RecordStore>(store: &R, limit: f32, report: &mut CheckReport) {
     store.check(limit, report);
 }
 
-/// Checks a manifest, its stores, and that no group and no input is in two splits.
+/// Checks a manifest and its stores, and that no group or input occurs in two splits.
 ///
 /// Errors: only when the manifest or a store is missing (66), or the manifest is invalid (65).
 pub fn check_split<C: Content>(manifest: &Path, limit: f32) -> Result<CheckReport> {
@@ -52,7 +52,7 @@ pub fn check_split<C: Content>(manifest: &Path, limit: f32) -> Result<CheckRepor
     Ok(report)
 }
 
-/// Checks that no group and no input is in two of these splits of a manifest. Errors: 65.
+/// Checks that no group or input occurs in two of these splits of a manifest. Errors: 65.
 pub fn require_separate<C: Content>(manifest: &Path, sets: &[SplitSet<C>]) -> Result<()> {
     let mut report = CheckReport::default();
     leaks(sets, &mut report);
@@ -67,8 +67,8 @@ pub fn require_separate<C: Content>(manifest: &Path, sets: &[SplitSet<C>]) -> Re
     ))
 }
 
-/// Finds groups and inputs that are in two splits of some manifests; `more` may add what else they share. Errors: those
-/// of [`SplitSet::open`].
+/// Finds groups and inputs that occur in two splits of the manifests; `more` may add further problems. Errors: those of
+/// [`SplitSet::open`].
 pub fn audit<C: Content>(
     manifests: &[PathBuf],
     more: impl FnOnce(&[SplitSet<C>], &mut CheckReport),
@@ -82,12 +82,12 @@ pub fn audit<C: Content>(
     Ok(report)
 }
 
-/// Adds what two splits share.
+/// Reports groups and inputs that two splits share.
 fn leaks<C: Content>(sets: &[SplitSet<C>], report: &mut CheckReport) {
     let samples = sets.iter().flat_map(|set| (0..set.len()).map(move |i| (set, i)));
     let keyed = samples.map(|(set, i)| {
         let (input, group) = (set.input_hash(i), set.group(i));
-        // Without given groups, the group is the input.
+        // Without explicit groups, the group of a record is its input.
         let group = (group != input).then_some((ProblemKind::Group, group));
         (set.name(), (set, i), std::iter::once((ProblemKind::SameInput, input)).chain(group))
     });

@@ -2,10 +2,10 @@
 //! and is mapped into memory for reading.
 //!
 //! All records have the same named arrays. A shard holds each array as [n, shape…] for n records, with the first array
-//! aligned to 64 bytes; record i of the store is record i mod `shard_records` of its shard. A ragged array, of which
-//! records have different numbers of items, is stored as [items of all records, shape…]. The index describes the
-//! arrays and what the records were made from, and lists size, BLAKE3 hash and a summary of each shard. It is written
-//! again after every shard.
+//! aligned to 64 bytes; record i of the store is record i mod `shard_records` of its shard. A ragged array, whose
+//! number of items varies by record, is stored as [items of all records, shape…]. The index describes the arrays and
+//! the origin of the records, and lists size, BLAKE3 hash and a summary of each shard. It is rewritten after every
+//! shard.
 
 pub mod check;
 mod reader;
@@ -28,30 +28,30 @@ use std::path::{Path, PathBuf};
 use tensor::FileDtype;
 use unix::{Error, Result};
 
-/// What all stores of a manifest have in common; part of the manifest.
+/// The properties that all stores of a manifest share; part of the manifest.
 pub trait Content: Clone + fmt::Debug + PartialEq + Serialize + DeserializeOwned {
-    /// The stores with such content.
+    /// The type of the stores with this content.
     type Store: RecordStore + Source<Content = Self>;
-    /// The manifests of these stores.
+    /// File format of the manifests of these stores.
     const MANIFEST: SealedFile;
 
-    /// Says how it differs from that of the store `other_name`.
+    /// Describes how this content differs from the content of the store `other_name`.
     fn difference(&self, other: &Self, other_name: &str) -> String;
 
-    /// Says how the content of `store` differs from that of `first`.
+    /// Describes how the content of `store` differs from the content of `first`.
     fn difference_of(store: &Self::Store, first: &Self::Store) -> Option<String> {
         let [own, expected] = [store, first].map(Source::content);
         let name = first.path().display();
         (own != expected).then(|| own.difference(&expected, &name.to_string()))
     }
 
-    /// What users of a manifest should know although nothing is wrong, given its three splits.
+    /// Returns remarks on a manifest that are not errors, given its three splits.
     fn remarks(_sets: &[SplitSet<Self>; 3]) -> Vec<String> {
         Vec::new()
     }
 }
 
-/// A store of records that can be divided into splits. Its hash is that of its index.
+/// A store of records that can be divided into splits. It is identified by the hash of its index.
 pub trait RecordStore: Source {
     /// The files of the store with their recorded hashes.
     fn input_files(&self) -> Vec<InputFile>;
@@ -59,11 +59,11 @@ pub trait RecordStore: Source {
     fn verify(&self) -> Result<()> {
         Error::all(&verify_all(&self.input_files()))
     }
-    /// The hash of the input of record `i`: equal for equal inputs.
+    /// Returns the hash of the input of record `i`, which is equal for equal inputs.
     fn input_hash(&self, i: usize) -> blake3::Hash;
-    /// Where record `i` came from: a file and the number of the record in it.
+    /// Returns the file that record `i` came from, and the record's index in it.
     fn origin(&self, i: usize) -> (&Path, usize);
-    /// Reports every problem in its records; values that exceed `limit` are one.
+    /// Reports every problem in its records, including values that exceed `limit`.
     fn check(&self, limit: f32, report: &mut CheckReport);
 }
 
@@ -74,31 +74,31 @@ pub struct RecordArray {
     pub name: String,
     /// Its dtype.
     pub dtype: FileDtype,
-    /// Its shape in one record; in one item of a ragged array.
+    /// Shape of the array in one record, or of one item of a ragged array.
     pub shape: Vec<usize>,
-    /// For a ragged array: the number of another array, of one u64 per record, which counts the items in the shard up to
-    /// the end of each record.
+    /// For a ragged array, the index of another array that holds its ends: one u64 per record, the number of items in
+    /// the shard up to the end of that record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ends: Option<usize>,
 }
 
 impl RecordArray {
-    /// An array of this shape in every record.
+    /// Describes an array of this shape in every record.
     pub fn fixed(name: &str, dtype: FileDtype, shape: &[usize]) -> Self {
         Self { name: name.into(), dtype, shape: shape.to_vec(), ends: None }
     }
 
-    /// A ragged array with items of this shape, the ends of which are array number `ends`.
+    /// Describes a ragged array with items of this shape, whose ends are in array number `ends`.
     pub fn ragged(name: &str, dtype: FileDtype, shape: &[usize], ends: usize) -> Self {
         Self { ends: Some(ends), ..Self::fixed(name, dtype, shape) }
     }
 
-    /// The ends of the ragged arrays that refer to it.
+    /// Describes an array of ends, to which ragged arrays refer.
     pub fn ends(name: &str) -> Self {
         Self::fixed(name, FileDtype::U64, &[])
     }
 
-    /// Size in bytes of the array in one record, or of one item of a ragged array.
+    /// Returns the size in bytes of the array in one record, or of one item of a ragged array.
     pub fn bytes(&self) -> usize {
         self.shape.iter().product::<usize>() * self.dtype.bytes()
     }
@@ -116,8 +116,8 @@ pub struct StoreLayout {
 }
 
 impl StoreLayout {
-    /// Size in bytes of all arrays, with one item of a ragged array per record; `None` when it overflows or when a
-    /// dimension is 0.
+    /// Returns the size in bytes of all arrays, with one item of a ragged array per record; `None` when it overflows or
+    /// when a dimension is 0.
     fn bytes(&self) -> Option<usize> {
         let of_array = |array: &RecordArray| {
             let sizes = [array.dtype.bytes(), self.records.max(1), self.shard_records];
@@ -130,7 +130,7 @@ impl StoreLayout {
         })
     }
 
-    /// Whether the ends of ragged arrays are arrays of that kind.
+    /// Whether every ragged array refers to a valid array of ends.
     fn has_ends(&self) -> bool {
         self.arrays.iter().filter_map(|array| array.ends).all(|ends| {
             let array = self.arrays.get(ends);
@@ -138,7 +138,7 @@ impl StoreLayout {
         })
     }
 
-    /// The records in a shard.
+    /// Returns the range of records in a shard.
     fn records_of(&self, shard: usize) -> Range<usize> {
         let first = shard * self.shard_records;
         first..self.records.min(first.saturating_add(self.shard_records))
@@ -152,11 +152,12 @@ pub struct SourceFile {
     pub path: PathBuf,
     /// BLAKE3 hash of its content.
     pub blake3: String,
-    /// Number of records from it.
+    /// Number of records read from the file.
     pub records: usize,
 }
 
-/// The file that record `i` came from, and its number there, when the records are those of `files` in order.
+/// Returns the file that record `i` came from and the record's index in it, if the records are those of `files` in
+/// order.
 pub(crate) fn locate(files: &[SourceFile], mut i: usize) -> Option<(&Path, usize)> {
     for file in files {
         if i < file.records {
@@ -176,14 +177,14 @@ pub struct ShardEntry<S> {
     pub summary: S,
 }
 
-/// The file `index.json`: `D` describes the records, `S` is a summary of each shard.
+/// The file `index.json`: `D` describes the records, `S` summarises a shard.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Index<D, S> {
     /// The layout.
     pub layout: StoreLayout,
-    /// Describes the records and what they were made from.
+    /// Describes the records and their origin.
     pub description: D,
-    /// One entry per shard; `None` for one that is not complete.
+    /// One entry per shard; `None` for an incomplete one.
     pub shards: Vec<Option<ShardEntry<S>>>,
 }
 
@@ -209,7 +210,7 @@ impl<D: Serialize + DeserializeOwned, S: Serialize + DeserializeOwned> Index<D, 
         self.shards.iter().flatten().map(|entry| &entry.summary)
     }
 
-    /// The complete shards with their hashes.
+    /// Lists the complete shards with their hashes.
     fn shard_files(&self, kind: SealedFile, folder: &Path) -> Vec<InputFile> {
         let file = |(number, entry): (usize, &Option<ShardEntry<S>>)| {
             Some(InputFile {

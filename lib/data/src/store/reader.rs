@@ -28,7 +28,7 @@ struct Shard {
 }
 
 impl<D: Serialize + DeserializeOwned, S: Serialize + DeserializeOwned> Store<D, S> {
-    /// Maps the store in `folder`. Hashes are not checked here but by [`verify`](Self::verify).
+    /// Maps the store in `folder`. Does not check hashes; see [`verify`](Self::verify).
     ///
     /// Errors: 66 when there is no store; 65 when it is incomplete, or a shard has the wrong size or shape.
     pub fn open(kind: SealedFile, folder: &Path) -> Result<Self> {
@@ -74,7 +74,7 @@ impl<D: Serialize + DeserializeOwned, S: Serialize + DeserializeOwned> Store<D, 
         &self.hash
     }
 
-    /// The bytes of array `array` of record `i`. Panics when either is out of range.
+    /// Returns the bytes of array `array` of record `i`. Panics when either is out of range.
     pub fn bytes(&self, array: usize, i: usize) -> &[u8] {
         let StoreLayout { arrays, shard_records, .. } = &self.index.layout;
         let (shard, record) = (&self.shards[i / shard_records], i % shard_records);
@@ -109,7 +109,8 @@ impl Shard {
         layout: &StoreLayout,
         records: usize,
     ) -> Result<Self, String> {
-        // SAFETY: shards are never modified in place; a new shard replaces the name, and the mapped file stays.
+        // SAFETY: shards are never modified in place; a new shard is renamed over the old one, whose mapping stays
+        // valid.
         let tensors = unsafe { MappedTensors::open(file)? };
         let bytes = tensors.header().file_bytes();
         if bytes != entry.bytes {
@@ -131,7 +132,7 @@ impl Shard {
                 let found = format!("`{}` is {} {:?}", array.name, found.dtype, found.shape);
                 return Err(format!("{found}, not {} {shape:?}", array.dtype));
             }
-            // Readers cast the bytes of the first array, and of those with numbers of at most 4 bytes.
+            // Readers cast the bytes of the first array, and of arrays whose elements have at most 4 bytes.
             let is_cast = arrays.is_empty() || array.dtype.bytes() <= 4;
             if is_cast && !found.start.is_multiple_of(array.dtype.bytes() as u64) {
                 return Err(format!("`{}` is not aligned", array.name));
@@ -150,12 +151,12 @@ impl Shard {
         Ok(shard)
     }
 
-    /// All bytes of an array.
+    /// Returns all bytes of an array.
     fn bytes(&self, array: usize) -> &[u8] {
         self.tensors.bytes(&self.tensors.header().entries[self.arrays[array]])
     }
 
-    /// The end of a record in the array of ends number `ends`.
+    /// Reads the end of a record from the array of ends `ends`.
     fn end(&self, ends: usize, record: usize) -> usize {
         let eight = &self.bytes(ends)[record * 8..][..8];
         u64::from_le_bytes(std::array::from_fn(|k| eight[k])) as usize

@@ -19,11 +19,11 @@ pub struct Stores {
 /// A store of a manifest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoreEntry {
-    /// Its folder, relative to that of the manifest if possible.
+    /// Folder of the store, relative to the manifest's folder if possible.
     pub path: PathBuf,
     /// BLAKE3 hash of its index, which identifies its content.
     pub blake3: String,
-    /// Number of its records, used or not.
+    /// Number of records in the store, used or not.
     pub records: usize,
 }
 
@@ -77,8 +77,8 @@ impl<C: Content> Split<C> {
 }
 
 impl<C: Content> SplitSet<C> {
-    /// Opens the stores of a manifest. Errors: 66 for a missing store; 65 for one with another content than when it was
-    /// split.
+    /// Opens the stores of a manifest. Errors: 66 for a missing store; 65 for one whose content has changed since it
+    /// was split.
     pub fn open(manifest: &Path, name: SplitName) -> Result<Self> {
         let (split, hash) = Split::<C>::load(manifest)?;
         let stores = (0..split.list.stores.len()).map(|number| split.open_store(number, manifest));
@@ -86,31 +86,31 @@ impl<C: Content> SplitSet<C> {
         Ok(Self::new(manifest, (split, hash), name, stores))
     }
 
-    /// All splits of a manifest. Errors: those of [`open`](Self::open).
+    /// Opens all splits of a manifest. Errors: those of [`open`](Self::open).
     pub fn open_all(manifest: &Path) -> Result<[Self; 3]> {
         let [train, validation, test] = SplitName::ALL.map(|name| Self::open(manifest, name));
         Ok([train?, validation?, test?])
     }
 
-    /// The store of record `i`, and its number there. Panics when out of range.
+    /// Returns the store of record `i` and the record's index in it. Panics when out of range.
     pub fn locate(&self, i: usize) -> (&C::Store, usize) {
         let (store, record) = self.entries[i];
         (&self.sources[store], record)
     }
 
-    /// The file that record `i` came from, and its number there. Panics when out of range.
+    /// Returns the file that record `i` came from and the record's index in it. Panics when out of range.
     pub fn origin(&self, i: usize) -> (&Path, usize) {
         let (store, record) = self.locate(i);
         store.origin(record)
     }
 
-    /// The key of the group of record `i`. Panics when out of range.
+    /// Returns the key of the group of record `i`. Panics when out of range.
     pub fn group(&self, i: usize) -> blake3::Hash {
         let (store, record) = self.locate(i);
         store.group(record)
     }
 
-    /// The hash of the values of the input of record `i`. Panics when out of range.
+    /// Returns the hash of the input values of record `i`. Panics when out of range.
     pub fn input_hash(&self, i: usize) -> blake3::Hash {
         let (store, record) = self.locate(i);
         store.input_hash(record)

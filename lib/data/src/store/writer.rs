@@ -14,7 +14,7 @@ use unix::{Error, Exit, Result};
 /// Alignment of the first array in bytes: a cache line, and the widest vector registers.
 const ALIGNMENT: usize = 64;
 
-/// The bytes of a ragged array of some records, and of its ends.
+/// The bytes of a ragged array and of its ends, for some records.
 #[derive(Clone, Debug, Default)]
 pub struct Ragged {
     /// The items of all records.
@@ -85,14 +85,14 @@ impl<D: Serialize + DeserializeOwned, S: Serialize + DeserializeOwned + Clone> W
         unix::space::ensure_space(&path, bytes as u64)?;
         let shards = vec![None; layout.records.div_ceil(layout.shard_records)];
         let index = Index { layout, description, shards };
-        // Written before any shard, so that hashes of an older index are no longer trusted.
+        // Written before any shard, so that the hashes of an older index are no longer trusted.
         kind.write(&path, &index)?;
         Ok(Self { kind, folder: folder.into(), index })
     }
 
     /// Writes the shards that are missing or damaged. `encode` returns the bytes of each array for a range of records,
-    /// in the order of the layout, and a summary. When it fails, the shards written so far are kept, and the next call
-    /// continues after them.
+    /// in the order of the layout, and a summary. After a failure, the shards written so far are kept, and the next
+    /// call continues after them.
     ///
     /// Errors: 70 when `encode` returns the wrong number of bytes; 73, 74 for the disk; and those of `encode`.
     pub fn fill(
@@ -130,7 +130,7 @@ fn is_whole<S>(path: &Path, entry: &ShardEntry<S>) -> bool {
         && hash_file(path).is_ok_and(|hash| hash == entry.blake3)
 }
 
-/// The bytes of a shard file.
+/// Encodes a shard file.
 fn shard(layout: &StoreLayout, records: usize, arrays: &[Vec<u8>]) -> Result<Vec<u8>> {
     if layout.arrays.len() != arrays.len() {
         return Err(Error::bug(format!("{} arrays for a layout of others", arrays.len())));

@@ -6,10 +6,10 @@ use super::store::NO_ANSWER;
 use serde::Deserialize;
 use unix::text::quote;
 
-/// The cases of a row, each of which is a record. They are made one at a time: a row of some kilobytes may have
-/// thousands, each with the whole context.
+/// Iterates over the cases of a row, each of which becomes a record. Records are made one at a time, because a row of a
+/// few kilobytes may have thousands of cases, each with a copy of the whole context.
 pub struct Cases {
-    /// The row, without the list.
+    /// The row, without the list of cases.
     row: Row,
     left: std::iter::Enumerate<std::vec::IntoIter<Case>>,
 }
@@ -23,7 +23,7 @@ struct Case {
 }
 
 impl Cases {
-    /// Those of a row with a list. Errors: what is wrong with the list.
+    /// Parses the list of cases of a row. Errors: the problem in the list.
     pub fn of(mut row: Row) -> Result<Self, String> {
         let text = std::mem::take(&mut row.cells[cell::CASES]);
         let all: Vec<Case> = match text.trim() {
@@ -34,20 +34,20 @@ impl Cases {
         Ok(Self { row, left: all.into_iter().enumerate() })
     }
 
-    /// Whether there are none left.
+    /// Whether no cases are left.
     pub fn is_empty(&self) -> bool {
         self.left.len() == 0
     }
 
-    /// The line on which the row begins.
+    /// Returns the line on which the row begins.
     pub fn line(&self) -> u64 {
         self.row.line
     }
 }
 
 impl Iterator for Cases {
-    /// The record, with the first character of the case and the one after its last as the answer, and its number after
-    /// the id; or what is wrong with the case.
+    /// A record whose answer is the character range of the case and whose id ends with the number of the case; or the
+    /// problem in the case.
     type Item = Result<Row, String>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -77,8 +77,8 @@ impl Iterator for Cases {
     }
 }
 
-/// The first character of the answer of a row in its context, and the one after the last; -1 and -1 if the columns have
-/// no answers or this one is empty. Errors: what is wrong with it.
+/// Returns the character range of a row's answer in its context, with an exclusive end; [-1, -1] if the columns have no
+/// answers or this answer is empty. Errors: the problem in the answer.
 pub fn answer_of(columns: &Columns, row: &Row) -> Result<[i32; 2], String> {
     if columns.context.is_none() {
         return Ok(NO_ANSWER);
@@ -123,7 +123,7 @@ pub fn answer_of(columns: &Columns, row: &Row) -> Result<[i32; 2], String> {
     }
 }
 
-/// The character range of the first occurrence of `answer`; if there is no exact one, of the first that differs only in
+/// Finds the character range of the first exact occurrence of `answer`, or else of the first one that differs only in
 /// case.
 fn find(context: &str, answer: &str) -> Option<[usize; 2]> {
     let exact = context.find(answer).map(|byte| context[..byte].chars().count());

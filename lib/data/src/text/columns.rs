@@ -1,4 +1,4 @@
-//! The file columns.yaml: which columns of the user's files are what, and how labels are read.
+//! The file columns.yaml, which assigns the columns of the user's files and defines how labels are read.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use unix::{Error, Result};
 
-/// Largest number of labels.
+/// Maximum number of labels.
 const MAX_LABELS: usize = 4096;
 
 /// Columns by name, and how labels are read.
@@ -72,7 +72,7 @@ pub struct Columns {
     pub strict: bool,
 }
 
-/// The cells of a row: text and text2, then these.
+/// Indices of the cells of a row; text and text2 are cells 0 and 1.
 pub mod cell {
     pub const GROUP: usize = 2;
     pub const ID: usize = 3;
@@ -83,20 +83,20 @@ pub mod cell {
     pub const ANSWER_START: usize = 8;
     pub const ANSWER_END: usize = 9;
     pub const CASES: usize = 10;
-    /// Their number.
+    /// Number of cells.
     pub const ALL: usize = 11;
 }
 
-/// The columns that are read of a row.
+/// The columns to read from a file.
 #[derive(Clone, Debug, Default)]
 pub struct Wanted {
-    /// Their names, in the order of the cells.
+    /// Column names, in the order of the cells.
     pub names: [Option<String>; cell::ALL],
-    /// Whether that of the ids may be missing.
+    /// Whether the id column may be missing.
     pub id_is_optional: bool,
-    /// Separates the labels in a cell.
+    /// Separator of the labels in a cell.
     pub separator: Option<String>,
-    /// Whether an empty line is refused, where each is a row.
+    /// Whether empty lines are refused in files where every line is a row.
     pub every_line: bool,
 }
 
@@ -111,7 +111,7 @@ fn yes() -> bool {
     true
 }
 
-/// The values with a meaning under `normalise`.
+/// The values that `normalise` maps to each label.
 const NORMAL: [(&str, &[&str]); 2] = [
     ("negative", &["negative", "absent", "false", "0"]),
     ("positive", &["positive", "present", "true", "1"]),
@@ -204,7 +204,7 @@ impl Columns {
         self.context.is_some() && self.label.is_none()
     }
 
-    /// The named columns, in the order of the cells of a row, see [`cell`].
+    /// Returns the column names, in the order of the cells of a row, see [`cell`].
     pub fn names(&self) -> [Option<&str>; cell::ALL] {
         let Self { text, text2, group, id, context, criterion, label, answer, .. } = self;
         let [start, end] = [&self.answer_start, &self.answer_end];
@@ -212,7 +212,7 @@ impl Columns {
             .map(Option::as_deref)
     }
 
-    /// The labels if they are known before the files are read.
+    /// Returns the labels if they are known before the files are read.
     pub fn known_labels(&self) -> Option<Vec<String>> {
         if self.normalise {
             return Some(NORMAL.iter().map(|(label, _)| label.to_string()).collect());
@@ -224,7 +224,7 @@ impl Columns {
         self.labels.clone().or_else(targets)
     }
 
-    /// The labels in a cell of the file. Errors: the value that stands for none.
+    /// Parses the labels in a cell of the file. Errors: the value that is not a label.
     pub fn labels_of(&self, cell: &str) -> std::result::Result<Vec<String>, String> {
         match &self.multi_label {
             None => Ok(vec![self.label_of(cell.trim())?]),
@@ -251,13 +251,13 @@ impl Columns {
     }
 }
 
-/// The labels found in files, in the order of their classes. Errors: 65 for too many.
+/// Sorts the labels found in files into the order of their classes. Errors: 65 for too many.
 pub fn collected(labels: BTreeSet<String>, file: &Path) -> Result<Vec<String>> {
     require_few(labels.len(), file)?;
     Ok(sorted(labels.into_iter().collect()))
 }
 
-/// Errors: 65 for more labels than a column of labels has.
+/// Checks that the number of labels is within the limit of a label column. Errors: 65.
 pub fn require_few(labels: usize, file: &Path) -> Result<()> {
     match labels <= MAX_LABELS {
         true => Ok(()),
@@ -268,7 +268,7 @@ pub fn require_few(labels: usize, file: &Path) -> Result<()> {
     }
 }
 
-/// Sorted; by value if all are integers.
+/// Sorts labels, by value if all are integers.
 fn sorted(mut labels: Vec<String>) -> Vec<String> {
     let numbers: std::result::Result<Vec<i64>, _> = labels.iter().map(|l| l.parse()).collect();
     match numbers {

@@ -1,10 +1,10 @@
 //! Synthetic annotations: sentences of posts that state a symptom of depression, or do not.
 //!
-//! A sentence has two clauses, one with a symptom and one with something harmless. Each clause has a marker: who it is
-//! about, when it was, or whether it is denied. The symptom is present if its clause has the affirming marker; the other
-//! clause has the opposite one. Which clause comes first is random, and words that mean nothing separate marker and
-//! symptom. So both classes have the same words and the same pairs of neighbouring words, and only their order over a
-//! distance tells the classes apart. Easy sentences have one clause, in which the marker decides.
+//! A sentence has two clauses, one with a symptom and one with something harmless. Each clause has a marker that says
+//! who it is about, when it was, or whether it is denied. The symptom is present if its clause has the affirming
+//! marker; the other clause has the opposite one. The order of the clauses is random, and filler words separate marker
+//! and symptom. Both classes therefore have the same words and bigrams, and only long-range word order tells them
+//! apart. Easy sentences have a single clause, whose marker decides.
 
 use tensor::random::{Philox, Purpose};
 use unix::{Error, Result};
@@ -22,37 +22,37 @@ pub enum Difficulty {
     Hard,
 }
 
-/// What is generated.
+/// Parameters of the generated annotations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Criteria {
     /// Number of annotated sentences.
     pub samples: usize,
     /// Equal seeds give equal files.
     pub seed: u64,
-    /// Most annotated sentences of a post, from 1 to the number of symptoms.
+    /// Maximum number of annotated sentences per post, from 1 to the number of symptoms.
     pub per_post: usize,
-    /// How much depends on the order of words.
+    /// How strongly the labels depend on word order.
     pub difficulty: Difficulty,
-    /// Positive sentences for each negative one.
+    /// Ratio of positive to negative sentences.
     pub imbalance: f64,
     /// Fraction of wrong labels.
     pub noise: f64,
 }
 
-/// An annotation, the columns of the file in this order.
+/// An annotation, with the columns of the file in this order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Annotation {
-    /// The post.
+    /// Identifies the post.
     pub post_id: String,
-    /// The sentence.
+    /// Identifies the sentence.
     pub sentence_id: String,
-    /// Its text.
+    /// Text of the sentence.
     pub sentence: String,
     /// The symptom.
     pub symptom: &'static str,
-    /// 1 if the writer has the symptom, else 0; wrong for some if there is noise.
+    /// 1 if the writer has the symptom, else 0; flipped for the fraction `noise` of the sentences.
     pub status: u8,
-    /// Why.
+    /// Explanation of the true status.
     pub explanation: &'static str,
     /// The text of the post, in which the sentence occurs once.
     pub post: String,
@@ -69,7 +69,7 @@ pub const COLUMNS: [&str; 7] = [
     "post_text",
 ];
 
-/// The file columns.yaml for these columns: the class of a sentence.
+/// The file columns.yaml for these columns, to predict the class of a sentence.
 pub const COLUMNS_YAML: &str = "\
 text: sentence_text
 label: status
@@ -79,7 +79,7 @@ criterion: DSM5_symptom
 labels: [\"0\", \"1\"]
 ";
 
-/// The file spans.yaml: which sentence of a post is about a symptom.
+/// The file spans.yaml, to find the sentence of a post that is about a symptom.
 pub const SPANS_YAML: &str = "\
 text: DSM5_symptom
 context: post_text
@@ -88,7 +88,7 @@ group: post_id
 id: sentence_id
 ";
 
-/// The file joint.yaml: the class of a sentence, and where it is in the post.
+/// The file joint.yaml, to predict the class of a sentence and find it in the post.
 pub const JOINT_YAML: &str = "\
 text: sentence_text
 label: status
@@ -176,7 +176,7 @@ const ASIDES: [&str; 4] = [
     "this is my second post,",
 ];
 
-/// The markers of the clause that holds and of the one that does not, and the explanation of each class.
+/// The marker of a clause that holds, the marker of one that does not, and the explanation of each class.
 struct Markers {
     holds: &'static str,
     fails: &'static str,
@@ -215,7 +215,7 @@ const DOUBLE: Markers = Markers {
     absent: "The negation denies the symptom.",
 };
 
-/// Draws of one post.
+/// Random draws for one post.
 struct Draw {
     random: Philox,
     post: u64,
@@ -228,7 +228,7 @@ impl Draw {
         self.random.below(self.post, self.next, n as u64) as usize
     }
 
-    /// True with this probability.
+    /// Returns true with this probability.
     fn chance(&mut self, probability: f64) -> bool {
         (self.below(1 << 30) as f64) < probability * f64::from(1 << 30)
     }
@@ -239,7 +239,7 @@ impl Draw {
 }
 
 impl Criteria {
-    /// All annotations, post by post.
+    /// Generates all annotations, post by post.
     pub fn annotations(self) -> impl Iterator<Item = Annotation> {
         let random = Philox::new(self.seed, Purpose::Texts);
         let posts = (0..).scan(0, move |made, post| {
@@ -252,7 +252,7 @@ impl Criteria {
         posts.flatten()
     }
 
-    /// The file of annotations.
+    /// Returns the annotations as a CSV file.
     pub fn csv(self) -> Result<Vec<u8>> {
         let mut writer = csv::Writer::from_writer(Vec::new());
         writer.write_record(COLUMNS).map_err(Error::bug)?;
@@ -267,14 +267,14 @@ impl Criteria {
         writer.into_inner().map_err(Error::bug)
     }
 
-    /// The annotations of one post, at most `left`.
+    /// Generates the annotations of one post, at most `left`.
     fn post(self, mut draw: Draw, left: usize) -> Vec<Annotation> {
         let count = (1 + draw.below(self.per_post)).min(left);
         let mut own: Vec<Annotation> = Vec::with_capacity(count);
         let mut sentences: Vec<String> = Vec::new();
         while own.len() < count {
             let (sentence, distractors, mut annotation) = self.sentence(&mut draw);
-            // Each sentence is found once in the post, and each symptom in one sentence.
+            // Each sentence must occur once in the post, and each symptom in one sentence.
             let is_new =
                 |other: &String| !other.contains(&sentence) && !sentence.contains(other.as_str());
             let is_known = own.iter().any(|other| other.symptom == annotation.symptom);
@@ -299,7 +299,7 @@ impl Criteria {
         own
     }
 
-    /// A sentence, one or two others with its words that state nothing, and the annotation.
+    /// Generates a sentence, one or two distractors with the same words that state no symptom, and the annotation.
     fn sentence(self, draw: &mut Draw) -> (String, Vec<String>, Annotation) {
         let present = draw.chance(self.imbalance / (1.0 + self.imbalance));
         let (symptom, phrases) = draw.pick(&SYMPTOMS.each_ref());

@@ -1,7 +1,8 @@
-//! CSV files as in RFC 4180, and the same with tabs instead of commas: fields in quotes may contain commas, line breaks and doubled quotes.
+//! CSV files (RFC 4180), and TSV files with the same grammar: quoted fields may contain separators, line breaks and
+//! doubled quotes.
 //!
-//! The crate `csv` accepts misplaced quotes and rows of any size. [`Checked`] follows the same grammar ahead of it and
-//! refuses these, with the line.
+//! The crate `csv` accepts misplaced quotes and rows of any size. [`Checked`] parses the same grammar ahead of it and
+//! refuses both, naming the line.
 
 use super::columns::{Wanted, cell};
 use super::lines::BYTE_ORDER_MARK;
@@ -17,14 +18,14 @@ pub struct CsvRows {
     path: PathBuf,
     reader: csv::Reader<Checked>,
     record: ByteRecord,
-    /// The place of each wanted column.
+    /// Index of each wanted column.
     places: [Option<usize>; cell::ALL],
     /// Number of columns.
     width: usize,
 }
 
 impl CsvRows {
-    /// Reads the header. Errors: 66; 65 for an empty file, or a column that is missing or there twice.
+    /// Reads the header. Errors: 66; 65 for an empty file, or a column that is missing or duplicated.
     pub fn open(path: &Path, delimiter: u8, wanted: &Wanted) -> Result<Self> {
         let checked = Checked::new(HashedFile::open(path)?, delimiter);
         let mut builder = csv::ReaderBuilder::new();
@@ -57,7 +58,7 @@ impl CsvRows {
         Ok(rows)
     }
 
-    /// Reads the next record; its line.
+    /// Reads the next record and returns its line.
     fn read(&mut self) -> Result<Option<u64>> {
         let read = self.reader.read_byte_record(&mut self.record);
         let read = read.map_err(|cause| match cause.into_kind() {
@@ -74,7 +75,7 @@ impl CsvRows {
         line.map(Some).ok_or_else(|| Error::bug("a CSV record without a line"))
     }
 
-    /// The text of a cell of the record that begins on `line`. Errors: 65 for invalid UTF-8.
+    /// Returns the text of a cell of the record that begins on `line`. Errors: 65 for invalid UTF-8.
     fn cell(&self, place: usize, line: u64) -> Result<String> {
         let bytes = &self.record[place];
         let text = std::str::from_utf8(bytes).map_err(|cause| {
@@ -88,7 +89,7 @@ impl CsvRows {
         Ok(text.into())
     }
 
-    /// The next row. Errors: 65 with the line; 74.
+    /// Reads the next row. Errors: 65 with the line; 74.
     pub fn next(&mut self) -> Result<Option<Row>> {
         let Some(line) = self.read()? else { return Ok(None) };
         let (width, found) = (self.width, self.record.len());
@@ -105,13 +106,13 @@ impl CsvRows {
         Ok(Some(Row { line, cells }))
     }
 
-    /// The hash of what was read.
+    /// Returns the hash of the bytes read so far.
     pub fn hash(&self) -> String {
         self.reader.get_ref().file.hash()
     }
 }
 
-/// Where in a record the next byte is.
+/// Parser state before the next byte.
 #[derive(Clone, Copy)]
 enum State {
     /// Before a record; empty lines are skipped.
@@ -122,7 +123,7 @@ enum State {
     Plain,
     /// In quotes.
     Quoted,
-    /// After a quote in quotes: the end of the field, or the first of two.
+    /// After a quote in a quoted field: either the end of the field or the first of a doubled quote.
     Quote,
 }
 
@@ -135,7 +136,7 @@ struct Checked {
     line: u64,
     /// Bytes read.
     position: u64,
-    /// Where the record begins.
+    /// Byte offset at which the record begins.
     begin: u64,
     /// The line of the opening quote.
     quote: u64,
@@ -158,7 +159,7 @@ impl Checked {
         }
     }
 
-    /// Follows one byte. Errors: what is wrong, with the line.
+    /// Advances the state by one byte. Errors: the problem, with the line.
     fn step(&mut self, byte: u8) -> std::result::Result<(), String> {
         let at = self.position;
         self.position += 1;

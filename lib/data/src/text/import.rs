@@ -15,13 +15,13 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use unix::{Error, Exit, Result, note};
 
-/// Largest shard in bytes, unless a single record is larger.
+/// Maximum size of a shard in bytes, unless a single record is larger.
 const SHARD: u64 = 64 << 20;
-/// How many wrong labels are reported at once.
+/// Maximum number of wrong labels reported at once.
 const REPORTED: usize = 20;
 
-/// Copies `files` into the store `folder`. `done` is called with the number of rows read since its last call; its error
-/// ends the work. When it fails, the same call resumes after the last complete shard.
+/// Copies `files` into the store `folder`. Calls `done` with the number of rows read since its last call; an error of
+/// `done` ends the import. After a failure, the same call resumes after the last complete shard.
 ///
 /// Errors: 66; 65 for the files, with the line; 73 when the folder holds other texts; 74; and those of `done`.
 pub fn import(
@@ -56,7 +56,7 @@ pub fn import(
     TextStore::open(folder)
 }
 
-/// Reads all rows; describes the store, and says how many records a shard has.
+/// Reads all rows. Returns the description of the store and the number of records per shard.
 fn survey(
     columns: &Columns,
     files: &[PathBuf],
@@ -122,7 +122,7 @@ fn survey(
     Ok((description, sizes.shard_records()))
 }
 
-/// The labels of a row and its answer. Errors: what is wrong with them.
+/// Returns the labels and the answer of a row. Errors: the problem in them.
 fn checked(columns: &Columns, row: &Row) -> std::result::Result<(Vec<String>, [i32; 2]), String> {
     let labels = match &columns.label {
         None => Vec::new(),
@@ -159,7 +159,7 @@ fn report(wrong: &[Error], which: &str) -> Error {
     Error::list(Exit::Data, first, wrong)
 }
 
-/// The largest sizes of aligned runs of 2^k records.
+/// For each k, the maximum size in bytes of an aligned run of 2^k records.
 #[derive(Default)]
 pub(super) struct Sizes {
     count: u64,
@@ -178,17 +178,17 @@ impl Sizes {
         self.count += 1;
     }
 
-    /// The largest number of records whose runs fit into a shard.
+    /// Returns the largest power of two for which all runs of this many records fit into a shard.
     pub(super) fn shard_records(&self) -> usize {
         let fits = self.runs.iter().rposition(|(_, largest)| *largest <= SHARD);
         1 << fits.unwrap_or(0)
     }
 }
 
-/// A row with its label and answer as the store has them.
+/// A row with its label and answer as stored.
 type Record = (Row, Vec<i32>, [i32; 2]);
 
-/// The second reading.
+/// The second pass over the files, which copies the rows.
 struct Copy<'a> {
     description: &'a Description,
     files: &'a [PathBuf],
@@ -211,7 +211,7 @@ impl<'a> Copy<'a> {
         Self { description, files, classes, arrays, file: 0, rows: None, next: 0, seen }
     }
 
-    /// The bytes of the arrays of some records; earlier ones are skipped.
+    /// Reads a range of records and returns the bytes of their arrays. Earlier records are skipped.
     fn read(
         &mut self,
         range: Range<usize>,
@@ -244,7 +244,7 @@ impl<'a> Copy<'a> {
         Ok(ends.into_iter().chain([lines]).chain(label).chain(answer).chain(bytes).collect())
     }
 
-    /// The next record with its label and answer.
+    /// Reads the next record with its label and answer.
     fn record(&mut self) -> Result<Option<Record>> {
         loop {
             let Some(path) = self.files.get(self.file) else { return Ok(None) };
@@ -273,7 +273,7 @@ impl<'a> Copy<'a> {
         }
     }
 
-    /// Ends a file. Errors: 65 when it is not the one that was read first.
+    /// Finishes a file. Errors: 65 when it has changed since the first pass.
     fn require_same(&mut self) -> Result<()> {
         let Some(rows) = &mut self.rows else { return Ok(()) };
         while rows.next(&self.seen)?.is_some() {}

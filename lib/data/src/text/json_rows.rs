@@ -19,9 +19,9 @@ pub struct JsonRows {
 
 #[derive(Clone, Copy, PartialEq)]
 enum Layout {
-    /// An object on each line.
+    /// One object on each line.
     Lines,
-    /// An array; whether an object was read.
+    /// An array; true once an object was read.
     Array(bool),
     /// The array has ended.
     Ended,
@@ -42,12 +42,13 @@ impl JsonRows {
         Ok(Self { lines, wanted, layout, has_begun: false, buffer: Vec::new() })
     }
 
-    /// The next row. Empty lines are skipped, or refused where every line must be a row. Errors: 65 with the line; 74.
+    /// Reads the next row. Empty lines are skipped, or refused where every line must be a row. Errors: 65 with the
+    /// line; 74.
     pub fn next(&mut self) -> Result<Option<Row>> {
         if self.layout != Layout::Lines {
             return self.next_of_array();
         }
-        // Those before the first object were skipped when the file was opened.
+        // Blank lines before the first object were skipped when the file was opened.
         let mut blank = (self.lines.line > 0 && !self.has_begun).then_some(1);
         self.has_begun = true;
         loop {
@@ -86,7 +87,7 @@ impl JsonRows {
         }
         self.layout = Layout::Array(true);
         let line = self.lines.line;
-        // Up to the end of the object; what is inside is parsed then.
+        // Reads up to the end of the object, which is then parsed.
         self.buffer.clear();
         let (mut depth, mut quoted, mut escaped) = (0_u64, false, false);
         loop {
@@ -113,7 +114,7 @@ impl JsonRows {
         Ok(Some(Row { line, cells }))
     }
 
-    /// The next byte that is not white space.
+    /// Reads the next byte that is not white space.
     fn byte(&mut self) -> Result<Option<u8>> {
         loop {
             let byte = self.lines.next_byte()?;
@@ -123,13 +124,13 @@ impl JsonRows {
         }
     }
 
-    /// The hash of what was read.
+    /// Returns the hash of the bytes read so far.
     pub fn hash(&self) -> String {
         self.lines.hash()
     }
 }
 
-/// The cells of an object. Errors: what is wrong with it.
+/// Parses an object into cells. Errors: the problem in the object.
 fn parse(text: &[u8], wanted: &Wanted) -> std::result::Result<[String; cell::ALL], String> {
     let text =
         std::str::from_utf8(text).map_err(|_| "not valid UTF-8; convert the file".to_string())?;
@@ -138,8 +139,8 @@ fn parse(text: &[u8], wanted: &Wanted) -> std::result::Result<[String; cell::ALL
     cells_of(&object, wanted)
 }
 
-/// The cells of an object. Errors: a column that is missing or has an unsupported type. Supported are strings, numbers
-/// and booleans; lists only for labels and cases.
+/// Returns the cells of an object. Supported values are strings, numbers and booleans, and lists only for labels and
+/// cases. Errors: a column that is missing or has an unsupported type.
 pub fn cells_of(
     object: &Map<String, Value>,
     wanted: &Wanted,
@@ -172,7 +173,7 @@ fn scalar(value: &Value) -> Option<String> {
     }
 }
 
-/// A list of labels as a cell with separators.
+/// Joins a list of labels into a cell with separators.
 fn labels(items: &[Value], name: &str, wanted: &Wanted) -> std::result::Result<String, String> {
     let Some(separator) = &wanted.separator else {
         return Err(format!(

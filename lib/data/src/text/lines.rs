@@ -1,7 +1,7 @@
-//! Lines of text files: all ways in which texts are read by line go through here.
+//! Reads lines of text files. All code that reads texts by line uses this module.
 //!
-//! Only the end of a line (LF or CR LF) is removed, and a byte order mark at the beginning of the file. Blanks, other
-//! control characters and the normal form of Unicode are part of a text.
+//! Only the line ending (LF or CR LF) and a byte order mark at the beginning of the file are removed. Spaces, other
+//! control characters and the Unicode normalisation form are kept.
 
 use super::rows::{HashedFile, MAX_ROW, at_line};
 use std::io::{BufRead, BufReader, Read};
@@ -14,7 +14,7 @@ pub const BYTE_ORDER_MARK: [u8; 3] = [0xef, 0xbb, 0xbf];
 pub struct LineReader {
     path: PathBuf,
     reader: BufReader<HashedFile>,
-    /// The line that was read last, or that of the last byte, from 1.
+    /// Line number of the last line or byte that was read, from 1.
     pub line: u64,
     buffer: Vec<u8>,
 }
@@ -24,10 +24,10 @@ impl LineReader {
         Self { path: path.into(), reader: BufReader::new(file), line: 0, buffer: Vec::new() }
     }
 
-    /// The next line. Errors: 65 with the line; 74.
+    /// Reads the next line. Errors: 65 with the line; 74.
     pub fn next(&mut self) -> Result<Option<&str>> {
         self.buffer.clear();
-        // The byte order mark is no part of the row.
+        // The byte order mark does not count towards the size of the row.
         let mut limited = (&mut self.reader).take(MAX_ROW + 1 + BYTE_ORDER_MARK.len() as u64);
         let read = limited.read_until(b'\n', &mut self.buffer);
         if read.map_err(|cause| Error::io(&self.path, cause))? == 0 {
@@ -48,8 +48,8 @@ impl LineReader {
         Ok(Some(text))
     }
 
-    /// The first byte that is neither white space nor of a byte order mark, which stays to be read by
-    /// [`next_byte`](Self::next_byte); to be called before anything is read. Lines before it are counted.
+    /// Returns the first byte that is neither white space nor part of a byte order mark, without consuming it;
+    /// [`next_byte`](Self::next_byte) reads it. Must be called before anything is read. Counts the lines before it.
     pub fn first_byte(&mut self) -> Result<Option<u8>> {
         let mut mark = &BYTE_ORDER_MARK[..];
         while let Some(byte) = self.peek()? {
@@ -71,7 +71,7 @@ impl LineReader {
         Ok(buffer.first().copied())
     }
 
-    /// The next byte; counts the ends of lines. Errors: 74.
+    /// Reads the next byte and counts line ends. Errors: 74.
     pub fn next_byte(&mut self) -> Result<Option<u8>> {
         let byte = self.peek()?;
         if let Some(byte) = byte {
@@ -81,7 +81,7 @@ impl LineReader {
         Ok(byte)
     }
 
-    /// An error in a row that begins on `line`.
+    /// Returns an error about a row that begins on `line`.
     pub fn wrong(&self, line: u64, what: impl std::fmt::Display) -> Error {
         at_line(&self.path, line, what)
     }
@@ -94,7 +94,7 @@ impl LineReader {
         self.wrong(line, "not valid UTF-8; convert the file")
     }
 
-    /// The hash of what was read.
+    /// Returns the hash of the bytes read so far.
     pub fn hash(&self) -> String {
         self.reader.get_ref().hash()
     }

@@ -1,4 +1,4 @@
-//! New records, of which a model predicts labels and answers: rows of a table, or lines.
+//! New records, for which a model predicts labels and answers: table rows or lines.
 
 use super::columns::{Columns, Wanted, cell};
 use super::json_rows::cells_of;
@@ -25,7 +25,7 @@ pub struct NewText {
     pub context: Option<String>,
 }
 
-/// What a model reads of a record.
+/// The parts of a record that a model reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Needs {
     /// A text, or a question about the context.
@@ -36,9 +36,9 @@ pub struct Needs {
     pub context: bool,
 }
 
-/// Names of columns, and keys of objects.
+/// Default names of columns and of keys in JSON objects.
 const NAMES: [&str; 3] = ["text", "text2", "context"];
-/// Their cells.
+/// Cells of these columns.
 const CELLS: [usize; 3] = [0, 1, cell::CONTEXT];
 
 impl Needs {
@@ -46,7 +46,8 @@ impl Needs {
         [self.text, self.text2, self.context]
     }
 
-    /// The columns of these names, or of those in columns.yaml. Errors: 78 if that does not name one of them.
+    /// Returns the columns with these names, or with the names in columns.yaml. Errors: 78 if columns.yaml does not
+    /// name one of them.
     fn wanted(self, columns: Option<&Columns>) -> Result<Wanted> {
         let mut wanted = Wanted { id_is_optional: true, every_line: true, ..Wanted::default() };
         for ((name, cell), needed) in NAMES.iter().zip(CELLS).zip(self.of()) {
@@ -65,8 +66,8 @@ impl Needs {
         Ok(wanted)
     }
 
-    /// The cells of a line: of a JSON object with these keys, or else the line is the text, or the context of a model without
-    /// texts. Errors: what the model reads, if that is not what the line has.
+    /// Parses a line: a JSON object with these keys, or else plain text, which is the text, or the context for a model
+    /// without texts. Errors: the parts that the model reads, if the line has different ones.
     fn cells(
         self,
         line: &str,
@@ -106,9 +107,9 @@ enum Source {
 }
 
 impl NewTexts {
-    /// Opens a table, as those that are imported, by the ending of its name, with columns that are named as here or as in
-    /// `columns`; otherwise a file with a record on each line;
-    /// for `-`, stdin. Errors: 66, 74; 65 for a column that is missing.
+    /// Opens a table in any format that can be imported, by file extension; its columns are named as in `columns`, or
+    /// have the default names. Other files have one record per line; `-` is stdin. Errors: 66, 74; 65 for a missing
+    /// column.
     pub fn open(path: &Path, needs: Needs, columns: Option<&Columns>) -> Result<Self> {
         let wanted = needs.wanted(columns)?;
         let lines = |file| Source::Lines(Box::new(LineReader::new(path, file)));
@@ -122,7 +123,7 @@ impl NewTexts {
         Ok(Self { source, needs, wanted })
     }
 
-    /// The next record. Errors: 65 with the line; 74.
+    /// Reads the next record. Errors: 65 with the line; 74.
     pub fn read(&mut self) -> Result<Option<NewText>> {
         let (line, cells) = match &mut self.source {
             Source::Table(table) => match table.next()? {

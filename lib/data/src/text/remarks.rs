@@ -1,4 +1,4 @@
-//! What is said of rows that were imported, although nothing in them is wrong: facts that users mostly learn too late.
+//! Remarks on imported rows: properties that are not errors, but that users tend to notice too late.
 
 use super::columns::{Columns, cell};
 use super::rows::Row;
@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use unix::note;
 use unix::text::quote;
 
-/// Labels that are named at most.
+/// Maximum number of labels listed by name.
 const NAMED: usize = 5;
 
-/// Counts rows.
+/// Counts rows by the properties worth a remark.
 #[derive(Default)]
 pub struct Remarks {
     rows: usize,
@@ -18,13 +18,13 @@ pub struct Remarks {
     several_labels: usize,
 }
 
-/// Whether the name of a group stands for none. Such a record belongs to no other.
+/// Whether a group name is blank. Such a record shares its group with no other.
 pub fn is_no_group(name: &str) -> bool {
     name.trim().is_empty()
 }
 
 impl Remarks {
-    /// Counts a row that is kept, with so many labels.
+    /// Counts a row that is kept and has `labels` labels.
     pub fn add(&mut self, row: &Row, labels: usize) {
         self.rows += 1;
         self.without_group += usize::from(is_no_group(&row.cells[cell::GROUP]));
@@ -32,7 +32,7 @@ impl Remarks {
         self.several_labels += usize::from(labels > 1);
     }
 
-    /// Says what was made of the rows, of which these are the labels.
+    /// Prints the remarks on the rows, of which `labels` are all the labels.
     pub fn tell(&self, columns: &Columns, labels: &[String]) {
         let Self { rows, without_group, without_label, several_labels } = self;
         if let Some(column) = columns.group.as_ref().filter(|_| *without_group > 0) {
@@ -74,13 +74,13 @@ impl Remarks {
     }
 }
 
-/// Labels that are equal as numbers, or in lower case without white space.
+/// Finds labels that are equal as numbers, or as lower-case text without white space.
 fn alike(labels: &[String]) -> Vec<Vec<&String>> {
     let mut found: BTreeMap<String, Vec<&String>> = BTreeMap::new();
     for label in labels {
         let number = label.parse::<f64>().ok().filter(|number| number.is_finite());
         let key = match number {
-            // Not -0.
+            // Adding 0 turns -0 into 0.
             Some(number) => (number + 0.0).to_string(),
             None => label.split_whitespace().map(str::to_lowercase).collect(),
         };
@@ -93,7 +93,7 @@ fn is_list(label: &str) -> bool {
     label.starts_with('[') && label.ends_with(']')
 }
 
-/// Some labels by name.
+/// Lists some labels by name.
 pub fn shown(labels: &[&String]) -> String {
     let named: Vec<String> = labels.iter().take(NAMED).map(|label| quote(label)).collect();
     let more = labels.len() - named.len();
@@ -101,7 +101,7 @@ pub fn shown(labels: &[&String]) -> String {
     if more > 0 { format!("{named} and {more} more") } else { named }
 }
 
-/// What classes lack in splits, given the number of records of each class by split.
+/// Describes which classes are missing from splits, given the number of records of each class by split.
 pub fn lacking(labels: &[String], by_split: &[(String, Vec<usize>)]) -> Vec<String> {
     let of_split = |(name, counts): &(String, Vec<usize>)| {
         let absent: BTreeSet<usize> =

@@ -1,4 +1,4 @@
-//! Rows of the user's files, one at a time, whatever the size of the file.
+//! Streams the rows of the user's files, so that files of any size can be read.
 
 use super::answers::Cases;
 use super::columns::{Columns, Wanted, cell};
@@ -12,19 +12,19 @@ use unix::config::nearest;
 use unix::text::quote;
 use unix::{Error, Result, small};
 
-/// Largest row, in bytes.
+/// Maximum size of a row in bytes.
 pub const MAX_ROW: u64 = 16 << 20;
 
-/// The wanted columns of a row, see [`cell`]; empty where there is none.
+/// The wanted columns of a row, see [`cell`]; cells of missing columns are empty.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// The line of the file on which it begins, from 1.
+    /// The line of the file on which the row begins, from 1.
     pub line: u64,
-    /// Its cells.
+    /// The cells.
     pub cells: [String; cell::ALL],
 }
 
-/// A file with rows, in the format that its name says.
+/// A file with rows, in the format given by its extension.
 pub enum Table {
     /// .csv and .tsv.
     Csv(Box<CsvRows>),
@@ -33,7 +33,7 @@ pub enum Table {
 }
 
 impl Table {
-    /// Opens a file; None for a name of another kind. Errors: 66, 74; 65 for a missing column.
+    /// Opens a file; None for an unsupported extension. Errors: 66, 74; 65 for a missing column.
     pub fn open(path: &Path, wanted: Wanted) -> Result<Option<Self>> {
         let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or("");
         let csv = |delimiter: u8| Ok(Self::Csv(Box::new(CsvRows::open(path, delimiter, &wanted)?)));
@@ -45,7 +45,7 @@ impl Table {
         }))
     }
 
-    /// The next row. Errors: 65 with the line; 74.
+    /// Reads the next row. Errors: 65 with the line; 74.
     pub fn next(&mut self) -> Result<Option<Row>> {
         match self {
             Self::Csv(rows) => rows.next(),
@@ -65,13 +65,13 @@ impl Table {
 pub struct Rows {
     path: PathBuf,
     table: Table,
-    /// Records of a row that was read.
+    /// Remaining records of the last row.
     pending: Option<Cases>,
     has_cases: bool,
     unique: bool,
     strict: bool,
-    /// Rows that were left out because their group already has a record with their criterion, or that have no case; and
-    /// cases that cannot be used.
+    /// Number of rows that were left out because their group already has a record with their criterion, or because they
+    /// have no case, plus the number of unusable cases.
     pub left_out: usize,
 }
 
@@ -79,7 +79,7 @@ pub struct Rows {
 pub type Seen = HashSet<[String; 2]>;
 
 impl Rows {
-    /// Opens a file. Errors: 2 for a name of another kind; 66; 65 for a missing column.
+    /// Opens a file. Errors: 2 for an unsupported extension; 66; 65 for a missing column.
     pub fn open(path: &Path, columns: &Columns) -> Result<Self> {
         let table = Table::open(path, columns.into())?.ok_or_else(|| {
             Error::usage(format!(
@@ -98,7 +98,7 @@ impl Rows {
         })
     }
 
-    /// The next record: a row, or a case of one. Errors: 65 with the line; 74.
+    /// Reads the next record: a row, or a case of one. Errors: 65 with the line; 74.
     pub fn next(&mut self, seen: &Seen) -> Result<Option<Row>> {
         loop {
             if let Some(cases) = &mut self.pending {
@@ -137,20 +137,20 @@ impl Rows {
         Ok(())
     }
 
-    /// Notes that a record is kept, so that no other row of its group has its criterion.
+    /// Registers a record that is kept, so that later rows of its group with the same criterion are left out.
     pub fn keep(&self, row: &Row, seen: &mut Seen) {
         if self.unique {
             seen.extend(key(row));
         }
     }
 
-    /// The BLAKE3 hash of the file, after the last row.
+    /// Returns the BLAKE3 hash of the file, after the last row.
     pub fn hash(&self) -> String {
         self.table.hash()
     }
 }
 
-/// The group of a row and its criterion; None without a group.
+/// Returns the group of a row and its criterion; None without a group.
 fn key(row: &Row) -> Option<[String; 2]> {
     let [group, criterion] = [cell::GROUP, cell::CRITERION].map(|cell| &row.cells[cell]);
     (!is_no_group(group)).then(|| [group.clone(), criterion.clone()])
@@ -171,7 +171,7 @@ impl HashedFile {
         Self { file: Box::new(file), hasher: blake3::Hasher::new() }
     }
 
-    /// The hash of what was read.
+    /// Returns the hash of the bytes read so far.
     pub fn hash(&self) -> String {
         self.hasher.finalize().to_hex().to_string()
     }
@@ -185,12 +185,12 @@ impl Read for HashedFile {
     }
 }
 
-/// An error in a line of a file.
+/// Returns an error about a line of a file.
 pub fn at_line(path: &Path, line: u64, what: impl std::fmt::Display) -> Error {
     Error::data(format!("{}: line {line}: {what}", path.display()))
 }
 
-/// Says that a column is missing.
+/// Formats the message for a missing column.
 pub fn no_column<'a>(name: &str, found: impl Iterator<Item = &'a str> + Clone) -> String {
     let near = nearest(name, found.clone()).map(|near| format!("; did you mean {}?", quote(near)));
     let all: Vec<String> = found.map(quote).collect();

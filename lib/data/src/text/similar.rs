@@ -1,7 +1,7 @@
 //! Nearly equal texts: MinHash (Broder 1997) finds candidates, whose similarity is then computed exactly.
 //!
-//! The similarity of two texts is the Jaccard index of the sets of their runs of five characters, in lower case and
-//! with white space collapsed.
+//! The similarity of two texts is the Jaccard index of their sets of character 5-grams, in lower case and with white
+//! space collapsed.
 
 use super::{TextSet, TextStore};
 use crate::split::check::{CheckReport, ProblemKind};
@@ -10,14 +10,14 @@ use rayon::prelude::*;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// Characters of a run.
+/// Number of characters in an n-gram.
 const RUN: usize = 5;
-/// A pair is a candidate if one of `BANDS` groups of `ROWS` minima agrees: of pairs with a similarity s, all but
-/// (1 - s⁴)³² are found, 5e-8 at 0.8 and 1e-4 at 0.7.
+/// A pair is a candidate if one of `BANDS` groups of `ROWS` minima agrees. A pair with similarity s is missed with
+/// probability (1 - s⁴)³², which is 5e-8 at 0.8 and 1e-4 at 0.7.
 const BANDS: usize = 32;
 const ROWS: usize = 4;
 
-/// A text as the sorted hashes of its runs.
+/// Returns the sorted hashes of the n-grams of a text.
 fn runs(text: &str) -> Vec<u64> {
     let words: Vec<String> = text.split_whitespace().map(str::to_lowercase).collect();
     let characters: Vec<char> = words.join(" ").chars().collect();
@@ -41,7 +41,7 @@ fn mix(x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// The hash of the minima of each band.
+/// Computes the hash of the minima of each band.
 fn bands(runs: &[u64]) -> [u64; BANDS] {
     std::array::from_fn(|band| {
         (0..ROWS).fold(0, |hash, row| {
@@ -52,7 +52,7 @@ fn bands(runs: &[u64]) -> [u64; BANDS] {
     })
 }
 
-/// |a ∩ b| / |a ∪ b| of sorted lists.
+/// Computes |a ∩ b| / |a ∪ b| of sorted lists.
 fn jaccard(a: &[u64], b: &[u64]) -> f64 {
     let (mut i, mut j, mut common) = (0, 0, 0);
     while i < a.len() && j < b.len() {
@@ -65,16 +65,16 @@ fn jaccard(a: &[u64], b: &[u64]) -> f64 {
     common as f64 / (a.len() + b.len() - common).max(1) as f64
 }
 
-/// Texts that others can be compared with.
+/// An index of texts that finds similar ones.
 pub struct Similar {
-    /// One text for each set of runs: its number and its runs.
+    /// One text for each set of n-grams: its number and its n-grams.
     texts: Vec<(usize, Vec<u64>)>,
     /// Numbers in `texts`, by band and hash of its minima.
     bands: HashMap<(usize, u64), Vec<usize>>,
 }
 
 impl Similar {
-    /// An index of texts; empty ones resemble nothing.
+    /// Builds an index of texts. Empty texts are similar to nothing.
     pub fn new<T: AsRef<str> + Sync>(texts: &[T]) -> Self {
         let all: Vec<Vec<u64>> = texts.par_iter().map(|text| runs(text.as_ref())).collect();
         let mut first: HashMap<Vec<u64>, usize> = HashMap::new();
@@ -94,8 +94,8 @@ impl Similar {
         Self { texts, bands }
     }
 
-    /// The text with the highest similarity to `text`, and the similarity, if it is at least `threshold`; of equally
-    /// similar ones the first.
+    /// Returns the text most similar to `text` and its similarity, if that is at least `threshold`; ties go to the
+    /// first text.
     pub fn nearest(&self, text: &str, threshold: f64) -> Option<(usize, f64)> {
         let mut best: Option<(usize, f64)> = None;
         for (number, similarity) in self.all(text, threshold) {
@@ -106,8 +106,8 @@ impl Similar {
         best
     }
 
-    /// The texts with a similarity to `text` of at least `threshold`, ascending by number, with their similarities; of texts
-    /// with equal runs the first.
+    /// Returns the texts with a similarity to `text` of at least `threshold`, ascending by number, with their
+    /// similarities; of texts with equal n-grams only the first.
     fn all(&self, text: &str, threshold: f64) -> Vec<(usize, f64)> {
         let own = runs(text);
         if own.is_empty() {
@@ -127,8 +127,8 @@ impl Similar {
     }
 }
 
-/// The groups that resemble each other, directly or by way of others: texts in them have a similarity of at least
-/// `threshold`. Maps a group to one that stands for all that resemble it.
+/// Merges groups that resemble each other, directly or through other groups: they contain texts with a similarity of at
+/// least `threshold`.
 pub(super) fn near_groups(stores: &[TextStore], threshold: f64) -> SameGroup {
     let records: Vec<(&TextStore, usize)> =
         stores.iter().flat_map(|store| (0..store.len()).map(move |i| (store, i))).collect();
@@ -144,8 +144,8 @@ pub(super) fn near_groups(stores: &[TextStore], threshold: f64) -> SameGroup {
     same
 }
 
-/// Adds the texts of each set that resemble one of an earlier set with another name, with a similarity of at least
-/// `threshold`, but are not equal to it, which exact comparison reports.
+/// Reports the texts of each set that resemble a text of an earlier set with a different name, with a similarity of at
+/// least `threshold`, but are not equal to it; exact comparison reports equal texts.
 pub fn near_leaks(sets: &[TextSet], threshold: f64, report: &mut CheckReport) {
     let texts = |set: &TextSet| -> Vec<String> {
         let text = |i: usize| {
@@ -190,13 +190,13 @@ mod tests {
 
     #[test]
     fn similarity_is_the_jaccard_index_of_runs() {
-        // abcde bcdef against bcdef cdefg: one of three.
+        // abcde bcdef and bcdef cdefg have one of three n-grams in common.
         let index = Similar::new(&["abcdef"]);
         let (_, similarity) = index.nearest("bcdefg", 0.1).unwrap_or_default();
         assert!(similarity == 0.0 || (similarity - 1.0 / 3.0).abs() < 1e-15, "{similarity}");
         assert!((jaccard(&runs("abcdef"), &runs("bcdefg")) - 1.0 / 3.0).abs() < 1e-15);
         assert_eq!(jaccard(&runs("A  b\nc d"), &runs("a b c D")), 1.0);
-        // Shorter than a run: equal or not.
+        // Texts shorter than an n-gram are either equal or dissimilar.
         assert_eq!(index.nearest("abc", 0.1), None);
         assert_eq!(Similar::new(&["abc", "abc"]).nearest("ABC", 1.0), Some((0, 1.0)));
         assert_eq!(Similar::new(&["", "x"]).nearest("", 0.0), None);
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn all_pairs_above_the_threshold_are_found() {
-        // Copies with one changed word each, among texts that have only the form in common.
+        // Copies with one changed word each, among texts that share only the template.
         let text = |n: usize, word: usize| {
             let words = (0..30).map(|at| match at == word {
                 true => "changed".to_string(),
@@ -223,7 +223,7 @@ mod tests {
             assert_eq!(index.nearest(&own, 0.8), Some((n, most)));
         }
         assert_eq!(index.nearest(&text(600, 99), 0.8), None);
-        // Two copies of a text resemble it, and each other less.
+        // Two copies resemble the original more than each other.
         let [one, two, whole] = [text(0, 3), text(0, 20), text(0, 99)];
         let [near, far] = [&whole, &two].map(|other| jaccard(&runs(&one), &runs(other)));
         assert!(near > far, "{near} {far}");

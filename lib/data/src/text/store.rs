@@ -21,10 +21,10 @@ pub(super) const FILE: SealedFile = SealedFile {
     max_bytes: 64 << 20,
 };
 
-/// What a store holds.
+/// Description of a store of texts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Description {
-    /// What was asked for.
+    /// The column settings of the import.
     pub columns: Columns,
     /// The labels, in the order of the classes.
     pub labels: Vec<String>,
@@ -34,7 +34,7 @@ pub struct Description {
     pub files: Vec<SourceFile>,
 }
 
-/// What all stores of a manifest have in common.
+/// The properties that all stores of a manifest share.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TextKind {
     /// The labels, in the order of the classes; none for texts without labels.
@@ -49,7 +49,7 @@ pub struct TextKind {
 }
 
 impl TextKind {
-    /// Numbers in the label of a record: 0 or 1 for each label, or one class; nothing without labels.
+    /// Length of a record's label: one 0 or 1 per label for multi-label records, otherwise one class; 0 without labels.
     pub fn label_len(&self) -> usize {
         match self.multi_label {
             true => self.labels.len(),
@@ -57,19 +57,19 @@ impl TextKind {
         }
     }
 
-    /// Whether `label` is one of a record of this kind.
+    /// Whether `label` is valid for a record of this kind.
     pub fn has_label(&self, label: &[i32]) -> bool {
         let classes = if self.multi_label { 2 } else { self.labels.len() };
         label.iter().all(|class| usize::try_from(*class).is_ok_and(|class| class < classes))
     }
 
-    /// The names of the labels of a record.
+    /// Returns the names of the labels of a record.
     pub fn names_of(&self, label: &[i32]) -> Vec<&str> {
         let named = |class: usize| self.labels.get(class).map_or("?", String::as_str);
         self.classes_of(label).map(named).collect()
     }
 
-    /// The classes of a record.
+    /// Returns the classes of a record.
     pub fn classes_of<'a>(&self, label: &'a [i32]) -> impl Iterator<Item = usize> + use<'a> {
         let multi_label = self.multi_label;
         label.iter().enumerate().filter_map(move |(place, value)| match multi_label {
@@ -143,15 +143,15 @@ pub(super) struct Arrays {
     pub all: Vec<RecordArray>,
     /// The index in `all` of each array of [`RAGGED`], if the store has it.
     pub ragged: [Option<usize>; RAGGED.len()],
-    /// The number of the line.
+    /// Index of the array of line numbers.
     pub line: usize,
-    /// The number of the label.
+    /// Index of the array of labels.
     pub label: Option<usize>,
-    /// The number of the answer.
+    /// Index of the array of answers.
     pub answer: Option<usize>,
 }
 
-/// Texts of a record, the first cells of a row.
+/// Names of the texts of a record, which are the first cells of a row.
 pub(super) const RAGGED: [&str; 6] = ["text", "text2", "group", "id", "context", "criterion"];
 /// The answer of a record without one.
 pub(super) const NO_ANSWER: [i32; 2] = [-1, -1];
@@ -187,7 +187,7 @@ impl Arrays {
 }
 
 impl Description {
-    /// What stores of a manifest must have in common.
+    /// Returns the properties that all stores of a manifest must share.
     pub fn kind(&self) -> TextKind {
         TextKind {
             labels: self.labels.clone(),
@@ -203,7 +203,7 @@ impl Description {
     }
 }
 
-/// An answer as a store has it.
+/// Decodes a stored answer.
 pub(super) fn answer(bytes: &[u8]) -> Option<[usize; 2]> {
     let found: &[i32] = bytemuck::cast_slice(bytes);
     let [start, end] = [found[0], found[1]].map(usize::try_from);
@@ -224,7 +224,7 @@ impl TextStore {
         FILE.is_format_of(&path.join("index.json"))
     }
 
-    /// What it holds.
+    /// The description of the store.
     pub fn description(&self) -> &Description {
         &self.store.index().description
     }
@@ -259,7 +259,7 @@ impl TextStore {
         self.ragged(cell::CONTEXT, i)
     }
 
-    /// What record `i` is about, if that was given. Panics when out of range.
+    /// The criterion of record `i`, if one was given. Panics when out of range.
     pub fn criterion(&self, i: usize) -> Option<&str> {
         self.ragged(cell::CRITERION, i)
     }
@@ -270,7 +270,7 @@ impl TextStore {
         [text, text2, self.context(i)].into_iter().flatten().collect::<Vec<_>>().join("\n")
     }
 
-    /// The first character of the answer to record `i` in its context, and the one after the last; None if there is no
+    /// The character range of the answer to record `i` in its context, with an exclusive end; None if there is no
     /// answer. Panics when out of range.
     pub fn answer(&self, i: usize) -> Option<[usize; 2]> {
         answer(self.store.bytes(self.arrays.answer?, i))
@@ -284,7 +284,7 @@ impl TextStore {
 
     fn ragged(&self, kind: usize, i: usize) -> Option<&str> {
         let array = self.arrays.ragged[kind]?;
-        // Only a store that was damaged after its hashes were made is not UTF-8.
+        // Invalid UTF-8 occurs only in a store that was damaged after it was hashed.
         Some(std::str::from_utf8(self.store.bytes(array, i)).unwrap_or("\u{fffd}"))
     }
 }
@@ -348,7 +348,7 @@ impl RecordStore for TextStore {
         self.store.input_files()
     }
 
-    /// Upper and lower case and white space make no difference.
+    /// Ignores case and white space.
     fn input_hash(&self, i: usize) -> blake3::Hash {
         let mut hasher = blake3::Hasher::new();
         for text in self.texts(i).into_iter().chain([self.context(i)]).flatten() {

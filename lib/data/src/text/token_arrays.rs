@@ -21,26 +21,26 @@ pub(super) struct Description {
     pub ids: bool,
     #[serde(default)]
     pub questions: bool,
-    /// Whether records say what they are about.
+    /// Whether records have criteria.
     #[serde(default)]
     pub criteria: bool,
     pub records: usize,
 }
 
-/// What was counted in a shard.
+/// Counts of a shard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Counts {
-    /// Records of which tokens were left out.
+    /// Number of truncated records.
     pub truncated: usize,
-    /// Tokens of all records.
+    /// Number of tokens of all records.
     pub tokens: usize,
-    /// Those that stand for words which the vocabulary cannot express.
+    /// Number of tokens that stand for words outside the vocabulary.
     pub unknown: usize,
-    /// Segments that they have.
+    /// Number of different segments.
     pub segments: usize,
 }
 
-/// The numbers of the arrays of a store of tokens.
+/// Indices of the arrays of a store of tokens.
 #[derive(Clone, Debug)]
 pub(super) struct Arrays {
     pub all: Vec<RecordArray>,
@@ -49,10 +49,11 @@ pub(super) struct Arrays {
     pub label: Option<usize>,
     pub source: usize,
     pub types: usize,
-    /// The tokens of the context within those of the record, and the characters of the answer within the context.
+    /// The range of the context among the tokens of the record, followed by the character range of the answer in the
+    /// context.
     pub context: Option<usize>,
     pub answer: Option<usize>,
-    /// Ids and segments of the text with the label, of a record that has a context as well.
+    /// Ids and segments of the labelled text of a record that also has a context.
     pub of_text: Option<[usize; 2]>,
     /// Text, text2, group, id, context and criterion.
     pub texts: [Option<usize>; RAGGED.len()],
@@ -79,7 +80,7 @@ impl Arrays {
         let length = info.kind().label_len();
         let label = RecordArray::fixed("label", FileDtype::I32, &[length]);
         let label = (length > 0).then(|| add(&mut all, label));
-        // In the order of the sizes of their elements, so that all are aligned.
+        // In descending order of element size, so that all are aligned.
         let pair = |name| RecordArray::fixed(name, FileDtype::I32, &[2]);
         let context = info.answers.then(|| add(&mut all, pair("context_tokens")));
         let answer = info.answers.then(|| add(&mut all, pair("answer")));

@@ -16,12 +16,12 @@ use std::path::Path;
 use unix::publish::{create_folder, publish_bytes};
 use unix::{Error, Result};
 
-/// Texts that are encoded at once.
+/// Number of texts encoded at once.
 const BATCH: usize = 1024;
-/// Bytes of a token in a store.
+/// Size of a token in a store in bytes.
 const TOKEN: u64 = 13;
 
-/// The tokens of a split, for a table.
+/// Token counts of a split, for a table.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TokenizeReport {
     /// The split.
@@ -30,14 +30,14 @@ pub struct TokenizeReport {
     pub records: usize,
     /// Tokens of all records.
     pub tokens: usize,
-    /// Tokens that stand for words which the vocabulary cannot express.
+    /// Number of tokens that stand for words outside the vocabulary.
     pub unknown: usize,
-    /// Records of which tokens were left out; contexts are complete.
+    /// Number of truncated records; contexts are never truncated.
     pub truncated: usize,
 }
 
 impl TokenizeReport {
-    /// Of a set.
+    /// Counts the tokens of a set.
     pub fn of(set: &TokenSet) -> Self {
         let [tokens, unknown] = set.token_counts();
         let (split, records) = (set.name().to_string(), set.len());
@@ -45,13 +45,12 @@ impl TokenizeReport {
     }
 }
 
-/// Encodes all splits of `manifest` into the folder `to`: texts in at most `max_length` tokens; contexts as a whole, to
-/// be read in windows of `max_length` tokens that overlap by `stride` tokens, by default a quarter of `max_length`.
-/// `done` is called with the number of records encoded since its last call; its error ends the work. When it fails, the
-/// same call resumes after the last complete shard.
-///
-/// Errors: 2 for a stride of texts without contexts; 66, 65 for the manifest, its stores and texts; 73 when the folder
-/// holds other tokens; 74; and those of `done`.
+/// Encodes all splits of `manifest` into the folder `to`. Texts are truncated to `max_length` tokens. Contexts are kept
+/// whole, to be read in windows of `max_length` tokens that overlap by `stride` tokens, by default a quarter of
+/// `max_length`. Calls `done` with the number of records encoded since its last call; an error of `done` ends the work.
+/// After a failure, the same call resumes after the last complete shard.
+/// Errors: 2 for a stride without contexts; 66, 65 for the manifest, its stores and texts; 73 when the folder holds
+/// other tokens; 74; and those of `done`.
 pub fn tokenize(
     manifest: &Path,
     tokenizer: &Tokenizer,
@@ -76,7 +75,7 @@ pub fn tokenize(
     sets.map(|set| TokenSet::open(to, set.name())).collect()
 }
 
-/// Writes the tokenizer beside the tokens, so that new texts can be encoded in the same way.
+/// Writes the tokenizer next to the tokens, so that new texts can be encoded in the same way.
 fn save_tokenizer(tokenizer: &Tokenizer, to: &Path) -> Result<()> {
     let path = to.join("tokenizer.json");
     if path.exists() && std::fs::read(&path).is_ok_and(|old| old != tokenizer.json().as_bytes()) {
@@ -163,7 +162,7 @@ fn encode(
     writer.save()
 }
 
-/// The bytes of the arrays of some records.
+/// Encodes some records and returns the bytes of their arrays.
 fn shard(
     set: &TextSet,
     [tokenizer, unlimited]: [&Tokenizer; 2],
@@ -239,7 +238,7 @@ fn shard(
     Ok((numbers.chain(small).collect(), counts))
 }
 
-/// What is encoded of records with contexts: the question and the context, or the context alone.
+/// Returns the texts to encode for records with contexts: the question and the context, or the context alone.
 fn with_contexts<'a>(
     records: &[(&'a TextStore, usize)],
     info: &TokenInfo,

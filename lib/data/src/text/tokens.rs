@@ -25,7 +25,7 @@ pub(super) const FILE: SealedFile = SealedFile {
     max_bytes: 64 << 20,
 };
 
-/// What tokens were made with, and what models need to know of them.
+/// The settings that tokens were made with, and the properties that models need to know.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenInfo {
     /// The labels, in the order of the classes.
@@ -39,11 +39,11 @@ pub struct TokenInfo {
     pub answers: bool,
     /// Number of ids of the tokenizer.
     pub vocabulary: usize,
-    /// Its special tokens.
+    /// Special tokens of the tokenizer.
     pub special: SpecialTokens,
-    /// Largest number of tokens of a text, and of a window of a context.
+    /// Maximum number of tokens of a text, and of a window of a context.
     pub max_length: usize,
-    /// Tokens that neighbouring windows of a context share.
+    /// Overlap of neighbouring windows of a context in tokens.
     #[serde(default)]
     pub stride: usize,
     /// BLAKE3 hash of tokenizer.json.
@@ -51,7 +51,7 @@ pub struct TokenInfo {
 }
 
 impl TokenInfo {
-    /// Its labels and number of texts.
+    /// The labels, and whether records have pairs of texts, several labels or answers.
     pub fn kind(&self) -> TextKind {
         let Self { labels, multi_label, pairs, answers, .. } = self;
         let (labels, multi_label, pairs, answers) =
@@ -79,13 +79,13 @@ impl TokenSet {
         SplitName::ALL.into_iter().any(|name| Self::has_split(path, name))
     }
 
-    /// Whether it has tokens of this split, complete or not.
+    /// Whether the folder has tokens of this split, complete or not.
     pub fn has_split(path: &Path, name: SplitName) -> bool {
         FILE.is_format_of(&store_path(path, name).join("index.json"))
     }
 
-    /// Opens the tokens of a split in `folder`. Lengths and labels are in range afterwards; the tokens themselves, which are
-    /// most of the data, are not read: see [`Self::checked`].
+    /// Opens the tokens of a split in `folder`. Checks the ranges of lengths and labels, but does not read the tokens
+    /// themselves, which are most of the data: see [`Self::checked`].
     ///
     /// Errors: 66 when there are none; 65 when they are incomplete or damaged.
     pub fn open(folder: &Path, name: SplitName) -> Result<Self> {
@@ -128,8 +128,8 @@ impl TokenSet {
         usize::try_from(*id).is_ok_and(|id| id < self.info().vocabulary)
     }
 
-    /// The tokens of record `i`, of which ids and offsets are in range. Panics when it is out of range. Errors: 65 when they
-    /// were damaged after they were written.
+    /// Returns the tokens of record `i` after checking that ids and offsets are in range. Panics when `i` is out of
+    /// range. Errors: 65 when the tokens were damaged after they were written.
     pub fn checked(&self, i: usize) -> Result<RecordTokens<'_>> {
         let record = self.record(i);
         let offsets_fit = record.offsets.iter().all(|[a, b]| 0 <= *a && a <= b);
@@ -155,12 +155,12 @@ impl TokenSet {
         self.store.index().layout.records
     }
 
-    /// Whether there are none.
+    /// Whether there are no records.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// What they were made with.
+    /// The settings that the tokens were made with.
     pub fn info(&self) -> &TokenInfo {
         &self.store.index().description.info
     }
@@ -175,44 +175,45 @@ impl TokenSet {
         self.store.bytes(self.arrays.types, i)
     }
 
-    /// The characters of each token of record `i` in its text or context: the first, and one after the last; 0 and 0 for special
-    /// tokens. Panics when out of range.
+    /// The character range of each token of record `i` in its text or context, with an exclusive end; [0, 0] for
+    /// special tokens. Panics when out of range.
     pub fn offsets(&self, i: usize) -> &[[i32; 2]] {
         bytemuck::cast_slice(self.store.bytes(self.arrays.offsets, i))
     }
 
-    /// The label of record `i`: one class; or 0 or 1 for each label; or nothing without labels. Panics when out of range.
+    /// The label of record `i`: one class; 0 or 1 for each label if multi-label; empty without labels. Panics when out
+    /// of range.
     pub fn label(&self, i: usize) -> &[i32] {
         let label = self.arrays.label;
         label.map_or(&[], |label| bytemuck::cast_slice(self.store.bytes(label, i)))
     }
 
-    /// Where the tokens of the context of record `i` are among its tokens; before and after them are a question and special
-    /// tokens. Panics when out of range.
+    /// The range of the context among the tokens of record `i`; a question and special tokens surround it. Panics when
+    /// out of range.
     pub fn context_tokens(&self, i: usize) -> Range<usize> {
         let found: Option<&[i32]> =
             self.arrays.context.map(|array| bytemuck::cast_slice(self.store.bytes(array, i)));
         found.map_or(0..0, |range| range[0].max(0) as usize..range[1].max(0) as usize)
     }
 
-    /// The first character of the answer to record `i` in its context, and the one after the last; None if there is no
+    /// The character range of the answer to record `i` in its context, with an exclusive end; None if there is no
     /// answer. Panics when out of range.
     pub fn answer(&self, i: usize) -> Option<[usize; 2]> {
         answer(self.store.bytes(self.arrays.answer?, i))
     }
 
-    /// Ids and segments of the text of record `i` that has the label, of records with a context. Panics when out of range.
+    /// Ids and segments of the labelled text of record `i`, for records with a context. Panics when out of range.
     pub fn of_text(&self, i: usize) -> (&[i32], &[u8]) {
         let Some([ids, types]) = self.arrays.of_text else { return (&[], &[]) };
         (bytemuck::cast_slice(self.store.bytes(ids, i)), self.store.bytes(types, i))
     }
 
-    /// Number of tokens of the text of record `i` that has the label. Panics when out of range.
+    /// Number of tokens of the labelled text of record `i`. Panics when out of range.
     pub fn text_len(&self, i: usize) -> usize {
         if self.info().is_joint() { self.of_text(i).0.len() } else { self.ids(i).len() }
     }
 
-    /// The texts of record `i`; the second one only of pairs. Panics when out of range.
+    /// The texts of record `i`; only pairs have a second one. Panics when out of range.
     pub fn texts(&self, i: usize) -> [Option<&str>; 2] {
         [self.text_of(0, i), self.text_of(1, i)]
     }
@@ -237,7 +238,7 @@ impl TokenSet {
         self.text_of(cell::CONTEXT, i)
     }
 
-    /// What record `i` is about, if that was given. Panics when out of range.
+    /// The criterion of record `i`, if one was given. Panics when out of range.
     pub fn criterion(&self, i: usize) -> Option<&str> {
         self.text_of(cell::CRITERION, i)
     }
@@ -250,16 +251,16 @@ impl TokenSet {
 
     fn text_of(&self, kind: usize, i: usize) -> Option<&str> {
         let bytes = self.store.bytes(self.arrays.texts[kind]?, i);
-        // Only a store that was damaged after its hashes were made is not UTF-8.
+        // Invalid UTF-8 occurs only in a store that was damaged after it was hashed.
         Some(std::str::from_utf8(bytes).unwrap_or("\u{fffd}"))
     }
 
-    /// Records of which tokens were left out because they are longer than `max_length`.
+    /// Number of records that were truncated to `max_length` tokens.
     pub fn truncated(&self) -> usize {
         self.counts().map(|counts| counts.truncated).sum()
     }
 
-    /// Tokens of all records, and how many of them stand for words which the vocabulary cannot express.
+    /// Number of tokens of all records, and how many of them stand for words outside the vocabulary.
     pub fn token_counts(&self) -> [usize; 2] {
         let [tokens, unknown] = [|c: &Counts| c.tokens, |c: &Counts| c.unknown];
         [self.counts().map(tokens).sum(), self.counts().map(unknown).sum()]
@@ -269,7 +270,7 @@ impl TokenSet {
         self.store.index().summaries()
     }
 
-    /// The folder of the tokens, which has the tokenizer.
+    /// The folder of the tokens, which also contains the tokenizer.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -284,7 +285,7 @@ impl TokenSet {
         self.store.hash()
     }
 
-    /// The files that the set is read from, with their recorded hashes.
+    /// Returns the files that the set is read from, with their recorded hashes.
     pub fn input_files(&self) -> Vec<InputFile> {
         let mut files = self.store.input_files();
         files.push(InputFile {
@@ -299,7 +300,7 @@ impl TokenSet {
         files
     }
 
-    /// The records, identified by the content of their stores of texts.
+    /// Returns the records, identified by the content of their stores of texts.
     pub fn provenance(&self) -> Vec<Provenance> {
         let stores = &self.store.index().description.stores;
         let mut found: Vec<Provenance> = stores
@@ -318,7 +319,7 @@ impl TokenSet {
     }
 }
 
-/// The store of a split.
+/// Returns the path of the store of a split.
 pub(super) fn store_path(folder: &Path, name: SplitName) -> PathBuf {
     folder.join(name.to_string())
 }

@@ -1,4 +1,5 @@
-//! A tokenizer for texts without a trained one: the frequent words of a training split, and all characters.
+//! Builds a tokenizer for texts without a pretrained one from the frequent words and all characters of a training
+//! split.
 
 use super::TextSet;
 use super::tokenizer::Tokenizer;
@@ -13,11 +14,11 @@ use unix::{Error, Result};
 
 const SPECIAL: [&str; 5] = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"];
 
-/// Writes vocab.txt of BERT's tokenizer with at most `size` entries: special tokens, characters at the beginning and
-/// inside of words, and the most frequent words of `set`; equally frequent ones in alphabetical order. Also writes
+/// Writes a vocab.txt for BERT's tokenizer with at most `size` entries: special tokens, characters at the beginning of
+/// words and inside them, and the most frequent words of `set`, with ties in alphabetical order. Also writes
 /// tokenizer.json. Returns the number of entries.
 ///
-/// Errors: 65 when `size` is too small for the characters; 73 when the folder has another vocabulary; 74.
+/// Errors: 65 when `size` is too small for the characters; 73 when the folder has a different vocabulary; 74.
 pub fn vocabulary(set: &TextSet, size: usize, to: &Path) -> Result<usize> {
     let mut counts: HashMap<String, u64> = HashMap::new();
     for i in 0..set.len() {
@@ -59,7 +60,7 @@ pub fn vocabulary(set: &TextSet, size: usize, to: &Path) -> Result<usize> {
     Ok(entries.len())
 }
 
-/// The words of a text as BERT's tokenizer divides it: lower case, without accents, punctuation on its own.
+/// Splits a text into words like BERT's tokenizer: lower case, without accents, punctuation on its own.
 fn words(text: &str) -> std::result::Result<Vec<String>, tokenizers::Error> {
     let mut text = PreTokenizedString::from(text);
     let normalizer = BertNormalizer::default();

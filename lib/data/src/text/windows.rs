@@ -1,50 +1,50 @@
 //! Windows of contexts that are longer than what a model reads.
 //!
-//! The tokens of a record are those of the question, if it has one, and of its whole context, with special tokens. A
-//! window leaves out the tokens of the context before and after it.
+//! The tokens of a record consist of the question, if it has one, the whole context, and special tokens. A window keeps
+//! only part of the tokens of the context.
 
 use super::tokenizer::Encoded;
 use super::tokens::{TokenInfo, TokenSet};
 use std::ops::Range;
 
-/// The tokens of a record; those of its context are numbered as in `ids`.
+/// The tokens of a record. Tokens of the context are numbered by their index in `ids`.
 #[derive(Clone, Debug)]
 pub struct RecordTokens<'a> {
     /// Ids, with special tokens.
     pub ids: &'a [i32],
-    /// The segment of each.
+    /// The segment of each token.
     pub types: &'a [u8],
-    /// The characters of each in its text or context: the first, and one after the last.
+    /// The character range of each token in its text or context, with an exclusive end.
     pub offsets: &'a [[i32; 2]],
-    /// Where the tokens of the context are; nothing without one.
+    /// The range of the tokens of the context; empty without a context.
     pub context_tokens: Range<usize>,
-    /// The context, empty without one.
+    /// The context; empty if there is none.
     pub context: &'a str,
-    /// Ids and segments of the text that has the label, if that is not in `ids`.
+    /// Ids and segments of the labelled text, if it is not in `ids`.
     pub of_text: (&'a [i32], &'a [u8]),
 }
 
-/// A window of a context; the whole of a record that has none.
+/// A window of a context; without a context, the whole record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Window {
     /// The record.
     pub record: usize,
-    /// The tokens of the context in it, numbered as those of the record.
+    /// The tokens of the context in the window, numbered as in the record.
     pub tokens: Range<usize>,
-    /// Number of tokens of the record before the context, which each window begins with.
+    /// Number of tokens before the context in the record; every window begins with them.
     pub before: usize,
 }
 
-/// Whether a record of so many tokens, `context` among them, can be divided into windows.
+/// Whether a record of `length` tokens, with the context in the range `context`, can be divided into windows.
 pub(super) fn fits(length: usize, context: Range<usize>, info: &TokenInfo) -> bool {
     let is_part = context.start <= context.end && context.end <= length;
     is_part && length - context.len() + info.stride < info.max_length
 }
 
 impl<'a> RecordTokens<'a> {
-    /// The tokens of a question and a context, or of texts without a context.
+    /// Collects the tokens of a question and a context, or of texts without a context.
     ///
-    /// Errors: what is wrong if windows have no room for the context.
+    /// Errors: the problem, if windows leave no room for the context.
     pub fn of(
         encoded: &'a Encoded,
         context: &'a str,
@@ -62,7 +62,7 @@ impl<'a> RecordTokens<'a> {
         Ok(Self { ids, types, offsets, context_tokens, context, of_text })
     }
 
-    /// The windows from the beginning to the end of the context, of `record` and for such tokens.
+    /// Divides the context of `record` into windows, from its beginning to its end.
     pub fn windows(&self, record: usize, info: &TokenInfo) -> Vec<Window> {
         let context = &self.context_tokens;
         let room = info.max_length - (self.ids.len() - context.len());
@@ -77,12 +77,12 @@ impl<'a> RecordTokens<'a> {
         (0..count).map(window).collect()
     }
 
-    /// Number of tokens of a window.
+    /// Returns the number of tokens of a window.
     pub fn window_len(&self, window: &Window) -> usize {
         self.ids.len() - self.context_tokens.len() + window.tokens.len()
     }
 
-    /// Ids and segments of a window.
+    /// Returns the ids and segments of a window.
     pub fn of_window(&self, window: &Window) -> (Vec<i32>, Vec<u8>) {
         let parts =
             [0..window.before, window.tokens.clone(), self.context_tokens.end..self.ids.len()];
@@ -91,8 +91,8 @@ impl<'a> RecordTokens<'a> {
         (ids.concat(), types.concat())
     }
 
-    /// The first and the last token that have characters from `first` to the one before `end` of the context. None if no
-    /// token has one.
+    /// Returns the first and last tokens that overlap the characters `first..end` of the context; None if no token
+    /// does.
     pub fn tokens_of(&self, [first, end]: [usize; 2]) -> Option<[usize; 2]> {
         let of = |token: usize| self.offsets[token].map(|at| at as usize);
         let has = |token: &usize| {
@@ -100,19 +100,20 @@ impl<'a> RecordTokens<'a> {
             from < end && first < to
         };
         let start = self.context_tokens.clone().find(has)?;
-        // Several tokens may have the last character.
+        // Several tokens may contain the last character.
         let is_last = |token: &usize| of(*token)[1] >= end;
         let last = self.context_tokens.clone().filter(has).find(is_last);
         Some([start, last.or_else(|| self.context_tokens.clone().rfind(has))?])
     }
 
-    /// The characters from the first token to the last one, and their text; both tokens are of the context.
+    /// Returns the character range from the first to the last token, and its text. Both tokens must belong to the
+    /// context.
     pub fn text_of_tokens(&self, [first, last]: [usize; 2]) -> ([usize; 2], &'a str) {
         let characters = [self.offsets[first][0] as usize, self.offsets[last][1] as usize];
         (characters, self.text_of_characters(characters))
     }
 
-    /// The text from a character of the context to the one before `end`.
+    /// Returns the text of the characters `start..end` of the context.
     pub fn text_of_characters(&self, [start, end]: [usize; 2]) -> &'a str {
         let skip = |text: &'a str, characters: usize| {
             text.char_indices().nth(characters).map_or(text.len(), |(at, _)| at)
@@ -123,7 +124,7 @@ impl<'a> RecordTokens<'a> {
 }
 
 impl TokenSet {
-    /// The tokens of record `i`. Panics when out of range.
+    /// Collects the tokens of record `i`. Panics when out of range.
     pub fn record(&self, i: usize) -> RecordTokens<'_> {
         RecordTokens {
             ids: self.ids(i),
@@ -135,25 +136,25 @@ impl TokenSet {
         }
     }
 
-    /// The windows of record `i`, from the beginning to the end of its context. Panics when out of range.
+    /// Divides the context of record `i` into windows, from its beginning to its end. Panics when out of range.
     pub fn windows(&self, i: usize) -> Vec<Window> {
         self.record(i).windows(i, self.info())
     }
 
-    /// The first and the last token of the answer to record `i`, numbered as those of the record: the tokens that have its
-    /// first and its last character. None without an answer, or if no token has a character of it.
+    /// Returns the tokens that contain the first and last characters of the answer to record `i`, numbered as in the
+    /// record. None without an answer, or if no token contains a character of it.
     pub fn answer_tokens(&self, i: usize) -> Option<[usize; 2]> {
         self.record(i).tokens_of(self.answer(i)?)
     }
 }
 
 impl Window {
-    /// The place of a token of the record in the window, if it is in it.
+    /// Position in the window of a token of the record, if the window contains it.
     pub fn place(&self, token: usize) -> Option<usize> {
         self.tokens.contains(&token).then(|| token - self.tokens.start + self.before)
     }
 
-    /// The token of the record at a place of the window, if it is one of the context.
+    /// Token of the record at a position in the window, if it belongs to the context.
     pub fn token(&self, place: usize) -> Option<usize> {
         let token = place.checked_sub(self.before)? + self.tokens.start;
         self.tokens.contains(&token).then_some(token)

@@ -1,18 +1,18 @@
-//! How a thread waits for other ranks, and what the watchdog sees of it.
+//! Call counters and waiting: how a thread waits for other ranks, and the state that it exposes to the watchdog.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Counts the calls of one thread, which all ranks make in the same order: the rank with the lowest count is the one
-/// that the others wait for.
+/// Counts the collective calls of one thread, which all ranks make in the same order: the rank with the lowest count is
+/// the one that the others wait for.
 #[derive(Debug, Default)]
 pub struct CallCounter {
     calls: AtomicU64,
     /// Increases with every message and barrier inside a call.
     progress: AtomicU64,
-    /// Number of waiting threads: the calling thread, and those that wait for its result.
+    /// Number of waiting threads: the calling thread, and any threads that wait for its result.
     waiting: AtomicUsize,
-    /// Whether a collective runs on the GPU: whoever reads a value of the GPU then waits for it.
+    /// Whether a collective runs on the GPU. While it does, reading a value from the GPU blocks.
     runs_on_device: AtomicBool,
     /// Whether the thread may spin, because it has no other use for its CPU.
     may_spin: bool,
@@ -44,19 +44,19 @@ impl CallCounter {
         self.runs_on_device.load(Ordering::Relaxed)
     }
 
-    /// Tells whether a collective runs on the GPU.
+    /// Sets whether a collective runs on the GPU.
     pub fn set_on_device(&self, runs: bool) {
         self.runs_on_device.store(runs, Ordering::Relaxed);
     }
 
-    /// Marks the thread as waiting until the value is dropped.
+    /// Marks the thread as waiting until the returned guard is dropped.
     pub fn mark_waiting(&self) -> Waiting<'_> {
         self.progress.fetch_add(1, Ordering::Relaxed);
         self.waiting.fetch_add(1, Ordering::Relaxed);
         Waiting(self)
     }
 
-    /// Waits until `done`; with `may_spin`, the thread has no other use for its CPU and may spin.
+    /// Waits until `done` returns true. `may_spin` allows spinning, for a thread that has no other use for its CPU.
     pub fn until(&self, may_spin: bool, done: impl Fn() -> bool) {
         if done() {
             return;
@@ -68,13 +68,13 @@ impl CallCounter {
         }
     }
 
-    /// The pauses for the thread of this counter.
+    /// Returns the backoff for the thread of this counter.
     pub fn pauses(&self) -> Wait {
         Wait::new(self.may_spin)
     }
 }
 
-/// See [`CallCounter::wait`].
+/// Guard returned by [`CallCounter::mark_waiting`].
 pub struct Waiting<'a>(&'a CallCounter);
 
 impl Drop for Waiting<'_> {
@@ -83,8 +83,8 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// Increasing pauses: first spinning for about a microsecond, then yielding, then sleeping. There may be more ranks
-/// than CPUs, in addition to training threads.
+/// Backoff with increasing pauses: it spins for about a microsecond, then yields, then sleeps. It must yield because a
+/// host may have fewer CPUs than ranks and training threads.
 #[derive(Debug)]
 pub struct Wait {
     rounds: u32,

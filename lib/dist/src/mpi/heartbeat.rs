@@ -1,24 +1,24 @@
 //! Heartbeats between ranks that share no memory. The leader of each window sends the heartbeats of its ranks to rank
-//! 0, and rank 0 sends back those of its own window: rank 0 sees all ranks, and every rank sees rank 0.
+//! 0, and rank 0 sends back the heartbeats of its own window: rank 0 sees all ranks, and every rank sees rank 0.
 
 use super::place::Placement;
 use super::world::{Communicator, c_rank};
 use mpi::ffi;
 use std::ffi::c_int;
 
-/// Numbers in a heartbeat; in a window each of them is a counter.
+/// Number of values in a heartbeat; in a window, each value is a counter.
 pub const HEARTBEAT: usize = 4;
-/// Ticks between two messages.
+/// Number of ticks between two messages.
 const EVERY: u64 = 5;
 
-/// The state that a rank publishes, in the order of its numbers.
+/// The state that a rank publishes. The fields are in the order in which they are sent.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Heartbeat {
-    /// Increases while the process runs.
+    /// Increases every tick while the process runs.
     pub count: u64,
     /// Number of collective calls made by the training loop, and by the reducer.
     pub calls: [u64; 2],
-    /// Ticks that the others should wait for this rank; 0 for the usual limit.
+    /// Number of ticks that the other ranks should wait for this rank; 0 for the default limit.
     pub patience: u64,
 }
 
@@ -33,18 +33,18 @@ impl Heartbeat {
     }
 }
 
-/// The heartbeat messages of a leader.
+/// The heartbeat messages that a leader exchanges with other leaders.
 pub struct Heartbeats {
     communicator: Communicator,
     others: Vec<Other>,
     ticks: u64,
 }
 
-/// Another leader. The buffers stay valid while the library reads or writes them: the watchdog thread runs until the
-/// process ends.
+/// Another leader. The buffers stay valid while MPI reads or writes them: the watchdog thread runs until the process
+/// ends.
 struct Other {
     leader: c_int,
-    /// The ranks whose heartbeats this leader sends, and those whose heartbeats it receives.
+    /// The ranks whose heartbeats this leader sends (`theirs`) and receives (`ours`).
     theirs: Vec<usize>,
     ours: Vec<usize>,
     received: Vec<[u64; HEARTBEAT]>,
@@ -53,11 +53,11 @@ struct Other {
     send: Option<ffi::MPI_Request>,
 }
 
-// SAFETY: handles and memory that one thread at a time uses, and only while it holds the MPI lock.
+// SAFETY: handles and memory that only one thread at a time uses, while it holds the MPI lock.
 unsafe impl Send for Heartbeats {}
 
 impl Heartbeats {
-    /// The messages of this rank, if it is a leader and not the only one.
+    /// Prepares the messages of this rank, if it is one of several leaders.
     pub fn new(place: &Placement, communicator: Communicator) -> Option<Self> {
         let led = |leader: usize| -> Vec<usize> {
             (0..place.ranks.len()).filter(|rank| place.ranks[*rank].leader == leader).collect()
@@ -84,13 +84,13 @@ impl Heartbeats {
         Some(Self { communicator, others: others.collect(), ticks: 0 })
     }
 
-    /// Whether heartbeats of `rank` arrive here.
+    /// Whether this rank receives the heartbeats of `rank`.
     pub fn receives_from(&self, rank: usize) -> bool {
         self.others.iter().any(|other| other.theirs.contains(&rank))
     }
 
-    /// Sends the heartbeats on the board and stores the received ones there. The caller must hold the MPI lock. A
-    /// failed message counts as one missing heartbeat.
+    /// Sends the heartbeats of this window from `board` and stores received ones in it. The caller must hold the MPI
+    /// lock. A failed message counts as one missing heartbeat.
     pub fn exchange(&mut self, board: &mut [[u64; HEARTBEAT]]) {
         let (due, comm) = (self.ticks.is_multiple_of(EVERY), self.communicator.0);
         self.ticks += 1;
@@ -133,16 +133,16 @@ fn count(heartbeats: &[[u64; HEARTBEAT]]) -> c_int {
 }
 
 fn start(call: impl FnOnce(&mut ffi::MPI_Request) -> c_int) -> Option<ffi::MPI_Request> {
-    // SAFETY: a constant of the library.
+    // SAFETY: a constant of the MPI library.
     let mut request = unsafe { ffi::RSMPI_REQUEST_NULL };
     (call(&mut request) == 0).then_some(request)
 }
 
-/// Whether there is a request and it has completed.
+/// Whether `request` was started and has completed.
 fn is_complete(request: &mut Option<ffi::MPI_Request>) -> bool {
     let Some(request) = request else { return false };
     let mut done = 0;
-    // SAFETY: a request that was started and has not completed yet.
+    // SAFETY: the request was started and has not completed yet.
     let status = unsafe { ffi::MPI_Test(request, &mut done, ffi::RSMPI_STATUS_IGNORE) };
     status == 0 && done != 0
 }

@@ -28,15 +28,15 @@ use window::Window;
 use wire::Wire;
 use world::Communicator;
 
-/// This rank among those connected by MPI.
+/// This rank, connected to all others by MPI.
 pub struct Ranks {
     place: Placement,
     counter: Arc<CallCounter>,
-    /// All ranks.
+    /// Connects all ranks.
     wire: Wire,
     world: Communicator,
     watch: Watchdog,
-    /// Connects the GPUs of all ranks, once a collective needs it.
+    /// Connects the GPUs of all ranks; opened by the first collective that needs it.
     nccl: OnceLock<Arc<Nccl>>,
 }
 
@@ -45,7 +45,7 @@ impl Ranks {
     pub fn open(tasks: Option<usize>, lost: Lost) -> Result<Self> {
         let start = Start::begin(&lost)?;
         let world = world::start()?;
-        // The library has replaced our signal handlers.
+        // MPI_Init has replaced our signal handlers.
         if let Some(signals) = unix::signal::Signals::installed() {
             signals.reinstall()?;
         }
@@ -74,7 +74,7 @@ impl Ranks {
         CallCounters { main: self.counter.clone(), side: self.watch.side() }
     }
 
-    /// NCCL for tensors on `device`, if that is what sums them. The first call is collective.
+    /// Returns NCCL if it sums tensors on `device`. The first call is collective.
     fn nccl(&self, device: Device) -> Result<Option<Arc<Nccl>>> {
         if !nccl::is_enabled(device) {
             return Ok(None);
@@ -82,7 +82,7 @@ impl Ranks {
         if let Some(nccl) = self.nccl.get() {
             return Ok(Some(nccl.clone()));
         }
-        // Connecting blocks, where the watchdog cannot see which rank is late.
+        // Connecting blocks, and meanwhile the watchdog cannot see which rank is late.
         self.barrier()?;
         let nccl = Arc::new(Nccl::open(device, self, self.counters())?);
         Ok(Some(self.nccl.get_or_init(|| nccl).clone()))
@@ -176,7 +176,7 @@ impl Collective for Ranks {
             let message = format!("gradients on {device} are summed as f32, not {dtype}");
             return Err(Error::bug(message));
         }
-        // The calls below block inside MPI, where the watchdog cannot see which rank is late.
+        // The calls below block inside MPI, and meanwhile the watchdog cannot see which rank is late.
         self.barrier()?;
         let counters = self.counters();
         let (side, bytes) = (self.world.copy()?, HostReducer::bytes(buckets));
@@ -186,7 +186,7 @@ impl Collective for Ranks {
         };
         let (window, column) = match shared {
             Some(window) => (window, self.place.column(side, &counters.side)),
-            // A rank that is alone in its window communicates with all others by messages.
+            // A rank that does not share a window exchanges messages with all others.
             None => {
                 let all = (0..self.size()).collect();
                 let column = Wire::new(side, all, self.rank(), counters.side.clone());
@@ -224,7 +224,7 @@ impl Collective for Ranks {
 impl Drop for Ranks {
     fn drop(&mut self) {
         // Without a preceding `close` this is an error: the process is about to report it and exit, which the other
-        // ranks notice. From here on this rank no longer reports the exit of other ranks.
+        // ranks notice. From here on this rank no longer reports that other ranks have exited.
         self.watch.leave();
     }
 }
@@ -236,8 +236,8 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
     thread.map(drop).map_err(failed)
 }
 
-/// The value; an error ends the job, because after a failed call the library may still write to a buffer of a started
-/// message.
+/// Unwraps the value. An error ends the job, because after a failed call MPI may still write to the buffer of a message
+/// in flight.
 fn or_end<T>(outcome: Result<T>) -> T {
     outcome.unwrap_or_else(|error| {
         unix::diagnostics::say_error(&error);
@@ -248,9 +248,9 @@ fn or_end<T>(outcome: Result<T>) -> T {
 /// Ends this process, and thereby the job; the message has already been printed.
 fn end(exit: Exit) -> ! {
     let status = i32::from(exit as u8);
-    // The library may be stuck: it gets two seconds, then the launcher sees this process exit.
+    // MPI may be stuck: it gets two seconds, then this process exits and the launcher notices.
     let _ = std::thread::Builder::new().spawn(move || world::abort(status));
     std::thread::sleep(Duration::from_secs(2));
-    // SAFETY: ends the process without the exit handlers of libraries, which may wait for other ranks.
+    // SAFETY: ends the process without running the exit handlers of libraries, which may wait for other ranks.
     unsafe { libc::_exit(status) }
 }

@@ -1,23 +1,24 @@
-//! What the watchdog of a rank knows about another rank.
+//! The state of another rank, as known to the watchdog.
 
 use super::place::Rank;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::os::fd::OwnedFd;
 
-/// Another rank.
+/// The state of another rank.
 pub struct Peer {
     pub number: usize,
-    /// `rank 2 on n7 (pid 4711)`.
+    /// The name in messages, such as `rank 2 on n7 (pid 4711)`.
     pub name: String,
-    /// A pidfd, readable when the process has exited; only for processes visible from here.
+    /// A pidfd, which becomes readable when the process exits; only for processes in our PID namespace.
     pub process: Option<OwnedFd>,
-    /// Whether its heartbeats should arrive here, so that a rank that stops before its first one is detected as well.
+    /// Whether this rank should receive the peer's heartbeats, so that a peer that stops before its first heartbeat is
+    /// also detected.
     pub is_heard: bool,
-    /// The rank that forwards its heartbeats, if it does not send them itself.
+    /// The rank that forwards the peer's heartbeats, if the peer does not send them itself.
     pub forwarder: Option<usize>,
     pub count: u64,
     pub silent: u64,
-    /// Ticks that this rank has waited for it, per counter, excluding those in which it was busy.
+    /// Number of ticks that this rank has waited for the peer, per counter, excluding ticks in which the peer was busy.
     pub late: [u64; 2],
     pub busy: u64,
 }

@@ -1,4 +1,4 @@
-//! The topology of the ranks: their hosts, and which of them share memory.
+//! The topology of the ranks: their hosts, and the groups that share memory.
 
 use super::calls::CallCounter;
 use super::heartbeat::HEARTBEAT;
@@ -8,28 +8,29 @@ use super::world::Communicator;
 use std::sync::Arc;
 use unix::{Error, Result};
 
-/// Maximum number of ranks that share a window; 0 for none. For sites with little shared memory, and for tests.
+/// Environment variable: the maximum number of ranks that share a window; 0 disables windows. For sites with little
+/// shared memory, and for tests.
 const SHARED_MEMORY: &str = "LONGHAUL_SHARED_MEMORY";
 
-/// A rank, as known to the others.
+/// A rank, as described to the others.
 #[derive(Clone, Debug)]
 pub struct Rank {
     pub host: String,
     pub pid: u32,
-    /// Equal for ranks in the same PID namespace of the same machine.
+    /// Identifies the machine and PID namespace: processes with equal values can compare process ids.
     pub machine: String,
-    /// The lowest rank of those that share its window; the rank itself without a window.
+    /// The lowest rank in the window of this rank; the rank itself without a window.
     pub leader: usize,
 }
 
-/// All ranks.
+/// The topology of all ranks, as seen from one of them.
 #[derive(Debug)]
 pub struct Placement {
     pub rank: usize,
     pub ranks: Vec<Rank>,
-    /// Index among the ranks of this host.
+    /// Index of this rank among the ranks of its host.
     pub local: usize,
-    /// Ranks that share a window with this one, if there are windows.
+    /// The ranks that share a window with this one, if windows are enabled.
     shared: Option<Communicator>,
 }
 
@@ -47,7 +48,7 @@ impl Placement {
             0 => None,
             most => Some(host.split(local / most)?),
         };
-        // Among ranks that share memory the lowest is the leader.
+        // The lowest rank of a window is its leader.
         let leader = match shared {
             None => rank,
             Some(shared) => {
@@ -80,7 +81,7 @@ impl Placement {
         Ok((place, window))
     }
 
-    /// A window of `bytes` for each rank, if all ranks get one.
+    /// Allocates a window with `bytes` for each rank. Returns `None` unless the allocation succeeds on all ranks.
     pub fn window(&self, wire: &Wire, bytes: usize) -> Result<Option<Arc<Window>>> {
         let Some(shared) = self.shared else { return Ok(None) };
         let ranks = shared.size()?;
@@ -105,8 +106,8 @@ impl Placement {
         }
     }
 
-    /// Whether summing within each window, then over the ranks at the same position in all windows, follows the tree:
-    /// there is one window, or all are blocks of the same power of two of ranks.
+    /// Whether summing within each window, then over the ranks at the same position in all windows, follows the tree.
+    /// This holds if there is one window, or if all windows hold consecutive ranks and the same power of two of them.
     pub fn sums_in_window(&self) -> bool {
         let block = self.ranks.iter().filter(|rank| rank.leader == 0).count();
         let alone = block == self.ranks.len();
@@ -119,7 +120,7 @@ impl Placement {
         block > 1 && (alone || regular())
     }
 
-    /// The ranks at the same position in the other windows; `None` with a single window.
+    /// Connects the ranks at the same position in all windows; returns `None` if there is only one window.
     pub fn column(&self, communicator: Communicator, counter: &Arc<CallCounter>) -> Option<Wire> {
         let block = self.ranks.iter().filter(|rank| rank.leader == 0).count();
         let members: Vec<usize> = (self.rank % block..self.ranks.len()).step_by(block).collect();
@@ -128,7 +129,7 @@ impl Placement {
     }
 }
 
-/// The value that rank 0 reads from the environment. Errors: not a number, on all ranks.
+/// Returns the value of `SHARED_MEMORY` on rank 0. Errors, on all ranks: the value is not a number.
 fn agreed_share(wire: &Wire) -> Result<usize> {
     let text = std::env::var(SHARED_MEMORY).unwrap_or_default();
     let text = wire.broadcast(text.into_bytes())?;
@@ -142,9 +143,10 @@ fn agreed_share(wire: &Wire) -> Result<usize> {
     })
 }
 
-/// Checks that `bytes` can be shared here: touching a window that exceeds its file system kills the process (SIGBUS).
+/// Checks that `bytes` of shared memory are free: touching a window that exceeds its file system kills the process
+/// (SIGBUS).
 fn check_space(bytes: usize) -> Result<()> {
-    // Elsewhere only the MPI library knows where such memory comes from.
+    // Without /dev/shm, only MPI knows where it allocates shared memory.
     let Ok(system) = rustix::fs::statvfs("/dev/shm") else { return Ok(()) };
     let free = system.f_bavail.saturating_mul(system.f_frsize);
     if free >= bytes as u64 {
@@ -154,7 +156,7 @@ fn check_space(bytes: usize) -> Result<()> {
     Err(Error::failure(format!("/dev/shm has {has} MiB left, {needed} MiB needed")))
 }
 
-/// Identifies where process ids are comparable: the boot id and the PID namespace.
+/// Returns the boot id and the PID namespace: process ids can be compared only between ranks that share both.
 fn machine() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let namespace = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();

@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 use tensor::{Access, Device, Dtype, Tensor};
 use unix::{Error, Result};
 
-/// The counters of the training loop and of the reducer.
+/// The call counters of the training loop (`main`) and of the reducer (`side`).
 #[derive(Clone)]
 pub struct CallCounters {
     pub main: Arc<CallCounter>,
     pub side: Arc<CallCounter>,
 }
 
-/// Times to which both the thread and its user add.
+/// Times that both the reducer thread and the training loop add to.
 pub type Clock = Arc<Mutex<Times>>;
 
 fn add_elapsed(clock: &Clock, to: impl FnOnce(&mut Times) -> &mut Duration, since: Instant) {
@@ -29,9 +29,10 @@ pub fn take_times(clock: &Clock) -> Times {
     std::mem::take(&mut clock.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Sums in a window: each rank writes its part, and sums one slice of all parts into the first part, then over the
-/// ranks at the same position in other windows. If the thread has not started a sum when it is needed, the waiting
-/// thread computes it. On the host the tensors live in the window; those on a device are copied there and back.
+/// Sums gradients in a window. Each rank writes its part, then sums one slice of all parts into the first part, and
+/// over the ranks at the same position in other windows. If the reducer thread has not started a sum by the time it is
+/// needed, the waiting thread computes it. On the host the tensors live in the window; tensors on a device are copied
+/// to the window and back.
 pub struct HostReducer {
     inside: Arc<Inside>,
     device: Device,
@@ -39,14 +40,14 @@ pub struct HostReducer {
     sender: Sender<(usize, u64)>,
 }
 
-/// The state of a bucket in the training loop of this rank.
+/// The state of a bucket, as seen by the training loop of this rank.
 #[derive(Clone, Default)]
 struct BucketState {
-    /// The shapes that were submitted but not yet taken.
+    /// The submitted shapes, until the sum is taken.
     given: Option<Vec<Vec<usize>>>,
-    /// How often it was submitted.
+    /// Number of times that the bucket was submitted.
     round: u64,
-    /// Alive while tensors refer to our part, or to the sum.
+    /// Owners of tensors in our part (`writing`) and in the sum (`reading`), alive until the last tensor is dropped.
     writing: Weak<Writing>,
     reading: Weak<Reading>,
 }
@@ -78,7 +79,7 @@ struct Bucket {
     elements: usize,
     /// Offset of the bucket in a part, in bytes.
     at: usize,
-    /// How often its sum was started, by the thread or the waiting caller.
+    /// Number of times that the sum was started, by the reducer thread or by the waiting caller.
     claimed: AtomicU64,
 }
 
@@ -93,7 +94,7 @@ enum Done {
 /// Number of cache lines for the counters of a bucket.
 const LINES: usize = 3;
 
-/// The position of each bucket in a part, and the total number of bytes.
+/// Computes the position of each bucket in a part, and the length of a part in bytes.
 fn layout(buckets: &[crate::Bucket]) -> (Vec<Bucket>, usize) {
     let mut end = buckets.len() * LINES * LINE;
     let place = |&crate::Bucket { elements, .. }: &crate::Bucket| {
@@ -105,7 +106,7 @@ fn layout(buckets: &[crate::Bucket]) -> (Vec<Bucket>, usize) {
 }
 
 impl HostReducer {
-    /// Number of bytes of a part.
+    /// Returns the length of a part in bytes.
     pub fn bytes(buckets: &[crate::Bucket]) -> usize {
         layout(buckets).1
     }
@@ -135,7 +136,7 @@ impl Inside {
         self.window.counter(rank, bucket * LINES + what as usize)
     }
 
-    /// Waits until all ranks have done `what` with a bucket `count` times; `may_spin` allows spinning.
+    /// Waits until all ranks have reached stage `what` of a bucket `count` times; `may_spin` allows spinning.
     fn all(&self, bucket: usize, what: Done, count: u64, may_spin: bool) {
         for rank in 0..self.window.ranks() {
             self.counters.side.until(may_spin, || {
@@ -148,7 +149,7 @@ impl Inside {
         self.counter(self.window.me(), bucket, what).fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Sums this rank's slice of a bucket, unless another thread does.
+    /// Sums this rank's slice of a bucket, unless another thread has claimed this round.
     fn sum(&self, number: usize, round: u64, may_spin: bool) {
         let bucket = &self.buckets[number];
         let claim = (Ordering::Relaxed, Ordering::Relaxed);
@@ -158,7 +159,7 @@ impl Inside {
         self.all(number, Done::Given, round, may_spin);
         let since = Instant::now();
         let vector = |rank| self.window.floats(rank, bucket.at, bucket.elements);
-        // SAFETY: all ranks have submitted and none reads the sum: this slice of all parts is ours.
+        // SAFETY: all ranks have submitted and none reads the sum yet: this slice of all parts is ours.
         let slice =
             unsafe { sum_slice(vector, bucket.elements, self.window.me(), self.window.ranks()) };
         if let Some(column) = &self.column {
@@ -235,7 +236,7 @@ impl Reducer for HostReducer {
 }
 
 impl HostReducer {
-    /// Errors: the shapes do not match the bucket, or its sum was not yet taken.
+    /// Checks that a bucket can be submitted. Errors: the shapes do not match the bucket, or its sum was not yet taken.
     fn check_submission(&self, number: usize, shapes: &[Vec<usize>]) -> Result<()> {
         let elements: usize = shapes.iter().map(|shape| shape.iter().product::<usize>()).sum();
         let own = self.inside.buckets.get(number).map(|bucket| bucket.elements);
@@ -251,8 +252,8 @@ impl HostReducer {
         Err(Error::bug(format!("bucket {number} was submitted or requested {what}")))
     }
 
-    /// Our part of a bucket, once no rank reads the sum of the previous round. Errors: tensors still refer to one of
-    /// the two.
+    /// Waits until no rank reads the sum of the previous round, and returns a pointer to our part of the bucket.
+    /// Errors: tensors still refer to our part or to the sum.
     fn free(&mut self, bucket: usize) -> Result<*mut f32> {
         if self.buckets[bucket].writing.strong_count() > 0 {
             return Err(Error::bug(format!("a gradient of bucket {bucket} is still held")));
@@ -267,12 +268,13 @@ impl HostReducer {
         Ok(inside.window.floats(inside.window.me(), at, elements))
     }
 
-    /// Waits for the sum of a bucket over all ranks.
+    /// Waits until all ranks have summed a bucket, and returns a pointer to the sum.
     fn summed(&self, bucket: usize) -> *mut f32 {
         let (inside, round) = (&self.inside, self.buckets[bucket].round);
         let _waiting = inside.counters.main.mark_waiting();
         let since = Instant::now();
-        // Messages between windows must keep the order in which buckets were submitted, so only the thread may sum.
+        // Messages between windows must be sent in the order in which buckets were submitted, so only the reducer
+        // thread sums.
         if inside.column.is_none() && round > 0 {
             inside.sum(bucket, round, true);
         }
@@ -282,10 +284,10 @@ impl HostReducer {
     }
 }
 
-/// Consecutive tensors of these shapes.
+/// Wraps consecutive memory from `start` on as tensors with `shapes`.
 ///
 /// # Safety
-/// As for [`Tensor::from_raw_parts`], for all of them.
+/// The contract of [`Tensor::from_raw_parts`] must hold for each tensor.
 unsafe fn tensors_from_raw_parts<K: Send + Sync + 'static>(
     mut start: *mut f32,
     shapes: &[Vec<usize>],

@@ -1,4 +1,4 @@
-//! A time limit for the start: MPI blocks inside its own calls for ranks that may never arrive, without a message. A
+//! A time limit for startup: MPI blocks silently inside its own calls while it waits for ranks that may never arrive. A
 //! thread measures the time until all ranks are connected.
 
 use super::watchdog::{Lost, TICK, ticks};
@@ -7,16 +7,16 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 use unix::{Context, Exit, Result, time};
 
-/// The time limit until all ranks are connected, or `none`.
+/// Environment variable: the time limit until all ranks are connected, or `none`.
 const LIMIT: &str = "LONGHAUL_START_LIMIT";
-/// The default: the same as that of NCCL.
+/// The default time limit, which is also NCCL's.
 const USUAL: Duration = Duration::from_secs(600);
 
-/// Ends this process unless it is dropped in time.
+/// Ends this process when the time limit is reached, unless the value is dropped before that.
 pub struct Start(#[expect(dead_code, reason = "the thread sees that it is dropped")] Sender<()>);
 
 impl Start {
-    /// Starts the time limit. Errors: 2 when the variable is not a duration.
+    /// Starts the time limit. Errors: 2 if the variable is not a duration.
     pub fn begin(lost: &Lost) -> Result<Option<Self>> {
         let text = std::env::var(LIMIT).unwrap_or_default();
         let limit = match &*text {
@@ -27,7 +27,8 @@ impl Start {
         let (sender, over) = channel::<()>();
         let lost = lost.clone();
         let count = move || {
-            // Count ticks instead of wall-clock time: a suspended machine does not reach the limit.
+            // Count ticks instead of wall-clock time, so that time during which the machine is suspended does not
+            // count.
             for _ in 0..ticks(limit) {
                 if over.recv_timeout(TICK) != Err(RecvTimeoutError::Timeout) {
                     return;
@@ -40,7 +41,7 @@ impl Start {
     }
 }
 
-/// Reports that this rank is waiting and ends the process; the launcher then ends the others.
+/// Reports that this rank is still waiting and ends the process; the launcher then ends the others.
 fn end(limit: Duration, exit: Exit) -> ! {
     let who = launch::rank().map_or("a rank".into(), |rank| format!("rank {rank}"));
     unix::diagnostics::say(format_args!(
@@ -51,7 +52,7 @@ fn end(limit: Duration, exit: Exit) -> ! {
         time::format_duration(limit),
         exit as u8
     ));
-    // SAFETY: ends the process without the exit handlers of libraries. MPI is stuck or not initialised, so not even
-    // MPI_Abort may be called.
+    // SAFETY: ends the process without running the exit handlers of libraries. MPI is stuck or not initialised, so not
+    // even MPI_Abort may be called.
     unsafe { libc::_exit(i32::from(exit as u8)) }
 }

@@ -1,8 +1,8 @@
-//! The watchdog: a thread of each rank that publishes heartbeats, and ends the job when another rank has died,
-//! is suspended, or does not reach a collective.
+//! The watchdog: a thread on each rank that publishes heartbeats, and ends the job when another rank has died, is
+//! suspended, or does not reach a collective.
 //!
-//! It counts its own ticks instead of wall-clock time, so that a process that was itself suspended, or a
-//! machine that slept, does not report its peers as dead.
+//! It counts its own ticks instead of wall-clock time, so that it does not report its peers as dead after the process
+//! itself or the machine was suspended.
 
 use super::calls::CallCounter;
 use super::heartbeat::{HEARTBEAT, Heartbeat, Heartbeats};
@@ -16,29 +16,29 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use unix::{Exit, Result};
 
-/// Returns the exit status for a lost rank.
+/// Returns the exit status with which the job ends when a rank is lost.
 pub type Lost = Arc<dyn Fn() -> Exit + Send + Sync>;
 
 /// The length of a tick.
 pub const TICK: Duration = Duration::from_millis(200);
-/// Maximum number of ticks between two messages with heartbeats.
+/// Maximum number of ticks between two heartbeat messages.
 const MAX_HEARTBEAT_TICKS: u64 = 15;
-/// Number of ticks without a heartbeat after which a rank counts as not running.
+/// Number of ticks without a heartbeat after which a rank counts as dead or suspended.
 const SILENT: u64 = 75;
 /// Number of ticks that a rank may be late for a collective: the minimum, and the limit before
-/// [`crate::Collective::watch`].
+/// [`crate::Collective::watch`] is called.
 const LATE: (u64, u64) = (125, 3000);
-/// A rank may be late by this multiple of our own longest time between two collectives.
+/// A rank may be late by this multiple of this rank's longest time between two collectives.
 const LATE_FACTOR: u64 = 20;
-/// Maximum number of ticks for a regular shutdown.
+/// Maximum number of ticks that a regular shutdown may take.
 const CLOSING: u64 = 100;
 
-/// `time` in ticks, rounded up.
+/// Converts `time` to ticks, rounding up.
 pub fn ticks(time: Duration) -> u64 {
     u64::try_from(time.as_millis().div_ceil(TICK.as_millis())).unwrap_or(u64::MAX)
 }
 
-/// The state shared by the thread and the calls.
+/// The state shared by the watchdog thread and the collective calls.
 struct Shared {
     counters: [Arc<CallCounter>; 2],
     patience: AtomicU64,
@@ -52,7 +52,7 @@ struct Shared {
 pub struct Watchdog(Arc<Shared>);
 
 impl Watchdog {
-    /// Starts to send heartbeats and to watch those of the other ranks; called by all ranks.
+    /// Starts to send heartbeats and to watch the heartbeats of the other ranks; called by all ranks.
     pub fn begin(
         place: &Placement,
         window: Option<Arc<Window>>,
@@ -98,23 +98,23 @@ impl Watchdog {
         self.0.strict.store(true, Ordering::Relaxed);
     }
 
-    /// The counter of calls made concurrently with the training loop.
+    /// Returns the counter of calls made concurrently with the training loop.
     pub fn side(&self) -> Arc<CallCounter> {
         self.0.counters[1].clone()
     }
 
-    /// Ticks that the others should wait for this rank.
+    /// Number of ticks that the other ranks should wait for this rank.
     pub fn patience(&self) -> &AtomicU64 {
         &self.0.patience
     }
 
-    /// All ranks have finished: their exit no longer raises an alarm, and the watchdog stops calling MPI.
+    /// Records that all ranks have finished: their exit no longer raises an alarm, and the watchdog stops calling MPI.
     pub fn close(&self) {
         let _mpi = world::lock();
         self.0.closing.store(true, Ordering::Relaxed);
     }
 
-    /// This process is about to exit: the watchdog stops.
+    /// Stops the watchdog because this process is about to exit.
     pub fn leave(&self) {
         self.0.leaving.store(true, Ordering::Relaxed);
     }
@@ -124,10 +124,10 @@ impl Watchdog {
 #[derive(Default)]
 struct Own {
     calls: [u64; 2],
-    /// Ticks since the training loop last made a call or waited in one, and their maximum.
+    /// Number of ticks since the training loop last made a call or waited in one (`gap`), and its maximum (`longest`).
     gap: u64,
     longest: u64,
-    /// Ticks without a message while waiting for one, per counter.
+    /// Number of ticks without progress while waiting in a call, per counter.
     stalled: [u64; 2],
     progress: [u64; 2],
     closing: u64,
@@ -141,7 +141,7 @@ struct Thread {
     same_host: Vec<usize>,
     window: Option<Arc<Window>>,
     heartbeats: Option<Heartbeats>,
-    /// The heartbeats of all ranks, as far as known here.
+    /// The latest known heartbeat of each rank.
     board: Vec<[u64; HEARTBEAT]>,
     own: Own,
 }
@@ -179,7 +179,7 @@ impl Thread {
         }
     }
 
-    /// Waits for a tick, or until the process of a peer has exited; returns the index of that peer.
+    /// Waits for a tick, or until the process of a peer has exited, and returns the index of that peer.
     fn wait_tick(&self) -> Option<usize> {
         let with =
             self.peers.iter().enumerate().filter_map(|(i, p)| Some((i, p.process.as_ref()?)));
@@ -200,7 +200,7 @@ impl Thread {
         }
     }
 
-    /// Publishes the heartbeat of this rank and reads those of the others.
+    /// Publishes the heartbeat of this rank and reads the heartbeats of the others.
     fn exchange(&mut self) {
         if let Some(window) = &self.window {
             for (i, number) in self.board[self.rank].iter().enumerate() {
@@ -219,11 +219,11 @@ impl Thread {
         }
     }
 
-    /// Updates how long this rank has been computing and waiting.
+    /// Updates the numbers of ticks for which this rank has been computing and waiting.
     fn track(&mut self, calls: [u64; 2]) {
         let own = &mut self.own;
         let counters = &self.shared.counters;
-        // A thread that reads a value of a GPU waits for the collectives there.
+        // A thread that reads a value from a GPU waits for the collectives there.
         let waiting = counters[0].waiting() || counters[1].runs_on_device();
         let computing = calls == own.calls && !waiting;
         own.gap = if computing { own.gap + 1 } else { 0 };
@@ -246,14 +246,14 @@ impl Thread {
         }
     }
 
-    /// Finds a rank that is not running.
+    /// Finds a rank that has stopped sending heartbeats.
     fn silent(&mut self) -> Option<String> {
         for peer in &mut self.peers {
             let count = Heartbeat::read(self.board[peer.number]).count;
             peer.silent = if count == peer.count { peer.silent + 1 } else { 0 };
             peer.count = count;
         }
-        // Nothing is known about a rank whose forwarding rank is silent.
+        // The state of a rank is unknown while the rank that forwards its heartbeats is silent.
         let speaks = |number| {
             self.peers
                 .iter()
@@ -269,7 +269,7 @@ impl Thread {
         ))
     }
 
-    /// Finds a rank that is running but has not reached the call in which this one waits.
+    /// Finds a rank that is running but has not reached the call in which this rank waits.
     fn late(&mut self) -> Option<String> {
         let limit = self.limit();
         for peer in self.peers.iter_mut().filter(|peer| peer.is_heard) {
@@ -306,9 +306,10 @@ impl Thread {
         })
     }
 
-    /// Reports the problem and ends all ranks.
+    /// Reports the problem `what` and ends all ranks.
     fn end_job(&self, what: &str) -> ! {
-        // Only the lowest healthy rank reports it at once; the others do so a second later, if they are still running.
+        // The lowest healthy rank reports the problem at once. The others wait a second, and report it if they are
+        // still running.
         let first = (0..self.board.len()).find(|rank| {
             let peer = self.peers.iter().find(|peer| peer.number == *rank);
             peer.is_none_or(|peer| peer.silent == 0 && !what.contains(&peer.name))
@@ -353,7 +354,7 @@ mod tests {
             board: vec![[0; HEARTBEAT]; 5],
             own: Own::default(),
         };
-        // Rank 4 stops after a first heartbeat that contained nothing yet of rank 3, whose heartbeats it forwards.
+        // Rank 4, which forwards the heartbeats of rank 3, stops after a first heartbeat that did not yet cover rank 3.
         let heartbeat = |tick| Heartbeat { count: tick, calls: [0; 2], patience: 0 }.write();
         for tick in 1..=SILENT + 1 {
             thread.board[1] = heartbeat(tick);
@@ -365,7 +366,7 @@ mod tests {
             told.starts_with("rank 4 on n4") && told.contains("has not run for 15 s"),
             "{told}"
         );
-        // Rank 4 is running, but rank 3 never was.
+        // Rank 4 is running again, but rank 3 has never sent a heartbeat.
         thread.board[4] = heartbeat(2);
         let told = thread.silent().unwrap_or_default();
         assert!(told.starts_with("rank 3 on n3"), "{told}");

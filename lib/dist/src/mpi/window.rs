@@ -1,7 +1,7 @@
-//! Memory shared by the ranks of one host, and sums in it: each rank sums one slice for all.
+//! Memory shared by the ranks of one host, and sums in it: each rank sums one slice on behalf of all ranks.
 //!
 //! Each part of the memory has one writer at a time. Counters in the window determine whose turn it is; they are stored
-//! with release and loaded with acquire ordering.
+//! with release ordering and loaded with acquire ordering.
 
 use super::world::{Communicator, WindowMemory};
 use crate::sum;
@@ -9,32 +9,32 @@ use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 use unix::Result;
 
-/// Each counter has its own cache line.
+/// Cache line size in bytes; each counter has its own line.
 pub const LINE: usize = 64;
 
 /// A window, as seen from one of its ranks.
 #[derive(Debug)]
 pub struct Window {
     memory: WindowMemory,
-    /// Number of ranks that share it.
+    /// Number of ranks that share the window.
     ranks: usize,
-    /// The index of this rank among them.
+    /// Index of this rank in the window.
     me: usize,
 }
 
 impl Window {
-    /// A window with `bytes` for each rank of a communicator of one host; called by all of them.
+    /// Allocates a window with `bytes` for each rank of a communicator of one host; called by all of its ranks.
     pub fn take(host: Communicator, bytes: usize) -> Result<Self> {
         let memory = WindowMemory::take(host, bytes)?;
         Ok(Self { memory, ranks: host.size()?, me: host.rank()? })
     }
 
-    /// Memory of this rank only: a window with a single rank.
+    /// Allocates a window with a single rank, in private memory.
     pub fn private(bytes: usize) -> Result<Self> {
         Ok(Self { memory: WindowMemory::private(bytes)?, ranks: 1, me: 0 })
     }
 
-    /// A counter in a rank's part.
+    /// Returns the counter at a cache line of a rank's part.
     ///
     /// # Panics
     /// If the line is outside the part.
@@ -44,10 +44,10 @@ impl Window {
         unsafe { &*start.cast() }
     }
 
-    /// Pointer to `len` floats of a rank's part, from byte `at` on.
+    /// Returns a pointer to `len` floats of a rank's part, starting at byte `at`.
     ///
     /// # Panics
-    /// If they are not inside the part, or not aligned.
+    /// If the floats are not inside the part, or not aligned.
     pub fn floats(&self, rank: usize, at: usize, len: usize) -> *mut f32 {
         assert!(at.is_multiple_of(size_of::<f32>()), "floats at byte {at} of a window");
         self.memory.at(rank, at, len.saturating_mul(size_of::<f32>())).cast()
@@ -62,17 +62,17 @@ impl Window {
     }
 }
 
-/// The slice of `len` elements that a rank sums, in whole cache lines.
+/// Returns the slice of `len` elements that a rank sums, in whole cache lines.
 fn part(len: usize, rank: usize, ranks: usize) -> Range<usize> {
     let each = len.div_ceil(ranks).next_multiple_of(LINE / size_of::<f32>());
     (rank * each).min(len)..((rank + 1) * each).min(len)
 }
 
-/// Sums slice `me` of all vectors of `len` elements into the vector of rank 0, so that the slices of all ranks together
-/// form the complete sum.
+/// Sums slice `me` of all vectors of `len` elements into the vector of rank 0, and returns the sum. The slices of all
+/// ranks together form the complete sum.
 ///
 /// # Safety
-/// The vectors have that length, and no one else accesses this slice of any of them.
+/// The vectors have `len` elements, and no one else accesses this slice of any of them.
 pub unsafe fn sum_slice<'a>(
     vector: impl Fn(usize) -> *mut f32,
     len: usize,
@@ -111,7 +111,7 @@ mod tests {
             }
         }
     }
-    /// Offsets into shared memory are checked where they are computed, also in release builds.
+    /// Offsets into shared memory are checked where they are computed, including in release builds.
     #[test]
     fn nothing_outside_of_a_part_is_handed_out() {
         let window = Window::private(4 * LINE).unwrap();

@@ -1,5 +1,5 @@
-//! Messages between ranks, and the collectives built on them: values of all ranks combined along the tree of
-//! [`crate::sum`], which gives broadcast, gather, barrier and sums.
+//! Messages between ranks, and the collectives built on them. Values of all ranks are combined along the tree of
+//! [`crate::sum`], which yields broadcast, gather, barrier and sums.
 
 use super::calls::CallCounter;
 use super::world::{Communicator, c_rank, check, lock};
@@ -11,22 +11,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tensor::Scratch;
 use unix::{Error, Exit, Result};
 
-/// Longer data is split into several messages, because lengths are C integers.
+/// Maximum length of a message in bytes; longer data is split, because MPI lengths are C integers.
 const LONGEST: usize = 1 << 30;
-/// From this number of elements on, a power of two of ranks uses recursive halving, where each rank sums a part,
-/// instead of recursive doubling.
+/// Minimum number of elements for which a power-of-two number of ranks uses recursive halving, where each rank sums a
+/// part, instead of recursive doubling.
 const HALVE: usize = 16 << 10;
 
-/// Ranks that communicate over their own communicator, with one thread each.
+/// A group of ranks with its own communicator, used by one thread of each rank.
 #[derive(Debug)]
 pub struct Wire {
     communicator: Communicator,
-    /// Its members, indexed by their rank in the communicator.
+    /// The ranks of the group, indexed by their rank in the communicator.
     members: Vec<usize>,
-    /// The index of this rank among them.
+    /// The index of this rank in `members`.
     me: usize,
     counter: Arc<CallCounter>,
-    /// Number of calls so far: the same on all ranks.
+    /// Number of calls so far, which is the same on all ranks.
     calls: AtomicU64,
 }
 
@@ -55,9 +55,9 @@ impl Wire {
         self.combine(CallKind::Broadcast, mine, |low, _| low)
     }
 
-    /// The bytes of all members, in order.
+    /// Returns the bytes of all members, in order.
     pub fn gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
-        // The values one after the other, each preceded by its length.
+        // Values are concatenated, each preceded by its length.
         let mut mine = (bytes.len() as u64).to_le_bytes().to_vec();
         mine.extend_from_slice(bytes);
         let all = self.combine(CallKind::Gather, mine, |low, high| [low, high].concat())?;
@@ -78,12 +78,13 @@ impl Wire {
         self.gather(&[]).map(|_| ())
     }
 
-    /// Whether the condition holds on all ranks.
+    /// Whether `here` is true on all ranks.
     pub fn all(&self, here: bool) -> Result<bool> {
         Ok(self.gather(&[u8::from(here)])?.iter().all(|there| *there == [1]))
     }
 
-    /// Combines the values of all ranks along the tree; `combine` gets the value of the lower ranks first.
+    /// Combines the values of all ranks along the tree. `combine` gets the value of the lower ranks as its first
+    /// argument.
     fn combine(
         &self,
         kind: CallKind,
@@ -102,8 +103,8 @@ impl Wire {
         Ok(value)
     }
 
-    /// Exchanges the headers of a step; returns the length of the data to receive. Errors: the other rank is in another
-    /// call.
+    /// Exchanges the headers of a step and returns the length of the data to receive. Errors: the other rank is in a
+    /// different call.
     fn exchange_headers(&self, kind: CallKind, bytes: usize, step: &SumExchange) -> Result<usize> {
         let ours = [self.calls.load(Ordering::Relaxed), kind as u64, bytes as u64];
         let head = ours.map(u64::to_le_bytes);
@@ -122,7 +123,7 @@ impl Wire {
         usize::try_from(theirs[2]).map_err(Error::bug)
     }
 
-    /// Replaces `values` on all ranks by their sum along the tree, with the same bits everywhere.
+    /// All-reduce: replaces `values` on all ranks by their sum along the tree, with the same bits on every rank.
     pub fn all_reduce(&self, values: &mut [f32]) -> Result<()> {
         self.calls.fetch_add(1, Ordering::Relaxed);
         let ranks = self.members.len();
@@ -137,8 +138,8 @@ impl Wire {
             }
             return Ok(());
         }
-        // Reduce-scatter: of the values of two neighbouring blocks of ranks, each sums one half. All-gather: they
-        // exchange the halves.
+        // Reduce-scatter: two neighbouring blocks of ranks split their values, and each sums one half. All-gather: the
+        // blocks exchange the halves.
         let mut parts = Vec::new();
         parts.push(0..values.len());
         for step in sum::steps(self.me, ranks) {
@@ -164,12 +165,12 @@ impl Wire {
         Ok(())
     }
 
-    /// Sends to several ranks and receives from one; all lengths are known.
+    /// Sends to several ranks and receives from one; the receiver knows the length.
     fn exchange(&self, sends: &[(usize, &[u8])], from: usize, received: &mut [u8]) -> Result<()> {
         let pieces = sends.len() * (sends.first().map_or(0, |s| s.1.len()) / LONGEST + 1);
         let mut requests = Vec::with_capacity(pieces + received.len() / LONGEST + 1);
         let _waiting = self.counter.mark_waiting();
-        // Converted first: an error must not return while a request is in flight.
+        // Convert the ranks first: the function must not return with an error while a request is in flight.
         let peer = |rank: usize| c_rank(self.members[rank]);
         let peers = sends.iter().map(|(to, _)| peer(*to)).collect::<Result<Vec<c_int>>>()?;
         let from = peer(from)?;
@@ -200,7 +201,7 @@ impl Wire {
         loop {
             let mpi = lock();
             let mut done = 0;
-            // SAFETY: requests made above; the library sets those that have completed to null.
+            // SAFETY: the requests were started above; MPI sets completed ones to null.
             let status = unsafe {
                 let none = ffi::RSMPI_STATUSES_IGNORE;
                 ffi::MPI_Testall(count, requests.as_mut_ptr(), &mut done, none)
@@ -216,11 +217,11 @@ impl Wire {
 }
 
 fn bytes(values: &[f32]) -> &[u8] {
-    // SAFETY: the bytes of the values; a byte needs no alignment.
+    // SAFETY: the bytes of `values`; bytes need no alignment.
     unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
 }
 
 fn bytes_mut(values: &mut [f32]) -> &mut [u8] {
-    // SAFETY: as above; any bytes are valid values.
+    // SAFETY: as above; every bit pattern is a valid f32.
     unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), size_of_val(values)) }
 }

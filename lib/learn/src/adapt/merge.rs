@@ -1,14 +1,14 @@
-//! Adds the updates of LoRA to the weights.
+//! Merges LoRA updates into the weights.
 
 use super::ENDINGS;
 use std::collections::HashMap;
 use tensor::Tensor;
 use unix::{Error, Result};
 
-/// The parameters with W + scale·B A in place of each weight W, A and B; the sum is computed in f64 and rounded to the
-/// dtype of W.
+/// Returns the parameters with each weight W that has A and B replaced by W + scale·B A, and without A and B. The sum
+/// is computed in f64 and rounded to the dtype of W.
 ///
-/// Errors: 65 when A or B of a weight is missing or of another shape.
+/// Errors: 65 when A or B of a weight is missing or has the wrong shape.
 pub fn merged(params: &[(String, Tensor)], scale: f64) -> Result<Vec<(String, Tensor)>> {
     let known: HashMap<&str, &Tensor> = params.iter().map(|(n, t)| (n.as_str(), t)).collect();
     let mut found = Vec::new();
@@ -29,7 +29,7 @@ pub fn merged(params: &[(String, Tensor)], scale: f64) -> Result<Vec<(String, Te
     Ok(found)
 }
 
-/// w + scale·b a of w [n, k], a [r, k] and b [n, r]; None when the shapes differ.
+/// Returns w + scale·b a for w [n, k], a [r, k] and b [n, r]; None when the shapes do not match.
 fn sum(w: &Tensor, a: &Tensor, b: &Tensor, scale: f64) -> Option<Tensor> {
     let ([n, k], [r, of_a], [of_b, columns]) = (w.shape(), a.shape(), b.shape()) else {
         return None;

@@ -1,10 +1,10 @@
-//! LoRA (Hu et al. 2021, section 4.1): fine-tuning of linear layers whose weights stay frozen,
+//! LoRA (Hu et al. 2021, section 4.1): fine-tunes linear layers whose weights stay frozen,
 //!
 //! y = x Wᵀ + b + (α/r)·(drop(x) Aᵀ) Bᵀ, with A [r, inputs] and B [outputs, r].
 //!
-//! As in PEFT, A is initialised like a linear layer of PyTorch and B is zero, so that training starts from the pretrained
+//! As in PEFT, A is initialised like a PyTorch linear layer and B is zero, so that training starts from the pretrained
 //! model. [`Builder::adapted`](crate::params::Builder::adapted) adds A and B to the layers of a part of a model; `peft`
-//! has PEFT's files.
+//! reads and writes PEFT's files.
 
 mod merge;
 pub mod peft;
@@ -22,7 +22,7 @@ use tensor::ops::linear::Linear;
 use unix::Result;
 use unix::config::{Violations, within};
 
-/// How the names of A and B end, after the name of their layer.
+/// Suffixes that follow the layer name in the names of A and B.
 const ENDINGS: [&str; 2] = [".lora_A.weight", ".lora_B.weight"];
 
 /// Low-rank adaptation of linear layers.
@@ -64,7 +64,7 @@ impl Lora {
         self.alpha / self.r as f64
     }
 
-    /// The targets that name the layer `name`.
+    /// Returns the targets that match the layer `name`.
     pub fn targets_of(&self, name: &str) -> Vec<String> {
         let names = |target: &&String| {
             let rest = name.strip_suffix(target.as_str());
@@ -73,7 +73,7 @@ impl Lora {
         self.targets.iter().filter(names).cloned().collect()
     }
 
-    /// What the schema does not express, in the section `model.lora` of `config`.
+    /// Lists violations in section `model.lora` of `config` that the schema does not express.
     pub fn violations<D, M, L>(lora: Option<&Self>, config: &Config<D, M, L>) -> Violations {
         let Some(lora) = lora else { return Violations::new() };
         let mut violations = Violations::new();
@@ -94,12 +94,12 @@ impl Lora {
     }
 }
 
-/// Whether a parameter of this name is A or B of a layer.
+/// Whether a parameter with this name is A or B of a layer.
 pub(crate) fn is_adapter(name: &str) -> bool {
     ENDINGS.iter().any(|ending| name.ends_with(ending))
 }
 
-/// A and B of a layer.
+/// The LoRA parameters A and B of a layer.
 #[derive(Clone, Debug)]
 pub struct Adapter {
     a: ParamId,
@@ -109,7 +109,7 @@ pub struct Adapter {
 }
 
 impl Adapter {
-    /// Registers A and B of the layer whose scope `b` is in.
+    /// Registers A and B for the layer in the current scope of `b`.
     pub(crate) fn new(b: &mut Builder, lora: &Lora, inputs: usize, outputs: usize) -> Self {
         let (scale, dropout) = (lora.scale(), lora.dropout);
         Self {
@@ -120,7 +120,8 @@ impl Adapter {
         }
     }
 
-    /// y [.., outputs] of the layer for x [.., inputs] -> y + (α/r)·(drop(x) Aᵀ) Bᵀ.
+    /// Adds the LoRA update: maps the layer's input x [.., inputs] and output y [.., outputs] to y + (α/r)·(drop(x) Aᵀ)
+    /// Bᵀ.
     pub(crate) fn add(&self, forward: &Forward, x: &Var, y: &Var) -> Result<Var> {
         let op = Linear { bias: false, activation: tensor::ops::activation::Activation::Identity };
         let low = forward.apply(op, &[&forward.dropout(x, self.dropout)?, forward.get(self.a)])?;

@@ -1,5 +1,5 @@
-//! The files of PEFT: `adapter_config.json`, and `adapter_model.safetensors` with A, B and the layers that are trained
-//! completely, whose names start with `base_model.model.`.
+//! PEFT's file formats: `adapter_config.json`, and `adapter_model.safetensors` with A, B and the fully trained layers,
+//! whose names start with `base_model.model.`.
 
 use super::Lora;
 use serde::Deserialize;
@@ -8,17 +8,17 @@ use std::path::Path;
 use unix::foreign_keys::{Key, Keys, check};
 use unix::{Error, Result, small};
 
-/// The file with the configuration.
+/// Name of the configuration file.
 pub const CONFIG: &str = "adapter_config.json";
-/// The file with the weights.
+/// Name of the weight file.
 pub const WEIGHTS: &str = "adapter_model.safetensors";
-/// What PEFT puts before the name of a parameter.
+/// Prefix that PEFT adds to parameter names.
 pub const PREFIX: &str = "base_model.model.";
 /// Maximum size of the configuration in bytes.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// The content of adapter_config.json for the layers `targets` of the model in the folder `base`. `task` is PEFT's
-/// `task_type`; `saved` are the modules that were fully trained, PEFT's `modules_to_save`.
+/// Creates the content of adapter_config.json for the layers `targets` of the model in the folder `base`. `task` is
+/// PEFT's `task_type`; `saved` are the fully trained modules, PEFT's `modules_to_save`.
 pub fn config(lora: &Lora, targets: &[String], task: &str, base: &str, saved: &[&str]) -> Value {
     json!({
         "peft_type": "LORA",
@@ -36,7 +36,7 @@ pub fn config(lora: &Lora, targets: &[String], task: &str, base: &str, saved: &[
     })
 }
 
-/// What is read from adapter_config.json.
+/// Keys of adapter_config.json that affect the result.
 #[derive(Deserialize)]
 struct Config {
     peft_type: String,
@@ -51,7 +51,7 @@ struct Config {
     init_lora_weights: Value,
 }
 
-/// The keys of adapter_config.json.
+/// All known keys of adapter_config.json.
 const KEYS: &Keys = &[
     ("peft_type", Key::Read),
     ("r", Key::Read),
@@ -98,11 +98,11 @@ const KEYS: &Keys = &[
 ];
 /// Initialisations that also change the weights of the base model.
 const CHANGE_BASE: [&str; 5] = ["pissa", "olora", "corda", "loftq", "lora_ga"];
-/// The modules that are trained completely here; those that end with one of these names, as PEFT compares them.
+/// Modules that may be fully trained, matched by suffix as in PEFT.
 const SAVED: [&str; 4] = ["classifier", "score", "pooler", "qa_outputs"];
 
-/// Reads adapter_config.json in `folder`. Errors: 66 when it is missing; 65 when it is damaged or has options that are
-/// not supported.
+/// Reads adapter_config.json in `folder`. Errors: 66 when it is missing; 65 when it is damaged or has unsupported
+/// options.
 pub fn read(folder: &Path) -> Result<Lora> {
     let path = folder.join(CONFIG);
     let bad = |what: String| Error::data(format!("{}: {what}", path.display()));
@@ -132,7 +132,7 @@ pub fn read(folder: &Path) -> Result<Lora> {
             "modules_to_save {other}: only the head and the pooler can be trained beside LoRA"
         )));
     }
-    // PEFT adapts no layer of a module that is trained completely; "all-linear" names those of RoBERTa's head.
+    // PEFT adapts no layer inside a fully trained module, but "all-linear" also lists the layers of RoBERTa's head.
     targets.retain(|target| {
         let is_inside = |module: &String| target.starts_with(&format!("{module}."));
         !saved.iter().any(is_inside)

@@ -1,4 +1,4 @@
-//! Recovers checkpoints that were completely written but not yet renamed when their process or machine died.
+//! Recovers checkpoints that were completely written but not yet renamed when their process or node died.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,21 +13,21 @@ use super::hold::hold_run_of;
 use super::list::folder_name;
 use super::verify::verify;
 
-/// Outcome for one temporary directory.
+/// Outcome for one temporary directory, returned by [`adopt`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Adopted {
-    /// The temporary directory.
+    /// Path of the temporary directory.
     pub path: PathBuf,
-    /// The checkpoint that it has become.
+    /// Final path of the checkpoint; None when the directory was left alone.
     pub checkpoint: Option<PathBuf>,
-    /// Why it was left alone.
+    /// Reason for leaving the directory alone; None when it was adopted.
     pub why: Option<String>,
 }
 
-/// Renames every temporary directory of a run (or of its `ckpt`) that holds a complete checkpoint. All others, and
-/// those whose target name exists, are left alone; training removes them when it next starts.
+/// Renames every temporary directory of a run (or of its `ckpt`) that holds a complete checkpoint. Incomplete ones, and
+/// those whose target name already exists, are left alone; training removes them when it next starts.
 ///
-/// Errors: 66 when there is no such run, 75 while a process is training it, 74.
+/// Errors: 66 when there is no such run, 75 while a process is training it, 74 when an I/O operation fails.
 pub fn adopt(run: &Path) -> Result<Vec<Adopted>> {
     let folder = require_folder(run)?;
     let _lease = hold_run_of(&folder)?;

@@ -13,13 +13,14 @@ use super::{State, Tensors, write};
 /// Stems of the files that are averaged; the first is required.
 const AVERAGED: [&str; 2] = ["model", "ema"];
 
-/// Writes the weighted average of the checkpoints `paths` as the checkpoint `out`. The `weights` are normalised to sum
-/// to 1. The average covers the model, and the moving average if all checkpoints have one; it is computed in f64 and
-/// stored in the dtype of the first checkpoint. Buffers, configuration and dependencies are those of the first. There
-/// is no optimizer state, so training cannot resume from `out`; its progress records what was averaged.
+/// Writes the weighted average of the checkpoints `paths` to the checkpoint `out`. The `weights` are normalised to sum
+/// to 1. The average covers the model, and its exponential moving average if all checkpoints have one; it is computed
+/// in f64 and stored in the dtype of the first checkpoint. Buffers, configuration and dependencies are copied from the
+/// first checkpoint. There is no optimizer state, so training cannot resume from `out`; its progress field records the
+/// averaged checkpoints.
 ///
 /// Errors: 2 when there are fewer than two checkpoints or the weights do not match them; 65 when a checkpoint is
-/// damaged or has another task, model or buffers (the message names the differences); 73 when `out` exists.
+/// damaged or differs in task, model or buffers (the message names the differences); 73 when `out` exists.
 pub fn average(paths: &[PathBuf], weights: &[f64], out: &Path) -> Result<()> {
     let weights = normalised(paths.len(), weights)?;
     let Some((first, rest)) = paths.split_first() else {
@@ -66,7 +67,7 @@ fn origin(loaded: &Loaded, weight: f64) -> Value {
     })
 }
 
-/// Running sums in f64 for each file; a file that one of the checkpoints lacks is dropped.
+/// Running weighted sums in f64 for each file; a file that any of the checkpoints lacks is dropped.
 struct Sums(Vec<(&'static str, Vec<Sum>)>);
 
 struct Sum {
@@ -116,7 +117,7 @@ impl Sums {
     }
 }
 
-/// Rejects (65) a checkpoint of another model and lists the differences.
+/// Rejects (65) a checkpoint of a different model and lists the differences.
 fn require_same(base: &Loaded, other: &Loaded) -> Result<()> {
     let mut problems = Vec::new();
     let tasks = (&base.manifest.task, &other.manifest.task);

@@ -1,4 +1,4 @@
-//! Differences between two checkpoints: tensors, and fields of their manifests.
+//! Differences between two checkpoints, in tensors and in manifest fields.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -26,7 +26,7 @@ const CIRCUMSTANCES: [&str; 8] = [
     "progress.device_seconds",
 ];
 
-/// How a tensor differs.
+/// Kind of difference between two versions of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Change {
@@ -40,22 +40,22 @@ pub enum Change {
     Reshaped,
 }
 
-/// A tensor that differs between the two.
+/// A tensor that differs between the two checkpoints.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TensorDifference {
-    /// Stem of the file.
+    /// Stem of the file that contains the tensor.
     pub file: String,
     /// Name of the tensor.
     pub tensor: String,
-    /// How it differs.
+    /// Kind of difference.
     pub change: Change,
     /// ‖a-b‖/‖a‖, summed in f64; None when a is zero or a value is not finite.
     pub relative: Option<f64>,
     /// max |a-b|; None when a value is not finite.
     pub max_abs: Option<f64>,
-    /// Dtype and shape in the first, e.g. `F32 [2, 3]`.
+    /// Dtype and shape in the first checkpoint, e.g. `F32 [2, 3]`; None when the tensor is absent.
     pub a: Option<String>,
-    /// Dtype and shape in the second.
+    /// Dtype and shape in the second checkpoint; None when the tensor is absent.
     pub b: Option<String>,
 }
 
@@ -64,25 +64,25 @@ pub struct TensorDifference {
 pub struct FieldDifference {
     /// Path of the field, e.g. `config.seed`.
     pub field: String,
-    /// Value in the first; null when it is absent.
+    /// Value in the first checkpoint; null when absent.
     pub a: Value,
-    /// Value in the second; null when it is absent.
+    /// Value in the second checkpoint; null when absent.
     pub b: Value,
     /// Whether the field only records when, where and how fast the checkpoint was written.
     pub circumstance: bool,
 }
 
-/// All differences.
+/// All differences between two checkpoints.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Difference {
-    /// Fields of the manifests, in manifest order.
+    /// Differing manifest fields, in manifest order.
     pub fields: Vec<FieldDifference>,
-    /// Tensors, largest relative change first.
+    /// Differing tensors, largest relative change first.
     pub tensors: Vec<TensorDifference>,
 }
 
 impl Difference {
-    /// Whether both are equal except for the circumstances of writing.
+    /// Whether the checkpoints are equal except for the circumstances of writing.
     pub fn is_empty(&self) -> bool {
         self.tensors.is_empty() && self.fields.iter().all(|field| field.circumstance)
     }
@@ -91,7 +91,7 @@ impl Difference {
 /// Compares two checkpoints, holding one pair of tensors in memory at a time. Values are compared bitwise, so equal
 /// NaNs are equal.
 ///
-/// Errors: 66 when one is missing; 65 when one is damaged.
+/// Errors: 66 when a checkpoint is missing; 65 when one is damaged.
 pub fn diff(a: &Path, b: &Path) -> Result<Difference> {
     let (manifests, mut found) = ((manifest_of(a)?, manifest_of(b)?), Difference::default());
     for (field, a, b) in value_differences("", &described(&manifests.0)?, &described(&manifests.1)?)
@@ -109,13 +109,13 @@ pub fn diff(a: &Path, b: &Path) -> Result<Difference> {
         let sides = [Side::open(a, files[0])?, Side::open(b, files[1])?];
         compare(stem, &sides, &mut found.tensors)?;
     }
-    // Differences without a number sort first.
+    // Differences without a relative size sort first.
     let size = |d: &TensorDifference| d.relative.unwrap_or(f64::INFINITY);
     found.tensors.sort_by(|a, b| size(b).total_cmp(&size(a)));
     Ok(found)
 }
 
-/// The manifest without its file list, because tensors are compared separately.
+/// Returns the manifest without its file list, because tensors are compared separately.
 fn described(manifest: &Manifest) -> Result<Value> {
     let mut value = serde_json::to_value(manifest).map_err(Error::bug)?;
     if let Value::Object(fields) = &mut value {
@@ -124,7 +124,7 @@ fn described(manifest: &Manifest) -> Result<Value> {
     Ok(value)
 }
 
-/// The fields that differ, by path from `path`, with both values; null if there is none.
+/// Returns the fields that differ, as paths that start with `path`, with both values; an absent value is null.
 pub(crate) fn value_differences(path: &str, a: &Value, b: &Value) -> Vec<(String, Value, Value)> {
     let (Value::Object(left), Value::Object(right)) = (a, b) else {
         let same = a == b;
@@ -138,7 +138,8 @@ pub(crate) fn value_differences(path: &str, a: &Value, b: &Value) -> Vec<(String
     left.keys().chain(more).flat_map(field).collect()
 }
 
-/// A file of one of the two checkpoints; None if it has no such file.
+/// One of the two checkpoints being compared, with the open file of the current stem; `file` is None if it has no such
+/// file.
 struct Side<'a> {
     folder: &'a Path,
     file: Option<(TensorFile, &'a FileEntry)>,

@@ -13,10 +13,10 @@ use super::problem::Problem;
 use super::tensor_file::{TensorFile, open_sized};
 
 /// Copies the file with the stem `what` (`model`, `ema`, `buffers`, …) of a checkpoint to `out`, which must not exist,
-/// and verifies its hash while copying. Returns its size in bytes.
+/// and verifies its hash while copying. Returns the file size in bytes.
 ///
-/// Errors: 66 when the checkpoint or the file is missing (the message lists the files that exist); 65 when it is
-/// damaged; 73, 74.
+/// Errors: 66 when the checkpoint or the file is missing (the message lists the files that exist); 65 when the file is
+/// damaged; 73 when `out` cannot be created; 74 when copying fails.
 pub fn export(checkpoint: &Path, what: &str, out: &Path) -> Result<u64> {
     let manifest = manifest_of(checkpoint)?;
     let error_of = |problem: Problem| problem.error(checkpoint);

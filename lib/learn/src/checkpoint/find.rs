@@ -29,12 +29,12 @@ pub fn all_in(path: &Path) -> Result<Vec<PathBuf>> {
     Ok(if own.is_empty() && named { vec![path.to_path_buf()] } else { own })
 }
 
-/// The manifest of a checkpoint. Errors: 66 when it is missing, 65 when it is damaged or has a newer format.
+/// Reads the manifest of a checkpoint. Errors: 66 when it is missing, 65 when it is damaged or has a newer format.
 pub fn manifest_of(checkpoint: &Path) -> Result<Manifest> {
     Manifest::read(checkpoint).map_err(|problem| problem.error(checkpoint))
 }
 
-/// The directory of checkpoints that `path` refers to: RUN/ckpt, or `path` itself.
+/// The checkpoint directory that `path` refers to: RUN/ckpt, or `path` itself.
 pub(super) fn folder_of(path: &Path) -> PathBuf {
     let inside = path.join("ckpt");
     if inside.is_dir() { inside } else { path.to_path_buf() }

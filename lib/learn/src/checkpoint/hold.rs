@@ -8,10 +8,10 @@ use unix::{Error, Result};
 
 use super::list::list;
 
-/// Takes the lease of the run, and removes what killed attempts left. The attempt number continues from the highest one
-/// recorded in the run. `stop` aborts the wait for an owner that has stopped sending heartbeats.
+/// Takes the lease of the run and removes the leftovers of killed attempts. The attempt number continues from the
+/// highest one recorded in the run. `stop` aborts the wait for an owner that has stopped sending heartbeats.
 ///
-/// Errors: 75 when another process holds the lease, 73.
+/// Errors: 75 when another process holds the lease, 73 when the lease cannot be created.
 pub(crate) fn hold(run: &RunDir, stop: &dyn Fn() -> bool) -> Result<Lease> {
     let first = || {
         let entries = list(&run.checkpoints())?;
@@ -31,7 +31,7 @@ pub(crate) fn hold(run: &RunDir, stop: &dyn Fn() -> bool) -> Result<Lease> {
 
 /// Takes the lease of the run whose checkpoints are in `folder`; None when the directory does not belong to a run.
 pub(super) fn hold_run_of(folder: &Path) -> Result<Option<Lease>> {
-    // Resolves `.` and links, so that the path ends in `ckpt` as in the run directory.
+    // Resolves `.` and symbolic links, so that the path ends in `ckpt` as in the run directory.
     let folder = folder.canonicalize().map_err(|cause| Error::open(folder, cause))?;
     let Some(root) = folder.parent().filter(|_| folder.ends_with("ckpt")) else { return Ok(None) };
     let run = RunDir::open(root)?;

@@ -1,4 +1,4 @@
-//! A checkpoint file in memory, byte for byte as it will be on disk, so that it is written without another copy.
+//! In-memory image of a checkpoint file, byte for byte as on disk, so that it can be written without another copy.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use unix::{Context, Error, Result};
 
 use super::manifest::TensorEntry;
 
-/// The layout of a file. Tensors with wider dtypes come first, so that every tensor is aligned.
+/// Layout of a checkpoint file. Tensors with wider dtypes come first, so that every tensor is aligned.
 #[derive(Debug)]
 pub(super) struct ImagePlan {
     stem: String,
@@ -21,13 +21,13 @@ pub(super) struct ImagePlan {
 }
 
 impl ImagePlan {
-    /// Lays out the file `stem` with `tensors`. Errors: 70 when a name cannot be stored.
+    /// Lays out the file `stem` for `tensors`. Errors: 70 when a name cannot be stored.
     pub fn new(stem: &str, tensors: &[(String, Tensor)]) -> Result<Self> {
         let mut numbers: Vec<usize> = (0..tensors.len()).collect();
         numbers.sort_by_key(|&i| (Reverse(tensors[i].1.dtype().bytes()), tensors[i].0.as_str()));
         let planned = numbers.iter().map(|&i| &tensors[i]);
         let planned = planned.map(|(name, t)| (name.as_str(), t.dtype().into(), t.shape()));
-        // The metadata entry that Hugging Face's loaders require.
+        // Loaders of Hugging Face require this metadata entry.
         let format = BTreeMap::from([("format".to_string(), "pt".to_string())]);
         let header = Header::plan(planned, format, 8).map_err(Error::bug).context(|| stem)?;
         Ok(Self { stem: stem.into(), header, numbers })
@@ -38,7 +38,7 @@ impl ImagePlan {
         self.header.entries.iter().zip(self.numbers.iter().copied())
     }
 
-    /// Whether the layout also fits `tensors`.
+    /// Whether the layout matches the stem, names, shapes and dtypes of `tensors`.
     fn fits(&self, stem: &str, tensors: &[(String, Tensor)]) -> bool {
         let fits = |(entry, number): (&Entry, usize)| {
             let (name, tensor) = &tensors[number];
@@ -49,7 +49,7 @@ impl ImagePlan {
     }
 }
 
-/// A checkpoint file in memory.
+/// In-memory image of a checkpoint file.
 #[derive(Debug)]
 pub(super) struct Image {
     plan: ImagePlan,
@@ -63,7 +63,7 @@ impl Image {
     pub fn new(plan: ImagePlan) -> Result<Self> {
         let taken = || -> io::Result<MmapMut> {
             let mut memory = MmapMut::map_anon(plan.header.file_bytes() as usize)?;
-            let _ = memory.advise(Advice::HugePage); // a hint: everything works without
+            let _ = memory.advise(Advice::HugePage); // only a hint, so errors are ignored
             memory.fill(0);
             memory[..plan.header.bytes.len()].copy_from_slice(&plan.header.bytes);
             Ok(memory)
@@ -78,19 +78,19 @@ impl Image {
         Ok(Self { plan, memory })
     }
 
-    /// The file of `tensors`, for which `plan` was made. Errors: as [`Image::new`].
+    /// Builds the image of `tensors`, for which `plan` was made. Errors: as [`Image::new`].
     pub fn of(plan: ImagePlan, tensors: &[(String, Tensor)]) -> Result<Self> {
         let mut image = Self::new(plan)?;
         image.pairs(tensors).for_each(|(from, to)| to.copy_from_slice(from));
         Ok(image)
     }
 
-    /// Whether the layout fits `tensors`.
+    /// Whether the layout matches the stem, names, shapes and dtypes of `tensors`.
     pub fn fits(&self, stem: &str, tensors: &[(String, Tensor)]) -> bool {
         self.plan.fits(stem, tensors)
     }
 
-    /// Pairs each of `tensors`, for which the image was planned, with its bytes in the image.
+    /// Pairs each tensor with its bytes in the image, in file order. The image must have been planned for `tensors`.
     pub fn pairs<'a>(
         &'a mut self,
         tensors: &'a [(String, Tensor)],
@@ -114,12 +114,12 @@ impl Image {
         &self.memory
     }
 
-    /// Total size of the tensors in bytes.
+    /// Total size of the tensors in bytes, without the header.
     pub fn content(&self) -> u64 {
         (self.memory.len() - self.plan.header.bytes.len()) as u64
     }
 
-    /// The manifest entries of its tensors, with hashes, in the order in which the tensors were passed in.
+    /// Returns the manifest entries of the tensors, with hashes, in the order in which the tensors were passed in.
     pub fn entries(&self) -> Vec<TensorEntry> {
         let entry = |(entry, number): (&Entry, usize)| {
             let content = &self.memory[entry.start as usize..entry.end as usize];

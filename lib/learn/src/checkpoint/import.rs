@@ -11,11 +11,11 @@ use super::{State, write};
 use crate::foreign::{self, NameMap, Named};
 
 /// Writes the checkpoint `out` with the weights in `file` and everything else (names, shapes, buffers, configuration,
-/// task, hashes) from the checkpoint or run `like`. It has no optimizer state; its progress records its origin. Returns
-/// the number of tensors imported.
+/// task, hashes) from the checkpoint or run `like`. The new checkpoint has no optimizer state; its progress field
+/// records its origin. Returns the number of tensors imported.
 ///
 /// Errors: 66 when a file is missing; 65 when it is not a weight file or its tensors do not match the model (the
-/// message lists all that are missing, unexpected or of another shape); 2 for an invalid mapping; 73 when `out` exists.
+/// message lists all missing, unexpected and wrongly shaped tensors); 2 for an invalid mapping; 73 when `out` exists.
 pub fn import(file: &Path, like: &Path, names: &NameMap, out: &Path) -> Result<usize> {
     let like = one_in(like)?;
     manifest_of(&like)?;

@@ -13,25 +13,25 @@ use super::trash;
 use super::write::step;
 use crate::score::Direction;
 
-/// Which checkpoints to keep. The newest one and the target of `best` are always kept.
+/// Checkpoint retention rules. The newest checkpoint and the target of `best` are always kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeepRules {
-    /// Keep this many of the newest.
+    /// Number of newest checkpoints to keep.
     pub last: usize,
-    /// Keep this many with the best value of `metric`.
+    /// Number of checkpoints with the best values of `metric` to keep.
     pub best: usize,
-    /// Keep those at multiples of this many updates; 0: none.
+    /// Keep checkpoints at multiples of this many updates; 0: none.
     pub every: u64,
-    /// The validation metric that decides which checkpoint is best.
+    /// Validation metric that selects the best checkpoints.
     pub metric: String,
-    /// Whether that metric is minimised or maximised.
+    /// Whether `metric` is minimised or maximised.
     pub direction: Direction,
-    /// Keep the newest at a multiple of this many updates, which a rewind goes back to; 0: none.
+    /// Keep the newest checkpoint at a multiple of this many updates, as the target of a rewind; 0: none.
     pub anchor: u64,
 }
 
 impl KeepRules {
-    /// The checkpoints with the best values; ties keep the older one.
+    /// Returns the checkpoints with the best values; ties keep the older one.
     fn best<'a>(&self, good: &[&'a Entry]) -> Vec<&'a Entry> {
         let mut ranked = ranked(good, &self.metric, self.direction);
         ranked.truncate(self.best);
@@ -42,7 +42,7 @@ impl KeepRules {
         self.anchor > 0 && entry.step.is_multiple_of(self.anchor)
     }
 
-    /// Names of the checkpoints among `good` that are kept.
+    /// Returns the names of the checkpoints in `good` that a rule keeps.
     pub(super) fn kept<'a>(&self, good: &[&'a Entry]) -> BTreeSet<&'a str> {
         let last = good.iter().rev().take(self.last.max(1)).copied();
         let best = self.best(good);
@@ -53,7 +53,7 @@ impl KeepRules {
     }
 }
 
-/// The checkpoints with a finite value of `metric`, best first; ties put the older one first.
+/// Returns the checkpoints with a finite value of `metric`, best first; ties put the older one first.
 fn ranked<'a>(good: &[&'a Entry], metric: &str, direction: Direction) -> Vec<&'a Entry> {
     let value = |entry: &Entry| entry.manifest().and_then(|m| m.metric(metric));
     let mut ranked: Vec<(f64, &Entry)> =
@@ -65,8 +65,8 @@ fn ranked<'a>(good: &[&'a Entry], metric: &str, direction: Direction) -> Vec<&'a
     ranked.into_iter().map(|(_, entry)| entry).collect()
 }
 
-/// The best checkpoint in `folder` (RUN/ckpt) by the metric that the newest checkpoint monitors, whether damaged or
-/// not; None when no checkpoint has a value of it. Errors: 66 when the directory cannot be read.
+/// Returns the best checkpoint in `folder` (RUN/ckpt) by the metric that the newest checkpoint monitors, even if it is
+/// damaged; None when no checkpoint has a value of that metric. Errors: 66 when the directory cannot be read.
 pub fn best(folder: &Path) -> Result<Option<PathBuf>> {
     let entries = list(folder)?;
     let all: Vec<&Entry> = entries.iter().collect();
@@ -75,8 +75,8 @@ pub fn best(folder: &Path) -> Result<Option<PathBuf>> {
     Ok(order.and_then(|order| order.first().map(|entry| entry.path.clone())))
 }
 
-/// After `new` was written and verified: updates the links, removes the checkpoints that no rule keeps, and returns
-/// their names. Damaged checkpoints are kept for inspection and do not count towards the rules.
+/// Tidies the directory after `new` was written and verified: updates the links, removes the checkpoints that no rule
+/// keeps, and returns their names. Damaged checkpoints are kept for inspection and do not count towards the rules.
 pub(super) fn tidy(
     disk: &dyn Disk,
     folder: &Path,
@@ -86,7 +86,7 @@ pub(super) fn tidy(
     let publisher = Publisher::new(disk);
     let entries = list(folder)?;
     let good: Vec<&Entry> = entries.iter().filter(|entry| entry.is_good()).collect();
-    // A link that cannot be set, e.g. because a copy turned it into a directory, only causes a warning.
+    // A link that cannot be set, e.g. because copying the run turned it into a directory, only causes a warning.
     let link = |link: &str, name: &Path| {
         publisher.link(&folder.join(link), name).unwrap_or_else(|error| warn!("{error}"));
     };

@@ -9,26 +9,26 @@ use super::manifest::{self, Manifest};
 use super::problem::Problem;
 use super::tensor_file::check_size;
 
-/// A checkpoint, judged by its manifest and the sizes of its files only.
+/// A checkpoint directory, checked only by its manifest and file sizes.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// Its directory.
+    /// Path of the checkpoint directory.
     pub path: PathBuf,
     /// The update number in the directory's name.
     pub step: u64,
-    /// Modification time of its manifest.
+    /// Modification time of the manifest.
     pub modified: Option<SystemTime>,
     manifest: Option<Manifest>,
     problem: Option<Problem>,
 }
 
 impl Entry {
-    /// Its manifest; None when that cannot be read.
+    /// The manifest; None when it cannot be read.
     pub fn manifest(&self) -> Option<&Manifest> {
         self.manifest.as_ref()
     }
 
-    /// Why it cannot be used, if the quick check found a problem.
+    /// Reason why the checkpoint cannot be used; None if the quick check found no problem.
     pub fn problem(&self) -> Option<String> {
         self.problem.as_ref().map(Problem::to_string)
     }
@@ -38,12 +38,12 @@ impl Entry {
         self.problem.is_none()
     }
 
-    /// Whether it is intact but has a newer format than this program can read.
+    /// Whether the checkpoint is intact but has a newer format than this program can read.
     pub fn is_newer_format(&self) -> bool {
         matches!(self.problem, Some(Problem::Newer(_)))
     }
 
-    /// The name of its directory.
+    /// Name of the checkpoint directory.
     pub fn name(&self) -> &str {
         self.path.file_name().and_then(|name| name.to_str()).unwrap_or_default()
     }
@@ -61,10 +61,10 @@ impl Entry {
     }
 }
 
-/// The checkpoints in `folder` (RUN/ckpt), newest last; empty when the directory does not exist.
+/// Lists the checkpoints in `folder` (RUN/ckpt), newest last; empty when the directory does not exist.
 ///
 /// Checkpoints are ordered by attempt, then by update, because a run that rewound continues from an earlier update.
-/// Those with an unreadable manifest come last. Errors: 66 when the directory cannot be read.
+/// Checkpoints with an unreadable manifest come last. Errors: 66 when the directory cannot be read.
 pub fn list(folder: &Path) -> Result<Vec<Entry>> {
     let found = match std::fs::read_dir(folder) {
         Ok(found) => found,
@@ -85,12 +85,12 @@ pub fn list(folder: &Path) -> Result<Vec<Entry>> {
     Ok(entries)
 }
 
-/// The directory name of an update, e.g. `step-00001200`.
+/// The directory name for an update, e.g. `step-00001200`.
 pub(super) fn folder_name(update: u64) -> String {
     format!("step-{update:08}")
 }
 
-/// An unused name next to `target` for the same update, made by adding zeros.
+/// Returns an unused name next to `target` for the same update, made by inserting zeros.
 pub(super) fn free_name(target: &Path) -> PathBuf {
     let mut path = target.to_path_buf();
     while path.symlink_metadata().is_ok() {

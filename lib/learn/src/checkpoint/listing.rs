@@ -1,4 +1,4 @@
-//! The checkpoints of a run as table rows and JSON records.
+//! Lists the checkpoints of a run as table rows and JSON records.
 
 use std::path::{Path, PathBuf};
 
@@ -11,34 +11,34 @@ use unix::time::format_duration;
 use super::find::require_folder;
 use super::list::{Entry, list};
 
-/// One checkpoint.
+/// One checkpoint in the listing.
 #[derive(Clone, Debug, Serialize)]
 pub struct Listing {
-    /// Its directory.
+    /// Path of the checkpoint directory.
     pub path: PathBuf,
     /// The update number in the directory's name.
     pub step: u64,
     /// Updates completed; like `attempt`, None when the manifest cannot be read.
     pub update: Option<u64>,
-    /// The attempt that wrote it.
+    /// Number of the attempt that wrote the checkpoint.
     pub attempt: Option<u64>,
-    /// Seconds since it was written.
+    /// Seconds since the checkpoint was written.
     pub age: Option<u64>,
-    /// Total size of its files in bytes.
+    /// Total file size in bytes.
     pub bytes: Option<u64>,
     /// Metrics of the last validation.
     pub metrics: Value,
-    /// Whether the link `best` points to it.
+    /// Whether the link `best` points to this checkpoint.
     pub best: bool,
-    /// Whether the link `latest` points to it.
+    /// Whether the link `latest` points to this checkpoint.
     pub latest: bool,
-    /// Whether its manifest and file sizes are correct.
+    /// Whether the manifest is readable and all file sizes match it.
     pub good: bool,
-    /// What is wrong.
+    /// Problem found by the quick check; None when the checkpoint is good.
     pub problem: Option<String>,
 }
 
-/// The checkpoints of a run directory or of its `ckpt`, newest last. Errors: 66.
+/// Lists the checkpoints of a run directory or of its `ckpt`, newest last. Errors: 66 when there is no such directory.
 pub fn listing(path: &Path) -> Result<Vec<Listing>> {
     let folder = require_folder(path)?;
     let target = |link: &str| std::fs::read_link(folder.join(link)).unwrap_or_default();
@@ -64,7 +64,7 @@ pub fn listing(path: &Path) -> Result<Vec<Listing>> {
 }
 
 impl Listing {
-    /// A table row with human-readable size and age, and a column for each metric.
+    /// Formats the checkpoint as a table row with human-readable size and age, and one column per metric.
     pub fn row(&self) -> Map<String, Value> {
         let name = self.path.file_name().unwrap_or_default().to_string_lossy();
         let age = self.age.map(|age| format_duration(std::time::Duration::from_secs(age)));

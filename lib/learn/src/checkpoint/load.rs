@@ -14,29 +14,29 @@ use super::shards;
 use super::tensor_file::TensorFile;
 use super::verify::verify;
 
-/// A checkpoint in memory.
+/// A checkpoint loaded into memory.
 #[derive(Clone, Debug)]
 pub struct Loaded {
-    /// Its manifest.
+    /// Manifest of the checkpoint.
     pub manifest: Manifest,
     path: PathBuf,
     files: Vec<Vec<(String, Tensor)>>,
 }
 
 impl Loaded {
-    /// Its directory.
+    /// Path of the checkpoint directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The tensors of the file with this stem (`model`, `ema`, …), in the order in which they were saved; None when
-    /// there is no such file.
+    /// Returns the tensors of the file with this stem (`model`, `ema`, …), in the order in which they were saved; None
+    /// when there is no such file.
     pub fn tensors(&self, stem: &str) -> Option<Vec<(String, Tensor)>> {
         let mut files = self.manifest.files.iter().zip(&self.files);
         files.find(|(entry, _)| entry.stem() == stem).map(|(_, tensors)| tensors.clone())
     }
 
-    /// The optimizer state, merged from all of its files; None when there is none or a file is missing.
+    /// Returns the optimizer state, merged from all of its files; None when there is none or a file is missing.
     pub fn optimizer(&self) -> Option<Vec<(String, Tensor)>> {
         shards::union(self)
     }
@@ -59,9 +59,9 @@ pub fn load(path: &Path) -> Result<Loaded> {
     })
 }
 
-/// Loads the checkpoint `path`, or the newest good one of a run directory or of its `ckpt`.
+/// Loads the checkpoint `path`, or the newest good checkpoint of a run directory or of its `ckpt`.
 ///
-/// Errors: 66 when there is none; those of [`load`] and [`load_newest`].
+/// Errors: 66 when there is no checkpoint; otherwise as in [`load`] and [`load_newest`].
 pub fn load_at(path: &Path) -> Result<Loaded> {
     if !path.is_dir() || all_in(path)? == [path] {
         return load(path);
@@ -108,7 +108,7 @@ fn try_load(path: &Path) -> Result<Loaded, Problem> {
     Ok(Loaded { manifest, path: path.to_path_buf(), files })
 }
 
-/// The tensors of a file, in manifest order.
+/// Reads and verifies one file; returns its tensors in manifest order.
 fn tensors(folder: &Path, entry: &FileEntry) -> Result<Vec<(String, Tensor)>, Problem> {
     let file = TensorFile::open(folder, entry)?;
     let mut hasher = blake3::Hasher::new();

@@ -1,7 +1,8 @@
-//! `manifest.json`: describes a checkpoint, and marks it as complete.
+//! `manifest.json` describes a checkpoint and marks it as complete.
 //!
-//! Its last line holds the BLAKE3 of everything before it, so that a change to any byte of a checkpoint is detected: in
-//! other files by the manifest, in the manifest by this line. The line has the same form in all versions of the format.
+//! The last line holds the BLAKE3 hash of everything before it, so a change to any byte of a checkpoint is detected:
+//! the manifest covers the other files, and this line covers the manifest. Its syntax is the same in all format
+//! versions.
 
 use std::path::Path;
 
@@ -13,7 +14,7 @@ use super::problem::{Problem, metadata};
 use crate::dependency::Dependencies;
 use crate::score::Direction;
 
-/// Format version that is written, and the newest that can be read.
+/// Format version written by this program, and the newest that it can read.
 pub(super) const FORMAT: u64 = 1;
 /// File name of the manifest.
 pub(super) const NAME: &str = "manifest.json";
@@ -25,21 +26,21 @@ const MAX_BYTES: u64 = 100_000_000;
 pub struct Manifest {
     /// Format version.
     pub format: u64,
-    /// When it was written, UTC.
+    /// Time of writing, UTC.
     pub created: String,
-    /// Version of the program that wrote it.
+    /// Version of the program that wrote the checkpoint.
     pub version: String,
-    /// Commit of the program that wrote it.
+    /// Commit of the program that wrote the checkpoint.
     pub commit: String,
-    /// Host on which it was written.
+    /// Host on which the checkpoint was written.
     pub host: String,
-    /// The attempt that wrote it, from 1. Of two checkpoints the one of the later attempt is newer.
+    /// Number of the attempt that wrote the checkpoint, from 1. A checkpoint from a later attempt counts as newer.
     pub attempt: u64,
     /// Name of the task.
     pub task: String,
     /// Updates completed.
     pub update: u64,
-    /// Number of ranks that wrote it.
+    /// Number of ranks that wrote the checkpoint.
     pub world: u64,
     /// Seed of the run.
     #[serde(with = "unix::decimal")]
@@ -48,13 +49,13 @@ pub struct Manifest {
     pub config_hash: String,
     /// Hash of the data.
     pub data_hash: String,
-    /// The trained models that a user of the model needs as well, by name, e.g. the `codec` of an operator.
+    /// Other trained models that using this model requires, by name, e.g. the `codec` of an operator.
     pub dependencies: Dependencies,
     /// Metrics of the last validation by name.
     pub metrics: Value,
     /// The metric that selects the best checkpoint of a run; empty for none.
     pub monitor: String,
-    /// Whether that metric is minimised or maximised.
+    /// Whether `monitor` is minimised or maximised.
     pub direction: Direction,
     /// State of the training loop.
     pub progress: Value,
@@ -67,30 +68,30 @@ pub struct Manifest {
 /// A file of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileEntry {
-    /// Its file name, e.g. `model.safetensors`.
+    /// File name, e.g. `model.safetensors`.
     pub name: String,
-    /// Its size in bytes.
+    /// File size in bytes.
     pub bytes: u64,
-    /// Its BLAKE3 in hexadecimal.
+    /// BLAKE3 hash of the file in hexadecimal.
     pub blake3: String,
-    /// Its tensors, in the order in which they were saved.
+    /// Tensors in the file, in the order in which they were saved.
     pub tensors: Vec<TensorEntry>,
 }
 
 /// A tensor in a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TensorEntry {
-    /// Its name.
+    /// Tensor name.
     pub name: String,
-    /// Element type, with the names of safetensors: `F32`.
+    /// Dtype in safetensors notation, e.g. `F32`.
     pub dtype: String,
     /// Shape.
     pub shape: Vec<usize>,
-    /// Offset of its first byte in the file.
+    /// Offset of the first byte in the file.
     pub start: u64,
-    /// Offset after its last byte.
+    /// Offset one past the last byte.
     pub end: u64,
-    /// BLAKE3 of its bytes in hexadecimal.
+    /// BLAKE3 hash of the tensor bytes in hexadecimal.
     pub blake3: String,
 }
 
@@ -107,12 +108,12 @@ impl Manifest {
         self.files.iter().map(|file| file.bytes).sum()
     }
 
-    /// A metric of the last validation; None when it is absent or not finite.
+    /// Value of a metric at the last validation; None when it is absent or not finite.
     pub fn metric(&self, name: &str) -> Option<f64> {
         self.metrics.get(name)?.as_f64().filter(|value| value.is_finite())
     }
 
-    /// Encodes the file: one line per field, the digest last.
+    /// Encodes the manifest: one line per field, the digest last.
     pub(super) fn encode(&self) -> Result<Vec<u8>> {
         let Value::Object(fields) = serde_json::to_value(self).map_err(Error::bug)? else {
             return Err(Error::bug("a manifest does not serialise to an object"));
@@ -126,7 +127,7 @@ impl Manifest {
         Ok(text.into_bytes())
     }
 
-    /// Decodes the file. The digest is verified before anything else is used.
+    /// Decodes a manifest. The digest is verified before anything else is used.
     pub(super) fn decode(text: &[u8]) -> Result<Self, Problem> {
         let damaged = |what: &str| Problem::Damaged(format!("{NAME} {what}"));
         let tail = DIGEST.len() + 64 + END.len();
@@ -142,7 +143,7 @@ impl Manifest {
         }
         let value: Value = serde_json::from_slice(text)
             .map_err(|cause| damaged(&format!("is not valid JSON: {cause}")))?;
-        // A missing one is reported below.
+        // A missing format field is reported below.
         let format = value.get("format").and_then(Value::as_u64).unwrap_or(FORMAT);
         if format == 0 {
             return Err(damaged("has format 0, which no program writes"));
@@ -177,7 +178,7 @@ impl Manifest {
 const DIGEST: &str = "\"digest\": \"";
 const END: &str = "\"\n}\n";
 
-/// Whether a name is a plain file name: a single path component, not `.` or `..`.
+/// Whether a name is a plain file name (a single path component, not `.` or `..`) other than [`NAME`].
 pub(super) fn is_plain_name(name: &str) -> bool {
     small::inside(Path::new(""), name).is_some() && name != NAME
 }

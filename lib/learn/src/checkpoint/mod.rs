@@ -1,8 +1,8 @@
 //! Crash-safe checkpoints: a checkpoint is either complete or ignored.
 //!
 //! `RUN/ckpt/step-00001200/` holds `manifest.json` and one safetensors file for each part of the state (`model`, `ema`,
-//! `optim-0-of-1`, …). A save writes a temporary directory next to it and hashes the files while writing. Every file is
-//! fsynced, then the directory, then the manifest, then the directory again; the directory is renamed and its parent
+//! `optim-0-of-1`, …). A save writes a temporary directory next to it and hashes the files while writing. All files are
+//! fsynced, then the directory, the manifest, and the directory again; finally the directory is renamed and its parent
 //! fsynced. Everything is read back and verified before any older checkpoint is removed. After a crash at any point, a
 //! reader sees the old checkpoints or the new one. The links `latest` and `best` are for users only; loading lists the
 //! directory.
@@ -69,31 +69,31 @@ use unix::lease::Fence;
 /// in cache between two hashes.
 const PIECE: usize = 1 << 20;
 
-/// The tensors of each file by the file's stem (`model`, `ema`, `optim-0-of-1`). Names and order are preserved.
+/// Tensors by file stem (`model`, `ema`, `optim-0-of-1`). Names and order are preserved.
 pub type Tensors = BTreeMap<String, Vec<(String, Tensor)>>;
 
-/// Checked after all files of a checkpoint except the manifest have been written. If it returns an error, no checkpoint
-/// is created. It may block while it waits for other threads.
+/// Condition checked after all files of a checkpoint except the manifest have been written. If it returns an error, no
+/// checkpoint is created. It may block while waiting for other threads.
 pub type Condition = Arc<dyn Fn(&[FileEntry]) -> Result<()> + Send + Sync>;
 
-/// The state that a checkpoint stores.
+/// State stored in a checkpoint.
 #[derive(Clone, Default)]
 pub struct State {
-    /// The tensors.
+    /// Tensors by file stem.
     pub tensors: Tensors,
     /// Updates completed.
     pub update: u64,
-    /// State of the training loop that an exact resume requires.
+    /// Training-loop state that an exact resume requires.
     pub progress: Value,
     /// Metrics of the last validation by name.
     pub metrics: Value,
     /// The metric that selects the best checkpoint; empty for none.
     pub monitor: String,
-    /// Whether that metric is minimised or maximised.
+    /// Whether `monitor` is minimised or maximised.
     pub direction: Direction,
     /// Seed of the run.
     pub seed: u64,
-    /// Number of ranks that trained it; 0 for none.
+    /// Number of ranks that trained the model; 0 for none.
     pub world: u64,
     /// Name of the task.
     pub task: String,
@@ -103,17 +103,17 @@ pub struct State {
     pub config_hash: String,
     /// Hash of the data.
     pub data_hash: String,
-    /// The trained models that a user of the model needs as well, by name.
+    /// Other trained models that using this model requires, by name.
     pub dependencies: Dependencies,
-    /// Forbids the save once another process has taken over the run.
+    /// Aborts the save once another process has taken over the run.
     pub fence: Option<Fence>,
-    /// Must hold before the checkpoint is published.
+    /// Condition that must hold before the checkpoint is published.
     pub condition: Option<Condition>,
 }
 
 impl State {
-    /// A state with the task, configuration and data of `manifest` but without tensors and metrics. Training cannot
-    /// resume from it; `progress` records its origin.
+    /// Returns a state with the task, configuration and data hash of `manifest` but without tensors and metrics.
+    /// Training cannot resume from it; `progress` records its origin.
     fn like(manifest: &Manifest, update: u64, progress: Value) -> Self {
         Self {
             update,
@@ -131,7 +131,7 @@ impl State {
         }
     }
 
-    /// Errors: 75 when another process has taken the run over.
+    /// Checks the fence. Errors: 75 when another process has taken over the run.
     fn may_be_written(&self) -> Result<()> {
         self.fence.as_ref().map_or(Ok(()), Fence::check_now)
     }

@@ -1,4 +1,4 @@
-//! Removes checkpoints on request, by the same rules as training.
+//! Removes checkpoints on request, by the same rules that training applies.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,28 +16,28 @@ use super::trash;
 use super::verify::verify;
 use crate::score::Direction;
 
-/// Outcome for one checkpoint.
+/// Outcome for one checkpoint, returned by [`prune`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Pruned {
-    /// Its directory.
+    /// Path of the checkpoint directory.
     pub path: PathBuf,
     /// The update number in the directory's name.
     pub step: u64,
-    /// Total size of its files in bytes; None when its manifest cannot be read.
+    /// Total file size in bytes; None when the manifest cannot be read.
     pub bytes: Option<u64>,
-    /// Whether it was removed, or would be in a dry run.
+    /// Whether the checkpoint was removed, or would be without `dry_run`.
     pub removed: bool,
-    /// Why it is kept.
+    /// Reason for keeping the checkpoint; None when it is removed.
     pub why: Option<String>,
 }
 
 /// Removes the checkpoints of a run, or of its `ckpt`, that no rule keeps; with `dry_run` it only reports them. The
-/// newest checkpoint is read and verified before anything is removed. The newest, the target of `best`, damaged
-/// checkpoints and links are kept. Each checkpoint is renamed before it is removed, so that a kill leaves a complete
-/// checkpoint or none.
+/// newest checkpoint is read and verified before anything is removed. The newest checkpoint, the target of `best`,
+/// damaged checkpoints and links are always kept. Each checkpoint is renamed before it is removed, so that a kill never
+/// leaves a partial checkpoint under its name.
 ///
-/// Errors: 66 when there is no checkpoint, 65 when the newest is damaged, 75 while a process trains the run, which
-/// prunes on its own.
+/// Errors: 66 when there is no good checkpoint, 65 when the newest is damaged, 75 while a process trains the run
+/// (training prunes its checkpoints itself).
 pub fn prune(run: &Path, rules: &KeepRules, dry_run: bool) -> Result<Vec<Pruned>> {
     let folder = require_folder(run)?;
     // A dry run does not need the lease.
@@ -81,8 +81,8 @@ pub fn prune(run: &Path, rules: &KeepRules, dry_run: bool) -> Result<Vec<Pruned>
     Ok(pruned)
 }
 
-/// The newest checkpoint at a multiple of this many updates is the one that a rewind would go back to; training keeps
-/// it as well.
+/// Returns the rewind anchor recorded in the configuration of `newest`; None unless the run rewinds on spikes. Training
+/// keeps the newest checkpoint at a multiple of this many updates, because a rewind would go back to it.
 fn anchor(newest: &Entry) -> Option<u64> {
     let config = &newest.manifest()?.config;
     let rewinds = config.pointer("/training/on_spike")?.as_str() == Some("rewind");
@@ -98,8 +98,8 @@ pub fn summary(pruned: &[Pruned], dry_run: bool) -> String {
     format!("{verb} {count} of {all} checkpoints, {}", human_bytes(bytes))
 }
 
-/// The metric that selects the best checkpoint of a run, and its direction: as recorded in the newest checkpoint, or
-/// the only metric that it has. Errors: 2 when this is ambiguous.
+/// Returns the metric that selects the best checkpoint of a run, and its direction: as recorded in the newest
+/// checkpoint, or the checkpoint's only metric, minimised. Errors: 2 when this is ambiguous.
 pub fn monitor_of(run: &Path) -> Result<(String, Direction)> {
     let entries = list(&folder_of(run))?;
     let newest = entries.iter().rev().find_map(Entry::manifest);

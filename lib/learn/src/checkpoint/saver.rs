@@ -1,4 +1,4 @@
-//! Asynchronous saves: training copies the state to a snapshot, and a thread writes it.
+//! Asynchronous saves: training copies the state to a snapshot, and a background thread writes it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,12 +23,12 @@ use super::{State, Tensors, snapshot};
 pub struct Saver {
     pub(super) to: Destination,
     running: Option<JoinHandle<Ended>>,
-    /// The last snapshot, kept to reuse its memory.
+    /// Images of the last snapshot, kept to reuse their memory.
     spare: Vec<Image>,
     waits: u64,
 }
 
-/// Where checkpoints are saved, and which are kept there.
+/// Destination directory of the checkpoints, with its retention rules.
 #[derive(Clone, Debug)]
 pub(super) struct Destination {
     pub disk: Arc<dyn Disk>,
@@ -38,15 +38,15 @@ pub(super) struct Destination {
     log: Option<PathBuf>,
 }
 
-/// The memory of the snapshot, and the result of the save; None if the thread only reserved memory.
+/// Memory of the snapshot and result of the save; None if the thread only reserved memory.
 type Ended = (Vec<Image>, Option<Result<Done>>);
 
-/// A save that was started: what it cost the training loop.
+/// Cost of starting a save to the training loop.
 #[derive(Debug)]
 pub struct Saved {
     /// Total size of the tensors in bytes.
     pub bytes: u64,
-    /// Time to copy the snapshot.
+    /// Time spent copying the snapshot.
     pub snapshot: Duration,
     /// Time spent waiting for the previous save.
     pub waited: Duration,
@@ -54,18 +54,18 @@ pub struct Saved {
     pub previous: Option<Result<Done>>,
 }
 
-/// A successful save.
+/// Result of a successful save.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Done {
-    /// The checkpoint.
+    /// Path of the checkpoint.
     pub path: PathBuf,
     /// Updates completed.
     pub update: u64,
     /// Total size of the tensors in bytes.
     pub bytes: u64,
-    /// From the start of the write until the checkpoint was durable under its name.
+    /// Time from the start of the write until the checkpoint was durable under its final name.
     pub durable: Duration,
-    /// From the start of the write until the checkpoint was verified and older ones were removed.
+    /// Time from the start of the write until the checkpoint was verified and older ones were removed.
     pub took: Duration,
     /// Names of the checkpoints that were removed because no rule keeps them.
     pub removed: Vec<String>,
@@ -85,8 +85,8 @@ impl Saver {
     pub fn on(disk: Arc<dyn Disk>, folder: &Path, rules: KeepRules, attempt: u64) -> Result<Self> {
         Publisher::new(&*disk).create_folder(folder)?;
         remove_leftovers(&*disk, folder)?;
-        // A later attempt counts as newer, so the number must exceed all known ones even if the record of attempts was
-        // lost.
+        // A later attempt counts as newer, so the number must be at least the highest known one even if the attempt
+        // record was lost.
         let known = list(folder)?.iter().filter_map(|e| Some(e.manifest()?.attempt)).max();
         let attempt = match known {
             Some(known) if known > attempt => known.checked_add(1).ok_or_else(|| {
@@ -99,22 +99,23 @@ impl Saver {
         Ok(Self { to, running: None, spare: Vec::new(), waits: 0 })
     }
 
-    /// Fsyncs the log of the run before each checkpoint, so that a power cut does not lose records of updates that will
+    /// Fsyncs the run log before each checkpoint, so that a power failure does not lose records of updates that will
     /// not be repeated.
     pub fn with_log(mut self, log: PathBuf) -> Self {
         self.to.log = Some(log);
         self
     }
 
-    /// Allocates the memory for snapshots of states like `state` on a thread, so that the first save does not have to:
-    /// writing to fresh memory is many times slower than copying. A save that starts earlier waits for it.
+    /// Allocates the memory for snapshots of states like `state` on a background thread, so that the first save does
+    /// not have to: writing to fresh memory is many times slower than copying. A save that starts in the meantime waits
+    /// for it.
     ///
-    /// Errors: 73 when there is not enough disk space for a checkpoint, and 70.
+    /// Errors: 73 when there is not enough disk space for a checkpoint; 70 when a name cannot be stored.
     pub fn reserve(&mut self, state: &State) -> Result<()> {
         let target = self.to.folder.join(folder_name(state.update));
         ensure_room(&target, Files::Tensors(&state.tensors))?;
         self.collect();
-        // The thread must not hold the tensors themselves: the next update would then have to copy them.
+        // The thread must not hold the tensors themselves: the next update would then have to copy them on write.
         let plans = snapshot::plans(&state.tensors)?;
         self.spare = Vec::new(); // free the old memory before allocating the new
         self.spawn(move || match plans.into_iter().map(Image::new).collect() {
@@ -123,8 +124,8 @@ impl Saver {
         })
     }
 
-    /// Starts a save of `state`: copies its tensors and writes them on a thread. Waits first if the previous save is
-    /// still in progress.
+    /// Starts a save of `state`: copies its tensors and writes them on a background thread. Waits first if the previous
+    /// save is still in progress.
     ///
     /// Errors: when no thread can be started. The result of the save itself, including a lack of memory, is returned by
     /// [`Saver::poll`], [`Saved::previous`] and [`Saver::finish`].
@@ -153,7 +154,7 @@ impl Saver {
         Ok(Saved { bytes, snapshot, waited, previous })
     }
 
-    /// The result of the last save, returned once and without waiting; None while it is in progress.
+    /// Returns the result of the last save, once and without blocking; None while it is in progress.
     pub fn poll(&mut self) -> Option<Result<Done>> {
         if self.running.as_ref()?.is_finished() { self.join() } else { None }
     }
@@ -163,7 +164,7 @@ impl Saver {
         self.join().transpose()
     }
 
-    /// How often a save had to wait for the previous one; if this grows, saves are too frequent for the disk.
+    /// Number of saves that had to wait for the previous one; if it grows, saves are too frequent for the disk.
     pub fn waits(&self) -> u64 {
         self.waits
     }
@@ -217,9 +218,9 @@ impl Destination {
         }
         let files = Files::Images(images);
         let written = write_on(disk, folder, state, files, self.attempt);
-        state.may_be_written()?; // a lost lease explains other errors; nothing may be removed then
+        state.may_be_written()?; // a lost lease takes precedence over other errors and forbids removals
         let (path, durable) = written?;
-        // The checkpoint is safe. Links and removals can be made up for at the next save.
+        // The checkpoint is safe. Failed link updates and removals are retried at the next save.
         let removed = tidy(disk, folder, &self.rules, &path).unwrap_or_else(|error| {
             warn!("old checkpoints were not removed: {error}");
             Vec::new()

@@ -9,23 +9,23 @@ use unix::{Error, Result};
 use super::load::{Loaded, load};
 use super::{State, write};
 
-/// Maximum number of files.
+/// Maximum number of optimizer files.
 const MAX: usize = 1024;
 
-/// The stem of file `index` (from 0) of `count`.
+/// Stem of optimizer file `index` (from 0) of `count`.
 pub(crate) fn stem(index: usize, count: usize) -> String {
     format!("optim-{index}-of-{count}")
 }
 
-/// The index of a file and the number of files, parsed from its stem.
+/// Parses the index of a file and the number of files from its stem.
 pub(super) fn place(stem: &str) -> Option<(usize, usize)> {
     let (index, count) = stem.strip_prefix("optim-")?.split_once("-of-")?;
     let (index, count) = (index.parse().ok()?, count.parse().ok()?);
     (index < count && count <= MAX).then_some((index, count))
 }
 
-/// Divides items of the given lengths into `count` consecutive parts of about equal total length; returns the part of
-/// each item.
+/// Divides items of the given lengths into `count` contiguous parts of about equal total length; returns the part index
+/// of each item.
 pub(crate) fn parts(lengths: &[usize], count: usize) -> Vec<usize> {
     let total = lengths.iter().map(|length| *length as u128).sum::<u128>().max(1);
     let mut before = 0;
@@ -39,7 +39,8 @@ pub(crate) fn parts(lengths: &[usize], count: usize) -> Vec<usize> {
     lengths.iter().map(part).collect()
 }
 
-/// Distributes the optimizer tensors, `PARAMETER.NAME`, over `count` files.
+/// Distributes the optimizer tensors, named `PARAMETER.NAME`, over `count` files; tensors of one parameter stay
+/// together.
 pub(crate) fn split(
     tensors: Vec<(String, Tensor)>,
     count: usize,
@@ -64,8 +65,8 @@ pub(crate) fn split(
     files
 }
 
-/// Writes the checkpoint `from` as `out` with the optimizer state in `count` files. Everything else is unchanged, and
-/// training resumes from either with the same bits.
+/// Writes the checkpoint `from` to `out` with the optimizer state in `count` files. Everything else is unchanged, and
+/// training resumes bit-identically from either.
 ///
 /// Errors: 2 when `count` is 0 or too large; 65 when `from` is damaged or has no optimizer state; 73 when `out` exists.
 pub fn reshard(from: &Path, count: usize, out: &Path) -> Result<()> {
@@ -88,7 +89,7 @@ pub fn reshard(from: &Path, count: usize, out: &Path) -> Result<()> {
     write::write_as(out, &state, manifest.attempt)
 }
 
-/// All optimizer tensors merged, in order; None when there are none or a file is missing.
+/// Merges all optimizer tensors, in order; None when there are none or a file is missing.
 pub(super) fn union(loaded: &Loaded) -> Option<Vec<(String, Tensor)>> {
     let files = &loaded.manifest.files;
     let mut places: Vec<_> = files.iter().filter_map(|file| place(file.stem())).collect();

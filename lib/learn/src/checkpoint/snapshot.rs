@@ -1,4 +1,4 @@
-//! A copy of the training state, so that training can continue while it is written.
+//! Copies the training state, so that training can continue while the copy is written.
 
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
 use unix::Result;
@@ -6,10 +6,10 @@ use unix::Result;
 use super::image::{Image, ImagePlan};
 use super::{PIECE, Tensors};
 
-/// Below this many bytes a single thread copies; waking the others would cost more.
+/// Copies below this size in bytes use a single thread; waking the others would cost more.
 const PARALLEL: u64 = 4 * PIECE as u64;
 
-/// Layouts for the files of `tensors`; they do not keep the tensors alive. Errors: 70.
+/// Lays out the files of `tensors`; the plans do not keep the tensors alive. Errors: 70 when a name cannot be stored.
 pub(super) fn plans(tensors: &Tensors) -> Result<Vec<ImagePlan>> {
     tensors.iter().map(|(stem, tensors)| ImagePlan::new(stem, tensors)).collect()
 }
@@ -50,7 +50,7 @@ mod tests {
         [("model".to_string(), tensors)].into()
     }
 
-    /// The values after the header; the wider dtype comes first.
+    /// Returns the tensor values after the header; the wider dtype comes first.
     fn values(image: &Image) -> (Vec<f64>, Vec<f32>) {
         let content = &image.bytes()[image.bytes().len() - image.content() as usize..];
         let (b, a) = content.split_at(24);

@@ -9,27 +9,27 @@ use super::manifest::{FileEntry, TensorEntry};
 use super::problem::Problem;
 use super::tensor_file::TensorFile;
 
-/// Dtype, shape and statistics of a tensor. Mean, deviation, bounds and norm are over the finite elements; None if
-/// there are none.
+/// Dtype, shape and statistics of a tensor. Mean, standard deviation, bounds and norm are over the finite elements;
+/// None if there are none.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Statistics {
-    /// Stem of the file.
+    /// Stem of the file that contains the tensor.
     pub file: String,
     /// Name of the tensor.
     pub tensor: String,
-    /// `F32` or `F64`.
+    /// Dtype in safetensors notation, e.g. `F32`.
     pub dtype: String,
     /// Shape.
     pub shape: Vec<usize>,
-    /// Mean.
+    /// Mean of the finite elements.
     pub mean: Option<f64>,
-    /// Standard deviation.
+    /// Population standard deviation of the finite elements.
     pub std: Option<f64>,
-    /// Minimum.
+    /// Smallest finite element.
     pub min: Option<f64>,
-    /// Maximum.
+    /// Largest finite element.
     pub max: Option<f64>,
-    /// Euclidean norm.
+    /// Euclidean norm of the finite elements.
     pub norm: Option<f64>,
     /// Number of NaN elements.
     pub nan: u64,
@@ -37,10 +37,10 @@ pub struct Statistics {
     pub infinite: u64,
 }
 
-/// Computes statistics of the tensors of a file whose names `wanted` accepts, in manifest order, and passes them to
+/// Computes statistics of the tensors in a file whose names `wanted` accepts, in manifest order, and passes them to
 /// `tell` one by one, with only one tensor in memory at a time. Hashes are not verified.
 ///
-/// Errors: 65 or 66 when the file cannot be read, and those of `tell`.
+/// Errors: 65 or 66 when the file cannot be read; errors of `tell` are returned.
 pub fn statistics(
     checkpoint: &Path,
     entry: &FileEntry,

@@ -1,4 +1,4 @@
-//! Support for rewinds: which checkpoint to go back to, and removal of the later ones.
+//! Support for rewinds: finds the checkpoint to go back to, and removes the later ones.
 
 use std::fs;
 use std::path::Path;
@@ -11,11 +11,12 @@ use super::saver::Destination;
 use super::{Loaded, Saver, list, load, trash};
 
 impl Saver {
-    /// The newest good checkpoint at a multiple of the anchor ([`KeepRules::anchor`](super::KeepRules)) before update `spike`; damaged ones
-    /// are skipped with a warning. None when there is none.
+    /// Loads the newest good checkpoint before update `spike` that lies at a multiple of
+    /// [`KeepRules::anchor`](super::KeepRules); checkpoints that fail to load are skipped with a warning. None when
+    /// there is none.
     ///
-    /// Other checkpoints are not used: they were saved by a stop or a request, at updates that vary between executions,
-    /// and the result of the run would vary with them.
+    /// Other checkpoints are not used: a stop or a request saved them at updates that vary between executions, so the
+    /// result of the run would vary as well.
     pub fn before(&self, spike: u64) -> Result<Option<Loaded>> {
         let Destination { folder, rules, .. } = &self.to;
         let mut entries = list(folder)?;
@@ -30,10 +31,10 @@ impl Saver {
         Ok(None)
     }
 
-    /// Removes all good checkpoints after `update`, for a run that continues from there with other samples, updates the
-    /// links, and returns the removed names. No save may be in progress.
+    /// Removes all good checkpoints after `update`, for a run that continues from there with different samples, updates
+    /// the links, and returns the removed names. No save may be in progress.
     ///
-    /// If the process is killed halfway, the next attempt resumes from one of the remaining checkpoints, comes to the
+    /// If the process is killed halfway, the next attempt resumes from one of the remaining checkpoints, reaches the
     /// same spike and rewinds again.
     pub fn go_back(&self, update: u64) -> Result<Vec<String>> {
         let Destination { disk, folder, rules, .. } = &self.to;

@@ -20,7 +20,7 @@ pub(super) struct TensorFile {
 }
 
 impl TensorFile {
-    /// Opens the file `entry` of the checkpoint in `folder` and checks that its header describes the tensors of the
+    /// Opens the file `entry` of the checkpoint in `folder` and checks that its header matches the tensors in the
     /// manifest.
     pub fn open(folder: &Path, entry: &FileEntry) -> Result<Self, Problem> {
         let damaged = |what: &str| Problem::Damaged(format!("{}: {what}", entry.name));
@@ -32,14 +32,14 @@ impl TensorFile {
         Ok(Self { name: entry.name.clone(), file, header })
     }
 
-    /// Reads the tensor `name` and passes its raw bytes to `see` on the way.
+    /// Reads the tensor `name` and passes its raw bytes to `see` chunk by chunk.
     pub fn tensor(&self, name: &str, mut see: impl FnMut(&[u8])) -> Result<Tensor, Problem> {
         let damaged = |what: String| Problem::Damaged(format!("{}: {what}", self.name));
         let entry = self.header.get(name).ok_or_else(|| damaged(format!("no tensor {name}")))?;
         let dtype = entry.dtype.dtype().ok_or_else(|| {
             damaged(format!("tensor {name} has dtype {}, which is not supported", entry.dtype))
         })?;
-        // The header was checked: shape and byte range agree, and the range lies within the file.
+        // The header has been checked: shape and byte range agree, and the range lies within the file.
         let (mut tensor, mut at) = (Tensor::empty(&entry.shape, dtype), entry.start);
         for piece in tensor.as_bytes_mut().chunks_mut(PIECE) {
             self.file.read_exact_at(piece, at).map_err(|cause| damaged(cause.to_string()))?;
@@ -57,7 +57,7 @@ pub(super) fn open_sized(folder: &Path, entry: &FileEntry) -> Result<File, Probl
     File::open(&path).map_err(|cause| Problem::Damaged(format!("{}: {cause}", entry.name)))
 }
 
-/// Quick check: the file exists, is a regular file and has the right size.
+/// Quick check: the file exists, is a regular file and has the expected size.
 pub(super) fn check_size(folder: &Path, entry: &FileEntry) -> Result<(), Problem> {
     let name = &entry.name;
     let found = metadata(folder, name)?;

@@ -1,4 +1,4 @@
-//! Removes checkpoints. A checkpoint is renamed first, so that a partially removed one is never found.
+//! Removes checkpoints. A checkpoint is renamed first, so that readers never find a partially removed one.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use super::write::step;
 /// Name prefix of directories that are being removed.
 const PREFIX: &str = ".trash-";
 
-/// A unique name next to `path` that is not recognised as a checkpoint.
+/// Returns a unique name next to `path` that is not recognised as a checkpoint.
 pub(super) fn name(path: &Path) -> PathBuf {
     static COUNTER: AtomicU64 = AtomicU64::new(0);
     let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -22,8 +22,8 @@ pub(super) fn name(path: &Path) -> PathBuf {
     path.with_file_name(format!("{PREFIX}{name}-{host}-{pid}-{count}"))
 }
 
-/// Removes the checkpoint `path`. The rename is durable before anything in it is unlinked, so a crash leaves it
-/// complete or not under its own name.
+/// Removes the checkpoint `path`. The rename is durable before anything in it is unlinked, so after a crash the name
+/// refers either to the complete checkpoint or to nothing.
 pub(super) fn remove(disk: &dyn Disk, path: &Path) -> Result<()> {
     let trash = name(path);
     Publisher::new(disk).rename(path, &trash, Rename::New)?;

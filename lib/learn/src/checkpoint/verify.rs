@@ -15,28 +15,28 @@ use super::tensor_file::{TensorFile, open_sized};
 /// Result of verifying a checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct VerifyReport {
-    /// Its directory.
+    /// Path of the checkpoint directory.
     pub path: PathBuf,
     /// Updates completed; None when the manifest cannot be read.
     pub update: Option<u64>,
     /// Number of files in the manifest.
     pub files: usize,
-    /// Number of tensors in them.
+    /// Number of tensors in these files.
     pub tensors: usize,
-    /// Total size in bytes.
+    /// Total file size in bytes.
     pub bytes: u64,
     /// Damage found; empty when the checkpoint is good.
     pub damage: Vec<Damage>,
 }
 
-/// One damaged file or tensor.
+/// Damage to one file or tensor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Damage {
-    /// The file.
+    /// Name of the damaged file.
     pub file: String,
-    /// The tensor, if the damage is within one.
+    /// Name of the damaged tensor; None if the damage is not within a single tensor.
     pub tensor: Option<String>,
-    /// What is wrong.
+    /// Description of the damage.
     pub problem: String,
 }
 
@@ -105,8 +105,8 @@ fn file_damage(folder: &Path, entry: &FileEntry, damage: &mut Vec<Damage>) {
     }
 }
 
-/// Whether the hash of the file matches, and the tensors whose hashes do not. Tensor positions are taken from the
-/// manifest, so that a damaged header does not hide damaged tensors.
+/// Checks whether the file hash matches, and returns the tensors whose hashes do not. Tensor positions are taken from
+/// the manifest, so that a damaged header does not hide damaged tensors.
 fn hash_parts<'a>(
     folder: &Path,
     entry: &'a FileEntry,
@@ -133,12 +133,12 @@ fn hash_parts<'a>(
             changed.push((tensor, "was changed after it was written".into()));
         }
     }
-    // Not beyond the expected size: a longer file has already been reported.
+    // Stop at the expected size: a longer file has already been reported.
     hash_range(&mut file, at, entry.bytes, &mut buffer, &mut all, None)?;
     Ok((all.finalize().to_hex().as_str() == entry.blake3, changed))
 }
 
-/// Hashes the bytes `at..end` as far as they exist; returns their number.
+/// Hashes the existing part of the bytes `at..end`; returns its length in bytes.
 fn hash_range(
     file: &mut std::fs::File,
     at: u64,

@@ -1,4 +1,4 @@
-//! Writes a checkpoint: straight from memory, hashed concurrently, and read back before it is relied on.
+//! Writes a checkpoint straight from memory, hashes it concurrently, and reads it back before relying on it.
 
 use std::fs;
 use std::io::Write;
@@ -19,10 +19,10 @@ use super::{State, Tensors, trash};
 /// Maximum number of files that are written but not yet durable; each stays open.
 const UNSYNCED: usize = 16;
 
-/// The files of a checkpoint.
+/// Source of the files of a checkpoint.
 #[derive(Clone, Copy)]
 pub(super) enum Files<'a> {
-    /// Laid out in memory.
+    /// File images that are already laid out in memory.
     Images(&'a [Image]),
     /// Built from tensors one file at a time, so that at most one file is duplicated in memory.
     Tensors(&'a Tensors),
@@ -66,7 +66,7 @@ pub fn write(folder: &Path, state: &State, attempt: u64) -> Result<PathBuf> {
     write_on(&RealDisk, folder, state, files, attempt).map(|(path, _)| path)
 }
 
-/// Errors (73): disk space or inodes are short for the checkpoint `target`.
+/// Checks that there are enough disk space and inodes for the checkpoint `target`. Errors: 73 when there are not.
 pub(super) fn ensure_room(target: &Path, files: Files) -> Result<()> {
     // The headers and the manifest are small compared with the tensors.
     space::ensure_space(target, files.bytes() + (1 << 16))?;
@@ -74,7 +74,7 @@ pub(super) fn ensure_room(target: &Path, files: Files) -> Result<()> {
 }
 
 /// Like [`write`], but writes `files` instead of the tensors of `state`. Also returns the time until the checkpoint was
-/// durable, before it was read back.
+/// durable, which excludes reading it back.
 pub(super) fn write_on(
     disk: &dyn Disk,
     folder: &Path,
@@ -98,13 +98,13 @@ pub(super) fn write_on(
     let took = if fs::symlink_metadata(&target).is_err() {
         publish(&target)?
     } else {
-        // A run that rewound reaches this update again. The old checkpoint stays until the new one is complete.
+        // A run that rewound reaches the same update again. The old checkpoint stays until the new one is complete.
         replace(disk, &target, publish)?
     };
     Ok((target, took))
 }
 
-/// Writes `state` as the checkpoint `path`, which must not exist; for checkpoints outside a run.
+/// Writes `state` to the checkpoint `path`, which must not exist and may lie outside a run.
 pub(super) fn write_as(path: &Path, state: &State, attempt: u64) -> Result<()> {
     let files = Files::Tensors(&state.tensors);
     ensure_room(path, files)?;
@@ -122,8 +122,8 @@ fn read_back(disk: &dyn Disk, path: &Path) -> Result<()> {
     Err(Error::new(unix::Exit::Io, format!("the checkpoint reads back damaged: {damage}")))
 }
 
-/// Publishes a checkpoint in place of the older `target`. At every moment at least one of the two has a name under
-/// which it is found.
+/// Publishes a checkpoint in place of the older `target`. At every moment at least one of the two has a name that
+/// readers recognise.
 fn replace<T>(disk: &dyn Disk, target: &Path, publish: impl Fn(&Path) -> Result<T>) -> Result<T> {
     let publisher = Publisher::new(disk);
     let staged = trash::name(target);
@@ -202,8 +202,8 @@ pub(super) fn step(point: &str, path: &Path) -> Result<()> {
     fail::point(point).map_err(|cause| Error::io(path, cause))
 }
 
-/// Writes a file while two other threads compute the hashes of the file and of its tensors; a single thread computing
-/// both is slower than a disk.
+/// Writes a file while two other threads hash the file and its tensors; a single thread computing both hashes is slower
+/// than a disk.
 fn write_file(publisher: Publisher, folder: &Path, image: &Image) -> Result<(FileEntry, Written)> {
     let name = format!("{}.safetensors", image.stem());
     if !is_plain_name(&name) {
@@ -223,7 +223,7 @@ fn write_file(publisher: Publisher, folder: &Path, image: &Image) -> Result<(Fil
     })
 }
 
-/// Fsyncs a file and checks that its size is `bytes`.
+/// Fsyncs a file and checks that its size is `bytes` bytes.
 fn sync((file, bytes): (Written, u64)) -> Result<()> {
     let path = file.path().to_path_buf();
     file.sync()?;

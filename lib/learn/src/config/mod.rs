@@ -1,5 +1,5 @@
-//! The configuration of a training run. One file describes one run completely. The sections that all tasks share are
-//! defined here, those of a task next to the task.
+//! Configuration of a training run. One file describes one run completely. The sections that all tasks share are
+//! defined here; task-specific sections are defined with their task.
 
 mod spikes;
 mod training;
@@ -49,7 +49,7 @@ pub struct Config<D, M, L> {
 }
 
 impl<D, M, L> Config<D, M, L> {
-    /// A copy with only the sections that all tasks share.
+    /// Returns a copy with only the sections shared by all tasks.
     pub fn shared(&self) -> Config<(), (), ()> {
         Config {
             seed: self.seed,
@@ -66,12 +66,12 @@ impl<D, M, L> Config<D, M, L> {
         }
     }
 
-    /// Whether frozen parameters can be found again: they come from `init`, or checkpoints store them.
+    /// Whether frozen parameters can be restored: either `init` provides them, or checkpoints store them.
     pub fn keeps_frozen(&self) -> bool {
         self.init.is_some() || self.checkpoint.frozen
     }
 
-    /// Violations in the sections that all tasks share.
+    /// Lists violations in the sections shared by all tasks.
     pub fn common_violations(&self) -> Violations {
         let mut violations: Violations = within("training", self.training.violations()).collect();
         violations.extend(within("optimizer", self.optimizer.violations()));

@@ -122,7 +122,7 @@ pub enum ReduceDtype {
 }
 
 impl ReduceDtype {
-    /// The data type of the tensors.
+    /// Returns the dtype in which NCCL sums gradients.
     pub fn dtype(self) -> Dtype {
         match self {
             Self::F32 => Dtype::F32,
@@ -172,7 +172,7 @@ fn is_on(key: &bool) -> bool {
     *key
 }
 
-/// The defaults of the keys. `updates` and `batch_size` have none: the schema requires them, and 0 is out of range.
+/// Default values. `updates` and `batch_size` have no default: the schema requires them, and 0 is out of range.
 impl Default for Training {
     fn default() -> Self {
         Self {
@@ -212,7 +212,7 @@ impl Default for Training {
 }
 
 impl Training {
-    /// Samples per update, over all ranks and micro-batches.
+    /// Samples per update, summed over all ranks and micro-batches.
     pub fn samples_per_update(&self) -> u64 {
         self.batch_size * self.accumulation
     }

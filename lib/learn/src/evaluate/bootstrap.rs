@@ -1,4 +1,4 @@
-//! Bootstrap intervals.
+//! Bootstrap confidence intervals.
 
 use crate::score::quantile;
 use rayon::prelude::*;
@@ -7,19 +7,19 @@ use tensor::random::{Philox, Purpose};
 /// Number of bootstrap resamples.
 const RESAMPLES: u64 = 1000;
 
-/// A stratum of the bootstrap: clusters are drawn from it independently of the other strata, and the samples of a
-/// cluster are drawn together.
+/// A bootstrap stratum: clusters are drawn independently of other strata, and all samples of a cluster are drawn
+/// together.
 #[derive(Clone, Copy, Debug)]
 pub struct Stratum {
-    /// Key of its random numbers.
+    /// Key of the stratum's random numbers.
     pub number: u64,
-    /// Number of clusters.
+    /// Number of clusters in the stratum.
     pub clusters: usize,
 }
 
-/// Bootstrap (Efron 1979): what `of` computes from each of [`RESAMPLES`] resamples. A resample draws as many clusters
-/// as there are, with replacement, from every stratum; `of` takes the drawn clusters by stratum. The random numbers are
-/// a function of stratum, resample and draw.
+/// Bootstrap (Efron 1979): returns the value of the statistic `of` for each of [`RESAMPLES`] resamples. A resample
+/// draws from every stratum, with replacement, as many clusters as it has; `of` takes the indices of the drawn clusters
+/// by stratum. The random numbers depend only on stratum, resample and draw.
 pub fn bootstrap<T: Send>(strata: &[Stratum], of: impl Fn(&[Vec<usize>]) -> T + Sync) -> Vec<T> {
     let random = Philox::new(0, Purpose::Bootstrap);
     let resample = |resample: u64| {
@@ -32,7 +32,7 @@ pub fn bootstrap<T: Send>(strata: &[Stratum], of: impl Fn(&[Vec<usize>]) -> T + 
     (0..RESAMPLES).into_par_iter().map(resample).collect()
 }
 
-/// The 95 % confidence interval of a value from its values in the resamples of [`bootstrap`], by the percentile method.
+/// Returns the 95 % confidence interval of a statistic from its [`bootstrap`] values, by the percentile method.
 pub fn interval(resampled: impl Iterator<Item = f64>) -> [f64; 2] {
     let resampled: Vec<f64> = resampled.collect();
     [0.025, 0.975].map(|q| quantile(resampled.clone(), q))
@@ -42,8 +42,8 @@ pub fn interval(resampled: impl Iterator<Item = f64>) -> [f64; 2] {
 mod tests {
     use super::*;
 
-    /// The interval of a mean of n values is ±1.96 standard errors, √(s²/n) with the population variance s²; the
-    /// quantiles of 1000 resamples scatter by 4 % of its width (standard deviation).
+    /// The confidence interval of the mean of n values is ±1.96 standard errors, √(s²/n) with the population variance
+    /// s²; the quantiles of 1000 resamples scatter by 4 % of the interval width (standard deviation).
     #[test]
     fn the_interval_of_a_mean_is_that_of_its_standard_error() {
         let n = 400;
@@ -52,7 +52,7 @@ mod tests {
         let mean = values.iter().sum::<f64>() / n as f64;
         let variance = values.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n as f64;
         let error = (variance / n as f64).sqrt();
-        // Two strata of half the clusters each have nearly the same interval as one.
+        // Two strata with half of the clusters each have nearly the same interval as one stratum.
         for clusters in [n as usize, n as usize / 2] {
             let strata = values.chunks(clusters).zip(0..);
             let strata: Vec<Stratum> =

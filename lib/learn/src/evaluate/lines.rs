@@ -1,4 +1,4 @@
-//! Predictions as JSON lines: to a pipe, or to a file that an interrupted command resumes.
+//! Writes predictions as JSON lines to a pipe, or to a file that an interrupted command can resume.
 
 use super::score::exists;
 use rustix::fs::{FlockOperation, flock};
@@ -13,21 +13,22 @@ use unix::out::Out;
 use unix::publish::{REAL, publish_bytes};
 use unix::{Error, Exit, Result, small};
 
-/// Maximum size of the record of an unfinished file in bytes.
+/// Maximum size in bytes of the record file of an unfinished output.
 const MAX_RECORD: u64 = 1 << 20;
-/// Syncing to disk takes at most this share of the time: one part in so many.
+/// Minimum interval between two syncs, as a multiple of the duration of the last sync; bounds the share of time spent
+/// syncing.
 const STORE_INTERVAL: u32 = 20;
 
-/// Where lines go.
+/// Destination of JSON lines.
 pub enum JsonLines {
-    /// To stdout.
+    /// Standard output.
     Pipe(Out),
-    /// To a file, which exists under its name only once it is complete.
+    /// A file, which appears under its final name only once it is complete.
     File(Unfinished),
 }
 
-/// A file that is being written: its lines are in `.NAME.partial`, and `.NAME.partial.json` says how many of them are
-/// synced to disk.
+/// A file being written: its lines are in `.NAME.partial`, and `.NAME.partial.json` records how many of them are synced
+/// to disk.
 pub struct Unfinished {
     path: PathBuf,
     replace: bool,
@@ -36,25 +37,26 @@ pub struct Unfinished {
     record: PathBuf,
     stored: Record,
     last: Instant,
-    /// How long the last sync took.
+    /// Duration of the last sync.
     took: Duration,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Record {
-    /// Identifies what is written.
+    /// Identifies the inputs and the model.
     identity: String,
-    /// Items that are complete.
+    /// Number of complete items.
     items: u64,
-    /// Their size in bytes.
+    /// Size of the complete items in bytes.
     bytes: u64,
 }
 
 impl JsonLines {
-    /// Resumes the file `path`, or starts it; `identity` is a text that identifies inputs and model, without which nothing is
-    /// resumed.
+    /// Resumes or creates the file `path`. `identity` is a text that identifies inputs and model; without it, or if it
+    /// differs from the recorded one, the file is started anew.
     ///
-    /// Errors: 73 when it cannot be created, or exists and is not to be replaced; 75 when another process is writing it.
+    /// Errors: 73 when the file cannot be created, or exists and `replace` is not set; 75 when another process is
+    /// writing it.
     pub fn open(path: &Path, replace: bool, identity: Option<&str>) -> Result<Self> {
         if !replace && path.exists() {
             return Err(exists(path));
@@ -76,7 +78,7 @@ impl JsonLines {
         let found = text.and_then(|text| serde_json::from_slice::<Record>(&text).ok());
         let own = found.filter(|own| Some(&*own.identity) == identity && own.bytes <= length);
         if own.is_none() {
-            // Not truncated: it may be another link to a file that was published.
+            // Do not truncate the file: it may be a hard link to a published file.
             fs::remove_file(&data).map_err(create)?;
             file = options.create_new(true).open(&data).map_err(create)?;
             lock(&file, path)?;
@@ -90,7 +92,7 @@ impl JsonLines {
         Ok(Self::File(Unfinished { path, replace, data, file, record, stored, last, took }))
     }
 
-    /// How many items are complete.
+    /// Number of complete items.
     pub fn done(&self) -> u64 {
         match self {
             Self::Pipe(_) => 0,
@@ -98,7 +100,8 @@ impl JsonLines {
         }
     }
 
-    /// Writes lines, with which `done` items are complete. Errors: 74; 0 when the reader of a pipe is gone.
+    /// Writes lines that bring the number of complete items to `done`. Errors: 74; 0 when the reader of the pipe has
+    /// exited.
     pub fn write(&mut self, lines: &[u8], done: u64) -> Result<()> {
         match self {
             Self::Pipe(out) => out.raw(lines),
@@ -106,7 +109,7 @@ impl JsonLines {
         }
     }
 
-    /// Ends the stream, or publishes the file. Errors: 73, 74.
+    /// Publishes the file; does nothing for a pipe. Errors: 73, 74.
     pub fn publish(&mut self) -> Result<()> {
         match self {
             Self::Pipe(_) => Ok(()),
@@ -115,7 +118,7 @@ impl JsonLines {
     }
 }
 
-/// Errors: 75 when another process holds the file.
+/// Locks the file without blocking. Errors: 75 when another process holds the lock.
 fn lock(file: &File, path: &Path) -> Result<()> {
     // Any other error means that the file system does not support locks.
     if flock(file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
@@ -150,12 +153,12 @@ impl Unfinished {
             fs::remove_file(&self.path).map_err(|cause| Error::create(&self.path, cause))?;
         }
         REAL.new_file(&self.path, |temporary| {
-            // A second link, so that the data survive if the rename fails.
+            // Use a second hard link, so that the data survive if publishing fails.
             let named = fs::hard_link(&self.data, temporary);
             let named = named.or_else(|_| fs::rename(&self.data, temporary));
             named.map_err(|cause| Error::create(&self.path, cause))
         })?;
-        // Leftovers are replaced by the next command that writes this file.
+        // The next command that writes this file replaces any leftovers.
         let _ = fs::remove_file(&self.data).and_then(|()| fs::remove_file(&self.record));
         Ok(())
     }

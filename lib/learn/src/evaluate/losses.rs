@@ -1,4 +1,4 @@
-//! The losses of the items of an evaluation, by which two models are compared item by item.
+//! Per-item losses of an evaluation, with which two models are compared item by item.
 
 use super::bootstrap::{Stratum, bootstrap, interval};
 use std::collections::HashMap;
@@ -6,30 +6,30 @@ use std::fmt::Write;
 use std::path::Path;
 use unix::{Error, Result, small};
 
-/// Name of the file in the folder of an evaluation.
+/// Name of the loss file in the folder of an evaluation.
 const FILE: &str = "losses.csv";
-/// Maximum size of the file in bytes.
+/// Maximum size of the loss file in bytes.
 const MAX_BYTES: u64 = 4 << 30;
-/// Fewer clusters than this all have differences of the same sign by chance in more than 5 % of cases.
+/// With fewer clusters, all differences have the same sign by chance in more than 5 % of cases.
 const ENOUGH: usize = 6;
 
-/// The loss of each item, and the cluster that it belongs to.
+/// Loss and cluster of each item.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Losses {
     /// Name of the loss.
     pub name: String,
-    /// By item.
+    /// Loss of each item.
     pub values: Vec<f64>,
-    /// By item.
+    /// Cluster number of each item.
     pub clusters: Vec<u64>,
 }
 
-/// By how much the mean loss of one model exceeds that of another.
+/// Difference in mean loss between two models.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Difference {
-    /// The mean over items of the difference.
+    /// Mean difference over items.
     pub mean: f64,
-    /// Its 95 % interval, by bootstrap over clusters of items.
+    /// 95 % bootstrap confidence interval of the mean, by resampling clusters of items.
     pub interval: [f64; 2],
     /// Number of clusters.
     pub clusters: usize,
@@ -42,19 +42,19 @@ impl Difference {
         low > 0.0 || high < 0.0
     }
 
-    /// Whether there are enough clusters for the interval to mean anything.
+    /// Whether there are enough clusters for a meaningful interval.
     pub fn is_known(&self) -> bool {
         self.mean.is_finite() && self.clusters >= ENOUGH
     }
 }
 
 impl Losses {
-    /// None yet.
+    /// Creates an empty list of losses with this name.
     pub fn new(name: &str) -> Self {
         Self { name: name.into(), ..Self::default() }
     }
 
-    /// Items of each cluster, in the order in which clusters first occur.
+    /// Groups the items by cluster, in the order in which clusters first occur.
     fn by_cluster(&self) -> Vec<Vec<usize>> {
         let (mut places, mut all) = (HashMap::new(), Vec::<Vec<usize>>::new());
         for (item, cluster) in self.clusters.iter().enumerate() {
@@ -67,7 +67,7 @@ impl Losses {
         all
     }
 
-    /// The mean of what `of` gives for each item, and its 95 % interval.
+    /// Returns the mean of `of` over all items, with its 95 % confidence interval.
     pub fn mean_of(&self, of: impl Fn(usize) -> f64 + Sync) -> Difference {
         let clusters = self.by_cluster();
         let sum = |items: &Vec<usize>| items.iter().map(|item| of(*item)).sum::<f64>();
@@ -86,14 +86,14 @@ impl Losses {
         }
     }
 
-    /// By how much these losses exceed those of `other` on the same items; `None` if they are of other items, or are
-    /// another loss.
+    /// Difference between these losses and those of `other` on the same items; `None` if the loss names or the clusters
+    /// differ.
     pub fn difference(&self, other: &Self) -> Option<Difference> {
         let is_same = (&self.name, &self.clusters) == (&other.name, &other.clusters);
         is_same.then(|| self.mean_of(|item| self.values[item] - other.values[item]))
     }
 
-    /// The content of losses.csv.
+    /// Formats the losses as losses.csv.
     pub(super) fn csv(&self) -> String {
         let mut text = format!("item,cluster,{}\n", self.name);
         for (item, (loss, cluster)) in self.values.iter().zip(&self.clusters).enumerate() {
@@ -102,7 +102,7 @@ impl Losses {
         text
     }
 
-    /// Reads those of an evaluation. Errors: 66 if there are none, 65 for a damaged file.
+    /// Reads the losses of an evaluation from its folder. Errors: 66 if the file is missing, 65 if it is damaged.
     pub fn read(folder: &Path) -> Result<Self> {
         let path = folder.join(FILE);
         let bad = |line: usize| {
@@ -135,12 +135,12 @@ mod tests {
             let clusters = (0..values.len() as u64).map(|item| item / 2).collect();
             Losses { name: "nrmse".into(), values, clusters }
         };
-        // The second is better by 0.1 on every item, although items differ by far more.
+        // The second model is better by 0.1 on every item, although losses vary far more between items.
         let first = of((0..40).map(|i| f64::from(i * i)).collect());
         let second = of(first.values.iter().map(|loss| loss - 0.1).collect());
         let found = second.difference(&first).unwrap();
         assert!((found.mean + 0.1).abs() < 1e-12 && found.is_clear(), "{found:?}");
-        // Noise with mean 0 that differs in sign by cluster.
+        // Noise with mean 0 whose sign differs between clusters.
         let noisy = (0..40).map(|i| f64::from(i * i) + f64::from(i / 2 % 2) - 0.5).collect();
         assert!(!of(noisy).difference(&first).unwrap().is_clear());
         let other = Losses { clusters: vec![0; 40], ..first.clone() };

@@ -1,10 +1,10 @@
-//! Evaluation of trained models: one loop for the scores of all tasks, and one for their predictions.
+//! Evaluation of trained models: one loop that scores models for all tasks, and one that predicts.
 //!
-//! A task contributes an [`Evaluator`]: items, the measurements of a block of items, and the results of all. The loop
-//! divides blocks among ranks, adds their measurements in the order of the items, stores the sums so that an
-//! interrupted evaluation continues where it was, verifies the input files meanwhile, keeps the worst items, and writes
-//! the files. Neither the blocks nor their order depends on the ranks, so the results do not either. A [`Predictor`]
-//! does the same for predictions, which go to a file or a pipe in the order of the inputs.
+//! A task contributes an [`Evaluator`], which defines the items, measures blocks of items, and computes the results.
+//! The loop divides blocks among ranks, accumulates their measurements in item order, stores the sums so that an
+//! interrupted evaluation can resume, verifies the input files meanwhile, keeps the worst items, and writes the files.
+//! Neither the blocks nor their order depends on the number of ranks, so neither do the results. A [`Predictor`] does
+//! the same for predictions, which go to a file or a pipe in input order.
 
 mod bootstrap;
 mod lines;
@@ -34,20 +34,21 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use unix::{Error, Result};
 
-/// How a task scores a trained model on a split.
+/// Scores a trained model on a split for one task.
 pub trait Evaluator: Sync {
-    /// The measurements of a block of items.
+    /// Measurements of a block of items.
     type Part: Serialize + DeserializeOwned;
-    /// The sums over all blocks so far.
+    /// Sums over all measured blocks.
     type Sums: Default + Serialize + DeserializeOwned;
 
-    /// What is evaluated, but for the models; see [`subject`]. Sums are continued only for the same subject.
+    /// The subject of the evaluation without its models; see [`subject`]. Stored sums are resumed only for the same
+    /// subject.
     fn subject(&self) -> Subject;
 
-    /// The evaluated model, then those that it depends on.
+    /// The evaluated model, followed by its dependencies.
     fn models(&self) -> Vec<Model>;
 
-    /// What items are called: `records`.
+    /// Noun for the items, e.g. `records`.
     fn noun(&self) -> &'static str {
         "samples"
     }
@@ -55,30 +56,29 @@ pub trait Evaluator: Sync {
     /// Number of items.
     fn items(&self) -> u64;
 
-    /// Number of items with a loss, the first ones. Others are only measured, such as those that a threshold is fitted
-    /// on.
+    /// Number of items with a loss; they come first. The other items are only measured, e.g. to fit a threshold.
     fn scored(&self) -> u64 {
         self.items()
     }
 
-    /// The end of the block that begins with item `first`.
+    /// End index of the block that begins with item `first`.
     fn block_end(&self, first: u64) -> u64 {
         first + 256
     }
 
-    /// The files that the items are read from, which are verified.
+    /// The files that the items are read from, which the loop verifies.
     fn inputs(&self) -> Vec<InputFile>;
 
-    /// Name of the loss of an item, by which the worst are chosen and two models are compared. Smaller is better.
+    /// Name of the per-item loss that ranks the worst items and compares two models. Smaller is better.
     fn loss(&self) -> &'static str;
 
-    /// The number of the cluster that an item belongs to: items of a cluster depend on each other, as those of a
-    /// trajectory do, and are resampled together.
+    /// Cluster number of an item. Items of a cluster depend on each other, e.g. those of one trajectory, and are
+    /// resampled together.
     fn cluster(&self, item: u64) -> u64 {
         item
     }
 
-    /// How many of the worst items are shown unless the user says.
+    /// Default number of worst items to show.
     fn shown(&self) -> usize {
         40
     }
@@ -89,44 +89,44 @@ pub trait Evaluator: Sync {
     /// Adds the measurements of the next block. Called on rank 0, in the order of the items.
     fn add(&self, sums: &mut Self::Sums, part: Self::Part);
 
-    /// The results of all items, whose losses are given.
+    /// Computes the results from the sums and losses of all items.
     fn finish(&self, sums: &Self::Sums, losses: &Losses) -> Result<Results>;
 
-    /// How to present one of the worst items in the report, given the sums over all items.
+    /// Presents one of the worst items in the report, given the sums over all items.
     fn show(&self, _sums: &Self::Sums, _item: u64) -> Result<Shown> {
         Ok(Shown::default())
     }
 }
 
-/// A model in use.
+/// A trained model in use.
 #[derive(Clone, Debug)]
 pub struct Model {
-    /// Its task.
+    /// Task name of the model.
     pub task: &'static str,
-    /// Where its weights come from.
+    /// Origin of the model weights.
     pub origin: Origin,
     /// Number of parameters.
     pub parameters: usize,
-    /// The hash that its training data must include, so that they are known not to overlap those it is scored on;
-    /// `None` if nothing can be said.
+    /// Data hash that its training data must include, so that training and test data are known not to overlap; `None`
+    /// if unknown.
     pub data: Option<String>,
 }
 
-/// The measurements of a block of items.
+/// Measurements and losses of a block of items.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Block<P> {
-    /// Those of the task.
+    /// Task-specific measurements.
     pub part: P,
-    /// The loss of each item that has one.
+    /// Loss of each item that has one.
     pub losses: Vec<ItemLoss>,
 }
 
-/// The loss of an item.
+/// Loss and confidence of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ItemLoss {
-    /// Its value.
+    /// Loss value.
     pub value: Bits,
-    /// Among items of equal loss those with the largest confidence are shown first.
+    /// Among items with equal loss, those with the highest confidence are shown first.
     pub confidence: Bits,
 }
 
@@ -136,29 +136,29 @@ impl From<f64> for ItemLoss {
     }
 }
 
-/// What an evaluation found.
+/// Results of an evaluation.
 #[derive(Clone, Debug, Default)]
 pub struct Results {
-    /// Over all samples.
+    /// Scores over all samples.
     pub scores: Scores,
-    /// Over the samples of each group.
+    /// Scores of each group of samples.
     pub groups: Vec<Group>,
-    /// What else is in metrics.json.
+    /// Additional fields of metrics.json.
     pub details: Map<String, Value>,
-    /// The rows of the table that is printed.
+    /// Rows of the printed table.
     pub rows: Vec<Value>,
-    /// Files of the task, by path below the output folder.
+    /// Task-specific files, by path relative to the output folder.
     pub files: Vec<(PathBuf, Vec<u8>)>,
-    /// The page to which the worst items are added; a new one if it is absent.
+    /// Report page to which the worst items are added; a new page if absent.
     pub page: Option<Document>,
-    /// The content of the file of `--summary`, unless it is that of metrics.json.
+    /// Content of the `--summary` file; the content of metrics.json if absent.
     pub summary: Option<Value>,
-    /// Why the model failed, although it could be scored.
+    /// Reason for a failure of the model that still allowed scoring it.
     pub failed: Option<String>,
 }
 
-/// What is evaluated: a task by its most important metric on a split of the data at `data`, whose content has this
-/// hash.
+/// Describes the subject of an evaluation: a task with its primary metric, on a split of the data at `data` with
+/// content hash `hash`.
 pub fn subject(
     (task, metric): (&str, &str),
     (data, hash): (&Path, &str),
@@ -177,7 +177,7 @@ pub fn subject(
     }
 }
 
-/// Why a model failed, if some of its predictions are not finite.
+/// Returns a failure reason if `bad` predictions are not finite.
 pub fn not_finite(bad: usize, all: usize, noun: &str) -> Option<String> {
     (bad > 0).then(|| {
         format!(
@@ -187,12 +187,12 @@ pub fn not_finite(bad: usize, all: usize, noun: &str) -> Option<String> {
     })
 }
 
-/// What to do after a stop.
+/// Advice after a stop.
 fn again() -> String {
     "run the same command again to resume".into()
 }
 
-/// The models in the form of metrics.json.
+/// Describes the models as in metrics.json.
 fn described(models: &[Model]) -> Result<Map<String, Value>> {
     let of = |model: &Model| {
         let mut value = serde_json::to_value(&model.origin).map_err(Error::bug)?;

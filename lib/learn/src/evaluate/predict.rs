@@ -1,4 +1,4 @@
-//! The loop of predictions.
+//! The prediction loop.
 
 use super::again;
 use crate::train::{broadcast, gather};
@@ -9,37 +9,39 @@ use unix::progress::Progress;
 use unix::signal::Signals;
 use unix::{Error, Exit, Result, note};
 
-/// How a task predicts: items in blocks from a source, and a sink that takes them in the same order.
+/// Predicts items in blocks from a source, with a sink that takes the outputs in the same order.
 ///
-/// Rank 0 reads blocks of inputs and writes outputs; every rank predicts one of the blocks.
+/// Rank 0 reads blocks of inputs and writes outputs; each rank predicts one block at a time.
 pub trait Predictor {
-    /// A block of inputs, or what says which they are.
+    /// A block of inputs, or a description that identifies it.
     type Input: Serialize + DeserializeOwned;
-    /// Its predictions; nothing if each rank writes its own.
+    /// Predictions for a block; empty if each rank writes its own.
     type Output: Serialize + DeserializeOwned;
 
-    /// What items are called: `records`.
+    /// Noun for the items, e.g. `records`.
     fn noun(&self) -> &'static str {
         "samples"
     }
 
-    /// Number of items; `None` if that is not known before the inputs end.
+    /// Number of items; `None` if unknown before the inputs end.
     fn items(&self) -> Option<u64> {
         None
     }
 
-    /// How many items an earlier attempt has stored, which are not predicted again.
+    /// Number of items stored by an earlier attempt, which are not predicted again.
     fn done(&self) -> u64 {
         0
     }
 
-    /// The next block of inputs and the number of its items; `None` after the last one. Called on rank 0.
+    /// Reads the next block of inputs and returns it with its number of items; `None` after the last one. Called on
+    /// rank 0.
     fn read(&mut self) -> Result<Option<(Self::Input, u64)>>;
 
-    /// The predictions for a block. Called on any rank.
+    /// Predicts a block. Called on any rank.
     fn predict(&self, input: Self::Input) -> Result<Self::Output>;
 
-    /// Writes the predictions of some blocks, with which the first `done` items are complete. Called on rank 0.
+    /// Writes the predictions for one or more blocks, after which the first `done` items are complete. Called on rank
+    /// 0.
     fn write(&mut self, outputs: Vec<Self::Output>, done: u64) -> Result<()>;
 
     /// Publishes the output once it is complete. Called on rank 0.
@@ -48,9 +50,9 @@ pub trait Predictor {
     }
 }
 
-/// A [`Predictor`] behind an interface that does not depend on its types.
+/// Type-erased interface to a [`Predictor`].
 pub trait Prediction {
-    /// Runs it, and returns the number of items and what they are called; see [`predict`].
+    /// Predicts all items and returns their number and noun; see [`predict`].
     fn run(&mut self, ranks: &dyn Collective, signals: Signals) -> Result<(u64, &'static str)>;
 }
 
@@ -61,9 +63,9 @@ impl<P: Predictor> Prediction for P {
     }
 }
 
-/// Predicts all items. Returns their number.
+/// Predicts all items and returns their number.
 ///
-/// Errors: those of the predictor; 75 after a stop signal, with all complete blocks stored.
+/// Errors: errors of the predictor; 75 after a stop signal, with all complete blocks stored.
 pub fn predict<P: Predictor>(
     predictor: &mut P,
     ranks: &dyn Collective,
@@ -75,7 +77,7 @@ pub fn predict<P: Predictor>(
     if leads && done > 0 {
         note!("resuming after {done} {noun}");
     }
-    // Of a stream nothing is known that a bar could show.
+    // No progress bar for a stream, because its length is unknown.
     let mut progress = all.filter(|_| leads).map(|all| Progress::new(noun, all));
     progress.iter_mut().for_each(|progress| progress.resume_at(done));
     loop {

@@ -1,4 +1,4 @@
-//! The loop of an evaluation.
+//! The evaluation loop.
 
 use super::losses::Losses;
 use super::state::StateFile;
@@ -17,23 +17,23 @@ use unix::signal::Signals;
 use unix::work::Work;
 use unix::{Error, Exit, Result, note, text, warn};
 
-/// Where and how an evaluation runs.
+/// Inputs and settings of an evaluation run.
 pub struct ScoreJob<'a> {
     /// The output folder.
     pub folder: &'a Path,
-    /// A second file for the results, in the form that the task chooses.
+    /// Path of a second result file, whose content the task chooses.
     pub summary: Option<&'a PathBuf>,
-    /// The ranks that share the work. They see the same files.
+    /// The ranks that share the work. All of them must see the same files.
     pub ranks: &'a dyn Collective,
     /// Stop signals.
     pub signals: Signals,
-    /// Number of worst items that are shown, unless the task chooses it.
+    /// Number of worst items to show; the task's default if None.
     pub worst: Option<usize>,
 }
 
-/// An [`Evaluator`] behind an interface that does not depend on its types.
+/// Type-erased interface to an [`Evaluator`].
 pub trait Evaluation {
-    /// Runs it; see [`score`].
+    /// Runs the evaluation; see [`score`].
     fn run(&self, job: &ScoreJob, work: Option<&mut Work>) -> Result<Option<Results>>;
 }
 
@@ -43,7 +43,7 @@ impl<E: Evaluator> Evaluation for E {
     }
 }
 
-/// Refuses (73) to replace an earlier result in a folder, or its summary.
+/// Refuses (73) to overwrite an earlier result in a folder, or its summary.
 pub fn refuse_earlier(folder: &Path, summary: Option<&PathBuf>) -> Result<()> {
     match MetricsFile::is_in(folder) {
         true => Err(exists(&folder.join("metrics.json"))),
@@ -51,7 +51,7 @@ pub fn refuse_earlier(folder: &Path, summary: Option<&PathBuf>) -> Result<()> {
     }
 }
 
-/// Refuses (73) to replace existing files.
+/// Refuses (73) to overwrite existing files.
 pub fn refuse_existing<'a>(paths: impl IntoIterator<Item = &'a PathBuf>) -> Result<()> {
     paths.into_iter().find(|path| path.exists()).map_or(Ok(()), |path| Err(exists(path)))
 }
@@ -64,7 +64,7 @@ pub(super) fn exists(path: &Path) -> Error {
 /// Runs an evaluation to its end and writes its files; metrics.json comes last, because it marks a complete result.
 /// `work` is given on rank 0. Returns the results on rank 0.
 ///
-/// Errors: 65 when an input file has changed; 73, 74; 75 after a stop signal, with all sums stored; those of the task.
+/// Errors: 65 when an input file has changed; 73, 74; 75 after a stop signal, with all sums stored; errors of the task.
 pub fn score<E: Evaluator>(
     evaluator: &E,
     job: &ScoreJob,
@@ -82,7 +82,7 @@ pub fn score<E: Evaluator>(
     if let Some(work) = work.as_deref_mut() {
         warn_of_overlap(&models, &subject);
         note!("{}", subject.description);
-        // Creates the folder; from now on the inputs are known to be valid.
+        // Creates the folder: from here on the inputs are known to be valid.
         work.progress(0, Some(all))?;
         signals.check_stop(again)?;
         if let Some((state, values)) = file.load() {
@@ -151,7 +151,7 @@ pub fn score<E: Evaluator>(
     Ok(Some(results))
 }
 
-/// Warns of models whose training data may overlap the data that they are scored on.
+/// Warns of models whose training data may overlap the evaluation data.
 fn warn_of_overlap(models: &[Model], subject: &Subject) {
     for Model { task, origin, data, .. } in models {
         if data.as_ref().is_some_and(|hash| !origin.was_trained_on(hash)) {

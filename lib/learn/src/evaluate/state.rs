@@ -1,5 +1,5 @@
-//! The sums of an interrupted evaluation, in files from which the next attempt continues: `partial.json`, and
-//! `partial.losses` with the losses so far as f64, to which only new ones are appended.
+//! Stores the state of an evaluation so that the next attempt can resume it: `partial.json` holds the sums, and
+//! `partial.losses` the losses so far as f64, to which new losses are appended.
 
 use report::evaluation::Subject;
 use serde::de::DeserializeOwned;
@@ -11,27 +11,28 @@ use std::time::{Duration, Instant};
 use unix::publish::publish_bytes;
 use unix::{Error, Result, small};
 
-/// Maximum file size in bytes that is read.
+/// Maximum size in bytes of a file that is read.
 const MAX_BYTES: u64 = 4 << 30;
-/// Storing takes at most this share of the time: one part in so many.
+/// Minimum interval between two stores, as a multiple of the duration of the last one; bounds the share of time spent
+/// storing.
 const STORE_INTERVAL: u32 = 20;
 
-/// The files of one evaluation.
+/// State files of one evaluation.
 #[derive(Debug)]
 pub struct StateFile {
     path: PathBuf,
     losses: PathBuf,
     subject: String,
-    /// Losses in the file.
+    /// Number of losses in the file.
     stored: usize,
     last: Instant,
-    /// How long the last store took.
+    /// Duration of the last store.
     took: Duration,
 }
 
 #[derive(Serialize, Deserialize)]
 struct Stored<S> {
-    /// Hash of the subject.
+    /// Hash of the evaluation subject.
     subject: String,
     state: S,
     /// Number of losses.
@@ -39,7 +40,7 @@ struct Stored<S> {
 }
 
 impl StateFile {
-    /// Those in `folder` for an evaluation of this subject.
+    /// State files in `folder` for an evaluation of this subject.
     pub fn new(folder: &Path, subject: &Subject) -> Self {
         Self {
             path: folder.join("partial.json"),
@@ -51,8 +52,8 @@ impl StateFile {
         }
     }
 
-    /// State and losses of an earlier attempt of the same evaluation. Files that are damaged or belong to another
-    /// evaluation are ignored, and replaced by [`StateFile::store`].
+    /// Loads the sums and losses of an earlier attempt at the same evaluation. Files that are damaged or belong to a
+    /// different evaluation are ignored, and [`StateFile::store`] replaces them.
     pub fn load<S: DeserializeOwned>(&mut self) -> Option<(S, Vec<f64>)> {
         let text = small::read(&self.path, MAX_BYTES).ok()?;
         let stored: Stored<S> = serde_json::from_slice(&text).ok()?;
@@ -68,7 +69,7 @@ impl StateFile {
         Some((stored.state, own.as_chunks().0.iter().map(|x| f64::from_le_bytes(*x)).collect()))
     }
 
-    /// Atomically stores the state and all losses so far. Unless `must` is set, a save is skipped if the last one was
+    /// Atomically stores the state and all losses so far. Unless `must` is set, it does nothing if the last store was
     /// too recent ([`STORE_INTERVAL`]). Returns whether the state was stored. Errors: 73, 74.
     pub fn store(&mut self, state: &impl Serialize, losses: &[f64], must: bool) -> Result<bool> {
         if !must && self.last.elapsed() < STORE_INTERVAL * self.took {
@@ -82,7 +83,7 @@ impl StateFile {
         Ok(true)
     }
 
-    /// What an attempt wrote after its last state is overwritten.
+    /// Appends new losses, overwriting any that an interrupted attempt wrote after its last stored state.
     fn append(&mut self, losses: &[f64]) -> std::io::Result<()> {
         let mut file =
             File::options().write(true).create(true).truncate(false).open(&self.losses)?;

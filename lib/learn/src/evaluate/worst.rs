@@ -1,4 +1,4 @@
-//! The worst items of an evaluation, as JSON lines and as a page.
+//! Reports the worst items of an evaluation as JSON lines and as an HTML page.
 
 use super::ItemLoss;
 use crate::score::Bits;
@@ -9,24 +9,25 @@ use serde_json::{Map, Value};
 use std::path::PathBuf;
 use unix::{Error, Result};
 
-/// Characters of a value that are shown on the page.
+/// Maximum number of characters of a value shown on the page.
 const SHOWN: usize = 400;
 
-/// How to show an item.
+/// Presentation of an item.
 #[derive(Clone, Debug, Default)]
 pub struct Shown {
-    /// What is known of it: its id, the truth, the prediction.
+    /// Fields of the item: its ID, ground truth, prediction, etc.
     pub fields: Map<String, Value>,
-    /// A picture in PNG.
+    /// PNG image.
     pub picture: Option<Vec<u8>>,
 }
 
-/// The items with the largest losses so far, the largest first; of equal ones the most confident, then the earlier one.
+/// Items with the largest losses so far, in descending order; ties are ordered by descending confidence, then by index.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Worst(Vec<(u64, ItemLoss)>);
 
 impl Worst {
-    /// Adds the items from `first` on with their losses, and keeps `most` of all. A loss that is NaN is the largest.
+    /// Adds the items from index `first` on with their losses, and keeps the `most` worst items. A NaN loss counts as
+    /// infinite.
     pub fn add(&mut self, first: u64, losses: &[ItemLoss], most: usize) {
         self.0.extend((first..).zip(losses.iter().copied()));
         let key = |x: Bits| if x.0.is_nan() { f64::INFINITY } else { x.0 };
@@ -37,8 +38,8 @@ impl Worst {
         self.0.truncate(most);
     }
 
-    /// `worst.jsonl`, with a line for each item, `worst.html`, the page with these items added to it, and the pictures
-    /// that `show` makes. `name` is the name of the loss.
+    /// Returns `worst.jsonl` with one line per item, `worst.html`, which is `page` with these items added, and the
+    /// pictures that `show` makes. `name` is the name of the loss.
     pub fn files(
         &self,
         name: &str,
@@ -75,7 +76,7 @@ impl Worst {
     }
 }
 
-/// A row for each line, a column for each key; of objects and lists only their text.
+/// Builds a table with a row for each line and a column for each key; objects and lists are shown as JSON text.
 fn table(lines: &[Map<String, Value>]) -> Table {
     let mut columns: Vec<&String> = Vec::new();
     for key in lines.iter().flat_map(Map::keys).filter(|key| *key != "picture") {
@@ -99,7 +100,7 @@ fn table(lines: &[Map<String, Value>]) -> Table {
     table
 }
 
-/// The first characters of a text, with an ellipsis if there are more.
+/// Truncates a text to [`SHOWN`] characters, with an ellipsis if it is longer.
 fn beginning(text: &str) -> String {
     let mut shown: String = text.chars().take(SHOWN).collect();
     if shown.len() < text.len() {

@@ -1,9 +1,9 @@
-//! Weight files written by other programs: safetensors, PyTorch's `.pt` and `.bin`, and the index of transformers for
-//! tensors in several such files.
+//! Weight files written by other programs: safetensors, PyTorch's `.pt` and `.bin`, and Hugging Face transformers'
+//! index for tensors sharded over several such files.
 //!
-//! The files are untrusted. [`open`] reads only names, shapes and positions of the tensors. Values are read one tensor
-//! at a time on request, so that a file with bogus sizes costs no memory. Pickles are parsed but never executed: see
-//! `pickle`.
+//! The files are untrusted. [`open`] reads only the names, shapes and positions of the tensors. Values are read one
+//! tensor at a time on request, so that a file with bogus sizes costs no memory. Pickles are parsed but never executed;
+//! see `pickle`.
 
 mod names;
 mod pickle;
@@ -27,10 +27,10 @@ use unix::{Error, Result};
 /// Maximum number of tensors in a file.
 const MAX_TENSORS: usize = 100_000;
 
-/// A tensor in a file.
+/// Description of a tensor in a weight file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorEntry {
-    /// Its name; the keys of nested containers are joined with dots.
+    /// Tensor name; the keys of nested containers are joined with dots.
     pub name: String,
     /// Dtype in the file.
     pub dtype: FileDtype,
@@ -38,9 +38,9 @@ pub struct TensorEntry {
     pub shape: Vec<usize>,
     /// Stride of each axis, in elements.
     strides: Vec<usize>,
-    /// Byte offset of its first element in the file.
+    /// Byte offset of the first element in the file.
     start: u64,
-    /// Number of its file, if there are several.
+    /// Index of the file that holds the tensor, if there are several.
     part: usize,
 }
 
@@ -52,7 +52,7 @@ pub struct WeightFile {
     tensors: Vec<TensorEntry>,
 }
 
-/// One of the files that hold the tensors.
+/// One of the files that make up a weight file.
 #[derive(Debug)]
 struct WeightShard {
     path: PathBuf,
@@ -63,8 +63,8 @@ struct WeightShard {
 /// Opens a weight file and reads its list of tensors. The format is detected from the first bytes; a file whose name
 /// ends in `.index.json` lists several files in the same folder.
 ///
-/// Errors: 66 when it cannot be opened; 65 when it is neither safetensors nor a PyTorch file, is damaged, or contains
-/// anything other than tensors and plain containers; the message names it.
+/// Errors: 66 when it cannot be opened; 65 when it is neither a safetensors nor a PyTorch file, is damaged, or contains
+/// anything other than tensors and plain containers; the message names the offending content.
 pub fn open(path: &Path) -> Result<WeightFile> {
     if path.to_string_lossy().ends_with(sharded::ENDING) {
         return sharded::open(path);
@@ -101,12 +101,12 @@ fn open_part(path: &Path) -> Result<(WeightShard, Vec<TensorEntry>)> {
 }
 
 impl WeightFile {
-    /// Path of the file, or of the index of several.
+    /// Path of the file, or of the index of a sharded model.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Its tensors, in the order of the file.
+    /// Tensors in file order.
     pub fn tensors(&self) -> &[TensorEntry] {
         &self.tensors
     }
@@ -120,14 +120,14 @@ impl WeightFile {
         let what = format!("{}: tensor {}", part.path.display(), stored.name);
         let failed = |cause| Error::io(&part.path, cause);
         let count: usize = stored.shape.iter().product();
-        // As the tensor has it in memory, on the little-endian machines that this program is for.
+        // The file already has the memory layout of the result; this program supports only little-endian machines.
         if stored.dtype.dtype() == Some(dtype) && stored.strides == row_major(&stored.shape) {
             unix::memory::ensure(&what, Some((count * dtype.bytes()) as u64))?;
             let mut tensor = Tensor::empty(&stored.shape, dtype);
             part.file.read_exact_at(tensor.as_bytes_mut(), stored.start).map_err(failed)?;
             return Ok(tensor);
         }
-        let span = span(&stored.shape, &stored.strides).unwrap_or(0) as usize; // was checked
+        let span = span(&stored.shape, &stored.strides).unwrap_or(0) as usize; // already checked
         let bytes = span * stored.dtype.bytes();
         unix::memory::ensure(&what, Some((bytes + count * dtype.bytes()) as u64))?;
         let mut bytes = vec![0; bytes];
@@ -144,8 +144,8 @@ impl WeightFile {
 }
 
 impl WeightShard {
-    /// Checks that a tensor lies within the file and takes no more than twice the size of the file, because a stride of
-    /// 0 expands one element to any number.
+    /// Checks that a tensor lies within the file and takes at most twice the size of the file, because a stride of 0
+    /// expands one element to any number.
     fn check(&self, tensor: &TensorEntry) -> Result<(), String> {
         let name = quote(&tensor.name);
         let rank = tensor.shape.len();
@@ -174,14 +174,14 @@ impl WeightShard {
     }
 }
 
-/// The tensors of a safetensors file. The error says what is wrong with the file.
+/// Lists the tensors of a safetensors file. The error describes what is wrong with the file.
 fn safetensors(file: &File) -> Result<Vec<TensorEntry>, String> {
     let header = Header::read(file)
         .map_err(|cause| format!("neither safetensors nor a PyTorch file: {cause}"))?;
     if header.entries.len() > MAX_TENSORS {
         return Err(format!("more than {MAX_TENSORS} tensors"));
     }
-    // TensorFlow and Flax store matrices transposed, under other names.
+    // TensorFlow and Flax store matrices transposed and under different names.
     if let Some(format) = header.metadata.get("format").filter(|f| ["tf", "flax"].contains(&&***f))
     {
         return Err(format!("its weights are those of {format}; save them with PyTorch"));
@@ -197,7 +197,7 @@ fn safetensors(file: &File) -> Result<Vec<TensorEntry>, String> {
     Ok(header.entries.into_iter().map(entry).collect())
 }
 
-/// Number of elements from the first to the last one of a tensor; None when it overflows.
+/// Number of storage elements from the first to the last element of a tensor, inclusive; None on overflow.
 fn span(shape: &[usize], strides: &[usize]) -> Option<u128> {
     let first = u128::from(!shape.contains(&0));
     shape.iter().zip(strides).filter(|_| first == 1).try_fold(first, |span, (n, stride)| {
@@ -205,7 +205,7 @@ fn span(shape: &[usize], strides: &[usize]) -> Option<u128> {
     })
 }
 
-/// Offsets of the elements of a tensor in row-major order; endless.
+/// Infinite iterator over the storage offsets of the elements of a tensor in row-major order.
 struct Offsets<'a> {
     stored: &'a TensorEntry,
     index: Vec<usize>,

@@ -7,7 +7,7 @@ use std::path::Path;
 use unix::text::matches;
 use unix::{Error, Exit, Result};
 
-/// Names of tensors, and problems, that a message lists.
+/// Maximum number of tensor names, and of problems, listed in a message.
 const LISTED: usize = 8;
 const LISTED_PROBLEMS: usize = 100;
 
@@ -32,10 +32,11 @@ pub struct NameMap {
 pub type Named<'a> = (&'a str, &'a [usize]);
 
 impl NameMap {
-    /// For each parameter of the model, the index of its tensor in the file; None where the model keeps its own values.
+    /// Returns, for each model parameter, the index of its tensor in the file; None where the model keeps its own
+    /// values.
     ///
-    /// Errors: 65 when tensors of the file at `path` are missing, unexpected or of another shape; the message lists all
-    /// of them. 2 for an invalid rename rule.
+    /// Errors: 65 when tensors of the file at `path` are missing, unexpected or wrongly shaped; the message lists them.
+    /// 2 for an invalid rename rule.
     pub fn pair(
         &self,
         path: &Path,
@@ -122,8 +123,8 @@ impl NameMap {
     }
 }
 
-/// The rule that removes or adds the prefix by which most names in the file differ from those of the model, and for how
-/// many tensors.
+/// Returns the rename rule that removes or adds the most common prefix by which names in the file differ from those in
+/// the model, and the number of tensors that it matches.
 fn fitting_rule(given: &[Named], wanted: &[Named]) -> Option<(String, usize)> {
     let model: HashMap<&str, &[usize]> = wanted.iter().copied().collect();
     let file: HashMap<&str, &[usize]> = given.iter().copied().collect();
@@ -152,7 +153,7 @@ fn parse(rule: &str) -> Result<(&str, &str)> {
         })
 }
 
-/// The new name, if the rule matches.
+/// Returns the new name if the rule matches.
 fn mapped((from, to): (&str, &str), name: &str) -> Option<String> {
     match from.split_once('*') {
         None => (from == name).then(|| to.to_string()),

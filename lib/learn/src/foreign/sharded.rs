@@ -1,5 +1,5 @@
-//! Tensors in several files, as transformers saves large models: `model.safetensors.index.json` or
-//! `pytorch_model.bin.index.json` maps the name of each tensor to its file in the same folder.
+//! Sharded weight files as saved by Hugging Face transformers for large models: `model.safetensors.index.json` or
+//! `pytorch_model.bin.index.json` maps the name of each tensor to its file in the same directory.
 
 use super::{MAX_TENSORS, TensorEntry, WeightFile, open_part};
 use serde::Deserialize;
@@ -8,11 +8,11 @@ use std::path::Path;
 use unix::text::quote;
 use unix::{Error, Result, small};
 
-/// How the names of such files end.
+/// File name suffix of an index.
 pub(super) const ENDING: &str = ".index.json";
 /// Maximum size of an index in bytes.
 const MAX_BYTES: u64 = 64 << 20;
-/// Maximum number of files.
+/// Maximum number of files in an index.
 const MAX_FILES: usize = 4096;
 
 #[derive(Deserialize)]
@@ -20,8 +20,8 @@ struct Index {
     weight_map: BTreeMap<String, String>,
 }
 
-/// Opens all files of an index. Errors: those of [`super::open`]; 65 when the index is damaged, names a file outside its
-/// folder, or a tensor that its file lacks.
+/// Opens all files of an index. Errors: as [`super::open`]; 65 when the index is damaged, names a file outside its
+/// directory, or names a tensor that its file lacks.
 pub(super) fn open(path: &Path) -> Result<WeightFile> {
     let bad = |what: String| Error::data(format!("{}: {what}", path.display()));
     let index: Index = serde_json::from_slice(&small::read(path, MAX_BYTES)?)

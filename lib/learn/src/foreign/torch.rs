@@ -1,4 +1,4 @@
-//! Locates the tensors of a PyTorch file: a zip archive with a pickle, `NAME/data.pkl`, and the contents of each
+//! Locates the tensors in a PyTorch file: a zip archive with a pickle, `NAME/data.pkl`, and the contents of each
 //! storage, `NAME/data/KEY`.
 
 use std::collections::HashMap;
@@ -18,14 +18,14 @@ const MAX_VISITS: usize = 1 << 20;
 /// Maximum total length of all names in bytes, because nested containers repeat the names of their parents.
 const MAX_NAMES: usize = 16 << 20;
 
-/// An entry of the archive: a byte range of the file, always stored uncompressed.
+/// Byte range of an archive entry in the file; entries are always stored uncompressed.
 #[derive(Clone, Copy)]
 struct Entry {
     start: u64,
     size: u64,
 }
 
-/// The tensors of a file. The error says what is wrong with the file.
+/// Lists the tensors of a PyTorch file. The error describes what is wrong with the file.
 pub(super) fn tensors(file: &File) -> Result<Vec<TensorEntry>, String> {
     let damaged = |cause: zip::result::ZipError| format!("its archive is damaged: {cause}");
     let mut archive = ZipArchive::new(BufReader::new(file)).map_err(damaged)?;
@@ -77,7 +77,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Collects the tensors in a value and ignores everything else.
+    /// Collects the tensors in a value, recursively, and ignores everything else.
     fn value(&mut self, value: &Value, name: &str, depth: usize) -> Result<(), String> {
         self.visits += 1;
         if depth > MAX_DEPTH || self.visits > MAX_VISITS || name.len() > MAX_NAME {
@@ -135,7 +135,7 @@ impl Walk<'_> {
                 entry.size, storage.count, storage.dtype
             ));
         }
-        // Index of the last element, in u128 so that it cannot overflow; an empty tensor has none.
+        // Index of the last element, in u128 so that it cannot overflow; an empty tensor has no last element.
         let end = span(&view.shape, &view.strides)
             .map_or(u128::MAX, |span| span.saturating_add(u128::from(view.offset)));
         let empty = view.shape.contains(&0);

@@ -1,4 +1,4 @@
-//! Writes weights for other programs.
+//! Writes weights for use by other programs.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -9,12 +9,12 @@ use tensor::safetensors::Header;
 use unix::publish::REAL;
 use unix::{Context, Error, Result};
 
-/// Writes host tensors, in this order, as a new safetensors file inside a folder that is not published yet.
+/// Writes host tensors, in the given order, to a new safetensors file in a directory that has not been published yet.
 ///
-/// Errors: 73 when it cannot be created, 74 when writing fails; 70 when a name cannot be stored.
+/// Errors: 73 when the file cannot be created, 74 when writing fails; 70 when a name cannot be stored.
 pub fn write(path: &Path, tensors: &[(String, Tensor)]) -> Result<()> {
     let planned = tensors.iter().map(|(name, t)| (name.as_str(), t.dtype().into(), t.shape()));
-    // The metadata that transformers requires.
+    // Hugging Face transformers requires this metadata.
     let metadata = BTreeMap::from([("format".to_string(), "pt".to_string())]);
     let header = Header::plan(planned, metadata, 8).map_err(Error::bug);
     let header = header.context(|| path.display().to_string())?;

@@ -20,7 +20,7 @@ pub struct MultiHead {
 }
 
 impl MultiHead {
-    /// For tokens with `width` features, a multiple of `heads`.
+    /// Creates the layer for tokens with `width` features, a multiple of `heads`.
     pub fn new(b: &mut Builder, name: &str, width: usize, heads: usize, qk_norm: bool) -> Self {
         b.scope(name, |b| Self {
             qkv: Linear::new(b, "qkv", width, 3 * width),
@@ -34,7 +34,7 @@ impl MultiHead {
         })
     }
 
-    /// x [B, T, width] -> the same shape.
+    /// Maps x [B, T, width] to the same shape.
     pub fn forward(&self, forward: &Forward, x: &Var) -> Result<Var> {
         let qkv = self.qkv.forward(forward, x)?;
         let qk_norm = self.qk_norm.map(|_| EPSILON);
@@ -62,7 +62,7 @@ pub struct ChannelSeparated {
 }
 
 impl ChannelSeparated {
-    /// The number of features must be a multiple of `group`, and `group` a multiple of `heads`.
+    /// Creates the layer. The number of features must be a multiple of `group`, and `group` a multiple of `heads`.
     pub fn new(b: &mut Builder, name: &str, group: usize, heads: usize) -> Self {
         let norm = |b: &mut Builder, name: &str| {
             b.scope(name, |b| b.param("weight", &[group], Init::Constant(1.0)))
@@ -79,7 +79,7 @@ impl ChannelSeparated {
         })
     }
 
-    /// x [B, T, H] -> the same shape.
+    /// Maps x [B, T, H] to the same shape.
     pub fn forward(&self, forward: &Forward, x: &Var) -> Result<Var> {
         let shape = x.shape().to_vec();
         let groups = shape[2] / self.group;

@@ -8,7 +8,7 @@ use tensor::ops::depthwise_conv::Padding;
 use tensor::ops::residual::Residual;
 use unix::Result;
 
-/// Global mixing: how a token attends to the others.
+/// Global token mixing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mixing {
     /// No attention.
@@ -29,7 +29,7 @@ pub enum Mixing {
     },
 }
 
-/// Configuration of a block.
+/// Configuration of a residual block.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockConfig {
     /// Features per token.
@@ -38,11 +38,11 @@ pub struct BlockConfig {
     pub mlp_ratio: usize,
     /// Global mixing of tokens.
     pub mixing: Mixing,
-    /// Local mixing of tokens: side of the depthwise filter before the feed-forward part.
+    /// Local token mixing: kernel size and padding of the depthwise convolution before the feed-forward part.
     pub filter: Option<(usize, Padding)>,
     /// Rows and columns of the token grid.
     pub grid: [usize; 2],
-    /// What the normalisations are conditioned on.
+    /// Conditioning of the normalisations.
     pub condition: Condition,
     /// Initial value of the learned scale of each residual branch (layer scale); None: no scale.
     pub branch_scale: Option<f64>,
@@ -57,8 +57,8 @@ enum Attention {
 /// A pre-norm residual block on tokens [B, T, H]:
 /// x += s₁ ∘ attention(norm(x)), then x += s₂ ∘ W₂ gelu(W₁ norm(conv(x))).
 ///
-/// Without attention it is the block of ConvNeXt (Liu et al. 2022), without the convolution a transformer block. The
-/// layer scales s (Touvron et al. 2021), the attention and the convolution are each optional.
+/// Without attention it is a ConvNeXt block (Liu et al. 2022); without the convolution, a transformer block. The layer
+/// scales s (Touvron et al. 2021), the attention and the convolution are each optional.
 #[derive(Clone, Debug)]
 pub struct Block {
     attention: Option<(Norm, Attention, Option<ParamId>)>,
@@ -103,14 +103,14 @@ impl Block {
         })
     }
 
-    /// x [B, T, H] -> the same shape; `condition` [B, c] for adaptive normalisation.
+    /// Maps x [B, T, H] to the same shape; adaptive normalisation requires `condition` [B, c].
     pub fn forward(&self, forward: &Forward, x: &Var, condition: Option<&Var>) -> Result<Var> {
         let (block, inputs): (Self, Vec<&Var>) =
             (self.clone(), [x].into_iter().chain(condition).collect());
         forward.block(&inputs, move |forward, vars| block.layers(forward, &vars[0], vars.get(1)))
     }
 
-    /// Applies `blocks` one after the other.
+    /// Applies `blocks` in sequence.
     pub fn all(blocks: &[Self], forward: &Forward, x: Var, condition: Option<&Var>) -> Result<Var> {
         blocks.iter().try_fold(x, |x, block| block.forward(forward, &x, condition))
     }
@@ -135,7 +135,7 @@ impl Block {
     }
 }
 
-/// x + s ∘ branch.
+/// Residual connection x + s ∘ branch.
 fn join(forward: &Forward, x: &Var, branch: &Var, scale: Option<ParamId>) -> Result<Var> {
     match scale {
         Some(scale) => forward.apply(Residual, &[x, branch, forward.get(scale)]),

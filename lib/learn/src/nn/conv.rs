@@ -14,8 +14,8 @@ pub struct DepthwiseConv {
 }
 
 impl DepthwiseConv {
-    /// A filter of `side` taps along each axis that has more than one token. Weights are initialised uniformly in
-    /// ±1/√taps.
+    /// Creates a layer with a kernel of `side` taps along each axis that has more than one token. Weights are
+    /// initialised uniformly in ±1/√taps.
     pub fn new(
         b: &mut Builder,
         name: &str,
@@ -33,13 +33,13 @@ impl DepthwiseConv {
         })
     }
 
-    /// x [B, tokens, channels] -> the same shape.
+    /// Maps x [B, tokens, channels] to the same shape.
     pub fn forward(&self, forward: &Forward, x: &Var) -> Result<Var> {
         forward.apply(self.op, &[x, forward.get(self.weight), forward.get(self.bias)])
     }
 }
 
-/// The shape of a filter [first, (depth,) rows, columns, last], whose depth is left out if it is 1.
+/// Kernel shape [first, (depth,) rows, columns, last]; the depth is omitted if it is 1.
 fn filter_shape(first: usize, [depth, rows, columns]: [usize; 3], last: usize) -> Vec<usize> {
     match depth {
         1 => vec![first, rows, columns, last],
@@ -56,8 +56,8 @@ pub struct Conv {
 }
 
 impl Conv {
-    /// From `channels` to `filters` channels on the same grid, with a filter of odd sides. Weights and bias are
-    /// initialised uniformly in ±1/√(channels · taps) (PyTorch's default).
+    /// Creates a convolution from `channels` to `filters` channels on the same grid, with odd kernel sizes. Weights and
+    /// bias are initialised uniformly in ±1/√(channels · taps) (PyTorch's default).
     pub fn same(
         b: &mut Builder,
         name: &str,
@@ -73,19 +73,19 @@ impl Conv {
         })
     }
 
-    /// The same with a stride.
+    /// Sets the stride.
     pub fn strided(mut self, stride: [usize; 3]) -> Self {
         self.op.stride = stride;
         self
     }
 
-    /// x [B, depth, rows, columns, channels] -> [B, .., filters]; the depth may be missing.
+    /// Maps x [B, depth, rows, columns, channels] to [B, .., filters]; the depth axis is optional.
     pub fn forward(&self, forward: &Forward, x: &Var) -> Result<Var> {
         forward.apply(self.op, &[x, forward.get(self.weight), forward.get(self.bias)])
     }
 }
 
-/// Transposed convolution over a grid, channels last, that makes a grid finer.
+/// Transposed convolution that upsamples a grid, channels last.
 #[derive(Clone, Debug)]
 pub struct ConvTranspose {
     weight: ParamId,
@@ -94,8 +94,9 @@ pub struct ConvTranspose {
 }
 
 impl ConvTranspose {
-    /// From `channels` to `filters` channels; every cell becomes a patch of `stride` cells. Weights and bias are
-    /// initialised uniformly in ±1/√(filters · taps) (PyTorch's default, which counts the outputs).
+    /// Creates a transposed convolution from `channels` to `filters` channels that maps every cell to a patch of
+    /// `stride` cells. Weights and bias are initialised uniformly in ±1/√(filters · taps) (PyTorch's default, whose
+    /// fan-in counts the output channels).
     pub fn patches(
         b: &mut Builder,
         name: &str,
@@ -110,7 +111,7 @@ impl ConvTranspose {
         })
     }
 
-    /// x [B, depth, rows, columns, channels] -> [B, depth · stride, .., filters]; the depth may be missing.
+    /// Maps x [B, depth, rows, columns, channels] to [B, depth · stride, .., filters]; the depth axis is optional.
     pub fn forward(&self, forward: &Forward, x: &Var) -> Result<Var> {
         forward.apply(self.op, &[x, forward.get(self.weight), forward.get(self.bias)])
     }
@@ -139,7 +140,7 @@ mod tests {
             ("volume.bias", &[20]),
         ];
         assert_eq!(found, expected);
-        // torch.nn.Conv2d, ConvTranspose2d and Conv3d of these sizes: 1/√150, from 10·3·5, 25·2·3 and 2·5·3·5.
+        // torch.nn.Conv2d, ConvTranspose2d and Conv3d with these sizes: ±1/√150, where 150 = 10·3·5 = 25·2·3 = 2·5·3·5.
         for (name, tensor) in entries {
             let largest = tensor.to_f64().into_iter().map(f64::abs).fold(0.0, f64::max);
             let bound = 1.0 / 150f64.sqrt();

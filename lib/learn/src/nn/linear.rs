@@ -6,7 +6,8 @@ use tensor::ops::activation::Activation;
 use tensor::ops::linear;
 use unix::Result;
 
-/// A linear layer with optional bias and activation, y = f(x Wᵀ + b), which LoRA may adapt ([`crate::adapt`]).
+/// A linear layer with optional bias and activation, y = f(x Wᵀ + b), which can be adapted with LoRA
+/// ([`crate::adapt`]).
 #[derive(Clone, Debug)]
 pub struct Linear {
     weight: ParamId,
@@ -16,18 +17,18 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// With bias. Weights and bias are initialised uniformly in ±1/√inputs (PyTorch's default).
+    /// Creates a layer with bias. Weights and bias are initialised uniformly in ±1/√inputs (PyTorch's default).
     pub fn new(b: &mut Builder, name: &str, inputs: usize, outputs: usize) -> Self {
         let init = Init::Uniform(1.0 / (inputs as f64).sqrt());
         Self::with_init(b, name, inputs, outputs, init, init)
     }
 
-    /// With bias, both initialised to zero: for a residual branch that starts as zero.
+    /// Creates a layer with bias, both initialised to zero, for a residual branch that initially outputs zero.
     pub fn zeroed(b: &mut Builder, name: &str, inputs: usize, outputs: usize) -> Self {
         Self::with_init(b, name, inputs, outputs, Init::Constant(0.0), Init::Constant(0.0))
     }
 
-    /// With bias and explicit initialisers.
+    /// Creates a layer with bias and explicit initialisers.
     pub fn with_init(
         b: &mut Builder,
         name: &str,
@@ -44,7 +45,7 @@ impl Linear {
         })
     }
 
-    /// Without bias, from the given weights [outputs, inputs].
+    /// Creates a layer without bias from the given weights [outputs, inputs].
     pub fn from_weight(b: &mut Builder, name: &str, weight: tensor::Tensor) -> Self {
         b.scope(name, |b| {
             let [outputs, inputs] = [0, 1].map(|axis| weight.shape()[axis]);
@@ -63,9 +64,9 @@ impl Linear {
         self
     }
 
-    /// x [.., inputs] -> [.., outputs].
+    /// Maps x [.., inputs] to [.., outputs].
     pub fn forward(&self, forward: &Forward, x: &Var) -> Result<Var> {
-        // An activation follows the update of the adapter.
+        // With an adapter, the activation is applied after the low-rank update.
         let activation = match self.adapter {
             None => self.activation,
             Some(_) => Activation::Identity,

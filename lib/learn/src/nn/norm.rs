@@ -19,7 +19,7 @@ pub struct LayerNorm {
 }
 
 impl LayerNorm {
-    /// Of the last axis, of `width` elements.
+    /// Normalises the last axis, which has `width` elements.
     pub fn new(b: &mut Builder, name: &str, width: usize, epsilon: f64) -> Self {
         b.scope(name, |b| Self {
             weight: b.param("weight", &[width], Init::Constant(1.0)),
@@ -28,20 +28,20 @@ impl LayerNorm {
         })
     }
 
-    /// x [.., width] -> the same shape.
+    /// Maps x [.., width] to the same shape.
     pub fn forward(&self, forward: &Forward, x: &Var) -> Result<Var> {
         let op = Normalization { kind: NormKind::Layer, epsilon: self.epsilon };
         forward.apply(op, &[x, forward.get(self.weight), forward.get(self.bias)])
     }
 }
 
-/// What a normalisation is conditioned on.
+/// Conditioning of a normalisation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
-    /// Nothing: it has its own learned weight and bias.
+    /// No conditioning: the normalisation has its own learned weight and bias.
     Fixed,
     /// A condition vector of this width per sample, mapped to shift and scale by a linear layer that is initialised to
-    /// zero, so that the normalisation starts as an unconditional one.
+    /// zero, so that the normalisation is initially unconditional.
     Adaptive(usize),
 }
 
@@ -55,7 +55,7 @@ pub enum Norm {
 }
 
 impl Norm {
-    /// Normalises the last axis, of `width` elements.
+    /// Normalises the last axis, which has `width` elements.
     pub fn new(b: &mut Builder, name: &str, width: usize, condition: Condition) -> Self {
         match condition {
             Condition::Fixed => Norm::Fixed(LayerNorm::new(b, name, width, EPSILON)),
@@ -63,7 +63,7 @@ impl Norm {
         }
     }
 
-    /// x [B, .., width] -> the same shape; `condition` [B, c] for adaptive normalisation.
+    /// Maps x [B, .., width] to the same shape; adaptive normalisation requires `condition` [B, c].
     pub fn forward(&self, forward: &Forward, x: &Var, condition: Option<&Var>) -> Result<Var> {
         match (self, condition) {
             (Norm::Fixed(norm), _) => norm.forward(forward, x),
@@ -88,7 +88,7 @@ pub struct GroupNorm {
 }
 
 impl GroupNorm {
-    /// Over `groups` groups of the channels, with weight and bias.
+    /// Normalises over `groups` groups of channels, with weight and bias.
     pub fn new(b: &mut Builder, name: &str, channels: usize, groups: usize) -> Self {
         let affine = b.scope(name, |b| {
             [("weight", 1.0), ("bias", 0.0)]
@@ -97,7 +97,8 @@ impl GroupNorm {
         Self { affine: Some(affine), op: Self::op(groups) }
     }
 
-    /// Instance normalisation: each of `channels` channels by itself, without weight and bias (PyTorch's default).
+    /// Instance normalisation: normalises each of the `channels` channels separately, without weight and bias
+    /// (PyTorch's default).
     pub fn instance(channels: usize) -> Self {
         Self { affine: None, op: Self::op(channels) }
     }
@@ -113,7 +114,7 @@ impl GroupNorm {
         self
     }
 
-    /// x [B, .., channels] -> the same shape.
+    /// Maps x [B, .., channels] to the same shape.
     pub fn forward(&self, forward: &Forward, x: &Var) -> Result<Var> {
         match self.affine {
             None => forward.apply(self.op, &[x]),

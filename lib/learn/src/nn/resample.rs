@@ -5,14 +5,14 @@ use tensor::ops::matmul::MatMul;
 use tensor::{Tensor, Var};
 use unix::Result;
 
-/// Applies M [S, T] to the tokens of x [B, T, C].
+/// Applies the matrix M [S, T] to the tokens of x [B, T, C].
 fn map_tokens(forward: &Forward, m: &Tensor, x: &Var) -> Result<Var> {
     let m = forward.to_compute_dtype(&forward.constant(m)?)?;
     forward.apply(MatMul, &[&m, x])
 }
 
-/// Applies maps along the rows [R', R] and columns [C', C] of the token grid of x [B, R·C, F]. An axis that has one
-/// token before and after is left as it is.
+/// Applies the matrices `maps` to the rows [R', R] and columns [C', C] of the token grid of x [B, R·C, F]. An axis with
+/// one token before and after is skipped.
 pub fn map_axes(forward: &Forward, maps: &[Tensor; 2], x: &Var) -> Result<Var> {
     let [rows, columns] = [0, 1].map(|axis| [maps[axis].shape()[0], maps[axis].shape()[1]]);
     let [batch, width] = [0, 2].map(|i| x.shape()[i]);
@@ -27,7 +27,7 @@ pub fn map_axes(forward: &Forward, maps: &[Tensor; 2], x: &Var) -> Result<Var> {
     Ok(x.reshape(&[batch, rows[0] * columns[0], width]))
 }
 
-/// M [⌈T/2⌉, T]: averages neighbouring pairs; the last token of an odd number is copied.
+/// Pooling matrix M [⌈T/2⌉, T]: averages neighbouring pairs; the last token of an odd number is copied.
 pub fn pair_means(tokens: usize) -> Tensor {
     let out = tokens.div_ceil(2);
     let mut m = vec![0.0_f32; out * tokens];
@@ -38,7 +38,7 @@ pub fn pair_means(tokens: usize) -> Tensor {
     Tensor::from_slice(&m, &[out, tokens])
 }
 
-/// M [to, from]: linear interpolation between token centres, constant beyond the outermost ones (PyTorch's
+/// Interpolation matrix M [to, from]: linear between token centres, constant beyond the outermost ones (PyTorch's
 /// `interpolate` with `align_corners=False`).
 pub fn interpolation(from: usize, to: usize) -> Tensor {
     let mut m = vec![0.0_f32; to * from];

@@ -1,9 +1,9 @@
-//! The convolution of a Fourier neural operator (Li et al. 2021, section 4): the lowest modes of the discrete Fourier
-//! transform, each multiplied by a matrix of its own.
+//! The spectral convolution of a Fourier neural operator (Li et al. 2021, section 4): multiplies each of the lowest
+//! modes of the discrete Fourier transform by its own matrix.
 //!
-//! The truncated transforms are products with constant matrices, complex numbers are pairs (real, imaginary), and the
-//! product with a complex matrix W is the real one with [[Re W, Im W], [-Im W, Re W]]. As in neuralop, the forward
-//! transform divides by the number of points (`norm="forward"`).
+//! The truncated transforms are products with constant matrices. Complex numbers are pairs (real, imaginary), and a
+//! product with a complex matrix W is computed as the real product with [[Re W, Im W], [-Im W, Re W]]. As in neuralop,
+//! the forward transform divides by the number of points (`norm="forward"`).
 
 use crate::forward::Forward;
 use crate::params::{Builder, Init, ParamId};
@@ -16,24 +16,24 @@ use tensor::ops::permute::Permute;
 use tensor::{Tensor, Var};
 use unix::Result;
 
-/// A spectral convolution over a grid of tokens.
+/// A spectral convolution over a token grid.
 #[derive(Clone, Debug)]
 pub struct SpectralConv {
-    /// W, [modes, 2, inputs, outputs].
+    /// Weights W, [modes, 2, inputs, outputs].
     weight: ParamId,
     grid: [usize; 2],
     /// Number of modes along rows and columns.
     modes: [usize; 2],
-    /// The transforms along rows and columns, and their inverses.
+    /// Forward transforms along rows and columns.
     transforms: [Tensor; 2],
     inverses: [Tensor; 2],
 }
 
 impl SpectralConv {
-    /// For tokens with `width` features on a grid of rows and columns; one row is a one-dimensional problem. Of `modes`
-    /// per axis, those with wave numbers from -⌊modes/2⌋ to ⌈modes/2⌉ - 1 along rows and from 0 to ⌊modes/2⌋ along
-    /// columns are kept, at most those that the grid has. Both parts of the weights are initialised from a normal
-    /// distribution with variance 1/(2·width).
+    /// Creates the layer for tokens with `width` features on a grid [rows, columns]; a single row makes the problem
+    /// one-dimensional. Keeps the wave numbers from -⌊modes/2⌋ to ⌈modes/2⌉ - 1 along rows and from 0 to ⌊modes/2⌋
+    /// along columns, with `modes` limited to the grid size. The real and imaginary parts of the weights are
+    /// initialised from a normal distribution with variance 1/(2·width).
     pub fn new(b: &mut Builder, name: &str, width: usize, grid: [usize; 2], modes: usize) -> Self {
         let kept = modes.min(grid[0]);
         let waves = [
@@ -44,14 +44,15 @@ impl SpectralConv {
         let init = Init::Normal((2.0 * width as f64).sqrt().recip());
         let shape = [modes[0] * modes[1], 2, width, width];
         let weight = b.scope(name, |b| b.param("weight", &shape, init));
-        // Along columns the tokens are real, along rows they are transforms.
+        // The transform along columns (axis 1) is applied first, to real tokens; the one along rows is applied to its
+        // complex output.
         let (n, points) = (grid.map(|n| n as f64), grid.map(points));
         let transforms = [0, 1].map(|axis| {
             let from = (&points[axis][..], axis == 0);
             exponential((&waves[axis], true), from, n[axis], -1.0, |_| 1.0 / n[axis])
         });
         let inverses = [0, 1].map(|axis| {
-            // Of a real transform, modes other than 0 and n/2 stand for their conjugates as well.
+            // In a real transform, all modes except 0 and n/2 also represent their complex conjugates.
             let single = |k: f64| axis == 0 || k == 0.0 || 2.0 * k == n[axis];
             let scale = |k| if single(k) { 1.0 } else { 2.0 };
             exponential((&points[axis], axis == 0), (&waves[axis], true), n[axis], 1.0, scale)
@@ -59,7 +60,7 @@ impl SpectralConv {
         Self { weight, grid, modes, transforms, inverses }
     }
 
-    /// x [B, rows·columns, width] -> the same shape; computed in the dtype of the parameters.
+    /// Maps x [B, rows·columns, width] to the same shape; computes in the dtype of the parameters.
     pub fn forward(&self, forward: &Forward, x: &Var) -> Result<Var> {
         let x = forward.to_param_dtype(x)?;
         let ([rows, columns], [m, k]) = (self.grid, self.modes);
@@ -72,11 +73,11 @@ impl SpectralConv {
         let z = matmul(&self.transforms[1], &x.reshape(&[batch * rows, columns, width]))?;
         let z = permute(z, &[batch, rows, 2, k, width], &[0, 3, 2, 1, 4])?;
         let z = matmul(&self.transforms[0], &z.reshape(&[batch * k, 2 * rows, width]))?;
-        // The matrices of all modes: [k·m, B, 2·width] x [k·m, 2·width, 2·width].
+        // Multiplies each mode by its matrix: [k·m, B, 2·width] x [k·m, 2·width, 2·width].
         let z = permute(z, &[batch, k, 2, m, width], &[1, 3, 0, 2, 4])?;
         let z = z.reshape(&[k * m, batch, 2 * width]);
         let z = forward.apply(MatMul, &[&z, &self.real_weight(forward)?])?;
-        // And back.
+        // Inverse transforms, in reverse order.
         let z = permute(z, &[k, m, batch, 2, width], &[2, 0, 3, 1, 4])?;
         let z = matmul(&self.inverses[0], &z.reshape(&[batch * k, 2 * m, width]))?;
         let z = permute(z, &[batch, k, 2, rows, width], &[0, 3, 2, 1, 4])?;
@@ -84,7 +85,7 @@ impl SpectralConv {
         forward.to_compute_dtype(&y.reshape(&[batch, rows * columns, width]))
     }
 
-    /// [[Re W, Im W], [-Im W, Re W]] of each mode, [modes, 2·width, 2·width].
+    /// Builds [[Re W, Im W], [-Im W, Re W]] for each mode, [modes, 2·width, 2·width].
     fn real_weight(&self, forward: &Forward) -> Result<Var> {
         let weight = forward.get_stored(self.weight);
         let part = |start| {
@@ -99,8 +100,8 @@ impl SpectralConv {
     }
 }
 
-/// The matrix e^{sign·2πi·a·b/n}·scale(b) in real form, [2·a, 2·b]: real parts, then imaginary parts. Only the real half
-/// of outputs or inputs that are not complex.
+/// Returns the matrix e^{sign·2πi·a·b/n}·scale(b) in real form, [2·a, 2·b], with real parts before imaginary parts. The
+/// imaginary half is omitted for outputs or inputs that are real.
 fn exponential(
     (a, is_complex): (&[f64], bool),
     (b, of_complex): (&[f64], bool),
@@ -113,7 +114,7 @@ fn exponential(
         for a in a {
             for of in 0..1 + usize::from(of_complex) {
                 for b in b {
-                    // Reduced first, exactly, so that large products lose no digits.
+                    // Reduce a·b modulo n first, which is exact, so that large products lose no digits.
                     let phase = sign * TAU * ((a * b) % n) / n;
                     let value = match (part, of) {
                         (0, 1) => -phase.sin(),
@@ -139,7 +140,8 @@ mod tests {
     use std::path::Path;
     use tensor::{Dtype, Tape};
 
-    /// Values and gradients of PyTorch's FFT (tests/golden/tensor.py) on lines and planes, with all modes and some.
+    /// Compares values and gradients with PyTorch's FFT (tests/golden/tensor.py) in 1-D and 2-D, with all modes and a
+    /// subset.
     #[test]
     fn values_and_gradients_are_those_of_the_fft() {
         let path =

@@ -159,7 +159,7 @@ fn adafactor_epsilon() -> f64 {
 }
 
 impl Optimizer {
-    /// Violations in the values, by key.
+    /// Lists violations in the values by key.
     pub fn violations(&self) -> Vec<(String, String)> {
         let mut violations = Vec::new();
         let mut check = |key: &str, good: bool, text: &str| {
@@ -196,7 +196,7 @@ impl Optimizer {
         violations
     }
 
-    /// Learning-rate factor and weight decay of a parameter that lies `depth` layers below the head.
+    /// Returns the learning-rate factor and the weight decay of a parameter `depth` layers below the head.
     pub(super) fn of_param(&self, name: &str, value: &Tensor, depth: u32) -> (f64, f64) {
         let by_depth = self.layer_decay.map_or(1.0, |decay| decay.powi(depth as i32));
         let usual = if value.shape().len() >= 2 { self.weight_decay } else { 0.0 };
@@ -207,9 +207,9 @@ impl Optimizer {
         }
     }
 
-    /// Errors (78): a pattern of a group matches no parameter, or there is a `layer_decay`, but the model has no layers
-    /// of different depth. A pattern may match frozen parameters only, so that the groups of a model also serve when
-    /// LoRA adapts it.
+    /// Checks that each group pattern matches a parameter and that a `layer_decay` has layers of different depth to act
+    /// on. A pattern may match frozen parameters only, so that the groups of a model also work when LoRA adapts it.
+    /// Errors: 78.
     pub fn check_groups(&self, params: &ParamSet) -> Result<()> {
         if self.layer_decay.is_some() && params.trained.depths().iter().all(|depth| *depth == 0) {
             return Err(Error::config(
@@ -229,7 +229,7 @@ impl Optimizer {
         Ok(())
     }
 
-    /// Decay rates of the averages whose bias is corrected; 0 for rules without such averages.
+    /// Decay rates of the averages with bias correction; 0 for rules without such averages.
     pub fn corrected(&self) -> [f64; 2] {
         match self.method {
             Method::AdamW { betas, .. }
@@ -240,7 +240,7 @@ impl Optimizer {
         }
     }
 
-    /// Names and shapes of the state tensors kept for a parameter.
+    /// Names and shapes of the state tensors stored for a parameter.
     pub(super) fn moments(&self, value: &Tensor) -> Vec<(&'static str, Vec<usize>)> {
         let shape = value.shape();
         let names: &[_] = match self.method {
@@ -262,7 +262,7 @@ impl Optimizer {
     }
 }
 
-/// Constants that several rules have, for checks; those that a rule lacks have a valid value.
+/// Constants shared by several rules, for checks; a valid placeholder where a rule has no such constant.
 struct Constants {
     betas: [f64; 2],
     epsilon: f64,

@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     /// Learning rates of torch.optim.lr_scheduler.ReduceLROnPlateau(factor=0.5, patience=1, threshold=0.1, cooldown=1,
-    /// min_lr=0.2), starting from 1, after each of these metrics.
+    /// min_lr=0.2), starting from 1, after each of these metric values.
     #[test]
     fn factors_are_those_of_pytorch() {
         let rule =
@@ -94,7 +94,8 @@ mod tests {
         for (direction, sign) in [(Direction::Minimize, 1.0), (Direction::Maximize, -1.0)] {
             let mut state = PlateauState::default();
             let factors = metrics.map(|value: f64| {
-                // Powers of the metric reverse the direction and preserve relative differences of 10 %.
+                // The reciprocal of the metric reverses the direction and approximately preserves relative differences
+                // of 10 %.
                 let value = if sign > 0.0 { value } else { 1.0 / value };
                 state.note(&rule, direction, value);
                 // An interrupted run resumes with the same state.

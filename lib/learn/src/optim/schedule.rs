@@ -1,4 +1,4 @@
-//! Learning-rate schedule as a closed form of the update number, so it has no state to save or restore.
+//! Learning-rate schedule in closed form as a function of the update number, so there is no state to save or restore.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -69,7 +69,8 @@ enum Curve {
 }
 
 impl Phase {
-    /// Its number of updates of `total`; None if it takes the remaining ones. The error says what is inconsistent.
+    /// Length of the phase in updates, out of `total`; None if it takes the remaining ones. The error describes the
+    /// inconsistency.
     fn length(&self, total: u64) -> Result<Option<u64>, String> {
         match (self.updates, self.fraction) {
             (Some(_), Some(_)) => Err("a phase has either updates or a fraction".into()),
@@ -103,7 +104,7 @@ impl Phase {
 }
 
 impl Schedule {
-    /// Resolves null lengths and starts. The error says what is inconsistent.
+    /// Resolves null lengths and start factors. The error describes the inconsistency.
     pub fn new(phases: &[Phase], total: u64) -> Result<Self, String> {
         let lengths: Vec<Option<u64>> =
             phases.iter().map(|phase| phase.length(total)).collect::<Result<_, _>>()?;
@@ -147,7 +148,7 @@ impl Schedule {
         let part = ((update - first) as f64 / updates as f64).min(1.0);
         match curve {
             Curve::Linear => s + (e - s) * part,
-            // The last cosine ends at e instead of beginning again.
+            // The last cosine ends at e instead of restarting at s.
             Curve::Cosine(cycles) if cycles > 1.0 && part == 1.0 => e,
             Curve::Cosine(cycles) => {
                 let part = if cycles > 1.0 { (cycles * part).fract() } else { part };
@@ -174,7 +175,8 @@ mod tests {
         }
     }
 
-    /// Multipliers of transformers and PyTorch at every update and after the last (`tests/golden/schedules.py`).
+    /// Learning-rate factors of transformers and PyTorch at every update and after the last one
+    /// (`tests/golden/schedules.py`).
     #[test]
     fn factors_are_those_of_transformers_and_pytorch() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/schedules.json");
@@ -193,7 +195,7 @@ mod tests {
             }
         }
         assert!(compared > 100, "{compared}");
-        // The lists that the script made first, of PyTorch's schedulers in sequence.
+        // The golden file's first lists, made with PyTorch's schedulers in sequence.
         for case in golden["schedules"].as_array().unwrap() {
             let total = case["total_updates"].as_u64().unwrap();
             let numbers = |key: &str| -> Vec<f64> {

@@ -11,7 +11,7 @@ pub struct OptimizerState {
     factors: Vec<(f64, f64)>,
 }
 
-/// One parameter with the tensors that its update rule needs.
+/// Combines a parameter with the tensors that its update rule needs.
 fn parameter<'a, const N: usize>(
     (((value, gradient), moments), (rate, weight_decay)): ParamUpdate<'a>,
 ) -> Parameter<'a, N> {
@@ -22,11 +22,11 @@ fn parameter<'a, const N: usize>(
     Parameter { rate, weight_decay, gradient, value, moments: moments.each_mut() }
 }
 
-/// Value, gradient, state and factors of one parameter.
+/// Value, gradient, state, and learning-rate factor with weight decay of one parameter.
 type ParamUpdate<'a> = (((&'a mut Tensor, &'a Tensor), &'a mut Vec<Tensor>), &'a (f64, f64));
 
 impl OptimizerState {
-    /// The state before the first step. Parameters whose index is not owned by this rank have no state and are left
+    /// Creates the state before the first step. Parameters that this rank does not own have no state and are left
     /// unchanged.
     pub fn new(optimizer: &Optimizer, params: &Params, is_ours: impl Fn(usize) -> bool) -> Self {
         let zeros = |t: &Tensor| -> Vec<Tensor> {
@@ -39,7 +39,7 @@ impl OptimizerState {
         Self { moments: params.tensors().enumerate().map(of).collect(), factors: factors.collect() }
     }
 
-    /// Applies one step as decided by the step policy; `gradients` are in the order of the parameters.
+    /// Applies one step as decided by the step policy; `gradients` are in parameter order.
     pub fn step(
         &mut self,
         optimizer: &Optimizer,
@@ -89,13 +89,13 @@ impl OptimizerState {
         }
     }
 
-    /// State tensors with their names, for a checkpoint.
+    /// Returns the named state tensors for a checkpoint.
     pub fn entries(&self, optimizer: &Optimizer, params: &Params) -> Vec<(String, Tensor)> {
         let all = (0..params.entries().len()).map(|i| self.entry(optimizer, params, i));
         all.flatten().collect()
     }
 
-    /// State tensors of parameter number `i`; zeros when this rank does not own it.
+    /// Returns the state tensors of the parameter with index `i`; zeros when this rank does not own it.
     pub fn entry(&self, optimizer: &Optimizer, params: &Params, i: usize) -> Vec<(String, Tensor)> {
         let (name, value) = &params.entries()[i];
         let entry = |(at, (moment, shape)): (usize, (&str, Vec<usize>))| {
@@ -106,7 +106,7 @@ impl OptimizerState {
         optimizer.moments(value).into_iter().enumerate().map(entry).collect()
     }
 
-    /// Restores the output of [`OptimizerState::entries`].
+    /// Restores the state from the output of [`OptimizerState::entries`].
     pub fn assign(
         &mut self,
         optimizer: &Optimizer,
@@ -141,7 +141,7 @@ mod tests {
     use crate::params::{Builder, Init};
     use tensor::updates::decision::StepControl;
 
-    /// A checkpoint file is untrusted input: its state may have any dtype that checkpoints support.
+    /// A checkpoint file is untrusted input: its state tensors may have any dtype that checkpoints support.
     #[test]
     fn a_state_of_another_element_type_is_taken_over() {
         let method = Method::Sgd { momentum: 0.5 };
@@ -204,7 +204,8 @@ mod tests {
         let decided = DeviceStepControl::of(&control, 1.0);
         state.step(&optimizer, 1.0, &decided, &mut params, &gradients);
         let after: Vec<_> = params.tensors().map(Tensor::to_f64).collect();
-        // Both singular values are 1/√2 of the norm; five iterations bring them to 1 within the 0.3 of the method.
+        // Both singular values are 1/√2 of the norm; five iterations bring them within 0.3 of 1, the method's
+        // tolerance.
         let [a, b, c, d] = after[0][..] else { panic!("{after:?}") };
         assert!(
             ((1.0 - a) / 0.5 - 1.0).abs() < 0.3 && a + d == 2.0 && [b, c] == [1.0; 2],

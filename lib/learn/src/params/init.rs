@@ -1,9 +1,9 @@
-//! Random initial values.
+//! Random initialisation of parameters.
 
 use tensor::random::Philox;
 use tensor::{Dtype, Tensor};
 
-/// How a parameter is initialised.
+/// Initialiser of a parameter.
 #[derive(Clone, Copy, Debug)]
 pub enum Init {
     /// Every element set to this value.
@@ -12,7 +12,7 @@ pub enum Init {
     Uniform(f64),
     /// Normal with mean 0 and this standard deviation.
     Normal(f64),
-    /// Normal with mean 0 and this standard deviation σ, truncated at ±2σ by redrawing (as BERT and timm's
+    /// Normal with mean 0 and this standard deviation σ, truncated at ±2σ by redrawing (like BERT, and timm's
     /// `trunc_normal_` with a = -2σ, b = 2σ).
     TruncatedNormal(f64),
 }
@@ -24,7 +24,7 @@ impl Init {
         Self::Uniform(1.0 / (fan_in as f64).sqrt())
     }
 
-    /// Initial values of parameter number `id`.
+    /// Returns the initial values for the parameter with index `id`.
     pub(super) fn values(self, random: &Philox, id: u64, shape: &[usize]) -> Tensor {
         if let Self::Constant(value) = self {
             return Tensor::full(shape, value, Dtype::F32);
@@ -43,7 +43,7 @@ impl Init {
                 random.fill_normal(id, values);
                 let limit = if let Self::Normal(_) = self { f32::INFINITY } else { 2.0 };
                 for (i, value) in values.iter_mut().enumerate() {
-                    // Redraws use counter positions beyond those of all elements.
+                    // Redraws use counter positions beyond those of the elements.
                     let mut again = (i + count) as u64;
                     while value.abs() > limit {
                         *value = random.normal(id, again);

@@ -28,8 +28,8 @@ pub enum ParamId {
     Frozen(usize),
 }
 
-/// The parameters of a model. Frozen ones have no gradient, optimizer state or moving average, and keep the dtype in
-/// which they were given. A checkpoint stores only their hash, unless `checkpoint.frozen` is set.
+/// The parameters of a model. Frozen parameters have no gradient, optimizer state or moving average, and keep their
+/// original dtype. A checkpoint stores only their hash, unless `checkpoint.frozen` is set.
 #[derive(Clone, Debug, Default)]
 pub struct ParamSet {
     /// Trained parameters, in f32.
@@ -39,12 +39,12 @@ pub struct ParamSet {
 }
 
 impl ParamSet {
-    /// Number of elements, trained and frozen.
+    /// Total number of elements, trained and frozen.
     pub fn count(&self) -> usize {
         self.trained.count() + self.frozen.count()
     }
 
-    /// The same parameters on `device`.
+    /// Copies the parameters to `device`.
     pub fn to_device(&self, device: Device) -> Result<Self> {
         let (trained, frozen) = (self.trained.to_device(device)?, self.frozen.to_device(device)?);
         Ok(Self { trained, frozen })
@@ -57,36 +57,36 @@ impl From<Params> for ParamSet {
     }
 }
 
-/// Named tensors in order of registration.
+/// Named tensors in registration order.
 #[derive(Clone, Debug, Default)]
 pub struct Params {
     entries: Vec<(String, Tensor)>,
-    /// The depth of each ([`Builder::at_depth`]).
+    /// Depth of each parameter ([`Builder::at_depth`]).
     depths: Vec<u32>,
 }
 
 impl Params {
-    /// Names and values, in order.
+    /// Names and values, in registration order.
     pub fn entries(&self) -> &[(String, Tensor)] {
         &self.entries
     }
 
-    /// The depth of each parameter, in order ([`Builder::at_depth`]).
+    /// Depth of each parameter, in registration order ([`Builder::at_depth`]).
     pub fn depths(&self) -> &[u32] {
         &self.depths
     }
 
-    /// The values, in order.
+    /// Values, in registration order.
     pub fn tensors(&self) -> impl Iterator<Item = &Tensor> {
         self.entries.iter().map(|(_, t)| t)
     }
 
-    /// The values, mutable.
+    /// Mutable values, in registration order.
     pub fn tensors_mut(&mut self) -> impl Iterator<Item = &mut Tensor> {
         self.entries.iter_mut().map(|(_, t)| t)
     }
 
-    /// Number of elements.
+    /// Total number of elements.
     pub fn count(&self) -> usize {
         self.tensors().map(Tensor::len).sum()
     }
@@ -96,7 +96,7 @@ impl Params {
         self.tensors().map(Tensor::bytes).sum()
     }
 
-    /// The same parameters converted to another dtype.
+    /// Converts the parameters to a different dtype.
     pub fn to_dtype(&self, dtype: Dtype) -> Params {
         Params {
             entries: self.entries.iter().map(|(n, t)| (n.clone(), t.to_dtype(dtype))).collect(),
@@ -109,12 +109,12 @@ impl Params {
         self.tensors().next().map_or(Device::Cpu, Tensor::device)
     }
 
-    /// The same parameters on `device`.
+    /// Copies the parameters to `device`.
     pub fn to_device(&self, device: Device) -> Result<Params> {
         Ok(Params { entries: moved(&self.entries, device)?, depths: self.depths.clone() })
     }
 
-    /// The first 64 bits, in hexadecimal, of a hash over all values.
+    /// First 64 bits of the hash of all values, in hexadecimal.
     pub fn hash(&self) -> Result<String> {
         let of = |tensor: &Tensor| Ok(blake3::hash(tensor.to_host()?.as_bytes()).to_hex());
         let hashes = self.tensors().map(of).collect::<Result<Vec<_>>>()?;
@@ -126,7 +126,7 @@ impl Params {
         self.assign_scope("", values)
     }
 
-    /// [`Params::assign`] for the parameters whose names start with `prefix` only.
+    /// Like [`Params::assign`], but only for parameters whose names start with `prefix`.
     pub fn assign_scope(&mut self, prefix: &str, values: &[(String, Tensor)]) -> Result<()> {
         for (name, tensor) in self.entries.iter_mut().filter(|(name, _)| name.starts_with(prefix)) {
             let Some((_, value)) = values.iter().find(|(n, _)| n == name) else {
@@ -151,8 +151,8 @@ impl Params {
     }
 }
 
-/// The first 64 bits, in hexadecimal, of a BLAKE3 over the hexadecimal BLAKE3 hashes of all parameters, in order. The
-/// manifest of a checkpoint contains the hashes of the parameters.
+/// Returns the first 64 bits, in hexadecimal, of the BLAKE3 hash of the concatenated hexadecimal BLAKE3 hashes of all
+/// parameters, in order. The manifest of a checkpoint contains the parameter hashes.
 pub fn hash_of<'a>(parameters: impl Iterator<Item = &'a str>) -> String {
     let mut hasher = blake3::Hasher::new();
     parameters.for_each(|hash| {
@@ -161,7 +161,7 @@ pub fn hash_of<'a>(parameters: impl Iterator<Item = &'a str>) -> String {
     hasher.finalize().to_hex()[..16].to_string()
 }
 
-/// Named tensors on `device`.
+/// Copies named tensors to `device`.
 pub fn moved(tensors: &[(String, Tensor)], device: Device) -> Result<Vec<(String, Tensor)>> {
     tensors.iter().map(|(name, t)| Ok((name.clone(), t.to_device(device)?))).collect()
 }
@@ -173,23 +173,24 @@ pub struct Builder {
     params: ParamSet,
     /// Name patterns of the parameters to freeze.
     frozen: Vec<String>,
-    /// If section `init` of the configuration replaces the initial values: the name patterns of those that it keeps.
+    /// Name patterns of the parameters that keep their initial values when section `init` of the configuration replaces
+    /// the others; None without that section.
     kept: Option<Vec<String>>,
-    /// Depth of the parameters registered next.
+    /// Depth of the parameters that are registered next.
     depth: u32,
-    /// LoRA of the part that is being built.
+    /// LoRA configuration of the part under construction.
     lora: Option<Lora>,
-    /// The targets of LoRA, and whether each names a layer of any part.
+    /// LoRA targets, and whether each one names a layer of any part.
     targets: BTreeMap<String, bool>,
-    /// Number of elements registered so far, and how many fit into memory.
+    /// Number of elements registered so far, and the maximum that fits into memory.
     elements: u64,
     most: u64,
-    /// Why the model cannot be built.
+    /// Reason why the model cannot be built.
     problem: Option<String>,
 }
 
 impl Builder {
-    /// A builder whose random values depend only on `seed` and the position of each parameter.
+    /// Creates a builder whose random values depend only on `seed` and the position of each parameter.
     pub fn new(seed: u64) -> Self {
         let most = unix::memory::available().map_or(u64::MAX, |bytes| bytes / 4);
         Self {
@@ -207,19 +208,20 @@ impl Builder {
         }
     }
 
-    /// A builder for a configuration. Values that its section `init` replaces are not drawn: they are undefined until then.
+    /// Creates a builder for a configuration. Values that its section `init` replaces are not drawn and stay undefined
+    /// until then.
     pub fn of<D, M, L>(config: &Config<D, M, L>) -> Self {
         let kept = config.init.as_ref().map(|init| init.names.keep.clone());
         Self { kept, ..Self::new(config.seed) }
     }
 
-    /// Freezes every parameter registered from now on whose name matches one of `patterns`, e.g. `encoder.*`.
+    /// Freezes every parameter registered later whose name matches one of `patterns`, e.g. `encoder.*`.
     pub fn freeze(&mut self, patterns: &[String]) {
         self.frozen.extend_from_slice(patterns);
     }
 
-    /// Builds a part whose parameters are frozen, except those that `lora` adds to its linear layers; without `lora`,
-    /// a part whose parameters are trained. A target that names no linear layer is reported by [`Builder::check`].
+    /// Builds a part with LoRA: its parameters are frozen, except those that `lora` adds to its linear layers. Without
+    /// `lora`, all parameters are trained. [`Builder::check`] reports a target that names no linear layer.
     pub fn adapted<R>(&mut self, lora: Option<&Lora>, build: impl FnOnce(&mut Self) -> R) -> R {
         for target in lora.into_iter().flat_map(|lora| &lora.targets) {
             self.targets.entry(target.clone()).or_default();
@@ -230,31 +232,31 @@ impl Builder {
         part
     }
 
-    /// LoRA's parameters of the linear layer whose scope the builder is in, if it is a target.
+    /// Registers the LoRA parameters of the linear layer in the current scope, if the layer is a target.
     pub(crate) fn adapter(&mut self, inputs: usize, outputs: usize) -> Option<Adapter> {
         let name = self.prefix.strip_suffix('.')?;
         let lora = self.lora.as_ref()?;
-        // Several targets may name one layer.
+        // Several targets may match the same layer.
         let targets = lora.targets_of(name);
         if targets.is_empty() {
             return None;
         }
         self.targets.extend(targets.into_iter().map(|target| (target, true)));
-        // Its own parameters are trained.
+        // The adapter's own parameters are trained.
         let outer = self.lora.take();
         let adapter = outer.as_ref().map(|lora| Adapter::new(self, lora, inputs, outputs));
         self.lora = outer;
         adapter
     }
 
-    /// Refuses the configuration of a part whose sizes do not fit together; the first problem is reported by
-    /// [`Builder::check`].
+    /// Rejects the configuration of a part whose sizes do not fit together; [`Builder::check`] reports the first
+    /// problem.
     pub fn refuse(&mut self, problem: impl Into<String>) {
         self.problem.get_or_insert_with(|| problem.into());
     }
 
-    /// Errors (78): a part was refused, or the parameters do not fit into memory; those beyond the limit were
-    /// registered empty.
+    /// Checks the registered parts. Errors: 78 when a part was rejected or the parameters do not fit into memory; those
+    /// beyond the limit were registered with no elements.
     pub fn check(&self) -> Result<()> {
         if let Some(problem) = &self.problem {
             return Err(Error::config(problem));
@@ -321,7 +323,7 @@ impl Builder {
         part
     }
 
-    /// Builds a part whose parameters lie `depth` layers below the head, for `optimizer.layer_decay`. Elsewhere the depth
+    /// Builds a part whose parameters are `depth` layers below the head, for `optimizer.layer_decay`. The default depth
     /// is 0.
     pub fn at_depth<R>(&mut self, depth: u32, build: impl FnOnce(&mut Self) -> R) -> R {
         let outer = std::mem::replace(&mut self.depth, depth);
@@ -340,8 +342,8 @@ impl Builder {
 mod tests {
     use super::*;
 
-    /// The mean and standard deviation of n samples have standard errors of σ/√n and σ/√(2n); the tolerance is 5 of
-    /// them.
+    /// The mean and standard deviation of n samples have standard errors of σ/√n and σ/√(2n); the tolerance is 5
+    /// standard errors.
     #[test]
     fn initial_values_have_the_moments_of_their_distribution() {
         let n = 100_000;

@@ -1,4 +1,4 @@
-//! Advice on the configuration of a run: each rule names the key to change and the numbers it is based on.
+//! Advice on the configuration of a run: each rule names the key to change and the numbers that justify the change.
 
 use super::analysis::Analysis;
 use report::axis::plain;
@@ -6,31 +6,31 @@ use serde::Serialize;
 use serde_json::Value;
 use unix::status::State;
 
-/// One suggested change.
+/// A suggested configuration change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Advice {
-    /// The key to change.
+    /// Configuration key to change.
     pub key: &'static str,
-    /// What was found, and what to do.
+    /// Finding and recommended action.
     pub text: String,
 }
 
-/// Percent by which the loss or the metric must still improve for more updates to be suggested.
+/// Minimum improvement of the loss or the metric, in percent, for which more updates are suggested.
 const STILL_IMPROVES: f64 = 2.0;
-/// Percent of the updates that may be clipped.
+/// Maximum percentage of updates with clipped gradients.
 const CLIPPED: f64 = 50.0;
 /// Ratio of the largest gradient norm to the median above which clipping is suggested.
 const OUTLIER: f64 = 20.0;
-/// Percent by which the metric may have become worse since its best value.
+/// Maximum degradation of the metric since its best value, in percent.
 const MAX_DEGRADATION: f64 = 5.0;
-/// Percent of the time that waiting for data, validation and checkpoints may take.
+/// Maximum percentage of the time spent waiting for data, validation or checkpoints.
 const WAITING: f64 = 10.0;
 const VALIDATING: f64 = 20.0;
 const SAVING: f64 = 5.0;
-/// Spikes per update.
+/// Maximum number of spikes per update.
 const SPIKES: f64 = 1e-3;
 
-/// The suggestions for a run.
+/// Returns the advice for a run.
 pub(super) fn of(run: &Analysis) -> Vec<Advice> {
     let rules = [
         updates,
@@ -55,7 +55,7 @@ fn training<'r>(run: &'r Analysis, key: &str) -> &'r Value {
     &run.config["training"][key]
 }
 
-/// Percent by which the newest value of the metric is better than the one before; negative if it is worse.
+/// Improvement of the metric from the previous to the newest validation, in percent; negative if it became worse.
 fn last_improvement(run: &Analysis) -> Option<f64> {
     let [.., (_, before), (_, last)] = run.validation[..] else { return None };
     let sign = if run.direction.is_better(last, before) { 1.0 } else { -1.0 };
@@ -217,7 +217,7 @@ mod tests {
     use unix::log::Log;
     use unix::status::{Cost, Status};
 
-    /// A finished run of 1000 updates, of which every tenth is logged, that needs no advice.
+    /// A finished run of 1000 updates, every tenth of which is logged, that needs no advice.
     struct Run {
         config: Value,
         records: Vec<Value>,
@@ -264,7 +264,7 @@ mod tests {
             self
         }
 
-        /// The keys that advice names, and all its texts.
+        /// Returns the keys named by the advice, and all its texts.
         fn advice(self) -> (Vec<&'static str>, String) {
             let validation = |(n, value): (u64, f64)| {
                 let update = 200 * n;

@@ -1,4 +1,4 @@
-//! The course of a training run, from its log, configuration and status.
+//! Analysis of a training run from its log, configuration and status.
 
 use super::advice::{self, Advice};
 use super::{cells, number};
@@ -15,20 +15,20 @@ use unix::run_dir::RunDir;
 use unix::status::{self, Status};
 use unix::{Error, Result};
 
-/// What the log of a run says. Quantities that the log does not contain are None.
+/// Analysis of the log of a run. Quantities that the log does not contain are None.
 #[derive(Debug, Serialize)]
 pub struct Analysis {
-    /// The run directory, as given.
+    /// Run directory, as passed in.
     pub run: String,
-    /// Its task.
+    /// Task name.
     pub task: Option<String>,
-    /// Its state: running, stopped, finished or failed.
+    /// State of the run: running, stopped, finished or failed.
     pub state: Option<status::State>,
     /// The monitored validation metric.
     pub metric: Option<String>,
-    /// The quantities of the table, by name.
+    /// Quantities shown in the table, by name.
     pub quantities: Map<String, Value>,
-    /// What to change.
+    /// Recommended configuration changes.
     pub advice: Vec<Advice>,
     /// The resolved configuration.
     #[serde(skip)]
@@ -37,16 +37,17 @@ pub struct Analysis {
     pub(super) direction: Direction,
     #[serde(skip)]
     history: History,
-    /// The training loss by update.
+    /// Training loss by update.
     #[serde(skip)]
     pub(super) loss: Series,
-    /// The monitored metric by update.
+    /// Monitored metric by update.
     #[serde(skip)]
     pub(super) validation: Series,
 }
 
 impl Analysis {
-    /// Reads a run. Errors: 66 if it has no log or configuration, 65 for a damaged configuration or status.
+    /// Reads and analyses a run. Errors: 66 if it has no log or configuration, 65 for a damaged configuration or
+    /// status.
     pub fn read(path: &Path) -> Result<Self> {
         let run = RunDir::open(path)?;
         let history = History::read(&run.log())?;
@@ -60,7 +61,7 @@ impl Analysis {
         Ok(Self::of(path.display().to_string(), history, config, &status, monitor))
     }
 
-    /// The analysis of this history.
+    /// Analyses this history.
     pub(super) fn of(
         run: String,
         history: History,
@@ -89,7 +90,7 @@ impl Analysis {
         analysis
     }
 
-    /// A quantity of the table.
+    /// Returns a quantity from the table.
     pub(super) fn get(&self, name: &str) -> Option<f64> {
         number(self.quantities.get(name)?)
     }
@@ -169,7 +170,7 @@ impl Analysis {
             all.into_iter().filter_map(|(k, v)| Some((k.into(), number(v?)))).collect();
     }
 
-    /// The report of one run.
+    /// Creates the report of a single run.
     pub fn document(&self) -> Result<Document> {
         let mut document = Document::new(format!("Analysis of {}", self.run));
         let state = match self.state {
@@ -213,7 +214,7 @@ pub(super) fn curves(document: &mut Document, runs: &[&Analysis]) -> Result<()> 
     Ok(())
 }
 
-/// The quantities of runs: a row per quantity, a column per run.
+/// Tabulates the quantities of runs: one row per quantity, one column per run.
 pub(super) fn table(runs: &[&Analysis]) -> Table {
     let names = runs.iter().map(|run| run.run.clone());
     let mut table = Table::new(std::iter::once("quantity".to_string()).chain(names));
@@ -246,8 +247,8 @@ fn median(values: &[f64]) -> Option<f64> {
     }
 }
 
-/// Change of the mean from the last but one tenth of the values to the last tenth, in percent; 0 if it is less than
-/// twice its standard error, None if a tenth has fewer than five values or the mean is not positive.
+/// Relative change in percent of the mean from the second-to-last tenth of the values to the last tenth; 0 if it is
+/// less than twice its standard error, None if a tenth has fewer than five values or the mean is not positive.
 fn change_over_last_tenth(values: &[f64]) -> Option<f64> {
     let count = values.len() / 10;
     if count < 5 {
@@ -277,12 +278,13 @@ mod tests {
 
     #[test]
     fn a_trend_is_distinguished_from_noise() {
-        // A straight line from 2 to 1 over 100 values: tenths with means 1.85 - i/10..., the last two 1.145 and 1.045.
+        // A straight line from 2 to 1 over 100 values: mean 2 - 84.5/99 over the second-to-last tenth, 2 - 94.5/99 over
+        // the last.
         let line: Vec<f64> = (0..100).map(|i| 2.0 - f64::from(i) / 99.0).collect();
         let (was, is) = (2.0 - 84.5 / 99.0, 2.0 - 94.5 / 99.0);
         let found = change_over_last_tenth(&line).unwrap();
         assert!((found - 100.0 * (is / was - 1.0)).abs() < 1e-9, "{found}");
-        // Alternating values differ between tenths by less than their spread.
+        // The means of tenths of an alternating sequence differ by less than their standard error.
         let noise: Vec<f64> = (0..99).map(|i| 1.0 + f64::from(i % 2)).collect();
         assert_eq!(change_over_last_tenth(&noise), Some(0.0));
         assert_eq!(change_over_last_tenth(&line[..49]), None);

@@ -11,27 +11,27 @@ use unix::log::{Damaged, append_once, each};
 use unix::time::now_utc;
 use unix::{Error, Result, text};
 
-/// Number of metrics that a table shows unless the user chooses them.
+/// Default number of metrics shown in a table.
 const SHOWN: usize = 6;
 
 /// A row of a leaderboard.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Row {
-    /// When it was added, UTC.
+    /// Time at which the row was added, UTC.
     pub time: String,
-    /// What the row is, e.g. `baseline`.
+    /// Label of the row, e.g. `baseline`.
     pub label: String,
     /// Name of the evaluated model or report.
     pub name: String,
-    /// Remarks.
+    /// Free-text remarks.
     pub notes: Option<String>,
-    /// The result.
+    /// Scores and subject of the evaluation.
     #[serde(flatten)]
     pub scored: Scored,
 }
 
 impl Row {
-    /// A row for a result, now.
+    /// Creates a row for a result with the current time.
     pub fn new(label: &str, name: &str, notes: Option<&str>, scored: Scored) -> Self {
         Self {
             time: now_utc(),
@@ -42,15 +42,15 @@ impl Row {
         }
     }
 
-    /// Whether it records the same evaluation under the same label.
+    /// Whether both rows record the same evaluation with the same scores under the same label.
     fn is_same(&self, other: &Self) -> bool {
         // NaN is null in JSON, so it equals itself.
         let key = |row: &Self| json!([row.label, row.scored.evaluation, row.scored.scores]);
         key(self) == key(other)
     }
 
-    /// Appends it to a board, which is created if absent. A board that has the same row already is not changed; returns
-    /// whether it was. Errors: those of [`append_once`].
+    /// Appends the row to a board, which is created if absent. Returns false, and leaves the board unchanged, if it
+    /// already has the same row. Errors: as in [`append_once`].
     pub fn append(&self, board: &Path) -> Result<bool> {
         append_once(board, self, |record| parse(record).is_some_and(|row| self.is_same(&row)))
     }
@@ -60,16 +60,17 @@ fn parse(record: &Map<String, Value>) -> Option<Row> {
     serde_json::from_value(Value::Object(record.clone())).ok()
 }
 
-/// The rows of a leaderboard.
+/// A leaderboard.
 #[derive(Clone, Debug, Default)]
 pub struct Board {
-    /// The rows in the order in which they were added.
+    /// Rows in the order in which they were added.
     pub rows: Vec<Row>,
 }
 
 impl Board {
-    /// Reads a board; an absent one is empty if `may_be_absent`. Damaged lines, and rows that two processes added at
-    /// once, are skipped, and so are rows of an earlier version; all but the copies with a warning. Errors: 66, 74.
+    /// Reads a board; an absent file is an empty board if `may_be_absent`. Damaged lines and rows of an earlier version
+    /// are skipped with a warning, and duplicate rows that two processes added concurrently are skipped silently.
+    /// Errors: 66, 74.
     pub fn read(path: &Path, may_be_absent: bool) -> Result<Self> {
         let mut board = Self::default();
         if may_be_absent && fs::symlink_metadata(path).is_err() {
@@ -96,8 +97,8 @@ impl Board {
         Ok(board)
     }
 
-    /// The rows by protocol, in the order of their first rows. `metrics` are shown, and rows are sorted by the first one;
-    /// if there are none, by the metric of the first row's subject.
+    /// Groups the rows by protocol, in the order of their first rows. Shows `metrics` and sorts rows by the first of
+    /// them; if `metrics` is empty, by the primary metric of the first row.
     pub fn rankings(&self, metrics: &[String]) -> Vec<Ranking<'_>> {
         let mut groups: Vec<Vec<&Row>> = Vec::new();
         for row in &self.rows {
@@ -111,7 +112,7 @@ impl Board {
         groups.into_iter().map(|rows| Ranking::of(rows, metrics)).collect()
     }
 
-    /// A table for each protocol.
+    /// Creates a document with one table per protocol.
     pub fn document(&self, metrics: &[String]) -> Document {
         let mut document = Document::new("Leaderboard");
         document.paragraph("Results of different protocols are in different tables.");
@@ -122,7 +123,8 @@ impl Board {
         document
     }
 
-    /// All rows as CSV: fixed columns, then the fields of the protocol, then every metric of any row with its interval.
+    /// Formats all rows as CSV: fixed columns, then the protocol fields, then the metrics of all rows with their
+    /// intervals.
     pub fn csv(&self) -> Result<Vec<u8>> {
         let mut writer = csv::Writer::from_writer(Vec::new());
         let mut write = |cells: Vec<String>| writer.write_record(cells).map_err(Error::bug);
@@ -154,12 +156,12 @@ impl Board {
     }
 }
 
-/// The rows of one protocol, the best first; rows without the metric, or with NaN, are last.
+/// Rows with the same protocol, best first; rows where the metric is missing or NaN come last.
 #[derive(Clone, Debug)]
 pub struct Ranking<'b> {
-    /// The metrics that are shown; the first one is what rows are sorted by.
+    /// Metrics shown; rows are sorted by the first one.
     pub metrics: Vec<String>,
-    /// The rows.
+    /// Rows, best first.
     pub rows: Vec<&'b Row>,
 }
 
@@ -176,12 +178,12 @@ impl<'b> Ranking<'b> {
         ranking
     }
 
-    /// Which values of a metric are better.
+    /// Direction in which a metric improves; None if no row specifies it.
     fn direction(&self, metric: &str) -> Option<Direction> {
         self.rows.iter().find_map(|row| row.scored.metric(metric)?.direction)
     }
 
-    /// The place of a row, from 1 on; none without a value.
+    /// Rank of the row at index `at`, counted from 1; None if its metric is missing or not finite.
     pub fn rank(&self, at: usize) -> Option<usize> {
         let found = self.rows.get(at)?.scored.metric(&self.metrics[0])?;
         found.value.is_finite().then_some(at + 1)
@@ -229,7 +231,7 @@ impl<'b> Ranking<'b> {
     }
 }
 
-/// The most important metric of the first row, then the same one of each other method.
+/// Returns the primary metric of the first row, then the same metric for the other methods.
 fn shown(rows: &[&Row]) -> Vec<String> {
     let metric = &rows[0].scored.subject.metric;
     let of_others = rows.iter().flat_map(|row| {
@@ -244,7 +246,7 @@ fn shown(rows: &[&Row]) -> Vec<String> {
     names
 }
 
-/// A value in CSV: the elements of a list are separated by blanks.
+/// Formats a value for CSV: list elements are separated by spaces.
 fn plain(value: Option<&Value>) -> String {
     match value {
         None | Some(Value::Null) => String::new(),

@@ -12,11 +12,11 @@ use std::path::{Path, PathBuf};
 use unix::run_dir::RunDir;
 use unix::{Error, Result, text};
 
-/// Runs or evaluations side by side; the others are compared with the first.
+/// Runs or evaluations side by side; the first is the reference.
 pub struct Comparison {
     names: Vec<String>,
     subjects: Subjects,
-    /// Configuration keys whose values differ, with the value of each; settings of evaluations as `evaluation.KEY`.
+    /// Configuration keys whose values differ, with one value per run; evaluation settings are named `evaluation.KEY`.
     keys: Vec<(String, Vec<Value>)>,
     /// Whether the configurations are known.
     is_known: bool,
@@ -30,17 +30,16 @@ enum Subjects {
 /// One line of a comparison: a metric, a difference, or a configuration key.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Line {
-    /// `metric`, `baseline`, `group`, `difference` or `config`.
+    /// Kind of line: `metric`, `baseline`, `group`, `difference` or `config`.
     pub kind: &'static str,
-    /// Of a group, what groups are, such as `label`.
+    /// For a group, the kind of group, e.g. `label`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
-    /// Name of the metric, the group, the loss or the key.
+    /// Name of the metric, group, loss or configuration key.
     pub name: String,
-    /// The value of each run, in the order in which the runs were given; for a difference, the mean loss minus that of
-    /// the first run.
+    /// Value for each run, in input order; for a difference, the mean loss minus that of the first run.
     pub values: Vec<Value>,
-    /// The 95 % intervals of the values; left out if there are none.
+    /// 95 % confidence intervals of the values; omitted if there are none.
     #[serde(skip_serializing_if = "no_interval")]
     pub intervals: Vec<Option<[f64; 2]>>,
 }
@@ -50,7 +49,7 @@ fn no_interval(intervals: &[Option<[f64; 2]>]) -> bool {
 }
 
 impl Line {
-    /// A line without intervals; null stands for a missing value and one that is not finite.
+    /// Creates a line without intervals; null stands for a missing or non-finite value.
     pub(super) fn new(
         kind: &'static str,
         name: String,
@@ -63,10 +62,10 @@ impl Line {
 }
 
 impl Comparison {
-    /// Reads folders of `evaluate score`, or run directories.
+    /// Reads output folders of `evaluate score`, or run directories.
     ///
     /// Errors: 2 for a mixture of both, 65 when the protocols of evaluations, or the tasks or data of runs, differ, and
-    /// for results of an earlier version; 66.
+    /// for results of an earlier version; 66 when a file is missing.
     pub fn read(paths: &[PathBuf]) -> Result<Self> {
         let names = paths.iter().map(|path| path.display().to_string()).collect();
         let is_run = |path: &Path| RunDir::open(path).is_ok_and(|run| run.log().exists());
@@ -98,7 +97,7 @@ impl Comparison {
         Ok(Self { names, subjects, keys, is_known })
     }
 
-    /// Metrics, differences and differing keys.
+    /// Lines for all metrics, differences and differing keys.
     pub fn lines(&self) -> Vec<Line> {
         let mut lines: Vec<Line> = match &self.subjects {
             Subjects::Runs(runs) => {
@@ -117,7 +116,7 @@ impl Comparison {
         lines
     }
 
-    /// The report, with all pictures.
+    /// Creates the report, including all pictures.
     ///
     /// Errors: 65, 66 or 74 when a picture cannot be read.
     pub fn document(&self) -> Result<Document> {
@@ -164,7 +163,7 @@ impl Comparison {
     }
 }
 
-/// Errors: 65 for runs of different tasks, or whose validation metrics are not of the same data.
+/// Reads runs that can be compared. Errors: 65 for runs with different tasks or validation data.
 fn comparable_runs(paths: &[PathBuf]) -> Result<Vec<Analysis>> {
     let runs: Vec<Analysis> =
         paths.iter().map(|path| Analysis::read(path)).collect::<Result<_>>()?;
@@ -194,7 +193,7 @@ fn comparable_runs(paths: &[PathBuf]) -> Result<Vec<Analysis>> {
     Ok(runs)
 }
 
-/// Every key whose values differ, with null for an absent one.
+/// Returns every key whose values differ, with null where it is absent.
 fn differing(configs: &[Value]) -> Vec<(String, Vec<Value>)> {
     let flat = |config: &Value| {
         let mut keys = Map::new();
@@ -271,7 +270,7 @@ mod tests {
         }
         assert!(text.contains("error by label") && text.contains("-25.0"), "{text}");
         assert!(text.contains("do not overlap: it is better"), "{text}");
-        // The same with the losses of each item.
+        // Adds the loss of each item.
         for (path, shift) in paths.iter().zip([0.0, 0.125]) {
             let losses = (0..12).map(|i| format!("{i},{i},{}\n", f64::from(i) - shift));
             let losses = format!("item,cluster,loss\n{}", losses.collect::<String>());

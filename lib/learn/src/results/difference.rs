@@ -1,4 +1,4 @@
-//! Whether chance explains the difference between two results.
+//! Tests whether the difference between two results may be due to chance.
 
 use super::with_interval;
 use crate::evaluate::{Difference, Losses};
@@ -7,18 +7,18 @@ use report::evaluation::{Direction, MetricsFile};
 use std::path::Path;
 use unix::{Exit, Result};
 
-/// What is known of the difference of a result from the first one.
+/// What is known about the difference between a result and the first one.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Known {
-    /// The difference of the losses, item by item.
+    /// Paired difference of the losses, item by item.
     Paired { loss: String, items: usize, difference: Difference },
-    /// The intervals of the most important metric, that of the first result first.
+    /// Confidence intervals of the primary metric; the interval of the first result comes first.
     Intervals { metric: String, direction: Option<Direction>, bounds: [[f64; 2]; 2] },
-    /// Neither losses of the same items nor intervals.
+    /// Neither losses of the same items nor intervals are available.
     Nothing { metric: String },
 }
 
-/// The losses in a folder; None if they were not stored. Errors: 65 for a damaged file, 74.
+/// Reads the losses in a folder; None if they were not stored. Errors: 65 for a damaged file, 74 when reading fails.
 pub(super) fn losses(folder: &Path) -> Result<Option<Losses>> {
     match Losses::read(folder) {
         Ok(losses) => Ok(Some(losses)),
@@ -28,7 +28,7 @@ pub(super) fn losses(folder: &Path) -> Result<Option<Losses>> {
 }
 
 impl Known {
-    /// The difference of a result from the first, each with its losses.
+    /// Compares a result with the first one, given the losses of both.
     pub(super) fn of(
         (first, losses): (&MetricsFile, Option<&Losses>),
         (other, own): (&MetricsFile, Option<&Losses>),
@@ -49,7 +49,7 @@ impl Known {
         }
     }
 
-    /// One line about the result `name`.
+    /// Describes the difference for the result `name` in one line.
     pub(super) fn describe(&self, name: &str) -> String {
         match self {
             Self::Paired { loss, items, difference } => {
@@ -150,7 +150,7 @@ mod tests {
         );
         assert!(text(shifted(&|_| 0.0)).ends_with("the mean loss of 40 items is the same"));
         assert!(text(shifted(&|_| f64::NAN)).contains("not finite for some of 40 items"));
-        // All four are lower, as they are by chance once in eight times.
+        // All four losses are lower, which happens by chance once in eight cases.
         let few = losses((0..4).map(f64::from));
         let lower = losses((0..4).map(|i| f64::from(i) - 0.5));
         let text = Known::of((&file, Some(&few)), (&file, Some(&lower))).describe("second");

@@ -10,20 +10,21 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use unix::{Error, Result, note, text};
 
-/// Evaluations that followed the same protocol; the others are compared with the first.
+/// Evaluations that followed the same protocol; the first is the reference.
 pub(super) struct Evaluations {
-    /// Folders, as given.
+    /// Folders, as passed in.
     paths: Vec<PathBuf>,
     files: Vec<MetricsFile>,
-    /// Of each file but the first.
+    /// Difference from the first result, for every other result.
     differences: Vec<Known>,
 }
 
-/// A metric, and what each result has of it.
+/// Name of a metric, and its value in each result.
 type Row<'e> = (String, Vec<Option<&'e Metric>>);
 
 impl Evaluations {
-    /// Reads results. Errors: 65 with the fields in which protocols differ; those of [`MetricsFile::read`].
+    /// Reads results. Errors: 65 if protocols differ, listing the differing fields; otherwise as in
+    /// [`MetricsFile::read`].
     pub fn read(paths: &[PathBuf]) -> Result<Self> {
         let files: Vec<MetricsFile> =
             paths.iter().map(|path| MetricsFile::read(path)).collect::<Result<_>>()?;
@@ -49,7 +50,7 @@ impl Evaluations {
         Ok(Self { paths: paths.to_vec(), files, differences })
     }
 
-    /// The settings of each that may differ, but for where the data are.
+    /// Returns the settings of each evaluation that may differ, except the data path.
     pub fn settings(&self) -> Vec<Value> {
         let of = |file: &MetricsFile| {
             let settings = file.subject.settings.iter().filter(|(key, _)| *key != "data");
@@ -58,7 +59,7 @@ impl Evaluations {
         self.files.iter().map(of).collect()
     }
 
-    /// The configurations of the evaluated models, from their checkpoints; None if one is gone.
+    /// Reads the configurations of the evaluated models from their checkpoints; None if one cannot be read.
     pub fn configs(&self) -> Option<Vec<Value>> {
         let of = |(path, file): (&PathBuf, &MetricsFile)| {
             let model = file.subject.models.get(&file.subject.task)?;
@@ -71,13 +72,13 @@ impl Evaluations {
         self.paths.iter().zip(&self.files).map(of).collect()
     }
 
-    /// The metrics of the evaluated models, which may be of another task in each result.
+    /// Metrics of the evaluated models; the task name of the model may differ between results.
     fn metrics(&self) -> Vec<Row<'_>> {
         let own = self.files.iter().filter_map(|file| file.scores.methods.values().next());
         self.rows(names(own.flat_map(|metrics| metrics.keys())))
     }
 
-    /// The most important metric of all other methods.
+    /// Primary metric of each of the other methods.
     fn baselines(&self) -> Vec<Row<'_>> {
         let metric = &self.files[0].subject.metric;
         let methods = self.files.iter().flat_map(|file| &file.scores.methods);
@@ -97,7 +98,7 @@ impl Evaluations {
         names.into_iter().map(row).collect()
     }
 
-    /// The most important metric of the evaluated models by group, for each kind of groups.
+    /// Primary metric of the evaluated models by group, for each kind of group.
     fn groups(&self) -> Vec<(String, Vec<Row<'_>>)> {
         let metric = &self.files[0].subject.metric;
         let all = || self.files.iter().flat_map(|file| &file.groups);
@@ -117,7 +118,7 @@ impl Evaluations {
         names(all().map(|group| &group.kind)).into_iter().map(rows).collect()
     }
 
-    /// All metrics, and the differences that are known.
+    /// Lines for all metrics and known differences.
     pub fn lines(&self) -> Vec<Line> {
         let lines = |kind, group: Option<String>, rows: Vec<Row>| {
             let line = move |(name, metrics): Row| Line {
@@ -151,7 +152,7 @@ impl Evaluations {
         all
     }
 
-    /// Adds the tables, in which results have these names.
+    /// Adds the tables, with `names` as the names of the results.
     pub fn add_to(&self, document: &mut Document, names: &[String]) {
         let subject = &self.files[0].subject;
         document.paragraph(format!("{}.", subject.describe()));
@@ -195,7 +196,7 @@ impl Evaluations {
         document.table(table);
     }
 
-    /// Adds the pictures that `evaluate score` drew. Errors: those of [`pictures`].
+    /// Adds the pictures that `evaluate score` drew. Errors: as in [`pictures`].
     pub fn add_pictures(&self, document: &mut Document) -> Result<()> {
         for path in &self.paths {
             let pictures = pictures(path)?;
@@ -211,7 +212,7 @@ impl Evaluations {
     }
 }
 
-/// The cells of one metric: each value, and from the second on its change relative to the first.
+/// Formats the values of one metric as cells, each but the first with its change relative to the first.
 fn compared(metrics: &[Option<&Metric>]) -> Vec<Cell> {
     let value = |metric: &Option<&Metric>| metric.map(|metric| metric.value);
     let direction = metrics.iter().flatten().find_map(|metric| metric.direction);

@@ -6,31 +6,31 @@ use report::evaluation::Direction;
 use serde::Serialize;
 use unix::{Error, Result, text};
 
-/// The conditions.
+/// Conditions that a candidate must meet.
 #[derive(Clone, Debug)]
 pub struct Gate {
-    /// The metric that must improve; the one of the candidate's subject unless given.
+    /// Metric that must improve; by default the primary metric of the candidate.
     pub metric: Option<String>,
-    /// By how much it must be better than that of the baseline.
+    /// Minimum improvement over the baseline.
     pub min_improvement: f64,
-    /// Other metrics, and by which factor they may be worse than those of the baseline.
+    /// Other metrics, with the maximum factor by which each may be worse than in the baseline.
     pub max_ratios: Vec<(String, f64)>,
 }
 
-/// The outcome of one condition.
+/// Outcome of a condition.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Check {
-    /// `improvement` or `ratio`; `measured` without a baseline.
+    /// Kind of condition: `improvement` or `ratio`; `measured` without a baseline.
     pub gate: &'static str,
-    /// The metric.
+    /// Name of the metric.
     pub metric: String,
-    /// Which values are better.
+    /// Whether the metric is minimised or maximised.
     pub direction: Direction,
-    /// Its value for the candidate.
+    /// Value for the candidate.
     pub candidate: Option<f64>,
-    /// Its value for the baseline.
+    /// Value for the baseline.
     pub baseline: Option<f64>,
-    /// The worst value that passes.
+    /// Worst value that passes.
     pub limit: Option<f64>,
     /// Whether the candidate passes.
     pub passed: bool,
@@ -41,8 +41,8 @@ impl Gate {
         self.metric.as_ref().unwrap_or(&candidate.subject.metric)
     }
 
-    /// The best row by the gate's metric of the first of `labels` that has rows with the protocol of `candidate`. Rows
-    /// of the candidate's own evaluation do not count, so that it never competes with itself.
+    /// Returns the best row by the gate's metric with the protocol of `candidate`, from the first of `labels` that has
+    /// such rows. Rows of the candidate's own evaluation are ignored, so that it never competes with itself.
     ///
     /// Errors: 2 for a metric that is neither minimised nor maximised.
     pub fn baseline<'b>(
@@ -64,7 +64,7 @@ impl Gate {
         }))
     }
 
-    /// Compares the candidate with the baseline; without one, only requires that it has all metrics.
+    /// Compares the candidate with the baseline; without a baseline, only requires that the candidate has all metrics.
     ///
     /// Errors: 2 for a metric that is neither minimised nor maximised.
     pub fn check(&self, candidate: &Scored, baseline: Option<&Scored>) -> Result<Vec<Check>> {
@@ -99,7 +99,7 @@ impl Gate {
     }
 }
 
-/// Which values of a metric are better; of one that is missing, which fails anyway, smaller ones.
+/// Returns the direction in which a metric improves; for a missing metric, which fails anyway, `Minimize`.
 fn direction(candidate: &Scored, name: &str) -> Result<Direction> {
     match candidate.metric(name) {
         None => Ok(Direction::default()),
@@ -113,7 +113,7 @@ fn direction(candidate: &Scored, name: &str) -> Result<Direction> {
 }
 
 impl Check {
-    /// One line that says which value failed against which.
+    /// Describes the candidate value and the limit in one line.
     pub fn describe(&self, baseline: &str) -> String {
         let Self { metric, candidate, baseline: base, limit, .. } = self;
         match (candidate, base, limit) {
@@ -168,7 +168,7 @@ mod tests {
             let checks = gate.check(&own, Some(&base)).unwrap();
             assert_eq!([checks[0].passed, checks[1].passed], passed, "{checks:?}");
         }
-        // The other way round the candidate is worse: by which factor it may be.
+        // With the roles swapped, the candidate is worse; the limits bound by which factor.
         let limits = [("error", 2.0), ("error", 1.75), ("f1", 1.5), ("f1", 1.25)];
         let checks = gate(None, -1.0, &limits).check(&base, Some(&own)).unwrap();
         let passed: Vec<bool> = checks.iter().map(|check| check.passed).collect();

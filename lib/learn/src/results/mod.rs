@@ -1,7 +1,7 @@
 //! Results of runs and evaluations: comparison, gates, leaderboards, and the analysis of a training log.
 //!
-//! Everything here reads the files that other programs wrote (metrics.json, losses.csv, log.jsonl, config.yaml), runs
-//! no model and knows no task. Two evaluations are compared only if they followed the same protocol; see
+//! This module reads only files written by other programs (metrics.json, losses.csv, log.jsonl, config.yaml); it runs
+//! no model and is independent of the task. Two evaluations are compared only if they followed the same protocol; see
 //! [`report::evaluation::Subject`].
 
 mod advice;
@@ -24,11 +24,11 @@ use report::document::{Cell, equal_precision};
 use report::evaluation::{Direction, Metric};
 use serde_json::{Map, Value};
 
-/// Significant digits of metrics in tables.
+/// Number of significant digits of metrics in tables.
 const DIGITS: usize = 4;
 
-/// Cells with the values of one metric, in equal precision and with their intervals. The best value in `direction` is
-/// marked, unless all are equal.
+/// Formats the values of one metric as cells of equal precision, with their intervals. The best value in `direction` is
+/// highlighted, unless all values are equal.
 fn cells(metrics: &[Option<&Metric>], direction: Option<Direction>) -> Vec<Cell> {
     let values: Vec<Option<f64>> =
         metrics.iter().map(|metric| metric.map(|metric| metric.value)).collect();
@@ -46,7 +46,8 @@ fn cells(metrics: &[Option<&Metric>], direction: Option<Direction>) -> Vec<Cell>
     texts.into_iter().zip(metrics).map(cell).collect()
 }
 
-/// The text of a number, and its interval in the same precision, which is at least two digits of the width.
+/// Appends an interval to the text of a number, in the same precision but with at least two significant digits of the
+/// interval width.
 fn with_interval(text: &str, interval: Option<[f64; 2]>) -> String {
     let Some([low, high]) = interval else { return text.into() };
     if text.contains('e') {
@@ -59,7 +60,7 @@ fn with_interval(text: &str, interval: Option<[f64; 2]>) -> String {
     format!("{text} [{low:.decimals$}, {high:.decimals$}]")
 }
 
-/// The keys of all maps, in the order in which they first occur.
+/// Returns the distinct keys in the order in which they first occur.
 fn names<'a>(keys: impl Iterator<Item = &'a String>) -> Vec<String> {
     let mut names = Vec::new();
     for name in keys {
@@ -70,7 +71,7 @@ fn names<'a>(keys: impl Iterator<Item = &'a String>) -> Vec<String> {
     names
 }
 
-/// A number of a file in JSON, which has null for one that is not finite.
+/// Converts a JSON value to a number; None for null, which stands for a non-finite number.
 fn number(value: &Value) -> Option<f64> {
     if value.is_null() { Some(f64::NAN) } else { value.as_f64() }
 }
@@ -88,7 +89,7 @@ fn flatten(path: &str, value: &Value, out: &mut Map<String, Value>) {
     }
 }
 
-/// Small results, written by hand.
+/// Small hand-written results.
 #[cfg(test)]
 mod examples {
     use super::*;
@@ -96,7 +97,7 @@ mod examples {
     use serde_json::json;
     use std::path::Path;
 
-    /// A result of a model with an error and a score, with an interval each, beside a baseline.
+    /// Creates a result of a model with the metrics error and score, each with an interval, and a baseline.
     pub fn result(error: f64, score: f64) -> MetricsFile {
         let around = |metric: Metric| {
             let interval = [metric.value - 0.05, metric.value + 0.05];
@@ -137,7 +138,7 @@ mod examples {
         }
     }
 
-    /// Writes it to a folder.
+    /// Writes a result to a folder.
     pub fn store(folder: &Path, result: &MetricsFile) {
         std::fs::create_dir_all(folder).unwrap();
         std::fs::write(folder.join("metrics.json"), json!(result).to_string()).unwrap();

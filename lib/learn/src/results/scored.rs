@@ -1,19 +1,19 @@
-//! The part of a result that a leaderboard keeps.
+//! The part of a result that a leaderboard stores.
 
 use report::evaluation::{Direction, Metric, MetricsFile, Scores, Subject};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use unix::Result;
 
-/// What was evaluated, and its metrics over all samples.
+/// Subject of an evaluation, and its metrics over all samples.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Scored {
     /// Identifies the evaluation; see [`Subject::hash`].
     pub evaluation: String,
-    /// What was evaluated.
+    /// Subject of the evaluation.
     #[serde(flatten)]
     pub subject: Subject,
-    /// Its scores, without the values of single steps.
+    /// Scores, without per-step values.
     #[serde(flatten)]
     pub scores: Scores,
 }
@@ -28,17 +28,17 @@ impl From<MetricsFile> for Scored {
 }
 
 impl Scored {
-    /// Reads the result in a folder of `evaluate score`. Errors: those of [`MetricsFile::read`].
+    /// Reads the result in an output folder of `evaluate score`. Errors: as in [`MetricsFile::read`].
     pub fn read(folder: &Path) -> Result<Self> {
         MetricsFile::read(folder).map(Self::from)
     }
 
-    /// A metric by its name; see [`Scores::metric`].
+    /// Looks up a metric by name; see [`Scores::metric`].
     pub fn metric(&self, name: &str) -> Option<&Metric> {
         self.scores.metric(name)
     }
 
-    /// Orders results by a metric, the lowest first: infinite without the metric, and if it is not finite.
+    /// Sort key by a metric, best first; infinite if the metric is missing or not finite.
     pub(super) fn order(&self, metric: &str, direction: Direction) -> f64 {
         let value = self.metric(metric).map(|metric| metric.value);
         let value = value.filter(|value| value.is_finite());

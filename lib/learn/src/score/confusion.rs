@@ -1,15 +1,15 @@
-//! The confusion matrix of a classifier and the metrics that are functions of it.
+//! Confusion matrix of a classifier, and the metrics derived from it.
 
 use serde::{Deserialize, Serialize};
 
 /// The confusion matrix of a classifier.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Confusion {
-    /// [classes, classes], indexed by true class, then by predicted class.
+    /// Counts [classes, classes], indexed by true class, then by predicted class.
     counts: Vec<Vec<u64>>,
 }
 
-/// The scores of one class, or an average over classes.
+/// Scores of one class, or an average over classes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct ClassScores {
     /// tp/(tp + fp).
@@ -24,8 +24,8 @@ pub struct ClassScores {
 }
 
 impl ClassScores {
-    /// The scores of a class with `hits` true positives among `predicted` predictions, and `support` samples. 0/0 counts
-    /// as 0.
+    /// Computes the scores of a class with `hits` true positives, `predicted` predictions and `support` samples. 0/0
+    /// counts as 0.
     pub fn of_counts(hits: u64, predicted: u64, support: u64) -> Self {
         let ratio = |divisor: f64| if divisor == 0.0 { 0.0 } else { hits as f64 / divisor };
         Self {
@@ -36,7 +36,7 @@ impl ClassScores {
         }
     }
 
-    /// Averages over classes with these weights; all 0 if the weights are.
+    /// Weighted average of class scores; all 0 if the weights sum to 0.
     pub fn average(classes: &[Self], weight: impl Fn(&Self) -> f64) -> Self {
         let total: f64 = classes.iter().map(&weight).sum();
         let mean = |of: fn(&Self) -> f64| match total == 0.0 {
@@ -53,7 +53,7 @@ impl ClassScores {
 }
 
 impl Confusion {
-    /// The matrix of `classes` classes without samples.
+    /// Creates a matrix for `classes` classes without samples.
     pub fn new(classes: usize) -> Self {
         Self { counts: vec![vec![0; classes]; classes] }
     }
@@ -63,7 +63,7 @@ impl Confusion {
         self.add_counts(truth, prediction, 1);
     }
 
-    /// Counts so many samples of class `truth` that were predicted as `prediction`.
+    /// Counts `count` samples of class `truth` that were predicted as `prediction`.
     pub fn add_counts(&mut self, truth: usize, prediction: usize, count: u64) {
         let classes = self.counts.len().max(truth + 1).max(prediction + 1);
         if classes > self.counts.len() {
@@ -73,14 +73,14 @@ impl Confusion {
         self.counts[truth][prediction] += count;
     }
 
-    /// Adds the counts of other samples.
+    /// Adds the counts of `other`.
     pub fn merge(&mut self, other: &Self) {
         for (truth, row) in other.counts.iter().enumerate() {
             (0..).zip(row).for_each(|(prediction, n)| self.add_counts(truth, prediction, *n));
         }
     }
 
-    /// The counts, [classes, classes], indexed by true class, then by predicted class.
+    /// Counts [classes, classes], indexed by true class, then by predicted class.
     pub fn counts(&self) -> &[Vec<u64>] {
         &self.counts
     }
@@ -90,14 +90,14 @@ impl Confusion {
         self.counts.iter().flatten().sum()
     }
 
-    /// The share of samples on the diagonal; NaN without samples.
+    /// Fraction of samples on the diagonal; NaN without samples.
     pub fn accuracy(&self) -> f64 {
         let right: u64 = self.counts.iter().enumerate().map(|(class, row)| row[class]).sum();
         right as f64 / self.samples() as f64
     }
 
-    /// Matthews' correlation coefficient of true and predicted classes (Gorodkin 2004, for any number of classes); 0 if
-    /// all samples are of one class or predicted as one, NaN without samples.
+    /// Matthews correlation coefficient of true and predicted classes (Gorodkin 2004, for any number of classes); 0 if
+    /// all samples have the same true or the same predicted class, NaN without samples.
     pub fn matthews_correlation(&self) -> f64 {
         let samples = self.samples() as f64;
         let sum = |of: &dyn Fn(usize) -> u64| -> f64 {
@@ -117,14 +117,14 @@ impl Confusion {
         if scale == 0.0 && samples > 0.0 { 0.0 } else { covariance / scale }
     }
 
-    /// The scores of a class.
+    /// Scores of a class.
     pub fn of_class(&self, class: usize) -> ClassScores {
         let row = &self.counts[class];
         let predicted = self.counts.iter().map(|row| row[class]).sum();
         ClassScores::of_counts(row[class], predicted, row.iter().sum())
     }
 
-    /// The classes that occur as a true or a predicted class, with their scores.
+    /// Scores of the classes that occur as a true or predicted class, with their class indices.
     pub fn of_classes(&self) -> Vec<(usize, ClassScores)> {
         let occurs = |class: usize| {
             self.counts[class]
@@ -136,13 +136,13 @@ impl Confusion {
         classes.map(|class| (class, self.of_class(class))).collect()
     }
 
-    /// The mean of the scores over the classes that occur as a true or a predicted class, as scikit-learn's
+    /// Macro average: the mean over the classes that occur as a true or predicted class, like scikit-learn's
     /// `average="macro"`.
     pub fn macro_average(&self) -> ClassScores {
         self.average(|_| 1.0)
     }
 
-    /// The mean of the scores over the samples, each with the scores of its true class, as scikit-learn's
+    /// Weighted average: the mean over the classes, weighted by their support, like scikit-learn's
     /// `average="weighted"`.
     pub fn weighted_average(&self) -> ClassScores {
         self.average(|class| class.support as f64)
@@ -153,7 +153,7 @@ impl Confusion {
         ClassScores::average(&classes, weight)
     }
 
-    /// `accuracy`, the [macro averages](Self::macro_average) of precision, recall and F1, and `matthews_correlation`.
+    /// Returns `accuracy`, [macro-averaged](Self::macro_average) precision, recall and F1, and `matthews_correlation`.
     pub fn metrics(&self) -> [(&'static str, f64); 5] {
         let ClassScores { precision, recall, f1, .. } = self.macro_average();
         let accuracy = self.accuracy();
@@ -182,7 +182,8 @@ mod tests {
             (5.0 / 7.0 + 3.0 / 4.0 + 4.0 / 5.0) / 3.0,
             (5.0 / 6.0 + 3.0 / 6.0 + 1.0) / 3.0,
             (10.0 / 13.0 + 6.0 / 10.0 + 8.0 / 9.0) / 3.0,
-            // The covariance 12·16 - (7·6 + 4·6 + 5·4) over the roots of 16² - (6² + 6² + 4²) and 16² - (7² + 4² + 5²).
+            // The covariance 12·16 - (7·6 + 4·6 + 5·4) over the square roots of 16² - (6² + 6² + 4²) and 16² - (7² + 4²
+            // + 5²).
             106.0 / (168.0 * 166.0_f64).sqrt(),
         ];
         for ((name, found), expected) in confusion.metrics().into_iter().zip(expected) {

@@ -1,4 +1,4 @@
-//! Scores of a model: accumulators by metric and group, and values per sample. Scores merge across batches and ranks.
+//! Scores of a model: accumulators by metric and group, and per-sample values. Scores merge across batches and ranks.
 
 mod confusion;
 mod regression;
@@ -37,14 +37,14 @@ impl Sums {
         self.count += target.len() as u64;
     }
 
-    /// Adds the sums over other elements.
+    /// Adds the sums of `other`.
     fn merge(&mut self, other: &Self) {
         self.error += other.error;
         self.target += other.target;
         self.count += other.count;
     }
 
-    /// √(Σ (p - t)²/Σ t²), the normalised root mean square error.
+    /// Normalised root mean square error √(Σ (p - t)²/Σ t²).
     pub fn nrmse(&self) -> f64 {
         (self.error / self.target).sqrt()
     }
@@ -69,8 +69,8 @@ pub mod bits {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Bits(#[serde(with = "bits")] pub f64);
 
-/// The quantile `q` in 0..=1 of some values, interpolated linearly (NumPy's default); NaN if there are none, or if one is
-/// NaN.
+/// Returns quantile `q`, in 0..=1, of `values`, with linear interpolation (NumPy's default); NaN if there are no values
+/// or one of them is NaN.
 pub fn quantile(mut values: Vec<f64>, q: f64) -> f64 {
     if values.iter().any(|value| value.is_nan()) {
         return f64::NAN;
@@ -79,13 +79,12 @@ pub fn quantile(mut values: Vec<f64>, q: f64) -> f64 {
     let place = q * values.len().saturating_sub(1) as f64;
     let at = |place: f64| values.get(place as usize).copied().unwrap_or(f64::NAN);
     let (low, high) = (at(place.floor()), at(place.ceil()));
-    // Not low + share·(high - low), which is NaN for two infinities.
+    // The case of equal values avoids ∞ - ∞ = NaN in the interpolation.
     if low == high { low } else { low + place.fract() * (high - low) }
 }
 
-/// Levenshtein distance: the least number of insertions, deletions and substitutions that turn `prediction` into
-/// `reference`. It is the numerator of the character error rate (over characters) and of the word error rate (over
-/// words).
+/// Levenshtein distance: the minimum number of insertions, deletions and substitutions that turn `prediction` into
+/// `reference`. It is the numerator of the character error rate (over characters) and the word error rate (over words).
 pub fn edit_distance<T: PartialEq>(prediction: &[T], reference: &[T]) -> u64 {
     let mut row: Vec<u64> = (0..=reference.len() as u64).collect();
     for (i, p) in (1..).zip(prediction) {
@@ -99,7 +98,7 @@ pub fn edit_distance<T: PartialEq>(prediction: &[T], reference: &[T]) -> u64 {
     row[reference.len()]
 }
 
-/// How the values of one metric are accumulated.
+/// Accumulator of one metric.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 enum Accumulator {
     /// Weighted mean: Σ weight·value / Σ weight.
@@ -113,16 +112,16 @@ enum Accumulator {
     Nrmse(Sums),
     /// [`Confusion::metrics`].
     Confusion(Confusion),
-    /// The F1 of one class, from its true positives, predictions and samples.
+    /// F1 of one class, from the numbers of true positives, predictions and samples.
     F1 { hits: u64, predicted: u64, support: u64 },
-    /// The mean of other metrics.
+    /// Mean of other metrics, by name.
     MeanOf(Vec<String>),
-    /// [`ChannelErrors::metrics`], overall and by channel.
+    /// [`ChannelErrors::metrics`], overall and per channel.
     Regression(RegressionErrors),
 }
 
 impl Accumulator {
-    /// The resulting metrics with their names.
+    /// Returns the resulting metrics with their names.
     fn metrics(&self, name: &str) -> Vec<(String, f64)> {
         match self {
             Self::Mean { sum, weight } => vec![(name.into(), sum / weight)],
@@ -155,24 +154,24 @@ impl Accumulator {
                 *predicted += p;
                 *support += s;
             }
-            // A metric has the same kind everywhere a task adds to it.
+            // All tasks and ranks use the same kind of accumulator for a given metric.
             _ => {}
         }
     }
 }
 
-/// Accumulators by metric name and, for metrics averaged over groups, by group name; and values by name and sample id.
+/// Accumulators by metric name and, for metrics averaged over groups, by group; and values by name and sample ID.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Scores {
     entries: Vec<(String, Option<String>, Accumulator)>,
-    /// Whether the model gave an output that is not finite.
+    /// Whether the model produced a non-finite output.
     #[serde(default)]
     not_finite: bool,
     records: BTreeMap<String, BTreeMap<u64, Bits>>,
 }
 
 impl Scores {
-    /// Adds `value` to the weighted mean called `name`.
+    /// Adds `value` to the weighted mean `name`.
     pub fn mean(&mut self, name: &str, value: f64, weight: f64) {
         self.add(name, None, &Accumulator::Mean { sum: value * weight, weight });
     }
@@ -184,15 +183,15 @@ impl Scores {
         self.add(name, Some(group), &Accumulator::Nrmse(sums));
     }
 
-    /// Adds a prediction and its target, [.., channels], to the metrics of [`ChannelErrors::metrics`], overall and as
-    /// `NAME[CHANNEL]`.
+    /// Adds a prediction and its target, [.., channels], to the metrics of [`ChannelErrors::metrics`], overall and per
+    /// channel as `NAME[CHANNEL]`.
     pub fn regression(&mut self, channels: usize, prediction: &[f32], target: &[f32]) {
         let errors = RegressionErrors::of(channels, prediction, target);
         self.add("", None, &Accumulator::Regression(errors));
     }
 
-    /// Counts the prediction of a class. The metrics are those of [`Confusion::metrics`], with `prefix` before their
-    /// names.
+    /// Adds a classification result to the confusion matrix, whose metrics are those of [`Confusion::metrics`] with
+    /// `prefix` prepended to their names.
     pub fn confusion(&mut self, prefix: &str, truth: usize, prediction: usize) {
         let mut entries = self.entries.iter_mut();
         if let Some((_, _, Accumulator::Confusion(counts))) =
@@ -205,13 +204,13 @@ impl Scores {
         self.add(prefix, None, &Accumulator::Confusion(counts));
     }
 
-    /// Counts the prediction of whether a sample is of the class whose F1 is called `name`.
+    /// Adds a binary prediction to the F1 score `name`, where true is the positive class.
     pub fn f1(&mut self, name: &str, truth: bool, prediction: bool) {
         let [hits, predicted, support] = [truth && prediction, prediction, truth].map(u64::from);
         self.add(name, None, &Accumulator::F1 { hits, predicted, support });
     }
 
-    /// Defines the metric `name` as the mean of others, which are no means of others themselves.
+    /// Defines the metric `name` as the mean of the metrics `others`, which must not be such means themselves.
     pub fn mean_of(&mut self, name: &str, others: &[&str]) {
         let others = others.iter().map(|other| other.to_string()).collect();
         self.add(name, None, &Accumulator::MeanOf(others));
@@ -223,18 +222,18 @@ impl Scores {
         self.add(name, None, &Accumulator::Mean { sum, weight });
     }
 
-    /// Notes that an output of the model is not finite: then every metric is NaN. For metrics of decisions, which would
-    /// otherwise be those of an arbitrary class.
+    /// Checks `outputs`; if any is not finite, every metric becomes NaN. For metrics based on class decisions, which
+    /// would otherwise score an arbitrary class.
     pub fn check_finite<T: Copy + Into<f64>>(&mut self, outputs: &[T]) {
         self.not_finite |= outputs.iter().any(|value| !(*value).into().is_finite());
     }
 
-    /// Keeps the value `name` of one sample, for metrics that are not sums: quantiles, ranks, the worst samples.
+    /// Records the per-sample value `name`, for metrics that are not sums: quantiles, ranks, worst samples.
     pub fn record(&mut self, name: &str, id: u64, value: f64) {
         self.records.entry(name.into()).or_default().insert(id, Bits(value));
     }
 
-    /// The values called `name` of all samples, ascending by sample id.
+    /// Returns the values `name` of all samples, sorted by sample ID.
     pub fn records(&self, name: &str) -> Vec<(u64, f64)> {
         let values = self.records.get(name).into_iter().flatten();
         values.map(|(id, value)| (*id, value.0)).collect()
@@ -248,7 +247,7 @@ impl Scores {
         }
     }
 
-    /// Merges the scores of other samples.
+    /// Merges the scores of `other`.
     pub fn merge(&mut self, other: &Self) {
         self.not_finite |= other.not_finite;
         for (name, group, accumulator) in &other.entries {
@@ -259,9 +258,9 @@ impl Scores {
         }
     }
 
-    /// All metrics by name. A metric with groups has one entry `NAME[GROUP]` for each group, and their mean as `NAME`.
-    /// Recorded values have a geometric mean, `NAME_geometric_mean`, and a 95th percentile, `NAME_p95`: a few bad
-    /// samples dominate neither.
+    /// Returns all metrics by name. A metric with groups has one entry `NAME[GROUP]` per group, and their mean as
+    /// `NAME`. Recorded values have a geometric mean, `NAME_geometric_mean`, and a 95th percentile, `NAME_p95`, neither
+    /// of which is dominated by a few bad samples.
     pub fn metrics(&self) -> Metrics {
         let mut metrics = Metrics::new();
         let mut groups: BTreeMap<String, Vec<f64>> = BTreeMap::new();
@@ -324,7 +323,7 @@ mod tests {
         });
         let mut merged = Scores::default();
         for part in &parts {
-            // Serialised, as ranks send them to each other.
+            // Serialise the scores, as ranks do to exchange them.
             let told = serde_json::to_vec(part).unwrap();
             merged.merge(&serde_json::from_slice(&told).unwrap());
         }
@@ -342,7 +341,7 @@ mod tests {
             ("f1", 2.0 / 3.0),
             ("loss_geometric_mean", f64::INFINITY),
             ("loss_p95", f64::INFINITY),
-            // Of class 0 one of two predictions is right, class 2 is never predicted.
+            // One of two predictions of class 0 is correct, and class 2 is never predicted.
             ("macro_f1", (2.0 / 3.0 + 1.0) / 3.0),
             ("matthews_correlation", 3.0 / 24.0_f64.sqrt()),
             ("precision", (0.5 + 1.0) / 3.0),
@@ -359,7 +358,7 @@ mod tests {
         let values = [4.0, 0.25, 2.0, 8.0, 1.0];
         values.iter().enumerate().for_each(|(id, x)| scores.record("e", id as u64, *x));
         let metrics = scores.metrics();
-        // 2 to the power (2 - 2 + 1 + 3 + 0)/5. The 95th percentile is at place 3.8 of 0.25, 1, 2, 4, 8.
+        // 2 to the power (2 - 2 + 1 + 3 + 0)/5. The 95th percentile lies at position 3.8 of 0.25, 1, 2, 4, 8.
         assert!((metrics["e_geometric_mean"] - 2.0_f64.powf(0.8)).abs() < 1e-15);
         assert!((metrics["e_p95"] - 7.2).abs() < 1e-14);
         assert_eq!(quantile(vec![3.0], 0.95), 3.0);
@@ -379,7 +378,7 @@ mod tests {
             assert!(metrics[name].is_nan(), "{name}: {}", metrics[name]);
         }
         assert_eq!((metrics["error[b]"], metrics["accuracy"]), (0.5_f64.sqrt(), 1.0));
-        // Decisions by such outputs have no accuracy, also after scores were sent to another rank.
+        // Decisions based on non-finite outputs have no accuracy, not even after the scores were sent to another rank.
         let mut merged = Scores::default();
         scores.check_finite(&[0.5, f64::INFINITY]);
         merged.merge(&serde_json::from_slice(&serde_json::to_vec(&scores).unwrap()).unwrap());
@@ -391,7 +390,7 @@ mod tests {
         let distance = |a: &str, b: &str| edit_distance(a.as_bytes(), b.as_bytes());
         assert_eq!(distance("kitten", "sitting"), 3);
         assert_eq!((distance("", "abc"), distance("abc", ""), distance("abc", "abc")), (3, 3, 0));
-        // One insertion at one end and one deletion at the other, not five substitutions.
+        // One insertion at one end and one deletion at the other, instead of five substitutions.
         assert_eq!(distance("abcde", "bcdef"), 2);
         let words = |text: &'static str| text.split(' ').collect::<Vec<_>>();
         assert_eq!(edit_distance(&words("the cat sat"), &words("the bat sat down")), 2);

@@ -1,4 +1,4 @@
-//! Errors of regression: sums per channel, from which all metrics follow.
+//! Regression errors: sums per channel, from which all metrics are computed.
 
 use super::bits;
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// Added to the denominators of NMSE and VMSE.
 const EPSILON: f64 = 1e-6;
 
-/// Sums over the values of one channel.
+/// Sums over the values of one channel, with predictions p and targets t.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ChannelErrors {
     /// Number of values.
@@ -26,7 +26,7 @@ pub struct ChannelErrors {
 }
 
 impl ChannelErrors {
-    /// The sums over pairs of a prediction and a target.
+    /// Sums over pairs of a prediction and a target.
     fn of(pairs: impl Iterator<Item = (f32, f32)>) -> Self {
         let mut all = Self::default();
         for (p, t) in pairs {
@@ -41,7 +41,7 @@ impl ChannelErrors {
         all
     }
 
-    /// Adds the sums over other values (Chan, Golub and LeVeque 1979).
+    /// Adds the sums of `other` (Chan, Golub and LeVeque 1979).
     pub(super) fn merge(&mut self, other: &Self) {
         let (a, b) = (self.count as f64, other.count as f64);
         if other.count == 0 {
@@ -55,8 +55,8 @@ impl ChannelErrors {
         self.absolute += other.absolute;
     }
 
-    /// All metrics: mse, mae, rmse, nmse = mse/(mean(t²) + 10⁻⁶), vmse = mse/(variance of t + 10⁻⁶) with the unbiased
-    /// variance, and the roots nrmse and vrmse.
+    /// Returns mse, mae, rmse, nmse = mse/(mean(t²) + 10⁻⁶), vmse = mse/(variance of t + 10⁻⁶) with the unbiased
+    /// variance, and the square roots nrmse and vrmse.
     pub fn metrics(&self) -> [(&'static str, f64); 7] {
         let n = self.count as f64;
         let mse = self.squared / n;
@@ -74,12 +74,12 @@ impl ChannelErrors {
     }
 }
 
-/// The errors of each of some channels.
+/// Regression errors of each channel.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RegressionErrors(pub Vec<ChannelErrors>);
 
 impl RegressionErrors {
-    /// Those of a prediction and its target, [.., channels].
+    /// Computes the errors of a prediction and its target, both [.., channels].
     pub fn of(channels: usize, prediction: &[f32], target: &[f32]) -> Self {
         let channel = |c: usize| {
             let [p, t] =
@@ -89,20 +89,20 @@ impl RegressionErrors {
         Self((0..channels).map(channel).collect())
     }
 
-    /// Adds those of other samples.
+    /// Adds the errors of other samples.
     pub fn merge(&mut self, other: &Self) {
         self.0.resize(self.0.len().max(other.0.len()), ChannelErrors::default());
         self.0.iter_mut().zip(&other.0).for_each(|(own, other)| own.merge(other));
     }
 
-    /// Those over all channels.
+    /// Returns the errors over all channels.
     pub fn overall(&self) -> ChannelErrors {
         let mut all = ChannelErrors::default();
         self.0.iter().for_each(|channel| all.merge(channel));
         all
     }
 
-    /// The metrics over all channels, and with several channels those of each as `NAME[CHANNEL]`.
+    /// Returns the metrics over all channels and, if there are several, those of each channel as `NAME[CHANNEL]`.
     pub fn metrics(&self) -> Vec<(String, f64)> {
         let overall = self.overall().metrics().map(|(name, value)| (name.to_string(), value));
         let several = self.0.iter().enumerate().filter(|_| self.0.len() > 1);

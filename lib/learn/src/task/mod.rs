@@ -30,18 +30,18 @@ pub type Buffers = Vec<(String, Tensor)>;
 /// Static properties of a task.
 #[derive(Debug)]
 pub struct Spec {
-    /// Name on the command line, in logs and in checkpoints.
+    /// Name used on the command line, in logs and in checkpoints.
     pub name: &'static str,
-    /// The metric of [`Task::evaluate`] that selects the best checkpoint.
+    /// Metric computed by [`Task::evaluate`] that selects the best checkpoint.
     pub metric: &'static str,
-    /// Whether that metric is minimised or maximised.
+    /// Whether `metric` is minimised or maximised.
     pub direction: Direction,
     /// A small example configuration, printed by `train-stage TASK --example`.
     pub example: &'static str,
 }
 
 impl Spec {
-    /// The properties of the task `name`.
+    /// Creates the properties of the task `name`.
     pub const fn new(
         name: &'static str,
         metric: &'static str,
@@ -52,28 +52,28 @@ impl Spec {
     }
 }
 
-/// The loss of a micro-batch.
+/// Loss of a micro-batch.
 pub struct Loss {
     /// Weighted sum over the samples, f32 [1]. The engine divides it by the sum of [`Batch::weight`] over all
     /// micro-batches and ranks of the update.
     pub sum: Var,
-    /// Terms of the loss, for the log. Every batch must have the same names.
+    /// Loss terms for the log. Every batch must have the same term names.
     pub terms: Vec<Term>,
 }
 
-/// A term of the loss, for the log.
+/// A loss term for the log.
 pub struct Term {
-    /// Its name.
+    /// Name of the term.
     pub name: String,
-    /// Weighted sum over samples, f32 [1].
+    /// Weighted sum over the samples, f32 [1].
     pub sum: Tensor,
-    /// Sum of the weights of these samples, f32 [1], if they are not all samples of the batch: the mean of the term is
-    /// theirs alone. An update without such samples has no such term.
+    /// Sum of the weights, f32 [1], if the term covers only some samples of the batch: its mean is taken over these
+    /// samples. An update without such samples does not log the term.
     pub weight: Option<Tensor>,
 }
 
 impl From<(&str, Tensor)> for Term {
-    /// A term that is a sum over all samples.
+    /// Creates a term that sums over all samples.
     fn from((name, sum): (&str, Tensor)) -> Self {
         Self { name: name.into(), sum, weight: None }
     }
@@ -88,28 +88,28 @@ impl From<Var> for Loss {
 /// A task with its data opened, as the engine uses it.
 pub trait Task: Send + Sync {
     /// Number of samples and weight of each source: one source, or several that are mixed. Samples are numbered
-    /// consecutively over all sources, in this order.
+    /// consecutively across all sources, in this order.
     fn sources(&self) -> Vec<(u64, f64)>;
 
-    /// Groups samples of similar length into batches, if the samples of the task have different lengths.
+    /// Grouping of samples into batches of similar length, for tasks whose samples differ in length.
     fn buckets(&self) -> Option<Buckets> {
         None
     }
 
-    /// Hash over all training data, made of the hashes that [`Task::input_files`] are verified against. A run only
-    /// resumes with the same data.
+    /// Hash over all training data, computed from the hashes that [`Task::input_files`] are verified against. A run
+    /// only resumes with the same data.
     fn data_hash(&self) -> String;
 
-    /// The files that training and validation read, each listed once.
+    /// Files read by training and validation, each listed once.
     fn input_files(&self) -> Vec<InputFile> {
         Vec::new()
     }
 
-    /// The batch of `samples`. Its first sample has index `first` in micro-batch `micro_batch`, counted over all ranks.
-    /// The result must depend only on the arguments.
+    /// Creates the batch for `samples`. Its first sample has index `first` in micro-batch `micro_batch`, counted over
+    /// all ranks. The result must depend only on the arguments.
     fn batch(&self, micro_batch: u64, first: u64, samples: &[u64]) -> Result<Batch>;
 
-    /// The loss of a batch.
+    /// Computes the loss of a batch.
     fn loss(&self, forward: &Forward, batch: &Batch) -> Result<Loss>;
 
     /// Number of samples in the validation split.
@@ -122,23 +122,23 @@ pub trait Task: Send + Sync {
     /// already on its device.
     fn predict(&self, forward: &Forward, batch: &Batch) -> Result<Predictions>;
 
-    /// The buffers that a user of the model needs in addition to its parameters.
+    /// Buffers required to use the model, in addition to its parameters.
     fn buffers(&self) -> Buffers {
         Buffers::new()
     }
 
-    /// The trained models that a user of the model needs as well; the manifest of a checkpoint records them.
+    /// Other trained models required to use the model; a checkpoint's manifest records them.
     fn dependencies(&self) -> Dependencies {
         Dependencies::new()
     }
 }
 
-/// Number of samples of all sources of a task, which is one epoch.
+/// Number of samples in all sources of a task, i.e. in one epoch.
 pub fn samples(task: &dyn Task) -> u64 {
     task.sources().iter().map(|(samples, _)| samples).sum()
 }
 
-/// The types of a task: the sections of its configuration, and how it is opened.
+/// Defines the configuration sections of a task and how to open it.
 pub trait Define: Task + Sized + 'static {
     /// Static properties of the task.
     const SPEC: Spec;
@@ -149,7 +149,7 @@ pub trait Define: Task + Sized + 'static {
     /// Section `loss` of the configuration.
     type Loss: Section;
 
-    /// Violations in its sections that the schema does not express, each with the path of its key.
+    /// Lists violations in the task's sections that the schema does not express, each with the path of its key.
     fn violations(config: &ConfigOf<Self>) -> Violations {
         let _ = config;
         Violations::new()
@@ -172,17 +172,17 @@ impl<T: Clone + Serialize + DeserializeOwned + JsonSchema + Send + Sync + 'stati
 #[serde(deny_unknown_fields)]
 pub struct Empty {}
 
-/// The configuration of a task.
+/// Configuration of a task.
 pub type ConfigOf<T> = Config<<T as Define>::Data, <T as Define>::Model, <T as Define>::Loss>;
 
 /// An opened task: its data, its model and the initial parameters.
 pub type Opened = (Box<dyn Task>, ParamSet);
 
-/// A task with a validated configuration whose data is not open yet.
+/// A task with a validated configuration whose data has not been opened yet.
 pub struct Configured {
     /// Static properties of the task.
     pub spec: &'static Spec,
-    /// The sections of the configuration that all tasks share.
+    /// Configuration sections shared by all tasks.
     pub config: Config<(), (), ()>,
     /// The complete resolved configuration as written to the run directory, without secrets.
     pub resolved: Value,
@@ -190,7 +190,7 @@ pub struct Configured {
 }
 
 impl Configured {
-    /// The metric that selects the best checkpoint: `training.monitor`, or that of the task.
+    /// The monitored metric, which selects the best checkpoint: `training.monitor`, or the task's metric by default.
     pub fn monitor(&self) -> Monitor {
         self.config.training.monitor.clone().unwrap_or_else(|| Monitor {
             metric: self.spec.metric.into(),
@@ -199,7 +199,7 @@ impl Configured {
         })
     }
 
-    /// Errors (78): validations, which have these metrics, lack that of `training.monitor`.
+    /// Checks that the validation metrics include `training.monitor`. Errors: 78 when they do not.
     pub fn check_monitor(&self, metrics: &Metrics) -> Result<()> {
         let monitor = self.config.training.monitor.as_ref();
         let Some(monitor) = monitor.filter(|monitor| !metrics.contains_key(&monitor.metric)) else {
@@ -240,8 +240,8 @@ impl Configured {
         (self.open)()
     }
 
-    /// Assigns the initial values of section `init`. When a run `resumes`, only those that its checkpoints do not
-    /// store.
+    /// Assigns the initial values of section `init`. When a run `resumes`, assigns only values that its checkpoints do
+    /// not store.
     pub fn init(&self, params: &mut ParamSet, resumes: bool) -> Result<()> {
         let needed = !resumes || !self.config.checkpoint.frozen;
         self.config.init.iter().filter(|_| needed).try_for_each(|init| init.apply(params, resumes))

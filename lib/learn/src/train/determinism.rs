@@ -1,4 +1,4 @@
-//! Whether repeated training gives the same bits.
+//! Checks that repeated training is bit-identical.
 
 use super::step::{Files, Trainer};
 use crate::task::Configured;
@@ -8,26 +8,27 @@ use std::time::Instant;
 use tensor::Device;
 use unix::{Error, Exit, Result};
 
-/// Updates of each repetition, or all of the run if it has fewer.
+/// Updates per repetition; a shorter run is repeated as a whole.
 const UPDATES: u64 = 50;
 
-/// The result of repetitions that agree.
+/// Result of repetitions that agree.
 #[derive(Clone, Debug, Serialize)]
 pub struct Determinism {
-    /// The task.
+    /// Task name.
     pub task: String,
     /// Number of repetitions.
     pub runs: u64,
-    /// Updates of each.
+    /// Updates per repetition.
     pub updates: u64,
-    /// Tensors that were compared: parameters, their average and the state of the optimizer.
+    /// Number of tensors compared: parameters, their moving average and the optimizer state.
     pub tensors: usize,
-    /// Hash over the parameters, as a run logs it (`training.hash_every`).
+    /// Hash of the parameters, as a run logs it (`training.hash_every`).
     pub parameters: String,
 }
 
-/// Trains `runs` times from the same configuration, without a run directory, and compares every tensor that a checkpoint
-/// would hold. Errors: 1 names the first tensor that differs; those of the task and the device.
+/// Trains `runs` times from the same configuration, without a run directory, and compares every tensor that a
+/// checkpoint would contain. Errors: 1 if repetitions differ, naming the first differing tensor; errors of the task and
+/// the device.
 pub fn verify_determinism(task: &Configured, device: Device, runs: u64) -> Result<Determinism> {
     tensor::parallel::inside(|| {
         let updates = task.config.training.updates.min(UPDATES);
@@ -49,7 +50,7 @@ pub fn verify_determinism(task: &Configured, device: Device, runs: u64) -> Resul
     })
 }
 
-/// The hash of the parameters after `updates` updates, and all tensors of a checkpoint.
+/// Returns the parameter hash after `updates` updates, and all tensors of a checkpoint.
 fn train(configured: &Configured, device: Device, updates: u64) -> Result<(String, Files)> {
     let (task, mut params) = configured.open()?;
     configured.init(&mut params, false)?;
@@ -60,7 +61,7 @@ fn train(configured: &Configured, device: Device, updates: u64) -> Result<(Strin
     Ok((trainer.learner.hash()?, trainer.learner.files(&Solo)?.unwrap_or_default()))
 }
 
-/// The file and name of the first tensor whose bits differ.
+/// Returns the file and name of the first tensor whose bits differ.
 fn differing(a: &Files, b: &Files) -> Option<String> {
     a.iter().zip(b).find_map(|((file, a), (_, b))| {
         let mut pairs = a.iter().zip(b);

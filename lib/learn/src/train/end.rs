@@ -1,4 +1,4 @@
-//! How a run ends: what is saved, what is reported, and with which status.
+//! End of a run: what is saved and reported, and the exit status.
 
 use super::run_writer::RunWriter;
 use super::session::Session;
@@ -9,7 +9,7 @@ use unix::run_dir::RunDir;
 use unix::status;
 use unix::{Error, Exit, Result};
 
-/// Why the loop ended.
+/// Reason for the end of the loop.
 pub(super) enum End {
     Finished(&'static str),
     Stopped(String),
@@ -17,17 +17,17 @@ pub(super) enum End {
     Failed(status::Cause, String),
     /// The hardware computes wrong results.
     Machine(String),
-    /// Checkpoints cannot be saved any more.
+    /// Checkpoints can no longer be saved.
     Unsaved(String),
     /// An input file does not match its record.
     Refused(Exit, String),
-    /// The run must stop before its input files are verified.
+    /// The run must stop before its input files have been verified.
     Unverified,
-    /// Another process holds the run, or its directory is gone: nothing is written there.
+    /// Another process holds the run, or its directory is gone: nothing is written to the run directory.
     Lost(Exit, String),
 }
 
-/// Why the loop was left early: an end of the run, or an error.
+/// Reason for leaving the loop early: an end of the run, or an error.
 pub(super) enum Halt {
     End(End),
     Error(Error),
@@ -46,7 +46,7 @@ impl From<Error> for Halt {
 }
 
 impl From<Stop> for Halt {
-    /// All ranks agreed to stop.
+    /// Converts a stop that all ranks agreed on.
     fn from(Stop { cause, why }: Stop) -> Self {
         Self::End(match cause {
             Cause::Asked => End::Stopped(why),
@@ -64,7 +64,7 @@ pub(super) fn has_checkpoint(run: &Path) -> Result<bool> {
     Ok(checkpoint::list(&folder)?.iter().any(checkpoint::Entry::is_good))
 }
 
-/// The exit status of a run that loses a rank, for [`dist::open`]: 75 if it has a checkpoint to resume from, else 1.
+/// Exit status of a run that loses a rank, for [`dist::open`]: 75 if it has a checkpoint to resume from, else 1.
 pub fn lost_a_rank(run: &Path) -> Exit {
     match has_checkpoint(run) {
         Ok(true) => Exit::Again,
@@ -73,7 +73,7 @@ pub fn lost_a_rank(run: &Path) -> Exit {
 }
 
 impl Session<'_> {
-    /// Ends the run: verifies what a last checkpoint depends on, saves it, and reports. Returns the exit status.
+    /// Ends the run: verifies the preconditions of a final checkpoint, saves it, and reports. Returns the exit status.
     pub fn conclude(&mut self, halt: Halt) -> Result<Exit> {
         let end = match halt {
             Halt::End(end) => self.verified(end),
@@ -95,7 +95,7 @@ impl Session<'_> {
         if ranks.size() == 1 {
             return exit;
         }
-        // All ranks exit with the status of rank 0, which writes the files of the run.
+        // All ranks exit with the status of rank 0, which writes the run's files.
         let own = exit.unwrap_or_else(|error| {
             unix::diagnostics::say_error(&error);
             error.exit
@@ -105,7 +105,7 @@ impl Session<'_> {
     }
 
     /// Revises the end: no checkpoint is written when parameters differ between ranks or an input file has changed. A
-    /// changed file may also be the reason why a run diverged.
+    /// changed file may also explain why a run diverged.
     fn verified(&mut self, end: End) -> Result<End, Halt> {
         let (saves, stopping) = match &end {
             End::Finished(_) => (true, false),
@@ -136,15 +136,15 @@ impl Session<'_> {
                     if is_lost || !has_checkpoint(&self.job.run)? {
                         return Err(self.not_saved(error));
                     }
-                    // The run can be resumed from an older checkpoint, as status 75 promises.
+                    // The run can resume from an older checkpoint, as status 75 promises.
                     self.reporter.unsaved(&self.progress, &error);
                 }
                 self.reporter.stopped(&self.progress, &why);
                 Ok(Exit::Again)
             }
             End::Machine(why) => {
-                // Updates since the last checkpoint may be wrong. A scheduler that sees 75 can resume from it on
-                // another machine.
+                // Updates since the last checkpoint may be wrong. A scheduler that sees status 75 can resume from that
+                // checkpoint on another machine.
                 self.await_save()?;
                 self.reporter.say(&why);
                 if has_checkpoint(&self.job.run)? {
@@ -178,11 +178,11 @@ impl Session<'_> {
                 self.reporter.stopped(&self.progress, why);
                 Ok(Exit::Again)
             }
-            // Rank 0 reports it.
+            // Rank 0 reports the reason.
             End::Lost(exit, _) if self.writer.is_none() => Ok(exit),
             End::Lost(exit, why) => Err(Error::new(exit, why)),
             End::Failed(cause, why) => {
-                // The current state is not saved: the last checkpoint is more trustworthy.
+                // The current state is not saved because the last checkpoint is more trustworthy.
                 self.await_save()?;
                 self.reporter.blocked(&self.progress, &why, cause);
                 self.reporter.say(&why);
@@ -191,7 +191,7 @@ impl Session<'_> {
         }
     }
 
-    /// Reports the end of a run whose last state was not saved; the error itself is reported by the program.
+    /// Reports the end of a run whose final state was not saved; the program reports the error itself.
     fn not_saved(&mut self, error: Error) -> Error {
         if error.exit != Exit::Again {
             let why = format!("checkpoint not saved: {error}");
@@ -200,8 +200,8 @@ impl Session<'_> {
         error
     }
 
-    /// Waits for the save in progress, for an end that does not depend on it. Errors: 75 when another process holds
-    /// the run.
+    /// Waits for the save in progress, for an end that does not depend on its result. Errors: 75 when another process
+    /// holds the run.
     fn await_save(&mut self) -> Result<()> {
         match self.finish_save() {
             Err(error) if error.exit == Exit::Again => Err(error),

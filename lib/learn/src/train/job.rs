@@ -1,4 +1,4 @@
-//! A training job, and which keys of its configuration determine the result.
+//! A training job, and the configuration keys that do not affect its result.
 
 use crate::task::Configured;
 use dist::Collective;
@@ -6,40 +6,40 @@ use serde_json::Value;
 use std::path::PathBuf;
 use tensor::Device;
 
-/// Where an attempt resumes. `Never` and `From` apply until the run has a checkpoint that descends from such an
-/// attempt; after that they mean `Auto`.
+/// Where an attempt resumes. `Never` and `From` apply until the run has a checkpoint that descends from an attempt with
+/// the same value; after that they act like `Auto`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Resume {
-    /// From the newest good checkpoint of the run, or at update 0 if there is none.
+    /// The newest good checkpoint of the run; update 0 if there is none.
     Auto,
-    /// At update 0; refused if the run has checkpoints.
+    /// Update 0; refused if the run has checkpoints.
     Never,
-    /// From this checkpoint, of this run or another with the same configuration.
+    /// This checkpoint, from this run or another with the same configuration.
     From(PathBuf),
 }
 
 /// A training job.
 pub struct TrainJob<'a> {
-    /// The task and its configuration.
+    /// Task and its configuration.
     pub task: Configured,
     /// The run directory.
     pub run: PathBuf,
-    /// Where it resumes.
+    /// Where the run resumes.
     pub resume: Resume,
-    /// Whether to accept a configuration or data that differ from those of the checkpoint.
+    /// Whether to accept a configuration or data that differ from those recorded in the checkpoint.
     pub accept_changes: bool,
-    /// Whether to try again although the run is blocked.
+    /// Whether to retry a blocked run.
     pub retry: bool,
-    /// The device.
+    /// Device to train on.
     pub device: Device,
-    /// Why this device was chosen, as text for users.
+    /// Reason for choosing this device, as text for users.
     pub why_device: String,
     /// The ranks of the run.
     pub ranks: &'a dyn Collective,
 }
 
 impl<'a> TrainJob<'a> {
-    /// A run of `task` in the directory `run`, resumed from its newest checkpoint if it has one.
+    /// Creates a job for `task` in the run directory `run`, which resumes from its newest checkpoint if it has one.
     pub fn new(task: Configured, run: PathBuf, device: Device, ranks: &'a dyn Collective) -> Self {
         Self {
             task,
@@ -54,7 +54,7 @@ impl<'a> TrainJob<'a> {
     }
 }
 
-/// Keys that may change between attempts: they affect how the run is executed, not its result.
+/// Keys that may change between attempts: they affect how the run is executed, but not its result.
 const OPERATIONAL: [&str; 16] = [
     "optimizer.shard",
     "training.compile",
@@ -74,7 +74,7 @@ const OPERATIONAL: [&str; 16] = [
     "cost",
 ];
 
-/// The configuration without [`OPERATIONAL`] keys.
+/// Returns the configuration without [`OPERATIONAL`] keys.
 pub(super) fn without_operational(resolved: &Value) -> Value {
     let mut kept = resolved.clone();
     for key in OPERATIONAL {

@@ -1,15 +1,15 @@
 //! The training loop. It only determines the order of operations and does not depend on a particular task, loss or
 //! device.
 //!
-//! An update is a function of the state before it and of its number: samples, noise and learning rate follow from
-//! (seed, update). A run that was stopped or killed and resumes from any of its checkpoints therefore ends with the
-//! same bits as an uninterrupted run.
+//! An update is a function of the preceding state and of the update number: samples, noise and learning rate follow
+//! from (seed, update). A run that was stopped or killed and resumes from any of its checkpoints is therefore
+//! bit-identical to an uninterrupted run.
 //!
-//! | folder | holds |
+//! | folder | contents |
 //! |---|---|
 //! | `step` | one update: batches, gradients, optimizer; no files |
-//! | `sync` | what the ranks agree on |
-//! | `start` | how an attempt begins: what is in the run directory, and where it resumes |
+//! | `sync` | agreement between the ranks |
+//! | `start` | start of an attempt: inspects the run directory and decides where to resume |
 //! | `guard` | spikes, rewinds, faulty hardware, changed inputs, failed saves |
 //! | `report` | log, status, terminal; estimates for `--check` and `--dry-run` |
 
@@ -47,8 +47,8 @@ use unix::status::Cause;
 use unix::{Exit, Result};
 
 /// Trains a task until it is finished or must stop. Returns 0 when finished; 75 when stopped with a checkpoint, also
-/// because of faulty hardware; 1 when it diverged or spiked too often. Errors, among others: 75 when another process
-/// holds the run, 73 or 74 when too many saves failed.
+/// because of faulty hardware; 1 when the run diverged or spiked too often. Errors, among others: 75 when another
+/// process holds the run, 73 or 74 when too many saves failed.
 pub fn train(job: &TrainJob) -> Result<Exit> {
     tensor::parallel::inside(|| match start::start(job)? {
         Start::Leave(exit) => Ok(exit),
@@ -59,7 +59,7 @@ pub fn train(job: &TrainJob) -> Result<Exit> {
     })
 }
 
-/// What to do after updates were retired.
+/// Next action after updates were retired.
 enum Next {
     Continue,
     /// The run was rewound to an earlier update.
@@ -82,8 +82,8 @@ impl Session<'_> {
         }
     }
 
-    /// Runs one update. The update is submitted to the device first; while the device computes, the result of the
-    /// previous update is read back. Only what depends on its own result waits for it.
+    /// Runs one update. It is submitted to the device first; while the device computes, the result of the previous
+    /// update is read back. Only steps that depend on the update's own result wait for it.
     fn update(&mut self) -> Result<(), Halt> {
         let training = &self.job.task.config.training;
         if let Some(writer) = &mut self.writer {
@@ -100,7 +100,7 @@ impl Session<'_> {
             return Err(End::Finished(why).into());
         }
         let mut requests = self.requests()?;
-        // Nothing may be written any more, not even results in flight.
+        // Nothing may be written any more, not even the results of updates in flight.
         if let Some(lost) = requests.stop.take_if(|stop| stop.is_lost()) {
             return Err(lost.into());
         }
@@ -126,7 +126,7 @@ impl Session<'_> {
         }
     }
 
-    /// The number of the update that is submitted next, from 0.
+    /// Number of the next update to submit, from 0.
     fn next_update(&self) -> u64 {
         self.progress.update + self.in_flight.len() as u64
     }
@@ -139,11 +139,11 @@ impl Session<'_> {
             || due(training.validate_every)
             || due(training.hash_every)
             || due(self.job.task.config.checkpoint.every)
-            // On the host an update is complete once it is submitted.
+            // On the host, an update is complete once submitted.
             || self.job.device == Device::Cpu
     }
 
-    /// Reads back the results of updates in flight, oldest first, except for the newest `leave`.
+    /// Reads back the results of updates in flight, oldest first, leaving the newest `leave` in flight.
     fn retire(&mut self, leave: usize) -> Result<Next, Halt> {
         let training = &self.job.task.config.training;
         while self.in_flight.len() > leave {
@@ -169,7 +169,7 @@ impl Session<'_> {
         Ok(Next::Continue)
     }
 
-    /// Adds an update to the progress.
+    /// Records the result of an update in the progress.
     fn count(&mut self, training: &Training, step: &UpdateResult) {
         let p = &mut self.progress;
         if self.trainer.numerics.dtype == Dtype::F16 {
@@ -197,7 +197,7 @@ impl Session<'_> {
         }
     }
 
-    /// Why the run has diverged: too many updates with a loss or gradient that is not finite.
+    /// Returns the reason if the run has diverged: too many updates with a non-finite loss or gradient.
     fn diverged(&self, training: &Training) -> Option<String> {
         let (progress, limit) = (&self.progress, training.non_finite_limit);
         let often = if progress.skipped_in_row >= limit {
@@ -212,7 +212,7 @@ impl Session<'_> {
         ))
     }
 
-    /// Hashes, validates and saves, if due after the last update, which began at `started`. `asked`: a save was
+    /// Hashes, validates and saves, where due after the last update, which began at `started`. `asked`: a save was
     /// requested.
     fn validate_and_save(&mut self, asked: bool, started: Instant) -> Result<(), Halt> {
         let config = &self.job.task.config;
@@ -222,7 +222,7 @@ impl Session<'_> {
         let validates = done.is_multiple_of(training.validate_every) || done == training.updates;
         let metrics = validates.then(|| self.trainer.validate()).transpose()?;
         let took = validation.elapsed();
-        // Excludes the time to verify the inputs, which later updates do not repeat.
+        // Excludes the time spent verifying the inputs, which later updates do not repeat.
         self.longest_update = self.longest_update.max(started.elapsed());
         let saves = done.is_multiple_of(config.checkpoint.every) || asked;
         if validates || saves {

@@ -1,5 +1,5 @@
-//! The progress of a run, part of every checkpoint. It excludes what follows from the number of the update: order of
-//! the data, scheduled learning rate, noise.
+//! Progress of a run, stored in every checkpoint. It excludes anything that follows from the update number: data order,
+//! scheduled learning rate, noise.
 
 use super::guard::SpikeDetector;
 use super::start::Origin;
@@ -9,43 +9,43 @@ use serde::{Deserialize, Serialize};
 use tensor::updates::decision::LossScale;
 use unix::status::{Best, Cost};
 
-/// The progress of a run after an update.
+/// Progress of a run after an update.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
     /// Updates completed, including skipped ones.
     pub update: u64,
-    /// Samples trained on. Together with the skipped ones, the position in the data.
+    /// Samples trained on. Together with `skipped_samples`, this is the position in the data.
     pub samples: u64,
     /// Samples skipped by rewinds.
     pub skipped_samples: u64,
     /// Number of rewinds.
     pub rewinds: u64,
-    /// Optimizer steps.
+    /// Number of optimizer steps.
     pub steps: u64,
-    /// Updates skipped because loss or gradient was not finite.
+    /// Updates skipped because the loss or gradient was not finite.
     pub skipped: u64,
-    /// Consecutive skipped updates up to now.
+    /// Current number of consecutive skipped updates.
     pub skipped_in_row: u64,
     /// Loss scale of the next update; only with f16.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss_scale: Option<LossScale>,
-    /// Losses and gradient norms of recent updates.
+    /// Losses and gradient norms of recent updates, for spike detection.
     pub spikes: Box<SpikeDetector>,
     /// State of `plateau`.
     pub plateau: PlateauState,
-    /// Best value of the monitored metric.
-    #[serde(deserialize_with = "Option::deserialize")] // null may stand there, nothing may not
+    /// Best value of the monitored metric so far.
+    #[serde(deserialize_with = "Option::deserialize")] // null is allowed, a missing key is not
     pub best: Option<Best>,
-    /// Validations since the best one.
+    /// Number of validations since the best one.
     pub validations_since_best: u64,
     /// Wall-clock seconds over all attempts.
     pub seconds: f64,
-    /// Seconds times ranks over all attempts; None if there was always one rank.
+    /// Seconds times ranks over all attempts; None if the run always had a single rank.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_seconds: Option<f64>,
     /// Whether the run is finished.
     pub finished: bool,
-    /// Accepted changes of configuration or data, oldest first.
+    /// Accepted changes to configuration or data, oldest first.
     pub accepted: Vec<String>,
     /// The `--resume` that this state descends from; None if every attempt used `auto`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -53,21 +53,20 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Cost so far.
+    /// Cost of the run so far.
     pub fn cost(&self) -> Cost {
         let hours = self.seconds / 3600.0;
         Cost { hours, device_hours: self.device_seconds.map_or(hours, |s| s / 3600.0) }
     }
 
-    /// Records the accepted changes with which attempt number `attempt` continues. A finished run is then no longer
-    /// finished.
+    /// Records the changes accepted by attempt number `attempt`. A finished run then counts as unfinished.
     pub fn accept(&mut self, attempt: u64, changes: &[String]) {
         let at = format!("attempt {attempt}, update {}", self.update);
         self.accepted.extend(changes.iter().map(|change| format!("{at}: {change}")));
         self.finished = false;
     }
 
-    /// Records the monitored metric of a validation; returns whether it is the best so far.
+    /// Records the monitored metric of a validation; returns whether it is the best value so far.
     pub fn record_metric(&mut self, monitor: &Monitor, value: f64) -> bool {
         let beats = |best: &Best| monitor.is_better(value, best.value);
         let better = value.is_finite() && self.best.as_ref().is_none_or(beats);
@@ -96,7 +95,7 @@ mod tests {
             assert_eq!(best, [false, true, false, false, false, true]);
             assert!(!record(4.0 - better));
             assert_eq!(progress.validations_since_best, 1);
-            // By at most 0.5 is no improvement.
+            // An improvement of at most 0.5 does not count.
             let monitor = Monitor { min_delta: 0.5, ..monitor };
             let sign = if direction == Direction::Minimize { -1.0 } else { 1.0 };
             let mut record = |value| progress.record_metric(&monitor, value);

@@ -18,18 +18,18 @@ use unix::lease::{FencedDisk, Lease};
 use unix::run_dir::RunDir;
 use unix::{Error, Result};
 
-/// Writes the files of a run and tracks its time; on rank 0.
+/// Writes the files of a run and tracks its time budget; rank 0 only.
 pub(super) struct RunWriter {
     pub saver: Saver,
     /// Verifies the input files concurrently with training.
     pub verifier: Verifier,
     pub budget: Budget,
-    /// The fields that all checkpoints of this attempt share: everything except tensors and progress.
+    /// Fields shared by all checkpoints of this attempt: everything except tensors and progress.
     frame: State,
     pub longest_save: Duration,
     failures: SaveFailures,
     checkpoints: PathBuf,
-    /// Dropped after the saver, whose thread writes until then.
+    /// Must be dropped after the saver, whose thread writes until the saver is dropped.
     pub lease: Lease,
 }
 
@@ -63,18 +63,18 @@ impl RunWriter {
         Ok(Self { saver, verifier, budget, frame, longest_save, failures, checkpoints, lease })
     }
 
-    /// The error that ends the run if its checkpoints can no longer be saved.
+    /// Returns the error that ends the run if its checkpoints can no longer be saved.
     pub fn cannot_save(&self) -> Option<Error> {
         self.failures.error(&self.checkpoints)
     }
 
-    /// Why the run must stop if its time is nearly over.
+    /// Returns the reason to stop if the time limit is near.
     pub fn out_of_time(&self, longest_update: Duration) -> Option<String> {
         let over = self.budget.must_stop(longest_update, self.longest_save);
         over.then(|| format!("time is nearly over: {}", self.budget))
     }
 
-    /// The state that a checkpoint holds.
+    /// Assembles the state for a checkpoint.
     pub fn state(
         &self,
         files: Files,
@@ -91,8 +91,8 @@ impl RunWriter {
         Ok(state)
     }
 
-    /// Starts writing a checkpoint. Errors: when it could not be started. [`RunWriter::poll`] and [`RunWriter::finish`]
-    /// report the result.
+    /// Starts writing a checkpoint. Errors: when the save could not be started. [`RunWriter::poll`] and
+    /// [`RunWriter::finish`] report the result.
     pub fn save(&mut self, state: State, reporter: &mut Reporter) -> Result<Saved> {
         let started = self.saver.save(state);
         let saved = started.inspect_err(|error| self.failures.failed(error, Instant::now()))?;
@@ -109,7 +109,7 @@ impl RunWriter {
         }
     }
 
-    /// Waits for the save in progress. Errors: when it failed; the caller reports it.
+    /// Waits for the save in progress. Errors: when the save failed; the caller reports it.
     pub fn finish(&mut self, reporter: &mut Reporter) -> Result<()> {
         let started = Instant::now();
         let result = self.saver.finish().transpose();

@@ -1,4 +1,4 @@
-//! One attempt at a run: the state that a rank holds while it trains.
+//! One attempt at a run: the state of a rank during training.
 
 use super::end::{End, Halt};
 use super::job::TrainJob;
@@ -16,27 +16,27 @@ use std::time::{Duration, Instant};
 use unix::signal::Signals;
 use unix::{Error, Exit, Result};
 
-/// How long the other ranks wait for rank 0 to finish disk operations.
+/// Maximum time that the other ranks wait for rank 0 to finish disk operations.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
-/// One attempt at a run, on one rank.
+/// State of one rank during an attempt at a run.
 pub(super) struct Session<'a> {
     pub job: &'a TrainJob<'a>,
     pub trainer: Trainer<'a>,
     pub progress: Progress,
     pub reporter: Reporter,
-    /// Only on rank 0.
+    /// Present only on rank 0.
     pub writer: Option<RunWriter>,
     pub signals: Signals,
-    /// The checkpoint that this attempt resumed from.
+    /// Checkpoint that this attempt resumed from.
     pub resumed_from: Option<PathBuf>,
-    /// The update of the last validation, and its metrics; they are stored only in a checkpoint of that update.
+    /// Update number and metrics of the last validation; they are stored only in a checkpoint of that update.
     pub validated: (u64, Value),
-    /// The update of the checkpoint in this run directory that holds exactly the current state.
+    /// Update number of the checkpoint in this run directory that holds exactly the current state.
     pub saved_at: Option<u64>,
-    /// Updates that were submitted to the device, oldest first.
+    /// Updates submitted to the device, oldest first.
     pub in_flight: VecDeque<InFlight>,
-    /// When the last update was retired.
+    /// Time at which the last update was retired.
     pub retired: Instant,
     /// Duration of the longest update, including its validation.
     pub longest_update: Duration,
@@ -52,8 +52,8 @@ impl Session<'_> {
         self.writer.as_ref().map_or(Ok(()), |writer| writer.lease.fence().check())
     }
 
-    /// The error that ends this process: `error`, unless the run directory has disappeared from its path. Then it is
-    /// 74, because a requeued job (75) would start another run there.
+    /// Returns the error with which this process exits: `error`, unless the run directory has disappeared from its
+    /// path. In that case the status is 74, because a requeued job (75) would start a new run there.
     pub fn lost_run(&self, error: Error) -> Error {
         match (&self.writer, self.check_lease()) {
             (Some(writer), Err(lost)) if writer.lease.fence().is_gone() => {
@@ -63,7 +63,7 @@ impl Session<'_> {
         }
     }
 
-    /// The combined requests of all ranks to stop or to save.
+    /// Combines the requests of all ranks to stop or to save.
     pub fn requests(&mut self) -> Result<RankRequest> {
         let stop = |cause| move |why| Stop { cause, why };
         let lost = self.check_lease().err().map(|error| self.lost_run(error));
@@ -97,7 +97,7 @@ impl Session<'_> {
             .then(|| format!("the budget of {budget} is spent (cost.stop_at_budget)"))
     }
 
-    /// Records the metrics of a validation; returns whether they are the best so far.
+    /// Records the metrics of a validation; returns whether the monitored metric is the best so far.
     pub fn record_validation(&mut self, metrics: Metrics, took: Duration) -> Result<bool> {
         let monitor = self.job.task.monitor();
         self.job.task.check_monitor(&metrics)?;
@@ -113,7 +113,7 @@ impl Session<'_> {
         Ok(best)
     }
 
-    /// Every `training.hash_every` updates, logs a hash of the parameters and compares it across ranks.
+    /// Logs a hash of the parameters every `training.hash_every` updates and compares it across ranks.
     pub fn log_hash(&mut self) -> Result<(), Halt> {
         let (every, done) = (self.job.task.config.training.hash_every, self.progress.update);
         if every > 0 && done.is_multiple_of(every) {
@@ -123,8 +123,8 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Halts when the parameters of a rank differ from those of rank 0. Also called before every save, so that no
-    /// checkpoint contains gradients to which such a rank has contributed.
+    /// Halts when the parameters of any rank differ from those of rank 0. Also called before every save, so that no
+    /// checkpoint contains gradients from a diverging rank.
     pub fn compare_ranks(&self) -> Result<(), Halt> {
         if !sync::is_comparing(self.job) {
             return Ok(());
@@ -137,7 +137,7 @@ impl Session<'_> {
         }
     }
 
-    /// All tensors of a checkpoint, on rank 0. The other ranks send their parts to it.
+    /// Returns all tensors of a checkpoint on rank 0, to which the other ranks send their parts.
     fn files(&self) -> Result<Option<Files>> {
         let files = self.trainer.learner.files(self.job.ranks)?;
         Ok(files.map(|mut files| {
@@ -146,9 +146,9 @@ impl Session<'_> {
         }))
     }
 
-    /// Reserves the memory for snapshots.
+    /// Reserves the memory for checkpoint snapshots.
     pub fn reserve(&mut self) -> Result<()> {
-        // Sharded optimizer state comes from all ranks, and is not available before all of them have started.
+        // Sharded optimizer state is gathered from all ranks, and is not available before all of them have started.
         if self.job.task.config.optimizer.shard && self.job.ranks.size() > 1 {
             return Ok(());
         }
@@ -160,7 +160,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Starts writing a checkpoint of the current state, on rank 0. Errors: when it could not be started.
+    /// Starts writing a checkpoint of the current state on rank 0. Errors: when the save could not be started.
     fn save(
         &mut self,
         files: Option<Files>,
@@ -174,8 +174,8 @@ impl Session<'_> {
         writer.save(state, &mut self.reporter).map(Some)
     }
 
-    /// Saves a checkpoint during training; if this fails, the run continues with a warning. The checkpoint is published
-    /// once all ranks are known to have the same parameters. Errors: those of the device and the ranks.
+    /// Saves a checkpoint during training; if the save fails, the run continues with a warning. The checkpoint is
+    /// published once all ranks are known to have the same parameters. Errors: errors of the device and the ranks.
     pub fn try_save(&mut self) -> Result<()> {
         let started = Instant::now();
         let files = self.files()?;
@@ -185,7 +185,7 @@ impl Session<'_> {
             None
         });
         if let Some(sender) = sender {
-            // The hash of rank 0 comes from the thread that writes the checkpoint.
+            // The hash on rank 0 is computed by the thread that writes the checkpoint.
             let own = match self.writer {
                 Some(_) => String::new(),
                 None => self.trainer.learner.hash()?,
@@ -199,14 +199,14 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Waits for the save in progress. Errors: when it failed; the caller reports it.
+    /// Waits for the save in progress. Errors: when the save failed; the caller reports it.
     pub fn finish_save(&mut self) -> Result<()> {
         let Some(writer) = &mut self.writer else { return Ok(()) };
         let _busy = self.job.ranks.busy(PATIENCE);
         writer.finish(&mut self.reporter)
     }
 
-    /// Whether a checkpoint of the run holds exactly the current state, i.e. no update was made in this attempt.
+    /// Whether a checkpoint of the run holds exactly the current state.
     pub fn is_saved(&self) -> bool {
         self.saved_at == Some(self.progress.update)
     }

@@ -11,9 +11,9 @@ use dist::Collective;
 use tensor::{Dtype, Tape};
 use unix::Result;
 
-/// Metrics of `params` on `training.validation_samples` samples of the validation split, spread evenly, or on all of
-/// them for 0. Batches are distributed over the ranks and their scores merged in batch order, so any number of ranks
-/// gives the same bits.
+/// Computes the metrics of `params` on `training.validation_samples` samples, spread evenly over the validation split,
+/// or on all samples for 0. Batches are distributed over the ranks and their scores are merged in batch order, so the
+/// result is bit-identical for any number of ranks.
 pub fn validate(
     task: &dyn Task,
     params: &ParamSet,
@@ -44,7 +44,8 @@ pub fn validate(
     Ok(all.metrics())
 }
 
-/// The metrics of as few validation samples as have that of `training.monitor`, or of all; without it, of one batch.
+/// Evaluates validation samples until `training.monitor` has a value, or all of them; without a monitor, only one
+/// batch.
 pub fn probe(task: &dyn Task, params: &ParamSet, training: &Training) -> Result<Metrics> {
     let monitor = training.monitor.as_ref().map(|monitor| &monitor.metric);
     let (total, batch) = (task.validation_samples(), training.validation_batch_size);
@@ -63,7 +64,7 @@ pub fn probe(task: &dyn Task, params: &ParamSet, training: &Training) -> Result<
     Ok(metrics)
 }
 
-/// The names of the metrics of a task. Errors: as [`Configured::open`], [`Configured::check_monitor`].
+/// Returns the metric names of a task. Errors: as in [`Configured::open`] and [`Configured::check_monitor`].
 pub fn metric_names(configured: &Configured) -> Result<Vec<String>> {
     let (task, mut params) = configured.open()?;
     configured.init(&mut params, false)?;
@@ -73,7 +74,7 @@ pub fn metric_names(configured: &Configured) -> Result<Vec<String>> {
     Ok(metrics.into_keys().collect())
 }
 
-/// `count` of `total` indices, spread evenly; all of them for 0.
+/// Returns `count` of `total` indices, spread evenly; all of them if `count` is 0.
 fn spread(total: u64, count: u64) -> Vec<u64> {
     let count = if count == 0 { total } else { count.min(total) };
     (0..count).map(|i| i * total / count).collect()

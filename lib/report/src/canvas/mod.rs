@@ -1,4 +1,4 @@
-//! A canvas in pixels of the final picture, which becomes PNG or SVG.
+//! A canvas measured in pixels of the final picture, which is written as PNG or SVG.
 
 mod pixels;
 mod svg;
@@ -37,7 +37,7 @@ pub struct Pen {
 pub struct TextStyle {
     /// Line height.
     pub size: f64,
-    /// Bold.
+    /// Whether the text is bold.
     pub bold: bool,
     /// Colour.
     pub colour: Colour,
@@ -45,14 +45,14 @@ pub struct TextStyle {
     pub horizontal: HPos,
     /// Vertical anchor: top, centre or bottom.
     pub vertical: VPos,
-    /// Rotated to read upwards.
+    /// Whether the text is rotated to read upwards.
     pub upwards: bool,
 }
 
 /// A canvas to draw on.
 pub type Canvas<'a> = dyn Surface + 'a;
 
-/// What a canvas draws into.
+/// A drawing target.
 pub trait Surface {
     /// Draws a polyline.
     fn line(&self, points: &[(f64, f64)], pen: Pen) -> Result<()>;
@@ -80,20 +80,20 @@ pub fn svg(width: u32, height: u32, draw: impl FnOnce(&Canvas) -> Result<()>) ->
 }
 
 impl Canvas<'_> {
-    /// The outline of a rectangle.
+    /// Draws the outline of a rectangle.
     pub fn frame(&self, Area { x, y, width, height }: Area, pen: Pen) -> Result<()> {
         let (right, bottom) = (x + width, y + height);
         let corners = [(x, y), (right, y), (right, bottom), (x, bottom), (x, y)];
         corners.windows(2).try_for_each(|side| self.line(side, pen))
     }
 
-    /// Width of a text.
+    /// Returns the width of a text.
     pub fn text_width(&self, text: &str, letters: TextStyle) -> Result<f64> {
         pixels::text_width(text, letters)
     }
 }
 
-/// The pixels of an image.
+/// Samples an image at the centres of its pixels and returns them as RGB.
 fn sample(width: u32, height: u32, colour: &dyn Fn(f64, f64) -> Colour) -> Vec<u8> {
     let mut pixels = Vec::with_capacity(3 * width as usize * height as usize);
     for row in 0..height {

@@ -83,7 +83,7 @@ impl Surface for Pixels<'_> {
     }
 }
 
-/// Width of a text.
+/// Returns the width of a text.
 pub fn text_width(text: &str, letters: TextStyle) -> Result<f64> {
     let (width, _) = font(letters).box_size(text).map_err(problem)?;
     Ok(f64::from(width) / f64::from(SCALE))
@@ -95,7 +95,7 @@ fn font(letters: TextStyle) -> FontDesc<'static> {
     FontDesc::new(FontFamily::Name(FAMILY), letters.size * f64::from(SCALE), style).transform(turn)
 }
 
-/// Converts to supersampled pixels.
+/// Converts a coordinate to supersampled pixels.
 fn drawn(x: f64) -> i32 {
     (x * f64::from(SCALE)).round() as i32
 }

@@ -1,4 +1,4 @@
-//! A picture as SVG elements. Text stays text.
+//! A picture as SVG elements. Text is kept as text.
 
 use super::{Area, HPos, Pen, Surface, TextStyle, VPos, encode};
 use crate::colours::Colour;
@@ -9,14 +9,14 @@ use std::cell::RefCell;
 use std::fmt::Write;
 use unix::{Result, text};
 
-/// The embedded font of the pixels, and fonts of the same width.
+/// The font that PNG pictures embed, and fonts of the same width.
 const FONTS: &str = "DejaVu Sans, Verdana, sans-serif";
 /// Ascender and descender of DejaVu Sans, whose sum is the line height, in units of the font size.
 const ASCENDER: f64 = 0.928;
 const DESCENDER: f64 = 0.236;
-/// Height of a capital letter.
+/// Height of a capital letter, in units of the font size.
 const CAP_HEIGHT: f64 = 0.729;
-/// Pixels of an image per unit.
+/// Image resolution in pixels per unit of length.
 const DETAIL: f64 = 2.0;
 
 /// The elements drawn so far.
@@ -24,7 +24,7 @@ const DETAIL: f64 = 2.0;
 pub struct Elements(RefCell<String>);
 
 impl Elements {
-    /// The complete file.
+    /// Returns the complete file.
     pub fn finish(self, width: u32, height: u32) -> Vec<u8> {
         let elements = PreEscaped(self.0.into_inner());
         let svg = html! {
@@ -105,7 +105,7 @@ fn hex([r, g, b]: Colour) -> String {
     format!("#{r:02x}{g:02x}{b:02x}")
 }
 
-/// Two decimals at most.
+/// Formats a number with at most two decimals.
 fn number(value: f64) -> String {
     let text = format!("{value:.2}");
     text.trim_end_matches('0').trim_end_matches('.').into()

@@ -1,4 +1,4 @@
-//! One HTML file without references to other files; maud escapes all text.
+//! One self-contained HTML file. The maud crate escapes all text.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -6,11 +6,11 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::{Block, Cell, Document, Table};
 
-/// Tables as in printed papers: rules above and below and under the header, none between columns.
+/// Tables as in printed papers: rules above, below and under the header, but none between columns.
 const STYLE: &str = include_str!("style.css");
 
 impl Document {
-    /// The report as one HTML file; the best values are bold.
+    /// Returns the report as one HTML file; the best values are bold.
     pub fn html(&self) -> String {
         let program = unix::cli::program();
         let page = html! {
@@ -82,7 +82,7 @@ fn render_cell(cell: &Cell) -> Markup {
     }
 }
 
-/// Text that may be broken into lines after the separators of paths and keys.
+/// Marks possible line breaks after the separators of paths and keys.
 fn breakable(text: &str) -> Markup {
     html! { @for part in text.split_inclusive(['.', '_', '/']) { (part) wbr; } }
 }
@@ -104,7 +104,7 @@ mod tests {
         document.picture(hostile, b"\x89PNG\r\n".to_vec());
         let html = document.html();
         assert!(!html.contains("<script") && !html.contains("http"), "{html}");
-        // A slash in a table is followed by a place for a line break.
+        // Slashes in tables are followed by a possible line break.
         let escaped = "&quot;&gt;&lt;script&gt;alert(1)&lt;/script&gt;&amp;";
         let html = html.replace("<wbr>", "");
         assert_eq!(html.matches(escaped).count(), 9, "{html}");

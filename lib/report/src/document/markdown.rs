@@ -1,9 +1,9 @@
-//! Markdown (CommonMark with GitHub's tables).
+//! Markdown (CommonMark with GitHub tables).
 
 use super::{Cell, Document, Table, aligned};
 
 impl Document {
-    /// The report as Markdown, without pictures. The best values are bold.
+    /// Returns the report as Markdown, without pictures. The best values are bold.
     pub fn markdown(&self) -> String {
         let blocks = self.written("## ", escape, lines);
         format!("# {}\n\n{}", escape(&self.title), blocks.join("\n"))
@@ -29,7 +29,7 @@ fn lines(table: &Table) -> String {
     format!("{}|{rules}\n{rows}", line(0))
 }
 
-/// Text that Markdown shows as it is. Underscores within words and brackets without a link need no escape.
+/// Escapes text for Markdown. Underscores within words and brackets without a link need no escape.
 fn escape(text: &str) -> String {
     let characters: Vec<char> = text.chars().collect();
     let is_word = |at: Option<usize>| {

@@ -39,7 +39,7 @@ pub struct Cell {
 }
 
 impl Document {
-    /// An empty report.
+    /// Creates an empty report.
     pub fn new(title: impl Into<String>) -> Self {
         Self { title: title.into(), blocks: Vec::new() }
     }
@@ -54,14 +54,14 @@ impl Document {
         self.blocks.push(Block::Paragraph(text.into()));
     }
 
-    /// Adds a list of items; nothing if there are none.
+    /// Adds a list of items, unless it is empty.
     pub fn list(&mut self, items: Vec<String>) {
         if !items.is_empty() {
             self.blocks.push(Block::List(items));
         }
     }
 
-    /// Adds a table; nothing if it has no rows.
+    /// Adds a table, unless it has no rows.
     pub fn table(&mut self, table: Table) {
         if !table.rows.is_empty() {
             self.blocks.push(Block::Table(table));
@@ -73,7 +73,7 @@ impl Document {
         self.blocks.push(Block::Picture { caption: caption.into(), png });
     }
 
-    /// The blocks as lines, without pictures and without the headings of pictures.
+    /// Returns the blocks as lines, without pictures and without the headings of pictures.
     fn written(
         &self,
         heading: &str,
@@ -96,12 +96,12 @@ impl Document {
 }
 
 impl Table {
-    /// A table without rows.
+    /// Creates a table without rows.
     pub fn new<S: Into<String>>(columns: impl IntoIterator<Item = S>) -> Self {
         Self { columns: columns.into_iter().map(Into::into).collect(), rows: Vec::new() }
     }
 
-    /// Adds a row with a cell for every column.
+    /// Adds a row with one cell per column.
     pub fn row(&mut self, cells: impl IntoIterator<Item = Cell>) {
         self.rows.push(cells.into_iter().collect());
     }
@@ -113,12 +113,12 @@ impl Table {
 }
 
 impl Cell {
-    /// A cell with text.
+    /// Creates a cell with text.
     pub fn text(text: impl Into<String>) -> Self {
         Self { text: text.into(), ..Self::default() }
     }
 
-    /// A cell with a formatted number.
+    /// Creates a cell with a formatted number.
     pub fn number(text: impl Into<String>) -> Self {
         Self { text: text.into(), is_number: true, is_best: false }
     }
@@ -130,8 +130,8 @@ impl Cell {
     }
 }
 
-/// Formats values of one quantity with equal precision: the smallest has at least `digits` significant digits, unless
-/// the others then have more than nine. Missing values are dashes.
+/// Formats values of one quantity with equal precision: at least `digits` significant digits for the smallest value, or
+/// scientific notation with `digits` digits if the others would then need more than nine. Missing values are dashes.
 pub fn equal_precision(values: &[Option<f64>], digits: usize) -> Vec<String> {
     let finite = || values.iter().flatten().filter(|value| value.is_finite());
     let exponent = |value: f64| value.log10().floor() as i32;
@@ -151,7 +151,7 @@ pub fn equal_precision(values: &[Option<f64>], digits: usize) -> Vec<String> {
     values.iter().map(format).collect()
 }
 
-/// The texts of every column, header first, that `show` makes of its cells, padded to the same width.
+/// Returns the texts of every column, header first, padded to the same width. `show` formats a cell.
 fn aligned(table: &Table, show: impl Fn(usize, &Cell) -> String) -> Vec<Vec<String>> {
     let column = |(at, name): (usize, &String)| {
         let header = Cell::text(name.clone());

@@ -1,9 +1,9 @@
-//! Plain text for terminals, in the style of the tables of all programs.
+//! Plain text for terminals, in the table style of all programs.
 
 use super::{Cell, Document, Table, aligned};
 
 impl Document {
-    /// The report as plain text, without title and pictures. The best values have an asterisk.
+    /// Returns the report as plain text, without title and pictures. The best values have an asterisk.
     pub fn text(&self) -> String {
         self.written("", str::to_string, lines).join("\n")
     }
@@ -11,7 +11,7 @@ impl Document {
 
 fn lines(table: &Table) -> String {
     let has_best = |at: usize| table.rows.iter().any(|row| row.get(at).is_some_and(|c| c.is_best));
-    // A blank below the asterisk keeps the digits aligned.
+    // A space below the asterisk keeps the digits aligned.
     let show = |at: usize, cell: &Cell| match (cell.is_best, has_best(at)) {
         (true, _) => format!("{}*", cell.text),
         (false, true) => format!("{} ", cell.text),

@@ -16,7 +16,7 @@ use ureq::{Agent, Body};
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum length of a response in bytes.
 const MAX_RESPONSE: u64 = 64 << 20;
-/// Maximum size of a file of certificates in bytes.
+/// Maximum size of a certificate file in bytes.
 const MAX_CERTIFICATES: u64 = 16 << 20;
 
 /// A server and the credentials of this user.
@@ -27,19 +27,19 @@ pub struct Client {
     authorization: Option<String>,
 }
 
-/// What a server answered.
+/// The response of a server.
 pub(super) enum Answer {
-    /// The body of a success.
+    /// The body of a successful response.
     Done(Value),
-    /// The error code and the message of a refusal.
+    /// The error code of a refused request, and its message as an error.
     Refused(String, Error),
 }
 
 impl Client {
-    /// A client for the server at `url`, with the token in `MLFLOW_TRACKING_TOKEN` or the user and password in
+    /// Creates a client for the server at `url`, with the token in `MLFLOW_TRACKING_TOKEN` or the user and password in
     /// `MLFLOW_TRACKING_USERNAME` and `MLFLOW_TRACKING_PASSWORD`. The certificate of an https server must be issued by
-    /// a public authority or by one in the PEM file `MLFLOW_TRACKING_SERVER_CERT_PATH`. Errors: 2 for a URL that is not
-    /// one of a server, or that contains a password; 65, 66 for a bad certificate file.
+    /// a public authority or by one in the PEM file `MLFLOW_TRACKING_SERVER_CERT_PATH`. Errors: 2 for an invalid server
+    /// URL or one that contains a password; 65, 66 for a bad certificate file.
     pub fn new(url: &str) -> Result<Self> {
         let url = url.trim_end_matches('/');
         let host = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
@@ -75,18 +75,18 @@ impl Client {
         Ok(Self { agent: config.into(), url: url.to_string(), authorization })
     }
 
-    /// The server.
+    /// The URL of the server.
     pub(super) fn url(&self) -> &str {
         &self.url
     }
 
-    /// Reads from the API. Errors: 74 when the server cannot be reached or its answer is not one of MLflow.
+    /// Reads from the API. Errors: 74 when the server cannot be reached or its response is not from MLflow.
     pub(super) fn get(&self, path: &str, query: (&str, &str)) -> Result<Answer> {
         let request = self.agent.get(self.api(path)).query(query.0, query.1);
         self.answer(self.authorized(request).call())
     }
 
-    /// Sends a request whose refusal is an error.
+    /// Sends a request; a refusal is an error.
     pub(super) fn post(&self, path: &str, body: &Value) -> Result<Value> {
         match self.try_post(path, body)? {
             Answer::Done(value) => Ok(value),
@@ -94,7 +94,7 @@ impl Client {
         }
     }
 
-    /// Sends a request.
+    /// Sends a request and returns a refusal as an answer.
     pub(super) fn try_post(&self, path: &str, body: &Value) -> Result<Answer> {
         let request = self.agent.post(self.api(path)).content_type("application/json");
         self.answer(self.authorized(request).send(body.to_string()))
@@ -145,7 +145,7 @@ impl Client {
                 let error = format!("{}: {code} ({}): {shown}", self.url, status.as_u16());
                 Ok(Answer::Refused(code, Error::failure(error)))
             }
-            // Storing an artifact has no answer.
+            // Storing an artifact returns an empty response.
             _ if status.is_success() && body.trim().is_empty() => Ok(Answer::Done(Value::Null)),
             _ if matches!(status.as_u16(), 401 | 403) => Err(Error::failure(format!(
                 "{}: access denied ({status}); set MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and \

@@ -8,8 +8,8 @@ use unix::{Error, Result};
 use super::run::{shown, utc};
 use super::{Files, Labels, Run};
 
-/// `RUN/run.csv` with the hyper-parameters, `RUN/history.csv` with a line per update and a column per value, and for
-/// every evaluation a table and its pictures.
+/// Returns `RUN/run.csv` with the hyper-parameters, `RUN/history.csv` with a line per update and a column per value,
+/// and for every evaluation a table and its pictures.
 pub(super) fn files(run: &Run, labels: &Labels) -> Result<Files> {
     let folder = PathBuf::from(&run.id);
     let mut files = vec![
@@ -27,7 +27,7 @@ pub(super) fn files(run: &Run, labels: &Labels) -> Result<Files> {
     Ok(Files { files, mark, alone: None, grows: false })
 }
 
-/// The line that tells this run from others.
+/// The row that identifies this run.
 fn identity_row(run: &Run) -> Vec<String> {
     vec!["started".into(), run.started_text()]
 }
@@ -46,7 +46,7 @@ fn facts(run: &Run, labels: &Labels) -> Result<Vec<u8>> {
     table(rows)
 }
 
-/// A missing value is an empty cell.
+/// Formats a value; a missing one is an empty cell.
 fn show(value: &Value) -> String {
     if value.is_null() { String::new() } else { shown(value) }
 }
@@ -68,7 +68,7 @@ fn history(run: &Run) -> Result<Vec<u8>> {
     table(std::iter::once(header).chain(rows))
 }
 
-/// The shortest text that gives the same number again.
+/// Formats a number as the shortest text that parses to the same number.
 fn number(value: f64) -> String {
     let is_integer = value.fract() == 0.0 && value.abs() < 1e15;
     if is_integer { value.to_string() } else { format!("{value:?}") }

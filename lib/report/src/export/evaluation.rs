@@ -14,26 +14,26 @@ const MAX_BYTES: u64 = 64 << 20;
 /// The metrics, the table and the pictures of an evaluation.
 #[derive(Clone, Debug)]
 pub struct Evaluation {
-    /// Name of its folder.
+    /// Name of the evaluation's folder.
     pub name: String,
     /// The run of the evaluated checkpoint, if its path names one.
     pub run: Option<PathBuf>,
     /// Update of the evaluated checkpoint, if known.
     pub update: Option<u64>,
-    /// When it was written, in seconds since 1970.
+    /// Time at which it was written, in seconds since 1970.
     pub time: f64,
-    /// Metrics over everything evaluated, by name, such as `operator/nrmse`.
+    /// Metrics over all samples, by name, such as `operator/nrmse`.
     pub metrics: Vec<(String, f64)>,
     /// Column names of the table in metrics.csv.
     pub columns: Vec<String>,
-    /// Its rows.
+    /// Rows of the table.
     pub rows: Vec<Vec<String>>,
     /// Pictures as PNG, by file name.
     pub pictures: Vec<(String, Vec<u8>)>,
 }
 
 impl Evaluation {
-    /// Reads a folder. Errors: 66 if it is not complete, 65 for damaged files and a result of an earlier version.
+    /// Reads a folder. Errors: 66 if it is incomplete; 65 for damaged files or a result of an earlier version.
     pub fn read(folder: &Path) -> Result<Self> {
         let found = MetricsFile::read(folder)?;
         let redacted = |text: &str| secrets::redact(text).into_owned();
@@ -72,7 +72,8 @@ impl Evaluation {
         })
     }
 
-    /// Refuses (65) the evaluation of a run with another name than `run`, whose directory may have been moved since.
+    /// Refuses (65) an evaluation of a run whose name differs from that of `run`; its directory may have been moved
+    /// since.
     pub fn require_run(&self, run: &Path) -> Result<()> {
         let Some(own) = &self.run else { return Ok(()) };
         let name = id(run)?;
@@ -89,7 +90,7 @@ impl Evaluation {
         }
     }
 
-    /// The rows without those of single steps.
+    /// Iterates over the rows that are not of a single step.
     pub(super) fn totals(&self) -> impl Iterator<Item = &Vec<String>> {
         let step = self.columns.iter().position(|column| column == "step");
         self.rows.iter().filter(move |row| {
@@ -98,18 +99,18 @@ impl Evaluation {
     }
 }
 
-/// The run directory of a checkpoint that is in one.
+/// Returns the run directory that contains a checkpoint.
 fn run_of(checkpoint: &Path) -> Option<&Path> {
     let folder = checkpoint.parent()?;
     folder.ends_with("ckpt").then(|| folder.parent()).flatten()
 }
 
-/// The update of a checkpoint, by the name of its folder.
+/// Parses the update of a checkpoint from the name of its folder.
 fn update(checkpoint: &Path) -> Option<u64> {
     checkpoint.file_name()?.to_str()?.strip_prefix("step-")?.parse().ok()
 }
 
-/// Width and height of a PNG; 0 if it is damaged.
+/// Returns width and height of a PNG; 0 if it is damaged.
 pub(super) fn size(png: &[u8]) -> (u32, u32) {
     let reader = png::Decoder::new(std::io::Cursor::new(png)).read_info();
     reader.map_or((0, 0), |reader| (reader.info().width, reader.info().height))

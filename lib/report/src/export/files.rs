@@ -1,4 +1,4 @@
-//! Writes the files of an export: appends to ours, replaces ours, and never touches those of others.
+//! Writes the files of an export: appends to or replaces its own files and never touches other files.
 
 use std::fs::{self, OpenOptions};
 use std::io::{Read, Write};
@@ -17,14 +17,14 @@ pub struct Files {
     pub(super) files: Vec<(PathBuf, Vec<u8>)>,
     /// Bytes near the beginning of the main file that show that it is an export of the same run.
     pub(super) mark: Vec<u8>,
-    /// Part of the names of other files that must not be next to the main file: readers would merge them.
+    /// Substring of file names that must not occur next to the main file, because readers would merge such files.
     pub(super) alone: Option<&'static str>,
     /// Whether readers follow the main file while it grows.
     pub(super) grows: bool,
 }
 
 impl Files {
-    /// The path of the main file.
+    /// Returns the path of the main file.
     pub fn main(&self, folder: &Path) -> PathBuf {
         folder.join(&self.files[0].0)
     }
@@ -65,9 +65,9 @@ impl Files {
         }
     }
 
-    /// Writes what is not there yet. If the old content of the main file is the beginning of the new one and readers
-    /// follow it, the rest is appended; an interrupted write is continued the same way. All other files that differ
-    /// are replaced atomically. Errors: 73, 74.
+    /// Writes the files that do not exist yet. If the old content of the main file is the beginning of the new one and
+    /// readers follow it, the rest is appended; an interrupted write is continued the same way. All other files that
+    /// differ are replaced atomically. Errors: 73, 74.
     pub fn write(&self, folder: &Path) -> Result<()> {
         for (number, (path, bytes)) in self.files.iter().enumerate() {
             let path = folder.join(path);

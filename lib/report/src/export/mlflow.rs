@@ -1,8 +1,8 @@
 //! Logs a run to an MLflow server over its REST API
 //! (<https://mlflow.org/docs/latest/api_reference/rest-api.html>).
 //!
-//! The run is found by its tag `longhaul.run_id`, and only what the server lacks is sent. The server cannot delete
-//! points: if it has points that were superseded since, the run is deleted there and logged again.
+//! The run is found by its tag `longhaul.run_id`, and only data that the server lacks are sent. The server cannot
+//! delete points: if some of its points have been superseded since, the run is deleted there and logged again.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -14,7 +14,7 @@ use super::client::{Answer, Client};
 use super::run::{json_number, shown};
 use super::{Evaluation, Labels, Run, csv};
 
-/// Limits of a request to `runs/log-batch`.
+/// Maximum numbers of metrics and parameters in a request to `runs/log-batch`.
 const METRICS: usize = 1000;
 const PARAMS: usize = 100;
 /// Maximum number of characters of a parameter's value.
@@ -23,13 +23,13 @@ const VALUE: usize = 6000;
 /// A run on the server.
 #[derive(Clone, Debug)]
 pub struct Logged {
-    /// Its page.
+    /// URL of its page.
     pub url: String,
     /// Number of points that were sent.
     pub points: usize,
 }
 
-/// A value of a metric.
+/// A value of a metric at a step.
 struct Point {
     key: String,
     value: f64,
@@ -38,10 +38,10 @@ struct Point {
     step: u64,
 }
 
-/// A run as the server has it.
+/// The state of a run on the server.
 struct Remote {
     id: String,
-    /// Where its artifacts are stored.
+    /// URI of its artifacts.
     artifacts: String,
     /// Step and time of the last point of every metric.
     last: HashMap<String, (u64, i64)>,
@@ -115,7 +115,7 @@ impl Point {
     }
 }
 
-/// The points of the curve, by step.
+/// Collects the points of the curve, by step.
 fn points(run: &Run) -> Vec<Point> {
     let of_step = |step: &super::RecordedUpdate| {
         let (time, update) = (milliseconds(step.time), step.update);
@@ -143,7 +143,7 @@ fn scores(run: &Run, evaluation: &Evaluation) -> Vec<Point> {
         .collect()
 }
 
-/// The name, with `_` in place of every character that MLflow refuses.
+/// Returns the name with `_` in place of every character that MLflow refuses.
 fn key(name: &str) -> String {
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || "_-. :/".contains(c);
     name.chars().map(|c| if is_allowed(c) { c } else { '_' }).take(250).collect()
@@ -166,7 +166,7 @@ fn has_superseded(remote: &Remote, points: &[Point]) -> bool {
     remote.last.iter().any(is_gone)
 }
 
-/// The id of an experiment, which is created if absent.
+/// Returns the id of an experiment, creating it if it does not exist.
 fn experiment(client: &Client, name: &str) -> Result<String> {
     let id = |value: &Value| value["experiment_id"].as_str().map(str::to_string);
     let unknown = || Error::failure(format!("{}: experiment {name} has no id", client.url()));
@@ -184,7 +184,7 @@ fn experiment(client: &Client, name: &str) -> Result<String> {
         }
         match client.try_post("experiments/create", &json!({"name": name}))? {
             Answer::Done(made) => return id(&made).ok_or_else(unknown),
-            // Another process was faster.
+            // Another process has created it first.
             Answer::Refused(code, _) if code == "RESOURCE_ALREADY_EXISTS" && attempt == 0 => {}
             Answer::Refused(_, error) => return Err(error),
         }
@@ -202,7 +202,8 @@ fn find(client: &Client, experiment: &str, run: &Run) -> Result<Option<Remote>> 
     Ok(found["runs"].get(0).and_then(remote))
 }
 
-/// Runs and their fields are JSON of protocol buffers, where 64-bit numbers may be strings and empty lists are absent.
+/// Parses a run of the server: JSON of protocol buffers, where 64-bit numbers may be strings and empty lists are
+/// absent.
 fn remote(run: &Value) -> Option<Remote> {
     let list = |name: &str| run["data"][name].as_array().into_iter().flatten();
     let number = |value: &Value| value.as_i64().or_else(|| value.as_str()?.parse().ok());
@@ -252,13 +253,13 @@ fn status(run: &Run) -> &'static str {
     match run.state {
         Some(State::Finished) => "FINISHED",
         Some(State::Failed) => "FAILED",
-        // It will be started again.
+        // The run will be started again.
         Some(State::Stopped) => "SCHEDULED",
         Some(State::Running) | None => "RUNNING",
     }
 }
 
-/// Sends the parameters that the server lacks. It refuses to change one.
+/// Sends the parameters that the server lacks; the server refuses to change existing ones.
 fn set_params(client: &Client, remote: &Remote, run: &Run) -> Result<()> {
     let mut params = Vec::new();
     for (name, value) in run.hyperparameters() {

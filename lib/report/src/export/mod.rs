@@ -1,8 +1,8 @@
-//! Runs in the formats of experiment trackers: TensorBoard, Weights & Biases, MLflow and CSV.
+//! Exports runs in the formats of experiment trackers: TensorBoard, Weights & Biases, MLflow and CSV.
 //!
-//! [`Run::read`] turns a run directory into one curve without duplicates, and each format is a function of the
-//! [`Run`]. The same run gives the same bytes, and a run that has grown gives bytes that begin with the old ones
-//! (except in CSV), so exporting again appends what is new or replaces the file ([`Files::write`]).
+//! [`Run::read`] turns a run directory into one curve without duplicates, and each format is a function of the [`Run`].
+//! The same run gives the same bytes. If a run has grown, its bytes begin with the old ones (except in CSV), so
+//! exporting again appends the new data or replaces the file ([`Files::write`]).
 
 mod client;
 mod csv;
@@ -21,7 +21,7 @@ pub use files::Files;
 pub use mlflow::{Logged, log};
 pub use run::{RecordedUpdate, Run, id};
 
-/// What the user adds to a run.
+/// Labels that the user adds to a run.
 #[derive(Clone, Debug, Default)]
 pub struct Labels {
     /// Project of Weights & Biases, or experiment of MLflow.
@@ -30,7 +30,7 @@ pub struct Labels {
     pub entity: Option<String>,
     /// Tags.
     pub tags: Vec<String>,
-    /// Remarks.
+    /// Notes.
     pub notes: Option<String>,
     /// Name to show instead of the run id.
     pub name: Option<String>,
@@ -41,14 +41,14 @@ pub struct Labels {
 pub enum FileFormat {
     /// An event file.
     Tensorboard,
-    /// A folder of an offline run.
+    /// Folder of an offline run.
     Wandb,
     /// Tables and pictures.
     Csv,
 }
 
 impl FileFormat {
-    /// The files of a run, with paths below the output folder.
+    /// Returns the files of a run, with paths below the output folder.
     pub fn files(self, run: &Run, labels: &Labels) -> unix::Result<Files> {
         match self {
             FileFormat::Tensorboard => Ok(tensorboard::files(run, labels)),

@@ -1,37 +1,37 @@
 //! A writer of protocol buffer messages (<https://protobuf.dev/programming-guides/encoding/>).
 
-/// An encoded message. Fields with the default value are written too, which readers accept.
+/// An encoded message. Fields with their default value are written too, which readers accept.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Message(Vec<u8>);
 
 impl Message {
-    /// The encoded bytes.
+    /// Returns the encoded bytes.
     pub fn encoded(self) -> Vec<u8> {
         self.0
     }
 
-    /// An integer, boolean or enum.
+    /// Appends an integer, boolean or enum.
     pub fn int(mut self, field: u32, value: u64) -> Self {
         self.key(field, 0);
         self.varint(value);
         self
     }
 
-    /// A double.
+    /// Appends a double.
     pub fn double(mut self, field: u32, value: f64) -> Self {
         self.key(field, 1);
         self.0.extend(value.to_le_bytes());
         self
     }
 
-    /// A float.
+    /// Appends a float.
     pub fn float(mut self, field: u32, value: f32) -> Self {
         self.key(field, 5);
         self.0.extend(value.to_le_bytes());
         self
     }
 
-    /// A string or bytes.
+    /// Appends a string or bytes.
     pub fn bytes(mut self, field: u32, value: impl AsRef<[u8]>) -> Self {
         let value = value.as_ref();
         self.key(field, 2);
@@ -40,7 +40,7 @@ impl Message {
         self
     }
 
-    /// A string, if there is one.
+    /// Appends a string, if there is one.
     pub fn optional(self, field: u32, value: Option<&str>) -> Self {
         match value {
             Some(value) => self.bytes(field, value),
@@ -48,12 +48,12 @@ impl Message {
         }
     }
 
-    /// A message.
+    /// Appends a message.
     pub fn message(self, field: u32, value: Message) -> Self {
         self.bytes(field, value.0)
     }
 
-    /// Messages of a repeated field.
+    /// Appends the messages of a repeated field.
     pub fn messages(self, field: u32, values: impl IntoIterator<Item = Message>) -> Self {
         values.into_iter().fold(self, |message, value| message.message(field, value))
     }

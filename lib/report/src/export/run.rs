@@ -1,4 +1,4 @@
-//! A run as exporters see it: one curve, read from its log.
+//! A run as exporters use it: one curve, read from the run's log.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,18 +13,18 @@ use super::Evaluation;
 
 /// Maximum size of config.yaml in bytes.
 const MAX_BYTES: u64 = 16 << 20;
-/// Records with values of an update, and the prefix of their names.
+/// Kinds of records that hold values of an update, and the prefix of the names of these values.
 const SERIES: [(&str, &str); 3] =
     [("update", "train"), ("validation", "eval"), ("system", "system")];
 /// Fields of records that are not values.
 const NOT_VALUES: [&str; 2] = ["update", "attempt"];
 
-/// What was recorded of one update.
+/// The recorded values of one update.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RecordedUpdate {
     /// Number of completed updates.
     pub update: u64,
-    /// When it was recorded, in seconds since 1970.
+    /// Time of the record, in seconds since 1970.
     pub time: f64,
     /// Values by name, such as `train/loss` or `eval/nrmse`; all finite.
     pub values: Vec<(String, f64)>,
@@ -39,7 +39,7 @@ pub struct Run {
     pub started: f64,
     /// When the last record was written, in seconds since 1970.
     pub last: f64,
-    /// Its state, if it has one.
+    /// State of the run, if known.
     pub state: Option<State>,
     /// Task, version, host and device of the first attempt.
     pub facts: Map<String, Value>,
@@ -82,7 +82,7 @@ impl Run {
         Ok(run)
     }
 
-    /// The run with these records; None if there are none with a time.
+    /// Builds the run from these records; None if no record has a time.
     fn of(
         id: String,
         records: &[Map<String, Value>],
@@ -138,26 +138,26 @@ impl Run {
         self.steps.last().map_or(0, |step| step.update)
     }
 
-    /// The configuration as keys such as `training.updates` with their values; lists are JSON.
+    /// Returns the configuration as keys such as `training.updates` with their values; lists are JSON.
     pub(super) fn hyperparameters(&self) -> Vec<(String, Value)> {
         let mut all = Vec::new();
         self.config.iter().for_each(|(key, value)| flatten(key, value, &mut all));
         all
     }
 
-    /// The update to which an evaluation belongs: that of its checkpoint if known, otherwise the last one.
+    /// Returns the update of an evaluation: that of its checkpoint if known, otherwise the last one of the run.
     pub(super) fn update_of(&self, evaluation: &Evaluation) -> u64 {
         evaluation.update.unwrap_or(self.last_update())
     }
 
-    /// The start of the run as text, which tells it from another of the same name.
+    /// Returns the start time of the run as text, which distinguishes it from other runs with the same name.
     pub(super) fn started_text(&self) -> String {
         utc(self.started)
     }
 }
 
 impl RecordedUpdate {
-    /// Adds a value, or the values of an object. Of a value that was recorded twice, the later one counts.
+    /// Adds a value, or the values of an object. If a value was recorded twice, the later one counts.
     fn add(&mut self, name: &str, value: &Value) {
         match value {
             Value::Object(fields) => {
@@ -173,12 +173,12 @@ impl RecordedUpdate {
     }
 }
 
-/// A number of a file in JSON, which has null for one that is not finite.
+/// Reads a number from JSON, where null stands for a number that is not finite.
 pub(super) fn number(value: &Value) -> Option<f64> {
     if value.is_null() { Some(f64::NAN) } else { value.as_f64() }
 }
 
-/// A number as MLflow and Weights & Biases read it in JSON: those that are not finite are strings.
+/// Encodes a number for MLflow and Weights & Biases, which read numbers that are not finite as JSON strings.
 pub(super) fn json_number(value: f64) -> Value {
     match value {
         value if value.is_nan() => "NaN".into(),
@@ -200,7 +200,7 @@ fn flatten(key: &str, value: &Value, all: &mut Vec<(String, Value)>) {
     }
 }
 
-/// A JSON value as text for files and web pages: strings without quotes.
+/// Formats a JSON value as text for files and web pages: strings without quotes.
 pub(super) fn shown(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_string)
 }
@@ -216,7 +216,7 @@ fn time_of(record: &Map<String, Value>) -> Option<f64> {
     time::parse_utc(record.get("time")?.as_str()?)
 }
 
-/// The name of a run directory, as [`Run::id`]. Errors: 66.
+/// Returns the name of a run directory, as in [`Run::id`]. Errors: 66.
 pub fn id(path: &Path) -> Result<String> {
     let whole = path.canonicalize().map_err(|cause| Error::open(path, cause))?;
     let name = whole.file_name().map(|name| name.to_string_lossy().into_owned());
@@ -225,7 +225,7 @@ pub fn id(path: &Path) -> Result<String> {
     Ok(text::quote(name.trim()).replace(is_refused, "-"))
 }
 
-/// The value with registered secrets replaced.
+/// Returns the value with registered secrets redacted.
 fn redacted(value: Value) -> Result<Value> {
     serde_json::from_str(&text::json(&value)?).map_err(Error::bug)
 }

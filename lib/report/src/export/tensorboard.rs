@@ -15,10 +15,10 @@ use super::protobuf::Message;
 use super::run::shown;
 use super::{Evaluation, Files, Labels, Run};
 
-/// The writer in the first event.
+/// Name of the writer in the first event.
 const WRITER: &str = "longhaul evaluate export";
 
-/// `RUN/events.out.tfevents.SECONDS.longhaul`, in which SECONDS is the start of the run.
+/// Returns `RUN/events.out.tfevents.SECONDS.longhaul`, where SECONDS is the start of the run.
 pub(super) fn files(run: &Run, labels: &Labels) -> Files {
     let name = format!("events.out.tfevents.{}.longhaul", run.started as u64);
     let file = (PathBuf::from(&run.id).join(name), events(run, labels));
@@ -47,7 +47,7 @@ fn events(run: &Run, labels: &Labels) -> Vec<u8> {
     file
 }
 
-/// A record of an event file.
+/// Encodes a record of an event file.
 fn record(event: Message) -> Vec<u8> {
     let data = event.encoded();
     let length = (data.len() as u64).to_le_bytes();
@@ -55,7 +55,7 @@ fn record(event: Message) -> Vec<u8> {
     [&length[..], &crcs[0], &data, &crcs[1]].concat()
 }
 
-/// CRC-32C, rotated and shifted so that CRCs of data with embedded CRCs stay reliable.
+/// Computes CRC-32C, rotated and shifted so that CRCs of data with embedded CRCs stay reliable.
 fn masked_crc(data: &[u8]) -> u32 {
     crc32c::crc32c(data).rotate_right(15).wrapping_add(0xa282_ead8)
 }
@@ -68,13 +68,13 @@ fn scalar(tag: &str, value: f64) -> Message {
     Message::default().bytes(1, tag).float(2, value as f32)
 }
 
-/// The metadata that assign a value to a plugin.
+/// Encodes the metadata that assign a value to a plugin.
 fn plugin(name: &str, content: Message) -> Message {
     let data = Message::default().bytes(1, name).message(2, content);
     Message::default().message(1, data)
 }
 
-/// A text summary in Markdown.
+/// Encodes a text summary in Markdown.
 fn text(tag: &str, markdown: &str) -> Message {
     // DT_STRING, without dimensions.
     let tensor = Message::default().int(1, 7).message(2, Message::default()).bytes(8, markdown);
@@ -89,13 +89,13 @@ fn image(tag: &str, png: &[u8]) -> Message {
     Message::default().bytes(1, tag).message(4, image)
 }
 
-/// A message of the plugin `hparams`, with the number of its field.
+/// Encodes a message for the plugin `hparams`, stored in `field`.
 fn session(tag: &str, field: u32, content: Message) -> Message {
     let data = Message::default().int(1, 0).message(field, content);
     Message::default().bytes(1, tag).message(9, plugin("hparams", data))
 }
 
-/// The hyper-parameters, for the table that compares runs.
+/// Encodes the hyper-parameters, for the table that compares runs.
 fn start(run: &Run) -> Message {
     let entry = |(key, value): (String, Value)| {
         // A google.protobuf.Value.
@@ -131,7 +131,7 @@ fn values(evaluation: &Evaluation) -> Vec<Message> {
     values
 }
 
-/// Name, tags, remarks, facts and configuration.
+/// Describes the run in Markdown: name, tags, notes, facts and configuration.
 fn description(run: &Run, labels: &Labels) -> String {
     let row = |key: &str, value: &str| vec![key.to_string(), value.to_string()];
     let mut rows = vec![row("run", &run.id)];
@@ -144,7 +144,7 @@ fn description(run: &Run, labels: &Labels) -> String {
     markdown(&row("key", "value"), &rows)
 }
 
-/// A table in Markdown.
+/// Formats a table in Markdown.
 fn markdown<'a>(columns: &[String], rows: impl IntoIterator<Item = &'a Vec<String>>) -> String {
     let line = |cells: &[String]| {
         let cell = |cell: &String| cell.replace('|', "\\|").replace('\n', " ");

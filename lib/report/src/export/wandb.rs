@@ -1,9 +1,8 @@
 //! Offline runs of Weights & Biases: `wandb/offline-run-YYYYMMDD_HHMMSS-RUN/run-RUN.wandb` and the files it refers to.
 //!
 //! The file is a [`WandbLog`] of `Record` messages (wandb/proto/wandb_internal.proto), an internal format of the
-//! client;
-//! `make interop` opens it with the real one. A run that has not ended has no exit record, which the client shows as
-//! crashed or running.
+//! client; `make interop` opens it with the real client. A run that has not ended has no exit record, so the client
+//! shows it as crashed or running.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -19,7 +18,7 @@ use super::run::{json_number, utc};
 use super::wandb_log::WandbLog;
 use super::{Evaluation, Files, Labels, RecordedUpdate, Run};
 
-/// The program in the first record.
+/// Name of the program in the first record.
 const PRODUCER: &str = "longhaul evaluate export";
 /// The oldest client that may read the file.
 const MIN_CONSUMER: &str = "0.40.0";
@@ -27,7 +26,7 @@ const MIN_CONSUMER: &str = "0.40.0";
 /// A file of a run, with its path below `files/`.
 type Media = (String, Vec<u8>);
 
-/// The folder of the offline run.
+/// Returns the folder of the offline run.
 pub(super) fn files(run: &Run, labels: &Labels) -> Result<Files> {
     let digits: Vec<String> = utc(run.started)
         .split(['T', '.'])
@@ -97,7 +96,7 @@ fn log(run: &Run, labels: &Labels, media: &mut Vec<Media>) -> Result<Vec<u8>> {
     Ok(records.0.bytes())
 }
 
-/// A key and its value in JSON, which configuration, history, summary and usage have in the same fields.
+/// Encodes a key and its value as JSON; configuration, history, summary and usage use the same fields.
 fn item(keys: &[(u32, &str)], value: &Value) -> Message {
     let keys = keys.iter().fold(Message::default(), |item, (field, key)| item.bytes(*field, key));
     keys.bytes(16, value.to_string())
@@ -126,7 +125,7 @@ fn of_run(run: &Run, labels: &Labels) -> Result<Message> {
     Ok(message.message(17, timestamp(run.started)))
 }
 
-/// The usage of the machine under the names that the client gives to it.
+/// Returns the machine's usage under the names that the client uses.
 fn usage(run: &Run, step: &RecordedUpdate) -> Vec<(&'static str, f64)> {
     let value = |name: &str| step.values.iter().find(|(own, _)| own == name).map(|(_, v)| *v);
     let threads = run.facts.get("threads").and_then(Value::as_f64).unwrap_or(1.0).max(1.0);
@@ -141,7 +140,7 @@ fn usage(run: &Run, step: &RecordedUpdate) -> Vec<(&'static str, f64)> {
     .collect()
 }
 
-/// Evaluations, keyed by the last recorded step at or before each of them, so that steps do not decrease.
+/// Groups evaluations by the last recorded step at or before each of them, so that steps do not decrease.
 fn by_step(run: &Run) -> BTreeMap<u64, Vec<&Evaluation>> {
     let mut all: BTreeMap<u64, Vec<&Evaluation>> = BTreeMap::new();
     for evaluation in &run.evaluations {
@@ -155,7 +154,8 @@ fn by_step(run: &Run) -> BTreeMap<u64, Vec<&Evaluation>> {
     all
 }
 
-/// The metrics, the table and the pictures of an evaluation; the files of the latter are added to `media`.
+/// Returns the metrics, the table and the pictures of an evaluation; adds the files of the tables and pictures to
+/// `media`.
 fn values(
     evaluation: &Evaluation,
     step: u64,
@@ -197,7 +197,7 @@ fn values(
     Ok(row)
 }
 
-/// In hexadecimal.
+/// Computes the SHA-256 hash in hexadecimal.
 fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }

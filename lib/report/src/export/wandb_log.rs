@@ -2,13 +2,13 @@
 //! Weights & Biases.
 //!
 //! After a header of 7 bytes (`:W&B`, 0xBEE1, version 0) come blocks of 32 KiB; the header belongs to the first. A
-//! record is split into chunks that do not cross a block: CRC-32 (IEEE) of type and data, length (u16), type. A rest of
-//! a block that is too short for a chunk's header is zero.
+//! record is split into chunks that do not cross block boundaries: CRC-32 (IEEE) of type and data, length (u16), type,
+//! data. The end of a block is zero if it is too short for a chunk header.
 
 const BLOCK: usize = 32 << 10;
 const HEADER: usize = 7;
 
-/// A file in memory.
+/// A `.wandb` file in memory.
 pub(super) struct WandbLog(Vec<u8>);
 
 impl WandbLog {
@@ -55,7 +55,7 @@ impl WandbLog {
 mod tests {
     use super::*;
 
-    /// Kind and length of every chunk, by a reader that checks what the format requires.
+    /// Reads kind and length of every chunk and checks the requirements of the format.
     fn chunks(file: &[u8]) -> Vec<(u8, usize)> {
         let (mut found, mut at) = (Vec::new(), HEADER);
         while at < file.len() {

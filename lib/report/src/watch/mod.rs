@@ -1,4 +1,4 @@
-//! Runs as `timekeep watch` shows them, from the files in their directories only.
+//! The view of runs in `timekeep watch`, which uses only the files in their directories.
 
 mod page;
 
@@ -10,12 +10,12 @@ use unix::timekeep::price::rate_per_hour;
 use unix::timekeep::runs::{self, Run, RunState};
 use unix::{Error, Exit, Result};
 
-/// Number of logged updates and of seconds that the pace is measured over, whichever is longer.
+/// Number of logged updates and of seconds over which the pace is measured, whichever is longer.
 const RECENT: (usize, f64) = (20, 60.0);
 /// Number of warnings to show.
 const WARNINGS: usize = 3;
 
-/// Runs whose files are read again and again.
+/// Runs whose files are reread at every refresh.
 pub struct Watch {
     runs: Vec<Watched>,
 }
@@ -24,7 +24,7 @@ struct Watched {
     path: PathBuf,
     name: String,
     history: History,
-    /// The price of an hour, as read for the newest attempt, which it belongs to.
+    /// The newest attempt, and the price per hour that was read for it.
     rate: Option<(u64, Option<f64>)>,
     found: Result<WatchReport>,
 }
@@ -32,20 +32,20 @@ struct Watched {
 /// The state of a run: a record of `timekeep watch --json`.
 #[derive(Clone, Debug, Serialize)]
 pub struct WatchReport {
-    /// What `timekeep status` reports; `eta` at the present pace if the run is running.
+    /// The report of `timekeep status`; for a running run, `eta` is based on the current pace.
     #[serde(flatten)]
     pub run: Run,
-    /// Wall-clock seconds per update at present, with validations and checkpoints.
+    /// Wall-clock seconds per update at present, including validations and checkpoints.
     pub seconds_per_update: Option<f64>,
-    /// Wall-clock hours of the complete run.
+    /// Estimated wall-clock hours of the complete run.
     pub estimated_hours: Option<f64>,
     /// Cost so far.
     pub cost: Option<f64>,
-    /// Cost of the complete run.
+    /// Estimated cost of the complete run.
     pub estimated_cost: Option<f64>,
-    /// The loss logged last.
+    /// The last logged loss.
     pub loss: Option<f64>,
-    /// Name and value of the monitored metric in the last validation, and its update.
+    /// Name, value and update of the monitored metric in the last validation.
     pub validation: Option<Validation>,
     /// The last warnings, oldest first.
     pub warnings: Vec<String>,
@@ -58,7 +58,7 @@ pub struct Validation {
     pub metric: String,
     /// Its value.
     pub value: f64,
-    /// The update.
+    /// The update at which it was validated.
     pub update: u64,
 }
 
@@ -75,7 +75,7 @@ impl Watch {
         Self { runs: runs.collect() }
     }
 
-    /// Reads what has changed.
+    /// Reads the files that have changed.
     pub fn refresh(&mut self) {
         for run in &mut self.runs {
             run.found = run.read();
@@ -86,8 +86,8 @@ impl Watch {
         }
     }
 
-    /// The reports, or why there is none: 66 for a directory that does not exist or is not that of a run, 65 for a
-    /// damaged status.
+    /// Returns the reports, or the errors that prevent them: 66 for a directory that does not exist or is not a run, 65
+    /// for a damaged status.
     pub fn reports(&self) -> impl Iterator<Item = &Result<WatchReport>> {
         self.runs.iter().map(|run| &run.found)
     }
@@ -114,7 +114,7 @@ impl Watched {
         let is_running = run.state == RunState::Running;
         let pace = history.pace(RECENT.0, RECENT.1).filter(|_| is_running);
         if is_running {
-            // The status is a few seconds old.
+            // The status may be a few seconds older than the log.
             run.update = run.update.max(loss.map_or(0, |(update, _)| update as u64));
             let left = |all: u64| all.saturating_sub(run.update) as f64;
             run.eta = pace.and_then(|pace| Some(pace * left(run.updates?))).or(run.eta);
@@ -139,7 +139,7 @@ impl Watched {
         })
     }
 
-    /// The metric of the best checkpoint, or before the first one, the first metric of the validations.
+    /// Returns the metric of the best checkpoint or, before the first one, the first validation metric.
     fn metric(&self, run: &Run) -> Option<String> {
         let best = run.best.as_ref().and_then(|best| best.get("metric")?.as_str());
         let first = || {

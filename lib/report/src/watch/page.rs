@@ -15,11 +15,11 @@ const BOLD: u8 = 1;
 const RED: u8 = 31;
 const GREEN: u8 = 32;
 const YELLOW: u8 = 33;
-/// The smallest height of a chart, and the largest.
+/// Minimum and maximum height of a chart.
 const CHART: (usize, usize) = (9, 24);
 
 impl Watch {
-    /// The page, as lines of at most `width` characters, in `height` lines, or in as many as it needs.
+    /// Returns the page as lines of at most `width` characters, in `height` lines, or in as many as it needs.
     pub fn page(&self, width: usize, height: Option<usize>, style: Style) -> Vec<String> {
         let page = Page { width, style, marked: self.runs.len() > 1 };
         let blocks = self.runs.iter().enumerate().map(|(at, run)| page.block(at, run));
@@ -38,7 +38,7 @@ impl Watch {
         lines
     }
 
-    /// Loss, and the monitored metrics.
+    /// Creates the charts of the loss and of the monitored metrics.
     fn charts(&self) -> Vec<Chart> {
         let runs: Vec<_> = self.runs.iter().map(|run| (run.name.clone(), &run.history)).collect();
         let mut names = vec!["loss".to_string()];
@@ -51,7 +51,7 @@ impl Watch {
     }
 }
 
-/// How to draw.
+/// Drawing settings.
 struct Page {
     width: usize,
     style: Style,
@@ -60,7 +60,7 @@ struct Page {
 }
 
 impl Page {
-    /// What is shown of a run.
+    /// Formats a run as a block of lines.
     fn block(&self, at: usize, run: &Watched) -> Vec<String> {
         let report = match &run.found {
             Ok(report) => report,
@@ -84,7 +84,7 @@ impl Page {
         lines
     }
 
-    /// The same in one line.
+    /// Formats a run in one line.
     fn line(&self, at: usize, run: &Watched) -> String {
         let report = match &run.found {
             Ok(report) => report,
@@ -97,7 +97,7 @@ impl Page {
         self.head(at, run, state.0, state.1, &parts.join("  "))
     }
 
-    /// Name, state and more.
+    /// Formats the first line of a run: name, state and `more`.
     fn head(&self, at: usize, run: &Watched, state: &str, code: u8, more: &str) -> String {
         let mark = match (self.marked, self.style) {
             (false, _) => "",
@@ -122,7 +122,7 @@ impl Page {
         self.cut(&format!("  {waits}{error}"))
     }
 
-    /// A bar, and what is done.
+    /// Formats a progress bar and the progress as text.
     fn bar(&self, report: &WatchReport, width: usize) -> String {
         let done = report.run.update;
         let Some(all) = report.run.updates.filter(|all| *all > 0) else {
@@ -135,19 +135,19 @@ impl Page {
         format!("{bar} {done}/{all} {:.0} %", (100.0 * part).floor())
     }
 
-    /// Text of one line, cut to the width.
+    /// Cuts text to one line of the page width.
     fn cut(&self, text: &str) -> String {
         self.fit(text, 0)
     }
 
-    /// Text of one line, cut to what `used` characters leave of the width.
+    /// Cuts text to one line in the width that `used` characters leave.
     fn fit(&self, text: &str, used: usize) -> String {
         let text = text::line(text);
         let text = if self.style.unicode { text } else { ascii(&text) };
         text.chars().take(self.width.saturating_sub(used)).collect()
     }
 
-    /// As many of the charts as fit into `free` lines, after an empty line.
+    /// Draws as many charts as fit into `free` lines, after an empty line.
     fn charts(&self, charts: &[Chart], free: usize) -> Vec<String> {
         let columns = columns(charts.len(), self.width);
         let rows = charts.len().div_ceil(columns).min(free / (CHART.0 + 1));

@@ -21,7 +21,8 @@ struct JournalStudy {
     is_deleted: bool,
 }
 
-/// The trials and the direction of the study `name`, or of the only study. Errors: a description of the problem.
+/// Returns the trials and the direction of the study `name`, or of the only study. Errors: a description of the
+/// problem.
 pub fn read(journal: &str, name: Option<&str>) -> Result<(Vec<ImportedTrial>, Direction), String> {
     let mut studies: Vec<JournalStudy> = Vec::new();
     // Each trial with the id of its study; the index is the trial's id.
@@ -45,7 +46,7 @@ pub fn read(journal: &str, name: Option<&str>) -> Result<(Vec<ImportedTrial>, Di
         let study = number("study_id").unwrap_or(u64::MAX);
         let exists = studies.get(study as usize).is_some_and(|found| !found.is_deleted);
         let trial = number("trial_id").and_then(|id| trials.get_mut(id as usize));
-        // An ended trial is immutable.
+        // Ended trials are immutable.
         let trial = trial.map(|(_, own)| own).filter(|own| own.state.is_none());
         match (number("op_code"), trial) {
             (Some(CREATE_STUDY), _) => {
@@ -116,7 +117,7 @@ fn parse(line: &str) -> Option<Value> {
     record.filter(Value::is_object)
 }
 
-/// A newly created trial; a trial added as a whole has all fields.
+/// Creates a trial from its record; a trial that was added as a whole has all fields.
 fn created(record: &Value) -> ImportedTrial {
     let object = |key: &str| record[key].as_object().into_iter().flatten();
     let params = object("params").filter_map(|(name, number)| {
@@ -141,7 +142,7 @@ fn state(number: Option<u64>) -> Option<End> {
     }
 }
 
-/// Decodes a number by its distribution, which is JSON in a string.
+/// Decodes a number with its distribution, which is JSON in a string.
 fn external(distribution: &Value, value: &Value) -> Option<Value> {
     let number = value.as_f64()?;
     let distribution: Value = serde_json::from_str(distribution.as_str()?).ok()?;

@@ -1,8 +1,8 @@
 //! Imports trials of earlier studies, from which the sampler of a round learns.
 //!
 //! They are stored in `imported/NNNN.json`, one file per import, and are not trials of the study: they have no numbers,
-//! so the round of a trial still follows from its number. Samplers treat them as trials that ended before the first
-//! one; pruners, narrowing and results ignore them.
+//! so the round of a trial still follows from its number. Samplers treat them as trials that ended before the study's
+//! first trial; pruners, narrowing and results ignore them.
 
 mod journal;
 
@@ -27,7 +27,7 @@ const MAX_BYTES: u64 = 1 << 30;
 pub struct ImportedTrial {
     /// Parameters by name.
     pub params: BTreeMap<String, Value>,
-    /// How it ended.
+    /// How the trial ended.
     pub state: Option<End>,
     /// The final value.
     pub value: Option<f64>,
@@ -49,7 +49,7 @@ struct Import {
 pub struct Imported {
     /// Number of trials added.
     pub imported: usize,
-    /// Number of trials that had been imported before.
+    /// Number of trials that had already been imported.
     pub known: usize,
     /// Number of trials skipped because they do not match the space.
     pub left_out: usize,
@@ -116,7 +116,7 @@ pub fn import(study: &Study, round: usize, file: &Path, name: Option<&str>) -> R
     Ok(done)
 }
 
-/// The trials imported for a round, for its sampler, numbered downwards from `u64::MAX`. Errors: 65, 66, 74.
+/// Returns the trials imported for the sampler of a round, numbered downwards from `u64::MAX`. Errors: 65, 66, 74.
 pub fn imported(study: &Study, round: usize, space: &Space) -> Result<Vec<Trial>> {
     let sign = study.config().direction.sign();
     let number = |value: Option<f64>| value.map_or(f64::NAN, |value| sign * value);
@@ -139,7 +139,7 @@ fn folder(study: &Study) -> PathBuf {
     study.folder().join("imported")
 }
 
-/// The imports in order of their numbers.
+/// Reads the imports in order of their numbers.
 fn files(study: &Study) -> Result<Vec<Import>> {
     let folder = folder(study);
     if folder.symlink_metadata().is_err() {
@@ -232,7 +232,7 @@ fn from_csv(text: &str) -> Result<Vec<ImportedTrial>, String> {
     Ok(trials)
 }
 
-/// Restricts a trial to the parameters of the space. Errors: why that is impossible, or why the trial has no value to
+/// Restricts a trial to the parameters of the space. Errors: the reason why it cannot be restricted or has no value to
 /// learn from.
 fn restricted(
     config: &StudyConfig,
@@ -248,7 +248,7 @@ fn restricted(
     }
 }
 
-/// The values of the active parameters. Errors: the first parameter that is missing or outside the space.
+/// Returns the values of the active parameters. Errors: the first parameter that is missing or outside the space.
 fn parameters(
     config: &StudyConfig,
     space: &Space,
@@ -278,7 +278,7 @@ fn parameters(
     Ok(space.values(&point))
 }
 
-/// Encodes a value; a string may be the text of a value, as in CSV.
+/// Encodes a value; a string may be the text form of a value, as in CSV.
 fn number(parameter: &Parameter, value: &Value) -> Option<f64> {
     let found = parameter.number(value).or_else(|| {
         let text = value.as_str()?;

@@ -33,7 +33,7 @@ impl Halving {
             if last < end {
                 return false;
             }
-            // The trial reached this rung at an earlier step, and was decided on then.
+            // The trial reached this rung at an earlier step, where the decision was made.
             if trial.intermediate.range(end..last).next().is_some() {
                 continue;
             }
@@ -53,7 +53,7 @@ impl Halving {
         false
     }
 
-    /// The step at which a rung ends.
+    /// Returns the step at which a rung ends.
     fn end(&self, rung: u32) -> u64 {
         let power = self.reduction.max(2).checked_pow(self.early.saturating_add(rung));
         power.map_or(u64::MAX, |power| self.min_resource.max(1).saturating_mul(power))

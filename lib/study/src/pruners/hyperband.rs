@@ -37,7 +37,7 @@ impl Hyperband {
         Halving { min_resource, reduction, early, bootstrap: 0 }.prunes(trial, &others)
     }
 
-    /// The budget of each bracket; trials are assigned in proportion to it.
+    /// Returns the budget of each bracket; trials are assigned to brackets in proportion to it.
     fn budgets(&self) -> Vec<u64> {
         let reduction = self.reduction.max(2) as f64;
         let ratio = self.max_resource as f64 / self.min_resource.max(1) as f64;
@@ -51,7 +51,7 @@ impl Hyperband {
     }
 }
 
-/// The bracket of a trial.
+/// Returns the bracket of a trial.
 fn bracket(study: &str, number: u64, budgets: &[u64]) -> usize {
     let hash = u64::from(crc32fast::hash(format!("{study}_{number}").as_bytes()));
     let mut left = hash % budgets.iter().sum::<u64>().max(1);

@@ -1,4 +1,4 @@
-//! Pruners, which decide whether a trial ends early. One file each.
+//! Pruners, which decide whether a trial ends early, one per file.
 
 mod halving;
 mod hyperband;
@@ -33,7 +33,7 @@ pub enum Pruner {
 }
 
 impl Pruner {
-    /// Violations, with keys relative to the pruner.
+    /// Finds violations, with keys relative to the pruner.
     pub fn violations(&self) -> Vec<(String, String)> {
         match self {
             Self::None | Self::Halving(_) => Vec::new(),
@@ -44,7 +44,7 @@ impl Pruner {
         }
     }
 
-    /// Whether to prune `trial` after its last value, given the other trials of the study named `study`.
+    /// Decides whether to prune `trial` after its last value, given the other trials of the study named `study`.
     pub fn prunes(&self, study: &str, trial: &Trial, others: &[Trial]) -> bool {
         let Some((step, _)) = trial.last() else { return false };
         match self {

@@ -26,7 +26,7 @@ impl Default for Percentile {
 }
 
 impl Percentile {
-    /// Violations for `kind: median`.
+    /// Finds violations for `kind: median`.
     pub(super) fn median_violations(&self) -> Vec<(String, String)> {
         let text =
             format!("{}: the median is percentile 50; use kind: percentile", self.percentile);
@@ -60,7 +60,7 @@ impl Percentile {
     }
 }
 
-/// The percentile by linear interpolation, ignoring NaN; NaN if there are no other values.
+/// Computes the percentile by linear interpolation, ignoring NaN; NaN if there are no other values.
 fn percentile(mut values: Vec<f64>, percent: f64) -> f64 {
     values.retain(|value| !value.is_nan());
     values.sort_by(f64::total_cmp);

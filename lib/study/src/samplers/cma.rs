@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 
 /// Replaces variances that are not positive.
 const EPSILON: f64 = 1e-8;
-/// Largest step size.
+/// Maximum step size.
 const MAX_SIGMA: f64 = 1e32;
-/// Smallest step size. Parameters are scaled to [0, 1], so the mean no longer moves.
+/// Minimum step size. Parameters are scaled to [0, 1], so the mean no longer moves below it.
 const MIN_SIGMA: f64 = 1e-20;
 
 /// CMA-ES, the covariance matrix adaptation evolution strategy (Hansen 2016), with the formulas of the Python package
@@ -29,7 +29,7 @@ pub struct Cma {
 }
 
 impl Cma {
-    /// Violation of a space without any parameter that CMA-ES can search.
+    /// Finds the violation of a space without any parameter that CMA-ES can search.
     pub(super) fn violations(space: &Space) -> Vec<(String, String)> {
         let text = "the space has no unconditional numeric parameter; use another sampler";
         if axes(space).is_empty() { vec![("kind".into(), text.into())] } else { Vec::new() }
@@ -57,7 +57,7 @@ impl Cma {
     }
 }
 
-/// The parameters that CMA-ES searches.
+/// Returns the parameters that CMA-ES searches.
 fn axes(space: &Space) -> Vec<(&str, Domain)> {
     let domain = |name| (name, space.0[name].domain());
     let numeric = |(name, domain): &(&str, Domain)| {
@@ -68,7 +68,7 @@ fn axes(space: &Space) -> Vec<(&str, Domain)> {
     space.order().into_iter().map(domain).filter(numeric).collect()
 }
 
-/// The position of a trial in [0, 1]^d; `None` if it lacks a parameter.
+/// Returns the position of a trial in [0, 1]^d; `None` if it lacks a parameter.
 fn places(axes: &[(&str, Domain)], trial: &Trial) -> Option<Vec<f64>> {
     let scaled = |(name, domain): &(&str, Domain)| {
         let (low, high) = domain.range();
@@ -100,7 +100,7 @@ pub struct CmaState {
 }
 
 impl CmaState {
-    /// The initial distribution in `d` dimensions, for generations of at least 2 trials.
+    /// Creates the initial distribution in `d` dimensions, for generations of at least 2 trials.
     pub fn new(d: usize, population: Option<usize>) -> Self {
         let n = d as f64;
         let population = population.unwrap_or(4 + (3.0 * n.ln()) as usize).max(2);
@@ -229,7 +229,7 @@ fn identity(d: usize) -> Vec<f64> {
     matrix
 }
 
-/// A square matrix times a vector.
+/// Multiplies a square matrix by a vector.
 fn times(matrix: &[f64], x: &[f64]) -> Vec<f64> {
     let dot = |row: &[f64]| row.iter().zip(x).map(|(a, b)| a * b).sum();
     matrix.chunks_exact(x.len()).map(dot).collect()
@@ -242,7 +242,7 @@ fn add_outer(matrix: &mut [f64], weight: f64, x: &[f64]) {
     }
 }
 
-/// The symmetric matrix with these eigenvectors (rows) and `function` applied to the eigenvalues.
+/// Composes the symmetric matrix with these eigenvectors (rows) and `function` applied to the eigenvalues.
 fn compose(values: &[f64], vectors: &[f64], function: impl Fn(f64) -> f64) -> Vec<f64> {
     let mut matrix = vec![0.0; vectors.len()];
     for (value, vector) in values.iter().zip(vectors.chunks_exact(values.len())) {
@@ -251,8 +251,8 @@ fn compose(values: &[f64], vectors: &[f64], function: impl Fn(f64) -> f64) -> Ve
     matrix
 }
 
-/// Eigenvalues, clamped to be positive, and eigenvectors (rows) of a symmetric matrix [d, d], by Jacobi's method (Golub
-/// and Van Loan 2013, section 8.5).
+/// Computes the eigenvalues, clamped to be positive, and eigenvectors (rows) of a symmetric matrix [d, d], by Jacobi's
+/// method (Golub and Van Loan 2013, section 8.5).
 fn eigen(mut a: Vec<f64>, d: usize) -> (Vec<f64>, Vec<f64>) {
     let mut vectors = identity(d);
     // Convergence is quadratic; ten sweeps are plenty.

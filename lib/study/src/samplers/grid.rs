@@ -1,10 +1,10 @@
 use crate::space::{Parameter, Space};
 use crate::trial::Point;
 
-/// Largest number of values of a parameter.
+/// Maximum number of values of a parameter.
 const MAX_VALUES: u64 = 10_000;
 
-/// Parameters with too many values.
+/// Finds parameters with too many values.
 pub fn violations(space: &Space) -> Vec<(String, String)> {
     let text = |parameter: &Parameter| match parameter.domain().count() {
         Some(count) if count <= MAX_VALUES => None,
@@ -19,12 +19,12 @@ pub fn violations(space: &Space) -> Vec<(String, String)> {
     space.0.iter().filter_map(named).collect()
 }
 
-/// The number of points of the grid.
+/// Returns the number of points of the grid.
 pub fn count(space: &Space) -> u64 {
     count_after(space, &space.order(), &mut Point::new())
 }
 
-/// Point `number` of the grid. The last parameter in [`Space::order`] varies fastest.
+/// Returns point `number` of the grid. The last parameter in [`Space::order`] varies fastest.
 pub fn suggest(space: &Space, number: u64) -> Option<Point> {
     nth(space, &space.order(), &mut Point::new(), number)
 }
@@ -48,7 +48,7 @@ fn nth(space: &Space, names: &[&str], point: &mut Point, mut left: u64) -> Optio
     None
 }
 
-/// The number of combinations of the parameters `names` that complete `point`.
+/// Counts the combinations of the parameters `names` that complete `point`.
 fn count_after(space: &Space, names: &[&str], point: &mut Point) -> u64 {
     let Some((name, rest)) = names.split_first() else { return 1 };
     if !space.is_active(name, point) {
@@ -56,7 +56,7 @@ fn count_after(space: &Space, names: &[&str], point: &mut Point) -> u64 {
     }
     let domain = space.0[*name].domain();
     if !rest.iter().any(|later| space.0[*later].when().contains_key(*name)) {
-        // No later parameter depends on this one, so every value leaves the same combinations.
+        // No later parameter depends on this one, so the number of combinations is the same for every value.
         return domain.count().unwrap_or(0).saturating_mul(count_after(space, rest, point));
     }
     let mut count: u64 = 0;

@@ -1,4 +1,4 @@
-//! Samplers, which choose the parameters of the next trial. One file each.
+//! Samplers, which choose the parameters of the next trial, one per file.
 
 mod cma;
 mod grid;
@@ -41,7 +41,8 @@ impl Default for Sampler {
 }
 
 impl Sampler {
-    /// Violations of the sampler for this space, each with a key relative to the sampler or the name of a parameter.
+    /// Finds violations of the sampler for this space, each with a key relative to the sampler or the name of a
+    /// parameter.
     pub fn violations(&self, space: &Space) -> Vec<(String, String)> {
         match self {
             Self::Grid => grid::violations(space),
@@ -51,13 +52,13 @@ impl Sampler {
         }
     }
 
-    /// The number of distinct points, if the sampler is exhaustive.
+    /// Returns the number of distinct points, if the sampler is exhaustive.
     pub fn count(&self, space: &Space) -> Option<u64> {
         matches!(self, Self::Grid).then(|| grid::count(space))
     }
 
-    /// The parameters of trial `number`, given the other trials in order of their numbers; `None` if every combination
-    /// has been tried.
+    /// Suggests the parameters of trial `number`, given the other trials in order of their numbers; `None` if every
+    /// combination has been tried.
     pub fn suggest(
         &self,
         space: &Space,

@@ -23,13 +23,13 @@ pub struct Mixture {
     cumulative: Vec<f64>,
     /// Per component, the log weight minus log σ√(2π) for each parameter without a step.
     log_scale: Vec<f64>,
-    /// Per component, the log of the mass that its normal distributions have within the range, which normalises them;
-    /// NaN until it is needed.
+    /// Per component, the log of the mass of its normal distributions within the range, which normalises them; NaN
+    /// until it is needed.
     log_mass: Vec<Cell<f64>>,
     axes: Vec<Axis>,
 }
 
-/// One parameter of all components.
+/// One parameter over all components.
 #[derive(Clone, Debug)]
 enum Axis {
     /// The choice of each trial.
@@ -42,8 +42,8 @@ enum Axis {
 }
 
 impl Mixture {
-    /// The density of the trials that have all parameters of the group, in order of their numbers, with a prior over
-    /// the whole space. The group is sorted by name.
+    /// Builds the density of the trials that have all parameters of the group, in order of their numbers, with a prior
+    /// over the whole space. The group is sorted by name.
     pub fn of(group: &[(&str, Domain)], trials: &[&Trial]) -> Self {
         let mut columns = vec![Vec::with_capacity(trials.len() + 1); group.len()];
         let mut n = 0;
@@ -94,8 +94,8 @@ impl Mixture {
         self.axes.iter().map(|axis| axis.sample(component, random)).collect()
     }
 
-    /// The log density at a point. Parameters with `log: true` contribute the density of their logarithm, parameters
-    /// with a step their probability.
+    /// Computes the log density at a point. Parameters with `log: true` contribute the density of their logarithm,
+    /// parameters with a step their probability.
     pub fn log_density(&self, point: &[f64]) -> f64 {
         let mut logs = self.log_scale.clone();
         let mut stepped = Vec::new();
@@ -123,8 +123,8 @@ impl Mixture {
             }
         }
         // Masses take most of the time, so they are skipped for components whose other factors are already negligible.
-        // This bound is safe: the mass at the point is below 1, and the normalising mass is above 1/3, because the
-        // means lie within the range. The prior comes first because it is nowhere small.
+        // The bound is valid because the mass at the point is below 1, and the normalising mass is above 1/3, as the
+        // means lie within the range. The prior comes first because its density is nowhere small.
         let most_gain = 3.0_f64.ln() * self.axes.len() as f64;
         let mut most = f64::NEG_INFINITY;
         for (i, log) in logs.iter_mut().enumerate().rev() {
@@ -138,7 +138,7 @@ impl Mixture {
         large.map(|log| (log - most).exp()).sum::<f64>().ln() + most
     }
 
-    /// The log of the mass of a component's normal distributions within the range.
+    /// Returns the log of the mass of a component's normal distributions within the range.
     fn log_mass(&self, component: usize) -> f64 {
         let known = &self.log_mass[component];
         if known.get().is_nan() {
@@ -179,7 +179,7 @@ impl Axis {
         below.count() as f64
     }
 
-    /// Domain, mean and σ of a component's normal distribution; `None` for a categorical parameter.
+    /// Returns domain, mean and σ of a component's normal distribution; `None` for a categorical parameter.
     fn normal(&self, component: usize) -> Option<(&Domain, f64, f64)> {
         match self {
             Self::Categorical { .. } => None,
@@ -198,14 +198,14 @@ impl Axis {
 struct Masses<'a> {
     normals: &'a [[f64; 2]],
     index: &'a [u32],
-    /// The ends of the interval that rounds to the value.
+    /// The bounds of the interval that rounds to the value.
     ends: [f64; 2],
-    /// Per distribution; NaN until computed.
+    /// Log mass per distribution; NaN until computed.
     logs: Vec<f64>,
 }
 
 impl Masses<'_> {
-    /// The log mass of a component.
+    /// Returns the log mass of a component.
     fn log(&mut self, component: usize) -> f64 {
         let i = self.index[component] as usize;
         if self.logs[i].is_nan() {
@@ -217,14 +217,14 @@ impl Masses<'_> {
     }
 }
 
-/// In the component of one of n trials: the probability of the trial's choice, and of each other choice.
+/// Returns, for the component of one of n trials, the probability of the trial's choice and of each other choice.
 fn categorical(choices: usize, n: usize) -> [f64; 2] {
     let prior = 1.0 / (n as f64 + 1.0);
     [1.0 + prior, prior].map(|p| p / (1.0 + choices as f64 * prior))
 }
 
-/// Normal distributions around the observations. σ is the larger gap to a neighbour, within bounds. Subtracts log
-/// σ√(2π) from `log_scale` if there is no step.
+/// Builds normal distributions around the observations. σ is the larger distance to a neighbour, within bounds.
+/// Subtracts log σ√(2π) from `log_scale` if there is no step.
 fn normal(domain: Domain, mut mean: Vec<f64>, log_scale: &mut [f64]) -> Axis {
     let ((low, high), n) = (domain.range(), mean.len());
     let range = high - low;
@@ -278,12 +278,12 @@ fn normal(domain: Domain, mut mean: Vec<f64>, log_scale: &mut [f64]) -> Axis {
     Axis::Stepped { domain, step, normals, index }
 }
 
-/// Φ(x), the distribution function of the standard normal distribution.
+/// Computes Φ(x), the distribution function of the standard normal distribution.
 fn phi(x: f64) -> f64 {
     0.5 * erfc(-x / SQRT_2)
 }
 
-/// log(Φ(b) - Φ(a)) for a < b, without cancellation in the tails.
+/// Computes log(Φ(b) - Φ(a)) for a < b, without cancellation in the tails.
 pub(crate) fn log_mass(a: f64, b: f64) -> f64 {
     if a < -9.0 && b > 9.0 {
         return 0.0;
@@ -292,7 +292,7 @@ pub(crate) fn log_mass(a: f64, b: f64) -> f64 {
         return log_mass(-b, -a);
     }
     if b > 0.0 {
-        // Across the middle: Φ(b) - Φ(a) = (erf(b/√2) - erf(a/√2)) / 2, a sum of positive numbers.
+        // If a < 0 < b: Φ(b) - Φ(a) = (erf(b/√2) - erf(a/√2)) / 2, a sum of positive numbers.
         return (0.5 * (erf(b / SQRT_2) - erf(a / SQRT_2))).ln();
     }
     if a > -37.0 {
@@ -303,7 +303,7 @@ pub(crate) fn log_mass(a: f64, b: f64) -> f64 {
     large + (-(small - large).exp()).ln_1p()
 }
 
-/// log Φ(x) for x <= 0.
+/// Computes log Φ(x) for x <= 0.
 fn log_phi(x: f64) -> f64 {
     if x > -20.0 {
         return phi(x).ln();

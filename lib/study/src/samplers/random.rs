@@ -8,7 +8,7 @@ use std::f64::consts::TAU;
 pub struct Random(ChaCha12Rng);
 
 impl Random {
-    /// A generator seeded by the study's seed and the trial's number.
+    /// Creates a generator seeded by the study's seed and the trial's number.
     pub fn new(seed: u64, number: u64) -> Self {
         let mut key = [0; 32];
         key[..8].copy_from_slice(&seed.to_le_bytes());

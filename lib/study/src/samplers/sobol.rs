@@ -2,7 +2,7 @@ use crate::space::Space;
 use crate::trial::Point;
 use sobol_burley::{NUM_DIMENSIONS, sample};
 
-/// Parameters beyond the dimensions of the sequence.
+/// Finds parameters beyond the dimensions of the sequence.
 pub fn violations(space: &Space) -> Vec<(String, String)> {
     let limit = NUM_DIMENSIONS as usize;
     let beyond = space.order().into_iter().skip(limit).map(str::to_string);
@@ -11,8 +11,8 @@ pub fn violations(space: &Space) -> Vec<(String, String)> {
     beyond.map(|name| (name, text.clone())).collect()
 }
 
-/// Point `number` of the sequence. The dimension of a parameter is its index in [`Space::order`], inactive parameters
-/// included.
+/// Returns point `number` of the sequence. The dimension of a parameter is its index in [`Space::order`], including
+/// inactive parameters.
 pub fn suggest(space: &Space, number: u64, seed: u64) -> Point {
     let mut point = Point::new();
     // The sequence has 65536 points per seed.

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// Largest number of trials that count as good.
+/// Maximum number of trials that count as good.
 const MAX_GOOD: usize = 25;
 
 /// A tree-structured Parzen estimator (Bergstra et al. 2011) with the formulas of Optuna 5. Parameters that are active
@@ -51,8 +51,8 @@ impl Tpe {
         random.complete(space, point)
     }
 
-    /// The parameters with more than one value, grouped if they are active together. A group follows the parameters in
-    /// its condition.
+    /// Returns the parameters with more than one value, grouped if they are active together. A group follows the
+    /// parameters in its condition.
     fn groups<'a>(&self, space: &'a Space) -> Vec<Vec<(&'a str, Domain)>> {
         let mut groups: Vec<Vec<(&str, Domain)>> = Vec::new();
         for name in space.order() {
@@ -92,8 +92,8 @@ impl Tpe {
     }
 }
 
-/// Splits trials, the oldest first, into good and bad: the best tenth of the ended ones, at most 25, and the rest,
-/// including open ones. Pruned trials rank after complete ones, by last step, latest first.
+/// Splits trials, the oldest first, into good and bad: the best tenth of the ended trials, at most 25, and the rest,
+/// including open trials. Pruned trials rank after complete ones, by last step, latest first.
 pub fn divide<'a>(trials: &[&'a Trial]) -> (Vec<&'a Trial>, Vec<&'a Trial>) {
     let of = |places: &mut dyn Iterator<Item = usize>| places.map(|i| trials[i]).collect();
     let mut ended: Vec<usize> = (0..trials.len()).filter(|i| trials[*i].informs()).collect();

@@ -41,7 +41,7 @@ pub fn write_params(
     Ok(path)
 }
 
-/// Parameters as a nested configuration: the key `a.b` becomes `b` in a mapping `a`.
+/// Converts parameters to a nested configuration: the key `a.b` becomes `b` in a mapping `a`.
 pub fn nested(config: &StudyConfig, params: &BTreeMap<String, Value>) -> Value {
     let mut root = json!({});
     for (name, value) in params {
@@ -55,7 +55,7 @@ pub fn nested(config: &StudyConfig, params: &BTreeMap<String, Value>) -> Value {
     root
 }
 
-/// The command line of a trial.
+/// Builds the command line of a trial.
 pub fn words(
     config: &StudyConfig,
     number: u64,
@@ -73,7 +73,7 @@ pub fn words(
         words.extend(retry.then(|| "--retry".into()));
         return words;
     }
-    // Inactive parameters are empty.
+    // Inactive parameters become empty strings.
     let rounds = config.rounds();
     let names = (0..rounds.len()).flat_map(|round| config.space(round).0.keys().cloned());
     let mut placeholders: BTreeMap<String, String> =
@@ -90,7 +90,7 @@ pub fn words(
     words
 }
 
-/// Replaces each `{name}` in `word` by its value; other braces are kept.
+/// Replaces each `{name}` in `word` with its value; other braces are kept.
 pub fn filled(word: &str, placeholders: &BTreeMap<String, String>) -> String {
     let (mut out, mut rest) = (String::new(), word);
     while let Some((before, after)) = rest.split_once('{') {
@@ -152,7 +152,7 @@ impl Running {
         let file = file.map_err(|cause| Error::create(&output, cause))?;
         let written = file.metadata().map_err(|cause| Error::io(&output, cause))?.len();
         let copy = file.try_clone().map_err(|cause| Error::create(&output, cause))?;
-        // Not the path of the program, because the file may have been replaced since.
+        // The path of the program is not used, because the file may have been replaced since.
         let mut command = Command::new("/proc/self/exe");
         command.arg(VERB).arg(std::process::id().to_string()).arg(signal).arg(folder).arg("--");
         command.args(words);
@@ -165,7 +165,7 @@ impl Running {
         Ok(Self { child, output, written })
     }
 
-    /// The exit status if the command has exited, 128+n for signal n.
+    /// Returns the exit status if the command has exited, 128+n for signal n.
     pub fn ended(&mut self) -> Result<Option<u8>> {
         let status = self.child.try_wait();
         let status = status.map_err(|cause| Error::failure(format!("wait: {cause}")))?;
@@ -175,12 +175,13 @@ impl Running {
     /// Asks the command to stop.
     pub fn stop(&self) {
         if let Some(id) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
-            // Not TERM: SLURM may have sent it to all processes already, and a second one ends the supervisor at once.
+            // USR1 instead of TERM: SLURM may already have sent TERM to all processes, and a second TERM ends the
+            // supervisor at once.
             let _ = kill_process(id, Signal::USR1); // the process may have just exited
         }
     }
 
-    /// The last non-empty line of the command's output.
+    /// Returns the last non-empty line of the command's output.
     pub fn last_line(&self) -> Option<String> {
         let file = small::open(&self.output).ok()?;
         let size = file.metadata().ok()?.len().checked_sub(self.written)?;
@@ -192,7 +193,7 @@ impl Running {
     }
 }
 
-/// An exit status, 128+n for signal n.
+/// Converts an exit status, 128+n for signal n.
 pub(super) fn code(status: ExitStatus) -> u8 {
     let code = status.code().or(status.signal().map(|signal| 128 + signal));
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX)

@@ -17,10 +17,10 @@ use trial::AttemptOutcome;
 use unix::signal::Signals;
 use unix::{Error, Result, note};
 
-/// How often an idle worker looks for a trial.
+/// Interval at which an idle worker looks for a trial.
 const PAUSE: Duration = Duration::from_secs(2);
-/// A worker gives up if the first trials of the study, at least this many, all fail: the cause is then probably not the
-/// parameters.
+/// A worker gives up if the first trials of the study, at least this many, all fail, because the cause is then probably
+/// not the parameters.
 const FAILURES: usize = 3;
 
 /// Limits of a worker.
@@ -41,7 +41,7 @@ pub struct Worker {
     signals: Signals,
     limits: Limits,
     ended: u64,
-    /// Whether the note about waiting callers was printed.
+    /// Whether the note about open trials of `hpo ask` was printed.
     has_noted: bool,
 }
 
@@ -106,7 +106,7 @@ impl Worker {
         }
     }
 
-    /// Prints once that only trials of `hpo ask` remain, whose callers may be gone.
+    /// Notes once that only trials of `hpo ask` remain, whose callers may be gone.
     fn note_callers(&mut self) {
         let open = self.study.records().values().filter(|record| !record.has_ended());
         let open: Vec<&Record> = open.collect();
@@ -154,7 +154,7 @@ impl Worker {
         for round in self.rounds() {
             let Some(space) = self.study.begin_round(round)? else { return Ok(Next::Wait) };
             let numbers = self.study.numbers_of(round, &space);
-            // Open trials first, then new ones, both in order of their numbers.
+            // Open trials come before new ones, both in order of their numbers.
             let is_open = |record: &Record| !record.has_ended() && !record.start.asked;
             let open = self.study.of_round(round).filter(|record| is_open(record));
             let open: Vec<u64> = open.map(|record| record.number).collect();
@@ -206,7 +206,7 @@ impl Worker {
         self.check_failures(end.error.as_deref()).map(|()| false)
     }
 
-    /// Gives up if the trials so far have all failed. Errors: 1.
+    /// Gives up if all trials so far have failed. Errors: 1.
     fn check_failures(&self, last: Option<&str>) -> Result<()> {
         let mut failed = 0;
         for record in self.study.records().values() {
@@ -228,7 +228,7 @@ impl Worker {
 }
 
 impl Study {
-    /// The start record of a new trial, with parameters suggested from the trials known now.
+    /// Creates the start record of a new trial, with parameters suggested from the trials known now.
     pub fn start_of(&self, number: u64, round: usize, space: &Space) -> Result<Start> {
         let config = self.config();
         let own = &self.rounds()[round];

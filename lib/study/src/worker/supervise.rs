@@ -1,5 +1,5 @@
-//! The supervisor, a process between the worker and the command of a trial: it stops the command if the worker is
-//! killed, and ensures that the command runs at most once at a time.
+//! The supervisor, a process between the worker and the command of a trial. It stops the command if the worker is
+//! killed, and ensures that at most one instance of the command runs at a time.
 
 use super::command::code;
 use rustix::process::{Pid, Signal, kill_process_group, set_parent_process_death_signal};
@@ -14,16 +14,16 @@ use unix::{Error, Exit, Result};
 
 /// The hidden subcommand of hpo that runs the command of a trial ([`supervise`]).
 pub const VERB: &str = "supervise";
-/// Time that a command has to write a checkpoint after a request to stop.
+/// Time that a command has to write a checkpoint after a stop request.
 const GRACE: Duration = Duration::from_secs(600);
 /// Polling interval. Forwarding a signal within 0.1 s ensures that a signal sent to both processes counts as one.
 const POLL: Duration = Duration::from_millis(10);
 
 /// Runs a command for the worker `parent` and returns its exit status. While the command runs, this process holds the
-/// lease `folder`/command, so that the command is not started twice, even if the worker is killed. A request to stop,
-/// or the death of the worker, is forwarded to the command and its descendants as `signal`; processes still running
-/// after [`GRACE`] are killed. Errors: 66 if the program does not exist; 75 if the worker is gone or another process
-/// holds the lease.
+/// lease `folder`/command, so that the command is not started twice, even if the worker is killed. When a stop is
+/// requested or the worker dies, `signal` is sent to the command and its descendants; processes still running after
+/// [`GRACE`] are killed. Errors: 66 if the program does not exist; 75 if the worker is gone or another process holds
+/// the lease.
 pub fn supervise(parent: u32, signal: &str, folder: &Path, words: &[String]) -> Result<u8> {
     let signals = Signals::install()?;
     set_parent_process_death_signal(Some(Signal::USR1))
@@ -62,7 +62,7 @@ pub fn supervise(parent: u32, signal: &str, folder: &Path, words: &[String]) -> 
     }
 }
 
-/// The leader of the process group that the command and its descendants run in. It kills the group when its stdin is
+/// The leader of the process group in which the command and its descendants run. It kills the group when its stdin is
 /// closed, which happens when the supervisor is killed; `PR_SET_PDEATHSIG` would reach only the command itself.
 /// Processes that leave the group are not killed.
 struct Guard {

@@ -16,7 +16,7 @@ use unix::signal::Signals;
 use unix::status::{self, Cause, State, StatusWriter};
 use unix::{Exit, Result};
 
-/// Shortest and longest polling interval; the first polls are closer together, for commands that exit quickly.
+/// Minimum and maximum polling interval. The first polls are closer together, for commands that exit quickly.
 const POLL: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(200)];
 
 /// How an attempt ended.
@@ -25,7 +25,7 @@ pub enum AttemptOutcome {
     Ended(EndRecord),
     /// The attempt stopped; the trial can be resumed.
     Stopped {
-        /// The command stopped by itself, e.g. because its job nears the time limit; the worker should stop, too.
+        /// The command stopped by itself, e.g. because its job nears the time limit, so the worker should stop, too.
         by_itself: bool,
     },
 }
@@ -50,8 +50,8 @@ struct Attempt<'a> {
     run: RunDir,
 }
 
-/// Runs the command of a claimed trial until it exits, and records values and outcome. Asks the command to stop, and
-/// waits for it, when a signal arrives, at the time `end`, or when the pruner ends the trial. Errors: 66 if the program
+/// Runs the command of a claimed trial until it exits, and records values and outcome. Asks the command to stop and
+/// waits for it when a signal arrives, at the time `end`, or when the pruner ends the trial. Errors: 66 if the program
 /// is missing; 73, 74; 75 if the lease of the trial was lost.
 pub fn run(
     study: &mut Study,
@@ -84,7 +84,7 @@ pub fn run(
     claim.start(&start)?;
     let retry = record.as_ref().is_some_and(|record| record.retry);
     let words = words(study.config(), number, &start, fidelity, [&params, &folder], retry);
-    // A second TERM ends train-stage at once, without a checkpoint; USR1 is not counted.
+    // A second TERM ends train-stage at once, without a checkpoint; USR1 signals are not counted.
     let signal = if study.config().task().is_some() { "USR1" } else { "TERM" };
     let left = end.map(|end| end.saturating_duration_since(Instant::now()).as_secs());
     let mut variables = vec![
@@ -92,7 +92,7 @@ pub fn run(
         ("HPO_TRIAL", number.to_string()),
     ];
     variables.extend(left.map(|left| {
-        // The command then stops by itself before that time, as under timekeep.
+        // The command then stops by itself before that time, as it does under timekeep.
         (END_TIME_VARIABLE, unix::time::unix_seconds().saturating_add(left).to_string())
     }));
     let mut running = Running::start(&words, signal, &directory, &folder, &variables)?;
@@ -101,7 +101,7 @@ pub fn run(
     let mut attempt = Attempt { study, claim, known, kept, log, run };
     let watched = attempt.watch(&mut running, &metric, signals, end);
     if watched.is_err() {
-        // The worker can no longer record values; the next attempt resumes the trial.
+        // The worker can no longer record values, so the next attempt resumes the trial.
         running.stop();
         while running.ended()?.is_none() {
             std::thread::sleep(POLL[1]);
@@ -117,7 +117,7 @@ fn finish(claim: &mut Claim, ended: EndRecord) -> Result<AttemptOutcome> {
 }
 
 impl Attempt<'_> {
-    /// Follows the command until it exits; returns its exit status and why it was asked to stop, if it was.
+    /// Follows the command until it exits. Returns its exit status and, if it was asked to stop, the reason.
     fn watch(
         &mut self,
         running: &mut Running,
@@ -148,7 +148,7 @@ impl Attempt<'_> {
         }
     }
 
-    /// Records new validations; returns whether the pruner ends the trial.
+    /// Records new validations and returns whether the pruner ends the trial.
     fn follow(&mut self, metric: &str) -> Result<bool> {
         if self.run.log().symlink_metadata().is_err() {
             return Ok(false);
@@ -205,7 +205,7 @@ impl Attempt<'_> {
             self.block()?;
             return finish(self.claim, EndRecord::of(End::Pruned));
         }
-        // TERM, KILL, INT, HUP, and USR1 if train-stage has not installed its handlers yet.
+        // TERM, KILL, INT and HUP, and USR1 if train-stage has not installed its handlers yet.
         let is_stop = [Exit::Again as u8, 143, 137, 130, 129, 138].contains(&status);
         if let Some(value) = reported.filter(|_| is_stop || asked.is_some()) {
             return finish(self.claim, EndRecord::with(value));
@@ -225,7 +225,7 @@ impl Attempt<'_> {
         };
         let explained =
             |line: Option<String>| line.map_or(how.clone(), |line| format!("{how}: {line}"));
-        // After a write error, another attempt may succeed, unless the disk stays full.
+        // After a write error, another attempt may succeed unless the disk stays full.
         let is_unwritten = [Exit::CannotCreate as u8, Exit::Io as u8].contains(&status);
         if is_stop || is_unwritten || asked.is_some() {
             let reason = match asked {

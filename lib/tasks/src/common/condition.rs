@@ -8,22 +8,22 @@ use std::collections::BTreeMap;
 use tensor::Tensor;
 use unix::{Error, Result};
 
-/// Name of the buffer of [`Condition`], or with several equations the start of their names.
+/// Name of the buffer of a [`Condition`]; with several equations, the prefix of their buffer names.
 const BUFFER: &str = "condition";
 
 /// Converts the condition to features: the logarithm of the parameter, standardised over the training data of its
-/// equation, and the logarithm of the time step in units of the frame interval. With several equations, told apart by
-/// [`Parameter::names`], one more feature for each: 1 for the equation of the sample, 0 for the others.
+/// equation, and the logarithm of the time step in units of the frame interval. With several equations, which are
+/// distinguished by [`Parameter::names`], a one-hot encoding of the sample's equation follows.
 #[derive(Clone, Debug)]
 pub struct Condition {
-    /// Sorted by name.
+    /// Scales for each equation, sorted by name.
     equations: Vec<EquationScale>,
 }
 
 /// The scales of the features for one equation.
 #[derive(Clone, Debug)]
 struct EquationScale {
-    /// [`Parameter::names`]; None for the only equation of a checkpoint, which does not record it.
+    /// [`Parameter::names`]; None for a checkpoint with a single equation, which does not record them.
     names: Option<String>,
     mean: f64,
     std: f64,
@@ -42,7 +42,7 @@ impl EquationScale {
 }
 
 impl Condition {
-    /// Fits the features to the parameters of the stores; the frame interval of an equation is that of its first store.
+    /// Fits the features to the parameters of the stores; each equation takes the frame interval of its first store.
     pub fn of(stores: &[&LatentStore]) -> Self {
         Self::new(stores.iter().map(|store| {
             let parameters = (0..store.len()).map(|i| store.parameter(i).value).collect();
@@ -63,13 +63,13 @@ impl Condition {
         Self { equations: by_name.iter().map(fitted).collect() }
     }
 
-    /// The same condition without the parameters: their feature is always 0.
+    /// Removes the parameters from the condition: their feature is always 0.
     pub fn without_parameter(mut self) -> Self {
         self.equations.iter_mut().for_each(|equation| equation.std = f64::INFINITY);
         self
     }
 
-    /// Names of the equations if there are several, in the order of their features.
+    /// Names of the equations in the order of their features; empty if there is only one.
     pub fn equations(&self) -> Vec<&str> {
         match &self.equations[..] {
             [_] => Vec::new(),
@@ -82,8 +82,8 @@ impl Condition {
         2 + self.equations().len()
     }
 
-    /// The equation with these [`Parameter::names`], and its place among all. A checkpoint of a single equation does
-    /// not record its names, and accepts any.
+    /// Returns the equation with these [`Parameter::names`] and its index. A checkpoint of a single equation does not
+    /// record the names and accepts any.
     ///
     /// Errors: 65 when the model was trained on several equations, but not on this one.
     fn equation(&self, names: &str) -> Result<(usize, &EquationScale)> {
@@ -99,8 +99,8 @@ impl Condition {
         })
     }
 
-    /// Features of a sample of the equation with these [`Parameter::names`], the value of its main parameter, and the
-    /// time between states.
+    /// Returns the features of a sample, given the [`Parameter::names`] of its equation, the value of its main
+    /// parameter, and the time between states.
     ///
     /// Errors: 65 when the model was trained on several equations, but not on this one.
     pub fn features(&self, names: &str, value: f64, time: f64) -> Result<Vec<f32>> {
@@ -114,7 +114,7 @@ impl Condition {
         Ok(features)
     }
 
-    /// Features of samples with these parameters and one time between states, f32 [n, [`Condition::width`]].
+    /// Returns the features of samples with a common time between states, f32 [n, [`Condition::width`]].
     ///
     /// Errors: those of [`Condition::features`].
     pub fn features_of(&self, parameters: &[&Parameter], time: f64) -> Result<Tensor> {
@@ -125,7 +125,7 @@ impl Condition {
         Ok(Tensor::from_slice(&features, &[parameters.len(), self.width()]))
     }
 
-    /// Buffers for a checkpoint: `condition` with one equation, else `condition.NAMES` for each.
+    /// Returns the buffers for a checkpoint: `condition` for a single equation, else `condition.NAMES` for each.
     pub fn buffers(&self) -> Buffers {
         let buffer = |equation: &EquationScale| {
             let values = [equation.mean, equation.std, equation.frame_interval];
@@ -160,13 +160,13 @@ impl Condition {
         Ok(Self { equations })
     }
 
-    /// Frame interval of the training data of an equation. Errors: those of [`Condition::features`].
+    /// Returns the frame interval of an equation's training data. Errors: those of [`Condition::features`].
     pub fn frame_interval(&self, parameter: &Parameter) -> Result<f64> {
         Ok(self.equation(&parameter.names())?.1.frame_interval)
     }
 }
 
-/// Natural logarithm of |x|, clamped at 1e-12 so that it is finite at zero.
+/// Returns the natural logarithm of |x|, with |x| clamped at 1e-12 so that the result is finite at zero.
 fn log(x: f64) -> f64 {
     x.abs().max(1e-12).ln()
 }

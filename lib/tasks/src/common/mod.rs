@@ -1,4 +1,4 @@
-//! What several families of tasks share: networks, normalisation, mixtures of data sets.
+//! Code shared by several families of tasks: networks, normalisation, mixtures of data sets.
 
 pub mod condition;
 pub mod models;

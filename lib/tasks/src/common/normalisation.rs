@@ -15,7 +15,7 @@ pub struct Normalisation {
 }
 
 impl Normalisation {
-    /// The normalisation of a mixture of sources, each given by the mean and deviation of its channels and its weight.
+    /// Computes the normalisation of a mixture of sources from mean and deviation of their channels, and their weights.
     pub fn mixed(sources: &[(Vec<(f64, f64)>, f64)]) -> Self {
         let (mean, std): (Vec<f64>, Vec<f64>) = moments_of_mixture(sources).into_iter().unzip();
         let std = std.into_iter().map(|std| if std > 1e-12 { std } else { 1.0 }).collect();
@@ -27,12 +27,12 @@ impl Normalisation {
         self.mean.len()
     }
 
-    /// out = (x - mean)/std, for x [.., channels].
+    /// Computes out = (x - mean)/std, for x [.., channels].
     pub fn apply(&self, x: &[f32], out: &mut [f32]) {
         self.each(x, out, |x, mean, std| (x - mean as f32) * (1.0 / std) as f32);
     }
 
-    /// out = x·std + mean, for x [.., channels].
+    /// Computes out = x·std + mean, for x [.., channels].
     pub fn invert(&self, x: &[f32], out: &mut [f32]) {
         self.each(x, out, |x, mean, std| x.mul_add(std as f32, mean as f32));
     }
@@ -46,8 +46,8 @@ impl Normalisation {
         }
     }
 
-    /// Σ over channels and points of x²/σ², divided by the number of points: the energy of a field in units of the
-    /// channel variances.
+    /// Returns Σ over channels and points of x²/σ², divided by the number of points: the energy of a field in units of
+    /// the channel variances.
     pub fn energy(&self, x: &[f32]) -> f64 {
         let channels = self.channels();
         let of = |(c, std): (usize, &f64)| {
@@ -58,7 +58,7 @@ impl Normalisation {
         self.std.iter().enumerate().map(of).sum()
     }
 
-    /// Buffers for a checkpoint.
+    /// Returns the buffers for a checkpoint.
     pub fn buffers(&self, name: &str) -> Buffers {
         let tensor = |values: &[f64]| match values {
             [one] => Tensor::scalar(*one),
@@ -85,10 +85,10 @@ impl Normalisation {
     }
 }
 
-/// Mean and standard deviation of each channel of a mixture: m = Σ w_i m_i and σ² = Σ w_i (σ_i² + (m_i - m)²), with
-/// weights that sum to 1.
+/// Computes mean and standard deviation of each channel of a mixture: m = Σ w_i m_i and σ² = Σ w_i (σ_i² + (m_i - m)²),
+/// where the weights are normalised to a sum of 1.
 pub fn moments_of_mixture(sources: &[(Vec<(f64, f64)>, f64)]) -> Vec<(f64, f64)> {
-    // A single source must be unchanged to the bit.
+    // The moments of a single source must stay bit-identical.
     if let [(only, _)] = sources {
         return only.clone();
     }
@@ -107,7 +107,7 @@ pub fn moments_of_mixture(sources: &[(Vec<(f64, f64)>, f64)]) -> Vec<(f64, f64)>
 mod tests {
     use super::*;
 
-    /// Compares with the moments of all values pooled, each source repeated according to its weight.
+    /// Compares with the moments of the pooled values, each source repeated according to its weight.
     #[test]
     fn moments_of_a_mixture_are_those_of_its_numbers() {
         let moments = |x: &[f64]| {

@@ -1,4 +1,4 @@
-//! Mixtures: several data sets that a task reads as one, each with a sampling weight.
+//! Mixtures: several data sets, each with a sampling weight, that a task reads as one.
 
 use super::normalisation::Normalisation;
 use data::fields::split::SplitName;
@@ -30,7 +30,7 @@ pub(crate) fn one() -> f64 {
     1.0
 }
 
-/// Violations in the weights of the first source and of the others.
+/// Returns the violations in the weights of the first source and of the other sources.
 pub(crate) fn weight_violations(first: f64, others: impl Iterator<Item = f64>) -> Violations {
     let keys = std::iter::once("data.weight".to_string())
         .chain((0..).map(|i| format!("data.additional[{i}].weight")));
@@ -49,7 +49,7 @@ pub(crate) fn weight_violations(first: f64, others: impl Iterator<Item = f64>) -
     violations
 }
 
-/// Opens a split, which must have trajectories, for repeated reading.
+/// Opens a split for repeated reading. Errors: 65 for an empty split.
 pub(crate) fn open_split(manifest: &Path, name: SplitName) -> Result<TrajectorySet> {
     let set = TrajectorySet::open(manifest, name, Verify::Sizes)?;
     if set.is_empty() {
@@ -66,7 +66,7 @@ pub(crate) fn open_split(manifest: &Path, name: SplitName) -> Result<TrajectoryS
 #[derive(Debug)]
 pub struct Sources<T> {
     sets: Vec<(T, f64)>,
-    /// Number of the first sample of each set, and the total number at the end.
+    /// Index of the first sample of each set, followed by the total number of samples.
     firsts: Vec<u64>,
 }
 
@@ -80,12 +80,12 @@ impl<T> Sources<T> {
         Self { sets, firsts }
     }
 
-    /// The first set.
+    /// Returns the first set.
     pub fn first(&self) -> &T {
         &self.sets[0].0
     }
 
-    /// All sets.
+    /// Iterates over all sets.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.sets.iter().map(|(set, _)| set)
     }
@@ -101,7 +101,7 @@ impl<T> Sources<T> {
         counts.zip(&self.sets).map(|(count, (_, weight))| (count, *weight)).collect()
     }
 
-    /// The set that contains a sample, and the number of the sample within it. Panics when there is no such sample.
+    /// Returns the set that contains a sample, and the sample's index within it. Panics if `sample` is out of range.
     pub fn find(&self, sample: u64) -> (&T, u64) {
         let number = self.firsts.partition_point(|first| *first <= sample) - 1;
         (&self.sets[number].0, sample - self.firsts[number])
@@ -115,7 +115,7 @@ pub(crate) struct Fields {
     pub validation: Vec<(TrajectorySet, f64)>,
     /// Statistics of each data set, with its weight.
     pub stats: Vec<(Stats, f64)>,
-    /// All files that they are read from.
+    /// All files from which the data sets are read.
     pub input_files: Vec<InputFile>,
 }
 
@@ -160,7 +160,7 @@ impl Fields {
     }
 }
 
-/// The normalisation of a range of channels of a mixture.
+/// Computes the normalisation of a range of channels of a mixture.
 pub(crate) fn normalisation(mixture: &[(Stats, f64)], channels: Range<usize>) -> Normalisation {
     let moments = |(stats, weight): &(Stats, f64)| {
         let own = stats.channels.iter().skip(channels.start).take(channels.len());
@@ -169,7 +169,7 @@ pub(crate) fn normalisation(mixture: &[(Stats, f64)], channels: Range<usize>) ->
     Normalisation::mixed(&mixture.iter().map(moments).collect::<Vec<_>>())
 }
 
-/// The configuration key of a source; all but the first are in `data.additional`.
+/// Returns the configuration key of a source; all sources but the first are in `data.additional`.
 pub(crate) fn source_key(source: usize, key: &str) -> String {
     match source {
         0 => format!("data.{key}"),
@@ -177,8 +177,8 @@ pub(crate) fn source_key(source: usize, key: &str) -> String {
     }
 }
 
-/// Errors (78): training and validation data share a trajectory. `named` returns the name of a source for messages,
-/// given its number, and its trajectories.
+/// Refuses (78) training and validation data that share a trajectory. `named` returns the name of a source for
+/// messages, given its number, and its trajectories.
 pub(crate) fn refuse_overlap<T>(
     sources: [&[(T, f64)]; 2],
     named: impl Fn(&T, usize) -> (String, Vec<Provenance>),
@@ -200,17 +200,17 @@ pub(crate) fn refuse_overlap<T>(
     Ok(())
 }
 
-/// The violation if a value is not positive.
+/// Returns a violation unless the value is positive.
 pub(crate) fn positive(key: &str, value: f64) -> Option<(String, String)> {
     (value.is_nan() || value <= 0.0).then(|| (key.into(), "must be a positive number".into()))
 }
 
-/// The violation if a value is negative.
+/// Returns a violation if the value is negative or NaN.
 pub(crate) fn not_negative(key: &str, value: f64) -> Option<(String, String)> {
     (value.is_nan() || value < 0.0).then(|| (key.into(), "must not be negative".into()))
 }
 
-/// Hash of the training data, joined from the hashes of its sources.
+/// Returns the hash of the training data: the hashes of its sources, joined by `+`.
 pub(crate) fn joined<'a>(hashes: impl Iterator<Item = &'a str>) -> String {
     hashes.collect::<Vec<_>>().join("+")
 }

@@ -10,26 +10,26 @@ use unix::{Error, Result};
 /// Normalisation and patches of fields of one size.
 #[derive(Clone, Debug)]
 pub struct FieldTokens {
-    /// How fields are cut into patches.
+    /// Division of fields into patches.
     pub patches: Patches,
     /// Normalisation, applied before cutting.
     pub normalisation: Normalisation,
 }
 
 impl FieldTokens {
-    /// Numbers per field.
+    /// Number of values per field.
     pub fn field_len(&self) -> usize {
         self.patches.field_len()
     }
 
-    /// A field [grid.., channels] -> [tokens·patch].
+    /// Normalises a field [grid.., channels] and cuts it into [tokens·patch].
     pub fn cut(&self, field: &[f32], out: &mut [f32]) {
         let mut normalised = vec![0.0; field.len()];
         self.normalisation.apply(field, &mut normalised);
         self.patches.cut(&normalised, out);
     }
 
-    /// Fields [n, grid.., channels] -> [n, tokens·patch].
+    /// Normalises fields [n, grid.., channels] and cuts them into [n, tokens·patch].
     pub fn cut_all(&self, fields: &[f32]) -> Tensor {
         let length = self.field_len();
         let mut tokens = Tensor::empty(&[fields.len() / length, length], Dtype::F32);
@@ -38,7 +38,7 @@ impl FieldTokens {
         tokens
     }
 
-    /// Inverse of [`FieldTokens::cut_all`], on the host.
+    /// Inverts [`FieldTokens::cut_all`] on the host.
     pub fn join_all(&self, tokens: &Tensor) -> Vec<f32> {
         let length = self.field_len();
         let (mut fields, mut joined) = (vec![0.0; tokens.len()], vec![0.0; length]);
@@ -50,7 +50,7 @@ impl FieldTokens {
         fields
     }
 
-    /// Buffers for a checkpoint.
+    /// Returns the buffers for a checkpoint.
     pub fn buffers(&self, name: &str) -> Buffers {
         let mut buffers = self.normalisation.buffers(name);
         let grid: Vec<f64> = self.patches.grid().iter().map(|n| *n as f64).collect();
@@ -58,7 +58,7 @@ impl FieldTokens {
         buffers
     }
 
-    /// Restores the buffers of [`FieldTokens::buffers`]; `patches` makes the patches from grid and number of channels.
+    /// Restores the buffers of [`FieldTokens::buffers`]; `patches` builds the patches from grid and number of channels.
     ///
     /// Errors: 65 when a buffer is missing or does not match.
     pub fn restore(

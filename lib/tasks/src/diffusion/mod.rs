@@ -1,5 +1,5 @@
-//! Diffusion models: preconditioning and noise levels (EDM), samplers, and consistency models. Nothing here is specific
-//! to what is generated.
+//! Diffusion models: preconditioning and noise levels (EDM), samplers, and consistency models. This module does not
+//! depend on the kind of data that is generated.
 
 mod noise;
 mod preconditioning;

@@ -1,4 +1,4 @@
-//! Noise levels: of sampling, and of training.
+//! Noise levels for sampling and for training.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -22,7 +22,7 @@ impl Default for Schedule {
 }
 
 impl Schedule {
-    /// `n` levels from the largest to the smallest; one level is the largest.
+    /// Returns `n` levels in decreasing order; a single level is the largest.
     pub fn sigmas(&self, n: usize) -> Vec<f64> {
         let (high, low) =
             (self.sigma_max.powf(1.0 / self.rho), self.sigma_min.powf(1.0 / self.rho));
@@ -30,7 +30,7 @@ impl Schedule {
         (0..n).map(|i| (high + i as f64 / last * (low - high)).powf(self.rho)).collect()
     }
 
-    /// What is wrong with the values, if anything.
+    /// Returns the violation in the values, if any.
     pub fn violation(&self) -> Option<String> {
         let Self { sigma_min, sigma_max, rho } = *self;
         let ok = sigma_min > 0.0 && sigma_min < sigma_max && sigma_max.is_finite() && rho > 0.0;
@@ -55,7 +55,7 @@ impl Default for LogNormal {
 }
 
 impl LogNormal {
-    /// The noise level for a standard normal number.
+    /// Maps a standard normal number to a noise level.
     pub fn sigma(&self, normal: f32) -> f64 {
         (self.mean + self.std * f64::from(normal)).exp()
     }

@@ -1,6 +1,6 @@
-//! How a network F becomes a denoiser: D(x; σ) = c_skip·x + c_out·F(c_in·x, c_noise).
+//! Preconditioning of a network F as a denoiser: D(x; σ) = c_skip·x + c_out·F(c_in·x, c_noise).
 
-/// The factors of a denoiser at one noise level.
+/// The coefficients of a denoiser at one noise level.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Coefficients {
     /// c_skip: factor of the noisy input.
@@ -9,11 +9,11 @@ pub struct Coefficients {
     pub output: f64,
     /// c_in: factor of the noisy input before the network.
     pub input: f64,
-    /// c_noise: the noise level as the network sees it.
+    /// c_noise: the noise level that the network receives.
     pub noise: f64,
 }
 
-/// The choice of the factors.
+/// The choice of coefficients.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Preconditioning {
     /// A diffusion model (Karras et al. 2022, Table 1): inputs and targets of the network have unit variance at every
@@ -29,12 +29,12 @@ pub enum Preconditioning {
         /// The smallest noise level, ε.
         sigma_min: f64,
     },
-    /// Regression: D = F, which does not see x.
+    /// Regression: D = F, which does not depend on x.
     Regression,
 }
 
 impl Preconditioning {
-    /// The factors at noise level σ > 0, in units of the data.
+    /// Returns the coefficients at noise level σ > 0, in units of the data.
     pub fn at(self, sigma: f64) -> Coefficients {
         let (data, from) = match self {
             Self::Edm { sigma_data } => (sigma_data, 0.0),
@@ -52,8 +52,8 @@ impl Preconditioning {
         }
     }
 
-    /// The weight with which the error of D at noise level σ counts in the loss. With EDM it is 1/c_out² (Karras et al.
-    /// 2022, Eq. 8), so that the error of F has weight 1.
+    /// Returns the weight of the error of D at noise level σ in the loss. For EDM it is 1/c_out² (Karras et al. 2022,
+    /// Eq. 8), so that the error of F has weight 1.
     pub fn loss_weight(self, sigma: f64) -> f64 {
         self.at(sigma).output.powi(-2)
     }
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     /// With data of variance σ_d² and the ideal denoiser of a Gaussian, D = x·σ_d²/(σ_d² + σ²), inputs and targets of F
-    /// have unit variance, and c_out is as small as it can be: the target is uncorrelated with the input.
+    /// have unit variance, and c_out is minimal: the target is uncorrelated with the input.
     #[test]
     fn edm_keeps_inputs_and_targets_at_unit_variance() {
         for (sigma, data) in [(0.02, 0.5), (1.0, 0.5), (3.0, 1.0), (80.0, 1.0)] {
@@ -85,7 +85,7 @@ mod tests {
         let at =
             |sigma| Preconditioning::Consistency { sigma_data: 0.5, sigma_min: 0.002 }.at(sigma);
         assert_eq!((at(0.002).skip, at(0.002).output), (1.0, 0.0));
-        // Far above it, those of EDM.
+        // At much higher noise levels, the coefficients are those of EDM.
         let (one, other) = (at(80.0), Preconditioning::Edm { sigma_data: 0.5 }.at(80.0));
         assert!(
             (one.skip / other.skip - 1.0).abs() < 1e-4

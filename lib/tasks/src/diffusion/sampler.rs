@@ -1,5 +1,5 @@
-//! Samplers. A denoiser D(x; σ) is a function of a state and a noise level, so the same code samples from a network and,
-//! in tests, from distributions in closed form.
+//! Samplers. A denoiser D(x; σ) is a function of a state and a noise level, so the same code samples from a network
+//! and, in tests, from distributions in closed form.
 
 use super::noise::Schedule;
 use learn::forward::Forward;
@@ -47,14 +47,14 @@ pub struct Sampler {
     pub steps: usize,
     /// The solver.
     pub solver: Solver,
-    /// Added noise.
+    /// Noise added before each step.
     pub churn: Churn,
     /// The noise levels.
     pub schedule: Schedule,
 }
 
 impl Sampler {
-    /// Evaluations of the denoiser for one sample.
+    /// Number of denoiser evaluations for one sample.
     pub fn evaluations(&self) -> usize {
         match self.solver {
             Solver::Euler => self.steps,
@@ -62,8 +62,8 @@ impl Sampler {
         }
     }
 
-    /// Draws samples. `noise(i)` returns standard normal numbers in the shape of the state: for i = 0 those it starts
-    /// from, for i = 1.. those of step i. `denoise` is D(x; σ).
+    /// Draws samples. `noise(i)` returns standard normal numbers in the shape of the state: the initial noise for i =
+    /// 0, and the noise added in step i for i ≥ 1. `denoise` is D(x; σ).
     pub fn sample(
         &self,
         forward: &Forward,
@@ -108,9 +108,9 @@ impl Sampler {
     }
 }
 
-/// Draws samples by adding noise of each level in turn to the estimate, which starts at zero, and denoising it again:
+/// Draws samples: starting from the estimate `zero`, adds noise of each level in turn and denoises the result. This is
 /// the refinement of PDE-Refiner (Lippe et al. 2023, §3.1) and the sampler of consistency models (Song et al. 2023,
-/// Algorithm 1). `zero` is the initial estimate; `noise(i)` returns standard normal numbers for level i.
+/// Algorithm 1). `noise(i)` returns standard normal numbers for level i.
 pub fn refine(
     forward: &Forward,
     sigmas: &[f64],
@@ -123,7 +123,7 @@ pub fn refine(
     })
 }
 
-/// Σ factor·x over one or more terms of equal shape.
+/// Computes Σ factor·x over one or more terms of equal shape.
 pub fn combine(forward: &Forward, terms: &[(f64, &Var)]) -> Result<Var> {
     let mut sum: Option<Var> = None;
     for (factor, x) in terms {

@@ -3,7 +3,8 @@
 //! The loss is the error of the physical field: L = mean over samples of ‖û - u‖²/(‖u‖² + floor·σ²·n), û =
 //! decode(encode(u)). It is relative to the energy of each sample, so that decayed fields count as much as initial
 //! ones. This is the inverse loss of the encoder (UPT, Alkin et al. 2024, §3.3); the inverse loss of the decoder,
-//! ‖encode(û) - z‖², is optional. The error may be estimated at some grid points, drawn anew in every update.
+//! ‖encode(û) - z‖², is optional. The error may be estimated at a random subset of grid points, redrawn in every
+//! update.
 
 use crate::common::models::PaddingMode;
 use crate::common::sources::{
@@ -77,7 +78,7 @@ pub struct CodecLoss {
     pub reencoding_cap: Option<f64>,
 }
 
-// Keys with this attribute are not serialised at their defaults, so that older configurations keep their hash.
+// Fields with this attribute are not serialised at their defaults, so that older configurations keep their hash.
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
@@ -89,7 +90,7 @@ impl Default for CodecLoss {
 }
 
 impl CodecLoss {
-    /// Weight of the inverse loss of the decoder in an update, counted from 0.
+    /// Returns the weight of the decoder's inverse loss in an update, counted from 0.
     fn reencoding_at(&self, update: u64) -> f64 {
         let ramp = match self.reencoding_warmup {
             0 => 1.0,
@@ -102,7 +103,7 @@ impl CodecLoss {
 /// The configuration of the task.
 pub type CodecConfig = Config<FieldData, CodecModel, CodecLoss>;
 
-/// Reconstruction error over all frames of each regime.
+/// NRMSE of the reconstruction over all frames, computed for each regime.
 const METRIC: &str = "nrmse";
 
 /// The task.
@@ -114,7 +115,7 @@ pub struct CodecTask {
     train: Sources<TrajectorySet>,
     validation: Sources<TrajectorySet>,
     augmentation: Philox,
-    /// Draws the grid points of `loss.queries`.
+    /// Random numbers for the grid points of `loss.queries`.
     queries: Philox,
     /// Micro-batches per update.
     accumulation: u64,
@@ -122,7 +123,7 @@ pub struct CodecTask {
 }
 
 impl CodecTask {
-    /// The frame of a sample as stored in the file.
+    /// Reads the frame of a sample as stored in the file.
     fn read(set: &TrajectorySet, sample: u64, u: &mut [f32]) -> Result<()> {
         let frames = set.shape().frames as u64;
         let (trajectory, frame) = ((sample / frames) as usize, (sample % frames) as usize);
@@ -149,7 +150,7 @@ impl CodecTask {
         }
     }
 
-    /// Sets the elements of the grid points at which the error of a sample is computed to 1. The points are distinct.
+    /// Sets `mask` to 1 at the grid points where the error of a sample is computed. The points are distinct.
     fn mark_queries(&self, micro_batch: u64, place: u64, mask: &mut [f32]) {
         let channels = self.tokens.patches.channels();
         let random = self.queries.at_update(micro_batch).at_source(place);

@@ -1,12 +1,12 @@
-//! Identifies a codec by a hash over its configuration and weights. Latents record this hash, and so does an operator
-//! trained on them, because neither can be used with another codec.
+//! Identifies a codec by a hash of its configuration and weights. Latents record this hash, and so does an operator
+//! trained on them, because neither can be used with a different codec.
 
 use learn::task::Buffers;
 use serde::Serialize;
 use tensor::Tensor;
 use unix::{Error, Result};
 
-/// BLAKE3 over a model: its configuration, and names, shapes and bits of its parameters.
+/// Computes the BLAKE3 hash of a model: of its configuration, and of names, shapes and bits of its parameters.
 pub fn hash_of_model(config: &impl Serialize, params: &[(String, Tensor)]) -> Result<String> {
     let mut hasher = blake3::Hasher::new();
     hasher.update(serde_json::to_string(config).map_err(Error::bug)?.as_bytes());
@@ -17,7 +17,7 @@ pub fn hash_of_model(config: &impl Serialize, params: &[(String, Tensor)]) -> Re
     Ok(hasher.finalize().to_hex().to_string())
 }
 
-/// BLAKE3 over buffers, e.g. of a normalisation.
+/// Computes the BLAKE3 hash of buffers, e.g. of a normalisation.
 pub fn hash_of_buffers(buffers: &Buffers) -> String {
     let mut hasher = blake3::Hasher::new();
     for (name, tensor) in buffers {

@@ -1,4 +1,4 @@
-//! What an operator needs besides the latent values: their scale, and the codec that made them.
+//! Properties of latents that an operator needs in addition to the values: their normalisation, and their codec.
 
 use crate::common::normalisation::Normalisation;
 use data::fields::latents::LatentStore;
@@ -12,11 +12,11 @@ use unix::{Error, Result, small};
 
 /// File next to a latent index that records the path of the codec.
 const SOURCE: &str = "source.json";
-/// Maximum size of that file in bytes.
+/// Maximum size of `source.json` in bytes.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Records in the directory of a latent store which checkpoint or run made it, also relative to that directory. The path is
-/// not part of the identity of the latents, which is in the index.
+/// Records in the directory of a latent store the path of the codec's checkpoint or run, absolute and relative to that
+/// directory. The path is not part of the identity of the latents, which is in the index.
 pub fn record_codec(folder: &Path, codec: &Path) -> Result<()> {
     let path = codec.canonicalize().map_err(|cause| Error::open(codec, cause))?;
     let source = json!({ "codec": path, "relative": relative(&path, folder)? });
@@ -27,7 +27,7 @@ pub fn record_codec(folder: &Path, codec: &Path) -> Result<()> {
     }
 }
 
-/// The codec of a latent store: its path, if recorded, and its hash.
+/// Returns the codec of a latent store: its path, if recorded, and its hash.
 pub fn codec_of(store: &LatentStore) -> Dependency {
     let source = small::read(&store.folder().join(SOURCE), MAX_BYTES);
     let source: Option<serde_json::Value> =
@@ -37,19 +37,19 @@ pub fn codec_of(store: &LatentStore) -> Dependency {
     Dependency::new(path, codec_hash(&store.key().codec, &store.key().normalisation))
 }
 
-/// Hash of a codec, combined from the hashes of its weights and of its normalisation.
+/// Returns the hash of a codec, which combines the hashes of its weights and of its normalisation.
 pub fn codec_hash(weights: &str, normalisation: &str) -> String {
     format!("{weights}+{normalisation}")
 }
 
-/// Mean square of unnormalised latents over tokens and channels, computed from their normalisation.
+/// Computes the mean square of unnormalised latents over tokens and channels from their normalisation.
 pub fn mean_square(scale: &Normalisation) -> f64 {
     let squares = scale.mean.iter().zip(&scale.std).map(|(m, s)| m * m + s * s);
     squares.sum::<f64>() / scale.channels() as f64
 }
 
-/// Weight of the squared error of each normalised channel: its variance divided by the mean square of all latents, so
-/// that errors count as they do before normalisation.
+/// Returns the weight of the squared error of each normalised channel: its variance divided by the mean square of all
+/// latents, so that errors are weighted as before normalisation.
 pub fn channel_weights(scale: &Normalisation) -> Tensor {
     let total = mean_square(scale);
     let weights: Vec<f32> = scale.std.iter().map(|s| (s * s / total) as f32).collect();

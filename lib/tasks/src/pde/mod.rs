@@ -1,4 +1,4 @@
-//! PDE surrogates in latent space: a codec from fields to tokens, an operator on its latents, and their evaluation.
+//! PDE surrogates in latent space: a codec between fields and tokens, an operator on its latents, and their evaluation.
 
 pub mod codec;
 pub mod corrector;
@@ -24,7 +24,7 @@ use evaluate::options::{PredictOptions, ScoreOptions};
 use learn::trained::Parts;
 use unix::{Context, Result};
 
-/// `evaluate score` with a model of this kind.
+/// `evaluate score` for models of type `M`.
 pub(crate) const fn score<M: Rollouts + 'static>() -> Score {
     Verb {
         options: ScoreOptions::augment_args,
@@ -32,7 +32,7 @@ pub(crate) const fn score<M: Rollouts + 'static>() -> Score {
     }
 }
 
-/// `evaluate predict` with a model of this kind.
+/// `evaluate predict` for models of type `M`.
 pub(crate) const fn predict<M: Rollouts + 'static>() -> Predict {
     Verb {
         options: PredictOptions::augment_args,

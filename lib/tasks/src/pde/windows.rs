@@ -1,4 +1,4 @@
-//! Windows of latent trajectories: the states from a random start frame on, a stride apart, as training draws them.
+//! Training windows of latent trajectories: the states from a random start frame on, at intervals of `stride` frames.
 
 use crate::common::condition::Condition;
 use crate::common::normalisation::Normalisation;
@@ -23,7 +23,7 @@ pub struct Fold {
 }
 
 impl Fold {
-    /// What is wrong with the values, if anything.
+    /// Returns the violation in the values, if any.
     pub fn violation(&self) -> Option<String> {
         let Self { folds, fold } = self;
         (fold >= folds).then(|| format!("there is no fold {fold} of {folds}: folds count from 0"))
@@ -33,17 +33,17 @@ impl Fold {
 /// The trajectories of a store that are used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Share {
-    /// All of them.
+    /// All trajectories.
     #[default]
     All,
-    /// Those of all folds but one.
+    /// The trajectories of all folds but one.
     Without(Fold),
-    /// Those of one fold.
+    /// The trajectories of one fold.
     Only(Fold),
 }
 
 impl Share {
-    /// Number of trajectories of `all` that are used.
+    /// Returns how many of `all` trajectories are used.
     fn count(self, all: usize) -> usize {
         let of = |Fold { folds, fold }: Fold| (all + folds - 1 - fold) / folds;
         match self {
@@ -53,7 +53,7 @@ impl Share {
         }
     }
 
-    /// The n-th trajectory that is used.
+    /// Returns the index of the n-th trajectory that is used.
     fn trajectory(self, n: usize) -> usize {
         match self {
             Self::All => n,
@@ -66,11 +66,11 @@ impl Share {
     }
 }
 
-/// Latents of which a share is used.
+/// A latent store of which only a share of the trajectories is used.
 pub(super) struct LatentsPart {
     pub store: LatentStore,
     pub share: Share,
-    /// A number that the task gives to its parts.
+    /// A number assigned by the task.
     pub number: usize,
 }
 
@@ -81,10 +81,10 @@ impl LatentsPart {
     }
 }
 
-/// The windows of a mixture of latent stores; a sample is a trajectory and a place in it.
+/// The windows of a mixture of latent stores; a sample is a trajectory and a start frame.
 pub(super) struct Windows {
     pub parts: Sources<LatentsPart>,
-    /// Steps of the longest window.
+    /// Number of steps per window.
     pub steps: usize,
     pub strides: Vec<usize>,
     /// Bias of the start frame; see the key `data.start_bias`.
@@ -114,13 +114,13 @@ fn starts(store: &LatentStore, steps: usize, stride: usize) -> u64 {
     (store.layout().frames - steps * stride) as u64
 }
 
-/// The longest of some strides.
+/// Returns the longest stride.
 pub(super) fn longest(strides: &[usize]) -> usize {
     strides.iter().copied().max().unwrap_or(1)
 }
 
 impl Windows {
-    /// The windows of `steps` steps in parts with their weights.
+    /// Creates the windows of `steps` steps in `parts`, which are given with their weights.
     pub fn new(parts: Vec<(LatentsPart, f64)>, steps: usize, strides: &[usize], seed: u64) -> Self {
         let stride = longest(strides);
         let count = |part: &LatentsPart| match steps * stride < part.store.layout().frames {
@@ -137,7 +137,7 @@ impl Windows {
         }
     }
 
-    /// Errors (78): the windows do not fit into the trajectories, or there are none. `key` names the latents.
+    /// Errors (78): the windows do not fit into the trajectories. `key` is the configuration key of the latents.
     pub fn require_steps(&self, key: &str) -> Result<()> {
         let stride = longest(&self.strides);
         for store in self.stores() {
@@ -152,17 +152,17 @@ impl Windows {
         Ok(())
     }
 
-    /// The stores.
+    /// Iterates over the stores.
     pub fn stores(&self) -> impl Iterator<Item = &LatentStore> {
         self.parts.iter().map(|part| &part.store)
     }
 
-    /// The first store, which determines shapes.
+    /// Returns the first store, which determines shapes.
     pub fn first(&self) -> &LatentStore {
         &self.parts.first().store
     }
 
-    /// The window of a validation sample: with the longest stride, at every start frame equally often.
+    /// Returns the window of a validation sample: with the longest stride, and equally often for every start frame.
     pub fn fixed(&self, sample: u64) -> Window<'_> {
         let (part, sample) = self.parts.find(sample);
         let stride = longest(&self.strides);
@@ -177,7 +177,7 @@ impl Windows {
         }
     }
 
-    /// The window of a training sample, which is number `place` of micro-batch `micro_batch`.
+    /// Draws the window of a training sample, which has the index `place` in micro-batch `micro_batch`.
     fn draw(&self, micro_batch: u64, place: u64, sample: u64) -> Window<'_> {
         let draw = Philox::new(self.seed, Purpose::Augmentation).at_update(micro_batch);
         let window = self.fixed(sample);
@@ -194,13 +194,13 @@ impl Windows {
         Window { start: start as usize, stride, shift, ..window }
     }
 
-    /// The windows of the training samples `samples`, which are numbers `first`.. of micro-batch `micro_batch`.
+    /// Draws the windows of training samples, which have the indices `first`.. in micro-batch `micro_batch`.
     pub fn draw_all(&self, micro_batch: u64, first: u64, samples: &[u64]) -> Vec<Window<'_>> {
         let draw = |(place, sample): (u64, &u64)| self.draw(micro_batch, place, *sample);
         (first..).zip(samples).map(draw).collect()
     }
 
-    /// Normalised states `steps` of each window, [windows, tokens, dim] by step.
+    /// Returns the normalised states of each window, one tensor [windows, tokens, dim] per step.
     pub fn states(
         &self,
         windows: &[Window],
@@ -220,7 +220,7 @@ impl Windows {
         steps.map(of_step).collect()
     }
 
-    /// The condition of each window, [windows, features].
+    /// Returns the condition of each window, [windows, features].
     pub fn features(&self, windows: &[Window], condition: &Condition) -> Result<Tensor> {
         let mut features = Vec::with_capacity(windows.len() * condition.width());
         for Window { store, trajectory, stride, .. } in windows {
@@ -233,13 +233,13 @@ impl Windows {
 }
 
 impl Window<'_> {
-    /// The unnormalised latents of a step, without the shift.
+    /// Returns the unnormalised latents of a step, without the shift.
     pub fn frame(&self, step: usize) -> &[f32] {
         let frame = self.start + step * self.stride;
         self.store.frames(self.trajectory, frame..frame + 1)
     }
 
-    /// The parameter value as text, by which errors are grouped.
+    /// Formats the parameter value, by which errors are grouped.
     pub fn regime(&self) -> String {
         self.store.parameter(self.trajectory).to_string()
     }

@@ -35,12 +35,12 @@ pub struct Vectors {
     pub target: Vec<Vec<usize>>,
 }
 
-/// A symmetry of a grid: axes that are flipped, after they were exchanged. Beyond the axes of the grid, nothing is done.
+/// A symmetry of a grid: a permutation of its axes, followed by flips. It has no effect beyond the axes of the grid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Symmetry {
-    /// Which axes are flipped.
+    /// Whether each axis is flipped.
     pub flipped: [bool; 3],
-    /// The axis that each axis was before.
+    /// `from[axis]` is the original axis that becomes `axis`.
     pub from: [usize; 3],
 }
 
@@ -50,11 +50,11 @@ impl Default for Symmetry {
     }
 }
 
-/// All orders of three axes, the even ones first; those of two come first of each kind.
+/// All permutations of three axes, the even ones first. The first of each half leaves the last axis in place.
 const ORDERS: [[usize; 3]; 6] = [[0, 1, 2], [1, 2, 0], [2, 0, 1], [1, 0, 2], [2, 1, 0], [0, 2, 1]];
 
 impl Augmentation {
-    /// The symmetry of sample `place` of a micro-batch on `grid`.
+    /// Draws the symmetry of sample `place` of a micro-batch on `grid`.
     pub(super) fn draw(&self, random: &Philox, place: u64, grid: &[usize]) -> Symmetry {
         let bits = random.below(place, 0, 8);
         let bit = |n: usize| bits >> n & 1 == 1;
@@ -67,14 +67,14 @@ impl Augmentation {
             ORDERS.into_iter().filter(|order| self.rotations && same(order)).collect();
         let chosen = match orders.len() {
             0 | 1 => 0,
-            // A square needs no more bits.
+            // A square needs no further random bits.
             2 if !there(2) => usize::from(bit(2)),
             count => random.below(place, 1, count as u64) as usize,
         };
         let from = orders.get(chosen).copied().unwrap_or(ORDERS[0]);
         let mut flipped = [0, 1, 2].map(|axis| there(axis) && bit(axis));
         if !self.flips {
-            // Rotations alone: only axes of a plane in which they are, and as many flips, modulo 2, as exchanges.
+            // Rotations only: flip only axes that rotations move, with the same parity as the permutation.
             let turns = |axis: usize| orders.iter().any(|order| order[axis] != axis);
             flipped = [0, 1, 2].map(|axis| flipped[axis] && turns(axis));
             if let Some(last) = (0..3).rev().find(|axis| turns(*axis)) {
@@ -87,7 +87,7 @@ impl Augmentation {
         Symmetry { flipped, from }
     }
 
-    /// What is wrong with the vectors of `name` for this grid and number of channels, if anything.
+    /// Returns the violation in the vectors of `name` for this grid and number of channels, if any.
     pub(super) fn violation(
         vectors: &[Vec<usize>],
         name: &str,
@@ -105,7 +105,7 @@ impl Augmentation {
 }
 
 impl Symmetry {
-    /// Applies it to a field [x.., channels] on `grid` of one to three axes, and to its vectors.
+    /// Applies the symmetry to a field [x.., channels] on a `grid` of one to three axes, and to the field's vectors.
     pub fn apply(self, field: &mut [f32], grid: &[usize], vectors: &[Vec<usize>]) {
         if self == Self::default() {
             return;
@@ -148,7 +148,7 @@ mod tests {
         for axes in [1, 2, 3] {
             let grid = vec![N; axes];
             let points = N.pow(axes as u32);
-            // Centred differences along each axis, periodic.
+            // Periodic central differences along each axis.
             let gradient = |u: &[f32]| -> Vec<f32> {
                 let difference = |at: usize, axis: usize| {
                     let step = N.pow((axes - 1 - axis) as u32);

@@ -1,7 +1,7 @@
 //! Training on random windows of the samples.
 //!
-//! The model is built once more for the size of a window. Both have the same parameters, which a window therefore trains;
-//! models whose parameters depend on the grid are refused.
+//! The model is built a second time for the size of a window, with the same parameters, so training on windows trains
+//! the model of whole samples. Models whose parameters depend on the grid are refused.
 
 use super::model::{Regression, RegressionModel, on_grid};
 use super::pairs::Pair;
@@ -10,7 +10,7 @@ use learn::params::ParamSet;
 use tensor::random::Philox;
 use unix::{Error, Result};
 
-/// The model on windows.
+/// The model for windows.
 pub(super) struct Crop {
     pub model: Regression,
     pub preparation: Preparation,
@@ -18,15 +18,15 @@ pub(super) struct Crop {
     grid: Vec<usize>,
     /// Points of a window of the input along each axis.
     size: Vec<usize>,
-    /// Points of the target for each point of the input, along each axis.
+    /// Points of the target per point of the input, along each axis.
     factor: usize,
 }
 
-/// Counter of the first random number of a sample; those before are of its symmetry.
+/// Counter of the first random number for a sample's window; lower counters belong to its symmetry.
 const FIRST: u64 = 2;
 
 impl Crop {
-    /// Windows of `size` points of the input; `whole` prepares whole samples for the model with the parameters `params`.
+    /// Prepares windows of `size` input points; `whole` prepares whole samples for the model with `params`.
     ///
     /// Errors (78): `size` does not fit, the target has no grid, or the parameters depend on the grid.
     pub fn new(
@@ -54,7 +54,7 @@ impl Crop {
         Ok(Self { model, preparation, grid: grid.to_vec(), size: size.to_vec(), factor })
     }
 
-    /// Cuts sample `place` of a micro-batch to a window.
+    /// Crops sample `place` of a micro-batch to a random window.
     pub fn cut(&self, random: &Philox, place: u64, pair: &mut Pair) {
         let start = |(axis, (all, n)): (usize, (&usize, &usize))| {
             random.below(place, FIRST + axis as u64, (all - n + 1) as u64) as usize
@@ -68,7 +68,7 @@ impl Crop {
     }
 }
 
-/// The window of `size` points from `start` of a field [x.., channels] on `grid`.
+/// Returns the window of `size` points, starting at `start`, of a field [x.., channels] on `grid`.
 fn window(field: &[f32], grid: &[usize], start: &[usize], size: &[usize]) -> Vec<f32> {
     let (last, channels) = (grid.len() - 1, field.len() / grid.iter().product::<usize>());
     let mut out = Vec::with_capacity(size.iter().product::<usize>() * channels);
@@ -88,7 +88,7 @@ fn window(field: &[f32], grid: &[usize], start: &[usize], size: &[usize]) -> Vec
 mod tests {
     use super::*;
 
-    /// The values are their own indices.
+    /// Each value is its own index.
     #[test]
     fn a_window_has_the_values_at_its_place() {
         let line: Vec<f32> = (0..14).map(|i| i as f32).collect();

@@ -1,16 +1,16 @@
-//! Linear baselines: the least-squares map from the input around a point to its target, fitted to the training split.
+//! Linear baselines: least-squares maps from the input around a point to its target, fitted to the training split.
 
 use data::records::{RecordSet, ValueShape};
 use rayon::prelude::*;
 use unix::{Error, Result};
 
-/// Most numbers that a linear map sees; the work grows with its square.
+/// Maximum number of features of a linear map; the work grows with its square.
 const MAX_FEATURES: usize = 1500;
-/// Points of the training split that it is fitted to, at most; spread evenly over the split.
+/// Maximum number of points to which a map is fitted; they are spread evenly over the training split.
 const MAX_POINTS: usize = 200_000;
-/// Points per partial sum.
+/// Number of points per partial sum.
 const BLOCK: usize = 1024;
-/// Added to the diagonal of the normal equations, relative to its mean: constant inputs determine no weight.
+/// Added to the diagonal of the normal equations, relative to its mean, because constant inputs make them singular.
 const RIDGE: f64 = 1e-10;
 
 /// A linear map with an intercept.
@@ -24,9 +24,9 @@ pub(super) struct Linear {
 }
 
 impl Linear {
-    /// Fits the map; none if it would see more than [`MAX_FEATURES`] numbers, or the grids differ.
+    /// Fits the map; returns None if it would have more than [`MAX_FEATURES`] features, or the grids differ.
     ///
-    /// Errors: 65 when the equations have no solution, which takes values of very different size.
+    /// Errors: 65 when the normal equations cannot be solved because the values differ too much in magnitude.
     pub fn fit(train: &RecordSet, radius: Option<usize>) -> Result<Option<Self>> {
         let [input, target] = train.sides();
         let local = radius.is_some();
@@ -40,7 +40,7 @@ impl Linear {
         }
         let points = map.points();
         let all = train.len() * points;
-        // An odd stride meets all columns of a grid.
+        // An odd stride covers all columns of a grid.
         let stride = all.div_ceil(MAX_POINTS) | 1;
         let chosen: Vec<usize> = (0..all).step_by(stride).collect();
         let width = features + outputs;
@@ -61,7 +61,7 @@ impl Linear {
             sums
         };
         let mut sums = vec![0.0; features * width];
-        // As many blocks at a time as fit into memory, added in order.
+        // Process as many blocks at once as fit into memory, and add them in order.
         for some in chosen.chunks(BLOCK * 16) {
             let blocks: Vec<Vec<f64>> = some.par_chunks(BLOCK).map(block).collect();
             for own in &blocks {
@@ -74,12 +74,12 @@ impl Linear {
         Ok(Some(map))
     }
 
-    /// Number of points at which it predicts.
+    /// Number of points at which the map predicts.
     fn points(&self) -> usize {
         self.sides[1].grid.iter().product()
     }
 
-    /// Numbers that it sees.
+    /// Number of input values that the map reads at each point.
     fn features(&self) -> usize {
         let [input, _] = &self.sides;
         match self.radius {
@@ -88,7 +88,7 @@ impl Linear {
         }
     }
 
-    /// The numbers that it sees at a point, and 1.
+    /// Fills `row` with the features of a point, followed by 1 for the intercept.
     fn row(&self, input: &[f32], point: usize, row: &mut [f64]) {
         let [side, _] = &self.sides;
         let features = self.features();
@@ -99,7 +99,7 @@ impl Linear {
         };
         let width = 2 * radius + 1;
         for (tap, out) in row[..features].chunks_exact_mut(side.channels).enumerate() {
-            // The place of the tap, from the last axis to the first.
+            // Compute the position of the tap, from the last axis to the first.
             let (mut at, mut stride, mut tap, mut rest) = (Some(0), 1, tap, point);
             for n in side.grid.iter().rev() {
                 let place = (rest % n + tap % width).checked_sub(radius).filter(|place| place < n);
@@ -116,7 +116,7 @@ impl Linear {
         }
     }
 
-    /// The prediction for an input, [x.., channels].
+    /// Predicts the target of an input [x.., channels].
     pub fn predict(&self, input: &[f32]) -> Vec<f32> {
         let outputs = self.sides[1].channels;
         let mut row = vec![0.0; self.features() + 1];
@@ -132,14 +132,14 @@ impl Linear {
     }
 }
 
-/// Solves A·W = B by Cholesky's method: `sums` holds rows [A, B] of n + m numbers, A symmetric. `None` if A is not
+/// Solves A·W = B by Cholesky decomposition: `sums` holds rows [A, B] of n + m numbers, A symmetric. `None` if A is not
 /// positive definite.
 fn solve(sums: &mut [f64], n: usize, m: usize) -> Option<Vec<f64>> {
     let width = n + m;
     let trace: f64 = (0..n).map(|i| sums[i * width + i]).sum();
     let ridge = (RIDGE * trace / n as f64).max(f64::MIN_POSITIVE);
     (0..n).for_each(|i| sums[i * width + i] += ridge);
-    // A = Rᵀ·R in the upper triangle; B becomes R⁻ᵀ·B on the way.
+    // A = Rᵀ·R in the upper triangle; B becomes R⁻ᵀ·B in the process.
     for k in 0..n {
         let (above, rest) = sums.split_at_mut(k * width);
         let row = &mut rest[..width];

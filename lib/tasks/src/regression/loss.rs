@@ -1,7 +1,7 @@
 //! Losses of regression: functions of a prediction p and its target t, each averaged over the samples.
 //!
-//! They are computed per sample, so that the objective depends neither on the batch size nor on the number of ranks; as
-//! metrics ([`learn::score::Scores::regression`]) the same quantities are global.
+//! They are computed per sample, so that the objective depends neither on the batch size nor on the number of ranks;
+//! the metrics of the same names ([`learn::score::Scores::regression`]) are computed over all samples at once.
 
 use super::task::Preparation;
 use crate::diffusion::combine;
@@ -82,18 +82,18 @@ impl Default for RegressionLoss {
 }
 
 impl LossKind {
-    /// Whether it is a root.
+    /// Returns whether the loss is a root.
     fn is_root(self) -> bool {
         use LossKind::{Nrmse, RelativeH1, RelativeL2, Rmse, Vrmse};
         matches!(self, Rmse | Nrmse | Vrmse | RelativeL2 | RelativeH1)
     }
 
-    /// Whether it is of normalised values.
+    /// Returns whether the loss is computed from normalised values.
     fn is_normalised(self) -> bool {
         matches!(self, Self::Mse | Self::Mae | Self::Rmse)
     }
 
-    /// What the mean square error of targets `t` is divided by.
+    /// Returns the divisor of the mean squared error for targets `t`.
     fn divisor(self, t: &mut dyn Iterator<Item = f64>) -> f64 {
         let (mut count, mut mean, mut m2, mut squares) = (0.0, 0.0, 0.0, 0.0);
         for t in t {
@@ -113,7 +113,7 @@ impl LossKind {
 }
 
 impl RegressionLoss {
-    /// The weights of the samples of a batch, f32 [B, C or 1], from their targets [x.., C] in physical units.
+    /// Computes the sample weights of a batch, f32 [B, C or 1], from the targets [x.., C] in physical units.
     pub(super) fn weights(&self, how: &Preparation, targets: &[Vec<f32>]) -> Tensor {
         let scale = &how.tokens[1].normalisation;
         let channels = scale.channels();
@@ -142,8 +142,8 @@ impl RegressionLoss {
         Tensor::from_slice(&weights, &shape)
     }
 
-    /// The sum over the samples of a batch: predictions and targets [B, numbers], normalised and patch by patch, with the
-    /// weights of [`RegressionLoss::weights`].
+    /// Computes the sum of the losses of a batch from normalised predictions and targets [B, values], patch by patch,
+    /// and the weights of [`RegressionLoss::weights`].
     pub(super) fn sum(
         &self,
         forward: &Forward,
@@ -165,7 +165,7 @@ impl RegressionLoss {
             let std = forward.constant(&Tensor::from_slice(&std, &[channels]))?;
             d = forward.apply(Binary::Multiply, &[&d, &std])?;
         }
-        // Rows [B, G, n] whose norms are needed: of G groups of n numbers each.
+        // Rows [B, G, n] whose norms are needed: G groups of n numbers per sample.
         let (rows, width) = match (self.kind, self.dims) {
             (LossKind::RelativeH1, _) => {
                 (with_gradient(forward, how.tokens[1].patches.grid(), &d)?, 1)
@@ -190,8 +190,8 @@ impl RegressionLoss {
     }
 }
 
-/// Rows [B, 1, n] whose squared norm is that of H1: d [B, points, C] on `grid` and its differences along each axis, in units
-/// of the side of the domain.
+/// Returns rows [B, 1, n] whose squared norm is the squared H1 norm of d [B, points, C] on `grid`: d and its
+/// differences along each axis, in units of the side of the domain.
 fn with_gradient(forward: &Forward, grid: &[usize], d: &Var) -> Result<Var> {
     let (samples, channels) = (d.shape()[0], d.shape()[2]);
     let mut parts = vec![d.reshape(&[samples, 1, d.value().len() / samples])];
@@ -208,7 +208,7 @@ fn with_gradient(forward: &Forward, grid: &[usize], d: &Var) -> Result<Var> {
     forward.apply(Concat { axis: 2 }, &parts.iter().collect::<Vec<_>>())
 }
 
-/// The squared norm of H1 of a target, as [`with_gradient`] computes it.
+/// Returns the squared H1 norm of a target, as computed by [`with_gradient`].
 fn h1(target: &[f32], how: &Preparation) -> f64 {
     let (grid, channels) = (how.tokens[1].patches.grid(), how.tokens[1].patches.channels());
     let mut sum: f64 = target.iter().map(|t| f64::from(*t).powi(2)).sum();
@@ -243,7 +243,7 @@ mod tests {
         builder.finish()
     }
 
-    /// Values and gradients are those of PyTorch in f64 within a few roundings of f32 of sums of 120 terms.
+    /// Values and gradients match PyTorch in f64 to within a few f32 roundings of sums of 120 terms.
     #[test]
     fn losses_are_those_of_pytorch() {
         let golden: Value = serde_json::from_str(&std::fs::read_to_string(FILE).unwrap()).unwrap();
@@ -282,7 +282,7 @@ mod tests {
         }
     }
 
-    /// A perfect prediction has no error and finite gradients, of every kind.
+    /// For every kind of loss, a perfect prediction has zero loss and finite gradients.
     #[test]
     fn a_perfect_prediction_has_finite_gradients() {
         use LossKind::*;

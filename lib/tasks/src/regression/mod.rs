@@ -1,4 +1,4 @@
-//! Regression: predicts a target from an input, for fields of steady problems and for records of the user's own arrays.
+//! Regression: predicts a target from an input, for fields of steady problems and for records of user-supplied arrays.
 
 mod augment;
 mod crop;
@@ -26,7 +26,7 @@ use clap::{Args, Command};
 use predict::RecordOptions;
 use unix::Context;
 
-/// Why the options of fields are refused.
+/// Reason for refusing the options of fields.
 const NO_EFFECT: &str = "no effect on records, which have no frames, parameters or equation";
 
 /// `evaluate score` with a model of fields or of records.

@@ -1,7 +1,8 @@
 //! The regression model: maps the input of a sample to its target.
 //!
-//! Patches of the input are the tokens of the backbone; each of its output tokens is the patch of the target at the same
-//! place. There is no bottleneck: tokens are as wide as patches. A target without a grid is the mean of all output tokens.
+//! Patches of the input are the tokens of the backbone; each output token is the patch of the target at the same
+//! position. There is no bottleneck: tokens are as wide as patches. A target without a grid is the mean of all output
+//! tokens.
 
 use super::task::{Preparation, patches};
 use crate::common::models::PaddingMode;
@@ -56,27 +57,27 @@ pub struct Regression {
     /// Encodes the condition, if there is one.
     embed: Option<[Linear; 2]>,
     backbone: Backbone,
-    /// Numbers per patch of the input, and of the target.
+    /// Values per patch of the input and of the target.
     patch_len: [usize; 2],
     /// Whether the target is the mean of the output tokens.
     pooled: bool,
-    /// Of the input that is added: its channels, and the factor and summand of each that convert it to the scale of the
-    /// target.
+    /// Adds the last input channels to the output, if configured.
     integrate: Option<InputSkip>,
 }
 
-/// Adds the last channels of the input to the output.
+/// Adds the last channels of the input to the output, after converting them to the scale of the target with a factor
+/// and a summand for each channel.
 #[derive(Clone, Debug)]
 struct InputSkip {
-    /// Channels of the input, and of the target.
+    /// Number of channels of the input and of the target.
     channels: [usize; 2],
     factor: Tensor,
     summand: Tensor,
 }
 
 impl Regression {
-    /// For inputs and targets with these patches, on the same token grid or with a target of a single point, and a
-    /// condition of `features` numbers; 0 for none.
+    /// Builds the model for inputs and targets with these patches, on the same token grid or with a target of a single
+    /// point, and a condition of `features` values; 0 for no condition.
     pub fn new(
         b: &mut Builder,
         config: &RegressionModel,
@@ -107,7 +108,7 @@ impl Regression {
         }
     }
 
-    /// x [B, tokens·patch], features [B, F] -> the target [B, tokens·patch], both patch by patch.
+    /// Maps x [B, tokens·patch] and features [B, F] to the target [B, tokens·patch], both patch by patch.
     pub fn forward(&self, forward: &Forward, x: &Var, features: Option<&Var>) -> Result<Var> {
         let (batch, tokens) = (x.shape()[0], x.shape()[1] / self.patch_len[0]);
         let condition = match (&self.embed, features) {
@@ -131,8 +132,8 @@ impl Regression {
     }
 }
 
-/// The model and its preparation for inputs on another grid with as many axes, with the parameters `params` of the model
-/// that `whole` prepares samples for.
+/// Builds the model and its preparation for inputs on a different grid with the same number of axes, for the parameters
+/// `params` of the model that `whole` prepares samples for.
 ///
 /// Errors (78): the model cannot be built for the grid, or its parameters depend on it.
 pub(super) fn on_grid(
@@ -189,7 +190,7 @@ impl InputSkip {
         }
     }
 
-    /// u and x [B, numbers], normalised.
+    /// Adds the last channels of x to u, both [B, values] and normalised.
     fn add_to(&self, forward: &Forward, u: &Var, x: &Var) -> Result<Var> {
         let [inputs, outputs] = self.channels;
         let points = u.value().len() / outputs;

@@ -1,4 +1,4 @@
-//! The data of regression: fields of a steady problem, or records of the user's own arrays.
+//! The data of regression: fields of a steady problem, or records of user-supplied arrays.
 
 use super::task::RegressionData;
 use crate::common::TrainOn;
@@ -20,13 +20,13 @@ pub(super) struct Pair<'a> {
     pub parameter: Option<&'a Parameter>,
 }
 
-/// The sets of one split.
+/// The data sets of one split.
 pub(super) enum Pairs {
     Fields(Sources<TrajectorySet>),
     Records(Sources<RecordSet>),
 }
 
-/// Everything that a configuration names.
+/// All data sets of a configuration.
 pub(super) struct Opened {
     pub train: Pairs,
     pub validation: Pairs,
@@ -40,8 +40,8 @@ pub(super) struct Opened {
 impl Opened {
     /// Opens the data sets of a configuration.
     ///
-    /// Errors: 66 or 65 for missing or damaged files; 65 for fields that are no steady problem and sets of different
-    /// shapes; 78 when a sample is in a training and in a validation split.
+    /// Errors: 66 or 65 for missing or damaged files; 65 for fields that are not a steady problem and for data sets of
+    /// different shapes; 78 when a sample is in both a training and a validation split.
     pub fn open(data: &RegressionData) -> Result<Self> {
         match RecordSplit::is_manifest(&data.split) {
             true => Self::records(data),
@@ -117,8 +117,8 @@ impl Opened {
     }
 }
 
-/// The sets to train on, given those of the training splits: the validation splits as well if the configuration says so.
-/// All samples of a data set have equal weight.
+/// Returns the sets to train on: the training splits and, with `train_on: train+validation`, the validation splits. All
+/// samples of a data set have equal weight.
 fn trained_on<T>(
     data: &RegressionData,
     train: Vec<(T, f64)>,
@@ -140,7 +140,7 @@ fn trained_on<T>(
     Ok(all)
 }
 
-/// The training and the validation split of a manifest whose splits share nothing.
+/// Opens the training and the validation split of a manifest whose splits must be disjoint.
 fn open_records(manifest: &Path) -> Result<[RecordSet; 2]> {
     let sets = RecordSet::open_all(manifest)?;
     require_separate(manifest, &sets)?;
@@ -156,7 +156,7 @@ fn open_records(manifest: &Path) -> Result<[RecordSet; 2]> {
 }
 
 impl Pairs {
-    /// Sample `sample`. Errors: the file cannot be read.
+    /// Reads sample `sample`. Errors: those of reading its file.
     pub fn read(&self, sample: u64) -> Result<Pair<'_>> {
         match self {
             Self::Fields(sources) => {
@@ -194,7 +194,7 @@ impl Pairs {
         }
     }
 
-    /// Hash of the manifests.
+    /// Returns the joined hashes of the manifests.
     pub fn hash(&self) -> String {
         match self {
             Self::Fields(sources) => joined(sources.iter().map(TrajectorySet::manifest_hash)),
@@ -202,7 +202,7 @@ impl Pairs {
         }
     }
 
-    /// The parameters of all samples; none for records.
+    /// Returns the parameters of all samples; empty for records.
     pub fn parameters(&self) -> Vec<&Parameter> {
         match self {
             Self::Fields(sources) => {
@@ -214,7 +214,7 @@ impl Pairs {
     }
 }
 
-/// Some channels of a field [x.., channels].
+/// Extracts the channels `part` of a field [x.., channels].
 pub(super) fn part_of(field: &[f32], channels: usize, part: std::ops::Range<usize>) -> Vec<f32> {
     field.chunks_exact(channels).flat_map(|point| &point[part.clone()]).copied().collect()
 }

@@ -1,4 +1,4 @@
-//! The targets that a model predicts for new inputs of records.
+//! Prediction of targets for new inputs of records.
 
 use super::trained::TrainedRegression;
 use crate::evaluation::PredictRequest;
@@ -17,7 +17,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use unix::{Context, Error, Exit, Result};
 
-/// Records per block, at most, and the size of their inputs and targets in bytes.
+/// Maximum number of records per block, and maximum size of their inputs and targets in bytes.
 const RECORDS: usize = 256;
 const RECORDS_BYTES: usize = 4 << 20;
 
@@ -35,16 +35,16 @@ pub struct RecordOptions {
     axes: Option<Axes>,
 }
 
-/// The inputs of records.
+/// The source of the input records.
 enum Inputs {
-    /// An array of the user.
+    /// A user-supplied array.
     Array(InputArray),
     /// The records of a split.
     Set(RecordSet),
 }
 
 impl Inputs {
-    /// The shape of an input.
+    /// Shape of an input.
     fn side(&self) -> &ValueShape {
         match self {
             Self::Array(array) => array.side(),
@@ -68,7 +68,7 @@ impl Inputs {
         Ok(())
     }
 
-    /// Points along each axis, if the file of the inputs has them.
+    /// Coordinates of the points along each axis; empty if the input file has none.
     fn coordinates(&self) -> Result<Vec<Vec<f64>>> {
         match self {
             Self::Array(array) => array.coordinates(),
@@ -77,10 +77,11 @@ impl Inputs {
     }
 }
 
-/// Predicts the targets of all records of an array or of a split. The inputs may be on another grid than those that the
-/// model was trained on, unless its parameters depend on the grid.
+/// Opens the prediction of the targets of all records of an array or a split. The grid of the inputs may differ from
+/// that of the training data, unless the parameters of the model depend on the grid.
 ///
-/// Errors: 2 for another output; 65 when the model cannot read the inputs; 66; those of [`FieldPredictor::open`].
+/// Errors: 2 for an unknown output format; 65 when the model cannot read the inputs; 66; those of
+/// [`FieldPredictor::open`].
 pub(super) fn open(
     model: TrainedRegression,
     request: &PredictRequest,
@@ -130,7 +131,7 @@ pub(super) fn open(
     describe(&mut header, [model.model(None)], &name, hash);
     let block = (RECORDS_BYTES / (4 * (input.len() + target.len()))).clamp(1, RECORDS);
     let predict: Predict = Box::new(move |which: Range<usize>| {
-        // The file is removed once nothing reads it any more.
+        // The temporary file is removed once this closure is dropped.
         let _spooled = &spooled;
         let mut values = vec![0.0; which.len() * input.len()];
         for (i, values) in which.zip(values.chunks_exact_mut(input.len())) {

@@ -1,4 +1,4 @@
-//! Scores of a trained model on records, beside those of baselines that need no training.
+//! Scores of a trained model and of untrained baselines on records.
 
 use super::linear::Linear;
 use super::task::{METRIC, RegressionTask};
@@ -21,14 +21,14 @@ use std::time::Instant;
 use unix::text::json_pretty;
 use unix::{Error, Result};
 
-/// Records that are scored at a time, after which an interrupted evaluation resumes.
+/// Number of records scored per block; an interrupted evaluation resumes after the last complete block.
 const BATCH: u64 = 256;
 
-/// The errors so far, by method; the model comes first.
+/// The accumulated errors of each method; the model comes first.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct RecordSums(Vec<Method>);
 
-/// The errors of a method, and the time that its predictions took.
+/// The accumulated errors of a method, and the total time of its predictions.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Method {
     name: String,
@@ -43,11 +43,11 @@ enum Baseline {
     /// The last channels of the input.
     Persistence,
     Linear(Linear),
-    /// The last channels of the input, convolved with a Gaussian of this width in points.
+    /// The last channels of the input, convolved with a Gaussian of this standard deviation in points.
     Blur(f64),
 }
 
-/// A model and the records that it is scored on.
+/// Scores a model on the records of a split.
 pub struct RecordEvaluator {
     model: TrainedRegression,
     /// The split manifest.
@@ -59,9 +59,9 @@ pub struct RecordEvaluator {
 }
 
 impl RecordEvaluator {
-    /// Fits the baselines to the training split.
+    /// Opens the evaluation and fits the baselines to the training split.
     ///
-    /// Errors: 65 when the records are not those that the model reads, or the training split is empty.
+    /// Errors: 65 when the shapes of the records differ from those of the model, or the training split is empty.
     pub fn open(model: TrainedRegression, manifest: &Path, split: SplitName) -> Result<Self> {
         let [set, train] = [split, SplitName::Train].map(|name| RecordSet::open(manifest, name));
         let (set, train) = (set?, train?);
@@ -82,7 +82,7 @@ impl RecordEvaluator {
         let points = target.len() / target.channels;
         let mean: Vec<f32> = stats.target.iter().map(|channel| channel.mean as f32).collect();
         let mut baselines = vec![("mean".to_string(), Baseline::Mean(mean.repeat(points)))];
-        // A vector of features has nothing that could persist.
+        // Persistence is not defined for a vector of features.
         let same_grid = input.grid == target.grid && !target.grid.is_empty();
         if same_grid && input.channels >= target.channels {
             baselines.push(("persistence".into(), Baseline::Persistence));
@@ -107,7 +107,7 @@ impl RecordEvaluator {
         Ok(Self { model, manifest: manifest.to_path_buf(), set, groups, baselines })
     }
 
-    /// The plane of a field that is drawn: its grid, its index along the first axis, and a suffix for the title. A
+    /// Returns the plane of a field to draw: its grid, its index along the first axis, and a suffix for the title. A
     /// field with three axes is cut in the middle of the first one. `None` for targets without a grid.
     fn plane(&self) -> Option<(&[usize], usize, String)> {
         let [_, target] = self.set.sides();
@@ -121,8 +121,8 @@ impl RecordEvaluator {
         }
     }
 
-    /// Pictures of some records with their names; `None` for targets without a grid. The input is the channel that
-    /// persistence predicts.
+    /// Draws some records, given with their names; `None` for targets without a grid. The input is drawn as the channel
+    /// that persistence predicts.
     fn picture(&self, records: &[(String, usize)]) -> Result<Option<Vec<u8>>> {
         let [input, target] = self.set.sides();
         let Some((grid, plane, which)) = self.plane() else { return Ok(None) };
@@ -152,7 +152,7 @@ impl RecordEvaluator {
         draw_pairs(&format!("channel 0 of the target{which}"), &text, grid, &pairs).map(Some)
     }
 
-    /// The records with the smallest, the median and the largest error, with their names.
+    /// Returns the records with the smallest, the median and the largest error, with their names.
     fn typical(losses: &[f64]) -> [(String, usize); 3] {
         let mut order: Vec<usize> = (0..losses.len()).collect();
         order.sort_by(|a, b| losses[*a].total_cmp(&losses[*b]));
@@ -164,7 +164,7 @@ impl RecordEvaluator {
     }
 }
 
-/// The errors of a record by method, and the seconds that each took.
+/// The errors of a record by method, and the seconds that each prediction took.
 type MeasuredRecord = Vec<(RegressionErrors, Bits)>;
 
 impl Evaluator for RecordEvaluator {
@@ -283,11 +283,11 @@ impl Evaluator for RecordEvaluator {
     }
 }
 
-/// Name of the model's own row.
+/// Name of the model's row in the scores.
 const METHOD: &str = RegressionTask::SPEC.name;
 
 impl Baseline {
-    /// The prediction for an input; `side` is the shape of the target.
+    /// Predicts the target for an input; `side` is the shape of the target.
     fn predict(&self, input: &[f32], side: &ValueShape) -> Vec<f32> {
         match self {
             Self::Mean(mean) => mean.clone(),
@@ -298,14 +298,14 @@ impl Baseline {
     }
 }
 
-/// The last channels of an input on the grid of the target.
+/// Returns the last channels of an input on the grid of the target.
 fn last_channels(input: &[f32], side: &ValueShape) -> Vec<f32> {
     let own = input.len() / (side.len() / side.channels);
     input.chunks_exact(own).flat_map(|point| &point[own - side.channels..]).copied().collect()
 }
 
-/// Convolves each axis of a field with a Gaussian of standard deviation `width` in points, cut off at four of these;
-/// beyond the grid the last value continues, as in scipy.ndimage's mode `nearest`.
+/// Convolves each axis of a field with a Gaussian of standard deviation `width` in points, truncated at four standard
+/// deviations. The field is extended by its edge values, like mode `nearest` of scipy.ndimage.
 fn blur(mut field: Vec<f32>, side: &ValueShape, width: f64) -> Vec<f32> {
     let radius = (4.0 * width + 0.5) as isize;
     let weight = |d: isize| (-0.5 * (d as f64 / width).powi(2)).exp();
@@ -325,7 +325,7 @@ fn blur(mut field: Vec<f32>, side: &ValueShape, width: f64) -> Vec<f32> {
     field
 }
 
-/// The width of the Gaussian with the smallest error on (at most 100 of) the training records; `None` if no blur helps.
+/// Returns the Gaussian width with the smallest error on at most 100 training records; `None` if no blur helps.
 fn best_blur(train: &RecordSet) -> Option<f64> {
     let [_, target] = train.sides();
     let records: Vec<usize> = (0..train.len()).step_by(train.len().div_ceil(100)).collect();
@@ -359,7 +359,8 @@ impl RecordSums {
         }
     }
 
-    /// The metrics of every method. Those of a channel, if there are several, are called `METRIC[CHANNEL]`.
+    /// Returns the metrics of every method. If there are several channels, those of a channel are named
+    /// `METRIC[CHANNEL]`.
     fn scores(&self, samples: u64) -> Scores {
         let of_method = |Method { name, errors, .. }: &Method| {
             let all = errors.metrics().into_iter();
@@ -368,14 +369,14 @@ impl RecordSums {
         Scores { samples, methods: self.0.iter().map(of_method).collect() }
     }
 
-    /// The content of times.json: wall-clock seconds per record, by method.
+    /// Returns the content of times.json: wall-clock seconds per record, by method.
     fn times(&self, records: usize) -> Value {
         let count = records.max(1) as f64;
         let of_method = |own: &Method| (own.name.clone(), json!(own.seconds.0 / count));
         json!({"seconds_per_record": self.0.iter().map(of_method).collect::<Map<_, _>>()})
     }
 
-    /// One row for each method, for a table.
+    /// Returns the rows of a table, one for each method.
     fn rows(&self) -> Vec<Value> {
         let row = |Method { name, errors, .. }: &Method| {
             let mut row = json!({"method": name});

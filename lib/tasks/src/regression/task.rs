@@ -1,5 +1,5 @@
-//! Task `regression`: predicts the target of a sample from its input, e.g. the pressure of Darcy flow from the coefficient,
-//! or the user's own arrays.
+//! Task `regression`: predicts the target of a sample from its input, e.g. the pressure of Darcy flow from the
+//! coefficient, or one user-supplied array from another.
 
 use super::augment::Augmentation;
 use super::crop::Crop;
@@ -53,7 +53,7 @@ pub struct RegressionData {
 /// The configuration of the task.
 pub type RegressionConfig = Config<RegressionData, RegressionModel, RegressionLoss>;
 
-/// Error of the targets, of each regime if there are any.
+/// NRMSE of the targets; for fields, computed for each regime.
 pub(super) const METRIC: &str = "nrmse";
 
 /// Converts samples to the tensors of the model and back.
@@ -66,11 +66,11 @@ pub struct Preparation {
 }
 
 impl Preparation {
-    /// The shapes of input and target.
+    /// Returns the shapes of input and target.
     pub fn sides(&self) -> [ValueShape; 2] {
         self.tokens.each_ref().map(|side| {
             let (grid, channels) = (side.patches.grid(), side.patches.channels());
-            // A vector is a single point.
+            // A target without a grid is stored as a grid of a single point.
             ValueShape { grid: if *grid == [1] { Vec::new() } else { grid.to_vec() }, channels }
         })
     }
@@ -80,7 +80,7 @@ impl Preparation {
         self.condition.as_ref().map_or(0, Condition::width)
     }
 
-    /// The model inputs for inputs [n, x.., channels] in physical units and their parameters, which records do not have.
+    /// Builds a batch of inputs [n, x.., channels] in physical units and their parameters; records have none.
     ///
     /// Errors: those of [`Condition::features`].
     pub fn batch(&self, inputs: &[f32], parameters: &[&Parameter]) -> Result<Batch> {
@@ -92,7 +92,7 @@ impl Preparation {
         }
     }
 
-    /// The normalised targets of a batch, patch by patch.
+    /// Predicts the normalised targets of a batch, patch by patch.
     fn run(&self, model: &Regression, forward: &Forward, batch: &Batch) -> Result<Var> {
         let x = batch.input(forward, "inputs")?;
         let features = self.condition.as_ref().map(|_| batch.input(forward, "features"));
@@ -110,10 +110,10 @@ impl Preparation {
     }
 }
 
-/// Patches of input and target. A target without a grid is one point; one on a grid that is finer by a whole factor has
-/// larger patches.
+/// Returns the patches of input and target. A target without a grid is one point; for a target grid that is finer by an
+/// integer factor, the patches are larger by that factor.
 ///
-/// The error says what does not match.
+/// The error message names the mismatch.
 pub(super) fn patches(sides: &[ValueShape; 2], patch: usize) -> Result<[Patches; 2], String> {
     let [input, target] = sides;
     let side = refinement(sides)?.map_or(1, |factor| patch * factor);
@@ -127,7 +127,7 @@ pub(super) fn patches(sides: &[ValueShape; 2], patch: usize) -> Result<[Patches;
 pub struct RegressionTask {
     model: Regression,
     preparation: Preparation,
-    /// The model on windows, if it is trained on these.
+    /// The model for random windows, if `data.augmentation.crop` is set.
     crop: Option<Crop>,
     data: RegressionData,
     loss: RegressionLoss,
@@ -138,7 +138,7 @@ pub struct RegressionTask {
 }
 
 impl RegressionTask {
-    /// The model and the preparation of its samples, as they are trained.
+    /// Returns the model to train and the preparation of its samples: those of the windows, if there are any.
     fn training(&self) -> (&Regression, &Preparation) {
         match &self.crop {
             Some(crop) => (&crop.model, &crop.preparation),
@@ -146,7 +146,7 @@ impl RegressionTask {
         }
     }
 
-    /// Cuts a sample to a random window, if configured, and applies a random symmetry.
+    /// Crops a sample to a random window, if configured, and applies a random symmetry.
     fn augment(&self, micro_batch: u64, place: u64, pair: &mut Pair) {
         let vectors = self.data.augmentation.vectors.as_ref();
         let [of_input, of_target] =

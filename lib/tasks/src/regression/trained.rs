@@ -1,8 +1,7 @@
 //! A trained regression model: maps inputs in physical units to solutions.
 //!
-//! Its baselines need no model: the pointwise mean of the training solutions, and the solution of the training sample
-//! with the nearest input. Both use the training samples with the same parameter value, or all of them if there are
-//! none.
+//! The baselines are the pointwise mean of the training solutions, and the solution of the training sample with the
+//! nearest input. Both use the training samples with the same parameter value, or all samples if there are none.
 
 use super::model::{Regression, RegressionModel, on_grid};
 use super::pairs::part_of;
@@ -28,9 +27,9 @@ use std::ops::Range;
 use std::time::Instant;
 use unix::{Error, Result};
 
-/// Inputs per forward run, at most.
+/// Maximum number of inputs per forward pass.
 const BATCH: usize = 64;
-/// Their size in bytes, at most, unless a single one is larger. Activations are a few hundred times as large.
+/// Maximum size of these inputs in bytes, unless a single one is larger. Activations are a few hundred times larger.
 const BATCH_BYTES: usize = 4 << 20;
 
 /// A model with its weights and normalisations.
@@ -42,8 +41,8 @@ pub struct TrainedRegression {
 }
 
 impl TrainedRegression {
-    /// Predicts solutions [n, x.., states] from inputs [n, x.., inputs] in physical units.
-    /// Records have no parameters.
+    /// Predicts solutions [n, x.., states] from inputs [n, x.., inputs] in physical units. `parameters` is empty for
+    /// records.
     pub fn solve(&self, inputs: &[f32], parameters: &[&Parameter]) -> Result<Vec<f32>> {
         let length = self.preparation.tokens[0].field_len();
         let size = (BATCH_BYTES / (4 * length)).clamp(1, BATCH);
@@ -58,21 +57,21 @@ impl TrainedRegression {
         Ok(found)
     }
 
-    /// Where it comes from; `data` is the hash of the data that it must have been trained on.
+    /// Describes the origin of the model; `data` is the hash of the data that it must have been trained on.
     pub fn model(&self, data: Option<String>) -> learn::evaluate::Model {
         let Trained { origin, params, .. } = &self.trained;
         let (task, parameters) = (RegressionTask::SPEC.name, params.count());
         learn::evaluate::Model { task, origin: origin.clone(), parameters, data }
     }
 
-    /// The shapes of inputs and targets, if the model was trained on records.
+    /// Returns the shapes of inputs and targets, if the model was trained on records.
     pub fn sides(&self) -> [ValueShape; 2] {
         self.preparation.sides()
     }
 
-    /// The model for inputs on another grid with as many axes.
+    /// Returns the model for inputs on a different grid with the same number of axes.
     ///
-    /// Errors (78): it cannot be built for this grid, or its parameters depend on the grid.
+    /// Errors (78): the model cannot be built for this grid, or its parameters depend on the grid.
     pub fn on_grid(&self, grid: &[usize]) -> Result<Self> {
         let Self { trained: Trained { origin, params, .. }, config, .. } = self;
         let (model, preparation) = on_grid(grid, config, 0, &self.preparation, params)?;
@@ -80,12 +79,12 @@ impl TrainedRegression {
         Ok(Self { trained, preparation, config: config.clone() })
     }
 
-    /// Whether the model was trained on records, and not on fields.
+    /// Returns whether the model was trained on records rather than fields.
     pub fn reads_records(&self) -> bool {
         self.preparation.condition.is_none()
     }
 
-    /// Grid points along each side of a patch of the inputs.
+    /// Number of grid points along each side of an input patch.
     fn patch(&self) -> usize {
         self.preparation.tokens[0].patches.side()
     }
@@ -105,7 +104,7 @@ impl TrainedRegression {
         }
     }
 
-    /// Input and solution of a sample.
+    /// Reads the input and the solution of a sample.
     fn read(&self, set: &TrajectorySet, sample: usize) -> Result<[Vec<f32>; 2]> {
         let mut field = vec![0.0; set.shape().frame_len()];
         set.read(sample, &mut field)?;
@@ -113,8 +112,8 @@ impl TrainedRegression {
         Ok([0..inputs, inputs..channels].map(|part| part_of(&field, channels, part)))
     }
 
-    /// The mean of the training solutions of a regime, and the solutions of the training samples whose inputs are
-    /// nearest to `inputs`. Reads the training split once, one sample at a time.
+    /// Returns the mean of the training solutions of a regime, and the solutions of the training samples whose inputs
+    /// are nearest to `inputs`. Reads the training split once, one sample at a time.
     fn baselines(
         &self,
         inputs: &[Vec<f32>],
@@ -146,7 +145,7 @@ impl TrainedRegression {
 }
 
 impl Rollouts for TrainedRegression {
-    /// Restores the model from its checkpoint. Errors: 65 when its parts do not match.
+    /// Restores the model from its checkpoint. Errors: 65 when parts of the checkpoint are inconsistent.
     fn restore(parts: &Parts, opener: &Opener) -> Result<Self> {
         let config: RegressionModel = parts.section("model")?;
         let normalisations =
@@ -158,7 +157,7 @@ impl Rollouts for TrainedRegression {
                 false => Err(Error::data(format!("the checkpoint's {name}.grid is {values:?}"))),
             }
         };
-        // Older checkpoints do not record the grid of the input, which is that of the field.
+        // Older checkpoints do not record the grid of the input, which equals that of the field.
         let grids = [grid("input").or_else(|_| grid("field"))?, grid("field")?];
         let [of_input, of_target] = normalisations;
         let [from, mut to] = grids;
@@ -249,7 +248,8 @@ impl Rollouts for TrainedRegression {
         Ok(Batch { spaces, members: Vec::new(), costs, variances, rank_correlations: Vec::new() })
     }
 
-    /// Predicts the solution of every trajectory. The file may hold inputs only, or inputs and solutions.
+    /// Prepares the file of the predicted solutions of all trajectories. The input file may hold inputs only, or inputs
+    /// and solutions.
     fn output(&self, inputs: &Field, request: &RolloutRequest) -> Result<Header> {
         Views::of([inputs], request, self.patch())?;
         let shape = inputs.shape();

@@ -9,12 +9,12 @@ use std::marker::PhantomData;
 pub struct Arg<'a> {
     value: Value,
     device: Option<Device>,
-    /// Size of the tensor.
+    /// Size of the tensor in bytes; 0 for a number.
     bytes: usize,
     tensor: PhantomData<&'a Tensor>,
 }
 
-/// The value, with the parameter type of the kernel.
+/// The value of an argument, by the kernel's parameter type.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Value {
     /// Device address; 0 is null.
@@ -31,30 +31,31 @@ pub(crate) enum Value {
     F32(f32),
     /// `double`.
     F64(f64),
-    /// How a tensor lies in memory, for copies of boxes of it.
+    /// A tensor map for TMA copies.
     TensorMap(TensorMap),
     /// A size that does not fit into an `int`: the launch fails.
     TooLarge(usize),
 }
 
-/// Parts of a tensor that a kernel copies to shared memory, box by box (TMA): a tensor in four dimensions, of which the
-/// first is contiguous. Kernels that use it need sm_90a.
+/// A tensor map for TMA copies of boxes to shared memory: a four-dimensional view of a tensor whose first dimension is
+/// contiguous. Kernels that use it require sm_90a.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct TensorMap {
-    /// Device address.
+    /// Device address of the tensor.
     pub(crate) address: u64,
-    /// Elements along each dimension.
+    /// Number of elements along each dimension.
     pub(crate) extents: [u64; 4],
-    /// Bytes between elements that are adjacent along dimensions 1 to 3: multiples of 16.
+    /// Strides of dimensions 1 to 3 in bytes, multiples of 16.
     pub(crate) strides: [u64; 3],
-    /// Elements of a box along each dimension: 128 bytes along the first.
+    /// Number of elements of a box along each dimension; 128 bytes along the first.
     pub(crate) boxes: [u32; 4],
     pub(crate) element_bytes: u32,
 }
 
 impl Value {
-    /// The bytes as the kernel reads them, in the low end of a 64-bit word; of a tensor map, the tensor's address.
+    /// Returns the bytes as read by the kernel, in the low end of a 64-bit word; for a tensor map, the tensor's
+    /// address.
     pub(crate) fn bits(self) -> u64 {
         match self {
             Value::Pointer(x) | Value::U64(x) => x,
@@ -102,8 +103,8 @@ impl Arg<'_> {
 }
 
 impl<'a> Arg<'a> {
-    /// The tensor in boxes: elements along each dimension, of which the first is contiguous, elements from one to the next
-    /// along the others, and elements of a box.
+    /// Creates a tensor map. `extents` and `boxes` are the numbers of elements of the tensor and of a box along each
+    /// dimension; `strides` are the strides of dimensions 1 to 3 in elements. Dimension 0 is contiguous.
     pub fn tensor_map(
         tensor: &'a Tensor,
         extents: [usize; 4],
@@ -130,7 +131,7 @@ impl<'a> From<&'a Tensor> for Arg<'a> {
 }
 
 impl<'a> From<&'a mut Tensor> for Arg<'a> {
-    /// Shared memory is copied first, because the kernel writes to it.
+    /// Copies shared memory first, because the kernel writes to it.
     fn from(tensor: &'a mut Tensor) -> Self {
         let value = Value::Pointer(tensor.address_mut());
         Arg { value, device: Some(tensor.device()), bytes: tensor.bytes(), tensor: PhantomData }
@@ -141,7 +142,7 @@ impl<'a, T> From<Option<T>> for Arg<'a>
 where
     Arg<'a>: From<T>,
 {
-    /// `None` is passed as null.
+    /// Passes `None` as a null pointer.
     fn from(tensor: Option<T>) -> Self {
         let null = Arg { value: Value::Pointer(0), device: None, bytes: 0, tensor: PhantomData };
         tensor.map_or(null, Arg::from)
@@ -161,14 +162,14 @@ macro_rules! number {
 number!(i32 => I32, u32 => U32, i64 => I64, u64 => U64, f32 => F32, f64 => F64);
 
 impl From<bool> for Arg<'_> {
-    /// Passed as `int`, 0 or 1.
+    /// Passes the value as `int`, 0 or 1.
     fn from(x: bool) -> Self {
         Arg::from(i32::from(x))
     }
 }
 
 impl From<usize> for Arg<'_> {
-    /// Passed as `int`. A size that does not fit makes the launch fail.
+    /// Passes the size as `int`. A size that does not fit makes the launch fail.
     fn from(x: usize) -> Self {
         match i32::try_from(x) {
             Ok(size) => Arg::from(size),

@@ -123,17 +123,17 @@ pub(crate) fn launch(
     }
 }
 
-/// Bytes of shared memory that a block may have.
+/// Maximum shared memory per block in bytes.
 pub(crate) fn most_shared(device: Device) -> usize {
     match device {
-        // Launching reports a GPU that is not there.
+        // A missing GPU is reported on launch.
         Device::Cuda(n) => super::cuda::Gpu::open(n).map_or(usize::MAX, |gpu| gpu.most_shared()),
         Device::Emu => super::emu::most_shared(),
         Device::Cpu => usize::MAX,
     }
 }
 
-/// Whether the device has the instructions of Hopper, sm_90a.
+/// Whether the device supports Hopper instructions (sm_90a).
 pub(crate) fn has_warpgroups(device: Device) -> bool {
     match device {
         Device::Cuda(n) => {
@@ -144,11 +144,11 @@ pub(crate) fn has_warpgroups(device: Device) -> bool {
     }
 }
 
-/// Number of multiprocessors. The emulator has 2, so that persistent blocks have more than one part, but as many as an
-/// H100 when launches are only recorded, for models of their time.
+/// Number of multiprocessors. The emulator has 2, so that persistent blocks process more than one part each; while
+/// launches are only traced for time models, it has as many as an H100.
 pub(crate) fn multiprocessors(device: Device) -> usize {
     match device {
-        // Launching reports a GPU that is not there.
+        // A missing GPU is reported on launch.
         Device::Cuda(n) => super::cuda::Gpu::open(n).map_or(1, |gpu| gpu.multiprocessors()),
         Device::Emu if super::trace::is_on() => super::product::MULTIPROCESSORS,
         Device::Emu => 2,

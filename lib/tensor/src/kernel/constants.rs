@@ -1,5 +1,5 @@
-//! Tensors that are the same in every step, kept on the device: copied there once, and usable in a graph recording
-//! ([`super::Graph`]) without a copy.
+//! A cache of tensors that are the same in every step: each is copied to the device once and can then be used while a
+//! graph ([`super::Graph`]) is recorded.
 
 use super::{graph, state};
 use crate::device::Device;
@@ -10,10 +10,10 @@ use std::collections::hash_map::Entry;
 use std::sync::{Mutex, PoisonError};
 use unix::Result;
 
-/// Bytes of cached tensors at which the cache is cleared, and tensors are copied again on use: far more than the constants
-/// of a model, all of which must stay while a graph is recorded.
+/// Maximum size of the cache in bytes. When it is exceeded, the cache is cleared and tensors are copied again on use.
+/// It is far above the size of a model's constants, all of which must stay cached while a graph is recorded.
 const MOST: usize = 64 << 20;
-/// A tensor occupies at least as many bytes.
+/// Minimum number of bytes counted per tensor.
 const LEAST: usize = 512;
 
 /// Values are identified by their BLAKE3 hash.
@@ -27,7 +27,7 @@ struct Kept {
 
 static KEPT: Mutex<Option<Kept>> = Mutex::new(None);
 
-/// A host tensor on `device`; equal values share memory. Errors: those of the device.
+/// Returns a host tensor on `device`; tensors with equal values share memory. Errors: device errors.
 pub fn constant(tensor: &Tensor, device: Device) -> Result<Tensor> {
     if device == Device::Cpu {
         return Ok(tensor.clone());

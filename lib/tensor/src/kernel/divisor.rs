@@ -1,9 +1,9 @@
-//! Divisors as kernels take them, for division without a division (`include/divide.cuh`).
+//! Kernel arguments for integer division by multiplication and shift (`include/divide.cuh`).
 
 use super::Arg;
 
-/// The arguments for a divisor `d` from 1 to 2³¹ - 1: d, ⌈2^(31 + s) / d⌉ and s = ⌈log₂ d⌉. A number outside of it makes
-/// the launch fail, or is not divided by.
+/// Returns the arguments for a divisor `d` from 1 to 2³¹ - 1: d, ⌈2^(31 + s) / d⌉ and s = ⌈log₂ d⌉. A larger `d` makes
+/// the launch fail; 0 is only passed if the kernel does not divide by it.
 pub(crate) fn divisor(d: usize) -> [Arg<'static>; 3] {
     let shift = d.max(1).next_power_of_two().trailing_zeros().min(31);
     let factor = (1u64 << (31 + shift)).div_ceil(d.max(1) as u64);

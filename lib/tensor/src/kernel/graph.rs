@@ -1,11 +1,11 @@
 //! CUDA graphs: work recorded once and replayed in one call.
 //!
-//! A short kernel finishes before the host has launched the next one; a graph avoids the launch overhead. The
-//! addresses in a recording are fixed, so a graph allocates from a private pool that nobody else uses while the graph
-//! lives. A replay first overwrites the inputs, to which the graph has the only reference.
+//! A short kernel finishes before the host has launched the next one; a graph avoids the launch overhead. The addresses
+//! in a recording are fixed, so a graph allocates from a private pool that is not used elsewhere while the graph
+//! exists. A replay first overwrites the inputs, of which the graph is the only owner.
 //!
-//! A graph consists of segments, submitted one after another, so that what does not belong to it can start in between:
-//! sums of gradients over ranks, while the rest of the backward pass runs.
+//! A graph consists of segments, submitted one after another, so that other work can start in between: gradients are
+//! all-reduced while the rest of the backward pass runs.
 
 use super::{Grid, Source, Value, backend, cuda, memory, state};
 use crate::device::Device;
@@ -16,13 +16,13 @@ use std::sync::{PoisonError, RwLock};
 use unix::{Error, Result};
 
 /// Write-locked while a graph is recorded: on a GPU everything submitted to its stream becomes part of the graph,
-/// whichever thread submits it.
+/// regardless of the submitting thread.
 static RECORDING: RwLock<()> = RwLock::new(());
 
 thread_local! {
-    /// What this thread has recorded for the emulator, by segment.
+    /// Operations that this thread has recorded for the emulator, by segment.
     static STEPS: RefCell<Option<Vec<Vec<StreamOp>>>> = const { RefCell::new(None) };
-    /// Tensors from before the recording that this thread's recording reads.
+    /// Tensors that this thread's recording reads but that were created before it.
     static HELD: RefCell<Vec<Tensor>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -40,11 +40,11 @@ enum Segment {
     Emu(Vec<StreamOp>),
 }
 
-/// Divides the work that is being recorded.
+/// Splits the work being recorded into segments.
 pub struct Segments<'a>(Option<&'a mut cuda::Capture>);
 
 impl Segments<'_> {
-    /// Ends a segment. Errors: part of it failed.
+    /// Ends the current segment. Errors: part of it failed.
     pub fn cut(&mut self) -> Result<()> {
         STEPS.with_borrow_mut(|steps| steps.iter_mut().for_each(|steps| steps.push(Vec::new())));
         self.0.as_mut().map_or(Ok(()), |capture| capture.cut())
@@ -56,10 +56,10 @@ impl Segments<'_> {
 pub struct Graph {
     device: Device,
     segments: Vec<Segment>,
-    /// What a replay overwrites, and what it computes.
+    /// Tensors that a replay overwrites; `outputs` are the tensors that it computes.
     inputs: Vec<Tensor>,
     outputs: Vec<Tensor>,
-    /// Constants that it reads, which existed before the recording.
+    /// Constants read by the graph that were created before the recording.
     _held: Vec<Tensor>,
     /// Dropped last: this releases the memory for other uses.
     graph_pool: memory::GraphPool,
@@ -84,7 +84,7 @@ pub(super) fn hold(tensor: &Tensor) {
     }
 }
 
-/// If this thread is recording for the emulator, records a step; returns whether it did.
+/// If this thread is recording for the emulator, records a step; returns whether the step was recorded.
 pub(super) fn keep(step: impl FnOnce() -> StreamOp) -> bool {
     STEPS.with_borrow_mut(|steps| match steps {
         Some(segments) => segments.last_mut().is_some_and(|steps| {
@@ -104,7 +104,7 @@ impl Graph {
         inputs: Vec<Tensor>,
         work: impl FnOnce(&mut Segments) -> Result<Vec<Tensor>>,
     ) -> Result<Graph> {
-        // An output that shares memory with an input would prevent the graph from owning that input alone.
+        // An output that shares memory with an input would prevent the graph from being the only owner of that input.
         let apart = |made: Tensor| {
             let is_input = inputs.iter().any(|input| input.storage_id() == made.storage_id());
             if is_input { made.copied() } else { made }
@@ -135,18 +135,18 @@ impl Graph {
         Ok(Graph { device, segments, inputs, outputs: made?, _held: held, graph_pool })
     }
 
-    /// Bytes that it occupies on the device.
+    /// Device memory used by the graph in bytes.
     pub fn bytes(&self) -> usize {
         self.graph_pool.bytes()
     }
 
-    /// What a replay computes, in memory that the next one overwrites.
+    /// Outputs of a replay, in memory that the next replay overwrites.
     pub fn outputs(&self) -> &[Tensor] {
         &self.outputs
     }
 
     /// Replays the graph once with these values of the inputs; calls `submitted` after each segment with its number.
-    /// Errors: a bug if the inputs do not match the recorded ones, or if a recorded input is shared; those of
+    /// Errors: a bug if the inputs do not match the recorded ones, or if a recorded input is shared; errors of
     /// `submitted`.
     pub fn replay<'a>(
         &mut self,

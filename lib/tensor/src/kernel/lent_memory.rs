@@ -1,5 +1,4 @@
-//! Memory of a device that is lent to tensors again and again: gradients are computed, summed and used in the same
-//! place.
+//! Device memory that is lent to tensors repeatedly, so that gradients are computed, reduced and used in place.
 
 use crate::device::Device;
 use crate::dtype::Dtype;
@@ -9,7 +8,7 @@ use std::sync::{Arc, Weak};
 /// Alignment of tensors in elements: 256 bytes, like every allocation.
 const ALIGN: usize = 64;
 
-/// Contiguous memory for f32 tensors of certain shapes.
+/// Contiguous memory for f32 tensors of given shapes.
 #[derive(Debug)]
 pub struct LentMemory {
     shapes: Vec<Vec<usize>>,
@@ -18,7 +17,7 @@ pub struct LentMemory {
     lent: Weak<Lent>,
 }
 
-/// Owner of the tensors; keeps the memory.
+/// Owner of the lent tensors; keeps the memory alive.
 #[derive(Debug)]
 struct Lent(#[expect(dead_code)] Arc<Tensor>);
 
@@ -34,12 +33,12 @@ impl LentMemory {
         Self { shapes, all, lent: Weak::new() }
     }
 
-    /// The shapes of its tensors.
+    /// Shapes of the tensors.
     pub fn shapes(&self) -> &[Vec<usize>] {
         &self.shapes
     }
 
-    /// All of it as one tensor, with padding between the others, for reading.
+    /// The whole memory as one tensor, including the padding between the lent tensors, for reading.
     pub fn all(&self) -> &Tensor {
         &self.all
     }
@@ -53,21 +52,21 @@ impl LentMemory {
         })
     }
 
-    /// Tensors over this memory, which they share with nobody; None while tensors lent before are held.
+    /// Lends the memory as one tensor per shape, with exclusive access; `None` while previously lent tensors exist.
     pub fn lend(&mut self) -> Option<Vec<Tensor>> {
         let owner = self.owner()?;
         let places: Vec<u64> = self.addresses().collect();
         let lend = |(address, shape): (u64, &Vec<usize>)| {
-            // SAFETY: a part of the memory of `owner`, which nobody else refers to, apart from the others.
+            // SAFETY: a part of the memory of `owner`, disjoint from the other tensors; no other lent tensor exists.
             unsafe { Tensor::from_device_parts(self.all.device(), address, shape, owner.clone()) }
         };
         Some(places.into_iter().zip(&self.shapes).map(lend).collect())
     }
 
-    /// [`LentMemory::all`], for writing.
+    /// Lends [`LentMemory::all`] for writing; `None` while previously lent tensors exist.
     pub fn lend_all(&mut self) -> Option<Tensor> {
         let (owner, all) = (self.owner()?, &self.all);
-        // SAFETY: the memory of `owner`, which nobody else refers to.
+        // SAFETY: the memory of `owner`; no other lent tensor exists.
         Some(unsafe { Tensor::from_device_parts(all.device(), all.address(), all.shape(), owner) })
     }
 

@@ -1,6 +1,6 @@
-//! A caching allocator for device memory, by size class like the host's (`crate::memory`).
+//! A caching allocator for device memory with size classes, like the host allocator (`crate::memory`).
 //!
-//! Allocating from the driver costs more than most kernels and waits for all of them, so memory freed by tensors is
+//! Allocating from the driver takes longer than most kernels and waits for all of them, so memory freed by tensors is
 //! kept and reused. Reuse needs no synchronization because launches run in order: the next owner writes to the memory
 //! after the last kernel that used it. On the emulator every tensor is allocated from the system with its exact size,
 //! so that an access one byte out of bounds is detected. `LONGHAUL_DEVICE_EXACT=1` does the same on a GPU, for
@@ -24,7 +24,7 @@ type Free = BTreeMap<usize, Vec<u64>>;
 #[derive(Default)]
 struct Pool {
     free: Free,
-    /// For each [`GraphPool`] its free memory and its total bytes.
+    /// Free memory and total bytes of each [`GraphPool`], by number.
     graph_pools: BTreeMap<u64, (Free, usize)>,
     usage: Usage,
 }
@@ -37,7 +37,7 @@ fn pools() -> MutexGuard<'static, BTreeMap<Device, Pool>> {
 }
 
 thread_local! {
-    /// The active [`GraphPool`] of this thread; 0 for none.
+    /// Number of this thread's active [`GraphPool`]; 0 if there is none.
     static ENTERED: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -71,7 +71,7 @@ impl GraphPool {
         ENTERED.get() != 0
     }
 
-    /// Its bytes, in use and free.
+    /// Total bytes of the pool, used and free.
     pub(super) fn bytes(&self) -> usize {
         let pools = pools();
         pools
@@ -115,18 +115,18 @@ pub(crate) struct DeviceBuffer {
     /// 0 if the allocation failed: the error is recorded, and no kernel will use the buffer.
     address: u64,
     bytes: usize,
-    /// The [`GraphPool`] it belongs to; 0 for none.
+    /// Number of the [`GraphPool`] that owns the buffer; 0 if there is none.
     graph_pool: u64,
-    /// The owner of borrowed memory, which does not return to a pool.
+    /// Owner of borrowed memory, which is not returned to a pool.
     owner: Option<Arc<dyn Send + Sync>>,
 }
 
 impl DeviceBuffer {
-    /// At least `bytes` bytes, uninitialized.
+    /// Allocates at least `bytes` uninitialized bytes.
     pub(crate) fn take(device: Device, bytes: usize) -> DeviceBuffer {
         let class = match (is_exact(device), device) {
             (true, Device::Emu) => bytes,
-            // The driver refuses to allocate nothing.
+            // The driver rejects allocations of 0 bytes.
             (true, _) => bytes.max(1),
             (false, _) => size_class(bytes.max(LEAST)),
         };
@@ -138,7 +138,7 @@ impl DeviceBuffer {
         DeviceBuffer { device, address, bytes: class, graph_pool, owner: None }
     }
 
-    /// Memory of `owner`, which is kept until the buffer is dropped.
+    /// Wraps memory of `owner`, which is kept alive until the buffer is dropped.
     pub(crate) fn borrowed(device: Device, address: u64, owner: Arc<dyn Send + Sync>) -> Self {
         DeviceBuffer { device, address, bytes: 0, graph_pool: 0, owner: Some(owner) }
     }
@@ -152,7 +152,7 @@ impl DeviceBuffer {
     }
 }
 
-/// Whether every tensor is an allocation of its own, of its exact size.
+/// Whether every tensor gets a separate allocation of its exact size.
 fn is_exact(device: Device) -> bool {
     static EXACT: LazyLock<bool> = LazyLock::new(|| {
         std::env::var_os("LONGHAUL_DEVICE_EXACT").is_some_and(|value| value == "1")
@@ -176,7 +176,7 @@ fn take(device: Device, graph_pool: u64, class: usize, asked: usize) -> Result<u
         None => {
             let address = match allocate(device, class, &pool.usage, limit) {
                 Ok(address) => address,
-                // Releasing what is cached in other sizes may free enough.
+                // Releasing cached buffers of other sizes may free enough memory.
                 Err(_) if !pool.free.is_empty() => {
                     release(device, pool);
                     allocate(device, class, &pool.usage, limit)
@@ -205,8 +205,8 @@ fn allocate(device: Device, bytes: usize, usage: &Usage, limit: Option<usize>) -
     }
 }
 
-/// The most bytes that this process may allocate on a device, from LONGHAUL_DEVICE_MEMORY: for devices shared with
-/// other processes. Errors: the variable is not a number.
+/// Maximum number of bytes that this process may allocate on a device, from LONGHAUL_DEVICE_MEMORY: for devices shared
+/// with other processes. Errors: the variable is not a number.
 fn limit() -> Result<Option<usize>> {
     static LIMIT: OnceLock<Option<Result<usize, String>>> = OnceLock::new();
     let read = || {
@@ -219,7 +219,7 @@ fn limit() -> Result<Option<usize>> {
     LIMIT.get_or_init(read).clone().transpose().map_err(Error::usage)
 }
 
-/// The out-of-memory error of a device: sizes, and the configuration keys that help.
+/// Returns the out-of-memory error of a device, with sizes and the configuration keys that reduce memory use.
 fn no_memory(device: Device, asked: usize, usage: &Usage, why: &Error) -> Error {
     let mib = |bytes: usize| bytes as f64 / f64::from(1 << 20);
     Error::out_of_memory(format!(
@@ -253,12 +253,12 @@ impl Drop for DeviceBuffer {
     }
 }
 
-/// The current counters of a device.
+/// Current counters of a device.
 pub fn usage(device: Device) -> Usage {
     pools().get(&device).map_or(Usage::default(), |pool| pool.usage)
 }
 
-/// Restarts the measurement of the peak from the current usage.
+/// Resets the peak to the current usage.
 pub fn reset_peak(device: Device) {
     if let Some(pool) = pools().get_mut(&device) {
         pool.usage.peak = pool.usage.live;

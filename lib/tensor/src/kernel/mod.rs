@@ -1,11 +1,11 @@
-//! Kernels: CUDA sources, and how they are launched on a GPU or in the emulator.
+//! CUDA kernels, launched on a GPU or in the emulator.
 //!
 //! A source is compiled once per dtype. For a GPU, NVRTC compiles it when a kernel is first used
 //! (`compile`, `cache`); for the emulator, sources are compiled with the program (feature `emu`).
 //!
 //! Errors are sticky, as in CUDA itself: the first failure on a device (out of memory, a rejected launch, a fault
-//! inside a kernel) is recorded, later launches do nothing, and whoever reads a value gets the error ([`finish`],
-//! [`crate::Tensor::to_host`]). So ops need no error handling of their own.
+//! inside a kernel) is recorded, later launches do nothing, and the next read of a value returns the error ([`finish`],
+//! [`crate::Tensor::to_host`]). Ops therefore need no error handling of their own.
 
 mod arg;
 mod backend;
@@ -47,7 +47,7 @@ use crate::dtype::Dtype;
 use crate::{ops, updates};
 use unix::{Error, Exit};
 
-/// All sources, to be compiled ahead of time and checked.
+/// All kernel sources, for ahead-of-time compilation and checks.
 pub const SOURCES: &[&Source] = &[
     &reduce_rows::SOURCE,
     &ops::activation::cuda::SOURCE,
@@ -101,13 +101,13 @@ pub const SOURCES: &[&Source] = &[
     &crate::ops::vector_norm::SOURCE,
 ];
 
-/// Dtypes of a source that works with any float.
+/// Dtypes of sources that support every floating-point dtype of kernels.
 pub const ALL_DTYPES: &[Dtype] = &[Dtype::F32, Dtype::Bf16, Dtype::F16];
 
-/// Dtypes of a source that works only in f32: losses and updates.
+/// Dtypes of sources that support only f32: losses and updates.
 pub const ONLY_F32: &[Dtype] = &[Dtype::F32];
 
-/// A `.cu` file. Only the ops and updates of this crate launch its kernels, because they know the right grids:
+/// A `.cu` file. Only the ops and updates of this crate launch its kernels, because they know the correct grids:
 ///
 /// ```compile_fail
 /// use tensor::{Device, Dtype, Tensor, args, kernel::{Grid, SOURCES}};
@@ -116,17 +116,17 @@ pub const ONLY_F32: &[Dtype] = &[Dtype::F32];
 /// ```
 #[derive(Debug)]
 pub struct Source {
-    /// Its name without the suffix; the names of its kernels begin with it.
+    /// File name without the suffix; kernel names start with it.
     pub name: &'static str,
     /// The source text.
     pub text: &'static str,
-    /// The types that `element` can have in it; its first line repeats them for the emulator's build.
+    /// Dtypes that `element` can have in the source; the first line of the file repeats them for the emulator build.
     pub dtypes: &'static [Dtype],
-    /// The only architecture that has its instructions; `None` if all have.
+    /// The only architecture that supports the instructions of the source; `None` if all do.
     pub only: Option<&'static str>,
 }
 
-/// The [`Source`] NAME.cu beside the file that contains the macro.
+/// Creates the [`Source`] for NAME.cu in the folder of the calling file.
 macro_rules! source {
     ($name:literal, $dtypes:expr) => {
         $crate::kernel::source!($name, $dtypes, None)
@@ -151,41 +151,41 @@ pub struct Grid {
     pub threads: [u32; 3],
     /// Bytes of dynamic shared memory per block.
     pub shared: u32,
-    /// Floating-point operations of the products in a block, including those with padding; 0 if there are none. Only
-    /// for models of time.
+    /// Number of floating-point operations of the matrix products in a block, including padding; 0 if there are none.
+    /// Only used by time models.
     pub operations: u64,
 }
 
 impl Grid {
-    /// A one-dimensional grid: `blocks` blocks of `threads` threads.
+    /// Creates a one-dimensional grid: `blocks` blocks of `threads` threads.
     pub fn new(blocks: usize, threads: usize) -> Self {
         Self::over([blocks, 1, 1], threads)
     }
 
-    /// A grid of blocks along x, y and z (at most 65535 along y and z).
+    /// Creates a grid of blocks along x, y and z (at most 65535 along y and z).
     pub fn over(blocks: [usize; 3], threads: usize) -> Self {
         Self { blocks: blocks.map(size), threads: [size(threads), 1, 1], shared: 0, operations: 0 }
     }
 
-    /// With dynamic shared memory.
+    /// Sets the dynamic shared memory per block in bytes.
     pub fn shared(mut self, bytes: usize) -> Self {
         self.shared = size(bytes);
         self
     }
 
-    /// With products of this many operations in a block.
+    /// Sets the number of floating-point operations of the matrix products in a block.
     pub fn flops(mut self, operations: usize) -> Self {
         self.operations = operations as u64;
         self
     }
 }
 
-/// A size as kernels take it; if it does not fit, the launch fails.
+/// Converts a size to u32; a size that does not fit makes the launch fail.
 fn size(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
 }
 
-/// What exceeds the limits of a launch: kernels count threads, and take sizes, in 31 bits.
+/// Describes what exceeds the limits of a launch, if anything: kernels use 31 bits for thread counts and sizes.
 fn too_large(grid: Grid, args: &[Value]) -> Option<String> {
     let threads = |n: &[u32]| n.iter().fold(1, |all: u64, n| all.saturating_mul(u64::from(*n)));
     let all = threads(&grid.blocks).saturating_mul(threads(&grid.threads));
@@ -197,11 +197,11 @@ fn too_large(grid: Grid, args: &[Value]) -> Option<String> {
 }
 
 impl Source {
-    /// Launches a kernel of this source, compiled for `element`, on the device of the tensors among its arguments. An
-    /// empty grid launches nothing.
+    /// Launches a kernel of this source, compiled for `element`, on the device of its tensor arguments. An empty grid
+    /// launches nothing.
     ///
-    /// Crate-private, because a wrong grid or size would access memory outside of the tensors on a GPU; only number and
-    /// sizes of the arguments are checked there, against the compiled kernel. The emulator checks every access.
+    /// Crate-private, because a wrong grid or size would access memory outside of the tensors on a GPU, where only the
+    /// number and sizes of the arguments are checked against the compiled kernel. The emulator checks every access.
     ///
     /// # Panics
     /// If the tensors are not all on one device that runs kernels.
@@ -237,8 +237,8 @@ impl Source {
     }
 }
 
-/// Arguments of a launch: tensors (`x` for reading, `&mut x` for writing, an `Option` of either), and numbers of the
-/// kernel's parameter types.
+/// Lists the arguments of a launch: tensors (`x` for reading, `&mut x` for writing, an `Option` of either), and numbers
+/// of the kernel's parameter types.
 #[macro_export]
 macro_rules! args {
     ($($arg:expr),* $(,)?) => { &[$($crate::kernel::Arg::from($arg)),*][..] };

@@ -6,7 +6,7 @@ use crate::device::Device;
 use crate::tensor::Tensor;
 use unix::Result;
 
-/// Values on their way to the host, to be read later.
+/// An asynchronous copy to the host whose result is read later.
 #[derive(Debug)]
 pub struct PendingRead {
     /// `None` if there is nothing to wait for: the source is on the host, or an error occurred.
@@ -15,7 +15,7 @@ pub struct PendingRead {
     source: Tensor,
 }
 
-/// Starts to copy the current values of a tensor to the host: up to 4096 bytes.
+/// Starts copying the current values of a tensor to the host, up to 4096 bytes.
 pub fn read_async(tensor: &Tensor) -> PendingRead {
     let (device, mut async_copy) = (tensor.device(), None);
     if device != Device::Cpu {

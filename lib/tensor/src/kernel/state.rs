@@ -12,7 +12,7 @@ fn errors() -> MutexGuard<'static, Vec<(Device, Error)>> {
     ERRORS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Records an error, unless there is one already.
+/// Records an error unless the device already has one.
 pub fn fail(device: Device, error: Error) {
     let mut errors = errors();
     if !errors.iter().any(|(d, _)| *d == device) {
@@ -34,15 +34,15 @@ pub(crate) fn run(device: Device, work: impl FnOnce() -> Result<()>) {
     }
 }
 
-/// How often the host has waited for a device to finish all its work.
+/// Number of times that the host has waited for a device to finish all its work.
 static WAITS: AtomicU64 = AtomicU64::new(0);
 
-/// How often this process has synchronized with a device to read values.
+/// Number of times that this process has synchronized with a device to read values.
 pub fn waits() -> u64 {
     WAITS.load(Ordering::Relaxed)
 }
 
-/// Takes the first error recorded since its errors were last read; does not wait for the device.
+/// Removes and returns the first error recorded since its errors were last read; does not wait for the device.
 pub fn take_error(device: Device) -> Result<()> {
     let mut errors = errors();
     match errors.iter().position(|(d, _)| *d == device) {

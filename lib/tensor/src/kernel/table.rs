@@ -1,9 +1,9 @@
-//! Launches over many tensors at once: an update of all parameters is one launch, not hundreds.
+//! Launches over many tensors at once: an update of all parameters takes one launch instead of hundreds.
 //!
-//! A kernel receives a table with one entry per group of tensors (a parameter, its gradient, its moments), and for
-//! each of its blocks the piece of the entry that it handles (`include/table.cuh`). A table stays on the device
-//! ([`super::constant`]) and is uploaded again only if its content has changed: in training parameters do not move
-//! and, thanks to the caching allocator, neither do gradients.
+//! A kernel receives a table with one entry per group of tensors (a parameter, its gradient, its moments), and for each
+//! block the piece of an entry that the block handles (`include/table.cuh`). A table stays on the device
+//! ([`super::constant`]) and is uploaded again only if its content has changed: during training, parameter addresses do
+//! not change and, thanks to the caching allocator, neither do gradient addresses.
 
 use super::{Arg, Grid, Source};
 use crate::args;
@@ -11,22 +11,22 @@ use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::tensor::Tensor;
 
-/// Elements per piece, and threads of its block; as in `table.cuh`.
+/// Elements per piece, and threads per block; must match `table.cuh`.
 pub(crate) const PIECE: usize = 4096;
 pub(crate) const THREADS: usize = 256;
 
 /// A group of tensors of equal length.
 pub(crate) struct Entry<const N: usize> {
-    /// Their addresses on the device.
+    /// Device addresses of the tensors.
     pub(crate) addresses: [u64; N],
-    /// Elements of each.
+    /// Number of elements of each tensor.
     pub(crate) len: usize,
     /// Additional scalars.
     pub(crate) numbers: [f32; 2],
 }
 
 impl<const N: usize> Entry<N> {
-    /// Without additional scalars.
+    /// Creates an entry without additional scalars.
     pub(crate) fn new(len: usize, addresses: [u64; N]) -> Self {
         Self { addresses, len, numbers: [0.0; 2] }
     }

@@ -1,4 +1,4 @@
-//! Grids of kernels in which a thread computes 16 bytes of a row if the width allows it, otherwise one element.
+//! Grids for kernels in which a thread computes 16 bytes of a row if the width allows it, otherwise one element.
 
 use super::Grid;
 use crate::dtype::Dtype;
@@ -6,16 +6,16 @@ use crate::dtype::Dtype;
 /// Threads per block: any number works, because threads are independent.
 const THREADS: usize = 256;
 
-/// A thread for every 16 bytes of `rows` rows of `width` elements, or for every element if a row is not a multiple
-/// of 16 bytes.
+/// Returns a grid with one thread per 16 bytes of `rows` rows of `width` elements, or per element if a row is not a
+/// multiple of 16 bytes.
 pub(crate) fn grid(element: Dtype, rows: usize, width: usize) -> Grid {
     let vector = 16 / element.bytes();
     let elements = if width.is_multiple_of(vector) { vector } else { 1 };
     Grid::new((rows * width / elements).div_ceil(THREADS), THREADS)
 }
 
-/// How many of `n` rows of `width` columns are summed at a time (at least 16). Depends on the sizes only; few enough to
-/// occupy a GPU.
+/// Returns how many of `n` rows of `width` columns form a chunk that is summed at a time (at least 16). Depends only on
+/// the sizes; chunks are small enough that there are enough of them to occupy a GPU.
 pub(crate) fn chunk(n: usize, width: usize) -> usize {
     /// Approximate number of partial sums, small enough that writing and rereading them is cheap.
     const PARTIALS: usize = 1 << 20;

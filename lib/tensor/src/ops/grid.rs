@@ -1,11 +1,11 @@
-//! Grids of one to three axes, channels last: [B, rows, columns, C] or [B, depth, rows, columns, C]. A line has one row.
+//! Channels-last grids: [B, rows, columns, C] or [B, depth, rows, columns, C]. A one-dimensional grid has one row.
 
 use crate::tensor::Tensor;
 
-/// Sample and position of a cell: plane, row and column.
+/// Sample index of a cell and its [plane, row, column].
 pub(crate) type Cell = (usize, [usize; 3]);
 
-/// [B, depth, rows, columns, C], where a missing depth is 1; `None` for another rank.
+/// Returns [B, depth, rows, columns, C], with depth 1 for a shape without a depth axis; `None` for any other rank.
 pub(crate) fn lengths(shape: &[usize]) -> Option<[usize; 5]> {
     match *shape {
         [b, rows, columns, c] => Some([b, 1, rows, columns, c]),
@@ -14,12 +14,12 @@ pub(crate) fn lengths(shape: &[usize]) -> Option<[usize; 5]> {
     }
 }
 
-/// The lengths of a tensor whose shape an op has accepted.
+/// Returns the [`lengths`] of a tensor whose shape an op has already checked.
 pub(crate) fn of(x: &Tensor) -> [usize; 5] {
     lengths(x.shape()).unwrap_or_else(|| unreachable!("shapes are checked before an op runs"))
 }
 
-/// The shape of a result with as many axes as `x`. Errors: x has no depth, and that of the result is not 1.
+/// Returns a result's shape, with the rank of `x`. Errors: x has no depth axis, but the depth of the result is not 1.
 pub(crate) fn like(x: &[usize], lengths: [usize; 5]) -> Result<Vec<usize>, String> {
     let [b, depth, rows, columns, c] = lengths;
     match (x.len(), depth) {
@@ -29,7 +29,7 @@ pub(crate) fn like(x: &[usize], lengths: [usize; 5]) -> Result<Vec<usize>, Strin
     }
 }
 
-/// The sample and position of a cell, an index over all samples.
+/// Splits a cell index over all samples into the sample and the position.
 #[inline(always)]
 pub(crate) fn split(cell: usize, [_, depth, rows, columns, _]: [usize; 5]) -> Cell {
     let (line, column) = (cell / columns, cell % columns);

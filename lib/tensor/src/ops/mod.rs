@@ -1,5 +1,5 @@
-//! The differentiable ops, one folder each: `mod.rs` has the formula, the shapes and the cases, `cpu.rs` the loops,
-//! `cuda.rs` and `NAME.cu` the kernels.
+//! Differentiable ops, one folder each: `mod.rs` documents formula and shapes and lists the test cases, `cpu.rs` has
+//! the CPU implementation, and `cuda.rs` launches the kernels in `NAME.cu`.
 
 pub mod activation;
 pub mod attention;
@@ -33,10 +33,10 @@ pub mod weighted_sum;
 
 use crate::op::Case;
 
-/// Name of an op, and the function that returns its cases.
+/// Name of an op and the function that returns its test cases.
 pub type Entry = (&'static str, fn() -> Vec<Case>);
 
-/// Every op.
+/// All ops with their test cases.
 pub const ALL: &[Entry] = &[
     ("activation", activation::cases),
     ("adaln", normalization::adaln_cases),

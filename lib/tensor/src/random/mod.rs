@@ -1,16 +1,17 @@
 //! Counter-based random numbers: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as
 //! 1, 2, 3", SC11), and a keyed permutation built on it.
 //!
-//! A number is a function of (seed, purpose, update, sample, element) only: not of the rank, the thread, or how many
-//! numbers were drawn before. So a resumed run draws the same numbers, also on a different number of workers.
+//! A number depends only on (seed, purpose, update, sample, element), not on the rank, the thread or the number of
+//! earlier draws. A resumed run therefore draws the same numbers, even with a different number of workers.
 
 mod permutation;
 
 pub use permutation::Permutation;
 
-/// What random numbers are used for. Each purpose has its own key, so no two purposes share numbers.
+/// The purpose of random numbers. Each purpose has its own key, so no two purposes share numbers.
 ///
-/// The values are part of what a seed means: a new purpose gets a new value, and values are never reused.
+/// Changing a value would change the numbers of existing seeds: a new purpose gets a new value, and values are never
+/// reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Purpose {
@@ -38,13 +39,13 @@ pub enum Purpose {
     Test = 11,
     /// Hyperparameter search.
     Search = 12,
-    /// Which source of a mixture a sample comes from.
+    /// Choice of the mixture source for each sample.
     Mixture = 13,
-    /// Resamples of an evaluation's samples.
+    /// Bootstrap resampling of evaluation samples.
     Bootstrap = 14,
     /// Synthetic texts; sample = post.
     Texts = 15,
-    /// Order of batches of samples of similar length.
+    /// Order of batches that are bucketed by sample length.
     Buckets = 16,
 }
 
@@ -61,19 +62,19 @@ const ROUNDS: usize = 10;
 const MULTIPLIER: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
 const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 
-/// Words that [`Philox::words`] computes at once.
+/// Number of words that [`Philox::words`] computes at once.
 pub(crate) const WORDS: usize = 64;
 
-/// 2⁻²⁴, the spacing of `uniform`.
+/// 2⁻²⁴, the spacing of [`Philox::uniform`] values.
 const TWO_POW_MINUS_24: f32 = 1.0 / (1u32 << 24) as f32;
 
 impl Philox {
-    /// The generator for (seed, purpose).
+    /// Creates the generator for (seed, purpose).
     pub fn new(seed: u64, purpose: Purpose) -> Self {
         Self::from_key(split(seed)).derive(purpose as u32, 0)
     }
 
-    /// The generator with exactly this key, for comparison with other implementations.
+    /// Creates the generator with exactly this key, for comparison with other implementations.
     pub fn from_key(key: [u32; 2]) -> Self {
         Self { key }
     }
@@ -83,24 +84,24 @@ impl Philox {
         self.key
     }
 
-    /// The generator of the same seed and purpose for one update (or epoch), with its own key.
+    /// Derives the generator for one update (or epoch), with its own key.
     pub fn at_update(&self, update: u64) -> Self {
         self.derive(0x5550_4454, update)
     }
 
-    /// The generator of the same seed and purpose for one of several sources, with its own key.
+    /// Derives the generator for one of several sources, with its own key.
     pub fn at_source(&self, source: u64) -> Self {
         self.derive(0x534f_5552, source)
     }
 
-    /// A derived key: the image of (tag, number) under this one. Distinct arguments collide with probability 2⁻⁶⁴.
+    /// Derives a key: the image of (tag, number) under this one. Distinct arguments collide with probability 2⁻⁶⁴.
     fn derive(&self, tag: u32, number: u64) -> Self {
         let [low, high] = split(number);
         let [a, b, _, _] = self.block([low, high, tag, 0x4b45_5920]);
         Self { key: [a, b] }
     }
 
-    /// Four random words: ten rounds of Philox applied to the counter.
+    /// Returns four random words: ten rounds of Philox applied to the counter.
     #[inline]
     pub fn block(&self, counter: [u32; 4]) -> [u32; 4] {
         let [mut x0, mut x1, mut x2, mut x3] = counter;
@@ -116,8 +117,8 @@ impl Philox {
         [x0, x1, x2, x3]
     }
 
-    /// [`block`](Self::block) for several counters at once. Words are stored in 64 bits because vector instructions
-    /// multiply the lower halves; the upper halves of the results are undefined.
+    /// Like [`block`](Self::block), for several counters at once. Words are stored in 64 bits because vector
+    /// instructions multiply the lower halves; the upper halves of the results are undefined.
     #[inline(always)]
     fn blocks<const L: usize>(&self, counter: [[u64; L]; 4]) -> [[u64; L]; 4] {
         const LOW: u64 = u32::MAX as u64;
@@ -140,7 +141,8 @@ impl Philox {
         [x0, x1, x2, x3]
     }
 
-    /// The words of consecutive blocks from `first` on, in order. The other words of the counters are `rest`.
+    /// Returns the words of consecutive blocks in order, starting at counter word `first`. `rest` holds the other
+    /// counter words.
     #[inline(always)]
     pub(crate) fn words(&self, first: u32, rest: [u32; 3]) -> [u32; WORDS] {
         let first = std::array::from_fn(|lane| u64::from(first.wrapping_add(lane as u32)));
@@ -159,14 +161,14 @@ impl Philox {
         self.block([e0, e1, s0, s1])
     }
 
-    /// Uniform in [0, 1), a multiple of 2⁻²⁴: the top 24 bits of word `element % 4` of block
-    /// `element / 4`.
+    /// Draws a uniform number in [0, 1), a multiple of 2⁻²⁴: the top 24 bits of word `element % 4` of block `element /
+    /// 4`.
     #[inline]
     pub fn uniform(&self, sample: u64, element: u64) -> f32 {
         unit(self.block_at(sample, element / 4)[(element % 4) as usize])
     }
 
-    /// Uniform in [0, 1), a multiple of 2⁻⁵³: two words of block `element / 2`.
+    /// Draws a uniform number in [0, 1), a multiple of 2⁻⁵³: two words of block `element / 2`.
     #[inline]
     pub fn uniform64(&self, sample: u64, element: u64) -> f64 {
         let words = self.block_at(sample, element / 2);
@@ -175,7 +177,7 @@ impl Philox {
         (bits >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
     }
 
-    /// Uniform in 0..n with a negligible bias (2⁻⁶⁴ n).
+    /// Draws a uniform integer in 0..n, with a negligible bias (2⁻⁶⁴ n).
     #[inline]
     pub fn below(&self, sample: u64, element: u64, n: u64) -> u64 {
         let words = self.block_at(sample, element / 2);
@@ -184,18 +186,19 @@ impl Philox {
         ((u128::from(bits) * u128::from(n)) >> 64) as u64
     }
 
-    /// Standard normal by Box-Muller: words (0, 1) of a block make elements 0 and 1, words (2, 3) elements 2 and 3.
+    /// Draws a standard normal number by Box-Muller: words (0, 1) of a block give elements 0 and 1, words (2, 3) give
+    /// elements 2 and 3.
     #[inline]
     pub fn normal(&self, sample: u64, element: u64) -> f32 {
         normals(self.block_at(sample, element / 4))[(element % 4) as usize]
     }
 
-    /// `out[i] = uniform(sample, i)`.
+    /// Fills `out[i] = uniform(sample, i)`.
     pub fn fill_uniform(&self, sample: u64, out: &mut [f32]) {
         self.fill(sample, out, |words| words.map(unit));
     }
 
-    /// `out[i] = normal(sample, i)`.
+    /// Fills `out[i] = normal(sample, i)`.
     pub fn fill_normal(&self, sample: u64, out: &mut [f32]) {
         self.fill(sample, out, normals);
     }
@@ -234,8 +237,8 @@ fn normals(words: [u32; 4]) -> [f32; 4] {
 mod tests {
     use super::*;
 
-    /// Lower and upper bounds of a chi-square with this many degrees of freedom, each violated with probability at most
-    /// 1e-9 (Laurent and Massart 2000, lemma 1).
+    /// Returns lower and upper bounds of a chi-square variable with `freedom` degrees of freedom, each violated with
+    /// probability at most 1e-9 (Laurent and Massart 2000, lemma 1).
     pub(super) fn chi_square_bounds(freedom: f64) -> [f64; 2] {
         let x = 21.0;
         [freedom - 2.0 * (freedom * x).sqrt(), freedom + 2.0 * (freedom * x).sqrt() + 2.0 * x]
@@ -301,7 +304,7 @@ mod tests {
         }
     }
 
-    /// Chi-square over 256 bins and the first moments, within seven standard deviations.
+    /// Checks the chi-square statistic over 256 bins, and the first four moments within seven standard deviations.
     #[test]
     fn uniform_is_uniform_and_normal_is_normal() {
         let philox = Philox::new(test_support::seed(), Purpose::Test);

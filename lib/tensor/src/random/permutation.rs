@@ -1,4 +1,4 @@
-//! A keyed permutation: the order of samples, trajectories and so on.
+//! A keyed permutation, e.g. for the order of samples or trajectories.
 
 use super::{Philox, Purpose};
 use crate::vectorize;
@@ -14,29 +14,30 @@ pub struct Permutation {
     half_bits: u32,
 }
 
-/// Elements that [`Permutation::fill`] computes at once.
+/// Number of elements that [`Permutation::fill`] computes at once.
 const LANES: usize = 8;
 
 impl Permutation {
-    /// The permutation of 0..n of one epoch under `Purpose::Order`.
+    /// Creates the permutation of 0..n for one epoch under `Purpose::Order`.
     pub fn new(seed: u64, epoch: u64, n: u64) -> Self {
         Self::keyed(Philox::new(seed, Purpose::Order).at_update(epoch), n)
     }
 
-    /// The permutation of 0..n under an arbitrary key.
+    /// Creates the permutation of 0..n under an arbitrary key.
     pub fn keyed(philox: Philox, n: u64) -> Self {
         let bits = u64::BITS - n.saturating_sub(1).leading_zeros();
         Self { philox, n, half_bits: bits.div_ceil(2) }
     }
 
-    /// The image of `i`. Panics if `i` is not in 0..n.
+    /// Returns the image of `i`. Panics if `i` is not in 0..n.
     pub fn get(&self, i: u64) -> u64 {
         let mut out = [0];
         self.fill(i, &mut out);
         out[0]
     }
 
-    /// `out[i] = get(first + i)`, several times as fast as one at a time. Panics if one of them is not in 0..n.
+    /// Computes `out[i] = get(first + i)`, several times faster than one element at a time. Panics if an index is not
+    /// in 0..n.
     pub fn fill(&self, first: u64, out: &mut [u64]) {
         let last = first + (out.len() as u64).saturating_sub(1);
         assert!(out.is_empty() || last < self.n, "element {last} of a permutation of {}", self.n);
@@ -47,7 +48,7 @@ impl Permutation {
         }
     }
 
-    /// Each lane walks one element until it is inside 0..n, then takes the next.
+    /// Each lane encrypts one element repeatedly until the result is in 0..n, then takes the next.
     #[inline(always)]
     fn walk<const L: usize>(&self, first: u64, out: &mut [u64]) {
         let mut places: [usize; L] = std::array::from_fn(|lane| lane);
@@ -56,7 +57,7 @@ impl Permutation {
         while found < out.len() {
             x = self.encrypt(x);
             for (x, place) in x.iter_mut().zip(&mut places) {
-                // A lane with nothing left to do has a place beyond the end.
+                // An idle lane has a place past the end of `out`.
                 if *x < self.n && *place < out.len() {
                     out[*place] = *x;
                     found += 1;
@@ -119,7 +120,7 @@ mod tests {
         }
     }
 
-    /// The sample order of every existing run depends on it: it must never change.
+    /// The permutation must never change, because the sample order of every existing run depends on it.
     #[test]
     fn the_order_of_a_seed_stays() {
         let first =
@@ -128,7 +129,7 @@ mod tests {
         assert_eq!(first(17, 1_000_003), [815110, 167465, 653841, 438885, 344661]);
     }
 
-    /// Over many epochs every element reaches every place equally often.
+    /// Checks that every element appears at every position equally often over many epochs.
     #[test]
     fn permutations_of_epochs_are_spread() {
         let seed = test_support::seed();
@@ -141,7 +142,7 @@ mod tests {
             }
             let expected = epochs as f64 / n as f64;
             let chi: f64 = counts.iter().map(|c| (c - expected).powi(2) / expected).sum();
-            // The places of one permutation are not independent: this is n/(n - 1) times a chi-square.
+            // The positions of one permutation are not independent: this is n/(n - 1) times a chi-square variable.
             let chi = chi * (n - 1) as f64 / n as f64;
             let [_, most] = chi_square_bounds(((n - 1) * (n - 1)) as f64);
             assert!(chi < most, "n {n}: chi-square {chi}");

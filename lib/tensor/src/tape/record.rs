@@ -17,7 +17,7 @@ pub(super) struct Node {
     pub(super) kind: BackwardKind,
     pub(super) inputs: Vec<Input>,
     pub(super) output: usize,
-    /// Of the output; ops that read it may see it in another.
+    /// Shape of the output; ops that read the output may see it reshaped.
     pub(super) shape: Shape,
 }
 
@@ -25,15 +25,15 @@ pub(super) struct Node {
 pub(super) struct Record {
     pub(super) nodes: Vec<Node>,
     pub(super) variables: usize,
-    /// Variables whose gradient is not multiplied before it is complete.
+    /// Variables marked by `Tape::mark_boundary`: ops that compute their gradients do not multiply them.
     pub(super) bounds: Vec<usize>,
 }
 
 impl Record {
-    /// Moves nodes that only prepare a leaf, such as casts of parameters, to the first use of their output, so that its
-    /// gradient is complete as early as that of the output. Every gradient is summed in the same order.
+    /// Moves nodes that only transform a leaf, such as parameter casts, to the first use of their output, so that the
+    /// leaf gradient is complete as early as the output gradient. The summation order of every gradient stays the same.
     pub(super) fn move_to_first_use(&mut self) {
-        let mut uses = vec![(self.nodes.len(), 0); self.variables]; // the first, and how many
+        let mut uses = vec![(self.nodes.len(), 0); self.variables]; // node of the first use, number of uses
         let mut is_leaf = vec![true; self.variables];
         for (number, node) in self.nodes.iter().enumerate().rev() {
             is_leaf[node.output] = false;
@@ -51,8 +51,8 @@ impl Record {
         self.nodes = nodes.into_iter().map(|(_, node)| node).collect();
     }
 
-    /// The factors of gradients of variables that are used only once, on a device: the op that uses such a variable can
-    /// multiply while it writes the gradient.
+    /// Returns the factors for the gradients of variables that are used exactly once: the op that uses such a variable
+    /// can multiply while it writes the gradient. Empty on the CPU.
     pub(super) fn factors(&self, output: Option<usize>, device: Device) -> Vec<Multiplication> {
         if device == Device::Cpu {
             return Vec::new();

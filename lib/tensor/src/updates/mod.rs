@@ -1,6 +1,6 @@
-//! In-place updates of parameters, averages and gradients: never recorded on the tape, so they have no gradient.
+//! In-place updates of parameters, averages and gradients, which are not recorded on the tape.
 //!
-//! `apply` works on one tensor and `apply_all` on all of them, which on a device is a single launch.
+//! `apply` updates one tensor, and `apply_all` updates all tensors, with a single launch on a device where possible.
 
 pub mod adafactor;
 pub mod adamw;
@@ -15,22 +15,22 @@ pub mod sum;
 
 use crate::tensor::Tensor;
 
-/// A parameter in a step of an optimizer that keeps N state tensors per parameter.
+/// One parameter in a step of an optimizer that keeps N state tensors per parameter.
 pub struct Parameter<'a, const N: usize> {
     /// Factor of the learning rate for this parameter.
     pub rate: f64,
-    /// λ, weight decay.
+    /// Weight decay λ.
     pub weight_decay: f64,
-    /// Its gradient.
+    /// Gradient of the parameter.
     pub gradient: &'a Tensor,
-    /// Its value.
+    /// Value of the parameter.
     pub value: &'a mut Tensor,
-    /// The optimizer state, in the order of its documentation.
+    /// Optimizer state, in the order that the optimizer documents.
     pub moments: [&'a mut Tensor; N],
 }
 
-/// Element counts of the tensors of an update, for checks: one, none, odd, several pieces of a launch, and more tensors
-/// than any small table would hold.
+/// Returns element counts of the tensors of an update, for checks: one element, none, odd counts, several pieces of a
+/// launch, and more tensors than a small table can hold.
 pub fn cases() -> Vec<Vec<usize>> {
     let many = (0..70).map(|i| (i * i * 7) % 601 + usize::from(i != 13)).collect();
     vec![vec![1], vec![0], vec![5, 0, 4096, 1], vec![4097, 3, 9001], many]

@@ -1,7 +1,7 @@
 //! Checks a value against its schema and collects every violation.
 //!
-//! Scalars are converted to the expected type ([`super::scalar`]); unknown keys are reported and removed, so that the
-//! rest can still be checked.
+//! Scalars are converted to the expected type ([`super::scalar`]). Unknown keys are reported and removed, so that the
+//! remaining keys can still be checked.
 
 use serde_json::{Map, Value};
 
@@ -25,13 +25,13 @@ struct Walk<'a> {
     violations: Found,
 }
 
-/// The path of `key` inside `path`.
+/// Returns the path of `key` inside `path`.
 pub(super) fn join(path: &str, key: impl std::fmt::Display) -> String {
     if path.is_empty() { key.to_string() } else { format!("{path}.{key}") }
 }
 
-/// Calls `each` with a value and every value nested in it, each with its path. A value that `each` replaces is
-/// descended into as well.
+/// Calls `each` with a value and every value nested in it, each with its path. If `each` replaces a value, the new
+/// value is descended into as well.
 pub(super) fn visit(value: &mut Value, path: &str, each: &mut impl FnMut(&mut Value, &str)) {
     each(value, path);
     match value {
@@ -148,7 +148,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Suggests the nearest key of this mapping that is not given yet, else a key of the same name elsewhere.
+    /// Suggests the nearest key of this mapping that is not set yet, else a key with the same name elsewhere.
     fn hint(&self, key: &str, record: &Record, map: &Map<String, Value>) -> String {
         let names = || record.fields.iter().map(|(name, ..)| name.as_str());
         if let Some(near) = nearest(key, names().filter(|name| !map.contains_key(*name))) {
@@ -179,8 +179,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Takes the first alternative without a violation. If there is none but only one alternative is of the right kind
-    /// (mapping, list), its violations are reported, because they are more helpful than "none of them".
+    /// Applies the first alternative without a violation. If there is none, but only one alternative has the right type
+    /// (mapping, list), reports its violations, because they are more helpful than "none of them".
     fn either(&mut self, value: &mut Value, schema: &Schema, several: &[Schema], path: &str) {
         let mut tried: Vec<Found> = Vec::new();
         for one in several {

@@ -1,13 +1,13 @@
-//! Converts the JSON Schema that `schemars` derives from a type to our [`Schema`].
+//! Converts the JSON Schema that `schemars` derives from a type to a [`Schema`].
 
 use serde_json::{Map, Value};
 
 use super::schema::{Bounds, Record, Schema, Shape};
 
-/// Recursive types are followed to this depth.
+/// Maximum depth to which recursive types are followed.
 const MAX_DEPTH: usize = 24;
 
-/// The schema of a whole document.
+/// Returns the schema of a whole document.
 pub(super) fn schema(json: &Value) -> Schema {
     let none = Map::new();
     let named = json.get("$defs").and_then(Value::as_object).unwrap_or(&none);
@@ -33,13 +33,13 @@ impl Reader<'_> {
         schema
     }
 
-    /// Everything except doc and default.
+    /// Converts a schema except for doc and default.
     fn bare(&self, json: &Map<String, Value>, depth: usize) -> Schema {
         if let Some(name) = json.get("$ref").and_then(Value::as_str) {
             let name = name.trim_start_matches("#/$defs/").replace("~1", "/").replace("~0", "~");
             let named =
                 self.named.get(&name).map_or_else(Schema::any, |s| self.schema(s, depth + 1));
-            // The keys next to `$ref` are those that a tagged enum adds to a struct.
+            // Keys next to `$ref` are the keys that a tagged enum adds to a struct.
             return if json.contains_key("properties") {
                 together(named, self.object(json, depth))
             } else {
@@ -117,7 +117,7 @@ impl Reader<'_> {
     }
 }
 
-/// A record with additional keys in front.
+/// Prepends additional keys to a record.
 fn together(mut named: Schema, more: Shape) -> Schema {
     if let (Shape::Record(record), Shape::Record(mut more)) = (&mut named.shape, more) {
         more.fields.append(&mut record.fields);
@@ -128,7 +128,7 @@ fn together(mut named: Schema, more: Shape) -> Schema {
 
 /// Combines alternatives into the simplest shape that accepts all of them.
 fn either(mut several: Vec<Schema>) -> Schema {
-    // Both "null" alone and "anything" are read as Any; the former is what Option adds.
+    // Both "null" alone and "anything" are read as `Any`; `Option` adds the former.
     let null = |s: &Schema| s.nullable && s.shape == Shape::Any;
     let nullable = several.iter().any(|s| s.nullable);
     if several.len() > 1 {
@@ -143,7 +143,7 @@ fn either(mut several: Vec<Schema>) -> Schema {
     Schema { nullable, shape, ..Schema::any() }
 }
 
-/// A choice, if all alternatives are choices.
+/// Merges the alternatives into one choice, if all of them are choices.
 fn choice(several: &[Schema]) -> Option<Shape> {
     let words = several.iter().map(|one| match &one.shape {
         Shape::Choice(words) => Some(words.clone()),
@@ -152,7 +152,8 @@ fn choice(several: &[Schema]) -> Option<Shape> {
     Some(Shape::Choice(words.collect::<Option<Vec<_>>>()?.concat()))
 }
 
-/// A tagged union, if all alternatives are records that share a required key with a single, distinct value.
+/// Merges the alternatives into a tagged union, if all of them are records that share a required key with a single,
+/// distinct value.
 fn tagged(several: &[Schema]) -> Option<Shape> {
     let word = |record: &Record, tag: &str| match record.fields.iter().find(|f| f.0 == tag) {
         Some((_, Schema { shape: Shape::Choice(words), .. }, true)) if words.len() == 1 => {
@@ -180,11 +181,11 @@ fn tagged(several: &[Schema]) -> Option<Shape> {
     None
 }
 
-/// Highest size or count (`usize`) whose schema states no bound: products of two of them do not overflow. Descriptions leave
-/// it out, like those of other types.
+/// Maximum of a size or count (`usize`) whose schema sets no bound, so that products of two of them do not overflow.
+/// Like the limits of other types, it is omitted from descriptions.
 const MAX_SIZE: i128 = (1 << 24) - 1;
 
-/// Bounds of an integer: the range of its Rust type, narrowed by the bounds in the schema.
+/// Returns the bounds of an integer: the range of its Rust type, narrowed by the bounds in the schema.
 fn integer(json: &Map<String, Value>) -> Shape {
     let format = json.get("format").and_then(Value::as_str).unwrap_or("int64");
     let is_size = format == "uint" && !json.contains_key("maximum");
@@ -206,7 +207,7 @@ fn integer(json: &Map<String, Value>) -> Shape {
     )
 }
 
-/// The first paragraph, joined into one line.
+/// Returns the first paragraph, joined into one line.
 fn first_paragraph(doc: &str) -> String {
     let lines = doc.lines().map(str::trim).skip_while(|line| line.is_empty());
     lines.take_while(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")

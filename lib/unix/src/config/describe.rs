@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::schema::{Bounds, Schema, Shape};
 
-/// What a schema accepts: `integer ≥ 1`, `one of gelu, relu`, `list of number, or null`.
+/// Formats the accepted values: `integer ≥ 1`, `one of gelu, relu`, `list of number, or null`.
 impl fmt::Display for Schema {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.shape.fmt(f)?;
@@ -70,7 +70,7 @@ impl fmt::Display for Bounds {
     }
 }
 
-/// A short description of a value: `the text "abc"`, `the number 3`, `a list`, `nothing`.
+/// Describes a value briefly: `the text "abc"`, `the number 3`, `a list`, `nothing`.
 pub(super) fn found(value: &Value) -> String {
     match value {
         Value::Null => "nothing".into(),

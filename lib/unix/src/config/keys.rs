@@ -11,17 +11,18 @@ pub struct Key {
     /// Path of the key: `model.backbone[pdet_stack].hidden` is a key of `model.backbone` if its tag is `pdet_stack`,
     /// `schedule[].kind` a key of every element of `schedule`.
     pub path: String,
-    /// What it accepts, in words: `integer ≥ 1`.
+    /// The accepted values, in words: `integer ≥ 1`.
     pub takes: String,
-    /// The value used if the key is absent; `None` if the key is required, or null if absent.
+    /// The value used if the key is absent; `None` if the key is required, or is null if absent.
     pub default: Option<Value>,
     /// Whether the key is required.
     pub required: bool,
-    /// First paragraph of its doc comment.
+    /// First paragraph of the key's doc comment.
     pub doc: String,
 }
 
-/// All keys of `T`, in the order of the struct. A mapping itself is not listed, only its keys, unless it may be null.
+/// Returns all keys of `T`, in struct order. A mapping itself is listed only if it may be null, otherwise only its
+/// keys.
 pub fn keys<T: schemars::JsonSchema>() -> Vec<Key> {
     of_schema(&Schema::of::<T>())
 }
@@ -96,7 +97,7 @@ mod tests {
         other: Attention,
     }
 
-    /// The tag of an optional section is optional too.
+    /// The tag of an optional section is itself optional.
     #[test]
     fn the_tag_of_an_optional_section_has_a_default() {
         let keys = keys::<Model>();

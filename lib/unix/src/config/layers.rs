@@ -1,4 +1,4 @@
-//! Merges files and overrides, and remembers which of them each value came from.
+//! Merges files and overrides, and remembers the source of each value.
 
 use std::collections::BTreeMap;
 
@@ -17,14 +17,14 @@ pub(super) struct Layers<'a> {
 }
 
 impl<'a> Layers<'a> {
-    /// No layers yet, for a configuration of the given schema.
+    /// Creates an empty configuration with the given schema.
     pub fn new(schema: &'a Schema) -> Self {
         Self { value: Value::Object(Map::new()), schema, sources: BTreeMap::new() }
     }
 
-    /// Merges a file on top: mappings are merged key by key, everything else is replaced.
+    /// Merges a file on top: mappings are merged key by key, and all other values are replaced.
     ///
-    /// A mapping whose tag (`kind`) changes is replaced as well, because the keys of another kind do not apply.
+    /// A mapping whose tag (`kind`) changes is also replaced as a whole, because the keys of the old kind do not apply.
     pub fn add(&mut self, later: Value, source: &str) {
         self.sources.entry(String::new()).or_insert_with(|| source.into());
         let mut value = std::mem::take(&mut self.value);
@@ -32,8 +32,8 @@ impl<'a> Layers<'a> {
         self.value = value;
     }
 
-    /// Sets `value` at `path` (`model.backbone.hidden`, `schedule.0.kind`). Errors: a message why the path does not
-    /// exist.
+    /// Sets `value` at `path` (`model.backbone.hidden`, `schedule.0.kind`). Errors: a message that explains why the
+    /// path does not exist.
     pub fn set(&mut self, path: &str, value: Value, source: &str) -> Result<(), String> {
         let keys: Vec<&str> = path.split('.').collect();
         if keys.iter().any(|key| key.is_empty()) {
@@ -45,7 +45,7 @@ impl<'a> Layers<'a> {
         done
     }
 
-    /// The source of the value at `path`, or of the nearest enclosing mapping.
+    /// Returns the source of the value at `path`, or of the nearest enclosing mapping.
     pub fn source(&self, path: &str) -> String {
         let mut path = path;
         loop {
@@ -130,7 +130,7 @@ impl<'a> Layers<'a> {
             return Err(format!("{path} is {}, it has no keys", found(at)));
         }
         if rest.is_empty() {
-            // Treated as a file with one key, so that the merge rules apply.
+            // Treat it as a file with one key, so that the merge rules apply.
             let one = Value::Object(Map::from_iter([(key.to_string(), value)]));
             self.merge(at, one, schema, path, source);
             return Ok(());

@@ -1,4 +1,4 @@
-//! Loads a configuration: reads files, overrides and variables, returns a checked value of a Rust type.
+//! Loads a configuration: reads files, overrides and variables, and returns a checked value of a Rust type.
 
 use std::io::Read;
 use std::os::unix::fs::FileTypeExt;
@@ -25,16 +25,16 @@ use super::yaml;
 pub struct Loaded<T> {
     /// The values.
     pub config: T,
-    /// The same as JSON, with defaults filled in, in the order of the structs. Secrets are replaced by the `${VAR}`
-    /// they came from, so that it can be written to files and logs, and loaded again.
+    /// The values as JSON, with defaults filled in, in struct order. Secrets are replaced by the `${VAR}` that they
+    /// came from, so that this value can be written to files and logs, and loaded again.
     pub resolved: Value,
 }
 
 /// Loads a configuration.
 ///
-/// `files` are YAML files, merged in order, so that later ones win; then `overrides` of the form `a.b=c` are applied;
-/// then `${VAR}` and `${VAR:-default}` are substituted from `environment` or, if unset there, from the file `.env` next
-/// to the first file. `validate` finds violations beyond what the types express, each with the path of its key.
+/// `files` are YAML files, merged in order, so that later files win. Then `overrides` of the form `a.b=c` are applied,
+/// and `${VAR}` and `${VAR:-default}` are substituted from `environment` or, if unset there, from the file `.env` next
+/// to the first file. `validate` finds violations that the types do not express, each with the path of its key.
 ///
 /// Errors: 66 when a file cannot be read; 78 with all violations, one per line, as `FILE: KEY: what is wrong`.
 pub fn load<T>(
@@ -48,7 +48,7 @@ where
 {
     let schema = Schema::of::<T>();
     let mut layers = Layers::new(&schema);
-    // First, so that its secrets are hidden in every message about the files.
+    // Read it first, so that its secrets are hidden in every message about the files.
     let beside = files.first().map(|file| file.with_file_name(".env"));
     let env_file = beside.map(|path| read_env_file(&path)).transpose()?.unwrap_or_default();
     merge_all(&mut layers, files, overrides)?;
@@ -60,7 +60,7 @@ where
     let known: Vec<String> = keys::of_schema(&schema).into_iter().map(|key| key.path).collect();
     let unset: Vec<String> = violations.iter().map(|(key, _)| key.clone()).collect();
     let found = check(&mut value, &schema, &known);
-    // Report one violation, not two, for a key whose variable is unset.
+    // For a key whose variable is unset, report only that violation.
     violations.extend(found.into_iter().filter(|(key, _)| !unset.contains(key)));
     // The schema covers nearly everything that serde checks; report what serde still finds.
     let config = match serde_json::from_value::<T>(value) {
@@ -92,14 +92,14 @@ where
     }
 }
 
-/// Identifies a resolved configuration: BLAKE3 of its JSON with sorted keys, in hexadecimal.
+/// Returns the hash of a resolved configuration: BLAKE3 of its JSON with sorted keys, in hexadecimal.
 pub fn hash(resolved: &Value) -> String {
     let mut sorted = resolved.clone();
     sorted.sort_all_objects();
     blake3::hash(sorted.to_string().as_bytes()).to_hex().to_string()
 }
 
-/// A resolved configuration as a YAML file that [`load`] reads back.
+/// Formats a resolved configuration as a YAML file that [`load`] can read.
 pub fn to_yaml(resolved: &Value) -> Result<String> {
     serde_yaml::to_string(resolved).map_err(|cause| Error::bug(format!("configuration: {cause}")))
 }
@@ -113,7 +113,7 @@ fn merge_all(layers: &mut Layers, files: &[PathBuf], overrides: &[String]) -> Re
                 layers.add(value, &source);
                 continue;
             }
-            // An empty file is what a failed `command > file` leaves.
+            // A failed `command > file` leaves an empty file.
             Ok(Value::Null) => "the file is empty; expected keys with values, KEY: VALUE".into(),
             Ok(_) => "expected keys with values, KEY: VALUE".into(),
             Err(message) => message,
@@ -131,8 +131,8 @@ fn merge_all(layers: &mut Layers, files: &[PathBuf], overrides: &[String]) -> Re
     if violations.is_empty() { Ok(()) } else { Err(report(&violations)) }
 }
 
-/// The value of an override: a list or mapping in brackets, a quoted string, or a plain scalar, which may contain
-/// anything: `-s note=a: b`.
+/// Parses the value of an override: a list or mapping in brackets, a quoted string, or a plain scalar, which may
+/// contain any characters: `-s note=a: b`.
 fn override_value(text: &str) -> Result<Value, String> {
     let text = text.trim();
     if text.starts_with(['[', '{', '"', '\'']) {
@@ -154,7 +154,7 @@ fn read(file: &Path) -> Result<String> {
             format!("larger than {} bytes: this is not a configuration file", yaml::MAX_BYTES);
         return Err(Error::config(format!("{}: {why}", file.display())));
     }
-    // A pipe (`-c <(...)`) has no size in advance; the parser reports input that is too long.
+    // The size of a pipe (`-c <(...)`) is not known in advance; the parser reports input that is too long.
     let mut bytes = Vec::new();
     let read = small::open_pipe(file)?.take(yaml::MAX_BYTES + 1).read_to_end(&mut bytes);
     read.map_err(|cause| Error::open(file, cause))?;

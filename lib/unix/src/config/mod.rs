@@ -1,5 +1,5 @@
-//! Typed configuration: reads YAML files, overrides and variables, returns a checked value of a Rust type. Violations,
-//! hints and the list of keys are derived from the type's JSON Schema; this module does not know what it configures.
+//! Typed configuration: reads YAML files, overrides and variables, and returns a checked value of a Rust type.
+//! Violations, hints and the list of keys are derived from the type's JSON Schema.
 
 mod check;
 mod derive;

@@ -1,4 +1,4 @@
-//! Single keys of a configuration that is known by its JSON Schema only, e.g. those that a search varies.
+//! Single keys of a configuration for which only the JSON Schema is known, such as the keys that a search varies.
 
 use serde_json::Value;
 
@@ -7,22 +7,22 @@ use super::schema::{Schema, Shape};
 use super::suggest::nearest;
 use super::{derive, keys};
 
-/// The configuration keys of a JSON Schema, as `train-stage TASK --schema` prints it.
+/// The configuration keys in a JSON Schema, as printed by `train-stage TASK --schema`.
 pub struct KeySchema {
     schema: Schema,
     known: Vec<String>,
 }
 
 impl KeySchema {
-    /// The keys of a schema.
+    /// Reads the keys of a schema.
     pub fn new(json: &Value) -> Self {
         let schema = derive::schema(json);
         let known = keys::of_schema(&schema).into_iter().map(|key| plain(&key.path)).collect();
         Self { schema, known }
     }
 
-    /// Whether the configuration has such a key, which accepts each of these values; otherwise says what is wrong. For a
-    /// key that only some variants of a section have, one variant must accept them.
+    /// Checks that the configuration has the key `path` and that it accepts all `values`; otherwise returns a message.
+    /// If only some variants of a section have the key, each value must be accepted by one of them.
     pub fn check(&self, path: &str, values: &[Value]) -> Result<(), String> {
         let names: Vec<&str> = path.split('.').collect();
         let mut found = Vec::new();
@@ -47,7 +47,7 @@ impl KeySchema {
     }
 }
 
-/// A path of [`keys`] without the names of variants, and with the index 0 in lists.
+/// Converts a path of [`keys`] to a plain path: without the names of variants, and with the index 0 in lists.
 fn plain(path: &str) -> String {
     let mut parts = path.split('[');
     let mut text = parts.next().unwrap_or_default().to_string();
@@ -61,7 +61,7 @@ fn plain(path: &str) -> String {
     text
 }
 
-/// Adds the schemas of the value under `names`, one for each alternative that has it.
+/// Adds the schemas of the value at the path `names`, one for each alternative that has it.
 fn descend(schema: &Schema, names: &[&str], found: &mut Vec<Schema>) {
     let Some((name, rest)) = names.split_first() else {
         return found.push(schema.clone());
@@ -120,7 +120,7 @@ mod tests {
         let refused = |path: &str, value: Value| keys.check(path, &[value]).unwrap_err();
         assert_eq!(keys.check("rate", &[json!(1e-4), json!(3)]), Ok(()));
         assert_eq!(keys.check("model.depth", &[json!(3)]), Ok(()));
-        // The other variant takes it.
+        // The other variant has this key.
         assert_eq!(keys.check("model.width", &[json!(1.5)]), Ok(()));
         assert_eq!(keys.check("schedule.1.width", &[json!(2)]), Ok(()));
         assert_eq!(keys.check("limit", &[json!(null), json!(4)]), Ok(()));

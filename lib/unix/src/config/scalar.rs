@@ -1,11 +1,11 @@
-//! Converts scalars to the type that the schema expects: YAML 1.1 spellings, and strings that came from `${VAR}`.
+//! Converts scalars to the type that the schema expects: YAML 1.1 spellings, and strings substituted for `${VAR}`.
 
 use serde_json::{Number, Value};
 
 /// 2^53: f64 represents every integer below it exactly.
 const MAX_EXACT_INTEGER: f64 = 9_007_199_254_740_992.0;
 
-/// An integer: `12`, `600e3`, `1_000`, "12"; not 1.5.
+/// Reads an integer: `12`, `600e3`, `1_000`, "12"; not 1.5.
 pub(super) fn integer(value: &Value) -> Option<Number> {
     match value {
         Value::Number(number) if !number.is_f64() => Some(number.clone()),
@@ -18,14 +18,14 @@ pub(super) fn integer(value: &Value) -> Option<Number> {
             if let Ok(large) = text.parse::<u64>() {
                 return Some(large.into());
             }
-            // Out of range for both, or a spelling such as 6e5.
+            // The number is out of range for both types, or has a spelling such as 6e5.
             whole(text.parse().ok().filter(|_| text.contains(['e', 'E', '.']))?)
         }
         _ => None,
     }
 }
 
-/// A finite number in any of those spellings.
+/// Reads a finite number in any of the spellings of [`integer`], or with a fraction.
 pub(super) fn number(value: &Value) -> Option<Number> {
     match value {
         Value::Number(number) => Some(number.clone()),
@@ -34,7 +34,7 @@ pub(super) fn number(value: &Value) -> Option<Number> {
     }
 }
 
-/// A boolean, including the other spellings of YAML 1.1.
+/// Reads a boolean, including the other spellings of YAML 1.1.
 pub(super) fn flag(value: &Value) -> Option<bool> {
     match value {
         Value::Bool(flag) => Some(*flag),
@@ -51,8 +51,8 @@ fn whole(value: f64) -> Option<Number> {
     (value.fract() == 0.0 && value.abs() < MAX_EXACT_INTEGER).then(|| (value as i64).into())
 }
 
-/// The text of a number without the underscores between its digits. Rejects leading zeros, which YAML 1.1 reads as
-/// octal and everyone else as decimal.
+/// Removes the underscores between the digits of a number. Rejects leading zeros, which YAML 1.1 reads as octal but
+/// everyone else reads as decimal.
 fn spelling(text: &str) -> Option<String> {
     let bytes = text.as_bytes();
     let digit = |at: Option<usize>| at.and_then(|i| bytes.get(i)).is_some_and(u8::is_ascii_digit);

@@ -1,4 +1,4 @@
-//! What a configuration type accepts: a small tree built from the JSON Schema that `schemars` derives.
+//! The schema of a configuration type: a small tree built from the JSON Schema that `schemars` derives.
 
 use serde_json::Value;
 
@@ -13,11 +13,11 @@ pub(super) struct Schema {
     pub default: Option<Value>,
     /// Whether null is accepted.
     pub nullable: bool,
-    /// What is accepted otherwise.
+    /// The accepted values other than null.
     pub shape: Shape,
 }
 
-/// The values that are accepted.
+/// The accepted values.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Shape {
     /// Anything.
@@ -61,17 +61,17 @@ pub(super) struct Record {
 }
 
 impl Schema {
-    /// The schema of a type.
+    /// Returns the schema of a type.
     pub fn of<T: schemars::JsonSchema>() -> Self {
         derive::schema(&schemars::schema_for!(T).to_value())
     }
 
-    /// Accepts everything.
+    /// Returns the schema that accepts everything.
     pub fn any() -> Self {
         Self { doc: String::new(), default: None, nullable: true, shape: Shape::Any }
     }
 
-    /// The schema of the value under `key` in `value`, if known.
+    /// Returns the schema of the value under `key` in `value`, if known.
     pub fn child(&self, value: &Value, key: &str) -> Option<&Schema> {
         match &self.shape {
             Shape::Record(record) => record.field(key),
@@ -84,7 +84,7 @@ impl Schema {
         }
     }
 
-    /// The key that selects the variant.
+    /// Returns the key that selects the variant.
     pub fn tag(&self) -> Option<&str> {
         match &self.shape {
             Shape::Tagged { tag, .. } => Some(tag),
@@ -94,7 +94,7 @@ impl Schema {
 }
 
 impl Record {
-    /// The schema of a key.
+    /// Returns the schema of a key.
     pub fn field(&self, name: &str) -> Option<&Schema> {
         let field = self.fields.iter().find(|(field, ..)| field == name);
         field.map(|(_, schema, _)| schema)

@@ -1,7 +1,7 @@
-//! Restores `${VAR}` where a configuration used a secret.
+//! Restores `${VAR}` in the places where a configuration uses a secret.
 //!
-//! Elsewhere the program hides only values long enough to be recognised ([`crate::secrets`]); here values of any length
-//! are hidden, because their position is known.
+//! In all other output, the program hides only values long enough to be recognised ([`crate::secrets`]). In a
+//! configuration, values of any length are hidden, because their position is known.
 
 use crate::secrets::Secrets;
 use serde_json::Value;
@@ -9,12 +9,13 @@ use serde_json::Value;
 use super::check::visit;
 use super::variables::Secret;
 
-/// Shorter values are hidden only in the keys that use them.
+/// Minimum length in characters of a value that is hidden everywhere; shorter values are hidden only in the keys that
+/// use them.
 const SEARCHED: usize = 6;
 
 /// Restores `${VAR}` for every secret in a resolved configuration and escapes every other `${`, so that the result can
-/// be loaded again. Replaces only secrets that the configuration uses: the result must not depend on the rest of the
-/// environment.
+/// be loaded again. Only secrets that the configuration uses are replaced, so that the result does not depend on the
+/// rest of the environment.
 pub(super) fn hide(resolved: &mut Value, used: &[Secret]) {
     let values = values(used, SEARCHED);
     visit(resolved, "", &mut |value, path| {
@@ -26,8 +27,8 @@ pub(super) fn hide(resolved: &mut Value, used: &[Secret]) {
     });
 }
 
-/// A message about `key` with the values of secrets removed. Short values are removed only if the key, or one below it,
-/// uses them.
+/// Returns a message about `key` without the values of secrets. Short values are removed only if the key, or one below
+/// it, uses them.
 pub(super) fn hidden(message: &str, key: &str, used: &[Secret]) -> String {
     let here = used.iter().filter(|secret| secret.key.starts_with(key));
     let message = values(used, SEARCHED).redact(message).into_owned();

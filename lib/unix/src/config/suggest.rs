@@ -1,13 +1,13 @@
 //! Finds the known word nearest to a misspelt one.
 
-/// The candidate that `word` most likely stands for; `None` if all are too different.
+/// Returns the candidate that `word` most likely stands for; `None` if all are too different.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word = plain(word);
     let scored = candidates.into_iter().filter_map(|candidate| {
         let known = plain(candidate);
         let distance = strsim::damerau_levenshtein(&word, &known);
         let close = distance <= word.chars().count().max(known.chars().count()).div_ceil(3);
-        // A prefix: `hidden` for `hidden_size`.
+        // One is a prefix of the other: `hidden` and `hidden_size`.
         let part = word.len() >= 3
             && known.len() >= 3
             && (word.starts_with(&known) || known.starts_with(&word));

@@ -1,4 +1,4 @@
-//! Substitutes `${VAR}` and `${VAR:-default}` from the environment and a `.env` file.
+//! Substitutes `${VAR}` and `${VAR:-default}` from the environment and from a `.env` file.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,7 +11,7 @@ use super::yaml::MAX_BYTES;
 
 /// A string that contains a secret.
 pub(super) struct Secret {
-    /// Path of its key.
+    /// Path of the key with this string.
     pub key: String,
     /// The string as written, with `${VAR}`.
     pub written: String,
@@ -22,7 +22,7 @@ pub(super) struct Secret {
 /// The result of a substitution.
 #[derive(Default)]
 pub(super) struct Substituted {
-    /// Secrets that the value now contains.
+    /// The strings in the value that now contain secrets.
     pub secrets: Vec<Secret>,
     /// Pairs of key path and message.
     pub violations: Vec<(String, String)>,
@@ -49,7 +49,7 @@ pub(super) fn substitute(
     done
 }
 
-/// The text with its variables substituted, and the secret ones among them.
+/// Returns the text with its variables substituted, and the secret variables among them.
 fn expand(
     text: &str,
     lookup: &dyn Fn(&str) -> Option<String>,
@@ -101,7 +101,7 @@ fn is_name(text: &str) -> bool {
 }
 
 /// Reads `NAME=VALUE` lines; comments, empty lines, `export` and quotes are allowed. A missing file counts as empty.
-/// Secret values are registered.
+/// Registers secret values.
 pub(super) fn read_env_file(path: &Path) -> Result<BTreeMap<String, String>> {
     let text = match std::fs::metadata(path) {
         Ok(found) if found.len() > MAX_BYTES || !found.is_file() => {
@@ -129,8 +129,8 @@ pub(super) fn read_env_file(path: &Path) -> Result<BTreeMap<String, String>> {
     Ok(variables)
 }
 
-/// Registers the secrets in `.env` in the current directory, which messages of programs that read no configuration may
-/// contain, too. A file of another kind is left to the program that reads it.
+/// Registers the secrets in `.env` in the current directory, because messages of programs that read no configuration
+/// may contain them too. Errors are left to the program that reads the file.
 pub fn register_env_file() {
     let _ = read_env_file(Path::new(".env"));
 }

@@ -1,17 +1,17 @@
-//! Violations of a configuration, which are all reported at once.
+//! Violations in a configuration, which are all reported at once.
 
 use std::fmt;
 
 use crate::{Error, Exit, text};
 
-/// One violation: where the value was given, its key, and what is wrong.
+/// A violation: the source of the value, its key, and the problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Violation {
     /// The file or `-s KEY=VALUE` that the value came from; empty if no value was given.
     pub source: String,
     /// Path of the key, e.g. `model.backbone.hidden`; empty for the whole file.
     pub key: String,
-    /// What is wrong and what is expected.
+    /// The problem and the expected values.
     pub message: String,
 }
 
@@ -26,7 +26,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Combines all violations into one error (78), one per line.
+/// Combines all violations into one error (78) with one violation per line.
 pub(super) fn report(violations: &[Violation]) -> Error {
     match violations {
         [only] => Error::config(only),

@@ -12,11 +12,11 @@ use serde_json::{Map, Number, Value};
 pub(super) const MAX_BYTES: u64 = 1 << 20;
 /// Maximum number of values and keys in one file, after aliases are expanded.
 const MAX_VALUES: usize = 100_000;
-/// Maximum number of brackets that are open at the same time, in whatever kind of text. The parser takes time in proportion
-/// to the square of the depth of mappings.
+/// Maximum number of brackets that are open at the same time, including brackets in strings and comments. The parser
+/// takes time proportional to the square of the nesting depth.
 const MAX_OPEN_BRACKETS: usize = 256;
 
-/// Parses one document. The error says what is wrong and where; an empty document is null.
+/// Parses one document; an empty document is null. Errors: a message with the problem and its position.
 ///
 /// Keys are strings (`1: x` has the key "1"); a duplicate key is an error. Numbers that JSON cannot represent (`.nan`,
 /// `.inf`) remain strings and are rejected where a number is expected.
@@ -55,7 +55,7 @@ pub(super) fn parse(text: &str) -> Result<Value, String> {
     })
 }
 
-/// Reads any value and counts it against the limit.
+/// Reads any value and counts it towards [`MAX_VALUES`].
 #[derive(Clone, Copy)]
 struct CountedValueSeed<'a> {
     left: &'a Cell<usize>,
@@ -135,7 +135,7 @@ impl<'de> Visitor<'de> for CountedValueSeed<'_> {
     }
 }
 
-/// A key is a string, or a number or boolean as printed.
+/// Returns the text of a key: a string as it is, a number or boolean as printed.
 fn key_of<E: de::Error>(key: Value) -> Result<String, E> {
     match key {
         Value::String(text) => Ok(text),

@@ -1,4 +1,4 @@
-//! Prevents an owner that lost its lease from writing.
+//! Prevents an owner that has lost its lease from writing.
 
 use std::fs::File;
 use std::io;
@@ -10,7 +10,7 @@ use super::files::{numbers, path_of, read_lease};
 use crate::disk::{Disk, is_still_at};
 use crate::{Error, Exit, Result};
 
-/// Checked before every write. Cheap to clone.
+/// Checks before every write that this process still holds its lease. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Fence(Arc<Inner>);
 
@@ -18,10 +18,10 @@ pub struct Fence(Arc<Inner>);
 struct Inner {
     folder: PathBuf,
     number: u64,
-    /// How long the result of a check is trusted: far less than the time until another process may take over.
+    /// How long the result of a check is trusted: much shorter than the time after which another process may take over.
     trust: Duration,
     checked: Mutex<Instant>,
-    /// The lease directory, held open so that no other directory can get its inode.
+    /// The lease directory, held open so that no other directory can be given its inode.
     opened: File,
     lost: OnceLock<Loss>,
 }
@@ -30,7 +30,7 @@ struct Inner {
 #[derive(Debug)]
 struct Loss {
     why: String,
-    /// No process took over the run: its directory was moved, removed or replaced.
+    /// Whether the run directory was moved, removed or replaced, rather than taken over by another process.
     is_gone: bool,
 }
 
@@ -41,13 +41,13 @@ impl Fence {
         Self(Arc::new(Inner { folder, opened, number, trust, checked, lost: OnceLock::new() }))
     }
 
-    /// The number of this attempt.
+    /// Returns the number of this attempt.
     pub fn attempt(&self) -> u64 {
         self.0.number
     }
 
-    /// Whether this process still holds the lease, according to a check within the last second; used for log records.
-    /// Errors: 75, naming the new owner.
+    /// Checks that this process still held the lease within the last second; used for log records. Errors: 75, naming
+    /// the new owner.
     pub fn check(&self) -> Result<()> {
         // After a suspended process resumes, its last check is too old to be trusted.
         let checked = *self.0.checked.lock().unwrap_or_else(PoisonError::into_inner);
@@ -57,7 +57,7 @@ impl Fence {
         self.check_now()
     }
 
-    /// Whether this process holds the lease right now; used before a file is published. Errors: 75, naming the new
+    /// Checks that this process holds the lease right now; used before a file is published. Errors: 75, naming the new
     /// owner.
     pub fn check_now(&self) -> Result<()> {
         let inner = &*self.0;
@@ -77,13 +77,13 @@ impl Fence {
         }
     }
 
-    /// Whether the run disappeared from its path without being taken over: another attempt would find something else
+    /// Whether the run disappeared from its path without being taken over: another attempt would not find this run
     /// there.
     pub fn is_gone(&self) -> bool {
         self.0.lost.get().is_some_and(|loss| loss.is_gone)
     }
 
-    /// Why the lease was lost. A file system that does not respond does not count as a loss.
+    /// Returns how the lease was lost, if it was. A file system that does not respond does not count as a loss.
     fn loss(&self) -> Option<Loss> {
         let path = path_of(&self.0.folder, self.0.number);
         let removed = || Loss {
@@ -112,13 +112,13 @@ impl Fence {
     }
 }
 
-/// The file system of this machine; checks before each change of a name that the lease is still held. A process that
-/// was suspended in the middle of a save therefore modifies nothing in a run that another process has taken over.
+/// The file system of this machine, with a check before each change of a name that this process still holds the lease.
+/// A process that was suspended during a save therefore modifies nothing in a run that another process has taken over.
 #[derive(Clone, Debug)]
 pub struct FencedDisk(Fence);
 
 impl FencedDisk {
-    /// A disk for the holder of `fence`.
+    /// Creates a disk for the holder of `fence`.
     pub fn new(fence: Fence) -> Self {
         Self(fence)
     }

@@ -1,4 +1,4 @@
-//! The files of a lease: one per attempt, named by its number, which only one process can obtain.
+//! The files of a lease: one per attempt, named after the attempt number, which only one process can obtain.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
@@ -12,13 +12,13 @@ use super::Owner;
 use crate::publish::{TEMPORARY_PREFIX, link_new, unique_suffix};
 use crate::{Error, Result};
 
-/// Files left behind by candidates that were killed are removed after this time.
+/// Age at which files left behind by killed candidates are removed.
 const LEFTOVER: Duration = Duration::from_secs(3600);
 
-/// The mtime of a lease that was released on a full disk.
+/// The mtime that marks a lease as released, set when the disk is full.
 pub(super) const RELEASED: SystemTime = SystemTime::UNIX_EPOCH;
 
-/// The file of an attempt.
+/// Returns the path of the file of an attempt.
 pub(super) fn path_of(folder: &Path, number: u64) -> PathBuf {
     folder.join(format!("attempt-{number:08}.json"))
 }
@@ -27,7 +27,7 @@ fn number_of(name: &str) -> Option<u64> {
     name.strip_prefix("attempt-")?.strip_suffix(".json")?.parse().ok()
 }
 
-/// The attempt numbers in use, unordered.
+/// Returns the attempt numbers in use, unordered.
 pub(super) fn numbers(folder: &Path) -> std::io::Result<Vec<u64>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder)? {
@@ -36,21 +36,21 @@ pub(super) fn numbers(folder: &Path) -> std::io::Result<Vec<u64>> {
     Ok(found)
 }
 
-/// A lease as found on disk.
+/// The content and mtime of a lease file.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct LeaseFile {
-    /// Its owner; `None` if the file is empty or damaged, as after a power failure.
+    /// The owner of the lease; `None` if the file is empty or damaged, e.g. after a power failure.
     pub owner: Option<Owner>,
-    /// Its last heartbeat, by the clock of the file system.
+    /// Time of the last heartbeat, by the clock of the file system.
     pub beaten: SystemTime,
 }
 
 /// Maximum size of a lease file in bytes.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Reads the lease of an attempt; `None` if it does not exist. Errors: 66, also for a pipe or a directory.
+/// Reads the lease of an attempt; `None` if it does not exist. Errors: 66, including for a pipe or a directory.
 pub(super) fn read_lease(path: &Path) -> Result<Option<LeaseFile>> {
-    // An NFS client fetches the current mtime of a file only when the file is opened.
+    // Open the file, because only then does an NFS client fetch its current mtime.
     let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW;
     let opened = OpenOptions::new().read(true).custom_flags(flags).open(path);
     let found = opened.and_then(|file| Ok((file.metadata()?, file)));
@@ -68,24 +68,24 @@ pub(super) fn read_lease(path: &Path) -> Result<Option<LeaseFile>> {
     Ok(Some(LeaseFile { owner: serde_json::from_reader(file.take(MAX_BYTES)).ok(), beaten }))
 }
 
-/// A link may lead to the lease of another run, or to any file. Errors: 66.
+/// Returns the error (66) for a link, which may refer to the lease of another run or to any file.
 pub(super) fn is_link(path: &Path) -> Error {
     Error::open(path, "it is a link; remove it if no process is using the run")
 }
 
-/// Sets the mtime of a file to the current time of the file system's clock; needs no disk space.
+/// Sets the mtime of a file to the current time by the clock of the file system; needs no disk space.
 pub(super) fn touch(path: &Path) -> std::io::Result<()> {
     let at = |tv_nsec| Timespec { tv_sec: 0, tv_nsec };
     let times = Timestamps { last_access: at(UTIME_OMIT), last_modification: at(UTIME_NOW) };
     Ok(utimensat(CWD, path, &times, AtFlags::empty())?)
 }
 
-/// Marks a lease as released with an mtime that no heartbeat sets; needs no disk space.
+/// Marks a lease as released, with an mtime that no heartbeat sets; needs no disk space.
 pub(super) fn mark_released(path: &Path) -> std::io::Result<()> {
     File::options().write(true).open(path)?.set_modified(RELEASED)
 }
 
-/// Removes the files of attempts below `number` and stale temporary files. Only the owner of `number` may call it.
+/// Removes the files of attempts before `number` and stale temporary files. Only the owner of `number` may call it.
 pub(super) fn remove_older(folder: &Path, number: u64) {
     for old in numbers(folder).unwrap_or_default().into_iter().filter(|old| *old < number) {
         let _ = fs::remove_file(path_of(folder, old)); // the next owner tries again
@@ -105,7 +105,7 @@ fn is_full(cause: &std::io::Error) -> bool {
     matches!(cause.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
 }
 
-/// A lease file that is written but has no attempt number yet.
+/// A complete lease file that has no attempt number yet.
 pub(super) struct Candidate {
     path: PathBuf,
     text: Vec<u8>,
@@ -118,20 +118,20 @@ impl Candidate {
         let mut text = serde_json::to_vec_pretty(owner).map_err(Error::bug)?;
         text.push(b'\n');
         match create(&path, &text) {
-            // Continue on a full disk, because the owner may be about to free space: an empty lease file is valid too.
+            // Continue on a full disk, because the owner may be about to free space: an empty lease file is also valid.
             Err(cause) if is_full(&cause) && path.exists() => {}
             other => other.map_err(|cause| Error::create(&path, cause))?,
         }
         Ok(Self { path, text })
     }
 
-    /// The current time by the clock of the file system: clocks of different hosts may differ.
+    /// Returns the current time by the clock of the file system, because the clocks of hosts may differ.
     pub fn now(&self) -> Result<SystemTime> {
         let now = touch(&self.path).and_then(|()| File::open(&self.path)?.metadata()?.modified());
         now.map_err(|cause| Error::io(&self.path, cause))
     }
 
-    /// Claims the attempt number of `target`; false if another process has it.
+    /// Claims the attempt number of `target`; returns false if another process has it.
     pub fn take(&self, target: &Path) -> Result<bool> {
         // On a file system without hard links, the process that creates the file gets the number.
         let taken = link_new(&self.path, target).or_else(|_| match create(target, &self.text) {

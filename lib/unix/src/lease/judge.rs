@@ -1,9 +1,9 @@
 //! Decides whether the lease of another process is still valid.
 //!
-//! Clocks alone are not trusted. The age of a heartbeat is the difference of two times of the same file system, so the
-//! clocks of hosts need not agree. Because that clock may jump, an old heartbeat only starts a waiting period, measured
-//! by the monotonic clock of this process, in which a live owner would send another heartbeat. Time during which this
-//! process was suspended does not count, because the owner may have been suspended at the same time.
+//! Clocks alone are not trusted. The age of a heartbeat is the difference between two times of the same file system, so
+//! the clocks of the hosts need not agree. Because that clock may jump, an old heartbeat only starts a waiting period,
+//! measured by the monotonic clock of this process, in which a live owner would send another heartbeat. Time during
+//! which this process was suspended does not count, because the owner may have been suspended at the same time.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -12,19 +12,19 @@ use super::files::{Candidate, LeaseFile, RELEASED, read_lease};
 use super::{Holder, Owner};
 use crate::{Error, Exit, Result, note};
 
-/// Number of missed heartbeats after which a lease looks stale: 3, plus 60 s for the caches of network file systems at
-/// the default interval of 10 s.
+/// Number of missed heartbeats after which a lease looks stale: at the default interval of 10 s, 3 heartbeats and 60 s
+/// for the caches of network file systems.
 pub(super) const STALE: u32 = 9;
-/// Number of heartbeat intervals to wait after that.
+/// Number of heartbeat intervals to wait once a lease looks stale.
 const WATCH: u32 = 3;
 
-/// The state of a lease.
+/// The verdict on a lease.
 pub(super) enum Verdict {
-    /// It may be taken over, for this reason.
+    /// The lease may be taken over, for this reason.
     Free(String),
-    /// It is valid.
+    /// The lease is valid.
     Held(Box<Holder>),
-    /// The file is gone: another candidate was faster.
+    /// The file no longer exists: another candidate was faster.
     Vanished,
 }
 
@@ -49,7 +49,7 @@ pub(super) fn judge(
     let wait = match &age {
         _ if first.owner.as_ref().is_some_and(|o| o.is_earlier_start_of(me)) => WATCH * beat,
         Ok(age) if *age > STALE * beat => WATCH * beat,
-        // A heartbeat in the future: a clock was set back, so the age means nothing.
+        // The heartbeat is in the future: a clock was set back, so the age is meaningless.
         Err(ahead) if ahead.duration() > beat => STALE * beat,
         _ => return held(first.owner, age.unwrap_or_default()),
     };
@@ -83,7 +83,7 @@ pub(super) fn judge(
     )))
 }
 
-/// Whether the lease is free without waiting.
+/// Whether the lease can be taken without waiting.
 fn released_or_gone(read_lease: &LeaseFile, me: &Owner) -> Option<Verdict> {
     let released = |owner: &Owner| owner.released.is_some();
     if read_lease.beaten == RELEASED || read_lease.owner.as_ref().is_some_and(released) {

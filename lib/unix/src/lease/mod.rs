@@ -1,14 +1,14 @@
-//! A lease that gives a run a single writer, with a heartbeat, and a number that fences off older owners.
+//! A lease ensures that a run has a single writer. It has a heartbeat, and a number that fences off earlier owners.
 //!
 //! `RUN/lease/attempt-00000003.json` describes the owner of the third attempt. The file appears complete under a name
-//! that only one process can get (link(2) is atomic, even over NFS), so each number has one owner; the highest number
-//! is the writer. Its owner sets the mtime of the file every ten seconds. A process that finds the heartbeat missing
-//! ([`judge`]) takes the next number, and the older owner, if it is still alive, notices before its next write
-//! ([`Fence`]). No file lock is trusted: correctness depends on unique names, rename and the attempt number in every
-//! record and manifest.
+//! that only one process can get (link(2) is atomic, even over NFS), so each number has one owner; the owner of the
+//! highest number is the writer. It sets the mtime of its file every ten seconds. A process that finds no recent
+//! heartbeat ([`judge`]) takes the next number, and the earlier owner, if it is still alive, notices this before its
+//! next write ([`Fence`]). File locks are not used: correctness depends on unique names, rename, and the attempt number
+//! in every record and manifest.
 //!
-//! The file with the highest number is never removed, not even when the lease is released. A slow candidate therefore
-//! either fails to get its number or sees a higher one right afterwards.
+//! The file with the highest number is never removed, even when the lease is released. A slow candidate therefore
+//! either fails to get its number or sees a higher number right afterwards.
 
 mod fence;
 mod files;
@@ -43,11 +43,11 @@ pub struct Lease {
 /// Another process that holds the run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Holder {
-    /// Its attempt number.
+    /// Attempt number of the process.
     pub attempt: u64,
-    /// The process, if its lease file can be read.
+    /// The owner of the lease, if its file can be read.
     pub owner: Option<Owner>,
-    /// Time since its last heartbeat.
+    /// Time since the last heartbeat.
     pub age: Duration,
 }
 
@@ -61,11 +61,11 @@ impl fmt::Display for Holder {
 }
 
 impl Lease {
-    /// Takes the lease in `folder` (RUN/lease). `first` returns the number for a run without a lease; it is called
-    /// before the directory is read. When `stop` returns true, waiting for a stale owner ends.
+    /// Takes the lease in `folder` (RUN/lease). `first` returns the attempt number for a run without a lease; it is
+    /// called before the directory is read. When `stop` returns true, the wait for a stale owner ends.
     ///
-    /// Errors: 75 when another process holds the run (its name is in the message) or `stop` returned true; 66 for a
-    /// link in place of the directory or of a file in it; 73.
+    /// Errors: 75 when another process holds the run (the message names it) or `stop` returned true; 66 when the
+    /// directory or a file in it is a link; 73.
     pub fn take(
         folder: &Path,
         first: impl FnOnce() -> Result<u64>,
@@ -84,8 +84,8 @@ impl Lease {
             return Err(is_link(folder));
         }
         create_folder(folder)?;
-        // The order matters: as long as there is no lease, no process changes what `first` reads, so all candidates
-        // compute the same number.
+        // Call `first` before reading the directory: as long as there is no lease, no process changes what `first`
+        // reads, so all candidates compute the same number.
         let first = first()?;
         let candidate = Candidate::new(folder, &owner)?;
         loop {
@@ -101,11 +101,11 @@ impl Lease {
             };
             let path = path_of(folder, number);
             if !candidate.take(&path)? {
-                continue; // another candidate was faster; see which
+                continue; // another candidate was faster; read its lease
             }
             if newest(folder)? != Some(number) {
-                // The number was free because its owner has already come and gone. A link below the highest number has
-                // no meaning.
+                // The number was free because its owner has already finished. A link below the highest number has no
+                // effect.
                 let _ = std::fs::remove_file(&path); // otherwise the owner removes it
                 continue;
             }
@@ -141,12 +141,12 @@ impl Lease {
         Ok(Self { fence, owner, path, heart: Some((stop, heart)) })
     }
 
-    /// The fence to check before every write.
+    /// Returns the fence to check before every write.
     pub fn fence(&self) -> &Fence {
         &self.fence
     }
 
-    /// The number of this attempt, from 1.
+    /// Returns the number of this attempt, starting at 1.
     pub fn attempt(&self) -> u64 {
         self.fence.attempt()
     }
@@ -165,7 +165,7 @@ impl Drop for Lease {
         self.owner.released = Some(time::now_utc());
         let text = serde_json::to_vec_pretty(&self.owner).map_err(Error::bug);
         if text.and_then(|text| publish_bytes(&self.path, &text)).is_err() {
-            // Even on a full disk the mtime can be set.
+            // The mtime can be set even on a full disk.
             mark_released(&self.path).unwrap_or_else(|cause| {
                 let path = self.path.display();
                 warn!("{path}: {cause}: lease not released, the next attempt may have to wait");
@@ -179,7 +179,7 @@ fn newest(folder: &Path) -> Result<Option<u64>> {
     Ok(found.into_iter().max())
 }
 
-/// The number after `held`. Errors: 65 when `held` is the largest possible one.
+/// Returns the number after `held`. Errors: 65 when `held` is the largest possible number.
 fn next(folder: &Path, held: u64) -> Result<u64> {
     held.checked_add(1).ok_or_else(|| {
         let path = path_of(folder, held);

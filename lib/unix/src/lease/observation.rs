@@ -1,7 +1,7 @@
-//! Inspects a lease from outside: for reports, and before submitting a job that would only be refused.
+//! Inspects a lease without taking it: for reports, and before submitting a job that would only be rejected.
 //!
-//! The result is advisory: ages are measured with this host's clock. A wrong answer costs one attempt, which then takes
-//! the lease properly.
+//! The result is advisory, because ages are measured with this host's clock. A wrong answer costs one attempt, which
+//! then tries to take the lease itself.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -14,23 +14,23 @@ use crate::Result;
 /// The newest attempt of a run according to its lease.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Observation {
-    /// Its attempt number.
+    /// Number of the attempt.
     pub attempt: u64,
-    /// The process, if its lease file can be read.
+    /// The owner of the lease, if its file can be read.
     pub owner: Option<Owner>,
-    /// Time since its last heartbeat; `None` if the mtime marks the lease as released.
+    /// Time since the last heartbeat; `None` if the mtime marks the lease as released.
     pub age: Option<Duration>,
-    /// Whether it appears to be running: it did not release the lease, did not exit on this machine, and its last
-    /// heartbeat is recent.
+    /// Whether the owner appears to be running: it has not released the lease, it has not exited on this machine, and
+    /// its last heartbeat is recent.
     pub is_at_work: bool,
 }
 
-/// Reads the lease in `folder` (RUN/lease); `None` if the run never had one. Errors: 66.
+/// Reads the lease in `folder` (RUN/lease); `None` if the run has never had one. Errors: 66.
 pub fn observe(folder: &Path) -> Result<Option<Observation>> {
     if !folder.is_dir() {
         return Ok(None);
     }
-    // The file may disappear meanwhile, when another attempt takes over.
+    // The file may disappear before it is read, when another attempt takes over.
     for _ in 0..3 {
         let Some(attempt) = newest(folder)? else { return Ok(None) };
         let Some(found) = read_lease(&path_of(folder, attempt))? else { continue };
@@ -73,7 +73,7 @@ mod tests {
         file.set_modified(SystemTime::now() - Duration::from_secs(3600)).unwrap();
         let seen = observe(folder.path()).unwrap().unwrap();
         assert!(!seen.is_at_work && seen.age > Some(Duration::from_secs(3500)), "{seen:?}");
-        // Released on a full disk: the mtime is no heartbeat, so there is no age.
+        // Simulate a release on a full disk: the mtime is not a heartbeat, so there is no age.
         file.set_modified(RELEASED).unwrap();
         let seen = observe(folder.path()).unwrap().unwrap();
         assert!(!seen.is_at_work && seen.age.is_none(), "{seen:?}");

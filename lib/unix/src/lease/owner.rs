@@ -11,12 +11,12 @@ use serde::{Deserialize, Serialize};
 use crate::slurm::Slurm;
 use crate::{cli, host, time};
 
-/// Interval between heartbeats unless the variable [`HEARTBEAT_VARIABLE`] sets another.
+/// Interval between heartbeats unless [`HEARTBEAT_VARIABLE`] sets a different one.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 /// Environment variable with the interval between heartbeats in seconds.
 pub const HEARTBEAT_VARIABLE: &str = "LONGHAUL_HEARTBEAT";
 
-/// The process that holds a lease, as stored in its file.
+/// The process that holds a lease, as stored in the lease file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Owner {
     /// Name of the program.
@@ -25,25 +25,25 @@ pub struct Owner {
     pub host: String,
     /// Process id on that host.
     pub pid: u32,
-    /// Start time of the process in clock ticks since boot: unlike a process id, it is not reused.
+    /// Start time of the process in clock ticks since boot, which distinguishes processes with the same id.
     pub started: Option<u64>,
-    /// Boot id and PID namespace in which `pid` is valid. A host name is not enough: containers on one host share it
-    /// but have separate process ids.
+    /// Boot id and PID namespace in which `pid` is valid. A host name is not enough: containers on the same host share
+    /// it but have separate process ids.
     pub machine: Option<String>,
-    /// SLURM job id, `120_4` for an array task.
+    /// SLURM job id; `120_4` for an array task.
     pub job: Option<String>,
-    /// How often SLURM has restarted the job.
+    /// Number of times that SLURM has restarted the job.
     pub restarts: u32,
-    /// When the lease was taken, UTC.
+    /// Time at which the lease was taken, UTC.
     pub since: String,
     /// Interval between heartbeats in seconds.
     pub heartbeat: f64,
-    /// When the lease was released, UTC.
+    /// Time at which the lease was released, UTC.
     pub released: Option<String>,
 }
 
 impl Owner {
-    /// This process.
+    /// Returns the owner that describes this process.
     pub fn this_process() -> Self {
         let job = Slurm::from_environment();
         let pid = std::process::id();
@@ -61,18 +61,18 @@ impl Owner {
         }
     }
 
-    /// Its interval between heartbeats.
+    /// Returns the interval between heartbeats of this owner.
     pub fn beat(&self) -> Duration {
         Duration::try_from_secs_f64(self.heartbeat).unwrap_or(HEARTBEAT).max(MINIMUM)
     }
 
-    /// Whether it ran on the same machine as `me` and certainly no longer exists.
+    /// Whether the process ran on the same machine as `me` and certainly no longer exists.
     pub fn is_gone(&self, me: &Owner) -> bool {
         self.machine.is_some() && self.machine == me.machine && !lives(self.pid, self.started)
     }
 
-    /// Whether it is an earlier attempt of the same job as `me`: SLURM restarts a job only after the previous attempt
-    /// has ended or its node was lost.
+    /// Whether the process belongs to an earlier attempt of the same job as `me`: SLURM restarts a job only after the
+    /// previous attempt has ended or its node was lost.
     pub fn is_earlier_start_of(&self, me: &Owner) -> bool {
         self.job.is_some() && self.job == me.job && self.restarts < me.restarts
     }
@@ -87,7 +87,7 @@ impl fmt::Display for Owner {
     }
 }
 
-/// Lower limit of the interval, also in tests.
+/// Minimum interval between heartbeats, including in tests.
 const MINIMUM: Duration = Duration::from_millis(20);
 
 fn heartbeat() -> Duration {
@@ -105,7 +105,7 @@ struct Stat {
 
 fn stat(pid: u32) -> Option<Stat> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in parentheses, may contain any character. proc(5) counts fields from 1; state is the third.
+    // The name, in parentheses, may contain any character. proc(5) counts fields from 1, and the state is field 3.
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_ascii_whitespace().collect();
     let number = |field: usize| fields.get(field - 3)?.parse().ok();
     Some(Stat {

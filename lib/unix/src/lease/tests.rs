@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
 const BEAT: Duration = Duration::from_millis(100);
-/// Heartbeat interval of an owner that must not look dead while this machine delays the test.
+/// Heartbeat interval in seconds of an owner that must not look dead when this machine delays the test.
 const SLOW: f64 = 30.0;
 
 /// A process on another machine, known only by its heartbeat.
@@ -24,7 +24,7 @@ fn take(owner: Owner, folder: &Path) -> Result<Lease> {
     Lease::take_as(owner, folder, || Ok(1), &|| false)
 }
 
-/// An owner that was killed without releasing its lease.
+/// Simulates an owner that was killed without releasing its lease.
 fn kill(mut lease: Lease) {
     let (stop, heart) = lease.heart.take().unwrap();
     drop(stop);
@@ -32,7 +32,7 @@ fn kill(mut lease: Lease) {
     std::mem::forget(lease);
 }
 
-/// The same with a heartbeat that stays fresh for minutes.
+/// Like [`stranger`], with a heartbeat that stays fresh for minutes.
 fn slow(n: u32) -> Owner {
     Owner { heartbeat: SLOW, ..stranger(n) }
 }
@@ -41,7 +41,7 @@ fn set_time(path: &Path, time: SystemTime) {
     File::options().write(true).open(path).unwrap().set_modified(time).unwrap();
 }
 
-/// Ages a lease: its last heartbeat was an hour ago, at an interval of [`BEAT`].
+/// Ages a lease: sets its last heartbeat to an hour ago and its interval to [`BEAT`].
 fn grow_old(path: &Path) {
     let owner = files::read_lease(path).unwrap().unwrap().owner;
     if let Some(owner) = owner {
@@ -77,11 +77,11 @@ fn a_process_of_this_machine_that_is_gone_is_followed_at_once() {
     let gone = Owner { pid: child.id(), ..Owner::this_process() };
     child.wait().unwrap();
     kill(take(gone, folder.path()).unwrap());
-    // Its heartbeat is fresh: nothing else would admit another process.
+    // Its heartbeat is fresh, so only the missing process allows a takeover.
     assert_eq!(take(Owner::this_process(), folder.path()).unwrap().attempt(), 2);
 }
 
-/// The older owner is only slow; it writes nothing once it has been superseded.
+/// The earlier owner is only slow; it must write nothing once it has been superseded.
 #[test]
 fn an_owner_that_stands_still_is_followed_and_fenced() {
     let folder = tempfile::tempdir().unwrap();
@@ -118,20 +118,20 @@ fn log_and_status_of_an_older_owner_stay_as_they_are() {
     state.write(&now).unwrap();
     let before = text();
     std::fs::write(path_of(&folder.path().join("lease"), 2), "").unwrap();
-    std::thread::sleep(BEAT); // a check is trusted for a tenth of it
+    std::thread::sleep(BEAT); // a check is trusted for a tenth of the interval
     let record = writer.write("update", &serde_json::json!({"update": 2}));
     assert_eq!(record.unwrap_err().exit, Exit::Again);
     assert_eq!(state.write(&now).unwrap_err().exit, Exit::Again);
     assert_eq!(text(), before);
 }
 
-/// The clock of the file system jumps: a live owner keeps its lease, a dead one loses it.
+/// The clock of the file system jumps: a live owner must keep its lease, and a dead one must lose it.
 #[test]
 fn clocks_that_jump_mislead_nobody() {
     let hour = Duration::from_secs(3600);
     for time in [SystemTime::now() - hour, SystemTime::now() + hour] {
         let folder = tempfile::tempdir().unwrap();
-        // One heartbeat per second; the other process waits for three, or for nine.
+        // The owner sends one heartbeat per second; the other process waits for three or nine heartbeats.
         let alive = take(Owner { heartbeat: 1.0, ..stranger(1) }, folder.path()).unwrap();
         set_time(&alive.path, time);
         let error = take(stranger(2), folder.path()).unwrap_err();
@@ -145,7 +145,7 @@ fn clocks_that_jump_mislead_nobody() {
     }
 }
 
-/// Fifty processes try at once, with a dead owner on another machine and without any owner.
+/// Fifty processes try at the same time, with a dead owner on another machine and without any owner.
 #[test]
 fn of_fifty_starts_at_once_one_has_the_lease() {
     for with_dead in [false, true] {
@@ -190,7 +190,7 @@ fn of_fifty_starts_at_once_one_has_the_lease() {
     }
 }
 
-/// All candidates try to get the same number at the same moment.
+/// All candidates try to get the same number at the same time.
 #[test]
 fn a_number_has_one_owner() {
     let folder = tempfile::tempdir().unwrap();
@@ -218,7 +218,7 @@ fn a_number_has_one_owner() {
     }
 }
 
-/// A name below the highest number is free again once its owner was removed; it must have no effect.
+/// A number below the highest one is free again once its file was removed; taking it must have no effect.
 #[test]
 fn a_slow_candidate_does_not_take_an_old_number() {
     let folder = tempfile::tempdir().unwrap();
@@ -260,7 +260,7 @@ fn on_a_full_disk_it_is_given_back_by_its_time() {
     mark_released(&path).unwrap();
     let second = take(stranger(2), folder.path()).unwrap();
     assert_eq!(second.attempt(), 2);
-    // It also works if the disk had no room for the owner's data.
+    // Releasing also works if the disk had no space for the owner's data.
     let path = second.path.clone();
     kill(second);
     std::fs::write(&path, "").unwrap();
@@ -289,7 +289,7 @@ fn a_pipe_a_folder_or_a_link_in_place_of_a_lease_is_refused() {
     std::fs::remove_file(&path).unwrap();
     std::fs::create_dir(&path).unwrap();
     assert_eq!(take(stranger(2), folder.path()).unwrap_err().exit, Exit::NoInput);
-    // Nor does a link lead to the lease of another run.
+    // A link to the lease of another run must not be followed either.
     std::fs::remove_dir(&path).unwrap();
     let other = tempfile::tempdir().unwrap();
     drop(take(stranger(3), other.path()).unwrap());
@@ -302,7 +302,7 @@ fn a_pipe_a_folder_or_a_link_in_place_of_a_lease_is_refused() {
     }
 }
 
-/// A copy has the same files with the same content; only the inodes show that it is another run.
+/// A copy has the same files with the same content; only the inodes reveal that it is a different run.
 #[test]
 fn a_run_whose_directory_was_replaced_by_a_copy_is_lost() {
     let folder = tempfile::tempdir().unwrap();
@@ -310,7 +310,7 @@ fn a_run_whose_directory_was_replaced_by_a_copy_is_lost() {
     let lease = take(slow(1), &run.join("lease")).unwrap();
     std::fs::rename(&run, &away).unwrap();
     std::fs::rename(&away, &run).unwrap();
-    lease.fence().check_now().unwrap(); // there and back
+    lease.fence().check_now().unwrap(); // moved away and back
     let copied = std::process::Command::new("cp").arg("-a").args([&run, &away]).status();
     assert!(copied.unwrap().success());
     std::fs::rename(&run, folder.path().join("older")).unwrap();

@@ -1,4 +1,4 @@
-//! A log that is read while it grows: each call parses only what was appended since the last one.
+//! Reads a log while it grows: each call parses only the lines appended since the last one.
 
 use std::io::{BufReader, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
@@ -14,7 +14,7 @@ use crate::{Error, Result, small};
 #[derive(Debug)]
 pub struct Follow<T> {
     path: PathBuf,
-    /// Device and inode of the file that was read.
+    /// Device and inode of the file that was last read.
     file: Option<(u64, u64)>,
     position: Position,
     parts: Parts,
@@ -30,7 +30,7 @@ struct Kept<T> {
 }
 
 impl<T> Follow<T> {
-    /// A log of which nothing was read yet.
+    /// Creates a reader at the start of a log.
     pub fn new(path: &Path) -> Self {
         Self {
             path: path.into(),
@@ -42,8 +42,8 @@ impl<T> Follow<T> {
         }
     }
 
-    /// Reads the records that were appended, reduces them with `reduce`, and drops those that are superseded now. A log
-    /// that was replaced is read from its beginning. Errors: 66 when it cannot be opened or is not a regular file, 74;
+    /// Reads the records that were appended, reduces them with `reduce`, and drops records that are now superseded. A
+    /// log that was replaced is read from the start. Errors: 66 when it cannot be opened or is not a regular file, 74;
     /// damaged lines are only counted.
     pub fn read(&mut self, mut reduce: impl FnMut(Map<String, Value>) -> T) -> Result<()> {
         let mut file = small::open(&self.path)?;
@@ -73,22 +73,22 @@ impl<T> Follow<T> {
         Ok(())
     }
 
-    /// The records in file order.
+    /// Iterates over the records in file order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &T> {
         self.kept.iter().map(|kept| &kept.item)
     }
 
-    /// The records in file order.
+    /// Returns the records in file order.
     pub fn into_items(self) -> Vec<T> {
         self.kept.into_iter().map(|kept| kept.item).collect()
     }
 
-    /// Number of damaged lines so far.
+    /// Returns the number of damaged lines so far.
     pub fn bad_lines(&self) -> usize {
         self.position.damaged.count
     }
 
-    /// Number of records that were superseded so far.
+    /// Returns the number of superseded records so far.
     pub fn superseded(&self) -> usize {
         self.superseded
     }

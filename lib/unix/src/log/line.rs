@@ -1,7 +1,7 @@
 //! A line of the log: a JSON object whose last field is the checksum of the bytes before it.
 //!
-//! `{"time":"…","update":3,"crc":"0f3a9c21"}`: the CRC-32 of zlib and gzip over everything before `,"crc"`, in
-//! hexadecimal.
+//! In `{"time":"…","update":3,"crc":"0f3a9c21"}`, the checksum is the CRC-32 of zlib and gzip over everything before
+//! `,"crc"`, in hexadecimal.
 
 use serde_json::{Map, Value};
 

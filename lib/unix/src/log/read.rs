@@ -1,4 +1,4 @@
-//! The reader of a log: finds its valid records and drops the superseded ones.
+//! Reads a log: finds the valid records and drops the superseded ones.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
@@ -23,9 +23,9 @@ pub struct Records {
 /// Lines of a log that were skipped: damaged, or not written by longhaul.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Damaged {
-    /// How many.
+    /// Number of skipped lines.
     pub count: usize,
-    /// Line numbers of the first few, from 1.
+    /// Line numbers of the first few of them, starting at 1.
     pub first: Vec<u64>,
 }
 
@@ -37,7 +37,7 @@ impl Damaged {
         }
     }
 
-    /// Prints a warning about them, if there are any.
+    /// Prints a warning about the skipped lines, if there are any.
     pub fn tell(&self, path: &Path) {
         if self.count > 0 {
             let first: Vec<String> = self.first.iter().map(u64::to_string).collect();
@@ -56,25 +56,25 @@ pub fn read(path: &Path) -> Result<Records> {
     Ok(Records { records: log.into_items(), bad_lines, superseded })
 }
 
-/// Calls `what` with every record of a log in file order, superseded ones included. An incomplete last line, which may
-/// still be being written, is neither a record nor damaged. Errors: those of [`read`].
+/// Calls `what` with every record of a log in file order, including superseded ones. An incomplete last line, which may
+/// still be in the process of being written, is neither a record nor damaged. Errors: those of [`read`].
 pub fn each(path: &Path, what: impl FnMut(Map<String, Value>)) -> Result<Damaged> {
     let mut position = Position::default();
     read_lines(path, BufReader::new(small::open(path)?), &mut position, what)?;
     Ok(position.damaged)
 }
 
-/// How far a log was read.
+/// The position up to which a log was read.
 #[derive(Debug, Default)]
 pub(super) struct Position {
-    /// Number of bytes.
+    /// Number of bytes read.
     pub offset: u64,
-    /// Number of lines.
+    /// Number of lines read.
     lines: u64,
     pub damaged: Damaged,
 }
 
-/// Reads the lines from `at` on, where `reader` stands. Stops before an incomplete last line.
+/// Reads lines from `at` on, which must be the position of `reader`. Stops before an incomplete last line.
 pub(super) fn read_lines(
     path: &Path,
     mut reader: BufReader<File>,
@@ -95,7 +95,7 @@ pub(super) fn read_lines(
                 bytes += skip_line(&mut reader).map_err(io)?;
                 at.damaged.add(at.lines + 1);
             }
-            // Also if only its end is missing.
+            // A record counts even if its newline is missing.
             Some(record) => what(record),
             None if !has_end => return Ok(()),
             None if line.trim_ascii().is_empty() => {}
@@ -106,17 +106,17 @@ pub(super) fn read_lines(
     }
 }
 
-/// Skips to the end of a line and returns the number of bytes, as [`BufRead::skip_until`] does, but does not read holes, which
-/// a crash of a file system may leave: they hold no line feed.
+/// Skips to the end of a line and returns the number of bytes skipped, like [`BufRead::skip_until`]. Does not read
+/// holes, which a file system crash may leave: they contain no line feed.
 fn skip_line(reader: &mut BufReader<File>) -> io::Result<usize> {
     let mut skipped = 0;
     loop {
         let at = reader.stream_position()?;
         let data = match rustix::fs::seek(reader.get_ref(), rustix::fs::SeekFrom::Data(at)) {
             Ok(data) => data,
-            // No data up to the end of the file.
+            // There is no data up to the end of the file.
             Err(rustix::io::Errno::NXIO) => reader.seek(SeekFrom::End(0))?,
-            // The file system does not know its holes.
+            // The file system does not support SEEK_DATA.
             Err(_) => at,
         };
         reader.seek(SeekFrom::Start(data))?;

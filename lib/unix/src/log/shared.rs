@@ -1,4 +1,4 @@
-//! Appending to a file of records that many processes on many machines may append to at once.
+//! Appends to a file of records to which many processes on many machines may append at the same time.
 
 use std::fs::File;
 use std::io::Write;
@@ -13,15 +13,15 @@ use crate::publish::REAL;
 use crate::space::parent;
 use crate::{Error, Result, text};
 
-/// Attempts to append a record that another process overwrites or damages each time.
+/// Maximum number of attempts to append a record that other processes overwrite or damage each time.
 const ATTEMPTS: u32 = 20;
 
-/// Appends a record durably unless the file has a record for which `is_same` returns true; returns whether it did. The
-/// file is created if it is absent.
+/// Appends a record durably unless the file has a record for which `is_same` returns true; returns whether it was
+/// appended. The file is created if it is absent.
 ///
-/// There is no lock. The record is written with O_APPEND in one write, as a line of its own even if a process died in
-/// the middle of its line, and read back: over NFS, where O_APPEND of two clients may write to the same place, it is
-/// written again if it is not there. Errors: 65 for a record that could not be found again because it is too long or
+/// There is no lock. The record is written with O_APPEND in one write, on a line of its own even if a process died in
+/// the middle of its line, and then read back. Over NFS, where appends of two clients may end up at the same offset, it
+/// is written again if it is not found. Errors: 65 for a record that could not be found again because it is too long or
 /// contains a secret, which is not stored; 66 when the file cannot be read; 73, 74.
 pub fn append_once(
     path: &Path,
@@ -98,7 +98,7 @@ mod tests {
             std::fs::write(&path, [&whole[..], &whole[..cut]].concat()).unwrap();
             assert!(append_number(&path, 2));
             let mut expected = vec![1, 2];
-            // Cut just before the newline, the record is complete and exists twice.
+            // After a cut just before the newline, the record is complete and therefore exists twice.
             if cut == whole.len() - 1 {
                 expected.insert(0, 1);
             }

@@ -1,12 +1,12 @@
-//! Writes files and directories atomically: they are complete or absent.
+//! Writes files and directories atomically: they are either complete or absent.
 //!
-//! Data is written under a temporary name next to the target, fsynced, renamed, and the parent directory is fsynced: at
-//! any moment and after any crash, readers see either the old content or the new. Both fsyncs are needed, in this
+//! Data is written under a temporary name next to the target, fsynced and renamed, and the parent directory is fsynced:
+//! at any moment and after any crash, readers see either the old content or the new. Both fsyncs are needed, in this
 //! order: without the first, the final name may refer to 0 bytes after a power failure; without the second, the data
 //! may still be under the temporary name.
 //!
 //! The functions here publish on the file system of this machine, a [`Publisher`] on any [`Disk`]. If an fsync fails,
-//! the data is discarded and its temporary name removed; an fsync is never retried, because a second one may succeed
+//! the data is discarded and its temporary name is removed. An fsync is never retried, because a second one may succeed
 //! without the data being on disk.
 
 mod publisher;
@@ -30,18 +30,18 @@ use crate::{disk::Disk, space::ensure_space};
 /// The writer passed to the closure of [`Publisher::file`].
 pub type FileWriter = BufWriter<Box<dyn DiskFile>>;
 
-/// Publishes on the file system of this machine.
+/// Publishes on the real file system of this machine.
 pub const REAL: Publisher<'static> = Publisher::new(&RealDisk);
 
 /// Publishes `bytes` as `path`, replacing an existing file. A file that contains a registered secret
-/// ([`crate::secrets`]) is readable only by its owner. Errors: 73 when it cannot be created (or space is short), 74
-/// when writing fails.
+/// ([`crate::secrets`]) is readable only by its owner. Errors: 73 when it cannot be created (or there is too little
+/// space), 74 when writing fails.
 pub fn publish_bytes(path: &Path, bytes: &[u8]) -> Result<()> {
     REAL.bytes(path, bytes)
 }
 
-/// Publishes `bytes` as `path` unless it exists: of several processes, one succeeds. Returns whether this one did.
-/// Errors: those of [`publish_bytes`].
+/// Publishes `bytes` as `path` unless it exists, and returns whether this process did: one of several processes
+/// succeeds. Errors: those of [`publish_bytes`].
 pub fn publish_new(path: &Path, bytes: &[u8]) -> Result<bool> {
     if path.symlink_metadata().is_ok() {
         return Ok(false);
@@ -57,12 +57,13 @@ pub fn publish_new(path: &Path, bytes: &[u8]) -> Result<bool> {
     REAL.names(crate::space::parent(path)).map(|()| true)
 }
 
-/// Gives the file `own` the name `path` as well unless that exists; returns whether it has it now. Of several processes,
-/// each with a file of its own, one succeeds, also over NFS; rename(2) would replace the file of another one.
+/// Links the file `own` to the name `path` as well unless that name exists; returns whether the link was made. If
+/// several processes try, each with its own file, one succeeds, even over NFS; rename(2) would replace another
+/// process's file.
 pub(crate) fn link_new(own: &Path, path: &Path) -> io::Result<bool> {
     match fs::hard_link(own, path) {
         Ok(()) => Ok(true),
-        // Over NFS the reply to a successful link may be lost; the request that is sent again then fails.
+        // Over NFS the reply to a successful link may be lost; the repeated request then fails.
         Err(_) if is_same_file(own, path) => Ok(true),
         Err(cause) if cause.kind() == io::ErrorKind::AlreadyExists => Ok(false),
         Err(cause) => Err(cause),
@@ -79,13 +80,14 @@ pub fn create_folder(path: &Path) -> Result<()> {
     REAL.create_folder(path)
 }
 
-/// BLAKE3 hash of a regular file, in hexadecimal.
+/// Returns the BLAKE3 hash of a regular file, in hexadecimal.
 pub fn hash_file(path: &Path) -> Result<String> {
     hash_file_while(path, &|_| true)
 }
 
-/// Like [`hash_file`], but calls `proceed` for every MiB with the number of bytes read so far; once it returns false, the
-/// result is the hash of these. Tells the kernel not to keep the pages, because other processes may need the memory.
+/// Like [`hash_file`], but calls `proceed` for every MiB with the number of bytes read so far. Once it returns false,
+/// the result is the hash of these bytes. Tells the kernel not to keep the pages, because other processes may need the
+/// memory.
 pub fn hash_file_while(path: &Path, proceed: &dyn Fn(u64) -> bool) -> Result<String> {
     small::require_file(path)?;
     let mut file = File::open(path).map_err(|cause| Error::open(path, cause))?;
@@ -113,7 +115,7 @@ mod tests {
         let [a, b, name] = ["a", "b", "name"].map(|name| folder.path().join(name));
         fs::write(&a, "a").unwrap();
         fs::write(&b, "b").unwrap();
-        // The server has made the link, and the client sends the request again.
+        // The server has made the link, and the client repeats the request.
         fs::hard_link(&a, &name).unwrap();
         assert!(link_new(&a, &name).unwrap());
         assert!(!link_new(&b, &name).unwrap());

@@ -1,4 +1,4 @@
-//! Publishing on a [`Disk`].
+//! Publishes files and directories on a [`Disk`].
 
 use std::fs;
 use std::io::{self, BufWriter, Write};
@@ -12,25 +12,25 @@ use crate::fail::point;
 use crate::space::{self, ensure_space};
 use crate::{Error, Result, secrets};
 
-/// Publishes on a disk; its methods are the functions of [`crate::publish`].
+/// Publishes on a disk; its methods correspond to the functions of [`crate::publish`].
 #[derive(Clone, Copy, Debug)]
 pub struct Publisher<'d> {
     disk: &'d dyn Disk,
 }
 
 impl<'d> Publisher<'d> {
-    /// A publisher on `disk`.
+    /// Creates a publisher on `disk`.
     pub const fn new(disk: &'d dyn Disk) -> Self {
         Self { disk }
     }
 
-    /// [`super::publish_bytes`]
+    /// See [`super::publish_bytes`].
     pub fn bytes(&self, path: &Path, bytes: &[u8]) -> Result<()> {
         ensure_space(path, bytes.len() as u64)?;
         self.replace(path, secrets::occur_in(bytes), |writer| writer.write_all(bytes))
     }
 
-    /// The same, always readable only by its owner.
+    /// Like [`Publisher::bytes`], but the file is always readable only by its owner.
     pub fn private_bytes(&self, path: &Path, bytes: &[u8]) -> Result<()> {
         ensure_space(path, bytes.len() as u64)?;
         self.replace(path, true, |writer| writer.write_all(bytes))
@@ -66,7 +66,7 @@ impl<'d> Publisher<'d> {
     }
 
     /// Writes a new file of about `bytes` bytes inside a directory that is not published yet. Its content is durable
-    /// after [`Written::sync`], its name once the directory is synced. Errors: 73, 74, naming `path`.
+    /// after [`Written::sync`], and its name once the directory is synced. Errors: 73, 74, naming `path`.
     pub fn inner_file(
         &self,
         path: &Path,
@@ -78,7 +78,7 @@ impl<'d> Publisher<'d> {
         write_content(file, path, write).map(|(written, ())| written)
     }
 
-    /// Writes a new file with this content; it is readable only by its owner if it contains a registered secret.
+    /// Writes a new file with the content `bytes`; it is readable only by its owner if it contains a registered secret.
     pub fn inner_bytes(&self, path: &Path, bytes: &[u8]) -> Result<Written> {
         let written = self.inner_file(path, bytes.len() as u64, |file| file.write_all(bytes))?;
         if secrets::occur_in(bytes) {
@@ -96,8 +96,8 @@ impl<'d> Publisher<'d> {
         })
     }
 
-    /// As [`Publisher::folder`], for a `fill` that creates only files, each with [`Publisher::inner_file`], and syncs
-    /// them; only the directory itself remains to be synced.
+    /// Like [`Publisher::folder`], for a `fill` that creates only files, each with [`Publisher::inner_file`], and syncs
+    /// them. Only the directory itself then remains to be synced.
     pub fn folder_of_files<T>(
         &self,
         path: &Path,
@@ -117,8 +117,8 @@ impl<'d> Publisher<'d> {
         self.disk.sync_folder(folder).map_err(|cause| write_error(folder, cause))
     }
 
-    /// Publishes a file that `make` creates under the given temporary name, for libraries that open files themselves;
-    /// `path` must not exist yet.
+    /// Publishes a file that `make` creates under the temporary name passed to it, for libraries that open files
+    /// themselves; `path` must not exist yet.
     pub fn new_file<T>(&self, path: &Path, make: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
         self.absent(path, |temporary| {
             let value = make(temporary)?;
@@ -127,7 +127,7 @@ impl<'d> Publisher<'d> {
         })
     }
 
-    /// Publishes what `make` creates and syncs; `path` must not exist.
+    /// Publishes a file or directory that `make` creates and syncs; `path` must not exist yet.
     fn absent<T>(&self, path: &Path, make: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
         refuse_existing(path)?;
         let temporary = Temporary::beside(self.disk, path)?;
@@ -136,7 +136,7 @@ impl<'d> Publisher<'d> {
         Ok(value)
     }
 
-    /// Makes `link` a symbolic link to `target`, atomically replacing an older one.
+    /// Makes `link` a symbolic link to `target`, atomically replacing an existing link.
     pub fn link(&self, link: &Path, target: &Path) -> Result<()> {
         let temporary = Temporary::beside(self.disk, link)?;
         let made = self.disk.symlink(target, &temporary.path);
@@ -144,7 +144,7 @@ impl<'d> Publisher<'d> {
         self.rename(&temporary.path, link, Rename::Replace)
     }
 
-    /// [`super::create_folder`]
+    /// See [`super::create_folder`].
     pub fn create_folder(&self, path: &Path) -> Result<()> {
         let missing: Vec<&Path> =
             path.ancestors().take_while(|p| !p.exists() && *p != "").collect();
@@ -169,7 +169,7 @@ impl<'d> Publisher<'d> {
         Ok(true)
     }
 
-    /// Renames within a directory, durably. Emulates `New` on file systems without it. Errors: 73, 74.
+    /// Renames durably within a directory. Emulates `New` on file systems that lack it. Errors: 73, 74.
     pub fn rename(&self, from: &Path, to: &Path, how: Rename) -> Result<()> {
         match self.rename_surely(from, to, how) {
             // Some network file systems lack RENAME_NOREPLACE: check, then rename.
@@ -202,13 +202,13 @@ pub struct Written {
 }
 
 impl Written {
-    /// Makes it durable. Errors: 74; the file must then be discarded.
+    /// Makes the file durable. Errors: 74; the file must then be discarded.
     pub fn sync(mut self) -> Result<()> {
         let synced = self.file.sync().and_then(|()| point("publish.synced"));
         synced.map_err(|cause| write_error(&self.path, cause))
     }
 
-    /// Its path.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -250,7 +250,7 @@ fn exists(path: &Path) -> Error {
     Error::create(path, "it already exists; move it away or choose another name")
 }
 
-/// The [`Error`] wrapped in `cause`, or 74, with advice if the disk is full.
+/// Returns the [`Error`] wrapped in `cause`, or an error 74, with advice if the disk is full.
 fn write_error(path: &Path, cause: io::Error) -> Error {
     match cause.downcast::<Error>() {
         Ok(ours) => ours,

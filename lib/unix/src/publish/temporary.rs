@@ -12,8 +12,8 @@ use crate::{Error, Result};
 /// Prefix of temporary names; readers of directories skip names that start with it.
 pub const TEMPORARY_PREFIX: &str = ".tmp-";
 
-/// An end of a temporary name that no other process uses: those in containers may have the same host name and process
-/// id.
+/// Returns a suffix for temporary names that no other process uses; the host name and process id would not be enough,
+/// because containers may share both.
 pub(crate) fn unique_suffix() -> String {
     static COUNTER: AtomicU64 = AtomicU64::new(0);
     static RANDOM: OnceLock<u64> = OnceLock::new();
@@ -22,14 +22,14 @@ pub(crate) fn unique_suffix() -> String {
     format!("{}-{}-{random:08x}-{count}", crate::host::name(), std::process::id())
 }
 
-/// A unique temporary name; if it still exists on drop, it was not published and is removed.
+/// A unique temporary name. If the file still exists on drop, it was not published and is removed.
 pub(super) struct Temporary<'d> {
     pub path: PathBuf,
     disk: &'d dyn Disk,
 }
 
 impl<'d> Temporary<'d> {
-    /// In the directory of `target`, because a rename cannot cross file systems.
+    /// Creates a name in the directory of `target`, because a rename cannot cross file systems.
     pub fn beside(disk: &'d dyn Disk, target: &Path) -> Result<Self> {
         let Some(name) = target.file_name() else {
             return Err(Error::create(target, "the path has no file name"));
@@ -43,7 +43,8 @@ impl<'d> Temporary<'d> {
 
 impl Drop for Temporary<'_> {
     fn drop(&mut self) {
-        // Absent if it was published or never created; the next attempt removes what cannot be removed here.
+        // The file is absent if it was published or never created. If it cannot be removed here, the next attempt
+        // removes it.
         let _ = self.disk.remove_all(&self.path);
     }
 }

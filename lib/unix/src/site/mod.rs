@@ -1,6 +1,7 @@
 //! Site files: cluster-specific settings, one `NAME=VALUE` per line, for the environment of `sbatch` and of the job.
 //! Empty lines and lines that begin with `#` are skipped. Nothing is expanded or executed. A name that neither sbatch
-//! nor longhaul reads but probably is a typo is an error, because the job would run elsewhere or with other settings.
+//! nor longhaul reads but that looks like a typo is an error, because the job would run elsewhere or with other
+//! settings.
 
 mod names;
 
@@ -11,7 +12,7 @@ use crate::{Error, Result, secrets, small};
 /// Maximum size of a site file in bytes.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Reads a site file. Errors: 66; 78 with file and line for a line that is not `NAME=VALUE`, a misspelt name, or a
+/// Reads a site file. Errors: 66; 78, with file and line, for a line that is not `NAME=VALUE`, a misspelt name, or a
 /// value that the job could not use.
 pub fn read(path: &Path) -> Result<Vec<(String, String)>> {
     let text = small::read(path, MAX_BYTES)?;
@@ -42,8 +43,8 @@ pub fn read(path: &Path) -> Result<Vec<(String, String)>> {
     Ok(variables)
 }
 
-/// The variables of this process that a site file could have set for sbatch or longhaul, for a later submission from a
-/// bare environment. Other variables are not read: they may contain secrets.
+/// Returns the variables of this process that a site file could have set for sbatch or longhaul, for a later submission
+/// from an empty environment. Other variables are not read, because they may contain secrets.
 pub fn exported() -> Vec<(String, String)> {
     let value = |name: String| std::env::var(&name).ok().map(|value| (name, value));
     names::known().filter_map(value).collect()

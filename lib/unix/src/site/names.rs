@@ -1,4 +1,4 @@
-//! The variables that a site file may set, and their valid values.
+//! The variables that a site file may set, and checks of their values.
 
 use std::path::Path;
 
@@ -14,10 +14,10 @@ const OF_SBATCH: &str = "\
     SEGMENT_SIZE SIGNAL SPREAD_JOB STEPMGR THREADS_PER_CORE THREAD_SPEC TIMELIMIT TRES_BIND TRES_PER_TASK \
     USE_MIN_NODES WAIT WAIT4SWITCH WAIT_ALL_NODES WCKEY";
 
-/// Returns what is wrong with a value, if anything, without quoting the value.
+/// Returns the problem with a value, if there is one, without quoting the value.
 type Check = fn(&str) -> Option<String>;
 
-/// The variables that longhaul reads in a job, and those of pipeline.sh, with the checks before submission.
+/// The variables that longhaul and pipeline.sh read in a job, with their checks before submission.
 const LONGHAUL_VARIABLES: [(&str, Check); 15] = [
     ("LONGHAUL_SETUP", setup),
     ("LONGHAUL_INSIDE", anything),
@@ -51,7 +51,7 @@ fn anything(_: &str) -> Option<String> {
     None
 }
 
-/// The job reads the file where it runs; it is checked here because it must be visible on both machines.
+/// Checks the setup file, which the job reads on its node: it is checked here because both machines must see it.
 fn setup(text: &str) -> Option<String> {
     let path = Path::new(text);
     if !path.is_absolute() {
@@ -60,14 +60,14 @@ fn setup(text: &str) -> Option<String> {
     std::fs::File::open(path).err().map(|cause| format!("it cannot be read here: {cause}"))
 }
 
-/// The names that sbatch and longhaul read.
+/// Returns the names of all variables that sbatch and longhaul read.
 pub(super) fn known() -> impl Iterator<Item = String> {
     let of_sbatch = OF_SBATCH.split(' ').map(|rest| format!("SBATCH_{rest}"));
     LONGHAUL_VARIABLES.iter().map(|(name, _)| (*name).to_string()).chain(of_sbatch)
 }
 
-/// What is wrong with a variable, if anything. Only names that sbatch and longhaul read are known; any other is meant
-/// for the programs of the job, unless it nearly matches one of these.
+/// Returns the problem with a variable, if there is one. Only variables that sbatch and longhaul read are checked. Any
+/// other variable is meant for the programs of the job, unless its name is nearly one of these.
 pub(super) fn problem(name: &str, value: &str) -> Option<String> {
     if let Some((_, check)) = LONGHAUL_VARIABLES.iter().find(|(known, _)| *known == name) {
         return check(value).map(|why| format!("{name}: {why}"));

@@ -13,43 +13,43 @@ use crate::text::line;
 /// Maximum number of bytes read from each output stream.
 const MAX_BYTES: u64 = 16 << 20;
 
-/// The output of a command, whatever its exit status.
+/// The output of a command, regardless of its exit status.
 pub(super) struct Answer {
     program: String,
     status: ExitStatus,
-    /// Its stdout.
+    /// Stdout of the command.
     pub stdout: String,
-    /// Its stderr.
+    /// Stderr of the command.
     pub stderr: String,
 }
 
 impl Answer {
-    /// Whether it succeeded.
+    /// Whether the command succeeded.
     pub fn is_success(&self) -> bool {
         self.status.success()
     }
 
-    /// Its stdout if it succeeded, otherwise its stderr as one line.
+    /// Returns stdout if the command succeeded, otherwise stderr as an error in one line.
     pub fn success(self) -> Result<String, String> {
         if self.is_success() {
             return Ok(self.stdout);
         }
         let lines = self.stderr.lines().map(str::trim).filter(|line| !line.is_empty());
-        // The first lines of stderr say what is wrong, the last ones where to read more.
+        // The first lines of stderr describe the problem, and the last ones refer to documentation.
         let message = line(&lines.collect::<Vec<_>>().join("; "));
         let colon = if message.is_empty() { "" } else { ": " };
         Err(format!("{} failed ({}){colon}{message}", self.program, self.status))
     }
 }
 
-/// Runs a short command; on timeout it and its children are killed.
+/// Runs a short command. On timeout, the command and its children are killed.
 pub(super) fn ask(program: &str, words: &[&str], timeout: Duration) -> Result<Answer, String> {
     let mut command = Command::new(program);
     command.args(words);
     answer(program, command, timeout)
 }
 
-/// The same for a command prepared by the caller; `program` is its name in messages.
+/// Like [`ask`], for a command prepared by the caller; `program` is its name in messages.
 pub(super) fn answer(
     program: &str,
     mut command: Command,
@@ -75,7 +75,7 @@ pub(super) fn answer(
     }
 }
 
-/// Reads a pipe in a separate thread, so that a command that fills one pipe does not block on the other.
+/// Reads a pipe in a separate thread, so that a command that fills one pipe does not block while the other is read.
 fn read_in_thread(pipe: Option<impl Read + Send + 'static>) -> Receiver<String> {
     let (send, receive) = mpsc::channel();
     std::thread::spawn(move || {

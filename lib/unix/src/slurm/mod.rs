@@ -1,5 +1,5 @@
-//! The interface to SLURM: the environment of a job here, running its commands in `ask`, the jobs of a user in `queue`,
-//! and requeueing the own job in `requeue`.
+//! The interface to SLURM: the environment of a job (this module), running SLURM's commands (`ask`), the jobs of a user
+//! (`queue`), and requeueing the job of this process (`requeue`).
 //!
 //! Missing or invalid values are not errors; [`Slurm::notes`] lists what was ignored.
 
@@ -17,7 +17,7 @@ use ask::{Answer, ask};
 pub use queue::{Queued, cancel, queue, submit, was_cancelled};
 pub use requeue::{Attempts, RequeueKind, requeue};
 
-/// Timeout of a query; a busy controller answers within seconds or not at all.
+/// Timeout of a query: a busy controller answers within seconds or not at all.
 pub const QUESTION_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The SLURM job that this process belongs to.
@@ -41,11 +41,11 @@ pub struct Slurm {
     pub tasks: Option<u32>,
     /// SLURM_JOB_END_TIME, seconds since 1970 (SLURM 23.02 and newer).
     pub end_time: Option<u64>,
-    /// Whether this is the script of a batch job, rather than a step of it or a shell opened by `salloc`. Only
-    /// the batch script can have SLURM restart the job.
+    /// Whether this is the script of a batch job, rather than one of its steps or a shell opened by `salloc`. Only the
+    /// batch script can have SLURM restart the job.
     #[serde(skip)]
     pub is_batch_script: bool,
-    /// Notes on invalid variables that were ignored.
+    /// Messages about invalid variables that were ignored.
     #[serde(skip)]
     pub notes: Vec<String>,
 }
@@ -56,7 +56,7 @@ impl Slurm {
         Self::from_variables(|name| std::env::var(name).ok())
     }
 
-    /// Reads the variables from any source.
+    /// Reads the variables from the function `variable`.
     pub fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Option<Self> {
         let job_id = variable("SLURM_JOB_ID").filter(|id| !id.is_empty())?;
         let mut notes = Vec::new();
@@ -85,8 +85,8 @@ impl Slurm {
         })
     }
 
-    /// The id that `scontrol` and `squeue` understand: `123`, or `120_4` for an array task (the bare array id would
-    /// mean the whole array).
+    /// Returns the id that `scontrol` and `squeue` accept: `123`, or `120_4` for an array task (the bare array id would
+    /// refer to the whole array).
     pub fn id(&self) -> String {
         match (&self.array_job_id, &self.array_task_id) {
             (Some(job), Some(task)) => format!("{job}_{task}"),
@@ -94,8 +94,9 @@ impl Slurm {
         }
     }
 
-    /// The time left and the command that reported it: asks `squeue` once, then `scontrol` if that fails. `None` means
-    /// that the job has no limit. Never call it in a loop or on every rank: each call loads the cluster's controller.
+    /// Returns the time left and the command that reported it: asks `squeue` once, then `scontrol` if that fails.
+    /// `None` means that the job has no limit. Never call it in a loop or on every rank, because each call puts load on
+    /// the cluster's controller.
     pub fn ask_time_left(
         &self,
         timeout: Duration,
@@ -123,7 +124,7 @@ impl Slurm {
 
 /// Parses the answer of `squeue -o %L`; `None` if the job has no limit.
 pub fn time_left_of(answer: &str) -> Result<Option<Duration>, String> {
-    // A heterogeneous job has one line per component: the earliest end counts.
+    // A heterogeneous job has one line per component, and the earliest end applies.
     let lines = answer.split_whitespace().map(parse_limit).collect::<Result<Vec<_>, _>>();
     match lines {
         Ok(lines) if !lines.is_empty() => Ok(lines.into_iter().flatten().min()),
@@ -131,7 +132,7 @@ pub fn time_left_of(answer: &str) -> Result<Option<Duration>, String> {
     }
 }
 
-/// The same for `scontrol show job -o`, which reports the limit and the run time instead of the time left.
+/// Parses the output of `scontrol show job -o`, which reports the limit and the run time instead of the time left.
 fn time_left_of_job(answer: &str) -> Result<Option<Duration>, String> {
     let (Some(limit), Some(run)) = (word_of(answer, "TimeLimit"), word_of(answer, "RunTime"))
     else {
@@ -144,18 +145,18 @@ fn time_left_of_job(answer: &str) -> Result<Option<Duration>, String> {
     }
 }
 
-/// The value of `KEY=` in the output of `scontrol show job -o`.
+/// Returns the value of `KEY=` in the output of `scontrol show job -o`.
 fn word_of<'a>(answer: &'a str, key: &str) -> Option<&'a str> {
     words_of(answer, key).next()
 }
 
-/// The same for several jobs.
+/// Returns the values of `KEY=` for several jobs.
 fn words_of<'a>(answer: &'a str, key: &str) -> impl Iterator<Item = &'a str> {
     let words = answer.split_ascii_whitespace();
     words.filter_map(move |word| word.strip_prefix(key)?.strip_prefix('='))
 }
 
-/// `123` or `120_4`.
+/// Whether `text` has the form of a job id: `123` or `120_4`.
 fn is_job_id(text: &str) -> bool {
     let digits = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
     text.split_once('_').map_or_else(|| digits(text), |(job, task)| digits(job) && digits(task))

@@ -8,32 +8,33 @@ use super::ask::{answer, ask};
 use super::{Answer, QUESTION_TIMEOUT, is_job_id, words_of};
 use crate::text::quote;
 
-/// Timeout of a submission: a controller with thousands of jobs is slow.
+/// Timeout of a submission: a controller with thousands of jobs takes long to answer.
 const SUBMIT_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// A job that is pending or running.
+/// A pending or running job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Queued {
-    /// `123`, or `120_4` for an array task.
+    /// Job id: `123`, or `120_4` for an array task.
     pub id: String,
-    /// State as named by `squeue`: PENDING, RUNNING, COMPLETING and others.
+    /// The state as reported by `squeue`: PENDING, RUNNING, COMPLETING and others.
     pub state: String,
-    /// Why it is pending: Priority, Dependency, JobHeldUser and others; None for a running job.
+    /// The reason why the job is pending: Priority, Dependency, JobHeldUser and others; `None` (the word) for a running
+    /// job.
     pub reason: String,
 }
 
 impl Queued {
-    /// Whether the job is held, by its user, an administrator, or SLURM after a failure, and must be released.
+    /// Whether the job is held, by its user, by an administrator, or by SLURM after a failure, and must be released.
     pub fn is_held(&self) -> bool {
         self.state == "PENDING" && self.reason.to_ascii_lowercase().contains("held")
     }
 
-    /// Whether it waits for a job that did not succeed, and will therefore never start.
+    /// Whether the job waits for a job that did not succeed, and will therefore never start.
     pub fn never_starts(&self) -> bool {
         self.state == "PENDING" && self.reason == "DependencyNeverSatisfied"
     }
 
-    /// Describes the state, and what to do if the job is held.
+    /// Describes the state, and says what to do if the job is held.
     pub fn describe(&self) -> String {
         let Self { id, state, reason } = self;
         match reason.as_str() {
@@ -51,7 +52,7 @@ pub fn cancel(id: &str) -> Result<(), String> {
     ask("scancel", &[id], QUESTION_TIMEOUT).and_then(Answer::success).map(drop)
 }
 
-/// All unfinished jobs of this user, from a single query.
+/// Returns all unfinished jobs of this user, from a single query.
 pub fn queue() -> Result<Vec<Queued>, String> {
     let user = rustix::process::getuid().as_raw().to_string();
     let words = ["-h", "-r", "-u", &user, "-o", "%i|%T|%r"];
@@ -62,7 +63,7 @@ pub fn queue() -> Result<Vec<Queued>, String> {
 fn queued(line: &str) -> Result<Queued, String> {
     let parts: Vec<&str> = line.trim().splitn(3, '|').collect();
     match parts.as_slice() {
-        // `120_[5-9%2]` is the pending part of an array; even squeue -r prints some in this form
+        // `120_[5-9%2]` is the pending part of an array; even squeue -r prints some parts in this form
         [id, state, reason] if !state.is_empty() && id.bytes().next().is_some_and(is_digit) => {
             Ok(Queued { id: (*id).into(), state: (*state).into(), reason: (*reason).into() })
         }
@@ -70,8 +71,8 @@ fn queued(line: &str) -> Result<Queued, String> {
     }
 }
 
-/// Whether a job that has left the queue was cancelled, as far as SLURM still knows: `scontrol` remembers jobs for
-/// minutes, the accounting, if there is one, permanently.
+/// Whether a job that has left the queue was cancelled, according to SLURM: `scontrol` remembers jobs for minutes, and
+/// the accounting database, if there is one, permanently.
 pub fn was_cancelled(id: &str) -> bool {
     if !is_job_id(id) {
         return false;
@@ -98,7 +99,7 @@ fn is_digit(byte: u8) -> bool {
 }
 
 /// Runs `sbatch` (or a substitute) with its arguments in `folder` and returns the job id. `variables` are added to the
-/// environment of this process. Understands the output of `sbatch --parsable` and of plain `sbatch`.
+/// environment of this process. Parses the output of `sbatch --parsable` and of plain `sbatch`.
 pub fn submit(
     words: &[String],
     folder: &Path,

@@ -1,12 +1,12 @@
 //! Lets a job ask SLURM to requeue it.
 //!
 //! SLURM restarts a job only on request (`scontrol requeue`): a job whose batch script exits is complete, whatever its
-//! status, and before SLURM 24.05 so is one that saves and exits within the grace time of a preemption. Repeating the
-//! request is harmless, even if SLURM requeues the job by itself.
+//! status. Before SLURM 24.05, this is also true of a job that saves and exits within the grace time of a preemption.
+//! Repeating the request is harmless, even if SLURM requeues the job by itself.
 //!
-//! `requeue incomplete` skips a job that SLURM is already ending, and still reports success; this keeps a job that its
-//! user cancelled from coming back. Whether a request took effect is therefore read from the restart count of the job.
-//! The exception is a job that reached its time limit: it is requeued without `incomplete`.
+//! `requeue incomplete` skips a job that SLURM is already ending, but still reports success; this prevents a job that
+//! its user cancelled from coming back. Whether a request took effect is therefore determined from the restart count of
+//! the job. The exception is a job that reached its time limit: it is requeued without `incomplete`.
 //!
 //! The controller may be down for longer than the job has time left. Nothing ends the job meanwhile, so the request is
 //! repeated until the controller answers or SLURM kills this process.
@@ -16,7 +16,7 @@ use std::time::Duration;
 use super::ask::ask;
 use super::{Answer, Slurm, is_job_id, word_of};
 
-/// Timeout of one scontrol call; by itself scontrol gives up only after several times the controller's timeout.
+/// Timeout of one scontrol call: scontrol itself gives up only after several times the controller's timeout.
 const TRY: Duration = Duration::from_secs(120);
 /// Initial and maximum pause between two requests.
 const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
@@ -36,8 +36,8 @@ pub struct Attempts<'a> {
     pub request: RequeueKind,
     /// Whether SLURM is ending the job: it has sent TERM.
     pub is_ending: bool,
-    /// Called before each repetition with the problem and the pause to make; returns whether SLURM has begun to end the
-    /// job.
+    /// Called before each repetition with the problem and the duration of the pause; makes the pause and returns
+    /// whether SLURM has begun to end the job.
     pub wait: &'a mut dyn FnMut(&str, Duration) -> bool,
 }
 
@@ -50,8 +50,8 @@ enum Refusal {
     Final(String),
 }
 
-/// Asks SLURM to requeue the job of this process, until it answers. On success SLURM is about to end the job: wait for
-/// that. Errors: why the job will not be requeued, as a message for its user.
+/// Asks SLURM to requeue the job of this process, until SLURM answers. On success, SLURM is about to end the job: wait
+/// for that. Errors: the reason why the job will not be requeued, as a message to its user.
 pub fn requeue(job: &Slurm, attempts: Attempts) -> Result<(), String> {
     let id = job.id();
     if !is_job_id(&id) {
@@ -68,7 +68,7 @@ pub fn requeue(job: &Slurm, attempts: Attempts) -> Result<(), String> {
     }
 }
 
-/// Makes one request and checks whether it took effect.
+/// Sends one request and checks whether it took effect.
 fn try_once(job: &Slurm, id: &str, request: RequeueKind, is_ending: bool) -> Result<(), Refusal> {
     let is_over_time = is_ending && word_of(&show(id)?, "Reason") == Some("TimeLimit");
     let ended = || Refusal::Final("SLURM is ending it for another reason, such as scancel".into());
@@ -88,7 +88,7 @@ fn try_once(job: &Slurm, id: &str, request: RequeueKind, is_ending: bool) -> Res
             None => Err(Refusal::Later(answer.success().err().unwrap_or_default())),
         };
     }
-    // If the controller does not report the count, trust its answer.
+    // If the controller does not report the restart count, trust its answer.
     let restarts = show(id).ok().and_then(|text| word_of(&text, "Restarts")?.parse::<u32>().ok());
     match restarts.filter(|restarts| *restarts <= job.restart_count) {
         None => Ok(()),
@@ -97,7 +97,7 @@ fn try_once(job: &Slurm, id: &str, request: RequeueKind, is_ending: bool) -> Res
     }
 }
 
-/// The controller's record of a job.
+/// Returns the controller's record of a job.
 fn show(id: &str) -> Result<String, Refusal> {
     scontrol(&["show", "job", "-o", id])?.success().map_err(Refusal::Later)
 }
@@ -110,8 +110,8 @@ fn scontrol(words: &[&str]) -> Result<Answer, Refusal> {
 }
 
 impl Slurm {
-    /// Delays the next start of this job, which has just been requeued. Its processes receive TERM meanwhile, which
-    /// scontrol must survive.
+    /// Delays the next start of this job, which has just been requeued. The processes of the job receive TERM
+    /// meanwhile, which scontrol must survive.
     pub fn start_later(&self, delay: Duration) -> Result<(), String> {
         let (job, start) =
             (format!("JobId={}", self.id()), format!("StartTime=now+{}", delay.as_secs()));
@@ -133,8 +133,8 @@ enum Meaning {
     Never(&'static str),
 }
 
-/// Interprets the stderr of scontrol; `None` if the next request may succeed. The strings are those of slurm_strerror
-/// (SLURM 22.05); any other message leads to a repetition.
+/// Interprets the stderr of scontrol; `None` if another request may succeed. The strings are those of slurm_strerror
+/// (SLURM 22.05); after any other message, the request is repeated.
 fn meaning(stderr: &str) -> Option<Meaning> {
     let known = [
         ("pending execution", Meaning::Requeued),

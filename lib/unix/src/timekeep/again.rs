@@ -1,22 +1,22 @@
-//! What happens to a batch job when its command has exited.
+//! Determines what happens to a batch job when its command has exited.
 //!
 //! | status | action |
 //! |---|---|
 //! | 0 | none: the job is complete, and `afterok` dependents start |
 //! | 75 | requeue the job; wait until SLURM ends it, so that no later line of the script runs |
-//! | 143 | the same: TERM ended a program without a handler, as in the grace time of a preemption |
-//! | 137 | the same: a user or the kernel's OOM killer killed it. Not if timekeep killed it after the limit |
+//! | 143 | as for 75: TERM ended a program without a handler, as in the grace time of a preemption |
+//! | 137 | as for 75: a user or the kernel's OOM killer killed it. Not if timekeep killed it after the limit |
 //! | 254 of srun | srun could not start a step: run it again, then requeue the job, or hold it ([`NO_STEP`]) |
 //! | 254 of srun after a signal to stop | as for 75 |
-//! | 75, 143 or 137, restarted too often | as for a failure |
+//! | 75, 143 or 137, restarted too many times | as for a failure |
 //! | any other | the job ends with it or, with [`OnFailure::Hold`], stays in the queue: dependents keep waiting |
 //!
-//! A program that makes no progress in any attempt must exit with another status; longhaul's programs do. If an attempt
-//! exits with 75 immediately and without having been asked to, for example because another job holds the run, the next
-//! attempt is delayed.
+//! A program that makes no progress in any attempt must exit with a different status; longhaul's programs do. If an
+//! attempt exits with 75 immediately and without having been asked to, for example because another job holds the run,
+//! the next attempt is delayed.
 //!
-//! Requeueing requires SLURM's commands, which are missing in a container. There the status is returned to whoever
-//! started the container.
+//! Requeueing requires SLURM's commands, which are missing in a container. There, the status is returned to the process
+//! that started the container.
 
 use std::os::unix::process::parent_id;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -71,19 +71,19 @@ const ENDED_BY_TERM: u8 = 128 + SIGTERM as u8;
 /// Status of a command that was ended by KILL.
 const ENDED_BY_KILL: u8 = 128 + SIGKILL as u8;
 
-/// An attempt that exits by itself within this many seconds presumably could not start its work.
+/// Maximum run time in seconds of an attempt that exits by itself and presumably could not start its work.
 const IMMEDIATE: f64 = 10.0;
-/// Initial and maximum delay of the next attempt after that; it doubles with each restart.
+/// Initial and maximum delay of the next attempt after an immediate exit; it doubles with each restart.
 const DELAY: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(600));
 
-/// How many times srun is run in total if it cannot start a step although the controller answers.
+/// Maximum number of times that srun is run if it cannot start a step although the controller answers.
 const STEP_TRIES: u32 = 3;
 
-/// The outcome of a command, from the point of view of its job.
+/// The outcome of a command, as it concerns its job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CommandOutcome {
     Done,
-    /// It should run again.
+    /// The command should run again.
     Again,
     /// srun could not start a step.
     NoStep,
@@ -104,8 +104,8 @@ impl CommandOutcome {
     }
 }
 
-/// Whether to run srun again now, after `tries` runs: it could not start a step although the controller answers, and no
-/// signal requested a stop, before or during the pause made here.
+/// Whether to run srun again now, after `tries` runs: srun could not start a step although the controller answers, and
+/// no signal requested a stop, before or during the pause made here.
 pub(super) fn should_rerun(
     outcome: CommandOutcome,
     tries: u32,
@@ -120,7 +120,7 @@ pub(super) fn should_rerun(
     !monitor.stop_requested_within(pause)
 }
 
-/// Whether TERM arrives within this time.
+/// Whether TERM arrives within `time`.
 fn got_term_within(time: Duration, events: &Receiver<i32>) -> bool {
     let end = Instant::now() + time;
     loop {
@@ -192,20 +192,20 @@ pub(super) fn follow(
     }
 }
 
-/// Whether a user works in this session, as in a terminal of Jupyter or VS Code in a batch job: the job is their
-/// session.
+/// Whether this process belongs to a user's terminal session, for example in Jupyter or VS Code in a batch job: ending
+/// the job would end the session.
 fn has_terminal() -> bool {
     std::fs::File::open("/dev/tty").is_ok()
 }
 
-/// How long to delay the next attempt if this one exited with 75 immediately and by itself.
+/// Returns the delay of the next attempt if this one exited with 75 immediately and by itself.
 fn delay(ended: &Ended, restarts: u32) -> Option<Duration> {
     let unprompted = ended.cause == Cause::Itself && ended.status == Exit::Again as u8;
     let doubled = DELAY.0 * 2u32.pow(restarts.min(10));
     (unprompted && ended.seconds < IMMEDIATE).then(|| doubled.min(DELAY.1))
 }
 
-/// The request to make to SLURM, if any.
+/// Returns the request to send to SLURM, if any.
 fn request_for(then: &Then, outcome: CommandOutcome, job: &Slurm) -> Option<RequeueKind> {
     if then.requeue == Requeue::Never && outcome != CommandOutcome::Failed {
         return None;
@@ -220,18 +220,18 @@ fn request_for(then: &Then, outcome: CommandOutcome, job: &Slurm) -> Option<Requ
             job.id(),
             job.restart_count
         ),
-        // SLURM does the same with a batch script that it cannot launch.
+        // SLURM also holds a job with a batch script that it cannot launch.
         CommandOutcome::NoStep => return Some(RequeueKind::Hold),
         CommandOutcome::Failed => {}
     }
     (then.on_failure == OnFailure::Hold).then_some(RequeueKind::Hold)
 }
 
-/// Returns the exit status: at once or, if SLURM is about to end the job, only when it does.
+/// Returns the exit status: immediately or, if SLURM is about to end the job, only when SLURM ends it.
 ///
-/// The shell of a batch script dies of the TERM that SLURM sends first, and timekeep exits with it. A shell with a trap
-/// for TERM would continue with its next line, so timekeep stays until the KILL. Without a shell, after `exec
-/// timekeep`, there is no next line and no reason to stay after TERM. `shell` is the original parent process; if it
+/// The shell of a batch script is ended by the TERM that SLURM sends first, and timekeep exits with it. A shell with a
+/// trap for TERM would continue with its next line, so timekeep stays until the KILL. Without a shell, after `exec
+/// timekeep`, there is no next line and no reason to stay after TERM. `shell` is the original parent process: if it
 /// died before prctl was called, no signal reports its death.
 pub(super) fn end(
     is_ended_by_slurm: bool,
@@ -246,8 +246,8 @@ pub(super) fn end(
             match events.recv() {
                 Ok(SIGTERM) if !under_a_shell => break,
                 Ok(_) => {}
-                // Cannot happen: the sending thread runs as long as we hold its receiver. If it did, only KILL would
-                // end us.
+                // Cannot happen: the sending thread runs as long as we hold its receiver. If it did happen, only KILL
+                // would end this process.
                 Err(_) => std::thread::sleep(Duration::from_secs(1)),
             }
         }

@@ -1,4 +1,4 @@
-//! A command and all its descendants, as a process group.
+//! Runs a command and all its descendants as a process group.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, IsTerminal};
@@ -19,20 +19,20 @@ use crate::{Error, Exit, Result};
 /// Signals that timekeep forwards to the command.
 pub const FORWARDED: [i32; 6] = [SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGCONT];
 
-/// Whether this signal asks the command to exit.
+/// Whether a signal asks the command to exit.
 pub fn requests_exit(number: i32) -> bool {
     [SIGTERM, SIGINT, SIGHUP, SIGUSR1].contains(&number)
 }
 
 /// Programs that react to TERM, INT and HUP by killing their tasks, immediately or soon after, but forward USR1 and
-/// USR2 to them. They are sent the warning signal instead of TERM, INT and HUP.
+/// USR2 to them. They receive the warning signal in place of TERM, INT and HUP.
 const LAUNCHERS: [&str; 7] =
     ["srun", "mpirun", "mpiexec", "mpirun.openmpi", "mpiexec.openmpi", "mpiexec.hydra", "orterun"];
 
 /// Exit status of an srun that could not start a step, for example because the controller is down. By default it would
-/// be 1, like that of a failed program.
+/// be 1, the same as for a failed program.
 pub const NO_STEP: u8 = 254;
-/// The variable that sets this status: srun(1).
+/// The variable that sets the exit status [`NO_STEP`], see srun(1).
 const SRUN_ERROR_VARIABLE: &str = "SLURM_EXIT_ERROR";
 
 /// A running process group.
@@ -41,7 +41,7 @@ pub struct Group {
     pub leader: Pid,
     /// Whether the command is srun.
     pub is_srun: bool,
-    /// Whether it launches the tasks of a step and forwards signals to them ([`LAUNCHERS`]).
+    /// Whether the command launches the tasks of a step and forwards signals to them ([`LAUNCHERS`]).
     pub is_launcher: bool,
 }
 
@@ -54,7 +54,7 @@ impl Group {
         let name = Path::new(&words[0]).file_name();
         let is_srun = name == Some(OsStr::new("srun"));
         let mut command = Command::new(&words[0]);
-        // A timekeep that the command runs works on no step.
+        // A timekeep started by the command must not work on the same step.
         command.args(&words[1..]).envs(variable).env_remove(STEP_VARIABLE).process_group(0);
         if is_srun {
             command.env(SRUN_ERROR_VARIABLE, NO_STEP.to_string());
@@ -69,12 +69,12 @@ impl Group {
         Ok(Self { leader, is_srun, is_launcher })
     }
 
-    /// Sends a signal to the whole group; ignores a group that no longer exists.
+    /// Sends a signal to the whole group; does nothing if the group no longer exists.
     pub fn send(&self, signal: Signal) {
         let _ = kill_process_group(self.leader, signal);
     }
 
-    /// Whether the command has a handler for the signal, or ignores it.
+    /// Whether the command has a handler for the signal or ignores it.
     pub fn handles(&self, signal: i32) -> bool {
         let path = format!("/proc/{}/status", self.leader.as_raw_nonzero());
         let status = std::fs::read_to_string(path).unwrap_or_default();
@@ -85,7 +85,7 @@ impl Group {
         masks.fold(0, |all, mask| all | mask) >> (signal - 1) & 1 == 1
     }
 
-    /// Forwards a signal; returns the signal that was sent.
+    /// Forwards a signal, and returns the signal that was sent.
     pub fn forward(&self, number: i32, warn_signal: Signal) -> Option<Signal> {
         let mut signal = Signal::from_named_raw(number)?;
         if self.is_launcher && [Signal::TERM, Signal::INT, Signal::HUP].contains(&signal) {
@@ -96,7 +96,7 @@ impl Group {
     }
 
     /// Reaps all children that have exited. If the command itself is among them, returns its exit status, or 128+n and
-    /// the name of the signal n.
+    /// the name of signal n.
     pub fn reap(&self) -> Result<Option<(u8, Option<String>)>> {
         let mut ended = None;
         loop {
@@ -122,7 +122,7 @@ impl Group {
     }
 }
 
-/// The name of a signal, for example `SIGUSR1`.
+/// Returns the name of a signal, for example `SIGUSR1`.
 pub fn name(signal: Signal) -> String {
     raw_name(signal.as_raw())
 }
@@ -132,7 +132,7 @@ fn raw_name(signal: i32) -> String {
     name.map_or_else(|| format!("signal {signal}"), String::from)
 }
 
-/// Parses `USR1`, `SIGUSR1` or `usr1`; only signals that can serve as a warning.
+/// Parses `USR1`, `SIGUSR1` or `usr1`; accepts only signals that can serve as a warning.
 pub fn parse_warn_signal(text: &str) -> Result<Signal> {
     let upper = text.to_ascii_uppercase();
     match upper.strip_prefix("SIG").unwrap_or(&upper) {

@@ -1,10 +1,10 @@
 //! Enforces the time limit of a command if timekeep itself is killed.
 //!
-//! The guard is a second timekeep process, which is idle while the first one is alive: it reads changes of the limit
-//! from a pipe, and end-of-file tells it that the first process is gone. If the command is still running, the guard
-//! sends the warning, TERM and KILL at the times at which timekeep would have sent them; for a step of a pipeline, which
-//! the next run of the pipeline repeats, as if the limit had passed. `PR_SET_PDEATHSIG` would reach
-//! only the command itself, not its descendants.
+//! The guard is a second timekeep process that is idle while the first one is alive: it reads changes of the limit from
+//! a pipe, and end-of-file means that the first process is gone. If the command is still running, the guard sends the
+//! warning, TERM and KILL at the times at which timekeep would have sent them. For a step of a pipeline, it acts as if
+//! the limit had passed, because the next run of the pipeline repeats the step. `PR_SET_PDEATHSIG` would reach only the
+//! command itself, not its descendants.
 
 use std::ffi::OsString;
 use std::io::{Write, stdin};
@@ -21,7 +21,7 @@ use crate::{Error, Result, note, warn};
 
 /// The hidden subcommand of timekeep that calls [`run`].
 pub const VERB: &str = "guard";
-/// How often the guard checks whether the command has exited.
+/// Interval at which the guard checks whether the command has exited.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The schedule that the guard enforces: options of `timekeep run`.
@@ -40,23 +40,23 @@ pub struct Schedule {
     pub grace: Duration,
 }
 
-/// The guard of a command; it exits once this is dropped and the command is gone.
+/// The guard of a command; it exits once this value is dropped and the command is gone.
 pub(super) struct Guard {
     pipe: Option<ChildStdin>,
 }
 
 impl Guard {
-    /// Starts the guard of a process group. It gets the limit as an argument, so it knows it from the start.
+    /// Starts the guard of a process group. The guard gets the limit as an argument, so it knows it from the start.
     pub fn start(leader: Pid, schedule: Schedule, limit: Option<Instant>) -> Self {
         let Schedule { margin, grace, warn_signal } = schedule;
         let mut words = vec![OsString::from(VERB), leader.as_raw_nonzero().to_string().into()];
         words.extend([margin, grace].map(|time| time.as_secs().to_string().into()));
         words.extend([group::name(warn_signal).into(), end(limit).to_string().into()]);
-        // Not by its path, because the file may have been replaced since.
+        // Do not use the path of the program, because the file may have been replaced since.
         let mut command = Command::new("/proc/self/exe");
         command.args(words).process_group(0).stdin(Stdio::piped()).stdout(Stdio::null());
         match command.spawn() {
-            // It is reaped together with all other children.
+            // The guard is reaped together with all other children.
             Ok(mut child) => Self { pipe: child.stdin.take() },
             Err(cause) => {
                 warn!("the time limit is not enforced if timekeep is killed: {cause}");
@@ -72,13 +72,13 @@ impl Guard {
     }
 }
 
-/// A limit in seconds since 1970; no limit is the largest number.
+/// Converts a limit to seconds since 1970; without a limit, returns the largest number.
 fn end(limit: Option<Instant>) -> u64 {
     let left = limit.map(|limit| limit.saturating_duration_since(Instant::now()));
     left.map_or(u64::MAX, |left| unix_seconds().saturating_add(left.as_secs()))
 }
 
-/// The main function of the guard; `end` is the limit in seconds since 1970 until another one is read. Errors: 2 for a
+/// Runs the guard. `end` is the limit in seconds since 1970 until another one is read from stdin. Errors: 2 for a
 /// number that is not a process id.
 pub fn run(leader: i32, schedule: Schedule, end: u64) -> Result<()> {
     let leader = Pid::from_raw(leader).ok_or_else(|| Error::usage("no such process group"))?;

@@ -1,10 +1,10 @@
-//! The optimal checkpoint interval: balances the cost of saving against the work lost in a failure.
+//! The optimal checkpoint interval, which balances the cost of saving against the work lost in a failure.
 //!
-//! Let c be the time for which a checkpoint blocks training and M the mean time between failures. Young (1974) finds
+//! Let c be the time for which a checkpoint blocks training and M the mean time between failures. Young (1974) derives
 //! the interval sqrt(2 c M), and Daly (2006, equation 37), with the next terms, sqrt(2 c M) (1 + sqrt(c / 2M) / 3 + c /
-//! 18M) - c for c < 2M, else M. In the same model, with a checkpoint after every t of work, that work takes M (exp((t +
-//! c) / M) - 1) of time, not counting restarts; the difference to t is lost. The end of a job is not a failure: it is
-//! known in advance, and a checkpoint is saved before it.
+//! 18M) - c for c < 2M, else M. In the same model, with a checkpoint after every t of work, that work takes the time M
+//! (exp((t + c) / M) - 1), not counting restarts; the difference from t is lost. The end of a job is not a failure: it
+//! is known in advance, and a checkpoint is saved before it.
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,10 +15,10 @@ use serde_json::{Map, Value};
 use crate::run_dir::RunDir;
 use crate::{Error, Result, log};
 
-/// What a run measured of its checkpoints, in seconds; means over its log.
+/// Checkpoint times in seconds that a run measured; means over its log.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CheckpointTimes {
-    /// How long a checkpoint blocked training.
+    /// Time for which a checkpoint blocked training.
     pub cost: Option<f64>,
     /// Time until a checkpoint was on disk.
     pub saved_after: Option<f64>,
@@ -26,12 +26,12 @@ pub struct CheckpointTimes {
     pub update: Option<f64>,
 }
 
-/// The result, and the record of `timekeep interval --json`. Times in seconds.
+/// The result, which is also the record of `timekeep interval --json`. Times in seconds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Interval {
     /// Time between two checkpoints.
     pub seconds: f64,
-    /// The same in updates: the value for `checkpoint.every`.
+    /// The interval in updates: the value for `checkpoint.every`.
     pub updates: Option<u64>,
     /// Fraction of time lost to saving and failures at this interval.
     pub lost_share: f64,
@@ -45,7 +45,7 @@ pub struct Interval {
     pub mtbf: f64,
 }
 
-/// Reads the measurements from the log of a run. Errors: 66, 74.
+/// Reads the measured times from the log of a run. Errors: 66, 74.
 pub fn measured(run: &Path) -> Result<CheckpointTimes> {
     let records = log::read(&RunDir::open(run)?.log())?.records;
     let mean = |kind: &str, field: &str| {
@@ -62,8 +62,8 @@ pub fn measured(run: &Path) -> Result<CheckpointTimes> {
     })
 }
 
-/// The optimal interval for a job on `nodes` nodes, each with mean time between failures `node_mtbf`. Errors: 2 if the
-/// cost is unknown, a time is 0, or a checkpoint costs nothing at all.
+/// Computes the optimal interval for a job on `nodes` nodes, each with mean time between failures `node_mtbf`. Errors:
+/// 2 if the cost is unknown, a time is 0, or a checkpoint costs nothing at all.
 pub fn best(measured: &CheckpointTimes, node_mtbf: Duration, nodes: u32) -> Result<Interval> {
     let cost = measured.cost.ok_or_else(|| {
         Error::usage("no checkpoint was measured: name a run that has saved one, or give --cost")
@@ -78,7 +78,8 @@ pub fn best(measured: &CheckpointTimes, node_mtbf: Duration, nodes: u32) -> Resu
     } else {
         mtbf
     };
-    // Checkpoints are written one at a time, concurrently with training: a shorter interval would only make it wait.
+    // Checkpoints are written one at a time, concurrently with training: with a shorter interval, training would only
+    // wait.
     let update = measured.update.filter(|seconds| *seconds > 0.0);
     let floor = measured.saved_after.unwrap_or(0.0).max(update.unwrap_or(0.0));
     let seconds = daly.max(floor);
@@ -124,7 +125,7 @@ mod tests {
 
     #[test]
     fn daly_is_the_minimum_of_the_exact_waste() {
-        // Daly's model: time per t of work, for work t and a checkpoint under failures at rate 1/M.
+        // Daly's model: total time per unit of work, for work t and a checkpoint under failures at rate 1/M.
         let waste = |t: f64, cost: f64, mtbf: f64| mtbf * (((t + cost) / mtbf).exp() - 1.0) / t;
         for (cost, mtbf) in [(1.0, 3600.0), (60.0, 7200.0), (300.0, 86_400.0)] {
             let at = of(cost, mtbf as u64, 1).daly;

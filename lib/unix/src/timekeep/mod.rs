@@ -5,13 +5,14 @@
 //!                 warn signal (USR1)                    TERM              KILL
 //! ```
 //!
-//! A second process ([`guard`]) enforces the same times if this one is killed. A command that starts within its margin
-//! is warned after ten seconds, when it has installed its handlers. The command runs in its own process group; signals
-//! go to the whole group, so that a wrapping shell does not swallow them. Processes that the command leaves behind in
-//! its group get the grace time to exit. In a batch job, status 75 then requeues the job ([`again`]).
+//! A second process ([`guard`]) sends the signals at the same times if this one is killed. A command that starts within
+//! its margin is warned after ten seconds, by which time it should have installed its handlers. The command runs in its
+//! own process group. Signals go to the whole group, so that a wrapping shell does not swallow them. Processes that the
+//! command leaves behind in its group get the grace time to exit. In a batch job, status 75 then requeues the job
+//! ([`again`]).
 //!
-//! The submodules [`runs`], [`record`], [`submit`] and [`interval`] work on run directories, [`pipeline`] on commands
-//! that build on each other.
+//! The submodules [`runs`], [`record`], [`submit`] and [`interval`] work on run directories, and [`pipeline`] on
+//! commands that depend on each other.
 
 pub mod again;
 mod group;
@@ -45,18 +46,18 @@ pub use group::parse_warn_signal;
 use guard::Schedule;
 use monitor::ChildMonitor;
 
-/// The task of `timekeep run`.
+/// The plan of `timekeep run`: a command, its limit and its signals.
 #[derive(Clone, Debug)]
 pub struct CommandPlan {
-    /// Limit from now on; the limits of SLURM and of an outer timekeep also apply.
+    /// Time limit, counted from now; the limits of SLURM and of an outer timekeep also apply.
     pub limit: Option<Duration>,
-    /// The signals before and after the limit.
+    /// The times and signals before and after the limit.
     pub schedule: Schedule,
     /// Program and arguments.
     pub command: Vec<OsString>,
     /// What to do when the command has exited.
     pub then: Then,
-    /// End the command at once if timekeep is killed, instead of at its limit: it will be run again.
+    /// Whether to end the command at once if timekeep is killed, instead of at its limit, because it will be run again.
     pub ends_with_us: bool,
 }
 
@@ -64,32 +65,32 @@ pub struct CommandPlan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Cause {
-    /// It exited by itself.
+    /// The command exited by itself.
     Itself,
-    /// It ended after a signal that timekeep forwarded.
+    /// The command ended after a signal that timekeep forwarded.
     Signalled,
-    /// It ended after the warning.
+    /// The command ended after the warning.
     Warned,
-    /// It was sent TERM after the limit.
+    /// The command was sent TERM after the limit.
     Terminated,
-    /// It ignored TERM and was killed.
+    /// The command ignored TERM and was killed.
     Killed,
 }
 
-/// How the command ended: the record of `timekeep run --json`.
+/// The result of a command, which is also the record of `timekeep run --json`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Ended {
-    /// Why it ended.
+    /// Why the command ended.
     pub cause: Cause,
-    /// Its exit status, or 128+n for signal n; timekeep exits with it.
+    /// Exit status of the command, or 128+n for signal n; timekeep exits with it.
     pub status: u8,
-    /// Name of the signal that ended it, if one did.
+    /// Name of the signal that ended the command, if one did.
     pub signal: Option<String>,
     /// Run time in seconds.
     pub seconds: f64,
-    /// Source of the limit that applied, if any.
+    /// Source of the time limit that applied, if any.
     pub limit_source: Option<&'static str>,
-    /// The command.
+    /// Program and arguments.
     pub command: Vec<String>,
 }
 
@@ -111,8 +112,8 @@ impl fmt::Display for Ended {
 }
 
 /// Runs the command until it and all processes in its group have ended, passes the result to `report`, and requeues the
-/// job if necessary; returns the status to exit with. Errors: 2 for a margin that is not shorter than the limit. A
-/// command that cannot be run is not an error: the status is then 126 or 127, as in a shell.
+/// job if necessary; returns the exit status. Errors: 2 for a margin that is not shorter than the limit. A command that
+/// cannot be run is not an error: the status is then 126 or 127, as in a shell.
 pub fn run(plan: &CommandPlan, report: impl FnOnce(&Ended) -> Result<()>) -> Result<u8> {
     let shell = parent_id();
     let words: Vec<_> = plan.command.iter().map(|word| word.to_string_lossy()).collect();
@@ -160,7 +161,7 @@ pub fn run(plan: &CommandPlan, report: impl FnOnce(&Ended) -> Result<()>) -> Res
         monitor.restart(start_group().map_err(failed)?);
     };
     report(&ended)?;
-    // Also record signals that arrived after the command ended.
+    // Also record signals that arrived after the end of the command.
     monitor.stop_requested_within(Duration::ZERO);
     let outcome = CommandOutcome::of(status, monitor.cause, monitor.group.is_srun);
     let follow = again::follow(&plan.then, outcome, &ended, monitor.got_term, &monitor.events);
@@ -206,7 +207,7 @@ fn plan_budget(plan: &CommandPlan) -> Result<Budget> {
     Ok(budget)
 }
 
-/// Starts a thread that delivers signals as messages; CHLD means that a child has exited.
+/// Starts a thread that sends signals as messages to the returned receiver; CHLD means that a child has exited.
 fn receive_signals() -> Result<Receiver<i32>> {
     let mut wanted = group::FORWARDED.to_vec();
     wanted.retain(|s| !(matches!(*s, SIGINT | SIGHUP) && signal::is_ignored(*s)));

@@ -14,37 +14,37 @@ use crate::budget::{Budget, round};
 use crate::time::format_duration;
 use crate::{Result, note};
 
-/// A command that starts within its margin is warned after this time, and the tasks of srun or mpirun receive no USR1
-/// or USR2 before it: these signals end a program that has not installed its handlers yet. Other commands receive them
-/// as soon as they handle them.
+/// Time after which a command that starts within its margin is warned. The tasks of srun or mpirun receive no USR1 or
+/// USR2 before it, because these signals end a program that has not installed its handlers yet. Other commands receive
+/// them as soon as they handle them.
 pub(super) const HANDLER_DELAY: Duration = Duration::from_secs(10);
-/// How often a command is looked at that does not handle a signal yet.
+/// Interval at which a command that does not handle a signal yet is polled.
 const HANDLER_INTERVAL: Duration = Duration::from_millis(20);
-/// How often the remaining processes of a group are checked.
+/// Interval at which the remaining processes of a group are polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// A limit counts as extended if it is later by more than this: two queries may differ by seconds.
+/// A limit counts as extended if it is later by more than this, because two queries may differ by seconds.
 const EXTENSION_THRESHOLD: Duration = Duration::from_secs(20);
-/// How long to wait for a killed process to disappear.
+/// Time to wait for a killed process to disappear.
 const KILL_WAIT: Duration = Duration::from_secs(5);
 
-/// One signal to send at a given time.
+/// A signal to send at a given time.
 pub(super) struct TimedSignal {
     pub at: Instant,
     pub signal: Signal,
     cause: Cause,
 }
 
-/// The signals for a limit, in chronological order.
+/// Returns the signals to send for a limit, in chronological order.
 pub(super) fn steps(limit: Instant, schedule: Schedule) -> Vec<TimedSignal> {
     let Schedule { margin, grace, warn_signal } = schedule;
     let now = Instant::now();
     let mut warning = limit.checked_sub(margin).unwrap_or(now);
     if warning <= now {
-        // A signal that arrives before the command has installed its handler would end it.
+        // A signal that arrives before the command has installed its handler would end the command.
         warning = limit.min(now + HANDLER_DELAY);
     }
     let mut steps = vec![TimedSignal { at: warning, signal: warn_signal, cause: Cause::Warned }];
-    // A grace period beyond the range of the clock never ends.
+    // A grace time beyond the range of the clock never ends.
     let after = |grace| limit.checked_add(grace);
     let last = [
         (after(grace), Signal::TERM, Cause::Terminated),
@@ -60,18 +60,18 @@ pub(super) fn steps(limit: Instant, schedule: Schedule) -> Vec<TimedSignal> {
 pub(super) struct ChildMonitor<'a> {
     plan: &'a CommandPlan,
     pub group: Group,
-    /// Signals received.
+    /// The signals that timekeep has received.
     pub events: Receiver<i32>,
-    /// The limits, as currently known.
+    /// The time limits, as currently known.
     budget: Budget,
-    /// Why the command ends.
+    /// Why the command ends, as far as known.
     pub cause: Cause,
     began: Instant,
     /// Signals held back until the command has installed its handlers.
     held: Vec<i32>,
-    /// Present if there is a limit, or the command ends with us.
+    /// The guard; present if there is a limit, or if the command must end with timekeep.
     guard: Option<Guard>,
-    /// Whether we received TERM: in a batch job from SLURM, which is ending it.
+    /// Whether timekeep received TERM: in a batch job, SLURM sends it when it ends the job.
     pub got_term: bool,
 }
 
@@ -91,7 +91,7 @@ impl<'a> ChildMonitor<'a> {
         }
     }
 
-    /// Monitors another run of the same command, started as `group`.
+    /// Prepares to monitor another run of the same command, started as `group`.
     pub fn restart(&mut self, group: Group) {
         (self.group, self.began, self.guard) = (group, Instant::now(), None);
         self.held.clear();
@@ -129,7 +129,7 @@ impl<'a> ChildMonitor<'a> {
         }
     }
 
-    /// Asks SLURM whether the limit is later than before. Called when the command is about to be warned, so only once
+    /// Asks SLURM whether the limit has been extended. Called when the command is about to be warned, so only once
     /// unless the answer postpones the warning.
     fn was_extended(&mut self) -> bool {
         let was = self.limit();
@@ -148,7 +148,7 @@ impl<'a> ChildMonitor<'a> {
         self.budget.end().map(|end| end.at)
     }
 
-    /// The signals to send; none without a limit.
+    /// Returns the signals to send; none without a limit.
     fn steps(&mut self) -> Peekable<IntoIter<TimedSignal>> {
         let (limit, schedule) = (self.limit(), self.plan.schedule);
         let of_guard = if self.plan.ends_with_us { Some(Instant::now()) } else { limit };
@@ -160,8 +160,8 @@ impl<'a> ChildMonitor<'a> {
         limit.map_or(Vec::new(), |limit| steps(limit, schedule)).into_iter().peekable()
     }
 
-    /// Waits for the processes that the command left behind: one grace period for them to exit, another after TERM, and
-    /// a few seconds after KILL.
+    /// Waits for the processes that the command left behind: one grace time for them to exit, another one after TERM,
+    /// and a few seconds after KILL.
     pub fn wait_for_group(&mut self) -> Result<()> {
         let grace = self.plan.schedule.grace;
         if self.group.is_alive()? {
@@ -179,7 +179,7 @@ impl<'a> ChildMonitor<'a> {
             }
             let start = Instant::now();
             while self.group.is_alive()? && start.elapsed() < time {
-                // We receive no CHLD for a process whose parent is alive, so check periodically.
+                // timekeep receives no CHLD for a process whose parent is alive, so check periodically.
                 self.wait(Instant::now().checked_add(POLL_INTERVAL));
             }
         }
@@ -189,7 +189,7 @@ impl<'a> ChildMonitor<'a> {
         Ok(())
     }
 
-    /// Whether the command has been asked to stop, or is asked within `time`; returns as soon as it is. Called after
+    /// Whether the command has been asked to stop, or is asked to within `time`; returns as soon as it is. Called after
     /// the command has ended, so signals are recorded but not forwarded.
     pub fn stop_requested_within(&mut self, time: Duration) -> bool {
         let end = Instant::now() + time;
@@ -204,7 +204,7 @@ impl<'a> ChildMonitor<'a> {
         }
     }
 
-    /// Waits for a signal until `due` and forwards it, or holds it back.
+    /// Waits for a signal until `due`, and forwards it or holds it back.
     fn wait(&mut self, due: Option<Instant>) {
         let received = match due {
             Some(due) => self.events.recv_timeout(due.saturating_duration_since(Instant::now())),
@@ -220,12 +220,13 @@ impl<'a> ChildMonitor<'a> {
                     self.forward(number);
                 }
             }
-            // Cannot happen: the sending thread runs as long as we hold its receiver. If it did, poll.
+            // Cannot happen: the sending thread runs as long as we hold its receiver. If it did happen, poll.
             Err(RecvTimeoutError::Disconnected) => std::thread::sleep(POLL_INTERVAL),
         }
     }
 
-    /// Whether this signal does not end the command before it has had time to install its handlers.
+    /// Whether the command can be sent this signal: it handles the signal, or has had enough time to install its
+    /// handlers.
     fn is_ready_for(&self, signal: i32) -> bool {
         self.began.elapsed() >= HANDLER_DELAY
             || !self.group.is_launcher && self.group.handles(signal)
@@ -245,7 +246,7 @@ impl<'a> ChildMonitor<'a> {
         }
     }
 
-    /// `in 00:05:00` or `passed 00:01:00 ago`.
+    /// Formats the limit as `in 00:05:00` or `passed 00:01:00 ago`.
     fn limit_in_words(&self) -> String {
         let Some(limit) = self.limit() else { return "unknown".into() };
         let now = Instant::now();

@@ -1,15 +1,15 @@
-//! The price of an hour of a run.
+//! The price per hour of a run.
 
 use super::record;
 use crate::run_dir::RunDir;
 use crate::site;
 
-/// The variable of a site file or of the environment.
+/// The variable with the price, in a site file or in the environment.
 const VARIABLE: &str = "LONGHAUL_RATE_PER_HOUR";
 
-/// The price of an hour of the whole job: `cost.rate_per_hour` of the configuration, else `LONGHAUL_RATE_PER_HOUR` of
-/// the environment, of the site file the run was submitted with, or of the environment at that time. None if it is not
-/// known, or 0.
+/// Returns the price per hour of the whole job: `cost.rate_per_hour` of the configuration, else
+/// `LONGHAUL_RATE_PER_HOUR` in the environment, in the site file that the run was submitted with, or in the environment
+/// at the time of submission. `None` if it is unknown or 0.
 pub fn rate_per_hour(run: &RunDir) -> Option<f64> {
     let configured = || run.read_config().ok()?.get("cost")?.get("rate_per_hour")?.as_f64();
     let exported = || std::env::var(VARIABLE).ok();

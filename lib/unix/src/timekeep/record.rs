@@ -1,4 +1,4 @@
-//! `RUN/submit.json`: how a run is submitted, and the resulting jobs.
+//! `RUN/submit.json`: the command that submits a run, and the submitted jobs.
 
 use std::path::PathBuf;
 
@@ -19,10 +19,10 @@ pub struct Submission {
     pub command: Vec<String>,
     /// The directory to submit from.
     pub folder: PathBuf,
-    /// A file with variables for the command ([`crate::site`]), read at each submission.
+    /// A file with variables for the command ([`crate::site`]), which is read at each submission.
     pub site: Option<PathBuf>,
-    /// The variables for sbatch and longhaul at the time of submission, because cron has an empty environment; the site
-    /// file overrides them.
+    /// The variables for sbatch and longhaul at the time of `timekeep submit`, because cron has an empty
+    /// environment; the site file overrides them.
     #[serde(default)]
     pub variables: Vec<(String, String)>,
     /// The submitted jobs, newest last.
@@ -35,13 +35,13 @@ pub struct Submission {
 /// A submitted job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Job {
-    /// Its id.
+    /// SLURM job id.
     pub id: String,
-    /// When it was submitted, UTC.
+    /// Time of submission, UTC.
     pub time: String,
-    /// Number of completed updates at that time.
+    /// Number of completed updates at the time of submission.
     pub update: u64,
-    /// Whether it was cancelled, by timekeep or according to SLURM, which soon forgets it.
+    /// Whether the job was cancelled, by timekeep or according to SLURM, which soon forgets it.
     #[serde(default)]
     pub cancelled: bool,
 }
@@ -56,7 +56,7 @@ pub fn read(run: &RunDir) -> Result<Option<Submission>> {
     Ok(found)
 }
 
-/// Replaces the record. Only its owner may read it, because commands may contain secrets. Errors: 73, 74; 75 when
+/// Replaces the record. Only its owner may read the file, because commands may contain secrets. Errors: 73, 74; 75 when
 /// another process has started to submit the run.
 pub fn write(run: &RunDir, submission: &Submission, lease: &Lease) -> Result<()> {
     lease.fence().check_now()?;

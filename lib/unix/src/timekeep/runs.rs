@@ -1,5 +1,5 @@
-//! The state of runs, from the files in their directories: `status.json`, the lease, `submit.json` and, for a step of a
-//! pipeline, `step.json`; and from SLURM's queue, for pending jobs.
+//! The state of runs. It is read from the files in their directories (`status.json`, the lease, `submit.json` and, for
+//! a step of a pipeline, `step.json`), and from SLURM's queue for pending jobs.
 
 use std::path::Path;
 
@@ -19,11 +19,11 @@ use crate::{Error, Result};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RunState {
-    /// Nothing was done yet.
+    /// No attempt has started yet.
     New,
-    /// A process is working on it.
+    /// A process is working on the run.
     Running,
-    /// It was running, but has sent no heartbeat for too long: it was killed.
+    /// The run was killed: its status is running, but it has sent no heartbeat for too long.
     Lost,
     /// Stopped with a checkpoint; run it again.
     Stopped,
@@ -35,42 +35,42 @@ pub enum RunState {
     Held,
 }
 
-/// One run: the record of `timekeep status --json`.
+/// A run, which is also the record of `timekeep status --json`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Run {
-    /// Its directory, as given.
+    /// Run directory, as given.
     pub run: String,
-    /// Kind of its task.
+    /// Kind of the training task.
     pub task: Option<String>,
-    /// Its state.
+    /// State of the run.
     pub state: RunState,
     /// Number of completed updates.
     pub update: u64,
     /// Total number of updates.
     pub updates: Option<u64>,
-    /// Estimated seconds left at the average pace so far.
+    /// Estimated seconds left, at the average speed so far.
     pub eta: Option<f64>,
     /// Seconds until the time limit of the running attempt.
     pub limit: Option<u64>,
     /// Wall-clock hours so far, over all attempts.
     pub hours: f64,
-    /// Hours times devices.
+    /// Wall-clock hours times the number of devices.
     pub device_hours: f64,
     /// Number of restarts.
     pub restarts: u64,
-    /// The running job, else the one submitted last, else that of the newest attempt.
+    /// Id of the running job, else of the job submitted last, else of the job of the newest attempt.
     pub job: Option<String>,
     /// Host of the newest attempt.
     pub host: Option<String>,
-    /// Seconds since the last heartbeat of the current or lost process; `None` if it ended cleanly.
+    /// Seconds since the last heartbeat of the current or lost process; `None` if the process ended cleanly.
     pub silent: Option<f64>,
     /// The best metric so far.
     pub best: Option<Value>,
-    /// Why it stopped or failed.
+    /// Why the run stopped or failed.
     pub reason: Option<String>,
-    /// The state of its job in SLURM's queue.
+    /// The state of the run's job in SLURM's queue.
     pub queue: Option<String>,
-    /// Whether that job is held and must be released.
+    /// Whether this job is held and must be released.
     #[serde(skip)]
     is_held: bool,
 }
@@ -81,7 +81,7 @@ impl Run {
         self.job.is_some() && !matches!(self.state, RunState::Running | RunState::Finished)
     }
 
-    /// Looks up its job in SLURM's queue.
+    /// Looks up the run's job in SLURM's queue.
     pub fn look_into(&mut self, queue: &[Queued]) {
         let queued = self.job.as_deref().and_then(|id| submit::find(queue, id));
         self.is_held = queued.is_some_and(Queued::is_held);
@@ -102,7 +102,7 @@ impl Run {
         }
     }
 
-    /// The fields of the one-line table.
+    /// Returns the fields for a row of the table.
     pub fn line(&self) -> Value {
         let time = |seconds: f64| {
             std::time::Duration::try_from_secs_f64(seconds).map_or("-".into(), format_duration)
@@ -143,7 +143,7 @@ impl Run {
     }
 }
 
-/// Reads the state of a run. Errors: 66 if there is no run, 65 for a damaged status or submission.
+/// Reads the state of a run. Errors: 66 if there is no run; 65 for a damaged status or submission.
 pub fn look(path: &Path) -> Result<Run> {
     let run = RunDir::open(path)?;
     if !is_run(path) {
@@ -160,14 +160,14 @@ pub(super) fn is_run(path: &Path) -> bool {
     })
 }
 
-/// The same for a directory that may become a run.
+/// Reads the state of a directory that may not be a run yet.
 pub(super) fn state_of(run: &RunDir) -> Result<Run> {
     let seen = lease::observe(&run.lease())?;
     let status = status::read(&run.status())?;
     let jobs = record::read(run)?.map_or(Vec::new(), |submission| submission.jobs);
     let submitted = jobs.last().filter(|job| !job.cancelled).map(|job| job.id.clone());
     let mut found = stand(run.path().display().to_string(), status, seen, submitted);
-    // A step of a pipeline that reports no state of its own, such as evaluate gate.
+    // This is a step of a pipeline that reports no state of its own, such as evaluate gate.
     if let (RunState::New, Some(stamp)) = (found.state, step::read(&run.step())?) {
         found.of_step(&stamp);
     }

@@ -1,10 +1,10 @@
 //! Submits runs to SLURM, and resubmits them when they have stopped.
 //!
 //! `RUN/submit.json` ([`super::record`]) holds the command and its jobs; a new command replaces the old one as soon as
-//! its job was submitted. Only one process at a time submits jobs for a run: it holds a lease (`RUN/submit.lease`), so
-//! two instances of `timekeep cron` may run at once, even on different hosts. If one is killed between a submission and
-//! its record, the run gets a second job, which finds the first one running and tries again later, or finds the run
-//! finished.
+//! its job has been submitted. Only one process at a time submits jobs for a run: it holds a lease
+//! (`RUN/submit.lease`), so two instances of `timekeep cron` may run at the same time, even on different hosts. If one
+//! of them is killed after submitting a job but before recording it, the run gets a second job, which finds the first
+//! one running and tries again later, or finds the run finished.
 
 use std::path::Path;
 
@@ -20,35 +20,35 @@ use crate::run_dir::RunDir;
 use crate::slurm::{self, Queued};
 use crate::{Context, Error, Exit, Result, note, secrets, site, time, warn};
 
-/// Maximum number of jobs in a row without a new update.
+/// Maximum number of consecutive jobs without a new update.
 const MAX_FRUITLESS_JOBS: usize = 3;
-/// Number of jobs that are remembered.
+/// Maximum number of jobs that are recorded.
 const MAX_REMEMBERED_JOBS: usize = 20;
 
-/// A job was submitted.
+/// Value of [`Done::done`] if a job was submitted.
 pub const SUBMITTED: &str = "submitted";
-/// No job was needed, or none would have helped.
+/// Value of [`Done::done`] if no job was submitted, because none was needed or would have helped.
 pub const LEFT: &str = "left";
-/// Why cron ignores a run that was removed with --forget.
+/// The reason why cron ignores a run that was removed with --forget.
 const FORGOTTEN: &str =
     "ignored by cron since timekeep submit --forget, until it is submitted again";
 
-/// The action for a run: the record of `timekeep submit` and `timekeep cron`.
+/// The action taken for a run, which is also the record of `timekeep submit` and `timekeep cron`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Done {
-    /// Its directory.
+    /// Run directory.
     pub run: String,
     /// [`SUBMITTED`] or [`LEFT`].
     pub done: &'static str,
     /// The new job, or the existing one.
     pub job: Option<String>,
-    /// The reason.
+    /// The reason for the action.
     pub why: String,
 }
 
-/// Submits a run if necessary and records how. Creates the directory. A run that is the step `FILE:NAME` of a pipeline
-/// is necessary unless the step is up to date. Errors: 75 when another process is submitting it
-/// or SLURM does not answer, 78 for an invalid site file, 73, 66, 65, 2, 1.
+/// Submits a run if necessary and records the command and the job. Creates the directory. A run that is the step
+/// `FILE:NAME` of a pipeline is submitted unless the step is up to date. Errors: 75 when another process is submitting
+/// the run or SLURM does not answer, 78 for an invalid site file, 73, 66, 65, 2, 1.
 pub fn submit(
     path: &Path,
     command: &[String],
@@ -78,11 +78,11 @@ pub fn submit(
     let mut found = runs::state_of(&run)?;
     match step {
         Some(step) if step::is_done(step)? => found.state = RunState::Finished,
-        // It finished before its inputs changed.
+        // The run finished before its inputs changed.
         Some(_) if found.state == RunState::Finished => found.state = RunState::Stopped,
         _ => {}
     }
-    // A job that has left the queue does not count: the user asked for a new one.
+    // Ignore jobs that have left the queue, because the user asked for a new one.
     let jobs = before.iter().flat_map(|before| before.jobs.clone());
     let jobs: Vec<Job> = jobs.filter(|job| find(&queue, &job.id).is_some()).collect();
     if let Some((job, why)) = needless(&found, &jobs, &queue) {
@@ -98,9 +98,9 @@ pub fn submit(
     now(path, &run, submission, &found, &lease)
 }
 
-/// Cancels jobs of the run that wait for a job that will not succeed: that job failed, or was itself resubmitted, so
-/// that the new command depends on another one. Removes them from `queue` and records the cancellation, because the new
-/// submission may fail. Errors: 1, naming the job; those of [`write`].
+/// Cancels jobs of the run that wait for a job that will not succeed: that job failed, or it was itself resubmitted and
+/// the new command depends on the new job. Removes the cancelled jobs from `queue` and records the cancellation now,
+/// because the submission that follows may fail. Errors: 1, naming the job; those of [`write`].
 fn cancel_obsolete(
     run: &RunDir,
     submission: &mut Submission,
@@ -115,7 +115,7 @@ fn cancel_obsolete(
     let path = run.path().display();
     for at in 0..submission.jobs.len() {
         let id = submission.jobs[at].id.clone();
-        // An array has one line per task; a running task keeps the whole array.
+        // An array has one line per task, and a running task keeps the whole array.
         if find(queue, &id).is_none()
             || !queue.iter().all(|job| !is_of(job, &id) || is_obsolete(job))
         {
@@ -135,13 +135,13 @@ fn cancel_obsolete(
     Ok(())
 }
 
-/// The value of `--dependency` in an sbatch command.
+/// Returns the value of `--dependency` in an sbatch command.
 fn dependency(command: &[String]) -> Option<&str> {
     command.iter().find_map(|word| word.strip_prefix("--dependency="))
 }
 
-/// Makes `timekeep cron` ignore a run until it is submitted again. Its jobs are not changed. Errors: 66 for a run that
-/// was never submitted, 75, 73, 65.
+/// Makes `timekeep cron` ignore a run until it is submitted again. The jobs of the run are not changed. Errors: 66 for
+/// a run that was never submitted, 75, 73, 65.
 pub fn forget(path: &Path) -> Result<Done> {
     let run = RunDir::open(path)?;
     let lease = hold(&run)?;
@@ -152,9 +152,9 @@ pub fn forget(path: &Path) -> Result<Done> {
     Ok(done(path, LEFT, None, FORGOTTEN))
 }
 
-/// Resubmits the run if it stopped: what `timekeep cron` does for each of its runs. `queue` is a list of all jobs,
-/// shared by the many runs that need nothing; before a submission the queue and the state of the last job are queried
-/// again. Errors: those of [`submit`].
+/// Resubmits the run if it has stopped, which `timekeep cron` does for each of its runs. `queue` lists all jobs and is
+/// shared by all runs, because most need no job; before a submission, the queue and the state of the last job are
+/// queried again. Errors: those of [`submit`].
 pub fn again(path: &Path, queue: &[Queued]) -> Result<Done> {
     let left = |job, why: &str| Ok(done(path, LEFT, job, why));
     if path.exists() && !runs::is_run(path) {
@@ -184,7 +184,7 @@ pub fn again(path: &Path, queue: &[Queued]) -> Result<Done> {
         }
         other => other?,
     };
-    // Since the first check, another process may have submitted it, or a job may have started.
+    // Since the first check, another process may have submitted the run, or a job may have started.
     let Some(mut submission) = read(&run)? else {
         return left(None, "its submit.json was removed just now");
     };
@@ -201,7 +201,7 @@ pub fn again(path: &Path, queue: &[Queued]) -> Result<Done> {
     }
 }
 
-/// The jobs of this user. Errors: 75, because nothing may be submitted without knowing them.
+/// Returns the jobs of this user. Errors: 75 if they are unknown, because nothing may then be submitted.
 pub fn queue() -> Result<Vec<Queued>> {
     slurm::queue().map_err(|why| Error::new(Exit::Again, format!("{why}; nothing was submitted")))
 }
@@ -210,7 +210,7 @@ fn hold(run: &RunDir) -> Result<Lease> {
     Lease::take(&run.submitting(), || Ok(1), &|| false)
 }
 
-/// Submits a job and records it. The caller holds the lease.
+/// Submits a job and records it. The caller must hold the lease.
 fn now(
     path: &Path,
     run: &RunDir,
@@ -236,7 +236,7 @@ fn now(
     Ok(done(path, SUBMITTED, Some(id), &why))
 }
 
-/// As [`needless`], plus the reasons that apply only to cron.
+/// Like [`needless`], with the reasons that apply only to cron.
 fn unwanted(
     found: &Run,
     submission: &Submission,
@@ -253,7 +253,7 @@ fn unwanted(
     })
 }
 
-/// The run that a command names, if it is not `path`.
+/// Returns the run that a command names with `--run`, if it is not `path`.
 fn other_run<'a>(path: &Path, command: &'a [String]) -> Option<&'a str> {
     let named = command.iter().enumerate().rev().find_map(|(at, word)| match word.as_str() {
         "--run" => command.get(at + 1).map(String::as_str),
@@ -263,12 +263,13 @@ fn other_run<'a>(path: &Path, command: &'a [String]) -> Option<&'a str> {
     (!is_same && !Path::new(named).components().eq(path.components())).then_some(named)
 }
 
-/// The existing job of the run, if any, and the reason not to submit another; `None` if one should be submitted.
+/// Returns the existing job of the run, if any, and the reason not to submit another; `None` if one should be
+/// submitted.
 fn needless(found: &Run, jobs: &[Job], queue: &[Queued]) -> Option<(Option<String>, String)> {
     if found.state == RunState::Finished {
         return Some((None, "finished".into()));
     }
-    // A job not submitted by timekeep is known from the run's newest attempt.
+    // The run's newest attempt may have a job that was not submitted by timekeep.
     let ids = jobs.iter().rev().map(|job| &job.id).chain(&found.job);
     if let Some((id, queued)) = ids.into_iter().find_map(|id| Some((id, find(queue, id)?))) {
         return Some((Some(id.clone()), queued.describe()));
@@ -276,7 +277,7 @@ fn needless(found: &Run, jobs: &[Job], queue: &[Queued]) -> Option<(Option<Strin
     if found.state == RunState::Running {
         return Some((found.job.clone(), "running".into()));
     }
-    // A started job is not yet progress: it may fail every time.
+    // A job that starts has not made progress yet: it may fail every time.
     let fruitless_attempts = jobs.iter().rev().take_while(|job| job.update == found.update).count();
     let last = jobs.last().filter(|_| fruitless_attempts >= MAX_FRUITLESS_JOBS)?.id.clone();
     let why = format!(
@@ -286,20 +287,20 @@ fn needless(found: &Run, jobs: &[Job], queue: &[Queued]) -> Option<(Option<Strin
     Some((Some(last), why))
 }
 
-/// The queue entry of a job: the job itself, or a part of its array.
+/// Finds the queue entry of a job: the job itself, or a part of its array.
 pub(super) fn find<'a>(queue: &'a [Queued], id: &str) -> Option<&'a Queued> {
     queue.iter().find(|queued| is_of(queued, id))
 }
 
-/// Whether an entry of the queue is this job or a part of it: `120_4` is a task of the array 120, `120+1` a component
-/// of a heterogeneous job.
+/// Whether a queue entry is the job `id` or a part of it: `120_4` is a task of array 120, and `120+1` a component of a
+/// heterogeneous job.
 fn is_of(queued: &Queued, id: &str) -> bool {
     let base = queued.id.split(['_', '+']).next().unwrap_or_default();
     // The pending part of an array may be listed as `120_[5-9]`, which may include any task.
     queued.id == id || base == id || queued.id.contains('[') && id.split('_').next() == Some(base)
 }
 
-/// The record of a folder for which no job is submitted.
+/// Returns the record of a directory for which no job is submitted.
 pub fn left(path: &Path, why: &str) -> Done {
     done(path, LEFT, None, why)
 }
@@ -313,7 +314,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// A run that completed `update` updates in its first attempt and has this state.
+    /// Creates a run in `state` that has completed `update` updates in its first attempt.
     fn run(folder: &Path, state: &str, update: u64) -> Run {
         let status = json!({"task": "codec", "state": state, "update": update, "attempt": 1});
         std::fs::write(folder.join("status.json"), status.to_string()).unwrap();

@@ -1,4 +1,4 @@
-//! Equal trajectories, first frames and frames, found by their hashes.
+//! Finds equal trajectories, first frames and single frames by hash.
 
 use super::TrajectoryIndex;
 use crate::fields::content::{begin, hash_values};
@@ -14,11 +14,11 @@ type Hash = [u8; 16];
 pub(super) struct Hashes {
     whole: Hash,
     begin: Hash,
-    /// `None` for a frame whose points are all equal, which does not identify its origin.
+    /// `None` for a frame whose points are all equal, which does not identify a trajectory.
     frames: Vec<Option<Hash>>,
 }
 
-/// Reads a trajectory and passes its first frame to `look`. `buffer` holds the largest block of frames.
+/// Reads and hashes a trajectory, and passes its first frame to `look`. `buffer` must hold the largest block of frames.
 pub(super) fn read(
     set: &TrajectorySet,
     i: usize,
@@ -54,7 +54,7 @@ fn short(hash: blake3::Hash) -> Hash {
     std::array::from_fn(|i| hash.as_bytes()[i])
 }
 
-/// The hashes of all trajectories; those of single frames only for validation and test.
+/// Hashes of all trajectories; single-frame hashes only for validation and test.
 #[derive(Default)]
 pub(super) struct Exact {
     whole: HashMap<Hash, TrajectoryIndex>,
@@ -84,7 +84,8 @@ impl Exact {
         found
     }
 
-    /// A copy in the same split must not hide that both are also in another split.
+    /// Finds an identical trajectory, first frame or single frame among the previous trajectories. After a copy in the
+    /// same split, the search continues, because both may also be in another split.
     fn find(
         &self,
         sets: &[TrajectorySet],

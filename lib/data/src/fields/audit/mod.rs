@@ -1,9 +1,9 @@
-//! Finds data of one split in another, by content alone, across files and manifests.
+//! Finds data that occur in more than one split, by content alone, across files and manifests.
 //!
-//! Equal trajectories, first frames (for steady problems: inputs) and frames are found by hash, nearly equal first
-//! frames by [`signature`], which selects candidates that are then compared at full resolution.
+//! Equal trajectories, first frames (for steady problems: inputs) and single frames are found by hash. Nearly equal
+//! first frames are found by [`signature`], which selects candidates that are then compared at full resolution.
 //!
-//! Memory: about 0.3 KiB per trajectory and 30 bytes per frame of validation and test.
+//! Memory: about 0.3 KiB per trajectory and 30 bytes per validation or test frame.
 
 mod exact;
 mod near;
@@ -20,17 +20,17 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 use unix::{Result, note};
 
-/// Number of trajectories whose hashes are held at a time.
+/// Number of trajectories that are hashed at a time.
 const AT_ONCE: usize = 256;
 
 /// Audits the splits of several manifests together. `near` is the relative distance below which two first frames are
-/// near-duplicates; with 0 only exact copies are found. The distance is |a - b| / max(|a|, |b|) in the Euclidean norm
+/// near-duplicates; with 0, only exact copies are found. The distance is |a - b| / max(|a|, |b|) in the Euclidean norm
 /// over all points and channels, with the mean of each channel subtracted from a and b.
 ///
 /// Errors: 66 and 65 for manifests and files that cannot be read or have changed.
 pub fn audit(manifests: &[PathBuf], near: f64) -> Result<CheckReport> {
     let mut sets = Vec::new();
-    // Training comes last and is looked up in the hashes of the others.
+    // Training comes last, so that it is looked up among the hashes of the other splits.
     for name in [SplitName::Test, SplitName::Validation, SplitName::Train] {
         for manifest in manifests {
             // The audit reports overlaps itself.
@@ -67,7 +67,7 @@ pub fn audit(manifests: &[PathBuf], near: f64) -> Result<CheckReport> {
             }
         }
     }
-    // An exact copy is the stronger finding of a pair.
+    // Near-duplicates come last: each pair is reported once, and an exact copy is the stronger finding.
     for (place, (other, how)) in leaks {
         found.add(ProblemKind::NearDuplicate, place, other, how);
     }
@@ -80,10 +80,10 @@ pub fn audit(manifests: &[PathBuf], near: f64) -> Result<CheckReport> {
     Ok(found.report)
 }
 
-/// A trajectory: index of its set, and index in the set.
+/// A trajectory, as (index of its set, index in the set).
 type TrajectoryIndex = (usize, usize);
 
-/// The leaks to report, one per pair.
+/// The leaks to report, one per pair of trajectories.
 struct Found<'a> {
     sets: &'a [TrajectorySet],
     report: CheckReport,

@@ -1,5 +1,5 @@
-//! Finds first frames that are nearly equal to one in another split: candidates are selected by signature, then
-//! compared at full resolution.
+//! Finds first frames that are nearly equal to a first frame in another split: candidates are selected by signature,
+//! then compared at full resolution.
 
 use super::TrajectoryIndex;
 use super::signature::{ROUNDING, Sketch, Sketcher};
@@ -8,35 +8,35 @@ use crate::fields::split_set::TrajectorySet;
 use rayon::prelude::*;
 use unix::Result;
 
-/// Maximum number of candidates that are compared with a frame: the nearest.
+/// Maximum number of candidates compared with a frame; the nearest are used.
 pub(super) const CANDIDATES: usize = 32;
 
-/// The data about the first frames of a set.
+/// Sketches of the first frames of a set.
 struct Firsts {
     sketcher: Sketcher,
-    /// For each trajectory: the variation of its values.
+    /// Variation of each trajectory's first frame; 0 without a sketch.
     variations: Vec<f64>,
     sketches: Sorted,
 }
 
-/// The first frames of all sets.
+/// Search index over the first frames of all sets.
 pub(super) struct Index<'a> {
     sets: &'a [TrajectorySet],
     near: f64,
     firsts: Vec<Firsts>,
 }
 
-/// What a search found.
+/// Result of a search.
 #[derive(Default)]
 pub(super) struct Near {
-    /// The trajectory with a near first frame, and a description of the relation.
+    /// A trajectory with a nearly equal first frame, and a description of the match.
     pub leak: Option<(TrajectoryIndex, String)>,
     /// Whether candidates were skipped because there were too many.
     pub cut: bool,
 }
 
 impl<'a> Index<'a> {
-    /// Reads the first frame of every trajectory; with `near` = 0 none.
+    /// Reads the first frame of every trajectory, or of none if `near` is 0.
     pub fn new(sets: &'a [TrajectorySet], near: f64) -> Result<Self> {
         let first_frames = |set: &TrajectorySet| {
             let sketcher = Sketcher::new(set.shape(), set.inputs());
@@ -50,7 +50,8 @@ impl<'a> Index<'a> {
         Ok(Self { sets, near, firsts: sets.iter().map(first_frames).collect::<Result<_>>()? })
     }
 
-    /// Compares the first frame of a trajectory with those of the previous sets, so that each pair is compared once.
+    /// Compares the first frame of a trajectory in `set` with those of the previous sets, so that each pair is compared
+    /// once.
     pub fn search(&self, set: usize, frame: &[f32]) -> Result<Near> {
         let mut near = Near::default();
         let sketcher = &self.firsts[set].sketcher;
@@ -70,7 +71,7 @@ impl<'a> Index<'a> {
                 let candidate = candidate as usize;
                 let theirs = sketcher.compared(&first_frame(&self.sets[other], candidate)?);
                 if theirs == values {
-                    continue; // found by its hash
+                    continue; // an exact copy, found by hash
                 }
                 let squares = sketch.values.iter().zip(sketcher.centred(&theirs));
                 let distance = squares.map(|(a, b)| (a - b).powi(2)).sum::<f64>().sqrt();
@@ -86,7 +87,8 @@ impl<'a> Index<'a> {
         Ok(near)
     }
 
-    /// First frames that may be near enough, ordered by the distance of their signatures; one more than are compared.
+    /// Returns the first frames that may be near enough, nearest signature first. The list has up to `CANDIDATES` + 1
+    /// entries, so that the caller notices when it is truncated.
     fn candidates(&self, firsts: &Firsts, sketch: &Sketch) -> Vec<u32> {
         // The variations of two near frames differ by at most their distance.
         let radius = (self.near / (1.0 - self.near) + 4.0 * ROUNDING) * sketch.variation;

@@ -1,14 +1,15 @@
-//! Short vectors that are close whenever the fields are, used to select candidates.
+//! Signatures: short vectors that are close whenever the fields are close, used to select candidates.
 //!
-//! Every signature s is a Lipschitz map: |s(a) - s(b)| <= |a - b| in the Euclidean norm, because its entries are
-//! orthogonal projections of the field. Two fields within a radius therefore always have signatures within that
-//! radius: the search over signatures has no false negatives, and its hits are compared at full resolution.
+//! A signature s is a Lipschitz map with constant 1: |s(a) - s(b)| <= |a - b| in the Euclidean norm, because its
+//! entries are orthogonal projections of the field. Two fields within some radius of each other therefore always have
+//! signatures within that radius. The search over signatures has no false negatives, and its hits are compared at full
+//! resolution.
 
 use crate::fields::field::Shape;
 
-/// Number of entries of a projection.
+/// Number of entries in a projection.
 const HALF: usize = 16;
-/// Number of entries of a signature.
+/// Number of entries in a signature.
 pub(super) const LENGTH: usize = 2 * HALF;
 
 pub(super) type Signature = [f32; LENGTH];
@@ -18,9 +19,9 @@ pub(super) const ROUNDING: f64 = 1e-6;
 /// A channel counts as constant if its variation is at most this fraction of its norm.
 const CONSTANT: f64 = 1e-6;
 
-/// The data that two frames are compared by.
+/// Data by which two frames are compared.
 pub(super) struct Sketch {
-    /// See [`Sketcher::centred`].
+    /// Centred values; see [`Sketcher::centred`].
     pub values: Vec<f64>,
     /// Signature of `values`.
     pub signature: Signature,
@@ -30,7 +31,7 @@ pub(super) struct Sketch {
 
 /// Computes signatures of frames of one shape.
 pub(super) struct Sketcher {
-    /// Channels of the field, and how many of them (the first) are compared.
+    /// Number of channels of the field; the first `width` of them are compared.
     channels: usize,
     width: usize,
     grid: Vec<usize>,
@@ -39,12 +40,12 @@ pub(super) struct Sketcher {
 }
 
 impl Sketcher {
-    /// Compares only the inputs of a steady problem, otherwise all channels.
+    /// Prepares sketches of the inputs of a steady problem, otherwise of all channels.
     pub fn new(shape: &Shape, inputs: usize) -> Self {
         let (channels, grid) = (shape.channels, shape.grid.clone());
         let width = if shape.frames > 1 || inputs == 0 { channels } else { inputs };
         let values = shape.points() * width;
-        // The means of 16 cells of the grid capture smooth fields, 16 sums with random signs all the rest.
+        // The means over 16 blocks of the grid capture smooth fields; 16 sums with random signs capture all others.
         let a_side = [16, 4, 2][grid.len().min(3) - 1];
         let cell = |i: usize| {
             let (mut point, mut cell) = (i / width, 0);
@@ -64,14 +65,14 @@ impl Sketcher {
         (&self.grid, self.width) == (&other.grid, other.width)
     }
 
-    /// The values of a frame that are compared, [points, width].
+    /// Returns the values of a frame that are compared, [points, width].
     pub fn compared(&self, frame: &[f32]) -> Vec<f32> {
         let points = frame.chunks_exact(self.channels);
         points.flat_map(|point| &point[..self.width]).copied().collect()
     }
 
-    /// `None` for a frame that is not finite, or whose channels are all constant up to rounding, because it does not
-    /// identify its origin. `values` are those of [`compared`](Self::compared).
+    /// Computes the sketch of `values`, the result of [`compared`](Self::compared). Returns `None` for a frame that has
+    /// non-finite values or whose channels are all constant up to rounding, because it does not identify a trajectory.
     pub fn sketch(&self, values: &[f32]) -> Option<Sketch> {
         let values = self.centred(values);
         let variation = values.iter().map(|v| v.powi(2)).sum::<f64>().sqrt();
@@ -85,14 +86,14 @@ impl Sketcher {
         Some(Sketch { values, signature, variation })
     }
 
-    /// `values` minus the mean of each channel, so that a pressure of 1e5 does not outweigh a velocity of 1. A channel
-    /// that is constant up to rounding becomes 0.
+    /// Subtracts the mean of each channel from `values`, so that a pressure of 1e5 does not outweigh a velocity of 1. A
+    /// channel that is constant up to rounding becomes 0.
     pub fn centred(&self, values: &[f32]) -> Vec<f64> {
         let mut centred: Vec<f64> = values.iter().map(|v| f64::from(*v)).collect();
         for channel in 0..self.width {
             let of_channel =
                 || values.iter().skip(channel).step_by(self.width).map(|v| f64::from(*v));
-            // Rounded to f32, the mean does not depend on the order of the points.
+            // Rounding to f32 makes the mean independent of the order of the points.
             let mean = of_channel().sum::<f64>() / (values.len() / self.width) as f64;
             let mean = f64::from(mean as f32);
             let square: f64 = of_channel().map(|v| v.powi(2)).sum();
@@ -106,9 +107,9 @@ impl Sketcher {
     }
 }
 
-/// Signed sums of values, each value in exactly one sum: an orthogonal projection on [`HALF`] directions.
+/// Signed sums of values, each value in exactly one sum: an orthogonal projection onto [`HALF`] directions.
 struct Projection {
-    /// The index of the sum in the low bits, with [`MINUS`] for a negative sign.
+    /// For each value, the index of its sum in the low bits, plus [`MINUS`] for a negative sign.
     codes: Vec<u8>,
     scales: [f64; HALF],
 }
@@ -116,7 +117,8 @@ struct Projection {
 const MINUS: u8 = 128;
 
 impl Projection {
-    /// `place` returns the sum and the sign of each value.
+    /// Creates a projection of `values` values. `place` returns the index of each value's sum, and whether its sign is
+    /// negative.
     fn new(values: usize, place: impl Fn(usize) -> (usize, bool)) -> Self {
         let mut counts = [0.0; HALF];
         let code = |i| {
@@ -125,7 +127,7 @@ impl Projection {
             sum as u8 | if minus { MINUS } else { 0 }
         };
         let codes = (0..values).map(code).collect();
-        // Each of the two projections of a signature gets half of the squared norm.
+        // Each of the two projections in a signature gets half of the squared norm.
         Self { codes, scales: counts.map(|count: f64| (0.5 / count.max(1.0)).sqrt()) }
     }
 

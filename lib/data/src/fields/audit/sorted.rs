@@ -1,9 +1,9 @@
-//! Range search among signatures.
+//! Range search over signatures.
 
 use super::signature::{LENGTH, Signature};
 
-/// Signatures sorted by the entry with the largest spread. Signatures within a radius of each other are also within it
-/// in that entry, so they are close in this order.
+/// Signatures sorted by the entry with the largest variance. Signatures within some radius of each other differ by at
+/// most that radius in this entry, so a search only visits a contiguous range.
 #[derive(Default)]
 pub(super) struct Sorted {
     entry: usize,
@@ -11,7 +11,7 @@ pub(super) struct Sorted {
 }
 
 impl Sorted {
-    /// `points` are signatures with a number each.
+    /// Sorts `points`, pairs of a signature and its number.
     pub fn new(mut points: Vec<(Signature, u32)>) -> Self {
         let variance = |i: usize| {
             let values = || points.iter().map(|(point, _)| f64::from(point[i]));
@@ -24,7 +24,7 @@ impl Sorted {
         Self { entry, points }
     }
 
-    /// The numbers of at most `most` points within `radius`, nearest first.
+    /// Returns the numbers of at most `most` points within `radius` of the signature `of`, nearest first.
     pub fn nearest(&self, of: &Signature, radius: f64, most: usize) -> Vec<u32> {
         let (limit, at) = ((radius * radius) as f32, f64::from(of[self.entry]));
         let first = self.points.partition_point(|(p, _)| f64::from(p[self.entry]) < at - radius);
@@ -51,7 +51,7 @@ mod tests {
     fn a_search_finds_what_comparing_all_points_finds() {
         let random = Philox::new(3, Purpose::Test);
         let point = |n: u64| -> Signature {
-            // Every seventh point is duplicated, and all are close to a plane.
+            // Every seventh point is a duplicate, and all are close to a three-dimensional subspace.
             let n = if n.is_multiple_of(7) { n / 7 } else { n };
             std::array::from_fn(|i| random.uniform(n, i as u64) * if i < 3 { 1.0 } else { 0.01 })
         };

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use unix::Result;
 use values::check_field;
 
-/// Checks files on their own. `limit` bounds |u|.
+/// Checks files individually. Values with |u| above `limit` are reported.
 pub fn check_files(paths: &[PathBuf], limit: f32) -> CheckReport {
     let mut report = CheckReport::default();
     for path in paths {
@@ -64,7 +64,7 @@ pub fn check_split(manifest: &Path, limit: f32) -> Result<CheckReport> {
         GroupBy::Content => (ProblemKind::Duplicate, "equals"),
     };
     shared(samples, |_, (name, (file, sample)), (first, (other_file, other))| {
-        // Listed twice, which was reported.
+        // The same trajectory listed twice was already reported.
         if (file, sample) == (other_file, other) {
             return;
         }

@@ -1,4 +1,4 @@
-//! Checks of a single file: its header and all of its values.
+//! Checks a single file: its header and all its values.
 
 use crate::fields::content::GroupKey;
 use crate::fields::field::{Axis, Field, coordinates};
@@ -7,10 +7,10 @@ use crate::split::check::{CheckReport, Problem, ProblemKind, ProblemPlace};
 use rayon::prelude::*;
 use unix::Result;
 
-/// A read cost above which converting the file is suggested; see [`Field::read_cost`].
+/// Read cost above which converting the file is suggested; see [`Field::read_cost`].
 const WORTH_CONVERTING: f64 = 2.0;
 
-/// Checks a file and returns the [`GroupKey`] of each trajectory, or `None` if one of them cannot be read.
+/// Checks a file and returns the [`GroupKey`] of each trajectory, or an empty list if any trajectory cannot be read.
 pub(super) fn check_field(
     field: &Field,
     limit: f32,
@@ -63,7 +63,7 @@ pub(super) fn check_field(
     hashes
 }
 
-/// Checks what the file says besides its values.
+/// Checks the file's metadata.
 fn check_header(field: &Field, report: &mut CheckReport) {
     let path = field.path();
     let problems = field.problems();
@@ -88,15 +88,15 @@ fn check_header(field: &Field, report: &mut CheckReport) {
     }
 }
 
-/// What is recorded of a trajectory while its frames are read.
+/// Findings about a trajectory, collected while its frames are read.
 struct Scan<'a> {
     field: &'a Field,
     limit: f32,
     not_finite: u64,
-    /// Offset in the trajectory and value of the first number that is not finite.
+    /// Offset within the trajectory and value of the first non-finite number.
     first_not_finite: Option<(usize, f32)>,
     first_large: Option<(usize, f32)>,
-    /// The values of the first point, as long as all other points equal them.
+    /// Values of the first point, as long as all points read so far are equal.
     constant: Option<Vec<f32>>,
     group_by: GroupBy,
     key: Option<GroupKey>,
@@ -142,7 +142,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// The first problem of each kind.
+    /// Returns the first problem of each kind.
     fn problems(&self, trajectory: usize) -> Vec<Problem> {
         let mut problems = Vec::new();
         let path = self.field.path();
@@ -176,7 +176,7 @@ impl<'a> Scan<'a> {
         problems
     }
 
-    /// A position in a frame as text.
+    /// Formats a position within a frame.
     fn point(&self, index: usize) -> String {
         let shape = self.field.shape();
         let (point, channel) = (index / shape.channels, index % shape.channels);

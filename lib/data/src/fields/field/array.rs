@@ -1,4 +1,4 @@
-//! One array in a file: where it is stored, and how a range of its frames is read.
+//! One array in a file: its storage, and reads of ranges of its frames.
 
 use super::axes::{Axes, Axis};
 use super::element::{fill, to_f32};
@@ -33,17 +33,17 @@ enum Store {
         strides: Vec<usize>,
         dtype: FileDtype,
         packing: Packing,
-        /// Whether the order in the file is that of the output, and numbers are not packed.
+        /// Whether the order in the file is the order of the output, and numbers are not packed.
         in_order: bool,
     },
     Parts(Box<dyn Parts>),
 }
 
 impl Array {
-    /// The array `name` of `source`, whose dimensions are `axes`.
+    /// Opens the array `name` of `source`, whose dimensions are `axes`.
     ///
-    /// Errors (65): it cannot be read, does not have as many dimensions as `axes`, is empty (except for trajectories),
-    /// too large, or truncated.
+    /// Errors: 65 if the array cannot be read, has a different number of dimensions than `axes`, is empty (except for
+    /// trajectories), too large or truncated.
     pub(super) fn of(source: &dyn Source, name: &str, axes: &Axes) -> Result<Self> {
         let (dims, place) = source.place(name)?;
         let data_error = |what: String| source.invalid(format!("`{name}` {what}"));
@@ -82,17 +82,17 @@ impl Array {
         Ok(Self { path, name, dims, axes: axes.clone(), store })
     }
 
-    /// Its file.
+    /// Path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Its name in the file.
+    /// Name of the array in the file.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Size along an axis, if it has that axis.
+    /// Size along an axis, if the array has that axis.
     pub fn size(&self, axis: Axis) -> Option<usize> {
         self.axes.place(axis).map(|place| self.dims[place])
     }
@@ -102,7 +102,7 @@ impl Array {
         Axis::SPACE.into_iter().filter_map(|axis| self.size(axis)).collect()
     }
 
-    /// Whether some of its numbers stand for missing values, which are read as NaN.
+    /// Whether some stored numbers denote missing values, which are read as NaN.
     pub fn marks_missing(&self) -> bool {
         match &self.store {
             Store::Mapped { packing, .. } => packing.marks_missing(),
@@ -122,7 +122,7 @@ impl Array {
         }
     }
 
-    /// How values are read: `direct`, `converted`, from `chunks`, or from `packed chunks`.
+    /// Read mode: `direct`, `converted`, `chunks` or `packed chunks`.
     pub fn read_mode(&self) -> &'static str {
         match &self.store {
             Store::Mapped { .. } if self.is_direct() => "direct",
@@ -133,8 +133,8 @@ impl Array {
         }
     }
 
-    /// Cost of reading a trajectory, in bytes read per byte returned: every chunk that it touches is read completely
-    /// and costs at least as much as [`A_CHUNK`] bytes. 1 for a contiguous array.
+    /// Cost of reading a trajectory, in bytes read per byte returned: every chunk that the trajectory touches is read
+    /// completely and costs at least as much as [`A_CHUNK`] bytes. 1 for a contiguous array.
     pub fn read_cost(&self) -> f64 {
         let Store::Parts(parts) = &self.store else { return 1.0 };
         let fits = |chunk: &&[usize]| chunk.len() == self.dims.len() && !self.dims.contains(&0);
@@ -150,7 +150,7 @@ impl Array {
         (touched * of_chunk.max(A_CHUNK) / wanted.max(A_CHUNK)).max(1.0)
     }
 
-    /// Reads frames of trajectory `sample` as [frames, grid…, channels], whatever the order in the file. An array
+    /// Reads frames of trajectory `sample` as [frames, grid…, channels], regardless of the order in the file. An array
     /// without a time axis has one frame. The caller has checked `sample`, `frames` and the length of `out`.
     pub fn read(&self, sample: usize, frames: Range<usize>, out: &mut [f32]) -> Result<()> {
         let frames = if self.axes.place(Axis::Time).is_some() { frames } else { 0..1 };
@@ -216,7 +216,8 @@ impl Array {
     }
 }
 
-/// The strides of an array in C or Fortran order, in multiples of `unit`.
+/// Returns the strides of a contiguous array in C or Fortran order, where `unit` is the stride of the fastest
+/// dimension.
 pub(super) fn distances(dims: &[usize], unit: usize, fortran: bool) -> Vec<usize> {
     let mut strides = vec![unit; dims.len()];
     let mut distance = unit;

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// The meaning of one dimension. The order of the variants is the order of the output, whatever that of the file:
-/// trajectory, frame, space, channel.
+/// The meaning of one dimension. The order of the variants is the order of the output, regardless of the order in the
+/// file: trajectory, frame, space, channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Axis {
     /// Trajectories, `n`.
@@ -27,7 +27,7 @@ impl Axis {
     /// The spatial axes.
     pub const SPACE: [Self; 3] = [Self::X, Self::Y, Self::Z];
 
-    /// The axis that a column or dimension with this name denotes; `None` for others, and for channels.
+    /// Returns the axis that a column or dimension called `name` denotes; `None` for channels and unknown names.
     pub(super) fn of_name(name: &str) -> Option<Self> {
         match name.to_ascii_lowercase().as_str() {
             "n" | "sample" | "trajectory" => Some(Self::Sample),
@@ -36,19 +36,19 @@ impl Axis {
         }
     }
 
-    /// The letter that denotes it.
+    /// The letter that denotes the axis.
     pub fn letter(self) -> char {
         ['n', 't', 'x', 'y', 'z', 'c'][self as usize]
     }
 }
 
 /// The dimensions of a dataset in the order of the file, e.g. `ntxyc`. Each occurs at most once, and spatial axes have
-/// no gaps: no `y` without `x`. Fields have at least one, which parsing from text requires.
+/// no gaps: no `y` without `x`. Fields have at least one spatial axis, which `from_str` requires.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Axes(Vec<Axis>);
 
 impl Axes {
-    /// `n`, `t`, the first `space` spatial axes, and `c`, each only if requested.
+    /// Creates the axes `n`, `t`, the first `space` spatial axes, and `c`, each only if requested.
     pub fn ordered(sample: bool, time: bool, space: usize, channel: bool) -> Self {
         let there = |axis: &Axis| match axis {
             Axis::Sample => sample,
@@ -74,17 +74,17 @@ impl Axes {
         self.iter().filter(|axis| Axis::SPACE.contains(axis)).count()
     }
 
-    /// The position of an axis.
+    /// Position of an axis, if present.
     pub fn place(&self, axis: Axis) -> Option<usize> {
         self.0.iter().position(|other| *other == axis)
     }
 
-    /// Whether they are in the order of the output.
+    /// Whether the dimensions are in the order of the output.
     pub fn is_ordered(&self) -> bool {
         self.0.is_sorted()
     }
 
-    /// The positions of the axes in the order of the output.
+    /// Positions of the axes, in the order of the output.
     pub fn order(&self) -> Vec<usize> {
         let mut places: Vec<usize> = (0..self.rank()).collect();
         places.sort_by_key(|&place| self.0[place]);
@@ -99,7 +99,7 @@ impl From<Vec<Axis>> for Axes {
 }
 
 impl Axes {
-    /// The dimensions with these names, if all of them are known.
+    /// Returns the dimensions called `names`, if all names are known.
     pub(super) fn of_names<'a>(names: impl Iterator<Item = &'a str>) -> Option<Self> {
         let is_channel = |name: &str| ["c", "channel", "variable"].contains(&name);
         let of_name = |name| Axis::of_name(name).or(is_channel(name).then_some(Axis::Channel));
@@ -107,7 +107,7 @@ impl Axes {
         axes.to_string().parse().ok()
     }
 
-    /// Parses letters, which may have no spatial axis.
+    /// Parses letters. Unlike `from_str`, this allows axes without a spatial axis.
     pub fn parse(text: &str) -> Result<Self, String> {
         let of_letter = |letter: char| {
             let known = Axis::ALL.into_iter().find(|axis| axis.letter() == letter);

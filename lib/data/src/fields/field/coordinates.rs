@@ -1,7 +1,7 @@
-//! Points and times, which all trajectories of a file and of a data set share.
+//! Point coordinates and times, which all trajectories in a file or a data set must share.
 //!
 //! Two lists are considered equal if they have the same length and differ by at most [`TOLERANCE`] of the largest
-//! magnitude along the axis: a few roundings of f32, in which most files store them.
+//! magnitude along the axis: a few f32 rounding errors, because most files store them in f32.
 
 use super::Field;
 use super::axes::Axis;
@@ -15,7 +15,7 @@ use unix::text::quote;
 /// The attribute in which imports keep the unit of the times.
 pub(crate) const TIME_UNITS: &str = "time_units";
 
-/// Largest difference, relative to the largest magnitude along the axis.
+/// Maximum difference, relative to the largest magnitude along the axis.
 const TOLERANCE: f64 = 4.0 * f32::EPSILON as f64;
 
 /// Describes how `b` differs from `a`.
@@ -29,8 +29,8 @@ fn difference(a: &[f64], b: &[f64]) -> Option<String> {
     Some(format!("{} at index {at}, not {}", b[at], a[at]))
 }
 
-/// Describes the first group whose coordinates differ from those of the first group. Errors (65): the coordinates of a
-/// group cannot be read.
+/// Describes the first difference between a later group's coordinates and those of the first group. Errors: 65 if the
+/// coordinates of a group cannot be read.
 pub(super) fn of_groups(
     file: &dyn Source,
     groups: &[String],
@@ -59,7 +59,7 @@ pub(super) fn of_rows(t: &[f64], rows: usize) -> Option<String> {
     Some(format!("`t` of trajectory {} has {what} as of trajectory 0", row + 1))
 }
 
-/// The units that a file states: of its times, in the array `times`, and of the arrays of its field.
+/// Returns the units that a file states, by name: of the times in the array `times`, and of the field's arrays.
 pub(super) fn units(
     file: &dyn Source,
     times: &str,
@@ -79,14 +79,14 @@ pub(super) fn units(
 }
 
 impl Field {
-    /// Describes where trajectories of this file have other points or times than its first trajectory, whose
+    /// Describes where trajectories of this file have different points or times than the first trajectory, whose
     /// coordinates are [`coordinates`](Self::coordinates) and [`t`](Self::t).
     pub fn coordinate_conflict(&self) -> Option<&str> {
         self.found.coordinate_conflict.as_deref()
     }
 
-    /// Times of the frames of one trajectory, which [`coordinate_conflict`](Self::coordinate_conflict) compares with
-    /// [`t`](Self::t). Errors: as [`Field::open`].
+    /// Reads the frame times of one trajectory, which [`coordinate_conflict`](Self::coordinate_conflict) compares with
+    /// [`t`](Self::t). Errors: see [`Field::open`].
     pub fn t_of(&self, trajectory: usize) -> Result<Vec<f64>> {
         let file = formats::open(&self.path, true)?;
         let group = self.groups().get(trajectory).and_then(|data| data.rsplit_once('/'));

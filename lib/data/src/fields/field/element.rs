@@ -4,7 +4,7 @@ use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use tensor::FileDtype;
 use tensor::dtype::f16;
 
-/// The dtype with this NumPy name: `<f4`, `|u1`, …
+/// Returns the dtype for a NumPy type name: `<f4`, `|u1`, …
 pub(super) fn from_numpy(name: &str) -> Option<FileDtype> {
     Some(match name {
         "<f2" => FileDtype::F16,
@@ -31,15 +31,15 @@ pub(super) fn from_numpy(name: &str) -> Option<FileDtype> {
     })
 }
 
-/// The size in bytes of a dtype of integers.
+/// Returns the size in bytes of an integer dtype; `None` for other dtypes.
 pub(super) fn integer_bytes(dtype: FileDtype) -> Option<usize> {
     use FileDtype::{Bf16, F16, F16Big, F32, F32Big, F64, F64Big};
     let is_float = matches!(dtype, F16 | Bf16 | F32 | F64 | F16Big | F32Big | F64Big);
     (!is_float).then(|| dtype.bytes())
 }
 
-/// Fills `out` with consecutive values, the first of which is at the start of `bytes`. Returns a value that is too
-/// large for f32, if there is one.
+/// Converts consecutive values from the start of `bytes` into `out`. Returns the first value that is too large for f32,
+/// if there is one.
 pub(super) fn fill(dtype: FileDtype, bytes: &[u8], out: &mut [f32]) -> Option<f64> {
     if let (FileDtype::F16, Ok(bits)) = (dtype, bytemuck::try_cast_slice::<u8, u16>(bytes)) {
         bits.reinterpret_cast::<f16>().convert_to_f32_slice(out);

@@ -1,4 +1,4 @@
-//! The formats of files.
+//! Opens files of all supported formats.
 
 use super::hdf5_file::Hdf5File;
 use super::numpy::NumpyFile;
@@ -9,10 +9,10 @@ use super::zarr::ZarrGroup;
 use std::path::Path;
 use unix::Result;
 
-/// Opens a file by its extension: `.npy`, `.npz`, `.csv`, `.zarr`, `.safetensors`, else HDF5. `fill_missing`: chunks
-/// that are not there hold the fill value, which is a value.
+/// Opens a file by its extension: `.npy`, `.npz`, `.csv`, `.zarr`, `.safetensors`, else HDF5. With `fill_missing`,
+/// missing chunks are read as the fill value, which then counts as data.
 ///
-/// Errors: 66 when it cannot be opened, 65 when it is not of the format of its extension.
+/// Errors: 66 when it cannot be opened, 65 when its format does not match its extension.
 pub(super) fn open(path: &Path, fill_missing: bool) -> Result<Box<dyn Source>> {
     let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or("");
     Ok(match ending.to_ascii_lowercase().as_str() {
@@ -24,7 +24,7 @@ pub(super) fn open(path: &Path, fill_missing: bool) -> Result<Box<dyn Source>> {
     })
 }
 
-/// Names at the root of a file. Errors: as [`open`].
+/// Returns the names at the root of a file. Errors: see [`open`].
 pub(crate) fn names_of(path: &Path) -> Result<Vec<String>> {
     let file = open(path, true)?;
     let names = file.names();

@@ -1,4 +1,4 @@
-//! The layouts of PDEBench's files: which datasets hold a field, and what their dimensions mean.
+//! The layouts of PDEBench's files: the datasets that hold a field, and the meaning of their dimensions.
 //!
 //! One table serves reading and writing. A frame is returned as [grid…, channels], with the spatial axes in the order
 //! of the file and the channels last; inputs (a coefficient, a force), which are given and not predicted, come before
@@ -28,7 +28,8 @@ pub enum FieldLayout {
 }
 
 impl FieldLayout {
-    /// The datasets that hold a field of this layout. `channels` are the names; the first `inputs` of them are inputs.
+    /// Returns the datasets that hold a field in this layout. `channels` are the channel names; the first `inputs` are
+    /// inputs.
     pub fn datasets(self, shape: &Shape, channels: &[String], inputs: usize) -> Vec<LayoutDataset> {
         let space = shape.grid.len();
         let part = |name: &str, axes, channels| LayoutDataset { name: name.into(), axes, channels };
@@ -76,10 +77,10 @@ impl FieldLayout {
 /// One dataset of a layout.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayoutDataset {
-    /// Its name within its group.
+    /// Name within the group.
     pub name: String,
-    /// Its dimensions.
+    /// Dimensions of the dataset.
     pub axes: Axes,
-    /// Which channels of the field it holds.
+    /// Channels of the field that the dataset holds.
     pub channels: Range<usize>,
 }

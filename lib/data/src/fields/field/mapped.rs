@@ -2,12 +2,12 @@
 //!
 //! While the page cache holds the file, copying from mapped memory takes about half as long as `pread`, most of which
 //! is the system call. For pages that are not cached, a map makes the kernel fetch page by page, or read ahead data
-//! that is not needed; `pread` fetches exactly the requested range at once. Reads therefore use `pread` until many in a
-//! row were fast.
+//! that is not needed; `pread` fetches exactly the requested range at once. Reads therefore use `pread` until many
+//! consecutive reads have been fast.
 //!
 //! Pages that were read through a map count as memory of the process until it exits or releases them. A file that is
-//! read once is therefore read with `pread`, or the pages of each trajectory are released as soon as it was read: the
-//! process stays small whatever the size of the file. Only callers that read a file repeatedly opt out with
+//! read once is therefore read with `pread`, or the pages of each trajectory are released right after reading, so the
+//! process stays small regardless of the file size. Only callers that read a file repeatedly opt out with
 //! [`MappedFile::read_often`].
 
 use memmap2::{Mmap, UncheckedAdvice};
@@ -18,13 +18,14 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 use unix::{Error, Result, small};
 
-/// This many reads in a row must be fast before the map is used.
+/// Number of consecutive reads that must be fast before the map is used.
 const IN_A_ROW: u32 = 64;
 /// Value of [`MappedFile::by_position`] for a file that is read only once.
 const ONCE: u32 = u32::MAX;
-/// A read from the page cache takes at most this many nanoseconds, plus one per byte: no disk or network is as fast.
+/// A read from the page cache takes at most this many nanoseconds, plus one nanosecond per byte: no disk or network is
+/// as fast.
 const FAST: u64 = 20_000;
-/// After this many nanoseconds a copy checks the size of the file again.
+/// Interval in nanoseconds after which a copy checks the size of the file again.
 const LOOK: u64 = 1_000_000;
 
 /// A mapped file. Can be shared between threads.
@@ -34,9 +35,9 @@ pub(super) struct MappedFile {
     file: File,
     map: Mmap,
     opened: Instant,
-    /// When the size was last checked, in nanoseconds after `opened`.
+    /// Time of the last size check, in nanoseconds after `opened`.
     looked: AtomicU64,
-    /// How many more reads must be fast before the map is used; or [`ONCE`].
+    /// Number of further reads that must be fast before the map is used, or [`ONCE`].
     by_position: AtomicU32,
 }
 
@@ -47,7 +48,7 @@ impl MappedFile {
         Self::of(path, File::open(path).map_err(|cause| Error::open(path, cause))?)
     }
 
-    /// Maps an open file, which errors call `path`.
+    /// Maps an open file; error messages call it `path`.
     pub fn of(path: &Path, file: File) -> Result<Self> {
         // SAFETY: the map is read-only, and the size is checked before each read. If another process truncates the file
         // during a read, or the disk fails, SIGBUS ends the program without further damage.
@@ -63,29 +64,29 @@ impl MappedFile {
         })
     }
 
-    /// The file.
+    /// The open file.
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// Its size in bytes when it was opened.
+    /// Size of the file in bytes when it was opened.
     pub fn size(&self) -> u64 {
         self.map.len() as u64
     }
 
-    /// Declares that it will be read repeatedly, in any order: cached data is then read through the map.
+    /// Declares that the file will be read repeatedly, in any order: cached data is then read through the map.
     pub fn read_often(&self) {
         self.by_position.store(IN_A_ROW, Relaxed);
     }
 
-    /// `count` bytes at offset `from`. Panics beyond the size. Errors (74): the file was truncated.
+    /// Returns `count` bytes at offset `from`. Panics beyond the end of the file. Errors: 74 if the file was truncated.
     pub fn bytes(&self, from: usize, count: usize) -> Result<&[u8]> {
         self.look(self.now())?;
         Ok(&self.map[from..from + count])
     }
 
     /// Calls `of` with `count` bytes at offset `from`, and releases their pages unless the file is read often. Panics
-    /// and errors as [`bytes`](Self::bytes).
+    /// and errors: see [`bytes`](Self::bytes).
     pub fn with<T>(&self, from: usize, count: usize, of: impl FnOnce(&[u8]) -> T) -> Result<T> {
         let made = of(self.bytes(from, count)?);
         if self.by_position.load(Relaxed) == ONCE {
@@ -97,8 +98,8 @@ impl MappedFile {
         Ok(made)
     }
 
-    /// Copies bytes starting at offset `from`. Panics beyond the size. Errors (74): it cannot be read, or was
-    /// truncated.
+    /// Copies bytes starting at offset `from`. Panics beyond the end of the file. Errors: 74 if the file cannot be read
+    /// or was truncated.
     pub fn read(&self, from: usize, out: &mut [u8]) -> Result<()> {
         let left = self.by_position.load(Relaxed);
         if left == ONCE {
@@ -131,7 +132,7 @@ impl MappedFile {
         self.opened.elapsed().as_nanos() as u64
     }
 
-    /// Checks that the size has not changed.
+    /// Checks that the file has not shrunk.
     fn look(&self, now: u64) -> Result<()> {
         let bytes = self.file.metadata().map_err(|cause| Error::io(&self.path, cause))?.len();
         if bytes < self.size() {

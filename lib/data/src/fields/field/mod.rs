@@ -1,11 +1,11 @@
-//! Reading fields: HDF5 in PDEBench's layouts, and the same arrays in NumPy, Zarr, safetensors and CSV files.
+//! Reads fields from HDF5 files in PDEBench's layouts, and the same arrays from NumPy, Zarr, safetensors and CSV files.
 //!
-//! A trajectory is returned as [frames, grid…, channels], whatever the layout: spatial axes in the order of the file
-//! (x, y, z), channels last, inputs before states. See [`FieldLayout`].
+//! A trajectory is returned as [frames, grid…, channels], regardless of the layout: spatial axes in the order of the
+//! file (x, y, z), channels last, inputs before states. See [`FieldLayout`].
 //!
 //! A file is opened once for its shape and attributes, and mapped into memory. Contiguous f32 data is then copied
-//! straight into the caller's buffer, without HDF5 and its global lock; data that is compressed, chunked or of another
-//! dtype is converted on the way.
+//! straight into the caller's buffer, without HDF5 and its global lock; data that is compressed, chunked or has a
+//! different dtype is converted on the way.
 
 mod array;
 mod axes;
@@ -57,7 +57,7 @@ use unix::{Error, Result};
 /// Maximum number of trajectories in a file.
 const MAX_TRAJECTORIES: usize = 1 << 24;
 
-/// Attribute of the root that contains the formula of the equation, in generated files.
+/// Root attribute that contains the formula of the equation in generated files.
 pub const EQUATION: &str = "equation";
 
 /// The trajectories of one file, opened but not read. Can be shared between threads.
@@ -73,11 +73,11 @@ pub struct Field {
     components: Vec<Component>,
 }
 
-/// Some channels of every frame, from one dataset or one in each group.
+/// Some channels of every frame, from one dataset or from one dataset per group.
 #[derive(Debug)]
 struct Component {
     channels: Range<usize>,
-    /// The same for all frames.
+    /// Whether the values are the same in all frames.
     is_static: bool,
     place: FieldArrays,
 }
@@ -85,8 +85,8 @@ struct Component {
 #[derive(Debug)]
 enum FieldArrays {
     One(Array),
-    /// Opened when read, as there may be thousands. Only arrays with a known offset are kept; each open dataset of the
-    /// library would keep its chunks in memory.
+    /// Opened on demand, as there may be thousands. Only arrays with a known offset stay open; each dataset that the
+    /// library keeps open would hold its chunk cache in memory.
     Each {
         file: Arc<dyn Source>,
         first: Array,
@@ -96,10 +96,10 @@ enum FieldArrays {
     },
 }
 
-/// The points along each spatial axis of an array: `x-coordinate`, … of its file, if they are as many as it has points;
-/// else an empty list.
+/// Reads the coordinates along each spatial axis of an array: `x-coordinate`, … of its file, or an empty list if their
+/// number differs from the number of points.
 ///
-/// Errors (65): they cannot be read.
+/// Errors: 65 if the coordinates cannot be read.
 pub(crate) fn coordinates_beside(array: &Array) -> Result<Vec<Vec<f64>>> {
     let file = formats::open(array.path(), false)?;
     let of_axis = |(axis, points): (Axis, usize)| -> Result<Vec<f64>> {
@@ -109,10 +109,11 @@ pub(crate) fn coordinates_beside(array: &Array) -> Result<Vec<Vec<f64>>> {
     Axis::SPACE.into_iter().zip(array.grid()).map(of_axis).collect()
 }
 
-/// An array of a file: `name`, or its only one. `fill_missing` is that of [`Reading`]; `axes` returns the meaning of its
-/// dimensions for its shape.
+/// Opens the array `name` of a file, or its only array. `fill_missing` is as in [`Reading`]; `axes` returns the meaning
+/// of the dimensions for a shape.
 ///
-/// Errors: 66 when the file cannot be opened; 65 when it has no such array; 2 for those of `axes`.
+/// Errors: 66 when the file cannot be opened; 65 when it has no array `name`; 2 when `name` is needed but not given,
+/// and for errors of `axes`.
 pub(crate) fn open_array(
     path: &Path,
     name: Option<&str>,
@@ -145,7 +146,7 @@ pub(crate) fn open_array(
     Ok(array)
 }
 
-/// All attributes of a file. Errors: as [`Field::open`].
+/// Reads all root attributes of a file. Errors: see [`Field::open`].
 pub(crate) fn attributes_of(path: &Path) -> Result<Map<String, Value>> {
     let file = formats::open(path, true)?;
     let all = file.attributes(None);
@@ -211,12 +212,12 @@ impl Field {
         &self.path
     }
 
-    /// How the file stores its field.
+    /// Layout in which the file stores its field.
     pub fn layout(&self) -> FieldLayout {
         self.found.layout
     }
 
-    /// Sizes of the field.
+    /// Shape of the field.
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
@@ -231,7 +232,7 @@ impl Field {
         &self.found.channels
     }
 
-    /// How many of the channels are inputs: given, not predicted, and the same in all frames.
+    /// Number of input channels, which are given, not predicted, and constant over all frames.
     pub fn inputs(&self) -> usize {
         self.found.inputs
     }
@@ -242,22 +243,22 @@ impl Field {
         self.parameter.as_ref()
     }
 
-    /// Points along each spatial axis, as stored in the file; an empty list for an axis without coordinates.
+    /// Coordinates along each spatial axis, as stored in the file; an empty list for an axis without coordinates.
     pub fn coordinates(&self) -> &[Vec<f64>] {
         &self.found.coordinates
     }
 
-    /// Times of the frames; some of PDEBench's files have one more than there are frames. Empty when the file has none.
+    /// Times of the frames; empty if the file has none. Some PDEBench files have one more time than frames.
     pub fn t(&self) -> &[f64] {
         &self.found.t
     }
 
-    /// Which spatial axes are periodic: by the attribute [`PERIODIC`], else by PDEBench's naming of files.
+    /// Whether each spatial axis is periodic, according to the attribute [`PERIODIC`] or else a PDEBench file name.
     pub fn periodic(&self) -> &[bool] {
         &self.periodic
     }
 
-    /// The formula of the equation that `ds-prep gen` solved, also of files that were imported since.
+    /// Formula of the equation that `ds-prep gen` solved; imports preserve it.
     pub fn formula(&self) -> Option<&str> {
         self.formula.as_deref()
     }
@@ -273,15 +274,15 @@ impl Field {
         self.arrays().map(Array::read_cost).fold(1.0, f64::max)
     }
 
-    /// How values are read: `direct`, `converted`, `chunks` or `packed chunks`; that of the most expensive dataset.
+    /// Read mode of the most expensive dataset: `direct`, `converted`, `chunks` or `packed chunks`.
     pub fn read_mode(&self) -> &'static str {
         let ways = ["packed chunks", "chunks", "converted"];
         let has = |read_mode: &&str| self.arrays().any(|array| array.read_mode() == *read_mode);
         ways.into_iter().find(has).unwrap_or("direct")
     }
 
-    /// Declares that it will be read repeatedly, in any order, and may keep cached data in memory, up to the size of
-    /// the file. Otherwise reading leaves nothing in memory.
+    /// Declares that the field will be read repeatedly, in any order, and that cached data may stay in memory, up to
+    /// the size of the file. Without this call, reads leave nothing in memory.
     pub fn read_often(&self) {
         self.arrays().for_each(Array::read_often);
     }
@@ -361,7 +362,7 @@ impl FieldArrays {
     }
 }
 
-/// The shape that the components share. Errors (65): they contradict each other.
+/// Returns the shape shared by the components. Errors: 65 if their shapes contradict each other.
 fn shape_of(file: &dyn Source, components: &[Component], channels: usize) -> Result<Shape> {
     let sizes = |component: &Component| match &component.place {
         FieldArrays::One(array) => {
@@ -390,7 +391,7 @@ fn shape_of(file: &dyn Source, components: &[Component], channels: usize) -> Res
             format!("{shape} are too large; at most {MAX_TRAJECTORIES} trajectories are supported");
         return Err(file.invalid(what));
     }
-    // A reader holds at least one frame, and as much again while it is read.
+    // A reader holds at least one frame, and needs as much memory again while reading it.
     let what = format!("{}: reading frames of {:?}", file.path().display(), shape.grid);
     unix::memory::ensure(&what, (shape.frame_len() as u64).checked_mul(4 * 4))?;
     Ok(shape)

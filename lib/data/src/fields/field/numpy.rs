@@ -14,14 +14,14 @@ use unix::text::quote;
 use unix::{Context, Error, Result};
 use zip::{CompressionMethod, ZipArchive};
 
-/// Largest header, in bytes.
+/// Maximum header size in bytes.
 const MAX_HEADER: u64 = 1 << 20;
-/// Upper bound of the compression ratio: Deflate produces at most 1032 bytes from one.
+/// Upper bound on the compression ratio: Deflate produces at most 1032 bytes from one.
 const MAX_PACKED: u64 = 1100;
-/// Maximum number of members of an archive.
+/// Maximum number of members in an archive.
 const MAX_MEMBERS: usize = 10_000;
 
-/// A file whose headers, but not values, were read.
+/// An open file, of which only the headers have been read.
 #[derive(Debug)]
 pub(super) struct NumpyFile {
     path: PathBuf,
@@ -33,12 +33,12 @@ pub(super) struct NumpyFile {
 struct Member {
     name: String,
     shape: Vec<usize>,
-    /// As NumPy writes it, e.g. `<f4`; a list of fields for a structured one.
+    /// Dtype as NumPy writes it, e.g. `<f4`; a list of fields for a structured dtype.
     descr: String,
     fortran: bool,
     /// Offset of the first value: in the file, or within the member if it is compressed.
     offset: u64,
-    /// Number of the member in the archive, when it is compressed.
+    /// Index of the member in the archive, if the member is compressed.
     packed: Option<usize>,
 }
 
@@ -63,7 +63,7 @@ impl NumpyFile {
         self.members.iter().find(|member| member.name == name)
     }
 
-    /// Where the values of a member are stored; a compressed member is unpacked into an unnamed temporary file.
+    /// Locates the values of a member; a compressed member is unpacked into an unnamed temporary file.
     fn place_of(&self, member: &Member) -> Result<ArrayStorage> {
         let Member { fortran, offset, .. } = *member;
         let packing = Packing::default();
@@ -83,7 +83,7 @@ impl NumpyFile {
                 packing,
             });
         };
-        // No more than the header says; if there is less, it is later found to be truncated.
+        // Unpack no more bytes than the header states; if there are fewer, the array is later reported as truncated.
         let sizes = member.shape.iter().try_fold(dtype.bytes(), |n, dim| n.checked_mul(*dim));
         let most = sizes.and_then(|size| offset.checked_add(size as u64)).unwrap_or(offset);
         let temporary = std::env::temp_dir().join(&member.name);
@@ -130,7 +130,7 @@ impl Source for NumpyFile {
         Ok((member.shape.clone(), self.place_of(member)?))
     }
 
-    /// Arrays with a single value and the name of a parameter.
+    /// Returns the arrays with a single value and the name of a parameter.
     fn attributes(&self, place: Option<&str>) -> Map<String, Value> {
         let is_one = |m: &&Member| m.shape.iter().all(|n| *n == 1) && is_known(&m.name);
         let value =
@@ -147,7 +147,7 @@ impl Source for NumpyFile {
     }
 }
 
-/// The members of an archive.
+/// Reads the headers of all members of an archive.
 fn members(file: &File) -> io::Result<Vec<Member>> {
     let mut archive = ZipArchive::new(BufReader::new(file))?;
     if archive.len() > MAX_MEMBERS {

@@ -1,46 +1,46 @@
-//! What the attributes of an array say about its numbers: how they are packed, and which of them are missing.
+//! Packing attributes of an array: how its numbers are packed, and which numbers denote missing values.
 //!
-//! Names and rules are those of the CF conventions 1.11 (sections 2.5.1 and 8.1) and of the NetCDF Users Guide (appendix
-//! A), and names that other programs use for the same. Missing values are read as NaN, which no check accepts. The table
-//! in longhaul-files(5) lists all attributes.
+//! Names and rules follow the CF conventions 1.11 (sections 2.5.1 and 8.1) and the NetCDF Users Guide (appendix A);
+//! equivalent names used by other programs are recognised as well. Missing values are read as NaN, which all checks
+//! reject. The table in longhaul-files(5) lists all attributes.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// How stored numbers become values: value = stored * scale + offset, or NaN.
+/// Conversion of stored numbers to values: value = stored * scale + offset, or NaN.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Packing {
     scale: f64,
     offset: f64,
-    /// Stored numbers that stand for missing values.
+    /// Stored numbers that denote missing values.
     missing: Vec<f64>,
-    /// The valid range of stored numbers, and that of values.
+    /// Valid ranges of stored numbers and of values.
     stored: Limits,
     values: Limits,
-    /// Number of values of the integer type, and whether stored integers are to be taken as unsigned.
+    /// Number of distinct values of the integer type, and whether stored integers are unsigned rather than signed.
     sign: Option<(f64, bool)>,
 }
 
 /// The smallest and the largest valid number.
 type Limits = [Option<f64>; 2];
 
-/// What an attribute means.
+/// The meaning of an attribute.
 #[derive(Clone, Copy, PartialEq)]
 enum Meaning {
     Scale,
     Offset,
     Missing,
-    /// Index into [`Limits`], or both.
+    /// A valid limit: an index into [`Limits`], or `None` for both.
     Valid(Option<usize>),
     Unsigned,
-    /// A scale or an offset for which there is no convention.
+    /// A scale or an offset under a name that no convention defines.
     OwnScale,
     OwnOffset,
-    /// The array does not hold the values themselves.
+    /// An encoding: the array does not hold the values themselves.
     Encoding,
 }
 
-/// The meaning of an attribute, whatever its case and separators.
+/// Returns the meaning of an attribute name, ignoring case and separators.
 fn meaning(name: &str) -> Option<Meaning> {
     let letters = name.chars().filter(char::is_ascii_alphanumeric);
     let letters: String = letters.map(|letter| letter.to_ascii_lowercase()).collect();
@@ -59,12 +59,12 @@ fn meaning(name: &str) -> Option<Meaning> {
     })
 }
 
-/// Whether an attribute describes how its array is stored; it is no longer true of a copy of the values.
+/// Whether an attribute describes how its array is stored; this does not apply to a copy of the values.
 pub(crate) fn is_of_storage(name: &str) -> bool {
     meaning(name).is_some()
 }
 
-/// The numbers of an attribute; NaN for one that is not finite.
+/// Returns the numbers in an attribute; NaN for null, which stands for a non-finite number.
 fn numbers(value: &Value) -> Option<Vec<f64>> {
     match value {
         Value::Null => Some(vec![f64::NAN]),
@@ -85,7 +85,7 @@ fn is_yes(value: &Value) -> bool {
     }
 }
 
-/// Whether an attribute that is refused has no effect: a scale of 1, an offset of 0, a plain array of MATLAB.
+/// Whether an attribute has no effect: a scale of 1, an offset of 0, or the class of a plain MATLAB array.
 fn is_neutral(meaning: Meaning, name: &str, value: &Value) -> bool {
     let is_all = |number: f64| {
         numbers(value).is_some_and(|all| !all.is_empty() && all.iter().all(|one| *one == number))
@@ -102,7 +102,7 @@ fn is_neutral(meaning: Meaning, name: &str, value: &Value) -> bool {
     }
 }
 
-/// Refuses packing that a root or a group (`of`) states, as it does not say for which arrays.
+/// Refuses packing attributes of a root or a group (`of`), because they do not say to which arrays they apply.
 pub(super) fn refuse_outside(attributes: &Map<String, Value>, of: &str) -> Result<(), String> {
     let is_ambiguous = |(name, value): &(&String, &Value)| {
         let no_array = [Meaning::OwnScale, Meaning::OwnOffset, Meaning::Encoding];
@@ -127,8 +127,8 @@ impl Default for Packing {
 }
 
 impl Packing {
-    /// From the attributes of an array and the fill value in its format. `integer` is the size in bytes if it stores
-    /// integers. The error names an attribute that cannot be obeyed.
+    /// Parses the attributes of an array; `fill` is the fill value in its format, and `integer` the size in bytes if
+    /// the array stores integers. The error names an attribute that cannot be honoured.
     pub fn of(
         attributes: &Map<String, Value>,
         fill: Option<f64>,
@@ -195,7 +195,7 @@ impl Packing {
         }
         let is_compressed = packing.scale != 1.0 || packing.offset != 0.0;
         for (limits, are_floats) in valid {
-            // Limits of the unpacked type are values, all others stored numbers.
+            // Limits of the unpacked type apply to values, all others to stored numbers.
             let of_values = is_compressed && are_floats && integer.is_some();
             let all = if of_values { &mut packing.values } else { &mut packing.stored };
             let rounds = of_values || integer.is_none();
@@ -212,7 +212,7 @@ impl Packing {
         }
         for number in missing.into_iter().filter(|number| !number.is_nan()) {
             packing.missing.push(with_sign(packing.sign, number));
-            // Arrays in f32 with markers in f64.
+            // For f32 arrays with f64 markers.
             if integer.is_none() {
                 packing.missing.push(f64::from(number as f32));
             }
@@ -220,18 +220,18 @@ impl Packing {
         Ok(packing)
     }
 
-    /// Whether stored numbers are the values.
+    /// Whether stored numbers equal the values.
     pub fn is_trivial(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Whether some numbers stand for missing values.
+    /// Whether some stored numbers denote missing values.
     pub fn marks_missing(&self) -> bool {
         let limits = self.stored.iter().chain(&self.values);
         !self.missing.is_empty() || limits.flatten().next().is_some()
     }
 
-    /// The value of a stored number; NaN if it is missing.
+    /// Converts a stored number to its value; NaN if it denotes a missing value.
     pub fn unpack(&self, stored: f64) -> f64 {
         let outside = |number: f64, [low, high]: Limits| {
             low.is_some_and(|low| number < low) || high.is_some_and(|high| number > high)
@@ -245,7 +245,7 @@ impl Packing {
     }
 }
 
-/// An integer as one of the other signedness.
+/// Reinterprets a stored integer as unsigned or signed, according to `sign`.
 fn with_sign(sign: Option<(f64, bool)>, stored: f64) -> f64 {
     match sign {
         Some((count, true)) if stored < 0.0 => stored + count,
@@ -263,7 +263,7 @@ mod tests {
         Packing::of(attributes.as_object().expect("an object"), None, integer)
     }
 
-    /// Equal bits, as NaN is a value here.
+    /// Compares values, treating NaN as equal to NaN.
     fn assert_unpacks(attributes: Value, integer: Option<usize>, pairs: &[(f64, f64)]) {
         let packing = packing(attributes.clone(), integer).unwrap();
         for (stored, value) in pairs {
@@ -280,13 +280,13 @@ mod tests {
                           "missing_value": [-32766, -32765], "units": "K"});
         let pairs = [(2.0, 281.0), (-32767.0, nan), (-32765.0, nan), (-32764.0, -16102.0)];
         assert_unpacks(era5, Some(2), &pairs);
-        // Valid ranges in integers are of the stored numbers, those in floats of the values.
+        // Integer valid ranges apply to stored numbers, float valid ranges to values.
         let pairs = [(10.0, 0.1), (11.0, nan), (-1.0, nan), (0.0, 0.0)];
         assert_unpacks(json!({"scale_factor": 0.01, "valid_range": [0, 10]}), Some(2), &pairs);
         let pairs = [(10.0, 5.0), (12.0, nan), (-1.0, nan)];
         let of_values = json!({"scale_factor": 0.5, "valid_min": 0.0, "valid_max": 5.5});
         assert_unpacks(of_values, Some(2), &pairs);
-        // Marker and limit in f64 of an array in f32.
+        // An f32 array with an f64 marker and an f64 limit.
         let single = f64::from(-9999.9f32);
         assert_unpacks(
             json!({"missing_value": -9999.9}),
@@ -295,12 +295,12 @@ mod tests {
         );
         let single = f64::from(0.1f32);
         assert_unpacks(json!({"valid_max": 0.1}), None, &[(single, single), (0.11, nan)]);
-        // Unsigned bytes in a format without them; the marker -1 is 255.
+        // Unsigned bytes in a format without unsigned types; the marker -1 is 255.
         let bytes = json!({"_Unsigned": "true", "_FillValue": -1, "scale_factor": 2.0});
         assert_unpacks(bytes, Some(1), &[(-2.0, 508.0), (-1.0, nan), (127.0, 254.0)]);
         let other = json!({"FillValue": 7, "NODATA_value": 8, "flag_values": [1, 2]});
         assert_unpacks(other, Some(4), &[(7.0, nan), (8.0, nan), (1.0, 1.0)]);
-        // A marker that is not finite adds nothing.
+        // A non-finite marker has no effect.
         assert!(
             packing(json!({"_FillValue": null, "scale_factor": 1, "offset": 0}), None)
                 .unwrap()

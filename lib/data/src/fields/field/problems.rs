@@ -1,4 +1,4 @@
-//! What makes a file unfit for training, apart from its values.
+//! Problems that make a file unfit for training, apart from its values.
 
 use super::Field;
 use super::array::Array;
@@ -8,12 +8,12 @@ use crate::split::check::ProblemKind;
 use unix::text::quote;
 use unix::{Error, Result};
 
-/// Largest difference of an interval between frames from the mean interval, relative to it.
+/// Maximum deviation of a frame interval from the mean interval, relative to the mean.
 const UNEVEN: f64 = 0.01;
-/// Names that are listed at once.
+/// Maximum number of names in a list.
 const MAX_NAMES: usize = 8;
 
-/// What is wrong with the times of `frames` frames; some of PDEBench's files have one time more.
+/// Describes what is wrong with the times of `frames` frames; some PDEBench files have one more time than frames.
 pub(crate) fn problem_of_times(t: &[f64], frames: usize) -> Option<String> {
     problem_of_list(t, &[frames, frames + 1], Axis::Time).or_else(|| {
         let steps = || t.windows(2).map(|pair| pair[1] - pair[0]);
@@ -36,7 +36,8 @@ pub(crate) fn problem_of_times(t: &[f64], frames: usize) -> Option<String> {
     })
 }
 
-/// What is wrong with the values of an axis, which should be as many as one of `lengths` and ascend.
+/// Describes what is wrong with the coordinates of an axis, whose number should be one of `lengths` and which should be
+/// strictly increasing.
 pub(crate) fn problem_of_list(values: &[f64], lengths: &[usize], axis: Axis) -> Option<String> {
     let problem = if values.is_empty() {
         return None;
@@ -57,7 +58,7 @@ pub(crate) fn problem_of_list(values: &[f64], lengths: &[usize], axis: Axis) -> 
 }
 
 impl Field {
-    /// Everything except the times that makes it unfit, with its remedy.
+    /// Lists the problems that make the file unfit for training, except those of its times, each with a remedy.
     fn problems_but_times(&self) -> Vec<(ProblemKind, String)> {
         if self.trajectories() == 0 {
             return vec![(ProblemKind::Empty, "no trajectories".into())];
@@ -89,13 +90,12 @@ impl Field {
         conflict.chain(unusable).chain(points).collect()
     }
 
-    /// The orders of the axes that fit the lengths of the coordinates, when the assumed order does not, and what each
-    /// makes.
+    /// Axis orders that fit the lengths of the coordinates when the assumed order does not, with the resulting shapes.
     pub fn suspected_axes(&self) -> &[(Axes, Shape)] {
         if self.found.axes_fit { &[] } else { &self.found.other_axes }
     }
 
-    /// Describes orders of the axes with other frames that fit the coordinates as well as the assumed order.
+    /// Describes axis orders with a different time axis that fit the coordinates as well as the assumed order does.
     pub fn ambiguity(&self) -> Option<String> {
         let others = &self.found.other_axes;
         (self.found.axes_fit && !others.is_empty()).then(|| {
@@ -107,12 +107,12 @@ impl Field {
         })
     }
 
-    /// Whether some of its numbers stand for missing values, which are read as NaN.
+    /// Whether some stored numbers denote missing values, which are read as NaN.
     pub fn marks_missing(&self) -> bool {
         self.arrays().any(Array::marks_missing)
     }
 
-    /// Everything that makes it unfit for training, apart from its values, with its remedy.
+    /// Lists the problems that make the file unfit for training, apart from its values, each with a remedy.
     pub(crate) fn problems(&self) -> Vec<(ProblemKind, String)> {
         let mut all = self.problems_but_times();
         let times = problem_of_times(self.t(), self.shape.frames);
@@ -122,12 +122,12 @@ impl Field {
         all
     }
 
-    /// Refuses (65) a file that is unfit for training.
+    /// Fails (65) if the file is unfit for training.
     pub fn require_fit(&self) -> Result<()> {
         self.require(self.problems())
     }
 
-    /// Refuses (65) a file that is unfit, but for its times, of which an import may keep some.
+    /// Like [`require_fit`](Self::require_fit), but ignores the times, because an import may keep only some of them.
     pub fn require_fit_but_times(&self) -> Result<()> {
         self.require(self.problems_but_times())
     }
@@ -169,8 +169,8 @@ mod tests {
             problem_of_times(&t, 101).unwrap_or_default()
         };
         assert!(changed(100, 9.0).contains("is uneven: 9 after"), "{}", changed(100, 9.0));
-        assert!(changed(50, even[49]).contains("does not ascend at 50"));
-        assert!(changed(50, 0.0).contains("does not ascend at 50: 0 after"));
+        assert!(changed(50, even[49]).contains("is not strictly increasing at index 50"));
+        assert!(changed(50, 0.0).contains("is not strictly increasing at index 50: 0 follows"));
         assert!(changed(50, f64::NAN).contains("is NaN at 50"));
         assert!(changed(100, f64::INFINITY).contains("is inf at 100"));
         // A gap: frames 50 to 59 are missing.

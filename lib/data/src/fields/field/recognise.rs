@@ -9,7 +9,7 @@ use super::source::{self, Source, contents};
 use clap::ValueEnum;
 use unix::{Error, Result};
 
-/// Name of the dataset with the predictions of records.
+/// Name of the dataset with the predictions for records.
 pub(crate) const PREDICTIONS: &str = "target";
 
 /// Information from the user that takes precedence over the file. Everything is optional.
@@ -34,34 +34,34 @@ pub struct Reading {
 pub(super) struct Recognised {
     pub layout: FieldLayout,
     pub parts: Vec<LayoutDataset>,
-    /// The group of each trajectory; empty when one dataset holds all.
+    /// The group of each trajectory; empty when one dataset holds all trajectories.
     pub groups: Vec<String>,
     pub channels: Vec<String>,
     pub inputs: usize,
-    /// Points along each spatial axis, empty where the file has none.
+    /// Coordinates along each spatial axis, empty where the file has none.
     pub coordinates: Vec<Vec<f64>>,
     pub t: Vec<f64>,
-    /// The other orders of the axes that fit the coordinates, and what each makes: all, when the assumed order does not
-    /// fit, else those that have other frames.
+    /// Other axis orders that fit the coordinates, with the resulting shapes: all of them if the assumed order does not
+    /// fit, else those with a different time axis.
     pub other_axes: Vec<(Axes, Shape)>,
     /// Whether the assumed order of the axes fits the coordinates, or was given.
     pub axes_fit: bool,
     /// Units of the times and of the datasets, by name.
     pub units: Vec<(String, String)>,
-    /// Describes where trajectories have other coordinates than the first.
+    /// Describes where coordinates differ from those of the first trajectory.
     pub coordinate_conflict: Option<String>,
-    /// What the file holds besides.
+    /// Other contents of the file.
     pub remainder: Remainder,
 }
 
-/// PDEBench's names of variables, in the order of the output. Files with separate variables are recognised by these
-/// names.
+/// PDEBench's variable names, in the order of the output. Files with separate variables are recognised by these names.
 pub(super) const VARIABLES: [&str; 5] = ["density", "pressure", "Vx", "Vy", "Vz"];
 
 /// Maximum number of channels.
 const MAX_CHANNELS: usize = 65_536;
 
-/// Errors (65): no supported layout, or an ambiguous one; the message says what was found and which flag decides.
+/// Determines the layout of a file. Errors: 65 if it is unsupported or ambiguous; the message says what was found and
+/// which flag resolves the problem.
 pub(super) fn recognise(file: &dyn Source, reading: &Reading) -> Result<Recognised> {
     if let Some(axes) = reading.axes.as_ref().filter(|axes| axes.space() == 0) {
         return Err(Error::usage(format!("--axes {axes}: fields need an axis `x`")));
@@ -77,7 +77,7 @@ pub(super) fn recognise(file: &dyn Source, reading: &Reading) -> Result<Recognis
         (FieldLayout::Groups, axis) => {
             format!("{}/grid/{}", groups.first().map_or("", String::as_str), axis.letter())
         }
-        // Our safetensors files have one list for all trajectories.
+        // Our safetensors files have one list of times for all trajectories.
         (FieldLayout::Incompressible, Axis::Time) if file.shape("t").is_some() => "t".into(),
         (_, axis) => format!("{}-coordinate", axis.letter()),
     };
@@ -126,7 +126,7 @@ pub(super) fn full_name(part: &LayoutDataset, groups: &[String]) -> String {
     groups.first().map_or(part.name.clone(), |group| format!("{group}/{}", part.name))
 }
 
-/// Whether it holds the predictions of records, [n, x.., c]. They state their axes, and have no frames.
+/// Whether the file holds predictions for records, [n, x.., c], which state their axes and have no frames.
 fn has_predictions(file: &dyn Source) -> bool {
     file.shape(PREDICTIONS).is_some() && file.text("axes").is_some()
 }
@@ -162,7 +162,7 @@ fn guess(file: &dyn Source) -> Result<FieldLayout> {
     }
 }
 
-/// The datasets of the file in the layout; `known` spatial axes have coordinates. Channels are numbered later.
+/// Returns the datasets of the file in `layout`; `known` spatial axes have coordinates. Channels are numbered later.
 fn parts(
     file: &dyn Source,
     layout: FieldLayout,
@@ -183,7 +183,7 @@ fn parts(
             let only = only.as_deref().or(has_predictions(file).then_some(PREDICTIONS));
             let name = reading.dataset.as_deref().or(only).unwrap_or("tensor");
             let rank = rank(name)?;
-            // Our own files without coordinates state it, as does xarray.
+            // Our own files without coordinates state their axes, as does xarray.
             let dimensions = || {
                 let attributes = file.attributes(Some(name));
                 let names = attributes.get("_ARRAY_DIMENSIONS")?.as_array()?.iter();
@@ -302,15 +302,15 @@ fn channels(
     Ok((names, inputs))
 }
 
-/// Whether these axes fit the lengths of the coordinates, and the other orders that do: all of them, or those with
-/// other frames.
+/// Returns whether `axes` fits the lengths of the coordinates, and the other orders that do: all of them if `axes` does
+/// not fit, else those with a different time axis.
 fn fitting(
     dims: &[usize],
     axes: &Axes,
     coordinates: &[Vec<f64>],
     t: &[f64],
 ) -> (bool, Vec<(Axes, Shape)>) {
-    // Some files have one time more than there are frames.
+    // Some files have one more time than frames.
     let fits = |axis: Axis, size: usize, more: usize| {
         let number = Axis::SPACE.iter().position(|space| *space == axis);
         let (values, more) = match number.and_then(|number| coordinates.get(number)) {

@@ -1,6 +1,6 @@
 //! The regimes of a file: its trajectories may have different parameters.
 //!
-//! Each group may state its own, and a list like `nu` [n] next to the field has one value per trajectory.
+//! Each group may state its own parameters, and a list like `nu` [n] next to the field has one value per trajectory.
 
 use super::formats;
 use super::source::{self, Source};
@@ -21,10 +21,10 @@ pub struct Regime {
     pub samples: Vec<usize>,
 }
 
-/// The lists of parameters in a file of `trajectories`; `fields` are the arrays that hold its field. An array with one
-/// value applies to all trajectories.
+/// Reads the parameter lists in a file with `trajectories` trajectories; `fields` names the arrays that hold its field.
+/// An array with one value applies to all trajectories.
 ///
-/// Errors (65): one cannot be read, or has the wrong number of values.
+/// Errors: 65 if a list cannot be read or has the wrong number of values.
 pub(super) fn lists(
     file: &dyn Source,
     trajectories: usize,
@@ -58,7 +58,7 @@ pub(super) fn lists(
     Ok(lists)
 }
 
-/// The parameters of one trajectory: from lists, and those that apply to all.
+/// Combines the parameters of one trajectory from `lists` with `of_all`, which apply to all trajectories.
 pub(super) fn with_lists(
     lists: &[List],
     sample: usize,
@@ -69,7 +69,7 @@ pub(super) fn with_lists(
 }
 
 impl Field {
-    /// The group of each trajectory, if there are groups.
+    /// Full name of each trajectory's array, with its group; empty if there are no groups.
     pub(super) fn groups(&self) -> &[String] {
         match self.components.last().map(|component| &component.place) {
             Some(FieldArrays::Each { names, .. }) => names,
@@ -77,7 +77,7 @@ impl Field {
         }
     }
 
-    /// The regimes of the file, in the order of their first trajectories; reads every group. Errors: as
+    /// Returns the regimes of the file, in the order of their first trajectories; reads every group. Errors: see
     /// [`Field::open`].
     pub fn regimes(&self) -> Result<Vec<Regime>> {
         let groups = self.groups();
@@ -112,7 +112,7 @@ impl Field {
         Ok(regimes)
     }
 
-    /// The only regime of the file. Errors (65): there are several, or the parameter is unknown.
+    /// Returns the only regime of the file. Errors: 65 if there are several, or the parameter is unknown.
     pub fn only_regime(&self) -> Result<Parameter> {
         let regimes = self.regimes()?;
         let problem = match regimes.as_slice() {
@@ -136,7 +136,7 @@ pub(crate) fn grouped(
     trajectories: impl Iterator<Item = (usize, Option<Parameter>)>,
 ) -> Vec<Regime> {
     let mut regimes: Vec<Regime> = Vec::new();
-    // The text of a number distinguishes all its bits.
+    // Formatted numbers round-trip, so equal texts mean equal bits.
     let mut known: HashMap<Option<String>, usize> = HashMap::new();
     for (sample, parameter) in trajectories {
         let words = parameter.as_ref().map(Parameter::to_string);
@@ -149,7 +149,7 @@ pub(crate) fn grouped(
     regimes
 }
 
-/// The first regimes as text: `nu=0.1: 3 trajectories, nu=0.2: 1 trajectory, …`.
+/// Formats the first three regimes: `nu=0.1: 3 trajectories; nu=0.2: 1 trajectory; …`.
 pub fn describe(regimes: &[Regime]) -> String {
     let one = |Regime { parameter, samples }: &Regime| {
         let parameter = parameter.as_ref().map_or("none".into(), Parameter::to_string);

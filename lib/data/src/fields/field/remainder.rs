@@ -1,4 +1,4 @@
-//! What a file holds besides its field: arrays and groups that are not read, and those that cannot be.
+//! Contents of a file other than its field: arrays and groups that are not read, and those that cannot be read.
 
 use super::hdf5_file::ONLY_DIMENSION;
 use super::layout::LayoutDataset;
@@ -7,7 +7,7 @@ use super::source::Source;
 use crate::fields::parameter::is_known;
 use std::collections::HashSet;
 
-/// Names at the root that layouts give a meaning.
+/// Names at the root that have a meaning in some layout.
 const KNOWN: [&str; 9] = [
     "tensor",
     "velocity",
@@ -20,17 +20,17 @@ const KNOWN: [&str; 9] = [
     "t-coordinate",
 ];
 
-/// What is left at the root of a file.
+/// Remaining contents of the root of a file.
 #[derive(Debug, Default)]
 pub(super) struct Remainder {
     /// Empty arrays, trajectories without values, and names of a layout that are not arrays.
     pub unusable: Vec<String>,
-    /// Arrays and groups that no layout gives a meaning.
+    /// Arrays and groups that have no meaning in any layout.
     pub unused: Vec<String>,
 }
 
 impl Remainder {
-    /// Of a file whose field is in `parts` or, if there are any, in `groups`.
+    /// Collects the remainder of a file whose field is in `parts` or, if there are any, in `groups`.
     pub fn of(file: &dyn Source, parts: &[LayoutDataset], groups: &[String]) -> Self {
         let mut remainder = Self::default();
         let read: HashSet<&str> = match groups {

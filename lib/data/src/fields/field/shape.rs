@@ -8,7 +8,7 @@ use std::ops::Range;
 /// The shape of a field: [trajectories, frames, grid…, channels].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shape {
-    /// Number of trajectories, N; no part of manifests.
+    /// Number of trajectories, N; not stored in manifests.
     #[serde(skip)]
     pub trajectories: usize,
     /// Frames per trajectory, T; 1 for a steady problem.
@@ -20,7 +20,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// The shape of a dataset of these dimensions; an axis that it lacks has one entry.
+    /// Returns the shape of a field stored with dimensions `dims`; a missing sample, time or channel axis has size 1.
     pub(super) fn of(dims: &[usize], axes: &Axes) -> Self {
         let size = |axis: Axis| axes.place(axis).and_then(|place| dims.get(place)).copied();
         let [trajectories, frames, channels] =
@@ -34,7 +34,7 @@ impl Shape {
         self.grid.iter().product()
     }
 
-    /// Points along each spatial axis, e.g. `1024` or `128x128`.
+    /// Grid size as text, e.g. `1024` or `128x128`.
     pub fn grid_text(&self) -> String {
         grid_text(&self.grid)
     }
@@ -49,8 +49,8 @@ impl Shape {
         self.frames * self.frame_len()
     }
 
-    /// Size in bytes of all trajectories as f32 (of one when there are none); `None` when it overflows. Call the
-    /// methods above only for shapes that passed this check.
+    /// Size in bytes of all trajectories as f32 (of one trajectory when there are none); `None` when it overflows. Call
+    /// the methods above only for shapes that passed this check.
     pub fn bytes(&self) -> Option<u64> {
         let all = [self.trajectories.max(1), self.frames, self.channels, 4];
         let mut all = all.into_iter().chain(self.grid.iter().copied());
@@ -70,8 +70,8 @@ impl Shape {
         }
     }
 
-    /// The frames of a trajectory in blocks of at most 4 Mi values, or of one frame. Programs that process whole files
-    /// read them in these blocks, so their memory does not depend on the length of trajectories.
+    /// Splits the frames of a trajectory into blocks of at most 4 Mi values, or of one frame. Programs that process
+    /// whole files read these blocks, so their memory use does not depend on the length of trajectories.
     pub fn frame_blocks(&self) -> impl Iterator<Item = Range<usize>> + use<> {
         let (frames, step) = (self.frames, self.block_frames());
         (0..frames).step_by(step).map(move |first| first..frames.min(first + step))
@@ -87,12 +87,12 @@ impl Shape {
     }
 }
 
-/// The sizes of a grid, e.g. `1024` or `128x128`.
+/// Formats the sizes of a grid, e.g. `1024` or `128x128`.
 pub(crate) fn grid_text(grid: &[usize]) -> String {
     grid.iter().map(usize::to_string).collect::<Vec<_>>().join("x")
 }
 
-/// The multi-dimensional index of point number `point` of a grid.
+/// Returns the multi-dimensional index of the grid point with the row-major index `point`.
 pub(crate) fn coordinates(grid: &[usize], mut point: usize) -> Vec<usize> {
     let mut all = vec![0; grid.len()];
     for (place, n) in all.iter_mut().zip(grid).rev() {
@@ -102,10 +102,10 @@ pub(crate) fn coordinates(grid: &[usize], mut point: usize) -> Vec<usize> {
     all
 }
 
-/// Orders of axes that are named at once.
+/// Maximum number of axis orders in a message.
 const MAX_ORDERS: usize = 6;
 
-/// The usual orders of axes for an array with these dimensions, and what each makes.
+/// Returns the common axis orders for an array with dimensions `dims`, with the resulting shapes.
 pub(crate) fn orders(dims: &[usize], time: bool) -> Vec<(Axes, Shape)> {
     let orders: &[&str] = match (dims.len(), time) {
         (2, true) => &["tx", "nx"],
@@ -122,7 +122,7 @@ pub(crate) fn orders(dims: &[usize], time: bool) -> Vec<(Axes, Shape)> {
     axes.map(|axes| (axes.clone(), Shape::of(dims, &axes))).collect()
 }
 
-/// Orders of axes and what each makes: `ntx (…), or nxt (…)`.
+/// Formats axis orders with the resulting shapes: `--axes ntx (…), or --axes nxt (…)`.
 pub(crate) fn orders_text(orders: &[(Axes, Shape)]) -> String {
     let one = |(axes, shape): &(Axes, Shape)| match axes.place(Axis::Time) {
         Some(_) => format!("--axes {axes} ({shape})"),
@@ -143,7 +143,7 @@ pub(crate) fn orders_text(orders: &[(Axes, Shape)]) -> String {
     all.join(", or ")
 }
 
-/// `20 trajectories of 101 frames on 128x128 points with 2 channels`.
+/// Formats as `20 trajectories of 101 frames on 128x128 points with 2 channels`.
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { trajectories, frames, channels, .. } = self;

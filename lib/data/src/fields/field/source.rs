@@ -12,30 +12,30 @@ use std::sync::Arc;
 use tensor::FileDtype;
 use unix::{Error, Result};
 
-/// Attribute of the root that names the periodic spatial axes, e.g. `x,y`; empty when there are none.
+/// Root attribute that names the periodic spatial axes, e.g. `x,y`; empty when there are none.
 pub const PERIODIC: &str = "periodic";
 
-/// Maximum number of values of an array that is read completely: coordinates, parameters.
+/// Maximum number of values in an array that is read as a whole, such as coordinates and parameters.
 pub(super) const MAX_SMALL: usize = 1 << 24;
 
-/// Where an array is stored.
+/// Storage of an array.
 #[derive(Debug)]
 pub(super) enum ArrayStorage {
     /// Contiguous in a file, in C order or in Fortran order (`fortran`).
     File { file: Arc<MappedFile>, offset: u64, dtype: FileDtype, fortran: bool, packing: Packing },
-    /// Read in parts by its format.
+    /// Read in parts by the file format.
     Parts(Box<dyn Parts>),
 }
 
-/// An array that its format reads in parts, and unpacks.
+/// An array that the file format reads in parts and unpacks.
 pub(super) trait Parts: fmt::Debug + Send + Sync {
     /// Reads the values at `ranges` in C order. A value too large for f32 is stored in `beyond`.
     fn read(&self, ranges: &[Range<usize>], beyond: &mut Option<f64>) -> Result<Vec<f32>>;
     /// Reads all values in C order.
     fn numbers(&self) -> Result<Vec<f64>>;
-    /// How its numbers are packed.
+    /// Packing of the stored numbers.
     fn packing(&self) -> &Packing;
-    /// The shape of its chunks, if it is chunked. A chunk is always read completely.
+    /// Shape of the chunks, if the array is chunked. A chunk is always read completely.
     fn chunk(&self) -> Option<&[usize]>;
     /// Whether chunks are compressed.
     fn is_compressed(&self) -> bool;
@@ -45,20 +45,20 @@ pub(super) trait Parts: fmt::Debug + Send + Sync {
 
 /// A file (or folder) of named arrays.
 pub(super) trait Source: fmt::Debug + Send + Sync {
-    /// Its path.
+    /// Path of the file.
     fn path(&self) -> &Path;
 
-    /// The error (65) for invalid data in it.
+    /// Creates the error (65) for invalid data in the file.
     fn invalid(&self, what: String) -> Error {
         Error::data(format!("{}: {what}", self.path().display()))
     }
 
-    /// Whether its answers so far can be trusted. Errors (65): reading it failed altogether.
+    /// Checks that the answers so far can be trusted. Errors: 65 or 74 if reading the file failed altogether.
     fn check(&self) -> Result<()> {
         Ok(())
     }
 
-    /// Describes what `name` at the root is, when it is not an array.
+    /// Describes the root entry `name` if it is not an array.
     fn kind(&self, _name: &str) -> String {
         "group".into()
     }
@@ -66,13 +66,14 @@ pub(super) trait Source: fmt::Debug + Send + Sync {
     /// Names at the root, in order: arrays, and groups where the format has them.
     fn names(&self) -> Vec<String>;
 
-    /// Shape of the array of this name, if there is one.
+    /// Shape of the array `name`, if there is one.
     fn shape(&self, name: &str) -> Option<Vec<usize>>;
 
-    /// Shape and place of an array. Errors (65): it does not exist, or is not an array of numbers.
+    /// Returns the shape and storage of an array. Errors: 65 if it does not exist or is not an array of numbers.
     fn place(&self, name: &str) -> Result<(Vec<usize>, ArrayStorage)>;
 
-    /// The values of an array with at most [`MAX_SMALL`], unpacked; see [`numbers`]. Errors (65): they cannot be read.
+    /// Reads the unpacked values of an array with at most [`MAX_SMALL`] values; see [`numbers`]. Errors: 65 if they
+    /// cannot be read.
     fn numbers(&self, name: &str) -> Result<Vec<f64>> {
         let (shape, place) = self.place(name)?;
         match place {
@@ -89,7 +90,7 @@ pub(super) trait Source: fmt::Debug + Send + Sync {
         }
     }
 
-    /// The attributes of the root or of `place`, a group or an array. A value that is not finite is null.
+    /// The attributes of the root or of `place`, a group or an array. Non-finite values are null.
     fn attributes(&self, place: Option<&str>) -> Map<String, Value>;
 
     /// The value of a text attribute of the root.
@@ -103,24 +104,24 @@ pub(super) trait Source: fmt::Debug + Send + Sync {
         self.names().into_iter().filter(has_data).collect()
     }
 
-    /// The meaning of the dimensions of its array `tensor`, if the format defines it.
+    /// Meaning of the dimensions of the array `tensor`, if the format defines it.
     fn axes(&self) -> Option<Axes> {
         None
     }
 
-    /// The name of its array if it has exactly one, which is then the field.
+    /// Name of the only array, which is then the field; `None` if there may be several arrays.
     fn only_array(&self) -> Option<String> {
         None
     }
 }
 
-/// The value of a text attribute.
+/// Returns the value of a text attribute.
 fn text(attributes: &Map<String, Value>, name: &str) -> Option<String> {
     Some(attributes.get(name)?.as_str()?.into())
 }
 
-/// The values of a small array, none if it does not exist. Errors (65): it has more than [`MAX_SMALL`], or cannot be
-/// read.
+/// Reads the values of a small array; empty if it does not exist. Errors: 65 if it has more than [`MAX_SMALL`] values
+/// or cannot be read.
 pub(super) fn numbers(source: &dyn Source, name: &str) -> Result<Vec<f64>> {
     let Some(shape) = source.shape(name) else { return Ok(Vec::new()) };
     let count = shape.iter().try_fold(1usize, |n, dim| n.checked_mul(*dim));
@@ -132,7 +133,7 @@ pub(super) fn numbers(source: &dyn Source, name: &str) -> Result<Vec<f64>> {
     source.numbers(name)
 }
 
-/// Describes what the root holds.
+/// Describes the contents of the root.
 pub(super) fn contents(source: &dyn Source) -> String {
     let describe = |name: &String| match source.shape(name) {
         Some(shape) => format!("{name} {shape:?}"),
@@ -142,7 +143,7 @@ pub(super) fn contents(source: &dyn Source) -> String {
     if found.is_empty() { "nothing".into() } else { found.join(", ") }
 }
 
-/// Which spatial axes are periodic; see [`Field::periodic`](super::Field::periodic).
+/// Returns whether each spatial axis is periodic; see [`Field::periodic`](super::Field::periodic).
 pub(super) fn periodic(source: &dyn Source, space: usize) -> Vec<bool> {
     let axes = Axis::SPACE[..space].iter();
     if let Some(text) = source.text(PERIODIC) {
@@ -154,18 +155,18 @@ pub(super) fn periodic(source: &dyn Source, space: usize) -> Vec<bool> {
     axes.map(|_| starts || name.contains("_periodic_")).collect()
 }
 
-/// The parameters: from attributes of the root or of `places`, or from lines of their attribute `config`, else from the
-/// file name. Errors: see [`parameter_at`].
+/// Reads the parameters from attributes of the root or of `places`, or from lines of their attribute `config`, else
+/// from the file name. Errors: see [`parameter_at`].
 pub(super) fn parameter(source: &dyn Source, places: &[String]) -> Result<Option<Parameter>> {
     let all = std::iter::once(None).chain(places.iter().map(|place| Some(place.as_str())));
     let all: Vec<Option<&str>> = all.collect();
     Ok(parameter_at(source, &all)?.or_else(|| parameter_of_name(source)))
 }
 
-/// The parameters of the first of `places` that states any: by the attribute [`PARAMETERS`], by attributes whose name
-/// is in [`NAMES`](crate::fields::parameter::NAMES), or by lines of its attribute `config`. The root is `None`.
+/// Reads the parameters of the first of `places` that states any: in the attribute [`PARAMETERS`], in attributes whose
+/// name is in [`NAMES`](crate::fields::parameter::NAMES), or in lines of the attribute `config`. `None` is the root.
 ///
-/// Errors (65): an attribute with the name of a parameter has several values.
+/// Errors: 65 if an attribute with the name of a parameter has several values.
 pub(super) fn parameter_at(
     source: &dyn Source,
     places: &[Option<&str>],
@@ -183,17 +184,17 @@ pub(super) fn parameter_at(
     Ok(None)
 }
 
-/// The attribute in which imported files list their parameters, whatever their names: `nu=0.1,depth=2`.
+/// Attribute in which imported files list all their parameters, regardless of their names: `nu=0.1,depth=2`.
 pub(crate) const PARAMETERS: &str = "longhaul_parameters";
 
 fn listed(attributes: &Map<String, Value>) -> Option<Parameter> {
     text(attributes, PARAMETERS)?.parse().ok()
 }
 
-/// Every name with a numeric value at the root or a place: by its attribute [`PARAMETERS`] alone, else by other
-/// attributes, then by lines of its attribute `config`.
+/// Reads every name with a numeric value at the root or at `place`: from the attribute [`PARAMETERS`] alone if there is
+/// one, else from all attributes, then from lines of the attribute `config`.
 ///
-/// Errors (65): an attribute with the name of a parameter has several values.
+/// Errors: 65 if an attribute with the name of a parameter has several values.
 pub(super) fn stated(source: &dyn Source, place: Option<&str>) -> Result<Vec<(String, f64)>> {
     let attributes = source.attributes(place);
     match listed(&attributes) {
@@ -202,7 +203,7 @@ pub(super) fn stated(source: &dyn Source, place: Option<&str>) -> Result<Vec<(St
     }
 }
 
-/// The numeric attributes, then the numeric lines of the attribute `config`.
+/// Returns the numeric attributes, then the numeric lines of the attribute `config`.
 fn numbers_of(
     source: &dyn Source,
     place: Option<&str>,
@@ -237,7 +238,7 @@ fn numbers_of(
     Ok(all)
 }
 
-/// The parameters in the file name.
+/// Parses the parameters in the file name.
 pub(super) fn parameter_of_name(source: &dyn Source) -> Option<Parameter> {
     Parameter::from_file_name(&source.path().file_name()?.to_string_lossy())
 }

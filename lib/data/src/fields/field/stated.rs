@@ -1,4 +1,4 @@
-//! The metadata of a file: attributes of the root, of its dataset and of each trajectory.
+//! The metadata of a file: attributes of the root, of the dataset and of each trajectory.
 
 use super::coordinates::TIME_UNITS;
 use super::formats;
@@ -9,12 +9,11 @@ use crate::fields::parameter::{Parameter, in_file_name};
 use serde_json::{Map, Value};
 use unix::Result;
 
-/// The attribute in which imports keep the attributes of the source's groups, a JSON list with one object per
-/// trajectory.
+/// Attribute in which imports keep the group attributes of the source, as a JSON list with one object per trajectory.
 pub(crate) const TRAJECTORY_ATTRIBUTES: &str = "trajectory_attributes";
 
 impl Field {
-    /// The group of each trajectory, if there are groups.
+    /// Group of each trajectory; empty if there are no groups.
     fn group_names(&self) -> Vec<&str> {
         let names = self.groups().iter();
         names.map(|data| data.rsplit_once('/').map_or("", |(group, _)| group)).collect()
@@ -28,7 +27,7 @@ impl Field {
         }
     }
 
-    /// The attributes of the root, and those of the dataset that the root lacks. Errors: as [`Field::open`].
+    /// Returns the attributes of the root, plus those of the dataset that the root lacks. Errors: see [`Field::open`].
     pub fn attributes(&self) -> Result<Map<String, Value>> {
         let file = formats::open(&self.path, true)?;
         let mut all = file.attributes(None);
@@ -41,8 +40,8 @@ impl Field {
         Ok(all)
     }
 
-    /// The attributes of the groups of some trajectories, in order; empty if none has any. Errors: as [`Field::open`];
-    /// 65 when the list of an imported file is damaged.
+    /// Returns the group attributes of the trajectories `samples`, in order; empty if none has any. Errors: see
+    /// [`Field::open`]; 65 when the list of an imported file is damaged.
     pub fn trajectory_attributes(&self, samples: &[usize]) -> Result<Vec<Map<String, Value>>> {
         let file = formats::open(&self.path, true)?;
         let data_error =
@@ -68,8 +67,9 @@ impl Field {
         Ok(if all.iter().all(Map::is_empty) { Vec::new() } else { all })
     }
 
-    /// Describes where the file gives a parameter of `given` another value: in an attribute, a line of `config`, a list
-    /// or its name. Values that differ by a rounding of f32 count as equal. Errors: as [`Field::open`].
+    /// Describes where the file states a different value for a parameter in `given`: in an attribute, a line of
+    /// `config`, a list or the file name. Values that differ only by f32 rounding count as equal. Errors: see
+    /// [`Field::open`].
     pub fn contradiction(&self, given: &Parameter) -> Result<Option<String>> {
         let file = formats::open(&self.path, true)?;
         let differs = |name: &str, value: f64| {
@@ -101,7 +101,7 @@ impl Field {
     }
 }
 
-/// Adds those attributes of a place whose names are new, but for those that say how it is stored.
+/// Adds the attributes of `place` whose names are new, except those that describe how it is stored.
 fn add(all: &mut Map<String, Value>, file: &dyn Source, place: &str) {
     let kept = |(name, _): &(String, Value)| !is_of_storage(name);
     for (name, value) in file.attributes(Some(place)).into_iter().filter(kept) {

@@ -20,12 +20,12 @@ use tensor::FileDtype;
 use unix::text::quote;
 use unix::{Error, Result, small};
 
-/// Memory needed per byte of a table: a value takes at least two bytes there.
+/// Memory in bytes needed per byte of a table, in which a value takes at least two bytes.
 const PARSED: u64 = 6;
-/// Longest row in bytes.
+/// Maximum row length in bytes.
 const MAX_ROW: usize = 1 << 20;
 
-/// Separators of tables that are not supported.
+/// Column separators that are not supported.
 const SEPARATORS: [(char, &str); 4] =
     [(';', "semicolons"), ('\t', "tabs"), ('|', "vertical bars"), (' ', "spaces")];
 
@@ -34,7 +34,7 @@ const SEPARATORS: [(char, &str); 4] =
 pub(super) struct Table {
     path: PathBuf,
     file: Arc<MappedFile>,
-    /// The axes that the table has, with the values along them, ascending.
+    /// Axes of the table, with the values along each, ascending.
     axes: Vec<(Axis, Vec<f64>)>,
     channels: Vec<String>,
     parameters: Vec<(String, f64)>,
@@ -175,7 +175,7 @@ impl Source for Table {
     }
 }
 
-/// All values, row by row.
+/// Reads all values, row by row.
 fn numbers(path: &Path, mut reader: Reader<Rows>) -> Result<Vec<f64>> {
     let data_error = |cause: String| Error::data(format!("{}: {cause}", path.display()));
     let bytes = std::fs::metadata(path).map_err(|cause| Error::open(path, cause))?.len();

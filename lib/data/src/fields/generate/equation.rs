@@ -32,11 +32,11 @@ pub enum Equation {
 /// A constant of an equation, in addition to its parameter.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Constant {
-    /// Its name on the command line and as an attribute.
+    /// Name on the command line and in file attributes.
     pub name: &'static str,
-    /// Its default value.
+    /// Default value.
     pub default: f64,
-    /// Whether it must be positive.
+    /// Whether the value must be positive.
     pub positive: bool,
 }
 
@@ -49,14 +49,14 @@ const fn constant(name: &'static str, default: f64, positive: bool) -> Constant 
 pub struct Sizes {
     /// Cells along each axis.
     pub grid: usize,
-    /// Frames, the initial state included.
+    /// Number of frames, including the initial state.
     pub frames: usize,
     /// Time of the last frame.
     pub end: f64,
 }
 
 impl Equation {
-    /// The attribute that holds the parameter in PDEBench's files.
+    /// Name of the attribute that holds the parameter in PDEBench's files.
     pub fn attribute(self) -> &'static str {
         match self {
             Self::Burgers | Self::DiffusionReaction | Self::NavierStokes => "Nu",
@@ -65,7 +65,7 @@ impl Equation {
         }
     }
 
-    /// The regime of a parameter value.
+    /// Converts a parameter value to a regime.
     pub fn parameter(self, value: f64) -> Parameter {
         Parameter::new(self.attribute(), value)
     }
@@ -75,7 +75,7 @@ impl Equation {
         matches!(self, Self::Advection | Self::Darcy)
     }
 
-    /// The other constants.
+    /// Constants of the equation other than its parameter.
     pub fn constants(self) -> &'static [Constant] {
         match self {
             Self::Burgers | Self::Advection => &[],
@@ -90,7 +90,7 @@ impl Equation {
         }
     }
 
-    /// The layout of the file, the names of the channels, and how many of them are inputs.
+    /// Returns the file layout, the channel names and the number of input channels.
     pub(super) fn layout(self) -> (FieldLayout, &'static [&'static str], usize) {
         match self {
             Self::Burgers | Self::Advection | Self::DiffusionReaction => {
@@ -102,14 +102,14 @@ impl Equation {
         }
     }
 
-    /// Number of channels that are predicted.
+    /// Number of predicted channels.
     pub fn states(self) -> usize {
         let (_, channels, inputs) = self.layout();
         channels.len() - inputs
     }
 
-    /// Whether a field with this many axes and channels can belong to this equation, either complete or with its inputs
-    /// only.
+    /// Whether a field with `axes` spatial axes and `channels` channels can belong to this equation, either complete or
+    /// with its inputs only.
     pub fn has_shape(self, axes: usize, channels: usize) -> bool {
         let (_, all, inputs) = self.layout();
         axes == self.axes() && [all.len(), inputs].contains(&channels)
@@ -133,7 +133,7 @@ impl Equation {
         self == Self::Darcy
     }
 
-    /// The exact symmetries of its solutions.
+    /// Exact symmetries of the solutions.
     pub fn symmetries(self) -> &'static Symmetries {
         match self {
             Self::Burgers => &burgers::SYMMETRIES,
@@ -145,13 +145,13 @@ impl Equation {
         }
     }
 
-    /// The equation that a file names.
+    /// Returns the equation whose formula a file states.
     pub fn of(field: &Field) -> Option<Self> {
         let formula = field.formula()?;
         Self::value_variants().iter().copied().find(|equation| equation.formula() == formula)
     }
 
-    /// Default sizes, those of PDEBench.
+    /// Default sizes, as in PDEBench.
     pub fn sizes(self) -> Sizes {
         let (grid, frames, end) = match self {
             Self::Burgers | Self::Advection => (1024, 201, 2.0),
@@ -163,7 +163,7 @@ impl Equation {
         Sizes { grid, frames, end }
     }
 
-    /// The first and last coordinate of the domain, the same along each axis.
+    /// Lower and upper bound of the domain, the same along each axis.
     pub fn domain(self) -> [f64; 2] {
         if self == Self::FitzHughNagumo { [-1.0, 1.0] } else { [0.0, 1.0] }
     }

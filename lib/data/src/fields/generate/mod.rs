@@ -1,4 +1,4 @@
-//! Generates files of trajectories with the solvers, in parallel; the values do not depend on the number of threads.
+//! Generates trajectory files with the solvers, in parallel; the values do not depend on the number of threads.
 
 mod equation;
 mod problem;
@@ -33,22 +33,22 @@ pub struct Generation {
     pub seed: u64,
     /// Cells along each axis.
     pub grid: usize,
-    /// Frames, the initial state included; 1 for a steady problem.
+    /// Number of frames, including the initial state; 1 for a steady problem.
     pub frames: usize,
     /// Time of the last frame.
     pub end: f64,
 }
 
 impl Generation {
-    /// The first trajectories of seed 0, with PDEBench's sizes and the default constants.
+    /// Selects the first `samples` trajectories of seed 0, with PDEBench's sizes and the default constants.
     pub fn new(equation: Equation, parameter: f64, samples: usize) -> Self {
         let Sizes { grid, frames, end } = equation.sizes();
         let (constants, first, seed) = (Vec::new(), 0, 0);
         Self { equation, parameter, constants, samples, first, seed, grid, frames, end }
     }
 
-    /// PDEBench's name for the file. Its data set classes expect one group per trajectory in `.h5` files, and one
-    /// dataset in other files.
+    /// PDEBench's name for the file. PDEBench's data set classes expect one group per trajectory in `.h5` files, and
+    /// one dataset in other files.
     pub fn file_name(&self) -> String {
         let value = self.parameter;
         match self.equation {
@@ -63,7 +63,7 @@ impl Generation {
         }
     }
 
-    /// Errors: 2 for sizes or values that cannot be solved.
+    /// Checks sizes and values. Errors: 2 for any that cannot be solved.
     pub fn validate(&self) -> Result<()> {
         let Self { equation, parameter, samples, frames, grid, end, .. } = self;
         let fewest = if equation.is_steady() { 1 } else { 2 };
@@ -105,7 +105,7 @@ impl Generation {
         (!good).then(|| format!("constant {name} = {value} is not allowed"))
     }
 
-    /// The value of a constant of the equation.
+    /// Value of the equation's constant `name`.
     fn constant(&self, name: &str) -> f64 {
         let given = self.constants.iter().rev().find(|(other, _)| other == name);
         let default = || self.equation.constants().iter().find(|c| c.name == name);
@@ -156,8 +156,8 @@ impl Generation {
         }
     }
 
-    /// Fails (2) if the trajectories being solved, one on each thread of the current rayon pool, do not fit into
-    /// memory: their frames as f32; the state, its coordinates and the scheme's buffers as f64.
+    /// Fails (2) if the trajectories solved concurrently, one per thread of the current rayon pool, do not fit into
+    /// memory. Counts their frames as f32, and the state, its coordinates and the scheme's buffers as f64.
     fn ensure_memory(&self) -> Result<()> {
         let (_, channels, _) = self.equation.layout();
         let cells = (self.grid as u64).checked_pow(self.equation.axes() as u32);
@@ -174,7 +174,7 @@ impl Generation {
     }
 
     /// Writes the file `path`, which must not exist, on the threads of the current rayon pool. `done` is called after
-    /// every trajectory, from any thread; its error ends the work.
+    /// every trajectory, from any thread; if it returns an error, the generation stops.
     pub fn write(&self, path: &Path, done: impl Fn() -> Result<()> + Sync) -> Result<()> {
         self.validate()?;
         self.ensure_memory()?;

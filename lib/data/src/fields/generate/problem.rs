@@ -1,4 +1,4 @@
-//! How the trajectory with a given index is computed, for each equation.
+//! Computes the trajectory with a given index, for each equation.
 
 use super::Generation;
 use super::equation::Equation;
@@ -12,8 +12,8 @@ use crate::fields::solvers::{
     advection, cell_centres, diffusion_reaction, fitzhugh_nagumo, navier_stokes,
 };
 
-/// Computes the trajectory with an index over all files into [frames, grid…, channels]; `None` when values are no
-/// longer finite. Each thread has its own, with its own buffers.
+/// Computes the trajectory with a given index, counted across all files, as [frames, grid…, channels]; `None` when
+/// values are no longer finite. Each thread has its own `Maker` with its own buffers.
 pub(super) type Maker<'a> = Box<dyn FnMut(u64, &mut [f32]) -> Option<()> + 'a>;
 
 pub(super) fn maker(g: &Generation) -> Maker<'_> {

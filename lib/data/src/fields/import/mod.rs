@@ -2,8 +2,8 @@
 //!
 //! Trajectories are streamed in blocks of frames, so memory does not depend on file sizes. An output records its
 //! source, the source's BLAKE3 hash and all options, so an existing file made in the same way is recognised and kept.
-//! An unfinished one, however its process ended, is resumed: every few trajectories the completed part is synced to
-//! disk.
+//! An unfinished output is resumed, however its process ended, because the completed part is synced to disk every few
+//! trajectories.
 
 mod plan;
 mod provenance;
@@ -21,16 +21,16 @@ use rayon::prelude::*;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use unix::{Exit, Result, note};
 
-/// Number of written bytes after which they are synced to disk.
+/// Number of bytes written between syncs to disk.
 const AT_ONCE: usize = 32 << 20;
 
-/// Makes the file of a target from its source, on the threads of the current rayon pool. `done` is called from any
-/// thread with the number of trajectories completed since its last call; its error ends the work. If that error is 75
-/// or 74, the next call resumes from the completed part.
+/// Writes the file of a target from its source, on the threads of the current rayon pool. `done` is called from any
+/// thread with the number of trajectories completed since its last call; if it returns an error, the import stops.
+/// After an error 75 or 74, the next call resumes from the completed part.
 ///
 /// An existing file that was made in the same way is kept. Errors: 66 and 65 for the source, 2 for options that do not
-/// apply to it, 73 when a different file exists or the file cannot be created, 74, and 75 when another process is
-/// writing it.
+/// apply to it, 73 when a different file exists or the file cannot be created, 74 for I/O errors, and 75 when another
+/// process is writing it.
 pub fn import(
     plan: &ImportOptions,
     target: &Target,
@@ -61,7 +61,7 @@ pub fn import(
     Ok(ImportOutcome::New)
 }
 
-/// Makes the missing part of a file.
+/// Writes the missing part of a file.
 fn fill(
     field: &Field,
     conversion: &Conversion,
@@ -96,7 +96,7 @@ fn fill(
     Ok(())
 }
 
-/// Copies trajectory `i` to the file, and counts its missing values.
+/// Copies trajectory `i` to the file, and returns its number of missing values.
 fn copy(
     field: &Field,
     conversion: &Conversion,

@@ -1,4 +1,4 @@
-//! The options of an import, and what follows for each file.
+//! The options of an import, and the conversion that they define for each file.
 
 use super::provenance::attributes;
 use super::resample::{Cut, Resampler};
@@ -59,7 +59,7 @@ fn grid(text: &str) -> Result<Vec<usize>, String> {
     sizes.map_err(|_| format!("`{text}` is not a grid such as 256 or 64x64"))
 }
 
-/// Parses letters of axes; `none` is the empty list.
+/// Parses a list of spatial axes such as `x,y`; `none` is the empty list.
 fn periodic(text: &str) -> Result<String, String> {
     let known = text.split(',').all(|axis| matches!(axis, "x" | "y" | "z"));
     match text {
@@ -80,7 +80,7 @@ fn dtype(text: &str) -> Result<Dtype, String> {
     }
 }
 
-/// A range of an axis: `x=0:512`.
+/// A range along an axis, e.g. `x=0:512`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Crop {
     axis: Axis,
@@ -122,7 +122,7 @@ pub enum Format {
     Safetensors,
 }
 
-/// The complete description of one file to be made.
+/// The complete description of one output file.
 pub(super) struct Conversion {
     pub header: Header,
     pub samples: Vec<usize>,
@@ -132,7 +132,8 @@ pub(super) struct Conversion {
 }
 
 impl Conversion {
-    /// Errors: 2 when the options do not apply to the source, 65 when the parameter is unknown.
+    /// Plans the conversion. Errors: 2 when the options do not apply to the source, 65 when the parameter is unknown or
+    /// the times are invalid.
     pub fn new(plan: &ImportOptions, target: &Target, field: &Field) -> Result<Self> {
         let shape = field.shape();
         let name = target.source.display();
@@ -156,7 +157,7 @@ impl Conversion {
         let cut = |(i, size): (usize, &usize)| {
             let keep = crop(Axis::SPACE[i], *size);
             let points = grid.map_or(keep.len(), |grid| grid[i]);
-            // A range of a periodic axis is not periodic.
+            // Part of a periodic axis is not periodic.
             let periodic = match &plan.periodic {
                 Some(letters) => letters.contains(Axis::SPACE[i].letter()),
                 None => field.periodic()[i],
@@ -223,7 +224,7 @@ impl Conversion {
         Ok(Self { header, samples, first_frame, stride, resampler })
     }
 
-    /// Refuses (73) an existing file that was made in another way.
+    /// Fails (73) if the existing file was made from a different source or with different options.
     pub fn require_same(&self, path: &Path) -> Result<()> {
         let found = attributes_of(path)?;
         let same = ["source_blake3", "import"].iter().all(|name| {

@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 use unix::publish::hash_file;
 use unix::{Error, Result};
 
-/// Attributes that describe this import. Those of an earlier import move into `import`, as `previous`.
+/// Attributes that describe this import. The attributes of an earlier import move into `import`, as `previous`.
 const OWN: [&str; 4] = ["source", "source_blake3", "import", "importer"];
 /// Attributes that describe how this file stores its field.
 const STORAGE: [&str; 4] = ["channels", "axes", PARAMETERS, TRAJECTORY_ATTRIBUTES];
 
-/// The attributes of the root of a target. Errors: 66, 65 for the source; 2 when a parameter has the name of another
-/// attribute.
+/// Builds the root attributes of a target. Errors: 66 and 65 for the source; 2 when a parameter has the name of an
+/// attribute in `OWN` or `STORAGE`.
 pub(super) fn attributes(
     plan: &ImportOptions,
     target: &Target,
@@ -53,14 +53,14 @@ pub(super) fn attributes(
     Ok(all)
 }
 
-/// The options that were given, and the import that made the source, if one did.
+/// Records the given options, and the import that wrote the source, if any.
 fn request(plan: &ImportOptions, target: &Target, stated: &Map<String, Value>) -> Value {
     let reading = &plan.reading;
     let trajectories: Vec<[usize; 2]> =
         runs(&target.samples).into_iter().map(|run| [run.start, run.end]).collect();
     let crop: Vec<String> = plan.crop.iter().map(ToString::to_string).collect();
     let previous = OWN.iter().filter(|name| stated.contains_key(**name)).map(|name| {
-        // An attribute that we wrote as JSON text becomes JSON again.
+        // Attributes that we wrote as JSON text are parsed back into JSON.
         let value = &stated[*name];
         let parsed = value.as_str().and_then(|text| serde_json::from_str(text).ok());
         (name.to_string(), parsed.filter(Value::is_object).unwrap_or_else(|| value.clone()))
@@ -89,7 +89,7 @@ fn request(plan: &ImportOptions, target: &Target, stated: &Map<String, Value>) -
     all
 }
 
-/// BLAKE3 hash of a file, or of the names and hashes of all files in a folder.
+/// Returns the BLAKE3 hash of a file, or of the names and hashes of all files in a folder.
 pub(crate) fn content_hash(path: &Path) -> Result<String> {
     if !path.is_dir() {
         return hash_file(path);

@@ -1,14 +1,14 @@
-//! Resamples fields to another grid.
+//! Resamples fields to a different grid.
 
 use crate::fields::field::grid_text;
 use std::ops::Range;
 use unix::{Error, Result};
 
-/// The old points that a new point is computed from, with their weights, which add up to 1. Indices may lie outside a
-/// periodic axis: the point before the first is the last, and the point after the last is the first.
+/// The old points from which a new point is computed, with their weights, which sum to 1. Along a periodic axis,
+/// indices may lie outside the axis and wrap around.
 type Weights = Vec<(isize, f64)>;
 
-/// The same with indices within the axis.
+/// Like [`Weights`], but with all indices within the axis.
 type Mixed = Vec<(usize, f64)>;
 
 /// Memory in bytes for the weights of one point.
@@ -24,11 +24,11 @@ pub(super) struct Cut {
 }
 
 impl Cut {
-    /// The weights of new point `i`.
+    /// Returns the weights of new point `i`.
     ///
-    /// Where the sizes divide, blocks are averaged, which preserves sums over space; otherwise the new points are the
-    /// centres of equal cells, and neighbours are interpolated linearly: across the boundary of a periodic axis; at any
-    /// other boundary the outermost value is extended.
+    /// If the new size divides the old size, blocks are averaged, which preserves the spatial mean. Otherwise the new
+    /// points are the centres of equal cells, with linear interpolation between neighbours: across the boundary of a
+    /// periodic axis; at any other boundary, the outermost value is extended.
     fn weights(&self, i: usize) -> Weights {
         let (begin, old) = (self.keep.start as isize, self.keep.len());
         if old.is_multiple_of(self.points) {
@@ -44,19 +44,19 @@ impl Cut {
         vec![(at(low), 1.0 - part), (at(low + 1), part)]
     }
 
-    /// The index within the axis of a point in [`weights`](Self::weights).
+    /// Wraps the index of a point in [`weights`](Self::weights) into the axis.
     fn index(&self, point: isize) -> usize {
         let (begin, old) = (self.keep.start as isize, self.keep.len() as isize);
         (begin + (point - begin).rem_euclid(old)) as usize
     }
 
-    /// Coordinates of the new points; empty for an axis without coordinates.
+    /// Returns the coordinates of the new points; empty for an axis without coordinates.
     pub fn coordinates(&self, old: &[f64]) -> Vec<f64> {
         if old.len() < self.keep.end {
             return Vec::new();
         }
         let (first, last) = (old[self.keep.start], old[self.keep.end - 1]);
-        // Beyond the boundary of a periodic axis the spacing continues.
+        // Beyond the boundary of a periodic axis, coordinates continue with the same spacing.
         let spacing = (last - first) / (self.keep.len() - 1).max(1) as f64;
         let coordinate = |point: isize| match usize::try_from(point) {
             Ok(point) if self.keep.contains(&point) => old[point],
@@ -71,14 +71,14 @@ impl Cut {
 /// Resamples frames, one axis at a time.
 #[derive(Clone, Debug)]
 pub(super) struct Resampler {
-    /// For each axis: length of the source, and the weights of each new point.
+    /// For each axis: the source length, and the weights of each new point.
     axes: Vec<(usize, Vec<Mixed>)>,
     channels: usize,
 }
 
 impl Resampler {
-    /// `None` when frames do not change. Errors (2): the range to keep is empty or exceeds the axis, or the new frames
-    /// do not fit into memory.
+    /// Returns `None` if frames do not change. Errors: 2 if the range to keep is empty or exceeds the axis, or the new
+    /// frames do not fit into memory.
     pub fn new(grid: &[usize], cuts: &[Cut], channels: usize) -> Result<Option<Self>> {
         for (size, cut) in grid.iter().zip(cuts) {
             if cut.keep.is_empty() || cut.keep.end > *size || cut.points == 0 {

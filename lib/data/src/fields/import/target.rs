@@ -1,4 +1,4 @@
-//! Which files an import writes, and which trajectories each contains.
+//! The files that an import writes, and the trajectories in each.
 
 use super::plan::{Format, ImportOptions};
 use crate::fields::field::{Field, Regime, grouped};
@@ -9,16 +9,16 @@ use std::path::{Path, PathBuf};
 use tensor::Dtype;
 use unix::{Error, Result};
 
-/// An output file and the trajectories of another file that it is made of.
+/// An output file, and the source trajectories from which it is made.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Target {
     /// The file to read.
     pub source: PathBuf,
     /// The file to write.
     pub path: PathBuf,
-    /// Indices of its trajectories in the source, ascending.
+    /// Indices of the trajectories in the source, ascending.
     pub samples: Vec<usize>,
-    /// The parameters of all of them, if known.
+    /// Parameters shared by these trajectories, if known.
     pub parameter: Option<Parameter>,
 }
 
@@ -31,13 +31,13 @@ pub enum ImportOutcome {
     New,
 }
 
-/// Size of a shard in bytes, unless the number of trajectories is given.
+/// Maximum shard size in bytes, used if the number of trajectories per shard is not given.
 const SHARD: usize = 1 << 30;
 
-/// The files in `folder` that `sources` are converted to: one per regime, in shards of at most `shard` trajectories; by
-/// default, safetensors shards of at most 1 GiB.
+/// Lists the files in `folder` to which `sources` are converted: one per regime, in shards of at most `shard`
+/// trajectories. By default, only safetensors files are sharded, at 1 GiB.
 ///
-/// Errors: as [`Field::open`]; 2 when two files would have the same name, or the format does not support the dtype.
+/// Errors: see [`Field::open`]; 2 when two files would have the same name, or the format does not support the dtype.
 pub fn targets(
     plan: &ImportOptions,
     sources: &[PathBuf],
@@ -61,7 +61,7 @@ pub fn targets(
                 Format::Hdf5 => samples.len(),
             };
             let size = shard.unwrap_or(most).max(1);
-            // The import of a source without trajectories fails and says so.
+            // A source without trajectories is listed too; its import fails with an explanation.
             for number in 0..samples.len().div_ceil(size).max(1) {
                 let part =
                     if samples.len() > size { format!("-{number:05}") } else { String::new() };
@@ -83,8 +83,8 @@ pub fn targets(
     Ok(all)
 }
 
-/// The regimes of the selected trajectories, and what distinguishes each in a file name: the parameters that differ
-/// between them, in PDEBench's style (`_nu0.1`).
+/// Returns the regimes of the selected trajectories, each with a file name suffix in PDEBench's style (`_nu0.1`) of the
+/// parameters that differ between regimes.
 fn regimes(plan: &ImportOptions, source: &Path) -> Result<Vec<(String, Regime)>> {
     let field = Field::open_as(source, &plan.reading)?;
     let count = plan.samples.unwrap_or(usize::MAX).min(field.trajectories());
@@ -126,7 +126,7 @@ fn regimes(plan: &ImportOptions, source: &Path) -> Result<Vec<(String, Regime)>>
     Ok(suffixes.into_iter().zip(regimes).collect())
 }
 
-/// Ascending numbers as contiguous ranges.
+/// Groups ascending numbers into contiguous ranges.
 pub(super) fn runs(numbers: &[usize]) -> Vec<Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
     for &number in numbers {

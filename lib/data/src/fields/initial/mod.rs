@@ -1,4 +1,4 @@
-//! Random initial states and coefficients: functions of a seed and the number of the trajectory.
+//! Random initial states and coefficients, as functions of a seed and the trajectory index.
 
 mod random_field;
 mod sinusoids;

@@ -4,35 +4,35 @@
 use std::f64::consts::{PI, TAU};
 use tensor::random::{Philox, Purpose};
 
-/// Largest wave number of a periodic field.
+/// Maximum wave number of a periodic field.
 const PERIODIC_WAVES: i32 = 32;
 /// Maximum number of half waves along each axis of a field with closed boundaries.
 const CLOSED_WAVES: i32 = 63;
 
-/// A field on the unit square, a function of (seed, parameter, trajectory).
+/// A random field on the unit square, determined by (seed, parameter, trajectory).
 #[derive(Clone, Debug, PartialEq)]
 pub struct RandomField {
     terms: Vec<Term>,
 }
 
-/// a cos(px + qy) + b sin(px + qy).
+/// One wave: a cos(px + qy) + b sin(px + qy).
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Term {
-    /// p and q.
+    /// Angular wave numbers p and q.
     angle: [f64; 2],
-    /// a and b.
+    /// Amplitudes a and b.
     amplitude: [f64; 2],
 }
 
 impl RandomField {
-    /// N(0, σ²(-Δ + τ²)^-α) with periodic boundaries and mean zero, τ = 7, α = 2.5, σ = τ^(α-1): the initial vorticity
-    /// of the Fourier neural operator's data (Li et al. 2021, A.3.3).
+    /// Draws from N(0, σ²(-Δ + τ²)^-α) with periodic boundaries and mean zero, τ = 7, α = 2.5, σ = τ^(α-1): the initial
+    /// vorticity in the Fourier neural operator data (Li et al. 2021, A.3.3).
     pub fn vorticity(seed: u64, parameter: f64, trajectory: u64) -> Self {
         let (tau, alpha) = (7.0_f64, 2.5);
         let normal = Philox::new(seed, Purpose::InitialState).at_update(parameter.to_bits());
         let mut terms = Vec::new();
         let m = PERIODIC_WAVES;
-        // One of each wave and its opposite.
+        // Each pair of opposite wave vectors is a single term.
         for (number, (p, q)) in (-m..=m).flat_map(|p| (0..=m).map(move |q| (p, q))).enumerate() {
             if q == 0 && p <= 0 {
                 continue;
@@ -47,7 +47,7 @@ impl RandomField {
         Self { terms }
     }
 
-    /// N(0, (-Δ + 9)^-2) with closed boundaries (cosines) and mean zero: the field whose sign determines the
+    /// Draws from N(0, (-Δ + 9)^-2) with closed boundaries (cosines) and mean zero: the field whose sign determines the
     /// coefficients of Darcy flow (Li et al. 2021, A.3.2).
     pub fn rock(seed: u64, trajectory: u64) -> Self {
         let normal = Philox::new(seed, Purpose::InitialState);
@@ -70,12 +70,11 @@ impl RandomField {
         Self { terms }
     }
 
-    /// Values [x, y] at the centres of n by n equal cells.
+    /// Evaluates the field at the centres of n by n equal cells, [x, y].
     pub fn on_cells(&self, n: usize) -> Vec<f64> {
         let mut out = vec![0.0; n * n];
         let centre = |i: usize| (i as f64 + 0.5) / n as f64;
-        // First the sum over p for each q and x, then over q, by the addition theorems for cos(px + qy) and sin(px +
-        // qy).
+        // Sums over p for each q and x, then over q, using the addition theorems for cos(px + qy) and sin(px + qy).
         let mut numbers: Vec<f64> = self.terms.iter().map(|term| term.angle[1]).collect();
         numbers.sort_by(f64::total_cmp);
         numbers.dedup();
@@ -98,7 +97,7 @@ impl RandomField {
     }
 }
 
-/// Independent standard normal numbers, a function of (seed, parameter, trajectory, position).
+/// Fills `out` with independent standard normal numbers, determined by (seed, parameter, trajectory, position).
 pub fn white_noise(seed: u64, parameter: f64, trajectory: u64, out: &mut [f64]) {
     let normal = Philox::new(seed, Purpose::InitialState).at_update(parameter.to_bits());
     for (element, out) in (0..).zip(out) {
@@ -116,7 +115,7 @@ mod tests {
 
     #[test]
     fn a_vorticity_has_the_variance_of_its_spectrum_and_no_mean() {
-        // More points than the shortest wave needs.
+        // The grid resolves the shortest wave.
         let (tau, n, count) = (7.0_f64, 66, 100);
         let expected: f64 = (-32..=32)
             .flat_map(|p| (-32..=32).map(move |q| (p, q)))
@@ -133,7 +132,7 @@ mod tests {
         assert!((found / expected - 1.0).abs() < 0.2, "{found} instead of {expected}");
     }
 
-    /// A field of cosines is even about every boundary.
+    /// A cosine field is even about every boundary.
     #[test]
     fn fields_satisfy_their_boundary_conditions_and_depend_on_their_key() {
         let n = 16;
@@ -142,7 +141,7 @@ mod tests {
         for other in [(2, 0.1, 5), (1, 0.2, 5), (1, 0.1, 6)] {
             assert_ne!(state, RandomField::vorticity(other.0, other.1, other.2));
         }
-        // On the doubled square, the field of cosines consists of itself and its mirror image.
+        // On a square of twice the side length, the cosine field consists of the original and its mirror images.
         let rock = RandomField::rock(7, 2);
         let doubled = RandomField {
             terms: rock

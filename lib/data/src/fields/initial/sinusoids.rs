@@ -7,17 +7,17 @@ use tensor::random::{Philox, Purpose};
 
 /// Number of sines.
 const SINES: usize = 2;
-/// Largest wave number.
+/// Maximum wave number.
 const LARGEST_WAVE_NUMBER: u64 = 8;
 /// Probability of taking the absolute value, and of applying the window.
 const PROBABILITY: f64 = 0.1;
 /// Width of the window's flanks.
 const FLANK: f64 = 0.01;
 
-/// An initial state on the periodic unit interval, a function of (seed, parameter, trajectory).
+/// An initial state on the periodic unit interval, determined by (seed, parameter, trajectory).
 ///
-/// u₀(x) = Σ aᵢ sin(2π kᵢ x + φᵢ) with kᵢ in 1..=8, aᵢ in [0, 1), φᵢ in [0, 2π); with probability
-/// 10 % replaced by ±|u₀|; with probability 10 % multiplied by a window with flanks of tanh.
+/// u₀(x) = Σ aᵢ sin(2π kᵢ x + φᵢ) with kᵢ in 1..=8, aᵢ in [0, 1), φᵢ in [0, 2π); with probability 10 % replaced by
+/// ±|u₀|; with probability 10 % multiplied by a window with tanh flanks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sinusoids {
     waves: [Wave; SINES],
@@ -37,7 +37,7 @@ struct Wave {
 impl Sinusoids {
     /// Draws the initial state of one trajectory.
     ///
-    /// The parameter of the equation is part of the key: the same index gives different states at different
+    /// The equation's parameter is part of the random key: the same index gives different states at different
     /// viscosities, so a split by trajectory never leaks an initial state across regimes.
     pub fn draw(seed: u64, parameter: f64, trajectory: u64) -> Self {
         let philox = Philox::new(seed, Purpose::InitialState).at_update(parameter.to_bits());
@@ -59,7 +59,7 @@ impl Sinusoids {
         }
     }
 
-    /// The value at `x`, taken modulo the period 1.
+    /// Evaluates the state at `x`, taken modulo the period 1.
     pub fn at(&self, x: f64) -> f64 {
         let x = x.rem_euclid(1.0);
         let sum: f64 =

@@ -1,4 +1,4 @@
-//! Linear advection, u_t + β u_x = 0 on the periodic unit interval: the initial state, shifted.
+//! Linear advection, u_t + β u_x = 0 on the periodic unit interval. The exact solution is the shifted initial state.
 
 use super::symmetry::{Point, Symmetries};
 use super::{cell_centres, frame_times};
@@ -6,7 +6,8 @@ use fft::{Complex64, ComplexToReal, RealToComplex};
 use std::f64::consts::TAU;
 use std::sync::Arc;
 
-/// The equation is linear: u -> -u. A reflection would change the sign of β. The mean is conserved.
+/// u -> -u, as the equation is linear, and translations; the mean is conserved. A reflection would change the sign of
+/// β.
 pub const SYMMETRIES: Symmetries = Symmetries {
     points: &[Point { negate: true, ..Point::IDENTITY }],
     translation: Some([1, 0]),
@@ -14,7 +15,7 @@ pub const SYMMETRIES: Symmetries = Symmetries {
     conserved: &[0],
 };
 
-/// Writes the trajectory `out` of shape [frames, grid]: u(x, t) = u₀(x - β t) at the cell centres.
+/// Writes the trajectory to `out`, [frames, grid]: u(x, t) = u₀(x - β t) at the cell centres.
 pub fn solve(initial: impl Fn(f64) -> f64, beta: f64, grid: usize, end: f64, out: &mut [f32]) {
     let x = cell_centres(grid);
     let times = frame_times(out.len() / grid, end);
@@ -25,7 +26,7 @@ pub fn solve(initial: impl Fn(f64) -> f64, beta: f64, grid: usize, end: f64, out
     }
 }
 
-/// Translation of sampled states by the interpolating trigonometric polynomial; can be shared between threads.
+/// Translates sampled states by trigonometric interpolation; can be shared between threads.
 pub struct Translation {
     beta: f64,
     forward: Arc<dyn RealToComplex<f64>>,
@@ -33,33 +34,33 @@ pub struct Translation {
 }
 
 impl Translation {
-    /// For `grid` cells at speed β.
+    /// Creates the translation on `grid` cells at speed β.
     pub fn new(beta: f64, grid: usize) -> Self {
         let (forward, inverse) = fft::real(grid);
         Self { beta, forward, inverse }
     }
 
-    /// u(x - β t), from u.
+    /// Computes u(x - β t) from u.
     pub fn step(&self, u: &[f64], time: f64, out: &mut [f64]) {
         self.filter(u, out, |k| Complex64::from_polar(1.0, -TAU * k * self.beta * time));
     }
 
-    /// u_t = -β u_x.
+    /// Computes u_t = -β u_x.
     pub fn rate(&self, u: &[f64], out: &mut [f64]) {
         self.filter(u, out, |k| Complex64::new(0.0, -TAU * k * self.beta));
     }
 
-    /// Multiplies wave k by `factor(k)`.
+    /// Multiplies Fourier coefficient k by `factor(k)`.
     fn filter(&self, u: &[f64], out: &mut [f64], factor: impl Fn(f64) -> Complex64) {
         let (mut real, mut waves) = (u.to_vec(), self.forward.make_output_vec());
-        // The buffers have the lengths that the plans require.
+        // The buffers have the lengths that the FFT plans require.
         let done = self.forward.process(&mut real, &mut waves);
         debug_assert!(done.is_ok());
         let scale = 1.0 / u.len() as f64;
         for (k, wave) in waves.iter_mut().enumerate() {
             *wave *= factor(k as f64) * scale;
         }
-        // The first coefficient, and with an even number of cells the last one, stay real.
+        // The first coefficient, and with an even number of cells the last one, must stay real.
         waves[0].im = 0.0;
         if u.len().is_multiple_of(2)
             && let Some(last) = waves.last_mut()
@@ -76,7 +77,7 @@ mod tests {
     use super::*;
     use crate::fields::initial::Sinusoids;
 
-    /// Of band-limited states on any number of cells, translation and rate are exact to rounding.
+    /// For band-limited states on any number of cells, translation and rate are exact up to rounding.
     #[test]
     fn translations_and_rates_of_waves_are_exact() {
         for grid in [37, 40] {

@@ -1,10 +1,10 @@
 //! Viscous Burgers equation, u_t + (u²/2)_x = (ν/π) u_xx on the periodic unit interval.
 //!
 //! Strang splitting, second order in time and space. Convection: finite volumes, MUSCL with the monotonized central
-//! limiter (van Leer 1977), Godunov's flux, SSP Runge-Kutta of order two; the step is bounded by the Courant number
+//! limiter (van Leer 1977), the Godunov flux, second-order SSP Runge-Kutta; the step is bounded by the Courant number
 //! alone. Diffusion: the exact semigroup of the central second difference.
 //!
-//! Both parts obey the maximum principle, so the largest speed of a frame bounds the steps until the next frame.
+//! Both parts obey the maximum principle, so the maximum speed in a frame bounds the time step until the next frame.
 //! Arithmetic is f64; a trajectory depends only on its initial state and ν.
 
 use super::diffusion::{self, Diffusion, Ends};
@@ -22,7 +22,7 @@ pub const SYMMETRIES: Symmetries = Symmetries {
     conserved: &[0],
 };
 
-/// Ghost cells on either side.
+/// Number of ghost cells on each side.
 const GHOSTS: usize = 2;
 
 /// The scheme for one grid and viscosity; can be shared between threads.
@@ -34,12 +34,12 @@ pub struct Burgers {
 }
 
 impl Burgers {
-    /// A scheme on `grid` cells with viscosity ν/π.
+    /// Creates a scheme on `grid` cells with viscosity ν/π.
     pub fn new(nu: f64, grid: usize) -> Self {
         Self { nu, grid, diffusion: Diffusion::new(grid, Ends::Periodic) }
     }
 
-    /// Buffers for one trajectory at a time.
+    /// Allocates buffers for one trajectory at a time.
     pub fn workspace(&self) -> Workspace {
         let padded = || vec![0.0; self.grid + 2 * GHOSTS];
         Workspace {
@@ -75,7 +75,7 @@ impl Burgers {
         Some(total)
     }
 
-    /// Advances `u` by `interval`. `None` when the solution is no longer finite.
+    /// Advances `u` by `interval`. Returns `None` when the solution is no longer finite.
     pub fn step(&self, u: &mut [f64], interval: f64, work: &mut Workspace) -> Option<()> {
         work.u[GHOSTS..][..self.grid].copy_from_slice(u);
         self.advance(interval, work)?;
@@ -83,7 +83,7 @@ impl Burgers {
         Some(())
     }
 
-    /// u_t of the discretised equation: the differences of Godunov's flux and the central second difference.
+    /// Computes u_t of the discretised equation: differences of the Godunov flux plus the central second difference.
     pub fn rate(&self, u: &[f64], out: &mut [f64], work: &mut Workspace) {
         let (n, cells) = (self.grid, self.grid as f64);
         work.u[GHOSTS..][..n].copy_from_slice(u);
@@ -136,7 +136,7 @@ pub struct Workspace {
     damping: Damping,
 }
 
-/// Factors of the diffusion semigroup for half a step and a whole step.
+/// Factors of the diffusion semigroup for a half step and a whole step.
 #[derive(Default)]
 struct Damping {
     step: f64,
@@ -153,7 +153,7 @@ impl Damping {
     }
 }
 
-/// One convection step of SSP-RK2 (Shu and Osher 1988), `ratio` = Δt/Δx.
+/// Performs one SSP-RK2 convection step (Shu and Osher 1988) with `ratio` = Δt/Δx.
 #[inline(always)]
 fn convect(work: &mut Workspace, n: usize, ratio: f64) {
     let Workspace { u, stage, slope, flux, .. } = work;
@@ -167,15 +167,15 @@ fn convect(work: &mut Workspace, n: usize, ratio: f64) {
     }
 }
 
-/// `flux[i]` between the cells i and i+1 from limited linear reconstructions. Godunov's flux of a
-/// convex f with minimum at 0 is max(f(max(left, 0)), f(min(right, 0))).
+/// Computes `flux[i]` between cells i and i+1 from limited linear reconstructions. The Godunov flux of a convex f with
+/// its minimum at 0 is max(f(max(left, 0)), f(min(right, 0))).
 #[inline(always)]
 fn godunov_fluxes(u: &mut [f64], slope: &mut [f64], flux: &mut [f64], n: usize) {
     let length = n + 2 * GHOSTS;
     let (u, slope, flux) = (&mut u[..length], &mut slope[..length], &mut flux[..length]);
     u.copy_within(n..n + GHOSTS, 0);
     u.copy_within(GHOSTS..2 * GHOSTS, n + GHOSTS);
-    // Half the limited difference: minmod(a, b, (a + b)/4) without a branch.
+    // Half the limited difference: minmod(a, b, (a + b)/4), branch-free.
     for i in 1..length - 1 {
         let (a, b) = (u[i] - u[i - 1], u[i + 1] - u[i]);
         let c = 0.25 * (a + b);
@@ -188,7 +188,8 @@ fn godunov_fluxes(u: &mut [f64], slope: &mut [f64], flux: &mut [f64], n: usize) 
     }
 }
 
-/// Unlike `f64::max`, a single machine instruction; NaN is checked for once per frame instead.
+/// Returns the larger number. Unlike `f64::max`, this is a single machine instruction; NaN is checked for once per
+/// frame instead.
 #[inline(always)]
 fn larger(a: f64, b: f64) -> f64 {
     if a > b { a } else { b }

@@ -1,8 +1,8 @@
 //! Diffusion on equal cells, solved exactly in time: the semigroup exp(dτL) of the central second difference L along
-//! one axis, by FFT.
+//! one axis, computed by FFT.
 //!
-//! It is a convolution with a positive kernel of sum 1: stable for any step, it does not increase extrema and preserves
-//! the mean. Applying it along several axes in turn is exact as well.
+//! The semigroup is a convolution with a positive kernel of sum 1, so it is stable for any step, does not increase
+//! extrema and preserves the mean. Applying it along several axes in turn is exact as well.
 
 use fft::{Complex64, ComplexToReal, RealToComplex};
 use std::f64::consts::PI;
@@ -17,7 +17,7 @@ pub enum Ends {
     Closed,
 }
 
-/// The semigroup along an axis; can be shared between threads.
+/// The diffusion semigroup along an axis; can be shared between threads.
 #[derive(Clone)]
 pub struct Diffusion {
     cells: usize,
@@ -35,7 +35,7 @@ pub struct Workspace {
 }
 
 impl Diffusion {
-    /// For an axis of `cells` cells.
+    /// Creates the semigroup for an axis of `cells` cells.
     pub fn new(cells: usize, ends: Ends) -> Self {
         // The mirrored line is periodic.
         let period = if ends == Ends::Closed { 2 * cells } else { cells };
@@ -43,7 +43,7 @@ impl Diffusion {
         Self { cells, ends, forward, inverse }
     }
 
-    /// Buffers for one line at a time.
+    /// Allocates buffers for one line at a time.
     pub fn workspace(&self) -> Workspace {
         Workspace {
             real: self.forward.make_input_vec(),
@@ -53,8 +53,8 @@ impl Diffusion {
         }
     }
 
-    /// exp(-dτλ_k) for an axis of this length, where λ_k = (2 - 2 cos 2πk/n)/h² is the symbol of the second difference
-    /// on a period of n cells; includes the 1/n of the inverse transform.
+    /// Computes exp(-dτλ_k) for an axis of length `length`, where λ_k = (2 - 2 cos 2πk/n)/h² is the symbol of the
+    /// second difference on a period of n cells; includes the factor 1/n of the inverse transform.
     pub fn factors(&self, diffusivity: f64, time: f64, length: f64) -> Vec<f64> {
         let period = self.forward.len();
         let scale = 1.0 / period as f64;
@@ -94,7 +94,8 @@ impl Diffusion {
 mod tests {
     use super::*;
 
-    /// cos πmx at the cell centres is an eigenvector of the difference with closed ends, cos 2πmx with periodic ends.
+    /// cos πmx at the cell centres is an eigenvector of the second difference with closed ends, cos 2πmx with periodic
+    /// ends.
     #[test]
     fn waves_decay_according_to_the_symbol() {
         for (ends, half_waves) in [(Ends::Closed, 3), (Ends::Periodic, 4)] {

@@ -7,7 +7,7 @@
 use super::diffusion::{self, Diffusion, Ends};
 use super::symmetry::{Point, Symmetries};
 
-/// Longest step, in units of 1/ρ.
+/// Maximum time step, in units of 1/ρ.
 pub const STEP: f64 = 0.01;
 
 /// u(x) -> u(-x), and translations.
@@ -33,7 +33,7 @@ pub struct DiffusionReaction {
 }
 
 impl DiffusionReaction {
-    /// A scheme on `grid` cells for frames `interval` apart, each step at most `step`/ρ long.
+    /// Creates a scheme on `grid` cells for frames `interval` apart, with time steps of at most `step`/ρ.
     pub fn new(nu: f64, rho: f64, grid: usize, interval: f64, step: f64) -> Self {
         let steps = (interval * rho.abs() / step).ceil().max(1.0);
         let time = interval / steps;
@@ -50,7 +50,7 @@ impl DiffusionReaction {
         }
     }
 
-    /// Buffers for one trajectory at a time.
+    /// Allocates buffers for one trajectory at a time.
     pub fn workspace(&self) -> diffusion::Workspace {
         self.diffusion.workspace()
     }
@@ -66,7 +66,7 @@ impl DiffusionReaction {
         }
     }
 
-    /// u_t of the discretised equation.
+    /// Computes u_t of the discretised equation.
     pub fn rate(&self, u: &[f64], out: &mut [f64]) {
         let n = self.grid;
         let diffusivity = self.nu * (n * n) as f64;
@@ -76,7 +76,7 @@ impl DiffusionReaction {
         }
     }
 
-    /// Advances `u` by the interval of the scheme.
+    /// Advances `u` by the frame interval of the scheme.
     pub fn advance(&self, u: &mut [f64], work: &mut diffusion::Workspace) {
         self.diffusion.apply(u, &self.half, work);
         for left in (0..self.steps).rev() {
@@ -89,7 +89,7 @@ impl DiffusionReaction {
     }
 }
 
-/// The logistic flow over the time in which a small u grows by the factor `growth`.
+/// Applies the logistic flow over the time in which a small u grows by the factor `growth`.
 #[inline(always)]
 fn react(u: &mut [f64], growth: f64) {
     u.iter_mut().for_each(|u| *u = *u * growth / (1.0 + *u * (growth - 1.0)));

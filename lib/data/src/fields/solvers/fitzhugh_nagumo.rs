@@ -7,7 +7,7 @@
 use super::diffusion::{self, Diffusion, Ends};
 use super::symmetry::{Point, Symmetries};
 
-/// Longest step.
+/// Maximum time step.
 pub const STEP: f64 = 0.01;
 /// Side length of the square.
 pub const SIDE: f64 = 2.0;
@@ -16,10 +16,10 @@ pub const SIDE: f64 = 2.0;
 pub const SYMMETRIES: Symmetries =
     Symmetries { points: &Point::SQUARE, translation: None, centred: true, conserved: &[] };
 
-/// Constants of the model.
+/// Model constants.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Constants {
-    /// k.
+    /// The constant k.
     pub k: f64,
     /// Diffusivities of u and v.
     pub diffusivity: [f64; 2],
@@ -33,7 +33,7 @@ pub struct FitzHughNagumo {
     steps: usize,
     step: f64,
     diffusion: Diffusion,
-    /// Factors of u and v.
+    /// Diffusion factors of u and v for a half step.
     half: [Vec<f64>; 2],
     whole: [Vec<f64>; 2],
 }
@@ -45,7 +45,7 @@ pub struct Workspace {
 }
 
 impl FitzHughNagumo {
-    /// A scheme on `cells` cells per side for frames `interval` apart, each step at most `step` long.
+    /// Creates a scheme on `cells` cells per side for frames `interval` apart, with time steps of at most `step`.
     pub fn new(constants: Constants, cells: usize, interval: f64, step: f64) -> Self {
         let steps = (interval / step).ceil().max(1.0);
         let step = interval / steps;
@@ -62,13 +62,13 @@ impl FitzHughNagumo {
         }
     }
 
-    /// Buffers for one trajectory at a time.
+    /// Allocates buffers for one trajectory at a time.
     pub fn workspace(&self) -> Workspace {
         Workspace { line: self.diffusion.workspace(), turned: vec![0.0; self.cells * self.cells] }
     }
 
     /// Solves from u and v, each [x, y] at the cell centres, which are overwritten by the last frame, and writes the
-    /// frames to `out` [frames, x, y, 2]. `None` when the solution is no longer finite.
+    /// frames to `out` [frames, x, y, 2]. Returns `None` when the solution is no longer finite.
     pub fn solve(
         &self,
         state: &mut [Vec<f64>; 2],
@@ -90,12 +90,12 @@ impl FitzHughNagumo {
         Some(())
     }
 
-    /// The time derivative of the discretised equation. `field` and `out` are [x, y, 2] at the cell centres.
+    /// Computes the time derivative of the discretised equation. `field` and `out` are [x, y, 2] at the cell centres.
     pub fn rate(&self, field: &[f64], out: &mut [f64]) {
         let (n, Constants { k, diffusivity }) = (self.cells, self.constants);
         let curvature = (n as f64 / SIDE).powi(2);
         let at = |i: usize, j: usize, channel: usize| field[2 * (i * n + j) + channel];
-        // No flux: the cell beyond the boundary equals that inside of it.
+        // No flux: the cell beyond the boundary equals the cell inside it.
         let around = |i: usize| [i.saturating_sub(1), (i + 1).min(n - 1)];
         for (cell, out) in out.chunks_exact_mut(2).enumerate() {
             let (i, j) = (cell / n, cell % n);
@@ -110,7 +110,7 @@ impl FitzHughNagumo {
         }
     }
 
-    /// Advances a field [x, y, 2] by the interval of the scheme.
+    /// Advances a field [x, y, 2] by the frame interval of the scheme.
     pub fn advance_field(&self, field: &mut [f64], work: &mut Workspace) {
         let channel = |channel: usize| field.iter().skip(channel).step_by(2).copied().collect();
         let mut state: [Vec<f64>; 2] = [channel(0), channel(1)];

@@ -1,4 +1,4 @@
-//! Incompressible flow in two dimensions in vorticity form, w_t + u·∇w = νΔw + f on the periodic unit square, u = (ψ_y,
+//! Two-dimensional incompressible flow in vorticity form, w_t + u·∇w = νΔw + f on the periodic unit square, u = (ψ_y,
 //! -ψ_x), -Δψ = w; f = A (sin 2π(x+y) + cos 2π(x+y)).
 //!
 //! Pseudo-spectral: products are computed in physical space and dealiased (two-thirds rule), so that without viscosity
@@ -11,12 +11,12 @@ use super::symmetry::{Point, Symmetries};
 use fft::Complex64;
 use std::f64::consts::TAU;
 
-/// Courant number: (|u|+|v|) · step / spacing at its maximum. The method would be unstable from 1.3.
+/// Courant number: the maximum of (|u|+|v|) · step / spacing. The method is unstable from 1.3 upwards.
 pub const COURANT: f64 = 0.5;
 
-/// Those of the forcing √2 A sin(2π(x+y) + π/4): rotation by π with x+y shifted by a quarter of the period; reflections
-/// at both diagonals, which change the sign of the vorticity as a shift by half a period changes that of the forcing;
-/// and translations along x = -y. The mean is conserved.
+/// Symmetries of the forcing √2 A sin(2π(x+y) + π/4): rotation by π combined with a shift of x+y by a quarter of the
+/// period; reflections across both diagonals, which change the sign of the vorticity, combined with a shift by half a
+/// period, which changes the sign of the forcing; and translations along x = -y. The mean is conserved.
 pub const SYMMETRIES: Symmetries = Symmetries {
     points: &[
         Point { flip: [true, true], quarters: 1, ..Point::IDENTITY },
@@ -64,7 +64,7 @@ pub struct Workspace {
 }
 
 impl NavierStokes {
-    /// A scheme on `points` points per side with a forcing of amplitude `force`.
+    /// Creates a scheme on `points` points per side with a forcing of amplitude `force`.
     pub fn new(nu: f64, force: f64, points: usize, courant: f64) -> Self {
         let plane = FftPlan::new(points);
         let wave = |k: &Option<[f64; 2]>| {
@@ -74,8 +74,8 @@ impl NavierStokes {
             Wave { kept: true, x, y, square, inverse }
         };
         let waves = plane.waves();
-        // sin a + cos a = Re ((1 - i) exp(ia)), half of which is the stored wave; the first point is the centre of a
-        // cell.
+        // sin a + cos a = Re ((1 - i) exp(ia)), half of which is stored as the coefficient. The first grid point is the
+        // centre of a cell.
         let forced = waves.iter().position(|k| *k == Some([1.0, 1.0]));
         let first = Complex64::from_polar(force, TAU / points as f64);
         let force = forced.map(|at| (at, Complex64::new(0.5, -0.5) * first));
@@ -89,7 +89,7 @@ impl NavierStokes {
         }
     }
 
-    /// Buffers for one trajectory at a time.
+    /// Allocates buffers for one trajectory at a time.
     pub fn workspace(&self) -> Workspace {
         let spectrum = || vec![Complex64::default(); self.plane.spectrum_len()];
         let field = || vec![0.0; self.points * self.points];
@@ -127,7 +127,7 @@ impl NavierStokes {
         Some(total)
     }
 
-    /// Advances the vorticity `w` [x, y] by `interval`. `None` when the solution is no longer finite.
+    /// Advances the vorticity `w` [x, y] by `interval`. Returns `None` when the solution is no longer finite.
     pub fn advance_field(&self, w: &mut [f64], interval: f64, work: &mut Workspace) -> Option<()> {
         self.transform(w, work);
         self.advance(interval, work)?;
@@ -135,7 +135,7 @@ impl NavierStokes {
         Some(())
     }
 
-    /// w_t of the truncated equations.
+    /// Computes w_t of the truncated equations.
     pub fn rate(&self, w: &[f64], out: &mut [f64], work: &mut Workspace) {
         self.transform(w, work);
         work.stage.copy_from_slice(&work.w);
@@ -176,8 +176,8 @@ impl NavierStokes {
         Some(steps as u64)
     }
 
-    /// With E = exp(-νk²Δt/2) and N all terms except viscosity: k₁ = N(w), k₂ = N(E(w + Δt/2 k₁)), k₃ = N(Ew + Δt/2
-    /// k₂), k₄ = N(E²w + ΔtE k₃), w' = E²w + Δt/6 (E²k₁ + 2E(k₂ + k₃) + k₄).
+    /// Performs one step. With E = exp(-νk²Δt/2) and N all terms except viscosity: k₁ = N(w), k₂ = N(E(w + Δt/2 k₁)),
+    /// k₃ = N(Ew + Δt/2 k₂), k₄ = N(E²w + ΔtE k₃), w' = E²w + Δt/6 (E²k₁ + 2E(k₂ + k₃) + k₄).
     fn step(&self, step: f64, work: &mut Workspace) {
         let waves = 0..work.w.len();
         work.stage.copy_from_slice(&work.w);
@@ -209,7 +209,7 @@ impl NavierStokes {
         }
     }
 
-    /// The velocity `work.u`, `work.v` that belongs to the vorticity `work.stage`.
+    /// Computes the velocity `work.u`, `work.v` from the vorticity `work.stage`.
     fn velocity(&self, work: &mut Workspace) {
         let Workspace { plane, stage, spectrum, u, v, .. } = work;
         let mut component = |factor: fn(&Wave) -> f64, out: &mut [f64]| {
@@ -223,7 +223,8 @@ impl NavierStokes {
         component(|wave| -wave.x, v);
     }
 
-    /// `work.slope` = f - curl ∇·(u⊗u) of `work.stage`, in Fourier space (kx² - ky²)(uv)^ + kx ky (v² - u²)^.
+    /// Computes `work.slope` = f - curl ∇·(u⊗u) from `work.stage`. In Fourier space, -curl ∇·(u⊗u) is (kx² - ky²)(uv)^
+    /// + kx ky (v² - u²)^.
     fn slope(&self, work: &mut Workspace) {
         self.velocity(work);
         let Workspace { plane, slope, spectrum, u, v, .. } = work;

@@ -1,4 +1,4 @@
-//! How well a step between two states fits its equation, by the schemes that generate the data.
+//! Measures how well a step between two states satisfies its equation, using the schemes that generate the data.
 
 use super::advection::Translation;
 use super::burgers::{self, Burgers};
@@ -12,13 +12,13 @@ use crate::fields::parameter::Parameter;
 use std::sync::{Mutex, PoisonError};
 use unix::{Error, Result};
 
-/// An equation with its parameter on one grid, for steps of one length; can be shared between threads.
+/// An equation with its parameter, grid and step length; can be shared between threads.
 pub struct Physics {
     scheme: Scheme,
     /// Whether the mean of the field is conserved.
     conserves: bool,
     time: f64,
-    /// Buffers that are not in use.
+    /// Pool of buffers that are not in use.
     buffers: Mutex<Vec<Buffers>>,
 }
 
@@ -47,8 +47,8 @@ enum Work {
 }
 
 impl Physics {
-    /// The equation of `field` with the parameter of one of its trajectories, for steps of length `time`. `equation` is
-    /// given if the file does not name it.
+    /// Sets up the equation of `field` with the parameter of one of its trajectories, for steps of length `time`.
+    /// `equation` takes precedence over the equation that the file names.
     ///
     /// Errors: 2 when the equation is unknown, or has no time-dependent scheme here.
     pub fn of(
@@ -99,8 +99,8 @@ impl Physics {
         Ok(Self { scheme, conserves, time, buffers: Mutex::default() })
     }
 
-    /// Root mean square of (to - from) - time·(rate(from) + rate(to))/2: the residual of the trapezoidal rule, in units
-    /// of the field. Two evaluations of the discretised equation.
+    /// Computes the root mean square of (to - from) - time·(rate(from) + rate(to))/2: the residual of the trapezoidal
+    /// rule, in units of the field. This takes two evaluations of the discretised equation.
     pub fn residual(&self, from: &[f32], to: &[f32]) -> f64 {
         self.with_buffers(from, to, |Buffers { from, to, rates: [start, end], work }| {
             self.rate(from, start, work);
@@ -113,8 +113,8 @@ impl Physics {
         })
     }
 
-    /// Root mean square of `to` minus the solution from `from`: the whole scheme, as expensive as generating the data.
-    /// Infinite when the solution is not finite.
+    /// Computes the root mean square of `to` minus the solution that the scheme computes from `from`, which is as
+    /// expensive as generating the data. Infinite when the solution is not finite.
     pub fn solver_error(&self, from: &[f32], to: &[f32]) -> f64 {
         self.with_buffers(from, to, |Buffers { from, to, rates: [solution, _], work }| {
             solution.copy_from_slice(from);
@@ -125,11 +125,11 @@ impl Physics {
         })
     }
 
-    /// By how much `to` violates what holds for every solution, in units of the field: the change of the mean, where it
-    /// is conserved, and the root mean square of the excess over the bounds of the solution. Solutions of Burgers'
-    /// equation and of advection stay between the extremes of `from` (maximum principle); those of the Fisher-KPP
-    /// equation stay positive, and below 1 or the largest value of `from`. The no-flux boundary of the FitzHugh-Nagumo
-    /// model restricts no state at the cell centres; it is part of the rates.
+    /// Measures how far `to` violates properties of every solution, in units of the field: the change of the mean,
+    /// where it is conserved, plus the root mean square of the excess beyond the bounds of the solution. Solutions of
+    /// the Burgers and advection equations stay between the extremes of `from` (maximum principle); solutions of the
+    /// Fisher-KPP equation stay positive, and below 1 or the maximum of `from`, whichever is larger. The no-flux
+    /// boundary of the FitzHugh-Nagumo model does not constrain the state at the cell centres; it is part of the rates.
     pub fn violation(&self, from: &[f32], to: &[f32]) -> f64 {
         let mean = |u: &[f32]| u.iter().map(|u| f64::from(*u)).sum::<f64>() / u.len() as f64;
         let change = if self.conserves { (mean(to) - mean(from)).abs() } else { 0.0 };
@@ -191,7 +191,7 @@ impl Physics {
         to: &[f32],
         value: impl FnOnce(&mut Buffers) -> f64,
     ) -> f64 {
-        // Buffers are only numbers: a thread that panicked leaves them usable.
+        // Buffers hold only numbers, so they remain usable after a thread has panicked.
         let pool = || self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
         let free = pool().pop();
         let mut buffers = free.unwrap_or_else(|| Buffers {
@@ -233,7 +233,7 @@ mod tests {
     use super::*;
     use crate::fields::generate::Generation;
 
-    /// A generated file and its first trajectory, f32.
+    /// Generates a file and returns it with its first trajectory, in f32.
     fn trajectory(
         folder: &std::path::Path,
         equation: Equation,
@@ -251,7 +251,7 @@ mod tests {
         (field, values)
     }
 
-    /// Without advection, whose generated states are not band-limited; [`super::super::advection`] tests its scheme.
+    /// Excludes advection, whose generated states are not band-limited; [`super::super::advection`] tests its scheme.
     const EQUATIONS: [(Equation, f64); 4] = [
         (Equation::Burgers, 0.3),
         (Equation::DiffusionReaction, 0.02),
@@ -259,8 +259,8 @@ mod tests {
         (Equation::NavierStokes, 0.01),
     ];
 
-    /// The solver agrees with itself to the rounding of the file; the trapezoidal rule to the third order of the step,
-    /// and with a limiter to the second.
+    /// The solver reproduces its own data up to the rounding of the file. The residual of the trapezoidal rule is of
+    /// third order in the step, or of second order with a limiter.
     #[test]
     fn true_steps_fit_their_equation_and_others_do_not() {
         let folder = tempfile::tempdir().unwrap();
@@ -277,20 +277,20 @@ mod tests {
                     [physics.solver_error(from, to), physics.residual(from, to)];
                 assert!(error < 1e-6 * size, "{equation}: {error} of {size}");
                 assert!(residual < 0.1 * change, "{equation}: {residual} of {change}");
-                // No change, and a change in the wrong direction.
+                // A step without any change is in error by the whole change.
                 assert!(
                     (physics.solver_error(from, from) - change).abs() < 1e-5 * size + 1e-3 * change
                 );
                 assert!(physics.residual(from, from) > 0.9 * change, "{equation}");
                 residual
             });
-            // A step four times as short leaves at most an eighth.
+            // A step of a quarter of the length leaves at most an eighth of the residual.
             assert!(residuals[1] < residuals[0] / 8.0 + 1e-7, "{equation}: {residuals:?}");
         }
     }
 
-    /// Solutions violate nothing beyond the rounding of the file, shifted ones what their equation conserves, and ones
-    /// that overshoot their bounds, where there are any.
+    /// Solutions violate nothing beyond the rounding of the file. Shifted states violate the conservation of the mean,
+    /// and overshooting states violate the bounds, for equations that have these.
     #[test]
     fn solutions_keep_their_means_and_bounds() {
         let folder = tempfile::tempdir().unwrap();
@@ -307,7 +307,7 @@ mod tests {
             let found = physics.violation(from, &shifted);
             assert_eq!(found > 0.0099, conserves, "{equation}: {found}");
             let mut overshot = to.to_vec();
-            // The mean stays.
+            // The mean is unchanged.
             overshot[0] += 5.0;
             overshot[1] -= 5.0;
             let found = physics.violation(from, &overshot);

@@ -1,8 +1,8 @@
 //! Truncated Fourier transforms of real fields on a periodic square.
 //!
 //! A field is [x, y] with n points per side. Its spectrum is [waves along y, waves along x]: the first axis has the
-//! waves 0..=kept, the second all n in FFT order; waves beyond `kept` are dropped by the forward transform and taken as
-//! zero by the inverse.
+//! waves 0..=kept, the second all n in FFT order; waves beyond `kept` along y are dropped by the forward transform and
+//! treated as zero by the inverse.
 
 use fft::{Complex64, ComplexToReal, Fft, RealToComplex};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub struct FftPlan {
     columns_inverse: Arc<dyn Fft<f64>>,
 }
 
-/// Buffers of a transform.
+/// Buffers for a transform.
 pub struct Workspace {
     half: Vec<Complex64>,
     columns: Vec<Complex64>,
@@ -26,8 +26,8 @@ pub struct Workspace {
 }
 
 impl FftPlan {
-    /// For `points` points per side, such that products of two fields are free of aliasing: waves up to the largest
-    /// integer below points/3 are retained (the two-thirds rule).
+    /// Creates a plan for `points` points per side. Waves up to the largest integer below points/3 are retained (the
+    /// two-thirds rule), so that products of two fields are free of aliasing.
     pub fn new(points: usize) -> Self {
         let (rows_forward, rows_inverse) = fft::real(points);
         let (columns_forward, columns_inverse) = fft::complex(points);
@@ -41,7 +41,7 @@ impl FftPlan {
         }
     }
 
-    /// Buffers for one transform at a time.
+    /// Allocates buffers for one transform at a time.
     pub fn workspace(&self) -> Workspace {
         let scratch = [
             self.rows_forward.get_scratch_len(),
@@ -66,7 +66,7 @@ impl FftPlan {
         (self.kept + 1) * self.points
     }
 
-    /// The wave numbers [along x, along y] of each element of a spectrum; `None` for truncated waves.
+    /// Returns the wave numbers [along x, along y] of each element of a spectrum; `None` for truncated waves.
     pub fn waves(&self) -> Vec<Option<[f64; 2]>> {
         let n = self.points;
         let along_x = |i: usize| if 2 * i <= n { i as f64 } else { i as f64 - n as f64 };
@@ -76,8 +76,8 @@ impl FftPlan {
         (0..self.spectrum_len()).map(|at| kept(at % n, at / n)).collect()
     }
 
-    /// The spectrum of a field, divided by n²: u = Σ û_k exp(2πi k·x). Truncated waves along x are not set to zero
-    /// here. `field` is overwritten.
+    /// Computes the spectrum of a field, divided by n²: u = Σ û_k exp(2πi k·x). Truncated waves along x are not set to
+    /// zero here. `field` is overwritten.
     pub fn forward(&self, field: &mut [f64], spectrum: &mut [Complex64], work: &mut Workspace) {
         let (n, width) = (self.points, self.width());
         for (row, out) in field.chunks_exact_mut(n).zip(work.half.chunks_exact_mut(width)) {
@@ -94,7 +94,7 @@ impl FftPlan {
         self.columns_forward.process_with_scratch(spectrum, &mut work.scratch);
     }
 
-    /// The field of a spectrum whose truncated waves are zero.
+    /// Computes the field from a spectrum whose truncated waves are zero.
     pub fn inverse(&self, spectrum: &[Complex64], field: &mut [f64], work: &mut Workspace) {
         let (n, width) = (self.points, self.width());
         work.columns.copy_from_slice(spectrum);

@@ -1,38 +1,39 @@
-//! Exact symmetries of the equations: transformations of the grid, with a sign, that map solutions to solutions.
+//! Exact symmetries of the equations: transformations of the grid, optionally with a change of sign, that map solutions
+//! to solutions.
 //!
-//! A symmetry holds for the discretised equation with its boundary conditions, at every value of its parameter and its
+//! A symmetry holds for the discretised equation with its boundary conditions, for all values of its parameter and
 //! constants: transform the initial state, solve, undo the transformation, and the solution is the same except for
-//! rounding. Each solver declares its own.
+//! rounding. Each solver declares its own symmetries.
 
-/// The symmetries of an equation, and what it conserves.
+/// The symmetries of an equation, and the channels whose mean it conserves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Symmetries {
-    /// Those that fix a point, without the identity, in the order in which views use them.
+    /// Point symmetries other than the identity, in the order in which views use them.
     pub points: &'static [Point],
     /// The direction in which the solution may be translated by any number of cells, if there is one.
     pub translation: Option<[isize; 2]>,
-    /// Whether [`points`](Self::points) require coordinates whose centre is that of the domain. Where solutions may be
-    /// translated along every axis, any centre serves.
+    /// Whether [`points`](Self::points) require coordinates centred on the domain. Where solutions may be translated
+    /// along every axis, any centre works.
     pub centred: bool,
     /// Channels whose mean over the grid does not change in time.
     pub conserved: &'static [usize],
 }
 
-/// A symmetry on grids of any size.
+/// A point symmetry on grids of any size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Point {
-    /// Exchanges the two axes.
+    /// Whether to exchange the two axes.
     pub swap: bool,
-    /// Reverses each axis.
+    /// Whether to reverse each axis.
     pub flip: [bool; 2],
-    /// Changes the sign of all channels.
+    /// Whether to change the sign of all channels.
     pub negate: bool,
-    /// Quarters of the period by which the result is shifted along the first axis.
+    /// Shift of the result along the first axis, in quarters of the period.
     pub quarters: usize,
 }
 
 impl Point {
-    /// Changes nothing.
+    /// The identity.
     pub const IDENTITY: Self = Self { swap: false, flip: [false; 2], negate: false, quarters: 0 };
 
     /// The reflections and rotations of a square.
@@ -48,23 +49,23 @@ impl Point {
 }
 
 /// A symmetry on one grid: v(i, j) = ±u(a, b), where (a, b) is (i, j) with the axes exchanged, then reversed, then
-/// shifted, each if so declared. On one axis j is 0.
+/// shifted, as declared. In one dimension, j is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Symmetry {
-    /// Exchanges the two axes.
+    /// Whether to exchange the two axes.
     pub swap: bool,
-    /// Reverses each axis.
+    /// Whether to reverse each axis.
     pub flip: [bool; 2],
     /// Shift along each axis, in cells.
     pub shift: [usize; 2],
-    /// Changes the sign of all channels.
+    /// Whether to change the sign of all channels.
     pub negate: bool,
 }
 
 impl Symmetries {
-    /// All views of a field on `grid` that differ for a model with patches of `patch` cells: the identity and the point
-    /// symmetries without a shift, then the same with shifts by a half, a quarter, three quarters, an eighth, … of a
-    /// patch, down to single cells.
+    /// Returns all views of a field on `grid` that differ for a model with patches of `patch` cells: the identity and
+    /// the point symmetries without a shift, then the same with shifts of 1/2, 1/4, 3/4, 1/8, … of a patch, down to
+    /// single cells.
     pub fn views(&self, grid: &[usize], patch: usize) -> Vec<Symmetry> {
         let [x, y] = sides(grid);
         let fits =
@@ -108,7 +109,7 @@ impl Symmetry {
         out.iter_mut().zip(cell).for_each(|(out, u)| *out = sign * u);
     }
 
-    /// The cell that each cell of the result is copied from, in row-major order.
+    /// Returns the cell from which each cell of the result is copied, in row-major order.
     fn sources(&self, grid: &[usize]) -> impl Iterator<Item = usize> {
         let ([x, y], Self { swap, flip, shift, .. }) = (sides(grid), *self);
         let along = move |axis: usize, i: usize, side: usize| {
@@ -123,13 +124,13 @@ impl Symmetry {
     }
 }
 
-/// Cells along the first and the second axis; a missing axis has one.
+/// Returns the number of cells along the first and the second axis; a missing axis has one.
 fn sides(grid: &[usize]) -> [usize; 2] {
     [grid[0], grid.get(1).copied().unwrap_or(1)]
 }
 
-/// The cells of a patch in the order of van der Corput's sequence: 0, then the cell at a half of the patch, a quarter,
-/// three quarters, an eighth, …; every cell once.
+/// Returns the cells of a patch in van der Corput order: 0, then the cells at 1/2, 1/4, 3/4, 1/8, … of the patch; each
+/// cell once.
 fn cells_of(patch: usize) -> Vec<usize> {
     let digits = patch.next_power_of_two().trailing_zeros();
     let mut cells = Vec::with_capacity(patch);
@@ -160,7 +161,7 @@ mod tests {
         let symmetry = Symmetry { swap: true, flip: [true, false], shift: [1, 2], negate: true };
         let (mut moved, mut back) = (vec![0.0; 18], vec![0.0; 18]);
         symmetry.apply(&field, &[3, 3], &mut moved);
-        // (i, j) = (0, 1) has its axes exchanged, (1, 0), the first reversed, (1, 0), and is shifted: (2, 2).
+        // (i, j) = (0, 1): exchanging the axes gives (1, 0), reversing the first axis (1, 0), and shifting (2, 2).
         assert_eq!(moved[2..4], [-16.0, -17.0]);
         symmetry.undo(&moved, &[3, 3], &mut back);
         assert_eq!(back, field);

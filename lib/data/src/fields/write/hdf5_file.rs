@@ -8,10 +8,10 @@ use serde_json::Value;
 use std::path::Path;
 use tensor::Dtype;
 
-/// Maximum length of a list of numbers: HDF5 stores at most 64 KiB in an attribute.
+/// Maximum number of values in a list of numbers: HDF5 stores at most 64 KiB in an attribute.
 const MAX_REALS: usize = 4096;
 
-/// Creates the HDF5 file with everything except the values of the field; returns where these belong.
+/// Creates the HDF5 file with everything except the field values, and returns the datasets to write these to.
 pub(super) fn lay_out(path: &Path, header: &Header) -> hdf5::Result<Vec<Dataset>> {
     let file = hdf5::File::with_options()
         .with_fapl(|access| access.file_locking(false))
@@ -120,7 +120,7 @@ fn write_attribute(file: &hdf5::Location, name: &str, value: &Value) -> hdf5::Re
         Value::String(text) => text.clone(),
         Value::Array(_) | Value::Object(_) => value.to_string(),
     };
-    // A zero byte would terminate the text; none of our texts contains one.
+    // A zero byte would terminate the text; our own texts contain none.
     let text: VarLenUnicode = text
         .replace('\0', " ")
         .parse()

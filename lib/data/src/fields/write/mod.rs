@@ -1,7 +1,7 @@
 //! Writes fields in PDEBench's layouts, and predictions of records, as HDF5, safetensors or NumPy files.
 //!
 //! The file is first created with everything except the field; the trajectories are then written with `pwrite` to their
-//! reserved offsets, from any thread and in any order. The file appears under its name when it is complete.
+//! reserved offsets, from any thread and in any order. The file gets its final name once it is complete.
 
 mod hdf5_file;
 mod narrow;
@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use tensor::Dtype;
 use unix::{Error, Result};
 
-/// The shape and coordinates of a file, and its metadata.
+/// The shape, coordinates and metadata of a file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Header {
     /// Shape of the field.
@@ -36,22 +36,22 @@ pub struct Header {
     /// Number of input channels: 1 for a steady problem, 0 or one per spatial axis for an incompressible flow,
     /// otherwise 0.
     pub inputs: usize,
-    /// Points along each spatial axis; an empty list for an axis without coordinates.
+    /// Coordinates along each spatial axis; an empty list for an axis without coordinates.
     pub coordinates: Vec<Vec<f64>>,
     /// Times of the frames.
     pub t: Vec<f64>,
-    /// Attributes of the root, in order. Null is a number that is not finite; values that the file format does not
+    /// Attributes of the root, in order. Null stands for a non-finite number; values that the file format does not
     /// support are stored as JSON text.
     pub attributes: Vec<(String, Value)>,
     /// The stored dtype of the field: f32, f16, or (only in safetensors files) bf16.
     pub dtype: Dtype,
-    /// Whether the file holds records: one dataset `target` [n, x.., c] without frames instead of those of the layout. The
-    /// grid may then be empty.
+    /// Whether the file holds records: one dataset `target` [n, x.., c] without frames, instead of the datasets of the
+    /// layout. The grid may then be empty.
     pub is_records: bool,
 }
 
 impl Header {
-    /// One dataset `tensor`, channels `u` or `u0`, `u1`, …, without attributes.
+    /// Describes a file with one dataset `tensor`, channels `u` or `u0`, `u1`, …, and no attributes.
     pub fn tensor(shape: Shape, coordinates: Vec<Vec<f64>>, t: Vec<f64>) -> Self {
         let channels = default_channel_names(shape.channels);
         let (layout, inputs, attributes, dtype) = (FieldLayout::Tensor, 0, Vec::new(), Dtype::F32);
@@ -59,7 +59,7 @@ impl Header {
         Self { shape, layout, channels, inputs, coordinates, t, attributes, dtype, is_records }
     }
 
-    /// One dataset `target` for `records` records on this grid.
+    /// Describes a file with one dataset `target` for `records` records on `grid`.
     pub fn records(
         records: usize,
         grid: &[usize],
@@ -89,8 +89,8 @@ impl Header {
         (self.dtype.bytes() * self.shape.trajectories * self.shape.trajectory_len()) as u64
     }
 
-    /// Attributes that are written in addition to the given ones: the names of channels if they are not the default,
-    /// and the axes of records, or if no coordinates define them.
+    /// Attributes written in addition to the given ones: the channel names if they differ from the default, and the
+    /// axes if the file holds records or lacks coordinates that define them.
     fn own_attributes(&self) -> Vec<(&'static str, String)> {
         let Self { layout, channels, coordinates, .. } = self;
         let mut all = Vec::new();
@@ -105,7 +105,7 @@ impl Header {
         all
     }
 
-    /// Errors: what the layout cannot represent.
+    /// Checks that the layout can represent the field. The error describes the mismatch.
     pub(crate) fn require_layout(&self) -> Result<(), String> {
         let Shape { frames, channels, ref grid, .. } = self.shape;
         let (inputs, space) = (self.inputs, grid.len());
@@ -131,7 +131,7 @@ impl Header {
     }
 }
 
-/// The default names of channels.
+/// Returns the default channel names.
 fn default_channel_names(count: usize) -> Vec<String> {
     match count {
         1 => vec!["u".into()],
@@ -139,7 +139,7 @@ fn default_channel_names(count: usize) -> Vec<String> {
     }
 }
 
-/// Writes the trajectories of a file that is being made. Can be shared between threads.
+/// Writes the trajectories of an unfinished file. Can be shared between threads.
 pub struct FieldWriter {
     file: fs::File,
     path: PathBuf,
@@ -147,43 +147,43 @@ pub struct FieldWriter {
     datasets: Vec<Dataset>,
 }
 
-/// Where some of the channels are written.
+/// Location of some of the channels in the file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Dataset {
     channels: Range<usize>,
-    /// The same in all frames: only one is written.
+    /// Whether the values are the same in all frames, so that only one frame is written.
     is_static: bool,
     place: TrajectoryOffsets,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 enum TrajectoryOffsets {
-    /// All trajectories, starting at this offset.
+    /// All trajectories are contiguous, starting at this offset.
     One(u64),
     /// The offset of each trajectory.
     Each(Vec<u64>),
 }
 
 impl FieldWriter {
-    /// Writes into the file `from`, which was laid out and will be renamed to `path`.
+    /// Opens the file `from`, which was laid out and will be renamed to `path`.
     fn open(from: &Path, path: &Path, header: &Header, datasets: Vec<Dataset>) -> Result<Self> {
         let file = fs::OpenOptions::new().write(true).open(from);
         let file = file.map_err(|cause| Error::create(path, cause))?;
         Ok(Self { file, path: path.to_path_buf(), header: header.clone(), datasets })
     }
 
-    /// Syncs what this process wrote to disk. Errors: 74.
+    /// Syncs this process's writes to disk. Errors: 74.
     pub fn sync(&self) -> Result<()> {
         self.file.sync_data().map_err(|cause| Error::io(&self.path, cause))
     }
 
-    /// Writes one trajectory, [frames, grid…, channels]. Errors: as [`write_frames`](Self::write_frames).
+    /// Writes one trajectory, [frames, grid…, channels]. Errors: see [`write_frames`](Self::write_frames).
     pub fn write(&self, trajectory: usize, values: &[f32]) -> Result<()> {
         self.write_frames(trajectory, 0..self.header.shape.frames, values)
     }
 
     /// Writes frames of a trajectory, [frames.len(), grid…, channels]. Errors: 65 for a value that is too large for the
-    /// dtype of the file, 74.
+    /// dtype of the file, 74 for I/O errors.
     pub fn write_frames(
         &self,
         trajectory: usize,
@@ -246,10 +246,10 @@ impl FieldWriter {
 }
 
 /// Writes the file `path`, which must not exist; `fill` writes every trajectory. The extension selects safetensors or
-/// NumPy, otherwise it is HDF5.
+/// NumPy; any other selects HDF5.
 ///
 /// Errors: 73 when it cannot be created or there is no space for it, 74 when writing fails, and those of `fill`; in
-/// each case nothing is left behind.
+/// each case, no file is left behind.
 pub fn write_field<T>(
     path: &Path,
     header: &Header,
@@ -263,7 +263,7 @@ pub fn write_field<T>(
 /// The extensions of files that can be written.
 pub const EXTENSIONS: [&str; 4] = ["h5", "hdf5", "npy", "safetensors"];
 
-/// Creates the file `at`, which will be renamed to `path`, with everything except the values of the field.
+/// Creates the file `at`, which will be renamed to `path`, with everything except the field values.
 fn lay_out(at: &Path, path: &Path, header: &Header) -> Result<FieldWriter> {
     let create = |cause| Error::create(path, cause);
     let datasets = match path.extension().and_then(|ending| ending.to_str()) {

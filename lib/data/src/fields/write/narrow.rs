@@ -1,10 +1,10 @@
-//! Conversion of values to the dtype of a file.
+//! Converts values to the dtype of a file.
 
 use half::{bf16, f16};
 use tensor::Dtype;
 
-/// The bytes of `values` as `dtype`, little-endian; `buffer` is the buffer for converted values. `Err` with the first
-/// index whose value is finite but becomes infinite.
+/// Returns the bytes of `values` as little-endian `dtype`; `buffer` holds converted values. The error is the index of
+/// the first finite value that becomes infinite.
 pub(super) fn narrowed<'a>(
     values: &'a [f32],
     dtype: Dtype,

@@ -1,4 +1,4 @@
-//! Creates NumPy files: one array, in C order, without coordinates and attributes.
+//! Creates NumPy files: one array, in C order, without coordinates or attributes.
 
 use super::{Dataset, Header, TrajectoryOffsets};
 use std::fs::File;
@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use tensor::Dtype;
 
-/// The header of a NumPy file (format 1.0) with an f32 array of this shape in C order, whose values follow.
+/// Returns the header of a NumPy file (format 1.0) for an f32 array of shape `shape` in C order; the values follow it.
 pub fn npy_header(shape: &[usize]) -> Vec<u8> {
     let shape: String = shape.iter().map(|n| format!("{n}, ")).collect();
     let mut text = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({shape}), }}");
@@ -19,7 +19,7 @@ pub fn npy_header(shape: &[usize]) -> Vec<u8> {
     [b"\x93NUMPY\x01\x00", &length[..], text.as_bytes()].concat()
 }
 
-/// Creates the file with everything except the values; returns where these belong.
+/// Creates the file with everything except the values, and returns the dataset to write these to.
 pub(super) fn lay_out(path: &Path, header: &Header) -> io::Result<Vec<Dataset>> {
     let parts = header.parts();
     let [part] = &parts[..] else {

@@ -1,9 +1,9 @@
-//! A file of fields that is written over several attempts.
+//! A field file that is written over several attempts.
 //!
-//! Until it is complete, its values are in `.NAME.partial` next to it, and `.NAME.partial.jsonl` records the file's
-//! header, the offsets of the values and how many trajectories are synced to disk. An attempt that finds both resumes;
-//! one with a different header starts anew. A lock on the second file excludes other processes; it is released when its
-//! process ends.
+//! Until it is complete, its values are in `.NAME.partial` next to it, and `.NAME.partial.jsonl` records a hash of the
+//! file's header, the offsets of the values and the number of trajectories synced to disk. An attempt that finds both
+//! files resumes; with a different header, it starts over. A lock on the second file excludes other processes; it is
+//! released when the process that holds it ends.
 
 use super::{Dataset, FieldWriter, Header, lay_out};
 use rustix::fs::{FlockOperation, flock};
@@ -16,7 +16,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use unix::{Error, Exit, Result};
 
-/// Largest size of the progress record in bytes.
+/// Maximum size of the progress record in bytes.
 const MAX_RECORD: u64 = 256 << 20;
 
 /// A file that is being written.
@@ -39,7 +39,7 @@ struct RecordHeader {
     datasets: Vec<Dataset>,
 }
 
-/// What other processes need to write into the same file: see [`Partial::share`].
+/// The data that other processes need to write into the same file; see [`Partial::share`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Shared {
     datasets: Vec<Dataset>,
@@ -52,16 +52,16 @@ impl Shared {
         FieldWriter::open(&names(path).0, path, header, self.datasets)
     }
 
-    /// How many of the first trajectories are complete.
+    /// Number of leading trajectories that are complete.
     pub fn done(&self) -> usize {
         self.done
     }
 }
 
-/// All further lines.
+/// Every further line of the progress record.
 #[derive(Serialize, Deserialize)]
 struct RecordLine {
-    /// How many of the first trajectories are complete.
+    /// Number of leading trajectories that are complete.
     trajectories: usize,
 }
 
@@ -78,7 +78,7 @@ impl Partial {
         lock(&record, path)?;
         let identity = blake3::hash(format!("{header:?}").as_bytes()).to_hex().to_string();
         let mut text = String::new();
-        // A record that is not valid text is not ours.
+        // A record that is not valid UTF-8 was not written by us.
         let read = Read::by_ref(&mut record).take(MAX_RECORD).read_to_string(&mut text);
         let found = read.ok().and_then(|_| parse_record(&text, &identity, &data, header));
         let (writer, done) = match found {
@@ -101,7 +101,7 @@ impl Partial {
         Ok(Self { path: path.to_path_buf(), data, record, record_path, writer, done })
     }
 
-    /// For other processes that write trajectories of this file.
+    /// Returns the data with which other processes can write trajectories of this file.
     pub fn share(&self) -> Shared {
         Shared { datasets: self.writer.datasets.clone(), done: self.done }
     }
@@ -111,17 +111,18 @@ impl Partial {
         &self.path
     }
 
-    /// How many of the first trajectories are complete.
+    /// Number of leading trajectories that are complete.
     pub fn done(&self) -> usize {
         self.done
     }
 
-    /// Writes the trajectories.
+    /// Writer of the trajectories.
     pub fn writer(&self) -> &FieldWriter {
         &self.writer
     }
 
-    /// Called when the first `trajectories` are written: syncs them to disk and records this. Errors: 74.
+    /// Syncs the first `trajectories` trajectories to disk and records them as complete; call it once they are written.
+    /// Errors: 74.
     pub fn advance(&mut self, trajectories: usize) -> Result<()> {
         self.writer.sync()?;
         add(&self.record_path, &RecordLine { trajectories })?;
@@ -129,7 +130,7 @@ impl Partial {
         Ok(())
     }
 
-    /// Renames the complete file to its final path. Errors: 73, 74; then everything is kept.
+    /// Renames the complete file to its final path. Errors: 73 or 74; the unfinished file is then kept.
     pub fn publish(self) -> Result<()> {
         unix::publish::REAL.new_file(&self.path, |temporary| {
             // A second link, so that the data survive if the rename fails.
@@ -158,7 +159,7 @@ pub(crate) fn remove_leftovers(path: &Path) {
     }
 }
 
-/// The paths of the data file and the progress record.
+/// Returns the paths of the data file and the progress record.
 fn names(path: &Path) -> (PathBuf, PathBuf) {
     let name = |ending: &str| {
         let mut name = OsString::from(".");
@@ -169,7 +170,7 @@ fn names(path: &Path) -> (PathBuf, PathBuf) {
     (name(".partial"), name(".partial.jsonl"))
 }
 
-/// Refuses (75) when another process holds the record, or has just removed it.
+/// Locks the progress record. Fails (75) if another process holds it or has just removed it.
 fn lock(record: &File, path: &Path) -> Result<()> {
     // Any other error means that the file system does not support locks.
     let held = flock(record, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK);
@@ -181,8 +182,8 @@ fn lock(record: &File, path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The offsets of the values, the number of complete trajectories, and the length of the valid part of the record (its
-/// last line may be torn); `None` unless the record belongs to this file.
+/// Returns the offsets of the values, the number of complete trajectories, and the length of the record's valid part
+/// (its last line may be incomplete); `None` unless the record belongs to this file.
 fn parse_record(
     text: &str,
     identity: &str,

@@ -15,7 +15,7 @@ use tensor::{Dtype, FileDtype};
 /// Alignment of the field in bytes: a cache line, and the widest vector registers.
 const ALIGNMENT: usize = 64;
 
-/// Creates the file with everything except the values of the field; returns where these belong.
+/// Creates the file with everything except the field values, and returns the datasets to write these to.
 pub(super) fn lay_out(path: &Path, header: &super::Header) -> io::Result<Vec<Dataset>> {
     let super::Header { shape, layout, dtype, .. } = header;
     if *layout == FieldLayout::Groups {

@@ -1,20 +1,20 @@
 //! The tokenizer classes of Hugging Face transformers.
 
-/// How a class of transformers makes a tokenizer.
+/// How a tokenizer class of transformers builds its tokenizer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Class {
-    /// Of words and their pieces, as BERT.
+    /// WordPiece, like BERT.
     Bert,
-    /// Of bytes, as RoBERTa.
+    /// Byte-level, like RoBERTa.
     Roberta,
-    /// Of SentencePiece, as XLM-R.
+    /// SentencePiece, like XLM-R.
     XlmRoberta,
-    /// Whatever tokenizer.json says.
+    /// As specified in tokenizer.json.
     File,
 }
 
 impl Class {
-    /// The class of this name, if it is known.
+    /// Returns the class with this name, if it is known.
     pub fn of_name(name: &str) -> Option<Self> {
         match name.strip_suffix("Fast").unwrap_or(name) {
             "BertTokenizer" | "DistilBertTokenizer" | "ElectraTokenizer" => Some(Self::Bert),
@@ -25,7 +25,7 @@ impl Class {
         }
     }
 
-    /// The class for a kind of model, and whether its models have segments.
+    /// Returns the class for a kind of model, and whether these models use segments.
     pub fn of_model(kind: &str) -> Option<(Self, bool)> {
         match kind {
             "bert" => Some((Self::Bert, true)),
@@ -36,7 +36,7 @@ impl Class {
         }
     }
 
-    /// The special token that a key names where no file does.
+    /// Returns the default special token for a key, used when no file names one.
     pub fn usual(self, key: &str) -> Option<&'static str> {
         let bert = match key {
             "unk_token" => Some("[UNK]"),

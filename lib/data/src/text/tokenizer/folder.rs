@@ -1,4 +1,4 @@
-//! Opens the tokenizer in a folder, and checks that its files mean one tokenizer.
+//! Opens the tokenizer in a folder, and checks that its files describe the same tokenizer.
 
 use super::class::Class;
 use super::hostile;
@@ -21,10 +21,10 @@ use unix::{Error, Result, small};
 
 type Library<T> = std::result::Result<T, tokenizers::Error>;
 
-/// Largest file of a tokenizer, in bytes.
+/// Maximum size of a tokenizer file in bytes.
 const MAX_FILE: u64 = 256 << 20;
 
-/// The tokenizer of a folder, without a largest length.
+/// The tokenizer of a folder, without a maximum length.
 pub(super) struct Folder {
     /// The file with its vocabulary.
     pub path: PathBuf,
@@ -33,13 +33,14 @@ pub(super) struct Folder {
     pub cut: Cut,
 }
 
-/// The mapping in a JSON file; empty without the file. Errors: 65.
+/// Reads the object in a JSON file; empty if the file is missing. Errors: 65.
 pub(super) fn file_of(path: &Path) -> Result<Map<String, Value>> {
     Ok(small::read_json(path, MAX_FILE, "restore it, or remove it")?.unwrap_or_default())
 }
 
 impl Folder {
-    /// Errors: 66 when there is no tokenizer; 65 when its files are damaged, contradict each other or are not supported.
+    /// Opens a folder. Errors: 66 when it has no tokenizer; 65 when its files are damaged, contradict each other or are
+    /// not supported.
     pub fn open(folder: &Path) -> Result<Self> {
         let mut settings = Settings::read(folder)?;
         let [json, words, pieces, merges] =
@@ -51,7 +52,7 @@ impl Folder {
             hostile::check(&file).map_err(|what| unusable(&json, &what))?;
             left = truncation_of(&file);
             let mut inner = read(&json, || {
-                // Compiled in the library, unlike `from_bytes`, which is generic.
+                // `parse` is already compiled in the library, unlike `from_bytes`, which is generic.
                 serde_json::to_string(&file)?.parse::<tokenizers::Tokenizer>()
             })?;
             inner.with_padding(None);
@@ -100,13 +101,13 @@ fn read<T>(path: &Path, call: impl FnOnce() -> Library<T>) -> Result<T> {
     found.map_err(|cause| unusable(path, &cause.to_string()))
 }
 
-/// Whether tokenizer.json has a truncation that removes the first tokens. Its lengths are of no concern.
+/// Whether the truncation in tokenizer.json removes the first tokens; None without truncation. Its lengths are ignored.
 fn truncation_of(file: &Map<String, Value>) -> Option<bool> {
     let direction = file.get("truncation")?.get("direction")?.as_str()?;
     Some(direction == "Left")
 }
 
-/// Checks that padding in tokenizer.json is that of tokenizer_config.json. Errors: 65.
+/// Checks that padding in tokenizer.json agrees with tokenizer_config.json. Errors: 65.
 fn require_padding(settings: &Settings, file: &Map<String, Value>, path: &Path) -> Result<()> {
     let Some(padding) = file.get("padding").filter(|padding| !padding.is_null()) else {
         return Ok(());
@@ -125,8 +126,8 @@ fn require_padding(settings: &Settings, file: &Map<String, Value>, path: &Path) 
     }
 }
 
-/// Checks that tokenizer.json is what the class that reads it makes of its vocabulary, because transformers ignores the
-/// rest of the file for such classes. Errors: 65 with the part that differs.
+/// Checks that tokenizer.json equals the tokenizer that its class builds from its vocabulary, because for such classes
+/// transformers ignores the rest of the file. Errors: 65 with the part that differs.
 fn require_class(settings: &Settings, inner: &tokenizers::Tokenizer, path: &Path) -> Result<()> {
     let Some(class) = settings.class.filter(|class| *class != Class::File) else { return Ok(()) };
     let own: Value = serde_json::from_str(&read(path, || inner.to_string(false))?)
@@ -188,7 +189,7 @@ fn require_class(settings: &Settings, inner: &tokenizers::Tokenizer, path: &Path
     let Value::Object(parts) = &expected else { return Ok(()) };
     for (part, expected) in parts {
         let own = &own[part];
-        // The vocabulary of the model is in the file alone.
+        // Only the file has the vocabulary of the model, so only options are compared.
         if part == "model" {
             let options = expected.as_object().into_iter().flatten();
             for (key, expected) in options {
@@ -206,7 +207,8 @@ fn require_class(settings: &Settings, inner: &tokenizers::Tokenizer, path: &Path
     require_template(settings, class, inner, path)
 }
 
-/// Whether a normalizer is nothing but the table of SentencePiece; spaces are split at anyway.
+/// Whether a normalizer consists only of the SentencePiece table; replacing characters by spaces has no effect, because
+/// texts are split at spaces anyway.
 fn is_sentencepiece_table(normalizer: &Value) -> bool {
     let parts = normalizer["normalizers"].as_array();
     let is_table = |part: &Value| part["type"] == "Precompiled";
@@ -274,7 +276,7 @@ fn special_tokens(
     })
 }
 
-/// The name and id of a special token that the model must have.
+/// Returns the name and id of a special token that the model must have.
 fn required(
     inner: &tokenizers::Tokenizer,
     settings: &Settings,
@@ -285,7 +287,7 @@ fn required(
     Ok((name.into(), id))
 }
 
-/// BERT's tokenizer, of vocab.txt.
+/// Builds BERT's tokenizer from vocab.txt.
 fn word_piece(path: &Path, settings: &Settings) -> Library<tokenizers::Tokenizer> {
     let model = WordPiece::read_bytes(&small::read(path, MAX_FILE)?)?;
     let unk = settings.name("unk_token").unwrap_or("[UNK]").to_string();
@@ -317,7 +319,7 @@ fn template(inner: &mut tokenizers::Tokenizer, settings: &Settings) -> Library<(
     Ok(())
 }
 
-/// RoBERTa's tokenizer, of vocab.json and merges.txt.
+/// Builds RoBERTa's tokenizer from vocab.json and merges.txt.
 fn byte_level(
     vocabulary: &Path,
     merges: &Path,

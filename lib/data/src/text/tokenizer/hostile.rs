@@ -1,15 +1,15 @@
-//! Refuses tokenizers that would take memory or time out of proportion, before the library reads them.
+//! Refuses tokenizers that would take disproportionate memory or time, before the library reads them.
 
 use serde_json::{Map, Value};
 
-/// Ids up to this one may be sparse.
+/// Ids below this may be sparse.
 const SPARSE: u64 = 1 << 16;
-/// How many times longer a normalizer may make a text.
+/// Maximum factor by which a normalizer may lengthen a text.
 const GROWTH: f64 = 64.0;
-/// Largest number of special tokens that are added to a text.
+/// Maximum number of special tokens added to a text.
 const MAX_ADDED: usize = 64;
 
-/// What is wrong with the content of tokenizer.json.
+/// Checks the content of tokenizer.json. Errors: the problem.
 pub(super) fn check(file: &Map<String, Value>) -> Result<(), String> {
     let model = file.get("model").and_then(Value::as_object).ok_or("it has no model")?;
     if let Some(ids) = model.get("vocab").and_then(Value::as_object) {
@@ -36,7 +36,7 @@ pub(super) fn check(file: &Map<String, Value>) -> Result<(), String> {
     file.get("post_processor").map_or(Ok(()), require_small_template)
 }
 
-/// Checks that ids are not far beyond their number, because tables have a row for each up to the largest.
+/// Checks that the largest id is not far above the number of ids, because tables have a row for every id up to it.
 pub(super) fn require_dense<'a>(
     ids: impl Iterator<Item = &'a Value> + Clone,
 ) -> Result<(), String> {
@@ -52,7 +52,7 @@ fn require_few<'a>(ids: impl Iterator<Item = &'a Value>, count: usize) -> Result
     }
 }
 
-/// An upper bound on the factor by which a normalizer lengthens a text, up to an additive constant.
+/// Computes an upper bound on the factor by which a normalizer lengthens a text, up to an additive constant.
 fn growth(normalizer: &Value) -> f64 {
     let text = |value: &Value| value.as_str().map_or(0, str::len) as f64;
     match normalizer["type"].as_str() {
@@ -62,7 +62,7 @@ fn growth(normalizer: &Value) -> f64 {
         }
         Some("Replace") => {
             let pattern = &normalizer["pattern"];
-            // A regular expression may match a single byte, or nothing between two.
+            // A regular expression may match a single byte, or the empty string between two bytes.
             let shortest = text(&pattern["String"]).max(1.0);
             let between = if pattern["String"].is_string() { 0.0 } else { 1.0 };
             (text(&normalizer["content"]) / shortest + between).max(1.0)

@@ -1,5 +1,5 @@
-//! Tokenizers in Hugging Face's files: tokenizer.json; or vocab.txt of BERT; or vocab.json and merges.txt of RoBERTa,
-//! with the options of tokenizer_config.json.
+//! Tokenizers in Hugging Face's files: tokenizer.json, BERT's vocab.txt, or RoBERTa's vocab.json and merges.txt, with
+//! the options of tokenizer_config.json.
 
 mod class;
 mod folder;
@@ -18,15 +18,15 @@ use unix::{Error, Result};
 /// The ids of special tokens.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SpecialTokens {
-    /// Fills batches up.
+    /// Padding token of batches.
     pub padding: i32,
-    /// The first token of a text, whose state stands for the text.
+    /// Classification token: the first token of a text, whose state represents the text.
     pub cls: Option<i32>,
-    /// Between texts and at the end.
+    /// Separator between texts and at the end.
     pub sep: Option<i32>,
-    /// Stands for a hidden token.
+    /// Replaces a masked token.
     pub mask: Option<i32>,
-    /// Stands for a word that the vocabulary cannot express.
+    /// Replaces a word outside the vocabulary.
     pub unk: Option<i32>,
 }
 
@@ -35,17 +35,17 @@ pub struct SpecialTokens {
 pub struct Encoded {
     /// The ids.
     pub ids: Vec<i32>,
-    /// The segment of each: 0, or 1 for the second text of a pair if the model distinguishes them.
+    /// The segment of each token: 0, or 1 for the second text of a pair if the model distinguishes them.
     pub types: Vec<u8>,
-    /// The first character of each in its text, and the one after its last; 0 and 0 for special tokens.
+    /// The character range of each token in its text, with an exclusive end; [0, 0] for special tokens.
     pub offsets: Vec<[i32; 2]>,
-    /// Where the tokens of the last text are, without special tokens.
+    /// The range of the tokens of the last text, without special tokens.
     pub last: Range<usize>,
-    /// Whether tokens beyond the largest length were left out.
+    /// Whether tokens beyond the maximum length were left out.
     pub truncated: bool,
 }
 
-/// A tokenizer with a largest length.
+/// A tokenizer with a maximum length.
 #[derive(Clone, Debug)]
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
@@ -59,20 +59,20 @@ pub struct Tokenizer {
     hash: String,
 }
 
-/// What models are given of the tokens.
+/// How tokens are cut before models read them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cut {
-    /// Long texts lose their first tokens instead of their last ones.
+    /// Truncation removes the first tokens of long texts instead of the last ones.
     pub left: bool,
-    /// All segments are 0, because models of this tokenizer are given none.
+    /// All segments are 0, because models with this tokenizer take no segments.
     pub no_segments: bool,
 }
 
 impl Tokenizer {
-    /// Reads the tokenizer in `folder`, which will leave out tokens beyond `max_length`.
+    /// Reads the tokenizer in `folder`, which will truncate texts to `max_length` tokens.
     ///
-    /// Errors: 66 when it has no tokenizer; 65 when its files are damaged or not supported, or `max_length` has no room
-    /// for a text.
+    /// Errors: 66 when it has no tokenizer; 65 when its files are damaged or not supported, or `max_length` leaves no
+    /// room for a text.
     pub fn open(folder: &Path, max_length: usize) -> Result<Self> {
         let found = Folder::open(folder)?;
         let Folder { path, inner, special, cut } = found;
@@ -86,12 +86,12 @@ impl Tokenizer {
         Ok(own)
     }
 
-    /// The same without a largest length.
+    /// Returns a copy without a maximum length.
     pub fn unlimited(&self) -> Self {
         Self { max_length: usize::MAX, ..self.clone() }
     }
 
-    /// Number of ids: one more than the largest.
+    /// Number of ids, which is the largest id plus one.
     pub fn vocabulary(&self) -> usize {
         self.vocabulary
     }
@@ -111,12 +111,12 @@ impl Tokenizer {
         &self.json
     }
 
-    /// The text of a token.
+    /// Returns the text of a token.
     pub fn token(&self, id: i32) -> Option<String> {
         self.inner.id_to_token(u32::try_from(id).ok()?)
     }
 
-    /// What models are given of the tokens.
+    /// How tokens are cut before models read them.
     pub fn cut(&self) -> Cut {
         self.cut
     }
@@ -128,7 +128,7 @@ impl Tokenizer {
         self.encoded(&found.map_err(|cause| self.unusable(&cause.to_string()))?)
     }
 
-    /// Encodes texts on all processors, in order. Errors: as [`encode`](Self::encode).
+    /// Encodes texts on all processors, in order. Errors: those of [`encode`](Self::encode).
     pub fn encode_all(&self, texts: &[[Option<&str>; 2]]) -> Result<Vec<Encoded>> {
         let inputs = texts.iter().map(|[text, text2]| input(text.unwrap_or_default(), *text2));
         let inputs = inputs.collect();
@@ -145,7 +145,8 @@ impl Tokenizer {
     fn encoded(&self, found: &Encoding) -> Result<Encoded> {
         let wrong = |_| Error::data("an id or offset of the tokenizer is too large");
         let number = |n: usize| i32::try_from(n).map_err(|_| wrong(()));
-        // Where a tokenizer says nothing of its sequences, they are what it did not add.
+        // If a tokenizer records no sequences, all its tokens count as sequence 0, so added special tokens are
+        // excluded.
         let (added, sequences) = (found.get_special_tokens_mask(), found.get_sequence_ids());
         let is_of = |i: usize, text: usize| sequences[i] == Some(text) && added[i] == 0;
         let kept = self.kept(added.len(), is_of);
@@ -168,9 +169,9 @@ impl Tokenizer {
         })
     }
 
-    /// The tokens that a largest length leaves of `all`; `is_of` says whether a token is of a text. The longer text loses
-    /// tokens until both are equally long, then both do, as `longest_first` of transformers. The library's own truncation
-    /// reads no further than the largest length, and so does not know which text is longer.
+    /// Returns the tokens of `all` that truncation keeps; `is_of` says whether a token belongs to a text. The longer
+    /// text is truncated until both are equally long, then both are, like `longest_first` in transformers. The
+    /// library's own truncation stops reading at the maximum length, and so does not know which text is longer.
     fn kept(&self, all: usize, is_of: impl Fn(usize, usize) -> bool) -> Vec<usize> {
         let lengths = [0, 1].map(|text| (0..all).filter(|i| is_of(*i, text)).count());
         let added = all - lengths[0] - lengths[1];
@@ -200,7 +201,8 @@ impl Tokenizer {
         (0..all).filter(keep).collect()
     }
 
-    /// Errors: 65 when special tokens alone fill the largest length, or texts do not begin with the classification token.
+    /// Checks that special tokens do not fill the maximum length and that texts begin with the classification token.
+    /// Errors: 65.
     fn require_room(&self) -> Result<()> {
         let added = self.unlimited().encode("", Some(""))?.ids;
         let path = self.path.display();

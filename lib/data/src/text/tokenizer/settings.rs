@@ -1,5 +1,5 @@
-//! What the files of a tokenizer beside its vocabulary say: tokenizer_config.json, special_tokens_map.json,
-//! added_tokens.json, and which class of transformers reads them.
+//! Settings of a tokenizer besides its vocabulary, from tokenizer_config.json, special_tokens_map.json and
+//! added_tokens.json, and the class of transformers that reads them.
 
 use super::class::Class;
 use super::folder::file_of;
@@ -15,31 +15,31 @@ use unix::{Error, Result};
 /// The special tokens in the order in which transformers adds them to a vocabulary.
 const NAMED: [&str; 7] =
     ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
-/// Lists of more special tokens.
+/// Keys of lists of further special tokens.
 const EXTRA: [&str; 2] = ["extra_special_tokens", "additional_special_tokens"];
 
 /// The settings of a tokenizer.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
-    /// tokenizer_config.json.
+    /// Path of tokenizer_config.json.
     path: PathBuf,
     config: Map<String, Value>,
     /// The class that reads the folder, if a file names one.
     pub class: Option<Class>,
-    /// The special tokens that files or the class name.
+    /// The special tokens named by files or by the class.
     named: BTreeMap<&'static str, AddedToken>,
     extra: Vec<AddedToken>,
     /// Added tokens with their ids.
     added: BTreeMap<u32, AddedToken>,
     /// Whether the files list the added tokens.
     pub lists_added: bool,
-    /// Whether models are given the segments of tokens; None where no file says.
+    /// Whether models take the segments of tokens; None if no file says.
     pub segments: Option<bool>,
 }
 
 impl Settings {
-    /// Reads those in `folder`. Errors: 65 for files that are damaged, contradict each other or have a setting that is not
-    /// supported.
+    /// Reads the settings in `folder`. Errors: 65 for files that are damaged or contradict each other, and for
+    /// unsupported settings.
     pub fn read(folder: &Path) -> Result<Self> {
         let path = folder.join("tokenizer_config.json");
         let config = file_of(&path)?;
@@ -99,12 +99,12 @@ impl Settings {
         Error::data(format!("{}: {what}", self.path.display()))
     }
 
-    /// A flag. Errors: 65 for anything else.
+    /// Reads a boolean setting. Errors: 65 for any other type.
     pub fn flag(&self, key: &str, default: bool) -> Result<bool> {
         Ok(self.optional_flag(key)?.unwrap_or(default))
     }
 
-    /// A flag that may be missing.
+    /// Reads a boolean setting that may be missing.
     pub fn optional_flag(&self, key: &str) -> Result<Option<bool>> {
         match self.config.get(key).filter(|value| !value.is_null()) {
             None => Ok(None),
@@ -113,7 +113,8 @@ impl Settings {
         }
     }
 
-    /// Whether long texts lose their first tokens rather than their last ones, if the file says.
+    /// Whether truncation removes the first tokens of long texts instead of the last ones; None if the file does not
+    /// say.
     pub fn truncates_left(&self) -> Result<Option<bool>> {
         match self.config.get("truncation_side").filter(|value| !value.is_null()) {
             None => Ok(None),
@@ -189,7 +190,7 @@ impl Settings {
             let of_map = of_map.as_ref().map(parse).transpose()?;
             let usual = class.and_then(|class| class.usual(key));
             let usual = usual.map(|name| AddedToken::from(name, true));
-            // Versions of transformers differ in which of the two files wins.
+            // Versions of transformers differ in which of the two files takes precedence.
             let other = of_config.as_ref().or(usual.as_ref());
             if let (Some(map), Some(other)) = (&of_map, other)
                 && map.content != other.content
@@ -226,13 +227,13 @@ impl Settings {
         Ok(())
     }
 
-    /// A special token as the list of added tokens has it.
+    /// Returns a special token with its flags in the list of added tokens.
     fn with_flags(&self, token: AddedToken) -> AddedToken {
         let known = self.added.values().find(|known| known.content == token.content);
         known.cloned().unwrap_or(token).special(true)
     }
 
-    /// Makes `class` the class where no file names one. Errors: 65 if they name another one.
+    /// Sets the class if no file names one. Errors: 65 if a file names a different one.
     pub fn require_class(&mut self, class: Class, path: &Path) -> Result<()> {
         match self.class {
             Some(own) if own != class => Err(self.bad(format!(
@@ -252,7 +253,7 @@ impl Settings {
         }
     }
 
-    /// Takes the special tokens that no file names from the vocabulary, if it has those of BERT or RoBERTa.
+    /// Takes special tokens that no file names from the vocabulary, if it has those of BERT or RoBERTa.
     pub fn assume(&mut self, inner: &tokenizers::Tokenizer) {
         for key in NAMED {
             let usual = [Class::Bert, Class::Roberta].map(|class| class.usual(key));
@@ -264,15 +265,15 @@ impl Settings {
         }
     }
 
-    /// The name of a special token.
+    /// Returns the name of a special token.
     pub fn name(&self, key: &str) -> Option<&str> {
         self.named.get(key).map(|token| token.content.as_str())
     }
 
-    /// Adds the tokens that the files name, as transformers does: those with ids, then the special ones.
+    /// Adds the tokens that the files name, in the order of transformers: those with ids, then the special ones.
     ///
-    /// Errors: 65 when a token gets another id than the files say, or one of the classification, separator and padding
-    /// tokens is missing in the vocabulary.
+    /// Errors: 65 when the id of a token differs from the files, or when the classification, separator or padding token
+    /// is missing from the vocabulary.
     pub fn add_tokens(&self, inner: &mut tokenizers::Tokenizer, path: &Path) -> Result<()> {
         let unusable = |cause| Error::data(format!("{}: {cause}", path.display()));
         for (key, token) in &self.named {
@@ -334,13 +335,13 @@ impl Settings {
     }
 }
 
-/// Whether two added tokens are found in the same places.
+/// Whether two added tokens have the same matching flags.
 fn same(a: &AddedToken, b: &AddedToken) -> bool {
     (a.lstrip, a.rstrip, a.single_word, a.normalized)
         == (b.lstrip, b.rstrip, b.single_word, b.normalized)
 }
 
-/// A token: its text, or a mapping with its text and where it is found.
+/// Parses a token: its text, or an object with its text and matching flags.
 fn token_of(value: &Value, special: bool) -> Option<AddedToken> {
     if let Value::String(content) = value {
         return Some(AddedToken::from(content.as_str(), special));

@@ -1,4 +1,4 @@
-//! The NCCL library: a communicator, and the collectives on it.
+//! The NCCL library: a communicator and its collectives.
 
 use super::super::Ranks;
 use super::super::calls::CallCounter;
@@ -9,11 +9,11 @@ use std::ffi::{CStr, c_int, c_uint, c_void};
 use tensor::Dtype;
 use unix::{Error, Result};
 
-/// A collective on the memory of the GPU, in place.
+/// An in-place collective on GPU memory.
 pub enum Call {
     /// Sums `count` elements over all ranks; with an owner, only that rank gets the sum.
     Sum { address: u64, count: usize, dtype: Dtype, owner: Option<usize> },
-    /// Sends ranges of bytes, each from its rank to the others: address, length, rank.
+    /// Broadcasts each range of bytes, (address, length, rank), from its rank to all others.
     AllGather(Vec<(u64, usize, usize)>),
 }
 
@@ -31,26 +31,26 @@ struct Config {
     split_share: c_int,
 }
 
-/// Ranks connected by NCCL. It is not aborted when this process ends with an error: ranks that spin on their GPUs end with
-/// their processes, whereas an abort would let kernels go on with gradients that are not summed.
+/// Ranks connected by NCCL. The communicator is not aborted when this process ends with an error: kernels that wait for
+/// other ranks end with the process, whereas after an abort later kernels would use gradients that are not summed.
 pub struct Communicator(ncclComm_t);
 
-// SAFETY: a handle of the library, which any thread may use; `&mut` keeps its calls apart.
+// SAFETY: a handle that any thread may use; `&mut` prevents concurrent calls.
 unsafe impl Send for Communicator {}
 
-/// Whether the library can be loaded.
+/// Whether the NCCL library can be loaded.
 pub fn is_present() -> bool {
-    // SAFETY: loading runs only initialisers of the library. Without the library every function of `sys` panics.
+    // SAFETY: loading only runs the initialisers of the library. Without the library, every function of `sys` panics.
     unsafe { sys::is_culib_present() }
 }
 
 impl Communicator {
-    /// Connects the current GPUs of all ranks; called by all of them. Rank 0 creates the id of the communicator, which
-    /// MPI broadcasts.
+    /// Connects the current GPUs of all ranks; called by all ranks. Rank 0 creates the id of the communicator, which is
+    /// broadcast over MPI.
     pub fn connect(ranks: &Ranks) -> Result<Self> {
         let mut name = sys::ncclUniqueId { internal: [0; 128] };
         if ranks.rank() == 0 {
-            // SAFETY: the library is loaded; it writes to the id.
+            // SAFETY: the library is loaded; it writes to `name`.
             check(unsafe { sys::ncclGetUniqueId(&mut name) }, "ncclGetUniqueId")?;
         }
         let bytes = ranks.broadcast(name.internal.iter().map(|c| c.cast_unsigned()).collect())?;
@@ -61,7 +61,7 @@ impl Communicator {
             size: size_of::<Config>(),
             magic: 0xcafe_beef,
             version: 21_700,
-            // So that a rank that is missing can be named, instead of blocking this one for ever.
+            // Nonblocking, so that the watchdog can report a missing rank instead of this rank blocking forever.
             blocking: 0,
             cga_cluster_size: c_int::MIN,
             min_ctas: c_int::MIN,
@@ -82,16 +82,16 @@ impl Communicator {
         Ok(communicator)
     }
 
-    /// Whether the operations started by the host have been enqueued on the GPU. Errors: the communicator failed.
+    /// Whether the last operations have been enqueued on the GPU. Errors: the communicator failed.
     pub fn is_enqueued(&mut self) -> Result<bool> {
         let mut state = ncclResult_t::ncclSuccess;
-        // SAFETY: a handle of the library, which writes the state.
+        // SAFETY: a valid handle; NCCL writes the state.
         check(unsafe { sys::ncclCommGetAsyncError(self.0, &mut state) }, "NCCL")?;
         check(state, "NCCL")?;
         Ok(state != ncclResult_t::ncclInProgress)
     }
 
-    /// Waits until the ranks are connected, or the last call is enqueued.
+    /// Waits until the ranks are connected, or until the last call has been enqueued.
     fn wait_enqueued(&mut self, counter: &CallCounter) -> Result<()> {
         let _waiting = counter.mark_waiting();
         let mut pauses = counter.pauses();
@@ -104,8 +104,8 @@ impl Communicator {
     /// Enqueues a collective on a stream.
     ///
     /// # Safety
-    /// The memory of the call must be valid on the GPU of this communicator and stream until the call has ended there,
-    /// and nobody else may use it meanwhile.
+    /// The memory of the call must be valid on the GPU of this communicator and stream until the call has completed
+    /// there, and must not be used by anything else meanwhile.
     pub unsafe fn enqueue(
         &mut self,
         call: &Call,
@@ -169,12 +169,12 @@ fn kind(dtype: Dtype) -> Result<ncclDataType_t> {
     }
 }
 
-/// Turns the result of a call into an error with the library's message; work in progress is not an error.
+/// Turns the result of a call into an error with the library's message; `ncclInProgress` is not an error.
 fn check(result: ncclResult_t, what: &str) -> Result<()> {
     if matches!(result, ncclResult_t::ncclSuccess | ncclResult_t::ncclInProgress) {
         return Ok(());
     }
-    // SAFETY: the library is loaded; the texts are constants of it, or null.
+    // SAFETY: the library is loaded; its texts are constants, or null.
     let text = |pointer: *const std::ffi::c_char| match pointer.is_null() {
         true => String::new(),
         // SAFETY: the text is null-terminated.

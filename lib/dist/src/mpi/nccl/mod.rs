@@ -1,10 +1,10 @@
-//! Collectives on GPU tensors with NCCL, on a separate stream from that of the kernels.
+//! Collectives on GPU tensors with NCCL, on a stream separate from the compute stream.
 //!
 //! The library is loaded at run time. Its sums have the same bits on all ranks, but are computed in NCCL's own order,
 //! not along the tree of [`crate::sum`].
 //!
 //! One thread makes all calls of the communicator: enqueuing a collective takes tens of microseconds, which the thread
-//! that launches kernels cannot spare. Collectives are in place, so they need no memory of their own.
+//! that launches kernels cannot spare. Collectives are in place, so they need no additional buffers.
 
 mod calls;
 mod reducer;
@@ -23,7 +23,7 @@ use tensor::kernel::cuda::{Event, Gpu, SideStream};
 use tensor::{Device, Tensor};
 use unix::{Context, Error, Result};
 
-/// `0` sums GPU tensors on the host, in the order of the tree; for ranks that share a GPU.
+/// Environment variable: `0` sums GPU tensors on the host, in the order of the tree. For ranks that share a GPU.
 const NCCL: &str = "LONGHAUL_NCCL";
 /// Interval at which collectives in flight are polled.
 const POLL: Duration = Duration::from_micros(20);
@@ -42,19 +42,19 @@ pub struct Nccl {
     jobs: Sender<Job>,
 }
 
-/// A collective to be enqueued after an event of the kernels.
+/// A collective to be enqueued after an event of the compute stream.
 struct Job {
     call: Call,
     after: Event,
     progress: Arc<Progress>,
 }
 
-/// How far a collective has come.
+/// The progress of a collective.
 #[derive(Default)]
 struct Progress {
-    /// The end of the collective in its stream, set once it is enqueued.
+    /// The end of the collective in its stream; set once it is enqueued.
     end: OnceLock<Event>,
-    /// Set when the result is requested: the point at which kernels could continue if it were ready.
+    /// The point in the compute stream at which the result is needed; set when the result is requested.
     requested: OnceLock<Event>,
 }
 
@@ -64,7 +64,7 @@ impl Nccl {
         let Device::Cuda(number) = device else {
             return Err(Error::bug(format!("NCCL on {device}")));
         };
-        // All ranks learn if one of them lacks the library, so that none waits for it.
+        // All ranks learn whether one of them lacks the library, so that none waits for it.
         let here = calls::is_present();
         if !ranks.wire.all(here)? {
             let host = unix::host::name();
@@ -91,13 +91,13 @@ impl Nccl {
         Ok(Self { device, gpu, counters, clock, jobs })
     }
 
-    /// Starts a collective after the kernels launched so far. Errors: those of the GPU until now.
+    /// Starts a collective after the kernels launched so far. Errors: earlier errors of the GPU.
     ///
     /// # Safety
-    /// Until [`Nccl::finish`], the memory of the call must stay valid, and no kernel may use it.
+    /// Until [`Nccl::finish`] is called, the memory of the call must stay valid, and no kernel may use it.
     unsafe fn start(&self, call: Call) -> Result<Arc<Progress>> {
         self.counters.side.enter();
-        // A tensor whose allocation failed has no memory.
+        // A tensor whose allocation failed has no memory to sum.
         tensor::kernel::take_error(self.device)?;
         let progress = Arc::new(Progress::default());
         let job = Job { call, after: self.gpu.mark_kernels()?, progress: progress.clone() };
@@ -105,14 +105,14 @@ impl Nccl {
         Ok(progress)
     }
 
-    /// Makes kernels wait for a collective. The calling thread waits only until the collective is enqueued.
+    /// Makes later kernels wait for a collective. The calling thread waits only until the collective is enqueued.
     fn finish(&self, progress: &Progress) -> Result<()> {
         let _ = progress.requested.set(self.gpu.mark_kernels()?); // requested once
         self.counters.main.until(true, || progress.end.get().is_some());
         progress.end.get().map_or(Ok(()), |end| self.gpu.kernels_follow(end))
     }
 
-    /// Sums a small tensor of this GPU, of the same length everywhere, over all ranks.
+    /// Sums a small tensor on this GPU over all ranks; it has the same length on all of them.
     pub fn all_reduce(&self, tensor: &mut Tensor) -> Result<()> {
         let (count, dtype) = (tensor.len(), tensor.dtype());
         let call = Call::Sum { address: tensor.address_mut(), count, dtype, owner: None };
@@ -120,7 +120,7 @@ impl Nccl {
         unsafe { self.start(call) }.and_then(|progress| self.finish(&progress))
     }
 
-    /// Replaces each tensor of this GPU by that of its rank.
+    /// Replaces each tensor, on this GPU, by the one on the rank listed with it.
     pub fn all_gather(&self, owned: &mut [(usize, &mut Tensor)]) -> Result<()> {
         let range = |(owner, tensor): &mut (usize, &mut Tensor)| {
             let bytes = tensor.bytes();
@@ -131,14 +131,14 @@ impl Nccl {
         unsafe { self.start(call) }.and_then(|progress| self.finish(&progress))
     }
 
-    /// The times since the last call.
+    /// Returns the times since the last call, and resets them.
     fn times(&self) -> Times {
         super::reducer::take_times(&self.clock)
     }
 }
 
-/// The thread that uses the communicator. It enqueues collectives, measures their times and tells the watchdog about
-/// waiting for the GPU.
+/// The thread that uses the communicator. It enqueues collectives, measures their times and tells the watchdog when
+/// this rank waits for other ranks on the GPU.
 struct Thread {
     communicator: Communicator,
     stream: SideStream,
@@ -147,7 +147,7 @@ struct Thread {
     in_flight: VecDeque<InFlight>,
 }
 
-/// A collective on the GPU. Those of a stream run one after another.
+/// A collective on the GPU. Collectives on one stream run one after another.
 struct InFlight {
     begin: Event,
     end: Event,
@@ -157,7 +157,7 @@ struct InFlight {
 }
 
 impl Thread {
-    /// Runs until the process ends. Errors: a collective failed; it never completes on the other ranks.
+    /// Runs until the process ends. Errors: a collective failed; it then never completes on the other ranks.
     fn run(&mut self, jobs: &Receiver<Job>) -> Result<()> {
         let counter = self.counter.clone();
         let (mut _waiting, mut changed): (Option<Waiting>, bool) = (None, false);
@@ -194,7 +194,7 @@ impl Thread {
         Ok(())
     }
 
-    /// Removes the collectives that have ended, and adds their times to the clock; returns whether there were any.
+    /// Removes completed collectives and adds their times to the clock; returns whether there were any.
     fn retire(&mut self) -> Result<bool> {
         let mut any = false;
         while let Some(first) = self.in_flight.front_mut() {

@@ -1,5 +1,5 @@
-//! Sums of gradients in buckets: contiguous memory on the GPU, in which the backward pass can write them, and in which
-//! one collective sums them.
+//! Sums gradients in buckets. A bucket is contiguous GPU memory that the backward pass can write to directly, and that
+//! a single collective sums.
 
 use super::calls::Call;
 use super::{Nccl, Progress};
@@ -9,7 +9,7 @@ use tensor::kernel::LentMemory;
 use tensor::{Dtype, Tensor, ops};
 use unix::{Error, Result};
 
-/// See [`crate::Reducer`].
+/// The reducer for gradients on a GPU. See [`crate::Reducer`].
 pub struct NcclReducer {
     nccl: Arc<Nccl>,
     buckets: Vec<State>,
@@ -18,21 +18,22 @@ pub struct NcclReducer {
 /// A bucket and the state of its reduction.
 struct State {
     wanted: Bucket,
-    /// Allocated when the shapes of its tensors are known.
+    /// Allocated once the shapes of the tensors are known.
     memory: Option<LentMemory>,
-    /// The collective in flight, until its sum is taken, and the gradients converted to its dtype if that is not f32.
+    /// The collective in flight, until its sum is taken, and the gradients converted to the bucket's dtype if that is
+    /// not f32.
     submitted: Option<(Arc<Progress>, Option<Tensor>)>,
 }
 
 impl NcclReducer {
-    /// A reducer for these buckets.
+    /// Creates a reducer for `buckets`.
     pub fn new(nccl: Arc<Nccl>, buckets: &[Bucket]) -> Self {
         let state = |wanted: &Bucket| State { wanted: *wanted, memory: None, submitted: None };
         Self { nccl, buckets: buckets.iter().map(state).collect() }
     }
 
-    /// The memory of a bucket with tensors of these shapes. Errors: other shapes than before, or its sum was not yet
-    /// taken.
+    /// Returns the memory of a bucket for tensors of `shapes`. Errors: the shapes differ from those of the first call,
+    /// or the sum was not yet taken.
     fn memory(&mut self, number: usize, shapes: &[Vec<usize>]) -> Result<&mut LentMemory> {
         let bug = |what: String| Error::bug(format!("bucket {number} {what}"));
         let Some(State { wanted, memory, submitted }) = self.buckets.get_mut(number) else {
@@ -96,7 +97,7 @@ impl Reducer for NcclReducer {
         let sent = converted.as_ref().unwrap_or(all);
         let (address, count) = (sent.address(), sent.len());
         let call = Call::Sum { address, count, dtype: *dtype, owner: *owner };
-        // SAFETY: the memory is not lent, and kept here until the sum is taken.
+        // SAFETY: the memory is not lent out, and is kept here until the sum is taken.
         let progress = unsafe { self.nccl.start(call)? };
         *submitted = Some((progress, converted));
         Ok(())
@@ -110,7 +111,7 @@ impl Reducer for NcclReducer {
         };
         self.nccl.finish(&progress)?;
         if let Some(converted) = converted {
-            // From here on its memory is reused in the order of kernels, after the sum.
+            // Once converted, its memory may be reused: the compute stream orders that after the sum.
             ops::cast::convert(&converted, &mut free(memory.lend_all(), bucket)?);
         }
         free(memory.lend(), bucket)

@@ -1,4 +1,4 @@
-//! The calls that a pickle may make; all others are rejected.
+//! The only calls that a pickle may make; all others are rejected.
 
 use super::names::Name;
 use super::{Machine, Storage, Value, View};
@@ -9,7 +9,8 @@ use tensor::safetensors::MAX_RANK;
 const MAX_ARGUMENTS: usize = 8;
 
 impl Machine<'_> {
-    /// Handles the persistent id `('storage', type, key, location, elements)`, a storage in an entry of the archive.
+    /// Handles the persistent ID `('storage', type, key, location, elements)`, which refers to a storage in an archive
+    /// entry.
     pub(super) fn persistent(&mut self) -> Result<(), String> {
         let id = self.pop()?;
         let (key, dtype, count) = match self.tuple(id)? {

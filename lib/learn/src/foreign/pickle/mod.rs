@@ -1,7 +1,7 @@
-//! Parses a pickle as data: only the opcodes that build tensors and plain containers.
+//! Parses a pickle as data: supports only the opcodes that build tensors and plain containers.
 //!
 //! A pickle is a program for a small stack machine with a memo (CPython's `Lib/pickletools.py` describes every opcode).
-//! This machine cannot import or call anything: a global becomes one of [`Name`], a call one of the constructions in
+//! This machine cannot import or call anything: a global becomes a [`Name`], a call one of the constructors in
 //! `construct.rs`, and everything else is an error that names the opcode or global. Containers live in one table and
 //! refer to each other by index, so that dropping cyclic or deeply nested values is safe.
 
@@ -11,15 +11,15 @@ mod names;
 use names::{Name, name_of};
 use tensor::FileDtype;
 
-/// Largest pickle in bytes; it does not include the contents of the tensors.
+/// Maximum size of a pickle in bytes; the contents of the tensors are not part of it.
 pub(super) const MAX_PICKLE: u64 = 32 << 20;
-/// Maximum number of values that it may create, which bounds the memory.
+/// Maximum number of values that a pickle may create, which bounds the memory.
 const MAX_VALUES: usize = 1 << 20;
 
-/// A value; containers, strings and tensors are indices.
+/// A value on the stack; containers, strings and tensors are indices into [`Contents`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Value {
-    /// `None`, a bool, a float or a large integer: values that no tensor needs.
+    /// `None`, a bool, a float or a large integer: values irrelevant to tensors.
     Other,
     Int(i64),
     Text(usize),
@@ -31,10 +31,10 @@ pub(super) enum Value {
     Tensor(usize),
 }
 
-/// A storage: the contents of one archive entry.
+/// A tensor storage, held in one archive entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Storage {
-    /// Index of the string with its key.
+    /// Index of the string that holds the entry key.
     pub key: usize,
     pub dtype: FileDtype,
     pub count: u64,
@@ -50,7 +50,7 @@ pub(super) struct View {
     pub strides: Vec<usize>,
 }
 
-/// The values that a pickle created.
+/// Tables of the values created by a pickle.
 #[derive(Debug, Default)]
 pub(super) struct Contents {
     pub texts: Vec<String>,
@@ -60,7 +60,7 @@ pub(super) struct Contents {
     pub views: Vec<View>,
 }
 
-/// Parses a pickle; the returned value is its result. The error names what is not supported.
+/// Parses a pickle and returns its result as the value. The error names the unsupported construct.
 pub(super) fn read(bytes: &[u8]) -> Result<(Contents, Value), String> {
     if bytes.len() as u64 > MAX_PICKLE {
         return Err(format!("its pickle has {} bytes, more than {MAX_PICKLE}", bytes.len()));
@@ -92,7 +92,7 @@ impl<'a> Machine<'a> {
                 2..=5 => {}
                 version => return Err(format!("pickle protocol {version} is not supported")),
             },
-            // FRAME: only a hint about lengths.
+            // FRAME is only a hint about lengths.
             0x95 => drop(self.take(8)?),
             b'.' => return self.pop().map(Some),
             b'(' => {
@@ -151,7 +151,7 @@ impl<'a> Machine<'a> {
         Ok(None)
     }
 
-    /// Counts a value that is created, on the stack or in a container.
+    /// Counts the creation of `more` values, on the stack or in a container.
     fn count(&mut self, more: usize) -> Result<(), String> {
         self.made += more;
         let full = self.made > MAX_VALUES;
@@ -168,7 +168,7 @@ impl<'a> Machine<'a> {
         self.take(1).map(|byte| byte[0])
     }
 
-    /// A little-endian integer of up to 4 bytes.
+    /// Reads a little-endian integer of up to 4 bytes.
     fn number(&mut self, length: usize) -> Result<u64, String> {
         let bytes = self.take(length)?;
         Ok(bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)))
@@ -216,7 +216,7 @@ impl<'a> Machine<'a> {
         value.ok_or_else(|| "its pickle pops from an empty stack".into())
     }
 
-    /// Pops the last `length` values, or those since the mark.
+    /// Pops the last `length` values, or the values since the mark.
     fn pop_items(&mut self, length: Option<usize>) -> Result<Vec<Value>, String> {
         let (floor, top) = (self.marks.last().copied().unwrap_or(0), self.stack.len());
         let from = match length {
@@ -226,14 +226,14 @@ impl<'a> Machine<'a> {
         Ok(self.stack.split_off(from.ok_or("its pickle pops from an empty stack")?))
     }
 
-    /// Pushes a tuple of the last `length` values, or of those since the mark.
+    /// Pushes a tuple of the last `length` values, or of the values since the mark.
     fn collect(&mut self, length: Option<usize>) -> Result<(), String> {
         let items = self.pop_items(length)?;
         self.push_container(Value::Tuple, items)
     }
 
-    /// Pops `length` values, or those since the mark, and appends them to the list (`width` 1) or as keys and values to
-    /// the dictionary (`width` 2) below.
+    /// Pops `length` values, or the values since the mark, and appends them to the list (`width` 1) or, as keys and
+    /// values, to the dictionary (`width` 2) below them.
     fn append(&mut self, width: usize, length: Option<usize>) -> Result<(), String> {
         let items = self.pop_items(length)?;
         let at = match (self.stack.last(), width) {
@@ -288,7 +288,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Ignores the attributes of an object: a state_dict keeps version numbers there, which are not needed.
+    /// Ignores the attributes of an object: a state_dict keeps only version numbers there.
     fn build(&mut self) -> Result<(), String> {
         self.pop()?;
         match self.stack.last() {
@@ -298,7 +298,7 @@ impl<'a> Machine<'a> {
     }
 }
 
-/// A little-endian two's complement integer; None when it is longer than 8 bytes.
+/// Decodes a little-endian two's complement integer; None when it is longer than 8 bytes.
 fn signed(bytes: &[u8]) -> Option<i64> {
     let negative = bytes.last().is_some_and(|byte| *byte >= 0x80);
     let mut wide = [if negative { 0xff } else { 0 }; 8];
@@ -310,7 +310,7 @@ fn signed(bytes: &[u8]) -> Option<i64> {
 mod tests {
     use super::*;
 
-    /// The error of a pickle of protocol 2 with these opcodes, followed by STOP.
+    /// Returns the error for a protocol 2 pickle with these opcodes, followed by STOP.
     fn refused(opcodes: &[u8]) -> String {
         read(&[b"\x80\x02", opcodes, b"."].concat()).map(|(_, value)| value).unwrap_err()
     }
@@ -336,7 +336,7 @@ mod tests {
         assert!(refused(&vec![b'N'; 2 << 20]).contains("more than"));
         assert!(refused(&vec![b'('; 2 << 20]).contains("more than"));
         assert!(refused(&vec![b']'; 2 << 20]).contains("more than"));
-        // A list inside a list inside a list …; and one that doubles with every opcode.
+        // A list inside a list inside a list …, and one whose size doubles with every opcode.
         assert!(refused(&[&b")"[..], &vec![0x85; 2 << 20]].concat()).contains("more than"));
         let doubling = [&b"]q\0"[..], &b"(h\0h\0t".repeat(400_000)].concat();
         assert!(refused(&doubling).contains("more than"));

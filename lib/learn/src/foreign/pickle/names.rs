@@ -12,7 +12,7 @@ pub(in crate::foreign) enum Name {
     Storage(FileDtype),
 }
 
-/// Looks up a global; the error names an unsupported one.
+/// Looks up a global; the error names the global if it is not supported.
 pub(super) fn name_of(module: &str, name: &str) -> Result<Name, String> {
     Ok(match (module, name) {
         ("collections", "OrderedDict") => Name::OrderedDict,

@@ -1,8 +1,9 @@
-//! Verification of the input files, by rank 0 for all ranks.
+//! Verification of the input files by rank 0 on behalf of all ranks.
 //!
-//! A new run waits for it before its first update. A resumed run, whose files were verified before, trains concurrently
-//! with it. Nothing that depends on the data is kept until the files are known to match their manifests: a validation, a
-//! checkpoint and the end of a run wait for the verifier, which then compares the metadata of every file once more.
+//! A new run waits for the verification before its first update. A resumed run, whose files were verified before,
+//! trains concurrently with it. No result that depends on the data is kept until the files are known to match their
+//! manifests: validations, checkpoints and the end of a run wait for the verifier, which then compares the metadata of
+//! every file once more.
 
 use crate::train::end::{End, Halt, has_checkpoint};
 use crate::train::run_writer::RunWriter;
@@ -13,30 +14,30 @@ use std::time::{Duration, Instant};
 use unix::progress::Progress;
 use unix::{Error, Exit, Result};
 
-/// How long a run that was stopped by TERM, INT or HUP waits for its inputs to be verified before it exits without a
-/// checkpoint: schedulers send KILL 30 s after the signal. Before a time limit it waits at least as long, and then
-/// until only this time, or that of the longest save, is left.
+/// Maximum time that a run stopped by TERM, INT or HUP waits for its inputs to be verified before it exits without a
+/// checkpoint: schedulers send KILL 30 s after the signal. Before a time limit, the run waits at least this long, and
+/// then until the remaining time has fallen to this value or the duration of the longest save.
 const WHEN_STOPPING: Duration = Duration::from_secs(10);
-/// The same for a run without updates, which has nothing to lose.
+/// Like [`WHEN_STOPPING`], for a run without updates, which has nothing to lose.
 const WHEN_STARTING: Duration = Duration::from_secs(2);
-/// How long the other ranks wait for rank 0, which may have to read a whole data set.
+/// Maximum time that the other ranks wait for rank 0, which may have to read a whole data set.
 const PATIENCE: Duration = Duration::from_secs(24 * 3600);
 
-/// Time between reports of the progress.
+/// Interval between progress reports.
 const EVERY: Duration = Duration::from_secs(60);
 
-/// What rank 0 knows about the input files.
+/// Verification result of the input files on rank 0.
 #[derive(Serialize, Deserialize)]
 enum Verdict {
     Verified,
-    /// A file does not match its record: the exit status and the reason.
+    /// A file does not match its record: exit status and reason.
     Changed(u8, String),
-    /// The run has to stop before all files are verified.
+    /// The run must stop before all files are verified.
     Unfinished,
 }
 
 impl Session<'_> {
-    /// Why the run must stop, if the background thread has already found a changed file. Rank 0 only.
+    /// Returns exit status and reason if the verifier has already found a changed file. Rank 0 only.
     pub fn changed_input(&mut self) -> Option<(u8, String)> {
         let verifier = &mut self.writer.as_mut()?.verifier;
         match verifier.poll() {
@@ -51,8 +52,8 @@ impl Session<'_> {
         }
     }
 
-    /// Waits until all inputs are verified. Halts when a file does not match, or when the run has to stop first.
-    /// `stopping`: whether the run is about to stop anyway.
+    /// Waits until all inputs are verified. Halts when a file does not match, or when the run must stop first.
+    /// `stopping`: the run is about to stop anyway.
     pub fn verify_inputs(&mut self, stopping: bool) -> Result<(), Halt> {
         let ranks = self.job.ranks;
         let own = {
@@ -66,7 +67,7 @@ impl Session<'_> {
         }
     }
 
-    /// The state of the inputs on rank 0; other ranks have nothing to add.
+    /// Waits for the verifier on rank 0; other ranks always return `Verified`.
     fn verdict(&mut self, stopping: bool) -> Verdict {
         let (signals, longest) = (self.signals, self.longest_update);
         let grace = if self.progress.update == 0 { WHEN_STARTING } else { WHEN_STOPPING };
@@ -113,8 +114,8 @@ impl Session<'_> {
         }
     }
 
-    /// Exit status and message for a changed input: 78 if the run has a checkpoint, which was trained on other data;
-    /// else the status of the error.
+    /// Exit status and message for a changed input: 78 if the run has a checkpoint, which was trained on different
+    /// data; otherwise the status of the error.
     fn refusal(&self, error: Error) -> (u8, String) {
         let run = &self.job.run;
         let depends = self.resumed_from.is_some() || has_checkpoint(run).unwrap_or(false);
@@ -123,8 +124,9 @@ impl Session<'_> {
     }
 }
 
-/// Whether a run keeps waiting for its inputs. `requested`: time since it was asked to stop; `urgent`: time since TERM,
-/// INT or HUP; `left`: time until its limit. It waits for `grace` after the request, and until `reserve` is left.
+/// Whether a run keeps waiting for its inputs: for `grace` after a stop request, and until `reserve` is left before its
+/// limit. `requested`: time since the stop request; `urgent`: time since TERM, INT or HUP; `left`: time until the
+/// limit.
 fn keeps_waiting(
     requested: Option<Duration>,
     urgent: Option<Duration>,
@@ -138,7 +140,7 @@ fn keeps_waiting(
     }
 }
 
-/// Bad data (65) becomes 78 if the run has a checkpoint: the data are not those of the checkpoint.
+/// Changes status 65 to 78 if the run has a checkpoint: the data differs from the checkpoint's training data.
 pub(in crate::train) fn not_of_checkpoint(run: &std::path::Path, error: Error) -> Error {
     match error.exit {
         Exit::Data => Error::config(format!(
@@ -159,7 +161,7 @@ mod tests {
         let waits =
             |requested, urgent, left| keeps_waiting(requested, urgent, left, [WHEN_STOPPING; 2]);
         assert!(waits(None, None, None) && waits(None, None, Some(now)));
-        // USR1, or the limit is near: waits at least as long as after TERM.
+        // After USR1 or near the limit, it waits at least as long as after TERM.
         assert!(waits(Some(long), None, Some(soon)) && waits(Some(now), None, Some(now)));
         assert!(!waits(Some(soon), None, Some(now)));
         assert!(waits(Some(now), None, None) && !waits(Some(soon), None, None));

@@ -1,4 +1,4 @@
-//! Guards of a run: against spikes, faulty hardware, changed inputs and failing disks.
+//! Guards against spikes, faulty hardware, changed inputs and failing disks.
 
 mod inputs;
 mod rewind;

@@ -1,12 +1,12 @@
-//! Rewinds a run to before a spike and continues with other samples.
+//! Rewinds a run to before a spike and continues with different samples.
 //!
-//! After a rewind, the samples from the checkpoint to the spike and those of `training.spike.skip` updates after it are
-//! skipped. Learning rate and noise still follow from the number of the update. The numbers of skipped samples and
+//! After a rewind, the samples from the checkpoint to the spike and those of the following `training.spike.skip`
+//! updates are skipped. Learning rate and noise still follow from the update number. The numbers of skipped samples and
 //! rewinds are part of [`Progress`] and hence of every checkpoint.
 //!
 //! A run rewinds to a regular checkpoint (a multiple of `checkpoint.every`) or to its beginning, never to a checkpoint
-//! that was written because of a stop, so that the result does not depend on stops. A run that is killed between a
-//! rewind and its next checkpoint reaches the same spike again, with the same bits, and rewinds to the same update.
+//! written because of a stop, so that the result does not depend on stops. A run that is killed between a rewind and
+//! its next checkpoint reaches the same spike again, bit-identically, and rewinds to the same update.
 
 use super::spikes::Spike;
 use crate::checkpoint::{self, Loaded};
@@ -23,7 +23,7 @@ use unix::{Context, Result};
 
 impl Session<'_> {
     /// Rewinds to before the spike at update number `spike_at` (from 1). Halts when there is no checkpoint to rewind
-    /// to, or after too many rewinds.
+    /// to, or when the maximum number of rewinds is exceeded.
     pub fn rewind(&mut self, spike_at: u64, spike: &Spike) -> Result<(), Halt> {
         let config = &self.job.task.config;
         let rule = &config.training.spike;
@@ -73,9 +73,9 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// The checkpoint to rewind to, which rank 0 chooses; None for the beginning of the run.
+    /// Loads the checkpoint to rewind to, as chosen by rank 0; None for the beginning of the run.
     fn checkpoint_before(&mut self, spike_at: u64) -> Result<Option<Loaded>> {
-        // The newest one may still be in the process of being written.
+        // The newest checkpoint may still be being written.
         if let Err(error) = self.finish_save() {
             self.reporter.unsaved(&self.progress, &error);
         }

@@ -1,22 +1,22 @@
-//! When failed saves end a run: training must not continue on a disk that has failed permanently.
+//! Ends a run whose saves keep failing: training must not continue when a disk has failed permanently.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 use unix::space::is_read_only;
 use unix::{Error, Exit};
 
-/// Maximum age of the last good checkpoint when a save fails.
+/// Maximum age of the last good checkpoint for the run to survive a failed save.
 const MAX_AGE: Duration = Duration::from_secs(3600);
 
-/// Consecutive failed saves of this process.
+/// Counts consecutive failed saves of this process.
 #[derive(Debug)]
 pub(in crate::train) struct SaveFailures {
-    /// `checkpoint.failed_saves`.
+    /// Maximum number of consecutive failures, `checkpoint.failed_saves`.
     limit: u64,
     in_a_row: u64,
-    /// When the last good checkpoint was saved, or this attempt began.
+    /// Time of the last good checkpoint, or of the start of this attempt.
     good: Instant,
-    /// Why the run stops.
+    /// Reason to stop the run.
     verdict: Option<String>,
 }
 
@@ -25,12 +25,12 @@ impl SaveFailures {
         Self { limit, in_a_row: 0, good: now, verdict: None }
     }
 
-    /// A checkpoint was saved.
+    /// Records a successful save.
     pub fn saved(&mut self, now: Instant) {
         *self = Self::new(self.limit, now);
     }
 
-    /// Records a failed save. A lost lease ends the run elsewhere.
+    /// Records a failed save. A lost lease is ignored because it ends the run elsewhere.
     pub fn failed(&mut self, error: &Error, now: Instant) {
         if error.exit == Exit::Again {
             return;
@@ -48,8 +48,8 @@ impl SaveFailures {
         self.verdict = Some(format!("{what}: {error}"));
     }
 
-    /// The error that ends the run, if it must end now: 73 if `folder`, its directory of checkpoints, is read-only,
-    /// else 74.
+    /// Returns the error that ends the run, if it must end now: 73 if the checkpoint directory `folder` is read-only,
+    /// otherwise 74.
     pub fn error(&self, folder: &Path) -> Option<Error> {
         let why = self.verdict.as_ref()?;
         let exit = if is_read_only(folder) { Exit::CannotCreate } else { Exit::Io };

@@ -1,44 +1,44 @@
-//! Detection of spikes in loss and gradient norm. The window is part of every checkpoint, so that a run detects the
-//! same spikes however often it was interrupted.
+//! Detects spikes in loss and gradient norm. The window is part of every checkpoint, so that a run detects the same
+//! spikes regardless of interruptions.
 
 use crate::config::Spikes;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
-/// Window in updates in which skipped updates are counted.
+/// Number of recent updates among which skipped updates are counted.
 const RECENT: u64 = 1000;
-/// Skipped updates within that window that end the run: one in a hundred.
+/// Number of skipped updates among [`RECENT`] that ends the run: one in a hundred.
 const MAX_SKIPPED: usize = 10;
-/// Minimum deviation relative to the median, so that rounding errors are not spikes when all values are equal.
+/// Minimum deviation relative to the median, so that rounding errors do not count as spikes when all values are equal.
 const LEAST_DEVIATION: f64 = 1e-2;
 
-/// Losses and gradient norms of recent updates.
+/// Loss and gradient-norm windows over recent updates.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SpikeDetector {
     /// Losses of the last applied updates, newest last.
     losses: VecDeque<f64>,
-    /// Their gradient norms.
+    /// Gradient norms of the same updates.
     norms: VecDeque<f64>,
-    /// Numbers of the updates among the last 1000 that were skipped.
+    /// Numbers of the skipped updates among the last 1000.
     skipped: VecDeque<u64>,
 }
 
-/// A loss or gradient norm far above the values before it.
+/// A loss or gradient norm far above the preceding values.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Spike {
-    /// `loss` or `gradient_norm`.
+    /// Affected quantity, `loss` or `gradient_norm`.
     pub of: &'static str,
-    /// Its value.
+    /// Value at the spike.
     pub value: f64,
     /// Median of the window.
     pub median: f64,
-    /// Largest value that is not a spike: median + factor · median absolute deviation.
+    /// Spike threshold: median + factor · median absolute deviation.
     pub limit: f64,
 }
 
 impl SpikeDetector {
-    /// The spike in this loss or gradient norm, if any. Values that are not finite are not spikes: such updates are
-    /// skipped.
+    /// Returns the spike in this loss or gradient norm, if any. Non-finite values do not count, because such updates
+    /// are skipped.
     pub fn spike(&self, rule: &Spikes, loss: f64, norm: f64) -> Option<Spike> {
         let finite = loss.is_finite() && norm.is_finite();
         if !finite || 2 * (self.losses.len() as u64) < rule.window {
@@ -52,7 +52,7 @@ impl SpikeDetector {
         )
     }
 
-    /// Records update number `update` (from 1), with its loss and gradient norm if it was applied.
+    /// Records update number `update` (from 1), with its loss and gradient norm if the update was applied.
     pub fn note(&mut self, rule: &Spikes, update: u64, applied: Option<(f64, f64)>) {
         match applied {
             Some((loss, norm)) => {
@@ -70,25 +70,25 @@ impl SpikeDetector {
         }
     }
 
-    /// The number of skipped updates among the last 1000 after `done` updates, if there are too many.
+    /// Returns the number of skipped updates among the last 1000 after `done` updates, if there are too many.
     pub fn skips_too_often(&self, done: u64) -> Option<usize> {
         let count = self.skipped.len();
         (done >= RECENT && count >= MAX_SKIPPED).then_some(count)
     }
 }
 
-/// Median, and median + factor · median absolute deviation.
+/// Returns the median, and median + factor · median absolute deviation.
 fn limit(window: &VecDeque<f64>, factor: f64) -> (f64, f64) {
     let mut values: Vec<f64> = window.iter().copied().collect();
     let median = median(&mut values);
     values.iter_mut().for_each(|x| *x = (*x - median).abs());
     let deviation = self::median(&mut values).max(LEAST_DEVIATION * median.abs());
-    // All values are zero, so there is no scale.
+    // If all values are zero, there is no scale.
     let limit = if deviation == 0.0 { f64::INFINITY } else { median + factor * deviation };
     (median, limit)
 }
 
-/// The upper median of values without NaN; reorders them.
+/// Returns the upper median of values without NaN; reorders them.
 fn median(values: &mut [f64]) -> f64 {
     let middle = values.len() / 2;
     if values.is_empty() {
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn above_median_and_ten_deviations() {
-        // Median 5; deviations 0 1 1 2 2 3 3 4, whose median is 2.
+        // Median 5; the absolute deviations are 0 1 1 2 2 3 3 4, whose upper median is 2.
         let detector = filled(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]);
         assert_eq!(detector.spike(&rule(), 25.0, 50.0), None);
         let spike = detector.spike(&rule(), 25.1, 50.0).unwrap();
@@ -148,7 +148,7 @@ mod tests {
     fn one_in_a_hundred_of_the_last_thousand() {
         let mut detector = SpikeDetector::default();
         for update in 1..=3000 {
-            // Nine early ones leave the window one by one; from 2000 on every 100th is skipped.
+            // Nine early skips leave the window one by one; from 2000 on, every 100th update is skipped.
             let skipped = update <= 9 || update >= 2000 && update % 100 == 0;
             detector.note(&rule(), update, (!skipped).then_some((1.0, 1.0)));
             let expected = (update >= 2900).then_some(10);

@@ -1,5 +1,5 @@
-//! Detection of faulty hardware (`training.verify_every`): the same batch and parameters always give the same bits. If
-//! they do not, a processor or memory is faulty, not the data or the numerics.
+//! Detects faulty hardware (`training.verify_every`): the same batch and parameters always give bit-identical results.
+//! If they do not, a processor or memory is faulty, not the data or the numerics.
 
 use crate::params::Params;
 use crate::train::end::{End, Halt};
@@ -12,22 +12,22 @@ use unix::{Error, Result};
 /// Losses and gradients of a batch.
 type Computed = (Vec<Tensor>, Vec<Tensor>);
 
-/// Two computations of the same gradients that differ.
+/// Difference between two computations of the same gradients.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(in crate::train) struct Mismatch {
-    /// Where they differ: `loss`, or the parameter of the first gradient that differs.
+    /// First difference: `loss`, or the name of the parameter whose gradient differs.
     pub of: String,
-    /// Number of gradients that differ.
+    /// Number of differing gradients.
     pub gradients: usize,
-    /// Which of the two was wrong, according to a third computation.
+    /// Text on which of the two computations was wrong, according to a third one.
     pub verdict: String,
-    /// The device that computed them.
+    /// Device that computed the gradients.
     pub device: String,
 }
 
 impl Session<'_> {
-    /// Before every `training.verify_every`-th update, number `update` (from 0), computes the gradients of its first
-    /// micro-batch twice. Halts when they differ on any rank.
+    /// Before every `training.verify_every`-th update, with number `update` (from 0), computes the gradients of its
+    /// first micro-batch twice. Halts when they differ on any rank.
     pub fn verify_machine(&mut self, update: u64) -> Result<(), Halt> {
         let every = self.job.task.config.training.verify_every;
         if every == 0 || !(update + 1).is_multiple_of(every) {
@@ -51,7 +51,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// How two computations of the same gradients differ on this rank, if they do.
+    /// Computes the gradients twice on this rank, and describes the difference if there is one.
     fn mismatch(&self, update: u64) -> Result<Option<Mismatch>> {
         let trainer = &self.trainer;
         let batch = trainer.first_batch(update, self.progress.skipped_samples)?;
@@ -71,7 +71,7 @@ impl Session<'_> {
     }
 }
 
-/// The name of the first difference, and the number of gradients that differ.
+/// Returns the name of the first difference, and the number of differing gradients.
 fn difference(params: &Params, a: &Computed, b: &Computed) -> Result<Option<(String, usize)>> {
     let mut names = Vec::new();
     for ((name, _), (a, b)) in params.entries().iter().zip(a.1.iter().zip(&b.1)) {
@@ -79,7 +79,7 @@ fn difference(params: &Params, a: &Computed, b: &Computed) -> Result<Option<(Str
             names.push(name);
         }
     }
-    // NaNs with the same bits are equal.
+    // NaNs with identical bits count as equal.
     for (a, b) in a.0.iter().zip(&b.0) {
         if a.to_host()?.as_bytes() != b.to_host()?.as_bytes() {
             return Ok(Some(("loss".into(), names.len())));

@@ -1,4 +1,4 @@
-//! Checks before a run: data, disk space, memory. (The configuration was validated when it was loaded.)
+//! Checks data, disk space and memory before a run. (The configuration was validated when it was loaded.)
 
 use super::estimate::{self, Estimate};
 use crate::checkpoint;
@@ -10,21 +10,21 @@ use tensor::Device;
 use unix::space::{ensure_space, human_bytes};
 use unix::{Error, Exit, Result};
 
-/// All problems found, and an estimate of the run if it could be measured.
+/// Result of the checks: all problems found, and an estimate of the run if it could be measured.
 pub struct DryRun {
-    /// Problems, each with what to do.
+    /// Problems, each with advice on how to fix it.
     pub problems: Vec<Error>,
-    /// The estimate.
+    /// Estimate of the run; None if its data cannot be opened or an update failed.
     pub estimate: Option<Estimate>,
 }
 
-/// Checks a run.
+/// Checks the data, the run directory, disk space and memory for a run.
 pub fn check(task: &Configured, device: Device, run: &Path) -> DryRun {
     let mut problems = bad_inputs(task, run);
     let estimate = match estimate::without_times(task, device) {
         Ok(estimate) => Some(estimate),
         Err(error) => {
-            // Data that cannot be opened was reported above.
+            // If the data cannot be opened, the error has already been reported above.
             if problems.is_empty() {
                 problems.push(error);
             }
@@ -54,7 +54,7 @@ pub fn check(task: &Configured, device: Device, run: &Path) -> DryRun {
     DryRun { problems, estimate }
 }
 
-/// Reads and hashes every input file, and compares the data with that of the run's newest checkpoint. When the data
+/// Reads and hashes every input file, and compares the data with those of the run's newest checkpoint. When the data
 /// cannot be opened, only that error is reported.
 fn bad_inputs(task: &Configured, run: &Path) -> Vec<Error> {
     let newest = checkpoint::list(&run.join("ckpt")).ok().and_then(|mut entries| entries.pop());

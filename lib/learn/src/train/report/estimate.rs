@@ -1,4 +1,4 @@
-//! Estimates what a run will need: memory from small batches, time from a few real updates, which are then discarded.
+//! Estimates the resources of a run: memory from small batches, time from a few real updates, which are then discarded.
 
 use super::predict::predict;
 use crate::recompute::RecomputePlan;
@@ -10,27 +10,27 @@ use std::time::{Duration, Instant};
 use tensor::Device;
 use unix::Result;
 
-/// Number of updates measured, after as many warm-up updates.
+/// Number of updates measured, after the same number of warm-up updates.
 const MEASURED: u64 = 4;
 
-/// What a run will need.
+/// Estimated resources of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Estimate {
-    /// The task.
+    /// Task name.
     pub task: String,
-    /// Elements of the trained parameters.
+    /// Number of elements in the trained parameters.
     pub parameters: usize,
-    /// Elements of the frozen parameters.
+    /// Number of elements in the frozen parameters.
     pub frozen_parameters: usize,
-    /// Samples per epoch.
+    /// Number of samples per epoch.
     pub samples: u64,
-    /// Updates of the run.
+    /// Total number of updates.
     pub updates: u64,
-    /// Epochs of the run.
+    /// Total number of epochs.
     pub epochs: f64,
     /// Peak memory of tensors during an update, in bytes.
     pub memory_bytes: usize,
-    /// Which blocks of the model are recomputed (`training.mem_budget`); null where no update was measured.
+    /// Plan of which blocks are recomputed (`training.mem_budget`); null where no update was measured.
     pub plan: Option<RecomputePlan>,
     /// Size of one checkpoint in bytes.
     pub checkpoint_bytes: usize,
@@ -39,21 +39,21 @@ pub struct Estimate {
     pub times: Times,
 }
 
-/// How long a run will take.
+/// Estimated times and cost of a run.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Times {
-    /// Seconds per update, the median of a few.
+    /// Median time per update in seconds.
     pub seconds_per_update: Option<f64>,
-    /// Seconds per validation.
+    /// Time per validation in seconds.
     pub seconds_per_validation: Option<f64>,
-    /// Seconds for the whole run.
+    /// Time of the whole run in seconds.
     pub seconds: Option<f64>,
-    /// Cost of the run at `cost.rate_per_hour`.
+    /// Cost of the whole run at `cost.rate_per_hour`.
     pub cost: Option<f64>,
 }
 
-/// Predicts the memory that an update requires. If that much is available, runs a few updates and one validation as a
-/// real run would, and extrapolates.
+/// Predicts the memory that an update requires. If that much is available, runs a few updates and one validation like a
+/// real run, and extrapolates.
 pub fn dry_run(configured: &Configured, device: Device) -> Result<Estimate> {
     tensor::parallel::inside(|| {
         let mut trainer = start(configured, device)?;
@@ -65,7 +65,7 @@ pub fn dry_run(configured: &Configured, device: Device) -> Result<Estimate> {
     })
 }
 
-/// What a run needs but its times, found with small batches.
+/// Estimates everything except the times, using small batches.
 pub(super) fn without_times(configured: &Configured, device: Device) -> Result<Estimate> {
     tensor::parallel::inside(|| predicted(configured, &mut start(configured, device)?, device))
 }
@@ -85,7 +85,7 @@ fn predicted(
     Estimate::of(configured, trainer, memory)
 }
 
-/// The estimate with measured times and memory.
+/// Returns the estimate with measured times and memory.
 fn measured(
     configured: &Configured,
     trainer: &mut Trainer<'_>,
@@ -101,7 +101,7 @@ fn measured(
         let (_, timing) = trainer.step(update, 0)?.wait(started)?;
         tensor::kernel::finish(device)?;
         if update >= MEASURED {
-            // Batches are prepared concurrently; a slow loader shows up in the log of a run.
+            // Excludes waiting, because batches are prepared concurrently; the log of a run reveals a slow loader.
             times.push(started.elapsed().saturating_sub(timing.data_wait));
         }
     }
@@ -124,7 +124,7 @@ fn measured(
 }
 
 impl Estimate {
-    /// The estimate without the values that are only known after running an update.
+    /// Creates an estimate without the values that are only known after running an update.
     fn of(configured: &Configured, trainer: &Trainer<'_>, memory_bytes: usize) -> Result<Self> {
         let training = &configured.config.training;
         let samples = training.updates * training.samples_per_update();
@@ -145,7 +145,7 @@ impl Estimate {
         })
     }
 
-    /// The memory of this machine that is available, if an update needs more. Unknown for GPUs, whose memory other
+    /// Returns the available memory in bytes if an update needs more. Always None for GPUs, whose memory other
     /// processes may use.
     pub fn lacks_memory(&self, device: Device) -> Option<u64> {
         let available = unix::memory::available().filter(|_| device == Device::Cpu);

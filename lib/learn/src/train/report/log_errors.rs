@@ -1,18 +1,18 @@
-//! Write errors of the log and the status file, reported once instead of at every update.
+//! Reports write errors of the log and the status file once instead of at every update.
 
 use unix::{Exit, Result};
 
-/// Consecutive failed writes, e.g. because the disk is full.
+/// Tracks consecutive failed writes, e.g. because the disk is full.
 #[derive(Debug, Default)]
 pub(in crate::train) struct LogErrors {
     failed: u64,
 }
 
 impl LogErrors {
-    /// Warns about the first failure, and reports when writing works again.
+    /// Warns about the first failure, and reports when writing succeeds again.
     pub fn note(&mut self, result: &Result<()>) {
         match result {
-            // A lost lease ends the run, which reports it.
+            // A lost lease is reported when it ends the run.
             Err(error) if error.exit == Exit::Again => {}
             Err(error) => {
                 if self.failed == 0 {

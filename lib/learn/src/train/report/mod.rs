@@ -1,4 +1,4 @@
-//! What a run reports: to its log, its status file and the terminal.
+//! Reports of a run to its log, its status file and the terminal.
 
 mod check;
 mod estimate;
@@ -31,10 +31,10 @@ use unix::run_dir::RunDir;
 use unix::status::{Cause, State, Status, StatusWriter};
 use unix::{Error, Exit, Result};
 
-/// Reports of a run.
+/// Reports the progress of a run.
 #[derive(Default)]
 pub(super) struct Reporter {
-    /// What rank 0 writes; the other ranks report nothing.
+    /// Log and status file on rank 0; the other ranks report nothing.
     files: Option<(Log, StatusWriter)>,
     log_errors: LogErrors,
     status_errors: LogErrors,
@@ -52,7 +52,7 @@ pub(super) struct Reporter {
     system: UsageSampler,
 }
 
-/// The fields of two objects.
+/// Merges the fields of two objects.
 pub(super) fn merged(mut fields: Value, more: impl serde::Serialize) -> Value {
     if let (Value::Object(all), Ok(Value::Object(more))) = (&mut fields, serde_json::to_value(more))
     {
@@ -61,7 +61,7 @@ pub(super) fn merged(mut fields: Value, more: impl serde::Serialize) -> Value {
     fields
 }
 
-/// The status of an attempt at a run.
+/// Assembles the status of an attempt.
 pub(super) fn status(job: &TrainJob, state: State, progress: &Progress, attempt: u64) -> Status {
     Status {
         task: job.task.spec.name.into(),
@@ -76,7 +76,7 @@ pub(super) fn status(job: &TrainJob, state: State, progress: &Progress, attempt:
 }
 
 impl Reporter {
-    /// Opens log and status, and records the start of an attempt.
+    /// Opens the log and the status file, and records the start of an attempt.
     pub fn start(
         job: &TrainJob,
         run: &RunDir,
@@ -102,7 +102,7 @@ impl Reporter {
                 "ranks": job.ranks.size(),
                 "time_left": budget.to_string(),
                 "accepted": accepted,
-                // Attempts without progress are counted from here.
+                // Attempts without progress are counted from this record.
                 "restart": job.retry || !accepted.is_empty(),
             }),
         )?;
@@ -136,7 +136,7 @@ impl Reporter {
         })
     }
 
-    /// The reporter of the other ranks.
+    /// Creates the reporter of the other ranks, which reports nothing.
     pub fn silent(training: &Training) -> Self {
         Self { log_every: training.log_every, updates: training.updates, ..Self::default() }
     }
@@ -154,7 +154,7 @@ impl Reporter {
         }
     }
 
-    /// Writes a record. A log that cannot be written, e.g. because the disk is full, does not end the run.
+    /// Writes a log record. A log that cannot be written, e.g. because the disk is full, does not end the run.
     fn record(&mut self, kind: &str, update: u64, fields: impl serde::Serialize) {
         if let Some((log, _)) = &mut self.files {
             let fields = merged(json!({"update": update}), fields);
@@ -220,7 +220,7 @@ impl Reporter {
         self.set_status(State::Running, progress, None);
     }
 
-    /// Records, once, that all input files are verified.
+    /// Records, once, that all input files have been verified.
     pub fn inputs(&mut self, progress: &Progress, summary: Summary) {
         if !self.inputs_recorded {
             self.inputs_recorded = true;
@@ -238,7 +238,7 @@ impl Reporter {
         self.record("spike", update, spike);
     }
 
-    /// Records a rewind. As after a start, it supersedes earlier records of later updates.
+    /// Records a rewind. Like a start, it supersedes earlier records of later updates.
     pub fn rewind(
         &mut self,
         progress: &Progress,
@@ -265,12 +265,12 @@ impl Reporter {
         self.set_status(State::Running, progress, None);
     }
 
-    /// Reports that two computations of update number `update` differ.
+    /// Reports that two computations of the gradients of update number `update` differ.
     pub fn machine(&mut self, update: u64, rank: usize, host: &str, mismatch: &Mismatch) {
         self.record("machine", update, merged(json!({"rank": rank, "host": host}), mismatch));
     }
 
-    /// Reports a validation that took `took`.
+    /// Reports the metrics of a validation and its duration `took`.
     pub fn validation(
         &mut self,
         progress: &Progress,
@@ -285,7 +285,7 @@ impl Reporter {
     /// Records that a save was started and blocked training for `blocked`.
     pub fn checkpoint(&mut self, progress: &Progress, saved: &Saved, blocked: Duration) {
         if let Some(Err(error)) = &saved.previous {
-            // Already on stderr.
+            // The warning has already been printed to stderr.
             self.record("warning", progress.update, json!({"text": error.to_string()}));
         }
         let fields = json!({
@@ -304,7 +304,7 @@ impl Reporter {
         self.record("saved", done.update, fields);
     }
 
-    /// Reports a failed save after which the run continues. A lost lease ends the run, which reports it.
+    /// Reports a failed save after which the run continues. A lost lease is not reported here, because it ends the run.
     pub fn unsaved(&mut self, progress: &Progress, error: &Error) {
         if error.exit != Exit::Again {
             self.warn(progress.update, &format!("checkpoint not saved: {error}"));
@@ -350,8 +350,8 @@ impl Reporter {
         ));
     }
 
-    /// Reports a failure because an input file does not match its record. Such attempts do not count as attempts
-    /// without progress.
+    /// Reports a failure because an input file does not match its record. The attempt does not count as one without
+    /// progress.
     pub fn refused(&mut self, progress: &Progress, reason: &str) {
         self.record("refused", progress.update, json!({}));
         self.failed(progress, reason, None);
@@ -360,7 +360,7 @@ impl Reporter {
         }
     }
 
-    /// Reports a failure that another attempt would repeat.
+    /// Reports a failure that would recur in another attempt.
     pub fn blocked(&mut self, progress: &Progress, reason: &str, cause: Cause) {
         self.status.blocked = true;
         self.failed(progress, reason, Some(cause));

@@ -1,8 +1,8 @@
-//! The memory that updates and validations need, predicted from smaller batches.
+//! Predicts the memory of updates and validations from smaller batches.
 //!
-//! The memory of tensors grows linearly with the samples of a pass once activations outweigh what does not depend on them,
-//! such as gradients. Batches are therefore doubled until the growth is constant, and the rest is extrapolated: a batch that
-//! does not fit is found without allocating it.
+//! Tensor memory grows linearly with the batch size of a pass once activations outweigh batch-independent tensors such
+//! as gradients. Batches are therefore doubled until the growth is constant, and the rest is extrapolated, so that a
+//! batch that does not fit is detected without allocating it.
 
 use crate::config::Training;
 use crate::task::Configured;
@@ -14,11 +14,11 @@ use unix::Result;
 
 /// Relative difference up to which two slopes count as equal.
 const TOLERANCE: f64 = 0.02;
-/// Growth in bytes after which no larger batch is tried.
+/// Memory growth in bytes beyond which no larger batch is tried.
 const LARGE: usize = 256 << 20;
 
-/// Peak memory of tensors in bytes, of an update or of a validation, whichever is larger. Makes updates of small batches
-/// with `trainer`. Errors: those of an update; 78 when validations lack the metric of `training.monitor`.
+/// Predicts the peak tensor memory in bytes of an update or a validation, whichever is larger. Runs updates with small
+/// batches on `trainer`. Errors: errors of an update; 78 when validations lack the metric of `training.monitor`.
 pub fn predict(
     configured: &Configured,
     trainer: &mut Trainer<'_>,
@@ -47,7 +47,7 @@ pub fn predict(
         validation_batch_size: samples,
         ..of_update(1)
     };
-    // The first update also decides what is recomputed.
+    // The first update also decides which blocks are recomputed.
     peak_of(of_update(1), trainer, false)?;
     let update = extrapolate(samples, |n| peak_of(of_update(n), trainer, false))?;
     let batch = training.validation_batch_size.min(trainer.task.validation_samples());
@@ -57,7 +57,7 @@ pub fn predict(
     Ok(update.max(validation))
 }
 
-/// The value at `target` of a function that increases linearly from some argument on: its value there, or extrapolated
+/// Returns the value at `target` of a function that is linear beyond some argument: evaluated directly, or extrapolated
 /// from the last two of the arguments 1, 2, 4, ...
 fn extrapolate(target: u64, mut value: impl FnMut(u64) -> Result<usize>) -> Result<usize> {
     let (mut at, mut values, mut slopes) = (1, vec![value(1)?], Vec::new());

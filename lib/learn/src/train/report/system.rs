@@ -1,4 +1,4 @@
-//! What the process uses of its machine: CPU time, memory, and memory of its GPU.
+//! Resource usage of the process: CPU time, memory and GPU memory.
 
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 use tensor::device::Device;
 use tensor::kernel::cuda::Gpu;
 
-/// Time between two samples.
+/// Minimum time between two samples.
 const INTERVAL: Duration = Duration::from_secs(15);
 
-/// Samples of the usage of this process, taken after an update and at most every 15 seconds.
+/// Samples the resource usage of this process after an update, at most every 15 seconds.
 #[derive(Default)]
 pub(super) struct UsageSampler {
     device: Device,
-    /// When the last sample was taken, and the CPU time until then.
+    /// Time of the last sample, and the CPU time used until then.
     last: Option<(Instant, Duration)>,
 }
 
@@ -22,9 +22,9 @@ impl UsageSampler {
         Self { device, last: None }
     }
 
-    /// The fields of a record, if a sample is due: resident memory in bytes, CPU time since the last sample in percent
-    /// of one CPU, and on a GPU the bytes in use on it, also by other processes. What the system does not tell is
-    /// left out.
+    /// Returns the fields of a log record if a sample is due: resident memory in bytes, CPU time since the last sample
+    /// in percent of one CPU, and GPU memory in use in bytes, including that of other processes. Values that the system
+    /// does not report are omitted.
     pub fn sample(&mut self) -> Option<Value> {
         if self.last.is_some_and(|(at, _)| at.elapsed() < INTERVAL) {
             return None;
@@ -50,7 +50,7 @@ impl UsageSampler {
     }
 }
 
-/// CPU time of all threads of this process.
+/// Returns the CPU time of all threads of this process.
 fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec.try_into().unwrap_or(0), time.tv_nsec.try_into().unwrap_or(0))

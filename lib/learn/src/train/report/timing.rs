@@ -1,4 +1,4 @@
-//! What an attempt spends its time on.
+//! Time spent in an attempt, by activity.
 
 use super::merged;
 use crate::train::step::Timing;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use std::time::Duration;
 
 impl Timing {
-    /// The fields of the record of an update; communication times only with several ranks.
+    /// Returns the timing fields of an update record; communication times only with several ranks.
     pub(in crate::train) fn record(&self, ranks: usize) -> Value {
         let [took, data_wait] = [self.took, self.data_wait].map(|time| time.as_secs_f64());
         if ranks == 1 {
@@ -34,12 +34,12 @@ impl TotalTiming {
         self.sum.times.waited += timing.times.waited;
     }
 
-    /// Time that all updates waited for batches.
+    /// Total time that updates waited for batches.
     pub fn data_wait(&self) -> Duration {
         self.sum.data_wait
     }
 
-    /// The fields of the record at the end of the attempt.
+    /// Returns the timing fields of the record at the end of the attempt.
     pub fn record(&self, ranks: usize, samples_per_update: u64) -> Value {
         let Timing { took, data_wait, times: Times { busy, waited } } = self.sum;
         let [took, data_wait, busy, waited] =
@@ -55,7 +55,7 @@ impl TotalTiming {
     }
 }
 
-/// Notices when updates spend much of their time waiting for batches: exponential averages over a window of ten updates.
+/// Detects updates that mostly wait for batches, using exponential moving averages over ten updates.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::train) struct DataWait {
     updates: u64,
@@ -66,12 +66,13 @@ pub(in crate::train) struct DataWait {
 
 impl DataWait {
     const WINDOW: u64 = 10;
-    /// The largest fraction that is not worth a warning.
+    /// Maximum fraction of the update time spent waiting without a warning.
     const LIMIT: f64 = 0.40;
-    /// The least total wait that is.
+    /// Minimum total wait for a warning.
     const LEAST: Duration = Duration::from_secs(1);
 
-    /// Counts an update; `total` is the time that all have waited. Returns the fraction the first time that it is too large.
+    /// Records an update; `total` is the total wait so far. Returns the fraction of time waited when it first exceeds
+    /// the limit.
     pub fn note(&mut self, timing: &Timing, total: Duration) -> Option<f64> {
         let weight = match self.updates {
             0 => 1.0,
@@ -104,15 +105,16 @@ mod tests {
             let mut wait = DataWait::default();
             waits.iter().map(|ms| wait.note(&timing(*ms, 100), total)).collect()
         };
-        // Not before the tenth update, and then once.
+        // The warning comes at the tenth update, and only once.
         let found = notes(&[50; 30], long);
         assert_eq!(found.iter().position(Option::is_some), Some(9));
         assert!((found[9].unwrap() - 0.5).abs() < 1e-12);
         assert_eq!(found.iter().flatten().count(), 1);
-        // Neither at the limit, nor if all of it is short.
+        // No warning at the limit itself, nor if the total wait is short.
         assert_eq!(notes(&[40; 30], long).iter().flatten().count(), 0);
         assert_eq!(notes(&[50; 30], long / 2).iter().flatten().count(), 0);
-        // The average after n updates of 100 ms, from 0, is 1 - (9/11)ⁿ of them: more than 0.4 after three.
+        // After n updates that wait 100 of 100 ms, the average fraction rises from 0 to 1 - (9/11)ⁿ: above 0.4 after
+        // three.
         let late: Vec<u64> = [0; 20].into_iter().chain([100; 5]).collect();
         let found = notes(&late, long);
         assert_eq!(found.iter().position(Option::is_some), Some(22));

@@ -1,5 +1,5 @@
-//! Attempts that fail before training starts: `status.json` records the reason, so that users see it and `timekeep
-//! cron` does not start the run again.
+//! Records attempts that fail before training starts: `status.json` stores the reason, so that users see it and
+//! `timekeep cron` does not start the run again.
 
 use super::resume;
 use std::path::Path;
@@ -9,10 +9,10 @@ use unix::signal::Signals;
 use unix::status::{self, State, Status, StatusWriter};
 use unix::{Error, Exit};
 
-/// Records the error of an attempt of task `task` that failed before [`super::super::train`], e.g. because its
-/// configuration is invalid. Does nothing if there is no run directory, or another process holds the run.
+/// Records the error of an attempt at task `task` that failed before [`super::super::train`], e.g. because its
+/// configuration is invalid. Does nothing if there is no run directory or another process holds the run.
 pub fn startup_failed(folder: &Path, task: &str, error: &Error) {
-    // A failure must not create a run directory.
+    // A startup failure must not create a run directory.
     let Ok(run) = RunDir::open(folder) else { return };
     let Ok(signals) = Signals::install() else { return };
     if let Ok(lease) = resume::lease(&run, signals) {
@@ -20,8 +20,8 @@ pub fn startup_failed(folder: &Path, task: &str, error: &Error) {
     }
 }
 
-/// Records that an attempt has failed. The status of a finished or blocked run is kept. The program reports the error
-/// itself, so a failure to write the status is ignored.
+/// Records that an attempt has failed. The status of a finished or blocked run is kept. Failures to write the status
+/// are ignored, because the program reports the error itself.
 pub(in crate::train) fn record(run: &RunDir, task: &str, fence: &Fence, error: &Error) {
     let Ok(before) = status::read(&run.status()) else { return };
     let before = before.unwrap_or_default();

@@ -1,20 +1,20 @@
-//! Whether the program or machine differs from the one that wrote a checkpoint.
+//! Compares the program and machine with those that wrote a checkpoint.
 
 use crate::checkpoint::Loaded;
 use serde_json::{Map, Value, json};
 use tensor::Device;
 use unix::{cli, host};
 
-/// Maximum size of an `env.json` that is read, in bytes.
+/// Maximum size of `env.json` in bytes.
 const MAX_BYTES: u64 = 100_000_000;
 
-/// Facts for `env.json` that the last bits of a result may depend on.
+/// Returns the facts for `env.json` that may affect the last bits of a result.
 pub(in crate::train) fn facts(device: Device) -> Value {
     json!({"device": device.to_string(), "vectors": tensor::simd::level()})
 }
 
-/// The differences from the attempt that wrote the checkpoint, e.g. "version 0.1.0, now 0.2.0"; None if there are none.
-/// `facts` are those of this attempt.
+/// Describes the differences from the attempt that wrote the checkpoint, e.g. "version 0.1.0, now 0.2.0"; None if there
+/// are none. `facts` describes this attempt.
 pub(in crate::train) fn differences(found: &Loaded, facts: &Value) -> Option<String> {
     let (manifest, program) = (&found.manifest, cli::program());
     let mut pairs = vec![
@@ -38,9 +38,9 @@ pub(in crate::train) fn differences(found: &Loaded, facts: &Value) -> Option<Str
     (!differ.is_empty()).then(|| differ.join("; "))
 }
 
-/// The entry in `env.json` of the attempt that wrote the checkpoint; None if it cannot be read.
+/// Returns the entry in `env.json` for the attempt that wrote the checkpoint; None if it cannot be read.
 fn entry_of(found: &Loaded) -> Option<Map<String, Value>> {
-    // The checkpoint is at RUN/ckpt/step-N.
+    // The checkpoint's path is RUN/ckpt/step-N.
     let path = found.path().parent()?.parent()?.join("env.json");
     let is_small = std::fs::metadata(&path).is_ok_and(|found| found.len() <= MAX_BYTES);
     let text = std::fs::read(path).ok().filter(|_| is_small)?;

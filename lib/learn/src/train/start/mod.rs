@@ -1,4 +1,4 @@
-//! How an attempt begins: rank 0 inspects the run directory, takes the lease and decides; the other ranks follow.
+//! Start of an attempt: rank 0 inspects the run directory, takes the lease and decides; the other ranks follow.
 
 mod failure;
 mod machine;
@@ -35,11 +35,11 @@ use unix::run_dir::RunDir;
 use unix::signal::Signals;
 use unix::{Context, Error, Exit, Result};
 
-/// What an attempt does after the start phase.
+/// Outcome of the start phase.
 pub(super) enum Start<'a> {
-    /// Exit: there is nothing to do, or the run must not continue; the reason was reported.
+    /// Exit: there is nothing to do, or the run must not continue; the reason has been reported.
     Leave(Exit),
-    /// Train.
+    /// Train with this session.
     Go(Box<Session<'a>>),
 }
 
@@ -52,7 +52,7 @@ enum StartDecision {
     Go { checkpoint: Option<PathBuf>, saved_at: Option<u64> },
 }
 
-/// Starts an attempt. If rank 0 refuses to train, it reports why, and all ranks exit. An error of a single rank ends
+/// Starts an attempt. If rank 0 refuses to train, it reports the reason, and all ranks exit. An error on any rank ends
 /// all ranks.
 pub(super) fn start<'a>(job: &'a TrainJob) -> Result<Start<'a>> {
     let signals = Signals::install()?;
@@ -126,7 +126,7 @@ fn start_worker<'a>(job: &'a TrainJob, signals: Signals) -> Result<Start<'a>> {
     })
 }
 
-/// Rank 0: inspects the run directory, takes the lease, and decides.
+/// On rank 0: inspects the run directory, takes the lease, and decides.
 fn decide<'a>(job: &'a TrainJob, signals: Signals) -> Result<Start<'a>> {
     let limit = job.task.config.training.time_limit.as_deref().map(unix::time::parse_limit);
     let budget = Budget::from_environment(limit.transpose()?.flatten());
@@ -146,7 +146,7 @@ fn decide<'a>(job: &'a TrainJob, signals: Signals) -> Result<Start<'a>> {
         .inspect_err(|error| failure::record(&run, task, &fence, error))
 }
 
-/// The part of [`decide`] that requires the lease.
+/// The part of [`decide`] that runs while holding the lease.
 fn resume_or_init<'a>(
     job: &'a TrainJob,
     signals: Signals,
@@ -183,7 +183,7 @@ fn resume_or_init<'a>(
             )));
         }
     }
-    // Without a checkpoint there is nothing to compare with; --accept-config-change then counts as a change.
+    // Without a checkpoint there is nothing to compare with; --accept-config-change then counts as an accepted change.
     let changed = !accepted.is_empty() || found.is_none() && job.accept_changes;
     resume::refuse_blocked(job, run, &lease, &progress, changed)?;
     if training.monitor.is_some() {
@@ -288,7 +288,7 @@ fn session<'a>(
     Ok(session)
 }
 
-/// Records this attempt in `env.json`: where it resumes, and on which hosts it runs.
+/// Records in `env.json` where this attempt resumes and on which hosts it runs.
 fn record(
     job: &TrainJob,
     run: &RunDir,
@@ -309,7 +309,8 @@ fn record(
     run.record_start(lease.attempt(), &merged(entry, facts))
 }
 
-/// Checks that configuration, data, parameters and the way to sum gradients are the same on all ranks. Errors: 78 when they are not.
+/// Checks that configuration, data, parameters and the gradient summation are the same on all ranks. Errors: 78 when
+/// they are not.
 fn same_on_all_ranks(session: &Session) -> Result<()> {
     let job = session.job;
     if job.ranks.size() == 1 {

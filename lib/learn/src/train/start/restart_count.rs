@@ -1,4 +1,4 @@
-//! Counts, from the log of a run, how many of its last attempts made no progress.
+//! Counts the most recent attempts of a run that made no progress, from its log.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -6,47 +6,47 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use unix::Result;
 
-/// The fields that are read from a log record.
+/// Fields read from a log record.
 #[derive(Deserialize)]
 struct Record {
     attempt: u64,
     kind: String,
     update: Option<u64>,
-    /// In a start or rewind record: samples skipped by rewinds so far.
+    /// Samples skipped by rewinds so far; in start and rewind records.
     skipped_samples: Option<u64>,
-    /// In a start record: started with `--retry` or an accepted change.
+    /// Whether the attempt was started with `--retry` or an accepted change; in start records.
     #[serde(default)]
     restart: bool,
 }
 
-/// A position in training: samples skipped by rewinds, then the update number. After a rewind, updates are new although
+/// Position in training: samples skipped by rewinds, then the update number. After a rewind, updates are new although
 /// their numbers repeat.
 pub(in crate::train) type Position = (u64, u64);
 
-/// One attempt.
+/// State of one attempt.
 #[derive(Default)]
 struct Attempt {
-    /// Where it resumed; None if it was refused.
+    /// Position where the attempt resumed; None if it was refused before it started.
     from: Option<Position>,
-    /// It was refused because of its input files, which says nothing about the run itself.
+    /// Whether it was refused because of its input files, which implies nothing about the run itself.
     refused: bool,
     restart: bool,
     skipped_samples: u64,
-    /// The furthest position that it completed.
+    /// Furthest position that the attempt completed.
     furthest: Position,
 }
 
 /// Counts the attempts at the end of the log that resumed at `now`, like this attempt, and got no further than earlier
 /// attempts that resumed there. Counting begins at the last restart (`--retry` or an accepted change). Attempts that
-/// resumed elsewhere are not counted, because the run may have been restored from an older copy. 0 without a log.
-/// Errors: 66, 74.
+/// resumed elsewhere are not counted, because the run may have been restored from an older copy. Returns 0 without a
+/// log. Errors: 66, 74.
 pub(in crate::train) fn without_progress(log: &Path, now: Position) -> Result<u64> {
     if log.symlink_metadata().is_err() {
         return Ok(0);
     }
     let mut attempts = Attempts::default();
     let damaged = unix::log::each(log, |record| {
-        // Records of another shape are ignored.
+        // Records with different fields are ignored.
         if let Ok(record) = serde_json::from_value(Value::Object(record)) {
             attempts.note(&record);
         }
@@ -55,7 +55,7 @@ pub(in crate::train) fn without_progress(log: &Path, now: Position) -> Result<u6
     Ok(attempts.without_progress(now))
 }
 
-/// Attempts by number.
+/// Attempts by attempt number.
 #[derive(Default)]
 struct Attempts(BTreeMap<u64, Attempt>);
 
@@ -107,7 +107,7 @@ mod tests {
         attempts.without_progress(now)
     }
 
-    /// The count before an attempt that resumes at `now`.
+    /// Returns the count before an attempt that resumes at `now`.
     fn at(now: u64, records: &[(u64, &str, u64)]) -> u64 {
         count(&log(records), (0, now))
     }
@@ -117,7 +117,7 @@ mod tests {
         assert_eq!(at(0, &[]), 0);
         assert_eq!(at(0, &[(1, "start", 0)]), 1);
         assert_eq!(at(0, &[(1, "start", 0), (1, "update", 10)]), 0);
-        // The second attempt dies where the first did; the third completes one more update.
+        // The second attempt dies where the first one did; the third completes one more update.
         let two = [(1, "start", 0), (1, "update", 10), (2, "start", 0), (2, "update", 10)];
         assert_eq!(at(0, &two), 1);
         assert_eq!(at(0, &[&two[..], &[(3, "start", 0), (3, "update", 9)]].concat()), 2);
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn progress_is_counted_from_where_an_attempt_resumed() {
-        // The log knows update 1000, but a copy of update 100 was restored.
+        // The log contains update 1000, but a copy of the run at update 100 was restored.
         let far = [(1, "start", 0), (1, "saved", 1000), (1, "update", 1000)];
         assert_eq!(at(100, &far), 0);
         let restored =
@@ -154,7 +154,7 @@ mod tests {
         let before = [(1, "start", 0), (2, "start", 0), (3, "start", 0)];
         assert_eq!(at(0, &before), 3);
         assert_eq!(at(0, &[&before[..], &[(4, "start!", 0)]].concat()), 1);
-        // An attempt that was refused only has a stop record.
+        // A refused attempt has only a stop record.
         assert_eq!(at(0, &[&before[..], &[(4, "stop", 0)]].concat()), 3);
     }
 
@@ -177,13 +177,13 @@ mod tests {
         after(1, "update", 30, None, start);
         after(1, "rewind", 20, Some(64), start);
         assert_eq!(after(1, "update", 22, None, start), 0);
-        // To the spike again, rewound, and no further than before; then one update further.
+        // The attempt reaches the spike again, rewinds, and gets no further than before; then one update further.
         after(2, "start", 20, Some(0), start);
         after(2, "update", 30, None, start);
         after(2, "rewind", 20, Some(64), start);
         assert_eq!(after(2, "update", 22, None, start), 1);
         assert_eq!(after(2, "update", 23, None, start), 0);
-        // With a checkpoint at that position, the next attempt resumes elsewhere.
+        // With a checkpoint at that position, the next attempt resumes at a different position.
         assert_eq!(after(3, "start", 22, Some(64), (64, 22)), 1);
         assert_eq!(after(3, "update", 23, None, (64, 22)), 0);
     }

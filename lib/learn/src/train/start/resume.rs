@@ -1,4 +1,4 @@
-//! What an attempt finds in its run directory, and whether it may resume.
+//! Decides, from the contents of the run directory, whether and where an attempt may resume.
 //!
 //! | found | action | exit |
 //! |---|---|---|
@@ -38,7 +38,7 @@ pub(in crate::train) fn lease(run: &RunDir, signals: Signals) -> Result<Lease> {
     checkpoint::hold(run, &|| signals.stop_requested().is_some())
 }
 
-/// The progress of a finished run. Does not require the lease.
+/// Returns the progress of a finished run; None if it is not finished. Does not require the lease.
 pub(in crate::train) fn finished(job: &TrainJob, run: &RunDir) -> Result<Option<Progress>> {
     let entries = checkpoint::list(&run.checkpoints())?;
     let Some(newest) = entries.last() else { return Ok(None) };
@@ -47,22 +47,22 @@ pub(in crate::train) fn finished(job: &TrainJob, run: &RunDir) -> Result<Option<
     if !newest.is_good() || says != Some(true) {
         return Ok(None);
     }
-    // A damaged checkpoint is reported when it is loaded again.
+    // A damaged checkpoint is reported when it is loaded again later.
     let Ok(found) = checkpoint::load(&newest.path) else { return Ok(None) };
     ended(job, &found)
 }
 
-/// The progress of a finished run, unless an accepted change makes it continue.
+/// Returns the progress of a finished run, unless an accepted change makes the run continue.
 pub(in crate::train) fn ended(job: &TrainJob, found: &Loaded) -> Result<Option<Progress>> {
     let progress = progress_of(job, found)?;
     Ok((progress.finished && changes(job, found, None)?.is_empty()).then_some(progress))
 }
 
-/// Where an attempt resumes.
+/// Position at which an attempt resumes.
 pub(in crate::train) struct ResumePoint {
-    /// The checkpoint; None to start at update 0.
+    /// Checkpoint to resume from; None to start at update 0.
     pub checkpoint: Option<Loaded>,
-    /// The `--resume` that this attempt applies.
+    /// The `--resume` option that this attempt applies.
     pub origin: Option<Origin>,
 }
 
@@ -98,7 +98,7 @@ pub(in crate::train) fn find(job: &TrainJob, run: &RunDir) -> Result<ResumePoint
     Ok(ResumePoint { checkpoint, origin: Some(origin) })
 }
 
-/// The newest good checkpoint of the run, if it descends from the `--resume` of this attempt.
+/// Loads the newest good checkpoint of the run if it descends from the `--resume` option of this attempt.
 fn descendant(job: &TrainJob, entries: &[Entry]) -> Option<Loaded> {
     for entry in entries.iter().rev().filter(|entry| entry.is_good()) {
         entry.manifest().filter(|manifest| continues(job, manifest))?;
@@ -110,7 +110,7 @@ fn descendant(job: &TrainJob, entries: &[Entry]) -> Option<Loaded> {
     None
 }
 
-/// Refuses a run that has no checkpoints although its log records some. Errors: 66.
+/// Refuses a run without checkpoints whose log records some. Errors: 66.
 fn refuse_emptied(run: &RunDir) -> Result<()> {
     if !run.log().exists() {
         return Ok(());
@@ -132,7 +132,7 @@ fn refuse_emptied(run: &RunDir) -> Result<()> {
     ))
 }
 
-/// The progress in a checkpoint, which must agree with its manifest.
+/// Decodes the progress in a checkpoint, which must agree with its manifest.
 pub(in crate::train) fn progress_of(job: &TrainJob, found: &Loaded) -> Result<Progress> {
     let (path, manifest) = (found.path().display(), &found.manifest);
     if manifest.task != job.task.spec.name {
@@ -158,8 +158,8 @@ pub(in crate::train) fn progress_of(job: &TrainJob, found: &Loaded) -> Result<Pr
     Ok(progress)
 }
 
-/// The differences in configuration, data and [frozen parameters](frozen_parameters) between an opened task and the
-/// checkpoint. Errors: 78 when there are differences that were not accepted; 65 when a buffer is missing.
+/// Lists the differences in configuration, data and [frozen parameters](frozen_parameters) between an opened task and
+/// the checkpoint. Errors: 78 when there are differences that were not accepted; 65 when a buffer is missing.
 pub(in crate::train) fn changes(
     job: &TrainJob,
     found: &Loaded,
@@ -176,7 +176,7 @@ pub(in crate::train) fn changes(
         if *was != is {
             changes.push(format!("data: hash was {was}, now {is}"));
         }
-        // Frozen parameters that the checkpoint stores cannot have changed.
+        // Frozen parameters that are stored in the checkpoint cannot have changed.
         let frozen = match found.tensors("frozen") {
             Some(_) => Dependencies::new(),
             None => frozen.clone(),
@@ -202,7 +202,8 @@ pub(in crate::train) fn changes(
     Err(Error::list(Exit::Config, first, &changes))
 }
 
-/// The frozen parameters as a dependency, which a checkpoint records instead of storing them; None if there are none.
+/// Describes the frozen parameters as a dependency, which a checkpoint records instead of storing them; None if there
+/// are none.
 pub(in crate::train) fn frozen_parameters(
     job: &TrainJob,
     params: &ParamSet,
@@ -215,7 +216,7 @@ pub(in crate::train) fn frozen_parameters(
     Ok(Dependencies::from([(FROZEN.into(), dependency)]))
 }
 
-/// Names of the buffers whose values differ. Errors: 65 when the checkpoint lacks one.
+/// Returns the names of the buffers whose values differ. Errors: 65 when the checkpoint lacks one.
 fn changed_buffers(saved: &Buffers, ours: &Buffers, found: &Loaded) -> Result<Vec<String>> {
     let mut differ = Vec::new();
     for (name, is) in ours {
@@ -229,7 +230,7 @@ fn changed_buffers(saved: &Buffers, ours: &Buffers, found: &Loaded) -> Result<Ve
     Ok(differ)
 }
 
-/// Reports accepted changes, and why the bits may differ from those of an uninterrupted run.
+/// Reports accepted changes, and reasons why the result may not be bit-identical to an uninterrupted run.
 pub(in crate::train) fn report(job: &TrainJob, found: &Loaded, accepted: &[String], facts: &Value) {
     for change in accepted {
         unix::warn!("accepted: {change}");
@@ -252,7 +253,7 @@ pub(in crate::train) fn report(job: &TrainJob, found: &Loaded, accepted: &[Strin
     }
 }
 
-/// The learning rates of the last update and of the next one, if they are not those of one schedule.
+/// Returns the learning rates of the last and the next update if a changed schedule makes the rate jump by over 1 %.
 fn learning_rates(job: &TrainJob, found: &Loaded) -> Option<(f64, f64)> {
     let done = found.manifest.update;
     let rate = |config: &Value, update: u64| {
@@ -269,7 +270,7 @@ fn learning_rates(job: &TrainJob, found: &Loaded) -> Option<(f64, f64)> {
 }
 
 /// Refuses a run that would only fail again: one that diverged, or made no progress in several attempts. `--retry` or
-/// an accepted change lets it try again. Errors: 1.
+/// an accepted change permits another attempt. Errors: 1.
 pub(in crate::train) fn refuse_blocked(
     job: &TrainJob,
     run: &RunDir,
@@ -316,7 +317,7 @@ fn blocked_error(job: &TrainJob, reason: &str) -> Error {
     Error::new(Exit::Failure, text)
 }
 
-/// Records that the run failed, before it makes any update.
+/// Records that the run failed before making any update.
 fn block(
     job: &TrainJob,
     run: &RunDir,

@@ -1,5 +1,5 @@
-//! Forward and backward passes recorded as CUDA graphs (`training.compile`): a pass with the shapes of the previous
-//! one is recorded, and later ones replay it with other values.
+//! Forward and backward passes captured as CUDA graphs (`training.compile`): a pass whose shapes equal those of the
+//! previous one is captured, and later passes replay it with new values.
 
 use super::gradients::Sink;
 use super::learner::Learner;
@@ -9,7 +9,7 @@ use tensor::kernel::Graph;
 use tensor::{Device, Dtype, Tensor};
 use unix::Result;
 
-/// What computes a pass.
+/// Context needed to compute a pass.
 #[derive(Clone, Copy)]
 pub struct Model<'a> {
     pub task: &'a dyn Task,
@@ -17,37 +17,37 @@ pub struct Model<'a> {
     pub numerics: &'a Numerics,
 }
 
-/// The properties that a captured graph depends on; it is valid only while they are unchanged.
+/// Properties that a captured graph depends on; the graph is valid only while they are unchanged.
 #[derive(Clone, Debug, PartialEq)]
 struct Key {
     inputs: Vec<(Vec<usize>, Dtype)>,
-    /// Identities of the parameters and the loss scale. Updates change them in place, but a rewind creates new tensors.
+    /// Storage IDs of the parameters. Updates change them in place, but a rewind creates new tensors.
     params: Vec<usize>,
     loss_scale: usize,
-    /// Which blocks are recomputed, once that has been decided.
+    /// Which blocks keep their activations; None until this has been decided.
     plan: Option<Vec<bool>>,
 }
 
 struct Recorded {
     graph: Graph,
-    /// Addresses of the buffers in which gradients were to be computed.
+    /// Addresses of the gradient buffers at the time of capture.
     buffers: Vec<u64>,
-    /// The gradients that are complete after each segment: the index of the parameter, and where the gradient is.
+    /// Gradients completed by each segment: parameter index and location of the gradient.
     segments: Vec<Vec<(usize, GradientPlace)>>,
-    /// How many of the outputs of the graph belong to the loss; the rest are gradients.
+    /// Number of graph outputs that belong to the loss; the remaining outputs are gradients.
     losses: usize,
 }
 
-/// Where a recorded gradient is.
+/// Location of a gradient in a captured graph.
 #[derive(Clone, Copy)]
 enum GradientPlace {
-    /// In the buffer of its parameter.
+    /// In the gradient buffer of its parameter.
     Buffer,
-    /// The output of the graph with this index.
+    /// In the graph output with this index.
     Output(usize),
 }
 
-/// The captured graph, if there is one.
+/// Holds the captured graph, if any.
 pub struct Compiled {
     enabled: bool,
     key: Option<Key>,
@@ -55,12 +55,12 @@ pub struct Compiled {
 }
 
 impl Compiled {
-    /// Graphs are captured if `enabled`, except on the CPU, where they have no benefit.
+    /// Creates the runner. Graphs are captured if `enabled`, except on the CPU, where they have no benefit.
     pub fn new(enabled: bool, device: Device) -> Self {
         Self { enabled: enabled && device != Device::Cpu, key: None, recorded: None }
     }
 
-    /// Runs a forward and backward pass: returns the losses as [`Learner::gradients`] does, and passes each gradient to
+    /// Runs a forward and backward pass: returns the losses like [`Learner::gradients`], and passes each gradient to
     /// `sink` as soon as the work that computes it has been submitted. Unless `keep` is set, the next call overwrites
     /// the results.
     pub fn pass(
@@ -81,7 +81,7 @@ impl Compiled {
             plan: model.numerics.recompute.plan().map(|plan| plan.keep),
         };
         if self.key.as_ref() != Some(&key) {
-            // The first pass is not captured: it loads kernels, copies constants and measures blocks.
+            // The first pass is not captured: it loads kernels, copies constants and measures the cost of blocks.
             (self.key, self.recorded) = (Some(key), None);
             return model.pass(&batch, keep, sink);
         }
@@ -91,7 +91,8 @@ impl Compiled {
         let recorded = match &mut self.recorded {
             Some(recorded) if recorded.buffers == addresses => recorded,
             other => {
-                // The graph owns the memory that the recording reads; these values are copied there like any others.
+                // The graph owns the input memory used during capture, so pass copies to `replay`, which writes them
+                // into that memory.
                 let copies = values.iter().map(Tensor::copied).collect();
                 let inputs = std::mem::replace(&mut values, copies);
                 *other = None;
@@ -107,7 +108,7 @@ impl Compiled {
                 let gradient = match place {
                     GradientPlace::Buffer => buffer,
                     GradientPlace::Output(index) => {
-                        // It must be free when its bucket is submitted.
+                        // The buffer must be free when its bucket is submitted.
                         drop(buffer);
                         outputs.get(*index).cloned()
                     }
@@ -121,7 +122,7 @@ impl Compiled {
 }
 
 /// Captures a forward and backward pass with the input shapes of `batch`, in segments that end where the sink completes
-/// a bucket. Afterwards, `buffers` are the tensors into which the gradients are computed.
+/// a bucket. On return, `buffers` holds the tensors into which the gradients are computed.
 fn record(
     model: Model,
     batch: &Batch,
@@ -166,10 +167,11 @@ fn record(
 }
 
 impl Model<'_> {
-    /// A pass without a graph. Buffers are requested as late as possible, because other ranks may still read them.
+    /// Runs a pass without a graph. Buffers are requested as late as possible, because other ranks may still be reading
+    /// them.
     fn pass(&self, batch: &Batch, keep: bool, sink: &mut Sink) -> Result<Vec<Tensor>> {
         let forward = self.learner.forward(self.task, batch, self.numerics)?;
-        // What is kept must not be in a buffer of the next pass.
+        // Gradients that are kept must not lie in a buffer that the next pass overwrites.
         let buffers = if keep { Vec::new() } else { sink.buffers()? };
         self.learner.backward(forward, buffers, |i, gradient| sink.take(i, gradient))
     }

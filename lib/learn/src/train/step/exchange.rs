@@ -1,27 +1,28 @@
-//! Sums of gradients over ranks, computed concurrently with the backward pass.
+//! All-reduce of gradients across ranks, concurrent with the backward pass.
 
 use crate::train::sync::broadcast;
 use dist::{Collective, Reducer, Times};
 use tensor::{Device, Dtype, Tensor};
 use unix::{Error, Result};
 
-/// Elements per bucket: 4 MiB. Large enough for a sum to run at memory bandwidth, small enough for the first sum to
-/// start early.
+/// Elements per bucket (4 MiB in f32): large enough for a sum to run at memory bandwidth, small enough for the first
+/// sum to start early.
 const BUCKET: usize = 1 << 20;
-/// With NCCL, which needs more to reach the bandwidth of a network: 24 MiB.
+/// Elements per bucket with NCCL (24 MiB in f32), which needs larger buckets to reach the network bandwidth.
 const NCCL_BUCKET: usize = 6 << 20;
 
-/// The tensors to sum.
+/// Description of the tensors to sum.
 pub struct Layout<'a> {
     pub shapes: &'a [Vec<usize>],
-    /// The order in which they are approximately submitted; that of rank 0 applies.
+    /// Approximate order in which the tensors are submitted; the order of rank 0 applies.
     pub order: Vec<usize>,
-    /// How many of them are gradients; numbers that all ranks need follow.
+    /// Number of gradients, which come first; they are followed by scalars that all ranks need.
     pub gradients: usize,
-    /// The only rank that uses each gradient; empty if all ranks use all. Parameters have one owner as a whole, because
-    /// some optimizers need whole matrices; sums for one owner after another move as much as a reduce-scatter.
+    /// The only rank that uses each gradient; empty if all ranks use all gradients. Each parameter has a single owner,
+    /// because some optimizers need whole matrices; reducing to one owner after another moves as much data as a
+    /// reduce-scatter.
     pub owners: &'a [usize],
-    /// The type in which NCCL sums gradients.
+    /// Dtype in which NCCL sums gradients.
     pub dtype: Dtype,
 }
 
@@ -30,11 +31,11 @@ pub struct Layout<'a> {
 pub struct Exchange {
     reducer: Box<dyn Reducer>,
     buckets: Vec<Bucket>,
-    /// The bucket index of each tensor.
+    /// Bucket index of each tensor.
     bucket_of: Vec<usize>,
-    /// Tensors whose bucket is not complete yet; later, the sums.
+    /// Tensors whose bucket is still incomplete; later, the sums.
     slots: Vec<Option<Tensor>>,
-    /// Buckets submitted so far in this update.
+    /// Number of buckets submitted so far in this update.
     submitted: usize,
 }
 
@@ -87,8 +88,8 @@ impl Exchange {
         })
     }
 
-    /// Gradient buffers by tensor index; gradients computed there need not be copied to be summed. Empty if the backend
-    /// has no such memory. The sums of the previous update must have been dropped.
+    /// Returns the gradient buffers by tensor index; gradients computed in these buffers are summed without a copy.
+    /// Empty if the backend has no such memory. The sums of the previous update must have been dropped.
     pub fn buffers(&mut self) -> Result<Vec<Tensor>> {
         let mut buffers = vec![None; self.slots.len()];
         for (number, bucket) in self.buckets.iter().enumerate() {
@@ -102,7 +103,7 @@ impl Exchange {
         Ok(buffers.into_iter().flatten().collect())
     }
 
-    /// Whether a tensor is the last of its bucket, for tensors in the order in which they will be submitted.
+    /// Returns a function that tells whether a tensor completes its bucket; call it in the order of submission.
     pub fn completes(&self) -> impl FnMut(usize) -> bool + use<> {
         let mut missing: Vec<usize> = self.buckets.iter().map(|b| b.tensors.len()).collect();
         let bucket_of = self.bucket_of.clone();
@@ -112,7 +113,7 @@ impl Exchange {
         }
     }
 
-    /// Submits tensor number `tensor` of this rank. All ranks sum the buckets in the same order.
+    /// Submits the tensor with index `tensor` of this rank. All ranks sum the buckets in the same order.
     pub fn submit(&mut self, tensor: usize, value: Tensor) -> Result<()> {
         self.slots[tensor] = Some(value);
         self.buckets[self.bucket_of[tensor]].missing -= 1;
@@ -125,7 +126,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// Waits for the sums of all tensors over all ranks. Drop them before the next tensor is submitted.
+    /// Waits for the sums of all tensors over all ranks. The sums must be dropped before the next tensor is submitted.
     pub fn wait(&mut self) -> Result<Vec<Tensor>> {
         for (number, bucket) in self.buckets.iter_mut().enumerate() {
             let sums = self.reducer.wait(number)?;
@@ -139,7 +140,7 @@ impl Exchange {
         all.ok_or_else(|| Error::bug("a gradient was not submitted"))
     }
 
-    /// Communication times since the last call.
+    /// Returns the communication times since the last call.
     pub fn times(&mut self) -> Times {
         self.reducer.take_times()
     }

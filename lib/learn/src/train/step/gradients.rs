@@ -1,4 +1,4 @@
-//! The gradients of an update, summed over its micro-batches and slices and over all ranks.
+//! Gradients of an update, summed over its micro-batches and slices and across all ranks.
 
 use super::Trainer;
 use super::compiled::Model;
@@ -11,38 +11,38 @@ use unix::Result;
 
 /// Gradients and losses of an update.
 pub struct StepGradients {
-    /// For each pass of all ranks: sum of the loss, sum of the weights, and the terms of the loss, f32 [1] each.
+    /// For each pass of each rank: the sum of the loss, the sum of the weights, and the loss terms, f32 [1] each.
     pub losses: Vec<Vec<Tensor>>,
     /// Summed gradients, one per trained parameter.
     pub gradients: Vec<Tensor>,
     /// Time spent waiting for batches.
     pub data_wait: Duration,
-    /// Communication times of the sums over ranks.
+    /// Communication times of the all-reduce.
     pub times: Times,
 }
 
-/// Takes the gradients of a pass, one parameter at a time. In the last pass of several ranks it completes their sum on
-/// this rank and submits it to the others, while the rest of the backward pass runs.
+/// Takes the gradients of a pass, one parameter at a time. With several ranks, the last pass completes the sums of this
+/// rank and submits them for the all-reduce, while the rest of the backward pass runs.
 pub struct Sink<'a> {
     tree: &'a mut Tree,
-    /// Whether the sums of this rank are complete with this pass.
+    /// Whether this pass completes the sums of this rank.
     is_last: bool,
     /// None before the first update or with one rank.
     exchange: &'a mut Option<Exchange>,
-    /// Gradients that were not submitted, with the index of their parameter.
+    /// Gradients that were not submitted, with their parameter indices.
     taken: Vec<(usize, Tensor)>,
     submitted: Result<()>,
 }
 
 impl Sink<'_> {
-    /// Gradient buffers by parameter, as [`Exchange::buffers`]; none where there is no exchange.
+    /// Returns the gradient buffers by parameter, as in [`Exchange::buffers`]; empty without an exchange.
     pub fn buffers(&mut self) -> Result<Vec<Tensor>> {
         let buffers = self.exchange.as_mut().map(Exchange::buffers).transpose()?;
         Ok(buffers.unwrap_or_default())
     }
 
-    /// Whether a sum over ranks can start once the gradient of a parameter is complete, for parameters in the order in
-    /// which their gradients are.
+    /// Returns a function that tells whether a bucket can be submitted once the gradient of a parameter is complete;
+    /// call it in the order in which gradients are completed.
     pub fn cuts(&self) -> impl FnMut(usize) -> bool + use<> {
         let mut completes = self.exchange.as_ref().map(Exchange::completes);
         move |parameter| completes.as_mut().is_some_and(|completes| completes(parameter))
@@ -65,8 +65,8 @@ impl Sink<'_> {
     }
 }
 
-/// Computes the gradients of update number `update`. With several ranks, the sums over ranks overlap with the last
-/// backward pass.
+/// Computes the gradients of update number `update`. With several ranks, the all-reduce overlaps with the last backward
+/// pass.
 pub fn accumulate_gradients(
     trainer: &mut Trainer,
     update: u64,
@@ -106,7 +106,7 @@ pub fn accumulate_gradients(
     sum_over_ranks(trainer, losses, complete, data_wait)
 }
 
-/// Sums with the other ranks. `complete` are the gradients that were not submitted during the backward pass.
+/// Completes the all-reduce. `complete` holds the gradients that were not submitted during the backward pass.
 fn sum_over_ranks(
     trainer: &mut Trainer,
     losses: Vec<Vec<Tensor>>,
@@ -144,7 +144,7 @@ fn sum_over_ranks(
     }
     let mut gradients = exchange.wait()?;
     let numbers = gradients.split_off(parameters);
-    // Copies, because they are read later, when the memory of their bucket is used again.
+    // Copied, because the losses are read later, when the memory of their bucket has been reused.
     let losses = numbers.chunks(width).map(|pass| pass.iter().map(Tensor::copied).collect());
     let losses = losses.collect();
     Ok(StepGradients { losses, gradients, data_wait, times: exchange.times() })

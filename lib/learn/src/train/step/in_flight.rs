@@ -1,4 +1,4 @@
-//! Updates that were submitted to the device and whose results have not been read back.
+//! Updates that were submitted to the device and whose results have not been read back yet.
 
 use super::learner::{Pending, UpdateResult};
 use dist::Times;
@@ -13,20 +13,20 @@ pub struct InFlight {
     pub(in crate::train) times: Times,
 }
 
-/// Where the time of an update went.
+/// Time spent in an update, by activity.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Timing {
-    /// Time since its submission or the end of the previous update, whichever is later.
+    /// Time since the submission of the update or the end of the previous one, whichever is later.
     pub took: Duration,
     /// Time spent waiting for batches.
     pub data_wait: Duration,
-    /// Communication times of the sums over ranks.
+    /// Communication times of the all-reduce.
     pub times: Times,
 }
 
 impl InFlight {
-    /// Waits for the result. `previous` is when the previous update was retired; this one may have been submitted
-    /// earlier.
+    /// Waits for the result. `previous` is the time at which the previous update was retired; this update may have been
+    /// submitted earlier.
     pub fn wait(self, previous: Instant) -> Result<(UpdateResult, Timing)> {
         let step = self.pending.wait()?;
         let took = self.submitted.max(previous).elapsed();

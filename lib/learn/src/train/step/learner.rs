@@ -1,4 +1,4 @@
-//! The training state (parameters, their moving average, optimizer state) and its updates.
+//! Training state (parameters, their moving average, optimizer state) and its updates.
 
 use super::micro_batches::MicroBatches;
 use super::numerics::{self, Numerics};
@@ -25,12 +25,12 @@ use unix::{Error, Result};
 pub struct ForwardLoss {
     tape: Tape,
     loss: Var,
-    /// Sum of the weights of the batch; for each term of the loss its sum and, if it has one, its own weight.
+    /// Sum of the weights of the batch, followed by the sum of each loss term and, where it has one, its own weight.
     numbers: Vec<Tensor>,
     variables: Vec<Var>,
 }
 
-/// The training state.
+/// Parameters, moving average and optimizer state of a run.
 pub struct Learner {
     /// Trained and frozen parameters.
     pub params: ParamSet,
@@ -48,16 +48,16 @@ pub struct Learner {
     owners: Option<Vec<usize>>,
     /// Whether each gradient is summed over ranks for its owner only.
     sums_for_owner: bool,
-    /// The decision about the last update, on the device.
+    /// The step policy's decision about the last update, on the device.
     decided: DeviceStepControl,
-    /// Updates between log records, and in total: the terms of the loss are only read back when they are logged.
+    /// Updates between log records, and in total: loss terms are only read back for updates that are logged.
     log_every: u64,
     updates: u64,
-    /// The terms of the loss, set by the first batch.
+    /// Kinds of the loss terms, set by the first batch.
     terms: OnceCell<Vec<TermKind>>,
 }
 
-/// Name of a term of the loss, and whether it has a weight of its own.
+/// Name of a loss term, and whether it has its own weight.
 type TermKind = (String, bool);
 
 /// Named tensors.
@@ -66,24 +66,24 @@ type Named = Vec<(String, Tensor)>;
 /// Tensors of a checkpoint, by file stem.
 pub type Files = Vec<(String, Named)>;
 
-/// The result of one update.
+/// Result of one update.
 #[derive(Clone, Debug)]
 pub struct UpdateResult {
-    /// Weighted mean loss over its micro-batches.
+    /// Weighted mean loss over the micro-batches.
     pub loss: f64,
-    /// Mean of each term of the loss.
+    /// Mean of each loss term, by name.
     pub terms: BTreeMap<String, f64>,
-    /// Global norm of the gradient, before clipping.
+    /// Global gradient norm before clipping.
     pub gradient_norm: f64,
-    /// Whether the parameters were changed; false if the loss or the gradient is not finite.
+    /// Whether the parameters were updated; false if the loss or a gradient is not finite.
     pub applied: bool,
     /// Whether gradients overflowed the range of f16.
     pub overflow: bool,
     /// Loss scale of the next update.
     pub loss_scale: LossScale,
-    /// Optimizer steps so far.
+    /// Number of optimizer steps so far.
     pub steps: u64,
-    /// Learning rate.
+    /// Learning rate of this update.
     pub learning_rate: f64,
 }
 
@@ -93,12 +93,12 @@ pub struct Pending {
     decision: PendingStepControl,
     learning_rate: f64,
     terms: Vec<TermKind>,
-    /// `ForwardLoss::numbers` of each pass, if they are to be logged.
+    /// `ForwardLoss::numbers` of each pass; empty if they are not logged.
     numbers: Vec<Vec<PendingRead>>,
 }
 
 impl Pending {
-    /// Waits for this update, but not for later ones. Errors: those of the device.
+    /// Waits for this update, but not for later ones. Errors: errors of the device.
     pub fn wait(self) -> Result<UpdateResult> {
         let StepControl { loss, norm, applied, overflow, loss_scale, steps, .. } =
             self.decision.wait()?;
@@ -128,7 +128,7 @@ impl Pending {
     }
 }
 
-/// The decision before the first update of an attempt.
+/// Creates the step-control state before the first update of an attempt.
 fn start(rule: &StepPolicy, progress: &Progress, device: Device) -> Result<DeviceStepControl> {
     let loss_scale = match rule.scaled {
         true => progress.loss_scale.unwrap_or(LossScale::FIRST),
@@ -140,7 +140,7 @@ fn start(rule: &StepPolicy, progress: &Progress, device: Device) -> Result<Devic
 }
 
 impl Learner {
-    /// The state before the first update, on the device of the parameters. Errors: those of the device.
+    /// Creates the state before the first update, on the device of the parameters. Errors: errors of the device.
     pub fn new(
         params: ParamSet,
         config: &Config<(), (), ()>,
@@ -181,7 +181,7 @@ impl Learner {
         })
     }
 
-    /// The rank that uses the gradient of each parameter; empty if all ranks use all.
+    /// Owner rank of each parameter's gradient; empty if all ranks use all gradients.
     pub fn owners(&self) -> &[usize] {
         self.owners.as_deref().filter(|_| self.sums_for_owner).unwrap_or_default()
     }
@@ -191,8 +191,8 @@ impl Learner {
         self.decided.loss_scale()
     }
 
-    /// For one batch: the sum of the loss, the sum of the weights and every term, f32 [1] each; and the gradients of
-    /// the scaled loss.
+    /// Computes, for one batch, the sum of the loss, the sum of the weights and every loss term, f32 [1] each, and the
+    /// gradients of the scaled loss.
     pub fn gradients(
         &self,
         task: &dyn Task,
@@ -205,7 +205,7 @@ impl Learner {
         Ok((loss, all.into_iter().flatten().collect()))
     }
 
-    /// The loss of one batch, ready for the backward pass.
+    /// Computes the loss of one batch, ready for the backward pass.
     pub fn forward(
         &self,
         task: &dyn Task,
@@ -234,8 +234,8 @@ impl Learner {
     }
 
     /// Runs the backward pass of a loss: calls `ready` with the index and gradient of each parameter as soon as the
-    /// gradient is complete, and returns the first result of [`Learner::gradients`]. Gradients are computed in
-    /// `buffers` where given.
+    /// gradient is complete, and returns the same losses as [`Learner::gradients`]. Gradients are computed in `buffers`
+    /// where given.
     pub fn backward(
         &self,
         forward: ForwardLoss,
@@ -252,8 +252,8 @@ impl Learner {
     }
 
     /// Submits update number `update` (from 0), given the `losses` of every pass, as returned by
-    /// [`Learner::gradients`], and the summed gradients. Does not wait for the device, except to send sharded
-    /// parameters to other ranks over the host.
+    /// [`Learner::gradients`], and the summed gradients. Does not wait for the device, except when sending sharded
+    /// parameters to other ranks via the host.
     pub fn update(
         &mut self,
         update: u64,
@@ -299,19 +299,19 @@ impl Learner {
         Ok(Pending { decision: decided.read_async(), learning_rate, terms, numbers })
     }
 
-    /// The parameters to evaluate: the moving average if there is one.
+    /// Returns the parameters to evaluate: the moving average if there is one.
     pub fn evaluation_params(&self) -> ParamSet {
         let trained = self.average.as_ref().unwrap_or(&self.params.trained);
         ParamSet { trained: trained.clone(), frozen: self.params.frozen.clone() }
     }
 
-    /// [`hash_of`](crate::params::hash_of) the trained parameters; equal on all ranks, and in runs with the same
-    /// configuration.
+    /// Returns the [`hash_of`](crate::params::hash_of) the trained parameters; equal on all ranks, and for repeated
+    /// runs with the same configuration.
     pub fn hash(&self) -> Result<String> {
         self.params.trained.hash()
     }
 
-    /// Tensors of a checkpoint by file, on the host of rank 0; None on the other ranks.
+    /// Returns the tensors of a checkpoint by file, on the host of rank 0; None on the other ranks.
     pub fn files(&self, ranks: &dyn Collective) -> Result<Option<Files>> {
         let trained = &self.params.trained;
         let moments = match &self.owners {
@@ -334,8 +334,8 @@ impl Learner {
         Ok(Some(files))
     }
 
-    /// Gathers the optimizer state of all ranks on rank 0, one parameter at a time to limit the memory on the other
-    /// ranks.
+    /// Gathers the optimizer state of all ranks on rank 0, one parameter at a time to limit the memory used on the
+    /// other ranks.
     fn gather_moments(&self, owners: &[usize], ranks: &dyn Collective) -> Result<Named> {
         let mut all = Vec::new();
         for (i, owner) in owners.iter().enumerate() {
@@ -350,7 +350,7 @@ impl Learner {
         Ok(all)
     }
 
-    /// Restores the state of a checkpoint, which may have been written by any number of ranks.
+    /// Restores the state from a checkpoint, which may have been written by any number of ranks.
     pub fn assign(&mut self, progress: &Progress, found: &Loaded) -> Result<()> {
         let lacks = |what: &str| Error::data(format!("the checkpoint has no {what}.safetensors"));
         let need = |name: &str| found.tensors(name).ok_or_else(|| lacks(name));

@@ -1,6 +1,6 @@
 //! Divides the samples of a micro-batch among ranks, and sums the gradients of the slices.
 //!
-//! The samples of a micro-batch are split into consecutive slices of equal size. A rank computes its slices one by one.
+//! The samples of a micro-batch are split into contiguous slices of equal size. A rank computes its slices one by one.
 //! The sum over slices is a binary tree, of which each rank computes a branch and [`dist`] the rest. With
 //! `training.deterministic` the number of slices does not depend on the number of ranks, so the tree and the resulting
 //! bits are always the same; otherwise each rank has one slice.
@@ -10,24 +10,24 @@ use tensor::Tensor;
 use tensor::updates::sum;
 use unix::{Error, Result};
 
-/// Maximum number of slices with `training.deterministic`, and therefore of ranks that can share the work.
+/// Maximum number of slices with `training.deterministic`, which also limits the number of ranks.
 const MAX: u64 = 8;
 
-/// The slices of every micro-batch that one rank computes.
+/// Slices of every micro-batch that one rank computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MicroBatches {
-    /// Total number of slices, over all ranks.
+    /// Total number of slices across all ranks.
     pub total: u64,
-    /// Index of this rank's first slice.
+    /// Index of the first slice of this rank.
     pub first: u64,
-    /// Number of consecutive slices of this rank.
+    /// Number of contiguous slices of this rank.
     pub per_rank: u64,
-    /// Samples per slice.
+    /// Number of samples per slice.
     pub samples: u64,
 }
 
 impl MicroBatches {
-    /// The slices of rank `rank` of `ranks`. Errors: 78 when the batch cannot be divided evenly.
+    /// Returns the slices of rank `rank` of `ranks`. Errors: 78 when the batch cannot be divided evenly.
     pub fn new(training: &Training, rank: usize, ranks: usize) -> Result<Self> {
         let (batch, rank, ranks) = (training.batch_size, rank as u64, ranks as u64);
         let total = match training.deterministic {
@@ -51,13 +51,13 @@ impl MicroBatches {
         Ok(Self { total, first: rank * per_rank, per_rank, samples: batch / total })
     }
 
-    /// Number of forward and backward passes of this rank per update.
+    /// Number of forward and backward passes per update on this rank.
     pub fn passes(&self, accumulation: u64) -> u64 {
         self.per_rank * accumulation
     }
 
-    /// What this rank computes in its `count`-th pass: the number of the micro-batch, and the index of the slice's
-    /// first sample within it. All micro-batches of an update are computed for one slice before the next slice begins.
+    /// Returns the work of this rank's `count`-th pass: the micro-batch number, and the index of the slice's first
+    /// sample within it. All micro-batches of an update are computed for one slice before the next slice begins.
     pub fn position(&self, count: u64, accumulation: u64) -> (u64, u64) {
         let (update, at) = (count / self.passes(accumulation), count % self.passes(accumulation));
         let (slice, micro_batch) = (at / accumulation, at % accumulation);
@@ -65,12 +65,12 @@ impl MicroBatches {
     }
 }
 
-/// Accumulates a rank's gradients in an update: over micro-batches in order, over slices in a tree.
+/// Accumulates the gradients of a rank in an update: over micro-batches in order, over slices in a binary tree.
 #[derive(Default)]
 pub struct Tree {
     /// Sums of 2^level slices, in descending order of level.
     branches: Vec<(u32, Vec<Tensor>)>,
-    /// Sum over the micro-batches so far of the current slice.
+    /// Sum of the current slice over the micro-batches so far.
     slice: Option<Vec<Tensor>>,
 }
 
@@ -94,8 +94,9 @@ impl Tree {
         self.branches.push((level, sum));
     }
 
-    /// Adds the gradient of one parameter in the last pass of the last slice, and removes and returns the complete sum
-    /// for that parameter, in the memory of that gradient. Addition commutes, so the bits are those of [`Tree::whole`].
+    /// Adds the gradient of one parameter in the last pass of the last slice; removes the complete sum for that
+    /// parameter and returns it in the memory of `gradient`. Addition commutes, so the bits equal those of
+    /// [`Tree::whole`].
     pub fn finish(&mut self, parameter: usize, gradient: Tensor) -> Tensor {
         let mut sum = gradient;
         let earlier = self.slice.iter_mut().chain(self.branches.iter_mut().rev().map(|(_, b)| b));
@@ -107,7 +108,7 @@ impl Tree {
         sum
     }
 
-    /// The complete sums, after the last slice was closed.
+    /// Returns the complete sums after the last slice was closed.
     pub fn whole(mut self) -> Vec<Tensor> {
         self.branches.pop().map(|(_, sum)| sum).unwrap_or_default()
     }

@@ -1,5 +1,5 @@
-//! One update: batches prepared in advance, gradients summed over micro-batches, slices and ranks, and the optimizer
-//! step. Both a run and `--dry-run` make their updates here; nothing in this module touches the files of a run.
+//! Performs one update: prefetches batches, sums gradients over micro-batches, slices and ranks, and runs the optimizer
+//! step. Both training runs and `--dry-run` use this module; nothing in it touches the files of a run.
 
 mod compiled;
 mod exchange;
@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 use tensor::Device;
 use unix::{Error, Result};
 
-/// Everything that an update needs: the task, the training state, and the machinery that computes gradients.
+/// Everything needed for an update: the task, the training state, and the machinery that computes gradients.
 pub struct Trainer<'a> {
     pub task: Arc<dyn Task>,
     pub learner: Learner,
@@ -37,16 +37,16 @@ pub struct Trainer<'a> {
     device: Device,
     micro_batches: MicroBatches,
     pub numerics: Numerics,
-    /// Sums over ranks; None before the first update or with one rank.
+    /// All-reduce across ranks; None before the first update or with one rank.
     exchange: Option<Exchange>,
     compiled: Compiled,
-    /// Threads that prepare batches; started when the first update needs one.
+    /// Threads that prepare batches; started when an update first needs a batch.
     batches: Option<Prefetch<Batch>>,
 }
 
 impl<'a> Trainer<'a> {
-    /// The state before the first update, with initial parameters `params`. Errors: 78 when the batch cannot be divided
-    /// among the ranks as configured; those of the device.
+    /// Creates the state before the first update, with initial parameters `params`. Errors: 78 when the batch cannot be
+    /// divided among the ranks as configured; errors of the device.
     pub fn new(
         configured: &'a Configured,
         device: Device,
@@ -68,12 +68,12 @@ impl<'a> Trainer<'a> {
         })
     }
 
-    /// Discards the prepared batches, so that the next [`Trainer::step`] restarts their threads: after a rewind.
+    /// Discards the prefetched batches after a rewind, so that the next [`Trainer::step`] restarts the loader threads.
     pub fn restart_loader(&mut self) {
         self.batches = None;
     }
 
-    /// Switches to the batches of `training`, which must otherwise equal the configuration of the run.
+    /// Switches to the batch settings of `training`, whose other keys must equal the configuration of the run.
     pub fn set_batches(&mut self, training: Training) -> Result<()> {
         let (rank, ranks) = (self.ranks.rank(), self.ranks.size());
         self.micro_batches = MicroBatches::new(&training, rank, ranks)?;
@@ -81,17 +81,18 @@ impl<'a> Trainer<'a> {
         Ok(())
     }
 
-    /// Samples of each forward and backward pass of this rank.
+    /// Number of samples in each forward and backward pass of this rank.
     pub fn samples_per_pass(&self) -> u64 {
         self.micro_batches.samples
     }
 
-    /// Number of forward and backward passes of this rank per update.
+    /// Number of forward and backward passes per update on this rank.
     pub fn passes(&self) -> u64 {
         self.micro_batches.passes(self.config.training.accumulation)
     }
 
-    /// Submits update number `update` (from 0) to the device. Rewinds have skipped `skipped` samples before it.
+    /// Submits update number `update` (from 0) to the device. `skipped` is the number of samples skipped by earlier
+    /// rewinds.
     pub fn step(&mut self, update: u64, skipped: u64) -> Result<InFlight> {
         let submitted = Instant::now();
         let StepGradients { losses, gradients, data_wait, times } =
@@ -100,13 +101,13 @@ impl<'a> Trainer<'a> {
         Ok(InFlight { pending, submitted, data_wait, times })
     }
 
-    /// Metrics on the validation split.
+    /// Computes the metrics on the validation split.
     pub fn validate(&self) -> Result<Metrics> {
         let params = self.learner.evaluation_params();
         super::validation::validate(&*self.task, &params, &self.config.training, self.ranks)
     }
 
-    /// The batch of this rank's first pass of an update.
+    /// Returns the batch of this rank's first pass of an update.
     pub fn first_batch(&self, update: u64, skipped: u64) -> Result<Batch> {
         self.batches_from(skipped)?(self.first_pass(update))
     }
@@ -125,7 +126,7 @@ impl<'a> Trainer<'a> {
             .with_buckets(self.task.buckets());
         let (task, device, slices) = (Arc::clone(&self.task), self.device, self.micro_batches);
         let accumulation = training.accumulation;
-        // A rewind shifts the samples, but nothing else that follows from the number of the update.
+        // A rewind shifts the samples, but nothing else that follows from the update number.
         let skipped = skipped / training.batch_size;
         Ok(move |count| {
             let (micro_batch, place) = slices.position(count, accumulation);
@@ -135,7 +136,7 @@ impl<'a> Trainer<'a> {
         })
     }
 
-    /// The next batch, prepared in advance starting with the first pass of `update`, and the time waited for it.
+    /// Returns the next prefetched batch, starting with the first pass of `update`, and the time spent waiting for it.
     fn next_batch(&mut self, update: u64, skipped: u64) -> Result<(Batch, Duration)> {
         if self.batches.is_none() {
             let training = &self.config.training;

@@ -1,4 +1,4 @@
-//! Numerics of a run: the compute dtype of the model, and which blocks are recomputed.
+//! Numerics of a run: the model's compute dtype, and the recomputation of blocks.
 
 use crate::config::{Precision, Training};
 use crate::recompute::Recompute;
@@ -10,14 +10,14 @@ use tensor::{Device, Dtype};
 pub struct Numerics {
     /// Compute dtype of the model; trained parameters, losses and updates are always f32.
     pub dtype: Dtype,
-    /// Which blocks of the model are recomputed in the backward pass.
+    /// Decides which blocks of the model are recomputed in the backward pass.
     pub recompute: Rc<Recompute>,
-    /// `training.tf32` and `training.wgmma`.
+    /// Settings `training.tf32` and `training.wgmma`.
     pub products: [bool; 2],
 }
 
 impl Numerics {
-    /// The numerics of `training` on `device`; prints a note if the device does not support 16-bit floats.
+    /// Chooses the numerics for `training` on `device`; prints a note if the device does not support 16-bit floats.
     pub fn new(training: &Training, device: Device) -> Self {
         if training.amp && device == Device::Cpu {
             unix::note!("training.amp has no effect on the CPU, which computes in f32");
@@ -28,14 +28,14 @@ impl Numerics {
     }
 }
 
-/// Chooses how the pass that begins multiplies matrices: with tf32 and wgmma. The choice holds for the process, in which
-/// there may be other models.
+/// Sets the matrix-product modes, tf32 and wgmma, for the pass about to begin. They are process-wide, and other models
+/// in the process may use different ones.
 pub(in crate::train) fn set_matmul_modes([tf32, wgmma]: [bool; 2]) {
     tensor::kernel::set_tf32(tf32);
     tensor::kernel::set_wgmma(wgmma);
 }
 
-/// The compute dtype of the model; the CPU only supports f32.
+/// Returns the compute dtype of the model; the CPU only supports f32.
 pub(in crate::train) fn dtype(training: &Training, device: Device) -> Dtype {
     match (training.amp && device != Device::Cpu, training.precision) {
         (false, _) => Dtype::F32,

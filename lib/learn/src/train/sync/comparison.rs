@@ -1,6 +1,6 @@
-//! Checks that all ranks have the same parameters. For a checkpoint during training this happens concurrently with
-//! training: while rank 0 copies its tensors, the other ranks hash theirs. The hash of rank 0 comes from the thread
-//! that writes the checkpoint, which hashes everything it writes.
+//! Checks that all ranks have the same parameters. For a checkpoint saved during training, this happens concurrently:
+//! while rank 0 copies its tensors, the other ranks hash theirs. The hash of rank 0 comes from the thread that writes
+//! the checkpoint, which hashes everything it writes.
 
 use crate::checkpoint::{Condition, FileEntry};
 use crate::params::hash_of;
@@ -10,24 +10,24 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use unix::{Error, Exit, Result};
 
-/// The message about a differing rank, set by the thread that writes checkpoints.
+/// Message about a rank with different parameters, set by the thread that writes checkpoints.
 #[derive(Default)]
 pub(in crate::train) struct Comparison(Arc<OnceLock<String>>);
 
-/// Sends the hashes of all ranks to that thread.
+/// Channel that sends the hashes of all ranks to the writing thread.
 type Hashes = Sender<Vec<Vec<u8>>>;
 
-/// Whether ranks are compared.
+/// Whether the parameters are compared across ranks.
 pub(in crate::train) fn is_comparing(job: &TrainJob) -> bool {
     job.ranks.size() > 1 && job.task.config.training.hash_every > 0
 }
 
-/// The host of each rank.
+/// Returns the host name of each rank.
 pub(in crate::train) fn hosts(ranks: &dyn Collective) -> Vec<String> {
     (0..ranks.size()).map(|rank| ranks.host(rank)).collect()
 }
 
-/// The message about the first rank whose hash differs from that of rank 0, if there is one.
+/// Returns a message about the first rank whose hash differs from that of rank 0; None if all are equal.
 pub(in crate::train) fn differing_rank(
     hashes: &[Vec<u8>],
     hosts: &[String],
@@ -42,8 +42,8 @@ pub(in crate::train) fn differing_rank(
 }
 
 impl Comparison {
-    /// The condition for publishing a checkpoint of update `update`, and the channel on which it receives the hashes of
-    /// all ranks; that of rank 0 is empty. None when ranks are not compared.
+    /// Returns the condition for publishing a checkpoint of update `update`, and the channel for sending it the hashes
+    /// of all ranks, where that of rank 0 is empty. None when ranks are not compared.
     pub fn condition(&self, job: &TrainJob, update: u64) -> Option<(Hashes, Condition)> {
         if !is_comparing(job) {
             return None;
@@ -56,20 +56,20 @@ impl Comparison {
                 .map_err(|_| Error::bug("the hashes of the other ranks were not received"))?;
             all[0] = own(files)?.into_bytes();
             let Some(why) = differing_rank(&all, &hosts, update) else { return Ok(()) };
-            // Only the first finding is kept.
+            // Only the first difference is kept.
             let _ = found.set(why.clone());
             Err(Error::new(Exit::Failure, why))
         });
         Some((sender, condition))
     }
 
-    /// The message about a rank that was found to differ.
+    /// Returns the message about a differing rank, if one was found.
     pub fn found(&self) -> Option<String> {
         self.0.get().cloned()
     }
 }
 
-/// The hash of the parameters as written.
+/// Returns the hash of the parameters as written to the checkpoint.
 fn own(files: &[FileEntry]) -> Result<String> {
     let model = files.iter().find(|file| file.stem() == "model");
     let model = model.ok_or_else(|| Error::bug("the checkpoint has no parameters"))?;

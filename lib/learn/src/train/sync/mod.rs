@@ -1,4 +1,4 @@
-//! Agreement between the ranks of a run: on stops, saves, and equal parameters.
+//! Agreement between the ranks of a run on stops, saves and equal parameters.
 
 mod comparison;
 mod requests;

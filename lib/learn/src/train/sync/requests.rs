@@ -1,4 +1,4 @@
-//! Requests of the ranks, combined over all of them: whether all can start, and before each update whether to stop or
+//! Collectives for agreement between ranks: whether all of them can start, and before each update whether to stop or
 //! save.
 
 use dist::Collective;
@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use unix::{Error, Exit, Result};
 
-/// The values of all ranks, in rank order. A collective call.
+/// Gathers the values of all ranks, in rank order. A collective call.
 pub fn gather<T: Serialize + DeserializeOwned>(ranks: &dyn Collective, own: T) -> Result<Vec<T>> {
     if ranks.size() == 1 {
         return Ok(vec![own]);
@@ -15,7 +15,7 @@ pub fn gather<T: Serialize + DeserializeOwned>(ranks: &dyn Collective, own: T) -
     all.iter().map(|bytes| serde_json::from_slice(bytes).map_err(Error::bug)).collect()
 }
 
-/// The value of rank 0; those of the other ranks are ignored. A collective call.
+/// Returns the value of rank 0 on all ranks; the values of the other ranks are ignored. A collective call.
 pub fn broadcast<T: Serialize + DeserializeOwned>(ranks: &dyn Collective, own: T) -> Result<T> {
     if ranks.size() == 1 {
         return Ok(own);
@@ -24,9 +24,9 @@ pub fn broadcast<T: Serialize + DeserializeOwned>(ranks: &dyn Collective, own: T
     serde_json::from_slice(&value).map_err(Error::bug)
 }
 
-/// This rank's value if all ranks succeeded; otherwise all ranks get the error of the lowest rank that failed. Rank 0
-/// prints its own error; the others print theirs only if it differs. Errors: those of the communication; with one rank,
-/// its own.
+/// Returns this rank's value if all ranks succeeded; otherwise all ranks get the error of the lowest rank that failed.
+/// Rank 0 prints its own error; the others print theirs only if it differs. Errors: communication errors; with one
+/// rank, its own error.
 pub fn all_ok<T>(ranks: &dyn Collective, own: Result<T>) -> Result<Result<T, Error>> {
     if ranks.size() == 1 {
         return own.map(Ok);
@@ -44,52 +44,52 @@ pub fn all_ok<T>(ranks: &dyn Collective, own: Result<T>) -> Result<Result<T, Err
     Ok(Err(error.context(format_args!("rank {rank} on {}", ranks.host(rank)))))
 }
 
-/// Why a run stops. If ranks have different causes, the last in this order wins.
+/// Cause of a stop. If ranks have different causes, the last one in this order wins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Cause {
-    /// A signal, the time limit or the cost budget.
+    /// A stop request: a signal, the time limit or the cost budget.
     Asked,
     /// Saves keep failing.
     Unsaved,
     /// Faulty hardware.
     Machine,
-    /// An input file has changed; the exit status.
+    /// An input file has changed; holds the exit status.
     Changed(u8),
-    /// Another process holds the run, or its directory was moved, removed or replaced; the exit status.
+    /// Another process holds the run, or its directory was moved, removed or replaced; holds the exit status.
     Lost(u8),
 }
 
 /// A request to stop.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Stop {
-    /// The cause.
+    /// Cause of the stop.
     pub cause: Cause,
-    /// The reason as text for users.
+    /// Reason for the stop, as text for users.
     pub why: String,
 }
 
 impl Stop {
-    /// Whether nothing may be written to the run any more.
+    /// Whether the run directory must no longer be written to.
     pub fn is_lost(&self) -> bool {
         matches!(self.cause, Cause::Lost(_))
     }
 }
 
-/// What a rank, or all of them together, request.
+/// Requests of one rank, or of all ranks combined.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RankRequest {
-    /// To stop before the next update.
+    /// Stop before the next update.
     pub stop: Option<Stop>,
-    /// To save after the next update.
+    /// Whether to save after the next update.
     pub save: bool,
 }
 
-/// Combines the requests of all ranks: any rank can stop all of them.
+/// Combines the requests of all ranks; a single rank can stop all of them.
 pub fn reduce_requests(ranks: &dyn Collective, own: RankRequest) -> Result<RankRequest> {
     if ranks.size() == 1 {
         return Ok(own);
     }
-    // Usually no rank has a request, which takes no bytes.
+    // Usually no rank has a request; it is then sent as an empty message.
     let own = match own == RankRequest::default() {
         true => Vec::new(),
         false => serde_json::to_vec(&own).map_err(Error::bug)?,

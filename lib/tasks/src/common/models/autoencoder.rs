@@ -10,7 +10,7 @@ use tensor::ops::activation::Activation;
 use tensor::ops::interpolate::{Interpolate, Interpolation};
 use unix::Result;
 
-/// Side of the convolution filters.
+/// Side of the convolution filters, in tokens.
 const SIDE: usize = 3;
 
 /// A convolutional autoencoder. The encoder halves the token grid in each layer, by a convolution with stride 2; the
@@ -38,7 +38,7 @@ fn none() -> ConvActivation {
 }
 
 impl Autoencoder {
-    /// Violations in the values; keys are relative to `model`.
+    /// Returns the violations in the values; keys are relative to `model`.
     pub(super) fn violations(&self) -> Vec<(String, String)> {
         let valid = |features: &usize| (1..=65536).contains(features);
         let wrong = !(1..=16).contains(&self.layers.len()) || !self.layers.iter().all(valid);
@@ -52,9 +52,9 @@ impl Autoencoder {
 pub(crate) struct AutoencoderLayers {
     grid: [usize; 3],
     encoder: Vec<Conv>,
-    /// Of the latent grid.
+    /// Adds the condition to the latent grid.
     condition: ConditionVector,
-    /// From the coarsest grid to the finest.
+    /// Upsampling layers, from the coarsest grid to the finest.
     decoder: Vec<(Interpolate, Conv)>,
     activation: Activation,
     last: Activation,

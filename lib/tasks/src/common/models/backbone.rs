@@ -1,4 +1,4 @@
-//! The kinds of backbone, the network that processes the tokens.
+//! The available backbones: networks that process the tokens.
 
 use super::autoencoder::{Autoencoder, AutoencoderLayers};
 use super::fno::{Fno, FourierLayers};
@@ -38,7 +38,7 @@ pub enum BackboneConfig {
 }
 
 impl BackboneConfig {
-    /// Violations in the values; keys are relative to `model`.
+    /// Returns the violations in the values; keys are relative to `model`.
     pub fn violations(&self) -> Vec<(String, String)> {
         let (attention, kernel_size, remedy) = match self {
             BackboneConfig::PdetStack(c) => {
@@ -117,7 +117,7 @@ impl Attention {
         }
     }
 
-    /// The violation if the heads do not divide `hidden` features.
+    /// Returns the violation if heads and groups do not divide `hidden`.
     fn violation(&self, hidden: usize) -> Option<String> {
         match *self {
             Attention::None => None,
@@ -136,13 +136,13 @@ impl Attention {
     }
 }
 
-/// The shapes that a backbone must match.
+/// The shapes with which a backbone is built.
 pub(crate) struct BackboneShape {
     /// Features per input token.
     pub dim: usize,
     /// Features per output token.
     pub output: usize,
-    /// Depth, rows and columns of the token grid; 1 for axes that it does not have.
+    /// Depth, rows and columns of the token grid; 1 for missing axes.
     pub grid: [usize; 3],
     /// Padding at the border of the domain.
     pub padding: Padding,
@@ -150,26 +150,26 @@ pub(crate) struct BackboneShape {
 }
 
 impl BackboneShape {
-    /// Tokens along each axis that the grid has.
+    /// Number of tokens along each axis that the grid has.
     pub(super) fn axes(&self) -> &[usize] {
         let missing = self.grid[..2].iter().take_while(|tokens| **tokens == 1).count();
         &self.grid[missing..]
     }
 
-    /// `n` along each axis that the grid has, and 1 along the others.
+    /// Returns `n` along each axis that the grid has, and 1 along the others.
     pub(super) fn along(&self, n: usize) -> [usize; 3] {
         let missing = 3 - self.axes().len();
         std::array::from_fn(|axis| if axis < missing { 1 } else { n })
     }
 
-    /// `8 x 6`; a line has one row.
+    /// Formats the token grid, e.g. `8 x 6`; a 1D grid has one row.
     pub(super) fn describe(&self) -> String {
         let first = usize::from(self.grid[0] == 1);
         self.grid[first..].iter().map(usize::to_string).collect::<Vec<_>>().join(" x ")
     }
 
-    /// Rows and columns of the token grid, for layers without a depth: its planes are stacked. If there are several, and
-    /// `planar` names something that depends on the places of the tokens, the builder refuses it.
+    /// Returns rows and columns of the token grid for layers without a depth axis: planes are stacked along the rows.
+    /// If there are several planes, the builder refuses the layer named by `planar`, which depends on token positions.
     pub(super) fn plane(&self, b: &mut Builder, planar: Option<&str>) -> [usize; 2] {
         let [depth, rows, columns] = self.grid;
         if let (2.., Some(what)) = (depth, planar) {
@@ -214,7 +214,7 @@ impl Backbone {
         }
     }
 
-    /// x [B, T, dim] -> [B, T, output].
+    /// Maps x [B, T, dim] to [B, T, output].
     pub fn forward(&self, forward: &Forward, x: &Var, condition: Option<&Var>) -> Result<Var> {
         match self {
             Self::Stack(backbone) => backbone.forward(forward, x, condition),
@@ -243,7 +243,7 @@ impl Input {
         }
     }
 
-    /// x [B, T, dim] -> [B, T, hidden].
+    /// Maps x [B, T, dim] to [B, T, hidden].
     pub fn forward(&self, forward: &Forward, x: &Var) -> Result<Var> {
         let x = self.linear.forward(forward, x)?;
         match &self.positions {
@@ -253,10 +253,10 @@ impl Input {
     }
 }
 
-/// A learned vector for each plane, each row and each column of the token grid.
+/// Position embeddings: a learned vector for each plane, row and column of the token grid.
 #[derive(Clone, Debug)]
 struct Positions {
-    /// [planes, hidden] if there are several, [rows, hidden] and [columns, hidden].
+    /// [planes, hidden] if there are several planes, [rows, hidden] and [columns, hidden].
     vectors: Vec<ParamId>,
 }
 
@@ -272,7 +272,7 @@ impl Positions {
         Self { vectors }
     }
 
-    /// Adds to each token of x [B, T, hidden] the vectors of its plane, its row and its column.
+    /// Adds the vectors of its plane, row and column to each token of x [B, T, hidden].
     fn add_to(&self, forward: &Forward, x: &Var) -> Result<Var> {
         let mut axes = self.vectors.iter().map(|vectors| forward.get(*vectors));
         let hidden = x.value().width();

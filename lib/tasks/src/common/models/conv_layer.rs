@@ -1,4 +1,4 @@
-//! A convolution with normalisation, activation and dropout, which convolutional backbones are made of.
+//! Convolution with normalisation, activation and dropout, the building block of convolutional backbones.
 
 use super::backbone::BackboneShape;
 use learn::forward::Forward;
@@ -61,7 +61,7 @@ impl From<ConvActivation> for Activation {
 }
 
 impl ConvNorm {
-    /// The violation if this needs groups that do not divide `width` features, which `what` describes.
+    /// Returns the violation if group normalisation requires `groups` that do not divide `width`, named `what`.
     pub(super) fn violation(
         self,
         groups: usize,
@@ -74,14 +74,14 @@ impl ConvNorm {
     }
 }
 
-/// What the layers of a model have in common.
+/// Settings shared by the layers of a model.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ConvStyle {
-    /// Taps along each axis.
+    /// Filter size along each axis, in tokens.
     pub filter: [usize; 3],
     pub padding: Padding,
     pub norm: ConvNorm,
-    /// Groups of [`ConvNorm::Group`].
+    /// Number of groups for [`ConvNorm::Group`].
     pub groups: usize,
     pub activation: Activation,
     pub dropout: f64,
@@ -97,7 +97,7 @@ pub(super) struct ConvLayer {
 }
 
 impl ConvLayer {
-    /// Layer `i` of the current scope, from `from` features to `to`.
+    /// Builds layer `i` of the current scope, with `from` input features and `to` output features.
     pub fn new(b: &mut Builder, i: usize, [from, to]: [usize; 2], style: &ConvStyle) -> Self {
         let conv = Conv::same(b, &format!("conv.{i}"), [from, to], style.filter, style.padding);
         let norm = match style.norm {
@@ -109,7 +109,7 @@ impl ConvLayer {
         Self { conv, norm, activation: style.activation, dropout: style.dropout }
     }
 
-    /// x [B, depth, rows, columns, from] -> [B, depth, rows, columns, to].
+    /// Maps x [B, depth, rows, columns, from] to [B, depth, rows, columns, to].
     pub fn forward(&self, forward: &Forward, x: &Var) -> Result<Var> {
         let x = self.conv.forward(forward, x)?;
         let x = match &self.norm {
@@ -121,23 +121,23 @@ impl ConvLayer {
     }
 }
 
-/// Tokens [B, T, D] as cells of the grid, [B, depth, rows, columns, D].
+/// Reshapes tokens [B, T, D] to grid cells [B, depth, rows, columns, D].
 pub(super) fn to_cells(tokens: &Var, [depth, rows, columns]: [usize; 3]) -> Var {
     tokens.reshape(&[tokens.shape()[0], depth, rows, columns, tokens.value().width()])
 }
 
-/// Cells of a grid [B, depth, rows, columns, D] as tokens, [B, T, D].
+/// Reshapes grid cells [B, depth, rows, columns, D] to tokens [B, T, D].
 pub(super) fn to_tokens(cells: &Var) -> Var {
     let (shape, width) = (cells.shape(), cells.value().width());
     cells.reshape(&[shape[0], shape[1..4].iter().product(), width])
 }
 
-/// A linear layer from the condition, if there is one, to a vector that is added to every cell.
+/// A linear layer that maps the condition, if there is one, to a vector that is added to every cell.
 #[derive(Clone, Debug)]
 pub(super) struct ConditionVector(Option<Linear>);
 
 impl ConditionVector {
-    /// For cells with `width` features.
+    /// Builds the layer for cells with `width` features.
     pub fn new(b: &mut Builder, shape: &BackboneShape, width: usize) -> Self {
         Self(match shape.condition {
             Condition::Fixed => None,
@@ -145,7 +145,7 @@ impl ConditionVector {
         })
     }
 
-    /// x [B, depth, rows, columns, width] plus the vector of each sample.
+    /// Adds the vector of each sample to x [B, depth, rows, columns, width].
     pub fn add(&self, forward: &Forward, x: Var, condition: Option<&Var>) -> Result<Var> {
         let (Some(linear), Some(condition)) = (&self.0, condition) else { return Ok(x) };
         let vector = linear.forward(forward, condition)?;

@@ -43,7 +43,7 @@ fn sixteen() -> usize {
 #[derive(Clone, Debug)]
 pub(crate) struct FourierLayers {
     input: Input,
-    /// From the condition to a vector that is added to every token.
+    /// Maps the condition to a vector that is added to every token.
     condition: Option<Linear>,
     layers: Vec<Layer>,
     output: [Linear; 2],

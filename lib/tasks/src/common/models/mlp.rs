@@ -30,7 +30,7 @@ fn two() -> usize {
 #[derive(Clone, Debug)]
 pub(crate) struct MlpLayers {
     input: Linear,
-    /// From the condition to a vector that is added to the first hidden layer.
+    /// Maps the condition to a vector that is added to the first hidden layer.
     condition: Option<Linear>,
     hidden: Vec<Linear>,
     output: Linear,

@@ -1,4 +1,4 @@
-//! Networks from tokens to tokens of the same number, one file each, and the patches that fields are cut into.
+//! Networks that map tokens to the same number of tokens, one file each, and the patches that fields are cut into.
 
 mod autoencoder;
 pub mod backbone;
@@ -45,7 +45,7 @@ impl From<PaddingMode> for Padding {
     }
 }
 
-/// The default `N` of a configuration key.
+/// Returns `N`, the default of a configuration key.
 pub(crate) fn number<const N: usize>() -> usize {
     N
 }

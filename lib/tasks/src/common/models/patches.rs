@@ -1,9 +1,9 @@
 //! Cuts a field into patches, the tokens of a grid: [x.., channels] -> [tokens, patch.., channels].
 //!
-//! Fields have one to three axes. On one axis there is a single row of tokens, and on two a single plane. Models only see
-//! patches, so no model needs an op that reorders elements.
+//! Fields have one to three axes. The token grid of a 1D field is a single row, that of a 2D field a single plane.
+//! Models only see patches, so no model needs an op that reorders elements.
 
-/// How fields of one size are cut into patches.
+/// Division of fields of one size into patches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Patches {
     /// Grid points along each axis, one to three.
@@ -14,8 +14,8 @@ pub struct Patches {
 }
 
 impl Patches {
-    /// Cuts fields of `channels` channels on `grid` into patches of `side` points along each axis. The error says what
-    /// does not match.
+    /// Cuts fields of `channels` channels on `grid` into patches of `side` points along each axis. The error message
+    /// names the mismatch.
     pub fn new(grid: &[usize], channels: usize, side: usize) -> Result<Self, String> {
         if !(1..=3).contains(&grid.len()) {
             return Err(format!("fields with {} axes; models support one to three", grid.len()));
@@ -49,12 +49,12 @@ impl Patches {
         })
     }
 
-    /// Numbers per patch.
+    /// Number of values per patch.
     pub fn patch_len(&self) -> usize {
         self.side.pow(self.grid.len() as u32) * self.channels
     }
 
-    /// Numbers per field.
+    /// Number of values per field.
     pub fn field_len(&self) -> usize {
         self.grid.iter().product::<usize>() * self.channels
     }
@@ -69,12 +69,13 @@ impl Patches {
         self.lines(|at, place, len| out[at..][..len].copy_from_slice(&patches[place..][..len]));
     }
 
-    /// Every run of numbers that is contiguous in both layouts: offset in the field, offset in the patches, length.
+    /// Calls `copy` for every run of values that is contiguous in both layouts, with its offset in the field, its
+    /// offset in the patches and its length.
     fn lines(&self, mut copy: impl FnMut(usize, usize, usize)) {
         let (rows, heights) = match self.grid[..] {
             [x, y, _] if self.side > 1 => ([x, y], [self.side; 2]),
             [x, _] if self.side > 1 => ([1, x], [1, self.side]),
-            // The same in both layouts.
+            // Both layouts are the same.
             _ => return copy(0, 0, self.field_len()),
         };
         let ([_, high, wide], length) = (self.tokens(), self.side * self.channels);

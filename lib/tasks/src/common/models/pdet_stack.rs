@@ -1,5 +1,5 @@
-//! A stack of blocks, applied once or, with shared weights, several times. Applied several times it is the steady prior
-//! of the original: a residual network that refines its state in steps and is told how far it is.
+//! A stack of blocks, applied once or, with shared weights, several times. Applied several times, it is the steady
+//! prior of the original: a residual network that refines its state iteratively and is conditioned on its progress.
 
 use super::backbone::{Attention, BackboneShape, Input};
 use super::number;
@@ -56,7 +56,7 @@ fn tenth() -> f64 {
     0.1
 }
 
-// So that configurations older than the key keep their hash.
+// The default is not serialised, so that configurations older than this key keep their hash.
 fn is_one(number: &usize) -> bool {
     *number == 1
 }
@@ -67,7 +67,7 @@ pub(crate) struct Stack {
     input: Input,
     blocks: Vec<Block>,
     iterations: usize,
-    /// From the fraction of the iterations done to the condition, or to the tokens if there is none.
+    /// Maps the fraction of the iterations done to a vector added to the condition or, without one, to the tokens.
     progress: Option<Linear>,
     norm: Norm,
     output: Linear,

@@ -44,7 +44,7 @@ struct Level {
     down: Linear,
     up_blocks: Vec<Block>,
     across: Linear,
-    /// Averaging along rows and columns, each [coarse, fine], and interpolation back.
+    /// Averaging matrices along rows and columns, each [coarse, fine]; `unpool` interpolates back.
     pool: [Tensor; 2],
     unpool: [Tensor; 2],
 }

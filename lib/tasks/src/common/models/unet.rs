@@ -62,12 +62,12 @@ pub enum Upsample {
 }
 
 impl ConvUnet {
-    /// Violations in the values, except `kernel_size`; keys are relative to `backbone`.
+    /// Returns the violation of `groups`, if any; its key is relative to `backbone`.
     pub(super) fn violation(&self) -> Option<(&'static str, String)> {
         self.norm.violation(self.groups, self.hidden.saturating_mul(2), "2 * hidden")
     }
 
-    /// What does not work on the token grid of `shape`.
+    /// Returns the reason if the network does not fit the token grid of `shape`.
     fn problem(&self, shape: &BackboneShape) -> Option<String> {
         let (grid, levels) = (shape.describe(), self.levels);
         let factor = 1_usize << levels.min(usize::BITS as usize - 1);
@@ -92,7 +92,7 @@ impl ConvUnet {
                 self.kernel_size
             ));
         }
-        // The norm of a single number is 0, whatever the number.
+        // Instance normalisation of a single value always yields 0.
         let alone = coarsest.iter().product::<usize>() == 1;
         (alone && self.norm == ConvNorm::Instance).then(|| {
             format!(
@@ -107,14 +107,14 @@ impl ConvUnet {
 #[derive(Clone, Debug)]
 pub(crate) struct ConvLayers {
     grid: [usize; 3],
-    /// Why the layers cannot run on this grid; the builder reports it.
+    /// Reason why the layers cannot run on this grid, if any; the builder has reported it.
     problem: Option<String>,
     input: Conv,
     condition: ConditionVector,
-    /// From the finest grid to the coarsest.
+    /// Levels from the finest grid to the coarsest.
     down: Vec<DoubleConv>,
     bottom: DoubleConv,
-    /// In the order of `down`.
+    /// Levels in the order of `down`.
     up: Vec<Up>,
     output: Linear,
     pool: Pool,
@@ -130,7 +130,7 @@ struct Up {
     convolutions: DoubleConv,
 }
 
-/// Up-sampling, which halves the features.
+/// Up-sampling, which also halves the number of features.
 #[derive(Clone, Debug)]
 enum Finer {
     Transposed(ConvTranspose),
@@ -138,7 +138,7 @@ enum Finer {
 }
 
 impl DoubleConv {
-    /// From `from` features to `to`.
+    /// Builds two convolutions, from `from` features to `to`.
     fn new(b: &mut Builder, style: &ConvStyle, [from, to]: [usize; 2]) -> Self {
         Self([ConvLayer::new(b, 0, [from, to], style), ConvLayer::new(b, 1, [to, to], style)])
     }
@@ -201,7 +201,7 @@ impl ConvLayers {
                 .collect(),
             bottom: double(b, "bottom", [width(c.levels), width(c.levels + 1)]),
             up: (0..c.levels).map(|level| up(b, level)).collect(),
-            // A convolution with a filter of one token.
+            // Equivalent to a convolution with a filter of one token.
             output: Linear::new(b, "output", width(1), shape.output),
             pool: Pool { pooling: Pooling::Max, window: halves, stride: halves },
         }

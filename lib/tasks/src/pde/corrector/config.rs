@@ -115,7 +115,7 @@ impl Default for Sampling {
 }
 
 impl Sampling {
-    /// The sampler of a diffusion model.
+    /// Returns the sampler of a diffusion model.
     pub fn sampler(&self) -> Sampler {
         let Self { steps, solver, schedule, churn } = *self;
         Sampler { steps, solver, churn, schedule }
@@ -123,7 +123,7 @@ impl Sampling {
 }
 
 impl Objective {
-    /// How the network becomes a denoiser. Residuals are scaled to unit variance.
+    /// Returns the preconditioning of the network. Residuals are scaled to unit variance.
     pub fn preconditioning(&self) -> Preconditioning {
         match self {
             Self::Diffusion { .. } | Self::Refiner { .. } => {
@@ -133,7 +133,7 @@ impl Objective {
         }
     }
 
-    /// How residuals are sampled.
+    /// Returns the method of sampling residuals.
     pub(crate) fn method(&self, sampling: &Sampling) -> Method {
         match self {
             Self::Diffusion { .. } => Method::Diffusion(sampling.sampler()),
@@ -142,7 +142,7 @@ impl Objective {
         }
     }
 
-    /// The noise level of a training sample, for a standard normal number and one that is uniform in [0, 1).
+    /// Returns the noise level of a training sample, given a standard normal number and a number uniform in [0, 1).
     pub fn sigma(&self, normal: f32, uniform: f32) -> f64 {
         match self {
             Self::Diffusion { noise } => noise.sigma(normal),
@@ -158,7 +158,7 @@ impl Objective {
 /// The configuration of the task.
 pub type CorrectorConfig = Config<CorrectorData, NetworkModel, CorrectorLoss>;
 
-/// Violations that the schema does not express.
+/// Returns the violations that the schema does not express.
 pub(super) fn violations(config: &CorrectorConfig) -> Violations {
     let CorrectorConfig { data, model, loss, .. } = config;
     let mut violations: Violations = within("model", model.violations()).collect();

@@ -12,7 +12,7 @@ use tensor::random::{Philox, Purpose};
 use tensor::{Dtype, Tensor, Var};
 use unix::Result;
 
-/// The scales s of residuals at a batch of states, on the host.
+/// The scales s of the residuals at a batch of states, on the host.
 pub(crate) struct Scales {
     /// ln s, [B, 1].
     pub log: Tensor,
@@ -23,7 +23,7 @@ pub(crate) struct Scales {
 }
 
 impl Scales {
-    /// The scales at normalised states [B, tokens, dim] with their conditions [B, features].
+    /// Computes the scales at normalised states [B, tokens, dim] with conditions [B, features].
     pub fn of(scale: &ResidualScale, states: &Tensor, features: &Tensor) -> Self {
         let batch = states.shape()[0];
         let rows = states.read::<f32>().chunks_exact(states.len() / batch);
@@ -42,20 +42,20 @@ impl Scales {
     }
 }
 
-/// A state and the operator's prediction from it, as a denoiser sees them.
+/// The inputs of the denoiser in one step: a state, and the operator's prediction from it.
 pub(crate) struct StepInput {
     /// The state z, normalised, [B, T, D].
     pub z: Var,
     /// The prediction of the operator, normalised, [B, T, D].
     pub next: Var,
-    /// What the denoiser is told, [B, F].
+    /// Features on which the denoiser is conditioned, [B, F].
     pub features: Var,
     /// s, [B, 1, 1].
     pub scale: Var,
 }
 
 impl StepInput {
-    /// `condition` is the operator's, [B, F - 1]; `log` and `scale` are those of [`Scales`].
+    /// `condition` is the operator's condition, [B, F - 1]; `log` and `scale` are the fields of [`Scales`].
     pub fn new(
         forward: &Forward,
         [z, next]: [Var; 2],
@@ -66,12 +66,12 @@ impl StepInput {
         Ok(Self { z, next, features, scale: scale.clone() })
     }
 
-    /// The inputs of the denoiser.
+    /// Returns the conditioning inputs of the denoiser.
     pub fn conditioning(&self) -> Conditioning<'_> {
         Conditioning { states: [&self.next, &self.z], features: &self.features }
     }
 
-    /// The prediction plus a residual r in units of its scale, [B, T, D].
+    /// Returns the prediction plus a residual r in units of its scale, [B, T, D].
     pub fn corrected(&self, forward: &Forward, scale: &ResidualScale, r: &Var) -> Result<Var> {
         let channels =
             forward.constant(&Tensor::from_slice(&scale.channels, &[scale.channels.len()]))?;
@@ -81,8 +81,8 @@ impl StepInput {
     }
 }
 
-/// The random numbers of a batch of states. Each row is one member of the ensemble of one rollout; its noise depends on
-/// these numbers, the step and the seed, but not on the other rows.
+/// The random numbers of a batch of states. Each row is one ensemble member of one rollout; its noise depends on
+/// rollout, member, step and seed, but not on the other rows.
 #[derive(Clone, Debug)]
 pub(crate) struct Draws {
     pub seed: u64,
@@ -91,7 +91,7 @@ pub(crate) struct Draws {
 }
 
 impl Draws {
-    /// `members` rows for each of some rollouts.
+    /// Creates `members` rows for each of `rollouts`.
     pub fn members(seed: u64, rollouts: &[u64], members: usize) -> Self {
         let of = |rollout: &u64| {
             let rollout = *rollout;
@@ -100,7 +100,7 @@ impl Draws {
         Self { seed, rows: rollouts.iter().flat_map(of).collect() }
     }
 
-    /// Standard normal numbers for use `i` of step `step`, in the shape of a batch of states.
+    /// Returns standard normal numbers for draw `i` of step `step`, in the shape of a batch of states.
     pub fn noise(&self, step: usize, i: usize, shape: &[usize]) -> Tensor {
         let random = Philox::new(self.seed, Purpose::Sampling).at_update(step as u64);
         let mut noise = Tensor::empty(shape, Dtype::F32);
@@ -112,18 +112,18 @@ impl Draws {
     }
 }
 
-/// How residuals are sampled.
+/// The method of sampling residuals.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Method {
     /// From a diffusion model.
     Diffusion(Sampler),
-    /// By adding noise of these levels in turn and removing it: refinement, consistency models, and regression, which
-    /// has one level of 0.
+    /// By adding noise of each of these levels in turn and denoising: refinement, consistency models, and regression,
+    /// which has a single level of 0.
     Refine(Vec<f64>),
 }
 
 impl Method {
-    /// Whether samples differ.
+    /// Returns whether sampling is stochastic.
     pub fn is_random(&self) -> bool {
         match self {
             Self::Diffusion(sampler) => sampler.steps > 0,
@@ -131,7 +131,7 @@ impl Method {
         }
     }
 
-    /// How often noise is used per step.
+    /// Number of noise draws per step.
     pub fn noises(&self) -> usize {
         match self {
             Self::Diffusion(sampler) if sampler.churn.amount > 0.0 => sampler.steps + 1,
@@ -140,7 +140,7 @@ impl Method {
         }
     }
 
-    /// Evaluations of the denoiser per step.
+    /// Number of denoiser evaluations per step.
     pub fn evaluations(&self) -> usize {
         match self {
             Self::Diffusion(sampler) => sampler.evaluations(),
@@ -149,7 +149,7 @@ impl Method {
     }
 }
 
-/// A denoiser with its preconditioning and its method of sampling.
+/// A denoiser with its preconditioning and its sampling method.
 #[derive(Clone, Debug)]
 pub(crate) struct Correction {
     pub denoiser: Denoiser,
@@ -159,13 +159,13 @@ pub(crate) struct Correction {
 }
 
 impl Correction {
-    /// D(x; σ) at a step.
+    /// Computes D(x; σ) at a step.
     pub fn denoise(&self, forward: &Forward, step: &StepInput, x: &Var, sigma: f64) -> Result<Var> {
         self.denoiser.denoise(forward, x, &step.conditioning(), &self.preconditioning.at(sigma))
     }
 
     /// Rolls out normalised states z [B, T, D] and returns the unnormalised states of `steps` steps, [B, steps, T, D].
-    /// `operate` is the operator; `features` its condition on the host, [B, F].
+    /// `operate` applies the operator; `features` is its condition on the host, [B, F].
     pub fn rollout(
         &self,
         forward: &Forward,
@@ -187,7 +187,7 @@ impl Correction {
         Ok(states)
     }
 
-    /// The corrected states after step `step` from z [B, T, D].
+    /// Computes the corrected states after step `step` from z [B, T, D].
     pub fn advance(
         &self,
         forward: &Forward,
@@ -204,8 +204,8 @@ impl Correction {
         self.apply(forward, &at, |i| forward.data(&draws.noise(step, i, z.shape())))
     }
 
-    /// The corrected state after a step. `noise(i)` returns the i-th draw of standard normal noise, [B, T, D]. With
-    /// zero denoiser evaluations the result equals the operator's prediction bit for bit.
+    /// Computes the corrected state after a step. `noise(i)` returns the i-th draw of standard normal noise, [B, T, D].
+    /// With zero denoiser evaluations the result equals the operator's prediction bit for bit.
     pub fn apply(
         &self,
         forward: &Forward,

@@ -2,7 +2,7 @@
 //! y| - mean over pairs |x_m - x_n|/2, with the unbiased mean over pairs (Ferro 2014). A single forecast, or an ensemble
 //! without spread, scores its error |x - y|. It is a proper score: the best forecast is the true distribution.
 
-/// The energy score of some members x_m and the truth y, and |y|.
+/// Returns the energy score of the ensemble members x_m for the truth y, and |y|.
 pub fn energy_score(members: &[&[f32]], truth: &[f32]) -> [f64; 2] {
     let distance = |a: &[f32], b: &[f32]| -> f64 {
         let squares = a.iter().zip(b).map(|(a, b)| (f64::from(*a) - f64::from(*b)).powi(2));
@@ -24,8 +24,8 @@ mod tests {
     use tensor::random::{Philox, Purpose};
 
     /// In one dimension, with forecasts from N(0, σ²) and the truth 0, E|x| = σ√(2/π) and E|x - x'| = 2σ/√π, so the
-    /// score is σ(√2 - 1)/√π whatever the number of members. 20,000 scores of 3 members have a standard error below
-    /// 0.6σ/√20000 = 0.4 %; the tolerance is 5 of them.
+    /// score is σ(√2 - 1)/√π for any number of members. 20,000 scores of 3 members have a standard error below
+    /// 0.6σ/√20000 = 0.4 %; the tolerance is 5 standard errors.
     #[test]
     fn the_score_of_an_ensemble_does_not_depend_on_its_size() {
         let random = Philox::new(1, Purpose::Test);

@@ -1,9 +1,9 @@
 //! Task `corrector`: a conditional generative model of the error of a trained operator.
 //!
-//! The operator is frozen. The denoiser sees the noisy residual r + σ·ε, the prediction of the operator, the state and
-//! the condition, and is trained with EDM preconditioning and weighting (Karras et al. 2022): L = mean over samples and
-//! channels of v_c·(F - F*)², with F* the target of the network at the sample's noise level and v_c the share of channel
-//! c in the mean square of the residual. Regression and the refinement of PDE-Refiner use the same network.
+//! The operator is frozen. The denoiser receives the noisy residual r + σ·ε, the prediction of the operator, the state
+//! and the condition, and is trained with EDM preconditioning and weighting (Karras et al. 2022): L = mean over samples
+//! and channels of v_c·(F - F*)², where F* is the network target at the sample's noise level and v_c the fraction of
+//! the mean squared residual in channel c. Regression and the refinement of PDE-Refiner use the same network.
 
 mod config;
 mod correction;
@@ -40,7 +40,7 @@ pub struct CorrectorTask {
     residuals: Residuals,
     correction: Correction,
     loss: CorrectorLoss,
-    /// RMS of the operator's residuals on its training data and on others.
+    /// RMS of the operator's residuals on trajectories that it was trained on, and on unseen ones.
     residual_rms: [f64; 2],
     seed: u64,
 }
@@ -80,12 +80,12 @@ impl Define for CorrectorTask {
     }
 }
 
-/// Names of the noise of closed-loop step k, use i.
+/// Returns the batch key of noise draw `i` in closed-loop step `k`.
 fn loop_noise(k: usize, i: usize) -> String {
     format!("loop.{k}.{i}")
 }
 
-/// Standard normal numbers for samples `first`.. of a micro-batch, in the shape of a batch of states.
+/// Draws standard normal numbers for samples `first`.. of a micro-batch, in the shape of a batch of states.
 pub(super) fn normal(random: &Philox, first: u64, shape: &[usize]) -> Tensor {
     let mut noise = Tensor::empty(shape, Dtype::F32);
     let width = shape[1..].iter().product();
@@ -95,7 +95,7 @@ pub(super) fn normal(random: &Philox, first: u64, shape: &[usize]) -> Tensor {
 }
 
 impl CorrectorTask {
-    /// Number of closed-loop steps of a micro-batch.
+    /// Draws the number of closed-loop steps of a micro-batch.
     fn closed_loop(&self, micro_batch: u64) -> usize {
         let random = Philox::new(self.seed, Purpose::Loss).at_update(micro_batch).at_source(1);
         random.below(0, 0, self.loss.closed_loop as u64 + 1) as usize

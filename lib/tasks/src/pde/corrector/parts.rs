@@ -11,27 +11,27 @@ use tensor::Tensor;
 use tensor::ops::depthwise_conv::Padding;
 use unix::{Error, Result};
 
-/// A corrector that was read from a checkpoint.
+/// A corrector read from a checkpoint.
 #[derive(Clone, Debug)]
 pub struct CorrectorParts {
-    /// Its architecture.
+    /// Architecture of the corrector.
     pub model: NetworkModel,
-    /// What it learned, and how it is sampled.
+    /// Training objective and sampling options.
     pub loss: CorrectorLoss,
     /// Scale of the residuals.
     pub scale: ResidualScale,
-    /// The operator that it corrects.
+    /// The corrected operator.
     pub operator: Dependency,
-    /// Its parameters by name.
+    /// Parameters of the corrector by name.
     pub weights: Vec<(String, Tensor)>,
     /// The checkpoint.
     pub origin: Origin,
-    /// Hash over all of this, by which other models name it.
+    /// Hash over all of the above, by which other models refer to the corrector.
     pub hash: String,
 }
 
 impl CorrectorParts {
-    /// Errors (65): the checkpoint is of another task.
+    /// Checks the task of a checkpoint. Errors: 65 if it is not a corrector.
     pub fn require_task(parts: &Parts) -> Result<()> {
         let (task, wanted) = (&parts.task, CorrectorTask::SPEC.name);
         match task == wanted {
@@ -40,7 +40,7 @@ impl CorrectorParts {
         }
     }
 
-    /// For tokens with `columns` columns. Errors: 65 when the checkpoint is of another task or parts are missing.
+    /// Reads a corrector for tokens with `columns` columns. Errors: 65 for a different task or missing parts.
     pub fn of(parts: &Parts, columns: usize) -> Result<Self> {
         Self::require_task(parts)?;
         let (model, loss): (NetworkModel, CorrectorLoss) =
@@ -57,7 +57,7 @@ impl CorrectorParts {
         Ok(Self { model, loss, scale, operator, weights, origin, hash })
     }
 
-    /// The layers, for tokens on `grid` and an operator with a condition of `condition` numbers.
+    /// Builds the layers, for tokens on `grid` and an operator with a condition of `condition` features.
     pub fn build(
         &self,
         b: &mut Builder,
@@ -65,11 +65,11 @@ impl CorrectorParts {
         padding: Padding,
         condition: usize,
     ) -> Denoiser {
-        // One more number: the logarithm of the scale.
+        // One additional feature: the logarithm of the scale.
         Denoiser::new(b, &self.model, self.scale.channels.len(), grid, padding, condition + 1)
     }
 
-    /// Its correction with the layers `denoiser`.
+    /// Returns the correction with the layers `denoiser`.
     pub(crate) fn correction(&self, denoiser: Denoiser) -> Correction {
         Correction {
             denoiser,

@@ -1,4 +1,4 @@
-//! The residuals of frozen operators, which correctors and their students learn: r = (z_next - operator(z))/(s·c).
+//! The residuals of frozen operators, the targets of correctors and their students: r = (z_next - operator(z))/(s·c).
 
 use super::config::CorrectorData;
 use super::correction::{Correction, Draws, Scales, StepInput};
@@ -26,13 +26,13 @@ use tensor::ops::narrow::Narrow;
 use tensor::{Tape, Tensor, Var};
 use unix::{Context, Error, Result};
 
-/// Training windows from which the scale is fitted, and windows per forward run.
+/// Number of training windows to which the scale is fitted, and number of windows per forward pass.
 const FIT: u64 = 2048;
 const BATCH: usize = 64;
 
-/// Frozen operators with the data at which their residuals are taken.
+/// Frozen operators and the data on which their residuals are computed.
 pub(in crate::pde) struct Residuals {
-    /// The operator to correct, and then those that supply residuals on folds that they have not seen.
+    /// The operator to correct, followed by those that supply residuals on the folds held out from their training.
     operators: Vec<OperatorParts>,
     layers: Vec<Operator>,
     pub train: Windows,
@@ -40,13 +40,13 @@ pub(in crate::pde) struct Residuals {
     path: PathBuf,
 }
 
-/// Name of the batch tensor that says which operator predicts a sample, [operators - 1, B].
+/// Key of the batch tensor that selects the operator for each sample, [operators - 1, B].
 const MASKS: &str = "operators";
 
 /// A normalised state and its condition.
 type Sample = (Vec<f32>, Vec<f32>);
 
-/// Names of the tensors of state k of a batch.
+/// Returns the key of tensor `what` for state k of a batch.
 fn name(what: &str, k: usize) -> String {
     format!("{what}.{k}")
 }
@@ -55,8 +55,8 @@ impl Residuals {
     /// Opens operators and data for windows of `steps` steps, and registers the operators as frozen parameters, whose
     /// values [`Residuals::assign`] sets.
     ///
-    /// Errors: 66 for missing checkpoints; 65 when an operator is none, or was trained on latents of another codec; 78
-    /// for splits and folds that do not match.
+    /// Errors: 66 for missing checkpoints; 65 for a checkpoint that is not an operator, or was trained on latents of a
+    /// different codec; 78 for splits and folds that do not match.
     pub fn open(
         data: &CorrectorData,
         [steps, validation_steps]: [usize; 2],
@@ -108,26 +108,26 @@ impl Residuals {
         Ok(Self { operators, layers, train, validation, path: data.operator.clone() })
     }
 
-    /// Assigns the weights of the operators, and fits the scale of their residuals.
+    /// Assigns the weights of the operators.
     pub fn assign(&self, params: &mut ParamSet) -> Result<()> {
         let of = |(i, o): (usize, &OperatorParts)| -> Vec<(String, Tensor)> {
             let named = |(name, t): &(String, Tensor)| (format!("operators.{i}.{name}"), t.clone());
             o.weights.iter().map(named).collect()
         };
         let weights: Vec<_> = self.operators.iter().enumerate().flat_map(of).collect();
-        // A teacher is frozen as well and assigned by its own task.
+        // The teacher of a student is frozen as well, but its own task assigns it.
         params.frozen.assign_scope("operators.", &weights)
     }
 
-    /// Fits the scale of the residuals to windows that are spread over the training data.
+    /// Fits the scale of the residuals to windows spread over the training data.
     pub fn fit(&self, params: &ParamSet) -> Result<ResidualScale> {
         let (samples, residuals) = self.sample(params, &self.train, FIT)?;
         let layout = self.validation.first().layout();
         ResidualScale::fit(layout.token_grid()[1], layout.dim, &samples, &residuals)
     }
 
-    /// RMS of the normalised one-step residuals of the operator on trajectories that it was trained on, and on those of
-    /// the validation split.
+    /// Returns the RMS of the operator's normalised one-step residuals on trajectories that it was trained on and on
+    /// those of the validation split.
     pub fn seen_and_unseen(&self, params: &ParamSet, data: &CorrectorData) -> Result<[f64; 2]> {
         let own = &self.operators[0].data;
         let rms = |store: LatentStore, share: Share| -> Result<f64> {
@@ -143,7 +143,7 @@ impl Residuals {
         Ok([seen, rms(validation, Share::All)?])
     }
 
-    /// Up to `count` normalised states, spread over the windows, with their conditions, and the residuals there.
+    /// Returns up to `count` normalised states, spread over the windows, with their conditions, and their residuals.
     fn sample(
         &self,
         params: &ParamSet,
@@ -176,17 +176,17 @@ impl Residuals {
         Ok((samples, residuals))
     }
 
-    /// Rows and columns of the token grid, and the padding at the border of the domain.
+    /// Returns rows and columns of the token grid, and the padding at the border of the domain.
     pub fn grid(&self) -> ([usize; 2], Padding) {
         (self.validation.first().layout().token_grid(), self.operators[0].padding())
     }
 
-    /// Numbers in the condition of the operator.
+    /// Number of features in the condition of the operator.
     pub fn condition_width(&self) -> usize {
         self.operators[0].condition.width()
     }
 
-    /// Errors (65): the corrector `of` depends on another operator than the one that was opened.
+    /// Errors (65): the corrector `of` depends on a different operator from the one opened.
     pub fn require_operator(&self, recorded: &Dependency, of: &Path) -> Result<()> {
         let own = &self.operators[0];
         if recorded.hash == own.hash {
@@ -199,12 +199,12 @@ impl Residuals {
         )))
     }
 
-    /// The scale of the latents.
+    /// Returns the normalisation of the latents.
     pub fn normalisation(&self) -> &Normalisation {
         &self.operators[0].scale
     }
 
-    /// A batch with the states 0..=`steps` of some windows, the scales of the residuals at each, and the condition.
+    /// Builds a batch: the states 0..=`steps` of `drawn`, the conditions and, given `scale`, the residual scales.
     pub fn batch(
         &self,
         windows: &Windows,
@@ -231,7 +231,7 @@ impl Residuals {
         Ok(batch.with("features", features))
     }
 
-    /// The predictions from z [B, T, D], each by the operator that has not seen its trajectory.
+    /// Predicts the next states from z [B, T, D], each by the operator that was not trained on its trajectory.
     fn predict(&self, forward: &Forward, batch: &Batch, z: &Var) -> Result<Var> {
         let features = batch.input(forward, "features")?;
         if !batch.names().any(|name| name == MASKS) {
@@ -248,7 +248,7 @@ impl Residuals {
         Ok(combine(forward, &terms)?.detached())
     }
 
-    /// The step from state `k` of a batch, or from `z` in its place.
+    /// Returns the step from state `k` of a batch, or from `z` instead.
     pub fn step(
         &self,
         forward: &Forward,
@@ -263,7 +263,7 @@ impl Residuals {
         StepInput::new(forward, [z, next], &condition, [&input("log")?, &input("scale")?])
     }
 
-    /// The residual r of a step from state `k` of a batch, [B, T, D].
+    /// Computes the residual r of a step from state `k` of a batch, [B, T, D].
     pub fn residual(
         &self,
         forward: &Forward,
@@ -281,15 +281,15 @@ impl Residuals {
         forward.apply(Binary::Multiply, &[&scaled, &inverse])
     }
 
-    /// The layers of a denoiser of the residuals.
+    /// Builds the layers of a denoiser of the residuals.
     pub fn denoiser(&self, b: &mut Builder, model: &NetworkModel) -> Denoiser {
         let (grid, padding) = self.grid();
         let dim = self.validation.first().layout().dim;
         Denoiser::new(b, model, dim, grid, padding, self.condition_width() + 1)
     }
 
-    /// Weight of each channel of the scaled residual: its share of the mean square of the unnormalised residual, so that
-    /// errors count as they do before normalisation.
+    /// Returns the weight of each channel of the scaled residual: its contribution to the mean square of the
+    /// unnormalised residual, so that errors are weighted as before normalisation.
     pub fn channel_weights(&self, scale: &ResidualScale) -> Tensor {
         let squares: Vec<f64> = (scale.channels.iter().zip(&self.normalisation().std))
             .map(|(c, std)| (c * std).powi(2))
@@ -299,7 +299,7 @@ impl Residuals {
         Tensor::from_slice(&weights, &[weights.len()])
     }
 
-    /// Predicts `states`, the unnormalised latents of the steps of validation, [steps, tokens, dim].
+    /// Predicts `states`, the unnormalised latents of the validation steps, [steps, tokens, dim].
     pub fn predict_states(
         &self,
         forward: &Forward,
@@ -317,8 +317,8 @@ impl Residuals {
         Ok(Predictions::default().with("states", width, states))
     }
 
-    /// Adds the scores of `members` rollouts from each validation sample: the energy score of all of them, and the NRMSE
-    /// of the first, over all steps and for the first step.
+    /// Adds the scores of `members` rollouts from each validation sample: the energy score of the ensemble, and the
+    /// NRMSE of its first member, over all steps and for the first step.
     pub fn evaluate(
         &self,
         forward: &Forward,
@@ -355,21 +355,21 @@ impl Residuals {
         Ok(())
     }
 
-    /// The files of the data.
+    /// Returns the input files of the data.
     pub fn input_files(&self) -> Vec<InputFile> {
-        // Folds of the same latents are one set of files.
+        // All folds of the training latents share one set of files.
         let train = self.train.stores().take(1).chain(self.validation.stores());
         train.flat_map(LatentStore::input_files).collect()
     }
 
-    /// The models that a user of the corrected operator needs: the operator and its codec.
+    /// Returns the models that the corrected operator requires: the operator itself and its codec.
     pub fn dependencies(&self) -> Dependencies {
         let path = self.path.canonicalize().ok();
         let operator = Dependency::new(path, self.operators[0].hash.clone());
         [("operator".into(), operator), ("codec".into(), codec_of(self.validation.first()))].into()
     }
 
-    /// Hashes of operators and data.
+    /// Returns the hashes of data and operators.
     pub fn hashes(&self) -> Vec<String> {
         let stores = self.train.stores().take(1).chain(self.validation.stores());
         let stores = stores.map(|store| store.hash().to_string());
@@ -377,7 +377,7 @@ impl Residuals {
     }
 }
 
-/// Errors (65): the latents in `folder` were made by another codec than those of an operator.
+/// Errors (65): the latents in `folder` are from a different codec than those of an operator.
 fn require_codec(operators: &[OperatorParts], codec: &str, folder: &Path) -> Result<()> {
     match operators.iter().find(|operator| operator.codec.hash != codec) {
         None => Ok(()),

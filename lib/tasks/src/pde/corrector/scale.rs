@@ -1,11 +1,11 @@
-//! The size of an operator's error, predicted from the state: residuals span decades between strong and decayed fields,
-//! and dividing by their expected size leaves numbers of order one, which is what a diffusion model needs.
+//! The magnitude of an operator's error, predicted from the state. Residuals span decades between strong and decayed
+//! fields; division by their expected magnitude yields values of order one, as a diffusion model needs.
 //!
-//! s = exp(β·φ) per sample, with φ the quadratic monomials of three features of the state: the parameter n of the
-//! equation, the logarithm a of the RMS of the state and the logarithm g of that of its differences between neighbouring
-//! tokens; and log Δt. β is the least squares fit to the logarithms of the residuals' RMS. Outside of the fitted states
-//! the parabola may rise without limit, and a rollout that leaves them would be blown up by its corrections; so log s is
-//! limited to its range at the fitted states. Each channel is then divided by the RMS of its scaled residuals.
+//! s = exp(β·φ) per sample. φ consists of the quadratic monomials of the parameter n of the equation, the log-RMS a of
+//! the state and the log-RMS g of its differences between neighbouring tokens; and of log Δt. β is the least-squares
+//! fit to the log-RMS of the residuals. Outside the range of the fitted states the parabola may grow without bound, and
+//! the corrections would make a rollout diverge; log s is therefore clamped to its range over the fitted states. Each
+//! channel is then divided by the RMS of its scaled residuals.
 
 use learn::task::Buffers;
 use learn::trained::Parts;
@@ -14,7 +14,7 @@ use unix::{Error, Result};
 
 /// Number of monomials: 1, n, n², a, g, a², g², a·g, log Δt.
 const MONOMIALS: usize = 9;
-/// Added to the diagonal of the normal equations, relative to the number of samples: monomials that do not vary get the
+/// Added to the diagonal of the normal equations, relative to the number of samples: constant monomials get the
 /// coefficient 0.
 const RIDGE: f64 = 1e-6;
 /// Added to mean squares before taking logarithms.
@@ -24,15 +24,15 @@ const FLOOR: f64 = 1e-12;
 #[derive(Clone, Debug, PartialEq)]
 pub struct ResidualScale {
     coefficients: Vec<f64>,
-    /// Smallest and largest log s of the fitted states.
+    /// Minimum and maximum of log s over the fitted states.
     bounds: [f64; 2],
     /// RMS of the scaled residuals of each channel.
     pub channels: Vec<f64>,
-    /// Columns of the token grid.
+    /// Number of columns of the token grid.
     columns: usize,
 }
 
-/// Logarithm of the root of a mean square.
+/// Returns the logarithm of the RMS of `count` values whose squares add up to `sum`.
 fn log_rms(sum: f64, count: usize) -> f64 {
     0.5 * (sum / count.max(1) as f64 + FLOOR).ln()
 }
@@ -52,11 +52,11 @@ fn monomials(z: &[f32], columns: usize, dim: usize, features: &[f32]) -> [f64; M
 }
 
 impl ResidualScale {
-    /// Fits the scale to samples: normalised states z [tokens, dim] with their conditions, which start with the
-    /// parameter and log Δt, and the residuals of the
-    /// operator at them, of the same shape. `columns` are the columns of the token grid.
+    /// Fits the scale to samples, which are normalised states z [tokens, dim] with their conditions, starting with the
+    /// parameter and log Δt, and to the operator's residuals at these states, of the same shape. `columns` is the
+    /// number of columns of the token grid.
     ///
-    /// The numbers are rounded to 12 bits, so that processors that round differently fit the same scale.
+    /// The results are rounded to 12 bits, so that processors with different rounding fit the same scale.
     pub fn fit(
         columns: usize,
         dim: usize,
@@ -102,11 +102,11 @@ impl ResidualScale {
         Err(Error::data("the residuals of the operator are not finite: is it trained?"))
     }
 
-    /// The scale s of the residual at the normalised state z [tokens, dim].
+    /// Returns the scale s of the residual at the normalised state z [tokens, dim].
     pub fn of(&self, z: &[f32], features: &[f32]) -> f32 {
         let row = monomials(z, self.columns, self.channels.len(), features);
         let [low, high] = self.bounds;
-        // A state that is not finite has no size.
+        // NaN is mapped to the lower bound.
         self.log(&row).max(low).min(high).exp() as f32
     }
 
@@ -114,7 +114,7 @@ impl ResidualScale {
         row.iter().zip(&self.coefficients).map(|(x, b)| x * b).sum()
     }
 
-    /// Buffers for a checkpoint.
+    /// Returns the buffers for a checkpoint.
     pub fn buffers(&self) -> Buffers {
         let tensor = |values: &[f64]| Tensor::from_slice(values, &[values.len()]);
         vec![
@@ -124,7 +124,7 @@ impl ResidualScale {
         ]
     }
 
-    /// Restores the buffers of [`ResidualScale::buffers`]. Errors: 65 when they are missing or have another size.
+    /// Restores the buffers of [`ResidualScale::buffers`]. Errors: 65 when they are missing or have the wrong size.
     pub fn restore(parts: &Parts, columns: usize) -> Result<Self> {
         let [coefficients, bounds, channels] =
             ["scale", "bounds", "channels"].map(|name| parts.buffer(&format!("residual.{name}")));
@@ -138,7 +138,7 @@ impl ResidualScale {
     }
 }
 
-/// `x` with 12 significant bits.
+/// Rounds `x` to 12 significant bits.
 fn rounded(x: f64) -> f64 {
     if x == 0.0 || !x.is_finite() {
         return x;
@@ -147,7 +147,7 @@ fn rounded(x: f64) -> f64 {
     (x / unit).round() * unit
 }
 
-/// Solves a positive definite system by Cholesky's decomposition.
+/// Solves a positive definite system by Cholesky decomposition.
 fn solve(mut a: [[f64; MONOMIALS]; MONOMIALS], mut b: [f64; MONOMIALS]) -> [f64; MONOMIALS] {
     for i in 0..MONOMIALS {
         for j in 0..=i {
@@ -167,8 +167,8 @@ mod tests {
     use super::*;
     use tensor::random::{Philox, Purpose};
 
-    /// Residuals whose size is an exponential of the monomials are scaled to unit variance in every channel. 400
-    /// samples of 24 numbers have a standard error of 1/√(2·9600) = 0.7 %; the tolerance is 5 of them.
+    /// Residuals whose magnitude is an exponential of the monomials are scaled to unit variance in every channel. The
+    /// 12-bit rounding of the channel scales changes a variance by at most 0.05 %; the tolerance is 0.2 %.
     #[test]
     fn residuals_are_scaled_to_unit_variance() {
         let (columns, dim, count) = (4, 3, 400);
@@ -201,13 +201,13 @@ mod tests {
             let variance = sum / (count * 8) as f64;
             assert!((variance - 1.0).abs() < 0.002, "{variance}");
         }
-        // Far from the fitted states it is that of the nearest end.
+        // Far from the fitted states, the scale is clamped to the nearest bound.
         let huge: Vec<f32> = samples[0].0.iter().map(|z| 1e6 * z).collect();
         let of = |(z, features): &(Vec<f32>, Vec<f32>)| scale.of(z, features);
         let largest = samples.iter().map(of).fold(0.0, f32::max);
         let ratio = scale.of(&huge, &[1.0, 0.0]) / largest;
         assert!((ratio - 1.0).abs() < 0.01, "{ratio}");
-        // The fitted size follows the true one over its three decades.
+        // The fitted magnitude follows the true one over its three decades.
         for ((z, features), size) in samples.iter().zip(sizes) {
             let ratio = scale.of(z, features) / size;
             assert!((0.5..4.0).contains(&ratio), "{ratio}");

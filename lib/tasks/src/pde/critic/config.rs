@@ -28,7 +28,7 @@ impl Default for CriticLoss {
 /// The configuration of the task.
 pub type CriticConfig = Config<SampledData, NetworkModel, CriticLoss>;
 
-/// Violations that the schema does not express.
+/// Returns the violations that the schema does not express.
 pub(super) fn violations(config: &CriticConfig) -> Violations {
     let CriticConfig { data, model, .. } = config;
     data.violations().into_iter().chain(within("model", model.violations())).collect()

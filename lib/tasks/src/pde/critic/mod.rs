@@ -1,13 +1,13 @@
-//! Task `critic`: predicts the error of candidates for the next state, as a reward of test-time search that knows
-//! neither the equation nor the truth.
+//! Task `critic`: predicts the error of candidates for the next state, as a reward for test-time search that requires
+//! neither the equation nor the ground truth.
 //!
-//! The model whose candidates are searched is frozen, and so is its operator. Every sample is one window of one step with
-//! one fresh candidate z' for its second state z_next. The critic sees the first state z, z' and the condition, which has
-//! the parameter of the equation even if the operator was not told it: L = mean of (f(z, z') - ln RMS(z' - z_next))², with
-//! states in units of the operator's normalised latents.
+//! The model whose candidates are searched is frozen, and so is its operator. Every sample is a window of one step with
+//! one newly drawn candidate z' for its second state z_next. The critic receives the first state z, z' and the
+//! condition, which contains the parameter of the equation even if that of the operator does not: L = mean of (f(z, z')
+//! - ln RMS(z' - z_next))², with states in units of the operator's normalised latents.
 //!
-//! z is a true state: at the states of a sampled rollout most of the distance to the truth is the error so far, which all
-//! candidates share. Validation follows sampled rollouts, as a search does.
+//! z is a true state: in a sampled rollout, most of the distance to the ground truth is the accumulated error, which
+//! all candidates share. Validation follows sampled rollouts, like a search.
 
 mod config;
 
@@ -55,10 +55,10 @@ pub struct CriticTask {
 /// rollouts.
 const METRIC: &str = "rank_correlation";
 
-/// Name of the critic's condition in a batch; `features` is that of the operator.
+/// Key of the critic's condition in a batch; `features` is the operator's condition.
 const CONDITION: &str = "condition";
 
-/// Why programs do not evaluate a critic by itself. Errors: 2.
+/// Returns the error (2) for programs that try to evaluate a critic by itself.
 fn refused() -> Error {
     Error::usage(
         "a critic predicts no fields; score the corrector or student that it was trained for with --search PRESET \
@@ -112,14 +112,14 @@ impl Define for CriticTask {
 }
 
 impl CriticTask {
-    /// The states of `steps` steps of some windows, and what the operator, the candidates and the critic are told.
+    /// Builds a batch of `steps` steps of `drawn`, with the conditions of the operator, the candidates and the critic.
     fn windows(&self, windows: &Windows, drawn: &[Window], steps: usize) -> Result<Batch> {
         let batch = self.residuals.batch(windows, drawn, steps, Some(&self.candidates.scale))?;
         Ok(batch.with(CONDITION, windows.features(drawn, &self.condition)?))
     }
 
-    /// Candidates for state k + 1 of a batch, [B, T, D], with the predicted and the true ln of their errors, [B]. They are
-    /// drawn from state k, or from `z` in its place; `noise(i)` is that of use i.
+    /// Draws candidates for state k + 1 of a batch, [B, T, D], from state k or from `z` instead, and returns them with
+    /// the predicted and the true ln of their errors, [B]. `noise(i)` returns the i-th noise draw.
     fn judge(
         &self,
         forward: &Forward,
@@ -139,12 +139,12 @@ impl CriticTask {
     }
 }
 
-/// Name of use i of the noise of the candidates.
+/// Returns the batch key of the i-th noise draw of the candidates.
 fn noise_name(i: usize) -> String {
     format!("noise.{i}")
 }
 
-/// The states of each rollout's first member, for all its members: `states` [rollouts · members, T, D].
+/// Copies the state of each rollout's first member to all its members: `states` [rollouts · members, T, D].
 fn first_members(states: &Tensor, members: usize) -> Tensor {
     let mut all = states.read::<f32>().to_vec();
     let width = all.len() / states.shape()[0];
@@ -218,7 +218,7 @@ impl Task for CriticTask {
         Ok(())
     }
 
-    /// Predicts `log_error`, ln of the RMS error of one candidate for the next state.
+    /// Predicts `log_error`, the ln of the RMS error of one candidate for the next state.
     fn predict(&self, forward: &Forward, batch: &Batch) -> Result<Predictions> {
         let step = self.residuals.step(forward, batch, 0, None)?;
         let rows: Vec<u64> = (0..step.z.shape()[0] as u64).collect();

@@ -30,14 +30,14 @@ pub struct SampledData {
 }
 
 impl SampledData {
-    /// These data for the corrector of an operator.
+    /// Returns the same data as the configuration of a corrector of `operator`.
     pub(super) fn of_operator(&self, operator: PathBuf) -> CorrectorData {
         let Self { train, validation, random_shift, start_bias, .. } = self.clone();
         let cross_fit = Vec::new();
         CorrectorData { operator, cross_fit, train, validation, random_shift, start_bias }
     }
 
-    /// Violations that the schema does not express.
+    /// Returns the violations that the schema does not express.
     pub fn violations(&self) -> Violations {
         let wrong = self.start_bias.is_nan() || self.start_bias < 1.0;
         wrong.then(|| ("data.start_bias".into(), "must be at least 1".into())).into_iter().collect()
@@ -95,8 +95,8 @@ impl Default for DistillLoss {
 }
 
 impl DistillLoss {
-    /// Number of intervals between noise levels when the fraction `done` of the training is over: first·2^k with k =
-    /// 0, 1, .. for equal parts of it, at most the last (Song & Dhariwal 2023, §3.4).
+    /// Returns the number of intervals between noise levels after the fraction `done` of the training: first·2^k, where
+    /// k = 0, 1, .. increases after equal fractions, limited to the last value (Song & Dhariwal 2023, §3.4).
     pub(super) fn intervals(&self, done: f64) -> usize {
         let [first, last] = self.intervals;
         let doublings = (last as f64 / first as f64).log2().floor();
@@ -108,7 +108,7 @@ impl DistillLoss {
 /// The configuration of the task.
 pub type DistillConfig = Config<SampledData, Student, DistillLoss>;
 
-/// Violations that the schema does not express.
+/// Returns the violations that the schema does not express.
 pub(super) fn violations(config: &DistillConfig) -> Violations {
     let DistillConfig { data, loss, training, .. } = config;
     let mut violations = data.violations();

@@ -11,20 +11,20 @@ use std::path::PathBuf;
 use tensor::Tensor;
 use unix::{Context, Error, Result};
 
-/// A frozen corrector or student with its operator and the data.
+/// A frozen corrector or student, with its operator and the data.
 pub(in crate::pde) struct FrozenCorrector {
     pub residuals: Residuals,
     /// The corrector, or the teacher of the student.
     pub corrector: CorrectorParts,
-    /// How samples are drawn, with frozen layers.
+    /// Draws samples with the frozen layers.
     pub correction: Correction,
-    /// What a model that was trained with it records.
+    /// The dependency that models trained on its samples record.
     pub dependency: Dependency,
     scope: &'static str,
     weights: Vec<(String, Tensor)>,
 }
 
-/// Path of a model that `parts` depend on. Errors (65): it is not recorded.
+/// Returns the path of a model that `parts` depend on. Errors (65): the path is not recorded.
 fn path_of(parts: &Parts, name: &str) -> Result<PathBuf> {
     let recorded = parts.dependencies.get(name).and_then(|recorded| recorded.path.clone());
     let missing = || format!("{}: its manifest does not record where its {name} is", parts.origin);
@@ -33,9 +33,9 @@ fn path_of(parts: &Parts, name: &str) -> Result<PathBuf> {
 
 impl FrozenCorrector {
     /// Opens the corrector or student of `data`, read as `parts`, and registers its layers as frozen parameters in
-    /// `scope`, whose values [`FrozenCorrector::assign`] sets. `steps` are those of [`Residuals::open`].
+    /// `scope`, whose values [`FrozenCorrector::assign`] sets. `steps` is passed on to [`Residuals::open`].
     ///
-    /// Errors: those of [`Residuals::open`]; 65 for a model of another task, or whose operator or teacher has changed.
+    /// Errors: those of [`Residuals::open`]; 65 for a different task, or if the operator or teacher has changed.
     pub fn open(
         data: &SampledData,
         parts: &Parts,

@@ -1,9 +1,10 @@
-//! Task `distill`: a consistency model that needs one or a few evaluations where its teacher, a corrector, needs many
+//! Task `distill`: a consistency model, which needs one or a few evaluations where its teacher, a corrector, needs many
 //! (Song et al. 2023; Song & Dhariwal 2023).
 //!
-//! The student f(x, σ) = c_skip·x + c_out·F is the identity at the smallest noise level. It is trained to give the same
-//! result at two neighbouring levels σ > σ' of one path: L = mean of w·(√(|f(x, σ) - f⁻(x', σ')|² + c²) - c), with x' one
-//! Euler step of the teacher from x, f⁻ the moving average of the student, and w = 1/(σ - σ'), normalised to mean 1.
+//! The student f(x, σ) = c_skip·x + c_out·F is the identity at the smallest noise level. It is trained to yield the
+//! same result at two neighbouring levels σ > σ' of one path: L = mean of w·(√(|f(x, σ) - f⁻(x', σ')|² + c²) - c),
+//! where x' is one Euler step of the teacher from x, f⁻ the moving average of the student, and w = 1/(σ - σ'),
+//! normalised to mean 1.
 
 mod config;
 mod frozen;
@@ -47,7 +48,7 @@ pub struct DistillTask {
 /// Energy score of rollouts relative to the norm of the states, over all steps.
 const METRIC: &str = "energy_score";
 
-/// The student of a corrector: the same scale, another preconditioning.
+/// Returns the correction by a student: the scale of its teacher, with consistency preconditioning.
 pub(crate) fn student_of(
     teacher: &CorrectorParts,
     student: &Student,
@@ -111,8 +112,8 @@ impl Define for DistillTask {
     }
 }
 
-/// D(x; σ) = c_skip·x + c_out·F for coefficients that differ by sample: names of the batch tensors `c_in`, `c_noise`,
-/// `c_skip` and `c_out`.
+/// Returns the names of the batch tensors with the coefficients c_in, c_noise, c_skip and c_out of D(x; σ) = c_skip·x +
+/// c_out·F, which differ by sample.
 fn names(which: &str) -> [String; 4] {
     ["in", "noise", "skip", "out"].map(|factor| format!("{which}.{factor}"))
 }
@@ -122,7 +123,7 @@ fn with_coefficients(batch: Batch, which: &str, coefficients: &[Coefficients]) -
     let columns = names(which).into_iter().zip(of).enumerate();
     columns.fold(batch, |batch, (i, (name, of))| {
         let values: Vec<f32> = coefficients.iter().map(|c| of(c) as f32).collect();
-        // Those of the network are columns, those of states have a third axis.
+        // The coefficients of the network are columns, those of states have a third axis.
         let shape = [values.len(), 1, 1];
         batch.with(name, Tensor::from_slice(&values, if i < 2 { &shape[..2] } else { &shape }))
     })

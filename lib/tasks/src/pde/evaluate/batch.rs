@@ -6,32 +6,32 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// States by rollout and step. With strides of 0 a single state serves all rollouts or all steps.
+/// States by rollout and step. With a stride of 0, all rollouts or all steps share a single state.
 #[derive(Clone, Debug)]
 pub struct Frames {
     values: Arc<Vec<f32>>,
     width: usize,
-    /// Strides between rollouts and between steps, in numbers.
+    /// Strides between rollouts and between steps, in values.
     strides: [usize; 2],
 }
 
 impl Frames {
-    /// States [rollouts, states, width].
+    /// Wraps states [rollouts, states, width].
     pub fn new(values: Vec<f32>, states: usize, width: usize) -> Self {
         Self { values: Arc::new(values), width, strides: [states * width, width] }
     }
 
-    /// The same state for all rollouts and steps.
+    /// Uses the same state for all rollouts and steps.
     pub fn constant(state: Vec<f32>) -> Self {
         Self { width: state.len(), values: Arc::new(state), strides: [0, 0] }
     }
 
-    /// The state of step 0 at every step.
+    /// Returns the state of step 0 at every step.
     pub fn persistence(&self) -> Self {
         Self { strides: [self.strides[0], 0], ..self.clone() }
     }
 
-    /// The mean of states of equal shapes.
+    /// Computes the mean of states of equal shape.
     pub fn mean(all: &[Self]) -> Self {
         let values = |at: usize| {
             let sum: f64 = all.iter().map(|frames| f64::from(frames.values[at])).sum();
@@ -49,7 +49,7 @@ impl Frames {
         Self { values: Arc::new(values), ..self.clone() }
     }
 
-    /// The state of a rollout at a step.
+    /// Returns the state of a rollout at a step.
     pub fn at(&self, rollout: usize, step: usize) -> &[f32] {
         &self.values[rollout * self.strides[0] + step * self.strides[1]..][..self.width]
     }
@@ -66,25 +66,25 @@ pub struct Space {
     pub models: Vec<(Method, Frames)>,
 }
 
-/// What the predictions of a model cost.
+/// The cost of a model's predictions.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Cost {
     /// The model.
     pub model: Method,
-    /// Evaluations of the operator or regression model, one for each step of each rollout.
+    /// Number of evaluations of the operator or regression model, one for each step of each rollout.
     pub evaluations: u64,
-    /// Evaluations of the denoiser of a corrector.
+    /// Number of evaluations of a corrector's denoiser.
     pub denoisings: u64,
-    /// Wall-clock time of the predictions, including the decoder; of views also the encoder.
+    /// Wall-clock time of the predictions, including the decoder and, for views, the encoder.
     pub seconds: Bits,
-    /// Candidates that a reward scored.
+    /// Number of candidates scored by a reward.
     pub rewards: u64,
     /// Wall-clock time of the rewards, on all threads.
     pub reward_seconds: Bits,
 }
 
 impl Cost {
-    /// Adds what other predictions of the model cost.
+    /// Adds the cost of further predictions of the same model.
     pub fn add(&mut self, other: &Self) {
         self.evaluations += other.evaluations;
         self.denoisings += other.denoisings;
@@ -110,17 +110,17 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// The space of fields.
+    /// Returns the space of fields.
     pub fn field(&self) -> &Space {
         &self.spaces[0]
     }
 
-    /// The fields predicted by the evaluated model.
+    /// Returns the fields predicted by the evaluated model.
     pub fn prediction(&self) -> &Frames {
         &self.field().models[0].1
     }
 
-    /// The fields predicted by the evaluated model, and by others that are not baselines.
+    /// Iterates over the fields predicted by the evaluated model and by all other models that are not baselines.
     pub fn predictions(&self) -> impl Iterator<Item = &(Method, Frames)> {
         let all = self.field().models.iter().enumerate();
         all.filter(|(i, (model, _))| *i == 0 || !model.is_baseline()).map(|(_, one)| one)

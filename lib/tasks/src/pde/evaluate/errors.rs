@@ -1,12 +1,12 @@
-//! Error measures as sums over samples, in f64. Sums can be merged and give the same bits when merged in the same
-//! order. longhaul-files(5) defines each quantity.
+//! Error measures as sums over samples, in f64. Merging sums in the same order yields bit-identical results.
+//! longhaul-files(5) defines each quantity.
 
 use super::spectrum::{BANDS, Spectrum, in_bands};
 use crate::pde::corrector::energy_score;
 use learn::score::{Bits, bits};
 use serde::{Deserialize, Serialize};
 
-/// Values by name of the quantity.
+/// Names and values of quantities.
 pub type Quantities = Vec<(&'static str, f64)>;
 
 /// Error sums over predictions and targets of any shape. One sample is one state of one trajectory.
@@ -29,14 +29,13 @@ pub struct Errors {
     /// Σ over samples of √(Σ (p - t)²/Σ t²).
     #[serde(with = "bits")]
     relative: f64,
-    /// Σ over samples of the energy score: |p - t| of a single forecast.
+    /// Σ over samples of the energy score, which is |p - t| for a single forecast.
     #[serde(with = "bits")]
     energy: f64,
     /// Σ over samples of |t|.
     #[serde(with = "bits")]
     norm: f64,
-    /// Σ over samples of the sum of the variances of an ensemble, with the factor (M + 1)/M of a finite one; None for
-    /// single forecasts.
+    /// Σ over samples of the summed ensemble variances, times (M + 1)/M for M members; None for single forecasts.
     variance: Option<Bits>,
     /// Sums that only exist for fields on a grid.
     grid: Option<GridErrors>,
@@ -55,7 +54,7 @@ struct GridErrors {
 }
 
 impl Errors {
-    /// The errors of one sample; `spectrum` is given for fields on its grid.
+    /// Computes the errors of one sample; `spectrum` is given for fields on its grid.
     pub fn of(prediction: &[f32], target: &[f32], spectrum: Option<&Spectrum>) -> Self {
         let mut errors = Self { samples: 1, elements: target.len() as u64, ..Self::default() };
         for (p, t) in prediction.iter().zip(target) {
@@ -67,7 +66,7 @@ impl Errors {
             errors.largest = larger(errors.largest, error);
         }
         (errors.energy, errors.norm) = (errors.squared.sqrt(), errors.target.sqrt());
-        // A prediction without error has a relative error of 0 even if the target is zero.
+        // An exact prediction has a relative error of 0 even if the target is zero.
         errors.relative = errors.nrmse();
         errors.grid = spectrum.map(|spectrum| {
             let pairs = prediction.iter().zip(target);
@@ -84,12 +83,12 @@ impl Errors {
         self.elements
     }
 
-    /// Σ (p - t)² and Σ t².
+    /// Returns Σ (p - t)² and Σ t².
     pub fn sums(&self) -> [f64; 2] {
         [self.squared, self.target]
     }
 
-    /// These errors of the mean of an ensemble, with the energy score and the spread of its members.
+    /// Adds the energy score and the spread of an ensemble to the errors of its mean.
     pub fn of_ensemble(mut self, members: &[&[f32]], mean: &[f32], target: &[f32]) -> Self {
         let count = members.len() as f64;
         self.energy = energy_score(members, target)[0];
@@ -99,12 +98,12 @@ impl Errors {
         self
     }
 
-    /// √(Σ (p - t)²/Σ t²).
+    /// Returns √(Σ (p - t)²/Σ t²).
     pub fn nrmse(&self) -> f64 {
         nrmse(self.squared, self.target)
     }
 
-    /// Root mean square error.
+    /// Root mean squared error.
     pub fn rmse(&self) -> f64 {
         (self.squared / self.elements as f64).sqrt()
     }
@@ -114,7 +113,7 @@ impl Errors {
         (self.target / self.elements as f64).sqrt()
     }
 
-    /// Adds the sums over other samples.
+    /// Adds the sums over further samples.
     pub fn merge(&mut self, other: &Self) {
         self.samples += other.samples;
         self.elements += other.elements;
@@ -136,7 +135,7 @@ impl Errors {
         }
     }
 
-    /// The quantities computed from the sums.
+    /// Computes the quantities from the sums.
     pub fn quantities(&self) -> Quantities {
         let mut quantities = vec![
             ("nrmse", self.nrmse()),
@@ -159,17 +158,17 @@ impl Errors {
     }
 }
 
-/// √(Σ (p - t)²/Σ t²), or 0 without error.
+/// Returns √(Σ (p - t)²/Σ t²), or 0 if there is no error.
 pub fn nrmse(squared: f64, target: f64) -> f64 {
     if squared == 0.0 { 0.0 } else { (squared / target).sqrt() }
 }
 
-/// The larger of two numbers, or NaN if either is NaN, unlike `f64::max`.
+/// Returns the larger of two numbers, or NaN if either is NaN, unlike `f64::max`.
 fn larger(a: f64, b: f64) -> f64 {
     if b > a || b.is_nan() { b } else { a }
 }
 
-/// Mean square over the border cells; on one axis, the first and the last.
+/// Returns the mean square over the border cells; on one axis, these are the first and the last.
 fn at_border(error: &[f64], spectrum: &Spectrum) -> f64 {
     let grid = spectrum.grid();
     let row = error.len() / grid[0];

@@ -1,4 +1,4 @@
-//! The evaluation of a model of fields: rollouts from every start frame of every trajectory.
+//! Evaluates a model of fields by rollouts from every start frame of every trajectory.
 
 use super::batch::{Batch, Cost, Frames};
 use super::errors::Errors;
@@ -31,10 +31,10 @@ use unix::signal::Signals;
 use unix::text::json_pretty;
 use unix::{Error, Result};
 
-/// States computed per batch of rollouts.
+/// Number of states computed per batch of rollouts.
 const BATCH: usize = 1024;
 
-/// A model and the rollouts that it is scored on.
+/// Scores a model on rollouts.
 pub(crate) struct RolloutEvaluator {
     pub(super) model: Box<dyn Rollouts>,
     /// The split manifest.
@@ -46,13 +46,13 @@ pub(crate) struct RolloutEvaluator {
     pub(super) plan: RolloutPlan,
     pub(super) protocol: Protocol,
     spectrum: Spectrum,
-    /// All rollouts, and the number of the regime of each.
+    /// The regime index and the start of each rollout.
     starts: Vec<(usize, Start)>,
 }
 
 /// Opens the evaluation of a model of fields.
 ///
-/// Errors: 2 for a search, members or views that the model does not have, and rollouts that do not fit; 65, 66.
+/// Errors: 2 for a search, members or views that the model does not support, and for rollouts that do not fit; 65, 66.
 pub(crate) fn open(
     model: Box<dyn Rollouts>,
     request: &ScoreRequest,
@@ -105,22 +105,22 @@ pub(crate) struct MeasuredRollout {
     spectra: Vec<(Method, Vec<Bits>)>,
 }
 
-/// Those of a batch of rollouts of one regime.
+/// The errors of a batch of rollouts of one regime.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct RegimeRollouts {
     regime: usize,
-    /// The start frame of each rollout, by number, and its errors.
+    /// The index of each rollout's start frame, and the errors of the rollout.
     rollouts: Vec<(usize, MeasuredRollout)>,
     costs: Vec<Cost>,
 }
 
 impl RolloutEvaluator {
-    /// Ground truth, predictions and baselines of some rollouts of one regime.
+    /// Computes ground truth, predictions and baselines for rollouts of one regime.
     pub(super) fn rollouts(&self, starts: &[Start]) -> Result<Batch> {
         self.model.rollouts(&self.set, self.train.as_ref(), &self.plan, starts)
     }
 
-    /// The regime of an item, and its rollout.
+    /// Returns the regime and the rollout of an item.
     fn place(&self, item: u64) -> (usize, Start) {
         self.starts[item as usize]
     }
@@ -156,7 +156,7 @@ impl RolloutEvaluator {
     }
 }
 
-/// Adds the energies of one rollout to their sums over rollouts.
+/// Adds the energies of one rollout to the sums over rollouts.
 fn add(sums: &mut Vec<Bits>, energies: &[Bits]) {
     sums.resize(energies.len(), Bits(0.0));
     sums.iter_mut().zip(energies).for_each(|(sum, energy)| sum.0 += energy.0);
@@ -187,7 +187,7 @@ impl Evaluator for RolloutEvaluator {
         let critic = self.plan.critic.iter().map(|critic| critic.model());
         let has_latents = self.model.latent().is_some();
         let of = |(task, origin, parameters)| {
-            // The data of an operator are latents, which its codec accounts for.
+            // The data of an operator are latents; the hash of the fields is that of its codec.
             let is_compared = !has_latents || task == "codec";
             let data = is_compared.then(|| self.set.manifest_hash().to_string());
             Model { task, origin, parameters, data }

@@ -1,8 +1,8 @@
 //! Evaluation: the errors of trained models on unseen trajectories, compared with those of simple baselines.
 //!
-//! From every start frame of every trajectory the operator is rolled out in the latent space of its codec, and every
-//! state is decoded and compared with the ground truth in physical units. The baselines are persistence, the mean of
-//! the training data, and the reconstruction by the codec. A regression model is compared with the mean of the training
+//! The operator is rolled out in the latent space of its codec from every start frame of every trajectory; every state
+//! is decoded and compared with the ground truth in physical units. The baselines are persistence, the mean of the
+//! training data, and the reconstruction by the codec. A regression model is compared with the mean of the training
 //! solutions and with the solution of the nearest training sample.
 
 mod batch;

@@ -112,7 +112,7 @@ fn not_negative(text: &str) -> std::result::Result<f64, String> {
 }
 
 impl SearchOptions {
-    /// The search that was asked for.
+    /// Returns the requested search, if any.
     fn search(&self) -> Option<Search> {
         let preset = self.search?.search();
         let or = |own: Option<NonZeroUsize>, other: usize| own.map_or(other, NonZeroUsize::get);
@@ -130,7 +130,7 @@ impl SearchOptions {
 }
 
 impl StepOptions {
-    /// A single rollout of each trajectory.
+    /// Requests a single rollout of each trajectory.
     fn request(&self) -> RolloutRequest {
         RolloutRequest {
             steps: self.steps,
@@ -147,7 +147,7 @@ impl StepOptions {
 }
 
 impl StartOptions {
-    /// Rollouts from several frames.
+    /// Requests rollouts from several start frames.
     pub fn request(&self) -> RolloutRequest {
         let Self { starts, from, max_trajectories, .. } = *self;
         RolloutRequest { starts, from, max_trajectories, ..self.steps.request() }
@@ -161,14 +161,14 @@ impl ViewOptions {
 }
 
 impl PredictOptions {
-    /// A single rollout of each trajectory.
+    /// Requests a single rollout of each trajectory.
     pub fn request(&self) -> RolloutRequest {
         self.views.add_to(self.steps.request())
     }
 }
 
 impl ScoreOptions {
-    /// The rollouts to score, and the critic of a search. Errors: 2 for a critic without its reward and the reverse.
+    /// Returns the rollouts to score and the critic. Errors: 2 for a critic without its reward or vice versa.
     pub fn request(&self) -> Result<(RolloutRequest, Option<&PathBuf>)> {
         let critic = self.search.critic.as_ref();
         match (self.search.reward == Some(Reward::Critic), critic) {

@@ -1,4 +1,4 @@
-//! Which rollouts an evaluation computes.
+//! Plans the rollouts of an evaluation.
 
 use super::views::Views;
 use crate::pde::TrainedCritic;
@@ -9,7 +9,7 @@ use data::fields::split_set::TrajectorySet;
 use std::sync::Arc;
 use unix::{Error, Result};
 
-/// One rollout: a trajectory and the frame it starts from.
+/// One rollout: a trajectory and its start frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Start {
     /// Index of the trajectory in its set.
@@ -32,10 +32,10 @@ pub struct RegimePlan {
 pub struct RolloutRequest {
     /// Steps per rollout.
     pub steps: usize,
-    /// Frames per step.
+    /// Frames per step; None for the default of the model.
     pub stride: Option<usize>,
     /// Number of start frames per trajectory, spread evenly from frame `from` to the last one from which a rollout
-    /// fits; 0 for all of them.
+    /// fits; 0 for all of these frames.
     pub starts: usize,
     /// The first start frame: earlier frames are not used.
     pub from: usize,
@@ -45,14 +45,14 @@ pub struct RolloutRequest {
     pub views: usize,
     /// The equation of the data, if its files do not name it.
     pub equation: Option<Equation>,
-    /// Samples of each rollout, at least 1; more only of generative models.
+    /// Number of samples of each rollout, at least 1; more than 1 only for generative models.
     pub members: usize,
-    /// Test-time search, of generative models.
+    /// Test-time search, if requested.
     pub search: Option<Search>,
 }
 
 impl RolloutRequest {
-    /// Fails (2) for more than one view of a model that does not predict.
+    /// Refuses (2) more than one view for a model that does not predict.
     pub fn refuse_views(&self) -> Result<()> {
         match self.views {
             1 => Ok(()),
@@ -68,24 +68,24 @@ pub struct RolloutPlan {
     pub steps: usize,
     /// Frames per step.
     pub stride: usize,
-    /// Start frames, ascending.
+    /// Start frames, strictly increasing.
     pub starts: Vec<usize>,
-    /// Trajectories by parameter value, ascending.
+    /// Trajectories by parameter value, in ascending order.
     pub regimes: Vec<RegimePlan>,
     /// Views to average; none for a single one.
     pub views: Option<Views>,
-    /// Samples of each rollout.
+    /// Number of samples of each rollout.
     pub members: usize,
     /// Test-time search.
     pub search: Option<Search>,
-    /// The critic of a search by [`crate::pde::search::Reward::Critic`].
+    /// The critic of a search with [`crate::pde::search::Reward::Critic`].
     pub critic: Option<Arc<TrainedCritic>>,
     /// The equation of the data, if its files do not name it.
     pub equation: Option<Equation>,
 }
 
 impl RolloutPlan {
-    /// The rollouts that `request` asks for, with `stride` frames per step unless the request overrides it.
+    /// Plans the rollouts of `request`, with `stride` frames per step unless the request overrides it.
     ///
     /// Errors: 2 when no rollout fits, 65 for a set without trajectories.
     pub fn of_rollouts(
@@ -111,7 +111,7 @@ impl RolloutPlan {
         Self::of(set, steps, stride, starts.collect(), request.max_trajectories)
     }
 
-    /// The single frames of the trajectories of steady problems.
+    /// Plans the evaluation of steady problems, whose trajectories have a single frame.
     ///
     /// Errors: 65 for a set without trajectories.
     pub fn of_frames(set: &TrajectorySet, request: &RolloutRequest) -> Result<Self> {
@@ -159,19 +159,19 @@ impl RolloutPlan {
         })
     }
 
-    /// The rollouts of one regime, trajectory by trajectory.
+    /// Returns the rollouts of one regime, trajectory by trajectory.
     pub fn rollouts(&self, regime: &RegimePlan) -> Vec<Start> {
         let of =
             |trajectory: usize| self.starts.iter().map(move |&frame| Start { trajectory, frame });
         regime.trajectories.iter().flat_map(|&trajectory| of(trajectory)).collect()
     }
 
-    /// Frame of state `step` of a rollout.
+    /// Returns the frame of state `step` of a rollout.
     pub fn frame(&self, start: Start, step: usize) -> usize {
         start.frame + step * self.stride
     }
 
-    /// The parameter of each rollout.
+    /// Returns the parameter of each rollout.
     pub fn parameters<'a>(&self, set: &'a TrajectorySet, starts: &[Start]) -> Vec<&'a Parameter> {
         starts.iter().map(|start| set.entry(start.trajectory).parameter).collect()
     }
@@ -187,7 +187,7 @@ impl RolloutPlan {
     }
 }
 
-/// `count` of `total` indices, spread evenly and including the first and the last; all of them if `count` is 0.
+/// Returns `count` of `total` indices, spread evenly and including the first and the last; all indices if `count` is 0.
 fn spread(total: usize, count: usize) -> Vec<usize> {
     match count.min(total) {
         0 => (0..total).collect(),

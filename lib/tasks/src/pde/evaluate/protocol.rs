@@ -1,4 +1,4 @@
-//! The protocol of an evaluation: which rollouts of which data are scored.
+//! The protocol of an evaluation: the data and the rollouts that are scored.
 
 use super::plan::RolloutPlan;
 use super::rollouts::Rollouts;
@@ -9,13 +9,13 @@ use learn::task::Define;
 use serde::Serialize;
 use std::fmt;
 
-/// Which rollouts are scored.
+/// The data and the rollouts that are scored.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Protocol {
     /// Name of the split.
     #[serde(skip)]
     pub on: String,
-    /// `reconstruction` of a codec, which sees the target, else `prediction`.
+    /// `reconstruction` for a codec, which receives the target, else `prediction`.
     pub measures: &'static str,
     /// Grid points along each axis.
     pub grid: Vec<usize>,
@@ -38,7 +38,7 @@ pub struct Protocol {
     /// Number of views whose predictions are averaged as the model `views`; 1 for none.
     #[serde(skip)]
     pub views: usize,
-    /// Samples of each rollout, whose mean is the model `ensemble`; 1 for a single forecast.
+    /// Number of samples of each rollout, whose mean is the model `ensemble`; 1 for a single forecast.
     #[serde(skip)]
     pub members: usize,
     /// Task and number of parameters of each model.
@@ -47,7 +47,7 @@ pub struct Protocol {
 }
 
 impl Protocol {
-    /// The protocol of an evaluation of `model` on `set`.
+    /// Describes an evaluation of `model` on `set`.
     pub fn of(set: &TrajectorySet, plan: &RolloutPlan, model: &dyn Rollouts) -> Self {
         let models = model.models();
         let is_codec = models[0].0 == CodecTask::SPEC.name;
@@ -69,14 +69,14 @@ impl Protocol {
         }
     }
 
-    /// The grid as text: `1024`, `64 x 64`.
+    /// Formats the grid, e.g. `1024` or `64 x 64`.
     pub fn points(&self) -> String {
         let sides: Vec<String> = self.grid.iter().map(ToString::to_string).collect();
         sides.join(" x ")
     }
 }
 
-/// A one-line summary.
+/// Writes a one-line summary.
 impl fmt::Display for Protocol {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { on, frames, steps, stride, time_step, rollouts, trajectories, .. } = self;

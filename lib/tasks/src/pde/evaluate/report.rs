@@ -9,9 +9,9 @@ use report::evaluation::{self, Group, Metric, MetricsByName};
 use serde_json::{Map, Value, json};
 use std::ops::Range;
 
-/// The rows of the table, one per regime and one for their mean: NRMSE of the fields over whole rollouts, by model. It
-/// is computed for each start frame and then averaged over start frames, so that decayed late states count as much as
-/// early ones. For an operator also the NRMSE of the first step, and the ratio to persistence.
+/// Returns the rows of the table, one per regime and one for their mean: NRMSE of the fields over whole rollouts, by
+/// model. It is computed for each start frame and then averaged over start frames, so that decayed late states have the
+/// same weight as early ones. An operator also has the NRMSE of the first step and the ratio to persistence.
 pub fn rows(result: &Evaluation) -> Vec<Value> {
     let row = |name: String, regimes: &[Regime]| {
         let mean = |value: &dyn Fn(&Scores) -> Option<f64>| -> Option<f64> {
@@ -43,7 +43,7 @@ pub fn rows(result: &Evaluation) -> Vec<Value> {
     rows
 }
 
-/// Mean over start frames of a value computed from the errors of each.
+/// Computes the mean over start frames of a value computed from the scores of each.
 pub(super) fn mean_of_starts(
     regime: &Regime,
     value: impl Fn(&Scores) -> Option<f64>,
@@ -52,12 +52,12 @@ pub(super) fn mean_of_starts(
     values.map(|values| values.iter().sum::<f64>() / values.len().max(1) as f64)
 }
 
-/// NRMSE of whole rollouts, averaged over start frames.
+/// Computes the NRMSE of whole rollouts, averaged over start frames.
 pub(super) fn of_starts(regime: &Regime, model: Method) -> Option<f64> {
     mean_of_starts(regime, |scores| scores.nrmse(model))
 }
 
-/// NRMSE of whole rollouts, averaged over start frames, by parameter value and model:
+/// Returns the NRMSE of whole rollouts, averaged over start frames, by parameter value and model:
 /// `{"nu": {"0.001": {"operator": …, "persistence": …, "mean": …, "codec": …}, …}, "steps": 16}`.
 pub fn summary(result: &Evaluation) -> Value {
     let mut summary = Map::new();
@@ -78,11 +78,11 @@ const SCORES: [&str; 4] = [
     "spread_rank_correlation",
     "spread_rank_correlation_relative",
 ];
-/// Metrics of which neither are.
+/// Metrics for which neither larger nor smaller values are better.
 const PLAIN: [&str; 4] =
     ["spread_skill", "spread", "evaluations_per_step", "denoiser_evaluations_per_step"];
 
-/// A quantity as a metric.
+/// Converts a quantity to a metric.
 fn metric(quantity: &str, value: f64) -> Metric {
     match quantity {
         _ if SCORES.contains(&quantity) => Metric::score(value),
@@ -91,8 +91,8 @@ fn metric(quantity: &str, value: f64) -> Metric {
     }
 }
 
-/// Every quantity of every model over some regimes, over whole rollouts and by step. In latent spaces their names begin
-/// with that of the space.
+/// Returns every quantity of every model over some regimes, for whole rollouts and by step. In latent spaces, the names
+/// are prefixed with the name of the space.
 pub fn scores(result: &Evaluation, which: Range<usize>) -> evaluation::Scores {
     let mut methods: IndexMap<String, MetricsByName> = IndexMap::new();
     for Table { space, model, rollout, by_step, of_rollouts } in tables(result, which.clone()) {
@@ -134,7 +134,7 @@ pub fn scores(result: &Evaluation, which: Range<usize>) -> evaluation::Scores {
     evaluation::Scores { samples, methods }
 }
 
-/// The scores of each regime.
+/// Returns the scores of each regime.
 pub fn groups(result: &Evaluation) -> Vec<Group> {
     let group = |(number, regime): (usize, &Regime)| Group {
         kind: "parameter".into(),
@@ -144,8 +144,8 @@ pub fn groups(result: &Evaluation) -> Vec<Group> {
     result.regimes.iter().enumerate().map(group).collect()
 }
 
-/// What else is in metrics.json: the RMS of the validation fields, and of every regime the parameter, the number of
-/// trajectories and the NRMSE of each model by start frame.
+/// Returns the further content of metrics.json: the RMS of the validation fields and, for each regime, the parameter,
+/// the number of trajectories and the NRMSE of each model by start frame.
 pub fn details(result: &Evaluation) -> Map<String, Value> {
     let of_regime = |regime: &Regime| {
         let by_start = |model: Method| {
@@ -164,8 +164,8 @@ pub fn details(result: &Evaluation) -> Map<String, Value> {
     ])
 }
 
-/// `times.json`: wall-clock seconds per step of one rollout by model. They are kept apart from the metrics, which are
-/// the same in every run. Of a search also the time of a reward, in evaluations of the operator.
+/// Returns the content of `times.json`: wall-clock seconds per step of one rollout, by model; for a search, also the
+/// cost of a reward in operator evaluations. Times are separate from the metrics, which are the same in every run.
 pub fn times(result: &Evaluation) -> Value {
     let all = 0..result.regimes.len();
     let of_model = |model: Method| {
@@ -202,9 +202,9 @@ struct Table {
     of_rollouts: Quantities,
 }
 
-/// The tables of all models over some regimes.
+/// Returns the tables of all models over some regimes.
 fn tables(result: &Evaluation, which: Range<usize>) -> Vec<Table> {
-    // Root mean square of all targets: one common scale for the task. All models have the same targets.
+    // The RMS of all targets is a common scale for the task; all models have the same targets.
     let targets = result.overall().iter().next().map(|(.., steps)| rollout(steps).target_rms());
     let scales = [
         ("nrmse_task_scale", targets),

@@ -10,7 +10,7 @@ use learn::score::{Bits, quantile};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
-/// Sums over the fields of one rollout: of steps 1 and later, or of the only state of a steady problem.
+/// Sums over the fields of one rollout: over steps 1 and later, or the only state of a steady problem.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RolloutSums {
     /// Number of values.
@@ -46,11 +46,11 @@ pub struct Regime {
     pub by_start: Vec<Scores>,
     /// Sum over rollouts of the spectrum (mean square by wave number) of the last state of the ground truth.
     pub spectrum: Vec<Bits>,
-    /// The same for the predictions of each evaluated model.
+    /// Spectra of the predictions of each evaluated model, summed like `spectrum`.
     pub spectra: Vec<(Method, Vec<Bits>)>,
     /// Cost of the evaluated models.
     pub costs: Vec<Cost>,
-    /// Sums of each rollout, in the order of the plan: trajectory by trajectory, all start frames of each.
+    /// Sums of each rollout, in the order of the plan: by trajectory, then by start frame.
     pub sums: Vec<RolloutSums>,
 }
 
@@ -60,13 +60,13 @@ impl Regime {
         self.sums.len()
     }
 
-    /// Errors over all rollouts.
+    /// Returns the errors over all rollouts.
     pub fn scores(&self) -> Scores {
         merged(self.by_start.iter())
     }
 
-    /// Index and NRMSE of the rollout of the evaluated model at this quantile of its errors: 0.5 for the median, 1 for
-    /// the worst.
+    /// Returns index and NRMSE of the rollout at this quantile of the evaluated model's errors: 0.5 for the median, 1
+    /// for the maximum.
     pub fn at_quantile(&self, quantile: f64) -> (usize, f64) {
         let mut order: Vec<_> = self.sums.iter().map(|sums| sums.nrmse(0)).enumerate().collect();
         order.sort_by(|a, b| a.1.total_cmp(&b.1));
@@ -91,23 +91,23 @@ impl Evaluation {
         self.regimes.iter().map(Regime::rollouts).sum()
     }
 
-    /// Number of rollouts of the evaluated model with an error that is not finite.
+    /// Number of rollouts in which the error of the evaluated model is not finite.
     pub fn diverged(&self) -> usize {
         let all = self.regimes.iter().flat_map(|regime| &regime.sums);
         all.filter(|sums| sums.squared.first().is_some_and(|sum| !sum.0.is_finite())).count()
     }
 
-    /// Errors over all rollouts of some regimes.
+    /// Returns the errors over all rollouts of some regimes.
     pub fn scores(&self, regimes: Range<usize>) -> Scores {
         merged(self.regimes[regimes].iter().flat_map(|regime| &regime.by_start))
     }
 
-    /// Errors over all rollouts.
+    /// Returns the errors over all rollouts.
     pub fn overall(&self) -> Scores {
         self.scores(0..self.regimes.len())
     }
 
-    /// Evaluations of the operator and of a denoiser, and seconds, per step of one rollout, of a model over some regimes.
+    /// Returns a model's cost per rollout step: evaluations of the operator and of the denoiser, and seconds.
     pub fn cost(&self, regimes: Range<usize>, model: Method) -> Option<[f64; 3]> {
         let regimes = &self.regimes[regimes];
         let all =
@@ -122,13 +122,13 @@ impl Evaluation {
         all.fold(None, sum).map(|sums| sums.map(|sum| sum / steps))
     }
 
-    /// Statistics over the rollouts of some regimes of a model's errors in the space of fields.
+    /// Returns statistics of a model's field errors over the rollouts of some regimes.
     pub fn of_rollouts(&self, regimes: Range<usize>, model: Method) -> Quantities {
         let models = self.regimes[0].by_start[0].models();
         let Some(at) = models.iter().position(|own| *own == model) else { return Vec::new() };
         let all = || self.regimes[regimes.clone()].iter().flat_map(|regime| &regime.sums);
         let errors: Vec<f64> = all().map(|sums| sums.nrmse(at)).collect();
-        // The rollouts from all start frames of a trajectory are resampled together.
+        // The bootstrap resamples all rollouts of a trajectory together.
         let clusters = |number: usize| -> Vec<[f64; 4]> {
             let regime = &self.regimes[number];
             let cluster = |rollouts: &[RolloutSums]| {
@@ -172,14 +172,14 @@ impl Evaluation {
         }
         let ranks: Option<Vec<f64>> = all().map(|sums| Some(sums.rank_correlation?.0)).collect();
         if let Some(ranks) = ranks.filter(|_| model == Method::Search) {
-            // Without candidates that differ there is no correlation.
+            // The correlation is undefined if all candidates are equal.
             let ranks: Vec<f64> = ranks.into_iter().filter(|rank| !rank.is_nan()).collect();
             let mean = ranks.iter().sum::<f64>() / ranks.len() as f64;
             quantities.push(("reward_rank_correlation", mean));
             let scores = self.scores(regimes.clone());
             let of = |model| scores.nrmse(model);
             let gains = of(Method::Operator).zip(of(Method::Search)).zip(of(Method::Oracle));
-            // Without a gain there is nothing to capture.
+            // The fraction is only defined if the oracle improves on the operator.
             if let Some(((operator, search), oracle)) = gains.filter(|((a, _), c)| c < a) {
                 let share = (operator - search) / (operator - oracle);
                 quantities.push(("oracle_gain_captured", share));

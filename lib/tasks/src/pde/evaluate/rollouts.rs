@@ -1,4 +1,4 @@
-//! Models of fields behind one interface, as evaluations and predictions use them.
+//! The common interface of models of fields for evaluations and predictions.
 
 use super::batch::Batch;
 use super::plan::{RolloutPlan, RolloutRequest, Start};
@@ -13,39 +13,39 @@ use unix::{Error, Result};
 
 /// A model of fields with its trained weights, together with the models that it depends on.
 pub trait Rollouts: Send + Sync {
-    /// Restores the model from its checkpoint. Errors: 65 when its parts do not match, 66 when a model that it depends
-    /// on cannot be found.
+    /// Restores the model from its checkpoint. Errors: 65 when parts of the checkpoint are inconsistent, 66 when a
+    /// model that it depends on cannot be found.
     fn restore(parts: &Parts, opener: &Opener) -> Result<Self>
     where
         Self: Sized;
 
-    /// Task, origin and number of parameters of every trained model in use, this one first.
+    /// Task, origin and number of parameters of every trained model in use, starting with this model.
     fn models(&self) -> Vec<(&'static str, Origin, usize)>;
 
-    /// Grid of the fields that it predicts, and their number of channels.
+    /// Grid and number of channels of the predicted fields.
     fn shape(&self) -> (&[usize], usize);
 
-    /// Tokens and features of its latent states, if it has any.
+    /// Number of tokens and features of the latent states, if the model has any.
     fn latent(&self) -> Option<[usize; 2]> {
         None
     }
 
-    /// The operator whose latent states it predicts, if it has one.
+    /// The operator whose latent states the model predicts, if any.
     fn operator(&self) -> Option<&TrainedOperator> {
         None
     }
 
-    /// Whether its baselines need the training split.
+    /// Returns whether the baselines need the training split.
     fn needs_training_data(&self) -> bool {
         false
     }
 
-    /// Which predictions are scored. Errors: 2 when a rollout is longer than the trajectories of `set`; 65 when the
-    /// model cannot read its fields.
+    /// Plans the rollouts to score. Errors: 2 when a rollout is longer than the trajectories of `set`; 65 when the
+    /// model cannot read the fields of `set`.
     fn plan(&self, set: &TrajectorySet, request: &RolloutRequest) -> Result<RolloutPlan>;
 
-    /// Ground truth, predictions and baselines for some rollouts of a plan, all of one regime. `train` is the training
-    /// split; it is given if [`Rollouts::needs_training_data`].
+    /// Computes ground truth, predictions and baselines for rollouts of a plan, all of one regime. `train`, the
+    /// training split, is given if [`Rollouts::needs_training_data`].
     fn rollouts(
         &self,
         set: &TrajectorySet,
@@ -54,12 +54,11 @@ pub trait Rollouts: Send + Sync {
         starts: &[Start],
     ) -> Result<Batch>;
 
-    /// The header of the file of predictions for the trajectories of `inputs`. Errors: 65 when the model cannot read
-    /// its fields.
+    /// Returns the header of the prediction file for the trajectories of `inputs`. Errors: 65 when the model cannot
+    /// read the fields of `inputs`.
     fn output(&self, inputs: &Field, request: &RolloutRequest) -> Result<Header>;
 
-    /// The predictions for the trajectories `which` of `inputs`, concatenated, in the layout of
-    /// [`Rollouts::output`].
+    /// Predicts the trajectories `which` of `inputs`, concatenated, in the layout of [`Rollouts::output`].
     fn predict(
         &self,
         inputs: &Field,
@@ -68,7 +67,7 @@ pub trait Rollouts: Send + Sync {
     ) -> Result<Vec<f32>>;
 }
 
-/// Rejects (65) fields whose grid or numbers of inputs and states differ from those that a model reads.
+/// Refuses (65) fields whose grid or numbers of inputs and states differ from those that a model reads.
 pub(crate) fn require_fields(
     found: (&[usize], usize, usize),
     expected: (&[usize], usize, usize),

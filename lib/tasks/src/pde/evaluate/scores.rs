@@ -14,15 +14,15 @@ pub enum Method {
     Operator,
     /// The operator's rollout with a correction after every step, decoded.
     Corrector,
-    /// The same with the correction of a student.
+    /// The operator's rollout with the correction of a student after every step, decoded.
     Student,
-    /// The candidates that a search chose.
+    /// The rollout of the candidates chosen by a search.
     Search,
-    /// The mean of such rollouts from exactly transformed copies of the initial state.
+    /// The mean of search rollouts from exactly transformed copies of the initial state.
     SearchViews,
-    /// The mean of as many candidates at every step.
+    /// The mean of the same number of candidates at every step.
     CandidateMean,
-    /// The candidates nearest to the truth at every step.
+    /// The candidate nearest to the ground truth at every step.
     Oracle,
     /// The mean of an ensemble of samples of the evaluated model.
     Ensemble,
@@ -41,12 +41,12 @@ pub enum Method {
 }
 
 impl Method {
-    /// Its name in files.
+    /// Name of the model in files.
     pub fn name(self) -> &'static str {
         self.into()
     }
 
-    /// Whether it only serves as a comparison.
+    /// Returns whether the model only serves as a comparison.
     pub fn is_baseline(self) -> bool {
         matches!(self, Self::Persistence | Self::Mean | Self::Nearest | Self::Codec)
     }
@@ -67,7 +67,7 @@ pub struct Scores {
 }
 
 impl Scores {
-    /// The errors of one rollout of a batch at steps 0..=`steps`.
+    /// Computes the errors of one rollout of a batch at steps 0..=`steps`.
     pub fn of(batch: &Batch, rollout: usize, steps: usize, spectrum: &Spectrum) -> Self {
         let mut entries = Vec::new();
         for space in &batch.spaces {
@@ -93,7 +93,7 @@ impl Scores {
         Self { entries }
     }
 
-    /// Adds the errors of other rollouts.
+    /// Adds the errors of further rollouts.
     pub fn merge(&mut self, other: &Self) {
         if self.entries.is_empty() {
             return self.entries.clone_from(&other.entries);
@@ -103,31 +103,31 @@ impl Scores {
         }
     }
 
-    /// Every space and model with its errors by step.
+    /// Iterates over spaces and models with their errors by step.
     pub fn iter(&self) -> impl Iterator<Item = (&str, Method, &[Errors])> {
         self.entries.iter().map(|e| (e.space.as_str(), e.model, e.steps.as_slice()))
     }
 
-    /// The evaluated models and baselines, in the space of fields.
+    /// Returns the evaluated models and baselines in the space of fields.
     pub fn models(&self) -> Vec<Method> {
         let fields = self.iter().filter(|(space, ..)| *space == "field");
         fields.map(|(_, model, _)| model).collect()
     }
 
-    /// The errors of the fields by step; None when the model was not evaluated.
+    /// Returns the errors of the fields by step; None when the model was not evaluated.
     pub fn field(&self, model: Method) -> Option<&[Errors]> {
         self.iter()
             .find(|(space, own, _)| (*space, *own) == ("field", model))
             .map(|(.., steps)| steps)
     }
 
-    /// NRMSE of the fields over whole rollouts.
+    /// Computes the NRMSE of the fields over whole rollouts.
     pub fn nrmse(&self, model: Method) -> Option<f64> {
         Some(rollout(self.field(model)?).nrmse())
     }
 }
 
-/// The errors of a whole rollout: of steps 1 and later, or of the only state of a steady problem.
+/// Sums the errors of a whole rollout: of steps 1 and later, or of the only state of a steady problem.
 pub fn rollout(steps: &[Errors]) -> Errors {
     let mut all = Errors::default();
     steps.iter().skip(usize::from(steps.len() > 1)).for_each(|errors| all.merge(errors));

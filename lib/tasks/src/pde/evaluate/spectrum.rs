@@ -1,4 +1,4 @@
-//! Power spectrum: distributes the mean square of a field over wave numbers, treating the grid as periodic.
+//! Power spectrum: decomposes the mean square of a field by wave number, treating the grid as periodic.
 
 use fft::{Fft, RealToComplex};
 use std::fmt;
@@ -12,14 +12,14 @@ pub const BANDS: [(&str, Range<usize>); 3] = [
     ("fourier_rmse_high", 12..usize::MAX),
 ];
 
-/// Fourier transform of fields of one size, [x.., channels] with one or two axes.
+/// FFT of fields of one size, [x.., channels] with one or two axes.
 #[derive(Clone)]
 pub struct Spectrum {
     grid: Vec<usize>,
     channels: usize,
-    /// Plan for the last axis.
+    /// FFT plan for the last axis.
     lines: Arc<dyn RealToComplex<f64>>,
-    /// Plan for the first of two axes.
+    /// FFT plan for the first of two axes.
     columns: Arc<dyn Fft<f64>>,
 }
 
@@ -30,7 +30,7 @@ impl fmt::Debug for Spectrum {
 }
 
 impl Spectrum {
-    /// For fields with `channels` channels on `grid`, which has one or two axes.
+    /// Creates the FFT plans for fields with `channels` channels on `grid`, which has one or two axes.
     pub fn new(grid: &[usize], channels: usize) -> Self {
         let last = grid.last().copied().unwrap_or(1);
         Self {
@@ -60,13 +60,13 @@ impl Spectrum {
         }
     }
 
-    /// Contribution of each of the [`wave_numbers`](Self::wave_numbers) to the mean square over points and channels. On
-    /// one axis of n points it is c_k·|Σ_j u_j exp(-2πi·jk/n)|²/n², with c_k = 1 for k = 0 and k = n/2 and 2 otherwise.
-    /// On two axes, wave vectors are grouped by their length, rounded to an integer. The contributions sum to the mean
-    /// square (Parseval).
+    /// Returns the contribution of each of the [`wave_numbers`](Self::wave_numbers) to the mean square over points and
+    /// channels. On one axis of n points it is c_k·|Σ_j u_j exp(-2πi·jk/n)|²/n², with c_k = 1 for k = 0 and k = n/2 and
+    /// 2 otherwise. On two axes, wave vectors are grouped by their length, rounded to an integer. The contributions add
+    /// up to the mean square (Parseval).
     ///
     /// # Panics
-    /// If `values` does not have the length of such a field.
+    /// If the length of `values` differs from points · channels.
     pub fn energies(&self, values: Vec<f64>) -> Vec<f64> {
         let (points, channels) = (self.grid.iter().product::<usize>(), self.channels);
         assert_eq!(values.len(), points * channels, "a field of another size than {self:?}");
@@ -172,7 +172,7 @@ mod tests {
             let at = |i: usize| {
                 let (i, j) = (i / y, i % y);
                 let angle = TAU * (f64::from(p) * i as f64 / x as f64);
-                // Half a wave number along x is its own mirror image: a cosine.
+                // A wave at the Nyquist wave number along x is its own mirror image: a cosine.
                 (angle + TAU * f64::from(q) * j as f64 / y as f64).cos()
             };
             let values: Vec<f64> = (0..x * y).flat_map(|i| [at(i), 3.0]).collect();

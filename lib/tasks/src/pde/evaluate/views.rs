@@ -1,9 +1,9 @@
 //! Test-time augmentation: predictions from copies of the initial states ("views") under exact symmetries of the
 //! equation.
 //!
-//! A symmetry of the equation maps solutions to solutions, but a model learns it only in part. Predictions from several
-//! transformed copies, transformed back, therefore have different errors. Their mean has a smaller one, and their
-//! spread estimates it, without any training and without knowledge of the solution.
+//! A symmetry of the equation maps solutions to solutions, but a model learns it only approximately. Predictions from
+//! transformed copies, transformed back, therefore have different errors. Their mean has a smaller error, and their
+//! spread is an estimate of the error that requires neither training nor the solution.
 
 use super::plan::RolloutRequest;
 use data::fields::field::Field;
@@ -12,10 +12,10 @@ use data::fields::solvers::symmetry::Symmetry;
 use rayon::prelude::*;
 use unix::{Error, Result};
 
-/// The views of an evaluation.
+/// The views used by an evaluation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Views {
-    /// The equation whose symmetries they are.
+    /// The equation with these symmetries.
     pub equation: Equation,
     /// Grid points along each axis.
     grid: Vec<usize>,
@@ -27,16 +27,15 @@ pub struct Views {
 pub struct Averaged {
     /// The mean fields [n, states, grid.., channels].
     pub fields: Vec<f32>,
-    /// For each rollout the variance over views (with the divisor N - 1), averaged over points, channels and the steps
-    /// from 1 on.
+    /// Variance over views (divisor N - 1) for each rollout, averaged over points, channels and steps from 1 on.
     pub variances: Vec<f64>,
 }
 
 impl Views {
-    /// The views that a request asks for, of states of all `fields`; `None` for a single view. `patch` is the size of
-    /// the model's patches in points.
+    /// Returns the requested views, which must suit the states of all `fields`; `None` for a single view. `patch` is
+    /// the size of the model's patches in points.
     ///
-    /// Errors: 2 when there are fewer, or when the equation is unknown or is not that of a file.
+    /// Errors: 2 when there are fewer views, or when the equation is unknown or differs from that of a file.
     pub fn of<'a>(
         fields: impl IntoIterator<Item = &'a Field>,
         request: &RolloutRequest,
@@ -98,18 +97,19 @@ impl Views {
         Ok(Self { equation, grid: shape.grid.clone(), symmetries: views })
     }
 
-    /// Number of views, the identity included.
+    /// Number of views, including the identity.
     pub fn count(&self) -> usize {
         self.symmetries.len()
     }
 
-    /// Averages predictions over the views. `first` are the initial states of `n` rollouts [n, grid.., channels], or
-    /// the inputs of steady problems; `single` are the predictions from them [n, states, grid.., channels]. `predict`
-    /// computes predictions for transformed initial states of all rollouts, in the same order and shapes; it is called
-    /// once for each view except the identity. The mean of each conserved channel is that of the initial state.
+    /// Averages predictions over the views. `first` contains the initial states of `n` rollouts [n, grid.., channels],
+    /// or the inputs of steady problems; `single` contains the predictions from them [n, states, grid.., channels].
+    /// `predict` computes predictions for transformed initial states of all rollouts, in the same order and shapes; it
+    /// is called once for each view except the identity. The mean of each conserved channel is set to that of the
+    /// initial state.
     ///
     /// # Panics
-    /// If `n` is 0 or does not divide the lengths.
+    /// If `n` is 0 or does not divide the lengths of `first` and `single`.
     pub fn average(
         &self,
         first: &[f32],
@@ -122,7 +122,7 @@ impl Views {
         let initial = first.len() / n;
         let channels = self.equation.states();
         let length = points * channels;
-        // Σ over views of each value and of its square.
+        // Sums over views of each value and of its square.
         let mut sums: Vec<[f64; 2]> = single.iter().map(|u| with_square(*u)).collect();
         let mut moved = vec![0.0; first.len()];
         for symmetry in &self.symmetries[1..] {
@@ -144,7 +144,7 @@ impl Views {
         let views = self.count() as f64;
         let variance = |[sum, squares]: &[f64; 2]| {
             let variance = (squares - sum * sum / views) / (views - 1.0);
-            // Rounding can make the variance of equal values negative. NaN must stay.
+            // Rounding can make the variance of equal values negative. NaN is kept.
             if variance < 0.0 { 0.0 } else { variance }
         };
         let mut fields: Vec<f32> = sums.par_iter().map(|[sum, _]| (sum / views) as f32).collect();
@@ -179,8 +179,8 @@ fn set_mean(state: &mut [f32], first: &[f32], channels: usize, channel: usize) {
     own.for_each(|u| *u = (f64::from(*u) + missing) as f32);
 }
 
-/// Whether the middle of the points along each axis is that of the domain, within a hundredth of their spacing; true
-/// for axes without coordinates.
+/// Returns whether the centre of the points along each axis is that of the domain, within a hundredth of their spacing;
+/// true for axes without coordinates.
 fn is_centred(field: &Field, [from, to]: [f64; 2]) -> bool {
     field.coordinates().iter().all(|points| match points[..] {
         [first, .., last] => {
@@ -205,7 +205,7 @@ mod tests {
         (0..length).map(|i| ((i * i + 3 * i) % 17) as f32 / 8.0 - 1.0).collect()
     }
 
-    /// A step of a scheme with the symmetries of Burgers, u + u·(difference of u to both sides), three states.
+    /// Computes three states of a scheme with the symmetries of Burgers, u + u·(difference of u to both sides).
     fn steps(first: &[f32]) -> Result<Vec<f32>> {
         let mut states = Vec::new();
         for rollout in first.chunks_exact(12) {
@@ -234,7 +234,7 @@ mod tests {
             let mean = |u: &[f32]| u.iter().sum::<f32>() / 12.0;
             let start = mean(&first[12 * rollout..][..12]);
             for (found, expected) in found.chunks_exact(12).zip(expected.chunks_exact(12)) {
-                // The step conserves no mean, the average does.
+                // The step does not conserve the mean, the average does.
                 let offset = start - mean(expected);
                 let pairs = found.iter().zip(expected);
                 pairs.for_each(|(a, b)| assert!((a - b - offset).abs() < 1e-6, "{a} {b}"));
@@ -242,8 +242,8 @@ mod tests {
         }
     }
 
-    /// An error that is the same in every view before it is transformed back cancels where a reflection changes its
-    /// sign: c and -c, whose variance is 2c². The initial state has none.
+    /// An error that is the same in every view before the inverse transform cancels if a reflection changes its sign: c
+    /// and -c have the variance 2c². The initial state has no error.
     #[test]
     fn an_error_without_the_symmetries_cancels_and_is_the_spread() {
         let first = state(12);
@@ -260,7 +260,7 @@ mod tests {
         }
     }
 
-    /// A steady problem: the coefficient is transformed, the solution is transformed back.
+    /// A steady problem: the coefficient is transformed, and the solution is transformed back.
     #[test]
     fn steady_views_transform_inputs_and_solutions() {
         let first = state(2 * 16);
@@ -274,7 +274,7 @@ mod tests {
         let averaged = all.average(&first, 2, &single, product).unwrap();
         assert!(averaged.fields.len() == 32 && averaged.variances.len() == 2);
         assert!(averaged.variances.iter().all(|variance| *variance > 1e-3));
-        // The mean over a group is invariant: views of a transformed input are the transformed mean.
+        // The mean over a group is equivariant: views of a transformed input average to the transformed mean.
         let mut turned = vec![0.0; 32];
         let turn = |from: &[f32], to: &mut [f32]| {
             let pairs = from.chunks_exact(16).zip(to.chunks_exact_mut(16));

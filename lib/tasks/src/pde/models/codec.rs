@@ -1,12 +1,12 @@
-//! The codec: encodes a field to a grid of latent tokens and decodes it, locally in both directions.
+//! The codec: encodes a field as a grid of latent tokens and decodes it, locally in both directions.
 //!
-//! Patches of the field are the tokens. A linear map between patch and latent carries the smooth part; it is
-//! initialised to the discrete cosine transform along each axis, truncated to as many terms as the latent has. A few
-//! convolutional blocks on each side add what is not smooth. Padding is periodic or zero; with periodic padding,
+//! Patches of the field are the tokens. A linear map between patch and latent represents the smooth part; it is
+//! initialised to the discrete cosine transform along each axis, truncated to the number of latent features. A few
+//! convolutional blocks on each side add the non-smooth part. Padding is periodic or zero; with periodic padding,
 //! shifting a field by whole patches shifts the tokens, an exact symmetry that the training of the operator uses.
 //!
-//! With `hidden: 0` there are no blocks, and the codec is the linear map. With patches of one point and as many
-//! features as channels this map is the identity: the latents are the normalised fields.
+//! With `hidden: 0` there are no blocks, and the codec is the linear map. With patches of one point and as many latent
+//! features as channels, this map is the identity: the latents are the normalised fields.
 
 use crate::common::models::{PaddingMode, Patches, number};
 use learn::forward::Forward;
@@ -51,7 +51,7 @@ pub struct CodecModel {
 }
 
 impl CodecModel {
-    /// How fields of `channels` channels on `grid` are cut into tokens. The error says what does not match.
+    /// Returns the patches of fields of `channels` channels on `grid`. The error message names the mismatch.
     pub fn patches(&self, grid: &[usize], channels: usize) -> Result<Patches, String> {
         if grid.len() > 2 {
             return Err(format!("fields with {} axes; codecs support one or two", grid.len()));
@@ -67,7 +67,7 @@ impl CodecModel {
         Ok(patches)
     }
 
-    /// Violations in the values; keys are relative to `model`.
+    /// Returns the violations in the values; keys are relative to `model`.
     pub fn violations(&self) -> Vec<(String, String)> {
         let mut violations = Vec::new();
         if self.kernel_size.is_multiple_of(2) {
@@ -89,12 +89,12 @@ impl CodecModel {
 
 #[derive(Clone, Debug)]
 struct Side {
-    /// The linear map.
+    /// The linear branch.
     direct: Linear,
     nonlinear: Option<Nonlinear>,
 }
 
-/// The nonlinear branch, whose output is added to that of the linear map.
+/// The nonlinear branch, whose output is added to that of the linear branch.
 #[derive(Clone, Debug)]
 struct Nonlinear {
     input: Linear,
@@ -122,7 +122,7 @@ pub struct Codec {
 }
 
 impl Codec {
-    /// For fields cut into `patches`.
+    /// Builds a codec for fields cut into `patches`.
     pub fn new(b: &mut Builder, c: &CodecModel, patches: &Patches) -> Self {
         let [_, rows, columns] = patches.tokens();
         let side = |b: &mut Builder, name: &str, from: usize, to: usize, depth: usize, direct| {
@@ -135,7 +135,7 @@ impl Codec {
                 condition: Condition::Fixed,
                 branch_scale: Some(0.1),
             };
-            // The nonlinear part starts small compared with the linear one.
+            // The nonlinear branch starts small compared with the linear one.
             let small = Init::Uniform(0.1 / (c.hidden as f64).sqrt());
             let zero = Init::Constant(0.0);
             b.scope(name, |b| Side {
@@ -173,8 +173,8 @@ impl Codec {
     }
 }
 
-/// The first `d` rows of the orthonormal cosine transform (DCT-II) of a patch of `side` points along each axis, [d,
-/// patch], and the transpose, [patch, d]. Low frequencies come first, with all channels of a frequency together.
+/// Returns the first `d` rows of the orthonormal cosine transform (DCT-II) of a patch of `side` points along each axis,
+/// [d, patch], and the transpose, [patch, d]. Low frequencies come first; all channels of a frequency are adjacent.
 fn cosine_transform(side: usize, patches: &Patches, d: usize) -> (Tensor, Tensor) {
     let (channels, p) = (patches.channels(), patches.patch_len());
     let columns = side;

@@ -1,10 +1,10 @@
 //! The critic: predicts the logarithm of the error of a candidate for the next latent state.
 //!
-//! f(z, z') = ln RMS(z' - z - s·network(z)): the distance from the candidate z' to where the network expects the next
-//! state, in units of the expected size s of the operator's residual at z, so that its outputs and gradients are of order
-//! one for strong and for decayed fields. The network itself does not see z', because in a search z is a sample itself
-//! from the second step on: without s, the rank correlation of the search of benches/science/hidden.sh was 0.27, and 0.06
-//! where the network saw z', although it was 0.72 for candidates from true states. With s it is 0.31.
+//! f(z, z') = ln RMS(z' - z - s·network(z)): the distance of the candidate z' from the next state expected by the
+//! network. s is the expected magnitude of the operator's residual at z, so that outputs and gradients are of order one
+//! for strong and for decayed fields. The network does not receive z', because in a search z is itself a sample from
+//! the second step on: without s, the rank correlation in the search of benches/science/hidden.sh was 0.27, and 0.06 if
+//! the network received z', although it was 0.72 for candidates from true states. With s it is 0.31.
 
 use super::network::{Network, NetworkModel, NetworkShape};
 use crate::diffusion::combine;
@@ -16,7 +16,7 @@ use tensor::ops::depthwise_conv::Padding;
 use tensor::ops::vector_norm::VectorNorm;
 use unix::Result;
 
-/// Added to mean squares before taking logarithms, as ε².
+/// Added as ε² to mean squares before taking logarithms.
 const EPSILON: f64 = 1e-6;
 
 /// The layers of the critic.
@@ -24,7 +24,7 @@ const EPSILON: f64 = 1e-6;
 pub struct Critic(Network);
 
 impl Critic {
-    /// For latent tokens with `dim` features on a grid, and a condition of `features` numbers.
+    /// Builds a critic for latent tokens with `dim` features on a grid, and a condition of `features` values.
     pub fn new(
         b: &mut Builder,
         config: &NetworkModel,
@@ -39,8 +39,8 @@ impl Critic {
         Self(Network::new(b, &config.backbone, path, &shape))
     }
 
-    /// The logarithm of the predicted RMS error of each candidate: normalised states z and candidates [B, T, D], features
-    /// [B, F] and s [B, 1, 1] -> [B].
+    /// Returns the logarithm of the predicted RMS error of each candidate, [B], for normalised states z and candidates
+    /// [B, T, D], features [B, F] and s [B, 1, 1].
     pub fn forward(
         &self,
         forward: &Forward,
@@ -54,7 +54,7 @@ impl Critic {
     }
 }
 
-/// ln √(mean x² + ε²) of each sample: x [B, T, D] -> [B].
+/// Computes ln √(mean x² + ε²) of each sample: x [B, T, D] -> [B].
 pub fn log_rms(forward: &Forward, x: &Var) -> Result<Var> {
     let samples = x.shape()[0];
     let width = x.value().len() / samples;

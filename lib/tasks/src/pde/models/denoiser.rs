@@ -1,5 +1,4 @@
-//! The denoiser of a corrector: a network that sees the noisy residual of an operator, the operator's output and its
-//! input.
+//! The denoiser of a corrector, a network of the noisy residual of an operator, and the operator's output and input.
 
 use super::network::{Network, NetworkModel, NetworkShape};
 use crate::diffusion::Coefficients;
@@ -11,7 +10,7 @@ use tensor::ops::depthwise_conv::Padding;
 use tensor::{Tensor, Var};
 use unix::Result;
 
-/// What the denoiser is given besides the noisy residual.
+/// The inputs of the denoiser other than the noisy residual.
 pub struct Conditioning<'a> {
     /// The operator's output and its input, normalised: [B, T, D] each.
     pub states: [&'a Var; 2],
@@ -24,8 +23,8 @@ pub struct Conditioning<'a> {
 pub struct Denoiser(Network);
 
 impl Denoiser {
-    /// For residuals of latent tokens with `dim` features on a grid, and a condition of `features` numbers in addition
-    /// to the noise level.
+    /// Builds a denoiser for residuals of latent tokens with `dim` features on a grid, and a condition of `features`
+    /// values in addition to the noise level.
     pub fn new(
         b: &mut Builder,
         config: &NetworkModel,
@@ -41,7 +40,7 @@ impl Denoiser {
         Self(Network::new(b, &config.backbone, path, &shape))
     }
 
-    /// The network F(c_in·x, c_noise): x [B, T, D], `input` and `noise` [B, 1] -> [B, T, D].
+    /// Computes the network F(c_in·x, c_noise): x [B, T, D], `input` and `noise` [B, 1] -> [B, T, D].
     pub fn network(
         &self,
         forward: &Forward,
@@ -57,7 +56,7 @@ impl Denoiser {
         forward.to_param_dtype(&self.0.forward(forward, &x, &features)?)
     }
 
-    /// D(x; σ) = c_skip·x + c_out·F for a batch with one noise level.
+    /// Computes D(x; σ) = c_skip·x + c_out·F for a batch with a single noise level.
     pub fn denoise(
         &self,
         forward: &Forward,

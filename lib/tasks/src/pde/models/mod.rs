@@ -1,4 +1,4 @@
-//! The models, one file each.
+//! The models of PDE surrogates, one file each.
 
 pub mod codec;
 pub mod critic;

@@ -1,4 +1,4 @@
-//! A backbone together with its condition, which operators and denoisers share.
+//! A backbone and its conditioning, shared by operators, denoisers and critics.
 
 use crate::common::models::backbone::{Backbone, BackboneConfig, BackboneShape};
 use crate::common::models::number;
@@ -44,7 +44,7 @@ pub struct NetworkModel {
 }
 
 impl NetworkModel {
-    /// Violations in the values; keys are relative to `model`.
+    /// Returns the violations in the values; keys are relative to `model`.
     pub fn violations(&self) -> Vec<(String, String)> {
         self.backbone.violations()
     }
@@ -57,15 +57,15 @@ pub struct NetworkShape {
     pub input: usize,
     /// Features per output token.
     pub output: usize,
-    /// Depth, rows and columns of the token grid; 1 for axes that it does not have.
+    /// Depth, rows and columns of the token grid; 1 for missing axes.
     pub grid: [usize; 3],
     /// Padding at the border of the domain.
     pub padding: Padding,
-    /// Numbers in the condition.
+    /// Number of features in the condition.
     pub condition: usize,
 }
 
-/// How the condition reaches the backbone.
+/// The path by which the condition enters the backbone.
 #[derive(Clone, Debug)]
 enum Path {
     Adaptive([Linear; 2]),
@@ -81,7 +81,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// `width` is the width of the conditioning vector; only [`ConditionPath::Adaptive`] uses it.
+    /// Builds the network. `width` is the width of the conditioning vector; only [`ConditionPath::Adaptive`] uses it.
     pub fn new(
         b: &mut Builder,
         backbone: &BackboneConfig,
@@ -115,7 +115,7 @@ impl Network {
         Self { path, backbone }
     }
 
-    /// x [B, T, input] and features [B, F], both in the compute dtype -> [B, T, output].
+    /// Maps x [B, T, input] and features [B, F], both in the compute dtype, to [B, T, output].
     pub fn forward(&self, forward: &Forward, x: &Var, features: &Var) -> Result<Var> {
         let [batch, tokens] = [0, 1].map(|axis| x.shape()[axis]);
         let through = |layers: &[Linear]| {

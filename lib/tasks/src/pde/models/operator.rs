@@ -44,7 +44,7 @@ pub enum Output {
 }
 
 impl OperatorModel {
-    /// Violations in the values; keys are relative to `model`.
+    /// Returns the violations in the values; keys are relative to `model`.
     pub fn violations(&self) -> Vec<(String, String)> {
         self.backbone.violations()
     }
@@ -64,7 +64,7 @@ pub struct Operator {
 }
 
 impl Operator {
-    /// For latent tokens with `dim` features on a grid, and a condition of `features` numbers.
+    /// Builds an operator for latent tokens with `dim` features on a grid, and a condition of `features` values.
     pub fn new(
         b: &mut Builder,
         config: &OperatorModel,
@@ -87,12 +87,12 @@ impl Operator {
         }
     }
 
-    /// z [B, T, D], features [B, F] -> the next state [B, T, D].
+    /// Maps z [B, T, D] and features [B, F] to the next state [B, T, D].
     pub fn forward(&self, forward: &Forward, z: &Var, features: &Var) -> Result<Var> {
         let [state, features] =
             [&forward.to_compute_dtype(z)?, &forward.to_compute_dtype(features)?];
         let change = self.network.forward(forward, state, features)?;
-        // The state stays in f32, also in mixed precision.
+        // The state stays in f32, even with mixed precision.
         match &self.join {
             Join::Scale(scale) => {
                 let change = forward.to_param_dtype(&change)?;

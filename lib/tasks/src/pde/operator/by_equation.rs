@@ -1,4 +1,4 @@
-//! The loss of each equation, for the log, when one operator is trained on several.
+//! The loss of each equation, for the log, when an operator is trained on several equations.
 
 use learn::forward::Forward;
 use learn::task::{Batch, Term};
@@ -7,12 +7,13 @@ use tensor::ops::weighted_sum::WeightedSum;
 use tensor::{Tensor, Var};
 use unix::Result;
 
-/// Names of the batch tensors of an equation: the weights of its samples, 0 for those of others, and their number.
+/// Returns the names of the batch tensors of an equation: the sample weights, which are 0 for samples of other
+/// equations, and the number of its samples.
 fn names(equation: &str) -> [String; 2] {
     [format!("weights.{equation}"), format!("samples.{equation}")]
 }
 
-/// Adds the tensors of each equation to a batch, given equation and weight of each sample.
+/// Adds the tensors of each equation to a batch, given the equation and the weight of each sample.
 pub(super) fn add_weights(
     mut batch: Batch,
     equations: &[&str],
@@ -54,7 +55,7 @@ impl ErrorsByEquation {
         Ok(Self { equations: equations.iter().map(errors).collect::<Result<_>>()? })
     }
 
-    /// Adds a step: predicted and true states, [B, T, D], and the weights of the channels.
+    /// Adds a step, given predicted and true states, [B, T, D], and the weights of the channels.
     pub fn add(&mut self, forward: &Forward, z: &Var, target: &Var, channels: &Var) -> Result<()> {
         for errors in &mut self.equations {
             let inputs = [&z.detached(), target, &errors.weights, channels];
@@ -63,7 +64,7 @@ impl ErrorsByEquation {
         Ok(())
     }
 
-    /// The mean over the steps of each equation's error.
+    /// Returns the error of each equation, averaged over the steps.
     pub fn terms(&self, forward: &Forward) -> Result<Vec<Term>> {
         let term = |errors: &Errors| {
             let mean = WeightedSum(vec![1.0 / errors.steps.len() as f64; errors.steps.len()]);

@@ -108,7 +108,7 @@ const MAX_STEPS: usize = 65536;
 /// The configuration of the task.
 pub type OperatorConfig = Config<LatentData, OperatorModel, OperatorLoss>;
 
-/// Violations that the schema does not express.
+/// Returns the violations that the schema does not express.
 pub(super) fn violations(config: &OperatorConfig) -> Violations {
     let OperatorConfig { data, model, loss, .. } = config;
     let mut violations: Violations = within("model", model.violations()).collect();

@@ -1,13 +1,12 @@
-//! Task `operator`: predicts the latent state of the next frame from that of the current one, trained through rollouts
-//! of a few steps.
+//! Task `operator`: predicts the latent state of the next frame from the current one, trained on short rollouts.
 //!
 //! With ẑ_k the k-th state of a rollout from z_0, L = mean over k = 1..=h and samples of Σ_c σ_c²·mean_t(ẑ_k -
 //! z_k)²/(energy of z_0 + floor), with gradients through the whole rollout. States are normalised by channel; σ_c²
-//! gives errors the weight that they have in the unnormalised latents, and dividing by the energy gives decayed fields
-//! the same weight as initial ones. Optional terms for the first step: the relative error of the spectral energy over
-//! tokens, the squared error of the magnitude spectra over features, and the relative error.
+//! restores the weights of errors in the unnormalised latents, and dividing by the energy gives decayed fields the same
+//! weight as initial ones. Optional terms for the first step: the relative error of the spectral energy over tokens,
+//! the squared error of the magnitude spectra over features, and the relative error.
 //!
-//! An operator of several equations is told which one by its condition ([`Condition`]).
+//! An operator for several equations receives a one-hot encoding of the equation in its condition ([`Condition`]).
 
 mod by_equation;
 mod config;
@@ -57,18 +56,18 @@ pub struct OperatorTask {
     micro_batches: u64,
 }
 
-/// Name of the batch tensor with the k-th states of the target rollouts, [B, T, D].
+/// Returns the key of the batch tensor with the k-th states of the target rollouts, [B, T, D].
 fn state_name(k: usize) -> String {
     format!("states.{k}")
 }
 
 impl OperatorTask {
-    /// All stores, for training and for validation.
+    /// Iterates over all stores, for training and for validation.
     fn stores(&self) -> impl Iterator<Item = &LatentStore> {
         self.train.stores().chain(self.validation.stores())
     }
 
-    /// Rollout length of a micro-batch.
+    /// Returns the rollout length of a micro-batch.
     fn horizon(&self, micro_batch: u64) -> usize {
         let parts = self.loss.horizons.len();
         let part = (u128::from(micro_batch) * parts as u128 / u128::from(self.micro_batches.max(1)))
@@ -76,7 +75,7 @@ impl OperatorTask {
         self.loss.horizons[part.min(parts - 1)]
     }
 
-    /// Weight of a rollout, from the energy of its initial latents relative to the mean energy of all.
+    /// Returns the weight of a rollout, from the energy of its initial latents relative to the mean energy.
     fn weight(&self, initial: &[f32]) -> f32 {
         let squares: f64 = initial.iter().map(|x| f64::from(*x).powi(2)).sum();
         let energy = squares / initial.len() as f64 / mean_square(&self.scale);
@@ -84,9 +83,9 @@ impl OperatorTask {
     }
 }
 
-/// Error of rollouts in latent space, over all steps and trajectories of each regime.
+/// NRMSE of rollouts in latent space, over all steps and trajectories of each regime.
 const METRIC: &str = "rollout_nrmse";
-/// The same over all trajectories of each equation, if there are several.
+/// NRMSE of rollouts over all trajectories of each equation, if there are several.
 const METRIC_BY_EQUATION: &str = "rollout_nrmse_by_equation";
 
 impl Define for OperatorTask {
@@ -155,7 +154,7 @@ impl Task for OperatorTask {
     }
 
     fn data_hash(&self) -> String {
-        // The hash of an index covers the hashes of its shards.
+        // The hash of an index includes the hashes of its shards.
         joined(self.stores().map(LatentStore::hash))
     }
 

@@ -1,4 +1,4 @@
-//! A trained operator as read from a checkpoint, without its codec: what a task that builds on it needs.
+//! A trained operator as read from a checkpoint, without its codec, for tasks that build on it.
 
 use super::{LatentData, OperatorTask};
 use crate::common::condition::Condition;
@@ -13,29 +13,29 @@ use tensor::Tensor;
 use tensor::ops::depthwise_conv::Padding;
 use unix::{Error, Result};
 
-/// An operator that was read from a checkpoint.
+/// An operator read from a checkpoint.
 #[derive(Clone, Debug)]
 pub struct OperatorParts {
-    /// Its architecture.
+    /// Architecture of the operator.
     pub model: OperatorModel,
-    /// The data that it was trained on.
+    /// The training data of the operator.
     pub data: LatentData,
-    /// Scale of the latents.
+    /// Normalisation of the latents.
     pub scale: Normalisation,
-    /// Its condition.
+    /// Condition of the operator.
     pub condition: Condition,
-    /// The codec of its latents.
+    /// The codec of the latents.
     pub codec: Dependency,
-    /// Its parameters by name.
+    /// Parameters of the operator by name.
     pub weights: Vec<(String, Tensor)>,
     /// The checkpoint.
     pub origin: Origin,
-    /// Hash over all of this, by which other models name it.
+    /// Hash over all of the above, by which other models refer to the operator.
     pub hash: String,
 }
 
 impl OperatorParts {
-    /// Errors: 65 when the checkpoint is of another task or parts are missing.
+    /// Reads an operator. Errors: 65 for a checkpoint of a different task or missing parts.
     pub fn of(parts: &Parts) -> Result<Self> {
         let (task, wanted) = (&parts.task, OperatorTask::SPEC.name);
         if task != wanted {
@@ -63,7 +63,7 @@ impl OperatorParts {
         self.data.padding_mode.into()
     }
 
-    /// The layers, for tokens on `grid`.
+    /// Builds the layers, for tokens on `grid`.
     pub fn build(&self, b: &mut Builder, grid: [usize; 2]) -> Operator {
         let dim = self.scale.channels();
         Operator::new(b, &self.model, dim, grid, self.padding(), self.condition.width())

@@ -1,4 +1,4 @@
-//! Real Fourier transforms of latent states as matrix products, because their axes are short.
+//! Real FFTs of latent states, computed as matrix products because their axes are short.
 
 use learn::forward::Forward;
 use std::f64::consts::TAU;
@@ -10,8 +10,8 @@ use tensor::ops::vector_norm::VectorNorm;
 use tensor::{Tensor, Var};
 use unix::Result;
 
-/// F [2·(⌊n/2⌋ + 1), n]: a row of cosines and a row of negative sines per frequency, so that F x holds the real and
-/// imaginary parts of the transform of x, interleaved.
+/// Returns F [2·(⌊n/2⌋ + 1), n]: a row of cosines and a row of negative sines per frequency, so that F x contains the
+/// real and imaginary parts of the transform of x, interleaved.
 fn fourier(n: usize) -> Tensor {
     let table: Vec<_> = (0..n).map(|i| (TAU * i as f64 / n as f64).sin_cos()).collect();
     let frequencies = n / 2 + 1;
@@ -23,7 +23,7 @@ fn fourier(n: usize) -> Tensor {
     Tensor::from_slice(&rows, &[2 * frequencies, n])
 }
 
-/// Σ over frequencies and features of |rFFT over tokens|², per sample: [B, T, D] -> [B, 1].
+/// Computes Σ over frequencies and features of |rFFT over tokens|², per sample: [B, T, D] -> [B, 1].
 fn energies(forward: &Forward, x: &Var) -> Result<Var> {
     let samples = x.shape()[0];
     let parts = forward.apply(MatMul, &[&forward.constant(&fourier(x.shape()[1]))?, x])?;
@@ -31,14 +31,14 @@ fn energies(forward: &Forward, x: &Var) -> Result<Var> {
     Ok(forward.apply(VectorNorm::Squared, &[&rows])?.reshape(&[samples, 1]))
 }
 
-/// Mean over samples of |E(z) - E(target)|/E(target), with E the spectral energy over tokens. z and target are [B, T,
-/// D]; the result is a scalar.
+/// Computes the mean over samples of |E(z) - E(target)|/E(target), with E the spectral energy over tokens. z and target
+/// are [B, T, D]; the result is a scalar.
 pub(super) fn energy_error(forward: &Forward, z: &Var, target: &Var) -> Result<Var> {
     let [z, target] = [energies(forward, z)?, energies(forward, target)?];
     forward.apply(RelativeError { epsilon: 1e-16 }, &[&z, &target])
 }
 
-/// √(|rFFT over features|² + ε²), ε = 1e-6: [B, T, D] -> [B, T, ⌊D/2⌋ + 1].
+/// Computes √(|rFFT over features|² + ε²), ε = 1e-6: [B, T, D] -> [B, T, ⌊D/2⌋ + 1].
 pub(super) fn magnitudes(forward: &Forward, x: &Var) -> Result<Var> {
     let [samples, tokens, width] = [0, 1, 2].map(|axis| x.shape()[axis]);
     let op = Linear { bias: false, activation: Activation::Identity };

@@ -1,4 +1,4 @@
-//! Opens the latent stores of the task.
+//! Opens the latent stores of task `operator`.
 
 use super::{LatentData, LatentSource};
 use crate::common::sources::{refuse_overlap, source_key};
@@ -55,7 +55,7 @@ pub(super) fn open_all(data: &LatentData) -> Result<[Vec<(LatentStore, f64)>; 2]
     Ok([training, validating])
 }
 
-/// Opens the latents that `key` names. Errors: those of [`LatentStore::open`]; 78 when they belong to another split.
+/// Opens the latents named by `key`. Errors: those of [`LatentStore::open`]; 78 when they belong to a different split.
 pub(in crate::pde) fn open_split(
     folder: &Path,
     expected: SplitName,

@@ -1,35 +1,35 @@
-//! Test-time search: at every step of a rollout several candidates are drawn, and a reward that knows the equation, or
-//! was trained to judge candidates, but does not know the truth, chooses one.
+//! Test-time search: at every step of a rollout several candidates are drawn, and one is chosen by a reward that either
+//! uses the equation or was trained to score candidates, but does not use the ground truth.
 //!
-//! With a horizon above 1 the search looks ahead: the best paths of candidates, by their discounted rewards, are
-//! extended step by step, and the first candidate of the best path is taken (beam search with a receding horizon). Every
-//! rollout is searched by itself: its result does not depend on the others.
+//! With a horizon above 1 the search looks ahead: the paths of candidates with the highest discounted rewards are
+//! extended step by step, and the first candidate of the best path is chosen (beam search with a receding horizon).
+//! Rollouts are searched independently: the result of one does not depend on the others.
 
 use serde::{Deserialize, Serialize};
 use unix::Result;
 
-/// The size of a search.
+/// The parameters of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Search {
-    /// Candidates per state, K.
+    /// Number of candidates per state, K.
     pub candidates: usize,
-    /// Paths that are extended, B.
+    /// Number of paths that are extended, B.
     pub beam: usize,
-    /// Steps of a path, H.
+    /// Number of steps of a path, H.
     pub horizon: usize,
-    /// Largest number of scored candidates per rollout. When less than K are left, one candidate is taken as it comes.
+    /// Maximum number of scored candidates per rollout. If fewer than K are left, one candidate is used unscored.
     pub budget: Option<usize>,
-    /// Do not look ahead where the best candidate's reward exceeds the next one's by this much.
+    /// Do not look ahead if the reward of the best candidate exceeds the second best by at least this margin.
     pub margin: Option<f64>,
-    /// Factor of the reward of every further step.
+    /// Discount factor of the reward for every further step.
     pub discount: f64,
-    /// What a step is worth.
+    /// The reward of a step.
     pub reward: Reward,
-    /// Factor of the penalties for states that the equation cannot reach, which are subtracted from the reward.
+    /// Weight of the penalties for states that the equation cannot reach, which are subtracted from the reward.
     pub penalty: f64,
 }
 
-/// What a step between two states is worth.
+/// The reward of a step between two states.
 #[derive(
     Clone,
     Copy,
@@ -54,7 +54,7 @@ pub enum Reward {
     Critic,
 }
 
-/// Searches of usual sizes.
+/// Searches of common sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, strum::Display)]
 #[strum(serialize_all = "lowercase")]
 pub enum Preset {
@@ -67,7 +67,7 @@ pub enum Preset {
 }
 
 impl Preset {
-    /// Its search.
+    /// Returns the search of the preset.
     pub fn search(self) -> Search {
         let (candidates, beam, horizon) = match self {
             Self::Default => (4, 1, 1),
@@ -80,10 +80,10 @@ impl Preset {
     }
 }
 
-/// A state to continue from.
+/// A state from which a rollout continues.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {
-    /// Index of its rollout in the batch.
+    /// Index of the rollout in the batch.
     pub rollout: usize,
     /// The latent state.
     pub latent: Vec<f32>,
@@ -91,10 +91,11 @@ pub struct Node {
     pub field: Vec<f32>,
 }
 
-/// Where candidates come from, and what they are worth.
+/// The source of candidates and rewards.
 pub trait World: Sync {
-    /// Draws `count` candidates for the next state of each node. `step` is the step of the rollouts. The candidates of a
-    /// node are numbered from `numbers` of that node on; their noise depends on rollout, step and number alone.
+    /// Draws `count` candidates for the next state of each node. `step` is the step of the rollouts. The candidates of
+    /// a node are numbered consecutively from its entry in `numbers`; their noise only depends on rollout, step and
+    /// number.
     fn candidates(
         &self,
         nodes: &[Node],
@@ -106,23 +107,23 @@ pub trait World: Sync {
     /// Decodes the latents of `nodes`.
     fn decode(&self, nodes: &mut [Node]) -> Result<()>;
 
-    /// The rewards of steps of rollouts, each between two decoded states; larger is better. They do not depend on each
-    /// other.
+    /// Returns the rewards of rollout steps, each between two decoded states; larger is better. Each reward is
+    /// independent of the others.
     fn rewards(&self, steps: &[(&Node, &Node)]) -> Result<Vec<f64>>;
 }
 
-/// How the next state is chosen among the candidates.
+/// The rule by which the next state is chosen among the candidates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// The best one of the search.
+    /// The candidate with the best path of the search.
     Reward,
-    /// The one nearest to the truth: what a perfect reward would choose without looking ahead.
+    /// The candidate nearest to the ground truth, which a perfect reward would choose without looking ahead.
     Oracle,
     /// The mean of the candidates in latent space.
     Mean,
 }
 
-/// A rollout that was searched.
+/// The result of searching one rollout.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Searched {
     /// The states from step 1 on.
@@ -137,7 +138,7 @@ pub struct Searched {
     pub candidates: Vec<Vec<[f64; 2]>>,
 }
 
-/// A path of the beam: the number of its first candidate, its last state and its discounted reward.
+/// A path of the beam: the index of its first candidate, its last state and its discounted reward.
 #[derive(Clone)]
 struct Path {
     first: usize,
@@ -145,13 +146,13 @@ struct Path {
     total: f64,
 }
 
-/// Root mean square of a difference.
+/// Returns the RMS of the difference.
 fn distance(a: &[f32], b: &[f32]) -> f64 {
     let squares = a.iter().zip(b).map(|(a, b)| (f64::from(*a) - f64::from(*b)).powi(2));
     (squares.sum::<f64>() / a.len() as f64).sqrt()
 }
 
-/// Index of the largest value, the first one of several; of NaNs only if there is nothing else.
+/// Returns the index of the largest value, the first one in case of ties; NaN is chosen only if all values are NaN.
 fn best(values: impl Iterator<Item = f64>) -> usize {
     let better = |(a, x): (usize, f64), (b, y): (usize, f64)| {
         if y > x || x.is_nan() && !y.is_nan() { (b, y) } else { (a, x) }
@@ -160,8 +161,8 @@ fn best(values: impl Iterator<Item = f64>) -> usize {
 }
 
 impl Search {
-    /// Rolls out the initial states `nodes` for `steps` steps. `truth(rollout, step)` is the true field; the choice by
-    /// reward only uses it for [`Searched::candidates`].
+    /// Rolls out the initial states `nodes` for `steps` steps. `truth(rollout, step)` is the true field; with
+    /// [`Choice::Reward`] it is only used for [`Searched::candidates`].
     pub fn rollout<'a>(
         &self,
         world: &impl World,
@@ -219,8 +220,8 @@ impl Search {
         Ok(all)
     }
 
-    /// Replaces the rewards of candidates by the totals of the best paths that start with them, where a search looks
-    /// ahead. `group` are the rollouts of the candidates.
+    /// Where a search looks ahead, replaces the rewards of candidates by the totals of the best paths that start with
+    /// them. `group` contains the rollout of each set of candidates.
     fn look_ahead(
         &self,
         world: &impl World,
@@ -255,7 +256,7 @@ impl Search {
             let ends =
                 beams.iter().flat_map(|(_, paths)| paths.iter().map(|path| path.end.clone()));
             let ends: Vec<Node> = ends.collect();
-            // The candidates of each path have numbers of their own.
+            // The candidates of each path have distinct numbers.
             let first = |place: usize| (place * self.candidates) as u64;
             let numbers: Vec<u64> =
                 beams.iter().flat_map(|(_, paths)| (0..paths.len()).map(first)).collect();
@@ -277,7 +278,7 @@ impl Search {
                 }
                 keep(&mut longer, self.beam);
                 *paths = longer;
-                // Only candidates with a path this long are compared.
+                // Only candidates with a path of this length are compared.
                 let own = &mut totals[*at];
                 own.fill(f64::NEG_INFINITY);
                 for path in paths.iter() {
@@ -289,7 +290,7 @@ impl Search {
     }
 }
 
-/// Keeps the `count` best paths, the best one first.
+/// Keeps the `count` best paths, sorted from best to worst.
 fn keep(paths: &mut Vec<Path>, count: usize) {
     let rank = |path: &Path| if path.total.is_nan() { f64::NEG_INFINITY } else { path.total };
     paths.sort_by(|a, b| rank(b).total_cmp(&rank(a)));
@@ -306,7 +307,7 @@ fn world_decode(world: &impl World, drawn: &mut [Vec<Node>]) -> Result<()> {
     Ok(())
 }
 
-/// The rewards of the candidates of each of some states, in one batch.
+/// Computes the rewards of all candidates of all states in one batch.
 fn rewards(world: &impl World, from: &[Node], drawn: &[Vec<Node>]) -> Result<Vec<Vec<f64>>> {
     let of_state = |(from, to)| std::iter::repeat(from).zip(to);
     let steps: Vec<(&Node, &Node)> = from.iter().zip(drawn).flat_map(of_state).collect();
@@ -314,7 +315,7 @@ fn rewards(world: &impl World, from: &[Node], drawn: &[Vec<Node>]) -> Result<Vec
     Ok(drawn.iter().map(|to| all.by_ref().take(to.len()).collect()).collect())
 }
 
-/// The mean of some candidates in latent space, decoded.
+/// Returns the mean of the candidates in latent space, decoded.
 fn mean(world: &impl World, candidates: &[Node]) -> Result<Node> {
     let mut mean = candidates[0].clone();
     for (at, value) in mean.latent.iter_mut().enumerate() {

@@ -1,7 +1,7 @@
 use super::*;
 
-/// States are numbers. Candidate n of a state x is x + n, except that from 3 on every candidate stays; the reward of a
-/// step is its length, and of a step within the trap 0.
+/// States are numbers. Candidate n of a state x is x + n, except that from 3 on all candidates equal x. The reward of a
+/// step is its length, hence 0 for steps within this trap.
 struct Walk;
 
 impl World for Walk {
@@ -18,7 +18,7 @@ impl World for Walk {
                 let x = if x >= 3.0 { x } else { x + number as f32 };
                 Node { rollout: node.rollout, latent: vec![x], field: Vec::new() }
             };
-            // Numbers of further paths repeat the same candidates.
+            // Candidates of further paths have the same values.
             (*first..*first + count as u64).map(|n| next(n % count as u64)).collect()
         };
         Ok(nodes.iter().zip(numbers).map(of).collect())
@@ -54,17 +54,17 @@ fn search(candidates: usize, beam: usize, horizon: usize) -> Search {
     Search { candidates, beam, horizon, budget, margin, discount, reward, penalty }
 }
 
-/// With four candidates, 3 is the best single step, and the last one. Looking ahead, 2 then 3 more is better.
+/// With four candidates, the best single step leads into the trap at 3; with look-ahead, 2 and then 3 is better.
 #[test]
 fn looking_ahead_avoids_the_trap() {
     assert_eq!(path(&run(search(4, 1, 1), 1, 3, Choice::Reward)[0]), [3.0, 3.0, 3.0]);
     assert_eq!(path(&run(search(4, 2, 2), 1, 1, Choice::Reward)[0]), [2.0]);
-    // A beam of one path cannot see it.
+    // A beam of one path misses it.
     assert_eq!(path(&run(search(4, 1, 2), 1, 1, Choice::Reward)[0]), [3.0]);
-    // Without weight for what comes later there is no reason to wait.
+    // With a discount of 0, later steps do not matter.
     let blind = Search { discount: 0.0, ..search(4, 2, 2) };
     assert_eq!(path(&run(blind, 1, 1, Choice::Reward)[0]), [3.0]);
-    // A clear lead makes looking ahead unnecessary.
+    // Look-ahead is skipped if the best candidate leads by the margin.
     let certain = Search { margin: Some(0.5), ..search(4, 2, 2) };
     let found = run(certain, 1, 1, Choice::Reward);
     assert_eq!((path(&found[0]), found[0].scored), (vec![3.0], 4));
@@ -78,7 +78,7 @@ fn the_budget_is_never_exceeded() {
             for found in run(limited, 3, 5, Choice::Reward) {
                 assert!(found.scored <= budget, "{limited:?}: {}", found.scored);
                 assert_eq!(found.states.len(), 5);
-                // What it can afford it spends.
+                // The budget is spent as far as whole searches fit.
                 let cost = candidates * (1 + (horizon - 1) * beam);
                 let full = budget / cost * cost;
                 assert!(found.scored >= full.min(5 * cost), "{limited:?}: {}", found.scored);
@@ -89,7 +89,7 @@ fn the_budget_is_never_exceeded() {
 
 #[test]
 fn oracle_and_mean_are_what_they_say() {
-    // The truth is 1 at every step, which the oracle reaches and keeps.
+    // The truth is 1 at every step; the oracle reaches it and stays.
     let oracle = run(search(4, 1, 1), 2, 3, Choice::Oracle);
     assert_eq!(path(&oracle[1]), [1.0, 1.0, 1.0]);
     assert_eq!(path(&run(search(4, 1, 1), 1, 2, Choice::Mean)[0]), [1.5, 3.0]);
@@ -98,7 +98,7 @@ fn oracle_and_mean_are_what_they_say() {
     assert_eq!(found[0].candidates[0], [[0.0, 1.0], [1.0, 0.0], [2.0, 1.0], [3.0, 2.0]]);
 }
 
-/// Candidates that are not finite are never chosen while there are others.
+/// Non-finite candidates are never chosen while there are finite ones.
 #[test]
 fn numbers_that_are_not_finite_lose() {
     assert_eq!(best([f64::NAN, 1.0, f64::NEG_INFINITY].into_iter()), 1);

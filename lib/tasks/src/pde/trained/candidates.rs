@@ -17,33 +17,33 @@ use std::time::{Duration, Instant};
 use tensor::{Tensor, Var};
 use unix::{Error, Result};
 
-/// Limit of the memory for the fields of candidates, in bytes.
+/// Memory limit for the fields of candidates, in bytes.
 const MEMORY: usize = 256 << 20;
-/// Rows per forward run.
+/// Maximum number of rows per forward pass.
 const ROWS: usize = 256;
 
-/// The candidates of some rollouts, all of one regime.
+/// The candidates of a batch of rollouts, all of one regime.
 pub(super) struct Candidates<'a> {
     source: Source<'a>,
     operator: &'a TrainedOperator,
     search: Search,
     /// The equation; None if neither reward nor penalty needs it.
     physics: Option<Physics>,
-    /// The critic, if it is the reward, and the conditions of each rollout, [n, F]: its own and the operator's.
+    /// The critic, if it is the reward, and the conditions of each rollout for critic and operator, [n, F] each.
     critic: Option<(Arc<TrainedCritic>, [Tensor; 2])>,
-    /// The conditions: of each rollout, [n, F], or of each guess, [K, F].
+    /// The operator's conditions: of each rollout, [n, F], or of each guess, [K, F].
     features: Tensor,
     /// Ground truth, [n, steps + 1, points].
     truth: Vec<f32>,
     steps: usize,
     points: usize,
-    /// Time of all threads for rewards, in nanoseconds.
+    /// Time spent on rewards, summed over all threads, in nanoseconds.
     nanoseconds: AtomicU64,
 }
 
-/// Where candidates come from.
+/// The source of candidates.
 pub(super) enum Source<'a> {
-    /// Samples, and the numbers of the rollouts.
+    /// Samples of a corrector or student, with the IDs of the rollouts.
     Samples(&'a Stage, Vec<u64>),
     /// The operator, conditioned on each parameter value of the data.
     Guesses,
@@ -104,7 +104,7 @@ impl<'a> Candidates<'a> {
         })
     }
 
-    /// The search, and beside it the mean of as many candidates and the oracle.
+    /// Returns the forecasts of the search, of the mean of the same number of candidates, and of the oracle.
     pub fn forecasts(&self) -> [Forecast<'_>; 3] {
         let all = [
             (Method::Search, Choice::Reward),
@@ -128,7 +128,7 @@ impl<'a> Candidates<'a> {
         let truth = |rollout: usize, step: usize| {
             &self.truth[(rollout * (self.steps + 1) + step) * self.points..][..self.points]
         };
-        // Rollouts do not depend on each other; as many are searched at once as the memory limit allows.
+        // Rollouts are independent; as many are searched at once as the memory limit allows.
         let paths = if choice == Choice::Reward { self.search.beam.max(1) } else { 1 };
         let bytes = paths * self.search.candidates * self.points * size_of::<f32>();
         let mut found: Vec<Searched> = Vec::with_capacity(nodes.len());
@@ -144,7 +144,7 @@ impl<'a> Candidates<'a> {
         let expanded: usize = found.iter().map(|searched| searched.expanded).sum();
         let scored: usize = found.iter().map(|searched| searched.scored).sum();
         let [operator, denoisings] = match &self.source {
-            // The operator runs once for all candidates of a state.
+            // The operator runs once per state, for all its candidates.
             Source::Samples(stage, _) => {
                 [expanded, drawn * stage.trained.model.method.evaluations()]
             }
@@ -165,7 +165,7 @@ impl<'a> Candidates<'a> {
 }
 
 impl Candidates<'_> {
-    /// The normalised latents of some states, [states, tokens, dim].
+    /// Returns the normalised latents of the nodes, [states, tokens, dim].
     fn normalised<'n>(&self, nodes: impl Iterator<Item = &'n Node>) -> Tensor {
         let ([rows, columns], dim) = self.operator.tokens();
         let mut all = Vec::new();
@@ -177,13 +177,13 @@ impl Candidates<'_> {
         Tensor::from_slice(&all, &[all.len() / (rows * columns * dim), rows * columns, dim])
     }
 
-    /// Counts the time that `threads` threads have spent on rewards since `began`.
+    /// Adds the time since `began`, on `threads` threads, to the time spent on rewards.
     fn spent(&self, began: Instant, threads: usize) {
         let spent = began.elapsed().as_nanos() * threads as u128;
         self.nanoseconds.fetch_add(u64::try_from(spent).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// The errors that the critic predicts for steps; none without a critic.
+    /// Returns the errors that the critic predicts for steps; empty without a critic.
     fn predicted_errors(&self, steps: &[(&Node, &Node)]) -> Result<Vec<f64>> {
         let Some((critic, features)) = &self.critic else { return Ok(Vec::new()) };
         let began = Instant::now();
@@ -205,8 +205,8 @@ impl Candidates<'_> {
         Ok(all)
     }
 
-    /// The conditions of `count` candidates of each node, [nodes · count, F]: that of the rollout, or every guess in
-    /// turn, starting with the candidate's number.
+    /// Returns the conditions of `count` candidates of each node, [nodes · count, F]: the condition of the rollout, or
+    /// those of the guesses in turn, starting with the first candidate's number.
     fn conditions(&self, nodes: &[Node], numbers: &[u64], count: usize) -> Tensor {
         let width = self.features.width();
         let all: Vec<&[f32]> = self.features.read::<f32>().chunks_exact(width).collect();
@@ -222,7 +222,7 @@ impl Candidates<'_> {
     }
 }
 
-/// Mean over the steps of Spearman's rank correlation of the rewards of candidates and their negative errors.
+/// Computes the rank correlation of candidates' rewards and negative errors (Spearman), averaged over steps.
 fn of_candidates(searched: &Searched) -> f64 {
     let of_step = |candidates: &Vec<[f64; 2]>| {
         let column = |at: usize| -> Vec<f64> { candidates.iter().map(|own| own[at]).collect() };

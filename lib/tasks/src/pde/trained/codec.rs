@@ -20,7 +20,7 @@ use std::path::Path;
 use tensor::{Device, Tensor};
 use unix::{Context, Error, Result};
 
-/// Fields per forward run: enough for all threads, few enough for the caches.
+/// Number of fields per forward pass: enough for all threads, few enough for the caches.
 const BATCH: usize = 64;
 
 /// A codec with its weights and normalisation.
@@ -28,14 +28,14 @@ const BATCH: usize = 64;
 pub struct TrainedCodec {
     trained: Trained<Codec>,
     tokens: FieldTokens,
-    /// Features per token.
+    /// Number of features per token.
     dim: usize,
     hash: String,
 }
 
 impl TrainedCodec {
-    /// Opens the codec at `path`, a checkpoint or a run directory. Errors: 66 when there is no checkpoint; 65 when it is
-    /// damaged or of another task.
+    /// Opens the codec at `path`, a checkpoint or a run directory. Errors: 66 when there is no checkpoint; 65 when the
+    /// checkpoint is damaged or of a different task.
     pub fn open(path: &Path, opener: &Opener) -> Result<Self> {
         let parts = Parts::read(path, opener.weights)?;
         opener.require_known(&parts, &[])?;
@@ -46,33 +46,33 @@ impl TrainedCodec {
         Self::restore(&parts, opener).context(|| parts.origin.checkpoint.display().to_string())
     }
 
-    /// Rows and columns of the token grid.
+    /// Returns rows and columns of the token grid.
     pub fn token_grid(&self) -> [usize; 2] {
         let [_, rows, columns] = self.tokens.patches.tokens();
         [rows, columns]
     }
 
-    /// Grid points along each side of a patch.
+    /// Number of grid points along each side of a patch.
     pub fn patch(&self) -> usize {
         self.tokens.patches.side()
     }
 
-    /// Tokens per latent state.
+    /// Number of tokens per latent state.
     pub fn tokens(&self) -> usize {
         self.token_grid().iter().product()
     }
 
-    /// Features per token.
+    /// Number of features per token.
     pub fn dim(&self) -> usize {
         self.dim
     }
 
-    /// Identifies the latents that it makes from a data set.
+    /// Returns the key that identifies the codec's latents of a data set.
     pub fn key(&self, set: &TrajectorySet) -> Key {
         Key::new(&self.hash, &self.normalisation_hash(), "f32", set)
     }
 
-    /// Hash over its configuration, weights and normalisation; the same as [`codec_hash`] of its latents.
+    /// Returns the hash of configuration, weights and normalisation; equal to [`codec_hash`] of the codec's latents.
     pub fn hash(&self) -> String {
         codec_hash(&self.hash, &self.normalisation_hash())
     }
@@ -81,7 +81,7 @@ impl TrainedCodec {
         hash_of_buffers(&self.tokens.normalisation.buffers("field"))
     }
 
-    /// Rejects (65) trajectories with a shape that it cannot read; the first `inputs` channels of the shape are inputs.
+    /// Refuses (65) trajectories of a shape that the codec cannot read; the first `inputs` channels are inputs.
     pub fn require_fields_of(&self, shape: &Shape, inputs: usize) -> Result<()> {
         let found = (&shape.grid[..], inputs, shape.channels - inputs);
         require_fields(found, (self.shape().0, 0, self.shape().1))
@@ -120,8 +120,8 @@ impl TrainedCodec {
         Ok(fields)
     }
 
-    /// Ground truth of some rollouts as fields, as latents, and as fields reconstructed by the codec; and the mean of
-    /// the training data.
+    /// Returns the ground truth of some rollouts as fields, as latents, and as fields reconstructed by the codec; and
+    /// the mean of the training data.
     pub(super) fn truth(
         &self,
         set: &TrajectorySet,
@@ -147,7 +147,7 @@ impl TrainedCodec {
 }
 
 impl Rollouts for TrainedCodec {
-    /// Restores the codec from its checkpoint. Errors: 65 when that is of another task or its parts do not match.
+    /// Restores the codec from its checkpoint. Errors: 65 when the checkpoint is of a different task or inconsistent.
     fn restore(parts: &Parts, opener: &Opener) -> Result<Self> {
         let (task, wanted) = (&parts.task, CodecTask::SPEC.name);
         if task != wanted {
@@ -198,7 +198,7 @@ impl Rollouts for TrainedCodec {
         Ok(Batch { spaces, ..Batch::default() })
     }
 
-    /// The reconstruction of every frame.
+    /// Prepares the file of the reconstructions of all frames.
     fn output(&self, inputs: &Field, request: &RolloutRequest) -> Result<Header> {
         self.require_fields_of(inputs.shape(), inputs.inputs())?;
         request.refuse_views()?;

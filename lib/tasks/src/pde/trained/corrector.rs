@@ -17,10 +17,10 @@ use std::ops::Range;
 use tensor::Var;
 use unix::{Error, Result};
 
-/// Seed of the noise of evaluations.
+/// Seed of the sampling noise in evaluations.
 pub(super) const SEED: u64 = 0;
 
-/// A number for each rollout, whatever others are computed with it.
+/// Returns an ID for each rollout that does not depend on the other rollouts in the batch.
 pub(super) fn ids(set: &TrajectorySet, starts: &[Start]) -> Vec<u64> {
     let frames = set.shape().frames as u64;
     starts.iter().map(|start| start.trajectory as u64 * frames + start.frame as u64).collect()
@@ -29,7 +29,7 @@ pub(super) fn ids(set: &TrajectorySet, starts: &[Start]) -> Vec<u64> {
 /// A corrector, or a student and its teacher, with the operator and the codec of the latents.
 #[derive(Clone, Debug)]
 pub struct TrainedCorrector {
-    /// The model itself first, then its teacher.
+    /// The evaluated model, followed by its teacher if it is a student.
     stages: Vec<Stage>,
     operator: TrainedOperator,
     hash: String,
@@ -43,8 +43,8 @@ pub(super) struct Stage {
 }
 
 impl TrainedCorrector {
-    /// Rolls out unnormalised latents [n, tokens, dim] to [n, steps + 1, tokens, dim]. `ids` are the numbers of the
-    /// rollouts, on which, with the member of the ensemble, their noise depends.
+    /// Rolls out unnormalised latents [n, tokens, dim] to [n, steps + 1, tokens, dim]. The noise of a rollout depends
+    /// on its entry in `ids` and on the ensemble member.
     fn rollout(
         &self,
         stage: &Stage,
@@ -112,10 +112,10 @@ impl TrainedCorrector {
 }
 
 impl Rollouts for TrainedCorrector {
-    /// Restores a corrector or a student from its checkpoint, and what it depends on from theirs.
+    /// Restores a corrector or a student, and the models that it depends on, from their checkpoints.
     ///
-    /// Errors: 65 when their parts do not match, or the operator or the teacher is a different one; 66 when a checkpoint
-    /// cannot be found.
+    /// Errors: 65 when checkpoints are inconsistent, or the operator or the teacher is a different one; 66 when a
+    /// checkpoint cannot be found.
     fn restore(parts: &Parts, opener: &Opener) -> Result<Self> {
         match parts.task == DistillTask::SPEC.name {
             true => Self::restore_student(parts, opener),
@@ -189,7 +189,7 @@ impl Rollouts for TrainedCorrector {
         self.operator.output(inputs, request)
     }
 
-    /// One sample of the rollout from the first frame of every trajectory.
+    /// Samples one rollout from the first frame of every trajectory.
     fn predict(
         &self,
         inputs: &Field,

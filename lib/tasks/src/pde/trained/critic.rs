@@ -1,4 +1,4 @@
-//! A trained critic: the reward of test-time search that was learned.
+//! A trained critic: a learned reward for test-time search.
 
 use super::TrainedOperator;
 use crate::common::condition::Condition;
@@ -18,14 +18,14 @@ use unix::{Error, Result};
 pub struct TrainedCritic {
     trained: Trained<Critic>,
     condition: Condition,
-    /// Size of the operator's residuals.
+    /// Scale of the operator's residuals.
     scale: ResidualScale,
 }
 
 impl TrainedCritic {
     /// Opens the critic at `path`, a checkpoint or a run directory, for candidates in the latents of `operator`.
     ///
-    /// Errors: 66 when there is no checkpoint; 65 for one of another task, or of a critic of another operator.
+    /// Errors: 66 when there is no checkpoint; 65 for a different task, or for a critic of a different operator.
     pub fn open(path: &Path, opener: &Opener, operator: &TrainedOperator) -> Result<Self> {
         let parts = Parts::read(path, opener.weights)?;
         let (origin, wanted) = (&parts.origin, CriticTask::SPEC.name);
@@ -49,18 +49,19 @@ impl TrainedCritic {
         Ok(Self { trained, condition, scale })
     }
 
-    /// Task, origin and number of parameters.
+    /// Returns task, origin and number of parameters.
     pub fn model(&self) -> (&'static str, Origin, usize) {
         (CriticTask::SPEC.name, self.trained.origin.clone(), self.trained.params.count())
     }
 
-    /// Its condition for rollouts with these parameters, [n, F]. Errors: those of [`Condition::features`].
+    /// Returns the critic's condition for rollouts with these parameters, [n, F]. Errors: those of
+    /// [`Condition::features`].
     pub(super) fn features_of(&self, parameters: &[&Parameter], time: f64) -> Result<Tensor> {
         self.condition.features_of(parameters, time)
     }
 
-    /// The predicted RMS error, in normalised latents, of each candidate: normalised states and candidates [n, tokens,
-    /// dim], its features [n, F] and those of the operator.
+    /// Predicts the RMS error, in normalised latents, of each candidate, from normalised states and candidates [n,
+    /// tokens, dim], and from the conditions of critic and operator [n, F].
     pub(super) fn errors(
         &self,
         states: [&Tensor; 2],

@@ -1,4 +1,4 @@
-//! Forecasts: rollouts in latent space, by an operator alone or with corrections, decoded and compared with the ground
+//! Forecasts: rollouts in latent space, by the operator alone or with corrections, decoded and compared with the ground
 //! truth and the baselines.
 
 use super::TrainedOperator;
@@ -13,45 +13,45 @@ use std::ops::Range;
 use std::time::Instant;
 use unix::Result;
 
-/// Rollouts, and what they cost.
+/// Predicted rollouts and their cost.
 pub(super) struct Predicted {
     /// Unnormalised latents [n, steps + 1, tokens, dim].
     pub states: Vec<f32>,
-    /// Evaluations of the operator and of a denoiser.
+    /// Number of evaluations of the operator and of a denoiser.
     pub evaluations: [u64; 2],
-    /// For each rollout that was searched, the rank correlation of rewards and errors of its candidates.
+    /// For each searched rollout, the rank correlation between the rewards and the errors of its candidates.
     pub rank_correlations: Vec<f64>,
-    /// Rewards that were computed, and their seconds.
+    /// Number of computed rewards, and the seconds that they took.
     pub rewards: (u64, f64),
 }
 
 impl Predicted {
-    /// Rollouts of `steps` steps in all, with so many evaluations of a denoiser at each.
+    /// Wraps rollouts of `steps` steps in total, with `denoisings` evaluations of a denoiser per step.
     pub fn plain(states: Vec<f32>, steps: usize, denoisings: usize) -> Self {
         let evaluations = [steps as u64, (steps * denoisings) as u64];
         Self { states, evaluations, rank_correlations: Vec::new(), rewards: (0, 0.0) }
     }
 }
 
-/// From unnormalised initial latents [n, tokens, dim] to rollouts, for a member of the ensemble.
+/// Maps unnormalised initial latents [n, tokens, dim] to rollouts, for a member of the ensemble.
 pub(super) type Rollout<'a> = dyn Fn(&[f32], u64) -> Result<Predicted> + 'a;
 
-/// A way to predict.
+/// A model and its rollout function.
 pub(super) struct Forecast<'a> {
     pub model: Method,
-    /// Predicts.
+    /// Predicts rollouts from initial latents.
     pub rollout: Box<Rollout<'a>>,
 }
 
 impl<'a> Forecast<'a> {
-    /// A way to predict as `model`.
+    /// Creates the forecast of `model`.
     pub fn new(model: Method, rollout: impl Fn(&[f32], u64) -> Result<Predicted> + 'a) -> Self {
         Self { model, rollout: Box::new(rollout) }
     }
 }
 
 impl TrainedOperator {
-    /// Ground truth, baselines and forecasts of some rollouts. Views and members are those of the first forecast.
+    /// Computes ground truth, baselines and forecasts of some rollouts. Views and members apply to the first forecast.
     pub(super) fn compare(
         &self,
         set: &TrajectorySet,
@@ -143,8 +143,8 @@ impl TrainedOperator {
         })
     }
 
-    /// Encodes initial fields [n, grid.., channels] in physical units, rolls them out and decodes the states: [n, steps +
-    /// 1, grid.., channels].
+    /// Encodes initial fields [n, grid.., channels] in physical units, rolls them out and decodes the states to [n,
+    /// steps + 1, grid.., channels].
     fn rollout_fields(
         &self,
         first: &[f32],
@@ -153,7 +153,7 @@ impl TrainedOperator {
         self.codec().decode(&rollout(self.codec().encode(first)?.read())?)
     }
 
-    /// Decoded rollouts from the first frames of some trajectories of a file, averaged over the requested views.
+    /// Predicts decoded rollouts from the first frames of trajectories `which`, averaged over the requested views.
     pub(super) fn predict_with(
         &self,
         inputs: &Field,

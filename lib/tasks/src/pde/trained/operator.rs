@@ -22,10 +22,10 @@ use tensor::ops::depthwise_conv::Padding;
 use tensor::{Tensor, Var};
 use unix::{Error, Result, warn};
 
-/// Largest relative difference of two time steps that count as equal.
+/// Maximum relative difference of two time steps that are considered equal.
 const SAME_TIME: f64 = 0.01;
 
-/// States per forward run: enough for all threads, few enough for the caches.
+/// Number of states per forward pass: enough for all threads, few enough for the caches.
 const BATCH: usize = 64;
 
 /// An operator with its weights, the scale of its latents, its condition and the codec of the latents.
@@ -37,23 +37,23 @@ pub struct TrainedOperator {
     condition: Condition,
     /// Padding at the border of the domain.
     padding: Padding,
-    /// Strides that it was trained with, in frames.
+    /// Strides used in training, in frames.
     strides: Vec<usize>,
     hash: String,
 }
 
 impl TrainedOperator {
-    /// Hash over the operator and the hash of its codec, by which other models name it.
+    /// Returns the hash over the operator and the hash of its codec, by which other models refer to the operator.
     pub(super) fn hash(&self) -> &str {
         &self.hash
     }
 
-    /// The codec of its latents.
+    /// Returns the codec of the latents.
     pub(super) fn codec(&self) -> &TrainedCodec {
         &self.codec
     }
 
-    /// Scale of its latents.
+    /// Returns the normalisation of the latents.
     pub(super) fn scale(&self) -> &Normalisation {
         &self.scale
     }
@@ -63,22 +63,22 @@ impl TrainedOperator {
         self.padding
     }
 
-    /// Its layers.
+    /// Returns the layers of the operator.
     pub(super) fn layers(&self) -> &Operator {
         &self.trained.model
     }
 
-    /// Runs `body` in a forward run of the operator.
+    /// Runs `body` in one forward pass of the operator.
     pub(super) fn run<R>(&self, body: impl FnOnce(&Forward, &Operator) -> Result<R>) -> Result<R> {
         self.trained.run(body)
     }
 
-    /// Rows and columns of the token grid, and features per token.
+    /// Returns rows and columns of the token grid, and the number of features per token.
     pub(super) fn tokens(&self) -> ([usize; 2], usize) {
         (self.codec.token_grid(), self.codec.dim())
     }
 
-    /// The forecast of the operator alone.
+    /// Returns the forecast of the operator alone.
     pub(super) fn forecast<'a>(
         &'a self,
         parameters: &'a [&'a Parameter],
@@ -91,18 +91,18 @@ impl TrainedOperator {
         })
     }
 
-    /// The requested stride, or the longest one that it was trained with.
+    /// Returns the requested stride, or the longest stride used in training.
     fn stride(&self, request: &RolloutRequest) -> usize {
         request.stride.unwrap_or(self.strides.iter().copied().max().unwrap_or(1))
     }
 
-    /// Time per step of a rollout from a file of trajectories with this parameter. Errors: 65 for a parameter of an
-    /// equation that it was not trained on.
+    /// Returns the time per step of a rollout from a file of trajectories with this parameter. Errors: 65 for the
+    /// parameter of an equation that the operator was not trained on.
     pub(super) fn time_step(&self, parameter: &Parameter, request: &RolloutRequest) -> Result<f64> {
         Ok(self.stride(request) as f64 * self.condition.frame_interval(parameter)?)
     }
 
-    /// Its condition.
+    /// Returns the condition of the operator.
     pub(super) fn condition(&self) -> &Condition {
         &self.condition
     }
@@ -113,9 +113,9 @@ impl TrainedOperator {
         }
     }
 
-    /// Rolls out unnormalised latents with `step`, which is given the normalised initial states [b, tokens, dim], their
-    /// conditions on the host and the index of the first of them, and returns the unnormalised states of `steps` steps,
-    /// [b, steps, tokens, dim]. The result is [n, steps + 1, tokens, dim], starting with the given states.
+    /// Rolls out unnormalised latents with `step`, which receives the normalised initial states [b, tokens, dim], their
+    /// conditions on the host and the index of the first state, and returns the unnormalised states of `steps` steps,
+    /// [b, steps, tokens, dim]. The result is [n, steps + 1, tokens, dim], starting with the initial states.
     pub(super) fn rollout_with(
         &self,
         first: &[f32],
@@ -141,8 +141,8 @@ impl TrainedOperator {
         Ok(states)
     }
 
-    /// Rolls out unnormalised latents [n, tokens, dim] to [n, steps + 1, tokens, dim], starting with the given states.
-    /// `parameters` has one entry per latent state, and `time` is the time per step.
+    /// Rolls out unnormalised latents [n, tokens, dim] to [n, steps + 1, tokens, dim], starting with the initial
+    /// states. `parameters` has one entry per initial state, and `time` is the time per step.
     pub fn rollout(
         &self,
         first: &[f32],
@@ -181,9 +181,9 @@ pub(crate) fn rollout(
 }
 
 impl Rollouts for TrainedOperator {
-    /// Restores the operator from its checkpoint and that of its codec.
+    /// Restores the operator from its checkpoint, and the codec from the codec's checkpoint.
     ///
-    /// Errors: 65 when their parts do not match or the codec is a different one; 66 when the codec cannot be found.
+    /// Errors: 65 when checkpoints are inconsistent or the codec is a different one; 66 when the codec cannot be found.
     fn restore(parts: &Parts, opener: &Opener) -> Result<Self> {
         let own = OperatorParts::of(parts)?;
         let codec = opener.dependency(parts, "codec", |parts, opener| {

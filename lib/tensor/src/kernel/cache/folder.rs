@@ -1,4 +1,4 @@
-//! The cache folder: private, verified, bounded, and shared by any number of processes.
+//! The cache folder: private to the user, verified, bounded in size, and shared by any number of processes.
 //!
 //! There is no lock. Files are published atomically by a rename, the last of several writers wins (all write the
 //! same), and readers verify the hash at the start of each file; a damaged file counts as missing. The cached
@@ -20,7 +20,7 @@ const ABANDONED: Duration = Duration::from_secs(3600);
 /// Length of the BLAKE3 hash of name and content.
 const HASH: usize = blake3::OUT_LEN;
 
-/// A folder of files by name that evicts the least recently used ones.
+/// A folder of named files that evicts the least recently used ones.
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
@@ -62,7 +62,7 @@ impl Folder {
         Ok(Self { path: path.to_path_buf(), bound })
     }
 
-    /// The content stored under a name; `None` if it is missing or damaged.
+    /// Returns the content stored under a name; `None` if it is missing or damaged.
     pub fn read(&self, name: &str) -> Option<Vec<u8>> {
         let mut file = File::open(self.path.join(name)).ok()?;
         let mut bytes = Vec::new();
@@ -81,7 +81,7 @@ impl Folder {
         Some(bytes)
     }
 
-    /// The content of an undamaged file whose name is `start` and a version: that of the newest version.
+    /// Returns the content of the newest undamaged file whose name is `start` followed by a version.
     pub fn read_any(&self, start: &str) -> Option<Vec<u8>> {
         let entries = fs::read_dir(&self.path).ok()?.flatten();
         let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
@@ -101,8 +101,8 @@ impl Folder {
         self.prune(name)
     }
 
-    /// Removes the least recently used files until the rest is within the bound; `kept` stays. Concurrent removal by
-    /// another process is harmless.
+    /// Removes the least recently used files until the rest is within the bound, but never `kept`. Concurrent removal
+    /// by another process is harmless.
     fn prune(&self, kept: &str) -> Result<()> {
         let failed = |why: io::Error| Error::io(&self.path, why);
         let now = SystemTime::now();
@@ -222,7 +222,7 @@ mod tests {
         let error = Folder::open(&folder.path, 1).unwrap_err().to_string();
         assert!(error.contains("others can write"), "{error}");
         fs::set_permissions(&folder.path, fs::Permissions::from_mode(0o700)).unwrap();
-        // A folder of another user: ours given away or, if only root can do that, one of root's.
+        // A folder owned by another user: our folder after chown or, if only root can do that, a folder owned by root.
         let foreign = match chown(&folder.path, Some(65534), None) {
             Ok(()) => &folder.path,
             Err(_) => Path::new("/usr"),

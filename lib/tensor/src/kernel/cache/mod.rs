@@ -1,9 +1,10 @@
 //! On-disk cache of compiled kernels, so that a thousand processes need not compile.
 //!
 //! A file name contains the source, dtype, architecture, a hash of everything that determines the result (text, the
-//! headers that it includes, options) and the release of NVRTC. So entries are never out of date, and a machine without NVRTC can use
-//! what another one compiled. The folder is `$LONGHAUL_KERNEL_CACHE`, else `$XDG_CACHE_HOME/longhaul/kernels`, else
-//! `~/.cache/longhaul/kernels`. An unusable cache costs time but never fails a run: there is one warning.
+//! headers that it includes, options) and the release of NVRTC. Entries are therefore never out of date, and a machine
+//! without NVRTC can use entries compiled on another machine. The folder is `$LONGHAUL_KERNEL_CACHE`, else
+//! `$XDG_CACHE_HOME/longhaul/kernels`, else `~/.cache/longhaul/kernels`. An unusable cache costs time but never fails a
+//! run; it causes a single warning.
 
 mod folder;
 
@@ -17,7 +18,7 @@ use std::path::PathBuf;
 use std::sync::{Once, OnceLock};
 use unix::{Error, Exit, Result};
 
-/// Maximum total size in bytes: every kernel for a dozen architectures.
+/// Maximum total size in bytes, enough for every kernel on a dozen architectures.
 const BOUND: u64 = 256 << 20;
 
 /// Machine code and its origin.
@@ -29,8 +30,8 @@ pub struct Cubin {
     pub compiled: bool,
 }
 
-/// The machine code of a source, from the cache or else compiled and cached. Errors: it is not in the cache and cannot
-/// be compiled.
+/// Returns the machine code of a source from the cache, or compiles and caches it. Errors: it is not in the cache and
+/// cannot be compiled.
 pub fn cubin(source: &Source, element: Dtype, architecture: &str) -> Result<Cubin> {
     static WARNED: Once = Once::new();
     let cache = match users() {
@@ -65,14 +66,15 @@ pub fn warm(architectures: &[String], step: impl Fn() + Sync) -> Result<usize> {
     compiled.sum()
 }
 
-/// What [`warm`] compiles: each source for each of its dtypes and each architecture that has its instructions.
+/// Lists what [`warm`] compiles: each source for each of its dtypes and each architecture that supports its
+/// instructions.
 pub fn units(architectures: &[String]) -> Vec<(&'static Source, Dtype, &str)> {
     let sources = SOURCES.iter().flat_map(|source| source.dtypes.iter().map(|e| (*source, *e)));
     let all = sources.flat_map(|(s, e)| architectures.iter().map(move |a| (s, e, a.as_str())));
     all.filter(|(source, _, name)| source.only.is_none_or(|only| only == *name)).collect()
 }
 
-/// [`cubin`] with an explicit cache; also returns whether the cache could be written.
+/// Like [`cubin`], with an explicit cache; also returns whether the cache could be written.
 pub fn cubin_in(
     cache: Option<&Folder>,
     source: &Source,
@@ -97,7 +99,7 @@ pub fn cubin_in(
     Ok((Cubin { bytes, compiled: true }, written))
 }
 
-/// The name of a cache file without the version of NVRTC: two are equal if the same is compiled. Errors:
+/// Returns the name of a cache file without the NVRTC version; equal compiler inputs give equal names. Errors:
 /// LONGHAUL_KERNEL_SOURCES cannot be read.
 pub fn stem(source: &Source, element: Dtype, architecture: &str) -> Result<String> {
     let mut hasher = blake3::Hasher::new();
@@ -112,7 +114,7 @@ pub fn stem(source: &Source, element: Dtype, architecture: &str) -> Result<Strin
     Ok(format!("{}-{element}-{architecture}-{}-nvrtc", source.name, &hash[..32]))
 }
 
-/// The cache folder of this user, opened once. Errors: why it cannot be used.
+/// Returns the cache folder of this user, opened once. Errors: it cannot be used.
 fn users() -> Result<&'static Folder> {
     static FOLDER: OnceLock<Result<Folder>> = OnceLock::new();
     let opened = FOLDER.get_or_init(|| {

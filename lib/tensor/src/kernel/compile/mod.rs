@@ -1,4 +1,4 @@
-//! Compiles CUDA sources to machine code with NVRTC: needs no CUDA toolkit, no headers but ours, no GPU.
+//! Compiles CUDA sources to machine code with NVRTC; requires no CUDA toolkit, no external headers and no GPU.
 
 mod nvrtc;
 mod report;
@@ -22,7 +22,7 @@ use unix::{Error, Exit, Result};
 /// Minimum compute capability: the first with asynchronous copies and bf16 matrix products.
 const OLDEST: u32 = 80;
 
-/// What architectures begin with for which the result is PTX, that the driver compiles.
+/// Prefix of virtual architectures, for which the result is PTX that the driver compiles.
 const VIRTUAL: &str = "compute_";
 
 /// A compiled source.
@@ -30,19 +30,19 @@ const VIRTUAL: &str = "compute_";
 pub struct Compiled {
     /// Machine code (a cubin), or PTX with a final NUL, as the driver loads it.
     pub cubin: Vec<u8>,
-    /// Resource use of its kernels, sorted by name; unknown of PTX.
+    /// Resource use of the kernels, sorted by name; unknown for PTX.
     pub kernels: Vec<Resources>,
     /// Compiler warnings.
     pub warnings: Vec<String>,
 }
 
-/// The version of NVRTC, e.g. `13.5`. Errors: NVRTC was not found.
+/// Returns the version of NVRTC, e.g. `13.5`. Errors: NVRTC was not found.
 pub fn version() -> Result<String> {
     let (major, minor) = Nvrtc::get()?.version;
     Ok(format!("{major}.{minor}"))
 }
 
-/// The version of NVRTC with its release, e.g. `13.5.34`, as it writes it into PTX. Errors: NVRTC was not found.
+/// Returns the version of NVRTC with its release, e.g. `13.5.34`, as written into PTX. Errors: NVRTC was not found.
 pub fn release() -> Result<String> {
     static FOUND: OnceLock<Result<String>> = OnceLock::new();
     let found = FOUND.get_or_init(|| {
@@ -65,9 +65,10 @@ pub fn release() -> Result<String> {
     }
 }
 
-/// What kernels are compiled for on a GPU with compute capability `major`.`minor`: the GPU itself; else the nearest
-/// older one of its generation, whose machine code it runs; else PTX of the newest older one, which the driver compiles.
-/// Without NVRTC, which also may not know the GPU and be too new for it, the GPU itself.
+/// Returns the architecture that kernels are compiled for on a GPU with compute capability `major`.`minor`: its own
+/// architecture if NVRTC supports it; else the nearest older one of its generation, whose machine code it runs; else
+/// PTX for the newest older one, which the driver compiles. Without NVRTC, or if NVRTC supports no such architecture,
+/// the GPU's own architecture.
 pub fn architecture(major: u32, minor: u32) -> String {
     let known = Nvrtc::get().map(|nvrtc| nvrtc.capabilities.clone()).unwrap_or_default();
     let known = known.into_iter().filter_map(|c| u32::try_from(c).ok());
@@ -77,22 +78,22 @@ pub fn architecture(major: u32, minor: u32) -> String {
 fn nearest(known: impl Iterator<Item = u32>, capability: u32) -> String {
     let older = known.filter(|c| (OLDEST..=capability).contains(c)).max();
     match older.unwrap_or(capability) {
-        // Only Hopper's matrix instructions need the suffix `a`: code that uses it runs on that generation only, and our
-        // kernels use it for no other.
+        // Only Hopper's matrix instructions need the suffix `a`: code compiled with it runs only on that generation,
+        // and our kernels need it for no other.
         90 if capability == 90 => "sm_90a".into(),
         nearest if nearest / 10 == capability / 10 => format!("sm_{nearest}"),
         nearest => format!("{VIRTUAL}{nearest}"),
     }
 }
 
-/// The compiler options of a source: together with its text and its headers, all that determines the result.
+/// Returns the compiler options, which together with the source text and its headers fully determine the result.
 pub(super) fn options(element: Dtype, architecture: &str) -> Vec<String> {
     let mut options = vec![
         format!("--gpu-architecture={architecture}"),
         format!("--define-macro=ELEMENT_{}=1", element.to_string().to_uppercase()),
     ];
-    // Headers come from this program, never from the current directory. NVRTC 12.4 and 13.0 take a lambda inside of a
-    // generic lambda for a function of the host, unless functions without annotations are those of the device.
+    // Headers come from this program, never from the current directory. NVRTC 12.4 and 13.0 treat a lambda inside a
+    // generic lambda as a host function, unless functions without annotations default to the device.
     let always = [
         "--std=c++17",
         "--no-source-include",
@@ -123,8 +124,8 @@ fn capability(name: &str) -> Option<u32> {
     number.parse().ok().filter(|_| number.bytes().all(|c| c.is_ascii_digit()))
 }
 
-/// Compiles a source for a dtype and an architecture. Errors: no NVRTC, or it does not support the architecture; the
-/// compiler's log.
+/// Compiles a source for a dtype and an architecture. Errors: NVRTC is missing or does not support the architecture;
+/// compilation failed (with the compiler log).
 pub fn compile(source: &Source, element: Dtype, architecture: &str) -> Result<Compiled> {
     if let Some(only) = source.only.filter(|only| *only != architecture) {
         return Err(Error::bug(format!("{}.cu for {architecture}: it needs {only}", source.name)));
@@ -173,7 +174,7 @@ struct Unit {
 
 impl Unit {
     fn new(nvrtc: &'static Nvrtc, source: &Source) -> Result<Self> {
-        // Only those that the cache knows of.
+        // Only the headers that are hashed into the cache file name.
         let Texts { text, headers } = texts_of(source)?;
         let texts = headers.iter().map(|(_, text)| string(text)).collect::<Result<Vec<_>>>()?;
         let names = headers.iter().map(|(name, _)| string(name)).collect::<Result<Vec<_>>>()?;
@@ -200,11 +201,11 @@ impl Unit {
     fn compile(&self, options: &[String]) -> Result<c_int> {
         let options = options.iter().map(|o| string(o)).collect::<Result<Vec<_>>>()?;
         let at = pointers(&options);
-        // SAFETY: a program of `new`; as many strings as stated, which live for the call.
+        // SAFETY: a program created by `new`, and as many strings as stated, which live for the call.
         Ok(unsafe { (self.nvrtc.functions.compile)(self.program, at.len() as c_int, at.as_ptr()) })
     }
 
-    /// The compiler log; empty if it is not available.
+    /// Returns the compiler log; empty if it is not available.
     fn log(&self) -> String {
         let functions = &self.nvrtc.functions;
         let bytes = self.read(functions.log_size, functions.log).unwrap_or_default();
@@ -227,7 +228,7 @@ impl Unit {
         read: unsafe extern "C" fn(Program, *mut c_char) -> c_int,
     ) -> Option<Vec<u8>> {
         let mut bytes = 0;
-        // SAFETY: a program of `new`; writes to `bytes`.
+        // SAFETY: a program created by `new`; writes to `bytes`.
         let result = unsafe { size(self.program, &mut bytes) };
         let mut content = vec![0u8; bytes];
         // SAFETY: the buffer has the size that NVRTC reported.
@@ -238,7 +239,7 @@ impl Unit {
 
 impl Drop for Unit {
     fn drop(&mut self) {
-        // SAFETY: a program of `new`, or null, that is not used any more.
+        // SAFETY: a program created by `new`, or null, which is no longer used.
         unsafe { (self.nvrtc.functions.destroy)(&mut self.program) };
     }
 }
@@ -281,7 +282,7 @@ mod tests {
             assert_eq!(of(capability), expected);
         }
         assert_eq!(nearest([80, 86].into_iter(), 90), "compute_86");
-        // No NVRTC, or one that supports none as old: what a cache may have.
+        // Without NVRTC, or if it supports no architecture that old: the cache may have entries for the GPU itself.
         assert_eq!(nearest([].into_iter(), 90), "sm_90a");
         assert_eq!(nearest([100].into_iter(), 89), "sm_89");
     }

@@ -1,6 +1,6 @@
 //! Bindings to NVRTC, the CUDA run-time compiler, which is located and opened once.
 //!
-//! Not through `cudarc`, which has a fixed list of library names and panics if none is found: it supports neither a
+//! `cudarc` is not used because it has a fixed list of library names and panics if none is found: it supports neither a
 //! folder chosen by the user nor a proper error.
 
 use libloading::{Library, os};
@@ -15,7 +15,7 @@ use unix::{Error, Exit, Result};
 const VARIABLE: &str = "LONGHAUL_NVRTC";
 /// Library names for the dynamic loader.
 const NAMES: [&str; 3] = ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"];
-/// The precompiled part of NVRTC that its functions need, and that only `compile` opens.
+/// Name prefix of the precompiled NVRTC builtins, which NVRTC itself opens only in `compile`.
 const BUILTINS: &str = "libnvrtc-builtins.so.";
 /// Directory of the checkout into which `make deps` installs NVRTC.
 const DEPS: &str = ".deps/nvrtc";
@@ -27,14 +27,14 @@ pub(super) type Program = *mut c_void;
 
 macro_rules! functions {
     ($($field:ident = $name:literal: fn($($arg:ty),*) -> $result:ty;)*) => {
-        /// The functions as declared in the NVRTC header; `c_int` is `nvrtcResult`, 0 for success.
+        /// The NVRTC functions as declared in its header; `c_int` is `nvrtcResult`, 0 for success.
         #[derive(Debug)]
         pub(super) struct Functions { $(pub $field: unsafe extern "C" fn($($arg),*) -> $result,)* }
 
         impl Functions {
-            /// Errors: a function is missing (the error names it).
+            /// Looks up the functions. Errors: a function is missing (the error names it).
             fn of(library: &'static Library) -> Result<Self, libloading::Error> {
-                // SAFETY: the types are those of the header, unchanged since CUDA 11.
+                // SAFETY: the types match the header, unchanged since CUDA 11.
                 unsafe { Ok(Self { $($field: *library.get($name)?,)* }) }
             }
         }
@@ -61,7 +61,7 @@ functions! {
 /// The opened compiler.
 #[derive(Debug)]
 pub(super) struct Nvrtc {
-    /// Major and minor version of CUDA that it belongs to.
+    /// Major and minor CUDA version of the compiler.
     pub version: (c_int, c_int),
     /// Supported compute capabilities, e.g. 90.
     pub capabilities: Vec<c_int>,
@@ -69,7 +69,7 @@ pub(super) struct Nvrtc {
 }
 
 impl Nvrtc {
-    /// The compiler, opened once per process. Errors: it was not found; the message lists where.
+    /// Returns the compiler, opened once per process. Errors: it was not found; the message lists the searched names.
     pub fn get() -> Result<&'static Nvrtc> {
         static OPENED: OnceLock<Result<Nvrtc, String>> = OnceLock::new();
         let opened = OPENED.get_or_init(|| find().and_then(Nvrtc::new));
@@ -96,7 +96,7 @@ impl Nvrtc {
         Ok(Nvrtc { version, capabilities, functions })
     }
 
-    /// The description of an NVRTC result.
+    /// Returns the description of an NVRTC result.
     pub fn words(&self, result: c_int) -> String {
         // SAFETY: for any number, returns a string that lives as long as the library.
         let words = unsafe { CStr::from_ptr((self.functions.error_string)(result)) };
@@ -104,7 +104,7 @@ impl Nvrtc {
     }
 }
 
-/// Errors: the version is too old for the kernels.
+/// Checks the NVRTC version. Errors: it is too old for the kernels.
 fn supported(path: &str, version: (c_int, c_int)) -> Result<(c_int, c_int), String> {
     let ((major, minor), (oldest, least)) = (version, OLDEST);
     if version >= OLDEST {
@@ -116,8 +116,8 @@ fn supported(path: &str, version: (c_int, c_int)) -> Result<(c_int, c_int), Stri
     ))
 }
 
-/// Looks where the user says or, by default, where the loader looks and where `make deps` puts it. Errors: it was not
-/// found.
+/// Looks for NVRTC in the place given by the user or, by default, in the loader's search path and the folder of `make
+/// deps`. Errors: it was not found.
 fn find() -> Result<(Library, String), String> {
     if let Some(place) = std::env::var_os(VARIABLE).filter(|place| !place.is_empty()) {
         let place = PathBuf::from(place);
@@ -142,22 +142,22 @@ fn open(path: &str) -> Result<(Library, String), String> {
     if let Some(folder) = Path::new(path).parent().filter(|folder| !folder.as_os_str().is_empty()) {
         open_builtins(folder);
     }
-    // SAFETY: the initializers that run on opening are NVIDIA's, or those of a library that the user chose.
+    // SAFETY: the initializers that run on opening are NVIDIA's, or belong to a library that the user chose.
     let library = unsafe { Library::new(path) };
     library.map(|library| (library, path.to_string())).map_err(|why| why.to_string())
 }
 
-/// Opens the builtins beside the library. Some versions (13.0) open them by name only, without looking in the folder of
-/// the library itself, and find those that are loaded already.
+/// Opens the builtins in the library's folder. Some versions (13.0) open them by name only, without searching the
+/// folder of the library itself, and find builtins that are already loaded.
 fn open_builtins(folder: &Path) {
     for path in list(folder) {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         if name.starts_with(BUILTINS) {
-            // SAFETY: a part of the library that is opened next, with initializers of NVIDIA's.
+            // SAFETY: a part of the library that is opened next, with NVIDIA's initializers.
             let opened = unsafe {
                 os::unix::Library::open(Some(&path), os::unix::RTLD_NOW | os::unix::RTLD_GLOBAL)
             };
-            // Never closed. NVRTC itself reports builtins that cannot be opened.
+            // The builtins are never closed. NVRTC itself reports builtins that cannot be opened.
             std::mem::forget(opened);
         }
     }
@@ -168,7 +168,7 @@ fn list(folder: &Path) -> Vec<PathBuf> {
     entries.map(|entry| entry.path()).collect()
 }
 
-/// The newest library in a folder, or in a Python package unpacked there.
+/// Returns the newest library in a folder, or in a Python package unpacked there.
 fn inside(folder: &Path) -> Option<PathBuf> {
     let mut folders = vec![folder.to_path_buf(), folder.join("lib"), folder.join("lib64")];
     folders.extend(list(&folder.join("nvidia")).into_iter().map(|package| package.join("lib")));
@@ -176,11 +176,11 @@ fn inside(folder: &Path) -> Option<PathBuf> {
     let named = files.filter(|file| {
         file.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libnvrtc.so"))
     });
-    // By file name, not by path, so that .so.13 comes after .so.12.
+    // Compared by file name, not by path, so that .so.13 comes after .so.12.
     named.max_by(|a, b| a.file_name().cmp(&b.file_name()))
 }
 
-/// Folders of `make deps`: in the package that cargo is running, and in the build that contains this program.
+/// Returns the `make deps` folders of the package that cargo is running and of the build that contains this program.
 fn deps() -> Vec<PathBuf> {
     let package = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
     let of_package = package.iter().flat_map(|package| package.ancestors());
@@ -190,7 +190,7 @@ fn deps() -> Vec<PathBuf> {
     folders.filter(|folder| is_trusted(folder)).collect()
 }
 
-/// A library found without an explicit path must belong to this user or root.
+/// Whether this user or root owns a folder: libraries found without an explicit path must be in such a folder.
 fn is_trusted(folder: &Path) -> bool {
     let user = rustix::process::geteuid().as_raw();
     fs::symlink_metadata(folder).is_ok_and(|folder| [0, user].contains(&folder.uid()))

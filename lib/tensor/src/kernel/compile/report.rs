@@ -17,7 +17,7 @@ pub struct Resources {
     pub shared: u32,
 }
 
-/// The kernels of a log, sorted by name, and the compiler warnings.
+/// Returns the kernels in a log, sorted by name, and the compiler warnings.
 pub(super) fn parse(log: &str) -> (Vec<Resources>, Vec<String>) {
     let mut kernels: Vec<Resources> = Vec::new();
     let mut warnings = Vec::new();
@@ -51,7 +51,7 @@ fn after<'a>(line: &'a str, words: &str) -> Option<&'a str> {
     line.split_once(words).map(|(_, rest)| rest)
 }
 
-/// The number that precedes `words` in the line.
+/// Returns the number that precedes `words` in the line.
 fn before(line: &str, words: &str) -> Option<u32> {
     let (head, _) = line.split_once(words)?;
     head.rsplit(|c: char| !c.is_ascii_digit()).next()?.parse().ok()

@@ -1,14 +1,15 @@
-//! What machine code declares about a kernel: attributes in section `.nv.info.KERNEL` of a cubin, which is an ELF file
-//! (`cuobjdump -elf` prints the same); or the `.param` list of an `.entry` in PTX.
+//! Reads the declarations of a kernel from compiled code: the attributes in section `.nv.info.KERNEL` of a cubin, which
+//! is an ELF file (`cuobjdump -elf` prints them), or the `.param` list of an `.entry` in PTX.
 
 /// `EIFMT_SVAL`: an attribute with a length prefix.
 const SIZED: u8 = 4;
 /// `EIATTR_KPARAM_INFO`: u32 index, u16 ordinal, u16 offset, u32 with the size in its upper 14 bits.
 const PARAMETER: u8 = 0x17;
-/// `EIATTR_MAX_THREADS`: u32 sizes of a block along its three axes.
+/// `EIATTR_MAX_THREADS`: u32 sizes of a block along the three axes.
 const MOST_THREADS: u8 = 0x05;
 
-/// Size of each parameter of a kernel in bytes, in order; `None` if the machine code or PTX does not declare them.
+/// Returns the size of each parameter of a kernel in bytes, in order; `None` if the machine code or PTX does not
+/// declare them.
 pub fn parameters(code: &[u8], kernel: &str) -> Option<Vec<usize>> {
     if !code.starts_with(b"\x7fELF") {
         return parameters_of_ptx(std::str::from_utf8(code).ok()?, kernel);
@@ -22,20 +23,20 @@ pub fn parameters(code: &[u8], kernel: &str) -> Option<Vec<usize>> {
     in_order.then(|| found.into_iter().map(|(_, size)| size).collect())
 }
 
-/// The maximum number of threads per block of a kernel in machine code; `None` if it declares none.
+/// Returns the maximum number of threads per block of a kernel in machine code; `None` if it declares none.
 pub fn most_threads(code: &[u8], kernel: &str) -> Option<usize> {
     let attributes = attributes(code, kernel)?;
     let sizes = attributes.iter().find(|(attribute, _)| *attribute == MOST_THREADS)?.1;
     Some(number(sizes, 0, 4)? * number(sizes, 4, 4)? * number(sizes, 8, 4)?)
 }
 
-/// The attributes with a length prefix.
+/// Returns the attributes of a kernel that have a length prefix.
 fn attributes<'a>(code: &'a [u8], kernel: &str) -> Option<Vec<(u8, &'a [u8])>> {
     let mut rest = section(code, &format!(".nv.info.{kernel}"))?;
     let mut found = Vec::new();
     while let [format, attribute, low, high, after @ ..] = rest {
         let bytes = usize::from(u16::from_le_bytes([*low, *high]));
-        // The other formats have their value in place of the length.
+        // Other formats store the value in place of the length.
         let (value, next) = after.split_at_checked(if *format == SIZED { bytes } else { 0 })?;
         if *format == SIZED {
             found.push((*attribute, value));
@@ -45,7 +46,8 @@ fn attributes<'a>(code: &'a [u8], kernel: &str) -> Option<Vec<(u8, &'a [u8])>> {
     Some(found)
 }
 
-/// PTX ISA, "Kernel Function Parameters": `.param .u64 NAME`, or `.param .align 8 .b8 NAME[16]`.
+/// Parses the parameter sizes of a kernel in PTX (PTX ISA, "Kernel Function Parameters"): `.param .u64 NAME`, or
+/// `.param .align 8 .b8 NAME[16]`.
 fn parameters_of_ptx(ptx: &str, kernel: &str) -> Option<Vec<usize>> {
     let list = ptx.split_once(&format!(".entry {kernel}("))?.1.split_once(')')?.0;
     let size = |parameter: &str| {
@@ -62,7 +64,7 @@ fn parameters_of_ptx(ptx: &str, kernel: &str) -> Option<Vec<usize>> {
     list.split(',').filter(|parameter| !parameter.trim().is_empty()).map(size).collect()
 }
 
-/// The content of a section of a 64-bit little-endian ELF file.
+/// Returns the content of a section of a 64-bit little-endian ELF file.
 fn section<'a>(elf: &'a [u8], name: &str) -> Option<&'a [u8]> {
     let (table, entry, count) =
         (number(elf, 0x28, 8)?, number(elf, 0x3a, 2)?, number(elf, 0x3c, 2)?);
@@ -78,7 +80,7 @@ fn section<'a>(elf: &'a [u8], name: &str) -> Option<&'a [u8]> {
     })
 }
 
-/// The little-endian number of `width` bytes at offset `at`.
+/// Reads the little-endian number of `width` bytes at offset `at`.
 fn number(bytes: &[u8], at: usize, width: usize) -> Option<usize> {
     let bytes = bytes.get(at..at + width)?;
     Some(bytes.iter().rev().fold(0, |number, byte| number << 8 | usize::from(*byte)))

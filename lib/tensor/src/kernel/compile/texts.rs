@@ -1,5 +1,5 @@
-//! The texts that are compiled: those of this program or, where LONGHAUL_KERNEL_SOURCES names a folder, its files of the
-//! same name. So a kernel can be changed where nothing can be built.
+//! Source texts to compile: the texts embedded in this program or, if LONGHAUL_KERNEL_SOURCES names a folder, its files
+//! of the same name. This allows changing kernels on machines where the program cannot be built.
 
 use super::super::{SOURCES, Source};
 use std::collections::BTreeMap;
@@ -43,14 +43,14 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("warp.cuh", include_str!("../include/warp.cuh")),
 ];
 
-/// The text of a source and, by name, those of the headers that it includes directly or through others.
+/// The text of a source, and the names and texts of the headers that it includes directly or indirectly.
 #[derive(Debug)]
 pub(in super::super) struct Texts {
     pub text: &'static str,
     pub headers: Vec<(String, &'static str)>,
 }
 
-/// The texts of a source. Errors: LONGHAUL_KERNEL_SOURCES cannot be read.
+/// Returns the texts of a source. Errors: LONGHAUL_KERNEL_SOURCES cannot be read.
 pub(in super::super) fn texts_of(source: &Source) -> Result<Texts> {
     Ok(texts(source, folder()?))
 }
@@ -60,7 +60,7 @@ fn texts(source: &Source, files: &'static Files) -> Texts {
     Texts { text, headers: headers_of(text, files) }
 }
 
-/// The headers that a text includes, and those that these include, by name.
+/// Returns the names and texts of the headers that a text includes directly or indirectly.
 fn headers_of(text: &str, files: &'static Files) -> Vec<(String, &'static str)> {
     let mut found: BTreeMap<String, &'static str> = BTreeMap::new();
     let mut open = included(text);
@@ -75,7 +75,7 @@ fn headers_of(text: &str, files: &'static Files) -> Vec<(String, &'static str)> 
     found.into_iter().collect()
 }
 
-/// Names in quotes that a text includes.
+/// Returns the quoted names in the include directives of a text.
 fn included(text: &str) -> Vec<String> {
     let lines = text.lines().filter_map(|line| line.trim_start().strip_prefix("#include"));
     lines.filter_map(|rest| Some(rest.split('"').nth(1)?.to_string())).collect()
@@ -84,7 +84,7 @@ fn included(text: &str) -> Vec<String> {
 /// Texts by file name.
 type Files = BTreeMap<String, String>;
 
-/// The files of LONGHAUL_KERNEL_SOURCES, read once in a process; there is a warning if they differ from this program's.
+/// Returns the files of LONGHAUL_KERNEL_SOURCES, read once per process; warns if they differ from the embedded files.
 fn folder() -> Result<&'static Files> {
     static READ: OnceLock<Result<Files>> = OnceLock::new();
     let read = READ.get_or_init(|| {
@@ -106,7 +106,7 @@ fn folder() -> Result<&'static Files> {
     read.as_ref().map_err(|why| Error::new(why.exit, why))
 }
 
-/// Names of the files that this program has with another text, or not at all.
+/// Returns the names of files that differ from the embedded files or are not embedded at all.
 fn different(files: &Files) -> Vec<&str> {
     let own = |name: &str| {
         let header = HEADERS.iter().find(|(known, _)| *known == name).map(|(_, text)| *text);
@@ -117,8 +117,8 @@ fn different(files: &Files) -> Vec<&str> {
     names.map(|(name, _)| name.as_str()).collect()
 }
 
-/// All files NAME.cu and NAME.cuh in a folder and its subfolders. Errors: the folder or a file cannot be read; it has no
-/// such file, or two of the same name.
+/// Reads all files NAME.cu and NAME.cuh in a folder and its subfolders. Errors: the folder or a file cannot be read;
+/// there is no such file, or two have the same name.
 fn read(folder: &Path) -> Result<Files> {
     let (mut files, mut places) = (Files::new(), BTreeMap::new());
     let mut open = vec![folder.to_path_buf()];
@@ -205,7 +205,7 @@ mod tests {
         };
         let own = texts(&source, leaked(&[]));
         assert_eq!((own.text, names(&own)), (source.text, vec!["element.cuh".to_string()]));
-        // A header that the program does not have, included by one that replaces its own.
+        // A header that is not embedded, included by a header that replaces an embedded one.
         let files = [("element.cuh", "#include \"new.cuh\""), ("new.cuh", "int x;")];
         let other = texts(&source, leaked(&files));
         assert_eq!(names(&other), ["element.cuh", "new.cuh"]);

@@ -12,7 +12,7 @@ use unix::{Error, Result};
 /// Maximum number of bytes per copy.
 const MOST: usize = 4096;
 
-/// A pinned buffer for a copy; reused after the result was read.
+/// A pinned buffer for a copy; reused after the result has been read.
 #[derive(Debug)]
 pub(super) struct Slot {
     pinned: Pinned,
@@ -23,13 +23,13 @@ pub(super) struct Slot {
 #[derive(Debug)]
 pub(crate) struct AsyncCopy {
     gpu: &'static Gpu,
-    /// `None` once the result was read.
+    /// `None` after an error or once the slot has been returned.
     slot: Option<Slot>,
 }
 
 impl Gpu {
-    /// Starts to copy to the host what all earlier launches leave. The source must not be freed until the result has
-    /// been read.
+    /// Starts copying `bytes` bytes to the host, after all earlier launches. The source must not be freed until the
+    /// result has been read.
     pub(crate) fn copy_out_async(&'static self, from: u64, bytes: usize) -> Result<AsyncCopy> {
         self.refuse_in_capture("a value read on the host")?;
         if bytes > MOST {
@@ -45,7 +45,7 @@ impl Gpu {
         };
         let mut download = self.download.lock().unwrap_or_else(PoisonError::into_inner);
         let stream = self.after_launches(&mut download)?.stream;
-        // SAFETY: `bytes` bytes of the caller's, into a slot that no other copy uses.
+        // SAFETY: `bytes` bytes that belong to the caller, into a slot that no other copy uses.
         let result =
             unsafe { sys::cuMemcpyDtoHAsync_v2(slot.pinned.0.cast(), from, bytes, stream) };
         check(result, || self.with_device(&format!("copying {bytes} bytes out")))?;
@@ -55,7 +55,7 @@ impl Gpu {
 }
 
 impl AsyncCopy {
-    /// Waits for the copy and reads its result. `to` has its size.
+    /// Waits for the copy and reads its result into `to`, which has the size of the copy.
     pub(crate) fn arrive(mut self, to: &mut [u8]) -> Result<()> {
         self.wait()?;
         if let Some(slot) = &self.slot {
@@ -65,7 +65,7 @@ impl AsyncCopy {
         Ok(())
     }
 
-    /// Errors: an earlier kernel failed; the slot is then not reused.
+    /// Waits for the copy. Errors: an earlier kernel failed; the slot is then not reused.
     fn wait(&mut self) -> Result<()> {
         let Some(slot) = &self.slot else { return Ok(()) };
         let (gpu, arrived) = (self.gpu, slot.arrived);
@@ -78,7 +78,7 @@ impl AsyncCopy {
 
 impl Drop for AsyncCopy {
     fn drop(&mut self) {
-        // The result was not read: the copy may still be in flight.
+        // If the result was not read, the copy may still be in flight.
         if self.wait().is_ok()
             && let Some(slot) = self.slot.take()
         {

@@ -1,9 +1,9 @@
 //! Copies between host and GPU that run concurrently with kernels.
 //!
-//! The bus reaches full speed only with pinned memory, of which a few pieces are kept. Uploads are staged twice: in
+//! The bus reaches full speed only with pinned memory, so a few pinned pieces are kept. Uploads are staged twice: in
 //! pinned memory, then in a buffer on the GPU, both ahead of the kernels; only the last, very short step is in stream
-//! order. So the next batch is uploaded while the current one is computed, even into memory that kernels still use.
-//! Downloads wait for the kernels before them and for none after them.
+//! order. The next batch is therefore uploaded while the current one is computed, even into memory that kernels still
+//! use. Downloads wait for earlier kernels but not for later ones.
 
 use super::driver::check;
 use super::{Gpu, stream};
@@ -42,19 +42,19 @@ pub(super) fn event() -> Result<CUevent> {
 
 /// Records the work submitted to a stream so far in `event`.
 pub(super) fn record(event: CUevent, stream: CUstream) -> Result<()> {
-    // SAFETY: an event and a stream of ours.
+    // SAFETY: our event and our stream.
     check(unsafe { sys::cuEventRecord(event, stream) }, || "recording an event".into())
 }
 
 /// Makes later work of a stream wait for `event`; an event that was never recorded counts as complete.
 pub(super) fn wait(stream: CUstream, event: CUevent) -> Result<()> {
-    // SAFETY: an event and a stream of ours.
+    // SAFETY: our event and our stream.
     check(unsafe { sys::cuStreamWaitEvent(stream, event, 0) }, || "ordering streams".into())
 }
 
 /// Waits for `event` on the host; an event that was never recorded counts as complete.
 pub(super) fn until(event: CUevent) -> Result<()> {
-    // SAFETY: an event of ours.
+    // SAFETY: our event.
     check(unsafe { sys::cuEventSynchronize(event) }, || "waiting for a copy".into())
 }
 
@@ -104,7 +104,7 @@ impl Gpu {
             // SAFETY: `PIECE` bytes of our own that no copy still reads.
             unsafe { ptr::copy_nonoverlapping(chunk.as_ptr(), stage.pinned.0, n) };
             wait(upload.stream, stage.landed)?;
-            // SAFETY: separate buffers, which nobody else uses until the events below.
+            // SAFETY: separate buffers, which are not used elsewhere until the events below.
             let result = unsafe {
                 sys::cuMemcpyHtoDAsync_v2(stage.landing, stage.pinned.0.cast(), n, upload.stream)
             };
@@ -153,7 +153,7 @@ impl Gpu {
         let start = |index: usize, n: usize| {
             let (pinned, done) = &download.pieces[index % 2];
             let at = from + (index * PIECE) as u64;
-            // SAFETY: `n` bytes of the caller's, into a buffer that has been read.
+            // SAFETY: `n` bytes that belong to the caller, into a buffer that has been read.
             let result =
                 unsafe { sys::cuMemcpyDtoHAsync_v2(pinned.0.cast(), at, n, download.stream) };
             check(result, || self.with_device(&format!("copying {n} bytes out")))?;
@@ -180,7 +180,7 @@ impl Gpu {
     /// Copies on the GPU, in stream order.
     pub(crate) fn copy(&self, to: u64, from: u64, bytes: usize) -> Result<()> {
         self.enter()?;
-        // SAFETY: memory of the caller's, which is reused only in stream order.
+        // SAFETY: memory that belongs to the caller and is reused only in stream order.
         let result = unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes, self.stream) };
         check(result, || self.with_device(&format!("copying {bytes} bytes")))
     }
@@ -188,7 +188,7 @@ impl Gpu {
     /// Fills with zero bytes, in stream order.
     pub(crate) fn zero(&self, address: u64, bytes: usize) -> Result<()> {
         self.enter()?;
-        // SAFETY: memory of the caller's.
+        // SAFETY: memory that belongs to the caller.
         let result = unsafe { sys::cuMemsetD8Async(address, 0, bytes, self.stream) };
         check(result, || self.with_device(&format!("clearing {bytes} bytes")))
     }

@@ -1,4 +1,4 @@
-//! The CUDA driver: finding it, and describing its errors.
+//! Finds the CUDA driver and describes its errors.
 
 use cudarc::driver::sys::{self, CUresult};
 use std::ffi::CStr;
@@ -6,11 +6,11 @@ use std::ffi::c_int;
 use std::sync::OnceLock;
 use unix::{Error, Exit, Result};
 
-/// CUDA 12.0 in the driver's numbering: the first whose drivers run what NVRTC 12 and 13 compile.
+/// CUDA 12.0 in the driver's numbering: the oldest version whose drivers run code compiled by NVRTC 12 and 13.
 const OLDEST: c_int = 12000;
 
-/// The version of the driver, e.g. 12040; initializes it once per process. Errors: there is no driver, it is too old,
-/// or it finds no GPU.
+/// Returns the version of the driver, e.g. 12040; initializes the driver once per process. Errors: there is no driver,
+/// it is too old, or it finds no GPU.
 pub(super) fn version() -> Result<c_int> {
     static VERSION: OnceLock<Result<c_int, String>> = OnceLock::new();
     let version = VERSION.get_or_init(initialize);
@@ -18,7 +18,7 @@ pub(super) fn version() -> Result<c_int> {
 }
 
 fn initialize() -> Result<c_int, String> {
-    // First of all, because without the library every function of the driver panics.
+    // Checked first, because every driver function panics without the library.
     // SAFETY: only the driver's own initializers run on opening it.
     if !unsafe { sys::is_culib_present() } {
         return Err("no GPU: this machine has no CUDA driver (libcuda.so.1); \
@@ -55,13 +55,13 @@ fn initialize() -> Result<c_int, String> {
     }
 }
 
-/// The value of CUDA_VISIBLE_DEVICES, for messages.
+/// Returns the value of CUDA_VISIBLE_DEVICES, for messages.
 pub(super) fn visible() -> String {
     std::env::var("CUDA_VISIBLE_DEVICES")
         .map_or_else(|_| String::new(), |list| format!(" (CUDA_VISIBLE_DEVICES={list})"))
 }
 
-/// A version in the usual notation, e.g. 12.4.
+/// Formats a version in the usual notation, e.g. 12.4.
 pub(super) fn dotted(version: c_int) -> String {
     format!("{}.{}", version / 1000, version % 1000 / 10)
 }
@@ -76,7 +76,7 @@ pub(super) fn check(result: CUresult, what: impl FnOnce() -> String) -> Result<(
     }
 }
 
-/// Name and description of a driver result.
+/// Returns the name and description of a driver result.
 pub(super) fn words(result: CUresult) -> String {
     let (mut name, mut meaning) = (std::ptr::null(), std::ptr::null());
     // SAFETY: both write a pointer to a static string, or null.
@@ -94,7 +94,7 @@ pub(super) fn words(result: CUresult) -> String {
     }
 }
 
-/// Advice for errors that may come from an earlier kernel.
+/// Returns advice for certain errors, e.g. errors that may come from an earlier kernel.
 fn hint(result: CUresult) -> &'static str {
     match result {
         CUresult::CUDA_ERROR_ILLEGAL_ADDRESS

@@ -1,8 +1,8 @@
 //! CUDA graphs: launches recorded once and submitted again in one call.
 //!
 //! A short kernel finishes before the host has launched the next one; a graph avoids the launch overhead. The addresses
-//! and numbers in a recording are fixed: whoever replays it keeps all tensors that the work used, including
-//! intermediate ones, and changes only their values.
+//! and numbers in a recording are fixed: between replays, the caller must keep all tensors that the work used,
+//! including intermediate ones, and may change only their values.
 
 use super::Gpu;
 use super::driver::check;
@@ -22,10 +22,10 @@ pub struct Graph {
 // SAFETY: driver handles may be used from any thread.
 unsafe impl Send for Graph {}
 
-/// A recording in progress, which ends also if the work panics.
+/// A recording in progress; it ends even if the work panics.
 pub struct Capture {
     gpu: &'static Gpu,
-    /// The segments so far.
+    /// The segments completed so far.
     graphs: Vec<Graph>,
     is_open: bool,
 }
@@ -50,7 +50,7 @@ impl Gpu {
 }
 
 impl Capture {
-    /// Ends a segment: what follows becomes a graph of its own. Errors: part of the segment failed.
+    /// Ends the current segment; subsequent work becomes a separate graph. Errors: part of the segment failed.
     pub fn cut(&mut self) -> Result<()> {
         self.end()?;
         self.begin()
@@ -75,7 +75,7 @@ impl Capture {
     fn end(&mut self) -> Result<()> {
         let gpu = self.gpu;
         let ended = self.end_capture();
-        // A launch that failed is missing from the graph, and may be why the capture could not be ended.
+        // A launch that failed is missing from the graph, and may be the reason that ending the capture failed.
         let recorded = crate::kernel::finish(Device::Cuda(gpu.number));
         let graph = match (ended, recorded.is_ok()) {
             (Err(_), false) => return recorded,
@@ -109,7 +109,7 @@ impl Drop for Capture {
         if self.is_open
             && let Ok(graph) = self.end_capture()
         {
-            // SAFETY: a graph of ours that nobody uses. Work interrupted by a panic has no result.
+            // SAFETY: our graph, which is not used: its recording was interrupted by a panic.
             let _ = unsafe { sys::cuGraphDestroy(graph) };
         }
     }
@@ -128,7 +128,7 @@ impl Graph {
 impl Drop for Graph {
     fn drop(&mut self) {
         if self.gpu.enter().is_ok() {
-            // SAFETY: nobody uses it any more; the driver waits for a replay in flight.
+            // SAFETY: it is no longer used; the driver waits for a replay in flight.
             let _ = unsafe { sys::cuGraphExecDestroy(self.replayed) };
         }
     }

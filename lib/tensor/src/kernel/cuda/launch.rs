@@ -1,4 +1,4 @@
-//! Loading kernels on first use, and launching them.
+//! Loads kernels on first use and launches them.
 
 use super::Gpu;
 use super::driver::{check, dotted};
@@ -15,17 +15,17 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock};
 use unix::{Error, Exit, Result};
 
-/// Dynamic shared memory that a block may use without an explicit opt-in.
+/// Bytes of shared memory that a block may use without an explicit opt-in.
 const GRANTED: u32 = 48 << 10;
 
-/// Source, dtype, kernel.
+/// Source name, dtype and kernel name.
 type Name = (&'static str, Dtype, &'static str);
 
 /// The modules and functions loaded so far.
 #[derive(Debug, Default)]
 pub(super) struct Functions {
     functions: RwLock<HashMap<Name, &'static Function>>,
-    /// By source and dtype; locked during compilation, so that each is compiled once.
+    /// Modules by source and dtype; locked during compilation, so that each is compiled only once.
     modules: Mutex<HashMap<(&'static str, Dtype), &'static Module>>,
 }
 
@@ -47,7 +47,7 @@ struct Function {
     parameters: Vec<usize>,
     /// Bytes of static shared memory.
     static_shared: u32,
-    /// Bytes of dynamic shared memory that it may use.
+    /// Bytes of dynamic shared memory that the function may currently use.
     granted: AtomicU32,
 }
 
@@ -182,7 +182,7 @@ impl Gpu {
                 ),
             ));
         }
-        // All there is, only once: another thread may need more than this one.
+        // Opt in to all available shared memory at once, because another thread may need more than this one.
         let all = self.shared - function.static_shared;
         let which = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         // SAFETY: a loaded function; the value is below the limit of the GPU, hence below 2³¹.
@@ -193,7 +193,7 @@ impl Gpu {
     }
 }
 
-/// A tensor map as the driver takes it.
+/// Encodes a tensor map for the driver.
 fn encode(map: &TensorMap, element: Dtype) -> Result<CUtensorMap> {
     let mut encoded = CUtensorMap { opaque: [0; 16] };
     let kind = match element {
@@ -223,7 +223,7 @@ fn encode(map: &TensorMap, element: Dtype) -> Result<CUtensorMap> {
 }
 
 impl Function {
-    /// Checks the arguments: the driver reads as many as the kernel has parameters, whatever it is given.
+    /// Checks the arguments: the driver reads one per kernel parameter, regardless of how many are passed.
     fn suits(&self, args: &[Value]) -> Result<(), String> {
         let sizes: Vec<usize> = args.iter().map(|arg| size(*arg)).collect();
         match sizes == self.parameters {
@@ -244,7 +244,7 @@ fn size(value: Value) -> usize {
     }
 }
 
-/// A description of a launch for messages.
+/// Describes a launch for messages.
 fn describe(kernel: &str, element: Dtype, grid: Grid) -> String {
     let ([x, y, z], [p, q, r]) = (grid.blocks, grid.threads);
     format!(

@@ -30,7 +30,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use unix::{Error, Exit, Result};
 
-/// More GPUs than any machine has.
+/// Maximum number of GPUs, more than any machine has.
 const MOST: usize = 64;
 /// Minimum compute capability, as in `compile`.
 const OLDEST: (c_int, c_int) = (8, 0);
@@ -47,7 +47,7 @@ pub struct Gpu {
     shared: u32,
     multiprocessors: u32,
     context: CUcontext,
-    /// The stream of all kernels.
+    /// The stream for all kernels.
     stream: CUstream,
     functions: Functions,
     upload: Mutex<Option<HostToDevice>>,
@@ -63,7 +63,8 @@ unsafe impl Send for Gpu {}
 unsafe impl Sync for Gpu {}
 
 impl Gpu {
-    /// The GPU with this index, opened once per process. Errors: no driver or one too old; no such GPU or one too old.
+    /// Opens the GPU with this index, once per process. Errors: the driver is missing or too old; the GPU is missing or
+    /// too old.
     pub fn open(number: u32) -> Result<&'static Gpu> {
         static OPEN: [OnceLock<&'static Gpu>; MOST] = [const { OnceLock::new() }; MOST];
         static OPENING: Mutex<()> = Mutex::new(());
@@ -149,12 +150,12 @@ impl Gpu {
         })
     }
 
-    /// Its name, as reported by the driver.
+    /// Name of the GPU, as reported by the driver.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Bytes of shared memory that a block may have.
+    /// Maximum shared memory per block in bytes.
     pub(crate) fn most_shared(&self) -> usize {
         self.shared as usize
     }
@@ -168,7 +169,7 @@ impl Gpu {
         &self.architecture
     }
 
-    /// Free and total bytes of its memory. Errors: an earlier kernel failed.
+    /// Free and total bytes of GPU memory. Errors: an earlier kernel failed.
     pub fn memory(&self) -> Result<(usize, usize)> {
         self.enter()?;
         let (mut free, mut total) = (0, 0);
@@ -195,7 +196,7 @@ impl Gpu {
     pub(crate) fn free(&self, address: u64) {
         // An error here comes from an earlier kernel and is reported by the next call.
         if self.enter().is_ok() {
-            // SAFETY: from `allocate`, and not used any more.
+            // SAFETY: from `allocate`, and no longer used.
             let _ = unsafe { sys::cuMemFree_v2(address) };
         }
     }
@@ -216,7 +217,7 @@ impl Gpu {
         })
     }
 
-    /// The beginning of an error message.
+    /// Prefixes an error message with the device.
     fn with_device(&self, what: &str) -> String {
         format!("cuda:{}: {what}", self.number)
     }
@@ -239,13 +240,13 @@ fn attribute(device: CUdevice, which: CUdevice_attribute) -> Result<c_int> {
     Ok(value)
 }
 
-/// A non-blocking stream, which does not synchronize with the default stream, of normal priority. A context must be
-/// current.
+/// Creates a non-blocking stream with normal priority, which does not synchronize with the default stream. A context
+/// must be current.
 fn stream() -> Result<CUstream> {
     stream_of_priority(0)
 }
 
-/// The same, whose blocks are scheduled before those of streams of a greater number.
+/// Creates a non-blocking stream with the given priority; blocks of streams with lower numbers are scheduled first.
 fn stream_of_priority(priority: c_int) -> Result<CUstream> {
     let mut stream = ptr::null_mut();
     let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;

@@ -38,15 +38,15 @@ unsafe impl Sync for RawEvent {}
 impl Drop for RawEvent {
     fn drop(&mut self) {
         if self.gpu.enter().is_ok() {
-            // SAFETY: an event of ours that nobody uses any more; the driver defers its destruction if needed.
+            // SAFETY: our event that is no longer used; the driver defers its destruction if needed.
             let _ = unsafe { sys::cuEventDestroy_v2(self.event) };
         }
     }
 }
 
 impl Gpu {
-    /// Creates a stream that runs concurrently with kernels. It has the highest priority: its blocks, which are few and
-    /// which other ranks wait for, are scheduled before those of a kernel that fills the GPU.
+    /// Creates a stream that runs concurrently with kernels. It has the highest priority: other ranks wait for its few
+    /// blocks, which are therefore scheduled before the blocks of a kernel that fills the GPU.
     pub fn beside(&'static self) -> Result<SideStream> {
         self.enter()?;
         let mut highest: c_int = 0;
@@ -56,7 +56,7 @@ impl Gpu {
         Ok(SideStream { gpu: self, stream: stream_of_priority(highest)? })
     }
 
-    /// Records the kernels launched so far.
+    /// Records an event after the kernels launched so far.
     pub fn mark_kernels(&'static self) -> Result<Event> {
         self.mark(self.stream)
     }
@@ -80,18 +80,18 @@ impl Gpu {
 }
 
 impl SideStream {
-    /// The stream handle for libraries; makes its context current on this thread.
+    /// Returns the stream handle for libraries; makes the context current on this thread.
     pub fn handle(&self) -> Result<*mut c_void> {
         self.gpu.enter()?;
         Ok(self.stream.cast())
     }
 
-    /// Makes later work on this stream wait for an event of another.
+    /// Makes later work on this stream wait for an event of another stream.
     pub fn follow(&self, mark: &Event) -> Result<()> {
         self.gpu.wait(self.stream, mark)
     }
 
-    /// Records the work submitted to this stream so far.
+    /// Records an event after the work submitted to this stream so far.
     pub fn mark(&self) -> Result<Event> {
         self.gpu.mark(self.stream)
     }
@@ -101,7 +101,7 @@ impl Event {
     /// Whether the recorded work is done. Errors: something failed on the GPU before it.
     pub fn is_past(&self) -> Result<bool> {
         self.0.gpu.enter()?;
-        // SAFETY: an event of ours.
+        // SAFETY: our event.
         match unsafe { sys::cuEventQuery(self.0.event) } {
             CUresult::CUDA_ERROR_NOT_READY => Ok(false),
             result => check(result, || "work on a side stream".into()).map(|()| true),

@@ -1,5 +1,6 @@
-//! Tests of the GPU code on a fake driver without a GPU (driver.c), which executes work as late, as early and in as odd
-//! an order as stream semantics allow. Each test runs in its own process, because a process opens a driver only once.
+//! Tests of the GPU code on a fake driver without a GPU (driver.c), which executes work as late, as early and in as
+//! unusual an order as stream semantics allow. Each test runs in its own process, because a process opens a driver only
+//! once.
 
 use super::*;
 use crate::kernel::{Arg, Grid, Source, finish, read_async, waits};
@@ -26,7 +27,7 @@ static SOURCE: Source = Source {
     only: None,
 };
 
-/// Adds to all elements.
+/// Adds `value` to all elements.
 fn add(x: &mut Tensor, value: f32) {
     let n = x.len() as i32;
     SOURCE.launch(Dtype::F32, "fake_add", Grid::new(1, 256), args![x, n, value]);
@@ -71,7 +72,7 @@ fn inside(test: &str, variables: &[(&str, &str)]) -> bool {
     false
 }
 
-/// Different in every element, and exact under small sums.
+/// Returns values that differ between neighbouring elements and for which small sums are exact.
 fn values(n: usize, shift: usize) -> Vec<f32> {
     (0..n).map(|i| ((i + shift) % 65521) as f32).collect()
 }
@@ -81,7 +82,7 @@ fn copies_keep_to_the_order_of_launches() {
     if !inside("copies_keep_to_the_order_of_launches", &[]) {
         return;
     }
-    // A piece is 4 MiB: test less, exactly one, more than are in flight, and an odd remainder.
+    // A piece is 4 MiB: test less than one piece, exactly one, more pieces than are in flight, and an odd remainder.
     for (round, n) in [1, 1000, 1 << 20, (5 << 20) + 3, 7].into_iter().enumerate() {
         let host = values(n, round);
         let mut x = Tensor::from_slice(&host, &[n]).to_device(GPU).unwrap();
@@ -109,7 +110,7 @@ fn a_value_that_is_wanted_later_waits_for_no_later_kernel() {
     }
     let mut x = Tensor::from_slice(&values(100, 0), &[100]).to_device(GPU).unwrap();
     let expect = |add: f32| values(100, 0).iter().map(|x| x + add).collect::<Vec<f32>>();
-    // More and more of them at once, read in either order or not at all.
+    // Start more copies per round, read in either order or not at all.
     for round in 1..20 {
         let mut sent = Vec::new();
         for i in 0..round {
@@ -175,7 +176,7 @@ fn a_graph_does_again_what_was_recorded() {
     graph.replay().unwrap();
     let expect: Vec<f32> = values(100, 0).iter().map(|x| x + 7.0).collect();
     assert_eq!(x.to_host().unwrap().read::<f32>(), expect);
-    // Segments can be submitted apart.
+    // Segments can be submitted separately.
     let (graphs, cut) = gpu
         .capture(|capture| {
             add(&mut x, 0.25);
@@ -247,12 +248,12 @@ fn every_refusal_names_the_launch() {
         good,
         &["1048576 bytes of shared memory", "Fake H100 has 232448 bytes", "1024 of them static"],
     );
-    // More than the 48 KiB that need no opt-in.
+    // More shared memory than the 48 KiB that need no opt-in.
     SOURCE.launch(Dtype::F32, "fake_add", grid.shared(200 << 10), good);
     finish(GPU).unwrap();
     add(&mut x, 1.0);
     assert_eq!(x.to_host().unwrap().read::<f32>(), [2.0; 8]);
-    // A fault inside a kernel fails everything after it.
+    // After a fault inside a kernel, all later operations fail.
     SOURCE.launch(Dtype::F32, "fake_fault", grid, args![&x, 8i32, 1.0f32]);
     let message = x.to_host().unwrap_err().to_string();
     for words in ["an illegal memory access was encountered", "CUDA_LAUNCH_BLOCKING=1"] {

@@ -1,9 +1,9 @@
-// Checks of every memory access of a kernel. The compiler inserts calls of these functions before each load and store
-// (-fsanitize=thread, of which only the calls are used).
+// Checks of every memory access of a kernel. The compiler inserts calls to these functions before each load and store
+// (-fsanitize=thread, without its runtime).
 //
-// Checked are bounds, alignment, and races: two lanes access the same bytes, at least one writes, and nothing orders
-// them. __syncthreads() orders the lanes of a block, __syncwarp() those of a warp; shuffles and votes do not order
-// memory, and blocks are not ordered.
+// The checks cover bounds, alignment, and races: two lanes access the same bytes, at least one writes, and nothing
+// orders the accesses. __syncthreads() orders the lanes of a block, and __syncwarp() orders the lanes of a warp;
+// shuffles and votes do not order memory, and blocks are not ordered.
 #include "hopper.h"
 
 #include <algorithm>
@@ -34,14 +34,14 @@ bool is_over(const Region& region, uint64_t record) {
                 (epoch < warp.base || epoch < me.known[who % WARP])) ||
                (m.hopper && epoch < m.hopper->clock(me)[who]);
     }
-    // Individual readers are not recorded if a warp has several. If a barrier of part of the warp may have included
-    // them, no race is reported.
+    // If several lanes of a warp have read, individual readers are not recorded. No race is reported if a barrier of
+    // part of the warp may have included them.
     return (who == LANES_OF_WARP + warp.index &&
             (epoch < warp.base || epoch < *std::max_element(me.known, me.known + WARP))) ||
            (m.hopper && knows_readers(me, who, epoch));
 }
 
-// "thread 5", "several threads of warp 1".
+// Describes the lane of a record, e.g. "thread (5, 0, 0)" or "several threads of warp 1".
 static const char* describe_lane(uint64_t record, char (&text)[100]) {
     const unsigned all = lane_of(record);
     const unsigned who = all == LANES_OF_BLOCKS ? all : all & ~IN_FLIGHT;
@@ -104,7 +104,7 @@ static const char* describe_lane(uint64_t record, char (&text)[100]) {
           bytes, address - region.start, describe(region), region.constant);
 }
 
-// The record of the readers of `before` together with this lane.
+// Returns a record of the readers in `before` and this lane.
 static uint64_t join(uint64_t before, uint64_t mine) {
     if ((before & mine & 3) == 0) {
         return mine;
@@ -122,7 +122,7 @@ static uint64_t join(uint64_t before, uint64_t mine) {
     return serial | together << OWNER_SHIFT | epoch << 2 | bytes;
 }
 
-// is_over() with its common cases inlined: the record is this lane's, from another launch, or from before the last
+// is_over() with its common cases inlined: the record belongs to this lane or another launch, or precedes the last
 // barrier of the block.
 template <bool WRITE>
 static inline __attribute__((always_inline)) bool is_over_quickly(const Region& region, const Cell& cell,
@@ -136,8 +136,8 @@ static inline __attribute__((always_inline)) bool is_over_quickly(const Region& 
             !(WRITE && lane_of(record) - BOXES_LANDED < MOST_BARRIERS && is_read_by_products(cell)));
 }
 
-// One access to one cell; `bytes` has one bit for each of its two bytes. Returns the record of the conflicting access,
-// or 0.
+// Checks and records one access to one cell; `bytes` has one bit for each of the two bytes. Returns the record of a
+// conflicting access, or 0.
 template <bool WRITE>
 static inline __attribute__((always_inline)) uint64_t touch(const Region& region, Cell& cell,
                                                             uint64_t bytes) {
@@ -163,7 +163,7 @@ static inline __attribute__((always_inline)) uint64_t touch(const Region& region
     return 0;
 }
 
-// `WHOLE`: the access covers whole cells.
+// Checks and records an access. `WHOLE` means that the access covers whole cells.
 template <bool WRITE, bool WHOLE>
 static inline __attribute__((always_inline)) void check(Region& region, uintptr_t address,
                                                         size_t bytes, const void* code) {
@@ -208,7 +208,7 @@ bool is_written(const Region& region, uintptr_t address, size_t bytes) {
     });
 }
 
-// An access by the kernel. `aligned`: its type promises that the address is a multiple of its size.
+// Checks an access by the kernel. `aligned` means that the type requires the address to be a multiple of its size.
 template <bool WRITE>
 static inline __attribute__((always_inline)) void access(const void* pointer, size_t bytes,
                                                          bool aligned, const void* code) {

@@ -1,4 +1,4 @@
-// cp.async: a copy is recorded when it is issued and performed when its group is waited for.
+// cp.async: a copy is recorded when issued and performed when a lane waits for its group.
 //
 // In between, the destination must not be accessed; its bytes are poisoned. The source must not change: a GPU may copy at
 // any time until then.
@@ -8,7 +8,8 @@
 
 namespace emulator {
 
-// Performs the copies of all committed groups except the latest `groups_left`; at the end of a lane, all of them.
+// Performs the copies of all committed groups except the latest `groups_left`; performs all copies if the lane has
+// exited.
 void land_copies(unsigned groups_left) {
     Lane& me = *current;
     const bool all = groups_left == 0 && me.state == State::EXITED;

@@ -1,7 +1,7 @@
-// Barriers in shared memory (mbarrier), and the clocks by which they order memory.
+// Barriers in shared memory (mbarrier), and the vector clocks with which they order memory.
 //
-// A phase without copies completes with its last arrival. One with copies completes when a lane waits for it: as late
-// as on a GPU, so that a kernel that relies on less is found.
+// A phase without copies completes with its last arrival. A phase with copies completes when a lane waits for it, the
+// latest possible time on a GPU, to expose kernels that use data without waiting.
 #include "hopper.h"
 
 #include <algorithm>
@@ -26,7 +26,7 @@ Hopper& use_hopper(const char* what, const void* code) {
     h.width = m.threads + MOST_BARRIERS + MOST_THREADS / WARP;
     h.clocks.assign(static_cast<size_t>(m.threads) * h.width, 0);
     h.barriers.clear();
-    // References to them stay valid.
+    // Reserved so that references to barriers stay valid.
     h.barriers.reserve(MOST_BARRIERS);
     for (NamedBarrier& each : h.named) {
         each.threads = each.arrivals = 0;
@@ -40,7 +40,7 @@ Hopper& use_hopper(const char* what, const void* code) {
         each.fenced = false;
     }
     h.products_before = h.products_issued;
-    // Those that a launch with one block has: 65536 shared equally.
+    // Registers per lane if a single block is resident: 65536 divided equally.
     const unsigned share = std::min(65536 / m.threads / 8 * 8, 256u);
     for (unsigned i = 0; i < MOST_GROUPS; i++) {
         h.waiting[i] = 0;
@@ -73,7 +73,7 @@ void join_clocks(Lane* lanes, unsigned count, unsigned mask) {
     }
 }
 
-// Adds what this lane has done and knows to the clock of a barrier.
+// Joins this lane's accesses and clock into the clock of a barrier.
 static void release(unsigned* to) {
     Lane& me = *current;
     const Warp& warp = *me.warp;
@@ -139,7 +139,7 @@ void check_phase(const Barrier& barrier, const char* verb, const void* code) {
     }
 }
 
-// Whether nothing is missing.
+// Whether neither arrivals nor bytes are missing.
 static bool is_full(const Barrier& barrier) {
     return barrier.pending == 0 && barrier.issued == barrier.expected;
 }
@@ -294,7 +294,7 @@ void emulator_named_barrier(int id, int threads, bool waits) {
         fault(code, "barrier %d for %d threads: a multiple of %u, at most the %u of the block", id, threads, WARP,
               machine->threads);
     }
-    // A warp arrives as one.
+    // All lanes of a warp arrive together.
     collect(Collective::NAMED_BARRIER, ~0u, {"hopper.cuh", 0}, code, [](Warp&, unsigned) {});
     NamedBarrier& b = h.named[id];
     Lane& me = *current;

@@ -1,5 +1,5 @@
-// Copies of boxes of tensors to shared memory (TMA): recorded when they are issued, performed when a lane waits for the
-// phase of the barrier that counts them.
+// TMA copies of tensor boxes to shared memory: recorded when issued, performed when a lane waits for the barrier phase
+// that counts them.
 //
 // In between, as for cp.async, the destination is poisoned and must not be accessed, and the source must not change.
 #include "hopper.h"
@@ -57,7 +57,7 @@ static void check_source(uintptr_t address, size_t bytes, const void* code) {
     check_read(*region, address, bytes, code);
 }
 
-// The bytes of a box as they lie in shared memory; zeros stand for what is outside of the tensor.
+// Gathers the bytes of a box in their shared memory layout, with zeros for elements outside of the tensor.
 static void gather(const EmulatorTensorMap& map, const int (&at)[4], unsigned char* to, bool check, const void* code) {
     memset(to, 0, lines_of(map) * LINE);
     const size_t size = map.element_bytes;

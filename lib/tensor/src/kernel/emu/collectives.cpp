@@ -1,11 +1,12 @@
-// Shuffles, votes, ldmatrix and mma: the last lane to arrive performs them for its warp.
+// Shuffles, votes, ldmatrix and mma: the last lane to arrive performs the operation for its warp.
 #include "runtime.h"
 
 #include <cstring>
 
 namespace emulator {
 
-// PTX ISA, shfl.sync: the source lane; the lane itself if the source is outside of its segment of `width` lanes.
+// Returns the source lane of a shuffle, or the lane itself if the source is outside its segment of `width` lanes (PTX
+// ISA, shfl.sync).
 static unsigned source_lane(Collective kind, unsigned lane, unsigned argument, unsigned width) {
     const unsigned first = lane & ~(width - 1), last = first + width - 1;
     argument &= WARP - 1;

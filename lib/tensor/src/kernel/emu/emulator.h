@@ -1,6 +1,6 @@
 // The subset of CUDA available to a kernel that is compiled as C++ for the host.
 //
-// Everything that a lane shares with others is a call into the runtime (runtime.h). Operands are passed by value in
+// Every operation that involves other lanes is a call into the runtime (runtime.h). Operands are passed by value in
 // registers, so that accesses to a kernel's locals are not instrumented as memory accesses.
 #pragma once
 
@@ -35,7 +35,7 @@ static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) {
     return {x, y, z, w};
 }
 
-// Vector words of 16 and of 8 bytes.
+// Vectors of 16 and 8 bytes.
 struct EmulatorWords {
     unsigned at[4];
 };
@@ -43,7 +43,7 @@ struct EmulatorPair {
     unsigned at[2];
 };
 
-// The source location where a lane waits.
+// The source location at which a lane waits.
 struct EmulatorPlace {
     const char* file;
     int line;
@@ -78,7 +78,7 @@ void emulator_wait_async(int left);
 EmulatorWords emulator_ldmatrix(const void* row, int matrices, bool transposed);
 EmulatorWords emulator_mma(int kind, EmulatorWords a, EmulatorPair b, EmulatorWords d);
 
-// hopper.cuh: barriers.cpp, boxes.cpp, wgmma.cpp
+// For hopper.cuh; defined in barriers.cpp, boxes.cpp and wgmma.cpp.
 unsigned emulator_shared_offset(const void* pointer);
 void emulator_barrier_init(void* barrier, unsigned count);
 void emulator_barrier_publish();
@@ -103,7 +103,7 @@ void emulator_set_registers(int count);
 
 // ---- barriers, shuffles, votes
 
-// The upper half of a product.
+// Returns the upper 32 bits of the product.
 static inline unsigned __umulhi(unsigned a, unsigned b) {
     return static_cast<unsigned>(static_cast<unsigned long long>(a) * b >> 32);
 }

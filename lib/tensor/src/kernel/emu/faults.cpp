@@ -1,4 +1,4 @@
-// Error messages of launches: kernel, block and threads, and the source location.
+// Error messages of launches, with kernel, block, threads and source location.
 #include "hopper.h"
 
 #include <unistd.h>
@@ -10,7 +10,7 @@
 #include <mutex>
 #include <string>
 
-// Load address of the program: addresses in its debug information are relative to it.
+// Load address of the program; addresses in debug information are relative to it.
 extern "C" const char __executable_start;
 
 namespace emulator {
@@ -68,7 +68,7 @@ static int begin_message(const Lane* lane) {
     return used + snprintf(m.message + used, m.message_bytes - used, ": ");
 }
 
-// "threads 0-15 wait at ...; threads 16-31 have exited".
+// Reports e.g. "threads 0-15 wait at ...; threads 16-31 have exited".
 void report_endless_wait() {
     Machine& m = *machine;
     size_t used = static_cast<size_t>(begin_message(nullptr));
@@ -90,7 +90,7 @@ void report_endless_wait() {
     m.failed = true;
 }
 
-// " at file.cu:12", once for each function inlined there; from the debug information.
+// Returns e.g. " at file.cu:12" from the debug information, with one entry per inlined function.
 static std::string find_source_line(const void* code) {
     std::string found;
     char program[4096], command[5000], line[300];
@@ -99,7 +99,7 @@ static std::string find_source_line(const void* code) {
         return found;
     }
     program[length] = 0;
-    // The address of the call, not of the instruction after it.
+    // Use the address of the call, not of the instruction after it.
     const ptrdiff_t offset = static_cast<const char*>(code) - 1 - &__executable_start;
     snprintf(command, sizeof command, "addr2line -s -i -e '%s' 0x%tx 2>/dev/null", program, offset);
     FILE* lines = popen(command, "r");
@@ -115,7 +115,7 @@ static std::string find_source_line(const void* code) {
     return found;
 }
 
-// The same, looked up once; empty for null and without addr2line.
+// Cached find_source_line(); empty for null and without addr2line.
 static std::string source_line(const void* code) {
     static std::mutex mutex;
     static std::map<const void*, std::string> known;

@@ -1,10 +1,10 @@
-// What a block that uses the primitives of include/hopper.cuh needs: barriers, boxes that are being copied, products of
-// warpgroups, and the vector clocks that record which lane knows which of these to be complete.
+// State of a block that uses the primitives of include/hopper.cuh: barriers, boxes being copied, warpgroup products,
+// and the vector clocks that record which of these each lane knows to be complete.
 //
-// Barriers order memory between any lanes, not only within a warp or the whole block. So each lane has a clock: an
-// entry for each lane of the block (epochs below it are over), for each barrier (phases below it are complete), and for
-// each warp (its products up to this number are complete). An arrival adds the lane's clock to that of the barrier, a
-// wait adds the barrier's to the lane's.
+// Barriers order memory between any lanes, not only within a warp or the whole block. Each lane therefore has a vector
+// clock with an entry for each lane of the block (epochs below it are over), for each barrier (phases below it are
+// complete), and for each warp (products up to this number are complete). An arrival joins the lane's clock into the
+// barrier's clock; a wait joins the barrier's clock into the lane's clock.
 #pragma once
 
 #include "runtime.h"
@@ -22,7 +22,7 @@ struct Box {
     int at[4];
     unsigned char* to;
     Region* region;
-    std::vector<unsigned char> seen;  // the box when the copy was issued
+    std::vector<unsigned char> seen;  // contents of the box when the copy was issued
     const void* code;
 };
 
@@ -30,29 +30,29 @@ struct Barrier {
     uintptr_t address;
     Region* region;
     unsigned index, count;
-    unsigned initializer;  // lane
-    uint64_t published;    // record of that lane; 0 before
-    unsigned phase;        // the first that is not complete
-    unsigned pending;      // arrivals that it lacks
+    unsigned initializer;  // lane index
+    uint64_t published;    // record of the initializing lane; 0 if not yet published
+    unsigned phase;        // the first incomplete phase
+    unsigned pending;      // missing arrivals
     uint64_t expected, issued;  // bytes
     std::vector<Box> boxes;
     std::vector<unsigned> waiting;            // lanes
-    std::vector<unsigned> arrived, complete;  // clocks: of this phase so far, of the last one
+    std::vector<unsigned> arrived, complete;  // clocks of the current phase so far and of the last complete phase
 };
 
 // bar.sync and bar.arrive.
 struct NamedBarrier {
-    unsigned threads, arrivals;  // that complete it; so far
+    unsigned threads, arrivals;  // required; so far
     std::vector<unsigned> waiting;            // lanes
-    std::vector<unsigned> arrived, complete;  // clocks, as of a Barrier
+    std::vector<unsigned> arrived, complete;  // clocks, as in Barrier
 };
 constexpr unsigned NAMED_BARRIERS = 16;
 
-// Sums of a lane that products add to.
+// Accumulators of a lane.
 struct Sums {
     float* to;
     unsigned count;
-    unsigned product;  // the last one
+    unsigned product;  // number of the last product
     float at[MOST_COLUMNS / 2];
 };
 
@@ -62,9 +62,9 @@ struct Product {
     unsigned columns;
     unsigned long long a, b;
     bool lhs_mn_major, rhs_mn_major;
-    bool zero;  // the sums before do not count
+    bool zero;  // overwrite the accumulators instead of adding to them
     bool from_registers;
-    EmulatorWords words;  // of the left operand; a is 0
+    EmulatorWords words;  // left operand, if from_registers; a is then 0
 
     bool is_like(const Product& other) const {
         return kind == other.kind && columns == other.columns && a == other.a && b == other.b &&
@@ -73,34 +73,34 @@ struct Product {
     }
 };
 
-// The products of a lane.
+// Products of a lane.
 struct Products {
     Product next;
-    std::vector<Sums> sums;        // not waited for
-    std::vector<unsigned> groups;  // the last product of each committed group
+    std::vector<Sums> sums;        // accumulators not yet waited for
+    std::vector<unsigned> groups;  // number of the last product in each committed group
     unsigned latest;
     bool fenced;
 };
 
 struct Hopper {
-    unsigned width;  // of a clock
+    unsigned width;  // entries per clock
     std::vector<unsigned> clocks, scratch;
     std::vector<Barrier> barriers;
     NamedBarrier named[NAMED_BARRIERS];
     std::vector<Products> products;  // by lane
-    // Products are numbered over all blocks and warpgroups.
+    // Products are numbered across all blocks and warpgroups.
     unsigned products_issued, products_before;
-    // For each chunk of shared memory and each warpgroup, its last product that reads it.
+    // For each chunk of shared memory and each warpgroup, the last product of the warpgroup that reads the chunk.
     std::vector<unsigned> readers;
-    std::vector<unsigned char> image;  // of a box that lands
-    unsigned waiting[MOST_GROUPS];     // lanes
-    unsigned registers[MOST_GROUPS];   // of a lane
+    std::vector<unsigned char> image;  // of a box when its copy is performed
+    unsigned waiting[MOST_GROUPS];     // number of waiting lanes
+    unsigned registers[MOST_GROUPS];   // per lane
     float left[64][16], right[16][MOST_COLUMNS], sum[64][MOST_COLUMNS];
 
     unsigned* clock(const Lane& lane) {
         return &clocks[lane.index * width];
     }
-    // Index of the clock entry of a barrier or a warp.
+    // Indices of the clock entries of a barrier and of a warp.
     static unsigned of_barrier(unsigned barrier) {
         return machine->threads + barrier;
     }
@@ -109,35 +109,36 @@ struct Hopper {
     }
 };
 
-// The state of this block, new when it is first used; a fault if the architecture has no such primitive.
+// Returns the state of this block, initialized on first use; faults if the architecture does not support the primitive
+// `what`.
 Hopper& use_hopper(const char* what, const void* code);
-// Joins the clocks of the lanes whose bit, in the mask of their warp, is set.
+// Joins the clocks of the lanes whose bit in the warp mask is set.
 void join_clocks(Lane* lanes, unsigned count, unsigned mask);
 bool knows_phase(const Lane& lane, unsigned barrier, unsigned phase);
-// Whether the readers `who`, lanes of a warp or of the block, have been waited for. If those of several warps have
-// read, no race is reported if any of them may have been waited for.
+// Whether this lane has waited for the readers `who` (several lanes of a warp or of the block). For readers in several
+// warps, no race is reported if the lane may have waited for any of them.
 bool knows_readers(const Lane& lane, unsigned who, unsigned epoch);
-// Whether a product may still read what a box has filled.
+// Whether a pending product may still read this cell.
 bool is_read_by_products(const Cell& cell);
-// The barrier, for a copy or an arrival in its present phase, which this lane must know to have begun.
+// Returns the barrier at an address; faults if it is not initialized, published and visible to this lane.
 Barrier& barrier_of(void* pointer, const char* verb, const void* code);
 void check_phase(const Barrier& barrier, const char* verb, const void* code);
-// After an arrival or a copy: completes the phase if nothing is missing.
+// Completes the phase after an arrival or a copy if nothing is missing.
 void check_completion(Barrier& barrier, const void* code);
-// Performs the copies of the phase.
+// Performs the copies of the current phase.
 void land_boxes(Barrier& barrier);
-// What must not be left over when a lane exits.
+// Checks at the exit of a lane that no products, copies or register requests are left over.
 void end_lane();
-// "wait at a barrier for phase 2, which lacks 1 arrivals and 64 bytes"
+// Writes e.g. "wait at a barrier for phase 2, which lacks 1 arrivals and 64 bytes".
 void describe_wait(const Lane& lane, char* text, size_t bytes);
-// The region of shared memory that contains all of the bytes; a fault if there is none.
+// Returns the region of shared memory that contains all of the bytes; faults if there is none.
 Region* shared_region(uintptr_t address, size_t bytes, bool write, const char* what, const void* code);
 
 inline unsigned shared_offset(uintptr_t address) {
     return static_cast<unsigned>(address - reinterpret_cast<uintptr_t>(machine->shared));
 }
 
-// The 128-byte swizzle: where a byte of a shared offset is stored.
+// Applies the 128-byte swizzle: returns the offset at which the byte at a shared memory offset is stored.
 inline unsigned swizzle(unsigned offset) {
     return offset ^ (offset / LINE % 8 * CHUNK);
 }

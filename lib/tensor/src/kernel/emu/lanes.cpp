@@ -1,4 +1,4 @@
-// Lanes: their scheduling, the block barrier, and collectives of a warp.
+// Lane scheduling, the block barrier, and warp collectives.
 #include "hopper.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ uint64_t next_random() {
     return x * 0x2545F4914F6CDD1Dull;
 }
 
-// One of the bits of `set`: the next above `from`, the next below, or any, depending on the seed.
+// Chooses a bit of `set`: the next above `from`, the next below, or a random bit, depending on the seed.
 static unsigned choose(uint32_t set, unsigned from) {
     if (machine->seed == 0) {
         const uint32_t above = set & ~((2u << from) - 1);
@@ -41,7 +41,7 @@ void make_ready(Warp& warp, uint32_t lanes) {
     }
 }
 
-// The stack to switch to; that of the launching thread if no lane is ready.
+// Returns the stack to switch to: a ready lane's stack, or the launching thread's stack if no lane is ready.
 static void* next_stack(unsigned warp_index, unsigned in_warp) {
     Machine& m = *machine;
     if (!m.ready_warps) {
@@ -155,7 +155,7 @@ bool run_block() {
     }
     for (unsigned i = 0; i < m.threads; i++) {
         Lane& lane = m.lanes[i];
-        // Stacks start at different offsets within a page; otherwise they would compete for few cache lines.
+        // Stacks start at different offsets within a page; otherwise they would compete for the same cache sets.
         const uintptr_t top = lane.stack + STACK - i % 64 * 576;
         lane.stack_pointer = emulator_new_stack(reinterpret_cast<void*>(top), enter);
         lane.warp = &m.warp[i / WARP];

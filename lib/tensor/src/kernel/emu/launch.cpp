@@ -1,4 +1,4 @@
-// A launch: finds the kernel, checks what a GPU would reject, runs the blocks one after another.
+// Launches: finds the kernel, checks for everything that a GPU would reject, and runs the blocks one after another.
 #include "runtime.h"
 
 #include <sys/mman.h>
@@ -58,7 +58,7 @@ static void give_machine(Machine* machine) {
 
 static const char* const KINDS[] = {"a pointer", "i32", "u32", "i64", "u64", "f32", "f64", "a tensor map"};
 
-// Writes what is wrong with a launch to `text`, or nothing.
+// Writes an error message to `text` if the launch is invalid; otherwise writes nothing.
 static void check_launch(const unsigned char* kinds, unsigned count, char* text, size_t bytes) {
     const Machine& m = *machine;
     const EmulatorKernel& k = *m.kernel;
@@ -92,7 +92,7 @@ static void check_launch(const unsigned char* kinds, unsigned count, char* text,
     }
 }
 
-// Finds the allocations that arguments point into. Returns false, with a message, for any other address.
+// Finds the allocations that arguments point into. Returns false, with a message, if an address is in no allocation.
 static bool find_regions(char* text, size_t bytes) {
     Machine& m = *machine;
     for (unsigned i = 0; i < m.kernel->count; i++) {
@@ -158,9 +158,10 @@ using namespace emulator;
 
 extern "C" {
 
-// Runs a kernel to its end. Arguments are 8-byte values with the kinds 0 pointer, 1 i32, 2 u32, 3 i64, 4 u64, 5 f32, 6
-// f64, 7 address of an EmulatorTensorMap. `hopper`: the architecture is sm_90a. The order of lanes and blocks is forward
-// for seed 0, backward for 1, and pseudo-random for others. Returns 0, or 1 with an error in `message`.
+// Runs a kernel to completion. Arguments are 8-byte values with the kinds 0 pointer, 1 i32, 2 u32, 3 i64, 4 u64, 5 f32,
+// 6 f64, 7 address of an EmulatorTensorMap. `hopper` means that the architecture is sm_90a. Lanes and blocks run in
+// forward order for seed 0, backward for 1, and in a pseudo-random order for other seeds. Returns 0, or 1 with an error
+// in `message`.
 int emulator_launch(const char* source, const char* element, const char* kernel,
                     const unsigned* grid, const unsigned* block, unsigned shared_bytes,
                     unsigned most_shared, bool hopper, const uint64_t* arguments, const unsigned char* kinds, unsigned count,

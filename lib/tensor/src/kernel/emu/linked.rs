@@ -8,7 +8,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 use unix::{Error, Exit, Result};
 
-// launch.cpp, memory.cpp
+// Defined in launch.cpp and memory.cpp.
 unsafe extern "C" {
     fn emulator_allocate(bytes: usize) -> *mut c_void;
     fn emulator_free(pointer: *mut c_void) -> bool;
@@ -36,7 +36,7 @@ pub fn available() -> Result<()> {
     Ok(())
 }
 
-/// Memory of exactly this size, filled with 0xFF, which is NaN in every float dtype.
+/// Allocates exactly `bytes` bytes, filled with 0xFF, which is NaN in every float dtype.
 pub(crate) fn allocate(bytes: usize) -> Result<u64> {
     // SAFETY: any size may be requested.
     match unsafe { emulator_allocate(bytes) } {
@@ -48,11 +48,11 @@ pub(crate) fn allocate(bytes: usize) -> Result<u64> {
 }
 
 pub(crate) fn free(address: u64) {
-    // SAFETY: the runtime looks up the address and ignores one it does not know.
+    // SAFETY: the runtime looks up the address and ignores an unknown address.
     unsafe { emulator_free(address as *mut c_void) };
 }
 
-/// Errors: some of the bytes are outside of any allocation.
+/// Checks that a range lies inside one allocation. Errors: some of the bytes do not.
 fn check(address: u64, bytes: usize) -> Result<()> {
     // SAFETY: the runtime looks up the address and reads nothing there.
     if bytes == 0 || unsafe { emulator_holds(address as *const c_void, bytes) } {
@@ -78,7 +78,7 @@ pub(crate) fn copy_out(to: &mut [u8], from: u64) -> Result<()> {
 pub(crate) fn copy(to: u64, from: u64, bytes: usize) -> Result<()> {
     check(to, bytes)?;
     check(from, bytes)?;
-    // SAFETY: both have that many bytes, as just checked.
+    // SAFETY: both ranges have `bytes` bytes, as just checked.
     unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };
     Ok(())
 }
@@ -92,12 +92,12 @@ pub(crate) fn zero(address: u64, bytes: usize) -> Result<()> {
 
 thread_local! {
     static CHOSEN: Cell<Option<u64>> = const { Cell::new(None) };
-    /// Name and shared memory.
+    /// Name, and shared memory per block in bytes.
     static ARCHITECTURE: Cell<(&'static str, usize)> = const { Cell::new(("sm_90a", 227 << 10)) };
 }
 
-/// Gives this thread's later kernels the limits of an architecture of [`MOST_SHARED`], instead of Hopper's.
-/// Errors: it is none of these.
+/// Makes this thread's later kernels use the limits of an architecture listed in [`MOST_SHARED`] instead of sm_90a.
+/// Errors: the architecture is not listed.
 pub fn set_architecture(name: &str) -> Result<()> {
     let found = MOST_SHARED.iter().find(|(known, _)| *known == name);
     let known = || MOST_SHARED.map(|(known, _)| known).join(", ");
@@ -107,22 +107,22 @@ pub fn set_architecture(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Bytes of shared memory that a block may have.
+/// Maximum shared memory per block in bytes.
 pub(crate) fn most_shared() -> usize {
     ARCHITECTURE.get().1
 }
 
-/// Whether there are the instructions of Hopper.
+/// Whether Hopper instructions are available.
 pub(crate) fn has_warpgroups() -> bool {
     ARCHITECTURE.get().0 == "sm_90a"
 }
 
-/// Sets the order of this thread's later kernels, a number as in [`run`].
+/// Sets the order of lanes and blocks in this thread's later kernels, as in [`run`].
 pub fn set_order(order: u64) {
     CHOSEN.set(Some(order));
 }
 
-/// The order that was set, or that of LONGHAUL_EMULATOR_ORDER; 0 by default.
+/// Returns the order that was set, or else the value of LONGHAUL_EMULATOR_ORDER; 0 by default.
 fn order() -> u64 {
     if let Some(order) = CHOSEN.get() {
         return order;
@@ -142,8 +142,8 @@ pub(crate) fn launch(
     run_values(source.name, element, kernel, grid, args, order())
 }
 
-/// Runs a kernel in a given order of lanes and blocks: 0 forward, 1 backward, any other number a pseudo-random one.
-/// Errors: the finding of a check, with source, kernel, block and thread.
+/// Runs a kernel in a given order of lanes and blocks: 0 is forward, 1 is backward, any other number seeds a
+/// pseudo-random order. Errors: a check failed; the message names source, kernel, block and thread.
 pub fn run(
     source: &str,
     element: Dtype,
@@ -175,8 +175,9 @@ fn run_values(
     let bits: Vec<u64> = args.iter().map(word).collect();
     let kinds: Vec<u8> = args.iter().map(|a| a.kind()).collect();
     let mut message = [0 as c_char; 4096];
-    // SAFETY: strings are NUL-terminated, slices have the lengths given, and tensor maps stay where they are in `args`.
-    // The runtime lets the kernel access only memory of emulator_allocate, to which there are no Rust references.
+    // SAFETY: strings are NUL-terminated, slices have the given lengths, and tensor maps do not move while `args` is
+    // borrowed. The runtime lets the kernel access only memory from emulator_allocate, to which there are no Rust
+    // references.
     let failed = unsafe {
         emulator_launch(
             source.as_ptr(),
@@ -203,7 +204,7 @@ fn run_values(
     Err(Error::bug(words.to_string_lossy()))
 }
 
-/// The address of a tensor's memory, as a kernel would find it stored in another tensor.
+/// Returns the address of a tensor's memory, for tests that store it in another tensor.
 pub fn address(tensor: &crate::Tensor) -> u64 {
     tensor.address()
 }

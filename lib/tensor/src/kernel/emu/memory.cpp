@@ -7,12 +7,12 @@
 #include <map>
 #include <mutex>
 
-// Where the program is loaded: it contains the constants of kernels.
+// Address range of the loaded program, which contains the constants of kernels.
 extern "C" const char __executable_start, _end;
 
 namespace emulator {
 
-// Bytes around an allocation, so that addresses past its end belong to no other.
+// Guard bytes around an allocation, so that addresses past its end belong to no other allocation.
 constexpr size_t GUARD = 256;
 constexpr size_t SHARED_GUARD = 64;
 
@@ -148,7 +148,7 @@ void check_alignment(uintptr_t address, size_t bytes, bool write, const void* co
     }
 }
 
-// A region of shared memory followed by a guard.
+// Creates a region of shared memory followed by a guard.
 static Region* new_shared(const char* name, size_t bytes) {
     Machine& m = *machine;
     const size_t start = (m.shared_used + 15) & ~size_t{15};
@@ -162,7 +162,7 @@ static Region* new_shared(const char* name, size_t bytes) {
     return region;
 }
 
-// Drops the shared arrays of the last block and creates the dynamic one.
+// Drops the shared arrays of the previous block and creates the dynamic shared array.
 void begin_shared() {
     Machine& m = *machine;
     m.spare.insert(m.spare.end(), m.shareds.begin(), m.shareds.end());
@@ -170,7 +170,7 @@ void begin_shared() {
     m.shared_keys.clear();
     memset(m.cache, 0, sizeof m.cache);
     m.static_bytes = 0;
-    // Aligned to 16 bytes and no more.
+    // Deliberately aligned to 16 bytes only.
     m.shared_used = 16;
     m.dynamic = reinterpret_cast<unsigned char*>(new_shared("dynamic", m.dynamic_bytes)->start);
 }
@@ -181,7 +181,7 @@ using namespace emulator;
 
 extern "C" {
 
-// Allocates `bytes` bytes, aligned to 256; null if there is no memory.
+// Allocates `bytes` bytes, aligned to 256 bytes; returns null if out of memory.
 void* emulator_allocate(size_t bytes) {
     const size_t whole = ((bytes + 255) & ~size_t{255}) + 2 * GUARD;
     void* memory = aligned_alloc(256, whole);
@@ -196,7 +196,7 @@ void* emulator_allocate(size_t bytes) {
     return reinterpret_cast<void*>(start);
 }
 
-// Returns false if there is no such allocation.
+// Frees an allocation. Returns false if there is no such allocation.
 bool emulator_free(void* pointer) {
     const std::lock_guard<std::mutex> guard(mutex);
     const auto found = allocations.find(reinterpret_cast<uintptr_t>(pointer));

@@ -4,7 +4,7 @@ use crate::dtype::Dtype;
 use crate::kernel::{Grid, Source, Value};
 use unix::{Error, Result};
 
-/// Errors: this build has no emulator.
+/// Fails. Errors: this build has no emulator.
 pub fn available() -> Result<()> {
     Err(Error::usage("this build has no emulator (feature emu)"))
 }
@@ -12,7 +12,7 @@ pub fn available() -> Result<()> {
 /// Does nothing without the emulator.
 pub fn set_order(_order: u64) {}
 
-/// Errors: this build has no emulator.
+/// Fails. Errors: this build has no emulator.
 pub fn set_architecture(_name: &str) -> Result<()> {
     available()
 }

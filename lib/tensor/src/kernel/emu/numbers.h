@@ -1,4 +1,4 @@
-// CUDA's math functions, and the conversions of 16-bit floats and tf32.
+// CUDA's math functions, and conversions of 16-bit floats and tf32.
 //
 // Functions of the C library are declared here, because kernels include no host headers.
 #pragma once
@@ -84,7 +84,7 @@ static inline unsigned short emulator_to_half(float x) {
         const unsigned shifted = size - 0x38000000;
         half = (shifted + 0xfff + (shifted >> 13 & 1)) >> 13;
     } else {
-        // Below 2^-14: the last bit of the sum has the value 2^-24, and the addition rounds to it.
+        // Below 2^-14: the last bit of the sum has the value 2^-24, so the addition rounds to that bit.
         half = __float_as_uint(__uint_as_float(size) + 0.5f) - 0x3f000000;
     }
     return static_cast<unsigned short>(sign | half);

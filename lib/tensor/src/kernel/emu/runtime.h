@@ -1,8 +1,8 @@
-// The runtime of the emulator: the lanes of a block run as fibers on one thread, with the memory they access.
+// The runtime of the emulator: runs the lanes of a block as fibers on one thread and tracks the memory they access.
 //
-// A lane runs until it waits for others. The lane that completes a barrier or a collective does its work for all, so a
-// wait costs each lane one switch. A fault ends the launch: it writes its message and switches back to the launching
-// thread for good.
+// A lane runs until it waits for other lanes. The lane that completes a barrier or collective performs it for all
+// participants, so a wait costs each lane one switch. A fault ends the launch: it writes its message and switches back
+// to the launching thread.
 #pragma once
 
 #include <cstddef>
@@ -17,14 +17,14 @@ constexpr unsigned WARP = 32;
 constexpr unsigned MOST_THREADS = 1024;
 constexpr unsigned MOST_STATIC_SHARED = 49152;
 constexpr size_t STACK = 256 << 10;
-// Space for the shared arrays of a block, with guards in between.
+// Size of the memory for the shared arrays of a block, including guards between them.
 constexpr size_t SHARED_ROOM = 512 << 10;
 
 // ---- memory
 
-// Who last wrote and read two bytes. A record consists of, from the high end: serial number of the block (30 bits),
-// lane (12), epoch (20), which of the two bytes (2). Lanes above 1023 stand for several readers or, with IN_FLIGHT, for
-// a copy that has not been performed yet.
+// The last write and the last read of two bytes. A record consists of, from the high end: the serial number of the
+// block (30 bits), lane (12), epoch (20), and a mask of the two bytes (2). Lanes above 1023 stand for several readers
+// or, with IN_FLIGHT, for a copy that has not been performed yet.
 struct Cell {
     uint64_t write, read;
 };
@@ -32,15 +32,15 @@ constexpr unsigned EPOCH_BITS = 20;
 constexpr unsigned OWNER_SHIFT = EPOCH_BITS + 2;
 constexpr unsigned LANE_BITS = 12;
 constexpr unsigned SERIAL_BITS = 30;
-constexpr unsigned LANES_OF_WARP = 1024;  // + warp: several lanes of that warp
+constexpr unsigned LANES_OF_WARP = 1024;  // + warp index: several lanes of that warp
 constexpr unsigned LANES_OF_BLOCK = 1056;
 constexpr unsigned IN_FLIGHT = 2048;
-// Not lanes either, for writes: a box that is copied for a barrier, of which the epoch is the phase; and a barrier itself.
+// Pseudo-lanes for writes: a box that is copied for a barrier (the epoch is the barrier's phase), and a barrier itself.
 constexpr unsigned MOST_BARRIERS = 64;
-constexpr unsigned BOXES_LANDED = 3072;  // + barrier
+constexpr unsigned BOXES_LANDED = 3072;  // + barrier index
 constexpr unsigned BOXES_IN_FLIGHT = BOXES_LANDED + MOST_BARRIERS;
 constexpr unsigned BARRIERS = BOXES_IN_FLIGHT + MOST_BARRIERS;
-constexpr unsigned LANES_OF_BLOCKS = 4095;  // never over: it has the bit of IN_FLIGHT
+constexpr unsigned LANES_OF_BLOCKS = 4095;  // never over, because the IN_FLIGHT bit is set
 
 inline uint32_t serial_of(uint64_t record) {
     return static_cast<uint32_t>(record >> (OWNER_SHIFT + LANE_BITS));
@@ -57,12 +57,13 @@ struct Region {
     uintptr_t start;
     size_t size;
     Cell* cells;
-    // Blocks whose records are valid: all of the launch for global memory, only this one for shared memory.
+    // Blocks whose records are valid: all blocks of the launch for global memory, only the current block for shared
+    // memory.
     uint32_t first_serial, serials;
-    const char* name;  // of the shared array; null for an allocation
-    int argument;      // index of the argument that points into it, or -1
-    // Index of a const __restrict__ argument that points into it, or -1: a GPU may read it through a cache that does not see
-    // writes.
+    const char* name;  // name of the shared array; null for an allocation
+    int argument;      // index of the argument that points into the region, or -1
+    // Index of a const __restrict__ argument that points into the region, or -1: a GPU may read it through a cache that
+    // does not see writes.
     int constant;
 };
 
@@ -73,7 +74,7 @@ struct Allocation {
     Cell* cells;
 };
 
-// Finds the live allocation, with its cells, that contains the address (or ends there); returns false if there is none.
+// Finds the live allocation, with its cells, that contains or ends at the address; returns false if there is none.
 bool find_allocation(uintptr_t address, Allocation& found);
 
 // ---- lanes
@@ -99,7 +100,7 @@ enum class Collective {
     NAMED_BARRIER,
 };
 
-// The operands and results of a lane in a collective.
+// Operands and results of one lane in a collective.
 struct Operands {
     EmulatorWords a, d;
     EmulatorPair b;
@@ -114,7 +115,7 @@ struct Copy {
     const unsigned char* from;
     unsigned bytes, valid, group;
     Region* region;
-    unsigned char seen[16];  // the source when the copy was issued
+    unsigned char seen[16];  // contents of the source when the copy was issued
     const void* code;
 };
 
@@ -126,25 +127,25 @@ struct Lane {
     uint3 thread;
     State state;
     EmulatorPlace place;
-    const void* site;  // the call of the barrier or collective that it waits at
-    // Parts of an access record: serial and lane; and everything except the bytes. Then the records of several readers
-    // that may include this lane.
+    const void* site;  // return address of the barrier or collective call at which the lane waits
+    // Parts of this lane's access records: `owner` is serial and lane, `record` is everything except the byte mask.
+    // `warp_record` and `block_record` stand for several readers that may include this lane.
     uint64_t owner, record, warp_record, block_record;
     unsigned epoch;
-    // For each lane of the warp, the latest epoch that this lane knows to be over.
+    // For each lane of the warp, the epoch below which this lane knows all epochs to be over.
     unsigned known[WARP];
     Collective collective;
     unsigned mask;
     Operands operands;
     std::vector<Copy> copies;
-    unsigned groups;  // committed
-    unsigned barrier, phase;  // that it waits for
+    unsigned groups;  // number of committed groups
+    unsigned barrier, phase;  // for which the lane waits
 };
 
 struct Warp {
     Lane* lanes;
     unsigned index, count;
-    unsigned ready, waiting;  // lanes
+    unsigned ready, waiting;  // lane masks
     unsigned base;            // epochs below are known to all lanes of the warp
 };
 
@@ -152,7 +153,7 @@ struct Machine;
 extern thread_local Machine* machine __attribute__((tls_model("initial-exec")));
 extern thread_local Lane* current __attribute__((tls_model("initial-exec")));
 
-// The state that a host thread needs to run a launch; reused for later launches.
+// The state of a host thread that runs a launch; reused for later launches.
 struct Machine {
     Machine();
     // The launch.
@@ -161,12 +162,12 @@ struct Machine {
     const uint64_t* arguments;
     uint3 grid, extent, block;
     unsigned dynamic_bytes;
-    unsigned most_shared;  // bytes that a block may have
+    unsigned most_shared;  // maximum bytes of shared memory per block
     bool has_hopper;       // the architecture is sm_90a
     uint64_t seed, random;
     uint32_t first_serial, blocks;
     std::vector<Region*> globals;
-    Region* cache[64];  // by pages of the address
+    Region* cache[64];  // indexed by the page of the address
     char* message;
     size_t message_bytes;
     bool failed;
@@ -178,7 +179,7 @@ struct Machine {
     unsigned base;  // epochs below are known to all lanes of the block
     void* main_stack_pointer;
     std::vector<const void*> shared_keys;
-    std::vector<Region*> shareds;  // the dynamic one, then that of each key
+    std::vector<Region*> shareds;  // the dynamic array, then one array per key
     size_t shared_used, static_bytes;
     unsigned char* dynamic;
     Hopper* hopper;  // hopper.h; null unless the block has used one of its primitives
@@ -193,51 +194,52 @@ struct Machine {
     Warp warp[MOST_THREADS / WARP];
 };
 
-// Runs all lanes of a block to their end. Returns false after a fault.
+// Runs all lanes of a block to completion. Returns false after a fault.
 bool run_block();
 // Runs other lanes until this one is ready again.
 void wait_for_others();
 void make_ready(Warp& warp, uint32_t lanes);
-// Waits until all lanes of `mask` have reached the same call of a collective, which `finish` performs for them; `site` is the
-// return address of the call.
+// Waits until all lanes of `mask` have reached the same collective call, which `finish` performs for all of them;
+// `site` is the return address of the call.
 void collect(Collective collective, unsigned mask, EmulatorPlace place, const void* site,
              void (*finish)(Warp&, unsigned mask));
-// Orders memory: all lanes of the mask now see all accesses so far.
+// Orders memory accesses: all participating lanes now see each other's earlier accesses.
 void order_warp(Warp& warp, unsigned mask);
 void order_block();
-// Starts an epoch of a lane.
+// Sets a lane's epoch and updates its access records.
 void set_epoch(Lane& lane, unsigned epoch);
 // Reports which lanes wait for what, when no lane can continue.
 void report_endless_wait();
 const char* name_of(Collective collective);
-// The file name without directories.
+// Returns the file name without directories.
 const char* base_name(const char* path);
 // Ends the launch with an error message about this lane; `code` is the address of an instruction, or null.
 [[noreturn]] __attribute__((format(printf, 2, 3), cold)) void fault(const void* code,
                                                                     const char* format, ...);
-// Faults if two threads wait at different calls in the source, also at different calls of a function that was inlined. A call
-// that the compiler duplicated is one.
+// Faults if two threads wait at different calls in the source, including different inlined copies of a function. Copies
+// of one call that were duplicated by the compiler count as the same call.
 void check_site(const char* what, const Lane& mine, const Lane& other);
 uint64_t next_random();
 
 // ---- accesses; `code` is the address of the instruction, for the message
 
 Region* new_region();
-// The region that contains all of the bytes; a fault if there is none. Null for memory that needs no check.
+// Returns the region that contains all of the bytes; faults if there is none. Null for memory that needs no check.
 Region* region_of(uintptr_t address, size_t bytes, bool write, const void* code);
 void check_alignment(uintptr_t address, size_t bytes, bool write, const void* code);
 // Whether the recorded access is ordered before this lane's accesses.
 bool is_over(const Region& region, uint64_t record);
-// Faults if an access of another lane conflicts, then records this one. The access covers whole cells.
+// Faults if an access by another lane conflicts with this one; otherwise records it. The access covers whole cells.
 void check_read(Region& region, uintptr_t address, size_t bytes, const void* code);
 void check_write(Region& region, uintptr_t address, size_t bytes, const void* code);
 // Whether the launch has written any of the bytes, which cover whole cells.
 bool is_written(const Region& region, uintptr_t address, size_t bytes);
-// "argument 2 'x' (1024 bytes)"; valid until the next call.
+// Returns e.g. "argument 2 'x' (1024 bytes)"; valid until the next call.
 const char* describe(const Region& region);
-// Performs the asynchronous copies of all groups of the lane except the latest; all of them when it has exited.
+// Performs the asynchronous copies of all groups of the lane except the latest `groups_left`; performs all copies if
+// the lane has exited.
 void land_copies(unsigned groups_left);
-// Drops the shared arrays of the last block and creates the dynamic one.
+// Drops the shared arrays of the previous block and creates the dynamic shared array.
 void begin_shared();
 
 }  // namespace emulator

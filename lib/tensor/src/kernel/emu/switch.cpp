@@ -1,4 +1,4 @@
-// Switching stacks: callee-saved registers are pushed, the rest is lost.
+// Stack switching: callee-saved registers are pushed; all others are lost.
 //
 // void* emulator_switch(void** save, void* load)
 
@@ -70,11 +70,11 @@ emulator_switch:
 #include <cstddef>
 #include <cstdint>
 
-// Prepares a new stack for emulator_switch: `entry` is where it returns to.
+// Prepares a new stack for emulator_switch, which will return to `entry`.
 extern "C" void* emulator_new_stack(void* top, void (*entry)()) {
     uintptr_t* words = reinterpret_cast<uintptr_t*>(reinterpret_cast<uintptr_t>(top) & ~15ull);
 #if defined(__x86_64__)
-    // As after a call: the stack pointer is 8 below a multiple of 16.
+    // The stack pointer is 8 below a multiple of 16, as after a call.
     words -= 2;
     words[0] = reinterpret_cast<uintptr_t>(entry);
     words[1] = 0;

@@ -1,11 +1,11 @@
-// The table of kernels that build.rs appends to each source, and how the runtime calls one.
+// The kernel table that build.rs appends to each source, and the calling convention of kernels.
 #pragma once
 
 struct EmulatorKernel {
     const char* name;
     const char* parameters;  // names, separated by commas
-    const char* constant;    // '1' for each that is const T* __restrict__, otherwise '0'
-    unsigned most_threads;   // of KERNEL(name, threads); 1024 where not given
+    const char* constant;    // '1' for each parameter that is const T* __restrict__, otherwise '0'
+    unsigned most_threads;   // per block, from KERNEL(name, threads); 1024 if not given
     const unsigned char* kinds;
     unsigned count;
     void (*call)(const unsigned long long* arguments);
@@ -18,10 +18,10 @@ struct EmulatorSource {
     unsigned count;
 };
 
-// How a tensor lies in global memory, and the extents of a box (kernel/arg.rs: TensorMap).
+// Layout of a tensor in global memory, and the extents of a box (kernel/arg.rs: TensorMap).
 struct EmulatorTensorMap {
     const void* address;
-    unsigned long long extents[4];  // the first counts elements of a line
+    unsigned long long extents[4];  // the first is the number of elements per line
     unsigned long long strides[3];  // in bytes, of the other dimensions
     unsigned box[4];
     unsigned element_bytes;
@@ -87,7 +87,7 @@ struct EmulatorCaller<FUNCTION> {
 
     // Not instrumented: the arguments belong to the runtime.
     __attribute__((no_sanitize_thread)) static void call(const unsigned long long* arguments) {
-        // Inside braces, arguments are evaluated from left to right.
+        // In a braced initializer list, arguments are evaluated from left to right.
         Call{next<A>(arguments)...};
     }
 };

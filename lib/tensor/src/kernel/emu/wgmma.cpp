@@ -1,8 +1,8 @@
-// Products of warpgroups (wgmma), and the registers that warpgroups share.
+// Warpgroup products (wgmma), and the division of registers among warpgroups (setmaxnreg).
 //
-// A product is computed when the last of 128 lanes issues it. Until a lane waits for it, the sums are kept here and those
-// of the kernel are poisoned; the operands must not change until all four warps have waited, which whoever overwrites
-// them must know (clocks of hopper.h).
+// A product is computed when the last of 128 lanes issues it. Until a lane waits for it, the accumulators are kept here
+// and the kernel's copies are poisoned; the operands must not change until all four warps have waited and the
+// overwriting lane knows that they have (vector clocks in hopper.h).
 #include "hopper.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace emulator {
 
-// Waits until all lanes of the warpgroup have reached the same call, which `finish` performs for them.
+// Waits until all lanes of the warpgroup have reached the same call, which `finish` performs for all of them.
 static void collect_group(Collective collective, const void* site, void (*finish)(Lane* lanes)) {
     Machine& m = *machine;
     Lane& me = *current;
@@ -42,7 +42,7 @@ static void collect_group(Collective collective, const void* site, void (*finish
     }
 }
 
-// An operand of a product, by its descriptor (PTX ISA, "Matrix descriptor").
+// An operand of a product, decoded from its descriptor (PTX ISA, "Matrix descriptor").
 struct Operand {
     unsigned start, leading, stride;
 
@@ -64,7 +64,7 @@ struct Operand {
         return static_cast<unsigned>(bits >> from & 0x3fff) * CHUNK;
     }
 
-    // The offset of 8 elements in shared memory: 8 k of a row, or 8 rows of one k.
+    // Returns the shared memory offset of 8 elements: 8 values of k in one row, or 8 rows of one k.
     unsigned along_k(unsigned row, unsigned k) const {
         return swizzle(start + row / 8 * stride + row % 8 * LINE + k * 2);
     }
@@ -78,7 +78,7 @@ struct Reader {
     Lane* lanes;
     const void* code;
     Region* region;
-    uint64_t known;  // record of a write that all lanes have waited for
+    uint64_t known;  // record of a write for which all lanes have waited
 
     [[noreturn]] void refuse(unsigned offset, const char* why) {
         fault(code, "a product reads %u bytes at offset %zu of %s, %s", CHUNK,
@@ -148,7 +148,7 @@ static void read_operands(const Product& product, Reader reader) {
     };
     const auto read = [&](const Operand& operand, unsigned rows, bool along_rows, auto put) {
         for (unsigned i = 0; i < rows * 2; i++) {
-            // Neighbours in memory follow each other.
+            // Chunks that are adjacent in memory are read consecutively.
             const unsigned row = along_rows ? i / 16 * 8 : i / 2, k = along_rows ? i % 16 : i % 2 * 8;
             uint16_t eight[8];
             memcpy(eight, reader.chunk(along_rows ? operand.along_rows(row, k) : operand.along_k(row, k)), CHUNK);
@@ -179,7 +179,7 @@ static bool is_poisoned(const Sums& sums) {
     return std::all_of(byte, byte + sums.count * 4, [](unsigned char b) { return b == 0xff; });
 }
 
-// The sums that the next product of the lane adds to.
+// Returns the accumulators to which the next product of the lane adds.
 static Sums& take_sums(Lane& lane, const void* code) {
     Products& mine = machine->hopper->products[lane.index];
     float* to = mine.next.sum;
@@ -208,7 +208,7 @@ static Sums& take_sums(Lane& lane, const void* code) {
     return mine.sums.back();
 }
 
-// Calls `visit` with each sum of a lane: which it is there, its row and column.
+// Calls `visit` for each accumulator of a lane, with its index in the lane, row and column.
 template <class F>
 static void each_sum(unsigned lane, unsigned columns, F visit) {
     const unsigned row = lane / WARP * 16 + lane % WARP / 4, column = lane % 4 * 2;
@@ -279,7 +279,7 @@ static void commit(Warp& warp, unsigned) {
     }
 }
 
-// Returns the sums of all groups except the latest.
+// Writes the accumulators back to the kernel for all groups except the latest `left`.
 static void wait(Warp& warp, unsigned) {
     Hopper& h = *machine->hopper;
     const unsigned left = current->operands.argument;

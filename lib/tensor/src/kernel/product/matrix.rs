@@ -1,13 +1,13 @@
-//! The operands of products.
+//! Operands of matrix products.
 
 use crate::args;
 use crate::kernel::{ALL_DTYPES, Arg, Grid, Source, source};
 use crate::ops::strided::{self, Space, View, checked};
 use crate::tensor::Tensor;
 
-/// Copies a matrix so that every stored line is 16-byte aligned.
+/// Kernel that copies a matrix so that every stored line is 16-byte aligned.
 pub static SOURCE_LINES: Source = source!("product_lines", ALL_DTYPES);
-/// Threads of its blocks.
+/// Threads per block.
 const THREADS: usize = 256;
 
 /// An operand: equally spaced matrices in a tensor.
@@ -27,13 +27,13 @@ pub(crate) struct Matrix<'a> {
 }
 
 impl<'a> Matrix<'a> {
-    /// The first `rows` × `columns` elements of a tensor, row-major.
+    /// Creates a row-major operand from the first `rows` × `columns` elements of a tensor.
     pub(crate) fn new(tensor: &'a Tensor, rows: usize, columns: usize) -> Self {
         let is_transposed = false;
         Self { tensor, rows, columns, is_transposed, stride: columns, batch: 0, term: 0 }
     }
 
-    /// The transposed matrix, sharing memory.
+    /// Returns the transposed matrix, which shares memory.
     pub(crate) fn transposed(self) -> Self {
         let is_transposed = !self.is_transposed;
         Self { rows: self.columns, columns: self.rows, is_transposed, ..self }
@@ -61,20 +61,20 @@ impl<'a> Matrix<'a> {
         fits(self.lines().0, self.stride) && fits(batch, self.batch) && fits(terms, self.term)
     }
 
-    /// Elements of the batch, without repetition: matrices, terms, lines and the length of a line.
+    /// Numbers of stored matrices, terms and lines, each 1 if its stride is 0, and the length of a line.
     pub(super) fn stored(&self, batch: usize, terms: usize) -> [usize; 4] {
         let (lines, length) = self.lines();
         let count = |count: usize, stride: usize| if stride == 0 { count.min(1) } else { count };
         [count(batch, self.batch), count(terms, self.term), lines, length]
     }
 
-    /// A copy of this one matrix for [`Self::within`], if its lines are not aligned to 16 bytes.
+    /// Copies this single matrix for [`Self::within`] if its lines are not aligned to 16 bytes.
     pub(crate) fn with_aligned_lines(&self) -> Option<Tensor> {
         (!self.is_aligned(1, 1)).then(|| self.copied(1, 1))
     }
 
-    /// A copy [matrices, terms, lines, pitch], every line of which is aligned to 16 bytes. Elements between the lines
-    /// are arbitrary.
+    /// Returns a copy [matrices, terms, lines, pitch] in which every line is aligned to 16 bytes. The padding between
+    /// lines is uninitialized.
     pub(super) fn copied(&self, batch: usize, terms: usize) -> Tensor {
         let sizes @ [batch, terms, lines, length] = self.stored(batch, terms);
         let dtype = self.tensor.dtype();
@@ -95,7 +95,7 @@ impl<'a> Matrix<'a> {
         copy
     }
 
-    /// The same matrices in a copy.
+    /// Returns the same matrices as an operand in `copy`.
     pub(crate) fn within<'b>(&self, copy: &'b Tensor) -> Matrix<'b> {
         let [batch, terms, lines, stride] = *copy.shape() else {
             unreachable!("a copy of shape {:?}", copy.shape())
@@ -113,11 +113,11 @@ impl<'a> Matrix<'a> {
         if self.lines().0 <= 1 { 0 } else { self.stride }
     }
 
-    /// The matrices in boxes of 64 elements of `lines` lines; a dimension is 1 if all steps along it are to the same
-    /// matrix.
+    /// Returns a tensor map with boxes of `lines` lines of 64 elements; the batch and term dimensions have extent 1 if
+    /// their stride is 0.
     pub(super) fn tensor_map(&self, batch: usize, terms: usize, lines: usize) -> Arg<'a> {
         let [batch, terms, count, length] = self.stored(batch, terms);
-        // The stride of a dimension of 1 has no effect, but must be as if there were more.
+        // The stride of a dimension of extent 1 has no effect but must still be valid.
         let pitch = length.next_multiple_of(16 / self.tensor.dtype().bytes());
         let line = if count == 1 { pitch } else { self.stride };
         let term = if terms == 1 { line * count } else { self.term };
@@ -125,7 +125,7 @@ impl<'a> Matrix<'a> {
         Arg::tensor_map(self.tensor, [length, count, terms, batch], strides, [64, lines, 1, 1])
     }
 
-    /// # Panics
+    /// Panics if the operand does not lie inside its tensor.
     /// If the operand does not lie inside its tensor.
     pub(super) fn check(&self, batch: usize, terms: usize) {
         let (lines, length) = self.lines();

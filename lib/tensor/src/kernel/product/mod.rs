@@ -1,11 +1,11 @@
 //! Matrix products on devices: C (+)= op(A)·op(B), batched and summed over terms.
 //!
-//! Operands are bf16, f16 or f32, sums are f32. Tensor cores multiply 16-bit operands exactly; f32 is multiplied in f32
-//! or, if [`set_tf32`] allows it, by tensor cores after rounding to tf32. Any size is supported: large operands whose
-//! lines are not aligned to 16 bytes, such as the gradients of logits of an odd vocabulary, are first copied to lines
-//! that are, small ones are read element by element. A sum over k runs in order within each of its parts, and parts are
-//! added in order (`reduce_rows`); their number depends only on sizes and on whether warpgroups multiply (`plan`).
-//! Costs 2·m·n·k operations a product.
+//! Operands are bf16, f16 or f32; accumulators are f32. Tensor cores multiply 16-bit operands exactly; f32 is
+//! multiplied in f32 or, if [`set_tf32`] allows it, by tensor cores after rounding to tf32. Any size is supported:
+//! large operands whose lines are not aligned to 16 bytes, such as logit gradients with an odd vocabulary size, are
+//! first copied to aligned lines; small ones are read element by element. With split-k, the sum within each part runs
+//! in order, and the parts are added in order (`reduce_rows`); the number of parts depends only on sizes and on whether
+//! wgmma is used (`plan`). A product takes 2·m·n·k operations.
 
 mod matrix;
 mod plan;
@@ -25,16 +25,16 @@ pub(crate) use plan::MULTIPROCESSORS;
 use plan::{ProductPlan, Sizes, Tile, Unit};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// For 16-bit dtypes.
+/// Kernels for 16-bit dtypes.
 pub static SOURCE: Source = source!("product", &[Dtype::Bf16, Dtype::F16]);
-/// For f32, in full precision.
+/// Kernels for f32 in full precision.
 pub static SOURCE_F32: Source = source!("product_f32", &[Dtype::F32]);
-/// For f32 rounded to tf32.
+/// Kernels for f32 rounded to tf32.
 pub static SOURCE_TF32: Source = source!("product_tf32", &[Dtype::F32]);
-/// For 16-bit dtypes, by warpgroups that share each part of the product.
+/// wgmma kernels for 16-bit dtypes in which warpgroups share each output tile.
 pub static SOURCE_WGMMA: Source =
     source!("product_wgmma", &[Dtype::Bf16, Dtype::F16], Some("sm_90a"));
-/// For 16-bit dtypes, by warpgroups that take parts in turns.
+/// wgmma kernels for 16-bit dtypes in which warpgroups take output tiles in turns (ping-pong).
 pub static SOURCE_PINGPONG: Source =
     source!("product_pingpong", &[Dtype::Bf16, Dtype::F16], Some("sm_90a"));
 
@@ -42,45 +42,45 @@ static TF32: AtomicBool = AtomicBool::new(false);
 static WGMMA: AtomicBool = AtomicBool::new(true);
 static PINGPONG: AtomicBool = AtomicBool::new(true);
 
-/// Whether f32 products may round their operands to tf32 (11 bits of precision): by the rates of its units about eight
-/// times faster on a GPU with tensor cores, but less precise than f32. Exact ties are rounded to even from sm_90 on and
-/// away from zero before, so results may differ between generations. Off by default.
+/// Sets whether f32 products may round their operands to tf32 (11 bits of precision): nominally about eight times
+/// faster on a GPU with tensor cores, but less precise than f32. Exact ties are rounded to even on sm_90 and newer, and
+/// away from zero on older GPUs, so results may differ between generations. Off by default.
 pub fn set_tf32(allowed: bool) {
     TF32.store(allowed, Ordering::Relaxed);
 }
 
-/// What [`set_tf32`] has set.
+/// Whether f32 products may round their operands to tf32 ([`set_tf32`]).
 pub(crate) fn is_tf32() -> bool {
     TF32.load(Ordering::Relaxed)
 }
 
-/// Whether attention and large products of 16-bit matrices may use wgmma and TMA on Hopper (sm_90a), the only
+/// Sets whether attention and large products of 16-bit matrices may use wgmma and TMA on Hopper (sm_90a), the only
 /// instructions with which its tensor cores reach their full rate; no effect on other GPUs. On by default.
 pub fn set_wgmma(allowed: bool) {
     WGMMA.store(allowed, Ordering::Relaxed);
 }
 
-/// Whether [`set_wgmma`] allows them.
+/// Whether wgmma and TMA may be used ([`set_wgmma`]).
 pub(crate) fn allows_wgmma() -> bool {
     WGMMA.load(Ordering::Relaxed)
 }
 
-/// Whether such products may use the ping-pong schedule: two warpgroups alternate, one writing its results while the
-/// other multiplies. On by default; for measurements.
+/// Sets whether wgmma products may use the ping-pong schedule: two warpgroups alternate, one writing its results while
+/// the other multiplies. On by default; for measurements.
 pub fn set_pingpong(allowed: bool) {
     PINGPONG.store(allowed, Ordering::Relaxed);
 }
 
-/// What happens to z, a product plus `bias`, before it is written: out = f(z) (+ out), or out = z f'(at).
+/// Operations on z, a product plus `bias`, before it is written: out = f(z) (+ out), or out = z f'(at).
 #[derive(Default)]
 pub(crate) struct Epilogue<'a> {
     /// Bias [n].
     pub(crate) bias: Option<&'a Tensor>,
-    /// f, and the tensor for z.
+    /// The activation f, and the tensor to which z is written.
     pub(crate) activation: Option<(Activation, &'a mut Tensor)>,
     /// Whether to add to `out`.
     pub(crate) add: bool,
-    /// f' and where it is taken; in place of all others.
+    /// The derivative f' and its argument `at`; excludes all other fields.
     pub(crate) derivative: Option<&'a Derivative>,
 }
 
@@ -97,14 +97,14 @@ pub(crate) struct Product<'a> {
     activates: bool,
 }
 
-/// Where a product is written: elements, or f32 sums of each of its parts.
+/// Destination of a product: its elements, or the f32 partial sums of each split-k part.
 enum Target<'a> {
     Elements(&'a mut Tensor, Epilogue<'a>),
     Sums(&'a mut Tensor),
 }
 
 impl<'a> Product<'a> {
-    /// lhs·rhs.
+    /// Creates the product lhs·rhs.
     ///
     /// # Panics
     /// If inner dimensions or dtypes differ.
@@ -115,12 +115,12 @@ impl<'a> Product<'a> {
         Self { lhs, rhs, batch: 1, terms: 1, tf32, plan: None, activates: false }
     }
 
-    /// A batch of products, whose results are stored one after another.
+    /// Sets the number of products in a batch, whose results are stored one after another.
     pub(crate) fn batch(self, batch: usize) -> Self {
         Self { batch, ..self }
     }
 
-    /// The sum of `terms` products.
+    /// Sets the number of products that are summed.
     pub(crate) fn terms(self, terms: usize) -> Self {
         Self { terms, ..self }
     }
@@ -131,7 +131,7 @@ impl<'a> Product<'a> {
         Self { tf32, ..self }
     }
 
-    /// Uses this plan.
+    /// Uses `plan` instead of choosing a plan.
     #[cfg(all(test, feature = "emu"))]
     pub(crate) fn plan(self, plan: ProductPlan) -> Self {
         Self { plan: Some(plan), ..self }
@@ -151,8 +151,8 @@ impl<'a> Product<'a> {
         }
     }
 
-    /// Writes the gradient of an op's input, if it needs one, and multiplies it by the derivative that is due, unless
-    /// the sum is split.
+    /// Writes the gradient of an op's input, if it needs one. Without split-k, also multiplies it by the pending
+    /// derivative ([`Grads::take_derivative`]).
     pub(crate) fn put_input(self, grads: &mut Grads, input: usize) {
         let plan = Self { activates: grads.has_derivative(input), ..self }.choose(true);
         let derivative = if plan.splits == 1 { grads.take_derivative(input) } else { None };
@@ -271,7 +271,7 @@ impl<'a> Product<'a> {
         let tensors = [lhs.tensor.into(), rhs.tensor.into(), out, sums, bias, addend, z];
         let (blocks, operations) =
             (plan::blocks(&sizes, plan), 2 * plan::multiply_adds(&sizes, unit, plan));
-        // Persistent blocks: as many as run at once, each of which computes the parts of several.
+        // wgmma kernels use persistent blocks: one per multiprocessor, each of which computes several tiles.
         let most = if by_warpgroups { multiprocessors(lhs.tensor.device()) } else { blocks };
         let parts = blocks.div_ceil(most.max(1));
         let grid = Grid::new(blocks.min(most), plan.tile.threads(unit))

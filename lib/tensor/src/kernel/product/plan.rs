@@ -1,33 +1,33 @@
-//! How a product is divided among blocks: which tile, and into how many parts the sum is split.
+//! Divides a product among blocks: chooses the tile and the number of parts of the sum (split-k).
 //!
-//! The choice depends only on sizes and on whether there are warpgroups that may multiply, not on the GPU otherwise, so
-//! that all GPUs of a generation give the same bits. It minimizes the time in a simple model: every multiprocessor works
-//! through its share of the blocks in rounds of as many as it holds at once, at a rate that depends on the tile and that
-//! a single block of 4 warps does not reach; a split sum is written and read once more in f32; operands whose lines are
-//! not aligned are read slowly, or copied first.
+//! The choice depends only on sizes and on whether wgmma is available and allowed, so that all GPUs of a generation
+//! give the same bits. It minimizes the time in a simple model: every multiprocessor processes its share of the blocks
+//! in rounds of as many blocks as it holds at once, at a rate that depends on the tile and that a single block of 4
+//! warps does not reach; split-k sums are written and read once more in f32; operands with unaligned lines are read
+//! slowly or copied first.
 
 /// Multiprocessors of the modelled GPU (H100).
 pub(crate) const MULTIPROCESSORS: usize = 132;
 /// Memory bandwidth in bytes per cycle.
 const BYTES_PER_CYCLE: f64 = 2000.0;
-/// Elements per cycle of a copy with aligned lines, one per thread; estimated from its instructions.
+/// Elements per cycle of a copy to aligned lines, one per thread; estimated from its instructions.
 const COPIED_PER_CYCLE: f64 = 250.0;
 /// Cycles of an additional launch.
 const LAUNCH_CYCLES: f64 = 4000.0;
-/// Cycles of a round of blocks before their first and after their last tile.
+/// Cycles per round of blocks before the first and after the last tile along k.
 const ROUND_CYCLES: f64 = 1500.0;
-/// Cycles in which a warpgroup writes its results, 128 sums a thread, from products with k = 768 on an H200; with an
-/// activation, from the instructions of GELU.
+/// Cycles in which a warpgroup writes its results, 128 sums per thread, measured with k = 768 on an H200; with an
+/// activation, estimated from the instructions of GELU.
 const EPILOGUE_CYCLES: f64 = 3000.0;
 const ACTIVATION_CYCLES: f64 = 7000.0;
-/// How much longer a block of 4 warps takes without another on its multiprocessor than its share of the rate allows: a
-/// scheduler has one warp, and nothing else to do while it waits. Estimated, not measured.
+/// Slowdown of a block of 4 warps that is alone on its multiprocessor, relative to its share of the rate: each
+/// scheduler has only one warp and idles while it waits. Estimated, not measured.
 const ALONE: f64 = 1.6;
 /// Minimum number of tiles along k per part.
 const LEAST_TILES: usize = 8;
-/// Both for each 128 sums of a block by mma.sync: 128 x 256 took 10 us on an H200, and 20 us with GELU.
+/// Epilogue cycles per 128 sums by mma.sync, without and with GELU: on an H200, a 128 x 256 tile took 10 and 20 us.
 const SHARED_EPILOGUE_CYCLES: [f64; 2] = [66.0, 130.0];
-/// Limits on a split sum: the number of parts, and the elements of all parts together.
+/// Limits on split-k: the possible numbers of parts, and the maximum number of elements of all parts together.
 const SPLITS: [usize; 16] = [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 24, 32, 48, 64];
 const MOST_ELEMENTS: usize = 16 << 20;
 /// Maximum number of elements of a copy, which kernels count in 31 bits.
@@ -36,15 +36,15 @@ const MOST_COPIED: usize = i32::MAX as usize;
 /// The tile of C that a block computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tile {
-    /// 64 × 64; the only one that reads unaligned lines, or two transposed operands.
+    /// 64 × 64; the only tile that supports unaligned lines or two transposed operands.
     Small,
     /// 128 × 128.
     Medium,
     /// 128 × 256, for 16-bit elements.
     Large,
-    /// 128 × 256 by two warpgroups of Hopper, for 16-bit elements.
+    /// 128 × 256, computed by two Hopper warpgroups, for 16-bit elements.
     Wgmma,
-    /// 128 × 128 by one of two warpgroups of Hopper, of which the other writes its results meanwhile.
+    /// 128 × 128, computed by one of two Hopper warpgroups while the other writes its results.
     PingPong,
 }
 
@@ -71,12 +71,12 @@ impl Unit {
 }
 
 impl Tile {
-    /// Whether it is computed by wgmma.
+    /// Whether the tile is computed by wgmma.
     pub(crate) fn is_of_warpgroups(self) -> bool {
         matches!(self, Tile::Wgmma | Tile::PingPong)
     }
 
-    /// Rows and columns.
+    /// Numbers of rows and columns of the tile.
     pub(crate) fn size(self) -> (usize, usize) {
         match self {
             Tile::Small => (64, 64),
@@ -85,7 +85,7 @@ impl Tile {
         }
     }
 
-    /// Elements along k: 64 bytes, or 128.
+    /// Number of elements along k: 64 bytes, or 128 bytes with wgmma.
     fn depth(self, unit: Unit) -> usize {
         match (self, unit) {
             (Tile::Wgmma | Tile::PingPong, _) => 64,
@@ -103,11 +103,11 @@ impl Tile {
         }
     }
 
-    /// Bytes of shared memory per block: pipeline stages of 64 bytes for each row and column; STAGES * BYTES in the
-    /// sources. With warpgroups, also the sums of 8 warps, and what aligns the stages.
+    /// Bytes of shared memory per block: pipeline stages of 64 bytes for each row and column (STAGES * BYTES in the
+    /// sources). With warpgroups, stages of 128 bytes, the sums of 8 warps, and padding to align the stages.
     pub(crate) fn shared(self, unit: Unit) -> usize {
         if self.is_of_warpgroups() {
-            // Or 6 stages of 128 × 128.
+            // The same size as 6 stages of a 128 × 128 tile.
             return 4 * 128 * (128 + 256) + 8 * 16 * 40 * 4 + 1024;
         }
         let (rows, columns) = self.size();
@@ -115,7 +115,7 @@ impl Tile {
         stages * 64 * (rows + columns)
     }
 
-    /// Blocks that a multiprocessor holds at once, by registers and shared memory.
+    /// Number of blocks that a multiprocessor holds at once, limited by registers and shared memory.
     fn resident(self) -> usize {
         match self {
             Tile::Small => 4,
@@ -124,8 +124,8 @@ impl Tile {
         }
     }
 
-    /// The fraction of the rate that it reaches: larger tiles read less per multiply-add. Warpgroups have another unit:
-    /// on an H200, 4096³ took 378 us by mma.sync, 181 us by warpgroups, and 191 us by warpgroups in turns.
+    /// Fraction of [`Unit::rate`] that the tile reaches: larger tiles read less per multiply-add. wgmma is faster than
+    /// mma.sync: on an H200, 4096³ took 378 us by mma.sync, 181 us by wgmma, and 191 us by ping-pong wgmma.
     fn efficiency(self, unit: Unit) -> f64 {
         match (self, unit) {
             (Tile::Small, Unit::Float) => 0.75,
@@ -137,7 +137,7 @@ impl Tile {
         }
     }
 
-    /// The fraction of this that remains if lines are read element by element: estimated, not measured.
+    /// Fraction of the efficiency that remains if lines are read element by element: estimated, not measured.
     fn unaligned(unit: Unit) -> f64 {
         match unit {
             Unit::Half => 0.2,
@@ -150,11 +150,11 @@ impl Tile {
 /// Sizes and constraints of a product.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sizes {
-    /// Rows, columns and length of the sum.
+    /// Rows and columns of the product, and length of the sum.
     pub(crate) m: usize,
     pub(crate) n: usize,
     pub(crate) k: usize,
-    /// Products per batch, and products that are summed.
+    /// Number of products per batch, and number of products that are summed.
     pub(crate) batch: usize,
     pub(crate) terms: usize,
     /// Elements of the operands whose lines are not aligned to 16 bytes.
@@ -163,9 +163,9 @@ pub(crate) struct Sizes {
     pub(crate) both_transposed: bool,
     /// Whether the sum may be split.
     pub(crate) may_split: bool,
-    /// Whether there are warpgroups to multiply 16-bit elements, and they may.
+    /// Whether wgmma is available and allowed for 16-bit elements.
     pub(crate) warpgroups: bool,
-    /// Whether they may take parts in turns.
+    /// Whether the ping-pong schedule is allowed.
     pub(crate) in_turns: bool,
     /// Whether the epilogue has an activation or a derivative.
     pub(crate) activates: bool,
@@ -175,9 +175,9 @@ pub(crate) struct Sizes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ProductPlan {
     pub(crate) tile: Tile,
-    /// Parts of the sum.
+    /// Number of parts of the sum (split-k).
     pub(crate) splits: usize,
-    /// Whether operands with unaligned lines are first copied to lines that are aligned.
+    /// Whether operands with unaligned lines are first copied to aligned lines.
     pub(crate) copied: bool,
 }
 
@@ -187,7 +187,7 @@ pub(crate) fn blocks(sizes: &Sizes, plan: ProductPlan) -> usize {
     sizes.m.div_ceil(rows) * sizes.n.div_ceil(columns) * sizes.batch * plan.splits
 }
 
-/// Multiply-adds of a block.
+/// Number of multiply-adds per block.
 pub(crate) fn multiply_adds(sizes: &Sizes, unit: Unit, plan: ProductPlan) -> usize {
     let (rows, columns) = plan.tile.size();
     let depth = plan.tile.depth(unit);
@@ -195,7 +195,7 @@ pub(crate) fn multiply_adds(sizes: &Sizes, unit: Unit, plan: ProductPlan) -> usi
     tiles * depth * rows * columns
 }
 
-/// Estimated time in cycles.
+/// Estimates the time of a plan in cycles.
 fn cycles(sizes: &Sizes, unit: Unit, plan: ProductPlan) -> f64 {
     let (slowed, copying) = match (sizes.unaligned, plan.copied) {
         (0, _) => (1.0, 0.0),
@@ -204,7 +204,7 @@ fn cycles(sizes: &Sizes, unit: Unit, plan: ProductPlan) -> f64 {
     };
     let rate = unit.rate() * plan.tile.efficiency(unit) * slowed;
     let of_block = multiply_adds(sizes, unit, plan) as f64 / rate;
-    // Of the multiprocessor with most blocks.
+    // Number of blocks on the busiest multiprocessor.
     let most = blocks(sizes, plan).div_ceil(MULTIPROCESSORS);
     let rounds = most.div_ceil(plan.tile.resident());
     let is_alone = most % plan.tile.resident() == 1 && plan.tile.threads(unit) == 128;
@@ -216,12 +216,12 @@ fn cycles(sizes: &Sizes, unit: Unit, plan: ProductPlan) -> f64 {
         LAUNCH_CYCLES + bytes as f64 / BYTES_PER_CYCLE
     };
     let epilogue = if sizes.activates { ACTIVATION_CYCLES } else { EPILOGUE_CYCLES };
-    // It makes no difference among kernels with the same epilogue.
+    // Counted only if wgmma tiles are candidates: otherwise all candidates have the same epilogue.
     let sums = plan.tile.size().0 * plan.tile.size().1 / 128 * usize::from(sizes.warpgroups);
     let shared_epilogue = SHARED_EPILOGUE_CYCLES[usize::from(sizes.activates)] * sums as f64;
     let multiplying = match plan.tile {
         Tile::Wgmma => most as f64 * (of_block + epilogue) + ROUND_CYCLES,
-        // One warpgroup writes while the other multiplies, or both write.
+        // One warpgroup writes while the other multiplies, or both write if writing takes longer.
         Tile::PingPong => {
             most as f64 * of_block.max((of_block + epilogue) / 2.0) + epilogue + ROUND_CYCLES
         }
@@ -230,7 +230,7 @@ fn cycles(sizes: &Sizes, unit: Unit, plan: ProductPlan) -> f64 {
     copying + multiplying + second_pass
 }
 
-/// The fastest plan; among equals, the one with the fewest parts and the smallest tile, and without a copy.
+/// Returns the fastest plan; ties go to the plan with the fewest parts, then the smallest tile, then without a copy.
 pub(crate) fn choose(sizes: &Sizes, unit: Unit) -> ProductPlan {
     let tiles: &[Tile] = match unit {
         _ if sizes.both_transposed => &[Tile::Small],
@@ -310,7 +310,7 @@ mod tests {
         }
     }
 
-    /// The faster of the two for each of these sizes, which differ by 3 % or more, on an H200.
+    /// The faster tile for each size, measured on an H200; their times differ by 3 % or more.
     #[test]
     fn warpgroups_take_turns_where_that_was_faster() {
         for (m, n, k, tile) in [
@@ -347,12 +347,12 @@ mod tests {
     #[test]
     fn a_multiprocessor_is_not_left_with_one_block_of_4_warps() {
         let of = |splits| ProductPlan { tile: Tile::Medium, splits, copied: false };
-        // 108 blocks, of which two fit on each of 132 multiprocessors.
+        // 108 blocks; each of the 132 multiprocessors holds two.
         let product = sizes(2304, 768, 8192, true);
         assert!(cycles(&product, Unit::Half, of(2)) < cycles(&product, Unit::Half, of(1)));
         let plan = choose(&product, Unit::Half);
         assert!(plan.splits > 1, "{plan:?}");
-        // A block more than all multiprocessors hold takes a round of its own.
+        // One block more than all multiprocessors hold takes an extra round.
         let time = |n: usize| cycles(&sizes(128, 128 * n, 4096, false), Unit::Half, of(1));
         assert!(time(265) - time(264) > 1.5 * (time(264) - time(132)));
     }

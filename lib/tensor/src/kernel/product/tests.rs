@@ -5,7 +5,7 @@ use crate::device::Device;
 use crate::kernel::emu;
 use crate::random::{Philox, Purpose};
 
-/// Random values on the emulator, and the same on the host.
+/// Returns random values on the emulator, and the same values on the host.
 fn operand(len: usize, dtype: Dtype, seed: u64) -> (Tensor, Vec<f64>) {
     let random = Philox::new(seed, Purpose::Test);
     let values: Vec<f32> = (0..len as u64).map(|i| random.normal(7, i)).collect();
@@ -118,7 +118,7 @@ fn large_tiles_agree_with_f64() {
         let halves = &[Tile::Medium, Tile::Large, Tile::Wgmma, Tile::PingPong][..];
         for tile in if half { halves } else { &[Tile::Medium] } {
             if transposed != [true, true] {
-                // More than a tile in every direction; aligned, but not to anything larger.
+                // More than one tile in every direction; aligned to 16 bytes, but not to a larger power of two.
                 let sizes = [136, tile.size().1 + 8, 168];
                 let plan = Some(ProductPlan { tile: *tile, splits: 1, copied: false });
                 Check { dtype, tf32, plan, transposed, sizes, batch: 1, terms: 1, add: false }
@@ -153,7 +153,7 @@ fn copies_with_aligned_lines_agree_with_f64() {
 fn products_by_warpgroups_agree_with_f64() {
     for dtype in [Dtype::Bf16, Dtype::F16] {
         for transposed in &PLAIN[..3] {
-            // Persistent blocks with several parts each, whose last tiles are partial; more tiles than the pipeline has slots;
+            // Persistent blocks with several parts each, whose last tiles are partial; more tiles than pipeline slots;
             // a single row.
             let cases = [
                 ([264, 264, 72], 1, 1),
@@ -181,7 +181,7 @@ fn products_by_warpgroups_agree_with_f64() {
 
 #[test]
 fn products_by_warpgroups_write_lines_of_any_length() {
-    // 4-byte and 2-byte alignment, with and without parts of the sum.
+    // 4-byte and 2-byte alignment, with and without split-k.
     for (n, splits) in [(130, 1), (131, 1), (130, 2), (131, 2)] {
         for tile in [Tile::Wgmma, Tile::PingPong] {
             for add in [false, true] {
@@ -204,7 +204,8 @@ const ACTIVATIONS: [Activation; 7] = [
     Activation::LeakyRelu,
 ];
 
-/// All sum in the order of k and have the same epilogue, so their bits are the same; on a GPU the sums of 16 differ.
+/// All kernels sum in the order of k and have the same epilogue, so results are bit-identical; on a GPU, sums over 16
+/// elements differ.
 #[test]
 fn products_by_warpgroups_have_the_epilogue_of_other_products() {
     let [m, k] = [136, 72];
@@ -217,7 +218,7 @@ fn products_by_warpgroups_have_the_epilogue_of_other_products() {
     ] {
         let tensor = |len, seed| operand(len, dtype, seed).0;
         let (a, b, bias, at) = (tensor(m * k, 1), tensor(k * n, 2), tensor(n, 3), tensor(m * n, 4));
-        // One without an activation, one that adds; then pairs of an activation and its derivative.
+        // One epilogue without an activation, one that adds; then pairs of an activation and its derivative.
         let of = |tile, kind: usize| {
             let plan = ProductPlan { tile, splits: 1, copied: false };
             let rhs = if is_transposed {

@@ -1,8 +1,8 @@
 //! Sums over the rows of partial results, in a fixed order.
 //!
-//! In a kernel that sums over many rows (the gradient of a bias or of a normalization weight), each block writes its
-//! own sums to a row of f32. These rows are added here, in an order that depends only on the sizes. Moves 4 bytes an
-//! element of the partial results.
+//! In a kernel that sums over many rows (bias or normalization weight gradients), each block writes its own sums to a
+//! row of f32. These rows are added here, in an order that depends only on the sizes. Moves 4 bytes per element of the
+//! partial results.
 
 use super::{ALL_DTYPES, Arg, Grid, Source, source};
 use crate::args;
@@ -10,7 +10,7 @@ use crate::dtype::Dtype;
 use crate::op::GradBuffer;
 use crate::tensor::Tensor;
 
-/// The kernel.
+/// The kernel source.
 pub static SOURCE: Source = source!("reduce_rows", ALL_DTYPES);
 
 /// Rows that each warp adds up before the sums of the warps are combined.
@@ -19,24 +19,24 @@ const ROWS_PER_WARP: usize = 8;
 /// Destination of the sum of one vector of partial results.
 #[derive(Clone, Copy)]
 pub(crate) struct Target<'a> {
-    /// The tensor.
+    /// The output tensor.
     pub(crate) out: Arg<'a>,
-    /// Index of its element where the sum of the first group begins.
+    /// Index of the output element where the sum of the first group starts.
     pub(crate) start: usize,
     /// Whether to add to the existing values.
     pub(crate) add: bool,
 }
 
 impl<'a> Target<'a> {
-    /// The whole of a buffer.
+    /// Targets a whole buffer.
     pub(crate) fn whole(buffer: &'a mut GradBuffer) -> Self {
         Target { out: Arg::from(&mut buffer.tensor), start: 0, add: buffer.accumulate }
     }
 }
 
 /// Sums f32 `partials` [groups, rows, vectors, width] over rows. There are one or two vectors: the sum of the first
-/// goes to the first target, that of the last to the second, where given; in both, groups are `stride` elements of
-/// dtype `element` apart.
+/// vector goes to the first target and the sum of the last vector to the second, if given; in both, groups are `stride`
+/// elements of dtype `element` apart.
 pub(crate) fn sum(
     partials: &Tensor,
     element: Dtype,
@@ -69,8 +69,8 @@ pub(crate) fn sum(
     );
 }
 
-/// The tensor of a buffer on a device, zeroed unless it already holds a gradient, to be added to: for ops that write
-/// only parts of it.
+/// Returns the tensor of a device buffer to add to, zeroed unless it already holds a gradient: for ops that write only
+/// parts of it.
 pub(crate) fn zeroed(buffer: &mut GradBuffer) -> &mut Tensor {
     if !std::mem::replace(&mut buffer.accumulate, true) {
         buffer.tensor.zero();
@@ -78,7 +78,8 @@ pub(crate) fn zeroed(buffer: &mut GradBuffer) -> &mut Tensor {
     &mut buffer.tensor
 }
 
-/// buffer (+)= Σ over rows of f32 `partials` [rows, width], where width is the number of elements of the buffer.
+/// Computes buffer (+)= Σ over rows of f32 `partials` [rows, width], where width is the number of elements of the
+/// buffer.
 pub(crate) fn sum_to(partials: &Tensor, buffer: &mut GradBuffer) {
     let (width, element) = (buffer.tensor.len(), buffer.tensor.dtype());
     let rows = partials.len().checked_div(width).unwrap_or(0);

@@ -31,23 +31,23 @@ fn tanh<T: Float>(x: T) -> (T, T) {
     (t, T::ONE - t * t)
 }
 
-/// Slope of [`Activation::LeakyRelu`] below zero, PyTorch's default.
+/// Negative slope of [`Activation::LeakyRelu`]; PyTorch's default.
 const LEAK: f64 = 0.01;
 
-/// x where it is positive, `below`(x) elsewhere; at zero the derivative is the `slope` below it, as in PyTorch.
+/// Returns (x, 1) for positive x, otherwise (`below`, `slope`). The derivative at zero is `slope`, as in PyTorch.
 #[inline(always)]
 fn rectified<T: Float>(x: T, below: T, slope: T) -> (T, T) {
     if x <= T::ZERO { (below, slope) } else { (x, T::ONE) }
 }
 
-/// σ(x).
+/// Returns σ(x) = 1/(1 + exp(-x)).
 #[inline(always)]
 pub(crate) fn sigmoid<T: Float>(x: T) -> T {
     T::ONE / (T::ONE + (-x).exp())
 }
 
-/// Calls `put` with f(x) and f'(x) for each x and its item, on the calling thread. A result that `put` ignores is not
-/// computed.
+/// Calls `put` with each item, f(x) and f'(x), on the calling thread. Inlining removes the computation of a result that
+/// `put` ignores.
 #[inline(always)]
 fn apply<T: Float, I>(
     activation: Activation,
@@ -64,7 +64,7 @@ fn apply<T: Float, I>(
             let s = sigmoid(x);
             (s, s * (T::ONE - s))
         }),
-        // The value below zero is not 0·x, which is NaN at -∞.
+        // The negative side is a constant because 0·x would be NaN at -∞.
         Activation::Relu => run(each, put, |x| rectified(x, T::ZERO, T::ZERO)),
         Activation::LeakyRelu => run(each, put, |x| rectified(x, T::of(LEAK) * x, T::of(LEAK))),
     }
@@ -84,20 +84,20 @@ fn run<T: Float, I>(
     });
 }
 
-/// out = f(x) and x ← f'(x) for x in `z`, on the calling thread: the derivative that backward needs replaces its input.
+/// Writes f(x) to `out` for each x in `z` and replaces x with f'(x), which backward needs, on the calling thread.
 pub(crate) fn value_and_derivative<T: Float>(activation: Activation, z: &mut [T], out: &mut [T]) {
     let each = z.iter_mut().zip(out).map(|(z, y)| (*z, (z, y)));
     apply(activation, each, |(z, y), value, derivative| (*y, *z) = (value, derivative));
 }
 
-/// x ← f(x) for x in `y`, on the calling thread.
+/// Replaces each x in `y` with f(x), on the calling thread.
 pub(crate) fn apply_in_place<T: Float>(activation: Activation, y: &mut [T]) {
     if activation != Activation::Identity {
         apply(activation, y.iter_mut().map(|y| (*y, y)), |y, value, _| *y = value);
     }
 }
 
-/// x ← dy·f'(x) for x in `z`, on the calling thread.
+/// Replaces each x in `z` with dy·f'(x), on the calling thread.
 pub(crate) fn times_derivative<T: Float>(activation: Activation, z: &mut [T], dy: &[T]) {
     let each = z.iter_mut().zip(dy).map(|(z, dy)| (*z, (z, *dy)));
     apply(activation, each, |(z, dy), _, derivative| *z = dy * derivative);
@@ -109,7 +109,7 @@ pub(super) fn forward<T: Float>(activation: Activation, x: &[T], out: &mut [T]) 
     });
 }
 
-/// dy ← dy·f'(x).
+/// Replaces dy with dy·f'(x).
 pub(super) fn backward<T: Float>(activation: Activation, x: &[T], dy: &mut [T]) {
     row_blocks((dy, 1), BLOCK_ELEMENTS, |range, dy| {
         let each = x[range].iter().copied().zip(dy);

@@ -1,4 +1,4 @@
-//! How the kernels are launched.
+//! Kernel launches.
 
 use super::Activation;
 use crate::args;
@@ -6,7 +6,7 @@ use crate::kernel::{ALL_DTYPES, Source, flat, source};
 use crate::op::{Derivative, GradBuffer, Grads, Launch, Saved};
 use crate::tensor::Tensor;
 
-/// The kernels.
+/// Source of the activation kernels.
 pub static SOURCE: Source = source!("activation", ALL_DTYPES);
 
 impl Launch for Activation {

@@ -1,8 +1,8 @@
 //! Elementwise activations: y = f(x), any shape.
 //!
-//! GELU is x·Φ(x) (Hendrycks & Gimpel 2016); its tanh form is
+//! GELU is x·Φ(x) (Hendrycks & Gimpel 2016), and its tanh approximation is
 //! x/2·(1 + tanh(√(2/π)·(x + 0.044715 x³))); SiLU is x·σ(x) (Elfwing et al. 2018); ReLU is max(x, 0) (Nair & Hinton
-//! 2010), its leaky form max(x, x/100) (Maas et al. 2013).
+//! 2010), and leaky ReLU is max(x, x/100) (Maas et al. 2013).
 
 mod cpu;
 pub(crate) mod cuda;
@@ -13,12 +13,12 @@ use crate::op::{Case, Draw, Grads, Op, Saved};
 use crate::tensor::Tensor;
 use crate::with_float;
 
-/// The activation function, in the order of `activation.cuh`.
+/// Activation functions, in the same order as in `activation.cuh`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
     /// x.
     Identity,
-    /// x·Φ(x), by the error function.
+    /// x·Φ(x), computed with the error function.
     Gelu,
     /// The tanh approximation of GELU.
     GeluTanh,
@@ -53,7 +53,7 @@ impl Op for Activation {
     }
 }
 
-/// Odd sizes, and one large enough to be memory-bound.
+/// Returns test cases with odd sizes and a size large enough to be memory-bound.
 pub fn cases() -> Vec<Case> {
     use Activation::{Gelu, GeluTanh, Identity, LeakyRelu, Relu, Sigmoid, Silu, Tanh};
     let mut cases = vec![Case::new(Identity, &[&[5]])];
@@ -64,7 +64,7 @@ pub fn cases() -> Vec<Case> {
     }
     for activation in [Relu, LeakyRelu] {
         for shape in [&[1][..], &[3, 37], &[1000, 257]] {
-            // Away from the kink at zero.
+            // Keeps the inputs away from the kink at zero.
             let draw = Draw::Distinct(-300.0, 301.0);
             cases.push(Case::new(activation, &[shape]).draw(0, draw));
         }

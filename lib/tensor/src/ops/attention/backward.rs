@@ -1,4 +1,4 @@
-//! Gradients on the CPU. Scores are recomputed, a block of queries at a time.
+//! Backward pass on the CPU. The scores are recomputed one block of queries at a time.
 
 use super::cpu::{Dropped, Rows, grain, query_blocks, scale, visible};
 use super::layout::{Segment, SegmentRole, Sizes, segments, visible_keys};
@@ -12,7 +12,7 @@ use crate::simd::sum;
 use crate::vectorize;
 use crate::{Scratch, Tensor};
 
-/// For each operand, where its gradient goes, if needed, and whether to accumulate.
+/// For each operand that needs a gradient: whether to accumulate, and the memory of the gradient.
 type Targets<'a, T> = Vec<Option<(bool, Shared<'a, T>)>>;
 
 pub(super) fn backward<T: Float>(
@@ -23,7 +23,7 @@ pub(super) fn backward<T: Float>(
     buffers: &mut [Option<&mut GradBuffer>],
 ) {
     let (buffers, weight_buffers) = buffers.split_at_mut(op.operands());
-    // Masked rows get no gradient, so they must be zeroed here.
+    // Nothing is written for masked rows, so their gradients must be zeroed here.
     let masked = op.mask.causal || op.mask.padding;
     let targets: Targets<T> = buffers
         .iter_mut()
@@ -48,7 +48,7 @@ pub(super) fn backward<T: Float>(
         dense: [op.weights() > 0, op.weights() > 0, false]
             .map(|n| n || op.layout == Layout::Joined),
     };
-    // Gradients of the normalization weights, one row per (sample, key/value head), summed in order at the end.
+    // Normalization weight gradients, one row per (sample, key/value head), summed in a fixed order at the end.
     let width = op.weights() * s.dim;
     let mut dweights = Scratch::<T>::zeroed(s.batch * s.kv_heads * width);
     {
@@ -72,7 +72,7 @@ pub(super) fn backward<T: Float>(
     }
 }
 
-/// One backward pass.
+/// State of one backward pass.
 struct Call<'a, T> {
     op: &'a Attention,
     s: Sizes,
@@ -84,16 +84,16 @@ struct Call<'a, T> {
     dy: &'a [T],
     targets: Targets<'a, T>,
     dropped: Option<Dropped>,
-    /// Which of the three gradients are collected densely before they are written.
+    /// For queries, keys and values: whether the gradient is collected in a dense buffer before it is written.
     dense: [bool; 3],
 }
 
-/// Working memory of one thread.
+/// Scratch buffers of one thread.
 struct Work<T> {
     p: Scratch<T>,
     /// dP, then dS.
     ds: Scratch<T>,
-    /// Gradients that are normalized or split before they are written: of queries, keys, values.
+    /// Query, key and value gradients that pass through the normalization or are split before they are written.
     dense: [Scratch<T>; 3],
 }
 
@@ -112,7 +112,7 @@ impl<T: Float> Work<T> {
 }
 
 impl<T: Float> Call<'_, T> {
-    /// All gradients of one sample and key/value head, with all its query heads.
+    /// Computes all gradients of one sample and key/value head, including all of its query heads.
     fn head(&self, work: &mut Work<T>, sample: usize, kv_head: usize, dweights: &mut [T]) {
         let (op, s, inputs, d) = (self.op, self.s, self.inputs, self.s.dim);
         let seen = visible_keys(op, &self.parts[1], inputs, sample);
@@ -124,7 +124,7 @@ impl<T: Float> Call<'_, T> {
         let at = [sample, kv_head];
         let k = Rows::gather(op, s, inputs, &self.parts[1], seen, at);
         let v = Rows::gather(op, s, inputs, &self.parts[2], seen, at);
-        // The first product writes all keys, except under a causal mask.
+        // Without a causal mask, the first product overwrites all keys, so the buffers need not be zeroed.
         let mut fresh = !op.mask.causal;
         if !fresh {
             work.dense.iter_mut().for_each(|x| x.fill(T::ZERO));
@@ -188,9 +188,9 @@ impl<T: Float> Call<'_, T> {
         }
     }
 
-    /// Writes alpha·lhs·rhs to the gradient of a part, from row `row` on; adds to what this pass has already
-    /// written if `more` is set.
-    #[allow(clippy::too_many_arguments)] // each is a different thing, used once
+    /// Writes alpha·lhs·rhs to the gradient of `part`, starting at row `row`. With `more`, accumulates onto the values
+    /// that this pass has already written.
+    #[allow(clippy::too_many_arguments)] // unrelated arguments of a private helper
     fn into(
         &self,
         part: usize,
@@ -216,7 +216,7 @@ impl<T: Float> Call<'_, T> {
         }
     }
 
-    /// Propagates the collected gradients `dn` (`counts` rows of each segment) through the normalization, if any, and
+    /// Propagates the dense gradients `dn` (`counts` rows of each segment) through the normalization, if any, and
     /// writes them to the gradients of the inputs.
     fn emit(
         &self,

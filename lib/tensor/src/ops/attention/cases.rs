@@ -1,5 +1,5 @@
-//! Cases of attention: one token, odd sizes, head sizes from 1, every layout and mask, with and without
-//! normalization; sequences shorter and longer than the blocks of the kernels.
+//! Attention test cases: one token, odd sizes, head sizes from 1, every layout and mask, with and without
+//! normalization, and sequences shorter and longer than the tiles of the kernels.
 
 use super::{Attention, Layout, Mask};
 use crate::op::{Case, Draw};
@@ -13,7 +13,7 @@ const BOTH: Mask = Mask { causal: true, padding: true };
 /// Query heads, key/value heads, head size.
 type Heads = [usize; 3];
 
-/// Without dropout.
+/// Builds a case without dropout.
 fn case(
     layout: Layout,
     mask: Mask,
@@ -25,7 +25,7 @@ fn case(
     build(None, layout, mask, norm, b, tokens, heads)
 }
 
-/// With dropout of the probabilities, if given.
+/// Builds a case, with dropout of the attention probabilities if `dropped` is given.
 fn build(
     dropped: Option<f64>,
     layout: Layout,
@@ -70,7 +70,7 @@ fn build(
     if dropped.is_some() { case.draw(counter, Draw::RandInt(1 << 31)) } else { case }
 }
 
-/// One token, odd sizes, every layout and mask, several blocks of queries and keys.
+/// Returns test cases: one token, odd sizes, every layout and mask, several tiles of queries and keys.
 pub fn cases() -> Vec<Case> {
     use Layout::{Joined, Packed, Separate};
     vec![
@@ -81,7 +81,7 @@ pub fn cases() -> Vec<Case> {
         case(Separate, NONE, true, 1, [33, 33], [2, 2, 12]),
         case(Packed, NONE, false, 64, [64, 64], [4, 4, 32]),
         case(Packed, NONE, true, 16, [128, 128], [8, 8, 32]),
-        // Masks, with as many queries as keys, more, and fewer.
+        // Masks with equal numbers of queries and keys, more queries, and more keys.
         case(Packed, CAUSAL, false, 2, [9, 9], [2, 2, 8]),
         case(Packed, CAUSAL, true, 1, [150, 150], [2, 2, 16]),
         case(Separate, CAUSAL, false, 1, [70, 40], [1, 1, 16]),
@@ -94,13 +94,13 @@ pub fn cases() -> Vec<Case> {
         case(Packed, CAUSAL, true, 2, [67, 67], [4, 1, 16]),
         case(Packed, NONE, false, 1, [64, 64], [2, 1, 8]),
         case(Separate, PADDED, true, 6, [10, 13], [4, 2, 6]),
-        // Two sequences.
+        // Joined sequences.
         case(Joined, NONE, false, 2, [3, 10], [2, 2, 8]),
         case(Joined, NONE, true, 1, [13, 70], [2, 1, 32]),
         case(Joined, PADDED, true, 3, [20, 33], [2, 1, 20]),
         case(Joined, PADDED, false, 4, [65, 64], [1, 1, 8]),
-        // Every head size that kernels are compiled for, some that are padded to one, and several tiles of queries and
-        // of keys.
+        // Every head size that has compiled kernels, head sizes that are padded to one of these, and several tiles of
+        // queries and keys.
         case(Separate, NONE, false, 1, [130, 40], [1, 1, 64]),
         case(Separate, CAUSAL, false, 1, [40, 130], [2, 1, 48]),
         case(Packed, CAUSAL, false, 1, [110, 110], [1, 1, 36]),
@@ -112,12 +112,12 @@ pub fn cases() -> Vec<Case> {
         case(Packed, NONE, false, 1, [260, 260], [2, 2, 128]),
         case(Separate, BOTH, true, 1, [37, 150], [2, 1, 256]),
         case(Joined, PADDED, false, 2, [13, 30], [1, 1, 160]),
-        // By warpgroups on Hopper: several tiles of both sequences, hidden keys, shared heads.
+        // Warpgroup kernels on Hopper: several tiles of queries and keys, hidden keys, shared key/value heads.
         case(Packed, BOTH, false, 3, [140, 140], [2, 1, 64]),
         case(Separate, PADDED, true, 2, [70, 260], [2, 1, 128]),
         case(Separate, CAUSAL, false, 1, [150, 40], [2, 2, 128]),
         case(Packed, CAUSAL, true, 1, [70, 70], [1, 1, 133]),
-        // Dropout, also with p = 0; every head size.
+        // Dropout, including p = 0, for every compiled head size.
         build(Some(0.0), Packed, NONE, false, 2, [5, 5], [3, 3, 7]),
         build(Some(0.2), Packed, NONE, false, 2, [17, 17], [2, 2, 8]),
         build(Some(0.5), Packed, BOTH, true, 3, [70, 70], [4, 2, 16]),

@@ -13,10 +13,10 @@ use crate::vectorize;
 use crate::{Scratch, Tensor};
 use std::ops::Range;
 
-/// Queries per block of a causal mask.
+/// Queries per block under a causal mask.
 const CAUSAL_BLOCK: usize = 64;
 
-/// Queries, keys or values of a (sample, head), as a matrix.
+/// Queries, keys or values of one (sample, head), as a matrix.
 pub(super) enum Rows<'a, T> {
     /// In place, as a strided view of an input.
     Strided { data: &'a [T], stride: usize },
@@ -25,7 +25,7 @@ pub(super) enum Rows<'a, T> {
 }
 
 impl<'a, T: Float> Rows<'a, T> {
-    /// The first `counts` rows of each segment.
+    /// Returns the first `counts` rows of each segment, copied only if they are normalized or joined.
     pub(super) fn gather(
         op: &Attention,
         s: Sizes,
@@ -69,7 +69,7 @@ impl<'a, T: Float> Rows<'a, T> {
         Rows::Dense(dense)
     }
 
-    /// A range of rows, as a matrix.
+    /// Returns a range of rows as a matrix.
     pub(super) fn view(&self, d: usize, range: Range<usize>) -> View<'_, T> {
         match self {
             Rows::Strided { data, stride } => {
@@ -80,23 +80,23 @@ impl<'a, T: Float> Rows<'a, T> {
     }
 }
 
-/// 1/√D.
+/// Returns the softmax scale, 1/√D.
 pub(super) fn scale<T: Float>(s: Sizes) -> T {
     T::of(1.0 / (s.dim as f64).sqrt())
 }
 
-/// Key/value heads that one thread takes at a time.
+/// Returns the number of key/value heads that a thread processes at a time.
 pub(super) fn grain(s: Sizes) -> usize {
     (128 * 1024 / (s.queries * s.keys * s.dim * s.group())).max(1)
 }
 
-/// Blocks of queries that share a causal mask.
+/// Splits the queries into blocks of [`CAUSAL_BLOCK`] under a causal mask; otherwise returns a single block.
 pub(super) fn query_blocks(op: &Attention, s: Sizes) -> impl Iterator<Item = Range<usize>> {
     let size = if op.mask.causal { CAUSAL_BLOCK } else { s.queries };
     (0..s.queries).step_by(size).map(move |start| start..(start + size).min(s.queries))
 }
 
-/// Dropout of the probabilities.
+/// Dropout of the attention probabilities.
 #[derive(Clone, Copy)]
 pub(super) struct Dropped {
     mask: Mask,
@@ -105,19 +105,19 @@ pub(super) struct Dropped {
 }
 
 impl Dropped {
-    /// `None` if nothing is dropped.
+    /// Returns `None` without dropout or if p = 0.
     pub(super) fn new(op: &Attention, s: Sizes, inputs: &[&Tensor]) -> Option<Self> {
         let (dropout, counter) = op.dropped(inputs)?;
         Some(Self { mask: Mask::new(&dropout, counter.read()), scale: dropout.scale(), s })
     }
 
-    /// The first of the blocks of four words that decide about the keys of a query.
+    /// Returns the index of the first block of four random words for the keys of a query.
     #[inline(always)]
     fn first(&self, head: usize, query: usize) -> usize {
         (head * self.s.queries + query) * self.s.keys.div_ceil(4)
     }
 
-    /// For the keys of a query, with the mask m that is 0 or 1/(1 - p): ds becomes p·(m·ds - dot), and p becomes m·p.
+    /// For the keys of one query and the dropout mask m (0 or 1/(1 - p)), sets ds to p·(m·ds - dot) and p to m·p.
     #[inline(always)]
     pub(super) fn gradient<T: Float>(
         &self,
@@ -134,7 +134,7 @@ impl Dropped {
         });
     }
 
-    /// Multiplies the rows of `queries`, `n` keys each, by 0 or 1/(1 - p).
+    /// Applies the dropout mask, 0 or 1/(1 - p), to the rows of `queries`, which have `n` keys each.
     pub(super) fn apply<T: Float>(
         &self,
         rows: &mut [T],
@@ -153,7 +153,7 @@ impl Dropped {
     }
 }
 
-/// How many of `keys` keys a query sees.
+/// Returns the number of keys, out of the first `keys`, that a query sees.
 pub(super) fn visible(op: &Attention, s: Sizes, keys: usize, query: usize) -> usize {
     if op.mask.causal { s.causal_end(query).min(keys) } else { keys }
 }
@@ -184,7 +184,7 @@ pub(super) fn forward<T: Float>(
             for head in kv_head * s.group()..(kv_head + 1) * s.group() {
                 let q = Rows::<T>::gather(op, s, inputs, &parts[0], all, [sample, head]);
                 let first = (sample * s.heads + head) * t * 2;
-                // SAFETY: every (sample, head) has its own part.
+                // SAFETY: every (sample, head) has its own range.
                 let stats = unsafe { stats.slice(first..first + t * 2) };
                 for block in query_blocks(op, s) {
                     let n = visible(op, s, keys, block.end - 1);
@@ -220,7 +220,7 @@ pub(super) fn forward<T: Float>(
                     } else {
                         stats.fill(T::ZERO);
                     }
-                    // P is normalized only now, because the output has fewer elements than the scores.
+                    // The softmax is normalized here because the output has fewer elements than the scores.
                     vectorize!({
                         for (row, stats) in stats.chunks_exact(2).enumerate() {
                             let from = at + row * width;
@@ -238,8 +238,8 @@ pub(super) fn forward<T: Float>(
     });
 }
 
-/// Replaces the first `n` elements of a row by exp(x - max) and the others by zero; writes the maximum and 1/sum to
-/// `stats`, or zeros if nothing is visible.
+/// Replaces the first `n` elements of a row with exp(x - max) and the others with zero. Writes the maximum and 1/sum to
+/// `stats`, or zeros if no key is visible.
 #[inline(always)]
 fn softmax<T: Float>(row: &mut [T], n: usize, stats: &mut [T]) {
     let (row, hidden) = row.split_at_mut(n);

@@ -1,8 +1,8 @@
-//! The host side of the kernels: tiles, shared memory, arguments. Tiles depend on the head size and, for heads above 64,
-//! on whether a block has the shared memory of a data center GPU; apart from that results are bit-identical on every GPU.
+//! Host side of the kernels: tiles, shared memory, arguments. Tiles depend on the head size and, for heads larger than
+//! 64, on whether a block has the shared memory of a data center GPU. Otherwise results are bit-identical on every GPU.
 //!
-//! Queries and keys are normalized by a separate kernel into tensors of their own: normalized on the fly, keys would
-//! be normalized again for every tile of queries.
+//! A separate kernel normalizes queries and keys into temporary tensors. If this were fused, keys would be normalized
+//! again for every tile of queries.
 
 use super::layout::{Segment, SegmentRole, Sizes, segments};
 use super::rows::{aligned, delta, normalize, normalize_backward};
@@ -19,39 +19,39 @@ use unix::Error;
 
 pub(super) const HALF: &[Dtype] = &[Dtype::Bf16, Dtype::F16];
 
-/// On tensor cores. One source per pass, so that NVRTC compiles them in parallel.
+/// Forward kernels on tensor cores. Each pass has its own source so that NVRTC compiles them in parallel.
 pub static FORWARD: Source = source!("attention_forward", HALF);
-/// See [`FORWARD`].
+/// Query gradient kernels on tensor cores; see [`FORWARD`].
 pub static QUERY_GRADIENT: Source = source!("attention_query_gradient", HALF);
-/// See [`FORWARD`].
+/// Key and value gradient kernels on tensor cores; see [`FORWARD`].
 pub static KEY_GRADIENT: Source = source!("attention_key_gradient", HALF);
 
-/// With f32 multiply-adds.
+/// Forward kernels that use f32 multiply-adds instead of tensor cores.
 pub static FORWARD_F32: Source = source!("attention_f32_forward", ONLY_F32);
-/// See [`FORWARD_F32`].
+/// Query gradient kernels for f32; see [`FORWARD_F32`].
 pub static QUERY_GRADIENT_F32: Source = source!("attention_f32_query_gradient", ONLY_F32);
-/// See [`FORWARD_F32`].
+/// Key and value gradient kernels for f32; see [`FORWARD_F32`].
 pub static KEY_GRADIENT_F32: Source = source!("attention_f32_key_gradient", ONLY_F32);
 
-/// By pass: for 16-bit dtypes, for f32.
+/// Sources of each pass: [16-bit dtypes, f32].
 const SOURCES: [[&Source; 2]; 3] = [
     [&FORWARD, &FORWARD_F32],
     [&QUERY_GRADIENT, &QUERY_GRADIENT_F32],
     [&KEY_GRADIENT, &KEY_GRADIENT_F32],
 ];
 
-/// A kernel for one padded head size: its name, warps per block, rows of the tile that it keeps, rows of the tiles
+/// A kernel for one padded head size: name, warps per block, rows of the tile that a block keeps, rows of the tiles
 /// that it iterates over.
 type Tile = (&'static str, usize, usize, usize);
 
-/// The kernels for one padded head size: forward, query gradient, key gradient.
+/// Kernels for one padded head size: forward, query gradient, key gradient.
 struct Kernels {
     size: usize,
     half: [Tile; 3],
     single: [Tile; 3],
 }
 
-/// The numbers match those at the end of the sources.
+/// Builds the [`Kernels`] of one head size. The numbers must match the instantiations at the end of the sources.
 macro_rules! kernels {
     ($kind:literal, $size:literal, $forward:expr, $query:expr, $key:expr) => {
         kernels!($kind, $size, $forward, $query, $key, [[8, 64, 64]; 3])
@@ -77,10 +77,10 @@ const fn tile(name: &'static str, [warps, rows, others]: [usize; 3]) -> Tile {
     (name, warps, rows, others)
 }
 
-/// In f32 for the largest heads, so that tiles fit in 99 KB of shared memory.
+/// f32 tiles for the largest head size, small enough for 99 KB of shared memory.
 const LARGE_SINGLE: [[usize; 3]; 3] = [[4, 32, 16], [2, 16, 16], [2, 16, 16]];
 
-/// By head size: without dropout, and with dropout, which uses smaller tiles to limit register use.
+/// Kernels by head size, first without and then with dropout. Dropout uses smaller tiles to limit register use.
 const KERNELS: [[Kernels; 5]; 2] = [
     [
         kernels!("_", 16, [4, 64, 64], [4, 64, 64], [4, 64, 64]),
@@ -98,7 +98,7 @@ const KERNELS: [[Kernels; 5]; 2] = [
     ],
 ];
 
-/// For heads of 65 to 128 on GPUs whose blocks have 99 KB of shared memory (sm_86, sm_89, sm_120).
+/// Kernels for head sizes 65 to 128 on GPUs with 99 KB of shared memory per block (sm_86, sm_89, sm_120).
 const SMALL: [Kernels; 2] = [
     Kernels {
         size: 128,
@@ -124,7 +124,7 @@ const SMALL: [Kernels; 2] = [
     },
 ];
 
-/// The passes, in the order of [`SOURCES`].
+/// Kernel passes, in the order of [`SOURCES`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pass {
     Forward,
@@ -132,7 +132,7 @@ enum Pass {
     KeyGradient,
 }
 
-/// Queries, keys or values as the kernels take them.
+/// Queries, keys or values as kernel operands: one tensor, or two for joined sequences.
 pub(super) struct Operand {
     pub(super) first: Tensor,
     pub(super) second: Option<Tensor>,
@@ -140,13 +140,13 @@ pub(super) struct Operand {
     pub(super) stride: usize,
 }
 
-/// One call: its operands, and everything that forward and backward share.
+/// Operands and parameters of one call, shared by forward and backward.
 pub(super) struct Call<'a> {
     pub(super) op: &'a Attention,
     pub(super) s: Sizes,
     pub(super) element: Dtype,
     pub(super) operands: [Operand; 3],
-    /// Rows per sample in the first tensor of queries and of keys.
+    /// Rows per sample of the first query tensor and of the first key tensor.
     splits: [usize; 2],
     pub(super) lengths: Option<&'a Tensor>,
     pub(super) dropped: Option<(Dropout, &'a Tensor)>,
@@ -155,7 +155,7 @@ pub(super) struct Call<'a> {
 const PARTS: [SegmentRole; 3] = [SegmentRole::Queries, SegmentRole::Keys, SegmentRole::Values];
 
 impl<'a> Call<'a> {
-    /// Normalizes queries and keys if requested.
+    /// Prepares the operands; normalizes queries and keys if requested.
     fn new(op: &'a Attention, inputs: &'a [&'a Tensor]) -> Self {
         let s = Sizes::of(op, inputs);
         let operands = PARTS.map(|part| {
@@ -185,7 +185,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// The last parameters of every kernel: DROPOUT_PARAMETERS.
+    /// Returns the last arguments of every kernel (DROPOUT_PARAMETERS).
     pub(super) fn dropout(&self) -> [Arg<'a>; 4] {
         let (op, counter) = self.dropped.unzip();
         let numbers = op.map(|op| (op.site, op.threshold(), op.scale() as f32));
@@ -193,7 +193,7 @@ impl<'a> Call<'a> {
         [counter.into(), site.into(), threshold.into(), scale.into()]
     }
 
-    /// Launches a kernel with the common arguments followed by `rest`.
+    /// Launches a kernel with the common arguments, `rest` and the dropout arguments.
     fn launch(&self, pass: Pass, rest: &[Arg]) {
         let s = self.s;
         let half = self.element != Dtype::F32;
@@ -211,7 +211,7 @@ impl<'a> Call<'a> {
             (.., shared) if shared > most && kernels.size == 128 => of(&SMALL[drops]),
             fits => fits,
         };
-        // Rows and columns of scores that blocks share out, heads, and products of this size.
+        // Rows of scores that are distributed over blocks, columns of scores, heads, and products per tile of scores.
         let (length, width, heads, products) = match pass {
             Pass::Forward => (s.queries, s.keys, s.heads, 2),
             Pass::QueryGradient => (s.queries, s.keys, s.heads, 3),
@@ -231,7 +231,7 @@ impl<'a> Call<'a> {
         args.extend_from_slice(rest);
         args.extend(self.dropout());
         let source = SOURCES[pass as usize][usize::from(!half)];
-        // The columns of the gradients of the largest heads are shared out too, because of registers.
+        // For the largest head size, gradient columns are also distributed over blocks to limit register use.
         let parts = match (half, pass, kernels.size) {
             (true, Pass::KeyGradient, 256) => [2, 4][drops],
             _ => 1,
@@ -243,7 +243,7 @@ impl<'a> Call<'a> {
     }
 }
 
-/// Dynamic shared memory per block: the layout at the start of each kernel.
+/// Returns the bytes of dynamic shared memory per block; must match the layout at the start of each kernel.
 fn shared_bytes(pass: Pass, element: Dtype, size: usize, rows: usize, others: usize) -> usize {
     if element == Dtype::F32 {
         // Rows are padded by four elements to avoid bank conflicts; scores go through shared memory.
@@ -263,7 +263,7 @@ fn shared_bytes(pass: Pass, element: Dtype, size: usize, rows: usize, others: us
     }
 }
 
-/// Whether there are kernels for this head size; if not, an error is recorded on the device.
+/// Returns whether kernels support this head size; if not, records an error on the device.
 fn supported(s: Sizes, device: Device) -> bool {
     if s.dim > LARGEST_HEAD {
         let why = format!(
@@ -299,14 +299,14 @@ impl Launch for Attention {
     }
 }
 
-/// Where a gradient goes: the argument, and whether to accumulate.
+/// Destination of a gradient: the kernel argument and whether to accumulate.
 type Target<'a> = Option<(Arg<'a>, bool)>;
 
 fn target(grad: &mut GradBuffer) -> Target<'_> {
     Some((Arg::from(&mut grad.tensor), grad.accumulate))
 }
 
-/// The arguments for the targets of one or two segments: addresses, then whether to accumulate.
+/// Returns the kernel arguments for the targets of one or two segments: addresses, then accumulate flags.
 fn addresses<'a>(targets: &[Target<'a>]) -> ([Arg<'a>; 2], [Arg<'a>; 2]) {
     let at = |i: usize| targets.get(i).copied().flatten();
     let null = Arg::from(None::<&Tensor>);
@@ -326,7 +326,7 @@ fn backward(op: &Attention, saved: &Saved, dy: &Tensor, grads: &mut Grads) {
     let delta = delta(s, out, dy, log_sums);
     let mut buffers = grads.buffers([0, 1, 2, 3, 4, 5]);
     let parts = PARTS.map(|part| segments(op, s, part, &inputs));
-    // Gradients of normalized queries and keys go to separate tensors.
+    // Gradients of normalized queries and keys are first written to temporary tensors.
     let mut dense = [0, 1].map(|i| {
         let Operand { first, second, .. } = &call.operands[i];
         let tensors = [Some(first), second.as_ref()].into_iter().flatten();

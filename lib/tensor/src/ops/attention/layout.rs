@@ -1,4 +1,4 @@
-//! Where queries, keys and values lie in the inputs of a call, and which keys are visible.
+//! Location of queries, keys and values in the inputs of a call, and visibility of the keys.
 
 use super::{Attention, Layout};
 use crate::op::Op;
@@ -8,9 +8,9 @@ use crate::tensor::Tensor;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sizes {
     pub(super) batch: usize,
-    /// Queries per sample; the total of both sequences if two are joined.
+    /// Queries per sample; for joined sequences, the total of both.
     pub(super) queries: usize,
-    /// Keys per sample, likewise.
+    /// Keys per sample; for joined sequences, the total of both.
     pub(super) keys: usize,
     pub(super) heads: usize,
     pub(super) kv_heads: usize,
@@ -18,7 +18,7 @@ pub(super) struct Sizes {
     pub(super) dim: usize,
 }
 
-/// What a segment holds.
+/// Contents of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SegmentRole {
     Queries,
@@ -26,10 +26,10 @@ pub(super) enum SegmentRole {
     Values,
 }
 
-/// The queries, keys or values in one input: some of its columns.
+/// Columns of one input that hold queries, keys or values.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Segment {
-    /// Which input.
+    /// Index of the input.
     pub(super) input: usize,
     /// First column of the first head.
     pub(super) start: usize,
@@ -37,19 +37,19 @@ pub(super) struct Segment {
     pub(super) stride: usize,
     /// Rows per sample.
     pub(super) rows: usize,
-    /// Which input is their normalization weight.
+    /// Index of the input that holds the normalization weight, if any.
     pub(super) weight: Option<usize>,
 }
 
 impl Segment {
-    /// Offset in the input of the first row of a sample and head.
+    /// Returns the offset in the input of the first row of a sample and head.
     pub(super) fn at(&self, s: Sizes, sample: usize, head: usize) -> usize {
         sample * self.rows * self.stride + self.start + head * s.dim
     }
 }
 
 impl Sizes {
-    /// Sizes of a call whose shapes have been checked.
+    /// Returns the sizes of a call whose shapes have been checked.
     pub(super) fn of(op: &Attention, inputs: &[&Tensor]) -> Self {
         sizes(op, inputs[0].shape(), inputs.get(1).map(|x| x.shape()))
     }
@@ -59,7 +59,7 @@ impl Sizes {
         self.heads / self.kv_heads
     }
 
-    /// End of the keys visible to query `i` under a causal mask: it sees key j if j < i + 1 + keys - queries.
+    /// Returns the number of keys that query i sees under a causal mask: all keys j < i + 1 + keys - queries.
     pub(super) fn causal_end(&self, query: usize) -> usize {
         (query + 1 + self.keys).saturating_sub(self.queries)
     }
@@ -77,7 +77,7 @@ fn sizes(op: &Attention, first: &[usize], second: Option<&[usize]>) -> Sizes {
     Sizes { batch: first[0], queries, keys, heads, kv_heads, dim: first[2] / parts }
 }
 
-/// Sizes of a call. Errors: the shapes violate a rule, which the message names.
+/// Checks the shapes of a call and returns its sizes. Errors: the shapes violate a rule, which the message names.
 pub(super) fn check(op: &Attention, inputs: &[&[usize]]) -> Result<Sizes, String> {
     let operands = op.operands();
     let wrong = || {
@@ -138,7 +138,7 @@ pub(super) fn check(op: &Attention, inputs: &[&[usize]]) -> Result<Sizes, String
     Ok(s)
 }
 
-/// Where a part lies: one segment, or two for joined sequences.
+/// Returns the segments of `part`: one, or two for joined sequences.
 pub(super) fn segments(
     op: &Attention,
     s: Sizes,
@@ -167,7 +167,7 @@ pub(super) fn segments(
     (0..count).map(segment).collect()
 }
 
-/// Number of visible keys of each segment of a sample.
+/// Returns the number of visible keys in each segment of sample `b`.
 pub(super) fn visible_keys(
     op: &Attention,
     segments: &[Segment],

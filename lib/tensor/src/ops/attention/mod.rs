@@ -3,8 +3,8 @@
 //!
 //! Inputs, in this order:
 //! - queries, keys and values in the given [`Layout`];
-//! - with `qk_norm`, weights [D] of the RMS normalization of queries and keys in each head (Henry et al. 2020): one for
-//!   queries and one for keys; joined sequences have a pair each;
+//! - with `qk_norm`, weights [D] of the per-head RMS normalization of queries and keys (Henry et al. 2020): one for
+//!   queries and one for keys, or one such pair per sequence for joined sequences;
 //! - with `mask.padding`, the number of visible keys of each sequence: I32 [B], for joined sequences [B, 2];
 //! - with `dropout`, the counter of [`Dropout`]: I32 [4].
 //!
@@ -14,7 +14,8 @@
 //! Only O and the row maxima and sums of the softmax are saved; the backward pass recomputes the scores. With P the
 //! softmax and dP = dO Vᵀ: dV = Pᵀ dO, dS = P ∘ (dP - rowsum(P ∘ dP)), dQ = dS K/√D, dK = dSᵀ Q/√D, where
 //! rowsum(P ∘ dP) = rowsum(O ∘ dO) (Dao et al. 2022, §B.2). With dropout, Z ∘ P replaces P in O and dV, and Z ∘ dP
-//! replaces dP; Z is regenerated from the counter. Costs 4·B·heads·queries·keys·D operations forward, 10 backward.
+//! replaces dP; Z is regenerated from the counter. Costs 4·B·heads·queries·keys·D FLOPs forward, 2.5 times that
+//! backward.
 
 mod backward;
 mod cases;
@@ -33,7 +34,7 @@ use crate::tensor::Tensor;
 use crate::with_float;
 use layout::Sizes;
 
-/// The largest head size that kernels support; the CPU supports any.
+/// Maximum head size that the kernels support; the CPU has no limit.
 pub const LARGEST_HEAD: usize = 256;
 
 /// Multi-head attention.
@@ -43,44 +44,44 @@ pub struct Attention {
     pub heads: usize,
     /// Number of key/value heads; divides `heads`.
     pub kv_heads: usize,
-    /// Which inputs hold queries, keys and values.
+    /// Arrangement of queries, keys and values in the inputs.
     pub layout: Layout,
-    /// Which keys a query sees.
+    /// Attention mask.
     pub mask: Mask,
-    /// ε of the normalization of queries and keys, if they are normalized.
+    /// ε of the query and key normalization; `None` disables it.
     pub qk_norm: Option<f64>,
-    /// Dropout of the probabilities, with the same mask as [`Dropout`] of a tensor [B, heads, queries, keys] where keys
-    /// is rounded up to a multiple of 4. Its samples are the batch. Keys hidden by padding are not counted.
+    /// Dropout of the attention probabilities, with the same mask as [`Dropout`] on [B, heads, queries, keys], where
+    /// keys is rounded up to a multiple of 4 and `samples` is B. Keys hidden by padding are not counted.
     pub dropout: Option<Dropout>,
 }
 
-/// Which inputs hold queries, keys and values. Packed features are heads·D of queries, then kv_heads·D of keys, then
-/// kv_heads·D of values.
+/// Arrangement of queries, keys and values in the inputs. Packed features are heads·D of queries, then kv_heads·D of
+/// keys, then kv_heads·D of values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
     /// One packed tensor [B, T, (heads + 2·kv_heads)·D].
     Packed,
     /// Queries [B, queries, heads·D]; keys and values [B, keys, kv_heads·D] each.
     Separate,
-    /// Two sequences, each packed and with its own length, that attend to both as if concatenated (Esser et al.
+    /// Two packed sequences, each with its own length, whose tokens attend to both as if concatenated (Esser et al.
     /// 2024, §4). The output holds the first sequence, then the second.
     Joined,
 }
 
-/// Which keys a query sees; by default all of them.
+/// Attention mask; by default every query sees all keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mask {
-    /// Causal: the last query sees all keys, each earlier query one less. Not supported for joined sequences, which
-    /// have no common order. A hidden key has weight exactly zero but may still be multiplied: if a hidden key or value
-    /// (or a gradient of the output) is infinite or NaN, NaN may reach queries that do not see it.
+    /// Causal mask: the last query sees all keys, each earlier query one key fewer. Not supported for joined sequences,
+    /// which have no common order. A hidden key has weight exactly zero but may still be multiplied: if a hidden key or
+    /// value (or a gradient of the output) is infinite or NaN, NaN may reach queries that do not see it.
     pub causal: bool,
-    /// Only the first keys of each sequence are visible, as many as the lengths input says (clamped to 0..=keys).
-    /// Hidden keys and values are never read.
+    /// Padding mask: only the first keys of each sequence are visible; the lengths input gives their number, clamped to
+    /// 0..=keys. Hidden keys and values are never read.
     pub padding: bool,
 }
 
 impl Attention {
-    /// As many key/value heads as query heads, no mask and no normalization.
+    /// Creates attention with `heads` query and key/value heads, without mask, normalization and dropout.
     pub fn new(heads: usize, layout: Layout) -> Self {
         Self { heads, kv_heads: heads, layout, mask: Mask::default(), qk_norm: None, dropout: None }
     }

@@ -1,4 +1,4 @@
-//! The host side of `attention_rows.cu`: per-head row operations before and after the attention kernels.
+//! Host side of `attention_rows.cu`: per-head row operations before and after the attention kernels.
 
 use super::Attention;
 use super::layout::{Segment, Sizes};
@@ -8,29 +8,29 @@ use crate::kernel::{ALL_DTYPES, Arg, Grid, Source, reduce_rows, source};
 use crate::op::GradBuffer;
 use crate::tensor::Tensor;
 
-/// Operations on single rows of heads.
+/// Kernels that process the rows of each head independently.
 pub static SOURCE: Source = source!("attention_rows", ALL_DTYPES);
 
-/// Threads of the kernels of [`SOURCE`].
+/// Threads per block of the kernels in [`SOURCE`].
 const ROW_THREADS: usize = 256;
-/// Elements of a row per lane.
+/// Row elements per lane.
 const CHUNK: usize = 8;
 
 /// Maximum number of partial sums of a weight gradient.
 const MOST_PARTIALS: usize = 256;
 
-/// How rows of heads are assigned to lanes: lanes per row (a power of two), and blocks for `count` rows.
+/// Returns the number of lanes per row of a head (a power of two) and the number of blocks for `count` rows.
 fn lanes(dim: usize, count: usize) -> (usize, usize) {
     let lanes = dim.div_ceil(CHUNK).next_power_of_two();
     (lanes, count.div_ceil(ROW_THREADS / lanes))
 }
 
-/// Whether rows whose offsets are multiples of all `sizes` are aligned to 16 bytes.
+/// Returns whether all `sizes`, in elements, are multiples of 16 bytes, which vector access requires.
 pub(super) fn aligned(element: Dtype, sizes: &[usize]) -> bool {
     sizes.iter().all(|n| n.is_multiple_of(16 / element.bytes()))
 }
 
-/// The numbers that both kernels of the normalization take.
+/// Returns the scalar arguments shared by the forward and backward normalization kernels.
 fn numbers(
     op: &Attention,
     s: Sizes,
@@ -46,7 +46,7 @@ fn numbers(
     [heads, dim, lanes, stride, start, epsilon, aligned]
 }
 
-/// The normalized queries or keys of one tensor: [B, T, heads·D].
+/// Returns the normalized queries or keys of one tensor: [B, T, heads·D].
 pub(super) fn normalize(
     op: &Attention,
     s: Sizes,
@@ -64,7 +64,7 @@ pub(super) fn normalize(
     y
 }
 
-/// Given the gradient of normalized queries or keys, the gradient of `x` (into `dx`) and of the weight.
+/// Computes the gradients of `x` and of the weight from `dn`, the gradient of the normalized queries or keys.
 pub(super) fn normalize_backward(
     op: &Attention,
     s: Sizes,
@@ -90,7 +90,7 @@ pub(super) fn normalize_backward(
     }
 }
 
-/// O . dO of every query and head: f32 [B, heads, queries].
+/// Returns the dot product of O and dO for every query and head: f32 [B, heads, queries].
 pub(super) fn delta(s: Sizes, out: &Tensor, dy: &Tensor, log_sums: &Tensor) -> Tensor {
     let element = dy.dtype();
     let mut delta = Tensor::empty_on(dy.device(), log_sums.shape(), Dtype::F32);

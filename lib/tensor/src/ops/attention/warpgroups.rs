@@ -1,4 +1,5 @@
-//! Launches of attention by warpgroups of Hopper, which are faster than the kernels for all GPUs where they apply.
+//! Launches of the Hopper attention kernels, which use warpgroup MMA and, where they apply, outperform the generic
+//! ones.
 
 use super::cuda::{Call, HALF};
 use crate::args;
@@ -6,31 +7,31 @@ use crate::dtype::Dtype;
 use crate::kernel::{Arg, Grid, Source, has_warpgroups, multiprocessors, product, source};
 use crate::tensor::Tensor;
 
-/// The output.
+/// Forward kernels.
 pub static FORWARD: Source = source!("attention_wgmma_forward", HALF, Some("sm_90a"));
-/// The gradient of queries.
+/// Query gradient kernels.
 pub static QUERY_GRADIENT: Source = source!("attention_wgmma_query_gradient", HALF, Some("sm_90a"));
-/// The gradients of keys and values.
+/// Key and value gradient kernels.
 pub static KEY_GRADIENT: Source = source!("attention_wgmma_key_gradient", HALF, Some("sm_90a"));
 
-/// Rows of a block and its threads: ROWS and THREADS of attention_wgmma.cuh.
+/// Rows and threads per block: ROWS and THREADS in attention_wgmma.cuh.
 const ROWS: usize = 128;
 const THREADS: usize = 384;
-/// Rows of the tiles of keys and values of the forward pass, of which two each are in shared memory.
+/// Rows of the key and value tiles in the forward pass; shared memory holds two tiles of each.
 const KEYS: usize = 128;
 
-/// Rows of the tiles of the other sequence in a gradient, as many as registers suffice for.
+/// Returns the number of rows of the tiles that a gradient kernel iterates over; registers limit this number.
 fn others(call: &Call) -> usize {
     if call.s.dim == 64 && call.dropped.is_none() { 128 } else { 64 }
 }
 
-/// Bytes of shared memory for tiles of `rows` rows in all, and what aligns them.
+/// Returns the bytes of shared memory for tiles with `rows` rows in total, plus space for alignment.
 fn shared(rows: usize, dim: usize) -> usize {
     1024 + 2 * rows * dim
 }
 
-/// Whether the kernels apply: to single sequences with heads of 64, or of 128 without dropout, and 16-bit elements, if products
-/// by warpgroups are allowed.
+/// Returns whether the kernels apply: a 16-bit dtype, one sequence, head size 64, or 128 without dropout, and wgmma
+/// available and allowed.
 pub(super) fn apply(call: &Call) -> bool {
     let Call { s, operands, .. } = call;
     call.element != Dtype::F32
@@ -40,14 +41,14 @@ pub(super) fn apply(call: &Call) -> bool {
         && has_warpgroups(operands[0].first.device())
 }
 
-/// Tiles of `rows` rows of 64 columns, of a tensor [batch, count, heads, dim].
+/// Returns a tensor map with boxes of `rows` × 64 elements over a tensor [batch, count, heads, dim].
 fn map<'a>(call: &Call, x: &'a Tensor, stride: usize, count: usize, rows: usize) -> Arg<'a> {
     let dim = call.s.dim;
     let extents = [dim, stride / dim, count, call.s.batch];
     Arg::tensor_map(x, extents, [dim, stride, count * stride], [64, 1, rows, 1])
 }
 
-/// The parameters that all kernels share: CALL_PARAMETERS.
+/// Returns the arguments shared by all kernels (CALL_PARAMETERS).
 fn numbers<'a>(call: &Call<'a>) -> Vec<Arg<'a>> {
     let (s, scale) = (call.s, 1.0 / (call.s.dim as f32).sqrt());
     let [q, k, v] = [0, 1, 2].map(|i| call.operands[i].start / s.dim);
@@ -57,13 +58,13 @@ fn numbers<'a>(call: &Call<'a>) -> Vec<Arg<'a>> {
     all
 }
 
-/// Operations of `products` products of the tile of a block with `width` rows of the other sequence.
+/// Returns the FLOPs of `products` matrix products between a block's tile and `width` rows of the other sequence.
 fn operations(call: &Call, products: usize, width: usize, rows: usize) -> usize {
     let scores = ROWS * width.next_multiple_of(rows);
     2 * products * call.s.dim * if call.op.mask.causal { scores / 2 } else { scores }
 }
 
-/// The name of a kernel, of those for heads of 64, of 128, and of 64 with dropout.
+/// Picks a kernel name from those for head size 64, head size 128, and head size 64 with dropout.
 fn pick(call: &Call, names: [&'static str; 3]) -> &'static str {
     let [small, large, dropout] = names;
     match (call.dropped, call.s.dim) {
@@ -76,7 +77,7 @@ fn pick(call: &Call, names: [&'static str; 3]) -> &'static str {
 pub(super) fn forward(call: &Call, out: &mut Tensor, log_sums: &mut Tensor) {
     let (s, [q, k, v]) = (call.s, &call.operands);
     let tiles = s.queries.div_ceil(ROWS) * s.heads * s.batch;
-    // Persistent blocks, one on a multiprocessor.
+    // Persistent blocks, one per multiprocessor.
     let blocks = tiles.min(multiprocessors(out.device()));
     let operations = operations(call, 2, s.keys, KEYS) * tiles.div_ceil(blocks.max(1));
     let grid = Grid::new(blocks, THREADS).shared(shared(ROWS + 4 * KEYS, s.dim));
@@ -94,7 +95,7 @@ pub(super) fn forward(call: &Call, out: &mut Tensor, log_sums: &mut Tensor) {
     FORWARD.launch(call.element, name, grid.flops(operations), &args);
 }
 
-/// What both gradients are computed from.
+/// Tensors from which the gradients are computed.
 pub(super) struct Given<'a> {
     /// Gradient of the output.
     pub(super) dy: &'a Tensor,
@@ -103,7 +104,7 @@ pub(super) struct Given<'a> {
 }
 
 impl Given<'_> {
-    /// The parameters of a gradient, whose blocks keep `own` rows of queries or of keys.
+    /// Returns the common arguments of a gradient kernel with tiles of `queries` rows of queries and `keys` of keys.
     fn args<'a>(&'a self, call: &'a Call, queries: usize, keys: usize) -> Vec<Arg<'a>> {
         let (s, [q, k, v]) = (call.s, &call.operands);
         let mut all = vec![
@@ -124,7 +125,7 @@ fn gradient_grid(call: &Call, blocks: usize, products: usize, width: usize, othe
         .flops(operations(call, products, width, others))
 }
 
-/// Writes the gradient of queries to `dq`, or adds it.
+/// Writes the query gradient to `dq`, or accumulates if `add` is set.
 pub(super) fn query_gradient(call: &Call, given: &Given, dq: Arg, add: Arg) {
     let (s, others) = (call.s, others(call));
     let blocks = s.queries.div_ceil(ROWS) * s.heads * s.batch;
@@ -142,7 +143,7 @@ pub(super) fn query_gradient(call: &Call, given: &Given, dq: Arg, add: Arg) {
     QUERY_GRADIENT.launch(call.element, name, grid, &args);
 }
 
-/// Writes the gradients of keys and values, or adds them; those that are null are not needed.
+/// Writes or accumulates the key and value gradients; a null target is skipped.
 pub(super) fn key_gradient(
     call: &Call,
     given: &Given,

@@ -7,7 +7,7 @@ use super::strided::{self, Space, Strided, Sum, View, checked};
 use crate::op::{Case, GradBuffer, Grads, Op, Saved};
 use crate::tensor::Tensor;
 
-/// An elementwise function of two tensors; inputs a, b.
+/// Elementwise binary operation; inputs a, b.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Binary {
     /// a + b.
@@ -16,13 +16,13 @@ pub enum Binary {
     Multiply,
 }
 
-/// Index space of the output, with views of both inputs and the output.
+/// Returns the index space of the output with views of both inputs and the output.
 fn output_space(a: &[usize], b: &[usize], y: &[usize]) -> Result<Space<3>, String> {
     Space::new(y, [View::broadcast(a, y), View::broadcast(b, y), View::contiguous(y)])
 }
 
 impl Binary {
-    /// The reduction of dy, or of dy·other, to the gradient of an input.
+    /// Returns the reduction of dy, or of dy·other for a product, to the gradient of an input.
     fn reduction(self, input: &[usize], other: &[usize], y: &[usize]) -> Result<Sum, String> {
         let factor = match self {
             Binary::Add => View::contiguous(y),
@@ -82,8 +82,9 @@ impl Op for Binary {
     }
 }
 
-/// Equal shapes, also longer than a block of work, a bias, a per-sample gate, a column, a scalar, both inputs repeated,
-/// three and more axes, sums in several chunks over rows and over columns; vectors and single elements.
+/// Returns test cases: equal shapes, some larger than a block of work, a bias, a per-sample gate, a column, a scalar,
+/// two broadcast inputs, three and more axes, sums in several chunks over rows and over columns, vectors, single
+/// elements.
 pub fn cases() -> Vec<Case> {
     let shapes: [[&[usize]; 2]; 14] = [
         [&[1], &[1]],

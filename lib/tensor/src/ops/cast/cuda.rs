@@ -1,4 +1,4 @@
-//! How the kernels are launched.
+//! Kernel launches.
 
 use super::Cast;
 use crate::args;
@@ -7,7 +7,7 @@ use crate::kernel::{ALL_DTYPES, Grid, Source, source};
 use crate::op::{Grads, Launch, Saved};
 use crate::tensor::Tensor;
 
-/// The kernels.
+/// Source of the cast kernels.
 pub static SOURCE: Source = source!("cast", ALL_DTYPES);
 
 impl Launch for Cast {
@@ -23,7 +23,7 @@ impl Launch for Cast {
     }
 }
 
-/// to (+)= from, for any two dtypes; between two 16-bit dtypes via f32.
+/// Casts `from` to `to`, or accumulates if `add` is set, for any two dtypes; via f32 between 16-bit dtypes.
 pub(super) fn cast(from: &Tensor, to: &mut Tensor, add: bool) {
     const THREADS: usize = 256;
     const ELEMENTS: usize = 8;

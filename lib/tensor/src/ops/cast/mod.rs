@@ -1,7 +1,7 @@
-//! Conversion to another dtype, rounded to nearest: mixed precision casts from f32 to 16 bits and back. y = x, any
-//! shape; the gradient is cast back to the dtype of x.
+//! Cast to another dtype with rounding to nearest, for mixed precision: y = x, any shape. The gradient is cast back to
+//! the dtype of x.
 //!
-//! Moves an element of each type. f64 stays f64, because checks run in it and must be exact.
+//! Reads and writes each element once. f64 stays f64, because checks compute in f64 and must be exact.
 
 pub(crate) mod cuda;
 
@@ -9,14 +9,14 @@ use crate::dtype::Dtype;
 use crate::op::{Case, Grads, Op, Saved};
 use crate::tensor::Tensor;
 
-/// Casts to this dtype.
+/// Cast to the given dtype.
 #[derive(Clone, Copy, Debug)]
 pub struct Cast(pub Dtype);
 
-/// Writes `from` into a tensor of another dtype and the same length, on the same device.
+/// Casts `from` to the dtype of `to`, a tensor of the same length on the same device.
 ///
 /// # Panics
-/// On the host; there, use [`Tensor::to_dtype`].
+/// If the lengths differ or the tensors are on the host; there, use [`Tensor::to_dtype`].
 pub fn convert(from: &Tensor, to: &mut Tensor) {
     assert_eq!(from.len(), to.len(), "converting {from:?} to {to:?}");
     cuda::cast(from, to, false);
@@ -45,7 +45,7 @@ impl Op for Cast {
     }
 }
 
-/// One element, odd sizes. To f32, which f32 and f64 survive unchanged; the tests below cover the others.
+/// Returns test cases: one element, odd sizes. They cast to f32, which is exact here; the tests below cover 16 bits.
 pub fn cases() -> Vec<Case> {
     [&[1][..], &[3, 37], &[64, 129]]
         .iter()

@@ -1,4 +1,4 @@
-//! Concatenation along an axis, along which sizes may differ. The gradient of each input is its slice of dy.
+//! Concatenation along an axis; all other axes must match. The gradient of each input is its slice of dy.
 
 use super::narrow::part_space;
 use super::strided::{self, Strided, checked};
@@ -8,7 +8,7 @@ use crate::tensor::Tensor;
 /// Concatenates any number of inputs along an axis.
 #[derive(Clone, Copy, Debug)]
 pub struct Concat {
-    /// The axis.
+    /// Axis along which the inputs are concatenated.
     pub axis: usize,
 }
 
@@ -54,7 +54,7 @@ impl Op for Concat {
     }
 }
 
-/// Along each axis, one to four inputs, sizes of 1 and 0; offsets that do and do not allow vector access.
+/// Returns test cases: each axis, one to four inputs, sizes 1 and 0, offsets that do and do not allow vector access.
 pub fn cases() -> Vec<Case> {
     let case = |axis: usize, shapes: &[&[usize]]| Case::new(Concat { axis }, shapes);
     vec![

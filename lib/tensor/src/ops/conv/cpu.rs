@@ -7,29 +7,29 @@ use crate::parallel::{reduce, row_blocks, rows_per_block};
 use crate::product::{View, product};
 use crate::vectorize;
 
-/// Elements of the im2col matrix of a block, so that it stays in the L2 cache.
+/// Target number of elements of a block's im2col matrix, which should stay in the L2 cache.
 const BLOCK: usize = 128 * 1024;
 /// Maximum number of cells per block.
 const CELLS: usize = 256;
-/// Columns of the im2col matrix of a block, if a tap has fewer channels. More columns would leave room for fewer cells,
-/// and a product packs all weights however few cells it has.
+/// Target number of im2col columns per block, unless a single tap has more channels. More columns mean fewer cells per
+/// block, and each product packs all weights regardless of its number of cells.
 const COLUMNS: usize = 512;
-/// The same for the gradient of the weights, whose blocks write different columns.
+/// Like [`COLUMNS`], for the weight gradient, whose blocks write different columns.
 const GRADIENT_COLUMNS: usize = 256;
-/// Blocks into which the gradient of the weights is divided, if it has fewer columns.
+/// Target number of blocks of the weight gradient; with fewer groups of taps, the cells are split too.
 const GRADIENT_BLOCKS: usize = 32;
 
-/// Cells per block when the im2col matrix has `width` columns.
+/// Returns the number of cells per block for an im2col matrix with `width` columns.
 fn cells_per_block(width: usize) -> usize {
     (BLOCK / width.max(1)).clamp(8, CELLS)
 }
 
-/// Number of taps per group: groups have equal length and about `columns` columns of the im2col matrix.
+/// Returns the number of taps per group, so that groups are of equal length and have about `columns` im2col columns.
 fn taps_per_group(g: &Geometry, columns: usize) -> usize {
     g.taps().div_ceil((g.taps() * g.channels).div_ceil(columns).max(1))
 }
 
-/// im2col: row r of `matrix` becomes what output cell `first` + r reads with the taps at `places`, tap by tap.
+/// im2col: fills row r of `matrix` with the inputs that output cell `first` + r reads through the taps at `places`.
 fn neighbours<T: Float>(
     g: &Geometry,
     places: &[[usize; 3]],
@@ -49,17 +49,17 @@ fn neighbours<T: Float>(
     }
 }
 
-/// What a result is added to.
+/// Initial value to which a result is added.
 #[derive(Clone, Copy)]
 pub(crate) enum Start<'a, T> {
-    /// The values that are there.
+    /// The current contents of the output.
     Add,
-    /// The bias of each channel, or nothing.
+    /// The bias of each channel, or zero.
     Bias(Option<&'a [T]>),
 }
 
 impl<T: Float> Start<'_, T> {
-    /// Prepares `out`; whether a product must be added to it instead of overwriting it.
+    /// Initializes `out`; returns whether a product must accumulate into it instead of overwriting it.
     fn begin(self, out: &mut [T]) -> bool {
         if let Start::Bias(Some(bias)) = self {
             out.chunks_exact_mut(bias.len()).for_each(|row| row.copy_from_slice(bias));
@@ -68,7 +68,7 @@ impl<T: Float> Start<'_, T> {
     }
 }
 
-/// y of a convolution of x.
+/// Computes the output of a convolution.
 pub(crate) fn output<T: Float>(g: &Geometry, x: &[T], w: &[T], start: Start<'_, T>, out: &mut [T]) {
     let (c, n, k) = (g.channels, g.filters, g.taps() * g.channels);
     let (places, taps) = (g.places(), taps_per_group(g, COLUMNS));
@@ -87,8 +87,8 @@ pub(crate) fn output<T: Float>(g: &Geometry, x: &[T], w: &[T], start: Start<'_, 
     });
 }
 
-/// The gradient of a convolution with respect to x, or a transposed convolution of dy. For a block of cells and each
-/// tap: the gradients of the outputs that read them, times the weights of the tap.
+/// Computes the gradient of a convolution with respect to x, or a transposed convolution of dy. For each block of cells
+/// and each tap, multiplies the gradients of the outputs that read the cells by the weights of the tap.
 pub(crate) fn input<T: Float>(g: &Geometry, w: &[T], dy: &[T], start: Start<'_, T>, dx: &mut [T]) {
     let (c, n, taps) = (g.channels, g.filters, g.taps());
     row_blocks((dx, c), cells_per_block(c + n), |range, dx| {
@@ -99,7 +99,7 @@ pub(crate) fn input<T: Float>(g: &Geometry, w: &[T], dy: &[T], start: Start<'_, 
         let mut parts = Scratch::<T>::uninit(range.len() * c);
         let cells: Vec<_> = range.clone().map(|cell| split(cell, g.input())).collect();
         for (tap, place) in g.places().into_iter().enumerate() {
-            // Only cells that are read: with a stride of 2 in two directions, a quarter.
+            // Gathers only the cells that this tap reads: a quarter with stride 2 along two axes.
             let mut rows = Vec::with_capacity(range.len());
             for (row, cell) in cells.iter().enumerate() {
                 if let Some(target) = g.target(*cell, place) {
@@ -121,8 +121,8 @@ pub(crate) fn input<T: Float>(g: &Geometry, w: &[T], dy: &[T], start: Start<'_, 
     });
 }
 
-/// dw. Blocks are groups of taps, and parts of the cells if the groups are few: a partial sum for each part of the
-/// cells is as large as the weights.
+/// Computes dw. Each block handles a group of taps; with few groups, the cells are split as well (split-k), where each
+/// part needs a partial sum as large as the weights.
 pub(crate) fn backward_filter<T: Float>(g: &Geometry, x: &[T], dy: &[T], grad: &mut GradBuffer) {
     let ([_, cells], c, n, k) = (g.cells(), g.channels, g.filters, g.taps() * g.channels);
     let (places, taps) = (g.places(), taps_per_group(g, GRADIENT_COLUMNS));
@@ -160,7 +160,7 @@ pub(crate) fn backward_filter<T: Float>(g: &Geometry, x: &[T], dy: &[T], grad: &
     });
 }
 
-/// db: adds the sum of the rows of dy to a gradient.
+/// Computes db: adds the sum of the rows of dy to `grad`.
 pub(crate) fn sum_rows<T: Float>(dy: &[T], grad: &mut GradBuffer) {
     let n = grad.tensor.len();
     let mut sums = Scratch::<T>::zeroed(n);

@@ -8,34 +8,34 @@ use crate::op::{GradBuffer, Grads, Launch, Saved};
 use crate::ops::linear::multiply_and_sum;
 use crate::tensor::Tensor;
 
-/// The kernels for one or two axes.
+/// Kernels for one or two axes.
 pub static SOURCE: Source = source!("conv", ALL_DTYPES);
-/// The same for three, which need more registers.
+/// Kernels for three axes, which need more registers.
 pub static VOLUME: Source = source!("conv_volume", ALL_DTYPES);
-/// The kernels for f32 rounded to tf32 (`set_tf32`), for one or two axes.
+/// Kernels for one or two axes with f32 rounded to tf32 (`set_tf32`).
 pub static SOURCE_TF32: Source = source!("conv_tf32", ONLY_F32);
-/// The same for three.
+/// Kernels for three axes with f32 rounded to tf32.
 pub static VOLUME_TF32: Source = source!("conv_volume_tf32", ONLY_F32);
 
 /// Threads per block.
 const THREADS: usize = 128;
-/// Blocks that occupy a large GPU: tiles are made smaller, and sums split, until there are that many.
+/// Number of blocks that fill a large GPU. With fewer, tiles are made smaller and sums are split (split-k).
 const BLOCKS: usize = 132;
-/// The output cells per part of a sum are a multiple of this.
+/// Split-k granularity: the number of output cells per partial sum is a multiple of this.
 const CHUNK: usize = 256;
 
-/// The tile that a block computes; each kernel exists in these variants.
+/// Tile computed by one block; each kernel is compiled in these variants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tile {
     /// 64 × 64.
     Small,
-    /// 128 × 128, or 64 × 128 in full f32, which would run out of registers.
+    /// 128 × 128, or 64 × 128 in full f32, where 128 × 128 would run out of registers.
     Medium,
     /// 64 × 64, for operands whose rows are not multiples of 16 bytes.
     Unaligned,
 }
 
-/// Elements and how they are multiplied.
+/// Dtype and multiplication mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Unit {
     element: Dtype,
@@ -50,8 +50,8 @@ impl Unit {
 }
 
 impl Tile {
-    /// For a result of `rows` × `columns` in `parts` parts, from operands with contiguous groups of `groups` elements.
-    /// Depends only on sizes, so that results are bit-identical on every GPU.
+    /// Picks the tile for a result of `rows` × `columns` in `parts` partial sums from operands with contiguous runs of
+    /// `groups` elements. Depends only on sizes, so that results are bit-identical on every GPU.
     fn pick(unit: Unit, [rows, columns]: [usize; 2], parts: usize, groups: &[usize]) -> Self {
         let vector = 16 / unit.element.bytes();
         if groups.iter().any(|group| !group.is_multiple_of(vector)) {
@@ -63,7 +63,7 @@ impl Tile {
         }
     }
 
-    /// Rows and columns.
+    /// Returns the number of rows and columns.
     fn size(self, unit: Unit) -> [usize; 2] {
         match self {
             Tile::Small | Tile::Unaligned => [64, 64],
@@ -72,14 +72,14 @@ impl Tile {
         }
     }
 
-    /// Number of blocks for a result.
+    /// Returns the number of blocks for a result.
     fn blocks(self, unit: Unit, [rows, columns]: [usize; 2]) -> usize {
         let [high, wide] = self.size(unit);
         rows.div_ceil(high) * columns.div_ceil(wide)
     }
 
-    /// For a result in `parts` parts, each a sum over `k`: four pipeline stages of 64 bytes for each row and column of a
-    /// tile.
+    /// Returns the grid for a result in `parts` partial sums, each over `k`. Shared memory holds four pipeline stages
+    /// of 64 bytes for each row and column of a tile.
     fn grid(self, unit: Unit, result: [usize; 2], parts: usize, k: usize) -> Grid {
         let [high, wide] = self.size(unit);
         Grid::over([self.blocks(unit, result), parts, 1], THREADS)
@@ -88,7 +88,7 @@ impl Tile {
     }
 }
 
-/// The names of the variants of a kernel: for two and three axes, then the same for tf32; small, medium and unaligned
+/// Names of the variants of a kernel: two axes, three axes, then both with tf32; in each, small, medium and unaligned
 /// tiles.
 type Variants = [[&'static str; 3]; 4];
 
@@ -109,7 +109,7 @@ const FORWARD: Variants = variants!("forward");
 const INPUT: Variants = variants!("input");
 const FILTER: Variants = variants!("filter");
 
-/// Launches the variant of a kernel for `tile`; sizes are passed between `before` and `after`.
+/// Launches the variant of a kernel for `tile`; the sizes are inserted between the arguments `before` and `after`.
 fn launch(
     g: &Geometry,
     unit: Unit,
@@ -124,7 +124,7 @@ fn launch(
         sizes.into_iter().flatten().chain([a.dilation, a.margin].map(Arg::from))
     });
     let channels = [g.channels, g.filters].map(divisor).into_iter().flatten();
-    // Kernels count cells, and chunks of 16 bytes, in 31 bits; a larger size makes the launch fail.
+    // Kernels count cells and 16-byte chunks in 31 bits; a larger size, passed as the batch, makes the launch fail.
     let chunks = |cells: usize, width: usize| cells.max(cells * width * unit.element.bytes() / 16);
     let [from, to] = g.cells();
     let largest = chunks(from, g.channels).max(chunks(to, g.filters));
@@ -157,7 +157,7 @@ impl Launch for Conv {
     }
 }
 
-/// y (+)= the convolution of x, plus `bias`.
+/// Writes the convolution of x plus `bias` to `out`, or accumulates if `add` is set.
 pub(crate) fn output(
     g: &Geometry,
     operands: [&Tensor; 2],
@@ -171,7 +171,7 @@ pub(crate) fn output(
         let epilogue = Epilogue { bias, add, ..Epilogue::default() };
         return Product::new(Matrix::new(x, g.cells()[0], g.channels), w).write(out, epilogue);
     }
-    // Both operands are read in groups of the channels of a tap.
+    // Both operands are contiguous over the channels of a tap.
     let unit = Unit::of(out.dtype());
     let tile = Tile::pick(unit, [g.cells()[1], g.filters], 1, &[g.channels]);
     output_by((tile, unit), g, operands, bias, out, add);
@@ -190,7 +190,7 @@ fn output_by(
     launch(g, unit, (tile, grid), FORWARD, args![x, w, bias, out], args![add]);
 }
 
-/// dx (+)= the gradient with respect to x, plus `bias`: with a bias, the transposed convolution of dy.
+/// Writes the gradient of x, a transposed convolution of dy, plus `bias` to `dx`, or accumulates if `add` is set.
 pub(crate) fn input(
     g: &Geometry,
     w: &Tensor,
@@ -222,7 +222,7 @@ fn input_by(
     launch(g, unit, (tile, grid), INPUT, args![dy, w, bias, dx], args![add]);
 }
 
-/// dw, in parts over output cells.
+/// Computes dw with split-k over output cells.
 pub(crate) fn filter(g: &Geometry, x: &Tensor, dy: &Tensor, grad: &mut GradBuffer) {
     if g.is_pointwise() {
         let dy = Matrix::new(dy, g.cells()[1], g.filters).transposed();
@@ -242,7 +242,7 @@ fn filter_by(
     dy: &Tensor,
     grad: &mut GradBuffer,
 ) {
-    // A larger tile of tf32 would run out of registers.
+    // A medium tf32 tile would run out of registers.
     let is_small = unit.tf32 && tile == Tile::Medium;
     let tile = if is_small { Tile::Small } else { tile };
     let (cells, width) = (g.cells()[1], g.taps() * g.channels);
@@ -265,7 +265,7 @@ mod tests {
     use crate::op::{Case, Draw};
     use crate::ops::conv::Padding;
 
-    /// Medium tiles are meant for results too large for the emulator; here they are used for any size.
+    /// Forces every tile, because the emulator is too slow for results large enough to select medium tiles.
     #[test]
     fn every_tile_gives_the_same_convolution() {
         let seed = 7;
@@ -310,7 +310,7 @@ mod tests {
                         results.into_iter().chain([(&dw.tensor, grads64[1].as_ref().unwrap())]);
                     for (ours, exact) in results {
                         let error = difference(&ours.to_host().unwrap(), exact);
-                        // tf32 has as many bits of precision as f16.
+                        // tf32 has the precision of f16.
                         let precision = if tf32 { Dtype::F16 } else { dtype };
                         let allowed = tolerance(precision, 10_000);
                         assert!(error < allowed, "{op:?} {unit:?} {tile:?}: {error:e}");

@@ -1,4 +1,4 @@
-//! The sizes of a convolution, and which cell each tap of the filter reads.
+//! Sizes of a convolution, and the mapping from filter taps to input cells.
 
 use super::{Conv, Padding};
 use crate::ops::grid::{self, Cell};
@@ -6,9 +6,9 @@ use crate::ops::grid::{self, Cell};
 /// One axis of the grid.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Axis {
-    /// Cells of the input.
+    /// Number of cells of the input.
     pub(crate) from: usize,
-    /// Cells of the output.
+    /// Number of cells of the output.
     pub(crate) to: usize,
     /// Length of the filter.
     pub(crate) taps: usize,
@@ -19,12 +19,12 @@ pub(crate) struct Axis {
 }
 
 impl Axis {
-    /// The input cell that output `at` reads with `tap`; `None` in zero padding.
+    /// Returns the input cell that output cell `at` reads through `tap`; `None` in zero padding.
     pub(crate) fn source(&self, at: usize, tap: usize) -> Option<usize> {
         let moved = at * self.stride + tap * self.dilation;
         if self.periodic {
-            // The margin is at most the length, so adding the length once makes this non-negative; it is below three
-            // lengths.
+            // The margin is at most the length, so adding the length once makes the sum non-negative; it is less than
+            // three lengths.
             let mut cell = moved + self.from - self.margin;
             while cell >= self.from {
                 cell -= self.from;
@@ -34,7 +34,7 @@ impl Axis {
         moved.checked_sub(self.margin).filter(|cell| *cell < self.from)
     }
 
-    /// The output that reads input cell `at` with `tap`, if there is one.
+    /// Returns the output cell that reads input cell `at` through `tap`, if any.
     pub(crate) fn target(&self, at: usize, tap: usize) -> Option<usize> {
         let moved = (at + self.margin).checked_sub(tap * self.dilation);
         let moved = if self.periodic {
@@ -77,7 +77,7 @@ pub(crate) struct Geometry {
 }
 
 impl Geometry {
-    /// Errors: x [B, depth, rows, columns, C] and w [O, P, Q, R, C], of which depth and P may be missing, violate a shape
+    /// Computes the sizes for x [B, (depth,) rows, columns, C] and w [O, (P,) Q, R, C]. Errors: x and w violate a shape
     /// rule.
     pub(crate) fn new(op: &Conv, x: &[usize], w: &[usize]) -> Result<Self, String> {
         let (Some([batch, from @ .., channels]), Some([filters, taps @ .., wide])) =
@@ -116,33 +116,33 @@ impl Geometry {
         [from * self.batch, to * self.batch]
     }
 
-    /// Whether the filter never leaves its plane of rows and columns, and there is only one.
+    /// Returns whether the grid has a single plane of rows and columns and the filter never leaves it.
     pub(crate) fn is_planar(&self) -> bool {
         let Axis { from, to, taps, margin, .. } = self.axes[0];
         (from, to, taps, margin) == (1, 1, 1, 0)
     }
 
-    /// Whether each output cell reads the input cell at its own place and no other: then a convolution is the product of
-    /// the matrices x [cells, channels] and wᵀ.
+    /// Returns whether each output cell reads only the input cell at its own position. The convolution is then the
+    /// matrix product of x [cells, channels] and wᵀ.
     pub(crate) fn is_pointwise(&self) -> bool {
         self.axes.iter().all(|axis| (axis.taps, axis.stride, axis.margin) == (1, 1, 0))
     }
 
-    /// The position in the filter of each tap.
+    /// Returns the position of each tap in the filter.
     pub(crate) fn places(&self) -> Vec<[usize; 3]> {
         let [_, rows, columns] = self.axes.map(|axis| axis.taps);
         let place = |tap: usize| [tap / columns / rows, tap / columns % rows, tap % columns];
         (0..self.taps()).map(place).collect()
     }
 
-    /// The index over all samples of the input cell that an output cell reads with the tap at `place`.
+    /// Returns the index over all samples of the input cell that an output cell reads through the tap at `place`.
     pub(crate) fn source(&self, (sample, at): Cell, place: [usize; 3]) -> Option<usize> {
         self.axes.iter().zip(at).zip(place).try_fold(sample, |cell, ((axis, at), tap)| {
             Some(cell * axis.from + axis.source(at, tap)?)
         })
     }
 
-    /// The index over all samples of the output cell that reads an input cell with the tap at `place`, if any.
+    /// Returns the index over all samples of the output cell that reads an input cell through the tap at `place`.
     pub(crate) fn target(&self, (sample, at): Cell, place: [usize; 3]) -> Option<usize> {
         self.axes.iter().zip(at).zip(place).try_fold(sample, |cell, ((axis, at), tap)| {
             Some(cell * axis.to + axis.target(at, tap)?)

@@ -1,13 +1,13 @@
 //! Convolution over a grid, channels last:
 //! y[b, i, j, k, o] = bias[o] + Σ_{p,q,r,c} w[o, p, q, r, c]·x[b, i·s + p·d - m, j·t + q·e - n, k·u + r·f - l, c].
 //!
-//! x [B, depth, rows, columns, C], w [O, P, Q, R, C], bias [O] if `bias`; depth and P may be missing, which is 1, and a
-//! one-dimensional grid has one row. Stride (s, t, u), dilation (d, e, f); the grid is padded by `margin` (m, n, l) cells
-//! on each side, periodically or with zeros.
+//! x [B, depth, rows, columns, C], w [O, P, Q, R, C], bias [O] if `bias`; depth and P default to 1, and a
+//! one-dimensional grid has one row. Stride (s, t, u), dilation (d, e, f); the grid is padded by `margin` (m, n, l)
+//! cells on each side, periodically or with zeros.
 //! y [B, ⌊(depth + 2m - d(P - 1) - 1)/s⌋ + 1, .., O], with a depth if x has one. Periodic padding wraps around at most
-//! once, so that a tap reads no cell twice.
+//! once, so that no tap reads a cell twice.
 //! dx gathers, over taps, the outputs that read a cell; dw[o, p, q, r, c] = Σ of dy·x over outputs; db = Σ dy. Costs
-//! 2·O·P·Q·R·C operations per output cell forward and twice that backward.
+//! 2·O·P·Q·R·C FLOPs per output cell forward and twice as many backward.
 
 pub(crate) mod cpu;
 pub(crate) mod cuda;
@@ -26,7 +26,7 @@ use crate::with_float;
 /// Convolution; inputs x, w and, with a bias, bias.
 #[derive(Clone, Copy, Debug)]
 pub struct Conv {
-    /// Whether there is a third input.
+    /// Whether there is a third input, the bias.
     pub bias: bool,
     /// Stride along depth, rows and columns.
     pub stride: [usize; 3],
@@ -34,12 +34,12 @@ pub struct Conv {
     pub dilation: [usize; 3],
     /// Padding on each side, in cells.
     pub margin: [usize; 3],
-    /// Kind of padding.
+    /// Padding mode.
     pub padding: Padding,
 }
 
 impl Conv {
-    /// Stride 1, output size equal to the input size, for a filter with odd sides.
+    /// Creates a convolution with a bias, stride 1 and equal input and output sizes, for a filter with odd sides.
     pub fn same(filter: [usize; 3], padding: Padding) -> Self {
         let margin = filter.map(|taps| taps / 2);
         Self { bias: true, stride: [1; 3], dilation: [1; 3], margin, padding }
@@ -91,14 +91,14 @@ impl Op for Conv {
 }
 
 impl Conv {
-    /// The sizes of a call whose shapes have been accepted.
+    /// Returns the sizes of a call whose shapes have been checked.
     fn geometry(&self, x: &Tensor, w: &Tensor) -> Geometry {
         Geometry::new(self, x.shape(), w.shape())
             .unwrap_or_else(|why| unreachable!("shapes are checked before an op runs: {why}"))
     }
 }
 
-/// One to three dimensions, both kinds of padding, strides and dilations, few and many channels.
+/// Returns test cases: one to three dimensions, both padding modes, strides and dilations, few and many channels.
 pub fn cases() -> Vec<Case> {
     use Padding::{Periodic, Zero};
     let any = |op: Conv, x: &[usize], w: &[usize]| {
@@ -139,10 +139,10 @@ pub fn cases() -> Vec<Case> {
             [7, 2, 3, 3, 5],
         ),
         volume(Conv { stride: [2, 2, 2], ..plain }, [3, 4, 6, 2, 8], [8, 2, 2, 2, 8]),
-        // A filter without a depth on a grid that has one, and the reverse.
+        // A filter without a depth on a grid that has one, and vice versa.
         any(Conv::same([1, 3, 3], Zero), &[2, 3, 4, 5, 8], &[8, 3, 3, 8]),
         any(Conv::same([3, 3, 3], Zero), &[2, 4, 5, 8], &[8, 3, 3, 3, 8]),
-        // Several kernel tiles in each direction, and sums in several parts.
+        // Several kernel tiles in each direction, and split-k sums.
         case(Conv::same([1, 1, 3], Zero), [2, 1, 70, 24], [72, 1, 3, 24]),
         case(Conv::same([1, 1, 1], Zero), [1, 10, 14, 72], [16, 1, 1, 72]),
         case(Conv::same([1, 1, 1], Periodic), [1, 14, 10, 8], [136, 1, 1, 8]),

@@ -1,4 +1,4 @@
-//! The kernels of [`Conv`](crate::ops::conv::Conv), forward and backward exchanged.
+//! Launches the kernels of [`Conv`](crate::ops::conv::Conv) with forward and backward exchanged.
 
 use super::ConvTranspose;
 use crate::op::{GradBuffer, Grads, Launch, Saved};

@@ -1,12 +1,12 @@
 //! Transposed convolution over a grid, channels last: the gradient of a convolution ([`Conv`]) from grid y to grid x
-//! with respect to its input, as in PyTorch:
+//! with respect to its input, like PyTorch's `ConvTranspose`:
 //! y[b, i·s + p·d - m, j·t + q·e - n, k·u + r·f - l, o] += w[c, p, q, r, o]·x[b, i, j, k, c], plus bias[o].
 //!
-//! x [B, depth, rows, columns, C], w [C, P, Q, R, O], bias [O] if `bias`; depth and P may be missing, which is 1, and a
+//! x [B, depth, rows, columns, C], w [C, P, Q, R, O], bias [O] if `bias`; depth and P default to 1, and a
 //! one-dimensional grid has one row. Stride (s, t, u), dilation (d, e, f), margin (m, n, l), output padding (a, ..).
-//! y [B, (depth - 1)·s - 2m + d(P - 1) + a + 1, .., O], with a depth if x has one; what falls outside is dropped.
-//! dx is the convolution of dy with w, dw the gradient of that convolution's filter, db = Σ dy. Costs 2·C·P·Q·R·O
-//! operations per cell of x forward and twice that backward.
+//! y [B, (depth - 1)·s - 2m + d(P - 1) + a + 1, .., O], with a depth if x has one; values outside the grid are dropped.
+//! dx is the convolution of dy with w, dw the filter gradient of that convolution, and db = Σ dy. Costs 2·C·P·Q·R·O
+//! FLOPs per cell of x forward and twice as many backward.
 
 mod cuda;
 
@@ -19,7 +19,7 @@ use crate::with_float;
 /// Transposed convolution with zero padding; inputs x, w and, with a bias, bias.
 #[derive(Clone, Copy, Debug)]
 pub struct ConvTranspose {
-    /// Whether there is a third input.
+    /// Whether there is a third input, the bias.
     pub bias: bool,
     /// Stride along depth, rows and columns.
     pub stride: [usize; 3],
@@ -27,17 +27,17 @@ pub struct ConvTranspose {
     pub dilation: [usize; 3],
     /// Cells removed on each side (PyTorch's `padding`).
     pub margin: [usize; 3],
-    /// Cells added at the end of each axis; below the stride.
+    /// Cells added at the end of each axis; less than the stride.
     pub output_padding: [usize; 3],
 }
 
 impl ConvTranspose {
-    /// The up-sampling by `stride` whose filter has as many taps, so that every cell is written by one tap.
+    /// Creates an upsampling by `stride` whose filter has the size of the stride, so that one tap writes each cell.
     pub fn patches(stride: [usize; 3]) -> Self {
         Self { bias: true, stride, dilation: [1; 3], margin: [0; 3], output_padding: [0; 3] }
     }
 
-    /// Depth, rows and columns of y, given those of x and of the filter.
+    /// Returns depth, rows and columns of y for those of x and the filter.
     fn grid(&self, x: [usize; 3], filter: [usize; 3]) -> Result<[usize; 3], String> {
         let mut grid = [0; 3];
         for (axis, to) in grid.iter_mut().enumerate() {
@@ -59,7 +59,7 @@ impl ConvTranspose {
         Ok(grid)
     }
 
-    /// The sizes of the convolution from y to x. Errors: x and w violate a shape rule.
+    /// Returns the sizes of the convolution from y to x. Errors: x and w violate a shape rule.
     fn geometry(&self, x: &[usize], w: &[usize]) -> Result<Geometry, String> {
         let (Some([batch, from @ .., channels]), Some([wide, filter @ .., filters])) =
             (grid::lengths(x), grid::lengths(w))
@@ -75,7 +75,7 @@ impl ConvTranspose {
         Geometry::new(&conv, &[batch, depth, rows, columns, filters], w)
     }
 
-    /// The sizes of a call whose shapes have been accepted.
+    /// Returns the sizes of a call whose shapes have been checked.
     fn sizes(&self, x: &Tensor, w: &Tensor) -> Geometry {
         self.geometry(x.shape(), w.shape())
             .unwrap_or_else(|why| unreachable!("shapes are checked before an op runs: {why}"))
@@ -116,7 +116,7 @@ impl Op for ConvTranspose {
                 cpu::output::<T>(g, dy.read(), w.read(), start, grad.tensor.write());
             }
             if let Some(grad) = dw {
-                // db of the convolution would be the sum of x.
+                // The bias gradient of that convolution would be the sum of x, so db is computed separately.
                 cpu::backward_filter::<T>(g, dy.read(), x.read(), grad);
             }
             if let Some(grad) = db {
@@ -126,8 +126,8 @@ impl Op for ConvTranspose {
     }
 }
 
-/// One to three dimensions, strides, dilations, margins and output padding, overlapping and separate filters, few and
-/// many channels.
+/// Returns test cases: one to three dimensions, strides, dilations, margins and output padding, overlapping and
+/// disjoint windows, few and many channels.
 pub fn cases() -> Vec<Case> {
     let any = |op: ConvTranspose, x: &[usize], w: &[usize]| {
         let shapes: &[&[usize]] = if op.bias { &[x, w, &w[w.len() - 1..]] } else { &[x, w] };

@@ -4,7 +4,7 @@ use crate::op::GradBuffer;
 use crate::simd::{max, sum};
 use crate::{Scratch, Tensor, for_rows};
 
-/// The loss; writes the maximum m and log Σ exp(x - m) of every row to `stats`.
+/// Returns the loss; writes the maximum m and log Σ exp(x - m) of every row to `stats`.
 pub(super) fn forward<T: Float>(op: &CrossEntropy, inputs: &[&Tensor], stats: &mut [T]) -> T {
     let (rows, v) = (inputs[0].rows(), inputs[0].width());
     let (x, targets, weights) =
@@ -25,7 +25,7 @@ pub(super) fn forward<T: Float>(op: &CrossEntropy, inputs: &[&Tensor], stats: &m
     T::of(losses.iter().map(|loss| loss.f64()).sum())
 }
 
-/// The loss of one row.
+/// Returns the loss of one row.
 #[inline(always)]
 fn loss<T: Float>(op: &CrossEntropy, x: &[T], target: i32, top: T, log: T) -> T {
     if target == op.ignore {
@@ -46,7 +46,7 @@ fn loss<T: Float>(op: &CrossEntropy, x: &[T], target: i32, top: T, log: T) -> T 
     each.mul_add(sum([x], |[x]| log - (x - top)), hit)
 }
 
-/// The factor of the gradient of a focal loss, given log p of the target.
+/// Returns the factor of the focal loss gradient, given log p of the target.
 fn focal_slope(gamma: f64, log_p: f64) -> f64 {
     let rest = -log_p.exp_m1();
     if rest == 0.0 {
@@ -68,7 +68,7 @@ pub(super) fn backward<T: Float>(
     let each = T::of(op.smoothing / v as f64);
     for_rows!((grad.tensor.write::<T>(), v), v, |row, dx| {
         let (x, dx) = (&x[row * v..][..v], &mut dx[..v]);
-        // Ignored rows have no gradient, also where their logits are not finite.
+        // Ignored rows have zero gradient even if their logits are not finite.
         if targets[row] == op.ignore {
             if !add {
                 dx.fill(T::ZERO);

@@ -5,10 +5,10 @@ use crate::kernel::{ALL_DTYPES, Arg, Grid, Source, source};
 use crate::op::{GradBuffer, Grads, Launch, Saved};
 use crate::tensor::Tensor;
 
-/// The kernels.
+/// Source of the cross-entropy kernels.
 pub static SOURCE: Source = source!("cross_entropy", ALL_DTYPES);
 
-/// One block per row: a warp for few classes, more threads for many.
+/// Returns a grid with one block per row: one warp for few classes, more threads for many.
 fn grid(x: &Tensor) -> Grid {
     let threads = match x.width() {
         0..=1024 => 32,
@@ -18,7 +18,7 @@ fn grid(x: &Tensor) -> Grid {
     Grid::new(x.rows(), threads)
 }
 
-/// The parameters of the op as both kernels take them; 1 - ε is the share of the target itself.
+/// Returns the op's parameters as arguments of both kernels; 1 - ε is the weight of the target class.
 fn numbers(op: &CrossEntropy) -> [Arg<'static>; 4] {
     let [kept, smoothing, gamma] =
         [1.0 - op.smoothing, op.smoothing, op.gamma].map(|x| Arg::from(x as f32));

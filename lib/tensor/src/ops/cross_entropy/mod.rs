@@ -1,15 +1,15 @@
 //! Cross entropy of a softmax: L = Σ over rows r of w_r·((1 - ε)·(l - x_t) + ε/V·Σ_v (l - x_v)), with
 //! l = log Σ_v exp(x_v). Logits x [R, V], targets t [R] (i32), optional weights w [R] (default 1), L [1].
 //!
-//! ε smooths the labels (Szegedy et al. 2016). Rows whose target is `ignore` contribute nothing, whatever their
-//! weight and their logits. A row whose logits are all -∞, or that has one of +∞, is NaN, as in PyTorch; attention, where
-//! a mask may hide every key, gives zeros instead. L is a sum: the engine divides it by the sum of the weights over all micro-batches and ranks of an
-//! update. dx = dy·w_r·(softmax(x) - (1 - ε)·[v = t] - ε/V): forward saves two numbers per row, and backward
-//! recomputes the softmax as it writes. A target outside 0..V that is not `ignore` makes L NaN. With logits in
-//! bf16 or f16, w and L are f32.
+//! ε smooths the labels (Szegedy et al. 2016). Rows whose target is `ignore` contribute nothing, regardless of their
+//! weight and logits. A row with only -∞ logits or with a +∞ logit gives NaN, as in PyTorch (attention, where a mask
+//! may hide every key, gives zeros instead). L is a sum: the engine divides it by the total weight over all
+//! micro-batches and ranks of an update. dx = dy·w_r·(softmax(x) - (1 - ε)·[v = t] - ε/V). Forward saves two numbers
+//! per row, and backward recomputes the softmax on the fly. A target outside 0..V that is not `ignore` makes L NaN.
+//! With bf16 or f16 logits, w and L are f32.
 //!
-//! With γ > 0 the loss of a row is focal (Lin et al. 2017, equation 4): with p = exp(x_t - l), its first term is
-//! multiplied by (1 - p)^γ, and that of dx by (1 - p)^γ - γ·p·(1 - p)^(γ-1)·log p. It excludes smoothed labels.
+//! With γ > 0, each row has a focal loss (Lin et al. 2017, equation 4): with p = exp(x_t - l), the first term of the
+//! loss is multiplied by (1 - p)^γ, and dx by (1 - p)^γ - γ·p·(1 - p)^(γ-1)·log p. This requires ε = 0.
 
 mod cpu;
 mod cuda;
@@ -21,14 +21,14 @@ use crate::op::{Case, Draw, Grads, Op, Saved};
 use crate::tensor::Tensor;
 use crate::with_float;
 
-/// Cross entropy, summed over rows; inputs logits, targets and, optionally, a weight for each row.
+/// Cross entropy, summed over rows; inputs logits, targets and, optionally, row weights.
 #[derive(Clone, Copy, Debug)]
 pub struct CrossEntropy {
     /// Rows with this target are ignored; usually -100.
     pub ignore: i32,
-    /// ε, the share of the target probability that is spread over all classes.
+    /// ε of label smoothing: the fraction of the target probability that is spread over all classes.
     pub smoothing: f64,
-    /// γ of the focal loss; 0 for the plain one.
+    /// γ of the focal loss; 0 for plain cross entropy.
     pub gamma: f64,
 }
 
@@ -91,17 +91,17 @@ impl Op for CrossEntropy {
     }
 }
 
-/// The optional weights of the rows.
+/// Returns the optional row weights.
 fn weights<'a, T: Float>(inputs: &[&'a Tensor]) -> Option<&'a [T]> {
     inputs.get(2).map(|w| w.read())
 }
 
-/// Maximum and log-sum of each row, then the inputs.
+/// Returns the saved tensors: maximum and log-sum of each row, then the inputs.
 fn saved(inputs: &[&Tensor], stats: Tensor) -> Saved {
     std::iter::once(stats).chain(inputs.iter().map(|x| (*x).clone())).collect()
 }
 
-/// One class, odd widths, ignored rows, smoothed labels, a long vocabulary; weighted rows; focal.
+/// Returns test cases: one class, odd widths, ignored rows, label smoothing, a large vocabulary; row weights; focal.
 pub fn cases() -> Vec<Case> {
     let case = |ignore, smoothing, rows: usize, classes: usize| {
         Case::new(CrossEntropy { ignore, smoothing, gamma: 0.0 }, &[&[rows, classes], &[rows]])
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
     use crate::tape::{Tape, constant};
 
-    /// L and dx for logits 0, 1, 2 in every row.
+    /// Returns L and dx for logits 0, 1, 2 in every row.
     fn of(op: CrossEntropy, targets: &[i32]) -> (f64, Vec<f64>) {
         let rows = targets.len();
         let tape = Tape::new();
@@ -160,7 +160,7 @@ mod tests {
         }
     }
 
-    /// Padding may hold anything.
+    /// Padded rows may contain arbitrary values.
     #[test]
     fn ignored_rows_may_have_logits_that_are_not_finite() {
         let devices = [crate::Device::Cpu, crate::Device::Emu];
@@ -199,13 +199,13 @@ mod tests {
         assert!((weighted.value().item() - loss).abs() < 1e-14);
         let found = tape.backward(&weighted).unwrap().take(&x).unwrap().to_f64();
         for (i, found) in found.iter().enumerate() {
-            // Row 1 represents rows 1, 2 and 3; rows 4 and 5 follow it.
+            // Row 1 has weight 3 and stands for rows 1, 2 and 3 of the unweighted run; rows 4 and 5 follow.
             let (row, count) = [(0, 1.0), (1, 3.0), (4, 1.0), (5, 0.0)][i / 3];
             assert!((found - count * dx[row * 3 + i % 3]).abs() < 1e-15);
         }
     }
 
-    /// Logits in bf16, weights in f32, as in mixed precision.
+    /// bf16 logits and f32 weights, as in mixed precision.
     #[test]
     fn weights_are_f32_beside_logits_of_16_bits() {
         let tape = Tape::new();

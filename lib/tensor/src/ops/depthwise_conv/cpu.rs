@@ -5,7 +5,7 @@ use crate::parallel::{reduce, rows_per_block};
 use crate::simd::LANES;
 use crate::{Scratch, Tensor, for_rows, vectorize};
 
-/// For every token and tap, the token that is read; `None` in zero padding. `sign` -1 flips the filter.
+/// Returns the token that each token reads through each tap; `None` in zero padding. `sign` -1 flips the filter.
 fn neighbours(op: &DepthwiseConv, sign: isize) -> Vec<Option<usize>> {
     let [rows, columns] = op.grid;
     let step = |at: usize, tap: usize, taps: usize, len: usize| {
@@ -26,7 +26,7 @@ fn neighbours(op: &DepthwiseConv, sign: isize) -> Vec<Option<usize>> {
     table
 }
 
-/// out[c] (+)= bias[c] + Σ_tap w[tap, c]·x[neighbour, c], for one token.
+/// Computes out[c] (+)= bias[c] + Σ_tap w[tap, c]·x[neighbour, c] for one token.
 #[inline(always)]
 fn token<T: Float>(
     x: &[T],

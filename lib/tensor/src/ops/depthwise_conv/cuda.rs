@@ -7,13 +7,13 @@ use crate::op::{Grads, Launch, Saved};
 use crate::ops::linear::multiply_and_sum;
 use crate::tensor::Tensor;
 
-/// The kernels.
+/// Source of the depthwise convolution kernels.
 pub static SOURCE: Source = source!("depthwise_conv", ALL_DTYPES);
 
-/// Adjacent tokens of a row that a thread computes.
+/// Number of adjacent tokens of a row that a thread computes.
 const RUN: usize = 4;
 
-/// The kernels by columns of the filter: for 3, 5 and 7 if channels come in units of 16 bytes, otherwise for any.
+/// Kernels by filter width: any; 3, 5 and 7 if the channels are a multiple of 16 bytes.
 type Kernels = [&'static str; 4];
 const APPLY: Kernels = [
     "depthwise_conv_apply",
@@ -36,12 +36,12 @@ impl DepthwiseConv {
         kernels[if is_special { columns / 2 } else { 0 }]
     }
 
-    /// Runs of adjacent tokens.
+    /// Returns the number of runs of up to [`RUN`] adjacent tokens.
     fn runs(&self, tokens: usize) -> usize {
         tokens / self.grid[1] * self.grid[1].div_ceil(RUN)
     }
 
-    /// The arguments that both kernels take: the sizes of the grid and of the filter, the channels, the padding.
+    /// Returns the arguments shared by both kernels: grid and filter sizes, channels, padding.
     fn sizes(&self, channels: usize) -> Vec<Arg<'static>> {
         let axis = |i: usize| {
             let (length, filter) = (self.grid[i], self.filter[i]);
@@ -53,7 +53,7 @@ impl DepthwiseConv {
     }
 }
 
-/// y (+)= x convolved with the filter, as it is or flipped.
+/// Writes x convolved with the filter, which is flipped if `flip` is set, to `y`, or accumulates if `add` is set.
 fn apply(
     op: &DepthwiseConv,
     [x, w]: [&Tensor; 2],
@@ -82,7 +82,7 @@ impl Launch for DepthwiseConv {
         }
         multiply_and_sum(&dy, None, None, db);
         let Some(grad) = dw else { return };
-        // Partial sums over chunks of runs.
+        // Partial sums over chunks of runs (split-k).
         let (dtype, runs, c) = (dy.dtype(), self.runs(dy.rows()), dy.width());
         let taps = self.filter[0] * self.filter[1];
         let chunk_runs = units::chunk(runs * RUN, taps * c).div_ceil(RUN);

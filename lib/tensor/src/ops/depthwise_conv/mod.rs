@@ -1,8 +1,8 @@
 //! Depthwise convolution over a grid of tokens: each channel has its own filter.
 //! y[b, i, j, c] = bias[c] + Σ_{p,q} w[p, q, c]·x[b, i + p - ⌊P/2⌋, j + q - ⌊Q/2⌋, c].
 //!
-//! x [B, rows·columns, C] with the given grid (one row in one dimension), w [P·Q, C], bias [C]; P and Q odd. Padding is
-//! periodic or zero.
+//! x [B, rows·columns, C] with the given grid (one row if one-dimensional), w [P·Q, C], bias [C]; P and Q are odd.
+//! Padding is periodic or zero.
 //! dx is the same operation with the flipped filter; dw[p, q, c] = Σ over samples and tokens of dy·x.
 
 mod cpu;
@@ -14,7 +14,7 @@ use crate::op::{Case, Grads, Op, Saved};
 use crate::tensor::Tensor;
 use crate::with_float;
 
-/// Values beyond the border of the grid.
+/// Padding mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Padding {
     /// The grid wraps around.
@@ -30,7 +30,7 @@ pub struct DepthwiseConv {
     pub grid: [usize; 2],
     /// Rows and columns of the filter, odd.
     pub filter: [usize; 2],
-    /// Kind of padding.
+    /// Padding mode.
     pub padding: Padding,
 }
 
@@ -72,7 +72,7 @@ impl Op for DepthwiseConv {
     }
 }
 
-/// One and two dimensions, both kinds of padding, filters larger than the grid, odd channels.
+/// Returns test cases: one and two dimensions, both padding modes, filters larger than the grid, odd channels.
 pub fn cases() -> Vec<Case> {
     let case = |b: usize, grid: [usize; 2], filter: [usize; 2], padding, c: usize| {
         let op = DepthwiseConv { grid, filter, padding };

@@ -3,10 +3,10 @@ use crate::dtype::Float;
 use crate::parallel::{BLOCK_ELEMENTS, Shared, blocks};
 use crate::vectorize;
 
-/// Elements of a sample that are drawn at a time.
+/// Number of elements of a sample that are processed at a time.
 const PIECE: usize = 1024;
 
-/// out (+)= x/(1 - p) for elements x of `source` that are kept, otherwise 0.
+/// Writes x/(1 - p) for kept elements x of `source` and 0 for dropped ones to `out`, or accumulates if `add` is set.
 pub(super) fn apply<T: Float>(
     op: &Dropout,
     counter: &[i32],

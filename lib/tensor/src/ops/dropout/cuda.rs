@@ -1,4 +1,4 @@
-//! How the kernel is launched.
+//! Kernel launches.
 
 use super::Dropout;
 use crate::args;
@@ -6,7 +6,7 @@ use crate::kernel::{ALL_DTYPES, Grid, Source, source};
 use crate::op::{Grads, Launch, Saved};
 use crate::tensor::Tensor;
 
-/// The kernel.
+/// Source of the dropout kernel.
 pub static SOURCE: Source = source!("dropout", ALL_DTYPES);
 
 /// Threads per block.

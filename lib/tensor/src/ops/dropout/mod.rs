@@ -1,9 +1,9 @@
-//! Dropout with inverted scaling (Srivastava et al. 2014): y = x/(1 - p) where an element is kept, else 0.
+//! Inverted dropout (Srivastava et al. 2014): y = x/(1 - p) for kept elements, 0 for dropped elements.
 //!
-//! The mask is never stored: it is a function of the element's position, the same in the backward pass, in
-//! recomputation, on any device and for any division of the samples over ranks and micro-batches. Word `i % 4` of the
-//! Philox block with the key (seed low, seed high) and the counter (⌊i/4⌋, sample, micro-batch, site) decides whether
-//! element i of a sample is kept: it is if the word is at least p·2³².
+//! The mask is never stored: it depends only on the position of an element, and is the same in the backward pass, in
+//! recomputation, on every device and for every division of the samples over ranks and micro-batches. Word `i % 4` of
+//! the Philox block with key (seed low, seed high) and counter (⌊i/4⌋, sample, micro-batch, site) belongs to element i
+//! of a sample, which is kept if the word is at least p·2³².
 
 mod cpu;
 pub(crate) mod cuda;
@@ -17,31 +17,31 @@ use crate::with_float;
 /// Zeroes elements with probability `p`; inputs x, counter.
 ///
 /// The counter [4] (I32) holds the two words of the key ([`Philox::key`] of [`crate::random::Purpose::Dropout`]), the
-/// index of the micro-batch, and the index of the first sample of x among all samples. It is a device tensor, so that
-/// replays of a recorded graph use different masks.
+/// index of the micro-batch, and the global index of the first sample of x. It is a device tensor, so that replays of a
+/// captured graph use different masks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Dropout {
-    /// Probability that an element is zeroed, in [0, 1). 0 is the identity.
+    /// Probability that an element is zeroed, in [0, 1); with 0, the op is the identity.
     pub p: f64,
-    /// Identifies this dropout layer in the model: each has its own masks.
+    /// Identifies this dropout layer in the model, so that each layer has its own masks.
     pub site: u32,
-    /// Number of samples that x consists of, along its first axes.
+    /// Number of samples in x, along its leading axes.
     pub samples: usize,
 }
 
 impl Dropout {
-    /// The smallest word for which an element is kept.
+    /// Returns the smallest random word for which an element is kept.
     pub(crate) fn threshold(&self) -> u32 {
         (self.p * 2.0_f64.powi(32)) as u32
     }
 
-    /// The factor of elements that are kept, 1/(1 - p).
+    /// Returns the scale of kept elements, 1/(1 - p).
     pub(crate) fn scale(&self) -> f64 {
         1.0 / (1.0 - self.p)
     }
 }
 
-/// Which elements are kept.
+/// Dropout mask, generated on the fly.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mask {
     philox: Philox,
@@ -52,15 +52,15 @@ pub(crate) struct Mask {
 }
 
 impl Mask {
-    /// From the content of the counter.
+    /// Creates the mask from the contents of the counter.
     pub(crate) fn new(op: &Dropout, counter: &[i32]) -> Self {
         let [low, high, micro_batch, first] = [0, 1, 2, 3].map(|i| counter[i] as u32);
         let philox = Philox::from_key([low, high]);
         Self { philox, micro_batch, first, site: op.site, threshold: op.threshold() }
     }
 
-    /// Replaces the elements x of a sample in each of several slices, from element 4·block on, by f(x, whether the
-    /// element is kept).
+    /// Replaces the elements x of a sample, in several slices at once and starting at element 4·block, with
+    /// f(x, whether the element is kept).
     #[inline(always)]
     pub(crate) fn combine<T: Float, const N: usize>(
         &self,
@@ -71,7 +71,7 @@ impl Mask {
     ) {
         let rest = [self.first.wrapping_add(sample as u32), self.micro_batch, self.site];
         let words = |chunk: usize| self.philox.words((block + chunk * WORDS / 4) as u32, rest);
-        // Chunks of known length become vector code.
+        // Chunks of fixed length are vectorized.
         let mut parts = slices.map(|x| x.as_chunks_mut::<WORDS>());
         let whole = parts.iter().map(|(chunks, _)| chunks.len()).min().unwrap_or(0);
         for chunk in 0..whole {
@@ -136,7 +136,7 @@ impl Op for Dropout {
     }
 }
 
-/// One element, samples that are not a multiple of a vector or block, one sample, many; no dropout.
+/// Returns test cases: one element, samples that are not a multiple of a vector or block, one and many samples, p = 0.
 pub fn cases() -> Vec<Case> {
     let case = |p: f64, samples: usize, shape: &[usize]| {
         let op = Dropout { p, site: 3, samples };

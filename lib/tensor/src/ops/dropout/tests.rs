@@ -2,20 +2,20 @@ use super::*;
 use crate::random::Purpose;
 use crate::tape::{Tape, constant};
 
-/// The counter of a micro-batch whose first sample is `first`.
+/// Returns the counter of a micro-batch whose first sample is `first`.
 fn counter(seed: u64, micro_batch: i32, first: i32) -> Tensor {
     let [low, high] = Philox::new(seed, Purpose::Dropout).key();
     Tensor::from_slice(&[low as i32, high as i32, micro_batch, first], &[4])
 }
 
-/// Dropout applied to ones [samples, size].
+/// Applies dropout to ones [samples, size].
 fn ones(op: Dropout, size: usize, counter: &Tensor) -> Tensor {
     let tape = Tape::without_gradients();
     let x = constant(Tensor::full(&[op.samples, size], 1.0, Dtype::F32));
     tape.apply(op, &[&x, &constant(counter.clone())]).unwrap().value().clone()
 }
 
-/// The number of kept elements is within six standard deviations of a binomial distribution, and the mean is preserved.
+/// Checks that the number of kept elements is within six standard deviations of a binomial and that the mean is kept.
 #[test]
 fn the_share_of_kept_elements_is_1_minus_p() {
     let (samples, size) = (50, 4001);
@@ -77,7 +77,7 @@ fn a_probability_of_0_is_the_identity() {
     }
 }
 
-/// Every word of the counter with its top bit set, sample lengths around that of a vector.
+/// All words of the counter have their top bit set; sample sizes are close to the vector width.
 #[cfg(feature = "emu")]
 #[test]
 fn kernels_have_the_masks_of_the_host_to_the_bit() {

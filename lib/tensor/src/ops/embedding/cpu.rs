@@ -2,12 +2,12 @@ use crate::dtype::Float;
 use crate::for_rows;
 use crate::tensor::Tensor;
 
-/// The row of an index; `None` if it is outside 0..`rows`.
+/// Returns the row of an index; `None` if it is outside 0..`rows`.
 fn row(index: i32, rows: usize) -> Option<usize> {
     usize::try_from(index).ok().filter(|i| *i < rows)
 }
 
-/// out (+)= the rows of `table` selected by `index`; `outside` for an index out of range.
+/// Writes (or accumulates) the rows of `table` selected by `index`; an index out of range gives `outside`.
 pub(crate) fn gather<T: Float>(
     table: &Tensor,
     index: &[i32],
@@ -26,8 +26,8 @@ pub(crate) fn gather<T: Float>(
     });
 }
 
-/// Positions sorted (stably) by index, and for each of the `rows` indices where its positions begin, with one extra
-/// entry for the end.
+/// Returns the positions, stably sorted by index, and the offset at which the positions of each of the `rows` indices
+/// start, with an extra entry for the end.
 fn sorted(index: &[i32], rows: usize) -> (Vec<usize>, Vec<usize>) {
     let mut begin = vec![0; rows + 1];
     for row in index.iter().filter_map(|i| row(*i, rows)) {
@@ -47,7 +47,7 @@ fn sorted(index: &[i32], rows: usize) -> (Vec<usize>, Vec<usize>) {
     (positions, begin)
 }
 
-/// table (+)= the sums of the rows of `x` by `index`, each in the order of its positions.
+/// Writes (or accumulates) the sums of the rows of `x` by `index`, each in the order of its positions, to `table`.
 pub(crate) fn scatter_add<T: Float>(index: &[i32], x: &[T], table: &mut Tensor, accumulate: bool) {
     let (v, h) = (table.shape()[0], table.width());
     let (positions, begin) = sorted(index, v);

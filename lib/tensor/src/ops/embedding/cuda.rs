@@ -5,14 +5,14 @@ use crate::kernel::{ALL_DTYPES, Grid, Source, source, units};
 use crate::op::{GradBuffer, Grads, Launch, Saved};
 use crate::tensor::Tensor;
 
-/// The kernels.
+/// Source of the embedding kernels.
 pub static SOURCE: Source = source!("embedding", ALL_DTYPES);
 
-/// Number of values of a radix digit, as in the source; also the threads per block.
+/// Number of values of a radix digit, as in embedding.cu; also the threads per block.
 const DIGITS: usize = 256;
-/// Positions per block of the sort, as in the source.
+/// Positions per block of the sort, as in embedding.cu.
 const TILE: usize = 1024;
-/// Sorted positions that a block sums if all have the same index, as in the source.
+/// Sorted positions that a block sums if all have the same index, as in embedding.cu.
 const PART: usize = 64;
 
 impl Launch for Embedding {
@@ -29,7 +29,7 @@ impl Launch for Embedding {
     }
 }
 
-/// out (+)= the rows of `table` selected by `index`; `outside` for an index out of range.
+/// Writes (or accumulates) the rows of `table` selected by `index`; an index out of range gives `outside`.
 pub(crate) fn gather(
     table: &Tensor,
     index: &Tensor,
@@ -42,8 +42,8 @@ pub(crate) fn gather(
     SOURCE.launch(element, "embedding_gather", units::grid(element, n, h), args);
 }
 
-/// table (+)= the sums of the rows of `x` by `index`, each in the order of its positions, in parts if there are many. The
-/// order depends on the indices only.
+/// Writes (or accumulates) the sums of the rows of `x` by `index` to `table`, each in the order of its positions, with
+/// partial sums if there are many. The order depends only on the indices.
 pub(crate) fn scatter_add(index: &Tensor, x: &Tensor, table: &mut Tensor, accumulate: bool) {
     let element = x.dtype();
     let (n, rows, h) = (index.len(), table.shape()[0], table.width());
@@ -56,8 +56,8 @@ pub(crate) fn scatter_add(index: &Tensor, x: &Tensor, table: &mut Tensor, accumu
     SOURCE.launch(element, "embedding_sum", units::grid(element, rows, h), args);
 }
 
-/// Indices in ascending order, those outside 0..`rows` last, with the position of each; the sort is stable. Uses the
-/// kernels compiled for `element`, although they do not depend on it.
+/// Returns the indices in ascending order, those outside 0..`rows` last, and their positions; the sort is stable. Uses
+/// the kernels compiled for `element`, although they do not depend on it.
 fn sorted(index: &Tensor, rows: usize, element: Dtype) -> (Tensor, Tensor) {
     let n = index.len();
     let blocks = n.div_ceil(TILE);
@@ -65,7 +65,7 @@ fn sorted(index: &Tensor, rows: usize, element: Dtype) -> (Tensor, Tensor) {
     let mut counts = integers(DIGITS * blocks);
     let mut keys = index.clone();
     let mut positions: Option<Tensor> = None;
-    // `rows` represents indices out of range.
+    // Indices out of range are mapped to `rows`.
     let bits = usize::BITS - rows.leading_zeros();
     for shift in (0..bits.max(1) as i32).step_by(8) {
         let (mut next_keys, mut next_positions) = (integers(n), integers(n));
@@ -100,7 +100,7 @@ mod tests {
     use crate::device::Device;
     use crate::op::{self, Input};
 
-    /// More than a tile of positions, two digits, indices out of range.
+    /// Covers more positions than one tile, two radix digits and indices out of range.
     #[test]
     fn positions_are_sorted_by_index_and_equal_ones_stay_in_order() {
         let rows = 300;

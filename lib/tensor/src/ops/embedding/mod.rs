@@ -1,8 +1,9 @@
 //! Embedding lookup: y[.., :] = table[index[..], :]. table [V, H], index [..] (I32), y [.., H].
 //!
-//! dtable[v] = Σ of dy over the positions with index v, in order; on a GPU, those of a frequent index in parts of 64. The
-//! order of each sum depends on the indices only, so results are bit-identical on every run. Indices are data and cannot
-//! be validated by shape: one outside 0..V gives a row of NaN, which shows in the loss, and no gradient.
+//! dtable[v] = Σ of dy over the positions with index v, in order; on a GPU, sums over many positions are split into
+//! parts of 64. The order of summation depends only on the indices, so results are bit-identical on every run. Shape
+//! checks cannot validate indices: one outside 0..V gives a row of NaN, which makes the loss NaN, and receives no
+//! gradient.
 
 pub(super) mod cpu;
 pub(super) mod cuda;
@@ -52,7 +53,7 @@ impl Op for Embedding {
     }
 }
 
-/// A table of one row, unused rows, rows used many or thousands of times, odd widths.
+/// Returns test cases: a table of one row, unused rows, rows used many or thousands of times, odd widths.
 pub fn cases() -> Vec<Case> {
     let case = |v: usize, h: usize, index: &[usize]| {
         Case::new(Embedding, &[&[v, h], index]).draw(1, Draw::RandInt(v as u64))

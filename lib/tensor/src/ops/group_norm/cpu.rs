@@ -1,5 +1,5 @@
-//! Passes over lines of several positions, so that loops over few channels are vectorized as well. A sample is
-//! divided into blocks that stay in cache; what they sum is added in their order.
+//! Iterates over lines of several positions, so that loops are vectorized even with few channels. A sample is divided
+//! into blocks that fit in cache; their sums are added in block order.
 
 use super::{GroupNorm, Sizes};
 use crate::dtype::Float;
@@ -10,19 +10,19 @@ use crate::simd::LANES;
 use crate::{Scratch, vectorize};
 use std::ops::Range;
 
-/// Minimum number of elements of a line, if positions are many.
+/// Minimum number of elements of a line, given enough positions.
 const LINE: usize = 64;
-/// Elements of a chunk, which stays in the L1 cache between its passes.
+/// Target number of elements of a chunk, which stays in the L1 cache between passes.
 const CHUNK: usize = 2048;
 
-/// How the positions of a sample are cut.
+/// Division of the positions of a sample into lines, chunks and blocks.
 struct Cut {
     channels: usize,
-    /// Elements of a line: the channels of one or more positions.
+    /// Elements per line: the channels of one or more positions.
     line: usize,
-    /// Elements of a chunk: at least four lines.
+    /// Elements per chunk: at least four lines.
     chunk: usize,
-    /// Positions of a block: whole lines.
+    /// Positions per block: whole lines.
     block: usize,
     /// Number of blocks.
     blocks: usize,
@@ -38,7 +38,7 @@ impl Cut {
         Self { channels, line, chunk, block, blocks: sizes.cells.div_ceil(block) }
     }
 
-    /// A vector with `value` of each channel, repeated for the positions of a line.
+    /// Returns a vector with `value` of each channel, repeated for all positions of a line.
     fn vector<T: Float>(&self, value: impl Fn(usize) -> T) -> Scratch<T> {
         let mut vector = Scratch::uninit(self.line);
         for (i, v) in vector.iter_mut().enumerate() {
@@ -47,7 +47,7 @@ impl Cut {
         vector
     }
 
-    /// Adds the sums of a line up to those of its channels.
+    /// Sums a line over its positions into `channels`.
     fn fold<T: Float>(&self, line: &[T], channels: &mut [T]) {
         channels.fill(T::ZERO);
         for part in line.chunks_exact(self.channels) {
@@ -56,14 +56,14 @@ impl Cut {
     }
 }
 
-/// `LANES` elements of each slice, from `at` on.
+/// Returns `LANES` elements of each slice, starting at `at`.
 #[inline(always)]
 fn lanes<T: Float, const N: usize>(slices: [&[T]; N], at: usize) -> [&[T; LANES]; N] {
     slices.map(|s| &s[at..at + LANES].as_chunks().0[0])
 }
 
-/// sums[s][i] += Σ over lines of f(vectors[..][i], lines[..][i])[s]. Lines are added four at a time, which spares the
-/// sums three of four roundings and accesses; the last line may be short.
+/// Computes sums[s][i] += Σ over lines of f(vectors[..][i], lines[..][i])[s]. Adding four lines at a time saves three
+/// of four roundings and memory accesses of the sums; the last line may be short.
 #[inline(always)]
 fn sum_lines<T: Float, const V: usize, const K: usize, const S: usize>(
     vectors: [&[T]; V],
@@ -75,7 +75,7 @@ fn sum_lines<T: Float, const V: usize, const K: usize, const S: usize>(
     let whole = n / (4 * width) * (4 * width);
     let wide = width / LANES * LANES;
     for at in (0..whole).step_by(4 * width) {
-        // Arrays of known length stay in registers; sums in slices, which may overlap, would not be vectorized.
+        // Arrays of fixed length stay in registers; sums in slices, which may alias, would not be vectorized.
         for i in (0..wide).step_by(LANES) {
             let v = lanes(vectors, i);
             let mut added = [[T::ZERO; LANES]; S];
@@ -114,7 +114,7 @@ fn sum_lines<T: Float, const V: usize, const K: usize, const S: usize>(
     }
 }
 
-/// out[i] = f(vectors[..][i], lines[..][i], out[i]) for each line.
+/// Computes out[i] = f(vectors[..][i], lines[..][i], out[i]) for each line.
 #[inline(always)]
 fn map_lines<T: Float, const V: usize, const K: usize>(
     vectors: [&[T]; V],
@@ -138,7 +138,7 @@ fn map_lines<T: Float, const V: usize, const K: usize>(
     }
 }
 
-/// Mean and sum of squared distances from it of each channel of a block x: `out` [2, C].
+/// Writes the mean and the sum of squared deviations of each channel of a block x to `out` [2, C].
 fn moments<T: Float>(cut: &Cut, x: &[T], out: &mut [T]) {
     let n = T::of((x.len() / cut.channels) as f64);
     let mut sums = Scratch::<T>::zeroed(2 * cut.line);
@@ -147,7 +147,7 @@ fn moments<T: Float>(cut: &Cut, x: &[T], out: &mut [T]) {
     vectorize!(sum_lines([], [x], [&mut sums[..cut.line]], |[], [x]| [x]));
     cut.fold(&sums[..cut.line], mean);
     mean.iter_mut().for_each(|mean| *mean = *mean / n);
-    // The second pass finds the block in cache, and corrects the rounding of the mean.
+    // The second pass reads the block from cache and corrects the rounding error of the mean.
     let about = cut.vector(|c| mean[c]);
     sums.fill(T::ZERO);
     let (first, second) = sums.split_at_mut(cut.line);
@@ -163,7 +163,7 @@ fn moments<T: Float>(cut: &Cut, x: &[T], out: &mut [T]) {
     }
 }
 
-/// μ and r of each group of a sample from the moments of its blocks [blocks, 2, C], combined in f64 (Chan et al. 1983).
+/// Computes μ and r of each group of a sample from the block moments [blocks, 2, C], in f64 (Chan et al. 1983).
 fn statistics<T: Float>(sizes: &Sizes, cut: &Cut, parts: &[T], epsilon: f64, stats: &mut [T]) {
     let (width, channels) = (sizes.width(), sizes.channels);
     let total = (sizes.cells * width) as f64;
@@ -184,7 +184,7 @@ fn statistics<T: Float>(sizes: &Sizes, cut: &Cut, parts: &[T], epsilon: f64, sta
     }
 }
 
-/// μ, w·r and b of a sample, as vectors of a line: z = (x - μ)·(w·r) + b.
+/// Returns μ, w·r and b of a sample, as vectors of a line: z = (x - μ)·(w·r) + b.
 fn coefficients<T: Float>(
     sizes: &Sizes,
     cut: &Cut,
@@ -199,7 +199,7 @@ fn coefficients<T: Float>(
     ]
 }
 
-/// z of a chunk.
+/// Computes z for a chunk.
 #[inline(always)]
 fn affine<T: Float>([mean, scale, bias]: [&[T]; 3], x: &[T], z: &mut [T]) {
     map_lines([mean, scale, bias], [x], z, |[m, s, b], [x], _| (x - m).mul_add(s, b));
@@ -243,12 +243,12 @@ pub(super) fn forward<T: Float>(
     );
 }
 
-/// The elements of a block of a sample.
+/// Returns the element range of a block of a sample.
 fn positions(sizes: &Sizes, cut: &Cut, block: usize, c: usize) -> Range<usize> {
     block * cut.block * c..((block + 1) * cut.block).min(sizes.cells) * c
 }
 
-/// Calls `each` with the elements from..to and dz of each chunk of a block.
+/// Calls `each` with the offset, x and dz of each chunk of a block.
 #[inline(always)]
 fn for_chunks<T: Float>(
     activation: Activation,
@@ -280,7 +280,7 @@ pub(super) fn backward<T: Float>(
 ) {
     let (cut, c, len) = (&Cut::new(sizes), sizes.channels, sizes.cells * sizes.channels);
     let dx = dx.map(|grad| (grad.accumulate, Shared::new(grad.tensor.write::<T>())));
-    // Of each sample and channel: Σ dz ∘ n and Σ dz.
+    // Σ dz ∘ n and Σ dz for each sample and channel.
     let mut totals = Scratch::<T>::zeroed(sizes.batch * 2 * c);
     let sample = |i: usize, totals: &mut [T]| {
         let (x, dy) = (&x[i * len..][..len], &dy[i * len..][..len]);
@@ -365,7 +365,7 @@ pub(super) fn backward<T: Float>(
     }
 }
 
-/// dx from μ, w·r, shift and slope, x and dz.
+/// Computes dx from μ, w·r, shift and slope, x and dz.
 #[inline(always)]
 fn change<T: Float>([mean, scale, shift, slope]: [T; 4], [x, dz]: [T; 2]) -> T {
     dz.mul_add(scale, (x - mean).mul_add(slope, shift))

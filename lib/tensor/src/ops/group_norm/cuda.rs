@@ -1,5 +1,5 @@
-//! Forward: moments of parts of each sample, then of its groups, then one elementwise pass. Backward likewise: sums of
-//! parts, means of groups, one elementwise pass; the sums of the parts are also those of dw and db.
+//! Forward: moments of the parts of each sample, statistics of its groups, then an elementwise pass. Backward: sums
+//! over parts, means over groups, then an elementwise pass; dw and db use the same partial sums.
 
 use super::{GroupNorm, Sizes, saved};
 use crate::args;
@@ -9,19 +9,19 @@ use crate::kernel::{ALL_DTYPES, Arg, Grid, Source, source, units};
 use crate::op::{Grads, Launch, Saved};
 use crate::tensor::Tensor;
 
-/// The kernels.
+/// Source of the group normalization kernels.
 pub static SOURCE: Source = source!("group_norm", ALL_DTYPES);
 
 /// Threads per block.
 const THREADS: usize = 256;
-/// Elements that a block sums, which it finds in cache when it rereads them.
+/// Number of elements that a block sums; small enough to be in cache when the block rereads them.
 const PART: usize = 16 * 1024;
 /// Maximum number of parts of a sample.
 const PARTS: usize = 1024;
 
-/// How the sums over a sample are divided. Depends only on sizes and dtype.
+/// Division of the sums over a sample. Depends only on sizes and dtype.
 struct Parts {
-    /// Threads side by side.
+    /// Number of adjacent threads along the channels.
     lanes: usize,
     /// Positions per part.
     rows: usize,

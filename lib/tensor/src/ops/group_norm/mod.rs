@@ -1,11 +1,11 @@
 //! Group normalization (Wu & He 2018), channels last, and an activation f: y = f(w ∘ n + b) with n = (x - μ)·r.
 //!
-//! x [B, .., C]; μ and r = 1/√(variance + ε) of each sample and group are those of all its positions and of the
-//! C/groups adjacent channels of the group; the variance is the biased one. w [C] and b [C] if `affine`, otherwise 1
-//! and 0. As many groups as channels make it instance normalization (Ulyanov et al. 2016).
+//! x [B, .., C]; μ and r = 1/√(variance + ε) are computed for each sample and group, over all positions and the
+//! C/groups adjacent channels of the group, with the biased variance. w [C] and b [C] if `affine`, otherwise 1 and 0.
+//! With one channel per group, this is instance normalization (Ulyanov et al. 2016).
 //!
 //! With dz = dy ∘ f'(z), z = w ∘ n + b and g = w ∘ dz: dx = r·(g - mean(g) - n·mean(g ∘ n)) with means over the group
-//! of the sample; dw = Σ dz ∘ n and db = Σ dz over samples and positions. z is recomputed. Moves 3 elements an element
+//! of the sample; dw = Σ dz ∘ n and db = Σ dz over samples and positions. z is recomputed. Moves 3 elements per element
 //! forward, 5 backward.
 
 mod cpu;
@@ -18,20 +18,20 @@ use crate::op::{Case, Draw, Grads, Op, Saved};
 use crate::tensor::Tensor;
 use crate::with_float;
 
-/// Group normalization and an activation; inputs x and, if `affine`, w and b.
+/// Group normalization followed by an activation; inputs x and, if `affine`, w and b.
 #[derive(Clone, Copy, Debug)]
 pub struct GroupNorm {
-    /// Groups of adjacent channels; must divide the channels.
+    /// Number of groups of adjacent channels; must divide the number of channels.
     pub groups: usize,
-    /// Whether there are weight and bias.
+    /// Whether there are a weight and a bias.
     pub affine: bool,
     /// ε, added to the variance.
     pub epsilon: f64,
-    /// f.
+    /// Activation f.
     pub activation: Activation,
 }
 
-/// The sizes of a call.
+/// Sizes of a call.
 #[derive(Clone, Copy)]
 struct Sizes {
     batch: usize,
@@ -89,13 +89,14 @@ impl Op for GroupNorm {
     }
 }
 
-/// x, μ and r of each sample and group [B, groups, 2], and w and b if they are given.
+/// Returns the saved tensors: x, μ and r of each sample and group [B, groups, 2], and w and b if present.
 fn saved(inputs: &[&Tensor], stats: Tensor) -> Saved {
     let affine = inputs[1..].iter().map(|vector| (*vector).clone());
     [inputs[0].clone(), stats].into_iter().chain(affine).collect()
 }
 
-/// One group, one channel per group and in between; odd sizes, few and many rows and channels, a mean far from zero.
+/// Returns test cases: one group, one channel per group and in between; odd sizes, few and many rows and channels, a
+/// mean far from zero.
 pub fn cases() -> Vec<Case> {
     use Activation::{Gelu, Identity, LeakyRelu, Relu, Silu, Tanh};
     let case = |groups, affine, activation, x: &[usize]| {
@@ -109,7 +110,7 @@ pub fn cases() -> Vec<Case> {
         case(3, false, Identity, &[2, 4, 5, 3]),
         case(5, true, Silu, &[3, 3, 3, 5]),
         case(4, true, Gelu, &[3, 7, 6, 12]),
-        // A sign that rounding flips has another derivative: small cases, where z is never that close to zero.
+        // Small cases, where z is never so close to zero that rounding flips its sign and changes the derivative.
         case(8, false, Relu, &[2, 3, 5, 8]),
         case(11, true, LeakyRelu, &[2, 4, 3, 66]),
         case(2, true, Silu, &[1, 71, 69, 8]),

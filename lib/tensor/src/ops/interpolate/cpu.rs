@@ -5,15 +5,15 @@ use crate::op::GradBuffer;
 use crate::ops::grid;
 use crate::tensor::Tensor;
 
-/// Along one axis, the old cells that each new cell reads, with their weights.
+/// For each new cell along one axis, the old cells that it reads and their weights.
 type Weights<T> = Vec<Vec<(usize, T)>>;
 
-/// The weights of `to` new cells over `from` old cells.
+/// Returns the weights of `to` new cells over `from` old cells.
 fn weights<T: Float>(interpolation: Interpolation, from: usize, to: usize) -> Weights<T> {
     let of = |i: usize| match interpolation {
         Interpolation::Nearest => vec![(i * from / to, T::ONE)],
         Interpolation::Linear => {
-            // The exact position, in units of 1/(2·to).
+            // The exact position in units of 1/(2·to).
             let position = ((2 * i + 1) * from).saturating_sub(to);
             let (low, rest) = (position / (2 * to), position % (2 * to));
             let fraction = rest as f64 / (2 * to) as f64;
@@ -27,7 +27,7 @@ fn weights<T: Float>(interpolation: Interpolation, from: usize, to: usize) -> We
     (0..to).map(of).collect()
 }
 
-/// The transpose: the new cells that each old cell contributes to, in order.
+/// Returns the transpose: the new cells to which each old cell contributes, in order.
 fn adjoint<T: Float>(weights: &Weights<T>, from: usize) -> Weights<T> {
     let mut all = vec![vec![]; from];
     for (new, olds) in weights.iter().enumerate() {
@@ -38,8 +38,8 @@ fn adjoint<T: Float>(weights: &Weights<T>, from: usize) -> Weights<T> {
     all
 }
 
-/// Every cell of `to` (+)= a weighted sum of cells of `from` [B, depth, rows, columns, C], given the weights along each
-/// axis.
+/// Computes every cell of `to` as a weighted sum of cells of `from` [B, depth, rows, columns, C], or accumulates if
+/// `add` is set, given the weights along each axis.
 fn gather<T: Float>(
     [by_plane, by_row, by_column]: &[Weights<T>; 3],
     (from, [_, _, rows, columns, _]): (&[T], [usize; 5]),
@@ -70,7 +70,7 @@ fn gather<T: Float>(
     });
 }
 
-/// The weights along each axis, from x to y.
+/// Returns the weights along each axis, from x to y.
 fn weights_of<T: Float>(op: &Interpolate, x: [usize; 5]) -> [Weights<T>; 3] {
     [0, 1, 2].map(|axis| weights(op.interpolation, x[axis + 1], op.grid[axis]))
 }

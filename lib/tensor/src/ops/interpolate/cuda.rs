@@ -5,11 +5,11 @@ use crate::op::{GradBuffer, Grads, Launch, Saved};
 use crate::ops::grid;
 use crate::tensor::Tensor;
 
-/// The kernels.
+/// Source of the interpolation kernels.
 pub static SOURCE: Source = source!("interpolate", ALL_DTYPES);
 
 impl Interpolate {
-    /// The arguments that both kernels take: the sizes of x, the new grid, the channels, and the kind.
+    /// Returns the arguments shared by both kernels: sizes of x, new grid, channels, interpolation method.
     fn sizes(&self, x: &Tensor) -> [Arg<'static>; 8] {
         let ([_, depth, rows, columns, c], [to_depth, to_rows, to_columns]) =
             (grid::of(x), self.grid);

@@ -1,10 +1,10 @@
-//! Interpolation to another grid size, channels last. x [B, depth, rows, columns, C], y [B, depth', rows', columns', C]
-//! with the given new grid; the depth may be missing, which is 1, and a one-dimensional grid has one row.
+//! Interpolation to a different grid size, channels last. x [B, depth, rows, columns, C],
+//! y [B, depth', rows', columns', C]; depth defaults to 1, and a one-dimensional grid has one row.
 //!
-//! Cells are areas (PyTorch's `align_corners=False`): the centre of new cell i of n' is at (i + 1/2)·n/n' - 1/2 in the
-//! n old cells. Nearest takes cell ⌊i·n/n'⌋; linear interpolates between the two adjacent cells in each direction,
-//! clamped at the border. Positions are exact integer fractions. dx is the adjoint: every old cell gathers from the new
-//! cells that read it.
+//! Cells are areas (PyTorch's `align_corners=False`): in units of the n old cells, the centre of new cell i of n' is at
+//! (i + 1/2)·n/n' - 1/2. Nearest takes cell ⌊i·n/n'⌋; linear interpolates between the two adjacent cells in each
+//! direction, clamped at the border. Positions are exact integer fractions. dx is the adjoint: every old cell sums over
+//! the new cells that read it.
 
 mod cpu;
 mod cuda;
@@ -16,10 +16,10 @@ use crate::ops::grid;
 use crate::tensor::Tensor;
 use crate::with_float;
 
-/// The interpolation method.
+/// Interpolation method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interpolation {
-    /// The old cell that contains the corner of the new one.
+    /// The old cell that contains the lower corner of the new cell.
     Nearest,
     /// Linear in each direction (bilinear in two dimensions, trilinear in three).
     Linear,
@@ -28,7 +28,7 @@ pub enum Interpolation {
 /// Interpolation to a given grid.
 #[derive(Clone, Copy, Debug)]
 pub struct Interpolate {
-    /// The method.
+    /// Interpolation method.
     pub interpolation: Interpolation,
     /// Depth, rows and columns of the new grid.
     pub grid: [usize; 3],
@@ -57,7 +57,7 @@ impl Op for Interpolate {
     }
 }
 
-/// Finer, coarser, equal and mixed sizes; one to three dimensions; odd channels.
+/// Returns test cases: finer, coarser, equal and mixed sizes; one to three dimensions; odd channels.
 pub fn cases() -> Vec<Case> {
     let mut cases = vec![];
     for interpolation in [Interpolation::Nearest, Interpolation::Linear] {

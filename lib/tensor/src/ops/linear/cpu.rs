@@ -7,21 +7,21 @@ use crate::product::{View, product, product_into};
 use crate::{Scratch, Tensor, for_rows, vectorize};
 
 /// Rows per block: enough to make packing W negligible, few enough that the block stays in the L2 cache until its
-/// activation is done.
+/// activation is applied.
 const ROWS: usize = 256;
-/// Columns per block if there are too few rows to occupy the threads.
+/// Columns per block if there are too few rows to keep all threads busy.
 const COLUMNS: usize = 256;
 /// Side of the blocks in which W is transposed.
 const TILE: usize = 32;
-/// W with more elements is transposed also for a single block of rows.
+/// Minimum number of elements of W for which it is transposed even for a single block of rows.
 const TRANSPOSED: usize = 1 << 20;
 /// Rows of a large dW that one thread computes at a time.
 const PART: usize = 384;
-/// Limits on the partial sums of dW: their number, and the elements of all of them.
+/// Limits on the partial sums of dW: their number and their total number of elements.
 const LANES: usize = 8;
 const LANE_ELEMENTS: usize = 4 << 20;
 
-/// z = x Wᵀ + b or, with `activated`, f(x Wᵀ + b) there and z = f'(x Wᵀ + b).
+/// Computes z = x Wᵀ + b or, with `activated` (f, out), writes f(x Wᵀ + b) to out and f'(x Wᵀ + b) to z.
 pub(super) fn forward<T: Float>(
     x: &Tensor,
     w: &Tensor,
@@ -33,7 +33,7 @@ pub(super) fn forward<T: Float>(
     let (x, w, b) = (x.read::<T>(), w.read::<T>(), b.map(|b| b.read::<T>()));
     let columns = if rows < 2 * ROWS { COLUMNS } else { n };
     let (row_blocks, column_blocks) = (rows.div_ceil(ROWS), n.div_ceil(columns));
-    // Products pack W for every block of rows, which costs much less if it need not be transposed then.
+    // Products pack W for every block of rows, which is much cheaper if W has already been transposed.
     let transposes = row_blocks > 1 || n * k > TRANSPOSED && rows >= ROWS / 4;
     let wt = if transposes { transposed(w, [n, k]) } else { Scratch::uninit(0) };
     let z = Shared::new(z);
@@ -74,12 +74,12 @@ pub(super) fn forward<T: Float>(
         }
     };
     let work = row_blocks * column_blocks;
-    // A product this small is done before another thread wakes up.
+    // A product this small is finished before another thread would wake up.
     let grain = if rows * n * k < 64 * 1024 { work } else { 1 };
     blocks(work, grain, |range| range.for_each(|i| task(i / column_blocks, i % column_blocks)));
 }
 
-/// The transpose of a matrix with these sizes.
+/// Returns the transpose of a matrix with the given sizes.
 fn transposed<T: Float>(x: &[T], [rows, columns]: [usize; 2]) -> Scratch<T> {
     let mut out = Scratch::uninit(rows * columns);
     row_blocks((&mut *out, rows), TILE, |range, out| {
@@ -105,7 +105,7 @@ fn transposed<T: Float>(x: &[T], [rows, columns]: [usize; 2]) -> Scratch<T> {
     out
 }
 
-/// Adds to (or sets) the given dx, dW and db; `dy` becomes dz = dy ∘ slope.
+/// Computes or accumulates the requested dx, dW and db; replaces `dy` with dz = dy ∘ slope.
 pub(super) fn backward<T: Float>(
     x: &Tensor,
     w: &Tensor,
@@ -127,7 +127,7 @@ pub(super) fn backward<T: Float>(
         return backward_of_large(x, w, dz, [rows, k, n], [dx, dw, db]);
     }
     let row_blocks = rows.div_ceil(ROWS);
-    // Which rows a lane sums depends only on sizes.
+    // The assignment of rows to lanes depends only on sizes.
     let lanes = row_blocks.clamp(1, LANES).min((LANE_ELEMENTS / (n * k).max(1)).max(1));
     let mut sums = Scratch::<T>::uninit(if dw.is_some() { lanes * n * k } else { 0 });
     let mut bias_sums = Scratch::<T>::zeroed(if db.is_some() { lanes * n } else { 0 });
@@ -148,14 +148,14 @@ pub(super) fn backward<T: Float>(
                         product(dx, k, *add, T::ONE, dz, View::new(w, n, k, k));
                     }
                     if want_w {
-                        // SAFETY: every lane has its own part.
+                        // SAFETY: every lane has its own range.
                         let sum = unsafe { sums.slice(lane * n * k..(lane + 1) * n * k) };
                         let dzt = View::new(dz_block, r1 - r0, n, n).transposed();
                         let x = View::new(&x[r0 * k..], r1 - r0, k, k);
                         product(sum, k, block != lane, T::ONE, dzt, x);
                     }
                     if want_b {
-                        // SAFETY: every lane has its own part.
+                        // SAFETY: every lane has its own range.
                         let sum = unsafe { bias_sums.slice(lane * n..(lane + 1) * n) };
                         add_rows(sum, dz_block);
                     }
@@ -171,7 +171,7 @@ pub(super) fn backward<T: Float>(
     }
 }
 
-/// [`backward`] for a W so large that every thread gets a part of it: no partial sums are needed.
+/// [`backward`] for a W large enough that each thread computes its own part of dW, without partial sums.
 fn backward_of_large<T: Float>(
     x: &[T],
     w: &[T],
@@ -210,7 +210,7 @@ fn backward_of_large<T: Float>(
             });
         }
     };
-    // Few rows are divided by columns as well, so that all threads have work.
+    // With few rows, columns are divided as well, so that all threads have work.
     let columns = if rows < 2 * ROWS { COLUMNS } else { k };
     let column_blocks = k.div_ceil(columns);
     let block = |i: usize| {
@@ -219,7 +219,7 @@ fn backward_of_large<T: Float>(
         if let Some((add, dx)) = &dx {
             let dz = View::new(&dz[r0 * n..], r1 - r0, n, n);
             let w = View::new(&w[c0..], n, c1 - c0, k);
-            // SAFETY: the blocks are disjoint, and inside dx.
+            // SAFETY: the blocks are disjoint and inside dx.
             unsafe { product_into(dx.pointer(r0 * k + c0), k, *add, T::ONE, dz, w) };
         }
     };
@@ -229,7 +229,7 @@ fn backward_of_large<T: Float>(
     });
 }
 
-/// sum += every row of `x`.
+/// Adds every row of `x` to `sum`.
 fn add_rows<T: Float>(sum: &mut [T], x: &[T]) {
     vectorize!({
         for row in x.chunks_exact(sum.len()) {
@@ -240,7 +240,7 @@ fn add_rows<T: Float>(sum: &mut [T], x: &[T]) {
     });
 }
 
-/// grad (+)= Σ over lanes, in order.
+/// Writes the sum over lanes, in order, to `grad`, or accumulates.
 fn collect<T: Float>(sums: &[T], lanes: usize, grad: &mut GradBuffer) {
     let add = grad.accumulate;
     let total = grad.tensor.write::<T>();

@@ -1,6 +1,6 @@
-//! Kernels: forward is a matrix product with bias and activation in its epilogue, which also saves the activation's
-//! argument; backward is one pass, which multiplies by the derivative (unless the product that computed dy has) and sums the
-//! bias gradient, then two products.
+//! Kernels. Forward is a matrix product whose epilogue applies bias and activation and saves the activation's input.
+//! Backward is one elementwise pass, which multiplies by the derivative (unless the product that computed dy already
+//! did) and sums the bias gradient, followed by two matrix products.
 
 use super::Linear;
 use crate::args;
@@ -12,16 +12,16 @@ use crate::ops::activation::Activation;
 use crate::tensor::Tensor;
 use std::ops::RangeInclusive;
 
-/// The kernel that multiplies by the activation's derivative.
+/// Source of the kernel that multiplies by the activation's derivative.
 pub static SOURCE: Source = source!("linear", ALL_DTYPES);
 
 /// Threads per block.
 const THREADS: usize = 256;
 /// Minimum number of rows that a block sums.
 const ROWS: usize = 64;
-/// Maximum number of blocks of rows.
+/// Maximum number of row blocks.
 const BLOCKS: usize = 256;
-/// Number of elements of a gradient with unaligned lines that both products read from one copy, whose elements kernels count
+/// Sizes, in elements, at which a gradient with unaligned rows is copied once for both products; kernels count elements
 /// in 31 bits.
 const COPIED: RangeInclusive<usize> = 1 << 20..=i32::MAX as usize;
 
@@ -50,7 +50,7 @@ impl Launch for Linear {
         let mut dz = z.map(|_| Tensor::empty_on(dy.device(), dy.shape(), dy.dtype()));
         multiply_and_sum(&dy, z, dz.as_mut(), grads.buffer(2));
         let dz = Matrix::new(dz.as_ref().unwrap_or(&dy), rows, n);
-        // The logits of an odd vocabulary: each product would copy them.
+        // Logits with an odd vocabulary size: otherwise, each product would copy them.
         let copy = COPIED.contains(&(rows * n)).then(|| dz.with_aligned_lines()).flatten();
         let dz = copy.as_ref().map_or(dz, |copy| dz.within(copy));
         Product::new(dz, Matrix::new(w, n, k)).put_input(grads, 0);
@@ -65,16 +65,16 @@ impl Launch for Linear {
     }
 }
 
-/// What a gradient is multiplied by.
+/// Factor of a gradient.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Factor<'a> {
     /// The elements of a tensor.
     Elements(&'a Tensor),
-    /// The derivative of an activation at them.
+    /// The derivative of an activation at the elements of a tensor.
     Derivative(Activation, &'a Tensor),
 }
 
-/// dz = dy times the factor, if needed, and its sum over rows, if needed. Without a factor, the sum of dy.
+/// Writes dy, multiplied by `factor` if given, to `dz` and its sum over rows to `sum`; either may be omitted.
 pub(crate) fn multiply_and_sum(
     dy: &Tensor,
     factor: Option<Factor<'_>>,

@@ -1,7 +1,7 @@
 //! y = f(x Wᵀ + b): x [.., K], W [N, K] (PyTorch's layout), b [N] if `bias`, y [.., N].
 //!
 //! With z = x Wᵀ + b and dz = dy ∘ f'(z): dx = dz W, dW = dzᵀ x, db = Σ over rows of dz.
-//! Costs 2·R·N·K operations forward and twice that backward (R rows).
+//! Costs 2·R·N·K FLOPs forward and twice as many backward (R rows).
 
 mod cpu;
 pub(crate) mod cuda;
@@ -13,12 +13,12 @@ use crate::op::{Case, Draw, Grads, Op, Saved};
 use crate::tensor::Tensor;
 use crate::with_float;
 
-/// A dense layer with an activation.
+/// Linear layer with an activation.
 #[derive(Clone, Copy, Debug)]
 pub struct Linear {
     /// Whether there is a third input b.
     pub bias: bool,
-    /// f.
+    /// Activation f.
     pub activation: Activation,
 }
 
@@ -47,7 +47,7 @@ impl Op for Linear {
                 cpu::forward::<T>(x, w, inputs.get(2).copied(), out.write(), None);
             });
         } else {
-            // f'(z): all that backward needs of z.
+            // Backward needs only f'(z), so z itself is not saved.
             let mut slope = Tensor::empty(out.shape(), out.dtype());
             with_float!(out.dtype(), T => {
                 let activated = Some((self.activation, out.write()));
@@ -66,16 +66,16 @@ impl Op for Linear {
     }
 }
 
-/// All combinations of bias and activation at odd sizes, more rows than a block, few rows with many columns, sums over
-/// one element and over many, several kernel tiles in each direction, the shapes of a transformer, large W with few
-/// rows and with many, and a vocabulary whose odd rows a GPU copies.
+/// Returns test cases: all combinations of bias and activation at odd sizes, more rows than a block, few rows with many
+/// columns, sums over one and many elements, several kernel tiles in each direction, transformer shapes, large W with
+/// few and many rows, and a vocabulary with odd rows, which a GPU copies.
 pub fn cases() -> Vec<Case> {
     use Activation::{Gelu, GeluTanh, Identity, LeakyRelu, Relu, Sigmoid, Silu, Tanh};
     let case = |bias, activation, rows: &[usize], n: usize, k: usize| {
         let x = [rows, &[k]].concat();
         let shapes: &[&[usize]] = if bias { &[&x, &[n, k], &[n]] } else { &[&x, &[n, k]] };
-        // Weights at the scale of a real model, so that activations are tested where they are nonlinear and rounding
-        // errors are not those of much larger sums.
+        // Weights have the scale of a real model, so that activations are tested where they are nonlinear and rounding
+        // errors are not dominated by much larger sums.
         let bound = (3.0 / k as f64).sqrt();
         Case::new(Linear { bias, activation }, shapes)
             .draw(1, Draw::Uniform(-bound, bound))

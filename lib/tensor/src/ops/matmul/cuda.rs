@@ -1,4 +1,4 @@
-//! Kernels: batched matrix products; the gradient of a shared A is one product summed over the batch.
+//! Batched matrix products on the GPU; the gradient of a shared A is one product summed over the batch.
 
 use super::{MatMul, Sizes};
 use crate::kernel::product::{Epilogue, Matrix, Product};

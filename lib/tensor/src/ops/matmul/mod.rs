@@ -1,7 +1,7 @@
-//! Batched matrix products, like `torch.matmul`: y[b] = A[b] x[b], or A x[b] with one A for all. A [B, S, T] or [S, T],
+//! Batched matrix product, like `torch.matmul`: y[b] = A[b] x[b], or A x[b] with a shared A. A [B, S, T] or [S, T],
 //! x [B, T, C], y [B, S, C].
 //!
-//! With a constant A: pooling, interpolation and transforms over tokens.
+//! A constant A expresses pooling, interpolation and transforms over tokens.
 //! dx[b] = A[b]ᵀ dy[b], dA[b] = dy[b] x[b]ᵀ, summed over b for a shared A.
 
 mod cpu;
@@ -15,13 +15,13 @@ use crate::with_float;
 #[derive(Clone, Copy, Debug)]
 pub struct MatMul;
 
-/// The sizes of a product.
+/// Sizes of a product.
 struct Sizes {
     batch: usize,
     s: usize,
     t: usize,
     c: usize,
-    /// Elements from the A of a product to that of the next; 0 if A is shared.
+    /// Batch stride of A in elements; 0 if A is shared.
     step: usize,
 }
 
@@ -60,8 +60,8 @@ impl Op for MatMul {
     }
 }
 
-/// Fewer and more rows out than in, one row, several kernel tiles in each direction; a constant, a learned and a batched
-/// A.
+/// Returns test cases: fewer and more rows out than in, one row, several kernel tiles in each direction; constant,
+/// learned and batched A.
 pub fn cases() -> Vec<Case> {
     let case = |b: usize, s: usize, t: usize, c: usize| {
         Case::new(MatMul, &[&[s, t], &[b, t, c]]).flops(2 * b * s * t * c)

@@ -1,23 +1,23 @@
-//! A slice along an axis: y = x[.., start..start+length, ..]. A split is several of them. The gradient is dy in that
-//! slice and 0 elsewhere.
+//! Slice along an axis: y = x[.., start..start+length, ..]. A split consists of several slices. The gradient is dy
+//! inside the slice and 0 elsewhere.
 
 use super::strided::{self, Space, Strided, View, checked};
 use crate::op::{Case, Grads, Op, Saved};
 use crate::tensor::Tensor;
 
-/// `length` indices of `axis` from `start`; input x.
+/// Takes `length` indices of `axis`, starting at `start`; input x.
 #[derive(Clone, Copy, Debug)]
 pub struct Narrow {
-    /// The axis.
+    /// Axis to slice.
     pub axis: usize,
-    /// The first index.
+    /// First index.
     pub start: usize,
     /// Number of indices.
     pub length: usize,
 }
 
-/// The index space of a slice of shape `part` that begins at `start` of `axis` in a tensor of shape `whole`, with views
-/// of the whole and of the slice.
+/// Returns the index spaces of a slice of shape `part` that begins at `start` of `axis` in a tensor of shape `whole`:
+/// first with the views (whole, slice), then with (slice, whole).
 pub(super) fn part_space(
     whole: &[usize],
     part: &[usize],
@@ -66,8 +66,8 @@ impl Op for Narrow {
     }
 }
 
-/// Along each axis: at the start, inside and at the end, one index, all of them; offsets that do and do not allow
-/// vector access.
+/// Returns test cases along each axis: at the start, inside and at the end, one index, all indices; offsets that do and
+/// do not allow vector access.
 pub fn cases() -> Vec<Case> {
     let case = |shape: &[usize], axis: usize, start: usize, length: usize| {
         Case::new(Narrow { axis, start, length }, &[shape])

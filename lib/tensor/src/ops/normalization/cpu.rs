@@ -6,7 +6,7 @@ use crate::simd::sum;
 use crate::{Scratch, Tensor, for_rows, vectorize};
 use std::ops::Range;
 
-/// μ and r of a row; μ is 0 unless the normalization is centred.
+/// Returns μ and r of a row; μ is 0 unless the normalization is centred.
 #[inline(always)]
 pub(crate) fn statistics<T: Float>(x: &[T], centred: bool, epsilon: T) -> (T, T) {
     let n = T::ONE / T::of(x.len() as f64);
@@ -15,14 +15,14 @@ pub(crate) fn statistics<T: Float>(x: &[T], centred: bool, epsilon: T) -> (T, T)
     (mean, T::ONE / (variance + epsilon).sqrt())
 }
 
-/// n = (x - μ)·r.
+/// Returns n = (x - μ)·r.
 #[inline(always)]
 fn normalized<T: Float>(x: T, (mean, rstd): (T, T)) -> T {
     (x - mean) * rstd
 }
 
-/// dx (+)= r·(g - mean(g) - n·mean(g ∘ n)) for one row, where g = (offset + w) ∘ dy is the gradient of n; without
-/// mean(g) unless centred.
+/// Computes dx (+)= r·(g - mean(g) - n·mean(g ∘ n)) for one row, where g = (offset + w) ∘ dy is the gradient of n;
+/// mean(g) is omitted unless `centred`.
 #[inline(always)]
 pub(crate) fn input_gradient<T: Float>(
     x: &[T],
@@ -87,10 +87,10 @@ pub(super) fn backward<T: Float>(
     let group = (rows / groups.max(1)).max(1);
     let dx = dx.map(|grad| (grad.accumulate, Shared::new(grad.tensor.write::<T>())));
     let with_sums = dw.is_some() || db.is_some();
-    // dx of some rows, and their sums for dw and db: [2, H].
+    // Computes dx of a range of rows and adds their contributions to dw and db to `sums` [2, H].
     let pass = |range: Range<usize>, sums: &mut [T]| {
         let (dw, db) = sums.split_at_mut(h);
-        // Slices of known length avoid bounds checks in the loop.
+        // Slices of fixed length avoid bounds checks in the loop.
         let (dw, db) = (&mut dw[..h], &mut db[..h]);
         vectorize!({
             for row in range {

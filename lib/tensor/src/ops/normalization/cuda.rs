@@ -7,12 +7,12 @@ use crate::kernel::{ALL_DTYPES, Arg, Source, source};
 use crate::op::{Grads, Launch, Saved};
 use crate::tensor::Tensor;
 
-/// The forward kernels.
+/// Source of the forward kernels.
 pub static SOURCE: Source = source!("normalization", ALL_DTYPES);
-/// The backward kernels.
+/// Source of the backward kernels.
 pub static GRADIENT: Source = source!("normalization_backward", ALL_DTYPES);
 
-/// A kernel for rows of this width.
+/// Picks the kernel for rows of the given width: the first if it is a multiple of 16 bytes, otherwise the second.
 fn pick([whole, odd]: [&'static str; 2], dtype: Dtype, width: usize) -> &'static str {
     if (width * dtype.bytes()).is_multiple_of(16) { whole } else { odd }
 }
@@ -50,7 +50,7 @@ impl Launch for Normalization {
         let (warps, grid, parts) = backward_grid(groups, rows, width, x.dtype());
         let [dx, dw, db] = grads.buffers([0, 1, 2]);
         let targets = match (self.kind, dw) {
-            // Unused vectors of m get a zero gradient.
+            // The remaining vectors of m get a zero gradient.
             (NormKind::Adaptive { shift, scale }, Some(dm)) => {
                 let out = Arg::from(zeroed(dm));
                 [scale, shift].map(|i| Some(Target { out, start: i * width, add: true }))

@@ -3,11 +3,11 @@
 //! - Layer normalization (Ba et al. 2016): μ the mean, r = 1/√(variance + ε); inputs x, w [H], b [H].
 //! - RMS normalization (Zhang & Sennrich 2019): μ = 0, r = 1/√(mean(x²) + ε), no b; inputs x, w [H].
 //! - Adaptive layer normalization (Peebles & Xie 2023): w = 1 + γ_g and b = β_g depend on a condition; inputs
-//!   x [G.., H], whose leading axes split into G groups of equal size (one per sample), and m [G, S·H], S vectors per
-//!   group, of which γ is the `scale`-th and β the `shift`-th. A zero m gives plain normalization.
+//!   x [G.., H], whose leading axes split into G groups of equal size (one per sample), and m [G, S·H] with S vectors
+//!   per group, where γ is vector `scale` and β is vector `shift`. A zero m gives plain normalization.
 //!
 //! With g = w ∘ dy: dx = r·(g - mean(g) - n·mean(g ∘ n)), without mean(g) if μ = 0; dw = Σ dy ∘ n, db = Σ dy over all
-//! rows, or over the rows of a group. Moves 2 elements an element forward, 3 backward.
+//! rows, or over the rows of a group. Moves 2 elements per element forward, 3 backward.
 
 mod cpu;
 mod cuda;
@@ -23,9 +23,9 @@ use crate::with_float;
 /// Normalization over the last axis.
 #[derive(Clone, Copy, Debug)]
 pub struct Normalization {
-    /// Which kind.
+    /// Kind of normalization.
     pub kind: NormKind,
-    /// ε, added to the variance or mean square.
+    /// ε, added to the variance or the mean square.
     pub epsilon: f64,
 }
 
@@ -52,13 +52,13 @@ impl Normalization {
     }
 }
 
-/// The scale and shift vectors of rows: one pair per group.
+/// Scale and shift vectors: one pair per group of rows.
 struct Affine<'a> {
-    /// The weight is `offset` plus the values stored here from element `w_start` on.
+    /// The weight is `offset` plus the values stored here, starting at element `w_start`.
     w: &'a Tensor,
     w_start: usize,
     offset: f64,
-    /// The bias, from element `b_start` on.
+    /// The bias, starting at element `b_start`.
     b: Option<&'a Tensor>,
     b_start: usize,
     /// Number of groups, and the stride in elements between their vectors.
@@ -67,7 +67,7 @@ struct Affine<'a> {
 }
 
 impl<'a> Affine<'a> {
-    /// `inputs` are those of the op, x first; the bias may be absent.
+    /// Creates the vectors from the op's `inputs`, x first; the bias may be absent.
     fn new(op: &Normalization, inputs: &[&'a Tensor]) -> Self {
         let (w, b, h) = (inputs[1], inputs.get(2).copied(), inputs[0].width());
         match op.kind {
@@ -127,8 +127,8 @@ impl Op for Normalization {
     }
 }
 
-/// Odd widths, one column block, a mean far from zero, many rows, and rows for each of the kernels: handled by a warp,
-/// by a block, and too long for the registers of a block.
+/// Returns test cases: odd widths, one column block, a mean far from zero, many rows, and rows for each kernel: handled
+/// by a warp, handled by a block, and too long for the registers of a block.
 pub fn layernorm_cases() -> Vec<Case> {
     let op = Normalization { kind: NormKind::Layer, epsilon: 1e-5 };
     let shapes: [&[usize]; 11] = [
@@ -155,7 +155,7 @@ pub fn layernorm_cases() -> Vec<Case> {
     cases
 }
 
-/// Odd widths, many rows, and rows for each of the kernels.
+/// Returns test cases: odd widths, many rows, and rows for each kernel.
 pub fn rmsnorm_cases() -> Vec<Case> {
     let op = Normalization { kind: NormKind::Rms, epsilon: 1e-6 };
     let long: [&[usize]; 4] = [&[19, 1024], &[5, 1001], &[9, 8200], &[2, 8193]];
@@ -166,7 +166,8 @@ pub fn rmsnorm_cases() -> Vec<Case> {
         .collect()
 }
 
-/// One group, several, a group of one row, unused vectors in m, groups and rows split over several blocks.
+/// Returns test cases: one and several groups, groups of one row, unused vectors in m, groups and rows over many
+/// blocks.
 pub fn adaln_cases() -> Vec<Case> {
     let op =
         |shift, scale| Normalization { kind: NormKind::Adaptive { shift, scale }, epsilon: 1e-5 };

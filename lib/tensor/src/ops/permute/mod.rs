@@ -1,15 +1,15 @@
-//! Permutes axes, like `permute` in PyTorch and `transpose` in NumPy: axis `i` of y is axis `axes[i]` of x. The
+//! Permutation of axes, like `permute` in PyTorch and `transpose` in NumPy: axis `i` of y is axis `axes[i]` of x. The
 //! gradient is dy with the inverse permutation.
 
 use super::strided::{self, Space, Strided, View, checked};
 use crate::op::{Case, Grads, Op, Saved};
 use crate::tensor::Tensor;
 
-/// Permutes the axes; input x. Holds the input axis for each output axis.
+/// Permutes axes; input x. Holds the input axis of each output axis.
 #[derive(Clone, Debug)]
 pub struct Permute(pub Vec<usize>);
 
-/// The output shape and index space for the axis order `order`.
+/// Returns the output shape and index space for the axis order `order`.
 fn space(order: &[usize], x: &[usize]) -> Result<(Vec<usize>, Space<2>), String> {
     let y: Vec<usize> = order.iter().map(|axis| x[*axis]).collect();
     let views = [View::contiguous(x).permuted(order), View::contiguous(&y)];
@@ -54,7 +54,7 @@ impl Op for Permute {
     }
 }
 
-/// Transposed matrices, heads before tokens, channels first, image patches, the identity.
+/// Returns test cases: transposed matrices, heads before tokens, channels first, image patches, the identity.
 pub fn cases() -> Vec<Case> {
     let case = |axes: &[usize], shape: &[usize]| Case::new(Permute(axes.to_vec()), &[shape]);
     vec![

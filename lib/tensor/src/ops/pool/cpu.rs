@@ -5,7 +5,7 @@ use crate::op::GradBuffer;
 use crate::ops::grid::{of, split};
 use crate::tensor::Tensor;
 
-/// The cells in the window of an output cell (an index over all samples), in row-major order.
+/// Returns the cells in the window of an output cell (indices over all samples) in row-major order.
 #[inline(always)]
 fn window(op: &Pool, x: [usize; 5], out: [usize; 5], cell: usize) -> impl Iterator<Item = usize> {
     let [_, depth, rows, columns, _] = x;
@@ -52,7 +52,7 @@ pub(super) fn max<T: Float>(op: &Pool, x: &Tensor, out: &mut Tensor, chosen: &mu
     });
 }
 
-/// The windows along one axis that contain cell `at`: each window's index, and the position of the cell in it.
+/// Returns the windows along one axis that contain cell `at`: the index of each window and the cell's position in it.
 fn around(at: usize, window: usize, stride: usize, count: usize) -> Vec<(usize, usize)> {
     let first = (at + 1).saturating_sub(window).div_ceil(stride);
     (first..count.min(at / stride + 1)).map(|i| (i, at - i * stride)).collect()

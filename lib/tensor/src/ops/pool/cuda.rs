@@ -6,11 +6,11 @@ use crate::op::{GradBuffer, Grads, Launch, Saved};
 use crate::ops::grid;
 use crate::tensor::Tensor;
 
-/// The kernels.
+/// Source of the pooling kernels.
 pub static SOURCE: Source = source!("pool", ALL_DTYPES);
 
 impl Pool {
-    /// The arguments that both kernels take: `cells`, and the sizes of x and y, of the window and its stride.
+    /// Returns the arguments shared by both kernels: `cells`, the sizes of x and y, the window and its stride.
     fn sizes(&self, cells: usize, x: &Tensor, y: &Tensor) -> Vec<Arg<'static>> {
         let ([_, from @ .., c], [_, to @ .., _]) = (grid::of(x), grid::of(y));
         [&[cells][..], &from, &to, &[c], &self.window, &self.stride]

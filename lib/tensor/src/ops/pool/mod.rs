@@ -1,10 +1,10 @@
 //! Pooling over windows of a grid, channels last: y[b, i, j, k, c] is the mean or the maximum of
 //! x[b, i·s + p, j·t + q, k·u + r, c] over the P × Q × R cells (p, q, r) of the window. x [B, depth, rows, columns, C],
-//! y [B, ⌊(depth - P)/s⌋ + 1, ⌊(rows - Q)/t⌋ + 1, ⌊(columns - R)/u⌋ + 1, C]; the depth may be missing, which is 1, and a
-//! one-dimensional grid has one row.
+//! y [B, ⌊(depth - P)/s⌋ + 1, ⌊(rows - Q)/t⌋ + 1, ⌊(columns - R)/u⌋ + 1, C]; depth defaults to 1, and a one-dimensional
+//! grid has one row.
 //!
-//! There is no padding. Of equal maxima the first in row-major order is chosen; NaN counts as a maximum.
-//! dx of a cell is the sum over the windows that contain it, in order.
+//! There is no padding. Ties are resolved to the first maximum in row-major order; NaN counts as a maximum. The
+//! gradient of a cell of x is summed over the windows that contain it, in order.
 
 mod cpu;
 mod cuda;
@@ -17,12 +17,12 @@ use crate::ops::grid;
 use crate::tensor::Tensor;
 use crate::with_float;
 
-/// The pooling function.
+/// Pooling function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pooling {
     /// The mean.
     Mean,
-    /// The largest.
+    /// The maximum.
     Max,
 }
 
@@ -59,7 +59,7 @@ impl Op for Pool {
             with_float!(out.dtype(), T => cpu::mean::<T>(self, x, out));
             return vec![];
         }
-        // The index of the largest cell in its window.
+        // Index, within its window, of the cell with the maximum.
         let mut chosen = Tensor::empty(out.shape(), Dtype::I32);
         with_float!(out.dtype(), T => cpu::max::<T>(self, x, out, chosen.write()));
         vec![chosen]
@@ -73,7 +73,7 @@ impl Op for Pool {
     }
 }
 
-/// One to three dimensions; adjacent, spaced and overlapping windows; odd channels.
+/// Returns test cases: one to three dimensions; adjacent, spaced and overlapping windows; odd channels.
 pub fn cases() -> Vec<Case> {
     let mut cases = vec![];
     for pooling in [Pooling::Mean, Pooling::Max] {
@@ -89,7 +89,7 @@ pub fn cases() -> Vec<Case> {
             (&[2, 16, 16, 32, 64], [2, 2, 2], [2, 2, 2]),
         ];
         for (shape, window, stride) in cells {
-            // Far apart, so that finite differences do not change the maximum.
+            // Distinct, well-separated values, so that finite differences do not change the maximum.
             let draw = Draw::Distinct(-300.0, 300.0);
             let op = Pool { pooling, window, stride };
             cases.push(Case::new(op, &[shape]).draw(0, draw));

@@ -1,6 +1,6 @@
-//! Sum or mean over an axis, keeping it with size 1: x [.., n, ..], y [.., 1, ..].
+//! Sum or mean over an axis, which is kept with size 1: x [.., n, ..], y [.., 1, ..].
 //!
-//! dx is dy, divided by n for the mean, repeated along the axis. The order of summation depends only on the sizes.
+//! dx is dy broadcast along the axis, divided by n for the mean. The order of summation depends only on the sizes.
 
 use super::strided::{self, Space, Strided, Sum, View, checked};
 use crate::op::{Case, Grads, Op, Saved};
@@ -22,7 +22,7 @@ impl Reduce {
         }
     }
 
-    /// The factor of a sum over an axis of `n` indices.
+    /// Returns the factor of the sum over an axis of size `n`.
     fn scale(self, n: usize) -> f64 {
         match self {
             Reduce::Sum(_) => 1.0,
@@ -31,7 +31,7 @@ impl Reduce {
     }
 }
 
-/// The index space of the gradient of x, with views of dy and dx.
+/// Returns the index space of the gradient of x, with views of dy and dx.
 fn gradient_space(x: &[usize], y: &[usize]) -> Result<Space<2>, String> {
     Space::new(x, [View::broadcast(y, x), View::contiguous(x)])
 }
@@ -70,8 +70,8 @@ impl Op for Reduce {
     }
 }
 
-/// The first, middle and last axis, with one index and with many; sums by threads and by warps, in one chunk and in
-/// several.
+/// Returns test cases: the first, middle and last axis, of size one and larger; sums by threads and by warps, in one
+/// and several chunks.
 pub fn cases() -> Vec<Case> {
     let shapes: [(&[usize], usize); 12] = [
         (&[1], 0),

@@ -3,7 +3,7 @@ use crate::for_rows;
 use crate::op::GradBuffer;
 use crate::simd::sum;
 
-/// For each sample: e and D.
+/// Writes e and D of each sample to `terms`.
 pub(super) fn terms<T: Float>(epsilon: f64, p: &[T], t: &[T], terms: &mut [T]) {
     let n = p.len() / (terms.len() / 2);
     for_rows!((terms, 2), n, |b, terms| {

@@ -1,4 +1,4 @@
-//! How the kernels are launched.
+//! Kernel launches.
 
 use super::RelativeError;
 use crate::args;
@@ -7,11 +7,11 @@ use crate::kernel::{Grid, ONLY_F32, Source, flat, source};
 use crate::op::{GradBuffer, Grads, Launch, Saved};
 use crate::tensor::Tensor;
 
-/// The kernels.
+/// Source of the relative error kernels.
 pub static SOURCE: Source = source!("relative_error", ONLY_F32);
 
 impl Launch for RelativeError {
-    /// Saves p, t, and e and D of each sample: f32 [samples, 2].
+    /// Saves p, t, and (e, D) of each sample: f32 [samples, 2].
     fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
         let (p, t) = (inputs[0], inputs[1]);
         let samples = p.shape()[0];

@@ -14,7 +14,7 @@ use crate::with_float;
 /// Relative error; inputs prediction and target.
 #[derive(Clone, Copy, Debug)]
 pub struct RelativeError {
-    /// ε: keeps the error finite for a zero target.
+    /// ε, which keeps the error finite for a zero target.
     pub epsilon: f64,
 }
 
@@ -37,7 +37,7 @@ impl Op for RelativeError {
     fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
         let [p, t] = [inputs[0], inputs[1]];
         let samples = p.shape()[0];
-        // For each sample: e and D.
+        // e and D of each sample.
         let mut terms = Tensor::empty(&[samples, 2], p.dtype());
         with_float!(out.dtype(), T => {
             cpu::terms::<T>(self.epsilon, p.read(), t.read(), terms.write());
@@ -57,7 +57,7 @@ impl Op for RelativeError {
     }
 }
 
-/// One element per sample, odd sizes, samples split over several blocks.
+/// Returns test cases: one element per sample, odd sizes, samples split over several blocks.
 pub fn cases() -> Vec<Case> {
     let op = RelativeError { epsilon: 1e-8 };
     [&[4, 1][..], &[3, 7], &[5, 3, 11], &[3, 2733, 3], &[2, 4100, 1], &[64, 64, 129]]

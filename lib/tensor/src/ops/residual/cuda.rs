@@ -5,10 +5,10 @@ use crate::op::{Grads, Launch, Saved};
 use crate::ops::linear::{Factor, multiply_and_sum};
 use crate::tensor::Tensor;
 
-/// The kernels.
+/// Source of the residual kernel.
 pub static SOURCE: Source = source!("residual", ALL_DTYPES);
 
-/// out (+)= x + s ∘ y.
+/// Writes x + s ∘ y to `out`, or accumulates if `add` is set; a missing x counts as 0.
 fn join(x: Option<&Tensor>, y: &Tensor, s: &Tensor, out: &mut Tensor, add: bool) {
     let (dtype, rows, width) = (y.dtype(), y.rows(), y.width());
     let args = args![x, y, s, out, rows, width, add];

@@ -1,6 +1,6 @@
 //! Residual connection with LayerScale: out = x + s ∘ y. x and y [.., H], s [H].
 //!
-//! Zero s leaves x unchanged, so a model can start as the identity (Touvron et al. 2021).
+//! With s = 0, x is unchanged, so a model can start as the identity (Touvron et al. 2021).
 //! dx = dout, dy = s ∘ dout, ds = Σ over rows of dout ∘ y.
 
 mod cpu;
@@ -10,7 +10,7 @@ use crate::op::{Case, Grads, Op, Saved};
 use crate::tensor::Tensor;
 use crate::with_float;
 
-/// Adds a scaled branch; inputs x, y, s. Without a scale it is [`crate::ops::binary::Binary::Add`].
+/// Adds a scaled branch; inputs x, y, s. For an unscaled branch, use [`crate::ops::binary::Binary::Add`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Residual;
 
@@ -35,7 +35,7 @@ impl Op for Residual {
     }
 }
 
-/// Odd sizes, rows split over several blocks.
+/// Returns test cases: odd sizes, rows split over several blocks.
 pub fn cases() -> Vec<Case> {
     vec![
         Case::new(Residual, &[&[3, 5], &[3, 5], &[5]]),

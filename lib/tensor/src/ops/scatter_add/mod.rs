@@ -1,8 +1,8 @@
-//! Sums of rows by index: y[v] = Σ of x[n] over the positions n with index[n] = v, in order. x [N, H], index [N] (I32),
+//! Sum of rows by index: y[v] = Σ of x[n] over the positions n with index[n] = v, in order. x [N, H], index [N] (I32),
 //! y [V, H]. dx[n] = dy[index[n]].
 //!
-//! One thread computes each sum, so results are bit-identical on every run. Rows with an index outside 0..V are
-//! dropped; their gradient is 0. Loops and kernels are shared with `embedding`, whose gradient this op is.
+//! The order of each sum depends only on the indices, so results are bit-identical on every run. Rows with an index
+//! outside 0..V are dropped; their gradient is 0. This op is the gradient of `embedding` and shares its implementation.
 
 use super::embedding::{cpu, cuda};
 use crate::dtype::{Dtype, Float};
@@ -10,7 +10,7 @@ use crate::op::{Case, Draw, Grads, Launch, Op, Saved};
 use crate::tensor::Tensor;
 use crate::with_float;
 
-/// Sums of rows of x into the given number of rows; inputs x, index.
+/// Sums rows of x by index into the given number of rows; inputs x, index.
 #[derive(Clone, Copy, Debug)]
 pub struct ScatterAdd(pub usize);
 
@@ -60,7 +60,7 @@ impl Launch for ScatterAdd {
     }
 }
 
-/// One sum, empty sums, dropped indices, odd widths, several radix digits.
+/// Returns test cases: one sum, empty sums, dropped indices, odd widths, several radix digits.
 pub fn cases() -> Vec<Case> {
     let case = |rows: usize, n: usize, h: usize, below: u64| {
         Case::new(ScatterAdd(rows), &[&[n, h], &[n]]).draw(1, Draw::RandInt(below))

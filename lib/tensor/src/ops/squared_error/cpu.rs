@@ -3,7 +3,7 @@ use crate::op::GradBuffer;
 use crate::simd::sum;
 use crate::{Scratch, for_rows};
 
-/// Mean of v ∘ (p - t)² for each sample.
+/// Returns the mean of v ∘ (p - t)² for each sample.
 pub(super) fn means<T: Float>(p: &[T], t: &[T], v: &[T], samples: usize) -> Scratch<T> {
     let n = p.len() / samples.max(1);
     let mut means = Scratch::uninit(samples);
@@ -18,7 +18,7 @@ pub(super) fn means<T: Float>(p: &[T], t: &[T], v: &[T], samples: usize) -> Scra
     means
 }
 
-/// d (+)= factor·w_b·v ∘ (p - t)/n.
+/// Computes d (+)= factor·w_b·v ∘ (p - t)/n.
 pub(super) fn backward<T: Float>(
     factor: T,
     p: &[T],

@@ -1,4 +1,4 @@
-//! How the kernels are launched.
+//! Kernel launches.
 
 use super::SquaredError;
 use crate::args;
@@ -8,7 +8,7 @@ use crate::kernel::{Grid, ONLY_F32, Source, flat, source};
 use crate::op::{GradBuffer, Grads, Launch, Saved};
 use crate::tensor::Tensor;
 
-/// The kernels.
+/// Source of the squared error kernels.
 pub static SOURCE: Source = source!("squared_error", ONLY_F32);
 
 impl Launch for SquaredError {

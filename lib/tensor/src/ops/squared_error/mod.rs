@@ -1,8 +1,8 @@
 //! Weighted mean squared error: L = Σ_b w_b·mean(v ∘ (p_b - t_b)²). p, t [B, .., C], w [B], v [C], L [1].
 //!
-//! With w_b = 1/B and v = 1 this is the mean squared error. Other w equalize samples of different scale, other v
-//! channels. dp_b = 2·w_b·v ∘ (p_b - t_b)/n, dt = -dp (n elements per sample); the weights are constants: asking for
-//! their gradient is an error.
+//! With w_b = 1/B and v = 1, this is the mean squared error. Other weights w balance samples of different scale; other
+//! weights v balance channels. dp_b = 2·w_b·v ∘ (p_b - t_b)/n, dt = -dp (n elements per sample). The weights are
+//! constants: requesting their gradient is an error.
 
 mod cpu;
 pub(crate) mod cuda;
@@ -59,7 +59,7 @@ impl Op for SquaredError {
     }
 }
 
-/// One element, odd sizes, samples split over several blocks, a large batch.
+/// Returns test cases: one element, odd sizes, samples split over several blocks, a large batch.
 pub fn cases() -> Vec<Case> {
     [&[1, 1][..], &[3, 7], &[5, 3, 11], &[2, 1500, 3], &[2, 4099, 1], &[64, 64, 129]]
         .iter()

@@ -7,8 +7,8 @@ use crate::vectorize;
 
 const LAST: usize = AXES - 1;
 
-/// Calls `run` with the positions of the first of several elements along the last axis, and their number: for whole
-/// rows, or for parts of rows longer than a block of work.
+/// Calls `run` with the positions of the first of several elements along the last axis and with their number. A run is
+/// a whole row, or part of a row that is longer than a block of work.
 fn runs<const N: usize>(space: &Space<N>, run: impl Fn([usize; N], usize) + Send + Sync) {
     let width = space.sizes[LAST];
     let length = width.clamp(1, BLOCK_ELEMENTS);
@@ -23,7 +23,7 @@ fn runs<const N: usize>(space: &Space<N>, run: impl Fn([usize; N], usize) + Send
     });
 }
 
-/// out (+)= f(i) for `n` elements starting at `to`, `stride` apart.
+/// Writes f(i) to, or accumulates it into, each of `n` elements that start at `to` and are `stride` apart.
 ///
 /// # Safety
 /// No other thread may access these elements.
@@ -48,7 +48,7 @@ unsafe fn write<T: Float>(
     }
 }
 
-/// The slice from the first to the last of `n` elements that are `stride` apart.
+/// Returns the slice from the first to the last of `n` elements that are `stride` apart.
 fn extent<T>(x: &[T], start: usize, n: usize, stride: usize) -> &[T] {
     &x[start..start + if n == 0 { 0 } else { (n - 1) * stride + 1 }]
 }
@@ -113,7 +113,7 @@ pub(super) fn sum<T: Float>(
     add: bool,
 ) {
     let (space, scale) = (&sum.space, T::of(scale));
-    // In each step, how many adjacent sums are computed at once, and how many elements go into each.
+    // Number of adjacent sums that are computed at once in each step, and number of elements added to each.
     let (width, inner, kept_axes, reduced_axes) = match sum.rows {
         true => (1, space.sizes[LAST], 0..HALF, HALF..LAST),
         false => (space.sizes[HALF - 1], 1, 0..HALF - 1, HALF..AXES),
@@ -145,7 +145,7 @@ pub(super) fn sum<T: Float>(
     });
 }
 
-/// Σ x, or Σ x·factor, where elements of the factor are `stride` (0 or 1) apart.
+/// Returns Σ x, or Σ x·factor, where elements of the factor are `stride` (0 or 1) apart.
 fn dot<T: Float>(x: &[T], factor: Option<&[T]>, stride: usize) -> T {
     match factor {
         Some(factor) if stride == 1 => {
@@ -158,7 +158,7 @@ fn dot<T: Float>(x: &[T], factor: Option<&[T]>, stride: usize) -> T {
     }
 }
 
-/// totals += x, or x·factor, where elements of the factor are `stride` apart.
+/// Adds x, or x·factor, to `totals`, where elements of the factor are `stride` apart.
 fn accumulate<T: Float>(totals: &mut [T], x: &[T], factor: Option<&[T]>, stride: usize) {
     let each = totals.iter_mut().zip(x);
     match factor {

@@ -1,4 +1,4 @@
-//! How the kernels are launched.
+//! Kernel launches.
 
 use super::{AXES, Binary, HALF, Space, Sum};
 use crate::args;
@@ -8,21 +8,21 @@ use crate::kernel::reduce_rows::{self, Target};
 use crate::kernel::{ALL_DTYPES, Arg, Grid, Source, source};
 use crate::tensor::Tensor;
 
-/// The kernels.
+/// Source of the strided kernels.
 pub static SOURCE: Source = source!("strided", ALL_DTYPES);
 
 /// Threads per block.
 const THREADS: usize = 256;
-/// Threads that occupy a large GPU; sums are split into chunks until there are that many.
+/// Number of threads that fill a large GPU; sums are split into chunks until there are this many threads.
 const MAX_THREADS: usize = 2048 * 128;
 /// Maximum number of chunks per sum.
 const MAX_CHUNKS: usize = 1024;
-/// Minimum number of units that a thread sums.
+/// Minimum number of units (elements, or vectors with vector access) that a thread sums.
 const MIN_UNITS: usize = 32;
 
 impl<const N: usize> Space<N> {
-    /// How many adjacent elements along `axis` a thread moves at once: 16 bytes if every view is either contiguous
-    /// along the axis and aligned, or repeats one element; otherwise 1.
+    /// Returns how many adjacent elements along `axis` a thread moves at once: 16 bytes if every view is either
+    /// contiguous along the axis and aligned, or broadcast along it; otherwise 1.
     fn vector(&self, dtype: Dtype, axis: usize) -> usize {
         let vector = 16 / dtype.bytes();
         let is_aligned = |i: usize| match self.strides[i][axis] {
@@ -38,7 +38,7 @@ impl<const N: usize> Space<N> {
         if whole { vector } else { 1 }
     }
 
-    /// `args` followed by the sizes, counted in groups of `vector` elements along `axis`, and the strides.
+    /// Returns `args` followed by the sizes, counted in groups of `vector` elements along `axis`, and the strides.
     fn append<'a>(&self, args: &[Arg<'a>], axis: usize, vector: usize) -> Vec<Arg<'a>> {
         let mut sizes = self.sizes;
         sizes[axis] /= vector;
@@ -47,7 +47,7 @@ impl<const N: usize> Space<N> {
     }
 }
 
-/// One thread per unit.
+/// Returns a grid with one thread per unit.
 fn grid(units: usize) -> Grid {
     Grid::new(units.div_ceil(THREADS), THREADS)
 }

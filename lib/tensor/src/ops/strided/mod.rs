@@ -15,7 +15,7 @@ use crate::op::{Grads, Launch, Op, Saved};
 use crate::tensor::{Shape, Tensor};
 use crate::with_float;
 
-/// An op implemented by this module on every device.
+/// Marks an op that this module implements on every device.
 pub(crate) trait Strided {}
 
 impl<T: Op + Strided> Launch for T {
@@ -28,15 +28,15 @@ impl<T: Op + Strided> Launch for T {
     }
 }
 
-/// Unwraps the space or sum of shapes that [`Op::shape`] has accepted.
+/// Unwraps the space or sum for shapes that [`Op::shape`] has accepted.
 pub(crate) fn checked<S>(space: Result<S, String>) -> S {
     space.unwrap_or_else(|why| unreachable!("an accepted shape {why}"))
 }
 
-/// Maximum number of axes of a merged index space, as in `strided.cu`.
+/// Maximum number of axes of a merged index space; must match `strided.cu`.
 pub(crate) const AXES: usize = 6;
 
-/// Maximum number of kept axes, and of reduced axes, of a sum.
+/// Maximum number of kept axes and maximum number of reduced axes in a sum.
 const HALF: usize = AXES / 2;
 
 /// Maps an index space to the elements of a tensor.
@@ -47,7 +47,7 @@ pub(crate) struct View {
 }
 
 impl View {
-    /// All elements of a contiguous tensor.
+    /// Returns a view of all elements of a contiguous tensor.
     pub(crate) fn contiguous(shape: &[usize]) -> Self {
         let mut strides = Shape::from_elem(1, shape.len());
         for axis in (1..shape.len()).rev() {
@@ -56,12 +56,12 @@ impl View {
         Self { start: 0, strides }
     }
 
-    /// Elements with these strides, from the first of a tensor.
+    /// Returns a view with the given strides that starts at the first element of a tensor.
     pub(crate) fn strided(strides: &[usize]) -> Self {
         Self { start: 0, strides: strides.into() }
     }
 
-    /// A tensor of `shape` broadcast to an index space of `sizes` by NumPy's rules.
+    /// Returns a view of a tensor of `shape`, broadcast to an index space of `sizes` by NumPy's rules.
     pub(crate) fn broadcast(shape: &[usize], sizes: &[usize]) -> Self {
         let missing = sizes.len() - shape.len();
         let mut strides = Shape::from_elem(0, sizes.len());
@@ -73,12 +73,12 @@ impl View {
         Self { start: 0, strides }
     }
 
-    /// The same elements with permuted axes: axis `i` is axis `order[i]` of this view.
+    /// Returns a view of the same elements with permuted axes: axis `i` is axis `order[i]` of this view.
     pub(crate) fn permuted(&self, order: &[usize]) -> Self {
         Self { start: self.start, strides: order.iter().map(|axis| self.strides[*axis]).collect() }
     }
 
-    /// The elements from index `first` of `axis`.
+    /// Returns a view of the elements starting at index `first` of `axis`.
     pub(crate) fn narrowed(&self, axis: usize, first: usize) -> Self {
         Self { start: self.start + first * self.strides[axis], strides: self.strides.clone() }
     }
@@ -93,7 +93,7 @@ pub(crate) struct Space<const N: usize> {
 }
 
 impl<const N: usize> Space<N> {
-    /// Errors: more than [`AXES`] axes remain after merging.
+    /// Merges contiguous axes. Errors: more than [`AXES`] axes remain after merging.
     pub(crate) fn new(sizes: &[usize], views: [View; N]) -> Result<Self, String> {
         let mut merged: Vec<(usize, [usize; N])> = Vec::new();
         for (axis, size) in sizes.iter().enumerate().filter(|(_, size)| **size != 1) {
@@ -108,7 +108,7 @@ impl<const N: usize> Space<N> {
         Self::padded(&merged, AXES, views.map(|view| view.start))
     }
 
-    /// Places the axes at the end of the first `end`; all other axes get size 1.
+    /// Places `axes` at the end of the first `end` axes; all other axes get size 1.
     fn padded(
         axes: &[(usize, [usize; N])],
         end: usize,
@@ -125,12 +125,12 @@ impl<const N: usize> Space<N> {
         Ok(space)
     }
 
-    /// Number of indices in the space.
+    /// Returns the number of indices in the space.
     fn len(&self) -> usize {
         self.sizes.iter().product()
     }
 
-    /// The position in each tensor of the `n`-th index over `axes`.
+    /// Returns the position in each tensor of the `n`-th index over `axes`.
     fn positions(&self, axes: std::ops::Range<usize>, mut n: usize) -> [usize; N] {
         let mut positions = self.starts;
         for axis in axes.rev() {
@@ -142,7 +142,7 @@ impl<const N: usize> Space<N> {
     }
 }
 
-/// The shape that tensors of these two shapes are broadcast to. Errors: two sizes differ and neither is 1.
+/// Returns the shape to which both shapes are broadcast. Errors: two sizes differ and neither is 1.
 pub(crate) fn broadcast_shape(a: &[usize], b: &[usize]) -> Result<Vec<usize>, String> {
     let rank = a.len().max(b.len());
     let size = |shape: &[usize], axis: usize| {
@@ -157,7 +157,7 @@ pub(crate) fn broadcast_shape(a: &[usize], b: &[usize]) -> Result<Vec<usize>, St
         .collect()
 }
 
-/// out (+)= scale·x; views of x and out.
+/// Writes scale·x to `out`, or accumulates; `space` has views of x and out.
 pub(crate) fn copy(space: &Space<2>, x: &Tensor, out: &mut Tensor, scale: f64, accumulate: bool) {
     match out.device() {
         Device::Cpu => with_float!(out.dtype(), T => {
@@ -167,7 +167,7 @@ pub(crate) fn copy(space: &Space<2>, x: &Tensor, out: &mut Tensor, scale: f64, a
     }
 }
 
-/// out (+)= f(a, b); views of a, b and out.
+/// Writes f(a, b) to `out`, or accumulates; `space` has views of a, b and out.
 pub(crate) fn binary(
     space: &Space<3>,
     function: Binary,
@@ -183,10 +183,10 @@ pub(crate) fn binary(
     }
 }
 
-/// An index space that is reduced over some of its axes. The kept axes come first, as do those of a contiguous result.
+/// An index space that is reduced over some axes. The kept axes come first, in the order of a contiguous result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sum {
-    /// Kept axes end at [`HALF`], reduced ones at [`AXES`]; views of x and of its factor.
+    /// Kept axes end at [`HALF`], reduced axes at [`AXES`]; views of x and of its factor.
     space: Space<2>,
     kept: usize,
     reduced: usize,
@@ -195,8 +195,8 @@ pub(crate) struct Sum {
 }
 
 impl Sum {
-    /// The sum of x of shape `sizes` to the shape `kept`, which broadcasts to `sizes`; `factor` views an optional
-    /// factor of each element. Errors: kept and reduced axes alternate too often.
+    /// Creates the sum of x, of shape `sizes`, to the shape `kept`, which broadcasts to `sizes`; `factor` is a view of
+    /// an optional elementwise factor. Errors: kept and reduced axes alternate too often.
     pub(crate) fn new(sizes: &[usize], kept: &[usize], factor: View) -> Result<Self, String> {
         let views = [View::contiguous(sizes), factor, View::broadcast(kept, sizes)];
         let space = Space::new(sizes, views)?;
@@ -219,7 +219,7 @@ impl Sum {
     }
 }
 
-/// out (+)= scale·Σ x, or scale·Σ x·factor; the order of summation depends only on the sizes.
+/// Writes scale·Σ x or scale·Σ x·factor to `out`, or accumulates; the order of summation depends only on the sizes.
 pub(crate) fn sum(
     sum: &Sum,
     x: &Tensor,

@@ -17,7 +17,7 @@ pub(super) fn backward<T: Float>(h: usize, x: &[T], dy: &[T], grad: &mut GradBuf
     for_rows!((grad.tensor.write::<T>(), 2 * h), 4 * h, |row, dx| {
         let (a, b) = x[row * 2 * h..][..2 * h].split_at(h);
         let (da, db) = dx.split_at_mut(h);
-        // Slices of known length avoid bounds checks in the loop.
+        // Slices of fixed length avoid bounds checks in the loop.
         let (a, b, dy) = (&a[..h], &b[..h], &dy[row * h..][..h]);
         let (da, db) = (&mut da[..h], &mut db[..h]);
         for i in 0..h {

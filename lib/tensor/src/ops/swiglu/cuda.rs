@@ -4,7 +4,7 @@ use crate::kernel::{ALL_DTYPES, Source, source, units};
 use crate::op::{GradBuffer, Grads, Launch, Saved};
 use crate::tensor::Tensor;
 
-/// The kernels.
+/// Source of the SwiGLU kernels.
 pub static SOURCE: Source = source!("swiglu", ALL_DTYPES);
 
 impl Launch for SwiGlu {

@@ -39,7 +39,7 @@ impl Op for SwiGlu {
     }
 }
 
-/// One element, odd and even widths, one large enough to be memory-bound.
+/// Returns test cases: one element, odd and even widths, and a size large enough to be memory-bound.
 pub fn cases() -> Vec<Case> {
     [&[2][..], &[3, 10], &[2, 5, 48], &[7, 522], &[1000, 512]]
         .iter()

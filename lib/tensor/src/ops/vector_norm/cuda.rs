@@ -5,10 +5,10 @@ use crate::kernel::{Grid, ONLY_F32, Source, source};
 use crate::op::{GradBuffer, Grads, Launch, Saved};
 use crate::tensor::Tensor;
 
-/// The kernels.
+/// Source of the vector norm kernels.
 pub static SOURCE: Source = source!("vector_norm", ONLY_F32);
 
-/// One block per row.
+/// Returns a grid with one block per row.
 fn grid(x: &Tensor) -> Grid {
     Grid::new(x.rows(), if x.width() > 1024 { 256 } else { 32 })
 }

@@ -20,18 +20,18 @@ pub enum VectorNorm {
     Squared,
     /// √(Σ x² + ε²).
     Root {
-        /// ε.
+        /// ε, which keeps the gradient finite at zero.
         epsilon: f64,
     },
     /// ½·ln(Σ x² + ε²).
     Log {
-        /// ε.
+        /// ε, which keeps the value and the gradient finite at zero.
         epsilon: f64,
     },
 }
 
 impl VectorNorm {
-    /// What is added under the root, ε².
+    /// Returns ε², which is added to Σ x².
     fn floor(&self) -> f64 {
         match self {
             VectorNorm::Squared => 0.0,
@@ -39,7 +39,7 @@ impl VectorNorm {
         }
     }
 
-    /// The kind in the order of `vector_norm.cu`.
+    /// Returns the index of the variant, as in `vector_norm.cu`.
     fn kind(&self) -> i32 {
         match self {
             VectorNorm::Squared => 0,
@@ -102,7 +102,7 @@ impl Op for VectorNorm {
     }
 }
 
-/// One element, odd widths, rows summed by one warp and by several.
+/// Returns test cases: one element, odd widths, rows summed by one warp and by several.
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     let epsilon = 0.5;

@@ -1,4 +1,4 @@
-//! How the kernels are launched.
+//! Kernel launches.
 
 use super::WeightedSum;
 use crate::args;
@@ -7,10 +7,10 @@ use crate::kernel::{Arg, Grid, ONLY_F32, Source, source};
 use crate::op::{Grads, Launch, Saved};
 use crate::tensor::Tensor;
 
-/// The kernels.
+/// Source of the weighted sum kernels.
 pub static SOURCE: Source = source!("weighted_sum", ONLY_F32);
 
-/// Terms per launch.
+/// Maximum number of terms per launch.
 const TERMS: usize = 8;
 
 impl Launch for WeightedSum {

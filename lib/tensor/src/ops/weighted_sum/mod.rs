@@ -1,4 +1,4 @@
-//! L = Σ_i weight_i·x_i of scalars x_i [1]: combines the terms of a loss.
+//! L = Σ_i weight_i·x_i for scalars x_i [1], used to combine loss terms.
 
 pub(crate) mod cuda;
 
@@ -36,7 +36,7 @@ impl Op for WeightedSum {
     }
 }
 
-/// One term, three, and more than fit into one launch.
+/// Returns test cases: one term, three terms, and more terms than fit in one launch.
 pub fn cases() -> Vec<Case> {
     vec![
         Case::new(WeightedSum(vec![2.5]), &[&[1]]),

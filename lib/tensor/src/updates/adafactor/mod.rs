@@ -1,10 +1,10 @@
-//! Adafactor (Shazeer & Stern 2018, algorithms 4 and 5) without momentum, relative steps and parameter scaling, as in
-//! transformers with `scale_parameter=False` and `relative_step=False`.
+//! Adafactor (Shazeer & Stern 2018, algorithms 4 and 5) without momentum, relative steps and parameter scaling, like
+//! `Adafactor` in transformers with `scale_parameter=False` and `relative_step=False`.
 //!
 //! For matrices, with β = 1 - tᵃ in step t: r ← βr + (1-β)·(mean of g² over each row + ε); c likewise over columns;
 //! u = g/√(r·c/mean(r)). Other parameters have v ← βv + (1-β)(g² + ε); u = g/√v. Then
-//! θ ← θ·(1 - η·λ) - η·u/max(1, RMS(u)/d). More than two axes count as columns, where transformers has one matrix for each
-//! index of the leading axes. The state of a matrix has as many elements as it has rows and columns.
+//! θ ← θ·(1 - η·λ) - η·u/max(1, RMS(u)/d). All axes but the first are flattened into columns, whereas transformers has
+//! one matrix per index of the leading axes. The state of a matrix has rows + columns elements.
 
 use super::Parameter;
 use super::decision::{DeviceStepControl, StepControl};
@@ -18,28 +18,28 @@ use crate::parallel::{BLOCK_ELEMENTS, reduce, row_blocks, rows_per_block};
 use crate::tensor::Tensor;
 use crate::with_float;
 
-/// The kernels.
+/// Source of the Adafactor kernels.
 pub(crate) static SOURCE: Source = source!("adafactor", ONLY_F32);
 
-/// Rows of a partial sum; as in adafactor.cu.
+/// Rows per partial sum; must match adafactor.cu.
 const CHUNK: usize = 64;
 
-/// The constants of one step.
+/// Hyperparameters of a step.
 #[derive(Clone, Copy, Debug)]
 pub struct Adafactor {
-    /// η.
+    /// Learning rate η.
     pub learning_rate: f64,
-    /// The exponent a of the decay of the averages, negative.
+    /// Exponent a of the decay of the averages; negative.
     pub beta2_decay: f64,
-    /// d, the largest root mean square of the direction of a parameter.
+    /// d, the maximum root mean square of the update direction u of a parameter.
     pub clip_threshold: f64,
-    /// ε.
+    /// ε, added to the mean squares of the gradient.
     pub epsilon: f64,
 }
 
-/// What a step needs besides the tensors.
+/// Scalars of a step for one parameter.
 struct StepFactors {
-    /// Factors of the parameter and of its direction.
+    /// Factors of the parameter and of its update direction.
     keep: f64,
     step: f64,
     rows: usize,
@@ -47,7 +47,7 @@ struct StepFactors {
 }
 
 impl Adafactor {
-    /// The shapes of the state of a parameter: averages of rows and columns of a matrix; otherwise v.
+    /// Returns the shapes of a parameter's state: row and column averages for a matrix, otherwise v.
     pub fn state_shapes(shape: &[usize]) -> Vec<Vec<usize>> {
         match shape {
             [rows, columns @ ..] if !columns.is_empty() => {
@@ -57,8 +57,8 @@ impl Adafactor {
         }
     }
 
-    /// One step of each parameter with its state r and c, if it is a matrix, otherwise v, on any device, if the decision is
-    /// to apply the update.
+    /// Updates each parameter and its state (r and c for a matrix, otherwise v), on any device, if `decided` says to
+    /// apply the update.
     pub fn apply_all<'a, const N: usize>(
         &self,
         decided: &DeviceStepControl,

@@ -1,8 +1,8 @@
 //! AdamW (Loshchilov & Hutter 2019, algorithm 2), in PyTorch's order of operations:
 //! θ ← θ·(1 - η·λ); m ← β₁m + (1-β₁)g; v ← β₂v + (1-β₂)g²;
-//! θ ← θ - η/(1-β₁ᵗ)·m/(√v/√(1-β₂ᵗ) + ε), t being 1 at the first step. Moves 7 elements an element.
+//! θ ← θ - η/(1-β₁ᵗ)·m/(√v/√(1-β₂ᵗ) + ε), with t = 1 at the first step. Moves 7 elements per element.
 //!
-//! Adam (Kingma & Ba 2015) with an L2 penalty differs in the decay: g ← g + λθ instead of θ ← θ·(1 - η·λ).
+//! Adam (Kingma & Ba 2015) with an L2 penalty has a different decay: g ← g + λθ instead of θ ← θ·(1 - η·λ).
 
 use super::Parameter;
 use super::decision::{DeviceStepControl, StepControl};
@@ -16,29 +16,29 @@ use crate::tensor::Tensor;
 use crate::vectorize;
 use crate::with_float;
 
-/// The kernel.
+/// Source of the AdamW kernel.
 pub(crate) static SOURCE: Source = source!("adamw", ONLY_F32);
 
-/// The constants of one step.
+/// Hyperparameters of a step.
 #[derive(Clone, Copy, Debug)]
 pub struct AdamW {
-    /// η.
+    /// Learning rate η.
     pub learning_rate: f64,
-    /// β₁ and β₂.
+    /// β₁ and β₂, the decay rates of m and v.
     pub betas: [f64; 2],
-    /// ε.
+    /// ε, added to the denominator.
     pub epsilon: f64,
-    /// Whether the decay is added to the gradient, as in Adam.
+    /// Whether weight decay is added to the gradient, as in Adam.
     pub coupled: bool,
 }
 
 impl AdamW {
-    /// One step of one parameter on the host, with scale, rate and root from `decision`.
+    /// Updates one parameter on the host, with scale, rate and root from `decision`.
     pub fn apply(&self, decision: &StepControl, parameter: Parameter<2>) {
         with_float!(parameter.value.dtype(), T => self.on_cpu::<T>(decision, parameter));
     }
 
-    /// One step of all parameters with their state m and v, on any device, if the decision is to apply the update.
+    /// Updates all parameters and their states m and v, on any device, if `decided` says to apply the update.
     pub fn apply_all<'a>(
         &self,
         decided: &DeviceStepControl,
@@ -61,7 +61,7 @@ impl AdamW {
                         numbers: [p.weight_decay, p.rate].map(|x| x as f32),
                     }
                 });
-                // The same numbers as on the host, each rounded once.
+                // The same values as on the host, each rounded once.
                 let ([b1, b2], rate) = (self.betas, self.learning_rate as f32);
                 let [b1, c1, b2, c2] = [b1, 1.0 - b1, b2, 1.0 - b2].map(|x| x as f32);
                 let args = args![

@@ -2,25 +2,25 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The factor of the loss in the backward pass, in half precision as large as gradients allow. It is halved when
-/// gradients overflow, and that update is skipped; after enough updates without overflow it is doubled.
+/// Factor of the loss in the backward pass, as large as the range of half-precision gradients allows. If gradients
+/// overflow, it is halved and the update is skipped; after 2000 updates without overflow, it is doubled.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LossScale {
-    /// The scale, a power of two.
+    /// Loss scale, a power of two.
     pub scale: f64,
-    /// Updates since it last changed.
+    /// Number of updates since the scale last changed.
     pub growth_tracker: u64,
 }
 
 impl LossScale {
-    /// For dtypes with sufficient range.
+    /// No loss scaling, for dtypes with sufficient range.
     pub const NONE: Self = Self { scale: 1.0, growth_tracker: 0 };
-    /// The initial scale in half precision.
+    /// Initial scale for half precision.
     pub const FIRST: Self = Self { scale: 65536.0, growth_tracker: 0 };
     /// Number of updates without overflow after which the scale is doubled.
     pub(super) const PATIENCE: u64 = 2000;
 
-    /// Whether non-finite gradients may be caused by the scale.
+    /// Returns whether the scale may have caused non-finite gradients.
     pub fn may_have_overflowed(&self) -> bool {
         self.scale > 1.0
     }

@@ -1,12 +1,12 @@
-//! Whether an update is applied, and the scalars that follow from its loss, the norm of its gradients and the previous
-//! decision. On a device the decision is made there, so that the host can submit updates without waiting; it reads the
+//! Decides whether an update is applied and computes its scalars from the loss, the gradient norm and the previous
+//! decision. On a GPU, a kernel makes the decision, so that the host can submit updates without waiting and read the
 //! decision later.
 //!
 //! With the losses L and weights w of the micro-batches, W = Σw, the mean loss l = ΣL/W, the scale s of the gradients
-//! (the loss scale times [`StepPolicy::unit`]), the norm n = √Σg²/(W·s) and t steps including this one: applied if l and
-//! n are finite; scale = min(1, clip/(n + 1e-6))/(W·s); rate = η/(1-β₁ᵗ); root = 1/√(1-β₂ᵗ); correction = 1/(1-β₁ᵗ);
-//! decay = min(d, (1 + t)/(10 + t)) with warm-up, otherwise d. With loss scaling, s is adjusted after each update
-//! ([`LossScale`]): gradients have overflowed if l is finite, n is not, and s > 1.
+//! (the loss scale times [`StepPolicy::unit`]), the norm n = √Σg²/(W·s) and t steps including this one: the update is
+//! applied if l and n are finite; scale = min(1, clip/(n + 1e-6))/(W·s); rate = η/(1-β₁ᵗ); root = 1/√(1-β₂ᵗ);
+//! correction = 1/(1-β₁ᵗ); decay = min(d, (1 + t)/(10 + t)) with warm-up, otherwise d. With loss scaling, s is adjusted
+//! after each update ([`LossScale`]): gradients have overflowed if l is finite, n is not, and s > 1.
 
 mod loss_scale;
 
@@ -21,60 +21,60 @@ use crate::kernel::{self, Arg, Grid, ONLY_F32, PendingRead, Source, source};
 use crate::tensor::Tensor;
 use unix::Result;
 
-/// The kernel.
+/// Source of the kernel that makes decisions.
 pub(crate) static SOURCE: Source = source!("decision", ONLY_F32);
 
-/// The parameters of decisions, constant during a run.
+/// Parameters of the decisions, constant during a run.
 #[derive(Clone, Copy, Debug)]
 pub struct StepPolicy {
     /// Maximum gradient norm; infinite for no clipping.
     pub clip: f64,
-    /// β₁ and β₂ of the moving averages for bias correction; 0 if there are none.
+    /// β₁ and β₂ of the moving averages, for bias correction; 0 without averages.
     pub betas: [f64; 2],
-    /// The decay d of the parameter EMA.
+    /// Decay d of the parameter EMA.
     pub decay: f64,
-    /// Whether the decay increases to d over the first steps, so that the EMA soon forgets the initial parameters.
+    /// Whether the decay ramps up to d over the first steps, so that the EMA soon forgets the initial parameters.
     pub warmup: bool,
     /// Whether the loss is scaled, for gradients in half precision.
     pub scaled: bool,
-    /// Additional factor of the loss scale, a power of two: about one over the weight of a micro-batch, so that the
-    /// range of half-precision gradients does not depend on the batch size. Otherwise 1.
+    /// Additional factor of the loss scale, a power of two: about 1/(weight of a micro-batch) with loss scaling, so
+    /// that the range of half-precision gradients does not depend on the batch size; otherwise 1.
     pub unit: f64,
 }
 
-/// The scalars of an update, in the order that kernels use (`include/decision.cuh`).
+/// Scalars of an update, in the order that kernels use (`include/decision.cuh`).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StepControl {
     /// Mean loss.
     pub loss: f64,
     /// Norm of the mean gradient, before clipping.
     pub norm: f64,
-    /// Whether parameters change: false if loss or norm is not finite.
+    /// Whether parameters change; false if the loss or the norm is not finite.
     pub applied: bool,
-    /// Steps done, including this one.
+    /// Number of steps done, including this one.
     pub steps: u64,
-    /// Factor of the gradients: clipping, averaging over micro-batches, and undoing the loss scale.
+    /// Factor of the gradients: clipping, averaging over micro-batches, and removal of the loss scale.
     pub scale: f64,
-    /// The learning rate divided by the first bias correction, η/(1-β₁ᵗ).
+    /// Learning rate with the first bias correction, η/(1-β₁ᵗ).
     pub rate: f64,
-    /// The second bias correction, 1/√(1-β₂ᵗ).
+    /// Second bias correction, 1/√(1-β₂ᵗ).
     pub root: f64,
-    /// The decay of the parameter EMA.
+    /// Decay of the parameter EMA.
     pub decay: f64,
-    /// Whether the update was skipped because the loss scale was too large, rather than because of the model.
+    /// Whether the update was skipped because the loss scale was too large, rather than because the model diverged.
     pub overflow: bool,
-    /// The loss scale of the next update.
+    /// Loss scale of the next update.
     pub loss_scale: LossScale,
-    /// The first bias correction, 1/(1-β₁ᵗ), for rules that do not multiply it by the learning rate.
+    /// First bias correction, 1/(1-β₁ᵗ), for optimizers that do not multiply it by the learning rate.
     pub correction: f64,
 }
 
-/// The last decision, on the device of the gradients.
+/// The most recent decision, on the device of the gradients.
 #[derive(Debug)]
 pub struct DeviceStepControl {
     /// f64 [12] in the order of [`StepControl`].
     numbers: Tensor,
-    /// Loss scale of the next update times the unit, f32 [1]. Updated in place, because recorded graphs read it.
+    /// Loss scale of the next update times the unit, f32 [1]. Updated in place because captured graphs read it.
     loss_scale: Tensor,
 }
 
@@ -83,7 +83,7 @@ pub struct DeviceStepControl {
 pub struct PendingStepControl(PendingRead);
 
 impl StepPolicy {
-    /// The decision on an update with this mean loss and gradient norm, following the decision `before`; its gradients
+    /// Decides on an update with the given mean loss and gradient norm, following the decision `before`. The gradients
     /// must still be divided by `weight` and the loss scale.
     pub fn decide(
         &self,
@@ -119,9 +119,10 @@ impl StepPolicy {
         }
     }
 
-    /// Replaces `decided` by the decision on an update whose micro-batches have these losses and weights, f32 [1] each.
-    /// `squares`, f64, adds up to that of the summed gradients ([`norm::squares`] or [`norm::square`]), which must still be divided by the sum
-    /// of the weights and the loss scale. All tensors are on one device.
+    /// Replaces `decided` with the decision on an update whose micro-batches have the given losses and weights, f32 [1]
+    /// each. `squares`, f64, adds up to the squared norm of the summed gradients ([`norm::squares`] or
+    /// [`norm::square`]), which must still be divided by the total weight and the loss scale. All tensors share a
+    /// device.
     pub fn decide_on_device(
         &self,
         decided: &mut DeviceStepControl,
@@ -219,33 +220,33 @@ impl StepControl {
 }
 
 impl DeviceStepControl {
-    /// On the host, for decisions with this [`StepPolicy::unit`].
+    /// Creates a copy of `decision` on the host, for a policy with the given [`StepPolicy::unit`].
     pub fn of(decision: &StepControl, unit: f64) -> Self {
         let loss_scale = Tensor::full(&[1], decision.loss_scale.scale * unit, Dtype::F32);
         Self { numbers: decision.numbers(), loss_scale }
     }
 
-    /// A copy on `device`. Errors: those of the device.
+    /// Copies the decision to `device`. Errors: device errors.
     pub fn to_device(&self, device: Device) -> Result<Self> {
         let Self { numbers, loss_scale } = self;
         let (numbers, loss_scale) = (numbers.to_device(device)?, loss_scale.to_device(device)?);
         Ok(Self { numbers, loss_scale })
     }
 
-    /// The factor of the loss of the next update in its backward pass, f32 [1].
+    /// Returns the factor of the next update's loss in its backward pass, f32 [1].
     pub fn loss_scale(&self) -> &Tensor {
         &self.loss_scale
     }
 
-    /// Starts to copy the decision to the host.
+    /// Starts copying the decision to the host.
     pub fn read_async(&self) -> PendingStepControl {
         PendingStepControl(kernel::read_async(&self.numbers))
     }
 
-    /// The decision, if it is on the host.
+    /// Returns the decision, which must be on the host.
     ///
     /// # Panics
-    /// If it is on a device.
+    /// If the decision is on a device.
     pub(crate) fn on_host(&self) -> StepControl {
         StepControl::read(&self.numbers)
     }
@@ -256,7 +257,7 @@ impl DeviceStepControl {
 }
 
 impl PendingStepControl {
-    /// Waits for the copy, but not for anything submitted to the device after it. Errors: those of the device.
+    /// Waits for the copy, but not for work submitted to the device after it. Errors: device errors.
     pub fn wait(self) -> Result<StepControl> {
         Ok(StepControl::read(&self.0.wait()?))
     }

@@ -1,4 +1,4 @@
-//! Exponential moving average: a ← d·a + (1-d)·θ.
+//! Exponential moving average (EMA) of parameters: a ← d·a + (1-d)·θ.
 
 use crate::args;
 use crate::device::Device;
@@ -11,16 +11,16 @@ use crate::updates::decision::{DeviceStepControl, StepControl};
 use crate::vectorize;
 use crate::with_float;
 
-/// The kernel.
+/// Source of the EMA kernel.
 pub(crate) static SOURCE: Source = source!("ema", ONLY_F32);
 
-/// One step of the EMA of one parameter, on the host.
+/// Updates the EMA of one parameter on the host.
 pub fn apply(decay: f64, parameter: &Tensor, average: &mut Tensor) {
     with_float!(parameter.dtype(), T => on_cpu::<T>(decay, parameter.read(), average.write()));
 }
 
-/// One step of the EMA of all parameters, on any device, if the decision is to apply the update: pairs of parameter and
-/// average.
+/// Updates the EMA of all parameters, given pairs of parameter and average, on any device, if `decided` says to apply
+/// the update.
 pub fn apply_all<'a>(
     decided: &DeviceStepControl,
     pairs: impl IntoIterator<Item = (&'a Tensor, &'a mut Tensor)>,

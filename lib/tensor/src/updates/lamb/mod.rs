@@ -1,6 +1,6 @@
 //! LAMB (You et al. 2020, algorithm 2, with φ(z) = z): m ← β₁m + (1-β₁)g; v ← β₂v + (1-β₂)g²;
-//! u = m/(1-β₁ᵗ)/(√v/√(1-β₂ᵗ) + ε) + λθ; θ ← θ - η·‖θ‖/‖u‖·u, with the norms of each parameter; their quotient is 1 if
-//! either is 0. Moves 10 elements an element.
+//! u = m/(1-β₁ᵗ)/(√v/√(1-β₂ᵗ) + ε) + λθ; θ ← θ - η·‖θ‖/‖u‖·u, with one norm per parameter; the ratio of the norms is 1
+//! if either is 0. Moves 10 elements per element.
 
 use super::Parameter;
 use super::decision::{DeviceStepControl, StepControl};
@@ -14,22 +14,22 @@ use crate::tensor::Tensor;
 use crate::vectorize;
 use crate::with_float;
 
-/// The kernels.
+/// Source of the LAMB kernels.
 pub(crate) static SOURCE: Source = source!("lamb", ONLY_F32);
 
-/// The constants of one step.
+/// Hyperparameters of a step.
 #[derive(Clone, Copy, Debug)]
 pub struct Lamb {
-    /// η.
+    /// Learning rate η.
     pub learning_rate: f64,
-    /// β₁ and β₂.
+    /// β₁ and β₂, the decay rates of m and v.
     pub betas: [f64; 2],
-    /// ε.
+    /// ε, added to the denominator.
     pub epsilon: f64,
 }
 
 impl Lamb {
-    /// One step of all parameters with their state m and v, on any device, if the decision is to apply the update.
+    /// Updates all parameters and their states m and v, on any device, if `decided` says to apply the update.
     pub fn apply_all<'a>(
         &self,
         decided: &DeviceStepControl,

@@ -1,5 +1,5 @@
 //! Lion (Chen et al. 2023, algorithm 2): u = sign(β₁m + (1-β₁)g); θ ← θ·(1 - η·λ) - η·u; m ← β₂m + (1-β₂)g.
-//! Moves 5 elements an element.
+//! Moves 5 elements per element.
 
 use super::Parameter;
 use super::decision::{DeviceStepControl, StepControl};
@@ -13,20 +13,20 @@ use crate::tensor::Tensor;
 use crate::vectorize;
 use crate::with_float;
 
-/// The kernel.
+/// Source of the Lion kernel.
 pub(crate) static SOURCE: Source = source!("lion", ONLY_F32);
 
-/// The constants of one step.
+/// Hyperparameters of a step.
 #[derive(Clone, Copy, Debug)]
 pub struct Lion {
-    /// η.
+    /// Learning rate η.
     pub learning_rate: f64,
-    /// β₁ and β₂.
+    /// β₁ and β₂, the weights of m in the update direction and in the average.
     pub betas: [f64; 2],
 }
 
 impl Lion {
-    /// One step of all parameters with their average m, on any device, if the decision is to apply the update.
+    /// Updates all parameters and their averages m, on any device, if `decided` says to apply the update.
     pub fn apply_all<'a>(
         &self,
         decided: &DeviceStepControl,

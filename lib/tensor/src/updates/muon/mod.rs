@@ -1,9 +1,9 @@
-//! Muon (Jordan et al. 2024) for matrices θ [rows, columns], in the form of `torch.optim.Muon`; more axes count as
-//! columns:
+//! Muon (Jordan et al. 2024) for matrices θ [rows, columns], in the form of `torch.optim.Muon`; all axes but the first
+//! are flattened into columns:
 //! m ← μm + (1-μ)g; u = μm + (1-μ)g; θ ← θ·(1 - η·λ) - η·√max(1, rows/columns)·orthogonalized(u).
 //!
 //! `orthogonalized` is a Newton-Schulz iteration X ← aX + b(XXᵀ)X + c(XXᵀ)²X from u/‖u‖, which moves all singular
-//! values close to 1. A step of an m × n matrix costs 5 (4·r²·max(m, n) + 2·r³) operations with r = min(m, n).
+//! values close to 1. A step of an m × n matrix costs 5·(4·r²·max(m, n) + 2·r³) FLOPs with r = min(m, n).
 
 use super::Parameter;
 use super::decision::{DeviceStepControl, StepControl};
@@ -19,25 +19,25 @@ use crate::tensor::Tensor;
 use crate::vectorize;
 use crate::with_float;
 
-/// The kernels.
+/// Source of the Muon kernels.
 pub(crate) static SOURCE: Source = source!("muon", ONLY_F32);
 
-/// Number of Newton-Schulz iterations, the coefficients a, b and c of each, and the lower bound of the norm.
+/// Number of Newton-Schulz iterations, their coefficients a, b and c, and the lower bound of the norm.
 const ITERATIONS: usize = 5;
 const COEFFICIENTS: [f64; 3] = [3.4445, -4.7750, 2.0315];
 const EPSILON: f64 = 1e-7;
 
-/// The constants of one step.
+/// Hyperparameters of a step.
 #[derive(Clone, Copy, Debug)]
 pub struct Muon {
-    /// η.
+    /// Learning rate η.
     pub learning_rate: f64,
-    /// μ.
+    /// Momentum μ.
     pub momentum: f64,
 }
 
 impl Muon {
-    /// One step of each matrix with its momentum m, on any device, if the decision is to apply the update.
+    /// Updates each matrix and its momentum m, on any device, if `decided` says to apply the update.
     ///
     /// # Panics
     /// If a parameter has no axes.
@@ -158,13 +158,13 @@ impl Muon {
     }
 }
 
-/// The Newton-Schulz iteration of a matrix whose norm is at most 1.
+/// Returns the result of the Newton-Schulz iteration for a matrix whose norm is at most 1.
 fn orthogonalized<T: Float>(mut x: Vec<T>, [rows, columns]: [usize; 2]) -> Vec<T> {
     let n = rows.min(columns);
     let [a, b, c] = COEFFICIENTS.map(T::of);
     let (mut gram, mut gram2, mut next) =
         (vec![T::ZERO; n * n], vec![T::ZERO; n * n], vec![T::ZERO; rows * columns]);
-    // out = lhs·rhs in blocks of rows, for the lhs of some rows.
+    // Computes out = lhs·rhs in blocks of rows, where `lhs` returns a range of rows.
     fn multiply<'a, T: Float>(
         out: &mut [T],
         width: usize,

@@ -12,11 +12,11 @@ use crate::vectorize;
 use crate::with_float;
 use unix::Result;
 
-/// The kernels.
+/// Source of the norm kernels.
 pub(crate) static SOURCE: Source = source!("norm", ONLY_F32);
 
-/// √Σ x² over all elements of all tensors, summed in f64; not finite if any element is not. Waits for the device of the
-/// tensors. Errors: those of the device.
+/// Returns √Σ x² over all elements of all tensors, summed in f64; not finite if any element is not. Synchronizes with
+/// the device of the tensors. Errors: device errors.
 pub fn global_norm<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> Result<f64> {
     let mut tensors = tensors.into_iter().peekable();
     match tensors.peek().map(|x| x.device()) {
@@ -25,7 +25,7 @@ pub fn global_norm<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> Result<
     }
 }
 
-/// Σ x² over all elements of all tensors on `device`, f64 [1].
+/// Returns Σ x² over all elements of all tensors on `device`: f64 [1].
 pub fn square<'a>(device: Device, tensors: impl IntoIterator<Item = &'a Tensor>) -> Tensor {
     let mut tensors = tensors.into_iter().peekable();
     if device == Device::Cpu {
@@ -41,7 +41,7 @@ pub fn square<'a>(device: Device, tensors: impl IntoIterator<Item = &'a Tensor>)
     total
 }
 
-/// [`square`] as several sums, whose number depends on the tensors: for
+/// Like [`square`], but returns partial sums, whose number depends on the tensors, for
 /// [`super::decision::StepPolicy::decide_on_device`].
 pub fn squares(device: Device, tensors: &[Tensor]) -> Tensor {
     match device {
@@ -50,7 +50,7 @@ pub fn squares(device: Device, tensors: &[Tensor]) -> Tensor {
     }
 }
 
-/// Σ x² over each piece of all tensors on a device, in f64, and the number of pieces.
+/// Returns Σ x² over each piece of all tensors on a device, in f64, and the number of pieces.
 pub(super) fn squares_of_pieces<'a>(
     device: Device,
     tensors: impl IntoIterator<Item = &'a Tensor>,
@@ -62,7 +62,7 @@ pub(super) fn squares_of_pieces<'a>(
     (sums, table.blocks)
 }
 
-/// [`global_norm`] of tensors on the host.
+/// Computes [`global_norm`] for tensors on the host.
 pub(super) fn on_host<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> f64 {
     sum_on_host(tensors).sqrt()
 }
@@ -71,7 +71,7 @@ fn sum_on_host<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> f64 {
     tensors.into_iter().map(|x| with_float!(x.dtype(), T => on_cpu::<T>(x.read()))).sum()
 }
 
-/// The factor that limits the gradient norm to `max_norm`, as in PyTorch: min(1, max_norm/(norm + 1e-6)).
+/// Returns the factor that limits the gradient norm to `max_norm`, as in PyTorch: min(1, max_norm/(norm + 1e-6)).
 pub fn clip_scale(norm: f64, max_norm: f64) -> f64 {
     (max_norm / (norm + 1e-6)).min(1.0)
 }

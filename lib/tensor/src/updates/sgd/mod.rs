@@ -13,26 +13,26 @@ use crate::tensor::Tensor;
 use crate::vectorize;
 use crate::with_float;
 
-/// The kernel.
+/// Source of the SGD kernel.
 pub(crate) static SOURCE: Source = source!("sgd", ONLY_F32);
 
-/// The constants of one step.
+/// Hyperparameters of a step.
 #[derive(Clone, Copy, Debug)]
 pub struct Sgd {
-    /// η.
+    /// Learning rate η.
     pub learning_rate: f64,
-    /// μ.
+    /// Momentum μ.
     pub momentum: f64,
 }
 
 impl Sgd {
-    /// One step of one parameter on the host; the gradient is first multiplied by `scale` (clipping, averaging over
-    /// micro-batches). A zero momentum buffer makes the first step the same as the later ones.
+    /// Updates one parameter on the host; the gradient is first multiplied by `scale` (clipping, averaging over
+    /// micro-batches). With the momentum buffer initialized to zero, the first step needs no special case.
     pub fn apply(&self, scale: f64, parameter: Parameter<1>) {
         with_float!(parameter.value.dtype(), T => self.on_cpu::<T>(scale, parameter));
     }
 
-    /// One step of all parameters with their momentum b, on any device, if the decision is to apply the update.
+    /// Updates all parameters and their momentum b, on any device, if `decided` says to apply the update.
     pub fn apply_all<'a>(
         &self,
         decided: &DeviceStepControl,

@@ -1,4 +1,4 @@
-//! a += b: accumulates gradients.
+//! Gradient accumulation: a += b.
 
 use crate::args;
 use crate::device::Device;
@@ -10,10 +10,10 @@ use crate::tensor::Tensor;
 use crate::vectorize;
 use crate::with_float;
 
-/// The kernels.
+/// Source of the accumulation kernels.
 pub(crate) static SOURCE: Source = source!("sum", ALL_DTYPES);
 
-/// a += b, of the same shape and on the same device; if `a` shares its memory, that is copied first.
+/// Adds b to a, with the same shape and on the same device. If `a` shares its memory, the memory is copied first.
 pub fn add(a: &mut Tensor, b: &Tensor) {
     match a.device() {
         Device::Cpu => with_float!(a.dtype(), T => on_cpu::<T>(a.write(), b.read())),
@@ -24,7 +24,7 @@ pub fn add(a: &mut Tensor, b: &Tensor) {
     }
 }
 
-/// a += b for each pair (a, b), all of one dtype.
+/// Adds b to a for each pair (a, b); all tensors have the same dtype.
 pub fn add_all<'a>(pairs: impl IntoIterator<Item = (&'a mut Tensor, &'a Tensor)>) {
     let mut pairs = pairs.into_iter().peekable();
     match pairs.peek().map(|(a, _)| (a.device(), a.dtype())) {

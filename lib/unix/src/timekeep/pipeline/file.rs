@@ -1,4 +1,4 @@
-//! The content of a pipeline file, and everything that can be wrong with it.
+//! Reads a pipeline file and reports every violation in it.
 
 use std::path::PathBuf;
 
@@ -40,18 +40,18 @@ pub(super) struct StepEntry {
     result: Option<String>,
 }
 
-/// The folder of the pipeline, without a slash at its end.
+/// Returns the folder of the pipeline without trailing slashes.
 pub(super) fn folder_of(file: &PipelineFile) -> &str {
     let folder = file.folder.trim_end_matches('/');
     if folder.is_empty() { &file.folder } else { folder }
 }
 
-/// `; did you mean WORD?`, or nothing.
+/// Returns `; did you mean WORD?`, or an empty string.
 pub(super) fn hint<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     nearest(word, known).map_or(String::new(), |near| format!("; did you mean {near}?"))
 }
 
-/// The steps, as far as they are valid, and every violation.
+/// Returns the steps, as far as they are valid, and every violation.
 pub(super) fn resolve(file: &PipelineFile) -> (Vec<PipelineStep>, Violations) {
     let mut violations = Violations::new();
     if file.folder.is_empty() || file.folder.contains(['%', '\\']) {
@@ -72,13 +72,13 @@ pub(super) fn resolve(file: &PipelineFile) -> (Vec<PipelineStep>, Violations) {
     (steps, violations)
 }
 
-/// The first control character, escaped; line feeds and tabs are blanks.
+/// Returns the first control character, escaped. Line feeds and tabs count as blanks.
 fn control(text: &str) -> Option<String> {
     let found = text.chars().find(|c| c.is_control() && !"\n\t".contains(*c));
     found.map(|character| character.escape_default().to_string())
 }
 
-/// Resolves the step `at`, given the earlier ones.
+/// Resolves the step with index `at`, given the earlier steps.
 struct Resolver<'a> {
     file: &'a PipelineFile,
     at: usize,
@@ -103,7 +103,7 @@ impl Resolver<'_> {
         if words.is_empty() {
             self.wrong("run", "needs a program and its arguments");
         }
-        // Do not report a wrong name twice.
+        // If a name in `after` is wrong, do not report it again here.
         if let Some(after) = &after {
             self.references(&entry.name, &words, after);
         }
@@ -135,7 +135,7 @@ impl Resolver<'_> {
         }
     }
 
-    /// `None` if a name is wrong.
+    /// Returns the indices of the steps that must run first; `None` if a name is wrong.
     fn after(&mut self, entry: &StepEntry) -> Option<Vec<usize>> {
         let Some(names) = &entry.after else {
             return Some(self.at.checked_sub(1).into_iter().collect());
@@ -166,7 +166,7 @@ impl Resolver<'_> {
             self.wrong(field, "has a quote that is not closed");
             return Vec::new();
         };
-        // It would be printed to the terminal, and cannot be seen in the file.
+        // A control character would be printed to the terminal, and cannot be seen in the file.
         if let Some(character) = control(text) {
             self.wrong(field, format!("has the control character {character}"));
         }
@@ -181,8 +181,8 @@ impl Resolver<'_> {
         words.iter().map(|word| self.expand(word)).collect()
     }
 
-    /// Every path below the folder of the pipeline must lead into the folder of this step or of one that it comes
-    /// after, directly or not, or exist.
+    /// Checks that every path below the folder of the pipeline exists, or leads into the folder of this step or of a
+    /// step that it depends on, directly or indirectly.
     fn references(&mut self, name: &str, words: &[String], after: &[usize]) {
         let folder = PathBuf::from(folder_of(self.file));
         let mut before = after.to_vec();

@@ -1,9 +1,9 @@
-//! `pipeline.yaml`: commands that build on each other, each of which runs until it has succeeded once.
+//! `pipeline.yaml`: commands that depend on each other, each of which runs until it has succeeded once.
 //!
-//! A step is up to date if its stamp ([`step`]) holds its current key. The key is the BLAKE3 hash of the words of its
-//! command, the content of the regular files that the command names, and the keys of the steps it comes after; so a
-//! change propagates to all later steps. Files below the folder of the pipeline do not count, because earlier steps
-//! made them, and neither do `.jsonl` files: a leaderboard to which rows are appended is a history, not an input.
+//! A step is up to date if its stamp ([`step`]) holds its current key. The key is the BLAKE3 hash of the words of the
+//! command, the content of the regular files that the command names, and the keys of the steps that it depends on, so a
+//! change propagates to all later steps. Files below the folder of the pipeline are not included, because earlier steps
+//! wrote them, and neither are `.jsonl` files: a leaderboard to which rows are appended is a history, not an input.
 //! [`summary`] collects the results.
 
 mod file;
@@ -20,32 +20,32 @@ use crate::publish::hash_file;
 use crate::{Context, Error, Exit, Result, secrets};
 use file::{PipelineFile, folder_of, hint, resolve};
 
-/// The name of the summary in that folder.
+/// Name of the summary file in the folder of the pipeline.
 const SUMMARY: &str = "summary.json";
 
 /// A valid pipeline.
 #[derive(Clone, Debug)]
 pub struct Pipeline {
-    /// The file it was read from.
+    /// The file that the pipeline was read from.
     pub file: PathBuf,
-    /// Its folder.
+    /// The folder of the pipeline.
     pub folder: PathBuf,
-    /// Its steps; each comes after others with smaller indices only.
+    /// The steps; each depends only on steps with smaller indices.
     pub steps: Vec<PipelineStep>,
 }
 
 /// A step of a pipeline.
 #[derive(Clone, Debug)]
 pub struct PipelineStep {
-    /// Its name.
+    /// Name of the step.
     pub name: String,
     /// Program and arguments.
     pub words: Vec<String>,
-    /// Indices of the steps that it comes after.
+    /// Indices of the steps that this step depends on.
     pub after: Vec<usize>,
-    /// Options of sbatch for its job.
+    /// Options of sbatch for the job of the step.
     pub sbatch: Vec<String>,
-    /// The JSON file with its result.
+    /// The JSON file with the result of the step.
     pub result: Option<PathBuf>,
 }
 
@@ -62,12 +62,12 @@ impl Pipeline {
         Ok(Self { file: file.to_path_buf(), folder, steps })
     }
 
-    /// The folder of a step.
+    /// Returns the folder of a step.
     pub fn folder_of(&self, at: usize) -> PathBuf {
         self.folder.join(&self.steps[at].name)
     }
 
-    /// The index of a step. Errors: 2 for an unknown name.
+    /// Returns the index of a step. Errors: 2 for an unknown name.
     pub fn find(&self, name: &str) -> Result<usize> {
         let names = || self.steps.iter().map(|step| step.name.as_str());
         names().position(|known| known == name).ok_or_else(|| {
@@ -76,7 +76,7 @@ impl Pipeline {
         })
     }
 
-    /// The keys of all steps. Errors: 66, 74 for an input that cannot be read.
+    /// Returns the keys of all steps. Errors: 66, 74 for an input that cannot be read.
     pub fn keys(&self) -> Result<Vec<String>> {
         let (mut keys, mut hashes) = (Vec::<String>::new(), HashMap::new());
         for (at, step) in self.steps.iter().enumerate() {
@@ -95,7 +95,7 @@ impl Pipeline {
         Ok(keys)
     }
 
-    /// The regular files that the key of a step covers, sorted.
+    /// Returns the regular files that the key of a step covers, sorted.
     fn inputs(&self, step: &PipelineStep) -> Vec<String> {
         let is_input = |path: &&str| {
             Path::new(path).is_file()
@@ -110,8 +110,8 @@ impl Pipeline {
     }
 }
 
-/// The words of a command that may be paths: all but a program that is looked up in PATH; of `KEY=VALUE` also each
-/// part after a `=`.
+/// Returns the words of a command that may be paths: all except a program that is looked up in PATH, and also each part
+/// after a `=` of `KEY=VALUE`.
 fn paths(words: &[String]) -> impl Iterator<Item = &str> {
     let words = words.iter().enumerate().filter(|(at, word)| *at > 0 || word.contains('/'));
     words.flat_map(|(_, word)| {
@@ -120,8 +120,8 @@ fn paths(words: &[String]) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The name of the entry of `folder` that a path leads to or through, empty for the folder itself; `None` for a path
-/// outside.
+/// Returns the name of the entry of `folder` that a path leads to or through, empty for the folder itself; `None` for a
+/// path outside the folder.
 fn inside(folder: &Path, path: &str) -> Option<String> {
     let [folder, path] = [folder, Path::new(path)].map(|path| std::path::absolute(path).ok());
     let (folder, path) = (folder?, path?);
@@ -131,7 +131,7 @@ fn inside(folder: &Path, path: &str) -> Option<String> {
     }
 }
 
-/// The words of a command as a shell reads them. Errors: 78 for a word with a zero byte.
+/// Joins the words of a command, quoted for a shell. Errors: 78 for a word with a NUL byte.
 pub fn quoted<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<String> {
     shlex::try_join(words).map_err(|cause| Error::new(Exit::Config, cause))
 }

@@ -1,8 +1,8 @@
-//! `FOLDER/NAME/step.json`: the stamp of a step, which says when the step is up to date.
+//! `FOLDER/NAME/step.json`: the stamp of a step, which records for which key the step has run.
 //!
-//! `timekeep run` writes the stamp without a status before it starts the command, and with its status after the command
+//! `timekeep run` writes the stamp without a status before it starts the command, and with the status after the command
 //! has ended. A step is up to date if its stamp has the current key and status 0, and every path that the command names
-//! and that existed when it ended still exists.
+//! and that existed when the command ended still exists.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -17,13 +17,13 @@ use crate::slurm::Slurm;
 use crate::timekeep::Ended;
 use crate::{Error, Exit, Result, note, small, status, text, time, warn};
 
-/// The environment variable with the step that `timekeep run` and `timekeep submit` work on; not passed to the command.
+/// Environment variable with the step that `timekeep run` and `timekeep submit` work on; not passed to the command.
 pub const STEP_VARIABLE: &str = "LONGHAUL_STEP";
 
 /// Maximum size of a stamp in bytes.
 const MAX_BYTES: u64 = 1 << 20;
-/// How long a job waits for the stamp of a step that has just ended on another node, because network file systems cache
-/// names that did not exist.
+/// Time that a job waits for the stamp of a step that has just ended on another node, because network file systems
+/// cache the absence of a file.
 const STAMP_PATIENCE: Duration = Duration::from_secs(60);
 /// Maximum size of a result in bytes.
 const MAX_RESULT_BYTES: u64 = 16 << 20;
@@ -33,20 +33,20 @@ const MAX_RESULT_BYTES: u64 = 16 << 20;
 pub struct Stamp {
     /// The key of the step when its command started.
     pub key: String,
-    /// The status of the command; `None` while it runs, and after it was killed together with timekeep.
+    /// Exit status of the command; `None` while it runs, and after it was killed together with timekeep.
     pub status: Option<u8>,
-    /// Seconds, over all attempts with this key that timekeep saw end.
+    /// Run time in seconds of all attempts with this key that timekeep saw end.
     pub seconds: f64,
     /// Number of attempts with this key.
     pub attempts: u64,
-    /// The paths named in the command that existed when it ended.
+    /// The paths named in the command that existed when the command ended.
     pub paths: Vec<PathBuf>,
-    /// When this was written, UTC.
+    /// Time of writing, UTC.
     pub time: String,
 }
 
 impl Stamp {
-    /// Whether the command failed, other than by being stopped.
+    /// Whether the command failed, as opposed to having been stopped.
     pub fn failed(&self) -> bool {
         self.status.is_some_and(|status| ![0, Exit::Again as u8].contains(&status))
     }
@@ -63,24 +63,24 @@ pub fn read(path: &Path) -> Result<Option<Stamp>> {
 pub enum StepState {
     /// Up to date.
     Done,
-    /// Its command failed.
+    /// The command failed.
     Failed,
-    /// The steps that it comes after are up to date, so that it can run; it may be running.
+    /// The steps that it depends on are up to date, so it can run; it may be running.
     Ready,
-    /// It comes after a step that is not up to date.
+    /// It depends on a step that is not up to date.
     Waiting,
 }
 
-/// What is known about a step.
+/// The status of a step.
 #[derive(Clone, Debug)]
 pub struct StepStatus {
-    /// Its state.
+    /// State of the step.
     pub state: StepState,
-    /// Its key.
+    /// Current key of the step.
     pub key: String,
-    /// Its stamp, if it has one with this key.
+    /// Stamp of the step, if it has one with this key.
     pub stamp: Option<Stamp>,
-    /// Hours that it took so far, if known.
+    /// Run time in hours so far, if known.
     pub hours: Option<f64>,
 }
 
@@ -89,7 +89,7 @@ impl Pipeline {
         self.folder_of(at).join("step.json")
     }
 
-    /// The step_statuses of all steps. Errors: 65, 66, 74.
+    /// Returns the status of all steps. Errors: 65, 66, 74.
     pub fn step_statuses(&self) -> Result<Vec<StepStatus>> {
         let mut step_statuses = Vec::<StepStatus>::new();
         for (at, key) in self.keys()?.into_iter().enumerate() {
@@ -116,7 +116,8 @@ impl Pipeline {
         Ok(step_statuses)
     }
 
-    /// The same for a step that is about to run: in a job, waits for the stamps of the steps before it.
+    /// Like [`Self::step_statuses`], for a step that is about to run: in a job, waits for the stamps of the steps
+    /// before it.
     fn step_statuses_for(&self, at: usize) -> Result<Vec<StepStatus>> {
         let patience = Slurm::from_environment().map_or(Duration::ZERO, |_| STAMP_PATIENCE);
         let start = Instant::now();
@@ -129,7 +130,7 @@ impl Pipeline {
         }
     }
 
-    /// The result of a step; `None` if it has none, or has not written it.
+    /// Returns the result of a step; `None` if it has none, or has not written it yet.
     pub(super) fn result(&self, at: usize) -> Result<Option<Value>> {
         let advice = "the result of a step must be a JSON file";
         match &self.steps[at].result {
@@ -165,9 +166,9 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    /// Prepares to run the step `FILE:NAME`, with `command` if it is not empty; it must end with the words of the
-    /// step. Returns the command, or `None` if the step is up to date. Errors: 1 if a step before it is not up to
-    /// date; 2, 65, 66, 73, 74, 78.
+    /// Prepares to run the step `FILE:NAME`. A non-empty `command` is run instead of the step's own command, and must
+    /// end with its words. Returns the command, or `None` if the step is up to date. Errors: 1 if a step that it
+    /// depends on is not up to date; 2, 65, 66, 73, 74, 78.
     pub fn begin(step: &str, command: Vec<OsString>) -> Result<Option<(Self, Vec<OsString>)>> {
         let (pipeline, at) = open(step)?;
         let (file, PipelineStep { name, words, after, result, .. }) =
@@ -196,7 +197,7 @@ impl Attempt {
             true => words.iter().map(OsString::from).collect(),
             false => command,
         };
-        // Otherwise the summary of a command that fails would contain the result of an earlier one.
+        // Remove the old result; otherwise the summary would show it for a command that fails.
         if let Some(path) = result.as_ref().filter(|path| path.is_file()) {
             std::fs::remove_file(path).map_err(|cause| Error::io(path, cause))?;
         }
@@ -209,13 +210,13 @@ impl Attempt {
         Ok(Some((attempt, command)))
     }
 
-    /// Records how the command ended, and rewrites the summary. Errors: 65, 66 for a missing or damaged result of a
+    /// Records how the command ended, and rewrites the summary. Errors: 65, 66 for a damaged or missing result of a
     /// command that succeeded; 73, 74.
     pub fn end(&self, ended: &Ended) -> Result<()> {
         let (pipeline, step) = (&self.pipeline, &self.pipeline.steps[self.at]);
         let recorded = if ended.status == 0 { self.succeed(ended) } else { self.stamp(ended) };
         match recorded.and_then(|()| summary::write(pipeline).map(drop)) {
-            // The status of a command that was stopped decides what happens next, even if the disk is full.
+            // The exit status of a stopped command determines what happens next, so return it even if the disk is full.
             Err(error) if ended.status != 0 => {
                 warn!("step {} is not recorded: {error}", step.name);
                 Ok(())

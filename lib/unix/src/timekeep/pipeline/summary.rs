@@ -1,7 +1,7 @@
-//! `FOLDER/summary.json`: states, results and times of the steps.
+//! `FOLDER/summary.json`: the states, results and times of the steps.
 //!
-//! Everything but `times` is the same for a pipeline that was interrupted and one that was not. Each step rewrites the
-//! file when it ends, so that it also describes a pipeline that stopped at a step that failed.
+//! Everything except `times` is the same whether or not the pipeline was interrupted. Each step rewrites the file when
+//! it ends, so that it also describes a pipeline that stopped at a failed step.
 
 use std::path::PathBuf;
 
@@ -41,11 +41,11 @@ pub struct Summary {
     pub steps: Map<String, Value>,
     /// The results of steps that are up to date or failed.
     pub results: Map<String, Value>,
-    /// Hours and number of attempts of each step, and when it ended.
+    /// Hours, number of attempts and end time of each step.
     pub times: Map<String, Value>,
 }
 
-/// The summary of a pipeline. Errors: 65, 66, 74.
+/// Computes the summary of a pipeline. Errors: 65, 66, 74.
 pub fn of(pipeline: &Pipeline) -> Result<Summary> {
     let step_statuses = pipeline.step_statuses()?;
     let all_done = step_statuses.iter().all(|step| step.state == StepState::Done);
@@ -81,10 +81,10 @@ pub fn of(pipeline: &Pipeline) -> Result<Summary> {
     Ok(summary)
 }
 
-/// Writes the summary; returns its path and the summary. Errors: 65, 66, 73, 74.
+/// Writes the summary; returns its path and content. Errors: 65, 66, 73, 74.
 ///
 /// Steps that run concurrently may write it at the same time. Each reads the stamps again after it has written the
-/// summary, until they are the same, so that the last writer has seen all of them.
+/// summary, until they no longer change, so that the last writer has seen all of them.
 pub fn write(pipeline: &Pipeline) -> Result<(PathBuf, Summary)> {
     create_folder(&pipeline.folder)?;
     let path = pipeline.folder.join(SUMMARY);

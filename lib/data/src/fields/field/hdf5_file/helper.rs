@@ -2,9 +2,9 @@
 //!
 //! The library trusts its input: on a damaged file it may crash, allocate without bound or never return. A program
 //! therefore reads HDF5 files through a helper, which is the same executable started with [`OPTION`] and answers
-//! requests on a pipe under limits of memory and CPU time. If the helper dies, the request becomes an error that names
-//! the file, and the next request starts a new helper. Starting one takes about 10 ms, a request some 20 µs; contiguous
-//! data is read by the program itself, without the library.
+//! requests on a pipe under limits on memory and CPU time. If the helper dies, the request becomes an error that names
+//! the file, and the next request starts a new helper. Starting a helper takes about 10 ms, a request about 20 µs;
+//! contiguous data is read by the program itself, without the library.
 //!
 //! In programs that have not called [`run_helper_if_requested`] (tests, examples) the library runs in the same process.
 
@@ -24,15 +24,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use unix::signal::Signals;
 use unix::{Error, Exit};
 
-/// The hidden first option that makes a program the helper.
+/// Hidden first option that turns a program into the helper.
 const OPTION: &str = "--read-hdf5";
 /// CPU time per request, in seconds; reading part of a dataset gets one second more per MiB.
 const CPU_SECONDS: u64 = 20;
-/// CPU time for requests that open a file or list its contents, which a damaged file may prolong up to this limit.
-/// Listing 20,000 groups takes 0.01 s in the dev build, 200 times less.
+/// CPU time in seconds for requests that open a file or list its contents; a damaged file may prolong them up to this
+/// limit. Listing 20,000 groups takes 0.01 s in the dev build, 200 times less than the limit.
 const CPU_SECONDS_TO_OPEN: u64 = 2;
-/// Memory per request in bytes, on top of what the helper already uses; requests for numbers get 8 times their size in
-/// addition. The largest supported chunk fits several times.
+/// Memory per request in bytes, on top of what the helper already uses; requests for numbers get an additional 8 times
+/// their size. This is several times the maximum chunk size.
 const MEMORY: u64 = 2 << 30;
 
 /// Whether this program can start itself as a helper.
@@ -81,7 +81,7 @@ fn cpu_seconds(ask: &Ask) -> u64 {
     }
 }
 
-/// Size in bytes of the numbers in the answer to a request.
+/// Returns the size in bytes of the numbers in the answer to a request.
 fn bytes(ask: &Ask) -> u64 {
     let Ask::Part(_, ranges, _) = ask else { return 0 };
     ranges.iter().fold(4, |bytes: u64, range| bytes.saturating_mul(range.len() as u64))
@@ -93,19 +93,19 @@ fn lower(resource: Resource, limit: u64) {
     let _ = setrlimit(resource, Rlimit { current, maximum }); // never above the hard limit
 }
 
-/// Why a request failed.
+/// Reason why a request failed.
 #[derive(Debug)]
 pub(super) enum Failure {
     /// The library returned an error.
     Refused(String),
-    /// The helper died while handling the request, for which it had this many seconds of CPU time.
+    /// The helper died while handling the request: its exit status, and its CPU time limit in seconds.
     Died(ExitStatus, u64),
     /// The helper could not be started.
     NotStarted(std::io::Error),
 }
 
 impl Failure {
-    /// 65 if the file is to blame; 74 if the helper could not be started or was killed from outside.
+    /// Returns exit code 65 if the file is to blame, 74 if the helper could not be started or was killed from outside.
     pub fn exit(&self) -> Exit {
         match self {
             Self::Refused(_) => Exit::Data,
@@ -114,7 +114,7 @@ impl Failure {
         }
     }
 
-    /// The error about `what` of a file.
+    /// Converts the failure to an error about `what`, a file or part of one.
     pub fn about(self, what: impl fmt::Display) -> Error {
         Error::new(self.exit(), format_args!("{what}: {self}"))
     }
@@ -161,7 +161,8 @@ fn ask_library<T: Pod>(request: &HelperRequest) -> (Reply, Vec<T>) {
     (reply, values)
 }
 
-/// A helper that dies is replaced once: a signal may have killed it before its handlers were installed.
+/// Sends a request to the helper. If an external signal kills the helper, it is restarted once, because the signal may
+/// have arrived before its handlers were installed.
 fn ask_helper<T: Pod>(request: &HelperRequest) -> Result<(Reply, Vec<T>), Failure> {
     let mut helper = held(&HELPER);
     let mut again = true;
@@ -183,7 +184,7 @@ fn ask_helper<T: Pod>(request: &HelperRequest) -> Result<(Reply, Vec<T>), Failur
     }
 }
 
-/// Whether a process that dies of this signal usually caused it itself.
+/// Whether a process killed by `signal` usually caused the signal itself.
 fn is_of_the_file(signal: i32) -> bool {
     use rustix::process::Signal;
     let own = [Signal::SEGV, Signal::BUS, Signal::ABORT, Signal::FPE, Signal::ILL, Signal::XCPU];

@@ -1,4 +1,5 @@
-//! The only code that calls the HDF5 library. Whatever a file contains, no other file is opened.
+//! The only code that calls the HDF5 library. Regardless of its contents, a file never causes another file to be
+//! opened.
 
 use super::super::element::to_f32;
 use super::super::packing::Packing;
@@ -18,26 +19,26 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStringExt;
 use tensor::FileDtype;
 
-/// Chunk cache of an open dataset in bytes, so that chunks shared by neighbouring trajectories are decompressed once;
-/// and its number of hash slots, a prime.
+/// Size in bytes of an open dataset's chunk cache, so that chunks shared by neighbouring trajectories are decompressed
+/// only once, and its number of hash slots, a prime.
 const CACHE: usize = 32 << 20;
 const SLOTS: usize = 10_007;
-/// Datasets that are kept open, each with its chunk cache.
+/// Maximum number of datasets that are kept open, each with its chunk cache.
 const OPEN_DATASETS: usize = 16;
-/// What netCDF-4 stores for a dimension that has no coordinates: a dataset of zeros that readers must ignore.
+/// Kind of a dataset that netCDF-4 stores for a dimension without coordinates: its zeros must be ignored.
 pub(in super::super) const ONLY_DIMENSION: &str = "netCDF dimension without coordinates";
-/// The attribute `NAME` of such a dataset begins with this.
+/// Prefix of the attribute `NAME` of a dataset for a dimension without coordinates.
 const DIMENSION_NAME: &str = "This is a netCDF dimension but not a netCDF variable";
-/// Chunks that are looked up to find the first one that is missing.
+/// Maximum number of chunks that are looked up to find the first missing chunk.
 const MAX_SEARCHED: usize = 1 << 14;
 /// Maximum number of values in an attribute.
 const MAX_ATTRIBUTE: usize = 65_536;
 
-/// The open files.
+/// The open files and datasets.
 #[derive(Debug, Default)]
 pub(super) struct Library {
     files: HashMap<u64, hdf5::File>,
-    /// The most recently read datasets, the latest last.
+    /// The most recently read datasets, latest last.
     datasets: Vec<(u64, String, hdf5::Dataset)>,
 }
 
@@ -110,7 +111,7 @@ impl Library {
     }
 }
 
-/// Opens a file. Locking is off: many ranks read the same file, and network file systems often cannot lock.
+/// Opens a file. Locking is off: many ranks read the same file, and network file systems often do not support locks.
 fn open(path: Vec<u8>) -> hdf5::Result<hdf5::File> {
     refuse_external_links();
     hdf5::File::with_options()
@@ -126,7 +127,7 @@ fn refuse_external_links() {
     });
 }
 
-/// A dataset whose values are stored in the file itself.
+/// Opens a dataset whose values are stored in the file itself.
 fn dataset(file: &hdf5::File, name: &str) -> hdf5::Result<hdf5::Dataset> {
     let dataset = file.dataset(name)?;
     if is_elsewhere(&dataset)? {
@@ -135,7 +136,7 @@ fn dataset(file: &hdf5::File, name: &str) -> hdf5::Result<hdf5::Dataset> {
     Ok(dataset)
 }
 
-/// Whether the values are stored in other files. Makes no call that would open these.
+/// Whether the values are stored in other files. Makes no call that would open those files.
 fn is_elsewhere(dataset: &hdf5::Dataset) -> hdf5::Result<bool> {
     let creation = dataset.dcpl()?;
     Ok(creation.get_layout()? == Layout::Virtual || !creation.get_external()?.is_empty())
@@ -197,7 +198,7 @@ fn describe(file: &hdf5::File, dataset: &hdf5::Dataset) -> hdf5::Result<Dataset>
     })
 }
 
-/// The chunks of a dataset that are not stored.
+/// Counts the chunks of a dataset that are not stored, and locates the first of them.
 fn unwritten(dataset: &hdf5::Dataset) -> Option<Unwritten> {
     let (shape, chunk) = (dataset.shape(), dataset.chunk()?);
     let counts: Vec<usize> = shape.iter().zip(&chunk).map(|(n, size)| n.div_ceil(*size)).collect();
@@ -235,7 +236,8 @@ fn is_stored(dataset: &hdf5::Dataset, index: &[usize]) -> bool {
     status >= 0 && address != HADDR_UNDEF
 }
 
-/// The values at `ranges` in C order, and the bits of one that is too large for f32.
+/// Reads the values at `ranges` in C order; the second value holds the bits, as f64, of a value that is too large for
+/// f32.
 fn part(
     dataset: &hdf5::Dataset,
     ranges: Vec<Range<usize>>,
@@ -244,7 +246,7 @@ fn part(
     let selection: Vec<SliceOrIndex> = ranges.into_iter().map(Into::into).collect();
     let selection = Hyperslab::from(selection);
     if !packing.is_trivial() {
-        // In f64, because rounded integers would not equal their markers.
+        // Reads in f64, because integers rounded to f32 might not equal the markers of missing values.
         let mut beyond = None;
         let stored = dataset.read_slice::<f64, _, IxDyn>(selection)?;
         let unpack = |stored: &f64| to_f32(packing.unpack(*stored), &mut beyond);
@@ -270,8 +272,8 @@ fn at<T>(file: &hdf5::File, place: Object, look: impl FnOnce(&hdf5::Location) ->
     }
 }
 
-/// Attributes of unsupported types are represented by a list that describes the type; plain text would look like the
-/// value.
+/// Reads all attributes. An unsupported type is represented by a list that describes it, because plain text would look
+/// like the value.
 fn attributes(file: &hdf5::File, place: Object) -> Map<String, Value> {
     at(file, place, all_attributes).unwrap_or_default()
 }
@@ -289,12 +291,12 @@ fn groups(file: &hdf5::File) -> Vec<String> {
     // Checking the links is enough, and fast with thousands of groups.
     let has_data = |name: &String| file.group(name).is_ok_and(|g| g.link_exists("data"));
     let mut groups: Vec<String> = names(file).into_iter().filter(has_data).collect();
-    // Numbers with four digits, as PDEBench writes them, sort correctly as text only up to 9999.
+    // PDEBench's four-digit names sort correctly as text only up to 9999.
     groups.sort_by_cached_key(|name| name.parse::<u64>().ok());
     groups
 }
 
-/// A single value, or the list of all values.
+/// Reads an attribute as a single value, or as the list of all values.
 fn value_of(attribute: &hdf5::Attribute) -> hdf5::Result<Value> {
     fn list<T: Into<Value>>(values: Vec<T>) -> Value {
         let mut all: Vec<Value> = values.into_iter().map(Into::into).collect();
@@ -315,7 +317,7 @@ fn value_of(attribute: &hdf5::Attribute) -> hdf5::Result<Value> {
     })
 }
 
-/// The value of a text attribute.
+/// Reads the value of a text attribute.
 fn text_of(attribute: &hdf5::Attribute, kind: &TypeDescriptor) -> Option<String> {
     fn first<T: ToString>(values: hdf5::Result<Vec<T>>) -> Option<String> {
         values.ok()?.first().map(ToString::to_string)
@@ -323,7 +325,7 @@ fn text_of(attribute: &hdf5::Attribute, kind: &TypeDescriptor) -> Option<String>
     match kind {
         TypeDescriptor::VarLenUnicode => first(attribute.read_raw::<VarLenUnicode>()),
         TypeDescriptor::VarLenAscii => first(attribute.read_raw::<VarLenAscii>()),
-        // Shorter strings convert to longer ones.
+        // HDF5 converts shorter strings to longer ones.
         TypeDescriptor::FixedUnicode(..=1024) => first(attribute.read_raw::<FixedUnicode<1024>>()),
         TypeDescriptor::FixedAscii(..=1024) => first(attribute.read_raw::<FixedAscii<1024>>()),
         _ => None,

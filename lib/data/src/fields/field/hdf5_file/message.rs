@@ -1,5 +1,5 @@
-//! The requests to the HDF5 library and its answers, as sent through a pipe: two lengths, the message in JSON, then
-//! numbers in native byte order.
+//! Requests to the HDF5 library and its answers, as sent through a pipe: two lengths, the message in JSON, then numbers
+//! in native byte order.
 
 use super::super::packing::Packing;
 use bytemuck::Pod;
@@ -15,12 +15,12 @@ use tensor::FileDtype;
 pub(super) struct HelperRequest {
     /// Number of the open file; the same path may be open several times.
     pub file: u64,
-    /// The bytes of its path.
+    /// The path as bytes.
     pub path: Vec<u8>,
     pub ask: Ask,
 }
 
-/// Which object an attribute belongs to: the root (`None`), or the group or dataset of that name.
+/// The object to which an attribute belongs: the root (`None`), or the group or dataset of that name.
 pub(super) type Object = Option<String>;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -28,28 +28,28 @@ pub(super) enum Ask {
     /// Answered by `()`, as is `Close`.
     Open,
     Close,
-    /// `Vec<String>`.
+    /// Names at the root: `Vec<String>`.
     Names,
-    /// What an object is that is not a readable dataset: `String`.
+    /// Description of an object that is not a readable dataset: `String`.
     Kind(String),
-    /// `Option<Vec<usize>>`.
+    /// Shape of a dataset: `Option<Vec<usize>>`.
     Shape(String),
-    /// `()` and all values of a dataset, unpacked, as f64.
+    /// All values of a dataset, unpacked: `()`, and the values as f64.
     Numbers(String, Packing),
-    /// [`Dataset`].
+    /// Storage of a dataset: [`Dataset`].
     Dataset(String),
-    /// Part of a dataset, unpacked, as f32: `Option<u64>`, the bits as f64 of a value too large for f32, and the values.
+    /// Part of a dataset, unpacked: `Option<u64>`, the bits as f64 of a value too large for f32, and the values as f32.
     Part(String, Vec<Range<usize>>, Packing),
-    /// `Map<String, Value>`; a value that is not finite is null.
+    /// Attributes of an object: `Map<String, Value>`; non-finite values are null.
     Attributes(Object),
-    /// `Vec<String>`.
+    /// Groups that hold `data`: `Vec<String>`.
     Groups,
 }
 
 /// The answer: the type documented at [`Ask`], or an error message.
 pub(super) type Reply = Result<serde_json::Value, String>;
 
-/// How a dataset is stored.
+/// Storage of a dataset.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Dataset {
     pub shape: Vec<usize>,
@@ -70,7 +70,8 @@ pub(super) struct Dataset {
     pub is_integer: bool,
 }
 
-/// How many of how many chunks are not stored, and the index of the first value of the first of them, if it is known.
+/// Number of missing chunks, total number of chunks, and the index of the first value in the first missing chunk, if
+/// known.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Unwritten {
     pub missing: usize,

@@ -23,18 +23,18 @@ use std::sync::{Arc, OnceLock};
 use unix::space::human_bytes;
 use unix::{Error, Exit, Result};
 
-/// Upper bound of the values per stored byte, whatever the HDF5 filters.
+/// Upper bound on the number of values per stored byte, for any HDF5 filters.
 const MAX_PACKED: u64 = 50_000;
-/// Largest chunk in bytes, both compressed and decompressed: chunks are read completely.
+/// Maximum chunk size in bytes, both compressed and decompressed: chunks are read completely.
 pub(super) const MAX_CHUNK: usize = 256 << 20;
 
 /// An open file.
 #[derive(Debug)]
 pub(super) struct Hdf5File {
     handle: Arc<Handle>,
-    /// Maps the same file, for reads without the library.
+    /// Memory map of the same file, for reads without the library.
     mapped: Arc<MappedFile>,
-    /// Whether chunks that were never written hold the fill value, as a value.
+    /// Whether chunks that were never written are read as the fill value, which then counts as data.
     fill_missing: bool,
 }
 
@@ -69,7 +69,7 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        let _ = self.query::<()>(Ask::Close); // with its helper the file is closed as well
+        let _ = self.query::<()>(Ask::Close); // if the helper died, the file is already closed
     }
 }
 
@@ -78,7 +78,7 @@ impl Drop for Handle {
 struct Stored {
     handle: Arc<Handle>,
     name: String,
-    /// How it is stored.
+    /// Storage of the dataset.
     form: Dataset,
     packing: Packing,
 }
@@ -176,7 +176,7 @@ impl Source for Hdf5File {
             _ => self.failed(name, cause),
         })?;
         let shape = form.shape.clone();
-        // 0, the default of h5py, marks nothing.
+        // 0, the default of h5py, does not mark missing values.
         let marker = form.fill.filter(|fill| *fill != 0.0 && !self.fill_missing);
         let integer = form.is_integer.then_some(form.size);
         let packing = Packing::of(&form.attributes, marker, integer)

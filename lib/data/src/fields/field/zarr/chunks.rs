@@ -22,7 +22,7 @@ pub struct Chunks {
     pub(super) chunk: Vec<usize>,
     pub(super) dtype: FileDtype,
     pub(super) compressor: Compressor,
-    /// The stored number in chunks that are not there.
+    /// The stored number that missing chunks hold.
     pub(super) fill: f64,
     pub(super) packing: Packing,
     pub(super) fortran: bool,
@@ -58,7 +58,7 @@ impl Parts for Chunks {
 }
 
 impl Chunks {
-    /// The values at `ranges` in C order, each converted.
+    /// Reads the values at `ranges` in C order, and converts each of them.
     fn gather<T: Clone>(
         &self,
         ranges: &[Range<usize>],
@@ -93,7 +93,7 @@ impl Chunks {
         Ok(out)
     }
 
-    /// The decompressed bytes of a chunk; `None` when it was never written.
+    /// Reads and decompresses a chunk; `None` when it was never written.
     fn chunk_at(&self, index: &[usize]) -> Result<Option<Vec<u8>>> {
         let path = self.path_of(index);
         if self.fill_missing && path.symlink_metadata().is_err() {
@@ -112,8 +112,8 @@ impl Chunks {
         self.folder.join(if names.is_empty() { "0".into() } else { names.join(&self.separator) })
     }
 
-    /// Fails if chunks are missing, unless the user says that these were never written, or if the array is larger than
-    /// its chunks can hold. The error says which.
+    /// Fails if chunks are missing, unless the user has said that these were never written, or if the array is larger
+    /// than its chunks can hold. The error describes the problem.
     pub fn require_all(&self) -> Result<(), String> {
         let shape = &self.shape;
         let counts = shape.iter().zip(&self.chunk).map(|(n, chunk)| 0..n.div_ceil(*chunk));

@@ -1,4 +1,4 @@
-//! Decompression of chunks. Their bytes are untrusted: no more memory is allocated than the compressed data can fill.
+//! Decompresses chunks. Their bytes are untrusted, so no more memory is allocated than the compressed data can fill.
 
 use std::io::Read;
 
@@ -13,12 +13,12 @@ pub enum Compressor {
     Gzip,
     /// Zstandard.
     Zstd,
-    /// Blosc, with BloscLZ or LZ4 inside.
+    /// Blosc, with BloscLZ or LZ4 as the inner codec.
     Blosc,
 }
 
 impl Compressor {
-    /// Looks up a compressor by its id in the Zarr metadata and, for Blosc, by the codec inside.
+    /// Looks up a compressor by its id in the Zarr metadata and, for Blosc, by the inner codec.
     pub fn of(id: &str, inside: &str) -> Option<Self> {
         Some(match (id, inside) {
             ("zlib", _) => Self::Zlib,
@@ -29,7 +29,7 @@ impl Compressor {
         })
     }
 
-    /// Upper bound of the compression ratio; slightly more than the formats allow.
+    /// Upper bound on the compression ratio, slightly above what the formats allow.
     pub fn most(self) -> u64 {
         match self {
             Self::None => 1,
@@ -53,7 +53,7 @@ impl Compressor {
     }
 }
 
-/// Reads at most one byte more than `size`.
+/// Decompresses at most `size` + 1 bytes, so that the caller notices excess data.
 fn unpack(from: impl Read, size: usize) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     from.take(size as u64 + 1).read_to_end(&mut bytes).ok()?;

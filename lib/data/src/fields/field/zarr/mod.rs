@@ -1,8 +1,8 @@
 //! Zarr version 2: a folder (`.zarr`) of arrays, each a folder of chunks with metadata in JSON.
 //!
-//! Supported are uncompressed chunks and those compressed with zlib, gzip, Zstandard or Blosc (with BloscLZ or LZ4,
-//! Zarr's default); other compressors and all filters are refused by name. According to the format, a missing chunk
-//! holds the fill value; as a lost chunk looks the same, the user must confirm it.
+//! Chunks may be uncompressed, or compressed with zlib, gzip, Zstandard or Blosc (with BloscLZ or LZ4, Zarr's default);
+//! other compressors and all filters are refused by name. In this format, a missing chunk holds the fill value. A lost
+//! chunk looks the same, so the user must confirm that missing chunks were never written.
 
 mod chunks;
 mod compressor;
@@ -22,10 +22,10 @@ use unix::{Error, Result, small};
 use chunks::Chunks;
 use compressor::Compressor;
 
-/// Largest metadata file, in bytes.
+/// Maximum size of a metadata file in bytes.
 const MAX_BYTES: u64 = 16 << 20;
 
-/// The folder of a group of arrays, or of one array.
+/// The folder of a group of arrays, or of a single array.
 #[derive(Debug)]
 pub(super) struct ZarrGroup {
     path: PathBuf,
@@ -48,7 +48,7 @@ struct Description {
     dimension_separator: Option<String>,
 }
 
-/// Parses a list; null is an empty one.
+/// Parses a list; null counts as an empty list.
 fn list<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Codec>, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
@@ -144,8 +144,8 @@ impl ZarrGroup {
             Value::String(text) => text.parse().ok(),
             _ => None,
         };
-        // For xarray, which names the dimensions, the fill value is the marker of missing values. Others may have kept
-        // the default, 0.
+        // xarray, which names the dimensions, marks missing values with the fill value. Other writers may have kept the
+        // default of 0, which marks nothing.
         let is_marker = |fill: &f64| {
             !self.fill_missing && (*fill != 0.0 || attributes.contains_key("_ARRAY_DIMENSIONS"))
         };

@@ -9,15 +9,15 @@ mod multigrid;
 use super::symmetry::{Point, Symmetries};
 use multigrid::{Level, levels};
 
-/// Tolerance: the residual relative to the right-hand side.
+/// Tolerance on the residual relative to the right-hand side.
 pub const TOLERANCE: f64 = 1e-10;
-/// The reflections and rotations of the square, of coefficient and solution.
+/// The reflections and rotations of the square, applied to both coefficient and solution.
 pub const SYMMETRIES: Symmetries =
     Symmetries { points: &Point::SQUARE, translation: None, centred: true, conserved: &[] };
-/// Maximum number of iterations; more indicate an error.
+/// Maximum number of iterations; a solve that needs more fails.
 const MAX: usize = 10_000;
 
-/// Buffers for one problem at a time.
+/// A solver with buffers for one problem at a time.
 pub struct Darcy {
     cells: usize,
     levels: Vec<Level>,
@@ -27,7 +27,7 @@ pub struct Darcy {
 }
 
 impl Darcy {
-    /// Buffers for a grid with `cells` cells per side.
+    /// Creates a solver for a grid with `cells` cells per side.
     pub fn new(cells: usize) -> Self {
         let zeros = || vec![0.0; cells * cells];
         Self {
@@ -40,7 +40,7 @@ impl Darcy {
     }
 
     /// Solves for `u` [x, y] at the cell centres, with coefficients `a` > 0 and sources `f` of the same shape. Returns
-    /// the number of iterations, or `None` if it does not converge.
+    /// the number of iterations, or `None` if the iteration does not converge.
     pub fn solve(&mut self, a: &[f64], f: &[f64], u: &mut [f64]) -> Option<usize> {
         let area = (1.0 / self.cells as f64).powi(2);
         self.levels[0].set_coefficients(a);

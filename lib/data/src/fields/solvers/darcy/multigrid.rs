@@ -1,27 +1,26 @@
-//! A V-cycle of geometric multigrid for the finite volumes of [`super`], symmetric as a preconditioner must be:
-//! red-black Gauss-Seidel on the way down, its reverse on the way up; the residuals of four cells are summed, and
-//! corrections are copied to all four. Each level rediscretizes the equation with averaged coefficients.
+//! A geometric multigrid V-cycle for the finite volumes of [`super`], symmetric as a preconditioner must be: red-black
+//! Gauss-Seidel on the way down, in reverse order on the way up. Restriction sums the residuals of four cells, and
+//! prolongation copies the correction to all four. Each level rediscretizes the equation with averaged coefficients.
 
-/// Sweeps on the way down, and again on the way up.
+/// Number of sweeps on the way down, and again on the way up.
 const SWEEPS: usize = 2;
-/// Sweeps on the coarsest level, likewise.
+/// Number of sweeps on the coarsest level, on the way down and again on the way up.
 const COARSEST_SWEEPS: usize = 16;
 
 /// The equation on one grid, with its unknowns.
 pub(super) struct Level {
     n: usize,
     a: Vec<f64>,
-    /// Transmissibilities to the next cell along x and y; [cell] is that of the face after it, at the end of a line
-    /// that of the boundary.
+    /// Transmissibilities between each cell and the next along x and y; for the last cell of a line, to the boundary.
     next: [Vec<f64>; 2],
-    /// Transmissibilities to the previous cell.
+    /// Transmissibilities between each cell and the previous one, or the boundary.
     previous: [Vec<f64>; 2],
     diagonal: Vec<f64>,
     u: Vec<f64>,
     f: Vec<f64>,
 }
 
-/// Grids from `n` cells per side down, halved while even and larger than two.
+/// Creates the levels from `n` cells per side down, halving the size while it is even and larger than two.
 pub(super) fn levels(n: usize) -> Vec<Level> {
     let mut all = vec![Level::new(n)];
     let mut n = n;
@@ -68,7 +67,7 @@ impl Level {
         }
     }
 
-    /// Sets each coefficient to the mean of those of four cells of the finer level.
+    /// Sets each coefficient to the mean over four cells of the finer level.
     pub fn average_coefficients(&mut self, finer: &Level) {
         let mut a = vec![0.0; self.n * self.n];
         add_up(&finer.a, &mut a, self.n);
@@ -76,12 +75,12 @@ impl Level {
         self.set_coefficients(&a);
     }
 
-    /// The result of the last cycle.
+    /// Solution after the last cycle.
     pub fn solution(&self) -> &[f64] {
         &self.u
     }
 
-    /// The influx from the neighbours of a cell.
+    /// Computes the inflow into a cell from its neighbours.
     #[inline(always)]
     fn inflow(&self, u: &[f64], i: usize, j: usize) -> f64 {
         let (n, at) = (self.n, i * self.n + j);
@@ -111,7 +110,7 @@ impl Level {
         }
     }
 
-    /// One sweep of Gauss-Seidel over the cells of one colour.
+    /// Performs one Gauss-Seidel sweep over the cells of one colour.
     fn relax(&mut self, colour: usize) {
         for i in 0..self.n {
             for j in ((i + colour) % 2..self.n).step_by(2) {
@@ -122,7 +121,7 @@ impl Level {
     }
 }
 
-/// One cycle from zero for the right-hand side `f`; the result is the finest level's solution.
+/// Runs one V-cycle from a zero initial guess for the right-hand side `f`; the finest level holds the result.
 pub(super) fn cycle(levels: &mut [Level], f: &[f64]) {
     let last = levels.len() - 1;
     levels[0].f.copy_from_slice(f);
@@ -159,7 +158,7 @@ pub(super) fn cycle(levels: &mut [Level], f: &[f64]) {
     }
 }
 
-/// Sums two by two elements; the result has `n` per side.
+/// Sums blocks of two by two elements; the result has `n` elements per side.
 fn add_up(fine: &[f64], coarse: &mut [f64], n: usize) {
     for (at, sum) in coarse.iter_mut().enumerate() {
         let first = 2 * (at / n) * 2 * n + 2 * (at % n);

@@ -20,7 +20,7 @@ fn near(a: f64, b: f64) {
 fn by_hand() {
     let spectrum = Spectrum::new(&[4], 1);
     let mut sums = Errors::default();
-    // Errors 1 1 1 1 of a field 2 2 2 2, then 0 -2 0 2 of 3 0 0 4.
+    // A field 2 2 2 2 with the errors 1 1 1 1, then a field 3 0 0 4 with the errors 0 -2 0 2.
     add(&mut sums, &[3.0, 3.0, 3.0, 3.0], &[2.0, 2.0, 2.0, 2.0], &spectrum);
     add(&mut sums, &[3.0, -2.0, 0.0, 6.0], &[3.0, 0.0, 0.0, 4.0], &spectrum);
     near(get(&sums, "nrmse"), (12.0_f64 / 41.0).sqrt());
@@ -35,8 +35,8 @@ fn by_hand() {
     near(get(&sums, "fourier_rmse_high"), 0.0);
 }
 
-/// numpy, with p = sin(i/3), t = cos(i²/7), i = 0..30 as f32, reshaped to (3, 10):
-/// e = p - t; √(e²).mean(-1)/√(t²).mean(-1) and so on, fft by np.fft.rfft(e, norm="forward").
+/// Values from NumPy, with p = sin(i/3), t = cos(i²/7), i = 0..30 as f32, reshaped to (3, 10): e = p - t;
+/// √(e²).mean(-1)/√(t²).mean(-1) etc.; FFT by np.fft.rfft(e, norm="forward").
 #[test]
 fn as_numpy() {
     let n = 30;

@@ -1,4 +1,4 @@
-//! Truth, prediction and their difference as images, and the input if there is one: a row for each state of a
+//! Ground truth, prediction, their difference and, if given, the input as images: one row for each state of a
 //! two-dimensional field, or a single space-time image.
 
 use report::axis::{Axis, plain};
@@ -7,11 +7,11 @@ use report::colours::Map;
 use report::panel::{Panel, colour_bar};
 use unix::Result;
 
-/// Height of a row.
+/// Height of a row in pixels.
 pub const ROW: f64 = 452.0;
-/// Width of a row.
+/// Width of a row in pixels.
 pub const WIDTH: u32 = 1400;
-/// What the input adds to it.
+/// Additional width in pixels if the input is drawn.
 pub const INPUT: u32 = 467;
 
 /// The contents of one row, arrays [x, y].
@@ -28,7 +28,7 @@ pub struct Row<'a> {
     pub prediction: &'a [f32],
 }
 
-/// Draws rows from `top` downwards with this vertical axis; truths and predictions share one colour scale, inputs another.
+/// Draws rows from `top` down with vertical axis `y`. Truths and predictions share a colour scale, inputs use another.
 pub fn draw(canvas: &Canvas, top: f64, [nx, ny]: [usize; 2], y: Axis, rows: &[Row]) -> Result<()> {
     let range = |values: &mut dyn Iterator<Item = &f32>| {
         let all = values.map(|u| f64::from(*u));

@@ -1,4 +1,4 @@
-//! Pictures of an evaluation, one per regime and a summary, and of a trajectory of a file.
+//! Pictures of an evaluation, one for each regime and a summary, and pictures of a trajectory in a file.
 
 mod frames;
 mod regime;
@@ -14,7 +14,7 @@ use report::colours::{Colour, distinct};
 use report::{canvas, panel};
 use unix::Result;
 
-/// A rollout as it is drawn.
+/// A rollout to draw.
 struct DrawnRollout {
     /// Name of the evaluated model.
     name: &'static str,
@@ -24,19 +24,19 @@ struct DrawnRollout {
     grid: Vec<usize>,
     /// States [steps + 1][points] of the first channel.
     truth: Vec<Vec<f32>>,
-    /// Laid out like `truth`.
+    /// Same layout as `truth`.
     prediction: Vec<Vec<f32>>,
     /// NRMSE of the rollout.
     nrmse: f64,
 }
 
-/// Whether a model stands beside the others for comparison; drawn as a ring or with dashes, in a colour that one of the
-/// others may have as well.
+/// Returns whether a model only serves as a reference. References are drawn as rings or dashed lines, since their
+/// colours are not unique.
 fn is_reference(model: Method) -> bool {
     model.is_baseline() || matches!(model, Method::CandidateMean | Method::Oracle)
 }
 
-/// The colour of a model.
+/// Returns the colour of a model.
 fn of_model(model: Method) -> Colour {
     match model {
         Method::Operator | Method::Regression => distinct(0),
@@ -50,7 +50,7 @@ fn of_model(model: Method) -> Colour {
     }
 }
 
-/// A picture: its file name and its contents as PNG.
+/// A picture: file name and contents as PNG.
 type Picture = (String, Vec<u8>);
 
 /// Draws all pictures of an evaluation. `done` is called before each regime; if it returns an error, drawing stops.
@@ -96,7 +96,7 @@ pub(crate) fn of_rollout(evaluator: &RolloutEvaluator, start: Start) -> Result<O
     }
 }
 
-/// Draws two solutions of steady problems on [x, y], one per row: those with the median and the largest error.
+/// Draws two solutions of steady problems on [x, y], one per row: the solutions with the median and the largest error.
 fn draw_solutions(
     regime: &Regime,
     grid: [usize; 2],
@@ -113,7 +113,7 @@ fn draw_solutions(
 
 /// A target and its prediction: one channel at all points.
 pub struct Pair {
-    /// What is shown.
+    /// Title of the pair.
     pub name: String,
     /// The input, drawn if the grid has two axes.
     pub input: Option<Vec<f32>>,
@@ -123,7 +123,7 @@ pub struct Pair {
     pub prediction: Vec<f32>,
 }
 
-/// Draws pairs on a grid of one or two axes below each other.
+/// Draws pairs on a grid of one or two axes, one below the other.
 pub fn draw_pairs(title: &str, text: &str, grid: &[usize], pairs: &[Pair]) -> Result<Vec<u8>> {
     let height = (50.0 + frames::ROW * pairs.len() as f64) as u32;
     let has_inputs = grid.len() == 2 && pairs.iter().any(|pair| pair.input.is_some());
@@ -160,7 +160,7 @@ pub fn draw_pairs(title: &str, text: &str, grid: &[usize], pairs: &[Pair]) -> Re
 }
 
 impl DrawnRollout {
-    /// Recomputes a rollout, whose error is `nrmse`.
+    /// Recomputes a rollout whose NRMSE is `nrmse`.
     fn of(start: Start, nrmse: f64, evaluator: &RolloutEvaluator) -> Result<Self> {
         let RolloutEvaluator { model, set, plan, .. } = evaluator;
         let batch = evaluator.rollouts(&[start])?;
@@ -183,7 +183,7 @@ impl DrawnRollout {
         })
     }
 
-    /// The states in the middle and at the end, for a field with two axes.
+    /// Returns the rows for the states in the middle and at the end, for a field with two axes.
     fn frames(&self) -> Vec<frames::Row<'_>> {
         let last = self.times.len().saturating_sub(1);
         let mut steps = vec![last / 2, last];
@@ -198,7 +198,7 @@ impl DrawnRollout {
         steps.iter().map(row).collect()
     }
 
-    /// A line through a state: the whole state on one axis; on two, the line along the second axis through the middle.
+    /// Returns a line through a state: all of it on one axis; on two, the line along the second at the middle.
     fn line<'a>(&self, state: &'a [f32]) -> &'a [f32] {
         match self.grid[..] {
             [x, y] => &state[x / 2 * y..][..y],
@@ -206,7 +206,7 @@ impl DrawnRollout {
         }
     }
 
-    /// Range of the time axis of its image, in which each state is a stripe centred at its time.
+    /// Range of the time axis of the space-time image, in which each state is a stripe centred at its time.
     fn span(&self) -> (f64, f64) {
         match self.times[..] {
             [first, second, .., last] => {
@@ -219,8 +219,8 @@ impl DrawnRollout {
     }
 }
 
-/// NRMSE of the states by time since the start, averaged over start frames. Steps with zero error are omitted, because
-/// the axis is logarithmic.
+/// Returns the NRMSE of the states by time since the start, averaged over start frames. Steps with zero error are
+/// omitted, because the axis is logarithmic.
 fn errors_by_time(regime: &Regime, model: Method, time_step: f64) -> Vec<(f64, f64)> {
     let error = |step: usize| {
         let at = |scores: &Scores| Some(scores.field(model)?.get(step)?.nrmse());
@@ -230,7 +230,7 @@ fn errors_by_time(regime: &Regime, model: Method, time_step: f64) -> Vec<(f64, f
     (0..steps).filter_map(|step| Some((step as f64 * time_step, error(step)?))).collect()
 }
 
-/// The symbol of a parameter.
+/// Returns the symbol of a parameter.
 fn symbol(name: &str) -> &str {
     match name {
         "nu" => "ν",

@@ -15,7 +15,7 @@ use unix::Result;
 
 const WIDTH: u32 = 1400;
 const HEIGHT: u32 = 960;
-/// Top of the space-time images.
+/// Top of the space-time images, in pixels.
 const TOP: f64 = 62.0;
 
 /// Draws the picture of a regime as PNG.
@@ -52,7 +52,7 @@ pub fn draw(
     })
 }
 
-/// Draws a rollout by itself.
+/// Draws a single rollout.
 pub fn draw_rollout(title: &str, example: &DrawnRollout) -> Result<Vec<u8>> {
     let frames = example.frames();
     let rows = if example.grid.len() == 2 { frames.len() } else { 1 };
@@ -92,7 +92,7 @@ fn head(
     heading(canvas, &title, &text)
 }
 
-/// Draws a one-dimensional rollout as one row of images, time upwards.
+/// Draws a one-dimensional rollout as one row of images, with time upwards.
 fn space_and_time(canvas: &Canvas, example: &DrawnRollout) -> Result<()> {
     let (points, states) = (example.truth[0].len(), example.truth.len());
     let by_point = |states: &[Vec<f32>]| -> Vec<f32> {
@@ -168,13 +168,13 @@ fn spectrum(canvas: &Canvas, area: Area, regime: &Regime) -> Result<()> {
     curves.push(curve("truth", INK, &truth));
     let largest = truth.iter().skip(1).fold(0.0, |m: f64, e| m.max(*e));
     let values = curves.iter().flat_map(|curve| curve.points.iter().map(|(_, energy)| *energy));
-    // Below that, f32 has only rounding noise.
+    // Smaller energies are rounding noise of f32.
     let y = Axis::logarithmic("mean square of u", values).from(largest * 1e-14);
     let x = Axis::logarithmic("wave number k", [1.0, truth.len() as f64]);
     Panel::new(canvas, area, x, y).curves("Spectrum of the last states", &curves)
 }
 
-/// Wave numbers from 1 on; those that are close on a logarithmic axis are averaged.
+/// Returns the points for wave numbers from 1 on; energies that are close on a logarithmic axis are averaged.
 fn in_bins(energies: &[f64]) -> Vec<(f64, f64)> {
     let mut points = Vec::new();
     let mut start = 1;

@@ -43,7 +43,7 @@ fn name(regime: &Regime) -> String {
     format!("{} = {}", symbol(&regime.parameter.name), regime.parameter.value)
 }
 
-/// The evaluated model and the one to compare it with.
+/// Returns the evaluated model and the model to compare it with, if any.
 fn compared(models: &[Method]) -> (Method, Option<Method>) {
     let first_of = |all: &[Method]| all.iter().find(|model| models.contains(model)).copied();
     let evaluated = first_of(&[Method::Student, Method::Corrector, Method::Operator]);
@@ -52,13 +52,13 @@ fn compared(models: &[Method]) -> (Method, Option<Method>) {
     (evaluated, first_of(&others).filter(|other| *other != evaluated))
 }
 
-/// Colour by regime, line style by model.
+/// Draws the errors over time, with a colour for each regime and a line style for each model.
 fn over_time(canvas: &Canvas, result: &Evaluation, protocol: &Protocol) -> Result<()> {
     let (evaluated, other) = compared(&result.overall().models());
     let mut curves = Vec::new();
     let map = Map::sequential();
     for (i, regime) in result.regimes.iter().enumerate() {
-        // The light end of the map is hard to see on white.
+        // The light end of the colour map is hard to see on white.
         let colour = map.at(0.1 + 0.75 * (i as f64 + 0.5) / result.regimes.len() as f64);
         let curve = |name: &str, model: Method, width: f64| {
             let points = errors_by_time(regime, model, protocol.time_step);
@@ -82,7 +82,7 @@ fn over_time(canvas: &Canvas, result: &Evaluation, protocol: &Protocol) -> Resul
     Panel::new(canvas, area, x, y).curves(&title, &curves)
 }
 
-/// Draws a row per regime with a dot or a ring per model; the codec is only drawn over time, far below the others.
+/// Draws a row for each regime with a dot or ring for each model. The codec, whose errors are much smaller, is omitted.
 fn by_regime(canvas: &Canvas, result: &Evaluation) -> Result<()> {
     let nrmse = |regime: &Regime, model: Method| of_starts(regime, model).unwrap_or(f64::NAN);
     let mut models = result.overall().models();
@@ -115,8 +115,8 @@ fn by_regime(canvas: &Canvas, result: &Evaluation) -> Result<()> {
             .filter(|(value, _)| value.is_finite())
             .collect();
         found.sort_by(|(a, _), (b, _)| a.total_cmp(b));
-        // Where models are close to each other, their numbers must not overlap: each is at the level nearest to the line
-        // that is free.
+        // The numbers of models with similar errors must not overlap: each is placed at the nearest free level above or
+        // below the line.
         let levels = (1..).map(|k| 18.0 * f64::from(k)).take_while(|level| level + 9.0 < row / 2.0);
         let mut levels: Vec<(f64, f64)> =
             levels.flat_map(|level| [(-level, f64::MIN), (level, f64::MIN)]).collect();
@@ -135,13 +135,13 @@ fn by_regime(canvas: &Canvas, result: &Evaluation) -> Result<()> {
     Ok(())
 }
 
-/// Draws the symbol of a model: a dot, or a ring.
+/// Draws the symbol of a model: a dot or a ring.
 fn mark(canvas: &Canvas, at: (f64, f64), radius: f64, model: Method) -> Result<()> {
     canvas.dot(at, radius, of_model(model))?;
     if is_reference(model) { canvas.dot(at, radius - 2.5, [0xff; 3]) } else { Ok(()) }
 }
 
-/// Names the models from the top of `area` on, in as many lines as they need; returns the height of these lines.
+/// Draws the model names from the top of `area` down, on one or more lines; returns the height of the legend.
 fn legend(canvas: &Canvas, area: Area, models: &[Method]) -> Result<f64> {
     const LINE: f64 = 18.0;
     let (mut x, mut y) = (area.x, area.y);

@@ -25,7 +25,7 @@ fn protocol() -> Protocol {
     }
 }
 
-/// An empty result, and a rollout of the given states.
+/// Returns an evaluation whose errors are all NaN, and a rollout of the given states.
 fn nothing(states: [Vec<f32>; 3]) -> (Evaluation, DrawnRollout) {
     let unknown = Frames::constant(vec![f32::NAN; 8]);
     let models = [Method::Operator, Method::Persistence, Method::Mean, Method::Codec];

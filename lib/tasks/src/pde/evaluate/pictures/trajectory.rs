@@ -1,9 +1,9 @@
-//! The picture of one trajectory of a file: a space-time image for one dimension, frames side by side for two, and the
-//! middle plane for three.
+//! The picture of one trajectory of a file: a space-time image in one dimension, frames side by side in two, and frames
+//! of the middle plane in three.
 //!
 //! x points right, y up, and the first frame is at the bottom. Points are drawn at their coordinates and frames at
-//! their times, even if these are not evenly spaced. The colours are those of the fields in the pictures of
-//! `evaluate`: from dark (smallest value) to light (largest). Values that are not finite are grey.
+//! their times, even if these are not evenly spaced. The colours are the same as for fields in the pictures of
+//! `evaluate`: from dark (minimum) to light (maximum). Non-finite values are grey.
 
 use data::fields::field::{Field, Shape};
 use report::axis::{Axis, plain};
@@ -13,20 +13,20 @@ use report::panel::{Panel, colour_bar, heading};
 use std::ops::RangeInclusive;
 use unix::{Error, Result};
 
-/// Top of the panels, below the heading.
+/// Top of the panels in pixels, below the heading.
 const TOP: f64 = 62.0;
-/// Width of a plot. Its height is the same unless the field is much longer than wide, or wider than long.
+/// Width of a plot in pixels. The height is the same for square fields, and limited to a third to twice the width.
 const SIZE: f64 = 340.0;
-/// Width of a space-time plot.
+/// Width of a space-time plot in pixels.
 const WIDE: f64 = 560.0;
-/// Gap between plots.
+/// Gap between plots in pixels.
 const GAP: f64 = 24.0;
-/// Space for the vertical axis, for the colour bar, and above and below the plots together.
+/// Margins in pixels: for the vertical axis, for the colour bar, and above and below the plots together.
 const LEFT: f64 = 88.0;
 const RIGHT: f64 = 112.0;
 const ABOUT: f64 = 108.0;
 
-/// What to draw.
+/// The part of a trajectory to draw.
 #[derive(Clone, Copy, Debug)]
 pub struct View {
     /// Index of the trajectory.
@@ -37,18 +37,18 @@ pub struct View {
     pub frames: usize,
 }
 
-/// An image as PNG, and the range of its colour scale.
+/// A drawn trajectory, with the range of its colour scale.
 #[derive(Clone, Debug)]
 pub struct Trajectory {
     /// The contents of the PNG file.
     pub png: Vec<u8>,
     /// Values of the first and the last colour.
     pub range: RangeInclusive<f32>,
-    /// The frames shown; all of them for one-dimensional fields.
+    /// Indices of the frames shown; all frames for one-dimensional fields.
     pub frames: Vec<usize>,
 }
 
-/// Draws a trajectory. Errors: 2 when there is no such trajectory or channel; those of reading.
+/// Draws a trajectory. Errors: 2 when trajectory or channel are out of range; those of reading.
 pub fn draw(field: &Field, view: View) -> Result<Trajectory> {
     let shape = field.shape();
     let missing = |what: &str, number: usize, there: usize| {
@@ -77,14 +77,14 @@ pub fn draw(field: &Field, view: View) -> Result<Trajectory> {
     Ok(Trajectory { png, range, frames })
 }
 
-/// A channel of a frame, [x, y]; of a three-dimensional field, the plane at the middle z.
+/// Extracts a channel of a frame, [x, y]; of a three-dimensional field, the plane at the middle z.
 fn plane(shape: &Shape, channel: usize, frame: &[f32]) -> Vec<f32> {
     let nz = shape.grid.get(2).copied().unwrap_or(1);
     let of_channel = frame.iter().skip(channel).step_by(shape.channels);
     of_channel.skip(nz / 2).step_by(nz).copied().collect()
 }
 
-/// Smallest and largest finite value.
+/// Returns the minimum and the maximum of the finite values.
 fn range<'a>(values: impl Iterator<Item = &'a f32>) -> RangeInclusive<f32> {
     let finite = values.filter(|value| value.is_finite());
     let (low, high) = finite.fold((f32::INFINITY, f32::NEG_INFINITY), |(low, high), value| {
@@ -93,7 +93,7 @@ fn range<'a>(values: impl Iterator<Item = &'a f32>) -> RangeInclusive<f32> {
     if low > high { 0.0..=0.0 } else { low..=high }
 }
 
-/// What all panels have in common.
+/// Settings shared by all panels.
 struct Sheet<'a> {
     field: &'a Field,
     view: View,
@@ -149,7 +149,7 @@ impl<'a> Sheet<'a> {
         })
     }
 
-    /// A picture of `plots` plots of `size` (width, height) with a heading.
+    /// Draws a picture of `plots` plots of `size` (width, height) with a heading.
     fn sheet(
         &self,
         plots: usize,
@@ -178,17 +178,17 @@ impl<'a> Sheet<'a> {
         y: Axis,
     ) -> Panel<'c, 'd> {
         let x = 8.0 + number as f64 * (size.0 + GAP);
-        // A panel adds margins of 80 and 12 left and right of its plot, and of 54 above and below.
+        // A panel adds margins of 80 and 12 pixels left and right of its plot, and of 54 above and below.
         let area = Area { x, y: TOP, width: size.0 + 92.0, height: size.1 + ABOUT };
         Panel::new(canvas, area, self.points(0).axis, y)
     }
 
-    /// The points along a spatial axis, by coordinate if the file has coordinates, else by index.
+    /// Returns the points along a spatial axis, by coordinate if the file has coordinates, else by index.
     fn points(&self, axis: usize) -> Places {
         let letter = ["x", "y", "z"][axis];
         let points = self.field.shape().grid[axis];
         match self.field.coordinates()[axis].as_slice() {
-            // Slightly more than half a cell, so that a tick at the border is on the axis.
+            // Extend by slightly more than half a cell, so that a tick at the border is on the axis.
             all if all.len() == points => Places::new(letter, all, 0.50001),
             _ => Places::numbers(&format!("{letter} (point)"), points),
         }
@@ -203,7 +203,7 @@ impl<'a> Sheet<'a> {
     }
 }
 
-/// Points or frames along an axis. Each is drawn over the interval in which it is the nearest.
+/// Points or frames along an axis. Each is drawn over the interval in which it is the nearest one.
 struct Places {
     axis: Axis,
     /// Start and end of the axis.
@@ -213,8 +213,8 @@ struct Places {
 }
 
 impl Places {
-    /// Places at `values`, extended at both ends by `beyond` times the spacing there; by index unless the values
-    /// ascend.
+    /// Places points at `values`, with the axis extended at both ends by `beyond` times the spacing there; by index
+    /// unless the values are strictly increasing.
     fn new(label: &str, values: &[f64], beyond: f64) -> Self {
         let count = values.len();
         if count < 2 || !values.windows(2).all(|pair| pair[0] < pair[1]) {
@@ -227,14 +227,14 @@ impl Places {
         Self { axis: Axis::linear(label, ends[0], ends[1]), ends, middles }
     }
 
-    /// Places by index.
+    /// Places points by index.
     fn numbers(label: &str, count: usize) -> Self {
         let ends = [0.0, count as f64];
         let middles = (1..count).map(|i| i as f64).collect();
         Self { axis: Axis::linear(label, ends[0], ends[1]), ends, middles }
     }
 
-    /// Index of the point at a position along the axis, 0 to 1.
+    /// Returns the index of the point at a position along the axis, 0 to 1.
     fn at(&self, place: f64) -> usize {
         let value = self.ends[0] + place * (self.ends[1] - self.ends[0]);
         self.middles.partition_point(|middle| *middle <= value)
