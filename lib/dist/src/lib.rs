@@ -75,7 +75,7 @@ pub trait Collective: Send + Sync {
     /// ranks do, such as writing a checkpoint.
     fn busy(&self, at_most: Duration) -> Busy<'_>;
 
-    /// Shuts down regularly; called by all ranks together, and no other method may be called afterwards. A process that
+    /// Shuts down cleanly; called by all ranks together, and no other method may be called afterwards. A process that
     /// exits without it (with an error) ends the job.
     fn close(&self) -> Result<()>;
 

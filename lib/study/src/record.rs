@@ -69,7 +69,7 @@ pub struct Start {
     pub params: BTreeMap<String, Value>,
     /// Seed of the trial.
     pub seed: u64,
-    /// Whether `hpo ask` started this attempt, so that its caller runs it instead of a worker.
+    /// Whether `hpo ask` started this attempt, in which case the caller of `hpo ask` runs it, not a worker.
     #[serde(default)]
     pub asked: bool,
     /// Progress of earlier attempts: updates plus recorded values.
@@ -253,7 +253,7 @@ fn add(found: &mut Option<Record>, number: u64, time: String, mut record: Map<St
 }
 
 impl EndRecord {
-    /// Creates an end without a value.
+    /// Creates the end record of a trial without a value.
     pub fn of(state: End) -> Self {
         Self { state, value: None, error: None, batch_size: None }
     }

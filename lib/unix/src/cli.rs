@@ -28,8 +28,8 @@ pub struct Output {
     pub json: bool,
 }
 
-/// Arguments, together with the options that were given on the command line. For a command that ignores some options
-/// for some inputs, and must not do so silently.
+/// Arguments, together with the options that were given on the command line. For commands in which some options
+/// have no effect on some inputs: they reject such options instead of ignoring them.
 #[derive(Clone, Debug)]
 pub struct Given<T> {
     /// The arguments.

@@ -26,7 +26,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Creates the progress of `total` steps of `what` (`"updates"`, `"files"`).
+    /// Creates a progress display for `total` steps; `what` names the steps (`"updates"`, `"files"`).
     pub fn new(what: &str, total: u64) -> Self {
         let interval = Duration::from_secs(60);
         Self::with(what, total, std::io::stderr().is_terminal(), interval)

@@ -84,7 +84,7 @@ pub fn open_pipe(path: &Path) -> Result<File> {
 }
 
 /// Returns the path of the file `name` in `folder`, where `name` was read from another file; `None` if it leads outside
-/// the directory. Every name from a file is checked here.
+/// the folder. Every name from a file is checked here.
 pub fn inside(folder: &Path, name: &str) -> Option<PathBuf> {
     let mut parts = Path::new(name).components();
     let plain = matches!(parts.next(), Some(Component::Normal(part)) if part == name);

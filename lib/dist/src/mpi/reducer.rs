@@ -30,9 +30,9 @@ pub fn take_times(clock: &Clock) -> Times {
 }
 
 /// Sums gradients in a window. Each rank writes its part, then sums one slice of all parts into the first part, and
-/// over the ranks at the same position in other windows. If the reducer thread has not started a sum by the time it is
-/// needed, the waiting thread computes it. On the host the tensors live in the window; tensors on a device are copied
-/// to the window and back.
+/// all-reduces this slice with the ranks at the same position in other windows. If the reducer thread has not started a
+/// sum by the time it is needed, the waiting thread computes it. On the host the tensors live in the window; tensors on
+/// a device are copied to the window and back.
 pub struct HostReducer {
     inside: Arc<Inside>,
     device: Device,

@@ -153,7 +153,7 @@ pub struct Results {
     pub page: Option<Document>,
     /// Content of the `--summary` file; the content of metrics.json if absent.
     pub summary: Option<Value>,
-    /// Reason for a failure of the model that still allowed scoring it.
+    /// Why the model failed, if it failed but could still be scored.
     pub failed: Option<String>,
 }
 

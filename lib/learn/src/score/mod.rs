@@ -233,7 +233,7 @@ impl Scores {
         self.records.entry(name.into()).or_default().insert(id, Bits(value));
     }
 
-    /// Returns the values `name` of all samples, sorted by sample ID.
+    /// Returns the value called `name` of every sample, sorted by sample ID.
     pub fn records(&self, name: &str) -> Vec<(u64, f64)> {
         let values = self.records.get(name).into_iter().flatten();
         values.map(|(id, value)| (*id, value.0)).collect()

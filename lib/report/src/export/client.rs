@@ -94,7 +94,7 @@ impl Client {
         }
     }
 
-    /// Sends a request and returns a refusal as an answer.
+    /// Sends a request; returns [`Answer::Refused`] instead of an error if the server refuses it.
     pub(super) fn try_post(&self, path: &str, body: &Value) -> Result<Answer> {
         let request = self.agent.post(self.api(path)).content_type("application/json");
         self.answer(self.authorized(request).send(body.to_string()))

@@ -90,7 +90,7 @@ impl Evaluation {
         }
     }
 
-    /// Iterates over the rows that are not of a single step.
+    /// Iterates over the rows that do not belong to a single step.
     pub(super) fn totals(&self) -> impl Iterator<Item = &Vec<String>> {
         let step = self.columns.iter().position(|column| column == "step");
         self.rows.iter().filter(move |row| {

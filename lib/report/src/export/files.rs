@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use unix::publish::{create_folder, publish_bytes};
 use unix::{Error, Result, small};
 
-/// The number of bytes at the beginning of a file that contain the mark.
+/// Number of bytes at the beginning of a file that are searched for the mark of an export.
 const HEAD: u64 = 1024;
 
 /// The files of one run.

@@ -49,7 +49,7 @@ struct Remote {
     started: Option<String>,
 }
 
-/// Creates or completes a run in the experiment named like the project. With `replace`, a different run of the same
+/// Creates or completes a run in the experiment named after the project. With `replace`, a different run of the same
 /// name is replaced. Errors: 73 if there is one; 74 if the server cannot be reached, 1 if it refuses a request.
 pub fn log(client: &Client, run: &Run, labels: &Labels, replace: bool) -> Result<Logged> {
     let experiment = experiment(client, &labels.project)?;

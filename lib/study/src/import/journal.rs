@@ -14,7 +14,7 @@ const SET_STATE: u64 = 6;
 const SET_INTERMEDIATE: u64 = 7;
 const DISCARD_TRIALS: u64 = 10;
 
-/// A study of the journal.
+/// A study in the journal.
 struct JournalStudy {
     name: String,
     directions: Vec<u64>,

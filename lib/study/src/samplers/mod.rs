@@ -41,8 +41,8 @@ impl Default for Sampler {
 }
 
 impl Sampler {
-    /// Finds violations of the sampler for this space, each with a key relative to the sampler or the name of a
-    /// parameter.
+    /// Lists problems with the sampler settings for this space. Each key is relative to the sampler section or is the
+    /// name of a parameter.
     pub fn violations(&self, space: &Space) -> Vec<(String, String)> {
         match self {
             Self::Grid => grid::violations(space),

@@ -94,7 +94,7 @@ pub(super) struct Windows {
     pub seed: u64,
 }
 
-/// One window.
+/// A window of a latent trajectory.
 #[derive(Clone, Copy)]
 pub(super) struct Window<'a> {
     pub store: &'a LatentStore,

@@ -42,7 +42,7 @@ pub fn waits() -> u64 {
     WAITS.load(Ordering::Relaxed)
 }
 
-/// Removes and returns the first error recorded since its errors were last read; does not wait for the device.
+/// Returns and clears the first error recorded on `device` since the last call; does not wait for the device.
 pub fn take_error(device: Device) -> Result<()> {
     let mut errors = errors();
     match errors.iter().position(|(d, _)| *d == device) {

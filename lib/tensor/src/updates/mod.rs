@@ -17,7 +17,7 @@ use crate::tensor::Tensor;
 
 /// One parameter in a step of an optimizer that keeps N state tensors per parameter.
 pub struct Parameter<'a, const N: usize> {
-    /// Factor of the learning rate for this parameter.
+    /// Learning-rate multiplier of this parameter.
     pub rate: f64,
     /// Weight decay λ.
     pub weight_decay: f64,

@@ -57,7 +57,7 @@ pub fn publish_new(path: &Path, bytes: &[u8]) -> Result<bool> {
     REAL.names(crate::space::parent(path)).map(|()| true)
 }
 
-/// Links the file `own` to the name `path` as well unless that name exists; returns whether the link was made. If
+/// Creates a hard link `path` to the file `own` unless `path` exists; returns whether it was created. If
 /// several processes try, each with its own file, one succeeds, even over NFS; rename(2) would replace another
 /// process's file.
 pub(crate) fn link_new(own: &Path, path: &Path) -> io::Result<bool> {

@@ -212,7 +212,7 @@ impl Packing {
         }
         for number in missing.into_iter().filter(|number| !number.is_nan()) {
             packing.missing.push(with_sign(packing.sign, number));
-            // For f32 arrays with f64 markers.
+            // An f32 array may contain an f64 marker rounded to f32.
             if integer.is_none() {
                 packing.missing.push(f64::from(number as f32));
             }

@@ -227,7 +227,7 @@ impl Settings {
         Ok(())
     }
 
-    /// Returns a special token with its flags in the list of added tokens.
+    /// Returns `token` as a special token, with its matching flags from the list of added tokens.
     fn with_flags(&self, token: AddedToken) -> AddedToken {
         let known = self.added.values().find(|known| known.content == token.content);
         known.cloned().unwrap_or(token).special(true)

@@ -9,7 +9,7 @@ use tensor::kernel::Graph;
 use tensor::{Device, Dtype, Tensor};
 use unix::Result;
 
-/// Context needed to compute a pass.
+/// Context needed to compute a forward and backward pass.
 #[derive(Clone, Copy)]
 pub struct Model<'a> {
     pub task: &'a dyn Task,

@@ -18,7 +18,7 @@ pub enum Method {
     Student,
     /// The rollout of the candidates chosen by a search.
     Search,
-    /// The mean of search rollouts from exactly transformed copies of the initial state.
+    /// The mean of search rollouts from copies of the initial state transformed by exact symmetries.
     SearchViews,
     /// The mean of the same number of candidates at every step.
     CandidateMean,

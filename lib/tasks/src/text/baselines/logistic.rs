@@ -19,7 +19,7 @@ const BLOCK: usize = 4096;
 #[derive(Clone, Debug)]
 pub struct Logistic {
     link: Link,
-    /// Number of columns.
+    /// Number of columns of `weights`: classes or labels.
     columns: usize,
     /// [features + 1, columns]; the last row is the intercept, without penalty.
     weights: Vec<f32>,

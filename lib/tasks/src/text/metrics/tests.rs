@@ -131,7 +131,7 @@ fn the_interval_of_an_accuracy_is_binomial() {
 
 #[test]
 fn calibration_errors_are_those_of_the_definition() {
-    // One bin each: 1/15 belongs to the first, 0 as well, 0.9 and 14/15 to the 14th, 1 to the last.
+    // Bins: 0 and 1/15 fall into the first, 0.9 and 14/15 into the 14th, 1 into the last.
     let p = [0.0, 1.0 / 15.0, 0.9, 14.0 / 15.0, 1.0];
     let occurred = [true, false, true, false, true];
     let events = p.into_iter().zip(occurred).map(|(p, y)| (p, y, 1));

@@ -1,5 +1,5 @@
-//! The task `span`, extractive question answering: finds the part of a context that answers a question or, without
-//! questions, the kind of part that was annotated.
+//! The task `span`, extractive question answering: finds the span of a context that answers a question or, without
+//! questions, a span of the kind that was annotated.
 //!
 //! A training sample is a window of a context; scores are per record. Windows without the answer are trained to point
 //! to the first special token (Devlin et al. 2019, section 4.3).

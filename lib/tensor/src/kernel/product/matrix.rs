@@ -10,7 +10,7 @@ pub static SOURCE_LINES: Source = source!("product_lines", ALL_DTYPES);
 /// Threads per block.
 const THREADS: usize = 256;
 
-/// An operand: equally spaced matrices in a tensor.
+/// An operand: a strided batch of matrices in a tensor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Matrix<'a> {
     pub(super) tensor: &'a Tensor,

@@ -120,8 +120,8 @@ fn paths(words: &[String]) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Returns the name of the entry of `folder` that a path leads to or through, empty for the folder itself; `None` for a
-/// path outside the folder.
+/// Returns the first component of `path` relative to `folder`, empty for the folder itself; `None` if the path is
+/// outside the folder.
 fn inside(folder: &Path, path: &str) -> Option<String> {
     let [folder, path] = [folder, Path::new(path)].map(|path| std::path::absolute(path).ok());
     let (folder, path) = (folder?, path?);
