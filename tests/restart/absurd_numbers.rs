@@ -125,12 +125,12 @@ optimizer: {method: {kind: sgd}, learning_rate: 1e-3}
         assert_eq!(estimate["seconds"], Value::Null);
         assert_eq!(output.stderr.contains("memory: an update needs"), status == 1);
     }
-    // What is predicted is what is measured, but for batches that are prepared in advance.
+    // What is predicted is what is measured, but for batches that are prepared in advance: as many as there was time for.
     let both = ["--check", "--dry-run"].map(|option| {
         let output =
             shell(folder, &format!("train-stage codec -c codec.yaml --run new --json {option}"));
         assert_eq!(output.status, Some(0), "{}", output.stderr);
         serde_json::from_str::<Value>(&output.stdout).unwrap()["memory_bytes"].as_f64().unwrap()
     });
-    assert!((both[0] / both[1] - 1.0).abs() < 0.1, "{both:?}");
+    assert!((0.7..1.1).contains(&(both[0] / both[1])), "{both:?}");
 }

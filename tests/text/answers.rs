@@ -111,7 +111,7 @@ fn answers_are_found_in_windows_and_training_resumes_to_the_bit() {
          train-stage span -c span.yaml -s data.tokens=narrow -s model.head.max_answer=3 -s training.updates=1 \
              -s schedule=[] --run narrow-run",
     );
-    for text in ["are in no window as a whole", "have more than 3 tokens"] {
+    for text in ["are not completely inside any window", "have more than 3 tokens"] {
         assert!(lost.stderr.contains(text), "{}", lost.stderr);
     }
     for (command, status, text) in [
@@ -213,7 +213,7 @@ fn answers_come_as_texts_or_characters_and_may_be_missing() {
         (
             "ds-prep import far.jsonl --columns half.yaml -o x",
             78,
-            "`answer_start` and `answer_end`",
+            "`answer_start` with `answer_end`",
         ),
         ("ds-prep import far.jsonl --columns none.yaml -o x", 78, "unless `context` does"),
         ("ds-prep import wrong.jsonl --columns lenient.yaml -o y", 0, "1 rows were dropped"),

@@ -62,7 +62,7 @@ fn a_small_encoder_learns_what_a_bag_of_words_cannot_and_resumes_to_the_bit() {
         folder,
         "evaluate score run --data others -o other",
         65,
-        "another tokenizer or other labels",
+        "the tokenizer or the labels differ",
     );
     // Its texts begin with no classification token.
     let mut bare: Value =
