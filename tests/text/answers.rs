@@ -133,7 +133,7 @@ fn answers_are_found_in_windows_and_training_resumes_to_the_bit() {
         (
             "train-stage span -c span.yaml -s model.encoder.type_vocab_size=1 --run s",
             78,
-            "tokens are of 2 segments",
+            "the tokens have 2 segments",
         ),
         (
             "printf '{\"context\": \"x\", \"text\": \"y\"}\nx\n' | evaluate predict run --inputs - -o -",
