@@ -1,6 +1,7 @@
 //! Writes predictions as JSON lines to a pipe, or to a file that an interrupted command can resume.
 
 use super::score::exists;
+use super::state::StoreTimer;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -8,16 +9,13 @@ use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use unix::out::Out;
 use unix::publish::{REAL, publish_bytes};
 use unix::{Error, Exit, Result, small};
 
 /// Maximum size in bytes of the record file of an unfinished output.
 const MAX_RECORD: u64 = 1 << 20;
-/// Minimum interval between two syncs, as a multiple of the duration of the last sync; bounds the share of time spent
-/// syncing.
-const STORE_INTERVAL: u32 = 20;
 
 /// Destination of JSON lines.
 pub enum JsonLines {
@@ -36,9 +34,7 @@ pub struct Unfinished {
     file: File,
     record: PathBuf,
     stored: Record,
-    last: Instant,
-    /// Duration of the last sync.
-    took: Duration,
+    timer: StoreTimer,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -88,8 +84,8 @@ impl JsonLines {
         file.set_len(stored.bytes).map_err(create)?;
         file.seek(SeekFrom::Start(stored.bytes)).map_err(create)?;
         let path = path.to_path_buf();
-        let (last, took) = (Instant::now(), Duration::ZERO);
-        Ok(Self::File(Unfinished { path, replace, data, file, record, stored, last, took }))
+        let timer = StoreTimer::new();
+        Ok(Self::File(Unfinished { path, replace, data, file, record, stored, timer }))
     }
 
     /// Number of complete items.
@@ -135,14 +131,14 @@ impl Unfinished {
         self.file.write_all(lines).map_err(failed)?;
         self.stored.bytes += lines.len() as u64;
         self.stored.items = done;
-        if self.last.elapsed() < STORE_INTERVAL * self.took {
+        if !self.timer.is_due() {
             return Ok(());
         }
         let began = Instant::now();
         self.file.sync_data().map_err(failed)?;
         publish_bytes(&self.record, &serde_json::to_vec(&self.stored).map_err(Error::bug)?)?;
         unix::fail::point("save.after_shard").map_err(failed)?;
-        (self.took, self.last) = (began.elapsed(), Instant::now());
+        self.timer.stored(began);
         Ok(())
     }
 

@@ -32,7 +32,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use unix::{Error, Result};
+use unix::signal::Signals;
+use unix::{Error, Exit, Result};
 
 /// Scores a trained model on a split for one task.
 pub trait Evaluator: Sync {
@@ -190,6 +191,16 @@ pub fn not_finite(bad: usize, all: usize, noun: &str) -> Option<String> {
 /// Advice after a stop.
 fn again() -> String {
     "run the same command again to resume".into()
+}
+
+/// Errors: 75 after a stop signal. For work that takes long in [`Evaluator::finish`] and [`Evaluator::show`].
+pub fn check_stop() -> Result<()> {
+    Signals::installed().map_or(Ok(()), |signals| signals.check_stop(again))
+}
+
+/// The error of a rank that ends because this rank or another one received a stop signal.
+fn stopped(signals: Signals) -> Error {
+    signals.check_stop(again).err().unwrap_or_else(|| Error::new(Exit::Again, again()))
 }
 
 /// Describes the models as in metrics.json.

@@ -1,13 +1,13 @@
 //! The prediction loop.
 
-use super::again;
+use super::stopped;
 use crate::train::{broadcast, gather};
 use dist::Collective;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use unix::progress::Progress;
 use unix::signal::Signals;
-use unix::{Error, Exit, Result, note};
+use unix::{Result, note};
 
 /// Predicts items in blocks from a source, with a sink that takes the outputs in the same order.
 ///
@@ -102,8 +102,7 @@ pub fn predict<P: Predictor>(
             progress.iter_mut().for_each(|progress| progress.set(done));
         }
         if stops {
-            signals.check_stop(again)?;
-            return Err(Error::new(Exit::Again, again()));
+            return Err(stopped(signals));
         }
     }
     drop(progress);

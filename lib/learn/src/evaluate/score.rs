@@ -3,7 +3,7 @@
 use super::losses::Losses;
 use super::state::StateFile;
 use super::worst::Worst;
-use super::{Block, Evaluator, Model, Results, again, described};
+use super::{Block, Evaluator, Model, Results, again, described, stopped};
 use crate::train::{broadcast, gather};
 use data::inputs::Verifier;
 use dist::Collective;
@@ -15,7 +15,7 @@ use unix::progress::Progress;
 use unix::publish::{create_folder, publish_bytes};
 use unix::signal::Signals;
 use unix::work::Work;
-use unix::{Error, Exit, Result, note, text, warn};
+use unix::{Error, Result, note, text, warn};
 
 /// Inputs and settings of an evaluation run.
 pub struct ScoreJob<'a> {
@@ -122,8 +122,7 @@ pub fn score<E: Evaluator>(
             work.progress(first, Some(all))?;
         }
         if stops {
-            signals.check_stop(again)?;
-            return Err(Error::new(Exit::Again, again()));
+            return Err(stopped(signals));
         }
     }
     drop(progress);

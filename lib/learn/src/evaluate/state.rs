@@ -13,9 +13,34 @@ use unix::{Error, Result, small};
 
 /// Maximum size in bytes of a file that is read.
 const MAX_BYTES: u64 = 4 << 30;
-/// Minimum interval between two stores, as a multiple of the duration of the last one; bounds the share of time spent
-/// storing.
+/// Minimum interval between two stores, as a multiple of the duration of the last one.
 const STORE_INTERVAL: u32 = 20;
+
+/// Bounds the share of time spent storing: a store is due once the last one is [`STORE_INTERVAL`] times its duration
+/// ago.
+#[derive(Debug)]
+pub struct StoreTimer {
+    last: Instant,
+    /// Duration of the last store.
+    took: Duration,
+}
+
+impl StoreTimer {
+    /// The first store is due at once.
+    pub fn new() -> Self {
+        Self { last: Instant::now(), took: Duration::ZERO }
+    }
+
+    /// Whether a store is due.
+    pub fn is_due(&self) -> bool {
+        self.last.elapsed() >= STORE_INTERVAL * self.took
+    }
+
+    /// Records a store that began at `began` and has ended now.
+    pub fn stored(&mut self, began: Instant) {
+        (self.took, self.last) = (began.elapsed(), Instant::now());
+    }
+}
 
 /// State files of one evaluation.
 #[derive(Debug)]
@@ -25,9 +50,7 @@ pub struct StateFile {
     subject: String,
     /// Number of losses in the file.
     stored: usize,
-    last: Instant,
-    /// Duration of the last store.
-    took: Duration,
+    timer: StoreTimer,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -47,8 +70,7 @@ impl StateFile {
             losses: folder.join("partial.losses"),
             subject: subject.hash(),
             stored: 0,
-            last: Instant::now(),
-            took: Duration::ZERO,
+            timer: StoreTimer::new(),
         }
     }
 
@@ -70,16 +92,16 @@ impl StateFile {
     }
 
     /// Atomically stores the state and all losses so far. Unless `must` is set, it does nothing if the last store was
-    /// too recent ([`STORE_INTERVAL`]). Returns whether the state was stored. Errors: 73, 74.
+    /// too recent ([`StoreTimer`]). Returns whether the state was stored. Errors: 73, 74.
     pub fn store(&mut self, state: &impl Serialize, losses: &[f64], must: bool) -> Result<bool> {
-        if !must && self.last.elapsed() < STORE_INTERVAL * self.took {
+        if !must && !self.timer.is_due() {
             return Ok(false);
         }
         let began = Instant::now();
         self.append(losses).map_err(|cause| Error::io(&self.losses, cause))?;
         let stored = Stored { subject: self.subject.clone(), state, losses: losses.len() };
         publish_bytes(&self.path, &serde_json::to_vec(&stored).map_err(Error::bug)?)?;
-        (self.took, self.last) = (began.elapsed(), Instant::now());
+        self.timer.stored(began);
         Ok(true)
     }
 

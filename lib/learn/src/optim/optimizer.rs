@@ -262,7 +262,7 @@ impl Optimizer {
     }
 }
 
-/// Constants shared by several rules, for checks; a valid placeholder where a rule has no such constant.
+/// Constants that several rules share, for checks; a valid value where a rule has no such constant.
 struct Constants {
     betas: [f64; 2],
     epsilon: f64,

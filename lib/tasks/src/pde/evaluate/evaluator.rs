@@ -19,7 +19,9 @@ use data::fields::split_set::{TrajectorySet, Verify};
 use data::fields::stats;
 use data::inputs::InputFile;
 use data::records::RecordSplit;
-use learn::evaluate::{self, Block, Evaluator, Losses, Model, Results, Shown, not_finite, subject};
+use learn::evaluate::{
+    self, Block, Evaluator, Losses, Model, Results, Shown, check_stop, not_finite, subject,
+};
 use learn::score::Bits;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -27,7 +29,6 @@ use serde_json::{Map, json};
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
-use unix::signal::Signals;
 use unix::text::json_pretty;
 use unix::{Error, Result};
 
@@ -275,15 +276,11 @@ impl Evaluator for RolloutEvaluator {
     }
 
     fn finish(&self, sums: &Evaluation, _: &Losses) -> Result<Results> {
-        let stops = || {
-            let leaves = || "run the same command again to resume".into();
-            Signals::installed().map_or(Ok(()), |signals| signals.check_stop(leaves))
-        };
-        let validation_rms = Some(Bits(stats::rms(&self.validation, stops)?));
+        let validation_rms = Some(Bits(stats::rms(&self.validation, check_stop)?));
         let result = Evaluation { validation_rms, ..sums.clone() };
         let times = json_pretty(&report::times(&result)).map_err(Error::bug)?;
         let mut files = vec![("times.json".into(), times.into_bytes())];
-        for (name, png) in pictures::draw(&result, self, stops)? {
+        for (name, png) in pictures::draw(&result, self, check_stop)? {
             files.push((PathBuf::from("pictures").join(name), png));
         }
         Ok(Results {
