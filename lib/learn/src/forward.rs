@@ -27,12 +27,11 @@ impl Typed {
     /// Adds casts of the variables whose floating-point dtype differs from `dtype`.
     fn computing_in(mut self, tape: &Tape, dtype: Dtype) -> Result<Self> {
         let is_cast = |v: &Var| v.value().dtype() != Dtype::I32 && v.value().dtype() != dtype;
-        if self.stored.iter().any(is_cast) {
-            let cast = |v: &Var| match is_cast(v) {
-                true => tape.apply(Cast(dtype), &[v]),
-                false => Ok(v.clone()),
-            };
-            self.compute = Some(self.stored.iter().map(cast).collect::<Result<_>>()?);
+        let wanted: Vec<&Var> = self.stored.iter().filter(|v| is_cast(v)).collect();
+        if !wanted.is_empty() {
+            let mut cast = tape.cast_all(&wanted, dtype)?.into_iter();
+            let of = |v: &Var| if is_cast(v) { cast.next() } else { None }.unwrap_or(v.clone());
+            self.compute = Some(self.stored.iter().map(of).collect());
         }
         Ok(self)
     }

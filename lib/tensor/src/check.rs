@@ -84,7 +84,14 @@ fn gradients(
         _ => None,
     };
     let mut all: Vec<Option<GradBuffer>> = each.into_iter().map(there).collect();
-    op::backward(&*case.op, saved, dy, &wanted, &mut all, (&mut [], false));
+    op::backward(
+        &*case.op,
+        saved,
+        dy,
+        &wanted,
+        &mut all,
+        (&mut op::GradientPlan::default(), false),
+    );
     all.into_iter().map(|slot| slot?.gradient()).collect()
 }
 

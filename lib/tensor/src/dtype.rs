@@ -86,11 +86,24 @@ macro_rules! element {
     )*};
 }
 
+/// Rounds to the neighbour in f32 whose last bit is 1, unless x is exact: rounding that to 16 bits is then as if x had been
+/// rounded once (Boldo and Melquiond 2008, "Emulation of FMA and correctly rounded sums: proved algorithms using rounding
+/// to odd"). `bf16::from_f64` ignores the last 32 bits, which decide some ties even of f32.
+fn round_to_odd(x: f64) -> f32 {
+    let near = x as f32;
+    let is_exact = f64::from(near) == x || x.is_nan();
+    match near.to_bits() {
+        bits if is_exact || bits & 1 == 1 => near,
+        bits if f64::from(near.abs()) < x.abs() => f32::from_bits(bits + 1),
+        bits => f32::from_bits(bits - 1),
+    }
+}
+
 element! {
     f32, F32, f64::from, |x| x as f32;
     f64, F64, |x| x, |x| x;
-    bf16, Bf16, f64::from, bf16::from_f64;
-    f16, F16, f64::from, f16::from_f64;
+    bf16, Bf16, f64::from, |x| bf16::from_f32(round_to_odd(x));
+    f16, F16, f64::from, |x| f16::from_f32(round_to_odd(x));
     i32, I32, f64::from, |x: f64| x.round() as i32;
 }
 
@@ -264,6 +277,28 @@ impl Float for f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Just above, at and below what lies halfway between two numbers with this unit roundoff, also where f32 rounds to it.
+    #[test]
+    fn f64_is_rounded_to_16_bits_once() {
+        fn check<T: Element>(unit: f64) {
+            for (digits, tiny) in [(0.0, 2e-7), (2.0, 2e-7), (0.0, 1e-12), (6.0, 1e-12)] {
+                let (down, up) = (1.0 + digits * unit, 1.0 + (digits + 2.0) * unit);
+                let half = (down + up) / 2.0;
+                let even = if digits % 4.0 == 0.0 { down } else { up };
+                for (x, expected) in [(half - tiny, down), (half, even), (half + tiny, up)] {
+                    for sign in [1.0, -1.0] {
+                        assert_eq!(T::of(sign * x).f64(), sign * expected, "{x} in {}", T::DTYPE);
+                    }
+                }
+            }
+            assert!(T::of(f64::NAN).f64().is_nan());
+            assert_eq!(T::of(1e300).f64(), f64::INFINITY);
+            assert_eq!(T::of(-1e-300).f64(), 0.0);
+        }
+        check::<bf16>(Dtype::Bf16.roundoff());
+        check::<f16>(Dtype::F16.roundoff());
+    }
 
     /// Largest error of an f32 function against f64 over a dense grid, relative to |y| if `relative` is set,
     /// otherwise to max(1, |y|).

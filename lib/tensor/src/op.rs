@@ -86,6 +86,12 @@ pub trait Launch: Send + Sync + 'static {
     fn derivative(&self, _saved: &Saved) -> Option<Derivative> {
         None
     }
+
+    /// Whether the op only changes the dtype of its input, so that a gradient in the dtype of the input is passed on as
+    /// it is.
+    fn is_cast(&self) -> bool {
+        false
+    }
 }
 
 /// The elementwise derivative of an activation at a tensor with the shape and dtype of the gradient.
@@ -105,6 +111,16 @@ pub(crate) enum Multiplication {
     /// Not yet multiplied; the gradient has one summand.
     Due(Derivative),
     Done,
+}
+
+/// How the gradients of variables are computed on a device; missing entries mean: in no special way.
+#[derive(Debug, Default)]
+pub(crate) struct GradientPlan {
+    /// For each variable, the multiplication of its gradient.
+    pub(crate) factors: Vec<Multiplication>,
+    /// For each 16-bit variable whose gradient may be f32, the variable whose gradient it becomes: the f32 variable that
+    /// was cast, or the variable itself.
+    pub(crate) wide: Vec<Option<usize>>,
 }
 
 /// Shape, dtype and variable of one input of a recorded op.
@@ -136,18 +152,18 @@ pub(crate) fn forward(op: &dyn Op, inputs: &[&Tensor], shape: &[usize]) -> (Tens
 }
 
 /// Runs [`Op::backward`] on the device of `dy`: adds the gradients of `inputs` to `all`, which is indexed by variable.
-/// `factors` is indexed by variable and may be shorter than `all`: missing entries mean [`Multiplication::None`].
-/// `is_multiplied` is the result of [`Grads::is_multiplied`].
+/// `plan` is indexed by variable and may be shorter than `all`. `is_multiplied` is the result of
+/// [`Grads::is_multiplied`].
 pub(crate) fn backward(
     op: &dyn Op,
     saved: &Saved,
     dy: Tensor,
     inputs: &[Input],
     all: &mut [Option<GradBuffer>],
-    (factors, is_multiplied): (&mut [Multiplication], bool),
+    (plan, is_multiplied): (&mut GradientPlan, bool),
 ) {
     let (device, buffers) = (dy.device(), vec![None; inputs.len()]);
-    let mut grads = Grads { all, inputs, device, buffers, factors, is_multiplied };
+    let mut grads = Grads { all, inputs, device, buffers, plan, is_multiplied };
     match device {
         Device::Cpu => op.backward(saved, dy, &mut grads),
         _ => op.launch_backward(saved, dy, &mut grads),
@@ -167,7 +183,7 @@ pub struct Grads<'a> {
     device: Device,
     /// The buffers requested by `backward`, by input.
     buffers: Vec<Option<GradBuffer>>,
-    factors: &'a mut [Multiplication],
+    plan: &'a mut GradientPlan,
     is_multiplied: bool,
 }
 
@@ -211,14 +227,14 @@ impl Grads<'_> {
     /// Whether [`Self::take_derivative`] would return a derivative for input `i`.
     pub(crate) fn has_derivative(&self, i: usize) -> bool {
         let variable = self.inputs.get(i).and_then(|input| input.variable);
-        let factor = variable.and_then(|variable| self.factors.get(variable));
+        let factor = variable.and_then(|variable| self.plan.factors.get(variable));
         matches!(factor, Some(Multiplication::Due(_)))
     }
 
     /// Takes the derivative by which the op that computed input `i` would multiply the gradient; the caller must
     /// multiply instead.
     pub fn take_derivative(&mut self, i: usize) -> Option<Derivative> {
-        let factor = self.factors.get_mut(self.inputs.get(i)?.variable?)?;
+        let factor = self.plan.factors.get_mut(self.inputs.get(i)?.variable?)?;
         match std::mem::take(factor) {
             Multiplication::Due(derivative) => {
                 *factor = Multiplication::Done;
@@ -239,6 +255,30 @@ impl Grads<'_> {
     /// Shape of each input.
     pub fn shapes(&self) -> impl Iterator<Item = &[usize]> {
         self.inputs.iter().map(|input| &*input.shape)
+    }
+
+    /// Makes the buffers of these inputs f32 where all of them have 16 bits only because f32 was cast and nothing else
+    /// uses them, as the weights in mixed precision: the gradient is not rounded, and the backward pass of the cast has
+    /// nothing to do. Called before the buffers are requested; the op must then write the dtype that it finds.
+    pub(crate) fn widen(&mut self, inputs: &[usize]) {
+        let variable = |i: &usize| Some((*i, self.inputs.get(*i)?.variable?));
+        let needed: Vec<(usize, usize)> = inputs.iter().filter_map(variable).collect();
+        let becomes = |variable: usize| {
+            let wide = self.plan.wide.get(variable).copied().flatten();
+            wide.filter(|_| self.all[variable].is_none())
+        };
+        let wide: Option<Vec<usize>> = needed.iter().map(|(_, v)| becomes(*v)).collect();
+        for ((i, _), becomes) in needed.iter().zip(wide.unwrap_or_default()) {
+            let shape = &self.inputs[*i].shape;
+            let tensor = match self.all[becomes].take() {
+                Some(GradBuffer { tensor, accumulate: false }) => tensor.reshape(shape),
+                other => {
+                    self.all[becomes] = other;
+                    Tensor::empty_on(self.device, shape, Dtype::F32)
+                }
+            };
+            self.buffers[*i] = Some(GradBuffer { tensor, accumulate: false });
+        }
     }
 
     /// Returns the gradient buffer of input `i`, which the op must then write; `None` if that input needs no gradient.

@@ -6,6 +6,7 @@ use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::kernel;
 use crate::op::{self, GradBuffer, Input, Multiplication, Op};
+use crate::ops::cast::{self, Cast};
 use crate::tensor::Tensor;
 use record::{BackwardKind, Node, Record};
 use std::cell::{Cell, RefCell};
@@ -133,6 +134,21 @@ impl Tape {
         Ok(self.node(out, inputs, || BackwardKind::Op(Box::new(op), saved)))
     }
 
+    /// Casts many variables at once, as [`Cast`] does one by one.
+    pub fn cast_all(&self, inputs: &[&Var], dtype: Dtype) -> Result<Vec<Var>> {
+        self.owns(inputs, || "cast")?;
+        let values: Vec<&Tensor> = inputs.iter().map(|v| &v.value).collect();
+        let Some(cast) = cast::convert_all(&values, dtype) else {
+            return inputs.iter().map(|v| self.apply(Cast(dtype), &[v])).collect();
+        };
+        let elements: usize = values.iter().map(|value| value.len()).sum();
+        self.operations.set(self.operations.get() + elements);
+        let node = |(v, value): (&&Var, Tensor)| {
+            self.node(value, &[v], || BackwardKind::Op(Box::new(Cast(dtype)), Vec::new()))
+        };
+        Ok(inputs.iter().zip(cast).map(node).collect())
+    }
+
     /// Records a node with this output; returns a constant if no input needs a gradient.
     fn node(&self, value: Tensor, inputs: &[&Var], kind: impl FnOnce() -> BackwardKind) -> Var {
         if !self.recording || inputs.iter().all(|v| v.id.is_none()) {
@@ -248,7 +264,7 @@ impl Tape {
                 _ => unused.push((leaf.id, place)),
             }
         }
-        self.walk(loss, seed, &mut all, |number, all| {
+        self.walk(loss, seed, &mut all, &[], |number, all| {
             for (id, place) in &waiting[number] {
                 whole(*place, take(all, *id, leaves[*place].shape()));
             }
@@ -263,38 +279,39 @@ impl Tape {
     pub fn backward_from(self, output: &Var, dy: Tensor) -> Result<Gradients> {
         self.owns(&[output], || "backward")?;
         let (mut all, tape) = (vec![None; self.record.borrow().variables], self.number);
-        self.walk(output, dy, &mut all, |_, _| ())?;
+        self.walk(output, dy, &mut all, &[], |_, _| ())?;
         Ok(Gradients { all, tape })
     }
 
     /// Visits all nodes in reverse order and adds to the existing gradients; calls `passed` with the index of each node
-    /// after visiting it.
+    /// after visiting it. The gradients of the 16-bit leaves `wide` may be f32.
     fn walk(
         self,
         output: &Var,
         dy: Tensor,
         all: &mut Vec<Option<GradBuffer>>,
+        wide: &[usize],
         mut passed: impl FnMut(usize, &mut [Option<GradBuffer>]),
     ) -> Result<()> {
         let record = self.record.into_inner();
         all.resize(record.variables, None);
-        let mut factors = record.factors(output.id, dy.device());
+        let mut plan = record.plan(output.id, dy.device(), wide);
         if let Some(id) = output.id {
             op::accumulate(&mut all[id], dy);
         }
         for (number, node) in record.nodes.into_iter().enumerate().rev() {
             // Removed even if it was not applied, because a factor keeps a tensor alive.
-            let factor = factors.get_mut(node.output).map(std::mem::take);
+            let factor = plan.factors.get_mut(node.output).map(std::mem::take);
             let is_multiplied = matches!(factor, Some(Multiplication::Done));
             drop(factor);
             if let Some(dy) = take(all, node.output, &node.shape) {
                 match node.kind {
                     BackwardKind::Op(op, saved) => {
-                        let factors = (&mut factors[..], is_multiplied);
-                        op::backward(&*op, &saved, dy, &node.inputs, all, factors);
+                        let plan = (&mut plan, is_multiplied);
+                        op::backward(&*op, &saved, dy, &node.inputs, all, plan);
                     }
                     BackwardKind::Recomputed(body, values) => {
-                        again(&body, values, &node.inputs, dy, all)?
+                        again(&body, values, &node.inputs, dy, all, &plan.wide)?
                     }
                 }
             }
@@ -322,13 +339,14 @@ fn seed(loss: &Var, scale: &Tensor) -> Result<Tensor> {
 }
 
 /// Reruns `body` on its own tape and runs its backward pass. Existing gradients are passed in; new terms are added in
-/// the same buffers and in the same order as on a single tape.
+/// the same buffers and in the same order as on a single tape. `wide` is that of [`op::GradientPlan`].
 fn again(
     body: &Body,
     values: Vec<Tensor>,
     inputs: &[Input],
     dy: Tensor,
     all: &mut [Option<GradBuffer>],
+    wide: &[Option<usize>],
 ) -> Result<()> {
     let tape = Tape::new();
     // For each leaf, its variable on the outer tape and its gradient or buffer. A variable passed twice is one leaf.
@@ -348,8 +366,10 @@ fn again(
             },
         })
         .collect();
+    let is_wide = |leaf: &usize| wide.get(outer[*leaf]).is_some_and(Option::is_some);
+    let wide: Vec<usize> = (0..outer.len()).filter(is_wide).collect();
     let output = body(&tape, &variables)?;
-    tape.walk(&output, dy, &mut found, |_, _| ())?;
+    tape.walk(&output, dy, &mut found, &wide, |_, _| ())?;
     for (variable, gradient) in outer.into_iter().zip(found) {
         all[variable] = gradient;
     }

@@ -53,16 +53,16 @@ impl Tensor {
     /// Like [`Tensor::from_raw_parts`], for device memory that may be read and written.
     ///
     /// # Safety
-    /// `address` must point to as many f32 as the shape has elements, aligned to 256 bytes and valid until `owner` is
-    /// dropped. Until then no other code may access them, except in stream order.
+    /// `address` must point to as many values of `dtype` as the shape has elements, aligned to 256 bytes and valid until
+    /// `owner` is dropped. Until then no other code may access them, except in stream order.
     pub(crate) unsafe fn from_device_parts(
         device: Device,
         address: u64,
-        shape: &[usize],
+        (shape, dtype): (&[usize], Dtype),
         owner: Arc<dyn Send + Sync>,
     ) -> Self {
         let storage = Arc::new(Storage::Device(DeviceBuffer::borrowed(device, address, owner)));
-        Self { storage, dtype: Dtype::F32, shape: Shape::from_slice(shape) }
+        Self { storage, dtype, shape: Shape::from_slice(shape) }
     }
 
     /// Creates a tensor of zeros on the host.

@@ -5,10 +5,10 @@ use crate::dtype::Dtype;
 use crate::tensor::Tensor;
 use std::sync::{Arc, Weak};
 
-/// Alignment of tensors in elements: 256 bytes, like every allocation.
-const ALIGN: usize = 64;
+/// Alignment of tensors in bytes, like that of every allocation.
+const ALIGN: usize = 256;
 
-/// Contiguous memory for f32 tensors of given shapes.
+/// Contiguous memory for tensors of given shapes and one dtype.
 #[derive(Debug)]
 pub struct LentMemory {
     shapes: Vec<Vec<usize>>,
@@ -21,15 +21,23 @@ pub struct LentMemory {
 #[derive(Debug)]
 struct Lent(#[expect(dead_code)] Arc<Tensor>);
 
-fn aligned(shape: &[usize]) -> usize {
-    shape.iter().product::<usize>().next_multiple_of(ALIGN)
+/// Elements of a tensor and of the padding after it.
+fn aligned(shape: &[usize], dtype: Dtype) -> usize {
+    shape.iter().product::<usize>().next_multiple_of(ALIGN / dtype.bytes())
 }
 
 impl LentMemory {
-    /// Allocates memory for tensors of these shapes, filled with zeros.
+    /// Allocates memory for f32 tensors of these shapes, filled with zeros.
     pub fn new(device: Device, shapes: Vec<Vec<usize>>) -> Self {
-        let elements = shapes.iter().map(|shape| aligned(shape)).sum();
-        let all = Arc::new(Tensor::zeros_on(device, &[elements], Dtype::F32));
+        let memory = Self::uninitialized(device, Dtype::F32, shapes);
+        let all = Tensor::zeros_on(device, memory.all.shape(), Dtype::F32);
+        Self { all: Arc::new(all), ..memory }
+    }
+
+    /// Allocates memory for tensors of these shapes.
+    pub fn uninitialized(device: Device, dtype: Dtype, shapes: Vec<Vec<usize>>) -> Self {
+        let elements = shapes.iter().map(|shape| aligned(shape, dtype)).sum();
+        let all = Arc::new(Tensor::empty_on(device, &[elements], dtype));
         Self { shapes, all, lent: Weak::new() }
     }
 
@@ -45,10 +53,16 @@ impl LentMemory {
 
     /// Address of each tensor.
     pub fn addresses(&self) -> impl Iterator<Item = u64> {
-        self.shapes.iter().scan(self.all.address(), |next, shape| {
-            let address = *next;
-            *next += (aligned(shape) * size_of::<f32>()) as u64;
-            Some(address)
+        self.offsets().map(|offset| self.all.address() + offset)
+    }
+
+    /// Bytes of this memory before each tensor.
+    pub(crate) fn offsets(&self) -> impl Iterator<Item = u64> {
+        let dtype = self.all.dtype();
+        self.shapes.iter().scan(0, move |next, shape| {
+            let offset = *next;
+            *next += (aligned(shape, dtype) * dtype.bytes()) as u64;
+            Some(offset)
         })
     }
 
@@ -56,9 +70,10 @@ impl LentMemory {
     pub fn lend(&mut self) -> Option<Vec<Tensor>> {
         let owner = self.owner()?;
         let places: Vec<u64> = self.addresses().collect();
+        let (device, dtype) = (self.all.device(), self.all.dtype());
         let lend = |(address, shape): (u64, &Vec<usize>)| {
             // SAFETY: a part of the memory of `owner`, disjoint from the other tensors; no other lent tensor exists.
-            unsafe { Tensor::from_device_parts(self.all.device(), address, shape, owner.clone()) }
+            unsafe { Tensor::from_device_parts(device, address, (shape, dtype), owner.clone()) }
         };
         Some(places.into_iter().zip(&self.shapes).map(lend).collect())
     }
@@ -67,7 +82,8 @@ impl LentMemory {
     pub fn lend_all(&mut self) -> Option<Tensor> {
         let (owner, all) = (self.owner()?, &self.all);
         // SAFETY: the memory of `owner`; no other lent tensor exists.
-        Some(unsafe { Tensor::from_device_parts(all.device(), all.address(), all.shape(), owner) })
+        let place = (all.shape(), all.dtype());
+        Some(unsafe { Tensor::from_device_parts(all.device(), all.address(), place, owner) })
     }
 
     fn owner(&mut self) -> Option<Arc<Lent>> {

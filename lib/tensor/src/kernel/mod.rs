@@ -39,7 +39,7 @@ pub use lent_memory::LentMemory;
 pub use pending_read::{PendingRead, read_async};
 pub use product::{set_pingpong, set_tf32, set_wgmma};
 pub(crate) use state::run;
-pub use state::{fail, finish, take_error, waits};
+pub use state::{fail, finish, is_idle, take_error, waits};
 pub use trace::{Launched, trace};
 
 use crate::device::Device;

@@ -51,6 +51,19 @@ pub fn take_error(device: Device) -> Result<()> {
     }
 }
 
+/// Whether the device has finished all work submitted so far; does not wait for it.
+pub fn is_idle(device: Device) -> bool {
+    match device {
+        Device::Cuda(n) => {
+            let mark = super::cuda::Gpu::open(n).and_then(|gpu| gpu.mark_kernels());
+            // After an error nothing runs; whoever reads a value gets the error.
+            mark.and_then(|mark| mark.is_past()).unwrap_or(true)
+        }
+        // Kernels of the emulator run when they are launched.
+        Device::Cpu | Device::Emu => true,
+    }
+}
+
 /// Waits until the device has finished all work. Errors: the first failure since the last call.
 pub fn finish(device: Device) -> Result<()> {
     WAITS.fetch_add(1, Ordering::Relaxed);

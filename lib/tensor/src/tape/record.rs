@@ -2,7 +2,8 @@
 
 use super::Body;
 use crate::device::Device;
-use crate::op::{Input, Multiplication, Op, Saved};
+use crate::dtype::Dtype;
+use crate::op::{GradientPlan, Input, Multiplication, Op, Saved};
 use crate::tensor::{Shape, Tensor};
 
 /// How the gradients of a node's inputs are computed.
@@ -51,24 +52,43 @@ impl Record {
         self.nodes = nodes.into_iter().map(|(_, node)| node).collect();
     }
 
-    /// Returns the factors for the gradients of variables that are used exactly once: the op that uses such a variable
-    /// can multiply while it writes the gradient. Empty on the CPU.
-    pub(super) fn factors(&self, output: Option<usize>, device: Device) -> Vec<Multiplication> {
+    /// Plans the gradients of variables that are used exactly once: the op that uses such a variable can multiply while it
+    /// writes the gradient, and it can write f32 where the variable is a cast of an f32 leaf, or one of the leaves `wide`.
+    /// Empty on the CPU.
+    pub(super) fn plan(
+        &self,
+        output: Option<usize>,
+        device: Device,
+        wide: &[usize],
+    ) -> GradientPlan {
         if device == Device::Cpu {
-            return Vec::new();
+            return GradientPlan::default();
         }
         let mut uses = vec![0; self.variables];
         let inputs = self.nodes.iter().flat_map(|node| &node.inputs);
         let variables = inputs.filter_map(|i| i.variable).chain(output);
         variables.chain(self.bounds.iter().copied()).for_each(|id| uses[id] += 1);
-        let mut factors = vec![Multiplication::None; self.variables];
+        let mut plan = GradientPlan {
+            factors: vec![Multiplication::None; self.variables],
+            wide: vec![None; self.variables],
+        };
+        let mut is_leaf = vec![true; self.variables];
+        self.nodes.iter().for_each(|node| is_leaf[node.output] = false);
+        wide.iter()
+            .filter(|leaf| uses[**leaf] == 1)
+            .for_each(|leaf| plan.wide[*leaf] = Some(*leaf));
         for node in self.nodes.iter().filter(|node| uses[node.output] == 1) {
-            if let BackwardKind::Op(op, saved) = &node.kind
-                && let Some(derivative) = op.derivative(saved)
+            let BackwardKind::Op(op, saved) = &node.kind else { continue };
+            if let Some(derivative) = op.derivative(saved) {
+                plan.factors[node.output] = Multiplication::Due(derivative);
+            }
+            if let [Input { variable: Some(leaf), dtype: Dtype::F32, .. }] = node.inputs[..]
+                && is_leaf[leaf]
+                && op.is_cast()
             {
-                factors[node.output] = Multiplication::Due(derivative);
+                plan.wide[node.output] = Some(leaf);
             }
         }
-        factors
+        plan
     }
 }

@@ -136,7 +136,8 @@ impl<'a> Trainer<'a> {
         })
     }
 
-    /// Returns the next prefetched batch, starting with the first pass of `update`, and the time spent waiting for it.
+    /// Returns the next prefetched batch, starting with the first pass of `update`, and the time spent waiting for it:
+    /// none if the device still has work, for which the loader's copies wait as well.
     fn next_batch(&mut self, update: u64, skipped: u64) -> Result<(Batch, Duration)> {
         if self.batches.is_none() {
             let training = &self.config.training;
@@ -146,6 +147,8 @@ impl<'a> Trainer<'a> {
         }
         let batches = self.batches.as_mut().ok_or_else(|| Error::bug("no loader"))?;
         let batch = batches.next()?;
-        Ok((batch, batches.stall()))
+        let stall = batches.stall();
+        let is_idle = tensor::kernel::is_idle(self.device);
+        Ok((batch, if is_idle { stall } else { Duration::ZERO }))
     }
 }

@@ -137,10 +137,14 @@ impl<'a> Product<'a> {
         Self { plan: Some(plan), ..self }
     }
 
-    /// Writes a gradient: sets the whole buffer or adds to it. May use split-k.
+    /// Writes a gradient, in the dtype of the operands or in f32: sets the whole buffer or adds to it. May use split-k.
     pub(crate) fn put(self, buffer: &mut GradBuffer) {
         let plan = self.choose(true);
-        if plan.splits == 1 {
+        let is_f32 = buffer.tensor.dtype() == Dtype::F32;
+        if plan.splits == 1 && is_f32 && !buffer.accumulate && self.lhs.tensor.dtype() != Dtype::F32
+        {
+            self.launch(plan, Target::Sums(&mut buffer.tensor));
+        } else if plan.splits == 1 && buffer.tensor.dtype() == self.lhs.tensor.dtype() {
             let epilogue = Epilogue { add: buffer.accumulate, ..Epilogue::default() };
             self.launch(plan, Target::Elements(&mut buffer.tensor, epilogue));
         } else {

@@ -269,6 +269,12 @@ fn sums_of_products_in_parts_agree_with_f64() {
             }
         }
     });
+    // More elements than reduce_rows::LONG, which threads sum alone; the last block is partly idle.
+    for (dtype, add) in [(Dtype::Bf16, true), (Dtype::F16, false), (Dtype::F32, true)] {
+        let plan = Some(ProductPlan { tile: Tile::Small, splits: 3, copied: false });
+        let (sizes, transposed) = ([133, 500, 40], [true, false]);
+        Check { dtype, tf32: false, plan, transposed, sizes, batch: 1, terms: 1, add }.run();
+    }
 }
 
 #[test]

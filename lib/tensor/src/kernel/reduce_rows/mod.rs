@@ -16,6 +16,10 @@ pub static SOURCE: Source = source!("reduce_rows", ALL_DTYPES);
 /// Rows that each warp adds up before the sums of the warps are combined.
 const ROWS_PER_WARP: usize = 8;
 
+/// Minimum width at which a thread sums whole columns: 128 blocks of 128 threads with four columns each, about one for
+/// every multiprocessor.
+const LONG: usize = 1 << 16;
+
 /// Destination of the sum of one vector of partial results.
 #[derive(Clone, Copy)]
 pub(crate) struct Target<'a> {
@@ -83,6 +87,11 @@ pub(crate) fn zeroed(buffer: &mut GradBuffer) -> &mut Tensor {
 pub(crate) fn sum_to(partials: &Tensor, buffer: &mut GradBuffer) {
     let (width, element) = (buffer.tensor.len(), buffer.tensor.dtype());
     let rows = partials.len().checked_div(width).unwrap_or(0);
+    if width >= LONG && width.is_multiple_of(4) {
+        let grid = Grid::new(width.div_ceil(4 * 128), 128);
+        let args = args![partials, rows, width, &mut buffer.tensor, buffer.accumulate];
+        return SOURCE.launch(element, "reduce_rows_long", grid, args);
+    }
     let partials = partials.reshape(&[1, rows, 1, width]);
     sum(&partials, element, width, [Some(Target::whole(buffer)), None]);
 }

@@ -1,8 +1,7 @@
 // dtypes: f32 bf16 f16
 // Sums over the rows of partial results, in a fixed order: the last step of a gradient that is summed over many rows.
 
-#include "element.cuh"
-#include "warp.cuh"
+#include "rows.cuh"
 
 // first[g, n] (+)= Σ_r partials[g, r, 0, n], second[g, n] (+)= Σ_r partials[g, r, vectors - 1, n].
 //
@@ -42,4 +41,24 @@ KERNEL(reduce_rows_sum, 1024)(
   }
   long long at = vector == 0 ? first_at : second_at;
   put(to + group * stride + at + column, sum, vector == 0 ? first_add : second_add);
+}
+
+// to[n] (+)= Σ_r partials[r, n] in order, for few long rows: split-k parts. A thread sums four columns, which need no
+// other thread, so that it has the loads of several rows in flight. The width is a multiple of 4.
+KERNEL(reduce_rows_long, 128)(
+    const float* __restrict__ partials, int rows, int width, element* __restrict__ to, int add) {
+  int column = (blockIdx.x * blockDim.x + threadIdx.x) * 4;
+  if (column >= width) {
+    return;
+  }
+  float sum[4] = {};
+#pragma unroll 8
+  for (int row = 0; row < rows; row++) {
+    Vector<float, 4> part = load_vector<4>(partials + (long long)row * width + column);
+#pragma unroll
+    for (int v = 0; v < 4; v++) {
+      sum[v] += part.at[v];
+    }
+  }
+  put_vector(to + column, sum, add);
 }

@@ -1,7 +1,7 @@
 // dtypes: f32 bf16 f16
 // Conversion between f32 and `element`. A thread handles eight elements: 16 bytes of the shorter type.
 
-#include "element.cuh"
+#include "table.cuh"
 
 constexpr int EIGHT = 8;
 
@@ -52,4 +52,26 @@ KERNEL(cast_from_f32, 256)(
 KERNEL(cast_to_f32, 256)(
     const element* __restrict__ from, float* __restrict__ to, long long n, int add) {
   cast<element, float>(from, to, n, add);
+}
+
+// Of many tensors at once. Entries: address of the f32 tensor, first byte of the other one in `to`.
+KERNEL(cast_all, 256)(
+    const unsigned long long* __restrict__ pieces, const unsigned long long* __restrict__ table,
+    unsigned char* __restrict__ to) {
+  Piece piece = piece_of_block<2>(pieces, table);
+  const float* from = tensor_of<const float>(piece, 0);
+  element* out = reinterpret_cast<element*>(to + piece.entry[1]) + piece.first;
+  for_piece<2>(piece, [&](auto n, int i) {
+    constexpr int N = n.value, READ = N < 4 ? N : 4;
+    Vector<element, N> cast;
+#pragma unroll
+    for (int j = 0; j < N; j += READ) {
+      Vector<float, READ> part = load_vector<READ>(from + i + j);
+#pragma unroll
+      for (int v = 0; v < READ; v++) {
+        cast.at[j + v] = from_float<element>(part.at[v]);
+      }
+    }
+    store_vector(out + i, cast);
+  });
 }

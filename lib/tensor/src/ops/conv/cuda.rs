@@ -153,6 +153,7 @@ impl Launch for Conv {
         if let Some(grad) = grads.buffer(1) {
             filter(g, x, &dy, grad);
         }
+        grads.widen(&[2]);
         multiply_and_sum(&dy, None, None, grads.buffer(2));
     }
 }

@@ -22,6 +22,7 @@ impl Launch for ConvTranspose {
         if let Some(grad) = grads.buffer(1) {
             cuda::filter(g, &dy, x, grad);
         }
+        grads.widen(&[2]);
         multiply_and_sum(&dy, None, None, grads.buffer(2));
     }
 }

@@ -130,7 +130,8 @@ mod tests {
         let input =
             |variable, t: &Tensor| Input { variable, shape: t.shape().into(), dtype: t.dtype() };
         let (mut all, inputs) = ([None], [input(Some(0), &table), input(None, &index)]);
-        op::backward(&Embedding, &saved, dy, &inputs, &mut all, (&mut [], false));
+        let plan = &mut op::GradientPlan::default();
+        op::backward(&Embedding, &saved, dy, &inputs, &mut all, (plan, false));
         let dtable = all[0].take().unwrap().tensor.to_host().unwrap();
         assert_eq!(dtable.to_f64(), [3.0, 0.0, 7.0]);
     }

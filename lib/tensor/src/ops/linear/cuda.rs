@@ -47,6 +47,8 @@ impl Launch for Linear {
         let (rows, k, n) = (x.rows(), x.width(), w.shape()[0]);
         let z = saved.get(2).filter(|_| !grads.is_multiplied());
         let z = z.map(|z| Factor::Derivative(self.activation, z));
+        grads.widen(&[1]);
+        grads.widen(&[2]);
         let mut dz = z.map(|_| Tensor::empty_on(dy.device(), dy.shape(), dy.dtype()));
         multiply_and_sum(&dy, z, dz.as_mut(), grads.buffer(2));
         let dz = Matrix::new(dz.as_ref().unwrap_or(&dy), rows, n);

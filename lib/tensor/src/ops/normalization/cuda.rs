@@ -48,7 +48,11 @@ impl Launch for Normalization {
         let (width, groups) = (x.width(), affine.groups);
         let rows = x.rows() / groups.max(1);
         let (warps, grid, parts) = backward_grid(groups, rows, width, x.dtype());
+        if !matches!(self.kind, NormKind::Adaptive { .. }) {
+            grads.widen(&[1, 2]);
+        }
         let [dx, dw, db] = grads.buffers([0, 1, 2]);
+        let found = dw.as_ref().or(db.as_ref()).map(|grad| grad.tensor.dtype());
         let targets = match (self.kind, dw) {
             // The remaining vectors of m get a zero gradient.
             (NormKind::Adaptive { shift, scale }, Some(dm)) => {
@@ -69,7 +73,7 @@ impl Launch for Normalization {
         let kernel = pick(BACKWARD, x.dtype(), width);
         GRADIENT.launch(x.dtype(), kernel, grid, &[vectors, sizes].concat());
         if let Some(partials) = partials {
-            reduce_rows::sum(&partials, x.dtype(), affine.stride, targets);
+            reduce_rows::sum(&partials, found.unwrap_or(x.dtype()), affine.stride, targets);
         }
     }
 }
