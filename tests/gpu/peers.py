@@ -116,9 +116,11 @@ def report(model, update, samples):
     calls, groups = (10, 5) if CUDA else (1, 2)
     took = seconds(update, calls, groups, warm=2 if CUDA else 1)
     memory = torch.cuda.max_memory_allocated() if CUDA else 0
+    # As train-stage logs it: with the context, and with what the allocator holds.
+    free, total = torch.cuda.mem_get_info() if CUDA else (0, 0)
     print(json.dumps({
         "peer": "torch " + torch.__version__, "parameters": sum(p.numel() for p in model.parameters()),
-        "median_ms": 1e3 * took, "samples_per_second": samples / took, "peak_device_bytes": memory}))
+        "median_ms": 1e3 * took, "samples_per_second": samples / took, "peak_device_bytes": memory, "gpu_memory_bytes": total - free}))
 
 
 def bert():

@@ -68,7 +68,7 @@ pub fn entry(parts: &Parts) -> Result<&'static Entry> {
 }
 
 /// A command with task-specific options: `score` or `predict`.
-pub trait Which {
+pub trait TaskCommand {
     /// Name of the command.
     const NAME: &'static str;
     /// Adds the options of a task.
@@ -83,7 +83,7 @@ pub struct ScoreCommand;
 #[derive(Clone, Copy, Debug)]
 pub struct PredictCommand;
 
-impl Which for ScoreCommand {
+impl TaskCommand for ScoreCommand {
     const NAME: &'static str = "score";
 
     fn options(entry: &Entry) -> fn(Command) -> Command {
@@ -91,7 +91,7 @@ impl Which for ScoreCommand {
     }
 }
 
-impl Which for PredictCommand {
+impl TaskCommand for PredictCommand {
     const NAME: &'static str = "predict";
 
     fn options(entry: &Entry) -> fn(Command) -> Command {
@@ -100,7 +100,7 @@ impl Which for PredictCommand {
 }
 
 /// Returns the options that a task adds to command `W`.
-fn of<W: Which>(entry: &Entry) -> Vec<Arg> {
+fn task_options<W: TaskCommand>(entry: &Entry) -> Vec<Arg> {
     W::options(entry)(Command::new("")).get_arguments().cloned().collect()
 }
 
@@ -109,15 +109,15 @@ fn of<W: Which>(entry: &Entry) -> Vec<Arg> {
 #[derive(Clone, Debug)]
 pub struct TaskOptions<W> {
     found: ArgMatches,
-    which: std::marker::PhantomData<W>,
+    command: std::marker::PhantomData<W>,
 }
 
-impl<W: Which> TaskOptions<W> {
+impl<W: TaskCommand> TaskOptions<W> {
     /// Returns the options of `entry`. Errors: 2 if an option of another task is given.
     pub fn of(&self, entry: &Entry) -> Result<&ArgMatches> {
-        let (own, task) = (of::<W>(entry), entry.spec.name);
+        let (own, task) = (task_options::<W>(entry), entry.spec.name);
         let is_own = |arg: &Arg| own.iter().any(|own| own.get_id() == arg.get_id());
-        for other in TASKS.iter().flat_map(of::<W>).filter(|arg| !is_own(arg)) {
+        for other in TASKS.iter().flat_map(task_options::<W>).filter(|arg| !is_own(arg)) {
             if is_given(&self.found, other.get_id().as_str()) {
                 return Err(Error::usage(format!(
                     "--{}: not an option of task {task}; see evaluate {} RUN --help",
@@ -148,9 +148,9 @@ pub(crate) fn refuse(found: &ArgMatches, options: fn(Command) -> Command, why: &
     }
 }
 
-impl<W: Which> FromArgMatches for TaskOptions<W> {
+impl<W: TaskCommand> FromArgMatches for TaskOptions<W> {
     fn from_arg_matches(found: &ArgMatches) -> Result<Self, clap::Error> {
-        Ok(Self { found: found.clone(), which: std::marker::PhantomData })
+        Ok(Self { found: found.clone(), command: std::marker::PhantomData })
     }
 
     fn update_from_arg_matches(&mut self, found: &ArgMatches) -> Result<(), clap::Error> {
@@ -159,12 +159,12 @@ impl<W: Which> FromArgMatches for TaskOptions<W> {
     }
 }
 
-impl<W: Which> clap::Args for TaskOptions<W> {
+impl<W: TaskCommand> clap::Args for TaskOptions<W> {
     /// Adds the options of all tasks, under headings that name the tasks.
     fn augment_args(mut command: Command) -> Command {
         let mut all: Vec<(Arg, Vec<&str>)> = Vec::new();
         for entry in &TASKS {
-            for arg in of::<W>(entry) {
+            for arg in task_options::<W>(entry) {
                 match all.iter_mut().find(|(known, _)| known.get_id() == arg.get_id()) {
                     Some((_, tasks)) => tasks.push(entry.spec.name),
                     None => all.push((arg, vec![entry.spec.name])),
@@ -195,8 +195,8 @@ pub fn hide_inapplicable_options(command: Command, words: &[OsString]) -> Comman
     };
     let mut command = command;
     for (name, options) in [
-        (ScoreCommand::NAME, of::<ScoreCommand> as fn(&Entry) -> Vec<Arg>),
-        (PredictCommand::NAME, of::<PredictCommand>),
+        (ScoreCommand::NAME, task_options::<ScoreCommand> as fn(&Entry) -> Vec<Arg>),
+        (PredictCommand::NAME, task_options::<PredictCommand>),
     ] {
         let Some(task) = verb(command.clone(), name) else { continue };
         let Some(entry) = TASKS.iter().find(|entry| entry.spec.name == task) else { continue };
