@@ -120,7 +120,12 @@ fn a_sampler_learns_from_the_trials_of_another_study() {
     }
     refused(folder, "hpo import study csv.out", 2, "does not learn from trials");
     done(folder, "hpo new other -c next.yaml -s direction=maximize");
-    refused(folder, "hpo import other optuna.out", 65, "minimizes, but this one maximizes");
+    refused(
+        folder,
+        "hpo import other optuna.out",
+        65,
+        "minimizes its metric, but this one maximizes it",
+    );
     refused(folder, "hpo import csv next.yaml", 65, "nor JSON or CSV written by hpo export");
     refused(folder, "hpo import optuna optuna.out --name b", 65, "name one of its studies");
 }

@@ -98,12 +98,17 @@ fn scores_of_records_are_compared_ranked_and_gated() {
     fs::create_dir(folder.join("broken")).unwrap();
     fs::write(folder.join("broken/metrics.json"), broken.to_string()).unwrap();
     let gate = "evaluate gate broken --board board.jsonl --min-improvement -9";
-    refused(folder, &format!("{gate} --baseline baseline"), 1, "failed: nrmse: the report has NaN");
+    refused(
+        folder,
+        &format!("{gate} --baseline baseline"),
+        1,
+        "failed: nrmse: the value is NaN or infinite",
+    );
     refused(
         folder,
         &format!("{gate} --baseline new --first-passes"),
         1,
-        "failed: nrmse: the report has NaN",
+        "failed: nrmse: the value is NaN or infinite",
     );
     let shown = done(
         folder,

@@ -44,7 +44,7 @@ pub struct Export {
 pub enum Format {
     /// A file of tensors
     Safetensors,
-    /// A folder for transformers
+    /// A folder for Hugging Face transformers
     Hf,
     /// A folder for PEFT
     Peft,

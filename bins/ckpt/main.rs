@@ -85,8 +85,8 @@ enum Verb {
     /// Write the weights of a checkpoint for other programs
     ///
     /// Formats: safetensors, a file with the tensors of any model; hf, a folder with config.json, model.safetensors and
-    /// tokenizer that transformers loads (tasks of texts), in which the updates of LoRA are added to the weights; peft,
-    /// a folder with the LoRA adapter alone.
+    /// tokenizer for transformers (text tasks), with LoRA adapters merged into the weights; peft, a folder with the
+    /// LoRA adapter alone.
     Export(exchange::Export),
     /// Write a checkpoint with the weights of another program
     ///

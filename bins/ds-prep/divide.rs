@@ -11,7 +11,7 @@ use unix::{Error, Exit, Result, inputs};
 /// Arguments of `split`.
 #[derive(clap::Args)]
 pub struct Divide {
-    /// HDF5 files, or stores of records; `-` reads their names from stdin
+    /// HDF5 files or record stores; `-` reads their names from stdin
     #[arg(required = true)]
     files: Vec<PathBuf>,
     /// Share of the training split: a percentage, or a number of trajectories per parameter value
@@ -23,10 +23,10 @@ pub struct Divide {
     /// Share of the test split
     #[arg(long, default_value = "10%", value_name = "SHARE")]
     test: Share,
-    /// Stores of records for validation, all of them; the share of validation in the others is then for training
+    /// Record stores for validation, all of them; the share of validation in the others is then for training
     #[arg(long, value_delimiter = ',', value_name = "STORE", conflicts_with = "validation")]
     validation_from: Vec<PathBuf>,
-    /// Stores of records for the test, all of them
+    /// Record stores for the test, all of them
     #[arg(long, value_delimiter = ',', value_name = "STORE", conflicts_with = "test")]
     test_from: Vec<PathBuf>,
     /// Unit to split by
@@ -80,7 +80,7 @@ pub fn split(given: &Given<Divide>) -> Result<Exit> {
         return records::split(&division, &files, &args.to, Out::stdout(args.output));
     }
     if let Some(store) = args.validation_from.iter().chain(&args.test_from).next() {
-        let what = "is for stores of records only, but the files to split are none";
+        let what = "is for record stores only, but the files to split are none";
         return Err(Error::usage(format!("{}: {what}", store.display())));
     }
     let Divide { by, seed, near, .. } = *args;

@@ -27,7 +27,7 @@ pub struct Gen {
     #[arg(allow_negative_numbers = true)]
     parameter: Vec<f64>,
     /// Value of another constant of the equation; may be given more than once
-    #[arg(long, value_name = "NAME=VALUE", value_parser = constant)]
+    #[arg(long, value_name = "NAME=VALUE", value_parser = parse_constant)]
     constant: Vec<(String, f64)>,
     /// Trajectories per file, or number of sentences
     #[arg(long, value_name = "NUMBER")]
@@ -70,7 +70,7 @@ pub struct Gen {
     output: Output,
 }
 
-fn constant(text: &str) -> Result<(String, f64), String> {
+fn parse_constant(text: &str) -> Result<(String, f64), String> {
     let parts = text.split_once('=').and_then(|(name, value)| Some((name, value.parse().ok()?)));
     let (name, value) = parts.ok_or("expected NAME=NUMBER, e.g. Rho=2")?;
     Ok((name.into(), value))

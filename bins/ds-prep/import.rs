@@ -23,7 +23,7 @@ pub struct Import {
     /// Import only the first NUMBER files
     #[arg(long, value_name = "NUMBER")]
     limit: Option<usize>,
-    /// Makes a store of texts from .csv and .jsonl files: which of their columns are text, label and group, see
+    /// Make a text store from .csv and .jsonl files; FILE names the columns with text, label and group, see
     /// longhaul-files(5)
     #[arg(long, value_name = "FILE")]
     columns: Option<PathBuf>,

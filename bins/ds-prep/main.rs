@@ -41,7 +41,7 @@ enum Verb {
     Split(Given<divide::Divide>),
     /// Encode the texts of a manifest with the tokenizer of a model
     Tokenize(texts::Tokenize),
-    /// Write a tokenizer of the words of the training split of a manifest
+    /// Build a word-level tokenizer from the training split of a manifest
     Vocabulary(texts::Vocabulary),
     /// Compute the statistics of the training split of a manifest
     Stats {
@@ -53,9 +53,9 @@ enum Verb {
         #[command(flatten)]
         output: Output,
     },
-    /// Report every problem in files or stores of records, or in manifests (*.json) and what they list
+    /// Report every problem in files or record stores, or in manifests (*.json) and what they list
     Check {
-        /// HDF5 files, stores of records or manifests; `-` reads their names from stdin
+        /// HDF5 files, record stores or manifests; `-` reads their names from stdin
         #[arg(required = true)]
         files: Vec<PathBuf>,
         /// Largest |u| that is not reported as a problem; default: 1e10 for files of trajectories, none for records,
@@ -69,9 +69,9 @@ enum Verb {
     Audit(Given<look::Audit>),
     /// Plot a trajectory
     Plot(look::Plot),
-    /// List files or stores of records, or the splits of manifests (*.json)
+    /// List files or record stores, or the splits of manifests (*.json)
     Ls {
-        /// HDF5 files, stores of records or manifests; `-` reads their names from stdin
+        /// HDF5 files, record stores or manifests; `-` reads their names from stdin
         #[arg(required = true)]
         files: Vec<PathBuf>,
         #[command(flatten)]
@@ -79,7 +79,7 @@ enum Verb {
     },
     /// Show the metadata of a file or store, or one of its trajectories frame by frame, or one record by channel
     Show {
-        /// File, or store of records
+        /// File or record store
         file: PathBuf,
         /// Index of the trajectory or record, from 0
         #[arg(long, value_name = "NUMBER")]

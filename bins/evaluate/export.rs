@@ -94,7 +94,7 @@ pub fn export(args: &Export) -> Result<Exit> {
     let signals = Signals::install()?;
     let mut jobs: Vec<ExportedRun> = args.runs.iter().map(ExportedRun::new).collect();
     let evaluations = args.evaluations()?;
-    args.refuse_equal_names()?;
+    args.refuse_duplicate_names()?;
     loop {
         let began = Instant::now();
         let stopped = signals.stop_requested();
@@ -220,18 +220,18 @@ impl Export {
         {
             evaluation.require_run(run)?;
         }
-        refuse_equal("--evaluation", all.iter().map(|evaluation| evaluation.name.clone()))?;
+        refuse_duplicates("--evaluation", all.iter().map(|evaluation| evaluation.name.clone()))?;
         Ok(all)
     }
 
     /// Refuses runs of the same name, which would have the same output.
-    fn refuse_equal_names(&self) -> Result<()> {
+    fn refuse_duplicate_names(&self) -> Result<()> {
         let names = self.runs.iter().map(|path| export::id(path));
-        refuse_equal("RUN", names.collect::<Result<Vec<_>>>()?)
+        refuse_duplicates("RUN", names.collect::<Result<Vec<_>>>()?)
     }
 }
 
-fn refuse_equal(what: &str, names: impl IntoIterator<Item = String>) -> Result<()> {
+fn refuse_duplicates(what: &str, names: impl IntoIterator<Item = String>) -> Result<()> {
     let mut names: Vec<String> = names.into_iter().collect();
     names.sort();
     match names.windows(2).find(|pair| pair[0] == pair[1]) {

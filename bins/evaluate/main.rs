@@ -37,16 +37,16 @@ enum Verb {
     /// Write the predictions of a model for new inputs
     ///
     /// For an operator, a rollout from the first frame of every trajectory; for the model of a steady problem, the
-    /// solution for every input; for a codec, the reconstruction of every frame; for a model of records, the target of
-    /// every input; for a model of texts, the label of every text and the answer in every context.
+    /// solution for every input; for a codec, the reconstruction of every frame; for a record model, the target of
+    /// every input; for a text model, the label of every text and the answer in every context.
     Predict(predict::Predict),
     /// Check that the rollouts fit into the trajectories of a split; requires no models
     Check(tasks::check::Check),
     /// Compare evaluations or runs: metrics, and configuration keys that differ
     ///
     /// Evaluations must have the same protocol, and runs the same task and data; otherwise the command fails and names
-    /// what differs. Of evaluations, the differences of the losses of single items tell whether chance explains the
-    /// difference from the first one.
+    /// what differs. For evaluations, the per-item differences of the losses show whether the difference from the first
+    /// one can be explained by chance.
     Compare(results::Compare),
     /// Analyse the log of a run, and advise which configuration keys to change
     Analyze(results::Analyze),
@@ -67,8 +67,8 @@ enum Verb {
     /// Test an evaluation against a baseline on a leaderboard; exit 1 if it fails
     ///
     /// The baseline is the row with the best METRIC among those with the same protocol. The candidate's own rows do not
-    /// count. A metric that is missing fails. Whether smaller or larger values are better is a property of each metric;
-    /// a metric for which neither is better is refused.
+    /// count. The candidate fails if a metric is missing. Whether smaller or larger values are better is a property of
+    /// each metric; a metric for which neither is better is refused.
     Gate(results::GateArgs),
     /// Record evaluations on a leaderboard, and show it
     #[command(subcommand)]

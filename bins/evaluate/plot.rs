@@ -26,7 +26,7 @@ pub struct Plot {
     #[arg(required = true, value_name = "RUN")]
     runs: Vec<PathBuf>,
     /// Metric to draw: loss, loss_terms.NAME, learning_rate, gradient_norm, throughput, or a metric of validations
-    /// [default: all but the terms of the loss, and NAME[PART] beside NAME]
+    /// [default: all except the loss terms, and except NAME[PART] if there is NAME]
     #[arg(long, value_name = "NAME")]
     metric: Vec<String>,
     /// Picture to write instead, FILE.png or FILE.svg, with at most 24 charts

@@ -19,7 +19,7 @@ use unix::{Exit, Result, diagnostics};
 pub struct Score {
     #[command(flatten)]
     model: ModelArgs,
-    /// Split manifest of ds-prep split; for a model of texts, a folder of ds-prep tokenize
+    /// Split manifest of ds-prep split; for a text model, a folder written by ds-prep tokenize
     #[arg(long, value_name = "DATA")]
     data: PathBuf,
     /// Split

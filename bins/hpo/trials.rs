@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::json;
-use study::record::{End, EndRecord};
+use study::record::{EndRecord, Outcome};
 use study::summary::STATES;
 use study::worker::{Limits, Worker};
 use study::{Study, ask, import};
@@ -136,7 +136,7 @@ pub fn ask(study: &Path, output: Output) -> Result<Exit> {
 
 /// Records a value or the end of a trial.
 pub fn tell(args: &TellArgs) -> Result<Exit> {
-    let state = args.state.as_deref().and_then(End::named);
+    let state = args.state.as_deref().and_then(Outcome::named);
     let told = match (state, args.value, args.step) {
         (Some(state), ..) => {
             ask::Told::End(EndRecord { error: args.error.clone(), ..EndRecord::of(state) })

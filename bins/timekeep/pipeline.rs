@@ -16,7 +16,7 @@ pub struct PipelineArgs {
     /// Write FOLDER/summary.json and print its path and the state of the pipeline
     #[arg(long)]
     summary: bool,
-    /// Print one command for a shell per step: step FOLDER NAME STATE HOURS AFTER SBATCH COMMAND...
+    /// Print one shell command per step: step FOLDER NAME STATE HOURS AFTER SBATCH COMMAND...
     #[arg(long, conflicts_with_all = ["summary", "json"])]
     shell: bool,
     #[command(flatten)]

@@ -79,7 +79,7 @@ pub fn status(given: &[PathBuf], output: Output) -> Result<u8> {
                 })
             }));
         }
-        if out.is_json() { out.row(&run) } else { out.row(&run.line()) }
+        if out.is_json() { out.row(&run) } else { out.row(&run.row()) }
     })?;
     out.finish()?;
     Ok(exit as u8)

@@ -30,7 +30,7 @@ pub struct WatchArgs {
 fn interval(text: &str) -> Result<Duration> {
     let found = parse_duration(text)?;
     if found < Duration::from_millis(100) {
-        return Err(Error::usage("at least 100ms"));
+        return Err(Error::usage("must be at least 100ms"));
     }
     Ok(found)
 }

@@ -18,7 +18,9 @@ pub struct KeysOf {
 
 /// Prints the configuration keys.
 pub fn list_keys(args: KeysOf) -> Result<Exit> {
-    let Some(task) = super::named(&args.task).filter(|_| args.help) else { return Ok(Exit::Usage) };
+    let Some(task) = super::find_task(&args.task).filter(|_| args.help) else {
+        return Ok(Exit::Usage);
+    };
     let mut text = format!("train-stage {}: {}\n\n", task.spec.name, task.about);
     for Key { path, takes, default, required, doc } in (task.keys)() {
         let absent = match (required, default) {

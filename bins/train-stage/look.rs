@@ -55,7 +55,7 @@ pub fn list_metrics(args: &Args, task: &Entry) -> Result<Exit> {
 pub fn check(args: &Args, task: &Configured, device: Device, folder: &Path) -> Result<Exit> {
     let report = train::check(task, device, folder);
     if let Some(estimate) = &report.estimate {
-        tell(args, estimate, None)?;
+        print_estimate(args, estimate, None)?;
     }
     Error::all(&report.problems).map(|()| Exit::Done)
 }
@@ -74,7 +74,7 @@ fn recomputed(plan: &RecomputePlan) -> String {
 }
 
 /// Prints an estimate. `lacking` is the available memory, given if it was too small to measure updates.
-pub fn tell(args: &Args, e: &Estimate, lacking: Option<u64>) -> Result<()> {
+pub fn print_estimate(args: &Args, e: &Estimate, lacking: Option<u64>) -> Result<()> {
     let mut text = format!(
         "task        {}\nparameters  {}\nupdates     {} ({:.1} epochs of {} samples)\n\
          memory      {}\n{}checkpoint  {}",

@@ -64,7 +64,7 @@ struct Args {
     /// Measure a few updates, if they fit into memory, and report memory, time and cost of the run; do not train
     #[arg(long)]
     dry_run: bool,
-    /// Make the first 50 updates this many times (3 if no number is given), without a run directory, and compare every
+    /// Run the first 50 updates this many times (3 if no number is given), without a run directory, and compare every
     /// tensor: print a hash of the parameters, or name the first tensor that differs and exit with 1
     #[arg(long, value_name = "TIMES", num_args = 0..=1, require_equals = true, default_missing_value = "3")]
     #[arg(value_parser = clap::value_parser!(u64).range(2..=1000), conflicts_with_all = ["check", "dry_run"])]
@@ -98,19 +98,19 @@ fn main() -> ExitCode {
     }
     let words: Vec<String> = std::env::args().skip(1).collect();
     match words.as_slice() {
-        [task, help] if ["-h", "--help"].contains(&help.as_str()) && named(task).is_some() => {
+        [task, help] if ["-h", "--help"].contains(&help.as_str()) && find_task(task).is_some() => {
             unix::cli::main::<KeysOf>(list_keys)
         }
         _ => unix::cli::main::<Args>(body),
     }
 }
 
-fn named(name: &str) -> Option<&'static Entry> {
+fn find_task(name: &str) -> Option<&'static Entry> {
     TASKS.iter().find(|task| task.spec.name == name)
 }
 
 fn body(args: Args) -> Result<Exit> {
-    let task = args.task.as_deref().and_then(named);
+    let task = args.task.as_deref().and_then(find_task);
     if let (Some(task), Some(times)) = (task, args.verify_determinism) {
         return look::verify(&args, task, times);
     }

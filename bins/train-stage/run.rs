@@ -58,7 +58,7 @@ fn run_on(
     if args.dry_run {
         let estimate = train::dry_run(&task, device)?;
         let lacking = estimate.lacks_memory(device).filter(|_| estimate.times.seconds.is_none());
-        return look::tell(args, &estimate, lacking).map(|()| Exit::Done);
+        return look::print_estimate(args, &estimate, lacking).map(|()| Exit::Done);
     }
     let exit = train::train(&TrainJob {
         task,

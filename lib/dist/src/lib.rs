@@ -45,7 +45,7 @@ pub trait Collective: Send + Sync {
     fn broadcast(&self, bytes: Vec<u8>) -> Result<Vec<u8>>;
 
     /// All-gather: every rank gets the bytes of all ranks, in rank order. Ranks may pass different lengths.
-    fn gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>>;
+    fn all_gather_bytes(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>>;
 
     /// All-gather of tensors: replaces each tensor, in place, by the one on the rank listed with it. The list is the
     /// same on all ranks, and its tensors are on one device. Blocks only for work on the host: kernels launched later

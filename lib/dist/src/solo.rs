@@ -30,7 +30,7 @@ impl Collective for Solo {
         Ok(bytes)
     }
 
-    fn gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
+    fn all_gather_bytes(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
         Ok(vec![bytes.to_vec()])
     }
 

@@ -11,7 +11,7 @@ pub fn threads(ranks: &dyn Collective) -> Result<usize> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let listed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
     let own = format!("{} {}", host::name(), listed.unwrap_or_default().trim());
-    let all = ranks.gather(own.as_bytes())?;
+    let all = ranks.all_gather_bytes(own.as_bytes())?;
     let same = all.iter().filter(|other| **other == own.as_bytes()).count();
     Ok((available / same.max(1)).max(1))
 }

@@ -6,7 +6,7 @@
 use data::{inputs::InputFile, split::SplitName};
 use dist::Solo;
 use learn::checkpoint::load_newest;
-use learn::trained::{Parts, Trained, Weights};
+use learn::trained::{Parts, TrainedModel, Weights};
 use learn::{evaluate::*, forward::Forward, nn::Linear, params::*, score::*, task::*, train::*};
 use report::evaluation::{self, Metric, Subject};
 use rustix::process::{Signal, getpid, kill_process};
@@ -106,7 +106,7 @@ impl Task for Classes {
 }
 
 /// A trained model, and the split that follows those of training and validation.
-struct Scored(Trained<Classes>);
+struct Scored(TrainedModel<Classes>);
 
 impl Scored {
     fn restore(run: &Path) -> Result<Self> {

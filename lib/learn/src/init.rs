@@ -47,7 +47,7 @@ impl InitFrom {
             return Ok(());
         }
         let source = match self.from.is_dir() {
-            true => Source::Checkpoint(trained::weights(&self.from, self.weights)?),
+            true => Source::Checkpoint(trained::load_weights(&self.from, self.weights)?),
             false => Source::File(foreign::open(&self.from)?),
         };
         let given: Vec<Named> = match &source {

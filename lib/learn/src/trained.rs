@@ -165,14 +165,14 @@ impl Parts {
         &self,
         device: Device,
         build: impl FnOnce(&mut Builder) -> Result<M>,
-    ) -> Result<Trained<M>> {
+    ) -> Result<TrainedModel<M>> {
         let mut builder = Builder::new(0);
         let model = build(&mut builder)?;
         let mut params = builder.finish();
         params.trained.assign(&self.weights)?;
         self.assign_frozen(&mut params)?;
         require_finite(&params)?;
-        Ok(Trained { origin: self.origin.clone(), model, params: params.to_device(device)? })
+        Ok(TrainedModel { origin: self.origin.clone(), model, params: params.to_device(device)? })
     }
 }
 
@@ -197,7 +197,7 @@ fn require_finite(params: &ParamSet) -> Result<()> {
 
 /// A model with its trained parameters.
 #[derive(Clone, Debug)]
-pub struct Trained<M> {
+pub struct TrainedModel<M> {
     /// Origin of the weights.
     pub origin: Origin,
     /// The model.
@@ -206,7 +206,7 @@ pub struct Trained<M> {
     pub params: ParamSet,
 }
 
-impl<M> Trained<M> {
+impl<M> TrainedModel<M> {
     /// Runs `body` as a forward run without gradients.
     pub fn run<R>(&self, body: impl FnOnce(&Forward, &M) -> Result<R>) -> Result<R> {
         let tape = Tape::without_gradients();
@@ -216,7 +216,7 @@ impl<M> Trained<M> {
 
 /// Loads all parameters of a checkpoint: the trained ones, and the frozen ones if stored. For a run directory, uses the
 /// best checkpoint. Errors: 66 when there is no checkpoint, 65 when it is damaged.
-pub fn weights(path: &Path, weights: Weights) -> Result<Vec<(String, Tensor)>> {
+pub fn load_weights(path: &Path, weights: Weights) -> Result<Vec<(String, Tensor)>> {
     let Parts { weights, frozen, .. } = Parts::read(path, weights)?;
     Ok(weights.into_iter().chain(frozen.unwrap_or_default()).collect())
 }

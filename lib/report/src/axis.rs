@@ -91,12 +91,12 @@ impl Axis {
 
     /// Returns the position of a value: 0 at the start and 1 at the end, clamped to this range; NaN if it has no
     /// position.
-    pub fn place(&self, value: f64) -> f64 {
-        let place = match self.logarithmic {
+    pub fn position(&self, value: f64) -> f64 {
+        let position = match self.logarithmic {
             true => (value / self.start).ln() / (self.end / self.start).ln(),
             false => (value - self.start) / (self.end - self.start),
         };
-        place.clamp(-0.0, 1.0)
+        position.clamp(-0.0, 1.0)
     }
 
     /// Returns the ticks with a label, as value and text.
@@ -234,8 +234,8 @@ mod tests {
     #[test]
     fn axes_without_values_are_valid() {
         let axis = Axis::logarithmic("", [1e-2, 1.0]);
-        assert!((axis.place(0.1) - 0.5).abs() < 1e-12);
-        assert!(Axis::linear("", 3.0, 3.0).place(0.25) == 0.25);
+        assert!((axis.position(0.1) - 0.5).abs() < 1e-12);
+        assert!(Axis::linear("", 3.0, 3.0).position(0.25) == 0.25);
         assert!(!Axis::logarithmic("", [0.0, f64::NAN]).ticks().is_empty());
         assert!(!Axis::linear("", f64::NAN, 1.0).ticks().is_empty());
     }

@@ -20,7 +20,7 @@ pub const FORMAT: &str = "longhaul-evaluation";
 /// The version written; results of an earlier one are refused.
 pub const VERSION: u64 = 2;
 /// Names of the result files of version 1.
-const EARLIER: [&str; 2] = ["metrics.json", "evaluation_results.json"];
+const VERSION_1_FILES: [&str; 2] = ["metrics.json", "evaluation_results.json"];
 
 /// Whether a metric is minimised or maximised.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -218,7 +218,7 @@ pub struct MetricsFile {
 impl MetricsFile {
     /// Whether `evaluate score` wrote a directory, in this version or an earlier one.
     pub fn is_in(folder: &Path) -> bool {
-        EARLIER.iter().any(|name| folder.join(name).exists())
+        VERSION_1_FILES.iter().any(|name| folder.join(name).exists())
     }
 
     /// Reads the result in a directory of `evaluate score`.
@@ -231,7 +231,7 @@ impl MetricsFile {
             format: String,
             version: u64,
         }
-        let path = folder.join(EARLIER[0]);
+        let path = folder.join(VERSION_1_FILES[0]);
         let again = |what: &str| {
             Err(Error::data(format!(
                 "{}: {what} of an earlier version, but this program reads version {VERSION}; make it again: evaluate score \
@@ -240,8 +240,8 @@ impl MetricsFile {
                 folder.display()
             )))
         };
-        if !path.exists() && folder.join(EARLIER[1]).exists() {
-            return again(EARLIER[1]);
+        if !path.exists() && folder.join(VERSION_1_FILES[1]).exists() {
+            return again(VERSION_1_FILES[1]);
         }
         let bad = |cause: &dyn Display| {
             Error::data(format!(

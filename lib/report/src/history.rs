@@ -31,35 +31,35 @@ pub struct History {
 /// A record of the log.
 #[derive(Debug)]
 struct Record {
-    kind: Name,
+    kind: NameIndex,
     /// Seconds since 1970; NaN if unknown.
     time: f64,
-    values: Box<[(Name, f64)]>,
+    values: Box<[(NameIndex, f64)]>,
     /// The text of a warning, the reason of a stop, or the task of a start.
     note: Option<Box<str>>,
 }
 
 /// Index of a name in [`Names`].
-type Name = u16;
+type NameIndex = u16;
 
 #[derive(Debug, Default)]
 struct Names {
     /// The names, in order of first occurrence.
     list: Vec<String>,
-    numbers: BTreeMap<String, Name>,
+    numbers: BTreeMap<String, NameIndex>,
 }
 
 impl Names {
-    fn find(&self, name: &str) -> Option<Name> {
+    fn find(&self, name: &str) -> Option<NameIndex> {
         self.numbers.get(name).copied()
     }
 
     /// Adds a name if it is new; None if there are too many names.
-    fn add(&mut self, name: &str) -> Option<Name> {
+    fn add(&mut self, name: &str) -> Option<NameIndex> {
         if let Some(found) = self.find(name) {
             return Some(found);
         }
-        let number = Name::try_from(self.list.len()).ok()?;
+        let number = NameIndex::try_from(self.list.len()).ok()?;
         self.list.push(name.into());
         self.numbers.insert(name.into(), number);
         Some(number)
@@ -92,7 +92,7 @@ fn number(value: &Value) -> Option<f64> {
 }
 
 impl Record {
-    fn get(&self, name: Name) -> Option<f64> {
+    fn get(&self, name: NameIndex) -> Option<f64> {
         self.values.iter().find(|(own, _)| *own == name).map(|(_, value)| *value)
     }
 }
@@ -126,27 +126,27 @@ impl History {
         self.log.superseded()
     }
 
-    fn of(&self, kind: &str) -> impl DoubleEndedIterator<Item = &Record> {
+    fn of_kind(&self, kind: &str) -> impl DoubleEndedIterator<Item = &Record> {
         let kind = self.names.find(kind);
         self.log.iter().filter(move |record| Some(record.kind) == kind)
     }
 
     /// Returns the number of records of a kind.
     pub fn count(&self, kind: &str) -> usize {
-        self.of(kind).count()
+        self.of_kind(kind).count()
     }
 
     /// Returns the finite values of a field over the records of one kind, by update.
     pub fn series(&self, kind: &str, field: &str) -> Series {
         let Some([update, field]) = self.find(["update", field]) else { return Series::new() };
-        let all = self.of(kind).filter_map(|r| Some((r.get(update)?, r.get(field)?)));
+        let all = self.of_kind(kind).filter_map(|r| Some((r.get(update)?, r.get(field)?)));
         all.filter(|(_, value)| value.is_finite()).collect()
     }
 
     /// Returns the last value of a field over the records of one kind, NaN if it is not finite.
     pub fn last(&self, kind: &str, field: &str) -> Option<f64> {
         let field = self.names.find(field)?;
-        self.of(kind).rev().find_map(|record| record.get(field))
+        self.of_kind(kind).rev().find_map(|record| record.get(field))
     }
 
     /// Returns the finite values of a field over the records of one kind.
@@ -163,14 +163,14 @@ impl History {
     /// Returns the notes of the records of one kind with their times in seconds since 1970: the text of a warning, the
     /// reason of a stop, or the task of a start.
     pub fn notes(&self, kind: &str) -> impl DoubleEndedIterator<Item = (f64, &str)> {
-        self.of(kind).filter_map(|record| Some((record.time, record.note.as_deref()?)))
+        self.of_kind(kind).filter_map(|record| Some((record.time, record.note.as_deref()?)))
     }
 
     /// Returns the names of the metrics that can be drawn: loss, validation metrics, learning rate, gradient norm and
     /// throughput; the terms of the loss are not listed.
     pub fn metrics(&self) -> Vec<String> {
-        let mut measured: Vec<Name> = Vec::new();
-        for (name, _) in self.of("validation").flat_map(|record| &record.values) {
+        let mut measured: Vec<NameIndex> = Vec::new();
+        for (name, _) in self.of_kind("validation").flat_map(|record| &record.values) {
             if !measured.contains(name) {
                 measured.push(*name);
             }
@@ -214,14 +214,14 @@ impl History {
             let rate = per_update / seconds?;
             (rate > 0.0 && rate.is_finite()).then_some((update, rate))
         };
-        self.of("update").filter_map(&mut rate).collect()
+        self.of_kind("update").filter_map(&mut rate).collect()
     }
 
     /// Returns the current seconds per update, including validations and checkpoints. They are measured over the last
     /// `count` logged updates of the newest attempt, or over the updates of the last `seconds` if that is longer.
     pub fn pace(&self, count: usize, seconds: f64) -> Option<f64> {
         let [update, attempt] = self.find(["update", "attempt"])?;
-        let mut newest = self.of("update").rev().peekable();
+        let mut newest = self.of_kind("update").rev().peekable();
         let last = *newest.peek()?;
         let is_recent = |(at, record): &(usize, &Record)| {
             let is_near = *at < count || last.time - record.time <= seconds;
@@ -233,7 +233,7 @@ impl History {
         (pace > 0.0 && pace.is_finite()).then_some(pace)
     }
 
-    fn find<const N: usize>(&self, names: [&str; N]) -> Option<[Name; N]> {
+    fn find<const N: usize>(&self, names: [&str; N]) -> Option<[NameIndex; N]> {
         let mut found = [0; N];
         for (number, name) in found.iter_mut().zip(names) {
             *number = self.names.find(name)?;

@@ -165,7 +165,7 @@ impl<'a, 'b> Panel<'a, 'b> {
 
     fn at(&self, x: f64, y: f64) -> (f64, f64) {
         let Area { x: left, y: top, width, height } = self.plot;
-        (left + width * self.x.place(x), top + height * (1.0 - self.y.place(y)))
+        (left + width * self.x.position(x), top + height * (1.0 - self.y.position(y)))
     }
 
     fn mark(&self, at: (f64, f64), (mark, radius): (Mark, f64), pen: Pen) -> Result<()> {
@@ -324,7 +324,7 @@ pub fn colour_bar(canvas: &Canvas, plot: Area, map: &Map, axis: &Axis) -> Result
     let (right, bottom) = (bar.x + bar.width, bar.y + bar.height);
     canvas.frame(bar, pen)?;
     for (value, text) in axis.ticks() {
-        let y = bottom - bar.height * axis.place(value);
+        let y = bottom - bar.height * axis.position(value);
         canvas.line(&[(right, y), (right + 4.0, y)], pen)?;
         canvas.text(&text, (right + 7.0, y), SMALL)?;
     }

@@ -61,7 +61,7 @@ pub fn draw(chart: &Chart, width: usize, height: usize, style: Style) -> Vec<Str
         if style.unicode { ['│', '┤', '└', '─', '┬'] } else { ['|', '|', '+', '-', '+'] };
     let mut at_row = vec![None; rows];
     for (value, text) in labels.iter().filter(|(_, text)| !text.is_empty()) {
-        at_row[place(1.0 - chart.y.place(*value), rows)].get_or_insert(text.as_str());
+        at_row[place(1.0 - chart.y.position(*value), rows)].get_or_insert(text.as_str());
     }
     for (row, text) in at_row.into_iter().enumerate() {
         let axis = if text.is_some() { tick } else { vertical };
@@ -71,7 +71,7 @@ pub fn draw(chart: &Chart, width: usize, height: usize, style: Style) -> Vec<Str
     }
     let (mut axis, mut numbers) = (vec![horizontal; columns], String::new());
     for (value, text) in chart.x.ticks().into_iter().map(shown) {
-        let column = place(chart.x.place(value), columns);
+        let column = place(chart.x.position(value), columns);
         axis[column] = down;
         let length = text.chars().count();
         let start = column.saturating_sub(length / 2).min(columns.saturating_sub(length));
@@ -120,7 +120,7 @@ impl Plot {
                 before = None;
                 continue;
             }
-            let to = (place(chart.x.place(x), width), place(1.0 - chart.y.place(y), height));
+            let to = (place(chart.x.position(x), width), place(1.0 - chart.y.position(y), height));
             let from = before.replace(to).filter(|_| joined).unwrap_or(to);
             let steps = from.0.abs_diff(to.0).max(from.1.abs_diff(to.1)).max(1);
             for step in 0..=steps {

@@ -2,7 +2,7 @@
 
 use crate::claim::Claim;
 use crate::pruners::Pruner;
-use crate::record::{End, EndRecord, Record, Start};
+use crate::record::{EndRecord, Outcome, Record, Start};
 use crate::study::Study;
 use crate::worker::command::write_params;
 use serde::Serialize;
@@ -128,7 +128,9 @@ fn log_for_worker(study: &Study, number: u64, told: Told) -> Result<()> {
     let (kind, record) = match told {
         Told::Step(step, value) => ("validation", json!({ "update": step, (metric): value })),
         Told::End(EndRecord { value: Some(value), .. }) => ("final", json!({ (metric): value })),
-        Told::End(EndRecord { state: End::Diverged, .. }) => ("final", json!({ (metric): null })),
+        Told::End(EndRecord { state: Outcome::Diverged, .. }) => {
+            ("final", json!({ (metric): null }))
+        }
         Told::End(_) => {
             return Err(Error::usage(format!(
                 "a worker runs trial {number} and takes its state from the command's exit status; report values only"

@@ -1,6 +1,6 @@
 //! Claims a trial by taking the lease of its folder; only the holder writes the journal.
 
-use crate::record::{End, EndRecord, Record, Start};
+use crate::record::{EndRecord, Outcome, Record, Start};
 use crate::study::Study;
 use serde::Serialize;
 use serde_json::json;
@@ -44,7 +44,9 @@ impl Study {
     /// ask`; returns their numbers. Errors: 2 for any other trial; 75 if another process is working on it.
     pub fn retry(&self, numbers: &[u64]) -> Result<Vec<u64>> {
         let failed = |record: &Record| {
-            [End::Failed, End::OutOfMemory, End::Diverged].iter().any(|end| record.is(*end))
+            [Outcome::Failed, Outcome::OutOfMemory, Outcome::Diverged]
+                .iter()
+                .any(|end| record.is(*end))
         };
         let may_retry = |record: &Record| failed(record) || record.waits_for_caller();
         let all = self.records().values().filter(|record| failed(record));
@@ -66,7 +68,7 @@ impl Study {
             let Some(record) = claim.record.as_ref().filter(|record| may_retry(record)) else {
                 continue;
             };
-            let log = claim.run()?.log();
+            let log = claim.run_dir()?.log();
             if self.config().task().is_none() && log.exists() {
                 // The next attempt must not read values of earlier ones; train-stage renames its log itself.
                 let earlier = log.with_file_name(format!("log-{}.jsonl", record.attempts));
@@ -120,7 +122,7 @@ impl Claim {
     }
 
     /// The folder of the trial, which is also its run directory.
-    pub fn run(&self) -> Result<RunDir> {
+    pub fn run_dir(&self) -> Result<RunDir> {
         RunDir::open(&self.folder)
     }
 

@@ -123,9 +123,9 @@ fn cells(domain: Domain, is_log_int: bool) -> usize {
 /// Returns the nearest cell, and the lower one on ties.
 fn cell(domain: Domain, cells: usize, x: f64) -> usize {
     let Domain::Numeric { low, high, .. } = domain else { return x as usize };
-    let (low, high) = (domain.place(low), domain.place(high));
+    let (low, high) = (domain.coordinate(low), domain.coordinate(high));
     let width = (high - low) / (cells - 1) as f64;
-    (((domain.place(x) - low) / width - 0.5).ceil().max(0.0) as usize).min(cells - 1)
+    (((domain.coordinate(x) - low) / width - 0.5).ceil().max(0.0) as usize).min(cells - 1)
 }
 
 /// Returns the cells that occur, each with its count.

@@ -32,7 +32,7 @@ impl Narrow {
     /// Returns the space around the best of these trials, never larger than `space`; complete trials rank before pruned
     /// ones. A parameter that no trial has, or a range with a value from only one trial, is not narrowed.
     pub fn apply(&self, space: &Space, trials: &[Trial]) -> Space {
-        let mut best: Vec<&Trial> = trials.iter().filter(|trial| trial.informs()).collect();
+        let mut best: Vec<&Trial> = trials.iter().filter(|trial| trial.is_informative()).collect();
         best.retain(|trial| trial.state != State::Infeasible);
         best.sort_by(|a, b| by_merit(a, b).then(a.number.cmp(&b.number)));
         let best: Vec<&Point> = best.iter().take(self.top).map(|trial| &trial.point).collect();

@@ -2,7 +2,7 @@
 //! the operation codes and field names of optuna.storages.journal.
 
 use crate::config::Direction;
-use crate::record::{End, Record};
+use crate::record::{Outcome, Record};
 use crate::space::{Domain, Parameter, Space};
 use crate::study::Study;
 use serde_json::{Map, Value, json};
@@ -45,8 +45,8 @@ fn trial(record: &Record, space: &Space, sign: f64) -> Value {
     let end = record.end.as_ref();
     let state = match end.map(|end| end.state) {
         None => 0,
-        Some(End::Complete) => 1,
-        Some(End::Pruned) => 2,
+        Some(Outcome::Complete) => 1,
+        Some(Outcome::Pruned) => 2,
         Some(_) => 3,
     };
     let value = end.and_then(|end| end.value).or(record.best(sign).map(|(_, value)| value));

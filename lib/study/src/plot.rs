@@ -1,6 +1,6 @@
 //! The charts of `hpo plot`: trial values by number, step and parameter, and the importances of the parameters.
 
-use crate::record::{End, Record};
+use crate::record::{Outcome, Record};
 use crate::space::{Domain, Parameter, plain};
 use crate::study::Study;
 use clap::ValueEnum;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use unix::Result;
 
 /// Fraction of the values, counted from the best, that determines the range of an axis with outliers. The first entry
-/// is for trial values, the second for values at all steps, whose first ones are always outliers.
+/// is for trial values, the second for values at all steps, the first of which are always outliers.
 const CORE_FRACTION: [f64; 2] = [0.9, 0.98];
 /// Values farther than this multiple of the best values' span are outliers and are clipped.
 const OUTLIER_SPANS: f64 = 4.0;
@@ -66,9 +66,9 @@ impl Group {
 
     fn of(record: &Record) -> Self {
         match record.end.as_ref().map(|end| end.state) {
-            Some(End::Complete) => Self::Complete,
-            Some(End::Pruned) => Self::Pruned,
-            Some(End::Diverged | End::OutOfMemory | End::Failed) => Self::Failed,
+            Some(Outcome::Complete) => Self::Complete,
+            Some(Outcome::Pruned) => Self::Pruned,
+            Some(Outcome::Diverged | Outcome::OutOfMemory | Outcome::Failed) => Self::Failed,
             None => Self::Running,
         }
     }

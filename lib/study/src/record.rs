@@ -17,7 +17,7 @@ use unix::{Result, log};
 /// How a trial ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum End {
+pub enum Outcome {
     /// It has a final value.
     Complete,
     /// The pruner ended it.
@@ -30,11 +30,11 @@ pub enum End {
     Failed,
 }
 
-impl End {
+impl Outcome {
     const ALL: [Self; 5] =
         [Self::Complete, Self::Pruned, Self::Diverged, Self::OutOfMemory, Self::Failed];
 
-    /// Returns the end with this name, in upper or lower case.
+    /// Returns the outcome with this name, in upper or lower case.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|end| end.name().eq_ignore_ascii_case(name))
     }
@@ -81,7 +81,7 @@ pub struct Start {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EndRecord {
     /// How the trial ended.
-    pub state: End,
+    pub state: Outcome,
     /// The final value of a complete trial.
     #[serde(default)]
     pub value: Option<f64>,
@@ -155,7 +155,7 @@ impl Record {
     }
 
     /// Whether the trial has ended this way.
-    pub fn is(&self, end: End) -> bool {
+    pub fn is(&self, end: Outcome) -> bool {
         self.end.as_ref().is_some_and(|own| own.state == end)
     }
 
@@ -187,7 +187,7 @@ impl Record {
             number: self.number - first,
             state: self.end.as_ref().map_or(State::Open, |end| end.state.state()),
             point: space.point(&self.start.params),
-            value: self.is(End::Complete).then(|| number(&self.value())),
+            value: self.is(Outcome::Complete).then(|| number(&self.value())),
             intermediate: self.values.iter().map(|(step, value)| (*step, number(value))).collect(),
         }
     }
@@ -254,20 +254,20 @@ fn add(found: &mut Option<Record>, number: u64, time: String, mut record: Map<St
 
 impl EndRecord {
     /// Creates the end record of a trial without a value.
-    pub fn of(state: End) -> Self {
+    pub fn of(state: Outcome) -> Self {
         Self { state, value: None, error: None, batch_size: None }
     }
 
     /// Creates an end with a value: complete if the value is finite, otherwise diverged.
     pub fn with(value: f64) -> Self {
         match value.is_finite() {
-            true => Self { value: Some(value), ..Self::of(End::Complete) },
-            false => Self::of(End::Diverged),
+            true => Self { value: Some(value), ..Self::of(Outcome::Complete) },
+            false => Self::of(Outcome::Diverged),
         }
     }
 
     /// Creates an end with an error.
     pub fn failed(error: String) -> Self {
-        Self { error: Some(error), ..Self::of(End::Failed) }
+        Self { error: Some(error), ..Self::of(Outcome::Failed) }
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::config::{Round, StudyConfig};
 use crate::pruners::Pruner;
-use crate::record::{End, Record};
+use crate::record::{Outcome, Record};
 use crate::refit_report::Results;
 use crate::samplers::Sampler;
 use crate::space::{Parameter, Space};
@@ -57,7 +57,7 @@ impl Study {
     /// Errors: 2 if the trial is not complete; 75 if the round has not ended; 1 if it has no complete trial.
     pub fn winner(&self, number: Option<u64>, round: Option<usize>) -> Result<&Record> {
         if let Some(number) = number {
-            let found = self.records().get(&number).filter(|trial| trial.is(End::Complete));
+            let found = self.records().get(&number).filter(|trial| trial.is(Outcome::Complete));
             return found.ok_or_else(|| Error::usage(format!("trial {number} is not complete")));
         }
         let round = round.unwrap_or(self.rounds().len() - 1);
@@ -94,7 +94,7 @@ impl<'a> Refit<'a> {
         }
         let own = Study::open(folder)?;
         for (number, record) in own.records() {
-            if let Some(end) = record.end.as_ref().filter(|end| end.state == End::Failed) {
+            if let Some(end) = record.end.as_ref().filter(|end| end.state == Outcome::Failed) {
                 return Err(Error::failure(format!(
                     "trial {number} failed: {}; fix the cause, run `hpo retry {}`, then run this command again",
                     end.error.as_deref().unwrap_or("no message"),
@@ -109,7 +109,7 @@ impl<'a> Refit<'a> {
         let (mut validation, mut tests) = (Vec::new(), Vec::new());
         for record in own.records().values() {
             validation.push(record.value().filter(|_| self.on == On::Train));
-            tests.push(match record.is(End::Complete) {
+            tests.push(match record.is(Outcome::Complete) {
                 true => match self.test(&own, record.number, &stop)? {
                     Some(found) => found,
                     None => return Ok(None),

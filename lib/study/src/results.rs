@@ -1,6 +1,6 @@
 //! The result files of a round, in `rounds/NAME/`.
 
-use crate::record::{End, Record};
+use crate::record::{Outcome, Record};
 use crate::space::{Space, plain};
 use crate::study::Study;
 use serde_json::{Value, json};
@@ -49,8 +49,8 @@ pub fn write_ended(study: &Study) -> Result<()> {
 /// Returns an entry of trials_history.json.
 pub fn entry(record: &Record) -> Value {
     let state = match record.end.as_ref().map(|end| end.state) {
-        Some(End::Complete) => "COMPLETE",
-        Some(End::Pruned) => "PRUNED",
+        Some(Outcome::Complete) => "COMPLETE",
+        Some(Outcome::Pruned) => "PRUNED",
         Some(_) => "FAIL",
         None => "RUNNING",
     };

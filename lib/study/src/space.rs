@@ -129,22 +129,22 @@ impl Domain {
             Self::Categorical(choices) => (0.0, choices as f64),
             Self::Numeric { low, high, step, .. } => {
                 let margin = step.unwrap_or(0.0) / 2.0;
-                (self.place(low - margin), self.place(high + margin))
+                (self.coordinate(low - margin), self.coordinate(high + margin))
             }
         }
     }
 
     /// Returns the search coordinate of a value, within [`Domain::range`].
-    pub fn place(&self, value: f64) -> f64 {
+    pub fn coordinate(&self, value: f64) -> f64 {
         if matches!(self, Self::Numeric { log: true, .. }) { value.ln() } else { value }
     }
 
     /// Returns the value nearest to a search coordinate.
-    pub fn at(&self, place: f64) -> f64 {
+    pub fn at(&self, coordinate: f64) -> f64 {
         match *self {
-            Self::Categorical(choices) => place.floor().clamp(0.0, choices as f64 - 1.0),
+            Self::Categorical(choices) => coordinate.floor().clamp(0.0, choices as f64 - 1.0),
             Self::Numeric { low, high, step, log } => {
-                let value = if log { place.exp() } else { place };
+                let value = if log { coordinate.exp() } else { coordinate };
                 let value = match step {
                     None => value,
                     Some(step) => low + ((value - low) / step).round_ties_even() * step,

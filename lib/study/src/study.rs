@@ -13,7 +13,7 @@
 //! The round of a trial follows from its number, so processes need not agree on it.
 
 use crate::config::{Round, StudyConfig};
-use crate::record::{End, Record};
+use crate::record::{Outcome, Record};
 use crate::space::Space;
 use crate::trial::Trial;
 use serde::{Deserialize, Serialize};
@@ -212,7 +212,7 @@ impl Study {
         let sign = self.config.direction.sign();
         let value = |record: &Record| sign * record.value().unwrap_or(f64::NAN);
         let mut found: Vec<&Record> = self.of_round(round).collect();
-        found.retain(|record| record.is(End::Complete) && !value(record).is_nan());
+        found.retain(|record| record.is(Outcome::Complete) && !value(record).is_nan());
         found.sort_by(|a, b| value(a).total_cmp(&value(b)));
         found
     }

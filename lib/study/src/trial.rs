@@ -42,7 +42,7 @@ impl Trial {
     }
 
     /// Whether samplers can learn from the trial: it has ended, and its outcome depends on its parameters.
-    pub fn informs(&self) -> bool {
+    pub fn is_informative(&self) -> bool {
         matches!(self.state, State::Complete | State::Pruned | State::Infeasible)
     }
 }

@@ -5,7 +5,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use study::importance::importances;
 use study::pruners::Pruner;
-use study::samplers::{CmaState, Mixture, divide};
+use study::samplers::{CmaState, Mixture, split_trials};
 use study::space::{Domain, Space};
 use study::trial::{Point, State, Trial};
 
@@ -157,7 +157,7 @@ fn split_into_good_and_bad_matches_optuna() {
                 }
             })
             .collect();
-        let (good, bad) = divide(&trials.iter().collect::<Vec<_>>());
+        let (good, bad) = split_trials(&trials.iter().collect::<Vec<_>>());
         let numbers = |of: Vec<&Trial>| of.iter().map(|trial| trial.number).collect::<Vec<_>>();
         assert_eq!(numbers(good), case.good, "{}", case.direction);
         assert_eq!(numbers(bad), case.bad, "{}", case.direction);

@@ -70,7 +70,7 @@ pub static TASKS: [Entry; 9] = [
         (pde::score::<TrainedCorrector>(), pde::predict::<TrainedCorrector>()),
     ),
     entry::<DistillTask>(
-        "Consistency model of a corrector, for few evaluations",
+        "Consistency model of a corrector, for sampling in one or a few steps",
         (pde::score::<TrainedCorrector>(), pde::predict::<TrainedCorrector>()),
     ),
     entry::<CriticTask>(

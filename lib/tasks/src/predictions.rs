@@ -5,7 +5,7 @@ use crate::pde::evaluate::Rollouts;
 use crate::pde::evaluate::options::PredictOptions;
 use clap::FromArgMatches;
 use data::fields::field::Field;
-use data::fields::write::{EXTENSIONS, FieldWriter, Header, Partial, Shared};
+use data::fields::write::{EXTENSIONS, FieldWriter, Header, PartialFile, Shared};
 use dist::Collective;
 use learn::evaluate::{Model, Prediction, Predictor, refuse_existing};
 use learn::train::broadcast;
@@ -31,7 +31,7 @@ pub(crate) struct FieldPredictor {
     block: usize,
     predict: Predict,
     /// The unfinished file, on rank 0.
-    partial: Option<Partial>,
+    partial: Option<PartialFile>,
     /// Writer to the unfinished file, on the other ranks.
     writer: Option<FieldWriter>,
     /// Index of the first sample of the next block, on rank 0.
@@ -53,8 +53,8 @@ impl FieldPredictor {
         if leads && !request.replace {
             refuse_existing([&path])?;
         }
-        let partial = leads.then(|| Partial::open(&path, &header)).transpose()?;
-        let shared: Option<Shared> = broadcast(ranks, partial.as_ref().map(Partial::share))?;
+        let partial = leads.then(|| PartialFile::open(&path, &header)).transpose()?;
+        let shared: Option<Shared> = broadcast(ranks, partial.as_ref().map(PartialFile::share))?;
         let shared = shared.ok_or_else(|| Error::bug("rank 0 opened no file"))?;
         let next = shared.done();
         let writer = (!leads).then(|| shared.writer(&path, &header)).transpose()?;
@@ -162,7 +162,7 @@ impl Predictor for FieldPredictor {
 
     /// Predicts a block and stores it.
     fn predict(&self, block: Range<usize>) -> Result<()> {
-        let writer = self.writer.as_ref().or(self.partial.as_ref().map(Partial::writer));
+        let writer = self.writer.as_ref().or(self.partial.as_ref().map(PartialFile::writer));
         let writer = writer.ok_or_else(|| Error::bug("no file to write to"))?;
         let found = (self.predict)(block.clone())?;
         let length = self.header.shape.trajectory_len();

@@ -45,7 +45,7 @@ impl Opener {
         };
         let replaced = self.with.iter().find(|(own, _)| own == name).map(|(_, path)| path);
         let Some(path) = replaced.or(recorded.path.as_ref()) else {
-            return Err(Error::usage(format!("needs a {name}: add --with {name}=RUN")));
+            return Err(Error::usage(format!("the {name} is required: add --with {name}=RUN")));
         };
         let hint =
             || format!("the {name} that it depends on; give its new path with --with {name}=RUN");

@@ -48,7 +48,7 @@ pub trait Disk: Debug + Send + Sync {
 
     /// Creates a file that must not exist yet and will hold `bytes` bytes.
     fn create_sized(&self, path: &Path, bytes: u64) -> io::Result<Box<dyn DiskFile>> {
-        if bytes < LARGE {
+        if bytes < DIRECT_IO_BYTES {
             return self.create(path);
         }
         self.permit()?;
@@ -138,7 +138,7 @@ pub(crate) fn is_still_at(file: &File, path: &Path) -> bool {
 }
 
 /// Size in bytes from which files are written with direct I/O, bypassing the page cache.
-const LARGE: u64 = 16 << 20;
+const DIRECT_IO_BYTES: u64 = 16 << 20;
 
 /// The real file system of this machine.
 #[derive(Clone, Copy, Debug, Default)]

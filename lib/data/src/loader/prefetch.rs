@@ -9,7 +9,7 @@ use unix::{Error, Result};
 
 /// Time to spin for a batch before blocking: sleeping and waking takes longer than making a small batch, and the thread
 /// that makes the batches would have to spend time on the wake-up.
-const AWAKE: Duration = Duration::from_micros(200);
+const SPIN_TIME: Duration = Duration::from_micros(200);
 
 /// Prefetch settings.
 #[derive(Clone, Copy, Debug)]
@@ -60,7 +60,7 @@ impl<B: Send + 'static> Prefetch<B> {
     pub fn next(&mut self) -> Result<B> {
         let start = Instant::now();
         let batch = self.batches.get(self.turn).and_then(|batches| {
-            while start.elapsed() < AWAKE {
+            while start.elapsed() < SPIN_TIME {
                 match batches.try_recv() {
                     Err(TryRecvError::Empty) => yield_now(),
                     found => return found.ok(),

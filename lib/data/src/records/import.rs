@@ -1,6 +1,6 @@
 //! Copies pairs of arrays, or pairs of frames of trajectories, into a store of records.
 
-use super::origin::{Origin, file_and_name};
+use super::origin::{RecordSource, file_and_name};
 use super::{Description, FILE, Records, ValueShape, refinement};
 use crate::fields::content::hash_values;
 use crate::fields::field::{Axes, Reading, names_of};
@@ -108,8 +108,8 @@ pub fn import(
             )));
         }
     }
-    let origins = (0..files.len()).map(|number| Origin::open(plan, files, number));
-    let origins = origins.collect::<Result<Vec<Origin>>>()?;
+    let origins = (0..files.len()).map(|number| RecordSource::open(plan, files, number));
+    let origins = origins.collect::<Result<Vec<RecordSource>>>()?;
     note_unused(plan, files)?;
     let sides = require_same_sides(&origins, files)?;
     let description = describe(plan, files, &origins, sides)?;
@@ -186,7 +186,7 @@ fn note_unused(plan: &RecordPlan, files: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-fn require_same_sides(origins: &[Origin], files: &[PathBuf]) -> Result<[ValueShape; 2]> {
+fn require_same_sides(origins: &[RecordSource], files: &[PathBuf]) -> Result<[ValueShape; 2]> {
     let [input, target] = origins[0].sides();
     for (origin, file) in origins.iter().zip(files).skip(1) {
         let [own_input, own_target] = origin.sides();
@@ -204,7 +204,7 @@ fn require_same_sides(origins: &[Origin], files: &[PathBuf]) -> Result<[ValueSha
 fn describe(
     plan: &RecordPlan,
     files: &[PathBuf],
-    origins: &[Origin],
+    origins: &[RecordSource],
     [input, target]: [ValueShape; 2],
 ) -> Result<Description> {
     let source = |text: &Path, records: usize| -> Result<SourceFile> {
@@ -227,7 +227,7 @@ fn describe(
 /// Reads some records and returns the bytes of their three arrays. Adds records with values that are not finite to
 /// `bad`.
 fn read(
-    origins: &[Origin],
+    origins: &[RecordSource],
     files: &[PathBuf],
     sides: [&ValueShape; 2],
     range: Range<usize>,
@@ -260,7 +260,7 @@ fn read(
 }
 
 /// Returns the index of the origin of record `i`, and the record's index in it.
-fn locate(origins: &[Origin], mut i: usize) -> (usize, usize) {
+fn locate(origins: &[RecordSource], mut i: usize) -> (usize, usize) {
     for (number, origin) in origins.iter().enumerate() {
         if i < origin.records() {
             return (number, i);

@@ -13,7 +13,7 @@ use tensor::random::{Philox, Purpose};
 use unix::{Error, Result};
 
 /// One file of inputs with its targets.
-pub(super) struct Origin {
+pub(super) struct RecordSource {
     pairs: Pairs,
     /// Standard deviation of the normal noise added to the inputs, and its generator.
     noise: (f64, Philox),
@@ -60,7 +60,7 @@ fn open(
         match (axes.rank() == shape.len(), axes.place(Axis::Sample)) {
             (true, Some(_)) => Ok(axes),
             _ => Err(format!(
-                "has shape {shape:?}, but {flag} {axes} has {} dimensions, of which n must be one",
+                "has shape {shape:?}, but {flag} {axes} has {} dimensions, one of which must be n",
                 axes.rank()
             )),
         }
@@ -141,7 +141,7 @@ fn read_record(array: &Array, i: usize, out: &mut [f32]) -> Result<()> {
     Ok(())
 }
 
-impl Origin {
+impl RecordSource {
     /// Opens the files at index `number` of the lists of inputs, targets and groups.
     ///
     /// Errors: 66 and 65 for a file; 65 when the arrays have different numbers of records, or the trajectories are too

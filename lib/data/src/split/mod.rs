@@ -85,7 +85,7 @@ pub enum By {
     /// Regimes, by parameter value: the smallest for training, the largest for the test, which then tests
     /// extrapolation.
     Parameter,
-    /// Files, or stores of records.
+    /// Files or record stores.
     File,
     /// Records in their order: the first ones for training, the last ones for the test.
     Index,

@@ -253,12 +253,12 @@ impl Columns {
 
 /// Sorts the labels found in files into the order of their classes. Errors: 65 for too many.
 pub fn collected(labels: BTreeSet<String>, file: &Path) -> Result<Vec<String>> {
-    require_few(labels.len(), file)?;
+    require_label_limit(labels.len(), file)?;
     Ok(sorted(labels.into_iter().collect()))
 }
 
 /// Checks that the number of labels is within the limit of a label column. Errors: 65.
-pub fn require_few(labels: usize, file: &Path) -> Result<()> {
+pub fn require_label_limit(labels: usize, file: &Path) -> Result<()> {
     match labels <= MAX_LABELS {
         true => Ok(()),
         false => Err(Error::data(format!(

@@ -4,7 +4,7 @@
 //! size, then to copy.
 
 use super::answers::answer_of;
-use super::columns::{Columns, cell, collected, require_few};
+use super::columns::{Columns, cell, collected, require_label_limit};
 use super::remarks::{Remarks, shown};
 use super::rows::{Row, Rows, Seen, at_line};
 use super::store::{Arrays, Description, FILE, RAGGED, TextStore};
@@ -65,7 +65,7 @@ fn survey(
     let known = columns.known_labels();
     let mut found = BTreeSet::new();
     let (mut sources, mut wrong, mut dropped) = (Vec::new(), Vec::new(), 0);
-    let (mut sizes, mut seen, mut remarks) = (Sizes::default(), Seen::new(), Remarks::default());
+    let (mut sizes, mut seen, mut remarks) = (RunSizes::default(), Seen::new(), Remarks::default());
     for path in files {
         let mut rows = Rows::open(path, columns)?;
         let (mut records, mut read) = (0, 0);
@@ -76,7 +76,7 @@ fn survey(
                 Ok((labels, _)) => {
                     remarks.add(&row, labels.len());
                     found.extend(labels);
-                    require_few(found.len(), path)?;
+                    require_label_limit(found.len(), path)?;
                 }
                 Err(_) if !columns.strict => {
                     dropped += 1;
@@ -161,12 +161,12 @@ fn report(wrong: &[Error], which: &str) -> Error {
 
 /// For each k, the maximum size in bytes of an aligned run of 2^k records.
 #[derive(Default)]
-pub(super) struct Sizes {
+pub(super) struct RunSizes {
     count: u64,
     runs: [(u64, u64); 21],
 }
 
-impl Sizes {
+impl RunSizes {
     pub(super) fn add(&mut self, bytes: u64) {
         for (k, (sum, largest)) in self.runs.iter_mut().enumerate() {
             if self.count.is_multiple_of(1 << k) {

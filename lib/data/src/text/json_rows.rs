@@ -69,7 +69,7 @@ impl JsonRows {
 
     fn next_of_array(&mut self) -> Result<Option<Row>> {
         let cut = "the array has no end; the file is incomplete";
-        let mut byte = self.byte()?;
+        let mut byte = self.next_non_whitespace()?;
         if self.layout == Layout::Ended {
             return match byte {
                 None => Ok(None),
@@ -77,7 +77,7 @@ impl JsonRows {
             };
         }
         if byte == Some(b',') && self.layout == Layout::Array(true) {
-            byte = self.byte()?;
+            byte = self.next_non_whitespace()?;
         } else if byte == Some(b']') {
             self.layout = Layout::Ended;
             return self.next_of_array();
@@ -115,7 +115,7 @@ impl JsonRows {
     }
 
     /// Reads the next byte that is not white space.
-    fn byte(&mut self) -> Result<Option<u8>> {
+    fn next_non_whitespace(&mut self) -> Result<Option<u8>> {
         loop {
             let byte = self.lines.next_byte()?;
             if !matches!(byte, Some(b' ' | b'\t' | b'\r' | b'\n')) {

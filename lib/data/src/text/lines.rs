@@ -44,7 +44,7 @@ impl LineReader {
         if text.len() as u64 > MAX_ROW {
             return Err(self.too_long());
         }
-        let text = std::str::from_utf8(text).map_err(|_| self.not_text(self.line))?;
+        let text = std::str::from_utf8(text).map_err(|_| self.invalid_utf8(self.line))?;
         Ok(Some(text))
     }
 
@@ -90,7 +90,7 @@ impl LineReader {
         self.wrong(self.line, format!("more than {} MiB, the limit", MAX_ROW >> 20))
     }
 
-    pub fn not_text(&self, line: u64) -> Error {
+    pub fn invalid_utf8(&self, line: u64) -> Error {
         self.wrong(line, "not valid UTF-8; convert the file")
     }
 

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Number of characters in an n-gram.
-const RUN: usize = 5;
+const NGRAM_CHARS: usize = 5;
 /// A pair is a candidate if one of `BANDS` groups of `ROWS` minima agrees. A pair with similarity s is missed with
 /// probability (1 - s⁴)³², which is 5e-8 at 0.8 and 1e-4 at 0.7.
 const BANDS: usize = 32;
@@ -22,7 +22,7 @@ fn runs(text: &str) -> Vec<u64> {
     let words: Vec<String> = text.split_whitespace().map(str::to_lowercase).collect();
     let characters: Vec<char> = words.join(" ").chars().collect();
     let mut found: Vec<u64> = characters
-        .windows(RUN.min(characters.len()).max(1))
+        .windows(NGRAM_CHARS.min(characters.len()).max(1))
         .map(|run| {
             let mut hasher = DefaultHasher::new();
             run.hash(&mut hasher);

@@ -1,6 +1,6 @@
 //! Encodes the texts of a manifest once, before training.
 
-use super::import::Sizes;
+use super::import::RunSizes;
 use super::store::{NO_ANSWER, RAGGED};
 use super::token_arrays::{Arrays, Counts, Description};
 use super::tokenizer::Tokenizer;
@@ -135,7 +135,7 @@ fn encode(
         questions: kind.answers && all(|store| store.description().columns.text.is_some()),
         records: set.len(),
     };
-    let mut sizes = Sizes::default();
+    let mut sizes = RunSizes::default();
     for i in 0..set.len() {
         let (store, record) = set.locate(i);
         let bytes = store.all_texts(record).len();

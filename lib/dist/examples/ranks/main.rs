@@ -124,7 +124,7 @@ fn work(verb: Verb, ranks: &dyn Collective, signals: Option<Signals>) -> Result<
             Ok(())
         }
         Verb::Mismatch if ranks.rank() == 0 => ranks.broadcast(vec![1]).map(drop),
-        Verb::Mismatch => ranks.gather(&[1]).map(drop),
+        Verb::Mismatch => ranks.all_gather_bytes(&[1]).map(drop),
         Verb::Never => Ok(()),
         Verb::Gpu { seed, bf16, seconds } => {
             gpu::all(ranks, seed, if bf16 { Dtype::Bf16 } else { Dtype::F32 })?;
@@ -178,7 +178,7 @@ fn sums(
 
 /// Whether `here` is true on any rank.
 fn any(ranks: &dyn Collective, here: bool) -> Result<bool> {
-    Ok(ranks.gather(&[u8::from(here)])?.iter().any(|there| *there == [1]))
+    Ok(ranks.all_gather_bytes(&[u8::from(here)])?.iter().any(|there| *there == [1]))
 }
 
 /// Prints a line to stdout in a single write.

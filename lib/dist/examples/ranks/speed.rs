@@ -71,13 +71,13 @@ fn time(
     repeats: usize,
     mut call: impl FnMut() -> Result<()>,
 ) -> Result<f64> {
-    ranks.gather(&[])?;
+    ranks.all_gather_bytes(&[])?;
     let since = Instant::now();
     for _ in 0..repeats {
         call()?;
     }
     let seconds = since.elapsed().as_secs_f64() / repeats as f64;
-    let all = ranks.gather(&seconds.to_le_bytes())?;
+    let all = ranks.all_gather_bytes(&seconds.to_le_bytes())?;
     let all = all.iter().filter_map(|bytes| Some(f64::from_le_bytes(*bytes.first_chunk()?)));
     Ok(all.fold(0.0, f64::max))
 }

@@ -62,15 +62,15 @@ impl CallCounter {
             return;
         }
         let _waiting = self.mark_waiting();
-        let mut wait = Wait::new(may_spin);
+        let mut wait = Backoff::new(may_spin);
         while !done() {
             wait.pause();
         }
     }
 
     /// Returns the backoff for the thread of this counter.
-    pub fn pauses(&self) -> Wait {
-        Wait::new(self.may_spin)
+    pub fn backoff(&self) -> Backoff {
+        Backoff::new(self.may_spin)
     }
 }
 
@@ -86,14 +86,14 @@ impl Drop for Waiting<'_> {
 /// Backoff with increasing pauses: it spins for about a microsecond, then yields, then sleeps. It must yield because a
 /// host may have fewer CPUs than ranks and training threads.
 #[derive(Debug)]
-pub struct Wait {
+pub struct Backoff {
     rounds: u32,
 }
 
 const SPINS: u32 = 200;
 const YIELDS: u32 = 2000;
 
-impl Wait {
+impl Backoff {
     fn new(may_spin: bool) -> Self {
         Self { rounds: if may_spin { 0 } else { SPINS + YIELDS } }
     }

@@ -7,7 +7,7 @@ use mpi::ffi;
 use std::ffi::c_int;
 
 /// Number of values in a heartbeat; in a window, each value is a counter.
-pub const HEARTBEAT: usize = 4;
+pub const HEARTBEAT_LEN: usize = 4;
 /// Number of ticks between two messages.
 const EVERY: u64 = 5;
 
@@ -23,11 +23,11 @@ pub struct Heartbeat {
 }
 
 impl Heartbeat {
-    pub fn write(self) -> [u64; HEARTBEAT] {
+    pub fn write(self) -> [u64; HEARTBEAT_LEN] {
         [self.count, self.calls[0], self.calls[1], self.patience]
     }
 
-    pub fn read(numbers: [u64; HEARTBEAT]) -> Self {
+    pub fn read(numbers: [u64; HEARTBEAT_LEN]) -> Self {
         let [count, main, side, patience] = numbers;
         Self { count, calls: [main, side], patience }
     }
@@ -47,8 +47,8 @@ struct Other {
     /// The ranks whose heartbeats this leader sends (`theirs`) and receives (`ours`).
     theirs: Vec<usize>,
     ours: Vec<usize>,
-    received: Vec<[u64; HEARTBEAT]>,
-    sent: Vec<[u64; HEARTBEAT]>,
+    received: Vec<[u64; HEARTBEAT_LEN]>,
+    sent: Vec<[u64; HEARTBEAT_LEN]>,
     receive: Option<ffi::MPI_Request>,
     send: Option<ffi::MPI_Request>,
 }
@@ -73,8 +73,8 @@ impl Heartbeats {
             let (theirs, ours) = (led(leader), led(place.rank));
             Some(Other {
                 leader: c_rank(leader).ok()?,
-                received: vec![[0; HEARTBEAT]; theirs.len()],
-                sent: vec![[0; HEARTBEAT]; ours.len()],
+                received: vec![[0; HEARTBEAT_LEN]; theirs.len()],
+                sent: vec![[0; HEARTBEAT_LEN]; ours.len()],
                 theirs,
                 ours,
                 receive: None,
@@ -91,7 +91,7 @@ impl Heartbeats {
 
     /// Sends the heartbeats of this window from `board` and stores received ones in it. The caller must hold the MPI
     /// lock. A failed message counts as one missing heartbeat.
-    pub fn exchange(&mut self, board: &mut [[u64; HEARTBEAT]]) {
+    pub fn exchange(&mut self, board: &mut [[u64; HEARTBEAT_LEN]]) {
         let (due, comm) = (self.ticks.is_multiple_of(EVERY), self.communicator.0);
         self.ticks += 1;
         for other in &mut self.others {
@@ -128,8 +128,8 @@ impl Heartbeats {
     }
 }
 
-fn count(heartbeats: &[[u64; HEARTBEAT]]) -> c_int {
-    c_int::try_from(heartbeats.len() * HEARTBEAT).unwrap_or(c_int::MAX)
+fn count(heartbeats: &[[u64; HEARTBEAT_LEN]]) -> c_int {
+    c_int::try_from(heartbeats.len() * HEARTBEAT_LEN).unwrap_or(c_int::MAX)
 }
 
 fn start(call: impl FnOnce(&mut ffi::MPI_Request) -> c_int) -> Option<ffi::MPI_Request> {

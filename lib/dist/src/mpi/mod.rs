@@ -17,7 +17,7 @@ use calls::CallCounter;
 use nccl::{Nccl, NcclReducer};
 use place::Placement;
 use reducer::{CallCounters, HostReducer};
-use start::Start;
+use start::StartupTimer;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -43,7 +43,7 @@ pub struct Ranks {
 impl Ranks {
     /// Initialises MPI; called by all ranks. Errors: see [`crate::open`].
     pub fn open(tasks: Option<usize>, lost: Lost) -> Result<Self> {
-        let start = Start::begin(&lost)?;
+        let start = StartupTimer::begin(&lost)?;
         let world = world::start()?;
         // MPI_Init has replaced our signal handlers.
         if let Some(signals) = unix::signal::Signals::installed() {
@@ -111,9 +111,9 @@ impl Collective for Ranks {
         self.wire.broadcast(bytes)
     }
 
-    fn gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
+    fn all_gather_bytes(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
         self.counter.enter();
-        self.wire.gather(bytes)
+        self.wire.all_gather(bytes)
     }
 
     fn all_gather(&self, owned: &mut [(usize, &mut Tensor)]) -> Result<()> {
@@ -130,7 +130,7 @@ impl Collective for Ranks {
         for (_, tensor) in owned.iter().filter(|(owner, _)| *owner == self.rank()) {
             mine.extend_from_slice(tensor.to_host()?.as_bytes());
         }
-        let all = self.gather(&mine)?;
+        let all = self.all_gather_bytes(&mine)?;
         let mut left: Vec<&[u8]> = all.iter().map(Vec::as_slice).collect();
         for (owner, tensor) in owned.iter_mut() {
             let wanted = tensor.bytes();
@@ -154,7 +154,7 @@ impl Collective for Ranks {
         }
         let own = tensor.to_host()?;
         let mut sum = Tensor::zeros(own.shape(), Dtype::F64);
-        for bytes in self.gather(own.as_bytes())? {
+        for bytes in self.all_gather_bytes(own.as_bytes())? {
             let numbers = bytes.chunks_exact(size_of::<f64>());
             let numbers =
                 numbers.filter_map(|bytes| Some(f64::from_ne_bytes(*bytes.first_chunk()?)));

@@ -1,7 +1,7 @@
 //! The topology of the ranks: their hosts, and the groups that share memory.
 
 use super::calls::CallCounter;
-use super::heartbeat::HEARTBEAT;
+use super::heartbeat::HEARTBEAT_LEN;
 use super::window::{LINE, Window};
 use super::wire::Wire;
 use super::world::Communicator;
@@ -54,20 +54,20 @@ impl Placement {
             Some(shared) => {
                 let members = (0..shared.size()?).collect();
                 let near = Wire::new(shared, members, shared.rank()?, counter.clone());
-                let near = near.gather(rank.to_string().as_bytes())?;
+                let near = near.all_gather(rank.to_string().as_bytes())?;
                 String::from_utf8_lossy(&near[0]).parse().map_err(Error::bug)?
             }
         };
         let own =
             format!("{}\n{}\n{}\n{leader}", unix::host::name(), std::process::id(), machine());
         let mut ranks = Vec::new();
-        for (number, text) in wire.gather(own.as_bytes())?.into_iter().enumerate() {
+        for (number, text) in wire.all_gather(own.as_bytes())?.into_iter().enumerate() {
             let text = String::from_utf8_lossy(&text);
             let wrong = || Error::bug(format!("rank {number} sent {text:?} as its place"));
             ranks.push(read(&text).ok_or_else(wrong)?);
         }
         let mut place = Self { rank, ranks, local, shared };
-        let window = place.window(wire, HEARTBEAT * LINE)?;
+        let window = place.window(wire, HEARTBEAT_LEN * LINE)?;
         if window.is_none() {
             place.shared = None;
             place.ranks.iter_mut().enumerate().for_each(|(number, rank)| rank.leader = number);
@@ -92,7 +92,7 @@ impl Placement {
             }
             return Ok(None);
         }
-        let window = Window::take(shared, bytes);
+        let window = Window::allocate(shared, bytes);
         let had = wire.all(window.is_ok())?;
         match window {
             Ok(window) if had => Ok(Some(Arc::new(window))),

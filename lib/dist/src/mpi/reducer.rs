@@ -48,20 +48,20 @@ struct BucketState {
     /// Number of times that the bucket was submitted.
     round: u64,
     /// Owners of tensors in our part (`writing`) and in the sum (`reading`), alive until the last tensor is dropped.
-    writing: Weak<Writing>,
-    reading: Weak<Reading>,
+    writing: Weak<PartWriter>,
+    reading: Weak<SumReader>,
 }
 
 /// Owner of tensors in our part of a bucket; keeps the window alive.
-struct Writing(#[expect(dead_code)] Arc<Inside>);
+struct PartWriter(#[expect(dead_code)] Arc<Inside>);
 
 /// Owner of tensors in a sum; releases the sum when the last tensor is dropped.
-struct Reading {
+struct SumReader {
     inside: Arc<Inside>,
     bucket: usize,
 }
 
-impl Drop for Reading {
+impl Drop for SumReader {
     fn drop(&mut self) {
         self.inside.done(self.bucket, Done::Released);
     }
@@ -146,7 +146,7 @@ impl Inside {
     }
 
     fn done(&self, bucket: usize, what: Done) {
-        self.counter(self.window.me(), bucket, what).fetch_add(1, Ordering::AcqRel);
+        self.counter(self.window.rank(), bucket, what).fetch_add(1, Ordering::AcqRel);
     }
 
     /// Sums this rank's slice of a bucket, unless another thread has claimed this round.
@@ -161,7 +161,7 @@ impl Inside {
         let vector = |rank| self.window.floats(rank, bucket.at, bucket.elements);
         // SAFETY: all ranks have submitted and none reads the sum yet: this slice of all parts is ours.
         let slice =
-            unsafe { sum_slice(vector, bucket.elements, self.window.me(), self.window.ranks()) };
+            unsafe { sum_slice(vector, bucket.elements, self.window.rank(), self.window.ranks()) };
         if let Some(column) = &self.column {
             super::or_end(column.all_reduce(slice));
         }
@@ -176,8 +176,8 @@ impl Reducer for HostReducer {
         if self.device != Device::Cpu {
             return Ok(None);
         }
-        let start = self.free(bucket)?;
-        let owner = Arc::new(Writing(self.inside.clone()));
+        let start = self.wait_until_free(bucket)?;
+        let owner = Arc::new(PartWriter(self.inside.clone()));
         self.buckets[bucket].writing = Arc::downgrade(&owner);
         // SAFETY: our own part, which no one reads or writes before it is submitted; `submit` checks the owner.
         Ok(Some(unsafe { tensors_from_raw_parts(start, shapes, Access::Write, owner) }))
@@ -191,7 +191,7 @@ impl Reducer for HostReducer {
             return Err(Error::bug(what));
         }
         let Bucket { at, elements, .. } = self.inside.buckets[bucket];
-        let start = self.inside.window.floats(self.inside.window.me(), at, elements);
+        let start = self.inside.window.floats(self.inside.window.rank(), at, elements);
         // Tensors that are already in place are dropped before anything else is written there.
         let (mut at, mut elsewhere) = (0, Vec::new());
         for tensor in gradients {
@@ -201,7 +201,7 @@ impl Reducer for HostReducer {
             }
             at += len;
         }
-        self.free(bucket)?;
+        self.wait_until_free(bucket)?;
         // SAFETY: our own part; no one reads it before it is submitted.
         let area = unsafe { std::slice::from_raw_parts_mut(start, elements) };
         for (at, tensor) in elsewhere {
@@ -222,7 +222,7 @@ impl Reducer for HostReducer {
             return Err(Error::bug(format!("bucket {bucket} was not submitted")));
         };
         let start = self.summed(bucket);
-        let owner = Arc::new(Reading { inside: self.inside.clone(), bucket });
+        let owner = Arc::new(SumReader { inside: self.inside.clone(), bucket });
         self.buckets[bucket].reading = Arc::downgrade(&owner);
         // SAFETY: summed by all ranks, and not written before the owner has released it.
         let sums = unsafe { tensors_from_raw_parts(start, &shapes, Access::Read, owner) };
@@ -254,7 +254,7 @@ impl HostReducer {
 
     /// Waits until no rank reads the sum of the previous round, and returns a pointer to our part of the bucket.
     /// Errors: tensors still refer to our part or to the sum.
-    fn free(&mut self, bucket: usize) -> Result<*mut f32> {
+    fn wait_until_free(&mut self, bucket: usize) -> Result<*mut f32> {
         if self.buckets[bucket].writing.strong_count() > 0 {
             return Err(Error::bug(format!("a gradient of bucket {bucket} is still held")));
         }
@@ -265,7 +265,7 @@ impl HostReducer {
         let _waiting = inside.counters.main.mark_waiting();
         inside.all(bucket, Done::Released, self.buckets[bucket].round, true);
         let Bucket { at, elements, .. } = inside.buckets[bucket];
-        Ok(inside.window.floats(inside.window.me(), at, elements))
+        Ok(inside.window.floats(inside.window.rank(), at, elements))
     }
 
     /// Waits until all ranks have summed a bucket, and returns a pointer to the sum.

@@ -13,9 +13,11 @@ const LIMIT: &str = "LONGHAUL_START_LIMIT";
 const USUAL: Duration = Duration::from_secs(600);
 
 /// Ends this process when the time limit is reached, unless the value is dropped before that.
-pub struct Start(#[expect(dead_code, reason = "the thread sees that it is dropped")] Sender<()>);
+pub struct StartupTimer(
+    #[expect(dead_code, reason = "the thread sees that it is dropped")] Sender<()>,
+);
 
-impl Start {
+impl StartupTimer {
     /// Starts the time limit. Errors: 2 if the variable is not a duration.
     pub fn begin(lost: &Lost) -> Result<Option<Self>> {
         let text = std::env::var(LIMIT).unwrap_or_default();

@@ -5,7 +5,7 @@
 //! itself or the machine was suspended.
 
 use super::calls::CallCounter;
-use super::heartbeat::{HEARTBEAT, Heartbeat, Heartbeats};
+use super::heartbeat::{HEARTBEAT_LEN, Heartbeat, Heartbeats};
 use super::peer::Peer;
 use super::place::Placement;
 use super::window::Window;
@@ -24,14 +24,14 @@ pub const TICK: Duration = Duration::from_millis(200);
 /// Maximum number of ticks between two heartbeat messages.
 const MAX_HEARTBEAT_TICKS: u64 = 15;
 /// Number of ticks without a heartbeat after which a rank counts as dead or suspended.
-const SILENT: u64 = 75;
+const SILENT_TICKS: u64 = 75;
 /// Number of ticks that a rank may be late for a collective: the minimum, and the limit before
 /// [`crate::Collective::watch`] is called.
 const LATE: (u64, u64) = (125, 3000);
 /// A rank may be late by this multiple of this rank's longest time between two collectives.
 const LATE_FACTOR: u64 = 20;
-/// Maximum number of ticks that a regular shutdown may take.
-const CLOSING: u64 = 100;
+/// Maximum number of ticks that a clean shutdown may take.
+const SHUTDOWN_TICKS: u64 = 100;
 
 /// Converts `time` to ticks, rounding up.
 pub fn ticks(time: Duration) -> u64 {
@@ -68,7 +68,7 @@ impl Watchdog {
             leaving: AtomicBool::new(false),
             lost,
         });
-        let board = vec![[0; HEARTBEAT]; place.ranks.len()];
+        let board = vec![[0; HEARTBEAT_LEN]; place.ranks.len()];
         let peers = place.ranks.iter().enumerate().filter(|(number, _)| *number != place.rank);
         let own = &place.ranks[place.rank];
         let same_host: Vec<usize> =
@@ -87,7 +87,7 @@ impl Watchdog {
             heartbeats,
             window,
             board,
-            own: Own::default(),
+            own: OwnProgress::default(),
         };
         super::spawn("watchdog", move || thread.run())?;
         Ok(Self(shared))
@@ -122,7 +122,7 @@ impl Watchdog {
 
 /// The progress of this rank, updated every tick.
 #[derive(Default)]
-struct Own {
+struct OwnProgress {
     calls: [u64; 2],
     /// Number of ticks since the training loop last made a call or waited in one (`gap`), and its maximum (`longest`).
     gap: u64,
@@ -142,8 +142,8 @@ struct Thread {
     window: Option<Arc<Window>>,
     heartbeats: Option<Heartbeats>,
     /// The latest known heartbeat of each rank.
-    board: Vec<[u64; HEARTBEAT]>,
-    own: Own,
+    board: Vec<[u64; HEARTBEAT_LEN]>,
+    own: OwnProgress,
 }
 
 impl Thread {
@@ -158,7 +158,7 @@ impl Thread {
             if closing {
                 // Windows and communicators are being freed.
                 self.own.closing += 1;
-                if self.own.closing > CLOSING {
+                if self.own.closing > SHUTDOWN_TICKS {
                     self.end_job("MPI_Finalize does not return although all ranks have finished");
                 }
                 continue;
@@ -171,7 +171,10 @@ impl Thread {
             self.track(calls);
             let problem = match gone {
                 Some(peer) => Some(format!("{} is gone", self.peers[peer].name)),
-                None => self.silent().or_else(|| self.late()).or_else(|| self.stalled()),
+                None => self
+                    .find_silent_rank()
+                    .or_else(|| self.find_late_rank())
+                    .or_else(|| self.stalled()),
             };
             if let Some(problem) = problem {
                 self.end_job(&problem);
@@ -204,7 +207,7 @@ impl Thread {
     fn exchange(&mut self) {
         if let Some(window) = &self.window {
             for (i, number) in self.board[self.rank].iter().enumerate() {
-                window.counter(window.me(), i).store(*number, Ordering::Relaxed);
+                window.counter(window.rank(), i).store(*number, Ordering::Relaxed);
             }
             for (part, rank) in self.same_host.iter().enumerate() {
                 let number = |i| window.counter(part, i).load(Ordering::Relaxed);
@@ -247,7 +250,7 @@ impl Thread {
     }
 
     /// Finds a rank that has stopped sending heartbeats.
-    fn silent(&mut self) -> Option<String> {
+    fn find_silent_rank(&mut self) -> Option<String> {
         for peer in &mut self.peers {
             let count = Heartbeat::read(self.board[peer.number]).count;
             peer.silent = if count == peer.count { peer.silent + 1 } else { 0 };
@@ -260,9 +263,9 @@ impl Thread {
                 .all(|peer| peer.number != number || peer.silent <= MAX_HEARTBEAT_TICKS)
         };
         let silent = self.peers.iter().find(|peer| {
-            peer.is_heard && peer.silent > SILENT && peer.forwarder.is_none_or(speaks)
+            peer.is_heard && peer.silent > SILENT_TICKS && peer.forwarder.is_none_or(speaks)
         })?;
-        let seconds = SILENT * TICK.as_millis() as u64 / 1000;
+        let seconds = SILENT_TICKS * TICK.as_millis() as u64 / 1000;
         Some(format!(
             "{} has not run for {seconds} s: it is suspended, or its host is down",
             silent.name
@@ -270,7 +273,7 @@ impl Thread {
     }
 
     /// Finds a rank that is running but has not reached the call in which this rank waits.
-    fn late(&mut self) -> Option<String> {
+    fn find_late_rank(&mut self) -> Option<String> {
         let limit = self.limit();
         for peer in self.peers.iter_mut().filter(|peer| peer.is_heard) {
             let heartbeat = Heartbeat::read(self.board[peer.number]);
@@ -351,24 +354,24 @@ mod tests {
             same_host: Vec::new(),
             window: None,
             heartbeats: None,
-            board: vec![[0; HEARTBEAT]; 5],
-            own: Own::default(),
+            board: vec![[0; HEARTBEAT_LEN]; 5],
+            own: OwnProgress::default(),
         };
         // Rank 4, which forwards the heartbeats of rank 3, stops after a first heartbeat that did not yet cover rank 3.
         let heartbeat = |tick| Heartbeat { count: tick, calls: [0; 2], patience: 0 }.write();
-        for tick in 1..=SILENT + 1 {
+        for tick in 1..=SILENT_TICKS + 1 {
             thread.board[1] = heartbeat(tick);
             thread.board[4] = heartbeat(1);
-            assert_eq!(thread.silent(), None, "tick {tick}");
+            assert_eq!(thread.find_silent_rank(), None, "tick {tick}");
         }
-        let told = thread.silent().unwrap_or_default();
+        let told = thread.find_silent_rank().unwrap_or_default();
         assert!(
             told.starts_with("rank 4 on n4") && told.contains("has not run for 15 s"),
             "{told}"
         );
         // Rank 4 is running again, but rank 3 has never sent a heartbeat.
         thread.board[4] = heartbeat(2);
-        let told = thread.silent().unwrap_or_default();
+        let told = thread.find_silent_rank().unwrap_or_default();
         assert!(told.starts_with("rank 3 on n3"), "{told}");
     }
 }

@@ -19,19 +19,19 @@ pub struct Window {
     /// Number of ranks that share the window.
     ranks: usize,
     /// Index of this rank in the window.
-    me: usize,
+    rank: usize,
 }
 
 impl Window {
     /// Allocates a window with `bytes` for each rank of a communicator of one host; called by all of its ranks.
-    pub fn take(host: Communicator, bytes: usize) -> Result<Self> {
-        let memory = WindowMemory::take(host, bytes)?;
-        Ok(Self { memory, ranks: host.size()?, me: host.rank()? })
+    pub fn allocate(host: Communicator, bytes: usize) -> Result<Self> {
+        let memory = WindowMemory::allocate(host, bytes)?;
+        Ok(Self { memory, ranks: host.size()?, rank: host.rank()? })
     }
 
     /// Allocates a window with a single rank, in private memory.
     pub fn private(bytes: usize) -> Result<Self> {
-        Ok(Self { memory: WindowMemory::private(bytes)?, ranks: 1, me: 0 })
+        Ok(Self { memory: WindowMemory::private(bytes)?, ranks: 1, rank: 0 })
     }
 
     /// Returns the counter at a cache line of a rank's part.
@@ -57,13 +57,13 @@ impl Window {
         self.ranks
     }
 
-    pub fn me(&self) -> usize {
-        self.me
+    pub fn rank(&self) -> usize {
+        self.rank
     }
 }
 
 /// Returns the slice of `len` elements that a rank sums, in whole cache lines.
-fn part(len: usize, rank: usize, ranks: usize) -> Range<usize> {
+fn slice_of(len: usize, rank: usize, ranks: usize) -> Range<usize> {
     let each = len.div_ceil(ranks).next_multiple_of(LINE / size_of::<f32>());
     (rank * each).min(len)..((rank + 1) * each).min(len)
 }
@@ -79,7 +79,7 @@ pub unsafe fn sum_slice<'a>(
     me: usize,
     ranks: usize,
 ) -> &'a mut [f32] {
-    let slice = part(len, me, ranks);
+    let slice = slice_of(len, me, ranks);
     // SAFETY: by the contract; vectors of different ranks do not overlap.
     unsafe {
         let to = std::slice::from_raw_parts_mut(vector(0).add(slice.start), slice.len());
@@ -103,7 +103,7 @@ mod tests {
             for ranks in 1..9 {
                 let mut next = 0;
                 for rank in 0..ranks {
-                    let slice = part(len, rank, ranks);
+                    let slice = slice_of(len, rank, ranks);
                     assert_eq!(slice.start, next);
                     next = slice.end;
                 }

@@ -56,7 +56,7 @@ impl Wire {
     }
 
     /// Returns the bytes of all members, in order.
-    pub fn gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
+    pub fn all_gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
         // Values are concatenated, each preceded by its length.
         let mut mine = (bytes.len() as u64).to_le_bytes().to_vec();
         mine.extend_from_slice(bytes);
@@ -75,12 +75,12 @@ impl Wire {
 
     /// Waits until all members have arrived.
     pub fn barrier(&self) -> Result<()> {
-        self.gather(&[]).map(|_| ())
+        self.all_gather(&[]).map(|_| ())
     }
 
     /// Whether `here` is true on all ranks.
     pub fn all(&self, here: bool) -> Result<bool> {
-        Ok(self.gather(&[u8::from(here)])?.iter().all(|there| *there == [1]))
+        Ok(self.all_gather(&[u8::from(here)])?.iter().all(|there| *there == [1]))
     }
 
     /// Combines the values of all ranks along the tree. `combine` gets the value of the lower ranks as its first
@@ -197,7 +197,7 @@ impl Wire {
         }
         drop(mpi);
         let count = c_int::try_from(requests.len()).map_err(Error::bug)?;
-        let mut wait = self.counter.pauses();
+        let mut wait = self.counter.backoff();
         loop {
             let mpi = lock();
             let mut done = 0;

@@ -182,7 +182,7 @@ unsafe impl Sync for WindowMemory {}
 impl WindowMemory {
     /// Allocates `bytes` zeroed bytes for each rank of a communicator of one host; called by all of its ranks. Errors:
     /// the allocation failed on a rank.
-    pub fn take(host: Communicator, bytes: usize) -> Result<Self> {
+    pub fn allocate(host: Communicator, bytes: usize) -> Result<Self> {
         let (size, rank) = (host.size()?, host.rank()?);
         let _mpi = lock();
         // Whole pages plus one, because each rank aligns the start of its own part.

@@ -38,7 +38,7 @@ pub struct Lora {
     /// Dropout of the inputs of A.
     #[serde(default)]
     pub dropout: f64,
-    /// The layers: their names, or the last parts of their names.
+    /// Layers to adapt, by name or name suffix, like PEFT's `target_modules`.
     pub targets: Vec<String>,
     /// Whether the pooler of BERT, if it is no target, is trained completely, like the head. False: it is frozen, as PEFT
     /// does unless `modules_to_save` names it.

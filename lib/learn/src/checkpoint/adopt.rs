@@ -15,7 +15,7 @@ use super::verify::verify;
 
 /// Outcome for one temporary directory, returned by [`adopt`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Adopted {
+pub struct AdoptOutcome {
     /// Path of the temporary directory.
     pub path: PathBuf,
     /// Final path of the checkpoint; None when the directory was left alone.
@@ -28,7 +28,7 @@ pub struct Adopted {
 /// those whose target name already exists, are left alone; training removes them when it next starts.
 ///
 /// Errors: 66 when there is no such run, 75 while a process is training it, 74 when an I/O operation fails.
-pub fn adopt(run: &Path) -> Result<Vec<Adopted>> {
+pub fn adopt(run: &Path) -> Result<Vec<AdoptOutcome>> {
     let folder = require_folder(run)?;
     let _lease = hold_run_of(&folder)?;
     let mut paths = Vec::new();
@@ -44,17 +44,17 @@ pub fn adopt(run: &Path) -> Result<Vec<Adopted>> {
     paths.into_iter().map(|path| adopt_one(&folder, path)).collect()
 }
 
-fn adopt_one(folder: &Path, path: PathBuf) -> Result<Adopted> {
+fn adopt_one(folder: &Path, path: PathBuf) -> Result<AdoptOutcome> {
     if let Some(damage) = verify(&path)?.damage.first() {
-        return Ok(Adopted { why: Some(damage.to_string()), path, checkpoint: None });
+        return Ok(AdoptOutcome { why: Some(damage.to_string()), path, checkpoint: None });
     }
     let target = folder.join(folder_name(manifest_of(&path)?.update));
     // The process may have died before everything was on disk.
     RealDisk.sync_all(&path).map_err(|cause| Error::io(&path, cause))?;
     if fs::symlink_metadata(&target).is_ok() {
         let why = format!("{} already exists", target.display());
-        return Ok(Adopted { path, checkpoint: None, why: Some(why) });
+        return Ok(AdoptOutcome { path, checkpoint: None, why: Some(why) });
     }
     Publisher::new(&RealDisk).rename(&path, &target, Rename::New)?;
-    Ok(Adopted { path, checkpoint: Some(target), why: None })
+    Ok(AdoptOutcome { path, checkpoint: Some(target), why: None })
 }

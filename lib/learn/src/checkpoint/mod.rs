@@ -34,7 +34,7 @@ mod trash;
 mod verify;
 mod write;
 
-pub use adopt::{Adopted, adopt};
+pub use adopt::{AdoptOutcome, adopt};
 pub use average::average;
 pub(crate) use diff::value_differences;
 pub use diff::{Change, Difference, FieldDifference, TensorDifference, diff};

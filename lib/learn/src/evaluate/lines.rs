@@ -1,6 +1,6 @@
 //! Writes predictions as JSON lines to a pipe, or to a file that an interrupted command can resume.
 
-use super::score::exists;
+use super::score::already_exists;
 use super::state::StoreTimer;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -55,7 +55,7 @@ impl JsonLines {
     /// writing it.
     pub fn open(path: &Path, replace: bool, identity: Option<&str>) -> Result<Self> {
         if !replace && path.exists() {
-            return Err(exists(path));
+            return Err(already_exists(path));
         }
         let name = |ending: &str| {
             let mut name = OsString::from(".");

@@ -2,7 +2,7 @@
 
 use super::losses::Losses;
 use super::state::StateFile;
-use super::worst::Worst;
+use super::worst::WorstItems;
 use super::{Block, Evaluator, Model, Results, again, described, stopped};
 use crate::train::{broadcast, gather};
 use data::inputs::Verifier;
@@ -46,17 +46,17 @@ impl<E: Evaluator> Evaluation for E {
 /// Refuses (73) to overwrite an earlier result in a folder, or its summary.
 pub fn refuse_earlier(folder: &Path, summary: Option<&PathBuf>) -> Result<()> {
     match MetricsFile::is_in(folder) {
-        true => Err(exists(&folder.join("metrics.json"))),
+        true => Err(already_exists(&folder.join("metrics.json"))),
         false => refuse_existing(summary),
     }
 }
 
 /// Refuses (73) to overwrite existing files.
 pub fn refuse_existing<'a>(paths: impl IntoIterator<Item = &'a PathBuf>) -> Result<()> {
-    paths.into_iter().find(|path| path.exists()).map_or(Ok(()), |path| Err(exists(path)))
+    paths.into_iter().find(|path| path.exists()).map_or(Ok(()), |path| Err(already_exists(path)))
 }
 
-pub(super) fn exists(path: &Path) -> Error {
+pub(super) fn already_exists(path: &Path) -> Error {
     let text = "it contains an earlier result; choose another name, or overwrite it with --force";
     Error::create(path, text)
 }
@@ -77,7 +77,7 @@ pub fn score<E: Evaluator>(
     let leads = ranks.rank() == 0;
     let mut verifier = leads.then(|| Verifier::start(evaluator.inputs(), None)).transpose()?;
     let mut file = StateFile::new(job.folder, &subject);
-    let (mut first, mut sums, mut worst) = (0, E::Sums::default(), Worst::default());
+    let (mut first, mut sums, mut worst) = (0, E::Sums::default(), WorstItems::default());
     let mut losses = Losses::new(evaluator.loss());
     if let Some(work) = work.as_deref_mut() {
         warn_of_overlap(&models, &subject);

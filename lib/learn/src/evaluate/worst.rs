@@ -23,9 +23,9 @@ pub struct Shown {
 
 /// Items with the largest losses so far, in descending order; ties are ordered by descending confidence, then by index.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Worst(Vec<(u64, ItemLoss)>);
+pub struct WorstItems(Vec<(u64, ItemLoss)>);
 
-impl Worst {
+impl WorstItems {
     /// Adds the items from index `first` on with their losses, and keeps the `most` worst items. A NaN loss counts as
     /// infinite.
     pub fn add(&mut self, first: u64, losses: &[ItemLoss], most: usize) {
@@ -91,8 +91,8 @@ fn table(lines: &[Map<String, Value>]) -> Table {
             Some(value) if number.is_f64() => Cell::number(short(value)),
             _ => Cell::number(number.to_string()),
         },
-        Some(Value::String(text)) => Cell::text(beginning(text)),
-        Some(other) => Cell::text(beginning(&other.to_string())),
+        Some(Value::String(text)) => Cell::text(truncate(text)),
+        Some(other) => Cell::text(truncate(&other.to_string())),
     };
     for line in lines {
         table.row(columns.iter().map(|key| cell(line.get(*key))));
@@ -101,7 +101,7 @@ fn table(lines: &[Map<String, Value>]) -> Table {
 }
 
 /// Truncates a text to [`SHOWN`] characters, with an ellipsis if it is longer.
-fn beginning(text: &str) -> String {
+fn truncate(text: &str) -> String {
     let mut shown: String = text.chars().take(SHOWN).collect();
     if shown.len() < text.len() {
         shown.push('…');
@@ -125,12 +125,12 @@ mod tests {
             loss(0.5, 0.0),
             loss(3.0, 0.0),
         ];
-        let (mut whole, mut parts) = (Worst::default(), Worst::default());
+        let (mut whole, mut parts) = (WorstItems::default(), WorstItems::default());
         whole.add(0, &all, 4);
         for (number, own) in all.chunks(2).enumerate() {
             parts.add(2 * number as u64, own, 4);
         }
-        let items = |worst: &Worst| worst.0.iter().map(|(item, _)| *item).collect::<Vec<_>>();
+        let items = |worst: &WorstItems| worst.0.iter().map(|(item, _)| *item).collect::<Vec<_>>();
         assert_eq!((items(&whole), items(&parts)), (vec![1, 5, 2, 0], vec![1, 5, 2, 0]));
         let show = |item| {
             let fields = Map::from_iter([("id".into(), format!("r{item}").into())]);

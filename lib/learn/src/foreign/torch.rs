@@ -111,7 +111,7 @@ impl Walk<'_> {
                     Value::Int(number) => number.to_string(),
                     _ => {
                         return Err(format!(
-                            "a key in {name:?} that is neither a short text nor a number"
+                            "a key in {name:?} is neither a short string nor an integer"
                         ));
                     }
                 };
@@ -141,7 +141,7 @@ impl Walk<'_> {
         let empty = view.shape.contains(&0);
         if view.shape.len() != view.strides.len() || (!empty && end > u128::from(storage.count)) {
             return Err(format!(
-                "tensor {name} {:?} with strides {:?} from offset {} exceeds its storage of {}",
+                "tensor {name} {:?} with strides {:?} from offset {} exceeds its storage of {} elements",
                 view.shape, view.strides, view.offset, storage.count
             ));
         }

@@ -111,7 +111,7 @@ impl Params {
 
     /// Copies the parameters to `device`.
     pub fn to_device(&self, device: Device) -> Result<Params> {
-        Ok(Params { entries: moved(&self.entries, device)?, depths: self.depths.clone() })
+        Ok(Params { entries: to_device(&self.entries, device)?, depths: self.depths.clone() })
     }
 
     /// First 64 bits of the hash of all values, in hexadecimal.
@@ -143,9 +143,9 @@ impl Params {
             *tensor = value.to_dtype(tensor.dtype()).to_device(tensor.device())?;
         }
         match values.iter().find(|(n, _)| !self.entries.iter().any(|(m, _)| m == n)) {
-            Some((name, _)) => {
-                Err(Error::data(format!("the model has no parameter {name} of the checkpoint")))
-            }
+            Some((name, _)) => Err(Error::data(format!(
+                "the checkpoint has a parameter {name} that the model lacks"
+            ))),
             None => Ok(()),
         }
     }
@@ -162,7 +162,7 @@ pub fn hash_of<'a>(parameters: impl Iterator<Item = &'a str>) -> String {
 }
 
 /// Copies named tensors to `device`.
-pub fn moved(tensors: &[(String, Tensor)], device: Device) -> Result<Vec<(String, Tensor)>> {
+pub fn to_device(tensors: &[(String, Tensor)], device: Device) -> Result<Vec<(String, Tensor)>> {
     tensors.iter().map(|(name, t)| Ok((name.clone(), t.to_device(device)?))).collect()
 }
 

@@ -119,7 +119,7 @@ impl Check {
         match (candidate, base, limit) {
             (None, ..) => format!("{metric}: the report has no such metric"),
             (Some(own), ..) if !own.is_finite() => {
-                format!("{metric}: the report has NaN, which no limit allows")
+                format!("{metric}: the value is NaN or infinite, which fails any limit")
             }
             (_, Some(base), _) if !base.is_finite() => {
                 format!(

@@ -1,7 +1,7 @@
 //! A micro-batch of named tensors with its weight, and the model's predictions for it.
 
 use crate::forward::Forward;
-use crate::params::moved;
+use crate::params::to_device;
 use tensor::random::{Philox, Purpose};
 use tensor::{Device, Tensor, Var};
 use unix::{Error, Result};
@@ -76,7 +76,7 @@ impl Batch {
 
     /// Moves the batch to `device`.
     pub fn to_device(self, device: Device) -> Result<Self> {
-        let tensors = moved(&self.tensors, device)?;
+        let tensors = to_device(&self.tensors, device)?;
         let (weight, counter) = (self.weight.to_device(device)?, self.counter.to_device(device)?);
         Ok(Self { tensors, weight, counter })
     }

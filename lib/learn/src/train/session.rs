@@ -130,7 +130,7 @@ impl Session<'_> {
             return Ok(());
         }
         let ranks = self.job.ranks;
-        let all = ranks.gather(self.trainer.learner.hash()?.as_bytes())?;
+        let all = ranks.all_gather_bytes(self.trainer.learner.hash()?.as_bytes())?;
         match sync::differing_rank(&all, &sync::hosts(ranks), self.progress.update) {
             Some(why) => Err(End::Machine(why).into()),
             None => Ok(()),
@@ -191,7 +191,7 @@ impl Session<'_> {
                 None => self.trainer.learner.hash()?,
             };
             // If no save was started, there is no receiver.
-            drop(sender.send(self.job.ranks.gather(own.as_bytes())?));
+            drop(sender.send(self.job.ranks.all_gather_bytes(own.as_bytes())?));
         }
         if let Some(saved) = saved {
             self.reporter.checkpoint(&self.progress, &saved, started.elapsed());

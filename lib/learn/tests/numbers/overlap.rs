@@ -56,7 +56,7 @@ impl Collective for Twin {
     fn broadcast(&self, bytes: Vec<u8>) -> Result<Vec<u8>> {
         Ok(bytes)
     }
-    fn gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
+    fn all_gather_bytes(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
         Ok(vec![bytes.to_vec(); 2])
     }
     fn all_gather(&self, _: &mut [(usize, &mut Tensor)]) -> Result<()> {

@@ -59,7 +59,7 @@ pub trait Surface {
     /// Draws a filled circle.
     fn dot(&self, at: (f64, f64), radius: f64, colour: Colour) -> Result<()>;
     /// Draws text.
-    fn text(&self, text: &str, at: (f64, f64), letters: TextStyle) -> Result<()>;
+    fn text(&self, text: &str, at: (f64, f64), style: TextStyle) -> Result<()>;
     /// Fills a rectangle with `colour(x, y)`; x and y run from 0 to 1, y upwards.
     fn image(&self, area: Area, colour: &dyn Fn(f64, f64) -> Colour) -> Result<()>;
 }
@@ -88,8 +88,8 @@ impl Canvas<'_> {
     }
 
     /// Returns the width of a text.
-    pub fn text_width(&self, text: &str, letters: TextStyle) -> Result<f64> {
-        pixels::text_width(text, letters)
+    pub fn text_width(&self, text: &str, style: TextStyle) -> Result<f64> {
+        pixels::text_width(text, style)
     }
 }
 
@@ -105,7 +105,7 @@ fn sample(width: u32, height: u32, colour: &dyn Fn(f64, f64) -> Colour) -> Vec<u
     pixels
 }
 
-fn problem(cause: impl Display) -> Error {
+fn drawing_error(cause: impl Display) -> Error {
     Error::bug(format!("picture: {cause}"))
 }
 
@@ -114,8 +114,8 @@ fn encode(width: u32, height: u32, pixels: &[u8]) -> Result<Vec<u8>> {
     let mut encoder = png::Encoder::new(&mut bytes, width, height);
     encoder.set_color(png::ColorType::Rgb);
     encoder.set_depth(png::BitDepth::Eight);
-    let mut writer = encoder.write_header().map_err(problem)?;
-    writer.write_image_data(pixels).map_err(problem)?;
-    writer.finish().map_err(problem)?;
+    let mut writer = encoder.write_header().map_err(drawing_error)?;
+    writer.write_image_data(pixels).map_err(drawing_error)?;
+    writer.finish().map_err(drawing_error)?;
     Ok(bytes)
 }

@@ -1,6 +1,6 @@
 //! A picture in pixels. It is drawn at a higher resolution and averaged down, for antialiased lines and text.
 
-use super::{Area, Pen, Surface, TextStyle, VPos, problem, sample};
+use super::{Area, Pen, Surface, TextStyle, VPos, drawing_error, sample};
 use crate::colours::Colour;
 use plotters::coord::Shift;
 use plotters::element::{BitMapElement, Circle, DashedPathElement, PathElement, Text};
@@ -15,7 +15,7 @@ use unix::{Error, Result};
 /// Supersampling factor along each axis.
 const SCALE: u32 = 3;
 
-const FAMILY: &str = "longhaul";
+const FONT_FAMILY: &str = "longhaul";
 
 /// The supersampled pixels.
 struct Pixels<'a>(DrawingArea<BitMapBackend<'a>, Shift>);
@@ -31,7 +31,7 @@ pub fn draw(
     {
         let surface = Pixels(BitMapBackend::with_buffer(&mut pixels, size).into_drawing_area());
         draw(&surface)?;
-        surface.0.present().map_err(problem)?;
+        surface.0.present().map_err(drawing_error)?;
     }
     Ok(average(&pixels, width, height))
 }
@@ -48,26 +48,30 @@ impl Surface for Pixels<'_> {
                 self.0.draw(&DashedPathElement::new(points, on, off, style))
             }
         }
-        .map_err(problem)
+        .map_err(drawing_error)
     }
 
     fn dot(&self, at: (f64, f64), radius: f64, colour: Colour) -> Result<()> {
         let centre = (drawn(at.0), drawn(at.1));
-        self.0.draw(&Circle::new(centre, drawn(radius), rgb(colour).filled())).map_err(problem)
+        self.0
+            .draw(&Circle::new(centre, drawn(radius), rgb(colour).filled()))
+            .map_err(drawing_error)
     }
 
-    fn text(&self, text: &str, at: (f64, f64), letters: TextStyle) -> Result<()> {
-        let colour = rgb(letters.colour);
-        let style = font(letters)
+    fn text(&self, text: &str, at: (f64, f64), style: TextStyle) -> Result<()> {
+        let colour = rgb(style.colour);
+        let anchored = font(style)
             .into_text_style(&self.0)
             .color(&colour)
-            .pos(Pos::new(letters.horizontal, letters.vertical));
+            .pos(Pos::new(style.horizontal, style.vertical));
         // Boxes are centred, but most letters sit in the lower part of theirs.
-        let down = match letters.vertical {
-            VPos::Center if !letters.upwards => 0.1 * letters.size,
+        let down = match style.vertical {
+            VPos::Center if !style.upwards => 0.1 * style.size,
             _ => 0.0,
         };
-        self.0.draw(&Text::new(text, (drawn(at.0), drawn(at.1 + down)), style)).map_err(problem)
+        self.0
+            .draw(&Text::new(text, (drawn(at.0), drawn(at.1 + down)), anchored))
+            .map_err(drawing_error)
     }
 
     fn image(&self, area: Area, colour: &dyn Fn(f64, f64) -> Colour) -> Result<()> {
@@ -77,22 +81,23 @@ impl Surface for Pixels<'_> {
         let image: Option<BitMapElement<_>> =
             BitMapElement::with_owned_buffer(at, (width, height), pixels);
         match image {
-            Some(image) => self.0.draw(&image).map_err(problem),
+            Some(image) => self.0.draw(&image).map_err(drawing_error),
             None => Err(Error::bug("picture: an image without pixels")),
         }
     }
 }
 
 /// Returns the width of a text.
-pub fn text_width(text: &str, letters: TextStyle) -> Result<f64> {
-    let (width, _) = font(letters).box_size(text).map_err(problem)?;
+pub fn text_width(text: &str, style: TextStyle) -> Result<f64> {
+    let (width, _) = font(style).box_size(text).map_err(drawing_error)?;
     Ok(f64::from(width) / f64::from(SCALE))
 }
 
-fn font(letters: TextStyle) -> FontDesc<'static> {
-    let style = if letters.bold { FontStyle::Bold } else { FontStyle::Normal };
-    let turn = if letters.upwards { FontTransform::Rotate270 } else { FontTransform::None };
-    FontDesc::new(FontFamily::Name(FAMILY), letters.size * f64::from(SCALE), style).transform(turn)
+fn font(style: TextStyle) -> FontDesc<'static> {
+    let weight = if style.bold { FontStyle::Bold } else { FontStyle::Normal };
+    let turn = if style.upwards { FontTransform::Rotate270 } else { FontTransform::None };
+    FontDesc::new(FontFamily::Name(FONT_FAMILY), style.size * f64::from(SCALE), weight)
+        .transform(turn)
 }
 
 /// Converts a coordinate to supersampled pixels.
@@ -111,11 +116,12 @@ pub fn register_fonts() -> Result<()> {
         (FontStyle::Normal, include_bytes!("../font/regular.ttf")),
         (FontStyle::Bold, include_bytes!("../font/bold.ttf")),
     ];
-    let register = || fonts.into_iter().all(|(s, font)| register_font(FAMILY, s, font).is_ok());
+    let register =
+        || fonts.into_iter().all(|(s, font)| register_font(FONT_FAMILY, s, font).is_ok());
     if *DONE.get_or_init(register) {
         Ok(())
     } else {
-        Err(problem("the embedded fonts are damaged"))
+        Err(drawing_error("the embedded fonts are damaged"))
     }
 }
 

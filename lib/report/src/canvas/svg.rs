@@ -64,25 +64,25 @@ impl Surface for Elements {
         })
     }
 
-    fn text(&self, content: &str, at: (f64, f64), letters: TextStyle) -> Result<()> {
-        let size = letters.size / (ASCENDER + DESCENDER);
+    fn text(&self, content: &str, at: (f64, f64), style: TextStyle) -> Result<()> {
+        let size = style.size / (ASCENDER + DESCENDER);
         let baseline = at.1
             + size
-                * match letters.vertical {
+                * match style.vertical {
                     VPos::Top => ASCENDER,
                     VPos::Center => CAP_HEIGHT / 2.0,
                     VPos::Bottom => -DESCENDER,
                 };
-        let anchor = match letters.horizontal {
+        let anchor = match style.horizontal {
             HPos::Left => None,
             HPos::Center => Some("middle"),
             HPos::Right => Some("end"),
         };
         let (x, y) = (number(at.0), number(at.1));
-        let turn = letters.upwards.then(|| format!("rotate(-90 {x} {y})"));
+        let turn = style.upwards.then(|| format!("rotate(-90 {x} {y})"));
         self.add(html! {
-            text x=(x) y=(number(baseline)) font-size=(number(size)) fill=(hex(letters.colour))
-                font-weight=[letters.bold.then_some("bold")] text-anchor=[anchor] transform=[turn] {
+            text x=(x) y=(number(baseline)) font-size=(number(size)) fill=(hex(style.colour))
+                font-weight=[style.bold.then_some("bold")] text-anchor=[anchor] transform=[turn] {
                 (text::line(content))
             }
         })

@@ -82,7 +82,7 @@ impl Client {
 
     /// Reads from the API. Errors: 74 when the server cannot be reached or its response is not from MLflow.
     pub(super) fn get(&self, path: &str, query: (&str, &str)) -> Result<Answer> {
-        let request = self.agent.get(self.api(path)).query(query.0, query.1);
+        let request = self.agent.get(self.api_url(path)).query(query.0, query.1);
         self.answer(self.authorized(request).call())
     }
 
@@ -96,7 +96,7 @@ impl Client {
 
     /// Sends a request; returns [`Answer::Refused`] instead of an error if the server refuses it.
     pub(super) fn try_post(&self, path: &str, body: &Value) -> Result<Answer> {
-        let request = self.agent.post(self.api(path)).content_type("application/json");
+        let request = self.agent.post(self.api_url(path)).content_type("application/json");
         self.answer(self.authorized(request).send(body.to_string()))
     }
 
@@ -116,7 +116,7 @@ impl Client {
         }
     }
 
-    fn api(&self, path: &str) -> String {
+    fn api_url(&self, path: &str) -> String {
         format!("{}/api/2.0/mlflow/{path}", self.url)
     }
 
@@ -153,7 +153,7 @@ impl Client {
                 self.url
             ))),
             _ => Err(Error::failure(format!(
-                "{}: answered {status}, not as an MLflow server does; check --url",
+                "{}: unexpected response (status {status}), probably not an MLflow server; check --url",
                 self.url
             ))),
         }

@@ -6,7 +6,7 @@
 //! data. The end of a block is zero if it is too short for a chunk header.
 
 const BLOCK: usize = 32 << 10;
-const HEADER: usize = 7;
+const HEADER_BYTES: usize = 7;
 
 /// A `.wandb` file in memory.
 pub(super) struct WandbLog(Vec<u8>);
@@ -21,11 +21,11 @@ impl WandbLog {
         let mut is_first = true;
         loop {
             let mut left = BLOCK - self.0.len() % BLOCK;
-            if left < HEADER {
+            if left < HEADER_BYTES {
                 self.0.resize(self.0.len() + left, 0);
                 left = BLOCK;
             }
-            let (chunk, rest) = data.split_at(data.len().min(left - HEADER));
+            let (chunk, rest) = data.split_at(data.len().min(left - HEADER_BYTES));
             let kind: u8 = match (is_first, rest.is_empty()) {
                 (true, true) => 1,
                 (true, false) => 2,
@@ -57,20 +57,20 @@ mod tests {
 
     /// Reads kind and length of every chunk and checks the requirements of the format.
     fn chunks(file: &[u8]) -> Vec<(u8, usize)> {
-        let (mut found, mut at) = (Vec::new(), HEADER);
+        let (mut found, mut at) = (Vec::new(), HEADER_BYTES);
         while at < file.len() {
             let left = BLOCK - at % BLOCK;
-            if left < HEADER {
+            if left < HEADER_BYTES {
                 assert!(file[at..at + left].iter().all(|byte| *byte == 0));
                 at += left;
                 continue;
             }
             let length = usize::from(file[at + 4]) + 256 * usize::from(file[at + 5]);
-            assert!(HEADER + length <= left, "a chunk crosses a block");
-            let content = &file[at + 6..at + HEADER + length];
+            assert!(HEADER_BYTES + length <= left, "a chunk crosses a block");
+            let content = &file[at + 6..at + HEADER_BYTES + length];
             assert_eq!(file[at..at + 4], crc32fast::hash(content).to_le_bytes());
             found.push((content[0], length));
-            at += HEADER + length;
+            at += HEADER_BYTES + length;
         }
         found
     }
@@ -82,13 +82,13 @@ mod tests {
             lengths.iter().for_each(|length| log.add(&vec![1; *length]));
             chunks(&log.bytes())
         };
-        let room = BLOCK - 2 * HEADER;
+        let room = BLOCK - 2 * HEADER_BYTES;
         assert_eq!(written(&[0, 3]), [(1, 0), (1, 3)]);
         assert_eq!(written(&[room]), [(1, room)]);
         assert_eq!(written(&[room + 1]), [(2, room), (4, 1)]);
         assert_eq!(written(&[room - 6, 2]), [(1, room - 6), (1, 2)]);
         assert_eq!(written(&[room - 7, 2]), [(1, room - 7), (2, 0), (4, 2)]);
-        let whole = BLOCK - HEADER;
+        let whole = BLOCK - HEADER_BYTES;
         assert_eq!(written(&[room + whole + 5]), [(2, room), (3, whole), (4, 5)]);
     }
 }

@@ -17,10 +17,10 @@ const WARNINGS: usize = 3;
 
 /// Runs whose files are reread at every refresh.
 pub struct Watch {
-    runs: Vec<Watched>,
+    runs: Vec<WatchedRun>,
 }
 
-struct Watched {
+struct WatchedRun {
     path: PathBuf,
     name: String,
     history: History,
@@ -65,7 +65,7 @@ pub struct Validation {
 impl Watch {
     /// Watches these run directories, which may not exist yet.
     pub fn new(paths: &[PathBuf]) -> Self {
-        let runs = paths.iter().map(|path| Watched {
+        let runs = paths.iter().map(|path| WatchedRun {
             path: path.clone(),
             name: path.display().to_string(),
             history: history_in(path),
@@ -97,7 +97,7 @@ fn history_in(run: &std::path::Path) -> History {
     History::new(&run.join("log.jsonl"))
 }
 
-impl Watched {
+impl WatchedRun {
     fn read(&mut self) -> Result<WatchReport> {
         let mut run = runs::look(&self.path)?;
         match self.history.refresh() {

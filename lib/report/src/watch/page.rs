@@ -1,6 +1,6 @@
 //! The page of `timekeep watch`.
 
-use super::{Watch, WatchReport, Watched};
+use super::{Watch, WatchReport, WatchedRun};
 use crate::axis::plain;
 use crate::chart::Chart;
 use crate::terminal::{ascii, colour, columns, page};
@@ -61,7 +61,7 @@ struct Page {
 
 impl Page {
     /// Formats a run as a block of lines.
-    fn block(&self, at: usize, run: &Watched) -> Vec<String> {
+    fn block(&self, at: usize, run: &WatchedRun) -> Vec<String> {
         let report = match &run.found {
             Ok(report) => report,
             Err(error) => return vec![self.head(at, run, "", YELLOW, ""), self.error(error)],
@@ -74,7 +74,7 @@ impl Page {
         let task = report.run.task.clone().unwrap_or_default();
         let facts = format!("{task}; {}", facts.join(", "));
         let mut lines = vec![self.head(at, run, state.0, state.1, &facts)];
-        let note = report.run.line()["note"].as_str().map(str::to_string);
+        let note = report.run.row()["note"].as_str().map(str::to_string);
         let rest =
             [Some(self.bar(report, 40)), time_left(report), cost(report), scores(report), note];
         lines.extend(rest.into_iter().flatten().map(|text| self.cut(&format!("  {text}"))));
@@ -85,7 +85,7 @@ impl Page {
     }
 
     /// Formats a run in one line.
-    fn line(&self, at: usize, run: &Watched) -> String {
+    fn line(&self, at: usize, run: &WatchedRun) -> String {
         let report = match &run.found {
             Ok(report) => report,
             Err(error) => return self.head(at, run, "", YELLOW, self.error(error).trim_start()),
@@ -98,7 +98,7 @@ impl Page {
     }
 
     /// Formats the first line of a run: name, state and `more`.
-    fn head(&self, at: usize, run: &Watched, state: &str, code: u8, more: &str) -> String {
+    fn head(&self, at: usize, run: &WatchedRun, state: &str, code: u8, more: &str) -> String {
         let mark = match (self.marked, self.style) {
             (false, _) => "",
             (true, Style { unicode: true, .. }) => "● ",

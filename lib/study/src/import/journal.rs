@@ -3,7 +3,7 @@
 
 use super::ImportedTrial;
 use crate::config::Direction;
-use crate::record::End;
+use crate::record::Outcome;
 use serde_json::Value;
 
 const CREATE_STUDY: u64 = 0;
@@ -58,7 +58,7 @@ pub fn read(journal: &str, name: Option<&str>) -> Result<(Vec<ImportedTrial>, Di
                 }
             }
             (Some(DELETE_STUDY), _) if exists => studies[study as usize].is_deleted = true,
-            (Some(CREATE_TRIAL), _) if exists => trials.push((study, created(&record))),
+            (Some(CREATE_TRIAL), _) if exists => trials.push((study, new_trial(&record))),
             (Some(SET_PARAM), Some(own)) => {
                 let value = external(&record["distribution"], &record["param_value_internal"]);
                 own.params.extend(value.map(|value| (text("param_name").to_string(), value)));
@@ -118,7 +118,7 @@ fn parse(line: &str) -> Option<Value> {
 }
 
 /// Creates a trial from its record; a trial that was added as a whole has all fields.
-fn created(record: &Value) -> ImportedTrial {
+fn new_trial(record: &Value) -> ImportedTrial {
     let object = |key: &str| record[key].as_object().into_iter().flatten();
     let params = object("params").filter_map(|(name, number)| {
         Some((name.clone(), external(&record["distributions"][name.as_str()], number)?))
@@ -133,11 +133,11 @@ fn created(record: &Value) -> ImportedTrial {
 }
 
 /// Maps optuna.trial.TrialState, which does not distinguish the causes of a failure.
-fn state(number: Option<u64>) -> Option<End> {
+fn state(number: Option<u64>) -> Option<Outcome> {
     match number {
-        Some(1) => Some(End::Complete),
-        Some(2) => Some(End::Pruned),
-        Some(3) => Some(End::Failed),
+        Some(1) => Some(Outcome::Complete),
+        Some(2) => Some(Outcome::Pruned),
+        Some(3) => Some(Outcome::Failed),
         _ => None,
     }
 }

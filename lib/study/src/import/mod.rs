@@ -7,7 +7,7 @@
 mod journal;
 
 use crate::config::{Direction, StudyConfig};
-use crate::record::End;
+use crate::record::Outcome;
 use crate::samplers::Sampler;
 use crate::space::{Parameter, Space};
 use crate::study::Study;
@@ -28,7 +28,7 @@ pub struct ImportedTrial {
     /// Parameters by name.
     pub params: BTreeMap<String, Value>,
     /// How the trial ended.
-    pub state: Option<End>,
+    pub state: Option<Outcome>,
     /// The final value.
     pub value: Option<f64>,
     /// Values of the metric by step; NaN is null.
@@ -128,7 +128,7 @@ pub fn imported(study: &Study, round: usize, space: &Space) -> Result<Vec<Trial>
             number: u64::MAX - at as u64,
             state: state.state(),
             point: space.point(&own.params),
-            value: (state == End::Complete).then(|| number(own.value)),
+            value: (state == Outcome::Complete).then(|| number(own.value)),
             intermediate: own.values.iter().map(|(step, value)| (*step, number(*value))).collect(),
         })
     });
@@ -174,7 +174,9 @@ fn read(study: &Study, file: &Path, name: Option<&str>) -> Result<Vec<ImportedTr
                 let word =
                     |direction| if direction == Direction::Minimize { "mini" } else { "maxi" };
                 let (theirs, ours) = (word(direction), word(study.config().direction));
-                return Err(wrong(format!("its study {theirs}mizes, but this one {ours}mizes")));
+                return Err(wrong(format!(
+                    "the imported study {theirs}mizes its metric, but this one {ours}mizes it"
+                )));
             }
             trials
         }
@@ -188,8 +190,8 @@ fn read(study: &Study, file: &Path, name: Option<&str>) -> Result<Vec<ImportedTr
     }
 }
 
-fn end(word: &str) -> Option<End> {
-    End::named(word).or((word == "FAIL").then_some(End::Failed))
+fn end(word: &str) -> Option<Outcome> {
+    Outcome::named(word).or((word == "FAIL").then_some(Outcome::Failed))
 }
 
 /// Parses the format of trials_history.json.
@@ -242,8 +244,8 @@ fn restricted(
     let params = parameters(config, space, &former)?;
     let is_finite = former.value.is_some_and(f64::is_finite);
     match former.state {
-        Some(End::Failed) | None => Err("failed".into()),
-        Some(End::Complete) if !is_finite => Err("without a finite value".into()),
+        Some(Outcome::Failed) | None => Err("failed".into()),
+        Some(Outcome::Complete) if !is_finite => Err("without a finite value".into()),
         _ => Ok(ImportedTrial { params, ..former }),
     }
 }
@@ -263,7 +265,7 @@ fn parameters(
         let given = former.params.get(name).or_else(|| former.params.get(config.key(name)));
         let number = match given {
             Some(value) => {
-                number(parameter, value).ok_or_else(|| format!("with {name} outside the space"))?
+                encode(parameter, value).ok_or_else(|| format!("with {name} outside the space"))?
             }
             // A parameter with a single value may have been fixed, and not recorded, in the other study.
             None => {
@@ -279,7 +281,7 @@ fn parameters(
 }
 
 /// Encodes a value; a string may be the text form of a value, as in CSV.
-fn number(parameter: &Parameter, value: &Value) -> Option<f64> {
+fn encode(parameter: &Parameter, value: &Value) -> Option<f64> {
     let found = parameter.number(value).or_else(|| {
         let text = value.as_str()?;
         let is_same = |value: &Value| text == format!("{value}");

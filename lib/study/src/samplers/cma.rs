@@ -40,7 +40,7 @@ impl Cma {
         let mut point = Point::new();
         if !axes.is_empty() {
             let mut state = CmaState::new(axes.len(), self.population);
-            let ended = trials.iter().filter(|trial| trial.informs());
+            let ended = trials.iter().filter(|trial| trial.is_informative());
             let rows: Vec<(&Trial, Vec<f64>)> =
                 ended.filter_map(|trial| Some((trial, places(&axes, trial)?))).collect();
             for generation in rows.chunks_exact(state.population()) {
@@ -72,7 +72,7 @@ fn axes(space: &Space) -> Vec<(&str, Domain)> {
 fn places(axes: &[(&str, Domain)], trial: &Trial) -> Option<Vec<f64>> {
     let scaled = |(name, domain): &(&str, Domain)| {
         let (low, high) = domain.range();
-        Some((domain.place(*trial.point.get(*name)?) - low) / (high - low))
+        Some((domain.coordinate(*trial.point.get(*name)?) - low) / (high - low))
     };
     axes.iter().map(scaled).collect()
 }
@@ -147,7 +147,7 @@ impl CmaState {
         let root = compose(&values, &vectors, f64::sqrt);
         let mut draw = || -> Vec<f64> {
             let z: Vec<f64> = (0..d).map(|_| random.normal()).collect();
-            self.mean.iter().zip(times(&root, &z)).map(|(m, y)| m + self.sigma * y).collect()
+            self.mean.iter().zip(mat_vec(&root, &z)).map(|(m, y)| m + self.sigma * y).collect()
         };
         let within = |x: &Vec<f64>| x.iter().all(|x| (0.0..=1.0).contains(x));
         let found = (0..10 * d).map(|_| draw()).find(within);
@@ -172,7 +172,7 @@ impl CmaState {
         let most = n.sqrt() + 6.0;
         let mut lengths = Vec::with_capacity(steps.len());
         for step in &mut steps {
-            let length = norm(&times(&inverse_root, step));
+            let length = norm(&mat_vec(&inverse_root, step));
             if length > most {
                 step.iter_mut().for_each(|y| *y *= most / length);
             }
@@ -190,7 +190,7 @@ impl CmaState {
             1.0 + 2.0 * (((self.mu_eff - 1.0) / (n + 1.0)).sqrt() - 1.0).max(0.0) + c_sigma;
         let chi = n.sqrt() * (1.0 - 1.0 / (4.0 * n) + 1.0 / (21.0 * n * n));
         let gain = (c_sigma * (2.0 - c_sigma) * self.mu_eff).sqrt();
-        for (p, y) in self.path_sigma.iter_mut().zip(times(&inverse_root, &mean_step)) {
+        for (p, y) in self.path_sigma.iter_mut().zip(mat_vec(&inverse_root, &mean_step)) {
             *p = (1.0 - c_sigma) * *p + gain * y;
         }
         let length = norm(&self.path_sigma);
@@ -230,7 +230,7 @@ fn identity(d: usize) -> Vec<f64> {
 }
 
 /// Multiplies a square matrix by a vector.
-fn times(matrix: &[f64], x: &[f64]) -> Vec<f64> {
+fn mat_vec(matrix: &[f64], x: &[f64]) -> Vec<f64> {
     let dot = |row: &[f64]| row.iter().zip(x).map(|(a, b)| a * b).sum();
     matrix.chunks_exact(x.len()).map(dot).collect()
 }

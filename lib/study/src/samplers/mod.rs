@@ -16,7 +16,7 @@ pub use random::Random;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
-pub use tpe::{Tpe, divide};
+pub use tpe::{Tpe, split_trials};
 
 /// The sampler of a study or round.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

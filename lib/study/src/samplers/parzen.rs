@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::f64::consts::{PI, SQRT_2};
 
 /// The number of most recent trials with full weight; older ones weigh less.
-const RECENT: usize = 25;
+const FULL_WEIGHT_TRIALS: usize = 25;
 
 /// Components whose log density is this far below the largest do not change the sum in f64.
 const NEGLIGIBLE: f64 = 45.0;
@@ -52,7 +52,7 @@ impl Mixture {
             let mut entries = trial.point.iter();
             let has_all = columns.iter_mut().zip(group).all(|(column, (name, domain))| {
                 let found = entries.find(|(key, _)| key == name);
-                column.extend(found.map(|(_, value)| domain.place(*value)));
+                column.extend(found.map(|(_, value)| domain.coordinate(*value)));
                 found.is_some()
             });
             n += usize::from(has_all);
@@ -61,10 +61,10 @@ impl Mixture {
             }
         }
         let ramp = |i: usize| {
-            let (first, count) = (1.0 / n as f64, n - RECENT);
+            let (first, count) = (1.0 / n as f64, n - FULL_WEIGHT_TRIALS);
             if count == 1 { first } else { first + (1.0 - first) * i as f64 / (count - 1) as f64 }
         };
-        let weight = |i: usize| if i + RECENT < n { ramp(i) } else { 1.0 };
+        let weight = |i: usize| if i + FULL_WEIGHT_TRIALS < n { ramp(i) } else { 1.0 };
         let mut weights: Vec<f64> = (0..n).map(weight).chain([1.0]).collect();
         let total: f64 = weights.iter().sum();
         weights.iter_mut().for_each(|weight| *weight /= total);
@@ -109,14 +109,14 @@ impl Mixture {
                     logs[observed.len()] -= (*choices as f64).ln();
                 }
                 Axis::Continuous { domain, mean, inverse_deviation } => {
-                    let x = domain.place(*x);
+                    let x = domain.coordinate(*x);
                     for ((log, mean), inverse) in logs.iter_mut().zip(mean).zip(inverse_deviation) {
                         let z = (x - mean) * inverse;
                         *log -= 0.5 * z * z;
                     }
                 }
                 Axis::Stepped { domain, step, normals, index } => {
-                    let ends = [-0.5, 0.5].map(|share| domain.place(x + share * step));
+                    let ends = [-0.5, 0.5].map(|share| domain.coordinate(x + share * step));
                     let logs = vec![f64::NAN; normals.len()];
                     stepped.push(Masses { normals, index, ends, logs });
                 }

@@ -39,8 +39,8 @@ impl Tpe {
     ) -> Point {
         let mut point = Point::new();
         let others: Vec<&Trial> = trials.iter().filter(|trial| trial.number != number).collect();
-        if others.iter().filter(|trial| trial.informs()).count() >= self.startup.max(1) {
-            let (good, bad) = divide(&others);
+        if others.iter().filter(|trial| trial.is_informative()).count() >= self.startup.max(1) {
+            let (good, bad) = split_trials(&others);
             for group in self.groups(space) {
                 if space.is_active(group[0].0, &point) {
                     let densities = [&good, &bad].map(|of| Mixture::of(&group, of));
@@ -94,15 +94,16 @@ impl Tpe {
 
 /// Splits trials, the oldest first, into good and bad: the best tenth of the ended trials, at most 25, and the rest,
 /// including open trials. Pruned trials rank after complete ones, by last step, latest first.
-pub fn divide<'a>(trials: &[&'a Trial]) -> (Vec<&'a Trial>, Vec<&'a Trial>) {
+pub fn split_trials<'a>(trials: &[&'a Trial]) -> (Vec<&'a Trial>, Vec<&'a Trial>) {
     let of = |places: &mut dyn Iterator<Item = usize>| places.map(|i| trials[i]).collect();
-    let mut ended: Vec<usize> = (0..trials.len()).filter(|i| trials[*i].informs()).collect();
+    let mut ended: Vec<usize> = (0..trials.len()).filter(|i| trials[*i].is_informative()).collect();
     let count = ended.len().div_ceil(10).min(MAX_GOOD);
     if count < ended.len() {
         ended.select_nth_unstable_by(count, |a, b| by_merit(trials[*a], trials[*b]).then(a.cmp(b)));
     }
     let good: BTreeSet<usize> = ended.into_iter().take(count).collect();
-    let mut bad = (0..trials.len())
-        .filter(|i| (trials[*i].informs() || trials[*i].state == State::Open) && !good.contains(i));
+    let mut bad = (0..trials.len()).filter(|i| {
+        (trials[*i].is_informative() || trials[*i].state == State::Open) && !good.contains(i)
+    });
     (of(&mut good.iter().copied()), of(&mut bad))
 }

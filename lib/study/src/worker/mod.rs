@@ -9,7 +9,7 @@ mod trial;
 
 use crate::claim::Claim;
 use crate::import::imported;
-use crate::record::{End, Record, Start};
+use crate::record::{Outcome, Record, Start};
 use crate::space::Space;
 use crate::study::Study;
 use std::time::{Duration, Instant};
@@ -72,7 +72,7 @@ impl Worker {
     /// Runs trials and returns how many remain. Errors: 1 if the first trials all fail; 73, 74.
     pub fn run(&mut self) -> Result<u64> {
         loop {
-            if let Some(why) = self.must_stop() {
+            if let Some(why) = self.stop_reason() {
                 return self.remaining(&why);
             }
             self.study.refresh()?;
@@ -94,7 +94,7 @@ impl Worker {
         }
     }
 
-    fn must_stop(&self) -> Option<String> {
+    fn stop_reason(&self) -> Option<String> {
         let limits = &self.limits;
         match self.signals.stop_requested() {
             Some(signal) => Some(format!("signal {signal}")),
@@ -126,7 +126,7 @@ impl Worker {
 
     fn pause(&self) {
         let began = Instant::now();
-        while began.elapsed() < PAUSE && self.must_stop().is_none() {
+        while began.elapsed() < PAUSE && self.stop_reason().is_none() {
             std::thread::sleep(Duration::from_millis(50));
         }
     }
@@ -168,7 +168,7 @@ impl Worker {
                 if let Some(claim) = Claim::take_free(&mut self.study, number, &stop, is_open)? {
                     return Ok(Next::Run(Box::new(claim), round, space));
                 }
-                if self.must_stop().is_some() {
+                if self.stop_reason().is_some() {
                     return Ok(Next::Wait);
                 }
             }
@@ -211,7 +211,7 @@ impl Worker {
         let mut failed = 0;
         for record in self.study.records().values() {
             match &record.end {
-                Some(end) if end.state == End::Failed => failed += 1,
+                Some(end) if end.state == Outcome::Failed => failed += 1,
                 Some(_) => return Ok(()),
                 None => {}
             }
@@ -228,7 +228,7 @@ impl Worker {
 }
 
 impl Study {
-    /// Creates the start record of a new trial, with parameters suggested from the trials known now.
+    /// Creates the start record of a new trial, with parameters suggested from the trials known so far.
     pub fn start_of(&self, number: u64, round: usize, space: &Space) -> Result<Start> {
         let config = self.config();
         let own = &self.rounds()[round];

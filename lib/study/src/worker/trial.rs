@@ -3,7 +3,7 @@
 use super::command::{Running, check_program, words, write_params};
 use crate::ask::prunes;
 use crate::claim::Claim;
-use crate::record::{End, EndRecord, Record, Start};
+use crate::record::{EndRecord, Outcome, Record, Start};
 use crate::study::Study;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -60,7 +60,7 @@ pub fn run(
     signals: Signals,
     end: Option<Instant>,
 ) -> Result<AttemptOutcome> {
-    let run = claim.run()?;
+    let run = claim.run_dir()?;
     let folder = run.path().to_path_buf();
     let record = claim.record.clone();
     let known: BTreeSet<u64> =
@@ -203,7 +203,7 @@ impl Attempt<'_> {
         let is_done = status == 0 && (asked.is_none() || self.study.config().task().is_some());
         if asked == Some(StopReason::Pruned) && !is_done {
             self.block()?;
-            return finish(self.claim, EndRecord::of(End::Pruned));
+            return finish(self.claim, EndRecord::of(Outcome::Pruned));
         }
         // TERM, KILL, INT and HUP, and USR1 if train-stage has not installed its handlers yet.
         let is_stop = [Exit::Again as u8, 143, 137, 130, 129, 138].contains(&status);
@@ -214,7 +214,7 @@ impl Attempt<'_> {
             let metric = &self.study.config().metric;
             let end = match value {
                 Some(value) => EndRecord::with(value),
-                None if !self.known.is_empty() => EndRecord::of(End::Diverged),
+                None if !self.known.is_empty() => EndRecord::of(Outcome::Diverged),
                 None => EndRecord::failed(format!("the command exited without reporting {metric}")),
             };
             return finish(self.claim, end);
@@ -248,11 +248,11 @@ impl Attempt<'_> {
         if cause == Some(Cause::OutOfMemory)
             || cause.is_none() && mentions(&["out of memory", "cannot allocate", "memoryerror"])
         {
-            end.state = End::OutOfMemory;
+            end.state = Outcome::OutOfMemory;
             let config = self.run.read_config().ok();
             end.batch_size = config.and_then(|c| c["training"]["batch_size"].as_u64());
         } else if cause == Some(Cause::Diverged) {
-            end.state = End::Diverged;
+            end.state = Outcome::Diverged;
         }
         finish(self.claim, end)
     }

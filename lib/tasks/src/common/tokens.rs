@@ -69,7 +69,9 @@ impl FieldTokens {
         let normalisation = Normalisation::restore(name, parts)?;
         let values = parts.buffer(&format!("{name}.grid"))?;
         if values.is_empty() || !values.iter().all(|n| (1.0..1e9).contains(n)) {
-            return Err(Error::data(format!("the checkpoint's {name}.grid is {values:?}")));
+            return Err(Error::data(format!(
+                "the checkpoint's {name}.grid is {values:?}; expected positive grid sizes"
+            )));
         }
         let grid: Vec<usize> = values.iter().map(|n| *n as usize).collect();
         let patches = patches(&grid, normalisation.channels()).map_err(Error::data)?;

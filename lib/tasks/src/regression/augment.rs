@@ -12,7 +12,7 @@ pub struct Augmentation {
     pub flips: bool,
     /// Rotate at random by multiples of 90°, in each plane of two axes with equally many points.
     pub rotations: bool,
-    /// Vectors among the channels, which are flipped and rotated with the grid. Records require them for flips and
+    /// Vectors among the channels, which are flipped and rotated with the grid. Required for records with flips or
     /// rotations; an empty mapping declares that all channels are scalars.
     // Not serialised when absent, so that an empty mapping in a resolved configuration is always a declaration.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -23,7 +23,7 @@ pub(super) struct Crop {
 }
 
 /// Counter of the first random number for a sample's window; lower counters belong to its symmetry.
-const FIRST: u64 = 2;
+const FIRST_COUNTER: u64 = 2;
 
 impl Crop {
     /// Prepares windows of `size` input points; `whole` prepares whole samples for the model with `params`.
@@ -57,7 +57,7 @@ impl Crop {
     /// Crops sample `place` of a micro-batch to a random window.
     pub fn cut(&self, random: &Philox, place: u64, pair: &mut Pair) {
         let start = |(axis, (all, n)): (usize, (&usize, &usize))| {
-            random.below(place, FIRST + axis as u64, (all - n + 1) as u64) as usize
+            random.below(place, FIRST_COUNTER + axis as u64, (all - n + 1) as u64) as usize
         };
         let start: Vec<usize> = self.grid.iter().zip(&self.size).enumerate().map(start).collect();
         let scaled =

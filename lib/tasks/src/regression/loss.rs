@@ -70,8 +70,8 @@ pub struct RegressionLoss {
     pub kind: LossKind,
     /// Over which axes the means of a sample are taken.
     pub dims: Dims,
-    /// Of `kind: relative_energy`: added to the relative energy of a target, in units of the variance of the data; prevents
-    /// division by very small energies.
+    /// For `kind: relative_energy`: added to the relative energy of a target, in units of the variance of the data;
+    /// prevents division by very small energies.
     pub floor: f64,
 }
 

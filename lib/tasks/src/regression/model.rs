@@ -66,13 +66,13 @@ pub struct Regression {
 }
 
 /// Adds the last channels of the input to the output, after converting them to the scale of the target with a factor
-/// and a summand for each channel.
+/// and an offset for each channel.
 #[derive(Clone, Debug)]
 struct InputSkip {
     /// Number of channels of the input and of the target.
     channels: [usize; 2],
     factor: Tensor,
-    summand: Tensor,
+    offset: Tensor,
 }
 
 impl Regression {
@@ -186,7 +186,7 @@ impl InputSkip {
         Self {
             channels,
             factor: of(&|i, c| x.std[i] / u.std[c]),
-            summand: of(&|i, c| (x.mean[i] - u.mean[c]) / u.std[c]),
+            offset: of(&|i, c| (x.mean[i] - u.mean[c]) / u.std[c]),
         }
     }
 
@@ -197,10 +197,9 @@ impl InputSkip {
         let x = x.reshape(&[points, inputs]);
         let last = Narrow { axis: 1, start: inputs - outputs, length: outputs };
         let last = forward.apply(last, &[&x])?;
-        let [factor, summand] =
-            [&self.factor, &self.summand].map(|tensor| forward.constant(tensor));
+        let [factor, offset] = [&self.factor, &self.offset].map(|tensor| forward.constant(tensor));
         let last = forward.apply(Binary::Multiply, &[&last, &factor?])?;
-        let last = forward.apply(Binary::Add, &[&last, &summand?])?.reshape(u.shape());
+        let last = forward.apply(Binary::Add, &[&last, &offset?])?.reshape(u.shape());
         forward.apply(Binary::Add, &[u, &last])
     }
 }

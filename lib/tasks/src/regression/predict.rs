@@ -30,7 +30,7 @@ pub struct RecordOptions {
     /// Split of the manifest
     #[arg(long, value_name = "NAME", default_value_t = SplitName::Test, requires = "data")]
     split: SplitName,
-    /// Dimensions of the inputs of a model of records, as in ds-prep import, e.g. nxyc
+    /// Dimensions of the inputs of a record model, as in ds-prep import, e.g. nxyc
     #[arg(long, value_name = "AXES", value_parser = Axes::parse, conflicts_with = "data")]
     axes: Option<Axes>,
 }

@@ -21,7 +21,7 @@ use data::fields::write::Header;
 use data::records::ValueShape;
 use learn::score::Bits;
 use learn::task::Define;
-use learn::trained::{Origin, Parts, Trained};
+use learn::trained::{Origin, Parts, TrainedModel};
 use rayon::prelude::*;
 use std::ops::Range;
 use std::time::Instant;
@@ -35,7 +35,7 @@ const BATCH_BYTES: usize = 4 << 20;
 /// A model with its weights and normalisations.
 #[derive(Clone, Debug)]
 pub struct TrainedRegression {
-    trained: Trained<Regression>,
+    trained: TrainedModel<Regression>,
     config: RegressionModel,
     preparation: Preparation,
 }
@@ -59,7 +59,7 @@ impl TrainedRegression {
 
     /// Describes the origin of the model; `data` is the hash of the data that it must have been trained on.
     pub fn model(&self, data: Option<String>) -> learn::evaluate::Model {
-        let Trained { origin, params, .. } = &self.trained;
+        let TrainedModel { origin, params, .. } = &self.trained;
         let (task, parameters) = (RegressionTask::SPEC.name, params.count());
         learn::evaluate::Model { task, origin: origin.clone(), parameters, data }
     }
@@ -73,9 +73,9 @@ impl TrainedRegression {
     ///
     /// Errors (78): the model cannot be built for this grid, or its parameters depend on the grid.
     pub fn on_grid(&self, grid: &[usize]) -> Result<Self> {
-        let Self { trained: Trained { origin, params, .. }, config, .. } = self;
+        let Self { trained: TrainedModel { origin, params, .. }, config, .. } = self;
         let (model, preparation) = on_grid(grid, config, 0, &self.preparation, params)?;
-        let trained = Trained { origin: origin.clone(), model, params: params.clone() };
+        let trained = TrainedModel { origin: origin.clone(), model, params: params.clone() };
         Ok(Self { trained, preparation, config: config.clone() })
     }
 
@@ -154,7 +154,9 @@ impl Rollouts for TrainedRegression {
             let values = parts.buffer(&format!("{name}.grid"))?;
             match values.iter().all(|n| (1.0..1e9).contains(n)) {
                 true => Ok(values.iter().map(|n| *n as usize).collect()),
-                false => Err(Error::data(format!("the checkpoint's {name}.grid is {values:?}"))),
+                false => Err(Error::data(format!(
+                    "the checkpoint's {name}.grid is {values:?}; expected positive grid sizes"
+                ))),
             }
         };
         // Older checkpoints do not record the grid of the input, which equals that of the field.
@@ -185,7 +187,7 @@ impl Rollouts for TrainedRegression {
     }
 
     fn models(&self) -> Vec<(&'static str, Origin, usize)> {
-        let Trained { origin, params, .. } = &self.trained;
+        let TrainedModel { origin, params, .. } = &self.trained;
         vec![(RegressionTask::SPEC.name, origin.clone(), params.count())]
     }
 

@@ -2,8 +2,8 @@
 //! the decision policy.
 
 use super::metrics::{
-    Classification, DecisionPolicy, Outcomes, Resampling, fit_temperature, predicted_classes,
-    softmax,
+    ClassificationMetrics, DecisionPolicy, Outcomes, Resampling, fit_temperature,
+    predicted_classes, softmax,
 };
 use serde_json::{Map, Value, json};
 
@@ -31,7 +31,7 @@ pub fn calibrated(validation: Logits, scored: Logits, labels: &[String]) -> Valu
     let probabilities = softmax(scored.logits, classes, temperature);
     let metrics = |predicted: &[usize], names: &[&str]| -> Map<String, Value> {
         let outcomes = Outcomes { probabilities: &probabilities, truth: scored.truth, predicted };
-        let found = Classification::of(&outcomes, labels, Resampling::None).metrics;
+        let found = ClassificationMetrics::of(&outcomes, labels, Resampling::None).metrics;
         names.iter().map(|name| (name.to_string(), json!(found.get(name)))).collect()
     };
     let mut all = metrics(&predicted_classes(&probabilities, classes), &PROBABILITY_METRICS);

@@ -4,8 +4,8 @@ use super::baselines::{BagOfWords, Targets, constant, stratified};
 use super::calibrated::{Logits, calibrated};
 use super::classify::{class, classes};
 use super::metrics::{
-    Classification, LabelOutcomes, Metrics, MultiLabel, Outcomes, Resampling, best_thresholds,
-    log_loss, macro_f1_by_group, predicted_classes, sigmoid, softmax,
+    ClassificationMetrics, LabelOutcomes, Metrics, MultiLabel, Outcomes, Resampling,
+    best_thresholds, log_loss, macro_f1_by_group, predicted_classes, sigmoid, softmax,
 };
 use super::mistakes;
 use data::text::{Similar, TokenInfo, TokenSet};
@@ -88,7 +88,7 @@ impl Truth {
             Self::Classes(truth) => {
                 let predicted = predicted_classes(probabilities, labels.len());
                 let outcomes = Outcomes { probabilities, truth, predicted: &predicted };
-                let found = Classification::of(&outcomes, labels, resampling);
+                let found = ClassificationMetrics::of(&outcomes, labels, resampling);
                 let matrix = json!(found.confusion_matrix);
                 (found.metrics, matrix, found.classification_report, found.reliability)
             }
@@ -310,7 +310,7 @@ fn without_leaks(
     let truth: Vec<usize> = kept.iter().map(|i| truth[*i]).collect();
     let predicted = predicted_classes(&probabilities, classes);
     let outcomes = Outcomes { probabilities: &probabilities, truth: &truth, predicted: &predicted };
-    let found = Classification::of(&outcomes, labels, Resampling::None).metrics;
+    let found = ClassificationMetrics::of(&outcomes, labels, Resampling::None).metrics;
     json!({
         "threshold": SIMILAR, "leaked": sets[0].len() - kept.len(), "total_samples": kept.len(),
         "without": if kept.is_empty() { Value::Null } else { found.values() },

@@ -8,7 +8,7 @@ use data::text::{RecordTokens, TokenInfo, Window};
 use learn::evaluate::Model;
 use learn::init::InitFrom;
 use learn::params::Builder;
-use learn::trained::{Parts, Trained};
+use learn::trained::{Parts, TrainedModel};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use unix::text::matches;
@@ -22,7 +22,7 @@ const CANDIDATES: usize = 5;
 /// A model with its weights.
 #[derive(Debug)]
 pub struct TrainedText {
-    trained: Trained<Box<dyn TextModel>>,
+    trained: TrainedModel<Box<dyn TextModel>>,
     task: &'static str,
     info: TokenInfo,
 }

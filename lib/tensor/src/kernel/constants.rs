@@ -20,12 +20,12 @@ const LEAST: usize = 512;
 type Key = (Device, Dtype, Vec<usize>, [u8; 32]);
 
 #[derive(Default)]
-struct Kept {
+struct ConstantCache {
     tensors: HashMap<Key, Tensor>,
     bytes: usize,
 }
 
-static KEPT: Mutex<Option<Kept>> = Mutex::new(None);
+static KEPT: Mutex<Option<ConstantCache>> = Mutex::new(None);
 
 /// Returns a host tensor on `device`; tensors with equal values share memory. Errors: device errors.
 pub fn constant(tensor: &Tensor, device: Device) -> Result<Tensor> {
@@ -34,7 +34,7 @@ pub fn constant(tensor: &Tensor, device: Device) -> Result<Tensor> {
     }
     let hash = *blake3::hash(tensor.as_bytes()).as_bytes();
     let key = (device, tensor.dtype(), tensor.shape().to_vec(), hash);
-    let find = |kept: &Option<Kept>| kept.as_ref()?.tensors.get(&key).cloned();
+    let find = |kept: &Option<ConstantCache>| kept.as_ref()?.tensors.get(&key).cloned();
     // Lookups and insertions are atomic, so the map is consistent even after a panic.
     let found = find(&KEPT.lock().unwrap_or_else(PoisonError::into_inner));
     if let Some(found) = found {
@@ -50,7 +50,7 @@ pub fn constant(tensor: &Tensor, device: Device) -> Result<Tensor> {
     let kept = kept.get_or_insert_default();
     let bytes = tensor.as_bytes().len().max(LEAST);
     if kept.bytes + bytes > MOST {
-        *kept = Kept::default();
+        *kept = ConstantCache::default();
     }
     Ok(match kept.tensors.entry(key) {
         Entry::Occupied(found) => found.get().clone(),

@@ -5,24 +5,22 @@
 
 use serde_json::{Map, Value};
 
+use super::Violations;
 use super::describe::{found, is_of_type};
 use super::scalar;
 use super::schema::{Bounds, Record, Schema, Shape};
 use super::suggest::nearest;
 
-/// Pairs of key path and message.
-pub(super) type Found = Vec<(String, String)>;
-
 /// Checks `value`, the whole configuration; `known` lists all keys of the schema ([`super::keys`]), for hints.
-pub(super) fn check(value: &mut Value, schema: &Schema, known: &[String]) -> Found {
-    let mut walk = Walk { known, violations: Found::new() };
+pub(super) fn check(value: &mut Value, schema: &Schema, known: &[String]) -> Violations {
+    let mut walk = Walk { known, violations: Violations::new() };
     walk.value(value, schema, "");
     walk.violations
 }
 
 struct Walk<'a> {
     known: &'a [String],
-    violations: Found,
+    violations: Violations,
 }
 
 /// Returns the path of `key` inside `path`.
@@ -182,10 +180,10 @@ impl Walk<'_> {
     /// Applies the first alternative without a violation. If there is none, but only one alternative has the right type
     /// (mapping, list), reports its violations, because they are more helpful than "none of them".
     fn either(&mut self, value: &mut Value, schema: &Schema, several: &[Schema], path: &str) {
-        let mut tried: Vec<Found> = Vec::new();
+        let mut tried: Vec<Violations> = Vec::new();
         for one in several {
             let mut copy = value.clone();
-            let mut walk = Walk { known: self.known, violations: Found::new() };
+            let mut walk = Walk { known: self.known, violations: Violations::new() };
             walk.value(&mut copy, one, path);
             if walk.violations.is_empty() {
                 *value = copy;
@@ -193,8 +191,9 @@ impl Walk<'_> {
             }
             tried.push(walk.violations);
         }
-        let deeper = |violations: &Found| violations.iter().all(|(key, _)| key.len() > path.len());
-        let mut close: Vec<Found> = tried.into_iter().filter(deeper).collect();
+        let deeper =
+            |violations: &Violations| violations.iter().all(|(key, _)| key.len() > path.len());
+        let mut close: Vec<Violations> = tried.into_iter().filter(deeper).collect();
         match close.len() {
             1 => self.violations.extend(close.remove(0)),
             _ => self.wrong(value, schema, path),

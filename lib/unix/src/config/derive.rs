@@ -23,7 +23,7 @@ impl Reader<'_> {
         let Some(json) = json.as_object().filter(|_| depth < MAX_DEPTH) else {
             return Schema::any();
         };
-        let mut schema = self.bare(json, depth);
+        let mut schema = self.schema_without_doc(json, depth);
         if let Some(doc) = json.get("description").and_then(Value::as_str) {
             schema.doc = first_paragraph(doc);
         }
@@ -34,14 +34,14 @@ impl Reader<'_> {
     }
 
     /// Converts a schema except for doc and default.
-    fn bare(&self, json: &Map<String, Value>, depth: usize) -> Schema {
+    fn schema_without_doc(&self, json: &Map<String, Value>, depth: usize) -> Schema {
         if let Some(name) = json.get("$ref").and_then(Value::as_str) {
             let name = name.trim_start_matches("#/$defs/").replace("~1", "/").replace("~0", "~");
             let named =
                 self.named.get(&name).map_or_else(Schema::any, |s| self.schema(s, depth + 1));
             // Keys next to `$ref` are the keys that a tagged enum adds to a struct.
             return if json.contains_key("properties") {
-                together(named, self.object(json, depth))
+                prepend_fields(named, self.object(json, depth))
             } else {
                 named
             };
@@ -118,7 +118,7 @@ impl Reader<'_> {
 }
 
 /// Prepends additional keys to a record.
-fn together(mut named: Schema, more: Shape) -> Schema {
+fn prepend_fields(mut named: Schema, more: Shape) -> Schema {
     if let (Shape::Record(record), Shape::Record(mut more)) = (&mut named.shape, more) {
         more.fields.append(&mut record.fields);
         record.fields = more.fields;

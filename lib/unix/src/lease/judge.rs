@@ -14,9 +14,9 @@ use crate::{Error, Exit, Result, note};
 
 /// Number of missed heartbeats after which a lease looks stale: at the default interval of 10 s, 3 heartbeats and 60 s
 /// for the caches of network file systems.
-pub(super) const STALE: u32 = 9;
+pub(super) const STALE_HEARTBEATS: u32 = 9;
 /// Number of heartbeat intervals to wait once a lease looks stale.
-const WATCH: u32 = 3;
+const WATCH_HEARTBEATS: u32 = 3;
 
 /// The verdict on a lease.
 pub(super) enum Verdict {
@@ -47,10 +47,12 @@ pub(super) fn judge(
         Ok(Verdict::Held(Box::new(Holder { attempt: number, owner, age })))
     };
     let wait = match &age {
-        _ if first.owner.as_ref().is_some_and(|o| o.is_earlier_start_of(me)) => WATCH * beat,
-        Ok(age) if *age > STALE * beat => WATCH * beat,
+        _ if first.owner.as_ref().is_some_and(|o| o.is_earlier_start_of(me)) => {
+            WATCH_HEARTBEATS * beat
+        }
+        Ok(age) if *age > STALE_HEARTBEATS * beat => WATCH_HEARTBEATS * beat,
         // The heartbeat is in the future: a clock was set back, so the age is meaningless.
-        Err(ahead) if ahead.duration() > beat => STALE * beat,
+        Err(ahead) if ahead.duration() > beat => STALE_HEARTBEATS * beat,
         _ => return held(first.owner, age.unwrap_or_default()),
     };
     let age = age.unwrap_or_default();

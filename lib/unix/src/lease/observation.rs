@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use super::files::{RELEASED, path_of, read_lease};
-use super::judge::STALE;
+use super::judge::STALE_HEARTBEATS;
 use super::{Owner, newest};
 use crate::Result;
 
@@ -40,7 +40,8 @@ pub fn observe(folder: &Path) -> Result<Option<Observation>> {
         let released = found.owner.as_ref().is_some_and(|owner| owner.released.is_some());
         let ended = found.owner.as_ref().is_some_and(|owner| owner.is_gone(&me));
         let age = (found.beaten != RELEASED).then_some(age);
-        let is_at_work = !released && !ended && age.is_some_and(|age| age <= STALE * beat);
+        let is_at_work =
+            !released && !ended && age.is_some_and(|age| age <= STALE_HEARTBEATS * beat);
         return Ok(Some(Observation { attempt, owner: found.owner, age, is_at_work }));
     }
     Ok(None)

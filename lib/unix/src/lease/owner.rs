@@ -63,7 +63,7 @@ impl Owner {
 
     /// Returns the interval between heartbeats of this owner.
     pub fn beat(&self) -> Duration {
-        Duration::try_from_secs_f64(self.heartbeat).unwrap_or(HEARTBEAT).max(MINIMUM)
+        Duration::try_from_secs_f64(self.heartbeat).unwrap_or(HEARTBEAT).max(MIN_HEARTBEAT)
     }
 
     /// Whether the process ran on the same machine as `me` and certainly no longer exists.
@@ -88,12 +88,12 @@ impl fmt::Display for Owner {
 }
 
 /// Minimum interval between heartbeats, including in tests.
-const MINIMUM: Duration = Duration::from_millis(20);
+const MIN_HEARTBEAT: Duration = Duration::from_millis(20);
 
 fn heartbeat() -> Duration {
     let wanted = std::env::var(HEARTBEAT_VARIABLE).ok().and_then(|text| text.parse().ok());
     let wanted = wanted.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    wanted.unwrap_or(HEARTBEAT).max(MINIMUM)
+    wanted.unwrap_or(HEARTBEAT).max(MIN_HEARTBEAT)
 }
 
 /// Fields of `/proc/PID/stat`.

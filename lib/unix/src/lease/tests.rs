@@ -252,7 +252,7 @@ fn the_same_job_started_again_need_not_wait_for_the_heartbeat_to_grow_old() {
 }
 
 #[test]
-fn on_a_full_disk_it_is_given_back_by_its_time() {
+fn release_sets_only_the_mtime_and_works_on_a_full_disk() {
     let folder = tempfile::tempdir().unwrap();
     let before = take(stranger(1), folder.path()).unwrap();
     let path = before.path.clone();

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::read::{Position, read_lines};
-use super::superseded::{Part, Parts, update_of};
+use super::superseded::{LogPart, Parts, update_of};
 use crate::{Error, Result, small};
 
 /// The records of a log that are not superseded, each reduced to a `T`.
@@ -24,7 +24,7 @@ pub struct Follow<T> {
 
 #[derive(Debug)]
 struct Kept<T> {
-    part: Option<Part>,
+    part: Option<LogPart>,
     update: Option<u64>,
     item: T,
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 /// The part of a log that a record belongs to: the attempt, and the number of rewinds so far in that attempt.
-pub(super) type Part = (u64, u64);
+pub(super) type LogPart = (u64, u64);
 
 /// The parts of a log. A `start` record contains the update resumed from, so every record of an earlier attempt beyond
 /// that update is superseded even before the update is repeated. A `rewind` record has the same effect on the records
@@ -14,7 +14,7 @@ pub(super) type Part = (u64, u64);
 pub(super) struct Parts {
     rewinds: BTreeMap<u64, u64>,
     /// The first update of each part.
-    first: BTreeMap<Part, u64>,
+    first: BTreeMap<LogPart, u64>,
 }
 
 /// Returns the update of a record.
@@ -24,7 +24,7 @@ pub(super) fn update_of(record: &Map<String, Value>) -> Option<u64> {
 
 impl Parts {
     /// Adds the next record in file order and returns its part; `None` for a record without an attempt.
-    pub fn add(&mut self, record: &Map<String, Value>) -> Option<Part> {
+    pub fn add(&mut self, record: &Map<String, Value>) -> Option<LogPart> {
         let attempt = record.get("attempt")?.as_u64()?;
         let kind = record.get("kind").and_then(Value::as_str);
         let count = self.rewinds.entry(attempt).or_insert(0);
@@ -44,7 +44,7 @@ impl Parts {
 
     /// Returns, for each part, the first update that a later part repeats. Further records can only lower it, so a
     /// superseded record stays superseded.
-    pub fn limits(&self) -> BTreeMap<Part, u64> {
+    pub fn limits(&self) -> BTreeMap<LogPart, u64> {
         let mut limits = BTreeMap::new();
         let mut void_from = u64::MAX;
         for (part, first) in self.first.iter().rev() {

@@ -161,7 +161,7 @@ impl<'d> Publisher<'d> {
 
     /// Swaps `new` and `old` durably. Returns false if the file system does not support it. Errors: 73, 74.
     pub fn exchange(&self, new: &Path, old: &Path) -> Result<bool> {
-        match self.rename_surely(new, old, Rename::Exchange) {
+        match self.rename_verified(new, old, Rename::Exchange) {
             Err(cause) if is_unknown(&cause) => return Ok(false),
             done => done.map_err(|cause| Error::create(old, cause))?,
         }
@@ -171,13 +171,15 @@ impl<'d> Publisher<'d> {
 
     /// Renames durably within a directory. Emulates `New` on file systems that lack it. Errors: 73, 74.
     pub fn rename(&self, from: &Path, to: &Path, how: Rename) -> Result<()> {
-        match self.rename_surely(from, to, how) {
+        match self.rename_verified(from, to, how) {
             // Some network file systems lack RENAME_NOREPLACE: check, then rename.
             Err(cause) if how == Rename::New && is_unknown(&cause) => {
                 refuse_existing(to)?;
                 return self.rename(from, to, Rename::Replace);
             }
-            Err(cause) if cause.kind() == io::ErrorKind::AlreadyExists => return Err(exists(to)),
+            Err(cause) if cause.kind() == io::ErrorKind::AlreadyExists => {
+                return Err(already_exists(to));
+            }
             done => done.map_err(|cause| Error::create(to, cause))?,
         }
         point("publish.renamed").map_err(|cause| write_error(to, cause))?;
@@ -185,7 +187,7 @@ impl<'d> Publisher<'d> {
     }
 
     /// Renames, and checks the target before reporting an error: over NFS the reply to a successful rename may be lost.
-    fn rename_surely(&self, from: &Path, to: &Path, how: Rename) -> io::Result<()> {
+    fn rename_verified(&self, from: &Path, to: &Path, how: Rename) -> io::Result<()> {
         let before = fs::symlink_metadata(from)?;
         self.disk.rename(from, to, how).or_else(|cause| match fs::symlink_metadata(to) {
             Ok(now) if (now.dev(), now.ino()) == (before.dev(), before.ino()) => Ok(()),
@@ -241,12 +243,12 @@ fn is_unknown(cause: &io::Error) -> bool {
 
 fn refuse_existing(path: &Path) -> Result<()> {
     match fs::symlink_metadata(path) {
-        Ok(_) => Err(exists(path)),
+        Ok(_) => Err(already_exists(path)),
         Err(_) => Ok(()),
     }
 }
 
-fn exists(path: &Path) -> Error {
+fn already_exists(path: &Path) -> Error {
     Error::create(path, "it already exists; move it away or choose another name")
 }
 

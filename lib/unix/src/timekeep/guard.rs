@@ -35,7 +35,7 @@ pub struct Schedule {
     #[arg(long, value_name = "SIGNAL", default_value = "USR1")]
     #[arg(value_parser = group::parse_warn_signal)]
     pub warn_signal: Signal,
-    /// Send TERM this long after the limit, and KILL as long after that
+    /// Send TERM this long after the limit, and KILL after the same time again
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
     pub grace: Duration,
 }

@@ -103,7 +103,7 @@ impl Run {
     }
 
     /// Returns the fields for a row of the table.
-    pub fn line(&self) -> Value {
+    pub fn row(&self) -> Value {
         let time = |seconds: f64| {
             std::time::Duration::try_from_secs_f64(seconds).map_or("-".into(), format_duration)
         };
@@ -266,12 +266,12 @@ mod tests {
         assert_eq!(stand("a".into(), Some(held), None, None).state, RunState::Held);
         assert_eq!(stand("a".into(), None, None, None).state, RunState::New);
         let waits = stand("a".into(), None, None, Some("12".into()));
-        assert!(waits.line()["note"].as_str().unwrap().contains("squeue -j 12"));
+        assert!(waits.row()["note"].as_str().unwrap().contains("squeue -j 12"));
         let mut held = stand("a".into(), Some(status(State::Stopped)), None, Some("12".into()));
         assert!(held.may_wait());
         let reason = "JobHeldUser".to_string();
         held.look_into(&[Queued { id: "12".into(), state: "PENDING".into(), reason }]);
-        assert!(held.line()["note"].as_str().unwrap().contains("scontrol release 12"));
+        assert!(held.row()["note"].as_str().unwrap().contains("scontrol release 12"));
     }
 
     #[test]
@@ -279,18 +279,18 @@ mod tests {
         let run = stand("a".into(), Some(status(State::Stopped)), Some(seen(false)), None);
         assert_eq!(run.eta, Some(5400.0));
         assert_eq!((run.restarts, run.silent), (3, None));
-        let line = run.line();
+        let line = run.row();
         assert_eq!(line["progress"], "100/400 25%");
         assert_eq!(line["left"], "01:30:00");
         assert_eq!(line["note"], "signal SIGUSR1");
         let lost = stand("a".into(), Some(status(State::Running)), Some(seen(false)), None);
-        assert_eq!(lost.line()["note"], "no heartbeat for 00:03:20");
+        assert_eq!(lost.row()["note"], "no heartbeat for 00:03:20");
         let given_back = Observation { age: None, ..seen(false) };
         let ended = stand("a".into(), Some(status(State::Running)), Some(given_back), None);
         assert_eq!(ended.silent, None);
-        assert!(ended.line()["note"].as_str().unwrap().contains("disk full"), "{}", ended.line());
+        assert!(ended.row()["note"].as_str().unwrap().contains("disk full"), "{}", ended.row());
         let fresh = Status { update: 0, updates: None, ..status(State::Running) };
         let fresh = stand("a".into(), Some(fresh), Some(seen(true)), None);
-        assert_eq!((fresh.eta, fresh.line()["progress"].clone()), (None, "0".into()));
+        assert_eq!((fresh.eta, fresh.row()["progress"].clone()), (None, "0".into()));
     }
 }

@@ -21,11 +21,11 @@ pub(crate) struct Array {
     name: String,
     dims: Vec<usize>,
     axes: Axes,
-    store: Store,
+    store: ArrayBacking,
 }
 
 #[derive(Debug)]
-enum Store {
+enum ArrayBacking {
     /// Any dtype and order of axes: element (i, j, …) is at offset + i·strides[0] + j·strides[1] + …
     Mapped {
         file: Arc<MappedFile>,
@@ -61,7 +61,7 @@ impl Array {
             return Err(data_error(format!("is empty, {dims:?}")));
         }
         let store = match place {
-            ArrayStorage::Parts(parts) => Store::Parts(parts),
+            ArrayStorage::Parts(parts) => ArrayBacking::Parts(parts),
             ArrayStorage::File { file, offset, dtype, fortran, packing } => {
                 let size = (numbers * dtype.bytes()) as u64;
                 if offset.checked_add(size).is_none_or(|end| end > file.size()) {
@@ -75,7 +75,7 @@ impl Array {
                     && strides == distances(&dims, dtype.bytes(), false)
                     && packing.is_trivial();
                 let offset = offset as usize;
-                Store::Mapped { file, offset, strides, dtype, packing, in_order }
+                ArrayBacking::Mapped { file, offset, strides, dtype, packing, in_order }
             }
         };
         let (path, name) = (source.path().to_path_buf(), name.into());
@@ -105,19 +105,19 @@ impl Array {
     /// Whether some stored numbers denote missing values, which are read as NaN.
     pub fn marks_missing(&self) -> bool {
         match &self.store {
-            Store::Mapped { packing, .. } => packing.marks_missing(),
-            Store::Parts(parts) => parts.packing().marks_missing(),
+            ArrayBacking::Mapped { packing, .. } => packing.marks_missing(),
+            ArrayBacking::Parts(parts) => parts.packing().marks_missing(),
         }
     }
 
     /// Whether a read is a single copy into the caller's buffer.
     pub fn is_direct(&self) -> bool {
-        matches!(&self.store, Store::Mapped { dtype: FileDtype::F32, in_order: true, .. })
+        matches!(&self.store, ArrayBacking::Mapped { dtype: FileDtype::F32, in_order: true, .. })
     }
 
     /// Declares that the array will be read repeatedly: see [`MappedFile::read_often`].
     pub fn read_often(&self) {
-        if let Store::Mapped { file, .. } = &self.store {
+        if let ArrayBacking::Mapped { file, .. } = &self.store {
             file.read_often();
         }
     }
@@ -125,18 +125,18 @@ impl Array {
     /// Read mode: `direct`, `converted`, `chunks` or `packed chunks`.
     pub fn read_mode(&self) -> &'static str {
         match &self.store {
-            Store::Mapped { .. } if self.is_direct() => "direct",
-            Store::Mapped { .. } => "converted",
-            Store::Parts(parts) if parts.is_compressed() => "packed chunks",
-            Store::Parts(parts) if parts.chunk().is_some() => "chunks",
-            Store::Parts(_) => "converted",
+            ArrayBacking::Mapped { .. } if self.is_direct() => "direct",
+            ArrayBacking::Mapped { .. } => "converted",
+            ArrayBacking::Parts(parts) if parts.is_compressed() => "packed chunks",
+            ArrayBacking::Parts(parts) if parts.chunk().is_some() => "chunks",
+            ArrayBacking::Parts(_) => "converted",
         }
     }
 
     /// Cost of reading a trajectory, in bytes read per byte returned: every chunk that the trajectory touches is read
     /// completely and costs at least as much as [`A_CHUNK`] bytes. 1 for a contiguous array.
     pub fn read_cost(&self) -> f64 {
-        let Store::Parts(parts) = &self.store else { return 1.0 };
+        let ArrayBacking::Parts(parts) = &self.store else { return 1.0 };
         let fits = |chunk: &&[usize]| chunk.len() == self.dims.len() && !self.dims.contains(&0);
         let Some(chunk) = parts.chunk().filter(fits) else { return 1.0 };
         let size = parts.number_bytes();
@@ -155,7 +155,9 @@ impl Array {
     pub fn read(&self, sample: usize, frames: Range<usize>, out: &mut [f32]) -> Result<()> {
         let frames = if self.axes.place(Axis::Time).is_some() { frames } else { 0..1 };
         let mut beyond = None;
-        if let Store::Mapped { file, offset, strides, dtype, in_order: true, .. } = &self.store {
+        if let ArrayBacking::Mapped { file, offset, strides, dtype, in_order: true, .. } =
+            &self.store
+        {
             let first = |axis, i| self.axes.place(axis).map_or(0, |place| i * strides[place]);
             let from = offset + first(Axis::Sample, sample) + first(Axis::Time, frames.start);
             if *dtype == FileDtype::F32 {
@@ -193,7 +195,7 @@ impl Array {
         let ranges: Vec<Range<usize>> = self.axes.iter().enumerate().map(range).collect();
         let order = self.axes.order();
         match &self.store {
-            Store::Mapped { file, offset, strides, dtype, packing, .. } => {
+            ArrayBacking::Mapped { file, offset, strides, dtype, packing, .. } => {
                 // The span from the first to the last value of the ranges.
                 let end = |(range, stride): (&Range<usize>, &usize)| {
                     range.len().saturating_sub(1) * stride
@@ -207,7 +209,7 @@ impl Array {
                     });
                 })?;
             }
-            Store::Parts(parts) => {
+            ArrayBacking::Parts(parts) => {
                 let values = parts.read(&ranges, beyond)?;
                 permute(&values, &ranges, &order, out);
             }

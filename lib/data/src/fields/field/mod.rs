@@ -33,7 +33,7 @@ pub use axes::{Axes, Axis};
 pub(crate) use formats::names_of;
 pub use hdf5_file::run_helper_if_requested;
 pub use layout::{FieldLayout, LayoutDataset};
-pub(crate) use problems::{problem_of_list, problem_of_times};
+pub(crate) use problems::{coordinate_problem, problem_of_times};
 pub(crate) use recognise::PREDICTIONS;
 pub use recognise::Reading;
 pub(crate) use regimes::grouped;

@@ -94,7 +94,9 @@ impl NumpyFile {
             let packed = archive.by_index(index)?;
             let size = packed.compressed_size();
             if most / MAX_PACKED > size {
-                return Err(io::Error::other(format!("{most} bytes from {size}")));
+                let what =
+                    format!("an entry of {size} compressed bytes cannot expand to {most} bytes");
+                return Err(io::Error::other(what));
             }
             io::copy(&mut packed.take(most), &mut unpacked)?;
             Ok(unpacked)

@@ -15,7 +15,7 @@ const MAX_NAMES: usize = 8;
 
 /// Describes what is wrong with the times of `frames` frames; some PDEBench files have one more time than frames.
 pub(crate) fn problem_of_times(t: &[f64], frames: usize) -> Option<String> {
-    problem_of_list(t, &[frames, frames + 1], Axis::Time).or_else(|| {
+    coordinate_problem(t, &[frames, frames + 1], Axis::Time).or_else(|| {
         let steps = || t.windows(2).map(|pair| pair[1] - pair[0]);
         let mean = steps().sum::<f64>() / steps().count().max(1) as f64;
         let scale = t.iter().fold(0.0f64, |largest, time| largest.max(time.abs()));
@@ -38,7 +38,7 @@ pub(crate) fn problem_of_times(t: &[f64], frames: usize) -> Option<String> {
 
 /// Describes what is wrong with the coordinates of an axis, whose number should be one of `lengths` and which should be
 /// strictly increasing.
-pub(crate) fn problem_of_list(values: &[f64], lengths: &[usize], axis: Axis) -> Option<String> {
+pub(crate) fn coordinate_problem(values: &[f64], lengths: &[usize], axis: Axis) -> Option<String> {
     let problem = if values.is_empty() {
         return None;
     } else if !lengths.contains(&values.len()) {
@@ -85,7 +85,7 @@ impl Field {
         });
         let points = Axis::SPACE.into_iter().zip(self.coordinates()).zip(&self.shape.grid);
         let points = points.filter_map(|((axis, values), points)| {
-            Some((ProblemKind::Coordinates, problem_of_list(values, &[*points], axis)?))
+            Some((ProblemKind::Coordinates, coordinate_problem(values, &[*points], axis)?))
         });
         conflict.chain(unusable).chain(points).collect()
     }

@@ -123,7 +123,7 @@ impl Field {
                     .to_string()
             }
             several => format!(
-                "its trajectories have different parameters ({}); `ds-prep import` makes a file of each",
+                "its trajectories have different parameters ({}); `ds-prep import` writes a file for each",
                 describe(several)
             ),
         };

@@ -15,7 +15,7 @@ pub(crate) use provenance::content_hash;
 pub use target::{ImportOutcome, Target, targets};
 
 use crate::fields::field::Field;
-use crate::fields::write::{FieldWriter, Partial, remove_leftovers};
+use crate::fields::write::{FieldWriter, PartialFile, remove_leftovers};
 use plan::Conversion;
 use rayon::prelude::*;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -49,7 +49,7 @@ pub fn import(
         remove_leftovers(&target.path);
         return Ok(ImportOutcome::Kept);
     }
-    let mut partial = Partial::open(&target.path, &conversion.header)?;
+    let mut partial = PartialFile::open(&target.path, &conversion.header)?;
     match fill(&field, &conversion, &mut partial, done) {
         Ok(()) => partial.publish()?,
         Err(error) if matches!(error.exit, Exit::Again | Exit::Io) => return Err(error),
@@ -65,7 +65,7 @@ pub fn import(
 fn fill(
     field: &Field,
     conversion: &Conversion,
-    partial: &mut Partial,
+    partial: &mut PartialFile,
     done: impl Fn(usize) -> Result<()> + Sync,
 ) -> Result<()> {
     let shape = &conversion.header.shape;

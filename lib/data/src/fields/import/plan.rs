@@ -4,7 +4,7 @@ use super::provenance::attributes;
 use super::resample::{Cut, Resampler};
 use super::target::Target;
 use crate::fields::field::{
-    Axis, Field, FieldLayout, PERIODIC, Reading, Shape, attributes_of, problem_of_list,
+    Axis, Field, FieldLayout, PERIODIC, Reading, Shape, attributes_of, coordinate_problem,
     problem_of_times,
 };
 use crate::fields::parameter::Parameter;
@@ -171,7 +171,7 @@ impl Conversion {
         let t: Vec<f64> = t.collect();
         let problem = match field.t() {
             all if all.is_empty() || lengths.contains(&all.len()) => problem_of_times(&t, t.len()),
-            all => problem_of_list(all, &lengths, Axis::Time),
+            all => coordinate_problem(all, &lengths, Axis::Time),
         };
         if let Some(what) = problem {
             return Err(Error::data(format!("{name}: {what}")));

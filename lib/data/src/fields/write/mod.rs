@@ -11,7 +11,7 @@ mod safetensors_file;
 
 pub use numpy_file::npy_header;
 pub(crate) use partial::remove_leftovers;
-pub use partial::{Partial, Shared};
+pub use partial::{PartialFile, Shared};
 
 use crate::fields::field::{Axes, FieldLayout, LayoutDataset, PREDICTIONS, Shape};
 use narrow::narrowed;

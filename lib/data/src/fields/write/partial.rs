@@ -20,7 +20,7 @@ use unix::{Error, Exit, Result};
 const MAX_RECORD: u64 = 256 << 20;
 
 /// A file that is being written.
-pub struct Partial {
+pub struct PartialFile {
     path: PathBuf,
     data: PathBuf,
     record: File,
@@ -39,7 +39,7 @@ struct RecordHeader {
     datasets: Vec<Dataset>,
 }
 
-/// The data that other processes need to write into the same file; see [`Partial::share`].
+/// The data that other processes need to write into the same file; see [`PartialFile::share`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Shared {
     datasets: Vec<Dataset>,
@@ -47,7 +47,8 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Opens the unfinished file `path`, which another process holds as a [`Partial`] with the same header. Errors: 73.
+    /// Opens the unfinished file `path`, which another process holds as a [`PartialFile`] with the same header. Errors:
+    /// 73.
     pub fn writer(self, path: &Path, header: &Header) -> Result<FieldWriter> {
         FieldWriter::open(&names(path).0, path, header, self.datasets)
     }
@@ -65,7 +66,7 @@ struct RecordLine {
     trajectories: usize,
 }
 
-impl Partial {
+impl PartialFile {
     /// Resumes the file `path`, which must not exist yet, or starts it.
     ///
     /// Errors: 73 when it cannot be created or there is no space for it; 75 when another process is writing it.

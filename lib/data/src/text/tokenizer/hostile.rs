@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 /// Ids below this may be sparse.
 const SPARSE: u64 = 1 << 16;
 /// Maximum factor by which a normalizer may lengthen a text.
-const GROWTH: f64 = 64.0;
+const MAX_GROWTH: f64 = 64.0;
 /// Maximum number of special tokens added to a text.
 const MAX_ADDED: usize = 64;
 
@@ -28,9 +28,9 @@ pub(super) fn check(file: &Map<String, Value>) -> Result<(), String> {
         return Err("dropout of merges, which makes ids random, is not supported".into());
     }
     let growth = file.get("normalizer").map_or(1.0, growth);
-    if growth > GROWTH {
+    if growth > MAX_GROWTH {
         return Err(format!(
-            "its normalizer may make a text {growth:.0} times longer; at most {GROWTH} times is supported"
+            "its normalizer may make a text {growth:.0} times longer; at most {MAX_GROWTH} times is supported"
         ));
     }
     file.get("post_processor").map_or(Ok(()), require_small_template)

@@ -314,7 +314,7 @@ impl Settings {
         for own in known.values() {
             let listed = self.added.values().find(|token| token.content == own.content);
             let what = match listed {
-                Some(listed) if !same(listed, own) => "is found in other places",
+                Some(listed) if !have_same_flags(listed, own) => "is found in other places",
                 None if self.lists_added && !self.is_special(&own.content) => {
                     "is not an added token"
                 }
@@ -336,7 +336,7 @@ impl Settings {
 }
 
 /// Whether two added tokens have the same matching flags.
-fn same(a: &AddedToken, b: &AddedToken) -> bool {
+fn have_same_flags(a: &AddedToken, b: &AddedToken) -> bool {
     (a.lstrip, a.rstrip, a.single_word, a.normalized)
         == (b.lstrip, b.rstrip, b.single_word, b.normalized)
 }

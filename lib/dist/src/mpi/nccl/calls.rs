@@ -94,9 +94,9 @@ impl Communicator {
     /// Waits until the ranks are connected, or until the last call has been enqueued.
     fn wait_enqueued(&mut self, counter: &CallCounter) -> Result<()> {
         let _waiting = counter.mark_waiting();
-        let mut pauses = counter.pauses();
+        let mut backoff = counter.backoff();
         while !self.is_enqueued()? {
-            pauses.pause();
+            backoff.pause();
         }
         Ok(())
     }

@@ -39,11 +39,11 @@ pub struct Nccl {
     gpu: &'static Gpu,
     counters: CallCounters,
     clock: Clock,
-    jobs: Sender<Job>,
+    queue: Sender<QueuedCall>,
 }
 
 /// A collective to be enqueued after an event of the compute stream.
-struct Job {
+struct QueuedCall {
     call: Call,
     after: Event,
     progress: Arc<Progress>,
@@ -78,9 +78,9 @@ impl Nccl {
         let stream = gpu.beside()?;
         stream.handle()?; // makes the GPU current for this thread
         let communicator = Communicator::connect(ranks).context(|| device.to_string())?;
-        let (jobs, receiver) = channel();
+        let (queue, receiver) = channel();
         let clock = Clock::default();
-        let mut thread = Thread {
+        let mut thread = NcclThread {
             communicator,
             stream,
             counter: counters.side.clone(),
@@ -88,7 +88,7 @@ impl Nccl {
             in_flight: VecDeque::new(),
         };
         super::spawn("nccl", move || super::or_end(thread.run(&receiver)))?;
-        Ok(Self { device, gpu, counters, clock, jobs })
+        Ok(Self { device, gpu, counters, clock, queue })
     }
 
     /// Starts a collective after the kernels launched so far. Errors: earlier errors of the GPU.
@@ -100,8 +100,9 @@ impl Nccl {
         // A tensor whose allocation failed has no memory to sum.
         tensor::kernel::take_error(self.device)?;
         let progress = Arc::new(Progress::default());
-        let job = Job { call, after: self.gpu.mark_kernels()?, progress: progress.clone() };
-        self.jobs.send(job).map_err(|_| Error::bug("the thread of NCCL has ended"))?;
+        let queued =
+            QueuedCall { call, after: self.gpu.mark_kernels()?, progress: progress.clone() };
+        self.queue.send(queued).map_err(|_| Error::bug("the thread of NCCL has ended"))?;
         Ok(progress)
     }
 
@@ -139,7 +140,7 @@ impl Nccl {
 
 /// The thread that uses the communicator. It enqueues collectives, measures their times and tells the watchdog when
 /// this rank waits for other ranks on the GPU.
-struct Thread {
+struct NcclThread {
     communicator: Communicator,
     stream: SideStream,
     counter: Arc<CallCounter>,
@@ -156,9 +157,9 @@ struct InFlight {
     wanted: Option<Instant>,
 }
 
-impl Thread {
+impl NcclThread {
     /// Runs until the process ends. Errors: a collective failed; it then never completes on the other ranks.
-    fn run(&mut self, jobs: &Receiver<Job>) -> Result<()> {
+    fn run(&mut self, queue: &Receiver<QueuedCall>) -> Result<()> {
         let counter = self.counter.clone();
         let (mut _waiting, mut changed): (Option<Waiting>, bool) = (None, false);
         loop {
@@ -169,11 +170,11 @@ impl Thread {
                 _waiting = runs.then(|| counter.mark_waiting());
             }
             let next = match self.in_flight.is_empty() {
-                true => jobs.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                false => jobs.recv_timeout(POLL),
+                true => queue.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                false => queue.recv_timeout(POLL),
             };
             match next {
-                Ok(job) => self.enqueue(job)?,
+                Ok(queued) => self.enqueue(queued)?,
                 Err(RecvTimeoutError::Timeout) => (),
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
             }
@@ -181,16 +182,16 @@ impl Thread {
         }
     }
 
-    fn enqueue(&mut self, job: Job) -> Result<()> {
-        self.stream.follow(&job.after)?;
+    fn enqueue(&mut self, queued: QueuedCall) -> Result<()> {
+        self.stream.follow(&queued.after)?;
         let begin = self.stream.mark()?;
         let stream = self.stream.handle()?;
         // SAFETY: by the contract of `Nccl::start`.
-        unsafe { self.communicator.enqueue(&job.call, stream, &self.counter)? };
+        unsafe { self.communicator.enqueue(&queued.call, stream, &self.counter)? };
         let end = self.stream.mark()?;
-        let _ = job.progress.end.set(end.clone()); // set once
+        let _ = queued.progress.end.set(end.clone()); // set once
         let (began, wanted) = (None, None);
-        self.in_flight.push_back(InFlight { begin, end, progress: job.progress, began, wanted });
+        self.in_flight.push_back(InFlight { begin, end, progress: queued.progress, began, wanted });
         Ok(())
     }
 

@@ -54,13 +54,13 @@ impl NcclReducer {
 }
 
 /// Unwraps the memory of a bucket. Errors: it is `None`, because a gradient or a sum of the bucket is still held.
-fn free<T>(lent: Option<T>, bucket: usize) -> Result<T> {
+fn require_free<T>(lent: Option<T>, bucket: usize) -> Result<T> {
     lent.ok_or_else(|| Error::bug(format!("a gradient or sum of bucket {bucket} is still held")))
 }
 
 impl Reducer for NcclReducer {
     fn buffers(&mut self, bucket: usize, shapes: &[Vec<usize>]) -> Result<Option<Vec<Tensor>>> {
-        free(self.memory(bucket, shapes)?.lend(), bucket).map(Some)
+        require_free(self.memory(bucket, shapes)?.lend(), bucket).map(Some)
     }
 
     fn submit(&mut self, bucket: usize, gradients: Vec<Tensor>) -> Result<()> {
@@ -79,7 +79,7 @@ impl Reducer for NcclReducer {
             .enumerate()
             .filter(|(index, tensor)| tensor.address() != places[*index])
             .collect();
-        let mut lent = free(memory.lend(), bucket)?;
+        let mut lent = require_free(memory.lend(), bucket)?;
         for (index, tensor) in elsewhere {
             lent[index].assign(&tensor);
         }
@@ -112,9 +112,9 @@ impl Reducer for NcclReducer {
         self.nccl.finish(&progress)?;
         if let Some(converted) = converted {
             // Once converted, its memory may be reused: the compute stream orders that after the sum.
-            ops::cast::convert(&converted, &mut free(memory.lend_all(), bucket)?);
+            ops::cast::convert(&converted, &mut require_free(memory.lend_all(), bucket)?);
         }
-        free(memory.lend(), bucket)
+        require_free(memory.lend(), bucket)
     }
 
     fn take_times(&mut self) -> Times {

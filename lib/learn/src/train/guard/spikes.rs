@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
 /// Number of recent updates among which skipped updates are counted.
-const RECENT: u64 = 1000;
-/// Number of skipped updates among [`RECENT`] that ends the run: one in a hundred.
+const RECENT_UPDATES: u64 = 1000;
+/// Number of skipped updates among [`RECENT_UPDATES`] that ends the run: one in a hundred.
 const MAX_SKIPPED: usize = 10;
 /// Minimum deviation relative to the median, so that rounding errors do not count as spikes when all values are equal.
 const LEAST_DEVIATION: f64 = 1e-2;
@@ -65,7 +65,7 @@ impl SpikeDetector {
             }
             None => self.skipped.push_back(update),
         }
-        while self.skipped.front().is_some_and(|first| first + RECENT <= update) {
+        while self.skipped.front().is_some_and(|first| first + RECENT_UPDATES <= update) {
             self.skipped.pop_front();
         }
     }
@@ -73,7 +73,7 @@ impl SpikeDetector {
     /// Returns the number of skipped updates among the last 1000 after `done` updates, if there are too many.
     pub fn skips_too_often(&self, done: u64) -> Option<usize> {
         let count = self.skipped.len();
-        (done >= RECENT && count >= MAX_SKIPPED).then_some(count)
+        (done >= RECENT_UPDATES && count >= MAX_SKIPPED).then_some(count)
     }
 }
 

@@ -21,10 +21,7 @@ impl LogErrors {
                 self.failed += 1;
             }
             Ok(()) if self.failed > 0 => {
-                unix::note!(
-                    "writing works again; {} writes of the log or the status had failed",
-                    self.failed
-                );
+                unix::note!("log and status can be written again; failed writes: {}", self.failed);
                 self.failed = 0;
             }
             Ok(()) => {}

@@ -134,7 +134,7 @@ fn record(
     let Model { task, learner, numerics } = model;
     let given: Vec<Tensor> = std::mem::take(buffers).into_iter().flatten().collect();
     buffers.resize(given.len(), None);
-    let mut is_cut = sink.cuts();
+    let mut is_cut = sink.bucket_boundaries();
     let (mut segments, mut losses) = (vec![Vec::new()], 0);
     let graph = Graph::record(learner.params.trained.device(), inputs, |graph| {
         let forward = learner.forward(task, batch, numerics)?;

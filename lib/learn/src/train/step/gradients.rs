@@ -43,7 +43,7 @@ impl Sink<'_> {
 
     /// Returns a function that tells whether a bucket can be submitted once the gradient of a parameter is complete;
     /// call it in the order in which gradients are completed.
-    pub fn cuts(&self) -> impl FnMut(usize) -> bool + use<> {
+    pub fn bucket_boundaries(&self) -> impl FnMut(usize) -> bool + use<> {
         let mut completes = self.exchange.as_ref().map(Exchange::completes);
         move |parameter| completes.as_mut().is_some_and(|completes| completes(parameter))
     }

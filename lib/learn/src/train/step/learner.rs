@@ -6,7 +6,7 @@ use crate::checkpoint::{Loaded, parts, split};
 use crate::config::Config;
 use crate::forward::Forward;
 use crate::optim::{Optimizer, OptimizerState, Schedule};
-use crate::params::{ParamSet, Params, moved};
+use crate::params::{ParamSet, Params, to_device};
 use crate::task::{Batch, Task, Term};
 use crate::train::Progress;
 use dist::Collective;
@@ -316,18 +316,18 @@ impl Learner {
         let trained = &self.params.trained;
         let moments = match &self.owners {
             None if ranks.rank() > 0 => return Ok(None),
-            None => moved(&self.moments.entries(&self.optimizer, trained), Device::Cpu)?,
+            None => to_device(&self.moments.entries(&self.optimizer, trained), Device::Cpu)?,
             Some(owners) => self.gather_moments(owners, ranks)?,
         };
         if ranks.rank() > 0 {
             return Ok(None);
         }
-        let mut files = vec![("model".to_string(), moved(trained.entries(), Device::Cpu)?)];
+        let mut files = vec![("model".to_string(), to_device(trained.entries(), Device::Cpu)?)];
         if let Some(average) = &self.average {
-            files.push(("ema".into(), moved(average.entries(), Device::Cpu)?));
+            files.push(("ema".into(), to_device(average.entries(), Device::Cpu)?));
         }
         if self.stores_frozen && !self.params.frozen.entries().is_empty() {
-            files.push(("frozen".into(), moved(self.params.frozen.entries(), Device::Cpu)?));
+            files.push(("frozen".into(), to_device(self.params.frozen.entries(), Device::Cpu)?));
         }
         let shards = if self.owners.is_some() { ranks.size() } else { 1 };
         files.extend(split(moments, shards));
@@ -340,7 +340,7 @@ impl Learner {
         let mut all = Vec::new();
         for (i, owner) in owners.iter().enumerate() {
             let entries = self.moments.entry(&self.optimizer, &self.params.trained, i);
-            let mut entries = moved(&entries, Device::Cpu)?;
+            let mut entries = to_device(&entries, Device::Cpu)?;
             let mut owned: Vec<_> = entries.iter_mut().map(|(_, t)| (*owner, t)).collect();
             ranks.all_gather(&mut owned)?;
             if ranks.rank() == 0 {

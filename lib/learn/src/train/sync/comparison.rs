@@ -15,7 +15,7 @@ use unix::{Error, Exit, Result};
 pub(in crate::train) struct Comparison(Arc<OnceLock<String>>);
 
 /// Channel that sends the hashes of all ranks to the writing thread.
-type Hashes = Sender<Vec<Vec<u8>>>;
+type HashSender = Sender<Vec<Vec<u8>>>;
 
 /// Whether the parameters are compared across ranks.
 pub(in crate::train) fn is_comparing(job: &TrainJob) -> bool {
@@ -44,7 +44,7 @@ pub(in crate::train) fn differing_rank(
 impl Comparison {
     /// Returns the condition for publishing a checkpoint of update `update`, and the channel for sending it the hashes
     /// of all ranks, where that of rank 0 is empty. None when ranks are not compared.
-    pub fn condition(&self, job: &TrainJob, update: u64) -> Option<(Hashes, Condition)> {
+    pub fn condition(&self, job: &TrainJob, update: u64) -> Option<(HashSender, Condition)> {
         if !is_comparing(job) {
             return None;
         }

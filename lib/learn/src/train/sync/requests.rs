@@ -11,7 +11,7 @@ pub fn gather<T: Serialize + DeserializeOwned>(ranks: &dyn Collective, own: T) -
     if ranks.size() == 1 {
         return Ok(vec![own]);
     }
-    let all = ranks.gather(&serde_json::to_vec(&own).map_err(Error::bug)?)?;
+    let all = ranks.all_gather_bytes(&serde_json::to_vec(&own).map_err(Error::bug)?)?;
     all.iter().map(|bytes| serde_json::from_slice(bytes).map_err(Error::bug)).collect()
 }
 
@@ -95,7 +95,9 @@ pub fn reduce_requests(ranks: &dyn Collective, own: RankRequest) -> Result<RankR
         false => serde_json::to_vec(&own).map_err(Error::bug)?,
     };
     let mut all = RankRequest::default();
-    for (rank, bytes) in ranks.gather(&own)?.iter().enumerate().filter(|(_, b)| !b.is_empty()) {
+    for (rank, bytes) in
+        ranks.all_gather_bytes(&own)?.iter().enumerate().filter(|(_, b)| !b.is_empty())
+    {
         let request: RankRequest = serde_json::from_slice(bytes).map_err(Error::bug)?;
         if let Some(mut stop) = request.stop
             && all.stop.as_ref().is_none_or(|known| known.cause < stop.cause)

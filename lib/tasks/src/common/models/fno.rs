@@ -21,8 +21,8 @@ pub struct Fno {
     #[serde(default = "four")]
     #[schemars(range(min = 1, max = 1024))]
     pub depth: usize,
-    /// Fourier modes along each axis, counted as in neuralop: wave numbers up to half of it in both directions, at most
-    /// those that the token grid has.
+    /// Fourier modes along each axis, counted as in neuralop: wave numbers up to half this value in both directions,
+    /// limited to those that the token grid supports.
     #[serde(default = "sixteen")]
     #[schemars(range(min = 1, max = 65536))]
     pub modes: usize,

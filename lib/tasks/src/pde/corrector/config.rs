@@ -16,9 +16,10 @@ use unix::config::{Violations, within};
 pub struct CorrectorData {
     /// Run directory or checkpoint of the operator to correct, which is frozen. Of a run, the best checkpoint is used.
     pub operator: PathBuf,
-    /// Operators trained without one fold of the data each (data.held_out). Each supplies the residuals on the fold that it
-    /// has not seen, because residuals on trajectories of the training are smaller than those that an operator meets
-    /// later. Empty: `operator` supplies them, on its own held-out fold if it has one, else on all trajectories.
+    /// Operators trained without one fold of the data each (data.held_out). Each supplies the residuals on the fold
+    /// that it has not seen, because residuals on training trajectories are smaller than those that an operator
+    /// encounters at inference. Empty: `operator` supplies them, on its own held-out fold if it has one, else on all
+    /// trajectories.
     #[serde(default)]
     pub cross_fit: Vec<PathBuf>,
     /// Latents of the training split: a directory written by `latent-cache make`.

@@ -68,8 +68,8 @@ pub struct DistillLoss {
     /// The target is computed with the moving average of the student (training.ema). False: with its current
     /// parameters.
     pub averaged_target: bool,
-    /// Number of intervals between noise levels in the first and the last updates; in between it doubles at equal
-    /// distances.
+    /// Number of intervals between noise levels in the first and the last updates; in between it doubles after equal
+    /// numbers of updates.
     pub intervals: [usize; 2],
     /// c of the pseudo-Huber loss √(|x|² + c²) - c. Null: 0.00054·√(numbers per state).
     pub huber: Option<f64>,

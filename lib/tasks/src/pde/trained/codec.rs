@@ -14,7 +14,7 @@ use data::fields::latents::Key;
 use data::fields::split_set::TrajectorySet;
 use data::fields::write::Header;
 use learn::task::Define;
-use learn::trained::{Origin, Parts, Trained};
+use learn::trained::{Origin, Parts, TrainedModel};
 use std::ops::Range;
 use std::path::Path;
 use tensor::{Device, Tensor};
@@ -26,7 +26,7 @@ const BATCH: usize = 64;
 /// A codec with its weights and normalisation.
 #[derive(Clone, Debug)]
 pub struct TrainedCodec {
-    trained: Trained<Codec>,
+    trained: TrainedModel<Codec>,
     tokens: FieldTokens,
     /// Number of features per token.
     dim: usize,

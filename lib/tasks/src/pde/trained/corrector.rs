@@ -12,7 +12,7 @@ use data::fields::parameter::Parameter;
 use data::fields::split_set::TrajectorySet;
 use data::fields::write::Header;
 use learn::task::Define;
-use learn::trained::{Origin, Parts, Trained};
+use learn::trained::{Origin, Parts, TrainedModel};
 use std::ops::Range;
 use tensor::Var;
 use unix::{Error, Result};
@@ -39,7 +39,7 @@ pub struct TrainedCorrector {
 pub(super) struct Stage {
     task: &'static str,
     model: Method,
-    pub trained: Trained<Correction>,
+    pub trained: TrainedModel<Correction>,
 }
 
 impl TrainedCorrector {

@@ -8,7 +8,7 @@ use crate::pde::models::{Critic, NetworkModel};
 use crate::trained::Opener;
 use data::fields::parameter::Parameter;
 use learn::task::Define;
-use learn::trained::{Origin, Parts, Trained};
+use learn::trained::{Origin, Parts, TrainedModel};
 use std::path::Path;
 use tensor::Tensor;
 use unix::{Error, Result};
@@ -16,7 +16,7 @@ use unix::{Error, Result};
 /// A critic with its weights and its condition.
 #[derive(Clone, Debug)]
 pub struct TrainedCritic {
-    trained: Trained<Critic>,
+    trained: TrainedModel<Critic>,
     condition: Condition,
     /// Scale of the operator's residuals.
     scale: ResidualScale,

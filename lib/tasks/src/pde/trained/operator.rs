@@ -16,7 +16,7 @@ use data::fields::split_set::TrajectorySet;
 use data::fields::write::Header;
 use learn::forward::Forward;
 use learn::task::Define;
-use learn::trained::{Origin, Parts, Trained};
+use learn::trained::{Origin, Parts, TrainedModel};
 use std::ops::Range;
 use tensor::ops::depthwise_conv::Padding;
 use tensor::{Tensor, Var};
@@ -31,7 +31,7 @@ const BATCH: usize = 64;
 /// An operator with its weights, the scale of its latents, its condition and the codec of the latents.
 #[derive(Clone, Debug)]
 pub struct TrainedOperator {
-    trained: Trained<Operator>,
+    trained: TrainedModel<Operator>,
     codec: TrainedCodec,
     scale: Normalisation,
     condition: Condition,
@@ -205,7 +205,7 @@ impl Rollouts for TrainedOperator {
     }
 
     fn models(&self) -> Vec<(&'static str, Origin, usize)> {
-        let Trained { origin, params, .. } = &self.trained;
+        let TrainedModel { origin, params, .. } = &self.trained;
         let own = (OperatorTask::SPEC.name, origin.clone(), params.count());
         std::iter::once(own).chain(self.codec.models()).collect()
     }

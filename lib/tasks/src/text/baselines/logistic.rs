@@ -1,4 +1,4 @@
-//! Logistic regression on sparse vectors, multinomial or one for each label, with an L2 penalty.
+//! Logistic regression on sparse vectors, multinomial or one binary model per label, with an L2 penalty.
 
 use super::Targets;
 use super::features::Rows;

@@ -20,7 +20,7 @@ pub struct Outcomes<'a> {
 
 /// All metrics of a classifier, with the names of its evaluation file.
 #[derive(Clone, Debug)]
-pub struct Classification {
+pub struct ClassificationMetrics {
     /// `accuracy`; `matthews_correlation`, 0 if only one class occurs or is predicted; `f1_`, `precision_` and
     /// `recall_` with `macro` (over the classes that occur as a true or predicted class), `micro` (equal to the
     /// accuracy), `weighted` (by class size) and `binary` (class 1 of two); `auroc` and
@@ -37,7 +37,7 @@ pub struct Classification {
     pub reliability: Reliability,
 }
 
-impl Classification {
+impl ClassificationMetrics {
     /// Computes the metrics; `labels` are the names of the classes.
     pub fn of(outcomes: &Outcomes, labels: &[String], resampling: Resampling) -> Self {
         let samples = outcomes.truth.len();

@@ -11,7 +11,7 @@ mod ranking;
 mod tests;
 
 pub use calibration::{Bin, Reliability, brier, fit_temperature, log_loss};
-pub use classification::{Classification, Outcomes, macro_f1_by_group};
+pub use classification::{ClassificationMetrics, Outcomes, macro_f1_by_group};
 pub use decision::{DecisionPolicy, best_threshold, best_thresholds};
 pub use intervals::{Metric, Metrics, Resampling};
 pub use multi_label::{LabelOutcomes, MultiLabel};

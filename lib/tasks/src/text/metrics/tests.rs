@@ -43,7 +43,7 @@ fn metrics_of_classes_are_those_of_scikit_learn() {
         let truth: Vec<usize> = get(&case["truth"]);
         let predicted = predicted_classes(&p, labels.len());
         let outcomes = Outcomes { probabilities: &p, truth: &truth, predicted: &predicted };
-        let all = Classification::of(&outcomes, &labels, Resampling::None);
+        let all = ClassificationMetrics::of(&outcomes, &labels, Resampling::None);
         assert_close(&all.metrics.values(), &case["metrics"], &format!("case {at}"));
         let report = Value::Object(all.classification_report);
         assert_close(&report, &case["report"], &format!("report {at}"));
@@ -86,7 +86,7 @@ fn intervals_resample_whole_groups() {
     let (p, truth) = drawn(120);
     let predicted = predicted_classes(&p, 2);
     let outcomes = Outcomes { probabilities: &p, truth: &truth, predicted: &predicted };
-    let of = |resampling| Classification::of(&outcomes, &labels(), resampling).metrics;
+    let of = |resampling| ClassificationMetrics::of(&outcomes, &labels(), resampling).metrics;
     let [single, grouped] = [Resampling::Samples, Resampling::Groups(&[0; 120])].map(of);
     for (metric, certain) in single.0.iter().zip(&grouped.0) {
         let ([low, high], value) = (metric.interval.unwrap(), metric.value.unwrap());
@@ -102,7 +102,8 @@ fn intervals_resample_whole_groups() {
     let [truth, predicted] = [&truth, &predicted]
         .map(|all| -> Vec<usize> { all.iter().flat_map(|class| [*class, *class]).collect() });
     let outcomes = Outcomes { probabilities: &p, truth: &truth, predicted: &predicted };
-    let doubled = Classification::of(&outcomes, &labels(), Resampling::Groups(&twice)).metrics;
+    let doubled =
+        ClassificationMetrics::of(&outcomes, &labels(), Resampling::Groups(&twice)).metrics;
     for (one, two) in single.0.iter().zip(&doubled.0) {
         let ([low, high], [low_of_two, high_of_two]) =
             (one.interval.unwrap(), two.interval.unwrap());
@@ -118,7 +119,7 @@ fn the_interval_of_an_accuracy_is_binomial() {
     let truth: Vec<usize> = (0..400).map(|i| usize::from(i % 5 == 0)).collect();
     let p = [0.75, 0.25].repeat(400);
     let outcomes = Outcomes { probabilities: &p, truth: &truth, predicted: &[0; 400] };
-    let metrics = Classification::of(&outcomes, &labels(), Resampling::Samples).metrics;
+    let metrics = ClassificationMetrics::of(&outcomes, &labels(), Resampling::Samples).metrics;
     let [low, high] = metrics.0[0].interval.unwrap();
     assert!(
         (0.8 - low - 0.0392).abs() < 0.01 && (high - 0.8 - 0.0392).abs() < 0.01,

@@ -3,13 +3,13 @@
 mod nvrtc;
 mod report;
 mod signature;
-mod texts;
+mod sources;
 
 pub use report::Resources;
 pub use signature::{most_threads, parameters};
-pub use texts::HEADERS;
-use texts::Texts;
-pub(super) use texts::texts_of;
+pub use sources::HEADERS;
+use sources::Texts;
+pub(super) use sources::texts_of;
 
 use super::Source;
 use crate::dtype::Dtype;

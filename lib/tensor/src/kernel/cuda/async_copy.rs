@@ -70,9 +70,9 @@ impl AsyncCopy {
         let Some(slot) = &self.slot else { return Ok(()) };
         let (gpu, arrived) = (self.gpu, slot.arrived);
         let result = gpu.enter().and_then(|()| until(arrived));
-        result
-            .inspect_err(|_| self.slot = None)
-            .map_err(|why| why.context(gpu.with_device("kernels before a value was read")))
+        result.inspect_err(|_| self.slot = None).map_err(|why| {
+            why.context(gpu.with_device("waiting for the kernels whose result is read"))
+        })
     }
 }
 

@@ -169,8 +169,9 @@ impl Gpu {
                 start(index + 1, *next)?;
             }
             let (pinned, done) = &download.pieces[index % 2];
-            until(*done)
-                .map_err(|why| why.context(self.with_device("kernels before a value was read")))?;
+            until(*done).map_err(|why| {
+                why.context(self.with_device("waiting for the kernels whose result is read"))
+            })?;
             // SAFETY: the copy into the buffer has finished.
             unsafe { ptr::copy_nonoverlapping(pinned.0, chunk.as_mut_ptr(), chunk.len()) };
         }

@@ -19,12 +19,12 @@ use unix::{Error, Exit, Result};
 const GRANTED: u32 = 48 << 10;
 
 /// Source name, dtype and kernel name.
-type Name = (&'static str, Dtype, &'static str);
+type KernelId = (&'static str, Dtype, &'static str);
 
 /// The modules and functions loaded so far.
 #[derive(Debug, Default)]
 pub(super) struct Functions {
-    functions: RwLock<HashMap<Name, &'static Function>>,
+    functions: RwLock<HashMap<KernelId, &'static Function>>,
     /// Modules by source and dtype; locked during compilation, so that each is compiled only once.
     modules: Mutex<HashMap<(&'static str, Dtype), &'static Module>>,
 }
@@ -62,21 +62,21 @@ impl Gpu {
     pub(crate) fn launch(
         &self,
         source: &'static Source,
-        element: Dtype,
+        dtype: Dtype,
         kernel: &'static str,
         grid: Grid,
         args: &[Value],
     ) -> Result<()> {
         self.enter()?;
-        let said = || self.with_device(&describe(kernel, element, grid));
-        let function = self.function(source, element, kernel).map_err(|e| e.context(said()))?;
+        let said = || self.with_device(&describe(kernel, dtype, grid));
+        let function = self.function(source, dtype, kernel).map_err(|e| e.context(said()))?;
         function.suits(args).map_err(|why| Error::bug(format!("{}: {why}", said())))?;
         self.grant(function, grid).map_err(|e| e.context(said()))?;
         let mut values: Vec<u64> = args.iter().map(|arg| arg.bits()).collect();
         let mut pointers: Vec<*mut c_void> =
             values.iter_mut().map(|value| ptr::from_mut(value).cast()).collect();
         let maps = args.iter().enumerate().filter_map(|(i, arg)| match arg {
-            Value::TensorMap(map) => Some(encode(map, element).map(|map| (i, map))),
+            Value::TensorMap(map) => Some(encode(map, dtype).map(|map| (i, map))),
             _ => None,
         });
         let mut maps = maps.collect::<Result<Vec<_>>>().map_err(|e| e.context(said()))?;
@@ -107,28 +107,28 @@ impl Gpu {
     fn function(
         &self,
         source: &'static Source,
-        element: Dtype,
+        dtype: Dtype,
         kernel: &'static str,
     ) -> Result<&'static Function> {
-        let name = (source.name, element, kernel);
+        let name = (source.name, dtype, kernel);
         let known = self.functions.functions.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(function) = known.get(&name) {
             return Ok(function);
         }
         drop(known);
-        let module = self.module(source, element)?;
+        let module = self.module(source, dtype)?;
         let function: &'static Function = Box::leak(Box::new(self.find(module, source, kernel)?));
         let mut known = self.functions.functions.write().unwrap_or_else(PoisonError::into_inner);
         Ok(known.entry(name).or_insert(function))
     }
 
-    fn module(&self, source: &'static Source, element: Dtype) -> Result<&'static Module> {
+    fn module(&self, source: &'static Source, dtype: Dtype) -> Result<&'static Module> {
         let mut modules = self.functions.modules.lock().unwrap_or_else(PoisonError::into_inner);
-        let name = (source.name, element);
+        let name = (source.name, dtype);
         if let Some(module) = modules.get(&name) {
             return Ok(module);
         }
-        let cubin = cache::cubin(source, element, &self.architecture)?;
+        let cubin = cache::cubin(source, dtype, &self.architecture)?;
         let mut module = ptr::null_mut();
         // SAFETY: a complete cubin, from the compiler or from a cache that verified it; the driver copies it.
         let result = unsafe { sys::cuModuleLoadData(&mut module, cubin.bytes.as_ptr().cast()) };
@@ -194,9 +194,9 @@ impl Gpu {
 }
 
 /// Encodes a tensor map for the driver.
-fn encode(map: &TensorMap, element: Dtype) -> Result<CUtensorMap> {
+fn encode(map: &TensorMap, dtype: Dtype) -> Result<CUtensorMap> {
     let mut encoded = CUtensorMap { opaque: [0; 16] };
-    let kind = match element {
+    let kind = match dtype {
         Dtype::Bf16 => CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
         _ => CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
     };
@@ -245,10 +245,10 @@ fn size(value: Value) -> usize {
 }
 
 /// Describes a launch for messages.
-fn describe(kernel: &str, element: Dtype, grid: Grid) -> String {
+fn describe(kernel: &str, dtype: Dtype, grid: Grid) -> String {
     let ([x, y, z], [p, q, r]) = (grid.blocks, grid.threads);
     format!(
-        "{kernel} ({element}, {x} x {y} x {z} blocks of {p} x {q} x {r} threads, {} bytes of shared memory)",
+        "{kernel} ({dtype}, {x} x {y} x {z} blocks of {p} x {q} x {r} threads, {} bytes of shared memory)",
         grid.shared
     )
 }

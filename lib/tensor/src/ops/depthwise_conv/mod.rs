@@ -43,7 +43,9 @@ impl Op for DepthwiseConv {
             return Err(format!("grid {:?} or filter {:?} does not fit", self.grid, self.filter));
         }
         if c != wc || c != bc || self.filter.iter().any(|p| p % 2 == 0) {
-            return Err("channels must agree and filter sides be odd".into());
+            return Err(
+                "the channels of x, w and b must agree, and the filter sides must be odd".into()
+            );
         }
         Ok(x.to_vec())
     }

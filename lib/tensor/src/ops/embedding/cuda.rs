@@ -9,7 +9,7 @@ use crate::tensor::Tensor;
 pub static SOURCE: Source = source!("embedding", ALL_DTYPES);
 
 /// Number of values of a radix digit, as in embedding.cu; also the threads per block.
-const DIGITS: usize = 256;
+const RADIX: usize = 256;
 /// Positions per block of the sort, as in embedding.cu.
 const TILE: usize = 1024;
 /// Sorted positions that a block sums if all have the same index, as in embedding.cu.
@@ -62,18 +62,18 @@ fn sorted(index: &Tensor, rows: usize, element: Dtype) -> (Tensor, Tensor) {
     let n = index.len();
     let blocks = n.div_ceil(TILE);
     let integers = |len: usize| Tensor::empty_on(index.device(), &[len], Dtype::I32);
-    let mut counts = integers(DIGITS * blocks);
+    let mut counts = integers(RADIX * blocks);
     let mut keys = index.clone();
     let mut positions: Option<Tensor> = None;
     // Indices out of range are mapped to `rows`.
     let bits = usize::BITS - rows.leading_zeros();
     for shift in (0..bits.max(1) as i32).step_by(8) {
         let (mut next_keys, mut next_positions) = (integers(n), integers(n));
-        let each = Grid::new(blocks, DIGITS);
+        let each = Grid::new(blocks, RADIX);
         let arguments = args![&keys, &mut counts, n, rows, shift];
         SOURCE.launch(element, "embedding_histogram", each, arguments);
-        let one = Grid::new(usize::from(n > 0), DIGITS);
-        SOURCE.launch(element, "embedding_scan", one, args![&mut counts, DIGITS * blocks]);
+        let one = Grid::new(usize::from(n > 0), RADIX);
+        SOURCE.launch(element, "embedding_scan", one, args![&mut counts, RADIX * blocks]);
         SOURCE.launch(
             element,
             "embedding_scatter",

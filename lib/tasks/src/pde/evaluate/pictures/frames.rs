@@ -56,7 +56,7 @@ pub fn draw(canvas: &Canvas, top: f64, [nx, ny]: [usize; 2], y: Axis, rows: &[Ro
         };
         let when = row.time.map_or(String::new(), |time| format!(", t = {}", plain(time)));
         let coloured = |scale: &Axis, values: &[f32], x, y| {
-            sequential.at(scale.place(f64::from(values[place(x, y)])))
+            sequential.at(scale.position(f64::from(values[place(x, y)])))
         };
         if let Some(input) = row.input {
             let left = panel(8.0 - begin);
@@ -70,7 +70,7 @@ pub fn draw(canvas: &Canvas, top: f64, [nx, ny]: [usize; 2], y: Axis, rows: &[Ro
         colour_bar(canvas, middle.plot(), &sequential, &field)?;
         let right = panel(872.0);
         let title = format!("{} − truth", row.name);
-        right.image(&title, |x, y| diverging.at(error.place(wrong(row, place(x, y)))))?;
+        right.image(&title, |x, y| diverging.at(error.position(wrong(row, place(x, y)))))?;
         colour_bar(canvas, right.plot(), &diverging, &error)?;
     }
     Ok(())

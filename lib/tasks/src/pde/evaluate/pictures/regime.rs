@@ -37,7 +37,7 @@ pub fn draw(
             [x, y] => {
                 frames::draw(canvas, TOP, [x, y], Axis::linear("y / L", 0.0, 1.0), &frames)?;
             }
-            _ => space_and_time(canvas, example)?,
+            _ => draw_space_time(canvas, example)?,
         }
         let third = f64::from(WIDTH) / 3.0 - 8.0;
         let area = |i: usize| Area {
@@ -60,7 +60,7 @@ pub fn draw_rollout(title: &str, example: &DrawnRollout) -> Result<Vec<u8>> {
         heading(canvas, title, "")?;
         match example.grid[..] {
             [x, y] => frames::draw(canvas, TOP, [x, y], Axis::linear("y / L", 0.0, 1.0), &frames),
-            _ => space_and_time(canvas, example),
+            _ => draw_space_time(canvas, example),
         }
     })
 }
@@ -93,7 +93,7 @@ fn head(
 }
 
 /// Draws a one-dimensional rollout as one row of images, with time upwards.
-fn space_and_time(canvas: &Canvas, example: &DrawnRollout) -> Result<()> {
+fn draw_space_time(canvas: &Canvas, example: &DrawnRollout) -> Result<()> {
     let (points, states) = (example.truth[0].len(), example.truth.len());
     let by_point = |states: &[Vec<f32>]| -> Vec<f32> {
         (0..points).flat_map(|x| states.iter().map(move |state| state[x])).collect()

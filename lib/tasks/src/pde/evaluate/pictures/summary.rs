@@ -98,7 +98,7 @@ fn by_regime(canvas: &Canvas, result: &Evaluation) -> Result<()> {
     let faint = Pen { colour: FAINT, width: 1.0, dash: None };
     let centred = TextStyle { horizontal: HPos::Center, ..SMALL };
     for (value, text) in axis.ticks() {
-        let x = plot.x + plot.width * axis.place(value);
+        let x = plot.x + plot.width * axis.position(value);
         canvas.line(&[(x, plot.y), (x, plot.y + plot.height)], faint)?;
         canvas.text(&text, (x, plot.y + plot.height + 16.0), centred)?;
     }
@@ -121,7 +121,7 @@ fn by_regime(canvas: &Canvas, result: &Evaluation) -> Result<()> {
         let mut levels: Vec<(f64, f64)> =
             levels.flat_map(|level| [(-level, f64::MIN), (level, f64::MIN)]).collect();
         for (value, model) in found {
-            let x = plot.x + plot.width * axis.place(value);
+            let x = plot.x + plot.width * axis.position(value);
             mark(canvas, (x, y), 6.0, model)?;
             let text = short(value);
             let half = canvas.text_width(&text, SMALL)? / 2.0;

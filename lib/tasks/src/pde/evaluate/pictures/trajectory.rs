@@ -199,7 +199,11 @@ impl<'a> Sheet<'a> {
     }
 
     fn colour(&self, value: f32) -> Colour {
-        if value.is_finite() { self.map.at(self.values.place(f64::from(value))) } else { [128; 3] }
+        if value.is_finite() {
+            self.map.at(self.values.position(f64::from(value)))
+        } else {
+            [128; 3]
+        }
     }
 }
 
