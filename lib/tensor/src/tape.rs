@@ -143,10 +143,8 @@ impl Tape {
         };
         let elements: usize = values.iter().map(|value| value.len()).sum();
         self.operations.set(self.operations.get() + elements);
-        let node = |(v, value): (&&Var, Tensor)| {
-            self.node(value, &[v], || BackwardKind::Op(Box::new(Cast(dtype)), Vec::new()))
-        };
-        Ok(inputs.iter().zip(cast).map(node).collect())
+        let kind = || BackwardKind::Op(Box::new(Cast(dtype)), Vec::new());
+        Ok(inputs.iter().zip(cast).map(|(v, value)| self.node(value, &[v], kind)).collect())
     }
 
     /// Records a node with this output; returns a constant if no input needs a gradient.
