@@ -1,10 +1,11 @@
 """Part `bench`: rows and updates beside PyTorch."""
+import dataclasses
 import json
 import re
 
 from machine import ceilings, has_torch, results, save_results
 from rows import opcheck, ratio
-from steps import BIN, DEVICE, PACK, PEERS, REHEARSAL, WORK, Result, check, problem, run, say, shown
+from steps import BIN, DEVICE, PACK, PEERS, REHEARSAL, WORK, Result, check, environment, problem, run, say, shown, together
 from train import AMP, fresh_data, log_of, milliseconds, train_words
 
 ELEMENTS = ("f32", "tf32", "bf16")
@@ -78,63 +79,88 @@ def records(folder, small):
     return all(check(run(step[:14], step.split(), 60, cwd=folder, quiet=True)).ok for step in steps)
 
 
-def bench_updates(precisions, only):
-    table = []
-    data = WORK / "data" / "bench"
-    updates = 4 if REHEARSAL else 200
-    small = ["--small"] if REHEARSAL else []
+@dataclasses.dataclass
+class Update:
+    """An update of a model, and PyTorch's ways to make the same."""
+    part: str
+    sizes: str
+    precision: str
+    # Makes the data that the archive lacks; returns whether it could.
+    prepare: object
+    # Folder, task, configuration, overrides and updates of train-stage.
+    run: tuple
+    # Words of each way of PyTorch.
+    peers: dict
+    # Words of an example that launches kernels one by one, if there is one.
+    example: list = None
 
-    def add(part, sizes, precision, kind, found):
-        row = {"part": part, "sizes": sizes, "element": precision, **({"peer": kind} if "torch" in kind else {"ours": kind}), **found}
-        results["rows"].append(row)
+
+def updates_of(precision, only):
+    """Models in training. PyTorch runs them as they are, and compiled into graphs: its fastest way."""
+    data, small = WORK / "data" / "bench", ["--small"] if REHEARSAL else []
+    amp = AMP.split() if precision == "bf16" else []
+    updates, repeats = (4, "2") if REHEARSAL else (200, "30")
+    found = []
+    for size, sizes in (("large", LARGE.split()), ("small", SMALL.split())):
+        if REHEARSAL and size == "large":
+            continue
+        folder, common = data / size, ["--precision", precision, *sizes]
+        script = [PEERS / "operator_update.py", "--local", "--warmup", "1" if REHEARSAL else "10", "--updates", repeats, *common]
+        peers = {"eager": [*script, "--no-plain"], "torch.compile, graphs": [*script, "--plain", "--compile", "--compile-mode", "reduce-overhead"]}
+        example = [BIN / "operator_update", "--device", DEVICE, "--filter", "7", "--repeats", repeats, *common]
+        found.append(Update("operator_update", size, precision, lambda f=folder, s=size: (f / "latents").exists() or made(f, s),
+                            (folder, "operator", "operator.yaml", amp, updates), peers, example))
+
+    def model(part, folder, task, config, script, prepare):
+        shrink = ["-s", "training.batch_size=2"] if REHEARSAL else []
+        words = [PYTHON / "peers.py", script, "--precision", precision, *small]
+        peers = {"eager": words, "torch.compile, graphs": [*words, "--compile", "--graphs"]}
+        found.append(Update(part, "", precision, prepare, (folder, task, config, [*amp, *shrink], updates // 2), peers))
+
+    model("unet_update", data / "unet", "regression", "unet.yaml", "unet", lambda: (data / "unet/pairs").exists() or records(data / "unet", small))
+    if not REHEARSAL:
+        model("text_update", data / "bert", "classify", "bert.yaml", "bert", lambda: True)
+    return [update for update in found if not only or update.part.split("_")[0] in only]
+
+
+def bench_updates(precisions, only):
+    """Every update twice, beside PyTorch in turns, after what PyTorch compiles has been compiled at the same time."""
+    table = []
+    every = [update for precision in precisions for update in updates_of(precision, only) if update.prepare()]
+    if REHEARSAL:
+        for update in every:
+            update.peers.pop("torch.compile, graphs")
+    environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(WORK / "inductor"))
+    compiled = [(update, kind) for update in every for kind in update.peers if "compile" in kind]
+    name = lambda update, kind: f"{kind}, {update.part} {update.sizes} {update.precision}".replace("  ", " ")
+    together([lambda u=u, k=k: peer("compiling " + name(u, k), u.peers[k], 180) for u, k in compiled], 8)
+
+    def add(update, turn, kind, found):
+        who = {"peer": f"torch, {kind}"} if kind in update.peers else {"ours": kind}
+        results["rows"].append({"part": update.part, "sizes": update.sizes, "element": update.precision, "turn": turn, **who, **found})
         save_results()
         if found.get("median_ms"):
-            table.append((part, sizes, precision, kind, found["median_ms"]))
+            table.append((update, kind, turn, found["median_ms"]))
 
     def numbers_of(result):
         return result.json[-1] if result.ok and result.json else {"failed": f"{result.status} {problem(result.text)[:120]}"}
 
-    def operator(size, sizes, precision, amp):
-        repeats = "2" if REHEARSAL else "30"
-        words = [BIN / "operator_update", "--device", DEVICE, "--precision", precision, "--filter", "7", "--repeats", repeats, *sizes]
-        add("operator_update", size, precision, "launch by launch", numbers_of(check(run(f"operator_update {size} {precision}", words, 60))))
-        folder = data / size
-        if (folder / "latents").exists() or made(folder, size):
-            add("operator_update", size, precision, "train-stage",
-                ours_in_training(f"train-stage operator {size} {precision}", folder, "operator", "operator.yaml", amp, updates))
-        kinds = {"torch, eager": ["--no-plain"], "torch.compile": ["--plain", "--compile"],
-                 "torch.compile, graphs": ["--plain", "--compile", "--compile-mode", "reduce-overhead"]}
-        for kind, how in (list(kinds.items())[:1] if REHEARSAL else kinds.items()):
-            given = [PEERS / "operator_update.py", "--precision", precision, "--local", "--warmup", "1" if REHEARSAL else "10",
-                     "--updates", repeats, *how, *sizes]
-            add("operator_update", size, precision, kind, numbers_of(peer(f"{kind}, operator {size} {precision}", given, 75)))
-
-    def model(part, folder, task, config, script, precision, amp):
-        if script == "unet" and not (folder / "pairs").exists() and not records(folder, small):
-            return
-        shrink = ["-s", "training.batch_size=2"] if REHEARSAL else []
-        add(part, "", precision, "train-stage",
-            ours_in_training(f"train-stage {task} {precision}", folder, task, config, [*amp, *shrink], updates // 2))
-        # These models are not limited by launches, so there are no graphs of PyTorch.
-        kinds = {"torch, eager": [], "torch.compile": ["--compile"]}
-        for kind, how in (list(kinds.items())[:1] if REHEARSAL else kinds.items()):
-            given = [PYTHON / "peers.py", script, "--precision", precision, *how, *small]
-            add(part, "", precision, kind, numbers_of(peer(f"{kind}, {script} {precision}", given, 100)))
-
-    for precision in precisions:
-        amp = AMP.split() if precision == "bf16" else []
-        if not only or "operator" in only:
-            for size, sizes in (("large", LARGE.split()), ("small", SMALL.split())):
-                if not (REHEARSAL and size == "large"):
-                    operator(size, sizes, precision, amp)
-        if not only or "unet" in only:
-            model("unet_update", data / "unet", "regression", "unet.yaml", "unet", precision, amp)
-        if (not only or "text" in only) and not REHEARSAL:
-            model("text_update", data / "bert", "classify", "bert.yaml", "bert", precision, amp)
-    print(f"\n{'update':16} {'size':6} {'dtype':5} {'':24} {'ms':>9}   x (times as long as train-stage)")
-    for part, sizes, precision, kind, ms in table:
-        base = [m for p, s, e, k, m in table if (p, s, e) == (part, sizes, precision) and k == "train-stage"]
-        print(f"{part:16} {sizes:6} {precision:5} {kind:24} {shown(ms, 9, 3)}   {shown(ms / base[0], 5, 2) if base else '-'}")
+    for turn in (1, 2):
+        for update in every:
+            add(update, turn, "train-stage", ours_in_training(f"{name(update, 'train-stage')} turn {turn}", *update.run))
+            if update.example and turn == 1:
+                add(update, turn, "launch by launch", numbers_of(check(run(name(update, "example"), update.example, 60))))
+            for kind, words in update.peers.items():
+                if "compile" in kind or turn == 1:
+                    add(update, turn, kind, numbers_of(peer(f"{name(update, kind)} turn {turn}", words, 75)))
+    print(f"\n{'update':16} {'size':6} {'dtype':5} {'':24} {'ms':>9} {'again':>9}   (x: times as long as train-stage)")
+    for update in every:
+        times = {kind: [ms for u, k, _, ms in table if u is update and k == kind] for kind in ("train-stage", "launch by launch", *update.peers)}
+        base = min(times["train-stage"], default=None)
+        for kind, found in times.items():
+            if found:
+                print(f"{update.part:16} {update.sizes:6} {update.precision:5} {kind:24} {shown(found[0], 9, 3)} "
+                      f"{shown(found[1] if len(found) > 1 else None, 9, 3)}   {shown(ratio(min(found), base), 5, 2)}")
 
 
 def bench(only):

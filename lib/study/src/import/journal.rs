@@ -102,14 +102,16 @@ pub fn read(journal: &str, name: Option<&str>) -> Result<(Vec<ImportedTrial>, Di
 fn parse(line: &str) -> Option<Value> {
     let record = serde_json::from_str(line).ok().or_else(|| {
         let mut is_quoted = false;
-        // Split at quotes; a quote within a string is preceded by a backslash.
+        // Split at quotes; a quote within a string is preceded by an odd number of backslashes.
         let parts = line.split_inclusive('"').map(|part| {
             let plain = |part: &str| {
                 let part = part.replace("-Infinity", "null").replace("Infinity", "null");
                 part.replace("NaN", "null")
             };
             let text = if is_quoted { part.to_string() } else { plain(part) };
-            is_quoted ^= part.ends_with('"') && !(is_quoted && part.ends_with("\\\""));
+            let content = part.strip_suffix('"').unwrap_or(part);
+            let is_escaped = (content.len() - content.trim_end_matches('\\').len()) % 2 == 1;
+            is_quoted ^= part.ends_with('"') && !(is_quoted && is_escaped);
             text
         });
         serde_json::from_str(&parts.collect::<String>()).ok()
@@ -152,5 +154,19 @@ fn external(distribution: &Value, value: &Value) -> Option<Value> {
         }
         name if name.starts_with("Int") => Some(Value::from(number as i64)),
         _ => Some(value.clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_that_json_lacks_are_null_and_texts_stay_as_they_are() {
+        let line = r#"{"a": "NaN \\", "b": [NaN, -Infinity], "c": "\"Infinity\\", "d": Infinity, "e": "x\\\""}"#;
+        let expected = r#"{"a": "NaN \\", "b": [null, null], "c": "\"Infinity\\", "d": null, "e": "x\\\""}"#;
+        assert_eq!(parse(line), serde_json::from_str(expected).ok());
+        assert_eq!(parse("[NaN]"), None);
+        assert_eq!(parse(r#"{"a": NaN"#), None);
     }
 }
