@@ -127,7 +127,7 @@ optimizer: {method: {kind: sgd}, learning_rate: 1e-3}
     }
     // What is predicted is what is measured, but for the batches that are prepared in advance, as many as there is time
     // for: the model is large beside them.
-    let large = "-s model.hidden=64 -s training.threads=1";
+    let large = "-s model.hidden=256 -s training.threads=1";
     let both = ["--check", "--dry-run"].map(|option| {
         let run = format!("train-stage codec -c codec.yaml {large} --run new --json {option}");
         let output = shell(folder, &run);
