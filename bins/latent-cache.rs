@@ -28,11 +28,11 @@ use unix::{Error, Exit, Result};
 #[command(name = "latent-cache", version = env!("LONGHAUL_VERSION"), after_long_help = MANUAL)]
 struct Args {
     #[command(subcommand)]
-    verb: Verb,
+    command: Command,
 }
 
 #[derive(Subcommand)]
-enum Verb {
+enum Command {
     /// Make the shards that are missing, damaged or stale
     Make(Make),
     /// Compare every shard with its recorded hash
@@ -93,9 +93,9 @@ SEE ALSO
 
 fn main() -> ExitCode {
     data::fields::field::run_helper_if_requested().unwrap_or_else(|| {
-        unix::cli::main::<Args>(|args| match args.verb {
-            Verb::Make(make_args) => make(&make_args),
-            Verb::Verify { folders, output } => verify(&folders, output),
+        unix::cli::main::<Args>(|args| match args.command {
+            Command::Make(make_args) => make(&make_args),
+            Command::Verify { folders, output } => verify(&folders, output),
         })
     })
 }

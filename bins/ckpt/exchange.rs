@@ -32,7 +32,7 @@ pub struct Export {
     /// For hf and peft: the tokens, with tokenizer and labels, if they are not where they were in training
     #[arg(long, value_name = "FOLDER")]
     tokens: Option<PathBuf>,
-    /// For hf: leave the head out, e.g. one that transformers does not have
+    /// For hf: leave out the head, e.g. if transformers has no such head
     #[arg(long)]
     encoder_only: bool,
     #[command(flatten)]

@@ -87,7 +87,7 @@ pub fn verify(paths: &[PathBuf], output: Output) -> Result<Exit> {
             let report = checkpoint::verify(&checkpoint)?;
             checked += 1;
             damaged += usize::from(!report.damage.is_empty());
-            tell(&mut out, &report)?;
+            print_report(&mut out, &report)?;
         }
     }
     out.finish()?;
@@ -99,7 +99,7 @@ pub fn verify(paths: &[PathBuf], output: Output) -> Result<Exit> {
 }
 
 /// Prints the report as a JSON line, or as one row per problem.
-fn tell(out: &mut Out, report: &VerifyReport) -> Result<()> {
+fn print_report(out: &mut Out, report: &VerifyReport) -> Result<()> {
     if out.is_json() {
         return out.row(report);
     }

@@ -23,11 +23,11 @@ use unix::{Exit, Result, inputs};
 #[command(name = "ckpt", version = env!("LONGHAUL_VERSION"), after_long_help = MANUAL)]
 struct Args {
     #[command(subcommand)]
-    verb: Verb,
+    command: Command,
 }
 
 #[derive(Subcommand)]
-enum Verb {
+enum Command {
     /// List the checkpoints of a run, the newest last; reads manifests and file sizes only
     Ls {
         /// Run directory, or its ckpt folder
@@ -93,7 +93,7 @@ enum Verb {
     /// A pickle in the file is read as data and never executed. It may contain tensors in plain containers; anything
     /// else is refused by name.
     Import(exchange::ImportArgs),
-    /// Print the configuration that starts training from an encoder of transformers
+    /// Print a configuration that starts training from a Hugging Face transformers encoder
     ///
     /// The sections model.encoder and init for train-stage, from config.json and the weights of BERT, RoBERTa, XLM-R or
     /// DistilBERT in a folder. The head starts with random values, unless --head is given.
@@ -105,9 +105,9 @@ fn main() -> ExitCode {
 }
 
 fn body(args: Args) -> Result<Exit> {
-    match args.verb {
-        Verb::Ls { run, output } => look::ls(&run, output),
-        Verb::Show { checkpoint, tensor, pattern, output } => {
+    match args.command {
+        Command::Ls { run, output } => look::ls(&run, output),
+        Command::Show { checkpoint, tensor, pattern, output } => {
             let wanted = |name: &str| match (&tensor, &pattern) {
                 (Some(tensor), _) => tensor == name,
                 (_, Some(pattern)) => unix::text::matches(pattern, name),
@@ -115,14 +115,16 @@ fn body(args: Args) -> Result<Exit> {
             };
             look::show(&checkpoint, wanted, output)
         }
-        Verb::Verify { checkpoints, output } => look::verify(&inputs::files(&checkpoints)?, output),
-        Verb::Diff { a, b, output } => look::diff(&a, &b, output),
-        Verb::Prune(args) => change::prune(args),
-        Verb::Adopt(args) => change::adopt(args),
-        Verb::Average(args) => change::average(args),
-        Verb::Reshard(args) => change::reshard(args),
-        Verb::Export(args) => exchange::export(args),
-        Verb::Import(args) => exchange::import(args),
-        Verb::Config(args) => exchange::config(args),
+        Command::Verify { checkpoints, output } => {
+            look::verify(&inputs::files(&checkpoints)?, output)
+        }
+        Command::Diff { a, b, output } => look::diff(&a, &b, output),
+        Command::Prune(args) => change::prune(args),
+        Command::Adopt(args) => change::adopt(args),
+        Command::Average(args) => change::average(args),
+        Command::Reshard(args) => change::reshard(args),
+        Command::Export(args) => exchange::export(args),
+        Command::Import(args) => exchange::import(args),
+        Command::Config(args) => exchange::config(args),
     }
 }

@@ -30,8 +30,8 @@ EXAMPLES
   Export the weights; import them, removing a prefix that another program added to the names:
     $ ckpt export runs/codec -o codec.safetensors
     $ ckpt import codec.safetensors --like runs/codec --map 'module.*=*' -o imported
-  Fine-tune an encoder of transformers, here in the folder pretrained, and export the result as a folder that
-  transformers loads:
+  Fine-tune a Hugging Face transformers encoder, here in the folder pretrained, and export the result as a folder
+  that transformers loads:
     $ ckpt config pretrained > encoder.yaml
     $ ds-prep tokenize split.json --tokenizer pretrained --max-length 64 -o tokens
     $ train-stage classify -c classify.yaml -c encoder.yaml --run runs/tuned

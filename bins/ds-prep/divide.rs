@@ -1,6 +1,6 @@
 //! Divides data into a training, a validation and a test split.
 
-use crate::{look, records};
+use crate::{audit_plot, records};
 use data::fields::split::{By, GroupBy, Split};
 use data::split::{DivideRequest, Share, divide};
 use std::path::PathBuf;
@@ -23,10 +23,10 @@ pub struct Divide {
     /// Share of the test split
     #[arg(long, default_value = "10%", value_name = "SHARE")]
     test: Share,
-    /// Record stores for validation, all of them; the share of validation in the others is then for training
+    /// Record stores whose records all go to the validation split; the validation share of the others goes to training
     #[arg(long, value_delimiter = ',', value_name = "STORE", conflicts_with = "validation")]
     validation_from: Vec<PathBuf>,
-    /// Record stores for the test, all of them
+    /// Record stores whose records all go to the test split; the test share of the others goes to training
     #[arg(long, value_delimiter = ',', value_name = "STORE", conflicts_with = "test")]
     test_from: Vec<PathBuf>,
     /// Unit to split by
@@ -36,7 +36,7 @@ pub struct Divide {
     #[arg(long, default_value_t, value_name = "KEY")]
     group_by: GroupBy,
     /// Of texts: groups with texts that have a smaller distance, as in audit, share a split as well
-    #[arg(long, value_name = "DISTANCE", value_parser = look::distance)]
+    #[arg(long, value_name = "DISTANCE", value_parser = audit_plot::distance)]
     near: Option<f64>,
     /// Seed of the random split
     #[arg(long, default_value_t = 0)]

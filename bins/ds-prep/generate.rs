@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
 use data::fields::generate::{Equation, Generation};
-use data::fields::list::FileRecord;
+use data::fields::list::FileSummary;
 use data::text::criteria::{
     COLUMNS_YAML, Criteria, Difficulty, JOINT_YAML, SPANS_YAML, SYMPTOM_COUNT,
 };
@@ -20,7 +20,7 @@ use unix::{Error, Exit, Result};
 
 #[derive(clap::Args)]
 pub struct Gen {
-    /// Equation, see longhaul-files(5); or `criteria` for annotated sentences of posts
+    /// Equation, see longhaul-files(5); or `criteria` for synthetic posts with sentences annotated for symptoms
     subject: Generator,
     /// Values of the parameter of the equation, e.g. 0.001,0.01,0.1; required for equations
     #[arg(long, value_delimiter = ',', value_name = "VALUE")]
@@ -47,7 +47,7 @@ pub struct Gen {
     /// Index of the first trajectory, to generate further trajectories with the same seed
     #[arg(long, default_value_t = 0, value_name = "NUMBER")]
     first: u64,
-    /// How much of the sentences depends on the order of words [default: medium]
+    /// For criteria: how strongly the labels depend on word order [default: medium]
     #[arg(long)]
     difficulty: Option<Difficulty>,
     /// Positive sentences for each negative one
@@ -97,7 +97,7 @@ impl ValueEnum for Generator {
             Self::Equation(equation) => equation.to_possible_value(),
             Self::Criteria => Some(
                 PossibleValue::new("criteria")
-                    .help("sentences of posts with a symptom and its status"),
+                    .help("synthetic posts with sentences annotated for symptoms"),
             ),
         }
     }
@@ -215,7 +215,7 @@ fn fields(args: &Gen, equation: Equation) -> Result<Exit> {
             Ok(())
         };
         in_pool(args.threads, || file.write(path, done))?;
-        out.row(&FileRecord::of(path)?)?;
+        out.row(&FileSummary::of(path)?)?;
     }
     out.finish()
 }

@@ -4,7 +4,7 @@ use super::{in_pool, records, texts};
 use std::path::PathBuf;
 
 use data::fields::import::{Format, ImportOptions, ImportOutcome, import, targets};
-use data::fields::list::FileRecord;
+use data::fields::list::FileSummary;
 use rayon::prelude::*;
 use unix::cli::{Given, Output};
 use unix::out::Out;
@@ -79,8 +79,8 @@ pub fn run(given: Given<Import>) -> Result<Exit> {
     let advance = Progress::shared("trajectories", total as u64);
     unix::publish::create_folder(&args.to)?;
     // Files finish in any order, but are listed in the order of the command line.
-    let mut records: Vec<Option<FileRecord>> = targets.iter().map(|_| None).collect();
-    let one = |(target, record): (&data::fields::import::Target, &mut Option<FileRecord>)| {
+    let mut records: Vec<Option<FileSummary>> = targets.iter().map(|_| None).collect();
+    let one = |(target, record): (&data::fields::import::Target, &mut Option<FileSummary>)| {
         let done = |more: usize| {
             signals.check_stop(|| {
                 let name = target.path.display();
@@ -93,7 +93,7 @@ pub fn run(given: Given<Import>) -> Result<Exit> {
             note!("{}: already exists", target.path.display());
             advance(target.samples.len() as u64);
         }
-        *record = Some(FileRecord::of(&target.path)?);
+        *record = Some(FileSummary::of(&target.path)?);
         Ok(())
     };
     let done = in_pool(args.threads, || targets.par_iter().zip(&mut records).try_for_each(one));

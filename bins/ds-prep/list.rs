@@ -2,7 +2,7 @@
 
 use crate::{is_manifest, records, texts};
 use data::fields::field::Field;
-use data::fields::list::{FileRecord, describe, frames};
+use data::fields::list::{FileSummary, describe, frames};
 use data::fields::split::Split;
 use data::records::stats::of_record;
 use data::records::{RecordSplit, Records};
@@ -31,7 +31,7 @@ pub fn list(files: &[PathBuf], mut out: Out) -> Result<Exit> {
         } else if is_manifest(path) {
             Split::load(path)?.0.rows(path)
         } else {
-            return out.row(&FileRecord::of(path)?);
+            return out.row(&FileSummary::of(path)?);
         };
         rows.iter().try_for_each(|row| out.row(row))
     })?;

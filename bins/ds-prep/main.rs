@@ -1,11 +1,11 @@
 //! The command line of `ds-prep`: generates, imports, splits, checks, audits, lists and plots data sets.
 
+mod audit_plot;
 mod check;
 mod divide;
 mod generate;
 mod import;
 mod list;
-mod look;
 mod manual;
 mod records;
 mod texts;
@@ -20,19 +20,19 @@ use unix::{Error, Exit, Result};
 
 /// Generate, import, split and check data sets
 ///
-/// ds-prep prepares data sets for training from PDE solvers, PDEBench's HDF5 files or other arrays: files of
-/// trajectories, a split manifest that assigns trajectories to training, validation and test, and the statistics of
-/// the training split. Run `ds-prep check` before training. longhaul-files(5) describes the layouts of these files, the
-/// equations, what audit finds, and the limits of what is read.
+/// ds-prep prepares training data from PDE solvers, PDEBench's HDF5 files, other arrays or labelled texts: files of
+/// trajectories or stores of records, a split manifest that assigns them to training, validation and test, and the
+/// statistics of the training split. Run `ds-prep check` before training. longhaul-files(5) describes the layouts of
+/// these files, the equations, what audit finds, and the limits of what is read.
 #[derive(Parser)]
 #[command(name = "ds-prep", version = env!("LONGHAUL_VERSION"), after_long_help = MANUAL)]
 struct Args {
     #[command(subcommand)]
-    verb: Verb,
+    command: Command,
 }
 
 #[derive(Subcommand)]
-enum Verb {
+enum Command {
     /// Solve an equation for random initial states, one file per parameter value; or write synthetic texts
     Gen(Given<generate::Gen>),
     /// Convert files of any layout to contiguous files, optionally cropped or resampled; or make records of arrays
@@ -66,9 +66,9 @@ enum Verb {
         output: Output,
     },
     /// Find leaks between splits by content: exact copies and near-duplicates
-    Audit(Given<look::Audit>),
+    Audit(Given<audit_plot::Audit>),
     /// Plot a trajectory
-    Plot(look::Plot),
+    Plot(audit_plot::Plot),
     /// List files or record stores, or the splits of manifests (*.json)
     Ls {
         /// HDF5 files, record stores or manifests; `-` reads their names from stdin
@@ -94,18 +94,18 @@ fn main() -> ExitCode {
 }
 
 fn run(args: Args) -> Result<Exit> {
-    match args.verb {
-        Verb::Gen(gen_args) => generate::run(&gen_args),
-        Verb::Import(import_args) => import::run(*import_args),
-        Verb::Split(divide_args) => divide::split(&divide_args),
-        Verb::Vocabulary(vocabulary_args) => texts::vocabulary(&vocabulary_args),
-        Verb::Tokenize(tokenize_args) => texts::encode(&tokenize_args),
-        Verb::Audit(audit_args) => look::audit(&audit_args),
-        Verb::Plot(plot_args) => look::plot(&plot_args),
-        Verb::Stats { manifest, to, output } => check::stats(&manifest, to, Out::stdout(output)),
-        Verb::Check { files, limit, output } => check::check(&files, limit, Out::stdout(output)),
-        Verb::Ls { files, output } => list::list(&files, Out::stdout(output)),
-        Verb::Show { file, sample, output } => list::show(&file, sample, Out::stdout(output)),
+    match args.command {
+        Command::Gen(gen_args) => generate::run(&gen_args),
+        Command::Import(import_args) => import::run(*import_args),
+        Command::Split(divide_args) => divide::split(&divide_args),
+        Command::Vocabulary(vocabulary_args) => texts::vocabulary(&vocabulary_args),
+        Command::Tokenize(tokenize_args) => texts::encode(&tokenize_args),
+        Command::Audit(audit_args) => audit_plot::audit(&audit_args),
+        Command::Plot(plot_args) => audit_plot::plot(&plot_args),
+        Command::Stats { manifest, to, output } => check::stats(&manifest, to, Out::stdout(output)),
+        Command::Check { files, limit, output } => check::check(&files, limit, Out::stdout(output)),
+        Command::Ls { files, output } => list::list(&files, Out::stdout(output)),
+        Command::Show { file, sample, output } => list::show(&file, sample, Out::stdout(output)),
     }
 }
 

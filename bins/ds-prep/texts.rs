@@ -92,8 +92,8 @@ pub struct Tokenize {
     /// Folder with tokenizer.json, or vocab.txt, or vocab.json and merges.txt
     #[arg(long, value_name = "FOLDER")]
     tokenizer: PathBuf,
-    /// Largest number of tokens of a text, special tokens included; the rest of longer texts is left out, but longer
-    /// contexts are read in windows of this length
+    /// Maximum number of tokens of a text, including special tokens. Longer texts are truncated; longer contexts are
+    /// split into windows of this length
     #[arg(long, default_value_t = 256, value_name = "NUMBER")]
     max_length: usize,
     /// Tokens that neighbouring windows of a long context share; longer answers may not fit completely into any window

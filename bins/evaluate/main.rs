@@ -27,11 +27,11 @@ use manual::MANUAL;
 #[command(name = "evaluate", version = env!("LONGHAUL_VERSION"), after_long_help = MANUAL)]
 struct Args {
     #[command(subcommand)]
-    verb: Verb,
+    command: Command,
 }
 
 #[derive(Subcommand)]
-enum Verb {
+enum Command {
     /// Score a model and the baselines on a split
     Score(score::Score),
     /// Write the predictions of a model for new inputs
@@ -60,9 +60,9 @@ enum Verb {
     /// Convert runs for TensorBoard, Weights & Biases, MLflow or CSV
     ///
     /// A run is one curve, over any number of attempts: points that a resume or a rewind superseded are left out. Its
-    /// id is the name of the run directory. The training loss and what belongs to it are called train/NAME,
-    /// validation metrics eval/NAME, the usage of the machine (resident memory, CPU time, GPU memory, of rank 0)
-    /// system/NAME. Hyper-parameters are the keys of config.yaml. Exporting again adds what is new.
+    /// id is the name of the run directory. Values logged with each update, such as loss and learning rate, are called
+    /// train/NAME, validation metrics eval/NAME, the usage of the machine (resident memory, CPU time, GPU memory, of
+    /// rank 0) system/NAME. Hyper-parameters are the keys of config.yaml. Exporting again adds what is new.
     Export(export::Export),
     /// Test an evaluation against a baseline on a leaderboard; exit 1 if it fails
     ///
@@ -78,16 +78,16 @@ enum Verb {
 fn main() -> ExitCode {
     data::fields::field::run_helper_if_requested().unwrap_or_else(|| {
         unix::cli::main_of::<Args, _>(tasks::evaluation::hide_inapplicable_options, |args| {
-            match args.verb {
-                Verb::Score(args) => score::score(&args),
-                Verb::Predict(args) => predict::predict(&args),
-                Verb::Check(args) => tasks::check::check(&args),
-                Verb::Compare(args) => results::compare(&args),
-                Verb::Analyze(args) => results::analyze(&args),
-                Verb::Plot(args) => plot::plot(&args),
-                Verb::Export(args) => export::export(&args),
-                Verb::Gate(args) => results::gate(&args),
-                Verb::Leaderboard(verb) => results::leaderboard(&verb),
+            match args.command {
+                Command::Score(args) => score::score(&args),
+                Command::Predict(args) => predict::predict(&args),
+                Command::Check(args) => tasks::check::check(&args),
+                Command::Compare(args) => results::compare(&args),
+                Command::Analyze(args) => results::analyze(&args),
+                Command::Plot(args) => plot::plot(&args),
+                Command::Export(args) => export::export(&args),
+                Command::Gate(args) => results::gate(&args),
+                Command::Leaderboard(command) => results::leaderboard(&command),
             }
         })
     })

@@ -68,7 +68,7 @@ pub fn plot(args: &Plot) -> Result<Exit> {
     let mut out = Out::stdout(args.output);
     if let (Some(path), Some(format)) = (&args.to, format) {
         publish_bytes(path, &picture::draw(&charts, format)?)?;
-        let drawn = charts.len().min(picture::CHARTS);
+        let drawn = charts.len().min(picture::MAX_CHARTS);
         let titles: Vec<&str> = charts[..drawn].iter().map(|chart| chart.title.as_str()).collect();
         let left_out = charts.len() - drawn;
         if left_out > 0 {

@@ -15,8 +15,8 @@ use unix::{Error, Exit, Result, diagnostics, note};
 /// The arguments of `evaluate compare`.
 #[derive(clap::Args)]
 pub struct Compare {
-    /// Results of evaluate score, or run directories; the others are compared with the first. With a single one, a
-    /// report on it
+    /// Results of evaluate score, or run directories; the others are compared with the first; a single one
+    /// is reported on its own
     #[arg(required = true, value_name = "RUN")]
     runs: Vec<PathBuf>,
     #[command(flatten)]

@@ -25,11 +25,11 @@ use unix::cli::Output;
 #[command(name = "hpo", version = env!("LONGHAUL_VERSION"), after_long_help = MANUAL)]
 struct Args {
     #[command(subcommand)]
-    verb: Verb,
+    command: Command,
 }
 
 #[derive(Subcommand)]
-enum Verb {
+enum Command {
     /// Create a study and check its parameters against the configuration keys of the task
     New(trials::NewArgs),
     /// Run trials one after another until none remain
@@ -80,7 +80,8 @@ enum Verb {
     Retry {
         /// Folder of the study
         study: PathBuf,
-        /// Trial numbers; open trials of ask must be listed [default: all that failed, diverged or ran out of memory]
+        /// Trial numbers [default: all that failed, diverged or ran out of memory; open trials started by ask only if
+        /// listed]
         trials: Vec<u64>,
         #[command(flatten)]
         output: Output,
@@ -114,21 +115,21 @@ fn main() -> ExitCode {
 }
 
 fn run(args: Args) -> Result<ExitCode> {
-    let done = match args.verb {
-        Verb::New(args) => trials::new(&args),
-        Verb::Worker(args) => trials::work(&args),
-        Verb::Ask { study, output } => trials::ask(&study, output),
-        Verb::Tell(args) => trials::tell(&args),
-        Verb::Status { studies, watch, output } => report::status(&studies, watch, output),
-        Verb::Trials(args) => report::trials(&args),
-        Verb::Best(args) => report::best(&args),
-        Verb::Retry { study, trials, output } => trials::retry(&study, &trials, output),
-        Verb::Import(args) => trials::import(&args),
-        Verb::Importance(args) => report::importance(&args),
-        Verb::Plot(args) => plot::plot(&args),
-        Verb::Refit(args) => refit::refit(&args),
-        Verb::Export(args) => report::export(&args),
-        Verb::Supervise { parent, signal, folder, words } => {
+    let done = match args.command {
+        Command::New(args) => trials::new(&args),
+        Command::Worker(args) => trials::work(&args),
+        Command::Ask { study, output } => trials::ask(&study, output),
+        Command::Tell(args) => trials::tell(&args),
+        Command::Status { studies, watch, output } => report::status(&studies, watch, output),
+        Command::Trials(args) => report::trials(&args),
+        Command::Best(args) => report::best(&args),
+        Command::Retry { study, trials, output } => trials::retry(&study, &trials, output),
+        Command::Import(args) => trials::import(&args),
+        Command::Importance(args) => report::importance(&args),
+        Command::Plot(args) => plot::plot(&args),
+        Command::Refit(args) => refit::refit(&args),
+        Command::Export(args) => report::export(&args),
+        Command::Supervise { parent, signal, folder, words } => {
             return supervise(parent, &signal, &folder, &words).map(ExitCode::from);
         }
     };

@@ -67,8 +67,8 @@ pub fn plot(args: &PlotArgs) -> Result<Exit> {
     let charts: Vec<Chart> = plots.into_iter().map(|plot| plot.chart).collect();
     if let (Some(path), Some(format)) = (&args.to, format) {
         publish_bytes(path, &picture::draw(&charts, format)?)?;
-        if charts.len() > picture::CHARTS {
-            let left_out = charts.len() - picture::CHARTS;
+        if charts.len() > picture::MAX_CHARTS {
+            let left_out = charts.len() - picture::MAX_CHARTS;
             warn!(
                 "{}: {left_out} plots of the least important parameters were left out",
                 path.display()

@@ -27,11 +27,11 @@ use unix::timekeep::{Signal, parse_warn_signal};
 #[command(name = "timekeep", version = env!("LONGHAUL_VERSION"), after_long_help = MANUAL)]
 struct Args {
     #[command(subcommand)]
-    verb: Verb,
+    command: Command,
 }
 
 #[derive(Subcommand)]
-enum Verb {
+enum Command {
     /// Print the seconds left until the time limit, and its source
     Left {
         #[command(flatten)]
@@ -98,18 +98,18 @@ fn main() -> ExitCode {
 }
 
 fn body(args: Args) -> Result<u8> {
-    match args.verb {
-        Verb::Left { output } => run::left(output),
-        Verb::Status { runs, output } => runs::status(&runs, output),
-        Verb::Watch(args) => watch::watch(&args),
-        Verb::Interval(args) => runs::interval(&args),
-        Verb::Submit(args) => runs::submit(&args),
-        Verb::Guard(GuardArgs { group, margin, grace, warn_signal, end }) => {
+    match args.command {
+        Command::Left { output } => run::left(output),
+        Command::Status { runs, output } => runs::status(&runs, output),
+        Command::Watch(args) => watch::watch(&args),
+        Command::Interval(args) => runs::interval(&args),
+        Command::Submit(args) => runs::submit(&args),
+        Command::Guard(GuardArgs { group, margin, grace, warn_signal, end }) => {
             let [margin, grace] = [margin, grace].map(Duration::from_secs);
             guard::run(group, Schedule { margin, grace, warn_signal }, end).map(|()| 0)
         }
-        Verb::Cron { runs, output } => runs::cron(&runs, output),
-        Verb::Pipeline(args) => pipeline::pipeline(&args),
-        Verb::Run(args) => run::run(args),
+        Command::Cron { runs, output } => runs::cron(&runs, output),
+        Command::Pipeline(args) => pipeline::pipeline(&args),
+        Command::Run(args) => run::run(args),
     }
 }

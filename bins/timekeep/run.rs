@@ -9,7 +9,7 @@ use unix::out::Out;
 use unix::time::{format_duration, parse_limit};
 use unix::timekeep::guard::Schedule;
 use unix::timekeep::pipeline::step::{Attempt, STEP_VARIABLE};
-use unix::timekeep::{self, CommandPlan, Then};
+use unix::timekeep::{self, CommandPlan, ExitPolicy};
 use unix::{Exit, Result, note};
 
 /// Arguments of `run`.
@@ -21,7 +21,7 @@ pub struct RunArgs {
     #[command(flatten)]
     schedule: Schedule,
     #[command(flatten)]
-    then: Then,
+    then: ExitPolicy,
     #[command(flatten)]
     output: Output,
     /// Step of a pipeline: do nothing if it is up to date, else record how the command ends. If timekeep is
@@ -68,7 +68,7 @@ pub fn left(output: Output) -> Result<u8> {
     let source = budget.end().map(|end| end.source);
     let text = match (left, source) {
         (Some(left), Some(source)) => {
-            format!("{} s left ({}), says {source}", left.as_secs(), format_duration(left))
+            format!("{} s left ({}), limited by {source}", left.as_secs(), format_duration(left))
         }
         _ => budget.to_string(),
     };

@@ -116,19 +116,20 @@ fn reason_to_leave(path: &Path) -> Result<Option<&'static str>> {
     }
     let is_finished = Study::open(path)?.summary()?.state == RunState::Finished;
     let is_submitted = RunDir::open(path)?.submission().exists();
-    let why =
-        (!is_submitted).then_some("a study without submit.json: its workers are jobs of their own");
+    let why = (!is_submitted).then_some(
+        "a study that was not submitted with `timekeep submit`: resubmit the jobs of its workers yourself",
+    );
     Ok(if is_finished { Some("finished") } else { why })
 }
 
-/// Resubmits stopped runs, even if some fail; returns the exit status of the first failure.
+/// Resubmits stopped runs; continues if a submission fails and returns the exit status of the first failure.
 pub fn cron(given: &[PathBuf], output: Output) -> Result<u8> {
     let queue = submit::queue()?;
     let mut out = Out::stdout(output);
     // A closed stdout ends the program.
     let exit = inputs::each(given, &[Exit::Done], |path| match reason_to_leave(path)? {
         Some(why) => out.row(&submit::left(path, why)),
-        None => out.row(&submit::again(path, &queue)?),
+        None => out.row(&submit::resubmit(path, &queue)?),
     })?;
     out.finish()?;
     Ok(exit as u8)

@@ -20,7 +20,7 @@ pub struct WatchArgs {
     /// Time between two refreshes
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = interval)]
     interval: Duration,
-    /// Print the page once, as without a terminal
+    /// Print the page once, as when stdout is not a terminal
     #[arg(long)]
     once: bool,
     #[command(flatten)]

@@ -2,7 +2,7 @@
 
 use super::Args;
 use learn::recompute::RecomputePlan;
-use learn::task::Configured;
+use learn::task::ConfiguredTask;
 use learn::train::{self, Estimate};
 use std::path::Path;
 use tasks::Entry;
@@ -52,7 +52,7 @@ pub fn list_metrics(args: &Args, task: &Entry) -> Result<Exit> {
 }
 
 /// Prints every problem and returns the exit status of the first.
-pub fn check(args: &Args, task: &Configured, device: Device, folder: &Path) -> Result<Exit> {
+pub fn check(args: &Args, task: &ConfiguredTask, device: Device, folder: &Path) -> Result<Exit> {
     let report = train::check(task, device, folder);
     if let Some(estimate) = &report.estimate {
         print_estimate(args, estimate, None)?;

@@ -2,7 +2,7 @@
 
 use super::{Args, look};
 use dist::{Collective, Solo};
-use learn::task::Configured;
+use learn::task::ConfiguredTask;
 use learn::train::{self, Resume, TrainJob};
 use std::path::Path;
 use tasks::Entry;
@@ -30,7 +30,7 @@ fn run_on(
     args: &Args,
     folder: &Path,
     name: &str,
-    loaded: Result<Configured>,
+    loaded: Result<ConfiguredTask>,
     ranks: &dyn Collective,
 ) -> Result<Exit> {
     let alone = args.check || args.dry_run;

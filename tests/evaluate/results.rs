@@ -282,5 +282,5 @@ fn runs_are_compared_and_analysed_from_their_logs() {
     assert_eq!(line["values"], serde_json::json!([loss[0], other[0]]));
     let output = program("compare codec operator");
     assert_eq!((output.status, output.stderr.lines().count()), (Some(65), 1), "{}", output.stderr);
-    assert!(output.stderr.contains("their tasks differ: codec and operator"), "{}", output.stderr);
+    assert!(output.stderr.contains("their tasks differ (codec and operator)"), "{}", output.stderr);
 }

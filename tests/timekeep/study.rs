@@ -58,7 +58,8 @@ fn a_study_is_one_line_and_no_trial_is_submitted() {
     assert_eq!(place.see(&["submit", "a", "--", "sbatch", "job"]).status, Some(0));
     run(&place, "cp a/submit.json runs/search/trials/00001; hpo new open -c study.yaml");
     let left = place.records(&["cron", "runs/search", "runs/search/trials/00001", "open"]);
-    let reasons = ["finished", "a trial of a study: `hpo worker`", "a study without submit.json"];
+    let reasons =
+        ["finished", "a trial of a study: `hpo worker`", "a study that was not submitted"];
     for (record, why) in left.iter().zip(reasons) {
         assert_eq!((&record["done"], &record["job"]), (&"left".into(), &Value::Null));
         assert!(record["why"].as_str().unwrap().starts_with(why), "{record}");

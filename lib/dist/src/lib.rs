@@ -105,10 +105,10 @@ impl From<usize> for Bucket {
 /// Sums gradients over ranks concurrently with the backward pass: on a separate thread (host) or a separate stream
 /// (GPU). The order of buckets is the same on all ranks.
 pub trait Reducer: Send {
-    /// Returns uninitialised tensors with `shapes` in the memory in which a bucket is summed, if the reducer has it:
-    /// gradients written there need no copy. Each tensor must be submitted with the bucket or dropped before the bucket
-    /// is submitted. Waits until no rank reads the sum of the previous round. Errors: a buffer or a sum of the bucket
-    /// is still held.
+    /// Returns uninitialised tensors with `shapes` in the memory in which a bucket is summed, or `None` if the reducer
+    /// has no such memory. Gradients written there need no copy. Each tensor must be submitted with the bucket or
+    /// dropped before the bucket is submitted. Waits until no rank reads the sum of the previous round. Errors: a
+    /// buffer or a sum of the bucket is still held.
     fn buffers(&mut self, _bucket: usize, _shapes: &[Vec<usize>]) -> Result<Option<Vec<Tensor>>> {
         Ok(None)
     }

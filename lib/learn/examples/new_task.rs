@@ -147,7 +147,7 @@ impl Evaluator for Scored {
         Vec::new()
     }
 
-    fn loss(&self) -> &'static str {
+    fn loss_name(&self) -> &'static str {
         "error"
     }
 
@@ -197,7 +197,8 @@ impl Predictor for Lines {
 fn main() -> Result<()> {
     let folder = std::env::args_os().nth(1).map(PathBuf::from).unwrap_or("new_task".into());
     if std::env::var_os("KILL_AT").is_some() {
-        let task = Configured::new::<Classes>(serde_json::from_str(EXAMPLE).map_err(Error::bug)?)?;
+        let task =
+            ConfiguredTask::new::<Classes>(serde_json::from_str(EXAMPLE).map_err(Error::bug)?)?;
         return train(&TrainJob::new(task, folder, Device::Cpu, &Solo)).map(drop);
     }
     for (name, kill_at) in [("whole", "never"), ("killed", "101"), ("killed", "never")] {

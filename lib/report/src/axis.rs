@@ -118,14 +118,14 @@ impl Axis {
         if !self.logarithmic {
             return Vec::new();
         }
-        let all = self.decades().flat_map(|d| (2..10).map(move |m| f64::from(m) * power(d)));
+        let all = self.decades().flat_map(|d| (2..10).map(move |m| f64::from(m) * power_of_ten(d)));
         all.filter(|v| self.contains(*v)).collect()
     }
 
     fn linear_ticks(&self) -> Vec<(f64, String)> {
         let rough = (self.end - self.start) / 5.0;
         let rough = if self.whole { rough.max(1.0) } else { rough };
-        let decade = power(rough.log10().floor() as i32);
+        let decade = power_of_ten(rough.log10().floor() as i32);
         let round = [1.0, 2.0, 5.0, 10.0].map(|m| m * decade);
         let step = round.into_iter().find(|s| *s >= rough * 0.999).unwrap_or(rough);
         let digits = (-(step.log10() + 1e-9).floor()).max(0.0) as usize;
@@ -146,11 +146,11 @@ impl Axis {
         let stride = ((self.end / self.start).log10() / 6.0).ceil().max(1.0) as i32;
         let tick = |d: i32, m: f64| {
             let text = match (wide || !(-3..4).contains(&d), m) {
-                (false, _) => number(m * power(d), (-d).max(0) as usize),
+                (false, _) => number(m * power_of_ten(d), (-d).max(0) as usize),
                 (true, 1.0) => format!("10{}", superscript(d)),
                 (true, _) => format!("{m}·10{}", superscript(d)),
             };
-            (m * power(d), text)
+            (m * power_of_ten(d), text)
         };
         self.decades()
             .filter(|d| d.rem_euclid(stride) == 0)
@@ -164,7 +164,7 @@ impl Axis {
     }
 }
 
-fn power(exponent: i32) -> f64 {
+fn power_of_ten(exponent: i32) -> f64 {
     // Parsing a decimal literal rounds to the nearest f64; powi does not always.
     format!("1e{exponent}").parse().unwrap_or(f64::NAN)
 }
@@ -201,7 +201,7 @@ pub fn short(value: f64) -> String {
     if (-3..5).contains(&exponent) {
         return number(value, (2 - exponent).max(0) as usize);
     }
-    format!("{}·10{}", number(value / power(exponent), 2), superscript(exponent))
+    format!("{}·10{}", number(value / power_of_ten(exponent), 2), superscript(exponent))
 }
 
 fn superscript(number: i32) -> String {

@@ -223,8 +223,8 @@ impl MetricsFile {
 
     /// Reads the result in a directory of `evaluate score`.
     ///
-    /// Errors: 65 for a result that is damaged or of another version, with the command that repeats it; 66 if there is
-    /// none.
+    /// Errors: 65 for a result that is damaged or of another version; for an earlier version, the message contains the
+    /// command that evaluates again. 66 if there is no result.
     pub fn read(folder: &Path) -> Result<Self> {
         #[derive(Deserialize)]
         struct Header {
@@ -257,7 +257,10 @@ impl MetricsFile {
         match header.version {
             VERSION => serde_json::from_slice(&text).map_err(|cause| bad(&cause)),
             earlier if earlier < VERSION => again("a result"),
-            later => Err(bad(&format_args!("version {later}, this program reads {VERSION}"))),
+            later => Err(Error::data(format!(
+                "{}: the result has version {later}, but this program reads version {VERSION}; use a newer longhaul",
+                path.display()
+            ))),
         }
     }
 

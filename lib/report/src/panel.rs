@@ -21,7 +21,7 @@ pub const TITLE: TextStyle = TextStyle { size: 18.0, bold: true, ..SMALL };
 /// Margins around the plot for ticks and labels, and above it for title and legend.
 const LEFT: f64 = 80.0;
 /// Left margin for the names of categories.
-const NAMES: f64 = 300.0;
+const NAMES_LEFT: f64 = 300.0;
 const BOTTOM: f64 = 54.0;
 const TOP: f64 = 54.0;
 const RIGHT: f64 = 12.0;
@@ -111,7 +111,7 @@ pub struct Panel<'a, 'b> {
 impl<'a, 'b> Panel<'a, 'b> {
     /// Creates a panel that fills `outer`.
     pub fn new(canvas: &'a Canvas<'b>, outer: Area, x: Axis, y: Axis) -> Self {
-        let left = if y.names() > 0 { NAMES } else { LEFT };
+        let left = if y.names() > 0 { NAMES_LEFT } else { LEFT };
         let plot = Area {
             x: outer.x + left,
             y: outer.y + TOP,
@@ -252,7 +252,7 @@ impl<'a, 'b> Panel<'a, 'b> {
         for (value, text) in self.y.ticks() {
             let y = self.at(f64::NAN, value).1 - height / 2.0;
             if labels.last().is_none_or(|(_, below)| y + height <= below.y) {
-                let text = fitted(self.canvas, &text, NAMES - 18.0)?;
+                let text = fitted(self.canvas, &text, NAMES_LEFT - 18.0)?;
                 let width = self.canvas.text_width(&text, SMALL)?;
                 labels.push((text, Area { x: self.plot.x - 9.0 - width, y, width, height }));
             }

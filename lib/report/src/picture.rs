@@ -10,7 +10,7 @@ use unix::{Error, Result};
 const WIDTH: u32 = 700;
 const HEIGHT: u32 = 400;
 /// Maximum number of charts in a picture, because the pixels of all charts are in memory at once.
-pub const CHARTS: usize = 24;
+pub const MAX_CHARTS: usize = 24;
 /// Maximum number of points of a curve; longer curves are averaged.
 const POINTS: usize = 500;
 
@@ -37,9 +37,9 @@ impl Format {
     }
 }
 
-/// Draws the first [`CHARTS`] charts in two columns.
+/// Draws the first [`MAX_CHARTS`] charts in two columns.
 pub fn draw(charts: &[Chart], format: Format) -> Result<Vec<u8>> {
-    let charts = &charts[..charts.len().min(CHARTS)];
+    let charts = &charts[..charts.len().min(MAX_CHARTS)];
     let columns = charts.len().clamp(1, 2);
     let rows = charts.len().div_ceil(columns).max(1);
     let (width, height) = (WIDTH * columns as u32, HEIGHT * rows as u32);

@@ -67,7 +67,7 @@ pub fn draw(chart: &Chart, width: usize, height: usize, style: Style) -> Vec<Str
         let axis = if text.is_some() { tick } else { vertical };
         let text = text.unwrap_or_default();
         let cells = &plot.cells[row * columns..][..columns];
-        lines.push(format!("{text:>gutter$} {axis}{}", painted(cells, chart, has_dots, style)));
+        lines.push(format!("{text:>gutter$} {axis}{}", row_text(cells, chart, has_dots, style)));
     }
     let (mut axis, mut numbers) = (vec![horizontal; columns], String::new());
     for (value, text) in chart.x.ticks().into_iter().map(shown) {
@@ -91,7 +91,7 @@ pub fn columns(charts: usize, width: usize) -> usize {
     if width >= WIDE && charts > 1 { 2 } else { 1 }
 }
 
-/// Draws charts in as many columns as `width` allows, with an empty line between their rows.
+/// Draws charts in one column, or in two if `width` allows, with an empty line between rows.
 pub fn page(charts: &[Chart], width: usize, height: usize, style: Style) -> Vec<String> {
     let columns = columns(charts.len(), width);
     let each = (width + 2) / columns - 2;
@@ -148,7 +148,7 @@ fn place(position: f64, count: usize) -> usize {
 }
 
 /// Formats a row of the plot.
-fn painted(cells: &[Cell], chart: &Chart, has_dots: bool, style: Style) -> String {
+fn row_text(cells: &[Cell], chart: &Chart, has_dots: bool, style: Style) -> String {
     let character = |cell: &Cell| match cell.is_used {
         false => ' ',
         true if has_dots => char::from_u32(0x2800 + u32::from(cell.dots)).unwrap_or(' '),

@@ -2,7 +2,7 @@
 
 use crate::claim::Claim;
 use crate::pruners::Pruner;
-use crate::record::{EndRecord, Outcome, Record, Start};
+use crate::record::{EndRecord, Outcome, Record, StartRecord};
 use crate::study::Study;
 use crate::worker::command::write_params;
 use serde::Serialize;
@@ -54,7 +54,7 @@ pub fn ask(study: &mut Study) -> Result<Asked> {
                 Some(record) => record.start,
                 None => study.start_of(number, round, &space)?,
             };
-            let start = Start { asked: true, ..start };
+            let start = StartRecord { asked: true, ..start };
             let folder = study.trial_folder(number);
             write_params(study.config(), &study.rounds()[round].fidelity, &start, &folder)?;
             claim.start(&start)?;

@@ -1,6 +1,6 @@
 //! Claims a trial by taking the lease of its folder; only the holder writes the journal.
 
-use crate::record::{EndRecord, Outcome, Record, Start};
+use crate::record::{EndRecord, Outcome, Record, StartRecord};
 use crate::study::Study;
 use serde::Serialize;
 use serde_json::json;
@@ -40,8 +40,10 @@ fn any_lease(study: &Study, number: u64, is: impl Fn(&Observation) -> bool) -> R
 }
 
 impl Study {
-    /// Reopens trials that failed, diverged or ran out of memory, by default all such trials, and open trials of `hpo
-    /// ask`; returns their numbers. Errors: 2 for any other trial; 75 if another process is working on it.
+    /// Reopens the trials `numbers`, each of which must have failed, diverged or run out of memory, or have been
+    /// started by `hpo ask` and not have ended; returns their numbers. Without `numbers`, reopens all trials that
+    /// failed, diverged or ran out of memory. Errors: 2 for any other trial; 75 if another process is working on a
+    /// trial.
     pub fn retry(&self, numbers: &[u64]) -> Result<Vec<u64>> {
         let failed = |record: &Record| {
             [Outcome::Failed, Outcome::OutOfMemory, Outcome::Diverged]
@@ -127,7 +129,7 @@ impl Claim {
     }
 
     /// Records the start of an attempt.
-    pub fn start(&mut self, start: &Start) -> Result<()> {
+    pub fn start(&mut self, start: &StartRecord) -> Result<()> {
         self.write("start", start)
     }
 
@@ -142,10 +144,10 @@ impl Claim {
         self.log.write("kept", &json!({ "step": step }))
     }
 
-    /// Records that the attempt stopped and can be resumed. `asked` means that the worker requested the stop, so the
-    /// attempt does not count as fruitless.
-    pub fn stop(&mut self, reason: &str, asked: bool) -> Result<()> {
-        self.write("stop", &json!({ "reason": reason, "asked": asked }))
+    /// Records that the attempt stopped and can be resumed. `requested` means that the worker requested the stop, so
+    /// the attempt does not count as fruitless.
+    pub fn stop(&mut self, reason: &str, requested: bool) -> Result<()> {
+        self.write("stop", &json!({ "reason": reason, "asked": requested }))
     }
 
     /// Records the end of the trial.

@@ -128,7 +128,7 @@ fn cell(domain: Domain, cells: usize, x: f64) -> usize {
     (((domain.coordinate(x) - low) / width - 0.5).ceil().max(0.0) as usize).min(cells - 1)
 }
 
-/// Returns the cells that occur, each with its count.
+/// Returns the index and count of each non-empty cell.
 fn observed(counts: &[usize]) -> Vec<(usize, f64)> {
     let pairs = counts.iter().enumerate().filter(|(_, count)| **count > 0);
     pairs.map(|(at, count)| (at, *count as f64)).collect()

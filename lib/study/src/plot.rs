@@ -91,7 +91,7 @@ impl Study {
                     let last = records.last().map_or(first, |record| record.number as f64);
                     let x = Axis::linear("trial", first - 0.5, last + 0.5).whole();
                     let mut series = vec![self.best_so_far(&records)];
-                    series.extend(self.marks(&records, number));
+                    series.extend(self.series_by_outcome(&records, number));
                     let title = format!("{metric} of each trial");
                     plots.push(plot(*kind, title, "best so far", x, y.clone(), series));
                 }
@@ -116,7 +116,7 @@ impl Study {
                     searched.sort_by_key(|(name, _)| rank(name));
                     for (name, parameter) in searched {
                         let x = |record: &Record| parameter.number(record.start.params.get(name)?);
-                        let series = self.marks(&records, x);
+                        let series = self.series_by_outcome(&records, x);
                         let (title, x) = (format!("{metric} by {name}"), x_axis(name, parameter));
                         plots.push(plot(*kind, title, "", x, y.clone(), series));
                     }
@@ -137,7 +137,11 @@ impl Study {
     }
 
     /// Returns the ended trials as points, one series per outcome.
-    fn marks(&self, records: &[&Record], x: impl Fn(&Record) -> Option<f64>) -> Vec<Series> {
+    fn series_by_outcome(
+        &self,
+        records: &[&Record],
+        x: impl Fn(&Record) -> Option<f64>,
+    ) -> Vec<Series> {
         let of = |group: Group| {
             let own = records.iter().filter(|record| Group::of(record) == group);
             let point = |record: &&Record| Some(((x(record)?, self.value(record)), record.number));
@@ -266,7 +270,7 @@ fn plot(
     let records = all.iter().map(record).collect();
     let title = match beyond {
         0 => title,
-        _ => format!("{title} ({beyond} beyond the axis)"),
+        _ => format!("{title} (values outside the axis range: {beyond})"),
     };
     let metric = y.label().to_string();
     Plot { chart: Chart { metric, title, x, y, curves }, records }

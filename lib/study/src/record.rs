@@ -62,7 +62,7 @@ impl Outcome {
 
 /// A record of kind `start`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Start {
+pub struct StartRecord {
     /// Name of the round.
     pub round: String,
     /// Parameters by name.
@@ -99,7 +99,7 @@ pub struct Record {
     /// Number of the trial.
     pub number: u64,
     /// The first `start` record, which determines the parameters; `asked` comes from the last one.
-    pub start: Start,
+    pub start: StartRecord,
     /// Values of the metric by step; NaN is null.
     pub values: BTreeMap<u64, Option<f64>>,
     /// Steps after which the pruner kept the trial.
@@ -143,7 +143,7 @@ impl Record {
             // A damaged file may contain the same line twice; it is still one attempt.
             let is_start = record.get("kind").and_then(Value::as_str) == Some("start");
             if !is_hidden && (!is_start || starts.insert(time.clone())) {
-                add(&mut found, number, time, record);
+                apply(&mut found, number, time, record);
             }
         })?;
         Ok((found, damaged))
@@ -194,7 +194,7 @@ impl Record {
 }
 
 /// Applies a record of the journal; unknown kinds are ignored.
-fn add(found: &mut Option<Record>, number: u64, time: String, mut record: Map<String, Value>) {
+fn apply(found: &mut Option<Record>, number: u64, time: String, mut record: Map<String, Value>) {
     let kind = record.remove("kind");
     let kind = kind.as_ref().and_then(Value::as_str).unwrap_or_default();
     if let Some(own) = found
@@ -205,7 +205,9 @@ fn add(found: &mut Option<Record>, number: u64, time: String, mut record: Map<St
     }
     match (kind, found) {
         ("start", first @ None) => {
-            let Ok(start) = serde_json::from_value::<Start>(Value::Object(record)) else { return };
+            let Ok(start) = serde_json::from_value::<StartRecord>(Value::Object(record)) else {
+                return;
+            };
             let progress = start.progress;
             *first = Some(Record {
                 number,
@@ -258,7 +260,7 @@ impl EndRecord {
         Self { state, value: None, error: None, batch_size: None }
     }
 
-    /// Creates an end with a value: complete if the value is finite, otherwise diverged.
+    /// Creates the end record of a trial with this value: complete if the value is finite, otherwise diverged.
     pub fn with(value: f64) -> Self {
         match value.is_finite() {
             true => Self { value: Some(value), ..Self::of(Outcome::Complete) },
@@ -266,7 +268,7 @@ impl EndRecord {
         }
     }
 
-    /// Creates an end with an error.
+    /// Creates the end record of a trial that failed with this error message.
     pub fn failed(error: String) -> Self {
         Self { error: Some(error), ..Self::of(Outcome::Failed) }
     }

@@ -30,7 +30,7 @@ const POLL: Duration = Duration::from_millis(50);
 
 /// Settings of a refit.
 pub struct Refit<'a> {
-    /// The study of the search.
+    /// The study that the trial belongs to.
     pub search: &'a Study,
     /// The trial whose configuration is retrained.
     pub trial: &'a Record,
@@ -84,8 +84,8 @@ impl Study {
 
 impl<'a> Refit<'a> {
     /// Trains and tests every seed in the study `folder` until `end`; completed steps are not repeated. Returns `None`
-    /// if it must be run again. Errors: 1 if a seed or a test fails; 65 for the output of a test; those of
-    /// [`Study::create`].
+    /// if it must be run again. Errors: 1 if a seed or a test fails; 65 if the output of a test does
+    /// not end in a JSON object; those of [`Study::create`].
     pub fn run(self, folder: &Path, end: Option<Instant>) -> Result<Option<Results<'a>>> {
         let limits = Limits { trials: None, end, round: None, wait: true };
         let mut worker = Worker::new(self.create(folder)?, limits)?;
@@ -188,10 +188,10 @@ impl<'a> Refit<'a> {
             if !run_test(&words, own.config().directory.as_deref(), &part, stop)? {
                 return Ok(None);
             }
-            numbers(&part)?;
+            parse_test_output(&part)?;
             std::fs::rename(&part, &done).map_err(|cause| Error::io(&done, cause))?;
         }
-        numbers(&done).map(Some)
+        parse_test_output(&done).map(Some)
     }
 }
 
@@ -254,7 +254,7 @@ fn run_test(
 }
 
 /// Parses the numbers in the last line of a test's output. Errors: 65.
-fn numbers(path: &Path) -> Result<Map<String, Value>> {
+fn parse_test_output(path: &Path) -> Result<Map<String, Value>> {
     let bytes = small::read(path, MAX_BYTES)?;
     let text = String::from_utf8_lossy(&bytes);
     let last = text.lines().rev().find(|line| !line.trim().is_empty());

@@ -17,7 +17,7 @@ const MARGIN: f64 = 2.0;
 
 /// Results over the seeds.
 pub struct Results<'a> {
-    /// The study of the search.
+    /// The study that the retrained trial belongs to.
     pub search: &'a Study,
     /// The trial that was retrained.
     pub trial: &'a Record,
@@ -36,7 +36,7 @@ struct Quantity<'a> {
     /// The split on which it was measured.
     on: &'static str,
     name: &'a str,
-    /// The value of each seed.
+    /// The value measured with each seed; `None` if it was not measured.
     values: Vec<Option<f64>>,
     spread: Spread,
 }

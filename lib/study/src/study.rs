@@ -156,7 +156,7 @@ impl Study {
         let Some(narrow) = &own.narrow else {
             return Ok(Some(self.config.space(round).clone()));
         };
-        let advice = "move it away to compute it again";
+        let advice = "remove it to have it recomputed";
         let stored = small::read_json::<Space>(&self.space_file(round), MAX_BYTES, advice)?;
         if stored.is_some() {
             return Ok(stored);
@@ -307,7 +307,11 @@ impl Study {
             .and_then(|bytes| publish_bytes(&self.snapshot(), &bytes));
         match written {
             Ok(()) => self.in_snapshot = count,
-            Err(error) => warn!("{error}; the next start will take longer"),
+            Err(error) => {
+                warn!(
+                    "{error}; until it is written, commands that open this study read more trials and take longer"
+                )
+            }
         }
     }
 
@@ -315,8 +319,8 @@ impl Study {
         self.folder.join("retried.jsonl")
     }
 
-    /// Returns retried trials, whose end in the snapshot may be outdated, and damaged lines, which may hide further
-    /// ones.
+    /// Returns retried trials, whose end in the snapshot may be outdated, and damaged lines, which may hide more
+    /// retried trials.
     fn retried(&self) -> Result<(BTreeSet<u64>, Damaged)> {
         let path = self.retried_file();
         let mut numbers = BTreeSet::new();

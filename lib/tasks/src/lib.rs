@@ -19,7 +19,7 @@ pub use model_args::ModelArgs;
 pub use trained::Opener;
 
 use evaluation::{Predict, Score};
-use learn::task::{ConfigOf, Configured, Define, Spec};
+use learn::task::{ConfigOf, ConfiguredTask, Define, Spec};
 use pde::codec::CodecTask;
 use pde::corrector::CorrectorTask;
 use pde::critic::{self, CriticTask};
@@ -40,7 +40,7 @@ pub struct Entry {
     pub spec: &'static Spec,
     /// One-line description for `train-stage --help`.
     pub about: &'static str,
-    /// [`Configured::load`] for this task.
+    /// [`ConfiguredTask::load`] for this task.
     pub load: Load,
     /// All configuration keys of the task.
     pub keys: fn() -> Vec<Key>,
@@ -53,7 +53,8 @@ pub struct Entry {
 }
 
 /// Loads a configuration from files, overrides and environment variables.
-pub type Load = fn(&[PathBuf], &[String], &dyn Fn(&str) -> Option<String>) -> Result<Configured>;
+pub type Load =
+    fn(&[PathBuf], &[String], &dyn Fn(&str) -> Option<String>) -> Result<ConfiguredTask>;
 
 /// All tasks, in the order in which programs list them.
 pub static TASKS: [Entry; 9] = [
@@ -99,7 +100,7 @@ const fn entry<T: Define>(about: &'static str, (score, predict): (Score, Predict
     Entry {
         spec: &T::SPEC,
         about,
-        load: Configured::load::<T>,
+        load: ConfiguredTask::load::<T>,
         keys: keys::<ConfigOf<T>>,
         schema: || schema_for!(ConfigOf<T>),
         score,

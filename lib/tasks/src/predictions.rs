@@ -5,7 +5,7 @@ use crate::pde::evaluate::Rollouts;
 use crate::pde::evaluate::options::PredictOptions;
 use clap::FromArgMatches;
 use data::fields::field::Field;
-use data::fields::write::{EXTENSIONS, FieldWriter, Header, PartialFile, Shared};
+use data::fields::write::{EXTENSIONS, FieldWriter, Header, PartialFile, PartialFileState};
 use dist::Collective;
 use learn::evaluate::{Model, Prediction, Predictor, refuse_existing};
 use learn::train::broadcast;
@@ -54,7 +54,8 @@ impl FieldPredictor {
             refuse_existing([&path])?;
         }
         let partial = leads.then(|| PartialFile::open(&path, &header)).transpose()?;
-        let shared: Option<Shared> = broadcast(ranks, partial.as_ref().map(PartialFile::share))?;
+        let shared: Option<PartialFileState> =
+            broadcast(ranks, partial.as_ref().map(PartialFile::share))?;
         let shared = shared.ok_or_else(|| Error::bug("rank 0 opened no file"))?;
         let next = shared.done();
         let writer = (!leads).then(|| shared.writer(&path, &header)).transpose()?;

@@ -106,7 +106,7 @@ impl DeviceChoice {
         match self {
             DeviceChoice::Exactly(Device::Cpu) => Ok((Device::Cpu, "as asked".into())),
             DeviceChoice::Exactly(Device::Emu) => {
-                crate::kernel::emu::available()?;
+                crate::kernel::emu::require()?;
                 Ok((Device::Emu, "as asked".into()))
             }
             DeviceChoice::Exactly(Device::Cuda(n)) => {

@@ -9,7 +9,7 @@ use unix::{Error, Result};
 
 /// Summary of a file.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct FileRecord {
+pub struct FileSummary {
     /// Path of the file.
     pub file: PathBuf,
     /// The regime, e.g. `nu=0.001`, or all regimes of the file.
@@ -31,7 +31,7 @@ pub struct FileRecord {
     pub bytes: u64,
 }
 
-impl FileRecord {
+impl FileSummary {
     /// Opens a file and describes its content.
     pub fn of(path: &Path) -> Result<Self> {
         let field = Field::open(path)?;
@@ -119,7 +119,7 @@ pub fn describe(path: &Path) -> Result<Value> {
         (Some(first), Some(last)) => serde_json::json!([first, last]),
         _ => Value::Null,
     };
-    let mut record = serde_json::to_value(FileRecord::of(path)?).map_err(Error::bug)?;
+    let mut record = serde_json::to_value(FileSummary::of(path)?).map_err(Error::bug)?;
     if let Value::Object(fields) = &mut record {
         for (axis, values) in Axis::SPACE.into_iter().zip(field.coordinates()) {
             fields.insert(axis.letter().into(), ends(values));

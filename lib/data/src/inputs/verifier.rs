@@ -97,7 +97,10 @@ impl Verifier {
     /// total number of bytes to hash; returns false as soon as it returns false.
     ///
     /// Errors: 65 for a file whose content has changed, 66 for a missing one, and read errors.
-    pub fn settle(&mut self, mut keep_waiting: impl FnMut([u64; 2]) -> bool) -> Result<bool> {
+    pub fn wait_and_recheck(
+        &mut self,
+        mut keep_waiting: impl FnMut([u64; 2]) -> bool,
+    ) -> Result<bool> {
         if !self.wait(&mut keep_waiting)? {
             return Ok(false);
         }
@@ -106,11 +109,11 @@ impl Verifier {
         self.wait(keep_waiting)
     }
 
-    /// Like [`settle`](Self::settle), for programs that may be interrupted: calls `check_stop` while waiting, and
-    /// returns its error.
+    /// Like [`wait_and_recheck`](Self::wait_and_recheck), for programs that may be interrupted: calls `check_stop`
+    /// while waiting, and returns its error.
     pub fn finish(&mut self, mut check_stop: impl FnMut() -> Result<()>) -> Result<()> {
         let mut stop = Ok(());
-        self.settle(|_| {
+        self.wait_and_recheck(|_| {
             stop = check_stop();
             stop.is_ok()
         })?;
@@ -246,14 +249,14 @@ mod tests {
         // The time counts from when the metadata were first seen, and restarts when they change.
         let mut verifier = Verifier::start(vec![input.clone()], None).unwrap();
         let first = verifier.seen[&key(&input)].at;
-        assert!(verifier.settle(|_| true).unwrap());
+        assert!(verifier.wait_and_recheck(|_| true).unwrap());
         assert_eq!(verifier.seen[&key(&input)].at, first);
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, "data").unwrap();
         let other = folder.path().join("other");
         std::fs::write(&other, "data").unwrap();
         std::fs::rename(other, &path).unwrap();
-        assert!(verifier.settle(|_| true).unwrap());
+        assert!(verifier.wait_and_recheck(|_| true).unwrap());
         assert!(verifier.seen[&key(&input)].at > first);
     }
 }

@@ -3,7 +3,7 @@
 use super::origin::{RecordSource, file_and_name};
 use super::{Description, FILE, Records, ValueShape, refinement};
 use crate::fields::content::hash_values;
-use crate::fields::field::{Axes, Reading, names_of};
+use crate::fields::field::{Axes, ReadOptions, names_of};
 use crate::fields::import::content_hash;
 use crate::split::Source;
 use crate::store::{SourceFile, Writer};
@@ -21,7 +21,7 @@ const SHARD: usize = 256 << 20;
 pub struct RecordPlan {
     /// What the user knows about the inputs.
     #[clap(skip)]
-    pub reading: Reading,
+    pub reading: ReadOptions,
     /// Makes records: the targets of the inputs FILES, one file for each; FILE:NAME names a dataset of a file with
     /// several
     #[arg(long, value_delimiter = ',', value_name = "FILE[:NAME]")]
@@ -81,7 +81,7 @@ struct Bad {
 /// complete shard.
 ///
 /// Errors: 2 for incompatible options; 66 and 65 for the files; 65 for values that are not finite, naming each record;
-/// 73 when the folder holds other records; 74; and those of `done`.
+/// 73 when the folder holds other records; 74 when reading or writing fails; and those of `done`.
 pub fn import(
     plan: &RecordPlan,
     files: &[PathBuf],

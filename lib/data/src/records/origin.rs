@@ -4,7 +4,7 @@ use super::ValueShape;
 use super::import::RecordPlan;
 use crate::fields::content::hash_values;
 use crate::fields::field::{
-    Array, Axes, Axis, Field, Reading, coordinates_beside, open_array, orders, orders_text,
+    Array, Axes, Axis, Field, ReadOptions, coordinates_beside, open_array, orders, orders_text,
 };
 use crate::fields::import::content_hash;
 use blake3::Hasher;
@@ -193,7 +193,7 @@ impl Pairs {
         if let Some(shift) = plan.shift {
             let (file, name) = file_and_name(path);
             let dataset = name.or_else(|| plan.reading.dataset.clone());
-            let field = Field::open_as(&file, &Reading { dataset, ..plan.reading.clone() })?;
+            let field = Field::open_as(&file, &ReadOptions { dataset, ..plan.reading.clone() })?;
             field.require_fit()?;
             let history = plan.history;
             let frames = field.shape().frames;
@@ -207,7 +207,7 @@ impl Pairs {
             let hash = content_hash(&file)?;
             return Ok(Self::Frames { field, hash, history, shift });
         }
-        let Reading { dataset, axes, fill_missing: fill, .. } = &plan.reading;
+        let ReadOptions { dataset, axes, fill_missing: fill, .. } = &plan.reading;
         let input = open(path, dataset.as_deref(), *fill, axes, "--axes")?;
         let target = open(&plan.target[number], None, *fill, &plan.target_axes, "--target-axes")?;
         let count = records(&input);

@@ -217,7 +217,7 @@ impl<D: Serialize + DeserializeOwned, S: Serialize + DeserializeOwned> Index<D, 
                 path: shard_path(folder, number),
                 blake3: entry.as_ref()?.blake3.clone(),
                 recorded_in: index_path(folder).display().to_string(),
-                remedy: format!("run `{}` again, it replaces damaged shards", kind.made_by),
+                remedy: format!("run `{}` again; it replaces damaged shards", kind.made_by),
             })
         };
         self.shards.iter().enumerate().filter_map(file).collect()

@@ -52,7 +52,7 @@ impl<D: Serialize + DeserializeOwned, S: Serialize + DeserializeOwned> Store<D, 
             shards.push(shard.map_err(|what| {
                 let (path, made_by) = (path.display(), kind.made_by);
                 Error::data(format!(
-                    "{path}: {what}; run `{made_by}` again, it replaces damaged shards"
+                    "{path}: {what}; run `{made_by}` again; it replaces damaged shards"
                 ))
             })?);
         }

@@ -38,7 +38,7 @@ pub fn import(
              already"
         );
     }
-    let other = format!("{}: holds texts of other files or columns", folder.display());
+    let other = format!("{}: already holds texts from other files or columns", folder.display());
     let layout = description.layout(shard_records);
     let mut writer =
         Writer::open(FILE, folder, layout, description.clone(), |old: &Description| {

@@ -110,11 +110,11 @@ pub fn lacking(labels: &[String], by_split: &[(String, Vec<usize>)]) -> Vec<Stri
             return None;
         }
         let absent: Vec<&String> = absent.into_iter().map(|class| &labels[class]).collect();
-        let (classes, absent) =
-            (if absent.len() == 1 { "label" } else { "labels" }, shown(&absent));
+        let [classes, them] = if absent.len() == 1 { ["label", "it"] } else { ["labels", "them"] };
+        let absent = shown(&absent);
         let follows = match name.as_str() {
-            "train" => "which no model learns to predict",
-            _ => "so metrics over all classes are undefined or misleading there",
+            "train" => format!("so no model can learn to predict {them}"),
+            _ => "so metrics over all classes are undefined or misleading there".into(),
         };
         Some(format!("the {name} split has no record with the {classes} {absent}, {follows}"))
     };

@@ -1,4 +1,4 @@
-//! Nearly equal texts: MinHash (Broder 1997) finds candidates, whose similarity is then computed exactly.
+//! Near-duplicate texts: MinHash (Broder 1997) finds candidates, whose similarity is then computed exactly.
 //!
 //! The similarity of two texts is the Jaccard index of their sets of character 5-grams, in lower case and with white
 //! space collapsed.

@@ -2,7 +2,7 @@
 
 use crate::common::fresh_seed;
 use data::fields::check::{ProblemKind, check_files};
-use data::fields::field::{Field, Reading};
+use data::fields::field::{Field, ReadOptions};
 use data::fields::import::{Format, ImportOptions, import, targets};
 use hdf5::types::VarLenUnicode;
 use serde_json::json;
@@ -182,7 +182,7 @@ fn chunks_of_hdf5_that_were_never_written_are_missing() {
         "{found:?}"
     );
     // As the user says, they hold the fill value.
-    let reading = Reading { fill_missing: true, ..Reading::default() };
+    let reading = ReadOptions { fill_missing: true, ..ReadOptions::default() };
     let values = all(&Field::open_as(&path, &reading).unwrap());
     assert_eq!(values[..15], [1.0; 15]);
     assert_eq!(values[15..21], [9.0; 6]);

@@ -2,7 +2,7 @@
 
 use crate::common::divide;
 use crate::golden::{N, T, assert_values, golden};
-use data::fields::field::{Field, Reading};
+use data::fields::field::{Field, ReadOptions};
 use data::split::Share;
 use std::fs;
 use std::path::Path;
@@ -24,7 +24,7 @@ fn arrays_of_numpy_zarr_and_tables_are_read() {
     ];
     for (name, axes, channels, parameter, direct) in cases {
         let axes = axes.map(|axes| axes.parse().unwrap());
-        let reading = Reading { axes, ..Reading::default() };
+        let reading = ReadOptions { axes, ..ReadOptions::default() };
         let field =
             Field::open_as(&golden(name), &reading).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!((field.shape().trajectories, field.shape().frames), (N, T), "{name}");
@@ -124,7 +124,7 @@ fn unsupported_files_are_refused_with_a_reason() {
     // A chunk that was never written holds the fill value, but a lost one looks the same.
     fs::remove_file(folder.path().join("damaged.zarr/tensor/0.0.0.0.0")).unwrap();
     refused("damaged.zarr", &["chunk 0.0.0.0.0 is missing (11 of 12 exist)", "--fill-missing"]);
-    let reading = Reading { fill_missing: true, ..Reading::default() };
+    let reading = ReadOptions { fill_missing: true, ..ReadOptions::default() };
     let field = Field::open_as(&folder.path().join("damaged.zarr"), &reading).unwrap();
     let mut all = vec![1.0; field.shape().trajectory_len()];
     field.read(0, &mut all).unwrap();

@@ -1,7 +1,7 @@
 //! Imports: every golden file with its values; crops and resampled grids; refused options.
 
 use crate::golden::{assert_values, golden, value};
-use data::fields::field::{Field, Reading};
+use data::fields::field::{Field, ReadOptions};
 use data::fields::generate::{Equation, Generation};
 use data::fields::import::{Format, ImportOptions, ImportOutcome, import, targets};
 use data::fields::parameter::Parameter;
@@ -35,7 +35,10 @@ fn every_layout_is_imported_with_the_same_values() {
         };
         let parameter: Parameter = parameter.parse().unwrap();
         let plan = ImportOptions {
-            reading: Reading { axes: axes.map(|a| a.parse().unwrap()), ..Reading::default() },
+            reading: ReadOptions {
+                axes: axes.map(|a| a.parse().unwrap()),
+                ..ReadOptions::default()
+            },
             parameter: Some(parameter.clone()),
             override_parameter: true,
             ..ImportOptions::default()

@@ -26,7 +26,7 @@ fn files(folder: &Path) -> Vec<InputFile> {
 
 fn settle(inputs: &[InputFile], cache: &Path) -> Result<Verifier> {
     let mut verifier = Verifier::start(inputs.to_vec(), Some((cache.into(), Arc::new(RealDisk))))?;
-    assert!(verifier.settle(|_| true)?);
+    assert!(verifier.wait_and_recheck(|_| true)?);
     Ok(verifier)
 }
 
@@ -47,9 +47,9 @@ fn unchanged_files_are_hashed_once_and_changed_ones_are_refused() {
     let mut verifier = settle(&inputs, &cache).unwrap();
     assert!(verifier.summary().hashed >= 3 && verifier.summary().cached == 0);
     let_timestamps_age(&inputs, &cache);
-    assert!(verifier.settle(|_| true).unwrap());
+    assert!(verifier.wait_and_recheck(|_| true).unwrap());
     let hashed = verifier.summary().hashed;
-    assert!(verifier.settle(|_| true).unwrap());
+    assert!(verifier.wait_and_recheck(|_| true).unwrap());
     assert_eq!(verifier.summary().hashed, hashed, "metadata vouch for them by now");
 
     // A file rewritten with the same bytes is hashed and accepted.
@@ -63,7 +63,9 @@ fn unchanged_files_are_hashed_once_and_changed_ones_are_refused() {
     file.write_all_at(b"c", 500).unwrap();
     file.set_modified(before.modified().unwrap()).unwrap();
     assert_eq!(file.metadata().unwrap().mtime_nsec(), before.mtime_nsec());
-    for error in [settle(&inputs, &cache).unwrap_err(), verifier.settle(|_| true).unwrap_err()] {
+    for error in
+        [settle(&inputs, &cache).unwrap_err(), verifier.wait_and_recheck(|_| true).unwrap_err()]
+    {
         assert_eq!(error.exit, Exit::Data);
         assert!(error.to_string().contains(inputs[0].path.to_str().unwrap()), "{error}");
     }
@@ -89,7 +91,7 @@ fn a_cache_only_verifies_the_recorded_hash() {
     let verify = || {
         let disk = Arc::new(FencedDisk::new(lease.fence().clone()));
         let mut verifier = Verifier::start(inputs.clone(), Some((cache.clone(), disk))).unwrap();
-        assert!(verifier.settle(|_| true).unwrap());
+        assert!(verifier.wait_and_recheck(|_| true).unwrap());
         verifier.save();
         cache.exists()
     };
@@ -117,7 +119,7 @@ fn a_wait_for_the_verifier_can_be_ended() {
     fs::File::create(&large).unwrap().set_len(1 << 40).unwrap(); // hours to hash, and no bytes on the disk
     inputs.push(InputFile::read_at_start(&large, "0"));
     let mut verifier = Verifier::start(inputs, None).unwrap();
-    assert!(!verifier.settle(|_| false).unwrap());
+    assert!(!verifier.wait_and_recheck(|_| false).unwrap());
     let stop = || Err(Error::new(Exit::Again, "told to stop"));
     assert_eq!(verifier.finish(stop).unwrap_err().exit, Exit::Again);
 }

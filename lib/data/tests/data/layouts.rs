@@ -4,7 +4,7 @@
 use crate::common::{divide, fresh_seed};
 use crate::golden::{GRID, N, T, assert_values, golden};
 use data::fields::check::{ProblemKind, check_files};
-use data::fields::field::{Field, FieldLayout, Reading, Shape};
+use data::fields::field::{Field, FieldLayout, ReadOptions, Shape};
 use data::fields::import::{Format, ImportOptions, import, targets};
 use data::fields::parameter::Parameter;
 use data::fields::write::{Header, write_field};
@@ -148,7 +148,7 @@ fn another_order_of_axes_is_found_named_and_put_right_by_the_flag() {
         let faults = check_files(&[golden(name)], 1e9).problems;
         assert_eq!(faults[0].kind, ProblemKind::AxisOrder, "{faults:?}");
         assert!(faults[0].message.contains(&format!("--axes {fits}")), "{}", faults[0].message);
-        let reading = Reading { axes: Some(fits.parse().unwrap()), ..Reading::default() };
+        let reading = ReadOptions { axes: Some(fits.parse().unwrap()), ..ReadOptions::default() };
         let field = Field::open_as(&golden(name), &reading).unwrap();
         assert_eq!((field.shape().frames, field.shape().trajectories), (T, N));
         assert_values(&field, name);
@@ -172,7 +172,7 @@ fn another_order_of_axes_is_found_named_and_put_right_by_the_flag() {
     ] {
         assert!(message.contains(words), "{message}");
     }
-    let reading = Reading { axes: Some("nxyt".parse().unwrap()), ..Reading::default() };
+    let reading = ReadOptions { axes: Some("nxyt".parse().unwrap()), ..ReadOptions::default() };
     let error = Field::open_as(&golden("transposed.hdf5"), &reading).unwrap_err();
     assert!(error.exit == Exit::Data && error.to_string().contains("--axes"), "{error}");
 }

@@ -3,7 +3,7 @@
 use crate::common::manifest;
 use crate::golden::golden;
 use data::fields::field::Field;
-use data::fields::list::FileRecord;
+use data::fields::list::FileSummary;
 use data::fields::split::Split;
 use hdf5::Group;
 use std::fs;
@@ -123,11 +123,11 @@ fn links_that_lead_a_folder_back_to_itself_are_not_followed() {
     let zarr = folder.path().join("nu0.5.zarr");
     let copied = Command::new("cp").arg("-r").args([&golden("none.zarr"), &zarr]).status();
     assert!(copied.unwrap().success());
-    let before = FileRecord::of(&zarr).unwrap().bytes;
+    let before = FileSummary::of(&zarr).unwrap().bytes;
     for name in ["a", "b"] {
         std::os::unix::fs::symlink(".", zarr.join(name)).unwrap();
     }
-    assert_eq!(FileRecord::of(&zarr).unwrap().bytes, before);
+    assert_eq!(FileSummary::of(&zarr).unwrap().bytes, before);
 }
 
 #[test]

@@ -161,7 +161,7 @@ fn added_tokens_of_old_files_have_their_ids() {
         error.to_string()
     };
     let far = error(&[("added_tokens.json", "{\"[DRUG]\": 1000000000}")]);
-    assert!(far.contains("[DRUG] has id 1000000000"), "{far}");
+    assert!(far.contains("[DRUG] is listed with id 1000000000"), "{far}");
     let two = error(&[
         ("tokenizer_config.json", "{\"cls_token\": \"[MASK]\"}"),
         ("special_tokens_map.json", "{\"cls_token\": \"[CLS]\"}"),

@@ -23,11 +23,11 @@ pub struct Heartbeat {
 }
 
 impl Heartbeat {
-    pub fn write(self) -> [u64; HEARTBEAT_LEN] {
+    pub fn to_array(self) -> [u64; HEARTBEAT_LEN] {
         [self.count, self.calls[0], self.calls[1], self.patience]
     }
 
-    pub fn read(numbers: [u64; HEARTBEAT_LEN]) -> Self {
+    pub fn from_array(numbers: [u64; HEARTBEAT_LEN]) -> Self {
         let [count, main, side, patience] = numbers;
         Self { count, calls: [main, side], patience }
     }
@@ -44,7 +44,7 @@ pub struct Heartbeats {
 /// ends.
 struct Other {
     leader: c_int,
-    /// The ranks whose heartbeats this leader sends (`theirs`) and receives (`ours`).
+    /// The ranks whose heartbeats the other leader sends to this rank (`theirs`) and receives from it (`ours`).
     theirs: Vec<usize>,
     ours: Vec<usize>,
     received: Vec<[u64; HEARTBEAT_LEN]>,

@@ -55,9 +55,9 @@ impl Ranks {
         }
         unix::diagnostics::set_rank(rank, size);
         let counter = Arc::new(CallCounter::new(true));
-        let wire = Wire::new(world.copy()?, (0..size).collect(), rank, counter.clone());
+        let wire = Wire::new(world.duplicate()?, (0..size).collect(), rank, counter.clone());
         let (place, window) = Placement::find(world, &wire, &counter)?;
-        let watch = Watchdog::begin(&place, window, world.copy()?, counter.clone(), lost)?;
+        let watch = Watchdog::begin(&place, window, world.duplicate()?, counter.clone(), lost)?;
         let ranks = Self { place, counter, wire, world, watch, nccl: OnceLock::new() };
         ranks.barrier()?;
         drop(start);
@@ -176,10 +176,10 @@ impl Collective for Ranks {
             let message = format!("gradients on {device} are summed as f32, not {dtype}");
             return Err(Error::bug(message));
         }
-        // The calls below block inside MPI, and meanwhile the watchdog cannot see which rank is late.
+        // Wait for all ranks first: the calls below block inside MPI, where the watchdog cannot see which rank is late.
         self.barrier()?;
         let counters = self.counters();
-        let (side, bytes) = (self.world.copy()?, HostReducer::bytes(buckets));
+        let (side, bytes) = (self.world.duplicate()?, HostReducer::bytes(buckets));
         let shared = match self.place.sums_in_window() {
             true => self.place.window(&self.wire, bytes)?,
             false => None,

@@ -2,7 +2,7 @@
 
 use super::calls::CallCounter;
 use super::heartbeat::HEARTBEAT_LEN;
-use super::window::{LINE, Window};
+use super::window::{CACHE_LINE, Window};
 use super::wire::Wire;
 use super::world::Communicator;
 use std::sync::Arc;
@@ -67,7 +67,7 @@ impl Placement {
             ranks.push(read(&text).ok_or_else(wrong)?);
         }
         let mut place = Self { rank, ranks, local, shared };
-        let window = place.window(wire, HEARTBEAT_LEN * LINE)?;
+        let window = place.window(wire, HEARTBEAT_LEN * CACHE_LINE)?;
         if window.is_none() {
             place.shared = None;
             place.ranks.iter_mut().enumerate().for_each(|(number, rank)| rank.leader = number);

@@ -1,7 +1,7 @@
 //! Sums gradients on a separate thread, concurrently with the backward pass.
 
 use super::calls::CallCounter;
-use super::window::{LINE, Window, sum_slice};
+use super::window::{CACHE_LINE, Window, sum_slice};
 use super::wire::Wire;
 use crate::{Reducer, Times};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,7 +34,7 @@ pub fn take_times(clock: &Clock) -> Times {
 /// sum by the time it is needed, the waiting thread computes it. On the host the tensors live in the window; tensors on
 /// a device are copied to the window and back.
 pub struct HostReducer {
-    inside: Arc<Inside>,
+    shared: Arc<Shared>,
     device: Device,
     buckets: Vec<BucketState>,
     sender: Sender<(usize, u64)>,
@@ -53,21 +53,22 @@ struct BucketState {
 }
 
 /// Owner of tensors in our part of a bucket; keeps the window alive.
-struct PartWriter(#[expect(dead_code)] Arc<Inside>);
+struct PartWriter(#[expect(dead_code)] Arc<Shared>);
 
 /// Owner of tensors in a sum; releases the sum when the last tensor is dropped.
 struct SumReader {
-    inside: Arc<Inside>,
+    shared: Arc<Shared>,
     bucket: usize,
 }
 
 impl Drop for SumReader {
     fn drop(&mut self) {
-        self.inside.done(self.bucket, Done::Released);
+        self.shared.done(self.bucket, Done::Released);
     }
 }
 
-struct Inside {
+/// State shared by the training loop, the reducer thread and the owners of tensors in the window.
+struct Shared {
     window: Arc<Window>,
     column: Option<Wire>,
     counters: CallCounters,
@@ -96,10 +97,10 @@ const LINES: usize = 3;
 
 /// Computes the position of each bucket in a part, and the length of a part in bytes.
 fn layout(buckets: &[crate::Bucket]) -> (Vec<Bucket>, usize) {
-    let mut end = buckets.len() * LINES * LINE;
+    let mut end = buckets.len() * LINES * CACHE_LINE;
     let place = |&crate::Bucket { elements, .. }: &crate::Bucket| {
         let at = end;
-        end += (elements * size_of::<f32>()).next_multiple_of(LINE);
+        end += (elements * size_of::<f32>()).next_multiple_of(CACHE_LINE);
         Bucket { elements, at, claimed: AtomicU64::new(0) }
     };
     (buckets.iter().map(place).collect(), end)
@@ -121,23 +122,23 @@ impl HostReducer {
         let (buckets, _) = layout(buckets);
         let count = buckets.len();
         let clock = Clock::default();
-        let inside = Arc::new(Inside { window, column, counters, clock, buckets });
+        let shared = Arc::new(Shared { window, column, counters, clock, buckets });
         let (sender, receiver) = channel();
-        let work = inside.clone();
+        let work = shared.clone();
         let work =
             move || receiver.iter().for_each(|(bucket, round)| work.sum(bucket, round, false));
         super::spawn("reducer", work)?;
-        Ok(Self { inside, device, buckets: vec![BucketState::default(); count], sender })
+        Ok(Self { shared, device, buckets: vec![BucketState::default(); count], sender })
     }
 }
 
-impl Inside {
+impl Shared {
     fn counter(&self, rank: usize, bucket: usize, what: Done) -> &AtomicU64 {
         self.window.counter(rank, bucket * LINES + what as usize)
     }
 
     /// Waits until all ranks have reached stage `what` of a bucket `count` times; `may_spin` allows spinning.
-    fn all(&self, bucket: usize, what: Done, count: u64, may_spin: bool) {
+    fn wait_for_all(&self, bucket: usize, what: Done, count: u64, may_spin: bool) {
         for rank in 0..self.window.ranks() {
             self.counters.side.until(may_spin, || {
                 self.counter(rank, bucket, what).load(Ordering::Acquire) >= count
@@ -156,7 +157,7 @@ impl Inside {
         if bucket.claimed.compare_exchange(round - 1, round, claim.0, claim.1).is_err() {
             return;
         }
-        self.all(number, Done::Given, round, may_spin);
+        self.wait_for_all(number, Done::Given, round, may_spin);
         let since = Instant::now();
         let vector = |rank| self.window.floats(rank, bucket.at, bucket.elements);
         // SAFETY: all ranks have submitted and none reads the sum yet: this slice of all parts is ours.
@@ -177,7 +178,7 @@ impl Reducer for HostReducer {
             return Ok(None);
         }
         let start = self.wait_until_free(bucket)?;
-        let owner = Arc::new(PartWriter(self.inside.clone()));
+        let owner = Arc::new(PartWriter(self.shared.clone()));
         self.buckets[bucket].writing = Arc::downgrade(&owner);
         // SAFETY: our own part, which no one reads or writes before it is submitted; `submit` checks the owner.
         Ok(Some(unsafe { tensors_from_raw_parts(start, shapes, Access::Write, owner) }))
@@ -190,8 +191,8 @@ impl Reducer for HostReducer {
             let what = format!("{other:?} cannot be summed over ranks: only f32 is supported");
             return Err(Error::bug(what));
         }
-        let Bucket { at, elements, .. } = self.inside.buckets[bucket];
-        let start = self.inside.window.floats(self.inside.window.rank(), at, elements);
+        let Bucket { at, elements, .. } = self.shared.buckets[bucket];
+        let start = self.shared.window.floats(self.shared.window.rank(), at, elements);
         // Tensors that are already in place are dropped before anything else is written there.
         let (mut at, mut elsewhere) = (0, Vec::new());
         for tensor in gradients {
@@ -207,11 +208,11 @@ impl Reducer for HostReducer {
         for (at, tensor) in elsewhere {
             area[at..at + tensor.len()].copy_from_slice(tensor.read());
         }
-        self.inside.counters.side.enter();
+        self.shared.counters.side.enter();
         let uses = &mut self.buckets[bucket];
         uses.round += 1;
         uses.given = Some(shapes);
-        self.inside.done(bucket, Done::Given);
+        self.shared.done(bucket, Done::Given);
         let ended = |_| Error::bug("the reducer thread has ended");
         self.sender.send((bucket, uses.round)).map_err(ended)
     }
@@ -222,7 +223,7 @@ impl Reducer for HostReducer {
             return Err(Error::bug(format!("bucket {bucket} was not submitted")));
         };
         let start = self.summed(bucket);
-        let owner = Arc::new(SumReader { inside: self.inside.clone(), bucket });
+        let owner = Arc::new(SumReader { shared: self.shared.clone(), bucket });
         self.buckets[bucket].reading = Arc::downgrade(&owner);
         // SAFETY: summed by all ranks, and not written before the owner has released it.
         let sums = unsafe { tensors_from_raw_parts(start, &shapes, Access::Read, owner) };
@@ -231,15 +232,16 @@ impl Reducer for HostReducer {
     }
 
     fn take_times(&mut self) -> Times {
-        take_times(&self.inside.clock)
+        take_times(&self.shared.clock)
     }
 }
 
 impl HostReducer {
-    /// Checks that a bucket can be submitted. Errors: the shapes do not match the bucket, or its sum was not yet taken.
+    /// Checks that a bucket can be submitted or its buffers requested. Errors: the shapes do not match the bucket, or
+    /// its sum has not been taken yet.
     fn check_submission(&self, number: usize, shapes: &[Vec<usize>]) -> Result<()> {
         let elements: usize = shapes.iter().map(|shape| shape.iter().product::<usize>()).sum();
-        let own = self.inside.buckets.get(number).map(|bucket| bucket.elements);
+        let own = self.shared.buckets.get(number).map(|bucket| bucket.elements);
         let what = match self.buckets.get(number) {
             Some(BucketState { given: Some(_), .. }) => {
                 "again before its sum was taken".to_string()
@@ -261,30 +263,30 @@ impl HostReducer {
         if self.buckets[bucket].reading.strong_count() > 0 {
             return Err(Error::bug(format!("a sum of bucket {bucket} is still held")));
         }
-        let inside = &self.inside;
-        let _waiting = inside.counters.main.mark_waiting();
-        inside.all(bucket, Done::Released, self.buckets[bucket].round, true);
-        let Bucket { at, elements, .. } = inside.buckets[bucket];
-        Ok(inside.window.floats(inside.window.rank(), at, elements))
+        let shared = &self.shared;
+        let _waiting = shared.counters.main.mark_waiting();
+        shared.wait_for_all(bucket, Done::Released, self.buckets[bucket].round, true);
+        let Bucket { at, elements, .. } = shared.buckets[bucket];
+        Ok(shared.window.floats(shared.window.rank(), at, elements))
     }
 
     /// Waits until all ranks have summed a bucket, and returns a pointer to the sum.
     fn summed(&self, bucket: usize) -> *mut f32 {
-        let (inside, round) = (&self.inside, self.buckets[bucket].round);
-        let _waiting = inside.counters.main.mark_waiting();
+        let (shared, round) = (&self.shared, self.buckets[bucket].round);
+        let _waiting = shared.counters.main.mark_waiting();
         let since = Instant::now();
         // Messages between windows must be sent in the order in which buckets were submitted, so only the reducer
         // thread sums.
-        if inside.column.is_none() && round > 0 {
-            inside.sum(bucket, round, true);
+        if shared.column.is_none() && round > 0 {
+            shared.sum(bucket, round, true);
         }
-        inside.all(bucket, Done::Summed, round, true);
-        add_elapsed(&inside.clock, |times| &mut times.waited, since);
-        inside.window.floats(0, inside.buckets[bucket].at, inside.buckets[bucket].elements)
+        shared.wait_for_all(bucket, Done::Summed, round, true);
+        add_elapsed(&shared.clock, |times| &mut times.waited, since);
+        shared.window.floats(0, shared.buckets[bucket].at, shared.buckets[bucket].elements)
     }
 }
 
-/// Wraps consecutive memory from `start` on as tensors with `shapes`.
+/// Wraps contiguous memory that begins at `start` as tensors with `shapes`.
 ///
 /// # Safety
 /// The contract of [`Tensor::from_raw_parts`] must hold for each tensor.

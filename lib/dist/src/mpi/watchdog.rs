@@ -166,7 +166,7 @@ impl Thread {
             count += 1;
             let calls = [0, 1].map(|counter| self.shared.counters[counter].calls());
             let patience = self.shared.patience.load(Ordering::Relaxed);
-            self.board[self.rank] = Heartbeat { count, calls, patience }.write();
+            self.board[self.rank] = Heartbeat { count, calls, patience }.to_array();
             self.exchange();
             self.track(calls);
             let problem = match gone {
@@ -252,7 +252,7 @@ impl Thread {
     /// Finds a rank that has stopped sending heartbeats.
     fn find_silent_rank(&mut self) -> Option<String> {
         for peer in &mut self.peers {
-            let count = Heartbeat::read(self.board[peer.number]).count;
+            let count = Heartbeat::from_array(self.board[peer.number]).count;
             peer.silent = if count == peer.count { peer.silent + 1 } else { 0 };
             peer.count = count;
         }
@@ -276,7 +276,7 @@ impl Thread {
     fn find_late_rank(&mut self) -> Option<String> {
         let limit = self.limit();
         for peer in self.peers.iter_mut().filter(|peer| peer.is_heard) {
-            let heartbeat = Heartbeat::read(self.board[peer.number]);
+            let heartbeat = Heartbeat::from_array(self.board[peer.number]);
             let behind = [0, 1].map(|counter| {
                 self.own.stalled[counter] > 0 && heartbeat.calls[counter] < self.own.calls[counter]
             });
@@ -358,7 +358,7 @@ mod tests {
             own: OwnProgress::default(),
         };
         // Rank 4, which forwards the heartbeats of rank 3, stops after a first heartbeat that did not yet cover rank 3.
-        let heartbeat = |tick| Heartbeat { count: tick, calls: [0; 2], patience: 0 }.write();
+        let heartbeat = |tick| Heartbeat { count: tick, calls: [0; 2], patience: 0 }.to_array();
         for tick in 1..=SILENT_TICKS + 1 {
             thread.board[1] = heartbeat(tick);
             thread.board[4] = heartbeat(1);

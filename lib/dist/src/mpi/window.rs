@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicU64;
 use unix::Result;
 
 /// Cache line size in bytes; each counter has its own line.
-pub const LINE: usize = 64;
+pub const CACHE_LINE: usize = 64;
 
 /// A window, as seen from one of its ranks.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ impl Window {
     /// # Panics
     /// If the line is outside the part.
     pub fn counter(&self, rank: usize, line: usize) -> &AtomicU64 {
-        let start = self.memory.at(rank, line * LINE, LINE);
+        let start = self.memory.at(rank, line * CACHE_LINE, CACHE_LINE);
         // SAFETY: inside the part (checked), aligned and initialised; counters are only accessed as atomics.
         unsafe { &*start.cast() }
     }
@@ -62,9 +62,9 @@ impl Window {
     }
 }
 
-/// Returns the slice of `len` elements that a rank sums, in whole cache lines.
+/// Returns the range of the `len` elements that a rank sums; its bounds are multiples of a cache line, or `len`.
 fn slice_of(len: usize, rank: usize, ranks: usize) -> Range<usize> {
-    let each = len.div_ceil(ranks).next_multiple_of(LINE / size_of::<f32>());
+    let each = len.div_ceil(ranks).next_multiple_of(CACHE_LINE / size_of::<f32>());
     (rank * each).min(len)..((rank + 1) * each).min(len)
 }
 
@@ -114,17 +114,17 @@ mod tests {
     /// Offsets into shared memory are checked where they are computed, including in release builds.
     #[test]
     fn nothing_outside_of_a_part_is_handed_out() {
-        let window = Window::private(4 * LINE).unwrap();
+        let window = Window::private(4 * CACHE_LINE).unwrap();
         window.counter(0, 3).store(7, Ordering::Relaxed);
-        window.floats(0, 2 * LINE, 2 * LINE / 4);
-        window.floats(0, 4 * LINE, 0);
+        window.floats(0, 2 * CACHE_LINE, 2 * CACHE_LINE / 4);
+        window.floats(0, 4 * CACHE_LINE, 0);
         let refused = |what: &dyn Fn(&Window)| {
             std::panic::catch_unwind(AssertUnwindSafe(|| what(&window))).is_err()
         };
         assert!(refused(&|w| _ = w.counter(0, 4)));
         assert!(refused(&|w| _ = w.counter(1, 0)));
-        assert!(refused(&|w| _ = w.counter(0, usize::MAX / LINE)));
-        assert!(refused(&|w| _ = w.floats(0, 2 * LINE, 2 * LINE / 4 + 1)));
+        assert!(refused(&|w| _ = w.counter(0, usize::MAX / CACHE_LINE)));
+        assert!(refused(&|w| _ = w.floats(0, 2 * CACHE_LINE, 2 * CACHE_LINE / 4 + 1)));
         assert!(refused(&|w| _ = w.floats(0, 5, 1)));
         assert!(refused(&|w| _ = w.floats(0, 4, usize::MAX)));
     }

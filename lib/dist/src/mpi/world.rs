@@ -105,7 +105,7 @@ impl Communicator {
     }
 
     /// Duplicates the communicator; called by all ranks.
-    pub fn copy(self) -> Result<Self> {
+    pub fn duplicate(self) -> Result<Self> {
         // SAFETY: valid handles; the new one is written.
         Self::made("MPI_Comm_dup", |copy| unsafe { ffi::MPI_Comm_dup(self.0, copy) })
     }

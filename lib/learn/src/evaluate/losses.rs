@@ -43,8 +43,8 @@ impl Difference {
     }
 
     /// Whether there are enough clusters for a meaningful interval.
-    pub fn is_known(&self) -> bool {
-        self.mean.is_finite() && self.clusters >= ENOUGH
+    pub fn has_enough_clusters(&self) -> bool {
+        self.clusters >= ENOUGH
     }
 }
 

@@ -71,7 +71,7 @@ pub trait Evaluator: Sync {
     fn inputs(&self) -> Vec<InputFile>;
 
     /// Name of the per-item loss that ranks the worst items and compares two models. Smaller is better.
-    fn loss(&self) -> &'static str;
+    fn loss_name(&self) -> &'static str;
 
     /// Cluster number of an item. Items of a cluster depend on each other, e.g. those of one trajectory, and are
     /// resampled together.
@@ -193,7 +193,8 @@ fn again() -> String {
     "run the same command again to resume".into()
 }
 
-/// Errors: 75 after a stop signal. For work that takes long in [`Evaluator::finish`] and [`Evaluator::show`].
+/// Checks for a stop signal; call it during long-running work in [`Evaluator::finish`] and [`Evaluator::show`]. Errors:
+/// 75 after a stop signal.
 pub fn check_stop() -> Result<()> {
     Signals::installed().map_or(Ok(()), |signals| signals.check_stop(again))
 }

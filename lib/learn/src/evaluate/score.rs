@@ -1,7 +1,7 @@
 //! The evaluation loop.
 
 use super::losses::Losses;
-use super::state::StateFile;
+use super::state::StateFiles;
 use super::worst::WorstItems;
 use super::{Block, Evaluator, Model, Results, again, described, stopped};
 use crate::train::{broadcast, gather};
@@ -76,9 +76,9 @@ pub fn score<E: Evaluator>(
     subject.models = described(&models)?;
     let leads = ranks.rank() == 0;
     let mut verifier = leads.then(|| Verifier::start(evaluator.inputs(), None)).transpose()?;
-    let mut file = StateFile::new(job.folder, &subject);
+    let mut file = StateFiles::new(job.folder, &subject);
     let (mut first, mut sums, mut worst) = (0, E::Sums::default(), WorstItems::default());
-    let mut losses = Losses::new(evaluator.loss());
+    let mut losses = Losses::new(evaluator.loss_name());
     if let Some(work) = work.as_deref_mut() {
         warn_of_overlap(&models, &subject);
         note!("{}", subject.description);
@@ -139,7 +139,7 @@ pub fn score<E: Evaluator>(
             check_stop()?;
             evaluator.show(&sums, item)
         };
-        results.files.extend(worst.files(evaluator.loss(), page, show)?);
+        results.files.extend(worst.files(evaluator.loss_name(), page, show)?);
     }
     results.files.push(("losses.csv".into(), losses.csv().into_bytes()));
     if let Some(verifier) = &mut verifier {

@@ -13,30 +13,29 @@ use unix::{Error, Result, small};
 
 /// Maximum size in bytes of a file that is read.
 const MAX_BYTES: u64 = 4 << 30;
-/// Minimum interval between two stores, as a multiple of the duration of the last one.
+/// Minimum interval between two saves, as a multiple of the duration of the last one.
 const STORE_INTERVAL: u32 = 20;
 
-/// Bounds the share of time spent storing: a store is due once the last one is [`STORE_INTERVAL`] times its duration
-/// ago.
+/// Bounds the share of time spent saving: a save is due once the last one is [`STORE_INTERVAL`] times its duration ago.
 #[derive(Debug)]
 pub struct StoreTimer {
     last: Instant,
-    /// Duration of the last store.
+    /// Duration of the last save.
     took: Duration,
 }
 
 impl StoreTimer {
-    /// The first store is due at once.
+    /// The first save is due at once.
     pub fn new() -> Self {
         Self { last: Instant::now(), took: Duration::ZERO }
     }
 
-    /// Whether a store is due.
+    /// Whether a save is due.
     pub fn is_due(&self) -> bool {
         self.last.elapsed() >= STORE_INTERVAL * self.took
     }
 
-    /// Records a store that began at `began` and has ended now.
+    /// Records a save that started at `began` and has just finished.
     pub fn stored(&mut self, began: Instant) {
         (self.took, self.last) = (began.elapsed(), Instant::now());
     }
@@ -44,7 +43,7 @@ impl StoreTimer {
 
 /// State files of one evaluation.
 #[derive(Debug)]
-pub struct StateFile {
+pub struct StateFiles {
     path: PathBuf,
     losses: PathBuf,
     subject: String,
@@ -62,7 +61,7 @@ struct Stored<S> {
     losses: usize,
 }
 
-impl StateFile {
+impl StateFiles {
     /// State files in `folder` for an evaluation of this subject.
     pub fn new(folder: &Path, subject: &Subject) -> Self {
         Self {
@@ -75,7 +74,7 @@ impl StateFile {
     }
 
     /// Loads the sums and losses of an earlier attempt at the same evaluation. Files that are damaged or belong to a
-    /// different evaluation are ignored, and [`StateFile::store`] replaces them.
+    /// different evaluation are ignored, and [`StateFiles::store`] replaces them.
     pub fn load<S: DeserializeOwned>(&mut self) -> Option<(S, Vec<f64>)> {
         let text = small::read(&self.path, MAX_BYTES).ok()?;
         let stored: Stored<S> = serde_json::from_slice(&text).ok()?;
@@ -91,7 +90,7 @@ impl StateFile {
         Some((stored.state, own.as_chunks().0.iter().map(|x| f64::from_le_bytes(*x)).collect()))
     }
 
-    /// Atomically stores the state and all losses so far. Unless `must` is set, it does nothing if the last store was
+    /// Atomically stores the state and all losses so far. Unless `must` is set, it does nothing if the last save was
     /// too recent ([`StoreTimer`]). Returns whether the state was stored. Errors: 73, 74.
     pub fn store(&mut self, state: &impl Serialize, losses: &[f64], must: bool) -> Result<bool> {
         if !must && !self.timer.is_due() {

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use unix::{Error, Result};
 
 /// Maximum number of characters of a value shown on the page.
-const SHOWN: usize = 400;
+const MAX_VALUE_CHARS: usize = 400;
 
 /// Presentation of an item.
 #[derive(Clone, Debug, Default)]
@@ -100,9 +100,9 @@ fn table(lines: &[Map<String, Value>]) -> Table {
     table
 }
 
-/// Truncates a text to [`SHOWN`] characters, with an ellipsis if it is longer.
+/// Truncates a text to [`MAX_VALUE_CHARS`] characters, with an ellipsis if it is longer.
 fn truncate(text: &str) -> String {
-    let mut shown: String = text.chars().take(SHOWN).collect();
+    let mut shown: String = text.chars().take(MAX_VALUE_CHARS).collect();
     if shown.len() < text.len() {
         shown.push('…');
     }

@@ -50,7 +50,7 @@ impl MultiHead {
 /// Self-attention over groups of features that share their projections. Each group of `group` features takes its
 /// queries and keys from its normalised features and its values from the unnormalised ones, and has `heads` heads.
 #[derive(Clone, Debug)]
-pub struct ChannelSeparated {
+pub struct ChannelSeparatedAttention {
     q: Linear,
     k: Linear,
     v: Linear,
@@ -61,7 +61,7 @@ pub struct ChannelSeparated {
     heads: usize,
 }
 
-impl ChannelSeparated {
+impl ChannelSeparatedAttention {
     /// Creates the layer. The number of features must be a multiple of `group`, and `group` a multiple of `heads`.
     pub fn new(b: &mut Builder, name: &str, group: usize, heads: usize) -> Self {
         let norm = |b: &mut Builder, name: &str| {

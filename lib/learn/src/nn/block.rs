@@ -1,4 +1,4 @@
-use super::{ChannelSeparated, Condition, DepthwiseConv, Linear, MultiHead, Norm};
+use super::{ChannelSeparatedAttention, Condition, DepthwiseConv, Linear, MultiHead, Norm};
 use crate::forward::Forward;
 use crate::params::{Builder, Init, ParamId};
 use tensor::Var;
@@ -51,7 +51,7 @@ pub struct BlockConfig {
 #[derive(Clone, Debug)]
 enum Attention {
     MultiHead(MultiHead),
-    ChannelSeparated(ChannelSeparated),
+    ChannelSeparated(ChannelSeparatedAttention),
 }
 
 /// A pre-norm residual block on tokens [B, T, H]:
@@ -83,7 +83,7 @@ impl Block {
                         MultiHead::new(b, "attention", c.width, heads, qk_norm),
                     )),
                     Mixing::ChannelSeparated { group, heads } => Some(Attention::ChannelSeparated(
-                        ChannelSeparated::new(b, "attention", group, heads),
+                        ChannelSeparatedAttention::new(b, "attention", group, heads),
                     )),
                 };
             let attention = attention.map(|attention| {

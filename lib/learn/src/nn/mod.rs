@@ -8,7 +8,7 @@ mod norm;
 mod resample;
 mod spectral_conv;
 
-pub use attention::{ChannelSeparated, MultiHead};
+pub use attention::{ChannelSeparatedAttention, MultiHead};
 pub use block::{Block, BlockConfig, Mixing};
 pub use conv::{Conv, ConvTranspose, DepthwiseConv};
 pub use linear::Linear;

@@ -71,8 +71,8 @@ pub enum Method {
         /// Decay rate of the running average of the gradient of matrices, μ.
         #[serde(default = "muon_momentum")]
         momentum: f64,
-        /// Parameters with four or five axes are matrices as well, with all axes but the first as columns: the filters
-        /// of convolutions.
+        /// Also apply Muon to parameters with four or five axes (convolution filters), flattened to matrices with all
+        /// axes but the first as columns.
         // Not serialised when false, so that configurations older than this key keep their hash.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         #[schemars(extend("default" = false))]

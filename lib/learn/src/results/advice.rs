@@ -23,10 +23,10 @@ const CLIPPED: f64 = 50.0;
 const OUTLIER: f64 = 20.0;
 /// Maximum degradation of the metric since its best value, in percent.
 const MAX_DEGRADATION: f64 = 5.0;
-/// Maximum percentage of the time spent waiting for data, validation or checkpoints.
-const WAITING: f64 = 10.0;
-const VALIDATING: f64 = 20.0;
-const SAVING: f64 = 5.0;
+/// Maximum percentages of the time spent waiting for data, in validation, and blocked by checkpoints.
+const MAX_DATA_WAIT_PERCENT: f64 = 10.0;
+const MAX_VALIDATION_PERCENT: f64 = 20.0;
+const MAX_SAVE_PERCENT: f64 = 5.0;
 /// Maximum number of spikes per update.
 const SPIKES: f64 = 1e-3;
 
@@ -178,7 +178,7 @@ fn spikes(run: &Analysis) -> Option<Advice> {
 }
 
 fn data(run: &Analysis) -> Option<Advice> {
-    let waiting = run.get("waiting for data (%)").filter(|share| *share > WAITING)?;
+    let waiting = run.get("waiting for data (%)").filter(|share| *share > MAX_DATA_WAIT_PERCENT)?;
     let text = format!(
         "{waiting:.0} % of the time of an update was spent waiting for data: raise training.workers (now {}) and \
          training.prefetch (now {})",
@@ -189,7 +189,7 @@ fn data(run: &Analysis) -> Option<Advice> {
 }
 
 fn validation(run: &Analysis) -> Option<Advice> {
-    let share = run.get("validating (%)").filter(|share| *share > VALIDATING)?;
+    let share = run.get("validating (%)").filter(|share| *share > MAX_VALIDATION_PERCENT)?;
     let text = format!(
         "{share:.0} % of the time was spent in validation: raise training.validate_every (now {}) or lower \
          training.validation_samples (now {})",
@@ -200,7 +200,7 @@ fn validation(run: &Analysis) -> Option<Advice> {
 }
 
 fn saving(run: &Analysis) -> Option<Advice> {
-    let share = run.get("blocked by checkpoints (%)").filter(|share| *share > SAVING)?;
+    let share = run.get("blocked by checkpoints (%)").filter(|share| *share > MAX_SAVE_PERCENT)?;
     let text = format!(
         "checkpoints blocked training for {share:.0} % of the time: raise checkpoint.every (now {})",
         run.config["checkpoint"]["every"]

@@ -65,7 +65,7 @@ impl Comparison {
     /// Reads output folders of `evaluate score`, or run directories.
     ///
     /// Errors: 2 for a mixture of both, 65 when the protocols of evaluations, or the tasks or data of runs, differ, and
-    /// for results of an earlier version; 66 when a file is missing.
+    /// for results of another version; 66 when a file is missing.
     pub fn read(paths: &[PathBuf]) -> Result<Self> {
         let names = paths.iter().map(|path| path.display().to_string()).collect();
         let is_run = |path: &Path| RunDir::open(path).is_ok_and(|run| run.log().exists());
@@ -133,7 +133,7 @@ impl Comparison {
             }
         }
         if self.names.len() > 1 {
-            self.of_keys(&mut document);
+            self.add_config_differences(&mut document);
         }
         match &self.subjects {
             Subjects::Evaluations(found) => found.add_pictures(&mut document)?,
@@ -144,7 +144,7 @@ impl Comparison {
         Ok(document)
     }
 
-    fn of_keys(&self, document: &mut Document) {
+    fn add_config_differences(&self, document: &mut Document) {
         if !self.is_known {
             document.paragraph("The configurations are unknown: a checkpoint is missing.");
         } else if self.keys.is_empty() {
@@ -175,7 +175,7 @@ fn comparable_runs(paths: &[PathBuf]) -> Result<Vec<Analysis>> {
     for (run, path) in runs.iter().zip(paths).skip(1) {
         let differ = |what: &str, a: &str, b: &str| {
             Err(Error::data(format!(
-                "{} and {} cannot be compared, {what} differ: {a} and {b}",
+                "{} and {} cannot be compared: {what} differ ({a} and {b})",
                 runs[0].run, run.run
             )))
         };
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn other_protocols_and_earlier_versions_are_refused() {
+    fn other_protocols_and_versions_are_refused() {
         let mut other = result(0.5, 0.25);
         other.subject.protocol.insert("records".into(), json!(7));
         let (folder, paths) = folders(&[("first", result(0.5, 0.25)), ("other", other)]);
@@ -303,7 +303,7 @@ mod tests {
             assert!(error.to_string().contains(words), "{error}");
             assert_eq!(error.exit, exit);
         };
-        refused(&paths, Exit::Data, "their protocols differ: records is none and 7");
+        refused(&paths, Exit::Data, "their protocols differ (records is none and 7)");
         let earlier = json!({"format": "longhaul-evaluation", "version": 1, "protocol": {}});
         let path = folder.path().join("earlier");
         std::fs::create_dir(&path).unwrap();
@@ -312,6 +312,10 @@ mod tests {
         refused(&both, Exit::Data, "make it again: evaluate score RUN --data DATA -o");
         std::fs::rename(path.join("metrics.json"), path.join("evaluation_results.json")).unwrap();
         refused(&both, Exit::Data, "make it again: evaluate score RUN --data DATA -o");
+        let later = json!({"format": "longhaul-evaluation", "version": 1000, "protocol": {}});
+        std::fs::write(path.join("metrics.json"), later.to_string()).unwrap();
+        refused(&both, Exit::Data, "the result has version 1000, but this program reads version");
+        refused(&both, Exit::Data, "; use a newer longhaul");
         refused(&[folder.path().join("none")], Exit::NoInput, "it has neither metrics.json");
     }
 }

@@ -62,10 +62,16 @@ impl Known {
                 let (is_below, is_above) = (own[1] < first[0], own[0] > first[1]);
                 let verdict = match (is_below || is_above, direction) {
                     (false, _) => "overlap, so the difference may be chance",
-                    (true, None) => "do not overlap, so chance hardly explains the difference",
+                    (true, None) => {
+                        "do not overlap, so the difference is unlikely to be due to chance"
+                    }
                     (true, Some(direction)) => match direction.is_better(own[0], first[0]) {
-                        true => "do not overlap: it is better, and chance hardly explains it",
-                        false => "do not overlap: it is worse, and chance hardly explains it",
+                        true => {
+                            "do not overlap: the result is better, and the difference is unlikely to be due to chance"
+                        }
+                        false => {
+                            "do not overlap: the result is worse, and the difference is unlikely to be due to chance"
+                        }
                     },
                 };
                 format!(
@@ -99,13 +105,15 @@ fn paired(loss: &str, items: usize, difference: &Difference) -> String {
     };
     let by = &equal_precision(&[Some(mean.abs())], 3)[0];
     let start = format!("the mean {loss} of {items} items is {more} by");
-    match (difference.is_known(), difference.is_clear()) {
+    match (difference.has_enough_clusters(), difference.is_clear()) {
         (false, _) => {
-            format!("{start} {by}, but {clusters} independent ones are too few to exclude chance")
+            format!(
+                "{start} {by}, but with only {clusters} independent clusters, chance cannot be ruled out"
+            )
         }
         (true, true) => {
             format!(
-                "{start} {} (95 % interval), which chance hardly explains",
+                "{start} {} (95 % interval), which is unlikely to be due to chance",
                 with_interval(by, Some(interval))
             )
         }
@@ -140,8 +148,8 @@ mod tests {
         let clear = text(shifted(&|_| -0.5));
         assert_eq!(
             clear,
-            "second: the mean loss of 40 items is lower by 0.500 [0.500, 0.500] (95 % interval), which chance hardly \
-             explains"
+            "second: the mean loss of 40 items is lower by 0.500 [0.500, 0.500] (95 % interval), which is unlikely \
+             to be due to chance"
         );
         let chance = text(shifted(&|i| if i % 2 == 0 { 1.0 } else { -0.75 }));
         assert!(
@@ -155,7 +163,9 @@ mod tests {
         let lower = losses((0..4).map(|i| f64::from(i) - 0.5));
         let text = Known::of((&file, Some(&few)), (&file, Some(&lower))).describe("second");
         assert!(
-            text.ends_with("lower by 0.500, but 4 independent ones are too few to exclude chance"),
+            text.ends_with(
+                "lower by 0.500, but with only 4 independent clusters, chance cannot be ruled out"
+            ),
             "{text}"
         );
     }
@@ -167,7 +177,8 @@ mod tests {
         let text = |second: &MetricsFile, own: Option<&Losses>| {
             Known::of((&first, Some(&other)), (second, own)).describe("second")
         };
-        for (error, words) in [(0.55, "may be chance"), (0.7, "it is worse"), (0.3, "it is better")]
+        for (error, words) in
+            [(0.55, "may be chance"), (0.7, "result is worse"), (0.3, "result is better")]
         {
             for own in [None, Some(&few)] {
                 let text = text(&result(error, 0.5), own);

@@ -32,7 +32,7 @@ impl Evaluations {
             let differences = files[0].subject.differences(&other.subject);
             if !differences.is_empty() {
                 return Err(Error::data(format!(
-                    "{} and {} cannot be compared, their protocols differ: {}",
+                    "{} and {} cannot be compared: their protocols differ ({})",
                     paths[0].display(),
                     path.display(),
                     differences.join("; ")

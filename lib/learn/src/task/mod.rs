@@ -2,7 +2,7 @@
 //!
 //! A task defines what a sample is, which loss is minimised and how a model is scored. The engine ([`crate::train`])
 //! does everything else and sees a task only as `dyn Task`. [`Define`] adds the configuration types of a task;
-//! [`Configured::load`] uses them to create the object that the engine opens.
+//! [`ConfiguredTask::load`] uses them to create the object that the engine opens.
 
 mod batch;
 
@@ -179,7 +179,7 @@ pub type ConfigOf<T> = Config<<T as Define>::Data, <T as Define>::Model, <T as D
 pub type Opened = (Box<dyn Task>, ParamSet);
 
 /// A task with a validated configuration whose data has not been opened yet.
-pub struct Configured {
+pub struct ConfiguredTask {
     /// Static properties of the task.
     pub spec: &'static Spec,
     /// Configuration sections shared by all tasks.
@@ -189,7 +189,7 @@ pub struct Configured {
     open: Box<dyn Fn() -> Result<Opened> + Send + Sync>,
 }
 
-impl Configured {
+impl ConfiguredTask {
     /// The monitored metric, which selects the best checkpoint: `training.monitor`, or the task's metric by default.
     pub fn monitor(&self) -> Monitor {
         self.config.training.monitor.clone().unwrap_or_else(|| Monitor {

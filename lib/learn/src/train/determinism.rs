@@ -1,7 +1,7 @@
 //! Checks that repeated training is bit-identical.
 
 use super::step::{Files, Trainer};
-use crate::task::Configured;
+use crate::task::ConfiguredTask;
 use dist::Solo;
 use serde::Serialize;
 use std::time::Instant;
@@ -29,7 +29,7 @@ pub struct Determinism {
 /// Trains `runs` times from the same configuration, without a run directory, and compares every tensor that a
 /// checkpoint would contain. Errors: 1 if repetitions differ, naming the first differing tensor; errors of the task and
 /// the device.
-pub fn verify_determinism(task: &Configured, device: Device, runs: u64) -> Result<Determinism> {
+pub fn verify_determinism(task: &ConfiguredTask, device: Device, runs: u64) -> Result<Determinism> {
     tensor::parallel::inside(|| {
         let updates = task.config.training.updates.min(UPDATES);
         let (parameters, first) = train(task, device, updates)?;
@@ -51,7 +51,7 @@ pub fn verify_determinism(task: &Configured, device: Device, runs: u64) -> Resul
 }
 
 /// Returns the parameter hash after `updates` updates, and all tensors of a checkpoint.
-fn train(configured: &Configured, device: Device, updates: u64) -> Result<(String, Files)> {
+fn train(configured: &ConfiguredTask, device: Device, updates: u64) -> Result<(String, Files)> {
     let (task, mut params) = configured.open()?;
     configured.init(&mut params, false)?;
     let mut trainer = Trainer::new(configured, device, &Solo, (task, params))?;

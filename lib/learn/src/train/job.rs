@@ -1,6 +1,6 @@
 //! A training job, and the configuration keys that do not affect its result.
 
-use crate::task::Configured;
+use crate::task::ConfiguredTask;
 use dist::Collective;
 use serde_json::Value;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ pub enum Resume {
 /// A training job.
 pub struct TrainJob<'a> {
     /// Task and its configuration.
-    pub task: Configured,
+    pub task: ConfiguredTask,
     /// The run directory.
     pub run: PathBuf,
     /// Where the run resumes.
@@ -40,7 +40,12 @@ pub struct TrainJob<'a> {
 
 impl<'a> TrainJob<'a> {
     /// Creates a job for `task` in the run directory `run`, which resumes from its newest checkpoint if it has one.
-    pub fn new(task: Configured, run: PathBuf, device: Device, ranks: &'a dyn Collective) -> Self {
+    pub fn new(
+        task: ConfiguredTask,
+        run: PathBuf,
+        device: Device,
+        ranks: &'a dyn Collective,
+    ) -> Self {
         Self {
             task,
             run,

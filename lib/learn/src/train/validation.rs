@@ -6,7 +6,7 @@ use crate::config::Training;
 use crate::forward::Forward;
 use crate::params::ParamSet;
 use crate::score::{Metrics, Scores};
-use crate::task::{Configured, Task};
+use crate::task::{ConfiguredTask, Task};
 use dist::Collective;
 use tensor::{Dtype, Tape};
 use unix::Result;
@@ -64,8 +64,8 @@ pub fn probe(task: &dyn Task, params: &ParamSet, training: &Training) -> Result<
     Ok(metrics)
 }
 
-/// Returns the metric names of a task. Errors: as in [`Configured::open`] and [`Configured::check_monitor`].
-pub fn metric_names(configured: &Configured) -> Result<Vec<String>> {
+/// Returns the metric names of a task. Errors: as in [`ConfiguredTask::open`] and [`ConfiguredTask::check_monitor`].
+pub fn metric_names(configured: &ConfiguredTask) -> Result<Vec<String>> {
     let (task, mut params) = configured.open()?;
     configured.init(&mut params, false)?;
     let training = &configured.config.training;

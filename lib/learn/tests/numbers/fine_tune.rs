@@ -7,7 +7,7 @@ use learn::nn::Linear;
 use learn::params::{Builder, Init, ParamSet};
 use learn::score::Direction;
 use learn::score::Scores;
-use learn::task::{Batch, ConfigOf, Configured, Define, Empty, Loss, Predictions, Spec, Task};
+use learn::task::{Batch, ConfigOf, ConfiguredTask, Define, Empty, Loss, Predictions, Spec, Task};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tensor::Tensor;
@@ -150,7 +150,7 @@ pub fn train_on(
         "checkpoint": {"every": 10}});
     change(&mut config);
     let config: ConfigOf<Layers> = serde_json::from_value(config).map_err(Error::bug)?;
-    let task = Configured::new::<Layers>(config)?;
+    let task = ConfiguredTask::new::<Layers>(config)?;
     let mut job = TrainJob::new(task, run.into(), device, ranks);
     // More updates than in the previous attempt are a changed configuration.
     job.accept_changes = updates > 20;

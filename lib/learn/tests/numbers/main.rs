@@ -16,7 +16,7 @@ use std::process::{Command, Stdio};
 use data::loader::Order;
 use dist::{Collective, Solo};
 use learn::checkpoint;
-use learn::task::Configured;
+use learn::task::ConfiguredTask;
 use learn::train::{TrainJob, train};
 use report::evaluation::MetricsFile;
 use serde_json::{Value, json};
@@ -64,7 +64,7 @@ impl Run {
     /// Runs this rank's part of an attempt.
     fn start_on(&self, ranks: &dyn Collective) -> u8 {
         let config: MeanConfig = serde_json::from_value(self.config.clone()).unwrap();
-        let task = Configured::new::<Mean>(config).unwrap();
+        let task = ConfiguredTask::new::<Mean>(config).unwrap();
         let device = match std::env::var("NUMBERS_DEVICE").as_deref() {
             Ok("emu") => tensor::Device::Emu,
             _ => tensor::Device::Cpu,

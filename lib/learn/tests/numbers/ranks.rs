@@ -207,7 +207,7 @@ fn captured_graphs_use_the_weight_of_each_micro_batch() {
         let keys = json!({"updates": 12, "batch_size": 4, "accumulation": 1, "compile": true});
         let run = Run::new(temporary.path(), name, seed, json!({"uneven": true}), keys);
         let config: MeanConfig = serde_json::from_value(run.config.clone()).unwrap();
-        let task = Configured::new::<Mean>(config).unwrap();
+        let task = ConfiguredTask::new::<Mean>(config).unwrap();
         let exit = train(&TrainJob::new(task, run.folder.clone(), device, &Solo)).unwrap();
         assert_eq!(exit, Exit::Done);
         let updates = run.records("update", false);

@@ -40,11 +40,12 @@ impl Surface for Pixels<'_> {
     fn line(&self, points: &[(f64, f64)], pen: Pen) -> Result<()> {
         let width = (pen.width * f64::from(SCALE)).round().max(1.0) as u32;
         let style = rgb(pen.colour).stroke_width(width);
-        let points: Vec<(i32, i32)> = points.iter().map(|p| (drawn(p.0), drawn(p.1))).collect();
+        let points: Vec<(i32, i32)> =
+            points.iter().map(|p| (to_subpixels(p.0), to_subpixels(p.1))).collect();
         match pen.dash {
             None => self.0.draw(&PathElement::new(points, style)),
             Some((on, off)) => {
-                let (on, off) = (drawn(on), drawn(off));
+                let (on, off) = (to_subpixels(on), to_subpixels(off));
                 self.0.draw(&DashedPathElement::new(points, on, off, style))
             }
         }
@@ -52,9 +53,9 @@ impl Surface for Pixels<'_> {
     }
 
     fn dot(&self, at: (f64, f64), radius: f64, colour: Colour) -> Result<()> {
-        let centre = (drawn(at.0), drawn(at.1));
+        let centre = (to_subpixels(at.0), to_subpixels(at.1));
         self.0
-            .draw(&Circle::new(centre, drawn(radius), rgb(colour).filled()))
+            .draw(&Circle::new(centre, to_subpixels(radius), rgb(colour).filled()))
             .map_err(drawing_error)
     }
 
@@ -70,13 +71,13 @@ impl Surface for Pixels<'_> {
             _ => 0.0,
         };
         self.0
-            .draw(&Text::new(text, (drawn(at.0), drawn(at.1 + down)), anchored))
+            .draw(&Text::new(text, (to_subpixels(at.0), to_subpixels(at.1 + down)), anchored))
             .map_err(drawing_error)
     }
 
     fn image(&self, area: Area, colour: &dyn Fn(f64, f64) -> Colour) -> Result<()> {
-        let (width, height) = (drawn(area.width) as u32, drawn(area.height) as u32);
-        let at = (drawn(area.x), drawn(area.y));
+        let (width, height) = (to_subpixels(area.width) as u32, to_subpixels(area.height) as u32);
+        let at = (to_subpixels(area.x), to_subpixels(area.y));
         let pixels = sample(width, height, colour);
         let image: Option<BitMapElement<_>> =
             BitMapElement::with_owned_buffer(at, (width, height), pixels);
@@ -101,7 +102,7 @@ fn font(style: TextStyle) -> FontDesc<'static> {
 }
 
 /// Converts a coordinate to supersampled pixels.
-fn drawn(x: f64) -> i32 {
+fn to_subpixels(x: f64) -> i32 {
     (x * f64::from(SCALE)).round() as i32
 }
 

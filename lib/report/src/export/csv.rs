@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use unix::{Error, Result};
 
-use super::run::{shown, utc};
+use super::run::{utc, value_text};
 use super::{Files, Labels, Run};
 
 /// Returns `RUN/run.csv` with the hyper-parameters, `RUN/history.csv` with a line per update and a column per value,
@@ -39,8 +39,8 @@ fn facts(run: &Run, labels: &Labels) -> Result<Vec<u8>> {
     rows.extend(labels.tags.iter().map(|tag| text("tag", tag)));
     rows.extend(labels.notes.iter().map(|notes| text("notes", notes)));
     let state = run.state.and_then(|state| serde_json::to_value(state).ok());
-    rows.extend(state.map(|state| text("state", &shown(&state))));
-    rows.extend(run.facts.iter().map(|(key, value)| text(key, &shown(value))));
+    rows.extend(state.map(|state| text("state", &value_text(&state))));
+    rows.extend(run.facts.iter().map(|(key, value)| text(key, &value_text(value))));
     let config = run.hyperparameters();
     rows.extend(config.iter().map(|(key, value)| text(&format!("config.{key}"), &show(value))));
     table(rows)
@@ -48,7 +48,7 @@ fn facts(run: &Run, labels: &Labels) -> Result<Vec<u8>> {
 
 /// Formats a value; a missing one is an empty cell.
 fn show(value: &Value) -> String {
-    if value.is_null() { String::new() } else { shown(value) }
+    if value.is_null() { String::new() } else { value_text(value) }
 }
 
 fn history(run: &Run) -> Result<Vec<u8>> {

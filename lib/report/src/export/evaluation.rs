@@ -82,7 +82,7 @@ impl Evaluation {
         match same {
             true => Ok(()),
             false => Err(Error::data(format!(
-                "{} is an evaluation of {}, not of {}; export it with that run",
+                "{} is an evaluation of {}, not of {}; export it with the run it belongs to",
                 self.name,
                 own.display(),
                 run.display()

@@ -11,7 +11,7 @@ use unix::status::State;
 use unix::{Error, Exit, Result, warn};
 
 use super::client::{Answer, Client};
-use super::run::{json_number, shown};
+use super::run::{json_number, value_text};
 use super::{Evaluation, Labels, Run, csv};
 
 /// Maximum numbers of metrics and parameters in a request to `runs/log-batch`.
@@ -22,7 +22,7 @@ const VALUE: usize = 6000;
 
 /// A run on the server.
 #[derive(Clone, Debug)]
-pub struct Logged {
+pub struct LoggedRun {
     /// URL of its page.
     pub url: String,
     /// Number of points that were sent.
@@ -49,9 +49,10 @@ struct Remote {
     started: Option<String>,
 }
 
-/// Creates or completes a run in the experiment named after the project. With `replace`, a different run of the same
-/// name is replaced. Errors: 73 if there is one; 74 if the server cannot be reached, 1 if it refuses a request.
-pub fn log(client: &Client, run: &Run, labels: &Labels, replace: bool) -> Result<Logged> {
+/// Creates or completes a run in the experiment named after the project. If a different run has the same name, replaces
+/// it with `replace`, otherwise fails with 73. Other errors: 74 if the server cannot be reached, 1 if it refuses a
+/// request.
+pub fn log(client: &Client, run: &Run, labels: &Labels, replace: bool) -> Result<LoggedRun> {
     let experiment = experiment(client, &labels.project)?;
     let points = points(run);
     let mut remote = find(client, &experiment, run)?;
@@ -105,7 +106,7 @@ pub fn log(client: &Client, run: &Run, labels: &Labels, replace: bool) -> Result
     }
     client.post("runs/update", &update)?;
     let url = format!("{}/#/experiments/{experiment}/runs/{}", client.url(), remote.id);
-    Ok(Logged { url, points: missing.len() })
+    Ok(LoggedRun { url, points: missing.len() })
 }
 
 impl Point {
@@ -115,7 +116,7 @@ impl Point {
     }
 }
 
-/// Collects the points of the curve, by step.
+/// Collects the values of all metrics, ordered by step.
 fn points(run: &Run) -> Vec<Point> {
     let of_step = |step: &super::RecordedUpdate| {
         let (time, update) = (milliseconds(step.time), step.update);
@@ -245,7 +246,7 @@ fn tags(run: &Run, labels: &Labels) -> Vec<Value> {
     tags.extend(labels.notes.iter().map(|notes| tag("mlflow.note.content", notes)));
     tags.extend(labels.tags.iter().map(|own| tag(&key(own), "true")));
     let facts = run.facts.iter();
-    tags.extend(facts.map(|(name, value)| tag(&format!("longhaul.{name}"), &shown(value))));
+    tags.extend(facts.map(|(name, value)| tag(&format!("longhaul.{name}"), &value_text(value))));
     tags
 }
 
@@ -263,7 +264,8 @@ fn status(run: &Run) -> &'static str {
 fn set_params(client: &Client, remote: &Remote, run: &Run) -> Result<()> {
     let mut params = Vec::new();
     for (name, value) in run.hyperparameters() {
-        let (name, value) = (key(&name), shown(&value).chars().take(VALUE).collect::<String>());
+        let (name, value) =
+            (key(&name), value_text(&value).chars().take(VALUE).collect::<String>());
         match remote.params.get(&name) {
             None => params.push(json!({"key": name, "value": value})),
             Some(old) if *old != value => {

@@ -18,7 +18,7 @@ mod wandb_log;
 pub use client::Client;
 pub use evaluation::Evaluation;
 pub use files::Files;
-pub use mlflow::{Logged, log};
+pub use mlflow::{LoggedRun, log};
 pub use run::{RecordedUpdate, Run, id};
 
 /// Labels that the user adds to a run.

@@ -164,7 +164,7 @@ impl RecordedUpdate {
                 fields.iter().for_each(|(key, value)| self.add(&format!("{name}/{key}"), value));
             }
             value => {
-                if let Some(value) = number(value) {
+                if let Some(value) = parse_number(value) {
                     self.values.retain(|(own, _)| own != name);
                     self.values.push((name.to_string(), value));
                 }
@@ -174,7 +174,7 @@ impl RecordedUpdate {
 }
 
 /// Reads a number from JSON, where null stands for a number that is not finite.
-pub(super) fn number(value: &Value) -> Option<f64> {
+pub(super) fn parse_number(value: &Value) -> Option<f64> {
     if value.is_null() { Some(f64::NAN) } else { value.as_f64() }
 }
 
@@ -201,7 +201,7 @@ fn flatten(key: &str, value: &Value, all: &mut Vec<(String, Value)>) {
 }
 
 /// Formats a JSON value as text for files and web pages: strings without quotes.
-pub(super) fn shown(value: &Value) -> String {
+pub(super) fn value_text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_string)
 }
 

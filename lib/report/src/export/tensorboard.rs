@@ -12,7 +12,7 @@ use unix::status::State;
 
 use super::evaluation::size;
 use super::protobuf::Message;
-use super::run::shown;
+use super::run::value_text;
 use super::{Evaluation, Files, Labels, Run};
 
 /// Name of the writer in the first event.
@@ -102,7 +102,7 @@ fn start(run: &Run) -> Message {
         let value = match &value {
             Value::Number(number) => Message::default().double(2, number.as_f64().unwrap_or(0.0)),
             Value::Bool(flag) => Message::default().int(4, (*flag).into()),
-            other => Message::default().bytes(3, shown(other)),
+            other => Message::default().bytes(3, value_text(other)),
         };
         Message::default().bytes(1, key).message(2, value)
     };
@@ -138,9 +138,11 @@ fn description(run: &Run, labels: &Labels) -> String {
     rows.extend(labels.name.iter().map(|name| row("name", name)));
     rows.extend((!labels.tags.is_empty()).then(|| row("tags", &labels.tags.join(", "))));
     rows.extend(labels.notes.iter().map(|notes| row("notes", notes)));
-    rows.extend(run.facts.iter().map(|(key, value)| row(key, &shown(value))));
+    rows.extend(run.facts.iter().map(|(key, value)| row(key, &value_text(value))));
     let config = run.hyperparameters();
-    rows.extend(config.iter().map(|(key, value)| row(&format!("config.{key}"), &shown(value))));
+    rows.extend(
+        config.iter().map(|(key, value)| row(&format!("config.{key}"), &value_text(value))),
+    );
     markdown(&row("key", "value"), &rows)
 }
 

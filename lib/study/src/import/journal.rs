@@ -164,7 +164,8 @@ mod tests {
     #[test]
     fn numbers_that_json_lacks_are_null_and_texts_stay_as_they_are() {
         let line = r#"{"a": "NaN \\", "b": [NaN, -Infinity], "c": "\"Infinity\\", "d": Infinity, "e": "x\\\""}"#;
-        let expected = r#"{"a": "NaN \\", "b": [null, null], "c": "\"Infinity\\", "d": null, "e": "x\\\""}"#;
+        let expected =
+            r#"{"a": "NaN \\", "b": [null, null], "c": "\"Infinity\\", "d": null, "e": "x\\\""}"#;
         assert_eq!(parse(line), serde_json::from_str(expected).ok());
         assert_eq!(parse("[NaN]"), None);
         assert_eq!(parse(r#"{"a": NaN"#), None);

@@ -13,7 +13,7 @@ pub struct Patient {
     /// Tolerance: recent values may be worse than the earlier best by this much.
     #[serde(default)]
     pub min_delta: f64,
-    /// The other pruner; without one, the trial is pruned.
+    /// Pruner to apply once the trial no longer improves; without one, the trial is pruned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pruner: Option<Box<Pruner>>,
 }

@@ -29,7 +29,7 @@ pub struct Mixture {
     axes: Vec<Axis>,
 }
 
-/// One parameter over all components.
+/// The distributions of one parameter in all components of the mixture.
 #[derive(Clone, Debug)]
 enum Axis {
     /// The choice of each trial.
@@ -123,8 +123,9 @@ impl Mixture {
             }
         }
         // Masses take most of the time, so they are skipped for components whose other factors are already negligible.
-        // The bound is valid because the mass at the point is below 1, and the normalising mass is above 1/3, as the
-        // means lie within the range. The prior comes first because its density is nowhere small.
+        // The bound is valid because the mass at the point is below 1, and the normalising mass is above 1/3, as
+        // each mean lies within the range and no σ exceeds its width. The prior comes first because its density is
+        // nowhere small.
         let most_gain = 3.0_f64.ln() * self.axes.len() as f64;
         let mut most = f64::NEG_INFINITY;
         for (i, log) in logs.iter_mut().enumerate().rev() {
@@ -159,7 +160,7 @@ impl Axis {
         let u = random.uniform();
         if let Some((domain, mean, deviation)) = self.normal(component) {
             let (low, high) = domain.range();
-            let [a, b] = [low, high].map(|end| phi((end - mean) / deviation));
+            let [a, b] = [low, high].map(|end| normal_cdf((end - mean) / deviation));
             // Φ⁻¹(a + u·(b - a)).
             let z = -SQRT_2 * erfc_inv(2.0 * (a + u * (b - a)));
             return domain.at((mean + deviation * z).clamp(low, high));
@@ -279,7 +280,7 @@ fn normal(domain: Domain, mut mean: Vec<f64>, log_scale: &mut [f64]) -> Axis {
 }
 
 /// Computes Φ(x), the distribution function of the standard normal distribution.
-fn phi(x: f64) -> f64 {
+fn normal_cdf(x: f64) -> f64 {
     0.5 * erfc(-x / SQRT_2)
 }
 
@@ -296,7 +297,7 @@ pub(crate) fn log_mass(a: f64, b: f64) -> f64 {
         return (0.5 * (erf(b / SQRT_2) - erf(a / SQRT_2))).ln();
     }
     if a > -37.0 {
-        return (phi(b) - phi(a)).ln();
+        return (normal_cdf(b) - normal_cdf(a)).ln();
     }
     // Φ(a) underflows.
     let (large, small) = (log_phi(b), log_phi(a));
@@ -306,7 +307,7 @@ pub(crate) fn log_mass(a: f64, b: f64) -> f64 {
 /// Computes log Φ(x) for x <= 0.
 fn log_phi(x: f64) -> f64 {
     if x > -20.0 {
-        return phi(x).ln();
+        return normal_cdf(x).ln();
     }
     // The asymptotic series of Mills' ratio (Abramowitz and Stegun 26.2.12); at x = -20 the sixth term is below 1e-12.
     let (square, mut term, mut sum) = (x * x, 1.0, 1.0);

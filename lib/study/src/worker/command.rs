@@ -2,7 +2,7 @@
 
 use super::supervise::VERB;
 use crate::config::StudyConfig;
-use crate::record::Start;
+use crate::record::StartRecord;
 use crate::space::plain;
 use rustix::fs::{Access, access};
 use rustix::process::{Pid, Signal, kill_process};
@@ -28,7 +28,7 @@ pub struct Running {
 pub fn write_params(
     config: &StudyConfig,
     fidelity: &BTreeMap<String, Value>,
-    start: &Start,
+    start: &StartRecord,
     folder: &Path,
 ) -> Result<PathBuf> {
     let mut all: BTreeMap<String, Value> = fidelity.clone();
@@ -59,7 +59,7 @@ pub fn nested(config: &StudyConfig, params: &BTreeMap<String, Value>) -> Value {
 pub fn words(
     config: &StudyConfig,
     number: u64,
-    start: &Start,
+    start: &StartRecord,
     fidelity: &BTreeMap<String, Value>,
     paths: [&Path; 2],
     retry: bool,

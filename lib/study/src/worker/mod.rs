@@ -9,7 +9,7 @@ mod trial;
 
 use crate::claim::Claim;
 use crate::import::imported;
-use crate::record::{Outcome, Record, Start};
+use crate::record::{Outcome, Record, StartRecord};
 use crate::space::Space;
 use crate::study::Study;
 use std::time::{Duration, Instant};
@@ -229,7 +229,7 @@ impl Worker {
 
 impl Study {
     /// Creates the start record of a new trial, with parameters suggested from the trials known so far.
-    pub fn start_of(&self, number: u64, round: usize, space: &Space) -> Result<Start> {
+    pub fn start_of(&self, number: u64, round: usize, space: &Space) -> Result<StartRecord> {
         let config = self.config();
         let own = &self.rounds()[round];
         let first = self.first_of(round);
@@ -238,7 +238,7 @@ impl Study {
         let mut trials = imported(self, round, space)?;
         trials.extend(self.trials(round, space));
         let point = config.sampler(own).suggest(space, &trials, number - first, seed);
-        Ok(Start {
+        Ok(StartRecord {
             round: own.name.clone(),
             params: space.values(&point.unwrap_or_default()),
             seed: config.seed.wrapping_add(number),

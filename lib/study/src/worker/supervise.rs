@@ -16,7 +16,8 @@ use unix::{Error, Exit, Result};
 pub const VERB: &str = "supervise";
 /// Time that a command has to write a checkpoint after a stop request.
 const GRACE: Duration = Duration::from_secs(600);
-/// Polling interval. Forwarding a signal within 0.1 s ensures that a signal sent to both processes counts as one.
+/// Polling interval. Forwarding a signal within 0.1 s ensures that the command treats a signal sent to both the
+/// supervisor and the command as one: a second one counts only after 0.1 s ([`unix::signal`]).
 const POLL: Duration = Duration::from_millis(10);
 
 /// Runs a command for the worker `parent` and returns its exit status. While the command runs, this process holds the

@@ -3,7 +3,7 @@
 use super::command::{Running, check_program, words, write_params};
 use crate::ask::prunes;
 use crate::claim::Claim;
-use crate::record::{EndRecord, Outcome, Record, Start};
+use crate::record::{EndRecord, Outcome, Record, StartRecord};
 use crate::study::Study;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -56,7 +56,7 @@ struct Attempt<'a> {
 pub fn run(
     study: &mut Study,
     claim: &mut Claim,
-    mut start: Start,
+    mut start: StartRecord,
     signals: Signals,
     end: Option<Instant>,
 ) -> Result<AttemptOutcome> {

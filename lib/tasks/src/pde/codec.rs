@@ -175,7 +175,8 @@ impl Define for CodecTask {
         if config.data.random_shift && config.model.padding_mode != PaddingMode::Circular {
             violations.push((
                 "data.random_shift".into(),
-                "is a symmetry of periodic domains only".into(),
+                "requires model.padding_mode: circular; a shift is a symmetry of periodic domains only"
+                    .into(),
             ));
         }
         violations.extend(positive("loss.floor", config.loss.floor));

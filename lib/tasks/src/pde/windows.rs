@@ -32,7 +32,7 @@ impl Fold {
 
 /// The trajectories of a store that are used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Share {
+pub enum FoldSelection {
     /// All trajectories.
     #[default]
     All,
@@ -42,7 +42,7 @@ pub enum Share {
     Only(Fold),
 }
 
-impl Share {
+impl FoldSelection {
     /// Returns how many of `all` trajectories are used.
     fn count(self, all: usize) -> usize {
         let of = |Fold { folds, fold }: Fold| (all + folds - 1 - fold) / folds;
@@ -66,10 +66,10 @@ impl Share {
     }
 }
 
-/// A latent store of which only a share of the trajectories is used.
+/// A latent store, and which of its trajectories are used.
 pub(super) struct LatentsPart {
     pub store: LatentStore,
-    pub share: Share,
+    pub folds: FoldSelection,
     /// A number assigned by the task.
     pub number: usize,
 }
@@ -77,7 +77,7 @@ pub(super) struct LatentsPart {
 impl LatentsPart {
     /// Number of windows of `steps` steps of `stride` frames.
     fn windows(&self, steps: usize, stride: usize) -> u64 {
-        self.share.count(self.store.len()) as u64 * starts(&self.store, steps, stride)
+        self.folds.count(self.store.len()) as u64 * starts(&self.store, steps, stride)
     }
 }
 
@@ -170,7 +170,7 @@ impl Windows {
         Window {
             store: &part.store,
             part: part.number,
-            trajectory: part.share.trajectory((sample / starts) as usize),
+            trajectory: part.folds.trajectory((sample / starts) as usize),
             start: (sample % starts) as usize,
             stride,
             shift: [0, 0],
@@ -261,14 +261,15 @@ mod tests {
         for (all, folds) in [(7, 2), (8, 2), (10, 3), (2, 5)] {
             for fold in 0..folds {
                 let fold = Fold { folds, fold };
-                let members = |share: Share| -> Vec<usize> {
-                    (0..share.count(all)).map(|n| share.trajectory(n)).collect()
+                let members = |selection: FoldSelection| -> Vec<usize> {
+                    (0..selection.count(all)).map(|n| selection.trajectory(n)).collect()
                 };
-                let (only, without) = (members(Share::Only(fold)), members(Share::Without(fold)));
+                let (only, without) =
+                    (members(FoldSelection::Only(fold)), members(FoldSelection::Without(fold)));
                 assert!(only.iter().all(|n| n % folds == fold.fold && *n < all));
                 let mut both = [only, without].concat();
                 both.sort_unstable();
-                assert_eq!(both, members(Share::All), "{all} {fold:?}");
+                assert_eq!(both, members(FoldSelection::All), "{all} {fold:?}");
             }
         }
     }

@@ -23,8 +23,8 @@ const EPSILON: f64 = 1e-6;
 /// Keeps the gradient of a root finite where the error is zero; its square is still a normal f32.
 const TINY: f64 = 1e-18;
 
-/// The kind of loss. MSE, MAE and RMSE are of normalised values, with standard deviation 1 in each channel; the others are
-/// relative to the target of the sample in its own units.
+/// The kind of loss. MSE, MAE and RMSE are computed on normalised values (standard deviation 1 in each channel); the
+/// others are relative to the sample's target in physical units.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LossKind {

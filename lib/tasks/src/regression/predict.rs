@@ -111,7 +111,7 @@ pub(super) fn open(
     let ([trained_on, _], found) = (model.sides(), inputs.side());
     let other = || {
         format!(
-            "{}: records with {found}, but the model was trained on {trained_on}",
+            "{}: the records have {found}, but the model was trained on {trained_on}",
             name.display()
         )
     };

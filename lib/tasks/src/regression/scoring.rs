@@ -69,7 +69,7 @@ impl RecordEvaluator {
         if set.sides() != &sides {
             let ([x, y], [u, v]) = (set.sides(), &sides);
             return Err(Error::data(format!(
-                "inputs with {x} and targets with {y}, but the model was trained on {u} and {v}"
+                "the inputs have {x} and the targets {y}, but the model was trained on {u} and {v}"
             )));
         }
         for set in [&set, &train] {
@@ -207,7 +207,7 @@ impl Evaluator for RecordEvaluator {
         self.set.input_files()
     }
 
-    fn loss(&self) -> &'static str {
+    fn loss_name(&self) -> &'static str {
         "mse"
     }
 

@@ -196,7 +196,7 @@ impl Evaluator for TextEvaluator {
         self.sets.iter().flat_map(TokenSet::input_files).collect()
     }
 
-    fn loss(&self) -> &'static str {
+    fn loss_name(&self) -> &'static str {
         match self.predicts() {
             [true, true] => "joint_error",
             [true, false] => "log_loss",

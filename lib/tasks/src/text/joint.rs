@@ -36,7 +36,8 @@ const TEXT_PREFIX: &str = "text_";
 pub struct JointModel {
     /// Configuration of the text encoder and of the context encoder, which are alike.
     pub encoder: EncoderConfig,
-    /// Whether one encoder reads both. The answer then does not depend on the text.
+    /// Whether one encoder reads both the text and the context. If so, no text vector is added to the context states,
+    /// and the answer does not depend on the text.
     pub share: bool,
     /// Pooling and layers for the class of the text.
     pub head: HeadConfig,

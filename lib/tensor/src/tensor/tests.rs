@@ -37,7 +37,7 @@ fn lent_memory_is_written_where_it_may_be_and_kept_while_it_is_used() {
     let zero = read.clone();
     read.write::<f32>()[0] = -3.0;
     drop(zero);
-    assert_eq!(Arc::strong_count(&owner), 2, "no longer lent");
+    assert_eq!(Arc::strong_count(&owner), 2, "no longer borrowed");
     let mut zero = over(3, &[2], Access::Read);
     zero.zero();
     assert_eq!((read.to_f64(), zero.to_f64()), (vec![-3.0, 5.0], vec![0.0, 0.0]));

@@ -59,7 +59,7 @@ impl Walk<'_> {
         let converted = match &schema.shape {
             Shape::Flag => scalar::flag(value).map(Value::Bool),
             Shape::Integer(low, high) => scalar::integer(value)
-                .filter(|number| (*low..=*high).contains(&exact(number)))
+                .filter(|number| (*low..=*high).contains(&to_i128(number)))
                 .map(Value::Number),
             Shape::Number(bounds) => scalar::number(value)
                 .filter(|number| bounds.hold(number.as_f64().unwrap_or(f64::NAN)))
@@ -108,7 +108,7 @@ impl Walk<'_> {
             }
             (Shape::Integer(_, high), _)
                 if is_of_type(*high)
-                    && scalar::integer(value).is_some_and(|n| exact(&n) > *high) =>
+                    && scalar::integer(value).is_some_and(|n| to_i128(&n) > *high) =>
             {
                 format!(", above the largest, {high}")
             }
@@ -210,6 +210,6 @@ impl Bounds {
     }
 }
 
-fn exact(number: &serde_json::Number) -> i128 {
+fn to_i128(number: &serde_json::Number) -> i128 {
     number.as_i64().map_or_else(|| number.as_u64().map_or(i128::MAX, i128::from), i128::from)
 }

@@ -9,7 +9,7 @@ use super::schema::{Record, Schema, Shape};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Key {
     /// Path of the key: `model.backbone[pdet_stack].hidden` is a key of `model.backbone` if its tag is `pdet_stack`,
-    /// `schedule[].kind` a key of every element of `schedule`.
+    /// and `schedule[].kind` is a key of every element of `schedule`.
     pub path: String,
     /// The accepted values, in words: `integer ≥ 1`.
     pub takes: String,

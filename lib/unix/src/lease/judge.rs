@@ -47,7 +47,7 @@ pub(super) fn judge(
         Ok(Verdict::Held(Box::new(Holder { attempt: number, owner, age })))
     };
     let wait = match &age {
-        _ if first.owner.as_ref().is_some_and(|o| o.is_earlier_start_of(me)) => {
+        _ if first.owner.as_ref().is_some_and(|o| o.is_earlier_attempt_of(me)) => {
             WATCH_HEARTBEATS * beat
         }
         Ok(age) if *age > STALE_HEARTBEATS * beat => WATCH_HEARTBEATS * beat,

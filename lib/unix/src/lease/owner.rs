@@ -73,7 +73,7 @@ impl Owner {
 
     /// Whether the process belongs to an earlier attempt of the same job as `me`: SLURM restarts a job only after the
     /// previous attempt has ended or its node was lost.
-    pub fn is_earlier_start_of(&self, me: &Owner) -> bool {
+    pub fn is_earlier_attempt_of(&self, me: &Owner) -> bool {
         self.job.is_some() && self.job == me.job && self.restarts < me.restarts
     }
 }
@@ -175,12 +175,12 @@ mod tests {
     #[test]
     fn a_job_that_was_started_again_has_ended_before() {
         let me = Owner { job: Some("7".into()), restarts: 2, ..Owner::this_process() };
-        assert!(Owner { restarts: 1, ..me.clone() }.is_earlier_start_of(&me));
-        assert!(!me.is_earlier_start_of(&me));
+        assert!(Owner { restarts: 1, ..me.clone() }.is_earlier_attempt_of(&me));
+        assert!(!me.is_earlier_attempt_of(&me));
         assert!(
-            !Owner { job: Some("8".into()), restarts: 1, ..me.clone() }.is_earlier_start_of(&me)
+            !Owner { job: Some("8".into()), restarts: 1, ..me.clone() }.is_earlier_attempt_of(&me)
         );
         let none = Owner { job: None, ..me.clone() };
-        assert!(!Owner { restarts: 1, ..none.clone() }.is_earlier_start_of(&none));
+        assert!(!Owner { restarts: 1, ..none.clone() }.is_earlier_attempt_of(&none));
     }
 }

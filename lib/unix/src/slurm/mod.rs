@@ -1,9 +1,9 @@
-//! The interface to SLURM: the environment of a job (this module), running SLURM's commands (`ask`), the jobs of a user
-//! (`queue`), and requeueing the job of this process (`requeue`).
+//! The interface to SLURM: the environment of a job (this module), running SLURM's commands (`command`), the jobs of a
+//! user (`queue`), and requeueing the job of this process (`requeue`).
 //!
 //! Missing or invalid values are not errors; [`Slurm::notes`] lists what was ignored.
 
-mod ask;
+mod command;
 mod queue;
 mod requeue;
 
@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::text::quote;
 use crate::time::parse_limit;
-use ask::{Answer, ask};
+use command::{Answer, run};
 pub use queue::{Queued, cancel, queue, submit, was_cancelled};
 pub use requeue::{Attempts, RequeueKind, requeue};
 
@@ -105,14 +105,14 @@ impl Slurm {
         if !is_job_id(&id) {
             return Err(format!("SLURM_JOB_ID={id:?} is not a job id"));
         }
-        let by_squeue = ask("squeue", &["-h", "-j", &id, "-o", "%L"], timeout)
+        let by_squeue = run("squeue", &["-h", "-j", &id, "-o", "%L"], timeout)
             .and_then(Answer::success)
             .and_then(|text| time_left_of(&text));
         let squeue = match by_squeue {
             Ok(left) => return Ok((left, "squeue")),
             Err(problem) => problem,
         };
-        let by_scontrol = ask("scontrol", &["show", "job", "-o", &id], timeout)
+        let by_scontrol = run("scontrol", &["show", "job", "-o", &id], timeout)
             .and_then(Answer::success)
             .and_then(|text| time_left_of_job(&text));
         match by_scontrol {

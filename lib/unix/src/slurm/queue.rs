@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use super::ask::{answer, ask};
+use super::command::{answer, run};
 use super::{Answer, QUESTION_TIMEOUT, is_job_id, words_of};
 use crate::text::quote;
 
@@ -49,14 +49,14 @@ impl Queued {
 
 /// Cancels a job.
 pub fn cancel(id: &str) -> Result<(), String> {
-    ask("scancel", &[id], QUESTION_TIMEOUT).and_then(Answer::success).map(drop)
+    run("scancel", &[id], QUESTION_TIMEOUT).and_then(Answer::success).map(drop)
 }
 
 /// Returns all unfinished jobs of this user, from a single query.
 pub fn queue() -> Result<Vec<Queued>, String> {
     let user = rustix::process::getuid().as_raw().to_string();
     let words = ["-h", "-r", "-u", &user, "-o", "%i|%T|%r"];
-    let text = ask("squeue", &words, QUESTION_TIMEOUT).and_then(Answer::success)?;
+    let text = run("squeue", &words, QUESTION_TIMEOUT).and_then(Answer::success)?;
     text.lines().filter(|line| !line.trim().is_empty()).map(queued).collect()
 }
 
@@ -78,7 +78,7 @@ pub fn was_cancelled(id: &str) -> bool {
         return false;
     }
     let output_of = |program, words: &[&str]| {
-        ask(program, words, QUESTION_TIMEOUT).and_then(Answer::success).unwrap_or_default()
+        run(program, words, QUESTION_TIMEOUT).and_then(Answer::success).unwrap_or_default()
     };
     let by_controller = output_of("scontrol", &["show", "job", "-o", id]);
     let states: Vec<&str> = words_of(&by_controller, "JobState").collect();
@@ -99,7 +99,8 @@ fn is_digit(byte: u8) -> bool {
 }
 
 /// Runs `sbatch` (or a substitute) with its arguments in `folder` and returns the job id. `variables` are added to the
-/// environment of this process. Parses the output of `sbatch --parsable` and of plain `sbatch`.
+/// environment that the command inherits from this process, without this job's `SLURM_*` variables. Parses the output
+/// of `sbatch --parsable` and of plain `sbatch`.
 pub fn submit(
     words: &[String],
     folder: &Path,

@@ -13,7 +13,7 @@
 
 use std::time::Duration;
 
-use super::ask::ask;
+use super::command::run;
 use super::{Answer, Slurm, is_job_id, word_of};
 
 /// Timeout of one scontrol call: scontrol itself gives up only after several times the controller's timeout.
@@ -103,7 +103,7 @@ fn show(id: &str) -> Result<String, Refusal> {
 }
 
 fn scontrol(words: &[&str]) -> Result<Answer, Refusal> {
-    ask("scontrol", words, TRY).map_err(|problem| match problem.starts_with("scontrol: ") {
+    run("scontrol", words, TRY).map_err(|problem| match problem.starts_with("scontrol: ") {
         true => Refusal::Final(format!("{problem} (in a container? Run timekeep outside of it)")),
         false => Refusal::Later(problem),
     })
@@ -116,7 +116,7 @@ impl Slurm {
         let (job, start) =
             (format!("JobId={}", self.id()), format!("StartTime=now+{}", delay.as_secs()));
         let script = "trap '' TERM; exec scontrol update \"$@\"";
-        ask("sh", &["-c", script, "sh", &job, &start], TRY)?.success().map(drop)
+        run("sh", &["-c", script, "sh", &job, &start], TRY)?.success().map(drop)
     }
 
     /// Whether the controller answers a query about this job.

@@ -54,7 +54,7 @@ pub enum OnFailure {
 
 /// What to do when the command has exited: options of `timekeep run`.
 #[derive(clap::Args, Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Then {
+pub struct ExitPolicy {
     /// What to do when the command exits with 75 in the script of a batch job
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pub requeue: Requeue,
@@ -138,7 +138,7 @@ fn got_term_within(time: Duration, events: &Receiver<i32>) -> bool {
 /// Sends SLURM the request that follows from `outcome`, and repeats it until SLURM answers. Returns whether SLURM is
 /// about to end the job because of it.
 pub(super) fn follow(
-    then: &Then,
+    then: &ExitPolicy,
     mut outcome: CommandOutcome,
     ended: &Ended,
     is_ending: bool,
@@ -206,7 +206,7 @@ fn delay(ended: &Ended, restarts: u32) -> Option<Duration> {
 }
 
 /// Returns the request to send to SLURM, if any.
-fn request_for(then: &Then, outcome: CommandOutcome, job: &Slurm) -> Option<RequeueKind> {
+fn request_for(then: &ExitPolicy, outcome: CommandOutcome, job: &Slurm) -> Option<RequeueKind> {
     if then.requeue == Requeue::Never && outcome != CommandOutcome::Failed {
         return None;
     }
@@ -270,9 +270,10 @@ mod tests {
 
     #[test]
     fn the_status_determines_the_request_to_slurm() {
-        let plain = Then { requeue: Requeue::Auto, on_failure: OnFailure::End, max_restarts: 2 };
-        let hold = Then { on_failure: OnFailure::Hold, ..plain };
-        let never = Then { requeue: Requeue::Never, ..hold };
+        let plain =
+            ExitPolicy { requeue: Requeue::Auto, on_failure: OnFailure::End, max_restarts: 2 };
+        let hold = ExitPolicy { on_failure: OnFailure::Hold, ..plain };
+        let never = ExitPolicy { requeue: Requeue::Never, ..hold };
         let cases = [
             (plain, 75, 0, Some(RequeueKind::Requeue)),
             (plain, 75, 1, Some(RequeueKind::Requeue)),

@@ -40,7 +40,7 @@ use crate::budget::{Budget, END_TIME_VARIABLE, round};
 use crate::time::{format_duration, unix_seconds};
 use crate::{Error, Exit, Result, note, secrets, signal, warn};
 use again::CommandOutcome;
-pub use again::{OnFailure, Requeue, Then};
+pub use again::{ExitPolicy, OnFailure, Requeue};
 use group::Group;
 pub use group::parse_warn_signal;
 use guard::Schedule;
@@ -56,7 +56,7 @@ pub struct CommandPlan {
     /// Program and arguments.
     pub command: Vec<OsString>,
     /// What to do when the command has exited.
-    pub then: Then,
+    pub then: ExitPolicy,
     /// Whether to end the command at once if timekeep is killed, instead of at its limit, because it will be run again.
     pub ends_with_us: bool,
 }

@@ -155,7 +155,7 @@ pub fn forget(path: &Path) -> Result<Done> {
 /// Resubmits the run if it has stopped, which `timekeep cron` does for each of its runs. `queue` lists all jobs and is
 /// shared by all runs, because most need no job; before a submission, the queue and the state of the last job are
 /// queried again. Errors: those of [`submit`].
-pub fn again(path: &Path, queue: &[Queued]) -> Result<Done> {
+pub fn resubmit(path: &Path, queue: &[Queued]) -> Result<Done> {
     let left = |job, why: &str| Ok(done(path, LEFT, job, why));
     if path.exists() && !runs::is_run(path) {
         // `cron runs/*` also matches other files.

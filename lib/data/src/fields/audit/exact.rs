@@ -85,7 +85,7 @@ impl Exact {
     }
 
     /// Finds an identical trajectory, first frame or single frame among the previous trajectories. After a copy in the
-    /// same split, the search continues, because both may also be in another split.
+    /// same split, the search continues, because the same data may also occur in another split.
     fn find(
         &self,
         sets: &[TrajectorySet],

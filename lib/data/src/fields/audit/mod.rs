@@ -39,7 +39,7 @@ pub fn audit(manifests: &[PathBuf], near: f64) -> Result<CheckReport> {
         }
     }
     let index = Index::new(&sets, near)?;
-    let mut found = Found { sets: &sets, report: CheckReport::default(), pairs: HashSet::new() };
+    let mut found = Leaks { sets: &sets, report: CheckReport::default(), pairs: HashSet::new() };
     let (mut exact, mut leaks, mut cut) = (Exact::default(), Vec::new(), 0);
     for (number, set) in sets.iter().enumerate() {
         found.report.files += set.sources.len();
@@ -84,13 +84,13 @@ pub fn audit(manifests: &[PathBuf], near: f64) -> Result<CheckReport> {
 type TrajectoryIndex = (usize, usize);
 
 /// The leaks to report, one per pair of trajectories.
-struct Found<'a> {
+struct Leaks<'a> {
     sets: &'a [TrajectorySet],
     report: CheckReport,
     pairs: HashSet<[TrajectoryIndex; 2]>,
 }
 
-impl Found<'_> {
+impl Leaks<'_> {
     fn add(
         &mut self,
         kind: ProblemKind,

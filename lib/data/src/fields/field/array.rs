@@ -139,7 +139,7 @@ impl Array {
         let ArrayBacking::Parts(parts) = &self.store else { return 1.0 };
         let fits = |chunk: &&[usize]| chunk.len() == self.dims.len() && !self.dims.contains(&0);
         let Some(chunk) = parts.chunk().filter(fits) else { return 1.0 };
-        let size = parts.number_bytes();
+        let size = parts.item_size();
         let (mut wanted, mut touched) = (size as f64, 1.0);
         for ((axis, n), chunk) in self.axes.iter().zip(&self.dims).zip(chunk) {
             let n = if axis == Axis::Sample { 1 } else { (*n).max(1) };

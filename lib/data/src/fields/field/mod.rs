@@ -35,7 +35,7 @@ pub use hdf5_file::run_helper_if_requested;
 pub use layout::{FieldLayout, LayoutDataset};
 pub(crate) use problems::{coordinate_problem, problem_of_times};
 pub(crate) use recognise::PREDICTIONS;
-pub use recognise::Reading;
+pub use recognise::ReadOptions;
 pub(crate) use regimes::grouped;
 pub use regimes::{Regime, describe as describe_regimes};
 pub use shape::Shape;
@@ -109,8 +109,8 @@ pub(crate) fn coordinates_beside(array: &Array) -> Result<Vec<Vec<f64>>> {
     Axis::SPACE.into_iter().zip(array.grid()).map(of_axis).collect()
 }
 
-/// Opens the array `name` of a file, or its only array. `fill_missing` is as in [`Reading`]; `axes` returns the meaning
-/// of the dimensions for a shape.
+/// Opens the array `name` of a file, or its only array. `fill_missing` is as in [`ReadOptions`]; `axes` returns the
+/// meaning of the dimensions for a shape.
 ///
 /// Errors: 66 when the file cannot be opened; 65 when it has no array `name`; 2 when `name` is needed but not given,
 /// and for errors of `axes`.
@@ -160,18 +160,18 @@ impl Field {
     /// Errors: 66 when it cannot be opened, 65 when it is not a file of its format, is truncated, or has an unknown
     /// layout.
     pub fn open(path: &Path) -> Result<Self> {
-        Self::open_as(path, &Reading::default())
+        Self::open_as(path, &ReadOptions::default())
     }
 
     /// Like [`open`](Self::open), with information from the user that the file lacks.
-    pub fn open_as(path: &Path, reading: &Reading) -> Result<Self> {
+    pub fn open_as(path: &Path, reading: &ReadOptions) -> Result<Self> {
         let file: Arc<dyn Source> = formats::open(path, reading.fill_missing)?.into();
         let field = Self::of(path, &file, reading);
         file.check()?;
         field
     }
 
-    fn of(path: &Path, file: &Arc<dyn Source>, reading: &Reading) -> Result<Self> {
+    fn of(path: &Path, file: &Arc<dyn Source>, reading: &ReadOptions) -> Result<Self> {
         let mut found = recognise(&**file, reading)?;
         let group = found.groups.first().cloned();
         let dataset = found.parts.last().map(|part| part.name.clone());

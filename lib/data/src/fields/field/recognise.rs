@@ -14,7 +14,7 @@ pub(crate) const PREDICTIONS: &str = "target";
 
 /// Information from the user that takes precedence over the file. Everything is optional.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args)]
-pub struct Reading {
+pub struct ReadOptions {
     /// Layout of the files, if it is ambiguous
     #[arg(long)]
     pub layout: Option<FieldLayout>,
@@ -62,7 +62,7 @@ const MAX_CHANNELS: usize = 65_536;
 
 /// Determines the layout of a file. Errors: 65 if it is unsupported or ambiguous; the message says what was found and
 /// which flag resolves the problem.
-pub(super) fn recognise(file: &dyn Source, reading: &Reading) -> Result<Recognised> {
+pub(super) fn recognise(file: &dyn Source, reading: &ReadOptions) -> Result<Recognised> {
     if let Some(axes) = reading.axes.as_ref().filter(|axes| axes.space() == 0) {
         return Err(Error::usage(format!("--axes {axes}: fields need an axis `x`")));
     }
@@ -166,7 +166,7 @@ fn guess(file: &dyn Source) -> Result<FieldLayout> {
 fn parts(
     file: &dyn Source,
     layout: FieldLayout,
-    reading: &Reading,
+    reading: &ReadOptions,
     groups: &[String],
     known: usize,
 ) -> Result<Vec<LayoutDataset>> {

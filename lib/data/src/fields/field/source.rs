@@ -40,7 +40,7 @@ pub(super) trait Parts: fmt::Debug + Send + Sync {
     /// Whether chunks are compressed.
     fn is_compressed(&self) -> bool;
     /// Size in bytes of a stored value.
-    fn number_bytes(&self) -> usize;
+    fn item_size(&self) -> usize;
 }
 
 /// A file (or folder) of named arrays.

@@ -4,7 +4,7 @@ use super::provenance::attributes;
 use super::resample::{Cut, Resampler};
 use super::target::Target;
 use crate::fields::field::{
-    Axis, Field, FieldLayout, PERIODIC, Reading, Shape, attributes_of, coordinate_problem,
+    Axis, Field, FieldLayout, PERIODIC, ReadOptions, Shape, attributes_of, coordinate_problem,
     problem_of_times,
 };
 use crate::fields::parameter::Parameter;
@@ -21,7 +21,7 @@ use unix::{Error, Result};
 pub struct ImportOptions {
     /// What the user knows about the files.
     #[command(flatten)]
-    pub reading: Reading,
+    pub reading: ReadOptions,
     /// Parameters that the files do not state, with any names, e.g. nu=0.01 or nu=0.5,viscosity=2
     #[arg(long, value_name = "NAME=VALUE")]
     pub parameter: Option<Parameter>,

@@ -11,10 +11,10 @@ mod safetensors_file;
 
 pub use numpy_file::npy_header;
 pub(crate) use partial::remove_leftovers;
-pub use partial::{PartialFile, Shared};
+pub use partial::{PartialFile, PartialFileState};
 
 use crate::fields::field::{Axes, FieldLayout, LayoutDataset, PREDICTIONS, Shape};
-use narrow::narrowed;
+use narrow::encode_as;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::fs;
@@ -227,7 +227,7 @@ impl FieldWriter {
                 }
                 TrajectoryOffsets::Each(offsets) => offsets[trajectory],
             };
-            let bytes = narrowed(mine, *dtype, &mut narrow).map_err(|at| {
+            let bytes = encode_as(mine, *dtype, &mut narrow).map_err(|at| {
                 Error::data(format!(
                     "{}: {:e} in frame {} of trajectory {trajectory}, channel {}, is too large for {}",
                     self.path.display(),

@@ -5,7 +5,7 @@ use tensor::Dtype;
 
 /// Returns the bytes of `values` as little-endian `dtype`; `buffer` holds converted values. The error is the index of
 /// the first finite value that becomes infinite.
-pub(super) fn narrowed<'a>(
+pub(super) fn encode_as<'a>(
     values: &'a [f32],
     dtype: Dtype,
     buffer: &'a mut Vec<u8>,
@@ -34,11 +34,14 @@ mod tests {
         let mut buffer = Vec::new();
         // 65519 is the largest integer that rounds to 65504.
         let values = [1.5, -65519.0, f32::INFINITY, f32::NAN, 65520.0, 1e30];
-        let bytes = narrowed(&values[..4], Dtype::F16, &mut buffer).unwrap();
+        let bytes = encode_as(&values[..4], Dtype::F16, &mut buffer).unwrap();
         assert_eq!(bytes[..4], [0x00, 0x3e, 0xff, 0xfb]);
-        assert_eq!(narrowed(&values, Dtype::F16, &mut buffer), Err(4));
-        assert_eq!(narrowed(&values, Dtype::Bf16, &mut buffer).map(<[u8]>::len), Ok(12));
-        assert_eq!(narrowed(&[0.0, f32::MAX], Dtype::Bf16, &mut buffer), Err(1));
-        assert_eq!(narrowed(&[f32::MAX], Dtype::F32, &mut buffer), Ok(&f32::MAX.to_le_bytes()[..]));
+        assert_eq!(encode_as(&values, Dtype::F16, &mut buffer), Err(4));
+        assert_eq!(encode_as(&values, Dtype::Bf16, &mut buffer).map(<[u8]>::len), Ok(12));
+        assert_eq!(encode_as(&[0.0, f32::MAX], Dtype::Bf16, &mut buffer), Err(1));
+        assert_eq!(
+            encode_as(&[f32::MAX], Dtype::F32, &mut buffer),
+            Ok(&f32::MAX.to_le_bytes()[..])
+        );
     }
 }

@@ -41,12 +41,12 @@ struct RecordHeader {
 
 /// The data that other processes need to write into the same file; see [`PartialFile::share`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Shared {
+pub struct PartialFileState {
     datasets: Vec<Dataset>,
     done: usize,
 }
 
-impl Shared {
+impl PartialFileState {
     /// Opens the unfinished file `path`, which another process holds as a [`PartialFile`] with the same header. Errors:
     /// 73.
     pub fn writer(self, path: &Path, header: &Header) -> Result<FieldWriter> {
@@ -103,8 +103,8 @@ impl PartialFile {
     }
 
     /// Returns the data with which other processes can write trajectories of this file.
-    pub fn share(&self) -> Shared {
-        Shared { datasets: self.writer.datasets.clone(), done: self.done }
+    pub fn share(&self) -> PartialFileState {
+        PartialFileState { datasets: self.writer.datasets.clone(), done: self.done }
     }
 
     /// The path of the complete file.

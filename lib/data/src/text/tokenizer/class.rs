@@ -5,7 +5,7 @@
 pub(super) enum Class {
     /// WordPiece, like BERT.
     Bert,
-    /// Byte-level, like RoBERTa.
+    /// Byte-level BPE, like RoBERTa.
     Roberta,
     /// SentencePiece, like XLM-R.
     XlmRoberta,

@@ -283,7 +283,8 @@ fn required(
     key: &str,
 ) -> Library<(String, u32)> {
     let name = settings.name(key).unwrap_or_default();
-    let id = inner.token_to_id(name).ok_or_else(|| format!("no token {name}, the {key}"))?;
+    let missing = || format!("the vocabulary has no token {name}, which is the {key}");
+    let id = inner.token_to_id(name).ok_or_else(missing)?;
     Ok((name.into(), id))
 }
 

@@ -25,7 +25,7 @@ pub(super) fn check(file: &Map<String, Value>) -> Result<(), String> {
         added.into_iter().flatten().filter_map(|token| token.get("id")).collect();
     require_few(added.iter().copied(), entries + added.len())?;
     if model.get("dropout").is_some_and(|dropout| !dropout.is_null() && dropout != 0.0) {
-        return Err("dropout of merges, which makes ids random, is not supported".into());
+        return Err("BPE dropout, which makes token ids random, is not supported".into());
     }
     let growth = file.get("normalizer").map_or(1.0, growth);
     if growth > MAX_GROWTH {

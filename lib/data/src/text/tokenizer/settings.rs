@@ -280,7 +280,8 @@ impl Settings {
             let needed = ["cls_token", "sep_token", "pad_token"].contains(key);
             let is_added = self.added.values().any(|added| added.content == token.content);
             if needed && !is_added && inner.token_to_id(&token.content).is_none() {
-                let missing = format!("no token {}, the {key}", token.content);
+                let missing =
+                    format!("the vocabulary has no token {}, which is the {key}", token.content);
                 return Err(unusable(missing.into()));
             }
         }
@@ -298,10 +299,10 @@ impl Settings {
             let found = inner.token_to_id(&token.content);
             if found != Some(*id) {
                 return Err(self.bad(format!(
-                    "the added token {} has id {id}, but after the vocabulary of {} it would have {}",
+                    "the added token {} is listed with id {id}, but appending it to the vocabulary of {} gives {}",
                     quote(&token.content),
                     path.display(),
-                    found.map_or("none".into(), |id| id.to_string())
+                    found.map_or("none".into(), |id| format!("id {id}"))
                 )));
             }
         }

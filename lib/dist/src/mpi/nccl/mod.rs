@@ -75,7 +75,7 @@ impl Nccl {
             )));
         }
         let gpu = Gpu::open(number)?;
-        let stream = gpu.beside()?;
+        let stream = gpu.side_stream()?;
         stream.handle()?; // makes the GPU current for this thread
         let communicator = Communicator::connect(ranks).context(|| device.to_string())?;
         let (queue, receiver) = channel();
@@ -94,7 +94,7 @@ impl Nccl {
     /// Starts a collective after the kernels launched so far. Errors: earlier errors of the GPU.
     ///
     /// # Safety
-    /// Until [`Nccl::finish`] is called, the memory of the call must stay valid, and no kernel may use it.
+    /// Until [`Nccl::wait`] is called, the memory of the call must stay valid, and no kernel may use it.
     unsafe fn start(&self, call: Call) -> Result<Arc<Progress>> {
         self.counters.side.enter();
         // A tensor whose allocation failed has no memory to sum.
@@ -107,7 +107,7 @@ impl Nccl {
     }
 
     /// Makes later kernels wait for a collective. The calling thread waits only until the collective is enqueued.
-    fn finish(&self, progress: &Progress) -> Result<()> {
+    fn wait(&self, progress: &Progress) -> Result<()> {
         let _ = progress.requested.set(self.gpu.mark_kernels()?); // requested once
         self.counters.main.until(true, || progress.end.get().is_some());
         progress.end.get().map_or(Ok(()), |end| self.gpu.kernels_follow(end))
@@ -117,11 +117,11 @@ impl Nccl {
     pub fn all_reduce(&self, tensor: &mut Tensor) -> Result<()> {
         let (count, dtype) = (tensor.len(), tensor.dtype());
         let call = Call::Sum { address: tensor.address_mut(), count, dtype, owner: None };
-        // SAFETY: the tensor stays borrowed until `finish` has made later kernels wait for the collective.
-        unsafe { self.start(call) }.and_then(|progress| self.finish(&progress))
+        // SAFETY: the tensor stays borrowed until `wait` has made later kernels wait for the collective.
+        unsafe { self.start(call) }.and_then(|progress| self.wait(&progress))
     }
 
-    /// Replaces each tensor, on this GPU, by the one on the rank listed with it.
+    /// Replaces each tensor, which is on this GPU, with the one on the rank listed with it.
     pub fn all_gather(&self, owned: &mut [(usize, &mut Tensor)]) -> Result<()> {
         let range = |(owner, tensor): &mut (usize, &mut Tensor)| {
             let bytes = tensor.bytes();
@@ -129,7 +129,7 @@ impl Nccl {
         };
         let call = Call::AllGather(owned.iter_mut().map(range).collect());
         // SAFETY: as above.
-        unsafe { self.start(call) }.and_then(|progress| self.finish(&progress))
+        unsafe { self.start(call) }.and_then(|progress| self.wait(&progress))
     }
 
     /// Returns the times since the last call, and resets them.

@@ -109,7 +109,7 @@ impl Reducer for NcclReducer {
         let Some(((progress, converted), memory)) = taken else {
             return Err(Error::bug(format!("bucket {bucket} was not submitted")));
         };
-        self.nccl.finish(&progress)?;
+        self.nccl.wait(&progress)?;
         if let Some(converted) = converted {
             // Once converted, its memory may be reused: the compute stream orders that after the sum.
             ops::cast::convert(&converted, &mut require_free(memory.lend_all(), bucket)?);

@@ -31,7 +31,9 @@ impl Machine<'_> {
         let (arguments, callee) = (self.pop()?, self.pop()?);
         let arguments = self.tuple(arguments)?;
         if arguments.len() > MAX_ARGUMENTS || self.contents.views.len() == MAX_TENSORS {
-            return Err(format!("more than {MAX_ARGUMENTS} arguments or {MAX_TENSORS} tensors"));
+            return Err(format!(
+                "its pickle has a call with more than {MAX_ARGUMENTS} arguments, or more than {MAX_TENSORS} tensors"
+            ));
         }
         let arguments = arguments.to_vec();
         match (callee, arguments.as_slice()) {

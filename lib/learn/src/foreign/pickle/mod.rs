@@ -277,14 +277,14 @@ impl<'a> Machine<'a> {
     fn text(&self, value: Value) -> Result<&str, String> {
         match value {
             Value::Text(at) => Ok(&self.contents.texts[at]),
-            _ => Err("its pickle has another value where a string is expected".into()),
+            _ => Err("its pickle has a non-string value where a string is expected".into()),
         }
     }
 
     fn tuple(&self, value: Value) -> Result<&[Value], String> {
         match value {
             Value::Tuple(at) => Ok(&self.contents.containers[at]),
-            _ => Err("its pickle has another value where a tuple is expected".into()),
+            _ => Err("its pickle has a non-tuple value where a tuple is expected".into()),
         }
     }
 

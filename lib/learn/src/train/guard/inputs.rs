@@ -18,7 +18,7 @@ use unix::{Error, Exit, Result};
 /// checkpoint: schedulers send KILL 30 s after the signal. Before a time limit, the run waits at least this long, and
 /// then until the remaining time has fallen to this value or the duration of the longest save.
 const WHEN_STOPPING: Duration = Duration::from_secs(10);
-/// Like [`WHEN_STOPPING`], for a run without updates, which has nothing to lose.
+/// Like [`WHEN_STOPPING`], for a run that has not completed an update yet and so has no progress to lose.
 const WHEN_STARTING: Duration = Duration::from_secs(2);
 /// Maximum time that the other ranks wait for rank 0, which may have to read a whole data set.
 const PATIENCE: Duration = Duration::from_secs(24 * 3600);
@@ -37,7 +37,7 @@ enum Verdict {
 }
 
 impl Session<'_> {
-    /// Returns exit status and reason if the verifier has already found a changed file. Rank 0 only.
+    /// Returns the exit status and the reason if the verifier has already found a changed file. Rank 0 only.
     pub fn changed_input(&mut self) -> Option<(u8, String)> {
         let verifier = &mut self.writer.as_mut()?.verifier;
         match verifier.poll() {
@@ -76,7 +76,7 @@ impl Session<'_> {
         let reserve = WHEN_STOPPING.max(*longest_save);
         let began = Instant::now();
         let (mut shown, mut requested, mut urgent) = (None, None, None);
-        let settled = verifier.settle(|bytes| {
+        let settled = verifier.wait_and_recheck(|bytes| {
             let [done, all] = bytes.map(|bytes| bytes >> 20);
             if began.elapsed() > Duration::from_secs(1) {
                 let show = || {

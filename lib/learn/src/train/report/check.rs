@@ -2,7 +2,7 @@
 
 use super::estimate::{self, Estimate};
 use crate::checkpoint;
-use crate::task::Configured;
+use crate::task::ConfiguredTask;
 use crate::train::guard::not_of_checkpoint;
 use data::inputs::verify_all;
 use std::path::Path;
@@ -19,7 +19,7 @@ pub struct DryRun {
 }
 
 /// Checks the data, the run directory, disk space and memory for a run.
-pub fn check(task: &Configured, device: Device, run: &Path) -> DryRun {
+pub fn check(task: &ConfiguredTask, device: Device, run: &Path) -> DryRun {
     let mut problems = bad_inputs(task, run);
     let estimate = match estimate::without_times(task, device) {
         Ok(estimate) => Some(estimate),
@@ -56,7 +56,7 @@ pub fn check(task: &Configured, device: Device, run: &Path) -> DryRun {
 
 /// Reads and hashes every input file, and compares the data with those of the run's newest checkpoint. When the data
 /// cannot be opened, only that error is reported.
-fn bad_inputs(task: &Configured, run: &Path) -> Vec<Error> {
+fn bad_inputs(task: &ConfiguredTask, run: &Path) -> Vec<Error> {
     let newest = checkpoint::list(&run.join("ckpt")).ok().and_then(|mut entries| entries.pop());
     let manifest = newest.as_ref().and_then(|entry| entry.manifest());
     let errors = match task.open() {
@@ -76,7 +76,7 @@ fn bad_inputs(task: &Configured, run: &Path) -> Vec<Error> {
 }
 
 /// Maximum number of checkpoints on disk at once, including the one being written.
-fn checkpoints(task: &Configured) -> u64 {
+fn checkpoints(task: &ConfiguredTask) -> u64 {
     let rules = &task.config.checkpoint;
     let for_ever = match rules.keep_every {
         0 => 0,

@@ -2,7 +2,7 @@
 
 use super::predict::predict;
 use crate::recompute::RecomputePlan;
-use crate::task::{self, Configured};
+use crate::task::{self, ConfiguredTask};
 use crate::train::step::Trainer;
 use dist::Solo;
 use serde::Serialize;
@@ -54,7 +54,7 @@ pub struct Times {
 
 /// Predicts the memory that an update requires. If that much is available, runs a few updates and one validation like a
 /// real run, and extrapolates.
-pub fn dry_run(configured: &Configured, device: Device) -> Result<Estimate> {
+pub fn dry_run(configured: &ConfiguredTask, device: Device) -> Result<Estimate> {
     tensor::parallel::inside(|| {
         let mut trainer = start(configured, device)?;
         let estimate = predicted(configured, &mut trainer, device)?;
@@ -66,18 +66,18 @@ pub fn dry_run(configured: &Configured, device: Device) -> Result<Estimate> {
 }
 
 /// Estimates everything except the times, using small batches.
-pub(super) fn without_times(configured: &Configured, device: Device) -> Result<Estimate> {
+pub(super) fn without_times(configured: &ConfiguredTask, device: Device) -> Result<Estimate> {
     tensor::parallel::inside(|| predicted(configured, &mut start(configured, device)?, device))
 }
 
-fn start(configured: &Configured, device: Device) -> Result<Trainer<'_>> {
+fn start(configured: &ConfiguredTask, device: Device) -> Result<Trainer<'_>> {
     let (task, mut params) = configured.open()?;
     configured.init(&mut params, false)?;
     Trainer::new(configured, device, &Solo, (task, params))
 }
 
 fn predicted(
-    configured: &Configured,
+    configured: &ConfiguredTask,
     trainer: &mut Trainer<'_>,
     device: Device,
 ) -> Result<Estimate> {
@@ -87,7 +87,7 @@ fn predicted(
 
 /// Returns the estimate with measured times and memory.
 fn measured(
-    configured: &Configured,
+    configured: &ConfiguredTask,
     trainer: &mut Trainer<'_>,
     device: Device,
     predicted: Estimate,
@@ -125,7 +125,7 @@ fn measured(
 
 impl Estimate {
     /// Creates an estimate without the values that are only known after running an update.
-    fn of(configured: &Configured, trainer: &Trainer<'_>, memory_bytes: usize) -> Result<Self> {
+    fn of(configured: &ConfiguredTask, trainer: &Trainer<'_>, memory_bytes: usize) -> Result<Self> {
         let training = &configured.config.training;
         let samples = training.updates * training.samples_per_update();
         let epoch = task::samples(&*trainer.task);

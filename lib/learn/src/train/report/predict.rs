@@ -5,7 +5,7 @@
 //! batch that does not fit is detected without allocating it.
 
 use crate::config::Training;
-use crate::task::Configured;
+use crate::task::ConfiguredTask;
 use crate::train::step::Trainer;
 use crate::train::validation::probe;
 use std::time::Instant;
@@ -20,7 +20,7 @@ const LARGE: usize = 256 << 20;
 /// Predicts the peak tensor memory in bytes of an update or a validation, whichever is larger. Runs updates with small
 /// batches on `trainer`. Errors: errors of an update; 78 when validations lack the metric of `training.monitor`.
 pub fn predict(
-    configured: &Configured,
+    configured: &ConfiguredTask,
     trainer: &mut Trainer<'_>,
     device: Device,
 ) -> Result<usize> {

@@ -317,7 +317,8 @@ fn blocked_error(job: &TrainJob, reason: &str) -> Error {
     Error::new(Exit::Failure, text)
 }
 
-/// Records that the run failed before making any update.
+/// Records that the run has failed and is blocked until `--retry` or an accepted change. Called before this attempt
+/// makes an update.
 fn block(
     job: &TrainJob,
     run: &RunDir,

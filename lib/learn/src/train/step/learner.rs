@@ -129,7 +129,11 @@ impl Pending {
 }
 
 /// Creates the step-control state before the first update of an attempt.
-fn start(rule: &StepPolicy, progress: &Progress, device: Device) -> Result<DeviceStepControl> {
+fn initial_step_control(
+    rule: &StepPolicy,
+    progress: &Progress,
+    device: Device,
+) -> Result<DeviceStepControl> {
     let loss_scale = match rule.scaled {
         true => progress.loss_scale.unwrap_or(LossScale::FIRST),
         false => LossScale::NONE,
@@ -164,7 +168,7 @@ impl Learner {
         };
         let schedule = Schedule::new(&config.schedule, training.updates).map_err(Error::config)?;
         Ok(Self {
-            decided: start(&rule, &Progress::default(), trained.device())?,
+            decided: initial_step_control(&rule, &Progress::default(), trained.device())?,
             moments: OptimizerState::new(optimizer, trained, is_ours),
             sums_for_owner: owners.is_some() && ranks.uses_nccl(trained.device()),
             owners,
@@ -251,7 +255,7 @@ impl Learner {
         Ok(std::iter::once(loss.value().clone()).chain(numbers).collect())
     }
 
-    /// Submits update number `update` (from 0), given the `losses` of every pass, as returned by
+    /// Submits update number `update` (from 0), given the `losses` of every micro-batch, as returned by
     /// [`Learner::gradients`], and the summed gradients. Does not wait for the device, except when sending sharded
     /// parameters to other ranks via the host.
     pub fn update(
@@ -358,7 +362,7 @@ impl Learner {
         trained.assign(&need("model")?)?;
         let moments = found.optimizer().ok_or_else(|| lacks("optim-0-of-1"))?;
         self.moments.assign(&self.optimizer, trained, &moments)?;
-        self.decided = start(&self.rule, progress, trained.device())?;
+        self.decided = initial_step_control(&self.rule, progress, trained.device())?;
         if let Some(average) = &mut self.average {
             average.assign(&need("ema")?)?;
         }

@@ -16,7 +16,7 @@ use micro_batches::MicroBatches;
 use crate::config::{Config, Training};
 use crate::params::ParamSet;
 use crate::score::Metrics;
-use crate::task::{Batch, Configured, Task};
+use crate::task::{Batch, ConfiguredTask, Task};
 use compiled::Compiled;
 use data::loader::{Ahead, Mixture, Prefetch};
 use dist::Collective;
@@ -48,7 +48,7 @@ impl<'a> Trainer<'a> {
     /// Creates the state before the first update, with initial parameters `params`. Errors: 78 when the batch cannot be
     /// divided among the ranks as configured; errors of the device.
     pub fn new(
-        configured: &'a Configured,
+        configured: &'a ConfiguredTask,
         device: Device,
         ranks: &'a dyn Collective,
         (task, params): (Box<dyn Task>, ParamSet),

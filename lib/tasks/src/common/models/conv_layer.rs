@@ -16,10 +16,10 @@ use unix::Result;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ConvNorm {
-    /// Of each feature of a sample over the grid, without weight and bias.
+    /// Instance normalisation: of each feature of a sample over the grid, without weight and bias.
     #[default]
     Instance,
-    /// Of groups of features of a sample over the grid, with weight and bias.
+    /// Group normalisation: of groups of features of a sample over the grid, with weight and bias.
     Group,
     /// None.
     None,

@@ -9,7 +9,7 @@ use crate::diffusion::combine;
 use crate::pde::latents::codec_of;
 use crate::pde::models::{Denoiser, NetworkModel, Operator};
 use crate::pde::operator::{OperatorParts, open_split};
-use crate::pde::windows::{LatentsPart, Share, Window, Windows};
+use crate::pde::windows::{FoldSelection, LatentsPart, Window, Windows};
 use data::fields::latents::LatentStore;
 use data::fields::split::SplitName;
 use data::inputs::InputFile;
@@ -26,8 +26,9 @@ use tensor::ops::narrow::Narrow;
 use tensor::{Tape, Tensor, Var};
 use unix::{Context, Error, Result};
 
-/// Number of training windows to which the scale is fitted, and number of windows per forward pass.
-const FIT: u64 = 2048;
+/// Number of training windows to which the scale is fitted.
+const FIT_WINDOWS: u64 = 2048;
+/// Number of windows per forward pass.
 const BATCH: usize = 64;
 
 /// Frozen operators and the data on which their residuals are computed.
@@ -78,10 +79,10 @@ impl Residuals {
         }
         let mut parts = Vec::new();
         for (number, operator) in operators.iter().enumerate() {
-            let share = match (number, data.cross_fit.is_empty(), operator.data.held_out) {
-                (0, true, None) => Share::All,
+            let folds = match (number, data.cross_fit.is_empty(), operator.data.held_out) {
+                (0, true, None) => FoldSelection::All,
                 (0, false, _) => continue,
-                (_, _, Some(fold)) => Share::Only(fold),
+                (_, _, Some(fold)) => FoldSelection::Only(fold),
                 (_, _, None) => {
                     return Err(Error::config(format!(
                         "data.cross_fit: {} was trained on all trajectories; train it with data.held_out",
@@ -90,13 +91,13 @@ impl Residuals {
                 }
             };
             require_same(&operators[0], operator)?;
-            parts.push((LatentsPart { store: open_train()?, share, number }, 1.0));
+            parts.push((LatentsPart { store: open_train()?, folds, number }, 1.0));
         }
         let strides = &operators[0].data.strides;
         let mut train = Windows::new(parts, steps, strides, seed);
         (train.start_bias, train.random_shift) = (data.start_bias, data.random_shift);
         let grid = validation.layout().token_grid();
-        let whole = LatentsPart { store: validation, share: Share::All, number: 0 };
+        let whole = LatentsPart { store: validation, folds: FoldSelection::All, number: 0 };
         let validation = Windows::new(vec![(whole, 1.0)], validation_steps, strides, seed);
         for (windows, key) in [(&train, "data.train"), (&validation, "data.validation")] {
             windows.require_steps(key)?;
@@ -121,7 +122,7 @@ impl Residuals {
 
     /// Fits the scale of the residuals to windows spread over the training data.
     pub fn fit(&self, params: &ParamSet) -> Result<ResidualScale> {
-        let (samples, residuals) = self.sample(params, &self.train, FIT)?;
+        let (samples, residuals) = self.sample(params, &self.train, FIT_WINDOWS)?;
         let layout = self.validation.first().layout();
         ResidualScale::fit(layout.token_grid()[1], layout.dim, &samples, &residuals)
     }
@@ -130,17 +131,17 @@ impl Residuals {
     /// those of the validation split.
     pub fn seen_and_unseen(&self, params: &ParamSet, data: &CorrectorData) -> Result<[f64; 2]> {
         let own = &self.operators[0].data;
-        let rms = |store: LatentStore, share: Share| -> Result<f64> {
-            let parts = vec![(LatentsPart { store, share, number: 0 }, 1.0)];
+        let rms = |store: LatentStore, folds: FoldSelection| -> Result<f64> {
+            let parts = vec![(LatentsPart { store, folds, number: 0 }, 1.0)];
             let windows = Windows::new(parts, 1, &own.strides, 0);
-            let (_, residuals) = self.sample(params, &windows, FIT / 4)?;
+            let (_, residuals) = self.sample(params, &windows, FIT_WINDOWS / 4)?;
             let squares = residuals.iter().flatten().map(|r| f64::from(*r).powi(2));
             Ok((squares.sum::<f64>() / residuals.iter().map(Vec::len).sum::<usize>() as f64).sqrt())
         };
         let train = open_split(&data.train, SplitName::Train, "data.train")?;
         let validation = open_split(&data.validation, SplitName::Validation, "data.validation")?;
-        let seen = rms(train, own.held_out.map_or(Share::All, Share::Without))?;
-        Ok([seen, rms(validation, Share::All)?])
+        let seen = rms(train, own.held_out.map_or(FoldSelection::All, FoldSelection::Without))?;
+        Ok([seen, rms(validation, FoldSelection::All)?])
     }
 
     /// Returns up to `count` normalised states, spread over the windows, with their conditions, and their residuals.

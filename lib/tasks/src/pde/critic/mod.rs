@@ -112,7 +112,8 @@ impl Define for CriticTask {
 }
 
 impl CriticTask {
-    /// Builds a batch of `steps` steps of `drawn`, with the conditions of the operator, the candidates and the critic.
+    /// Builds a batch from the windows `drawn`, each of `steps` steps, with the conditions of the operator, the
+    /// candidates and the critic.
     fn windows(&self, windows: &Windows, drawn: &[Window], steps: usize) -> Result<Batch> {
         let batch = self.residuals.batch(windows, drawn, steps, Some(&self.candidates.scale))?;
         Ok(batch.with(CONDITION, windows.features(drawn, &self.condition)?))

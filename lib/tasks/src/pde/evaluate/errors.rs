@@ -89,7 +89,7 @@ impl Errors {
     }
 
     /// Adds the energy score and the spread of an ensemble to the errors of its mean.
-    pub fn of_ensemble(mut self, members: &[&[f32]], mean: &[f32], target: &[f32]) -> Self {
+    pub fn with_ensemble(mut self, members: &[&[f32]], mean: &[f32], target: &[f32]) -> Self {
         let count = members.len() as f64;
         self.energy = energy_score(members, target)[0];
         let deviations = members.iter().flat_map(|member| member.iter().zip(mean));

@@ -215,7 +215,7 @@ impl Evaluator for RolloutEvaluator {
         all.flat_map(TrajectorySet::input_files).collect()
     }
 
-    fn loss(&self) -> &'static str {
+    fn loss_name(&self) -> &'static str {
         "nrmse"
     }
 

@@ -24,7 +24,7 @@ pub struct StartOptions {
     /// Start frames per trajectory, spread evenly; 0 for all from which a rollout fits
     #[arg(long, value_name = "N", default_value_t = 8)]
     starts: usize,
-    /// First start frame, for data whose first frames are not to be predicted
+    /// First start frame; earlier frames are skipped, e.g. an initial transient
     #[arg(long, value_name = "FRAME", default_value_t = 0)]
     from: usize,
     /// Largest number of trajectories per parameter value

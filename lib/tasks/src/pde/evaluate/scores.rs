@@ -81,7 +81,7 @@ impl Scores {
                         Method::Ensemble => {
                             let members = batch.members.iter();
                             let members: Vec<_> = members.map(|m| m.at(rollout, step)).collect();
-                            errors.of_ensemble(&members, found, truth)
+                            errors.with_ensemble(&members, found, truth)
                         }
                         _ => errors,
                     }

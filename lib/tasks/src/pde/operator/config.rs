@@ -124,7 +124,9 @@ pub(super) fn violations(config: &OperatorConfig) -> Violations {
         violation("data.held_out", &text);
     }
     if data.random_shift && data.padding_mode != PaddingMode::Circular {
-        violation("data.random_shift", "is a symmetry of periodic domains only");
+        let text =
+            "requires data.padding_mode: circular; a shift is a symmetry of periodic domains only";
+        violation("data.random_shift", text);
     }
     if data.start_bias.is_nan() || data.start_bias < 1.0 {
         violation("data.start_bias", "must be at least 1");

@@ -19,7 +19,7 @@ pub use parts::OperatorParts;
 pub(super) use stores::open_split;
 
 use super::trained::rollout;
-use super::windows::{LatentsPart, Share, Window, Windows, longest};
+use super::windows::{FoldSelection, LatentsPart, Window, Windows, longest};
 use crate::common::condition::Condition;
 use crate::common::normalisation::Normalisation;
 use crate::common::sources::joined;
@@ -111,15 +111,15 @@ impl Define for OperatorTask {
         if config.data.hide_parameter {
             condition = condition.without_parameter();
         }
-        let windows = |stores: Vec<(LatentStore, f64)>, share: Share, steps: usize| {
-            let part = |(store, weight)| (LatentsPart { store, share, number: 0 }, weight);
+        let windows = |stores: Vec<(LatentStore, f64)>, folds: FoldSelection, steps: usize| {
+            let part = |(store, weight)| (LatentsPart { store, folds, number: 0 }, weight);
             let parts = stores.into_iter().map(part).collect();
             Windows::new(parts, steps, &config.data.strides, config.seed)
         };
-        let share = config.data.held_out.map_or(Share::All, Share::Without);
-        let mut train = windows(train, share, horizon);
+        let folds = config.data.held_out.map_or(FoldSelection::All, FoldSelection::Without);
+        let mut train = windows(train, folds, horizon);
         (train.start_bias, train.random_shift) = (config.data.start_bias, config.data.random_shift);
-        let validation = windows(validation, Share::All, config.loss.validation_steps);
+        let validation = windows(validation, FoldSelection::All, config.loss.validation_steps);
         train.require_steps("data.train")?;
         validation.require_steps("data.validation")?;
         let layout = train.first().layout();

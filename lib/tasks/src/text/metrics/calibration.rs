@@ -74,8 +74,9 @@ impl Reliability {
 /// The temperature T that minimises the log loss of softmax(z/T) for logits z [samples, classes] (Guo et al. 2017,
 /// "On calibration of modern neural networks"), within 0.01 to 100; 1 without samples.
 ///
-/// The log loss is convex in 1/T: its derivative is the mean of Σ p·z - z of the true class, and the derivative of that
-/// the mean variance of z under p. Newton's method, with bisection where a step leaves the bracket.
+/// The log loss is convex in 1/T: its first derivative is the mean of Σₖ pₖ·zₖ - z_y for the true class y, and its
+/// second derivative is the mean variance of z under p. Newton's method, with bisection where a step leaves the
+/// bracket.
 pub fn fit_temperature(logits: &[f32], classes: usize, truth: &[usize]) -> f64 {
     let derivatives = |inverse: f64| {
         let (mut slope, mut curvature) = (0.0, 0.0);

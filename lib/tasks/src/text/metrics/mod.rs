@@ -1,5 +1,6 @@
 //! Metrics of classification, as pure functions of probabilities and true classes. Names and edge cases are those of
-//! scikit-learn where it has the metric; where it has no value (a ranking of one class), neither do we.
+//! scikit-learn where it has the metric. Where scikit-learn leaves a metric undefined (e.g. ROC AUC with a single
+//! class), it is undefined here too.
 
 mod calibration;
 mod classification;

@@ -200,7 +200,7 @@ fn thresholds_and_policies_have_the_best_f1_of_validation() {
     assert_eq!(decided(DecisionPolicy::Ratio(0.0)), [3]);
     // The mean is 0.45: p ≥ 0.5·(0.45 + 0.9) = 0.675.
     assert_eq!(decided(DecisionPolicy::Calibrated(0.9)), [3, 5]);
-    // Each label has its own.
+    // Each label has its own threshold.
     let both: Vec<f64> = p.iter().flat_map(|p| [*p, 1.0 - p]).collect();
     let of_both: Vec<bool> = truth.iter().flat_map(|y| [*y, !y]).collect();
     let found = best_thresholds(&both, 2, &of_both);

@@ -78,8 +78,8 @@ pub fn require_answers(info: &TokenInfo, folder: &Path) -> Result<()> {
     }
 }
 
-/// Dropout and a linear layer with two outputs for each token, possibly after hidden layers. Its names without hidden
-/// layers are those of transformers.
+/// Dropout and a linear layer with two outputs for each token, possibly after hidden layers. Without hidden layers,
+/// its parameter names match those of transformers.
 #[derive(Clone, Debug)]
 pub struct SpanHead {
     hidden: Vec<Linear>,

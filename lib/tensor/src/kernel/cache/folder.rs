@@ -1,8 +1,8 @@
 //! The cache folder: private to the user, verified, bounded in size, and shared by any number of processes.
 //!
-//! There is no lock. Files are published atomically by a rename, the last of several writers wins (all write the
-//! same), and readers verify the hash at the start of each file; a damaged file counts as missing. The cached
-//! machine code runs with this user's rights, so the folder must belong to the user.
+//! There is no lock. Files are published atomically by a rename, the last of several writers wins (they
+//! all write the same content), and readers verify the hash at the start of each file; a damaged file counts as
+//! missing. The cached machine code runs with this user's rights, so the folder must belong to the user.
 
 use rustix::process::geteuid;
 use std::fs::{self, DirBuilder, File};

@@ -1,10 +1,10 @@
 //! On-disk cache of compiled kernels, so that a thousand processes need not compile.
 //!
-//! A file name contains the source, dtype, architecture, a hash of everything that determines the result (text, the
-//! headers that it includes, options) and the release of NVRTC. Entries are therefore never out of date, and a machine
-//! without NVRTC can use entries compiled on another machine. The folder is `$LONGHAUL_KERNEL_CACHE`, else
-//! `$XDG_CACHE_HOME/longhaul/kernels`, else `~/.cache/longhaul/kernels`. An unusable cache costs time but never fails a
-//! run; it causes a single warning.
+//! A file name contains the source's name, the dtype, the architecture, a hash of everything that determines the result
+//! (the source's text, the headers that it includes, the options) and the release of NVRTC. Entries are therefore never
+//! out of date, and a machine without NVRTC can use entries compiled on another machine. The folder is
+//! `$LONGHAUL_KERNEL_CACHE`, else `$XDG_CACHE_HOME/longhaul/kernels`, else `~/.cache/longhaul/kernels`. An unusable
+//! cache costs time but never fails a run; it causes a single warning.
 
 mod folder;
 

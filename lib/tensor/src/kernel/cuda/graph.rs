@@ -1,8 +1,8 @@
 //! CUDA graphs: launches recorded once and submitted again in one call.
 //!
 //! A short kernel finishes before the host has launched the next one; a graph avoids the launch overhead. The addresses
-//! and numbers in a recording are fixed: between replays, the caller must keep all tensors that the work used,
-//! including intermediate ones, and may change only their values.
+//! and scalar arguments in a captured graph are fixed: between replays, the caller must keep all tensors that the work
+//! used, including intermediate ones, and may change only their values.
 
 use super::Gpu;
 use super::driver::check;

@@ -2,8 +2,8 @@
 //! GPUs.
 //!
 //! All work of a GPU goes into one stream and is executed in the order of submission. Only copies from and to the host
-//! run concurrently (`copy`), ordered by events. Handles live as long as the process. None of this may be used after
-//! `fork`.
+//! (`copy`) and the work of other libraries on side streams (`side_stream`) run concurrently, ordered by events.
+//! Handles live as long as the process. None of this may be used after `fork`.
 
 mod async_copy;
 mod copy;

@@ -47,7 +47,7 @@ impl Drop for RawEvent {
 impl Gpu {
     /// Creates a stream that runs concurrently with kernels. It has the highest priority: other ranks wait for its few
     /// blocks, which are therefore scheduled before the blocks of a kernel that fills the GPU.
-    pub fn beside(&'static self) -> Result<SideStream> {
+    pub fn side_stream(&'static self) -> Result<SideStream> {
         self.enter()?;
         let mut highest: c_int = 0;
         // SAFETY: a context is current; writes to the integer and not to the null pointer.

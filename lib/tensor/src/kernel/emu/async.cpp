@@ -20,7 +20,8 @@ void land_copies(unsigned groups_left) {
             continue;
         }
         if (memcmp(copy.from, copy.seen, copy.valid) != 0) {
-            fault(copy.code, "what an asynchronous copy reads has changed before it was waited for");
+            fault(copy.code,
+                  "the source of an asynchronous copy changed before the copy was waited for");
         }
         memcpy(copy.to, copy.from, copy.valid);
         memset(copy.to + copy.valid, 0, copy.bytes - copy.valid);

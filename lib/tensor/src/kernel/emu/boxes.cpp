@@ -102,7 +102,7 @@ void land_boxes(Barrier& barrier) {
         now.resize(box.seen.size());
         gather(*box.map, box.at, now.data(), false, box.code);
         if (now != box.seen) {
-            fault(box.code, "what the copy of a box reads has changed before it was waited for");
+            fault(box.code, "the source of a box changed before its copy was waited for");
         }
         memcpy(box.to, now.data(), now.size());
         mark(*box.region, box.to, now.size(), BOXES_LANDED + barrier.index, barrier.phase);

@@ -81,8 +81,9 @@ static void check_launch(const unsigned char* kinds, unsigned count, char* text,
                  g.x, g.y, g.z);
     } else if (threads == 0 || b.x > 1024 || b.y > 1024 || b.z > 64 || threads > 1024) {
         snprintf(text, bytes,
-                 "a block of (%u, %u, %u): at least 1, at most 1024, 1024, 64 and 1024 together", b.x,
-                 b.y, b.z);
+                 "a block of (%u, %u, %u): each dimension must be at least 1 and at most 1024, 1024 "
+                 "and 64, with at most 1024 threads in total",
+                 b.x, b.y, b.z);
     } else if (threads > k.most_threads) {
         snprintf(text, bytes, "a block of %zu threads, but the kernel takes at most %u",
                  static_cast<size_t>(threads), k.most_threads);

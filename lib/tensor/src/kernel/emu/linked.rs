@@ -32,7 +32,7 @@ unsafe extern "C" {
 }
 
 /// Succeeds: this build has the emulator.
-pub fn available() -> Result<()> {
+pub fn require() -> Result<()> {
     Ok(())
 }
 
@@ -70,7 +70,7 @@ pub(crate) fn copy_in(to: u64, from: &[u8]) -> Result<()> {
 
 pub(crate) fn copy_out(to: &mut [u8], from: u64) -> Result<()> {
     check(from, to.len())?;
-    // SAFETY: as in `copy_in`; every bit pattern is a byte.
+    // SAFETY: as in `copy_in`; every bit pattern is a valid `u8`.
     unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to.as_mut_ptr(), to.len()) };
     Ok(())
 }

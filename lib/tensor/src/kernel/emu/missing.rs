@@ -5,7 +5,7 @@ use crate::kernel::{Grid, Source, Value};
 use unix::{Error, Result};
 
 /// Fails. Errors: this build has no emulator.
-pub fn available() -> Result<()> {
+pub fn require() -> Result<()> {
     Err(Error::usage("this build has no emulator (feature emu)"))
 }
 
@@ -14,7 +14,7 @@ pub fn set_order(_order: u64) {}
 
 /// Fails. Errors: this build has no emulator.
 pub fn set_architecture(_name: &str) -> Result<()> {
-    available()
+    require()
 }
 
 pub(crate) fn most_shared() -> usize {
@@ -26,25 +26,25 @@ pub(crate) fn has_warpgroups() -> bool {
 }
 
 pub(crate) fn allocate(_bytes: usize) -> Result<u64> {
-    available().map(|()| 0)
+    require().map(|()| 0)
 }
 
 pub(crate) fn free(_address: u64) {}
 
 pub(crate) fn copy_in(_to: u64, _from: &[u8]) -> Result<()> {
-    available()
+    require()
 }
 
 pub(crate) fn copy_out(_to: &mut [u8], _from: u64) -> Result<()> {
-    available()
+    require()
 }
 
 pub(crate) fn copy(_to: u64, _from: u64, _bytes: usize) -> Result<()> {
-    available()
+    require()
 }
 
 pub(crate) fn zero(_address: u64, _bytes: usize) -> Result<()> {
-    available()
+    require()
 }
 
 pub(crate) fn launch(
@@ -54,5 +54,5 @@ pub(crate) fn launch(
     _grid: Grid,
     _args: &[Value],
 ) -> Result<()> {
-    available()
+    require()
 }

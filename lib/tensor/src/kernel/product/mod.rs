@@ -263,7 +263,7 @@ impl<'a> Product<'a> {
             + 4 * i32::from((n * lhs.tensor.dtype().bytes()).is_multiple_of(16))
             + 8 * i32::from(is_gradient);
         let unit = self.unit();
-        let by_warpgroups = plan.tile.is_of_warpgroups();
+        let by_warpgroups = plan.tile.uses_wgmma();
         let (source, names) = match (unit, plan.tile) {
             (Unit::Half, Tile::Wgmma) => (&SOURCE_WGMMA, NAMES),
             (Unit::Half, Tile::PingPong) => (&SOURCE_PINGPONG, NAMES),

@@ -72,7 +72,7 @@ impl Unit {
 
 impl Tile {
     /// Whether the tile is computed by wgmma.
-    pub(crate) fn is_of_warpgroups(self) -> bool {
+    pub(crate) fn uses_wgmma(self) -> bool {
         matches!(self, Tile::Wgmma | Tile::PingPong)
     }
 
@@ -106,7 +106,7 @@ impl Tile {
     /// Bytes of shared memory per block: pipeline stages of 64 bytes for each row and column (STAGES * BYTES in the
     /// sources). With warpgroups, stages of 128 bytes, the sums of 8 warps, and padding to align the stages.
     pub(crate) fn shared(self, unit: Unit) -> usize {
-        if self.is_of_warpgroups() {
+        if self.uses_wgmma() {
             // The same size as 6 stages of a 128 × 128 tile.
             return 4 * 128 * (128 + 256) + 8 * 16 * 40 * 4 + 1024;
         }

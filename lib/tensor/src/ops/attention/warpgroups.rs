@@ -21,7 +21,7 @@ const THREADS: usize = 384;
 const KEYS: usize = 128;
 
 /// Returns the number of rows of the tiles that a gradient kernel iterates over; registers limit this number.
-fn others(call: &Call) -> usize {
+fn inner_tile_rows(call: &Call) -> usize {
     if call.s.dim == 64 && call.dropped.is_none() { 128 } else { 64 }
 }
 
@@ -127,7 +127,7 @@ fn gradient_grid(call: &Call, blocks: usize, products: usize, width: usize, othe
 
 /// Writes the query gradient to `dq`, or accumulates if `add` is set.
 pub(super) fn query_gradient(call: &Call, given: &Given, dq: Arg, add: Arg) {
-    let (s, others) = (call.s, others(call));
+    let (s, others) = (call.s, inner_tile_rows(call));
     let blocks = s.queries.div_ceil(ROWS) * s.heads * s.batch;
     let grid = gradient_grid(call, blocks, 3, s.keys, others);
     let target = [dq, Arg::from(call.operands[0].stride), add];
@@ -150,7 +150,7 @@ pub(super) fn key_gradient(
     [dk, dv]: [Arg; 2],
     [k_add, v_add]: [Arg; 2],
 ) {
-    let (s, others) = (call.s, others(call));
+    let (s, others) = (call.s, inner_tile_rows(call));
     let blocks = s.keys.div_ceil(ROWS) * s.kv_heads * s.batch;
     let grid = gradient_grid(call, blocks, 4, s.queries * s.group(), others);
     let [k_stride, v_stride] = [1, 2].map(|i| Arg::from(call.operands[i].stride));

@@ -40,7 +40,10 @@ impl Op for DepthwiseConv {
             return Err("takes x [B, T, C], w [P·Q, C], bias [C]".into());
         };
         if *tokens != self.grid[0] * self.grid[1] || *taps != self.filter[0] * self.filter[1] {
-            return Err(format!("grid {:?} or filter {:?} does not fit", self.grid, self.filter));
+            return Err(format!(
+                "x has {tokens} tokens and w has {taps} taps, but the grid is {:?} and the filter {:?}",
+                self.grid, self.filter
+            ));
         }
         if c != wc || c != bc || self.filter.iter().any(|p| p % 2 == 0) {
             return Err(

@@ -15,7 +15,8 @@ fn ones(op: Dropout, size: usize, counter: &Tensor) -> Tensor {
     tape.apply(op, &[&x, &constant(counter.clone())]).unwrap().value().clone()
 }
 
-/// Checks that the number of kept elements is within six standard deviations of a binomial and that the mean is kept.
+/// Checks that the number of kept elements is within six standard deviations of its binomial mean, and that kept
+/// elements are scaled by 1/(1 - p).
 #[test]
 fn the_share_of_kept_elements_is_1_minus_p() {
     let (samples, size) = (50, 4001);

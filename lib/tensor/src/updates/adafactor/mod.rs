@@ -39,7 +39,7 @@ pub struct Adafactor {
 
 /// Scalars of a step for one parameter.
 struct StepFactors {
-    /// Factors of the parameter and of its update direction.
+    /// Factors by which the parameter and its update direction are multiplied.
     keep: f64,
     step: f64,
     rows: usize,

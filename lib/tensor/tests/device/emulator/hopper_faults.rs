@@ -121,7 +121,7 @@ fn boxes_misused() {
         (6, "which is not a multiple of 1024"),
         (7, "a box is copied to memory outside of shared memory"),
         (8, "this thread has not waited for"),
-        (9, "what the copy of a box reads has changed before it was waited for"),
+        (9, "the source of a box changed before its copy was waited for"),
         (10, FLIGHT),
         (11, "this thread has not waited for"),
         (12, "the block ends while a box is copied for a phase that no thread has waited for"),

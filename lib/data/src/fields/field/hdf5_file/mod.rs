@@ -121,7 +121,7 @@ impl Parts for Stored {
         self.form.is_compressed
     }
 
-    fn number_bytes(&self) -> usize {
+    fn item_size(&self) -> usize {
         self.form.size
     }
 }

@@ -35,7 +35,7 @@ impl Parts for Chunks {
         Some(&self.chunk)
     }
 
-    fn number_bytes(&self) -> usize {
+    fn item_size(&self) -> usize {
         self.dtype.bytes()
     }
 
@@ -102,7 +102,7 @@ impl Chunks {
         let size = self.chunk.iter().product::<usize>() * self.dtype.bytes();
         // Incompressible data grows slightly.
         let packed = small::read(&path, (size + size / 8 + 4096) as u64)?;
-        let bytes = self.compressor.unpack(packed, size);
+        let bytes = self.compressor.decompress(packed, size);
         let damaged = || Error::data(format!("{}: a damaged chunk", path.display()));
         bytes.filter(|bytes| bytes.len() == size).map(Some).ok_or_else(damaged)
     }

@@ -39,30 +39,30 @@ impl Compressor {
     }
 
     /// Decompresses a chunk, which should have `size` bytes; `None` when it is damaged.
-    pub fn unpack(self, packed: Vec<u8>, size: usize) -> Option<Vec<u8>> {
+    pub fn decompress(self, packed: Vec<u8>, size: usize) -> Option<Vec<u8>> {
         if size as u64 > (packed.len() as u64).saturating_mul(self.most()) {
             return None;
         }
         match self {
             Self::None => Some(packed),
-            Self::Blosc => unpack_blosc(&packed, size),
-            Self::Zlib => unpack(flate2::read::ZlibDecoder::new(&*packed), size),
-            Self::Gzip => unpack(flate2::read::GzDecoder::new(&*packed), size),
-            Self::Zstd => unpack(ruzstd::decoding::StreamingDecoder::new(&*packed).ok()?, size),
+            Self::Blosc => decompress_blosc(&packed, size),
+            Self::Zlib => decompress(flate2::read::ZlibDecoder::new(&*packed), size),
+            Self::Gzip => decompress(flate2::read::GzDecoder::new(&*packed), size),
+            Self::Zstd => decompress(ruzstd::decoding::StreamingDecoder::new(&*packed).ok()?, size),
         }
     }
 }
 
 /// Decompresses at most `size` + 1 bytes, so that the caller notices excess data.
-fn unpack(from: impl Read, size: usize) -> Option<Vec<u8>> {
+fn decompress(from: impl Read, size: usize) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     from.take(size as u64 + 1).read_to_end(&mut bytes).ok()?;
     Some(bytes)
 }
 
 /// Decompresses a Blosc chunk of `size` bytes; `None` when it is damaged.
-fn unpack_blosc(packed: &[u8], size: usize) -> Option<Vec<u8>> {
-    let (mut unpacked, mut read, mut block) = (0, 0, 0);
+fn decompress_blosc(packed: &[u8], size: usize) -> Option<Vec<u8>> {
+    let (mut decompressed, mut read, mut block) = (0, 0, 0);
     if packed.len() < 16 {
         return None;
     }
@@ -70,12 +70,12 @@ fn unpack_blosc(packed: &[u8], size: usize) -> Option<Vec<u8>> {
     unsafe {
         blosc_src::blosc_cbuffer_sizes(
             packed.as_ptr().cast(),
-            &mut unpacked,
+            &mut decompressed,
             &mut read,
             &mut block,
         );
     }
-    if unpacked != size || read != packed.len() {
+    if decompressed != size || read != packed.len() {
         return None;
     }
     let mut out = vec![0u8; size];

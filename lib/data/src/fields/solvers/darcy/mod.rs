@@ -15,7 +15,7 @@ pub const TOLERANCE: f64 = 1e-10;
 pub const SYMMETRIES: Symmetries =
     Symmetries { points: &Point::SQUARE, translation: None, centred: true, conserved: &[] };
 /// Maximum number of iterations; a solve that needs more fails.
-const MAX: usize = 10_000;
+const MAX_ITERATIONS: usize = 10_000;
 
 /// A solver with buffers for one problem at a time.
 pub struct Darcy {
@@ -55,7 +55,7 @@ impl Darcy {
             return Some(0);
         }
         let mut energy = 0.0;
-        for iteration in 1..=MAX {
+        for iteration in 1..=MAX_ITERATIONS {
             multigrid::cycle(&mut self.levels, &self.residual);
             let z = self.levels[0].solution();
             let before = energy;

@@ -115,8 +115,8 @@ fn by_regime(canvas: &Canvas, result: &Evaluation) -> Result<()> {
             .filter(|(value, _)| value.is_finite())
             .collect();
         found.sort_by(|(a, _), (b, _)| a.total_cmp(b));
-        // The numbers of models with similar errors must not overlap: each is placed at the nearest free level above or
-        // below the line.
+        // The value labels of models with similar errors must not overlap: each is placed at the nearest free level
+        // above or below the line.
         let levels = (1..).map(|k| 18.0 * f64::from(k)).take_while(|level| level + 9.0 < row / 2.0);
         let mut levels: Vec<(f64, f64)> =
             levels.flat_map(|level| [(-level, f64::MIN), (level, f64::MIN)]).collect();

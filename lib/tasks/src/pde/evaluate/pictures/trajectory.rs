@@ -73,7 +73,7 @@ pub fn draw(field: &Field, view: View) -> Result<Trajectory> {
     }
     let range = range(rows.iter().flatten());
     let sheet = Sheet::new(field, view, &range);
-    let png = if line { sheet.line(&rows) } else { sheet.planes(&rows, &frames) }?;
+    let png = if line { sheet.space_time_image(&rows) } else { sheet.planes(&rows, &frames) }?;
     Ok(Trajectory { png, range, frames })
 }
 
@@ -112,7 +112,7 @@ impl<'a> Sheet<'a> {
     }
 
     /// Draws a space-time image.
-    fn line(&self, rows: &[Vec<f32>]) -> Result<Vec<u8>> {
+    fn space_time_image(&self, rows: &[Vec<f32>]) -> Result<Vec<u8>> {
         let size = (WIDE, SIZE);
         self.sheet(1, size, |canvas| {
             let t = self.field.t();

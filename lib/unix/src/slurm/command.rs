@@ -43,13 +43,13 @@ impl Answer {
 }
 
 /// Runs a short command. On timeout, the command and its children are killed.
-pub(super) fn ask(program: &str, words: &[&str], timeout: Duration) -> Result<Answer, String> {
+pub(super) fn run(program: &str, words: &[&str], timeout: Duration) -> Result<Answer, String> {
     let mut command = Command::new(program);
     command.args(words);
     answer(program, command, timeout)
 }
 
-/// Like [`ask`], for a command prepared by the caller; `program` is its name in messages.
+/// Like [`run`], for a command prepared by the caller; `program` is its name in messages.
 pub(super) fn answer(
     program: &str,
     mut command: Command,
@@ -116,14 +116,14 @@ mod tests {
     fn commands_that_fail_or_hang_are_survived() {
         let start = Instant::now();
         let short = Duration::from_millis(200);
-        let late = ask("sh", &["-c", "sleep 60 & sleep 60"], short).err().unwrap();
+        let late = run("sh", &["-c", "sleep 60 & sleep 60"], short).err().unwrap();
         assert!(late.contains("did not answer"), "{late}");
         assert!(start.elapsed() < Duration::from_secs(50));
-        let failed = ask("sh", &["-c", "echo why >&2; exit 3"], LONG).unwrap();
+        let failed = run("sh", &["-c", "echo why >&2; exit 3"], LONG).unwrap();
         assert!(!failed.is_success());
         let failed = failed.success().unwrap_err();
         assert!(failed.contains("failed") && failed.ends_with(": why"), "{failed}");
-        let failed = ask(
+        let failed = run(
             "sh",
             &[
                 "-c",
@@ -134,14 +134,14 @@ mod tests {
         );
         let failed = failed.unwrap().success().unwrap_err();
         assert!(failed.ends_with(": no such option; try --help"), "{failed}");
-        assert!(ask("no-such-command", &[], short).is_err());
-        assert_eq!(ask("echo", &["1:00"], LONG).unwrap().success().unwrap(), "1:00\n");
+        assert!(run("no-such-command", &[], short).is_err());
+        assert_eq!(run("echo", &["1:00"], LONG).unwrap().success().unwrap(), "1:00\n");
     }
 
     #[test]
     fn both_pipes_are_read() {
         let script = "head -c 300000 /dev/zero >&2; head -c 300000 /dev/zero";
-        let answer = ask("sh", &["-c", script], LONG).unwrap();
+        let answer = run("sh", &["-c", script], LONG).unwrap();
         assert_eq!((answer.stdout.len(), answer.stderr.len()), (300_000, 300_000));
     }
 }
