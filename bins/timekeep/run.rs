@@ -68,7 +68,7 @@ pub fn left(output: Output) -> Result<u8> {
     let source = budget.end().map(|end| end.source);
     let text = match (left, source) {
         (Some(left), Some(source)) => {
-            format!("{} s left ({}), limited by {source}", left.as_secs(), format_duration(left))
+            format!("{} s left ({}), says {source}", left.as_secs(), format_duration(left))
         }
         _ => budget.to_string(),
     };

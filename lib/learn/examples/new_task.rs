@@ -79,8 +79,8 @@ impl Task for Classes {
 
     fn loss(&self, forward: &Forward, batch: &Batch) -> Result<Loss> {
         let found = self.layer.forward(forward, &batch.input(forward, "inputs")?)?;
-        let [targets, weights] =
-            [batch.input(forward, "targets")?, batch.input(forward, "weights")?];
+        let input = |name| batch.input(forward, name);
+        let (targets, weights) = (input("targets")?, input("weights")?);
         let ones = forward.full(&[CLASSES], 1.0)?;
         Ok(forward.apply(SquaredError, &[&found, &targets, &weights, &ones])?.into())
     }
@@ -164,10 +164,8 @@ impl Evaluator for Scored {
     fn finish(&self, right: &u64, _: &Losses) -> Result<Results> {
         let accuracy = Metric::score(*right as f64 / SAMPLES as f64);
         let methods = [("classes".into(), [("accuracy".into(), accuracy)].into())].into();
-        Ok(Results {
-            scores: evaluation::Scores { samples: SAMPLES, methods },
-            ..Results::default()
-        })
+        let scores = evaluation::Scores { samples: SAMPLES, methods };
+        Ok(Results { scores, ..Results::default() })
     }
 }
 
@@ -197,8 +195,8 @@ impl Predictor for Lines {
 fn main() -> Result<()> {
     let folder = std::env::args_os().nth(1).map(PathBuf::from).unwrap_or("new_task".into());
     if std::env::var_os("KILL_AT").is_some() {
-        let task =
-            ConfiguredTask::new::<Classes>(serde_json::from_str(EXAMPLE).map_err(Error::bug)?)?;
+        let config = serde_json::from_str(EXAMPLE).map_err(Error::bug)?;
+        let task = ConfiguredTask::new::<Classes>(config)?;
         return train(&TrainJob::new(task, folder, Device::Cpu, &Solo)).map(drop);
     }
     for (name, kill_at) in [("whole", "never"), ("killed", "101"), ("killed", "never")] {
@@ -206,7 +204,7 @@ fn main() -> Result<()> {
         run.arg(folder.join(name)).env("KILL_AT", kill_at).status().map_err(Error::bug)?;
     }
     let newest = |name: &str| load_newest(&folder.join(name).join("ckpt"));
-    let files = |name: &str| newest(name).map(|newest| newest.map(|found| found.manifest.files));
+    let files = |name: &str| newest(name).map(|found| found.map(|found| found.manifest.files));
     assert_eq!(files("whole")?, files("killed")?, "the killed run has other bits");
     let (run, signals) = (folder.join("killed"), Signals::install()?);
     let to = &folder.join("scores");

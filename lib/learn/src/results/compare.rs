@@ -269,7 +269,7 @@ mod tests {
             assert!(text.contains(words), "{words}: {text}");
         }
         assert!(text.contains("error by label") && text.contains("-25.0"), "{text}");
-        assert!(text.contains("do not overlap: it is better"), "{text}");
+        assert!(text.contains("do not overlap: the result is better"), "{text}");
         // Adds the loss of each item.
         for (path, shift) in paths.iter().zip([0.0, 0.125]) {
             let losses = (0..12).map(|i| format!("{i},{i},{}\n", f64::from(i) - shift));
