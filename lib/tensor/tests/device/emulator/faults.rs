@@ -131,7 +131,7 @@ fn sources_that_change() {
     let grid = Grid::new(1, 32);
     assert_eq!(fault("faults_copy_from", grid, args![&mut x, &mut y, 0]), "");
     let words = fault("faults_copy_from", grid, args![&mut x, &mut y, 1]);
-    assert_says(&words, &["an asynchronous copy reads has changed", "faults.cu:"]);
+    assert_says(&words, &["source of an asynchronous copy changed before", "faults.cu:"]);
     assert_eq!(fault("faults_constant", grid, args![&x, &mut y]), "");
     let words = fault("faults_constant", grid, args![&x, &x]);
     assert_says(
