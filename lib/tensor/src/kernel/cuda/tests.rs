@@ -3,7 +3,7 @@
 //! once.
 
 use super::*;
-use crate::kernel::{Arg, Grid, Source, finish, read_async, waits};
+use crate::kernel::{Arg, Grid, Source, finish, is_idle, read_async, waits};
 use crate::{Device, Dtype, Tensor, args};
 use std::path::Path;
 use std::process::{Command, Output};
@@ -321,6 +321,19 @@ fn no_memory_is_told_with_what_there_is() {
         assert!(message.contains(words), "no {words} in {message}");
     }
     assert_eq!(x.to_host().unwrap().read::<f32>()[0], 0.0);
+}
+
+#[test]
+fn a_gpu_is_idle_once_its_work_is_done_without_being_waited_for() {
+    if !inside("a_gpu_is_idle_once_its_work_is_done_without_being_waited_for", &[]) {
+        return;
+    }
+    let mut x = Tensor::zeros_on(GPU, &[100], Dtype::F32);
+    (0..50).for_each(|_| add(&mut x, 1.0));
+    // The driver makes at most one step in a query.
+    let (before, busy) = (waits(), (0..10_000).position(|_| is_idle(GPU)).unwrap());
+    assert!(busy > 0 && waits() == before, "{busy} queries");
+    assert_eq!(x.to_host().unwrap().read::<f32>(), [50.0; 100]);
 }
 
 #[test]
