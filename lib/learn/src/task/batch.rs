@@ -1,5 +1,6 @@
 //! A micro-batch of named tensors with its weight, and the model's predictions for it.
 
+use super::parts::{Part, Parts, scales};
 use crate::forward::Forward;
 use crate::params::to_device;
 use tensor::random::{Philox, Purpose};
@@ -11,16 +12,27 @@ use unix::{Error, Result};
 #[derive(Clone, Debug)]
 pub struct Batch {
     tensors: Vec<(String, Tensor)>,
+    total: f64,
     weight: Tensor,
     counter: Tensor,
+    pub(super) parts: Option<Parts>,
 }
 
 impl Batch {
     /// Creates a batch whose sample weights sum to `weight`, e.g. the number of samples or of tokens.
     pub fn new(weight: f64) -> Self {
-        let (weight, counter) =
-            (Tensor::from_slice(&[weight as f32], &[1]), Tensor::from_slice(&[0i32; 4], &[4]));
-        Self { tensors: Vec::new(), weight, counter }
+        let counter = Tensor::from_slice(&[0i32; 4], &[4]);
+        let (tensors, total, weight) = (Vec::new(), weight, scalar(weight));
+        Self { tensors, total, weight, counter, parts: None }
+    }
+
+    /// Declares the parts of the loss, for [`Loss::of_parts`](super::Loss::of_parts). All batches of a task must have
+    /// the same parts, of which some may have weight 0. The batch's own weight, which must not be 0 in total, remains
+    /// the denominator of [terms](super::Term) without a weight: it is best the number of samples.
+    #[must_use]
+    pub fn with_parts(mut self, parts: impl IntoIterator<Item = Part>) -> Self {
+        self.parts = Some(Parts::new(parts.into_iter().collect(), self.total));
+        self
     }
 
     /// Sets the dropout counter for a run with `seed`, given the index of the micro-batch and the index `first` of the
@@ -35,7 +47,8 @@ impl Batch {
     /// Replaces the sum of the sample weights.
     #[must_use]
     pub fn weighing(mut self, weight: f64) -> Self {
-        self.weight = Tensor::from_slice(&[weight as f32], &[1]);
+        (self.total, self.weight) = (weight, scalar(weight));
+        self.parts = self.parts.map(|parts| Parts::new(parts.all, weight));
         self
     }
 
@@ -69,17 +82,46 @@ impl Batch {
         &self.counter
     }
 
-    /// All tensors: first the named ones in insertion order, then weight and counter.
+    /// Parts of the loss; empty if it has only one.
+    pub fn parts(&self) -> &[Part] {
+        self.parts.as_ref().map_or(&[], |parts| &parts.all)
+    }
+
+    /// The sum of the sample weights as it is in [`Batch::weight`], then the weight of each part.
+    pub(crate) fn weights(&self) -> impl Iterator<Item = f64> {
+        let total = f64::from(self.total as f32);
+        std::iter::once(total).chain(self.parts().iter().map(|part| part.weight))
+    }
+
+    /// Returns the factor of each part's sum in an update with these total [`Batch::weights`].
+    pub(crate) fn scales(&self, totals: &[f64]) -> Vec<f32> {
+        totals.split_first().map_or(Vec::new(), |(all, each)| scales(self.parts(), *all, each))
+    }
+
+    /// Sets the factor of each part's sum, f32 \[parts\], on the device of the batch.
+    pub(crate) fn set_scales(&mut self, scales: Tensor) {
+        self.parts.iter_mut().for_each(|parts| parts.scales = scales.clone());
+    }
+
+    /// All tensors: first the named ones in insertion order, then weight and counter, and what belongs to parts.
     pub fn tensors(&self) -> impl Iterator<Item = &Tensor> {
-        self.tensors.iter().map(|(_, tensor)| tensor).chain([&self.weight, &self.counter])
+        let of_parts = self.parts.iter().flat_map(|parts| [&parts.weights, &parts.scales]);
+        let own = [&self.weight, &self.counter].into_iter().chain(of_parts);
+        self.tensors.iter().map(|(_, tensor)| tensor).chain(own)
     }
 
     /// Moves the batch to `device`.
     pub fn to_device(self, device: Device) -> Result<Self> {
         let tensors = to_device(&self.tensors, device)?;
         let (weight, counter) = (self.weight.to_device(device)?, self.counter.to_device(device)?);
-        Ok(Self { tensors, weight, counter })
+        let parts = self.parts.map(|parts| parts.to_device(device)).transpose()?;
+        Ok(Self { tensors, weight, counter, parts, ..self })
     }
+}
+
+/// A number in f32, [1].
+fn scalar(number: f64) -> Tensor {
+    Tensor::from_slice(&[number as f32], &[1])
 }
 
 /// Predictions of a model for a batch: named f32 arrays on the host, one row per sample.

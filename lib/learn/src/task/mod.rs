@@ -5,8 +5,10 @@
 //! [`ConfiguredTask::load`] uses them to create the object that the engine opens.
 
 mod batch;
+mod parts;
 
 pub use batch::{Batch, Predictions};
+pub use parts::Part;
 
 use crate::config::{Config, Monitor};
 use crate::dependency::Dependencies;
@@ -52,7 +54,7 @@ impl Spec {
     }
 }
 
-/// Loss of a micro-batch.
+/// Loss of a micro-batch. A loss of several parts with denominators of their own is made by [`Loss::of_parts`].
 pub struct Loss {
     /// Weighted sum over the samples, f32 [1]. The engine divides it by the sum of [`Batch::weight`] over all
     /// micro-batches and ranks of the update.

@@ -5,6 +5,7 @@ mod fine_tune;
 mod machine;
 mod non_finite;
 mod overlap;
+mod parts;
 mod ranks;
 mod spike;
 mod stage;
@@ -63,12 +64,17 @@ impl Run {
 
     /// Runs this rank's part of an attempt.
     fn start_on(&self, ranks: &dyn Collective) -> u8 {
-        let config: MeanConfig = serde_json::from_value(self.config.clone()).unwrap();
-        let task = ConfiguredTask::new::<Mean>(config).unwrap();
         let device = match std::env::var("NUMBERS_DEVICE").as_deref() {
             Ok("emu") => tensor::Device::Emu,
             _ => tensor::Device::Cpu,
         };
+        self.start_in(device, ranks)
+    }
+
+    /// [`Run::start_on`] on a device.
+    fn start_in(&self, device: tensor::Device, ranks: &dyn Collective) -> u8 {
+        let config: MeanConfig = serde_json::from_value(self.config.clone()).unwrap();
+        let task = ConfiguredTask::new::<Mean>(config).unwrap();
         let job = TrainJob::new(task, self.folder.clone(), device, ranks);
         match train(&job) {
             Ok(exit) => {
@@ -85,16 +91,22 @@ impl Run {
     /// Runs an attempt in a process that sends itself a signal: `kill:N` or `term:N` at its N-th computation, `none:0`
     /// for never. Returns its exit status; `None` when it was killed.
     fn start_and_die(&self, how: &str) -> Option<u8> {
+        let text = self.start_child(how, "cpu");
+        text.lines().find_map(|line| line.split_once("ended with ")?.1.parse().ok())
+    }
+
+    /// Like [`Run::start_and_die`], on a device; returns what the process printed.
+    fn start_child(&self, how: &str, device: &str) -> String {
         let output = Command::new(std::env::current_exe().unwrap())
             .args(["child_that_trains", "--exact", "--ignored", "--nocapture"])
             .env("NUMBERS_FOLDER", &self.folder)
             .env("NUMBERS_CONFIG", self.config.to_string())
+            .env("NUMBERS_DEVICE", device)
             .env(stage::DIE, how)
             .stderr(Stdio::null())
             .output()
             .unwrap();
-        let text = String::from_utf8(output.stdout).unwrap();
-        text.lines().find_map(|line| line.split_once("ended with ")?.1.parse().ok())
+        String::from_utf8(output.stdout).unwrap()
     }
 
     fn status(&self) -> Status {
@@ -175,5 +187,7 @@ fn child_that_trains() {
     let Some(folder) = std::env::var_os("NUMBERS_FOLDER") else { return };
     let config = std::env::var("NUMBERS_CONFIG").unwrap();
     let run = Run { folder: folder.into(), config: serde_json::from_str(&config).unwrap() };
-    println!("\nended with {}", run.start_on(&*dist::open(|| unix::Exit::Failure).unwrap()));
+    let exit = run.start_on(&*dist::open(|| unix::Exit::Failure).unwrap());
+    println!("\nended with {exit}");
+    println!("computed {}", stage::COMPUTATIONS.load(std::sync::atomic::Ordering::SeqCst));
 }

@@ -4,7 +4,7 @@ use super::*;
 use unix::Exit;
 
 /// Whether several ranks can be started on this machine.
-fn can_start() -> bool {
+pub fn can_start() -> bool {
     test_support::require_program("mpirun", &["--version"])
 }
 
@@ -17,12 +17,12 @@ fn new(folder: &Path, name: &str, seed: u64, faults: Value, training: Value) -> 
 
 /// Starts the run on two ranks, the second with this setting in its environment; returns the statuses of the ranks that
 /// exited normally.
-fn start(run: &Run, second: &str) -> Vec<u8> {
+pub fn start(run: &Run, second: &str) -> Vec<u8> {
     start_on(run, second, "cpu")
 }
 
 /// [`start`] on a device.
-fn start_on(run: &Run, second: &str, device: &str) -> Vec<u8> {
+pub fn start_on(run: &Run, second: &str, device: &str) -> Vec<u8> {
     let rank = |more: &str| {
         let program = std::env::current_exe().unwrap().into_os_string().into_string().unwrap();
         let child = ["child_that_trains", "--exact", "--ignored", "--nocapture"];
@@ -49,7 +49,7 @@ fn start_on(run: &Run, second: &str, device: &str) -> Vec<u8> {
 }
 
 /// Both ranks ended with this status.
-fn both(exit: Exit) -> Vec<u8> {
+pub fn both(exit: Exit) -> Vec<u8> {
     vec![exit as u8; 2]
 }
 

@@ -7,7 +7,7 @@ use learn::forward::Forward;
 use learn::params::{Builder, Init, ParamId, ParamSet};
 use learn::score::Direction;
 use learn::score::Scores;
-use learn::task::{Batch, Buffers, Define, Empty, Loss, Predictions, Spec, Task};
+use learn::task::{Batch, Buffers, Define, Empty, Loss, Part, Predictions, Spec, Task};
 use rustix::process::{Signal, getpid, kill_process};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -27,6 +27,9 @@ pub const DIE: &str = "NUMBERS_DIE";
 /// Environment variable: [`Faults::flip`] for this process alone, `21:0`.
 pub const FLIP: &str = "NUMBERS_FLIP";
 
+/// Number of losses that this process has computed; replays of graphs compute none.
+pub static COMPUTATIONS: AtomicU64 = AtomicU64::new(0);
+
 /// Faults of the data or the hardware.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -43,6 +46,9 @@ pub struct Faults {
     pub large_pass: Option<u64>,
     /// Samples have different weights, and there is no noise that depends on the batch.
     pub uneven: bool,
+    /// The loss has a second part, with a denominator of its own: few samples count, each hundreds of times, and the
+    /// factor grows with every update.
+    pub parts: bool,
     /// The computation (from 1) of a process, and the bit of one gradient element to flip in it.
     pub flip: Option<(u64, u32)>,
 }
@@ -53,8 +59,14 @@ pub struct Mean {
     mean: ParamId,
     seed: u64,
     faults: Faults,
+    accumulation: u64,
     computations: AtomicU64,
     die: Option<(Signal, u64)>,
+}
+
+/// Factor of the second part of the loss in an update (from 0).
+pub fn rare_factor(update: u64) -> f64 {
+    0.3 + 0.1 * update as f64
 }
 
 /// The identity, whose gradient may have one flipped bit.
@@ -108,7 +120,8 @@ impl Define for Mean {
             let (at, bit) = text.split_once(':').unwrap();
             faults.flip = Some((at.parse().unwrap(), bit.parse().unwrap()));
         }
-        let task = Self { mean, seed, faults, computations: AtomicU64::new(0), die };
+        let (accumulation, computations) = (config.training.accumulation, AtomicU64::new(0));
+        let task = Self { mean, seed, faults, accumulation, computations, die };
         Ok((task, builder.finish()))
     }
 }
@@ -147,13 +160,25 @@ impl Task for Mean {
             }
             weights.push(if faults.uneven { 0.25 + (sample % 5) as f32 } else { 1.0 });
         }
-        let total = weights.iter().sum::<f32>();
-        Ok(Batch::new(f64::from(total))
+        let sum = |weights: &[f32]| f64::from(weights.iter().sum::<f32>());
+        let batch = Batch::new(sum(&weights))
             .with("rows", Tensor::from_slice(&rows, &[samples.len(), WIDTH]))
-            .with("weights", Tensor::from_slice(&weights, &[samples.len()])))
+            .with("weights", Tensor::from_slice(&weights, &[samples.len()]));
+        if !faults.parts {
+            return Ok(batch);
+        }
+        let weight = |s: &u64| if s.is_multiple_of(5) { 300.1 + (s % 7) as f32 } else { 0.0 };
+        let rare: Vec<f32> = samples.iter().map(weight).collect();
+        let parts = [
+            Part::new("all", sum(&weights)),
+            Part::new("rare", sum(&rare)).times(rare_factor(micro_batch / self.accumulation)),
+        ];
+        let batch = batch.weighing(samples.len() as f64).with_parts(parts);
+        Ok(batch.with("rare", Tensor::from_slice(&rare, &[samples.len()])))
     }
 
     fn loss(&self, forward: &Forward, batch: &Batch) -> Result<Loss> {
+        COMPUTATIONS.fetch_add(1, Ordering::SeqCst);
         let computation = self.computations.fetch_add(1, Ordering::SeqCst) + 1;
         if let Some((signal, _)) = self.die.filter(|(_, at)| *at == computation) {
             kill_process(getpid(), signal).unwrap();
@@ -173,7 +198,13 @@ impl Task for Mean {
         let repeat = Linear { bias: false, activation: Activation::Identity };
         let found = forward.apply(repeat, &[&forward.full(&[rows.shape()[0], 1], 1.0)?, &mean])?;
         let channels = forward.full(&[WIDTH], 1.0)?;
-        Ok(forward.apply(SquaredError, &[&found, &rows, &weights, &channels])?.into())
+        let error = |weights| forward.apply(SquaredError, &[&found, &rows, weights, &channels]);
+        let all = error(&weights)?;
+        if !self.faults.parts {
+            return Ok(all.into());
+        }
+        let rare = error(&batch.input(forward, "rare")?)?;
+        Loss::of_parts(forward, batch, &[("all", &all), ("rare", &rare)])
     }
 
     fn validation_samples(&self) -> u64 {

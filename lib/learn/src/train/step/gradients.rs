@@ -4,6 +4,7 @@ use super::Trainer;
 use super::compiled::Model;
 use super::exchange::{Exchange, Layout};
 use super::micro_batches::Tree;
+use super::parts::AheadBatches;
 use dist::Times;
 use std::time::Duration;
 use tensor::{Device, Dtype, Tensor};
@@ -77,9 +78,9 @@ pub fn accumulate_gradients(
     let is_alone = trainer.ranks.size() == 1;
     let (mut tree, mut losses) = (Tree::default(), Vec::new());
     let mut data_wait = Duration::ZERO;
-    let mut complete = Vec::new();
+    let (mut complete, mut batches) = (Vec::new(), AheadBatches::default());
     for pass in 1..=passes {
-        let (batch, waited) = trainer.next_batch(update, skipped)?;
+        let (batch, waited) = batches.next(trainer, (update, skipped), passes)?;
         data_wait += waited;
         let Trainer { task, learner, numerics, compiled, exchange, .. } = trainer;
         let is_last = pass == passes && !is_alone;

@@ -8,6 +8,7 @@ mod in_flight;
 mod learner;
 mod micro_batches;
 pub mod numerics;
+mod parts;
 
 pub use in_flight::{InFlight, Timing};
 pub use learner::{Files, Learner, Pending, UpdateResult};
