@@ -7,6 +7,8 @@
 
 use serde::Serialize;
 use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 /// Resolution of the knapsack capacity: the budget is used to within one step and never exceeded.
 const STEPS: usize = 4096;
@@ -88,7 +90,10 @@ impl RecomputePlan {
 
 #[derive(Debug, Default)]
 struct State {
-    plan: Option<RecomputePlan>,
+    /// The plan of each variant of the forward pass ([`crate::task::Batch::variant`]).
+    plans: BTreeMap<u32, RecomputePlan>,
+    /// Variant of this or the last forward pass.
+    variant: u32,
     measured: Vec<Block>,
     /// Blocks seen so far in this forward pass.
     met: usize,
@@ -114,7 +119,7 @@ impl Recompute {
         }
         let mut state = self.state.borrow_mut();
         state.met += 1;
-        match &state.plan {
+        match state.plans.get(&state.variant) {
             None => Choice::Measure,
             Some(plan) if plan.keep.get(state.met - 1) == Some(&true) => Choice::Keep,
             Some(_) => Choice::Again,
@@ -126,22 +131,34 @@ impl Recompute {
         self.state.borrow_mut().measured.push(block);
     }
 
+    /// Begins a forward pass of a variant, which has its own blocks.
+    pub(crate) fn begin_pass(&self, variant: u32) {
+        self.state.borrow_mut().variant = variant;
+    }
+
     /// Ends a forward pass: makes the plan, or discards it when the number of blocks has changed (e.g. a longer
     /// rollout).
     pub fn end_pass(&self) {
-        let mut state = self.state.borrow_mut();
+        let state = &mut *self.state.borrow_mut();
         let met = std::mem::take(&mut state.met);
         let measured = std::mem::take(&mut state.measured);
-        match &state.plan {
-            None if met > 0 => state.plan = Some(RecomputePlan::new(measured, self.budget)),
-            Some(plan) if plan.keep.len() != met => state.plan = None,
+        match state.plans.entry(state.variant) {
+            Entry::Vacant(none) if met > 0 => {
+                none.insert(RecomputePlan::new(measured, self.budget));
+            }
+            Entry::Occupied(plan) if plan.get().keep.len() != met => drop(plan.remove()),
             _ => {}
         }
     }
 
-    /// Returns the plan; None until it has been made.
+    /// Returns the plan of the last forward pass; None until it has been made.
     pub fn plan(&self) -> Option<RecomputePlan> {
-        self.state.borrow().plan.clone()
+        self.plan_of(self.state.borrow().variant)
+    }
+
+    /// Returns the plan of a variant; None until it has been made.
+    pub(crate) fn plan_of(&self, variant: u32) -> Option<RecomputePlan> {
+        self.state.borrow().plans.get(&variant).cloned()
     }
 }
 

@@ -15,6 +15,7 @@ pub struct Batch {
     total: f64,
     weight: Tensor,
     counter: Tensor,
+    variant: u32,
     pub(super) parts: Option<Parts>,
 }
 
@@ -23,7 +24,7 @@ impl Batch {
     pub fn new(weight: f64) -> Self {
         let counter = Tensor::from_slice(&[0i32; 4], &[4]);
         let (tensors, total, weight) = (Vec::new(), weight, scalar(weight));
-        Self { tensors, total, weight, counter, parts: None }
+        Self { tensors, total, weight, counter, variant: 0, parts: None }
     }
 
     /// Declares the parts of the loss, for [`Loss::of_parts`](super::Loss::of_parts). All batches of a task must have
@@ -42,6 +43,21 @@ impl Batch {
         let counter = [key[0], key[1], micro_batch as u32, first as u32].map(u32::cast_signed);
         self.counter = Tensor::from_slice(&counter, &[4]);
         self
+    }
+
+    /// Sets the variant of the loss, 0 by default. A loss that branches on anything but the shapes of its batch, e.g.
+    /// on a kind of sample, must number the branches here: `training.compile` captures a CUDA graph for each
+    /// (shapes, variant). If the terms for the log differ between variants, [`Task::terms`](super::Task::terms) lists
+    /// all of them.
+    #[must_use]
+    pub fn with_variant(mut self, variant: u32) -> Self {
+        self.variant = variant;
+        self
+    }
+
+    /// Variant of the loss.
+    pub fn variant(&self) -> u32 {
+        self.variant
     }
 
     /// Replaces the sum of the sample weights.

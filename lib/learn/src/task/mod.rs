@@ -59,7 +59,7 @@ pub struct Loss {
     /// Weighted sum over the samples, f32 [1]. The engine divides it by the sum of [`Batch::weight`] over all
     /// micro-batches and ranks of the update.
     pub sum: Var,
-    /// Loss terms for the log. Every batch must have the same term names.
+    /// Loss terms for the log: the same for every batch, unless [`Task::terms`] lists them.
     pub terms: Vec<Term>,
 }
 
@@ -113,6 +113,12 @@ pub trait Task: Send + Sync {
 
     /// Computes the loss of a batch.
     fn loss(&self, forward: &Forward, batch: &Batch) -> Result<Loss>;
+
+    /// Names of all terms that a loss may have, for tasks whose [variants](Batch::variant) have different terms; an
+    /// update logs those that it has. Empty: every batch has the same terms.
+    fn terms(&self) -> Vec<String> {
+        Vec::new()
+    }
 
     /// Number of samples in the validation split.
     fn validation_samples(&self) -> u64;

@@ -9,6 +9,7 @@ mod parts;
 mod ranks;
 mod spike;
 mod stage;
+mod variants;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -49,6 +49,8 @@ pub struct Faults {
     /// The loss has a second part, with a denominator of its own: few samples count, each hundreds of times, and the
     /// factor grows with every update.
     pub parts: bool,
+    /// The loss of every other batch is twice as large and has other terms.
+    pub variants: bool,
     /// The computation (from 1) of a process, and the bit of one gradient element to flip in it.
     pub flip: Option<(u64, u32)>,
 }
@@ -161,7 +163,10 @@ impl Task for Mean {
             weights.push(if faults.uneven { 0.25 + (sample % 5) as f32 } else { 1.0 });
         }
         let sum = |weights: &[f32]| f64::from(weights.iter().sum::<f32>());
+        // Ranks with two samples have different variants.
+        let variant = if faults.variants { (micro_batch + first / 2) % 2 } else { 0 };
         let batch = Batch::new(sum(&weights))
+            .with_variant(variant as u32)
             .with("rows", Tensor::from_slice(&rows, &[samples.len(), WIDTH]))
             .with("weights", Tensor::from_slice(&weights, &[samples.len()]));
         if !faults.parts {
@@ -197,14 +202,25 @@ impl Task for Mean {
         // One row per sample.
         let repeat = Linear { bias: false, activation: Activation::Identity };
         let found = forward.apply(repeat, &[&forward.full(&[rows.shape()[0], 1], 1.0)?, &mean])?;
-        let channels = forward.full(&[WIDTH], 1.0)?;
+        let factor = [1.0, 2.0][batch.variant() as usize];
+        let channels = forward.full(&[WIDTH], factor)?;
         let error = |weights| forward.apply(SquaredError, &[&found, &rows, weights, &channels]);
         let all = error(&weights)?;
+        if self.faults.variants {
+            let terms = ["both", ["even", "odd"][batch.variant() as usize]];
+            let terms = terms.map(|name| (name, all.value().clone()).into()).into();
+            return Ok(Loss { sum: all, terms });
+        }
         if !self.faults.parts {
             return Ok(all.into());
         }
         let rare = error(&batch.input(forward, "rare")?)?;
         Loss::of_parts(forward, batch, &[("all", &all), ("rare", &rare)])
+    }
+
+    fn terms(&self) -> Vec<String> {
+        let all = ["odd", "both", "even"].map(String::from);
+        if self.faults.variants { all.into() } else { Vec::new() }
     }
 
     fn validation_samples(&self) -> u64 {

@@ -12,7 +12,7 @@ use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::tensor::Tensor;
 use std::cell::RefCell;
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 use unix::{Error, Result};
 
 /// Write-locked while a graph is recorded: on a GPU everything submitted to its stream becomes part of the graph,
@@ -61,8 +61,8 @@ pub struct Graph {
     outputs: Vec<Tensor>,
     /// Constants read by the graph that were created before the recording.
     _held: Vec<Tensor>,
-    /// Dropped last: this releases the memory for other uses.
-    graph_pool: memory::GraphPool,
+    /// Dropped last: this releases the memory for other uses, once no other graph shares it.
+    graph_pool: Arc<memory::GraphPool>,
 }
 
 /// Runs a transfer between host and device while no graph is being recorded. Errors: this thread is recording, and a
@@ -104,6 +104,17 @@ impl Graph {
         inputs: Vec<Tensor>,
         work: impl FnOnce(&mut Segments) -> Result<Vec<Tensor>>,
     ) -> Result<Graph> {
+        Self::record_beside(None, device, inputs, work)
+    }
+
+    /// Like [`Graph::record`], in memory that is shared with a graph `other` of the same device: each overwrites the
+    /// intermediate values of the other, but not its inputs and outputs.
+    pub fn record_beside(
+        other: Option<&Graph>,
+        device: Device,
+        inputs: Vec<Tensor>,
+        work: impl FnOnce(&mut Segments) -> Result<Vec<Tensor>>,
+    ) -> Result<Graph> {
         // An output that shares memory with an input would prevent the graph from being the only owner of that input.
         let apart = |made: Tensor| {
             let is_input = inputs.iter().any(|input| input.storage_id() == made.storage_id());
@@ -114,7 +125,10 @@ impl Graph {
             Ok::<Vec<Tensor>, Error>(made.into_iter().map(apart).collect())
         };
         let _alone = RECORDING.write().unwrap_or_else(PoisonError::into_inner);
-        let graph_pool = memory::GraphPool::new(device);
+        let graph_pool = match other.filter(|other| other.device == device) {
+            Some(other) => Arc::clone(&other.graph_pool),
+            None => Arc::new(memory::GraphPool::new(device)),
+        };
         let entered = graph_pool.enter();
         let (segments, made) = match device {
             Device::Cpu => return Err(Error::bug("graphs cannot be recorded on the host")),
@@ -135,7 +149,7 @@ impl Graph {
         Ok(Graph { device, segments, inputs, outputs: made?, _held: held, graph_pool })
     }
 
-    /// Device memory used by the graph in bytes.
+    /// Device memory used by the graph, and by those that share it, in bytes.
     pub fn bytes(&self) -> usize {
         self.graph_pool.bytes()
     }

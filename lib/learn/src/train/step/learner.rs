@@ -2,15 +2,15 @@
 
 use super::micro_batches::MicroBatches;
 use super::numerics::{self, Numerics};
+use super::terms::{LossTerms, TermKind, means};
 use crate::checkpoint::{Loaded, parts, split};
 use crate::config::Config;
 use crate::forward::Forward;
 use crate::optim::{Optimizer, OptimizerState, Schedule};
 use crate::params::{ParamSet, Params, to_device};
-use crate::task::{Batch, Task, Term};
+use crate::task::{Batch, Task};
 use crate::train::Progress;
 use dist::Collective;
-use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use tensor::kernel::{self, PendingRead};
@@ -53,12 +53,8 @@ pub struct Learner {
     /// Updates between log records, and in total: loss terms are only read back for updates that are logged.
     log_every: u64,
     updates: u64,
-    /// Kinds of the loss terms, set by the first batch.
-    terms: OnceCell<Vec<TermKind>>,
+    terms: LossTerms,
 }
-
-/// Name of a loss term, and whether it has its own weight.
-type TermKind = (String, bool);
 
 /// Named tensors.
 type Named = Vec<(String, Tensor)>;
@@ -108,16 +104,9 @@ impl Pending {
                 *sum += number.wait()?.item();
             }
         }
-        let mut sums = sums.into_iter();
-        let all = sums.next().unwrap_or_default();
-        let mean = |(name, weighted)| {
-            let sum = sums.next()?;
-            let weight = if weighted { sums.next()? } else { all };
-            (weight > 0.0).then_some((name, sum / weight))
-        };
         Ok(UpdateResult {
             loss,
-            terms: self.terms.into_iter().filter_map(mean).collect(),
+            terms: means(self.terms, sums),
             gradient_norm: norm,
             applied,
             overflow,
@@ -181,7 +170,7 @@ impl Learner {
             rule,
             log_every: training.log_every,
             updates: training.updates,
-            terms: OnceCell::new(),
+            terms: LossTerms::default(),
         })
     }
 
@@ -217,6 +206,7 @@ impl Learner {
         numerics: &Numerics,
     ) -> Result<ForwardLoss> {
         super::numerics::set_matmul_modes(numerics.products);
+        numerics.recompute.begin_pass(batch.variant());
         let tape = Tape::new();
         let forward = Forward::training(&tape, &self.params)
             .with_counter(batch.counter())
@@ -227,13 +217,7 @@ impl Learner {
         let variables = forward.variables().to_vec();
         drop(forward);
         numerics.recompute.end_pass();
-        let kind = |term: &Term| (term.name.clone(), term.weight.is_some());
-        let kinds: Vec<TermKind> = loss.terms.iter().map(kind).collect();
-        if *self.terms.get_or_init(|| kinds.clone()) != kinds {
-            return Err(Error::bug("the terms of the loss changed between batches"));
-        }
-        let terms = loss.terms.into_iter().flat_map(|t| std::iter::once(t.sum).chain(t.weight));
-        let numbers = std::iter::once(batch.weight().clone()).chain(terms).collect();
+        let numbers = self.terms.numbers(task, batch, loss.terms)?;
         Ok(ForwardLoss { tape, loss: loss.sum, numbers, variables })
     }
 
@@ -296,7 +280,7 @@ impl Learner {
             ema::apply_all(decided, trained.tensors().zip(average.tensors_mut()));
         }
         let is_logged = (update + 1).is_multiple_of(self.log_every) || update + 1 == self.updates;
-        let terms = self.terms.get().filter(|_| is_logged).cloned().unwrap_or_default();
+        let terms = if is_logged { self.terms.kinds() } else { Vec::new() };
         let later = |loss: &Vec<Tensor>| loss[1..].iter().map(kernel::read_async).collect();
         let numbers =
             if terms.is_empty() { Vec::new() } else { losses.iter().map(later).collect() };

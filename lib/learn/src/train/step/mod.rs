@@ -9,6 +9,7 @@ mod learner;
 mod micro_batches;
 pub mod numerics;
 mod parts;
+mod terms;
 
 pub use in_flight::{InFlight, Timing};
 pub use learner::{Files, Learner, Pending, UpdateResult};
