@@ -1,13 +1,15 @@
 //! Tensors, differentiable ops and the in-place updates of training (optimizers, EMA, loss scaling).
 //!
 //! An op lives in `ops/NAME/` and is differentiable; an update lives in `updates/NAME/`, works in place and is
-//! never recorded on the tape. Both provide `cases()`, which drive all checks and benchmarks.
+//! never recorded on the tape; a function lives in `functions/NAME/` and has no gradient. All provide `cases()`, which
+//! drive checks and, of ops and updates, benchmarks.
 //! All results are bit-identical for any number of threads.
 
 pub mod check;
 pub mod device;
 pub mod dtype;
 mod file_dtype;
+pub mod functions;
 pub mod kernel;
 pub mod memory;
 pub mod op;

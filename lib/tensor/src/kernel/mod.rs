@@ -44,7 +44,7 @@ pub use trace::{Launched, trace};
 
 use crate::device::Device;
 use crate::dtype::Dtype;
-use crate::{ops, updates};
+use crate::{functions, ops, updates};
 use unix::{Error, Exit};
 
 /// All kernel sources, for ahead-of-time compilation and checks.
@@ -60,6 +60,9 @@ pub const SOURCES: &[&Source] = &[
     &ops::normalization::GRADIENT,
     &ops::squared_error::cuda::SOURCE,
     &ops::weighted_sum::cuda::SOURCE,
+    &functions::argmax::cuda::SOURCE,
+    &functions::categorical::cuda::SOURCE,
+    &functions::top_k::cuda::SOURCE,
     &updates::adafactor::SOURCE,
     &updates::adamw::SOURCE,
     &updates::decision::SOURCE,
@@ -107,7 +110,8 @@ pub const ALL_DTYPES: &[Dtype] = &[Dtype::F32, Dtype::Bf16, Dtype::F16];
 /// Dtypes of sources that support only f32: losses and updates.
 pub const ONLY_F32: &[Dtype] = &[Dtype::F32];
 
-/// A `.cu` file. Only the ops and updates of this crate launch its kernels, because they know the correct grids:
+/// A `.cu` file. Only the ops, updates and functions of this crate launch its kernels, because they know the correct
+/// grids:
 ///
 /// ```compile_fail
 /// use tensor::{Device, Dtype, Tensor, args, kernel::{Grid, SOURCES}};

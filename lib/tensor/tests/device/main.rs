@@ -6,9 +6,11 @@ mod cases;
 mod derivatives;
 #[cfg(feature = "emu")]
 mod emulator;
+mod functions;
 #[cfg(feature = "emu")]
 mod opcheck;
 mod optimizers;
+mod samples;
 mod updates;
 
 use cases::{each_case, size};

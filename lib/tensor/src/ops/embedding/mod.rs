@@ -5,8 +5,8 @@
 //! checks cannot validate indices: one outside 0..V gives a row of NaN, which makes the loss NaN, and receives no
 //! gradient.
 
-pub(super) mod cpu;
-pub(super) mod cuda;
+pub(crate) mod cpu;
+pub(crate) mod cuda;
 
 pub use cuda::SOURCE;
 
