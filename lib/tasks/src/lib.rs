@@ -8,6 +8,7 @@ pub mod common;
 pub mod diffusion;
 pub mod evaluation;
 mod model_args;
+pub mod multimodal;
 pub mod pde;
 mod predictions;
 pub mod regression;

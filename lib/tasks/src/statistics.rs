@@ -1,8 +1,23 @@
-//! Statistics of evaluations: geometric mean and rank correlation.
+//! Statistics of evaluations: geometric mean, correlation and rank correlation.
 
 /// Returns exp of the mean logarithm; 0 if a value is 0.
 pub fn geometric_mean(values: &[f64]) -> f64 {
     (values.iter().map(|value| value.ln()).sum::<f64>() / values.len() as f64).exp()
+}
+
+/// Computes Pearson's correlation. NaN if all values of a list are equal, or one is NaN.
+pub fn correlation(a: &[f64], b: &[f64]) -> f64 {
+    // The computed mean of equal values may differ from them.
+    if [a, b].iter().any(|values| values.iter().all(|value| *value == values[0])) {
+        return f64::NAN;
+    }
+    let centred = |values: &[f64]| -> Vec<f64> {
+        let mean = values.iter().sum::<f64>() / values.len() as f64;
+        values.iter().map(|value| value - mean).collect()
+    };
+    let (a, b) = (centred(a), centred(b));
+    let product = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+    product(&a, &b) / (product(&a, &a) * product(&b, &b)).sqrt()
 }
 
 /// Computes Spearman's rank correlation: Pearson's correlation of the ranks, where ties share their mean rank. NaN if
@@ -11,11 +26,7 @@ pub fn rank_correlation(a: &[f64], b: &[f64]) -> f64 {
     if a.iter().chain(b).any(|value| value.is_nan()) {
         return f64::NAN;
     }
-    let middle = (a.len() as f64 - 1.0) / 2.0;
-    let centred = |values| ranks(values).into_iter().map(|rank| rank - middle).collect();
-    let (a, b): (Vec<f64>, Vec<f64>) = (centred(a), centred(b));
-    let product = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
-    product(&a, &b) / (product(&a, &a) * product(&b, &b)).sqrt()
+    correlation(&ranks(a), &ranks(b))
 }
 
 /// Returns the ranks of `values`, counted from 0; ties share their mean rank.
@@ -49,7 +60,11 @@ mod tests {
     }
 
     #[test]
-    fn rank_correlations_are_those_of_scipy() {
+    fn correlations_are_those_of_scipy() {
+        // scipy.stats.pearsonr([1, 2, 3, 4, 5], [5, 6, 7, 8, 7]): 0.8320502943378436.
+        let found = correlation(&[1.0, 2.0, 3.0, 4.0, 5.0], &[5.0, 6.0, 7.0, 8.0, 7.0]);
+        assert!((found - 0.8320502943378436).abs() < 1e-12, "{found}");
+        assert!(correlation(&[0.1; 3], &[1.0, 2.0, 4.0]).is_nan());
         // scipy.stats.spearmanr([1, 2, 3, 4, 5], [5, 6, 7, 8, 7]): 0.8207826816681233, with a tie.
         let found = rank_correlation(&[1.0, 2.0, 3.0, 4.0, 5.0], &[5.0, 6.0, 7.0, 8.0, 7.0]);
         assert!((found - 0.8207826816681233).abs() < 1e-12, "{found}");

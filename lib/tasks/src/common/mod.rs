@@ -1,5 +1,7 @@
-//! Code shared by several families of tasks: networks, normalisation, mixtures of data sets.
+//! Code shared by several families of tasks: networks, normalisation, mixtures of data sets,
+//! systems of linear equations.
 
+pub(crate) mod cholesky;
 pub mod condition;
 pub mod models;
 pub mod normalisation;

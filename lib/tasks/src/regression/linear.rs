@@ -1,5 +1,6 @@
 //! Linear baselines: least-squares maps from the input around a point to its target, fitted to the training split.
 
+use crate::common::cholesky::Cholesky;
 use data::records::{RecordSet, ValueShape};
 use rayon::prelude::*;
 use unix::{Error, Result};
@@ -68,7 +69,7 @@ impl Linear {
                 sums.iter_mut().zip(own).for_each(|(sum, x)| *sum += x);
             }
         }
-        map.weights = solve(&mut sums, features, outputs).ok_or_else(|| {
+        map.weights = solve(&sums, features, outputs).ok_or_else(|| {
             Error::data("the linear baseline cannot be fitted: the inputs have values of very different size")
         })?;
         Ok(Some(map))
@@ -132,32 +133,15 @@ impl Linear {
     }
 }
 
-/// Solves A·W = B by Cholesky decomposition: `sums` holds rows [A, B] of n + m numbers, A symmetric. `None` if A is not
-/// positive definite.
-fn solve(sums: &mut [f64], n: usize, m: usize) -> Option<Vec<f64>> {
-    let width = n + m;
-    let trace: f64 = (0..n).map(|i| sums[i * width + i]).sum();
+/// Solves A·W = B: `sums` holds rows [A, B] of n + m numbers, A symmetric. `None` if A is not positive definite.
+fn solve(sums: &[f64], n: usize, m: usize) -> Option<Vec<f64>> {
+    let rows = || sums.chunks_exact(n + m);
+    let mut a: Vec<f64> = rows().flat_map(|row| &row[..n]).copied().collect();
+    let mut weights: Vec<f64> = rows().flat_map(|row| &row[n..]).copied().collect();
+    let trace: f64 = (0..n).map(|i| a[i * n + i]).sum();
     let ridge = (RIDGE * trace / n as f64).max(f64::MIN_POSITIVE);
-    (0..n).for_each(|i| sums[i * width + i] += ridge);
-    // A = Rᵀ·R in the upper triangle; B becomes R⁻ᵀ·B in the process.
-    for k in 0..n {
-        let (above, rest) = sums.split_at_mut(k * width);
-        let row = &mut rest[..width];
-        for i in 0..k {
-            let own = &above[i * width..][..width];
-            let factor = own[k];
-            row[k..].iter_mut().zip(&own[k..]).for_each(|(x, y)| *x -= factor * y);
-        }
-        let pivot = Some(row[k]).filter(|pivot| *pivot > 0.0)?.sqrt();
-        row[k..].iter_mut().for_each(|x| *x /= pivot);
-    }
-    let mut weights = vec![0.0; n * m];
-    for k in (0..n).rev() {
-        for c in 0..m {
-            let known: f64 = (k + 1..n).map(|j| sums[k * width + j] * weights[j * m + c]).sum();
-            weights[k * m + c] = (sums[k * width + n + c] - known) / sums[k * width + k];
-        }
-    }
+    (0..n).for_each(|i| a[i * n + i] += ridge);
+    Cholesky::factor(a, n)?.solve(&mut weights, m);
     Some(weights)
 }
 
@@ -168,12 +152,12 @@ mod tests {
     #[test]
     fn equations_are_solved() {
         // A = [[4, 2], [2, 3]], W = [[1, -1], [2, 0.5]].
-        let mut sums = [4.0, 2.0, 8.0, -3.0, 2.0, 3.0, 8.0, -0.5];
-        let found = solve(&mut sums, 2, 2).unwrap();
+        let sums = [4.0, 2.0, 8.0, -3.0, 2.0, 3.0, 8.0, -0.5];
+        let found = solve(&sums, 2, 2).unwrap();
         for (found, expected) in found.iter().zip([1.0, -1.0, 2.0, 0.5]) {
             assert!((found - expected).abs() < 1e-8, "{found} {expected}");
         }
-        assert!(solve(&mut [1.0, 2.0, 0.0, 2.0, 1.0, 0.0], 2, 1).is_none());
+        assert!(solve(&[1.0, 2.0, 0.0, 2.0, 1.0, 0.0], 2, 1).is_none());
     }
 
     #[test]

@@ -32,7 +32,8 @@ pub struct Features {
 }
 
 impl Rows {
-    fn of(width: usize, rows: Vec<Vec<(u32, f32)>>) -> Self {
+    /// A matrix of these rows, whose entries are sorted by column.
+    pub fn of(width: usize, rows: Vec<Vec<(u32, f32)>>) -> Self {
         let mut starts = vec![0];
         starts.extend(rows.iter().scan(0, |end, row| {
             *end += row.len();
@@ -122,7 +123,7 @@ fn feature(bytes: &[u8]) -> u32 {
 }
 
 /// MurmurHash3_x86_32 (Appleby) with seed 0.
-fn murmur3(bytes: &[u8]) -> u32 {
+pub(crate) fn murmur3(bytes: &[u8]) -> u32 {
     let mix = |k: u32| k.wrapping_mul(0xcc9e_2d51).rotate_left(15).wrapping_mul(0x1b87_3593);
     let (blocks, tail) = bytes.as_chunks::<4>();
     let mut hash = 0;

@@ -2,7 +2,7 @@
 //! [texts, classes], or [texts, labels] of a multi-label problem.
 
 mod bag_of_words;
-mod features;
+pub(crate) mod features;
 mod logistic;
 #[cfg(test)]
 mod tests;

@@ -2,6 +2,7 @@
 
 use crate::text::metrics::{Metrics, Resampling};
 use std::collections::HashMap;
+use std::hash::Hash;
 
 /// How well an answer agrees with the true one; without an answer, whether there truly is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -98,14 +99,14 @@ fn remove_articles(text: &str) -> String {
     out
 }
 
-/// F1 over words as multisets; 1 if both are empty, 0 if only one is.
-pub fn word_f1(predicted: &[String], truth: &[String]) -> f64 {
+/// F1 over words, or other tokens, as multisets; 1 if both are empty, 0 if only one is.
+pub fn word_f1<T: Eq + Hash>(predicted: &[T], truth: &[T]) -> f64 {
     if predicted.is_empty() || truth.is_empty() {
         return f64::from(u8::from(predicted == truth));
     }
-    let mut left: HashMap<&str, usize> = HashMap::new();
+    let mut left: HashMap<&T, usize> = HashMap::new();
     truth.iter().for_each(|word| *left.entry(word).or_default() += 1);
-    let shared = predicted.iter().filter(|word| match left.get_mut(word.as_str()) {
+    let shared = predicted.iter().filter(|word| match left.get_mut(word) {
         Some(n) if *n > 0 => {
             *n -= 1;
             true
