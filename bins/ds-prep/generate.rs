@@ -1,7 +1,7 @@
 //! `ds-prep gen`: solves an equation, or writes synthetic texts.
 
 use super::in_pool;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use clap::ValueEnum;
@@ -11,6 +11,7 @@ use data::fields::list::FileSummary;
 use data::text::criteria::{
     COLUMNS_YAML, Criteria, Difficulty, JOINT_YAML, SPANS_YAML, SYMPTOM_COUNT,
 };
+use data::text::sentences::{Language, Sentences};
 use serde_json::json;
 use unix::cli::{Given, Output};
 use unix::out::Out;
@@ -20,7 +21,8 @@ use unix::{Error, Exit, Result};
 
 #[derive(clap::Args)]
 pub struct Gen {
-    /// Equation, see longhaul-files(5); or `criteria` for synthetic posts with sentences annotated for symptoms
+    /// Equation, see longhaul-files(5); `criteria` for synthetic posts with sentences annotated for symptoms; or
+    /// `sentences` for synthetic sentences with vectors of their meaning
     subject: Generator,
     /// Values of the parameter of the equation, e.g. 0.001,0.01,0.1; required for equations
     #[arg(long, value_delimiter = ',', value_name = "VALUE")]
@@ -60,6 +62,15 @@ pub struct Gen {
     #[arg(long, default_value_t = 3, value_name = "NUMBER",
           value_parser = clap::value_parser!(u64).range(1..=SYMPTOM_COUNT as u64))]
     per_post: u64,
+    /// For sentences: the number of words and meanings
+    #[arg(long, default_value_t)]
+    language: Language,
+    /// Number of random test meanings; none of them occurs in training
+    #[arg(long, default_value_t = 1000, value_name = "NUMBER")]
+    test: usize,
+    /// Number of sentences with a vector; of the others, half are texts alone, and half vectors alone [default: all]
+    #[arg(long, value_name = "NUMBER")]
+    paired: Option<usize>,
     /// Number of threads, at most 1024; default: one per processor. Results do not depend on it
     #[arg(long, value_parser = unix::cli::threads)]
     threads: Option<usize>,
@@ -81,13 +92,14 @@ fn parse_constant(text: &str) -> Result<(String, f64), String> {
 enum Generator {
     Equation(Equation),
     Criteria,
+    Sentences,
 }
 
 impl ValueEnum for Generator {
     fn value_variants<'a>() -> &'a [Self] {
         static ALL: LazyLock<Vec<Generator>> = LazyLock::new(|| {
             let equations = Equation::value_variants().iter().copied().map(Generator::Equation);
-            equations.chain([Generator::Criteria]).collect()
+            equations.chain([Generator::Criteria, Generator::Sentences]).collect()
         });
         &ALL
     }
@@ -98,6 +110,10 @@ impl ValueEnum for Generator {
             Self::Criteria => Some(
                 PossibleValue::new("criteria")
                     .help("synthetic posts with sentences annotated for symptoms"),
+            ),
+            Self::Sentences => Some(
+                PossibleValue::new("sentences")
+                    .help("synthetic sentences with vectors of their meaning"),
             ),
         }
     }
@@ -119,7 +135,7 @@ pub fn run(given: &Given<Gen>) -> Result<Exit> {
                 "output",
                 "json",
             ];
-            given.require_only(&own, "for `gen criteria` only")?;
+            given.require_only(&own, "for synthetic texts only")?;
             fields(&given.args, equation)
         }
         Generator::Criteria => {
@@ -133,8 +149,13 @@ pub fn run(given: &Given<Gen>) -> Result<Exit> {
                 "output",
                 "json",
             ];
-            given.require_only(&own, "no effect on texts")?;
+            given.require_only(&own, "no effect on `gen criteria`")?;
             texts(&given.args)
+        }
+        Generator::Sentences => {
+            let own = ["samples", "seed", "language", "test", "paired", "output", "json"];
+            given.require_only(&own, "no effect on `gen sentences`")?;
+            sentences(&given.args)
         }
     }
 }
@@ -162,18 +183,45 @@ fn texts(args: &Gen) -> Result<Exit> {
         ("spans.yaml", SPANS_YAML.as_bytes()),
         ("joint.yaml", JOINT_YAML.as_bytes()),
     ];
-    let files = files.map(|(name, content)| (args.to.join(name), content));
-    if let Some((old, _)) = files.iter().find(|(path, _)| path.exists()) {
-        let cause = "it already exists; move it or choose another folder";
-        return Err(Error::create(old, cause));
-    }
-    unix::publish::create_folder(&args.to)?;
-    for (path, content) in &files {
-        unix::publish::publish_bytes(path, content)?;
-    }
-    let [path, columns] = [&files[0].0, &files[1].0];
+    write(&args.to, &files)?;
+    let [path, columns] = ["annotations.csv", "columns.yaml"].map(|name| args.to.join(name));
     let row = json!({"file": path, "columns": columns, "records": args.samples});
     Out::stdout(args.output).rows([row])
+}
+
+/// Writes sentences and vectors for training and test, and columns.yaml.
+fn sentences(args: &Gen) -> Result<Exit> {
+    let Gen { language, samples, seed, test, paired, .. } = *args;
+    if samples == 0 {
+        return Err(Error::usage("--samples: must be at least 1"));
+    }
+    let files = Sentences { language, samples, seed, test, paired }.files()?;
+    let files: Vec<(&str, &[u8])> =
+        files.iter().map(|file| (file.name, file.content.as_slice())).collect();
+    write(&args.to, &files)?;
+    let [path, columns] = ["pairs.jsonl", "columns.yaml"].map(|name| args.to.join(name));
+    let row = json!({
+        "file": path,
+        "columns": columns,
+        "records": samples,
+        "words": language.vocabulary().len(),
+        "dimensions": language.latent_len(),
+        "entropy": language.entropy(),
+    });
+    Out::stdout(args.output).rows([row])
+}
+
+/// Writes files into the output folder. Errors: 73 if one of them exists.
+fn write(to: &Path, files: &[(&str, &[u8])]) -> Result<()> {
+    let mut paths = files.iter().map(|(name, _)| to.join(name));
+    if let Some(old) = paths.find(|path| path.exists()) {
+        let cause = "it already exists; move it or choose another folder";
+        return Err(Error::create(&old, cause));
+    }
+    unix::publish::create_folder(to)?;
+    files
+        .iter()
+        .try_for_each(|(name, content)| unix::publish::publish_bytes(&to.join(name), content))
 }
 
 fn fields(args: &Gen, equation: Equation) -> Result<Exit> {

@@ -1,5 +1,6 @@
 //! The file columns.yaml, which assigns the columns of the user's files and defines how labels are read.
 
+use super::sentences::Language;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -70,6 +71,9 @@ pub struct Columns {
     /// records are dropped and counted.
     #[serde(default = "yes")]
     pub strict: bool,
+    /// The synthetic language of the texts, for scores by slot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub language: Option<Language>,
 }
 
 /// Indices of the cells of a row; text and text2 are cells 0 and 1.

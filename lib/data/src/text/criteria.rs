@@ -6,6 +6,7 @@
 //! and symptom. Both classes therefore have the same words and bigrams, and only long-range word order tells them
 //! apart. Easy sentences have a single clause, whose marker decides.
 
+use super::draw::Draw;
 use tensor::random::{Philox, Purpose};
 use unix::{Error, Result};
 
@@ -215,36 +216,13 @@ const DOUBLE: Markers = Markers {
     absent: "The negation denies the symptom.",
 };
 
-/// Random draws for one post.
-struct Draw {
-    random: Philox,
-    post: u64,
-    next: u64,
-}
-
-impl Draw {
-    fn below(&mut self, n: usize) -> usize {
-        self.next += 1;
-        self.random.below(self.post, self.next, n as u64) as usize
-    }
-
-    /// Returns true with this probability.
-    fn chance(&mut self, probability: f64) -> bool {
-        (self.below(1 << 30) as f64) < probability * f64::from(1 << 30)
-    }
-
-    fn pick<T: Copy>(&mut self, list: &[T]) -> T {
-        list[self.below(list.len())]
-    }
-}
-
 impl Criteria {
     /// Generates all annotations, post by post.
     pub fn annotations(self) -> impl Iterator<Item = Annotation> {
         let random = Philox::new(self.seed, Purpose::Texts);
         let posts = (0..).scan(0, move |made, post| {
             let left = self.samples - *made;
-            let draw = Draw { random, post, next: 0 };
+            let draw = Draw::new(random, post);
             let own = (left > 0).then(|| self.post(draw, left))?;
             *made += own.len();
             Some(own)
@@ -281,8 +259,8 @@ impl Criteria {
             if is_known || !sentences.iter().all(is_new) {
                 continue;
             }
-            annotation.post_id = format!("p{:06}", draw.post);
-            annotation.sentence_id = format!("p{:06}_{}", draw.post, own.len());
+            annotation.post_id = format!("p{:06}", draw.sample);
+            annotation.sentence_id = format!("p{:06}_{}", draw.sample, own.len());
             sentences.push(sentence);
             sentences.extend(distractors);
             own.push(annotation);

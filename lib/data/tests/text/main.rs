@@ -1,6 +1,7 @@
 //! Tokens equal those of transformers, and those of a text do not depend on the way in which it is read.
 
 mod input;
+mod sentences;
 
 use data::split::{By, DivideRequest, Share, SplitName, divide};
 use data::text::{
