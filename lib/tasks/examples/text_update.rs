@@ -120,6 +120,9 @@ impl Bench {
             special,
             max_length: tokens,
             tokenizer_hash: String::new(),
+            vector: 0,
+            vectors_only: false,
+            language: None,
         };
         let mut builder = Builder::new(1);
         let config = ClassifyModel { encoder, ..ClassifyModel::default() };

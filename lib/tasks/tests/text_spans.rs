@@ -28,6 +28,9 @@ fn info(padding: i32) -> TokenInfo {
         max_length: 16,
         stride: 0,
         tokenizer_hash: String::new(),
+        vector: 0,
+        vectors_only: false,
+        language: None,
     }
 }
 

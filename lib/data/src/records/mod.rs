@@ -9,6 +9,8 @@ pub mod stats;
 
 pub use import::{RecordPlan, import};
 pub use origin::InputArray;
+#[cfg(feature = "text")]
+pub(crate) use origin::file_and_name;
 pub use stats::RecordStats;
 
 use crate::inputs::InputFile;

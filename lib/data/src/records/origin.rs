@@ -28,7 +28,7 @@ enum Pairs {
 }
 
 /// Splits `FILE:NAME` into the file and the name of a dataset in it; `FILE` has no name.
-pub(super) fn file_and_name(text: &Path) -> (PathBuf, Option<String>) {
+pub(crate) fn file_and_name(text: &Path) -> (PathBuf, Option<String>) {
     let split = text.to_str().and_then(|text| text.rsplit_once(':'));
     match split {
         Some((file, name)) if !text.exists() => (file.into(), Some(name.into())),

@@ -59,6 +59,8 @@ pub enum ProblemKind {
     Group,
     /// Two splits have records with the same input.
     SameInput,
+    /// Two splits have records with the same vector.
+    SameVector,
 }
 
 /// Position of a problem in a file or store, as far as it is known.

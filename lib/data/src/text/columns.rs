@@ -111,6 +111,33 @@ impl From<&Columns> for Wanted {
     }
 }
 
+impl Default for Columns {
+    /// No column, as for vectors without texts.
+    fn default() -> Self {
+        Self {
+            text: None,
+            text2: None,
+            criterion: None,
+            criteria: None,
+            unique: false,
+            context: None,
+            answer: None,
+            answer_start: None,
+            answer_end: None,
+            cases: None,
+            label: None,
+            group: None,
+            id: None,
+            labels: None,
+            normalise: false,
+            mapping: None,
+            multi_label: None,
+            strict: true,
+            language: None,
+        }
+    }
+}
+
 fn yes() -> bool {
     true
 }

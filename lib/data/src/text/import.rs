@@ -4,21 +4,35 @@
 //! size, then to copy.
 
 use super::answers::answer_of;
+use super::chunks::Chunks;
 use super::columns::{Columns, cell, collected, require_label_limit};
+use super::copy_rows::Copy;
 use super::remarks::{Remarks, shown};
 use super::rows::{Row, Rows, Seen, at_line};
-use super::store::{Arrays, Description, FILE, RAGGED, TextStore};
+use super::run_sizes::RunSizes;
+use super::store::{Description, FILE, TextStore};
+use super::vectors::{VectorOptions, Vectors};
 use crate::split::Source;
-use crate::store::{Ragged, SourceFile, Writer};
-use std::collections::{BTreeSet, HashMap};
-use std::ops::Range;
+use crate::store::{SourceFile, Writer};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use unix::{Error, Exit, Result, note};
 
-/// Maximum size of a shard in bytes, unless a single record is larger.
-const SHARD: u64 = 64 << 20;
 /// Maximum number of wrong labels reported at once.
 const REPORTED: usize = 20;
+
+/// What is copied into a store.
+#[derive(Clone, Copy, Debug)]
+pub struct TextImport<'a> {
+    /// The columns of the files.
+    pub columns: &'a Columns,
+    /// Files with texts; none for vectors alone.
+    pub files: &'a [PathBuf],
+    /// The vectors of the records.
+    pub vectors: &'a VectorOptions,
+    /// How long texts are cut.
+    pub chunks: Option<Chunks>,
+}
 
 /// Copies `files` into the store `folder`. Calls `done` with the number of rows read since its last call; an error of
 /// `done` ends the import. After a failure, the same call resumes after the last complete shard.
@@ -28,9 +42,27 @@ pub fn import(
     columns: &Columns,
     files: &[PathBuf],
     folder: &Path,
+    done: impl FnMut(usize) -> Result<()>,
+) -> Result<TextStore> {
+    let vectors = &VectorOptions::default();
+    import_with(&TextImport { columns, files, vectors, chunks: None }, folder, done)
+}
+
+/// Copies texts with vectors, or either alone, into the store `folder`; see [`import`]. Errors: those of [`import`]; 65
+/// also for vectors that are not finite, and for texts and vectors without a partner.
+pub fn import_with(
+    plan: &TextImport,
+    folder: &Path,
     mut done: impl FnMut(usize) -> Result<()>,
 ) -> Result<TextStore> {
-    let (description, shard_records) = survey(columns, files, &mut done)?;
+    if plan.chunks.is_some() && (plan.columns.context.is_some() || plan.columns.text.is_none()) {
+        return Err(Error::usage("--chunk: cuts texts, but the columns name a context or no text"));
+    }
+    let vectors = Vectors::open(plan.vectors)?;
+    let (description, shard_records) = match &vectors {
+        Some(vectors) if plan.files.is_empty() => of_vectors(vectors, plan.vectors)?,
+        vectors => survey(plan, vectors.as_ref(), &mut done)?,
+    };
     if description.dropped > 0 {
         let dropped = description.dropped;
         note!(
@@ -50,30 +82,54 @@ pub fn import(
                 )),
             }
         })?;
-    let mut copy = Copy::new(&description, files);
+    let mut copy = Copy::new(&description, plan.files, vectors.as_ref());
     writer.fill(|range| Ok((copy.read(range, &mut done)?, ())))?;
     writer.save()?;
     TextStore::open(folder)
 }
 
+/// Describes a store of vectors without texts. Returns the number of records per shard as well.
+fn of_vectors(vectors: &Vectors, options: &VectorOptions) -> Result<(Description, usize)> {
+    if options.ids.is_some() {
+        return Err(Error::usage("--vector-ids: there are no texts with ids; name their files"));
+    }
+    let mut sizes = RunSizes::default();
+    (0..vectors.rows()).for_each(|_| sizes.add(4 * vectors.length() as u64 + 8));
+    let description = Description {
+        columns: Columns::default(),
+        labels: Vec::new(),
+        dropped: 0,
+        files: vectors.sources.clone(),
+        vector: vectors.length(),
+        vectors: vectors.sources.clone(),
+        chunks: None,
+    };
+    Ok((description, sizes.shard_records()))
+}
+
 /// Reads all rows. Returns the description of the store and the number of records per shard.
 fn survey(
-    columns: &Columns,
-    files: &[PathBuf],
+    plan: &TextImport,
+    vectors: Option<&Vectors>,
     done: &mut impl FnMut(usize) -> Result<()>,
 ) -> Result<(Description, usize)> {
+    let &TextImport { columns, files, chunks, .. } = plan;
     let known = columns.known_labels();
     let mut found = BTreeSet::new();
     let (mut sources, mut wrong, mut dropped) = (Vec::new(), Vec::new(), 0);
     let (mut sizes, mut seen, mut remarks) = (RunSizes::default(), Seen::new(), Remarks::default());
+    let mut partners = Partners::new(columns, vectors)?;
     for path in files {
-        let mut rows = Rows::open(path, columns)?;
+        let mut rows = Rows::open(path, columns, chunks)?;
         let (mut records, mut read) = (0, 0);
         while let Some(row) = rows.next(&seen)? {
             read += 1;
             done(1)?;
             match checked(columns, &row) {
                 Ok((labels, _)) => {
+                    if !partners.has(&row, path) {
+                        continue;
+                    }
                     remarks.add(&row, labels.len());
                     found.extend(labels);
                     require_label_limit(found.len(), path)?;
@@ -91,7 +147,8 @@ fn survey(
             }
             rows.keep(&row, &mut seen);
             records += 1;
-            sizes.add(row.cells.iter().map(String::len).sum::<usize>() as u64);
+            let vector = vectors.map_or(0, |vectors| 4 * vectors.length());
+            sizes.add((row.cells.iter().map(String::len).sum::<usize>() + vector) as u64);
         }
         dropped += rows.left_out;
         if read == 0 {
@@ -102,6 +159,7 @@ fn survey(
     if !wrong.is_empty() {
         return Err(report(&wrong, "all"));
     }
+    partners.require(sources.iter().map(|file| file.records).sum(), dropped)?;
     let labels = match known {
         Some(labels) => {
             let absent: Vec<&String> =
@@ -118,12 +176,23 @@ fn survey(
         return Err(Error::data(format!("{file}: column `{column}`: no row has a label")));
     }
     remarks.tell(columns, &labels);
-    let description = Description { columns: columns.clone(), labels, dropped, files: sources };
+    let description = Description {
+        columns: columns.clone(),
+        labels,
+        dropped,
+        files: sources,
+        vector: vectors.map_or(0, Vectors::length),
+        vectors: vectors.map(|vectors| vectors.sources.clone()).unwrap_or_default(),
+        chunks,
+    };
     Ok((description, sizes.shard_records()))
 }
 
 /// Returns the labels and the answer of a row. Errors: the problem in them.
-fn checked(columns: &Columns, row: &Row) -> std::result::Result<(Vec<String>, [i32; 2]), String> {
+pub(super) fn checked(
+    columns: &Columns,
+    row: &Row,
+) -> std::result::Result<(Vec<String>, [i32; 2]), String> {
     let labels = match &columns.label {
         None => Vec::new(),
         Some(column) => {
@@ -159,135 +228,59 @@ fn report(wrong: &[Error], which: &str) -> Error {
     Error::list(Exit::Data, first, wrong)
 }
 
-/// For each k, the maximum size in bytes of an aligned run of 2^k records.
-#[derive(Default)]
-pub(super) struct RunSizes {
-    count: u64,
-    runs: [(u64, u64); 21],
+/// Which texts have a vector, and which vectors a text.
+struct Partners<'a> {
+    vectors: Option<&'a Vectors>,
+    used: Vec<bool>,
+    /// The texts without a vector.
+    lonely: Vec<String>,
 }
 
-impl RunSizes {
-    pub(super) fn add(&mut self, bytes: u64) {
-        for (k, (sum, largest)) in self.runs.iter_mut().enumerate() {
-            if self.count.is_multiple_of(1 << k) {
-                *sum = 0;
-            }
-            *sum += bytes;
-            *largest = (*largest).max(*sum);
+impl<'a> Partners<'a> {
+    fn new(columns: &Columns, vectors: Option<&'a Vectors>) -> Result<Self> {
+        let by_id = vectors.filter(|vectors| vectors.has_ids());
+        if by_id.is_some() && columns.id.is_none() {
+            return Err(Error::config("id: must name a column, the ids of --vector-ids"));
         }
-        self.count += 1;
+        let used = vec![false; by_id.map_or(0, Vectors::rows)];
+        Ok(Self { vectors, used, lonely: Vec::new() })
     }
 
-    /// Returns the largest power of two for which all runs of this many records fit into a shard.
-    pub(super) fn shard_records(&self) -> usize {
-        let fits = self.runs.iter().rposition(|(_, largest)| *largest <= SHARD);
-        1 << fits.unwrap_or(0)
-    }
-}
-
-/// A row with its label and answer as stored.
-type Record = (Row, Vec<i32>, [i32; 2]);
-
-/// The second pass over the files, which copies the rows.
-struct Copy<'a> {
-    description: &'a Description,
-    files: &'a [PathBuf],
-    classes: HashMap<&'a str, usize>,
-    arrays: Arrays,
-    /// The file that is being read.
-    file: usize,
-    rows: Option<Rows>,
-    /// The number of the next record.
-    next: usize,
-    seen: Seen,
-}
-
-impl<'a> Copy<'a> {
-    fn new(description: &'a Description, files: &'a [PathBuf]) -> Self {
-        let classes = description.labels.iter().map(String::as_str);
-        let classes = classes.enumerate().map(|(class, label)| (label, class)).collect();
-        let arrays = Arrays::new(description);
-        let seen = Seen::new();
-        Self { description, files, classes, arrays, file: 0, rows: None, next: 0, seen }
-    }
-
-    /// Reads a range of records and returns the bytes of their arrays. Earlier records are skipped.
-    fn read(
-        &mut self,
-        range: Range<usize>,
-        done: &mut impl FnMut(usize) -> Result<()>,
-    ) -> Result<Vec<Vec<u8>>> {
-        let (mut lines, mut labels, mut answers) = (Vec::new(), Vec::<i32>::new(), Vec::new());
-        let mut ragged: [Ragged; RAGGED.len()] = Default::default();
-        while self.next < range.end {
-            let Some((row, label, answer)) = self.record()? else { return Err(self.changed()) };
-            self.next += 1;
-            done(1)?;
-            if self.next <= range.start {
-                continue;
-            }
-            lines.extend(row.line.to_le_bytes());
-            labels.extend(label);
-            answers.extend(answer);
-            for (ragged, cell) in ragged.iter_mut().zip(&row.cells) {
-                ragged.push(cell.as_bytes());
+    /// Looks up the vector of a row, if vectors have ids. Returns whether the row is kept.
+    fn has(&mut self, row: &Row, path: &Path) -> bool {
+        let Some(vectors) = self.vectors.filter(|vectors| vectors.has_ids()) else { return true };
+        let id = &row.cells[cell::ID];
+        match vectors.row_of(id) {
+            Some(row) => self.used[row] = true,
+            None => {
+                let (file, line) = (path.display(), row.line);
+                let id = unix::text::quote(id);
+                self.lonely.push(format!("{file}: line {line}: no vector has its id {id}"));
+                return false;
             }
         }
-        if self.next == self.description.files.iter().map(|file| file.records).sum::<usize>() {
-            self.require_same()?;
-        }
-        let used = ragged.into_iter().zip(self.arrays.ragged).filter(|(_, place)| place.is_some());
-        let (ends, bytes): (Vec<_>, Vec<_>) = used.map(|(own, _)| (own.ends, own.items)).unzip();
-        let bytes_of = |numbers: &[i32]| bytemuck::cast_slice(numbers).to_vec();
-        let label = self.arrays.label.map(|_| bytes_of(&labels));
-        let answer = self.arrays.answer.map(|_| bytes_of(&answers));
-        Ok(ends.into_iter().chain([lines]).chain(label).chain(answer).chain(bytes).collect())
+        true
     }
 
-    /// Reads the next record with its label and answer.
-    fn record(&mut self) -> Result<Option<Record>> {
-        loop {
-            let Some(path) = self.files.get(self.file) else { return Ok(None) };
-            if self.rows.is_none() {
-                self.rows = Some(Rows::open(path, &self.description.columns)?);
+    /// Checks that each of `records` has a vector, after `dropped` rows were left out. Errors: 65.
+    fn require(&self, records: usize, dropped: usize) -> Result<()> {
+        let Some(vectors) = self.vectors else { return Ok(()) };
+        if vectors.has_ids() {
+            let [texts, unused] = vectors.require_paired(&self.used, &self.lonely)?;
+            if texts + unused > 0 {
+                note!("left out: {texts} texts without a vector, {unused} vectors without a text");
             }
-            let Some(rows) = &mut self.rows else { return Ok(None) };
-            let Some(row) = rows.next(&self.seen)? else {
-                self.require_same()?;
-                continue;
-            };
-            let found = checked(&self.description.columns, &row);
-            let Ok((found, answer)) = found else { continue };
-            rows.keep(&row, &mut self.seen);
-            let classes = found.iter().map(|label| self.classes.get(label.as_str()).copied());
-            let classes = classes.collect::<Option<Vec<usize>>>();
-            let classes = classes.ok_or_else(|| self.changed())?;
-            let label = match &self.description.columns.multi_label {
-                None => classes.into_iter().map(|class| class as i32).collect(),
-                Some(_) => {
-                    let count = self.description.labels.len();
-                    (0..count).map(|class| i32::from(classes.contains(&class))).collect()
-                }
-            };
-            return Ok(Some((row, label, answer)));
+            return Ok(());
         }
-    }
-
-    /// Finishes a file. Errors: 65 when it has changed since the first pass.
-    fn require_same(&mut self) -> Result<()> {
-        let Some(rows) = &mut self.rows else { return Ok(()) };
-        while rows.next(&self.seen)?.is_some() {}
-        if rows.hash() != self.description.files[self.file].blake3 {
-            return Err(self.changed());
+        if records == vectors.rows() {
+            return Ok(());
         }
-        self.rows = None;
-        self.file += 1;
-        Ok(())
-    }
-
-    fn changed(&self) -> Error {
-        let path = self.files.get(self.file).or(self.files.last());
-        let path = path.map_or(String::new(), |path| path.display().to_string());
-        Error::data(format!("{path}: was changed while it was read; import it again"))
+        let left =
+            if dropped > 0 { format!(" after {dropped} rows were dropped") } else { String::new() };
+        Err(Error::data(format!(
+            "{}: {} vectors for {records} records{left}; by order each record needs one, else name their ids with --vector-ids",
+            vectors.sources[0].path.display(),
+            vectors.rows()
+        )))
     }
 }

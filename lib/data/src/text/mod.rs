@@ -1,39 +1,51 @@
-//! Texts with labels, for classification, and with answers in contexts.
+//! Texts with labels, for classification, with answers in contexts, and with vectors.
 //!
 //! `ds-prep import` copies them from CSV and JSONL files into a [`TextStore`], `ds-prep split` divides stores
 //! ([`TextSplit`]), and `ds-prep tokenize` encodes the texts of a manifest once, with the tokenizer of a model
 //! ([`TokenSet`]).
 
 mod answers;
+mod chunks;
 mod columns;
+mod copy_rows;
 pub mod criteria;
 mod csv_rows;
 mod draw;
 mod import;
 mod json_rows;
+mod kind;
 mod lines;
 mod new_texts;
 mod remarks;
 mod rows;
+mod run_sizes;
 pub mod sentences;
 mod similar;
 mod store;
 mod token_arrays;
+mod token_folders;
 mod tokenize;
 mod tokenizer;
 mod tokens;
+mod vector_stats;
+mod vectors;
 mod vocabulary;
 mod windows;
 
+pub use chunks::{Chunk, Chunks};
 pub use columns::Columns;
-pub use import::import;
+pub use import::{TextImport, import, import_with};
+pub use kind::TextKind;
 pub use new_texts::{Needs, NewText, NewTexts};
 pub use remarks::lacking;
 pub use similar::{Similar, near_leaks};
-pub use store::{TextKind, TextStore};
+pub use store::TextStore;
+pub use token_folders::import_tokens;
 pub use tokenize::{TokenizeReport, tokenize};
 pub use tokenizer::{Cut, Encoded, SpecialTokens, Tokenizer};
 pub use tokens::{TokenInfo, TokenSet};
+pub use vector_stats::{VectorStatistics, VectorStats};
+pub use vectors::{Unpaired, VectorOptions, equal_vectors};
 pub use vocabulary::vocabulary;
 pub use windows::{RecordTokens, Window};
 

@@ -1,6 +1,7 @@
 //! Streams the rows of the user's files, so that files of any size can be read.
 
 use super::answers::Cases;
+use super::chunks::Chunks;
 use super::columns::{Columns, Wanted, cell};
 use super::csv_rows::CsvRows;
 use super::json_rows::JsonRows;
@@ -68,6 +69,9 @@ pub struct Rows {
     /// Remaining records of the last row.
     pending: Option<Cases>,
     has_cases: bool,
+    /// How texts are cut, and the remaining chunks of the last row.
+    chunks: Option<Chunks>,
+    rest: std::vec::IntoIter<Row>,
     unique: bool,
     strict: bool,
     /// Number of rows that were left out because their group already has a record with their criterion, or because they
@@ -80,7 +84,7 @@ pub type Seen = HashSet<[String; 2]>;
 
 impl Rows {
     /// Opens a file. Errors: 2 for an unsupported extension; 66; 65 for a missing column.
-    pub fn open(path: &Path, columns: &Columns) -> Result<Self> {
+    pub fn open(path: &Path, columns: &Columns, chunks: Option<Chunks>) -> Result<Self> {
         let table = Table::open(path, columns.into())?.ok_or_else(|| {
             Error::usage(format!(
                 "{}: texts are read from .csv, .tsv, .jsonl, .ndjson and .json files",
@@ -92,13 +96,15 @@ impl Rows {
             table,
             pending: None,
             has_cases: columns.cases.is_some(),
+            chunks,
+            rest: Vec::new().into_iter(),
             unique: columns.unique,
             strict: columns.strict,
             left_out: 0,
         })
     }
 
-    /// Reads the next record: a row, or a case of one. Errors: 65 with the line; 74.
+    /// Reads the next record: a row, or a case or a chunk of one. Errors: 65 with the line; 74.
     pub fn next(&mut self, seen: &Seen) -> Result<Option<Row>> {
         loop {
             if let Some(cases) = &mut self.pending {
@@ -110,9 +116,16 @@ impl Rows {
                 }
                 continue;
             }
+            if let Some(chunk) = self.rest.next() {
+                return Ok(Some(chunk));
+            }
             let Some(row) = self.table.next()? else { return Ok(None) };
             if self.unique && key(&row).is_some_and(|key| seen.contains(&key)) {
                 self.left_out += 1;
+                continue;
+            }
+            if let Some(chunks) = self.chunks {
+                self.rest = chunks.rows(row, &self.path).into_iter();
                 continue;
             }
             if !self.has_cases {

@@ -1,12 +1,15 @@
 //! A store of texts: the records of the user's files with their labels, groups and ids.
 
+use super::chunks::Chunks;
 use super::columns::{Columns, cell};
-use super::remarks::{is_no_group, lacking};
+use super::kind::{TextKind, is_zero};
+use super::remarks::is_no_group;
 use super::similar::near_groups;
+use super::vectors;
 use crate::inputs::InputFile;
 use crate::seal::SealedFile;
 use crate::split::check::{CheckReport, ProblemKind};
-use crate::split::{SameGroup, Source, SplitSet};
+use crate::split::{SameGroup, Source};
 use crate::store::{Content, RecordArray, RecordStore, SourceFile, Store, StoreLayout, locate};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -32,108 +35,15 @@ pub struct Description {
     pub dropped: usize,
     /// The files, in order.
     pub files: Vec<SourceFile>,
-}
-
-/// The properties that all stores of a manifest share.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TextKind {
-    /// The labels, in the order of the classes; none for texts without labels.
-    pub labels: Vec<String>,
-    /// Whether a record may have any number of labels.
-    pub multi_label: bool,
-    /// Whether a record has two texts.
-    pub pairs: bool,
-    /// Whether a record has a context in which an answer is to be found.
-    #[serde(default)]
-    pub answers: bool,
-}
-
-impl TextKind {
-    /// Length of a record's label: one 0 or 1 per label for multi-label records, otherwise one class; 0 without labels.
-    pub fn label_len(&self) -> usize {
-        match self.multi_label {
-            true => self.labels.len(),
-            false => usize::from(!self.labels.is_empty()),
-        }
-    }
-
-    /// Whether `label` is valid for a record of this kind.
-    pub fn has_label(&self, label: &[i32]) -> bool {
-        let classes = if self.multi_label { 2 } else { self.labels.len() };
-        label.iter().all(|class| usize::try_from(*class).is_ok_and(|class| class < classes))
-    }
-
-    /// Returns the names of the labels of a record.
-    pub fn names_of(&self, label: &[i32]) -> Vec<&str> {
-        let named = |class: usize| self.labels.get(class).map_or("?", String::as_str);
-        self.classes_of(label).map(named).collect()
-    }
-
-    /// Returns the classes of a record.
-    pub fn classes_of<'a>(&self, label: &'a [i32]) -> impl Iterator<Item = usize> + use<'a> {
-        let multi_label = self.multi_label;
-        label.iter().enumerate().filter_map(move |(place, value)| match multi_label {
-            true => (*value == 1).then_some(place),
-            false => Some(usize::try_from(*value).unwrap_or(usize::MAX)),
-        })
-    }
-}
-
-impl Content for TextKind {
-    type Store = TextStore;
-    const MANIFEST: SealedFile = SealedFile {
-        format: "longhaul-text-split",
-        version: 1,
-        made_by: "ds-prep split",
-        max_bytes: 256 << 20,
-    };
-
-    fn difference(&self, other: &Self, other_name: &str) -> String {
-        let text = |kind: &Self| {
-            let texts = if kind.pairs { "pairs of texts" } else { "texts" };
-            let multi = if kind.multi_label { "any of " } else { "" };
-            let answers = if kind.answers { " and answers in contexts" } else { "" };
-            let labels = match kind.labels.is_empty() {
-                true => "no labels".into(),
-                false => format!("{multi}the labels {}", kind.labels.join(", ")),
-            };
-            format!("{texts} with {labels}{answers}")
-        };
-        let same = |kind: &Self| (kind.pairs, kind.multi_label, kind.answers);
-        let remedy = match same(self) == same(other) {
-            true => "import both with the same `labels` in columns.yaml",
-            false => "import both with the same columns",
-        };
-        format!("has {}, but {other_name} has {}; {remedy}", text(self), text(other))
-    }
-
-    fn remarks(sets: &[SplitSet<Self>; 3]) -> Vec<String> {
-        let kind = sets[0].content();
-        let counts = |set: &SplitSet<Self>| {
-            let mut counts = vec![0; kind.labels.len()];
-            for i in 0..set.len() {
-                let (store, record) = set.locate(i);
-                for class in kind.classes_of(store.label(record)) {
-                    counts.get_mut(class).into_iter().for_each(|count| *count += 1);
-                }
-            }
-            (set.name().to_string(), counts)
-        };
-        let mut found = lacking(&kind.labels, &sets.each_ref().map(counts));
-        let stores = sets[0].stores();
-        let grouped = stores.iter().filter(|store| store.description().columns.group.is_some());
-        let (mut all, mut without) = (0, 0);
-        for store in grouped {
-            all += store.len();
-            without += (0..store.len()).filter(|i| store.group_name(*i).is_none()).count();
-        }
-        if without > 0 {
-            found.push(format!(
-                "{without} of {all} records have no group; each of them is divided on its own, together with equal texts only"
-            ));
-        }
-        found
-    }
+    /// Length of the vectors; 0 without.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub vector: usize,
+    /// The files of the vectors, and of their ids.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub vectors: Vec<SourceFile>,
+    /// How long texts were cut.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chunks: Option<Chunks>,
 }
 
 /// The arrays of a store of texts, ends first, then numbers, then bytes.
@@ -149,6 +59,8 @@ pub(super) struct Arrays {
     pub label: Option<usize>,
     /// Index of the array of answers.
     pub answer: Option<usize>,
+    /// Index of the array of vectors.
+    pub vector: Option<usize>,
 }
 
 /// Names of the texts of a record, which are the first cells of a row.
@@ -158,7 +70,8 @@ pub(super) const NO_ANSWER: [i32; 2] = [-1, -1];
 
 impl Arrays {
     pub fn new(description: &Description) -> Self {
-        let has = description.columns.names().map(|name| name.is_some());
+        let mut has = description.columns.names().map(|name| name.is_some());
+        has[cell::GROUP] = description.has_groups();
         let mut found = Self::default();
         let names = RAGGED.into_iter().zip(has);
         let names: Vec<(usize, &str)> = names
@@ -178,6 +91,11 @@ impl Arrays {
             found.answer = Some(found.all.len());
             found.all.push(RecordArray::fixed("answer", FileDtype::I32, &[2]));
         }
+        if description.vector > 0 {
+            found.vector = Some(found.all.len());
+            let shape = [description.vector];
+            found.all.push(RecordArray::fixed("vector", FileDtype::F32, &shape));
+        }
         for (ends, (kind, name)) in names.into_iter().enumerate() {
             found.ragged[kind] = Some(found.all.len());
             found.all.push(RecordArray::ragged(name, FileDtype::U8, &[], ends));
@@ -194,7 +112,14 @@ impl Description {
             multi_label: self.columns.multi_label.is_some(),
             pairs: self.columns.text2.is_some(),
             answers: self.columns.context.is_some(),
+            vector: self.vector,
+            vectors_only: self.columns.text.is_none() && self.columns.context.is_none(),
         }
+    }
+
+    /// Whether records may have groups: those of a column, or the document of a chunk.
+    pub fn has_groups(&self) -> bool {
+        self.columns.group.is_some() || self.chunks.is_some()
     }
 
     pub(super) fn layout(&self, shard_records: usize) -> StoreLayout {
@@ -252,6 +177,11 @@ impl TextStore {
     /// The label of record `i`, see [`TextKind::label_len`]. Panics when out of range.
     pub fn label(&self, i: usize) -> &[i32] {
         self.arrays.label.map_or(&[], |label| bytemuck::cast_slice(self.store.bytes(label, i)))
+    }
+
+    /// The vector of record `i`, [D], if records have one. Panics when out of range.
+    pub fn vector(&self, i: usize) -> Option<&[f32]> {
+        Some(bytemuck::cast_slice(self.store.bytes(self.arrays.vector?, i)))
     }
 
     /// The context of record `i`, if records have one. Panics when out of range.
@@ -348,8 +278,11 @@ impl RecordStore for TextStore {
         self.store.input_files()
     }
 
-    /// Ignores case and white space.
+    /// Ignores case and white space. Of vectors alone, the input is the vector.
     fn input_hash(&self, i: usize) -> blake3::Hash {
+        if let Some(vector) = self.vector(i).filter(|_| self.kind.vectors_only) {
+            return blake3::hash(bytemuck::cast_slice(vector));
+        }
         let mut hasher = blake3::Hasher::new();
         for text in self.texts(i).into_iter().chain([self.context(i)]).flatten() {
             for word in text.split_whitespace() {
@@ -389,6 +322,7 @@ impl RecordStore for TextStore {
             let first = labels.entry(self.input_hash(i)).or_insert((self.label(i), false));
             first.1 |= first.0 != self.label(i);
         }
+        vectors::check(self, report);
         let differing = labels.values().filter(|(_, differ)| *differ).count();
         if differing > 0 {
             unix::note!(

@@ -2,6 +2,7 @@
 
 use super::store::RAGGED;
 use super::tokens::TokenInfo;
+use crate::fields::stats::Moments;
 use crate::split::SplitName;
 use crate::store::{RecordArray, StoreLayout};
 use serde::{Deserialize, Serialize};
@@ -28,7 +29,7 @@ pub(super) struct Description {
 }
 
 /// Counts of a shard.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Counts {
     /// Number of truncated records.
     pub truncated: usize,
@@ -38,6 +39,9 @@ pub(super) struct Counts {
     pub unknown: usize,
     /// Number of different segments.
     pub segments: usize,
+    /// Moments of each dimension of the vectors.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub vector: Vec<Moments>,
 }
 
 /// Indices of the arrays of a store of tokens.
@@ -53,6 +57,7 @@ pub(super) struct Arrays {
     /// context.
     pub context: Option<usize>,
     pub answer: Option<usize>,
+    pub vector: Option<usize>,
     /// Ids and segments of the labelled text of a record that also has a context.
     pub of_text: Option<[usize; 2]>,
     /// Text, text2, group, id, context and criterion.
@@ -62,7 +67,7 @@ pub(super) struct Arrays {
 impl Arrays {
     pub fn new(description: &Description) -> Self {
         let Description { info, groups, ids, questions, criteria, .. } = description;
-        let has_text = !info.answers || info.is_joint() || *questions;
+        let has_text = !info.vectors_only && (!info.answers || info.is_joint() || *questions);
         let has = [has_text, info.pairs, *groups, *ids, info.answers, *criteria];
         let names: Vec<(usize, &str)> =
             RAGGED.into_iter().enumerate().filter(|(k, _)| has[*k]).collect();
@@ -84,6 +89,8 @@ impl Arrays {
         let pair = |name| RecordArray::fixed(name, FileDtype::I32, &[2]);
         let context = info.answers.then(|| add(&mut all, pair("context_tokens")));
         let answer = info.answers.then(|| add(&mut all, pair("answer")));
+        let vector = RecordArray::fixed("vector", FileDtype::F32, &[info.vector]);
+        let vector = (info.vector > 0).then(|| add(&mut all, vector));
         let of_text = |name, dtype| RecordArray::ragged(name, dtype, &[], ends_of_text);
         let text_ids = info.is_joint().then(|| add(&mut all, of_text("text_ids", FileDtype::I32)));
         let types = add(&mut all, RecordArray::ragged("types", FileDtype::U8, &[], 0));
@@ -94,7 +101,8 @@ impl Arrays {
             let array = RecordArray::ragged(name, FileDtype::U8, &[], number + 1);
             texts[kind] = Some(add(&mut all, array));
         }
-        Self { all, ids: token_ids, offsets, label, source, types, context, answer, of_text, texts }
+        let ids = token_ids;
+        Self { all, ids, offsets, label, source, types, context, answer, vector, of_text, texts }
     }
 
     pub fn layout(&self, records: usize, shard_records: usize) -> StoreLayout {

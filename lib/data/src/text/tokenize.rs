@@ -1,10 +1,14 @@
 //! Encodes the texts of a manifest once, before training.
 
-use super::import::RunSizes;
+use super::kind::is_zero;
+use super::run_sizes::RunSizes;
+use super::sentences::Language;
 use super::store::{NO_ANSWER, RAGGED};
 use super::token_arrays::{Arrays, Counts, Description};
+use super::tokenizer::Encoded;
 use super::tokenizer::Tokenizer;
 use super::tokens::{FILE, TokenInfo, TokenSet, store_path};
+use super::vector_stats::moments;
 use super::windows::RecordTokens;
 use super::{TextSet, TextStore};
 use crate::split::Source;
@@ -34,6 +38,9 @@ pub struct TokenizeReport {
     pub unknown: usize,
     /// Number of truncated records; contexts are never truncated.
     pub truncated: usize,
+    /// Length of the vectors; 0 without.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub vector: usize,
 }
 
 impl TokenizeReport {
@@ -41,7 +48,8 @@ impl TokenizeReport {
     pub fn of(set: &TokenSet) -> Self {
         let [tokens, unknown] = set.token_counts();
         let (split, records) = (set.name().to_string(), set.len());
-        Self { split, records, tokens, unknown, truncated: set.truncated() }
+        let (truncated, vector) = (set.truncated(), set.info().vector);
+        Self { split, records, tokens, unknown, truncated, vector }
     }
 }
 
@@ -76,7 +84,7 @@ pub fn tokenize(
 }
 
 /// Writes the tokenizer next to the tokens, so that new texts can be encoded in the same way.
-fn save_tokenizer(tokenizer: &Tokenizer, to: &Path) -> Result<()> {
+pub(super) fn save_tokenizer(tokenizer: &Tokenizer, to: &Path) -> Result<()> {
     let path = to.join("tokenizer.json");
     if path.exists() && std::fs::read(&path).is_ok_and(|old| old != tokenizer.json().as_bytes()) {
         let cause =
@@ -122,6 +130,9 @@ fn encode(
         max_length,
         stride: if kind.answers { stride } else { 0 },
         tokenizer_hash: tokenizer.hash().into(),
+        vector: kind.vector,
+        vectors_only: kind.vectors_only,
+        language: language_of(set),
     };
     let all = |has: fn(&TextStore) -> bool| set.stores().iter().all(has);
     let description = Description {
@@ -129,7 +140,7 @@ fn encode(
         split: set.name(),
         manifest: set.manifest_hash().into(),
         stores: set.stores().iter().map(|store| store.hash().into()).collect(),
-        groups: all(|store| store.description().columns.group.is_some()),
+        groups: all(|store| store.description().has_groups()),
         ids: all(|store| store.description().columns.id.is_some()),
         criteria: all(|store| store.description().columns.criterion.is_some()),
         questions: kind.answers && all(|store| store.description().columns.text.is_some()),
@@ -140,7 +151,8 @@ fn encode(
         let (store, record) = set.locate(i);
         let bytes = store.all_texts(record).len();
         let tokens = if description.info.answers { bytes + 8 } else { (bytes + 4).min(max_length) };
-        sizes.add(bytes as u64 + TOKEN * tokens as u64);
+        let vector = 4 * description.info.vector as u64;
+        sizes.add(bytes as u64 + TOKEN * tokens as u64 + vector);
     }
     let (folder, arrays) = (store_path(to, set.name()), Arrays::new(&description));
     let layout = arrays.layout(set.len(), sizes.shard_records());
@@ -162,6 +174,13 @@ fn encode(
     writer.save()
 }
 
+/// Returns the synthetic language of all stores, if they share one.
+fn language_of(set: &TextSet) -> Option<Language> {
+    let mut all = set.stores().iter().map(|store| store.description().columns.language);
+    let first = all.next()?;
+    first.filter(|_| all.all(|other| other == first))
+}
+
 /// Encodes some records and returns the bytes of their arrays.
 fn shard(
     set: &TextSet,
@@ -175,12 +194,14 @@ fn shard(
     let [mut text_ids, mut text_types] = [0; 2].map(|_| Ragged::default());
     let mut texts: [Ragged; RAGGED.len()] = Default::default();
     let [mut sources, mut labels, mut contexts, mut answers] = [0; 4].map(|_| Vec::<u8>::new());
+    let mut vectors: Vec<f32> = Vec::new();
     let mut counts = Counts::default();
     let unk = tokenizer.special().unk;
     let records: Vec<(&TextStore, usize)> = range.clone().map(|i| set.locate(i)).collect();
     for batch in records.chunks(BATCH) {
         let pairs: Vec<[Option<&str>; 2]> = batch.iter().map(|(s, i)| s.texts(*i)).collect();
         let of_texts = match !info.answers || info.is_joint() {
+            true if info.vectors_only => vec![Encoded::default(); batch.len()],
             true => tokenizer.encode_all(&pairs)?,
             false => Vec::new(),
         };
@@ -217,6 +238,7 @@ fn shard(
             sources.extend((number.unwrap_or(0) as u64).to_le_bytes());
             sources.extend((*i as u64).to_le_bytes());
             labels.extend(bytemuck::cast_slice::<i32, u8>(store.label(*i)));
+            vectors.extend(store.vector(*i).unwrap_or_default());
             let [text, text2] = store.texts(*i);
             let [group, id] = [store.group_name(*i), store.id(*i)];
             let own = [text, text2, group, id, store.context(*i), store.criterion(*i)];
@@ -233,7 +255,9 @@ fn shard(
     let numbers = [ids.ends].into_iter().chain(ends).chain(joint(text_ids.ends));
     let numbers = numbers.chain([sources, ids.items, offsets.items]).chain(label);
     let of_contexts = [contexts, answers].into_iter().filter(|_| info.answers);
-    let numbers = numbers.chain(of_contexts).chain(joint(text_ids.items));
+    counts.vector = moments(&vectors, info.vector);
+    let vector = arrays.vector.map(|_| bytemuck::cast_slice(&vectors).to_vec());
+    let numbers = numbers.chain(of_contexts).chain(vector).chain(joint(text_ids.items));
     let small = [types.items].into_iter().chain(joint(text_types.items)).chain(bytes);
     Ok((numbers.chain(small).collect(), counts))
 }

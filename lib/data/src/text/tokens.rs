@@ -3,10 +3,13 @@
 //! A folder of tokens has a store for each split, named after it, and the tokenizer as tokenizer.json.
 
 use super::columns::cell;
+use super::kind::{TextKind, is_false, is_zero};
 use super::remarks::is_no_group;
-use super::store::{TextKind, answer};
+use super::sentences::Language;
+use super::store::answer;
 use super::token_arrays::{Arrays, Counts, Description};
 use super::tokenizer::SpecialTokens;
+use super::vector_stats::VectorStatistics;
 use super::windows::{RecordTokens, fits};
 use crate::inputs::InputFile;
 use crate::provenance::Provenance;
@@ -48,15 +51,23 @@ pub struct TokenInfo {
     pub stride: usize,
     /// BLAKE3 hash of tokenizer.json.
     pub tokenizer_hash: String,
+    /// Length of the vector of a record; 0 for texts alone.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub vector: usize,
+    /// Whether records have a vector and no text; they have no tokens.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub vectors_only: bool,
+    /// The synthetic language of the texts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub language: Option<Language>,
 }
 
 impl TokenInfo {
     /// The labels, and whether records have pairs of texts, several labels or answers.
     pub fn kind(&self) -> TextKind {
-        let Self { labels, multi_label, pairs, answers, .. } = self;
-        let (labels, multi_label, pairs, answers) =
-            (labels.clone(), *multi_label, *pairs, *answers);
-        TextKind { labels, multi_label, pairs, answers }
+        let &Self { multi_label, pairs, answers, vector, vectors_only, .. } = self;
+        let labels = self.labels.clone();
+        TextKind { labels, multi_label, pairs, answers, vector, vectors_only }
     }
 
     /// Whether records have both a text with a label, and a context with an answer.
@@ -103,10 +114,15 @@ impl TokenSet {
         if !set.is_id(&info.special.padding) {
             return Err(set.damaged("the padding token is not in the vocabulary"));
         }
+        if info.vectors_only && info.vector == 0
+            || set.counts().any(|counts| counts.vector.len() != info.vector)
+        {
+            return Err(set.damaged("the statistics of its vectors are missing"));
+        }
         for i in 0..set.len() {
             let length = set.ids(i).len();
             let fits = match info.answers {
-                false => length > 0 && length <= info.max_length,
+                false => (length > 0 || info.vectors_only) && length <= info.max_length,
                 true => fits(length, set.context_tokens(i), info),
             };
             if !fits || set.of_text(i).0.len() > info.max_length {
@@ -186,6 +202,17 @@ impl TokenSet {
     pub fn label(&self, i: usize) -> &[i32] {
         let label = self.arrays.label;
         label.map_or(&[], |label| bytemuck::cast_slice(self.store.bytes(label, i)))
+    }
+
+    /// The vector of record `i`, [D], if records have one. Panics when out of range.
+    pub fn vector(&self, i: usize) -> Option<&[f32]> {
+        Some(bytemuck::cast_slice(self.store.bytes(self.arrays.vector?, i)))
+    }
+
+    /// Mean and deviation of the vectors, by dimension; None without vectors. Reads no vector: the index holds the
+    /// moments of each shard.
+    pub fn vector_statistics(&self) -> Option<VectorStatistics> {
+        VectorStatistics::merged(self.counts().map(|counts| counts.vector.as_slice()))
     }
 
     /// The range of the context among the tokens of record `i`; a question and special tokens surround it. Panics when

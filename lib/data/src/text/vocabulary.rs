@@ -18,8 +18,13 @@ const SPECIAL: [&str; 5] = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"];
 /// words and inside them, and the most frequent words of `set`, with ties in alphabetical order. Also writes
 /// tokenizer.json. Returns the number of entries.
 ///
-/// Errors: 65 when `size` is too small for the characters; 73 when the folder has a different vocabulary; 74.
+/// Errors: 65 when `size` is too small for the characters, or there are no texts; 73 when the folder has a different vocabulary; 74.
 pub fn vocabulary(set: &TextSet, size: usize, to: &Path) -> Result<usize> {
+    if set.content().vectors_only {
+        return Err(Error::data(
+            "vectors without texts have no words; use the vocabulary of texts",
+        ));
+    }
     let mut counts: HashMap<String, u64> = HashMap::new();
     for i in 0..set.len() {
         let (store, record) = set.locate(i);

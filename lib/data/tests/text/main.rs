@@ -1,7 +1,9 @@
 //! Tokens equal those of transformers, and those of a text do not depend on the way in which it is read.
 
+mod chunks;
 mod input;
 mod sentences;
+mod vectors;
 
 use data::split::{By, DivideRequest, Share, SplitName, divide};
 use data::text::{

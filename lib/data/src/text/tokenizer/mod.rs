@@ -116,6 +116,14 @@ impl Tokenizer {
         self.inner.id_to_token(u32::try_from(id).ok()?)
     }
 
+    /// Returns the text of tokens, without special ones. Errors: 65 for ids that the tokenizer cannot decode.
+    pub fn decode(&self, ids: &[i32]) -> Result<String> {
+        let ids: Vec<u32> = ids.iter().map(|id| id.cast_unsigned()).collect();
+        let found = catch_panics(|| self.inner.decode(&ids, true));
+        let found = found.map_err(|cause| self.unusable(&cause))?;
+        found.map_err(|cause| self.unusable(&cause.to_string()))
+    }
+
     /// How tokens are cut before models read them.
     pub fn cut(&self) -> Cut {
         self.cut
@@ -139,7 +147,7 @@ impl Tokenizer {
     }
 
     fn unusable(&self, cause: &str) -> Error {
-        Error::data(format!("{}: cannot tokenize a text: {cause}", self.path.display()))
+        Error::data(format!("{}: cannot encode or decode a text: {cause}", self.path.display()))
     }
 
     fn encoded(&self, found: &Encoding) -> Result<Encoded> {
