@@ -15,7 +15,7 @@ use unix::{Exit, Result, inputs, note};
 #[derive(clap::Args)]
 pub struct Import {
     /// HDF5, .npy, .npz, .csv, .zarr or .safetensors files, or .jsonl files of texts; `-` reads their names from stdin
-    #[arg(required = true)]
+    #[arg(required_unless_present = "vectors")]
     files: Vec<PathBuf>,
     /// Output folder
     #[arg(short = 'o', long = "output", value_name = "FOLDER")]
@@ -23,10 +23,8 @@ pub struct Import {
     /// Import only the first NUMBER files
     #[arg(long, value_name = "NUMBER")]
     limit: Option<usize>,
-    /// Make a text store from .csv and .jsonl files; FILE names the columns with text, label and group, see
-    /// longhaul-files(5)
-    #[arg(long, value_name = "FILE")]
-    columns: Option<PathBuf>,
+    #[command(flatten)]
+    texts: texts::TextOptions,
     #[command(flatten)]
     plan: ImportOptions,
     #[command(flatten)]
@@ -52,12 +50,30 @@ const FRAME_OPTIONS: [&str; 3] = ["shift", "history", "layout"];
 const ARRAY_OPTIONS: [&str; 3] = ["target", "target-axes", "group"];
 
 pub fn run(given: Given<Import>) -> Result<Exit> {
-    if let Some(columns) = &given.args.columns {
-        let why = "no effect on texts, which --columns imports";
-        given.require_only(&["columns", "output", "limit", "json"], why)?;
-        let mut files = inputs::files(&given.args.files)?;
+    let of_texts = &given.args.texts;
+    if of_texts.tokenizer.is_some() {
+        let why = "no effect on tokens, which are copied as they are";
+        given.require_only(&["tokenizer", "unpaired", "output", "json"], why)?;
+        let files = inputs::files(&given.args.files)?;
+        return texts::make_tokens(
+            of_texts,
+            &files,
+            &given.args.to,
+            Out::stdout(given.args.output),
+        );
+    }
+    if of_texts.make_texts() {
+        let why = match of_texts.columns {
+            Some(_) => "no effect on texts, which --columns imports",
+            None => "no effect on vectors alone; --columns imports texts with them",
+        };
+        given.require_only(of_texts.names(), why)?;
+        let mut files = match given.args.files.is_empty() {
+            true => Vec::new(),
+            false => inputs::files(&given.args.files)?,
+        };
         files.truncate(given.args.limit.unwrap_or(files.len()));
-        return texts::make(columns, &files, &given.args.to, Out::stdout(given.args.output));
+        return texts::make(of_texts, &files, &given.args.to, Out::stdout(given.args.output));
     }
     if given.args.records.makes_records() {
         let own =

@@ -20,10 +20,10 @@ use unix::{Error, Exit, Result};
 
 /// Generate, import, split and check data sets
 ///
-/// ds-prep prepares training data from PDE solvers, PDEBench's HDF5 files, other arrays or labelled texts: files of
-/// trajectories or stores of records, a split manifest that assigns them to training, validation and test, and the
-/// statistics of the training split. Run `ds-prep check` before training. longhaul-files(5) describes the layouts of
-/// these files, the equations, what audit finds, and the limits of what is read.
+/// ds-prep prepares training data from PDE solvers, PDEBench's HDF5 files, other arrays, or texts with labels or
+/// vectors: files of trajectories or stores of records, a split manifest that assigns them to training, validation and
+/// test, and the statistics of the training split. Run `ds-prep check` before training. longhaul-files(5) describes the
+/// layouts of these files, the equations, what audit finds, and the limits of what is read.
 #[derive(Parser)]
 #[command(name = "ds-prep", version = env!("LONGHAUL_VERSION"), after_long_help = MANUAL)]
 struct Args {
@@ -35,7 +35,7 @@ struct Args {
 enum Command {
     /// Solve an equation for random initial states, one file per parameter value; or write synthetic texts
     Gen(Given<generate::Gen>),
-    /// Convert files of any layout to contiguous files, optionally cropped or resampled; or make records of arrays
+    /// Convert files of any layout to contiguous files, optionally cropped or resampled; or make records
     Import(Box<Given<import::Import>>),
     /// Split trajectories or records into training, validation and test
     Split(Given<divide::Divide>),

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::texts;
 use data::records::{
     RecordPlan, RecordSet, RecordShapes, RecordSplit, RecordStats, Records, import,
 };
@@ -10,7 +11,7 @@ use data::split::{
     By, DivideRequest, Divisible, Share, Source, Split, SplitName, SplitSet, divide,
 };
 use data::store::{Content, RecordStore, check};
-use data::text::{TextKind, TextSplit, TextStore, near_leaks};
+use data::text::{TextKind, TextSplit, TextStore, equal_vectors, near_leaks};
 use serde_json::{Value, json};
 use unix::out::Out;
 use unix::progress::Progress;
@@ -142,8 +143,7 @@ pub fn save<C: Divisible>(
 /// Computes the statistics of the training split of a manifest.
 pub fn stats(manifest: &Path, to: &Path, mut out: Out) -> Result<Exit> {
     if kind(manifest) == Some(RecordKind::Texts) {
-        let what = "texts have no statistics; ds-prep show counts the labels of a store";
-        return Err(Error::usage(format!("{}: {what}", manifest.display())));
+        return texts::stats(manifest, to, out);
     }
     let set = RecordSet::open(manifest, SplitName::Train)?;
     set.stores().iter().try_for_each(RecordStore::verify)?;
@@ -189,10 +189,11 @@ pub fn warn_missed_shares<C: Divisible>(split: &Split<C>, manifest: &Path) {
     }
 }
 
-/// Finds records shared between splits; for texts, also near-duplicates with a distance below `near`.
+/// Finds records shared between splits; for texts, also equal vectors, and near-duplicates with a distance below `near`.
 pub fn audit(manifests: &[PathBuf], near: f64) -> Result<CheckReport> {
     match kind(&manifests[0]) {
         Some(RecordKind::Texts) => check::audit::<TextKind>(manifests, |sets, report| {
+            equal_vectors(sets, report);
             if near > 0.0 {
                 near_leaks(sets, 1.0 - near, report);
             }

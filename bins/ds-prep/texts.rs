@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use data::split::{Source, SplitName};
 use data::store::RecordStore;
 use data::text::{
-    Columns, TextSet, TextStore, TokenSet, TokenizeReport, Tokenizer, import, tokenize,
+    Chunks, Columns, TextImport, TextSet, TextStore, TokenSet, TokenizeReport, Tokenizer, Unpaired,
+    VectorOptions, VectorStats, import_tokens, import_with, tokenize,
 };
 use serde_json::{Value, json};
 use unix::cli::Output;
@@ -14,12 +15,72 @@ use unix::progress::Progress;
 use unix::signal::Signals;
 use unix::{Error, Exit, Result, note};
 
-/// Copies rows of CSV and JSONL files into a store.
-pub fn make(columns: &Path, files: &[PathBuf], to: &Path, mut out: Out) -> Result<Exit> {
-    let columns = Columns::load(columns)?;
+/// Options of `ds-prep import` for texts and vectors.
+#[derive(clap::Args)]
+pub struct TextOptions {
+    /// Make a text store from .csv and .jsonl files; FILE names the columns with text, label and group, see
+    /// longhaul-files(5)
+    #[arg(long, value_name = "FILE")]
+    pub columns: Option<PathBuf>,
+    #[command(flatten)]
+    pub vectors: VectorOptions,
+    /// Cut texts into chunks of at most NUMBER characters, at ends of sentences where possible; the chunks of a text
+    /// share a group
+    #[arg(long, value_name = "NUMBER", requires = "columns")]
+    chunk: Option<usize>,
+    /// Makes tokens of a folder with tokens/SPLIT/*.npz and latents/SPLIT/*.npy, paired by name; FOLDER has the
+    /// tokenizer that they were made with
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["columns", "vectors"])]
+    pub tokenizer: Option<PathBuf>,
+    /// Characters that neighbouring chunks share, at most
+    #[arg(long, value_name = "NUMBER", default_value_t = 0, requires = "chunk")]
+    overlap: usize,
+}
+
+impl TextOptions {
+    /// Whether the import makes a store of texts or vectors.
+    pub fn make_texts(&self) -> bool {
+        self.columns.is_some() || !self.vectors.files.is_empty()
+    }
+
+    /// Names of the options that are valid for texts, and for vectors alone.
+    pub fn names(&self) -> &'static [&'static str] {
+        const ALL: [&str; 9] = [
+            "vectors",
+            "output",
+            "json",
+            "columns",
+            "limit",
+            "vector-ids",
+            "unpaired",
+            "chunk",
+            "overlap",
+        ];
+        if self.columns.is_some() { &ALL } else { &ALL[..3] }
+    }
+}
+
+/// Copies rows of CSV and JSONL files into a store, with vectors if there are any; or vectors alone.
+pub fn make(options: &TextOptions, files: &[PathBuf], to: &Path, mut out: Out) -> Result<Exit> {
+    let columns = match (&options.columns, files) {
+        (Some(columns), _) => Columns::load(columns)?,
+        (None, []) => Columns::default(),
+        (None, _) => {
+            let what = "--columns: must name the columns of the texts; without FILES, --vectors are imported alone";
+            return Err(Error::usage(what));
+        }
+    };
+    if options.columns.is_some() && files.is_empty() {
+        return Err(Error::usage("FILES: --columns needs files with texts"));
+    }
+    if options.vectors.unpaired == Unpaired::Drop && options.vectors.ids.is_none() {
+        return Err(Error::usage("--unpaired: no effect without --vector-ids"));
+    }
+    let chunks = options.chunk.map(|length| Chunks::new(length, options.overlap)).transpose()?;
+    let plan = TextImport { columns: &columns, files, vectors: &options.vectors, chunks };
     let signals = Signals::install()?;
     let (mut progress, mut done) = (Progress::new("rows", 0), 0);
-    let store = import(&columns, files, to, |more| {
+    let store = import_with(&plan, to, |more| {
         done += more as u64;
         progress.set(done);
         signals
@@ -30,17 +91,39 @@ pub fn make(columns: &Path, files: &[PathBuf], to: &Path, mut out: Out) -> Resul
     out.finish()
 }
 
+/// Copies a folder of tokens and vectors, one file for each record.
+pub fn make_tokens(options: &TextOptions, files: &[PathBuf], to: &Path, out: Out) -> Result<Exit> {
+    let ([from], Some(tokenizer)) = (files, &options.tokenizer) else {
+        return Err(Error::usage("--tokenizer: imports one folder, with tokens and latents"));
+    };
+    let tokenizer = Tokenizer::open(tokenizer, usize::MAX)?;
+    let signals = Signals::install()?;
+    let (mut progress, mut done) = (Progress::new("files", 0), 0);
+    let sets = import_tokens(from, &tokenizer, options.vectors.unpaired, to, |more| {
+        done += more as u64;
+        progress.set(done);
+        signals
+            .check_stop(|| format!("{} is incomplete; the same command resumes it", to.display()))
+    });
+    drop(progress);
+    out.rows(sets?.iter().map(TokenizeReport::of))
+}
+
 /// Returns a table row that describes a store.
 pub fn row(store: &TextStore) -> Value {
     let kind = store.kind();
-    json!({
+    let mut row = json!({
         "store": store.path(),
         "records": store.len(),
         "labels": kind.labels.join(", "),
         "multi_label": kind.multi_label,
         "pairs": kind.pairs,
         "answers": kind.answers,
-    })
+    });
+    if kind.vector > 0 {
+        row["vector"] = kind.vector.into();
+    }
+    row
 }
 
 /// Returns a complete description of a store.
@@ -50,6 +133,12 @@ pub fn describe(store: &Path) -> Result<Value> {
     row["columns"] = json!(description.columns);
     row["dropped"] = description.dropped.into();
     row["files"] = json!(description.files);
+    if description.vector > 0 {
+        row["vectors"] = json!(description.vectors);
+    }
+    if let Some(chunks) = description.chunks {
+        row["chunks"] = json!(chunks);
+    }
     let mut counts = vec![0; store.kind().labels.len()];
     for i in 0..store.len() {
         for name in store.kind().names_of(store.label(i)) {
@@ -71,7 +160,7 @@ pub fn of_record(store: &TextStore, i: usize) -> Result<Value> {
         )));
     }
     let [text, text2] = store.texts(i);
-    Ok(json!({
+    let mut record = json!({
         "file": store.origin(i).0,
         "line": store.line(i),
         "id": store.id(i),
@@ -82,7 +171,28 @@ pub fn of_record(store: &TextStore, i: usize) -> Result<Value> {
         "context": store.context(i),
         "answer": store.answer(i),
         "criterion": store.criterion(i),
-    }))
+    });
+    if let Some(vector) = store.vector(i) {
+        record["vector"] = json!(vector);
+    }
+    Ok(record)
+}
+
+/// Computes the statistics of the vectors in the training split of a manifest.
+pub fn stats(manifest: &Path, to: &Path, mut out: Out) -> Result<Exit> {
+    let set = TextSet::open(manifest, SplitName::Train)?;
+    if set.content().vector == 0 {
+        let what =
+            "texts without vectors have no statistics; ds-prep show counts the labels of a store";
+        return Err(Error::usage(format!("{}: {what}", manifest.display())));
+    }
+    set.stores().iter().try_for_each(RecordStore::verify)?;
+    let stats = VectorStats::of(&set)?;
+    if to.as_os_str() == "-" {
+        return out.raw(stats.text()?.as_bytes()).map(|()| Exit::Done);
+    }
+    stats.save(to)?;
+    out.rows(stats.rows())
 }
 
 #[derive(clap::Args)]

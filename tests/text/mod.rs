@@ -3,6 +3,7 @@
 mod answers;
 mod exchange;
 mod labels;
+mod pairs;
 
 use crate::common::shell;
 use crate::records::{done, refused};
