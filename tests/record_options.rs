@@ -62,6 +62,7 @@ fn value(option: &str) -> &str {
         "equation" => "burgers",
         "search" => "default",
         "reward" => "residual",
+        "unpaired" => "drop",
         _ => "1",
     }
 }

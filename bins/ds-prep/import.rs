@@ -5,12 +5,13 @@ use std::path::PathBuf;
 
 use data::fields::import::{Format, ImportOptions, ImportOutcome, import, targets};
 use data::fields::list::FileSummary;
+use data::text::Unpaired;
 use rayon::prelude::*;
 use unix::cli::{Given, Output};
 use unix::out::Out;
 use unix::progress::Progress;
 use unix::signal::Signals;
-use unix::{Exit, Result, inputs, note};
+use unix::{Error, Exit, Result, inputs, note};
 
 #[derive(clap::Args)]
 pub struct Import {
@@ -51,7 +52,8 @@ const ARRAY_OPTIONS: [&str; 3] = ["target", "target-axes", "group"];
 
 pub fn run(given: Given<Import>) -> Result<Exit> {
     let of_texts = &given.args.texts;
-    if of_texts.tokenizer.is_some() {
+    let makes_records = given.args.records.makes_records();
+    if of_texts.tokenizer.is_some() && !makes_records {
         let why = "no effect on tokens, which are copied as they are";
         given.require_only(&["tokenizer", "unpaired", "output", "json"], why)?;
         let files = inputs::files(&given.args.files)?;
@@ -62,7 +64,7 @@ pub fn run(given: Given<Import>) -> Result<Exit> {
             Out::stdout(given.args.output),
         );
     }
-    if of_texts.make_texts() {
+    if of_texts.columns.is_some() || of_texts.has_vectors() && !makes_records {
         let why = match of_texts.columns {
             Some(_) => "no effect on texts, which --columns imports",
             None => "no effect on vectors alone; --columns imports texts with them",
@@ -75,17 +77,20 @@ pub fn run(given: Given<Import>) -> Result<Exit> {
         files.truncate(given.args.limit.unwrap_or(files.len()));
         return texts::make(of_texts, &files, &given.args.to, Out::stdout(given.args.output));
     }
-    if given.args.records.makes_records() {
+    if makes_records {
         let own =
             if given.args.records.shift.is_some() { &FRAME_OPTIONS[..] } else { &ARRAY_OPTIONS };
         let why = "no effect on records, which are copied as they are; import the files without --target and \
                    --shift first, then make records of the result";
         given.require_only(&[&RECORD_OPTIONS[..], own].concat(), why)?;
     }
+    if of_texts.vectors.unpaired != Unpaired::Refuse {
+        return Err(Error::usage("--unpaired: for texts with vectors and for tokens only"));
+    }
     let args = given.args;
     let mut files = inputs::files(&args.files)?;
     files.truncate(args.limit.unwrap_or(files.len()));
-    if args.records.makes_records() {
+    if makes_records {
         let plan = data::records::RecordPlan { reading: args.plan.reading, ..args.records };
         return records::make(&plan, &files, &args.to, Out::stdout(args.output));
     }

@@ -42,10 +42,10 @@ EXAMPLES
     $ ds-prep vocabulary posts.json -o words
     $ ds-prep tokenize posts.json --tokenizer words --max-length 96 -o windows
   Vectors: sentences of a synthetic language, and vectors of their meaning:
-    $ ds-prep gen sentences --samples 500 --test 50 -o language
-    $ ds-prep import language/pairs.jsonl --columns language/columns.yaml --vectors language/pairs.npy -o meanings
-    $ ds-prep split meanings -o meanings.json
-    $ ds-prep stats meanings.json -o meanings-stats.json
+    $ ds-prep gen sentences --samples 500 --test 50 -o said
+    $ ds-prep import said/pairs.jsonl --columns said/columns.yaml --vectors said/pairs.npy -o heard
+    $ ds-prep split heard -o heard.json
+    $ ds-prep stats heard.json -o heard-stats.json
   File names from another program:
     $ find raw -name '*.hdf5' | ds-prep ls -
   One trajectory, frame by frame and as a picture:

@@ -38,9 +38,9 @@ pub struct TextOptions {
 }
 
 impl TextOptions {
-    /// Whether the import makes a store of texts or vectors.
-    pub fn make_texts(&self) -> bool {
-        self.columns.is_some() || !self.vectors.files.is_empty()
+    /// Whether vectors are imported.
+    pub fn has_vectors(&self) -> bool {
+        !self.vectors.files.is_empty()
     }
 
     /// Names of the options that are valid for texts, and for vectors alone.
