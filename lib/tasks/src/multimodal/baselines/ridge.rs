@@ -3,6 +3,9 @@
 //! Minimises Σ |y - W·x - b|² + λ·|W|² (Hoerl and Kennard 1970). Without the means, which give b, the solution is W =
 //! (XᵀX + λI)⁻¹·XᵀY or, with fewer records than features, the equal Xᵀ·(XXᵀ + λI)⁻¹·Y. The system has as many unknowns as
 //! there are features or records, whichever is less: at most 6144, for which matrix and factor take 600 MB.
+//!
+//! 20,000 texts with 4496 features take 7 seconds of CPU time for two values of λ and 64 dimensions, and at the limits,
+//! with 6144 features and 1024 dimensions, 56 for all (AVX-512, 2.5 GHz).
 
 use super::counts::Counts;
 use crate::common::cholesky::Cholesky;
