@@ -168,6 +168,13 @@ impl<'a> Forward<'a> {
         Ok(Forward::on(self.tape, Context { trained, counter: None, ..self.context.clone() }))
     }
 
+    /// Returns the same model with its parameters as constants and in evaluation mode: no gradient flows through what it
+    /// computes.
+    pub fn without_gradients(&self) -> Forward<'a> {
+        let trained = self.context.trained.each(Var::detached);
+        Forward::on(self.tape, Context { trained, counter: None, ..self.context.clone() })
+    }
+
     /// Returns a parameter in the compute dtype.
     pub fn get(&self, id: ParamId) -> &Var {
         self.variable(id, Use::Compute)

@@ -45,6 +45,22 @@ impl Linear {
         })
     }
 
+    /// Creates a layer without bias.
+    pub fn without_bias(
+        b: &mut Builder,
+        name: &str,
+        inputs: usize,
+        outputs: usize,
+        weight: Init,
+    ) -> Self {
+        b.scope(name, |b| Self {
+            weight: b.param("weight", &[outputs, inputs], weight),
+            bias: None,
+            activation: Activation::Identity,
+            adapter: b.adapter(inputs, outputs),
+        })
+    }
+
     /// Creates a layer without bias from the given weights [outputs, inputs].
     pub fn from_weight(b: &mut Builder, name: &str, weight: tensor::Tensor) -> Self {
         b.scope(name, |b| {

@@ -15,6 +15,9 @@ pub enum Init {
     /// Normal with mean 0 and this standard deviation σ, truncated at ±2σ by redrawing (like BERT, and timm's
     /// `trunc_normal_` with a = -2σ, b = 2σ).
     TruncatedNormal(f64),
+    /// An embedding [tokens, width]: normal with mean 0 and this standard deviation, and zeros in the row of one token,
+    /// such as that of a mask or of padding (PyTorch's `padding_idx`).
+    Embedding(f64, usize),
 }
 
 impl Init {
@@ -39,9 +42,11 @@ impl Init {
                 let bound = bound as f32;
                 values.iter_mut().for_each(|v| *v = bound * (2.0 * *v - 1.0));
             }
-            Self::Normal(deviation) | Self::TruncatedNormal(deviation) => {
+            Self::Normal(deviation)
+            | Self::TruncatedNormal(deviation)
+            | Self::Embedding(deviation, _) => {
                 random.fill_normal(id, values);
-                let limit = if let Self::Normal(_) = self { f32::INFINITY } else { 2.0 };
+                let limit = if let Self::TruncatedNormal(_) = self { 2.0 } else { f32::INFINITY };
                 for (i, value) in values.iter_mut().enumerate() {
                     // Redraws use counter positions beyond those of the elements.
                     let mut again = (i + count) as u64;
@@ -52,6 +57,10 @@ impl Init {
                     *value *= deviation as f32;
                 }
             }
+        }
+        if let (Self::Embedding(_, token), [_, width]) = (self, shape) {
+            let rows = values.chunks_exact_mut((*width).max(1));
+            rows.skip(token).take(1).for_each(|row| row.fill(0.0));
         }
         tensor
     }
