@@ -36,6 +36,8 @@ mod record_results;
 mod records;
 mod restart;
 mod resume;
+#[cfg(feature = "failpoints")]
+mod sentences;
 mod state;
 mod stop;
 #[cfg(feature = "failpoints")]

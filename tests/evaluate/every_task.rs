@@ -35,12 +35,21 @@ for task in classify:columns span:spans joint:joint; do
     ds-prep tokenize $task.json --tokenizer $task-tokenizer --max-length 48 -o $task-tokens
     train-stage $task --example > $task.yaml
     train-stage $task -c $task.yaml $short $small -s data.tokens=$task-tokens --run $task
-done";
+done
+ds-prep gen sentences --samples 300 --test 20 --seed 1 -o sentences
+for part in pairs test; do
+    ds-prep import sentences/$part.jsonl --columns sentences/columns.yaml --vectors sentences/$part.npy -o cycle-$part
+done
+ds-prep split cycle-pairs --test-from cycle-test --validation 10% -o cycle.json
+ds-prep vocabulary cycle.json -o cycle-tokenizer
+ds-prep tokenize cycle.json --tokenizer cycle-tokenizer --max-length 22 -o cycle-tokens
+train-stage cycle-vae --example > cycle-vae.yaml
+train-stage cycle-vae -c cycle-vae.yaml $short -s data.tokens=cycle-tokens --run cycle-vae";
 
 /// Name of a run, its data, how it is scored, and the inputs and the output of predictions.
 type Case = (&'static str, &'static str, [&'static str; 2]);
 
-const CASES: [Case; 9] = [
+const CASES: [Case; 10] = [
     ("codec", "--data data/split.json --steps 4 --worst 2", ["data/*u0.1.hdf5", "npy"]),
     ("operator", "--data data/split.json --steps 4", ["data/*u0.1.hdf5 --steps 3", "npy"]),
     ("corrector", "--data data/split.json --steps 2", ["data/*u0.1.hdf5 --steps 2", "npy"]),
@@ -54,6 +63,11 @@ const CASES: [Case; 9] = [
     ),
     ("span", "--data span-tokens", ["texts/annotations.csv --columns texts/spans.yaml", "jsonl"]),
     ("joint", "--data joint-tokens", ["texts/annotations.csv --columns texts/joint.yaml", "jsonl"]),
+    (
+        "cycle-vae",
+        "--data cycle-tokens --texts 10 --text-steps 1,4 --drafts 2",
+        ["sentences/test.jsonl --direction t2l", "jsonl"],
+    ),
 ];
 
 fn runs() -> &'static Path {
@@ -190,6 +204,11 @@ fn killed_evaluations_and_predictions_end_with_the_bits_of_undisturbed_ones() {
             "joint",
             "--data joint-tokens",
             ["texts/annotations.csv --columns texts/joint.yaml", "jsonl"],
+        ),
+        (
+            "cycle-vae",
+            "--data cycle-tokens --texts 5 --text-steps 2 --drafts 2 --draft-steps 2",
+            ["sentences/test.jsonl --direction t2l2t --steps 2", "jsonl"],
         ),
     ] {
         let commands = [

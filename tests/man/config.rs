@@ -5,6 +5,7 @@ use learn::task::load_config;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
+use tasks::multimodal::CycleVaeConfig;
 use tasks::pde::codec::{CodecConfig, CodecTask};
 use tasks::pde::corrector::CorrectorConfig;
 use tasks::pde::critic::CriticConfig;
@@ -86,6 +87,7 @@ fn longhaul_config_5_has_every_key_with_type_and_default() {
         ("CLASSIFY", keys::<ClassifyConfig>()),
         ("SPAN", keys::<SpanConfig>()),
         ("JOINT", keys::<JointConfig>()),
+        ("CYCLE-VAE", keys::<CycleVaeConfig>()),
     ];
     let mut faults = Vec::new();
     for (name, keys) in &tasks {

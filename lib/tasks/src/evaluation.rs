@@ -160,14 +160,24 @@ impl<W: TaskCommand> FromArgMatches for TaskOptions<W> {
 }
 
 impl<W: TaskCommand> clap::Args for TaskOptions<W> {
-    /// Adds the options of all tasks, under headings that name the tasks.
+    /// Adds the options of all tasks, under headings that name the tasks. Where tasks describe an option differently,
+    /// all descriptions are listed.
     fn augment_args(mut command: Command) -> Command {
         let mut all: Vec<(Arg, Vec<&str>)> = Vec::new();
         for entry in &TASKS {
             for arg in task_options::<W>(entry) {
-                match all.iter_mut().find(|(known, _)| known.get_id() == arg.get_id()) {
-                    Some((_, tasks)) => tasks.push(entry.spec.name),
-                    None => all.push((arg, vec![entry.spec.name])),
+                let name = entry.spec.name;
+                let Some((known, tasks)) =
+                    all.iter_mut().find(|(known, _)| known.get_id() == arg.get_id())
+                else {
+                    all.push((arg, vec![name]));
+                    continue;
+                };
+                tasks.push(name);
+                let text = |arg: &Arg| arg.get_help().map(ToString::to_string).unwrap_or_default();
+                let (found, own) = (text(known), text(&arg));
+                if !found.contains(&own) {
+                    *known = known.clone().help(format!("{found}. {name}: {own}"));
                 }
             }
         }
@@ -201,6 +211,12 @@ pub fn hide_inapplicable_options(command: Command, words: &[OsString]) -> Comman
         let Some(task) = verb(command.clone(), name) else { continue };
         let Some(entry) = TASKS.iter().find(|entry| entry.spec.name == task) else { continue };
         let own = options(entry);
+        for arg in own.clone() {
+            // Another task may have an option with the same name, but another default.
+            let (id, heading) = (arg.get_id().clone(), format!("Options of {task}"));
+            command = command
+                .mut_subcommand(name, |verb| verb.mut_arg(id, |_| arg.help_heading(heading)));
+        }
         for other in TASKS.iter().flat_map(options) {
             if !own.iter().any(|own| own.get_id() == other.get_id()) {
                 let id = other.get_id().clone();

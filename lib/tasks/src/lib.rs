@@ -21,6 +21,7 @@ pub use trained::Opener;
 
 use evaluation::{Predict, Score};
 use learn::task::{ConfigOf, ConfiguredTask, Define, Spec};
+use multimodal::CycleVaeTask;
 use pde::codec::CodecTask;
 use pde::corrector::CorrectorTask;
 use pde::critic::{self, CriticTask};
@@ -58,7 +59,7 @@ pub type Load =
     fn(&[PathBuf], &[String], &dyn Fn(&str) -> Option<String>) -> Result<ConfiguredTask>;
 
 /// All tasks, in the order in which programs list them.
-pub static TASKS: [Entry; 9] = [
+pub static TASKS: [Entry; 10] = [
     entry::<CodecTask>(
         "Autoencoder from fields to latent tokens",
         (pde::score::<TrainedCodec>(), pde::predict::<TrainedCodec>()),
@@ -94,6 +95,10 @@ pub static TASKS: [Entry; 9] = [
     entry::<JointTask>(
         "Classes of texts and answers in contexts at once",
         (text::score::<Joint>(), text::predict::<Joint>()),
+    ),
+    entry::<CycleVaeTask>(
+        "Vectors of texts and texts of vectors, with one network",
+        (multimodal::SCORE, multimodal::PREDICT),
     ),
 ];
 

@@ -1,4 +1,33 @@
-//! Texts and vectors: metrics and baselines of models that compute one from the other.
+//! Texts and vectors: one network that turns a text into a latent vector and a latent vector into a text.
 
 pub mod baselines;
+mod batch;
+mod block;
+mod config;
+mod cycle;
+mod draft;
+mod evaluate;
+mod measure;
 pub mod metrics;
+pub mod model;
+pub mod noise;
+mod predict;
+pub mod sample;
+mod sets;
+mod task;
+mod trained;
+
+pub use config::{CycleVaeConfig, CycleVaeData, CycleVaeLoss, CycleVaeModel};
+pub use evaluate::PairScoreOptions;
+pub use predict::PairPredictOptions;
+pub use task::CycleVaeTask;
+
+use crate::evaluation::{Predict, Score, Verb};
+
+/// `evaluate score` with a model of this kind.
+pub(crate) const SCORE: Score =
+    Verb { options: <PairScoreOptions as clap::Args>::augment_args, open: evaluate::open };
+
+/// `evaluate predict` with a model of this kind.
+pub(crate) const PREDICT: Predict =
+    Verb { options: <PairPredictOptions as clap::Args>::augment_args, open: predict::open };

@@ -1,6 +1,5 @@
 //! Corpus BLEU-4 with one reference per text (Papineni et al. 2002).
 
-use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::hash::Hash;
 
@@ -17,7 +16,7 @@ pub enum Smoothing {
 }
 
 /// The sufficient statistics of BLEU, summed over texts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bleu {
     /// n-grams that occur in the reference, at most as often as there, for n = 1 to 4.
     pub matches: [u64; ORDER],
@@ -45,17 +44,6 @@ impl Bleu {
                 }
             }
         }
-    }
-
-    /// Adds the statistics of other texts.
-    pub fn merge(&mut self, other: &Self) {
-        let add = |to: &mut [u64; ORDER], from: &[u64; ORDER]| {
-            to.iter_mut().zip(from).for_each(|(to, from)| *to += from);
-        };
-        add(&mut self.matches, &other.matches);
-        add(&mut self.totals, &other.totals);
-        self.hypothesis += other.hypothesis;
-        self.reference += other.reference;
     }
 
     /// The score from 0 to 100: the geometric mean of the precisions times the brevity penalty exp(1 - r/h) for h < r

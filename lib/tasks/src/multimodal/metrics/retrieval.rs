@@ -11,11 +11,6 @@ const TIE: f64 = 1e-12;
 /// Number of rows of the matrix of cosines that are computed at once.
 const ROWS: usize = 64;
 
-/// The cosines [rows, pool] of two sets of vectors [.., dim].
-pub fn cosines(vectors: &[f32], pool: &[f32], dim: usize) -> Vec<f64> {
-    each_row(vectors, pool, dim, |_, cosines| cosines.to_vec()).concat()
-}
-
 /// The cosine of each vector with the one in the same place, [rows].
 pub fn paired_cosines(vectors: &[f32], targets: &[f32], dim: usize) -> Vec<f64> {
     let pairs = vectors.par_chunks_exact(dim).zip(targets.par_chunks_exact(dim));
@@ -38,11 +33,6 @@ pub fn ranks(predictions: &[f32], pool: &[f32], dim: usize) -> Vec<usize> {
 /// Recall at k: the share of ranks that are at most `k`; NaN without ranks.
 pub fn recall(ranks: &[usize], k: usize) -> f64 {
     ranks.iter().filter(|rank| **rank <= k).count() as f64 / ranks.len() as f64
-}
-
-/// The mean of 1/rank; NaN without ranks.
-pub fn mean_reciprocal_rank(ranks: &[usize]) -> f64 {
-    ranks.iter().map(|rank| 1.0 / *rank as f64).sum::<f64>() / ranks.len() as f64
 }
 
 /// For each record, whether its own vector is the closest among those of its group, such as variants of one sentence.

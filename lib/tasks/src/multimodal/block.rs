@@ -1,0 +1,136 @@
+//! A block of the MMDiT: tokens of texts and latents have separate weights and attend to each other.
+
+use super::config::CycleVaeModel;
+use learn::forward::Forward;
+use learn::nn::Linear;
+use learn::params::{Builder, Init, ParamId};
+use tensor::Var;
+use tensor::ops::activation::Activation;
+use tensor::ops::attention::{Attention, Layout};
+use tensor::ops::binary::Binary;
+use tensor::ops::concat::Concat;
+use tensor::ops::narrow::Narrow;
+use tensor::ops::normalization::{NormKind, Normalization};
+use unix::Result;
+
+/// ε of the adaptive normalisations (PyTorch's default).
+const EPSILON: f64 = 1e-5;
+/// ε of the query and key normalisation.
+const QK_EPSILON: f64 = 1e-6;
+/// Vectors of a condition for each modality: shift, scale and gain of the attention, then of the feed-forward network.
+const VECTORS: usize = 6;
+
+/// The two modalities.
+pub const MODALITIES: [&str; 2] = ["text", "latent"];
+
+/// The weights of a block for one modality.
+#[derive(Clone, Debug)]
+struct Stream {
+    /// From the condition to [`VECTORS`] vectors.
+    modulation: Linear,
+    qkv: Linear,
+    out: Linear,
+    /// Weights of the query and key normalisation.
+    qk_norm: Option<[ParamId; 2]>,
+    up: Linear,
+    down: Linear,
+}
+
+/// A block. With the tokens x of each modality and the vectors β, γ, g of the condition, for the attention and then for
+/// the feed-forward network: x += (1 + g) ∘ branch((1 + γ) ∘ norm(x) + β) (Esser et al. 2024, figure 2, with gains that
+/// begin at 1).
+#[derive(Clone, Debug)]
+pub struct JointBlock {
+    streams: [Stream; 2],
+    heads: usize,
+}
+
+impl Stream {
+    fn new(b: &mut Builder, config: &CycleVaeModel) -> Self {
+        let (hidden, inner) = (config.hidden, config.heads * config.head_size());
+        Self {
+            modulation: Linear::zeroed(b, "modulation", config.condition(), VECTORS * hidden),
+            qkv: Linear::without_bias(b, "qkv", hidden, 3 * inner, Init::linear(hidden)),
+            out: Linear::without_bias(b, "out", inner, hidden, Init::linear(inner)),
+            qk_norm: config.qk_norm.then(|| {
+                ["q_norm", "k_norm"].map(|name| {
+                    let size = config.head_size();
+                    b.scope(name, |b| b.param("weight", &[size], Init::Constant(1.0)))
+                })
+            }),
+            up: Linear::new(b, "up", hidden, config.mlp_ratio * hidden).then(Activation::Gelu),
+            down: Linear::new(b, "down", config.mlp_ratio * hidden, hidden),
+        }
+    }
+}
+
+/// Returns (1 + γ) ∘ norm(x) + β with vectors `first` and `first + 1` of `m`.
+fn normalised(forward: &Forward, x: &Var, m: &Var, first: usize) -> Result<Var> {
+    let kind = NormKind::Adaptive { shift: first, scale: first + 1 };
+    forward.apply(Normalization { kind, epsilon: EPSILON }, &[x, m])
+}
+
+/// Returns x + (1 + g) ∘ branch with vector `vector` of `m`.
+fn joined(forward: &Forward, x: &Var, branch: &Var, m: &Var, vector: usize) -> Result<Var> {
+    let (samples, hidden) = (m.shape()[0], x.shape()[2]);
+    let gain = forward.apply(Narrow { axis: 1, start: vector * hidden, length: hidden }, &[m])?;
+    let one = forward.to_compute_dtype(&forward.full(&[1], 1.0)?)?;
+    let gain = forward.apply(Binary::Add, &[&gain, &one])?.reshape(&[samples, 1, hidden]);
+    let scaled = forward.apply(Binary::Multiply, &[branch, &gain])?;
+    forward.apply(Binary::Add, &[x, &scaled])
+}
+
+impl JointBlock {
+    /// Registers the parameters of a block.
+    pub fn new(b: &mut Builder, config: &CycleVaeModel) -> Self {
+        let streams = MODALITIES.map(|name| b.scope(name, |b| Stream::new(b, config)));
+        Self { streams, heads: config.heads }
+    }
+
+    /// Maps tokens [B, T, H] of texts and of latents, given the condition [B, C] after its activation. Both outputs are
+    /// in one tensor, [B, texts + latents, H].
+    pub fn forward(
+        &self,
+        forward: &Forward,
+        x: &Var,
+        texts: usize,
+        condition: &Var,
+    ) -> Result<Var> {
+        let block = self.clone();
+        forward.block(&[x, condition], move |forward, inputs| {
+            block.layers(forward, &inputs[0], texts, &inputs[1])
+        })
+    }
+
+    fn layers(&self, forward: &Forward, x: &Var, texts: usize, condition: &Var) -> Result<Var> {
+        let mut tokens = split(forward, x, texts)?;
+        let m = self.streams.each_ref().map(|own| own.modulation.forward(forward, condition));
+        let [m_text, m_latent] = m;
+        let m = [m_text?, m_latent?];
+        let mut packed = Vec::new();
+        for (own, (x, m)) in self.streams.iter().zip(tokens.iter().zip(&m)) {
+            packed.push(own.qkv.forward(forward, &normalised(forward, x, m, 0)?)?);
+        }
+        let weights = self.streams.iter().filter_map(|own| own.qk_norm).flatten();
+        let weights: Vec<&Var> = weights.map(|id| forward.get(id)).collect();
+        let qk_norm = (!weights.is_empty()).then_some(QK_EPSILON);
+        let op = Attention { qk_norm, ..Attention::new(self.heads, Layout::Joined) };
+        let inputs: Vec<&Var> = packed.iter().chain(weights).collect();
+        let mixed = split(forward, &forward.apply(op, &inputs)?, texts)?;
+        let all = self.streams.iter().zip(&m).zip(tokens.iter_mut().zip(&mixed));
+        for ((own, m), (x, mixed)) in all {
+            *x = joined(forward, x, &own.out.forward(forward, mixed)?, m, 2)?;
+            let hidden = own.up.forward(forward, &normalised(forward, x, m, 3)?)?;
+            *x = joined(forward, x, &own.down.forward(forward, &hidden)?, m, 5)?;
+        }
+        let [text, latent] = &tokens;
+        forward.apply(Concat { axis: 1 }, &[text, latent])
+    }
+}
+
+/// Divides [B, texts + latents, H] into the tokens of texts and of latents.
+pub fn split(forward: &Forward, x: &Var, texts: usize) -> Result<[Var; 2]> {
+    let latents = x.shape()[1] - texts;
+    let part = |start, length| forward.apply(Narrow { axis: 1, start, length }, &[x]);
+    Ok([part(0, texts)?, part(texts, latents)?])
+}

@@ -1,0 +1,175 @@
+//! Texts that are sampled step by step.
+
+use super::sample::{Reveal, TextSampler};
+use std::f64::consts::FRAC_PI_2;
+use tensor::random::Philox;
+
+/// Fraction of the tokens that each step of remasking predicts again.
+const REMASKED: f64 = 0.25;
+
+/// A text in progress.
+#[derive(Clone, Debug)]
+pub(super) struct Draft {
+    pub ids: Vec<i32>,
+    /// Log probability of each known token when it was chosen; -∞ for masked ones.
+    pub confidence: Vec<f32>,
+}
+
+/// Returns ln Σ exp(x).
+pub(super) fn log_sum_exp(x: &[f32]) -> f32 {
+    let most = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    most + x.iter().map(|x| (x - most).exp()).sum::<f32>().ln()
+}
+
+impl Draft {
+    /// Chooses a token for every masked position, and keeps those that the sampler reveals in this step.
+    pub fn reveal(
+        &mut self,
+        sampler: &TextSampler,
+        step: usize,
+        (random, key): (&Philox, u64),
+        (logits, mask): (&[f32], i32),
+    ) {
+        let (length, width) = (self.ids.len(), logits.len() / self.ids.len());
+        let mut chosen: Vec<(usize, i32, f32)> = Vec::new();
+        for (place, row) in logits.chunks_exact(width).enumerate() {
+            if self.ids[place] != mask {
+                continue;
+            }
+            let score = |(id, x): (usize, &f32)| match sampler.temperature > 0.0 {
+                false => f64::from(*x),
+                true => {
+                    let u = random.uniform64(key, (place * width + id) as u64);
+                    // The Gumbel distribution in f64: in f32, u close to 1 would lower the temperature.
+                    let gumbel = -(-(u + f64::EPSILON / 2.0).ln()).ln();
+                    f64::from(*x) / sampler.temperature + gumbel
+                }
+            };
+            let mut best = (0, f64::NEG_INFINITY);
+            for (id, x) in row.iter().enumerate().filter(|(id, _)| *id != mask as usize) {
+                let score = score((id, x));
+                if score > best.1 {
+                    best = (id, score);
+                }
+            }
+            chosen.push((place, best.0 as i32, row[best.0] - log_sum_exp(row)));
+        }
+        let last = step + 1 >= sampler.steps;
+        if sampler.reveal == Reveal::Ancestral && !last {
+            // A token that is masked at time t is revealed by time s with probability (t - s)/t.
+            let left = (sampler.steps - step) as f64;
+            let element = (length * width) as u64;
+            chosen
+                .retain(|(place, ..)| random.uniform64(key, element + *place as u64) * left < 1.0);
+        } else {
+            let known = length - chosen.len();
+            let wanted = if last { length } else { sampler.known(step, length) };
+            // The most confident ones first; ties by place.
+            chosen.sort_by(|a, b| b.2.total_cmp(&a.2).then(a.0.cmp(&b.0)));
+            chosen.truncate(wanted.max(known + 1) - known);
+        }
+        for (place, id, confidence) in chosen {
+            self.ids[place] = id;
+            self.confidence[place] = confidence;
+        }
+    }
+
+    /// Masks the tokens with the least confidence again.
+    pub fn remask(&mut self, mask: i32) {
+        let mut order: Vec<usize> = (0..self.ids.len()).collect();
+        order.sort_by(|a, b| self.confidence[*a].total_cmp(&self.confidence[*b]).then(a.cmp(b)));
+        let count = (REMASKED * self.ids.len() as f64).ceil() as usize;
+        for place in order.into_iter().take(count) {
+            self.ids[place] = mask;
+            self.confidence[place] = f32::NEG_INFINITY;
+        }
+    }
+}
+
+impl TextSampler {
+    /// Number of known tokens after a step.
+    fn known(&self, step: usize, length: usize) -> usize {
+        let u = (step + 1) as f64 / self.steps as f64;
+        match self.reveal {
+            Reveal::Cosine => (length as f64 * (1.0 - (FRAC_PI_2 * u).cos())) as usize,
+            Reveal::Linear | Reveal::Ancestral => (length as f64 * u).ceil() as usize,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tensor::random::Purpose;
+
+    const LENGTH: usize = 20;
+    const MASK: i32 = 3;
+
+    fn masked() -> Draft {
+        Draft { ids: vec![MASK; LENGTH], confidence: vec![f32::NEG_INFINITY; LENGTH] }
+    }
+
+    /// Logits of four tokens at each place; the mask is the most probable one.
+    fn logits(of: impl Fn(usize) -> [f32; 3]) -> Vec<f32> {
+        (0..LENGTH).flat_map(|place| [of(place).as_slice(), &[50.0]].concat()).collect()
+    }
+
+    #[test]
+    fn steps_reveal_the_most_confident_tokens_in_the_numbers_of_the_schedule() {
+        let random = Philox::new(test_support::seed(), Purpose::Test);
+        // The later the place, the more confident.
+        let logits = logits(|place| [place as f32, 0.0, 0.0]);
+        for (reveal, expected) in [
+            (Reveal::Linear, [5, 10, 15, 20]),
+            // ⌊20·(1 - cos(πu/2))⌋ for u = 1/4, 1/2, 3/4 and 1.
+            (Reveal::Cosine, [1, 5, 12, 20]),
+        ] {
+            let sampler = TextSampler { reveal, ..TextSampler::greedy(4) };
+            let mut draft = masked();
+            for (step, count) in expected.into_iter().enumerate() {
+                draft.reveal(&sampler, step, (&random, 0), (&logits, MASK));
+                let known: Vec<usize> =
+                    (0..LENGTH).filter(|place| draft.ids[*place] != MASK).collect();
+                assert_eq!(known, (LENGTH - count..LENGTH).collect::<Vec<_>>(), "{reveal} {step}");
+            }
+            assert_eq!(draft.ids[1..], [0; LENGTH - 1]);
+            draft.remask(MASK);
+            let hidden = (0..LENGTH).filter(|place| draft.ids[*place] == MASK);
+            assert_eq!(hidden.collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
+        }
+    }
+
+    /// Counts of n draws with probability p have a standard deviation of √(n·p·(1 - p)); the tolerance is 5 of them.
+    #[test]
+    fn tokens_are_drawn_with_their_probabilities_and_revealed_at_random_times() {
+        let random = Philox::new(test_support::seed(), Purpose::Test);
+        let logits = logits(|_| [1.0, 0.0, -1.0]);
+        let n = 400;
+        for (temperature, reveal) in [(1.0, Reveal::Linear), (0.5, Reveal::Ancestral)] {
+            let sampler = TextSampler { temperature, reveal, ..TextSampler::greedy(2) };
+            let (mut counts, mut early) = ([0.0; 3], 0.0);
+            for key in 0..n {
+                let mut draft = masked();
+                for step in 0..2 {
+                    let random = random.at_update(step as u64);
+                    draft.reveal(&sampler, step, (&random, key), (&logits, MASK));
+                    let known = draft.ids.iter().filter(|id| **id != MASK).count();
+                    early += if step == 0 { known as f64 } else { 0.0 };
+                }
+                draft.ids.iter().for_each(|id| counts[*id as usize] += 1.0);
+            }
+            let all = (n as usize * LENGTH) as f64;
+            let near =
+                |count: f64, p: f64| (count - all * p).abs() < 5.0 * (all * p * (1.0 - p)).sqrt();
+            // Half of the tokens are revealed in the first of two steps.
+            assert!(near(early, 0.5), "{reveal}: {early} of {all}");
+            if reveal == Reveal::Ancestral {
+                let powers = [1.0, 0.0, -1.0].map(|x: f64| (x / temperature).exp());
+                let sum: f64 = powers.iter().sum();
+                for (count, power) in counts.iter().zip(powers) {
+                    assert!(near(*count, power / sum), "{counts:?}");
+                }
+            }
+        }
+    }
+}
