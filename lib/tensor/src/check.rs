@@ -285,7 +285,10 @@ pub fn device_error(case: &Case, dtype: Dtype, device: Device, seed: u64) -> Res
     // Existing gradients far from zero: a sum that cancels would be small, but its intermediate rounding errors not.
     let before = (100..)
         .zip(&inputs)
-        .map(|(i, x)| draw(x.shape(), &Draw::Uniform(1.0, 2.0), seed, i).to_dtype(dtype))
+        .map(|(i, x)| {
+            let of_gradient = if x.dtype() == Dtype::I32 { dtype } else { x.dtype() };
+            draw(x.shape(), &Draw::Uniform(1.0, 2.0), seed, i).to_dtype(of_gradient)
+        })
         .collect();
     let terms = inputs.iter().map(Tensor::len).max().unwrap_or(1);
     let given = Given { inputs, dy, before };

@@ -97,6 +97,8 @@ pub const SOURCES: &[&Source] = &[
     &crate::ops::depthwise_conv::SOURCE,
     &crate::ops::embedding::SOURCE,
     &crate::ops::group_norm::SOURCE,
+    &crate::ops::hyper_connection::SOURCE,
+    &crate::ops::hyper_connection::TOKENS,
     &crate::ops::interpolate::SOURCE,
     &crate::ops::linear::cuda::SOURCE,
     &crate::ops::pool::SOURCE,

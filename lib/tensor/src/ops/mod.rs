@@ -14,6 +14,7 @@ pub mod dropout;
 pub mod embedding;
 mod grid;
 pub mod group_norm;
+pub mod hyper_connection;
 pub mod interpolate;
 pub mod linear;
 pub mod matmul;
@@ -51,6 +52,9 @@ pub const ALL: &[Entry] = &[
     ("dropout", dropout::cases),
     ("embedding", embedding::cases),
     ("group_norm", group_norm::cases),
+    ("hyper_coefficients", hyper_connection::coefficient_cases),
+    ("hyper_depth", hyper_connection::depth_cases),
+    ("hyper_width", hyper_connection::width_cases),
     ("interpolate", interpolate::cases),
     ("layernorm", normalization::layernorm_cases),
     ("linear", linear::cases),

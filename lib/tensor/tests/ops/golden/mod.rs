@@ -1,6 +1,7 @@
 //! Every op and update compared with PyTorch: `tests/golden/tensor.py` of the root computed the values in f64 from
 //! inputs in f32, and rounded them to f32.
 
+mod hyper_connection;
 mod ops;
 mod optimizers;
 mod updates;
