@@ -3,6 +3,7 @@
 mod attention;
 mod block;
 mod conv;
+mod hyper_connection;
 mod linear;
 mod norm;
 mod resample;
@@ -11,6 +12,7 @@ mod spectral_conv;
 pub use attention::{ChannelSeparatedAttention, MultiHead};
 pub use block::{Block, BlockConfig, Mixing};
 pub use conv::{Conv, ConvTranspose, DepthwiseConv};
+pub use hyper_connection::HyperConnection;
 pub use linear::Linear;
 pub use norm::{Condition, GroupNorm, LayerNorm, Norm};
 pub use resample::{interpolation, map_axes, pair_means};
