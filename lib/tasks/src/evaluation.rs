@@ -177,7 +177,10 @@ impl<W: TaskCommand> clap::Args for TaskOptions<W> {
                 let text = |arg: &Arg| arg.get_help().map(ToString::to_string).unwrap_or_default();
                 let (found, own) = (text(known), text(&arg));
                 if !found.contains(&own) {
-                    *known = known.clone().help(format!("{found}. {name}: {own}"));
+                    let default = arg.get_default_values().iter().map(|own| own.to_string_lossy());
+                    let default =
+                        default.map(|own| format!(" [default: {own}]")).collect::<String>();
+                    *known = known.clone().help(format!("{found}. {name}: {own}{default}"));
                 }
             }
         }

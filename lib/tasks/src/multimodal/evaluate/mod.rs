@@ -332,7 +332,8 @@ impl Evaluator for PairEvaluator {
         if let Some(ids) = own.and_then(|own| own.texts.get(&self.options.best_steps())) {
             fields.insert("sampled".into(), self.model.text(ids)?.into());
         }
-        fields.insert("cosine".into(), json!(sums.cosines.get(item as usize)));
+        let cosine = sums.cosines.get(item as usize).map(|cosine| cosine.0);
+        fields.insert("cosine".into(), json!(cosine));
         Ok(Shown { fields, picture: None })
     }
 }
