@@ -63,6 +63,8 @@ fn value(option: &str) -> &str {
         "search" => "default",
         "reward" => "residual",
         "unpaired" => "drop",
+        "direction" => "t2l",
+        "reveal" => "cosine",
         _ => "1",
     }
 }

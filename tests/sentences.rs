@@ -19,7 +19,7 @@ fn prepare(folder: &Path) {
          ds-prep import --vectors data/vectors.npy -o vectors
          ds-prep split pairs --test-from test --validation 5% -o split.json
          ds-prep vocabulary split.json -o tokenizer
-         for part in texts vectors; do ds-prep split $part --validation 0 --test 0 --train 100% -o $part.json; done
+         for part in texts vectors; do ds-prep split $part --validation 5% --test 0 --train 95% -o $part.json; done
          ds-prep tokenize split.json --tokenizer tokenizer --max-length 22 -o tokens
          for part in texts vectors; do
              ds-prep tokenize $part.json --tokenizer tokenizer --max-length 22 -o $part-tokens

@@ -82,11 +82,12 @@ fn normalisation(set: &TokenSet, folder: &Path) -> Result<Normalisation> {
 }
 
 impl PairSets {
-    /// Errors: 66 when there are no tokens; 65 when they are damaged; 78 when a source has another tokenizer, length
-    /// or dimension than the first.
+    /// Errors: 66 when there are no tokens; 65 when they are damaged; those of [`sizes`]; 78 when a source has another
+    /// tokenizer, length or dimension than the first.
     pub fn open(data: &CycleVaeData) -> Result<Self> {
         let first = open_split(&data.tokens, SplitName::Train)?;
         let validation = open_split(&data.tokens, SplitName::Validation)?;
+        sizes(first.info(), &data.tokens)?;
         let normalisation = normalisation(&first, &data.tokens)?;
         let info = first.info().clone();
         let mut train = vec![(first, data.weight)];
