@@ -1,5 +1,5 @@
 #!/bin/sh
-# Texts and vectors on one machine, in about three minutes: sentences of a synthetic language with vectors of their
+# Texts and vectors on one machine: sentences of a synthetic language with vectors of their
 # meanings, one network for both directions, its scores beside baselines, and samples.
 #   slurm/demo-sentences.sh [FOLDER OF THE PROGRAMS]
 set -eu
