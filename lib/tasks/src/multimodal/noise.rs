@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::f64::consts::FRAC_PI_2;
+use std::sync::OnceLock;
 
 /// Number of steps of the schedules of DDPM.
 const STEPS: usize = 1000;
@@ -29,7 +30,9 @@ impl LatentSchedule {
             let angle = FRAC_PI_2 * t;
             return [angle.cos(), angle.sin()];
         }
-        let product = self.products()[((t * (STEPS - 1) as f64) as usize).min(STEPS - 1)];
+        static TABLES: [OnceLock<Vec<f64>>; 4] = [const { OnceLock::new() }; 4];
+        let products = TABLES[self as usize].get_or_init(|| self.products());
+        let product = products[((t * (STEPS - 1) as f64) as usize).min(STEPS - 1)];
         [product.sqrt(), (1.0 - product).sqrt()]
     }
 

@@ -48,9 +48,9 @@ pub struct PairPredictOptions {
     /// Number of steps in which a text is sampled
     #[arg(long, value_name = "N", default_value_t = 16)]
     steps: usize,
-    /// Number of steps in which a vector is sampled
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    latent_steps: usize,
+    /// Number of steps in which a vector is sampled [default: 1; without a text, 50]
+    #[arg(long, value_name = "N")]
+    latent_steps: Option<usize>,
     /// η of the sampler of vectors: 0 is deterministic (DDIM), 1 adds the noise of ancestral sampling
     #[arg(long, value_name = "X", default_value_t = 0.0)]
     eta: f64,
@@ -124,7 +124,10 @@ pub(super) fn open(request: &PredictRequest) -> Result<Box<dyn Prediction>> {
             to.display()
         )));
     }
-    if options.latent_steps == 0 || options.steps == 0 || options.drafts == 0 {
+    // One step from noise gives the mean of all vectors that fit the text; without a text, of all vectors.
+    let usual = if direction == Direction::Unconditional { 50 } else { 1 };
+    let latent_steps = options.latent_steps.unwrap_or(usual);
+    if latent_steps == 0 || options.steps == 0 || options.drafts == 0 {
         return Err(Error::usage("--steps, --latent-steps, --drafts: must be at least 1"));
     }
     let temperature = options.temperature.unwrap_or(if options.drafts > 1 { 0.5 } else { 0.0 });
@@ -145,7 +148,7 @@ pub(super) fn open(request: &PredictRequest) -> Result<Box<dyn Prediction>> {
             remask: options.remask,
         },
         latents: LatentSampler {
-            steps: options.latent_steps,
+            steps: latent_steps,
             eta: options.eta,
             guidance: options.guidance,
         },

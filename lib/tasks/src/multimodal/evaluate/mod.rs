@@ -25,7 +25,7 @@ use learn::score::Bits;
 use report::evaluation::{Metric, MetricsByName, Scores, Subject};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 use std::path::PathBuf;
 use texts::TextQuality;
@@ -89,6 +89,8 @@ struct Selection {
     pool: Vec<usize>,
     /// The members of groups with several records.
     groups: Vec<Vec<usize>>,
+    /// The records of the pool and of all groups.
+    kept: HashSet<usize>,
     /// Number of records of the pool whose texts are sampled.
     texts: usize,
 }
@@ -109,14 +111,14 @@ impl Selection {
         pool.truncate(POOL);
         groups.truncate(POOL);
         let texts = texts.min(pool.len());
-        Self { pool, groups, texts }
+        let kept = pool.iter().chain(groups.iter().flatten()).copied().collect();
+        Self { pool, groups, kept, texts }
     }
 
     /// Whether the vector of a record is kept, and whether its texts are sampled.
     fn of_record(&self, i: usize) -> [bool; 2] {
         let place = self.pool.binary_search(&i);
-        let in_group = || self.groups.iter().any(|group| group.contains(&i));
-        [place.is_ok() || in_group(), place.is_ok_and(|place| place < self.texts)]
+        [self.kept.contains(&i), place.is_ok_and(|place| place < self.texts)]
     }
 }
 
