@@ -387,6 +387,8 @@ g, target = constants("cross_entropy_focal", gamma=1.5)["gamma"], torch.randint(
 focal = lambda p, w: -(w * (1 - p) ** g * p.log()).sum().reshape(1)
 rows = lambda x, t, w: focal(x.softmax(1).gather(1, t[:, None])[:, 0], w)
 op("cross_entropy_focal", rows, constant=("w",), x=normal(9, 3, scale=3), target=target, w=normal(9).abs())
+gated = lambda x, y, m: x + (1 + m[:, None, 7:14]) * y
+op("residual_gated", gated, x=normal(4, 3, 7), y=normal(4, 3, 7), m=normal(4, 21))
 path = Path(__file__).with_name("tensor.safetensors")
 save_file(tensors, path, metadata={"torch": torch.__version__})
 path.chmod(0o644)

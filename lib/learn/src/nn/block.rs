@@ -138,7 +138,7 @@ impl Block {
 /// Residual connection x + s ∘ branch.
 fn join(forward: &Forward, x: &Var, branch: &Var, scale: Option<ParamId>) -> Result<Var> {
     match scale {
-        Some(scale) => forward.apply(Residual, &[x, branch, forward.get(scale)]),
+        Some(scale) => forward.apply(Residual::Scaled, &[x, branch, forward.get(scale)]),
         None => forward.apply(Binary::Add, &[x, branch]),
     }
 }

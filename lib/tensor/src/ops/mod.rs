@@ -64,6 +64,7 @@ pub const ALL: &[Entry] = &[
     ("reduce", reduce::cases),
     ("relative_error", relative_error::cases),
     ("residual", residual::cases),
+    ("gated_residual", residual::gated_cases),
     ("rmsnorm", normalization::rmsnorm_cases),
     ("scatter_add", scatter_add::cases),
     ("squared_error", squared_error::cases),

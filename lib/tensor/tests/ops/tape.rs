@@ -179,7 +179,7 @@ fn a_variable_that_is_two_inputs_of_an_op_gets_both_gradients() {
     let gradient = |before: bool| {
         let tape = Tape::new();
         let (x, unused) = (tape.leaf(value.clone()), tape.leaf(Tensor::zeros(&[5], Dtype::F32)));
-        let sum = tape.apply(Residual, &[&x, &x, &x]).unwrap();
+        let sum = tape.apply(Residual::Scaled, &[&x, &x, &x]).unwrap();
         // It is visited first, so that a gradient already exists.
         let sum = if before { tape.apply(Binary::Add, &[&sum, &x]).unwrap() } else { sum };
         let loss = [&sum, &unused].map(|v| v.reshape(&[1, 5]));

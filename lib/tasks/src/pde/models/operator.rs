@@ -96,7 +96,7 @@ impl Operator {
         match &self.join {
             Join::Scale(scale) => {
                 let change = forward.to_param_dtype(&change)?;
-                forward.apply(Residual, &[z, &change, forward.get_stored(*scale)])
+                forward.apply(Residual::Scaled, &[z, &change, forward.get_stored(*scale)])
             }
             Join::LayerNorm(norm) => {
                 let change = forward.to_param_dtype(&norm.forward(forward, &change, None)?)?;

@@ -3,21 +3,23 @@
 
 #include "rows.cuh"
 
-// out (+)= x + s ∘ y; x, y, out [rows, width], s [width]. A null x counts as 0.
+// out (+)= x + (offset + w) ∘ y; x, y, out [rows, width]. The w of the first group of rows begins at `start` of w, those
+// of the next group `stride` elements further. A null x counts as 0.
 KERNEL(residual_add, 256)(
-    const element* __restrict__ x, const element* __restrict__ y, const element* __restrict__ s,
-    element* __restrict__ out, int rows, int width, int add) {
+    const element* __restrict__ x, const element* __restrict__ y, const element* __restrict__ w,
+    element* __restrict__ out, int rows, int width, int add, int start, int stride, int group_rows, float offset) {
   with_unit(rows, width, [&](auto n, int row, int column) {
     constexpr int N = n.value;
     long long at = (long long)row * width + column;
-    Vector<element, N> ys = load_vector<N>(y + at), ss = load_vector<N>(s + column), xs = ys;
+    const element* own = w + start + (long long)(row / group_rows) * stride;
+    Vector<element, N> ys = load_vector<N>(y + at), ws = load_vector<N>(own + column), xs = ys;
     if (x != nullptr) {
       xs = load_vector<N>(x + at);
     }
     float sum[N];
 #pragma unroll
     for (int v = 0; v < N; v++) {
-      sum[v] = fmaf(to_float(ss.at[v]), to_float(ys.at[v]), x != nullptr ? to_float(xs.at[v]) : 0.0f);
+      sum[v] = fmaf(offset + to_float(ws.at[v]), to_float(ys.at[v]), x != nullptr ? to_float(xs.at[v]) : 0.0f);
     }
     put_vector<N>(out + at, sum, add);
   });
